@@ -1,0 +1,1 @@
+//! File, block device and null volumes.

@@ -1,0 +1,1 @@
+//! Buffer pool, scatter-gather lists, RAM regions, CRC32C.

@@ -1,0 +1,1 @@
+//! Endpoint, Driver and pump: the one loop body that every world calls.

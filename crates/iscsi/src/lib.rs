@@ -1,0 +1,1 @@
+//! RFC 7143: wire, text keys, login, CHAP, sessions.

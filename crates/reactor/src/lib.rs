@@ -1,0 +1,1 @@
+//! The real world: a thread per core, io_uring or epoll.

@@ -1,0 +1,1 @@
+//! A SCSI device server on a volume.

@@ -1,0 +1,1 @@
+//! SAM, SPC and SBC words: CDBs, sense data, parameter data.

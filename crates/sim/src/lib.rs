@@ -1,0 +1,1 @@
+//! The simulated world: virtual network, disk, clock and faults.

@@ -1,0 +1,1 @@
+//! The sans-I/O connection contract, and what every connection is made of.

@@ -1,0 +1,1 @@
+//! Connections and servers composed into an endpoint; still no I/O.

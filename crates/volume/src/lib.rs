@@ -1,0 +1,1 @@
+//! The truth about a volume: reservations, access states, ordering, notices.

@@ -1,0 +1,2 @@
+//! Checks that run in CI.
+fn main() {}
