@@ -1,1 +1,19 @@
-//! Buffer pool, scatter-gather lists, RAM regions, CRC32C.
+//! Memory for payloads: a pool of buffers per shard, scatter-gather lists of them, memory regions
+//! that several cores and the kernel touch at once, and CRC32C.
+//!
+//! What is here moves by value. A [`BufMut`] has one owner and may be written; [`BufMut::freeze`]
+//! makes it a [`Buf`], which may be shared and only read. Whoever holds a buffer may hand it to the
+//! kernel: nobody else can name the memory until it comes back ("owned operations", the first law
+//! in `ARCHITECTURE.md`). The last owner's drop returns the memory to its pool.
+//!
+//! Nothing here is `Send` but [`Region`]: a pool and its buffers live on one shard.
+
+mod pool;
+mod region;
+mod sg;
+
+pub mod crc32c;
+
+pub use pool::{Buf, BufMut, Class, Pool, PoolUse};
+pub use region::{Region, RegionHandle};
+pub use sg::{Sg, SgMut};

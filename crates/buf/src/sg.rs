@@ -1,0 +1,248 @@
+//! Scatter-gather lists: a payload in one piece if the pool can, in several if it must.
+
+use std::ops::Range;
+
+use smallvec::SmallVec;
+
+use crate::crc32c::Crc32c;
+use crate::pool::{Buf, BufMut};
+
+/// A payload that may be written: pieces with one owner.
+#[derive(Debug, Default)]
+pub struct SgMut {
+    pieces: SmallVec<[BufMut; 1]>,
+    len: usize,
+}
+
+/// A payload that may be shared and read.
+#[derive(Clone, Debug, Default)]
+pub struct Sg {
+    pieces: SmallVec<[Buf; 1]>,
+    len: usize,
+}
+
+impl SgMut {
+    /// No bytes.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Appends a piece.
+    pub fn push(&mut self, piece: BufMut) {
+        self.len += piece.len();
+        self.pieces.push(piece);
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is no byte.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The pieces in order.
+    pub fn pieces(&self) -> &[BufMut] {
+        &self.pieces
+    }
+
+    /// The slices that make up `range`, in order.
+    ///
+    /// # Panics
+    /// If `range` ends behind the payload.
+    pub fn slices_mut(&mut self, range: Range<usize>) -> impl Iterator<Item = &mut [u8]> {
+        assert!(range.start <= range.end && range.end <= self.len, "range outside of a payload");
+        let mut base = 0;
+        self.pieces.iter_mut().filter_map(move |piece| {
+            let here = base..base + piece.len();
+            base = here.end;
+            let start = range.start.max(here.start);
+            let end = range.end.min(here.end);
+            (start < end).then(|| &mut piece[start - here.start..end - here.start])
+        })
+    }
+
+    /// Copies all of `from` to `at`.
+    ///
+    /// # Panics
+    /// If it does not fit.
+    pub fn copy_from(&mut self, at: usize, mut from: &[u8]) {
+        for slice in self.slices_mut(at..at + from.len()) {
+            let (now, later) = from.split_at(slice.len());
+            slice.copy_from_slice(now);
+            from = later;
+        }
+    }
+
+    /// Fills `range` with zeroes.
+    pub fn zero(&mut self, range: Range<usize>) {
+        for slice in self.slices_mut(range) {
+            slice.fill(0);
+        }
+    }
+
+    /// Drops what is behind the first `len` bytes.
+    pub fn truncate(&mut self, len: usize) {
+        while self.len > len {
+            let last = self.pieces.last_mut().expect("length counts the pieces");
+            let excess = self.len - len;
+            if excess >= last.len() {
+                self.len -= last.len();
+                self.pieces.pop();
+            } else {
+                let keep = last.len() - excess;
+                last.set_len(keep);
+                self.len = len;
+            }
+        }
+    }
+
+    /// Makes it shareable and read-only.
+    pub fn freeze(self) -> Sg {
+        Sg { len: self.len, pieces: self.pieces.into_iter().map(BufMut::freeze).collect() }
+    }
+}
+
+impl From<BufMut> for SgMut {
+    fn from(piece: BufMut) -> Self {
+        let mut sg = SgMut::new();
+        sg.push(piece);
+        sg
+    }
+}
+
+impl Sg {
+    /// No bytes.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Appends a piece.
+    pub fn push(&mut self, piece: Buf) {
+        self.len += piece.len();
+        self.pieces.push(piece);
+    }
+
+    /// Appends all pieces of `other`.
+    pub fn append(&mut self, other: Sg) {
+        self.len += other.len;
+        self.pieces.extend(other.pieces);
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is no byte.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The pieces in order.
+    pub fn pieces(&self) -> &[Buf] {
+        &self.pieces
+    }
+
+    /// Whether nobody can change the bytes (see [`Buf::is_stable`]).
+    pub fn is_stable(&self) -> bool {
+        self.pieces.iter().all(Buf::is_stable)
+    }
+
+    /// The part `range`, sharing the memory.
+    ///
+    /// # Panics
+    /// If `range` ends behind the payload.
+    pub fn slice(&self, range: Range<usize>) -> Sg {
+        let mut part = Sg::new();
+        self.for_each(range, |piece, within| part.push(piece.slice(within)));
+        part
+    }
+
+    /// Copies the bytes from `at` on into all of `into`.
+    ///
+    /// # Panics
+    /// If the payload ends before `into` is full.
+    pub fn copy_to(&self, at: usize, into: &mut [u8]) {
+        let mut done = 0;
+        self.for_each(at..at + into.len(), |piece, within| {
+            let len = within.len();
+            piece.copy_to(within.start, &mut into[done..done + len]);
+            done += len;
+        });
+    }
+
+    /// Copies like [`Sg::copy_to`] and feeds what was copied to `crc`: the digest is of the very
+    /// bytes that stand in `into`, even if the source changes meanwhile.
+    pub fn copy_to_crc(&self, at: usize, into: &mut [u8], crc: &mut Crc32c) {
+        self.copy_to(at, into);
+        crc.update(into);
+    }
+
+    /// Calls `each` with every piece that `range` touches, and the range within that piece.
+    pub fn for_each(&self, range: Range<usize>, mut each: impl FnMut(&Buf, Range<usize>)) {
+        assert!(range.start <= range.end && range.end <= self.len, "range outside of a payload");
+        let mut base = 0;
+        for piece in &self.pieces {
+            let here = base..base + piece.len();
+            base = here.end;
+            let (start, end) = (range.start.max(here.start), range.end.min(here.end));
+            if start < end {
+                each(piece, start - here.start..end - here.start);
+            }
+        }
+    }
+}
+
+impl From<Buf> for Sg {
+    fn from(piece: Buf) -> Self {
+        let mut sg = Sg::new();
+        sg.push(piece);
+        sg
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Class, Pool};
+
+    #[test]
+    fn memory_comes_back() {
+        let pool = Pool::new(4 << 20);
+        let before = pool.usage();
+        let mut sg = pool.take_sg(Class::Solicited, 1 << 20).unwrap();
+        sg.copy_from(1000, b"hello");
+        let sg = sg.freeze();
+        let part = sg.slice(1000..1005);
+        drop(sg);
+        let mut five = [0; 5];
+        part.copy_to(0, &mut five);
+        assert_eq!(&five, b"hello");
+        assert_ne!(pool.usage(), before);
+        drop(part);
+        assert_eq!(pool.usage(), before);
+    }
+
+    #[test]
+    fn a_full_pool_refuses_solicited_but_not_wire() {
+        let pool = Pool::new(2 << 20);
+        let mut held = Vec::new();
+        while let Some(piece) = pool.take(Class::Solicited, 64 << 10) {
+            held.push(piece);
+        }
+        assert!(pool.take(Class::Wire, 4096).is_some());
+    }
+
+    #[test]
+    fn pieces_when_contiguous_memory_is_gone() {
+        let pool = Pool::new(1 << 20);
+        let mut held: Vec<_> = (0..15).filter_map(|_| pool.take(Class::Wire, 64 << 10)).collect();
+        held.swap_remove(3);
+        held.swap_remove(9);
+        let sg = pool.take_sg(Class::Wire, 128 << 10).unwrap();
+        assert!(sg.pieces().len() > 1);
+        assert_eq!(sg.len(), 128 << 10);
+    }
+}

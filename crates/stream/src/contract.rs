@@ -1,0 +1,160 @@
+//! The traits that every connection keeps, on either side of either protocol.
+
+use buf::{Sg, SgMut};
+
+use crate::cx::{Cx, Time};
+use crate::ops::{Came, Errno, RecvOp, SendOp};
+use crate::tag::Tag;
+
+/// Index of one of a connection's TCP connections. NVMe/TCP has one; an iSCSI session may have
+/// several, with one order of commands over all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Link(pub u16);
+
+/// How a connection ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Close {
+    /// Ask the peer to log out, answer what is in flight, and give up at this time.
+    AfterLogout(Time),
+    /// At once.
+    Now,
+}
+
+/// A command's data, in memory that moves with it.
+#[derive(Debug, Default)]
+pub enum Payload {
+    /// None.
+    #[default]
+    None,
+    /// To be filled.
+    In(SgMut),
+    /// To be read.
+    Out(Sg),
+}
+
+/// An iSCSI *session* or an NVMe *queue*, without I/O.
+pub trait Connection {
+    /// What it tells those above.
+    type Event;
+    /// What a peer did that the protocol forbids.
+    type Violation;
+
+    /// What to receive next on `link`. `None`: one is out already, or the next payload has no place
+    /// yet, or nothing more is wanted. Ask again after any other call.
+    #[must_use]
+    fn poll_recv(&mut self, cx: &mut Cx<'_>, link: Link) -> Option<RecvOp>;
+    /// Takes a receive back with what it brought. After a violation the connection still sends its
+    /// last words, swallows input, and ends by itself.
+    fn handle_recv(
+        &mut self,
+        cx: &mut Cx<'_>,
+        link: Link,
+        op: RecvOp,
+        came: Came,
+    ) -> Result<(), Self::Violation>;
+    /// Parses on, where parsing had to stop for an event to be drained or a payload to be placed.
+    fn resume(&mut self, cx: &mut Cx<'_>) -> Result<(), Self::Violation>;
+    /// Everything that is ready to be sent on `link`, as one batch. `None`: nothing is, or one
+    /// batch is out and not yet written.
+    #[must_use]
+    fn poll_send(&mut self, cx: &mut Cx<'_>, link: Link) -> Option<SendOp>;
+    /// The socket has taken all of the batch (or failed): the next one may go.
+    fn handle_written(&mut self, cx: &mut Cx<'_>, link: Link, how: Result<(), Errno>);
+    /// The kernel has let go of the batch's memory: with a zero-copy send, much later.
+    fn handle_sent(&mut self, cx: &mut Cx<'_>, link: Link, op: SendOp);
+    /// What happened, oldest first.
+    #[must_use]
+    fn poll_event(&mut self) -> Option<Self::Event>;
+    /// When [`Connection::handle_timeout`] wants to be called, if at all.
+    #[must_use]
+    fn poll_timeout(&self) -> Option<Time>;
+    /// The time that `poll_timeout` named has come.
+    fn handle_timeout(&mut self, cx: &mut Cx<'_>);
+    /// Ends the connection. [`TargetEvent::Closed`] or [`HostEvent::Closed`] follows when all
+    /// tasks are retired.
+    fn close(&mut self, cx: &mut Cx<'_>, how: Close);
+}
+
+/// A connection on the target's side.
+pub trait Target: Connection<Event = TargetEvent<Self::Command>> {
+    /// Everything that needs an answer from above.
+    type Command;
+    /// The answer.
+    type Response;
+
+    /// Data move: places the payload bytes of a task from offset `at` on into `into`, first what
+    /// came unasked, then by R2T. [`TargetEvent::DataReceived`] follows when `into` is full. May be
+    /// called again for further stretches.
+    fn recv_data(&mut self, cx: &mut Cx<'_>, tag: Tag, at: u32, into: SgMut);
+    /// Sends `data`, which belongs at `offset` of the task's data, cut into PDUs as negotiated.
+    fn send_data(&mut self, cx: &mut Cx<'_>, tag: Tag, offset: u32, data: Sg);
+    /// Answers the task and ends it; the answer may ride on the last data PDU.
+    fn respond(&mut self, cx: &mut Cx<'_>, tag: Tag, response: Self::Response);
+    /// Ends the task without an answer; also acknowledges [`TargetEvent::Aborted`].
+    fn retire(&mut self, cx: &mut Cx<'_>, tag: Tag);
+}
+
+/// What a target's connection tells those above.
+#[derive(Debug)]
+pub enum TargetEvent<C> {
+    /// A command came. `data_out` bytes of payload are to come from the peer: say where with
+    /// [`Target::recv_data`], or answer at once and they are skipped.
+    Command {
+        /// Names the task until it is answered or retired.
+        tag: Tag,
+        /// The command.
+        command: C,
+        /// Bytes that the peer will send, immediate ones included.
+        data_out: u32,
+    },
+    /// A buffer given by `recv_data` is full; it comes back.
+    DataReceived {
+        /// The task.
+        tag: Tag,
+        /// The offset of the buffer in the task's data.
+        at: u32,
+        /// The bytes.
+        data: Sg,
+    },
+    /// The task must end without an answer: stop working for it, then [`Target::retire`] it.
+    Aborted {
+        /// The task.
+        tag: Tag,
+    },
+    /// The connection is gone; all tasks are retired.
+    Closed,
+}
+
+/// A connection on the host's (initiator's) side.
+pub trait Host: Connection<Event = HostEvent<Self::Response>> {
+    /// A command.
+    type Command;
+    /// Its answer.
+    type Response;
+
+    /// Starts a command; gives it back if the window is full.
+    fn submit(
+        &mut self,
+        cx: &mut Cx<'_>,
+        command: Self::Command,
+        payload: Payload,
+    ) -> Result<Tag, (Self::Command, Payload)>;
+}
+
+/// What a host's connection tells those above.
+#[derive(Debug)]
+pub enum HostEvent<R> {
+    /// Commands may be submitted.
+    Ready,
+    /// A command has ended.
+    Completed {
+        /// The command's tag.
+        tag: Tag,
+        /// Its answer.
+        response: R,
+        /// Its memory.
+        payload: Payload,
+    },
+    /// The connection is gone; all commands have been completed.
+    Closed,
+}
