@@ -1,1 +1,7 @@
-//! RFC 7143: wire, text keys, login, CHAP, sessions.
+//! RFC 7143 and RFC 7144: wire, text keys, login, CHAP, sessions.
+//!
+//! The crate knows PDUs, negotiation, tags, digests, R2T and sequence numbers. It never knows what a CDB
+//! means beyond its data length and direction, and it owns neither sockets, clocks nor entropy.
+#![forbid(unsafe_code)]
+
+pub mod wire;
