@@ -1,5 +1,6 @@
 //! Memory for payloads: a pool of buffers per shard, scatter-gather lists of them, memory regions
-//! that several cores and the kernel touch at once, and CRC32C.
+//! that several cores and the kernel touch at once, and CRC32C; and [`Cx`], all that a core sees of
+//! the world.
 //!
 //! What is here moves by value. A [`BufMut`] has one owner and may be written; [`BufMut::freeze`]
 //! makes it a [`Buf`], which may be shared and only read. Whoever holds a buffer may hand it to the
@@ -8,12 +9,16 @@
 //!
 //! Nothing here is `Send` but [`Region`]: a pool and its buffers live on one shard.
 
+mod cx;
+mod payload;
 mod pool;
 mod region;
 mod sg;
 
 pub mod crc32c;
 
+pub use cx::{Cx, Entropy, Time};
+pub use payload::{Errno, Payload};
 pub use pool::{Buf, BufMut, Class, Pool, PoolUse};
 pub use region::{Region, RegionHandle};
 pub use sg::{Sg, SgMut};

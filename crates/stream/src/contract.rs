@@ -1,9 +1,8 @@
 //! The traits that every connection keeps, on either side of either protocol.
 
-use buf::{Sg, SgMut};
+use buf::{Cx, Errno, Payload, Sg, SgMut, Time};
 
-use crate::cx::{Cx, Time};
-use crate::ops::{Came, Errno, RecvOp, SendOp};
+use crate::ops::{Came, RecvOp, SendOp};
 use crate::tag::Tag;
 
 /// Index of one of a connection's TCP connections. NVMe/TCP has one; an iSCSI session may have
@@ -18,18 +17,6 @@ pub enum Close {
     AfterLogout(Time),
     /// At once.
     Now,
-}
-
-/// A command's data, in memory that moves with it.
-#[derive(Debug, Default)]
-pub enum Payload {
-    /// None.
-    #[default]
-    None,
-    /// To be filled.
-    In(SgMut),
-    /// To be read.
-    Out(Sg),
 }
 
 /// An iSCSI *session* or an NVMe *queue*, without I/O.

@@ -11,11 +11,10 @@
 #![forbid(unsafe_code)]
 
 mod contract;
-mod cx;
 mod ops;
 mod tag;
 
-pub use contract::{Close, Connection, Host, HostEvent, Link, Payload, Target, TargetEvent};
-pub use cx::{Cx, Entropy, Time};
-pub use ops::{Came, Direct, Errno, Piece, RecvOp, SendOp};
+pub use buf::{Cx, Entropy, Errno, Payload, Time};
+pub use contract::{Close, Connection, Host, HostEvent, Link, Target, TargetEvent};
+pub use ops::{Came, Direct, Piece, RecvOp, SendOp};
 pub use tag::{Slab, Tag};

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use buf::{Buf, BufMut, Sg, SgMut};
+use buf::{Buf, BufMut, Errno, Sg, SgMut};
 use smallvec::SmallVec;
 
 use crate::tag::Tag;
@@ -47,10 +47,6 @@ pub enum Came {
     /// The socket failed.
     Failed(Errno),
 }
-
-/// A number of the system's `errno`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Errno(pub i32);
 
 /// Bytes ready for the wire: one sendmsg. Small bytes stand in `head`, large payload is referred to;
 /// all of it lives until the kernel lets go.

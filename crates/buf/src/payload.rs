@@ -1,0 +1,44 @@
+//! What moves with an operation: its memory, and what the system said of it.
+
+use crate::sg::{Sg, SgMut};
+
+/// A command's data, in memory that moves with it.
+#[derive(Debug, Default)]
+pub enum Payload {
+    /// None.
+    #[default]
+    None,
+    /// To be filled.
+    In(SgMut),
+    /// To be read.
+    Out(Sg),
+}
+
+impl Payload {
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        match self {
+            Payload::None => 0,
+            Payload::In(sg) => sg.len(),
+            Payload::Out(sg) => sg.len(),
+        }
+    }
+
+    /// Whether there is no byte.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The memory, made readable.
+    pub fn into_sg(self) -> Sg {
+        match self {
+            Payload::None => Sg::new(),
+            Payload::In(sg) => sg.freeze(),
+            Payload::Out(sg) => sg,
+        }
+    }
+}
+
+/// A number of the system's `errno`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Errno(pub i32);

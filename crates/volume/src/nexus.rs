@@ -1,0 +1,34 @@
+//! Who asks: an initiator port or a host, through one of our ports.
+
+use std::sync::Arc;
+
+/// One of the target's ports: what SCSI calls a relative target port and NVMe a port. 1 to 65535.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PortId(pub u16);
+
+/// Who a registrant is, across all connections.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Identity {
+    /// An iSCSI initiator port on a target port (SPC: an I_T nexus).
+    Initiator {
+        /// The initiator's name, normalised.
+        name: Arc<str>,
+        /// Its ISID.
+        isid: [u8; 6],
+        /// The target port that it came by.
+        port: PortId,
+    },
+    /// An NVMe host, by its 128-bit Host Identifier, whatever port it came by.
+    Host([u8; 16]),
+}
+
+/// Who asks, as far as admission needs to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Nexus {
+    /// Who.
+    pub identity: Arc<Identity>,
+    /// The port that carries the request.
+    pub port: PortId,
+    /// Whether this nexus may only read.
+    pub read_only: bool,
+}
