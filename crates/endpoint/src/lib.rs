@@ -1,1 +1,162 @@
-//! Endpoint, Driver and pump: the one loop body that every world calls.
+//! The one loop body that every world calls.
+//!
+//! An [`Endpoint`] is one shard of a server or of a host: every connection, volume front and backend
+//! that lives on one core, without I/O. A [`Driver`] is a world's hands: sockets, disks, other
+//! shards. [`pump`] moves everything that is ready from the one to the other. The real world
+//! (io_uring, epoll), the simulated one and the fuzzer call it and no other.
+//!
+//! One turn of a world: read the clock; take completions and give each to the endpoint
+//! (`handle_*`); call `handle_timeout` if [`Endpoint::poll_timeout`] has come; call [`pump`]; wait
+//! for the next completion no longer than `poll_timeout` says.
+//!
+//! Invariant: an operation that the endpoint gave away comes back exactly once, whatever happens
+//! to the socket, the disk or the shard.
+
+#![forbid(unsafe_code)]
+
+use std::net::SocketAddr;
+
+use buf::{Cx, Errno, Time};
+use stream::{Came, RecvOp, SendOp};
+use volume::DiskOp;
+
+/// Names one socket of a shard: chosen by the world, with a generation, so that it is never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LinkId(pub u64);
+
+/// One core's part of the daemon, from 0 up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ShardId(pub u16);
+
+/// One of the addresses that the daemon listens on, by its place in the list that the world was
+/// given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ListenerId(pub u16);
+
+/// A socket that was accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accepted {
+    /// Which listener it came by.
+    pub listener: ListenerId,
+    /// Our address.
+    pub local: SocketAddr,
+    /// The peer's.
+    pub peer: SocketAddr,
+}
+
+/// How a socket reaches a shard.
+#[derive(Debug)]
+pub enum Arrival<M> {
+    /// A peer connected.
+    Accepted(Accepted),
+    /// Another shard sent it, with what it knew.
+    Moved(M),
+}
+
+/// How a socket leaves a shard. Operations that are out come back first, cancelled.
+#[derive(Debug)]
+pub enum Departure<M> {
+    /// Close it: what was handed to the socket is still delivered (shutdown, then close).
+    Close,
+    /// Drop it with a reset.
+    Abort,
+    /// Hand it to another shard, whose [`Endpoint::handle_arrival`] gets the message.
+    Move {
+        /// Whither.
+        to: ShardId,
+        /// What the other shard must know.
+        message: M,
+    },
+}
+
+/// One shard, without I/O. After any `handle_*`, the world calls [`pump`].
+pub trait Endpoint {
+    /// What shards tell each other.
+    type Message: Send;
+
+    /// A socket is here. From now on `link` is asked for operations.
+    fn handle_arrival(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Arrival<Self::Message>);
+    /// Another shard, or the control plane, says something.
+    fn handle_message(&mut self, cx: &mut Cx<'_>, message: Self::Message);
+    /// Takes a receive back.
+    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Came);
+    /// The socket has taken all of a batch, or failed.
+    fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>);
+    /// The kernel has let go of a batch's memory. Comes after `handle_written`.
+    fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp);
+    /// A disk operation comes back.
+    fn handle_disk(&mut self, cx: &mut Cx<'_>, op: DiskOp, came: Result<usize, Errno>);
+    /// The time that [`Endpoint::poll_timeout`] named has come (calling early is harmless).
+    fn handle_timeout(&mut self, cx: &mut Cx<'_>);
+
+    /// Does the work that is due between events and operations; true if there may be more to poll.
+    fn turn(&mut self, cx: &mut Cx<'_>) -> bool;
+    /// A link that may have something to receive or to send, each once per change.
+    #[must_use]
+    fn poll_ready(&mut self) -> Option<LinkId>;
+    /// What to receive on a link; `None` while one receive is out.
+    #[must_use]
+    fn poll_recv(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<RecvOp>;
+    /// What to send on a link; `None` while one send is out and not written.
+    #[must_use]
+    fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp>;
+    /// What to do with a disk.
+    #[must_use]
+    fn poll_disk(&mut self) -> Option<DiskOp>;
+    /// A link that leaves this shard. Nothing is asked of it afterwards, but what is out comes back.
+    #[must_use]
+    fn poll_departure(&mut self) -> Option<(LinkId, Departure<Self::Message>)>;
+    /// Something for another shard.
+    #[must_use]
+    fn poll_message(&mut self) -> Option<(ShardId, Self::Message)>;
+    /// When [`Endpoint::handle_timeout`] wants to be called, if at all.
+    #[must_use]
+    fn poll_timeout(&self) -> Option<Time>;
+}
+
+/// A world's hands for one shard. Each call only starts what it names.
+pub trait Driver<M> {
+    /// Starts a receive; attaches a stage if `op.stage_len` is not 0, now or when bytes are there.
+    fn recv(&mut self, link: LinkId, op: RecvOp);
+    /// Starts a send. Partial sends and iovec limits are the driver's affair.
+    fn send(&mut self, link: LinkId, op: SendOp);
+    /// Starts a disk operation.
+    fn disk(&mut self, op: DiskOp);
+    /// Takes a link away.
+    fn depart(&mut self, link: LinkId, how: Departure<M>);
+    /// Delivers a message, in order per pair of shards, waking the other shard if it sleeps.
+    fn post(&mut self, to: ShardId, message: M);
+}
+
+/// How often [`pump`] asks the endpoint for more before it lets the world look at its completions.
+const ROUNDS_MAX: usize = 16;
+
+/// Moves everything that is ready from the endpoint to the driver. True if it stopped because it
+/// had done enough for one turn, and more may be ready.
+pub fn pump<E: Endpoint>(end: &mut E, cx: &mut Cx<'_>, driver: &mut impl Driver<E::Message>) -> bool {
+    for _ in 0..ROUNDS_MAX {
+        let mut more = end.turn(cx);
+        while let Some(op) = end.poll_disk() {
+            driver.disk(op);
+        }
+        while let Some(link) = end.poll_ready() {
+            if let Some(op) = end.poll_recv(cx, link) {
+                driver.recv(link, op);
+            }
+            if let Some(op) = end.poll_send(cx, link) {
+                driver.send(link, op);
+            }
+            more = true;
+        }
+        while let Some((to, message)) = end.poll_message() {
+            driver.post(to, message);
+        }
+        while let Some((link, how)) = end.poll_departure() {
+            driver.depart(link, how);
+        }
+        if !more {
+            return false;
+        }
+    }
+    true
+}
