@@ -1,1 +1,14 @@
 //! SAM, SPC and SBC words: CDBs, sense data, parameter data.
+#![forbid(unsafe_code)]
+
+pub mod capacity;
+pub mod cdb;
+pub mod inquiry;
+pub mod sense;
+pub mod status;
+pub mod wire;
+
+pub use cdb::{CdbError, Command, CommandSet, Data};
+pub use sense::Sense;
+pub use status::Status;
+pub use wire::Writer;

@@ -1,0 +1,246 @@
+//! The commands, one row each: operation code, service action, usage bitmap, parser.
+//!
+//! A usage bitmap (SPC-4 §6.35.3) has a one for each bit of the CDB that the device server looks at. A CDB
+//! with any other bit set is refused with a pointer to it. CONTROL is all zero: NACA is not supported
+//! (NORMACA = 0) and LINK is gone.
+
+use super::{CDB_LEN_MAX, CdbError, Command, parse};
+use crate::wire::{bits, top_bit};
+
+/// A CDB, filled up with zeros.
+pub(super) type Cdb = [u8; CDB_LEN_MAX];
+/// Reads the fields of a CDB whose reserved bits are known to be zero.
+pub(super) type Parse = fn(&Cdb) -> Result<Command, CdbError>;
+
+/// One command, as REPORT SUPPORTED OPERATION CODES shows it.
+#[derive(Debug)]
+pub struct Entry {
+    /// The command's name in the standards.
+    pub name: &'static str,
+    /// The service action, for operation codes that have them.
+    pub action: Option<u8>,
+    /// Operation code, then one mask per byte; as long as the CDB.
+    usage: &'static [u8],
+    /// Without one of these the command is unknown.
+    needs: CommandSet,
+    parse: Parse,
+}
+
+impl Entry {
+    /// Operation code.
+    pub fn opcode(&self) -> u8 {
+        self.usage[0]
+    }
+
+    /// Bytes of the CDB.
+    #[expect(clippy::len_without_is_empty, reason = "the length of a CDB")]
+    pub fn len(&self) -> usize {
+        self.usage.len()
+    }
+
+    /// CDB USAGE DATA: the bitmap with operation code and service action in their places.
+    pub fn usage(&self) -> impl Iterator<Item = u8> + '_ {
+        self.usage.iter().enumerate().map(|(at, mask)| match (at, self.action) {
+            (1, Some(action)) => (mask & !ACTION) | action,
+            _ => *mask,
+        })
+    }
+
+    fn check_reserved(&self, cdb: &Cdb) -> Result<(), CdbError> {
+        for (at, (byte, mask)) in cdb.iter().zip(self.usage).enumerate().skip(1) {
+            let stray = byte & !mask;
+            if stray != 0 {
+                return Err(CdbError::Field { byte: at as u8, bit: Some(top_bit(stray)) });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Which commands a logical unit has: the common ones always, the others by feature.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CommandSet(u16);
+
+impl CommandSet {
+    /// Only what every logical unit has.
+    pub const BASIC: CommandSet = CommandSet(0);
+    /// UNMAP and GET LBA STATUS (thin volumes).
+    pub const UNMAP: CommandSet = CommandSet(1 << 0);
+    /// WRITE ATOMIC(16).
+    pub const ATOMIC: CommandSet = CommandSet(1 << 1);
+    /// SANITIZE.
+    pub const SANITIZE: CommandSet = CommandSet(1 << 2);
+    /// EXTENDED COPY and RECEIVE COPY RESULTS.
+    pub const COPY: CommandSet = CommandSet(1 << 3);
+    /// REPORT TARGET PORT GROUPS.
+    pub const ALUA: CommandSet = CommandSet(1 << 4);
+    /// SET TARGET PORT GROUPS.
+    pub const SET_ALUA: CommandSet = CommandSet(1 << 5);
+    /// PREVENT ALLOW MEDIUM REMOVAL.
+    pub const REMOVABLE: CommandSet = CommandSet(1 << 6);
+    /// COMPARE AND WRITE.
+    pub const COMPARE_AND_WRITE: CommandSet = CommandSet(1 << 7);
+    /// READ BUFFER and WRITE BUFFER.
+    pub const BUFFER: CommandSet = CommandSet(1 << 8);
+    /// All.
+    pub const ALL: CommandSet = CommandSet((1 << 9) - 1);
+
+    /// Both sets together.
+    pub const fn with(self, other: CommandSet) -> CommandSet {
+        CommandSet(self.0 | other.0)
+    }
+
+    /// This set less another.
+    pub const fn without(self, other: CommandSet) -> CommandSet {
+        CommandSet(self.0 & !other.0)
+    }
+
+    /// Whether everything of `other` is in this set.
+    pub const fn contains(self, other: CommandSet) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// The commands of the set, by ascending operation code and service action.
+    pub fn entries(self) -> impl Iterator<Item = &'static Entry> + Clone {
+        TABLE.iter().filter(move |entry| self.contains(entry.needs))
+    }
+
+    /// The commands with one operation code.
+    pub fn with_opcode(self, opcode: u8) -> impl Iterator<Item = &'static Entry> + Clone {
+        let start = FIRST[usize::from(opcode)];
+        let same = TABLE.get(usize::from(start)..).unwrap_or(&[]);
+        same.iter()
+            .take_while(move |entry| entry.opcode() == opcode)
+            .filter(move |entry| self.contains(entry.needs))
+    }
+
+    /// Reads a CDB; commands outside the set are unknown.
+    pub fn parse(self, bytes: &[u8]) -> Result<Command, CdbError> {
+        let opcode = *bytes.first().ok_or(CdbError::Truncated)?;
+        let mut known = self.with_opcode(opcode).peekable();
+        let first = known.peek().ok_or(CdbError::UnknownOpcode)?;
+        let mut cdb = [0; CDB_LEN_MAX];
+        let given = bytes.get(..first.len()).ok_or(CdbError::Truncated)?;
+        cdb[..given.len()].copy_from_slice(given);
+        let entry = known
+            .find(|entry| entry.action.is_none_or(|action| action == bits(cdb[1], 4, 0)))
+            .ok_or(CdbError::UnknownServiceAction)?;
+        entry.check_reserved(&cdb)?;
+        (entry.parse)(&cdb)
+    }
+}
+
+/// A whole byte.
+const F: u8 = 0xff;
+/// GROUP NUMBER (SBC-4: six bits).
+const G: u8 = 0x3f;
+/// SERVICE ACTION.
+const ACTION: u8 = 0x1f;
+/// DPO, FUA and the obsolete FUA_NV; not RDPROTECT or WRPROTECT, since there is no protection information.
+const RW: u8 = 0x1a;
+/// DPO and BYTCHK; not VRPROTECT.
+const VFY: u8 = 0x16;
+/// IMMED and the obsolete SYNC_NV: the whole cache is synchronized all the same.
+const SYNC: u8 = 0x06;
+
+const fn row(name: &'static str, usage: &'static [u8], parse: Parse) -> Entry {
+    Entry { name, action: None, usage, needs: CommandSet::BASIC, parse }
+}
+
+const fn act(name: &'static str, action: u8, usage: &'static [u8], parse: Parse) -> Entry {
+    Entry { name, action: Some(action), usage, needs: CommandSet::BASIC, parse }
+}
+
+const fn needs(entry: Entry, needs: CommandSet) -> Entry {
+    Entry { needs, ..entry }
+}
+
+/// Rows of one operation code stand together, ascending.
+#[rustfmt::skip]
+static TABLE: &[Entry] = &[
+    row("TEST UNIT READY", &[0x00, 0, 0, 0, 0, 0], parse::test_unit_ready),
+    row("REQUEST SENSE", &[0x03, 1, 0, 0, F, 0], parse::request_sense),
+    row("READ(6)", &[0x08, 0x1f, F, F, F, 0], parse::read_6),
+    row("WRITE(6)", &[0x0a, 0x1f, F, F, F, 0], parse::write_6),
+    row("INQUIRY", &[0x12, 1, F, F, F, 0], parse::inquiry),
+    row("MODE SELECT(6)", &[0x15, 0x11, 0, 0, F, 0], parse::mode_select_6),
+    row("RESERVE(6)", &[0x16, 0, 0, 0, 0, 0], parse::reserve),
+    row("RELEASE(6)", &[0x17, 0, 0, 0, 0, 0], parse::release),
+    row("MODE SENSE(6)", &[0x1a, 0x08, F, F, F, 0], parse::mode_sense_6),
+    row("START STOP UNIT", &[0x1b, 1, 0, 0x0f, 0xf7, 0], parse::start_stop),
+    row("SEND DIAGNOSTIC", &[0x1d, 0x07, 0, 0, 0, 0], parse::send_diagnostic),
+    needs(row("PREVENT ALLOW MEDIUM REMOVAL", &[0x1e, 0, 0, 0, 1, 0], parse::prevent_allow), CommandSet::REMOVABLE),
+    row("READ CAPACITY(10)", &[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], parse::read_capacity_10),
+    row("READ(10)", &[0x28, RW, F, F, F, F, G, F, F, 0], parse::read_10),
+    row("WRITE(10)", &[0x2a, RW, F, F, F, F, G, F, F, 0], parse::write_10),
+    row("WRITE AND VERIFY(10)", &[0x2e, VFY, F, F, F, F, G, F, F, 0], parse::write_and_verify_10),
+    row("VERIFY(10)", &[0x2f, VFY, F, F, F, F, G, F, F, 0], parse::verify_10),
+    row("PRE-FETCH(10)", &[0x34, 0x02, F, F, F, F, G, F, F, 0], parse::pre_fetch_10),
+    row("SYNCHRONIZE CACHE(10)", &[0x35, SYNC, F, F, F, F, G, F, F, 0], parse::synchronize_cache_10),
+    row("READ DEFECT DATA(10)", &[0x37, 0, 0x1f, 0, 0, 0, 0, F, F, 0], parse::read_defects_10),
+    needs(row("WRITE BUFFER", &[0x3b, 0x1f, F, F, F, F, F, F, F, 0], parse::write_buffer), CommandSet::BUFFER),
+    needs(row("READ BUFFER", &[0x3c, 0x1f, F, F, F, F, F, F, F, 0], parse::read_buffer), CommandSet::BUFFER),
+    row("WRITE SAME(10)", &[0x41, 0x18, F, F, F, F, G, F, F, 0], parse::write_same_10),
+    needs(row("UNMAP", &[0x42, 1, 0, 0, 0, 0, G, F, F, 0], parse::unmap), CommandSet::UNMAP),
+    needs(act("SANITIZE, overwrite", 0x01, &[0x48, 0xbf, 0, 0, 0, 0, 0, F, F, 0], parse::sanitize), CommandSet::SANITIZE),
+    needs(act("SANITIZE, block erase", 0x02, &[0x48, 0xbf, 0, 0, 0, 0, 0, 0, 0, 0], parse::sanitize), CommandSet::SANITIZE),
+    needs(act("SANITIZE, exit failure mode", 0x1f, &[0x48, 0xbf, 0, 0, 0, 0, 0, 0, 0, 0], parse::sanitize), CommandSet::SANITIZE),
+    row("LOG SENSE", &[0x4d, 0, F, F, 0, F, F, F, F, 0], parse::log_sense),
+    row("MODE SELECT(10)", &[0x55, 0x11, 0, 0, 0, 0, 0, F, F, 0], parse::mode_select_10),
+    row("RESERVE(10)", &[0x56, 0, 0, 0, 0, 0, 0, 0, 0, 0], parse::reserve),
+    row("RELEASE(10)", &[0x57, 0, 0, 0, 0, 0, 0, 0, 0, 0], parse::release),
+    row("MODE SENSE(10)", &[0x5a, 0x18, F, F, 0, 0, 0, F, F, 0], parse::mode_sense_10),
+    act("PERSISTENT RESERVE IN, read keys", 0x00, &[0x5e, ACTION, 0, 0, 0, 0, 0, F, F, 0], parse::reserve_in),
+    act("PERSISTENT RESERVE IN, read reservation", 0x01, &[0x5e, ACTION, 0, 0, 0, 0, 0, F, F, 0], parse::reserve_in),
+    act("PERSISTENT RESERVE IN, report capabilities", 0x02, &[0x5e, ACTION, 0, 0, 0, 0, 0, F, F, 0], parse::reserve_in),
+    act("PERSISTENT RESERVE IN, read full status", 0x03, &[0x5e, ACTION, 0, 0, 0, 0, 0, F, F, 0], parse::reserve_in),
+    act("PERSISTENT RESERVE OUT, register", 0x00, &[0x5f, ACTION, F, 0, 0, F, F, F, F, 0], parse::reserve_out),
+    act("PERSISTENT RESERVE OUT, reserve", 0x01, &[0x5f, ACTION, F, 0, 0, F, F, F, F, 0], parse::reserve_out),
+    act("PERSISTENT RESERVE OUT, release", 0x02, &[0x5f, ACTION, F, 0, 0, F, F, F, F, 0], parse::reserve_out),
+    act("PERSISTENT RESERVE OUT, clear", 0x03, &[0x5f, ACTION, F, 0, 0, F, F, F, F, 0], parse::reserve_out),
+    act("PERSISTENT RESERVE OUT, preempt", 0x04, &[0x5f, ACTION, F, 0, 0, F, F, F, F, 0], parse::reserve_out),
+    act("PERSISTENT RESERVE OUT, preempt and abort", 0x05, &[0x5f, ACTION, F, 0, 0, F, F, F, F, 0], parse::reserve_out),
+    act("PERSISTENT RESERVE OUT, register and ignore existing key", 0x06, &[0x5f, ACTION, F, 0, 0, F, F, F, F, 0], parse::reserve_out),
+    act("PERSISTENT RESERVE OUT, register and move", 0x07, &[0x5f, ACTION, F, 0, 0, F, F, F, F, 0], parse::reserve_out),
+    needs(act("EXTENDED COPY(LID1)", 0x00, &[0x83, ACTION, 0, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], parse::extended_copy), CommandSet::COPY),
+    needs(act("RECEIVE COPY STATUS(LID1)", 0x00, &[0x84, ACTION, F, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], parse::copy_results), CommandSet::COPY),
+    needs(act("RECEIVE COPY DATA(LID1)", 0x01, &[0x84, ACTION, F, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], parse::copy_results), CommandSet::COPY),
+    needs(act("RECEIVE COPY OPERATING PARAMETERS", 0x03, &[0x84, ACTION, F, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], parse::copy_results), CommandSet::COPY),
+    needs(act("RECEIVE COPY FAILURE DETAILS(LID1)", 0x04, &[0x84, ACTION, F, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], parse::copy_results), CommandSet::COPY),
+    row("READ(16)", &[0x88, RW, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], parse::read_16),
+    needs(row("COMPARE AND WRITE", &[0x89, RW, F, F, F, F, F, F, F, F, 0, 0, 0, F, G, 0], parse::compare_and_write), CommandSet::COMPARE_AND_WRITE),
+    row("WRITE(16)", &[0x8a, RW, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], parse::write_16),
+    row("ORWRITE(16)", &[0x8b, RW, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], parse::or_write),
+    row("WRITE AND VERIFY(16)", &[0x8e, VFY, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], parse::write_and_verify_16),
+    row("VERIFY(16)", &[0x8f, VFY, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], parse::verify_16),
+    row("PRE-FETCH(16)", &[0x90, 0x02, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], parse::pre_fetch_16),
+    row("SYNCHRONIZE CACHE(16)", &[0x91, SYNC, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], parse::synchronize_cache_16),
+    row("WRITE SAME(16)", &[0x93, 0x19, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], parse::write_same_16),
+    needs(row("WRITE ATOMIC(16)", &[0x9c, 0x18, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], parse::write_atomic), CommandSet::ATOMIC),
+    act("READ CAPACITY(16)", 0x10, &[0x9e, ACTION, 0, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], parse::read_capacity_16),
+    needs(act("GET LBA STATUS", 0x12, &[0x9e, ACTION, F, F, F, F, F, F, F, F, F, F, F, F, 0, 0], parse::get_lba_status), CommandSet::UNMAP),
+    row("REPORT LUNS", &[0xa0, 0, F, 0, 0, 0, F, F, F, F, 0, 0], parse::report_luns),
+    needs(act("REPORT TARGET PORT GROUPS", 0x0a, &[0xa3, 0x3f, 0, 0, 0, 0, F, F, F, F, 0, 0], parse::report_target_port_groups), CommandSet::ALUA),
+    act("REPORT SUPPORTED OPERATION CODES", 0x0c, &[0xa3, ACTION, 0x87, F, F, F, F, F, F, F, 0, 0], parse::report_opcodes),
+    act("REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS", 0x0d, &[0xa3, ACTION, 0x80, 0, 0, 0, F, F, F, F, 0, 0], parse::report_task_management),
+    needs(act("SET TARGET PORT GROUPS", 0x0a, &[0xa4, ACTION, 0, 0, 0, 0, F, F, F, F, 0, 0], parse::set_target_port_groups), CommandSet::SET_ALUA),
+    row("READ(12)", &[0xa8, RW, F, F, F, F, F, F, F, F, G, 0], parse::read_12),
+    row("WRITE(12)", &[0xaa, RW, F, F, F, F, F, F, F, F, G, 0], parse::write_12),
+    row("WRITE AND VERIFY(12)", &[0xae, VFY, F, F, F, F, F, F, F, F, G, 0], parse::write_and_verify_12),
+    row("VERIFY(12)", &[0xaf, VFY, F, F, F, F, F, F, F, F, G, 0], parse::verify_12),
+    row("READ DEFECT DATA(12)", &[0xb7, 0x1f, F, F, F, F, F, F, F, F, 0, 0], parse::read_defects_12),
+];
+
+/// The first row of each operation code, so that the hot path searches nothing.
+static FIRST: [u8; 256] = first_rows();
+
+const fn first_rows() -> [u8; 256] {
+    assert!(TABLE.len() < 255, "a row number fits into a byte");
+    let mut first = [u8::MAX; 256];
+    let mut row = TABLE.len();
+    while row > 0 {
+        row -= 1;
+        first[TABLE[row].usage[0] as usize] = row as u8;
+    }
+    first
+}

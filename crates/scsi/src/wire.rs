@@ -1,0 +1,196 @@
+//! Big-endian fields and bit fields of SCSI structures (SPC-4 §4.3), and the writer of parameter data.
+//!
+//! All shifting and masking of this crate is here. Readers index arrays whose length the caller has
+//! already proved; a [`Writer`] never writes past the slice that it was given.
+
+/// The 16-bit field at `at`.
+pub(crate) const fn be16(b: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([b[at], b[at + 1]])
+}
+
+/// The 24-bit field at `at`.
+pub(crate) const fn be24(b: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes([0, b[at], b[at + 1], b[at + 2]])
+}
+
+/// The 32-bit field at `at`.
+pub(crate) const fn be32(b: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
+}
+
+/// The 64-bit field at `at`.
+pub(crate) const fn be64(b: &[u8], at: usize) -> u64 {
+    ((be32(b, at) as u64) << 32) | be32(b, at + 4) as u64
+}
+
+/// Bit `n` (0 is the least significant) of a byte.
+pub(crate) const fn bit(byte: u8, n: u8) -> bool {
+    byte >> n & 1 == 1
+}
+
+/// Bits `high..=low` of a byte, moved down.
+pub(crate) const fn bits(byte: u8, high: u8, low: u8) -> u8 {
+    (byte >> low) & (0xff >> (7 - (high - low)))
+}
+
+/// A flag as bit `n`.
+pub(crate) const fn flag(set: bool, n: u8) -> u8 {
+    (set as u8) << n
+}
+
+/// The low bits of `value` as the field `high..=low`; what does not fit is cut off.
+pub(crate) const fn place(value: u8, high: u8, low: u8) -> u8 {
+    (value & (0xff >> (7 - (high - low)))) << low
+}
+
+/// The most significant set bit of a non-zero byte.
+pub(crate) const fn top_bit(byte: u8) -> u8 {
+    7 - byte.leading_zeros() as u8
+}
+
+/// Writes parameter data into a buffer that may be shorter than the data.
+///
+/// The writer counts everything that is put, and keeps what fits: so length fields inside the data are
+/// those of the whole, as SPC-4 §4.2.5.6 (ALLOCATION LENGTH) demands, and only the transfer is cut.
+#[derive(Debug)]
+pub struct Writer<'a> {
+    out: &'a mut [u8],
+    len: usize,
+}
+
+impl<'a> Writer<'a> {
+    /// A writer into the whole of `out`.
+    pub fn new(out: &'a mut [u8]) -> Self {
+        Writer { out, len: 0 }
+    }
+
+    /// A writer into at most `allocation` bytes of `out`: the ALLOCATION LENGTH of a CDB.
+    pub fn limited(out: &'a mut [u8], allocation: usize) -> Self {
+        let room = out.len().min(allocation);
+        Writer { out: &mut out[..room], len: 0 }
+    }
+
+    /// Bytes put so far, whether they fitted or not.
+    #[expect(clippy::len_without_is_empty, reason = "a count of what was put, not a container")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Bytes that are in the buffer: what is to be transferred.
+    pub fn written(&self) -> usize {
+        self.len.min(self.out.len())
+    }
+
+    /// Appends bytes.
+    pub fn put(&mut self, bytes: &[u8]) {
+        if let Some(room) = self.out.get_mut(self.len..) {
+            let n = room.len().min(bytes.len());
+            room[..n].copy_from_slice(&bytes[..n]);
+        }
+        self.len += bytes.len();
+    }
+
+    /// Appends one byte.
+    pub fn u8(&mut self, v: u8) {
+        self.put(&[v]);
+    }
+
+    /// Appends a 16-bit field.
+    pub fn u16(&mut self, v: u16) {
+        self.put(&v.to_be_bytes());
+    }
+
+    /// Appends a 24-bit field; higher bits of `v` are cut off.
+    pub fn u24(&mut self, v: u32) {
+        self.put(&v.to_be_bytes()[1..]);
+    }
+
+    /// Appends a 32-bit field.
+    pub fn u32(&mut self, v: u32) {
+        self.put(&v.to_be_bytes());
+    }
+
+    /// Appends a 64-bit field.
+    pub fn u64(&mut self, v: u64) {
+        self.put(&v.to_be_bytes());
+    }
+
+    /// Appends `n` zero bytes.
+    pub fn zeros(&mut self, n: usize) {
+        if let Some(room) = self.out.get_mut(self.len..) {
+            let n = room.len().min(n);
+            room[..n].fill(0);
+        }
+        self.len += n;
+    }
+
+    /// Appends `text` left aligned in a field of `width` bytes, padded with spaces (SPC-4 §4.3.1).
+    /// Longer text is cut, a byte outside 20h..7Eh becomes a space.
+    pub fn ascii(&mut self, text: &[u8], width: usize) {
+        for at in 0..width {
+            let byte = text.get(at).copied().unwrap_or(b' ');
+            self.u8(if (0x20..=0x7e).contains(&byte) { byte } else { b' ' });
+        }
+    }
+
+    /// Overwrites bytes put earlier, as far as they are in the buffer: for lengths known at the end.
+    pub(crate) fn patch(&mut self, at: usize, bytes: &[u8]) {
+        assert!(at + bytes.len() <= self.len, "only what was put can be patched");
+        if let Some(room) = self.out.get_mut(at..) {
+            let n = room.len().min(bytes.len());
+            room[..n].copy_from_slice(&bytes[..n]);
+        }
+    }
+
+    /// Writes the count of bytes after the 16-bit field at `at` into it.
+    pub(crate) fn close_u16(&mut self, at: usize) {
+        let n = u16::try_from(self.len - at - 2).unwrap_or(u16::MAX);
+        self.patch(at, &n.to_be_bytes());
+    }
+
+    /// Writes the count of bytes after the 32-bit field at `at` into it.
+    pub(crate) fn close_u32(&mut self, at: usize) {
+        let n = u32::try_from(self.len - at - 4).unwrap_or(u32::MAX);
+        self.patch(at, &n.to_be_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields() {
+        let b = [0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde, 0xf0];
+        assert_eq!(be16(&b, 1), 0x3456);
+        assert_eq!(be24(&b, 0), 0x12_3456);
+        assert_eq!(be32(&b, 2), 0x5678_9abc);
+        assert_eq!(be64(&b, 0), 0x1234_5678_9abc_def0);
+        assert!(bit(0x80, 7) && !bit(0x7f, 7));
+        assert_eq!(bits(0b1011_0110, 5, 2), 0b1101);
+        assert_eq!(bits(0xff, 7, 0), 0xff);
+        assert_eq!(place(0xff, 4, 2), 0b1_1100);
+        assert_eq!(top_bit(0x28), 5);
+    }
+
+    #[test]
+    fn a_writer_cuts_but_counts() {
+        let mut out = [0xee; 8];
+        let mut w = Writer::limited(&mut out, 5);
+        w.u16(0);
+        w.u32(0x0102_0304);
+        w.zeros(3);
+        w.close_u16(0);
+        assert_eq!((w.len(), w.written()), (9, 5));
+        assert_eq!(out, [0, 7, 1, 2, 3, 0xee, 0xee, 0xee]);
+    }
+
+    #[test]
+    fn ascii_is_padded_cut_and_cleaned() {
+        let mut out = [0; 8];
+        let mut w = Writer::new(&mut out);
+        w.ascii(b"a\x01b", 5);
+        w.ascii(b"wxyz", 3);
+        assert_eq!(&out, b"a b  wxy");
+    }
+}
