@@ -1,2 +1,2 @@
-//! Entry.
+//! The one binary.
 fn main() {}

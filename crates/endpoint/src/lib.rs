@@ -20,7 +20,8 @@ use buf::{Cx, Errno, Time};
 use stream::{Came, RecvOp, SendOp};
 use volume::DiskOp;
 
-/// Names one socket of a shard: chosen by the world, with a generation, so that it is never reused.
+/// Names one socket of a shard, chosen by the world: a dense index in the low 32 bits, and above it a
+/// generation, so that a name is never used for another socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LinkId(pub u64);
 

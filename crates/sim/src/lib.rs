@@ -1,1 +1,25 @@
-//! The simulated world: virtual network, disk, clock and faults.
+//! The simulated world: the same endpoints that ship, on a virtual network, disk and clock.
+//!
+//! A [`World`] runs any number of shards in one thread. Everything that time and chance decide in the
+//! real world is decided here by one seed: when bytes arrive and in how many pieces, when a write
+//! is taken and when its memory comes back, how disk operations overtake each other, fall short or
+//! fail, when a message crosses from shard to shard. So a run is its seed: the same seed gives the
+//! same run, and a failing seed is a test.
+//!
+//! The other end of each connection is a [`Peer`]: bytes in, bytes out, in the hands of the test.
+//!
+//! Fault budget: the network never loses or reorders bytes of a connection (TCP does not), but
+//! splits, delays, stalls and resets them; disks delay, reorder, cut short and fail operations as
+//! [`Faults`] says, and forget what was not synced when the power fails.
+
+#![forbid(unsafe_code)]
+
+mod chance;
+mod disk;
+mod net;
+mod world;
+
+pub use chance::Chance;
+pub use disk::{Disk, Faults};
+pub use net::{Peer, PeerEnd};
+pub use world::{Config, World};
