@@ -4,6 +4,9 @@
 pub mod capacity;
 pub mod cdb;
 pub mod inquiry;
+pub mod lun;
+pub mod mode;
+pub mod report;
 pub mod sense;
 pub mod status;
 pub mod wire;

@@ -1,0 +1,95 @@
+//! Images of the mode pages, for values and for the mask of what MODE SELECT may change.
+
+use super::{CACHING, CONTROL, ERROR_RECOVERY, EXCEPTIONS, Parameters};
+use crate::wire::{bit, flag, place};
+
+/// Pages and subpages in the order of MODE SENSE.
+pub(super) const PAGES: [(u8, u8); 5] =
+    [(ERROR_RECOVERY, 0), (CACHING, 0), (CONTROL, 0), (CONTROL, CONTROL_EXTENSION), (EXCEPTIONS, 0)];
+
+/// Subpage code of control extension.
+pub(super) const CONTROL_EXTENSION: u8 = 0x01;
+
+/// Longest page: control extension.
+const LEN_MAX: usize = 32;
+
+const D_SENSE: u8 = 2;
+const SWP: u8 = 3;
+const TAS: u8 = 6;
+const WCE: u8 = 2;
+/// QUEUE ALGORITHM MODIFIER 1: unrestricted reordering of simple commands.
+const UNRESTRICTED_REORDERING: u8 = 1;
+
+/// The bytes of one page, header included.
+pub(super) struct Image {
+    bytes: [u8; LEN_MAX],
+    len: usize,
+}
+
+impl Image {
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    /// The header and zeros. PS is 0: pages cannot be saved.
+    fn blank(page: u8, subpage: u8) -> Option<Image> {
+        let mut bytes = [0; LEN_MAX];
+        bytes[0] = page;
+        let len = match (page, subpage) {
+            (ERROR_RECOVERY | CONTROL | EXCEPTIONS, 0) => 12,
+            (CACHING, 0) => 20,
+            (CONTROL, CONTROL_EXTENSION) => {
+                bytes[0] |= flag(true, 6);
+                bytes[1] = subpage;
+                bytes[3] = 32 - 4;
+                return Some(Image { bytes, len: 32 });
+            }
+            _ => return None,
+        };
+        bytes[1] = len as u8 - 2;
+        Some(Image { bytes, len })
+    }
+
+    /// The values of a page; `None`: there is no such page.
+    pub(super) fn of(page: u8, subpage: u8, p: &Parameters) -> Option<Image> {
+        let mut image = Image::blank(page, subpage)?;
+        let b = &mut image.bytes;
+        match (page, subpage) {
+            (CACHING, 0) => b[2] = flag(p.write_cache, WCE),
+            (CONTROL, 0) => {
+                // GLTSD: log parameters are not saved by the device server.
+                b[2] = flag(p.descriptor_sense, D_SENSE) | flag(true, 1);
+                b[3] = place(UNRESTRICTED_REORDERING, 7, 4);
+                b[4] = flag(p.write_protect, SWP);
+                b[5] = flag(p.task_aborted_status, TAS);
+                // BUSY TIMEOUT PERIOD: unlimited.
+                b[8..10].fill(0xff);
+            }
+            (CONTROL, CONTROL_EXTENSION) => b[4] = flag(p.implicit_access, 0),
+            // DEXCPT: informational exceptions are not reported.
+            (EXCEPTIONS, 0) => b[2] = flag(true, 3),
+            _ => {}
+        }
+        Some(image)
+    }
+
+    /// Ones where MODE SELECT may change a bit; the header as in the values.
+    pub(super) fn changeable(page: u8, subpage: u8) -> Option<Image> {
+        let mut image = Image::blank(page, subpage)?;
+        if (page, subpage) == (CONTROL, 0) {
+            image.bytes[2] = flag(true, D_SENSE);
+            image.bytes[4] = flag(true, SWP);
+        }
+        Some(image)
+    }
+}
+
+impl Parameters {
+    /// Takes over the changeable bits of a page that was already checked.
+    pub(super) fn apply(&mut self, page: u8, subpage: u8, bytes: &[u8]) {
+        if (page, subpage) == (CONTROL, 0) {
+            self.descriptor_sense = bit(bytes[2], D_SENSE);
+            self.write_protect = bit(bytes[4], SWP);
+        }
+    }
+}
