@@ -1,2 +1,79 @@
-//! Checks that run in CI.
-fn main() {}
+//! Checks that run in CI: what cargo and clippy cannot see.
+//!
+//! `cargo run -p xtask -- CHECK [ARG]...`; each check prints nothing but a summary line when all is
+//! well, and every finding otherwise. Exit codes: 0 success, 1 findings, 2 usage.
+#![forbid(unsafe_code)]
+
+mod capture;
+mod layers;
+mod libiscsi;
+mod licences;
+mod metadata;
+mod style;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo run -p xtask -- CHECK
+
+  layers      dependency table, unsafe code and ambient authority, crate by crate
+  licences    licences of all dependencies against the allow-list; duplicate versions
+  style       unfinished marks, paths of the building machine, long files
+  libiscsi    --list FILE --expected FILE [--update] KIND=LOG...
+              results of the libiscsi test tool, united over the kinds of logical unit
+  capture     --pcap FILE --port PORT
+              every TCP payload byte of a capture belongs to an iSCSI PDU that tshark dissects
+";
+
+/// What a check found: a line per finding, and one line that sums up.
+struct Report {
+    findings: Vec<String>,
+    notes: Vec<String>,
+    summary: String,
+}
+
+fn main() -> ExitCode {
+    let mut args = std::env::args().skip(1);
+    let Some(check) = args.next() else {
+        eprint!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    let rest: Vec<String> = args.collect();
+    let root = workspace_root();
+    let report = match check.as_str() {
+        "layers" => layers::check(&root),
+        "licences" => licences::check(&root),
+        "style" => style::check(&root),
+        "libiscsi" => libiscsi::check(&rest),
+        "capture" => capture::check(&rest),
+        _ => {
+            eprint!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match report {
+        Ok(report) => finish(&check, &report),
+        Err(problem) => {
+            eprintln!("xtask {check}: {problem}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn finish(check: &str, report: &Report) -> ExitCode {
+    for note in &report.notes {
+        println!("{check}: {note}");
+    }
+    for finding in &report.findings {
+        eprintln!("{check}: {finding}");
+    }
+    println!("{check}: {}", report.summary);
+    if report.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The directory that holds the workspace's `Cargo.toml`.
+fn workspace_root() -> PathBuf {
+    let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    here.parent().map(PathBuf::from).unwrap_or(here)
+}

@@ -1,2 +1,2 @@
-//! The one binary.
+//! Entry.
 fn main() {}

@@ -4,4 +4,8 @@
 //! means beyond its data length and direction, and it owns neither sockets, clocks nor entropy.
 #![forbid(unsafe_code)]
 
+pub mod keys;
+pub mod name;
+pub mod negotiate;
+pub mod text;
 pub mod wire;

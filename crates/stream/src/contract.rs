@@ -57,6 +57,14 @@ pub trait Connection {
     fn poll_timeout(&self) -> Option<Time>;
     /// The time that `poll_timeout` named has come.
     fn handle_timeout(&mut self, cx: &mut Cx<'_>);
+    /// A link whose socket is to be closed now: its last words are written, or never will be. Each
+    /// link is named once. The world gives every operation that is out back: a receive by
+    /// `handle_recv`, a batch by `handle_written` and `handle_sent`; then the index may name
+    /// another link.
+    #[must_use]
+    fn poll_shut(&mut self) -> Option<Link> {
+        None
+    }
     /// Ends the connection. [`TargetEvent::Closed`] or [`HostEvent::Closed`] follows when all
     /// tasks are retired.
     fn close(&mut self, cx: &mut Cx<'_>, how: Close);
@@ -75,6 +83,15 @@ pub trait Target: Connection<Event = TargetEvent<Self::Command>> {
     fn recv_data(&mut self, cx: &mut Cx<'_>, tag: Tag, at: u32, into: SgMut);
     /// Sends `data`, which belongs at `offset` of the task's data, cut into PDUs as negotiated.
     fn send_data(&mut self, cx: &mut Cx<'_>, tag: Tag, offset: u32, data: Sg);
+    /// Asks for leave to read `len` bytes for the task, before memory is taken for them. Bytes that
+    /// were allowed and have not left yet are capped per link, so that a peer that does not read
+    /// drains nobody; one I/O at a time is always allowed. If false, ask again when a batch of this
+    /// connection was sent, or a task of it ended.
+    #[must_use]
+    fn reserve_read(&mut self, tag: Tag, len: u32) -> bool {
+        let _ = (tag, len);
+        true
+    }
     /// Answers the task and ends it; the answer may ride on the last data PDU.
     fn respond(&mut self, cx: &mut Cx<'_>, tag: Tag, response: Self::Response);
     /// Ends the task without an answer; also acknowledges [`TargetEvent::Aborted`].

@@ -11,10 +11,16 @@
 #![forbid(unsafe_code)]
 
 mod contract;
+mod inlet;
 mod ops;
+mod outbox;
 mod tag;
+mod timers;
 
 pub use buf::{Cx, Entropy, Errno, Payload, Time};
 pub use contract::{Close, Connection, Host, HostEvent, Link, Target, TargetEvent};
+pub use inlet::Inlet;
 pub use ops::{Came, Direct, Piece, RecvOp, SendOp};
+pub use outbox::{Batch, COPY_MAX, HEAD_MAX, Outbox};
 pub use tag::{Slab, Tag};
+pub use timers::earliest;

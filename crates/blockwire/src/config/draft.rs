@@ -1,0 +1,426 @@
+//! What the files and the command line say, each value typed and in its range, before anything is
+//! checked against anything else.
+
+use std::{net::SocketAddr, time::Duration};
+
+use super::{diagnostic::Located, reader::Reader, schema, secret};
+use crate::{
+    name::{self, VolumeName},
+    network,
+    plan::{
+        Auth, AuthMethod, COMMANDS_DEFAULT, DigestPolicy, Grant, Hash, Host, Inquiry, Limits, Negotiation,
+        Origin, Portal, Redirect, TcpOptions, Volume,
+    },
+    spec::{self, SpecError},
+};
+
+/// Largest value of MaxBurstLength, FirstBurstLength and MaxRecvDataSegmentLength.
+const SEGMENT_MAX: u64 = (1 << 24) - 1;
+
+/// Highest logical unit number in flat space addressing (SAM-5 §4.7.7.3).
+pub const LUN_MAX: u64 = 16383;
+
+/// Everything that was said.
+#[derive(Debug, Default)]
+pub struct Draft {
+    /// `node`.
+    pub node: Option<Located<VolumeName>>,
+    /// `[[volume]]`.
+    pub volumes: Vec<Located<Volume>>,
+    /// `[[portal]]`.
+    pub portals: Vec<Located<Portal>>,
+    /// `[[target]]`.
+    pub targets: Vec<Located<TargetDraft>>,
+    /// `[[host]]`.
+    pub hosts: Vec<Located<HostDraft>>,
+    /// `[auth]`.
+    pub auth: Option<Located<AuthDraft>>,
+    /// `[limits]`.
+    pub limits: Option<Located<Limits>>,
+}
+
+/// A `[[target]]` whose references are not resolved.
+#[derive(Debug)]
+pub struct TargetDraft {
+    /// Normalized name.
+    pub name: Located<String>,
+    /// `alias`.
+    pub alias: Option<String>,
+    /// Tags; `None`: all.
+    pub portals: Option<Vec<Located<u64>>>,
+    /// Logical units.
+    pub luns: Vec<LunDraft>,
+    /// `luns` is written, if only with mistakes.
+    pub luns_written: bool,
+    /// `open`.
+    pub open: Option<bool>,
+    /// Negotiation bounds.
+    pub negotiation: Negotiation,
+    /// Where `first_burst` was written, if it was.
+    pub first_burst: Option<Located<u64>>,
+    /// Outstanding commands.
+    pub commands: u16,
+    /// Vendor and product.
+    pub inquiry: Inquiry,
+    /// `explicit_alua`.
+    pub explicit_alua: bool,
+    /// `redirect`.
+    pub redirect: Option<Redirect>,
+}
+
+/// An element of `luns`.
+#[derive(Debug)]
+pub struct LunDraft {
+    /// Its number.
+    pub lun: Located<u64>,
+    /// The volume's name as written.
+    pub volume: Located<String>,
+    /// `ro`.
+    pub read_only: bool,
+}
+
+/// A `[[host]]` whose grants are not resolved.
+#[derive(Debug)]
+pub struct HostDraft {
+    /// The host, without its grants.
+    pub host: Host,
+    /// `access`: target, its place, logical units, mode.
+    pub grants: Vec<Located<Grant>>,
+}
+
+/// `[auth]`.
+#[derive(Debug, Default)]
+pub struct AuthDraft {
+    /// The section.
+    pub auth: Auth,
+    /// `allow_short_secrets`.
+    pub allow_short_secrets: bool,
+    /// Where `methods` was written, if it was.
+    pub methods: Option<Located<Vec<AuthMethod>>>,
+}
+
+impl Draft {
+    /// Adds one file. `[auth]`, `[limits]` and `node` may stand in one file only.
+    pub fn read(&mut self, root: &Reader<'_>) {
+        // Whether short secrets are allowed has to be known before any secret is read.
+        let auth = root.table("auth", &schema::AUTH);
+        let allow_short = auth
+            .and_then(|auth| auth.switch("allow_short_secrets"))
+            .or_else(|| {
+                self.auth.as_ref().map(|auth| Located::new(auth.value.allow_short_secrets, auth.at.clone()))
+            })
+            .is_some_and(|allow| allow.value);
+        if let Some(node) = root.parsed("node", VolumeName::parse) {
+            once(root, "node", &mut self.node, node);
+        }
+        for table in root.tables("volume", &schema::VOLUME) {
+            self.volumes.extend(volume(&table));
+        }
+        for table in root.tables("portal", &schema::PORTAL) {
+            self.portals.extend(portal(&table));
+        }
+        for table in root.tables("target", &schema::TARGET) {
+            self.targets.extend(target(&table));
+        }
+        for table in root.tables("host", &schema::HOST) {
+            self.hosts.extend(host(&table, allow_short));
+        }
+        if let Some(table) = auth {
+            let section = auth_section(&table, allow_short);
+            once(root, "[auth]", &mut self.auth, Located::new(section, table.place()));
+        }
+        if let Some(table) = root.table("limits", &schema::LIMITS) {
+            once(root, "[limits]", &mut self.limits, Located::new(limits(&table), table.place()));
+        }
+    }
+}
+
+/// Fills a place that may be filled once over all files.
+fn once<T>(root: &Reader<'_>, what: &str, slot: &mut Option<Located<T>>, value: Located<T>) {
+    match slot {
+        Some(first) => root.file.sink.error(&value.at, format!("{what} already stands at {}", first.at)),
+        None => *slot = Some(value),
+    }
+}
+
+fn volume(table: &Reader<'_>) -> Option<Located<Volume>> {
+    let name = table.needed("name", table.parsed("name", VolumeName::parse));
+    let source = table.needed("source", table.parsed("source", spec::parse_parts));
+    let Located { value: (mut spec, given), at } = source?;
+    let mut sound = true;
+    let mut complain = |at: &_, message: String| {
+        table.file.sink.error(at, message);
+        sound = false;
+    };
+    for key in spec::KEYS {
+        let Some(value) = table.as_written(key) else { continue };
+        if given.iter().any(|seen| seen == key) {
+            complain(&value.at, format!("key \"{key}\" of [[volume]] is already part of its source"));
+        } else if let Err(why) = spec.set(key, Some(&value.value)) {
+            complain(&value.at, format!("{why} in [[volume]]"));
+        }
+    }
+    if let Some(path) = spec.source.path().filter(|path| path.is_relative()) {
+        let path = table.file.directory.join(path);
+        spec.source = spec::Source::File(path);
+    }
+    if let Err(why) = spec.check() {
+        let at = match &why {
+            SpecError::BadValue { key, .. } if table.has(key) => table.as_written(key).map_or(at, |v| v.at),
+            _ => at,
+        };
+        complain(&at, format!("{why} in [[volume]]"));
+    }
+    let name = name?;
+    sound.then(|| Located::new(Volume { name: name.value, spec, origin: Origin::Configured }, name.at))
+}
+
+fn portal(table: &Reader<'_>) -> Option<Located<Portal>> {
+    table.needed("protocol", table.parsed("protocol", protocol));
+    let address = table.needed("address", table.parsed("address", network::listen_address));
+    let tag = table.number("tag", 0..=0xffff).map_or(1, |tag| tag.value as u16);
+    let buffer = |key| table.size(key, 4096..=1 << 30).map(|size| size.value as u32);
+    let tcp = TcpOptions {
+        congestion: table.parsed("congestion", congestion).map(|name| name.value),
+        send_buffer: buffer("send_buffer"),
+        receive_buffer: buffer("receive_buffer"),
+        dscp: dscp(table),
+        keepalive: table.number("keepalive", 0..=32767).map(|seconds| Duration::from_secs(seconds.value)),
+    };
+    let address = address?;
+    Some(Located::new(Portal { address: address.value, tag, tcp }, address.at))
+}
+
+fn protocol(text: &str) -> Result<(), String> {
+    match text {
+        "iscsi" => Ok(()),
+        "nvme" | "nvme-tcp" | "nvme-discovery" | "http" => {
+            Err(format!("\"{text}\" is not built yet; known: iscsi"))
+        }
+        _ => Err(format!("unknown protocol \"{text}\"; known: iscsi")),
+    }
+}
+
+/// Names of congestion control algorithms are those of kernel modules (TCP_CA_NAME_MAX is 16 with its NUL).
+fn congestion(text: &str) -> Result<String, String> {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
+    if text.is_empty() || text.len() > 15 || !text.bytes().all(plain) {
+        return Err(format!(
+            "\"{text}\" is not the name of a congestion control algorithm, such as cubic, bbr or dctcp"
+        ));
+    }
+    Ok(text.to_owned())
+}
+
+/// Code points by number or by the names of RFC 2474, 2597, 3246 and 8622.
+fn dscp(table: &Reader<'_>) -> Option<u8> {
+    let written = table.as_written("dscp")?;
+    let text = written.value.to_ascii_lowercase();
+    let digit = |at: usize, range: std::ops::RangeInclusive<u8>| {
+        let digit = text.as_bytes().get(at)?.wrapping_sub(b'0');
+        range.contains(&digit).then_some(digit)
+    };
+    let point = match text.as_str() {
+        "ef" => Some(46),
+        "le" => Some(1),
+        "be" | "default" => Some(0),
+        _ if text.len() == 3 && text.starts_with("cs") => digit(2, 0..=7).map(|class| class * 8),
+        _ if text.len() == 4 && text.starts_with("af") => {
+            digit(2, 1..=4).zip(digit(3, 1..=3)).map(|(class, drop)| class * 8 + drop * 2)
+        }
+        _ => text.parse().ok().filter(|point| *point <= 63),
+    };
+    if point.is_none() {
+        table.file.sink.error(
+            &written.at,
+            format!(
+                "dscp in [[portal]]: \"{}\" is not 0 to 63 or a name such as \"cs1\", \"af41\" or \"ef\"",
+                written.value
+            ),
+        );
+    }
+    point
+}
+
+fn target(table: &Reader<'_>) -> Option<Located<TargetDraft>> {
+    let name = table.needed("name", table.parsed("name", name::iscsi));
+    let alias = table.parsed("alias", |text| {
+        if text.len() > 255 { Err("is longer than 255 bytes") } else { Ok(text.to_owned()) }
+    });
+    let luns = table.tables("luns", &schema::LUN).iter().filter_map(lun).collect();
+    let redirect = table.table("redirect", &schema::REDIRECT).and_then(|table| redirect(&table));
+    let (negotiation, first_burst) = negotiation(table);
+    let usual = Inquiry::default();
+    let inquiry = Inquiry {
+        vendor: identification(table, "vendor", 8).unwrap_or(usual.vendor),
+        product: identification(table, "product", 16).unwrap_or(usual.product),
+    };
+    let commands = table.number("commands", 1..=4096).map_or(COMMANDS_DEFAULT, |n| n.value as u16);
+    let portals = table.numbers("portals", 0..=0xffff);
+    let open = table.switch("open").map(|open| open.value);
+    let explicit_alua = table.switch("explicit_alua").is_some_and(|on| on.value);
+    let name = name?;
+    let at = name.at.clone();
+    let alias = alias.map(|alias| alias.value);
+    let draft = TargetDraft {
+        name,
+        alias,
+        portals,
+        luns,
+        luns_written: table.has("luns"),
+        open,
+        negotiation,
+        first_burst,
+        commands,
+        inquiry,
+        explicit_alua,
+        redirect,
+    };
+    Some(Located::new(draft, at))
+}
+
+fn lun(table: &Reader<'_>) -> Option<LunDraft> {
+    let lun = table.needed("lun", table.number("lun", 0..=LUN_MAX));
+    let volume = table.needed("volume", table.text("volume"));
+    let read_only = table.switch("ro").is_some_and(|on| on.value);
+    Some(LunDraft { lun: lun?, volume: volume?, read_only })
+}
+
+fn redirect(table: &Reader<'_>) -> Option<Redirect> {
+    let to = table.needed("to", table.parsed("to", elsewhere))?;
+    let permanent = table.switch("permanent").is_some_and(|on| on.value);
+    Some(Redirect { address: to.value, permanent })
+}
+
+/// An address to send initiators to: it must be one that they can dial.
+fn elsewhere(text: &str) -> Result<SocketAddr, String> {
+    let address = network::listen_address(text).map_err(|why| why.to_string())?;
+    if address.ip().is_unspecified() || address.port() == 0 {
+        return Err(format!("\"{text}\" is not an address that an initiator can connect to"));
+    }
+    Ok(address)
+}
+
+fn negotiation(table: &Reader<'_>) -> (Negotiation, Option<Located<u64>>) {
+    const DIGESTS: [(&str, DigestPolicy); 3] =
+        [("off", DigestPolicy::Off), ("allow", DigestPolicy::Allow), ("require", DigestPolicy::Require)];
+    let usual = Negotiation::default();
+    let digest = |key, usual| table.word(key, &DIGESTS).map_or(usual, |policy| policy.value);
+    let count = |key, usual| table.number(key, 1..=0xffff).map_or(usual, |n| n.value as u16);
+    let length = |key| table.size(key, 512..=SEGMENT_MAX);
+    let switch = |key, usual| table.switch(key).map_or(usual, |on| on.value);
+    let first_burst = length("first_burst");
+    let max_burst = length("max_burst").map_or(usual.max_burst, |n| n.value as u32);
+    let negotiation = Negotiation {
+        header_digest: digest("header_digest", usual.header_digest),
+        data_digest: digest("data_digest", usual.data_digest),
+        max_connections: count("max_connections", usual.max_connections),
+        initial_r2t: switch("initial_r2t", usual.initial_r2t),
+        immediate_data: switch("immediate_data", usual.immediate_data),
+        first_burst: first_burst.as_ref().map_or(usual.first_burst.min(max_burst), |n| n.value as u32),
+        max_burst,
+        max_receive: length("max_receive").map_or(usual.max_receive, |n| n.value as u32),
+        max_outstanding_r2t: count("max_outstanding_r2t", usual.max_outstanding_r2t),
+    };
+    (negotiation, first_burst)
+}
+
+/// An INQUIRY field: left-aligned printable ASCII (SPC-5 §4.3.1).
+fn identification(table: &Reader<'_>, key: &str, bytes_max: usize) -> Option<String> {
+    let text = table.parsed(key, |text| {
+        let printable = text.bytes().all(|b| (0x20..=0x7e).contains(&b));
+        if text.trim().is_empty() || text.len() > bytes_max || !printable {
+            return Err(format!("\"{text}\" is not 1 to {bytes_max} printable ASCII characters"));
+        }
+        Ok(text.to_owned())
+    })?;
+    Some(text.value)
+}
+
+fn host(table: &Reader<'_>, allow_short: bool) -> Option<Located<HostDraft>> {
+    let name = table.needed("name", table.parsed("name", label));
+    let iqns = table.list("iqn", name::iscsi);
+    let sources = table.list("sources", str::parse);
+    if !table.has("iqn") && !table.has("sources") {
+        table
+            .file
+            .sink
+            .error(&table.place(), "[[host]] needs \"iqn\" or \"sources\", else it would be everyone");
+    }
+    for (key, empty) in [
+        ("iqn", iqns.as_ref().is_some_and(Vec::is_empty)),
+        ("sources", sources.as_ref().is_some_and(Vec::is_empty)),
+    ] {
+        if empty {
+            table.file.sink.error(&table.place(), format!("{key} in [[host]] holds nothing valid"));
+        }
+    }
+    let grants: Vec<_> = table.tables("access", &schema::ACCESS).iter().filter_map(grant).collect();
+    if !table.has("access") {
+        table.needed("access", None::<()>);
+    }
+    let chap = credentials(table, "chap", allow_short);
+    let name = name?;
+    let values = |list: Vec<Located<String>>| list.into_iter().map(|item| item.value).collect();
+    let host = Host {
+        name: name.value,
+        iqns: iqns.map(values).unwrap_or_default(),
+        sources: sources.unwrap_or_default().into_iter().map(|item| item.value).collect(),
+        chap,
+        grants: Vec::new(),
+    };
+    Some(Located::new(HostDraft { host, grants }, name.at))
+}
+
+/// A name for people: anything printable that fits a table column.
+fn label(text: &str) -> Result<String, String> {
+    if text.trim().is_empty() || text.chars().count() > 64 || text.chars().any(char::is_control) {
+        return Err(format!("{text:?} is not 1 to 64 printable characters"));
+    }
+    Ok(text.to_owned())
+}
+
+fn grant(table: &Reader<'_>) -> Option<Located<Grant>> {
+    let target = table.needed(
+        "target",
+        table.parsed("target", |text| if text == "*" { Ok(None) } else { name::iscsi(text).map(Some) }),
+    );
+    let luns = table.numbers("luns", 0..=LUN_MAX);
+    let read_only = table.word("mode", &[("rw", false), ("ro", true)]).is_some_and(|mode| mode.value);
+    let target = target?;
+    let luns = luns.map(|luns| luns.into_iter().map(|lun| lun.value as u16).collect());
+    Some(Located::new(Grant { target: target.value, luns, read_only }, target.at))
+}
+
+fn credentials(table: &Reader<'_>, key: &str, allow_short: bool) -> Vec<crate::plan::Credentials> {
+    let tables = table.one_or_more(key, &schema::CHAP);
+    tables.iter().filter_map(|table| secret::credentials(table, allow_short)).collect()
+}
+
+fn auth_section(table: &Reader<'_>, allow_short_secrets: bool) -> AuthDraft {
+    let methods = table.words("methods", &[("chap", AuthMethod::Chap), ("none", AuthMethod::None)]);
+    let hashes = table.words(
+        "hashes",
+        &[("sha3-256", Hash::Sha3_256), ("sha256", Hash::Sha256), ("sha1", Hash::Sha1), ("md5", Hash::Md5)],
+    );
+    let auth = Auth {
+        chap: credentials(table, "chap", allow_short_secrets),
+        discovery: credentials(table, "discovery", allow_short_secrets),
+        methods: methods.as_ref().map(|methods| methods.value.clone()).unwrap_or_default(),
+        hashes: hashes.map(|hashes| hashes.value).unwrap_or_default(),
+    };
+    AuthDraft { auth, allow_short_secrets, methods }
+}
+
+fn limits(table: &Reader<'_>) -> Limits {
+    let usual = Limits::default();
+    let seconds =
+        |key, range, usual| table.number(key, range).map_or(usual, |n| Duration::from_secs(n.value));
+    Limits {
+        sessions: table.number("sessions", 1..=0xffff).map_or(usual.sessions, |n| n.value as u32),
+        login_timeout: seconds("login_timeout", 1..=600, usual.login_timeout),
+        nop_interval: seconds("nop_interval", 0..=3600, usual.nop_interval),
+        nop_timeout: seconds("nop_timeout", 1..=3600, usual.nop_timeout),
+        memory: table.size("memory", 8 << 20..=1 << 40).map_or(usual.memory, |n| n.value),
+    }
+}

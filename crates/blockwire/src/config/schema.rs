@@ -1,0 +1,342 @@
+//! Every section and key of the configuration file, once: the reader refuses what is not here, and
+//! the reference in `docs/configuration.md` is generated from it.
+
+/// A table of the file.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Section {
+    /// As messages and headings name it, for example `[[target]]`.
+    pub title: &'static str,
+    /// What it is for, one or two sentences.
+    pub about: &'static str,
+    /// Its keys.
+    pub keys: &'static [Key],
+}
+
+/// A key of a table.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Key {
+    /// Its name.
+    pub name: &'static str,
+    /// What may be written.
+    pub takes: &'static str,
+    /// What holds when it is absent.
+    pub default: &'static str,
+    /// What it does.
+    pub about: &'static str,
+}
+
+const fn key(name: &'static str, takes: &'static str, default: &'static str, about: &'static str) -> Key {
+    Key { name, takes, default, about }
+}
+
+impl Section {
+    /// The names of its keys.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> + Clone + use<> {
+        self.keys.iter().map(|key| key.name)
+    }
+}
+
+/// The file itself.
+pub const ROOT: Section = Section {
+    title: "the top level",
+    about: "Keys that stand before the first table, and the tables that there are.",
+    keys: &[
+        key(
+            "node",
+            "name",
+            "none",
+            "This machine's name inside default target names, so that two machines' `demo` differ.",
+        ),
+        key("volume", "[[volume]]", "none", "Volumes to serve."),
+        key("portal", "[[portal]]", "127.0.0.1:3260", "Addresses to listen on."),
+        key("target", "[[target]]", "one per volume", "iSCSI targets."),
+        key("host", "[[host]]", "none", "Machines that connect, and what they may reach."),
+        key("auth", "[auth]", "none", "Authentication that is not of one host."),
+        key("limits", "[limits]", "see there", "Limits of the whole daemon."),
+    ],
+};
+
+/// `[[volume]]`
+pub const VOLUME: Section = Section {
+    title: "[[volume]]",
+    about: "A volume. The keys below `source` may also stand in the SPEC itself (`source = \"ram:1G,block=4096\"`), but not in both places.",
+    keys: &[
+        key("name", "name", "needed", "Lowercase letters, digits, `-` and `.`; unique."),
+        key("source", "SPEC", "needed", "`ram:SIZE`, `file:PATH`, `/dev/NAME` or `null:SIZE`."),
+        key(
+            "size",
+            "size",
+            "of the file",
+            "Size of a file volume. The file is created or grown to it; a larger file keeps its size.",
+        ),
+        key("block", "512 or 4096", "512", "Logical block size, bytes."),
+        key(
+            "physical",
+            "size",
+            "of the backing",
+            "Physical block size, bytes: a power of two from `block` to 64K.",
+        ),
+        key("ro", "true or false", "false", "Write-protected."),
+        key(
+            "uuid",
+            "UUID",
+            "kept in the state directory",
+            "Identity shown to initiators. A RAM volume without it gets a fresh one at each start.",
+        ),
+        key(
+            "cache",
+            "true or false",
+            "true for files and devices",
+            "Report and use a volatile write cache. Without it every write reaches stable storage before it is answered.",
+        ),
+        key("direct", "true or false", "false", "Pass by the page cache (O_DIRECT)."),
+        key("thin", "true or false", "true but for devices", "Give unmapped blocks back, and report it."),
+        key("removable", "true or false", "false", "Report a removable medium."),
+    ],
+};
+
+/// `[[portal]]`
+pub const PORTAL: Section = Section {
+    title: "[[portal]]",
+    about: "An address to listen on. Portals with the same tag form a portal group: one session may spread its connections over them.",
+    keys: &[
+        key("protocol", "\"iscsi\"", "needed", "What is spoken there."),
+        key(
+            "address",
+            "address",
+            "needed",
+            "`IP`, `IP:PORT`, `[IPv6]:PORT`; the port is 3260 unless given, 0 lets the system choose.",
+        ),
+        key("tag", "0 to 65535", "1", "Target portal group tag."),
+        key("congestion", "text", "the system's", "TCP congestion control algorithm."),
+        key("send_buffer", "size", "the system's", "Socket send buffer."),
+        key("receive_buffer", "size", "the system's", "Socket receive buffer."),
+        key(
+            "dscp",
+            "0 to 63, or a name such as \"af41\"",
+            "the system's",
+            "Differentiated services code point of what is sent.",
+        ),
+        key(
+            "keepalive",
+            "seconds",
+            "the system's",
+            "Idle time before TCP keep-alive probes; 0 turns them off.",
+        ),
+    ],
+};
+
+/// `[[target]]`
+pub const TARGET: Section = Section {
+    title: "[[target]]",
+    about: "A target and its logical units. A volume that no target names is LUN 0 of a target of its own, `iqn.2026-11.io.blockwire:NAME` (with `node`: `iqn.2026-11.io.blockwire:NODE:NAME`).",
+    keys: &[
+        key("name", "iSCSI name", "needed", "`iqn.`, `eui.` or `naa.` name; unique."),
+        key("alias", "text", "none", "TargetAlias, at most 255 bytes."),
+        key("portals", "list of tags", "all", "Portal groups through which the target is reached."),
+        key("luns", "list of {lun, volume, ro}", "none", "Its logical units."),
+        key(
+            "open",
+            "true or false",
+            "true if there is no [[host]]",
+            "Every initiator may reach it, not only hosts with a grant.",
+        ),
+        key("header_digest", "\"off\", \"allow\" or \"require\"", "\"allow\"", "CRC32C over headers."),
+        key("data_digest", "\"off\", \"allow\" or \"require\"", "\"allow\"", "CRC32C over data."),
+        key("max_connections", "1 to 65535", "4", "Connections per session."),
+        key(
+            "initial_r2t",
+            "true or false",
+            "false",
+            "Insist that initiators wait for R2T before they send data that does not ride on the command.",
+        ),
+        key("immediate_data", "true or false", "true", "Accept data that rides on the command."),
+        key("first_burst", "size, 512 to 16777215", "64K", "Most unsolicited data per command."),
+        key("max_burst", "size, 512 to 16777215", "1M", "Most data per R2T or Data-In sequence."),
+        key(
+            "max_receive",
+            "size, 512 to 16777215",
+            "256K",
+            "Largest data segment that the target takes (MaxRecvDataSegmentLength).",
+        ),
+        key("max_outstanding_r2t", "1 to 65535", "4", "R2Ts per command at one time."),
+        key("commands", "1 to 4096", "128", "Commands that one session may have outstanding."),
+        key("vendor", "text", "\"BLKWIRE\"", "INQUIRY vendor, at most 8 ASCII characters."),
+        key("product", "text", "\"Virtual Disk\"", "INQUIRY product, at most 16 ASCII characters."),
+        key(
+            "explicit_alua",
+            "true or false",
+            "false",
+            "Let initiators set path states (SET TARGET PORT GROUPS).",
+        ),
+        key(
+            "redirect",
+            "{to, permanent}",
+            "none",
+            "Send initiators to another portal at login; such a target needs no luns.",
+        ),
+    ],
+};
+
+/// An element of `luns`.
+pub const LUN: Section = Section {
+    title: "luns of [[target]]",
+    about: "One logical unit.",
+    keys: &[
+        key("lun", "0 to 16383", "needed", "Its number, unique in the target."),
+        key("volume", "name", "needed", "The volume behind it."),
+        key("ro", "true or false", "false", "Nobody writes through this logical unit."),
+    ],
+};
+
+/// `redirect` of a target.
+pub const REDIRECT: Section = Section {
+    title: "redirect of [[target]]",
+    about: "Where initiators are sent.",
+    keys: &[
+        key("to", "address", "needed", "The other portal, `IP` or `IP:PORT`."),
+        key(
+            "permanent",
+            "true or false",
+            "false",
+            "Say \"moved permanently\" instead of \"moved temporarily\".",
+        ),
+    ],
+};
+
+/// `[[host]]`
+pub const HOST: Section = Section {
+    title: "[[host]]",
+    about: "A machine that connects. It is recognized by initiator name, by source network, or, if both are given, by both. As soon as there is one [[host]], a target is reached only by hosts with a grant for it, unless it is `open`. The first host that matches and has a grant for the target decides.",
+    keys: &[
+        key("name", "text", "needed", "Its name in reports; unique."),
+        key("iqn", "list of iSCSI names", "any", "Its initiator names."),
+        key("sources", "list of networks", "any", "Networks it connects from, for example `192.0.2.0/24`."),
+        key("access", "list of {target, luns, mode}", "needed", "What it may reach."),
+        key("chap", "{user, secret, ...} or a list of them", "those of [auth]", "Its credentials."),
+    ],
+};
+
+/// An element of `access`.
+pub const ACCESS: Section = Section {
+    title: "access of [[host]]",
+    about: "One grant.",
+    keys: &[
+        key(
+            "target",
+            "iSCSI name or \"*\"",
+            "needed",
+            "The target; `\"*\"` is every target, also those created later.",
+        ),
+        key("luns", "list of numbers", "all", "The logical units."),
+        key("mode", "\"rw\" or \"ro\"", "\"rw\"", "Whether it may write."),
+    ],
+};
+
+/// Credentials.
+pub const CHAP: Section = Section {
+    title: "chap",
+    about: "A CHAP user. Secrets have 12 to 255 bytes; Windows takes 12 to 16.",
+    keys: &[
+        key("user", "text", "needed", "The initiator's CHAP name."),
+        key(
+            "secret",
+            "text",
+            "needed, or secret_file",
+            "Its secret. The file that holds it must not be readable by others.",
+        ),
+        key(
+            "secret_file",
+            "path",
+            "needed, or secret",
+            "A file that holds the secret, with no access for group and others (mode 0600); a relative path starts at this file's directory.",
+        ),
+        key("mutual_user", "text", "none", "The target's own CHAP name, for mutual authentication."),
+        key("mutual_secret", "text", "none", "The target's own secret; it must differ from the initiator's."),
+        key("mutual_secret_file", "path", "none", "A file that holds it."),
+    ],
+};
+
+/// `[auth]`
+pub const AUTH: Section = Section {
+    title: "[auth]",
+    about: "Authentication that is not of one host.",
+    keys: &[
+        key(
+            "chap",
+            "{user, secret, ...} or a list of them",
+            "none",
+            "Credentials for initiators whose host has none.",
+        ),
+        key(
+            "discovery",
+            "{user, secret, ...} or a list of them",
+            "none",
+            "Credentials for discovery sessions.",
+        ),
+        key(
+            "methods",
+            "list of \"chap\", \"none\"",
+            "[\"chap\"]",
+            "Authentication methods where credentials exist, most wanted first.",
+        ),
+        key(
+            "hashes",
+            "list of \"sha3-256\", \"sha256\", \"sha1\", \"md5\"",
+            "all, in this order",
+            "CHAP algorithms, most wanted first.",
+        ),
+        key(
+            "allow_short_secrets",
+            "true or false",
+            "false",
+            "Accept secrets of fewer than 12 bytes; RFC 7143 allows them only over an encrypted network.",
+        ),
+    ],
+};
+
+/// `[limits]`
+pub const LIMITS: Section = Section {
+    title: "[limits]",
+    about: "Limits of the whole daemon.",
+    keys: &[
+        key("sessions", "1 to 65535", "4096", "Sessions at one time."),
+        key(
+            "login_timeout",
+            "seconds, 1 to 600",
+            "15",
+            "A connection that has not logged in by then is closed.",
+        ),
+        key(
+            "nop_interval",
+            "seconds, 0 to 3600",
+            "30",
+            "Idle time after which an initiator is asked for a sign of life; 0: never.",
+        ),
+        key(
+            "nop_timeout",
+            "seconds, 1 to 3600",
+            "30",
+            "A connection that has not answered by then is closed.",
+        ),
+        key("memory", "size, at least 8M", "64M", "Payload memory of each core."),
+    ],
+};
+
+/// Every section, in the order of the reference.
+pub const ALL: [&Section; 11] =
+    [&ROOT, &VOLUME, &PORTAL, &TARGET, &LUN, &REDIRECT, &HOST, &ACCESS, &CHAP, &AUTH, &LIMITS];
+
+/// The reference as Markdown, one table per section.
+pub fn markdown() -> String {
+    let mut out = String::new();
+    for section in ALL {
+        out.push_str(&format!("### {}\n\n{}\n\n", section.title, section.about));
+        out.push_str("| key | takes | without it | what it does |\n|---|---|---|---|\n");
+        for key in section.keys {
+            out.push_str(&format!("| `{}` | {} | {} | {} |\n", key.name, key.takes, key.default, key.about));
+        }
+        out.push('\n');
+    }
+    out
+}

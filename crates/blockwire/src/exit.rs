@@ -1,0 +1,55 @@
+//! Exit codes of the command line (a contract: scripts depend on them) and the one error type that carries them.
+
+use std::fmt;
+
+/// What the process tells its caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// It is done.
+    Success = 0,
+    /// It failed.
+    Failure = 1,
+    /// The command line or the configuration is wrong; nothing was tried.
+    Usage = 2,
+    /// Nothing accepted the connection in time.
+    ConnectTimeout = 8,
+    /// What was asked for does not exist.
+    NothingFound = 21,
+    /// The request was accepted and not answered in time.
+    RequestTimeout = 33,
+}
+
+/// A failure on its way to the terminal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// What the process exits with.
+    pub exit: Exit,
+    /// What the person reads; may hold several lines. Never a secret.
+    pub message: String,
+}
+
+impl Failure {
+    /// A failure with its message.
+    pub fn new(exit: Exit, message: impl fmt::Display) -> Self {
+        Failure { exit, message: message.to_string() }
+    }
+
+    /// An ordinary failure, exit code 1.
+    pub fn failed(message: impl fmt::Display) -> Self {
+        Failure::new(Exit::Failure, message)
+    }
+
+    /// A usage error, exit code 2.
+    pub fn usage(message: impl fmt::Display) -> Self {
+        Failure::new(Exit::Usage, message)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Failure {}

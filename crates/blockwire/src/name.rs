@@ -1,0 +1,171 @@
+//! Names that go on the wire: volume names, iSCSI names (RFC 7143 §4.2.7), default target names.
+//!
+//! Invariant: a [`VolumeName`] can stand inside an iSCSI name, in a file name and in a URL without
+//! escaping, so nothing downstream needs to quote it.
+
+use std::fmt;
+
+/// Longest volume name, bytes. The prefix, a node name of the same length and two colons still fit
+/// into the 223 bytes of an iSCSI name.
+pub const NAME_BYTES_MAX: usize = 64;
+
+/// Longest iSCSI name, bytes (RFC 7143 §4.2.7.2).
+pub const ISCSI_NAME_BYTES_MAX: usize = 223;
+
+/// What every default target name begins with.
+pub const TARGET_PREFIX: &str = "iqn.2026-11.io.blockwire";
+
+/// The name of a volume or node: lowercase letters, digits, `-` and `.`, starting with a letter or digit.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VolumeName(String);
+
+/// Why a text cannot be a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NameError {
+    text: String,
+    why: &'static str,
+}
+
+impl fmt::Display for NameError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\" {}", self.text, self.why)
+    }
+}
+
+impl std::error::Error for NameError {}
+
+impl VolumeName {
+    /// The name in `text`, or why it is none.
+    pub fn parse(text: &str) -> Result<Self, NameError> {
+        let refuse = |why| Err(NameError { text: text.to_owned(), why });
+        if text.is_empty() {
+            return refuse("is empty; a name is needed");
+        }
+        if text.len() > NAME_BYTES_MAX {
+            return refuse("is longer than 64 bytes");
+        }
+        if !text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.') {
+            return refuse(
+                "may hold only lowercase letters, digits, \"-\" and \".\" (it becomes part of an iSCSI name)",
+            );
+        }
+        if !text.as_bytes()[0].is_ascii_alphanumeric() {
+            return refuse("must begin with a letter or a digit");
+        }
+        Ok(VolumeName(text.to_owned()))
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for VolumeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The target that exports `volume` where the configuration names none.
+pub fn default_target(node: Option<&VolumeName>, volume: &VolumeName) -> String {
+    match node {
+        Some(node) => format!("{TARGET_PREFIX}:{node}:{volume}"),
+        None => format!("{TARGET_PREFIX}:{volume}"),
+    }
+}
+
+/// Checks an iSCSI name and gives its normal form (lowercase, RFC 7143 §4.2.7.2, RFC 3722).
+///
+/// Only the ASCII subset is accepted: names beyond it exist in the standard but in no initiator.
+pub fn iscsi(text: &str) -> Result<String, NameError> {
+    let refuse = |why| Err(NameError { text: text.to_owned(), why });
+    if text.len() > ISCSI_NAME_BYTES_MAX {
+        return refuse("is longer than the 223 bytes of an iSCSI name");
+    }
+    let name = text.to_ascii_lowercase();
+    if !name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b':')) {
+        return refuse("is not an iSCSI name: only letters, digits, \"-\", \".\" and \":\" are allowed");
+    }
+    match name.split_once('.') {
+        Some(("iqn", rest)) if is_iqn(rest) => Ok(name),
+        Some(("iqn", _)) => {
+            refuse("is not an iSCSI qualified name: expected iqn.YYYY-MM.reversed.domain[:anything]")
+        }
+        Some(("eui", hex)) if is_hex(hex, &[16]) => Ok(name),
+        Some(("eui", _)) => refuse("is not an iSCSI name: eui. needs 16 hexadecimal digits"),
+        Some(("naa", hex)) if is_hex(hex, &[16, 32]) => Ok(name),
+        Some(("naa", _)) => refuse("is not an iSCSI name: naa. needs 16 or 32 hexadecimal digits"),
+        _ => refuse("is not an iSCSI name: it begins with iqn., eui. or naa."),
+    }
+}
+
+fn is_hex(text: &str, lengths: &[usize]) -> bool {
+    lengths.contains(&text.len()) && text.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
+/// `YYYY-MM.authority[:rest]`.
+fn is_iqn(rest: &str) -> bool {
+    let Some((date, authority)) = rest.split_once('.') else { return false };
+    let date = date.as_bytes();
+    let month = match date {
+        [y @ .., b'-', a, b] if y.len() == 4 && y.iter().all(u8::is_ascii_digit) => [*a, *b],
+        _ => return false,
+    };
+    let authority = authority.split(':').next().unwrap_or_default();
+    (*b"01"..=*b"12").contains(&month) && month[1].is_ascii_digit() && !authority.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn volume_names() {
+        for good in ["demo", "db-1", "a.b", "0"] {
+            assert!(VolumeName::parse(good).is_ok(), "{good}");
+        }
+        let long = "x".repeat(65);
+        for bad in ["", "Demo", "a_b", "-a", ".a", "a/b", "ä", "a:b", &long] {
+            assert!(VolumeName::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn iscsi_names() {
+        for good in [
+            "iqn.1993-08.org.debian:01:abcdef",
+            "iqn.2026-11.io.blockwire:demo",
+            "iqn.2026-11.io",
+            "eui.02004567A425678D",
+            "naa.52004567BA64678D",
+        ] {
+            assert_eq!(iscsi(good), Ok(good.to_ascii_lowercase()), "{good}");
+        }
+        for bad in [
+            "",
+            "demo",
+            "iqn.",
+            "iqn.2026.io",
+            "iqn.2026-13.io:x",
+            "iqn.2026-00.io:x",
+            "iqn.26-11.io",
+            "iqn.2026-11.",
+            "eui.123",
+            "naa.zz",
+            "iqn.2026-11.io:a b",
+            "iqn.2026-11.io:../x_y",
+        ] {
+            assert!(iscsi(bad).is_err(), "{bad}");
+        }
+        assert!(iscsi(&format!("iqn.2026-11.io:{}", "x".repeat(223))).is_err());
+    }
+
+    #[test]
+    fn the_node_goes_into_default_target_names() {
+        let volume = VolumeName::parse("demo").unwrap();
+        let node = VolumeName::parse("n1").unwrap();
+        assert_eq!(default_target(None, &volume), "iqn.2026-11.io.blockwire:demo");
+        assert_eq!(default_target(Some(&node), &volume), "iqn.2026-11.io.blockwire:n1:demo");
+    }
+}

@@ -1,0 +1,351 @@
+//! The volume SPEC of the command line, `KIND:ARG[,key=value]...`, and the volume it describes.
+//!
+//! The same keys stand in a `[[volume]]` table of the configuration. A comma inside an argument is
+//! written `\,`, a plus sign `\+`. Every refusal names the key that it is about.
+
+use std::{fmt, path::PathBuf};
+
+use uuid::Uuid;
+
+use crate::{size, suggest};
+
+/// The keys that may follow the argument, in the order in which help lists them.
+pub const KEYS: [&str; 9] =
+    ["size", "block", "physical", "ro", "uuid", "cache", "direct", "thin", "removable"];
+
+/// The kinds that can be built now.
+pub const KINDS: [&str; 3] = ["ram", "file", "null"];
+
+/// The kinds that the contract names and that do not exist yet.
+const KINDS_LATER: [&str; 4] = ["stripe", "rbd", "iscsi", "nvme+tcp"];
+
+/// Largest physical block, bytes; the exponent field of READ CAPACITY (16) could say more, no disk does.
+const PHYSICAL_BYTES_MAX: u64 = 64 << 10;
+
+/// Where a volume's bytes live.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Memory of this process; gone when it ends.
+    Ram,
+    /// A regular file.
+    File(PathBuf),
+    /// A block device.
+    Device(PathBuf),
+    /// Nowhere: writes are dropped, reads give zeroes. For measuring.
+    Null,
+}
+
+impl Source {
+    /// The file or device behind the volume.
+    pub fn path(&self) -> Option<&PathBuf> {
+        match self {
+            Source::File(path) | Source::Device(path) => Some(path),
+            Source::Ram | Source::Null => None,
+        }
+    }
+
+    /// The kind as listed to users.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Source::Ram => "ram",
+            Source::File(_) => "file",
+            Source::Device(_) => "device",
+            Source::Null => "null",
+        }
+    }
+}
+
+/// A volume as asked for, before anything is opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spec {
+    /// Where the bytes live.
+    pub source: Source,
+    /// Bytes, a multiple of `block`. `None`: as large as what is there (an existing file, a device).
+    pub size: Option<u64>,
+    /// Logical block, bytes: 512 or 4096.
+    pub block: u32,
+    /// Physical block, bytes, a power of two of at least `block`; `None`: what the backing says.
+    pub physical: Option<u32>,
+    /// Initiators may only read.
+    pub read_only: bool,
+    /// The identity to show instead of the one that the state directory keeps.
+    pub uuid: Option<Uuid>,
+    /// A volatile write cache is reported and used: only FLUSH and FUA reach stable storage.
+    /// Off: every write does.
+    pub cache: bool,
+    /// Pass by the page cache (O_DIRECT).
+    pub direct: bool,
+    /// Unmapped blocks are given back, and this is reported.
+    pub thin: bool,
+    /// Reported as a removable medium.
+    pub removable: bool,
+}
+
+impl Spec {
+    /// A volume of `source` with every option at its default.
+    pub fn new(source: Source) -> Self {
+        let on_disk = source.path().is_some();
+        Spec {
+            size: None,
+            block: 512,
+            physical: None,
+            read_only: false,
+            uuid: None,
+            cache: on_disk,
+            direct: false,
+            thin: !matches!(source, Source::Device(_)),
+            removable: false,
+            source,
+        }
+    }
+
+    /// Sets the key `key` from its written value; `None` for a bare key such as `ro`.
+    pub fn set(&mut self, key: &str, value: Option<&str>) -> Result<(), SpecError> {
+        let bad = |why: String| SpecError::BadValue { key: key.to_owned(), why };
+        let need = || value.ok_or_else(|| bad("needs a value".to_owned()));
+        match key {
+            "size" => self.size = Some(size::parse(need()?).map_err(|e| bad(e.to_string()))?),
+            "block" => {
+                self.block = match size::parse(need()?) {
+                    Ok(512) => 512,
+                    Ok(4096) => 4096,
+                    _ => return Err(bad(format!("is 512 or 4096, not \"{}\"", need()?))),
+                }
+            }
+            "physical" => {
+                let bytes = size::parse(need()?).map_err(|e| bad(e.to_string()))?;
+                if !bytes.is_power_of_two() || !(512..=PHYSICAL_BYTES_MAX).contains(&bytes) {
+                    return Err(bad("is a power of two from 512 to 64K".to_owned()));
+                }
+                self.physical = Some(bytes as u32);
+            }
+            "uuid" => {
+                let uuid: Uuid = need()?.parse().map_err(|e| bad(format!("is not a UUID: {e}")))?;
+                if uuid.is_nil() {
+                    return Err(bad("must not be all zero".to_owned()));
+                }
+                self.uuid = Some(uuid);
+            }
+            "ro" => self.read_only = switch(value).map_err(bad)?,
+            "cache" => self.cache = switch(value).map_err(bad)?,
+            "direct" => self.direct = switch(value).map_err(bad)?,
+            "thin" => self.thin = switch(value).map_err(bad)?,
+            "removable" => self.removable = switch(value).map_err(bad)?,
+            _ => return Err(SpecError::UnknownKey(key.to_owned())),
+        }
+        Ok(())
+    }
+
+    /// Checks what involves several keys at once. Nothing is opened.
+    pub fn check(&self) -> Result<(), SpecError> {
+        let bad =
+            |key: &str, why: &str| Err(SpecError::BadValue { key: key.to_owned(), why: why.to_owned() });
+        match (&self.source, self.size) {
+            (Source::Ram | Source::Null, None) => return bad("size", "is needed for this kind of volume"),
+            (Source::Device(_), Some(_)) => {
+                return bad("size", "cannot be chosen for a device: it has its own");
+            }
+            _ => {}
+        }
+        if let Some(size) = self.size {
+            if size == 0 {
+                return bad("size", "must not be zero");
+            }
+            if size % u64::from(self.block) != 0 {
+                return bad("size", "is not a multiple of the block size");
+            }
+        }
+        if self.physical.is_some_and(|physical| physical < self.block) {
+            return bad("physical", "must not be smaller than the logical block");
+        }
+        if self.direct && self.source.path().is_none() {
+            return bad("direct", "only means something for a file or a device");
+        }
+        if self.cache && self.source.path().is_none() {
+            return bad("cache", "only means something for a file or a device");
+        }
+        Ok(())
+    }
+}
+
+/// `on`, `off` and their usual synonyms; a bare key means on.
+fn switch(value: Option<&str>) -> Result<bool, String> {
+    match value {
+        None | Some("on" | "yes" | "true" | "1") => Ok(true),
+        Some("off" | "no" | "false" | "0") => Ok(false),
+        Some(other) => Err(format!("is on or off, not \"{other}\"")),
+    }
+}
+
+/// Why a SPEC is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SpecError {
+    /// No kind that anyone knows.
+    UnknownKind(String),
+    /// A kind that the contract names and this version cannot do.
+    NotBuilt(String),
+    /// The part after the kind is missing.
+    NoArgument(&'static str),
+    /// `/dev/...` was expected where another absolute path stands.
+    NotADevice(String),
+    /// A key that does not exist.
+    UnknownKey(String),
+    /// The same key twice.
+    Repeated(String),
+    /// A value that the key does not take.
+    BadValue {
+        /// The key.
+        key: String,
+        /// What is wrong, as the rest of a sentence that begins with the key.
+        why: String,
+    },
+    /// A backslash at the end, or before something that needs none.
+    BadEscape,
+}
+
+impl fmt::Display for SpecError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SpecError::UnknownKind(kind) => {
+                let hint = suggest::hint(kind, KINDS);
+                write!(f, "unknown kind of volume \"{kind}\"{hint} (or a device as /dev/NAME)")
+            }
+            SpecError::NotBuilt(kind) => write!(f, "volumes of kind \"{kind}\" are not built yet"),
+            SpecError::NoArgument("file") => write!(f, "file: needs a path, as in file:/srv/disk.img"),
+            SpecError::NoArgument(kind) => write!(f, "{kind}: needs a size, as in {kind}:64M"),
+            SpecError::NotADevice(path) => {
+                write!(f, "\"{path}\" is not under /dev; write file:{path} for a file")
+            }
+            SpecError::UnknownKey(key) => write!(f, "unknown key \"{key}\"{}", suggest::hint(key, KEYS)),
+            SpecError::Repeated(key) => write!(f, "key \"{key}\" is given twice"),
+            SpecError::BadValue { key, why } => write!(f, "{key} {why}"),
+            SpecError::BadEscape => write!(f, "a backslash must stand before \",\", \"+\" or \"\\\""),
+        }
+    }
+}
+
+impl std::error::Error for SpecError {}
+
+/// A written SPEC, cut but not yet checked as a whole: the configuration adds its own keys first.
+pub fn parse_parts(text: &str) -> Result<(Spec, Vec<String>), SpecError> {
+    let mut fields = split(text)?.into_iter();
+    let head = fields.next().unwrap_or_default();
+    let mut spec = source(&head)?;
+    let mut given: Vec<String> = Vec::new();
+    if spec.size.is_some() {
+        given.push("size".to_owned());
+    }
+    for field in fields {
+        let (key, value) = match field.split_once('=') {
+            Some((key, value)) => (key.trim(), Some(value)),
+            None => (field.trim(), None),
+        };
+        if given.iter().any(|seen| seen == key) {
+            return Err(SpecError::Repeated(key.to_owned()));
+        }
+        spec.set(key, value)?;
+        given.push(key.to_owned());
+    }
+    Ok((spec, given))
+}
+
+/// The volume that a complete SPEC describes.
+pub fn parse(text: &str) -> Result<Spec, SpecError> {
+    let (spec, _) = parse_parts(text)?;
+    spec.check()?;
+    Ok(spec)
+}
+
+/// The first field: `KIND:ARG` or `/dev/NAME`.
+fn source(head: &str) -> Result<Spec, SpecError> {
+    if head.starts_with("/dev/") && head.len() > 5 {
+        return Ok(Spec::new(Source::Device(head.into())));
+    }
+    if head.starts_with('/') {
+        return Err(SpecError::NotADevice(head.to_owned()));
+    }
+    let (kind, argument) = head.split_once(':').unwrap_or((head, ""));
+    if KINDS_LATER.contains(&kind) {
+        return Err(SpecError::NotBuilt(kind.to_owned()));
+    }
+    let sized = |source, kind| {
+        if argument.is_empty() {
+            return Err(SpecError::NoArgument(kind));
+        }
+        let mut spec = Spec::new(source);
+        spec.set("size", Some(argument))?;
+        Ok(spec)
+    };
+    match kind {
+        "ram" => sized(Source::Ram, "ram"),
+        "null" => sized(Source::Null, "null"),
+        "file" if argument.is_empty() => Err(SpecError::NoArgument("file")),
+        "file" => Ok(Spec::new(Source::File(argument.into()))),
+        _ => Err(SpecError::UnknownKind(kind.to_owned())),
+    }
+}
+
+/// Cuts at commas that no backslash protects, and takes the backslashes away.
+fn split(text: &str) -> Result<Vec<String>, SpecError> {
+    let mut fields = vec![String::new()];
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        let last = fields.len() - 1;
+        match c {
+            '\\' => match chars.next() {
+                Some(escaped @ (',' | '+' | '\\')) => fields[last].push(escaped),
+                _ => return Err(SpecError::BadEscape),
+            },
+            ',' => fields.push(String::new()),
+            c => fields[last].push(c),
+        }
+    }
+    Ok(fields)
+}
+
+/// The SPEC that [`parse`] reads back to the same value; this is how volumes are recorded.
+impl fmt::Display for Spec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let default = Spec::new(self.source.clone());
+        let mut size = self.size;
+        match &self.source {
+            Source::Ram | Source::Null => {
+                write!(f, "{}:{}", self.source.kind(), size::exact(size.take().unwrap_or(0)))?;
+            }
+            Source::File(path) => write!(f, "file:{}", escape(&path.to_string_lossy()))?,
+            Source::Device(path) => write!(f, "{}", escape(&path.to_string_lossy()))?,
+        }
+        if let Some(bytes) = size {
+            write!(f, ",size={}", size::exact(bytes))?;
+        }
+        if self.block != default.block {
+            write!(f, ",block={}", self.block)?;
+        }
+        if let Some(physical) = self.physical {
+            write!(f, ",physical={physical}")?;
+        }
+        if let Some(uuid) = self.uuid {
+            write!(f, ",uuid={uuid}")?;
+        }
+        for (key, value, usual) in [
+            ("ro", self.read_only, default.read_only),
+            ("cache", self.cache, default.cache),
+            ("direct", self.direct, default.direct),
+            ("thin", self.thin, default.thin),
+            ("removable", self.removable, default.removable),
+        ] {
+            if value != usual {
+                write!(f, ",{key}={}", if value { "on" } else { "off" })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn escape(text: &str) -> String {
+    text.replace('\\', "\\\\").replace(',', "\\,")
+}
+
+#[cfg(test)]
+#[path = "spec_tests.rs"]
+mod tests;

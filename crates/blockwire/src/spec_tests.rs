@@ -1,0 +1,85 @@
+//! Table tests of the SPEC parser.
+
+use super::*;
+
+fn spec(source: Source, change: impl FnOnce(&mut Spec)) -> Spec {
+    let mut spec = Spec::new(source);
+    change(&mut spec);
+    spec
+}
+
+#[test]
+fn accepted_specs() {
+    let file = |path: &str| Source::File(path.into());
+    let uuid: Uuid = "6ba7b810-9dad-11d1-80b4-00c04fd430c8".parse().unwrap();
+    for (text, want) in [
+        ("ram:64M", spec(Source::Ram, |s| s.size = Some(64 << 20))),
+        ("null:1T", spec(Source::Null, |s| s.size = Some(1 << 40))),
+        ("file:/srv/a.img", spec(file("/srv/a.img"), |_| {})),
+        ("file:relative.img,size=1G", spec(file("relative.img"), |s| s.size = Some(1 << 30))),
+        ("file:/a\\,b\\+c\\\\d", spec(file("/a,b+c\\d"), |_| {})),
+        ("file:/with=equals:colon", spec(file("/with=equals:colon"), |_| {})),
+        ("/dev/sdb,ro", spec(Source::Device("/dev/sdb".into()), |s| s.read_only = true)),
+        ("/dev/disk/by-id/x,ro=off", spec(Source::Device("/dev/disk/by-id/x".into()), |_| {})),
+        (
+            "ram:64M,block=4096,physical=8192,removable,thin=off",
+            spec(Source::Ram, |s| {
+                s.size = Some(64 << 20);
+                s.block = 4096;
+                s.physical = Some(8192);
+                s.removable = true;
+                s.thin = false;
+            }),
+        ),
+        (
+            "file:/x,direct,cache=off,block=4K,uuid=6ba7b810-9dad-11d1-80b4-00c04fd430c8",
+            spec(file("/x"), |s| {
+                s.direct = true;
+                s.cache = false;
+                s.block = 4096;
+                s.uuid = Some(uuid);
+            }),
+        ),
+    ] {
+        assert_eq!(parse(text), Ok(want.clone()), "{text}");
+        assert_eq!(parse(&want.to_string()), Ok(want), "written form of {text}");
+    }
+}
+
+#[test]
+fn refused_specs_say_which_key_and_what_was_meant() {
+    for (text, want) in [
+        ("", "unknown kind of volume \"\"; known: ram, file, null (or a device as /dev/NAME)"),
+        ("rma:64M", "unknown kind of volume \"rma\"; did you mean \"ram\"? (or a device as /dev/NAME)"),
+        ("ram", "ram: needs a size, as in ram:64M"),
+        ("ram:", "ram: needs a size, as in ram:64M"),
+        ("file:", "file: needs a path, as in file:/srv/disk.img"),
+        ("/srv/x", "\"/srv/x\" is not under /dev; write file:/srv/x for a file"),
+        ("ram:64M,sise=1", "unknown key \"sise\"; did you mean \"size\"?"),
+        ("ram:64M,size=1G", "key \"size\" is given twice"),
+        ("file:/x,ro,ro", "key \"ro\" is given twice"),
+        ("ram:64M,block=520", "block is 512 or 4096, not \"520\""),
+        ("ram:64M,block", "block needs a value"),
+        ("ram:64M,physical=3000", "physical is a power of two from 512 to 64K"),
+        ("ram:64M,block=4096,physical=512", "physical must not be smaller than the logical block"),
+        ("ram:64M,ro=maybe", "ro is on or off, not \"maybe\""),
+        ("ram:1000", "size is not a multiple of the block size"),
+        ("ram:0", "size must not be zero"),
+        (
+            "ram:5X",
+            "size \"5X\" is not a size; write bytes or a number with K, M, G, T or P (binary), for example 64M",
+        ),
+        ("ram:1M,direct", "direct only means something for a file or a device"),
+        ("ram:1M,cache=on", "cache only means something for a file or a device"),
+        ("/dev/sdb,size=1G", "size cannot be chosen for a device: it has its own"),
+        ("file:/x,uuid=00000000-0000-0000-0000-000000000000", "uuid must not be all zero"),
+        ("file:/x\\", "a backslash must stand before \",\", \"+\" or \"\\\""),
+        ("file:/x\\y", "a backslash must stand before \",\", \"+\" or \"\\\""),
+        ("stripe:a+b", "volumes of kind \"stripe\" are not built yet"),
+        ("rbd:pool/image", "volumes of kind \"rbd\" are not built yet"),
+        ("iscsi://host/iqn/0", "volumes of kind \"iscsi\" are not built yet"),
+        ("nvme+tcp://host/nqn/1", "volumes of kind \"nvme+tcp\" are not built yet"),
+    ] {
+        assert_eq!(parse(text).map_err(|e| e.to_string()), Err(want.to_owned()), "{text}");
+    }
+}

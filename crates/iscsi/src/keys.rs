@@ -1,0 +1,308 @@
+//! The table of all text keys (RFC 7143 §13 and §12, RFC 7144): who may send each, when, and how it is
+//! negotiated. [`negotiate`](crate::negotiate) acts on this table and names no key itself.
+
+use crate::negotiate::{Digest, Limits, Params, TaskReporting};
+
+/// Every key that RFC 7143 names, those of CHAP included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the variants are the keys, letter for letter")]
+#[repr(u8)]
+pub enum Key {
+    AuthMethod,
+    ChapA,
+    ChapI,
+    ChapC,
+    ChapN,
+    ChapR,
+    InitiatorName,
+    TargetName,
+    SessionType,
+    InitiatorAlias,
+    TargetAlias,
+    TargetAddress,
+    TargetPortalGroupTag,
+    NodeArchitecture,
+    SendTargets,
+    HeaderDigest,
+    DataDigest,
+    TaskReporting,
+    MaxRecvDataSegmentLength,
+    MaxConnections,
+    MaxBurstLength,
+    FirstBurstLength,
+    DefaultTime2Wait,
+    DefaultTime2Retain,
+    MaxOutstandingR2T,
+    ErrorRecoveryLevel,
+    ProtocolLevel,
+    InitialR2T,
+    ImmediateData,
+    DataPduInOrder,
+    DataSequenceInOrder,
+    IfMarker,
+    OfMarker,
+    IfMarkInt,
+    OfMarkInt,
+}
+
+/// A set of keys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeySet(u64);
+
+impl KeySet {
+    /// Adds a key; tells whether it was there already.
+    pub fn insert(&mut self, key: Key) -> bool {
+        let was = self.contains(key);
+        self.0 |= 1 << key as u8;
+        was
+    }
+
+    /// Takes a key out; tells whether it was there.
+    pub fn remove(&mut self, key: Key) -> bool {
+        let was = self.contains(key);
+        self.0 &= !(1 << key as u8);
+        was
+    }
+
+    /// Whether the key is in the set.
+    #[must_use]
+    pub fn contains(self, key: Key) -> bool {
+        self.0 & 1 << key as u8 != 0
+    }
+
+    /// Whether no key is in the set.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+}
+
+/// Where a text is exchanged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// SecurityNegotiation of the login.
+    Security,
+    /// LoginOperationalNegotiation.
+    Operational,
+    /// Text Requests of the full feature phase.
+    FullFeature,
+}
+
+/// Which of two ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The initiator.
+    Initiator,
+    /// The target.
+    Target,
+}
+
+/// In which phases a key may appear.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// SecurityNegotiation only.
+    Security,
+    /// Either stage of the login.
+    AnyStage,
+    /// LoginOperationalNegotiation only.
+    Operational,
+    /// Full feature phase only.
+    FullFeature,
+    /// LoginOperationalNegotiation and full feature phase.
+    OperationalOrFullFeature,
+    /// Everywhere.
+    Always,
+}
+
+impl When {
+    /// Whether the phase is one of them.
+    #[must_use]
+    pub const fn allows(self, phase: Phase) -> bool {
+        match self {
+            When::Security => matches!(phase, Phase::Security),
+            When::AnyStage => matches!(phase, Phase::Security | Phase::Operational),
+            When::Operational => matches!(phase, Phase::Operational),
+            When::FullFeature => matches!(phase, Phase::FullFeature),
+            When::OperationalOrFullFeature => matches!(phase, Phase::Operational | Phase::FullFeature),
+            When::Always => true,
+        }
+    }
+}
+
+/// How the two ends' values become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Combine {
+    /// The smaller number; for booleans: Yes if both say Yes.
+    Min,
+    /// The larger number; for booleans: Yes if either says Yes.
+    Max,
+}
+
+/// The form of a key's value and what becomes of it.
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    /// Authentication: handled by the login itself.
+    Auth,
+    /// Says a fact, expects no answer; handled by the login or the text exchange.
+    Declared,
+    /// MaxRecvDataSegmentLength: each end declares its own.
+    SegmentLength,
+    /// A negotiated number within `low..=high`.
+    #[expect(missing_docs, reason = "range, rule, place in Params, place in Limits")]
+    Number {
+        low: u32,
+        high: u32,
+        combine: Combine,
+        param: fn(&mut Params) -> &mut u32,
+        limit: fn(&Limits) -> u32,
+    },
+    /// A negotiated boolean.
+    #[expect(missing_docs, reason = "rule, place in Params, place in Limits")]
+    Boolean { combine: Combine, param: fn(&mut Params) -> &mut bool, limit: fn(&Limits) -> bool },
+    /// A digest: the first of the offer that the responder allows.
+    #[expect(missing_docs, reason = "place in Params, place in Limits")]
+    Digest { param: fn(&mut Params) -> &mut Digest, limit: fn(&Limits) -> &[Digest] },
+    /// TaskReporting: the first of the offer that the responder allows.
+    #[expect(missing_docs, reason = "place in Params, place in Limits")]
+    Reporting { param: fn(&mut Params) -> &mut TaskReporting, limit: fn(&Limits) -> &[TaskReporting] },
+    /// Markers, which RFC 7143 took away: answered Reject, never NotUnderstood (§13.25).
+    Obsolete,
+}
+
+/// One row of the table.
+#[derive(Debug)]
+pub struct Rule {
+    /// The key.
+    pub key: Key,
+    /// Its name on the wire.
+    pub name: &'static str,
+    /// The phases that it may appear in.
+    pub when: When,
+    /// The only end that may send it, or `None` for both.
+    pub sender: Option<Side>,
+    /// Whether only the leading connection's login may carry it (use "LO").
+    pub leading_only: bool,
+    /// Whether it is irrelevant in discovery sessions.
+    pub normal_only: bool,
+    /// Form and outcome.
+    pub kind: Kind,
+}
+
+const LEN_MAX: u32 = crate::wire::SEGMENT_LEN_MAX;
+
+const fn rule(key: Key, name: &'static str, when: When, sender: Option<Side>, kind: Kind) -> Rule {
+    Rule { key, name, when, sender, leading_only: false, normal_only: false, kind }
+}
+
+/// A session-wide operational key: leading login only.
+const fn session(key: Key, name: &'static str, kind: Kind) -> Rule {
+    Rule { key, name, when: When::Operational, sender: None, leading_only: true, normal_only: false, kind }
+}
+
+/// The same, irrelevant in discovery sessions.
+const fn normal(key: Key, name: &'static str, kind: Kind) -> Rule {
+    Rule { normal_only: true, ..session(key, name, kind) }
+}
+
+macro_rules! number {
+    ($low:literal..=$high:expr, $combine:ident, $field:ident) => {
+        Kind::Number {
+            low: $low,
+            high: $high,
+            combine: Combine::$combine,
+            param: |p| &mut p.$field,
+            limit: |l| l.$field,
+        }
+    };
+}
+
+macro_rules! boolean {
+    ($combine:ident, $field:ident) => {
+        Kind::Boolean { combine: Combine::$combine, param: |p| &mut p.$field, limit: |l| l.$field }
+    };
+}
+
+use Side::{Initiator, Target};
+
+/// All keys. The order is that in which we propose; FirstBurstLength stands behind what it depends on.
+pub static RULES: [Rule; 35] = [
+    rule(Key::AuthMethod, "AuthMethod", When::Security, None, Kind::Auth),
+    rule(Key::ChapA, "CHAP_A", When::Security, None, Kind::Auth),
+    rule(Key::ChapI, "CHAP_I", When::Security, None, Kind::Auth),
+    rule(Key::ChapC, "CHAP_C", When::Security, None, Kind::Auth),
+    rule(Key::ChapN, "CHAP_N", When::Security, None, Kind::Auth),
+    rule(Key::ChapR, "CHAP_R", When::Security, None, Kind::Auth),
+    rule(Key::InitiatorName, "InitiatorName", When::AnyStage, Some(Initiator), Kind::Declared),
+    rule(Key::TargetName, "TargetName", When::AnyStage, Some(Initiator), Kind::Declared),
+    rule(Key::SessionType, "SessionType", When::AnyStage, Some(Initiator), Kind::Declared),
+    rule(Key::InitiatorAlias, "InitiatorAlias", When::Always, Some(Initiator), Kind::Declared),
+    rule(Key::TargetAlias, "TargetAlias", When::Always, Some(Target), Kind::Declared),
+    rule(Key::TargetAddress, "TargetAddress", When::Always, Some(Target), Kind::Declared),
+    rule(Key::TargetPortalGroupTag, "TargetPortalGroupTag", When::AnyStage, Some(Target), Kind::Declared),
+    rule(Key::NodeArchitecture, "X#NodeArchitecture", When::Always, None, Kind::Declared),
+    rule(Key::SendTargets, "SendTargets", When::FullFeature, Some(Initiator), Kind::Declared),
+    rule(
+        Key::HeaderDigest,
+        "HeaderDigest",
+        When::Operational,
+        None,
+        Kind::Digest { param: |p| &mut p.header_digest, limit: |l| &l.header_digest },
+    ),
+    rule(
+        Key::DataDigest,
+        "DataDigest",
+        When::Operational,
+        None,
+        Kind::Digest { param: |p| &mut p.data_digest, limit: |l| &l.data_digest },
+    ),
+    normal(
+        Key::TaskReporting,
+        "TaskReporting",
+        Kind::Reporting { param: |p| &mut p.task_reporting, limit: |l| &l.task_reporting },
+    ),
+    rule(
+        Key::MaxRecvDataSegmentLength,
+        "MaxRecvDataSegmentLength",
+        When::OperationalOrFullFeature,
+        None,
+        Kind::SegmentLength,
+    ),
+    normal(Key::MaxConnections, "MaxConnections", number!(1..=65535, Min, max_connections)),
+    normal(Key::InitialR2T, "InitialR2T", boolean!(Max, initial_r2t)),
+    normal(Key::ImmediateData, "ImmediateData", boolean!(Min, immediate_data)),
+    normal(Key::MaxBurstLength, "MaxBurstLength", number!(512..=LEN_MAX, Min, max_burst)),
+    normal(Key::FirstBurstLength, "FirstBurstLength", number!(512..=LEN_MAX, Min, first_burst)),
+    session(Key::DefaultTime2Wait, "DefaultTime2Wait", number!(0..=3600, Max, time2wait)),
+    session(Key::DefaultTime2Retain, "DefaultTime2Retain", number!(0..=3600, Min, time2retain)),
+    normal(Key::MaxOutstandingR2T, "MaxOutstandingR2T", number!(1..=65535, Min, max_outstanding_r2t)),
+    normal(Key::DataPduInOrder, "DataPDUInOrder", boolean!(Max, data_pdu_in_order)),
+    normal(Key::DataSequenceInOrder, "DataSequenceInOrder", boolean!(Max, data_sequence_in_order)),
+    session(Key::ErrorRecoveryLevel, "ErrorRecoveryLevel", number!(0..=2, Min, erl)),
+    normal(Key::ProtocolLevel, "iSCSIProtocolLevel", number!(0..=31, Min, protocol_level)),
+    rule(Key::IfMarker, "IFMarker", When::Operational, None, Kind::Obsolete),
+    rule(Key::OfMarker, "OFMarker", When::Operational, None, Kind::Obsolete),
+    rule(Key::IfMarkInt, "IFMarkInt", When::Operational, None, Kind::Obsolete),
+    rule(Key::OfMarkInt, "OFMarkInt", When::Operational, None, Kind::Obsolete),
+];
+
+/// The row of a key's name, which is case sensitive.
+#[must_use]
+pub fn rule_of(name: &str) -> Option<&'static Rule> {
+    RULES.iter().find(|rule| rule.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_has_one_row_and_one_bit() {
+        let mut seen = KeySet::default();
+        for rule in &RULES {
+            assert!(!seen.insert(rule.key), "{} twice", rule.name);
+            assert!(core::ptr::eq(rule_of(rule.name).unwrap(), rule));
+        }
+        assert!(rule_of("initiatorname").is_none());
+        assert!(seen.remove(Key::OfMarkInt) && !seen.remove(Key::OfMarkInt) && !seen.is_empty());
+    }
+}

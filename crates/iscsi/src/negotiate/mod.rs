@@ -1,0 +1,513 @@
+//! Negotiation of operational keys by the rules of [`keys`](crate::keys) (RFC 7143 §6.2, §13).
+//!
+//! One [`Negotiation`] serves either end: it answers what the peer offers, it proposes, and it takes the peer's
+//! answers. No outcome lies outside our [`Limits`]: what a default would give away is proposed, and an end that
+//! does not agree ends the login.
+
+use crate::keys::{Combine, Key, KeySet, Kind, Phase, RULES, Rule, Side, rule_of};
+use crate::text::{self, Pair, TextBuf, TextError};
+use crate::wire::SEGMENT_LEN_MAX;
+
+#[cfg(test)]
+mod tests;
+
+/// What protects a header or a data segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Digest {
+    /// Nothing.
+    None,
+    /// CRC32C.
+    Crc32c,
+}
+
+impl Digest {
+    const fn name(self) -> &'static str {
+        match self {
+            Digest::None => "None",
+            Digest::Crc32c => "CRC32C",
+        }
+    }
+}
+
+/// How completed and aborted tasks are reported (RFC 7143 §13.23).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TaskReporting {
+    /// As RFC 3720 has it.
+    Rfc3720,
+    /// Responses are fenced across connections.
+    ResponseFence,
+    /// Tasks are aborted without waiting for the initiators' acknowledgments.
+    FastAbort,
+}
+
+impl TaskReporting {
+    const fn name(self) -> &'static str {
+        match self {
+            TaskReporting::Rfc3720 => "RFC3720",
+            TaskReporting::ResponseFence => "ResponseFence",
+            TaskReporting::FastAbort => "FastAbort",
+        }
+    }
+}
+
+/// Type of a session (RFC 7143 §13.21).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionType {
+    /// Access to a target.
+    Normal,
+    /// SendTargets only.
+    Discovery,
+}
+
+/// Whether this login creates the session or adds a connection to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Connection {
+    /// The first: session-wide keys are negotiated.
+    Leading,
+    /// Another: session-wide keys are errors.
+    Added,
+}
+
+/// The parameters in force when a login ends. Lengths in bytes, times in seconds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Params {
+    /// Type of the session.
+    pub session_type: SessionType,
+    /// Digest of headers.
+    pub header_digest: Digest,
+    /// Digest of data segments.
+    pub data_digest: Digest,
+    /// Largest data segment that the initiator receives.
+    pub initiator_mrdsl: u32,
+    /// Largest data segment that the target receives.
+    pub target_mrdsl: u32,
+    /// Connections of the session: 1 to 65535.
+    pub max_connections: u32,
+    /// No unsolicited Data-Out PDUs.
+    pub initial_r2t: bool,
+    /// Commands may carry data.
+    pub immediate_data: bool,
+    /// Bytes of one Data-In or solicited Data-Out sequence.
+    pub max_burst: u32,
+    /// Bytes of unsolicited data per command, immediate data included.
+    pub first_burst: u32,
+    /// Least time before a reconnect.
+    pub time2wait: u32,
+    /// How long tasks survive after that.
+    pub time2retain: u32,
+    /// R2Ts per task.
+    pub max_outstanding_r2t: u32,
+    /// Data PDUs of a sequence come in order.
+    pub data_pdu_in_order: bool,
+    /// Sequences come in order.
+    pub data_sequence_in_order: bool,
+    /// ErrorRecoveryLevel.
+    pub erl: u32,
+    /// How tasks are reported.
+    pub task_reporting: TaskReporting,
+    /// iSCSIProtocolLevel: 1 is RFC 7143, 2 adds RFC 7144.
+    pub protocol_level: u32,
+}
+
+impl Params {
+    /// The values that hold when nothing is said (RFC 7143 §13).
+    #[must_use]
+    pub const fn defaults(session_type: SessionType) -> Self {
+        Self {
+            session_type,
+            header_digest: Digest::None,
+            data_digest: Digest::None,
+            initiator_mrdsl: 8192,
+            target_mrdsl: 8192,
+            max_connections: 1,
+            initial_r2t: true,
+            immediate_data: true,
+            max_burst: 262_144,
+            first_burst: 65_536,
+            time2wait: 2,
+            time2retain: 20,
+            max_outstanding_r2t: 1,
+            data_pdu_in_order: true,
+            data_sequence_in_order: true,
+            erl: 0,
+            task_reporting: TaskReporting::Rfc3720,
+            protocol_level: 1,
+        }
+    }
+}
+
+/// What this end can accept; from the configuration of the target and the memory that is reserved for the
+/// connection. Units as in [`Params`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Digests allowed for headers, best first for our own proposals.
+    pub header_digest: Vec<Digest>,
+    /// Digests allowed for data, best first for our own proposals.
+    pub data_digest: Vec<Digest>,
+    /// Largest data segment that this end receives: 512 to 2^24-1.
+    pub mrdsl: u32,
+    /// Most connections of a session: 1 to 65535.
+    pub max_connections: u32,
+    /// Yes forbids unsolicited Data-Out.
+    pub initial_r2t: bool,
+    /// No forbids immediate data.
+    pub immediate_data: bool,
+    /// Largest MaxBurstLength: 512 to 2^24-1.
+    pub max_burst: u32,
+    /// Largest FirstBurstLength: 512 to 2^24-1.
+    pub first_burst: u32,
+    /// Least DefaultTime2Wait: 0 to 3600.
+    pub time2wait: u32,
+    /// Largest DefaultTime2Retain: 0 to 3600.
+    pub time2retain: u32,
+    /// Largest MaxOutstandingR2T: 1 to 65535.
+    pub max_outstanding_r2t: u32,
+    /// Yes demands order within sequences.
+    pub data_pdu_in_order: bool,
+    /// Yes demands order of sequences.
+    pub data_sequence_in_order: bool,
+    /// Highest ErrorRecoveryLevel: 0 to 2.
+    pub erl: u32,
+    /// Task reporting allowed, best first for our own proposals.
+    pub task_reporting: Vec<TaskReporting>,
+    /// Highest iSCSIProtocolLevel.
+    pub protocol_level: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            header_digest: vec![Digest::None, Digest::Crc32c],
+            data_digest: vec![Digest::None, Digest::Crc32c],
+            mrdsl: 262_144,
+            max_connections: 4,
+            initial_r2t: false,
+            immediate_data: true,
+            max_burst: 1 << 20,
+            first_burst: 65_536,
+            time2wait: 2,
+            // At ErrorRecoveryLevel 0 no task outlives its session.
+            time2retain: 0,
+            max_outstanding_r2t: 8,
+            data_pdu_in_order: true,
+            data_sequence_in_order: true,
+            erl: 0,
+            task_reporting: vec![TaskReporting::Rfc3720],
+            protocol_level: 2,
+        }
+    }
+}
+
+/// What the peer did wrong. In a login the answer is 0200h; in full feature phase the exchange ends and the old
+/// values stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Violation {
+    /// The text is malformed, or the answer to it would be too long.
+    Text(TextError),
+    /// A key that this end of the connection may not send.
+    Sender(Key),
+    /// A key in a phase that it does not belong to.
+    Phase(Key),
+    /// A session-wide key on a connection that is not the leading one.
+    LeadingOnly(Key),
+    /// A key for the second time.
+    Redeclared(Key),
+    /// A declared value out of range, or an answer outside the offer.
+    Value(Key),
+    /// No agreement on a key whose default we do not accept.
+    NoAgreement(Key),
+}
+
+impl From<TextError> for Violation {
+    fn from(error: TextError) -> Self {
+        Violation::Text(error)
+    }
+}
+
+/// The negotiation of one connection, from its first key to the end of the login; or of one text exchange.
+#[derive(Clone, Debug)]
+pub struct Negotiation {
+    side: Side,
+    connection: Connection,
+    limits: Limits,
+    params: Params,
+    /// Keys that the peer has sent.
+    seen: KeySet,
+    /// Keys that we proposed and that the peer has not answered.
+    proposed: KeySet,
+    /// Whether our MaxRecvDataSegmentLength was declared.
+    declared: bool,
+}
+
+impl Negotiation {
+    /// Begins with the default values. `side` is our own.
+    #[must_use]
+    pub fn new(side: Side, connection: Connection, session_type: SessionType, limits: Limits) -> Self {
+        let params = Params::defaults(session_type);
+        let (seen, proposed) = (KeySet::default(), KeySet::default());
+        Self { side, connection, limits, params, seen, proposed, declared: false }
+    }
+
+    /// The values as they stand.
+    #[must_use]
+    pub fn params(&self) -> &Params {
+        &self.params
+    }
+
+    /// Takes a text of the peer, appends our answers. Authentication and declared keys pass through the same
+    /// checks of sender, phase and repetition; their values are the caller's affair.
+    pub fn handle(&mut self, pairs: &[Pair<'_>], phase: Phase, out: &mut TextBuf) -> Result<(), Violation> {
+        // FirstBurstLength is bounded by MaxBurstLength, in whatever order they come.
+        let is_first_burst = |pair: &&Pair<'_>| pair.key == "FirstBurstLength";
+        let (last, first): (Vec<_>, Vec<_>) = pairs.iter().partition(is_first_burst);
+        first.into_iter().chain(last).try_for_each(|pair| self.handle_pair(pair, phase, out))
+    }
+
+    fn handle_pair(&mut self, pair: &Pair<'_>, phase: Phase, out: &mut TextBuf) -> Result<(), Violation> {
+        let Some(rule) = rule_of(pair.key) else {
+            // An answer is not answered, or two ends would never stop.
+            if pair.value != text::NOT_UNDERSTOOD {
+                out.push(pair.key, text::NOT_UNDERSTOOD)?;
+            }
+            return Ok(());
+        };
+        if rule.sender == Some(self.side) {
+            return Err(Violation::Sender(rule.key));
+        }
+        if !rule.when.allows(phase) {
+            return Err(Violation::Phase(rule.key));
+        }
+        if rule.leading_only && self.connection == Connection::Added {
+            return Err(Violation::LeadingOnly(rule.key));
+        }
+        // TargetAddress may stand several times in one text (RFC 7143 §13.8).
+        if self.seen.insert(rule.key) && rule.key != Key::TargetAddress {
+            return Err(Violation::Redeclared(rule.key));
+        }
+        if self.proposed.remove(rule.key) {
+            return self.accept(rule, pair.value);
+        }
+        self.answer(rule, pair.value, out)
+    }
+
+    /// Answers an offer. The value in force changes only with an answer that agrees.
+    fn answer(&mut self, rule: &Rule, value: &str, out: &mut TextBuf) -> Result<(), Violation> {
+        if rule.normal_only && self.params.session_type == SessionType::Discovery {
+            return Ok(out.push(rule.name, text::IRRELEVANT)?);
+        }
+        let agreed = match rule.kind {
+            Kind::Auth | Kind::Declared => return Ok(()),
+            Kind::SegmentLength => return self.take_segment_length(value),
+            Kind::Number { low, high, combine, param, .. } => number_within(value, low, high).map(|offer| {
+                let ours = self.number_limit(rule);
+                let agreed = if combine == Combine::Min { offer.min(ours) } else { offer.max(ours) };
+                *param(&mut self.params) = agreed;
+                agreed.to_string()
+            }),
+            Kind::Boolean { combine, param, limit } => text::boolean(value).ok().map(|offer| {
+                let ours = limit(&self.limits);
+                let agreed = if combine == Combine::Min { offer && ours } else { offer || ours };
+                *param(&mut self.params) = agreed;
+                text::yes_no(agreed).to_owned()
+            }),
+            Kind::Digest { param, limit } => {
+                first_common(value, limit(&self.limits), Digest::name).map(|digest| {
+                    *param(&mut self.params) = digest;
+                    digest.name().to_owned()
+                })
+            }
+            Kind::Reporting { param, limit } => first_common(value, limit(&self.limits), TaskReporting::name)
+                .map(|reporting| {
+                    *param(&mut self.params) = reporting;
+                    reporting.name().to_owned()
+                }),
+            Kind::Obsolete => None,
+        };
+        Ok(out.push(rule.name, agreed.as_deref().unwrap_or(text::REJECT))?)
+    }
+
+    fn take_segment_length(&mut self, value: &str) -> Result<(), Violation> {
+        let len = number_within(value, 512, SEGMENT_LEN_MAX);
+        let len = len.ok_or(Violation::Value(Key::MaxRecvDataSegmentLength))?;
+        match self.side {
+            Side::Initiator => self.params.target_mrdsl = len,
+            Side::Target => self.params.initiator_mrdsl = len,
+        }
+        Ok(())
+    }
+
+    /// Our bound of a number, which for FirstBurstLength is also MaxBurstLength.
+    fn number_limit(&self, rule: &Rule) -> u32 {
+        match rule.kind {
+            Kind::Number { limit, .. } if rule.key == Key::FirstBurstLength => {
+                limit(&self.limits).min(self.params.max_burst)
+            }
+            Kind::Number { limit, .. } => limit(&self.limits),
+            Kind::Auth
+            | Kind::Declared
+            | Kind::SegmentLength
+            | Kind::Boolean { .. }
+            | Kind::Digest { .. }
+            | Kind::Reporting { .. }
+            | Kind::Obsolete => 0,
+        }
+    }
+
+    /// Takes the peer's answer to our proposal; it must lie within the proposal. A refusal leaves the default.
+    fn accept(&mut self, rule: &Rule, value: &str) -> Result<(), Violation> {
+        if value == text::REJECT || value == text::IRRELEVANT {
+            return Ok(());
+        }
+        let wrong = Violation::Value(rule.key);
+        match rule.kind {
+            // We never propose these: a declaration of the peer is no answer.
+            Kind::Auth | Kind::Declared | Kind::Obsolete | Kind::SegmentLength => return Err(wrong),
+            Kind::Number { low, high, combine, param, .. } => {
+                let ours = self.number_limit(rule);
+                let (low, high) = if combine == Combine::Min { (low, ours) } else { (ours, high) };
+                *param(&mut self.params) = number_within(value, low, high).ok_or(wrong)?;
+            }
+            Kind::Boolean { combine, param, limit } => {
+                let answer = text::boolean(value).map_err(|_| wrong)?;
+                let ours = limit(&self.limits);
+                // The result function already decides when we said the word that wins.
+                if ours == (combine == Combine::Max) && answer != ours {
+                    return Err(wrong);
+                }
+                *param(&mut self.params) = answer;
+            }
+            Kind::Digest { param, limit } => {
+                let allowed = limit(&self.limits).iter().find(|d| d.name() == value);
+                *param(&mut self.params) = *allowed.ok_or(wrong)?;
+            }
+            Kind::Reporting { param, limit } => {
+                let allowed = limit(&self.limits).iter().find(|r| r.name() == value);
+                *param(&mut self.params) = *allowed.ok_or(wrong)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Declares our MaxRecvDataSegmentLength, once per connection.
+    pub fn declare(&mut self, out: &mut TextBuf) -> Result<(), Violation> {
+        if !self.declared {
+            self.declared = true;
+            out.push_number("MaxRecvDataSegmentLength", self.limits.mrdsl.into())?;
+            match self.side {
+                Side::Initiator => self.params.initiator_mrdsl = self.limits.mrdsl,
+                Side::Target => self.params.target_mrdsl = self.limits.mrdsl,
+            }
+        }
+        Ok(())
+    }
+
+    /// Proposes every operational key, as an initiator does in its first operational text.
+    pub fn propose_all(&mut self, out: &mut TextBuf) -> Result<(), Violation> {
+        self.declare(out)?;
+        self.proposable().try_for_each(|rule| self.propose(rule, out))
+    }
+
+    /// Proposes what the peer did not, where the default lies outside our limits; tells whether anything was.
+    pub fn propose_needed(&mut self, out: &mut TextBuf) -> Result<bool, Violation> {
+        let mut any = false;
+        for rule in self.proposable() {
+            if !self.seen.contains(rule.key) && !self.is_within_limits(rule) {
+                self.propose(rule, out)?;
+                any = true;
+            }
+        }
+        Ok(any)
+    }
+
+    /// Whether the values in force keep our limits without a proposal.
+    #[must_use]
+    pub fn is_acceptable(&self) -> bool {
+        self.proposable().all(|rule| self.is_within_limits(rule))
+    }
+
+    /// Ends the negotiation: every proposal must be answered, every value within our limits, and the keys
+    /// consistent with each other.
+    pub fn finish(&mut self) -> Result<(), Violation> {
+        for rule in self.proposable() {
+            if self.proposed.contains(rule.key) || !self.is_within_limits(rule) {
+                return Err(Violation::NoAgreement(rule.key));
+            }
+        }
+        let p = &self.params;
+        // RFC 7143 §13.19: with recovery, sequences in order allow one R2T only.
+        if p.erl > 0 && p.data_sequence_in_order && p.max_outstanding_r2t > 1 {
+            return Err(Violation::NoAgreement(Key::MaxOutstandingR2T));
+        }
+        // The rule above excepts sessions without unsolicited data; there the number must still be sane.
+        self.params.first_burst = self.params.first_burst.min(self.params.max_burst);
+        Ok(())
+    }
+
+    /// The negotiated keys that mean something in this session and on this connection.
+    fn proposable(&self) -> impl Iterator<Item = &'static Rule> + use<> {
+        let (session_type, connection) = (self.params.session_type, self.connection);
+        RULES.iter().filter(move |rule| {
+            let relevant = !rule.normal_only || session_type == SessionType::Normal;
+            let allowed = !rule.leading_only || connection == Connection::Leading;
+            let negotiated = match rule.kind {
+                Kind::Number { .. } | Kind::Boolean { .. } | Kind::Digest { .. } | Kind::Reporting { .. } => {
+                    true
+                }
+                Kind::Auth | Kind::Declared | Kind::SegmentLength | Kind::Obsolete => false,
+            };
+            relevant && allowed && negotiated
+        })
+    }
+
+    fn propose(&mut self, rule: &Rule, out: &mut TextBuf) -> Result<(), Violation> {
+        let value = match rule.kind {
+            Kind::Number { .. } => self.number_limit(rule).to_string(),
+            Kind::Boolean { limit, .. } => text::yes_no(limit(&self.limits)).to_owned(),
+            Kind::Digest { limit, .. } => join(limit(&self.limits), Digest::name),
+            Kind::Reporting { limit, .. } => join(limit(&self.limits), TaskReporting::name),
+            Kind::Auth | Kind::Declared | Kind::SegmentLength | Kind::Obsolete => return Ok(()),
+        };
+        self.proposed.insert(rule.key);
+        Ok(out.push(rule.name, &value)?)
+    }
+
+    /// Whether the value in force is one that our limits allow.
+    fn is_within_limits(&self, rule: &Rule) -> bool {
+        let mut params = self.params.clone();
+        match rule.kind {
+            Kind::Number { .. } if rule.key == Key::FirstBurstLength && !self.takes_unsolicited() => true,
+            // Advice on reconnecting binds no memory of ours: not worth a round trip, or a refusal.
+            Kind::Number { .. } if matches!(rule.key, Key::DefaultTime2Wait | Key::DefaultTime2Retain) => {
+                true
+            }
+            Kind::Number { combine, param, .. } => match combine {
+                Combine::Min => *param(&mut params) <= self.number_limit(rule),
+                Combine::Max => *param(&mut params) >= self.number_limit(rule),
+            },
+            Kind::Boolean { combine, param, limit } => {
+                let ours = limit(&self.limits);
+                ours != (combine == Combine::Max) || *param(&mut params) == ours
+            }
+            Kind::Digest { param, limit } => limit(&self.limits).contains(param(&mut params)),
+            Kind::Reporting { param, limit } => limit(&self.limits).contains(param(&mut params)),
+            Kind::Auth | Kind::Declared | Kind::SegmentLength | Kind::Obsolete => true,
+        }
+    }
+
+    fn takes_unsolicited(&self) -> bool {
+        self.params.immediate_data || !self.params.initial_r2t
+    }
+}
+
+fn number_within(value: &str, low: u32, high: u32) -> Option<u32> {
+    let number = u32::try_from(text::number(value).ok()?).ok()?;
+    (low..=high).contains(&number).then_some(number)
+}
+
+fn first_common<T: Copy>(offer: &str, ours: &[T], name: fn(T) -> &'static str) -> Option<T> {
+    text::list(offer).find_map(|word| ours.iter().copied().find(|value| name(*value) == word))
+}
+
+fn join<T: Copy>(values: &[T], name: fn(T) -> &'static str) -> String {
+    values.iter().map(|value| name(*value)).collect::<Vec<_>>().join(",")
+}

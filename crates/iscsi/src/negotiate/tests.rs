@@ -1,0 +1,229 @@
+//! Outcomes of every kind of key, from both ends.
+
+use super::*;
+use crate::text::parse;
+use proptest::prelude::*;
+
+fn target(limits: Limits) -> Negotiation {
+    Negotiation::new(Side::Target, Connection::Leading, SessionType::Normal, limits)
+}
+
+fn say(n: &mut Negotiation, text: &str) -> Result<String, Violation> {
+    let bytes = text.replace(' ', "\0") + "\0";
+    let mut out = TextBuf::new();
+    n.handle(&parse(bytes.as_bytes()).unwrap(), Phase::Operational, &mut out)?;
+    Ok(String::from_utf8(out.as_bytes().to_vec()).unwrap().trim_end_matches('\0').replace('\0', " "))
+}
+
+#[test]
+fn each_key_is_answered_by_its_function() {
+    let rows = [
+        ("HeaderDigest=CRC32C,None", "HeaderDigest=CRC32C"),
+        ("DataDigest=None,CRC32C", "DataDigest=None"),
+        ("DataDigest=MD5", "DataDigest=Reject"),
+        ("MaxConnections=9", "MaxConnections=4"),
+        ("MaxConnections=0", "MaxConnections=Reject"),
+        ("MaxConnections=65536", "MaxConnections=Reject"),
+        ("InitialR2T=No", "InitialR2T=No"),
+        ("InitialR2T=Yes", "InitialR2T=Yes"),
+        ("InitialR2T=Maybe", "InitialR2T=Reject"),
+        ("ImmediateData=No", "ImmediateData=No"),
+        ("MaxBurstLength=16777215", "MaxBurstLength=1048576"),
+        ("MaxBurstLength=511", "MaxBurstLength=Reject"),
+        ("FirstBurstLength=262144", "FirstBurstLength=65536"),
+        ("DefaultTime2Wait=0", "DefaultTime2Wait=2"),
+        ("DefaultTime2Wait=5", "DefaultTime2Wait=5"),
+        ("DefaultTime2Retain=20", "DefaultTime2Retain=0"),
+        ("MaxOutstandingR2T=16", "MaxOutstandingR2T=8"),
+        ("DataPDUInOrder=No", "DataPDUInOrder=Yes"),
+        ("DataSequenceInOrder=No", "DataSequenceInOrder=Yes"),
+        ("ErrorRecoveryLevel=2", "ErrorRecoveryLevel=0"),
+        ("TaskReporting=FastAbort,RFC3720", "TaskReporting=RFC3720"),
+        ("TaskReporting=FastAbort", "TaskReporting=Reject"),
+        ("iSCSIProtocolLevel=3", "iSCSIProtocolLevel=2"),
+        ("X-com.example.Key=1", "X-com.example.Key=NotUnderstood"),
+        ("X-com.example.Key=NotUnderstood", ""),
+        ("X#NodeArchitecture=x86", ""),
+        ("IFMarker=No", "IFMarker=Reject"),
+        ("OFMarker=Yes", "OFMarker=Reject"),
+        ("IFMarkInt=1~2", "IFMarkInt=Reject"),
+        ("OFMarkInt=1", "OFMarkInt=Reject"),
+        ("MaxRecvDataSegmentLength=4096", ""),
+        ("InitiatorAlias=me", ""),
+    ];
+    for (offer, answer) in rows {
+        assert_eq!(say(&mut target(Limits::default()), offer).as_deref(), Ok(answer), "{offer}");
+    }
+}
+
+#[test]
+fn violations_are_named() {
+    let rows = [
+        ("TargetAlias=x", Violation::Sender(Key::TargetAlias)),
+        ("TargetPortalGroupTag=1", Violation::Sender(Key::TargetPortalGroupTag)),
+        ("SendTargets=All", Violation::Phase(Key::SendTargets)),
+        ("CHAP_A=5", Violation::Phase(Key::ChapA)),
+        ("ErrorRecoveryLevel=0 ErrorRecoveryLevel=0", Violation::Redeclared(Key::ErrorRecoveryLevel)),
+        ("FirstBurstLength=512 FirstBurstLength=512", Violation::Redeclared(Key::FirstBurstLength)),
+    ];
+    for (offer, violation) in rows {
+        assert_eq!(say(&mut target(Limits::default()), offer), Err(violation), "{offer}");
+    }
+    let mut added = Negotiation::new(Side::Target, Connection::Added, SessionType::Normal, Limits::default());
+    assert_eq!(say(&mut added, "HeaderDigest=None").as_deref(), Ok("HeaderDigest=None"));
+    assert_eq!(say(&mut added, "MaxBurstLength=512"), Err(Violation::LeadingOnly(Key::MaxBurstLength)));
+    let mut out = TextBuf::new();
+    let operational = [Pair { key: "MaxBurstLength", value: "512" }];
+    let refused = target(Limits::default()).handle(&operational, Phase::Security, &mut out);
+    assert_eq!(refused, Err(Violation::Phase(Key::MaxBurstLength)));
+}
+
+#[test]
+fn attack_20_segment_lengths_out_of_range() {
+    for value in ["0", "511", "16777216", "18446744073709551616", "8192abc", "-1", "0x", ""] {
+        let offer = format!("MaxRecvDataSegmentLength={value}");
+        let refused = say(&mut target(Limits::default()), &offer);
+        assert_eq!(refused, Err(Violation::Value(Key::MaxRecvDataSegmentLength)), "{offer}");
+    }
+    let mut n = target(Limits::default());
+    say(&mut n, "MaxRecvDataSegmentLength=16777215").unwrap();
+    assert_eq!(n.params().initiator_mrdsl, 16_777_215);
+}
+
+#[test]
+fn discovery_makes_data_keys_irrelevant() {
+    let mut n =
+        Negotiation::new(Side::Target, Connection::Leading, SessionType::Discovery, Limits::default());
+    let offer = "MaxBurstLength=512 ErrorRecoveryLevel=1 DefaultTime2Wait=2 InitialR2T=No HeaderDigest=None";
+    let answer = "MaxBurstLength=Irrelevant ErrorRecoveryLevel=0 DefaultTime2Wait=2 InitialR2T=Irrelevant HeaderDigest=None";
+    assert_eq!(say(&mut n, offer).as_deref(), Ok(answer));
+    n.propose_needed(&mut TextBuf::new()).unwrap();
+}
+
+#[test]
+fn first_burst_never_exceeds_max_burst_in_either_order() {
+    for offer in ["FirstBurstLength=65536 MaxBurstLength=4096", "MaxBurstLength=4096 FirstBurstLength=65536"]
+    {
+        let mut n = target(Limits::default());
+        assert_eq!(say(&mut n, offer).as_deref(), Ok("MaxBurstLength=4096 FirstBurstLength=4096"));
+        n.finish_after_proposals();
+        assert_eq!(n.params().first_burst, 4096);
+    }
+}
+
+impl Negotiation {
+    fn finish_after_proposals(&mut self) {
+        self.propose_needed(&mut TextBuf::new()).unwrap();
+        self.proposed = KeySet::default();
+        self.finish().unwrap();
+    }
+}
+
+#[test]
+fn what_the_defaults_would_give_away_is_proposed() {
+    let limits = Limits {
+        immediate_data: false,
+        first_burst: 8192,
+        initial_r2t: false,
+        data_digest: vec![Digest::Crc32c],
+        max_burst: 65_536,
+        ..Limits::default()
+    };
+    let mut n = target(limits.clone());
+    let mut out = TextBuf::new();
+    assert!(!n.is_acceptable());
+    assert_eq!(n.propose_needed(&mut out), Ok(true));
+    assert_eq!(
+        out.as_bytes(),
+        b"DataDigest=CRC32C\0ImmediateData=No\0MaxBurstLength=65536\0FirstBurstLength=8192\0"
+    );
+    assert_eq!(n.finish(), Err(Violation::NoAgreement(Key::DataDigest)), "unanswered");
+    assert_eq!(say(&mut n, "ImmediateData=Yes"), Err(Violation::Value(Key::ImmediateData)));
+    let mut n = target(limits);
+    n.propose_needed(&mut TextBuf::new()).unwrap();
+    let answers = "DataDigest=CRC32C ImmediateData=No MaxBurstLength=65536 FirstBurstLength=4096";
+    assert_eq!(say(&mut n, answers).as_deref(), Ok(""));
+    assert_eq!(n.finish(), Ok(()));
+    assert_eq!((n.params().first_burst, n.params().data_digest), (4096, Digest::Crc32c));
+}
+
+#[test]
+fn a_rejected_digest_that_we_require_ends_the_login() {
+    let mut n = target(Limits { header_digest: vec![Digest::Crc32c], ..Limits::default() });
+    assert_eq!(say(&mut n, "HeaderDigest=None").as_deref(), Ok("HeaderDigest=Reject"));
+    n.propose_needed(&mut TextBuf::new()).unwrap();
+    n.proposed = KeySet::default();
+    assert_eq!(n.finish(), Err(Violation::NoAgreement(Key::HeaderDigest)));
+}
+
+fn any_limits() -> impl Strategy<Value = Limits> {
+    let digests = prop_oneof![
+        Just(vec![Digest::None]),
+        Just(vec![Digest::None, Digest::Crc32c]),
+        Just(vec![Digest::Crc32c, Digest::None]),
+    ];
+    let bytes = 512u32..(1 << 24);
+    let booleans = proptest::array::uniform4(any::<bool>());
+    (
+        digests.clone(),
+        digests,
+        [bytes.clone(), bytes.clone(), bytes],
+        1u32..65536,
+        0u32..3601,
+        0u32..3601,
+        booleans,
+    )
+        .prop_map(
+            |(header_digest, data_digest, [mrdsl, max_burst, first], count, time2wait, time2retain, b)| {
+                Limits {
+                    header_digest,
+                    data_digest,
+                    mrdsl,
+                    max_burst,
+                    first_burst: first.min(max_burst),
+                    max_connections: count,
+                    max_outstanding_r2t: count,
+                    time2wait,
+                    time2retain,
+                    initial_r2t: b[0],
+                    immediate_data: b[1],
+                    data_pdu_in_order: b[2],
+                    data_sequence_in_order: b[3],
+                    ..Limits::default()
+                }
+            },
+        )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    /// Whatever two honest ends want, they come to the same values, and those keep both ends' limits.
+    #[test]
+    fn both_ends_agree(ours in any_limits(), theirs in any_limits()) {
+        let mut t = target(ours);
+        let mut i = Negotiation::new(Side::Initiator, Connection::Leading, SessionType::Normal, theirs);
+        let (mut offer, mut answer, mut rest) = (TextBuf::new(), TextBuf::new(), TextBuf::new());
+        i.propose_all(&mut offer).unwrap();
+        t.handle(&parse(offer.as_bytes()).unwrap(), Phase::Operational, &mut answer).unwrap();
+        t.declare(&mut answer).unwrap();
+        t.propose_needed(&mut answer).unwrap();
+        i.handle(&parse(answer.as_bytes()).unwrap(), Phase::Operational, &mut rest).unwrap();
+        prop_assert!(rest.is_empty());
+        prop_assert_eq!(t.finish(), Ok(()));
+        prop_assert_eq!(i.finish(), Ok(()));
+        prop_assert_eq!(t.params(), i.params());
+        prop_assert!(t.params().first_burst <= t.params().max_burst);
+    }
+
+    #[test]
+    fn any_value_is_answered_or_refused(row in 0..RULES.len(), value in "[ -~]{0,20}") {
+        let mut n = target(Limits::default());
+        let before = n.params().clone();
+        let pair = [Pair { key: RULES[row].name, value: &value }];
+        let mut out = TextBuf::new();
+        if n.handle(&pair, Phase::Operational, &mut out).is_err() {
+            prop_assert_eq!(n.params(), &before);
+        }
+    }
+}

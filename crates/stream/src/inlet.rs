@@ -1,0 +1,293 @@
+//! Framing: what a link has received and not yet parsed.
+//!
+//! Whole headers are looked at where they lie in the stage. A header that the stage cuts off is kept
+//! in a small array until its rest comes. Payload bytes behind a header are copied out once, to the
+//! place that they belong to; the stage is kept only while some payload has no place yet.
+//!
+//! Invariant: while a partial header is kept, all bytes before it have been consumed.
+
+use buf::{BufMut, Sg, SgMut};
+use smallvec::SmallVec;
+use std::ops::Range;
+
+/// Shortest stage that is asked for, in bytes: some eighty command headers.
+const STAGE_MIN: usize = 4 << 10;
+/// Longest: some sixty commands with 4 KiB of immediate data each.
+const STAGE_MAX: usize = 256 << 10;
+
+/// Received bytes between the socket and the parser of one link.
+#[derive(Debug)]
+pub struct Inlet {
+    /// The beginning of a header whose rest has not come.
+    carry: SmallVec<[u8; 64]>,
+    source: Option<Source>,
+    /// How much of `source` is consumed.
+    at: usize,
+    stage_len: usize,
+}
+
+#[derive(Debug)]
+enum Source {
+    /// What the world received into a stage.
+    Stage(BufMut),
+    /// Pages that the world chose.
+    Loaned(Sg),
+    /// What an earlier phase of the link left over.
+    Left(Box<[u8]>),
+}
+
+impl Source {
+    fn len(&self) -> usize {
+        match self {
+            Source::Stage(bytes) => bytes.len(),
+            Source::Loaned(pages) => pages.len(),
+            Source::Left(bytes) => bytes.len(),
+        }
+    }
+
+    /// All bytes, where they lie in one piece that nobody else may write.
+    fn contiguous(&self) -> Option<&[u8]> {
+        match self {
+            Source::Stage(bytes) => Some(bytes),
+            Source::Loaned(_) => None,
+            Source::Left(bytes) => Some(bytes),
+        }
+    }
+
+    fn copy_to(&self, at: usize, into: &mut [u8]) {
+        match self {
+            Source::Stage(bytes) => into.copy_from_slice(&bytes[at..at + into.len()]),
+            Source::Loaned(pages) => pages.copy_to(at, into),
+            Source::Left(bytes) => into.copy_from_slice(&bytes[at..at + into.len()]),
+        }
+    }
+}
+
+impl Default for Inlet {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Inlet {
+    /// Nothing received yet.
+    pub fn new() -> Self {
+        Inlet { carry: SmallVec::new(), source: None, at: 0, stage_len: STAGE_MIN }
+    }
+
+    /// Starts with bytes that an earlier phase of the link received but did not parse.
+    pub fn with_bytes(left: &[u8]) -> Self {
+        let mut inlet = Self::new();
+        if !left.is_empty() {
+            inlet.source = Some(Source::Left(left.into()));
+        }
+        inlet
+    }
+
+    /// How long a stage the next receive should bring, in bytes: it follows the load.
+    pub fn stage_len(&self) -> usize {
+        self.stage_len
+    }
+
+    /// Whether no received byte waits to be consumed, but for a partial header.
+    pub fn is_empty(&self) -> bool {
+        self.source.is_none()
+    }
+
+    /// Whether the link stands within a header.
+    pub fn is_within_header(&self) -> bool {
+        !self.carry.is_empty()
+    }
+
+    /// Takes the first `len` bytes of a stage in.
+    ///
+    /// # Panics
+    /// If earlier bytes still wait, or the stage is shorter.
+    pub fn put_stage(&mut self, mut stage: BufMut, len: usize) {
+        assert!(self.source.is_none(), "a stage over a stage");
+        stage.set_len(len);
+        if len >= self.stage_len {
+            self.stage_len = (self.stage_len * 2).min(STAGE_MAX);
+        } else if len < self.stage_len / 8 {
+            self.stage_len = (self.stage_len / 2).max(STAGE_MIN);
+        }
+        if len > 0 {
+            self.source = Some(Source::Stage(stage));
+            self.at = 0;
+        }
+    }
+
+    /// Takes pages that the world chose.
+    ///
+    /// # Panics
+    /// If earlier bytes still wait.
+    pub fn put_loaned(&mut self, pages: Sg) {
+        assert!(self.source.is_none(), "pages over a stage");
+        if !pages.is_empty() {
+            self.source = Some(Source::Loaned(pages));
+            self.at = 0;
+        }
+    }
+
+    /// The next `len` bytes in one piece, if so many are here; they stay unconsumed. If `None`, what
+    /// there was is kept, and asking again later for `len` or more goes on from there.
+    pub fn header(&mut self, len: usize) -> Option<&[u8]> {
+        let in_one_piece = self.source.as_ref().is_some_and(|source| source.contiguous().is_some());
+        if self.carry.is_empty() && in_one_piece && self.rest() >= len {
+            let bytes = self.source.as_ref().and_then(Source::contiguous);
+            return bytes.map(|bytes| &bytes[self.at..self.at + len]);
+        }
+        let have = self.carry.len();
+        if have < len {
+            let now = (len - have).min(self.rest());
+            self.carry.resize(have + now, 0);
+            if let Some(source) = &self.source {
+                source.copy_to(self.at, &mut self.carry[have..]);
+            }
+            self.advance(now);
+        }
+        self.carry.get(..len)
+    }
+
+    /// Drops the header that was looked at: `len` is the longest that [`Inlet::header`] gave.
+    pub fn consume(&mut self, len: usize) {
+        if self.carry.is_empty() {
+            self.advance(len);
+        } else {
+            assert!(len == self.carry.len(), "a header is consumed as a whole");
+            self.carry.clear();
+        }
+    }
+
+    /// Moves payload bytes into `range` of `into`, as many as are here; gives their number.
+    pub fn copy_into(&mut self, into: &mut SgMut, range: Range<usize>) -> usize {
+        let n = self.rest().min(range.len());
+        if let Some(source) = &self.source {
+            let mut from = self.at;
+            for slice in into.slices_mut(range.start..range.start + n) {
+                source.copy_to(from, slice);
+                from += slice.len();
+            }
+        }
+        self.advance(n);
+        n
+    }
+
+    /// Drops up to `len` payload bytes; gives how many were here.
+    pub fn skip(&mut self, len: usize) -> usize {
+        let n = self.rest().min(len);
+        self.advance(n);
+        n
+    }
+
+    /// Drops everything.
+    pub fn clear(&mut self) {
+        self.carry.clear();
+        self.source = None;
+        self.at = 0;
+    }
+
+    /// Unconsumed bytes behind the carried header, as a copy: to move the link elsewhere.
+    pub fn left_over(&self) -> Vec<u8> {
+        let mut bytes = self.carry.to_vec();
+        if let Some(source) = &self.source {
+            let carried = bytes.len();
+            bytes.resize(carried + self.rest(), 0);
+            source.copy_to(self.at, &mut bytes[carried..]);
+        }
+        bytes
+    }
+
+    fn rest(&self) -> usize {
+        self.source.as_ref().map_or(0, Source::len) - self.at
+    }
+
+    fn advance(&mut self, len: usize) {
+        self.at += len;
+        if self.rest() == 0 {
+            self.source = None;
+            self.at = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use buf::{Class, Pool};
+
+    fn stage(pool: &Pool, bytes: &[u8]) -> BufMut {
+        let mut stage = pool.take(Class::Wire, bytes.len()).unwrap();
+        stage.copy_from_slice(bytes);
+        stage
+    }
+
+    #[test]
+    fn a_header_cut_off_is_carried_and_payload_is_copied_once() {
+        let pool = Pool::new(1 << 20);
+        let mut inlet = Inlet::new();
+        inlet.put_stage(stage(&pool, b"head1body1he"), 12);
+        assert_eq!(inlet.header(5), Some(&b"head1"[..]));
+        inlet.consume(5);
+        let mut body = SgMut::from(pool.take(Class::Wire, 8).unwrap());
+        assert_eq!(inlet.copy_into(&mut body, 2..7), 5);
+        assert_eq!(&body.pieces()[0][2..7], b"body1");
+        assert_eq!(inlet.header(5), None);
+        assert!(inlet.is_empty() && inlet.is_within_header());
+        inlet.put_stage(stage(&pool, b"ad2bo"), 5);
+        assert_eq!(inlet.header(5), Some(&b"head2"[..]));
+        inlet.consume(5);
+        assert_eq!(inlet.left_over(), b"bo");
+        assert_eq!(inlet.skip(5), 2);
+        assert!(inlet.is_empty() && !inlet.is_within_header());
+    }
+
+    #[test]
+    fn a_header_may_grow_while_it_is_looked_at() {
+        let pool = Pool::new(1 << 20);
+        let mut inlet = Inlet::new();
+        inlet.put_stage(stage(&pool, b"abcd"), 4);
+        assert_eq!(inlet.header(3), Some(&b"abc"[..]));
+        assert_eq!(inlet.header(6), None);
+        inlet.put_stage(stage(&pool, b"efgh"), 4);
+        assert_eq!(inlet.header(3), Some(&b"abc"[..]));
+        assert_eq!(inlet.header(6), Some(&b"abcdef"[..]));
+        inlet.consume(6);
+        assert_eq!(inlet.header(2), Some(&b"gh"[..]));
+    }
+
+    #[test]
+    fn loaned_pages_and_left_over_bytes_read_alike() {
+        let pool = Pool::new(1 << 20);
+        let mut pages = Sg::new();
+        for part in [&b"hea"[..], b"derpay", b"load"] {
+            pages.push(stage(&pool, part).freeze());
+        }
+        let mut loaned = Inlet::new();
+        loaned.put_loaned(pages);
+        for mut inlet in [loaned, Inlet::with_bytes(b"headerpayload")] {
+            assert_eq!(inlet.header(6), Some(&b"header"[..]));
+            inlet.consume(6);
+            let mut into = SgMut::from(pool.take(Class::Wire, 7).unwrap());
+            assert_eq!(inlet.copy_into(&mut into, 0..7), 7);
+            assert_eq!(&into.pieces()[0][..], b"payload");
+        }
+    }
+
+    #[test]
+    fn the_stage_follows_the_load() {
+        let pool = Pool::new(4 << 20);
+        let mut inlet = Inlet::new();
+        for _ in 0..10 {
+            let len = inlet.stage_len();
+            inlet.put_stage(pool.take(Class::Wire, len).unwrap(), len);
+            inlet.clear();
+        }
+        assert_eq!(inlet.stage_len(), STAGE_MAX);
+        for _ in 0..10 {
+            inlet.put_stage(pool.take(Class::Wire, 48).unwrap(), 48);
+            inlet.clear();
+        }
+        assert_eq!(inlet.stage_len(), STAGE_MIN);
+    }
+}
