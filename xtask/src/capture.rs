@@ -51,9 +51,9 @@ pub fn check(args: &[String]) -> Result<Report, String> {
         streams.take(line).map_err(|problem| format!("{problem} in tshark's line: {line}"))?;
     }
     let suspects = "_ws.malformed || _ws.expert.severity == \"Error\"";
-    let suspects = tshark(&pcap, port, Some(suspects), &["frame.number", "_ws.expert.message"])?;
+    let suspects = tshark(&pcap, port, Some(suspects), SUSPECT_FIELDS)?;
     let mut findings = streams.findings();
-    findings.extend(suspects.lines().map(|line| format!("frame {}", line.replace('\t', ": "))));
+    findings.extend(suspects.lines().filter_map(suspicion));
     if streams.pdus == 0 {
         findings.push("no PDU in the capture".to_owned());
     }
@@ -90,6 +90,23 @@ fn tshark(pcap: &Path, port: u16, filter: Option<&str>, fields: &[&str]) -> Resu
         return Err(format!("tshark: {}", String::from_utf8_lossy(&output.stderr)));
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+const SUSPECT_FIELDS: &[&str] =
+    &["frame.number", "_ws.malformed", "_ws.expert.message", "iscsi.scsidata.U", "iscsi.scsiresponse.U"];
+
+/// What is wrong with a frame that tshark complains of.
+///
+/// Parameter data that the allocation length cut short looks malformed to the SCSI dissector; then
+/// the reply filled what was asked for, and no residual underflow is shown.
+fn suspicion(line: &str) -> Option<String> {
+    let columns: Vec<&str> = line.split('\t').collect();
+    let &[frame, malformed, message, data_in, response] = columns.as_slice() else {
+        return Some(format!("tshark's line: {line}"));
+    };
+    let underflow = [data_in, response].iter().any(|flags| flags.contains('1'));
+    let cut_short = malformed.contains("SCSI") && !malformed.contains("iSCSI") && !underflow;
+    (!cut_short).then(|| format!("frame {frame}: {malformed} {message}"))
 }
 
 /// One direction of one TCP connection.
@@ -140,9 +157,6 @@ impl Streams {
 
     fn findings(&self) -> Vec<String> {
         let mut findings = Vec::new();
-        if self.lost > 0 {
-            findings.push(format!("the capture itself lost {} segments", self.lost));
-        }
         for ((stream, port), way) in &self.ways {
             let carried = way.end.saturating_sub(1);
             if !way.syn_seen {
@@ -153,6 +167,9 @@ impl Streams {
                     way.dissected
                 ));
             }
+        }
+        if !findings.is_empty() && self.lost > 0 {
+            findings.push(format!("tshark misses {} segments of the capture", self.lost));
         }
         findings
     }
@@ -244,9 +261,20 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_segment_is_found() {
-        let found = findings(&["1\t0\t50000\t0\t0\t1\t0\t1\t\t\t\t\t"]);
-        assert_eq!(found, ["the capture itself lost 1 segments"]);
+    fn a_lost_segment_explains_a_finding() {
+        let found = findings(&[
+            "1\t0\t50000\t0\t0\t1\t0\t\t\t\t\t\t",
+            "2\t0\t50000\t49\t48\t0\t0\t1\t0x00\t0\t0\t\t",
+        ]);
+        assert_eq!(found.len(), 2, "{found:?}");
+    }
+
+    #[test]
+    fn parameter_data_cut_by_the_allocation_length_is_no_finding() {
+        assert_eq!(suspicion("7\tMalformed Packet: SCSI\texception\t0\t"), None);
+        assert!(suspicion("7\tMalformed Packet: SCSI\texception\t1\t").is_some());
+        assert!(suspicion("7\tMalformed Packet: iSCSI\texception\t\t").is_some());
+        assert!(suspicion("7\t\tsomething else\t\t").is_some());
     }
 
     #[test]

@@ -100,3 +100,11 @@ fn an_expected_shortfall_needs_a_reason() {
     assert!(parse_expected("A.B sometimes\n").is_err());
     assert!(parse_expected("# comment\nA.B never no key to destroy\n").is_ok());
 }
+
+#[test]
+fn only_a_test_that_is_never_to_run_may_be_left_out() {
+    let expected = parse_expected("A.Never never no key\nA.Ran ran\n").unwrap();
+    let report = compare(&names(&["A.Never", "A.Ran"]), &Outcomes::new(), &expected, LIMIT);
+    assert_eq!(report.findings.len(), 1, "{:?}", report.findings);
+    assert!(report.findings[0].starts_with("A.Ran failed"));
+}

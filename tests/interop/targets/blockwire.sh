@@ -1,0 +1,48 @@
+# shellcheck shell=bash
+# Blockwire as the target under test. Kinds of logical units and what they are for:
+#   thin flat removable readonly slow   the conformance suite
+#   disk                                a file, kept over restarts
+# IO chooses the world: uring or epoll.
+
+IO=${IO:-uring}
+BLOCKWIRE=$BUILD/release/blockwire
+TARGET_PID=
+PORT=0
+
+# target_start DIR: serves all kinds, sets TARGET_PID and PORT. A second start with the same DIR
+# comes back on the same port with the same file and state.
+target_start() {
+  local dir=$1
+  mkdir -p "$dir/state"
+  set -- serve --iscsi "127.0.0.1:$PORT" --io "$IO" --state "$dir/state" --control "$dir/control.sock" \
+    --config "$dir/blockwire.toml" \
+    --volume thin=ram:64M,thin,physical=4096 \
+    --volume flat=ram:64M,thin,physical=512 \
+    --volume removable=ram:64M,thin,physical=4096,removable \
+    --volume readonly=ram:64M,thin,physical=4096,ro \
+    --volume "slow=null:${SLOW_SIZE:-1T}" \
+    --volume "disk=file:$dir/disk.img,size=64M"
+  [ -e "$dir/blockwire.toml" ] || : >"$dir/blockwire.toml"
+  "$BLOCKWIRE" "$@" >"$dir/stdout" 2>"$dir/stderr" </dev/null &
+  TARGET_PID=$!
+  ended_at_exit "$TARGET_PID"
+  if ! wait_until 20 grep -qx ready "$dir/stdout"; then
+    tail -n 20 "$dir/stdout" "$dir/stderr" >&2
+    fail "blockwire --io $IO does not come up"
+  fi
+  PORT=$(sed -n 's/^listening iscsi .*:\([0-9]*\)$/\1/p' "$dir/stdout" | head -n 1)
+}
+
+target_stop() { end "$TARGET_PID"; }
+
+# target_chap DIR USER SECRET: from its next start the target asks for CHAP
+target_chap() {
+  (umask 077; printf '[auth]\nchap = { user = "%s", secret = "%s" }\n' "$2" "$3" >"$1/blockwire.toml")
+}
+
+lun() { echo 0; }
+iqn() { echo "iqn.2026-11.io.blockwire:$1"; }
+url() { echo "iscsi://127.0.0.1:$PORT/$(iqn "$1")/$(lun)"; }
+
+# target_kinds: the kinds of logical units for the conformance suite
+target_kinds() { echo thin flat removable readonly slow; }

@@ -1,0 +1,80 @@
+# shellcheck shell=bash
+# What the test scripts share; sourced, starts nothing.
+#
+# Everything that a run makes lies under $OUT, in the build directory. A script ends only
+# processes that it started: their ids go through `ended_at_exit`.
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+BUILD=${CARGO_TARGET_DIR:-$ROOT/target}
+OUT=$BUILD/interop
+PATH=$PATH:/usr/sbin:/sbin
+[ -x "$HOME/.cargo/bin/cargo" ] && PATH=$HOME/.cargo/bin:$PATH
+mkdir -p "$OUT"
+
+say() { printf '%s\n' "$*"; }
+fail() { printf '%s: %s\n' "$(basename "$0")" "$*" >&2; exit 1; }
+
+# now: microseconds
+now() { printf '%s' "${EPOCHREALTIME/[.,]/}"; }
+# since START: the time from START (of `now`) as seconds with one digit behind the point
+since() { local d=$(($(now) - $1)); printf '%d.%d' $((d / 1000000)) $((d % 1000000 / 100000)); }
+
+# --- processes ------------------------------------------------------------------------------
+PIDS=()
+ended_at_exit() { PIDS+=("$1"); }
+end_all() {
+  local pid
+  for pid in ${PIDS[@]+"${PIDS[@]}"}; do end "$pid"; done
+  PIDS=()
+}
+# end PID: ask, wait five seconds, insist
+end() {
+  local n
+  kill "$1" 2>/dev/null || return 0
+  for ((n = 0; n < 50; n++)); do
+    kill -0 "$1" 2>/dev/null || { wait "$1" 2>/dev/null || true; return 0; }
+    sleep 0.1
+  done
+  kill -9 "$1" 2>/dev/null || true
+  wait "$1" 2>/dev/null || true
+}
+trap end_all EXIT
+trap 'exit 130' INT TERM
+
+# wait_until SECONDS COMMAND...: tries the command ten times a second
+wait_until() {
+  local n=$(($1 * 10)); shift
+  while ! "$@" >/dev/null 2>&1; do
+    n=$((n - 1))
+    [ "$n" -gt 0 ] || return 1
+    sleep 0.1
+  done
+}
+
+# --- what runs ------------------------------------------------------------------------------
+# quietly NAME COMMAND...: shows the output of the command only if it fails
+quietly() {
+  local log=$OUT/$1.log rc=0; shift
+  "$@" >"$log" 2>&1 </dev/null || rc=$?
+  [ "$rc" = 0 ] || { tail -n 60 "$log" >&2; printf 'whole output: %s\n' "$log" >&2; }
+  return "$rc"
+}
+
+# xtask ARGS...: the checks of the project
+xtask() { (cd "$ROOT" && cargo run --quiet --locked -p xtask -- "$@"); }
+
+# server_cpu PID: processor time that a process has used, in clock ticks
+server_cpu() {
+  local stat; stat=$(<"/proc/$1/stat"); stat=${stat##*) }
+  # shellcheck disable=SC2086
+  set -- $stat
+  echo $((${12} + ${13}))
+}
+
+# use_target NAME: loads the adapter of a target: target_start, target_stop, url, iqn
+use_target() {
+  local adapter=$ROOT/tests/interop/targets/$1.sh
+  [ -e "$adapter" ] || fail "no such target: $1 ($adapter)"
+  # shellcheck source=/dev/null
+  . "$adapter"
+}

@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# Installs what a step of the tests needs: setup.sh GROUP...
+# Root gets it installed from Debian; everybody else is told what is missing and the command.
+# Groups: build clients capture guest tgt lint
+set -euo pipefail
+# shellcheck source=tests/lib.sh
+. "$(dirname "$0")/lib.sh"
+export DEBIAN_FRONTEND=noninteractive
+RUST_MINOR=89 # rust-version in Cargo.toml
+
+packages=() # name of a Debian package that is missing
+needs() { # needs COMMAND|FILE PACKAGE
+  case $1 in
+  /*) [ -e "$1" ] || packages+=("$2") ;;
+  *) command -v "$1" >/dev/null || packages+=("$2") ;;
+  esac
+}
+
+rust_is_new_enough() {
+  local minor
+  minor=$(cargo --version 2>/dev/null | sed -n 's/^cargo 1\.\([0-9]*\).*/\1/p')
+  [ "${minor:-0}" -ge "$RUST_MINOR" ]
+}
+
+for group in "$@"; do
+  case $group in
+  build)
+    # Debian 12 carries a recent toolchain under these names; their binaries are cargo and rustc.
+    command -v cargo >/dev/null || packages+=(cargo-web rustc-web)
+    needs cc gcc
+    needs git git
+    ;;
+  clients)
+    needs iscsi-ls libiscsi-bin
+    needs iscsi-test-cu libiscsi-bin
+    needs qemu-img qemu-utils
+    needs "/usr/lib/$(uname -m)-linux-gnu/qemu/block-iscsi.so" qemu-block-extra
+    ;;
+  capture) needs tshark tshark ;;
+  tgt) needs tgtd tgt ;;
+  lint) ;;
+  guest)
+    needs qemu-system-x86_64 qemu-system-x86
+    needs busybox busybox-static
+    needs iscsiadm open-iscsi
+    needs mkfs.ext4 e2fsprogs
+    needs kmod kmod
+    needs cpio cpio
+    needs xz xz-utils
+    ;;
+  *) fail "unknown group $group" ;;
+  esac
+done
+
+mapfile -t packages < <(printf '%s\n' ${packages[@]+"${packages[@]}"} | sort -u | sed '/^$/d')
+if [ ${#packages[@]} -gt 0 ]; then
+  if [ "$(id -u)" != 0 ]; then
+    printf 'Missing: %s\nAs root: apt-get update && apt-get install --no-install-recommends %s\n' \
+      "${packages[*]}" "${packages[*]}" >&2
+    exit 1
+  fi
+  command -v apt-get >/dev/null || fail "missing, and this is no Debian: ${packages[*]}"
+  say "installing ${packages[*]}"
+  # Nothing that a package brings shall start as a service.
+  quietly apt-update apt-get update -q
+  quietly apt-install env RUNLEVEL=1 apt-get install -q -y --no-install-recommends \
+    -o DPkg::Lock::Timeout=120 "${packages[@]}"
+fi
+case " $* " in *" build "*)
+  rust_is_new_enough || fail "cargo 1.$RUST_MINOR or newer is needed, found: $(cargo --version 2>&1 || true)
+Debian 12 has it: apt-get install cargo-web rustc-web" ;;
+esac
