@@ -1,14 +1,22 @@
 //! The binary, as a library: command line, configuration, control socket, state directory.
 //!
-//! `serve` is: arguments and files → one checked [`plan::Plan`] → the engine → the shards.
+//! `serve` is: arguments and files → one checked [`plan::Plan`] → [`engine`] → the shards.
 
 #![forbid(unsafe_code)]
 
+pub mod cli;
 pub mod config;
+pub mod control;
+pub mod engine;
 pub mod exit;
+pub mod log;
 pub mod name;
 pub mod network;
+pub mod paths;
 pub mod plan;
+pub mod report;
 pub mod size;
 pub mod spec;
+pub mod state;
+pub mod store;
 pub mod suggest;

@@ -1,0 +1,395 @@
+//! The command line: what clap parses, and nothing that acts.
+//!
+//! The verbs and options are a contract (scripts depend on them). What the contract names and this
+//! version cannot do is a usage error that says so.
+
+use std::{ffi::OsString, path::PathBuf};
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::{
+    name::VolumeName,
+    network,
+    plan::IoWorld,
+    size,
+    spec::{self, Spec},
+};
+
+/// Verbs that the contract names and that do not exist yet.
+pub const VERBS_LATER: [&str; 19] = [
+    "subsystem",
+    "host",
+    "reservation",
+    "path",
+    "plan",
+    "apply",
+    "upgrade",
+    "discover",
+    "info",
+    "read",
+    "write",
+    "copy",
+    "verify",
+    "reserve",
+    "attach",
+    "detach",
+    "doctor",
+    "bench",
+    "eval",
+];
+
+const ABOUT: &str = "Block storage over Ethernet, in user space";
+
+const LONG_ABOUT: &str = "\
+Block storage over Ethernet, in user space.
+
+`blockwire serve` turns memory, files and block devices of this machine into disks that other machines \
+reach over iSCSI. The other verbs ask a running daemon what it is doing, or change its volumes.";
+
+const EXAMPLES: &str = "\
+Examples:
+  blockwire serve                                        a 256 MiB RAM disk on 127.0.0.1, to try it out
+  blockwire serve --volume db=file:/srv/db.img,size=200G a file as a disk; the file is created
+  blockwire serve --config /etc/blockwire/blockwire.toml
+  blockwire volume create scratch=ram:4G                 on the running daemon
+  blockwire connection list --json
+
+Exit codes: 0 success, 1 failure, 2 wrong usage, 8 no connection in time, 21 nothing found, 33 no answer in time.";
+
+const SERVE_HELP: &str = "\
+SPEC is KIND:ARGUMENT[,key=value]...
+
+  ram:SIZE     memory of the daemon; empty at each start
+  file:PATH    a file; with size= it is created, or grown to that size
+  /dev/NAME    a block device
+  null:SIZE    keeps nothing; for measuring
+
+  size=SIZE        size of a file, for example 64M or 1T (binary)
+  block=512|4096   logical block size; 512 unless given
+  physical=SIZE    physical block size
+  ro               write-protected
+  uuid=UUID        identity shown to initiators
+  cache=on|off     report and use a volatile write cache (on for files and devices);
+                   off: every write reaches stable storage before it is answered
+  direct           pass by the page cache
+  thin=on|off      give unmapped blocks back (on but for devices)
+  removable        report a removable medium
+
+A comma inside a path is written \\, and a plus sign \\+.
+
+Each volume becomes LUN 0 of a target of its own, iqn.2026-11.io.blockwire:NAME; a configuration file
+can group them. When the daemon serves, it prints one line for each listener, for example
+\"listening iscsi 127.0.0.1:3260\", then a line that is exactly \"ready\".
+
+SIGTERM or SIGINT ends it after what is in flight is answered and flushed; a second one ends it at once.
+
+Examples:
+  blockwire serve --volume demo=ram:1G
+  blockwire serve --volume db=/dev/sdb,cache=off --iscsi 192.0.2.10 --config chap.toml
+  blockwire serve --volume a=ram:1G --iscsi 127.0.0.1:0 --control /tmp/bw.sock --state /tmp/bw";
+
+/// The whole command line.
+#[derive(Debug, Parser)]
+#[command(
+    name = "blockwire", version, about = ABOUT, long_about = LONG_ABOUT, after_help = EXAMPLES,
+    disable_help_subcommand = true, subcommand_required = true, arg_required_else_help = true
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// A verb.
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Serve volumes until told to stop
+    #[command(after_help = SERVE_HELP)]
+    Serve(Box<ServeArgs>),
+    /// Show or change the volumes of the running daemon
+    #[command(subcommand, arg_required_else_help = true)]
+    Volume(VolumeVerb),
+    /// Show the targets of the running daemon
+    #[command(subcommand, arg_required_else_help = true)]
+    Target(TargetVerb),
+    /// Show the sessions of the running daemon
+    #[command(subcommand, arg_required_else_help = true)]
+    Session(ListVerb),
+    /// Show the connections of the running daemon
+    #[command(subcommand, arg_required_else_help = true)]
+    Connection(ConnectionVerb),
+    /// Show the shards (one per core) of the running daemon
+    #[command(subcommand, arg_required_else_help = true)]
+    Shard(ListVerb),
+    /// Show whether a daemon runs, and what it serves
+    Status(Daemon),
+    /// Stop the running daemon
+    Stop(StopArgs),
+    /// Print a completion script for a shell
+    #[command(after_help = "Example:\n  blockwire completions bash > /etc/bash_completion.d/blockwire")]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Write the man pages into a directory
+    #[command(hide = true)]
+    Man {
+        /// The directory; it is created
+        directory: PathBuf,
+    },
+    /// Anything else: later verbs, and mistakes.
+    #[command(external_subcommand)]
+    Other(Vec<OsString>),
+}
+
+/// Options of `serve`.
+#[derive(Debug, Default, Args)]
+pub struct ServeArgs {
+    /// Configuration file [default: /etc/blockwire/blockwire.toml, if it exists]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// A volume to serve; may be repeated
+    #[arg(long = "volume", value_name = "NAME=SPEC", value_parser = named_spec)]
+    pub volumes: Vec<NamedSpec>,
+    /// Address to serve iSCSI on, IP or IP:PORT; may be repeated [default: 127.0.0.1:3260]
+    #[arg(long, value_name = "ADDR", value_parser = network::listen_address)]
+    pub iscsi: Vec<std::net::SocketAddr>,
+    /// NVMe/TCP: not built yet
+    #[arg(long, value_name = "ADDR", hide = true, value_parser = not_built)]
+    pub nvme: Option<String>,
+    /// NVMe discovery: not built yet
+    #[arg(long, value_name = "ADDR", hide = true, value_parser = not_built)]
+    pub nvme_discovery: Option<String>,
+    /// Metrics over HTTP: not built yet
+    #[arg(long, value_name = "ADDR", hide = true, value_parser = not_built)]
+    pub http: Option<String>,
+    /// Control socket [default: /run/blockwire/control.sock]
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
+    /// State directory: identities, volumes made at run time, reservations [default: /var/lib/blockwire]
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
+    /// This machine's name inside default target names
+    #[arg(long, value_name = "ID", value_parser = VolumeName::parse)]
+    pub node: Option<VolumeName>,
+    /// Cores to run on, for example 0-3,6 [default: all]
+    #[arg(long, value_name = "LIST", value_parser = cores)]
+    pub cores: Option<Cores>,
+    /// How to move bytes; auto takes io_uring where the kernel allows it
+    #[arg(long, value_name = "HOW", value_enum, default_value_t)]
+    pub io: IoWorld,
+    /// Allow listeners beyond this machine although no authentication is configured
+    #[arg(long)]
+    pub allow_anonymous: bool,
+}
+
+/// Which daemon to ask, and how to show the answer.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Daemon {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Control socket of the daemon [default: /run/blockwire/control.sock]
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
+}
+
+/// Verbs of `volume`.
+#[derive(Debug, Subcommand)]
+pub enum VolumeVerb {
+    /// List the volumes
+    List(Daemon),
+    /// Show one volume
+    Show {
+        /// The volume
+        name: String,
+        /// Which daemon.
+        #[command(flatten)]
+        daemon: Daemon,
+    },
+    /// Create a volume and serve it at once; it comes back when the daemon is restarted
+    #[command(after_help = "SPEC is as for `blockwire serve --volume`.\n\nExamples:\n  \
+        blockwire volume create scratch=ram:4G\n  \
+        blockwire volume create vm7=file:/srv/vm7.img,size=40G,block=4096")]
+    Create {
+        /// The volume
+        #[arg(value_name = "NAME=SPEC", value_parser = named_spec)]
+        volume: NamedSpec,
+        /// Which daemon.
+        #[command(flatten)]
+        daemon: Daemon,
+    },
+    /// Stop serving a volume; its file or device is not touched
+    Delete {
+        /// The volume
+        name: String,
+        /// Also if initiators are using it
+        #[arg(long)]
+        force: bool,
+        /// Which daemon.
+        #[command(flatten)]
+        daemon: Daemon,
+    },
+    /// Change the size of a volume in use; initiators are told
+    Resize {
+        /// The volume
+        name: String,
+        /// The new size, for example 200G
+        #[arg(value_parser = size::parse)]
+        size: u64,
+        /// Also if it gets smaller: what lies beyond the new end is lost
+        #[arg(long)]
+        shrink: bool,
+        /// Which daemon.
+        #[command(flatten)]
+        daemon: Daemon,
+    },
+}
+
+/// Verbs of `target`.
+#[derive(Debug, Subcommand)]
+pub enum TargetVerb {
+    /// List the targets
+    List(Daemon),
+    /// Show one target
+    Show {
+        /// Its iSCSI name, or the end of it
+        name: String,
+        /// Which daemon.
+        #[command(flatten)]
+        daemon: Daemon,
+    },
+}
+
+/// Verbs of what can only be listed.
+#[derive(Debug, Subcommand)]
+pub enum ListVerb {
+    /// List them
+    List(Daemon),
+}
+
+/// Verbs of `connection`.
+#[derive(Debug, Subcommand)]
+pub enum ConnectionVerb {
+    /// List the connections
+    List(Daemon),
+    /// Show one connection
+    Show {
+        /// Its number, as listed
+        id: u64,
+        /// Which daemon.
+        #[command(flatten)]
+        daemon: Daemon,
+    },
+}
+
+/// Options of `stop`.
+#[derive(Debug, Args)]
+pub struct StopArgs {
+    /// At once: do not wait for what is in flight
+    #[arg(long)]
+    pub now: bool,
+    /// Which daemon.
+    #[command(flatten)]
+    pub daemon: Daemon,
+}
+
+/// `NAME=SPEC`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedSpec {
+    /// The name.
+    pub name: VolumeName,
+    /// The volume.
+    pub spec: Spec,
+}
+
+fn named_spec(text: &str) -> Result<NamedSpec, String> {
+    let (name, spec) = text.split_once('=').ok_or("write NAME=SPEC, for example demo=ram:64M")?;
+    let name = VolumeName::parse(name).map_err(|why| format!("the name {why}"))?;
+    let spec = spec::parse(spec).map_err(|why| why.to_string())?;
+    Ok(NamedSpec { name, spec })
+}
+
+fn not_built(_: &str) -> Result<String, String> {
+    Err("this is not built yet; only --iscsi is".to_owned())
+}
+
+/// A set of cores, ascending.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cores(pub Vec<usize>);
+
+/// Highest core number; CPU sets of the system are this long.
+const CORE_MAX: usize = 1023;
+
+fn cores(text: &str) -> Result<Cores, String> {
+    let malformed = || format!("\"{text}\" is not a list of cores such as 0-3,6");
+    let mut list = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let number = |text: &str| text.parse::<usize>().ok().filter(|n| *n <= CORE_MAX);
+        let (first, last) = number(first).zip(number(last)).ok_or_else(malformed)?;
+        if first > last {
+            return Err(malformed());
+        }
+        list.extend(first..=last);
+    }
+    list.sort_unstable();
+    list.dedup();
+    Ok(Cores(list))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn core_lists() {
+        assert_eq!(cores("0-3,6,2"), Ok(Cores(vec![0, 1, 2, 3, 6])));
+        for text in ["", "3-1", "a", "1,", "-1", "0-99999", "1024"] {
+            assert!(cores(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_contract_parses() {
+        for line in [
+            "serve",
+            "serve --config f --volume a=ram:1M --volume b=null:1G --iscsi 127.0.0.1 --iscsi [::1]:0 --control c --state s \
+             --node n --cores 0-1 --io epoll --allow-anonymous",
+            "volume list --json --control c",
+            "volume show a",
+            "volume create a=ram:1M",
+            "volume delete a --force",
+            "volume resize a 2G",
+            "connection list",
+            "connection show 3 --json",
+            "session list",
+            "target list",
+            "target show x",
+            "shard list",
+            "status --json",
+            "stop",
+            "completions fish",
+            "man dir",
+        ] {
+            let words = std::iter::once("blockwire").chain(line.split_whitespace());
+            Cli::try_parse_from(words).unwrap_or_else(|why| panic!("{line}: {why}"));
+        }
+    }
+
+    #[test]
+    fn what_is_not_built_says_so() {
+        for option in ["--nvme", "--nvme-discovery", "--http"] {
+            let why = Cli::try_parse_from(["blockwire", "serve", option, "127.0.0.1"]).unwrap_err();
+            assert_eq!(why.exit_code(), 2);
+            assert!(why.to_string().contains("not built yet"), "{why}");
+        }
+    }
+}

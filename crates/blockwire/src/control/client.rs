@@ -1,0 +1,65 @@
+//! The command line's end of the control socket.
+
+use std::{
+    io::{self, BufReader, Write},
+    os::unix::net::UnixStream,
+    path::Path,
+    time::Duration,
+};
+
+use super::{Answer, Call, Code, Outcome, REPLY_BYTES_MAX, Reply, Request, VERSION, read_line};
+use crate::exit::{Exit, Failure};
+
+/// How long a request may take. The daemon itself gives up on its shards before.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Asks the daemon at `path` once.
+pub fn ask(path: &Path, request: Request) -> Result<Answer, Failure> {
+    let stream = UnixStream::connect(path).map_err(|why| unreachable(path, &why))?;
+    let answered = exchange(&stream, request).map_err(|why| match why.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Failure::new(
+            Exit::RequestTimeout,
+            format!("the daemon at {} did not answer in time", path.display()),
+        ),
+        _ => Failure::failed(format!("talking to the daemon at {} failed: {why}", path.display())),
+    })?;
+    match answered.outcome {
+        Outcome::Ok(answer) => Ok(answer),
+        Outcome::Error(refused) => {
+            let exit = match refused.code {
+                Code::NotFound => Exit::NothingFound,
+                Code::Invalid => Exit::Usage,
+                Code::TimedOut => Exit::RequestTimeout,
+                Code::Conflict | Code::Failed | Code::Unavailable | Code::Version => Exit::Failure,
+            };
+            Err(Failure::new(exit, refused.message))
+        }
+    }
+}
+
+fn exchange(mut stream: &UnixStream, request: Request) -> io::Result<Reply> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut line = serde_json::to_vec(&Call { version: VERSION, request })?;
+    line.push(b'\n');
+    stream.write_all(&line)?;
+    let line =
+        read_line(&mut BufReader::new(stream), REPLY_BYTES_MAX)?.ok_or(io::ErrorKind::UnexpectedEof)?;
+    Ok(serde_json::from_slice(&line)?)
+}
+
+fn unreachable(path: &Path, why: &io::Error) -> Failure {
+    let path = path.display();
+    match why.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Failure::failed(format!(
+            "no daemon answers at {path}; start one with `blockwire serve`, or name its socket with --control PATH"
+        )),
+        io::ErrorKind::PermissionDenied => Failure::failed(format!(
+            "the control socket {path} may only be used by the user who runs the daemon (and root)"
+        )),
+        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
+            Failure::new(Exit::ConnectTimeout, format!("the daemon at {path} does not accept connections"))
+        }
+        _ => Failure::failed(format!("cannot connect to the daemon at {path}: {why}")),
+    }
+}

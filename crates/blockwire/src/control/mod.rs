@@ -1,0 +1,196 @@
+//! The control socket: one JSON value per line, request and reply, over a Unix socket that only the
+//! daemon's user can open.
+//!
+//! Each request carries the version of the protocol. A line has a bound, so neither side can be
+//! made to hold more. The daemon answers requests of one connection in order.
+
+pub mod client;
+pub mod server;
+
+use std::io::{self, BufRead, Read};
+
+use serde::{Deserialize, Serialize};
+
+use crate::report::{ConnectionReport, SessionReport, ShardReport, StatusReport, TargetReport, VolumeReport};
+
+/// Version of the protocol; a change that old clients would misread raises it.
+pub const VERSION: u32 = 1;
+/// Longest request, bytes with its line end.
+pub const REQUEST_BYTES_MAX: u64 = 64 << 10;
+/// Longest reply, bytes with its line end: 65,535 sessions of half a KiB each.
+pub const REPLY_BYTES_MAX: u64 = 64 << 20;
+
+/// What a client sends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Call {
+    /// [`VERSION`].
+    pub version: u32,
+    /// What it wants.
+    #[serde(flatten)]
+    pub request: Request,
+}
+
+/// A request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "verb", content = "arguments", rename_all = "kebab-case")]
+pub enum Request {
+    /// All volumes.
+    VolumeList,
+    /// One volume.
+    VolumeShow {
+        /// Its name.
+        name: String,
+    },
+    /// Serve a new volume.
+    VolumeCreate {
+        /// Its name.
+        name: String,
+        /// What it is, as on the command line. Relative paths have no meaning here.
+        spec: String,
+    },
+    /// Stop serving a volume.
+    VolumeDelete {
+        /// Its name.
+        name: String,
+        /// Also if it is in use.
+        force: bool,
+    },
+    /// Change a volume's size.
+    VolumeResize {
+        /// Its name.
+        name: String,
+        /// The new size.
+        size_bytes: u64,
+        /// Also if it gets smaller.
+        shrink: bool,
+    },
+    /// All targets.
+    TargetList,
+    /// One target.
+    TargetShow {
+        /// Its name, or the end of it.
+        name: String,
+    },
+    /// All sessions.
+    SessionList,
+    /// All connections.
+    ConnectionList,
+    /// One connection.
+    ConnectionShow {
+        /// Its number.
+        id: u64,
+    },
+    /// All shards.
+    ShardList,
+    /// The daemon itself.
+    Status,
+    /// End the daemon.
+    Stop {
+        /// Without waiting for what is in flight.
+        now: bool,
+    },
+}
+
+/// What the daemon sends back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reply {
+    /// [`VERSION`].
+    pub version: u32,
+    /// How it went.
+    #[serde(flatten)]
+    pub outcome: Outcome,
+}
+
+/// How a request went.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// Done.
+    Ok(Answer),
+    /// Not done.
+    Error(Refused),
+}
+
+/// An answer, by the verb that asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// All volumes.
+    Volumes(Vec<VolumeReport>),
+    /// One volume: shown, created or resized.
+    Volume(VolumeReport),
+    /// A volume is no longer served.
+    Deleted(VolumeReport),
+    /// All targets.
+    Targets(Vec<TargetReport>),
+    /// One target.
+    Target(TargetReport),
+    /// All sessions.
+    Sessions(Vec<SessionReport>),
+    /// All connections.
+    Connections(Vec<ConnectionReport>),
+    /// One connection.
+    Connection(ConnectionReport),
+    /// All shards.
+    Shards(Vec<ShardReport>),
+    /// The daemon.
+    Status(StatusReport),
+    /// The daemon is stopping; its process number, so that a script can wait for its end.
+    Stopping {
+        /// The process.
+        pid: u32,
+    },
+}
+
+/// Why a request was not done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refused {
+    /// For programs.
+    pub code: Code,
+    /// For people.
+    pub message: String,
+}
+
+/// Kinds of refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Code {
+    /// The request makes no sense.
+    Invalid,
+    /// What it names does not exist.
+    NotFound,
+    /// What it names exists already, or is in use.
+    Conflict,
+    /// It was tried and failed.
+    Failed,
+    /// The shards did not answer in time.
+    TimedOut,
+    /// Too many clients, or the daemon is stopping.
+    Unavailable,
+    /// Another version of the protocol.
+    Version,
+}
+
+impl Refused {
+    /// A refusal.
+    pub fn new(code: Code, message: impl std::fmt::Display) -> Self {
+        Refused { code, message: message.to_string() }
+    }
+}
+
+/// One line of at most `bytes_max` bytes; `None` at the end of the stream.
+fn read_line(from: &mut impl BufRead, bytes_max: u64) -> io::Result<Option<Vec<u8>>> {
+    let mut line = Vec::new();
+    from.take(bytes_max).read_until(b'\n', &mut line)?;
+    match line.pop() {
+        None => Ok(None),
+        Some(b'\n') => Ok(Some(line)),
+        Some(_) if line.len() as u64 + 1 >= bytes_max => {
+            Err(io::Error::new(io::ErrorKind::InvalidData, "the line is too long"))
+        }
+        Some(_) => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

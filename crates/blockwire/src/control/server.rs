@@ -1,0 +1,213 @@
+//! The daemon's end of the control socket.
+
+use std::{
+    fs::{self, DirBuilder, Permissions},
+    io::{self, BufReader, Write},
+    os::unix::{
+        fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt},
+        net::{UnixListener, UnixStream},
+    },
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use super::{
+    Answer, Call, Code, Outcome, REPLY_BYTES_MAX, REQUEST_BYTES_MAX, Refused, Reply, Request, VERSION,
+    read_line,
+};
+use crate::exit::Failure;
+
+/// Clients at one time; each costs a thread.
+const CLIENTS_MAX: usize = 16;
+/// A client that says nothing for so long is gone.
+const IDLE: Duration = Duration::from_secs(60);
+/// A client that takes nothing for so long is gone.
+const STALLED: Duration = Duration::from_secs(10);
+
+/// What answers requests.
+pub trait Service: Send + Sync + 'static {
+    /// Answers one request. May take as long as the shards need.
+    fn answer(&self, request: Request) -> Result<Answer, Refused>;
+    /// Called when the reply to `request` has been written, with the answer given.
+    fn replied(&self, request: &Request, done: bool);
+}
+
+/// The bound socket. Dropping it removes it from the file system.
+#[derive(Debug)]
+pub struct Socket {
+    listener: UnixListener,
+    path: PathBuf,
+    inode: u64,
+}
+
+impl Socket {
+    /// Takes the path. A socket that nobody serves any more is replaced; one that answers is not.
+    pub fn bind(path: &Path) -> Result<Self, Failure> {
+        let failed = |what: &str, why: io::Error| {
+            Failure::failed(format!("cannot {what} the control socket {}: {why}", path.display()))
+        };
+        match fs::symlink_metadata(path) {
+            Ok(meta) if !meta.file_type().is_socket() => {
+                return Err(Failure::failed(format!(
+                    "{} exists and is not a control socket",
+                    path.display()
+                )));
+            }
+            Ok(_) if UnixStream::connect(path).is_ok() => {
+                return Err(Failure::failed(format!(
+                    "another daemon answers at {}; stop it with `blockwire stop`, or give this one --control PATH and --state DIR",
+                    path.display()
+                )));
+            }
+            _ => {}
+        }
+        if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
+            let create = DirBuilder::new().recursive(true).mode(0o700).create(directory);
+            create.map_err(|why| failed("make the directory of", why))?;
+        }
+        // Bound under another name and renamed once its mode is right: there is no moment in which
+        // others could connect, and a stale socket is replaced in one step.
+        let mut new = path.as_os_str().to_owned();
+        new.push("~");
+        let new = PathBuf::from(new);
+        let _ = fs::remove_file(&new);
+        let listener = UnixListener::bind(&new).map_err(|why| failed("bind", why))?;
+        let settle = || {
+            fs::set_permissions(&new, Permissions::from_mode(0o600))?;
+            fs::rename(&new, path)?;
+            Ok(fs::symlink_metadata(path)?.ino())
+        };
+        let inode = settle().map_err(|why| {
+            let _ = fs::remove_file(&new);
+            failed("place", why)
+        })?;
+        Ok(Socket { listener, path: path.to_owned(), inode })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Answers clients from threads of its own until the process ends.
+    pub fn serve(&self, service: Arc<dyn Service>) -> io::Result<()> {
+        let listener = self.listener.try_clone()?;
+        thread::Builder::new().name("control".to_owned()).spawn(move || accept(&listener, &service))?;
+        Ok(())
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // Another daemon may have replaced it: that one is not ours to remove.
+        if fs::symlink_metadata(&self.path).is_ok_and(|meta| meta.ino() == self.inode) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn accept(listener: &UnixListener, service: &Arc<dyn Service>) {
+    let clients = Arc::new(AtomicUsize::new(0));
+    loop {
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(why) => {
+                tracing::warn!(%why, "control socket: cannot accept");
+                // Out of descriptors, most likely: do not spin.
+                thread::sleep(Duration::from_millis(100));
+                continue;
+            }
+        };
+        let (counted, service) = (Seat::take(&clients), service.clone());
+        let spawned = thread::Builder::new().name("control-client".to_owned()).spawn(move || {
+            // A client that goes away is its own affair.
+            let _ = talk(&stream, service.as_ref(), counted.as_ref());
+        });
+        if let Err(why) = spawned {
+            tracing::warn!(%why, "control socket: cannot start a thread");
+        }
+    }
+}
+
+/// One of the [`CLIENTS_MAX`] places.
+struct Seat(Arc<AtomicUsize>);
+
+impl Seat {
+    fn take(clients: &Arc<AtomicUsize>) -> Option<Seat> {
+        let free = |taken: usize| (taken < CLIENTS_MAX).then_some(taken + 1);
+        clients.fetch_update(Ordering::AcqRel, Ordering::Acquire, free).ok()?;
+        Some(Seat(clients.clone()))
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+fn talk(stream: &UnixStream, service: &dyn Service, seat: Option<&Seat>) -> io::Result<()> {
+    stream.set_read_timeout(Some(IDLE))?;
+    stream.set_write_timeout(Some(STALLED))?;
+    let mut reader = BufReader::new(stream);
+    if seat.is_none() {
+        return send(stream, Err(Refused::new(Code::Unavailable, "too many clients at the control socket")));
+    }
+    loop {
+        let line = match read_line(&mut reader, REQUEST_BYTES_MAX) {
+            Ok(Some(line)) => line,
+            Ok(None) => return Ok(()),
+            Err(why) if why.kind() == io::ErrorKind::InvalidData => {
+                return send(stream, Err(Refused::new(Code::Invalid, why)));
+            }
+            Err(why) => return Err(why),
+        };
+        let request = match parse(&line) {
+            Ok(request) => request,
+            Err(why) => {
+                send(stream, Err(why))?;
+                continue;
+            }
+        };
+        let answer = service.answer(request.clone());
+        let done = answer.is_ok();
+        let sent = send(stream, answer);
+        service.replied(&request, done);
+        sent?;
+    }
+}
+
+fn parse(line: &[u8]) -> Result<Request, Refused> {
+    /// Read first, so that a request of another version gets an answer that says so.
+    #[derive(serde::Deserialize)]
+    struct Versioned {
+        version: u32,
+    }
+    let invalid = |why: serde_json::Error| Refused::new(Code::Invalid, format!("malformed request: {why}"));
+    let Versioned { version } = serde_json::from_slice(line).map_err(invalid)?;
+    if version != VERSION {
+        let message =
+            format!("this daemon speaks version {VERSION} of the control protocol, the client {version}");
+        return Err(Refused::new(Code::Version, message));
+    }
+    serde_json::from_slice::<Call>(line).map(|call| call.request).map_err(invalid)
+}
+
+fn send(mut stream: &UnixStream, answer: Result<Answer, Refused>) -> io::Result<()> {
+    let outcome = match answer {
+        Ok(answer) => Outcome::Ok(answer),
+        Err(why) => Outcome::Error(why),
+    };
+    let mut line = serde_json::to_vec(&Reply { version: VERSION, outcome })?;
+    if line.len() as u64 >= REPLY_BYTES_MAX {
+        let why = Refused::new(Code::Failed, "the answer is too long for the control protocol");
+        line = serde_json::to_vec(&Reply { version: VERSION, outcome: Outcome::Error(why) })?;
+    }
+    line.push(b'\n');
+    stream.write_all(&line)
+}

@@ -1,0 +1,158 @@
+//! Requests and replies over a real socket, and what a client must not be able to do.
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    os::unix::{fs::PermissionsExt, net::UnixListener, net::UnixStream},
+    path::Path,
+    sync::Arc,
+};
+
+use super::{
+    server::{Service, Socket},
+    *,
+};
+use crate::exit::Exit;
+
+struct Echo;
+
+impl Service for Echo {
+    fn answer(&self, request: Request) -> Result<Answer, Refused> {
+        match request {
+            Request::VolumeShow { name } => {
+                Err(Refused::new(Code::NotFound, format!("there is no volume \"{name}\"")))
+            }
+            Request::Stop { .. } => Ok(Answer::Stopping { pid: 7 }),
+            _ => Ok(Answer::Sessions(Vec::new())),
+        }
+    }
+
+    fn replied(&self, _: &Request, _: bool) {}
+}
+
+fn served() -> (tempfile::TempDir, Socket) {
+    let root = tempfile::tempdir().unwrap();
+    let socket = Socket::bind(&root.path().join("d/control.sock")).unwrap();
+    socket.serve(Arc::new(Echo)).unwrap();
+    (root, socket)
+}
+
+fn raw(path: &Path, bytes: &[u8]) -> String {
+    let mut stream = UnixStream::connect(path).unwrap();
+    stream.write_all(bytes).unwrap();
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).unwrap();
+    line
+}
+
+#[test]
+fn ask_and_answer() {
+    let (_root, socket) = served();
+    assert_eq!(client::ask(socket.path(), Request::SessionList), Ok(Answer::Sessions(Vec::new())));
+    assert_eq!(client::ask(socket.path(), Request::Stop { now: true }), Ok(Answer::Stopping { pid: 7 }));
+    let why = client::ask(socket.path(), Request::VolumeShow { name: "x".into() }).unwrap_err();
+    assert_eq!((why.exit, why.message.as_str()), (Exit::NothingFound, "there is no volume \"x\""));
+}
+
+#[test]
+fn the_wire_form_is_fixed() {
+    let call = Call {
+        version: 1,
+        request: Request::VolumeResize { name: "a".into(), size_bytes: 5, shrink: false },
+    };
+    let line =
+        r#"{"version":1,"verb":"volume-resize","arguments":{"name":"a","size_bytes":5,"shrink":false}}"#;
+    assert_eq!(serde_json::to_string(&call).unwrap(), line);
+    assert_eq!(serde_json::from_str::<Call>(line).unwrap(), call);
+    let call: Call = serde_json::from_str(r#"{"version":1,"verb":"status"}"#).unwrap();
+    assert_eq!(call.request, Request::Status);
+    let reply = Reply { version: 1, outcome: Outcome::Error(Refused::new(Code::NotFound, "no")) };
+    assert_eq!(
+        serde_json::to_string(&reply).unwrap(),
+        r#"{"version":1,"error":{"code":"not_found","message":"no"}}"#
+    );
+}
+
+#[test]
+fn nonsense_is_answered_and_bounded() {
+    let (_root, socket) = served();
+    for (line, want) in [
+        ("{}\n", "malformed request"),
+        ("nonsense\n", "malformed request"),
+        ("{\"version\":2,\"verb\":\"status\"}\n", "version 1 of the control protocol"),
+        ("{\"version\":1,\"verb\":\"explode\"}\n", "malformed request"),
+        ("{\"version\":1,\"verb\":\"volume-show\",\"arguments\":{}}\n", "malformed request"),
+    ] {
+        let got = raw(socket.path(), line.as_bytes());
+        assert!(got.contains(want), "{line} {got}");
+    }
+    let long = vec![b'a'; REQUEST_BYTES_MAX as usize];
+    assert!(raw(socket.path(), &long).contains("too long"));
+    // Two requests in one write, the first of them malformed: both are answered.
+    let mut stream = UnixStream::connect(socket.path()).unwrap();
+    stream.write_all(b"x\n{\"version\":1,\"verb\":\"session-list\"}\n").unwrap();
+    let mut lines = BufReader::new(stream).lines();
+    assert!(lines.next().unwrap().unwrap().contains("malformed"));
+    assert!(lines.next().unwrap().unwrap().contains("sessions"));
+}
+
+#[test]
+fn clients_beyond_the_bound_are_turned_away() {
+    let (_root, socket) = served();
+    let ask = b"{\"version\":1,\"verb\":\"session-list\"}\n";
+    let mut held = Vec::new();
+    for _ in 0..16 {
+        let mut stream = UnixStream::connect(socket.path()).unwrap();
+        stream.write_all(ask).unwrap();
+        let mut line = String::new();
+        BufReader::new(stream.try_clone().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.contains("ok"), "{line}");
+        held.push(stream);
+    }
+    let mut line = String::new();
+    BufReader::new(UnixStream::connect(socket.path()).unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("too many clients"), "{line}");
+}
+
+#[test]
+fn only_the_owner_may_connect_and_the_socket_goes_with_the_daemon() {
+    let (root, socket) = served();
+    let path = root.path().join("d/control.sock");
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    drop(socket);
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_living_daemon_is_not_replaced_and_a_dead_one_is() {
+    let (_root, socket) = served();
+    let why = Socket::bind(socket.path()).unwrap_err();
+    assert!(why.message.contains("another daemon answers"), "{why}");
+
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("s");
+    drop(UnixListener::bind(&path).unwrap());
+    assert!(path.exists(), "std leaves the socket behind");
+    let why = client::ask(&path, Request::Status).unwrap_err();
+    assert!(why.message.contains("no daemon answers at"), "{why}");
+    let socket = Socket::bind(&path).unwrap();
+    socket.serve(Arc::new(Echo)).unwrap();
+    client::ask(&path, Request::SessionList).unwrap();
+
+    let file = root.path().join("f");
+    std::fs::write(&file, "x").unwrap();
+    assert!(Socket::bind(&file).unwrap_err().message.contains("is not a control socket"));
+    assert_eq!(std::fs::read(&file).unwrap(), b"x");
+}
+
+#[test]
+fn a_daemon_that_hangs_up_is_reported() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("s");
+    let listener = UnixListener::bind(&path).unwrap();
+    let thread = std::thread::spawn(move || drop(listener.accept()));
+    let why = client::ask(&path, Request::Status).unwrap_err();
+    assert_eq!(why.exit, Exit::Failure);
+    thread.join().unwrap();
+    let why = client::ask(&root.path().join("none"), Request::Status).unwrap_err();
+    assert!(why.message.contains("start one with `blockwire serve`"), "{why}");
+}

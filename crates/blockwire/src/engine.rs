@@ -1,0 +1,93 @@
+//! The seam between the control plane and the data path: plain values in, plain values out.
+//!
+//! The control plane (this crate) decides and remembers; the engine moves bytes. Every method may
+//! be called from any thread and waits until the shards have done what was asked.
+
+use std::{fmt, net::SocketAddr};
+
+use crate::{
+    plan::{Plan, Target},
+    report::{ConnectionReport, ListenerReport, SessionReport, ShardReport},
+    store::Store,
+};
+
+/// Why the engine did not do it.
+#[derive(Debug)]
+pub enum EngineError {
+    /// A listener cannot be opened.
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// What the system said.
+        why: std::io::Error,
+    },
+    /// The system refused something at start: a ring, memory, a thread.
+    Start(String),
+    /// Initiators use the volume, and it was not to be forced.
+    InUse {
+        /// How many sessions.
+        sessions: usize,
+    },
+    /// The backing cannot change in this way.
+    Unsupported(String),
+    /// The shards did not answer in time.
+    TimedOut,
+    /// The engine has stopped.
+    Stopped,
+}
+
+impl fmt::Display for EngineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            EngineError::Listen { address, why } => write!(f, "cannot listen on {address}: {why}"),
+            EngineError::Start(why) => write!(f, "cannot start: {why}"),
+            EngineError::InUse { sessions } => {
+                write!(f, "in use by {sessions} session(s); log them out first, or use --force")
+            }
+            EngineError::Unsupported(why) => f.write_str(why),
+            EngineError::TimedOut => write!(f, "the shards did not answer in time"),
+            EngineError::Stopped => write!(f, "the daemon is stopping"),
+        }
+    }
+}
+
+impl std::error::Error for EngineError {}
+
+/// How to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// Accept nothing new, answer what is in flight, tell initiators (Async Message, logout), flush.
+    Clean,
+    /// Drop everything.
+    Now,
+}
+
+/// The running data path.
+pub trait Engine: Send + Sync {
+    /// Where it listens, with the ports that the system chose, in the order of the plan's portals.
+    fn listeners(&self) -> Vec<ListenerReport>;
+    /// The sessions.
+    fn sessions(&self) -> Result<Vec<SessionReport>, EngineError>;
+    /// The connections.
+    fn connections(&self) -> Result<Vec<ConnectionReport>, EngineError>;
+    /// The shards.
+    fn shards(&self) -> Result<Vec<ShardReport>, EngineError>;
+    /// Begins to serve a volume through a target of its own.
+    fn add_volume(&self, volume: &Store, target: &Target) -> Result<(), EngineError>;
+    /// Stops serving a volume, and removes the targets that it leaves without logical units. When
+    /// this returns, no operation of it is in flight and its file may be closed.
+    fn remove_volume(&self, name: &str, force: bool) -> Result<(), EngineError>;
+    /// The volume's backing now has this many bytes: initiators are told.
+    fn resize_volume(&self, name: &str, bytes: u64) -> Result<(), EngineError>;
+    /// Stops; returns when all is done. A second call with [`Stop::Now`] ends a clean stop early.
+    fn stop(&self, how: Stop);
+}
+
+/// What the data path starts from.
+#[derive(Debug)]
+pub struct Start<'a> {
+    /// The plan.
+    pub plan: &'a Plan,
+    /// Its volumes, open, in the plan's order.
+    pub volumes: &'a [Store],
+}

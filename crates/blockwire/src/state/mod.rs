@@ -1,0 +1,264 @@
+//! The state directory: what must outlive the process.
+//!
+//! Records are written whole: to a new file, synced, renamed over the old one, the directory
+//! synced. Each carries its length and a CRC32C, so a damaged one is refused with its name and
+//! never taken for an absent one: a daemon that forgot an identity or a reservation would corrupt
+//! the hosts that rely on it. One daemon holds the directory at a time.
+
+pub mod identity;
+pub mod volumes;
+
+use std::{
+    fmt,
+    fs::{self, DirBuilder, File, TryLockError},
+    io::{self, Read, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+/// First word of each record.
+const MAGIC: &str = "blockwire-state";
+/// Version of the envelope.
+const VERSION: &str = "1";
+/// Largest record, bytes: 65,536 volumes of 1 KiB each.
+const RECORD_BYTES_MAX: u64 = 64 << 20;
+
+/// Why the state directory cannot be used.
+#[derive(Debug)]
+pub enum StateError {
+    /// The system said no.
+    Io {
+        /// What was tried, as in "cannot WHAT".
+        what: &'static str,
+        /// With which file.
+        path: PathBuf,
+        /// What it said.
+        why: io::Error,
+    },
+    /// Another daemon uses it.
+    InUse(PathBuf),
+    /// A record is not what was written.
+    Damaged {
+        /// The record.
+        path: PathBuf,
+        /// How that shows.
+        why: String,
+    },
+}
+
+impl fmt::Display for StateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StateError::Io { what, path, why } => write!(f, "cannot {what} {}: {why}", path.display()),
+            StateError::InUse(path) => write!(
+                f,
+                "the state directory {} is in use by another daemon; give this one its own with --state DIR",
+                path.display()
+            ),
+            StateError::Damaged { path, why } => write!(
+                f,
+                "{} is damaged ({why}); restore it, or move it away if what it remembers may be lost",
+                path.display()
+            ),
+        }
+    }
+}
+
+impl std::error::Error for StateError {}
+
+/// The directory, held by this process.
+#[derive(Debug)]
+pub struct StateDir {
+    path: PathBuf,
+    /// Held for its lock.
+    _lock: File,
+}
+
+impl StateDir {
+    /// Makes the directory if it is not there (for this user only) and takes it.
+    pub fn open(path: &Path) -> Result<Self, StateError> {
+        let failed = |what| move |why| StateError::Io { what, path: path.to_owned(), why };
+        DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed("create"))?;
+        let name = path.join("lock");
+        let lock = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(&name)
+            .map_err(failed("write in"))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(StateDir { path: path.to_owned(), _lock: lock }),
+            Err(TryLockError::WouldBlock) => Err(StateError::InUse(path.to_owned())),
+            Err(TryLockError::Error(why)) => Err(failed("lock")(why)),
+        }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A record; `None` if it was never written.
+    pub fn read(&self, name: &str) -> Result<Option<Vec<u8>>, StateError> {
+        let path = self.path.join(name);
+        let failed = |why| StateError::Io { what: "read", path: path.clone(), why };
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(why) => return Err(failed(why)),
+        };
+        let mut bytes = Vec::new();
+        file.take(RECORD_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
+        match unwrap_record(&bytes) {
+            Ok(payload) => Ok(Some(payload.to_vec())),
+            Err(why) => Err(StateError::Damaged { path, why }),
+        }
+    }
+
+    /// Replaces a record. When this returns, a power failure leaves the new one; before, the old one.
+    pub fn write(&self, name: &str, payload: &[u8]) -> Result<(), StateError> {
+        let path = self.path.join(name);
+        let new = self.path.join(format!("{name}.new"));
+        let failed = |what| {
+            let path = path.clone();
+            move |why| StateError::Io { what, path, why }
+        };
+        let mut file = File::options()
+            .create(true)
+            .truncate(true)
+            .write(true)
+            .mode(0o600)
+            .open(&new)
+            .map_err(failed("write"))?;
+        let head = format!("{MAGIC} {VERSION} {:08x} {}\n", buf::crc32c::crc32c(payload), payload.len());
+        file.write_all(head.as_bytes()).and_then(|()| file.write_all(payload)).map_err(failed("write"))?;
+        file.sync_all().map_err(failed("sync"))?;
+        fs::rename(&new, &path).map_err(failed("replace"))?;
+        File::open(&self.path)
+            .and_then(|directory| directory.sync_all())
+            .map_err(failed("sync the directory of"))
+    }
+
+    /// Removes a record; it is no mistake if there is none.
+    pub fn remove(&self, name: &str) -> Result<(), StateError> {
+        let path = self.path.join(name);
+        let failed = |why| StateError::Io { what: "remove", path: path.clone(), why };
+        match fs::remove_file(&path) {
+            Err(why) if why.kind() != io::ErrorKind::NotFound => return Err(failed(why)),
+            _ => {}
+        }
+        File::open(&self.path).and_then(|directory| directory.sync_all()).map_err(failed)
+    }
+
+    /// A record as JSON.
+    pub fn read_json<T: serde::de::DeserializeOwned>(&self, name: &str) -> Result<Option<T>, StateError> {
+        let Some(bytes) = self.read(name)? else { return Ok(None) };
+        let damaged =
+            |why: serde_json::Error| StateError::Damaged { path: self.path.join(name), why: why.to_string() };
+        serde_json::from_slice(&bytes).map(Some).map_err(damaged)
+    }
+
+    /// Replaces a record by JSON.
+    pub fn write_json<T: serde::Serialize>(&self, name: &str, value: &T) -> Result<(), StateError> {
+        let json = serde_json::to_vec_pretty(value).map_err(|why| StateError::Io {
+            what: "write",
+            path: self.path.join(name),
+            why: why.into(),
+        })?;
+        self.write(name, &json)
+    }
+}
+
+/// Opens the envelope of a record.
+fn unwrap_record(bytes: &[u8]) -> Result<&[u8], String> {
+    let end = bytes.iter().take(80).position(|b| *b == b'\n').ok_or("no header")?;
+    let (head, payload) = (&bytes[..end], &bytes[end + 1..]);
+    let head = std::str::from_utf8(head).map_err(|_| "no header")?;
+    let words: Vec<&str> = head.split(' ').collect();
+    let [MAGIC, version, crc, length] = words[..] else { return Err("no header".to_owned()) };
+    if version != VERSION {
+        return Err(format!("written by another version of the format, {version}"));
+    }
+    if length != payload.len().to_string() {
+        return Err(format!("{} bytes where {length} were written", payload.len()));
+    }
+    if crc != format!("{:08x}", buf::crc32c::crc32c(payload)) {
+        return Err("its checksum is wrong".to_owned());
+    }
+    Ok(payload)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn directory() -> (tempfile::TempDir, StateDir) {
+        let root = tempfile::tempdir().unwrap();
+        let state = StateDir::open(&root.path().join("a/b")).unwrap();
+        (root, state)
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let (_root, state) = directory();
+        assert_eq!(state.read("x").unwrap(), None);
+        for payload in [&b""[..], b"one", b"two\n\0lines"] {
+            state.write("x", payload).unwrap();
+            assert_eq!(state.read("x").unwrap().as_deref(), Some(payload));
+        }
+        state.remove("x").unwrap();
+        state.remove("x").unwrap();
+        assert_eq!(state.read("x").unwrap(), None);
+    }
+
+    #[test]
+    fn no_cut_and_no_flipped_bit_passes() {
+        let (_root, state) = directory();
+        state.write("x", b"precious reservations").unwrap();
+        let path = state.path().join("x");
+        let whole = fs::read(&path).unwrap();
+        for cut in 0..whole.len() {
+            fs::write(&path, &whole[..cut]).unwrap();
+            assert!(matches!(state.read("x"), Err(StateError::Damaged { .. })), "cut at {cut}");
+        }
+        for bit in 0..whole.len() * 8 {
+            let mut bytes = whole.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            fs::write(&path, &bytes).unwrap();
+            assert!(matches!(state.read("x"), Err(StateError::Damaged { .. })), "bit {bit}");
+        }
+        fs::write(&path, [&whole[..], b"more"].concat()).unwrap();
+        assert!(matches!(state.read("x"), Err(StateError::Damaged { .. })));
+    }
+
+    #[test]
+    fn a_crash_before_the_rename_leaves_the_old_record() {
+        let (_root, state) = directory();
+        state.write("x", b"old").unwrap();
+        fs::write(state.path().join("x.new"), b"half of the n").unwrap();
+        assert_eq!(state.read("x").unwrap().as_deref(), Some(&b"old"[..]));
+        state.write("x", b"new").unwrap();
+        assert_eq!(state.read("x").unwrap().as_deref(), Some(&b"new"[..]));
+        assert!(!state.path().join("x.new").exists());
+    }
+
+    #[test]
+    fn a_failed_write_leaves_the_old_record() {
+        let (_root, state) = directory();
+        state.write("x", b"old").unwrap();
+        // A directory in the place of the new file makes the write fail, also for root.
+        fs::create_dir(state.path().join("x.new")).unwrap();
+        assert!(matches!(state.write("x", b"new"), Err(StateError::Io { .. })));
+        assert_eq!(state.read("x").unwrap().as_deref(), Some(&b"old"[..]));
+    }
+
+    #[test]
+    fn one_daemon_at_a_time() {
+        let (_root, state) = directory();
+        let path = state.path().to_owned();
+        assert!(matches!(StateDir::open(&path), Err(StateError::InUse(_))));
+        drop(state);
+        StateDir::open(&path).unwrap();
+    }
+}

@@ -1,0 +1,447 @@
+//! Opens what a volume stands on: the file or device, its size, alignment and identity.
+//!
+//! Invariant: one file or device is open in one volume only. It is locked (flock) against other
+//! processes, and compared by device and inode against the volumes of this one, whatever names lead
+//! to it.
+
+use std::{
+    fmt,
+    fs::{File, TryLockError},
+    io::{self, Seek, SeekFrom},
+    os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::{AtFlags, OFlags, Statx, StatxFlags};
+use uuid::Uuid;
+
+use crate::{
+    name::VolumeName,
+    plan::Volume,
+    spec::Source,
+    state::identity::{Identities, Key},
+};
+
+/// Physical block of a file where nothing is said: what file systems allocate by.
+const FILE_PHYSICAL: u32 = 4096;
+
+/// A volume that is open and ready to be served.
+#[derive(Debug)]
+pub struct Store {
+    /// What was asked for.
+    pub volume: Volume,
+    /// Its identity.
+    pub uuid: Uuid,
+    /// Its size, bytes: a multiple of the block, not zero.
+    pub bytes: u64,
+    /// Physical block, bytes.
+    pub physical: u32,
+    /// Alignment of memory and offsets that direct I/O needs, bytes.
+    pub dio_align: u32,
+    /// The open file or device; `None` for memory.
+    pub file: Option<File>,
+    /// What it is on, to find aliases.
+    pub key: Option<Key>,
+    /// The file did not exist before.
+    pub created: bool,
+}
+
+/// Why a volume cannot be opened.
+#[derive(Debug)]
+pub struct StoreError {
+    volume: VolumeName,
+    why: Why,
+}
+
+#[derive(Debug)]
+enum Why {
+    Io(&'static str, PathBuf, io::Error),
+    NotAFile(PathBuf),
+    NotADevice(PathBuf),
+    Missing(PathBuf),
+    Empty(PathBuf),
+    Locked(PathBuf),
+    InUseBySystem(PathBuf),
+    Alias(PathBuf, VolumeName),
+    BlockTooSmall(PathBuf, u32),
+    NoDirect(PathBuf),
+    SameUuid(Uuid, VolumeName),
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "volume \"{}\": ", self.volume)?;
+        match &self.why {
+            Why::Io(what, path, why) => write!(f, "cannot {what} {}: {why}", path.display()),
+            Why::NotAFile(path) => {
+                write!(f, "{} is not a regular file (a device is named without \"file:\")", path.display())
+            }
+            Why::NotADevice(path) => write!(f, "{} is not a block device", path.display()),
+            Why::Missing(path) => {
+                write!(f, "{} does not exist; give size= to create it", path.display())
+            }
+            Why::Empty(path) => write!(f, "{} holds less than one block; give size=", path.display()),
+            Why::Locked(path) => write!(f, "{} is in use by another process", path.display()),
+            Why::InUseBySystem(path) => {
+                write!(f, "{} is in use by this system (mounted, or part of another device)", path.display())
+            }
+            Why::Alias(path, other) => write!(f, "{} is already open as volume \"{other}\"", path.display()),
+            Why::BlockTooSmall(path, block) => {
+                write!(f, "{} has blocks of {block} bytes; give block={block}", path.display())
+            }
+            Why::NoDirect(path) => {
+                write!(f, "{} cannot be opened past the page cache (direct)", path.display())
+            }
+            Why::SameUuid(uuid, other) => {
+                write!(f, "the identity {uuid} is already that of volume \"{other}\"")
+            }
+        }
+    }
+}
+
+impl std::error::Error for StoreError {}
+
+impl Store {
+    /// Opens `volume` beside `others`. A file that this call created is removed again if it fails.
+    pub fn open<'a>(
+        volume: &Volume,
+        identities: &mut Identities,
+        others: impl Iterator<Item = &'a Store> + Clone,
+    ) -> Result<Self, StoreError> {
+        let opened = match &volume.spec.source {
+            Source::Ram | Source::Null => Ok(memory(volume)),
+            Source::File(path) => file(volume, path, others.clone()),
+            Source::Device(path) => device(volume, path, others.clone()),
+        };
+        let identified = opened.and_then(|mut store| {
+            store.uuid = store.identity(identities);
+            match others.into_iter().find(|other| other.uuid == store.uuid) {
+                Some(other) => Err(Why::SameUuid(store.uuid, other.volume.name.clone())),
+                None => Ok(store),
+            }
+        });
+        identified.map_err(|why| StoreError { volume: volume.name.clone(), why })
+    }
+
+    fn identity(&self, identities: &mut Identities) -> Uuid {
+        match (self.volume.spec.uuid, &self.key, self.volume.spec.source.path()) {
+            (Some(uuid), _, _) => uuid,
+            (None, Some(key), Some(path)) => identities.of(key, path, fresh_uuid),
+            (None, _, _) => fresh_uuid(),
+        }
+    }
+
+    /// Undoes the creation of a file that will not be served after all.
+    pub fn discard(self) {
+        if let (true, Some(path)) = (self.created, self.volume.spec.source.path()) {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+
+    /// Changes the size of the file. The new size must be a multiple of the block and not zero.
+    pub fn set_len(&mut self, bytes: u64) -> io::Result<()> {
+        if let (Some(file), Source::File(_)) = (&self.file, &self.volume.spec.source) {
+            file.set_len(bytes)?;
+            file.sync_all()?;
+        }
+        self.bytes = bytes;
+        Ok(())
+    }
+}
+
+/// A random UUID (RFC 9562 §5.4).
+fn fresh_uuid() -> Uuid {
+    let mut bytes = [0; 16];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        // The call can only fail by being interrupted: 16 bytes never block once the system is up.
+        filled +=
+            rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty()).unwrap_or(0);
+    }
+    uuid::Builder::from_random_bytes(bytes).into_uuid()
+}
+
+fn memory(volume: &Volume) -> Store {
+    let spec = &volume.spec;
+    Store {
+        volume: volume.clone(),
+        uuid: Uuid::nil(),
+        bytes: spec.size.unwrap_or(0),
+        physical: spec.physical.unwrap_or(spec.block),
+        dio_align: spec.block,
+        file: None,
+        key: None,
+        created: false,
+    }
+}
+
+fn file<'a>(volume: &Volume, path: &Path, others: impl Iterator<Item = &'a Store>) -> Result<Store, Why> {
+    let spec = &volume.spec;
+    let created = match std::fs::metadata(path) {
+        Ok(meta) if !meta.is_file() => return Err(Why::NotAFile(path.to_owned())),
+        Ok(_) => false,
+        Err(why) if why.kind() == io::ErrorKind::NotFound && spec.size.is_some() && !spec.read_only => true,
+        Err(why) if why.kind() == io::ErrorKind::NotFound => return Err(Why::Missing(path.to_owned())),
+        Err(why) => return Err(Why::Io("look at", path.to_owned(), why)),
+    };
+    let file =
+        open_options(volume).create_new(created).mode(0o600).open(path).map_err(|why| opening(path, why))?;
+    let undo = |why| {
+        if created {
+            let _ = std::fs::remove_file(path);
+        }
+        why
+    };
+    let store = settle_file(volume, path, file, others).map_err(undo)?;
+    Ok(Store { created, ..store })
+}
+
+/// Locks an open file, gives it its size and reads what it is like.
+fn settle_file<'a>(
+    volume: &Volume,
+    path: &Path,
+    file: File,
+    others: impl Iterator<Item = &'a Store>,
+) -> Result<Store, Why> {
+    let spec = &volume.spec;
+    let failed = |what| move |why| Why::Io(what, path.to_owned(), why);
+    let meta = statx(&file).map_err(failed("look at"))?;
+    let key = Key::File {
+        device: rustix::fs::makedev(meta.stx_dev_major, meta.stx_dev_minor),
+        inode: meta.stx_ino,
+        born: born(&meta),
+    };
+    claim(path, &file, &key, spec.read_only, others)?;
+    let mut bytes = file.metadata().map_err(failed("look at"))?.len();
+    if let Some(want) = spec.size.filter(|want| *want > bytes && !spec.read_only) {
+        file.set_len(want).and_then(|()| file.sync_all()).map_err(failed("grow"))?;
+        bytes = want;
+    }
+    bytes -= bytes % u64::from(spec.block);
+    if bytes == 0 {
+        return Err(Why::Empty(path.to_owned()));
+    }
+    let known = StatxFlags::from_bits_retain(meta.stx_mask).contains(StatxFlags::DIOALIGN);
+    let dio_align = match meta.stx_dio_offset_align.max(meta.stx_dio_mem_align) {
+        0 if known && spec.direct => return Err(Why::NoDirect(path.to_owned())),
+        0 => FILE_PHYSICAL,
+        align => align,
+    };
+    Ok(Store {
+        volume: volume.clone(),
+        uuid: Uuid::nil(),
+        bytes,
+        physical: spec.physical.unwrap_or(FILE_PHYSICAL.max(spec.block)),
+        dio_align,
+        file: Some(file),
+        key: Some(key),
+        created: false,
+    })
+}
+
+fn device<'a>(volume: &Volume, path: &Path, others: impl Iterator<Item = &'a Store>) -> Result<Store, Why> {
+    let spec = &volume.spec;
+    let failed = |what| move |why| Why::Io(what, path.to_owned(), why);
+    let meta = std::fs::metadata(path).map_err(failed("look at"))?;
+    if !meta.file_type().is_block_device() {
+        return Err(Why::NotADevice(path.to_owned()));
+    }
+    let mut file = open_options(volume).open(path).map_err(|why| opening(path, why))?;
+    // The open device is judged, not what its name led to before.
+    let number = file.metadata().map_err(failed("look at"))?.rdev();
+    let sys = Sys::of(number);
+    let key = sys.wwid().map_or(Key::Numbered { number }, |wwid| Key::Device { wwid });
+    claim(path, &file, &key, spec.read_only, others)?;
+    let bytes = file.seek(SeekFrom::End(0)).map_err(failed("measure"))?;
+    let bytes = bytes - bytes % u64::from(spec.block);
+    if bytes == 0 {
+        return Err(Why::Empty(path.to_owned()));
+    }
+    let logical = sys.queue("logical_block_size").unwrap_or(512);
+    if logical > spec.block {
+        return Err(Why::BlockTooSmall(path.to_owned(), logical));
+    }
+    let physical = sys.queue("physical_block_size").unwrap_or(logical).max(spec.block);
+    Ok(Store {
+        volume: volume.clone(),
+        uuid: Uuid::nil(),
+        bytes,
+        physical: spec.physical.unwrap_or(physical),
+        dio_align: logical,
+        file: Some(file),
+        key: Some(key),
+        created: false,
+    })
+}
+
+fn open_options(volume: &Volume) -> std::fs::OpenOptions {
+    let spec = &volume.spec;
+    let mut flags = OFlags::CLOEXEC | OFlags::NONBLOCK;
+    if spec.direct {
+        flags |= OFlags::DIRECT;
+    }
+    // For a device, O_EXCL without O_CREAT asks the kernel whether the system itself uses it.
+    if matches!(spec.source, Source::Device(_)) && !spec.read_only {
+        flags |= OFlags::EXCL;
+    }
+    let mut options = File::options();
+    options.read(true).write(!spec.read_only).custom_flags(flags.bits() as i32);
+    options
+}
+
+fn opening(path: &Path, why: io::Error) -> Why {
+    match why.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
+        Some(rustix::io::Errno::BUSY) => Why::InUseBySystem(path.to_owned()),
+        Some(rustix::io::Errno::INVAL) => Why::NoDirect(path.to_owned()),
+        _ => Why::Io("open", path.to_owned(), why),
+    }
+}
+
+/// Refuses aliases within this process and locks against others.
+fn claim<'a>(
+    path: &Path,
+    file: &File,
+    key: &Key,
+    read_only: bool,
+    mut others: impl Iterator<Item = &'a Store>,
+) -> Result<(), Why> {
+    if let Some(other) = others.find(|other| other.key.as_ref().is_some_and(|other| other.aliases(key))) {
+        return Err(Why::Alias(path.to_owned(), other.volume.name.clone()));
+    }
+    let locked = if read_only { file.try_lock_shared() } else { file.try_lock() };
+    match locked {
+        Ok(()) => Ok(()),
+        Err(TryLockError::WouldBlock) => Err(Why::Locked(path.to_owned())),
+        Err(TryLockError::Error(why)) => Err(Why::Io("lock", path.to_owned(), why)),
+    }
+}
+
+fn statx(file: &File) -> io::Result<Statx> {
+    let want = StatxFlags::BASIC_STATS | StatxFlags::BTIME | StatxFlags::DIOALIGN;
+    Ok(rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, want)?)
+}
+
+fn born(meta: &Statx) -> Option<u64> {
+    let known = StatxFlags::from_bits_retain(meta.stx_mask).contains(StatxFlags::BTIME);
+    let seconds = u64::try_from(meta.stx_btime.tv_sec).ok()?;
+    known.then(|| seconds.saturating_mul(1_000_000_000).saturating_add(meta.stx_btime.tv_nsec.into()))
+}
+
+/// What sysfs says about a block device.
+struct Sys {
+    directory: PathBuf,
+}
+
+impl Sys {
+    fn of(number: u64) -> Self {
+        let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+        Sys { directory: format!("/sys/dev/block/{major}:{minor}").into() }
+    }
+
+    fn read(&self, name: &str) -> Option<String> {
+        let text = std::fs::read_to_string(self.directory.join(name)).ok()?;
+        let text = text.trim();
+        (!text.is_empty()).then(|| text.to_owned())
+    }
+
+    /// A name that stays with the device over reboots. A partition has its disk's and its number.
+    fn wwid(&self) -> Option<String> {
+        if let Some(partition) = self.read("partition") {
+            let disk = Sys { directory: self.directory.join("..") };
+            return Some(format!("{} partition {partition}", disk.wwid()?));
+        }
+        ["dm/uuid", "wwid", "device/wwid", "serial", "device/serial"].iter().find_map(|name| self.read(name))
+    }
+
+    fn queue(&self, name: &str) -> Option<u32> {
+        let own = self.read(&format!("queue/{name}")).or_else(|| self.read(&format!("../queue/{name}")));
+        own?.parse().ok().filter(|bytes: &u32| bytes.is_power_of_two())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{plan::Origin, spec};
+
+    fn volume(name: &str, text: &str) -> Volume {
+        let spec = spec::parse(text).unwrap();
+        Volume { name: VolumeName::parse(name).unwrap(), spec, origin: Origin::Configured }
+    }
+
+    fn open(volume: &Volume, others: &[Store]) -> Result<Store, String> {
+        Store::open(volume, &mut Identities::default(), others.iter()).map_err(|why| why.to_string())
+    }
+
+    #[test]
+    fn a_file_is_created_grown_and_never_shrunk() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("a.img");
+        let text = |rest: &str| format!("file:{}{rest}", path.display());
+        assert!(open(&volume("a", &text("")), &[]).unwrap_err().contains("give size="));
+        let store = open(&volume("a", &text(",size=1M")), &[]).unwrap();
+        assert!(store.created && store.bytes == 1 << 20 && store.physical == 4096);
+        assert_eq!(store.file.as_ref().unwrap().metadata().unwrap().blocks(), 0, "sparse");
+        drop(store);
+        assert_eq!(open(&volume("a", &text(",size=2M")), &[]).unwrap().bytes, 2 << 20);
+        assert_eq!(open(&volume("a", &text(",size=1M")), &[]).unwrap().bytes, 2 << 20);
+        File::options().write(true).open(&path).unwrap().set_len(5000).unwrap();
+        assert_eq!(open(&volume("a", &text(",block=4096")), &[]).unwrap().bytes, 4096);
+        File::options().write(true).open(&path).unwrap().set_len(5).unwrap();
+        assert!(open(&volume("a", &text("")), &[]).unwrap_err().contains("less than one block"));
+    }
+
+    #[test]
+    fn aliases_and_second_owners_are_refused() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("a.img");
+        let (hard, soft) = (root.path().join("hard"), root.path().join("soft"));
+        let first = open(&volume("a", &format!("file:{},size=1M", path.display())), &[]).unwrap();
+        std::fs::hard_link(&path, &hard).unwrap();
+        std::os::unix::fs::symlink(&path, &soft).unwrap();
+        for alias in [&path, &hard, &soft] {
+            let alias = volume("b", &format!("file:{}", alias.display()));
+            let why = open(&alias, std::slice::from_ref(&first)).unwrap_err();
+            assert!(why.contains("already open as volume \"a\""), "{why}");
+            // Another process would not see our list, but the lock.
+            let why = open(&alias, &[]).unwrap_err();
+            assert!(why.contains("in use by another process"), "{why}");
+        }
+        drop(first);
+        let reader = open(&volume("a", &format!("file:{},ro", path.display())), &[]).unwrap();
+        assert!(open(&volume("b", &format!("file:{}", path.display())), &[]).is_err());
+        drop(reader);
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused() {
+        let root = tempfile::tempdir().unwrap();
+        let why = open(&volume("a", &format!("file:{},size=1M", root.path().display())), &[]).unwrap_err();
+        assert!(why.contains("not a regular file"), "{why}");
+        let why = open(&volume("a", "/dev/null"), &[]).unwrap_err();
+        assert!(why.contains("not a block device"), "{why}");
+    }
+
+    #[test]
+    fn ram_is_new_at_each_start_unless_told() {
+        let [first, second] = [0, 1].map(|_| open(&volume("a", "ram:1M"), &[]).unwrap().uuid);
+        assert_ne!(first, second);
+        assert_eq!(first.get_version_num(), 4);
+        let text = "ram:1M,uuid=6ba7b810-9dad-11d1-80b4-00c04fd430c8";
+        let store = open(&volume("a", text), &[]).unwrap();
+        let why = open(&volume("b", text), &[store]).unwrap_err();
+        assert!(why.contains("already that of volume \"a\""), "{why}");
+    }
+
+    #[test]
+    fn a_file_created_in_vain_is_removed() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("a.img");
+        let uuid = "6ba7b810-9dad-11d1-80b4-00c04fd430c8";
+        let other = open(&volume("a", &format!("ram:1M,uuid={uuid}")), &[]).unwrap();
+        let store = open(&volume("b", &format!("file:{},size=1M", path.display())), &[other]).unwrap();
+        assert!(path.exists());
+        store.discard();
+        assert!(!path.exists());
+    }
+}
