@@ -16,10 +16,14 @@ capture_start() {
   fi
 }
 
-# capture_check FILE PORT: ends the capture; every byte of it must be part of a PDU
-capture_check() {
+# capture_end: what has been sent so far is in the file
+capture_end() {
   sleep 0.5 # the last segments are on their way through the kernel's buffer
   end "$CAPTURE_PID"
+}
+
+# capture_check FILE PORT: every byte of an ended capture must be part of a PDU
+capture_check() {
   xtask capture --pcap "$1" --port "$2" || fail "capture: $1"
   rm -f "$1"
 }

@@ -111,6 +111,7 @@ round_trip "$(url disk)"
 patterns "$(url thin)"
 patterns "$(url disk)"
 rare_commands
+capture_end
 capture_check "$DIR/clients.pcapng" "$PORT"
 load "$(url thin)"
 kill -0 "$TARGET_PID" || fail "the target died; see $DIR"

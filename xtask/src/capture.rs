@@ -5,7 +5,7 @@
 //! digests: RFC 7143 §11.2) and compares them with the bytes that TCP carried. One byte that is no
 //! part of a dissected PDU makes the sums differ. Malformed packets and expert errors are findings.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -117,12 +117,13 @@ struct Way {
     /// Bytes of all PDUs that were dissected.
     dissected: u64,
     syn_seen: bool,
-    reset: bool,
 }
 
 #[derive(Debug, Default)]
 struct Streams {
     ways: BTreeMap<(u64, u64), Way>,
+    /// Connections that ended by a reset, from whichever side.
+    reset: BTreeSet<u64>,
     lost: u64,
     pdus: u64,
 }
@@ -145,7 +146,9 @@ impl Streams {
             way.end = way.end.max(one(3)? + one(4)?);
         }
         way.syn_seen |= one(5)? != 0;
-        way.reset |= one(6)? != 0;
+        if one(6)? != 0 {
+            self.reset.insert(one(1)?);
+        }
         self.lost += u64::from(!columns[7].is_empty());
         let opcodes = numbers(8)?;
         let lengths = pdu_bytes(&opcodes, &numbers(9)?, &numbers(10)?)?;
@@ -161,7 +164,7 @@ impl Streams {
             let carried = way.end.saturating_sub(1);
             if !way.syn_seen {
                 findings.push(format!("connection {stream} from port {port}: no start captured"));
-            } else if way.dissected > carried || (way.dissected < carried && !way.reset) {
+            } else if way.dissected > carried || (way.dissected < carried && !self.reset.contains(stream)) {
                 findings.push(format!(
                     "connection {stream} from port {port}: {carried} bytes, {} of them in PDUs",
                     way.dissected
@@ -177,7 +180,7 @@ impl Streams {
     fn notes(&self) -> Vec<String> {
         self.ways
             .iter()
-            .filter(|(_, way)| way.reset && way.dissected + 1 < way.end)
+            .filter(|((stream, _), way)| self.reset.contains(stream) && way.dissected + 1 < way.end)
             .map(|((stream, port), way)| {
                 format!(
                     "connection {stream} from port {port} was reset {} bytes into a PDU",
@@ -254,7 +257,7 @@ mod tests {
         let cut = [
             "1\t0\t50000\t0\t0\t1\t0\t\t\t\t\t\t",
             "2\t0\t50000\t1\t20\t0\t0\t\t\t\t\t\t",
-            "3\t0\t50000\t21\t0\t0\t1\t\t\t\t\t\t",
+            "3\t0\t3260\t1\t0\t1\t1\t\t\t\t\t\t",
         ];
         assert!(findings(&cut).is_empty());
         assert_eq!(findings(&cut[..2]).len(), 1);

@@ -21,6 +21,9 @@ target_start() {
     tid=$((tid + 1))
     [ -e "$dir/$kind.img" ] || truncate -s 64M "$dir/$kind.img"
     tgt --op new --mode target --tid $tid -T "$(iqn $kind)"
+    # Its default refuses digests.
+    tgt --op update --mode target --tid $tid --name HeaderDigest --value CRC32C,None
+    tgt --op update --mode target --tid $tid --name DataDigest --value CRC32C,None
     tgt --op new --mode logicalunit --tid $tid --lun 1 -b "$dir/$kind.img"
     case $kind in
     removable) tgt --op update --mode logicalunit --tid $tid --lun 1 --params removable=1 ;;
