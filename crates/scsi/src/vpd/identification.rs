@@ -1,0 +1,246 @@
+//! Page 83h, device identification (SPC-4 §7.8.6), and the designators that stand in it.
+//!
+//! One UUID per volume gives all names of the logical unit: the UUID designator, an NAA 3h (locally assigned)
+//! designator folded from it, and a T10 vendor designator with its text. So tools, and EXTENDED COPY, can tell
+//! that it is one disk.
+
+use super::{IDENTIFICATION, page};
+use crate::inquiry::Peripheral;
+use crate::wire::{Writer, bits, flag, place};
+
+/// How the bytes of a designator are to be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CodeSet(pub u8);
+
+impl CodeSet {
+    /// Bytes.
+    pub const BINARY: CodeSet = CodeSet(1);
+    /// Printable ASCII.
+    pub const ASCII: CodeSet = CodeSet(2);
+    /// UTF-8.
+    pub const UTF_8: CodeSet = CodeSet(3);
+}
+
+/// What a designator names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Association(pub u8);
+
+impl Association {
+    /// The logical unit.
+    pub const UNIT: Association = Association(0);
+    /// The target port that received the command.
+    pub const PORT: Association = Association(1);
+    /// The target device.
+    pub const DEVICE: Association = Association(2);
+}
+
+/// DESIGNATOR TYPE.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DesignatorType(pub u8);
+
+impl DesignatorType {
+    /// T10 vendor ID based.
+    pub const T10: DesignatorType = DesignatorType(0x1);
+    /// EUI-64 based.
+    pub const EUI_64: DesignatorType = DesignatorType(0x2);
+    /// NAA.
+    pub const NAA: DesignatorType = DesignatorType(0x3);
+    /// Relative target port identifier.
+    pub const RELATIVE_PORT: DesignatorType = DesignatorType(0x4);
+    /// Target port group.
+    pub const PORT_GROUP: DesignatorType = DesignatorType(0x5);
+    /// SCSI name string.
+    pub const NAME: DesignatorType = DesignatorType(0x8);
+    /// UUID.
+    pub const UUID: DesignatorType = DesignatorType(0xa);
+}
+
+/// A designator of page 83h or of a copy target descriptor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Designator<'a> {
+    /// How to read the bytes.
+    pub code_set: CodeSet,
+    /// What is named.
+    pub association: Association,
+    /// What kind of name it is.
+    pub kind: DesignatorType,
+    /// The name.
+    pub bytes: &'a [u8],
+}
+
+/// The names of a logical unit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Unit<'a> {
+    /// The volume's UUID.
+    pub uuid: [u8; 16],
+    /// T10 VENDOR IDENTIFICATION, at most 8 bytes.
+    pub vendor: &'a [u8],
+}
+
+/// A target port, which for iSCSI is a portal group of a target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TargetPort<'a> {
+    /// iSCSI name of the target, at most 223 bytes.
+    pub target: &'a str,
+    /// Target portal group tag.
+    pub portal_group: u16,
+    /// RELATIVE TARGET PORT IDENTIFIER, from 1.
+    pub relative: u16,
+    /// TARGET PORT GROUP of the asymmetric access states.
+    pub group: u16,
+}
+
+/// The NAA 3h designator of a UUID: its halves folded, the first four bits replaced by the NAA.
+///
+/// Folding keeps what tells UUIDs of every version apart: the random bits of version 4, time and node of
+/// version 1.
+pub fn naa_local(uuid: &[u8; 16]) -> [u8; 8] {
+    let mut naa = [0; 8];
+    for (at, byte) in naa.iter_mut().enumerate() {
+        *byte = uuid[at] ^ uuid[at + 8];
+    }
+    naa[0] = place(NAA_LOCAL, 7, 4) | bits(naa[0], 3, 0);
+    naa
+}
+
+const NAA_LOCAL: u8 = 3;
+/// PROTOCOL IDENTIFIER of iSCSI.
+const ISCSI: u8 = 5;
+
+/// Vendor identification and the UUID's text without hyphens.
+const T10_LEN: usize = 8 + 32;
+const UUID_LEN: usize = 18;
+
+impl Unit<'_> {
+    fn t10(&self) -> [u8; T10_LEN] {
+        let mut name = [0; T10_LEN];
+        let mut w = Writer::new(&mut name);
+        w.ascii(self.vendor, 8);
+        for byte in self.uuid {
+            for nibble in [bits(byte, 7, 4), bits(byte, 3, 0)] {
+                w.u8(b"0123456789abcdef"[usize::from(nibble)]);
+            }
+        }
+        name
+    }
+
+    fn uuid_designator(&self) -> [u8; UUID_LEN] {
+        let mut name = [0; UUID_LEN];
+        name[0] = 0x10;
+        name[2..].copy_from_slice(&self.uuid);
+        name
+    }
+
+    fn each(&self, mut f: impl FnMut(Designator<'_>)) {
+        let mut unit = |code_set, kind, bytes: &[u8]| {
+            f(Designator { code_set, association: Association::UNIT, kind, bytes });
+        };
+        unit(CodeSet::ASCII, DesignatorType::T10, &self.t10());
+        unit(CodeSet::BINARY, DesignatorType::NAA, &naa_local(&self.uuid));
+        unit(CodeSet::BINARY, DesignatorType::UUID, &self.uuid_designator());
+    }
+
+    /// Whether a designator (of a copy target descriptor) names this logical unit.
+    pub fn is_named_by(&self, designator: &Designator<'_>) -> bool {
+        let mut named = false;
+        self.each(|own| named |= own == *designator);
+        named
+    }
+}
+
+impl Designator<'_> {
+    /// Writes the designator, which names no protocol.
+    fn put(&self, w: &mut Writer<'_>) {
+        w.u8(place(self.code_set.0, 3, 0));
+        w.u8(place(self.association.0, 5, 4) | place(self.kind.0, 3, 0));
+        w.u8(0);
+        w.u8(self.bytes.len() as u8);
+        w.put(self.bytes);
+    }
+}
+
+/// Longest iSCSI name (RFC 7143 §4.2.7.1).
+const ISCSI_NAME_LEN_MAX: usize = 223;
+
+/// Writes a SCSI name string designator: `parts`, NUL terminated and padded to a multiple of four.
+fn put_name(association: Association, parts: [&[u8]; 2], w: &mut Writer<'_>) {
+    let name = &parts[0][..parts[0].len().min(ISCSI_NAME_LEN_MAX)];
+    let len = name.len() + parts[1].len() + 1;
+    let padded = len.next_multiple_of(4);
+    w.u8(place(ISCSI, 7, 4) | CodeSet::UTF_8.0);
+    w.u8(flag(true, 7) | place(association.0, 5, 4) | DesignatorType::NAME.0);
+    w.u8(0);
+    w.u8(padded as u8);
+    w.put(name);
+    w.put(parts[1]);
+    w.zeros(padded - len + 1);
+}
+
+impl TargetPort<'_> {
+    /// The name of the port, "iqn...,t,0xTPGT" (RFC 7143 §4.2.7.1, SPC-4 §7.8.6.11).
+    pub(super) fn put_name(&self, w: &mut Writer<'_>) {
+        let mut tag = *b",t,0x0000";
+        let [high, low] = self.portal_group.to_be_bytes();
+        for (digit, nibble) in
+            tag[5..].iter_mut().zip([bits(high, 7, 4), bits(high, 3, 0), bits(low, 7, 4), bits(low, 3, 0)])
+        {
+            *digit = b"0123456789abcdef"[usize::from(nibble)];
+        }
+        put_name(Association::PORT, [self.target.as_bytes(), &tag], w);
+    }
+
+    fn put(&self, w: &mut Writer<'_>) {
+        for (kind, value) in
+            [(DesignatorType::RELATIVE_PORT, self.relative), (DesignatorType::PORT_GROUP, self.group)]
+        {
+            let [high, low] = value.to_be_bytes();
+            let bytes = &[0, 0, high, low];
+            Designator { code_set: CodeSet::BINARY, association: Association::PORT, kind, bytes }.put(w);
+        }
+        self.put_name(w);
+        put_name(Association::DEVICE, [self.target.as_bytes(), b""], w);
+    }
+}
+
+/// Writes page 83h: the unit's names, then those of the port that received the command and of its target.
+pub fn identification(
+    peripheral: Peripheral,
+    unit: Option<&Unit<'_>>,
+    port: &TargetPort<'_>,
+    w: &mut Writer<'_>,
+) {
+    page(peripheral, IDENTIFICATION, w, |w| {
+        if let Some(unit) = unit {
+            unit.each(|designator| designator.put(w));
+        }
+        port.put(w);
+    });
+}
+
+/// The designators in the body of a page 83h; stops at one that is cut.
+pub fn designators(body: &[u8]) -> impl Iterator<Item = Designator<'_>> {
+    let mut rest = body;
+    std::iter::from_fn(move || {
+        let (head, tail) = rest.split_first_chunk::<4>()?;
+        let (bytes, next) = tail.split_at_checked(usize::from(head[3]))?;
+        rest = next;
+        Some(Designator::from_parts(head, bytes))
+    })
+}
+
+impl<'a> Designator<'a> {
+    /// From the four bytes before a designator and its bytes.
+    pub(crate) fn from_parts(head: &[u8; 4], bytes: &'a [u8]) -> Designator<'a> {
+        Designator {
+            code_set: CodeSet(bits(head[0], 3, 0)),
+            association: Association(bits(head[1], 5, 4)),
+            kind: DesignatorType(bits(head[1], 3, 0)),
+            bytes,
+        }
+    }
+
+    /// Whether the name is at most as long as a copy target descriptor can hold.
+    pub fn fits_copy_target(&self) -> bool {
+        self.bytes.len() <= 20
+    }
+}
