@@ -4,7 +4,11 @@
 //! means beyond its data length and direction, and it owns neither sockets, clocks nor entropy.
 #![forbid(unsafe_code)]
 
+pub mod chap;
+#[cfg(any(test, feature = "initiator"))]
+pub mod initiator;
 pub mod keys;
+pub mod login;
 pub mod name;
 pub mod negotiate;
 pub mod text;

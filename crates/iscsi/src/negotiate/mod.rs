@@ -407,8 +407,12 @@ impl Negotiation {
         self.proposable().try_for_each(|rule| self.propose(rule, out))
     }
 
-    /// Proposes what the peer did not, where the default lies outside our limits; tells whether anything was.
+    /// Proposes what the peer did not, where the default lies outside our limits; tells whether anything was. What was
+    /// proposed and not answered is not proposed again.
     pub fn propose_needed(&mut self, out: &mut TextBuf) -> Result<bool, Violation> {
+        if !self.proposed.is_empty() {
+            return Ok(false);
+        }
         let mut any = false;
         for rule in self.proposable() {
             if !self.seen.contains(rule.key) && !self.is_within_limits(rule) {

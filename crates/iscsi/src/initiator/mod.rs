@@ -1,0 +1,317 @@
+//! Login of one connection, initiator side (RFC 7143 §6.3), without I/O and without time.
+//!
+//! The other end of [`login`](crate::login), for simulation and load generators. It trusts the target as little
+//! as the target trusts it: no transition that was not asked for, no value outside an offer, no weaker
+//! authentication than was wanted.
+
+mod security;
+
+#[cfg(test)]
+mod tests;
+
+use crate::chap::{Account, Algorithm, Denied, value_of};
+use crate::keys::{Phase, Side};
+use crate::login::{LOGIN_REQUESTS_MAX, LOGIN_SEGMENT_LEN_MAX, LoginPdu};
+use crate::name::TargetAddress;
+use crate::negotiate::{Connection, Limits, Negotiation, Params, SessionType, Violation};
+use crate::text::{self, Reassembly, TextBuf, TextError};
+use crate::wire::{
+    Bhs, Cid, Isid, Itt, LoginFlags, LoginRequest, LoginResponse, LoginStatus, Opcode, Pdu, Sn, Stage, Tsih,
+};
+use security::Security;
+use stream::Entropy;
+
+/// What a login is for.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Our name.
+    pub initiator_name: String,
+    /// The target; `None` asks for a discovery session.
+    pub target_name: Option<String>,
+    /// Our part of the session's identity.
+    pub isid: Isid,
+    /// The session to join; [`Tsih::NONE`] for a new one.
+    pub tsih: Tsih,
+    /// Connection ID.
+    pub cid: Cid,
+    /// CmdSN that the first command will carry; on an added connection the session's current one.
+    pub cmd_sn: Sn,
+    /// What we offer and accept.
+    pub limits: Limits,
+    /// How we prove ourselves; the account of the target, if it must prove itself too.
+    pub credentials: Option<Credentials>,
+}
+
+/// CHAP accounts, ours and the target's.
+#[derive(Clone, Debug)]
+pub struct Credentials {
+    /// Our name and secret.
+    pub ours: Account,
+    /// The target's name and secret, for mutual authentication.
+    pub target: Option<Account>,
+    /// Algorithms that we offer, best first.
+    pub algorithms: Vec<Algorithm>,
+}
+
+/// What follows from a response.
+#[derive(Debug)]
+pub enum Progress {
+    /// Send the request; its response is awaited.
+    Send(LoginPdu),
+    /// The connection is in full feature phase.
+    Established(Box<LoggedIn>),
+}
+
+/// A connection in full feature phase.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoggedIn {
+    /// The session's handle.
+    pub tsih: Tsih,
+    /// What was negotiated.
+    pub params: Params,
+    /// Tag of the portal group, where the target told it.
+    pub portal_group_tag: Option<u16>,
+    /// CmdSN of the next command.
+    pub cmd_sn: Sn,
+    /// ExpCmdSN of the final response.
+    pub exp_cmd_sn: Sn,
+    /// MaxCmdSN of the final response.
+    pub max_cmd_sn: Sn,
+    /// StatSN that is expected next.
+    pub exp_stat_sn: Sn,
+}
+
+/// Why a login failed. The connection is closed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// The target said no.
+    Refused(LoginStatus),
+    /// The target is elsewhere.
+    Moved(LoginStatus, TargetAddress),
+    /// A PDU that is no answer to ours.
+    Unexpected(Opcode),
+    /// A response with another tag, a wrong length, or an unasked or overlong transition.
+    Malformed,
+    /// Malformed text or a broken rule of negotiation.
+    Violation(Violation),
+    /// The target did not prove itself, or chose what we did not offer.
+    Authentication,
+    /// No end after as many requests as a target would take.
+    TooManyRequests,
+}
+
+impl From<Violation> for Failure {
+    fn from(violation: Violation) -> Self {
+        Failure::Violation(violation)
+    }
+}
+
+impl From<TextError> for Failure {
+    fn from(error: TextError) -> Self {
+        Failure::Violation(Violation::Text(error))
+    }
+}
+
+impl From<Denied> for Failure {
+    fn from(_: Denied) -> Self {
+        Failure::Authentication
+    }
+}
+
+/// The login of one connection.
+#[derive(Debug)]
+pub struct InitiatorLogin {
+    wanted: Wanted,
+    stage: Stage,
+    security: Security,
+    keys: Negotiation,
+    /// Whether our operational keys were proposed.
+    proposed: bool,
+    incoming: Reassembly,
+    outgoing: TextBuf,
+    /// The transition that the last piece of `outgoing` asks for, and that a response may grant.
+    asks: Option<Stage>,
+    requests: u32,
+    exp_stat_sn: Sn,
+    portal_group_tag: Option<u16>,
+}
+
+const ITT: Itt = Itt::new(0);
+
+impl InitiatorLogin {
+    /// Begins a login: gives the first request.
+    pub fn start(wanted: Wanted) -> Result<(Self, LoginPdu), Failure> {
+        let connection = if wanted.tsih.is_none() { Connection::Leading } else { Connection::Added };
+        let session_type = match wanted.target_name {
+            Some(_) => SessionType::Normal,
+            None => SessionType::Discovery,
+        };
+        let keys = Negotiation::new(Side::Initiator, connection, session_type, wanted.limits.clone());
+        let mut login = Self {
+            stage: Stage::SECURITY,
+            security: Security::new(),
+            keys,
+            proposed: false,
+            incoming: Reassembly::default(),
+            outgoing: TextBuf::new(),
+            asks: None,
+            requests: 0,
+            exp_stat_sn: Sn::new(0),
+            portal_group_tag: None,
+            wanted,
+        };
+        login.outgoing.push("InitiatorName", &login.wanted.initiator_name)?;
+        if let Some(name) = &login.wanted.target_name {
+            login.outgoing.push("TargetName", name)?;
+        }
+        let word = if session_type == SessionType::Normal { "Normal" } else { "Discovery" };
+        login.outgoing.push("SessionType", word)?;
+        login.asks = login.security.offer(login.wanted.credentials.as_ref(), &mut login.outgoing)?;
+        let first = login.request()?;
+        Ok((login, first))
+    }
+
+    /// Takes a whole PDU; `data` is the data segment without padding.
+    pub fn handle_response(
+        &mut self,
+        bhs: &Bhs,
+        data: &[u8],
+        entropy: &mut Entropy,
+    ) -> Result<Progress, Failure> {
+        if bhs.opcode() != Opcode::LOGIN_RESPONSE {
+            return Err(Failure::Unexpected(bhs.opcode()));
+        }
+        let response = LoginResponse::from_bhs(bhs);
+        let too_long = bhs.data_len() > LOGIN_SEGMENT_LEN_MAX || bhs.ahs_len() != 0;
+        if too_long || response.itt != ITT || response.isid != self.wanted.isid {
+            return Err(Failure::Malformed);
+        }
+        self.check_status(response.status, data)?;
+        self.exp_stat_sn = response.stat_sn.next();
+        let granted = self.check_flags(response.flags)?;
+        if !self.outgoing.is_empty() {
+            // Our text is not out yet: an answer to a part of it must be empty.
+            return if data.is_empty() {
+                Ok(Progress::Send(self.request()?))
+            } else {
+                Err(Failure::Malformed)
+            };
+        }
+        self.incoming.add(data)?;
+        if response.flags.contains(LoginFlags::CONTINUE) {
+            return Ok(Progress::Send(self.request()?));
+        }
+        let text = self.incoming.take();
+        self.handle_text(&text, granted, response, entropy)
+    }
+
+    fn check_status(&self, status: LoginStatus, data: &[u8]) -> Result<(), Failure> {
+        match status.class {
+            0 => Ok(()),
+            1 => {
+                let pairs = text::parse(data)?;
+                let address =
+                    value_of(&pairs, "TargetAddress").and_then(|text| TargetAddress::parse(text).ok());
+                Err(Failure::Moved(status, address.ok_or(Failure::Malformed)?))
+            }
+            _ => Err(Failure::Refused(status)),
+        }
+    }
+
+    /// Gives the stage that the response grants; it may not lie behind the one that was asked for.
+    fn check_flags(&self, flags: LoginFlags) -> Result<Option<Stage>, Failure> {
+        if flags.current() != self.stage {
+            return Err(Failure::Malformed);
+        }
+        if !flags.contains(LoginFlags::TRANSIT) {
+            return Ok(None);
+        }
+        let next = flags.next();
+        let forward =
+            next == Stage::FULL_FEATURE || next == Stage::OPERATIONAL && self.stage == Stage::SECURITY;
+        let asked = self.asks.is_some_and(|asked| next.0 <= asked.0);
+        if !forward || !asked || flags.contains(LoginFlags::CONTINUE) || !self.outgoing.is_empty() {
+            return Err(Failure::Malformed);
+        }
+        Ok(Some(next))
+    }
+
+    fn handle_text(
+        &mut self,
+        text: &[u8],
+        granted: Option<Stage>,
+        response: &LoginResponse,
+        entropy: &mut Entropy,
+    ) -> Result<Progress, Failure> {
+        let pairs = text::parse(text)?;
+        let security = self.stage == Stage::SECURITY;
+        let phase = if security { Phase::Security } else { Phase::Operational };
+        let mut out = TextBuf::new();
+        self.keys.handle(&pairs, phase, &mut out)?;
+        if let Some(tag) = value_of(&pairs, "TargetPortalGroupTag") {
+            let tag = text::number(tag).ok().and_then(|tag| u16::try_from(tag).ok());
+            self.portal_group_tag = Some(tag.ok_or(Failure::Malformed)?);
+        }
+        let mut asks = Some(Stage::FULL_FEATURE);
+        if security {
+            let credentials = self.wanted.credentials.as_ref();
+            asks = self.security.handle(credentials, &pairs, entropy, &mut out)?;
+        }
+        match granted {
+            Some(_) if security && !self.security.is_done() => return Err(Failure::Authentication),
+            Some(Stage::FULL_FEATURE) => return self.finish(&out, response),
+            Some(stage) => {
+                self.stage = stage;
+                asks = Some(Stage::FULL_FEATURE);
+            }
+            None => {}
+        }
+        if self.stage == Stage::OPERATIONAL && !self.proposed {
+            self.proposed = true;
+            self.keys.propose_all(&mut out)?;
+        }
+        (self.outgoing, self.asks) = (out, asks);
+        Ok(Progress::Send(self.request()?))
+    }
+
+    fn finish(&mut self, out: &TextBuf, response: &LoginResponse) -> Result<Progress, Failure> {
+        // A target that has questions may not end the login.
+        if !out.is_empty() || response.tsih.is_none() {
+            return Err(Failure::Malformed);
+        }
+        self.keys.finish()?;
+        Ok(Progress::Established(Box::new(LoggedIn {
+            tsih: response.tsih,
+            params: self.keys.params().clone(),
+            portal_group_tag: self.portal_group_tag,
+            cmd_sn: self.wanted.cmd_sn,
+            exp_cmd_sn: response.exp_cmd_sn,
+            max_cmd_sn: response.max_cmd_sn,
+            exp_stat_sn: self.exp_stat_sn,
+        })))
+    }
+
+    /// The next piece of our text as a request.
+    fn request(&mut self) -> Result<LoginPdu, Failure> {
+        self.requests += 1;
+        if self.requests > LOGIN_REQUESTS_MAX {
+            return Err(Failure::TooManyRequests);
+        }
+        let text = self.outgoing.split_piece(LOGIN_SEGMENT_LEN_MAX);
+        let mut request = LoginRequest::new();
+        request.flags = match self.asks {
+            _ if !self.outgoing.is_empty() => LoginFlags::CONTINUE.with_stages(self.stage, Stage(0)),
+            // While the target's answer is being fetched nothing is asked for.
+            Some(next) if self.incoming.is_empty() => LoginFlags::TRANSIT.with_stages(self.stage, next),
+            Some(_) | None => LoginFlags::default().with_stages(self.stage, Stage(0)),
+        };
+        request.isid = self.wanted.isid;
+        request.tsih = self.wanted.tsih;
+        request.itt = ITT;
+        request.cid = self.wanted.cid;
+        request.cmd_sn = self.wanted.cmd_sn;
+        request.exp_stat_sn = self.exp_stat_sn;
+        request.set_data_len(text.len());
+        Ok(LoginPdu { bhs: request.to_bhs(), text })
+    }
+}

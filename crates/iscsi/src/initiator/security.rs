@@ -1,0 +1,115 @@
+//! The initiator's security stage: what was wanted is what must come (RFC 7143 §12.1).
+
+use super::{Credentials, Failure};
+use crate::chap::{Algorithm, Challenge, Denied, answer_text, value_of};
+use crate::text::{self, Pair, TextBuf};
+use crate::wire::Stage;
+use stream::Entropy;
+
+/// What is awaited of the target.
+#[derive(Debug)]
+pub(super) enum Security {
+    /// AuthMethod.
+    AwaitMethod,
+    /// CHAP_A, CHAP_I and CHAP_C.
+    AwaitChallenge,
+    /// CHAP_N and CHAP_R, in answer to this.
+    AwaitProof(Challenge),
+    /// Nothing more.
+    Done,
+}
+
+impl Security {
+    pub(super) fn new() -> Self {
+        Security::AwaitMethod
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        matches!(self, Security::Done)
+    }
+
+    /// Offers exactly what is wanted; gives the transition to ask for.
+    pub(super) fn offer(
+        &mut self,
+        wanted: Option<&Credentials>,
+        out: &mut TextBuf,
+    ) -> Result<Option<Stage>, Failure> {
+        match wanted {
+            Some(_) => {
+                out.push("AuthMethod", "CHAP")?;
+                Ok(None)
+            }
+            None => {
+                out.push("AuthMethod", "None")?;
+                Ok(Some(Stage::OPERATIONAL))
+            }
+        }
+    }
+
+    /// Takes one text of the stage; gives the transition to ask for next.
+    pub(super) fn handle(
+        &mut self,
+        wanted: Option<&Credentials>,
+        pairs: &[Pair<'_>],
+        entropy: &mut Entropy,
+        out: &mut TextBuf,
+    ) -> Result<Option<Stage>, Failure> {
+        let next = match (&self, wanted) {
+            (Security::AwaitMethod, None) => {
+                // A target that asks nobody may leave the key unanswered.
+                if value_of(pairs, "AuthMethod").is_some_and(|method| method != "None") {
+                    return Err(Failure::Authentication);
+                }
+                Security::Done
+            }
+            (Security::AwaitMethod, Some(credentials)) => {
+                if value_of(pairs, "AuthMethod") != Some("CHAP") {
+                    return Err(Failure::Authentication);
+                }
+                let algorithms: Vec<_> = credentials.algorithms.iter().map(|a| a.0.to_string()).collect();
+                out.push("CHAP_A", &algorithms.join(","))?;
+                Security::AwaitChallenge
+            }
+            (Security::AwaitChallenge, Some(credentials)) => {
+                answer_challenge(credentials, pairs, entropy, out)?
+            }
+            (Security::AwaitProof(challenge), Some(credentials)) => {
+                let (name, proof) = (value_of(pairs, "CHAP_N"), value_of(pairs, "CHAP_R"));
+                let target = credentials.target.as_ref().filter(|target| Some(target.name.as_str()) == name);
+                challenge.verify(target, Some(&credentials.ours), proof.ok_or(Denied)?)?;
+                Security::Done
+            }
+            (Security::Done, _) => Security::Done,
+            (Security::AwaitChallenge | Security::AwaitProof(_), None) => {
+                return Err(Failure::Authentication);
+            }
+        };
+        *self = next;
+        Ok(match self {
+            Security::AwaitMethod | Security::AwaitChallenge => None,
+            Security::AwaitProof(_) | Security::Done => Some(Stage::OPERATIONAL),
+        })
+    }
+}
+
+fn answer_challenge(
+    credentials: &Credentials,
+    pairs: &[Pair<'_>],
+    entropy: &mut Entropy,
+    out: &mut TextBuf,
+) -> Result<Security, Failure> {
+    let algorithm = value_of(pairs, "CHAP_A").and_then(|a| text::number(a).ok()).ok_or(Denied)?;
+    let algorithm = u8::try_from(algorithm).map(Algorithm).map_err(|_| Denied)?;
+    if !credentials.algorithms.contains(&algorithm) {
+        return Err(Failure::Authentication);
+    }
+    let identifier = value_of(pairs, "CHAP_I").ok_or(Denied)?;
+    let challenge = value_of(pairs, "CHAP_C").ok_or(Denied)?;
+    answer_text(algorithm, &credentials.ours, identifier, challenge, out)?;
+    if credentials.target.is_none() {
+        return Ok(Security::Done);
+    }
+    let ours = Challenge::new(algorithm, entropy)?;
+    ours.encode(out)?;
+    Ok(Security::AwaitProof(ours))
+}

@@ -1,0 +1,212 @@
+//! Both ends of a login against each other, and targets that cheat.
+
+use super::*;
+use crate::chap::Secret;
+use crate::login::{Access, AuthPolicy, Chap, Completion, Established, Login, Step, Verdict};
+use crate::negotiate::Digest;
+
+fn account(name: &str, secret: &[u8]) -> Account {
+    Account { name: name.to_owned(), secret: Secret::new(secret.to_vec()) }
+}
+
+fn wanted(credentials: Option<Credentials>) -> Wanted {
+    Wanted {
+        initiator_name: "iqn.2026-11.io.example:host".to_owned(),
+        target_name: Some("iqn.2026-11.io.example:disk".to_owned()),
+        isid: Isid::random([1, 2, 3], 4),
+        tsih: Tsih::NONE,
+        cid: Cid::new(0),
+        cmd_sn: Sn::new(u32::MAX),
+        limits: Limits::default(),
+        credentials,
+    }
+}
+
+fn credentials(target: Option<Account>) -> Option<Credentials> {
+    Some(Credentials {
+        ours: account("alice", b"our secret of length"),
+        target,
+        algorithms: Algorithm::ALL.to_vec(),
+    })
+}
+
+fn access(auth: AuthPolicy) -> Access {
+    Access { auth, limits: Limits::default(), portal_group_tag: 7, target_alias: Some("the disk".to_owned()) }
+}
+
+fn chap() -> Chap {
+    Chap {
+        accounts: vec![account("alice", b"our secret of length")],
+        mutual: Some(account("disk", b"the target's own one")),
+        algorithms: Algorithm::ALL.to_vec(),
+    }
+}
+
+/// Lets both ends talk until one of them is done.
+fn run(wanted: Wanted, access: Access) -> Result<(LoggedIn, Established), Failure> {
+    let (mut ours, mut theirs) = (Entropy::new([1; 32]), Entropy::new([2; 32]));
+    let (mut initiator, mut request) = InitiatorLogin::start(wanted)?;
+    let mut target = Login::new();
+    let mut established = None;
+    loop {
+        assert_eq!(target.handle_header(&request.bhs).unwrap(), request.bhs.padded_data_len());
+        let mut step = target.handle_request(&request.bhs, &request.text, &mut theirs);
+        let response = loop {
+            match step {
+                Step::Authorize(_) => {
+                    step = target.authorize(Verdict::Granted(Box::new(access.clone())), &mut theirs);
+                }
+                Step::Complete(_) => {
+                    step = target.complete(Completion::NewSession { tsih: Tsih::new(3), window: 64 });
+                }
+                Step::Send(pdu) | Step::Refuse(pdu, _) => break pdu,
+                Step::Established(pdu, end) => {
+                    established = Some(*end);
+                    break pdu;
+                }
+                Step::Drop(cause) => panic!("{cause:?}"),
+            }
+        };
+        match initiator.handle_response(&response.bhs, &response.text, &mut ours)? {
+            Progress::Send(next) => request = next,
+            Progress::Established(logged_in) => return Ok((*logged_in, established.unwrap())),
+        }
+    }
+}
+
+#[test]
+fn both_ends_come_to_the_same_session() {
+    let (ours, theirs) = run(wanted(None), access(AuthPolicy::None)).unwrap();
+    assert_eq!(ours.params, theirs.params);
+    assert_eq!((ours.tsih, ours.portal_group_tag), (Tsih::new(3), Some(7)));
+    assert_eq!(
+        (ours.cmd_sn, theirs.exp_cmd_sn, ours.exp_cmd_sn),
+        (Sn::new(u32::MAX), ours.cmd_sn, ours.cmd_sn)
+    );
+    assert_eq!((ours.max_cmd_sn, ours.exp_stat_sn), (Sn::new(62), theirs.stat_sn));
+    assert_eq!(theirs.user, None);
+}
+
+#[test]
+fn digests_and_windows_follow_both_ends_limits() {
+    let mut wanted = wanted(None);
+    wanted.limits.header_digest = vec![Digest::Crc32c];
+    wanted.limits.first_burst = 4096;
+    let mut access = access(AuthPolicy::None);
+    access.limits.initial_r2t = true;
+    access.limits.data_digest = vec![Digest::Crc32c];
+    let (ours, _) = run(wanted.clone(), access.clone()).unwrap();
+    assert_eq!((ours.params.header_digest, ours.params.data_digest), (Digest::Crc32c, Digest::Crc32c));
+    assert_eq!((ours.params.first_burst, ours.params.initial_r2t), (4096, true));
+    access.limits.header_digest = vec![Digest::None];
+    assert!(run(wanted, access).is_err());
+}
+
+#[test]
+fn chap_in_both_directions() {
+    for target in [None, Some(account("disk", b"the target's own one"))] {
+        let (_, theirs) = run(wanted(credentials(target)), access(AuthPolicy::Required(chap()))).unwrap();
+        assert_eq!(theirs.user.as_deref(), Some("alice"));
+    }
+    let wrong = Some(account("disk", b"not the right secret"));
+    let refused = run(wanted(credentials(wrong)), access(AuthPolicy::Required(chap())));
+    assert_eq!(refused.unwrap_err(), Failure::Authentication);
+    let refused = run(wanted(None), access(AuthPolicy::Required(chap())));
+    assert_eq!(refused.unwrap_err(), Failure::Refused(LoginStatus::AUTHENTICATION_FAILURE));
+    let mut mallory = credentials(None);
+    mallory.as_mut().unwrap().ours.secret = Secret::new(b"a wrong one".to_vec());
+    let refused = run(wanted(mallory), access(AuthPolicy::Required(chap())));
+    assert_eq!(refused.unwrap_err(), Failure::Refused(LoginStatus::AUTHENTICATION_FAILURE));
+}
+
+#[test]
+fn discovery_logs_in_too() {
+    let mut discovery = wanted(None);
+    discovery.target_name = None;
+    let (ours, theirs) = run(discovery, access(AuthPolicy::None)).unwrap();
+    assert_eq!(ours.params, theirs.params);
+    assert_eq!(ours.params.session_type, SessionType::Discovery);
+}
+
+fn respond(flags: u8, tsih: u16, text: &str) -> LoginPdu {
+    let data = if text.is_empty() { Vec::new() } else { (text.replace(' ', "\0") + "\0").into_bytes() };
+    let mut response = LoginResponse::new();
+    response.flags = LoginFlags(flags);
+    (response.isid, response.itt, response.tsih) = (Isid::random([1, 2, 3], 4), ITT, Tsih::new(tsih));
+    response.set_data_len(data.len());
+    LoginPdu { bhs: response.to_bhs(), text: data }
+}
+
+/// What the initiator makes of a target's responses.
+fn against(credentials: Option<Credentials>, responses: &[LoginPdu]) -> Result<Progress, Failure> {
+    let mut entropy = Entropy::new([1; 32]);
+    let (mut login, first) = InitiatorLogin::start(wanted(credentials)).unwrap();
+    let mut last = Ok(Progress::Send(first));
+    for response in responses {
+        last = login.handle_response(&response.bhs, &response.text, &mut entropy);
+    }
+    last
+}
+
+#[test]
+fn attack_90_targets_that_skip_and_downgrade() {
+    let secured = || credentials(None);
+    let cases = [
+        (secured(), vec![respond(0x81, 0, "AuthMethod=CHAP")], Failure::Malformed),
+        (secured(), vec![respond(0x83, 1, "")], Failure::Malformed),
+        (secured(), vec![respond(0, 0, "AuthMethod=None")], Failure::Authentication),
+        (secured(), vec![respond(0, 0, "")], Failure::Authentication),
+        (None, vec![respond(0x83, 1, "AuthMethod=None")], Failure::Malformed),
+        (None, vec![respond(0, 0, "AuthMethod=CHAP")], Failure::Authentication),
+        (None, vec![respond(0x81, 0, ""), respond(0x87, 0, "")], Failure::Malformed),
+        (
+            None,
+            vec![respond(0x81, 0, ""), respond(0x87, 1, "MaxBurstLength=16777215")],
+            Failure::Violation(Violation::Value(crate::keys::Key::MaxBurstLength)),
+        ),
+        (
+            None,
+            vec![respond(0x81, 0, ""), respond(0x87, 1, "HeaderDigest=MD5")],
+            Failure::Violation(Violation::Value(crate::keys::Key::HeaderDigest)),
+        ),
+    ];
+    for (credentials, responses, failure) in cases {
+        assert_eq!(against(credentials, &responses).unwrap_err(), failure, "{responses:?}");
+    }
+}
+
+#[test]
+fn attack_91_challenges_that_were_not_offered() {
+    let begun = respond(0, 0, "AuthMethod=CHAP");
+    let long = format!("CHAP_A=5 CHAP_I=1 CHAP_C=0x{}", "ab".repeat(1025));
+    for text in [
+        "CHAP_A=9 CHAP_I=1 CHAP_C=0x0102",
+        "CHAP_A=5 CHAP_I=256 CHAP_C=0x0102",
+        "CHAP_A=5 CHAP_I=1 CHAP_C=0x123",
+    ] {
+        let failed = against(credentials(None), &[begun.clone(), respond(0, 0, text)]);
+        assert_eq!(failed.unwrap_err(), Failure::Authentication, "{text}");
+    }
+    assert!(against(credentials(None), &[begun, respond(0, 0, &long)]).is_err());
+}
+
+#[test]
+fn attack_92_a_target_that_does_not_prove_itself() {
+    let mutual = || credentials(Some(account("disk", b"the target's own one")));
+    let begun = [respond(0, 0, "AuthMethod=CHAP"), respond(0, 0, "CHAP_A=5 CHAP_I=1 CHAP_C=0x0102")];
+    for proof in ["", "CHAP_N=disk CHAP_R=0x00", "CHAP_N=disk"] {
+        let responses = [&begun[..], &[respond(0x81, 0, proof)]].concat();
+        assert_eq!(against(mutual(), &responses).unwrap_err(), Failure::Authentication, "{proof}");
+    }
+}
+
+#[test]
+fn redirections_are_parsed() {
+    let mut moved = respond(0, 0, "TargetAddress=[::1]:3261");
+    moved.bhs.rest[16..18].copy_from_slice(&[1, 1]);
+    let Err(Failure::Moved(status, address)) = against(None, &[moved]) else { panic!() };
+    assert_eq!((status, address.to_string().as_str()), (LoginStatus::MOVED_TEMPORARILY, "[::1]:3261"));
+    let mut nowhere = respond(0, 0, "TargetAddress=host:0");
+    nowhere.bhs.rest[16..18].copy_from_slice(&[1, 1]);
+    assert_eq!(against(None, &[nowhere]).unwrap_err(), Failure::Malformed);
+}

@@ -1,0 +1,161 @@
+//! The security stage (RFC 7143 §12.1): which method, which algorithm, which response.
+//!
+//! A step that does not bring the key that is due is a failure: there is no way around a method once chosen.
+
+use super::{AuthPolicy, Cause, Chap};
+use crate::chap::{Algorithm, Challenge, Denied, value_of};
+use crate::text::{self, Pair, TextBuf};
+use stream::Entropy;
+
+/// What the authentication waits for.
+#[derive(Debug)]
+pub(super) enum Auth {
+    /// AuthMethod, or the initiator's step past it.
+    AwaitMethod,
+    /// CHAP_A.
+    AwaitAlgorithm,
+    /// CHAP_N and CHAP_R.
+    AwaitResponse(Challenge),
+    /// Nothing: the name that was proved, if any.
+    Done(Option<String>),
+}
+
+/// The keys of the stage in one text.
+struct Offered<'a> {
+    method: Option<&'a str>,
+    algorithms: Option<&'a str>,
+    identifier: Option<&'a str>,
+    challenge: Option<&'a str>,
+    name: Option<&'a str>,
+    response: Option<&'a str>,
+}
+
+impl<'a> Offered<'a> {
+    fn find(pairs: &[Pair<'a>]) -> Self {
+        Self {
+            method: value_of(pairs, "AuthMethod"),
+            algorithms: value_of(pairs, "CHAP_A"),
+            identifier: value_of(pairs, "CHAP_I"),
+            challenge: value_of(pairs, "CHAP_C"),
+            name: value_of(pairs, "CHAP_N"),
+            response: value_of(pairs, "CHAP_R"),
+        }
+    }
+
+    fn has_exchange(&self) -> bool {
+        self.identifier.is_some()
+            || self.challenge.is_some()
+            || self.name.is_some()
+            || self.response.is_some()
+    }
+}
+
+impl Auth {
+    /// Whether the initiator is who the policy wants.
+    pub(super) fn is_done(&self) -> bool {
+        matches!(self, Auth::Done(_))
+    }
+
+    /// The initiator steps on: without a method, only a policy that asks nobody lets it pass.
+    pub(super) fn settle(&mut self, policy: &AuthPolicy) -> Result<(), Denied> {
+        match (&self, policy) {
+            (Auth::AwaitMethod, AuthPolicy::None | AuthPolicy::Optional(_)) => *self = Auth::Done(None),
+            (Auth::AwaitMethod, AuthPolicy::Required(_)) => return Err(Denied),
+            (Auth::AwaitAlgorithm | Auth::AwaitResponse(_) | Auth::Done(_), _) => {}
+        }
+        Ok(())
+    }
+
+    /// Takes one text of the security stage.
+    pub(super) fn handle(
+        &mut self,
+        policy: &AuthPolicy,
+        pairs: &[Pair<'_>],
+        entropy: &mut Entropy,
+        out: &mut TextBuf,
+    ) -> Result<(), Cause> {
+        let offered = Offered::find(pairs);
+        let next = match self {
+            Auth::AwaitMethod => {
+                if offered.algorithms.is_some() || offered.has_exchange() {
+                    return Err(Denied.into());
+                }
+                let Some(methods) = offered.method else { return Ok(()) };
+                choose_method(policy, methods, out)?
+            }
+            Auth::AwaitAlgorithm => {
+                if offered.has_exchange() {
+                    return Err(Denied.into());
+                }
+                choose_algorithm(chap_of(policy)?, offered.algorithms.ok_or(Denied)?, entropy, out)?
+            }
+            Auth::AwaitResponse(challenge) => {
+                Auth::Done(Some(check_response(chap_of(policy)?, challenge, &offered, out)?))
+            }
+            Auth::Done(_)
+                if offered.method.is_some() || offered.algorithms.is_some() || offered.has_exchange() =>
+            {
+                return Err(Denied.into());
+            }
+            Auth::Done(_) => return Ok(()),
+        };
+        *self = next;
+        Ok(())
+    }
+}
+
+fn chap_of(policy: &AuthPolicy) -> Result<&Chap, Denied> {
+    match policy {
+        AuthPolicy::None => Err(Denied),
+        AuthPolicy::Optional(chap) | AuthPolicy::Required(chap) => Ok(chap),
+    }
+}
+
+fn choose_method(policy: &AuthPolicy, methods: &str, out: &mut TextBuf) -> Result<Auth, Cause> {
+    let (none, chap) = match policy {
+        AuthPolicy::None => (true, false),
+        AuthPolicy::Optional(_) => (true, true),
+        AuthPolicy::Required(_) => (false, true),
+    };
+    let chosen = text::list(methods).find(|method| none && *method == "None" || chap && *method == "CHAP");
+    let chosen = chosen.ok_or(Denied)?;
+    out.push("AuthMethod", chosen)?;
+    Ok(if chosen == "CHAP" { Auth::AwaitAlgorithm } else { Auth::Done(None) })
+}
+
+/// Our order decides, so that the strongest algorithm that both have is taken.
+fn choose_algorithm(
+    chap: &Chap,
+    offer: &str,
+    entropy: &mut Entropy,
+    out: &mut TextBuf,
+) -> Result<Auth, Cause> {
+    let offers = |algorithm: &Algorithm| text::list(offer).any(|a| text::number(a) == Ok(algorithm.0.into()));
+    let algorithm = chap.algorithms.iter().copied().find(offers).ok_or(Denied)?;
+    let challenge = Challenge::new(algorithm, entropy)?;
+    out.push_number("CHAP_A", algorithm.0.into())?;
+    challenge.encode(out)?;
+    Ok(Auth::AwaitResponse(challenge))
+}
+
+fn check_response(
+    chap: &Chap,
+    challenge: &Challenge,
+    offered: &Offered<'_>,
+    out: &mut TextBuf,
+) -> Result<String, Cause> {
+    if offered.algorithms.is_some() {
+        return Err(Denied.into());
+    }
+    let (name, response) = (offered.name.ok_or(Denied)?, offered.response.ok_or(Denied)?);
+    let account = chap.accounts.iter().find(|account| account.name == name);
+    challenge.verify(account, chap.mutual.as_ref(), response)?;
+    match (offered.identifier, offered.challenge) {
+        (None, None) => {}
+        (Some(identifier), Some(theirs)) => {
+            challenge.answer_peer(chap.mutual.as_ref().ok_or(Denied)?, identifier, theirs, out)?;
+        }
+        (Some(_), None) | (None, Some(_)) => return Err(Denied.into()),
+    }
+    Ok(name.to_owned())
+}

@@ -1,0 +1,484 @@
+//! The states of a login and what leads from one to the next.
+
+use super::auth::Auth;
+use super::{
+    Access, Authorize, Cause, Complete, Completion, Established, LOGIN_REQUESTS_MAX, LOGIN_SEGMENT_LEN_MAX,
+    LoginPdu, Step, Verdict,
+};
+use crate::chap::value_of;
+use crate::keys::{Key, Phase, Side};
+use crate::name::{IscsiName, TargetAddress};
+use crate::negotiate::{Connection, Negotiation, SessionType, Violation};
+use crate::text::{self, Pair, Reassembly, TextBuf};
+use crate::wire::{
+    Bhs, Cid, Isid, Itt, LoginFlags, LoginRequest, LoginResponse, LoginStatus, Opcode, Pdu, Sn, Stage, Tsih,
+};
+use stream::Entropy;
+
+/// The login of one connection.
+#[derive(Debug)]
+pub struct Login {
+    state: State,
+    /// What the first request fixed; every later one must repeat it.
+    fixed: Option<Fixed>,
+    stage: Stage,
+    requests: u32,
+    incoming: Reassembly,
+    stat_sn: Sn,
+    /// ExpCmdSN of responses; the session's own once it is known.
+    exp_cmd_sn: Sn,
+    max_cmd_sn: Sn,
+    negotiating: Option<Box<Negotiating>>,
+}
+
+/// What is awaited.
+#[derive(Debug)]
+enum State {
+    /// A request; `text` may have come in part.
+    AwaitRequest,
+    /// An empty request that fetches the rest of our answer.
+    AwaitFetch(Outgoing),
+    /// The verdict on a first request, which is kept whole.
+    AwaitVerdict { identity: Authorize, flags: LoginFlags, text: Vec<u8> },
+    /// The session, for the final response.
+    AwaitCompletion(TextBuf),
+    /// Nothing: established or failed.
+    Over,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Fixed {
+    itt: Itt,
+    isid: Isid,
+    tsih: Tsih,
+    cid: Cid,
+    versions: (u8, u8),
+}
+
+/// Everything that exists once the verdict is known.
+#[derive(Debug)]
+struct Negotiating {
+    identity: Authorize,
+    access: Access,
+    auth: Auth,
+    keys: Negotiation,
+    initiator_alias: Option<String>,
+    /// Whether TargetPortalGroupTag and TargetAlias were said.
+    introduced: bool,
+}
+
+/// An answer that goes out in pieces, and what its last piece means.
+#[derive(Debug)]
+struct Outgoing {
+    text: TextBuf,
+    after: After,
+}
+
+#[derive(Debug)]
+enum After {
+    Stay,
+    Enter(Stage),
+    Establish(Box<Established>),
+}
+
+impl Default for Login {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Login {
+    /// A connection that has said nothing yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            state: State::AwaitRequest,
+            fixed: None,
+            stage: Stage::SECURITY,
+            requests: 0,
+            incoming: Reassembly::default(),
+            stat_sn: Sn::new(0),
+            exp_cmd_sn: Sn::new(0),
+            max_cmd_sn: Sn::new(0),
+            negotiating: None,
+        }
+    }
+
+    /// Checks a header before room is made for its data: gives the padded length of the data segment, at most
+    /// [`LOGIN_SEGMENT_LEN_MAX`] bytes, or the end of the login.
+    pub fn handle_header(&mut self, bhs: &Bhs) -> Result<usize, Box<Step>> {
+        match self.check_header(bhs) {
+            Ok(()) => Ok(bhs.padded_data_len()),
+            Err(cause) => Err(Box::new(self.end(Some(bhs), cause))),
+        }
+    }
+
+    /// Takes a whole Login Request; `data` is the data segment without padding.
+    pub fn handle_request(&mut self, bhs: &Bhs, data: &[u8], entropy: &mut Entropy) -> Step {
+        match self.request(bhs, data, entropy) {
+            Ok(step) => step,
+            Err(cause) => self.end(Some(bhs), cause),
+        }
+    }
+
+    /// Takes the answer to [`Step::Authorize`].
+    ///
+    /// # Panics
+    /// When no such question is open.
+    pub fn authorize(&mut self, verdict: Verdict, entropy: &mut Entropy) -> Step {
+        let State::AwaitVerdict { identity, flags, text } = self.take_state() else {
+            panic!("a verdict was not asked for");
+        };
+        let access = match verdict {
+            Verdict::Granted(access) => access,
+            Verdict::Refused(status) => return self.end(None, Cause::Refused(status)),
+            Verdict::MovedTemporarily(to) => return self.redirect(LoginStatus::MOVED_TEMPORARILY, to),
+            Verdict::MovedPermanently(to) => return self.redirect(LoginStatus::MOVED_PERMANENTLY, to),
+        };
+        let connection = if identity.tsih.is_none() { Connection::Leading } else { Connection::Added };
+        let keys = Negotiation::new(Side::Target, connection, identity.session_type, access.limits.clone());
+        self.negotiating = Some(Box::new(Negotiating {
+            identity,
+            access: *access,
+            auth: Auth::AwaitMethod,
+            keys,
+            initiator_alias: None,
+            introduced: false,
+        }));
+        self.negotiate(flags, &text, entropy).unwrap_or_else(|cause| self.end(None, cause))
+    }
+
+    /// Takes the answer to [`Step::Complete`].
+    ///
+    /// # Panics
+    /// When no such question is open, or the answer names TSIH 0 or an empty window.
+    pub fn complete(&mut self, completion: Completion) -> Step {
+        let State::AwaitCompletion(text) = self.take_state() else { panic!("a session was not asked for") };
+        let (Some(n), Some(fixed)) = (self.negotiating.take(), self.fixed) else {
+            panic!("a login completes after its negotiation");
+        };
+        let tsih = match completion {
+            Completion::Refused(status) => return self.end(None, Cause::Refused(status)),
+            Completion::NewSession { tsih, window } => {
+                assert!(!tsih.is_none() && window > 0, "a session has a handle and a window");
+                self.max_cmd_sn = self.exp_cmd_sn.add(window - 1);
+                tsih
+            }
+            Completion::Join { exp_cmd_sn, max_cmd_sn } => {
+                (self.exp_cmd_sn, self.max_cmd_sn) = (exp_cmd_sn, max_cmd_sn);
+                fixed.tsih
+            }
+        };
+        let Auth::Done(user) = n.auth else { panic!("a login completes after its authentication") };
+        let established = Established {
+            identity: n.identity,
+            tsih,
+            user,
+            initiator_alias: n.initiator_alias,
+            portal_group_tag: n.access.portal_group_tag,
+            params: n.keys.params().clone(),
+            exp_cmd_sn: self.exp_cmd_sn,
+            max_cmd_sn: self.max_cmd_sn,
+            // Set when the last piece goes out.
+            stat_sn: self.stat_sn,
+        };
+        self.send(Outgoing { text, after: After::Establish(Box::new(established)) })
+    }
+
+    fn take_state(&mut self) -> State {
+        core::mem::replace(&mut self.state, State::Over)
+    }
+
+    fn check_header(&self, bhs: &Bhs) -> Result<(), Cause> {
+        if bhs.opcode() != Opcode::LOGIN_REQUEST {
+            return Err(match self.fixed {
+                Some(_) => Cause::WrongPdu(bhs.opcode()),
+                None => Cause::NotLogin(bhs.opcode()),
+            });
+        }
+        if bhs.data_len() > LOGIN_SEGMENT_LEN_MAX {
+            return Err(Cause::SegmentTooLong);
+        }
+        if bhs.ahs_len() != 0 || !bhs.is_immediate() {
+            return Err(Cause::Header);
+        }
+        Ok(())
+    }
+
+    fn request(&mut self, bhs: &Bhs, data: &[u8], entropy: &mut Entropy) -> Result<Step, Cause> {
+        self.check_header(bhs)?;
+        let request = LoginRequest::from_bhs(bhs);
+        self.check_fixed(request)?;
+        self.check_stage(request.flags)?;
+        self.requests += 1;
+        if self.requests > LOGIN_REQUESTS_MAX {
+            return Err(Cause::TooManyRequests);
+        }
+        match self.take_state() {
+            State::AwaitRequest => {}
+            State::AwaitFetch(outgoing) if data.is_empty() => return Ok(self.send(outgoing)),
+            State::AwaitFetch(_) => return Err(Cause::Unasked),
+            State::AwaitVerdict { .. } | State::AwaitCompletion(_) | State::Over => {
+                return Err(Cause::Overtaken);
+            }
+        }
+        self.incoming.add(data)?;
+        if request.flags.contains(LoginFlags::CONTINUE) {
+            return Ok(self.send(Outgoing { text: TextBuf::new(), after: After::Stay }));
+        }
+        let text = self.incoming.take();
+        if self.negotiating.is_some() {
+            return self.negotiate(request.flags, &text, entropy);
+        }
+        let identity = identify(&text::parse(&text)?, request)?;
+        self.state = State::AwaitVerdict { identity: identity.clone(), flags: request.flags, text };
+        Ok(Step::Authorize(identity))
+    }
+
+    /// The first request fixes the identity and opens the stage; the others repeat it.
+    fn check_fixed(&mut self, request: &LoginRequest) -> Result<(), Cause> {
+        let fixed = Fixed {
+            itt: request.itt,
+            isid: request.isid,
+            tsih: request.tsih,
+            cid: request.cid,
+            versions: (request.version_max, request.version_min),
+        };
+        if self.fixed.is_some_and(|first| first != fixed) {
+            return Err(Cause::Changed);
+        }
+        if self.fixed.is_none() {
+            self.fixed = Some(fixed);
+            self.stage = request.flags.current();
+            self.exp_cmd_sn = request.cmd_sn;
+            self.max_cmd_sn = request.cmd_sn;
+            // Any first StatSN will do; the one that the initiator expects suits those who check.
+            self.stat_sn = request.exp_stat_sn;
+        }
+        // Version 0 is the only one that exists (RFC 7143 §11.12.4).
+        if request.version_min > 0 { Err(Cause::Version) } else { Ok(()) }
+    }
+
+    fn check_stage(&self, flags: LoginFlags) -> Result<(), Cause> {
+        let (current, next) = (flags.current(), flags.next());
+        let known = current == Stage::SECURITY || current == Stage::OPERATIONAL;
+        let transit = flags.contains(LoginFlags::TRANSIT);
+        let forward = match next {
+            Stage::OPERATIONAL => current == Stage::SECURITY,
+            Stage::FULL_FEATURE => true,
+            _ => false,
+        };
+        let contradictory = transit && flags.contains(LoginFlags::CONTINUE);
+        if !known || current != self.stage || contradictory || (transit && !forward) {
+            return Err(Cause::Stage);
+        }
+        Ok(())
+    }
+
+    /// Works through a complete text of the current stage.
+    fn negotiate(&mut self, flags: LoginFlags, text: &[u8], entropy: &mut Entropy) -> Result<Step, Cause> {
+        let n = self.negotiating.as_mut().expect("the verdict came before");
+        let pairs = text::parse(text)?;
+        let mut out = TextBuf::new();
+        n.check_identity(&pairs)?;
+        n.introduce(&mut out)?;
+        let security = self.stage == Stage::SECURITY;
+        let phase = if security { Phase::Security } else { Phase::Operational };
+        n.keys.handle(&pairs, phase, &mut out)?;
+        if let Some(alias) = value_of(&pairs, "InitiatorAlias") {
+            n.initiator_alias = Some(alias.to_owned());
+        }
+        if security {
+            n.auth.handle(&n.access.auth, &pairs, entropy, &mut out)?;
+        } else {
+            n.auth.settle(&n.access.auth)?;
+            n.keys.declare(&mut out)?;
+        }
+        let wanted = flags.contains(LoginFlags::TRANSIT).then_some(flags.next());
+        match n.transit(self.stage, wanted, &pairs, &mut out)? {
+            Some(Stage::FULL_FEATURE) => {
+                let question = n.question(self.exp_cmd_sn);
+                self.state = State::AwaitCompletion(out);
+                Ok(Step::Complete(Box::new(question)))
+            }
+            Some(stage) => Ok(self.send(Outgoing { text: out, after: After::Enter(stage) })),
+            None => Ok(self.send(Outgoing { text: out, after: After::Stay })),
+        }
+    }
+
+    /// Sends the next piece of an answer; only the last carries T.
+    fn send(&mut self, mut outgoing: Outgoing) -> Step {
+        let text = outgoing.text.split_piece(LOGIN_SEGMENT_LEN_MAX);
+        let mut response = self.response(LoginStatus::SUCCESS);
+        if !outgoing.text.is_empty() {
+            response.flags = LoginFlags::CONTINUE.with_stages(self.stage, Stage(0));
+            self.state = State::AwaitFetch(outgoing);
+            return Step::Send(pdu(response, text));
+        }
+        match outgoing.after {
+            After::Stay => {
+                response.flags = LoginFlags::default().with_stages(self.stage, Stage(0));
+                self.state = State::AwaitRequest;
+                Step::Send(pdu(response, text))
+            }
+            After::Enter(next) => {
+                response.flags = LoginFlags::TRANSIT.with_stages(self.stage, next);
+                self.stage = next;
+                self.state = State::AwaitRequest;
+                Step::Send(pdu(response, text))
+            }
+            After::Establish(mut established) => {
+                response.flags = LoginFlags::TRANSIT.with_stages(self.stage, Stage::FULL_FEATURE);
+                response.tsih = established.tsih;
+                established.stat_sn = self.stat_sn;
+                self.state = State::Over;
+                Step::Established(pdu(response, text), established)
+            }
+        }
+    }
+
+    fn response(&mut self, status: LoginStatus) -> LoginResponse {
+        let mut response = LoginResponse::new();
+        if let Some(fixed) = self.fixed {
+            response.itt = fixed.itt;
+            response.isid = fixed.isid;
+            response.tsih = fixed.tsih;
+        }
+        response.stat_sn = self.stat_sn.take();
+        response.exp_cmd_sn = self.exp_cmd_sn;
+        response.max_cmd_sn = self.max_cmd_sn;
+        response.status = status;
+        response
+    }
+
+    /// Ends the login; only what began as a login gets an answer. `bhs` is the request, if one is at hand.
+    fn end(&mut self, bhs: Option<&Bhs>, cause: Cause) -> Step {
+        self.state = State::Over;
+        self.negotiating = None;
+        self.incoming = Reassembly::default();
+        if matches!(cause, Cause::NotLogin(_)) {
+            return Step::Drop(cause);
+        }
+        let mut response = self.response(cause.status());
+        response.flags = LoginFlags::default().with_stages(self.stage, Stage(0));
+        if let (None, Some(bhs)) = (self.fixed, bhs) {
+            let request = LoginRequest::from_bhs(bhs);
+            (response.itt, response.isid, response.tsih) = (request.itt, request.isid, request.tsih);
+        }
+        Step::Refuse(pdu(response, Vec::new()), cause)
+    }
+
+    fn redirect(&mut self, status: LoginStatus, to: TargetAddress) -> Step {
+        let mut text = TextBuf::new();
+        let address = to.without_tag().to_string();
+        text.push("TargetAddress", &address).expect("an address fits an empty text");
+        let mut response = self.response(status);
+        response.flags = LoginFlags::default().with_stages(self.stage, Stage(0));
+        Step::Refuse(pdu(response, text.split_piece(LOGIN_SEGMENT_LEN_MAX)), Cause::Refused(status))
+    }
+}
+
+impl Negotiating {
+    /// Names and session type stand in the first text or nowhere.
+    fn check_identity(&self, pairs: &[Pair<'_>]) -> Result<(), Cause> {
+        let keys = [
+            (Key::InitiatorName, "InitiatorName"),
+            (Key::TargetName, "TargetName"),
+            (Key::SessionType, "SessionType"),
+        ];
+        match keys.iter().find(|(_, name)| self.introduced && value_of(pairs, name).is_some()) {
+            Some((key, _)) => Err(Violation::Redeclared(*key).into()),
+            None => Ok(()),
+        }
+    }
+
+    /// The first answer says which portal group was reached (RFC 7143 §13.9), and the target's alias.
+    fn introduce(&mut self, out: &mut TextBuf) -> Result<(), Cause> {
+        if self.introduced {
+            return Ok(());
+        }
+        self.introduced = true;
+        if self.identity.session_type == SessionType::Normal {
+            out.push_number("TargetPortalGroupTag", self.access.portal_group_tag.into())?;
+            if let Some(alias) = &self.access.target_alias {
+                out.push("TargetAlias", alias)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the login goes from here; `None` when it stays in its stage.
+    fn transit(
+        &mut self,
+        stage: Stage,
+        wanted: Option<Stage>,
+        pairs: &[Pair<'_>],
+        out: &mut TextBuf,
+    ) -> Result<Option<Stage>, Cause> {
+        let Some(next) = wanted else { return Ok(None) };
+        if stage == Stage::SECURITY {
+            self.auth.settle(&self.access.auth)?;
+            if !self.auth.is_done() {
+                // The initiator would go on, the authentication would not. A step that brought nothing was
+                // refused before; full feature phase may not even be asked for once CHAP began.
+                let began = value_of(pairs, "AuthMethod").is_none();
+                return if began && next == Stage::FULL_FEATURE {
+                    Err(Cause::Authentication)
+                } else {
+                    Ok(None)
+                };
+            }
+        }
+        if next != Stage::FULL_FEATURE {
+            return Ok(Some(next));
+        }
+        if stage == Stage::SECURITY && !self.keys.is_acceptable() {
+            // The defaults would break our limits: an earlier stage than asked for is ours to choose.
+            return Ok(Some(Stage::OPERATIONAL));
+        }
+        if self.keys.propose_needed(out)? {
+            return Ok(None);
+        }
+        self.keys.finish()?;
+        Ok(Some(Stage::FULL_FEATURE))
+    }
+
+    fn question(&self, cmd_sn: Sn) -> Complete {
+        let Auth::Done(user) = &self.auth else { panic!("a login completes after its authentication") };
+        Complete {
+            identity: self.identity.clone(),
+            user: user.clone(),
+            cmd_sn,
+            params: self.keys.params().clone(),
+        }
+    }
+}
+
+fn pdu(mut response: LoginResponse, text: Vec<u8>) -> LoginPdu {
+    response.set_data_len(text.len());
+    LoginPdu { bhs: response.to_bhs(), text }
+}
+
+/// Who logs in to what, from the first text (RFC 7143 §6.3).
+fn identify(pairs: &[Pair<'_>], request: &LoginRequest) -> Result<Authorize, Cause> {
+    let session_type = match value_of(pairs, "SessionType") {
+        None | Some("Normal") => SessionType::Normal,
+        Some("Discovery") => SessionType::Discovery,
+        Some(_) => return Err(Cause::SessionType),
+    };
+    let initiator_name = value_of(pairs, "InitiatorName").ok_or(Cause::Missing(Key::InitiatorName))?;
+    let initiator_name = IscsiName::parse(initiator_name).map_err(|_| Cause::InitiatorName)?;
+    let target_name = value_of(pairs, "TargetName").map(IscsiName::parse).transpose();
+    let target_name = target_name.map_err(|_| Cause::TargetName)?;
+    if target_name.is_none() && session_type == SessionType::Normal {
+        return Err(Cause::Missing(Key::TargetName));
+    }
+    Ok(Authorize {
+        initiator_name,
+        target_name,
+        session_type,
+        isid: request.isid,
+        tsih: request.tsih,
+        cid: request.cid,
+    })
+}

@@ -1,0 +1,270 @@
+//! Login of one connection, target side (RFC 7143 §6.3, §11.12, §11.13), without I/O and without time.
+//!
+//! The caller hands in whole Login Requests and sends what comes back. Two questions go up, since their answers
+//! may live on another shard: who may log in to what ([`Step::Authorize`]), and which session this becomes
+//! ([`Step::Complete`]). The caller keeps the deadline.
+//!
+//! Invariants: nothing is allocated by a length before the length is checked; no path leads to full feature
+//! phase but through a finished authentication that the policy allows; what one stranger can make us hold is
+//! bounded by [`LOGIN_MEMORY_MAX`].
+
+mod auth;
+mod machine;
+
+#[cfg(test)]
+mod tests;
+
+pub use machine::Login;
+
+use crate::chap::{Account, Algorithm};
+use crate::keys::Key;
+use crate::name::{IscsiName, TargetAddress};
+use crate::negotiate::{Limits, Params, SessionType, Violation};
+use crate::text::{CHAP_VALUE_LEN_MAX, PAIRS_MAX, Pair, TEXT_LEN_MAX, TextError};
+use crate::wire::{Bhs, Cid, Isid, LoginStatus, Opcode, Sn, Tsih};
+
+/// Largest data segment in either direction during the login, in bytes (RFC 7143 §6.3).
+pub const LOGIN_SEGMENT_LEN_MAX: usize = 8192;
+
+/// Most Login Requests of one login. RFC 7143 §6.2 asks for at least 6 exchanges; a full text in either
+/// direction adds a few.
+pub const LOGIN_REQUESTS_MAX: u32 = 32;
+
+/// Most bytes that a login holds at once, the caller's receive buffer aside: a text being joined, the same
+/// parsed, an answer to it and one PDU cut from that; and a decoded challenge with its encoding.
+pub const LOGIN_MEMORY_MAX: usize = TEXT_LEN_MAX
+    + PAIRS_MAX * size_of::<Pair<'static>>() * 2
+    + TEXT_LEN_MAX
+    + LOGIN_SEGMENT_LEN_MAX
+    + 2 * CHAP_VALUE_LEN_MAX
+    + size_of::<Login>();
+
+/// A Login PDU to send: header and text. The text is at most [`LOGIN_SEGMENT_LEN_MAX`] bytes, without padding.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoginPdu {
+    /// The header; DataSegmentLength is set.
+    pub bhs: Bhs,
+    /// The data segment.
+    pub text: Vec<u8>,
+}
+
+/// What follows from a request or an answer.
+#[derive(Debug)]
+pub enum Step {
+    /// Send the response; the next request is awaited.
+    Send(LoginPdu),
+    /// Ask who may log in, then call [`Login::authorize`]. No request is read until then.
+    Authorize(Authorize),
+    /// Ask which session this becomes, then call [`Login::complete`]. No request is read until then.
+    Complete(Box<Complete>),
+    /// Send the response, close the connection: no login.
+    Refuse(LoginPdu, Cause),
+    /// Close the connection without a word: what came is no login.
+    Drop(Cause),
+    /// Send the response: the connection is in full feature phase.
+    Established(LoginPdu, Box<Established>),
+}
+
+/// The question who may log in to what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Authorize {
+    /// The initiator's claim of its name; not authenticated yet.
+    pub initiator_name: IscsiName,
+    /// The target; `None` in discovery sessions that name none.
+    pub target_name: Option<IscsiName>,
+    /// Type of the session.
+    pub session_type: SessionType,
+    /// Initiator's part of the session's identity.
+    pub isid: Isid,
+    /// The session to join, or [`Tsih::NONE`].
+    pub tsih: Tsih,
+    /// Connection ID.
+    pub cid: Cid,
+}
+
+/// The answer to [`Authorize`].
+#[derive(Debug)]
+pub enum Verdict {
+    /// The login may go on.
+    Granted(Box<Access>),
+    /// It may not: a status of class 2 or 3.
+    Refused(LoginStatus),
+    /// The target is elsewhere for now (0101h).
+    MovedTemporarily(TargetAddress),
+    /// The target is elsewhere for good (0102h).
+    MovedPermanently(TargetAddress),
+}
+
+/// Under which conditions a login goes on.
+#[derive(Clone, Debug)]
+pub struct Access {
+    /// How the initiator must prove itself.
+    pub auth: AuthPolicy,
+    /// What can be negotiated.
+    pub limits: Limits,
+    /// Tag of the portal group that the connection came to.
+    pub portal_group_tag: u16,
+    /// Alias of the target, at most 255 bytes.
+    pub target_alias: Option<String>,
+}
+
+/// Authentication methods that are allowed. With both, the initiator's order decides (RFC 7143 §6.2.1).
+#[derive(Clone, Debug)]
+pub enum AuthPolicy {
+    /// Nobody is asked.
+    None,
+    /// CHAP, or nothing at all if the initiator prefers so.
+    Optional(Chap),
+    /// CHAP.
+    Required(Chap),
+}
+
+/// Accounts of a CHAP exchange.
+#[derive(Clone, Debug)]
+pub struct Chap {
+    /// Who may log in.
+    pub accounts: Vec<Account>,
+    /// How we prove ourselves, if an initiator asks. Its secret must differ from those of `accounts`.
+    pub mutual: Option<Account>,
+    /// Algorithms allowed, best first; [`Algorithm::ALL`] unless configured.
+    pub algorithms: Vec<Algorithm>,
+}
+
+/// The question which session the login becomes.
+#[derive(Clone, Debug)]
+pub struct Complete {
+    /// Names, ISID, TSIH, CID as in [`Authorize`].
+    pub identity: Authorize,
+    /// The CHAP name that was proved.
+    pub user: Option<String>,
+    /// CmdSN of the login: the first command of a new session carries it.
+    pub cmd_sn: Sn,
+    /// What was negotiated; session-wide values mean nothing on an added connection.
+    pub params: Params,
+}
+
+/// The answer to [`Complete`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Completion {
+    /// A new session, also where it replaces an old one.
+    NewSession {
+        /// Its handle, not 0.
+        tsih: Tsih,
+        /// Commands that the initiator may send ahead, at least 1.
+        window: u32,
+    },
+    /// The connection joins (or replaces one of) the session that the request named.
+    Join {
+        /// ExpCmdSN of the session.
+        exp_cmd_sn: Sn,
+        /// MaxCmdSN of the session.
+        max_cmd_sn: Sn,
+    },
+    /// No: a status of class 2 or 3.
+    Refused(LoginStatus),
+}
+
+/// A connection in full feature phase.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Established {
+    /// Names, ISID, requested TSIH, CID.
+    pub identity: Authorize,
+    /// The session's handle.
+    pub tsih: Tsih,
+    /// The CHAP name that was proved.
+    pub user: Option<String>,
+    /// Alias that the initiator gave itself.
+    pub initiator_alias: Option<String>,
+    /// Tag of the portal group.
+    pub portal_group_tag: u16,
+    /// What was negotiated; on an added connection only digests and segment lengths.
+    pub params: Params,
+    /// ExpCmdSN at the final response.
+    pub exp_cmd_sn: Sn,
+    /// MaxCmdSN at the final response.
+    pub max_cmd_sn: Sn,
+    /// StatSN of the next response.
+    pub stat_sn: Sn,
+}
+
+/// Why a login ended. [`Cause::status`] says what the peer is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// The first PDU is no Login Request: some other protocol.
+    NotLogin(Opcode),
+    /// A PDU of full feature phase during the login.
+    WrongPdu(Opcode),
+    /// A data segment of more than 8192 bytes.
+    SegmentTooLong,
+    /// Additional header segments, or no immediate bit.
+    Header,
+    /// Version 0 is not among those that the initiator speaks.
+    Version,
+    /// ITT, ISID, TSIH, CID or versions changed during the login.
+    Changed,
+    /// A stage or transition that RFC 7143 §6.3 does not know.
+    Stage,
+    /// Text where an empty request was due.
+    Unasked,
+    /// A request while we had not answered the last one.
+    Overtaken,
+    /// More than [`LOGIN_REQUESTS_MAX`] requests.
+    TooManyRequests,
+    /// A key that the login cannot do without.
+    Missing(Key),
+    /// A name that is none.
+    InitiatorName,
+    /// A target name that is none.
+    TargetName,
+    /// A session type that does not exist.
+    SessionType,
+    /// Malformed text or a broken rule of negotiation.
+    Violation(Violation),
+    /// Authentication failed, or was evaded.
+    Authentication,
+    /// Said from above.
+    Refused(LoginStatus),
+}
+
+impl Cause {
+    /// What the peer is told.
+    #[must_use]
+    pub const fn status(self) -> LoginStatus {
+        match self {
+            Cause::NotLogin(_) | Cause::WrongPdu(_) => LoginStatus::INVALID_DURING_LOGIN,
+            Cause::Version => LoginStatus::UNSUPPORTED_VERSION,
+            Cause::Missing(_) => LoginStatus::MISSING_PARAMETER,
+            Cause::TargetName => LoginStatus::TARGET_NOT_FOUND,
+            Cause::SessionType => LoginStatus::SESSION_TYPE_NOT_SUPPORTED,
+            Cause::Authentication => LoginStatus::AUTHENTICATION_FAILURE,
+            Cause::Refused(status) => status,
+            Cause::SegmentTooLong
+            | Cause::Header
+            | Cause::Changed
+            | Cause::Stage
+            | Cause::Unasked
+            | Cause::Overtaken
+            | Cause::TooManyRequests
+            | Cause::InitiatorName
+            | Cause::Violation(_) => LoginStatus::INITIATOR_ERROR,
+        }
+    }
+}
+
+impl From<Violation> for Cause {
+    fn from(violation: Violation) -> Self {
+        Cause::Violation(violation)
+    }
+}
+
+impl From<TextError> for Cause {
+    fn from(error: TextError) -> Self {
+        Cause::Violation(Violation::Text(error))
+    }
+}
+
+impl From<crate::chap::Denied> for Cause {
+    fn from(_: crate::chap::Denied) -> Self {
+        Cause::Authentication
+    }
+}

@@ -1,0 +1,623 @@
+//! Logins by fixed bytes: the good ones, and every attack that can be made at this layer.
+
+use super::*;
+use crate::chap::{Response, Secret};
+use crate::negotiate::Digest;
+use crate::text::{encode_hex, parse};
+use crate::wire::{Itt, LoginFlags, LoginRequest, LoginResponse, Pdu};
+use proptest::prelude::*;
+use stream::Entropy;
+
+const INITIATOR: &str = "InitiatorName=iqn.2026-11.io.example:host TargetName=iqn.2026-11.io.example:disk";
+const SECRET: &[u8] = b"sixteen byte key";
+const MUTUAL: &[u8] = b"another long key";
+
+/// T=1, security to operational.
+const S_TO_O: u8 = 0x81;
+const S_TO_F: u8 = 0x83;
+const O_TO_F: u8 = 0x87;
+const S: u8 = 0x00;
+const O: u8 = 0x04;
+const MORE: u8 = 0x40;
+
+fn header(flags: u8, len: usize) -> LoginRequest {
+    let mut request = LoginRequest::new();
+    request.flags = LoginFlags(flags);
+    request.isid = Isid([0x80, 1, 2, 3, 0, 0]);
+    request.itt = Itt::new(5);
+    request.cid = Cid::new(1);
+    request.cmd_sn = Sn::new(100);
+    request.exp_stat_sn = Sn::new(7);
+    request.set_data_len(len);
+    request
+}
+
+fn bytes(text: &str) -> Vec<u8> {
+    if text.is_empty() { Vec::new() } else { (text.replace(' ', "\0") + "\0").into_bytes() }
+}
+
+fn account(name: &str, secret: &[u8]) -> Account {
+    Account { name: name.to_owned(), secret: Secret::new(secret.to_vec()) }
+}
+
+fn chap() -> Chap {
+    Chap {
+        accounts: vec![account("alice", SECRET)],
+        mutual: Some(account("disk", MUTUAL)),
+        algorithms: Algorithm::ALL.to_vec(),
+    }
+}
+
+/// A login and the world above it.
+struct Target {
+    login: Login,
+    entropy: Entropy,
+    access: Access,
+}
+
+impl Target {
+    fn new(auth: AuthPolicy) -> Self {
+        let access = Access { auth, limits: Limits::default(), portal_group_tag: 1, target_alias: None };
+        Self { login: Login::new(), entropy: Entropy::new([1; 32]), access }
+    }
+
+    fn raw(&mut self, request: LoginRequest, data: &[u8]) -> Step {
+        let step = self.login.handle_request(request.as_bhs(), data, &mut self.entropy);
+        let Step::Authorize(_) = step else { return step };
+        self.login.authorize(Verdict::Granted(Box::new(self.access.clone())), &mut self.entropy)
+    }
+
+    fn say(&mut self, flags: u8, text: &str) -> Step {
+        let data = bytes(text);
+        let step = self.raw(header(flags, data.len()), &data);
+        let Step::Complete(_) = step else { return step };
+        self.login.complete(Completion::NewSession { tsih: Tsih::new(0x77), window: 32 })
+    }
+
+    /// The text of the response that lets the login go on, and its flags.
+    fn answer(&mut self, flags: u8, text: &str) -> (u8, String) {
+        match self.say(flags, text) {
+            Step::Send(pdu) | Step::Established(pdu, _) => {
+                let text = String::from_utf8(pdu.text).unwrap();
+                (pdu.bhs.flags, text.trim_end_matches('\0').replace('\0', " "))
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn refusal(&mut self, flags: u8, text: &str) -> LoginStatus {
+        refusal(self.say(flags, text))
+    }
+}
+
+fn refusal(step: Step) -> LoginStatus {
+    match step {
+        Step::Refuse(pdu, cause) => {
+            let status = LoginResponse::from_bhs(&pdu.bhs).status;
+            assert_eq!(status, cause.status());
+            assert!(status.class > 0 && pdu.bhs.flags & 0x80 == 0);
+            status
+        }
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+#[test]
+fn a_login_without_authentication_in_three_stages() {
+    let mut t = Target::new(AuthPolicy::None);
+    let first = format!("{INITIATOR} SessionType=Normal AuthMethod=CHAP,None InitiatorAlias=me");
+    assert_eq!(t.answer(S_TO_O, &first), (S_TO_O, "TargetPortalGroupTag=1 AuthMethod=None".to_owned()));
+    let offer =
+        "HeaderDigest=CRC32C,None MaxRecvDataSegmentLength=65536 InitialR2T=No FirstBurstLength=262144";
+    let Step::Established(pdu, established) = t.say(O_TO_F, offer) else { panic!() };
+    let text = "HeaderDigest=CRC32C InitialR2T=No FirstBurstLength=65536 MaxRecvDataSegmentLength=262144";
+    assert_eq!(pdu.text, bytes(text));
+    let response = LoginResponse::from_bhs(&pdu.bhs);
+    assert_eq!((response.flags.0, response.tsih, response.itt), (O_TO_F, Tsih::new(0x77), Itt::new(5)));
+    assert_eq!(
+        (response.stat_sn, response.exp_cmd_sn, response.max_cmd_sn),
+        (Sn::new(8), Sn::new(100), Sn::new(131))
+    );
+    assert_eq!((established.stat_sn, established.exp_cmd_sn), (Sn::new(9), Sn::new(100)));
+    assert_eq!(established.identity.initiator_name.as_str(), "iqn.2026-11.io.example:host");
+    assert_eq!(established.initiator_alias.as_deref(), Some("me"));
+    assert_eq!((established.user, established.portal_group_tag), (None, 1));
+    let p = established.params;
+    assert_eq!((p.initiator_mrdsl, p.target_mrdsl, p.header_digest), (65_536, 262_144, Digest::Crc32c));
+    assert_eq!((p.initial_r2t, p.first_burst, p.max_outstanding_r2t), (false, 65_536, 1));
+}
+
+#[test]
+fn a_login_may_skip_either_stage() {
+    let mut t = Target::new(AuthPolicy::None);
+    t.access.limits.max_burst = 262_144;
+    assert_eq!(t.answer(S_TO_F, INITIATOR).0, S_TO_F);
+    let mut t = Target::new(AuthPolicy::None);
+    assert_eq!(t.answer(O_TO_F, INITIATOR).0, O_TO_F);
+    // Limits below the defaults send the initiator through the operational stage, with a question to answer.
+    let mut t = Target::new(AuthPolicy::None);
+    t.access.limits.immediate_data = false;
+    assert_eq!(t.answer(S_TO_F, INITIATOR).0, S_TO_O);
+    let question = "MaxRecvDataSegmentLength=262144 ImmediateData=No".to_owned();
+    assert_eq!(t.answer(O_TO_F, ""), (O, question));
+    let Step::Established(_, established) = t.say(O_TO_F, "ImmediateData=No") else { panic!() };
+    assert!(!established.params.immediate_data);
+}
+
+#[test]
+fn a_discovery_login_names_no_target() {
+    let mut t = Target::new(AuthPolicy::None);
+    let first = "InitiatorName=iqn.2026-11.io.example:host SessionType=Discovery AuthMethod=None";
+    assert_eq!(t.answer(S_TO_O, first), (S_TO_O, "AuthMethod=None".to_owned()));
+    let Step::Established(_, established) = t.say(O_TO_F, "MaxBurstLength=512") else { panic!() };
+    assert_eq!(established.params.session_type, SessionType::Discovery);
+    assert_eq!(established.identity.target_name, None);
+}
+
+/// CHAP up to the challenge: gives identifier and challenge.
+fn challenge(t: &mut Target, algorithms: &str) -> (Algorithm, u8, Vec<u8>) {
+    let (flags, text) = t.answer(S, &format!("{INITIATOR} AuthMethod=CHAP,None"));
+    assert_eq!((flags, text.as_str()), (S, "TargetPortalGroupTag=1 AuthMethod=CHAP"));
+    let (flags, text) = t.answer(S, &format!("CHAP_A={algorithms}"));
+    assert_eq!(flags, S);
+    let data = bytes(&text);
+    let pairs = parse(&data).unwrap();
+    let value = |key| crate::chap::value_of(&pairs, key).unwrap();
+    let algorithm = Algorithm(value("CHAP_A").parse().unwrap());
+    (algorithm, value("CHAP_I").parse().unwrap(), crate::text::binary(value("CHAP_C"), 1024).unwrap())
+}
+
+fn response_to((algorithm, identifier, challenge): &(Algorithm, u8, Vec<u8>), secret: &[u8]) -> String {
+    let secret = Secret::new(secret.to_vec());
+    encode_hex(Response::compute(*algorithm, *identifier, &secret, challenge).unwrap().as_slice())
+}
+
+#[test]
+fn chap_takes_the_strongest_algorithm_of_both() {
+    for (offer, chosen) in [("5", 5), ("5,6", 6), ("5,7,6", 7), ("0x8,5", 8), ("5,6,7,8,9", 8)] {
+        let mut t = Target::new(AuthPolicy::Required(chap()));
+        let challenge = challenge(&mut t, offer);
+        assert_eq!(challenge.0, Algorithm(chosen), "{offer}");
+        let text = format!("CHAP_N=alice CHAP_R={}", response_to(&challenge, SECRET));
+        assert_eq!(t.answer(S_TO_O, &text), (S_TO_O, String::new()));
+        let Step::Established(_, established) = t.say(O_TO_F, "") else { panic!() };
+        assert_eq!(established.user.as_deref(), Some("alice"));
+    }
+    let mut t = Target::new(AuthPolicy::Required(chap()));
+    t.answer(S, &format!("{INITIATOR} AuthMethod=CHAP"));
+    assert_eq!(t.refusal(S, "CHAP_A=9,300,x"), LoginStatus::AUTHENTICATION_FAILURE);
+}
+
+#[test]
+fn mutual_chap_proves_the_target() {
+    let mut t = Target::new(AuthPolicy::Required(chap()));
+    let challenge = challenge(&mut t, "7");
+    let theirs = (Algorithm::SHA256, 9, vec![0x5a; 32]);
+    let text = format!(
+        "CHAP_N=alice CHAP_R={} CHAP_I=9 CHAP_C={}",
+        response_to(&challenge, SECRET),
+        encode_hex(&theirs.2)
+    );
+    let proof = format!("CHAP_N=disk CHAP_R={}", response_to(&theirs, MUTUAL));
+    assert_eq!(t.answer(S_TO_O, &text), (S_TO_O, proof));
+}
+
+#[test]
+fn attack_03_other_protocols_get_no_word() {
+    let hello = [0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3, 0x41].repeat(4);
+    let http = b"GET / HTTP/1.1\r\nHost: 127.0.0.1:3260\r\nUser-Agent: curl".to_vec();
+    for first in [hello, http] {
+        let mut login = Login::new();
+        let step = login.handle_header(Bhs::from_prefix(&first).unwrap()).unwrap_err();
+        assert!(matches!(*step, Step::Drop(Cause::NotLogin(_))), "{step:?}");
+    }
+}
+
+#[test]
+fn attack_04_no_text_where_names_are_due() {
+    for flags in [S_TO_O, O_TO_F, S] {
+        assert_eq!(Target::new(AuthPolicy::None).refusal(flags, ""), LoginStatus::MISSING_PARAMETER);
+    }
+    let no_target = "InitiatorName=iqn.2026-11.io.example:host";
+    assert_eq!(Target::new(AuthPolicy::None).refusal(S_TO_O, no_target), LoginStatus::MISSING_PARAMETER);
+}
+
+#[test]
+fn attack_05_segments_beyond_8192_are_refused_by_the_header() {
+    for len in [8193, 65_536, 0xff_ffff] {
+        let mut login = Login::new();
+        let step = login.handle_header(header(S, len).as_bhs()).unwrap_err();
+        assert_eq!(refusal(*step), LoginStatus::INITIATOR_ERROR);
+    }
+    assert_eq!(Login::new().handle_header(header(S, 8190).as_bhs()).unwrap(), 8192);
+    let mut bhs = header(S, 0).to_bhs();
+    bhs.ahs_words = 1;
+    assert_eq!(refusal(*Login::new().handle_header(&bhs).unwrap_err()), LoginStatus::INITIATOR_ERROR);
+}
+
+#[test]
+fn attack_06_malformed_and_endless_text() {
+    let long_key = format!("{INITIATOR} {}=1", "K".repeat(64));
+    for text in ["NoEquals", "=x", &long_key] {
+        assert_eq!(Target::new(AuthPolicy::None).refusal(S_TO_O, text), LoginStatus::INITIATOR_ERROR);
+    }
+    let mut t = Target::new(AuthPolicy::None);
+    let piece = [b'K'; 8192];
+    let mut pieces = 0;
+    let status = loop {
+        match t.raw(header(S | MORE, piece.len()), &piece) {
+            Step::Send(pdu) => assert!(pdu.text.is_empty() && pdu.bhs.flags == S),
+            step => break refusal(step),
+        }
+        pieces += 1;
+    };
+    assert_eq!((pieces, status), (TEXT_LEN_MAX / piece.len(), LoginStatus::INITIATOR_ERROR));
+    let mut t = Target::new(AuthPolicy::None);
+    let answered = (0..1000).take_while(|_| matches!(t.raw(header(S | MORE, 0), &[]), Step::Send(_))).count();
+    assert_eq!(answered, LOGIN_REQUESTS_MAX as usize);
+}
+
+#[test]
+fn text_in_pieces_is_joined() {
+    let mut t = Target::new(AuthPolicy::None);
+    let data = bytes(INITIATOR);
+    let (a, b) = data.split_at(20);
+    assert!(matches!(t.raw(header(S | MORE, a.len()), a), Step::Send(_)));
+    let Step::Send(pdu) = t.raw(header(S_TO_O, b.len()), b) else { panic!() };
+    assert_eq!(pdu.bhs.flags, S_TO_O);
+}
+
+#[test]
+fn attack_07_ten_thousand_unknown_keys() {
+    let text = format!("{INITIATOR} {}", "X=1 ".repeat(10_000).trim_end());
+    let mut t = Target::new(AuthPolicy::None);
+    let data = bytes(&text);
+    let outcome = data.chunks(8192).find_map(|piece| match t.raw(header(S | MORE, piece.len()), piece) {
+        Step::Send(_) => None,
+        step => Some(refusal(step)),
+    });
+    assert_eq!(outcome, Some(LoginStatus::INITIATOR_ERROR));
+    let text = format!("{INITIATOR} {}", "X=1 ".repeat(PAIRS_MAX).trim_end());
+    assert_eq!(Target::new(AuthPolicy::None).refusal(S_TO_O, &text), LoginStatus::INITIATOR_ERROR);
+}
+
+#[test]
+fn attack_08_answers_beyond_8_kib_are_split() {
+    let mut t = Target::new(AuthPolicy::None);
+    t.answer(S_TO_O, INITIATOR);
+    let keys: Vec<_> = (0..120).map(|i| format!("X-{i:061}=")).collect();
+    let data = bytes(&keys.join(" "));
+    // The session is asked for before the answer goes out.
+    let Step::Complete(_) = t.raw(header(O_TO_F, data.len()), &data) else { panic!() };
+    let Step::Send(first) = t.login.complete(Completion::NewSession { tsih: Tsih::new(9), window: 1 }) else {
+        panic!()
+    };
+    assert_eq!((first.text.len(), first.bhs.flags), (8192, O | MORE));
+    assert_eq!(LoginResponse::from_bhs(&first.bhs).tsih, Tsih::NONE);
+    let mut text = first.text;
+    let Step::Established(last, established) = t.raw(header(O_TO_F, 0), &[]) else { panic!() };
+    assert_eq!((last.bhs.flags, LoginResponse::from_bhs(&last.bhs).tsih), (O_TO_F, Tsih::new(9)));
+    assert_eq!(established.stat_sn, LoginResponse::from_bhs(&last.bhs).stat_sn.next());
+    text.extend(last.text);
+    assert!(text.len() < TEXT_LEN_MAX);
+    assert_eq!(parse(&text).unwrap().iter().filter(|p| p.value == "NotUnderstood").count(), 120);
+}
+
+#[test]
+fn text_while_an_answer_is_fetched_is_refused() {
+    let mut t = Target::new(AuthPolicy::None);
+    t.answer(S_TO_O, INITIATOR);
+    let keys: Vec<_> = (0..120).map(|i| format!("X-{i:061}=")).collect();
+    assert_eq!(t.answer(O, &keys.join(" ")).0, O | MORE);
+    assert_eq!(t.refusal(O, "MaxBurstLength=512"), LoginStatus::INITIATOR_ERROR);
+}
+
+#[test]
+fn attack_09_stages_that_do_not_exist() {
+    // CSG 2, CSG 3, NSG 2, NSG 0 and 1 behind or at CSG, T with C.
+    for flags in [0x08, 0x0c, 0x82, 0x80, 0x84, 0x85, 0x86, 0xc1, 0xc7] {
+        let status = Target::new(AuthPolicy::None).refusal(flags, INITIATOR);
+        assert_eq!(status, LoginStatus::INITIATOR_ERROR, "{flags:#x}");
+    }
+    let mut t = Target::new(AuthPolicy::None);
+    t.answer(S_TO_O, INITIATOR);
+    assert_eq!(t.refusal(S_TO_F, ""), LoginStatus::INITIATOR_ERROR, "back to the security stage");
+    let mut t = Target::new(AuthPolicy::None);
+    t.answer(S, INITIATOR);
+    assert_eq!(t.refusal(O_TO_F, ""), LoginStatus::INITIATOR_ERROR, "on without a transition");
+}
+
+#[test]
+fn attack_10_no_way_around_chap() {
+    let denied = LoginStatus::AUTHENTICATION_FAILURE;
+    let required = || Target::new(AuthPolicy::Required(chap()));
+    assert_eq!(required().refusal(S_TO_F, INITIATOR), denied, "no method");
+    assert_eq!(required().refusal(S_TO_F, &format!("{INITIATOR} AuthMethod=None")), denied);
+    assert_eq!(required().refusal(S_TO_F, &format!("{INITIATOR} AuthMethod=KRB5,SRP")), denied);
+    let begun = format!("{INITIATOR} AuthMethod=CHAP");
+    // A transition that is asked for with the offer is only not granted.
+    let mut t = required();
+    assert_eq!(t.answer(S_TO_F, &begun).0, S);
+    assert_eq!(t.refusal(S_TO_F, ""), denied, "instead of CHAP_A");
+    let mut t = required();
+    t.answer(S, &begun);
+    assert_eq!(t.refusal(S_TO_F, "CHAP_A=5"), denied);
+    let mut t = required();
+    challenge(&mut t, "5");
+    assert_eq!(t.refusal(S_TO_F, ""), denied, "instead of CHAP_R");
+    let mut t = required();
+    challenge(&mut t, "5");
+    assert_eq!(t.refusal(S_TO_F, "CHAP_N=alice"), denied);
+    for key in ["CHAP_A=5", "CHAP_R=0x00", "CHAP_N=alice"] {
+        assert_eq!(required().refusal(S, &format!("{begun} {key}")), denied, "ahead of its turn: {key}");
+    }
+    let mut t = required();
+    t.answer(S, &begun);
+    assert_eq!(t.refusal(S, "AuthMethod=None"), LoginStatus::INITIATOR_ERROR, "a second choice");
+}
+
+#[test]
+fn attack_11_operational_stage_first() {
+    let denied = LoginStatus::AUTHENTICATION_FAILURE;
+    for flags in [O, O_TO_F] {
+        assert_eq!(Target::new(AuthPolicy::Required(chap())).refusal(flags, INITIATOR), denied);
+    }
+    let mut t = Target::new(AuthPolicy::Optional(chap()));
+    assert!(matches!(t.say(O_TO_F, INITIATOR), Step::Established(..)));
+}
+
+#[test]
+fn attack_12_and_15_wrong_responses_all_look_the_same() {
+    let mut t = Target::new(AuthPolicy::Required(chap()));
+    let good = response_to(&challenge(&mut t, "7"), SECRET);
+    let wrong = response_to(&(Algorithm::SHA256, 0, vec![1]), SECRET);
+    let base64_junk = format!("0b{}", "A".repeat(2000));
+    let (shorter, longer, odd) = (&good[..good.len() - 2], format!("{good}00"), format!("{good}0"));
+    let mut refusals = Vec::new();
+    for (name, response) in [
+        ("alice", wrong.as_str()),
+        ("mallory", &good),
+        ("alice", shorter),
+        ("alice", &longer),
+        ("alice", &odd),
+        ("alice", "0bZZZ"),
+        ("alice", &base64_junk),
+        ("alice", ""),
+    ] {
+        let mut t = Target::new(AuthPolicy::Required(chap()));
+        challenge(&mut t, "7");
+        let Step::Refuse(pdu, _) = t.say(S_TO_O, &format!("CHAP_N={name} CHAP_R={response}")) else {
+            panic!()
+        };
+        assert_eq!(LoginResponse::from_bhs(&pdu.bhs).status, LoginStatus::AUTHENTICATION_FAILURE);
+        refusals.push(pdu);
+    }
+    assert!(refusals.windows(2).all(|two| two[0] == two[1]), "byte for byte");
+}
+
+#[test]
+fn attack_13_and_14_mutual_chap_with_bad_challenges() {
+    let junk = encode_hex(&[7; 1025]);
+    let cases =
+        ["CHAP_I=256 CHAP_C=0x00", "CHAP_I=-1 CHAP_C=0x00", "CHAP_I=1", "CHAP_C=0x00", "CHAP_I=1 CHAP_C=0x"];
+    let reflected = |c: &(Algorithm, u8, Vec<u8>)| format!("CHAP_I={} CHAP_C={}", c.1, encode_hex(&c.2));
+    for case in 0..=cases.len() {
+        let mut t = Target::new(AuthPolicy::Required(chap()));
+        let challenge = challenge(&mut t, "5");
+        let extra = cases.get(case).map_or_else(|| reflected(&challenge), |text| (*text).to_owned());
+        let text = format!("CHAP_N=alice CHAP_R={} {extra}", response_to(&challenge, SECRET));
+        assert_eq!(t.refusal(S_TO_O, &text), LoginStatus::AUTHENTICATION_FAILURE, "{extra}");
+    }
+    let mut t = Target::new(AuthPolicy::Required(chap()));
+    let c = challenge(&mut t, "5");
+    let text = format!("CHAP_N=alice CHAP_R={} CHAP_I=1 CHAP_C={junk}", response_to(&c, SECRET));
+    assert_eq!(t.refusal(S_TO_O, &text), LoginStatus::INITIATOR_ERROR, "longer than the text may be");
+    // The response that our own secret gives, sent back as the initiator's.
+    let mut t =
+        Target::new(AuthPolicy::Required(Chap { accounts: vec![account("alice", MUTUAL)], ..chap() }));
+    let c = challenge(&mut t, "5");
+    let text = format!("CHAP_N=alice CHAP_R={}", response_to(&c, MUTUAL));
+    assert_eq!(t.refusal(S_TO_O, &text), LoginStatus::AUTHENTICATION_FAILURE);
+    // Mutual authentication without a secret of ours.
+    let mut t = Target::new(AuthPolicy::Required(Chap { mutual: None, ..chap() }));
+    let c = challenge(&mut t, "5");
+    let text = format!("CHAP_N=alice CHAP_R={} CHAP_I=1 CHAP_C=0x0102", response_to(&c, SECRET));
+    assert_eq!(t.refusal(S_TO_O, &text), LoginStatus::AUTHENTICATION_FAILURE);
+}
+
+#[test]
+fn attack_17_and_19_the_session_is_judged_by_name_and_isid() {
+    let mut t = Target::new(AuthPolicy::None);
+    let data = bytes(INITIATOR);
+    let mut request = header(S_TO_F, data.len());
+    (request.tsih, request.cid) = (Tsih::new(0x1234), Cid::new(0xffff));
+    let Step::Authorize(question) = t.login.handle_request(request.as_bhs(), &data, &mut t.entropy) else {
+        panic!()
+    };
+    assert_eq!((question.tsih, question.cid, question.isid), (request.tsih, request.cid, request.isid));
+    assert_eq!(question.initiator_name.as_str(), "iqn.2026-11.io.example:host");
+    for status in [LoginStatus::SESSION_DOES_NOT_EXIST, LoginStatus::TOO_MANY_CONNECTIONS] {
+        let mut t = Target::new(AuthPolicy::None);
+        let Step::Complete(_) = t.raw(request, &data) else { panic!() };
+        assert_eq!(refusal(t.login.complete(Completion::Refused(status))), status);
+        let mut t = Target::new(AuthPolicy::None);
+        t.login.handle_request(request.as_bhs(), &data, &mut t.entropy);
+        assert_eq!(refusal(t.login.authorize(Verdict::Refused(status), &mut t.entropy)), status);
+    }
+    let mut t = Target::new(AuthPolicy::None);
+    t.raw(request, &data);
+    let join = Completion::Join { exp_cmd_sn: Sn::new(500), max_cmd_sn: Sn::new(563) };
+    let Step::Established(pdu, established) = t.login.complete(join) else { panic!() };
+    let response = LoginResponse::from_bhs(&pdu.bhs);
+    assert_eq!(
+        (response.tsih, response.exp_cmd_sn, response.max_cmd_sn),
+        (Tsih::new(0x1234), Sn::new(500), Sn::new(563))
+    );
+    assert_eq!((established.tsih, established.exp_cmd_sn), (Tsih::new(0x1234), Sn::new(500)));
+}
+
+#[test]
+fn an_added_connection_negotiates_no_session_keys() {
+    let mut t = Target::new(AuthPolicy::None);
+    let data = bytes(&format!("{INITIATOR} MaxBurstLength=512"));
+    let mut request = header(O_TO_F, data.len());
+    request.tsih = Tsih::new(3);
+    assert_eq!(refusal(t.raw(request, &data)), LoginStatus::INITIATOR_ERROR);
+}
+
+#[test]
+fn attack_20_numbers_in_the_login() {
+    for value in ["0", "511", "16777216", "18446744073709551616", "8192abc", "-1", "0x"] {
+        let mut t = Target::new(AuthPolicy::None);
+        t.answer(S_TO_O, INITIATOR);
+        let status = t.refusal(O_TO_F, &format!("MaxRecvDataSegmentLength={value}"));
+        assert_eq!(status, LoginStatus::INITIATOR_ERROR, "{value}");
+        let mut t = Target::new(AuthPolicy::None);
+        t.answer(S_TO_O, INITIATOR);
+        assert!(
+            t.answer(O, &format!("MaxBurstLength={value}")).1.contains("MaxBurstLength=Reject"),
+            "{value}"
+        );
+    }
+}
+
+#[test]
+fn attack_21_names_that_are_none() {
+    let long = format!("iqn.2026-11.io.example:{}", "a".repeat(201));
+    for name in [&long, "iqn.2026-11.io.example:../../etc", "%s%n", "", "iqn.2026-11.io.example:\u{1}"] {
+        let initiator = format!("InitiatorName={name} TargetName=iqn.2026-11.io.example:disk");
+        assert_eq!(
+            Target::new(AuthPolicy::None).refusal(S_TO_O, &initiator),
+            LoginStatus::INITIATOR_ERROR,
+            "{name}"
+        );
+        let target = format!("InitiatorName=iqn.2026-11.io.example:host TargetName={name}");
+        assert_eq!(
+            Target::new(AuthPolicy::None).refusal(S_TO_O, &target),
+            LoginStatus::TARGET_NOT_FOUND,
+            "{name}"
+        );
+    }
+    let not_utf8 = b"InitiatorName=iqn.2026-11.io.example:\xff\xfe\0";
+    let step = Target::new(AuthPolicy::None).raw(header(S_TO_O, not_utf8.len()), not_utf8);
+    assert_eq!(refusal(step), LoginStatus::INITIATOR_ERROR);
+    let nul = b"InitiatorName=iqn.2026-11.io.example:a\0b\0TargetName=iqn.2026-11.io.example:disk\0";
+    let step = Target::new(AuthPolicy::None).raw(header(S_TO_O, nul.len()), nul);
+    assert_eq!(refusal(step), LoginStatus::INITIATOR_ERROR);
+}
+
+#[test]
+fn what_is_fixed_may_not_change() {
+    let changes: [fn(&mut LoginRequest); 6] = [
+        |r| r.itt = Itt::new(6),
+        |r| r.isid = Isid([0x80, 9, 9, 9, 0, 0]),
+        |r| r.cid = Cid::new(2),
+        |r| r.tsih = Tsih::new(1),
+        |r| r.version_max = 1,
+        |r| r.op = crate::wire::OpByte::new(Opcode::LOGIN_REQUEST),
+    ];
+    for change in changes {
+        let mut t = Target::new(AuthPolicy::None);
+        t.answer(S_TO_O, INITIATOR);
+        let mut request = header(O_TO_F, 0);
+        change(&mut request);
+        assert_eq!(refusal(t.raw(request, &[])), LoginStatus::INITIATOR_ERROR);
+    }
+    let mut t = Target::new(AuthPolicy::None);
+    t.answer(S_TO_O, INITIATOR);
+    assert_eq!(t.refusal(O, "SessionType=Discovery"), LoginStatus::INITIATOR_ERROR);
+    let mut t = Target::new(AuthPolicy::None);
+    t.answer(S_TO_O, INITIATOR);
+    let nop = crate::wire::NopOut::new();
+    let step = *t.login.handle_header(nop.as_bhs()).unwrap_err();
+    assert_eq!(refusal(step), LoginStatus::INVALID_DURING_LOGIN);
+}
+
+#[test]
+fn versions_session_types_and_redirections() {
+    let data = bytes(INITIATOR);
+    let mut request = header(S_TO_O, data.len());
+    (request.version_max, request.version_min) = (3, 1);
+    let step = Target::new(AuthPolicy::None).raw(request, &data);
+    assert_eq!(refusal(step), LoginStatus::UNSUPPORTED_VERSION);
+    let text = format!("{INITIATOR} SessionType=Other");
+    let status = Target::new(AuthPolicy::None).refusal(S_TO_O, &text);
+    assert_eq!(status, LoginStatus::SESSION_TYPE_NOT_SUPPORTED);
+    let address = TargetAddress::parse("[2001:db8::1]:3260,4").unwrap();
+    for (verdict, status) in [
+        (Verdict::MovedTemporarily(address.clone()), LoginStatus::MOVED_TEMPORARILY),
+        (Verdict::MovedPermanently(address), LoginStatus::MOVED_PERMANENTLY),
+    ] {
+        let mut t = Target::new(AuthPolicy::None);
+        t.login.handle_request(header(S_TO_O, data.len()).as_bhs(), &data, &mut t.entropy);
+        let Step::Refuse(pdu, _) = t.login.authorize(verdict, &mut t.entropy) else { panic!() };
+        assert_eq!(LoginResponse::from_bhs(&pdu.bhs).status, status);
+        assert_eq!(pdu.text, b"TargetAddress=[2001:db8::1]:3260\0");
+    }
+}
+
+#[test]
+fn a_request_before_our_answer_is_refused() {
+    let mut t = Target::new(AuthPolicy::None);
+    let data = bytes(INITIATOR);
+    let request = header(S_TO_O, data.len());
+    assert!(matches!(t.login.handle_request(request.as_bhs(), &data, &mut t.entropy), Step::Authorize(_)));
+    assert_eq!(
+        refusal(t.login.handle_request(request.as_bhs(), &data, &mut t.entropy)),
+        LoginStatus::INITIATOR_ERROR
+    );
+}
+
+/// The figure that the pre-authentication budget counts with.
+const _: () = assert!(LOGIN_MEMORY_MAX <= 56 * 1024);
+
+/// Text that is likely to get somewhere.
+fn any_text() -> impl Strategy<Value = String> {
+    let words = prop_oneof![
+        Just(INITIATOR.to_owned()),
+        Just("AuthMethod=CHAP,None".to_owned()),
+        Just("AuthMethod=None".to_owned()),
+        Just("CHAP_A=7,5".to_owned()),
+        Just("CHAP_N=alice CHAP_R=0x00".to_owned()),
+        Just("CHAP_I=1 CHAP_C=0x00".to_owned()),
+        Just("SessionType=Discovery".to_owned()),
+        Just("MaxRecvDataSegmentLength=512".to_owned()),
+        Just("ImmediateData=No FirstBurstLength=512".to_owned()),
+        "[A-Z][a-z]{0,3}=[ -~]{0,4}",
+        "\\PC{0,12}",
+    ];
+    proptest::collection::vec(words, 0..5).prop_map(|words| words.join(" "))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    /// Whatever is sent: no panic, bounded answers, and never full feature phase without the secret.
+    #[test]
+    fn nobody_gets_past_required_chap(
+        requests in proptest::collection::vec((prop_oneof![Just(S), Just(O), Just(S_TO_O), Just(S_TO_F), Just(O_TO_F), any::<u8>()], any_text()), 1..8),
+    ) {
+        let mut t = Target::new(AuthPolicy::Required(chap()));
+        for (flags, text) in requests {
+            match t.say(flags, &text) {
+                Step::Send(pdu) => prop_assert!(pdu.text.len() <= LOGIN_SEGMENT_LEN_MAX),
+                Step::Refuse(..) | Step::Drop(_) => break,
+                other => prop_assert!(false, "{:?}", other),
+            }
+        }
+    }
+
+    #[test]
+    fn any_header_is_survived(header in proptest::array::uniform32(any::<u8>()), rest in proptest::array::uniform16(any::<u8>()), login in any::<bool>()) {
+        let mut bytes = [&header[..], &rest[..]].concat();
+        if login {
+            bytes[0] = 0x43;
+        }
+        let bhs = *Bhs::from_prefix(&bytes).unwrap();
+        let mut t = Target::new(AuthPolicy::None);
+        if let Ok(len) = t.login.handle_header(&bhs) {
+            prop_assert!(len <= LOGIN_SEGMENT_LEN_MAX);
+            t.login.handle_request(&bhs, &vec![0; bhs.data_len()], &mut t.entropy);
+        }
+    }
+}
