@@ -29,6 +29,11 @@ pub struct LinkId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ShardId(pub u16);
 
+impl ShardId {
+    /// The control plane: a message to it leaves the shards.
+    pub const CONTROL: ShardId = ShardId(u16::MAX);
+}
+
 /// One of the addresses that the daemon listens on, by its place in the list that the world was
 /// given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -54,14 +59,17 @@ pub enum Arrival<M> {
     Moved(M),
 }
 
-/// How a socket leaves a shard. Operations that are out come back first, cancelled.
+/// How a socket leaves a shard. A receive that is out comes back first, cancelled, and so does a send
+/// unless the departure waits for it.
 #[derive(Debug)]
 pub enum Departure<M> {
-    /// Close it: what was handed to the socket is still delivered (shutdown, then close).
+    /// Close it: what was handed to the socket is still delivered (a send that is out is finished,
+    /// then shutdown, then close), for as long as the world allows a close to take.
     Close,
     /// Drop it with a reset.
     Abort,
-    /// Hand it to another shard, whose [`Endpoint::handle_arrival`] gets the message.
+    /// Hand it to another shard, whose [`Endpoint::handle_arrival`] gets the message. No receive may
+    /// be out, for what it brings could not follow the message; a send that is out is finished.
     Move {
         /// Whither.
         to: ShardId,

@@ -1,1 +1,33 @@
-//! The real world: a thread per core, io_uring or epoll.
+//! The real world: a thread per granted core, each with a pool, an endpoint and a driver that moves
+//! bytes by io_uring, or by epoll where the kernel forbids io_uring. Both behave alike.
+//!
+//! One turn of a shard: take completions, read the clock, hand each completion to the endpoint, let
+//! [`endpoint::pump`] start what the endpoint wants, wait for more. A shard that runs out of work
+//! looks at its memory for a short, adapted time before it sleeps in the kernel (`spin`), and uses no
+//! processor time afterwards until a completion, a message or a timer wakes it.
+//!
+//! Balance: listener *k* is served by shard *k mod n*, which hands each accepted socket to the shard
+//! with the fewest links, itself included. So a core that happens to be awake takes no more than its
+//! share, and placement is the same in both worlds.
+//!
+//! Invariant: what the kernel (or a thread that stands in for it) holds lies in a flight slot of its
+//! shard and comes back to the endpoint exactly once; a shard ends only when nothing is out.
+
+mod base;
+mod blocking;
+mod clock;
+mod config;
+mod counters;
+mod disk;
+mod epoll;
+mod flight;
+mod mail;
+mod running;
+mod shard;
+mod socket;
+mod spin;
+mod world;
+
+pub use config::{Config, IoChoice, IoKind, KeepAlive, Listen, TcpOptions};
+pub use counters::ShardStats;
+pub use running::{Panicked, Reactor, Running, SpawnError};

@@ -1,0 +1,268 @@
+//! What both worlds have in common: the shard's mail, its disks, its listeners, its events.
+
+use std::collections::VecDeque;
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, Sender, SyncSender};
+use std::time::Duration;
+
+use buf::{BufMut, Class, Errno, Pool, Time};
+use endpoint::{ListenerId, ShardId};
+use stream::Tag;
+use volume::DiskOp;
+
+use crate::blocking::Job;
+use crate::counters::Counters;
+use crate::disk::{Call, Disks, Work};
+use crate::flight::Flights;
+use crate::mail::{Bell, Door, Incoming, Letter, Posted};
+use crate::socket::{self, Accept};
+use crate::world::Event;
+
+/// Connections accepted in one go.
+const ACCEPTS_MAX: usize = 16;
+/// How long accepting rests when descriptors or memory are used up.
+const ACCEPT_REST: Duration = Duration::from_millis(100);
+/// How soon to try again what found a full box or an empty pool.
+const RETRY: Duration = Duration::from_millis(1);
+/// The smallest stage worth receiving into, in bytes.
+const STAGE_MIN: usize = 512;
+
+pub(crate) struct Base<M> {
+    pub(crate) id: ShardId,
+    pub(crate) pool: Pool,
+    pub(crate) now: Time,
+    pub(crate) events: VecDeque<Event<M>>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) bell: Arc<Bell>,
+    pub(crate) listeners: Vec<Listener>,
+    pub(crate) works: Flights<Work>,
+    pub(crate) links_max: usize,
+    pub(crate) linger: Duration,
+    letters: Receiver<Letter<M>>,
+    doors: Arc<[Door<M>]>,
+    control: SyncSender<M>,
+    /// Letters that found a full box. While there are any, the shard does not pump.
+    held: VecDeque<(ShardId, Letter<M>)>,
+    disks: Disks,
+    jobs: Sender<Job>,
+    /// Links that are being closed, by the time when that takes too long; all took the same `linger`,
+    /// so they stand in order.
+    closing: VecDeque<(Time, Tag)>,
+    /// Where the search for the emptiest shard starts.
+    next_shard: usize,
+}
+
+/// A listening socket of this shard.
+pub(crate) struct Listener {
+    pub(crate) id: ListenerId,
+    pub(crate) socket: TcpListener,
+    /// Accepting rests until then.
+    pub(crate) rests_until: Option<Time>,
+}
+
+/// Everything that a [`Base`] is made of.
+pub(crate) struct Parts<M> {
+    pub(crate) id: ShardId,
+    pub(crate) pool: Pool,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) listeners: Vec<(ListenerId, TcpListener)>,
+    pub(crate) links_max: usize,
+    pub(crate) linger: Duration,
+    pub(crate) letters: Receiver<Letter<M>>,
+    pub(crate) doors: Arc<[Door<M>]>,
+    pub(crate) control: SyncSender<M>,
+    pub(crate) jobs: Sender<Job>,
+}
+
+impl<M> Base<M> {
+    pub(crate) fn new(parts: Parts<M>) -> Self {
+        let listeners = parts.listeners.into_iter();
+        Base {
+            bell: parts.doors[usize::from(parts.id.0)].bell.clone(),
+            id: parts.id,
+            pool: parts.pool,
+            now: crate::clock::now(),
+            events: VecDeque::with_capacity(256),
+            counters: parts.counters,
+            listeners: listeners.map(|(id, socket)| Listener { id, socket, rests_until: None }).collect(),
+            works: Flights::new(),
+            links_max: parts.links_max,
+            linger: parts.linger,
+            letters: parts.letters,
+            doors: parts.doors,
+            control: parts.control,
+            held: VecDeque::new(),
+            disks: Disks::default(),
+            jobs: parts.jobs,
+            closing: VecDeque::new(),
+            next_shard: usize::from(parts.id.0),
+        }
+    }
+
+    // Mail.
+
+    /// The next letter; ask until there is none, once the bell was answered.
+    pub(crate) fn next_letter(&mut self) -> Option<Letter<M>> {
+        self.letters.try_recv().ok()
+    }
+
+    /// Posts a message from the endpoint.
+    pub(crate) fn post_message(&mut self, to: ShardId, message: M) {
+        if to == ShardId::CONTROL {
+            if self.control.try_send(message).is_err() {
+                self.counters.control_lost.add(1);
+            }
+        } else {
+            self.post(to, Letter::Message(message));
+        }
+    }
+
+    /// Posts a link on its way.
+    pub(crate) fn post_link(&mut self, to: ShardId, fd: OwnedFd, how: Incoming<M>) {
+        self.doors[usize::from(to.0)].load.fetch_add(1, Ordering::Relaxed);
+        self.post(to, Letter::Link { fd, how });
+    }
+
+    fn post(&mut self, to: ShardId, letter: Letter<M>) {
+        if !self.held.is_empty() {
+            self.held.push_back((to, letter));
+            return;
+        }
+        self.try_post(to, letter);
+    }
+
+    fn try_post(&mut self, to: ShardId, letter: Letter<M>) -> bool {
+        let door = self.doors.get(usize::from(to.0)).expect("an endpoint posts to shards that exist");
+        match door.try_post(letter) {
+            Posted::Done(woken) => self.counters.wakeups.add(u64::from(woken)),
+            Posted::Full(letter) => {
+                self.held.push_front((to, letter));
+                return false;
+            }
+            // It has ended, as this one will soon.
+            Posted::Gone => {}
+        }
+        true
+    }
+
+    /// Tries again what found a full box; true if nothing is held.
+    pub(crate) fn flush_mail(&mut self) -> bool {
+        while let Some((to, letter)) = self.held.pop_front() {
+            if !self.try_post(to, letter) {
+                return false;
+            }
+        }
+        true
+    }
+
+    // Links.
+
+    /// A link is gone from this shard.
+    pub(crate) fn unload(&self) {
+        self.doors[usize::from(self.id.0)].load.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Accepts what waits on a listener and posts each socket to the shard with the fewest links.
+    pub(crate) fn accept(&mut self, at: usize) {
+        for _ in 0..ACCEPTS_MAX {
+            let listener = &mut self.listeners[at];
+            match socket::accept(&listener.socket, listener.id) {
+                Accept::Socket(fd, accepted) => {
+                    self.counters.accepted.add(1);
+                    let to = self.emptiest();
+                    self.post_link(to, fd, Incoming::Accepted(accepted));
+                }
+                Accept::Empty => return,
+                Accept::Exhausted => {
+                    listener.rests_until = Some(self.now + ACCEPT_REST);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn emptiest(&mut self) -> ShardId {
+        let count = self.doors.len();
+        let from = self.next_shard;
+        self.next_shard = (from + 1) % count;
+        let load = |at: usize| self.doors[at].load.load(Ordering::Relaxed);
+        let at = (0..count).map(|i| (from + i) % count).min_by_key(|&at| load(at));
+        ShardId(at.expect("there is a shard") as u16)
+    }
+
+    /// A link starts to close: [`Base::overdue`] names it when it takes too long.
+    pub(crate) fn closes(&mut self, tag: Tag) {
+        self.closing.push_back((self.now + self.linger, tag));
+    }
+
+    /// A link whose closing has taken too long (or that is closed already).
+    pub(crate) fn overdue(&mut self) -> Option<Tag> {
+        match self.closing.front() {
+            Some(&(time, tag)) if time <= self.now => {
+                self.closing.pop_front();
+                Some(tag)
+            }
+            Some(_) | None => None,
+        }
+    }
+
+    /// When the world itself has something to do.
+    pub(crate) fn timer(&self) -> Option<Time> {
+        let closing = self.closing.front().map(|&(time, _)| time);
+        let held = (!self.held.is_empty()).then(|| self.now + RETRY);
+        let resting = self.listeners.iter().filter_map(|listener| listener.rests_until).min();
+        [closing, held, resting].into_iter().flatten().min()
+    }
+
+    /// When to try again what found an empty pool.
+    pub(crate) fn retry_at(&self) -> Time {
+        self.now + RETRY
+    }
+
+    /// Memory for what stands behind a payload in the stream: as much as `len`, or less when the pool
+    /// is short.
+    pub(crate) fn stage(&self, len: usize) -> Option<BufMut> {
+        let mut want = len.min(1 << 20);
+        while want > 0 {
+            if let Some(stage) = self.pool.take(Class::Wire, want) {
+                return Some(stage);
+            }
+            want = if want > STAGE_MIN { (want / 2).max(STAGE_MIN) } else { 0 };
+        }
+        None
+    }
+
+    // Disks.
+
+    pub(crate) fn set_disk(&mut self, id: volume::DiskId, file: Option<OwnedFd>) {
+        self.disks.set(id, file);
+    }
+
+    /// Puts a disk operation in a slot and says what to call for it; `None` if there is no such disk,
+    /// which the endpoint hears.
+    pub(crate) fn start_work(&mut self, op: DiskOp) -> Option<(u32, Call)> {
+        let Some(file) = self.disks.file(op.disk) else {
+            self.events.push_back(Event::Disk(op, Err(Errno(libc::ENODEV))));
+            return None;
+        };
+        let slot = self.works.take();
+        Some((slot, self.works.at(slot).start(file, op)))
+    }
+
+    /// Gives a call to the blocking threads.
+    pub(crate) fn block_on(&mut self, slot: u32, call: Call) {
+        let job = Job { shard: self.id.0, slot, call };
+        self.jobs.send(job).expect("blocking threads outlive the shards");
+    }
+
+    /// A disk operation has ended.
+    pub(crate) fn finish_work(&mut self, slot: u32, came: Result<usize, Errno>, found: Option<(u64, u64)>) {
+        let op = self.works.at(slot).finish(found);
+        self.works.give(slot);
+        self.counters.disks.add(1);
+        self.events.push_back(Event::Disk(op, came));
+    }
+}

@@ -1,0 +1,117 @@
+//! What the reactor is told at its start.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// How the real world is set up.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The cores to use, one shard each, in shard order. Empty: one shard, bound to no core.
+    pub cores: Vec<usize>,
+    /// Which system interface to use.
+    pub io: IoChoice,
+    /// Size of each shard's pool in bytes (rounded up to whole MiB).
+    pub pool_bytes: usize,
+    /// Links per shard; a socket beyond it is reset.
+    pub links_max: usize,
+    /// Where to listen; `ListenerId` counts this list.
+    pub listeners: Vec<Listen>,
+    /// The longest time, in nanoseconds, that a shard polls before it sleeps; 0 turns polling off.
+    pub poll_ns_max: u64,
+    /// How long a closed link may take to deliver what was handed to it.
+    pub linger: Duration,
+    /// Threads, shared by all shards, for calls that have no asynchronous form (1 to 64).
+    pub blocking_threads: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            cores: Vec::new(),
+            io: IoChoice::Auto,
+            pool_bytes: 64 << 20,
+            links_max: 16 << 10,
+            listeners: Vec::new(),
+            poll_ns_max: 50_000,
+            linger: Duration::from_secs(5),
+            blocking_threads: 4,
+        }
+    }
+}
+
+/// Which system interface is asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IoChoice {
+    /// io_uring if the kernel lets us, else epoll.
+    #[default]
+    Auto,
+    /// io_uring or an error.
+    Uring,
+    /// epoll.
+    Epoll,
+}
+
+/// Which system interface is in use, and why.
+#[derive(Debug)]
+pub enum IoKind {
+    /// io_uring.
+    Uring,
+    /// epoll, because it was asked for.
+    Epoll,
+    /// epoll, because io_uring failed this way.
+    EpollInstead(io::Error),
+}
+
+impl fmt::Display for IoKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            IoKind::Uring => f.write_str("io_uring"),
+            IoKind::Epoll => f.write_str("epoll, as asked"),
+            IoKind::EpollInstead(why) => write!(f, "epoll, since io_uring is not to be had: {why}"),
+        }
+    }
+}
+
+/// One address to listen on.
+#[derive(Clone, Debug)]
+pub struct Listen {
+    /// IPv4 or IPv6; port 0 lets the system choose.
+    pub address: SocketAddr,
+    /// Options of the sockets that it accepts.
+    pub tcp: TcpOptions,
+}
+
+impl From<SocketAddr> for Listen {
+    fn from(address: SocketAddr) -> Self {
+        Listen { address, tcp: TcpOptions::default() }
+    }
+}
+
+/// TCP options of a portal. TCP_NODELAY is always on: answers are gathered above, so waiting for more
+/// bytes gains nothing and stalls on a peer's delayed acknowledgement.
+#[derive(Clone, Debug, Default)]
+pub struct TcpOptions {
+    /// TCP_CONGESTION: an algorithm that the kernel knows, e.g. `cubic`.
+    pub congestion: Option<String>,
+    /// SO_SNDBUF in bytes (the kernel doubles it).
+    pub send_buffer: Option<u32>,
+    /// SO_RCVBUF in bytes (the kernel doubles it).
+    pub recv_buffer: Option<u32>,
+    /// Differentiated services code point, 0 to 63 (RFC 2474).
+    pub dscp: Option<u8>,
+    /// Keep-alive probes.
+    pub keep_alive: Option<KeepAlive>,
+}
+
+/// When and how often to probe a silent peer. Seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeepAlive {
+    /// TCP_KEEPIDLE: silence before the first probe, 1 to 32767.
+    pub idle_s: u16,
+    /// TCP_KEEPINTVL: between probes, 1 to 32767.
+    pub interval_s: u16,
+    /// TCP_KEEPCNT: unanswered probes until the link fails, 1 to 127.
+    pub count: u8,
+}

@@ -1,0 +1,125 @@
+//! Disk operations as system calls: the table of open files, and the slots that hold an operation
+//! with its address list while the kernel or a blocking thread works on it.
+
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::rc::Rc;
+
+use buf::{Sg, SgMut};
+use volume::{DiskId, DiskKind, DiskOp};
+
+/// The longest address list that one call takes (UIO_MAXIOV). What does not fit is a short read or
+/// write, which the backend continues.
+pub(crate) const IOV_MAX: usize = 1024;
+
+/// The files that disks stand for, on one shard.
+#[derive(Default)]
+pub(crate) struct Disks {
+    files: Vec<Option<Rc<OwnedFd>>>,
+}
+
+impl Disks {
+    pub(crate) fn set(&mut self, id: DiskId, file: Option<OwnedFd>) {
+        let at = id.0 as usize;
+        if self.files.len() <= at {
+            self.files.resize(at + 1, None);
+        }
+        self.files[at] = file.map(Rc::new);
+    }
+
+    pub(crate) fn file(&self, id: DiskId) -> Option<Rc<OwnedFd>> {
+        self.files.get(id.0 as usize)?.clone()
+    }
+}
+
+/// A disk operation that is out.
+#[derive(Default)]
+pub(crate) struct Work {
+    pub(crate) op: Option<DiskOp>,
+    /// Keeps the file open until the operation is back, even if its disk is taken away.
+    file: Option<Rc<OwnedFd>>,
+    iov: Vec<libc::iovec>,
+}
+
+/// The system call for a disk operation. Addresses point into the memory of a [`Work`] slot's
+/// operation and into its list, both of which stay until the call has ended.
+#[derive(Clone, Copy)]
+pub(crate) struct Call {
+    pub(crate) fd: RawFd,
+    pub(crate) what: What,
+}
+
+/// Its name and arguments.
+#[derive(Clone, Copy)]
+pub(crate) enum What {
+    Read { iov: *const libc::iovec, count: u32, offset: u64 },
+    Write { iov: *const libc::iovec, count: u32, offset: u64, durable: bool },
+    Sync,
+    Punch { offset: u64, len: u64 },
+    Zero { offset: u64, len: u64 },
+    NextData { offset: u64 },
+    Prefetch { offset: u64, len: u64 },
+}
+
+// SAFETY: the addresses are of memory that nobody touches until the call has ended: the operation
+// and the list stand still in their slot, which is given back by the shard when it hears of the end.
+unsafe impl Send for Call {}
+
+impl Work {
+    /// Puts an operation in, and says what to call for it.
+    pub(crate) fn start(&mut self, file: Rc<OwnedFd>, mut op: DiskOp) -> Call {
+        self.iov.clear();
+        let fd = file.as_raw_fd();
+        let what = match &mut op.kind {
+            DiskKind::Read { offset, into, skip } => {
+                list_mut(&mut self.iov, into, *skip);
+                let (iov, count) = (self.iov.as_ptr(), self.iov.len() as u32);
+                What::Read { iov, count, offset: *offset + *skip as u64 }
+            }
+            DiskKind::Write { offset, from, skip, durable } => {
+                list(&mut self.iov, from, *skip);
+                let (iov, count) = (self.iov.as_ptr(), self.iov.len() as u32);
+                What::Write { iov, count, offset: *offset + *skip as u64, durable: *durable }
+            }
+            DiskKind::Sync => What::Sync,
+            DiskKind::Punch { offset, len } => What::Punch { offset: *offset, len: *len },
+            DiskKind::Zero { offset, len } => What::Zero { offset: *offset, len: *len },
+            DiskKind::NextData { offset, .. } => What::NextData { offset: *offset },
+            DiskKind::Prefetch { offset, len } => What::Prefetch { offset: *offset, len: *len },
+        };
+        // The pieces of a payload lie in the pool, not in the list of pieces: moving the operation
+        // moves no byte of them.
+        self.op = Some(op);
+        self.file = Some(file);
+        Call { fd, what }
+    }
+
+    /// Takes the operation out again.
+    pub(crate) fn finish(&mut self, found: Option<(u64, u64)>) -> DiskOp {
+        self.file = None;
+        let mut op = self.op.take().expect("a work that ends was started");
+        if let DiskKind::NextData { data, .. } = &mut op.kind {
+            *data = found;
+        }
+        op
+    }
+}
+
+fn list_mut(iov: &mut Vec<libc::iovec>, into: &mut SgMut, skip: usize) {
+    let len = into.len();
+    iov.extend(
+        into.slices_mut(skip..len)
+            .take(IOV_MAX)
+            .map(|slice| libc::iovec { iov_base: slice.as_mut_ptr().cast(), iov_len: slice.len() }),
+    );
+}
+
+fn list(iov: &mut Vec<libc::iovec>, from: &Sg, skip: usize) {
+    from.for_each(skip..from.len(), |piece, within| {
+        if iov.len() < IOV_MAX {
+            iov.push(libc::iovec {
+                iov_base: piece.as_ptr().wrapping_add(within.start).cast_mut().cast(),
+                iov_len: within.len(),
+            });
+        }
+    });
+}

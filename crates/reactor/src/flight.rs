@@ -1,0 +1,38 @@
+//! Slots for what is out: an operation and the address lists that the kernel reads, from the start
+//! of an operation until it has come back. Slots and their lists are reused last-in-first-out, so
+//! nothing is allocated per operation and the hot ones stay in cache.
+
+/// A growing table of reusable slots. It is as long as the most that was ever out at once, which the
+/// limits of the shard bound (two per link; the backends' queue depths for disks).
+pub(crate) struct Flights<T> {
+    slots: Vec<T>,
+    free: Vec<u32>,
+}
+
+impl<T: Default> Flights<T> {
+    pub(crate) fn new() -> Self {
+        Flights { slots: Vec::new(), free: Vec::new() }
+    }
+
+    /// A slot for one operation.
+    pub(crate) fn take(&mut self) -> u32 {
+        self.free.pop().unwrap_or_else(|| {
+            self.slots.push(T::default());
+            (self.slots.len() - 1) as u32
+        })
+    }
+
+    /// The slot may be used again: nothing outside refers to it.
+    pub(crate) fn give(&mut self, slot: u32) {
+        self.free.push(slot);
+    }
+
+    pub(crate) fn at(&mut self, slot: u32) -> &mut T {
+        &mut self.slots[slot as usize]
+    }
+
+    /// How many slots are taken.
+    pub(crate) fn out(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+}

@@ -1,0 +1,320 @@
+//! Starting the shards, and talking to them from outside.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use buf::{Cx, Entropy, Pool};
+use endpoint::{Endpoint, ListenerId, ShardId};
+use volume::DiskId;
+
+use crate::base::{Base, Parts};
+use crate::blocking;
+use crate::clock;
+use crate::config::{Config, IoChoice, IoKind};
+use crate::counters::{Counters, ShardStats};
+use crate::epoll::Epoll;
+use crate::mail::{Bell, Door, LETTERS_MAX, Letter};
+use crate::shard::Shard;
+use crate::socket;
+use crate::spin::Spin;
+
+/// Messages that may wait for the control plane. Beyond it they are dropped and counted
+/// ([`ShardStats::control_lost`]): the data path never waits for the control plane.
+const CONTROL_MAX: usize = 16 << 10;
+
+/// The real world.
+#[derive(Debug)]
+pub struct Reactor;
+
+/// Why the reactor did not start.
+#[derive(Debug)]
+pub enum SpawnError {
+    /// This address cannot be listened on.
+    Listen(SocketAddr, io::Error),
+    /// io_uring was asked for and cannot be had.
+    Uring(io::Error),
+    /// This core cannot be used.
+    Core(usize, io::Error),
+    /// A thread or a descriptor could not be had.
+    System(io::Error),
+}
+
+impl fmt::Display for SpawnError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SpawnError::Listen(address, e) => write!(f, "cannot listen on {address}: {e}"),
+            SpawnError::Uring(e) => write!(f, "io_uring cannot be had: {e}"),
+            SpawnError::Core(core, e) => write!(f, "cannot run on core {core}: {e}"),
+            SpawnError::System(e) => write!(f, "cannot start: {e}"),
+        }
+    }
+}
+
+impl std::error::Error for SpawnError {}
+
+/// Shards that run. Dropping it stops them at once.
+pub struct Running<M> {
+    io: IoKind,
+    addresses: Vec<SocketAddr>,
+    doors: Arc<[Door<M>]>,
+    counters: Vec<Arc<Counters>>,
+    shards: Vec<thread::JoinHandle<()>>,
+    blocking: Vec<thread::JoinHandle<()>>,
+    /// Keeps the blocking threads; the only other senders are the shards'.
+    jobs: Option<Sender<blocking::Job>>,
+    control: Receiver<M>,
+    next_disk: AtomicU32,
+}
+
+impl Reactor {
+    /// Starts the shards. `factory` builds each shard's endpoint on the shard's own thread.
+    pub fn spawn<E, F>(config: Config, factory: F) -> Result<Running<E::Message>, SpawnError>
+    where
+        E: Endpoint,
+        E::Message: Send + 'static,
+        F: Fn(ShardId, &mut Cx<'_>) -> E + Send + Sync + 'static,
+    {
+        let io = choose(config.io)?;
+        let count = config.cores.len().max(1);
+        assert!(count < usize::from(ShardId::CONTROL.0), "a shard's number fits its type");
+        let mut doors = Vec::new();
+        let mut boxes = Vec::new();
+        for _ in 0..count {
+            let (letters, inbox) = sync_channel(LETTERS_MAX);
+            let bell = Arc::new(Bell::new().map_err(SpawnError::System)?);
+            doors.push(Door { letters, bell, load: Arc::new(AtomicUsize::new(0)) });
+            boxes.push(inbox);
+        }
+        let doors: Arc<[Door<E::Message>]> = doors.into();
+        let (jobs, blocking) =
+            blocking::start(config.blocking_threads, doors.clone()).map_err(SpawnError::System)?;
+        let (control_in, control) = sync_channel(CONTROL_MAX);
+        let mut running = Running {
+            io,
+            addresses: Vec::new(),
+            counters: (0..count).map(|_| Arc::default()).collect(),
+            doors,
+            shards: Vec::new(),
+            blocking,
+            jobs: Some(jobs),
+            control,
+            next_disk: AtomicU32::new(0),
+        };
+        let mut listeners: Vec<Vec<_>> = (0..count).map(|_| Vec::new()).collect();
+        for (at, how) in config.listeners.iter().enumerate() {
+            let failed = |e| SpawnError::Listen(how.address, e);
+            let socket = socket::listen(how).map_err(failed)?;
+            running.addresses.push(socket.local_addr().map_err(failed)?);
+            listeners[at % count].push((ListenerId(at as u16), socket));
+        }
+        let factory = Arc::new(factory);
+        let (ready_in, ready) = channel();
+        for (at, (letters, listeners)) in boxes.into_iter().zip(listeners).enumerate() {
+            let seat = Seat {
+                core: config.cores.get(at).copied(),
+                id: ShardId(at as u16),
+                is_uring: matches!(running.io, IoKind::Uring),
+                pool_bytes: config.pool_bytes,
+                poll_ns_max: config.poll_ns_max,
+                links_max: config.links_max,
+                linger: config.linger,
+                counters: running.counters[at].clone(),
+                listeners,
+                letters,
+                doors: running.doors.clone(),
+                control: control_in.clone(),
+                jobs: running.jobs.clone().expect("it was just made"),
+            };
+            let (factory, ready) = (factory.clone(), ready_in.clone());
+            let name = format!("bw-shard-{at}");
+            let thread = thread::Builder::new().name(name).spawn(move || seat.run(&*factory, &ready));
+            running.shards.push(thread.map_err(SpawnError::System)?);
+        }
+        drop(ready_in);
+        for _ in 0..count {
+            // A shard that panics while it starts says nothing more.
+            ready.recv().unwrap_or_else(|_| Err(SpawnError::System(io::ErrorKind::Other.into())))?;
+        }
+        Ok(running)
+    }
+}
+
+fn choose(choice: IoChoice) -> Result<IoKind, SpawnError> {
+    match choice {
+        IoChoice::Epoll => Ok(IoKind::Epoll),
+        IoChoice::Auto => Ok(IoKind::EpollInstead(io::ErrorKind::Unsupported.into())),
+        IoChoice::Uring => Err(SpawnError::Uring(io::ErrorKind::Unsupported.into())),
+    }
+}
+
+/// What one shard's thread needs.
+struct Seat<M> {
+    core: Option<usize>,
+    id: ShardId,
+    is_uring: bool,
+    pool_bytes: usize,
+    poll_ns_max: u64,
+    links_max: usize,
+    linger: Duration,
+    counters: Arc<Counters>,
+    listeners: Vec<(ListenerId, std::net::TcpListener)>,
+    letters: Receiver<Letter<M>>,
+    doors: Arc<[Door<M>]>,
+    control: std::sync::mpsc::SyncSender<M>,
+    jobs: Sender<blocking::Job>,
+}
+
+impl<M: Send + 'static> Seat<M> {
+    fn run<E>(self, factory: &dyn Fn(ShardId, &mut Cx<'_>) -> E, ready: &Sender<Result<(), SpawnError>>)
+    where
+        E: Endpoint<Message = M>,
+    {
+        // Nobody listens any more if another shard failed before; then this one is stopped as well.
+        let tell = |how| drop(ready.send(how));
+        if let Some(core) = self.core
+            && let Err(e) = clock::pin_to(core)
+        {
+            return tell(Err(SpawnError::Core(core, e)));
+        }
+        let seed = match clock::seed() {
+            Ok(seed) => seed,
+            Err(e) => return tell(Err(SpawnError::System(e))),
+        };
+        let pool = Pool::new(self.pool_bytes);
+        let mut entropy = Entropy::new(seed);
+        let mut cx = Cx { now: clock::now(), pool: &pool, entropy: &mut entropy };
+        let end = factory(self.id, &mut cx);
+        let spin = Spin::new(self.poll_ns_max);
+        let base = Base::new(Parts {
+            id: self.id,
+            pool: pool.clone(),
+            counters: self.counters,
+            listeners: self.listeners,
+            links_max: self.links_max,
+            linger: self.linger,
+            letters: self.letters,
+            doors: self.doors,
+            control: self.control,
+            jobs: self.jobs,
+        });
+        let _ = self.is_uring;
+        match Epoll::new(base) {
+            Ok(world) => {
+                tell(Ok(()));
+                Shard { end, pool, entropy, world, spin, stop: None }.run();
+            }
+            Err(e) => tell(Err(SpawnError::System(e))),
+        }
+    }
+}
+
+impl<M> Running<M> {
+    /// Which system interface is in use, and why.
+    pub fn io(&self) -> &IoKind {
+        &self.io
+    }
+
+    /// How many shards there are.
+    pub fn shards(&self) -> u16 {
+        self.doors.len() as u16
+    }
+
+    /// The addresses listened on, in the order of the configuration, with the ports that the system
+    /// chose.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// Says something to a shard; waits while its box is full. False if the shard has ended.
+    pub fn post(&self, to: ShardId, message: M) -> bool {
+        self.doors[usize::from(to.0)].post(Letter::Message(message))
+    }
+
+    /// The next message to [`ShardId::CONTROL`]; `None` if none comes in time or every shard has ended.
+    pub fn receive(&self, timeout: Duration) -> Option<M> {
+        self.control.recv_timeout(timeout).ok()
+    }
+
+    /// Makes an open file or device known to every shard. What is posted afterwards may name it.
+    pub fn add_disk(&self, file: OwnedFd) -> io::Result<DiskId> {
+        let files: Vec<_> = self.doors.iter().map(|_| file.try_clone()).collect::<Result<_, _>>()?;
+        let id = DiskId(self.next_disk.fetch_add(1, Ordering::Relaxed));
+        for (door, file) in self.doors.iter().zip(files) {
+            door.post(Letter::Disk { id, file: Some(file) });
+        }
+        Ok(id)
+    }
+
+    /// Takes a disk away: operations that are out still end, later ones fail with ENODEV.
+    pub fn remove_disk(&self, id: DiskId) {
+        for door in self.doors.iter() {
+            door.post(Letter::Disk { id, file: None });
+        }
+    }
+
+    /// What each shard has counted.
+    pub fn stats(&self) -> Vec<ShardStats> {
+        self.counters.iter().map(|counters| counters.stats()).collect()
+    }
+
+    /// Accepts no more; what was accepted is still served.
+    pub fn stop_accepting(&self) {
+        for door in self.doors.iter() {
+            door.post(Letter::CloseListeners);
+        }
+    }
+
+    /// Ends each shard when its last link is gone, or after `grace` with a reset of those left. To
+    /// part from peers politely, say so to the endpoints first.
+    pub fn stop(&self, grace: Duration) {
+        let deadline = clock::now() + grace;
+        for door in self.doors.iter() {
+            door.post(Letter::Stop { deadline });
+        }
+    }
+
+    /// Waits until every shard has ended.
+    ///
+    /// # Errors
+    /// If a shard panicked; what it said went to standard error.
+    pub fn join(mut self) -> Result<(), Panicked> {
+        self.join_all()
+    }
+
+    fn join_all(&mut self) -> Result<(), Panicked> {
+        let mut how = Ok(());
+        for shard in self.shards.drain(..) {
+            how = how.and(shard.join().map_err(|_| Panicked));
+        }
+        self.jobs = None;
+        for thread in self.blocking.drain(..) {
+            how = how.and(thread.join().map_err(|_| Panicked));
+        }
+        how
+    }
+}
+
+/// A shard has panicked: a bug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Panicked;
+
+impl<M> Drop for Running<M> {
+    fn drop(&mut self) {
+        self.stop(Duration::ZERO);
+        // A panic was reported by the thread itself.
+        let _ = self.join_all();
+    }
+}
+
+impl<M> fmt::Debug for Running<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Running").field("io", &self.io).field("addresses", &self.addresses).finish()
+    }
+}

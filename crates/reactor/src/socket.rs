@@ -1,0 +1,195 @@
+//! Socket calls that both worlds make: listening, accepting, options, closing.
+
+use std::io;
+use std::mem;
+use std::net::{Ipv6Addr, SocketAddr, TcpListener};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use endpoint::{Accepted, ListenerId};
+
+use crate::config::{Listen, TcpOptions};
+
+/// Connections that may wait to be accepted.
+const BACKLOG: libc::c_int = 1024;
+
+/// A socket that listens, without blocking.
+pub(crate) fn listen(how: &Listen) -> io::Result<TcpListener> {
+    let family = if how.address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    // SAFETY: no pointers are passed.
+    let fd = unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call has just given us this descriptor, and nobody else knows it.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    set(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, &1i32)?;
+    if how.address.is_ipv6() {
+        // So that 0.0.0.0 and [::] can be given side by side.
+        set(&fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &1i32)?;
+    }
+    // Set before listening: accepted sockets inherit all of it.
+    set_options(&fd, how.address.is_ipv4(), &how.tcp)?;
+    bind(&fd, how.address)?;
+    // SAFETY: no pointers are passed.
+    if unsafe { libc::listen(fd.as_raw_fd(), BACKLOG) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(TcpListener::from(fd))
+}
+
+fn bind(fd: &OwnedFd, address: SocketAddr) -> io::Result<()> {
+    let rc = match address {
+        SocketAddr::V4(v4) => {
+            let name = libc::sockaddr_in {
+                sin_family: libc::AF_INET as libc::sa_family_t,
+                sin_port: v4.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from(*v4.ip()).to_be() },
+                sin_zero: [0; 8],
+            };
+            let len = size_of_val(&name) as libc::socklen_t;
+            // SAFETY: `name` is a whole address of the length given.
+            unsafe { libc::bind(fd.as_raw_fd(), (&raw const name).cast(), len) }
+        }
+        SocketAddr::V6(v6) => {
+            let name = libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                sin6_port: v6.port().to_be(),
+                sin6_flowinfo: v6.flowinfo(),
+                sin6_addr: libc::in6_addr { s6_addr: Ipv6Addr::octets(v6.ip()) },
+                sin6_scope_id: v6.scope_id(),
+            };
+            let len = size_of_val(&name) as libc::socklen_t;
+            // SAFETY: as above.
+            unsafe { libc::bind(fd.as_raw_fd(), (&raw const name).cast(), len) }
+        }
+    };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn set_options(fd: &OwnedFd, is_ipv4: bool, tcp: &TcpOptions) -> io::Result<()> {
+    set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32)?;
+    if let Some(name) = &tcp.congestion {
+        set_bytes(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, name.as_bytes())?;
+    }
+    if let Some(bytes) = tcp.send_buffer {
+        set(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &bytes)?;
+    }
+    if let Some(bytes) = tcp.recv_buffer {
+        set(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &bytes)?;
+    }
+    if let Some(dscp) = tcp.dscp {
+        if dscp > 63 {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        // The lower two bits are ECN's.
+        let class = i32::from(dscp) << 2;
+        match is_ipv4 {
+            true => set(fd, libc::IPPROTO_IP, libc::IP_TOS, &class)?,
+            false => set(fd, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &class)?,
+        }
+    }
+    if let Some(probe) = tcp.keep_alive {
+        set(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, &1i32)?;
+        set(fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, &i32::from(probe.idle_s))?;
+        set(fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, &i32::from(probe.interval_s))?;
+        set(fd, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, &i32::from(probe.count))?;
+    }
+    Ok(())
+}
+
+fn set<T: Copy>(fd: &OwnedFd, level: i32, name: i32, value: &T) -> io::Result<()> {
+    let at = (value as *const T).cast::<u8>();
+    // SAFETY: the value is a plain number (the callers pass integers or a `linger`), readable for
+    // its size.
+    set_bytes(fd, level, name, unsafe { std::slice::from_raw_parts(at, mem::size_of::<T>()) })
+}
+
+fn set_bytes(fd: &OwnedFd, level: i32, name: i32, value: &[u8]) -> io::Result<()> {
+    // SAFETY: the value is readable for the length given.
+    let rc = unsafe {
+        libc::setsockopt(fd.as_raw_fd(), level, name, value.as_ptr().cast(), value.len() as libc::socklen_t)
+    };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// What accepting brought.
+pub(crate) enum Accept {
+    Socket(OwnedFd, Accepted),
+    /// Nobody waits.
+    Empty,
+    /// No descriptors or memory are left: try again later.
+    Exhausted,
+}
+
+/// Takes one connection that waits.
+pub(crate) fn accept(listener: &TcpListener, id: ListenerId) -> Accept {
+    loop {
+        match listener.accept() {
+            // A peer that is gone already has no local address either.
+            Ok((stream, peer)) => {
+                if let Ok(local) = stream.local_addr() {
+                    return Accept::Socket(stream.into(), Accepted { listener: id, local, peer });
+                }
+            }
+            Err(e) => match e.raw_os_error() {
+                Some(libc::EAGAIN) => return Accept::Empty,
+                Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => return Accept::Exhausted,
+                // Errors of the connection that waited, not of the listener (accept(2)).
+                Some(_) | None if is_of_connection(&e) => {}
+                Some(_) | None => return Accept::Exhausted,
+            },
+        }
+    }
+}
+
+fn is_of_connection(e: &io::Error) -> bool {
+    matches!(
+        e.raw_os_error(),
+        Some(
+            libc::ECONNABORTED
+                | libc::EINTR
+                | libc::EPROTO
+                | libc::ENETDOWN
+                | libc::ENOPROTOOPT
+                | libc::EHOSTDOWN
+                | libc::ENONET
+                | libc::EHOSTUNREACH
+                | libc::EOPNOTSUPP
+                | libc::ENETUNREACH
+        )
+    )
+}
+
+/// Says that we send no more. What was written before is still delivered.
+pub(crate) fn shutdown_write(fd: &OwnedFd) {
+    // SAFETY: no pointers are passed. It fails only if the connection is gone, which is as good.
+    unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_WR) };
+}
+
+/// Makes the coming close a reset.
+pub(crate) fn reset_on_close(fd: &OwnedFd) {
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    // It cannot fail on a socket; if it did, the close would be an ordinary one.
+    let _ = set(fd, libc::SOL_SOCKET, libc::SO_LINGER, &linger);
+}
+
+/// Swallows what the peer still sends; true when it has ended.
+pub(crate) fn drain(fd: RawFd) -> bool {
+    /// So that one flooding peer holds no shard up.
+    const CALLS_MAX: usize = 16;
+    for _ in 0..CALLS_MAX {
+        // SAFETY: with MSG_TRUNC a TCP socket drops the bytes and writes nothing to the buffer (tcp(7)).
+        let got =
+            unsafe { libc::recv(fd, std::ptr::null_mut(), 1 << 20, libc::MSG_TRUNC | libc::MSG_DONTWAIT) };
+        match got {
+            0 => return true,
+            1.. => {}
+            _ => match io::Error::last_os_error().raw_os_error() {
+                Some(libc::EAGAIN) => return false,
+                Some(libc::EINTR) => {}
+                Some(_) | None => return true,
+            },
+        }
+    }
+    false
+}

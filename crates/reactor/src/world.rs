@@ -1,0 +1,48 @@
+//! What a shard needs of io_uring or of epoll.
+
+use std::os::fd::OwnedFd;
+
+use buf::{Errno, Time};
+use endpoint::{Arrival, Driver, LinkId};
+use stream::{Came, RecvOp, SendOp};
+use volume::DiskOp;
+
+use crate::base::Base;
+
+/// Something for the endpoint.
+pub(crate) enum Event<M> {
+    Arrival(LinkId, Arrival<M>),
+    Message(M),
+    Recv(LinkId, RecvOp, Came),
+    Written(LinkId, Result<(), Errno>),
+    Sent(LinkId, SendOp),
+    Disk(DiskOp, Result<usize, Errno>),
+}
+
+/// How long to wait.
+#[derive(Clone, Copy)]
+pub(crate) enum Wait {
+    /// Not at all.
+    No,
+    /// Until something happens, or until this time.
+    Until(Option<Time>),
+}
+
+/// The hands of one shard.
+pub(crate) trait World<M>: Driver<M> {
+    fn base(&mut self) -> &mut Base<M>;
+    /// Starts what was asked for, waits, and turns what has happened into events.
+    fn gather(&mut self, wait: Wait);
+    /// Whether a look at memory (or one cheap call) says that [`World::gather`] would bring something.
+    fn peek(&mut self) -> bool;
+    /// Makes a socket a link of this shard.
+    fn install(&mut self, fd: OwnedFd, how: Arrival<M>);
+    /// Stops accepting.
+    fn close_listeners(&mut self);
+    /// Takes every link away with a reset and cancels what can be cancelled.
+    fn abort_all(&mut self);
+    /// Links that exist, those that are being closed included.
+    fn links(&self) -> usize;
+    /// Operations that have not come back.
+    fn out(&mut self) -> usize;
+}
