@@ -1,0 +1,156 @@
+//! Parameter data of PERSISTENT RESERVE IN (SPC-4 §6.15).
+//!
+//! Registrants come as iterators: their number is bounded by who keeps them, and nothing is gathered here.
+
+use super::ReservationType;
+use crate::transport_id::TransportId;
+use crate::wire::{Writer, be32, be64, bit, bits, flag, place};
+
+/// READ KEYS: one key per registration.
+pub fn read_keys(generation: u32, keys: impl Iterator<Item = u64>, w: &mut Writer<'_>) {
+    w.u32(generation);
+    let len_at = w.len();
+    w.u32(0);
+    keys.for_each(|key| w.u64(key));
+    w.close_u32(len_at);
+}
+
+/// A reservation as READ RESERVATION shows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reservation {
+    /// Key of the holder; 0 for the all registrants types.
+    pub key: u64,
+    /// Type.
+    pub kind: ReservationType,
+}
+
+/// READ RESERVATION.
+pub fn read_reservation(generation: u32, reservation: Option<Reservation>, w: &mut Writer<'_>) {
+    w.u32(generation);
+    let len_at = w.len();
+    w.u32(0);
+    if let Some(reservation) = reservation {
+        w.u64(reservation.key);
+        w.zeros(5);
+        w.u8(place(reservation.kind.0, 3, 0));
+        w.zeros(2);
+    }
+    w.close_u32(len_at);
+}
+
+/// Reads READ RESERVATION data: the generation and the reservation. `None`: too short for what it says.
+pub fn decode_reservation(data: &[u8]) -> Option<(u32, Option<Reservation>)> {
+    let head: &[u8; 8] = data.first_chunk()?;
+    if be32(head, 4) == 0 {
+        return Some((be32(head, 0), None));
+    }
+    let body: &[u8; 16] = data.get(8..)?.first_chunk()?;
+    let kind = ReservationType(bits(body[13], 3, 0));
+    Some((be32(head, 0), Some(Reservation { key: be64(body, 0), kind })))
+}
+
+/// The keys in READ KEYS data, as far as they were transferred, after the generation.
+pub fn decode_keys(data: &[u8]) -> Option<(u32, impl Iterator<Item = u64> + '_)> {
+    let (head, rest) = data.split_first_chunk::<8>()?;
+    let len = (be32(head, 4) as usize).min(rest.len());
+    let (keys, _) = rest[..len].as_chunks::<8>();
+    Some((be32(head, 0), keys.iter().map(|key| u64::from_be_bytes(*key))))
+}
+
+/// REPORT CAPABILITIES: what a device server offers. All six types are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Capabilities {
+    /// CRH: RESERVE and RELEASE of a registrant succeed and do nothing (SPC-4 §5.13.3).
+    pub compatible_reserve: bool,
+    /// SIP_C: SPEC_I_PT is supported.
+    pub specify_ports: bool,
+    /// ATP_C: ALL_TG_PT is supported.
+    pub all_target_ports: bool,
+    /// PTPL_C: registrations can survive power loss.
+    pub persist_capable: bool,
+    /// PTPL_A: they do now.
+    pub persist_active: bool,
+    /// ALLOW COMMANDS, 0..=5: which commands pass a reservation (SPC-4 table 49).
+    pub allow_commands: u8,
+}
+
+impl Capabilities {
+    /// Writes the 8 bytes.
+    pub fn encode(&self, w: &mut Writer<'_>) {
+        w.u16(8);
+        w.u8(flag(self.compatible_reserve, 4)
+            | flag(self.specify_ports, 3)
+            | flag(self.all_target_ports, 2)
+            | flag(self.persist_capable, 0));
+        // TMV: the type mask is valid.
+        w.u8(flag(true, 7) | place(self.allow_commands, 6, 4) | flag(self.persist_active, 0));
+        w.put(&ALL_TYPES);
+        w.zeros(2);
+    }
+
+    /// Reads the data; `None`: too short.
+    pub fn decode(data: &[u8]) -> Option<Capabilities> {
+        let d: &[u8; 8] = data.first_chunk()?;
+        Some(Capabilities {
+            compatible_reserve: bit(d[2], 4),
+            specify_ports: bit(d[2], 3),
+            all_target_ports: bit(d[2], 2),
+            persist_capable: bit(d[2], 0),
+            persist_active: bit(d[3], 0),
+            allow_commands: bits(d[3], 6, 4),
+        })
+    }
+}
+
+/// PERSISTENT RESERVATION TYPE MASK: types 7, 6, 5, 3, 1 in the first byte, 8 in the second.
+const ALL_TYPES: [u8; 2] = [0xea, 0x01];
+
+/// One registration of READ FULL STATUS.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FullStatusEntry<'a> {
+    /// Its key.
+    pub key: u64,
+    /// The reservation's type if this registrant holds it.
+    pub holds: Option<ReservationType>,
+    /// The target port of the nexus; `None`: registered on all (ALL_TG_PT).
+    pub relative_port: Option<u16>,
+    /// The initiator port.
+    pub initiator: TransportId<'a>,
+}
+
+/// Writes READ FULL STATUS, one registration after the other.
+#[derive(Debug)]
+pub struct FullStatus<'w, 'o> {
+    w: &'w mut Writer<'o>,
+    len_at: usize,
+}
+
+impl<'w, 'o> FullStatus<'w, 'o> {
+    /// Begins the data.
+    pub fn start(generation: u32, w: &'w mut Writer<'o>) -> Self {
+        w.u32(generation);
+        let len_at = w.len();
+        w.u32(0);
+        FullStatus { w, len_at }
+    }
+
+    /// Appends a registration.
+    pub fn entry(&mut self, entry: &FullStatusEntry<'_>) {
+        let w = &mut *self.w;
+        w.u64(entry.key);
+        w.u32(0);
+        w.u8(flag(entry.relative_port.is_none(), 1) | flag(entry.holds.is_some(), 0));
+        w.u8(entry.holds.map_or(0, |kind| place(kind.0, 3, 0)));
+        w.u32(0);
+        w.u16(entry.relative_port.unwrap_or(0));
+        let len_at = w.len();
+        w.u32(0);
+        entry.initiator.encode(w);
+        w.close_u32(len_at);
+    }
+
+    /// Ends the data.
+    pub fn finish(self) {
+        self.w.close_u32(self.len_at);
+    }
+}
