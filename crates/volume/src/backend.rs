@@ -21,11 +21,11 @@ pub struct Geometry {
     pub thin: bool,
     /// Whether answered writes may still be lost with power.
     pub write_cache: bool,
-    /// The longest write that concurrent reads see whole or not at all.
+    /// The longest [`Op::WriteAtomic`](crate::Op), which concurrent reads see whole or not at all.
     pub atomic: u32,
-    /// The longest write that a power failure leaves whole or undone.
+    /// The longest write that a power failure leaves whole or undone; at least 1.
     pub atomic_powerfail: u32,
-    /// The longest compare-and-write.
+    /// The longest [`Op::CompareAndWrite`](crate::Op).
     pub caw_max: u32,
     /// Whether deallocated blocks are known to read as zeroes.
     pub dealloc_reads_zero: bool,
@@ -33,9 +33,23 @@ pub struct Geometry {
     pub lends: bool,
 }
 
-/// Carries operations out. Only [`Op::Read`](crate::Op), `Write`, `Flush`, `WriteZeroes`, `Unmap`,
-/// `Prefetch`, `Extents` reach a backend: what must exclude other writes, and what can be made of
-/// these, is made of them above.
+impl Geometry {
+    /// Blocks that direct I/O must take together: 1 unless blocks are smaller than `dio_align`.
+    /// `blocks` is a multiple of it.
+    pub fn unit(&self) -> u32 {
+        (self.dio_align / self.logical).max(1)
+    }
+
+    /// Bytes of the whole volume.
+    pub fn bytes(&self) -> u64 {
+        self.blocks.saturating_mul(u64::from(self.logical))
+    }
+}
+
+/// Carries operations out. Only [`Op::Read`](crate::Op), `Write`, `Flush`, `WriteZeroes`, `Unmap`
+/// (of one span), `Prefetch`, `Extents` reach a backend: what must exclude other writes, and what
+/// can be made of these, is made of them above. A write is a multiple of [`Geometry::unit`], in
+/// place and in length; a read, and what frees or zeroes, need not be.
 pub trait Backend {
     /// What its blocks are like now.
     fn geometry(&self) -> Geometry;

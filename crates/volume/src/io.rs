@@ -2,6 +2,8 @@
 
 use buf::Payload;
 
+use crate::reservation::Class;
+
 /// Names an operation from its submission to its end; chosen by the submitter, unique per shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct IoId(pub u64);
@@ -91,6 +93,22 @@ impl Op {
             Op::Read(_) | Op::Flush | Op::Compare(_) | Op::Verify(_) | Op::Prefetch(_) | Op::Extents(_) => {
                 false
             }
+        }
+    }
+}
+
+impl Op {
+    /// How reservations look at it (SPC-4 and SBC-3, the tables of commands allowed in the presence
+    /// of reservations; NVMe's command groups agree): what may change blocks, or makes changes
+    /// stable, writes.
+    pub fn class(&self) -> Class {
+        match self {
+            Op::Read(_) | Op::Compare(_) | Op::Verify(_) | Op::Prefetch(_) | Op::Extents(_) => Class::Read,
+            Op::Write(..) | Op::WriteAtomic(_) | Op::CompareAndWrite(_) | Op::WriteZeroes { .. } => {
+                Class::Write
+            }
+            Op::WriteSame(_) | Op::Or(_) | Op::Unmap(_) | Op::MarkBad(_) | Op::Sanitize(_) => Class::Write,
+            Op::Flush => Class::Write,
         }
     }
 }
@@ -199,12 +217,16 @@ pub enum Refusal {
     NoRegistrationSpace,
     /// The key does not match, or the caller is not registered where it must be.
     NotRegistered,
-    /// The action contradicts the reservation that exists (kind or scope of a release, replace).
+    /// The holder's release names another kind than the reservation's.
     InvalidRelease,
     /// A field of the action is not valid here.
     InvalidAction,
-    /// The new state could not be made durable.
+    /// The new state could not be made durable; nothing changed.
     NotDurable,
+    /// A nexus prevents that the medium is removed.
+    RemovalPrevented,
+    /// The change stands, but what was in flight before did not end in time: the volume is closed.
+    NotFenced,
 }
 
 /// Why a volume cannot serve.
@@ -233,6 +255,9 @@ pub enum Fault {
     Miscompare(u32),
     /// The backing store is full.
     NoSpace,
+    /// What was written before could not be made stable, and may be lost: sticky, the volume takes
+    /// no more writes until it is opened anew.
+    Sync,
     /// The backing store is out of reach.
     PathLost,
     /// Cancelled.

@@ -1,30 +1,60 @@
 //! The truth about a volume, whatever protocol asks: who may do what, in which order, under which
-//! name and size.
+//! name and size. This crate knows neither SCSI nor NVMe: refusals and faults are its own words.
 //!
-//! - An [`Io`] is an operation that owns its memory; a [`Backend`] carries it out and gives it back
-//!   as [`Done`]. A backend makes no system call: what it wants of a disk leaves as a [`DiskOp`].
-//! - A [`View`] is one core's copy of the truth. [`View::admit`] answers without a lock whether a
-//!   nexus may do an operation now.
-//! - The volume's home core holds the one authority. What it changes leaves as a [`Change`]: a new
-//!   view for every core, a fence that says when the change may be answered, and notices.
+//! # What a server does
 //!
-//! This crate knows neither SCSI nor NVMe: refusals and faults are its own words.
+//! - When a command arrives: [`View::admit`] (or [`View::admit_class`] for one that touches no
+//!   blocks, [`View::admit_medium`] for one that asks whether there is a medium). It takes no lock.
+//!   A [`Refusal`] becomes status and sense in the server's `status.rs`.
+//! - When its data is there: [`Gate::submit`] with an [`Io`] that owns the memory. The gate admits
+//!   again, bindingly; keeps compare-and-write and its like apart from overlapping writes of all
+//!   cores; and answers by [`Gate::poll_done`] with [`Done`], which gives the memory back.
+//! - Payload: [`Op::Read`] takes `Payload::In` of the span's length, or `Payload::None` if
+//!   [`Gate::lends`], and gives `In` or `Out`. Writing and comparing ops take `Payload::Out`:
+//!   `CompareAndWrite` twice the span, `WriteSame` one block, the others the span's length.
+//!   All others take `Payload::None`.
+//! - Each turn: [`Gate::resume`] until it says false, then `poll_done`, `poll_disk`, `poll_wake`,
+//!   `poll_ack`, and in the end `poll_timeout`.
+//! - To change the truth (reservations, path states, size, write protection, medium, sanitize;
+//!   aborts that every core must acknowledge): send an [`Ask`] to the volume's home core, with a
+//!   number of the server's choice. The [`Home`] there answers each with [`Answer`], which the
+//!   world carries back.
+//! - When an [`Adoption`] arrives: abort the tasks that [`Adoption::aborts`] names (but not the one
+//!   that asked), queue the notices that are for own nexuses ([`Notice::is_for`]), then give the
+//!   adoption to [`Gate::adopt`]. The gate's [`Ack`] goes back to the home core.
+//!
+//! # Invariants
+//!
+//! - A change is answered only when every core has adopted it and, where it takes rights away, what
+//!   was admitted before has ended: after the answer no old write can land.
+//! - Reservations that shall survive power loss are durable before the change is adopted.
+//! - A [`Backend`] makes no system call: what it wants of a disk leaves as a [`DiskOp`].
 
 #![forbid(unsafe_code)]
 
 mod backend;
+mod change;
+mod facts;
+mod gate;
+mod guard;
 mod io;
 mod nexus;
+mod notice;
+mod ram;
+pub mod reservation;
+mod shared;
 mod view;
 
 pub use backend::{Backend, DiskId, DiskKind, DiskOp, DiskTicket, Geometry};
 pub use buf::{Cx, Errno, Payload, Time};
+pub use change::{Abort, Ack, Adoption, Answer, Ask, AskId, ChangeId, Shard, StoreOp};
+pub use facts::{Facts, Uuid, VolumeId};
+pub use gate::Gate;
 pub use io::{
     Done, Durability, Epoch, Extent, Failure, Fault, Io, IoId, Op, Outcome, Refusal, SanitizeKind, Span, Why,
 };
 pub use nexus::{Identity, Nexus, PortId};
-pub use view::{Access, View};
-
-/// Names a volume on every core of a daemon.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct VolumeId(pub u32);
+pub use notice::{Cause, Notice, Receivers};
+pub use ram::{Ram, RamDisk};
+pub use shared::Shared;
+pub use view::{Access, Standing, View};

@@ -22,6 +22,18 @@ pub enum Identity {
     Host([u8; 16]),
 }
 
+impl Identity {
+    /// The same initiator port on another target port; a host is the same on every port.
+    pub fn on_port(&self, to: PortId) -> Identity {
+        match self {
+            Identity::Initiator { name, isid, .. } => {
+                Identity::Initiator { name: name.clone(), isid: *isid, port: to }
+            }
+            Identity::Host(id) => Identity::Host(*id),
+        }
+    }
+}
+
 /// Who asks, as far as admission needs to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nexus {

@@ -1,7 +1,15 @@
 //! One core's copy of the truth.
+//!
+//! Invariant: a view never changes. The home core makes a new one, and a shard swaps its copy
+//! between two turns; so whatever is asked of one view within a turn agrees.
+
+use std::ops::Deref;
+use std::sync::Arc;
 
 use crate::backend::Geometry;
-use crate::io::Epoch;
+use crate::io::{Epoch, Op, Refusal, Span, Why};
+use crate::nexus::{Nexus, PortId};
+use crate::reservation::{Class, Reservations};
 
 /// The state of a path from a port to a volume (ALUA and ANA show the same one).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -18,11 +26,154 @@ pub enum Access {
     Transition,
 }
 
-/// What one core believes of a volume between two turns.
-#[derive(Clone, Debug)]
-pub struct View {
+impl Access {
+    /// Whether blocks can be read and written by such a path.
+    pub fn serves(self) -> bool {
+        match self {
+            Access::Optimized | Access::NonOptimized => true,
+            Access::Inaccessible | Access::PersistentLoss | Access::Transition => false,
+        }
+    }
+}
+
+/// What can be true of a volume at one moment. Read it through a [`View`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Standing {
     /// Which view it is.
     pub epoch: Epoch,
     /// What the blocks are like.
     pub geometry: Geometry,
+    /// Registrations, keys and holder.
+    pub reservations: Arc<Reservations>,
+    /// Ports whose paths are not [`Access::Optimized`], ascending.
+    pub access: Vec<(PortId, Access)>,
+    /// Write protection by the configuration or the operator.
+    pub write_protected: bool,
+    /// Write protection that a host asked for (SCSI's software write protect).
+    pub write_protected_by_host: bool,
+    /// Why nothing can be read or written, if so. What a sanitize has done so far is told by
+    /// [`Gate::sanitize_progress`](crate::Gate::sanitize_progress); the number here is 0.
+    pub not_ready: Option<Why>,
+    /// A change could not be fenced in time: nothing is let through by any port until what is
+    /// stuck in the backend has ended.
+    pub closed: bool,
+}
+
+/// What one core believes of a volume between two turns. Cloning shares it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct View(Arc<Standing>);
+
+impl Deref for View {
+    type Target = Standing;
+    fn deref(&self) -> &Standing {
+        &self.0
+    }
+}
+
+impl From<Standing> for View {
+    fn from(standing: Standing) -> Self {
+        View(Arc::new(standing))
+    }
+}
+
+impl View {
+    /// The first view of a volume without reservations, open on every port: for a volume that has
+    /// no home (a remote one), and for tests.
+    pub fn of(geometry: Geometry) -> View {
+        View::from(Standing {
+            epoch: Epoch(0),
+            geometry,
+            reservations: Arc::default(),
+            access: Vec::new(),
+            write_protected: false,
+            write_protected_by_host: false,
+            not_ready: None,
+            closed: false,
+        })
+    }
+
+    /// The state of the paths by `port`.
+    pub fn access(&self, port: PortId) -> Access {
+        if self.closed {
+            return Access::Inaccessible;
+        }
+        match self.access.binary_search_by_key(&port, |(port, _)| *port) {
+            Ok(at) => self.access[at].1,
+            Err(_) => Access::Optimized,
+        }
+    }
+
+    /// Whether `who` may do `op` now. Takes no lock and allocates nothing. Ask when a command
+    /// arrives, so as to refuse before its data is solicited; [`Gate::submit`](crate::Gate::submit)
+    /// asks again, bindingly.
+    pub fn admit(&self, who: &Nexus, op: &Op) -> Result<(), Refusal> {
+        self.admit_class(who, op.class())?;
+        let sanitize = matches!(op, Op::Sanitize(_));
+        self.ready(sanitize)?;
+        if op.is_write() && self.is_read_only(who) {
+            return Err(Refusal::ReadOnly);
+        }
+        self.admit_range(op)
+    }
+
+    /// Whether `who` may do something of this class that is no operation on blocks (the tables
+    /// "commands that are allowed in the presence of various reservations" of SPC and SBC): first
+    /// the path, then the reservation.
+    pub fn admit_class(&self, who: &Nexus, class: Class) -> Result<(), Refusal> {
+        let access = self.access(who.port);
+        if !access.serves() {
+            return Err(Refusal::Inaccessible(access));
+        }
+        if self.reservations.admits(&who.identity, class) { Ok(()) } else { Err(Refusal::Conflict) }
+    }
+
+    /// Whether the medium can be read (what TEST UNIT READY tells).
+    pub fn admit_medium(&self) -> Result<(), Refusal> {
+        self.ready(false)
+    }
+
+    /// Whether writes by `who` are refused as [`Refusal::ReadOnly`].
+    pub fn is_read_only(&self, who: &Nexus) -> bool {
+        self.write_protected || self.write_protected_by_host || who.read_only
+    }
+
+    fn ready(&self, sanitize: bool) -> Result<(), Refusal> {
+        match self.not_ready {
+            None => Ok(()),
+            Some(Why::Sanitizing(_) | Why::SanitizeFailed) if sanitize => Ok(()),
+            Some(why) => Err(Refusal::NotReady(why)),
+        }
+    }
+
+    fn admit_range(&self, op: &Op) -> Result<(), Refusal> {
+        match op {
+            Op::Read(span) | Op::Write(span, _) | Op::Compare(span) => self.in_range(span),
+            Op::WriteZeroes { span, .. } | Op::WriteSame(span) | Op::Or(span) => self.in_range(span),
+            Op::Verify(span) | Op::MarkBad(span) | Op::Prefetch(span) => self.in_range(span),
+            Op::Extents(span) if span.lba >= self.geometry.blocks => Err(Refusal::OutOfRange),
+            Op::Extents(span) => self.in_range(span),
+            Op::WriteAtomic(span) => {
+                self.in_range(span)?;
+                self.in_unit(span, self.geometry.atomic)
+            }
+            Op::CompareAndWrite(span) => {
+                self.in_range(span)?;
+                self.in_unit(span, self.geometry.caw_max)
+            }
+            Op::Unmap(spans) => spans.iter().try_for_each(|span| self.in_range(span)),
+            Op::Flush | Op::Sanitize(_) => Ok(()),
+        }
+    }
+
+    /// An empty span may stand at the end, but not behind it.
+    fn in_range(&self, span: &Span) -> Result<(), Refusal> {
+        match span.end() {
+            Some(end) if end <= self.geometry.blocks => Ok(()),
+            Some(_) | None => Err(Refusal::OutOfRange),
+        }
+    }
+
+    fn in_unit(&self, span: &Span, blocks_max: u32) -> Result<(), Refusal> {
+        if span.blocks <= u64::from(blocks_max) { Ok(()) } else { Err(Refusal::AtomicUnit) }
+    }
 }

@@ -1,0 +1,176 @@
+//! What cores tell each other about a volume: asks to its home core, adoptions to every core,
+//! acknowledgements back. All of it is plain data.
+
+use std::sync::Arc;
+
+use crate::backend::Geometry;
+use crate::io::Refusal;
+use crate::nexus::{Identity, Nexus, PortId};
+use crate::notice::Notice;
+use crate::reservation::Action;
+use crate::view::{Access, View};
+
+/// One core of the daemon, from 0 up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Shard(pub u16);
+
+/// Names an ask from its sending to its answer; chosen by the asking shard, unique there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AskId(pub u64);
+
+/// Counts the changes of a volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ChangeId(pub u64);
+
+/// Something that only the home core can do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// A reservation action of a nexus.
+    Reserve {
+        /// Who asks.
+        who: Nexus,
+        /// For what.
+        action: Action,
+    },
+    /// New states of the paths by these ports (one group's).
+    SetAccess {
+        /// The ports.
+        ports: Vec<PortId>,
+        /// Their state from now on.
+        to: Access,
+        /// Who asked, if a host did: it is not told.
+        by: Option<Arc<Identity>>,
+    },
+    /// What the blocks are like now, above all how many. Growing: after the backend has grown;
+    /// shrinking: before it shrinks.
+    Resize(Geometry),
+    /// Write protection by the operator.
+    WriteProtect(bool),
+    /// Software write protection by a host.
+    WriteProtectByHost {
+        /// Who asks: it is not told.
+        by: Arc<Identity>,
+        /// Whether to protect.
+        on: bool,
+    },
+    /// A nexus prevents, or allows again, that the medium is removed.
+    PreventRemoval {
+        /// Which.
+        by: Arc<Identity>,
+        /// Whether it prevents.
+        on: bool,
+    },
+    /// Takes the medium out. Refused while a nexus prevents it; done already is fine.
+    Eject {
+        /// Who asks: it is not told.
+        by: Option<Arc<Identity>>,
+    },
+    /// Puts the medium in. Refused while a nexus prevents that it is moved; done already is fine.
+    Load {
+        /// Who asks: it is not told.
+        by: Option<Arc<Identity>>,
+    },
+    /// Stops serving blocks.
+    Stop,
+    /// Serves blocks again.
+    Start,
+    /// Logical unit reset: aborts every SCSI task; a SCSI-2 reservation and the prevention of
+    /// removal end; persistent reservations stay.
+    Reset,
+    /// Aborts every SCSI task (CLEAR TASK SET); the other nexuses are told.
+    ClearTasks {
+        /// Who asks.
+        by: Arc<Identity>,
+    },
+    /// Waits until what this nexus had in flight on any core has ended (ABORT TASK SET of a session
+    /// whose tasks are spread).
+    AbortTasks {
+        /// Whose tasks.
+        of: Arc<Identity>,
+    },
+    /// A nexus is gone: its SCSI-2 reservation and its prevention of removal end.
+    NexusLost(Arc<Identity>),
+    /// Fences the volume for a sanitize: from the answer on only [`Op::Sanitize`](crate::Op) is let
+    /// through, which the asker then submits.
+    SanitizeStart,
+    /// The sanitize that was started ended.
+    SanitizeEnd {
+        /// Whether every block was made unreadable; else the volume stays closed.
+        done: bool,
+    },
+    /// SCSI's SANITIZE with EXIT FAILURE MODE: opens a volume whose sanitize has failed.
+    SanitizeForgive,
+    /// The volume goes away: nothing is let through any more.
+    Remove,
+}
+
+/// How an ask ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The shard that asked.
+    pub to: Shard,
+    /// Its number for the ask.
+    pub id: AskId,
+    /// `Ok`: the change stands on every core, and what it forbids has ended.
+    pub result: Result<(), Refusal>,
+}
+
+/// A change on its way to every core, the home core's own included.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Adoption {
+    /// Which change.
+    pub change: ChangeId,
+    /// The truth from now on.
+    pub view: View,
+    /// Whether to acknowledge only when what was admitted under older views has ended.
+    pub drain: bool,
+    /// Whose tasks end without being carried out.
+    pub abort: Abort,
+    /// Who must hear of what.
+    pub notices: Vec<Notice>,
+    /// The ask behind it, whose own task is not aborted: the shard and its number.
+    pub asked: Option<(Shard, AskId)>,
+}
+
+impl Adoption {
+    /// Whether the tasks of `who` are to be aborted.
+    pub fn aborts(&self, who: &Identity) -> bool {
+        match &self.abort {
+            Abort::Nobody => false,
+            Abort::Initiators => matches!(who, Identity::Initiator { .. }),
+            Abort::These(these) => these.iter().any(|one| **one == *who),
+        }
+    }
+}
+
+/// Whose tasks a change aborts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Abort {
+    /// Nobody's.
+    Nobody,
+    /// All SCSI tasks; commands of NVMe controllers go on.
+    Initiators,
+    /// These nexuses'.
+    These(Vec<Arc<Identity>>),
+}
+
+/// A shard has adopted a change and, if that was asked, drained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ack {
+    /// Which shard.
+    pub from: Shard,
+    /// Which change; earlier ones are acknowledged with it.
+    pub change: ChangeId,
+}
+
+/// State to be made durable: write it to a new file, sync it, rename it to `name`, sync the
+/// directory, and only then say that it is done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreOp {
+    /// Counts the stores of this volume.
+    pub ticket: u64,
+    /// The file's name in the state directory.
+    pub name: String,
+    /// Its contents.
+    pub bytes: Vec<u8>,
+}

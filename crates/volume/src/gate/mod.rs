@@ -1,0 +1,462 @@
+//! The gate: everything between a shard's servers and a volume's backend.
+//!
+//! It admits bindingly, under the view of this turn; counts what is in flight by the epoch that it
+//! was admitted under, and acknowledges a change when older ones have ended; keeps exclusive
+//! operations and overlapping writes apart (see `guard.rs`); and makes what a backend cannot do of
+//! what it can (see `steps.rs`), in bounded chunks that can be aborted.
+//!
+//! Invariants: every submitted operation ends by [`Gate::poll_done`] exactly once. What waits (for a
+//! guard, for memory) holds no mark, and what waits for memory holds no guard, so that no two
+//! operations wait for each other. What waits is admitted again when the view changes.
+
+mod chunk;
+mod flights;
+mod steps;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use buf::{Cx, Errno, Payload, Time};
+
+use crate::backend::{Backend, DiskOp};
+use crate::change::{Ack, Adoption, Shard};
+use crate::guard::Stripes;
+use crate::io::{Done, Failure, Fault, Io, IoId, Op, Outcome, Refusal, Span, Why};
+use crate::nexus::Nexus;
+use crate::shared::Shared;
+use crate::view::View;
+
+use flights::Flights;
+use steps::Steps;
+
+/// How soon an exclusive operation looks again whether other cores' writes have ended: they cannot
+/// tell without a second fence per write.
+const LOOK_AGAIN: Duration = Duration::from_micros(20);
+/// How often a read is repeated because an exclusive operation wrote meanwhile, before it keeps
+/// such operations out.
+const READ_TRIES: u8 = 3;
+
+/// One volume's gate on one shard.
+pub struct Gate {
+    view: View,
+    shard: Shard,
+    shared: Shared,
+    backend: Box<dyn Backend>,
+    tasks: Vec<Slot>,
+    free: Vec<u32>,
+    flights: Flights,
+    /// Tasks that wait for a guard, for marks or for memory, oldest first.
+    waiting: VecDeque<u32>,
+    /// Ended parts of tasks in steps.
+    ended: VecDeque<(u32, Result<Outcome, Failure>, Payload)>,
+    done: VecDeque<Done>,
+    wakes: VecDeque<Shard>,
+    look_again: Option<Time>,
+}
+
+struct Slot {
+    generation: u32,
+    task: Option<Task>,
+}
+
+/// An operation between its submission and its end.
+struct Task {
+    id: IoId,
+    epoch: crate::io::Epoch,
+    work: Work,
+}
+
+enum Work {
+    /// A read with the backend: its stripes' sequence when it began.
+    Read { span: Span, before: Option<u64>, tries: u8, lent: bool },
+    /// A write with the backend, its marks raised.
+    Write { span: Span, stripes: Stripes },
+    /// Something with the backend that needs neither.
+    Other,
+    /// Not with the backend yet: a write that met a guard.
+    Parked { io: Io, stripes: Stripes, span: Span, who: Nexus },
+    /// In several steps.
+    Steps(Box<Steps>),
+}
+
+impl Gate {
+    /// The gate of `shard` to a volume. All its gates share `shared`, and each has its own backend
+    /// value; `view` is the home's current one.
+    ///
+    /// # Panics
+    /// If `shard` is not below [`Shared::shards`].
+    pub fn new(shard: Shard, shared: Shared, view: View, backend: Box<dyn Backend>) -> Self {
+        shared.check(shard);
+        Gate {
+            view,
+            shard,
+            shared,
+            backend,
+            tasks: Vec::new(),
+            free: Vec::new(),
+            flights: Flights::default(),
+            waiting: VecDeque::new(),
+            ended: VecDeque::new(),
+            done: VecDeque::new(),
+            wakes: VecDeque::new(),
+            look_again: None,
+        }
+    }
+
+    /// What this core believes of the volume.
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// Whether a read may come with [`Payload::None`] and be given the backend's own memory. Not
+    /// when an atomic write may have to be seen whole: memory that is lent is read later.
+    pub fn lends(&self) -> bool {
+        self.view.geometry.lends && !self.shared.atomic_seen()
+    }
+
+    /// How far the running sanitize is, in 65536ths.
+    pub fn sanitize_progress(&self) -> u16 {
+        self.shared.sanitize_progress()
+    }
+
+    /// Whether a sync has failed: writes are refused with [`Why::SyncFailed`] until the volume is
+    /// opened anew.
+    pub fn sync_failed(&self) -> bool {
+        self.shared.sync_failed()
+    }
+
+    /// How many operations have not ended.
+    pub fn in_flight(&self) -> usize {
+        self.tasks.len() - self.free.len()
+    }
+
+    /// What [`View::admit`] says, and whether a failed sync forbids it.
+    pub fn admit(&self, who: &Nexus, op: &Op) -> Result<(), Refusal> {
+        self.view.admit(who, op)?;
+        if (op.is_write() || *op == Op::Flush) && self.shared.sync_failed() {
+            return Err(Refusal::NotReady(Why::SyncFailed));
+        }
+        Ok(())
+    }
+
+    /// Takes an operation on, if it is admitted now. It ends by [`Gate::poll_done`], perhaps at once.
+    /// `io.epoch` is set here.
+    ///
+    /// # Panics
+    /// If the payload is not as long as the operation says (see the crate's page).
+    pub fn submit(&mut self, cx: &mut Cx<'_>, who: &Nexus, mut io: Io) {
+        if let Err(refusal) = self.admit(who, &io.op) {
+            return self.refuse(io, refusal);
+        }
+        self.check_payload(&io);
+        io.epoch = self.view.epoch;
+        match io.op {
+            Op::Read(span) | Op::Write(span, _) if span.blocks == 0 => {
+                self.done.push_back(Done { id: io.id, result: Ok(Outcome::Complete), payload: io.payload });
+            }
+            Op::Read(span) => self.start_read(cx, io, span),
+            Op::Write(span, _) if self.is_aligned(span) => self.start_write(cx, who, io, span),
+            Op::Flush | Op::Extents(_) | Op::Prefetch(_) => self.forward(cx, io, Work::Other),
+            Op::MarkBad(span) => {
+                let marked = self.shared.bad().mark(span);
+                let result = if marked { Ok(Outcome::Complete) } else { Err(Refusal::Unsupported.into()) };
+                self.done.push_back(Done { id: io.id, result, payload: io.payload });
+            }
+            Op::Write(..) | Op::WriteAtomic(_) | Op::CompareAndWrite(_) | Op::WriteZeroes { .. } => {
+                self.start_steps(cx, who, io);
+            }
+            Op::Compare(_) | Op::WriteSame(_) | Op::Or(_) | Op::Unmap(_) => self.start_steps(cx, who, io),
+            Op::Verify(_) | Op::Sanitize(_) => self.start_steps(cx, who, io),
+        }
+    }
+
+    fn refuse(&mut self, io: Io, refusal: Refusal) {
+        self.done.push_back(Done { id: io.id, result: Err(refusal.into()), payload: io.payload });
+    }
+
+    fn check_payload(&self, io: &Io) {
+        let logical = u64::from(self.view.geometry.logical);
+        let len = io.payload.len() as u64;
+        let fits = match &io.op {
+            Op::Read(span) => len == span.blocks * logical || (len == 0 && self.view.geometry.lends),
+            Op::Write(span, _) | Op::WriteAtomic(span) => len == span.blocks * logical,
+            Op::Compare(span) | Op::Or(span) => len == span.blocks * logical,
+            Op::CompareAndWrite(span) => len == 2 * span.blocks * logical,
+            Op::WriteSame(_) => len == logical,
+            Op::WriteZeroes { .. } | Op::Unmap(_) | Op::Verify(_) | Op::MarkBad(_) => true,
+            Op::Flush | Op::Extents(_) | Op::Prefetch(_) | Op::Sanitize(_) => true,
+        };
+        assert!(fits, "a payload of {len} bytes for {:?}", io.op);
+    }
+
+    fn start_read(&mut self, cx: &mut Cx<'_>, io: Io, span: Span) {
+        if let Some(lba) = self.shared.bad().first_in(span) {
+            let result = Err(Fault::Medium(lba).into());
+            return self.done.push_back(Done { id: io.id, result, payload: io.payload });
+        }
+        let before = self.shared.guards().sequence(self.stripes(span));
+        let lent = matches!(io.payload, Payload::None);
+        self.forward(cx, io, Work::Read { span, before, tries: 0, lent });
+    }
+
+    fn start_write(&mut self, cx: &mut Cx<'_>, who: &Nexus, io: Io, span: Span) {
+        let stripes = self.stripes(span);
+        if self.shared.guards().enter(self.shard, stripes) {
+            return self.forward(cx, io, Work::Write { span, stripes });
+        }
+        let (id, epoch) = (io.id, io.epoch);
+        let slot = self.open(Task { id, epoch, work: Work::Parked { io, stripes, span, who: who.clone() } });
+        self.wait(slot);
+    }
+
+    fn start_steps(&mut self, cx: &mut Cx<'_>, who: &Nexus, io: Io) {
+        if matches!(io.op, Op::WriteAtomic(_) | Op::CompareAndWrite(_)) {
+            self.shared.see_atomic();
+        }
+        let (id, epoch) = (io.id, io.epoch);
+        let steps = Steps::new(&self.view.geometry, who, io.op, io.payload);
+        let slot = self.open(Task { id, epoch, work: Work::Steps(Box::new(steps)) });
+        self.step(cx, slot);
+    }
+
+    fn forward(&mut self, cx: &mut Cx<'_>, io: Io, work: Work) {
+        let slot = self.open(Task { id: io.id, epoch: io.epoch, work });
+        let id = self.backend_id(slot);
+        self.backend.submit(cx, Io { id, ..io });
+    }
+
+    fn open(&mut self, task: Task) -> u32 {
+        self.flights.start(task.epoch);
+        match self.free.pop() {
+            Some(slot) => {
+                self.tasks[slot as usize].task = Some(task);
+                slot
+            }
+            None => {
+                self.tasks.push(Slot { generation: 0, task: Some(task) });
+                (self.tasks.len() - 1) as u32
+            }
+        }
+    }
+
+    fn backend_id(&self, slot: u32) -> IoId {
+        IoId(u64::from(self.tasks[slot as usize].generation) << 32 | u64::from(slot))
+    }
+
+    fn task(&mut self, slot: u32) -> &mut Task {
+        self.tasks[slot as usize].task.as_mut().expect("a slot that is in use")
+    }
+
+    /// Ends a task: its slot, its epoch and its marks are free again.
+    fn close(&mut self, slot: u32, result: Result<Outcome, Failure>, payload: Payload) {
+        let entry = &mut self.tasks[slot as usize];
+        entry.generation = entry.generation.wrapping_add(1);
+        let task = entry.task.take().expect("a task ends once");
+        self.free.push(slot);
+        self.flights.finish(task.epoch);
+        self.done.push_back(Done { id: task.id, result, payload });
+    }
+
+    fn stripes(&self, span: Span) -> Stripes {
+        Stripes::of(span, self.view.geometry.logical)
+    }
+
+    fn is_aligned(&self, span: Span) -> bool {
+        let unit = u64::from(self.view.geometry.unit());
+        span.lba.is_multiple_of(unit) && span.blocks.is_multiple_of(unit)
+    }
+
+    /// Parks a task until [`Gate::resume`] tries it again.
+    fn wait(&mut self, slot: u32) {
+        self.waiting.push_back(slot);
+    }
+
+    /// Asks that an operation end early. It still ends by [`Gate::poll_done`]: with
+    /// [`Fault::Aborted`], or as if nothing had been asked.
+    pub fn cancel(&mut self, id: IoId) {
+        let found = self.tasks.iter().position(|slot| slot.task.as_ref().is_some_and(|task| task.id == id));
+        let Some(slot) = found else { return };
+        let slot = slot as u32;
+        let backend_id = self.backend_id(slot);
+        match &mut self.task(slot).work {
+            Work::Read { .. } | Work::Write { .. } | Work::Other => self.backend.cancel(backend_id),
+            Work::Parked { .. } => self.unpark(slot, Fault::Aborted.into()),
+            Work::Steps(steps) => {
+                if steps.cancel() {
+                    self.backend.cancel(backend_id);
+                }
+            }
+        }
+    }
+
+    fn unpark(&mut self, slot: u32, why: Failure) {
+        self.waiting.retain(|waiting| *waiting != slot);
+        let work = std::mem::replace(&mut self.task(slot).work, Work::Other);
+        let Work::Parked { io, .. } = work else { unreachable!("only parked tasks are unparked") };
+        self.close(slot, Err(why), io.payload);
+    }
+
+    /// Goes on with what waits or is made in steps. True if there may be more to do at once: call
+    /// again, at the latest in the next turn. Call it each turn, and when another shard's
+    /// [`Gate::poll_wake`] named this one.
+    pub fn resume(&mut self, cx: &mut Cx<'_>) -> bool {
+        self.look_again = None;
+        self.reap(cx);
+        for _ in 0..self.ended.len() {
+            let Some((slot, result, payload)) = self.ended.pop_front() else { break };
+            self.stepped(cx, slot, result, payload);
+        }
+        if !self.waiting.is_empty() {
+            self.shared.guards().set_waiting(self.shard, true);
+            for _ in 0..self.waiting.len() {
+                let Some(slot) = self.waiting.pop_front() else { break };
+                self.try_again(cx, slot);
+            }
+            if self.waiting.is_empty() {
+                self.shared.guards().set_waiting(self.shard, false);
+            }
+        }
+        self.reap(cx);
+        !self.ended.is_empty()
+    }
+
+    fn try_again(&mut self, cx: &mut Cx<'_>, slot: u32) {
+        let (shard, guards) = (self.shard, self.shared.guards());
+        let task = self.tasks[slot as usize].task.as_mut().expect("a task that waits");
+        match &task.work {
+            Work::Parked { stripes, .. } if !guards.enter(shard, *stripes) => self.wait(slot),
+            Work::Parked { span, stripes, .. } => {
+                let next = Work::Write { span: *span, stripes: *stripes };
+                let Work::Parked { io, .. } = std::mem::replace(&mut task.work, next) else {
+                    unreachable!("matched above")
+                };
+                let id = self.backend_id(slot);
+                self.backend.submit(cx, Io { id, ..io });
+            }
+            Work::Steps(_) => self.step(cx, slot),
+            Work::Read { .. } | Work::Write { .. } | Work::Other => unreachable!("the backend has it"),
+        }
+    }
+
+    /// Takes what the backend has ended.
+    fn reap(&mut self, cx: &mut Cx<'_>) {
+        while let Some(done) = self.backend.poll_done() {
+            let slot = done.id.0 as u32;
+            debug_assert_eq!(self.backend_id(slot), done.id, "a backend ends an operation once");
+            if done.result == Err(Failure::Failed(Fault::Sync)) {
+                self.shared.fail_sync();
+            }
+            match self.task(slot).work {
+                Work::Read { span, before, tries, lent } => {
+                    self.finish_read(cx, slot, Work::Read { span, before, tries: tries + 1, lent }, done);
+                }
+                Work::Write { span, stripes } => {
+                    self.shared.guards().leave(self.shard, stripes);
+                    if done.result.is_ok() {
+                        self.shared.bad().clear(span);
+                    }
+                    self.close(slot, done.result, done.payload);
+                }
+                Work::Other => self.close(slot, done.result, done.payload),
+                Work::Steps(_) => self.ended.push_back((slot, done.result, done.payload)),
+                Work::Parked { .. } => unreachable!("what is parked is not with the backend"),
+            }
+        }
+    }
+
+    fn finish_read(&mut self, cx: &mut Cx<'_>, slot: u32, again: Work, done: Done) {
+        let Work::Read { span, before, tries, lent } = again else { unreachable!("given a read") };
+        let stripes = self.stripes(span);
+        let after = self.shared.guards().sequence_after(stripes);
+        let undisturbed = before.is_some() && before == after;
+        if lent || undisturbed || done.result.is_err() {
+            return self.close(slot, done.result, done.payload);
+        }
+        if tries >= READ_TRIES {
+            let steps = Steps::stable_read(span, done.payload);
+            self.task(slot).work = Work::Steps(Box::new(steps));
+            return self.step(cx, slot);
+        }
+        self.task(slot).work = Work::Read { span, before: after, tries, lent };
+        let (id, epoch) = (self.backend_id(slot), self.task(slot).epoch);
+        self.backend.submit(cx, Io { id, epoch, op: Op::Read(span), payload: done.payload });
+    }
+
+    /// An operation that has ended. Call [`Gate::resume`] first.
+    #[must_use]
+    pub fn poll_done(&mut self) -> Option<Done> {
+        self.done.pop_front()
+    }
+
+    /// What the world shall do with the disk next.
+    #[must_use]
+    pub fn poll_disk(&mut self) -> Option<DiskOp> {
+        self.backend.poll_disk()
+    }
+
+    /// The world has done it.
+    pub fn handle_disk(&mut self, cx: &mut Cx<'_>, op: DiskOp, came: Result<usize, Errno>) {
+        self.backend.handle_disk(cx, op, came);
+        self.reap(cx);
+    }
+
+    /// A shard whose gate to this volume shall [`Gate::resume`]: what it waits for may be free.
+    #[must_use]
+    pub fn poll_wake(&mut self) -> Option<Shard> {
+        self.wakes.pop_front()
+    }
+
+    /// When to call [`Gate::resume`] at the latest, if nothing else happens.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.look_again
+    }
+
+    /// Adopts a change, between two turns. What waits is admitted again under the new view.
+    pub fn adopt(&mut self, adoption: &Adoption) {
+        self.view = adoption.view.clone();
+        for slot in 0..self.tasks.len() as u32 {
+            self.readmit(slot);
+        }
+        let below = if adoption.drain { self.view.epoch } else { crate::io::Epoch(0) };
+        self.flights.fence(adoption.change, below);
+    }
+
+    fn readmit(&mut self, slot: u32) {
+        let view = &self.view;
+        let Some(task) = self.tasks[slot as usize].task.as_mut() else { return };
+        let refused = match &mut task.work {
+            Work::Read { .. } | Work::Write { .. } | Work::Other => return,
+            Work::Parked { io, who, .. } => view.admit(who, &io.op).err(),
+            Work::Steps(steps) => {
+                // What is with the backend ends under the old epoch; see `step` for the rest.
+                steps.readmit(view);
+                if steps.is_out() {
+                    return;
+                }
+                None
+            }
+        };
+        if let Some(refusal) = refused {
+            return self.unpark(slot, refusal.into());
+        }
+        self.flights.finish(task.epoch);
+        task.epoch = view.epoch;
+        self.flights.start(task.epoch);
+    }
+
+    /// A change that this shard has adopted and drained; goes to the home core.
+    #[must_use]
+    pub fn poll_ack(&mut self) -> Option<Ack> {
+        let change = self.flights.poll_ack()?;
+        Some(Ack { from: self.shard, change })
+    }
+}
+
+impl std::fmt::Debug for Gate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gate").field("shard", &self.shard).field("in_flight", &self.in_flight()).finish()
+    }
+}

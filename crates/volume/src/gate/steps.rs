@@ -1,0 +1,454 @@
+//! Operations that are made in several steps of what a backend can do.
+//!
+//! Each chunk takes its scratch memory first, then its permit (marks or guard), then works: what
+//! waits for memory keeps nobody out.
+
+use buf::{Class, Cx, Payload, Sg, SgMut};
+
+use super::chunk::{Chunk, Kind, Permit, Plan};
+use super::{Gate, LOOK_AGAIN, Work};
+use crate::backend::Geometry;
+use crate::guard::Stripes;
+use crate::io::{Failure, Fault, Io, Op, Outcome, SanitizeKind, Span};
+use crate::nexus::Nexus;
+use crate::view::View;
+
+/// The state of an operation in steps.
+pub(super) struct Steps {
+    plan: Plan,
+    /// `None` for the gate's own repetition of a read, which was admitted once.
+    who: Option<Nexus>,
+    /// The caller's.
+    payload: Payload,
+    done: u64,
+    chunk: Option<Chunk>,
+    scratch: Option<SgMut>,
+    /// A pattern that fills `scratch`'s length, made once.
+    pattern: Option<Sg>,
+    held: Stripes,
+    marked: Stripes,
+    stage: Stage,
+    /// Why it ends at the next chance.
+    end: Option<Failure>,
+    total: u64,
+}
+
+/// What is awaited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Memory and permit for the chunk.
+    Permit,
+    /// The end of other cores' writes, while the guard is held.
+    Quiet,
+    /// The backend's read.
+    Reading,
+    /// The backend's last step of the chunk.
+    Acting,
+}
+
+impl Steps {
+    pub(super) fn new(geometry: &Geometry, who: &Nexus, op: Op, payload: Payload) -> Steps {
+        let plan = Plan::of(op);
+        let total = plan.total(geometry);
+        Steps { who: Some(who.clone()), total, ..Steps::with(plan, payload) }
+    }
+
+    pub(super) fn stable_read(span: Span, payload: Payload) -> Steps {
+        Steps { total: span.blocks, ..Steps::with(Plan::StableRead(span), payload) }
+    }
+
+    fn with(plan: Plan, payload: Payload) -> Steps {
+        Steps {
+            plan,
+            who: None,
+            payload,
+            done: 0,
+            chunk: None,
+            scratch: None,
+            pattern: None,
+            held: Stripes::NONE,
+            marked: Stripes::NONE,
+            stage: Stage::Permit,
+            end: None,
+            total: 0,
+        }
+    }
+
+    /// Whether the backend has a part of it.
+    pub(super) fn is_out(&self) -> bool {
+        match self.stage {
+            Stage::Reading | Stage::Acting => true,
+            Stage::Permit | Stage::Quiet => false,
+        }
+    }
+
+    /// Asks for an early end; true if the part that the backend has shall be cancelled.
+    pub(super) fn cancel(&mut self) -> bool {
+        self.end.get_or_insert(Fault::Aborted.into());
+        self.is_out() && !(self.plan.is_atomic() && self.stage == Stage::Acting)
+    }
+
+    /// Asks for an early end if the new view does not admit it.
+    pub(super) fn readmit(&mut self, view: &View) {
+        if let Some(who) = &self.who
+            && let Err(refusal) = view.admit(who, &self.plan.op())
+        {
+            self.end.get_or_insert(refusal.into());
+        }
+    }
+
+    /// Looks at what a chunk has read: what stands now in the scratch memory for the merge, or why
+    /// the operation ends.
+    fn look(&mut self, chunk: &Chunk, scratch: &mut SgMut, logical: usize) -> Result<(), Fault> {
+        let from = (chunk.span.lba - chunk.cover.lba) as usize * logical;
+        let len = chunk.span.blocks as usize * logical;
+        let at = self.done as usize * logical;
+        if let Plan::Verify(_) = self.plan {
+            return Ok(());
+        }
+        let Payload::Out(given) = &self.payload else { return Err(Fault::Internal) };
+        match &self.plan {
+            Plan::Compare(_) => compare(given, at, scratch, from, len),
+            Plan::CompareAndWrite(span) => {
+                compare(given, 0, scratch, from, len)?;
+                let second = span.blocks as usize * logical;
+                overlay(given, second, scratch, from, len);
+                Ok(())
+            }
+            Plan::Or(_) => {
+                set_bits(given, at, scratch, from, len);
+                Ok(())
+            }
+            Plan::Same(_) => {
+                for block in 0..chunk.span.blocks as usize {
+                    overlay(given, 0, scratch, from + block * logical, logical);
+                }
+                Ok(())
+            }
+            Plan::Write(..) | Plan::Atomic(_) => {
+                overlay(given, at, scratch, from, len);
+                Ok(())
+            }
+            Plan::StableRead(_) | Plan::Verify(_) | Plan::Zero { .. } => Err(Fault::Internal),
+            Plan::Unmap(_) | Plan::Sanitize(_) => Err(Fault::Internal),
+        }
+    }
+
+    /// Fills the scratch memory with the pattern and keeps it for the next chunks.
+    fn make_pattern(&mut self, mut scratch: SgMut, logical: usize) -> Sg {
+        match (&self.plan, &self.payload) {
+            (Plan::Sanitize(SanitizeKind::Overwrite { pattern, len, invert, .. }), _) => {
+                let pass_blocks = self.total / passes_of(&self.plan);
+                let flip = *invert && (self.done / pass_blocks) % 2 == 1;
+                let len = usize::from((*len).clamp(1, 32));
+                let mut at = 0;
+                for slice in scratch.slices_mut(0..scratch.len()) {
+                    for byte in slice {
+                        // The pattern starts anew in every block.
+                        let value = pattern[at % logical % len];
+                        *byte = if flip { !value } else { value };
+                        at += 1;
+                    }
+                }
+            }
+            (_, Payload::Out(block)) => {
+                for at in (0..scratch.len()).step_by(logical) {
+                    overlay(block, 0, &mut scratch, at, logical);
+                }
+            }
+            (_, Payload::None | Payload::In(_)) => scratch.zero(0..scratch.len()),
+        }
+        let pattern = scratch.freeze();
+        self.pattern = Some(pattern.clone());
+        pattern
+    }
+}
+
+fn passes_of(plan: &Plan) -> u64 {
+    match plan {
+        Plan::Sanitize(SanitizeKind::Overwrite { passes, .. }) => u64::from((*passes).max(1)),
+        _ => 1,
+    }
+}
+
+/// Compares `len` bytes of `given` from `at` on with the scratch memory from `from` on. The
+/// difference is counted from the start of `given`.
+fn compare(given: &Sg, at: usize, scratch: &mut SgMut, from: usize, len: usize) -> Result<(), Fault> {
+    let mut piece = [0; 512];
+    let mut done = 0;
+    for mut slice in scratch.slices_mut(from..from + len) {
+        while !slice.is_empty() {
+            let n = slice.len().min(piece.len());
+            given.copy_to(at + done, &mut piece[..n]);
+            if let Some(differs) = (0..n).find(|byte| slice[*byte] != piece[*byte]) {
+                return Err(Fault::Miscompare((at + done + differs) as u32));
+            }
+            done += n;
+            slice = &mut slice[n..];
+        }
+    }
+    Ok(())
+}
+
+/// Copies `len` bytes of `given` from `at` on over the scratch memory from `from` on.
+fn overlay(given: &Sg, at: usize, scratch: &mut SgMut, from: usize, len: usize) {
+    let mut done = 0;
+    for slice in scratch.slices_mut(from..from + len) {
+        given.copy_to(at + done, slice);
+        done += slice.len();
+    }
+}
+
+/// Sets the bits of `given` in the scratch memory.
+fn set_bits(given: &Sg, at: usize, scratch: &mut SgMut, from: usize, len: usize) {
+    let mut piece = [0; 512];
+    let mut done = 0;
+    for mut slice in scratch.slices_mut(from..from + len) {
+        while !slice.is_empty() {
+            let n = slice.len().min(piece.len());
+            given.copy_to(at + done, &mut piece[..n]);
+            slice[..n].iter_mut().zip(&piece).for_each(|(to, bits)| *to |= bits);
+            done += n;
+            slice = &mut slice[n..];
+        }
+    }
+}
+
+/// What a step leads to.
+enum Next {
+    /// Wait for a guard, for marks, or for memory.
+    Wait,
+    /// Wait for other cores' writes: they cannot tell.
+    Look,
+    /// The backend has it.
+    Out,
+    /// It has ended.
+    End(Result<Outcome, Failure>),
+}
+
+impl Gate {
+    /// Takes an operation as far as it goes.
+    pub(super) fn step(&mut self, cx: &mut Cx<'_>, slot: u32) {
+        match self.advance(cx, slot) {
+            Next::Out => {}
+            Next::Wait => self.wait(slot),
+            Next::Look => {
+                self.look_again = Some(cx.now + LOOK_AGAIN);
+                self.wait(slot);
+            }
+            Next::End(result) => self.end_steps(slot, result),
+        }
+    }
+
+    fn steps(&mut self, slot: u32) -> &mut Steps {
+        match &mut self.task(slot).work {
+            Work::Steps(steps) => steps,
+            Work::Read { .. } | Work::Write { .. } | Work::Other | Work::Parked { .. } => {
+                unreachable!("a task in steps")
+            }
+        }
+    }
+
+    fn advance(&mut self, cx: &mut Cx<'_>, slot: u32) -> Next {
+        let geometry = self.view.geometry;
+        let shared = self.shared.clone();
+        let (shard, guards) = (self.shard, shared.guards());
+        let steps = self.steps(slot);
+        if let Some(why) = steps.end {
+            return Next::End(Err(why));
+        }
+        let Some(chunk) = steps.chunk.or_else(|| steps.plan.chunk(steps.done, &geometry)) else {
+            return Next::End(Ok(Outcome::Complete));
+        };
+        steps.chunk = Some(chunk);
+        if steps.stage == Stage::Permit {
+            let need = chunk.scratch_len(geometry.logical);
+            let has_pattern = steps.pattern.as_ref().is_some_and(|pattern| pattern.len() >= need);
+            let needs_scratch = need > 0 && !(chunk.kind == Kind::Pattern && has_pattern);
+            if needs_scratch && steps.scratch.as_ref().is_none_or(|scratch| scratch.len() != need) {
+                steps.scratch = None;
+                let Some(scratch) = cx.pool.take_sg(Class::Solicited, need) else { return Next::Wait };
+                steps.scratch = Some(scratch);
+            }
+            let stripes = Stripes::of(chunk.cover, geometry.logical);
+            match chunk.permit {
+                Permit::None => {}
+                Permit::Marks if guards.enter(shard, stripes) => steps.marked = stripes,
+                Permit::Guard if guards.hold(stripes, &mut steps.held) => {}
+                Permit::Marks | Permit::Guard => return Next::Wait,
+            }
+            steps.stage = Stage::Quiet;
+        }
+        if chunk.permit == Permit::Guard && !guards.is_quiet(steps.held) {
+            return Next::Look;
+        }
+        self.start_chunk(cx, slot, chunk);
+        Next::Out
+    }
+
+    /// Gives the backend a chunk's first part.
+    fn start_chunk(&mut self, cx: &mut Cx<'_>, slot: u32, chunk: Chunk) {
+        let logical = self.view.geometry.logical as usize;
+        let span = chunk.cover;
+        let shared = self.shared.clone();
+        let steps = self.steps(slot);
+        steps.stage = Stage::Acting;
+        let (op, payload) = match chunk.kind {
+            Kind::ReadWhole => (Op::Read(span), std::mem::take(&mut steps.payload)),
+            Kind::Read | Kind::Merge(_) => {
+                steps.stage = Stage::Reading;
+                let scratch = steps.scratch.take().expect("taken before the permit");
+                (Op::Read(span), Payload::In(scratch))
+            }
+            Kind::Write(durability) => {
+                let from = steps.done as usize * logical;
+                let Payload::Out(given) = &steps.payload else { unreachable!("checked on submission") };
+                let part = given.slice(from..from + span.blocks as usize * logical);
+                (Op::Write(span, durability), Payload::Out(part))
+            }
+            Kind::Pattern => {
+                let pattern = match steps.scratch.take() {
+                    Some(scratch) => steps.make_pattern(scratch, logical),
+                    None => steps.pattern.clone().expect("made by an earlier chunk"),
+                };
+                let part = pattern.slice(0..span.blocks as usize * logical);
+                (Op::Write(span, crate::io::Durability::Cached), Payload::Out(part))
+            }
+            Kind::Zero { unmap } => (Op::WriteZeroes { span, unmap }, Payload::None),
+            Kind::Unmap => (Op::Unmap(vec![span]), Payload::None),
+            Kind::Flush => (Op::Flush, Payload::None),
+        };
+        if chunk.permit == Permit::Guard && op.is_write() {
+            shared.guards().begin_writing(steps.held);
+        }
+        self.submit_part(cx, slot, op, payload);
+    }
+
+    fn submit_part(&mut self, cx: &mut Cx<'_>, slot: u32, op: Op, payload: Payload) {
+        let (id, epoch) = (self.backend_id(slot), self.task(slot).epoch);
+        self.backend.submit(cx, Io { id, epoch, op, payload });
+    }
+
+    /// The backend has ended a part.
+    pub(super) fn stepped(
+        &mut self,
+        cx: &mut Cx<'_>,
+        slot: u32,
+        result: Result<Outcome, Failure>,
+        payload: Payload,
+    ) {
+        // Each part is admitted anew: `Steps::readmit` has looked at every view since.
+        let (old, new) = (self.task(slot).epoch, self.view.epoch);
+        self.flights.finish(old);
+        self.flights.start(new);
+        self.task(slot).epoch = new;
+        let chunk = self.steps(slot).chunk.expect("a part belongs to a chunk");
+        match self.steps(slot).stage {
+            Stage::Reading => self.has_read(cx, slot, chunk, result, payload),
+            Stage::Acting => self.has_acted(cx, slot, chunk, result, payload),
+            Stage::Permit | Stage::Quiet => unreachable!("the backend had nothing"),
+        }
+    }
+
+    fn has_read(
+        &mut self,
+        cx: &mut Cx<'_>,
+        slot: u32,
+        chunk: Chunk,
+        result: Result<Outcome, Failure>,
+        payload: Payload,
+    ) {
+        let logical = self.view.geometry.logical as usize;
+        let bad = self.shared.bad().first_in(chunk.span);
+        let shared = self.shared.clone();
+        let steps = self.steps(slot);
+        let Payload::In(mut scratch) = payload else { unreachable!("a backend gives memory back as it was") };
+        let looked = match (steps.end, result, bad) {
+            (Some(why), _, _) | (None, Err(why), _) => Err(why),
+            (None, Ok(_), Some(lba)) if steps.plan.looks() => Err(Fault::Medium(lba).into()),
+            (None, Ok(_), _) => steps.look(&chunk, &mut scratch, logical).map_err(Failure::from),
+        };
+        match (looked, chunk.kind) {
+            (Err(why), _) => self.end_steps(slot, Err(why)),
+            (Ok(()), Kind::Merge(durability)) => {
+                steps.stage = Stage::Acting;
+                shared.guards().begin_writing(steps.held);
+                let op = Op::Write(chunk.cover, durability);
+                self.submit_part(cx, slot, op, Payload::Out(scratch.freeze()));
+            }
+            (Ok(()), _) => {
+                steps.scratch = Some(scratch);
+                self.next_chunk(cx, slot, chunk);
+            }
+        }
+    }
+
+    fn has_acted(
+        &mut self,
+        cx: &mut Cx<'_>,
+        slot: u32,
+        chunk: Chunk,
+        result: Result<Outcome, Failure>,
+        payload: Payload,
+    ) {
+        let shared = self.shared.clone();
+        let steps = self.steps(slot);
+        let wrote = chunk.kind != Kind::ReadWhole && chunk.kind != Kind::Flush;
+        if chunk.permit == Permit::Guard && wrote {
+            shared.guards().end_writing(steps.held);
+        }
+        if chunk.kind == Kind::ReadWhole {
+            steps.payload = payload;
+        }
+        match result {
+            Err(why) => self.end_steps(slot, Err(why)),
+            Ok(_) => {
+                if wrote {
+                    shared.bad().clear(chunk.span);
+                }
+                self.next_chunk(cx, slot, chunk);
+            }
+        }
+    }
+
+    fn next_chunk(&mut self, cx: &mut Cx<'_>, slot: u32, chunk: Chunk) {
+        self.free_permit(slot);
+        let shared = self.shared.clone();
+        let blocks = self.view.geometry.blocks;
+        let steps = self.steps(slot);
+        steps.done += chunk.span.blocks;
+        steps.chunk = None;
+        steps.stage = Stage::Permit;
+        if let Plan::Sanitize(_) = steps.plan {
+            let done = u128::from(steps.done) * 65536 / u128::from(steps.total.max(1));
+            shared.set_sanitize_progress(done as u32);
+            if steps.done.is_multiple_of(blocks + 1) {
+                // The next pass may invert.
+                steps.pattern = None;
+            }
+        }
+        if steps.done >= steps.total {
+            // The last part stands, whatever was asked meanwhile.
+            return self.end_steps(slot, Ok(Outcome::Complete));
+        }
+        self.step(cx, slot);
+    }
+
+    fn free_permit(&mut self, slot: u32) {
+        let shared = self.shared.clone();
+        let shard = self.shard;
+        let steps = self.steps(slot);
+        shared.guards().leave(shard, std::mem::take(&mut steps.marked));
+        let held = std::mem::take(&mut steps.held);
+        if held != Stripes::NONE {
+            shared.guards().release(held);
+            self.wakes.extend(shared.guards().waiters().filter(|waiter| *waiter != shard));
+        }
+    }
+
+    fn end_steps(&mut self, slot: u32, result: Result<Outcome, Failure>) {
+        self.free_permit(slot);
+        let payload = std::mem::take(&mut self.steps(slot).payload);
+        self.close(slot, result, payload);
+    }
+}

@@ -1,0 +1,171 @@
+use std::sync::Arc;
+
+use buf::{Class, Entropy, Payload, Pool, Sg};
+
+use super::*;
+use crate::io::{Durability, SanitizeKind};
+use crate::nexus::{Identity, PortId};
+use crate::ram::{Ram, RamDisk};
+
+/// A world for one thread: a pool and the time, for gates of several shards in turn.
+pub(super) struct World {
+    pub(super) pool: Pool,
+    pub(super) entropy: Entropy,
+    pub(super) now: Time,
+}
+
+impl World {
+    pub(super) fn new() -> Self {
+        World { pool: Pool::new(16 << 20), entropy: Entropy::new([1; 32]), now: Time(0) }
+    }
+
+    pub(super) fn cx(&mut self) -> Cx<'_> {
+        Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy }
+    }
+
+    pub(super) fn filled(&self, bytes: &[u8]) -> Payload {
+        let mut sg = self.pool.take_sg(Class::Solicited, bytes.len()).unwrap();
+        sg.copy_from(0, bytes);
+        Payload::Out(sg.freeze())
+    }
+
+    pub(super) fn empty(&self, len: usize) -> Payload {
+        Payload::In(self.pool.take_sg(Class::Solicited, len).unwrap())
+    }
+}
+
+pub(super) fn nexus(number: u8) -> Nexus {
+    Nexus { identity: Arc::new(Identity::Host([number; 16])), port: PortId(1), read_only: false }
+}
+
+pub(super) fn bytes_of(payload: Payload) -> Vec<u8> {
+    let sg: Sg = payload.into_sg();
+    let mut bytes = vec![0; sg.len()];
+    sg.copy_to(0, &mut bytes);
+    bytes
+}
+
+fn ram_gate(blocks: u64) -> Gate {
+    let disk = Arc::new(RamDisk::new(blocks, blocks, 512, 4096));
+    Gate::new(Shard(0), Shared::new(1), View::of(disk.geometry()), Box::new(Ram::new(disk)))
+}
+
+/// Submits one operation and runs it to its end.
+pub(super) fn run(world: &mut World, gate: &mut Gate, who: &Nexus, op: Op, payload: Payload) -> Done {
+    gate.submit(&mut world.cx(), who, Io { id: IoId(7), epoch: Default::default(), op, payload });
+    finish(world, gate)
+}
+
+fn finish(world: &mut World, gate: &mut Gate) -> Done {
+    for _ in 0..100_000 {
+        gate.resume(&mut world.cx());
+        if let Some(done) = gate.poll_done() {
+            assert_eq!(done.id, IoId(7));
+            return done;
+        }
+    }
+    panic!("an operation does not end");
+}
+
+fn span(lba: u64, blocks: u64) -> Span {
+    Span { lba, blocks }
+}
+
+fn read(world: &mut World, gate: &mut Gate, at: Span) -> Vec<u8> {
+    let payload = world.empty(at.blocks as usize * 512);
+    let done = run(world, gate, &nexus(1), Op::Read(at), payload);
+    assert_eq!(done.result, Ok(Outcome::Complete));
+    bytes_of(done.payload)
+}
+
+#[test]
+fn every_operation_does_what_it_says() {
+    let (mut world, mut gate, who) = (World::new(), ram_gate(4096), nexus(1));
+    let w = &mut world;
+    let ok = Ok(Outcome::Complete);
+    let payload = w.filled(&[0x11; 1024]);
+    assert_eq!(run(w, &mut gate, &who, Op::Write(span(8, 2), Durability::Stable), payload).result, ok);
+    assert_eq!(read(w, &mut gate, span(8, 2)), [0x11; 1024]);
+
+    let payload = w.filled(&[[0x11; 512], [0x22; 512]].concat());
+    assert_eq!(run(w, &mut gate, &who, Op::CompareAndWrite(span(9, 1)), payload).result, ok);
+    let mut wrong = [0x11; 1024];
+    wrong[100] = 0x12;
+    let payload = w.filled(&wrong);
+    let done = run(w, &mut gate, &who, Op::CompareAndWrite(span(8, 1)), payload);
+    assert_eq!(done.result, Err(Fault::Miscompare(100).into()));
+    drop(done);
+    assert_eq!(read(w, &mut gate, span(8, 2)), [[0x11; 512], [0x22; 512]].concat());
+
+    let payload = w.filled(&[0x41; 512]);
+    assert_eq!(run(w, &mut gate, &who, Op::Or(span(8, 1)), payload).result, ok);
+    assert_eq!(read(w, &mut gate, span(8, 1)), [0x51; 512]);
+    let payload = w.filled(&[0x51; 512]);
+    assert_eq!(run(w, &mut gate, &who, Op::Compare(span(8, 1)), payload).result, ok);
+
+    let payload = w.filled(&[0x77; 512]);
+    assert_eq!(run(w, &mut gate, &who, Op::WriteSame(span(16, 3000)), payload).result, ok);
+    assert_eq!(read(w, &mut gate, span(3015, 1)), [0x77; 512]);
+    assert_eq!(read(w, &mut gate, span(3016, 1)), [0; 512]);
+    assert_eq!(run(w, &mut gate, &who, Op::Verify(span(0, 4096)), Payload::None).result, ok);
+
+    let zero = Op::Unmap(vec![span(16, 8), span(33, 8)]);
+    assert_eq!(run(w, &mut gate, &who, zero, Payload::None).result, ok);
+    assert_eq!(read(w, &mut gate, span(33, 8)), [0; 4096]);
+    let done = run(w, &mut gate, &who, Op::Extents(span(16, 100)), Payload::None);
+    let Ok(Outcome::Extents(extents)) = done.result else { panic!("{done:?}") };
+    assert_eq!(extents[0], crate::Extent { span: span(16, 8), mapped: false });
+    assert_eq!(extents[1], crate::Extent { span: span(24, 92), mapped: true });
+    assert_eq!(w.pool.usage().lent, 0);
+    assert_eq!(gate.in_flight(), 0);
+}
+
+#[test]
+fn a_bad_block_is_bad_until_it_is_written() {
+    let (mut world, mut gate, who) = (World::new(), ram_gate(64), nexus(1));
+    let w = &mut world;
+    assert!(run(w, &mut gate, &who, Op::MarkBad(span(5, 1)), Payload::None).result.is_ok());
+    let medium = Err(Fault::Medium(5).into());
+    let payload = w.empty(4096);
+    assert_eq!(run(w, &mut gate, &who, Op::Read(span(0, 8)), payload).result, medium);
+    assert_eq!(run(w, &mut gate, &who, Op::Verify(span(0, 8)), Payload::None).result, medium);
+    let payload = w.filled(&[1; 512]);
+    assert!(run(w, &mut gate, &who, Op::Write(span(5, 1), Durability::Cached), payload).result.is_ok());
+    assert_eq!(read(w, &mut gate, span(5, 1)), [1; 512]);
+}
+
+#[test]
+fn a_sanitize_leaves_its_pattern() {
+    let (mut world, mut gate, who) = (World::new(), ram_gate(2048), nexus(1));
+    let w = &mut world;
+    let mut pattern = [0; 32];
+    pattern[..3].copy_from_slice(b"abc");
+    let kind = SanitizeKind::Overwrite { pattern, len: 3, passes: 2, invert: true };
+    let done = run(w, &mut gate, &who, Op::Sanitize(kind), Payload::None);
+    assert_eq!(done.result, Ok(Outcome::Complete));
+    let block = read(w, &mut gate, span(2047, 1));
+    assert_eq!(&block[..4], &[!b'a', !b'b', !b'c', !b'a']);
+    assert_eq!(gate.sanitize_progress(), u16::MAX);
+    let done = run(w, &mut gate, &who, Op::Sanitize(SanitizeKind::BlockErase), Payload::None);
+    assert_eq!(done.result, Ok(Outcome::Complete));
+    assert_eq!(read(w, &mut gate, span(2047, 1)), [0; 512]);
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let (mut world, mut gate, who) = (World::new(), ram_gate(64), nexus(1));
+    let w = &mut world;
+    let mut refused = |op, refusal: Refusal| {
+        let done = run(w, &mut gate, &who, op, Payload::None);
+        assert_eq!(done.result, Err(refusal.into()));
+    };
+    for (lba, blocks) in [(64, 1), (63, 2), (u64::MAX, 1), (u64::MAX, u64::MAX), (1 << 63, 1 << 63), (65, 0)]
+    {
+        refused(Op::Read(span(lba, blocks)), Refusal::OutOfRange);
+        refused(Op::Unmap(vec![span(0, 1), span(lba, blocks)]), Refusal::OutOfRange);
+        refused(Op::WriteAtomic(span(lba, blocks)), Refusal::OutOfRange);
+    }
+    refused(Op::Extents(span(64, 0)), Refusal::OutOfRange);
+    let nothing = run(&mut world, &mut gate, &who, Op::Unmap(vec![span(64, 0)]), Payload::None);
+    assert_eq!(nothing.result, Ok(Outcome::Complete));
+}

@@ -1,0 +1,188 @@
+//! What keeps an exclusive operation apart from every overlapping write, over all cores, while
+//! plain writes need neither lock nor message.
+//!
+//! Blocks are hashed by stripes of 1 MiB into 64. A plain write raises its own core's mark for its
+//! stripes, fences, and reads one shared word; if a bit of a stripe of its own is set, it lowers the
+//! marks and waits. An exclusive operation sets its stripes' bits in ascending order (so two can
+//! never wait for each other in a circle), fences, and waits until no core's mark stands.
+//! Invariant: of a marked write and a guarded operation on one stripe, one sees the other.
+//!
+//! Reads take no part, but can tell that an exclusive operation wrote meanwhile: each stripe has a
+//! sequence that is odd while one writes (a seqlock's reader side), and such a read is repeated.
+
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+#[cfg(not(loom))]
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+
+use crate::change::Shard;
+use crate::io::Span;
+
+/// Bytes per stripe.
+const STRIPE_BYTES: u32 = 1 << 20;
+/// How many stripes blocks are hashed into: bits of the guard word. Few enough under the model
+/// checker that it can try every interleaving.
+const STRIPES: u32 = if cfg!(loom) { 2 } else { 64 };
+
+/// A set of stripes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Stripes(u64);
+
+impl Stripes {
+    pub(crate) const NONE: Stripes = Stripes(0);
+
+    /// The stripes of `span`, whose blocks have `logical` bytes.
+    pub(crate) fn of(span: Span, logical: u32) -> Stripes {
+        let per_stripe = u64::from((STRIPE_BYTES / logical).max(1));
+        if span.blocks == 0 {
+            return Stripes::NONE;
+        }
+        let first = span.lba / per_stripe;
+        let count = (span.lba.saturating_add(span.blocks - 1)) / per_stripe - first + 1;
+        if count >= u64::from(STRIPES) {
+            return Stripes(u64::MAX >> (64 - STRIPES));
+        }
+        (first..first + count)
+            .fold(Stripes::NONE, |all, stripe| Stripes(all.0 | 1 << (stripe % u64::from(STRIPES))))
+    }
+
+    fn each(self) -> impl Iterator<Item = usize> {
+        let mut left = self.0;
+        std::iter::from_fn(move || {
+            let next = (left != 0).then(|| left.trailing_zeros() as usize)?;
+            left &= left - 1;
+            Some(next)
+        })
+    }
+}
+
+/// The part of the guards that one core writes.
+#[repr(align(128))]
+#[derive(Debug)]
+struct Core {
+    marks: Vec<AtomicU32>,
+    waiting: AtomicBool,
+}
+
+/// The guards of one volume, shared by its gates on all cores.
+#[derive(Debug)]
+pub(crate) struct Guards {
+    word: AtomicU64,
+    sequences: Vec<AtomicU32>,
+    cores: Vec<Core>,
+}
+
+impl Guards {
+    pub(crate) fn new(shards: u16) -> Self {
+        let core = |_| Core {
+            marks: (0..STRIPES).map(|_| AtomicU32::new(0)).collect(),
+            waiting: AtomicBool::new(false),
+        };
+        Guards {
+            word: AtomicU64::new(0),
+            sequences: (0..STRIPES).map(|_| AtomicU32::new(0)).collect(),
+            cores: (0..shards).map(core).collect(),
+        }
+    }
+
+    /// A plain write begins, unless an exclusive operation holds a stripe of it.
+    pub(crate) fn enter(&self, shard: Shard, stripes: Stripes) -> bool {
+        let core = &self.cores[usize::from(shard.0)];
+        for stripe in stripes.each() {
+            // Only this core writes its marks, so no read-modify-write is needed.
+            let marks = core.marks[stripe].load(Ordering::Relaxed);
+            core.marks[stripe].store(marks + 1, Ordering::Relaxed);
+        }
+        fence(Ordering::SeqCst);
+        // Acquire: who sees the bit cleared sees what the exclusive operation did.
+        if self.word.load(Ordering::Acquire) & stripes.0 == 0 {
+            return true;
+        }
+        self.leave(shard, stripes);
+        false
+    }
+
+    /// A plain write has ended.
+    pub(crate) fn leave(&self, shard: Shard, stripes: Stripes) {
+        let core = &self.cores[usize::from(shard.0)];
+        for stripe in stripes.each() {
+            let marks = core.marks[stripe].load(Ordering::Relaxed);
+            core.marks[stripe].store(marks - 1, Ordering::Release);
+        }
+    }
+
+    /// Takes the stripes of `wanted` that are not in `held`, in ascending order, as far as they are
+    /// free; true once all are held.
+    pub(crate) fn hold(&self, wanted: Stripes, held: &mut Stripes) -> bool {
+        for stripe in Stripes(wanted.0 & !held.0).each() {
+            let bit = 1 << stripe;
+            if self.word.fetch_or(bit, Ordering::AcqRel) & bit != 0 {
+                return false;
+            }
+            held.0 |= bit;
+        }
+        fence(Ordering::SeqCst);
+        true
+    }
+
+    /// Whether no plain write is in flight on stripes that are held.
+    pub(crate) fn is_quiet(&self, held: Stripes) -> bool {
+        self.cores
+            .iter()
+            .all(|core| held.each().all(|stripe| core.marks[stripe].load(Ordering::Acquire) == 0))
+    }
+
+    /// Frees stripes that were held. Gates that wait must be woken: see [`Guards::waiters`].
+    pub(crate) fn release(&self, held: Stripes) {
+        self.word.fetch_and(!held.0, Ordering::AcqRel);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Says whether gates of this shard wait for a stripe. Set before trying once more, so that
+    /// either the try succeeds or the one who releases sees it.
+    pub(crate) fn set_waiting(&self, shard: Shard, waiting: bool) {
+        self.cores[usize::from(shard.0)].waiting.store(waiting, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// The shards whose gates wait.
+    pub(crate) fn waiters(&self) -> impl Iterator<Item = Shard> {
+        let waits = |core: &Core| core.waiting.load(Ordering::Relaxed);
+        self.cores.iter().enumerate().filter(move |(_, core)| waits(core)).map(|(at, _)| Shard(at as u16))
+    }
+
+    /// An exclusive operation starts to write the stripes that it holds.
+    pub(crate) fn begin_writing(&self, held: Stripes) {
+        for stripe in held.each() {
+            self.sequences[stripe].fetch_add(1, Ordering::Relaxed);
+        }
+        fence(Ordering::SeqCst);
+    }
+
+    /// It has written.
+    pub(crate) fn end_writing(&self, held: Stripes) {
+        for stripe in held.each() {
+            self.sequences[stripe].fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Tells, by being equal before and after a read, that no exclusive operation wrote meanwhile;
+    /// `None` while one writes.
+    pub(crate) fn sequence(&self, stripes: Stripes) -> Option<u64> {
+        let mut sum = 0;
+        for stripe in stripes.each() {
+            let sequence = self.sequences[stripe].load(Ordering::Acquire);
+            if sequence % 2 == 1 {
+                return None;
+            }
+            sum += u64::from(sequence);
+        }
+        Some(sum)
+    }
+
+    /// The same behind a read: what was read is ordered before the look.
+    pub(crate) fn sequence_after(&self, stripes: Stripes) -> Option<u64> {
+        fence(Ordering::Acquire);
+        self.sequence(stripes)
+    }
+}

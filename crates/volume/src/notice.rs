@@ -1,0 +1,75 @@
+//! Notices: what the truth tells nexuses that did not ask.
+//!
+//! The home core names the receivers by identity; every shard's servers pick out their own, and
+//! queue what the protocol wants: a unit attention per I_T nexus, an event per controller.
+
+use std::sync::Arc;
+
+use crate::nexus::Identity;
+
+/// Something that nexuses must hear of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// Who must hear.
+    pub to: Receivers,
+    /// What happened.
+    pub cause: Cause,
+}
+
+/// The receivers of a notice, connected or not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Receivers {
+    /// Everyone who can see the volume, over either protocol.
+    All,
+    /// Everyone but this one, who did it.
+    AllBut(Arc<Identity>),
+    /// Every SCSI nexus, the one who did it included.
+    Initiators,
+    /// Every SCSI nexus but this one.
+    InitiatorsBut(Arc<Identity>),
+    /// These.
+    These(Arc<[Arc<Identity>]>),
+}
+
+/// What a notice is about, in neither protocol's words. In brackets: the SCSI additional sense code
+/// and the NVMe event that mean it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Cause {
+    /// The receiver's registration was removed by another (2A/05; reservation log type 1).
+    RegistrationsPreempted,
+    /// The reservation was released or changed its kind (2A/04; reservation log type 2).
+    ReservationsReleased,
+    /// Registrations and reservation were cleared by another (2A/03; reservation log type 3).
+    ReservationsPreempted,
+    /// The number of blocks changed (2A/09; namespace attribute changed).
+    CapacityChanged,
+    /// The state of a path changed (2A/06; ANA change).
+    AccessChanged,
+    /// What the volume says of itself changed (3F/03; namespace attribute changed).
+    IdentityChanged,
+    /// A volume came or went (3F/0E; namespace attribute changed).
+    InventoryChanged,
+    /// Write protection changed (2A/01; namespace attribute changed).
+    WriteProtectChanged,
+    /// There is a medium that may be another (28/00).
+    MediumChanged,
+    /// A sanitize ended (sanitize completed event).
+    SanitizeDone,
+    /// The receiver's tasks were ended by another (2F/00).
+    TasksCleared,
+    /// The logical unit was reset (29/03).
+    Reset,
+}
+
+impl Notice {
+    /// Whether `who` must hear it.
+    pub fn is_for(&self, who: &Identity) -> bool {
+        match &self.to {
+            Receivers::All => true,
+            Receivers::AllBut(one) => **one != *who,
+            Receivers::Initiators => matches!(who, Identity::Initiator { .. }),
+            Receivers::InitiatorsBut(one) => matches!(who, Identity::Initiator { .. }) && **one != *who,
+            Receivers::These(these) => these.iter().any(|one| **one == *who),
+        }
+    }
+}
