@@ -1,6 +1,31 @@
 //! CRC32C (Castagnoli: reflected polynomial `82F63B78h`, initial value and final xor `FFFFFFFFh`),
 //! as iSCSI (RFC 7143 §13.1) and NVMe/TCP use it. The digest word goes on the wire least
 //! significant byte first.
+//!
+//! Three kernels compute the same function: `fold` multiplies 256 bytes per step without carries
+//! (AVX-512), `words` uses the processor's CRC instruction on three strands at once, `portable`
+//! walks tables. The best one is found once per process; a call costs one load more. Invariant:
+//! each kernel, with and without copying, gives the remainder that the definition gives, and with
+//! copying it is the remainder of the bytes that stand in the destination, whatever happens to the
+//! source meanwhile.
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod fold;
+mod polynomial;
+mod portable;
+#[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
+mod words;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+pub use polynomial::combine;
+
+/// Inputs shorter than this stay in the caller's code: no set-up pays for them.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+const SHORT: usize = 128;
 
 /// A running CRC32C, fed piece by piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,10 +44,37 @@ impl Crc32c {
     }
 
     /// Takes the next bytes in.
+    #[inline]
     pub fn update(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.0 = TABLE[usize::from(self.0 as u8 ^ byte)] ^ (self.0 >> 8);
+        let tier = Tier::here();
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        if bytes.len() < SHORT && tier != Tier::Portable {
+            // SAFETY: the tiers above the portable one are only given where SSE4.2 is.
+            self.0 = unsafe { words::short(self.0, bytes) };
+            return;
         }
+        // SAFETY: the range is that of a slice; nothing is written.
+        self.0 = unsafe { run::<false>(tier, self.0, bytes.as_ptr(), std::ptr::null_mut(), bytes.len()) };
+    }
+
+    /// Copies all of `from` to `into` and takes it in, in one pass.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn copy(&mut self, from: &[u8], into: &mut [u8]) {
+        assert_eq!(from.len(), into.len(), "a copy needs as much room as it has bytes");
+        // SAFETY: both are live slices of one length, and a unique borrow overlaps no other.
+        unsafe { self.copy_raw(from.as_ptr(), into) };
+    }
+
+    /// Copies `into.len()` bytes at `from`, which others may be writing, and takes in what was
+    /// copied: the digest is of the bytes that stand in `into`.
+    ///
+    /// # Safety
+    /// The source must be live memory of that length and not overlap `into`.
+    pub(crate) unsafe fn copy_raw(&mut self, from: *const u8, into: &mut [u8]) {
+        // SAFETY: by the caller's promise for the source; the destination is a unique borrow.
+        self.0 = unsafe { run::<true>(Tier::here(), self.0, from, into.as_mut_ptr(), into.len()) };
     }
 
     /// The digest of all bytes taken so far.
@@ -37,38 +89,93 @@ impl Crc32c {
 }
 
 /// The digest of `bytes`.
+#[inline]
 pub fn crc32c(bytes: &[u8]) -> u32 {
     let mut crc = Crc32c::new();
     crc.update(bytes);
     crc.value()
 }
 
-static TABLE: [u32; 256] = table();
-
-const fn table() -> [u32; 256] {
-    let mut table = [0u32; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        let mut value = byte as u32;
-        let mut bit = 0;
-        while bit < 8 {
-            value = if value & 1 == 1 { (value >> 1) ^ 0x82f6_3b78 } else { value >> 1 };
-            bit += 1;
-        }
-        table[byte] = value;
-        byte += 1;
+/// The name of the way this process computes digests: `avx512`, `crc-instruction` or `portable`.
+pub fn path() -> &'static str {
+    match Tier::here() {
+        Tier::Portable => "portable",
+        Tier::Words => "crc-instruction",
+        Tier::Fold => "avx512",
     }
-    table
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// What the processor can do; each includes the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+enum Tier {
+    Portable = 1,
+    Words = 2,
+    Fold = 3,
+}
 
-    #[test]
-    fn vectors_of_rfc_3720_appendix_b4() {
-        assert_eq!(crc32c(&[0; 32]).to_le_bytes(), [0xaa, 0x36, 0x91, 0x8a]);
-        assert_eq!(crc32c(&[0xff; 32]).to_le_bytes(), [0x43, 0xab, 0xa8, 0x62]);
-        assert_eq!(crc32c(b"123456789").to_le_bytes(), [0x83, 0x92, 0x06, 0xe3]);
+/// The tier of this process once it was looked for, 0 before.
+static HERE: AtomicU8 = AtomicU8::new(0);
+
+impl Tier {
+    #[inline]
+    fn here() -> Tier {
+        // Any thread that looks finds the same, so nothing else needs to be ordered with it.
+        match HERE.load(Ordering::Relaxed) {
+            1 => Tier::Portable,
+            2 => Tier::Words,
+            3 => Tier::Fold,
+            _ => Tier::look(),
+        }
+    }
+
+    #[cold]
+    fn look() -> Tier {
+        let tier = Tier::detect();
+        HERE.store(tier as u8, Ordering::Relaxed);
+        tier
+    }
+
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    fn detect() -> Tier {
+        if !(is_x86_feature_detected!("sse4.2") && is_x86_feature_detected!("pclmulqdq")) {
+            Tier::Portable
+        } else if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("vpclmulqdq") {
+            Tier::Fold
+        } else {
+            Tier::Words
+        }
+    }
+
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    fn detect() -> Tier {
+        let both =
+            std::arch::is_aarch64_feature_detected!("crc") && std::arch::is_aarch64_feature_detected!("aes");
+        if both { Tier::Words } else { Tier::Portable }
+    }
+
+    #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+    fn detect() -> Tier {
+        Tier::Portable
+    }
+}
+
+/// The remainder behind `state` and `len` bytes at `from`, which are copied to `into` if `COPY`.
+///
+/// # Safety
+/// `tier` must not be above what [`Tier::detect`] gives. `from` must be live for `len` bytes and,
+/// unless `COPY`, unchanging; with `COPY`, `into` must be writable for as many, owned by the caller
+/// and apart from the source.
+unsafe fn run<const COPY: bool>(tier: Tier, state: u32, from: *const u8, into: *mut u8, len: usize) -> u32 {
+    // SAFETY: the kernels ask for what this function asks for, and for the processor's features,
+    // which the tier stands for.
+    unsafe {
+        match tier {
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            Tier::Fold if len >= fold::LEN_MIN => fold::run::<COPY>(state, from, into, len),
+            #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
+            Tier::Fold | Tier::Words => words::run::<COPY>(state, from, into, len),
+            _ => portable::run::<COPY>(state, from, into, len),
+        }
     }
 }

@@ -9,16 +9,21 @@
 //!
 //! Nothing here is `Send` but [`Region`]: a pool and its buffers live on one shard.
 
+mod blocks;
+mod buffer;
 mod cx;
+mod memory;
 mod payload;
 mod pool;
 mod region;
 mod sg;
+mod shared;
 
 pub mod crc32c;
 
+pub use buffer::{Buf, BufMut};
 pub use cx::{Cx, Entropy, Time};
 pub use payload::{Errno, Payload};
-pub use pool::{Buf, BufMut, Class, Pool, PoolUse};
+pub use pool::{Class, Pool, PoolUse};
 pub use region::{Region, RegionHandle};
 pub use sg::{Sg, SgMut};

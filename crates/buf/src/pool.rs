@@ -1,40 +1,37 @@
-//! The pool: one arena per shard, cut into blocks of 512 bytes to 1 MiB by a lazy buddy scheme.
+//! The pool: one arena per shard, lent in blocks of 512 bytes to 1 MiB.
 //!
-//! Freed blocks go to a small last-in-first-out cache of their size first, so that the next I/O
-//! writes into memory that is still in the processor's cache; they are joined with their buddies
-//! only when a larger block is wanted. Invariant: every block of the arena is in exactly one of:
-//! a free list, a size's cache, the hands of a [`BufMut`], or shared by [`Buf`]s that count it.
-//!
-//! Memory is accounted by [`Class`]: what unsolicited payload was promised (law 3) is never lent
-//! to data that could have waited.
+//! Memory is accounted by [`Class`]: what unsolicited payload was promised ([`Pool::reserve`]) is
+//! never lent to anything else, since the byte streams that the payload stands in could not move
+//! on (see "advertise only what is reserved" in `ARCHITECTURE.md`). Invariant, as long as nobody
+//! takes more unsolicited memory than was set aside: free bytes ≥ reserved − asked for unsolicited.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::fmt;
-use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::rc::Rc;
 
-use crate::region::RegionHandle;
+use crate::blocks::{Blocks, ORDERS};
+use crate::buffer::BufMut;
+use crate::memory::{map_anonymous, unmap};
 use crate::sg::SgMut;
 
 /// The smallest block, in bytes.
 const UNIT: usize = 512;
-/// Number of block sizes: 512 bytes × 2^0 … 2^11 = 1 MiB.
-const ORDERS: usize = 12;
-/// How many freed blocks of one size are kept unjoined.
-const CACHED_MAX: usize = 64;
-/// No block, in the lists.
-const NIL: u32 = u32::MAX;
+/// The largest block, in bytes.
+const BLOCK_MAX: usize = UNIT << (ORDERS - 1);
+/// One part in so many stays for headers and replies when payload has taken all it may.
+const WIRE_SHARE: usize = 16;
 
 /// What memory is taken for. It decides how deep into the pool a request may reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Headers and small replies: may take everything that is left.
+    /// Headers and small replies: may take everything but what was promised.
     Wire,
     /// Payload that arrives unasked (immediate data, first bursts, capsules), promised to the peer
     /// and set aside with [`Pool::reserve`].
     Unsolicited,
-    /// Payload that can wait: reads, and writes solicited by R2T. Never touches what is reserved.
+    /// Payload that can wait: reads, and writes solicited by R2T. Leaves alone what was promised,
+    /// and a sixteenth of the pool besides, for headers.
     Solicited,
 }
 
@@ -55,29 +52,40 @@ pub struct PoolUse {
     pub reserved: usize,
 }
 
-struct Inner {
+pub(crate) struct Inner {
     base: NonNull<u8>,
     units: u32,
-    lists: RefCell<Lists>,
+    blocks: Blocks,
     /// Shares of each block that was frozen, by first unit.
     shares: Box<[Cell<u32>]>,
-    lent: [Cell<usize>; 3],
+    /// Bytes of the blocks that are lent.
+    lent: Cell<usize>,
     reserved: Cell<usize>,
+    /// Bytes asked for (not lent: blocks are larger) of what was reserved, in whole units.
+    used: Cell<usize>,
+    returned: Cell<u64>,
 }
 
-struct Lists {
-    /// Head of the free list of each size.
-    free: [u32; ORDERS],
-    /// Neighbours in the free list, by first unit.
-    next: Box<[u32]>,
-    prev: Box<[u32]>,
-    /// Size (order) of the free block that starts at a unit, or `LENT`.
-    order: Box<[u8]>,
-    cache: [Vec<u32>; ORDERS],
+/// One block that is lent.
+#[derive(Clone, Copy)]
+pub(crate) struct Lease {
+    /// First unit.
+    first: u32,
+    /// Units that were asked for.
+    asked: u16,
+    order: u8,
+    pub(crate) class: Class,
 }
 
-/// Marks a unit that starts no block of a free list.
-const LENT: u8 = u8::MAX;
+impl Lease {
+    pub(crate) fn block_bytes(self) -> usize {
+        UNIT << self.order
+    }
+
+    fn asked_bytes(self) -> usize {
+        usize::from(self.asked) * UNIT
+    }
+}
 
 impl Pool {
     /// A pool of `bytes`, rounded up to whole MiB, at most 2 TiB.
@@ -85,58 +93,55 @@ impl Pool {
     /// # Panics
     /// If the address space has no room for it.
     pub fn new(bytes: usize) -> Self {
-        let top = UNIT << (ORDERS - 1);
-        let bytes = bytes.max(1).next_multiple_of(top);
+        let bytes = bytes.max(1).next_multiple_of(BLOCK_MAX);
         let units = u32::try_from(bytes / UNIT).expect("a pool is smaller than 2 TiB");
-        let base = map_anonymous(bytes);
-        let mut lists = Lists {
-            free: [NIL; ORDERS],
-            next: vec![NIL; units as usize].into(),
-            prev: vec![NIL; units as usize].into(),
-            order: vec![LENT; units as usize].into(),
-            cache: std::array::from_fn(|_| Vec::with_capacity(CACHED_MAX)),
-        };
-        for first in (0..units).step_by(top / UNIT).rev() {
-            lists.push_free(first, ORDERS - 1);
-        }
         let inner = Inner {
-            base,
+            base: map_anonymous(bytes),
             units,
-            lists: RefCell::new(lists),
+            blocks: Blocks::new(units),
             shares: vec![Cell::new(0); units as usize].into(),
-            lent: Default::default(),
+            lent: Cell::new(0),
             reserved: Cell::new(0),
+            used: Cell::new(0),
+            returned: Cell::new(0),
         };
         Pool { inner: Rc::new(inner) }
     }
 
     /// One contiguous buffer of `len` bytes (0 to 1 MiB), its contents whatever was there last;
-    /// `None` if the class may take no more now.
+    /// `None` if the class may take no more now, or no block is large enough.
+    #[inline]
     pub fn take(&self, class: Class, len: usize) -> Option<BufMut> {
         let order = order_of(len)?;
-        if !self.inner.may_take(class, UNIT << order) {
+        let inner = &self.inner;
+        let asked = len.div_ceil(UNIT);
+        if !inner.may_take(class, UNIT << order, UNIT * asked) {
             return None;
         }
-        let first = self.inner.lists.borrow_mut().take(order)?;
-        let lent = &self.inner.lent[class as usize];
-        lent.set(lent.get() + (UNIT << order));
-        Some(BufMut { pool: self.inner.clone(), first, order: order as u8, class, start: 0, len: len as u32 })
+        let first = inner.blocks.take(order)?;
+        let lease = Lease { first, asked: asked as u16, order: order as u8, class };
+        inner.lend(lease);
+        Some(BufMut::new(inner.clone(), lease, len as u32))
     }
 
-    /// Buffers of `len` bytes together: contiguous if that can be had, else in several pieces.
+    /// Buffers of `len` bytes together: contiguous if that can be had, else in several pieces of at
+    /// least 512 bytes.
     pub fn take_sg(&self, class: Class, len: usize) -> Option<SgMut> {
+        if let Some(whole) = self.take(class, len) {
+            return Some(whole.into());
+        }
+        // What the class cannot have at all is not begun.
+        let units = len.checked_next_multiple_of(UNIT)?;
+        if !self.inner.may_take(class, units, units) {
+            return None;
+        }
         let mut sg = SgMut::new();
-        let mut left = len;
-        let mut piece_max = UNIT << (ORDERS - 1);
-        while left > 0 {
-            let want = left.min(piece_max);
+        let mut piece_max = BLOCK_MAX;
+        while sg.len() < len {
+            let want = (len - sg.len()).min(piece_max);
             match self.take(class, want) {
-                Some(piece) => {
-                    left -= want;
-                    sg.push(piece);
-                }
-                None if piece_max > UNIT => piece_max = want.next_power_of_two().min(piece_max) / 2,
-                None => return None,
+                Some(piece) => sg.push(piece),
+                None => piece_max = want.next_power_of_two() / 2,
             }
             if piece_max < UNIT {
                 return None;
@@ -145,29 +150,44 @@ impl Pool {
         Some(sg)
     }
 
-    /// Sets `bytes` aside for unsolicited payload; false if so much is not left to promise.
+    /// Sets `bytes` (rounded up to 512) aside for unsolicited payload; false if so much is not left
+    /// to promise. Each payload to come takes up whole units of 512 bytes.
     pub fn reserve(&self, bytes: usize) -> bool {
-        let reserved = self.inner.reserved.get();
-        // Half of the pool stays for data that is asked for, or nothing could be served.
-        if reserved + bytes > self.inner.capacity() / 2 {
+        let inner = &self.inner;
+        let sum =
+            bytes.checked_next_multiple_of(UNIT).and_then(|more| more.checked_add(inner.reserved.get()));
+        // Half of the pool stays for data that is asked for, or nothing could be served; and what
+        // is lent already cannot be promised.
+        let Some(sum) = sum.filter(|sum| *sum <= inner.capacity() / 2) else { return false };
+        let promised = sum.saturating_sub(inner.used.get());
+        if promised > inner.capacity() - inner.lent.get() {
             return false;
         }
-        self.inner.reserved.set(reserved + bytes);
+        inner.reserved.set(sum);
         true
     }
 
-    /// Gives back what [`Pool::reserve`] set aside.
+    /// Gives back what [`Pool::reserve`] set aside, called with the same number.
+    ///
+    /// # Panics
+    /// If that is more than is reserved.
     pub fn unreserve(&self, bytes: usize) {
-        let reserved = self.inner.reserved.get();
-        assert!(bytes <= reserved, "more given back than was reserved");
-        self.inner.reserved.set(reserved - bytes);
+        let left = self.inner.reserved.get().checked_sub(bytes.next_multiple_of(UNIT));
+        self.inner.reserved.set(left.expect("no more is given back than was reserved"));
+    }
+
+    /// How many buffers have come back since the start: who was refused memory and sees another
+    /// number than then may ask again.
+    #[inline]
+    pub fn returned(&self) -> u64 {
+        self.inner.returned.get()
     }
 
     /// What is held and lent now.
     pub fn usage(&self) -> PoolUse {
         PoolUse {
             capacity: self.inner.capacity(),
-            lent: self.inner.lent.iter().map(Cell::get).sum(),
+            lent: self.inner.lent.get(),
             reserved: self.inner.reserved.get(),
         }
     }
@@ -189,29 +209,63 @@ impl Inner {
         self.units as usize * UNIT
     }
 
-    fn may_take(&self, class: Class, bytes: usize) -> bool {
-        match class {
-            Class::Wire | Class::Unsolicited => true,
-            Class::Solicited => {
-                let unsolicited = self.lent[Class::Unsolicited as usize].get();
-                let promised = self.reserved.get().saturating_sub(unsolicited);
-                let lent: usize = self.lent.iter().map(Cell::get).sum();
-                // A sixteenth stays for headers and replies.
-                lent + promised + bytes <= self.capacity() - self.capacity() / 16
-            }
+    /// Whether a block of `bytes` may go to `class` for `asked` bytes, if there is one.
+    #[inline]
+    fn may_take(&self, class: Class, bytes: usize, asked: usize) -> bool {
+        let promised = self.reserved.get().saturating_sub(self.used.get());
+        let kept = match class {
+            // What a block is larger than was asked must not come out of others' promises.
+            Class::Unsolicited => promised.saturating_sub(asked),
+            Class::Wire => promised,
+            Class::Solicited => promised + self.capacity() / WIRE_SHARE,
+        };
+        bytes.saturating_add(kept) <= self.capacity() - self.lent.get()
+    }
+
+    #[inline]
+    fn lend(&self, lease: Lease) {
+        self.lent.set(self.lent.get() + lease.block_bytes());
+        if lease.class == Class::Unsolicited {
+            self.used.set(self.used.get() + lease.asked_bytes());
         }
     }
 
-    fn give_back(&self, first: u32, order: u8, class: Class) {
-        let lent = &self.lent[class as usize];
-        lent.set(lent.get() - (UNIT << order));
-        self.lists.borrow_mut().give(first, usize::from(order));
+    #[inline]
+    pub(crate) fn give_back(&self, lease: Lease) {
+        self.lent.set(self.lent.get() - lease.block_bytes());
+        if lease.class == Class::Unsolicited {
+            self.used.set(self.used.get() - lease.asked_bytes());
+        }
+        self.returned.set(self.returned.get() + 1);
+        self.blocks.give(lease.first, usize::from(lease.order));
     }
 
-    fn address(&self, first: u32, start: u32) -> NonNull<u8> {
-        // SAFETY: `first` names a unit of this arena and `start` is at most the length of the block
-        // that starts there, so the sum stays inside the mapping.
-        unsafe { self.base.add(first as usize * UNIT + start as usize) }
+    /// Starts to count the shares of a block that had one owner.
+    pub(crate) fn share_first(&self, lease: Lease) {
+        self.shares[lease.first as usize].set(1);
+    }
+
+    pub(crate) fn share_more(&self, lease: Lease) {
+        let shares = &self.shares[lease.first as usize];
+        // Whoever forgets four thousand million shares must not get the block lent twice.
+        shares.set(shares.get().checked_add(1).expect("a buffer has fewer than 2^32 shares"));
+    }
+
+    #[inline]
+    pub(crate) fn share_less(&self, lease: Lease) {
+        let shares = &self.shares[lease.first as usize];
+        let left = shares.get() - 1;
+        shares.set(left);
+        if left == 0 {
+            self.give_back(lease);
+        }
+    }
+
+    /// Address of a block's first byte.
+    #[inline]
+    pub(crate) fn address(&self, lease: Lease) -> NonNull<u8> {
+        // SAFETY: the lease names a block of this arena, so the sum stays inside the mapping.
+        unsafe { self.base.add(lease.first as usize * UNIT) }
     }
 }
 
@@ -219,285 +273,18 @@ impl Drop for Inner {
     fn drop(&mut self) {
         // SAFETY: the mapping was made by `map_anonymous` with this length, and every buffer holds
         // an `Rc` of this value, so none is left.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.capacity()) };
+        unsafe { unmap(self.base, self.capacity()) };
     }
 }
 
+/// The order of the smallest block for `len` bytes.
+#[inline]
 fn order_of(len: usize) -> Option<usize> {
-    let order = len.max(UNIT).next_power_of_two().trailing_zeros() as usize - UNIT.trailing_zeros() as usize;
-    (order < ORDERS).then_some(order)
+    if len > BLOCK_MAX {
+        return None;
+    }
+    Some(len.max(UNIT).next_power_of_two().trailing_zeros() as usize - UNIT.trailing_zeros() as usize)
 }
 
-/// Fresh zeroed memory that the kernel fills page by page on first touch.
-pub(crate) fn map_anonymous(bytes: usize) -> NonNull<u8> {
-    // SAFETY: an anonymous private mapping at an address of the kernel's choice touches no memory
-    // that anything else names.
-    let at = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            bytes,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-            -1,
-            0,
-        )
-    };
-    assert!(at != libc::MAP_FAILED, "no address space for {bytes} bytes");
-    NonNull::new(at.cast()).expect("mmap gives no null page")
-}
-
-impl Lists {
-    fn take(&mut self, order: usize) -> Option<u32> {
-        if let Some(first) = self.cache[order].pop() {
-            return Some(first);
-        }
-        self.take_free(order).or_else(|| {
-            self.join_cached();
-            self.take_free(order)
-        })
-    }
-
-    fn take_free(&mut self, order: usize) -> Option<u32> {
-        let mut from = (order..ORDERS).find(|&o| self.free[o] != NIL)?;
-        let first = self.free[from];
-        self.unlink(first, from);
-        while from > order {
-            from -= 1;
-            self.push_free(first + (1 << from), from);
-        }
-        Some(first)
-    }
-
-    fn give(&mut self, first: u32, order: usize) {
-        if self.cache[order].len() < CACHED_MAX {
-            self.cache[order].push(first);
-        } else {
-            self.join(first, order);
-        }
-    }
-
-    fn join_cached(&mut self) {
-        for order in 0..ORDERS {
-            while let Some(first) = self.cache[order].pop() {
-                self.join(first, order);
-            }
-        }
-    }
-
-    fn join(&mut self, mut first: u32, mut order: usize) {
-        while order < ORDERS - 1 {
-            let buddy = first ^ (1 << order);
-            if self.order.get(buddy as usize) != Some(&(order as u8)) {
-                break;
-            }
-            self.unlink(buddy, order);
-            first &= !(1 << order);
-            order += 1;
-        }
-        self.push_free(first, order);
-    }
-
-    fn push_free(&mut self, first: u32, order: usize) {
-        let head = self.free[order];
-        self.next[first as usize] = head;
-        self.prev[first as usize] = NIL;
-        if head != NIL {
-            self.prev[head as usize] = first;
-        }
-        self.free[order] = first;
-        self.order[first as usize] = order as u8;
-    }
-
-    fn unlink(&mut self, first: u32, order: usize) {
-        let (prev, next) = (self.prev[first as usize], self.next[first as usize]);
-        if prev == NIL {
-            self.free[order] = next;
-        } else {
-            self.next[prev as usize] = next;
-        }
-        if next != NIL {
-            self.prev[next as usize] = prev;
-        }
-        self.order[first as usize] = LENT;
-    }
-}
-
-/// A buffer with one owner.
-pub struct BufMut {
-    pool: Rc<Inner>,
-    first: u32,
-    order: u8,
-    class: Class,
-    start: u32,
-    len: u32,
-}
-
-impl BufMut {
-    /// Address of the first byte, for the kernel.
-    pub fn as_mut_ptr(&mut self) -> *mut u8 {
-        self.pool.address(self.first, self.start).as_ptr()
-    }
-
-    /// How many bytes the block has room for behind the start.
-    pub fn capacity(&self) -> usize {
-        (UNIT << self.order) - self.start as usize
-    }
-
-    /// Sets the length; what becomes visible is whatever was there last.
-    ///
-    /// # Panics
-    /// If `len` is more than [`BufMut::capacity`].
-    pub fn set_len(&mut self, len: usize) {
-        assert!(len <= self.capacity(), "a buffer cannot outgrow its block");
-        self.len = len as u32;
-    }
-
-    /// Makes it shareable and read-only.
-    pub fn freeze(self) -> Buf {
-        let this = std::mem::ManuallyDrop::new(self);
-        // SAFETY: `this` is never used or dropped again, so the `Rc` is moved, not doubled.
-        let pool = unsafe { std::ptr::read(&this.pool) };
-        let at = pool.address(this.first, this.start);
-        pool.shares[this.first as usize].set(1);
-        Buf {
-            at,
-            len: this.len,
-            owner: Owner::Pool { pool, first: this.first, order: this.order, class: this.class },
-        }
-    }
-}
-
-impl Deref for BufMut {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        // SAFETY: the block is initialised memory of the arena (zero pages at first), this value is
-        // its only owner, and `start + len` is within it.
-        unsafe {
-            std::slice::from_raw_parts(self.pool.address(self.first, self.start).as_ptr(), self.len as usize)
-        }
-    }
-}
-
-impl DerefMut for BufMut {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`; `&mut self` makes the borrow unique.
-        unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr(), self.len as usize) }
-    }
-}
-
-impl Drop for BufMut {
-    fn drop(&mut self) {
-        self.pool.give_back(self.first, self.order, self.class);
-    }
-}
-
-impl fmt::Debug for BufMut {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "BufMut({} bytes, {:?})", self.len, self.class)
-    }
-}
-
-/// A read-only, shareable view of a buffer or of a [`Region`](crate::Region).
-pub struct Buf {
-    at: NonNull<u8>,
-    len: u32,
-    owner: Owner,
-}
-
-enum Owner {
-    Pool { pool: Rc<Inner>, first: u32, order: u8, class: Class },
-    Region(RegionHandle),
-}
-
-impl Buf {
-    pub(crate) fn of_region(region: RegionHandle, at: NonNull<u8>, len: u32) -> Self {
-        Buf { at, len, owner: Owner::Region(region) }
-    }
-
-    /// Length in bytes.
-    pub fn len(&self) -> usize {
-        self.len as usize
-    }
-
-    /// Whether there is no byte.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Address of the first byte, for the kernel.
-    pub fn as_ptr(&self) -> *const u8 {
-        self.at.as_ptr()
-    }
-
-    /// The bytes, if nobody can change them while they are looked at: `None` for a region.
-    pub fn bytes(&self) -> Option<&[u8]> {
-        match self.owner {
-            // SAFETY: frozen pool memory has no writer until its last `Buf` is dropped.
-            Owner::Pool { .. } => Some(unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.len()) }),
-            Owner::Region(_) => None,
-        }
-    }
-
-    /// Whether the bytes stay as they are: pool memory does, a region may be written at any time.
-    pub fn is_stable(&self) -> bool {
-        matches!(self.owner, Owner::Pool { .. })
-    }
-
-    /// The part `range` of this view.
-    ///
-    /// # Panics
-    /// If `range` is not within the view.
-    pub fn slice(&self, range: Range<usize>) -> Buf {
-        assert!(range.start <= range.end && range.end <= self.len(), "slice outside of a buffer");
-        let mut part = self.clone();
-        // SAFETY: the new start is within the view, hence within the owner's memory.
-        part.at = unsafe { self.at.add(range.start) };
-        part.len = (range.end - range.start) as u32;
-        part
-    }
-
-    /// Copies the bytes from `at` on into all of `into`.
-    ///
-    /// # Panics
-    /// If the view ends before `into` is full.
-    pub fn copy_to(&self, at: usize, into: &mut [u8]) {
-        assert!(at.checked_add(into.len()).is_some_and(|end| end <= self.len()), "copy outside of a buffer");
-        // SAFETY: the source range is within the owner's memory, which lives as long as `self`; the
-        // destination is a unique borrow, so the two cannot overlap. A region's bytes may change
-        // during the copy: then a mixture is copied, which is what a concurrent write means.
-        unsafe { std::ptr::copy_nonoverlapping(self.at.as_ptr().add(at), into.as_mut_ptr(), into.len()) };
-    }
-}
-
-impl Clone for Buf {
-    fn clone(&self) -> Self {
-        let owner = match &self.owner {
-            Owner::Pool { pool, first, order, class } => {
-                let shares = &pool.shares[*first as usize];
-                shares.set(shares.get() + 1);
-                Owner::Pool { pool: pool.clone(), first: *first, order: *order, class: *class }
-            }
-            Owner::Region(region) => Owner::Region(region.clone()),
-        };
-        Buf { at: self.at, len: self.len, owner }
-    }
-}
-
-impl Drop for Buf {
-    fn drop(&mut self) {
-        if let Owner::Pool { pool, first, order, class } = &self.owner {
-            let shares = &pool.shares[*first as usize];
-            shares.set(shares.get() - 1);
-            if shares.get() == 0 {
-                pool.give_back(*first, *order, *class);
-            }
-        }
-    }
-}
-
-impl fmt::Debug for Buf {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = if self.is_stable() { "pool" } else { "region" };
-        write!(f, "Buf({} bytes of a {kind})", self.len)
-    }
-}
+#[cfg(test)]
+mod tests;

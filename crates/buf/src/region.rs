@@ -1,13 +1,18 @@
 //! Memory that several cores and the kernel touch at once: the contents of a RAM volume.
 //!
-//! Invariant: no Rust reference into a region ever exists. All access is by raw copies, so that two
-//! writers at the same place give a mixture of bytes, as two writes of a disk may, and nothing worse.
+//! Invariant: no Rust reference into a region ever exists. All access is by the copies of
+//! [`shared`], which may race: two writers at the same place give a mixture of bytes, as two
+//! overlapping writes of a disk may, and nothing worse. A reference would promise the compiler that
+//! nobody else writes, and what it read once it might read again and find changed.
 
 use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::pool::{Buf, map_anonymous};
+use crate::buffer::Buf;
+use crate::crc32c::Crc32c;
+use crate::memory::{give_pages_back, map_anonymous, unmap};
+use crate::shared;
 
 /// A zeroed stretch of memory, shared by all cores.
 #[derive(Debug)]
@@ -63,22 +68,47 @@ impl Region {
     pub fn read(&self, at: usize, into: &mut [u8]) {
         let from = self.at(at, into.len());
         // SAFETY: the source is within the mapping; `into` is a unique borrow elsewhere.
-        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), into.as_mut_ptr(), into.len()) };
+        unsafe { shared::copy(from.as_ptr(), into.as_mut_ptr(), into.len()) };
+    }
+
+    /// Copies like [`Region::read`] and feeds what was copied to `crc` in the same pass: the digest
+    /// is of the bytes that stand in `into`, even if another core writes meanwhile.
+    pub fn read_crc(&self, at: usize, into: &mut [u8], crc: &mut Crc32c) {
+        let from = self.at(at, into.len());
+        // SAFETY: as in `read`.
+        unsafe { crc.copy_raw(from.as_ptr(), into) };
     }
 
     /// Copies all of `from` to `at`.
     pub fn write(&self, at: usize, from: &[u8]) {
         let to = self.at(at, from.len());
-        // SAFETY: the destination is within the mapping, and no reference into it exists.
-        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), from.len()) };
+        // SAFETY: the destination is within the mapping, and no reference into it exists, so `from`
+        // is elsewhere.
+        unsafe { shared::copy(from.as_ptr(), to.as_ptr(), from.len()) };
     }
 
-    /// Copies `from`, whichever memory it is of, to `at`.
+    /// Copies `from`, whichever memory it is of, to `at`. Where `from` is of this very region the
+    /// bytes arrive as they were before.
     pub fn write_buf(&self, at: usize, from: &Buf) {
         let to = self.at(at, from.len());
-        // SAFETY: both ranges are within live memory; `copy` allows that they overlap, as they do
-        // when `from` is of this very region.
-        unsafe { std::ptr::copy(from.as_ptr(), to.as_ptr(), from.len()) };
+        // SAFETY: both ranges are within live memory; pool memory is elsewhere, and of a region no
+        // reference exists.
+        unsafe { shared::move_within(from.as_ptr(), to.as_ptr(), from.len()) };
+    }
+
+    /// The offset in `with` of the first byte that differs from the bytes at `at`; `None` if all
+    /// are equal.
+    pub fn first_difference(&self, at: usize, with: &Buf) -> Option<usize> {
+        const STEP: usize = 512;
+        self.at(at, with.len());
+        let (mut here, mut there) = ([0; STEP], [0; STEP]);
+        (0..with.len()).step_by(STEP).find_map(|done| {
+            let n = STEP.min(with.len() - done);
+            self.read(at + done, &mut here[..n]);
+            with.copy_to(done, &mut there[..n]);
+            let differ = |(a, b): (&u8, &u8)| a != b;
+            (here[..n] != there[..n]).then(|| here.iter().zip(&there).position(differ))?.map(|n| done + n)
+        })
     }
 
     /// Zeroes `len` bytes from `at` on; whole pages of it are returned to the system.
@@ -87,17 +117,13 @@ impl Region {
         let to = self.at(at, len);
         let head = (at.next_multiple_of(PAGE) - at).min(len);
         let pages = (len - head) / PAGE * PAGE;
-        // SAFETY: each of the three stretches is within the mapping. MADV_DONTNEED on a private
-        // anonymous mapping makes whole pages read as zero.
+        // SAFETY: each of the three stretches is within the mapping, and no reference into it exists.
         unsafe {
-            std::ptr::write_bytes(to.as_ptr(), 0, head);
-            if pages > 0 {
-                let advised = libc::madvise(to.as_ptr().add(head).cast(), pages, libc::MADV_DONTNEED);
-                if advised != 0 {
-                    std::ptr::write_bytes(to.as_ptr().add(head), 0, pages);
-                }
+            shared::zero(to.as_ptr(), head);
+            if pages > 0 && !give_pages_back(to.as_ptr().add(head), pages) {
+                shared::zero(to.as_ptr().add(head), pages);
             }
-            std::ptr::write_bytes(to.as_ptr().add(head + pages), 0, len - head - pages);
+            shared::zero(to.as_ptr().add(head + pages), len - head - pages);
         }
     }
 }
@@ -105,7 +131,7 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         // SAFETY: mapped by `new` with this length; handles hold an `Arc`, so none is left.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+        unsafe { unmap(self.base, self.len) };
     }
 }
 
@@ -126,3 +152,6 @@ impl RegionHandle {
         Buf::of_region(self.clone(), start, u32::try_from(len).expect("a view is smaller than 4 GiB"))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
+use crate::buffer::{Buf, BufMut};
 use crate::crc32c::Crc32c;
-use crate::pool::{Buf, BufMut};
 
 /// A payload that may be written: pieces with one owner.
 #[derive(Debug, Default)]
@@ -100,7 +100,10 @@ impl SgMut {
     }
 
     /// Makes it shareable and read-only.
-    pub fn freeze(self) -> Sg {
+    pub fn freeze(mut self) -> Sg {
+        if self.pieces.len() == 1 {
+            return self.pieces.pop().map(BufMut::freeze).map(Sg::from).unwrap_or_default();
+        }
         Sg { len: self.len, pieces: self.pieces.into_iter().map(BufMut::freeze).collect() }
     }
 }
@@ -174,11 +177,28 @@ impl Sg {
         });
     }
 
-    /// Copies like [`Sg::copy_to`] and feeds what was copied to `crc`: the digest is of the very
-    /// bytes that stand in `into`, even if the source changes meanwhile.
+    /// Copies like [`Sg::copy_to`] and feeds what was copied to `crc` in the same pass: the digest
+    /// is of the very bytes that stand in `into`, even if the source changes meanwhile.
+    ///
+    /// # Panics
+    /// If the payload ends before `into` is full.
     pub fn copy_to_crc(&self, at: usize, into: &mut [u8], crc: &mut Crc32c) {
-        self.copy_to(at, into);
-        crc.update(into);
+        let mut done = 0;
+        self.for_each(at..at + into.len(), |piece, within| {
+            let len = within.len();
+            piece.copy_to_crc(within.start, &mut into[done..done + len], crc);
+            done += len;
+        });
+    }
+
+    /// Feeds all bytes to `crc` where they are.
+    ///
+    /// # Panics
+    /// If the payload is not stable ([`Sg::is_stable`]): a digest of bytes that change is of none.
+    pub fn update_crc(&self, crc: &mut Crc32c) {
+        for piece in &self.pieces {
+            crc.update(piece.bytes().expect("only stable bytes are digested in place"));
+        }
     }
 
     /// Calls `each` with every piece that `range` touches, and the range within that piece.
@@ -205,44 +225,4 @@ impl From<Buf> for Sg {
 }
 
 #[cfg(test)]
-mod tests {
-    use crate::{Class, Pool};
-
-    #[test]
-    fn memory_comes_back() {
-        let pool = Pool::new(4 << 20);
-        let before = pool.usage();
-        let mut sg = pool.take_sg(Class::Solicited, 1 << 20).unwrap();
-        sg.copy_from(1000, b"hello");
-        let sg = sg.freeze();
-        let part = sg.slice(1000..1005);
-        drop(sg);
-        let mut five = [0; 5];
-        part.copy_to(0, &mut five);
-        assert_eq!(&five, b"hello");
-        assert_ne!(pool.usage(), before);
-        drop(part);
-        assert_eq!(pool.usage(), before);
-    }
-
-    #[test]
-    fn a_full_pool_refuses_solicited_but_not_wire() {
-        let pool = Pool::new(2 << 20);
-        let mut held = Vec::new();
-        while let Some(piece) = pool.take(Class::Solicited, 64 << 10) {
-            held.push(piece);
-        }
-        assert!(pool.take(Class::Wire, 4096).is_some());
-    }
-
-    #[test]
-    fn pieces_when_contiguous_memory_is_gone() {
-        let pool = Pool::new(1 << 20);
-        let mut held: Vec<_> = (0..15).filter_map(|_| pool.take(Class::Wire, 64 << 10)).collect();
-        held.swap_remove(3);
-        held.swap_remove(9);
-        let sg = pool.take_sg(Class::Wire, 128 << 10).unwrap();
-        assert!(sg.pieces().len() > 1);
-        assert_eq!(sg.len(), 128 << 10);
-    }
-}
+mod tests;

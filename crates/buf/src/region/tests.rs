@@ -1,0 +1,98 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::crc32c::crc32c;
+use crate::{Class, Pool};
+
+const LEN: usize = 3 * 4096 + 100;
+
+fn region_of(bytes: &[u8]) -> RegionHandle {
+    let region = Region::new(bytes.len());
+    region.write(0, bytes);
+    RegionHandle::new(Arc::new(region))
+}
+
+fn all_of(handle: &RegionHandle) -> Vec<u8> {
+    let mut bytes = vec![0; handle.region().len()];
+    handle.region().read(0, &mut bytes);
+    bytes
+}
+
+fn pattern() -> Vec<u8> {
+    (0..LEN).map(|n| (n * 7 % 251) as u8 + 1).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 2 } else { 64 }, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_region_is_as_a_slice(at in 0..LEN, len in 0..LEN, from in 0..LEN) {
+        let mut model = pattern();
+        let handle = region_of(&model);
+        let len = len.min(LEN - at).min(LEN - from);
+
+        handle.region().zero(at, len);
+        model[at..at + len].fill(0);
+        prop_assert_eq!(&all_of(&handle), &model);
+
+        handle.region().write_buf(at, &handle.view(from, len));
+        model.copy_within(from..from + len, at);
+        prop_assert_eq!(&all_of(&handle), &model);
+
+        let mut copied = vec![0; len];
+        let mut crc = Crc32c::new();
+        handle.region().read_crc(at, &mut copied, &mut crc);
+        prop_assert_eq!(&copied[..], &model[at..at + len]);
+        prop_assert_eq!(crc.value(), crc32c(&model[at..at + len]));
+    }
+
+    #[test]
+    fn the_first_difference_is_found(at in 0..LEN, len in 1..LEN, wrong in prop::collection::vec(any::<prop::sample::Index>(), 0..3)) {
+        let model = pattern();
+        let handle = region_of(&model);
+        let len = len.min(LEN - at);
+        let pool = Pool::new(1 << 20);
+        let mut with = pool.take(Class::Wire, len).unwrap();
+        with.copy_from_slice(&model[at..at + len]);
+        let wrong: Vec<_> = wrong.iter().map(|index| index.index(len)).collect();
+        wrong.iter().for_each(|&n| with[n] = 0);
+        prop_assert_eq!(handle.region().first_difference(at, &with.freeze()), wrong.into_iter().min());
+        prop_assert_eq!(handle.region().first_difference(at, &handle.view(at, len)), None);
+    }
+}
+
+#[test]
+fn a_view_follows_the_region() {
+    let handle = region_of(&pattern());
+    let view = handle.view(10, 20);
+    assert!(!view.is_stable() && view.bytes().is_none());
+    handle.region().write(10, &[9; 20]);
+    let mut seen = [0; 20];
+    view.slice(0..20).copy_to(0, &mut seen);
+    assert_eq!(seen, [9; 20]);
+}
+
+#[test]
+fn racing_copies_give_mixtures_and_digests_of_what_was_copied() {
+    let region = Arc::new(Region::new(LEN));
+    let rounds = if cfg!(miri) { 3 } else { 300 };
+    std::thread::scope(|scope| {
+        let writer = region.clone();
+        scope.spawn(move || (0..rounds).for_each(|n| writer.write(0, &[n as u8; LEN])));
+        let mut copied = vec![0; LEN];
+        for _ in 0..rounds {
+            let mut crc = Crc32c::new();
+            region.read_crc(0, &mut copied, &mut crc);
+            assert_eq!(crc.value(), crc32c(&copied));
+        }
+    });
+}
+
+#[test]
+fn access_outside_is_a_bug() {
+    let region = Region::new(4096);
+    let outside = |run: &dyn Fn()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err();
+    assert!(outside(&|| region.read(4096, &mut [0])));
+    assert!(outside(&|| region.write(usize::MAX, &[0])));
+    assert!(outside(&|| region.zero(1, 4096)));
+}
