@@ -1,10 +1,60 @@
-//! SAM, SPC and SBC words: CDBs, sense data, parameter data.
+//! SAM, SPC and SBC words: CDBs, sense data, parameter data, in both directions.
+//!
+//! Plain types and pure functions on byte slices. Nothing here knows time, tasks, transports or volumes, and
+//! nothing allocates: encoders write into a [`Writer`], decoders borrow.
+//!
+//! # Commands
+//!
+//! [`Command::parse`] turns a CDB into a typed command or a [`CdbError`] whose [`CdbError::sense`] is the sense
+//! data to answer with. A logical unit that lacks some commands uses [`CommandSet::parse`] instead, and gives the
+//! same set to [`report::opcodes`]. [`Command::data`] says how many bytes a command moves, and in which
+//! direction. [`Command::encode`] is the way back.
+//!
+//! ```
+//! use blockwire_scsi::{Command, Data, Sense};
+//! let read = Command::parse(&[0x28, 0, 0, 0, 0, 8, 0, 0, 4, 0]).unwrap();
+//! assert_eq!(read.data(512), Data::In(2048));
+//! let refused = Command::parse(&[0x28, 0x20, 0, 0, 0, 8, 0, 0, 4, 0]).unwrap_err();
+//! assert_eq!(refused.sense(), Sense::cdb_field(1, Some(5)));
+//! ```
+//!
+//! What a CDB does not settle is judged where the facts are: LBA ranges and limits by the device server, pages by
+//! [`mode::sense`], [`log::sense`] and the caller of [`vpd`], SELECT REPORT by [`report::LunSelect`], reservation
+//! types by [`pr::ReservationType::parse`], buffers by [`buffer::EchoAccess`], an overwrite's length by
+//! [`sanitize::Overwrite::check_len`].
+//!
+//! # Answers
+//!
+//! [`Writer::limited`] takes the allocation length; [`Writer::written`] is what to transfer. Lengths inside the
+//! data are always those of the whole. Sense data is a [`Sense`], `Copy`, with named constants
+//! ([`Sense::LBA_OUT_OF_RANGE`] and so on) and additions ([`Sense::with_information`],
+//! [`Sense::with_progress`], [`Sense::cdb_field`], [`Sense::list_field`]).
+//!
+//! | Command | Answer |
+//! |---|---|
+//! | INQUIRY | [`inquiry::StandardInquiry`], [`vpd`] |
+//! | READ CAPACITY(10), (16) | [`capacity::Capacity`] |
+//! | MODE SENSE, LOG SENSE | [`mode::sense`], [`log::sense`] |
+//! | REPORT LUNS, opcodes, task management | [`report`] |
+//! | PERSISTENT RESERVE IN | [`pr::read_keys`], [`pr::read_reservation`], [`pr::Capabilities`], [`pr::FullStatus`] |
+//! | REPORT TARGET PORT GROUPS | [`alua::PortGroups`] |
+//! | GET LBA STATUS | [`provisioning::lba_status`] |
+//! | RECEIVE COPY RESULTS | [`copy::CopyStatus`], [`copy::Limits::encode`], [`copy::encode_failure`] |
+//! | READ DEFECT DATA, READ BUFFER | [`defects`], [`buffer`] |
+//!
+//! # Parameter lists
+//!
+//! Each list is checked as a whole by one `parse`, before anything is done: [`mode::select`], [`pr::OutList`] and
+//! [`pr::MoveList`], [`alua::SetList`], [`provisioning::UnmapList`], [`copy::CopyList`],
+//! [`sanitize::Overwrite`]. The refusal is the [`Sense`] to answer with.
 #![forbid(unsafe_code)]
 
 pub mod alua;
+pub mod buffer;
 pub mod capacity;
 pub mod cdb;
 pub mod copy;
+pub mod defects;
 pub mod inquiry;
 pub mod log;
 pub mod lun;

@@ -1,6 +1,6 @@
 //! Sense data (SPC-4 §4.5): why a command ended with CHECK CONDITION, or what a logical unit has to say.
 //!
-//! [`Sense`] is small and `Copy`; it is built from the named values of [`codes`] plus what a case adds
+//! [`Sense`] is small and `Copy`; it is built from its named constants plus what a case adds
 //! (a field pointer, a block address, progress) and encoded in fixed (70h) or descriptor (72h) format only
 //! where it leaves. The decoder never trusts the lengths inside.
 

@@ -1,0 +1,93 @@
+//! READ BUFFER and WRITE BUFFER (SPC-4 §6.18, §6.49): the echo buffer, which is all there is of it.
+//!
+//! [`EchoAccess`] is judged by mode, offset and length against the size of the buffer, so what it says lies
+//! inside.
+
+use crate::cdb::BufferAccess;
+use crate::sense::Sense;
+use crate::wire::Writer;
+
+/// MODE: echo buffer.
+const ECHO: u8 = 0x0a;
+/// MODE of READ BUFFER: echo buffer descriptor.
+const ECHO_DESCRIPTOR: u8 = 0x0b;
+
+/// What a READ BUFFER or WRITE BUFFER may do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EchoAccess {
+    /// Move so many bytes from or to the beginning of the echo buffer.
+    Data(u16),
+    /// Report the echo buffer's size (READ BUFFER only).
+    Descriptor,
+}
+
+impl EchoAccess {
+    /// Judges a READ BUFFER; a longer allocation length than the buffer is no fault.
+    pub fn of_read(access: &BufferAccess, size: u16) -> Result<EchoAccess, Sense> {
+        match access.mode {
+            ECHO_DESCRIPTOR => Ok(EchoAccess::Descriptor),
+            ECHO => {
+                check_start(access)?;
+                Ok(EchoAccess::Data(u16::try_from(access.len).unwrap_or(size).min(size)))
+            }
+            _ => Err(Sense::cdb_field(1, Some(4))),
+        }
+    }
+
+    /// Judges a WRITE BUFFER; data beyond the buffer is refused.
+    pub fn of_write(access: &BufferAccess, size: u16) -> Result<EchoAccess, Sense> {
+        if access.mode != ECHO {
+            return Err(Sense::cdb_field(1, Some(4)));
+        }
+        check_start(access)?;
+        match u16::try_from(access.len) {
+            Ok(len) if len <= size => Ok(EchoAccess::Data(len)),
+            _ => Err(Sense::cdb_field(6, None)),
+        }
+    }
+}
+
+/// BUFFER ID and BUFFER OFFSET are not used by echo modes.
+fn check_start(access: &BufferAccess) -> Result<(), Sense> {
+    match (access.id, access.offset) {
+        (0, 0) => Ok(()),
+        (0, _) => Err(Sense::cdb_field(3, None)),
+        _ => Err(Sense::cdb_field(2, None)),
+    }
+}
+
+/// Writes the echo buffer descriptor; `size` in bytes, at most 4096. The buffer is that of the I_T nexus
+/// (EBOS = 1).
+pub fn echo_descriptor(size: u16, w: &mut Writer<'_>) {
+    w.put(&[1, 0]);
+    w.u16(size);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ACCESS: BufferAccess = BufferAccess { mode: 0x0a, id: 0, offset: 0, len: 512 };
+
+    /// Attack row 48: nothing beyond the buffer.
+    #[test]
+    fn bounds() {
+        #[rustfmt::skip]
+        let cases = [
+            (ACCESS, Ok(EchoAccess::Data(512)), Ok(EchoAccess::Data(512))),
+            (BufferAccess { len: 513, ..ACCESS }, Ok(EchoAccess::Data(512)), Err(Sense::cdb_field(6, None))),
+            (BufferAccess { len: 0xff_ffff, ..ACCESS }, Ok(EchoAccess::Data(512)), Err(Sense::cdb_field(6, None))),
+            (BufferAccess { offset: 1, ..ACCESS }, Err(Sense::cdb_field(3, None)), Err(Sense::cdb_field(3, None))),
+            (BufferAccess { id: 1, ..ACCESS }, Err(Sense::cdb_field(2, None)), Err(Sense::cdb_field(2, None))),
+            (BufferAccess { mode: 0x0b, ..ACCESS }, Ok(EchoAccess::Descriptor), Err(Sense::cdb_field(1, Some(4)))),
+            (BufferAccess { mode: 0x02, ..ACCESS }, Err(Sense::cdb_field(1, Some(4))), Err(Sense::cdb_field(1, Some(4)))),
+        ];
+        for (access, read, write) in cases {
+            assert_eq!(EchoAccess::of_read(&access, 512), read, "{access:?}");
+            assert_eq!(EchoAccess::of_write(&access, 512), write, "{access:?}");
+        }
+        let mut out = [0xee; 5];
+        echo_descriptor(512, &mut Writer::new(&mut out));
+        assert_eq!(out, [1, 0, 2, 0, 0xee]);
+    }
+}
