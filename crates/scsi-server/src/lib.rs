@@ -1,1 +1,31 @@
-//! A SCSI device server on a volume.
+//! A SCSI device server on volumes: SAM's task router, and the execution of SPC and SBC commands.
+//!
+//! One [`Server`] lives on each shard and serves every I_T nexus of that shard. It knows no
+//! transport: tasks come by [`Server::start`], payload by [`Server::data`], ends of operations by
+//! [`Server::done`] and answers of the volume's home by [`Server::answered`]; what it wants leaves as
+//! [`Step`]s, in order, from [`Server::poll_step`]. The caller names each task by a [`TaskKey`] and
+//! gets exactly one of [`Step::Respond`], [`Step::Retire`] or [`Step::Managed`] for it.
+//!
+//! A logical unit *is* a volume: through whatever target and LUN it is reached, its reservations,
+//! blocks and identity are the same. Unit attentions are kept per nexus and logical unit.
+//!
+//! The translation of the volume's refusals and faults into status and sense is in `status.rs`, and
+//! nowhere else.
+
+#![forbid(unsafe_code)]
+
+mod attention;
+mod exec;
+mod manage;
+mod nexus;
+mod server;
+mod status;
+mod step;
+mod task;
+mod unit;
+
+pub use attention::Attentions;
+pub use nexus::{LunEntry, NexusSpec, Product};
+pub use server::{Arrived, Server};
+pub use step::{Managed, Management, NexusKey, Reply, Step, TaskKey};
+pub use unit::UnitSpec;

@@ -1,0 +1,59 @@
+//! Unit attentions that wait to be reported (SAM-5 §5.14), per nexus and logical unit.
+
+use scsi::sense::Additional;
+
+/// How many different conditions wait at most; what comes beyond is the oldest reported twice over
+/// by REQUEST SENSE anyway, so it is left out.
+const PENDING_MAX: usize = 8;
+
+/// The conditions that wait, oldest first, each once.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Attentions {
+    pending: [Option<Additional>; PENDING_MAX],
+}
+
+impl Attentions {
+    /// Adds a condition, unless it waits already. POWER ON, and resets, replace all that waits.
+    pub fn raise(&mut self, code: Additional) {
+        // SPC-4 table "unit attention condition precedence": 29h clears what came before it.
+        if code.code() == 0x29 {
+            self.pending = Default::default();
+        }
+        if self.pending.contains(&Some(code)) {
+            return;
+        }
+        if let Some(slot) = self.pending.iter_mut().find(|slot| slot.is_none()) {
+            *slot = Some(code);
+        }
+    }
+
+    /// Reports the oldest.
+    pub fn take(&mut self) -> Option<Additional> {
+        let first = self.pending[0].take()?;
+        self.pending.rotate_left(1);
+        Some(first)
+    }
+
+    /// The oldest, left where it is.
+    pub fn first(&self) -> Option<Additional> {
+        self.pending[0]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_once_oldest_first_and_a_reset_replaces_all() {
+        let mut attentions = Attentions::default();
+        let (a, b, reset) = (Additional(0x2a09), Additional(0x2a01), Additional(0x2900));
+        attentions.raise(a);
+        attentions.raise(b);
+        attentions.raise(a);
+        assert_eq!([attentions.take(), attentions.take(), attentions.take()], [Some(a), Some(b), None]);
+        attentions.raise(a);
+        attentions.raise(reset);
+        assert_eq!([attentions.take(), attentions.take()], [Some(reset), None]);
+    }
+}
