@@ -37,12 +37,14 @@ mod change;
 mod facts;
 mod gate;
 mod guard;
+mod home;
 mod io;
 mod nexus;
 mod notice;
 mod ram;
 pub mod reservation;
 mod shared;
+mod truth;
 mod view;
 
 pub use backend::{Backend, DiskId, DiskKind, DiskOp, DiskTicket, Geometry};
@@ -50,6 +52,7 @@ pub use buf::{Cx, Errno, Payload, Time};
 pub use change::{Abort, Ack, Adoption, Answer, Ask, AskId, ChangeId, Shard, StoreOp};
 pub use facts::{Facts, Uuid, VolumeId};
 pub use gate::Gate;
+pub use home::{ASKS_MAX, Home};
 pub use io::{
     Done, Durability, Epoch, Extent, Failure, Fault, Io, IoId, Op, Outcome, Refusal, SanitizeKind, Span, Why,
 };
@@ -57,4 +60,5 @@ pub use nexus::{Identity, Nexus, PortId};
 pub use notice::{Cause, Notice, Receivers};
 pub use ram::{Ram, RamDisk};
 pub use shared::Shared;
+pub use truth::{Change, Volume};
 pub use view::{Access, Standing, View};

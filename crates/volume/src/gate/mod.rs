@@ -416,6 +416,10 @@ impl Gate {
 
     /// Adopts a change, between two turns. What waits is admitted again under the new view.
     pub fn adopt(&mut self, adoption: &Adoption) {
+        let starts = |view: &View| matches!(view.not_ready, Some(Why::Sanitizing(_)));
+        if starts(&adoption.view) && !starts(&self.view) {
+            self.shared.set_sanitize_progress(0);
+        }
         self.view = adoption.view.clone();
         for slot in 0..self.tasks.len() as u32 {
             self.readmit(slot);

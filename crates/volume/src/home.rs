@@ -1,0 +1,277 @@
+//! The home core's part: it takes asks one at a time, makes what must survive power loss durable,
+//! sends each change to every core, and answers when all have acknowledged it.
+//!
+//! Invariants: an ask is answered exactly once. `Ok` is answered only after every shard has
+//! acknowledged the change (and drained, if asked). Nothing is adopted that was to be durable and is
+//! not. A fence that misses its deadline closes the volume on every port until it is drained: the
+//! change stands, its answer is withheld, and after a second deadline it is
+//! [`Refusal::NotFenced`], never `Ok`.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use buf::Time;
+
+use crate::backend::Geometry;
+use crate::change::{Ack, Adoption, Answer, Ask, AskId, ChangeId, Shard, StoreOp};
+use crate::facts::Facts;
+use crate::io::Refusal;
+use crate::reservation::{Damaged, Reservations};
+use crate::truth::{Change, Volume};
+use crate::view::View;
+
+/// How many asks wait for their turn: two per path of a cluster of 64 nodes with 4 paths each.
+/// Beyond, they are refused with [`Refusal::Busy`].
+pub const ASKS_MAX: usize = 512;
+
+/// The authority over one volume, on its home core.
+#[derive(Debug)]
+pub struct Home {
+    volume: Volume,
+    fence_timeout: Duration,
+    queue: VecDeque<Asked>,
+    current: Option<Pending>,
+    change: ChangeId,
+    /// What each shard has acknowledged.
+    acked: Vec<ChangeId>,
+    /// While the volume is closed: the change that must be acknowledged by all to open it.
+    closed_for: Option<ChangeId>,
+    /// What is known to be durable; `None` after a store that failed, which may have half happened.
+    saved: Option<Vec<u8>>,
+    ticket: u64,
+    stores: VecDeque<StoreOp>,
+    adoptions: VecDeque<Adoption>,
+    answers: VecDeque<Answer>,
+}
+
+#[derive(Debug)]
+struct Asked {
+    from: Shard,
+    id: AskId,
+    ask: Ask,
+}
+
+#[derive(Debug)]
+struct Pending {
+    from: Shard,
+    id: AskId,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// The state is being made durable.
+    Storing { ask: Ask, bytes: Vec<u8>, ticket: u64 },
+    /// Shards adopt and drain.
+    Fencing { change: ChangeId, deadline: Time },
+    /// They did not in time; the volume is closed.
+    Late { change: ChangeId, deadline: Time },
+}
+
+impl Home {
+    /// Opens the authority over a volume that `shards` cores serve. `saved` is the contents of its
+    /// reservation file, `None` if there is none; a damaged one is an error, and the volume must not
+    /// open. With `persist_forced`, reservations survive power loss whatever hosts ask for.
+    pub fn restore(
+        facts: Facts,
+        geometry: Geometry,
+        shards: u16,
+        persist_forced: bool,
+        saved: Option<&[u8]>,
+    ) -> Result<Home, Damaged> {
+        assert!(shards > 0, "a volume is served by a core");
+        let reservations = match saved {
+            Some(bytes) => Reservations::restore(bytes, facts.uuid, persist_forced)?,
+            None => Reservations::new(persist_forced),
+        };
+        let nothing = || Reservations::default().save(facts.uuid);
+        let saved = Some(saved.map_or_else(nothing, <[u8]>::to_vec));
+        Ok(Home {
+            volume: Volume::new(facts, geometry, reservations),
+            fence_timeout: Duration::from_secs(10),
+            queue: VecDeque::new(),
+            current: None,
+            change: ChangeId(0),
+            acked: vec![ChangeId(0); usize::from(shards)],
+            closed_for: None,
+            saved,
+            ticket: 0,
+            stores: VecDeque::new(),
+            adoptions: VecDeque::new(),
+            answers: VecDeque::new(),
+        })
+    }
+
+    /// Sets how long a fence may take before the volume is closed; 10 s at first. An initiator's own
+    /// time limit for the command should be more than twice that.
+    pub fn set_fence_timeout(&mut self, timeout: Duration) {
+        self.fence_timeout = timeout;
+    }
+
+    /// The truth as it is sent to every core. Gates are made with it.
+    pub fn view(&self) -> &View {
+        self.volume.view()
+    }
+
+    /// What the volume says of itself.
+    pub fn facts(&self) -> &Facts {
+        self.volume.facts()
+    }
+
+    /// Whether there is nothing to do, store or wait for.
+    pub fn is_idle(&self) -> bool {
+        self.current.is_none() && self.queue.is_empty() && self.closed_for.is_none()
+    }
+
+    /// Takes an ask. [`Home::poll_answer`] gives its answer, perhaps at once.
+    pub fn handle_ask(&mut self, now: Time, from: Shard, id: AskId, ask: Ask) {
+        if self.queue.len() >= ASKS_MAX {
+            return self.answer(from, id, Err(Refusal::Busy));
+        }
+        self.queue.push_back(Asked { from, id, ask });
+        self.turn(now);
+    }
+
+    /// A [`StoreOp`] was made durable, or not.
+    pub fn handle_stored(&mut self, now: Time, ticket: u64, durable: bool) {
+        match self.current.take() {
+            Some(Pending { from, id, stage: Stage::Storing { ask, bytes, ticket: asked } })
+                if asked == ticket =>
+            {
+                if durable {
+                    self.saved = Some(bytes);
+                }
+                // Worked out anew, since the volume may have been opened again meanwhile; nothing
+                // else can have changed, so what is durable is what comes of it.
+                match self.volume.change(&ask) {
+                    Ok(change) if durable => self.adopt(now, from, id, change),
+                    Ok(_) => self.answer(from, id, Err(Refusal::NotDurable)),
+                    Err(refusal) => self.answer(from, id, Err(refusal)),
+                }
+            }
+            other => self.current = other,
+        }
+        self.turn(now);
+    }
+
+    /// A shard has adopted a change, and what it must wait for has ended there.
+    pub fn handle_ack(&mut self, now: Time, ack: Ack) {
+        let Some(acked) = self.acked.get_mut(usize::from(ack.from.0)) else { return };
+        *acked = ack.change.max(*acked);
+        self.turn(now);
+    }
+
+    /// The time that [`Home::poll_timeout`] named has come.
+    pub fn handle_timeout(&mut self, now: Time) {
+        let Some(pending) = &mut self.current else { return };
+        match pending.stage {
+            Stage::Fencing { change, deadline } if deadline <= now => {
+                pending.stage = Stage::Late { change, deadline: now + self.fence_timeout };
+                self.close(change);
+            }
+            Stage::Late { deadline, .. } if deadline <= now => {
+                let Pending { from, id, .. } = self.current.take().expect("matched above");
+                self.answer(from, id, Err(Refusal::NotFenced));
+            }
+            Stage::Storing { .. } | Stage::Fencing { .. } | Stage::Late { .. } => {}
+        }
+        self.turn(now);
+    }
+
+    /// When [`Home::handle_timeout`] wants to be called, if at all.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        match &self.current.as_ref()?.stage {
+            Stage::Storing { .. } => None,
+            Stage::Fencing { deadline, .. } | Stage::Late { deadline, .. } => Some(*deadline),
+        }
+    }
+
+    /// State to be made durable.
+    #[must_use]
+    pub fn poll_store(&mut self) -> Option<StoreOp> {
+        self.stores.pop_front()
+    }
+
+    /// A change for every shard, this one included, in this order.
+    #[must_use]
+    pub fn poll_adoption(&mut self) -> Option<Adoption> {
+        self.adoptions.pop_front()
+    }
+
+    /// An answer to an ask.
+    #[must_use]
+    pub fn poll_answer(&mut self) -> Option<Answer> {
+        self.answers.pop_front()
+    }
+
+    fn turn(&mut self, now: Time) {
+        let fenced = self.acked.iter().copied().min().expect("a volume is served by a core");
+        if let Some(Pending { from, id, stage }) = &self.current
+            && let Stage::Fencing { change, .. } | Stage::Late { change, .. } = stage
+            && *change <= fenced
+        {
+            self.answer(*from, *id, Ok(()));
+            self.current = None;
+        }
+        if self.closed_for.is_some_and(|change| change <= fenced) {
+            self.closed_for = None;
+            let change = self.volume.close(false);
+            self.send(change, None);
+        }
+        while self.current.is_none() {
+            let Some(asked) = self.queue.pop_front() else { break };
+            self.begin(now, asked);
+        }
+    }
+
+    fn begin(&mut self, now: Time, asked: Asked) {
+        let Asked { from, id, ask } = asked;
+        let change = match self.volume.change(&ask) {
+            Ok(change) => change,
+            Err(refusal) => return self.answer(from, id, Err(refusal)),
+        };
+        let bytes = change.view.reservations.save(self.volume.facts().uuid);
+        if self.saved.as_ref() == Some(&bytes) {
+            return self.adopt(now, from, id, change);
+        }
+        // Until it is known to be durable, neither the old nor the new contents are.
+        self.saved = None;
+        self.ticket += 1;
+        let ticket = self.ticket;
+        let name = format!("{}.reservations", self.volume.facts().uuid);
+        self.stores.push_back(StoreOp { ticket, name, bytes: bytes.clone() });
+        self.current = Some(Pending { from, id, stage: Stage::Storing { ask, bytes, ticket } });
+    }
+
+    fn adopt(&mut self, now: Time, from: Shard, id: AskId, change: Change) {
+        // While an older fence is not kept, even a repeated ask must wait for it.
+        if self.volume.is_vain(&change) && self.closed_for.is_none() {
+            self.volume.stand(&change);
+            return self.answer(from, id, Ok(()));
+        }
+        let sent = self.send(change, Some((from, id)));
+        let stage = Stage::Fencing { change: sent, deadline: now + self.fence_timeout };
+        self.current = Some(Pending { from, id, stage });
+    }
+
+    fn answer(&mut self, to: Shard, id: AskId, result: Result<(), Refusal>) {
+        self.answers.push_back(Answer { to, id, result });
+    }
+
+    fn close(&mut self, until: ChangeId) {
+        self.closed_for = Some(until);
+        if !self.volume.view().closed {
+            let change = self.volume.close(true);
+            self.send(change, None);
+        }
+    }
+
+    fn send(&mut self, change: Change, asked: Option<(Shard, AskId)>) -> ChangeId {
+        self.volume.stand(&change);
+        self.change = ChangeId(self.change.0 + 1);
+        let Change { view, drain, abort, notices, .. } = change;
+        self.adoptions.push_back(Adoption { change: self.change, view, drain, abort, notices, asked });
+        self.change
+    }
+}
