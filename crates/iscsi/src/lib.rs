@@ -5,6 +5,8 @@
 #![forbid(unsafe_code)]
 
 pub mod chap;
+pub mod discovery;
+pub mod exchange;
 #[cfg(any(test, feature = "initiator"))]
 pub mod initiator;
 pub mod keys;

@@ -248,6 +248,13 @@ impl Negotiation {
         Self { side, connection, limits, params, seen, proposed, declared: false }
     }
 
+    /// Begins with values in force, for a text exchange of the full feature phase.
+    #[must_use]
+    pub fn resume(side: Side, params: Params, limits: Limits) -> Self {
+        let (seen, proposed) = (KeySet::default(), KeySet::default());
+        Self { side, connection: Connection::Leading, limits, params, seen, proposed, declared: true }
+    }
+
     /// The values as they stand.
     #[must_use]
     pub fn params(&self) -> &Params {

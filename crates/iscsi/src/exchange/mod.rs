@@ -1,0 +1,203 @@
+//! Text Requests of the full feature phase, target side (RFC 7143 §11.10, §11.11, §6.2).
+//!
+//! One exchange is open per connection. The session hands in requests, fills the counters of what comes back,
+//! and sends it. A long answer goes out in pieces, each fetched by the initiator with the Target Transfer Tag
+//! of the last. What is negotiated takes effect with the final response, or not at all.
+
+use crate::chap::value_of;
+use crate::discovery::{SendTargets, TargetList};
+use crate::keys::{Phase, Side};
+use crate::name::IscsiName;
+use crate::negotiate::{Limits, Negotiation, Params};
+use crate::text::{self, Reassembly, TextBuf};
+use crate::wire::{Itt, Pdu, RejectReason, TextFlags, TextRequest, TextResponse, Ttt};
+use std::sync::Arc;
+
+#[cfg(test)]
+mod tests;
+
+/// Longest piece of an answer in bytes, however much the initiator would take.
+pub const PIECE_LEN_MAX: usize = 16 * 1024;
+
+/// The text exchanges of one connection.
+#[derive(Debug)]
+pub struct TextExchange {
+    limits: Limits,
+    own: Option<IscsiName>,
+    state: State,
+    next_ttt: u32,
+}
+
+/// What is awaited.
+#[derive(Debug)]
+enum State {
+    /// A first request.
+    Idle,
+    /// The rest of the initiator's text, or its final request.
+    AwaitText { open: Open, ttt: Ttt },
+    /// The list of targets, from above.
+    AwaitTargets { open: Open, out: TextBuf, closing: bool },
+    /// An empty request that fetches the next piece.
+    AwaitFetch { open: Open, ttt: Ttt, text: Arc<[u8]>, at: usize },
+}
+
+/// An exchange that began.
+#[derive(Debug)]
+struct Open {
+    itt: Itt,
+    incoming: Reassembly,
+    keys: Negotiation,
+}
+
+/// What follows from a request.
+#[derive(Debug)]
+pub enum TextStep {
+    /// Send the response.
+    Send(Box<TextAnswer>),
+    /// Ask which targets there are, then call [`TextExchange::answer_targets`].
+    AskTargets(SendTargets),
+}
+
+/// A Text Response; the session fills StatSN, ExpCmdSN and MaxCmdSN.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TextAnswer {
+    /// The header, with DataSegmentLength.
+    pub response: TextResponse,
+    /// The data segment, without padding.
+    pub text: Vec<u8>,
+    /// The initiator's new MaxRecvDataSegmentLength, in force after this response.
+    pub initiator_mrdsl: Option<u32>,
+}
+
+impl TextExchange {
+    /// Nothing is open. `own` is the target of a normal session.
+    #[must_use]
+    pub fn new(limits: Limits, own: Option<IscsiName>) -> Self {
+        Self { limits, own, state: State::Idle, next_ttt: 0 }
+    }
+
+    /// Takes a whole Text Request; `params` are the connection's values in force. On a refusal the exchange is
+    /// closed, nothing has changed, and the request is rejected.
+    pub fn handle(
+        &mut self,
+        request: &TextRequest,
+        data: &[u8],
+        params: &Params,
+    ) -> Result<TextStep, RejectReason> {
+        // One request at a time, whatever its tags (RFC 7143 §11.10): the open one is still answered.
+        if matches!(self.state, State::AwaitTargets { .. }) {
+            return Err(RejectReason::PROTOCOL_ERROR);
+        }
+        let closing = request.flags.contains(TextFlags::FINAL);
+        let more = request.flags.contains(TextFlags::CONTINUE);
+        let mut open = match core::mem::replace(&mut self.state, State::Idle) {
+            _ if closing && more => return Err(RejectReason::PROTOCOL_ERROR),
+            _ if request.itt.is_none() => return Err(RejectReason::INVALID_PDU_FIELD),
+            // Without a transfer tag an exchange begins, and one that was left half-way is forgotten.
+            _ if request.ttt.is_none() => Open::new(request.itt, params, &self.limits),
+            State::AwaitFetch { open, ttt, text, at } if open.itt == request.itt && ttt == request.ttt => {
+                if !data.is_empty() || more {
+                    return Err(RejectReason::PROTOCOL_ERROR);
+                }
+                return Ok(self.send(open, text, at, closing, params));
+            }
+            State::AwaitText { open, ttt } if open.itt == request.itt && ttt == request.ttt => open,
+            State::Idle | State::AwaitText { .. } | State::AwaitFetch { .. } | State::AwaitTargets { .. } => {
+                return Err(RejectReason::INVALID_PDU_FIELD);
+            }
+        };
+        open.incoming.add(data).map_err(|_| RejectReason::PROTOCOL_ERROR)?;
+        if more {
+            return Ok(self.send(open, Arc::new([]), 0, false, params));
+        }
+        self.negotiate(open, closing, params)
+    }
+
+    fn negotiate(
+        &mut self,
+        mut open: Open,
+        closing: bool,
+        params: &Params,
+    ) -> Result<TextStep, RejectReason> {
+        let text = open.incoming.take();
+        let pairs = text::parse(&text).map_err(|_| RejectReason::PROTOCOL_ERROR)?;
+        let mut out = TextBuf::new();
+        let outcome = open.keys.handle(&pairs, Phase::FullFeature, &mut out);
+        outcome.map_err(|_| RejectReason::PROTOCOL_ERROR)?;
+        if let Some(value) = value_of(&pairs, "SendTargets") {
+            if let Some(question) = SendTargets::parse(value, params.session_type, self.own.as_ref()) {
+                self.state = State::AwaitTargets { open, out, closing };
+                return Ok(TextStep::AskTargets(question));
+            }
+            out.push("SendTargets", text::REJECT).map_err(|_| RejectReason::PROTOCOL_ERROR)?;
+        }
+        Ok(self.send(open, out.as_bytes().into(), 0, closing, params))
+    }
+
+    /// Takes the answer to [`TextStep::AskTargets`].
+    ///
+    /// # Panics
+    /// When no such question is open.
+    pub fn answer_targets(&mut self, targets: TargetList, params: &Params) -> Box<TextAnswer> {
+        let State::AwaitTargets { open, out, closing } = core::mem::replace(&mut self.state, State::Idle)
+        else {
+            panic!("the targets were not asked for");
+        };
+        let list = targets.into_text();
+        let text = if out.is_empty() { list } else { [out.as_bytes(), &list].concat().into() };
+        match self.send(open, text, 0, closing, params) {
+            TextStep::Send(answer) => answer,
+            TextStep::AskTargets(_) => unreachable!("a piece is sent, nothing is asked"),
+        }
+    }
+
+    /// Sends the next piece of `text` from `at` on. The last one is final if the request was.
+    fn send(&mut self, open: Open, text: Arc<[u8]>, at: usize, closing: bool, params: &Params) -> TextStep {
+        let limit = PIECE_LEN_MAX.min(params.initiator_mrdsl as usize);
+        let end = at + cut(&text[at..], limit);
+        let piece = text[at..end].to_vec();
+        let is_last = end == text.len();
+        let mut response = TextResponse::new();
+        response.itt = open.itt;
+        response.set_data_len(piece.len());
+        let mut initiator_mrdsl = None;
+        if is_last && closing {
+            response.flags = TextFlags::FINAL;
+            let declared = open.keys.params().initiator_mrdsl;
+            initiator_mrdsl = (declared != params.initiator_mrdsl).then_some(declared);
+        } else {
+            let ttt = self.draw_ttt();
+            response.ttt = ttt;
+            // A cut inside a pair is possible only where the initiator takes less than a pair's length.
+            if !is_last && piece.last() != Some(&0) {
+                response.flags = TextFlags::CONTINUE;
+            }
+            self.state = match is_last {
+                true => State::AwaitText { open, ttt },
+                false => State::AwaitFetch { open, ttt, text, at: end },
+            };
+        }
+        TextStep::Send(Box::new(TextAnswer { response, text: piece, initiator_mrdsl }))
+    }
+
+    fn draw_ttt(&mut self) -> Ttt {
+        let ttt = Ttt::new(self.next_ttt);
+        self.next_ttt = (self.next_ttt + 1) % u32::MAX;
+        ttt
+    }
+}
+
+impl Open {
+    fn new(itt: Itt, params: &Params, limits: &Limits) -> Self {
+        let keys = Negotiation::resume(Side::Target, params.clone(), limits.clone());
+        Self { itt, incoming: Reassembly::default(), keys }
+    }
+}
+
+/// How much of a text fits a piece: whole pairs where at least one fits.
+fn cut(text: &[u8], limit: usize) -> usize {
+    if text.len() <= limit {
+        return text.len();
+    }
+    text[..limit].iter().rposition(|byte| *byte == 0).map_or(limit, |end| end + 1)
+}
