@@ -1,7 +1,7 @@
 //! READ DEFECT DATA (SBC-3 §5.19): a volume has no defects to list, in any format.
 
 use crate::cdb::ReadDefects;
-use crate::wire::{Writer, bits, flag, place};
+use crate::wire::{Writer, bit, flag, place};
 
 /// Writes the header of empty lists: those asked for are there, and have no entry.
 pub fn empty_lists(request: &ReadDefects, w: &mut Writer<'_>) {
@@ -15,8 +15,8 @@ pub fn empty_lists(request: &ReadDefects, w: &mut Writer<'_>) {
 
 /// Which lists a header says are there: primary, grown. `None`: too short.
 pub fn decode_lists(data: &[u8]) -> Option<(bool, bool)> {
-    let lists = bits(*data.get(1)?, 4, 3);
-    Some((lists & 2 != 0, lists & 1 != 0))
+    let lists = *data.get(1)?;
+    Some((bit(lists, 4), bit(lists, 3)))
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@
 //! [`Command::parse`] turns a CDB into a typed command or a [`CdbError`] whose [`CdbError::sense`] is the sense
 //! data to answer with. A logical unit that lacks some commands uses [`CommandSet::parse`] instead, and gives the
 //! same set to [`report::opcodes`]. [`Command::data`] says how many bytes a command moves, and in which
-//! direction. [`Command::encode`] is the way back.
+//! direction; [`Command::conflicts`] which reservations stop it. [`Command::encode`] is the way back.
 //!
 //! ```
 //! use blockwire_scsi::{Command, Data, Sense};

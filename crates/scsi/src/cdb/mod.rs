@@ -7,6 +7,7 @@
 //!
 //! The form of a command (6, 10, 12, 16 bytes) is kept only where the answer depends on it.
 
+mod conflict;
 mod encode;
 mod parse;
 pub mod table;
@@ -14,6 +15,7 @@ pub mod table;
 mod tests;
 
 use crate::sense::Sense;
+pub use conflict::Conflicts;
 pub use table::{CommandSet, Entry};
 
 /// Longest CDB that this crate knows, in bytes.

@@ -144,10 +144,15 @@ fn block_limits() {
 
 #[test]
 fn characteristics_and_provisioning() {
-    let ssd =
-        Characteristics { rotation_rate: 1, form_factor: 0, fua_behavior: true, verify_unmapped: false };
+    let ssd = Characteristics {
+        rotation_rate: 1,
+        after_block_erase: AfterErase::READABLE,
+        form_factor: 0,
+        fua_behavior: true,
+        verify_unmapped: false,
+    };
     let data = written(|w| ssd.encode(Peripheral::DISK, w));
-    assert_eq!((data.len(), &data[..10]), (64, &[0, 0xb1, 0, 0x3c, 0, 1, 0, 0, 2, 0][..]));
+    assert_eq!((data.len(), &data[..10]), (64, &[0, 0xb1, 0, 0x3c, 0, 1, 0, 0x40, 2, 0][..]));
     assert_eq!(Characteristics::decode(&data), Some(ssd));
 
     let thin = Provisioning {

@@ -1,0 +1,97 @@
+//! How reservations look at a command: the tables of commands allowed in the presence of reservations
+//! (SPC-4 §5.13.1, SBC-3 §4.17, SPC-2 §5.5.1 for RESERVE), as one class per command.
+//!
+//! The classes fit ALLOW COMMANDS 001b of REPORT CAPABILITIES: TEST UNIT READY passes, nothing is promised about
+//! the other reports.
+
+use super::{Command, StartStop};
+
+/// Which reservations of another I_T nexus a command conflicts with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Conflicts {
+    /// None.
+    Never,
+    /// RESERVE of SPC-2 only; every persistent reservation lets it pass.
+    Legacy,
+    /// RESERVE, and the exclusive access types.
+    Read,
+    /// RESERVE, and every type.
+    Write,
+}
+
+impl Command {
+    /// The class of this command. PERSISTENT RESERVE OUT checks keys besides, as its actions say.
+    pub fn conflicts(&self) -> Conflicts {
+        match *self {
+            Command::RequestSense { .. }
+            | Command::Inquiry(_)
+            | Command::ReportLuns { .. }
+            | Command::ReadCapacity10
+            | Command::ReadCapacity16 { .. }
+            | Command::LogSense(_)
+            | Command::PreventAllow { prevent: false }
+            | Command::StartStop(StartStop { start: true, power_condition: 0, .. })
+            | Command::Release => Conflicts::Never,
+            Command::TestUnitReady
+            | Command::ReportOpcodes(_)
+            | Command::ReportTaskManagement { .. }
+            | Command::ReportTargetPortGroups { .. }
+            | Command::ReserveIn { .. }
+            | Command::ReserveOut(_)
+            | Command::CopyResults { .. }
+            | Command::Reserve => Conflicts::Legacy,
+            Command::Read(_)
+            | Command::Verify(_)
+            | Command::PreFetch(_)
+            | Command::GetLbaStatus { .. }
+            | Command::ReadDefects(_)
+            | Command::ReadBuffer(_) => Conflicts::Read,
+            Command::Write(_)
+            | Command::WriteAndVerify(_)
+            | Command::CompareAndWrite(_)
+            | Command::OrWrite(_)
+            | Command::WriteAtomic(_)
+            | Command::WriteSame(_)
+            | Command::Unmap { .. }
+            | Command::SynchronizeCache(_)
+            | Command::ModeSense(_)
+            | Command::ModeSelect(_)
+            | Command::StartStop(_)
+            | Command::PreventAllow { prevent: true }
+            | Command::SetTargetPortGroups { .. }
+            | Command::ExtendedCopy { .. }
+            | Command::Sanitize(_)
+            | Command::SendDiagnostic(_)
+            | Command::WriteBuffer(_) => Conflicts::Write,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes() {
+        #[rustfmt::skip]
+        let cases: &[(&[u8], Conflicts)] = &[
+            (&[0x00, 0, 0, 0, 0, 0], Conflicts::Legacy),
+            (&[0x12, 0, 0, 0, 36, 0], Conflicts::Never),
+            (&[0x17, 0, 0, 0, 0, 0], Conflicts::Never),
+            (&[0x1a, 0, 0x0a, 0, 255, 0], Conflicts::Write),
+            (&[0x1b, 0, 0, 0, 1, 0], Conflicts::Never),
+            (&[0x1b, 0, 0, 0, 0, 0], Conflicts::Write),
+            (&[0x1b, 0, 0, 0, 0x11, 0], Conflicts::Write),
+            (&[0x1e, 0, 0, 0, 0, 0], Conflicts::Never),
+            (&[0x1e, 0, 0, 0, 1, 0], Conflicts::Write),
+            (&[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], Conflicts::Never),
+            (&[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0], Conflicts::Read),
+            (&[0x2a, 0, 0, 0, 0, 0, 0, 0, 1, 0], Conflicts::Write),
+            (&[0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0], Conflicts::Write),
+            (&[0x5e, 0, 0, 0, 0, 0, 0, 0, 8, 0], Conflicts::Legacy),
+        ];
+        for (bytes, class) in cases {
+            assert_eq!(Command::parse(bytes).unwrap().conflicts(), *class, "{bytes:02x?}");
+        }
+    }
+}
