@@ -123,11 +123,11 @@ fn temperature(request: &LogSense, celsius: Option<u8>, w: &mut Writer<'_>) -> R
     Ok(())
 }
 
-/// No exception is pending: additional sense code 0.
+/// No exception is pending: additional sense code 0. The last byte is read as a threshold temperature by many.
 fn exceptions(request: &LogSense, celsius: Option<u8>, w: &mut Writer<'_>) -> Result<(), Sense> {
     check_pointer(request, 0)?;
     let len_at = start(EXCEPTIONS, false, w);
-    parameter(request, 0, &[0, 0, celsius.unwrap_or(UNKNOWN), 0], w);
+    parameter(request, 0, &[0, 0, celsius.unwrap_or(UNKNOWN), UNKNOWN], w);
     w.close_u16(len_at);
     Ok(())
 }
@@ -183,7 +183,7 @@ mod tests {
             (request(0x0c, 0, 2), &THIN, &[0x8c, 0, 0, 12, 0, 2, 3, 8, 0, 0, 0, 3, 1, 0, 0, 0]),
             (request(0x0d, 0, 0), &THIN, &[0x8d, 0, 0, 12, 0, 0, 3, 2, 0, 35, 0, 1, 3, 2, 0, 0xff]),
             (request(0x0d, 0, 0), &THICK, &[0x8d, 0, 0, 12, 0, 0, 3, 2, 0, 0xff, 0, 1, 3, 2, 0, 0xff]),
-            (request(0x2f, 0, 0), &THIN, &[0xaf, 0, 0, 8, 0, 0, 3, 4, 0, 0, 35, 0]),
+            (request(0x2f, 0, 0), &THIN, &[0xaf, 0, 0, 8, 0, 0, 3, 4, 0, 0, 35, 0xff]),
         ];
         for (request, values, bytes) in cases {
             assert_eq!(sensed(*request, values).as_deref(), Ok(*bytes), "{request:?}");
