@@ -75,6 +75,11 @@ impl Sink {
         self.warnings.borrow_mut().push(Diagnostic { at: at.clone(), message: message.to_string() });
     }
 
+    /// Whether nothing was wrong so far.
+    pub fn is_clean(&self) -> bool {
+        self.errors.borrow().is_empty()
+    }
+
     /// `value` and the warnings if nothing was wrong, else every error in the order of the text.
     pub fn finish<T>(self, value: T) -> Result<(T, Vec<Diagnostic>), Vec<Diagnostic>> {
         let mut errors = self.errors.into_inner();

@@ -9,7 +9,7 @@ use std::{
     },
     path::{Path, PathBuf},
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicUsize, Ordering},
     },
     thread,
@@ -94,9 +94,11 @@ impl Socket {
         &self.path
     }
 
-    /// Answers clients from threads of its own until the process ends.
-    pub fn serve(&self, service: Arc<dyn Service>) -> io::Result<()> {
+    /// Answers clients from threads of its own, as long as someone else holds the service: what it
+    /// holds (locks, files) goes when its owner lets go, whatever clients are connected.
+    pub fn serve(&self, service: &Arc<dyn Service>) -> io::Result<()> {
         let listener = self.listener.try_clone()?;
+        let service = Arc::downgrade(service);
         thread::Builder::new().name("control".to_owned()).spawn(move || accept(&listener, &service))?;
         Ok(())
     }
@@ -111,7 +113,7 @@ impl Drop for Socket {
     }
 }
 
-fn accept(listener: &UnixListener, service: &Arc<dyn Service>) {
+fn accept(listener: &UnixListener, service: &Weak<dyn Service>) {
     let clients = Arc::new(AtomicUsize::new(0));
     loop {
         let stream = match listener.accept() {
@@ -126,7 +128,7 @@ fn accept(listener: &UnixListener, service: &Arc<dyn Service>) {
         let (counted, service) = (Seat::take(&clients), service.clone());
         let spawned = thread::Builder::new().name("control-client".to_owned()).spawn(move || {
             // A client that goes away is its own affair.
-            let _ = talk(&stream, service.as_ref(), counted.as_ref());
+            let _ = talk(&stream, &service, counted.as_ref());
         });
         if let Err(why) = spawned {
             tracing::warn!(%why, "control socket: cannot start a thread");
@@ -151,7 +153,7 @@ impl Drop for Seat {
     }
 }
 
-fn talk(stream: &UnixStream, service: &dyn Service, seat: Option<&Seat>) -> io::Result<()> {
+fn talk(stream: &UnixStream, service: &Weak<dyn Service>, seat: Option<&Seat>) -> io::Result<()> {
     stream.set_read_timeout(Some(IDLE))?;
     stream.set_write_timeout(Some(STALLED))?;
     let mut reader = BufReader::new(stream);
@@ -173,6 +175,9 @@ fn talk(stream: &UnixStream, service: &dyn Service, seat: Option<&Seat>) -> io::
                 send(stream, Err(why))?;
                 continue;
             }
+        };
+        let Some(service) = service.upgrade() else {
+            return send(stream, Err(Refused::new(Code::Unavailable, "the daemon has stopped")));
         };
         let answer = service.answer(request.clone());
         let done = answer.is_ok();

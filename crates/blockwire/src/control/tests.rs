@@ -29,11 +29,12 @@ impl Service for Echo {
     fn replied(&self, _: &Request, _: bool) {}
 }
 
-fn served() -> (tempfile::TempDir, Socket) {
+fn served() -> (tempfile::TempDir, Socket, Arc<dyn Service>) {
     let root = tempfile::tempdir().unwrap();
     let socket = Socket::bind(&root.path().join("d/control.sock")).unwrap();
-    socket.serve(Arc::new(Echo)).unwrap();
-    (root, socket)
+    let service: Arc<dyn Service> = Arc::new(Echo);
+    socket.serve(&service).unwrap();
+    (root, socket, service)
 }
 
 fn raw(path: &Path, bytes: &[u8]) -> String {
@@ -46,7 +47,7 @@ fn raw(path: &Path, bytes: &[u8]) -> String {
 
 #[test]
 fn ask_and_answer() {
-    let (_root, socket) = served();
+    let (_root, socket, _service) = served();
     assert_eq!(client::ask(socket.path(), Request::SessionList), Ok(Answer::Sessions(Vec::new())));
     assert_eq!(client::ask(socket.path(), Request::Stop { now: true }), Ok(Answer::Stopping { pid: 7 }));
     let why = client::ask(socket.path(), Request::VolumeShow { name: "x".into() }).unwrap_err();
@@ -74,7 +75,7 @@ fn the_wire_form_is_fixed() {
 
 #[test]
 fn nonsense_is_answered_and_bounded() {
-    let (_root, socket) = served();
+    let (_root, socket, _service) = served();
     for (line, want) in [
         ("{}\n", "malformed request"),
         ("nonsense\n", "malformed request"),
@@ -97,7 +98,7 @@ fn nonsense_is_answered_and_bounded() {
 
 #[test]
 fn clients_beyond_the_bound_are_turned_away() {
-    let (_root, socket) = served();
+    let (_root, socket, _service) = served();
     let ask = b"{\"version\":1,\"verb\":\"session-list\"}\n";
     let mut held = Vec::new();
     for _ in 0..16 {
@@ -115,7 +116,7 @@ fn clients_beyond_the_bound_are_turned_away() {
 
 #[test]
 fn only_the_owner_may_connect_and_the_socket_goes_with_the_daemon() {
-    let (root, socket) = served();
+    let (root, socket, _service) = served();
     let path = root.path().join("d/control.sock");
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     drop(socket);
@@ -124,7 +125,7 @@ fn only_the_owner_may_connect_and_the_socket_goes_with_the_daemon() {
 
 #[test]
 fn a_living_daemon_is_not_replaced_and_a_dead_one_is() {
-    let (_root, socket) = served();
+    let (_root, socket, _service) = served();
     let why = Socket::bind(socket.path()).unwrap_err();
     assert!(why.message.contains("another daemon answers"), "{why}");
 
@@ -135,8 +136,12 @@ fn a_living_daemon_is_not_replaced_and_a_dead_one_is() {
     let why = client::ask(&path, Request::Status).unwrap_err();
     assert!(why.message.contains("no daemon answers at"), "{why}");
     let socket = Socket::bind(&path).unwrap();
-    socket.serve(Arc::new(Echo)).unwrap();
+    let service: Arc<dyn Service> = Arc::new(Echo);
+    socket.serve(&service).unwrap();
     client::ask(&path, Request::SessionList).unwrap();
+    drop(service);
+    let why = client::ask(&path, Request::SessionList).unwrap_err();
+    assert!(why.message.contains("has stopped"), "{why}");
 
     let file = root.path().join("f");
     std::fs::write(&file, "x").unwrap();

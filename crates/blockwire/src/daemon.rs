@@ -1,0 +1,406 @@
+//! The running daemon as the control plane sees it: what is served, and the requests that change it.
+//!
+//! Invariant: a change is recorded in the state directory before it is reported as done, and undone
+//! in the engine if it cannot be recorded.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use crate::{
+    config::check,
+    control::{Answer, Code, Refused, Request, server::Service},
+    engine::{Engine, EngineError, Stop},
+    name::VolumeName,
+    plan::{Origin, Plan, Target, Volume},
+    report::{
+        ConnectionReport, ExportReport, LunReport, PortalReport, SessionReport, StatusReport, TargetReport,
+        VolumeReport,
+    },
+    size,
+    spec::{self, Source},
+    state::{StateDir, identity::Identities, volumes},
+    store::Store,
+    suggest,
+};
+
+/// The daemon.
+pub struct Daemon {
+    engine: Arc<dyn Engine>,
+    /// The plan as it was at start; volumes and targets that came later are in `served`.
+    plan: Plan,
+    state: StateDir,
+    served: Mutex<Served>,
+    stopping: Arc<Ending>,
+    started: Instant,
+}
+
+/// What is served now.
+struct Served {
+    stores: Vec<Store>,
+    targets: Vec<Target>,
+    identities: Identities,
+}
+
+/// Where requests to end are left for the main thread.
+#[derive(Debug, Default)]
+pub struct Ending {
+    asked: Mutex<Option<Stop>>,
+    changed: Condvar,
+}
+
+impl Ending {
+    /// Asks for an end; a hasty one overrides a clean one.
+    pub fn ask(&self, how: Stop) {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        if *asked != Some(Stop::Now) {
+            *asked = Some(how);
+        }
+        self.changed.notify_all();
+    }
+
+    /// Waits until an end is asked for.
+    pub fn wait(&self) -> Stop {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(how) = *asked {
+                return how;
+            }
+            asked = self.changed.wait(asked).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Waits until a hasty end is asked for, or `done` says that none is needed any more.
+    pub fn wait_for_haste(&self, done: impl Fn() -> bool) -> bool {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        while *asked != Some(Stop::Now) {
+            if done() {
+                return false;
+            }
+            let waited = self.changed.wait_timeout(asked, Duration::from_millis(20));
+            asked = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+}
+
+impl Daemon {
+    /// The daemon around an engine that serves `plan` with `stores`.
+    pub fn new(
+        engine: Arc<dyn Engine>,
+        plan: Plan,
+        stores: Vec<Store>,
+        identities: Identities,
+        state: StateDir,
+        stopping: Arc<Ending>,
+    ) -> Self {
+        let served = Mutex::new(Served { stores, targets: plan.targets.clone(), identities });
+        Daemon { engine, plan, state, served, stopping, started: Instant::now() }
+    }
+
+    /// One change at a time; a panic in another one leaves a state that was valid before it.
+    fn served(&self) -> MutexGuard<'_, Served> {
+        self.served.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn create(&self, name: &str, spec: &str) -> Result<VolumeReport, Refused> {
+        let invalid = |why: &dyn std::fmt::Display| Refused::new(Code::Invalid, why);
+        let name = VolumeName::parse(name).map_err(|why| invalid(&why))?;
+        let spec = spec::parse(spec).map_err(|why| invalid(&why))?;
+        if let Source::File(path) = &spec.source
+            && path.is_relative()
+        {
+            return Err(invalid(&"the path of a file must be absolute"));
+        }
+        let volume = Volume { name, spec, origin: Origin::Created };
+        let mut served = self.served();
+        if served.stores.iter().any(|store| store.volume.name == volume.name) {
+            return Err(Refused::new(
+                Code::Conflict,
+                format!("there is already a volume \"{}\"", volume.name),
+            ));
+        }
+        let tags = tags(&self.plan);
+        let target =
+            check::default_target(self.plan.node.as_ref(), &volume, &tags, self.plan.hosts.is_empty());
+        if served.targets.iter().any(|other| other.name == target.name) {
+            return Err(Refused::new(
+                Code::Conflict,
+                format!("there is already a target \"{}\"", target.name),
+            ));
+        }
+        let Served { stores, identities, .. } = &mut *served;
+        let store =
+            Store::open(&volume, identities, stores.iter()).map_err(|why| Refused::new(Code::Failed, why))?;
+        if let Err(why) = served.identities.save(&self.state) {
+            store.discard();
+            return Err(Refused::new(Code::Failed, why));
+        }
+        if let Err(why) = self.engine.add_volume(&store, &target) {
+            store.discard();
+            return Err(refused(&why));
+        }
+        let name = volume.name.clone();
+        let recorded = served.stores.iter().map(|store| &store.volume).chain([&volume]);
+        if let Err(why) = volumes::save(&self.state, recorded) {
+            // What cannot be remembered must not be served: it would be gone after a restart.
+            let _ = self.engine.remove_volume(name.as_str(), true);
+            store.discard();
+            return Err(Refused::new(Code::Failed, why));
+        }
+        served.stores.push(store);
+        served.targets.push(target);
+        tracing::info!(volume = %name, "volume created");
+        served.volume(name.as_str())
+    }
+
+    fn delete(&self, name: &str, force: bool) -> Result<VolumeReport, Refused> {
+        let mut served = self.served();
+        let report = served.volume(name)?;
+        self.engine.remove_volume(name, force).map_err(|why| refused(&why))?;
+        served.stores.retain(|store| store.volume.name.as_str() != name);
+        for target in &mut served.targets {
+            target.luns.retain(|lun| lun.volume.as_str() != name);
+        }
+        served.targets.retain(|target| !target.luns.is_empty() || target.redirect.is_some());
+        tracing::info!(volume = name, "volume deleted");
+        volumes::save(&self.state, served.stores.iter().map(|store| &store.volume)).map_err(|why| {
+            let message = format!("no longer served, but it will come back at the next start: {why}");
+            Refused::new(Code::Failed, message)
+        })?;
+        Ok(report)
+    }
+
+    fn resize(&self, name: &str, bytes: u64, shrink: bool) -> Result<VolumeReport, Refused> {
+        let mut served = self.served();
+        served.volume(name)?;
+        let Some(store) = served.stores.iter_mut().find(|store| store.volume.name.as_str() == name) else {
+            return Err(Refused::new(Code::NotFound, name));
+        };
+        let before = store.bytes;
+        if bytes == 0 || !bytes.is_multiple_of(u64::from(store.volume.spec.block)) {
+            let why = format!("the size must be a multiple of the block, {} bytes", store.volume.spec.block);
+            return Err(Refused::new(Code::Invalid, why));
+        }
+        if matches!(store.volume.spec.source, Source::Device(_)) {
+            return Err(Refused::new(Code::Invalid, "a device has the size that it has"));
+        }
+        if store.volume.spec.read_only {
+            return Err(Refused::new(Code::Invalid, "the volume is write-protected"));
+        }
+        if bytes < before && !shrink {
+            let why = format!(
+                "it has {}; to make it smaller, and lose what lies beyond, use --shrink",
+                size::human(before)
+            );
+            return Err(Refused::new(Code::Conflict, why));
+        }
+        let failed =
+            |why: std::io::Error| Refused::new(Code::Failed, format!("cannot change the file: {why}"));
+        // Growing: first the file, then the initiators. Shrinking: the other way round, so that
+        // nobody is promised blocks that are not there.
+        if bytes >= before {
+            store.set_len(bytes).map_err(failed)?;
+            if let Err(why) = self.engine.resize_volume(name, bytes) {
+                let _ = store.set_len(before);
+                return Err(refused(&why));
+            }
+        } else {
+            self.engine.resize_volume(name, bytes).map_err(|why| refused(&why))?;
+            if let Err(why) = store.set_len(bytes) {
+                let _ = self.engine.resize_volume(name, before);
+                return Err(failed(why));
+            }
+        }
+        store.volume.spec.size = Some(bytes);
+        tracing::info!(volume = name, bytes, "volume resized");
+        volumes::save(&self.state, served.stores.iter().map(|store| &store.volume))
+            .map_err(|why| Refused::new(Code::Failed, format!("resized, but not recorded: {why}")))?;
+        served.volume(name)
+    }
+
+    fn targets(&self) -> Result<Vec<TargetReport>, Refused> {
+        let sessions = self.engine.sessions().map_err(|why| refused(&why))?;
+        let listeners = self.engine.listeners();
+        let served = self.served();
+        Ok(served.targets.iter().map(|target| self.target(target, &sessions, &listeners)).collect())
+    }
+
+    fn target(
+        &self,
+        target: &Target,
+        sessions: &[SessionReport],
+        listeners: &[crate::report::ListenerReport],
+    ) -> TargetReport {
+        let through = listeners.iter().filter(|listener| target.portals.contains(&listener.tag));
+        let granted = self.plan.hosts.iter().filter(|host| {
+            host.grants.iter().any(|grant| grant.target.as_ref().is_none_or(|name| *name == target.name))
+        });
+        TargetReport {
+            name: target.name.clone(),
+            alias: target.alias.clone(),
+            portals: through.map(|l| PortalReport { address: l.address, tag: l.tag }).collect(),
+            luns: target
+                .luns
+                .iter()
+                .map(|lun| LunReport {
+                    lun: lun.lun,
+                    volume: lun.volume.to_string(),
+                    read_only: lun.read_only,
+                })
+                .collect(),
+            open: target.open,
+            hosts: granted.map(|host| host.name.clone()).collect(),
+            redirect: target.redirect.as_ref().map(|redirect| redirect.address),
+            sessions: sessions.iter().filter(|session| session.target.as_ref() == Some(&target.name)).count(),
+        }
+    }
+
+    fn target_named(&self, name: &str) -> Result<TargetReport, Refused> {
+        let targets = self.targets()?;
+        if let Some(target) = targets.iter().find(|target| target.name == name) {
+            return Ok(target.clone());
+        }
+        let short = format!(":{name}");
+        let mut ending = targets.iter().filter(|target| target.name.ends_with(&short));
+        match (ending.next(), ending.next()) {
+            (Some(target), None) => Ok(target.clone()),
+            (Some(_), Some(_)) => {
+                Err(Refused::new(Code::Invalid, format!("several targets end in \"{short}\"")))
+            }
+            (None, _) => Err(unknown("target", name, targets.iter().map(|target| target.name.as_str()))),
+        }
+    }
+
+    fn connection(&self, id: u64) -> Result<ConnectionReport, Refused> {
+        let all = self.engine.connections().map_err(|why| refused(&why))?;
+        let found = all.into_iter().find(|connection| connection.id == id);
+        found.ok_or_else(|| Refused::new(Code::NotFound, format!("there is no connection {id}")))
+    }
+
+    fn status(&self) -> Result<StatusReport, Refused> {
+        let failed = |why: EngineError| refused(&why);
+        let shards = self.engine.shards().map_err(failed)?;
+        let sessions = self.engine.sessions().map_err(failed)?.len();
+        let connections = self.engine.connections().map_err(failed)?.len();
+        let served = self.served();
+        Ok(StatusReport {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            uptime_seconds: self.started.elapsed().as_secs(),
+            node: self.plan.node.as_ref().map(VolumeName::to_string),
+            io: shards.first().map_or_else(|| self.plan.io.as_str().to_owned(), |shard| shard.io.clone()),
+            listeners: self.engine.listeners(),
+            volumes: served.stores.len(),
+            targets: served.targets.len(),
+            sessions,
+            connections,
+            shards: shards.len(),
+            state: self.state.path().to_string_lossy().into_owned(),
+        })
+    }
+}
+
+impl Service for Daemon {
+    fn answer(&self, request: Request) -> Result<Answer, Refused> {
+        let failed = |why: EngineError| refused(&why);
+        Ok(match request {
+            Request::VolumeList => Answer::Volumes(self.served().volumes()),
+            Request::VolumeShow { name } => Answer::Volume(self.served().volume(&name)?),
+            Request::VolumeCreate { name, spec } => Answer::Volume(self.create(&name, &spec)?),
+            Request::VolumeDelete { name, force } => Answer::Deleted(self.delete(&name, force)?),
+            Request::VolumeResize { name, size_bytes, shrink } => {
+                Answer::Volume(self.resize(&name, size_bytes, shrink)?)
+            }
+            Request::TargetList => Answer::Targets(self.targets()?),
+            Request::TargetShow { name } => Answer::Target(self.target_named(&name)?),
+            Request::SessionList => Answer::Sessions(self.engine.sessions().map_err(failed)?),
+            Request::ConnectionList => Answer::Connections(self.engine.connections().map_err(failed)?),
+            Request::ConnectionShow { id } => Answer::Connection(self.connection(id)?),
+            Request::ShardList => Answer::Shards(self.engine.shards().map_err(failed)?),
+            Request::Status => Answer::Status(self.status()?),
+            Request::Stop { .. } => Answer::Stopping { pid: std::process::id() },
+        })
+    }
+
+    fn replied(&self, request: &Request, done: bool) {
+        // Only now, so that the reply is on its way before the process may end.
+        if let (Request::Stop { now }, true) = (request, done) {
+            self.stopping.ask(if *now { Stop::Now } else { Stop::Clean });
+        }
+    }
+}
+
+impl Served {
+    fn volumes(&self) -> Vec<VolumeReport> {
+        self.stores.iter().map(|store| self.report(store)).collect()
+    }
+
+    fn volume(&self, name: &str) -> Result<VolumeReport, Refused> {
+        let found = self.stores.iter().find(|store| store.volume.name.as_str() == name);
+        let names = self.stores.iter().map(|store| store.volume.name.as_str());
+        found.map(|store| self.report(store)).ok_or_else(|| unknown("volume", name, names))
+    }
+
+    fn report(&self, store: &Store) -> VolumeReport {
+        let (volume, spec) = (&store.volume, &store.volume.spec);
+        let exports = self.targets.iter().flat_map(|target| {
+            let luns = target.luns.iter().filter(|lun| lun.volume == volume.name);
+            luns.map(|lun| ExportReport {
+                target: target.name.clone(),
+                lun: lun.lun,
+                read_only: lun.read_only,
+            })
+        });
+        VolumeReport {
+            name: volume.name.to_string(),
+            kind: spec.source.kind().to_owned(),
+            path: spec.source.path().map(|path: &PathBuf| shown(path)),
+            size_bytes: store.bytes,
+            block_bytes: spec.block,
+            physical_bytes: store.physical,
+            read_only: spec.read_only,
+            write_cache: spec.cache,
+            direct: spec.direct,
+            thin: spec.thin,
+            removable: spec.removable,
+            uuid: store.uuid,
+            created: volume.origin == Origin::Created,
+            exports: exports.collect(),
+        }
+    }
+}
+
+fn shown(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+fn tags(plan: &Plan) -> Vec<u16> {
+    let mut tags: Vec<u16> = plan.portals.iter().map(|portal| portal.tag).collect();
+    tags.sort_unstable();
+    tags.dedup();
+    tags
+}
+
+fn unknown<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a str>) -> Refused {
+    let hint =
+        suggest::nearest(name, known).map(|near| format!("; did you mean \"{near}\"?")).unwrap_or_default();
+    Refused::new(Code::NotFound, format!("there is no {what} \"{name}\"{hint}"))
+}
+
+fn refused(why: &EngineError) -> Refused {
+    let code = match why {
+        EngineError::Listen { .. } | EngineError::Start(_) => Code::Failed,
+        EngineError::InUse { .. } => Code::Conflict,
+        EngineError::Unsupported(_) => Code::Invalid,
+        EngineError::TimedOut => Code::TimedOut,
+        EngineError::Stopped => Code::Unavailable,
+    };
+    Refused::new(code, why)
+}
+
+#[cfg(test)]
+#[path = "daemon_tests.rs"]
+mod tests;

@@ -1,0 +1,189 @@
+//! Changes at run time against an engine that only remembers what it was told.
+
+use super::*;
+
+/// What the engine was told, and what it shall refuse.
+#[derive(Default)]
+pub struct Memory {
+    told: Mutex<Vec<String>>,
+    refuse: Mutex<bool>,
+}
+
+impl Memory {
+    fn tell(&self, what: String) -> Result<(), EngineError> {
+        if *self.refuse.lock().unwrap() {
+            return Err(EngineError::InUse { sessions: 2 });
+        }
+        self.told.lock().unwrap().push(what);
+        Ok(())
+    }
+
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.told.lock().unwrap())
+    }
+}
+
+impl Engine for Memory {
+    fn listeners(&self) -> Vec<crate::report::ListenerReport> {
+        let address = "127.0.0.1:43121".parse().unwrap();
+        vec![crate::report::ListenerReport { protocol: "iscsi".into(), address, tag: 1 }]
+    }
+    fn sessions(&self) -> Result<Vec<SessionReport>, EngineError> {
+        Ok(Vec::new())
+    }
+    fn connections(&self) -> Result<Vec<ConnectionReport>, EngineError> {
+        Ok(Vec::new())
+    }
+    fn shards(&self) -> Result<Vec<crate::report::ShardReport>, EngineError> {
+        Ok(Vec::new())
+    }
+    fn add_volume(&self, volume: &Store, target: &Target) -> Result<(), EngineError> {
+        self.tell(format!("add {} as {}", volume.volume.name, target.name))
+    }
+    fn remove_volume(&self, name: &str, force: bool) -> Result<(), EngineError> {
+        self.tell(format!("remove {name} {force}"))
+    }
+    fn resize_volume(&self, name: &str, bytes: u64) -> Result<(), EngineError> {
+        self.tell(format!("resize {name} {bytes}"))
+    }
+    fn stop(&self, how: Stop) {
+        let _ = self.tell(format!("stop {how:?}"));
+    }
+}
+
+struct Fixture {
+    root: tempfile::TempDir,
+    engine: Arc<Memory>,
+    daemon: Daemon,
+}
+
+fn fixture() -> Fixture {
+    let root = tempfile::tempdir().unwrap();
+    let state = StateDir::open(&root.path().join("state")).unwrap();
+    let engine = Arc::new(Memory::default());
+    let volume = Volume {
+        name: VolumeName::parse("demo").unwrap(),
+        spec: spec::parse("ram:1M").unwrap(),
+        origin: Origin::Configured,
+    };
+    let mut identities = Identities::default();
+    let store = Store::open(&volume, &mut identities, [].iter()).unwrap();
+    let target = check::default_target(None, &volume, &[1], true);
+    let portal = crate::plan::Portal {
+        address: "127.0.0.1:0".parse().unwrap(),
+        tag: 1,
+        tcp: crate::plan::TcpOptions::default(),
+    };
+    let plan = Plan {
+        node: None,
+        volumes: vec![volume],
+        portals: vec![portal],
+        targets: vec![target],
+        hosts: Vec::new(),
+        auth: crate::plan::Auth::default(),
+        limits: crate::plan::Limits::default(),
+        cores: Vec::new(),
+        io: crate::plan::IoWorld::Auto,
+    };
+    let ending = Arc::new(Ending::default());
+    let daemon = Daemon::new(engine.clone(), plan, vec![store], identities, state, ending);
+    Fixture { root, engine, daemon }
+}
+
+fn create(daemon: &Daemon, name: &str, spec: String) -> Result<Answer, Refused> {
+    daemon.answer(Request::VolumeCreate { name: name.into(), spec })
+}
+
+fn code(answer: Result<Answer, Refused>) -> Code {
+    answer.unwrap_err().code
+}
+
+#[test]
+fn a_created_volume_is_served_recorded_and_forgotten_when_deleted() {
+    let Fixture { root, engine, daemon } = fixture();
+    let path = root.path().join("x.img");
+    let spec = format!("file:{},size=1M", path.display());
+    let Answer::Volume(report) = create(&daemon, "x", spec.clone()).unwrap() else { panic!() };
+    assert_eq!(report.exports[0].target, "iqn.2026-11.io.blockwire:x");
+    assert!(report.created && report.size_bytes == 1 << 20);
+    assert_eq!(engine.take(), ["add x as iqn.2026-11.io.blockwire:x"]);
+    let recorded = volumes::load(&daemon.state).unwrap();
+    assert_eq!(recorded.iter().map(|volume| volume.name.as_str()).collect::<Vec<_>>(), ["x"]);
+
+    assert_eq!(code(create(&daemon, "x", "ram:1M".into())), Code::Conflict);
+    assert_eq!(code(create(&daemon, "y", spec)), Code::Failed, "an alias of x");
+    assert_eq!(code(create(&daemon, "y", "file:relative,size=1M".into())), Code::Invalid);
+    assert_eq!(code(create(&daemon, "Y", "ram:1M".into())), Code::Invalid);
+
+    let deleted = daemon.answer(Request::VolumeDelete { name: "x".into(), force: false }).unwrap();
+    assert!(matches!(deleted, Answer::Deleted(_)));
+    assert_eq!(volumes::load(&daemon.state).unwrap(), []);
+    assert!(path.exists(), "the data is never deleted");
+    let why = daemon.answer(Request::VolumeShow { name: "x".into() }).unwrap_err();
+    assert_eq!(why.code, Code::NotFound);
+    assert_eq!(code(daemon.answer(Request::TargetShow { name: "x".into() })), Code::NotFound);
+    // The lock went with the volume.
+    create(&daemon, "z", format!("file:{}", path.display())).unwrap();
+}
+
+#[test]
+fn what_the_engine_refuses_leaves_no_trace() {
+    let Fixture { root, engine, daemon } = fixture();
+    *engine.refuse.lock().unwrap() = true;
+    let path = root.path().join("x.img");
+    assert_eq!(code(create(&daemon, "x", format!("file:{},size=1M", path.display()))), Code::Conflict);
+    assert!(!path.exists());
+    assert_eq!(volumes::load(&daemon.state).unwrap(), []);
+    assert_eq!(
+        code(daemon.answer(Request::VolumeDelete { name: "demo".into(), force: false })),
+        Code::Conflict
+    );
+    daemon.answer(Request::VolumeShow { name: "demo".into() }).unwrap();
+}
+
+#[test]
+fn what_cannot_be_recorded_is_not_served() {
+    let Fixture { root: _root, engine, daemon } = fixture();
+    std::fs::create_dir(daemon.state.path().join("volumes.new")).unwrap();
+    assert_eq!(code(create(&daemon, "x", "ram:1M".into())), Code::Failed);
+    assert_eq!(engine.take(), ["add x as iqn.2026-11.io.blockwire:x", "remove x true"]);
+    assert_eq!(code(daemon.answer(Request::VolumeShow { name: "x".into() })), Code::NotFound);
+}
+
+#[test]
+fn resizing() {
+    let Fixture { root, engine, daemon } = fixture();
+    let path = root.path().join("x.img");
+    create(&daemon, "x", format!("file:{},size=1M", path.display())).unwrap();
+    engine.take();
+    let resize =
+        |size_bytes, shrink| daemon.answer(Request::VolumeResize { name: "x".into(), size_bytes, shrink });
+    let length = || std::fs::metadata(&path).unwrap().len();
+    resize(2 << 20, false).unwrap();
+    assert_eq!(length(), 2 << 20);
+    assert_eq!(code(resize(1 << 20, false)), Code::Conflict, "smaller only when said");
+    resize(1 << 20, true).unwrap();
+    assert_eq!(length(), 1 << 20);
+    assert_eq!(engine.take(), ["resize x 2097152", "resize x 1048576"]);
+    assert_eq!(code(resize(1000, true)), Code::Invalid);
+    assert_eq!(code(resize(0, true)), Code::Invalid);
+    *engine.refuse.lock().unwrap() = true;
+    assert_eq!(code(resize(4 << 20, false)), Code::Conflict);
+    assert_eq!(length(), 1 << 20, "undone");
+    let recorded = volumes::load(&daemon.state).unwrap();
+    assert_eq!(recorded[0].spec.size, Some(1 << 20));
+}
+
+#[test]
+fn targets_are_found_by_the_end_of_their_name() {
+    let Fixture { root: _root, daemon, .. } = fixture();
+    let Answer::Target(target) = daemon.answer(Request::TargetShow { name: "demo".into() }).unwrap() else {
+        panic!()
+    };
+    assert_eq!(target.name, "iqn.2026-11.io.blockwire:demo");
+    assert_eq!(target.portals[0].address.port(), 43121);
+    let why = daemon.answer(Request::TargetShow { name: "dem".into() }).unwrap_err();
+    assert_eq!(why.code, Code::NotFound);
+    let why = daemon.answer(Request::VolumeShow { name: "demi".into() }).unwrap_err();
+    assert_eq!(why.message, "there is no volume \"demi\"; did you mean \"demo\"?");
+}

@@ -1,0 +1,327 @@
+//! Answers for people: aligned columns; and for programs: the same values as JSON.
+
+use crate::{
+    control::Answer,
+    report::{ConnectionReport, SessionReport, ShardReport, StatusReport, TargetReport, VolumeReport},
+    size::human,
+};
+
+/// The text of an answer, with its last line end.
+pub fn text(answer: &Answer) -> String {
+    match answer {
+        Answer::Volumes(volumes) => volume_table(volumes),
+        Answer::Volume(volume) => volume_card(volume),
+        Answer::Deleted(volume) => deleted(volume),
+        Answer::Targets(targets) => target_table(targets),
+        Answer::Target(target) => target_card(target),
+        Answer::Sessions(sessions) => session_table(sessions),
+        Answer::Connections(connections) => connection_table(connections),
+        Answer::Connection(connection) => connection_card(connection),
+        Answer::Shards(shards) => shard_table(shards),
+        Answer::Status(status) => status_card(status),
+        Answer::Stopping { pid } => format!("stopping (process {pid})\n"),
+    }
+}
+
+/// The JSON of an answer: the list or the object itself, without the protocol's wrapping.
+pub fn json(answer: &Answer) -> String {
+    let value = match answer {
+        Answer::Volumes(list) => serde_json::to_value(list),
+        Answer::Volume(volume) | Answer::Deleted(volume) => serde_json::to_value(volume),
+        Answer::Targets(list) => serde_json::to_value(list),
+        Answer::Target(target) => serde_json::to_value(target),
+        Answer::Sessions(list) => serde_json::to_value(list),
+        Answer::Connections(list) => serde_json::to_value(list),
+        Answer::Connection(connection) => serde_json::to_value(connection),
+        Answer::Shards(list) => serde_json::to_value(list),
+        Answer::Status(status) => serde_json::to_value(status),
+        Answer::Stopping { pid } => Ok(serde_json::json!({ "stopping": true, "pid": pid })),
+    };
+    // Reports hold texts, numbers and lists only, which always have a JSON form.
+    format!("{:#}\n", value.unwrap_or_default())
+}
+
+/// Columns as wide as their widest cell, two spaces apart; a hint if there is nothing.
+fn table<const N: usize>(head: [&str; N], rows: Vec<[String; N]>, empty: &str) -> String {
+    if rows.is_empty() {
+        return format!("{empty}\n");
+    }
+    let head = head.map(str::to_owned);
+    let mut widths = [0; N];
+    for row in std::iter::once(&head).chain(&rows) {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut out = String::new();
+    for row in std::iter::once(&head).chain(&rows) {
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
+        out.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+/// One `name  value` per line; values that are absent are left out.
+fn card(rows: &[(&str, Option<String>)]) -> String {
+    let rows: Vec<(&str, &String)> =
+        rows.iter().filter_map(|(name, value)| Some((*name, value.as_ref()?))).collect();
+    let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+    rows.iter().map(|(name, value)| format!("{name:<width$}  {value}\n")).collect()
+}
+
+fn or_dash(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
+}
+
+fn flags(volume: &VolumeReport) -> String {
+    let flags = [
+        (volume.read_only, "ro"),
+        (volume.write_cache, "cache"),
+        (volume.direct, "direct"),
+        (volume.thin, "thin"),
+        (volume.removable, "removable"),
+    ];
+    let set: Vec<&str> = flags.iter().filter_map(|(on, name)| on.then_some(*name)).collect();
+    if set.is_empty() { "-".to_owned() } else { set.join(",") }
+}
+
+fn volume_table(volumes: &[VolumeReport]) -> String {
+    let rows = volumes.iter().map(|volume| {
+        [
+            volume.name.clone(),
+            volume.kind.clone(),
+            human(volume.size_bytes),
+            volume.block_bytes.to_string(),
+            flags(volume),
+            volume
+                .exports
+                .first()
+                .map_or_else(|| "-".to_owned(), |export| format!("{} lun {}", export.target, export.lun)),
+        ]
+    });
+    table(["NAME", "KIND", "SIZE", "BLOCK", "OPTIONS", "EXPORTED AS"], rows.collect(), "no volumes")
+}
+
+fn volume_card(volume: &VolumeReport) -> String {
+    let exports: Vec<String> =
+        volume.exports.iter().map(|export| format!("{} lun {}", export.target, export.lun)).collect();
+    card(&[
+        ("name", Some(volume.name.clone())),
+        ("kind", Some(volume.kind.clone())),
+        ("path", volume.path.clone()),
+        ("size", Some(format!("{} ({} bytes)", human(volume.size_bytes), volume.size_bytes))),
+        ("block", Some(format!("{} bytes, physical {}", volume.block_bytes, volume.physical_bytes))),
+        ("options", Some(flags(volume))),
+        ("uuid", Some(volume.uuid.to_string())),
+        ("from", Some(if volume.created { "created at run time" } else { "configuration" }.to_owned())),
+        ("exported as", (!exports.is_empty()).then(|| exports.join(", "))),
+    ])
+}
+
+fn deleted(volume: &VolumeReport) -> String {
+    let mut out = format!("volume \"{}\" is no longer served", volume.name);
+    if let Some(path) = &volume.path {
+        out.push_str(&format!("; {path} is untouched"));
+    }
+    if !volume.created {
+        out.push_str("; it is in the configuration and comes back at the next start");
+    }
+    out.push('\n');
+    out
+}
+
+fn target_table(targets: &[TargetReport]) -> String {
+    let rows = targets.iter().map(|target| {
+        let portals: Vec<String> = target.portals.iter().map(|portal| portal.address.to_string()).collect();
+        [
+            target.name.clone(),
+            target.luns.len().to_string(),
+            target.sessions.to_string(),
+            if target.open { "open".to_owned() } else { format!("{} hosts", target.hosts.len()) },
+            portals.join(","),
+        ]
+    });
+    table(["NAME", "LUNS", "SESSIONS", "ACCESS", "PORTALS"], rows.collect(), "no targets")
+}
+
+fn target_card(target: &TargetReport) -> String {
+    let portals: Vec<String> =
+        target.portals.iter().map(|portal| format!("{},{}", portal.address, portal.tag)).collect();
+    let mut out = card(&[
+        ("name", Some(target.name.clone())),
+        ("alias", target.alias.clone()),
+        ("portals", Some(portals.join(" "))),
+        ("access", Some(if target.open { "open".to_owned() } else { target.hosts.join(", ") })),
+        ("redirect", target.redirect.map(|address| address.to_string())),
+        ("sessions", Some(target.sessions.to_string())),
+    ]);
+    for lun in &target.luns {
+        out.push_str(&format!(
+            "lun {}  {}{}\n",
+            lun.lun,
+            lun.volume,
+            if lun.read_only { " (ro)" } else { "" }
+        ));
+    }
+    out
+}
+
+fn session_table(sessions: &[SessionReport]) -> String {
+    let rows = sessions.iter().map(|session| {
+        [
+            session.id.to_string(),
+            session.initiator.clone(),
+            session.target.clone().unwrap_or_else(|| "(discovery)".to_owned()),
+            session.connections.to_string(),
+            session.commands.to_string(),
+            session.authentication.clone(),
+            session.shard.to_string(),
+        ]
+    });
+    let head = ["ID", "INITIATOR", "TARGET", "CONNECTIONS", "COMMANDS", "AUTH", "SHARD"];
+    table(head, rows.collect(), "no sessions")
+}
+
+fn digests(connection: &ConnectionReport) -> &'static str {
+    match (connection.header_digest, connection.data_digest) {
+        (false, false) => "-",
+        (true, false) => "header",
+        (false, true) => "data",
+        (true, true) => "header,data",
+    }
+}
+
+fn connection_table(connections: &[ConnectionReport]) -> String {
+    let rows = connections.iter().map(|connection| {
+        [
+            connection.id.to_string(),
+            or_dash(connection.session),
+            connection.peer.to_string(),
+            connection.state.clone(),
+            digests(connection).to_owned(),
+            human(connection.received_bytes),
+            human(connection.sent_bytes),
+            connection.shard.to_string(),
+            or_dash(connection.initiator.as_ref()),
+        ]
+    });
+    let head = ["ID", "SESSION", "PEER", "STATE", "DIGESTS", "IN", "OUT", "SHARD", "INITIATOR"];
+    table(head, rows.collect(), "no connections")
+}
+
+fn connection_card(connection: &ConnectionReport) -> String {
+    card(&[
+        ("id", Some(connection.id.to_string())),
+        ("session", connection.session.map(|id| id.to_string())),
+        ("initiator", connection.initiator.clone()),
+        ("target", connection.target.clone()),
+        ("peer", Some(connection.peer.to_string())),
+        ("local", Some(connection.local.to_string())),
+        ("state", Some(connection.state.clone())),
+        ("digests", Some(digests(connection).to_owned())),
+        (
+            "received",
+            Some(format!("{} ({} bytes)", human(connection.received_bytes), connection.received_bytes)),
+        ),
+        ("sent", Some(format!("{} ({} bytes)", human(connection.sent_bytes), connection.sent_bytes))),
+        ("shard", Some(connection.shard.to_string())),
+    ])
+}
+
+fn shard_table(shards: &[ShardReport]) -> String {
+    let rows = shards.iter().map(|shard| {
+        [
+            shard.id.to_string(),
+            shard.core.to_string(),
+            shard.io.clone(),
+            shard.connections.to_string(),
+            format!("{} of {}", human(shard.memory_used_bytes), human(shard.memory_bytes)),
+            shard.turns_useful.to_string(),
+            shard.turns_idle.to_string(),
+        ]
+    });
+    let head = ["ID", "CORE", "IO", "CONNECTIONS", "MEMORY", "USEFUL TURNS", "IDLE TURNS"];
+    table(head, rows.collect(), "no shards")
+}
+
+fn status_card(status: &StatusReport) -> String {
+    let listeners: Vec<String> = status
+        .listeners
+        .iter()
+        .map(|listener| format!("{} {}", listener.protocol, listener.address))
+        .collect();
+    card(&[
+        ("version", Some(status.version.clone())),
+        ("process", Some(status.pid.to_string())),
+        ("up", Some(duration(status.uptime_seconds))),
+        ("node", status.node.clone()),
+        ("io", Some(format!("{}, {} shards", status.io, status.shards))),
+        ("listening", Some(listeners.join(", "))),
+        ("volumes", Some(status.volumes.to_string())),
+        ("targets", Some(status.targets.to_string())),
+        ("sessions", Some(format!("{}, {} connections", status.sessions, status.connections))),
+        ("state", Some(status.state.clone())),
+    ])
+}
+
+/// `3d 04:05:06`.
+fn duration(seconds: u64) -> String {
+    let (days, rest) = (seconds / 86400, seconds % 86400);
+    let clock = format!("{:02}:{:02}:{:02}", rest / 3600, rest / 60 % 60, rest % 60);
+    if days > 0 { format!("{days}d {clock}") } else { clock }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::report::ExportReport;
+
+    fn volume(name: &str) -> VolumeReport {
+        VolumeReport {
+            name: name.into(),
+            kind: "ram".into(),
+            path: None,
+            size_bytes: 64 << 20,
+            block_bytes: 512,
+            physical_bytes: 512,
+            read_only: false,
+            write_cache: false,
+            direct: false,
+            thin: true,
+            removable: false,
+            uuid: Uuid::from_u128(1),
+            created: false,
+            exports: vec![ExportReport { target: "iqn.x".into(), lun: 0, read_only: false }],
+        }
+    }
+
+    #[test]
+    fn columns_line_up() {
+        let shown = text(&Answer::Volumes(vec![volume("a"), volume("longer")]));
+        assert_eq!(
+            shown,
+            "NAME    KIND  SIZE    BLOCK  OPTIONS  EXPORTED AS\n\
+             a       ram   64 MiB  512    thin     iqn.x lun 0\n\
+             longer  ram   64 MiB  512    thin     iqn.x lun 0\n"
+        );
+        assert_eq!(text(&Answer::Volumes(Vec::new())), "no volumes\n");
+    }
+
+    #[test]
+    fn json_is_the_bare_value() {
+        let value: serde_json::Value =
+            serde_json::from_str(&json(&Answer::Volumes(vec![volume("a")]))).unwrap();
+        assert_eq!(value[0]["name"], "a");
+        assert_eq!(value[0]["size_bytes"], 64 << 20);
+        assert_eq!(json(&Answer::Sessions(Vec::new())), "[]\n");
+    }
+
+    #[test]
+    fn durations() {
+        assert_eq!(duration(59), "00:00:59");
+        assert_eq!(duration(3 * 86400 + 4 * 3600 + 5 * 60 + 6), "3d 04:05:06");
+    }
+}

@@ -1,0 +1,156 @@
+//! Runs one command line: the only place that knows the terminal, signals and exit codes together.
+
+use std::{
+    ffi::OsString,
+    io::{self, Write},
+    path::Path,
+    sync::Arc,
+    thread,
+};
+
+use clap::{CommandFactory, Parser, error::ErrorKind};
+use signal_hook::{
+    consts::{SIGHUP, SIGINT, SIGTERM},
+    iterator::Signals,
+};
+
+use crate::{
+    cli::{Cli, ConnectionVerb, Daemon, ListVerb, ServeArgs, TargetVerb, VERBS_LATER, Verb, VolumeVerb},
+    control::{Request, client},
+    daemon::Ending,
+    engine::Stop,
+    exit::{Exit, Failure},
+    log, output,
+    paths::Paths,
+    serve::{StartEngine, serve},
+    spec::Source,
+    suggest,
+};
+
+/// Does what `args` say and gives the exit code; `start` starts the data path for `serve`.
+pub fn run(args: impl IntoIterator<Item = OsString>, start: StartEngine) -> Exit {
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(why) => {
+            let exit = match why.kind() {
+                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Exit::Success,
+                _ => Exit::Usage,
+            };
+            let _ = why.print();
+            return exit;
+        }
+    };
+    match act(cli.verb, start) {
+        Ok(exit) => exit,
+        Err(failure) => {
+            let _ = writeln!(io::stderr(), "blockwire: {failure}");
+            failure.exit
+        }
+    }
+}
+
+fn act(verb: Verb, start: StartEngine) -> Result<Exit, Failure> {
+    let paths = Paths::of_process();
+    let (daemon, request) = match verb {
+        Verb::Serve(args) => return served(&args, &paths, start),
+        Verb::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "blockwire", &mut script);
+            return Ok(print(&script));
+        }
+        Verb::Man { directory } => return man(&directory),
+        Verb::Other(words) => return Err(unknown_verb(&words)),
+        Verb::Status(daemon) => (daemon, Request::Status),
+        Verb::Stop(args) => (args.daemon, Request::Stop { now: args.now }),
+        Verb::Volume(verb) => volume(verb)?,
+        Verb::Target(TargetVerb::List(daemon)) => (daemon, Request::TargetList),
+        Verb::Target(TargetVerb::Show { name, daemon }) => (daemon, Request::TargetShow { name }),
+        Verb::Session(ListVerb::List(daemon)) => (daemon, Request::SessionList),
+        Verb::Connection(ConnectionVerb::List(daemon)) => (daemon, Request::ConnectionList),
+        Verb::Connection(ConnectionVerb::Show { id, daemon }) => (daemon, Request::ConnectionShow { id }),
+        Verb::Shard(ListVerb::List(daemon)) => (daemon, Request::ShardList),
+    };
+    ask(&daemon, &paths, request)
+}
+
+fn volume(verb: VolumeVerb) -> Result<(Daemon, Request), Failure> {
+    Ok(match verb {
+        VolumeVerb::List(daemon) => (daemon, Request::VolumeList),
+        VolumeVerb::Show { name, daemon } => (daemon, Request::VolumeShow { name }),
+        VolumeVerb::Create { volume, daemon } => {
+            let mut spec = volume.spec;
+            if let Source::File(path) = &spec.source {
+                // The daemon has a current directory of its own: ours is meant.
+                let absolute = std::path::absolute(path)
+                    .map_err(|why| Failure::failed(format!("{}: {why}", path.display())))?;
+                spec.source = Source::File(absolute);
+            }
+            (daemon, Request::VolumeCreate { name: volume.name.to_string(), spec: spec.to_string() })
+        }
+        VolumeVerb::Delete { name, force, daemon } => (daemon, Request::VolumeDelete { name, force }),
+        VolumeVerb::Resize { name, size, shrink, daemon } => {
+            (daemon, Request::VolumeResize { name, size_bytes: size, shrink })
+        }
+    })
+}
+
+fn ask(daemon: &Daemon, paths: &Paths, request: Request) -> Result<Exit, Failure> {
+    let socket = daemon.control.as_deref().unwrap_or(&paths.control);
+    let answer = client::ask(socket, request)?;
+    let text = if daemon.json { output::json(&answer) } else { output::text(&answer) };
+    Ok(print(text.as_bytes()))
+}
+
+/// Writes to stdout. A reader that has gone away (`| head`) is no failure.
+fn print(bytes: &[u8]) -> Exit {
+    match io::stdout().write_all(bytes).and_then(|()| io::stdout().flush()) {
+        Ok(()) => Exit::Success,
+        Err(why) if why.kind() == io::ErrorKind::BrokenPipe => Exit::Success,
+        Err(_) => Exit::Failure,
+    }
+}
+
+fn served(args: &ServeArgs, paths: &Paths, start: StartEngine) -> Result<Exit, Failure> {
+    log::install(tracing::Level::INFO);
+    let ending = Arc::new(Ending::default());
+    obey_signals(&ending)?;
+    serve(args, paths, start, &ending, &mut io::stdout())
+}
+
+/// The first signal asks for a clean end, the next one for an end at once.
+fn obey_signals(ending: &Arc<Ending>) -> Result<(), Failure> {
+    let failed = |why: io::Error| Failure::failed(format!("cannot watch signals: {why}"));
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(failed)?;
+    let ending = ending.clone();
+    let watch = move || {
+        let mut how = Stop::Clean;
+        for _ in signals.forever() {
+            ending.ask(how);
+            how = Stop::Now;
+        }
+    };
+    thread::Builder::new().name("signals".to_owned()).spawn(watch).map_err(failed)?;
+    Ok(())
+}
+
+fn man(directory: &Path) -> Result<Exit, Failure> {
+    let failed =
+        |why: io::Error| Failure::failed(format!("cannot write man pages to {}: {why}", directory.display()));
+    std::fs::create_dir_all(directory).map_err(failed)?;
+    clap_mangen::generate_to(Cli::command(), directory).map_err(failed)?;
+    Ok(Exit::Success)
+}
+
+fn unknown_verb(words: &[OsString]) -> Failure {
+    let word = words.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
+    if VERBS_LATER.contains(&word.as_str()) {
+        return Failure::usage(format!(
+            "`blockwire {word}` is not built yet; see `blockwire --help` for what is"
+        ));
+    }
+    let command = Cli::command();
+    let verbs: Vec<&str> =
+        command.get_subcommands().filter(|verb| !verb.is_hide_set()).map(|v| v.get_name()).collect();
+    let hint = suggest::hint(&word, verbs.iter().copied());
+    Failure::usage(format!("unknown verb \"{word}\"{hint}\nSee `blockwire --help`."))
+}

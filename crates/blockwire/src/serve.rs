@@ -1,0 +1,222 @@
+//! `blockwire serve`: from arguments to a running engine, and to its end.
+//!
+//! Order: read and check everything; take the state directory; open the volumes; take the control
+//! socket; start the engine; say so. Whatever fails leaves nothing behind that was not there before.
+
+use std::{
+    io::{self, Write},
+    sync::Arc,
+    thread,
+};
+
+use crate::{
+    cli::ServeArgs,
+    config::{
+        self,
+        check::{self, Options},
+        diagnostic::{Diagnostic, Located, Place, Sink},
+        draft::Draft,
+    },
+    control::server::{Service, Socket},
+    daemon::{Daemon, Ending},
+    engine::{Engine, EngineError, Start, Stop},
+    exit::{Exit, Failure},
+    hints,
+    name::VolumeName,
+    network,
+    paths::Paths,
+    plan::{Origin, Plan, Portal, TcpOptions, Volume},
+    spec,
+    state::{StateDir, identity::Identities, volumes},
+    store::Store,
+};
+
+/// Starts a data path.
+pub type StartEngine = fn(Start<'_>) -> Result<Arc<dyn Engine>, EngineError>;
+
+/// What is served when nothing is named.
+const DEMO: (&str, &str) = ("demo", "ram:256M");
+
+/// Serves until `ending` is asked for. Writes the `listening` lines and `ready` to `out`.
+pub fn serve(
+    args: &ServeArgs,
+    paths: &Paths,
+    start: StartEngine,
+    ending: &Arc<Ending>,
+    out: &mut dyn Write,
+) -> Result<Exit, Failure> {
+    let sink = Sink::default();
+    let mut draft = read(args, paths, &sink);
+    let sink = settle(sink)?;
+    let state = StateDir::open(args.state.as_deref().unwrap_or(&paths.state)).map_err(Failure::failed)?;
+    complete(&mut draft, args, volumes::load(&state).map_err(Failure::failed)?);
+    let options = Options {
+        allow_anonymous: args.allow_anonymous,
+        cores: args.cores.clone().unwrap_or_default().0,
+        io: args.io,
+    };
+    let plan = check::check(draft, &options, &sink);
+    let (plan, warnings) = sink.finish(plan).map_err(|errors| usage(&errors))?;
+    for warning in &warnings {
+        tracing::warn!("{warning}");
+    }
+    let mut identities = Identities::load(&state).map_err(Failure::failed)?;
+    let socket = Socket::bind(args.control.as_deref().unwrap_or(&paths.control))?;
+    let stores = open_all(&plan, &mut identities, &state)?;
+    let engine = match start(Start { plan: &plan, volumes: &stores }) {
+        Ok(engine) => engine,
+        Err(why) => {
+            stores.into_iter().for_each(Store::discard);
+            return Err(Failure::failed(why));
+        }
+    };
+    let listeners = engine.listeners();
+    let hint = hints::connect(&plan, &listeners);
+    let daemon = Daemon::new(engine.clone(), plan, stores, identities, state, ending.clone());
+    let daemon: Arc<dyn Service> = Arc::new(daemon);
+    socket.serve(&daemon).map_err(|why| Failure::failed(format!("cannot start a thread: {why}")))?;
+    announce(&hint, &listeners, &socket, out);
+    Ok(end(&engine, ending))
+}
+
+/// The configuration file, then the command line.
+fn read(args: &ServeArgs, paths: &Paths, sink: &Sink) -> Draft {
+    let mut draft = match &args.config {
+        Some(path) => config::read_files(path, sink),
+        None if paths.config.exists() => config::read_files(&paths.config, sink),
+        None => Draft::default(),
+    };
+    let said = |option: &str| Place::whole(&format!("command line: {option}"));
+    for volume in &args.volumes {
+        let at = said(&format!("--volume {}", volume.name));
+        let mut spec = volume.spec.clone();
+        if let spec::Source::File(path) = &spec.source {
+            // Other directories may be current when the file is opened again.
+            spec.source = spec::Source::File(std::path::absolute(path).unwrap_or_else(|_| path.clone()));
+        }
+        draft
+            .volumes
+            .push(Located::new(Volume { name: volume.name.clone(), spec, origin: Origin::Configured }, at));
+    }
+    for address in &args.iscsi {
+        let at = said(&format!("--iscsi {address}"));
+        draft
+            .portals
+            .push(Located::new(Portal { address: *address, tag: 1, tcp: TcpOptions::default() }, at));
+    }
+    if let Some(node) = &args.node {
+        // The command line is nearer to the person than the file.
+        draft.node = Some(Located::new(node.clone(), said("--node")));
+    }
+    draft
+}
+
+/// Adds the volumes that were created at run time, and what is served when nothing was named.
+fn complete(draft: &mut Draft, args: &ServeArgs, created: Vec<Volume>) {
+    let nothing_named = draft.volumes.is_empty() && draft.targets.is_empty() && args.config.is_none();
+    for volume in created {
+        let at = Place::whole(&format!("created at run time: volume {}", volume.name));
+        draft.volumes.push(Located::new(volume, at));
+    }
+    let (name, text) = DEMO;
+    let taken = draft.volumes.iter().any(|volume| volume.value.name.as_str() == name);
+    if nothing_named && !taken {
+        let (Ok(name), Ok(spec)) = (VolumeName::parse(name), spec::parse(text)) else {
+            unreachable!("the demo volume is well formed");
+        };
+        let volume = Volume { name, spec, origin: Origin::Configured };
+        draft.volumes.push(Located::new(volume, Place::whole("default")));
+    }
+    if draft.portals.is_empty() {
+        let address = (std::net::Ipv4Addr::LOCALHOST, network::ISCSI_PORT).into();
+        let portal = Portal { address, tag: 1, tcp: TcpOptions::default() };
+        draft.portals.push(Located::new(portal, Place::whole("default")));
+    }
+}
+
+/// Stops at errors of the files themselves, before the state directory is touched.
+fn settle(sink: Sink) -> Result<Sink, Failure> {
+    if sink.is_clean() {
+        Ok(sink)
+    } else {
+        sink.finish(()).map(|_| Sink::default()).map_err(|errors| usage(&errors))
+    }
+}
+
+fn usage(errors: &[Diagnostic]) -> Failure {
+    let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    Failure::usage(lines.join("\n"))
+}
+
+/// Opens every volume, or none: files that were made for it are removed again.
+fn open_all(plan: &Plan, identities: &mut Identities, state: &StateDir) -> Result<Vec<Store>, Failure> {
+    let mut stores: Vec<Store> = Vec::new();
+    let mut failures: Vec<String> = Vec::new();
+    for volume in &plan.volumes {
+        match Store::open(volume, identities, stores.iter()) {
+            Ok(store) => stores.push(store),
+            Err(why) => failures.push(why.to_string()),
+        }
+    }
+    if failures.is_empty()
+        && let Err(why) = identities.save(state)
+    {
+        failures.push(why.to_string());
+    }
+    if failures.is_empty() {
+        return Ok(stores);
+    }
+    stores.into_iter().for_each(Store::discard);
+    Err(Failure::failed(failures.join("\n")))
+}
+
+/// Tells people (stderr), scripts (stdout) and systemd that it serves.
+fn announce(hint: &str, listeners: &[crate::report::ListenerReport], socket: &Socket, out: &mut dyn Write) {
+    let _ = io::stderr().write_all(hint.as_bytes());
+    tracing::info!(control = %socket.path().display(), "serving");
+    let mut text: String = listeners
+        .iter()
+        .map(|listener| format!("listening {} {}\n", listener.protocol, listener.address))
+        .collect();
+    text.push_str("ready\n");
+    // A script that has closed our stdout wants no more of it, but still wants the daemon.
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    notify(&[sd_notify::NotifyState::Ready]);
+}
+
+/// Waits for the end and goes through it: cleanly, or at once when asked twice.
+fn end(engine: &Arc<dyn Engine>, ending: &Ending) -> Exit {
+    let how = ending.wait();
+    notify(&[sd_notify::NotifyState::Stopping]);
+    tracing::info!(?how, "stopping");
+    if how == Stop::Now {
+        engine.stop(Stop::Now);
+        return Exit::Success;
+    }
+    let stopping = engine.clone();
+    let Ok(clean) = thread::Builder::new().name("stop".to_owned()).spawn(move || stopping.stop(Stop::Clean))
+    else {
+        engine.stop(Stop::Now);
+        return Exit::Failure;
+    };
+    if ending.wait_for_haste(|| clean.is_finished()) {
+        tracing::warn!("stopping at once: what was in flight is lost");
+        engine.stop(Stop::Now);
+        return Exit::Failure;
+    }
+    match clean.join() {
+        Ok(()) => Exit::Success,
+        Err(_) => Exit::Failure,
+    }
+}
+
+/// Without systemd there is nobody to tell, which is no mistake.
+fn notify(state: &[sd_notify::NotifyState<'_>]) {
+    if let Err(why) = sd_notify::notify(state) {
+        tracing::warn!(%why, "cannot tell systemd");
+    }
+}
+
+#[cfg(test)]
+#[path = "serve_tests.rs"]
+mod tests;

@@ -1,0 +1,127 @@
+//! The binary as scripts see it: what it prints where, and its exit codes.
+
+use std::process::{Command, Output};
+
+fn blockwire(line: &str) -> Output {
+    let home = tempfile::tempdir().unwrap();
+    Command::new(env!("CARGO_BIN_EXE_blockwire"))
+        .args(line.split_whitespace())
+        .env("HOME", home.path())
+        .env_remove("NOTIFY_SOCKET")
+        .current_dir(home.path())
+        .output()
+        .unwrap()
+}
+
+fn check(line: &str, code: i32, stdout: &str, stderr: &str) {
+    let out = blockwire(line);
+    let (said, complained) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    assert_eq!(out.status.code(), Some(code), "{line}\n{said}\n{complained}");
+    assert!(said.contains(stdout), "{line}: stdout {said}");
+    assert!(complained.contains(stderr), "{line}: stderr {complained}");
+    if code != 0 {
+        assert!(said.is_empty(), "{line}: failures belong on stderr: {said}");
+    }
+}
+
+#[test]
+fn help_and_version() {
+    check("--version", 0, "blockwire ", "");
+    check("--help", 0, "Examples:", "");
+    check("serve --help", 0, "KIND:ARGUMENT[,key=value]...", "");
+    check("volume create --help", 0, "blockwire volume create scratch=ram:4G", "");
+    let help = blockwire("serve --help");
+    let help = String::from_utf8_lossy(&help.stdout);
+    for option in [
+        "--config",
+        "--volume",
+        "--iscsi",
+        "--control",
+        "--state",
+        "--node",
+        "--cores",
+        "--io",
+        "--allow-anonymous",
+    ] {
+        assert!(help.contains(option), "{option}");
+    }
+}
+
+#[test]
+fn wrong_usage_is_exit_2_and_says_what_was_meant() {
+    check("", 2, "", "Usage:");
+    check("volum list", 2, "", "unknown verb \"volum\"; did you mean \"volume\"?");
+    check("volume lst", 2, "", "list");
+    check("serve --volum a=ram:1M", 2, "", "--volume");
+    check("serve --volume a=rma:1M", 2, "", "did you mean \"ram\"?");
+    check("serve --volume a=ram:1M,blok=512", 2, "", "unknown key \"blok\"; did you mean \"block\"?");
+    check("serve --volume ram:1M", 2, "", "write NAME=SPEC");
+    check("serve --iscsi localhost", 2, "", "is not a listening address");
+    check("serve --io magic", 2, "", "auto, uring, epoll");
+    check("volume resize a 5Q", 2, "", "is not a size");
+    check("connection show x", 2, "", "invalid");
+}
+
+#[test]
+fn what_is_not_built_is_a_usage_error() {
+    for option in ["--nvme 127.0.0.1", "--nvme-discovery 127.0.0.1", "--http 127.0.0.1:80"] {
+        check(&format!("serve {option}"), 2, "", "not built yet");
+    }
+    for verb in [
+        "attach",
+        "bench",
+        "discover iscsi://x",
+        "reservation list",
+        "path list",
+        "subsystem list",
+        "upgrade",
+    ] {
+        check(verb, 2, "", "is not built yet");
+    }
+    for spec in ["stripe:a+b", "rbd:p/i", "iscsi://h/t/0", "nvme+tcp://h/n/1"] {
+        check(&format!("serve --volume a={spec}"), 2, "", "not built yet");
+    }
+}
+
+#[test]
+fn without_a_daemon_every_verb_says_where_it_looked() {
+    for verb in [
+        "status",
+        "stop",
+        "volume list",
+        "connection list --json",
+        "session list",
+        "target list",
+        "shard list",
+    ] {
+        check(
+            &format!("{verb} --control none.sock"),
+            1,
+            "",
+            "no daemon answers at none.sock; start one with `blockwire serve`",
+        );
+    }
+}
+
+#[test]
+fn configuration_errors_are_exit_2_with_their_place() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("blockwire.toml");
+    std::fs::write(&path, "[[volume]]\nname = \"a\"\nsource = \"ram:1M\"\n[[target]]\nname = \"iqn.2026-11.io:a\"\nluns2 = []\n").unwrap();
+    let want = format!("{}:6:1: unknown key \"luns2\" in [[target]]; did you mean \"luns\"?", path.display());
+    check(&format!("serve --config {} --state s --control c", path.display()), 2, "", &want);
+}
+
+#[test]
+fn completions_and_man_pages_come_from_the_same_command_line() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        check(&format!("completions {shell}"), 0, "blockwire", "");
+    }
+    let root = tempfile::tempdir().unwrap();
+    check(&format!("man {}/man", root.path().display()), 0, "", "");
+    let page = std::fs::read_to_string(root.path().join("man/blockwire-serve.1")).unwrap();
+    assert!(page.contains("allow\\-anonymous") && page.contains("ram:SIZE"), "{page}");
+    for name in ["blockwire.1", "blockwire-volume-create.1", "blockwire-status.1"] {
+        assert!(root.path().join("man").join(name).exists(), "{name}");
+    }
+}
