@@ -165,8 +165,9 @@ pub enum Kind {
     /// TaskReporting: the first of the offer that the responder allows.
     #[expect(missing_docs, reason = "place in Params, place in Limits")]
     Reporting { param: fn(&mut Params) -> &mut TaskReporting, limit: fn(&Limits) -> &[TaskReporting] },
-    /// Markers, which RFC 7143 took away: answered Reject, never NotUnderstood (§13.25).
-    Obsolete,
+    /// Markers, which RFC 7143 took away: always this answer, never NotUnderstood (§13.25). The booleans get
+    /// No, since initiators that still offer No take nothing else.
+    Obsolete(&'static str),
 }
 
 /// One row of the table.
@@ -279,10 +280,10 @@ pub static RULES: [Rule; 35] = [
     normal(Key::DataSequenceInOrder, "DataSequenceInOrder", boolean!(Max, data_sequence_in_order)),
     session(Key::ErrorRecoveryLevel, "ErrorRecoveryLevel", number!(0..=2, Min, erl)),
     normal(Key::ProtocolLevel, "iSCSIProtocolLevel", number!(0..=31, Min, protocol_level)),
-    rule(Key::IfMarker, "IFMarker", When::Operational, None, Kind::Obsolete),
-    rule(Key::OfMarker, "OFMarker", When::Operational, None, Kind::Obsolete),
-    rule(Key::IfMarkInt, "IFMarkInt", When::Operational, None, Kind::Obsolete),
-    rule(Key::OfMarkInt, "OFMarkInt", When::Operational, None, Kind::Obsolete),
+    rule(Key::IfMarker, "IFMarker", When::Operational, None, Kind::Obsolete("No")),
+    rule(Key::OfMarker, "OFMarker", When::Operational, None, Kind::Obsolete("No")),
+    rule(Key::IfMarkInt, "IFMarkInt", When::Operational, None, Kind::Obsolete("Reject")),
+    rule(Key::OfMarkInt, "OFMarkInt", When::Operational, None, Kind::Obsolete("Reject")),
 ];
 
 /// The row of a key's name, which is case sensitive.

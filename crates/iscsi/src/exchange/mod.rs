@@ -16,8 +16,9 @@ use std::sync::Arc;
 #[cfg(test)]
 mod tests;
 
-/// Longest piece of an answer in bytes, however much the initiator would take.
-pub const PIECE_LEN_MAX: usize = 16 * 1024;
+/// Longest piece of an answer in bytes, however much the initiator would take. libiscsi 1.19 knows no answers
+/// in pieces but takes 256 KiB at once, so that it sees some 2,000 targets.
+pub const PIECE_LEN_MAX: usize = 256 * 1024;
 
 /// The text exchanges of one connection.
 #[derive(Debug)]

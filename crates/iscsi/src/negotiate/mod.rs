@@ -328,7 +328,7 @@ impl Negotiation {
                     *param(&mut self.params) = reporting;
                     reporting.name().to_owned()
                 }),
-            Kind::Obsolete => None,
+            Kind::Obsolete(word) => Some(word.to_owned()),
         };
         Ok(out.push(rule.name, agreed.as_deref().unwrap_or(text::REJECT))?)
     }
@@ -356,7 +356,7 @@ impl Negotiation {
             | Kind::Boolean { .. }
             | Kind::Digest { .. }
             | Kind::Reporting { .. }
-            | Kind::Obsolete => 0,
+            | Kind::Obsolete(_) => 0,
         }
     }
 
@@ -368,7 +368,7 @@ impl Negotiation {
         let wrong = Violation::Value(rule.key);
         match rule.kind {
             // We never propose these: a declaration of the peer is no answer.
-            Kind::Auth | Kind::Declared | Kind::Obsolete | Kind::SegmentLength => return Err(wrong),
+            Kind::Auth | Kind::Declared | Kind::Obsolete(_) | Kind::SegmentLength => return Err(wrong),
             Kind::Number { low, high, combine, param, .. } => {
                 let ours = self.number_limit(rule);
                 let (low, high) = if combine == Combine::Min { (low, ours) } else { (ours, high) };
@@ -464,7 +464,7 @@ impl Negotiation {
                 Kind::Number { .. } | Kind::Boolean { .. } | Kind::Digest { .. } | Kind::Reporting { .. } => {
                     true
                 }
-                Kind::Auth | Kind::Declared | Kind::SegmentLength | Kind::Obsolete => false,
+                Kind::Auth | Kind::Declared | Kind::SegmentLength | Kind::Obsolete(_) => false,
             };
             relevant && allowed && negotiated
         })
@@ -476,7 +476,7 @@ impl Negotiation {
             Kind::Boolean { limit, .. } => text::yes_no(limit(&self.limits)).to_owned(),
             Kind::Digest { limit, .. } => join(limit(&self.limits), Digest::name),
             Kind::Reporting { limit, .. } => join(limit(&self.limits), TaskReporting::name),
-            Kind::Auth | Kind::Declared | Kind::SegmentLength | Kind::Obsolete => return Ok(()),
+            Kind::Auth | Kind::Declared | Kind::SegmentLength | Kind::Obsolete(_) => return Ok(()),
         };
         self.proposed.insert(rule.key);
         Ok(out.push(rule.name, &value)?)
@@ -501,7 +501,7 @@ impl Negotiation {
             }
             Kind::Digest { param, limit } => limit(&self.limits).contains(param(&mut params)),
             Kind::Reporting { param, limit } => limit(&self.limits).contains(param(&mut params)),
-            Kind::Auth | Kind::Declared | Kind::SegmentLength | Kind::Obsolete => true,
+            Kind::Auth | Kind::Declared | Kind::SegmentLength | Kind::Obsolete(_) => true,
         }
     }
 
