@@ -124,7 +124,7 @@ impl Login {
     /// Takes the answer to [`Step::Authorize`].
     ///
     /// # Panics
-    /// When no such question is open.
+    /// When no such question is open, or a refusal carries no failure.
     pub fn authorize(&mut self, verdict: Verdict, entropy: &mut Entropy) -> Step {
         let State::AwaitVerdict { identity, flags, text } = self.take_state() else {
             panic!("a verdict was not asked for");
@@ -151,7 +151,8 @@ impl Login {
     /// Takes the answer to [`Step::Complete`].
     ///
     /// # Panics
-    /// When no such question is open, or the answer names TSIH 0 or an empty window.
+    /// When no such question is open, the answer names TSIH 0 or an empty window, or a refusal carries no
+    /// failure.
     pub fn complete(&mut self, completion: Completion) -> Step {
         let State::AwaitCompletion(text) = self.take_state() else { panic!("a session was not asked for") };
         let (Some(n), Some(fixed)) = (self.negotiating.take(), self.fixed) else {
@@ -359,6 +360,7 @@ impl Login {
         if matches!(cause, Cause::NotLogin(_)) {
             return Step::Drop(cause);
         }
+        assert!(cause.status().class > 1, "a refusal carries a failure");
         let mut response = self.response(cause.status());
         response.flags = LoginFlags::default().with_stages(self.stage, Stage(0));
         if let (None, Some(bhs)) = (self.fixed, bhs) {

@@ -426,6 +426,16 @@ fn attack_13_and_14_mutual_chap_with_bad_challenges() {
 }
 
 #[test]
+fn attack_16_accounts_that_change_during_a_login() {
+    let mut t = Target::new(AuthPolicy::Required(chap()));
+    let challenge = challenge(&mut t, "7");
+    // The configuration forgets the account; the login goes on by what it was granted, and owns it.
+    t.access.auth = AuthPolicy::Required(Chap { accounts: Vec::new(), ..chap() });
+    let text = format!("CHAP_N=alice CHAP_R={}", response_to(&challenge, SECRET));
+    assert_eq!(t.answer(S_TO_O, &text), (S_TO_O, String::new()));
+}
+
+#[test]
 fn attack_17_and_19_the_session_is_judged_by_name_and_isid() {
     let mut t = Target::new(AuthPolicy::None);
     let data = bytes(INITIATOR);

@@ -486,7 +486,11 @@ impl Negotiation {
     fn is_within_limits(&self, rule: &Rule) -> bool {
         let mut params = self.params.clone();
         match rule.kind {
-            Kind::Number { .. } if rule.key == Key::FirstBurstLength && !self.takes_unsolicited() => true,
+            // The default in force is never above MaxBurstLength: only our own limit needs a proposal.
+            Kind::Number { limit, .. } if rule.key == Key::FirstBurstLength => {
+                let burst = params.first_burst.min(params.max_burst);
+                !self.takes_unsolicited() || burst <= limit(&self.limits)
+            }
             // Advice on reconnecting binds no memory of ours: not worth a round trip, or a refusal.
             Kind::Number { .. } if matches!(rule.key, Key::DefaultTime2Wait | Key::DefaultTime2Retain) => {
                 true

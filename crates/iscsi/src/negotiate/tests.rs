@@ -148,6 +148,15 @@ fn what_the_defaults_would_give_away_is_proposed() {
 }
 
 #[test]
+fn a_default_above_max_burst_needs_no_round_trip() {
+    let mut n = target(Limits::default());
+    assert_eq!(say(&mut n, "MaxBurstLength=4096").as_deref(), Ok("MaxBurstLength=4096"));
+    assert_eq!(n.propose_needed(&mut TextBuf::new()), Ok(false));
+    assert_eq!(n.finish(), Ok(()));
+    assert_eq!(n.params().first_burst, 4096);
+}
+
+#[test]
 fn a_rejected_digest_that_we_require_ends_the_login() {
     let mut n = target(Limits { header_digest: vec![Digest::Crc32c], ..Limits::default() });
     assert_eq!(say(&mut n, "HeaderDigest=None").as_deref(), Ok("HeaderDigest=Reject"));
