@@ -1,0 +1,32 @@
+# Every target installs what it needs from Debian when run as root, and says what is missing otherwise.
+
+.PHONY: help run test build lint unit interop guest deny install
+
+help:
+	@echo "make run          build, serve two volumes, prove them with real clients, measure a little"
+	@echo "make test         everything that must hold; also step by step:"
+	@echo "make build lint unit interop guest"
+	@echo "make install      the release binary to \$$(DESTDIR)\$$(PREFIX)/bin (PREFIX=/usr/local)"
+	@echo "make deny         licences and advisories by cargo-deny, if it is installed"
+
+run:
+	@tests/run.sh
+
+test:
+	@tests/test.sh
+
+build lint unit guest:
+	@tests/test.sh $@
+
+interop:
+	@tests/test.sh build libiscsi consumers
+
+deny:
+	@command -v cargo-deny >/dev/null || { echo "cargo-deny is missing: cargo install --locked cargo-deny (compiles for minutes)" >&2; exit 1; }
+	@cargo deny check
+
+PREFIX ?= /usr/local
+install:
+	@tests/setup.sh build
+	cargo build --locked --release -p blockwire
+	install -D -m 755 $${CARGO_TARGET_DIR:-target}/release/blockwire $(DESTDIR)$(PREFIX)/bin/blockwire

@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# Everything that must hold before a change is good; `make test` and `.ci/run` run this.
+#   test.sh [STEP]...      without arguments all steps, in this order:
+#     build lint unit libiscsi consumers guest
+#
+# Where the kernel forbids io_uring the steps that need it fail, unless BLOCKWIRE_NO_URING=1 says
+# that this is known; then they run on epoll only.
+set -euo pipefail
+# shellcheck source=tests/lib.sh
+. "$(dirname "$0")/lib.sh"
+cd "$ROOT"
+
+# worlds: where the target runs
+worlds() { [ "${BLOCKWIRE_NO_URING:-0}" = 1 ] && echo epoll || echo uring epoll; }
+
+build() {
+  quietly build-release cargo build --locked --release -p blockwire
+  quietly build-tests cargo test --locked --workspace --no-run
+}
+
+lint() {
+  cargo fmt --all --check
+  quietly clippy cargo clippy --locked --workspace --all-targets -- -D warnings
+  RUSTDOCFLAGS="-D warnings" quietly doc cargo doc --locked --workspace --no-deps
+  xtask layers
+  xtask licences
+  xtask style
+}
+
+unit() {
+  local rc=0
+  cargo test --locked --workspace --no-fail-fast >"$OUT/unit.log" 2>&1 </dev/null || rc=$?
+  grep -E '^test result|^test .*FAILED|panicked at' "$OUT/unit.log" || true
+  [ "$rc" = 0 ] || tail -n 60 "$OUT/unit.log" >&2
+  return "$rc"
+}
+
+libiscsi() {
+  local world
+  for world in $(worlds); do
+    say "on $world:"
+    IO=$world tests/interop/libiscsi-suite.sh
+  done
+}
+
+consumers() {
+  local world
+  for world in $(worlds); do
+    say "on $world:"
+    IO=$world tests/interop/consumers.sh
+  done
+}
+
+guest() {
+  local world
+  # One world is enough for a kernel that knows nothing of it.
+  world=$(worlds)
+  IO=${world%% *} tests/guest/guest.sh
+}
+
+if [ "${1:-}" = --one ]; then
+  "$2"
+  exit
+fi
+
+steps=("$@")
+[ $# -gt 0 ] || steps=(build lint unit libiscsi consumers guest)
+tests/setup.sh build
+failed=()
+start=$(now)
+for step in "${steps[@]}"; do
+  say "=== $step"
+  begin=$(now)
+  # A process of its own, because `set -e` is off inside of what `||` follows.
+  rc=0
+  tests/test.sh --one "$step" || rc=$?
+  say "=== $step: $([ "$rc" = 0 ] && echo ok || echo FAILED), $(since "$begin") s"
+  [ "$rc" = 0 ] || failed+=("$step")
+  if [ "$rc" != 0 ] && [ "$step" = build ]; then break; fi
+done
+say "=== all: $(since "$start") s"
+[ ${#failed[@]} = 0 ] || { printf 'FAILED: %s\n' "${failed[*]}" >&2; exit 1; }
