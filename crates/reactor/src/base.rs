@@ -41,6 +41,8 @@ pub(crate) struct Base<M> {
     pub(crate) works: Flights<Work>,
     pub(crate) links_max: usize,
     pub(crate) linger: Duration,
+    /// Pool memory that the world itself keeps ready, in bytes.
+    pub(crate) kept: usize,
     letters: Receiver<Letter<M>>,
     doors: Arc<[Door<M>]>,
     control: SyncSender<M>,
@@ -91,6 +93,7 @@ impl<M> Base<M> {
             works: Flights::new(),
             links_max: parts.links_max,
             linger: parts.linger,
+            kept: 0,
             letters: parts.letters,
             doors: parts.doors,
             control: parts.control,

@@ -50,14 +50,16 @@ fn perform(call: Call) -> (Result<usize, Errno>, Option<(u64, u64)>) {
     let came = match call.what {
         // SAFETY: the list and the memory that it names are valid and stand still until the call has
         // ended (see `Call`).
-        What::Read { iov, count, offset } => {
-            retry(|| unsafe { libc::preadv(fd, iov, count as i32, offset as i64) })
-        }
-        What::Write { iov, count, offset, durable } => {
+        What::Read { iov, count, offset } => retry(|| {
+            // SAFETY: the list and the memory that it names are valid and stand still until the call
+            // has ended (see `Call`).
+            unsafe { libc::preadv(fd, iov, count as i32, offset as i64) }
+        }),
+        What::Write { iov, count, offset, durable } => retry(|| {
             let flags = if durable { libc::RWF_DSYNC } else { 0 };
             // SAFETY: as for the read.
-            retry(|| unsafe { libc::pwritev2(fd, iov, count as i32, offset as i64, flags) })
-        }
+            unsafe { libc::pwritev2(fd, iov, count as i32, offset as i64, flags) }
+        }),
         // SAFETY: no pointers are passed (so for the rest).
         What::Sync => retry(|| unsafe { libc::fdatasync(fd) as isize }),
         What::Punch { offset, len } => {

@@ -77,6 +77,6 @@ counters! {
     control_lost,
     /// Links now.
     links,
-    /// Pool memory lent now, in bytes.
+    /// Pool memory lent now, in bytes, without what the world keeps ready for receives.
     pool_lent,
 }

@@ -22,10 +22,12 @@ mod disk;
 mod epoll;
 mod flight;
 mod mail;
+mod recv;
 mod running;
 mod shard;
 mod socket;
 mod spin;
+mod uring;
 mod world;
 
 pub use config::{Config, IoChoice, IoKind, KeepAlive, Listen, TcpOptions};

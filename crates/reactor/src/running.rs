@@ -24,6 +24,8 @@ use crate::mail::{Bell, Door, LETTERS_MAX, Letter};
 use crate::shard::Shard;
 use crate::socket;
 use crate::spin::Spin;
+use crate::uring::{self, Uring};
+use crate::world::World;
 
 /// Messages that may wait for the control plane. Beyond it they are dropped and counted
 /// ([`ShardStats::control_lost`]): the data path never waits for the control plane.
@@ -149,8 +151,11 @@ impl Reactor {
 fn choose(choice: IoChoice) -> Result<IoKind, SpawnError> {
     match choice {
         IoChoice::Epoll => Ok(IoKind::Epoll),
-        IoChoice::Auto => Ok(IoKind::EpollInstead(io::ErrorKind::Unsupported.into())),
-        IoChoice::Uring => Err(SpawnError::Uring(io::ErrorKind::Unsupported.into())),
+        IoChoice::Uring => uring::probe().map(|()| IoKind::Uring).map_err(SpawnError::Uring),
+        IoChoice::Auto => match uring::probe() {
+            Ok(()) => Ok(IoKind::Uring),
+            Err(why) => Ok(IoKind::EpollInstead(why)),
+        },
     }
 }
 
@@ -204,15 +209,31 @@ impl<M: Send + 'static> Seat<M> {
             control: self.control,
             jobs: self.jobs,
         });
-        let _ = self.is_uring;
-        match Epoll::new(base) {
-            Ok(world) => {
-                tell(Ok(()));
-                Shard { end, pool, entropy, world, spin, stop: None }.run();
+        if self.is_uring {
+            let mut ring = match uring::make() {
+                Ok(ring) => ring,
+                Err(e) => return tell(Err(SpawnError::Uring(e))),
+            };
+            match Uring::new(base, &mut ring) {
+                Ok(world) => turn_on(tell, Shard { end, pool, entropy, world, spin, stop: None }),
+                Err(e) => tell(Err(SpawnError::Uring(e))),
             }
-            Err(e) => tell(Err(SpawnError::System(e))),
+        } else {
+            match Epoll::new(base) {
+                Ok(world) => turn_on(tell, Shard { end, pool, entropy, world, spin, stop: None }),
+                Err(e) => tell(Err(SpawnError::System(e))),
+            }
         }
     }
+}
+
+fn turn_on<E, W>(tell: impl Fn(Result<(), SpawnError>), shard: Shard<E, W>)
+where
+    E: Endpoint,
+    W: World<E::Message>,
+{
+    tell(Ok(()));
+    shard.run();
 }
 
 impl<M> Running<M> {

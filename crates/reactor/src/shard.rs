@@ -64,7 +64,7 @@ impl<E: Endpoint, W: World<E::Message>> Shard<E, W> {
         let links = self.world.links() as u64;
         let base = self.world.base();
         base.counters.links.set(links);
-        base.counters.pool_lent.set(base.pool.usage().lent as u64);
+        base.counters.pool_lent.set((base.pool.usage().lent - base.kept) as u64);
         more || !base.events.is_empty()
     }
 

@@ -160,6 +160,12 @@ fn is_of_connection(e: &io::Error) -> bool {
     )
 }
 
+/// Makes a listening socket refuse connections from now on, whoever holds it still.
+pub(crate) fn stop_listening(socket: &TcpListener) {
+    // SAFETY: no pointers are passed. It cannot fail on a socket that listens.
+    unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RD) };
+}
+
 /// Says that we send no more. What was written before is still delivered.
 pub(crate) fn shutdown_write(fd: &OwnedFd) {
     // SAFETY: no pointers are passed. It fails only if the connection is gone, which is as good.

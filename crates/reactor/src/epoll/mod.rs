@@ -20,6 +20,7 @@ use crate::base::Base;
 use crate::blocking::last_errno;
 use crate::disk::IOV_MAX;
 use crate::mail::Incoming;
+use crate::recv;
 use crate::shard::{link_of, tag_of};
 use crate::socket;
 use crate::world::{Event, Wait, World};
@@ -157,7 +158,7 @@ impl<M> Epoll<M> {
         let Some(link) = self.links.get_mut(tag) else { return };
         link.is_due = false;
         let Some(mut op) = link.recv.take() else { return };
-        let room = list_recv(&self.base, &mut self.iov, &mut op);
+        let room = recv::list(&self.base, &mut self.iov, &mut op);
         if room == 0 {
             link.recv = Some(op);
             self.starved.push(tag);
@@ -169,7 +170,7 @@ impl<M> Epoll<M> {
                 if got < room && !link.hung_up {
                     link.readable = false;
                 }
-                finish_recv(&mut self.base, tag, op, got);
+                recv::finish(&mut self.base, tag, op, got);
             }
             Err(Errno(libc::EAGAIN)) => {
                 link.readable = false;
@@ -430,47 +431,6 @@ impl<M> World<M> for Epoll<M> {
     fn out(&mut self) -> usize {
         self.links.len() + self.base.works.out()
     }
-}
-
-/// Lists the memory of a receive, attaching a stage if one is wanted; gives the bytes of room.
-fn list_recv<M>(base: &Base<M>, iov: &mut Vec<libc::iovec>, op: &mut RecvOp) -> usize {
-    iov.clear();
-    let mut room = 0;
-    if let Some(direct) = &mut op.direct {
-        for slice in direct.data.slices_mut(direct.want.clone()).take(IOV_MAX - 1) {
-            room += slice.len();
-            iov.push(libc::iovec { iov_base: slice.as_mut_ptr().cast(), iov_len: slice.len() });
-        }
-        // A list that was cut short must not be followed by the stage.
-        if room < direct.want.len() {
-            return room;
-        }
-    }
-    if op.stage_len > 0 {
-        op.stage = base.stage(op.stage_len);
-        if let Some(stage) = &mut op.stage {
-            let len = stage.len();
-            room += len;
-            iov.push(libc::iovec { iov_base: stage.as_mut_ptr().cast(), iov_len: len });
-        }
-    }
-    room
-}
-
-/// Says what a receive of `got` bytes brought.
-fn finish_recv<M>(base: &mut Base<M>, tag: Tag, mut op: RecvOp, got: usize) {
-    let direct = op.direct.as_ref().map_or(0, |direct| direct.want.len());
-    let staged = got.saturating_sub(direct);
-    match &mut op.stage {
-        Some(stage) if staged > 0 => stage.set_len(staged),
-        Some(_) | None => op.stage = None,
-    }
-    let came = if got == 0 { Came::End } else { Came::Bytes(got) };
-    if got > 0 {
-        base.counters.recvs.add(1);
-        base.counters.recv_bytes.add(got as u64);
-    }
-    base.events.push_back(Event::Recv(link_of(tag), op, came));
 }
 
 fn recv_once(fd: &OwnedFd, iov: &mut [libc::iovec]) -> Result<usize, Errno> {

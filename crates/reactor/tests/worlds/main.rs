@@ -466,10 +466,22 @@ fn stopping_ends_accepting(io: IoChoice) {
     assert!(start.elapsed() < Duration::from_secs(5));
 }
 
+fn is_known_to_be_forbidden() -> bool {
+    std::env::var_os("BLOCKWIRE_NO_URING").is_some()
+}
+
 macro_rules! worlds {
     ($($name:ident,)*) => {
         mod epoll {
             $(#[test] fn $name() { super::$name(super::IoChoice::Epoll); })*
+        }
+
+        mod uring {
+            $(#[test] fn $name() {
+                if !super::is_known_to_be_forbidden() {
+                    super::$name(super::IoChoice::Uring);
+                }
+            })*
         }
     };
 }

@@ -1,0 +1,601 @@
+//! The io_uring world.
+//!
+//! One ring per shard, used by its thread only. A turn takes every completion first, then the
+//! endpoint's work is gathered, then one system call hands all of it over and waits. A receive
+//! without a payload of its own chooses a stage when bytes are there ([`stages`]); one with a payload
+//! is a single recvmsg into it and a stage behind it. Disk reads, writes and syncs go by the ring;
+//! what the kernel would only give to a thread of its own goes to ours.
+//!
+//! Invariant: operations stand in flight slots until their completion has come. The world is dropped
+//! before its ring, and what is still out then is never freed.
+
+mod ring;
+mod stages;
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use buf::{Errno, Time};
+use endpoint::{Arrival, Departure, Driver, LinkId, ShardId};
+use io_uring::squeue::{Entry, Flags};
+use io_uring::types::{Fd, FsyncFlags};
+use io_uring::{IoUring, cqueue, opcode};
+use stream::{Came, RecvOp, SendOp, Slab, Tag};
+use volume::DiskOp;
+
+use crate::base::Base;
+use crate::clock;
+use crate::disk::{Call, IOV_MAX, What};
+use crate::flight::Flights;
+use crate::mail::Incoming;
+use crate::recv;
+use crate::shard::{link_of, tag_of};
+use crate::socket;
+use crate::world::{Event, Wait, World};
+
+pub(crate) use ring::make;
+use ring::{Completion, Ring};
+use stages::{STAGE_LEN, Stages};
+
+/// What a completion is of: the upper byte of its name; the rest is a slot.
+mod kind {
+    pub(super) const RECV: u64 = 1;
+    pub(super) const SEND: u64 = 2;
+    pub(super) const DISK: u64 = 3;
+    pub(super) const BELL: u64 = 4;
+    pub(super) const LISTENER: u64 = 5;
+    pub(super) const CANCEL: u64 = 6;
+}
+
+const SLOT_BITS: u32 = 56;
+
+fn name(kind: u64, slot: u32) -> u64 {
+    kind << SLOT_BITS | u64::from(slot)
+}
+
+/// Whether this kernel lets us have all that the world needs.
+pub(crate) fn probe() -> io::Result<()> {
+    let mut ring = make()?;
+    let ring = Ring::new(&mut ring);
+    Stages::new(&ring.submitter)?.unregister(&ring.submitter);
+    Ok(())
+}
+
+pub(crate) struct Uring<'r, M> {
+    base: Base<M>,
+    ring: Ring<'r>,
+    links: Slab<Link<M>>,
+    recvs: Flights<Recv>,
+    sends: Flights<Send>,
+    stages: Option<Stages>,
+    /// Links whose receive found no memory.
+    starved: VecDeque<Tag>,
+}
+
+struct Link<M> {
+    fd: OwnedFd,
+    recv: Receiving,
+    send: Option<u32>,
+    phase: Phase<M>,
+}
+
+enum Receiving {
+    Nothing,
+    /// In this slot.
+    Out(u32),
+    /// For memory.
+    Starved(RecvOp),
+}
+
+enum Phase<M> {
+    Open,
+    /// It leaves when nothing of it is out.
+    Leaving(Departure<M>),
+    /// We have ended, the peer has not.
+    Draining,
+}
+
+/// A receive that is out, or (without an operation) a watch for the end of the peer.
+#[derive(Default)]
+struct Recv {
+    link: Option<Tag>,
+    op: Option<RecvOp>,
+    message: Message,
+}
+
+/// A send that is out.
+#[derive(Default)]
+struct Send {
+    link: Option<Tag>,
+    op: Option<SendOp>,
+    /// Bytes written.
+    at: usize,
+    message: Message,
+}
+
+/// A header and its list, which keep their places while a slot's operation is out.
+struct Message {
+    header: Box<libc::msghdr>,
+    iov: Vec<libc::iovec>,
+}
+
+impl Default for Message {
+    fn default() -> Self {
+        // SAFETY: a msghdr is plain numbers and pointers, for which zero means "none".
+        Message { header: Box::new(unsafe { std::mem::zeroed() }), iov: Vec::new() }
+    }
+}
+
+impl Message {
+    /// The header, naming the list as it is now.
+    fn header(&mut self) -> *mut libc::msghdr {
+        self.header.msg_iov = self.iov.as_mut_ptr();
+        self.header.msg_iovlen = self.iov.len();
+        &raw mut *self.header
+    }
+}
+
+impl<'r, M> Uring<'r, M> {
+    pub(crate) fn new(base: Base<M>, ring: &'r mut IoUring) -> io::Result<Self> {
+        let ring = Ring::new(ring);
+        let stages = Some(Stages::new(&ring.submitter)?);
+        let links = Slab::new(base.links_max);
+        let mut world = Uring {
+            base,
+            ring,
+            links,
+            recvs: Flights::new(),
+            sends: Flights::new(),
+            stages,
+            starved: VecDeque::new(),
+        };
+        world.watch_bell();
+        for at in 0..world.base.listeners.len() {
+            world.watch_listener(at);
+        }
+        Ok(world)
+    }
+
+    fn push(&mut self, kind: u64, slot: u32, entry: Entry) {
+        let entry = entry.user_data(name(kind, slot));
+        // SAFETY: what an entry of ours points to stands in the slot that it is named by, or belongs
+        // to the operation there, until `complete` gives the slot back.
+        unsafe { self.ring.push(&entry) };
+    }
+
+    fn cancel(&mut self, kind: u64, slot: u32) {
+        self.push(kind::CANCEL, 0, opcode::AsyncCancel::new(name(kind, slot)).build());
+    }
+
+    fn watch_bell(&mut self) {
+        let poll = opcode::PollAdd::new(Fd(self.base.bell.fd()), libc::POLLIN as u32).multi(true);
+        self.push(kind::BELL, 0, poll.build());
+    }
+
+    fn watch_listener(&mut self, at: usize) {
+        let fd = Fd(self.base.listeners[at].socket.as_raw_fd());
+        self.push(kind::LISTENER, at as u32, opcode::PollAdd::new(fd, libc::POLLIN as u32).build());
+    }
+
+    fn wake_listeners(&mut self) {
+        for at in 0..self.base.listeners.len() {
+            let listener = &mut self.base.listeners[at];
+            if listener.rests_until.is_some_and(|until| until <= self.base.now) {
+                listener.rests_until = None;
+                self.watch_listener(at);
+            }
+        }
+    }
+
+    fn complete(&mut self, of: Completion) {
+        let slot = of.name as u32;
+        match of.name >> SLOT_BITS {
+            kind::RECV => self.received(slot, of),
+            kind::SEND => self.sent(slot, of.result),
+            kind::DISK => self.base.finish_work(slot, came(of.result), None),
+            kind::BELL => {
+                if !cqueue::more(of.flags) {
+                    self.watch_bell();
+                }
+            }
+            kind::LISTENER => {
+                let at = slot as usize;
+                if at < self.base.listeners.len() {
+                    self.base.accept(at);
+                    if self.base.listeners[at].rests_until.is_none() {
+                        self.watch_listener(at);
+                    }
+                }
+            }
+            // The operation itself says how it ended.
+            kind::CANCEL => {}
+            other => unreachable!("no completion is of kind {other}"),
+        }
+    }
+
+    /// Starts a receive, or lets it wait for memory.
+    fn receive(&mut self, tag: Tag, mut op: RecvOp) {
+        let Some(link) = self.links.get_mut(tag) else { return };
+        let fd = Fd(link.fd.as_raw_fd());
+        let stages = self.stages.as_ref().expect("there while the world runs");
+        let slot = self.recvs.take();
+        let flight = self.recvs.at(slot);
+        let entry = if op.direct.is_some() {
+            if recv::list(&self.base, &mut flight.message.iov, &mut op) == 0 {
+                return self.starve(tag, slot, op);
+            }
+            opcode::RecvMsg::new(fd, flight.message.header()).build()
+        } else {
+            if !stages.has_any() {
+                return self.starve(tag, slot, op);
+            }
+            let len = op.stage_len.min(STAGE_LEN) as u32;
+            opcode::Recv::new(fd, std::ptr::null_mut(), len)
+                .buf_group(stages::GROUP)
+                .build()
+                .flags(Flags::BUFFER_SELECT)
+        };
+        flight.link = Some(tag);
+        flight.op = Some(op);
+        link.recv = Receiving::Out(slot);
+        self.push(kind::RECV, slot, entry);
+    }
+
+    fn starve(&mut self, tag: Tag, slot: u32, op: RecvOp) {
+        self.recvs.give(slot);
+        if let Some(link) = self.links.get_mut(tag) {
+            link.recv = Receiving::Starved(op);
+            self.starved.push_back(tag);
+        }
+    }
+
+    fn feed(&mut self) {
+        let stages = self.stages.as_mut().expect("there while the world runs");
+        stages.fill(&self.base.pool);
+        for _ in 0..self.starved.len() {
+            let Some(tag) = self.starved.pop_front() else { return };
+            let Some(link) = self.links.get_mut(tag) else { continue };
+            if let Receiving::Starved(op) = std::mem::replace(&mut link.recv, Receiving::Nothing) {
+                self.receive(tag, op);
+            }
+        }
+    }
+
+    fn received(&mut self, slot: u32, of: Completion) {
+        let flight = self.recvs.at(slot);
+        let tag = flight.link.take().expect("a receive that ends was started");
+        let op = flight.op.take();
+        self.recvs.give(slot);
+        let chosen = cqueue::buffer_select(of.flags)
+            .map(|number| self.stages.as_mut().expect("there while the world runs").take(number));
+        let link = self.links.get_mut(tag).expect("a link stays while anything of it is out");
+        link.recv = Receiving::Nothing;
+        let Some(mut op) = op else { return self.drain(tag) };
+        if let Some(stage) = chosen {
+            op.stage = Some(stage);
+        }
+        let is_open = matches!(link.phase, Phase::Open);
+        match came(of.result) {
+            Ok(got) => {
+                // What a receive brings cannot follow a link that has packed its message.
+                if got > 0 && matches!(link.phase, Phase::Leaving(Departure::Move { .. })) {
+                    link.phase = Phase::Leaving(Departure::Abort);
+                }
+                recv::finish(&mut self.base, tag, op, got);
+            }
+            Err(Errno(libc::ENOBUFS)) if is_open && op.direct.is_none() => {
+                self.stages.as_mut().expect("there while the world runs").ran_out();
+                link.recv = Receiving::Starved(op);
+                self.starved.push_back(tag);
+                return;
+            }
+            Err(Errno(libc::EINTR | libc::EAGAIN)) if is_open => {
+                op.stage = None;
+                return self.receive(tag, op);
+            }
+            Err(e) => {
+                op.stage = None;
+                let came = match e {
+                    Errno(libc::ECANCELED) => Came::Cancelled,
+                    _ if !is_open => Came::Cancelled,
+                    e => Came::Failed(e),
+                };
+                self.base.events.push_back(Event::Recv(link_of(tag), op, came));
+            }
+        }
+        self.settle(tag);
+    }
+
+    /// Sends on from where the flight stands.
+    fn send_on(&mut self, slot: u32) {
+        let flight = self.sends.at(slot);
+        let Some(link) = flight.link.and_then(|tag| self.links.get(tag)) else { return };
+        let op = flight.op.as_mut().expect("a send that is out has an operation");
+        let iov = &mut flight.message.iov;
+        iov.clear();
+        let mut asked = 0;
+        op.for_each(flight.at, |at, len| {
+            if iov.len() < IOV_MAX {
+                iov.push(libc::iovec { iov_base: at.cast_mut().cast(), iov_len: len });
+                asked += len;
+            }
+        });
+        let more = if flight.at + asked < op.len { libc::MSG_MORE } else { 0 };
+        // With MSG_WAITALL the kernel itself goes on after a part was taken.
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL | more;
+        let entry = opcode::SendMsg::new(Fd(link.fd.as_raw_fd()), flight.message.header());
+        self.push(kind::SEND, slot, entry.flags(flags as u32).build());
+    }
+
+    fn sent(&mut self, slot: u32, result: i32) {
+        let flight = self.sends.at(slot);
+        let tag = flight.link.expect("a send that ends was started");
+        let link = self.links.get_mut(tag).expect("a link stays while anything of it is out");
+        let is_aborted = matches!(link.phase, Phase::Leaving(Departure::Abort));
+        let len = flight.op.as_ref().map_or(0, |op| op.len);
+        let how = match came(result) {
+            Ok(n) => {
+                flight.at += n;
+                if flight.at < len && !is_aborted {
+                    self.base.counters.sends_partial.add(1);
+                    return self.send_on(slot);
+                }
+                if flight.at < len { Err(Errno(libc::ECANCELED)) } else { Ok(()) }
+            }
+            Err(Errno(libc::EINTR | libc::EAGAIN)) if !is_aborted => return self.send_on(slot),
+            Err(e) => Err(e),
+        };
+        link.send = None;
+        flight.link = None;
+        let op = flight.op.take().expect("a send that is out has an operation");
+        self.sends.give(slot);
+        if how.is_ok() {
+            self.base.counters.sends.add(1);
+            self.base.counters.send_bytes.add(op.len as u64);
+        }
+        self.base.events.push_back(Event::Written(link_of(tag), how));
+        self.base.events.push_back(Event::Sent(link_of(tag), op));
+        self.settle(tag);
+    }
+
+    /// Lets a link that leaves go, if nothing of it is out any more.
+    fn settle(&mut self, tag: Tag) {
+        let Some(link) = self.links.get_mut(tag) else { return };
+        let at_rest = matches!(link.recv, Receiving::Nothing) && link.send.is_none();
+        if !at_rest || matches!(link.phase, Phase::Open | Phase::Draining) {
+            return;
+        }
+        match std::mem::replace(&mut link.phase, Phase::Draining) {
+            Phase::Open | Phase::Draining => {}
+            Phase::Leaving(Departure::Close) => {
+                socket::shutdown_write(&link.fd);
+                self.drain(tag);
+            }
+            Phase::Leaving(Departure::Abort) => {
+                socket::reset_on_close(&link.fd);
+                self.remove(tag);
+            }
+            Phase::Leaving(Departure::Move { to, message }) => {
+                if let Some(fd) = self.remove(tag) {
+                    self.base.post_link(to, fd, Incoming::Moved(message));
+                }
+            }
+        }
+    }
+
+    /// Swallows what the peer still sends, and watches for more.
+    fn drain(&mut self, tag: Tag) {
+        let Some(link) = self.links.get_mut(tag) else { return };
+        if !matches!(link.phase, Phase::Draining) {
+            return self.settle(tag);
+        }
+        let fd = link.fd.as_raw_fd();
+        if socket::drain(fd) {
+            self.remove(tag);
+            return;
+        }
+        let slot = self.recvs.take();
+        self.recvs.at(slot).link = Some(tag);
+        link.recv = Receiving::Out(slot);
+        let which = (libc::POLLIN | libc::POLLRDHUP) as u32;
+        self.push(kind::RECV, slot, opcode::PollAdd::new(Fd(fd), which).build());
+    }
+
+    fn remove(&mut self, tag: Tag) -> Option<OwnedFd> {
+        let link = self.links.remove(tag)?;
+        self.base.unload();
+        Some(link.fd)
+    }
+
+    /// Drops the link with a reset, once what is out has come back.
+    fn abort(&mut self, tag: Tag) {
+        let Some(link) = self.links.get_mut(tag) else { return };
+        link.phase = Phase::Leaving(Departure::Abort);
+        let send = link.send;
+        self.cancel_recv(tag);
+        if let Some(slot) = send {
+            self.cancel(kind::SEND, slot);
+        }
+        self.settle(tag);
+    }
+
+    fn cancel_recv(&mut self, tag: Tag) {
+        let Some(link) = self.links.get_mut(tag) else { return };
+        match std::mem::replace(&mut link.recv, Receiving::Nothing) {
+            Receiving::Nothing => {}
+            Receiving::Out(slot) => {
+                link.recv = Receiving::Out(slot);
+                self.cancel(kind::RECV, slot);
+            }
+            Receiving::Starved(op) => {
+                self.base.events.push_back(Event::Recv(link_of(tag), op, Came::Cancelled));
+            }
+        }
+    }
+
+    fn is_open(&self, tag: Tag) -> bool {
+        self.links.get(tag).is_some_and(|link| matches!(link.phase, Phase::Open))
+    }
+}
+
+/// A result as the kernel gives it.
+fn came(result: i32) -> Result<usize, Errno> {
+    usize::try_from(result).map_err(|_| Errno(-result))
+}
+
+impl<M> Driver<M> for Uring<'_, M> {
+    fn recv(&mut self, link: LinkId, op: RecvOp) {
+        let tag = tag_of(link);
+        match self.links.get(tag) {
+            Some(at) if matches!(at.phase, Phase::Open) => {
+                assert!(matches!(at.recv, Receiving::Nothing), "one receive at a time per link");
+                self.receive(tag, op);
+            }
+            Some(_) | None => self.base.events.push_back(Event::Recv(link, op, Came::Cancelled)),
+        }
+    }
+
+    fn send(&mut self, link: LinkId, op: SendOp) {
+        let tag = tag_of(link);
+        if !self.is_open(tag) {
+            self.base.events.push_back(Event::Written(link, Err(Errno(libc::ECANCELED))));
+            self.base.events.push_back(Event::Sent(link, op));
+            return;
+        }
+        let slot = self.sends.take();
+        let flight = self.sends.at(slot);
+        flight.link = Some(tag);
+        flight.op = Some(op);
+        flight.at = 0;
+        if let Some(at) = self.links.get_mut(tag) {
+            assert!(at.send.is_none(), "one send at a time per link");
+            at.send = Some(slot);
+        }
+        self.send_on(slot);
+    }
+
+    fn disk(&mut self, op: DiskOp) {
+        let Some((slot, call)) = self.base.start_work(op) else { return };
+        match disk_entry(call) {
+            Some(entry) => self.push(kind::DISK, slot, entry),
+            None => self.base.block_on(slot, call),
+        }
+    }
+
+    fn depart(&mut self, link: LinkId, how: Departure<M>) {
+        let tag = tag_of(link);
+        if !self.is_open(tag) {
+            return;
+        }
+        if let Departure::Abort = how {
+            return self.abort(tag);
+        }
+        if let Some(at) = self.links.get_mut(tag) {
+            at.phase = Phase::Leaving(how);
+        }
+        self.base.closes(tag);
+        self.cancel_recv(tag);
+        self.settle(tag);
+    }
+
+    fn post(&mut self, to: ShardId, message: M) {
+        self.base.post_message(to, message);
+    }
+}
+
+/// The submission for a disk call; `None` for those that the kernel gives to a thread anyway.
+fn disk_entry(call: Call) -> Option<Entry> {
+    let fd = Fd(call.fd);
+    match call.what {
+        What::Read { iov, count, offset } => Some(opcode::Readv::new(fd, iov, count).offset(offset).build()),
+        What::Write { iov, count, offset, durable } => {
+            let flags = if durable { libc::RWF_DSYNC } else { 0 };
+            Some(opcode::Writev::new(fd, iov, count).offset(offset).rw_flags(flags).build())
+        }
+        What::Sync => Some(opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build()),
+        What::Punch { .. } | What::Zero { .. } | What::NextData { .. } | What::Prefetch { .. } => None,
+    }
+}
+
+impl<M> World<M> for Uring<'_, M> {
+    fn base(&mut self) -> &mut Base<M> {
+        &mut self.base
+    }
+
+    fn gather(&mut self, wait: Wait) {
+        while let Some(tag) = self.base.overdue() {
+            self.abort(tag);
+        }
+        self.wake_listeners();
+        self.feed();
+        let wait = match wait {
+            Wait::Until(until) if self.base.events.is_empty() => {
+                let retry = (!self.starved.is_empty()).then(|| self.base.retry_at());
+                let until = [until, retry].into_iter().flatten().min();
+                Some(until.map(|until: Time| until.since(clock::now())))
+            }
+            Wait::Until(_) | Wait::No => None,
+        };
+        self.ring.submit(wait);
+        self.ring.look();
+        while let Some(completion) = self.ring.next() {
+            self.complete(completion);
+        }
+        self.ring.look();
+        self.base.kept = self.stages.as_ref().map_or(0, Stages::bytes);
+        self.base.counters.syscalls.set(self.ring.enters);
+    }
+
+    fn peek(&mut self) -> bool {
+        self.ring.peek()
+    }
+
+    fn install(&mut self, fd: OwnedFd, how: Arrival<M>) {
+        let link = Link { fd, recv: Receiving::Nothing, send: None, phase: Phase::Open };
+        match self.links.insert(link) {
+            Ok(tag) => self.base.events.push_back(Event::Arrival(link_of(tag), how)),
+            Err(link) => {
+                socket::reset_on_close(&link.fd);
+                self.base.unload();
+                self.base.counters.refused.add(1);
+            }
+        }
+    }
+
+    fn close_listeners(&mut self) {
+        for listener in self.base.listeners.drain(..) {
+            // A watch that is out keeps the socket; so it is told to listen no more.
+            socket::stop_listening(&listener.socket);
+        }
+    }
+
+    fn abort_all(&mut self) {
+        let tags: Vec<Tag> = self.links.iter().map(|(tag, _)| tag).collect();
+        for tag in tags {
+            self.abort(tag);
+        }
+    }
+
+    fn links(&self) -> usize {
+        self.links.len()
+    }
+
+    fn out(&mut self) -> usize {
+        self.links.len() + self.base.works.out()
+    }
+}
+
+impl<M> Drop for Uring<'_, M> {
+    fn drop(&mut self) {
+        let stages = self.stages.take().expect("taken here only");
+        if self.recvs.out() == 0 && self.sends.out() == 0 && self.base.works.out() == 0 {
+            return stages.unregister(&self.ring.submitter);
+        }
+        // Only a panic brings us here with operations out. The kernel may still write to their memory.
+        std::mem::forget(stages);
+        std::mem::forget(std::mem::replace(&mut self.recvs, Flights::new()));
+        std::mem::forget(std::mem::replace(&mut self.sends, Flights::new()));
+        std::mem::forget(std::mem::replace(&mut self.base.works, Flights::new()));
+    }
+}

@@ -1,0 +1,126 @@
+//! Stages that the kernel chooses from when bytes are there: a ring of provided buffers. So a link
+//! that waits for bytes pins no memory.
+//!
+//! Buffers are used first-in-first-out, so the ring holds only as many as were lately needed at once:
+//! more would only walk through the processor's cache.
+//!
+//! Invariant: a buffer is either in the ring, where `lent` holds it for the kernel, or handed out.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::io;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use buf::{BufMut, Class, Pool};
+use io_uring::Submitter;
+use io_uring::types::BufRingEntry;
+
+/// The group that receives choose from.
+pub(crate) const GROUP: u16 = 0;
+/// Room in the ring: the most receives that can complete between two refills.
+const ENTRIES: u16 = 256;
+/// Length of a stage in bytes.
+pub(crate) const STAGE_LEN: usize = 64 << 10;
+/// How many stages are kept ready at first.
+const READY_MIN: usize = 8;
+
+pub(crate) struct Stages {
+    ring: NonNull<BufRingEntry>,
+    tail: u16,
+    /// What the kernel may write to, by buffer number.
+    lent: Vec<Option<BufMut>>,
+    free: Vec<u16>,
+    /// How many to keep in the ring.
+    ready: usize,
+}
+
+fn layout() -> Layout {
+    Layout::array::<BufRingEntry>(usize::from(ENTRIES))
+        .and_then(|layout| layout.align_to(4096))
+        .expect("a small constant size")
+}
+
+impl Stages {
+    /// Registers an empty ring of buffers.
+    pub(crate) fn new(submitter: &Submitter<'_>) -> io::Result<Self> {
+        // SAFETY: the layout is not empty.
+        let at = unsafe { alloc_zeroed(layout()) };
+        let ring = NonNull::new(at.cast::<BufRingEntry>()).unwrap_or_else(|| handle_alloc_error(layout()));
+        let stages = Stages {
+            ring,
+            tail: 0,
+            lent: (0..ENTRIES).map(|_| None).collect(),
+            free: (0..ENTRIES).rev().collect(),
+            ready: READY_MIN,
+        };
+        // SAFETY: the memory is page-aligned and long enough, and is freed only after
+        // `unregister` has succeeded.
+        match unsafe { submitter.register_buf_ring_with_flags(at as u64, ENTRIES, GROUP, 0) } {
+            Ok(()) => Ok(stages),
+            Err(e) => {
+                stages.free_ring();
+                Err(e)
+            }
+        }
+    }
+
+    fn free_ring(&self) {
+        // SAFETY: allocated by `new` with this layout; the kernel does not know it (any more).
+        unsafe { dealloc(self.ring.as_ptr().cast(), layout()) };
+    }
+
+    /// Puts buffers in until as many are ready as were lately needed, or the pool has no more.
+    pub(crate) fn fill(&mut self, pool: &Pool) {
+        let tail = self.tail;
+        while usize::from(ENTRIES) - self.free.len() < self.ready {
+            let Some(mut buffer) = pool.take(Class::Wire, STAGE_LEN) else { break };
+            let Some(number) = self.free.pop() else { break };
+            // SAFETY: the index is below ENTRIES. The kernel reads no entry at or behind the tail.
+            let entry = unsafe { self.ring.add(usize::from(self.tail % ENTRIES)).as_mut() };
+            entry.set_addr(buffer.as_mut_ptr() as u64);
+            entry.set_len(STAGE_LEN as u32);
+            entry.set_bid(number);
+            self.lent[usize::from(number)] = Some(buffer);
+            self.tail = self.tail.wrapping_add(1);
+        }
+        if self.tail != tail {
+            // SAFETY: the ring's base is valid; its tail lies in the first entry's reserved field, and
+            // is read by the kernel at any time, hence the atomic store.
+            unsafe {
+                let at = BufRingEntry::tail(self.ring.as_ptr()).cast_mut();
+                AtomicU16::from_ptr(at).store(self.tail, Ordering::Release);
+            }
+        }
+    }
+
+    /// Whether a receive that is submitted now may find a buffer.
+    pub(crate) fn has_any(&self) -> bool {
+        self.free.len() < usize::from(ENTRIES)
+    }
+
+    /// Pool memory in the ring, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        (usize::from(ENTRIES) - self.free.len()) * STAGE_LEN
+    }
+
+    /// A receive found none.
+    pub(crate) fn ran_out(&mut self) {
+        self.ready = (self.ready * 2).min(usize::from(ENTRIES));
+    }
+
+    /// Takes the buffer that the kernel chose.
+    pub(crate) fn take(&mut self, number: u16) -> BufMut {
+        self.free.push(number);
+        self.lent[usize::from(number)].take().expect("the kernel chooses what it was lent")
+    }
+
+    /// Takes the ring back from the kernel. No receive may be out.
+    pub(crate) fn unregister(mut self, submitter: &Submitter<'_>) {
+        if submitter.unregister_buf_ring(GROUP).is_ok() {
+            self.free_ring();
+        } else {
+            // The kernel may still write there: it keeps all.
+            std::mem::forget(std::mem::take(&mut self.lent));
+        }
+    }
+}

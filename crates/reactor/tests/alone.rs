@@ -1,0 +1,172 @@
+//! What concerns a whole process, so each is measured in a process of its own: the test starts itself
+//! again with a name of what to do.
+
+#[path = "worlds/endpoint.rs"]
+#[expect(dead_code, reason = "messages that only the other tests send")]
+mod endpoint;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use blockwire_reactor::{Config, IoChoice, IoKind, Listen, Reactor, Running, SpawnError};
+
+use endpoint::*;
+
+fn spawn(io: IoChoice) -> Result<Running<Msg>, SpawnError> {
+    let listen = Listen::from("127.0.0.1:0".parse::<SocketAddr>().unwrap());
+    let config = Config { io, cores: vec![0, 0], listeners: vec![listen], ..Config::default() };
+    Reactor::spawn(config, |id, _| TestEnd::new(id))
+}
+
+fn connect(world: &Running<Msg>) -> TcpStream {
+    let mut stream = TcpStream::connect(world.addresses()[0]).unwrap();
+    stream.write_all(&[WHERE.to_le_bytes(), [0; 4]].concat()).unwrap();
+    stream.read_exact(&mut [0; 4]).unwrap();
+    stream
+}
+
+fn end(world: Running<Msg>) {
+    world.stop(Duration::from_millis(200));
+    world.join().unwrap();
+}
+
+fn cpu() -> Duration {
+    // SAFETY: plain numbers, for which zero is valid; the call writes one rusage.
+    let used = unsafe {
+        let mut used: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &mut used);
+        used
+    };
+    let of = |t: libc::timeval| Duration::from_micros(t.tv_sec as u64 * 1_000_000 + t.tv_usec as u64);
+    of(used.ru_utime) + of(used.ru_stime)
+}
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// A hundred idle links cost no processor time and no pool memory.
+fn idle(io: IoChoice) {
+    let world = spawn(io).unwrap();
+    let streams: Vec<_> = (0..100).map(|_| connect(&world)).collect();
+    std::thread::sleep(Duration::from_millis(100));
+    let (cpu_before, before) = (cpu(), world.stats());
+    std::thread::sleep(Duration::from_secs(2));
+    let (used, after) = (cpu() - cpu_before, world.stats());
+    for (before, after) in before.iter().zip(&after) {
+        assert!(after.turns - before.turns <= 2, "an idle shard turns");
+        assert_eq!(after.links, 50);
+        assert_eq!(after.pool_lent, 0, "an idle link pins memory");
+    }
+    assert!(used < Duration::from_millis(4), "idle for 2 s, used {used:?}");
+    drop(streams);
+    end(world);
+}
+
+/// Links, listeners, disks and worlds that come and go leave no descriptor behind.
+fn descriptors_are_closed(io: IoChoice) {
+    let before = descriptors();
+    for _ in 0..3 {
+        let world = spawn(io).unwrap();
+        let disk = world.add_disk(std::fs::File::open("/proc/self/exe").unwrap().into()).unwrap();
+        let within = descriptors();
+        for round in 0..5u32 {
+            let mut streams: Vec<_> = (0..20).map(|_| connect(&world)).collect();
+            for (i, stream) in streams.iter_mut().enumerate() {
+                let op = [CLOSE, ABORT, MOVE, SOURCE][i % 4];
+                let arg = if op == SOURCE { 1000 } else { round % 2 };
+                stream.write_all(&[op.to_le_bytes(), arg.to_le_bytes()].concat()).unwrap();
+            }
+            drop(streams);
+        }
+        until(|| descriptors() == within);
+        world.remove_disk(disk);
+        end(world);
+        until(|| descriptors() == before);
+    }
+}
+
+fn until(mut what: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !what() {
+        assert!(start.elapsed() < Duration::from_secs(5), "it never happens");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Where the kernel forbids io_uring, `auto` takes epoll and says why, and `uring` is an error.
+fn forbidden() {
+    forbid_uring();
+    let world = spawn(IoChoice::Auto).unwrap();
+    assert!(matches!(world.io(), IoKind::EpollInstead(e) if e.raw_os_error() == Some(libc::EPERM)));
+    assert!(world.io().to_string().starts_with("epoll, since io_uring is not to be had"));
+    connect(&world);
+    end(world);
+    assert!(matches!(spawn(IoChoice::Uring), Err(SpawnError::Uring(_))));
+}
+
+/// Makes io_uring_setup fail with EPERM, as containers do.
+fn forbid_uring() {
+    let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let denied = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
+    let mut filter = [
+        // The number of the system call is at offset 0.
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_io_uring_setup as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, denied),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: the program and its filter are valid during the calls.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
+    }
+}
+
+/// Runs as the child, if the environment says so.
+#[test]
+fn part() {
+    let (Ok(part), Ok(io)) = (std::env::var("REACTOR_PART"), std::env::var("REACTOR_IO")) else { return };
+    let io = if io == "uring" { IoChoice::Uring } else { IoChoice::Epoll };
+    match part.as_str() {
+        "idle" => idle(io),
+        "descriptors" => descriptors_are_closed(io),
+        "forbidden" => forbidden(),
+        other => panic!("there is no part {other}"),
+    }
+}
+
+fn alone(part: &str, io: &str) {
+    let status = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "part", "--nocapture"])
+        .env("REACTOR_PART", part)
+        .env("REACTOR_IO", io)
+        .status()
+        .unwrap();
+    assert!(status.success(), "{part} on {io}");
+}
+
+fn on_both(part: &str) {
+    alone(part, "epoll");
+    if std::env::var_os("BLOCKWIRE_NO_URING").is_none() {
+        alone(part, "uring");
+    }
+}
+
+#[test]
+fn idle_links_cost_nothing() {
+    on_both("idle");
+}
+
+#[test]
+fn no_descriptor_leaks() {
+    on_both("descriptors");
+}
+
+#[test]
+fn without_io_uring_epoll_serves() {
+    alone("forbidden", "epoll");
+}
