@@ -13,5 +13,6 @@ pub mod keys;
 pub mod login;
 pub mod name;
 pub mod negotiate;
+pub mod session;
 pub mod text;
 pub mod wire;

@@ -1,0 +1,202 @@
+//! How links and the session end, and the clocks that end them.
+//!
+//! A link that fails takes its tasks with it (ErrorRecoveryLevel 0). Its place is free again when the
+//! world has given every operation back and the server has let go of every task.
+
+use super::TargetSession;
+use super::link::{LinkState, Phase};
+use super::outgoing::Out;
+use super::request::{Fault, Violation};
+use crate::wire::{AsyncEvent, Itt, LogoutResponseCode, Lun, Ttt};
+use buf::{Cx, Sg, Time};
+use stream::{Close, Link, TargetEvent, earliest};
+
+/// Most violations kept for [`TargetSession::poll_violation`].
+const VIOLATIONS_MAX: usize = 16;
+
+impl TargetSession {
+    /// Ends a link at once.
+    pub(super) fn fail_link(&mut self, cx: &mut Cx<'_>, at: usize) {
+        let link = &mut self.links[at];
+        if matches!(link.phase, Phase::Dead | Phase::Gone) {
+            return;
+        }
+        link.phase = Phase::Dead;
+        link.rx.inlet.clear();
+        link.out.clear();
+        link.text = None;
+        self.shut.push_back(Link(at as u16));
+        self.unsettled = true;
+        self.graves.retain(|(_, link)| *link != at);
+        self.doom_tasks_of(cx, at);
+        if self.logout.as_ref().is_some_and(|logout| logout.at == at) {
+            let whole_session = self.logout.take().is_some_and(|logout| logout.scope.is_none());
+            if whole_session {
+                return self.fail_session(cx);
+            }
+        }
+        if !self.links.iter().any(|link| matches!(link.phase, Phase::Open | Phase::Finishing)) {
+            self.end_session();
+        }
+    }
+
+    /// Ends all links at once.
+    pub(super) fn fail_session(&mut self, cx: &mut Cx<'_>) {
+        self.end_session();
+        for at in 0..self.links.len() {
+            self.fail_link(cx, at);
+        }
+    }
+
+    fn end_session(&mut self) {
+        self.closing = true;
+        self.unsettled = true;
+        self.fenced.clear();
+        self.window.drain().for_each(drop);
+    }
+
+    /// Brings to an end what is ending.
+    pub(super) fn tidy(&mut self, cx: &mut Cx<'_>) {
+        self.step_over_plug(cx);
+        if std::mem::take(&mut self.window_news) && !self.window.is_closed() {
+            self.tell_window();
+        }
+        if !self.unsettled {
+            return;
+        }
+        self.unsettled = false;
+        self.tidy_logout();
+        for at in 0..self.links.len() {
+            if self.has_said_all(at) {
+                self.fail_link(cx, at);
+            }
+            let link = &mut self.links[at];
+            if link.phase == Phase::Dead && link.is_quiet() && link.tasks == 0 {
+                link.phase = Phase::Gone;
+            }
+            self.unsettled |= matches!(link.phase, Phase::Finishing | Phase::Dead);
+        }
+        self.unsettled |= self.logout.is_some();
+        let gone = self.links.iter().all(|link| link.phase == Phase::Gone);
+        if self.closing && gone && self.tasks.is_empty() && !self.closed {
+            self.closed = true;
+            self.events.push_back(TargetEvent::Closed);
+        }
+    }
+
+    fn tidy_logout(&mut self) {
+        let Some(logout) = &self.logout else { return };
+        let in_scope = |at: usize| logout.scope.is_none_or(|scope| scope == at);
+        let busy = |(at, link): (usize, &LinkState)| in_scope(at) && link.tasks > 0;
+        if self.links.iter().enumerate().any(busy) {
+            return;
+        }
+        let (itt, at) = (logout.itt, logout.at);
+        self.logout = None;
+        self.answer_logout(at, itt, LogoutResponseCode::CLOSED);
+    }
+
+    /// Whether a finishing link has nothing left to send.
+    fn has_said_all(&self, at: usize) -> bool {
+        let link = &self.links[at];
+        let waits = match &self.logout {
+            Some(logout) => logout.at == at || logout.scope.is_none(),
+            None => false,
+        };
+        link.phase == Phase::Finishing
+            && !waits
+            && link.tasks == 0
+            && link.out.is_empty()
+            && link.outbox.is_free()
+    }
+
+    /// Tells the initiator that a closed window has opened.
+    fn tell_window(&mut self) {
+        if let Some(link) = self.links.iter_mut().find(|link| link.is_open()) {
+            let (itt, ttt, lun) = (Itt::NONE, Ttt::NONE, Lun::default());
+            link.out.push_back(Out::NopIn { itt, ttt, lun, data: Sg::new() });
+        }
+    }
+
+    pub(super) fn begin_close(&mut self, cx: &mut Cx<'_>, how: Close) {
+        match how {
+            Close::Now => self.fail_session(cx),
+            Close::AfterLogout(until) => {
+                let left = until.since(cx.now).as_secs().min(u64::from(u16::MAX)) as u16;
+                self.close_at = Some(until);
+                for link in self.links.iter_mut().filter(|link| link.is_open()) {
+                    let event = AsyncEvent::LOGOUT_REQUEST;
+                    link.out.push_back(Out::Async { event, parameters: [0, 0, left] });
+                }
+                if !self.links.iter().any(LinkState::is_open) {
+                    self.end_session();
+                }
+            }
+        }
+    }
+
+    /// When the clocks want to be looked at.
+    pub(super) fn next_deadline(&self) -> Option<Time> {
+        let links = self.links.iter().filter(|link| matches!(link.phase, Phase::Open | Phase::Finishing));
+        links.fold(self.close_at, |first, link| {
+            let stalled = self.stall_deadline(link);
+            let owed = self.owed_deadline(link);
+            let idle = self.idle_deadline(link);
+            [stalled, owed, idle, link.retry].into_iter().fold(first, earliest)
+        })
+    }
+
+    fn stall_deadline(&self, link: &LinkState) -> Option<Time> {
+        link.outbox.unwritten_since().map(|since| since + self.limits.stall_timeout)
+    }
+
+    fn owed_deadline(&self, link: &LinkState) -> Option<Time> {
+        (link.owed > 0).then(|| link.owed_since + self.limits.data_out_timeout)
+    }
+
+    /// When the next ping is due, or the answer to the last one.
+    fn idle_deadline(&self, link: &LinkState) -> Option<Time> {
+        match link.ping {
+            Some((_, since)) => Some(since + self.limits.nop_timeout),
+            None if link.is_open() => self.limits.nop_interval.map(|interval| link.heard + interval),
+            None => None,
+        }
+    }
+
+    pub(super) fn look_at_clocks(&mut self, cx: &mut Cx<'_>) {
+        let now = cx.now;
+        let due = |deadline: Option<Time>| deadline.is_some_and(|deadline| deadline <= now);
+        if due(self.close_at) {
+            self.close_at = None;
+            return self.fail_session(cx);
+        }
+        for at in 0..self.links.len() {
+            let link = &self.links[at];
+            if !matches!(link.phase, Phase::Open | Phase::Finishing) {
+                continue;
+            }
+            if due(self.stall_deadline(link)) || due(self.owed_deadline(link)) {
+                self.note(at, Fault::Stalled);
+                self.fail_link(cx, at);
+            } else if due(self.idle_deadline(link)) {
+                if link.ping.is_some() {
+                    self.note(at, Fault::PingUnanswered);
+                    self.fail_link(cx, at);
+                } else {
+                    self.ping(cx, at);
+                }
+            }
+            let link = &mut self.links[at];
+            if due(link.retry) {
+                link.retry = None;
+            }
+        }
+        self.grow();
+    }
+
+    fn note(&mut self, at: usize, fault: Fault) {
+        if self.violations.len() < VIOLATIONS_MAX {
+            self.violations.push(Violation { link: Link(at as u16), fault });
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! The requests that are not data: pings, task management, logout (RFC 7143 §11.5, §11.14, §11.18).
+
+use super::TargetSession;
+use super::data_out::after;
+use super::link::Phase;
+use super::outgoing::Out;
+use super::request::{Request, TaskManagement};
+use super::task::{Death, Kind, State};
+use super::window::{Held, Turn};
+use crate::wire::{
+    Bhs, LogoutReason, LogoutRequest, LogoutResponseCode, Lun, NopOut, Opcode, Pdu, RejectReason,
+    TmfFunction, TmfRequest, TmfResponseCode, Ttt,
+};
+use buf::{Cx, Sg};
+use stream::{Tag, TargetEvent};
+
+/// A logout that waits for the tasks it ends.
+#[derive(Debug)]
+pub(super) struct Logout {
+    pub(super) itt: crate::wire::Itt,
+    /// The link that asked.
+    pub(super) at: usize,
+    /// The link to close; `None`: all.
+    pub(super) scope: Option<usize>,
+}
+
+/// A task management function that waits for the commands before it (RFC 7143 §4.2.3.3).
+#[derive(Debug)]
+pub(super) struct Fenced {
+    tag: Tag,
+    request: TaskManagement,
+}
+
+impl TargetSession {
+    /// Refuses a PDU, with a copy of its header.
+    pub(super) fn reject(&mut self, at: usize, bhs: &Bhs, reason: RejectReason) {
+        self.links[at].out.push_back(Out::Reject { reason, bhs: *bhs });
+    }
+
+    /// The checks that make a request refused as a PDU, SCSI Commands apart.
+    pub(super) fn admit_request(&self, at: usize, bhs: &Bhs) -> Result<(), RejectReason> {
+        if bhs.itt.is_none() {
+            return Err(RejectReason::INVALID_PDU_FIELD);
+        }
+        let continues_text = self.links[at].text.as_ref().is_some_and(|text| text.itt == bhs.itt);
+        if self.index.find(bhs.itt).is_some() && !(bhs.opcode() == Opcode::TEXT_REQUEST && continues_text) {
+            return Err(RejectReason::TASK_IN_PROGRESS);
+        }
+        match bhs.opcode() {
+            Opcode::TMF_REQUEST if self.params.discovery => Err(RejectReason::PROTOCOL_ERROR),
+            Opcode::TMF_REQUEST if bhs.is_immediate() && self.immediates_full() => {
+                Err(RejectReason::TOO_MANY_IMMEDIATE)
+            }
+            Opcode::TEXT_REQUEST => self.admit_text(at, bhs),
+            Opcode::LOGOUT_REQUEST if self.logout.is_some() => Err(RejectReason::PROTOCOL_ERROR),
+            _other => Ok(()),
+        }
+    }
+
+    fn immediates_full(&self) -> bool {
+        self.immediates >= u32::from(self.limits.immediate)
+    }
+
+    /// Carries out a request whose turn has come.
+    pub(super) fn perform(&mut self, cx: &mut Cx<'_>, at: usize, bhs: &Bhs, data: Sg) {
+        if !self.links[at].is_open() {
+            return;
+        }
+        if let Err(reason) = self.admit_request(at, bhs) {
+            return self.reject(at, bhs, reason);
+        }
+        match bhs.opcode() {
+            Opcode::NOP_OUT => {
+                let link = &mut self.links[at];
+                link.echo_bytes += data.len() as u64;
+                link.out.push_back(Out::NopIn { itt: bhs.itt, ttt: Ttt::NONE, lun: Lun::default(), data });
+            }
+            Opcode::TMF_REQUEST => self.task_management(at, bhs),
+            Opcode::TEXT_REQUEST => self.text(at, bhs, &data),
+            Opcode::LOGOUT_REQUEST => self.begin_logout(cx, at, bhs),
+            _other => self.reject(at, bhs, RejectReason::COMMAND_NOT_SUPPORTED),
+        }
+    }
+
+    /// A NOP-Out without a task tag: the answer to our ping, or one that wants none.
+    pub(super) fn handle_pong(&mut self, at: usize, bhs: &Bhs) {
+        let pdu = NopOut::from_bhs(bhs);
+        if !bhs.is_immediate() {
+            return self.reject(at, bhs, RejectReason::PROTOCOL_ERROR);
+        }
+        let link = &mut self.links[at];
+        if link.ping.is_some_and(|(ttt, _)| ttt == pdu.ttt.value()) {
+            link.ping = None;
+        }
+    }
+
+    /// Pings the initiator.
+    pub(super) fn ping(&mut self, cx: &mut Cx<'_>, at: usize) {
+        let ttt = self.next_ttt;
+        self.next_ttt = after(ttt);
+        let link = &mut self.links[at];
+        link.ping = Some((ttt, cx.now));
+        let (itt, ttt, lun) = (crate::wire::Itt::NONE, Ttt::new(ttt), Lun::default());
+        link.out.push_back(Out::NopIn { itt, ttt, lun, data: Sg::new() });
+    }
+
+    fn task_management(&mut self, at: usize, bhs: &Bhs) {
+        let pdu = TmfRequest::from_bhs(bhs);
+        let function = pdu.function();
+        let referenced = match self.resolve(at, pdu) {
+            Ok(referenced) => referenced,
+            Err(response) => {
+                return self.links[at].out.push_back(Out::Tmf { itt: bhs.itt, response });
+            }
+        };
+        let Some(tag) = self.start_task(at, bhs, Kind::Tmf(function), State::Held) else {
+            return self.reject(at, bhs, RejectReason::TOO_MANY_IMMEDIATE);
+        };
+        self.count_in(tag);
+        let request = TaskManagement { function, lun: pdu.lun.0, referenced };
+        if bhs.is_immediate() && ends_many(function) && self.window.exp().lt(pdu.cmd_sn) {
+            self.fenced.push(Fenced { tag, request });
+        } else {
+            self.tell(tag, request);
+        }
+    }
+
+    fn tell(&mut self, tag: Tag, request: TaskManagement) {
+        let Some(task) = self.tasks.get_mut(tag) else { return };
+        task.state = State::Live;
+        let command = Request::Task(request);
+        self.events.push_back(TargetEvent::Command { tag, command, data_out: 0 });
+    }
+
+    /// Tells of the functions that waited for commands that are here now.
+    pub(super) fn deliver_fenced(&mut self, _cx: &mut Cx<'_>) {
+        let mut at = 0;
+        while let Some(fenced) = self.fenced.get(at) {
+            let tag = fenced.tag;
+            let due = match self.tasks.get(tag) {
+                None => true,
+                Some(task) => !self.window.exp().lt(task.cmd_sn),
+            };
+            if due {
+                let fenced = self.fenced.remove(at);
+                self.tell(tag, fenced.request);
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    /// Which task the function names; or the answer, where none is needed from above.
+    fn resolve(&mut self, at: usize, pdu: &TmfRequest) -> Result<Option<Tag>, TmfResponseCode> {
+        match pdu.function() {
+            TmfFunction::ABORT_TASK => self.resolve_task(at, pdu, true),
+            TmfFunction::QUERY_TASK if self.params.protocol_level >= 2 => self.resolve_task(at, pdu, false),
+            TmfFunction::TASK_REASSIGN => Err(TmfResponseCode::NO_REASSIGNMENT),
+            TmfFunction::ABORT_TASK_SET
+            | TmfFunction::CLEAR_ACA
+            | TmfFunction::CLEAR_TASK_SET
+            | TmfFunction::LOGICAL_UNIT_RESET
+            | TmfFunction::TARGET_WARM_RESET
+            | TmfFunction::TARGET_COLD_RESET => Ok(None),
+            TmfFunction::QUERY_TASK_SET
+            | TmfFunction::I_T_NEXUS_RESET
+            | TmfFunction::QUERY_ASYNCHRONOUS_EVENT
+                if self.params.protocol_level >= 2 =>
+            {
+                Ok(None)
+            }
+            _other => Err(TmfResponseCode::NOT_SUPPORTED),
+        }
+    }
+
+    fn resolve_task(
+        &mut self,
+        at: usize,
+        pdu: &TmfRequest,
+        abort: bool,
+    ) -> Result<Option<Tag>, TmfResponseCode> {
+        if pdu.referenced_tag == pdu.itt {
+            return Err(TmfResponseCode::REJECTED);
+        }
+        let Some(tag) = self.index.find(pdu.referenced_tag) else {
+            return Err(self.resolve_absent(pdu, abort));
+        };
+        let Some(task) = self.tasks.get_mut(tag) else { return Err(TmfResponseCode::NO_TASK) };
+        // It is executed on tasks only, and on the link that the task is allegiant to (§11.5.1).
+        if task.link != at || !matches!(task.kind, Kind::Scsi(_)) {
+            return Err(TmfResponseCode::REJECTED);
+        }
+        if task.lun != pdu.lun {
+            return Err(TmfResponseCode::NO_TASK);
+        }
+        match &mut task.state {
+            State::Live => Ok(Some(tag)),
+            State::Dying { how, acked: false } => {
+                if abort {
+                    *how = Death::Silent;
+                }
+                Ok(Some(tag))
+            }
+            // The server knows nothing of it, or is done with it: it ends here.
+            State::Held | State::Answered(_) | State::Dying { acked: true, .. } => {
+                if abort {
+                    self.bury(tag);
+                    Err(TmfResponseCode::COMPLETE)
+                } else {
+                    Err(TmfResponseCode::SUCCEEDED)
+                }
+            }
+        }
+    }
+
+    /// A task that is not here: if its command is still missing from the order, an abort plugs the
+    /// hole (RFC 7143 §11.6.1).
+    fn resolve_absent(&mut self, pdu: &TmfRequest, abort: bool) -> TmfResponseCode {
+        let sn = pdu.ref_cmd_sn;
+        let before = sn.lt(pdu.cmd_sn);
+        match self.window.turn(sn) {
+            Turn::Later if abort && before => {
+                self.window.hold(sn, Held::Nothing);
+                TmfResponseCode::COMPLETE
+            }
+            Turn::Now if abort && before => {
+                self.plug = true;
+                TmfResponseCode::COMPLETE
+            }
+            Turn::Now | Turn::Later | Turn::Never => TmfResponseCode::NO_TASK,
+        }
+    }
+
+    /// Steps over a hole that an abort has plugged.
+    pub(super) fn step_over_plug(&mut self, cx: &mut Cx<'_>) {
+        if std::mem::take(&mut self.plug) {
+            self.take_turn(cx, Held::Nothing);
+        }
+    }
+
+    fn begin_logout(&mut self, cx: &mut Cx<'_>, at: usize, bhs: &Bhs) {
+        let pdu = LogoutRequest::from_bhs(bhs);
+        let scope = match pdu.reason() {
+            LogoutReason::CLOSE_SESSION => None,
+            LogoutReason::CLOSE_CONNECTION => {
+                let named = |link: &super::link::LinkState| link.is_open() && link.params.cid == pdu.cid;
+                match self.links.iter().position(named) {
+                    Some(found) => Some(found),
+                    None => return self.answer_logout(at, bhs.itt, LogoutResponseCode::CID_NOT_FOUND),
+                }
+            }
+            LogoutReason::REMOVE_FOR_RECOVERY => {
+                return self.answer_logout(at, bhs.itt, LogoutResponseCode::RECOVERY_NOT_SUPPORTED);
+            }
+            _other => return self.reject(at, bhs, RejectReason::INVALID_PDU_FIELD),
+        };
+        self.logout = Some(Logout { itt: bhs.itt, at, scope });
+        self.unsettled = true;
+        for leaving in (0..self.links.len()).filter(|link| scope.is_none_or(|scope| scope == *link)) {
+            if self.links[leaving].is_open() {
+                self.links[leaving].phase = Phase::Finishing;
+                self.doom_tasks_of(cx, leaving);
+            }
+        }
+    }
+
+    pub(super) fn answer_logout(&mut self, at: usize, itt: crate::wire::Itt, response: LogoutResponseCode) {
+        let (time2wait, time2retain) = (self.params.time2wait, self.params.time2retain);
+        self.links[at].out.push_back(Out::Logout { itt, response, time2wait, time2retain });
+    }
+}
+
+/// Whether the function ends tasks without naming them.
+pub(super) fn ends_many(function: TmfFunction) -> bool {
+    matches!(
+        function,
+        TmfFunction::ABORT_TASK_SET
+            | TmfFunction::CLEAR_TASK_SET
+            | TmfFunction::LOGICAL_UNIT_RESET
+            | TmfFunction::TARGET_WARM_RESET
+            | TmfFunction::TARGET_COLD_RESET
+            | TmfFunction::I_T_NEXUS_RESET
+    )
+}

@@ -1,0 +1,217 @@
+//! Write data: Data-Out PDUs (RFC 7143 §11.7), the places for it, and R2Ts (§11.8).
+
+use super::TargetSession;
+use super::link::Segment;
+use super::outgoing::Out;
+use super::task::{Additional, Asked, Death, Place, State, Task, Transfer};
+use crate::wire::{Bhs, DataOut, DataOutFlags, Pdu, RejectReason, Ttt};
+use buf::{Cx, SgMut};
+use stream::{Tag, TargetEvent};
+
+/// What is wrong with a Data-Out.
+enum Wrong {
+    /// Its tags name nothing: it alone is refused.
+    Pdu,
+    /// Its task fails.
+    Task(Additional),
+}
+
+impl TargetSession {
+    /// Acts on a Data-Out's header; says what its data is for.
+    pub(super) fn begin_data_out(&mut self, cx: &mut Cx<'_>, at: usize, bhs: &Bhs) -> Segment {
+        let pdu = DataOut::from_bhs(bhs);
+        let found = self.index.find(pdu.itt);
+        let Some(tag) = found.filter(|tag| self.is_write_on(*tag, at)) else {
+            if !self.graves.contains(&(pdu.itt, at)) || found.is_some() {
+                self.reject(at, bhs, RejectReason::INVALID_PDU_FIELD);
+            }
+            return Segment::Skip;
+        };
+        self.links[at].owed_since = cx.now;
+        let Some(task) = self.tasks.get_mut(tag) else { return Segment::Skip };
+        match check(task, pdu, self.params.initial_r2t) {
+            Ok(()) => {}
+            Err(Wrong::Pdu) => {
+                self.reject(at, bhs, RejectReason::INVALID_PDU_FIELD);
+                return Segment::Skip;
+            }
+            Err(Wrong::Task(sense)) => self.doom(cx, tag, Death::Sense(sense)),
+        }
+        Segment::Write { tag, sequence: true }
+    }
+
+    fn is_write_on(&mut self, tag: Tag, at: usize) -> bool {
+        self.tasks
+            .get_mut(tag)
+            .is_some_and(|task| task.link == at && task.transfer().is_some_and(|transfer| transfer.write))
+    }
+
+    /// A PDU with write data is whole.
+    pub(super) fn end_write_pdu(
+        &mut self,
+        cx: &mut Cx<'_>,
+        at: usize,
+        bhs: &Bhs,
+        tag: Tag,
+        sequence: bool,
+        good: bool,
+    ) {
+        let Some(task) = self.tasks.get_mut(tag) else { return };
+        let wanted = task.wants_data();
+        let Some(transfer) = task.transfer() else { return };
+        let wrong = if sequence { end_sequence(transfer, DataOut::from_bhs(bhs)) } else { None };
+        transfer.whole = transfer.got;
+        if wanted && !good {
+            self.reject(at, bhs, RejectReason::DATA_DIGEST_ERROR);
+            self.doom(cx, tag, Death::Sense(Additional::CRC));
+        } else if let (true, Some(sense)) = (wanted, wrong) {
+            self.doom(cx, tag, Death::Sense(sense));
+        }
+        self.settle(cx, tag);
+    }
+
+    /// The server places data of a task.
+    pub(super) fn add_place(&mut self, cx: &mut Cx<'_>, tag: Tag, at: u32, into: SgMut) {
+        let Some(task) = self.tasks.get_mut(tag) else { return };
+        if !task.wants_data() {
+            return;
+        }
+        let Some(transfer) = task.transfer() else { return };
+        let end = at.saturating_add(into.len() as u32);
+        transfer.places.push(Place { at, end, data: Some(into) });
+        self.settle(cx, tag);
+    }
+
+    /// Brings a task forward after data came, a place was given, or it began to end.
+    pub(super) fn settle(&mut self, cx: &mut Cx<'_>, tag: Tag) {
+        let Some(task) = self.tasks.get_mut(tag) else { return };
+        if matches!(task.state, State::Live) {
+            self.give_full_places(tag);
+            self.ask(tag);
+        }
+        self.note_owed(cx, tag);
+        self.finish(cx, tag);
+    }
+
+    fn give_full_places(&mut self, tag: Tag) {
+        let Some(transfer) = self.tasks.get_mut(tag).and_then(Task::transfer) else { return };
+        transfer.spill();
+        while let Some((at, data)) = transfer.full_place() {
+            self.events.push_back(TargetEvent::DataReceived { tag, at, data: data.freeze() });
+        }
+    }
+
+    /// Sends the R2Ts that are due.
+    fn ask(&mut self, tag: Tag) {
+        let most = usize::from(self.params.max_outstanding_r2t.max(1));
+        let Some(task) = self.tasks.get_mut(tag) else { return };
+        let (itt, lun, link) = (task.itt, task.lun, task.link);
+        let Some(transfer) = task.transfer() else { return };
+        while let Some((at, end)) = transfer.next_r2t(most, self.params.max_burst) {
+            let ttt = self.next_ttt;
+            self.next_ttt = after(ttt);
+            let sn = transfer.data_sn;
+            transfer.data_sn = sn.wrapping_add(1);
+            transfer.r2ts.push(Asked { ttt, at, end });
+            transfer.asked = end;
+            self.links[link].out.push_back(Out::R2t { itt, lun, ttt, sn, at, end });
+        }
+    }
+
+    /// Keeps the link's count of tasks that the peer owes data for.
+    pub(super) fn note_owed(&mut self, cx: &mut Cx<'_>, tag: Tag) {
+        let Some(task) = self.tasks.get_mut(tag) else { return };
+        let owes = task.is_owed();
+        if owes == task.owing {
+            return;
+        }
+        task.owing = owes;
+        let link = &mut self.links[task.link];
+        if owes {
+            if link.owed == 0 {
+                link.owed_since = cx.now;
+            }
+            link.owed += 1;
+        } else {
+            link.owed -= 1;
+        }
+    }
+}
+
+/// The next transfer tag: all values but the reserved one, in turn.
+pub(super) fn after(ttt: u32) -> u32 {
+    match ttt.wrapping_add(1) {
+        u32::MAX => 0,
+        next => next,
+    }
+}
+
+/// Checks a Data-Out against its task, and moves on to its sequence.
+fn check(task: &mut Task, pdu: &DataOut, initial_r2t: bool) -> Result<(), Wrong> {
+    let (lun, wanted) = (task.lun, task.wants_data());
+    let Some(transfer) = task.transfer() else { return Err(Wrong::Pdu) };
+    let end = if pdu.ttt.is_none() {
+        if !transfer.unsolicited_open {
+            // Nothing tells how much follows: the answer waits for this sequence to end.
+            transfer.unsolicited_open = true;
+            let sense =
+                if initial_r2t { Additional::UNEXPECTED_UNSOLICITED } else { Additional::WRONG_AMOUNT };
+            return if wanted { Err(Wrong::Task(sense)) } else { Ok(()) };
+        }
+        transfer.unsolicited
+    } else if pdu.lun == lun {
+        solicited_end(transfer, pdu.ttt)?
+    } else {
+        return Err(Wrong::Pdu);
+    };
+    if !wanted {
+        return Ok(());
+    }
+    let sn = transfer.sequence_sn;
+    transfer.sequence_sn = sn.wrapping_add(1);
+    if pdu.data_sn.value() != sn {
+        return Err(Wrong::Task(Additional::CRC));
+    }
+    let offset = pdu.buffer_offset.get();
+    let past = u64::from(offset) + u64::from(pdu.data_segment_len.value());
+    if offset != transfer.got || past > u64::from(end) {
+        return Err(Wrong::Task(Additional::WRONG_AMOUNT));
+    }
+    Ok(())
+}
+
+/// The end of the sequence that `ttt` names: sequences are fulfilled in the order they were asked for.
+fn solicited_end(transfer: &mut Transfer, ttt: Ttt) -> Result<u32, Wrong> {
+    match transfer.r2ts.first() {
+        Some(asked) if asked.ttt == ttt.value() => {
+            transfer.got = transfer.got.max(asked.at);
+            Ok(asked.end)
+        }
+        Some(_) | None if transfer.last_ttt == Some(ttt.value()) => {
+            Err(Wrong::Task(Additional::WRONG_AMOUNT))
+        }
+        Some(_) | None => Err(Wrong::Pdu),
+    }
+}
+
+/// Ends the sequence if this is its last PDU; says what is wrong with its length.
+fn end_sequence(transfer: &mut Transfer, pdu: &DataOut) -> Option<Additional> {
+    if !pdu.flags.contains(DataOutFlags::FINAL) {
+        return None;
+    }
+    let end = if pdu.ttt.is_none() {
+        if !transfer.unsolicited_open {
+            return None;
+        }
+        transfer.unsolicited_open = false;
+        transfer.unsolicited
+    } else {
+        let first = transfer.r2ts.first().filter(|asked| asked.ttt == pdu.ttt.value())?;
+        let end = first.end;
+        transfer.last_ttt = Some(first.ttt);
+        transfer.r2ts.remove(0);
+        end
+    };
+    transfer.sequence_sn = 0;
+    (transfer.got != end).then_some(Additional::WRONG_AMOUNT)
+}

@@ -1,0 +1,138 @@
+//! One TCP connection of the session: what it is receiving, what it has to send, its clocks.
+
+use super::outgoing::Out;
+use super::params::LinkParams;
+use super::task::Aim;
+use super::text::Exchange;
+use crate::wire::{Bhs, Sn};
+use buf::crc32c::Crc32c;
+use buf::{SgMut, Time};
+use std::collections::VecDeque;
+use stream::{Inlet, Outbox, Tag};
+
+/// A link with so much to send parses nothing more until some of it has left: the answers to what a
+/// peer sends without a window (pings, refused PDUs) stay bounded.
+pub(super) const OUT_MAX: usize = 512;
+/// Likewise for the bytes of pings that wait to be echoed.
+pub(super) const ECHO_MAX: u64 = 1 << 20;
+
+#[derive(Debug)]
+pub(super) struct LinkState {
+    pub(super) params: LinkParams,
+    pub(super) phase: Phase,
+    pub(super) rx: Rx,
+    pub(super) out: VecDeque<Out>,
+    pub(super) outbox: Outbox,
+    pub(super) stat_sn: Sn,
+    /// The highest StatSN that the peer acknowledged.
+    pub(super) acked: Sn,
+    /// Tasks allegiant to this link.
+    pub(super) tasks: usize,
+    /// Read bytes that were allowed, and are not in a batch yet.
+    pub(super) read_bytes: u64,
+    /// Bytes in batches that the kernel still holds.
+    pub(super) kernel_bytes: u64,
+    /// Bytes of pings that wait to be echoed.
+    pub(super) echo_bytes: u64,
+    pub(super) text: Option<Box<Exchange>>,
+    /// When something last came.
+    pub(super) heard: Time,
+    /// Our ping that is unanswered: its transfer tag, and when it was sent.
+    pub(super) ping: Option<(u32, Time)>,
+    /// How many tasks the peer owes data for, and since when none of it has come.
+    pub(super) owed: usize,
+    pub(super) owed_since: Time,
+    /// Memory was short: when to try again.
+    pub(super) retry: Option<Time>,
+}
+
+/// The life of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    Open,
+    /// Its last words are being sent; what comes is swallowed.
+    Finishing,
+    /// Closed; operations or tasks are still to come back.
+    Dead,
+    /// Nothing is left of it.
+    Gone,
+}
+
+/// The receiving half.
+#[derive(Debug)]
+pub(super) struct Rx {
+    pub(super) inlet: Inlet,
+    pub(super) state: RxState,
+    pub(super) crc: Crc32c,
+    /// A receive is out.
+    pub(super) out: bool,
+    /// Whose buffer is out with it.
+    pub(super) aim: Option<Aim>,
+}
+
+/// Which part of a PDU comes next.
+#[derive(Debug)]
+pub(super) enum RxState {
+    Header,
+    /// `left` bytes of a data segment.
+    Data {
+        bhs: Bhs,
+        left: u32,
+        segment: Segment,
+    },
+    /// Padding and digest behind it.
+    Trailer {
+        bhs: Bhs,
+        segment: Segment,
+    },
+}
+
+/// What a data segment is for.
+#[derive(Debug)]
+pub(super) enum Segment {
+    /// Data of a write; `sequence`: it came in a Data-Out.
+    Write { tag: Tag, sequence: bool },
+    /// Data of a NOP-Out or of a text: its first `want` bytes are kept.
+    Gather { data: SgMut, want: usize, filled: usize },
+    /// Nothing.
+    Skip,
+}
+
+impl LinkState {
+    pub(super) fn new(params: LinkParams, leftover: &[u8], now: Time) -> Self {
+        LinkState {
+            phase: Phase::Open,
+            rx: Rx {
+                inlet: Inlet::with_bytes(leftover),
+                state: RxState::Header,
+                crc: Crc32c::new(),
+                out: false,
+                aim: None,
+            },
+            out: VecDeque::new(),
+            outbox: Outbox::new(),
+            stat_sn: params.stat_sn,
+            acked: params.stat_sn.sub(1),
+            tasks: 0,
+            read_bytes: 0,
+            kernel_bytes: 0,
+            echo_bytes: 0,
+            text: None,
+            heard: now,
+            ping: None,
+            owed: 0,
+            owed_since: now,
+            retry: None,
+            params,
+        }
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.phase == Phase::Open
+    }
+
+    /// Whether the world holds nothing of this link.
+    pub(super) fn is_quiet(&self) -> bool {
+        !self.rx.out && self.outbox.is_idle()
+    }
+}

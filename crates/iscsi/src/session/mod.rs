@@ -1,0 +1,344 @@
+//! The full feature phase of a session, on the target's side (RFC 7143), without I/O.
+//!
+//! A [`TargetSession`] is one iSCSI session over one or several links: it turns bytes into
+//! [`Request`]s and what the server answers into bytes. It knows PDUs, order, windows, digests and
+//! transfers; what a CDB means it does not know. It starts where login ends, from plain data.
+//!
+//! Invariants:
+//! - A command is announced before its data is received; the data waits for nobody: what the server
+//!   has not placed goes to memory that was set aside when the session began. For each command that
+//!   the window admits one whole unsolicited burst is set aside, and one more for immediate commands.
+//!   So parsing never waits for memory whose holder waits for parsing.
+//! - Every task ends exactly once: answered, or let go by the server after
+//!   [`TargetEvent::Aborted`]. Until then it keeps its place in the window.
+//! - Numbers of the peer are looked up or compared, never used as an index.
+
+mod closing;
+mod command;
+mod control;
+mod data_out;
+mod index;
+mod link;
+mod outgoing;
+mod params;
+mod receive;
+mod request;
+mod reserve;
+mod respond;
+mod task;
+mod text;
+mod window;
+
+#[cfg(test)]
+mod tests;
+
+use buf::{Cx, Errno, Sg, SgMut, Time};
+use control::{Fenced, Logout};
+use index::IttIndex;
+use link::{LinkState, Phase};
+use outgoing::Stamp;
+pub use params::{LinkParams, SessionLimits, SessionParams};
+pub use request::{
+    Cdb, Fault, Request, Response, ScsiCommand, ScsiResult, SendTargets, SenseBytes, TaskManagement,
+    Violation,
+};
+use reserve::Reservation;
+use std::collections::VecDeque;
+use std::time::Duration;
+use stream::{Came, Close, Connection, Link, RecvOp, SendOp, Slab, Tag, Target, TargetEvent};
+pub use task::R2T_MAX;
+use task::Task;
+use window::Window;
+
+use crate::wire::{Cid, Itt};
+
+/// How long a link waits before it asks for memory again.
+const RETRY: Duration = Duration::from_millis(1);
+
+/// Why a session or a link cannot begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttachError {
+    /// Not even the least memory for unsolicited data can be set aside.
+    NoMemory,
+    /// All the links that were negotiated are in use.
+    TooManyLinks,
+    /// The session is ending.
+    Closing,
+}
+
+/// An iSCSI session in full feature phase, on the target's side.
+#[derive(Debug)]
+pub struct TargetSession {
+    params: SessionParams,
+    limits: SessionLimits,
+    reservation: Reservation,
+    window: Window,
+    tasks: Slab<Task>,
+    index: IttIndex,
+    /// Immediate commands in work.
+    immediates: u32,
+    links: Vec<LinkState>,
+    events: VecDeque<TargetEvent<Request>>,
+    shut: VecDeque<Link>,
+    /// Tasks that ended while the peer still owed them data: that data is skipped.
+    graves: VecDeque<(Itt, usize)>,
+    fenced: Vec<Fenced>,
+    violations: Vec<Violation>,
+    next_ttt: u32,
+    logout: Option<Logout>,
+    close_at: Option<Time>,
+    /// An abort took the next CmdSN as received.
+    plug: bool,
+    /// The window opened and no answer tells of it.
+    window_news: bool,
+    /// Something is ending.
+    unsettled: bool,
+    closing: bool,
+    closed: bool,
+}
+
+impl TargetSession {
+    /// Begins a session; [`TargetSession::attach`] gives it its links.
+    pub fn new(cx: &mut Cx<'_>, params: SessionParams, limits: SessionLimits) -> Result<Self, AttachError> {
+        let commands = u32::from(limits.commands.clamp(1, 4096));
+        let immediate = limits.immediate.clamp(2, 256);
+        let limits = SessionLimits { immediate, ..limits };
+        let reservation =
+            Reservation::new(cx.pool, params.unsolicited(), commands).ok_or(AttachError::NoMemory)?;
+        let tasks = commands as usize + usize::from(immediate);
+        Ok(TargetSession {
+            window: Window::new(params.cmd_sn, reservation.commands(commands)),
+            reservation,
+            tasks: Slab::new(tasks),
+            index: IttIndex::new(tasks),
+            immediates: 0,
+            links: Vec::new(),
+            events: VecDeque::new(),
+            shut: VecDeque::new(),
+            graves: VecDeque::new(),
+            fenced: Vec::new(),
+            violations: Vec::new(),
+            // Tags of different sessions differ, so that a PDU gone astray is noticed.
+            next_ttt: (cx.entropy.next_u64() >> 33) as u32,
+            logout: None,
+            close_at: None,
+            plug: false,
+            window_news: false,
+            unsettled: false,
+            closing: false,
+            closed: false,
+            params,
+            limits,
+        })
+    }
+
+    /// Adds a link whose login is over: its final Login Response is written, and `leftover` is what
+    /// came behind its last request. A link with the same CID is closed first (connection
+    /// reinstatement, RFC 7143 §6.3.4).
+    pub fn attach(
+        &mut self,
+        cx: &mut Cx<'_>,
+        params: LinkParams,
+        leftover: &[u8],
+    ) -> Result<Link, AttachError> {
+        if self.closing {
+            return Err(AttachError::Closing);
+        }
+        let same = |link: &LinkState| link.params.cid == params.cid && link.phase != Phase::Gone;
+        let reinstated = self.links.iter().position(same);
+        let open = self.links.iter().filter(|link| link.is_open()).count();
+        let most = usize::from(self.params.max_connections.max(1));
+        if reinstated.is_none() && open >= most {
+            return Err(AttachError::TooManyLinks);
+        }
+        // Links that are ending keep their places for a while.
+        let free = self.links.iter().position(|link| link.phase == Phase::Gone);
+        if free.is_none() && self.links.len() >= 2 * most.min(usize::from(u16::MAX) / 2) {
+            return Err(AttachError::TooManyLinks);
+        }
+        if !self.links.is_empty() && !self.reservation.has_room_for_link(open + 1) {
+            self.grow();
+            if !self.reservation.has_room_for_link(open + 1) {
+                return Err(AttachError::NoMemory);
+            }
+        }
+        let link = LinkState::new(params, leftover, cx.now);
+        let at = match free {
+            Some(at) => {
+                self.links[at] = link;
+                at
+            }
+            None => {
+                self.links.push(link);
+                self.links.len() - 1
+            }
+        };
+        if let Some(old) = reinstated.filter(|old| *old != at) {
+            self.fail_link(cx, old);
+            self.tidy(cx);
+        }
+        Ok(Link(at as u16))
+    }
+
+    /// Whether a link with this CID is in use.
+    #[must_use]
+    pub fn has_connection(&self, cid: Cid) -> bool {
+        self.links.iter().any(|link| link.is_open() && link.params.cid == cid)
+    }
+
+    /// Links that are open.
+    pub fn open_links(&self) -> impl Iterator<Item = (Link, Cid)> + '_ {
+        let open = self.links.iter().enumerate().filter(|(_, link)| link.is_open());
+        open.map(|(at, link)| (Link(at as u16), link.params.cid))
+    }
+
+    /// What the session was made from.
+    #[must_use]
+    pub fn params(&self) -> &SessionParams {
+        &self.params
+    }
+
+    /// Commands that may be in work at once now: the configured number, or what memory allows.
+    #[must_use]
+    pub fn command_window(&self) -> u32 {
+        self.window.limit()
+    }
+
+    /// ExpCmdSN and MaxCmdSN as they stand, for the final Login Response of a further link.
+    #[must_use]
+    pub fn command_numbers(&self) -> (crate::wire::Sn, crate::wire::Sn) {
+        (self.window.exp(), self.window.max())
+    }
+
+    /// Tasks in work.
+    #[must_use]
+    pub fn tasks_in_work(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// What a peer did by leaving something undone; other violations are told where they are found.
+    #[must_use]
+    pub fn poll_violation(&mut self) -> Option<Violation> {
+        self.violations.pop()
+    }
+
+    /// Sets more memory aside, where less than was configured could be.
+    fn grow(&mut self) {
+        let commands = u32::from(self.limits.commands.clamp(1, 4096));
+        if self.reservation.commands(commands) < commands {
+            self.reservation.grow(commands);
+            self.window.set_limit(self.reservation.commands(commands));
+        }
+    }
+
+    fn stamp(&self) -> Stamp {
+        Stamp { exp_cmd_sn: self.window.exp(), max_cmd_sn: self.window.max() }
+    }
+}
+
+impl Connection for TargetSession {
+    type Event = TargetEvent<Request>;
+    type Violation = Violation;
+
+    fn poll_recv(&mut self, cx: &mut Cx<'_>, link: Link) -> Option<RecvOp> {
+        self.next_recv(cx, usize::from(link.0))
+    }
+
+    fn handle_recv(
+        &mut self,
+        cx: &mut Cx<'_>,
+        link: Link,
+        op: RecvOp,
+        came: Came,
+    ) -> Result<(), Self::Violation> {
+        let result = self.received(cx, usize::from(link.0), op, came);
+        self.tidy(cx);
+        result
+    }
+
+    fn resume(&mut self, cx: &mut Cx<'_>) -> Result<(), Self::Violation> {
+        let mut result = Ok(());
+        for at in 0..self.links.len() {
+            let link = &self.links[at];
+            if !link.rx.inlet.is_empty() && link.retry.is_none_or(|retry| retry <= cx.now) {
+                self.links[at].retry = None;
+                result = result.and(self.parse(cx, at, true));
+            }
+        }
+        self.tidy(cx);
+        result
+    }
+
+    fn poll_send(&mut self, cx: &mut Cx<'_>, link: Link) -> Option<SendOp> {
+        let stamp = self.stamp();
+        let link = self.links.get_mut(usize::from(link.0))?;
+        outgoing::gather(link, stamp, cx)
+    }
+
+    fn handle_written(&mut self, cx: &mut Cx<'_>, link: Link, how: Result<(), Errno>) {
+        let at = usize::from(link.0);
+        let Some(link) = self.links.get_mut(at) else { return };
+        link.outbox.written();
+        if how.is_err() {
+            self.fail_link(cx, at);
+        }
+        self.tidy(cx);
+    }
+
+    fn handle_sent(&mut self, cx: &mut Cx<'_>, link: Link, op: SendOp) {
+        if let Some(link) = self.links.get_mut(usize::from(link.0)) {
+            link.kernel_bytes = link.kernel_bytes.saturating_sub(op.len as u64);
+            link.outbox.sent(op);
+        }
+        self.tidy(cx);
+    }
+
+    fn poll_event(&mut self) -> Option<Self::Event> {
+        self.events.pop_front()
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        self.next_deadline()
+    }
+
+    fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
+        self.look_at_clocks(cx);
+        self.tidy(cx);
+    }
+
+    fn poll_shut(&mut self) -> Option<Link> {
+        self.shut.pop_front()
+    }
+
+    fn close(&mut self, cx: &mut Cx<'_>, how: Close) {
+        self.begin_close(cx, how);
+        self.tidy(cx);
+    }
+}
+
+impl Target for TargetSession {
+    type Command = Request;
+    type Response = Response;
+
+    fn recv_data(&mut self, cx: &mut Cx<'_>, tag: Tag, at: u32, into: SgMut) {
+        self.add_place(cx, tag, at, into);
+    }
+
+    fn send_data(&mut self, _cx: &mut Cx<'_>, tag: Tag, offset: u32, data: Sg) {
+        self.queue_data(tag, offset, data);
+    }
+
+    fn reserve_read(&mut self, tag: Tag, len: u32) -> bool {
+        self.allow_read(tag, len)
+    }
+
+    fn respond(&mut self, cx: &mut Cx<'_>, tag: Tag, response: Self::Response) {
+        self.take_response(cx, tag, response);
+        self.tidy(cx);
+    }
+
+    fn retire(&mut self, cx: &mut Cx<'_>, tag: Tag) {
+        self.let_go(cx, tag);
+        self.tidy(cx);
+    }
+}

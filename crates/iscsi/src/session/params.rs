@@ -1,0 +1,94 @@
+//! What a session is made from: the outcome of its logins and the operator's limits, as plain data.
+
+use crate::wire::{Cid, Isid, Sn, Tsih};
+use std::time::Duration;
+
+/// What the leading login settled for all links of the session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionParams {
+    /// The initiator's half of the session's name.
+    pub isid: Isid,
+    /// The target's half.
+    pub tsih: Tsih,
+    /// Whether only SendTargets is served.
+    pub discovery: bool,
+    /// Most links: 1 and more.
+    pub max_connections: u16,
+    /// No unsolicited Data-Out PDUs.
+    pub initial_r2t: bool,
+    /// Commands may carry data.
+    pub immediate_data: bool,
+    /// Bytes of one Data-In or solicited Data-Out sequence: 512 to 2^24-1.
+    pub max_burst: u32,
+    /// Bytes of unsolicited data per command: 512 to `max_burst`.
+    pub first_burst: u32,
+    /// R2Ts per task: 1 and more; no more than [`R2T_MAX`](super::R2T_MAX) are used.
+    pub max_outstanding_r2t: u16,
+    /// Seconds before a reconnect.
+    pub time2wait: u16,
+    /// Seconds that tasks survive after that.
+    pub time2retain: u16,
+    /// iSCSIProtocolLevel: 1 is RFC 7143, 2 adds RFC 7144.
+    pub protocol_level: u8,
+    /// The first CmdSN of the full feature phase: that of the leading login.
+    pub cmd_sn: Sn,
+}
+
+impl SessionParams {
+    /// Bytes of one whole unsolicited burst, as the initiator may send it; 0 if it may send none.
+    #[must_use]
+    pub fn unsolicited(&self) -> u32 {
+        if self.discovery || (self.initial_r2t && !self.immediate_data) { 0 } else { self.first_burst }
+    }
+}
+
+/// What one login settled for its link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkParams {
+    /// Connection ID, chosen by the initiator.
+    pub cid: Cid,
+    /// CRC32C behind headers.
+    pub header_digest: bool,
+    /// CRC32C behind data segments.
+    pub data_digest: bool,
+    /// Largest data segment that the initiator receives: 512 to 2^24-1.
+    pub initiator_mrdsl: u32,
+    /// Largest data segment that we declared to receive.
+    pub target_mrdsl: u32,
+    /// StatSN of the first response of the full feature phase.
+    pub stat_sn: Sn,
+}
+
+/// What the operator allows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionLimits {
+    /// Most commands in work, immediate ones apart: 1 to 4096. Fewer are taken while memory for
+    /// their unsolicited data cannot be set aside.
+    pub commands: u16,
+    /// Most immediate commands in work: 2 to 256 (RFC 7143 §4.2.2.1 asks for two per connection).
+    pub immediate: u16,
+    /// Silence after which the initiator is pinged; `None`: never.
+    pub nop_interval: Option<Duration>,
+    /// How long a ping may stay unanswered.
+    pub nop_timeout: Duration,
+    /// How long a peer may leave what we send unread.
+    pub stall_timeout: Duration,
+    /// How long a peer may take to go on with data that it owes.
+    pub data_out_timeout: Duration,
+    /// Most bytes per link that are being read or wait to be sent; one I/O is always allowed.
+    pub read_bytes: u32,
+}
+
+impl Default for SessionLimits {
+    fn default() -> Self {
+        SessionLimits {
+            commands: 64,
+            immediate: 16,
+            nop_interval: Some(Duration::from_secs(15)),
+            nop_timeout: Duration::from_secs(30),
+            stall_timeout: Duration::from_secs(60),
+            data_out_timeout: Duration::from_secs(60),
+            read_bytes: 8 << 20,
+        }
+    }
+}

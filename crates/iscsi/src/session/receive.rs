@@ -1,0 +1,377 @@
+//! From received bytes to PDUs: headers, data segments, digests.
+//!
+//! A header is acted on as soon as it is whole, before its data: a write's data then goes straight to
+//! where the server wants it. Data that nobody has placed when the server has had its say goes to
+//! memory set aside for it.
+
+use super::link::{ECHO_MAX, OUT_MAX, Phase, Rx, RxState, Segment};
+use super::request::{Fault, Violation};
+use super::task::Aim;
+use super::{RETRY, TargetSession};
+use crate::text::TEXT_LEN_MAX;
+use crate::wire::{BHS_LEN, Bhs, DataOut, Opcode, Pdu, RejectReason, Sn, pad_len};
+use buf::crc32c::Crc32c;
+use buf::{Class, Cx, Sg, SgMut};
+use std::ops::Range;
+use stream::{Came, Direct, Link, RecvOp, Tag};
+
+/// Whether parsing goes on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    On,
+    /// More bytes, memory or room are needed first.
+    Stop,
+}
+
+impl TargetSession {
+    /// What to receive next.
+    pub(super) fn next_recv(&mut self, cx: &mut Cx<'_>, at: usize) -> Option<RecvOp> {
+        let link = self.links.get(at)?;
+        let (phase, blocked) = (link.phase, link.rx.out || !link.rx.inlet.is_empty());
+        if blocked || matches!(phase, Phase::Dead | Phase::Gone) {
+            return None;
+        }
+        let direct = match &link.rx.state {
+            _ if phase == Phase::Finishing => None,
+            RxState::Data { left, segment: Segment::Write { tag, .. }, .. } if *left > 0 => {
+                let (tag, left) = (*tag, *left);
+                self.direct(cx, at, tag, left)?
+            }
+            RxState::Data { .. } | RxState::Header | RxState::Trailer { .. } => None,
+        };
+        let rx = &mut self.links[at].rx;
+        rx.out = true;
+        Some(RecvOp { direct, stage_len: rx.inlet.stage_len(), stage: None })
+    }
+
+    /// The place of the next payload bytes; the outer `None` if there is no memory for them now.
+    #[expect(clippy::option_option, reason = "no place now, or none needed")]
+    fn direct(&mut self, cx: &mut Cx<'_>, at: usize, tag: Tag, left: u32) -> Option<Option<Direct>> {
+        let aim = self.aim(cx, at, tag, left, true)?;
+        let (Aim::Place(_, want) | Aim::Hold(want)) = &aim else { return Some(None) };
+        let transfer = self.tasks.get_mut(tag)?.transfer()?;
+        let data = transfer.memory(&aim)?.take()?;
+        let want = want.clone();
+        self.links[at].rx.aim = Some(aim);
+        Some(Some(Direct { tag, data, want }))
+    }
+
+    /// Takes a receive back.
+    pub(super) fn received(
+        &mut self,
+        cx: &mut Cx<'_>,
+        at: usize,
+        op: RecvOp,
+        came: Came,
+    ) -> Result<(), Violation> {
+        let Some(link) = self.links.get_mut(at) else { return Ok(()) };
+        link.rx.out = false;
+        let bytes = match &came {
+            Came::Bytes(n) => *n,
+            Came::Loaned(_) | Came::End | Came::Cancelled | Came::Failed(_) => 0,
+        };
+        let placed = op.direct.map_or(0, |direct| self.take_back(at, direct, bytes));
+        let link = &mut self.links[at];
+        match came {
+            Came::Bytes(n) => {
+                if let (Some(stage), true) = (op.stage, n > placed) {
+                    link.rx.inlet.put_stage(stage, n - placed);
+                }
+            }
+            Came::Loaned(pages) => link.rx.inlet.put_loaned(pages),
+            Came::Cancelled => {}
+            Came::End | Came::Failed(_) => {
+                self.fail_link(cx, at);
+                return Ok(());
+            }
+        }
+        self.parse(cx, at, false)
+    }
+
+    /// Puts a buffer back where it was taken from, `bytes` of what was wanted filled at most. Gives
+    /// how many bytes were for it.
+    fn take_back(&mut self, at: usize, direct: Direct, bytes: usize) -> usize {
+        let Direct { tag, mut data, want } = direct;
+        let n = bytes.min(want.len());
+        let link = &mut self.links[at];
+        let aim = link.rx.aim.take();
+        let RxState::Data { left, .. } = &mut link.rx.state else { return n };
+        *left -= n as u32;
+        if link.params.data_digest {
+            feed(&mut link.rx.crc, &mut data, want.start..want.start + n);
+        }
+        let Some(task) = self.tasks.get_mut(tag) else { return n };
+        let wanted = task.wants_data();
+        let Some(transfer) = task.transfer() else { return n };
+        let memory = aim.as_ref().and_then(|aim| transfer.memory(aim));
+        if let (Some(memory), true) = (memory, wanted) {
+            *memory = Some(data);
+            transfer.got += n as u32;
+            transfer.spill();
+        }
+        n
+    }
+
+    /// Parses all that is here. `placing`: the server has had its chance to place data.
+    pub(super) fn parse(&mut self, cx: &mut Cx<'_>, at: usize, placing: bool) -> Result<(), Violation> {
+        loop {
+            let link = &mut self.links[at];
+            if !link.is_open() {
+                link.rx.inlet.clear();
+                return Ok(());
+            }
+            let step = match &link.rx.state {
+                RxState::Header => self.parse_header(cx, at)?,
+                RxState::Data { .. } => self.parse_data(cx, at, placing),
+                RxState::Trailer { .. } => self.parse_trailer(cx, at),
+            };
+            if step == Step::Stop {
+                return Ok(());
+            }
+        }
+    }
+
+    fn parse_header(&mut self, cx: &mut Cx<'_>, at: usize) -> Result<Step, Violation> {
+        let link = &mut self.links[at];
+        if link.out.len() >= OUT_MAX || link.echo_bytes >= ECHO_MAX {
+            return Ok(Step::Stop);
+        }
+        let violation = |fault| Violation { link: Link(at as u16), fault };
+        let digest = if link.params.header_digest { 4 } else { 0 };
+        let Some(bhs) = link.rx.inlet.header(BHS_LEN).and_then(Bhs::from_prefix).copied() else {
+            return Ok(Step::Stop);
+        };
+        let covered = BHS_LEN + bhs.ahs_len();
+        let Some(header) = link.rx.inlet.header(covered + digest) else { return Ok(Step::Stop) };
+        let (header, sum) = header.split_at(covered);
+        if digest > 0 && sum != digest_of(header) {
+            self.fail_link(cx, at);
+            return Err(violation(Fault::HeaderDigest));
+        }
+        let ahs: Box<[u8]> = header[BHS_LEN..].into();
+        link.rx.inlet.consume(covered + digest);
+        link.heard = cx.now;
+        if bhs.data_len() > link.params.target_mrdsl as usize {
+            self.fail_link(cx, at);
+            return Err(violation(Fault::SegmentTooLong(bhs.data_len() as u32)));
+        }
+        if !ahs.is_empty() && bhs.opcode() != Opcode::SCSI_COMMAND {
+            self.fail_session(cx);
+            return Err(violation(Fault::UnexpectedAhs));
+        }
+        self.acknowledge(at, &bhs);
+        let segment = self.begin(cx, at, &bhs, &ahs);
+        let rx = &mut self.links[at].rx;
+        if bhs.data_len() == 0 {
+            self.end_pdu(cx, at, &bhs, segment, true);
+        } else {
+            rx.crc = Crc32c::new();
+            rx.state = RxState::Data { bhs, left: bhs.data_len() as u32, segment };
+        }
+        Ok(Step::On)
+    }
+
+    /// Takes ExpStatSN, which stands at the same place in every request. Numbers that we have not
+    /// reached are ignored: nothing is kept for retransmission that they could free.
+    fn acknowledge(&mut self, at: usize, bhs: &Bhs) {
+        let link = &mut self.links[at];
+        let exp = DataOut::from_bhs(bhs).exp_stat_sn;
+        let acked = exp.sub(1);
+        if link.acked.lt(acked) && exp.le(link.stat_sn) {
+            link.acked = acked;
+        }
+    }
+
+    /// Acts on a header; says what its data segment is for.
+    fn begin(&mut self, cx: &mut Cx<'_>, at: usize, bhs: &Bhs, ahs: &[u8]) -> Segment {
+        match bhs.opcode() {
+            Opcode::SCSI_COMMAND => self.begin_command(cx, at, bhs, ahs),
+            Opcode::DATA_OUT => self.begin_data_out(cx, at, bhs),
+            Opcode::NOP_OUT => {
+                let most = self.links[at].params.initiator_mrdsl as usize;
+                Segment::gather(bhs.data_len().min(most))
+            }
+            Opcode::TEXT_REQUEST => Segment::gather(bhs.data_len().min(TEXT_LEN_MAX + 1)),
+            Opcode::TMF_REQUEST | Opcode::LOGOUT_REQUEST => Segment::gather(0),
+            // A SNACK has no place at ErrorRecoveryLevel 0 (RFC 7143 §11.16), nor a login after login.
+            Opcode::SNACK | Opcode::LOGIN_REQUEST => {
+                self.reject(at, bhs, RejectReason::PROTOCOL_ERROR);
+                Segment::Skip
+            }
+            _unknown => {
+                self.reject(at, bhs, RejectReason::COMMAND_NOT_SUPPORTED);
+                Segment::Skip
+            }
+        }
+    }
+
+    fn parse_data(&mut self, cx: &mut Cx<'_>, at: usize, placing: bool) -> Step {
+        let link = &mut self.links[at];
+        let digest = link.params.data_digest;
+        let Rx { inlet, state, crc, .. } = &mut link.rx;
+        let RxState::Data { bhs, left, segment } = state else { return Step::On };
+        if *left == 0 {
+            let segment = std::mem::replace(segment, Segment::Skip);
+            *state = RxState::Trailer { bhs: *bhs, segment };
+            return Step::On;
+        }
+        if inlet.is_empty() {
+            return Step::Stop;
+        }
+        match segment {
+            Segment::Skip => *left -= inlet.skip(*left as usize) as u32,
+            Segment::Gather { data, want, filled } => {
+                if data.is_empty() && *want > 0 {
+                    match cx.pool.take_sg(Class::Wire, *want) {
+                        Some(memory) => *data = memory,
+                        None => return self.wait_for_memory(cx, at),
+                    }
+                }
+                let range = *filled..(*filled + *left as usize).min(*want);
+                let n = inlet.copy_into(data, range.clone());
+                *filled += n;
+                *left -= n as u32;
+                if digest {
+                    feed(crc, data, range.start..range.start + n);
+                }
+                if range.is_empty() {
+                    // Data beyond what is kept cannot be checked, and is not used.
+                    *left -= inlet.skip(*left as usize) as u32;
+                }
+            }
+            Segment::Write { tag, .. } => {
+                let (tag, left) = (*tag, *left);
+                return self.place(cx, at, tag, left, placing);
+            }
+        }
+        Step::On
+    }
+
+    /// Moves what is here of a write's data to its place.
+    fn place(&mut self, cx: &mut Cx<'_>, at: usize, tag: Tag, left: u32, placing: bool) -> Step {
+        let Some(aim) = self.aim(cx, at, tag, left, placing) else { return Step::Stop };
+        let link = &mut self.links[at];
+        let RxState::Data { left, .. } = &mut link.rx.state else { return Step::On };
+        let transfer = self.tasks.get_mut(tag).and_then(|task| task.transfer());
+        let n = match (&aim, transfer) {
+            (Aim::Place(_, range) | Aim::Hold(range), Some(transfer)) => {
+                let Some(Some(data)) = transfer.memory(&aim) else { return Step::Stop };
+                let n = link.rx.inlet.copy_into(data, range.clone());
+                if link.params.data_digest {
+                    feed(&mut link.rx.crc, data, range.start..range.start + n);
+                }
+                transfer.got += n as u32;
+                n
+            }
+            (Aim::Skip(len), Some(transfer)) => {
+                let n = link.rx.inlet.skip(*len as usize);
+                transfer.got = transfer.got.saturating_add(n as u32);
+                n
+            }
+            (_, _) => link.rx.inlet.skip(*left as usize),
+        };
+        *left -= n as u32;
+        Step::On
+    }
+
+    /// Where a write's next data goes; takes the hold if it must and `placing` allows. `None`: not
+    /// known yet, or no memory.
+    fn aim(&mut self, cx: &mut Cx<'_>, at: usize, tag: Tag, left: u32, placing: bool) -> Option<Aim> {
+        let Some(task) = self.tasks.get_mut(tag) else { return Some(Aim::Skip(left)) };
+        let wanted = task.wants_data();
+        let Some(transfer) = task.transfer() else { return Some(Aim::Skip(left)) };
+        if !wanted {
+            return Some(Aim::Skip(left));
+        }
+        match transfer.aim(left) {
+            Aim::NeedHold if placing => {
+                let len = transfer.hold_len(left) as usize;
+                match cx.pool.take_sg(Class::Unsolicited, len) {
+                    Some(memory) => {
+                        transfer.set_hold(memory);
+                        Some(transfer.aim(left))
+                    }
+                    None => {
+                        self.wait_for_memory(cx, at);
+                        None
+                    }
+                }
+            }
+            Aim::NeedHold => None,
+            aim => Some(aim),
+        }
+    }
+
+    fn wait_for_memory(&mut self, cx: &mut Cx<'_>, at: usize) -> Step {
+        self.links[at].retry = Some(cx.now + RETRY);
+        Step::Stop
+    }
+
+    fn parse_trailer(&mut self, cx: &mut Cx<'_>, at: usize) -> Step {
+        let link = &mut self.links[at];
+        let RxState::Trailer { bhs, .. } = &link.rx.state else { return Step::On };
+        let bhs = *bhs;
+        let pad = pad_len(bhs.data_len());
+        let digest = if link.params.data_digest { 4 } else { 0 };
+        let mut good = true;
+        if pad + digest > 0 {
+            let Some(bytes) = link.rx.inlet.header(pad + digest) else { return Step::Stop };
+            if digest > 0 {
+                link.rx.crc.update(&bytes[..pad]);
+                good = bytes[pad..] == link.rx.crc.wire();
+            }
+            link.rx.inlet.consume(pad + digest);
+        }
+        let state = std::mem::replace(&mut link.rx.state, RxState::Header);
+        let RxState::Trailer { segment, .. } = state else { return Step::On };
+        self.end_pdu(cx, at, &bhs, segment, good);
+        Step::On
+    }
+
+    /// A PDU is whole; `good`: its data digest is right.
+    fn end_pdu(&mut self, cx: &mut Cx<'_>, at: usize, bhs: &Bhs, segment: Segment, good: bool) {
+        match segment {
+            Segment::Write { tag, sequence } => self.end_write_pdu(cx, at, bhs, tag, sequence, good),
+            Segment::Gather { .. } if bhs.data_len() > 0 && !good && !segment.is_cut(bhs) => {
+                self.reject(at, bhs, RejectReason::DATA_DIGEST_ERROR);
+            }
+            Segment::Gather { mut data, filled, .. } => {
+                data.truncate(filled);
+                let data = if data.is_empty() { Sg::new() } else { data.freeze() };
+                self.request(cx, at, *bhs, data);
+            }
+            Segment::Skip => {}
+        }
+    }
+}
+
+impl Segment {
+    fn gather(want: usize) -> Self {
+        Segment::Gather { data: SgMut::new(), want, filled: 0 }
+    }
+
+    /// Whether less is kept than came, so that the digest cannot be checked.
+    fn is_cut(&self, bhs: &Bhs) -> bool {
+        match self {
+            Segment::Gather { want, .. } => *want < bhs.data_len(),
+            Segment::Write { .. } | Segment::Skip => true,
+        }
+    }
+}
+
+fn feed(crc: &mut Crc32c, data: &mut SgMut, range: Range<usize>) {
+    for slice in data.slices_mut(range) {
+        crc.update(slice);
+    }
+}
+
+fn digest_of(bytes: &[u8]) -> [u8; 4] {
+    let mut crc = Crc32c::new();
+    crc.update(bytes);
+    crc.wire()
+}
+
+/// CmdSN stands at the same place in every request that has one.
+pub(super) fn cmd_sn_of(bhs: &Bhs) -> Sn {
+    crate::wire::NopOut::from_bhs(bhs).cmd_sn
+}

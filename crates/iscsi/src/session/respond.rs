@@ -1,0 +1,252 @@
+//! Answers: read data and status (RFC 7143 §11.4, §11.7), and how tasks end.
+
+use super::TargetSession;
+use super::control::ends_many;
+use super::outgoing::{DataIn, Out, Residual, Scsi};
+use super::request::{Response, ScsiResult};
+use super::task::{Answer, Death, Kind, State, Task};
+use crate::wire::{ScsiStatus, TmfFunction, TmfResponseCode};
+use buf::{Cx, Sg};
+use stream::{Tag, TargetEvent};
+
+/// Ends of write sequences that may still come for tasks that are gone, at most.
+const GRAVES_MAX: usize = 64;
+
+impl TargetSession {
+    pub(super) fn allow_read(&mut self, tag: Tag, len: u32) -> bool {
+        let Some(task) = self.tasks.get_mut(tag) else { return true };
+        let link = &mut self.links[task.link];
+        let outstanding = link.read_bytes + link.kernel_bytes;
+        let allowed = outstanding == 0 || outstanding + u64::from(len) <= u64::from(self.limits.read_bytes);
+        if allowed {
+            link.read_bytes += u64::from(len);
+            task.read_reserved += len;
+        }
+        allowed
+    }
+
+    /// Queues read data of a task. What is beyond the expected length never leaves.
+    pub(super) fn queue_data(&mut self, tag: Tag, offset: u32, data: Sg) {
+        let Some(task) = self.tasks.get_mut(tag) else { return };
+        let live = matches!(task.state, State::Live);
+        let (itt, at) = (task.itt, task.link);
+        let reserved = task.read_reserved.min(data.len() as u32);
+        let Kind::Scsi(transfer) = &mut task.kind else { return };
+        let room = transfer.edtl.saturating_sub(offset) as usize;
+        let len = data.len().min(room);
+        if !live || !transfer.read || transfer.write || len == 0 {
+            return;
+        }
+        let link = &mut self.links[at];
+        task.read_reserved -= reserved;
+        link.read_bytes = (link.read_bytes + len as u64).saturating_sub(u64::from(reserved));
+        let (segment, burst) = (DataIn::segment_of(link), self.params.max_burst);
+        let sn = transfer.data_sn;
+        transfer.data_sn = sn.wrapping_add(DataIn::count(len as u32, segment, burst));
+        transfer.sent = offset.saturating_add(len as u32);
+        let data = if len < data.len() { data.slice(0..len) } else { data };
+        link.out.push_back(Out::DataIn(DataIn {
+            itt,
+            offset,
+            data,
+            done: 0,
+            sn,
+            segment,
+            burst,
+            status: None,
+        }));
+    }
+
+    /// The server answers.
+    pub(super) fn take_response(&mut self, cx: &mut Cx<'_>, tag: Tag, response: Response) {
+        let Some(task) = self.tasks.get_mut(tag) else { return };
+        match (&mut task.state, &task.kind) {
+            (State::Live, Kind::Scsi(_)) => {
+                let answer = Answer::of(response).unwrap_or(Answer::Failure);
+                if task.is_owed() {
+                    task.state = State::Answered(Box::new(answer));
+                    if let Some(transfer) = task.transfer() {
+                        transfer.drop_memory();
+                    }
+                } else if let Some(task) = self.remove(tag) {
+                    self.send_answer(task, answer);
+                }
+            }
+            (State::Live, Kind::Tmf(function)) => {
+                let function = *function;
+                let code = match response {
+                    Response::Task(code) => code,
+                    Response::Scsi(_) | Response::TargetFailure | Response::Targets(_) => {
+                        TmfResponseCode::REJECTED
+                    }
+                };
+                self.answer_task_management(tag, function, code);
+            }
+            (State::Live, Kind::Text) => {
+                let records = match response {
+                    Response::Targets(records) => records,
+                    Response::Scsi(_) | Response::TargetFailure | Response::Task(_) => Box::default(),
+                };
+                if let Some(task) = self.remove(tag) {
+                    self.answer_targets(task.link, &records);
+                }
+            }
+            (State::Dying { acked, .. }, _) => {
+                *acked = true;
+                self.finish(cx, tag);
+            }
+            (State::Held | State::Answered(_), _) => {}
+        }
+    }
+
+    /// The server lets go of a task without an answer.
+    pub(super) fn let_go(&mut self, cx: &mut Cx<'_>, tag: Tag) {
+        let Some(task) = self.tasks.get_mut(tag) else { return };
+        match &mut task.state {
+            State::Live => self.bury(tag),
+            State::Dying { acked, .. } => {
+                *acked = true;
+                self.finish(cx, tag);
+            }
+            State::Held | State::Answered(_) => {}
+        }
+    }
+
+    fn answer_task_management(&mut self, tag: Tag, function: TmfFunction, response: TmfResponseCode) {
+        let Some(tmf) = self.remove(tag) else { return };
+        if response == TmfResponseCode::COMPLETE && ends_many(function) {
+            // No answer of an affected task may follow (RFC 7143 §4.2.3.3): not even a withheld one.
+            let affected = |task: &Task| {
+                matches!(task.state, State::Answered(_)) && (!function.uses_lun() || task.lun == tmf.lun)
+            };
+            let gone: Vec<Tag> =
+                self.tasks.iter().filter(|(_, task)| affected(task)).map(|(tag, _)| tag).collect();
+            gone.into_iter().for_each(|tag| self.bury(tag));
+        }
+        self.links[tmf.link].out.push_back(Out::Tmf { itt: tmf.itt, response });
+    }
+
+    /// Ends a task that waits for nothing more.
+    pub(super) fn finish(&mut self, _cx: &mut Cx<'_>, tag: Tag) {
+        let Some(task) = self.tasks.get(tag) else { return };
+        match &task.state {
+            State::Dying { how: Death::Silent, acked: true } => self.bury(tag),
+            State::Dying { how: Death::Sense(sense), acked: true } if !task.is_owed() => {
+                let result = ScsiResult::check_condition(&sense.sense(), 0);
+                if let Some(task) = self.remove(tag) {
+                    self.send_answer(task, Answer::Result(result));
+                }
+            }
+            State::Answered(_) if !task.is_owed() => {
+                let Some(mut task) = self.remove(tag) else { return };
+                if let State::Answered(answer) = std::mem::replace(&mut task.state, State::Live) {
+                    self.send_answer(task, *answer);
+                }
+            }
+            State::Held | State::Live | State::Dying { .. } | State::Answered(_) => {}
+        }
+    }
+
+    /// A task is to end without the server's answer.
+    pub(super) fn doom(&mut self, cx: &mut Cx<'_>, tag: Tag, how: Death) {
+        let Some(task) = self.tasks.get_mut(tag) else { return };
+        if let Kind::Scsi(transfer) = &mut task.kind {
+            transfer.drop_memory();
+        }
+        match &mut task.state {
+            State::Live => {
+                task.state = State::Dying { how, acked: false };
+                self.events.push_back(TargetEvent::Aborted { tag });
+            }
+            State::Held | State::Answered(_) if how == Death::Silent => self.bury(tag),
+            State::Held => task.state = State::Dying { how, acked: false },
+            State::Answered(_) => {}
+            State::Dying { how: before, .. } => {
+                if how == Death::Silent {
+                    *before = how;
+                }
+                self.finish(cx, tag);
+            }
+        }
+    }
+
+    pub(super) fn doom_tasks_of(&mut self, cx: &mut Cx<'_>, at: usize) {
+        let tags: Vec<Tag> =
+            self.tasks.iter().filter(|(_, task)| task.link == at).map(|(tag, _)| tag).collect();
+        tags.into_iter().for_each(|tag| self.doom(cx, tag, Death::Silent));
+    }
+
+    /// Ends a task with no word; data that the peer still sends for it is skipped.
+    pub(super) fn bury(&mut self, tag: Tag) {
+        let was_closed = self.window.is_closed();
+        let Some(task) = self.remove(tag) else { return };
+        if task.is_owed() && self.links[task.link].is_open() {
+            if self.graves.len() == GRAVES_MAX {
+                self.graves.pop_front();
+            }
+            self.graves.push_back((task.itt, task.link));
+        }
+        if was_closed {
+            // Nothing that is sent for this task tells of the open window.
+            self.window_news = true;
+        }
+    }
+
+    /// Takes a task out of every count.
+    fn remove(&mut self, tag: Tag) -> Option<Task> {
+        let task = self.tasks.remove(tag)?;
+        self.index.remove(task.itt);
+        if task.counted {
+            self.window.end();
+        }
+        self.immediates -= u32::from(task.immediate);
+        let link = &mut self.links[task.link];
+        link.tasks -= 1;
+        link.owed -= usize::from(task.owing);
+        link.read_bytes = link.read_bytes.saturating_sub(u64::from(task.read_reserved));
+        self.unsettled |= !link.is_open();
+        Some(task)
+    }
+
+    fn send_answer(&mut self, task: Task, answer: Answer) {
+        let Kind::Scsi(transfer) = task.kind else { return };
+        let link = &mut self.links[task.link];
+        let itt = task.itt;
+        let transferred = match &answer {
+            Answer::Result(result) => result.transferred,
+            Answer::Failure => 0,
+        };
+        let residual = Residual::of(transfer.edtl, transferred);
+        let plain = match &answer {
+            Answer::Result(result) => {
+                result.sense.is_empty() && result.qualifier == 0 && transfer.bidi_read_len == 0
+            }
+            Answer::Failure => false,
+        };
+        let status = match &answer {
+            Answer::Result(result) if plain => Some(result.status),
+            Answer::Result(_) | Answer::Failure => None,
+        };
+        // Status without sense rides on the last of the data (RFC 7143 §11.7.3).
+        if let (Some(status @ (ScsiStatus::GOOD | ScsiStatus::CONDITION_MET)), Some(Out::DataIn(run))) =
+            (status, link.out.back_mut())
+            && run.itt == itt
+            && run.status.is_none()
+        {
+            run.status = Some((status, residual));
+            return;
+        }
+        let exp_data_sn = transfer.data_sn;
+        link.out.push_back(match status {
+            Some(ScsiStatus::GOOD) => Out::Good { itt, exp_data_sn, residual },
+            _other => Out::Scsi(Box::new(Scsi {
+                itt,
+                answer,
+                exp_data_sn,
+                residual,
+                bidi_residual: transfer.bidi_read_len,
+                with_qualifier: self.params.protocol_level >= 2,
+            })),
+        });
+    }
+}

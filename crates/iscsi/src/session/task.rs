@@ -1,0 +1,299 @@
+//! One task: what is known of a command between its header and its answer.
+//!
+//! Write data comes strictly in order of its offsets (DataPDUInOrder and DataSequenceInOrder are
+//! Yes): immediate, then unsolicited, then one R2T's sequence after the other. So one number, `got`,
+//! says how far it has come, and every byte has exactly one place: a buffer that the server gave, the
+//! hold (memory set aside for unsolicited data), or nowhere, when nobody wants it any more.
+
+use super::request::{Response, ScsiResult};
+use crate::wire::{Itt, Lun, Sn, TmfFunction};
+use buf::SgMut;
+use smallvec::SmallVec;
+use std::ops::Range;
+
+/// Most R2Ts outstanding per task.
+pub const R2T_MAX: usize = 4;
+
+#[derive(Debug)]
+pub(super) struct Task {
+    pub(super) itt: Itt,
+    pub(super) lun: Lun,
+    pub(super) cmd_sn: Sn,
+    /// Index of the link that it is allegiant to.
+    pub(super) link: usize,
+    pub(super) immediate: bool,
+    pub(super) kind: Kind,
+    pub(super) state: State,
+    /// Bytes that [`reserve_read`](stream::Target::reserve_read) allowed and nobody has sent yet.
+    pub(super) read_reserved: u32,
+    /// Whether its link counts it among those that the peer owes data for.
+    pub(super) owing: bool,
+    /// Whether the window counts it as in work.
+    pub(super) counted: bool,
+}
+
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly every task is a SCSI command")]
+pub(super) enum Kind {
+    Scsi(Transfer),
+    Tmf(TmfFunction),
+    Text,
+}
+
+/// Where a task stands.
+#[derive(Debug)]
+pub(super) enum State {
+    /// Its turn in the order of commands has not come: the server knows nothing of it.
+    Held,
+    /// With the server.
+    Live,
+    /// It ends without the server's answer. `acked`: the server knows and has let go of it.
+    Dying { how: Death, acked: bool },
+    /// Answered, but the peer still owes data: the answer follows the last of it (RFC 7143 §11.4.2).
+    Answered(Box<Answer>),
+}
+
+/// An answer of the server to a SCSI command.
+#[derive(Debug)]
+pub(super) enum Answer {
+    Result(ScsiResult),
+    Failure,
+}
+
+/// How a dying task ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Death {
+    /// With CHECK CONDITION, ABORTED COMMAND and this additional sense (RFC 7143 §11.4.7.2).
+    Sense(Additional),
+    /// With no word.
+    Silent,
+}
+
+/// Additional sense code and qualifier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Additional(pub(super) u8, pub(super) u8);
+
+impl Additional {
+    pub(super) const UNEXPECTED_UNSOLICITED: Self = Self(0x0c, 0x0c);
+    pub(super) const WRONG_AMOUNT: Self = Self(0x0c, 0x0d);
+    pub(super) const CRC: Self = Self(0x47, 0x05);
+
+    /// Fixed format sense data with sense key ABORTED COMMAND (SPC-4 §4.5.3).
+    pub(super) fn sense(self) -> [u8; 18] {
+        let mut sense = [0; 18];
+        sense[0] = 0x70;
+        sense[2] = 0x0b;
+        sense[7] = 10;
+        sense[12] = self.0;
+        sense[13] = self.1;
+        sense
+    }
+}
+
+/// The data of a SCSI command, in both directions.
+#[derive(Debug, Default)]
+pub(super) struct Transfer {
+    pub(super) read: bool,
+    pub(super) write: bool,
+    pub(super) edtl: u32,
+    pub(super) bidi_read_len: u32,
+    /// Number of the next Data-In or R2T: one space for both (RFC 7143 §11.7.5).
+    pub(super) data_sn: u32,
+    /// End of what the server gave to send.
+    pub(super) sent: u32,
+    /// Offset of the next byte that comes.
+    pub(super) got: u32,
+    /// All up to here came in PDUs that are whole, with right digests.
+    pub(super) whole: u32,
+    /// How much unsolicited data was announced, immediate data included.
+    pub(super) unsolicited: u32,
+    /// Unsolicited Data-Out PDUs are still to come.
+    pub(super) unsolicited_open: bool,
+    /// DataSN expected next in this sequence.
+    pub(super) sequence_sn: u32,
+    /// Sequences asked for, in order.
+    pub(super) r2ts: SmallVec<[Asked; R2T_MAX]>,
+    /// End of what was asked for.
+    pub(super) asked: u32,
+    /// Transfer tag of the last sequence that ended.
+    pub(super) last_ttt: Option<u32>,
+    /// The server's buffers that are not full, in order.
+    pub(super) places: SmallVec<[Place; 1]>,
+    pub(super) hold: Option<Hold>,
+}
+
+/// A sequence that an R2T asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Asked {
+    pub(super) ttt: u32,
+    pub(super) at: u32,
+    pub(super) end: u32,
+}
+
+/// A buffer of the server.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) at: u32,
+    pub(super) end: u32,
+    /// `None` while it is out with a receive.
+    pub(super) data: Option<SgMut>,
+}
+
+/// Unsolicited data that came before the server said where to.
+#[derive(Debug)]
+pub(super) struct Hold {
+    /// Offset of the buffer's first byte in the task's data.
+    base: u32,
+    /// Offset of the first byte that was not copied on.
+    from: u32,
+    end: u32,
+    /// `None` while it is out with a receive.
+    pub(super) data: Option<SgMut>,
+}
+
+/// Where the next bytes of a task go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Aim {
+    /// Into the server's buffer of this index.
+    Place(usize, Range<usize>),
+    /// Into the hold.
+    Hold(Range<usize>),
+    /// The hold must be taken first.
+    NeedHold,
+    /// Nowhere: so many bytes are dropped.
+    Skip(u32),
+}
+
+impl Transfer {
+    /// Where the next at most `left` bytes go.
+    pub(super) fn aim(&self, left: u32) -> Aim {
+        if let Some((index, place)) = self.places.iter().enumerate().find(|(_, place)| self.got < place.end) {
+            if self.got < place.at {
+                return Aim::Skip(left.min(place.at - self.got));
+            }
+            let from = (self.got - place.at) as usize;
+            let len = left.min(place.end - self.got) as usize;
+            return Aim::Place(index, from..from + len);
+        }
+        match &self.hold {
+            None => Aim::NeedHold,
+            Some(hold) if self.got < hold.end => {
+                let from = (self.got - hold.base) as usize;
+                Aim::Hold(from..from + left.min(hold.end - self.got) as usize)
+            }
+            Some(_) => Aim::Skip(left),
+        }
+    }
+
+    /// How large a hold is needed: the rest of the unsolicited data.
+    pub(super) fn hold_len(&self, left: u32) -> u32 {
+        self.unsolicited.saturating_sub(self.got).max(left)
+    }
+
+    pub(super) fn set_hold(&mut self, data: SgMut) {
+        let end = self.got.saturating_add(data.len() as u32);
+        self.hold = Some(Hold { base: self.got, from: self.got, end, data: Some(data) });
+    }
+
+    /// The memory that `aim` named.
+    pub(super) fn memory(&mut self, aim: &Aim) -> Option<&mut Option<SgMut>> {
+        match aim {
+            Aim::Place(index, _) => self.places.get_mut(*index).map(|place| &mut place.data),
+            Aim::Hold(_) => self.hold.as_mut().map(|hold| &mut hold.data),
+            Aim::NeedHold | Aim::Skip(_) => None,
+        }
+    }
+
+    /// Copies held bytes on into the places that want them, and frees the hold when it is empty.
+    pub(super) fn spill(&mut self) {
+        let Some(hold) = &mut self.hold else { return };
+        let Some(held) = &mut hold.data else { return };
+        for place in &mut self.places {
+            let from = hold.from.max(place.at);
+            let to = self.got.min(place.end);
+            if from >= to {
+                continue;
+            }
+            let Some(data) = &mut place.data else { return };
+            let mut source = (from - hold.base) as usize;
+            for slice in data.slices_mut((from - place.at) as usize..(to - place.at) as usize) {
+                let mut done = 0;
+                for piece in held.slices_mut(source..source + slice.len()) {
+                    slice[done..done + piece.len()].copy_from_slice(piece);
+                    done += piece.len();
+                }
+                source += slice.len();
+            }
+            hold.from = to;
+        }
+        let later_bytes_have_a_place = self.places.iter().any(|place| place.end > self.got);
+        if hold.from >= hold.end || (hold.from >= self.got && later_bytes_have_a_place) {
+            self.hold = None;
+        }
+    }
+
+    /// Takes the next buffer out that is full of whole data.
+    pub(super) fn full_place(&mut self) -> Option<(u32, SgMut)> {
+        let first = self.places.first()?;
+        if first.end.min(self.edtl) > self.whole || first.data.is_none() {
+            return None;
+        }
+        let place = self.places.remove(0);
+        place.data.map(|data| (place.at, data))
+    }
+
+    /// The next sequence to ask for, of at most `burst` bytes.
+    pub(super) fn next_r2t(&self, most: usize, burst: u32) -> Option<(u32, u32)> {
+        if self.unsolicited_open || self.r2ts.len() >= most.min(R2T_MAX) {
+            return None;
+        }
+        let asked = self.asked.max(self.whole);
+        let place = self.places.iter().find(|place| place.end > asked)?;
+        let at = asked.max(place.at);
+        let end = place.end.min(self.edtl).min(at.saturating_add(burst));
+        (at < end).then_some((at, end))
+    }
+
+    /// Whether the peer still owes data that it announced or was asked for.
+    pub(super) fn is_owed(&self) -> bool {
+        self.unsolicited_open || !self.r2ts.is_empty()
+    }
+
+    /// Drops all memory: nobody wants the data any more.
+    pub(super) fn drop_memory(&mut self) {
+        self.places.clear();
+        self.hold = None;
+    }
+}
+
+impl Task {
+    pub(super) fn transfer(&mut self) -> Option<&mut Transfer> {
+        match &mut self.kind {
+            Kind::Scsi(transfer) => Some(transfer),
+            Kind::Tmf(_) | Kind::Text => None,
+        }
+    }
+
+    /// Whether the peer still owes data.
+    pub(super) fn is_owed(&self) -> bool {
+        match &self.kind {
+            Kind::Scsi(transfer) => transfer.is_owed(),
+            Kind::Tmf(_) | Kind::Text => false,
+        }
+    }
+
+    /// Whether arriving data has a use.
+    pub(super) fn wants_data(&self) -> bool {
+        matches!(self.state, State::Held | State::Live)
+    }
+}
+
+impl Answer {
+    pub(super) fn of(response: Response) -> Option<Self> {
+        match response {
+            Response::Scsi(result) => Some(Answer::Result(result)),
+            Response::TargetFailure => Some(Answer::Failure),
+            Response::Task(_) | Response::Targets(_) => None,
+        }
+    }
+}
