@@ -1,1 +1,17 @@
-//! File, block device and null volumes.
+//! Volumes on files, block devices, and nothing.
+//!
+//! No backend here opens a file or makes a system call: the world does, tells by [`FileFacts`] what
+//! it found, and carries out the [`DiskOp`](volume::DiskOp)s. What all shards of one volume share is
+//! a [`FileDisk`]; each shard has its own [`File`] on it.
+
+#![forbid(unsafe_code)]
+
+mod dirty;
+mod facts;
+mod file;
+mod job;
+mod null;
+
+pub use facts::{FileFacts, Unfit};
+pub use file::{File, FileDisk};
+pub use null::Null;

@@ -1,0 +1,82 @@
+//! What a file backend works at: one job per operation, one disk operation of it out at a time.
+
+use buf::{Errno, Payload, Sg, SgMut};
+use volume::{Extent, Failure, Fault, IoId, Refusal, Span};
+
+/// An operation between its submission and its end.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) id: IoId,
+    /// The caller's memory while it is not with the disk.
+    pub(crate) payload: Payload,
+    pub(crate) work: Work,
+    /// Asked to end early.
+    pub(crate) cancelled: bool,
+}
+
+/// What is being done.
+#[derive(Debug)]
+pub(crate) enum Work {
+    /// Straight into the caller's memory.
+    Read,
+    /// Into aligned memory of `cover` bytes; the caller's part starts at `from`.
+    ReadAround { span: Span, from: usize },
+    /// Bytes of the caller, or a copy of them in aligned memory.
+    Write,
+    /// Giving space back, zeroing, or writing zeroes, whichever the file can do.
+    Erase { span: Span, how: Erase, stable: bool },
+    /// Waiting for a sync.
+    Sync,
+    /// Looking for data and holes from `at` bytes on.
+    Extents { span: Span, at: u64, found: Vec<Extent> },
+    /// Reading ahead.
+    Prefetch,
+}
+
+/// How to make blocks zero.
+#[derive(Clone, Debug)]
+pub(crate) enum Erase {
+    /// Deallocating them.
+    Punch,
+    /// The file's own way, keeping the space.
+    Zero,
+    /// Writing zeroes: so many bytes are done.
+    Fill { done: u64, zeroes: Sg },
+}
+
+/// What an error of the system means for the block at which it happened. Numbers as Linux has them.
+pub(crate) fn fault_of(errno: Errno, lba: u64) -> Failure {
+    match errno.0 {
+        // ENOSPC, EDQUOT, EFBIG.
+        28 | 122 | 27 => Fault::NoSpace.into(),
+        // ENXIO, ENODEV, ENOTCONN, ETIMEDOUT, ENOLINK, ESTALE, ENOMEDIUM.
+        6 | 19 | 107 | 110 | 67 | 116 | 123 => Fault::PathLost.into(),
+        // ECANCELED.
+        125 => Fault::Aborted.into(),
+        // ENOMEM, ENOBUFS.
+        12 | 105 => Refusal::Busy.into(),
+        // EROFS, EPERM.
+        30 | 1 => Refusal::ReadOnly.into(),
+        // EIO, EREMOTEIO, ENODATA, EILSEQ, EBADMSG, and what nobody expects.
+        _ => Fault::Medium(lba).into(),
+    }
+}
+
+/// Whether the call should be made once more: EINTR, EAGAIN.
+pub(crate) fn is_transient(errno: Errno) -> bool {
+    matches!(errno.0, 4 | 11)
+}
+
+/// Whether the file cannot do this at all: EOPNOTSUPP, ENOSYS, ENOTTY, EINVAL.
+pub(crate) fn is_unsupported(errno: Errno) -> bool {
+    matches!(errno.0, 95 | 38 | 25 | 22)
+}
+
+/// Copies the caller's part out of what was read around it.
+pub(crate) fn copy_out(around: &Sg, from: usize, into: &mut SgMut) {
+    let mut at = from;
+    for slice in into.slices_mut(0..into.len()) {
+        around.copy_to(at, slice);
+        at += slice.len();
+    }
+}
