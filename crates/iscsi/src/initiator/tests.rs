@@ -187,7 +187,12 @@ fn attack_91_challenges_that_were_not_offered() {
         let failed = against(credentials(None), &[begun.clone(), respond(0, 0, text)]);
         assert_eq!(failed.unwrap_err(), Failure::Authentication, "{text}");
     }
-    assert!(against(credentials(None), &[begun, respond(0, 0, &long)]).is_err());
+    assert!(against(credentials(None), &[begun.clone(), respond(0, 0, &long)]).is_err());
+    // An algorithm that we know and did not offer: a downgrade.
+    let mut strong = credentials(None);
+    strong.as_mut().unwrap().algorithms = vec![Algorithm::SHA256];
+    let failed = against(strong, &[begun, respond(0, 0, "CHAP_A=5 CHAP_I=1 CHAP_C=0x0102")]);
+    assert_eq!(failed.unwrap_err(), Failure::Authentication);
 }
 
 #[test]

@@ -2,6 +2,11 @@
 
 use super::{TEXT_LEN_MAX, TextError};
 
+const _: () = assert!(TEXT_LEN_MAX.is_multiple_of(STEP));
+
+/// Growth of a text in bytes: no doubling, so that the bound of the text is the bound of its memory.
+const STEP: usize = 2048;
+
 /// A text being composed; at most [`TEXT_LEN_MAX`] bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TextBuf(Vec<u8>);
@@ -18,6 +23,9 @@ impl TextBuf {
         let len = self.0.len() + key.len() + value.len() + 2;
         if len > TEXT_LEN_MAX {
             return Err(TextError::TooLong);
+        }
+        if len > self.0.capacity() {
+            self.0.reserve_exact(len.next_multiple_of(STEP) - self.0.len());
         }
         self.0.extend_from_slice(key.as_bytes());
         self.0.push(b'=');
@@ -78,6 +86,6 @@ mod tests {
         let value = "v".repeat(254);
         let pushed = (0..1000).take_while(|_| text.push("Key", &value).is_ok()).count();
         assert_eq!(pushed, TEXT_LEN_MAX / (3 + 254 + 2));
-        assert!(text.as_bytes().len() <= TEXT_LEN_MAX);
+        assert!(text.0.len() <= TEXT_LEN_MAX && text.0.capacity() <= TEXT_LEN_MAX);
     }
 }

@@ -13,6 +13,8 @@ impl Reassembly {
             self.0 = Vec::new();
             return Err(TextError::TooLong);
         }
+        // Exactly: what doubling would add is not in the bound.
+        self.0.reserve_exact(piece.len());
         self.0.extend_from_slice(piece);
         Ok(())
     }
@@ -39,6 +41,10 @@ mod tests {
         let mut text = Reassembly::default();
         let accepted = (0..1024).take_while(|_| text.add(&[b'K'; 1024]).is_ok()).count();
         assert_eq!(accepted, TEXT_LEN_MAX / 1024);
+        let mut uneven = Reassembly::default();
+        while uneven.add(&[b'K'; 1300]).is_ok() {
+            assert!(uneven.0.capacity() <= TEXT_LEN_MAX, "the bound is of memory, not of text");
+        }
         assert!(text.is_empty(), "a refused text holds no memory");
     }
 
