@@ -8,6 +8,7 @@ pub mod cli;
 pub mod config;
 pub mod control;
 pub mod daemon;
+pub mod dataplane;
 pub mod engine;
 pub mod exit;
 pub mod hints;

@@ -8,8 +8,8 @@ use crate::{
     name::{self, VolumeName},
     network,
     plan::{
-        Auth, AuthMethod, COMMANDS_DEFAULT, DigestPolicy, Grant, Hash, Host, Inquiry, Limits, Negotiation,
-        Origin, Portal, Redirect, TcpOptions, Volume,
+        Auth, AuthMethod, COMMANDS_DEFAULT, Credentials, DigestPolicy, Grant, Hash, Host, Inquiry, Limits,
+        Negotiation, Origin, Portal, Redirect, TcpOptions, Volume,
     },
     spec::{self, SpecError},
 };
@@ -392,9 +392,33 @@ fn grant(table: &Reader<'_>) -> Option<Located<Grant>> {
     Some(Located::new(Grant { target: target.value, luns, read_only }, target.at))
 }
 
-fn credentials(table: &Reader<'_>, key: &str, allow_short: bool) -> Vec<crate::plan::Credentials> {
+fn credentials(table: &Reader<'_>, key: &str, allow_short: bool) -> Vec<Credentials> {
     let tables = table.one_or_more(key, &schema::CHAP);
-    tables.iter().filter_map(|table| secret::credentials(table, allow_short)).collect()
+    let mut list: Vec<Credentials> = Vec::new();
+    for table in &tables {
+        let Some(one) = secret::credentials(table, allow_short) else { continue };
+        if let Some(why) = list.iter().find_map(|other| clash(other, &one)) {
+            table.file.sink.error(&table.place(), format!("{key}: {why}"));
+        }
+        list.push(one);
+    }
+    list
+}
+
+/// Why two credentials cannot stand in one list. The target proves itself before it knows which of
+/// the users it talks to, so a list has one mutual account.
+fn clash(a: &Credentials, b: &Credentials) -> Option<String> {
+    if a.user == b.user {
+        return Some(format!("user \"{}\" stands twice", a.user));
+    }
+    match (&a.mutual, &b.mutual) {
+        (Some(mine), Some(other)) if mine != other => {
+            Some("users of one list share one mutual_user and secret".into())
+        }
+        (Some((_, secret)), _) if *secret == b.secret => Some(secret::DIFFER.into()),
+        (_, Some((_, secret))) if *secret == a.secret => Some(secret::DIFFER.into()),
+        _ => None,
+    }
 }
 
 fn auth_section(table: &Reader<'_>, allow_short_secrets: bool) -> AuthDraft {

@@ -93,4 +93,4 @@ pub fn read_text(text: &Text, directory: &Path, world_readable: bool, sink: &Sin
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

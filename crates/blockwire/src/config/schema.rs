@@ -119,9 +119,9 @@ pub const PORTAL: Section = Section {
         ),
         key(
             "keepalive",
-            "seconds",
-            "the system's",
-            "Idle time before TCP keep-alive probes; 0 turns them off.",
+            "seconds, 0 to 32767",
+            "off",
+            "Idle time before TCP keep-alive probes; 0: off.",
         ),
     ],
 };
@@ -251,7 +251,12 @@ pub const CHAP: Section = Section {
             "needed, or secret",
             "A file that holds the secret, with no access for group and others (mode 0600); a relative path starts at this file's directory.",
         ),
-        key("mutual_user", "text", "none", "The target's own CHAP name, for mutual authentication."),
+        key(
+            "mutual_user",
+            "text",
+            "none",
+            "The target's own CHAP name, for mutual authentication; one for all users of a list.",
+        ),
         key("mutual_secret", "text", "none", "The target's own secret; it must differ from the initiator's."),
         key("mutual_secret_file", "path", "none", "A file that holds it."),
     ],

@@ -13,6 +13,8 @@ use std::{
 use super::{diagnostic::Located, reader::Reader};
 use crate::plan::{Credentials, Secret};
 
+/// What is wrong with one secret for both directions.
+pub const DIFFER: &str = "the secrets of the two directions must differ (RFC 7143 §9.2.1)";
 /// Fewest bytes of a secret: 96 bits.
 const SECRET_BYTES_MIN: usize = 12;
 /// Most bytes of a secret.
@@ -53,7 +55,7 @@ pub fn credentials(table: &Reader<'_>, allow_short: bool) -> Option<Credentials>
     };
     let (user, secret) = (user?, secret?);
     if mutual.as_ref().is_some_and(|(_, mutual)| mutual.value == secret.value) {
-        table.file.sink.error(&secret.at, "the secrets of the two directions must differ (RFC 7143 §9.2.1)");
+        table.file.sink.error(&secret.at, DIFFER);
     }
     Some(Credentials {
         user: user.value,

@@ -24,6 +24,11 @@ fn load_in(
     sink.finish(plan).map(|(plan, warnings)| (plan, shown(warnings))).map_err(shown)
 }
 
+/// The plan of the documented example.
+pub(crate) fn example() -> Plan {
+    load(include_str!("example.toml"), &Options::default()).expect("the example is sound").0
+}
+
 fn errors(text: &str) -> Vec<String> {
     load(text, &Options::default()).map(|(plan, _)| panic!("accepted: {plan:?}")).unwrap_err()
 }
@@ -247,6 +252,16 @@ fn a_full_configuration_becomes_a_plan() {
     let text = include_str!("example.toml");
     let (plan, warnings) = load(text, &Options::default()).unwrap();
     assert_eq!(warnings, Vec::<String>::new());
+    for wrong in [
+        "chap = [{user = \"u\", secret = \"123456789012\", mutual_user = \"t\", mutual_secret = \"abcdefghijkl\"}, \
+         {user = \"v\", secret = \"223456789012\", mutual_user = \"w\", mutual_secret = \"abcdefghijkl\"}]",
+        "chap = [{user = \"u\", secret = \"123456789012\", mutual_user = \"t\", mutual_secret = \"abcdefghijkl\"}, \
+         {user = \"v\", secret = \"abcdefghijkl\"}]",
+        "chap = [{user = \"u\", secret = \"123456789012\"}, {user = \"u\", secret = \"abcdefghijkl\"}]",
+    ] {
+        let got = errors(&with(&format!("[auth]\n{wrong}")));
+        assert_eq!(got.len(), 1, "{wrong}: {got:#?}");
+    }
     assert_eq!(plan.node.as_ref().unwrap().as_str(), "rack4");
     assert_eq!(plan.volumes.len(), 3);
     assert_eq!(plan.portals.iter().map(|portal| portal.tag).collect::<Vec<_>>(), [1, 1, 2]);
