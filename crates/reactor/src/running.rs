@@ -4,9 +4,9 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -67,12 +67,18 @@ pub struct Running<M> {
     addresses: Vec<SocketAddr>,
     doors: Arc<[Door<M>]>,
     counters: Vec<Arc<Counters>>,
+    threads: Mutex<Threads>,
+    control: Option<Receiver<M>>,
+    next_disk: AtomicU32,
+}
+
+/// What is waited for at the end.
+#[derive(Default)]
+struct Threads {
     shards: Vec<thread::JoinHandle<()>>,
     blocking: Vec<thread::JoinHandle<()>>,
     /// Keeps the blocking threads; the only other senders are the shards'.
     jobs: Option<Sender<blocking::Job>>,
-    control: Receiver<M>,
-    next_disk: AtomicU32,
 }
 
 impl Reactor {
@@ -103,12 +109,12 @@ impl Reactor {
             addresses: Vec::new(),
             counters: (0..count).map(|_| Arc::default()).collect(),
             doors,
-            shards: Vec::new(),
-            blocking,
-            jobs: Some(jobs),
-            control,
+            threads: Mutex::new(Threads { shards: Vec::new(), blocking, jobs: Some(jobs) }),
+            control: Some(control),
             next_disk: AtomicU32::new(0),
         };
+        // Dropped before `running` is, on every way out: the blocking threads end with the last of these.
+        let jobs = running.threads().jobs.clone().expect("it was just put there");
         let mut listeners: Vec<Vec<_>> = (0..count).map(|_| Vec::new()).collect();
         for (at, how) in config.listeners.iter().enumerate() {
             let failed = |e| SpawnError::Listen(how.address, e);
@@ -132,14 +138,14 @@ impl Reactor {
                 letters,
                 doors: running.doors.clone(),
                 control: control_in.clone(),
-                jobs: running.jobs.clone().expect("it was just made"),
+                jobs: jobs.clone(),
             };
             let (factory, ready) = (factory.clone(), ready_in.clone());
             let name = format!("bw-shard-{at}");
             let thread = thread::Builder::new().name(name).spawn(move || seat.run(&*factory, &ready));
-            running.shards.push(thread.map_err(SpawnError::System)?);
+            running.threads().shards.push(thread.map_err(SpawnError::System)?);
         }
-        drop(ready_in);
+        drop((ready_in, jobs));
         for _ in 0..count {
             // A shard that panics while it starts says nothing more.
             ready.recv().unwrap_or_else(|_| Err(SpawnError::System(io::ErrorKind::Other.into())))?;
@@ -258,9 +264,11 @@ impl<M> Running<M> {
         self.doors[usize::from(to.0)].post(Letter::Message(message))
     }
 
-    /// The next message to [`ShardId::CONTROL`]; `None` if none comes in time or every shard has ended.
-    pub fn receive(&self, timeout: Duration) -> Option<M> {
-        self.control.recv_timeout(timeout).ok()
+    /// Where messages to [`ShardId::CONTROL`] arrive, in order per shard; it ends when every shard has.
+    /// `None` if it was taken before. At most 16,384 messages wait there; those beyond are dropped and
+    /// counted, so fetch them promptly.
+    pub fn take_inbox(&mut self) -> Option<Receiver<M>> {
+        self.control.take()
     }
 
     /// Makes an open file or device known to every shard. What is posted afterwards may name it.
@@ -301,24 +309,25 @@ impl<M> Running<M> {
         }
     }
 
-    /// Waits until every shard has ended.
+    /// Waits until every shard has ended. Another thread may [`Running::stop`] meanwhile.
     ///
     /// # Errors
     /// If a shard panicked; what it said went to standard error.
-    pub fn join(mut self) -> Result<(), Panicked> {
-        self.join_all()
-    }
-
-    fn join_all(&mut self) -> Result<(), Panicked> {
+    pub fn join(&self) -> Result<(), Panicked> {
+        let Threads { shards, blocking, jobs } = std::mem::take(&mut *self.threads());
         let mut how = Ok(());
-        for shard in self.shards.drain(..) {
+        for shard in shards {
             how = how.and(shard.join().map_err(|_| Panicked));
         }
-        self.jobs = None;
-        for thread in self.blocking.drain(..) {
+        drop(jobs);
+        for thread in blocking {
             how = how.and(thread.join().map_err(|_| Panicked));
         }
         how
+    }
+
+    fn threads(&self) -> MutexGuard<'_, Threads> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -330,7 +339,7 @@ impl<M> Drop for Running<M> {
     fn drop(&mut self) {
         self.stop(Duration::ZERO);
         // A panic was reported by the thread itself.
-        let _ = self.join_all();
+        let _ = self.join();
     }
 }
 
