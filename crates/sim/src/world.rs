@@ -312,8 +312,12 @@ impl<E: Endpoint> World<E> {
 
     /// Takes all bytes that have reached the peer.
     pub fn receive(&mut self, peer: Peer) -> Vec<u8> {
-        let bytes = self.wires[peer.0].to_peer.drain(..).collect();
-        self.queue.push(self.now, Happening::Transmit(peer));
+        let wire = &mut self.wires[peer.0];
+        let bytes: Vec<u8> = wire.to_peer.drain(..).collect();
+        // Room in the window lets a write go on that waited for it.
+        if !bytes.is_empty() && wire.send.is_some() {
+            self.queue.push(self.now, Happening::Transmit(peer));
+        }
         bytes
     }
 

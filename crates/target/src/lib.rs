@@ -1,1 +1,30 @@
-//! Connections and servers composed into an endpoint; still no I/O.
+//! The target: connections, device servers and volumes composed into an endpoint; still no I/O.
+//!
+//! - [`Exports`]: what is offered to whom, as plain data.
+//! - [`Shard`]: everything that lives on one core. It implements [`endpoint::Endpoint`], so the
+//!   real and the simulated world run it alike.
+//! - [`Message`]: what shards tell each other: logins ask the directory which session they become,
+//!   volumes' changes go from their home to every shard and are acknowledged, the control plane adds,
+//!   lists and stops.
+//!
+//! How a login goes: any shard accepts the socket and carries the login to its end; the directory (on
+//! shard 0) says which session it becomes, new or old, and on which shard; the link moves there
+//! before the first PDU of the full feature phase.
+
+#![forbid(unsafe_code)]
+
+mod directory;
+mod exports;
+mod links;
+mod login_link;
+mod message;
+mod shard;
+mod timers;
+
+pub use directory::SESSIONS_MAX;
+pub use exports::{Exports, LunExport, LunMask, Network, Portal, Redirect, Rule, TargetExport};
+pub use message::{
+    Baggage, CONTROL, ConnectionEntry, Control, Listing, MakeBackend, Message, Report, SessionEntry, Traffic,
+    VolumeEntry, VolumeSpec,
+};
+pub use shard::{LogLine, Shard, home_of};

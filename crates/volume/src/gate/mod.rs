@@ -221,6 +221,13 @@ impl Gate {
         self.step(cx, slot);
     }
 
+    /// Starts a flush that nobody asked for and no reservation can refuse: before the daemon stops.
+    /// It ends by [`Gate::poll_done`].
+    pub fn sync(&mut self, cx: &mut Cx<'_>, id: IoId) {
+        let epoch = self.view.epoch;
+        self.forward(cx, Io { id, epoch, op: Op::Flush, payload: Payload::None }, Work::Other);
+    }
+
     fn forward(&mut self, cx: &mut Cx<'_>, io: Io, work: Work) {
         let slot = self.open(Task { id: io.id, epoch: io.epoch, work });
         let id = self.backend_id(slot);

@@ -1,0 +1,303 @@
+//! Which iSCSI sessions exist, and on which shard each lives.
+//!
+//! One shard keeps the directory; the others ask it by message when a login is about to end, because
+//! a login may meet a session that lives elsewhere: to join it (several connections per session), to
+//! reinstate it, or to be refused (RFC 7143 §6.3.1). Invariant: at most one live session has a given
+//! name (initiator, ISID, target, portal group), and a new one of that name is granted only after
+//! the old one has said that it is gone.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use endpoint::ShardId;
+use iscsi::wire::{Cid, Isid, Tsih};
+
+/// How many sessions one daemon keeps at most: every TSIH but 0.
+pub const SESSIONS_MAX: usize = 65_535;
+
+/// What names a session (RFC 7143 §6.3.1): judged per initiator, target and portal group.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SessionName {
+    /// The initiator's name, normalised.
+    pub initiator: Arc<str>,
+    /// Its ISID.
+    pub isid: Isid,
+    /// The target's name; empty for a discovery session.
+    pub target: Arc<str>,
+    /// The portal group that it came by.
+    pub portal_group: u16,
+}
+
+/// What a login asks before its last response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Who asks, to be answered: the shard and its own number for the login.
+    pub from: (ShardId, u64),
+    /// The session's name.
+    pub name: SessionName,
+    /// The TSIH that the initiator sent: 0 for a new session.
+    pub tsih: Tsih,
+    /// The connection's id.
+    pub cid: Cid,
+    /// What was negotiated as MaxConnections, for a new session.
+    pub connections_max: u16,
+}
+
+/// The directory's answer to a [`Claim`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The login may end; its connection belongs to this session.
+    Granted {
+        /// The session's TSIH.
+        tsih: Tsih,
+        /// Where it lives, or shall live.
+        shard: ShardId,
+        /// Whether it is a new session.
+        new: bool,
+    },
+    /// 020Ah.
+    NoSuchSession,
+    /// 0206h.
+    TooManyConnections,
+    /// 0302h.
+    Full,
+}
+
+/// What the directory wants done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Tell the login `token` on `shard`.
+    Answer {
+        /// The shard.
+        shard: ShardId,
+        /// Its number for the login.
+        token: u64,
+        /// The answer.
+        verdict: Verdict,
+    },
+    /// End this session; [`Directory::gone`] follows.
+    End {
+        /// Where it lives.
+        shard: ShardId,
+        /// Which.
+        tsih: Tsih,
+    },
+}
+
+#[derive(Debug)]
+struct Entry {
+    name: SessionName,
+    shard: ShardId,
+    cids: Vec<Cid>,
+    connections_max: u16,
+    /// A login of the same name waits for this session's end.
+    successor: Option<Claim>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Directory {
+    by_tsih: HashMap<Tsih, Entry>,
+    by_name: HashMap<SessionName, Tsih>,
+    load: Vec<u32>,
+    last: u16,
+}
+
+impl Directory {
+    /// An empty directory for a daemon of so many shards (at least 1).
+    pub fn new(shards: u16) -> Self {
+        assert!(shards > 0, "a daemon has a shard");
+        Directory {
+            by_tsih: HashMap::new(),
+            by_name: HashMap::new(),
+            load: vec![0; usize::from(shards)],
+            last: 0,
+        }
+    }
+
+    /// A login asks. What to do about it goes to `orders`.
+    pub fn claim(&mut self, claim: Claim, orders: &mut Vec<Order>) {
+        if claim.tsih.value() == 0 { self.claim_new(claim, orders) } else { self.claim_join(&claim, orders) }
+    }
+
+    fn claim_new(&mut self, claim: Claim, orders: &mut Vec<Order>) {
+        match self.by_name.get(&claim.name) {
+            None => self.create(claim, orders),
+            Some(tsih) => {
+                let entry = self.by_tsih.get_mut(tsih).expect("both maps hold the same sessions");
+                match entry.successor.replace(claim) {
+                    None => orders.push(Order::End { shard: entry.shard, tsih: *tsih }),
+                    // Two logins race to reinstate one session: the later one wins.
+                    Some(loser) => orders.push(answer(&loser, Verdict::NoSuchSession)),
+                }
+            }
+        }
+    }
+
+    fn claim_join(&mut self, claim: &Claim, orders: &mut Vec<Order>) {
+        let verdict = match self.by_tsih.get_mut(&claim.tsih) {
+            Some(entry) if entry.name == claim.name && entry.successor.is_none() => {
+                let known = entry.cids.contains(&claim.cid);
+                if !known && entry.cids.len() >= usize::from(entry.connections_max) {
+                    Verdict::TooManyConnections
+                } else {
+                    if !known {
+                        entry.cids.push(claim.cid);
+                    }
+                    Verdict::Granted { tsih: claim.tsih, shard: entry.shard, new: false }
+                }
+            }
+            Some(_) | None => Verdict::NoSuchSession,
+        };
+        orders.push(answer(claim, verdict));
+    }
+
+    fn create(&mut self, claim: Claim, orders: &mut Vec<Order>) {
+        let Some(tsih) = self.free_tsih() else {
+            orders.push(answer(&claim, Verdict::Full));
+            return;
+        };
+        let shard = self.least_loaded(claim.from.0);
+        self.load[usize::from(shard.0)] += 1;
+        orders.push(answer(&claim, Verdict::Granted { tsih, shard, new: true }));
+        self.by_name.insert(claim.name.clone(), tsih);
+        let entry = Entry {
+            name: claim.name,
+            shard,
+            cids: vec![claim.cid],
+            connections_max: claim.connections_max,
+            successor: None,
+        };
+        self.by_tsih.insert(tsih, entry);
+    }
+
+    fn free_tsih(&mut self) -> Option<Tsih> {
+        if self.by_tsih.len() >= SESSIONS_MAX {
+            return None;
+        }
+        loop {
+            self.last = self.last.checked_add(1).unwrap_or(1);
+            if !self.by_tsih.contains_key(&Tsih::new(self.last)) {
+                return Some(Tsih::new(self.last));
+            }
+        }
+    }
+
+    fn least_loaded(&self, near: ShardId) -> ShardId {
+        let least = self.load.iter().min().copied().expect("a daemon has a shard");
+        if self.load.get(usize::from(near.0)) == Some(&least) {
+            return near;
+        }
+        let at = self.load.iter().position(|&load| load == least).expect("the minimum is in the list");
+        ShardId(at as u16)
+    }
+
+    /// A session has ended, or never came to be.
+    pub fn gone(&mut self, tsih: Tsih, orders: &mut Vec<Order>) {
+        let Some(entry) = self.by_tsih.remove(&tsih) else { return };
+        self.by_name.remove(&entry.name);
+        self.load[usize::from(entry.shard.0)] -= 1;
+        if let Some(successor) = entry.successor {
+            self.create(successor, orders);
+        }
+    }
+
+    /// One of a session's connections has ended while the session goes on.
+    pub fn connection_gone(&mut self, tsih: Tsih, cid: Cid) {
+        if let Some(entry) = self.by_tsih.get_mut(&tsih) {
+            entry.cids.retain(|&known| known != cid);
+        }
+    }
+}
+
+fn answer(claim: &Claim, verdict: Verdict) -> Order {
+    Order::Answer { shard: claim.from.0, token: claim.from.1, verdict }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(isid: u8, tsih: u16, cid: u16, token: u64) -> Claim {
+        Claim {
+            from: (ShardId(1), token),
+            name: SessionName {
+                initiator: "iqn.2026-11.test:host".into(),
+                isid: Isid([0x80, 0, 0, 0, 0, isid]),
+                target: "iqn.2026-11.test:disk".into(),
+                portal_group: 1,
+            },
+            tsih: Tsih::new(tsih),
+            cid: Cid::new(cid),
+            connections_max: 2,
+        }
+    }
+
+    fn ask(directory: &mut Directory, claim: Claim) -> Vec<Order> {
+        let mut orders = Vec::new();
+        directory.claim(claim, &mut orders);
+        orders
+    }
+
+    fn granted(orders: &[Order]) -> (Tsih, ShardId) {
+        match orders {
+            [Order::Answer { verdict: Verdict::Granted { tsih, shard, .. }, .. }] => (*tsih, *shard),
+            other => panic!("not granted: {other:?}"),
+        }
+    }
+
+    fn verdict(orders: &[Order]) -> Verdict {
+        match orders {
+            [Order::Answer { verdict, .. }] => *verdict,
+            other => panic!("no answer: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn sessions_spread_over_shards_and_near_first() {
+        let mut directory = Directory::new(2);
+        let (_, first) = granted(&ask(&mut directory, claim(1, 0, 0, 1)));
+        let (_, second) = granted(&ask(&mut directory, claim(2, 0, 0, 2)));
+        assert_eq!((first, second), (ShardId(1), ShardId(0)));
+    }
+
+    #[test]
+    fn a_connection_joins_up_to_the_limit() {
+        let mut directory = Directory::new(1);
+        let mut first = claim(1, 0, 0, 1);
+        first.from.0 = ShardId(0);
+        let (tsih, _) = granted(&ask(&mut directory, first));
+        granted(&ask(&mut directory, claim(1, tsih.value(), 1, 2)));
+        assert_eq!(verdict(&ask(&mut directory, claim(1, tsih.value(), 2, 3))), Verdict::TooManyConnections);
+        // The same CID again reinstates that connection.
+        granted(&ask(&mut directory, claim(1, tsih.value(), 1, 4)));
+        directory.connection_gone(tsih, Cid::new(1));
+        granted(&ask(&mut directory, claim(1, tsih.value(), 2, 5)));
+    }
+
+    #[test]
+    fn attack_17_the_tsih_of_another_initiator_names_nothing() {
+        let mut directory = Directory::new(1);
+        let mut first = claim(1, 0, 0, 1);
+        first.from.0 = ShardId(0);
+        let (tsih, _) = granted(&ask(&mut directory, first));
+        assert_eq!(verdict(&ask(&mut directory, claim(9, tsih.value(), 0, 2))), Verdict::NoSuchSession);
+        let mut other = claim(1, tsih.value(), 0, 3);
+        other.name.initiator = "iqn.2026-11.test:thief".into();
+        assert_eq!(verdict(&ask(&mut directory, other)), Verdict::NoSuchSession);
+    }
+
+    #[test]
+    fn reinstatement_waits_for_the_old_session() {
+        let mut directory = Directory::new(2);
+        let (old, shard) = granted(&ask(&mut directory, claim(1, 0, 0, 1)));
+        assert_eq!(ask(&mut directory, claim(1, 0, 0, 2)), [Order::End { shard, tsih: old }]);
+        // Nothing joins a session that is about to end.
+        assert_eq!(verdict(&ask(&mut directory, claim(1, old.value(), 5, 3))), Verdict::NoSuchSession);
+        let mut orders = Vec::new();
+        directory.gone(old, &mut orders);
+        let (new, _) = granted(&orders);
+        assert_ne!(new, old);
+        assert_eq!(directory.by_tsih.len(), 1);
+    }
+}

@@ -1,0 +1,197 @@
+//! What a daemon offers to whom: plain data, made by the control plane, the same on every shard.
+//!
+//! Names and addresses here have been checked; nothing refers to something that is not there.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use endpoint::ListenerId;
+use iscsi::login::AuthPolicy;
+use iscsi::name::TargetAddress;
+use iscsi::negotiate::Limits;
+use iscsi::session::SessionLimits;
+use volume::{PortId, VolumeId};
+
+/// Everything that a shard must know to let initiators in.
+#[derive(Clone, Debug)]
+pub struct Exports {
+    /// Our addresses.
+    pub portals: Vec<Portal>,
+    /// The targets, by name.
+    pub targets: Vec<TargetExport>,
+    /// How discovery sessions authenticate.
+    pub discovery_auth: AuthPolicy,
+}
+
+/// An address that the daemon listens on.
+#[derive(Clone, Debug)]
+pub struct Portal {
+    /// The listener.
+    pub listener: ListenerId,
+    /// The address as bound. If it is the unspecified address, discovery names the address that the
+    /// asking connection came by.
+    pub address: SocketAddr,
+    /// Target portal group tag: 0 to 65535.
+    pub group: u16,
+    /// The SCSI target port that connections of this portal come by (one per portal group).
+    pub port: PortId,
+}
+
+/// A target.
+#[derive(Clone, Debug)]
+pub struct TargetExport {
+    /// Its name, normalised.
+    pub name: Arc<str>,
+    /// TargetAlias, if any.
+    pub alias: Option<Arc<str>>,
+    /// Portal groups that it is reached by; empty: all.
+    pub groups: Vec<u16>,
+    /// Its logical units, ascending by LUN.
+    pub luns: Vec<LunExport>,
+    /// Who may come: the first rule that fits decides. None fits: 0202h.
+    pub rules: Vec<Rule>,
+    /// What INQUIRY shows of its logical units.
+    pub product: Arc<scsi_server::Product>,
+    /// Whether initiators may set path states.
+    pub explicit_alua: bool,
+    /// What it negotiates.
+    pub negotiation: Limits,
+    /// What it grants each session.
+    pub limits: SessionLimits,
+    /// Where initiators are sent instead, if it moved.
+    pub redirect: Option<Redirect>,
+}
+
+/// A logical unit of a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LunExport {
+    /// 0 to 16383.
+    pub lun: u16,
+    /// The volume.
+    pub volume: VolumeId,
+    /// Whether nobody may write through this LUN.
+    pub read_only: bool,
+}
+
+/// Who may come, and what they may do.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    /// Names of initiators, normalised; empty: any.
+    pub initiators: Vec<Arc<str>>,
+    /// Networks that they come from; empty: any.
+    pub sources: Vec<Network>,
+    /// How they authenticate.
+    pub auth: AuthPolicy,
+    /// Which LUNs they see.
+    pub luns: LunMask,
+}
+
+/// Which LUNs a rule shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LunMask {
+    /// All of the target's.
+    All {
+        /// Whether they may only be read.
+        read_only: bool,
+    },
+    /// These: number, and whether it may only be read.
+    Some(Vec<(u16, bool)>),
+}
+
+/// A network in CIDR form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    /// Any address of it.
+    pub address: IpAddr,
+    /// Length of the prefix in bits: 0 to 32 or 128.
+    pub prefix: u8,
+}
+
+/// Where a target moved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Redirect {
+    /// Host and port, without portal group tag.
+    pub address: TargetAddress,
+    /// Whether for good (0102h) or for now (0101h).
+    pub permanent: bool,
+}
+
+impl Network {
+    /// Whether `address` belongs to it. An IPv4 address that came in IPv6 form counts as IPv4.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match (self.address, address.to_canonical()) {
+            (IpAddr::V4(network), IpAddr::V4(address)) => {
+                let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix.min(32))).unwrap_or(0);
+                u32::from(network) & mask == u32::from(address) & mask
+            }
+            (IpAddr::V6(network), IpAddr::V6(address)) => {
+                let mask = u128::MAX.checked_shl(128 - u32::from(self.prefix.min(128))).unwrap_or(0);
+                u128::from(network) & mask == u128::from(address) & mask
+            }
+            (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => false,
+        }
+    }
+}
+
+impl Exports {
+    /// The portal of a listener.
+    pub fn portal(&self, listener: ListenerId) -> Option<&Portal> {
+        self.portals.iter().find(|portal| portal.listener == listener)
+    }
+
+    /// The target of this name, if it is reached by this portal group.
+    pub fn target(&self, name: &str, group: u16) -> Option<&TargetExport> {
+        self.targets.iter().find(|target| &*target.name == name && target.in_group(group))
+    }
+}
+
+impl TargetExport {
+    /// Whether it is reached by this portal group.
+    pub fn in_group(&self, group: u16) -> bool {
+        self.groups.is_empty() || self.groups.contains(&group)
+    }
+
+    /// The rule for an initiator that comes from an address.
+    pub fn rule(&self, initiator: &str, source: IpAddr) -> Option<&Rule> {
+        self.rules.iter().find(|rule| rule.fits(initiator, source))
+    }
+
+    /// What a rule shows of this target's LUNs, and whether each may only be read.
+    pub fn visible<'a>(&'a self, rule: &'a Rule) -> impl Iterator<Item = (LunExport, bool)> + 'a {
+        self.luns.iter().filter_map(|&export| {
+            let read_only = match &rule.luns {
+                LunMask::All { read_only } => *read_only,
+                LunMask::Some(luns) => luns.iter().find(|(lun, _)| *lun == export.lun)?.1,
+            };
+            Some((export, read_only || export.read_only))
+        })
+    }
+}
+
+impl Rule {
+    fn fits(&self, initiator: &str, source: IpAddr) -> bool {
+        let named = self.initiators.is_empty() || self.initiators.iter().any(|name| &**name == initiator);
+        let near = self.sources.is_empty() || self.sources.iter().any(|network| network.contains(source));
+        named && near
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_contain_their_addresses_only() {
+        let network = |address: &str, prefix| Network { address: address.parse().unwrap(), prefix };
+        let inside = |network: &Network, address: &str| network.contains(address.parse().unwrap());
+        let ten = network("10.1.2.3", 8);
+        assert!(inside(&ten, "10.255.0.1") && inside(&ten, "::ffff:10.0.0.1"));
+        assert!(!inside(&ten, "11.0.0.1") && !inside(&ten, "fe80::1"));
+        let all = network("0.0.0.0", 0);
+        assert!(inside(&all, "203.0.113.9") && !inside(&all, "::1"));
+        let six = network("2001:db8::", 32);
+        assert!(inside(&six, "2001:db8:1::9") && !inside(&six, "2001:db9::1"));
+        let one = network("192.0.2.1", 32);
+        assert!(inside(&one, "192.0.2.1") && !inside(&one, "192.0.2.2"));
+    }
+}

@@ -1,0 +1,165 @@
+//! Which connection each socket of the shard belongs to, and what is out on it.
+//!
+//! Invariant: a departed socket keeps its entry until everything that was out has come back, so that
+//! it reaches the connection that owns it.
+
+use endpoint::LinkId;
+use stream::{Link, Tag};
+
+/// Where a socket belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Owner {
+    /// The connection.
+    pub(crate) conn: Tag,
+    /// Which of its links.
+    pub(crate) link: Link,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    id: LinkId,
+    owner: Owner,
+    recv_out: bool,
+    sends_out: u32,
+    departed: bool,
+    ready: bool,
+}
+
+/// Sockets by the low half of their name, which the world keeps dense.
+#[derive(Debug, Default)]
+pub(crate) struct Links {
+    slots: Vec<Option<Entry>>,
+}
+
+impl Links {
+    fn at(id: LinkId) -> usize {
+        id.0 as u32 as usize
+    }
+
+    fn entry(&mut self, id: LinkId) -> Option<&mut Entry> {
+        self.slots.get_mut(Self::at(id))?.as_mut().filter(|entry| entry.id == id)
+    }
+
+    /// A socket is here.
+    pub(crate) fn insert(&mut self, id: LinkId, owner: Owner) {
+        let at = Self::at(id);
+        if self.slots.len() <= at {
+            self.slots.resize(at + 1, None);
+        }
+        let entry = Entry { id, owner, recv_out: false, sends_out: 0, departed: false, ready: false };
+        self.slots[at] = Some(entry);
+    }
+
+    /// Whose it is, as long as it is asked for operations.
+    pub(crate) fn get(&self, id: LinkId) -> Option<Owner> {
+        match self.slots.get(Self::at(id)) {
+            Some(Some(entry)) if entry.id == id => Some(entry.owner),
+            Some(_) | None => None,
+        }
+    }
+
+    /// Gives it to another connection of this shard.
+    pub(crate) fn hand_over(&mut self, id: LinkId, owner: Owner) {
+        if let Some(entry) = self.entry(id) {
+            entry.owner = owner;
+        }
+    }
+
+    /// A receive went out.
+    pub(crate) fn recv_out(&mut self, id: LinkId) {
+        if let Some(entry) = self.entry(id) {
+            entry.recv_out = true;
+        }
+    }
+
+    /// It came back.
+    pub(crate) fn recv_back(&mut self, id: LinkId) -> Option<Owner> {
+        let entry = self.entry(id)?;
+        entry.recv_out = false;
+        Some(entry.owner)
+    }
+
+    /// A batch went out.
+    pub(crate) fn send_out(&mut self, id: LinkId) {
+        if let Some(entry) = self.entry(id) {
+            entry.sends_out += 1;
+        }
+    }
+
+    /// Its memory came back.
+    pub(crate) fn send_back(&mut self, id: LinkId) -> Option<Owner> {
+        let entry = self.entry(id)?;
+        entry.sends_out = entry.sends_out.saturating_sub(1);
+        Some(entry.owner)
+    }
+
+    /// Marks it; true if it was not marked before.
+    pub(crate) fn make_ready(&mut self, id: LinkId) -> bool {
+        match self.entry(id) {
+            Some(entry) if !entry.departed => !std::mem::replace(&mut entry.ready, true),
+            Some(_) | None => false,
+        }
+    }
+
+    /// Takes the mark away.
+    pub(crate) fn unready(&mut self, id: LinkId) {
+        if let Some(entry) = self.entry(id) {
+            entry.ready = false;
+        }
+    }
+
+    /// The shard lets go of it. A socket that moves must have nothing out.
+    pub(crate) fn depart(&mut self, id: LinkId, moves: bool) {
+        if let Some(entry) = self.entry(id) {
+            assert!(!moves || !entry.recv_out, "a link moves with no receive out");
+            entry.departed = true;
+        }
+    }
+
+    /// Forgets it if it has departed and nothing is out.
+    pub(crate) fn remove_settled(&mut self, id: LinkId) -> Option<Owner> {
+        let entry = self.entry(id)?;
+        if !entry.departed || entry.recv_out || entry.sends_out > 0 {
+            return None;
+        }
+        let owner = entry.owner;
+        self.slots[Self::at(id)] = None;
+        Some(owner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owner() -> Owner {
+        Owner { conn: Tag::from_bits(7), link: Link(0) }
+    }
+
+    #[test]
+    fn a_reused_slot_is_another_socket() {
+        let mut links = Links::default();
+        links.insert(LinkId(3), owner());
+        let reused = LinkId(1 << 32 | 3);
+        assert_eq!(links.get(reused), None);
+        links.depart(LinkId(3), false);
+        assert_eq!(links.remove_settled(LinkId(3)), Some(owner()));
+        links.insert(reused, owner());
+        assert_eq!((links.get(LinkId(3)), links.get(reused)), (None, Some(owner())));
+    }
+
+    #[test]
+    fn a_departed_socket_stays_until_everything_is_back() {
+        let mut links = Links::default();
+        links.insert(LinkId(0), owner());
+        links.recv_out(LinkId(0));
+        links.send_out(LinkId(0));
+        links.depart(LinkId(0), false);
+        assert_eq!(links.remove_settled(LinkId(0)), None);
+        assert_eq!(links.recv_back(LinkId(0)), Some(owner()));
+        assert_eq!(links.remove_settled(LinkId(0)), None);
+        assert_eq!(links.send_back(LinkId(0)), Some(owner()));
+        assert!(!links.make_ready(LinkId(0)));
+        assert_eq!(links.remove_settled(LinkId(0)), Some(owner()));
+    }
+}

@@ -1,0 +1,231 @@
+//! One TCP connection while it logs in: framing around the login's state machine, and its deadline.
+//!
+//! Invariant: no receive is out while a question is open or after the login has ended, so a link
+//! that has logged in can be moved to another shard, or become part of a session, as it stands.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use buf::{Class, Cx, Time};
+use endpoint::Accepted;
+use iscsi::login::{
+    Authorize, Cause, Complete, Completion, Established, LOGIN_SEGMENT_LEN_MAX, Login, LoginPdu, Step,
+    Verdict,
+};
+use iscsi::wire::{BHS_LEN, Bhs, padded_len};
+use smallvec::smallvec;
+use stream::{Came, Piece, RecvOp, SendOp};
+
+/// How long a login may take, from the accepted connection to the last response.
+pub(crate) const LOGIN_TIME_MAX: Duration = Duration::from_secs(15);
+/// Most bytes that are received and not yet parsed: one whole request.
+const UNPARSED_MAX: usize = BHS_LEN + LOGIN_SEGMENT_LEN_MAX;
+
+/// What the shard must decide or do.
+#[derive(Debug)]
+pub(crate) enum LoginEvent {
+    /// Answer with [`LoginLink::authorize`].
+    Authorize(Authorize),
+    /// Answer with [`LoginLink::complete`].
+    Complete(Box<Complete>),
+    /// The last response is sent: the link belongs to a session now.
+    Done(Box<Established>),
+    /// Close the link; why, for the log.
+    Over(Option<Cause>),
+}
+
+#[derive(Debug)]
+enum Phase {
+    AwaitRequest,
+    AwaitAnswer,
+    /// The last response is on its way; then this.
+    Ending(Box<Ending>),
+    Over,
+}
+
+#[derive(Debug)]
+enum Ending {
+    Established(Box<Established>),
+    Refused(Cause),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct LoginLink {
+    pub(crate) accepted: Accepted,
+    machine: Login,
+    unparsed: Vec<u8>,
+    /// Padded length of the data segment behind the header that was judged already.
+    judged: Option<usize>,
+    to_send: VecDeque<LoginPdu>,
+    phase: Phase,
+    receiving: bool,
+    sending: bool,
+    deadline: Time,
+    event: Option<LoginEvent>,
+}
+
+impl LoginLink {
+    pub(crate) fn new(now: Time, accepted: Accepted) -> Self {
+        LoginLink {
+            accepted,
+            machine: Login::new(),
+            unparsed: Vec::new(),
+            judged: None,
+            to_send: VecDeque::new(),
+            phase: Phase::AwaitRequest,
+            receiving: false,
+            sending: false,
+            deadline: now + LOGIN_TIME_MAX,
+            event: None,
+        }
+    }
+
+    pub(crate) fn poll_event(&mut self) -> Option<LoginEvent> {
+        self.event.take()
+    }
+
+    pub(crate) fn poll_timeout(&self) -> Option<Time> {
+        (!matches!(self.phase, Phase::Over)).then_some(self.deadline)
+    }
+
+    pub(crate) fn handle_timeout(&mut self, now: Time) {
+        if now >= self.deadline {
+            self.over(None);
+        }
+    }
+
+    /// Bytes that came behind the last request; there are none unless the peer breaks the rules.
+    pub(crate) fn into_rest(self) -> Vec<u8> {
+        self.unparsed
+    }
+
+    fn over(&mut self, cause: Option<Cause>) {
+        if !matches!(self.phase, Phase::Over) {
+            self.phase = Phase::Over;
+            self.event = Some(LoginEvent::Over(cause));
+        }
+    }
+
+    pub(crate) fn poll_recv(&mut self) -> Option<RecvOp> {
+        if self.receiving || !matches!(self.phase, Phase::AwaitRequest) {
+            return None;
+        }
+        self.receiving = true;
+        let stage_len = UNPARSED_MAX - self.unparsed.len();
+        Some(RecvOp { direct: None, stage_len, stage: None })
+    }
+
+    pub(crate) fn handle_recv(&mut self, cx: &mut Cx<'_>, op: RecvOp, came: Came) {
+        self.receiving = false;
+        match came {
+            Came::Bytes(_) => self.unparsed.extend_from_slice(op.stage.as_deref().unwrap_or_default()),
+            Came::Loaned(pages) => {
+                let had = self.unparsed.len();
+                self.unparsed.resize(had + pages.len(), 0);
+                pages.copy_to(0, &mut self.unparsed[had..]);
+            }
+            Came::End | Came::Cancelled | Came::Failed(_) => return self.over(None),
+        }
+        self.parse(cx);
+    }
+
+    fn parse(&mut self, cx: &mut Cx<'_>) {
+        while matches!(self.phase, Phase::AwaitRequest) {
+            let Some(bhs) = Bhs::from_prefix(&self.unparsed).cloned() else { return };
+            let padded = match self.judged {
+                Some(padded) => padded,
+                None => match self.machine.handle_header(&bhs) {
+                    Ok(padded) => *self.judged.insert(padded),
+                    Err(step) => return self.take(*step),
+                },
+            };
+            if self.unparsed.len() < BHS_LEN + padded {
+                return;
+            }
+            self.judged = None;
+            let data = &self.unparsed[BHS_LEN..BHS_LEN + bhs.data_len()];
+            let step = self.machine.handle_request(&bhs, data, cx.entropy);
+            self.unparsed.drain(..BHS_LEN + padded);
+            self.take(step);
+        }
+    }
+
+    fn take(&mut self, step: Step) {
+        match step {
+            Step::Send(pdu) => {
+                self.to_send.push_back(pdu);
+                self.phase = Phase::AwaitRequest;
+            }
+            Step::Authorize(question) => self.ask(LoginEvent::Authorize(question)),
+            Step::Complete(question) => self.ask(LoginEvent::Complete(question)),
+            Step::Refuse(pdu, cause) => self.end(pdu, Ending::Refused(cause)),
+            Step::Drop(cause) => self.over(Some(cause)),
+            Step::Established(pdu, established) => self.end(pdu, Ending::Established(established)),
+        }
+    }
+
+    fn ask(&mut self, question: LoginEvent) {
+        self.phase = Phase::AwaitAnswer;
+        self.event = Some(question);
+    }
+
+    fn end(&mut self, pdu: LoginPdu, ending: Ending) {
+        self.to_send.push_back(pdu);
+        self.phase = Phase::Ending(Box::new(ending));
+    }
+
+    /// Whether a question is open: it may have been overtaken by the link's end.
+    pub(crate) fn awaits_answer(&self) -> bool {
+        matches!(self.phase, Phase::AwaitAnswer)
+    }
+
+    pub(crate) fn authorize(&mut self, cx: &mut Cx<'_>, verdict: Verdict) {
+        let step = self.machine.authorize(verdict, cx.entropy);
+        self.take(step);
+        self.parse(cx);
+    }
+
+    pub(crate) fn complete(&mut self, completion: Completion) {
+        let step = self.machine.complete(completion);
+        self.take(step);
+    }
+
+    pub(crate) fn poll_send(&mut self, cx: &mut Cx<'_>) -> Option<SendOp> {
+        if self.sending || matches!(self.phase, Phase::Over) {
+            return None;
+        }
+        let pdu = self.to_send.front()?;
+        let len = BHS_LEN + padded_len(pdu.text.len()).expect("a login text is short");
+        let mut head = cx.pool.take(Class::Wire, len)?;
+        head.fill(0);
+        head[..BHS_LEN].copy_from_slice(pdu.bhs.bytes());
+        head[BHS_LEN..BHS_LEN + pdu.text.len()].copy_from_slice(&pdu.text);
+        self.to_send.pop_front();
+        self.sending = true;
+        Some(SendOp { head: Some(head), pieces: smallvec![Piece::Head(0..len as u32)], len })
+    }
+
+    pub(crate) fn handle_written(&mut self, how: Result<(), buf::Errno>) {
+        self.sending = false;
+        if how.is_err() {
+            self.over(None);
+        }
+    }
+
+    /// The batch's memory is back too: nothing is out any more, so the link may leave.
+    pub(crate) fn handle_sent(&mut self) {
+        if self.sending || !self.to_send.is_empty() {
+            return;
+        }
+        if let Phase::Ending(_) = self.phase {
+            let Phase::Ending(ending) = std::mem::replace(&mut self.phase, Phase::Over) else {
+                unreachable!()
+            };
+            self.event = Some(match *ending {
+                Ending::Established(established) => LoginEvent::Done(established),
+                Ending::Refused(cause) => LoginEvent::Over(Some(cause)),
+            });
+        }
+    }
+}

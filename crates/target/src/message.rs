@@ -1,0 +1,212 @@
+//! What shards tell each other, and what the control plane tells them.
+
+use std::sync::Arc;
+
+use endpoint::{Accepted, ShardId};
+use iscsi::login::Established;
+use iscsi::wire::{Cid, Sn, Tsih};
+use scsi_server::UnitSpec;
+use volume::{
+    Ack, Adoption, Answer, Ask, AskId, Backend, DiskId, Facts, Geometry, Home, Refusal, Shared, StoreOp,
+    View, VolumeId,
+};
+
+use crate::directory::{Claim, Verdict};
+use crate::exports::Exports;
+
+/// The control plane, as an address for messages.
+pub const CONTROL: ShardId = ShardId(u16::MAX);
+
+/// One message.
+#[derive(Debug)]
+pub enum Message {
+    /// To the directory's shard: a login is about to end.
+    Claim(Claim),
+    /// From it: the answer to the login of this number.
+    Verdict(u64, Verdict),
+    /// To a session's shard: where does its command window stand? For the login of this number on
+    /// that shard.
+    AskWindow(Tsih, ShardId, u64),
+    /// The answer: ExpCmdSN and MaxCmdSN, if the session still lives.
+    Window(u64, Option<(Sn, Sn)>),
+    /// To a session's shard: end it, it is being reinstated.
+    EndSession(Tsih),
+    /// To the directory's shard: a session has ended.
+    SessionGone(Tsih),
+    /// To the directory's shard: a connection of a session has ended.
+    ConnectionGone(Tsih, Cid),
+    /// With a socket: it has logged in.
+    Link(Box<Baggage>),
+    /// To a volume's home.
+    Ask(VolumeId, ShardId, AskId, Ask),
+    /// From it.
+    Answer(VolumeId, Answer),
+    /// From a volume's home to every shard.
+    Adopt(VolumeId, Arc<Adoption>),
+    /// Back.
+    Ack(VolumeId, Ack),
+    /// A gate of this volume on this shard waits for something that another shard has done.
+    Wake(VolumeId),
+    /// To the control plane: state that is to be made durable (written to a new file of the state
+    /// directory, synced, renamed to its name, the directory synced).
+    Store(VolumeId, StoreOp),
+    /// From it: the store of this ticket is durable, or could not be made so. Sent to the volume's
+    /// home.
+    Stored(VolumeId, u64, bool),
+    /// From the control plane, with its number for the request.
+    Control(u64, Control),
+    /// To it.
+    Report(u64, Report),
+}
+
+/// What a shard must know of a link that comes to it in full feature phase.
+#[derive(Debug)]
+pub struct Baggage {
+    /// The outcome of its login.
+    pub established: Established,
+    /// Where it was accepted.
+    pub accepted: Accepted,
+    /// Whether it founds a session, or joins one.
+    pub new: bool,
+    /// Bytes that came behind the login.
+    pub rest: Vec<u8>,
+}
+
+/// Makes the backend of a volume on the shard where it is called.
+pub type MakeBackend = Box<dyn FnOnce() -> Box<dyn Backend> + Send>;
+
+/// A volume, as a shard must know it.
+pub struct VolumeSpec {
+    /// What it says of itself.
+    pub facts: Arc<Facts>,
+    /// What its gates share over all shards.
+    pub shared: Shared,
+    /// The truth when it is opened.
+    pub view: View,
+    /// Makes this shard's backend.
+    pub make: MakeBackend,
+    /// The disks that the backend's operations name.
+    pub disks: Vec<DiskId>,
+    /// The authority, for the shard that is the volume's home.
+    pub home: Option<Box<Home>>,
+}
+
+impl VolumeSpec {
+    /// The logical unit that the volume is.
+    pub fn unit(&self) -> UnitSpec {
+        UnitSpec { volume: self.facts.id, uuid: self.facts.uuid, removable: self.facts.removable }
+    }
+}
+
+impl std::fmt::Debug for VolumeSpec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.facts.fmt(f)
+    }
+}
+
+/// What the control plane asks of one shard.
+#[derive(Debug)]
+pub enum Control {
+    /// Serve this volume too. Sent to every shard, the home first.
+    AddVolume(Box<VolumeSpec>),
+    /// Serve it no more: its tasks are aborted, its backend dropped. Sent to every shard after the
+    /// home has answered [`Ask::Remove`].
+    DropVolume(VolumeId),
+    /// Something for the volume's home. Sent to that shard (see [`home_of`](crate::home_of)).
+    Ask(VolumeId, Ask),
+    /// Who may reach what, from now on. Sessions that may reach nothing any more are ended; the
+    /// others see their LUNs change.
+    Exports(Arc<Exports>),
+    /// What there is.
+    List,
+    /// Stop: refuse logins, ask initiators to log out, and flush every volume when all have gone
+    /// or the time is over.
+    Stop {
+        /// How long initiators may take.
+        grace: std::time::Duration,
+    },
+}
+
+/// A shard's answer to the control plane.
+#[derive(Debug)]
+pub enum Report {
+    /// Done.
+    Done,
+    /// Refused by the volume.
+    Refused(Refusal),
+    /// There is no such volume.
+    NoVolume,
+    /// What there is.
+    Listing(Box<Listing>),
+}
+
+/// What there is on one shard.
+#[derive(Clone, Debug, Default)]
+pub struct Listing {
+    /// Its sessions.
+    pub sessions: Vec<SessionEntry>,
+    /// Its volumes.
+    pub volumes: Vec<VolumeEntry>,
+    /// Bytes of its pool: size, lent, reserved.
+    pub memory: (usize, usize, usize),
+    /// Connections that log in just now.
+    pub logins: usize,
+}
+
+/// A session.
+#[derive(Clone, Debug)]
+pub struct SessionEntry {
+    /// Its handle.
+    pub tsih: u16,
+    /// The initiator's name.
+    pub initiator: Arc<str>,
+    /// Its ISID, as 12 hexadecimal digits.
+    pub isid: String,
+    /// The target's name; `None` for a discovery session.
+    pub target: Option<Arc<str>>,
+    /// The CHAP name that was proved.
+    pub user: Option<String>,
+    /// Its connections.
+    pub connections: Vec<ConnectionEntry>,
+    /// Tasks in work.
+    pub tasks: usize,
+    /// I/O since login: reads, bytes read, writes, bytes written.
+    pub io: Traffic,
+}
+
+/// A connection of a session.
+#[derive(Clone, Debug)]
+pub struct ConnectionEntry {
+    /// Its id.
+    pub cid: u16,
+    /// The peer's address.
+    pub peer: std::net::SocketAddr,
+    /// Ours.
+    pub local: std::net::SocketAddr,
+    /// CRC32C behind headers, and behind data.
+    pub digests: (bool, bool),
+}
+
+/// A volume on one shard.
+#[derive(Clone, Debug)]
+pub struct VolumeEntry {
+    /// Its number.
+    pub id: VolumeId,
+    /// What its blocks are like.
+    pub geometry: Geometry,
+    /// I/O of this shard since it was added.
+    pub io: Traffic,
+}
+
+/// Counts of I/O.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Read operations.
+    pub reads: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Write operations.
+    pub writes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+}

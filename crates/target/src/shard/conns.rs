@@ -1,0 +1,277 @@
+//! Connections and their links: who owns which socket, and what is out on it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use buf::{Cx, Errno};
+use endpoint::{Accepted, Departure, LinkId};
+use iscsi::login::Cause;
+use iscsi::session::{TargetSession, Violation};
+use iscsi::wire::{Cid, Tsih};
+use scsi_server::NexusKey;
+use stream::{Came, Connection, Link, RecvOp, SendOp, Tag};
+
+use super::Shard;
+use super::steps::Parked;
+use crate::links::Owner;
+use crate::login_link::LoginLink;
+use crate::message::{Message, Traffic};
+
+/// How many lines wait for the log at most.
+const LOG_MAX: usize = 256;
+
+/// A connection: a login, or a session with its links.
+#[derive(Debug)]
+pub(super) struct Conn {
+    pub(super) kind: Kind,
+    /// When `Timers` was last told.
+    pub(super) noted: Option<buf::Time>,
+    /// Whether it is in `touched`.
+    pub(super) touched: bool,
+}
+
+#[derive(Debug)]
+pub(super) enum Kind {
+    Login(Box<Entering>),
+    Session(Box<Session>),
+}
+
+/// A link that logs in.
+#[derive(Debug)]
+pub(super) struct Entering {
+    pub(super) id: LinkId,
+    pub(super) login: LoginLink,
+    /// What the directory granted, until the last response is written.
+    pub(super) grant: Option<(endpoint::ShardId, Tsih, bool)>,
+    /// A question to another shard is open; the login is kept until it is answered.
+    pub(super) asked: bool,
+    /// The link has departed.
+    pub(super) gone: bool,
+}
+
+/// A session.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) proto: TargetSession,
+    pub(super) tsih: Tsih,
+    pub(super) initiator: Arc<str>,
+    pub(super) isid: iscsi::wire::Isid,
+    pub(super) target: Option<Arc<str>>,
+    pub(super) user: Option<String>,
+    /// `None` for a discovery session.
+    pub(super) nexus: Option<NexusKey>,
+    pub(super) links: Vec<SessionLink>,
+    /// Reads that wait for the peer to read what was sent.
+    pub(super) parked: Parked,
+    pub(super) tasks: usize,
+    pub(super) io: Traffic,
+    /// `TargetEvent::Closed` has come.
+    pub(super) closed: bool,
+}
+
+/// A link of a session.
+#[derive(Debug)]
+pub(super) struct SessionLink {
+    pub(super) id: LinkId,
+    pub(super) link: Link,
+    pub(super) cid: Cid,
+    pub(super) accepted: Accepted,
+    pub(super) digests: (bool, bool),
+}
+
+/// Something that an operator may want to know.
+#[derive(Clone, Debug)]
+pub enum LogLine {
+    /// A login failed.
+    LoginFailed {
+        /// Whence.
+        peer: SocketAddr,
+        /// Why; `None`: the peer went away or took too long.
+        cause: Option<Cause>,
+    },
+    /// An initiator is in.
+    LoggedIn {
+        /// Whence.
+        peer: SocketAddr,
+        /// Who.
+        initiator: Arc<str>,
+        /// Where; `None`: discovery.
+        target: Option<Arc<str>>,
+    },
+    /// A session has ended.
+    LoggedOut {
+        /// Who.
+        initiator: Arc<str>,
+        /// Where; `None`: discovery.
+        target: Option<Arc<str>>,
+    },
+    /// A peer broke the protocol.
+    Violation {
+        /// Who.
+        initiator: Arc<str>,
+        /// How.
+        violation: Violation,
+    },
+}
+
+impl Shard {
+    pub(super) fn say(&mut self, line: LogLine) {
+        if self.log.len() < LOG_MAX {
+            self.log.push_back(line);
+        }
+    }
+
+    /// Notes that a connection may have events, and that its timer may have moved.
+    pub(super) fn touch(&mut self, tag: Tag) {
+        if let Some(conn) = self.conns.get_mut(tag)
+            && !conn.touched
+        {
+            conn.touched = true;
+            self.touched.push_back(tag);
+        }
+    }
+
+    /// Notes that a link may have something to receive or to send.
+    pub(super) fn rouse(&mut self, link: LinkId) {
+        if self.links.make_ready(link) {
+            self.ready.push_back(link);
+        }
+    }
+
+    pub(super) fn session(&mut self, tag: Tag) -> Option<&mut Session> {
+        match &mut self.conns.get_mut(tag)?.kind {
+            Kind::Session(session) => Some(session),
+            Kind::Login(_) => None,
+        }
+    }
+
+    pub(super) fn entering(&mut self, tag: Tag) -> Option<&mut Entering> {
+        match &mut self.conns.get_mut(tag)?.kind {
+            Kind::Login(entering) => Some(entering),
+            Kind::Session(_) => None,
+        }
+    }
+
+    pub(super) fn conn_recv(&mut self, cx: &mut Cx<'_>, id: LinkId, op: RecvOp, came: Came) {
+        let Some(owner) = self.links.recv_back(id) else { return };
+        let Some(conn) = self.conns.get_mut(owner.conn) else { return };
+        match &mut conn.kind {
+            Kind::Login(entering) => entering.login.handle_recv(cx, op, came),
+            Kind::Session(session) => {
+                if let Err(violation) = session.proto.handle_recv(cx, owner.link, op, came) {
+                    let initiator = session.initiator.clone();
+                    self.say(LogLine::Violation { initiator, violation });
+                }
+            }
+        }
+        self.touch(owner.conn);
+        self.settle(id);
+    }
+
+    pub(super) fn conn_written(&mut self, cx: &mut Cx<'_>, id: LinkId, how: Result<(), Errno>) {
+        let Some(owner) = self.links.get(id) else { return };
+        let Some(conn) = self.conns.get_mut(owner.conn) else { return };
+        match &mut conn.kind {
+            Kind::Login(entering) => entering.login.handle_written(how),
+            Kind::Session(session) => session.proto.handle_written(cx, owner.link, how),
+        }
+        self.touch(owner.conn);
+        self.rouse(id);
+    }
+
+    pub(super) fn conn_sent(&mut self, cx: &mut Cx<'_>, id: LinkId, op: SendOp) {
+        let Some(owner) = self.links.send_back(id) else { return };
+        let Some(conn) = self.conns.get_mut(owner.conn) else { return };
+        match &mut conn.kind {
+            Kind::Login(entering) => {
+                drop(op);
+                entering.login.handle_sent();
+            }
+            Kind::Session(session) => session.proto.handle_sent(cx, owner.link, op),
+        }
+        self.touch(owner.conn);
+        self.settle(id);
+    }
+
+    pub(super) fn conn_poll_recv(&mut self, cx: &mut Cx<'_>, id: LinkId) -> Option<RecvOp> {
+        let owner = self.links.get(id)?;
+        let op = match &mut self.conns.get_mut(owner.conn)?.kind {
+            Kind::Login(entering) => entering.login.poll_recv(),
+            Kind::Session(session) => session.proto.poll_recv(cx, owner.link),
+        }?;
+        self.links.recv_out(id);
+        Some(op)
+    }
+
+    pub(super) fn conn_poll_send(&mut self, cx: &mut Cx<'_>, id: LinkId) -> Option<SendOp> {
+        let owner = self.links.get(id)?;
+        let op = match &mut self.conns.get_mut(owner.conn)?.kind {
+            Kind::Login(entering) => entering.login.poll_send(cx),
+            Kind::Session(session) => session.proto.poll_send(cx, owner.link),
+        }?;
+        self.links.send_out(id);
+        Some(op)
+    }
+
+    pub(super) fn conn_timeout(&mut self, cx: &mut Cx<'_>, tag: Tag) {
+        let Some(conn) = self.conns.get_mut(tag) else { return };
+        conn.noted = None;
+        match &mut conn.kind {
+            Kind::Login(entering) => entering.login.handle_timeout(cx.now),
+            Kind::Session(session) => {
+                if session.proto.poll_timeout().is_some_and(|time| time <= cx.now) {
+                    session.proto.handle_timeout(cx);
+                }
+            }
+        }
+        self.touch(tag);
+    }
+
+    /// Hears what a connection has to say.
+    pub(super) fn drain(&mut self, cx: &mut Cx<'_>, tag: Tag) {
+        let Some(conn) = self.conns.get_mut(tag) else { return };
+        conn.touched = false;
+        match conn.kind {
+            Kind::Login(_) => self.drain_login(cx, tag),
+            Kind::Session(_) => self.drain_session(cx, tag),
+        }
+        if let Some(conn) = self.conns.get_mut(tag) {
+            let wanted = match &conn.kind {
+                Kind::Login(entering) => entering.login.poll_timeout(),
+                Kind::Session(session) => session.proto.poll_timeout(),
+            };
+            self.timers.note(tag, wanted, &mut conn.noted);
+        }
+    }
+
+    /// Lets a link go. What is out on it comes back first; then it is forgotten.
+    pub(super) fn depart(&mut self, id: LinkId, how: Departure<Message>) {
+        let moved = matches!(how, Departure::Move { .. });
+        self.links.depart(id, moved);
+        self.departures.push_back((id, how));
+        self.settle(id);
+    }
+
+    /// Forgets a link that has departed and has nothing out, and a connection that has no link.
+    fn settle(&mut self, id: LinkId) {
+        let Some(owner) = self.links.remove_settled(id) else {
+            self.rouse(id);
+            return;
+        };
+        self.forget_link(id, owner);
+    }
+
+    fn forget_link(&mut self, id: LinkId, owner: Owner) {
+        let Some(conn) = self.conns.get_mut(owner.conn) else { return };
+        match &mut conn.kind {
+            Kind::Login(entering) => {
+                entering.gone = true;
+                self.forget_login(owner.conn);
+            }
+            Kind::Session(session) => {
+                session.links.retain(|link| link.id != id);
+                self.forget_session(owner.conn);
+            }
+        }
+    }
+}

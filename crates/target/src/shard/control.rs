@@ -1,0 +1,246 @@
+//! What the control plane asks: volumes that come and go, exports that change, listings, and the stop.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use buf::{Cx, Time};
+use endpoint::Departure;
+use scsi_server::LunEntry;
+use stream::{Close, Connection, Tag};
+use volume::{Answer, Ask, AskId, VolumeId};
+
+use super::Shard;
+use super::conns::{Kind, Session};
+use crate::exports::Exports;
+use crate::message::{CONTROL, ConnectionEntry, Control, Listing, Message, Report, SessionEntry};
+
+/// Asks of the control plane are numbered from here, the server's own from 0.
+const ASKS: u64 = 1 << 62;
+
+/// A stop that is under way.
+#[derive(Debug)]
+pub(super) struct Stopping {
+    request: u64,
+    deadline: Time,
+    /// Volumes whose flush is out; `None`: sessions have not ended yet.
+    flushing: Option<Vec<VolumeId>>,
+    told: bool,
+}
+
+/// Requests of the control plane that wait for something.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    asks: HashMap<AskId, u64>,
+    made: u64,
+    /// Volumes that go away when nothing is in flight on them.
+    drops: Vec<(u64, VolumeId)>,
+}
+
+impl Shard {
+    pub(super) fn control(&mut self, cx: &mut Cx<'_>, id: u64, control: Control) {
+        let report = match control {
+            Control::AddVolume(spec) => {
+                let view = spec.view.clone();
+                self.server.add_unit(spec.unit(), view);
+                self.fronts.add(*spec);
+                Report::Done
+            }
+            Control::DropVolume(volume) => {
+                self.server.remove_unit(volume);
+                self.waiting.drops.push((id, volume));
+                return;
+            }
+            Control::Ask(volume, ask) => return self.control_ask(cx, id, volume, ask),
+            Control::Exports(exports) => {
+                self.change_exports(cx, exports);
+                Report::Done
+            }
+            Control::List => Report::Listing(Box::new(self.listing(cx))),
+            Control::Stop { grace } => return self.stop(cx, id, grace),
+        };
+        self.report(id, report);
+    }
+
+    fn report(&mut self, id: u64, report: Report) {
+        self.messages.push_back((CONTROL, Message::Report(id, report)));
+    }
+
+    fn control_ask(&mut self, cx: &mut Cx<'_>, id: u64, volume: VolumeId, ask: Ask) {
+        if self.fronts.get(volume).is_none() {
+            return self.report(id, Report::NoVolume);
+        }
+        self.waiting.made += 1;
+        let number = AskId(ASKS | self.waiting.made);
+        self.waiting.asks.insert(number, id);
+        self.fronts.ask(cx, volume, self.id, number, ask);
+    }
+
+    /// Whether an answer was for the control plane.
+    pub(super) fn control_answered(&mut self, _volume: VolumeId, answer: &Answer) -> bool {
+        let Some(id) = self.waiting.asks.remove(&answer.id) else { return false };
+        let report = match answer.result {
+            Ok(()) => Report::Done,
+            Err(refusal) => Report::Refused(refusal),
+        };
+        self.report(id, report);
+        true
+    }
+
+    /// Lets volumes go on which nothing is in flight any more.
+    pub(super) fn drop_volumes(&mut self) {
+        if self.waiting.drops.is_empty() {
+            return;
+        }
+        let drops = std::mem::take(&mut self.waiting.drops);
+        for (id, volume) in drops {
+            if self.fronts.drop_idle(volume) {
+                self.report(id, Report::Done);
+            } else {
+                self.waiting.drops.push((id, volume));
+            }
+        }
+    }
+
+    /// Sessions keep what they may still reach; those that may reach nothing any more are ended.
+    fn change_exports(&mut self, cx: &mut Cx<'_>, exports: Arc<Exports>) {
+        self.exports = exports;
+        let tags: Vec<Tag> = self.sessions.values().copied().collect();
+        for tag in tags {
+            let Some((nexus, luns)) = self.luns_now(tag) else { continue };
+            match luns {
+                Some(luns) => self.server.change_luns(nexus, luns),
+                None => {
+                    if let Some(session) = self.session(tag) {
+                        session.proto.close(cx, Close::AfterLogout(cx.now + Duration::from_secs(5)));
+                    }
+                    self.touch(tag);
+                }
+            }
+        }
+    }
+
+    /// What a session of a nexus may reach by the exports of now; `None` inside: nothing.
+    fn luns_now(&mut self, tag: Tag) -> Option<(scsi_server::NexusKey, Option<Vec<LunEntry>>)> {
+        let session = self.session(tag)?;
+        let nexus = session.nexus?;
+        let (target, initiator) = (session.target.clone()?, session.initiator.clone());
+        let accepted = session.links.first()?.accepted;
+        let group = self.server.nexus(nexus).portal_group;
+        let exports = self.exports.clone();
+        let luns = exports.target(&target, group).and_then(|target| {
+            let rule = target.rule(&initiator, accepted.peer.ip())?;
+            let visible = target.visible(rule);
+            Some(
+                visible
+                    .map(|(lun, read_only)| LunEntry { lun: lun.lun, volume: lun.volume, read_only })
+                    .collect(),
+            )
+        });
+        Some((nexus, luns))
+    }
+
+    fn listing(&self, cx: &mut Cx<'_>) -> Listing {
+        let usage = cx.pool.usage();
+        let sessions = self.conns.iter().filter_map(|(_, conn)| match &conn.kind {
+            Kind::Session(session) => Some(entry(session)),
+            Kind::Login(_) => None,
+        });
+        Listing {
+            sessions: sessions.collect(),
+            volumes: self.fronts.entries(),
+            memory: (usage.capacity, usage.lent, usage.reserved),
+            logins: self.logins,
+        }
+    }
+
+    fn stop(&mut self, cx: &mut Cx<'_>, id: u64, grace: Duration) {
+        let deadline = cx.now + grace;
+        self.stopping = Some(Stopping { request: id, deadline, flushing: None, told: false });
+        let tags: Vec<Tag> = self.conns.iter().map(|(tag, _)| tag).collect();
+        for tag in tags {
+            match self.conns.get_mut(tag).map(|conn| &mut conn.kind) {
+                Some(Kind::Session(session)) => session.proto.close(cx, Close::AfterLogout(deadline)),
+                Some(Kind::Login(entering)) => {
+                    let link = entering.id;
+                    self.depart(link, Departure::Close);
+                }
+                None => {}
+            }
+            self.touch(tag);
+        }
+    }
+
+    pub(super) fn stop_deadline(&self) -> Option<Time> {
+        self.stopping.as_ref().filter(|stop| stop.flushing.is_none()).map(|stop| stop.deadline)
+    }
+
+    pub(super) fn stop_timeout(&mut self, cx: &mut Cx<'_>) {
+        if self.stop_deadline().is_none_or(|deadline| deadline > cx.now) {
+            return;
+        }
+        let tags: Vec<Tag> = self.sessions.values().copied().collect();
+        for tag in tags {
+            if let Some(session) = self.session(tag) {
+                session.proto.close(cx, Close::Now);
+            }
+            self.touch(tag);
+        }
+        self.flush_all(cx);
+    }
+
+    /// When all sessions have ended, flushes; when all is flushed, says so. True if it did either.
+    pub(super) fn stop_progress(&mut self, cx: &mut Cx<'_>) -> bool {
+        self.drop_volumes();
+        let over = self.sessions.is_empty();
+        match &mut self.stopping {
+            Some(Stopping { flushing: None, .. }) if over => {
+                self.flush_all(cx);
+                true
+            }
+            Some(Stopping { flushing: Some(left), told, request, .. }) if left.is_empty() && !*told => {
+                *told = true;
+                let id = *request;
+                self.report(id, Report::Done);
+                true
+            }
+            Some(_) | None => false,
+        }
+    }
+
+    fn flush_all(&mut self, cx: &mut Cx<'_>) {
+        let volumes = self.fronts.ids();
+        if let Some(stopping) = &mut self.stopping {
+            stopping.flushing = Some(volumes.clone());
+        }
+        for volume in volumes {
+            self.fronts.flush(cx, volume);
+        }
+    }
+
+    /// A flush of the stop has ended.
+    pub(super) fn flushed(&mut self, volume: VolumeId) {
+        if let Some(Stopping { flushing: Some(left), .. }) = &mut self.stopping {
+            left.retain(|known| *known != volume);
+        }
+    }
+}
+
+fn entry(session: &Session) -> SessionEntry {
+    let connections = session.links.iter().map(|link| ConnectionEntry {
+        cid: link.cid.value(),
+        peer: link.accepted.peer,
+        local: link.accepted.local,
+        digests: link.digests,
+    });
+    SessionEntry {
+        tsih: session.tsih.value(),
+        initiator: session.initiator.clone(),
+        isid: session.isid.to_string(),
+        target: session.target.clone(),
+        user: session.user.clone(),
+        connections: connections.collect(),
+        tasks: session.tasks,
+        io: session.io,
+    }
+}

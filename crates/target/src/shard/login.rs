@@ -1,0 +1,258 @@
+//! From an accepted socket to a link of a session: who may come is asked of the exports, which session
+//! it becomes of the directory; then the link goes to the session's shard.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use buf::Cx;
+use endpoint::{Accepted, Departure, LinkId, ShardId};
+use iscsi::login::{Access, AuthPolicy, Authorize, Completion, Established, Verdict as Judged};
+use iscsi::negotiate::{Limits, SessionType};
+use iscsi::wire::{LoginStatus, Sn, Tsih};
+use stream::{Link, Tag};
+
+use super::conns::{Conn, Entering, Kind, LogLine};
+use super::{DIRECTORY, LOGINS_MAX, Shard};
+use crate::directory::{Claim, Directory, Order, SessionName, Verdict};
+use crate::exports::TargetExport;
+use crate::links::Owner;
+use crate::login_link::{LoginEvent, LoginLink};
+use crate::message::{Baggage, Message};
+
+impl Shard {
+    pub(super) fn accept(&mut self, cx: &mut Cx<'_>, id: LinkId, accepted: Accepted) {
+        if self.logins >= LOGINS_MAX || self.stopping.is_some() {
+            self.departures.push_back((id, Departure::Abort));
+            return;
+        }
+        let login = LoginLink::new(cx.now, accepted);
+        let entering = Entering { id, login, grant: None, asked: false, gone: false };
+        let conn = Conn { kind: Kind::Login(Box::new(entering)), noted: None, touched: false };
+        match self.conns.insert(conn) {
+            Ok(tag) => {
+                self.logins += 1;
+                self.links.insert(id, Owner { conn: tag, link: Link(0) });
+                self.touch(tag);
+                self.rouse(id);
+            }
+            Err(_) => self.departures.push_back((id, Departure::Abort)),
+        }
+    }
+
+    pub(super) fn drain_login(&mut self, cx: &mut Cx<'_>, tag: Tag) {
+        while let Some(entering) = self.entering(tag) {
+            let Some(event) = entering.login.poll_event() else { break };
+            let (id, accepted) = (entering.id, entering.login.accepted);
+            match event {
+                LoginEvent::Authorize(question) => {
+                    let verdict = self.authorize(&question, &accepted);
+                    if let Some(entering) = self.entering(tag) {
+                        entering.login.authorize(cx, verdict);
+                    }
+                }
+                LoginEvent::Complete(question) => {
+                    let claim = Claim {
+                        from: (self.id, tag.to_bits()),
+                        name: self.session_name(&question.identity, &accepted),
+                        tsih: question.identity.tsih,
+                        cid: question.identity.cid,
+                        connections_max: u16::try_from(question.params.max_connections).unwrap_or(u16::MAX),
+                    };
+                    if let Some(entering) = self.entering(tag) {
+                        entering.asked = true;
+                    }
+                    self.post(DIRECTORY, Message::Claim(claim));
+                }
+                LoginEvent::Done(established) => self.enter(cx, tag, *established),
+                LoginEvent::Over(cause) => {
+                    self.say(LogLine::LoginFailed { peer: accepted.peer, cause });
+                    self.depart(id, Departure::Close);
+                }
+            }
+        }
+        if let Some(entering) = self.entering(tag) {
+            let id = entering.id;
+            self.rouse(id);
+        }
+    }
+
+    fn session_name(&self, identity: &Authorize, accepted: &Accepted) -> SessionName {
+        SessionName {
+            initiator: identity.initiator_name.as_str().into(),
+            isid: identity.isid,
+            target: identity.target_name.as_ref().map_or("", |name| name.as_str()).into(),
+            portal_group: self.exports.portal(accepted.listener).map_or(0, |portal| portal.group),
+        }
+    }
+
+    fn authorize(&self, question: &Authorize, accepted: &Accepted) -> Judged {
+        let Some(portal) = self.exports.portal(accepted.listener) else {
+            return Judged::Refused(LoginStatus::SERVICE_UNAVAILABLE);
+        };
+        let grant = |auth: &AuthPolicy, limits: &Limits, alias: Option<&Arc<str>>| {
+            Judged::Granted(Box::new(Access {
+                auth: auth.clone(),
+                limits: limits.clone(),
+                portal_group_tag: portal.group,
+                target_alias: alias.map(|alias| alias.to_string()),
+            }))
+        };
+        match (question.session_type, &question.target_name) {
+            (SessionType::Discovery, _) => grant(&self.exports.discovery_auth, &Limits::default(), None),
+            (SessionType::Normal, None) => Judged::Refused(LoginStatus::MISSING_PARAMETER),
+            (SessionType::Normal, Some(name)) => {
+                let Some(target) = self.exports.target(name.as_str(), portal.group) else {
+                    return Judged::Refused(LoginStatus::TARGET_NOT_FOUND);
+                };
+                if let Some(redirect) = &target.redirect {
+                    let address = redirect.address.clone();
+                    return match redirect.permanent {
+                        true => Judged::MovedPermanently(address),
+                        false => Judged::MovedTemporarily(address),
+                    };
+                }
+                match target.rule(question.initiator_name.as_str(), accepted.peer.ip()) {
+                    Some(rule) => grant(&rule.auth, &target.negotiation, target.alias.as_ref()),
+                    None => Judged::Refused(LoginStatus::AUTHORIZATION_FAILURE),
+                }
+            }
+        }
+    }
+
+    pub(super) fn directory_change(&mut self, change: impl FnOnce(&mut Directory, &mut Vec<Order>)) {
+        let Some(directory) = &mut self.directory else { return };
+        let mut orders = Vec::new();
+        change(directory, &mut orders);
+        for order in orders {
+            match order {
+                Order::Answer { shard, token, verdict } => self.post(shard, Message::Verdict(token, verdict)),
+                Order::End { shard, tsih } => self.post(shard, Message::EndSession(tsih)),
+            }
+        }
+    }
+
+    pub(super) fn claim(&mut self, claim: Claim) {
+        self.directory_change(|directory, orders| directory.claim(claim, orders));
+    }
+
+    /// The directory has answered a login of this shard.
+    pub(super) fn verdict(&mut self, _cx: &mut Cx<'_>, token: u64, verdict: Verdict) {
+        let tag = Tag::from_bits(token);
+        let Some(entering) = self.entering(tag) else { return };
+        match verdict {
+            Verdict::Granted { tsih, shard, new } => {
+                entering.grant = Some((shard, tsih, new));
+                if new {
+                    // Every session starts with a window of one command; it opens as far as memory was
+                    // set aside for it, with the first response.
+                    self.complete(tag, Completion::NewSession { tsih, window: 1 });
+                } else {
+                    self.post(shard, Message::AskWindow(tsih, self.id, token));
+                }
+            }
+            Verdict::NoSuchSession => {
+                self.complete(tag, Completion::Refused(LoginStatus::SESSION_DOES_NOT_EXIST))
+            }
+            Verdict::TooManyConnections => {
+                self.complete(tag, Completion::Refused(LoginStatus::TOO_MANY_CONNECTIONS))
+            }
+            Verdict::Full => self.complete(tag, Completion::Refused(LoginStatus::OUT_OF_RESOURCES)),
+        }
+    }
+
+    pub(super) fn ask_window(&mut self, tsih: Tsih, from: ShardId, token: u64) {
+        let window = self.sessions.get(&tsih).copied().and_then(|tag| {
+            let session = self.session(tag)?;
+            (!session.closed).then(|| session.proto.command_numbers())
+        });
+        self.post(from, Message::Window(token, window));
+    }
+
+    pub(super) fn window(&mut self, token: u64, window: Option<(Sn, Sn)>) {
+        let completion = match window {
+            Some((exp_cmd_sn, max_cmd_sn)) => Completion::Join { exp_cmd_sn, max_cmd_sn },
+            None => Completion::Refused(LoginStatus::SESSION_DOES_NOT_EXIST),
+        };
+        self.complete(Tag::from_bits(token), completion);
+    }
+
+    fn complete(&mut self, tag: Tag, completion: Completion) {
+        let Some(entering) = self.entering(tag) else { return };
+        entering.asked = false;
+        if entering.login.awaits_answer() {
+            entering.login.complete(completion);
+            self.touch(tag);
+        } else {
+            self.forget_login(tag);
+        }
+    }
+
+    /// The last response is sent: the link goes where its session lives.
+    fn enter(&mut self, cx: &mut Cx<'_>, tag: Tag, established: Established) {
+        let Some(Conn { kind: Kind::Login(entering), .. }) = self.conns.remove(tag) else { return };
+        self.logins -= 1;
+        let Some((shard, _, new)) = entering.grant else { unreachable!("a login ends after its grant") };
+        let (id, accepted) = (entering.id, entering.login.accepted);
+        let rest = entering.login.into_rest();
+        let baggage = Baggage { established, accepted, new, rest };
+        if shard == self.id {
+            self.attach(cx, id, baggage);
+        } else {
+            let message = Message::Link(Box::new(baggage));
+            self.depart(id, Departure::Move { to: shard, message });
+        }
+    }
+
+    /// Forgets a login whose link is gone and whom nobody owes an answer.
+    pub(super) fn forget_login(&mut self, tag: Tag) {
+        let Some(entering) = self.entering(tag) else { return };
+        if !entering.gone || entering.asked {
+            return;
+        }
+        if let Some((_, tsih, true)) = entering.grant {
+            // The session was granted and never came to be.
+            self.post(DIRECTORY, Message::SessionGone(tsih));
+        }
+        self.conns.remove(tag);
+        self.logins -= 1;
+    }
+
+    /// The peer's address and target of a link that is lost on its way between shards.
+    pub(super) fn baggage_without_link(&mut self, baggage: &Baggage) {
+        if baggage.new {
+            self.post(DIRECTORY, Message::SessionGone(baggage.established.tsih));
+        }
+    }
+
+    /// What discovery tells an initiator: the targets that it may reach, and where.
+    pub(super) fn targets_text(
+        &self,
+        initiator: &str,
+        accepted: &Accepted,
+        which: Option<&str>,
+    ) -> Box<[u8]> {
+        let listing = self.exports.targets.iter().filter(|target| {
+            which.is_none_or(|name| &*target.name == name)
+                && target.rule(initiator, accepted.peer.ip()).is_some()
+        });
+        let mut text = Vec::new();
+        for target in listing {
+            text.extend_from_slice(format!("TargetName={}\0", target.name).as_bytes());
+            for (address, group) in self.addresses(target, accepted.local) {
+                text.extend_from_slice(format!("TargetAddress={address},{group}\0").as_bytes());
+            }
+        }
+        text.into()
+    }
+
+    fn addresses(&self, target: &TargetExport, local: SocketAddr) -> impl Iterator<Item = (SocketAddr, u16)> {
+        let portals = self.exports.portals.iter().filter(|portal| target.in_group(portal.group));
+        portals.map(move |portal| {
+            let mut address = portal.address;
+            if address.ip().is_unspecified() {
+                address.set_ip(local.ip().to_canonical());
+            }
+            (address, portal.group)
+        })
+    }
+}

@@ -1,0 +1,241 @@
+//! One shard of the target: connections, device server and volumes composed into an endpoint.
+//!
+//! The parts know nothing of each other; here their events and steps are carried from one to the
+//! other. One turn: connections that were touched tell what happened; the server takes it and says
+//! what it wants; gates and connections do it; until nobody has anything to say. Invariant: whoever is
+//! touched is in a queue once (`touched`, `stirred`, `ready`), so a turn costs what happened, not what
+//! exists.
+
+mod conns;
+mod control;
+mod login;
+mod memory;
+mod sessions;
+mod steps;
+mod volumes;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use buf::{Cx, Errno, Time};
+use endpoint::{Arrival, Departure, Endpoint, LinkId, ShardId};
+use iscsi::wire::Tsih;
+use scsi_server::Server;
+use stream::{Came, RecvOp, SendOp, Slab, Tag};
+use volume::DiskOp;
+
+use crate::directory::{Directory, SESSIONS_MAX};
+use crate::exports::Exports;
+use crate::links::Links;
+use crate::message::Message;
+use crate::timers::Timers;
+
+use conns::Conn;
+pub use conns::LogLine;
+use control::{Stopping, Waiting};
+use memory::Hunger;
+use volumes::Fronts;
+pub use volumes::home_of;
+
+/// The shard that keeps the directory of sessions.
+const DIRECTORY: ShardId = ShardId(0);
+/// Connections that may be logging in on one shard at a time. With the longest text that a login
+/// holds (see `iscsi::login::LOGIN_MEMORY_MAX`) they bound what strangers can make us keep.
+const LOGINS_MAX: usize = 256;
+
+/// One shard of the target. See the module.
+pub struct Shard {
+    id: ShardId,
+    shards: u16,
+    exports: Arc<Exports>,
+    links: Links,
+    conns: Slab<Conn>,
+    /// How many of `conns` are logging in.
+    logins: usize,
+    /// Sessions of this shard by their handle.
+    sessions: HashMap<Tsih, Tag>,
+    /// The connection of each nexus of the server.
+    nexuses: Vec<Option<Tag>>,
+    server: Server,
+    fronts: Fronts,
+    directory: Option<Directory>,
+    hunger: Hunger,
+    timers: Timers,
+    /// Connections that may have events.
+    touched: VecDeque<Tag>,
+    /// Links that may have something to receive or to send.
+    ready: VecDeque<LinkId>,
+    departures: VecDeque<(LinkId, Departure<Message>)>,
+    messages: VecDeque<(ShardId, Message)>,
+    /// Messages of this shard to itself.
+    own: VecDeque<Message>,
+    stopping: Option<Stopping>,
+    waiting: Waiting,
+    log: VecDeque<LogLine>,
+}
+
+impl Shard {
+    /// Shard `id` of `shards`, with nothing to serve yet.
+    pub fn new(id: ShardId, shards: u16, exports: Arc<Exports>) -> Self {
+        assert!(id.0 < shards, "a shard is one of the daemon's");
+        Shard {
+            id,
+            shards,
+            exports,
+            links: Links::default(),
+            conns: Slab::new(SESSIONS_MAX + LOGINS_MAX),
+            logins: 0,
+            sessions: HashMap::new(),
+            nexuses: Vec::new(),
+            server: Server::new(),
+            fronts: Fronts::new(id, shards),
+            directory: (id == DIRECTORY).then(|| Directory::new(shards)),
+            hunger: Hunger::default(),
+            timers: Timers::default(),
+            touched: VecDeque::new(),
+            ready: VecDeque::new(),
+            departures: VecDeque::new(),
+            messages: VecDeque::new(),
+            own: VecDeque::new(),
+            stopping: None,
+            waiting: Waiting::default(),
+            log: VecDeque::new(),
+        }
+    }
+
+    /// Something for the log, oldest first. Bounded: what is not fetched in time is counted, not kept.
+    pub fn poll_log(&mut self) -> Option<LogLine> {
+        self.log.pop_front()
+    }
+
+    /// Sends a message, to this very shard as to any other.
+    fn post(&mut self, to: ShardId, message: Message) {
+        if to == self.id {
+            self.own.push_back(message);
+        } else {
+            self.messages.push_back((to, message));
+        }
+    }
+
+    fn take_message(&mut self, cx: &mut Cx<'_>, message: Message) {
+        match message {
+            Message::Claim(claim) => self.claim(claim),
+            Message::Verdict(token, verdict) => self.verdict(cx, token, verdict),
+            Message::AskWindow(tsih, from, token) => self.ask_window(tsih, from, token),
+            Message::Window(token, window) => self.window(token, window),
+            Message::EndSession(tsih) => self.end_session(cx, tsih),
+            Message::SessionGone(tsih) => {
+                self.directory_change(|directory, orders| directory.gone(tsih, orders))
+            }
+            Message::ConnectionGone(tsih, cid) => {
+                self.directory_change(|directory, _| directory.connection_gone(tsih, cid));
+            }
+            // Comes with a socket, by `handle_arrival`.
+            Message::Link(baggage) => self.baggage_without_link(&baggage),
+            Message::Ask(volume, from, id, ask) => self.fronts.ask(cx, volume, from, id, ask),
+            Message::Answer(volume, answer) => self.answered(cx, volume, answer),
+            Message::Adopt(volume, adoption) => self.adopt(cx, volume, &adoption),
+            Message::Ack(volume, ack) => self.fronts.ack(cx, volume, ack),
+            Message::Wake(volume) => self.fronts.stir(volume),
+            Message::Control(id, control) => self.control(cx, id, control),
+            Message::Stored(volume, ticket, durable) => self.fronts.stored(cx, volume, ticket, durable),
+            // For the control plane only.
+            Message::Store(..) | Message::Report(..) => {}
+        }
+    }
+}
+
+impl Endpoint for Shard {
+    type Message = Message;
+
+    fn handle_arrival(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Arrival<Message>) {
+        match how {
+            Arrival::Accepted(accepted) => self.accept(cx, link, accepted),
+            Arrival::Moved(Message::Link(baggage)) => self.attach(cx, link, *baggage),
+            Arrival::Moved(_) => self.departures.push_back((link, Departure::Close)),
+        }
+    }
+
+    fn handle_message(&mut self, cx: &mut Cx<'_>, message: Message) {
+        self.take_message(cx, message);
+    }
+
+    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Came) {
+        self.conn_recv(cx, link, op, came);
+    }
+
+    fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {
+        self.conn_written(cx, link, how);
+    }
+
+    fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
+        self.conn_sent(cx, link, op);
+    }
+
+    fn handle_disk(&mut self, cx: &mut Cx<'_>, op: DiskOp, came: Result<usize, Errno>) {
+        self.fronts.handle_disk(cx, op, came);
+    }
+
+    fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
+        while let Some(tag) = self.timers.due(cx.now) {
+            self.conn_timeout(cx, tag);
+        }
+        self.fronts.handle_timeout(cx);
+        self.stop_timeout(cx);
+    }
+
+    fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
+        let mut worked = false;
+        loop {
+            let mut more = false;
+            while let Some(message) = self.own.pop_front() {
+                self.take_message(cx, message);
+                more = true;
+            }
+            while let Some(tag) = self.touched.pop_front() {
+                self.drain(cx, tag);
+                more = true;
+            }
+            more |= self.feed(cx);
+            more |= self.run_steps(cx);
+            more |= self.run_fronts(cx);
+            more |= self.stop_progress(cx);
+            if !more {
+                break;
+            }
+            worked = true;
+        }
+        worked
+    }
+
+    fn poll_ready(&mut self) -> Option<LinkId> {
+        let link = self.ready.pop_front()?;
+        self.links.unready(link);
+        Some(link)
+    }
+
+    fn poll_recv(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<RecvOp> {
+        self.conn_poll_recv(cx, link)
+    }
+
+    fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
+        self.conn_poll_send(cx, link)
+    }
+
+    fn poll_disk(&mut self) -> Option<DiskOp> {
+        self.fronts.poll_disk()
+    }
+
+    fn poll_departure(&mut self) -> Option<(LinkId, Departure<Message>)> {
+        self.departures.pop_front()
+    }
+
+    fn poll_message(&mut self) -> Option<(ShardId, Message)> {
+        self.messages.pop_front()
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        let times = [self.timers.next(), self.fronts.poll_timeout(), self.stop_deadline()];
+        times.into_iter().flatten().min()
+    }
+}

@@ -1,0 +1,372 @@
+//! Sessions: links that join them, events that come from them, and their end.
+
+use std::sync::Arc;
+
+use buf::Cx;
+use endpoint::{Departure, LinkId};
+use iscsi::login::Established;
+use iscsi::negotiate::{Digest, SessionType};
+use iscsi::session::{
+    LinkParams, Request, Response, ScsiCommand, ScsiResult, SendTargets, SessionLimits, SessionParams,
+    TargetSession, TaskManagement,
+};
+use iscsi::wire::{TmfFunction, TmfResponseCode, Tsih};
+use scsi_server::{Arrived, LunEntry, Management, NexusKey, NexusSpec, TaskKey};
+use stream::{Close, Connection, Tag, Target, TargetEvent};
+use volume::{Ask, AskId, Identity, Nexus};
+
+use super::conns::{Conn, Kind, LogLine, Session, SessionLink};
+use super::{DIRECTORY, Shard};
+use crate::links::Owner;
+use crate::message::{Baggage, Message, Traffic};
+
+/// Asks whose answer nobody waits for.
+const NOBODY: AskId = AskId(u64::MAX);
+
+impl Shard {
+    /// A link that has logged in comes to its session.
+    pub(super) fn attach(&mut self, cx: &mut Cx<'_>, id: LinkId, baggage: Baggage) {
+        let tsih = baggage.established.tsih;
+        let conn = if baggage.new { self.found(cx, &baggage) } else { self.sessions.get(&tsih).copied() };
+        let attached = conn.and_then(|conn| self.join(cx, conn, id, &baggage));
+        if attached.is_none() {
+            if baggage.new {
+                self.post(DIRECTORY, Message::SessionGone(tsih));
+            }
+            self.departures.push_back((id, Departure::Close));
+        }
+    }
+
+    /// Makes the session that a login founds. `None`: what it logged in to is not there any more.
+    fn found(&mut self, cx: &mut Cx<'_>, baggage: &Baggage) -> Option<Tag> {
+        let established = &baggage.established;
+        let initiator: Arc<str> = established.identity.initiator_name.as_str().into();
+        let discovery = established.identity.session_type == SessionType::Discovery;
+        if self.stopping.is_some() {
+            return None;
+        }
+        let (target, limits, nexus) = if discovery {
+            (None, SessionLimits::default(), None)
+        } else {
+            let (target, limits, spec) = self.nexus_spec(&initiator, baggage)?;
+            (Some(target), limits, Some(spec))
+        };
+        let proto = TargetSession::new(cx, session_params(established), limits).ok()?;
+        let nexus = nexus.map(|spec| self.server.open_nexus(spec));
+        let session = Session {
+            proto,
+            tsih: established.tsih,
+            initiator: initiator.clone(),
+            isid: established.identity.isid,
+            target: target.clone(),
+            user: established.user.clone(),
+            nexus,
+            links: Vec::new(),
+            parked: super::steps::Parked::default(),
+            tasks: 0,
+            io: Traffic::default(),
+            closed: false,
+        };
+        let conn = Conn { kind: Kind::Session(Box::new(session)), noted: None, touched: false };
+        let Ok(tag) = self.conns.insert(conn) else {
+            unreachable!("the directory grants no more sessions than a shard can hold")
+        };
+        self.sessions.insert(established.tsih, tag);
+        if let Some(nexus) = nexus {
+            let at = nexus.0 as usize;
+            if self.nexuses.len() <= at {
+                self.nexuses.resize(at + 1, None);
+            }
+            self.nexuses[at] = Some(tag);
+        }
+        self.say(LogLine::LoggedIn { peer: baggage.accepted.peer, initiator, target });
+        Some(tag)
+    }
+
+    fn nexus_spec(
+        &self,
+        initiator: &Arc<str>,
+        baggage: &Baggage,
+    ) -> Option<(Arc<str>, SessionLimits, NexusSpec)> {
+        let established = &baggage.established;
+        let portal = self.exports.portal(baggage.accepted.listener)?;
+        let name = established.identity.target_name.as_ref()?;
+        let target = self.exports.target(name.as_str(), portal.group)?;
+        let rule = target.rule(initiator, baggage.accepted.peer.ip())?;
+        let luns = target
+            .visible(rule)
+            .map(|(export, read_only)| LunEntry { lun: export.lun, volume: export.volume, read_only })
+            .collect();
+        let identity = Identity::Initiator {
+            name: initiator.clone(),
+            isid: established.identity.isid.0,
+            port: portal.port,
+        };
+        let spec = NexusSpec {
+            nexus: Nexus { identity: Arc::new(identity), port: portal.port, read_only: false },
+            target: target.name.clone(),
+            portal_group: portal.group,
+            luns,
+            product: target.product.clone(),
+            explicit_alua: target.explicit_alua,
+        };
+        Some((target.name.clone(), target.limits.clone(), spec))
+    }
+
+    fn join(&mut self, cx: &mut Cx<'_>, conn: Tag, id: LinkId, baggage: &Baggage) -> Option<()> {
+        let established = &baggage.established;
+        let session = self.session(conn)?;
+        if session.closed {
+            return None;
+        }
+        let params = link_params(established);
+        let digests = (params.header_digest, params.data_digest);
+        let link = session.proto.attach(cx, params, &baggage.rest).ok()?;
+        let cid = established.identity.cid;
+        session.links.push(SessionLink { id, link, cid, accepted: baggage.accepted, digests });
+        // A link that stays on its shard has its entry since it was accepted.
+        let owner = Owner { conn, link };
+        if self.links.get(id).is_some() {
+            self.links.hand_over(id, owner);
+        } else {
+            self.links.insert(id, owner);
+        }
+        self.touch(conn);
+        self.rouse(id);
+        Some(())
+    }
+
+    pub(super) fn drain_session(&mut self, cx: &mut Cx<'_>, conn: Tag) {
+        loop {
+            let Some(session) = self.session(conn) else { return };
+            if let Some(event) = session.proto.poll_event() {
+                self.session_event(cx, conn, event);
+                continue;
+            }
+            if let Some(link) = session.proto.poll_shut() {
+                let id =
+                    session.links.iter().find(|known| known.link == link).map(|known| (known.id, known.cid));
+                let tsih = session.tsih;
+                if let Some((id, cid)) = id {
+                    self.post(DIRECTORY, Message::ConnectionGone(tsih, cid));
+                    self.depart(id, Departure::Close);
+                }
+                continue;
+            }
+            if let Err(violation) = session.proto.resume(cx) {
+                let initiator = session.initiator.clone();
+                self.say(LogLine::Violation { initiator, violation });
+                continue;
+            }
+            if let Some(violation) = session.proto.poll_violation() {
+                let initiator = session.initiator.clone();
+                self.say(LogLine::Violation { initiator, violation });
+                continue;
+            }
+            // Parsing on may have brought more to tell.
+            match session.proto.poll_event() {
+                Some(event) => self.session_event(cx, conn, event),
+                None => break,
+            }
+        }
+        self.unpark(cx, conn);
+        let Some(session) = self.session(conn) else { return };
+        let links: smallvec::SmallVec<[LinkId; 8]> = session.links.iter().map(|link| link.id).collect();
+        for id in links {
+            self.rouse(id);
+        }
+        self.forget_session(conn);
+    }
+
+    fn session_event(&mut self, cx: &mut Cx<'_>, conn: Tag, event: TargetEvent<Request>) {
+        match event {
+            TargetEvent::Command { tag, command, data_out } => self.command(cx, conn, tag, command, data_out),
+            TargetEvent::DataReceived { tag, at, data } => {
+                if let Some(key) = self.task_key(conn, tag) {
+                    self.server.data(cx, key, at, data);
+                }
+            }
+            TargetEvent::Aborted { tag } => match self.task_key(conn, tag) {
+                Some(key) => self.server.abort(key),
+                None => {
+                    if let Some(session) = self.session(conn) {
+                        session.proto.retire(cx, tag);
+                    }
+                }
+            },
+            TargetEvent::Closed => self.session_closed(conn),
+        }
+    }
+
+    fn task_key(&mut self, conn: Tag, tag: Tag) -> Option<TaskKey> {
+        let nexus = self.session(conn)?.nexus?;
+        Some(TaskKey { nexus, tag: tag.to_bits() })
+    }
+
+    fn command(&mut self, cx: &mut Cx<'_>, conn: Tag, tag: Tag, command: Request, data_out: u32) {
+        let Some(session) = self.session(conn) else { return };
+        let Some(nexus) = session.nexus else { return self.discovery_command(cx, conn, tag, command) };
+        let key = TaskKey { nexus, tag: tag.to_bits() };
+        match command {
+            Request::Scsi(scsi) => {
+                if scsi.read && scsi.write {
+                    let result = refuse_bidirectional();
+                    session.proto.respond(cx, tag, Response::Scsi(result));
+                    return;
+                }
+                session.tasks += 1;
+                session.io.reads += u64::from(scsi.read && scsi.edtl > 0);
+                session.io.writes += u64::from(scsi.write && scsi.edtl > 0);
+                self.server.start(cx, key, arrived(&scsi, data_out));
+            }
+            Request::Task(task) => match management(&task) {
+                Some(what) => {
+                    session.tasks += 1;
+                    self.server.manage(key, what);
+                }
+                None => session.proto.respond(cx, tag, Response::Task(TmfResponseCode::NOT_SUPPORTED)),
+            },
+            Request::SendTargets(which) => self.send_targets(cx, conn, tag, &which),
+        }
+    }
+
+    fn discovery_command(&mut self, cx: &mut Cx<'_>, conn: Tag, tag: Tag, command: Request) {
+        match command {
+            Request::SendTargets(which) => self.send_targets(cx, conn, tag, &which),
+            // The session itself rejects what a discovery session may not ask.
+            Request::Scsi(_) | Request::Task(_) => {
+                if let Some(session) = self.session(conn) {
+                    session.proto.retire(cx, tag);
+                }
+            }
+        }
+    }
+
+    fn send_targets(&mut self, cx: &mut Cx<'_>, conn: Tag, tag: Tag, which: &SendTargets) {
+        let Some(session) = self.session(conn) else { return };
+        let (initiator, own) = (session.initiator.clone(), session.target.clone());
+        let Some(accepted) = session.links.first().map(|link| link.accepted) else { return };
+        let text = match which {
+            SendTargets::All => self.targets_text(&initiator, &accepted, None),
+            SendTargets::Named(name) => self.targets_text(&initiator, &accepted, Some(name)),
+            SendTargets::Own => self.targets_text(&initiator, &accepted, own.as_deref()),
+        };
+        if let Some(session) = self.session(conn) {
+            session.proto.respond(cx, tag, Response::Targets(text));
+        }
+    }
+
+    /// The directory wants a session's end: it is being reinstated.
+    pub(super) fn end_session(&mut self, cx: &mut Cx<'_>, tsih: Tsih) {
+        match self.sessions.get(&tsih).copied() {
+            Some(conn) => {
+                if let Some(session) = self.session(conn) {
+                    session.proto.close(cx, Close::Now);
+                }
+                self.touch(conn);
+            }
+            // Its founding link is still on its way here, or it has just gone.
+            None => self.post(DIRECTORY, Message::SessionGone(tsih)),
+        }
+    }
+
+    fn session_closed(&mut self, conn: Tag) {
+        let Some(session) = self.session(conn) else { return };
+        session.closed = true;
+        let (tsih, nexus) = (session.tsih, session.nexus.take());
+        let line =
+            LogLine::LoggedOut { initiator: session.initiator.clone(), target: session.target.clone() };
+        self.say(line);
+        self.sessions.remove(&tsih);
+        if let Some(nexus) = nexus {
+            self.close_nexus(nexus);
+        }
+        self.post(DIRECTORY, Message::SessionGone(tsih));
+    }
+
+    fn close_nexus(&mut self, nexus: NexusKey) {
+        let spec = self.server.nexus(nexus);
+        let identity = spec.nexus.identity.clone();
+        let volumes: Vec<_> = spec.luns.iter().map(|entry| entry.volume).collect();
+        for volume in volumes {
+            let home = self.fronts.home_of(volume);
+            self.post(home, Message::Ask(volume, self.id, NOBODY, Ask::NexusLost(identity.clone())));
+        }
+        self.server.close_nexus(nexus);
+        self.nexuses[nexus.0 as usize] = None;
+    }
+
+    /// Forgets a session that has ended and whose links are all gone.
+    pub(super) fn forget_session(&mut self, conn: Tag) {
+        let over = self.session(conn).is_some_and(|session| session.closed && session.links.is_empty());
+        if over {
+            self.conns.remove(conn);
+        }
+    }
+}
+
+fn session_params(established: &Established) -> SessionParams {
+    let params = &established.params;
+    let short = |number: u32| u16::try_from(number).unwrap_or(u16::MAX);
+    SessionParams {
+        isid: established.identity.isid,
+        tsih: established.tsih,
+        discovery: params.session_type == SessionType::Discovery,
+        max_connections: short(params.max_connections),
+        initial_r2t: params.initial_r2t,
+        immediate_data: params.immediate_data,
+        max_burst: params.max_burst,
+        first_burst: params.first_burst,
+        max_outstanding_r2t: short(params.max_outstanding_r2t),
+        time2wait: short(params.time2wait),
+        time2retain: short(params.time2retain),
+        protocol_level: u8::try_from(params.protocol_level).unwrap_or(u8::MAX),
+        cmd_sn: established.exp_cmd_sn,
+    }
+}
+
+fn link_params(established: &Established) -> LinkParams {
+    let params = &established.params;
+    LinkParams {
+        cid: established.identity.cid,
+        header_digest: params.header_digest == Digest::Crc32c,
+        data_digest: params.data_digest == Digest::Crc32c,
+        initiator_mrdsl: params.initiator_mrdsl,
+        target_mrdsl: params.target_mrdsl,
+        stat_sn: established.stat_sn,
+    }
+}
+
+fn arrived(scsi: &ScsiCommand, data_out: u32) -> Arrived<'_> {
+    Arrived {
+        lun: scsi.lun,
+        cdb: scsi.cdb.as_slice(),
+        data_in: if scsi.read { scsi.edtl } else { 0 },
+        data_out,
+    }
+}
+
+/// No command of a disk moves data both ways: INVALID FIELD IN CDB would be a guess, INVALID
+/// COMMAND OPERATION CODE is what it is.
+fn refuse_bidirectional() -> ScsiResult {
+    let mut sense = [0; scsi::Sense::LEN_MAX];
+    let len = scsi::Sense::INVALID_OPCODE.encode(false, &mut sense);
+    ScsiResult::check_condition(&sense[..len], 0)
+}
+
+fn management(task: &TaskManagement) -> Option<Management> {
+    let tag = task.referenced.map(Tag::to_bits);
+    Some(match task.function {
+        TmfFunction::ABORT_TASK => Management::AbortTask { tag },
+        TmfFunction::ABORT_TASK_SET => Management::AbortTaskSet(task.lun),
+        TmfFunction::CLEAR_ACA => Management::ClearAca(task.lun),
+        TmfFunction::CLEAR_TASK_SET => Management::ClearTaskSet(task.lun),
+        TmfFunction::LOGICAL_UNIT_RESET => Management::LogicalUnitReset(task.lun),
+        TmfFunction::TARGET_WARM_RESET | TmfFunction::TARGET_COLD_RESET => Management::TargetReset,
+        TmfFunction::QUERY_TASK => Management::QueryTask { tag },
+        TmfFunction::QUERY_TASK_SET => Management::QueryTaskSet(task.lun),
+        TmfFunction::I_T_NEXUS_RESET => Management::NexusReset,
+        TmfFunction::QUERY_ASYNCHRONOUS_EVENT => Management::QueryAsyncEvent(task.lun),
+        _ => return None,
+    })
+}

@@ -1,0 +1,180 @@
+//! What the device server wants is done here, step by step.
+
+use std::collections::VecDeque;
+
+use buf::{Cx, Payload, SgMut};
+use endpoint::ShardId;
+use iscsi::session::{Response, ScsiResult, SenseBytes};
+use iscsi::wire::{ScsiStatus, TmfResponseCode};
+use scsi_server::{Managed, Reply, Step, TaskKey};
+use stream::{Tag, Target};
+use volume::{Done, Failure, Fault, Op};
+
+use super::Shard;
+use super::conns::Session;
+use crate::message::Message;
+
+/// Reads of a session that wait until its peer has read what was sent before.
+#[derive(Debug, Default)]
+pub(super) struct Parked {
+    queue: VecDeque<Step>,
+}
+
+impl Shard {
+    /// Does what the server wants.
+    pub(super) fn run_steps(&mut self, cx: &mut Cx<'_>) -> bool {
+        let mut worked = false;
+        while let Some(step) = self.server.poll_step() {
+            worked = true;
+            self.run_step(cx, step);
+        }
+        worked
+    }
+
+    fn run_step(&mut self, cx: &mut Cx<'_>, step: Step) {
+        match step {
+            Step::Receive { .. } => self.feed_step(cx, step),
+            Step::Io { task, ref io, .. } => match io.op {
+                Op::Read(_) => self.start_read(cx, task, step),
+                _ => self.feed_step(cx, step),
+            },
+            Step::Send { task, at, data } => {
+                self.with_session(task, |session, tag| {
+                    session.io.read_bytes += data.len() as u64;
+                    session.proto.send_data(cx, tag, at, data);
+                });
+            }
+            Step::Respond { task, reply } => {
+                let result = Response::Scsi(result(&reply));
+                self.finish(task, |session, tag| session.proto.respond(cx, tag, result));
+            }
+            Step::Retire { task } => {
+                self.hunger.remove_transfer(task);
+                self.finish(task, |session, tag| session.proto.retire(cx, tag));
+            }
+            Step::Managed { task, outcome } => {
+                let response = Response::Task(tmf_response(outcome));
+                self.finish(task, |session, tag| session.proto.respond(cx, tag, response));
+            }
+            Step::Cancel { volume, io } => match self.remove_waiting(io) {
+                Some(Step::Io { io, .. }) => {
+                    let result = Err(Failure::Failed(Fault::Aborted));
+                    self.server.done(cx, Done { id: io.id, result, payload: Payload::None });
+                }
+                Some(_) | None => self.fronts.cancel(volume, io),
+            },
+            Step::Ask { volume, id, ask } => {
+                let home = self.fronts.home_of(volume);
+                self.post(home, Message::Ask(volume, self.id, id, ask));
+            }
+        }
+    }
+
+    fn remove_waiting(&mut self, id: volume::IoId) -> Option<Step> {
+        if let Some(step) = self.hunger.remove_io(id) {
+            return Some(step);
+        }
+        for (_, conn) in self.conns.iter_mut() {
+            let super::conns::Kind::Session(session) = &mut conn.kind else { continue };
+            let queue = &mut session.parked.queue;
+            if let Some(at) = queue.iter().position(|step| matches!(step, Step::Io { io, .. } if io.id == id))
+            {
+                return queue.remove(at);
+            }
+        }
+        None
+    }
+
+    /// A read may start when its session has leave to send so much more.
+    fn start_read(&mut self, cx: &mut Cx<'_>, task: TaskKey, step: Step) {
+        let len = self.read_len(&step);
+        let mut may = Some(step);
+        self.with_session(task, |session, tag| {
+            if !session.parked.queue.is_empty() || !session.proto.reserve_read(tag, len) {
+                session.parked.queue.extend(may.take());
+            }
+        });
+        if let Some(step) = may {
+            self.feed_step(cx, step);
+        }
+    }
+
+    fn read_len(&self, step: &Step) -> u32 {
+        match step {
+            Step::Io { volume, io, want: 0, .. } => match io.op {
+                Op::Read(span) => self.fronts.bytes(*volume, span),
+                _ => 0,
+            },
+            Step::Io { want, .. } => *want,
+            _ => 0,
+        }
+    }
+
+    /// Reads that were parked may start now, perhaps.
+    pub(super) fn unpark(&mut self, cx: &mut Cx<'_>, conn: Tag) {
+        loop {
+            let Some(session) = self.session(conn) else { return };
+            let Some(Step::Io { task, .. }) = session.parked.queue.front() else { return };
+            let tag = Tag::from_bits(task.tag);
+            let Some(step) = session.parked.queue.pop_front() else { return };
+            let len = self.read_len(&step);
+            let Some(session) = self.session(conn) else { return };
+            if !session.proto.reserve_read(tag, len) {
+                session.parked.queue.push_front(step);
+                return;
+            }
+            self.feed_step(cx, step);
+        }
+    }
+
+    /// Memory for a task's payload is there.
+    pub(super) fn receive(&mut self, cx: &mut Cx<'_>, task: TaskKey, at: u32, memory: SgMut) {
+        self.with_session(task, |session, tag| {
+            session.io.written_bytes += memory.len() as u64;
+            session.proto.recv_data(cx, tag, at, memory);
+        });
+    }
+
+    fn with_session(&mut self, task: TaskKey, act: impl FnOnce(&mut Session, Tag)) {
+        let Some(Some(conn)) = self.nexuses.get(task.nexus.0 as usize).copied() else { return };
+        let Some(session) = self.session(conn) else { return };
+        act(session, Tag::from_bits(task.tag));
+        self.touch(conn);
+    }
+
+    fn finish(&mut self, task: TaskKey, act: impl FnOnce(&mut Session, Tag)) {
+        self.with_session(task, |session, tag| {
+            session.tasks -= 1;
+            act(session, tag);
+        });
+    }
+
+    /// A volume's home has answered.
+    pub(super) fn answered(&mut self, cx: &mut Cx<'_>, volume: volume::VolumeId, answer: volume::Answer) {
+        debug_assert_eq!(ShardId(answer.to.0), self.id);
+        if !self.control_answered(volume, &answer) {
+            self.server.answered(cx, answer.id, answer.result);
+        }
+    }
+}
+
+fn result(reply: &Reply) -> ScsiResult {
+    let mut sense = SenseBytes::new();
+    if let Some(said) = reply.sense {
+        let mut bytes = [0; scsi::Sense::LEN_MAX];
+        let len = said.encode(reply.descriptor, &mut bytes);
+        sense.extend_from_slice(&bytes[..len]);
+    }
+    ScsiResult { status: ScsiStatus(reply.status.0), qualifier: 0, sense, transferred: reply.transferred }
+}
+
+fn tmf_response(outcome: Managed) -> TmfResponseCode {
+    match outcome {
+        Managed::Complete => TmfResponseCode::COMPLETE,
+        Managed::Succeeded => TmfResponseCode::SUCCEEDED,
+        Managed::NoTask => TmfResponseCode::NO_TASK,
+        Managed::NoUnit => TmfResponseCode::NO_LUN,
+        Managed::NotSupported => TmfResponseCode::NOT_SUPPORTED,
+        Managed::Rejected => TmfResponseCode::REJECTED,
+    }
+}

@@ -1,0 +1,304 @@
+//! The volumes of a shard: for each a gate, and at its home the authority.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use buf::{Cx, Errno, Time};
+use endpoint::ShardId;
+use volume::{
+    Ack, Adoption, Answer, Ask, AskId, DiskId, DiskOp, Done, Gate, Home, Io, IoId, Nexus, Op, Shard as Core,
+    Span, StoreOp, VolumeId,
+};
+
+use super::Shard;
+use crate::message::{CONTROL, Message, Traffic, VolumeEntry, VolumeSpec};
+
+/// The shard where a volume's authority lives.
+pub fn home_of(volume: VolumeId, shards: u16) -> ShardId {
+    ShardId((volume.0 % u32::from(shards)) as u16)
+}
+
+/// A volume on this shard.
+pub(super) struct Front {
+    pub(super) gate: Gate,
+    pub(super) home: Option<Box<Home>>,
+    io: Traffic,
+    stirred: bool,
+}
+
+/// All volumes of a shard.
+pub(super) struct Fronts {
+    shard: ShardId,
+    shards: u16,
+    fronts: Vec<Option<Front>>,
+    disks: HashMap<DiskId, VolumeId>,
+    /// Volumes that may have something to give.
+    stirred: VecDeque<VolumeId>,
+    out: VecDeque<DiskOp>,
+}
+
+impl Fronts {
+    pub(super) fn new(shard: ShardId, shards: u16) -> Self {
+        Fronts {
+            shard,
+            shards,
+            fronts: Vec::new(),
+            disks: HashMap::new(),
+            stirred: VecDeque::new(),
+            out: VecDeque::new(),
+        }
+    }
+
+    /// The shard where a volume's authority lives.
+    pub(super) fn home_of(&self, volume: VolumeId) -> ShardId {
+        home_of(volume, self.shards)
+    }
+
+    fn front(&mut self, volume: VolumeId) -> Option<&mut Front> {
+        self.fronts.get_mut(volume.0 as usize)?.as_mut()
+    }
+
+    pub(super) fn get(&self, volume: VolumeId) -> Option<&Front> {
+        self.fronts.get(volume.0 as usize)?.as_ref()
+    }
+
+    pub(super) fn add(&mut self, spec: VolumeSpec) {
+        let (id, at) = (spec.facts.id, spec.facts.id.0 as usize);
+        if self.fronts.len() <= at {
+            self.fronts.resize_with(at + 1, || None);
+        }
+        for &disk in &spec.disks {
+            self.disks.insert(disk, id);
+        }
+        let gate = Gate::new(Core(self.shard.0), spec.shared, spec.view, (spec.make)());
+        self.fronts[at] = Some(Front { gate, home: spec.home, io: Traffic::default(), stirred: false });
+        self.stir(id);
+    }
+
+    /// Forgets a volume on which nothing is in flight.
+    pub(super) fn drop_idle(&mut self, volume: VolumeId) -> bool {
+        let Some(front) = self.front(volume) else { return true };
+        if front.gate.in_flight() > 0 {
+            return false;
+        }
+        self.fronts[volume.0 as usize] = None;
+        self.disks.retain(|_, of| *of != volume);
+        true
+    }
+
+    pub(super) fn ids(&self) -> Vec<VolumeId> {
+        let live = self.fronts.iter().enumerate().filter(|(_, front)| front.is_some());
+        live.map(|(at, _)| VolumeId(at as u32)).collect()
+    }
+
+    pub(super) fn entries(&self) -> Vec<VolumeEntry> {
+        let live = self.fronts.iter().enumerate().filter_map(|(at, front)| Some((at, front.as_ref()?)));
+        live.map(|(at, front)| VolumeEntry {
+            id: VolumeId(at as u32),
+            geometry: front.gate.view().geometry,
+            io: front.io,
+        })
+        .collect()
+    }
+
+    /// Notes that a volume may have something to give.
+    pub(super) fn stir(&mut self, volume: VolumeId) {
+        if let Some(front) = self.front(volume)
+            && !std::mem::replace(&mut front.stirred, true)
+        {
+            self.stirred.push_back(volume);
+        }
+    }
+
+    pub(super) fn bytes(&self, volume: VolumeId, span: Span) -> u32 {
+        let logical = self.get(volume).map_or(0, |front| front.gate.view().geometry.logical);
+        u32::try_from(span.blocks * u64::from(logical)).unwrap_or(u32::MAX)
+    }
+
+    pub(super) fn submit(&mut self, cx: &mut Cx<'_>, who: &Nexus, volume: VolumeId, io: Io) {
+        let Some(front) = self.front(volume) else { return };
+        let bytes = front.gate.view().geometry.logical;
+        match &io.op {
+            Op::Read(span) => front.io.count_read(span.blocks * u64::from(bytes)),
+            Op::Write(span, _) => front.io.count_write(span.blocks * u64::from(bytes)),
+            _ => {}
+        }
+        front.gate.submit(cx, who, io);
+        self.stir(volume);
+    }
+
+    pub(super) fn cancel(&mut self, volume: VolumeId, id: IoId) {
+        if let Some(front) = self.front(volume) {
+            front.gate.cancel(id);
+            self.stir(volume);
+        }
+    }
+
+    pub(super) fn handle_disk(&mut self, cx: &mut Cx<'_>, op: DiskOp, came: Result<usize, Errno>) {
+        let Some(volume) = self.disks.get(&op.disk).copied() else { return };
+        if let Some(front) = self.front(volume) {
+            front.gate.handle_disk(cx, op, came);
+            self.stir(volume);
+        }
+    }
+
+    pub(super) fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
+        for volume in self.ids() {
+            let Some(front) = self.front(volume) else { continue };
+            if front.gate.poll_timeout().is_some_and(|time| time <= cx.now) {
+                self.stir(volume);
+            }
+            let Some(front) = self.front(volume) else { continue };
+            if let Some(home) = &mut front.home
+                && home.poll_timeout().is_some_and(|time| time <= cx.now)
+            {
+                home.handle_timeout(cx.now);
+                self.stir(volume);
+            }
+        }
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Time> {
+        let live = self.fronts.iter().flatten();
+        live.flat_map(|front| {
+            [front.gate.poll_timeout(), front.home.as_ref().and_then(|home| home.poll_timeout())]
+        })
+        .flatten()
+        .min()
+    }
+
+    pub(super) fn poll_disk(&mut self) -> Option<DiskOp> {
+        self.out.pop_front()
+    }
+
+    pub(super) fn ask(&mut self, cx: &mut Cx<'_>, volume: VolumeId, from: ShardId, id: AskId, ask: Ask) {
+        if let Some(front) = self.front(volume)
+            && let Some(home) = &mut front.home
+        {
+            home.handle_ask(cx.now, Core(from.0), id, ask);
+            self.stir(volume);
+        }
+    }
+
+    pub(super) fn ack(&mut self, cx: &mut Cx<'_>, volume: VolumeId, ack: Ack) {
+        if let Some(front) = self.front(volume)
+            && let Some(home) = &mut front.home
+        {
+            home.handle_ack(cx.now, ack);
+            self.stir(volume);
+        }
+    }
+
+    /// Starts a flush that no reservation can refuse, for the stop.
+    pub(super) fn flush(&mut self, cx: &mut Cx<'_>, volume: VolumeId) {
+        if let Some(front) = self.front(volume) {
+            front.gate.sync(cx, FLUSH);
+            self.stir(volume);
+        }
+    }
+
+    /// A volume's state was made durable, or not.
+    pub(super) fn stored(&mut self, cx: &mut Cx<'_>, volume: VolumeId, ticket: u64, durable: bool) {
+        if let Some(front) = self.front(volume)
+            && let Some(home) = &mut front.home
+        {
+            home.handle_stored(cx.now, ticket, durable);
+            self.stir(volume);
+        }
+    }
+}
+
+/// The flush of the stop; the server's own names have a small low half.
+const FLUSH: IoId = IoId(u64::MAX);
+
+impl Traffic {
+    fn count_read(&mut self, bytes: u64) {
+        self.reads += 1;
+        self.read_bytes += bytes;
+    }
+
+    fn count_write(&mut self, bytes: u64) {
+        self.writes += 1;
+        self.written_bytes += bytes;
+    }
+}
+
+impl Shard {
+    /// Takes from gates and homes what they have to give.
+    pub(super) fn run_fronts(&mut self, cx: &mut Cx<'_>) -> bool {
+        let mut worked = false;
+        while let Some(volume) = self.fronts.stirred.pop_front() {
+            worked = true;
+            if let Some(front) = self.fronts.front(volume) {
+                front.stirred = false;
+            }
+            self.run_gate(cx, volume);
+            self.run_home(volume);
+        }
+        worked
+    }
+
+    fn run_gate(&mut self, cx: &mut Cx<'_>, volume: VolumeId) {
+        loop {
+            let Some(front) = self.fronts.front(volume) else { return };
+            let more = front.gate.resume(cx);
+            let mut ended = false;
+            while let Some(done) = self.poll_done(volume) {
+                ended = true;
+                if done.id == FLUSH {
+                    self.flushed(volume);
+                } else {
+                    self.server.done(cx, done);
+                }
+            }
+            if !more && !ended {
+                break;
+            }
+        }
+        let Some(front) = self.fronts.front(volume) else { return };
+        let disk: Vec<DiskOp> = std::iter::from_fn(|| front.gate.poll_disk()).collect();
+        let wakes: Vec<Core> = std::iter::from_fn(|| front.gate.poll_wake()).collect();
+        let ack = front.gate.poll_ack();
+        self.fronts.out.extend(disk);
+        for core in wakes {
+            self.post(ShardId(core.0), Message::Wake(volume));
+        }
+        if let Some(ack) = ack {
+            let home = self.fronts.home_of(volume);
+            self.post(home, Message::Ack(volume, ack));
+        }
+    }
+
+    fn poll_done(&mut self, volume: VolumeId) -> Option<Done> {
+        self.fronts.front(volume)?.gate.poll_done()
+    }
+
+    fn run_home(&mut self, volume: VolumeId) {
+        let Some(home) = self.fronts.front(volume).and_then(|front| front.home.as_mut()) else { return };
+        let stores: Vec<StoreOp> = std::iter::from_fn(|| home.poll_store()).collect();
+        let adoptions: Vec<Adoption> = std::iter::from_fn(|| home.poll_adoption()).collect();
+        let answers: Vec<Answer> = std::iter::from_fn(|| home.poll_answer()).collect();
+        for store in stores {
+            self.post(CONTROL, Message::Store(volume, store));
+        }
+        for adoption in adoptions {
+            let adoption = Arc::new(adoption);
+            for shard in 0..self.shards {
+                self.post(ShardId(shard), Message::Adopt(volume, adoption.clone()));
+            }
+        }
+        for answer in answers {
+            self.post(ShardId(answer.to.0), Message::Answer(volume, answer));
+        }
+    }
+
+    /// Takes a change over: tasks that it ends first, then its notices, then the gate.
+    pub(super) fn adopt(&mut self, cx: &mut Cx<'_>, volume: VolumeId, adoption: &Adoption) {
+        self.server.adopt(volume, adoption);
+        self.run_steps(cx);
+        if let Some(front) = self.fronts.front(volume) {
+            front.gate.adopt(adoption);
+        }
+        self.fronts.stir(volume);
+    }
+}

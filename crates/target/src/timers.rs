@@ -1,0 +1,64 @@
+//! When each connection wants to be called, without asking all of them every turn.
+//!
+//! A connection's own `poll_timeout` is the truth; the heap holds for each a time that is not later.
+//! A time that passed in vain is simply looked up again, so traffic that pushes a deadline back costs
+//! nothing.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use buf::Time;
+use stream::Tag;
+
+/// The earliest times, by connection.
+#[derive(Debug, Default)]
+pub(crate) struct Timers {
+    heap: BinaryHeap<Reverse<(Time, Tag)>>,
+}
+
+impl Timers {
+    /// A connection wants to be called at `wanted`; `noted` is what it said when last asked, and is
+    /// brought up to date.
+    pub(crate) fn note(&mut self, tag: Tag, wanted: Option<Time>, noted: &mut Option<Time>) {
+        let Some(wanted) = wanted else { return };
+        if noted.is_none_or(|noted| wanted < noted) {
+            self.heap.push(Reverse((wanted, tag)));
+            *noted = Some(wanted);
+        }
+    }
+
+    /// The earliest time.
+    pub(crate) fn next(&self) -> Option<Time> {
+        self.heap.peek().map(|Reverse((time, _))| *time)
+    }
+
+    /// A connection whose time has come. The caller forgets its note, calls it, and notes it again.
+    pub(crate) fn due(&mut self, now: Time) -> Option<Tag> {
+        let &Reverse((time, tag)) = self.heap.peek()?;
+        if time > now {
+            return None;
+        }
+        self.heap.pop();
+        Some(tag)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_later_deadline_costs_nothing_and_an_earlier_one_counts() {
+        let mut timers = Timers::default();
+        let tag = Tag::from_bits(1);
+        let mut noted = None;
+        timers.note(tag, Some(Time(50)), &mut noted);
+        timers.note(tag, Some(Time(90)), &mut noted);
+        assert_eq!(timers.heap.len(), 1);
+        timers.note(tag, Some(Time(20)), &mut noted);
+        assert_eq!(timers.next(), Some(Time(20)));
+        assert_eq!(timers.due(Time(19)), None);
+        assert_eq!(timers.due(Time(20)), Some(tag));
+        assert_eq!(timers.next(), Some(Time(50)));
+    }
+}
