@@ -29,6 +29,8 @@ for group in "$@"; do
     command -v cargo >/dev/null || packages+=(cargo-web rustc-web)
     needs cc gcc
     needs git git
+    needs make make
+    needs /etc/ssl/certs/ca-certificates.crt ca-certificates
     ;;
   clients)
     needs iscsi-ls libiscsi-bin
@@ -38,7 +40,12 @@ for group in "$@"; do
     ;;
   capture) needs tshark tshark ;;
   tgt) needs tgtd tgt ;;
-  lint) ;;
+  lint)
+    if ! cargo clippy --version >/dev/null 2>&1 || ! cargo fmt --version >/dev/null 2>&1; then
+      ! command -v rustup >/dev/null || fail "missing: rustup component add clippy rustfmt"
+      packages+=(rust-web-clippy rustfmt-web)
+    fi
+    ;;
   guest)
     needs qemu-system-x86_64 qemu-system-x86
     needs busybox busybox-static

@@ -19,6 +19,7 @@ build() {
 }
 
 lint() {
+  tests/setup.sh lint
   cargo fmt --all --check
   quietly clippy cargo clippy --locked --workspace --all-targets -- -D warnings
   RUSTDOCFLAGS="-D warnings" quietly doc cargo doc --locked --workspace --no-deps

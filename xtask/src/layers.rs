@@ -65,7 +65,7 @@ const TABLE: &[Layer] = &[
 
 /// What a transport needs beside the wire's layout: hashes for authentication.
 const PROTOCOL: &[&str] =
-    &["zerocopy", "smallvec", "md-5", "sha1", "sha2", "sha3", "digest", "hmac", "subtle", "crypto-bigint"];
+    &["zerocopy", "smallvec", "md-5", "sha1", "sha2", "sha3", "digest", "hmac", "subtle", "zeroize"];
 
 const UNSAFE_ALLOWED: &[&str] = &["buf", "reactor", "attach", "rbd", "capi"];
 
