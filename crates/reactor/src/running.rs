@@ -142,7 +142,7 @@ impl Reactor {
             };
             let (factory, ready) = (factory.clone(), ready_in.clone());
             let name = format!("bw-shard-{at}");
-            let thread = thread::Builder::new().name(name).spawn(move || seat.run(&*factory, &ready));
+            let thread = thread::Builder::new().name(name).spawn(move || seat.run(&*factory, ready));
             running.threads().shards.push(thread.map_err(SpawnError::System)?);
         }
         drop((ready_in, jobs));
@@ -183,12 +183,13 @@ struct Seat<M> {
 }
 
 impl<M: Send + 'static> Seat<M> {
-    fn run<E>(self, factory: &dyn Fn(ShardId, &mut Cx<'_>) -> E, ready: &Sender<Result<(), SpawnError>>)
+    fn run<E>(self, factory: &dyn Fn(ShardId, &mut Cx<'_>) -> E, ready: Sender<Result<(), SpawnError>>)
     where
         E: Endpoint<Message = M>,
     {
-        // Nobody listens any more if another shard failed before; then this one is stopped as well.
-        let tell = |how| drop(ready.send(how));
+        // Nobody listens any more if another shard failed before; then this one is stopped as well. The
+        // sender goes with the telling, so that a shard that panics before is not waited for.
+        let tell = move |how| drop(ready.send(how));
         if let Some(core) = self.core
             && let Err(e) = clock::pin_to(core)
         {
@@ -233,7 +234,7 @@ impl<M: Send + 'static> Seat<M> {
     }
 }
 
-fn turn_on<E, W>(tell: impl Fn(Result<(), SpawnError>), shard: Shard<E, W>)
+fn turn_on<E, W>(tell: impl FnOnce(Result<(), SpawnError>), shard: Shard<E, W>)
 where
     E: Endpoint,
     W: World<E::Message>,

@@ -114,13 +114,15 @@ impl<E: Endpoint, W: World<E::Message>> Shard<E, W> {
         }
         let until =
             [self.end.poll_timeout(), self.world.base().timer(), self.stop].into_iter().flatten().min();
+        // Under load this brings the next work, and nothing below is reached.
+        self.world.gather(Wait::No);
+        if self.has_work() {
+            return;
+        }
         let start = self.now();
         let budget = self.spin.budget();
-        if budget > 0 {
-            self.world.gather(Wait::No);
-            if self.has_work() || self.poll(start, budget, until) {
-                return;
-            }
+        if budget > 0 && self.poll(start, budget, until) {
+            return;
         }
         let base = self.world.base();
         if !base.bell.doze() {

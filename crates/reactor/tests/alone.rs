@@ -88,6 +88,43 @@ fn descriptors_are_closed(io: IoChoice) {
     }
 }
 
+/// With no descriptor left, accepting rests instead of turning round and round, and goes on later.
+fn accepting_rests(io: IoChoice) {
+    let world = spawn(io).unwrap();
+    let limit = |most: u64| {
+        let limit = libc::rlimit { rlim_cur: most, rlim_max: 1024 };
+        // SAFETY: the limit is valid during the call.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+    };
+    let highest = std::fs::read_dir("/proc/self/fd").unwrap();
+    let highest =
+        highest.map(|e| e.unwrap().file_name().into_string().unwrap().parse::<u64>().unwrap()).max();
+    let mut filler: Vec<std::fs::File> = Vec::new();
+    limit(highest.unwrap() + 20);
+    let first = connect(&world);
+    while let Ok(file) = std::fs::File::open("/dev/null") {
+        filler.push(file);
+    }
+    filler.pop();
+    // Takes the last descriptor, so none is left to accept it with.
+    let mut second = TcpStream::connect(world.addresses()[0]).unwrap();
+    second.write_all(&[WHERE.to_le_bytes(), [0; 4]].concat()).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    let before = world.stats();
+    std::thread::sleep(Duration::from_millis(500));
+    let turns: u64 = world.stats().iter().zip(&before).map(|(now, then)| now.turns - then.turns).sum();
+    assert!(turns < 30, "{turns} turns for nothing");
+    second.set_nonblocking(true).unwrap();
+    let waits = second.read(&mut [0; 4]).unwrap_err().kind();
+    assert_eq!(waits, std::io::ErrorKind::WouldBlock, "it was accepted with no descriptor left");
+    second.set_nonblocking(false).unwrap();
+    drop(filler);
+    second.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    second.read_exact(&mut [0; 4]).unwrap();
+    drop((first, second));
+    end(world);
+}
+
 fn until(mut what: impl FnMut() -> bool) {
     let start = Instant::now();
     while !what() {
@@ -134,6 +171,7 @@ fn part() {
     match part.as_str() {
         "idle" => idle(io),
         "descriptors" => descriptors_are_closed(io),
+        "exhausted" => accepting_rests(io),
         "forbidden" => forbidden(),
         other => panic!("there is no part {other}"),
     }
@@ -164,6 +202,11 @@ fn idle_links_cost_nothing() {
 #[test]
 fn no_descriptor_leaks() {
     on_both("descriptors");
+}
+
+#[test]
+fn accepting_rests_without_descriptors() {
+    on_both("exhausted");
 }
 
 #[test]

@@ -45,8 +45,10 @@ pub enum Msg {
     Disk(DiskId, Step, Sender<Result<Vec<u8>, i32>>),
     /// A link's state: bytes that were received and not used.
     Moved(Vec<u8>),
-    /// Abort every link.
+    /// Abort every link, whatever is out.
     AbortAll,
+    /// Close every link, whatever is out.
+    CloseAll,
 }
 
 pub enum Step {
@@ -179,6 +181,15 @@ impl TestEnd {
         self.forget(link);
     }
 
+    fn depart_all(&mut self, how: impl Fn() -> Departure<Msg>) {
+        for (link, conn) in &mut self.links {
+            if !conn.gone {
+                conn.gone = true;
+                self.departures.push_back((*link, how()));
+            }
+        }
+    }
+
     fn forget(&mut self, link: LinkId) {
         let conn = &self.links[&link];
         let is_asked_for = self.departures.iter().any(|(l, _)| *l == link);
@@ -234,14 +245,8 @@ impl Endpoint for TestEnd {
             Msg::Alarm(after, to) => self.alarms.push((cx.now + after, to)),
             Msg::Report(count) => self.mail.extend((0..count).map(|i| (ShardId::CONTROL, Msg::Reported(i)))),
             Msg::Reported(_) | Msg::Moved(_) => panic!("not for a shard"),
-            Msg::AbortAll => {
-                for (link, conn) in &mut self.links {
-                    if !conn.gone {
-                        conn.gone = true;
-                        self.departures.push_back((*link, Departure::Abort));
-                    }
-                }
-            }
+            Msg::AbortAll => self.depart_all(|| Departure::Abort),
+            Msg::CloseAll => self.depart_all(|| Departure::Close),
             Msg::Disk(disk, step, to) => {
                 let kind = match step {
                     Step::Write(offset, bytes, durable) => {

@@ -392,6 +392,32 @@ fn links_can_be_aborted_while_busy(io: IoChoice) {
     end(world);
 }
 
+fn a_close_delivers_what_is_being_sent(io: IoChoice) {
+    const LEN: usize = 1 << 20;
+    let mut config = config(io);
+    config.listeners[0].tcp.send_buffer = Some(64 << 10);
+    let world = spawn(config);
+    let mut streams: Vec<_> = (0..10).map(|_| connect(&world)).collect();
+    for stream in &mut streams {
+        stream.write_all(&frame(SOURCE, LEN as u32)).unwrap();
+        // So that a receive is out, too.
+        stream.write_all(&[0]).unwrap();
+    }
+    let mut idle = connect(&world);
+    idle.write_all(&frame(WHERE, 0)).unwrap();
+    assert_eq!(word(&mut idle), 0);
+    std::thread::sleep(Duration::from_millis(50));
+    world.post(ShardId(0), Msg::CloseAll);
+    assert_eq!(idle.read(&mut [0]).unwrap(), 0);
+    for mut stream in streams {
+        let mut all = Vec::new();
+        stream.read_to_end(&mut all).unwrap();
+        assert_eq!(all.len(), LEN);
+    }
+    until(|| world.stats()[0].links == 0 || idle.write(&[0]).is_err());
+    end(world);
+}
+
 fn tcp_options_are_inherited(io: IoChoice) {
     let mut config = config(io);
     config.listeners[0].tcp = TcpOptions {
@@ -500,6 +526,7 @@ worlds! {
     disks_work,
     operations_out_come_back_at_the_end,
     links_can_be_aborted_while_busy,
+    a_close_delivers_what_is_being_sent,
     tcp_options_are_inherited,
     links_beyond_the_limit_are_reset,
     stopping_ends_accepting,
@@ -519,4 +546,14 @@ fn a_core_that_is_not_there_is_an_error() {
     let config = Config { cores: vec![0, 1000], ..config(IoChoice::Auto) };
     let failed = Reactor::spawn(config, |id, _| TestEnd::new(id));
     assert!(matches!(failed, Err(SpawnError::Core(1000, _))));
+}
+
+#[test]
+fn an_endpoint_that_cannot_be_built_is_an_error() {
+    let config = Config { cores: vec![0, 0, 0], ..config(IoChoice::Auto) };
+    let failed = Reactor::spawn(config, |id, _| {
+        assert_ne!(id, ShardId(1), "as the test wants");
+        TestEnd::new(id)
+    });
+    assert!(matches!(failed, Err(SpawnError::System(_))));
 }
