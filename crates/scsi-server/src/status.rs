@@ -98,7 +98,7 @@ pub(crate) fn attention(cause: Cause) -> Additional {
         Cause::AccessChanged => Sense::ASYMMETRIC_ACCESS_STATE_CHANGED,
         Cause::IdentityChanged => Sense::INQUIRY_DATA_HAS_CHANGED,
         Cause::InventoryChanged => Sense::REPORTED_LUNS_DATA_HAS_CHANGED,
-        Cause::WriteProtectChanged => Sense::MODE_PARAMETERS_CHANGED,
+        Cause::WriteProtectChanged | Cause::SettingsChanged => Sense::MODE_PARAMETERS_CHANGED,
         Cause::MediumChanged => Sense::MEDIUM_MAY_HAVE_CHANGED,
         // Told by INQUIRY and TEST UNIT READY, not by an attention of its own.
         Cause::SanitizeDone => Sense::MODE_PARAMETERS_CHANGED,

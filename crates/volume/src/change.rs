@@ -53,6 +53,13 @@ pub enum Ask {
         /// Whether to protect.
         on: bool,
     },
+    /// Settings that hosts share (see [`Standing::host_settings`](crate::Standing)).
+    HostSettings {
+        /// Who asks: it is not told.
+        by: Arc<Identity>,
+        /// The bits from now on.
+        bits: u32,
+    },
     /// A nexus prevents, or allows again, that the medium is removed.
     PreventRemoval {
         /// Which.

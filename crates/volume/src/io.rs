@@ -1,5 +1,7 @@
 //! Operations on a volume, and how they end.
 
+use std::sync::Arc;
+
 use buf::Payload;
 
 use crate::reservation::Class;
@@ -114,14 +116,12 @@ impl Op {
 }
 
 /// How to sanitize.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SanitizeKind {
-    /// Overwrite every block with this repeated pattern (its length divides the block size).
+    /// Overwrite every block with this pattern, repeated, starting anew in each block.
     Overwrite {
-        /// The pattern's bytes, as many as `len` says.
-        pattern: [u8; 32],
-        /// 1 to 32.
-        len: u8,
+        /// One byte up to a block; none is a zero byte.
+        pattern: Arc<[u8]>,
         /// Overwrite passes, 1 to 31.
         passes: u8,
         /// Whether each pass inverts the pattern.

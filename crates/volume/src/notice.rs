@@ -51,6 +51,8 @@ pub enum Cause {
     InventoryChanged,
     /// Write protection changed (2A/01; namespace attribute changed).
     WriteProtectChanged,
+    /// Settings that hosts share changed (2A/01; nothing in NVMe).
+    SettingsChanged,
     /// There is a medium that may be another (28/00).
     MediumChanged,
     /// A sanitize ended (sanitize completed event).

@@ -22,6 +22,8 @@ struct Inner {
     sync_failed: AtomicBool,
     atomic_seen: AtomicBool,
     sanitized: AtomicU32,
+    sanitize_rate: AtomicU64,
+    sanitize_restricted: AtomicBool,
 }
 
 impl Shared {
@@ -34,6 +36,8 @@ impl Shared {
             sync_failed: AtomicBool::new(false),
             atomic_seen: AtomicBool::new(false),
             sanitized: AtomicU32::new(0),
+            sanitize_rate: AtomicU64::new(0),
+            sanitize_restricted: AtomicBool::new(false),
         }))
     }
 
@@ -74,6 +78,27 @@ impl Shared {
     /// How far the running sanitize is, in 65536ths.
     pub fn sanitize_progress(&self) -> u16 {
         self.0.sanitized.load(Ordering::Relaxed).min(u32::from(u16::MAX)) as u16
+    }
+
+    /// Sets how many bytes per second a sanitize may write, so that it leaves the disk time for
+    /// others' work; 0, as at first, is as many as it can.
+    pub fn set_sanitize_rate(&self, bytes_per_second: u64) {
+        self.0.sanitize_rate.store(bytes_per_second, Ordering::Relaxed);
+    }
+
+    pub(crate) fn sanitize_rate(&self) -> u64 {
+        self.0.sanitize_rate.load(Ordering::Relaxed)
+    }
+
+    /// Notes whether, should the sanitize that begins now fail, only another one may open the volume
+    /// again. Whoever asks [`Ask::SanitizeForgive`](crate::Ask) looks first.
+    pub fn restrict_sanitize_exit(&self, restricted: bool) {
+        self.0.sanitize_restricted.store(restricted, Ordering::Release);
+    }
+
+    /// What [`Shared::restrict_sanitize_exit`] noted last.
+    pub fn sanitize_exit_restricted(&self) -> bool {
+        self.0.sanitize_restricted.load(Ordering::Acquire)
     }
 
     pub(crate) fn set_sanitize_progress(&self, to: u32) {

@@ -79,6 +79,7 @@ impl Volume {
             Ask::Resize(geometry) => self.resize(*geometry),
             Ask::WriteProtect(on) => Ok(self.write_protect(*on)),
             Ask::WriteProtectByHost { by, on } => Ok(self.write_protect_by_host(by, *on)),
+            Ask::HostSettings { by, bits } => Ok(self.host_settings(by, *bits)),
             Ask::PreventRemoval { by, on } => self.prevent_removal(by, *on),
             Ask::Eject { .. } => self.eject(),
             Ask::Load { by } => self.load(by.as_ref()),
@@ -186,6 +187,15 @@ impl Volume {
         Change { drain: on, notices, ..self.with(|standing| standing.write_protected_by_host = on) }
     }
 
+    fn host_settings(&self, by: &Arc<Identity>, bits: u32) -> Change {
+        let notices = if bits == self.view.host_settings {
+            vec![]
+        } else {
+            vec![to_others(Some(by), Cause::SettingsChanged)]
+        };
+        Change { notices, ..self.with(|standing| standing.host_settings = bits) }
+    }
+
     fn prevent_removal(&self, by: &Arc<Identity>, on: bool) -> Result<Change, Refusal> {
         if on && !self.facts.removable {
             return Err(Refusal::Unsupported);
@@ -258,6 +268,7 @@ impl Volume {
     fn reset(&self) -> Change {
         let mut change = self.with(|standing| {
             standing.write_protected_by_host = false;
+            standing.host_settings = 0;
             if let Some(without) = standing.reservations.without_legacy_of(None) {
                 standing.reservations = Arc::new(without);
             }

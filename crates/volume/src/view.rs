@@ -51,6 +51,9 @@ pub struct Standing {
     pub write_protected: bool,
     /// Write protection that a host asked for (SCSI's software write protect).
     pub write_protected_by_host: bool,
+    /// Settings that the hosts of one protocol share, in that protocol's own bits: its server makes
+    /// and reads them, nothing here does. (SCSI: bits of shared mode pages.)
+    pub host_settings: u32,
     /// Why nothing can be read or written, if so. What a sanitize has done so far is told by
     /// [`Gate::sanitize_progress`](crate::Gate::sanitize_progress); the number here is 0.
     pub not_ready: Option<Why>,
@@ -87,6 +90,7 @@ impl View {
             access: Vec::new(),
             write_protected: false,
             write_protected_by_host: false,
+            host_settings: 0,
             not_ready: None,
             closed: false,
         })

@@ -82,8 +82,10 @@ impl CommandSet {
     pub const COMPARE_AND_WRITE: CommandSet = CommandSet(1 << 7);
     /// READ BUFFER and WRITE BUFFER.
     pub const BUFFER: CommandSet = CommandSet(1 << 8);
+    /// SANITIZE with BLOCK ERASE (thin volumes: it demands LBPME = 1).
+    pub const BLOCK_ERASE: CommandSet = CommandSet(1 << 9);
     /// All.
-    pub const ALL: CommandSet = CommandSet((1 << 9) - 1);
+    pub const ALL: CommandSet = CommandSet((1 << 10) - 1);
 
     /// Both sets together.
     pub const fn with(self, other: CommandSet) -> CommandSet {
@@ -183,7 +185,7 @@ static TABLE: &[Entry] = &[
     row("WRITE SAME(10)", &[0x41, 0x18, F, F, F, F, G, F, F, 0], parse::write_same_10),
     needs(row("UNMAP", &[0x42, 1, 0, 0, 0, 0, G, F, F, 0], parse::unmap), CommandSet::UNMAP),
     needs(act("SANITIZE, overwrite", 0x01, &[0x48, 0xbf, 0, 0, 0, 0, 0, F, F, 0], parse::sanitize), CommandSet::SANITIZE),
-    needs(act("SANITIZE, block erase", 0x02, &[0x48, 0xbf, 0, 0, 0, 0, 0, 0, 0, 0], parse::sanitize), CommandSet::SANITIZE),
+    needs(act("SANITIZE, block erase", 0x02, &[0x48, 0xbf, 0, 0, 0, 0, 0, 0, 0, 0], parse::sanitize), CommandSet::BLOCK_ERASE),
     needs(act("SANITIZE, exit failure mode", 0x1f, &[0x48, 0xbf, 0, 0, 0, 0, 0, 0, 0, 0], parse::sanitize), CommandSet::SANITIZE),
     row("LOG SENSE", &[0x4d, 0, F, F, 0, F, F, F, F, 0], parse::log_sense),
     row("MODE SELECT(10)", &[0x55, 0x11, 0, 0, 0, 0, 0, F, F, 0], parse::mode_select_10),

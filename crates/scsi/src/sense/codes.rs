@@ -32,6 +32,11 @@ impl Sense {
     /// The path to what stores the blocks is lost. (08h/00h)
     pub const LOGICAL_UNIT_COMMUNICATION_FAILURE: Sense =
         Sense::new(SenseKey::HARDWARE_ERROR, Additional(0x0800));
+    /// The expected data length does not fit the command. (0Eh/03h)
+    pub const INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT: Sense =
+        Sense::new(SenseKey::ILLEGAL_REQUEST, Additional(0x0e03));
+    /// The task attribute is none that the logical unit takes. (49h/00h)
+    pub const INVALID_MESSAGE_ERROR: Sense = Sense::new(SenseKey::ILLEGAL_REQUEST, Additional(0x4900));
     /// The parameter list is too short or too long for what it says. (1Ah/00h)
     pub const PARAMETER_LIST_LENGTH_ERROR: Sense = Sense::new(SenseKey::ILLEGAL_REQUEST, Additional(0x1a00));
     /// The operation code is not supported. (20h/00h)

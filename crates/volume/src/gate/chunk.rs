@@ -123,7 +123,7 @@ impl Plan {
             Plan::Same(span) => Op::WriteSame(*span),
             Plan::Zero { span, unmap } => Op::WriteZeroes { span: *span, unmap: *unmap },
             Plan::Unmap(spans) => Op::Unmap(spans.clone()),
-            Plan::Sanitize(kind) => Op::Sanitize(*kind),
+            Plan::Sanitize(kind) => Op::Sanitize(kind.clone()),
         }
     }
 

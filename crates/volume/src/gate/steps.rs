@@ -3,7 +3,9 @@
 //! Each chunk takes its scratch memory first, then its permit (marks or guard), then works: what
 //! waits for memory keeps nobody out.
 
-use buf::{Class, Cx, Payload, Sg, SgMut};
+use std::time::Duration;
+
+use buf::{Class, Cx, Payload, Sg, SgMut, Time};
 
 use super::chunk::{Chunk, Kind, Permit, Plan};
 use super::{Gate, LOOK_AGAIN, Work};
@@ -16,7 +18,7 @@ use crate::view::View;
 /// The state of an operation in steps.
 pub(super) struct Steps {
     plan: Plan,
-    /// `None` for the gate's own repetition of a read, which was admitted once.
+    /// `None` for what was admitted once for good: the gate's own repetition of a read, a sanitize.
     who: Option<Nexus>,
     /// The caller's.
     payload: Payload,
@@ -31,6 +33,8 @@ pub(super) struct Steps {
     /// Why it ends at the next chance.
     end: Option<Failure>,
     total: u64,
+    /// When the first chunk of something paced began.
+    began: Option<Time>,
 }
 
 /// What is awaited.
@@ -50,7 +54,9 @@ impl Steps {
     pub(super) fn new(geometry: &Geometry, who: &Nexus, op: Op, payload: Payload) -> Steps {
         let plan = Plan::of(op);
         let total = plan.total(geometry);
-        Steps { who: Some(who.clone()), total, ..Steps::with(plan, payload) }
+        // A sanitize that has begun goes on, whoever gains or loses rights meanwhile.
+        let who = (!matches!(plan, Plan::Sanitize(_))).then(|| who.clone());
+        Steps { who, total, ..Steps::with(plan, payload) }
     }
 
     pub(super) fn stable_read(span: Span, payload: Payload) -> Steps {
@@ -71,6 +77,7 @@ impl Steps {
             stage: Stage::Permit,
             end: None,
             total: 0,
+            began: None,
         }
     }
 
@@ -80,6 +87,18 @@ impl Steps {
             Stage::Reading | Stage::Acting => true,
             Stage::Permit | Stage::Quiet => false,
         }
+    }
+
+    /// When a sanitize of this rate (bytes per second) may go on, if that is later than now.
+    fn due(&mut self, now: Time, rate: u64, logical: u32) -> Option<Time> {
+        if rate == 0 || !matches!(self.plan, Plan::Sanitize(_)) {
+            return None;
+        }
+        let began = *self.began.get_or_insert(now);
+        let bytes = u128::from(self.done) * u128::from(logical);
+        let nanos = u64::try_from(bytes * 1_000_000_000 / u128::from(rate)).unwrap_or(u64::MAX);
+        let due = began + Duration::from_nanos(nanos);
+        (due > now).then_some(due)
     }
 
     /// Asks for an early end; true if the part that the backend has shall be cancelled.
@@ -137,15 +156,15 @@ impl Steps {
     /// Fills the scratch memory with the pattern and keeps it for the next chunks.
     fn make_pattern(&mut self, mut scratch: SgMut, logical: usize) -> Sg {
         match (&self.plan, &self.payload) {
-            (Plan::Sanitize(SanitizeKind::Overwrite { pattern, len, invert, .. }), _) => {
+            (Plan::Sanitize(SanitizeKind::Overwrite { pattern, invert, .. }), _) => {
                 let pass_blocks = self.total / passes_of(&self.plan);
                 let flip = *invert && (self.done / pass_blocks) % 2 == 1;
-                let len = usize::from((*len).clamp(1, 32));
+                let pattern = if pattern.is_empty() { &[0][..] } else { pattern };
                 let mut at = 0;
                 for slice in scratch.slices_mut(0..scratch.len()) {
                     for byte in slice {
                         // The pattern starts anew in every block.
-                        let value = pattern[at % logical % len];
+                        let value = pattern[at % logical % pattern.len()];
                         *byte = if flip { !value } else { value };
                         at += 1;
                     }
@@ -220,6 +239,8 @@ enum Next {
     Wait,
     /// Wait for other cores' writes: they cannot tell.
     Look,
+    /// Wait for this time.
+    Due(Time),
     /// The backend has it.
     Out,
     /// It has ended.
@@ -234,6 +255,10 @@ impl Gate {
             Next::Wait => self.wait(slot),
             Next::Look => {
                 self.look_again = Some(cx.now + LOOK_AGAIN);
+                self.wait(slot);
+            }
+            Next::Due(time) => {
+                self.look_again = Some(self.look_again.map_or(time, |sooner| sooner.min(time)));
                 self.wait(slot);
             }
             Next::End(result) => self.end_steps(slot, result),
@@ -260,6 +285,11 @@ impl Gate {
         let Some(chunk) = steps.chunk.or_else(|| steps.plan.chunk(steps.done, &geometry)) else {
             return Next::End(Ok(Outcome::Complete));
         };
+        if steps.chunk.is_none()
+            && let Some(due) = steps.due(cx.now, shared.sanitize_rate(), geometry.logical)
+        {
+            return Next::Due(due);
+        }
         steps.chunk = Some(chunk);
         if steps.stage == Stage::Permit {
             let need = chunk.scratch_len(geometry.logical);

@@ -138,9 +138,7 @@ fn a_bad_block_is_bad_until_it_is_written() {
 fn a_sanitize_leaves_its_pattern() {
     let (mut world, mut gate, who) = (World::new(), ram_gate(2048), nexus(1));
     let w = &mut world;
-    let mut pattern = [0; 32];
-    pattern[..3].copy_from_slice(b"abc");
-    let kind = SanitizeKind::Overwrite { pattern, len: 3, passes: 2, invert: true };
+    let kind = SanitizeKind::Overwrite { pattern: (*b"abc").into(), passes: 2, invert: true };
     let done = run(w, &mut gate, &who, Op::Sanitize(kind), Payload::None);
     assert_eq!(done.result, Ok(Outcome::Complete));
     let block = read(w, &mut gate, span(2047, 1));
@@ -168,4 +166,27 @@ fn what_cannot_be_is_refused() {
     refused(Op::Extents(span(64, 0)), Refusal::OutOfRange);
     let nothing = run(&mut world, &mut gate, &who, Op::Unmap(vec![span(64, 0)]), Payload::None);
     assert_eq!(nothing.result, Ok(Outcome::Complete));
+}
+
+#[test]
+fn a_paced_sanitize_takes_its_time() {
+    let disk = Arc::new(RamDisk::new(4096, 4096, 512, 4096));
+    let shared = Shared::new(1);
+    shared.set_sanitize_rate(1 << 20);
+    let view = View::of(disk.geometry());
+    let mut gate = Gate::new(Shard(0), shared, view, Box::new(Ram::new(disk)));
+    let (mut world, who) = (World::new(), nexus(1));
+    let kind = SanitizeKind::Overwrite { pattern: [7][..].into(), passes: 1, invert: false };
+    let io = Io { id: IoId(7), epoch: Default::default(), op: Op::Sanitize(kind), payload: Payload::None };
+    gate.submit(&mut world.cx(), &who, io);
+    let done = loop {
+        while gate.resume(&mut world.cx()) {}
+        if let Some(done) = gate.poll_done() {
+            break done;
+        }
+        world.now = gate.poll_timeout().expect("a paced operation says when it goes on");
+    };
+    assert_eq!(done.result, Ok(Outcome::Complete));
+    // 2 MiB at 1 MiB/s: the last of eight chunks may begin after 1.75 s, the flush after 2 s.
+    assert_eq!(world.now, Time(2_000_000_000));
 }
