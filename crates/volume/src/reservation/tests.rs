@@ -1,1 +1,413 @@
+use std::collections::BTreeMap;
 
+use proptest::prelude::*;
+
+use super::*;
+use crate::facts::Uuid;
+use crate::io::Refusal;
+use crate::nexus::{Nexus, PortId};
+use crate::notice::{Cause, Notice};
+
+const UUID: Uuid = Uuid([9; 16]);
+
+/// Nexuses 0 to 3 are SCSI ones (two initiators on two ports), 4 and 5 NVMe hosts.
+fn nexus(number: u8) -> Nexus {
+    let identity = match number {
+        0..4 => {
+            let name = if number < 2 { "iqn.2026-11.example:a" } else { "iqn.2026-11.example:b" };
+            let port = PortId(1 + u16::from(number % 2));
+            Identity::Initiator { name: name.into(), isid: [0x40, 0, 0, 0, 0, number / 2], port }
+        }
+        _ => Identity::Host([number; 16]),
+    };
+    let port = PortId(1 + u16::from(number % 2));
+    Nexus { identity: Arc::new(identity), port, read_only: false }
+}
+
+/// SPC-4 table "PERSISTENT RESERVE OUT type codes" and NVMe's "Command Behavior in the Presence of a
+/// Reservation", spelled out: kind, then for holder, registrant, stranger whether reads and writes
+/// are allowed.
+#[test]
+fn the_table_is_the_standards() {
+    use Kind::*;
+    let rows = [
+        (WriteExclusive, "rw", "r-", "r-"),
+        (ExclusiveAccess, "rw", "--", "--"),
+        (WriteExclusiveRegistrants, "rw", "rw", "r-"),
+        (ExclusiveAccessRegistrants, "rw", "rw", "--"),
+        (WriteExclusiveAll, "rw", "rw", "r-"),
+        (ExclusiveAccessAll, "rw", "rw", "--"),
+    ];
+    for (kind, holder, registrant, stranger) in rows {
+        for (rank, rights) in
+            [(Rank::Holder, holder), (Rank::Registrant, registrant), (Rank::Stranger, stranger)]
+        {
+            assert_eq!(kind.permits(rank, Class::Read), rights.contains('r'), "{kind:?} {rank:?}");
+            assert_eq!(kind.permits(rank, Class::Write), rights.contains('w'), "{kind:?} {rank:?}");
+            assert!(kind.permits(rank, Class::Status));
+        }
+    }
+    let scsi: Vec<_> = (0..=255).filter(|code| Kind::from_scsi(*code).is_some()).collect();
+    assert_eq!(scsi, [1, 3, 5, 6, 7, 8]);
+    assert_eq!((0..=255).filter_map(Kind::from_nvme).map(Kind::nvme).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6]);
+    assert!(Kind::ALL.iter().all(|kind| Kind::from_scsi(kind.scsi()) == Some(*kind)));
+}
+
+/// The same rules once more, over small numbers and plain maps.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Model {
+    keys: BTreeMap<u8, u64>,
+    held: Option<(Kind, Option<u8>)>,
+    legacy: Option<u8>,
+    generation: u32,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Set { current: Option<u64>, new: u64 },
+    Reserve { key: u64, kind: Kind },
+    Release { key: u64, kind: Kind },
+    Clear { key: u64 },
+    Preempt { key: u64, victim: u64, kind: Kind, abort: bool },
+    Move { key: u64, new: u64, to: u8, unregister: bool },
+    LegacyReserve,
+    LegacyRelease,
+}
+
+impl Step {
+    fn action(&self) -> Action {
+        match *self {
+            Step::Set { current, new } => Action::Register(Register {
+                mode: RegisterMode::Set,
+                current: current.map(Key),
+                new: Key(new),
+                also: Vec::new(),
+                ports: Vec::new(),
+                persist: Some(true),
+            }),
+            Step::Reserve { key, kind } => Action::Reserve { key: Some(Key(key)), kind },
+            Step::Release { key, kind } => Action::Release { key: Some(Key(key)), kind },
+            Step::Clear { key } => Action::Clear { key: Some(Key(key)) },
+            Step::Preempt { key, victim, kind, abort } => {
+                Action::Preempt { key: Some(Key(key)), victim: Key(victim), kind, abort }
+            }
+            Step::Move { key, new, to, unregister } => Action::Move {
+                key: Key(key),
+                new: Key(new),
+                to: nexus(to).identity,
+                unregister,
+                persist: None,
+            },
+            Step::LegacyReserve => Action::LegacyReserve,
+            Step::LegacyRelease => Action::LegacyRelease,
+        }
+    }
+}
+
+impl Model {
+    fn holds(&self, who: u8) -> bool {
+        match self.held {
+            Some((_, Some(holder))) => holder == who,
+            Some((_, None)) => self.keys.contains_key(&who),
+            None => false,
+        }
+    }
+
+    fn all(&self) -> bool {
+        matches!(self.held, Some((_, None)))
+    }
+
+    fn apply(&mut self, who: u8, step: &Step) -> Result<(), Refusal> {
+        let legacy = matches!(step, Step::LegacyReserve | Step::LegacyRelease);
+        if legacy {
+            if !self.keys.is_empty() {
+                let assured = match self.held {
+                    Some((kind, _)) if kind.favours_registrants() => self.keys.contains_key(&who),
+                    Some(_) => self.holds(who),
+                    None => false,
+                };
+                return if assured { Ok(()) } else { Err(Refusal::Conflict) };
+            }
+            match (step, self.legacy) {
+                (Step::LegacyReserve, Some(other)) if other != who => return Err(Refusal::Conflict),
+                (Step::LegacyReserve, _) => self.legacy = Some(who),
+                (_, Some(other)) if other == who => self.legacy = None,
+                _ => {}
+            }
+            return Ok(());
+        }
+        if self.legacy.is_some() {
+            return Err(Refusal::Conflict);
+        }
+        let has = self.keys.get(&who).copied();
+        if let Step::Reserve { key, .. }
+        | Step::Release { key, .. }
+        | Step::Clear { key }
+        | Step::Preempt { key, .. }
+        | Step::Move { key, .. } = step
+            && has != Some(*key)
+        {
+            return Err(Refusal::NotRegistered);
+        }
+        match *step {
+            Step::Set { current, new } => {
+                if current.is_some_and(|current| current != has.unwrap_or(0)) {
+                    return Err(Refusal::NotRegistered);
+                }
+                if has.is_none() && new == 0 {
+                    return Ok(());
+                }
+                self.generation += 1;
+                if new == 0 {
+                    self.keys.remove(&who);
+                } else {
+                    self.keys.insert(who, new);
+                }
+            }
+            Step::Reserve { kind, .. } => match self.held {
+                Some((held, _)) if self.holds(who) && held == kind => {}
+                Some(_) => return Err(Refusal::Conflict),
+                None => self.held = Some((kind, (!kind.is_all_registrants()).then_some(who))),
+            },
+            Step::Release { kind, .. } => match self.held {
+                Some((held, _)) if self.holds(who) && held != kind => return Err(Refusal::InvalidRelease),
+                Some(_) if self.holds(who) => self.held = None,
+                _ => {}
+            },
+            Step::Clear { .. } => {
+                self.generation += 1;
+                self.keys.clear();
+                self.held = None;
+            }
+            Step::Preempt { victim, kind, .. } => self.preempt(who, victim, kind)?,
+            Step::Move { new, to, unregister, .. } => {
+                let Some((kind, holder)) = self.held else { return Err(Refusal::InvalidAction) };
+                if holder != Some(who) {
+                    return Err(Refusal::Conflict);
+                }
+                if new == 0 || to == who {
+                    return Err(Refusal::InvalidAction);
+                }
+                self.generation += 1;
+                if unregister {
+                    self.keys.remove(&who);
+                }
+                self.keys.insert(to, new);
+                self.held = Some((kind, Some(to)));
+            }
+            Step::LegacyReserve | Step::LegacyRelease => unreachable!(),
+        }
+        self.orphan();
+        Ok(())
+    }
+
+    fn orphan(&mut self) {
+        match self.held {
+            Some((_, Some(holder))) if !self.keys.contains_key(&holder) => self.held = None,
+            Some((_, None)) if self.keys.is_empty() => self.held = None,
+            _ => {}
+        }
+    }
+
+    fn preempt(&mut self, who: u8, victim: u64, kind: Kind) -> Result<(), Refusal> {
+        let taken = Some((kind, (!kind.is_all_registrants()).then_some(who)));
+        if victim == 0 {
+            if !self.all() {
+                return Err(Refusal::InvalidAction);
+            }
+            self.keys.retain(|one, _| *one == who);
+            self.held = taken;
+        } else if let Some((_, Some(holder))) = self.held
+            && self.keys[&holder] == victim
+        {
+            self.keys.retain(|one, key| *one == who || *key != victim);
+            self.held = taken;
+        } else if self.keys.values().any(|key| *key == victim) {
+            self.keys.retain(|_, key| *key != victim);
+        } else {
+            return Err(Refusal::Conflict);
+        }
+        self.generation += 1;
+        Ok(())
+    }
+}
+
+fn agree(state: &Reservations, model: &Model) {
+    let number = |identity: &Arc<Identity>| (0..6).find(|n| nexus(*n).identity == *identity).unwrap();
+    let keys = state.registrants().iter().map(|one| (number(&one.identity), one.key.0)).collect();
+    let held = state.held().map(|held| (held.kind, held.holder.as_ref().map(number)));
+    let legacy = state.legacy().map(number);
+    assert_eq!(Model { keys, held, legacy, generation: state.generation() }, *model);
+}
+
+/// What every change must keep, whatever it was.
+fn check_effect(before: &Reservations, who: &Nexus, step: &Step, effect: &Effect) {
+    let state = &effect.state;
+    assert!(effect.notices.iter().all(|notice| !notice.is_for(&who.identity)), "the doer hears nothing");
+    let told = |identity: &Identity, cause: Cause| {
+        effect.notices.iter().any(|notice: &Notice| notice.cause == cause && notice.is_for(identity))
+    };
+    for one in before.registrants() {
+        let gone = state.key_of(&one.identity).is_none();
+        let other = one.identity != who.identity;
+        let cause = match step {
+            Step::Clear { .. } => Cause::ReservationsPreempted,
+            _ => Cause::RegistrationsPreempted,
+        };
+        assert_eq!(told(&one.identity, cause), gone && other, "{step:?}");
+        if let Step::Preempt { abort: true, .. } = step {
+            assert_eq!(effect.abort.contains(&one.identity), gone);
+        }
+        let released =
+            before.held().is_some_and(|held| held.kind.favours_registrants()) && state.held().is_none();
+        if released && !gone && other {
+            assert!(told(&one.identity, Cause::ReservationsReleased), "{step:?}");
+        }
+    }
+    for number in 0..6 {
+        let one = nexus(number).identity;
+        for class in [Class::Read, Class::Write, Class::Status] {
+            let lost = before.admits(&one, class) && !state.admits(&one, class);
+            assert!(!lost || effect.drain, "rights are taken away without a fence: {step:?}");
+        }
+    }
+}
+
+fn steps() -> impl Strategy<Value = Vec<(u8, Step)>> {
+    let key = || 0..4u64;
+    let kind = || proptest::sample::select(Kind::ALL.to_vec());
+    let step = prop_oneof![
+        6 => (proptest::option::of(key()), key()).prop_map(|(current, new)| Step::Set { current, new }),
+        3 => (key(), kind()).prop_map(|(key, kind)| Step::Reserve { key, kind }),
+        2 => (key(), kind()).prop_map(|(key, kind)| Step::Release { key, kind }),
+        1 => key().prop_map(|key| Step::Clear { key }),
+        4 => (key(), key(), kind(), any::<bool>())
+            .prop_map(|(key, victim, kind, abort)| Step::Preempt { key, victim, kind, abort }),
+        1 => (key(), key(), 0..6u8, any::<bool>())
+            .prop_map(|(key, new, to, unregister)| Step::Move { key, new, to, unregister }),
+        1 => Just(Step::LegacyReserve),
+        1 => Just(Step::LegacyRelease),
+    ];
+    proptest::collection::vec((0..6u8, step), 1..60)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn histories_agree_with_the_model(steps in steps()) {
+        let (mut state, mut model) = (Reservations::default(), Model::default());
+        for (who, step) in steps {
+            let mut next = model.clone();
+            let expected = next.apply(who, &step);
+            let came = state.apply(&nexus(who), &step.action());
+            prop_assert_eq!(came.as_ref().map(|_| ()).map_err(|refusal| *refusal), expected, "{:?} {:?}", who, step);
+            if let Ok(effect) = came {
+                check_effect(&state, &nexus(who), &step, &effect);
+                state = effect.state;
+                model = next;
+            }
+            agree(&state, &model);
+            let kept = Reservations::restore(&state.save(UUID), UUID, false).unwrap();
+            if state.persists() {
+                let durable = Reservations { generation: 0, legacy: None, ..state.clone() };
+                prop_assert_eq!(kept, durable);
+            } else {
+                prop_assert_eq!(kept, Reservations::default());
+            }
+        }
+    }
+
+    #[test]
+    fn damaged_bytes_are_refused(flip in any::<proptest::sample::Index>(), bit in 0..8u8, cut in any::<proptest::sample::Index>()) {
+        let mut state = Reservations::default();
+        for number in 0..6 {
+            let step = Step::Set { current: Some(0), new: 5 };
+            state = state.apply(&nexus(number), &step.action()).unwrap().state;
+        }
+        let bytes = state.save(UUID);
+        let mut flipped = bytes.clone();
+        flipped[flip.index(bytes.len())] ^= 1 << bit;
+        prop_assert!(Reservations::restore(&flipped, UUID, false).is_err());
+        prop_assert!(Reservations::restore(&bytes[..cut.index(bytes.len())], UUID, false).is_err());
+        prop_assert_eq!(Reservations::restore(&bytes, Uuid([1; 16]), false), Err(Damaged::OtherVolume(UUID)));
+        let _ = Reservations::restore(&flipped[4..], UUID, false);
+    }
+}
+
+fn register(new: u64) -> Register {
+    Register {
+        mode: RegisterMode::Set,
+        current: None,
+        new: Key(new),
+        also: Vec::new(),
+        ports: Vec::new(),
+        persist: None,
+    }
+}
+
+#[test]
+fn registering_for_others_and_on_all_ports() {
+    let who = nexus(0);
+    let all = Register { ports: vec![PortId(1), PortId(2)], also: vec![nexus(2).identity], ..register(7) };
+    let state = Reservations::default().apply(&who, &Action::Register(all.clone())).unwrap().state;
+    for number in 0..4 {
+        assert_eq!(state.key_of(&nexus(number).identity), Some(Key(7)), "{number}");
+    }
+    assert_eq!(state.registrants().len(), 4);
+    assert_eq!(state.generation(), 1);
+    // SPEC_I_PT is for those who are not registered.
+    assert_eq!(state.apply(&who, &Action::Register(all)), Err(Refusal::InvalidAction));
+}
+
+#[test]
+fn registrations_are_bounded_and_all_or_none() {
+    let mut state = Reservations::default();
+    for number in 0..REGISTRANTS_MAX as u32 {
+        let mut id = [1; 16];
+        id[..4].copy_from_slice(&number.to_be_bytes());
+        let who = Nexus { identity: Arc::new(Identity::Host(id)), port: PortId(1), read_only: false };
+        state = state.apply(&who, &Action::Register(register(1))).unwrap().state;
+    }
+    let who = nexus(0);
+    assert_eq!(state.apply(&who, &Action::Register(register(1))), Err(Refusal::NoRegistrationSpace));
+    assert!(state.save(UUID).len() < 512 << 10);
+    let flood = Register { also: vec![nexus(2).identity; 100_000], ..register(1) };
+    let refused = Reservations::default().apply(&who, &Action::Register(flood));
+    assert_eq!(refused, Err(Refusal::NoRegistrationSpace));
+}
+
+#[test]
+fn nvme_registers_in_its_own_way() {
+    let (host, mode) = (nexus(4), |mode, current: u64, new| {
+        Action::Register(Register { mode, current: Some(Key(current)), ..register(new) })
+    });
+    let none = Reservations::default();
+    assert_eq!(none.apply(&host, &mode(RegisterMode::Replace, 0, 5)), Err(Refusal::NotRegistered));
+    assert_eq!(none.apply(&host, &mode(RegisterMode::Remove, 0, 0)), Err(Refusal::NotRegistered));
+    assert_eq!(none.apply(&host, &mode(RegisterMode::Add, 0, 0)), Err(Refusal::InvalidAction));
+    let five = none.apply(&host, &mode(RegisterMode::Add, 99, 5)).unwrap().state;
+    assert_eq!(five.apply(&host, &mode(RegisterMode::Add, 5, 6)), Err(Refusal::Conflict));
+    assert!(five.apply(&host, &mode(RegisterMode::Add, 0, 5)).is_ok());
+    assert_eq!(five.apply(&host, &mode(RegisterMode::Replace, 4, 6)), Err(Refusal::NotRegistered));
+    let six = five.apply(&host, &mode(RegisterMode::Replace, 5, 6)).unwrap().state;
+    assert_eq!(six.key_of(&host.identity), Some(Key(6)));
+    let gone = six.apply(&host, &mode(RegisterMode::Remove, 6, 0)).unwrap().state;
+    assert!(gone.registrants().is_empty());
+}
+
+#[test]
+fn one_key_means_the_same_over_both_protocols() {
+    let mut state = Reservations::default();
+    for (number, key) in [(0, 1), (2, 2), (4, 2)] {
+        state = state.apply(&nexus(number), &Action::Register(register(key))).unwrap().state;
+    }
+    let take = Action::Reserve { key: Some(Key(2)), kind: Kind::WriteExclusive };
+    let state = state.apply(&nexus(4), &take).unwrap().state;
+    let preempt =
+        Action::Preempt { key: Some(Key(1)), victim: Key(2), kind: Kind::ExclusiveAccess, abort: true };
+    let effect = state.apply(&nexus(0), &preempt).unwrap();
+    assert_eq!(effect.abort.len(), 2);
+    assert!(effect.state.is_holder(&nexus(0).identity));
+    assert_eq!(effect.state.registrants().len(), 1);
+}

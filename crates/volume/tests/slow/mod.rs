@@ -1,0 +1,161 @@
+//! Gates of several shards in one thread, over a disk whose operations end when and in the order
+//! that the test says.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use buf::{Class, Cx, Entropy, Errno, Payload, Pool, Time};
+use volume::{
+    Backend, DiskOp, Done, Failure, Fault, Gate, Geometry, Identity, Io, IoId, Nexus, Op, Outcome, PortId,
+    Shard, Shared, Span, View,
+};
+
+pub const BLOCK: usize = 512;
+
+/// What the disk holds, and who waits for it.
+pub struct Disk {
+    pub bytes: Vec<u8>,
+    /// First bytes of the writes that landed, in order.
+    pub landed: Vec<u8>,
+    waiting: Vec<(usize, Io)>,
+    done: Vec<Vec<Done>>,
+}
+
+pub type SharedDisk = Rc<RefCell<Disk>>;
+
+pub struct Slow {
+    disk: SharedDisk,
+    geometry: Geometry,
+    shard: usize,
+}
+
+impl Disk {
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Carries out the waiting operation that `pick` falls on.
+    pub fn land(&mut self, pick: usize) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        let at = pick % self.waiting.len();
+        let (shard, io) = self.waiting.remove(at);
+        let Io { id, op, mut payload, .. } = io;
+        let place = |span: Span| span.lba as usize * BLOCK..(span.lba + span.blocks) as usize * BLOCK;
+        let result = match (&op, &mut payload) {
+            (Op::Read(span), Payload::In(into)) => {
+                into.copy_from(0, &self.bytes[place(*span)]);
+                Ok(Outcome::Complete)
+            }
+            (Op::Write(span, _), Payload::Out(from)) => {
+                from.copy_to(0, &mut self.bytes[place(*span)]);
+                self.landed.push(self.bytes[place(*span)][0]);
+                Ok(Outcome::Complete)
+            }
+            (Op::WriteZeroes { span, .. }, _) => {
+                self.bytes[place(*span)].fill(0);
+                Ok(Outcome::Complete)
+            }
+            (Op::Flush, _) => Ok(Outcome::Complete),
+            _ => Err(Failure::Failed(Fault::Internal)),
+        };
+        self.done[shard].push(Done { id, result, payload });
+    }
+}
+
+impl Backend for Slow {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn submit(&mut self, _cx: &mut Cx<'_>, io: Io) {
+        self.disk.borrow_mut().waiting.push((self.shard, io));
+    }
+
+    fn cancel(&mut self, _id: IoId) {}
+
+    fn poll_done(&mut self) -> Option<Done> {
+        self.disk.borrow_mut().done[self.shard].pop()
+    }
+
+    fn poll_disk(&mut self) -> Option<DiskOp> {
+        None
+    }
+
+    fn handle_disk(&mut self, _cx: &mut Cx<'_>, _op: DiskOp, _came: Result<usize, Errno>) {}
+}
+
+/// All of it.
+pub struct World {
+    pub pool: Pool,
+    pub entropy: Entropy,
+    pub now: Time,
+    pub disk: SharedDisk,
+    pub gates: Vec<Gate>,
+}
+
+pub fn geometry(blocks: u64, dio_align: u32) -> Geometry {
+    Geometry {
+        blocks,
+        logical: BLOCK as u32,
+        physical: 4096,
+        dio_align,
+        max_io: 1 << 20,
+        thin: false,
+        write_cache: false,
+        atomic: 64,
+        atomic_powerfail: 1,
+        caw_max: 64,
+        dealloc_reads_zero: false,
+        lends: false,
+    }
+}
+
+impl World {
+    pub fn new(shards: u16, blocks: u64, dio_align: u32, view: Option<View>) -> World {
+        let disk = Disk {
+            bytes: vec![0; blocks as usize * BLOCK],
+            landed: Vec::new(),
+            waiting: Vec::new(),
+            done: (0..shards).map(|_| Vec::new()).collect(),
+        };
+        let disk = Rc::new(RefCell::new(disk));
+        let geometry = geometry(blocks, dio_align);
+        let view = view.unwrap_or_else(|| View::of(geometry));
+        let shared = Shared::new(shards);
+        let gate = |shard: u16| {
+            let slow = Slow { disk: disk.clone(), geometry, shard: usize::from(shard) };
+            Gate::new(Shard(shard), shared.clone(), view.clone(), Box::new(slow))
+        };
+        let gates = (0..shards).map(gate).collect();
+        World { pool: Pool::new(8 << 20), entropy: Entropy::new([0; 32]), now: Time(0), disk, gates }
+    }
+
+    pub fn payload(&self, bytes: &[u8]) -> Payload {
+        let mut sg = self.pool.take_sg(Class::Wire, bytes.len()).expect("memory");
+        sg.copy_from(0, bytes);
+        Payload::Out(sg.freeze())
+    }
+
+    #[allow(dead_code, reason = "not every test reads")]
+    pub fn room(&self, len: usize) -> Payload {
+        Payload::In(self.pool.take_sg(Class::Wire, len).expect("memory"))
+    }
+
+    pub fn submit(&mut self, shard: usize, who: &Nexus, id: u64, op: Op, payload: Payload) {
+        let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
+        self.gates[shard].submit(&mut cx, who, Io { id: IoId(id), epoch: Default::default(), op, payload });
+    }
+
+    pub fn resume(&mut self, shard: usize) -> Vec<Done> {
+        let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
+        self.gates[shard].resume(&mut cx);
+        std::iter::from_fn(|| self.gates[shard].poll_done()).collect()
+    }
+}
+
+pub fn nexus(number: u8) -> Nexus {
+    Nexus { identity: Arc::new(Identity::Host([number; 16])), port: PortId(1), read_only: false }
+}
