@@ -100,9 +100,7 @@ impl Test {
                 }
                 200 => {
                     let (fill, unsure) = self.whole.take().expect("one at a time");
-                    for block in 0..UNIT as usize {
-                        self.set[block] = if unsure[block] { None } else { Some(fill) };
-                    }
+                    self.set = unsure.map(|unsure| (!unsure).then_some(fill));
                 }
                 _ => assert_eq!(done.result, Ok(Outcome::Complete)),
             }

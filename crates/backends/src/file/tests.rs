@@ -18,7 +18,7 @@ struct Disk {
     stable: Vec<u8>,
     align: u64,
     memory_align: usize,
-    /// Moves at most so many bytes per call, in whole units.
+    /// Moves at most so many bytes per call: at least a unit, but not always whole ones.
     most: usize,
     /// A byte whose reading or writing fails.
     bad: Option<u64>,
@@ -243,7 +243,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         (place(), any::<u8>()).prop_map(|((lba, blocks), fill)| Step::Or(lba, blocks, fill)),
         (place(), any::<bool>(), any::<u8>())
             .prop_map(|((lba, blocks), right, fill)| Step::Swap(lba, blocks, right, fill)),
-        (1..9usize).prop_map(|units| Step::Short(units * 4096)),
+        (1..9usize).prop_map(|units| Step::Short(units * 4096 + units % 2 * 512)),
         any::<bool>().prop_map(Step::Erases),
     ];
     proptest::collection::vec(step, 1..40)

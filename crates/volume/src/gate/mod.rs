@@ -18,7 +18,7 @@ mod tests;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use buf::{Cx, Errno, Payload, Time};
+use buf::{Class, Cx, Errno, Payload, Time};
 
 use crate::backend::{Backend, DiskOp};
 use crate::change::{Ack, Adoption, Shard};
@@ -191,13 +191,21 @@ impl Gate {
         assert!(fits, "a payload of {len} bytes for {:?}", io.op);
     }
 
-    fn start_read(&mut self, cx: &mut Cx<'_>, io: Io, span: Span) {
+    fn start_read(&mut self, cx: &mut Cx<'_>, mut io: Io, span: Span) {
         if let Some(lba) = self.shared.bad().first_in(span) {
             let result = Err(Fault::Medium(lba).into());
             return self.done.push_back(Done { id: io.id, result, payload: io.payload });
         }
+        let lent = matches!(io.payload, Payload::None) && self.lends();
+        if !lent && matches!(io.payload, Payload::None) {
+            // Asked for before the volume ceased to lend.
+            let len = span.blocks as usize * self.view.geometry.logical as usize;
+            match cx.pool.take_sg(Class::Solicited, len) {
+                Some(memory) => io.payload = Payload::In(memory),
+                None => return self.refuse(io, Refusal::Busy),
+            }
+        }
         let before = self.shared.guards().sequence(self.stripes(span));
-        let lent = matches!(io.payload, Payload::None);
         self.forward(cx, io, Work::Read { span, before, tries: 0, lent });
     }
 

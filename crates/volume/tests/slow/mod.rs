@@ -31,6 +31,7 @@ pub struct Slow {
 }
 
 impl Disk {
+    #[allow(dead_code, reason = "not every test counts")]
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
