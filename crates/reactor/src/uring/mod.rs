@@ -9,7 +9,10 @@
 //! Invariant: operations stand in flight slots until their completion has come. The world is dropped
 //! before its ring, and what is still out then is never freed.
 
+mod leave;
+mod receive;
 mod ring;
+mod send;
 mod stages;
 
 use std::collections::VecDeque;
@@ -18,7 +21,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use buf::{Errno, Time};
 use endpoint::{Arrival, Departure, Driver, LinkId, ShardId};
-use io_uring::squeue::{Entry, Flags};
+use io_uring::squeue::Entry;
 use io_uring::types::{Fd, FsyncFlags};
 use io_uring::{IoUring, cqueue, opcode};
 use stream::{Came, RecvOp, SendOp, Slab, Tag};
@@ -26,17 +29,15 @@ use volume::DiskOp;
 
 use crate::base::Base;
 use crate::clock;
-use crate::disk::{Call, IOV_MAX, What};
+use crate::disk::{Call, What};
 use crate::flight::Flights;
-use crate::mail::Incoming;
-use crate::recv;
 use crate::shard::{link_of, tag_of};
 use crate::socket;
 use crate::world::{Event, Wait, World};
 
 pub(crate) use ring::make;
 use ring::{Completion, Ring};
-use stages::{STAGE_LEN, Stages};
+use stages::Stages;
 
 /// What a completion is of: the upper byte of its name; the rest is a slot.
 mod kind {
@@ -66,8 +67,8 @@ pub(crate) struct Uring<'r, M> {
     base: Base<M>,
     ring: Ring<'r>,
     links: Slab<Link<M>>,
-    recvs: Flights<Recv>,
-    sends: Flights<Send>,
+    recvs: Flights<RecvFlight>,
+    sends: Flights<SendFlight>,
     stages: Option<Stages>,
     /// Links whose receive found no memory.
     starved: VecDeque<Tag>,
@@ -77,6 +78,8 @@ struct Link<M> {
     fd: OwnedFd,
     recv: Receiving,
     send: Option<u32>,
+    /// The last receive left bytes in the socket.
+    has_more: bool,
     phase: Phase<M>,
 }
 
@@ -98,7 +101,7 @@ enum Phase<M> {
 
 /// A receive that is out, or (without an operation) a watch for the end of the peer.
 #[derive(Default)]
-struct Recv {
+struct RecvFlight {
     link: Option<Tag>,
     op: Option<RecvOp>,
     message: Message,
@@ -106,7 +109,7 @@ struct Recv {
 
 /// A send that is out.
 #[derive(Default)]
-struct Send {
+struct SendFlight {
     link: Option<Tag>,
     op: Option<SendOp>,
     /// Bytes written.
@@ -211,226 +214,6 @@ impl<'r, M> Uring<'r, M> {
             // The operation itself says how it ended.
             kind::CANCEL => {}
             other => unreachable!("no completion is of kind {other}"),
-        }
-    }
-
-    /// Starts a receive, or lets it wait for memory.
-    fn receive(&mut self, tag: Tag, mut op: RecvOp) {
-        let Some(link) = self.links.get_mut(tag) else { return };
-        let fd = Fd(link.fd.as_raw_fd());
-        let stages = self.stages.as_ref().expect("there while the world runs");
-        let slot = self.recvs.take();
-        let flight = self.recvs.at(slot);
-        let entry = if op.direct.is_some() {
-            if recv::list(&self.base, &mut flight.message.iov, &mut op) == 0 {
-                return self.starve(tag, slot, op);
-            }
-            opcode::RecvMsg::new(fd, flight.message.header()).build()
-        } else {
-            if !stages.has_any() {
-                return self.starve(tag, slot, op);
-            }
-            let len = op.stage_len.min(STAGE_LEN) as u32;
-            opcode::Recv::new(fd, std::ptr::null_mut(), len)
-                .buf_group(stages::GROUP)
-                .build()
-                .flags(Flags::BUFFER_SELECT)
-        };
-        flight.link = Some(tag);
-        flight.op = Some(op);
-        link.recv = Receiving::Out(slot);
-        self.push(kind::RECV, slot, entry);
-    }
-
-    fn starve(&mut self, tag: Tag, slot: u32, op: RecvOp) {
-        self.recvs.give(slot);
-        if let Some(link) = self.links.get_mut(tag) {
-            link.recv = Receiving::Starved(op);
-            self.starved.push_back(tag);
-        }
-    }
-
-    fn feed(&mut self) {
-        let stages = self.stages.as_mut().expect("there while the world runs");
-        stages.fill(&self.base.pool);
-        for _ in 0..self.starved.len() {
-            let Some(tag) = self.starved.pop_front() else { return };
-            let Some(link) = self.links.get_mut(tag) else { continue };
-            if let Receiving::Starved(op) = std::mem::replace(&mut link.recv, Receiving::Nothing) {
-                self.receive(tag, op);
-            }
-        }
-    }
-
-    fn received(&mut self, slot: u32, of: Completion) {
-        let flight = self.recvs.at(slot);
-        let tag = flight.link.take().expect("a receive that ends was started");
-        let op = flight.op.take();
-        self.recvs.give(slot);
-        let chosen = cqueue::buffer_select(of.flags)
-            .map(|number| self.stages.as_mut().expect("there while the world runs").take(number));
-        let link = self.links.get_mut(tag).expect("a link stays while anything of it is out");
-        link.recv = Receiving::Nothing;
-        let Some(mut op) = op else { return self.drain(tag) };
-        if let Some(stage) = chosen {
-            op.stage = Some(stage);
-        }
-        let is_open = matches!(link.phase, Phase::Open);
-        match came(of.result) {
-            Ok(got) => {
-                // What a receive brings cannot follow a link that has packed its message.
-                if got > 0 && matches!(link.phase, Phase::Leaving(Departure::Move { .. })) {
-                    link.phase = Phase::Leaving(Departure::Abort);
-                }
-                recv::finish(&mut self.base, tag, op, got);
-            }
-            Err(Errno(libc::ENOBUFS)) if is_open && op.direct.is_none() => {
-                self.stages.as_mut().expect("there while the world runs").ran_out();
-                link.recv = Receiving::Starved(op);
-                self.starved.push_back(tag);
-                return;
-            }
-            Err(Errno(libc::EINTR | libc::EAGAIN)) if is_open => {
-                op.stage = None;
-                return self.receive(tag, op);
-            }
-            Err(e) => {
-                op.stage = None;
-                let came = match e {
-                    Errno(libc::ECANCELED) => Came::Cancelled,
-                    _ if !is_open => Came::Cancelled,
-                    e => Came::Failed(e),
-                };
-                self.base.events.push_back(Event::Recv(link_of(tag), op, came));
-            }
-        }
-        self.settle(tag);
-    }
-
-    /// Sends on from where the flight stands.
-    fn send_on(&mut self, slot: u32) {
-        let flight = self.sends.at(slot);
-        let Some(link) = flight.link.and_then(|tag| self.links.get(tag)) else { return };
-        let op = flight.op.as_mut().expect("a send that is out has an operation");
-        let iov = &mut flight.message.iov;
-        iov.clear();
-        let mut asked = 0;
-        op.for_each(flight.at, |at, len| {
-            if iov.len() < IOV_MAX {
-                iov.push(libc::iovec { iov_base: at.cast_mut().cast(), iov_len: len });
-                asked += len;
-            }
-        });
-        let more = if flight.at + asked < op.len { libc::MSG_MORE } else { 0 };
-        // With MSG_WAITALL the kernel itself goes on after a part was taken.
-        let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL | more;
-        let entry = opcode::SendMsg::new(Fd(link.fd.as_raw_fd()), flight.message.header());
-        self.push(kind::SEND, slot, entry.flags(flags as u32).build());
-    }
-
-    fn sent(&mut self, slot: u32, result: i32) {
-        let flight = self.sends.at(slot);
-        let tag = flight.link.expect("a send that ends was started");
-        let link = self.links.get_mut(tag).expect("a link stays while anything of it is out");
-        let is_aborted = matches!(link.phase, Phase::Leaving(Departure::Abort));
-        let len = flight.op.as_ref().map_or(0, |op| op.len);
-        let how = match came(result) {
-            Ok(n) => {
-                flight.at += n;
-                if flight.at < len && !is_aborted {
-                    self.base.counters.sends_partial.add(1);
-                    return self.send_on(slot);
-                }
-                if flight.at < len { Err(Errno(libc::ECANCELED)) } else { Ok(()) }
-            }
-            Err(Errno(libc::EINTR | libc::EAGAIN)) if !is_aborted => return self.send_on(slot),
-            Err(e) => Err(e),
-        };
-        link.send = None;
-        flight.link = None;
-        let op = flight.op.take().expect("a send that is out has an operation");
-        self.sends.give(slot);
-        if how.is_ok() {
-            self.base.counters.sends.add(1);
-            self.base.counters.send_bytes.add(op.len as u64);
-        }
-        self.base.events.push_back(Event::Written(link_of(tag), how));
-        self.base.events.push_back(Event::Sent(link_of(tag), op));
-        self.settle(tag);
-    }
-
-    /// Lets a link that leaves go, if nothing of it is out any more.
-    fn settle(&mut self, tag: Tag) {
-        let Some(link) = self.links.get_mut(tag) else { return };
-        let at_rest = matches!(link.recv, Receiving::Nothing) && link.send.is_none();
-        if !at_rest || matches!(link.phase, Phase::Open | Phase::Draining) {
-            return;
-        }
-        match std::mem::replace(&mut link.phase, Phase::Draining) {
-            Phase::Open | Phase::Draining => {}
-            Phase::Leaving(Departure::Close) => {
-                socket::shutdown_write(&link.fd);
-                self.drain(tag);
-            }
-            Phase::Leaving(Departure::Abort) => {
-                socket::reset_on_close(&link.fd);
-                self.remove(tag);
-            }
-            Phase::Leaving(Departure::Move { to, message }) => {
-                if let Some(fd) = self.remove(tag) {
-                    self.base.post_link(to, fd, Incoming::Moved(message));
-                }
-            }
-        }
-    }
-
-    /// Swallows what the peer still sends, and watches for more.
-    fn drain(&mut self, tag: Tag) {
-        let Some(link) = self.links.get_mut(tag) else { return };
-        if !matches!(link.phase, Phase::Draining) {
-            return self.settle(tag);
-        }
-        let fd = link.fd.as_raw_fd();
-        if socket::drain(fd) {
-            self.remove(tag);
-            return;
-        }
-        let slot = self.recvs.take();
-        self.recvs.at(slot).link = Some(tag);
-        link.recv = Receiving::Out(slot);
-        let which = (libc::POLLIN | libc::POLLRDHUP) as u32;
-        self.push(kind::RECV, slot, opcode::PollAdd::new(Fd(fd), which).build());
-    }
-
-    fn remove(&mut self, tag: Tag) -> Option<OwnedFd> {
-        let link = self.links.remove(tag)?;
-        self.base.unload();
-        Some(link.fd)
-    }
-
-    /// Drops the link with a reset, once what is out has come back.
-    fn abort(&mut self, tag: Tag) {
-        let Some(link) = self.links.get_mut(tag) else { return };
-        link.phase = Phase::Leaving(Departure::Abort);
-        let send = link.send;
-        self.cancel_recv(tag);
-        if let Some(slot) = send {
-            self.cancel(kind::SEND, slot);
-        }
-        self.settle(tag);
-    }
-
-    fn cancel_recv(&mut self, tag: Tag) {
-        let Some(link) = self.links.get_mut(tag) else { return };
-        match std::mem::replace(&mut link.recv, Receiving::Nothing) {
-            Receiving::Nothing => {}
-            Receiving::Out(slot) => {
-                link.recv = Receiving::Out(slot);
-                self.cancel(kind::RECV, slot);
-            }
-            Receiving::Starved(op) => {
-                self.base.events.push_back(Event::Recv(link_of(tag), op, Came::Cancelled));
-            }
         }
     }
 
@@ -552,7 +335,7 @@ impl<M> World<M> for Uring<'_, M> {
     }
 
     fn install(&mut self, fd: OwnedFd, how: Arrival<M>) {
-        let link = Link { fd, recv: Receiving::Nothing, send: None, phase: Phase::Open };
+        let link = Link { fd, recv: Receiving::Nothing, send: None, has_more: false, phase: Phase::Open };
         match self.links.insert(link) {
             Ok(tag) => self.base.events.push_back(Event::Arrival(link_of(tag), how)),
             Err(link) => {

@@ -1,0 +1,94 @@
+//! How a link leaves: what is out is cancelled or waited for, then the socket is closed, reset or sent
+//! to another shard.
+//!
+//! Invariant: the socket goes only when neither a receive nor a send of it is out.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use endpoint::Departure;
+use io_uring::opcode;
+use io_uring::types::Fd;
+use stream::{Came, Tag};
+
+use super::{Phase, Receiving, Uring, kind};
+use crate::mail::Incoming;
+use crate::shard::link_of;
+use crate::socket;
+use crate::world::Event;
+
+impl<M> Uring<'_, M> {
+    /// Lets a link that leaves go, if nothing of it is out any more.
+    pub(super) fn settle(&mut self, tag: Tag) {
+        let Some(link) = self.links.get_mut(tag) else { return };
+        let at_rest = matches!(link.recv, Receiving::Nothing) && link.send.is_none();
+        if !at_rest || matches!(link.phase, Phase::Open | Phase::Draining) {
+            return;
+        }
+        match std::mem::replace(&mut link.phase, Phase::Draining) {
+            Phase::Open | Phase::Draining => {}
+            Phase::Leaving(Departure::Close) => {
+                socket::shutdown_write(&link.fd);
+                self.drain(tag);
+            }
+            Phase::Leaving(Departure::Abort) => {
+                socket::reset_on_close(&link.fd);
+                self.remove(tag);
+            }
+            Phase::Leaving(Departure::Move { to, message }) => {
+                if let Some(fd) = self.remove(tag) {
+                    self.base.post_link(to, fd, Incoming::Moved(message));
+                }
+            }
+        }
+    }
+
+    /// Swallows what the peer still sends, and watches for more.
+    pub(super) fn drain(&mut self, tag: Tag) {
+        let Some(link) = self.links.get_mut(tag) else { return };
+        if !matches!(link.phase, Phase::Draining) {
+            return self.settle(tag);
+        }
+        let fd = link.fd.as_raw_fd();
+        if socket::drain(fd) {
+            self.remove(tag);
+            return;
+        }
+        let slot = self.recvs.take();
+        self.recvs.at(slot).link = Some(tag);
+        link.recv = Receiving::Out(slot);
+        let which = (libc::POLLIN | libc::POLLRDHUP) as u32;
+        self.push(kind::RECV, slot, opcode::PollAdd::new(Fd(fd), which).build());
+    }
+
+    fn remove(&mut self, tag: Tag) -> Option<OwnedFd> {
+        let link = self.links.remove(tag)?;
+        self.base.unload();
+        Some(link.fd)
+    }
+
+    /// Drops the link with a reset, once what is out has come back.
+    pub(super) fn abort(&mut self, tag: Tag) {
+        let Some(link) = self.links.get_mut(tag) else { return };
+        link.phase = Phase::Leaving(Departure::Abort);
+        let send = link.send;
+        self.cancel_recv(tag);
+        if let Some(slot) = send {
+            self.cancel(kind::SEND, slot);
+        }
+        self.settle(tag);
+    }
+
+    pub(super) fn cancel_recv(&mut self, tag: Tag) {
+        let Some(link) = self.links.get_mut(tag) else { return };
+        match std::mem::replace(&mut link.recv, Receiving::Nothing) {
+            Receiving::Nothing => {}
+            Receiving::Out(slot) => {
+                link.recv = Receiving::Out(slot);
+                self.cancel(kind::RECV, slot);
+            }
+            Receiving::Starved(op) => {
+                self.base.events.push_back(Event::Recv(link_of(tag), op, Came::Cancelled));
+            }
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Receives: with a payload's own place, or into a stage that is chosen when bytes are there.
+
+use buf::Errno;
+use endpoint::Departure;
+use io_uring::squeue::Flags;
+use io_uring::types::Fd;
+use io_uring::{cqueue, opcode};
+use std::os::fd::AsRawFd;
+use stream::{Came, RecvOp, Tag};
+
+use super::ring::Completion;
+use super::stages::{self, STAGE_LEN};
+use super::{Phase, Receiving, Uring, came, kind};
+use crate::recv;
+use crate::shard::link_of;
+use crate::world::Event;
+
+impl<M> Uring<'_, M> {
+    /// Starts a receive, or lets it wait for memory.
+    pub(super) fn receive(&mut self, tag: Tag, mut op: RecvOp) {
+        let Some(link) = self.links.get_mut(tag) else { return };
+        let fd = Fd(link.fd.as_raw_fd());
+        let stages = self.stages.as_ref().expect("there while the world runs");
+        let slot = self.recvs.take();
+        let flight = self.recvs.at(slot);
+        // Where bytes wait already, a stage of the length that is asked for is not pinned for long, and
+        // it is the one that was used last.
+        let entry = if op.direct.is_some() || link.has_more {
+            if recv::list(&self.base, &mut flight.message.iov, &mut op) == 0 {
+                return self.starve(tag, slot, op);
+            }
+            opcode::RecvMsg::new(fd, flight.message.header()).build()
+        } else {
+            if !stages.has_any() {
+                return self.starve(tag, slot, op);
+            }
+            let len = op.stage_len.min(STAGE_LEN) as u32;
+            opcode::Recv::new(fd, std::ptr::null_mut(), len)
+                .buf_group(stages::GROUP)
+                .build()
+                .flags(Flags::BUFFER_SELECT)
+        };
+        flight.link = Some(tag);
+        flight.op = Some(op);
+        link.recv = Receiving::Out(slot);
+        self.push(kind::RECV, slot, entry);
+    }
+
+    fn starve(&mut self, tag: Tag, slot: u32, op: RecvOp) {
+        self.recvs.give(slot);
+        if let Some(link) = self.links.get_mut(tag) {
+            link.recv = Receiving::Starved(op);
+            self.starved.push_back(tag);
+        }
+    }
+
+    pub(super) fn feed(&mut self) {
+        let stages = self.stages.as_mut().expect("there while the world runs");
+        stages.fill(&self.base.pool);
+        for _ in 0..self.starved.len() {
+            let Some(tag) = self.starved.pop_front() else { return };
+            let Some(link) = self.links.get_mut(tag) else { continue };
+            if let Receiving::Starved(op) = std::mem::replace(&mut link.recv, Receiving::Nothing) {
+                self.receive(tag, op);
+            }
+        }
+    }
+
+    pub(super) fn received(&mut self, slot: u32, of: Completion) {
+        let flight = self.recvs.at(slot);
+        let tag = flight.link.take().expect("a receive that ends was started");
+        let op = flight.op.take();
+        self.recvs.give(slot);
+        let chosen = cqueue::buffer_select(of.flags)
+            .map(|number| self.stages.as_mut().expect("there while the world runs").take(number));
+        let link = self.links.get_mut(tag).expect("a link stays while anything of it is out");
+        link.recv = Receiving::Nothing;
+        link.has_more = cqueue::sock_nonempty(of.flags);
+        let Some(mut op) = op else { return self.drain(tag) };
+        if let Some(stage) = chosen {
+            op.stage = Some(stage);
+        }
+        let is_open = matches!(link.phase, Phase::Open);
+        match came(of.result) {
+            Ok(got) => {
+                // What a receive brings cannot follow a link that has packed its message.
+                if got > 0 && matches!(link.phase, Phase::Leaving(Departure::Move { .. })) {
+                    link.phase = Phase::Leaving(Departure::Abort);
+                }
+                recv::finish(&mut self.base, tag, op, got);
+            }
+            Err(Errno(libc::ENOBUFS)) if is_open && op.direct.is_none() => {
+                self.stages.as_mut().expect("there while the world runs").ran_out();
+                link.recv = Receiving::Starved(op);
+                self.starved.push_back(tag);
+                return;
+            }
+            Err(Errno(libc::EINTR | libc::EAGAIN)) if is_open => {
+                op.stage = None;
+                return self.receive(tag, op);
+            }
+            Err(e) => {
+                op.stage = None;
+                let came = match e {
+                    Errno(libc::ECANCELED) => Came::Cancelled,
+                    _ if !is_open => Came::Cancelled,
+                    e => Came::Failed(e),
+                };
+                self.base.events.push_back(Event::Recv(link_of(tag), op, came));
+            }
+        }
+        self.settle(tag);
+    }
+}

@@ -1,0 +1,67 @@
+//! Sends: one gathering sendmsg per batch, continued where the list is too long for one.
+
+use std::os::fd::AsRawFd;
+
+use buf::Errno;
+use endpoint::Departure;
+use io_uring::opcode;
+use io_uring::types::Fd;
+
+use super::{Phase, Uring, came, kind};
+use crate::disk::IOV_MAX;
+use crate::shard::link_of;
+use crate::world::Event;
+
+impl<M> Uring<'_, M> {
+    /// Sends on from where the flight stands.
+    pub(super) fn send_on(&mut self, slot: u32) {
+        let flight = self.sends.at(slot);
+        let Some(link) = flight.link.and_then(|tag| self.links.get(tag)) else { return };
+        let op = flight.op.as_mut().expect("a send that is out has an operation");
+        let iov = &mut flight.message.iov;
+        iov.clear();
+        let mut asked = 0;
+        op.for_each(flight.at, |at, len| {
+            if iov.len() < IOV_MAX {
+                iov.push(libc::iovec { iov_base: at.cast_mut().cast(), iov_len: len });
+                asked += len;
+            }
+        });
+        let more = if flight.at + asked < op.len { libc::MSG_MORE } else { 0 };
+        // With MSG_WAITALL the kernel itself goes on after a part was taken.
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL | more;
+        let entry = opcode::SendMsg::new(Fd(link.fd.as_raw_fd()), flight.message.header());
+        self.push(kind::SEND, slot, entry.flags(flags as u32).build());
+    }
+
+    pub(super) fn sent(&mut self, slot: u32, result: i32) {
+        let flight = self.sends.at(slot);
+        let tag = flight.link.expect("a send that ends was started");
+        let link = self.links.get_mut(tag).expect("a link stays while anything of it is out");
+        let is_aborted = matches!(link.phase, Phase::Leaving(Departure::Abort));
+        let len = flight.op.as_ref().map_or(0, |op| op.len);
+        let how = match came(result) {
+            Ok(n) => {
+                flight.at += n;
+                if flight.at < len && !is_aborted {
+                    self.base.counters.sends_partial.add(1);
+                    return self.send_on(slot);
+                }
+                if flight.at < len { Err(Errno(libc::ECANCELED)) } else { Ok(()) }
+            }
+            Err(Errno(libc::EINTR | libc::EAGAIN)) if !is_aborted => return self.send_on(slot),
+            Err(e) => Err(e),
+        };
+        link.send = None;
+        flight.link = None;
+        let op = flight.op.take().expect("a send that is out has an operation");
+        self.sends.give(slot);
+        if how.is_ok() {
+            self.base.counters.sends.add(1);
+            self.base.counters.send_bytes.add(op.len as u64);
+        }
+        self.base.events.push_back(Event::Written(link_of(tag), how));
+        self.base.events.push_back(Event::Sent(link_of(tag), op));
+        self.settle(tag);
+    }
+}
