@@ -196,7 +196,7 @@ impl Default for Negotiation {
             max_connections: 4,
             initial_r2t: false,
             immediate_data: true,
-            first_burst: 64 << 10,
+            first_burst: 16 << 10,
             max_burst: 1 << 20,
             max_receive: 256 << 10,
             max_outstanding_r2t: 4,
@@ -350,7 +350,7 @@ impl Default for Limits {
             login_timeout: Duration::from_secs(15),
             nop_interval: Duration::from_secs(30),
             nop_timeout: Duration::from_secs(30),
-            memory: 64 << 20,
+            memory: 128 << 20,
         }
     }
 }

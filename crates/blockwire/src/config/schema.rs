@@ -117,12 +117,7 @@ pub const PORTAL: Section = Section {
             "the system's",
             "Differentiated services code point of what is sent.",
         ),
-        key(
-            "keepalive",
-            "seconds, 0 to 32767",
-            "off",
-            "Idle time before TCP keep-alive probes; 0: off.",
-        ),
+        key("keepalive", "seconds, 0 to 32767", "off", "Idle time before TCP keep-alive probes; 0: off."),
     ],
 };
 
@@ -151,7 +146,7 @@ pub const TARGET: Section = Section {
             "Insist that initiators wait for R2T before they send data that does not ride on the command.",
         ),
         key("immediate_data", "true or false", "true", "Accept data that rides on the command."),
-        key("first_burst", "size, 512 to 16777215", "64K", "Most unsolicited data per command."),
+        key("first_burst", "size, 512 to 16777215", "16K", "Most unsolicited data per command."),
         key("max_burst", "size, 512 to 16777215", "1M", "Most data per R2T or Data-In sequence."),
         key(
             "max_receive",
@@ -324,7 +319,7 @@ pub const LIMITS: Section = Section {
             "30",
             "A connection that has not answered by then is closed.",
         ),
-        key("memory", "size, at least 8M", "64M", "Payload memory of each core."),
+        key("memory", "size, at least 8M", "128M", "Payload memory of each core."),
     ],
 };
 

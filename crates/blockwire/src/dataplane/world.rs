@@ -65,7 +65,7 @@ mod tests {
         assert_eq!((tcp.congestion.as_deref(), tcp.dscp), (Some("bbr"), Some(34)));
         assert_eq!(tcp.keep_alive.map(|probes| probes.idle_s), Some(60));
         assert!(!made.cores.is_empty(), "the cores that this test may use");
-        assert_eq!(made.pool_bytes, 64 << 20);
+        assert_eq!(made.pool_bytes, 128 << 20);
         plan.cores = vec![3];
         plan.io = IoWorld::Epoll;
         plan.portals[0].tcp.keepalive = Some(Duration::ZERO);

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use buf::Cx;
+use buf::{Cx, Pool};
 use endpoint::{Accepted, Departure, LinkId, ShardId};
 use iscsi::login::{Access, AuthPolicy, Authorize, Completion, Established, Verdict as Judged};
 use iscsi::negotiate::{Limits, SessionType};
@@ -45,7 +45,7 @@ impl Shard {
             let (id, accepted) = (entering.id, entering.login.accepted);
             match event {
                 LoginEvent::Authorize(question) => {
-                    let verdict = self.authorize(&question, &accepted);
+                    let verdict = self.authorize(cx, &question, &accepted);
                     if let Some(entering) = self.entering(tag) {
                         entering.login.authorize(cx, verdict);
                     }
@@ -85,7 +85,7 @@ impl Shard {
         }
     }
 
-    fn authorize(&self, question: &Authorize, accepted: &Accepted) -> Judged {
+    fn authorize(&self, cx: &Cx<'_>, question: &Authorize, accepted: &Accepted) -> Judged {
         let Some(portal) = self.exports.portal(accepted.listener) else {
             return Judged::Refused(LoginStatus::SERVICE_UNAVAILABLE);
         };
@@ -112,7 +112,10 @@ impl Shard {
                     };
                 }
                 match target.rule(question.initiator_name.as_str(), accepted.peer.ip()) {
-                    Some(rule) => grant(&rule.auth, &target.negotiation, target.alias.as_ref()),
+                    Some(rule) => {
+                        let offer = affordable(cx.pool, &target.negotiation, target.limits.commands);
+                        grant(&rule.auth, &offer, target.alias.as_ref())
+                    }
                     None => Judged::Refused(LoginStatus::AUTHORIZATION_FAILURE),
                 }
             }
@@ -254,5 +257,46 @@ impl Shard {
             }
             (address, portal.group)
         })
+    }
+}
+
+/// The first burst that is offered when memory grows short: one 4 KiB write.
+const SHORT_BURST: u32 = 4096;
+
+/// What can be offered with the memory that is left to promise (law 3): a whole first burst for each
+/// command of the window; or a short one; or no unsolicited data at all, which needs no promise. A
+/// session may take a quarter of what is left, so that the next ones are served too.
+fn affordable(pool: &Pool, wanted: &Limits, commands: u16) -> Limits {
+    let usage = pool.usage();
+    let left = (usage.capacity / 2).saturating_sub(usage.reserved) / 4;
+    let window = usize::from(commands) + 1;
+    let mut offer = wanted.clone();
+    if !wanted.immediate_data && wanted.initial_r2t || window * wanted.first_burst as usize <= left {
+        return offer;
+    }
+    offer.initial_r2t = true;
+    if window * SHORT_BURST as usize <= left {
+        offer.first_burst = wanted.first_burst.min(SHORT_BURST);
+    } else {
+        offer.immediate_data = false;
+    }
+    offer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_offer_shrinks_with_the_memory_that_is_left() {
+        let pool = Pool::new(64 << 20);
+        let wanted = Limits { first_burst: 16_384, ..Limits::default() };
+        assert_eq!(affordable(&pool, &wanted, 128), wanted);
+        assert!(pool.reserve(28 << 20));
+        let short = affordable(&pool, &wanted, 128);
+        assert_eq!((short.first_burst, short.immediate_data, short.initial_r2t), (4096, true, true));
+        assert!(pool.reserve(3 << 20));
+        let none = affordable(&pool, &wanted, 128);
+        assert_eq!((none.immediate_data, none.initial_r2t), (false, true));
     }
 }
