@@ -44,7 +44,7 @@ impl TargetSession {
         };
         let state = match wrong {
             None => State::Held,
-            Some(sense) => State::Dying { how: Death::Sense(sense), acked: false },
+            Some(sense) => State::Spoilt(sense),
         };
         let Some(tag) = self.start_task(at, bhs, Kind::Scsi(transfer), state) else {
             self.reject(at, bhs, RejectReason::TOO_MANY_IMMEDIATE);
@@ -186,11 +186,11 @@ impl TargetSession {
                         let command = Request::Scsi(command);
                         self.events.push_back(TargetEvent::Command { tag, command, data_out });
                     }
-                    State::Dying { acked, .. } => {
-                        *acked = true;
+                    State::Spoilt(sense) => {
+                        task.state = State::Dying { how: Death::Sense(*sense), acked: true };
                         self.finish(cx, tag);
                     }
-                    State::Live | State::Answered(_) => {}
+                    State::Live | State::Dying { .. } | State::Answered(_) => {}
                 }
             }
         }

@@ -202,7 +202,7 @@ impl TargetSession {
                 Ok(Some(tag))
             }
             // The server knows nothing of it, or is done with it: it ends here.
-            State::Held | State::Answered(_) | State::Dying { acked: true, .. } => {
+            State::Held | State::Spoilt(_) | State::Answered(_) | State::Dying { acked: true, .. } => {
                 if abort {
                     self.bury(tag);
                     Err(TmfResponseCode::COMPLETE)

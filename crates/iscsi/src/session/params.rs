@@ -1,5 +1,6 @@
 //! What a session is made from: the outcome of its logins and the operator's limits, as plain data.
 
+use crate::negotiate::{Digest, Params, SessionType};
 use crate::wire::{Cid, Isid, Sn, Tsih};
 use std::time::Duration;
 
@@ -35,6 +36,28 @@ pub struct SessionParams {
 }
 
 impl SessionParams {
+    /// What the leading login negotiated, and the identity that it was given. `cmd_sn` is that of the
+    /// login.
+    #[must_use]
+    pub fn negotiated(params: &Params, isid: Isid, tsih: Tsih, cmd_sn: Sn) -> Self {
+        let short = |value: u32| u16::try_from(value).unwrap_or(u16::MAX);
+        SessionParams {
+            isid,
+            tsih,
+            discovery: params.session_type == SessionType::Discovery,
+            max_connections: short(params.max_connections),
+            initial_r2t: params.initial_r2t,
+            immediate_data: params.immediate_data,
+            max_burst: params.max_burst,
+            first_burst: params.first_burst.min(params.max_burst),
+            max_outstanding_r2t: short(params.max_outstanding_r2t),
+            time2wait: short(params.time2wait),
+            time2retain: short(params.time2retain),
+            protocol_level: u8::try_from(params.protocol_level).unwrap_or(u8::MAX),
+            cmd_sn,
+        }
+    }
+
     /// Bytes of one whole unsolicited burst, as the initiator may send it; 0 if it may send none.
     #[must_use]
     pub fn unsolicited(&self) -> u32 {
@@ -57,6 +80,21 @@ pub struct LinkParams {
     pub target_mrdsl: u32,
     /// StatSN of the first response of the full feature phase.
     pub stat_sn: Sn,
+}
+
+impl LinkParams {
+    /// What the login of this link negotiated. `stat_sn` is that of the next response.
+    #[must_use]
+    pub fn negotiated(params: &Params, cid: Cid, stat_sn: Sn) -> Self {
+        LinkParams {
+            cid,
+            header_digest: params.header_digest == Digest::Crc32c,
+            data_digest: params.data_digest == Digest::Crc32c,
+            initiator_mrdsl: params.initiator_mrdsl,
+            target_mrdsl: params.target_mrdsl,
+            stat_sn,
+        }
+    }
 }
 
 /// What the operator allows.

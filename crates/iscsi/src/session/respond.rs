@@ -95,7 +95,7 @@ impl TargetSession {
                 *acked = true;
                 self.finish(cx, tag);
             }
-            (State::Held | State::Answered(_), _) => {}
+            (State::Held | State::Spoilt(_) | State::Answered(_), _) => {}
         }
     }
 
@@ -108,7 +108,7 @@ impl TargetSession {
                 *acked = true;
                 self.finish(cx, tag);
             }
-            State::Held | State::Answered(_) => {}
+            State::Held | State::Spoilt(_) | State::Answered(_) => {}
         }
     }
 
@@ -143,7 +143,7 @@ impl TargetSession {
                     self.send_answer(task, *answer);
                 }
             }
-            State::Held | State::Live | State::Dying { .. } | State::Answered(_) => {}
+            State::Held | State::Spoilt(_) | State::Live | State::Dying { .. } | State::Answered(_) => {}
         }
     }
 
@@ -158,9 +158,11 @@ impl TargetSession {
                 task.state = State::Dying { how, acked: false };
                 self.events.push_back(TargetEvent::Aborted { tag });
             }
-            State::Held | State::Answered(_) if how == Death::Silent => self.bury(tag),
-            State::Held => task.state = State::Dying { how, acked: false },
-            State::Answered(_) => {}
+            State::Held | State::Spoilt(_) | State::Answered(_) => match how {
+                Death::Silent => self.bury(tag),
+                Death::Sense(sense) if matches!(task.state, State::Held) => task.state = State::Spoilt(sense),
+                Death::Sense(_) => {}
+            },
             State::Dying { how: before, .. } => {
                 if how == Death::Silent {
                     *before = how;

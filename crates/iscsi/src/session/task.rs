@@ -45,6 +45,8 @@ pub(super) enum Kind {
 pub(super) enum State {
     /// Its turn in the order of commands has not come: the server knows nothing of it.
     Held,
+    /// Likewise, and it is to fail when its turn comes: no answer may go before that.
+    Spoilt(Additional),
     /// With the server.
     Live,
     /// It ends without the server's answer. `acked`: the server knows and has let go of it.

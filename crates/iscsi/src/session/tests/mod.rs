@@ -1,4 +1,8 @@
 //! The session against fixed bytes: a world of two queues per link, and a server with a small disk.
 
+mod attacks;
 mod basics;
+mod links;
 mod pair;
+mod splits;
+mod transfers;

@@ -77,6 +77,10 @@ pub struct Pair {
     /// Places are given this late: after so many turns.
     pub place_late: bool,
     late: Vec<(Tag, u32)>,
+    /// Commands beyond the disk or of both directions are refused, as a real server does.
+    pub bounded: bool,
+    /// The answer to SendTargets.
+    pub records: Vec<u8>,
 }
 
 pub fn session_params() -> SessionParams {
@@ -144,6 +148,8 @@ impl Pair {
             loaned: false,
             place_late: false,
             late: Vec::new(),
+            bounded: false,
+            records: b"TargetName=iqn.x:a\0TargetAddress=10.0.0.1:3260,1\0".to_vec(),
         }
     }
 
@@ -190,6 +196,14 @@ impl Pair {
             if !moved {
                 return;
             }
+        }
+    }
+
+    /// Receives and sends, with the server asleep.
+    pub fn pump_without_serving(&mut self) {
+        while self.receive(0) {
+            let result = self.with_cx(|session, cx| session.resume(cx));
+            self.note(result);
         }
     }
 
@@ -339,7 +353,11 @@ impl Pair {
         match (&command, self.mode) {
             (Request::Scsi(scsi), Mode::Serve) => {
                 let offset = u32::from_be_bytes(scsi.cdb.as_slice()[2..6].try_into().unwrap());
-                if scsi.write {
+                let end = u64::from(offset) + u64::from(scsi.edtl);
+                if self.bounded && (end > DISK_LEN as u64 || (scsi.read && scsi.write)) {
+                    let refusal = ScsiResult::check_condition(&[0x70, 0, 5], 0);
+                    self.answer(tag, Response::Scsi(refusal));
+                } else if scsi.write {
                     self.writes.push((tag, offset, data_out));
                     if self.place_late {
                         self.late.push((tag, data_out));
@@ -352,8 +370,7 @@ impl Pair {
                 }
             }
             (Request::SendTargets(_), _) => {
-                let records: Box<[u8]> =
-                    b"TargetName=iqn.x:a\0TargetAddress=10.0.0.1:3260,1\0".to_vec().into();
+                let records = self.records.clone().into();
                 self.answer(tag, Response::Targets(records));
             }
             (Request::Scsi(_) | Request::Task(_), Mode::Keep) => self.kept.push((tag, command)),
