@@ -4,8 +4,6 @@
 //! strands that run side by side. A strand's remainder moves on to where the next one ends by one
 //! carry-less multiplication with a constant.
 
-use std::sync::atomic::{AtomicU8, Ordering};
-
 use super::polynomial::x_to;
 use crate::shared;
 
@@ -211,7 +209,7 @@ unsafe fn one_strand<const COPY: bool>(mut state: u32, from: *const u8, into: *m
             at += 8;
         }
         while at < len {
-            let byte = AtomicU8::from_ptr(from.add(at).cast_mut()).load(Ordering::Relaxed);
+            let byte = from.add(at).read_volatile();
             if COPY {
                 into.add(at).write(byte);
             }
