@@ -55,6 +55,7 @@ const TABLE: &[Layer] = &[
     Layer { name: "attach", on: &["volume"], foreign: Any },
     Layer { name: "rbd", on: &["volume"], foreign: Any },
     Layer { name: "eval", on: &[], foreign: Any },
+    Layer { name: "bench", on: &["iscsi"], foreign: Any },
     Layer { name: "capi", on: &["host", "reactor"], foreign: Any },
     Layer {
         name: "blockwire",
@@ -67,7 +68,7 @@ const TABLE: &[Layer] = &[
 const PROTOCOL: &[&str] =
     &["zerocopy", "smallvec", "md-5", "sha1", "sha2", "sha3", "digest", "hmac", "subtle", "zeroize"];
 
-const UNSAFE_ALLOWED: &[&str] = &["buf", "reactor", "attach", "rbd", "capi"];
+const UNSAFE_ALLOWED: &[&str] = &["buf", "reactor", "attach", "rbd", "capi", "bench"];
 
 /// Crates in which nothing but `Cx` may tell the time or give randomness.
 const BELOW_THE_WORLDS: &[&str] = &[

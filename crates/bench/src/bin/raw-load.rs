@@ -1,0 +1,184 @@
+//! A load on a storage server's socket: the bare form, or iSCSI.
+
+#![forbid(unsafe_code)]
+
+use std::io;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use bench::form::Op;
+use bench::form::bare::Bare;
+use bench::form::iscsi::{Iscsi, log_in};
+use bench::load::{Measured, Plan, connect, run};
+use bench::spin::Wait;
+use bench::{idle, system};
+use clap::{Parser, ValueEnum};
+use serde_json::{Value, json};
+
+/// Keeps so many requests in flight on so many connections and measures what comes of it.
+#[derive(Parser)]
+struct Args {
+    /// Address of the server.
+    address: SocketAddr,
+    /// What stands on the wire.
+    #[arg(long, value_enum, default_value = "bare")]
+    form: FormName,
+    /// Name of the iSCSI target.
+    #[arg(long, default_value = "iqn.2026-11.io.blockwire:bench")]
+    target: String,
+    /// Logical unit.
+    #[arg(long, default_value_t = 0)]
+    lun: u8,
+    /// Read or write.
+    #[arg(long, value_enum, default_value = "read")]
+    op: Op,
+    /// Bytes per request.
+    #[arg(long, default_value_t = 4096)]
+    bs: u32,
+    /// Requests in flight per connection.
+    #[arg(long, default_value_t = 1)]
+    depth: u32,
+    /// TCP connections, each a session of its own.
+    #[arg(long, default_value_t = 1)]
+    connections: u32,
+    /// Seconds to measure.
+    #[arg(long, default_value_t = 2.0)]
+    seconds: f64,
+    /// Seconds of load before that.
+    #[arg(long, default_value_t = 0.3)]
+    warmup: f64,
+    /// MiB of the volume that are used; offsets are random.
+    #[arg(long, default_value_t = 256)]
+    size_mib: u64,
+    /// All of the volume once, from end to end, in place of random offsets.
+    #[arg(long)]
+    once: bool,
+    /// Microseconds between an answer and the next request.
+    #[arg(long, default_value_t = 0)]
+    gap_us: u64,
+    /// How to wait for answers.
+    #[arg(long, value_enum, default_value = "adaptive")]
+    wait: Wait,
+    /// The longest poll, in microseconds.
+    #[arg(long, default_value_t = 50)]
+    poll_us: u64,
+    /// Congestion control of the connections.
+    #[arg(long)]
+    congestion: Option<String>,
+    /// The server's process, to measure what it uses.
+    #[arg(long)]
+    server_pid: Option<u32>,
+    /// What the offsets follow from.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Runs on this core.
+    #[arg(long)]
+    core: Option<usize>,
+    /// Only logs so many iSCSI sessions in and lets them rest for the time to measure.
+    #[arg(long, requires = "server_pid", conflicts_with_all = ["op", "depth", "connections"])]
+    idle: Option<u32>,
+    /// Prints one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum FormName {
+    Bare,
+    Iscsi,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    if args.depth == 0 || args.connections == 0 || args.bs == 0 || args.bs > 1 << 20 {
+        eprintln!("raw-load: depth and connections are at least 1, a request 1 byte to 1 MiB");
+        return ExitCode::from(2);
+    }
+    let result = match args.idle {
+        Some(sessions) => rest(&args, sessions),
+        None => load(&args),
+    };
+    match result {
+        Ok(value) if args.json => println!("{value}"),
+        Ok(value) => {
+            for (key, value) in value.as_object().into_iter().flatten() {
+                println!("{key:24} {value}");
+            }
+        }
+        Err(error) => {
+            eprintln!("raw-load: {error}");
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn load(args: &Args) -> io::Result<Value> {
+    if let Some(core) = args.core {
+        system::pin(core)?;
+    }
+    let mut plan = Plan {
+        op: args.op,
+        len: args.bs,
+        depth: args.depth,
+        size: args.size_mib << 20,
+        once: args.once,
+        warmup: Duration::from_secs_f64(args.warmup),
+        measure: Duration::from_secs_f64(args.seconds),
+        gap: Duration::from_micros(args.gap_us),
+        wait: args.wait,
+        poll: Duration::from_micros(args.poll_us),
+        server: args.server_pid,
+        seed: args.seed,
+    };
+    let sockets = (0..args.connections).map(|_| connect(args.address, args.congestion.as_deref()));
+    let sockets = sockets.collect::<io::Result<Vec<_>>>()?;
+    let congestion = system::congestion(&sockets[0])?;
+    let measured = match args.form {
+        FormName::Bare => run(&plan, sockets.into_iter().map(|socket| (socket, Bare::default())).collect())?,
+        FormName::Iscsi => {
+            let mut open = Vec::new();
+            for (mut socket, number) in sockets.into_iter().zip(0..) {
+                let session = log_in(&mut socket, &args.target, args.lun, std::process::id() << 8 | number)?;
+                plan.size = plan.size.min(session.size());
+                open.push((socket, Iscsi::new(session)));
+            }
+            run(&plan, open)?
+        }
+    };
+    Ok(result(args, &congestion, &measured))
+}
+
+fn result(args: &Args, congestion: &str, measured: &Measured) -> Value {
+    let (latency, waits) = (&measured.latency, measured.waits);
+    let ios = latency.total();
+    let per_io = |ns: u64| ns as f64 / 1e3 / ios.max(1) as f64;
+    let iops = ios as f64 / measured.seconds;
+    json!({
+        "op": if args.op == Op::Read { "read" } else { "write" },
+        "bs": args.bs, "depth": args.depth, "connections": args.connections, "gap_us": args.gap_us,
+        "congestion": congestion,
+        "seconds": measured.seconds, "ios": ios, "iops": iops, "mb_s": iops * f64::from(args.bs) / 1e6,
+        "mean_us": latency.mean_us(), "p50_us": latency.quantile_us(0.5), "p99_us": latency.quantile_us(0.99),
+        "p999_us": latency.quantile_us(0.999), "max_us": latency.max_us(),
+        "server_cpu_us": per_io(measured.server_cpu_ns),
+        "server_cpu_share": measured.server_cpu_ns as f64 / 1e9 / measured.seconds,
+        "client_cpu_us": per_io(measured.client_cpu_ns),
+        "client_polls_useful": waits.polls_useful, "client_polls_idle": waits.polls_idle,
+        "client_sleeps": waits.sleeps, "window_stalls": measured.window_stalls,
+    })
+}
+
+fn rest(args: &Args, sessions: u32) -> io::Result<Value> {
+    system::raise_descriptor_limit()?;
+    let server = args.server_pid.ok_or(io::ErrorKind::InvalidInput)?;
+    let time = Duration::from_secs_f64(args.seconds);
+    let idle = idle::measure(args.address, &args.target, args.lun, sessions, time, server)?;
+    let grown = idle.resident.1.saturating_sub(idle.resident.0);
+    Ok(json!({
+        "sessions": idle.sessions, "seconds": args.seconds, "login_seconds": idle.login_seconds,
+        "resident_before": idle.resident.0, "resident_after": idle.resident.1,
+        "bytes_per_session": grown / u64::from(sessions.max(1)), "server_cpu_share": idle.cpu_share,
+    }))
+}

@@ -1,0 +1,249 @@
+//! The comparison: the same loads on each server in turn, several rounds, medians.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use serde_json::{Map, Value, json};
+
+use crate::servers::{Kind, Places, Server};
+use crate::usage;
+
+/// One load.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    /// `read` or `write`.
+    pub op: &'static str,
+    /// Bytes per request.
+    pub bs: u32,
+    /// Requests in flight.
+    pub depth: u32,
+    /// Microseconds between an answer and the next request.
+    pub gap_us: u64,
+}
+
+impl Load {
+    /// Its name in tables.
+    pub fn name(&self) -> String {
+        let gap = if self.gap_us > 0 { format!(" gap {} us", self.gap_us) } else { String::new() };
+        format!("{}K {} QD{}{gap}", self.bs / 1024, self.op, self.depth)
+    }
+}
+
+/// The loads that every server is compared under.
+pub const LOADS: [Load; 8] = [
+    Load { op: "read", bs: 4096, depth: 1, gap_us: 0 },
+    Load { op: "read", bs: 4096, depth: 32, gap_us: 0 },
+    Load { op: "read", bs: 4096, depth: 128, gap_us: 0 },
+    Load { op: "write", bs: 4096, depth: 1, gap_us: 0 },
+    Load { op: "write", bs: 4096, depth: 32, gap_us: 0 },
+    Load { op: "write", bs: 4096, depth: 128, gap_us: 0 },
+    Load { op: "read", bs: 131_072, depth: 32, gap_us: 0 },
+    Load { op: "write", bs: 131_072, depth: 32, gap_us: 0 },
+];
+
+/// One request at a time, with pauses: what polling costs and gains.
+pub const GAPS: [Load; 3] = [
+    Load { op: "read", bs: 4096, depth: 1, gap_us: 0 },
+    Load { op: "read", bs: 4096, depth: 1, gap_us: 20 },
+    Load { op: "read", bs: 4096, depth: 1, gap_us: 200 },
+];
+
+/// The depths of libiscsi's client, which reads.
+pub const LIBISCSI_DEPTHS: [u32; 3] = [1, 32, 128];
+
+/// Runs the generator against a server; what it prints.
+pub fn run_load(server: &Server, places: &Places, args: &[String]) -> io::Result<Value> {
+    let mut command = Command::new(places.programs.join("raw-load"));
+    command.args(&server.load_args).args(["--json", "--server-pid", &server.pid().to_string()]);
+    command.args(["--core", &places.client_core.to_string()]).args(args);
+    let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
+    if !output.status.success() {
+        return Err(io::Error::other(format!("the load on {} failed", server.kind.name())));
+    }
+    serde_json::from_slice(&output.stdout).map_err(io::Error::other)
+}
+
+/// One measurement of one load.
+pub fn measure(server: &Server, places: &Places, load: &Load, seconds: f64) -> io::Result<Value> {
+    let args = [
+        ("--op", load.op.to_owned()),
+        ("--bs", load.bs.to_string()),
+        ("--depth", load.depth.to_string()),
+        ("--gap-us", load.gap_us.to_string()),
+        ("--seconds", seconds.to_string()),
+        ("--wait", server.kind.client_wait().to_owned()),
+    ];
+    let args: Vec<String> = args.into_iter().flat_map(|(key, value)| [key.to_owned(), value]).collect();
+    server.resume()?;
+    let figures = run_load(server, places, &args);
+    server.rest()?;
+    figures
+}
+
+/// Writes every block of a server's volume, so that reads meet memory and not the page of zeroes.
+pub fn fill(server: &Server, places: &Places) -> io::Result<()> {
+    let args = ["--once", "--op", "write", "--bs", "131072", "--depth", "8"].map(str::to_owned);
+    run_load(server, places, &args)?;
+    server.rest()
+}
+
+/// One run of libiscsi's own client: random reads of 4 KiB.
+pub fn measure_libiscsi(server: &Server, depth: u32, seconds: u32) -> io::Result<Value> {
+    let Some(url) = &server.url else { return Err(io::ErrorKind::InvalidInput.into()) };
+    let (before, start) = (usage::cpu_ns(server.pid())?, Instant::now());
+    let output = Command::new("iscsi-perf")
+        .args(["-m", &depth.to_string(), "-b", "8", "-t", &seconds.to_string(), "-r", url])
+        .stdin(Stdio::null())
+        .output()?;
+    let elapsed = start.elapsed().as_secs_f64();
+    let cpu_ns = usage::cpu_ns(server.pid())? - before;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let iops = last_average(&text)
+        .ok_or_else(|| io::Error::other(format!("iscsi-perf on {} gives no figure", server.kind.name())))?;
+    let ios = iops * f64::from(seconds);
+    Ok(json!({
+        "iops": iops, "mb_s": iops * 4096.0 / 1e6, "elapsed": elapsed,
+        "server_cpu_us": cpu_ns as f64 / 1e3 / ios, "p50_us": Value::Null, "p99_us": Value::Null,
+    }))
+}
+
+/// The figure behind the last `iops average`, where it is the final one.
+fn last_average(text: &str) -> Option<f64> {
+    let (_, behind) = text.rsplit_once("iops average ")?;
+    behind.split(' ').next()?.parse().ok()
+}
+
+/// Medians over the rounds of one load on one server.
+pub fn medians(rounds: &[Value]) -> Value {
+    let mut figures: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    for (key, value) in rounds.iter().filter_map(Value::as_object).flatten() {
+        if let Some(number) = value.as_f64() {
+            figures.entry(key).or_default().push(number);
+        }
+    }
+    let median = |mut numbers: Vec<f64>| {
+        numbers.sort_by(f64::total_cmp);
+        let half = numbers.len() / 2;
+        if numbers.len() % 2 == 1 { numbers[half] } else { (numbers[half - 1] + numbers[half]) / 2.0 }
+    };
+    Value::Object(
+        figures.into_iter().map(|(key, numbers)| (key.to_owned(), json!(median(numbers)))).collect(),
+    )
+}
+
+/// What was measured: load, then server, then rounds.
+#[derive(Debug, Default)]
+pub struct Table {
+    rows: Vec<(String, Vec<Rounds>)>,
+}
+
+/// The figures of all rounds of one load on one server.
+type Rounds = (Kind, Vec<Value>);
+
+impl Table {
+    /// Adds one round's figures.
+    pub fn add(&mut self, load: String, kind: Kind, figures: Value) {
+        let row = match self.rows.iter().position(|(name, _)| *name == load) {
+            Some(row) => row,
+            None => {
+                self.rows.push((load, Vec::new()));
+                self.rows.len() - 1
+            }
+        };
+        let servers = &mut self.rows[row].1;
+        match servers.iter_mut().find(|(other, _)| *other == kind) {
+            Some((_, rounds)) => rounds.push(figures),
+            None => servers.push((kind, vec![figures])),
+        }
+    }
+
+    /// Whether nothing was measured.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// A median of a load on a server.
+    pub fn figure(&self, load: &str, kind: Kind, key: &str) -> Option<f64> {
+        let (_, servers) = self.rows.iter().find(|(name, _)| name == load)?;
+        let (_, rounds) = servers.iter().find(|(other, _)| *other == kind)?;
+        medians(rounds).get(key)?.as_f64()
+    }
+
+    /// Prints medians; ratios of server time are to `yardstick`.
+    pub fn print(&self, title: &str, yardstick: Kind) {
+        println!("\n{title}");
+        println!(
+            "{:24} {:14} {:>10} {:>8} {:>9} {:>9} {:>12} {:>8} {:>9}",
+            "load", "server", "IOPS", "MB/s", "p50 us", "p99 us", "CPU s/M I/O", "x ratio", "server %"
+        );
+        for (load, servers) in &self.rows {
+            let limit = self.figure(load, yardstick, "server_cpu_us");
+            for (kind, rounds) in servers {
+                let figures = medians(rounds);
+                let show = |key: &str, digits: usize| match figures.get(key).and_then(Value::as_f64) {
+                    Some(number) => format!("{number:.digits$}"),
+                    None => "-".to_owned(),
+                };
+                let ratio =
+                    limit.zip(figures.get("server_cpu_us").and_then(Value::as_f64)).map(|(l, f)| f / l);
+                let share = figures.get("server_cpu_share").and_then(Value::as_f64);
+                println!(
+                    "{load:24} {:14} {:>10} {:>8} {:>9} {:>9} {:>12} {:>8} {:>9}",
+                    kind.name(),
+                    show("iops", 0),
+                    show("mb_s", 0),
+                    show("p50_us", 1),
+                    show("p99_us", 1),
+                    show("server_cpu_us", 3),
+                    ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}")),
+                    share.map_or("-".to_owned(), |share| format!("{:.1}", share * 100.0)),
+                );
+            }
+        }
+    }
+
+    /// All rounds and their medians.
+    pub fn to_json(&self) -> Value {
+        let loads = self.rows.iter().map(|(load, servers)| {
+            let servers = servers.iter().map(|(kind, rounds)| {
+                (kind.name().to_owned(), json!({ "median": medians(rounds), "rounds": rounds }))
+            });
+            (load.clone(), Value::Object(servers.collect::<Map<_, _>>()))
+        });
+        Value::Object(loads.collect::<Map<_, _>>())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_are_in_the_middle() {
+        let rounds = [json!({"a": 1.0, "b": "x"}), json!({"a": 9}), json!({"a": 2})];
+        assert_eq!(medians(&rounds), json!({"a": 2.0}));
+        assert_eq!(medians(&rounds[..2]), json!({"a": 5.0}));
+    }
+
+    #[test]
+    fn the_final_average_counts() {
+        let text = "00:00:01 - lba 4265, iops current 33511 (130 MB/s), iops average 33511 (130 MB/s), busy 0  \riops average 30337 (118 MB/s)   \n";
+        assert_eq!(last_average(text), Some(30337.0));
+        assert_eq!(last_average("capacity is 0"), None);
+    }
+
+    #[test]
+    fn a_table_keeps_loads_and_servers_apart() {
+        let mut table = Table::default();
+        table.add("x".into(), Kind::Bare, json!({"iops": 1}));
+        table.add("x".into(), Kind::Tgt, json!({"iops": 2}));
+        table.add("x".into(), Kind::Tgt, json!({"iops": 4}));
+        table.add("y".into(), Kind::Tgt, json!({"iops": 5}));
+        assert_eq!(table.figure("x", Kind::Tgt, "iops"), Some(3.0));
+        assert_eq!(table.figure("x", Kind::Bare, "iops"), Some(1.0));
+        assert_eq!(table.figure("y", Kind::Bare, "iops"), None);
+        assert_eq!(table.to_json()["y"]["tgt"]["rounds"], json!([{"iops": 5}]));
+    }
+}

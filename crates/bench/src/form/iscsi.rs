@@ -1,0 +1,230 @@
+//! iSCSI (RFC 7143), as little of it as a load needs: READ (10) and WRITE (10) with immediate data,
+//! R2T, Data-In with the status on it or behind it, and an answer to the target's pings.
+
+use std::collections::HashMap;
+use std::io;
+
+use iscsi::wire::{
+    BHS_LEN, Bhs, CommandFlags, DataIn, DataOut, DataOutFlags, Itt, LogoutRequest, Lun, NopIn, NopOut,
+    Opcode, Pdu, R2t, ScsiCommand, ScsiResponse, Sn, Ttt,
+};
+
+pub use super::login::log_in;
+use super::{Form, Op, Outgoing, Request, wrong};
+
+/// A session that is logged in, and its one connection.
+#[derive(Clone, Debug)]
+pub struct Session {
+    pub(super) lun: [u8; 8],
+    pub(super) block: u32,
+    pub(super) blocks: u64,
+    pub(super) immediate: bool,
+    pub(super) first_burst: u32,
+    /// The longest segment that the target takes.
+    pub(super) segment_max: u32,
+    pub(super) cmd_sn: Sn,
+    pub(super) exp_stat_sn: Sn,
+    pub(super) max_cmd_sn: Sn,
+}
+
+impl Session {
+    /// Size of the unit in bytes.
+    pub fn size(&self) -> u64 {
+        self.blocks * u64::from(self.block)
+    }
+
+    /// Takes in the numbers of a response.
+    pub(super) fn acknowledge(&mut self, stat_sn: Sn, max_cmd_sn: Sn) {
+        self.exp_stat_sn = stat_sn.next();
+        self.open_window(max_cmd_sn);
+    }
+
+    fn open_window(&mut self, max_cmd_sn: Sn) {
+        if self.max_cmd_sn.lt(max_cmd_sn) {
+            self.max_cmd_sn = max_cmd_sn;
+        }
+    }
+
+    fn command(&mut self, request: Request) -> ScsiCommand {
+        let direction = match request.op {
+            Op::Read => CommandFlags::READ,
+            Op::Write => CommandFlags::WRITE,
+        };
+        let mut command = ScsiCommand::new();
+        // A simple task (RFC 7143 §11.3.1).
+        command.flags = CommandFlags(CommandFlags::FINAL.0 | direction.0 | 1);
+        command.lun = Lun(self.lun);
+        command.itt = Itt::new(request.tag);
+        command.expected_data_len = request.len.into();
+        command.cmd_sn = self.cmd_sn.take();
+        command.exp_stat_sn = self.exp_stat_sn;
+        command.cdb[0] = match request.op {
+            Op::Read => 0x28,
+            Op::Write => 0x2a,
+        };
+        let lba = (request.offset / u64::from(self.block)) as u32;
+        command.cdb[2..6].copy_from_slice(&lba.to_be_bytes());
+        command.cdb[7..9].copy_from_slice(&((request.len / self.block) as u16).to_be_bytes());
+        command
+    }
+}
+
+/// The requesting side of a connection.
+#[derive(Debug)]
+pub struct Iscsi {
+    session: Session,
+    /// Bytes of the current segment that are to come, and the tag that is done when they have.
+    segment_left: usize,
+    done_then: Option<u32>,
+    /// Bytes of data that reads have yet to get, by tag.
+    reading: HashMap<u32, u32>,
+    writing: HashMap<u32, u32>,
+}
+
+impl Iscsi {
+    /// A session that logged in.
+    pub fn new(session: Session) -> Self {
+        Iscsi { session, segment_left: 0, done_then: None, reading: HashMap::new(), writing: HashMap::new() }
+    }
+
+    /// Takes a header; gives the tag that is done when its segment is through.
+    fn header(&mut self, header: &Bhs, out: &mut Outgoing) -> io::Result<Option<u32>> {
+        match header.opcode() {
+            Opcode::DATA_IN => self.data_in(DataIn::from_bhs(header)),
+            Opcode::SCSI_RESPONSE => self.response(ScsiResponse::from_bhs(header)),
+            Opcode::R2T => self.send_data(R2t::from_bhs(header), out).map(|()| None),
+            Opcode::NOP_IN => {
+                self.answer_ping(NopIn::from_bhs(header), out);
+                Ok(None)
+            }
+            Opcode::LOGOUT_RESPONSE => Ok(None),
+            other => Err(wrong(format!("{other:?} came"))),
+        }
+    }
+
+    fn data_in(&mut self, part: &DataIn) -> io::Result<Option<u32>> {
+        let tag = part.itt.value();
+        let left = self.reading.get_mut(&tag).ok_or_else(|| wrong("data for no read"))?;
+        let len = part.data_segment_len.value();
+        *left = left.checked_sub(len).ok_or_else(|| wrong("more data than was asked for"))?;
+        self.session.open_window(part.max_cmd_sn);
+        if part.flags.0 & 1 == 0 {
+            return Ok(None);
+        }
+        self.session.acknowledge(part.stat_sn, part.max_cmd_sn);
+        self.ended(tag, part.status.0).map(Some)
+    }
+
+    fn response(&mut self, response: &ScsiResponse) -> io::Result<Option<u32>> {
+        self.session.acknowledge(response.stat_sn, response.max_cmd_sn);
+        if response.response.0 != 0 {
+            return Err(wrong(format!("iSCSI response {}", response.response.0)));
+        }
+        self.ended(response.itt.value(), response.status.0).map(Some)
+    }
+
+    fn ended(&mut self, tag: u32, status: u8) -> io::Result<u32> {
+        if status != 0 {
+            return Err(wrong(format!("SCSI status {status:02x}h")));
+        }
+        match (self.reading.remove(&tag), self.writing.remove(&tag)) {
+            (Some(0), None) | (None, Some(_)) => Ok(tag),
+            (Some(left), None) => Err(wrong(format!("{left} bytes of a read are missing"))),
+            _ => Err(wrong("a response for no request")),
+        }
+    }
+
+    fn send_data(&mut self, wanted: &R2t, out: &mut Outgoing) -> io::Result<()> {
+        let tag = wanted.itt.value();
+        let len = *self.writing.get(&tag).ok_or_else(|| wrong("R2T for no write"))?;
+        self.session.open_window(wanted.max_cmd_sn);
+        let (mut at, end) = (
+            wanted.buffer_offset.get(),
+            u64::from(wanted.buffer_offset.get()) + u64::from(wanted.desired_len.get()),
+        );
+        if end > u64::from(len) {
+            return Err(wrong("R2T behind the end of a write"));
+        }
+        let mut number = Sn::new(0);
+        while u64::from(at) < end {
+            let here = self.session.segment_max.min(end as u32 - at);
+            let mut part = DataOut::new();
+            part.flags = DataOutFlags(if u64::from(at + here) == end { 0x80 } else { 0 });
+            part.lun = Lun(self.session.lun);
+            part.itt = wanted.itt;
+            part.ttt = wanted.ttt;
+            part.exp_stat_sn = self.session.exp_stat_sn;
+            part.data_sn = number.take();
+            part.buffer_offset = at.into();
+            part.set_data_len(here as usize);
+            out.head(part.as_bhs().bytes());
+            out.payload(here as usize);
+            at += here;
+        }
+        Ok(())
+    }
+
+    fn answer_ping(&mut self, ping: &NopIn, out: &mut Outgoing) {
+        self.session.open_window(ping.max_cmd_sn);
+        if ping.ttt == Ttt::NONE {
+            return;
+        }
+        let mut answer = NopOut::new();
+        answer.op = answer.op.immediate();
+        answer.lun = ping.lun;
+        answer.ttt = ping.ttt;
+        answer.cmd_sn = self.session.cmd_sn;
+        answer.exp_stat_sn = self.session.exp_stat_sn;
+        out.head(answer.as_bhs().bytes());
+    }
+}
+
+impl Form for Iscsi {
+    fn issue(&mut self, request: Request, out: &mut Outgoing) -> bool {
+        if self.session.max_cmd_sn.lt(self.session.cmd_sn) {
+            return false;
+        }
+        let mut command = self.session.command(request);
+        match request.op {
+            Op::Read => {
+                self.reading.insert(request.tag, request.len);
+                out.head(command.as_bhs().bytes());
+            }
+            Op::Write => {
+                let most = self.session.first_burst.min(self.session.segment_max);
+                let now = if self.session.immediate { request.len.min(most) } else { 0 };
+                self.writing.insert(request.tag, request.len);
+                command.set_data_len(now as usize);
+                out.head(command.as_bhs().bytes());
+                out.payload(now as usize);
+            }
+        }
+        true
+    }
+
+    fn take(&mut self, input: &[u8], out: &mut Outgoing, done: &mut Vec<u32>) -> io::Result<usize> {
+        let mut at = 0;
+        loop {
+            let here = self.segment_left.min(input.len() - at);
+            at += here;
+            self.segment_left -= here;
+            if self.segment_left > 0 {
+                return Ok(at);
+            }
+            done.extend(self.done_then.take());
+            let Some(header) = Bhs::from_prefix(&input[at..]) else { return Ok(at) };
+            at += BHS_LEN;
+            self.segment_left = header.ahs_len() + header.padded_data_len();
+            self.done_then = self.header(header, out)?;
+        }
+    }
+
+    fn finish(&mut self, out: &mut Outgoing) {
+        let mut request = LogoutRequest::new();
+        request.op = request.op.immediate();
+        request.itt = Itt::new(u32::MAX - 1);
+        request.cmd_sn = self.session.cmd_sn;
+        request.exp_stat_sn = self.session.exp_stat_sn;
+        out.head(request.as_bhs().bytes());
+    }
+}

@@ -1,0 +1,207 @@
+//! Logging in to an iSCSI target, without authentication, on a blocking socket.
+
+use std::io::{self, Read, Write};
+
+use iscsi::wire::{
+    BHS_LEN, Bhs, Cid, CommandFlags, DataIn, Isid, Itt, LoginFlags, LoginRequest, LoginResponse, Lun, Opcode,
+    Pdu, ScsiCommand, ScsiResponse, Sn, Stage, Tsih, padded_len,
+};
+use zerocopy::FromZeros;
+
+use super::iscsi::Session;
+use super::wrong;
+
+/// The largest segment that is taken.
+const SEGMENT_MAX: u32 = 256 << 10;
+
+/// Logs in to a normal session with `target`, its unit `lun`, and learns what there is to know.
+/// `number` tells sessions apart.
+pub fn log_in(socket: &mut (impl Read + Write), target: &str, lun: u8, number: u32) -> io::Result<Session> {
+    let mut session = Session::new(lun);
+    let [_, _, high, low] = number.to_be_bytes();
+    let mut isid = Isid::new_zeroed();
+    // A random-type identifier (RFC 7143 §11.12.5), so that sessions of one name stay apart.
+    zerocopy::IntoBytes::as_mut_bytes(&mut isid).copy_from_slice(&[0x80, 0, 0, 0, high, low]);
+
+    let security = format!(
+        "InitiatorName=iqn.2026-11.io.blockwire:raw-load\0TargetName={target}\0SessionType=Normal\0AuthMethod=None\0"
+    );
+    let mut answer = exchange(socket, &mut session, isid, Stage::SECURITY, Stage::OPERATIONAL, &security)?;
+    if answer.stage == Stage::OPERATIONAL {
+        let operational = format!(
+            "HeaderDigest=None\0DataDigest=None\0MaxRecvDataSegmentLength={SEGMENT_MAX}\0InitialR2T=Yes\0\
+             ImmediateData=Yes\0MaxBurstLength={}\0FirstBurstLength={SEGMENT_MAX}\0MaxConnections=1\0\
+             MaxOutstandingR2T=1\0DataPDUInOrder=Yes\0DataSequenceInOrder=Yes\0DefaultTime2Wait=2\0\
+             DefaultTime2Retain=0\0ErrorRecoveryLevel=0\0",
+            1 << 20
+        );
+        answer = exchange(socket, &mut session, isid, Stage::OPERATIONAL, Stage::FULL_FEATURE, &operational)?;
+    }
+    if answer.stage != Stage::FULL_FEATURE {
+        return Err(wrong("the target does not go on to the full feature phase"));
+    }
+    look_at_unit(socket, &mut session)?;
+    Ok(session)
+}
+
+struct Answer {
+    stage: Stage,
+}
+
+/// One stage: the request, and the answer with the keys that matter here taken in.
+fn exchange(
+    socket: &mut (impl Read + Write),
+    session: &mut Session,
+    isid: Isid,
+    from: Stage,
+    to: Stage,
+    text: &str,
+) -> io::Result<Answer> {
+    let mut text = text.as_bytes();
+    let mut came = Vec::new();
+    // A target may answer a stage in several steps; eight are more than any needs.
+    for _ in 0..8 {
+        let mut request = LoginRequest::new();
+        request.flags = (LoginFlags(LoginFlags::TRANSIT.0)).with_stages(from, to);
+        request.isid = isid;
+        request.tsih = Tsih::NONE;
+        request.itt = Itt::new(0);
+        request.cid = Cid::new(1);
+        request.cmd_sn = session.cmd_sn;
+        request.exp_stat_sn = session.exp_stat_sn;
+        request.set_data_len(text.len());
+        write_pdu(socket, request.as_bhs(), text)?;
+        text = &[];
+        let (header, data) = read_pdu(socket)?;
+        if header.opcode() != Opcode::LOGIN_RESPONSE {
+            return Err(wrong(format!("{:?} in place of a login response", header.opcode())));
+        }
+        let response = LoginResponse::from_bhs(&header);
+        let [class, detail] = *zerocopy::IntoBytes::as_bytes(&response.status) else {
+            return Err(wrong("a status of two bytes"));
+        };
+        if class != 0 {
+            return Err(wrong(format!("the login is refused: status {class:02x}{detail:02x}h")));
+        }
+        session.exp_stat_sn = response.stat_sn.next();
+        session.max_cmd_sn = response.max_cmd_sn;
+        came.extend_from_slice(&data);
+        if response.flags.0 & LoginFlags::TRANSIT.0 != 0 {
+            take_keys(session, &came)?;
+            return Ok(Answer { stage: response.flags.next() });
+        }
+    }
+    Err(wrong("the login does not come to an end"))
+}
+
+fn take_keys(session: &mut Session, text: &[u8]) -> io::Result<()> {
+    for pair in text.split(|byte| *byte == 0).filter(|pair| !pair.is_empty()) {
+        let pair = String::from_utf8_lossy(pair);
+        let Some((key, value)) = pair.split_once('=') else {
+            return Err(wrong(format!("{pair:?} is no pair")));
+        };
+        let number = || value.parse::<u32>().map_err(|_| wrong(format!("{key}={value} is no number")));
+        match key {
+            "MaxRecvDataSegmentLength" => session.segment_max = number()?,
+            "FirstBurstLength" => session.first_burst = number()?,
+            "ImmediateData" => session.immediate = value == "Yes",
+            "HeaderDigest" | "DataDigest" if value != "None" => return Err(wrong(format!("{key}={value}"))),
+            "AuthMethod" if value != "None" => return Err(wrong("the target wants authentication")),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// TEST UNIT READY until it is, then READ CAPACITY (10).
+fn look_at_unit(socket: &mut (impl Read + Write), session: &mut Session) -> io::Result<()> {
+    for _ in 0..8 {
+        // Unit attentions are reported once each.
+        if command(socket, session, [0; 16], 0)?.0 == 0 {
+            break;
+        }
+    }
+    let mut cdb = [0; 16];
+    cdb[0] = 0x25;
+    let (status, data) = command(socket, session, cdb, 8)?;
+    let capacity = data.first_chunk::<8>().filter(|_| status == 0).ok_or_else(|| wrong("no capacity"))?;
+    let [a, b, c, d, block @ ..] = *capacity;
+    session.block = u32::from_be_bytes(block);
+    session.blocks = u64::from(u32::from_be_bytes([a, b, c, d])) + 1;
+    if session.block == 0 {
+        return Err(wrong("blocks of no bytes"));
+    }
+    Ok(())
+}
+
+/// A command that reads `len` bytes; gives its status and the data.
+fn command(
+    socket: &mut (impl Read + Write),
+    session: &mut Session,
+    cdb: [u8; 16],
+    len: u32,
+) -> io::Result<(u8, Vec<u8>)> {
+    let mut request = ScsiCommand::new();
+    request.flags = CommandFlags(CommandFlags::FINAL.0 | if len > 0 { CommandFlags::READ.0 } else { 0 });
+    request.lun = Lun(session.lun);
+    request.itt = Itt::new(0);
+    request.expected_data_len = len.into();
+    request.cmd_sn = session.cmd_sn.take();
+    request.exp_stat_sn = session.exp_stat_sn;
+    request.cdb = cdb;
+    write_pdu(socket, request.as_bhs(), &[])?;
+    let mut came = Vec::new();
+    loop {
+        let (header, data) = read_pdu(socket)?;
+        match header.opcode() {
+            Opcode::DATA_IN => {
+                let part = DataIn::from_bhs(&header);
+                came.extend_from_slice(&data);
+                if part.flags.0 & 1 != 0 {
+                    session.acknowledge(part.stat_sn, part.max_cmd_sn);
+                    return Ok((part.status.0, came));
+                }
+            }
+            Opcode::SCSI_RESPONSE => {
+                let response = ScsiResponse::from_bhs(&header);
+                session.acknowledge(response.stat_sn, response.max_cmd_sn);
+                return Ok((response.status.0, came));
+            }
+            other => return Err(wrong(format!("{other:?} in place of a response"))),
+        }
+    }
+}
+
+fn write_pdu(socket: &mut impl Write, header: &Bhs, data: &[u8]) -> io::Result<()> {
+    let mut bytes = header.bytes().to_vec();
+    bytes.extend_from_slice(data);
+    bytes.resize(BHS_LEN + padded_len(data.len()).unwrap_or(data.len()), 0);
+    socket.write_all(&bytes)
+}
+
+fn read_pdu(socket: &mut impl Read) -> io::Result<(Bhs, Vec<u8>)> {
+    let mut header = [0; BHS_LEN];
+    socket.read_exact(&mut header)?;
+    let header = *Bhs::from_prefix(&header).ok_or_else(|| wrong("a header of 48 bytes"))?;
+    let mut data = vec![0; header.ahs_len() + header.padded_data_len()];
+    socket.read_exact(&mut data)?;
+    data.drain(..header.ahs_len());
+    data.truncate(header.data_len());
+    Ok((header, data))
+}
+
+impl Session {
+    fn new(lun: u8) -> Self {
+        Session {
+            lun: [0, lun, 0, 0, 0, 0, 0, 0],
+            block: 512,
+            blocks: 0,
+            immediate: true,
+            first_burst: SEGMENT_MAX,
+            segment_max: 8192,
+            cmd_sn: Sn::new(1),
+            exp_stat_sn: Sn::new(0),
+            max_cmd_sn: Sn::new(1),
+        }
+    }
+}

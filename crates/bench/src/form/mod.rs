@@ -1,0 +1,187 @@
+//! What stands on the wire: the bare form, or iSCSI.
+
+pub mod bare;
+pub mod iscsi;
+mod login;
+
+use std::io::{self, IoSlice, Write};
+
+/// What a load does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Op {
+    /// Reads.
+    Read,
+    /// Writes.
+    Write,
+}
+
+/// One request.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// Names the request on its connection; below the depth.
+    pub tag: u32,
+    /// Read or write.
+    pub op: Op,
+    /// Where, in bytes.
+    pub offset: u64,
+    /// How much, in bytes.
+    pub len: u32,
+}
+
+/// A wire form, as one connection speaks it.
+pub trait Form {
+    /// Says a request, or gives false if the server takes no more now.
+    fn issue(&mut self, request: Request, out: &mut Outgoing) -> bool;
+
+    /// Takes what came; gives how many bytes it took (what is left is shown again with more behind
+    /// it) and pushes the tags of the requests that are done.
+    fn take(&mut self, input: &[u8], out: &mut Outgoing, done: &mut Vec<u32>) -> io::Result<usize>;
+
+    /// Says good-bye.
+    fn finish(&mut self, out: &mut Outgoing);
+}
+
+/// An error of the peer's making.
+fn wrong(what: impl std::fmt::Display) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what.to_string())
+}
+
+/// Bytes on their way to the socket: headers, and payload that is the same for all writes.
+#[derive(Debug)]
+pub struct Outgoing {
+    heads: Vec<u8>,
+    parts: Vec<Part>,
+    payload: Vec<u8>,
+    /// Bytes of the first part that the socket has taken.
+    taken: usize,
+    first: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    Head { from: usize, len: usize },
+    Payload { len: usize },
+}
+
+/// Payload up to this length is copied behind its header: one long stretch costs the kernel less
+/// than many short ones.
+const COPIED_MAX: usize = 16 << 10;
+/// Parts handed over at once; the system takes 1024.
+const PARTS_MAX: usize = 512;
+
+impl Outgoing {
+    /// Nothing yet; writes will carry up to `payload_max` bytes.
+    pub fn new(payload_max: usize) -> Self {
+        // Anything but zeroes, which some storage would not store.
+        let payload = (0..payload_max).map(|n| (n % 251) as u8 + 1).collect();
+        Outgoing { heads: Vec::new(), parts: Vec::new(), payload, taken: 0, first: 0 }
+    }
+
+    /// Whether all was taken.
+    pub fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    /// Appends a header.
+    pub fn head(&mut self, bytes: &[u8]) {
+        let from = self.heads.len();
+        self.heads.extend_from_slice(bytes);
+        match self.parts.last_mut() {
+            Some(Part::Head { len, .. }) => *len += bytes.len(),
+            _ => self.parts.push(Part::Head { from, len: bytes.len() }),
+        }
+    }
+
+    /// Appends payload.
+    pub fn payload(&mut self, len: usize) {
+        if len > COPIED_MAX {
+            self.parts.push(Part::Payload { len });
+        } else if len > 0 {
+            let payload = std::mem::take(&mut self.payload);
+            self.head(&payload[..len]);
+            self.payload = payload;
+        }
+    }
+
+    /// Writes what the socket takes; true if that was all.
+    pub fn flush(&mut self, socket: &mut impl Write) -> io::Result<bool> {
+        while self.first < self.parts.len() {
+            let mut skip = self.taken;
+            let slices: Vec<IoSlice<'_>> = self.parts[self.first..]
+                .iter()
+                .take(PARTS_MAX)
+                .map(|part| IoSlice::new(&self.bytes(*part)[std::mem::take(&mut skip)..]))
+                .collect();
+            let written =
+                if let [only] = &slices[..] { socket.write(only) } else { socket.write_vectored(&slices) };
+            drop(slices);
+            match written {
+                Ok(n) => self.advance(n),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.heads.clear();
+        self.parts.clear();
+        self.first = 0;
+        Ok(true)
+    }
+
+    fn bytes(&self, part: Part) -> &[u8] {
+        match part {
+            Part::Head { from, len } => &self.heads[from..from + len],
+            Part::Payload { len } => &self.payload[..len],
+        }
+    }
+
+    fn advance(&mut self, written: usize) {
+        self.taken += written;
+        while let Some(part) = self.parts.get(self.first) {
+            let len = self.bytes(*part).len();
+            if self.taken < len {
+                break;
+            }
+            self.taken -= len;
+            self.first += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A socket that takes a few bytes at a time.
+    struct Slow(Vec<u8>, usize);
+
+    impl Write for Slow {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.1 += 1;
+            if self.1.is_multiple_of(3) {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            let n = bytes.len().min(7000);
+            self.0.extend_from_slice(&bytes[..n]);
+            Ok(n)
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn all_bytes_go_out_in_order() {
+        let mut out = Outgoing::new(20_000);
+        let mut expected = Vec::new();
+        for (n, len) in [0, 100, 20_000, 16 << 10, 17_000].into_iter().enumerate() {
+            out.head(&[n as u8; 48]);
+            out.payload(len);
+            expected.extend([n as u8; 48]);
+            expected.extend((0..len).map(|n| (n % 251) as u8 + 1));
+        }
+        let mut socket = Slow(Vec::new(), 0);
+        while !out.flush(&mut socket).unwrap() {}
+        assert!(out.is_empty() && socket.0 == expected);
+    }
+}

@@ -1,0 +1,363 @@
+//! The load: so many requests in flight on each of so many connections, one issued for each that
+//! ends, all in one thread.
+
+use std::collections::VecDeque;
+use std::io::{self, Read};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+use crate::form::{Form, Op, Outgoing, Request};
+use crate::histogram::Histogram;
+use crate::spin::{Spin, Wait, Waits};
+use crate::system::{self, Epoll};
+use crate::usage;
+
+/// What one receive may bring at most: it stays in the processor's cache.
+const INPUT_LEN: usize = 256 << 10;
+
+/// How the load is laid out.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Read or write.
+    pub op: Op,
+    /// Bytes per request.
+    pub len: u32,
+    /// Requests in flight per connection.
+    pub depth: u32,
+    /// Bytes of the volume that are used; offsets are random multiples of `len` below.
+    pub size: u64,
+    /// The volume once from end to end, in place of random offsets for a time.
+    pub once: bool,
+    /// How long to load before measuring.
+    pub warmup: Duration,
+    /// How long to measure.
+    pub measure: Duration,
+    /// Time between an answer and the next request.
+    pub gap: Duration,
+    /// How to wait.
+    pub wait: Wait,
+    /// The longest poll.
+    pub poll: Duration,
+    /// The process whose use of the processor is measured as well.
+    pub server: Option<u32>,
+    /// What the offsets follow from.
+    pub seed: u64,
+}
+
+/// What was measured.
+#[derive(Clone, Debug, Default)]
+pub struct Measured {
+    /// Time of the measurement in seconds.
+    pub seconds: f64,
+    /// Latencies.
+    pub latency: Histogram,
+    /// The server's processor time in nanoseconds.
+    pub server_cpu_ns: u64,
+    /// The generator's processor time in nanoseconds.
+    pub client_cpu_ns: u64,
+    /// How the generator waited.
+    pub waits: Waits,
+    /// How often the server's window held a request back.
+    pub window_stalls: u64,
+}
+
+/// Connects with the given congestion control.
+pub fn connect(to: SocketAddr, congestion: Option<&str>) -> io::Result<TcpStream> {
+    let socket = TcpStream::connect(to)?;
+    socket.set_nodelay(true)?;
+    if let Some(name) = congestion {
+        system::set_congestion(&socket, name)?;
+    }
+    Ok(socket)
+}
+
+struct Connection<F> {
+    socket: TcpStream,
+    form: F,
+    input: Vec<u8>,
+    /// Bytes of `input` that wait for more.
+    kept: usize,
+    out: Outgoing,
+    /// When each request in flight was issued, by tag.
+    issued: Vec<Instant>,
+    free: Vec<u32>,
+    writable_wanted: bool,
+}
+
+/// The generator.
+struct Load<'a, F> {
+    plan: &'a Plan,
+    connections: Vec<Connection<F>>,
+    epoll: Epoll,
+    spin: Spin,
+    random: u64,
+    /// The next offset of a run from end to end.
+    next: u64,
+    in_flight: u64,
+    measured: Measured,
+    measuring: bool,
+    ending: bool,
+    done: Vec<u32>,
+    /// Requests to be issued after a gap.
+    due: VecDeque<(Instant, usize)>,
+    last_event: Instant,
+}
+
+/// Runs `plan` over connections that are ready to be asked.
+pub fn run<F: Form>(plan: &Plan, connections: Vec<(TcpStream, F)>) -> io::Result<Measured> {
+    let now = Instant::now();
+    let mut load = Load {
+        plan,
+        connections: Vec::new(),
+        epoll: Epoll::new()?,
+        spin: Spin::new(plan.wait, plan.poll),
+        random: plan.seed | 1,
+        next: 0,
+        in_flight: 0,
+        measured: Measured::default(),
+        measuring: false,
+        ending: false,
+        done: Vec::new(),
+        due: VecDeque::new(),
+        last_event: now,
+    };
+    for (socket, form) in connections {
+        load.add(socket, form)?;
+    }
+    load.run()
+}
+
+impl<F: Form> Load<'_, F> {
+    fn add(&mut self, socket: TcpStream, form: F) -> io::Result<()> {
+        socket.set_nonblocking(true)?;
+        self.epoll.add(socket.as_raw_fd(), self.connections.len() as u64)?;
+        self.connections.push(Connection {
+            socket,
+            form,
+            input: vec![0; INPUT_LEN],
+            kept: 0,
+            out: Outgoing::new(self.plan.len as usize),
+            issued: vec![self.last_event; self.plan.depth as usize],
+            free: (0..self.plan.depth).rev().collect(),
+            writable_wanted: false,
+        });
+        Ok(())
+    }
+
+    fn run(mut self) -> io::Result<Measured> {
+        let begin = Instant::now();
+        for index in 0..self.connections.len() {
+            self.refill(index, begin)?;
+        }
+        if !self.plan.once {
+            self.until(begin + self.plan.warmup)?;
+        }
+        let own = std::process::id();
+        let server = |pid: Option<u32>| pid.map_or(Ok(0), usage::cpu_ns);
+        let (server_before, own_before, waits) =
+            (server(self.plan.server)?, usage::cpu_ns(own)?, self.spin.waits);
+        let start = Instant::now();
+        self.measuring = true;
+        self.until(start + if self.plan.once { Duration::from_secs(3600) } else { self.plan.measure })?;
+        self.measuring = false;
+        let mut measured = std::mem::take(&mut self.measured);
+        measured.seconds = start.elapsed().as_secs_f64();
+        measured.server_cpu_ns = server(self.plan.server)? - server_before;
+        measured.client_cpu_ns = usage::cpu_ns(own)? - own_before;
+        measured.waits = since(self.spin.waits, waits);
+        self.end()?;
+        Ok(measured)
+    }
+
+    /// Lets all requests end, then says good-bye.
+    fn end(&mut self) -> io::Result<()> {
+        self.ending = true;
+        self.due.clear();
+        self.until(Instant::now() + Duration::from_secs(10))?;
+        if self.in_flight > 0 {
+            return Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!("{} requests are never answered", self.in_flight),
+            ));
+        }
+        for connection in &mut self.connections {
+            connection.form.finish(&mut connection.out);
+            connection.socket.set_nonblocking(false)?;
+            connection.out.flush(&mut connection.socket)?;
+            // What a target says to a good-bye is no concern of a load.
+            connection.socket.shutdown(std::net::Shutdown::Both).ok();
+        }
+        Ok(())
+    }
+
+    /// Runs until `end`, or until nothing more is to be done.
+    fn until(&mut self, end: Instant) -> io::Result<()> {
+        let mut now = Instant::now();
+        while now < end {
+            if self.in_flight == 0 && self.due.is_empty() {
+                return Ok(());
+            }
+            self.turn(now, end)?;
+            now = Instant::now();
+            self.issue_due(now)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for something and handles it.
+    fn turn(&mut self, now: Instant, end: Instant) -> io::Result<()> {
+        let mut came = self.receive_all()?;
+        if !came && self.due.is_empty() {
+            // The spin needs the loop's own state to look, so it is taken out for the time.
+            let mut spin = std::mem::replace(&mut self.spin, Spin::new(self.plan.wait, self.plan.poll));
+            let mut result = Ok(());
+            came = spin.poll(|| match self.receive_all() {
+                Ok(came) => came || Instant::now() >= end,
+                Err(error) => {
+                    result = Err(error);
+                    true
+                }
+            });
+            self.spin = spin;
+            result?;
+            if !came {
+                let tokens: Vec<u64> = self.epoll.wait(Some(end - now))?.collect();
+                self.spin.slept(self.last_event.elapsed());
+                for token in tokens {
+                    came |= self.receive(token as usize)?;
+                }
+            }
+        }
+        if came {
+            self.last_event = Instant::now();
+        }
+        Ok(())
+    }
+
+    /// Looks at all connections; whether something came.
+    fn receive_all(&mut self) -> io::Result<bool> {
+        if self.connections.len() == 1 {
+            return self.receive(0);
+        }
+        let tokens: Vec<u64> = self.epoll.wait(Some(Duration::ZERO))?.collect();
+        let mut came = false;
+        for token in tokens {
+            came |= self.receive(token as usize)?;
+        }
+        Ok(came)
+    }
+
+    fn receive(&mut self, index: usize) -> io::Result<bool> {
+        let connection = &mut self.connections[index];
+        if !connection.out.is_empty() {
+            self.flush(index)?;
+        }
+        let connection = &mut self.connections[index];
+        let kept = connection.kept;
+        let came = match connection.socket.read(&mut connection.input[kept..]) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(came) => came,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        let end = kept + came;
+        let taken = connection.form.take(&connection.input[..end], &mut connection.out, &mut self.done)?;
+        connection.input.copy_within(taken..end, 0);
+        connection.kept = end - taken;
+        let now = Instant::now();
+        self.complete(index, now)?;
+        self.refill(index, now)?;
+        Ok(true)
+    }
+
+    fn complete(&mut self, index: usize, now: Instant) -> io::Result<()> {
+        let connection = &mut self.connections[index];
+        for tag in self.done.drain(..) {
+            let issued = connection.issued.get(tag as usize);
+            let issued =
+                *issued.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "an unknown tag came"))?;
+            connection.free.push(tag);
+            self.in_flight -= 1;
+            if self.measuring {
+                self.measured.latency.record(now - issued);
+            }
+            if !self.plan.gap.is_zero() && !self.ending {
+                self.due.push_back((now + self.plan.gap, index));
+            }
+        }
+        Ok(())
+    }
+
+    fn issue_due(&mut self, now: Instant) -> io::Result<()> {
+        while let Some((_, index)) = self.due.front().copied().filter(|(when, _)| *when <= now) {
+            self.due.pop_front();
+            self.issue(index, now);
+            self.flush(index)?;
+        }
+        Ok(())
+    }
+
+    /// Issues as many requests as are free, if there is no gap to keep.
+    fn refill(&mut self, index: usize, now: Instant) -> io::Result<()> {
+        let first = self.connections[index].free.len() == self.plan.depth as usize && self.due.is_empty();
+        if self.plan.gap.is_zero() || first {
+            while !self.ending && self.issue(index, now) {}
+        }
+        self.flush(index)
+    }
+
+    fn issue(&mut self, index: usize, now: Instant) -> bool {
+        let connection = &mut self.connections[index];
+        let Some(tag) = connection.free.pop() else { return false };
+        let places = (self.plan.size / u64::from(self.plan.len)).max(1);
+        let place = if self.plan.once {
+            if self.next == places {
+                connection.free.push(tag);
+                return false;
+            }
+            self.next
+        } else {
+            next_random(&mut self.random) % places
+        };
+        let request =
+            Request { tag, op: self.plan.op, offset: place * u64::from(self.plan.len), len: self.plan.len };
+        if !connection.form.issue(request, &mut connection.out) {
+            connection.free.push(tag);
+            self.measured.window_stalls += 1;
+            return false;
+        }
+        self.next += 1;
+        connection.issued[tag as usize] = now;
+        self.in_flight += 1;
+        true
+    }
+
+    fn flush(&mut self, index: usize) -> io::Result<()> {
+        let connection = &mut self.connections[index];
+        let wanted = !connection.out.flush(&mut connection.socket)?;
+        if wanted != connection.writable_wanted {
+            connection.writable_wanted = wanted;
+            self.epoll.writable(connection.socket.as_raw_fd(), index as u64, wanted)?;
+        }
+        Ok(())
+    }
+}
+
+fn since(now: Waits, then: Waits) -> Waits {
+    Waits {
+        polls_useful: now.polls_useful - then.polls_useful,
+        polls_idle: now.polls_idle - then.polls_idle,
+        polls_idle_ns: now.polls_idle_ns - then.polls_idle_ns,
+        sleeps: now.sleeps - then.sleeps,
+    }
+}
+
+/// Marsaglia's xorshift with a multiplication behind it: even enough for offsets.
+fn next_random(state: &mut u64) -> u64 {
+    *state ^= *state >> 12;
+    *state ^= *state << 25;
+    *state ^= *state >> 27;
+    state.wrapping_mul(0x2545_f491_4f6c_dd1d)
+}

@@ -1,0 +1,254 @@
+//! Servers under comparison: how each is started, and how a client reaches it.
+
+use std::fs;
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::time::{Duration, Instant};
+
+use crate::system;
+
+/// How long a server may take to start, and to stop.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Size of each volume in MiB.
+pub const VOLUME_MIB: usize = 256;
+/// tgt's target.
+const TGT_NAME: &str = "iqn.2026-11.io.blockwire.bench:tgt";
+
+/// What can be compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Kind {
+    /// The bare responder from a few slots: the limit.
+    Bare,
+    /// The bare responder over memory of the volume's size.
+    BareMemory,
+    /// The bare responder, polling for ever.
+    BarePolling,
+    /// The bare responder, sleeping at once.
+    BareSleeping,
+    /// Blockwire.
+    Blockwire,
+    /// Linux's user-space target tgt.
+    Tgt,
+}
+
+impl Kind {
+    /// Its name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Bare => "bare",
+            Kind::BareMemory => "bare-memory",
+            Kind::BarePolling => "bare-polling",
+            Kind::BareSleeping => "bare-sleeping",
+            Kind::Blockwire => "blockwire",
+            Kind::Tgt => "tgt",
+        }
+    }
+
+    /// Whether it speaks iSCSI.
+    pub fn is_iscsi(self) -> bool {
+        match self {
+            Kind::Bare | Kind::BareMemory | Kind::BarePolling | Kind::BareSleeping => false,
+            Kind::Blockwire | Kind::Tgt => true,
+        }
+    }
+
+    /// How a generator that drives it waits.
+    pub fn client_wait(self) -> &'static str {
+        match self {
+            Kind::BarePolling => "poll",
+            Kind::BareSleeping => "sleep",
+            Kind::Bare | Kind::BareMemory | Kind::Blockwire | Kind::Tgt => "adaptive",
+        }
+    }
+}
+
+/// Where things are.
+#[derive(Clone, Debug)]
+pub struct Places {
+    /// Directory of this project's programs.
+    pub programs: PathBuf,
+    /// The daemon.
+    pub blockwire: PathBuf,
+    /// Directory for what servers leave behind.
+    pub scratch: PathBuf,
+    /// Core of the servers.
+    pub server_core: usize,
+    /// Core of the clients.
+    pub client_core: usize,
+}
+
+/// A server that runs; dropped, it ends.
+#[derive(Debug)]
+pub struct Server {
+    /// What it is.
+    pub kind: Kind,
+    child: Child,
+    /// How the generator reaches it.
+    pub load_args: Vec<String>,
+    /// How libiscsi's tools reach it.
+    pub url: Option<String>,
+    lines: Receiver<String>,
+}
+
+impl Server {
+    /// Starts a server on its core and waits until it serves.
+    pub fn start(kind: Kind, places: &Places) -> io::Result<Server> {
+        system::pin(places.server_core)?;
+        let started = match kind {
+            Kind::Bare => bare(kind, places, &[]),
+            Kind::BareMemory => bare(kind, places, &["--memory-mib", &VOLUME_MIB.to_string()]),
+            Kind::BarePolling => bare(kind, places, &["--wait", "poll"]),
+            Kind::BareSleeping => bare(kind, places, &["--wait", "sleep"]),
+            Kind::Blockwire => blockwire(places),
+            Kind::Tgt => tgt(places),
+        };
+        system::pin(places.client_core)?;
+        started
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Keeps a server that polls for ever off the core that it shares with the others.
+    pub fn rest(&self) -> io::Result<()> {
+        if self.kind == Kind::BarePolling { system::pause(self.pid()) } else { Ok(()) }
+    }
+
+    /// Undoes [`Server::rest`].
+    pub fn resume(&self) -> io::Result<()> {
+        if self.kind == Kind::BarePolling { system::resume(self.pid()) } else { Ok(()) }
+    }
+
+    fn new(kind: Kind, mut command: Command) -> io::Result<Server> {
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+        let output = child.stdout.take().map(BufReader::new);
+        let (sender, lines) = mpsc::channel();
+        // Read to the end, or a talkative server would stand still.
+        std::thread::spawn(move || {
+            for line in output.into_iter().flat_map(BufRead::lines).map_while(Result::ok) {
+                sender.send(line).ok();
+            }
+        });
+        Ok(Server { kind, child, load_args: Vec::new(), url: None, lines })
+    }
+
+    /// The address of the line that begins so, once the server says that it is ready.
+    fn listening(&self, prefix: &str) -> io::Result<String> {
+        let end = Instant::now() + PATIENCE;
+        let mut address = None;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let line = self.lines.recv_timeout(left).map_err(|_| {
+                io::Error::new(io::ErrorKind::TimedOut, format!("{} does not get ready", self.kind.name()))
+            })?;
+            if let Some(rest) = line.strip_prefix(prefix) {
+                address = Some(rest.trim().to_owned());
+            }
+            if line == "ready" {
+                return address.ok_or_else(|| io::Error::other("a server is ready and listens nowhere"));
+            }
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.resume().ok();
+        let mut asked = system::terminate(self.child.id()).is_ok();
+        let end = Instant::now() + Duration::from_secs(5);
+        while asked && Instant::now() < end {
+            match self.child.try_wait() {
+                Ok(Some(_)) => return,
+                Ok(None) => std::thread::sleep(Duration::from_millis(20)),
+                Err(_) => asked = false,
+            }
+        }
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+fn bare(kind: Kind, places: &Places, args: &[&str]) -> io::Result<Server> {
+    let mut command = Command::new(places.programs.join("bare-responder"));
+    command.args(args);
+    let mut server = Server::new(kind, command)?;
+    server.load_args = vec![server.listening("listening bare ")?];
+    Ok(server)
+}
+
+fn blockwire(places: &Places) -> io::Result<Server> {
+    let mut command = Command::new(&places.blockwire);
+    command
+        .args(["serve", "--volume", &format!("bench=ram:{VOLUME_MIB}M"), "--iscsi", "127.0.0.1:0"])
+        .args(["--cores", &places.server_core.to_string()])
+        .arg("--state")
+        .arg(places.scratch.join("state"))
+        .arg("--control")
+        .arg(places.scratch.join("control.sock"));
+    let mut server = Server::new(Kind::Blockwire, command)?;
+    let address = server.listening("listening iscsi ")?;
+    let target = "iqn.2026-11.io.blockwire:bench";
+    server.url = Some(format!("iscsi://{address}/{target}/0"));
+    server.load_args = iscsi_args(address, target, 0);
+    Ok(server)
+}
+
+fn iscsi_args(address: String, target: &str, lun: u8) -> Vec<String> {
+    let mut args = vec![address];
+    args.extend(["--form", "iscsi", "--target", target, "--lun"].map(str::to_owned));
+    args.push(lun.to_string());
+    args
+}
+
+fn tgt(places: &Places) -> io::Result<Server> {
+    // On a memory file system if there is one: its volume is to be memory as well.
+    let memory = Path::new("/dev/shm");
+    let directory = if memory.is_dir() { memory } else { places.scratch.as_path() };
+    let image = directory.join(format!("blockwire-bench-{}.img", std::process::id()));
+    fs::File::create(&image)?.set_len((VOLUME_MIB as u64) << 20)?;
+    fs::create_dir_all("/var/run/tgtd")?;
+    // A port that nobody has at the moment.
+    let address = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    let control = (std::process::id() % 30_000 + 1).to_string();
+    let mut command = Command::new("tgtd");
+    command.args(["-f", "-C", &control, "--iscsi", &format!("portal={address}")]).stderr(Stdio::null());
+    let server = Server::new(Kind::Tgt, command);
+    let configured = server.and_then(|server| configure_tgt(server, &control, &image));
+    // The daemon has it open; its name is not needed any more.
+    fs::remove_file(&image)?;
+    let mut server = configured?;
+    server.url = Some(format!("iscsi://{address}/{TGT_NAME}/1"));
+    server.load_args = iscsi_args(address.to_string(), TGT_NAME, 1);
+    Ok(server)
+}
+
+fn configure_tgt(server: Server, control: &str, image: &Path) -> io::Result<Server> {
+    let admin = |args: &[&str]| {
+        let mut command = Command::new("tgtadm");
+        command.args(["-C", control, "--lld", "iscsi"]).args(args);
+        command.stdout(Stdio::null()).stderr(Stdio::null()).status().map(|status| status.success())
+    };
+    let end = Instant::now() + PATIENCE;
+    while !admin(&["--op", "show", "--mode", "sys"])? {
+        if Instant::now() > end {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "tgtd does not answer tgtadm"));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let image = image.to_string_lossy();
+    let steps: [&[&str]; 3] = [
+        &["--op", "new", "--mode", "target", "--tid", "1", "-T", TGT_NAME],
+        &["--op", "new", "--mode", "logicalunit", "--tid", "1", "--lun", "1", "-b", &image],
+        &["--op", "bind", "--mode", "target", "--tid", "1", "-I", "ALL"],
+    ];
+    for step in steps {
+        if !admin(step)? {
+            return Err(io::Error::other(format!("tgtadm {} failed", step.join(" "))));
+        }
+    }
+    Ok(server)
+}
