@@ -1,8 +1,9 @@
 //! When each connection wants to be called, without asking all of them every turn.
 //!
-//! A connection's own `poll_timeout` is the truth; the heap holds for each a time that is not later.
-//! A time that passed in vain is simply looked up again, so traffic that pushes a deadline back costs
-//! nothing.
+//! A connection's own `poll_timeout` is the truth; the heap holds for each a time that is not later: its
+//! note. A time that passed in vain is simply looked up again, so traffic that pushes a deadline back
+//! costs nothing. Times later than the note, from before a deadline moved forward, mean nothing and
+//! are dropped when they come up.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -32,14 +33,15 @@ impl Timers {
         self.heap.peek().map(|Reverse((time, _))| *time)
     }
 
-    /// A connection whose time has come. The caller forgets its note, calls it, and notes it again.
-    pub(crate) fn due(&mut self, now: Time) -> Option<Tag> {
+    /// A connection whose time has come, and that time. If it is the connection's note, the caller
+    /// forgets the note, calls the connection, and notes it again; else there is nothing to do.
+    pub(crate) fn due(&mut self, now: Time) -> Option<(Time, Tag)> {
         let &Reverse((time, tag)) = self.heap.peek()?;
         if time > now {
             return None;
         }
         self.heap.pop();
-        Some(tag)
+        Some((time, tag))
     }
 }
 
@@ -58,7 +60,11 @@ mod tests {
         timers.note(tag, Some(Time(20)), &mut noted);
         assert_eq!(timers.next(), Some(Time(20)));
         assert_eq!(timers.due(Time(19)), None);
-        assert_eq!(timers.due(Time(20)), Some(tag));
+        assert_eq!(timers.due(Time(20)), Some((Time(20), tag)));
         assert_eq!(timers.next(), Some(Time(50)));
+        // The caller knows by its note that this one means nothing.
+        timers.note(tag, Some(Time(90)), &mut noted);
+        assert_eq!(timers.due(Time(50)), Some((Time(50), tag)));
+        assert_ne!(noted, Some(Time(50)));
     }
 }

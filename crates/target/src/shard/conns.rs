@@ -213,8 +213,11 @@ impl Shard {
         Some(op)
     }
 
-    pub(super) fn conn_timeout(&mut self, cx: &mut Cx<'_>, tag: Tag) {
+    pub(super) fn conn_timeout(&mut self, cx: &mut Cx<'_>, tag: Tag, time: buf::Time) {
         let Some(conn) = self.conns.get_mut(tag) else { return };
+        if conn.noted != Some(time) {
+            return;
+        }
         conn.noted = None;
         match &mut conn.kind {
             Kind::Login(entering) => entering.login.handle_timeout(cx.now),

@@ -177,8 +177,8 @@ impl Endpoint for Shard {
     }
 
     fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
-        while let Some(tag) = self.timers.due(cx.now) {
-            self.conn_timeout(cx, tag);
+        while let Some((time, tag)) = self.timers.due(cx.now) {
+            self.conn_timeout(cx, tag, time);
         }
         self.fronts.handle_timeout(cx);
         self.stop_timeout(cx);

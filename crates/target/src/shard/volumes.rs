@@ -255,15 +255,13 @@ impl Shard {
                 break;
             }
         }
-        let Some(front) = self.fronts.front(volume) else { return };
-        let disk: Vec<DiskOp> = std::iter::from_fn(|| front.gate.poll_disk()).collect();
-        let wakes: Vec<Core> = std::iter::from_fn(|| front.gate.poll_wake()).collect();
-        let ack = front.gate.poll_ack();
-        self.fronts.out.extend(disk);
-        for core in wakes {
+        while let Some(op) = self.fronts.front(volume).and_then(|front| front.gate.poll_disk()) {
+            self.fronts.out.push_back(op);
+        }
+        while let Some(core) = self.fronts.front(volume).and_then(|front| front.gate.poll_wake()) {
             self.post(ShardId(core.0), Message::Wake(volume));
         }
-        if let Some(ack) = ack {
+        while let Some(ack) = self.fronts.front(volume).and_then(|front| front.gate.poll_ack()) {
             let home = self.fronts.home_of(volume);
             self.post(home, Message::Ack(volume, ack));
         }

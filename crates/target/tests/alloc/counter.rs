@@ -1,0 +1,82 @@
+//! An allocator that counts what a thread asks of it while it is told to.
+//!
+//! Test harness threads run beside each other, so everything is counted per thread.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::backtrace::Backtrace;
+use std::cell::{Cell, RefCell};
+
+thread_local! {
+    static COUNTING: Cell<bool> = const { Cell::new(false) };
+    static CALLS: Cell<u64> = const { Cell::new(0) };
+    static BYTES: Cell<i64> = const { Cell::new(0) };
+    static TRACING: Cell<bool> = const { Cell::new(false) };
+    static SITE: RefCell<Option<Backtrace>> = const { RefCell::new(None) };
+}
+
+struct Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn note(calls: u64, bytes: i64) {
+    // A thread that ends has no counters any more.
+    let counting = COUNTING.try_with(Cell::get).unwrap_or(false);
+    if !counting {
+        return;
+    }
+    CALLS.set(CALLS.get() + calls);
+    BYTES.set(BYTES.get() + bytes);
+    if calls > 0 && TRACING.replace(false) {
+        COUNTING.set(false);
+        SITE.set(Some(Backtrace::force_capture()));
+        COUNTING.set(true);
+    }
+}
+
+// SAFETY: every call goes to the system's allocator unchanged; what is counted has no part in it.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        note(1, layout.size() as i64);
+        // SAFETY: the caller keeps `alloc`'s contract, which is the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        note(0, -(layout.size() as i64));
+        // SAFETY: the caller keeps `dealloc`'s contract, which is the same.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        note(1, new_size as i64 - layout.size() as i64);
+        // SAFETY: the caller keeps `realloc`'s contract, which is the same.
+        unsafe { System.realloc(ptr, layout, new_size) }
+    }
+}
+
+/// What was counted: calls that ask for memory, and bytes taken less bytes given back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    pub calls: u64,
+    pub bytes: i64,
+}
+
+/// Counts during `act`.
+pub fn counted<R>(act: impl FnOnce() -> R) -> R {
+    COUNTING.set(true);
+    let result = act();
+    COUNTING.set(false);
+    result
+}
+
+/// What was counted since this was last asked; the next allocation is where `site` will point.
+pub fn take() -> Count {
+    TRACING.set(true);
+    Count { calls: CALLS.replace(0), bytes: BYTES.replace(0) }
+}
+
+/// The first place that allocated since [`take`].
+pub fn site() -> Option<Backtrace> {
+    SITE.take()
+}

@@ -1,0 +1,111 @@
+//! What the tests serve: one target with one volume, open to everybody.
+
+use std::sync::Arc;
+
+use blockwire_target::{Exports, LunExport, LunMask, Portal, Rule, TargetExport, VolumeSpec};
+use endpoint::ListenerId;
+use iscsi::initiator::Wanted;
+use iscsi::login::AuthPolicy;
+use iscsi::negotiate::Limits;
+use iscsi::session::SessionLimits;
+use iscsi::wire::{Cid, Isid, Sn, Tsih};
+use volume::{Backend, DiskId, Facts, Geometry, Home, PortId, Shared, Uuid, VolumeId};
+
+pub const TARGET: &str = "iqn.2026-11.io.blockwire:disk";
+
+/// What the target offers and allows.
+#[derive(Clone, Debug)]
+pub struct Terms {
+    pub negotiation: Limits,
+    pub limits: SessionLimits,
+}
+
+impl Default for Terms {
+    /// Small numbers, so that bounds are met soon.
+    fn default() -> Self {
+        let negotiation =
+            Limits { first_burst: 16_384, max_burst: 65_536, mrdsl: 8_192, ..Limits::default() };
+        Terms { negotiation, limits: SessionLimits { commands: 16, ..SessionLimits::default() } }
+    }
+}
+
+pub fn exports(terms: &Terms) -> Arc<Exports> {
+    let product =
+        scsi_server::Product { vendor: "BLOCKWIR".into(), product: "Volume".into(), revision: "0".into() };
+    let rule = Rule {
+        initiators: vec![],
+        sources: vec![],
+        auth: AuthPolicy::None,
+        luns: LunMask::All { read_only: false },
+    };
+    let target = TargetExport {
+        name: TARGET.into(),
+        alias: Some("disk".into()),
+        groups: vec![],
+        luns: vec![LunExport { lun: 0, volume: VolumeId(0), read_only: false }],
+        rules: vec![rule],
+        product: Arc::new(product),
+        explicit_alua: false,
+        negotiation: terms.negotiation.clone(),
+        limits: terms.limits.clone(),
+        redirect: None,
+    };
+    let portal = Portal {
+        listener: ListenerId(0),
+        address: "127.0.0.1:3260".parse().unwrap(),
+        group: 1,
+        port: PortId(1),
+    };
+    Arc::new(Exports { portals: vec![portal], targets: vec![target], discovery_auth: AuthPolicy::None })
+}
+
+/// The volume for each shard; the first is its home.
+pub fn volume<B: Backend + 'static>(
+    shards: u16,
+    geometry: Geometry,
+    disks: &[DiskId],
+    saved: Option<&[u8]>,
+    make: impl Fn(u16) -> B + Clone + Send + 'static,
+) -> Vec<VolumeSpec> {
+    let facts = Arc::new(Facts {
+        id: VolumeId(0),
+        name: "disk".into(),
+        uuid: Uuid([7; 16]),
+        oui: None,
+        removable: false,
+        rpm: 0,
+        vendor: "BLOCKWIR".into(),
+        product: "Volume".into(),
+        revision: "0".into(),
+    });
+    let shared = Shared::new(shards);
+    let home = Home::restore((*facts).clone(), geometry, shards, false, saved).unwrap();
+    let view = home.view().clone();
+    let mut home = Some(Box::new(home));
+    let spec = |shard| {
+        let make = make.clone();
+        VolumeSpec {
+            facts: facts.clone(),
+            shared: shared.clone(),
+            view: view.clone(),
+            make: Box::new(move || Box::new(make(shard))),
+            disks: disks.to_vec(),
+            home: home.take(),
+        }
+    };
+    (0..shards).map(spec).collect()
+}
+
+/// A login of initiator port `isid`, to its first connection.
+pub fn wanted(isid: u16) -> Wanted {
+    Wanted {
+        initiator_name: "iqn.2026-11.test:host".into(),
+        target_name: Some(TARGET.into()),
+        isid: Isid::random([1, 2, 3], isid),
+        tsih: Tsih::NONE,
+        cid: Cid::new(0),
+        cmd_sn: Sn::new(u32::MAX - 3),
+        limits: Limits { mrdsl: 8_192, ..Limits::default() },
+        credentials: None,
+    }
+}
