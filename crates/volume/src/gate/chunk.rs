@@ -30,8 +30,8 @@ pub(super) enum Plan {
     Same(Span),
     /// Zero.
     Zero { span: Span, unmap: bool },
-    /// Deallocate.
-    Unmap(Vec<Span>),
+    /// Deallocate: the spans before `at`, which have `before` blocks together, are done.
+    Unmap { spans: Vec<Span>, at: usize, before: u64 },
     /// Make every block unreadable that was written.
     Sanitize(SanitizeKind),
 }
@@ -102,7 +102,7 @@ impl Plan {
             Op::Or(span) => Plan::Or(span),
             Op::WriteSame(span) => Plan::Same(span),
             Op::WriteZeroes { span, unmap } => Plan::Zero { span, unmap },
-            Op::Unmap(spans) => Plan::Unmap(spans),
+            Op::Unmap(spans) => Plan::Unmap { spans, at: 0, before: 0 },
             Op::Sanitize(kind) => Plan::Sanitize(kind),
             Op::Flush | Op::MarkBad(_) | Op::Prefetch(_) | Op::Extents(_) => {
                 unreachable!("these are done in one step")
@@ -122,7 +122,7 @@ impl Plan {
             Plan::Or(span) => Op::Or(*span),
             Plan::Same(span) => Op::WriteSame(*span),
             Plan::Zero { span, unmap } => Op::WriteZeroes { span: *span, unmap: *unmap },
-            Plan::Unmap(spans) => Op::Unmap(spans.clone()),
+            Plan::Unmap { spans, .. } => Op::Unmap(spans.clone()),
             Plan::Sanitize(kind) => Op::Sanitize(kind.clone()),
         }
     }
@@ -133,7 +133,7 @@ impl Plan {
             Plan::StableRead(_) | Plan::Compare(_) | Plan::Verify(_) => true,
             Plan::CompareAndWrite(_) | Plan::Or(_) => true,
             Plan::Write(..) | Plan::Atomic(_) | Plan::Same(_) | Plan::Zero { .. } => false,
-            Plan::Unmap(_) | Plan::Sanitize(_) => false,
+            Plan::Unmap { .. } | Plan::Sanitize(_) => false,
         }
     }
 
@@ -142,13 +142,13 @@ impl Plan {
         match self {
             Plan::Atomic(_) | Plan::CompareAndWrite(_) => true,
             Plan::StableRead(_) | Plan::Compare(_) | Plan::Verify(_) | Plan::Write(..) | Plan::Or(_) => false,
-            Plan::Same(_) | Plan::Zero { .. } | Plan::Unmap(_) | Plan::Sanitize(_) => false,
+            Plan::Same(_) | Plan::Zero { .. } | Plan::Unmap { .. } | Plan::Sanitize(_) => false,
         }
     }
 
     /// The chunk that follows when `done` blocks (of an unmap: of all its spans together; of a
     /// sanitize: of all its passes and flushes) are done; `None` at the end.
-    pub(super) fn chunk(&self, done: u64, geometry: &Geometry) -> Option<Chunk> {
+    pub(super) fn chunk(&mut self, done: u64, geometry: &Geometry) -> Option<Chunk> {
         let plain = |kind, span, permit| Some(Chunk { kind, span, cover: span, permit });
         match self {
             Plan::StableRead(span) => plain(Kind::ReadWhole, rest(*span, done, u64::MAX)?, Permit::Guard),
@@ -178,15 +178,14 @@ impl Plan {
                 let span = next(*span, done, ERASE_BYTES, geometry)?;
                 plain(Kind::Zero { unmap: *unmap }, span, Permit::Marks)
             }
-            Plan::Unmap(spans) => {
-                let mut before = 0;
-                let span = spans.iter().find_map(|span| {
-                    let within = done.checked_sub(before)?;
-                    before += span.blocks;
-                    next(*span, within, ERASE_BYTES, geometry)
-                })?;
-                plain(Kind::Unmap, span, Permit::Marks)
-            }
+            Plan::Unmap { spans, at, before } => loop {
+                let span = *spans.get(*at)?;
+                if let Some(part) = next(span, done - *before, ERASE_BYTES, geometry) {
+                    break plain(Kind::Unmap, part, Permit::Marks);
+                }
+                *before += span.blocks;
+                *at += 1;
+            },
             Plan::Sanitize(kind) => sanitize(kind, done, geometry),
         }
     }
@@ -195,7 +194,7 @@ impl Plan {
     pub(super) fn total(&self, geometry: &Geometry) -> u64 {
         match self {
             Plan::Sanitize(kind) => (geometry.blocks + 1).saturating_mul(passes(kind)),
-            Plan::Unmap(spans) => spans.iter().map(|span| span.blocks).sum(),
+            Plan::Unmap { spans, .. } => spans.iter().map(|span| span.blocks).sum(),
             Plan::StableRead(span) | Plan::Compare(span) | Plan::Verify(span) => span.blocks,
             Plan::Write(span, _) | Plan::Atomic(span) | Plan::CompareAndWrite(span) => span.blocks,
             Plan::Or(span) | Plan::Same(span) | Plan::Zero { span, .. } => span.blocks,

@@ -431,15 +431,18 @@ impl Gate {
 
     /// Adopts a change, between two turns. What waits is admitted again under the new view.
     pub fn adopt(&mut self, adoption: &Adoption) {
-        let starts = |view: &View| matches!(view.not_ready, Some(Why::Sanitizing(_)));
-        if starts(&adoption.view) && !starts(&self.view) {
-            self.shared.set_sanitize_progress(0);
+        // A gate may have been made with a view that is newer than the change.
+        if adoption.view.epoch > self.view.epoch {
+            let starts = |view: &View| matches!(view.not_ready, Some(Why::Sanitizing(_)));
+            if starts(&adoption.view) && !starts(&self.view) {
+                self.shared.set_sanitize_progress(0);
+            }
+            self.view = adoption.view.clone();
+            for slot in 0..self.tasks.len() as u32 {
+                self.readmit(slot);
+            }
         }
-        self.view = adoption.view.clone();
-        for slot in 0..self.tasks.len() as u32 {
-            self.readmit(slot);
-        }
-        let below = if adoption.drain { self.view.epoch } else { crate::io::Epoch(0) };
+        let below = if adoption.drain { adoption.view.epoch } else { crate::io::Epoch(0) };
         self.flights.fence(adoption.change, below);
     }
 

@@ -149,7 +149,7 @@ impl Steps {
                 Ok(())
             }
             Plan::StableRead(_) | Plan::Verify(_) | Plan::Zero { .. } => Err(Fault::Internal),
-            Plan::Unmap(_) | Plan::Sanitize(_) => Err(Fault::Internal),
+            Plan::Unmap { .. } | Plan::Sanitize(_) => Err(Fault::Internal),
         }
     }
 

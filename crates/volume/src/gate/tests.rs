@@ -190,3 +190,79 @@ fn a_paced_sanitize_takes_its_time() {
     // 2 MiB at 1 MiB/s: the last of eight chunks may begin after 1.75 s, the flush after 2 s.
     assert_eq!(world.now, Time(2_000_000_000));
 }
+
+#[test]
+fn an_old_change_does_not_bring_an_old_view_back() {
+    let (mut world, mut gate, who) = (World::new(), ram_gate(64), nexus(1));
+    let view = |epoch, write_protected| {
+        let view = View::of(gate.view().geometry);
+        View::from(crate::Standing { epoch: crate::Epoch(epoch), write_protected, ..(*view).clone() })
+    };
+    let adoption = |change, view| Adoption {
+        change: crate::ChangeId(change),
+        view,
+        drain: true,
+        abort: crate::Abort::Nobody,
+        notices: Vec::new(),
+        asked: None,
+    };
+    let (newer, older) = (adoption(2, view(5, true)), adoption(1, view(4, false)));
+    gate.adopt(&newer);
+    gate.adopt(&older);
+    assert_eq!(gate.view().epoch, crate::Epoch(5));
+    let payload = world.filled(&[1; 512]);
+    let done = run(&mut world, &mut gate, &who, Op::Write(span(0, 1), Durability::Cached), payload);
+    assert_eq!(done.result, Err(Refusal::ReadOnly.into()));
+    assert_eq!(gate.poll_ack().map(|ack| ack.change.0), Some(2));
+    assert_eq!(gate.poll_ack().map(|ack| ack.change.0), Some(1));
+}
+
+#[test]
+fn a_long_operation_ends_when_it_is_cancelled() {
+    let (mut world, mut gate, who) = (World::new(), ram_gate(1 << 20), nexus(1));
+    let payload = world.filled(&[5; 512]);
+    let op = Op::WriteSame(span(0, 1 << 20));
+    gate.submit(&mut world.cx(), &who, Io { id: IoId(7), epoch: Default::default(), op, payload });
+    assert!(gate.resume(&mut world.cx()));
+    gate.cancel(IoId(7));
+    let done = finish(&mut world, &mut gate);
+    assert_eq!(done.result, Err(Fault::Aborted.into()));
+    assert_eq!(done.payload.len(), 512);
+    assert_eq!(read(&mut world, &mut gate, span(0, 1)), [5; 512]);
+    assert_eq!(read(&mut world, &mut gate, span((1 << 20) - 1, 1)), [0; 512]);
+    gate.cancel(IoId(7));
+}
+
+#[test]
+fn many_small_spans_are_unmapped_in_bounded_time() {
+    let (mut world, mut gate, who) = (World::new(), ram_gate(1 << 17), nexus(1));
+    let spans = (0..65_535).map(|at| span(at, if at % 3 == 0 { 0 } else { 1 })).collect();
+    let done = run(&mut world, &mut gate, &who, Op::Unmap(spans), Payload::None);
+    assert_eq!(done.result, Ok(Outcome::Complete));
+}
+
+#[test]
+fn what_finds_no_memory_waits_for_it_and_keeps_nobody_out() {
+    let (mut world, mut gate, who) = (World::new(), ram_gate(64), nexus(1));
+    let both = world.filled(&[0; 1024]);
+    let mut held = Vec::new();
+    while let Some(memory) = world.pool.take(Class::Solicited, 64 << 10) {
+        held.push(memory);
+    }
+    while let Some(memory) = world.pool.take(Class::Solicited, 512) {
+        held.push(memory);
+    }
+    let io =
+        Io { id: IoId(8), epoch: Default::default(), op: Op::CompareAndWrite(span(3, 1)), payload: both };
+    gate.submit(&mut world.cx(), &who, io);
+    gate.resume(&mut world.cx());
+    assert!(gate.poll_done().is_none());
+    let wire = world.pool.take(Class::Wire, 512).unwrap();
+    let payload = Payload::Out(buf::SgMut::from(wire).freeze());
+    let done = run(&mut world, &mut gate, &who, Op::Write(span(4, 1), Durability::Cached), payload);
+    assert_eq!(done.result, Ok(Outcome::Complete));
+    drop(done);
+    held.clear();
+    while gate.resume(&mut world.cx()) {}
+    assert_eq!(gate.poll_done().map(|done| (done.id, done.result)), Some((IoId(8), Ok(Outcome::Complete))));
+}

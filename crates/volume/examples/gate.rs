@@ -1,0 +1,80 @@
+//! What the gate costs per 4 KiB operation on a RAM volume: `cargo run --release --example gate`.
+
+extern crate blockwire_volume as volume;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use buf::{Class, Cx, Entropy, Payload, Pool, Sg, Time};
+use volume::reservation::{Action, Key, Kind, Register, RegisterMode};
+use volume::{
+    Durability, Gate, Identity, Io, IoId, Nexus, Op, PortId, Ram, RamDisk, Shard, Shared, Span, View,
+};
+
+const ROUNDS: u64 = 2_000_000;
+const BLOCKS: u64 = 16 << 10;
+
+fn reserved(view: &View, who: &Nexus) -> View {
+    let register = Register {
+        mode: RegisterMode::Set,
+        current: None,
+        new: Key(1),
+        also: Vec::new(),
+        ports: Vec::new(),
+        persist: None,
+    };
+    let state = view.reservations.apply(who, &Action::Register(register)).expect("a registration").state;
+    let reserve = Action::Reserve { key: Some(Key(1)), kind: Kind::WriteExclusiveRegistrants };
+    let state = state.apply(who, &reserve).expect("a reservation").state;
+    View::from(volume::Standing { reservations: Arc::new(state), ..(**view).clone() })
+}
+
+fn measure(
+    name: &str,
+    gate: &mut Gate,
+    who: &Nexus,
+    op: impl Fn(Span) -> Op,
+    payload: impl Fn(&Pool) -> Payload,
+) {
+    let (pool, mut entropy) = (Pool::new(16 << 20), Entropy::new([0; 32]));
+    let start = Instant::now();
+    for round in 0..ROUNDS {
+        let mut cx = Cx { now: Time(0), pool: &pool, entropy: &mut entropy };
+        let span = Span { lba: round.wrapping_mul(0x9e37_79b9) % BLOCKS, blocks: 1 };
+        let io = Io { id: IoId(round), epoch: Default::default(), op: op(span), payload: payload(&pool) };
+        gate.submit(&mut cx, who, io);
+        while gate.resume(&mut cx) {}
+        let done = gate.poll_done().expect("memory answers at once");
+        assert!(done.result.is_ok());
+    }
+    println!("{name}: {:.0} ns", start.elapsed().as_nanos() as f64 / ROUNDS as f64);
+}
+
+fn main() {
+    let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 4096, 4096));
+    let identity =
+        Identity::Initiator { name: "iqn.2026-11.example:host".into(), isid: [1; 6], port: PortId(1) };
+    let who = Nexus { identity: Arc::new(identity), port: PortId(1), read_only: false };
+    let view = View::of(disk.geometry());
+    let gate = |view| Gate::new(Shard(0), Shared::new(2), view, Box::new(Ram::new(disk.clone())));
+    let room = |pool: &Pool| Payload::In(pool.take_sg(Class::Solicited, 4096).expect("memory"));
+    let data = |pool: &Pool| Payload::Out(pool.take_sg(Class::Solicited, 4096).expect("memory").freeze());
+    let both = |pool: &Pool| {
+        let mut sg = pool.take_sg(Class::Solicited, 8192).expect("memory");
+        sg.zero(0..8192);
+        Payload::Out(Sg::clone(&sg.freeze()))
+    };
+    let write = |span| Op::Write(span, Durability::Cached);
+    measure("flush (the gate alone)", &mut gate(view.clone()), &who, |_| Op::Flush, |_| Payload::None);
+    measure("read, lent", &mut gate(view.clone()), &who, Op::Read, |_| Payload::None);
+    measure("read, copied", &mut gate(view.clone()), &who, Op::Read, room);
+    measure("write", &mut gate(view.clone()), &who, write, data);
+    measure("write under a reservation", &mut gate(reserved(&view, &who)), &who, write, data);
+    disk.resize(BLOCKS);
+    let erase = |span| Op::Unmap(vec![span]);
+    measure("unmap", &mut gate(view.clone()), &who, erase, |_| Payload::None);
+    let zero = |_| Op::WriteZeroes { span: Span { lba: 0, blocks: 1 }, unmap: false };
+    measure("write zeroes", &mut gate(view.clone()), &who, zero, |_| Payload::None);
+    let swap = |_| Op::CompareAndWrite(Span { lba: 0, blocks: 1 });
+    measure("compare and write", &mut gate(view), &who, swap, both);
+}
