@@ -199,7 +199,8 @@ fn compare(given: &Sg, at: usize, scratch: &mut SgMut, from: usize, len: usize) 
         while !slice.is_empty() {
             let n = slice.len().min(piece.len());
             given.copy_to(at + done, &mut piece[..n]);
-            if let Some(differs) = (0..n).find(|byte| slice[*byte] != piece[*byte]) {
+            if slice[..n] != piece[..n] {
+                let differs = slice.iter().zip(&piece).position(|(is, should)| is != should).unwrap_or(0);
                 return Err(Fault::Miscompare((at + done + differs) as u32));
             }
             done += n;
