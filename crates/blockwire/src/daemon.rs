@@ -31,7 +31,7 @@ pub struct Daemon {
     engine: Arc<dyn Engine>,
     /// The plan as it was at start; volumes and targets that came later are in `served`.
     plan: Plan,
-    state: StateDir,
+    state: Arc<StateDir>,
     served: Mutex<Served>,
     stopping: Arc<Ending>,
     started: Instant,
@@ -93,7 +93,7 @@ impl Daemon {
         plan: Plan,
         stores: Vec<Store>,
         identities: Identities,
-        state: StateDir,
+        state: Arc<StateDir>,
         stopping: Arc<Ending>,
     ) -> Self {
         let served = Mutex::new(Served { stores, targets: plan.targets.clone(), identities });

@@ -59,7 +59,7 @@ struct Fixture {
 
 fn fixture() -> Fixture {
     let root = tempfile::tempdir().unwrap();
-    let state = StateDir::open(&root.path().join("state")).unwrap();
+    let state = Arc::new(StateDir::open(&root.path().join("state")).unwrap());
     let engine = Arc::new(Memory::default());
     let volume = Volume {
         name: VolumeName::parse("demo").unwrap(),

@@ -3,11 +3,12 @@
 //! The control plane (this crate) decides and remembers; the engine moves bytes. Every method may
 //! be called from any thread and waits until the shards have done what was asked.
 
-use std::{fmt, net::SocketAddr};
+use std::{fmt, net::SocketAddr, sync::Arc};
 
 use crate::{
     plan::{Plan, Target},
     report::{ConnectionReport, ListenerReport, SessionReport, ShardReport},
+    state::StateDir,
     store::Store,
 };
 
@@ -84,10 +85,12 @@ pub trait Engine: Send + Sync {
 }
 
 /// What the data path starts from.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Start<'a> {
     /// The plan.
     pub plan: &'a Plan,
     /// Its volumes, open, in the plan's order.
     pub volumes: &'a [Store],
+    /// Where reservations are kept.
+    pub state: Arc<StateDir>,
 }

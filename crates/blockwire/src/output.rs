@@ -175,11 +175,13 @@ fn session_table(sessions: &[SessionReport]) -> String {
             session.target.clone().unwrap_or_else(|| "(discovery)".to_owned()),
             session.connections.to_string(),
             session.commands.to_string(),
-            session.authentication.clone(),
+            human(session.read_bytes),
+            human(session.written_bytes),
+            or_dash(session.user.as_ref()),
             session.shard.to_string(),
         ]
     });
-    let head = ["ID", "INITIATOR", "TARGET", "CONNECTIONS", "COMMANDS", "AUTH", "SHARD"];
+    let head = ["ID", "INITIATOR", "TARGET", "CONNECTIONS", "COMMANDS", "READ", "WRITTEN", "USER", "SHARD"];
     table(head, rows.collect(), "no sessions")
 }
 
@@ -196,35 +198,29 @@ fn connection_table(connections: &[ConnectionReport]) -> String {
     let rows = connections.iter().map(|connection| {
         [
             connection.id.to_string(),
-            or_dash(connection.session),
+            connection.session.to_string(),
+            connection.cid.to_string(),
             connection.peer.to_string(),
-            connection.state.clone(),
+            connection.local.to_string(),
             digests(connection).to_owned(),
-            human(connection.received_bytes),
-            human(connection.sent_bytes),
             connection.shard.to_string(),
-            or_dash(connection.initiator.as_ref()),
+            connection.initiator.clone(),
         ]
     });
-    let head = ["ID", "SESSION", "PEER", "STATE", "DIGESTS", "IN", "OUT", "SHARD", "INITIATOR"];
+    let head = ["ID", "SESSION", "CID", "PEER", "LOCAL", "DIGESTS", "SHARD", "INITIATOR"];
     table(head, rows.collect(), "no connections")
 }
 
 fn connection_card(connection: &ConnectionReport) -> String {
     card(&[
         ("id", Some(connection.id.to_string())),
-        ("session", connection.session.map(|id| id.to_string())),
-        ("initiator", connection.initiator.clone()),
+        ("session", Some(connection.session.to_string())),
+        ("cid", Some(connection.cid.to_string())),
+        ("initiator", Some(connection.initiator.clone())),
         ("target", connection.target.clone()),
         ("peer", Some(connection.peer.to_string())),
         ("local", Some(connection.local.to_string())),
-        ("state", Some(connection.state.clone())),
         ("digests", Some(digests(connection).to_owned())),
-        (
-            "received",
-            Some(format!("{} ({} bytes)", human(connection.received_bytes), connection.received_bytes)),
-        ),
-        ("sent", Some(format!("{} ({} bytes)", human(connection.sent_bytes), connection.sent_bytes))),
         ("shard", Some(connection.shard.to_string())),
     ])
 }
@@ -233,15 +229,18 @@ fn shard_table(shards: &[ShardReport]) -> String {
     let rows = shards.iter().map(|shard| {
         [
             shard.id.to_string(),
-            shard.core.to_string(),
+            or_dash(shard.core),
             shard.io.clone(),
+            shard.sessions.to_string(),
             shard.connections.to_string(),
-            format!("{} of {}", human(shard.memory_used_bytes), human(shard.memory_bytes)),
-            shard.turns_useful.to_string(),
-            shard.turns_idle.to_string(),
+            format!("{} of {}", human(shard.memory_lent_bytes), human(shard.memory_bytes)),
+            human(shard.received_bytes),
+            human(shard.sent_bytes),
+            shard.turns.to_string(),
+            shard.sleeps.to_string(),
         ]
     });
-    let head = ["ID", "CORE", "IO", "CONNECTIONS", "MEMORY", "USEFUL TURNS", "IDLE TURNS"];
+    let head = ["ID", "CORE", "IO", "SESSIONS", "CONNECTIONS", "MEMORY", "IN", "OUT", "TURNS", "SLEEPS"];
     table(head, rows.collect(), "no shards")
 }
 

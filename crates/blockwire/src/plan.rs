@@ -331,10 +331,6 @@ impl fmt::Debug for Secret {
 /// Limits of the whole daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Sessions at one time.
-    pub sessions: u32,
-    /// A connection that has not finished its login by then is closed.
-    pub login_timeout: Duration,
     /// Idle time after which an initiator is asked for a sign of life (NOP-In); zero: never.
     pub nop_interval: Duration,
     /// A connection that has not answered by then is closed.
@@ -346,8 +342,6 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Limits {
-            sessions: 4096,
-            login_timeout: Duration::from_secs(15),
             nop_interval: Duration::from_secs(30),
             nop_timeout: Duration::from_secs(30),
             memory: 128 << 20,

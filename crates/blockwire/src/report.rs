@@ -95,55 +95,55 @@ pub struct LunReport {
 /// A session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionReport {
-    /// Its number in this daemon.
+    /// Its number in this daemon: the target session identifying handle.
     pub id: u64,
     /// The initiator's name.
     pub initiator: String,
     /// The target; `None` for discovery.
     pub target: Option<String>,
-    /// The host entry that admitted it.
-    pub host: Option<String>,
-    /// Target session identifying handle.
-    pub tsih: u16,
     /// Initiator session identifier, 12 hexadecimal digits.
     pub isid: String,
-    /// The core that carries it.
+    /// The shard that carries it.
     pub shard: usize,
     /// Its connections.
     pub connections: usize,
     /// Commands in flight.
     pub commands: u64,
-    /// How the initiator proved itself: `none`, `chap-md5`, ...
-    pub authentication: String,
+    /// The CHAP name that was proved; `None`: nothing was asked.
+    pub user: Option<String>,
+    /// Read commands since login.
+    pub reads: u64,
+    /// Bytes that they read.
+    pub read_bytes: u64,
+    /// Write commands since login.
+    pub writes: u64,
+    /// Bytes that they wrote.
+    pub written_bytes: u64,
 }
 
-/// A connection.
+/// A connection that has logged in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConnectionReport {
     /// Its number in this daemon.
     pub id: u64,
-    /// Its session; `None` while it logs in.
-    pub session: Option<u64>,
-    /// The initiator's name, once known.
-    pub initiator: Option<String>,
-    /// The target, once known.
+    /// Its session.
+    pub session: u64,
+    /// Its connection identifier within the session, chosen by the initiator.
+    pub cid: u16,
+    /// The initiator's name.
+    pub initiator: String,
+    /// The target; `None` for discovery.
     pub target: Option<String>,
     /// The initiator's address.
     pub peer: SocketAddr,
     /// Our address.
     pub local: SocketAddr,
-    /// The core that carries it.
+    /// The shard that carries it.
     pub shard: usize,
-    /// `login`, `full-feature`, `logout`, `closing`.
-    pub state: String,
     /// CRC32C over headers.
     pub header_digest: bool,
     /// CRC32C over data.
     pub data_digest: bool,
-    /// Bytes received.
-    pub received_bytes: u64,
-    /// Bytes sent.
-    pub sent_bytes: u64,
 }
 
 /// A shard: one core's part of the daemon.
@@ -151,20 +151,34 @@ pub struct ConnectionReport {
 pub struct ShardReport {
     /// Its number.
     pub id: usize,
-    /// The core that it is bound to.
-    pub core: usize,
+    /// The core that it is bound to; `None`: none.
+    pub core: Option<usize>,
     /// `uring` or `epoll`.
     pub io: String,
-    /// Connections that it carries.
+    /// Sessions that it carries.
+    pub sessions: usize,
+    /// Connections of these sessions.
     pub connections: usize,
+    /// Connections that log in just now.
+    pub logins: usize,
     /// Payload memory, in all.
     pub memory_bytes: u64,
-    /// Payload memory in use.
-    pub memory_used_bytes: u64,
-    /// Turns of its loop that found work.
-    pub turns_useful: u64,
-    /// Turns that found none.
-    pub turns_idle: u64,
+    /// Payload memory that holds something.
+    pub memory_lent_bytes: u64,
+    /// Payload memory set aside for what initiators may send unasked.
+    pub memory_reserved_bytes: u64,
+    /// Turns of its loop.
+    pub turns: u64,
+    /// Times that it slept in the kernel.
+    pub sleeps: u64,
+    /// Times that polling before sleeping found work.
+    pub polls_useful: u64,
+    /// Times that it found none.
+    pub polls_idle: u64,
+    /// Bytes received.
+    pub received_bytes: u64,
+    /// Bytes sent.
+    pub sent_bytes: u64,
 }
 
 /// A listener.

@@ -60,10 +60,11 @@ pub fn serve(
     for warning in &warnings {
         tracing::warn!("{warning}");
     }
+    let state = Arc::new(state);
     let mut identities = Identities::load(&state).map_err(Failure::failed)?;
     let socket = Socket::bind(args.control.as_deref().unwrap_or(&paths.control))?;
     let stores = open_all(&plan, &mut identities, &state)?;
-    let engine = match start(Start { plan: &plan, volumes: &stores }) {
+    let engine = match start(Start { plan: &plan, volumes: &stores, state: state.clone() }) {
         Ok(engine) => engine,
         Err(why) => {
             stores.into_iter().for_each(Store::discard);

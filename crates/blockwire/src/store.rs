@@ -12,7 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustix::fs::{AtFlags, OFlags, Statx, StatxFlags};
+use rustix::fs::{AtFlags, FallocateFlags, OFlags, Statx, StatxFlags};
 use uuid::Uuid;
 
 use crate::{
@@ -24,6 +24,8 @@ use crate::{
 
 /// Physical block of a file where nothing is said: what file systems allocate by.
 const FILE_PHYSICAL: u32 = 4096;
+/// Physical block of memory: a page, by which it is given back.
+const MEMORY_PHYSICAL: u32 = 4096;
 
 /// A volume that is open and ready to be served.
 #[derive(Debug)]
@@ -36,8 +38,12 @@ pub struct Store {
     pub bytes: u64,
     /// Physical block, bytes.
     pub physical: u32,
-    /// Alignment of memory and offsets that direct I/O needs, bytes.
-    pub dio_align: u32,
+    /// Alignment of memory that direct I/O needs, bytes.
+    pub memory_align: u32,
+    /// Alignment of offsets and lengths that direct I/O needs, bytes.
+    pub offset_align: u32,
+    /// Space can be given back (holes can be punched).
+    pub punch: bool,
     /// The open file or device; `None` for memory.
     pub file: Option<File>,
     /// What it is on, to find aliases.
@@ -167,8 +173,10 @@ fn memory(volume: &Volume) -> Store {
         volume: volume.clone(),
         uuid: Uuid::nil(),
         bytes: spec.size.unwrap_or(0),
-        physical: spec.physical.unwrap_or(spec.block),
-        dio_align: spec.block,
+        physical: spec.physical.unwrap_or(MEMORY_PHYSICAL.max(spec.block)),
+        memory_align: 1,
+        offset_align: spec.block,
+        punch: true,
         file: None,
         key: None,
         created: false,
@@ -222,17 +230,21 @@ fn settle_file<'a>(
         return Err(Why::Empty(path.to_owned()));
     }
     let known = StatxFlags::from_bits_retain(meta.stx_mask).contains(StatxFlags::DIOALIGN);
-    let dio_align = match meta.stx_dio_offset_align.max(meta.stx_dio_mem_align) {
-        0 if known && spec.direct => return Err(Why::NoDirect(path.to_owned())),
-        0 => FILE_PHYSICAL,
-        align => align,
+    let (memory_align, offset_align) = match (meta.stx_dio_mem_align, meta.stx_dio_offset_align) {
+        (_, 0) if known && spec.direct => return Err(Why::NoDirect(path.to_owned())),
+        // Before Linux 6.1 nobody says; a page suits every file system.
+        (_, 0) => (FILE_PHYSICAL, FILE_PHYSICAL),
+        (memory, offset) => (memory.max(1), offset),
     };
+    let punch = !spec.read_only && can_punch(&file, bytes);
     Ok(Store {
         volume: volume.clone(),
         uuid: Uuid::nil(),
         bytes,
         physical: spec.physical.unwrap_or(FILE_PHYSICAL.max(spec.block)),
-        dio_align,
+        memory_align,
+        offset_align,
+        punch,
         file: Some(file),
         key: Some(key),
         created: false,
@@ -267,7 +279,10 @@ fn device<'a>(volume: &Volume, path: &Path, others: impl Iterator<Item = &'a Sto
         uuid: Uuid::nil(),
         bytes,
         physical: spec.physical.unwrap_or(physical),
-        dio_align: logical,
+        memory_align: logical,
+        offset_align: logical,
+        // The kernel zeroes what a device cannot discard, and the operator has asked for it.
+        punch: !spec.read_only,
         file: Some(file),
         key: Some(key),
         created: false,
@@ -314,6 +329,12 @@ fn claim<'a>(
         Err(TryLockError::WouldBlock) => Err(Why::Locked(path.to_owned())),
         Err(TryLockError::Error(why)) => Err(Why::Io("lock", path.to_owned(), why)),
     }
+}
+
+/// Whether holes can be punched, tried where there is nothing: behind the end of the file.
+fn can_punch(file: &File, bytes: u64) -> bool {
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(file, flags, bytes.next_multiple_of(1 << 20), 1 << 20).is_ok()
 }
 
 fn statx(file: &File) -> io::Result<Statx> {

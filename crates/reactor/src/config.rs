@@ -3,6 +3,8 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How the real world is set up.
@@ -16,6 +18,9 @@ pub struct Config {
     pub pool_bytes: usize,
     /// Links per shard; a socket beyond it is reset.
     pub links_max: usize,
+    /// Files and devices that every shard knows before it takes its first connection; `DiskId` counts
+    /// this list. At most 4096.
+    pub disks: Vec<Arc<OwnedFd>>,
     /// Where to listen; `ListenerId` counts this list.
     pub listeners: Vec<Listen>,
     /// The longest time, in nanoseconds, that a shard polls before it sleeps; 0 turns polling off.
@@ -33,6 +38,7 @@ impl Default for Config {
             io: IoChoice::Auto,
             pool_bytes: 64 << 20,
             links_max: 16 << 10,
+            disks: Vec::new(),
             listeners: Vec::new(),
             poll_ns_max: 50_000,
             linger: Duration::from_secs(5),

@@ -68,7 +68,8 @@ pub struct Running<M> {
     doors: Arc<[Door<M>]>,
     counters: Vec<Arc<Counters>>,
     threads: Mutex<Threads>,
-    control: Option<Receiver<M>>,
+    /// Locked once, by who takes it; the lock lets threads share all the rest.
+    control: Mutex<Option<Receiver<M>>>,
     next_disk: AtomicU32,
 }
 
@@ -103,6 +104,16 @@ impl Reactor {
         let doors: Arc<[Door<E::Message>]> = doors.into();
         let (jobs, blocking) =
             blocking::start(config.blocking_threads, doors.clone()).map_err(SpawnError::System)?;
+        if config.disks.len() > LETTERS_MAX {
+            return Err(SpawnError::System(io::ErrorKind::InvalidInput.into()));
+        }
+        // A shard reads its mail before it accepts.
+        for (at, file) in config.disks.iter().enumerate() {
+            for door in doors.iter() {
+                let file = file.try_clone().map_err(SpawnError::System)?;
+                door.post(Letter::Disk { id: DiskId(at as u32), file: Some(file) });
+            }
+        }
         let (control_in, control) = sync_channel(CONTROL_MAX);
         let mut running = Running {
             io,
@@ -110,8 +121,8 @@ impl Reactor {
             counters: (0..count).map(|_| Arc::default()).collect(),
             doors,
             threads: Mutex::new(Threads { shards: Vec::new(), blocking, jobs: Some(jobs) }),
-            control: Some(control),
-            next_disk: AtomicU32::new(0),
+            control: Mutex::new(Some(control)),
+            next_disk: AtomicU32::new(config.disks.len() as u32),
         };
         // Dropped before `running` is, on every way out: the blocking threads end with the last of these.
         let jobs = running.threads().jobs.clone().expect("it was just put there");
@@ -269,7 +280,7 @@ impl<M> Running<M> {
     /// `None` if it was taken before. At most 16,384 messages wait there; those beyond are dropped and
     /// counted, so fetch them promptly.
     pub fn take_inbox(&mut self) -> Option<Receiver<M>> {
-        self.control.take()
+        self.control.get_mut().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Makes an open file or device known to every shard. What is posted afterwards may name it.

@@ -441,8 +441,6 @@ fn limits(table: &Reader<'_>) -> Limits {
     let seconds =
         |key, range, usual| table.number(key, range).map_or(usual, |n| Duration::from_secs(n.value));
     Limits {
-        sessions: table.number("sessions", 1..=0xffff).map_or(usual.sessions, |n| n.value as u32),
-        login_timeout: seconds("login_timeout", 1..=600, usual.login_timeout),
         nop_interval: seconds("nop_interval", 0..=3600, usual.nop_interval),
         nop_timeout: seconds("nop_timeout", 1..=3600, usual.nop_timeout),
         memory: table.size("memory", 8 << 20..=1 << 40).map_or(usual.memory, |n| n.value),

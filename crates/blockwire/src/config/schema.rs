@@ -300,13 +300,6 @@ pub const LIMITS: Section = Section {
     title: "[limits]",
     about: "Limits of the whole daemon.",
     keys: &[
-        key("sessions", "1 to 65535", "4096", "Sessions at one time."),
-        key(
-            "login_timeout",
-            "seconds, 1 to 600",
-            "15",
-            "A connection that has not logged in by then is closed.",
-        ),
         key(
             "nop_interval",
             "seconds, 0 to 3600",

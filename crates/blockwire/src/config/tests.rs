@@ -291,7 +291,7 @@ fn a_full_configuration_becomes_a_plan() {
     assert_eq!(plan.auth.methods(), [AuthMethod::Chap]);
     assert_eq!(plan.auth.hashes(), [Hash::Sha3_256, Hash::Sha256]);
     assert_eq!(plan.auth.discovery[0].user, "discover");
-    assert_eq!(plan.limits.login_timeout.as_secs(), 10);
+    assert_eq!(plan.limits.nop_interval.as_secs(), 10);
 }
 
 #[test]
@@ -334,7 +334,7 @@ fn parts_are_merged_in_order_and_name_their_file() {
     let main = directory.path().join("blockwire.toml");
     let parts = directory.path().join("conf.d");
     fs::create_dir(&parts).unwrap();
-    fs::write(&main, with("[limits]\nsessions = 5\n")).unwrap();
+    fs::write(&main, with("[limits]\nnop_timeout = 5\n")).unwrap();
     fs::write(parts.join("20.toml"), "[[volume]]\nname = \"c\"\nsource = \"ram:1M\"\n").unwrap();
     fs::write(parts.join("10.toml"), "[[volume]]\nname = \"b\"\nsource = \"file:b.img,size=1M\"\n").unwrap();
     fs::write(parts.join("ignored.toml~"), "nonsense").unwrap();
@@ -345,7 +345,7 @@ fn parts_are_merged_in_order_and_name_their_file() {
     assert_eq!(plan.volumes.iter().map(|volume| volume.name.as_str()).collect::<Vec<_>>(), ["a", "b", "c"]);
     assert_eq!(plan.volumes[1].spec.source.path(), Some(&parts.join("b.img")));
 
-    fs::write(parts.join("30.toml"), "[limits]\nsessions = 6\n").unwrap();
+    fs::write(parts.join("30.toml"), "[limits]\nnop_timeout = 6\n").unwrap();
     let sink = Sink::default();
     read_files(&main, &sink);
     let got = sink.finish(()).unwrap_err();

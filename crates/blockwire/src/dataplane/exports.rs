@@ -1,0 +1,207 @@
+//! Who may reach what, as every shard knows it.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use endpoint::ListenerId;
+use iscsi::{name::TargetAddress, session::SessionLimits};
+use scsi_server::Product;
+use target::{Exports, LunExport, LunMask, Redirect, Rule, TargetExport};
+use volume::{PortId, VolumeId};
+
+use super::login;
+use crate::{
+    name::VolumeName,
+    network,
+    plan::{Auth, Grant, Host, Limits, Plan, Portal, Target},
+};
+
+/// What does not change while the daemon runs.
+#[derive(Debug)]
+pub struct Frame {
+    portals: Vec<Portal>,
+    hosts: Vec<Host>,
+    auth: Auth,
+    limits: Limits,
+}
+
+impl Frame {
+    /// The constant part of a plan.
+    pub fn of(plan: &Plan) -> Self {
+        Frame {
+            portals: plan.portals.clone(),
+            hosts: plan.hosts.clone(),
+            auth: plan.auth.clone(),
+            limits: plan.limits.clone(),
+        }
+    }
+
+    /// The ports that the system chose, in the order of the portals.
+    pub fn set_addresses(&mut self, bound: &[SocketAddr]) {
+        for (portal, address) in self.portals.iter_mut().zip(bound) {
+            portal.address = *address;
+        }
+    }
+
+    /// The portals.
+    pub fn portals(&self) -> &[Portal] {
+        &self.portals
+    }
+
+    /// The exports of `targets`; `number` knows the volumes, and whether each is write-protected.
+    pub fn exports(
+        &self,
+        targets: &[Target],
+        number: impl Fn(&VolumeName) -> Option<(VolumeId, bool)>,
+    ) -> Exports {
+        let portal = |(at, portal): (usize, &Portal)| target::Portal {
+            listener: ListenerId(at as u16),
+            address: portal.address,
+            group: portal.tag,
+            port: self.port(portal.tag),
+        };
+        Exports {
+            portals: self.portals.iter().enumerate().map(portal).collect(),
+            targets: targets.iter().map(|target| self.target(target, &number)).collect(),
+            discovery_auth: login::discovery_policy(&self.auth),
+        }
+    }
+
+    /// Relative target ports count from 1 over the portal groups, by ascending tag.
+    fn port(&self, tag: u16) -> PortId {
+        let mut tags: Vec<u16> =
+            self.portals.iter().map(|portal| portal.tag).filter(|other| *other < tag).collect();
+        tags.sort_unstable();
+        tags.dedup();
+        PortId(tags.len() as u16 + 1)
+    }
+
+    fn target(
+        &self,
+        target: &Target,
+        number: &impl Fn(&VolumeName) -> Option<(VolumeId, bool)>,
+    ) -> TargetExport {
+        let lun = |lun: &crate::plan::Lun| {
+            let (volume, protected) = number(&lun.volume)?;
+            Some(LunExport { lun: lun.lun, volume, read_only: lun.read_only || protected })
+        };
+        let mut luns: Vec<LunExport> = target.luns.iter().filter_map(lun).collect();
+        luns.sort_by_key(|lun| lun.lun);
+        TargetExport {
+            name: target.name.as_str().into(),
+            alias: target.alias.as_deref().map(Into::into),
+            groups: target.portals.clone(),
+            luns,
+            rules: self.rules(target),
+            product: Arc::new(Product {
+                vendor: target.inquiry.vendor.clone(),
+                product: target.inquiry.product.clone(),
+                revision: revision(),
+            }),
+            explicit_alua: target.explicit_alua,
+            negotiation: login::limits(&target.negotiation),
+            limits: SessionLimits {
+                commands: target.commands,
+                nop_interval: Some(self.limits.nop_interval).filter(|interval| !interval.is_zero()),
+                nop_timeout: self.limits.nop_timeout,
+                ..SessionLimits::default()
+            },
+            redirect: target.redirect.as_ref().and_then(|to| {
+                let address = TargetAddress::parse(&to.address.to_string()).ok()?;
+                Some(Redirect { address, permanent: to.permanent })
+            }),
+        }
+    }
+
+    fn rules(&self, target: &Target) -> Vec<Rule> {
+        let mut rules: Vec<Rule> =
+            self.hosts.iter().filter_map(|host| Some(self.rule(host, grant(host, &target.name)?))).collect();
+        if target.open {
+            rules.push(Rule {
+                initiators: Vec::new(),
+                sources: Vec::new(),
+                auth: login::policy(&self.auth, &[]),
+                luns: LunMask::All { read_only: false },
+            });
+        }
+        rules
+    }
+
+    fn rule(&self, host: &Host, grant: &Grant) -> Rule {
+        let network = |network: &network::Network| target::Network {
+            address: network.address(),
+            prefix: network.prefix(),
+        };
+        Rule {
+            initiators: host.iqns.iter().map(|iqn| iqn.as_str().into()).collect(),
+            sources: host.sources.iter().map(network).collect(),
+            auth: login::policy(&self.auth, &host.chap),
+            luns: match &grant.luns {
+                None => LunMask::All { read_only: grant.read_only },
+                Some(luns) => LunMask::Some(luns.iter().map(|lun| (*lun, grant.read_only)).collect()),
+            },
+        }
+    }
+}
+
+/// A host's grant for a target: the one that names it before the one for all.
+fn grant<'a>(host: &'a Host, target: &str) -> Option<&'a Grant> {
+    let named = host.grants.iter().find(|grant| grant.target.as_deref() == Some(target));
+    named.or_else(|| host.grants.iter().find(|grant| grant.target.is_none()))
+}
+
+/// PRODUCT REVISION LEVEL: major and minor version, at most 4 characters.
+pub fn revision() -> String {
+    let revision = concat!(env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR"));
+    revision.chars().take(4).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use iscsi::login::AuthPolicy;
+
+    use super::*;
+    use crate::config::tests::example;
+
+    fn exports() -> Exports {
+        let plan = example();
+        let number = |name: &VolumeName| {
+            let at = plan.volumes.iter().position(|volume| volume.name == *name)?;
+            Some((VolumeId(at as u32), plan.volumes[at].spec.read_only))
+        };
+        Frame::of(&plan).exports(&plan.targets, number)
+    }
+
+    #[test]
+    fn hosts_become_rules() {
+        let exports = exports();
+        let db = exports.target("iqn.2026-11.com.example:db", 1).unwrap();
+        assert!(exports.target("iqn.2026-11.com.example:db", 2).is_none(), "it is reached by group 1 only");
+        let seen = |name: &str, from: &str| {
+            let rule = db.rule(name, from.parse().unwrap())?;
+            assert!(matches!(rule.auth, AuthPolicy::Required(_)));
+            Some(db.visible(rule).map(|(lun, read_only)| (lun.lun, read_only)).collect::<Vec<_>>())
+        };
+        let db1 = "iqn.1993-08.org.debian:01:db1";
+        assert_eq!(seen(db1, "192.0.2.1"), Some(vec![(0, false), (1, true)]));
+        assert_eq!(seen(db1, "198.51.100.1"), None, "not from its network");
+        assert_eq!(
+            seen("iqn.1993-08.org.debian:01:backup", "198.51.100.1"),
+            Some(vec![(0, true), (1, true)])
+        );
+        assert_eq!(seen("iqn.1993-08.org.debian:01:other", "192.0.2.1"), None);
+    }
+
+    #[test]
+    fn one_port_for_each_portal_group() {
+        let exports = exports();
+        let ports: Vec<(u16, u16)> =
+            exports.portals.iter().map(|portal| (portal.group, portal.port.0)).collect();
+        assert_eq!(ports, [(1, 1), (1, 1), (2, 2)]);
+        let moved = exports.target("iqn.2026-11.com.example:moved", 1).unwrap();
+        let redirect = moved.redirect.as_ref().unwrap();
+        assert_eq!(
+            (redirect.address.host(), redirect.address.port(), redirect.permanent),
+            ("192.0.2.11", 3260, true)
+        );
+    }
+}

@@ -1,0 +1,124 @@
+//! What the shards say to the control plane: answers to its requests, and state to be made durable.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        mpsc::{Receiver, Sender, channel},
+    },
+    thread,
+    time::Duration,
+};
+
+use target::{Message, Report};
+use volume::{StoreOp, VolumeId};
+
+use crate::{engine::EngineError, state::StateDir};
+
+/// Requests that wait for their answers, by number. 0 is nobody's: answers to it are dropped.
+#[derive(Debug, Default)]
+pub struct Requests {
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    last: u64,
+    ended: bool,
+    answers: HashMap<u64, Sender<Report>>,
+}
+
+/// A request that was numbered.
+#[derive(Debug)]
+pub struct Expected {
+    /// Its number.
+    pub number: u64,
+    answer: Receiver<Report>,
+    requests: Arc<Requests>,
+}
+
+impl Requests {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Numbers a request.
+    pub fn expect(self: &Arc<Self>) -> Result<Expected, EngineError> {
+        let mut waiting = self.waiting();
+        if waiting.ended {
+            return Err(EngineError::Stopped);
+        }
+        waiting.last += 1;
+        let number = waiting.last;
+        let (sender, answer) = channel();
+        waiting.answers.insert(number, sender);
+        Ok(Expected { number, answer, requests: self.clone() })
+    }
+
+    fn answer(&self, number: u64, report: Report) {
+        if let Some(sender) = self.waiting().answers.remove(&number) {
+            // Who asked may have lost patience.
+            let _ = sender.send(report);
+        }
+    }
+
+    /// No shard is left to answer: whoever waits is told so.
+    fn end(&self) {
+        let mut waiting = self.waiting();
+        waiting.ended = true;
+        waiting.answers.clear();
+    }
+}
+
+impl Expected {
+    /// The answer.
+    pub fn wait(self, patience: Duration) -> Result<Report, EngineError> {
+        use std::sync::mpsc::RecvTimeoutError;
+        self.answer.recv_timeout(patience).map_err(|why| match why {
+            RecvTimeoutError::Timeout => EngineError::TimedOut,
+            RecvTimeoutError::Disconnected => EngineError::Stopped,
+        })
+    }
+}
+
+impl Drop for Expected {
+    fn drop(&mut self) {
+        self.requests.waiting().answers.remove(&self.number);
+    }
+}
+
+/// Starts the threads that take what arrives. `stored` carries the outcome of a store back to the
+/// volume's home.
+pub fn attend(
+    inbox: Receiver<Message>,
+    requests: Arc<Requests>,
+    state: Arc<StateDir>,
+    stored: impl Fn(VolumeId, u64, bool) + Send + 'static,
+) -> std::io::Result<()> {
+    // A sync may take long, and answers must not wait for it.
+    let (stores, jobs) = channel::<(VolumeId, StoreOp)>();
+    let keep = move || {
+        for (volume, store) in jobs {
+            let kept = state.write(&store.name, &store.bytes);
+            if let Err(why) = &kept {
+                tracing::error!(%why, "reservations cannot be made durable");
+            }
+            stored(volume, store.ticket, kept.is_ok());
+        }
+    };
+    thread::Builder::new().name("state".to_owned()).spawn(keep)?;
+    let take = move || {
+        for message in inbox {
+            match message {
+                Message::Report(number, report) => requests.answer(number, report),
+                Message::Store(volume, store) => {
+                    let _ = stores.send((volume, store));
+                }
+                other => tracing::error!(?other, "not for the control plane"),
+            }
+        }
+        requests.end();
+    };
+    thread::Builder::new().name("inbox".to_owned()).spawn(take)?;
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! A shard whose log lines leave by a bounded channel, so that a slow stderr never slows the data
+//! path: what finds no room is dropped.
+
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use buf::{Cx, Errno, Time};
+use endpoint::{Arrival, Departure, Endpoint, LinkId, ShardId};
+use stream::{Came, RecvOp, SendOp};
+use target::{LogLine, Message, Shard};
+use volume::DiskOp;
+
+/// Lines that may wait to be written.
+const LINES_MAX: usize = 1024;
+
+/// The two ends of the channel.
+pub fn channel() -> (SyncSender<LogLine>, Receiver<LogLine>) {
+    sync_channel(LINES_MAX)
+}
+
+/// Writes the lines until every shard is gone.
+pub fn write(lines: Receiver<LogLine>) {
+    for line in lines {
+        match line {
+            LogLine::LoginFailed { peer, cause: Some(cause) } => {
+                tracing::warn!(%peer, ?cause, "login failed")
+            }
+            LogLine::LoginFailed { peer, cause: None } => tracing::info!(%peer, "login not finished"),
+            LogLine::LoggedIn { peer, initiator, target } => match target {
+                Some(target) => tracing::info!(%peer, %initiator, %target, "logged in"),
+                None => tracing::info!(%peer, %initiator, "discovery"),
+            },
+            LogLine::LoggedOut { initiator, target: Some(target) } => {
+                tracing::info!(%initiator, %target, "session ended");
+            }
+            // A discovery session ends as it should; its beginning was noted.
+            LogLine::LoggedOut { target: None, .. } => {}
+            LogLine::Violation { initiator, violation } => {
+                tracing::warn!(%initiator, ?violation, "protocol broken");
+            }
+        }
+    }
+}
+
+/// The shard.
+pub struct Logged {
+    /// The shard itself.
+    pub shard: Shard,
+    /// Where its lines go.
+    pub lines: SyncSender<LogLine>,
+}
+
+impl Endpoint for Logged {
+    type Message = Message;
+
+    fn handle_arrival(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Arrival<Message>) {
+        self.shard.handle_arrival(cx, link, how);
+    }
+    fn handle_message(&mut self, cx: &mut Cx<'_>, message: Message) {
+        self.shard.handle_message(cx, message);
+    }
+    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Came) {
+        self.shard.handle_recv(cx, link, op, came);
+    }
+    fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {
+        self.shard.handle_written(cx, link, how);
+    }
+    fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
+        self.shard.handle_sent(cx, link, op);
+    }
+    fn handle_disk(&mut self, cx: &mut Cx<'_>, op: DiskOp, came: Result<usize, Errno>) {
+        self.shard.handle_disk(cx, op, came);
+    }
+    fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
+        self.shard.handle_timeout(cx);
+    }
+    fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
+        let more = self.shard.turn(cx);
+        while let Some(line) = self.shard.poll_log() {
+            // Full: the writer is behind, and these lines are of a flood.
+            let _ = self.lines.try_send(line);
+        }
+        more
+    }
+    fn poll_ready(&mut self) -> Option<LinkId> {
+        self.shard.poll_ready()
+    }
+    fn poll_recv(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<RecvOp> {
+        self.shard.poll_recv(cx, link)
+    }
+    fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
+        self.shard.poll_send(cx, link)
+    }
+    fn poll_disk(&mut self) -> Option<DiskOp> {
+        self.shard.poll_disk()
+    }
+    fn poll_departure(&mut self) -> Option<(LinkId, Departure<Message>)> {
+        self.shard.poll_departure()
+    }
+    fn poll_message(&mut self) -> Option<(ShardId, Message)> {
+        self.shard.poll_message()
+    }
+    fn poll_timeout(&self) -> Option<Time> {
+        self.shard.poll_timeout()
+    }
+}

@@ -1,0 +1,163 @@
+//! What a volume stands on, made of an open [`Store`], and what each shard is told of it.
+
+use std::{io, os::fd::OwnedFd, sync::Arc};
+
+use backends::{File, FileDisk, FileFacts, Null};
+use target::{MakeBackend, VolumeSpec};
+use volume::{DiskId, Facts, Geometry, Home, Ram, RamDisk, Shared, Uuid, VolumeId};
+
+use super::exports::revision;
+use crate::{engine::EngineError, plan::Inquiry, spec::Source, state::StateDir, store::Store};
+
+/// How far a RAM volume can grow: to twice its size, or by this many bytes if that is more. Only
+/// address space and one bit per 4 KiB are set aside for it.
+const RAM_GROWTH: u64 = 64 << 30;
+
+/// Where the bytes are, as all shards see it.
+#[derive(Clone, Debug)]
+pub enum Medium {
+    /// Memory.
+    Ram(Arc<RamDisk>),
+    /// A file or device that the shards know by this number.
+    File(Arc<FileDisk>, DiskId),
+    /// Nowhere: so many blocks of so many bytes.
+    Null {
+        /// Blocks.
+        blocks: u64,
+        /// Bytes of each.
+        logical: u32,
+    },
+}
+
+impl Medium {
+    /// The medium of an open volume. `disk` is the number of its file, if it has one.
+    pub fn of(store: &Store, disk: Option<DiskId>, shards: u16) -> Result<Self, EngineError> {
+        let (spec, blocks) = (&store.volume.spec, store.bytes / u64::from(store.volume.spec.block));
+        match (&spec.source, disk) {
+            (Source::Null, _) => Ok(Medium::Null { blocks, logical: spec.block }),
+            (Source::Ram, _) => {
+                let growth = store.bytes.max(RAM_GROWTH) / u64::from(spec.block);
+                Ok(Medium::Ram(Arc::new(RamDisk::new(blocks, blocks + growth, spec.block, store.physical))))
+            }
+            (Source::File(_) | Source::Device(_), Some(disk)) => {
+                let made = FileDisk::new(disk, &facts(store), shards);
+                let unfit =
+                    |why| EngineError::Unsupported(format!("volume \"{}\": {why}", store.volume.name));
+                Ok(Medium::File(Arc::new(made.map_err(unfit)?), disk))
+            }
+            (Source::File(_) | Source::Device(_), None) => Err(EngineError::Stopped),
+        }
+    }
+
+    /// What its blocks are like now.
+    pub fn geometry(&self) -> Geometry {
+        match self {
+            Medium::Ram(disk) => disk.geometry(),
+            Medium::File(disk, _) => disk.geometry(),
+            Medium::Null { blocks, logical } => volume::Backend::geometry(&Null::new(*blocks, *logical)),
+        }
+    }
+
+    /// Its file's number.
+    pub fn disk(&self) -> Option<DiskId> {
+        match self {
+            Medium::File(_, disk) => Some(*disk),
+            Medium::Ram(_) | Medium::Null { .. } => None,
+        }
+    }
+
+    /// The backing has this many bytes from now on.
+    pub fn resize(&self, bytes: u64) -> Result<Geometry, EngineError> {
+        match self {
+            Medium::Ram(disk) => {
+                if !disk.resize(bytes / u64::from(disk.geometry().logical)) {
+                    let why = "a RAM volume grows to twice its size at start, or by 64 GiB".to_owned();
+                    return Err(EngineError::Unsupported(why));
+                }
+                Ok(disk.geometry())
+            }
+            Medium::File(disk, _) => Ok(disk.resized(bytes)),
+            Medium::Null { .. } => Err(EngineError::Unsupported("a null volume keeps its size".to_owned())),
+        }
+    }
+
+    fn make(&self, shard: u16) -> MakeBackend {
+        match self {
+            Medium::Ram(disk) => {
+                let disk = disk.clone();
+                Box::new(move || Box::new(Ram::new(disk)))
+            }
+            Medium::File(disk, _) => {
+                let disk = disk.clone();
+                Box::new(move || Box::new(File::new(disk, shard)))
+            }
+            Medium::Null { blocks, logical } => {
+                let (blocks, logical) = (*blocks, *logical);
+                Box::new(move || Box::new(Null::new(blocks, logical)))
+            }
+        }
+    }
+
+    /// What each shard is told, in shard order; the one of the volume's home has its authority. The
+    /// reservations that were saved come back; if they are damaged, the volume does not open.
+    pub fn specs(
+        &self,
+        store: &Store,
+        id: VolumeId,
+        shards: u16,
+        state: &StateDir,
+    ) -> Result<Vec<VolumeSpec>, EngineError> {
+        let name = &store.volume.name;
+        let refuse = |why: String| EngineError::Start(format!("volume \"{name}\": {why}"));
+        let uuid = Uuid(*store.uuid.as_bytes());
+        let inquiry = Inquiry::default();
+        let facts = Facts {
+            id,
+            name: name.as_str().into(),
+            uuid,
+            oui: None,
+            vendor: inquiry.vendor.into(),
+            product: inquiry.product.into(),
+            revision: revision().into(),
+            removable: store.volume.spec.removable,
+            rpm: 0,
+        };
+        let record = format!("{uuid}.reservations");
+        let saved = state.read(&record).map_err(|why| refuse(why.to_string()))?;
+        let home = Home::restore(facts.clone(), self.geometry(), shards, false, saved.as_deref())
+            .map_err(|why| refuse(format!("{record} is damaged: {why:?}")))?;
+        let (facts, shared, view) = (Arc::new(facts), Shared::new(shards), home.view().clone());
+        let at = target::home_of(id, shards);
+        let mut home = Some(Box::new(home));
+        let spec = |shard: u16| VolumeSpec {
+            facts: facts.clone(),
+            shared: shared.clone(),
+            view: view.clone(),
+            make: self.make(shard),
+            disks: self.disk().into_iter().collect(),
+            home: if shard == at.0 { home.take() } else { None },
+        };
+        Ok((0..shards).map(spec).collect())
+    }
+}
+
+/// A second descriptor of the volume's file, for the shards; the first keeps the lock.
+pub fn descriptor(store: &Store) -> Option<io::Result<OwnedFd>> {
+    Some(store.file.as_ref()?.try_clone().map(OwnedFd::from))
+}
+
+fn facts(store: &Store) -> FileFacts {
+    let spec = &store.volume.spec;
+    FileFacts {
+        bytes: store.bytes,
+        device: matches!(spec.source, Source::Device(_)),
+        logical: spec.block,
+        physical: Some(store.physical),
+        preferred: 0,
+        direct: spec.direct,
+        memory_align: store.memory_align,
+        offset_align: store.offset_align,
+        punch: spec.thin && store.punch,
+        write_cache: spec.cache,
+    }
+}

@@ -1,0 +1,405 @@
+//! The engine: the shards of the target, run by the reactor.
+//!
+//! Invariant: a shard knows every volume and its file before it takes its first connection, so an
+//! initiator that is waiting for the daemon to come back finds all or nobody.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::Duration,
+};
+
+use endpoint::{Endpoint, ShardId};
+use reactor::{IoKind, Reactor, Running, SpawnError};
+use target::{Control, Exports, Listing, Message, Report, Shard, VolumeSpec};
+use volume::{Ask, DiskId, Refusal, VolumeId};
+
+use super::{
+    exports::Frame,
+    inbox::{self, Requests},
+    logged::{self, Logged},
+    medium::{Medium, descriptor},
+    world,
+};
+use crate::{
+    engine::{Engine, EngineError, Start, Stop},
+    name::VolumeName,
+    plan::Target,
+    report::{ConnectionReport, ListenerReport, SessionReport, ShardReport},
+    store::Store,
+};
+
+/// How long a shard may take to answer a question.
+const ANSWER: Duration = Duration::from_secs(10);
+/// How long a volume may take to change: twice its fence's deadline, and some.
+const CHANGE: Duration = Duration::from_secs(30);
+/// How long initiators may take to log out when asked to.
+const GRACE: Duration = Duration::from_secs(5);
+/// How long the flush of all volumes may take after that.
+const FLUSH: Duration = Duration::from_secs(40);
+/// How long a socket may take to deliver the last bytes.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// The running shards.
+pub struct Shards {
+    running: Arc<Running<Message>>,
+    requests: Arc<Requests>,
+    state: Arc<crate::state::StateDir>,
+    frame: Frame,
+    cores: Vec<usize>,
+    catalog: Mutex<Catalog>,
+}
+
+/// What is served now.
+#[derive(Debug, Default)]
+struct Catalog {
+    volumes: BTreeMap<VolumeId, Entry>,
+    targets: Vec<Target>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    name: VolumeName,
+    medium: Medium,
+    read_only: bool,
+}
+
+impl Catalog {
+    fn find(&self, name: &str) -> Option<(VolumeId, &Entry)> {
+        self.volumes.iter().find(|(_, entry)| entry.name.as_str() == name).map(|(id, entry)| (*id, entry))
+    }
+
+    fn exports(&self, frame: &Frame) -> Arc<Exports> {
+        let number = |name: &VolumeName| self.find(name.as_str()).map(|(id, entry)| (id, entry.read_only));
+        Arc::new(frame.exports(&self.targets, number))
+    }
+
+    /// The lowest number that is free.
+    fn free(&self) -> VolumeId {
+        let mut id = VolumeId(0);
+        while self.volumes.contains_key(&id) {
+            id.0 += 1;
+        }
+        id
+    }
+}
+
+/// Starts the shards.
+pub fn start(start: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
+    let Start { plan, volumes, state } = start;
+    let mut config = world::config(plan);
+    let shards = config.cores.len().max(1) as u16;
+    let mut catalog = Catalog { targets: plan.targets.clone(), ..Catalog::default() };
+    let mut specs: Vec<Vec<VolumeSpec>> = (0..shards).map(|_| Vec::new()).collect();
+    for store in volumes {
+        let disk = match descriptor(store) {
+            Some(file) => {
+                config.disks.push(Arc::new(file.map_err(|why| EngineError::Start(why.to_string()))?));
+                Some(DiskId(config.disks.len() as u32 - 1))
+            }
+            None => None,
+        };
+        let (id, medium) = (catalog.free(), Medium::of(store, disk, shards)?);
+        for (of, spec) in specs.iter_mut().zip(medium.specs(store, id, shards, &state)?) {
+            of.push(spec);
+        }
+        catalog.volumes.insert(id, entry(store, medium));
+    }
+    let mut frame = Frame::of(plan);
+    let cores = config.cores.clone();
+    let exports = catalog.exports(&frame);
+    let (lines, written) = logged::channel();
+    let specs = Mutex::new(specs);
+    let factory = move |id: ShardId, cx: &mut buf::Cx<'_>| {
+        let mut shard = Logged { shard: Shard::new(id, shards, exports.clone()), lines: lines.clone() };
+        let own =
+            std::mem::take(&mut specs.lock().unwrap_or_else(PoisonError::into_inner)[usize::from(id.0)]);
+        for spec in own {
+            shard.handle_message(cx, Message::Control(0, Control::AddVolume(Box::new(spec))));
+        }
+        shard
+    };
+    let mut running = Reactor::spawn(config, factory).map_err(spawn_failed)?;
+    tell_io(running.io());
+    frame.set_addresses(running.addresses());
+    let failed = |why: std::io::Error| EngineError::Start(why.to_string());
+    let inbox = running.take_inbox().ok_or(EngineError::Stopped)?;
+    let (running, requests) = (Arc::new(running), Arc::new(Requests::default()));
+    // Weak: this thread must not keep the shards.
+    let doors = Arc::downgrade(&running);
+    let stored = move |volume, ticket, durable| {
+        if let Some(running) = doors.upgrade() {
+            running.post(target::home_of(volume, shards), Message::Stored(volume, ticket, durable));
+        }
+    };
+    inbox::attend(inbox, requests.clone(), state.clone(), stored).map_err(failed)?;
+    thread::Builder::new().name("log".to_owned()).spawn(move || logged::write(written)).map_err(failed)?;
+    let engine = Shards { running, requests, state, frame, cores, catalog: Mutex::new(catalog) };
+    // The ports that the system chose are known only now.
+    engine.publish(&engine.catalog())?;
+    Ok(Arc::new(engine))
+}
+
+fn entry(store: &Store, medium: Medium) -> Entry {
+    Entry { name: store.volume.name.clone(), medium, read_only: store.volume.spec.read_only }
+}
+
+fn spawn_failed(why: SpawnError) -> EngineError {
+    match why {
+        SpawnError::Listen(address, why) => EngineError::Listen { address, why },
+        SpawnError::Uring(_) | SpawnError::Core(..) | SpawnError::System(_) => {
+            EngineError::Start(why.to_string())
+        }
+    }
+}
+
+fn tell_io(io: &IoKind) {
+    match io {
+        IoKind::Uring | IoKind::Epoll => tracing::info!(%io, "moving bytes"),
+        IoKind::EpollInstead(_) => tracing::warn!(%io, "moving bytes"),
+    }
+}
+
+impl Shards {
+    fn catalog(&self) -> MutexGuard<'_, Catalog> {
+        self.catalog.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn shards(&self) -> impl Iterator<Item = ShardId> + use<> {
+        (0..self.running.shards()).map(ShardId)
+    }
+
+    /// Asks one shard.
+    fn ask(&self, shard: ShardId, control: Control, patience: Duration) -> Result<Report, EngineError> {
+        let expected = self.requests.expect()?;
+        if !self.running.post(shard, Message::Control(expected.number, control)) {
+            return Err(EngineError::Stopped);
+        }
+        expected.wait(patience)
+    }
+
+    /// Asks every shard, then waits for all answers, in shard order.
+    fn ask_all(&self, control: impl Fn() -> Control, patience: Duration) -> Result<Vec<Report>, EngineError> {
+        let mut expected = Vec::new();
+        for shard in self.shards() {
+            let one = self.requests.expect()?;
+            if !self.running.post(shard, Message::Control(one.number, control())) {
+                return Err(EngineError::Stopped);
+            }
+            expected.push(one);
+        }
+        expected.into_iter().map(|one| one.wait(patience)).collect()
+    }
+
+    fn listings(&self) -> Result<Vec<Listing>, EngineError> {
+        let reports = self.ask_all(|| Control::List, ANSWER)?;
+        let listing = |report| match report {
+            Report::Listing(listing) => Some(*listing),
+            Report::Done | Report::Refused(_) | Report::NoVolume => None,
+        };
+        Ok(reports.into_iter().filter_map(listing).collect())
+    }
+
+    /// Tells every shard who may reach what from now on.
+    fn publish(&self, catalog: &Catalog) -> Result<(), EngineError> {
+        let exports = catalog.exports(&self.frame);
+        self.ask_all(|| Control::Exports(exports.clone()), ANSWER).map(drop)
+    }
+
+    /// Asks a volume's home for a change.
+    fn change(&self, volume: VolumeId, ask: Ask) -> Result<(), EngineError> {
+        let home = target::home_of(volume, self.running.shards());
+        match self.ask(home, Control::Ask(volume, ask), CHANGE)? {
+            Report::Done => Ok(()),
+            Report::Refused(refusal) => Err(refused(&refusal)),
+            Report::NoVolume | Report::Listing(_) => Err(EngineError::Stopped),
+        }
+    }
+
+    /// Takes a volume from every shard; nothing may lead to it any more.
+    fn forget(&self, id: VolumeId, medium: &Medium) -> Result<(), EngineError> {
+        self.ask_all(|| Control::DropVolume(id), CHANGE)?;
+        if let Some(disk) = medium.disk() {
+            self.running.remove_disk(disk);
+        }
+        Ok(())
+    }
+
+    fn stop_cleanly(&self) {
+        self.running.stop_accepting();
+        match self.ask_all(|| Control::Stop { grace: GRACE }, GRACE + FLUSH) {
+            Ok(_) => {}
+            // Another thread has lost patience.
+            Err(EngineError::Stopped) => {}
+            Err(why) => tracing::error!(%why, "not everything was flushed"),
+        }
+        self.running.stop(LINGER);
+    }
+}
+
+fn refused(refusal: &Refusal) -> EngineError {
+    EngineError::Unsupported(format!("the volume refuses: {refusal:?}"))
+}
+
+impl Engine for Shards {
+    fn listeners(&self) -> Vec<ListenerReport> {
+        let report = |portal: &crate::plan::Portal| ListenerReport {
+            protocol: "iscsi".to_owned(),
+            address: portal.address,
+            tag: portal.tag,
+        };
+        self.frame.portals().iter().map(report).collect()
+    }
+
+    fn sessions(&self) -> Result<Vec<SessionReport>, EngineError> {
+        let mut all = Vec::new();
+        for (shard, listing) in self.listings()?.into_iter().enumerate() {
+            all.extend(listing.sessions.iter().map(|session| SessionReport {
+                id: session.tsih.into(),
+                initiator: session.initiator.to_string(),
+                target: session.target.as_ref().map(ToString::to_string),
+                isid: session.isid.clone(),
+                shard,
+                connections: session.connections.len(),
+                commands: session.tasks as u64,
+                user: session.user.clone(),
+                reads: session.io.reads,
+                read_bytes: session.io.read_bytes,
+                writes: session.io.writes,
+                written_bytes: session.io.written_bytes,
+            }));
+        }
+        all.sort_by_key(|session| session.id);
+        Ok(all)
+    }
+
+    fn connections(&self) -> Result<Vec<ConnectionReport>, EngineError> {
+        let mut all = Vec::new();
+        for (shard, listing) in self.listings()?.into_iter().enumerate() {
+            for session in &listing.sessions {
+                all.extend(session.connections.iter().map(|connection| ConnectionReport {
+                    id: u64::from(session.tsih) << 16 | u64::from(connection.cid),
+                    session: session.tsih.into(),
+                    cid: connection.cid,
+                    initiator: session.initiator.to_string(),
+                    target: session.target.as_ref().map(ToString::to_string),
+                    peer: connection.peer,
+                    local: connection.local,
+                    shard,
+                    header_digest: connection.digests.0,
+                    data_digest: connection.digests.1,
+                }));
+            }
+        }
+        all.sort_by_key(|connection| connection.id);
+        Ok(all)
+    }
+
+    fn shards(&self) -> Result<Vec<ShardReport>, EngineError> {
+        let io = match self.running.io() {
+            IoKind::Uring => "uring",
+            IoKind::Epoll | IoKind::EpollInstead(_) => "epoll",
+        };
+        let both = self.listings()?.into_iter().zip(self.running.stats());
+        let report = |(id, (listing, stats)): (usize, (Listing, reactor::ShardStats))| ShardReport {
+            id,
+            core: self.cores.get(id).copied(),
+            io: io.to_owned(),
+            sessions: listing.sessions.len(),
+            connections: listing.sessions.iter().map(|session| session.connections.len()).sum(),
+            logins: listing.logins,
+            memory_bytes: listing.memory.0 as u64,
+            memory_lent_bytes: listing.memory.1 as u64,
+            memory_reserved_bytes: listing.memory.2 as u64,
+            turns: stats.turns,
+            sleeps: stats.sleeps,
+            polls_useful: stats.polls_useful,
+            polls_idle: stats.polls_idle,
+            received_bytes: stats.recv_bytes,
+            sent_bytes: stats.send_bytes,
+        };
+        Ok(both.enumerate().map(report).collect())
+    }
+
+    fn add_volume(&self, store: &Store, target: &Target) -> Result<(), EngineError> {
+        let shards = self.running.shards();
+        let mut catalog = self.catalog();
+        let id = catalog.free();
+        let disk = match descriptor(store) {
+            Some(file) => {
+                let added = file.and_then(|file| self.running.add_disk(file));
+                Some(added.map_err(|why| EngineError::Start(why.to_string()))?)
+            }
+            None => None,
+        };
+        let give_up = |why| {
+            if let Some(disk) = disk {
+                self.running.remove_disk(disk);
+            }
+            why
+        };
+        let medium = Medium::of(store, disk, shards).map_err(give_up)?;
+        let mut specs = medium.specs(store, id, shards, &self.state).map_err(give_up)?;
+        // The home first: the others may ask it as soon as they know the volume.
+        let home = target::home_of(id, shards);
+        specs.rotate_left(usize::from(home.0));
+        for (turn, spec) in specs.into_iter().enumerate() {
+            let shard = ShardId((home.0 + turn as u16) % shards);
+            self.ask(shard, Control::AddVolume(Box::new(spec)), ANSWER)?;
+        }
+        catalog.volumes.insert(id, entry(store, medium));
+        catalog.targets.push(target.clone());
+        self.publish(&catalog)
+    }
+
+    fn remove_volume(&self, name: &str, force: bool) -> Result<(), EngineError> {
+        let mut catalog = self.catalog();
+        let Some((id, entry)) = catalog.find(name) else { return Ok(()) };
+        let medium = entry.medium.clone();
+        let leads_there = |target: &Target| target.luns.iter().any(|lun| lun.volume.as_str() == name);
+        let using = self.sessions()?.into_iter().filter(|session| {
+            let target = catalog.targets.iter().find(|target| Some(&target.name) == session.target.as_ref());
+            target.is_some_and(leads_there)
+        });
+        let sessions = using.count();
+        if sessions > 0 && !force {
+            return Err(EngineError::InUse { sessions });
+        }
+        for target in &mut catalog.targets {
+            target.luns.retain(|lun| lun.volume.as_str() != name);
+        }
+        catalog.targets.retain(|target| !target.luns.is_empty() || target.redirect.is_some());
+        catalog.volumes.remove(&id);
+        self.publish(&catalog)?;
+        self.change(id, Ask::Remove)?;
+        self.forget(id, &medium)
+    }
+
+    fn resize_volume(&self, name: &str, bytes: u64) -> Result<(), EngineError> {
+        let catalog = self.catalog();
+        let Some((id, entry)) = catalog.find(name) else { return Err(EngineError::Stopped) };
+        let before = entry.medium.geometry();
+        let bytes_before = before.blocks * u64::from(before.logical);
+        let blocks = bytes / u64::from(before.logical);
+        if blocks < before.blocks {
+            // Nobody may be promised blocks that are gone: first the promise, then the medium.
+            self.change(id, Ask::Resize(volume::Geometry { blocks, ..before }))?;
+            return entry.medium.resize(bytes).map(drop);
+        }
+        let after = entry.medium.resize(bytes)?;
+        self.change(id, Ask::Resize(after)).inspect_err(|_| {
+            let _ = entry.medium.resize(bytes_before);
+        })
+    }
+
+    fn stop(&self, how: Stop) {
+        match how {
+            Stop::Clean => self.stop_cleanly(),
+            Stop::Now => self.running.stop(Duration::ZERO),
+        }
+        if self.running.join().is_err() {
+            tracing::error!("a shard has panicked");
+        }
+    }
+}
