@@ -120,7 +120,9 @@ impl TargetSession {
         state: State,
     ) -> Option<stream::Tag> {
         let immediate = bhs.is_immediate();
-        if immediate && self.immediates >= u32::from(self.limits.immediate) {
+        let bursts = immediate && kind.has_unsolicited();
+        if immediate && self.immediates >= u32::from(self.limits.immediate) || bursts && self.immediate_burst
+        {
             return None;
         }
         let task = Task {
@@ -138,6 +140,11 @@ impl TargetSession {
         let tag = self.tasks.insert(task).ok()?;
         self.index.insert(bhs.itt, tag);
         self.links[at].tasks += 1;
+        self.immediate_burst |= bursts;
+        if !self.graves.is_empty() {
+            // The tag lives again: what comes for it now is meant for this task.
+            self.graves.retain(|(itt, link)| (*itt, *link) != (bhs.itt, at));
+        }
         self.immediates += u32::from(immediate);
         Some(tag)
     }

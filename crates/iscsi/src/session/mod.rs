@@ -77,6 +77,8 @@ pub struct TargetSession {
     index: IttIndex,
     /// Immediate commands in work.
     immediates: u32,
+    /// One of them has unsolicited data: memory is set aside for one at a time.
+    immediate_burst: bool,
     links: Vec<LinkState>,
     events: VecDeque<TargetEvent<Request>>,
     shut: VecDeque<Link>,
@@ -112,6 +114,7 @@ impl TargetSession {
             tasks: Slab::new(tasks),
             index: IttIndex::new(tasks),
             immediates: 0,
+            immediate_burst: false,
             links: Vec::new(),
             events: VecDeque::new(),
             shut: VecDeque::new(),

@@ -202,6 +202,9 @@ impl TargetSession {
             self.window.end();
         }
         self.immediates -= u32::from(task.immediate);
+        if task.immediate && task.kind.has_unsolicited() {
+            self.immediate_burst = false;
+        }
         let link = &mut self.links[task.link];
         link.tasks -= 1;
         link.owed -= usize::from(task.owing);

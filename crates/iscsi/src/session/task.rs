@@ -166,6 +166,16 @@ pub(super) enum Aim {
     Skip(u32),
 }
 
+impl Kind {
+    /// Whether data comes for it unasked.
+    pub(super) fn has_unsolicited(&self) -> bool {
+        match self {
+            Kind::Scsi(transfer) => transfer.unsolicited > 0,
+            Kind::Tmf(_) | Kind::Text => false,
+        }
+    }
+}
+
 impl Transfer {
     /// Where the next at most `left` bytes go.
     pub(super) fn aim(&self, left: u32) -> Aim {

@@ -10,7 +10,7 @@ const CRC: [u8; 3] = [0x0b, 0x47, 0x05];
 const UNEXPECTED: [u8; 3] = [0x0b, 0x0c, 0x0c];
 const AMOUNT: [u8; 3] = [0x0b, 0x0c, 0x0d];
 
-fn rejected(got: &Got) -> RejectReason {
+pub(super) fn rejected(got: &Got) -> RejectReason {
     let reject: Reject = got.as_pdu();
     assert_eq!((reject.itt, got.data.len()), (Itt::NONE, BHS_LEN));
     reject.reason
@@ -25,7 +25,7 @@ fn sense(got: &Got) -> [u8; 3] {
 }
 
 /// The session still serves the command with this number.
-fn still_serves(pair: &mut Pair, n: u32) {
+pub(super) fn still_serves(pair: &mut Pair, n: u32) {
     let got = pair.talk(&pdu(&read(n, 512, 512), &[]));
     assert_eq!(got.last().map(|pdu| pdu.data.clone()), Some(pair.disk[512..1024].to_vec()));
     assert_eq!(pair.session.tasks_in_work(), 0);
@@ -274,204 +274,31 @@ fn attack_32_immediate_commands_without_end() {
     assert_eq!(pair.kept.len(), 5);
 }
 
-fn tmf(n: u32, itt: u32, function: TmfFunction, referenced: u32) -> TmfRequest {
-    let mut pdu = TmfRequest::new();
-    pdu.set_function(function);
-    pdu.op = pdu.op.immediate();
-    (pdu.lun, pdu.itt, pdu.cmd_sn) = (lun(), Itt::new(itt), sn(n));
-    pdu.referenced_tag = Itt::new(referenced);
-    pdu.ref_cmd_sn = sn(referenced);
-    pdu
-}
-
-fn outcome(got: &[Got]) -> TmfResponseCode {
-    got.last().unwrap().as_pdu::<TmfResponse>().response
-}
-
-#[test]
-fn attack_33_aborts_of_what_cannot_be_aborted() {
-    let mut pair = Pair::new();
-    pair.mode = Mode::Keep;
-    let itself = tmf(0, 900, TmfFunction::ABORT_TASK, 900);
-    assert_eq!(outcome(&pair.talk(&pdu(&itself, &[]))), TmfResponseCode::REJECTED);
-    pair.feed(0, &pdu(&tmf(0, 901, TmfFunction::LOGICAL_UNIT_RESET, u32::MAX), &[]));
-    let of_a_tmf = tmf(0, 902, TmfFunction::ABORT_TASK, 901);
-    assert_eq!(outcome(&pair.talk(&pdu(&of_a_tmf, &[]))), TmfResponseCode::REJECTED);
-    let unknown = tmf(0, 903, TmfFunction::ABORT_TASK, 500);
-    assert_eq!(outcome(&pair.talk(&pdu(&unknown, &[]))), TmfResponseCode::NO_TASK);
-}
-
-#[test]
-fn attack_33_abort_of_a_write_that_waits_for_data() {
-    let mut pair = Pair::new();
-    let data = pattern(512);
-    let ttt = pair.talk(&pdu(&write(0, 0, 512), &[]))[0].as_pdu::<R2t>().ttt;
-    let abort = pdu(&tmf(1, 900, TmfFunction::ABORT_TASK, 0), &[]);
-    assert_eq!(outcome(&pair.talk(&abort)), TmfResponseCode::COMPLETE);
-    // Data that was on its way is dropped without a word, and a second abort finds nothing.
-    assert_eq!(pair.talk(&pdu(&data_out(0, ttt, 0, 0, true), &data)), []);
-    let mut again = tmf(1, 901, TmfFunction::ABORT_TASK, 0);
-    again.ref_cmd_sn = sn(0);
-    assert_eq!(outcome(&pair.talk(&pdu(&again, &[]))), TmfResponseCode::NO_TASK);
-    assert_eq!(pair.disk[0], 0);
-    still_serves(&mut pair, 1);
-    assert_eq!(pair.pool.usage().lent, 0);
-}
-
-#[test]
-fn attack_33_abort_of_a_command_that_never_came_plugs_the_hole() {
-    let mut pair = Pair::new();
-    pair.feed(0, &pdu(&read(1, 0, 512), &[]));
-    assert_eq!(pair.take(0), []);
-    let got = pair.talk(&pdu(&tmf(2, 900, TmfFunction::ABORT_TASK, 0), &[]));
-    let ops: Vec<Opcode> = got.iter().map(Got::op).collect();
-    assert_eq!(ops, [Opcode::TMF_RESPONSE, Opcode::DATA_IN]);
-    assert_eq!(outcome(&got[..1]), TmfResponseCode::COMPLETE);
-    still_serves(&mut pair, 2);
-}
-
-#[test]
-fn attack_34_resets_in_a_loop() {
-    let mut pair = Pair::new();
-    for n in 0..50 {
-        pair.mode = Mode::Keep;
-        let mut bytes = pdu(&write(n, 0, 4096), &[]);
-        bytes.extend(pdu(&tmf(n + 1, 900, TmfFunction::LOGICAL_UNIT_RESET, u32::MAX), &[]));
-        pair.feed(0, &bytes);
-        let (write, reset) = (pair.kept[0].0, pair.kept[1].0);
-        pair.with_cx(|session, cx| session.retire(cx, write));
-        pair.answer(reset, Response::Task(TmfResponseCode::COMPLETE));
-        pair.kept.clear();
-        pair.pump();
-        assert_eq!(outcome(&pair.take(0)), TmfResponseCode::COMPLETE);
-    }
-    pair.mode = Mode::Serve;
-    still_serves(&mut pair, 50);
-}
-
-#[test]
-fn attack_34_a_reset_waits_for_the_commands_before_it() {
-    let mut pair = Pair::new();
-    pair.mode = Mode::Keep;
-    let second = pair.attach(link_params(1));
-    pair.feed(0, &pdu(&tmf(1, 900, TmfFunction::LOGICAL_UNIT_RESET, u32::MAX), &[]));
-    assert_eq!(pair.kept.len(), 0);
-    pair.feed(usize::from(second.0), &pdu(&read(0, 0, 512), &[]));
-    assert!(matches!(pair.kept[0].1, Request::Scsi(_)) && matches!(pair.kept[1].1, Request::Task(_)));
-}
-
-#[test]
-fn attack_35_task_reassign_and_functions_of_a_higher_level() {
-    let params = SessionParams { protocol_level: 1, ..session_params() };
-    let mut pair = Pair::with(params, link_params(0), limits());
-    for (function, want) in [
-        (TmfFunction::TASK_REASSIGN, TmfResponseCode::NO_REASSIGNMENT),
-        (TmfFunction::QUERY_TASK, TmfResponseCode::NOT_SUPPORTED),
-        (TmfFunction::I_T_NEXUS_RESET, TmfResponseCode::NOT_SUPPORTED),
-        (TmfFunction(0), TmfResponseCode::NOT_SUPPORTED),
-        (TmfFunction(0x7f), TmfResponseCode::NOT_SUPPORTED),
-    ] {
-        assert_eq!(outcome(&pair.talk(&pdu(&tmf(0, 900, function, 0), &[]))), want, "{function:?}");
-    }
-}
-
-#[test]
-fn attack_36_our_ping_is_never_answered() {
-    let mut pair = Pair::new();
-    pair.pass(Duration::from_secs(15));
-    assert_eq!(pair.take(0).len(), 1);
-    // Other PDUs are no answer.
-    pair.feed(0, &pdu(&read(0, 0, 512), &[]));
-    pair.pass(Duration::from_secs(29));
-    assert!(!pair.ends[0].shut);
-    pair.pass(Duration::from_secs(1));
-    assert_eq!(pair.violations, [Fault::PingUnanswered]);
-    assert!(pair.ends[0].shut && pair.closed);
-}
-
-#[test]
-fn attack_37_a_peer_that_never_reads() {
-    let limits = SessionLimits { read_bytes: 256 << 10, nop_interval: None, ..limits() };
-    let mut pair = Pair::with(session_params(), link_params(0), limits);
-    pair.mode = Mode::Keep;
-    pair.ends[0].deaf = true;
-    for n in 0..8 {
-        pair.feed(0, &pdu(&read(n, 0, 128 << 10), &[]));
-    }
-    let allowed: Vec<bool> = pair
-        .kept
-        .clone()
-        .into_iter()
-        .map(|(tag, _)| {
-            let allowed = pair.session.reserve_read(tag, 128 << 10);
-            if allowed {
-                pair.send_read(tag, 0, 128 << 10);
-            }
-            allowed
-        })
-        .collect();
-    assert_eq!(allowed.iter().filter(|allowed| **allowed).count(), 2);
-    // Pings without end: the session stops reading instead of answering.
-    let mut ping = nop(8, 7000);
-    ping.op = ping.op.immediate();
-    for _ in 0..10_000 {
-        pair.ends[0].inbox.extend(pdu(&ping, &[0; 4096]));
-    }
-    pair.pump();
-    assert!(!pair.ends[0].inbox.is_empty());
-    assert!(pair.pool.usage().lent < 4 << 20, "{:?}", pair.pool.usage());
-    pair.pass(Duration::from_secs(60));
-    pair.pump();
-    assert_eq!(pair.violations, [Fault::Stalled]);
-    assert!(pair.closed);
-    assert_eq!(pair.pool.usage().lent, 0);
-}
-
-#[test]
-fn attack_37_one_read_is_always_allowed() {
-    let limits = SessionLimits { read_bytes: 1000, ..limits() };
-    let mut pair = Pair::with(session_params(), link_params(0), limits);
-    pair.mode = Mode::Keep;
-    pair.feed(0, &[pdu(&read(0, 0, 4096), &[]), pdu(&read(1, 0, 4096), &[])].concat());
-    let (first, second) = (pair.kept[0].0, pair.kept[1].0);
-    assert!(pair.session.reserve_read(first, 4096));
-    assert!(!pair.session.reserve_read(second, 4096));
-    pair.send_read(first, 0, 4096);
-    assert!(!pair.session.reserve_read(second, 4096));
-    pair.pump();
-    assert!(pair.session.reserve_read(second, 4096));
-    pair.with_cx(|session, cx| session.retire(cx, second));
-    assert_eq!(pair.session.links[0].read_bytes, 0);
-}
-
-#[test]
-fn attack_38_snack_has_no_place() {
-    let mut pair = Pair::new();
-    for (beg, run) in [(0, 0), (5, 100), (u32::MAX, u32::MAX)] {
-        let mut snack = Snack::new();
-        (snack.beg_run, snack.run_length) = (beg.into(), run.into());
-        assert_eq!(rejected(&pair.talk(&pdu(&snack, &[]))[0]), RejectReason::PROTOCOL_ERROR);
-    }
-    still_serves(&mut pair, 0);
-}
-
-#[test]
-fn attack_39_exp_stat_sn_far_off() {
-    let mut pair = Pair::new();
-    for (n, exp) in [0, 50, 100_000, 1 << 31, u32::MAX].into_iter().enumerate() {
-        let mut command = read(n as u32, 0, 512);
-        command.exp_stat_sn = Sn::new(exp);
-        assert_eq!(pair.talk(&pdu(&command, &[])).len(), 1);
-        assert_eq!(pair.session.links[0].acked, Sn::new(99));
-    }
-    let mut command = read(5, 0, 512);
-    command.exp_stat_sn = Sn::new(104);
-    pair.feed(0, &pdu(&command, &[]));
-    assert_eq!(pair.session.links[0].acked, Sn::new(103));
-}
-
 fn digests() -> LinkParams {
     LinkParams { header_digest: true, data_digest: true, ..link_params(0) }
+}
+
+#[test]
+fn attack_32_immediate_commands_with_unsolicited_data_share_one_burst() {
+    let mut pair = Pair::new();
+    pair.mode = Mode::Keep;
+    let mut bytes = Vec::new();
+    for n in 0..3 {
+        let mut command = write(0, 0, 8192);
+        command.op = command.op.immediate();
+        command.itt = Itt::new(n);
+        bytes.extend(pdu(&command, &pattern(8192)));
+    }
+    let got = pair.talk(&bytes);
+    assert_eq!((pair.kept.len(), got.len()), (1, 2));
+    assert!(got.iter().all(|pdu| rejected(pdu) == RejectReason::TOO_MANY_IMMEDIATE));
+    assert_eq!(pair.pool.usage().lent, 8192);
+    let tag = pair.kept[0].0;
+    pair.answer(tag, Response::Scsi(ScsiResult::check_condition(&[0x70, 0, 5], 0)));
+    let mut again = write(0, 0, 512);
+    (again.op, again.itt) = (again.op.immediate(), Itt::new(9));
+    pair.feed(0, &pdu(&again, &pattern(512)));
+    assert_eq!(pair.kept.len(), 1);
 }
 
 #[test]
@@ -571,73 +398,4 @@ fn pdus_that_have_no_place_are_refused() {
     pair.feed(0, &bytes);
     assert_eq!(pair.violations, [Fault::UnexpectedAhs]);
     assert!(pair.closed);
-}
-
-#[test]
-fn attack_22_a_list_longer_than_a_segment() {
-    let params = SessionParams { discovery: true, ..session_params() };
-    let link = LinkParams { initiator_mrdsl: 512, ..link_params(0) };
-    let mut pair = Pair::with(params, link, limits());
-    let mut request = TextRequest::new();
-    (request.itt, request.flags, request.cmd_sn) = (Itt::new(5), TextFlags::FINAL, sn(0));
-    pair.records = pair.records.repeat(5000);
-    let mut answer = pair.talk(&pdu(&request, b"SendTargets=All\0"));
-    let mut n = 1;
-    let mut whole = Vec::new();
-    loop {
-        let response: TextResponse = answer[0].as_pdu();
-        assert!(answer[0].data.len() <= 512);
-        whole.extend(answer[0].data.clone());
-        if response.flags.contains(TextFlags::FINAL) {
-            break;
-        }
-        (request.ttt, request.cmd_sn) = (response.ttt, sn(n));
-        n += 1;
-        answer = pair.talk(&pdu(&request, &[]));
-    }
-    assert!(whole == pair.records);
-    // SCSI has no place in a discovery session.
-    assert_eq!(rejected(&pair.talk(&pdu(&read(n, 0, 512), &[]))[0]), RejectReason::PROTOCOL_ERROR);
-}
-
-#[test]
-fn attack_23_texts_out_of_step() {
-    let mut pair = Pair::new();
-    let mut request = TextRequest::new();
-    (request.itt, request.cmd_sn) = (Itt::new(5), sn(0));
-    let reason = |pair: &mut Pair, request: &TextRequest| rejected(&pair.talk(&pdu(request, &[]))[0]);
-    request.flags = TextFlags::FINAL.with(TextFlags::CONTINUE);
-    assert_eq!(reason(&mut pair, &request), RejectReason::PROTOCOL_ERROR);
-    (request.flags, request.ttt) = (TextFlags::FINAL, Ttt::new(77));
-    assert_eq!(reason(&mut pair, &request), RejectReason::INVALID_PDU_FIELD);
-    // One exchange open, another begun.
-    (request.flags, request.ttt) = (TextFlags::CONTINUE, Ttt::NONE);
-    let open = pair.talk(&pdu(&request, b"SendTar"));
-    let ttt = open[0].as_pdu::<TextResponse>().ttt;
-    (request.itt, request.cmd_sn) = (Itt::new(6), sn(1));
-    assert_eq!(reason(&mut pair, &request), RejectReason::PROTOCOL_ERROR);
-    // A stale tag, then the right one.
-    (request.itt, request.ttt) = (Itt::new(5), Ttt::new(ttt.value() ^ 1));
-    assert_eq!(reason(&mut pair, &request), RejectReason::INVALID_PDU_FIELD);
-    (request.ttt, request.flags) = (ttt, TextFlags::FINAL);
-    let got = pair.talk(&pdu(&request, b"gets=\0"));
-    assert!(got[0].data.starts_with(b"TargetName="));
-}
-
-#[test]
-fn attack_06_a_text_without_end() {
-    let mut pair = Pair::new();
-    let mut request = TextRequest::new();
-    (request.itt, request.flags) = (Itt::new(5), TextFlags::CONTINUE);
-    let mut last = Vec::new();
-    for n in 0..4 {
-        request.cmd_sn = sn(n);
-        last = pair.talk(&pdu(&request, &[b'K'; 8000]));
-        match last[0].op() {
-            Opcode::TEXT_RESPONSE => request.ttt = last[0].as_pdu::<TextResponse>().ttt,
-            _other => break,
-        }
-    }
-    assert_eq!(rejected(&last[0]), RejectReason::PROTOCOL_ERROR);
-    assert!(pair.session.links[0].text.is_none());
 }

@@ -1,6 +1,7 @@
 //! The session against fixed bytes: a world of two queues per link, and a server with a small disk.
 
 mod attacks;
+mod attacks_control;
 mod basics;
 mod links;
 mod pair;
