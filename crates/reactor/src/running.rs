@@ -233,12 +233,16 @@ impl<M: Send + 'static> Seat<M> {
                 Err(e) => return tell(Err(SpawnError::Uring(e))),
             };
             match Uring::new(base, &mut ring) {
-                Ok(world) => turn_on(tell, Shard { end, pool, entropy, world, spin, stop: None }),
+                Ok(world) => {
+                    turn_on(tell, Shard { end, pool, entropy, world, spin, stop: None, is_ending: false })
+                }
                 Err(e) => tell(Err(SpawnError::Uring(e))),
             }
         } else {
             match Epoll::new(base) {
-                Ok(world) => turn_on(tell, Shard { end, pool, entropy, world, spin, stop: None }),
+                Ok(world) => {
+                    turn_on(tell, Shard { end, pool, entropy, world, spin, stop: None, is_ending: false })
+                }
                 Err(e) => tell(Err(SpawnError::System(e))),
             }
         }

@@ -6,6 +6,7 @@ use stream::Tag;
 
 use crate::clock;
 use crate::mail::Letter;
+use crate::socket;
 use crate::spin::Spin;
 use crate::world::{Event, Wait, World};
 
@@ -20,6 +21,8 @@ pub(crate) struct Shard<E: Endpoint, W> {
     pub(crate) spin: Spin,
     /// When to end at the latest.
     pub(crate) stop: Option<Time>,
+    /// It takes everything back, and nothing on.
+    pub(crate) is_ending: bool,
 }
 
 pub(crate) fn link_of(tag: Tag) -> LinkId {
@@ -78,6 +81,11 @@ impl<E: Endpoint, W: World<E::Message>> Shard<E, W> {
                 Letter::Message(message) => {
                     base.counters.messages.add(1);
                     base.events.push_back(Event::Message(message));
+                }
+                // Nobody would take it away again.
+                Letter::Link { fd, .. } if self.is_ending => {
+                    socket::reset_on_close(&fd);
+                    base.unload();
                 }
                 Letter::Link { fd, how } => self.world.install(fd, how.into()),
                 Letter::Disk { id, file } => base.set_disk(id, file),
@@ -176,6 +184,7 @@ impl<E: Endpoint, W: World<E::Message>> Shard<E, W> {
 
     /// Takes everything back, then lets go of the endpoint.
     fn end(mut self) {
+        self.is_ending = true;
         self.world.abort_all();
         loop {
             self.world.base().now = clock::now();
