@@ -61,4 +61,4 @@ pub use notice::{Cause, Notice, Receivers};
 pub use ram::{Ram, RamDisk};
 pub use shared::Shared;
 pub use truth::{Change, Volume};
-pub use view::{Access, Standing, View};
+pub use view::{Access, Progress, Standing, View};

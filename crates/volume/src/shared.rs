@@ -21,7 +21,6 @@ struct Inner {
     bad: BadBlocks,
     sync_failed: AtomicBool,
     atomic_seen: AtomicBool,
-    sanitized: AtomicU32,
     sanitize_rate: AtomicU64,
     sanitize_restricted: AtomicBool,
 }
@@ -35,7 +34,6 @@ impl Shared {
             bad: BadBlocks::new(),
             sync_failed: AtomicBool::new(false),
             atomic_seen: AtomicBool::new(false),
-            sanitized: AtomicU32::new(0),
             sanitize_rate: AtomicU64::new(0),
             sanitize_restricted: AtomicBool::new(false),
         }))
@@ -75,11 +73,6 @@ impl Shared {
         &self.0.bad
     }
 
-    /// How far the running sanitize is, in 65536ths.
-    pub fn sanitize_progress(&self) -> u16 {
-        self.0.sanitized.load(Ordering::Relaxed).min(u32::from(u16::MAX)) as u16
-    }
-
     /// Sets how many bytes per second a sanitize may write, so that it leaves the disk time for
     /// others' work; 0, as at first, is as many as it can.
     pub fn set_sanitize_rate(&self, bytes_per_second: u64) {
@@ -99,10 +92,6 @@ impl Shared {
     /// What [`Shared::restrict_sanitize_exit`] noted last.
     pub fn sanitize_exit_restricted(&self) -> bool {
         self.0.sanitize_restricted.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn set_sanitize_progress(&self, to: u32) {
-        self.0.sanitized.store(to, Ordering::Relaxed);
     }
 
     /// Panics if the shard is not one of the cores that take part.

@@ -5,6 +5,7 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::backend::Geometry;
 use crate::io::{Epoch, Op, Refusal, Span, Why};
@@ -54,13 +55,40 @@ pub struct Standing {
     /// Settings that the hosts of one protocol share, in that protocol's own bits: its server makes
     /// and reads them, nothing here does. (SCSI: bits of shared mode pages.)
     pub host_settings: u32,
-    /// Why nothing can be read or written, if so. What a sanitize has done so far is told by
-    /// [`Gate::sanitize_progress`](crate::Gate::sanitize_progress); the number here is 0.
+    /// Why nothing can be read or written, if so. A sanitize's progress stands in `sanitized`.
     pub not_ready: Option<Why>,
+    /// How far a running sanitize is.
+    pub sanitized: Progress,
     /// A change could not be fenced in time: nothing is let through by any port until what is
     /// stuck in the backend has ended.
     pub closed: bool,
 }
+
+/// How far a sanitize is, as the shard that carries it out last said: the one part of a view that
+/// moves, so that telling costs no message.
+#[derive(Clone, Debug, Default)]
+pub struct Progress(Arc<AtomicU32>);
+
+impl Progress {
+    /// In 65536ths.
+    pub fn get(&self) -> u16 {
+        self.0.load(Ordering::Relaxed).min(u32::from(u16::MAX)) as u16
+    }
+
+    /// Up to 65536.
+    pub(crate) fn set(&self, to: u32) {
+        self.0.store(to, Ordering::Relaxed);
+    }
+}
+
+/// The same sanitize's progress is equal to itself, however far it is.
+impl PartialEq for Progress {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Progress {}
 
 /// What one core believes of a volume between two turns. Cloning shares it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,6 +120,7 @@ impl View {
             write_protected_by_host: false,
             host_settings: 0,
             not_ready: None,
+            sanitized: Progress::default(),
             closed: false,
         })
     }
@@ -145,6 +174,7 @@ impl View {
         match self.not_ready {
             None => Ok(()),
             Some(Why::Sanitizing(_) | Why::SanitizeFailed) if sanitize => Ok(()),
+            Some(Why::Sanitizing(_)) => Err(Refusal::NotReady(Why::Sanitizing(self.sanitized.get()))),
             Some(why) => Err(Refusal::NotReady(why)),
         }
     }

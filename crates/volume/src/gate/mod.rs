@@ -118,7 +118,7 @@ impl Gate {
 
     /// How far the running sanitize is, in 65536ths.
     pub fn sanitize_progress(&self) -> u16 {
-        self.shared.sanitize_progress()
+        self.view.sanitized.get()
     }
 
     /// Whether a sync has failed: writes are refused with [`Why::SyncFailed`] until the volume is
@@ -435,7 +435,7 @@ impl Gate {
         if adoption.view.epoch > self.view.epoch {
             let starts = |view: &View| matches!(view.not_ready, Some(Why::Sanitizing(_)));
             if starts(&adoption.view) && !starts(&self.view) {
-                self.shared.set_sanitize_progress(0);
+                adoption.view.sanitized.set(0);
             }
             self.view = adoption.view.clone();
             for slot in 0..self.tasks.len() as u32 {

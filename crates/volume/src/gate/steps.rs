@@ -11,7 +11,7 @@ use super::chunk::{Chunk, Kind, Permit, Plan};
 use super::{Gate, LOOK_AGAIN, Work};
 use crate::backend::Geometry;
 use crate::guard::Stripes;
-use crate::io::{Failure, Fault, Io, Op, Outcome, SanitizeKind, Span};
+use crate::io::{Failure, Fault, Io, Op, Outcome, Refusal, SanitizeKind, Span, Why};
 use crate::nexus::Nexus;
 use crate::view::View;
 
@@ -107,11 +107,15 @@ impl Steps {
         self.is_out() && !(self.plan.is_atomic() && self.stage == Stage::Acting)
     }
 
-    /// Asks for an early end if the new view does not admit it.
+    /// Asks for an early end if the new view does not admit it. What was admitted for good ends with
+    /// the volume only.
     pub(super) fn readmit(&mut self, view: &View) {
-        if let Some(who) = &self.who
-            && let Err(refusal) = view.admit(who, &self.plan.op())
-        {
+        let admitted = match &self.who {
+            Some(who) => view.admit(who, &self.plan.op()),
+            None if view.not_ready == Some(Why::Removed) => Err(Refusal::NotReady(Why::Removed)),
+            None => Ok(()),
+        };
+        if let Err(refusal) = admitted {
             self.end.get_or_insert(refusal.into());
         }
     }
@@ -444,15 +448,15 @@ impl Gate {
 
     fn next_chunk(&mut self, cx: &mut Cx<'_>, slot: u32, chunk: Chunk) {
         self.free_permit(slot);
-        let shared = self.shared.clone();
         let blocks = self.view.geometry.blocks;
+        let progress = self.view.sanitized.clone();
         let steps = self.steps(slot);
         steps.done += chunk.span.blocks;
         steps.chunk = None;
         steps.stage = Stage::Permit;
         if let Plan::Sanitize(_) = steps.plan {
             let done = u128::from(steps.done) * 65536 / u128::from(steps.total.max(1));
-            shared.set_sanitize_progress(done as u32);
+            progress.set(done as u32);
             if steps.done.is_multiple_of(blocks + 1) {
                 // The next pass may invert.
                 steps.pattern = None;

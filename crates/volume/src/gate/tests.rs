@@ -266,3 +266,36 @@ fn what_finds_no_memory_waits_for_it_and_keeps_nobody_out() {
     while gate.resume(&mut world.cx()) {}
     assert_eq!(gate.poll_done().map(|done| (done.id, done.result)), Some((IoId(8), Ok(Outcome::Complete))));
 }
+
+#[test]
+fn a_sanitize_ends_with_the_volume_and_tells_how_far_it_is() {
+    let (mut world, mut gate, who) = (World::new(), ram_gate(1 << 20), nexus(1));
+    let view = |gate: &Gate, epoch, why| {
+        let view = gate.view().clone();
+        let view = View::from(crate::Standing {
+            epoch: crate::Epoch(epoch),
+            not_ready: Some(why),
+            ..(*view).clone()
+        });
+        let (change, abort) = (crate::ChangeId(epoch), crate::Abort::Nobody);
+        Adoption { change, view, drain: true, abort, notices: Vec::new(), asked: None }
+    };
+    let starts = view(&gate, 1, Why::Sanitizing(0));
+    gate.adopt(&starts);
+    let kind = SanitizeKind::Overwrite { pattern: [7][..].into(), passes: 1, invert: false };
+    let io = Io { id: IoId(7), epoch: Default::default(), op: Op::Sanitize(kind), payload: Payload::None };
+    gate.submit(&mut world.cx(), &who, io);
+    for _ in 0..1024 {
+        gate.resume(&mut world.cx());
+    }
+    let progress = gate.sanitize_progress();
+    assert!(progress > 0 && progress < u16::MAX);
+    let refused = Err(Refusal::NotReady(Why::Sanitizing(progress)));
+    assert_eq!(gate.view().admit_medium(), refused);
+    assert_eq!(gate.view().admit(&who, &Op::Read(span(0, 1))), refused);
+    let ends = view(&gate, 2, Why::Removed);
+    gate.adopt(&ends);
+    let done = finish(&mut world, &mut gate);
+    assert_eq!(done.result, Err(Refusal::NotReady(Why::Removed).into()));
+    assert_eq!(gate.in_flight(), 0);
+}
