@@ -34,6 +34,14 @@ impl Attentions {
         Some(first)
     }
 
+    /// Takes one condition back, wherever it stands: what it tells was told otherwise.
+    pub fn withdraw(&mut self, code: Additional) {
+        if let Some(at) = self.pending.iter().position(|pending| *pending == Some(code)) {
+            self.pending[at..].rotate_left(1);
+            self.pending[PENDING_MAX - 1] = None;
+        }
+    }
+
     /// The oldest, left where it is.
     pub fn first(&self) -> Option<Additional> {
         self.pending[0]
@@ -52,6 +60,10 @@ mod tests {
         attentions.raise(b);
         attentions.raise(a);
         assert_eq!([attentions.take(), attentions.take(), attentions.take()], [Some(a), Some(b), None]);
+        attentions.raise(a);
+        attentions.raise(b);
+        attentions.withdraw(a);
+        assert_eq!([attentions.take(), attentions.take()], [Some(b), None]);
         attentions.raise(a);
         attentions.raise(reset);
         assert_eq!([attentions.take(), attentions.take()], [Some(reset), None]);

@@ -18,14 +18,18 @@ mod attention;
 mod exec;
 mod manage;
 mod nexus;
+mod order;
 mod server;
 mod status;
 mod step;
 mod task;
+#[cfg(test)]
+mod tests;
 mod unit;
 
 pub use attention::Attentions;
-pub use nexus::{LunEntry, NexusSpec, Product};
+pub use nexus::{LunEntry, NexusSpec, Product, TargetPort};
+pub use order::TaskAttribute;
 pub use server::{Arrived, Server};
 pub use step::{Managed, Management, NexusKey, Reply, Step, TaskKey};
 pub use unit::UnitSpec;

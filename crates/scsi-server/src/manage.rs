@@ -1,153 +1,152 @@
 //! Task management (SAM-5 §7): a function is answered only when every task that it affects has ended.
+//!
+//! What concerns one nexus is done here, since a nexus lives on one shard. What concerns all nexuses
+//! of a logical unit goes through the volume's home: it is answered when every shard has ended its
+//! tasks. TAS is 0: tasks that another nexus' function ends are not answered, and their nexus is told
+//! by a unit attention.
 
-use scsi::sense::Additional;
+use scsi::lun::Address;
 use scsi::sense::Sense;
-use volume::{Adoption, AskId, Refusal, VolumeId};
+use volume::{Adoption, Ask, AskId, Cause, IoId, Refusal, VolumeId};
 
-use crate::exec::lun;
 use crate::server::Server;
 use crate::status;
 use crate::step::{Managed, Management, NexusKey, Step, TaskKey};
+use crate::task::{Ending, Phase, Task};
+
+/// Asks of functions have names from here on; those of tasks are below (a slot and 28 bits of its
+/// generation), and the names from 1 << 62 on are others'.
+const FUNCTION: u64 = 1 << 61;
 
 /// A function that waits for tasks to end.
 #[derive(Debug)]
 pub(crate) struct Pending {
     /// The function's own task.
     pub(crate) function: TaskKey,
-    /// What it waits for.
+    /// The tasks that it waits for.
     affected: Vec<TaskKey>,
+    /// The answers that it waits for.
+    asks: Vec<(AskId, VolumeId)>,
+    outcome: Managed,
 }
 
 impl Server {
     /// A task management function has come; [`Step::Managed`] follows.
     pub fn manage(&mut self, key: TaskKey, what: Management) {
-        let outcome = match what {
-            Management::AbortTask { tag } => return self.abort_task(key, tag),
-            Management::AbortTaskSet(unit) => self.on_unit(key, unit, |server, volume| {
-                server.end_tasks(key, |task, on| task.nexus == key.nexus && on == volume)
-            }),
-            Management::ClearTaskSet(unit) => self.on_unit(key, unit, |server, volume| {
-                server.tell_others(key.nexus, volume, Sense::COMMANDS_CLEARED.code);
-                server.end_tasks(key, |_, on| on == volume)
-            }),
-            Management::LogicalUnitReset(unit) => self.on_unit(key, unit, |server, volume| {
-                server.tell_all(volume, Sense::BUS_DEVICE_RESET.code);
-                server.end_tasks(key, |_, on| on == volume)
-            }),
-            Management::ClearAca(unit) => self.on_unit(key, unit, |_, _| Some(Managed::Complete)),
-            Management::TargetReset => {
-                let volumes: Vec<_> = self.nexus(key.nexus).luns.iter().map(|entry| entry.volume).collect();
-                for &volume in &volumes {
-                    self.tell_all(volume, Sense::BUS_DEVICE_RESET.code);
+        let nexus = key.nexus;
+        match what {
+            Management::AbortTask { tag } => match self.live(nexus, tag) {
+                Some(slot) => {
+                    let victim = self.tasks.get(slot).key;
+                    self.end_tasks(key, |task| task.key == victim, &[]);
                 }
-                self.end_tasks(key, |_, on| volumes.contains(&on))
+                None => self.managed(key, Managed::NoTask),
+            },
+            Management::AbortTaskSet(unit) => self.on_unit(key, unit, |server, at| {
+                let lun = server.nexus(nexus).luns[at].lun;
+                server.end_tasks(key, |task| task.key.nexus == nexus && task.lun == lun, &[]);
+            }),
+            Management::ClearTaskSet(unit) => self.on_unit(key, unit, |server, at| {
+                let by = server.nexus(nexus).nexus.identity.clone();
+                let volume = server.nexus(nexus).luns[at].volume;
+                server.end_tasks(key, |_| false, &[(volume, Ask::ClearTasks { by })]);
+            }),
+            Management::LogicalUnitReset(unit) => self.on_unit(key, unit, |server, at| {
+                let volume = server.nexus(nexus).luns[at].volume;
+                server.end_tasks(key, |_| false, &[(volume, Ask::Reset)]);
+            }),
+            // NORMACA is 0: there never is an auto contingent allegiance.
+            Management::ClearAca(unit) => {
+                self.on_unit(key, unit, |server, _| server.managed(key, Managed::NotSupported));
+            }
+            Management::TargetReset => {
+                let asks: Vec<_> =
+                    self.volumes(nexus).into_iter().map(|volume| (volume, Ask::Reset)).collect();
+                self.end_tasks(key, |_| false, &asks);
             }
             Management::NexusReset => {
-                for pending in &mut self.state_mut(key.nexus).attentions {
-                    pending.raise(Sense::IT_NEXUS_LOSS.code);
+                for lun in &mut self.state_mut(nexus).luns {
+                    lun.attentions.raise(Sense::IT_NEXUS_LOSS.code);
                 }
-                self.end_tasks(key, |task, _| task.nexus == key.nexus)
+                let who = self.nexus(nexus).nexus.identity.clone();
+                let lost = |volume| (volume, Ask::NexusLost(who.clone()));
+                let asks: Vec<_> = self.volumes(nexus).into_iter().map(lost).collect();
+                self.end_tasks(key, |task| task.key.nexus == nexus, &asks);
             }
             Management::QueryTask { tag } => {
-                let live = tag.and_then(|tag| self.find(TaskKey { tag, ..key })).is_some();
-                Some(if live { Managed::Succeeded } else { Managed::Complete })
+                let found = self.live(nexus, tag).is_some();
+                self.managed(key, found_or_not(found));
             }
-            Management::QueryTaskSet(unit) => self.on_unit(key, unit, |server, volume| {
-                let live =
-                    server.tasks.iter().any(|(_, task)| task.key.nexus == key.nexus && task.volume == volume);
-                Some(if live { Managed::Succeeded } else { Managed::Complete })
+            Management::QueryTaskSet(unit) => self.on_unit(key, unit, |server, at| {
+                let lun = server.nexus(nexus).luns[at].lun;
+                let found = server.tasks.iter().any(|(_, task)| task.key.nexus == nexus && task.lun == lun);
+                server.managed(key, found_or_not(found));
             }),
-            Management::QueryAsyncEvent(unit) => match self.find_unit(key.nexus, unit) {
-                Some(at) => {
-                    let waits = self.state(key.nexus).attentions[at].first().is_some();
-                    Some(if waits { Managed::Succeeded } else { Managed::Complete })
-                }
-                None => Some(Managed::NoUnit),
-            },
+            Management::QueryAsyncEvent(unit) => self.on_unit(key, unit, |server, at| {
+                let found = server.state(nexus).luns[at].attentions.first().is_some();
+                server.managed(key, found_or_not(found));
+            }),
+        }
+    }
+
+    fn managed(&mut self, task: TaskKey, outcome: Managed) {
+        self.steps.push_back(Step::Managed { task, outcome });
+    }
+
+    fn live(&self, nexus: NexusKey, tag: Option<u64>) -> Option<u32> {
+        self.find(TaskKey { nexus, tag: tag? })
+    }
+
+    /// The volumes that a nexus reaches, each once.
+    fn volumes(&self, nexus: NexusKey) -> Vec<VolumeId> {
+        let mut volumes: Vec<_> = self.nexus(nexus).luns.iter().map(|entry| entry.volume).collect();
+        volumes.sort_unstable();
+        volumes.dedup();
+        volumes
+    }
+
+    fn on_unit(&mut self, key: TaskKey, unit: [u8; 8], act: impl FnOnce(&mut Self, usize)) {
+        let state = self.state(key.nexus);
+        let at = match Address::parse(&unit) {
+            Some(Address::Unit(lun)) => u16::try_from(lun.number()).ok().and_then(|lun| state.find(lun)),
+            Some(Address::WellKnown(_)) | None => None,
         };
-        if let Some(outcome) = outcome {
-            self.steps.push_back(Step::Managed { task: key, outcome });
+        match at {
+            Some(at) => act(self, at),
+            None => self.managed(key, Managed::NoUnit),
         }
     }
 
-    fn abort_task(&mut self, key: TaskKey, tag: Option<u64>) {
-        let found = tag.and_then(|tag| self.find(TaskKey { tag, ..key }));
-        let outcome = match found {
-            Some(slot) => {
-                let victim = self.tasks.get(slot).key;
-                self.end_tasks(key, |task, _| task == victim)
-            }
-            None => Some(Managed::NoTask),
-        };
-        if let Some(outcome) = outcome {
-            self.steps.push_back(Step::Managed { task: key, outcome });
-        }
-    }
-
-    fn find_unit(&self, nexus: NexusKey, unit: [u8; 8]) -> Option<usize> {
-        self.state(nexus).find(lun(unit)?)
-    }
-
-    fn on_unit(
-        &mut self,
-        key: TaskKey,
-        unit: [u8; 8],
-        act: impl FnOnce(&mut Self, VolumeId) -> Option<Managed>,
-    ) -> Option<Managed> {
-        match self.find_unit(key.nexus, unit) {
-            Some(at) => {
-                let volume = self.nexus(key.nexus).luns[at].volume;
-                act(self, volume)
-            }
-            None => Some(Managed::NoUnit),
-        }
-    }
-
-    /// Aborts the tasks that `which` names. `None`: the answer follows when they have ended.
-    fn end_tasks(&mut self, function: TaskKey, which: impl Fn(TaskKey, VolumeId) -> bool) -> Option<Managed> {
-        let victims: Vec<(u32, TaskKey)> = self
-            .tasks
-            .iter()
-            .filter(|(_, task)| which(task.key, task.volume))
-            .map(|(slot, task)| (slot, task.key))
-            .collect();
-        if victims.is_empty() {
-            return Some(Managed::Complete);
-        }
+    /// Ends the tasks of which `which` holds, asks what there is to ask, and answers when all that is done.
+    fn end_tasks(&mut self, function: TaskKey, which: impl Fn(&Task) -> bool, asks: &[(VolumeId, Ask)]) {
+        let victims = self.tasks.select(|_, task| which(task) && !task.is_own());
         let affected = victims.iter().map(|&(_, key)| key).collect();
-        self.managing.push(Pending { function, affected });
-        for (slot, _) in victims {
-            self.abort_slot(slot);
+        let mut pending = Pending { function, affected, asks: Vec::new(), outcome: Managed::Complete };
+        for (volume, ask) in asks {
+            self.functions += 1;
+            let id = AskId(FUNCTION | self.functions);
+            pending.asks.push((id, *volume));
+            self.steps.push_back(Step::Ask { volume: *volume, id, ask: ask.clone() });
         }
-        None
+        self.managing.push(pending);
+        self.stop_all(&victims, Ending::Silent);
+        self.answer_managed();
     }
 
-    fn tell_all(&mut self, volume: VolumeId, code: Additional) {
-        for state in self.nexuses.iter_mut().flatten() {
-            for (entry, pending) in state.spec.luns.iter().zip(&mut state.attentions) {
-                if entry.volume == volume {
-                    pending.raise(code);
-                }
+    fn answer_managed(&mut self) {
+        let steps = &mut self.steps;
+        self.managing.retain(|pending| {
+            let waits = !pending.affected.is_empty() || !pending.asks.is_empty();
+            if !waits {
+                steps.push_back(Step::Managed { task: pending.function, outcome: pending.outcome });
             }
-        }
+            waits
+        });
     }
+}
 
-    fn tell_others(&mut self, but: NexusKey, volume: VolumeId, code: Additional) {
-        let affected: Vec<NexusKey> = self
-            .tasks
-            .iter()
-            .filter(|(_, task)| task.volume == volume && task.key.nexus != but)
-            .map(|(_, task)| task.key.nexus)
-            .collect();
-        for nexus in affected {
-            let state = self.state_mut(nexus);
-            for (entry, pending) in state.spec.luns.iter().zip(&mut state.attentions) {
-                if entry.volume == volume {
-                    pending.raise(code);
-                }
-            }
-        }
-    }
+fn found_or_not(found: bool) -> Managed {
+    if found { Managed::Succeeded } else { Managed::Complete }
 }
 
 /// A task has ended: functions that waited for it may be answered.
@@ -155,40 +154,48 @@ pub(crate) fn ended(server: &mut Server, task: TaskKey) {
     if server.managing.is_empty() {
         return;
     }
-    let steps = &mut server.steps;
-    server.managing.retain_mut(|pending| {
+    for pending in &mut server.managing {
         pending.affected.retain(|&key| key != task);
-        let waits = !pending.affected.is_empty();
-        if !waits {
-            steps.push_back(Step::Managed { task: pending.function, outcome: Managed::Complete });
-        }
-        waits
-    });
+    }
+    server.answer_managed();
 }
 
 /// The volume's home has answered a function.
-pub(crate) fn answered(_server: &mut Server, _id: AskId, _result: Result<(), Refusal>) {}
+pub(crate) fn answered(server: &mut Server, id: AskId, result: Result<(), Refusal>) {
+    let asked = |pending: &&mut Pending| pending.asks.iter().any(|(asked, _)| *asked == id);
+    let Some(pending) = server.managing.iter_mut().find(asked) else { return };
+    let volume = pending.asks.iter().find(|(asked, _)| *asked == id).map(|(_, volume)| *volume);
+    pending.asks.retain(|(asked, _)| *asked != id);
+    if result.is_err() {
+        pending.outcome = Managed::Rejected;
+    }
+    // Whatever of this shard's was told to end but still waits for its own answer from home.
+    let late = server.tasks.iter().filter(|(_, task)| task.ending != Ending::No && !task.is_own());
+    pending.affected.extend(late.filter(|(_, task)| Some(task.volume) == volume).map(|(_, task)| task.key));
+    server.answer_managed();
+}
 
 /// A change of a volume: ends the tasks that it ends, and queues what must be reported.
 pub(crate) fn adopt(server: &mut Server, volume: VolumeId, adoption: &Adoption) {
-    for state in server.nexuses.iter_mut().flatten() {
-        for notice in adoption.notices.iter().filter(|notice| notice.is_for(&state.spec.nexus.identity)) {
-            let code = status::attention(notice.cause);
-            for (entry, pending) in state.spec.luns.iter().zip(&mut state.attentions) {
-                if entry.volume == volume {
-                    pending.raise(code);
-                }
+    let asked = adoption.asked.filter(|(shard, _)| *shard == server.shard).map(|(_, id)| IoId(id.0));
+    let victims = server.tasks.select(|slot, task| {
+        let asks = task.phase == Phase::Ask && asked == Some(server.tasks.io_id(slot));
+        let who = &server.nexus(task.key.nexus).nexus.identity;
+        task.volume == volume && !task.is_own() && !asks && adoption.aborts(who)
+    });
+    for (at, state) in server.nexuses.iter_mut().enumerate() {
+        let Some(state) = state else { continue };
+        let who = state.spec.nexus.identity.clone();
+        for notice in adoption.notices.iter().filter(|notice| notice.is_for(&who)) {
+            // Only whose commands were cleared is told so (SAM-5 §5.14).
+            let spared = victims.iter().all(|(_, task)| task.nexus.0 as usize != at);
+            if notice.cause == Cause::TasksCleared && spared {
+                continue;
+            }
+            if let Some(code) = status::attention(notice.cause) {
+                state.raise(volume, code);
             }
         }
     }
-    let victims: Vec<u32> = server
-        .tasks
-        .iter()
-        .filter(|(_, task)| task.volume == volume)
-        .filter(|(_, task)| adoption.aborts(&server.nexus(task.key.nexus).nexus.identity))
-        .map(|(slot, _)| slot)
-        .collect();
-    for slot in victims {
-        server.abort_slot(slot);
-    }
+    server.stop_all(&victims, Ending::Silent);
 }

@@ -2,10 +2,14 @@
 
 use std::sync::Arc;
 
-use volume::{Nexus, VolumeId};
+use scsi::copy::CopyStatus;
+use scsi::sense::{Additional, Sense};
+use scsi::status::Status;
+use volume::{Nexus, PortId, VolumeId};
 
 use crate::attention::Attentions;
-use crate::step::TaskKey;
+use crate::order::Order;
+use crate::step::{NexusKey, TaskKey};
 
 /// One LUN of a nexus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +33,15 @@ pub struct Product {
     pub revision: String,
 }
 
+/// A target port: a portal group of the target. Its target port group has the same number as the port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TargetPort {
+    /// The relative target port identifier.
+    pub port: PortId,
+    /// The target portal group tag.
+    pub portal_group: u16,
+}
+
 /// What the device server must know of a nexus.
 #[derive(Clone, Debug)]
 pub struct NexusSpec {
@@ -38,6 +51,8 @@ pub struct NexusSpec {
     pub target: Arc<str>,
     /// The target portal group tag.
     pub portal_group: u16,
+    /// All ports of the target, the nexus' own included, ascending by port.
+    pub ports: Arc<[TargetPort]>,
     /// What it reaches, ascending by LUN.
     pub luns: Vec<LunEntry>,
     /// What INQUIRY shows of every logical unit.
@@ -46,21 +61,52 @@ pub struct NexusSpec {
     pub explicit_alua: bool,
 }
 
+/// What is kept per LUN of a nexus.
+#[derive(Debug)]
+pub(crate) struct LunState {
+    /// Tells two makings of the same LUN apart.
+    pub(crate) serial: u32,
+    pub(crate) attentions: Attentions,
+    pub(crate) order: Order,
+}
+
+impl LunState {
+    pub(crate) fn new(serial: u32) -> Self {
+        LunState { serial, attentions: Attentions::default(), order: Order::default() }
+    }
+}
+
+/// A copy that RECEIVE COPY RESULTS can ask about.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Remembered {
+    pub(crate) id: u8,
+    pub(crate) status: CopyStatus,
+    pub(crate) failure: Option<(Status, Sense)>,
+}
+
+/// How many copies a nexus is told about.
+pub(crate) const REMEMBERED_MAX: usize = 16;
+
 /// A nexus on this shard.
 #[derive(Debug)]
 pub(crate) struct NexusState {
     pub(crate) spec: NexusSpec,
     /// Beside `spec.luns`.
-    pub(crate) attentions: Vec<Attentions>,
+    pub(crate) luns: Vec<LunState>,
     /// Slot of the task whose tag has this low half; checked against the whole tag when used.
     slots: Vec<u32>,
+    /// What WRITE BUFFER has put into the echo buffer.
+    pub(crate) echo: Option<Vec<u8>>,
+    /// Ended and running copies, oldest first, at most [`REMEMBERED_MAX`].
+    pub(crate) copies: Vec<Remembered>,
+    /// In whose name copies are made (see [`Server::agent`](crate::Server)).
+    pub(crate) agent: Option<NexusKey>,
 }
 
 impl NexusState {
     /// A nexus with nothing in flight and nothing to report.
-    pub(crate) fn new(spec: NexusSpec) -> Self {
-        let attentions = vec![Attentions::default(); spec.luns.len()];
-        NexusState { spec, attentions, slots: Vec::new() }
+    pub(crate) fn new(spec: NexusSpec, luns: Vec<LunState>) -> Self {
+        NexusState { spec, luns, slots: Vec::new(), echo: None, copies: Vec::new(), agent: None }
     }
 
     /// Notes where a task is. The low half of a tag is a dense index (see [`TaskKey`]).
@@ -80,5 +126,26 @@ impl NexusState {
     /// The place in `spec.luns` of a LUN.
     pub(crate) fn find(&self, lun: u16) -> Option<usize> {
         self.spec.luns.binary_search_by_key(&lun, |entry| entry.lun).ok()
+    }
+
+    /// The task set that a task entered, if its LUN is still there.
+    pub(crate) fn order(&mut self, lun: u16, serial: u32) -> Option<&mut Order> {
+        let at = self.find(lun)?;
+        let state = &mut self.luns[at];
+        (state.serial == serial).then_some(&mut state.order)
+    }
+
+    /// Adds a unit attention for a volume, by whatever LUNs it is reached.
+    pub(crate) fn raise(&mut self, volume: VolumeId, code: Additional) {
+        for (entry, state) in self.spec.luns.iter().zip(&mut self.luns) {
+            if entry.volume == volume {
+                state.attentions.raise(code);
+            }
+        }
+    }
+
+    /// The copy of this list identifier.
+    pub(crate) fn copy(&mut self, id: u8) -> Option<&mut Remembered> {
+        self.copies.iter_mut().find(|copy| copy.id == id)
     }
 }

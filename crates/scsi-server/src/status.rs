@@ -1,5 +1,7 @@
 //! The one place where the volume's words become SCSI's: refusals and faults to status and sense.
 
+use scsi::alua::AccessState;
+use scsi::copy::Segment;
 use scsi::sense::{Additional, Sense};
 use scsi::status::Status;
 use volume::{Access, Cause, Failure, Fault, Refusal, Why};
@@ -63,6 +65,41 @@ fn inaccessible(access: Access) -> Option<Sense> {
     }
 }
 
+/// How an EXTENDED COPY ends that may not go on; `byte`: the segment's field that is to blame.
+pub(crate) fn copy_refused(refusal: Refusal, byte: u16) -> Reply {
+    match refusal {
+        Refusal::OutOfRange => Reply::check(Segment::refused(byte)),
+        Refusal::Inaccessible(_) | Refusal::NotReady(Why::Removed) => {
+            Reply::check(Sense::COPY_TARGET_NOT_REACHABLE)
+        }
+        Refusal::NotReady(_) => Reply::check(Sense::COPY_FAILED),
+        other => refused(other),
+    }
+}
+
+/// How an EXTENDED COPY ends one of whose operations failed.
+pub(crate) fn copy_failed(failure: Failure) -> Reply {
+    match failure {
+        Failure::Refused(refusal) => copy_refused(refusal, 0),
+        Failure::Failed(_) => Reply::check(Sense::COPY_FAILED),
+    }
+}
+
+/// What REQUEST SENSE tells of a logical unit that serves this path in such a state.
+pub(crate) fn condition(access: Access, why: Option<Why>) -> Sense {
+    inaccessible(access).or(why.map(not_ready)).unwrap_or(Sense::NO_SENSE)
+}
+
+/// How a path's state is shown.
+pub(crate) fn access_state(access: Access) -> AccessState {
+    match access {
+        Access::Optimized => AccessState::OPTIMIZED,
+        Access::NonOptimized => AccessState::NON_OPTIMIZED,
+        Access::Inaccessible | Access::PersistentLoss => AccessState::UNAVAILABLE,
+        Access::Transition => AccessState::TRANSITIONING,
+    }
+}
+
 fn not_ready(why: Why) -> Sense {
     match why {
         Why::Stopped => Sense::INITIALIZING_COMMAND_REQUIRED,
@@ -88,8 +125,8 @@ fn failed(fault: Fault) -> Reply {
     Reply::check(sense)
 }
 
-/// The unit attention that a notice becomes.
-pub(crate) fn attention(cause: Cause) -> Additional {
+/// The unit attention that a notice becomes, if any.
+pub(crate) fn attention(cause: Cause) -> Option<Additional> {
     let sense = match cause {
         Cause::RegistrationsPreempted => Sense::REGISTRATIONS_PREEMPTED,
         Cause::ReservationsReleased => Sense::RESERVATIONS_RELEASED,
@@ -100,10 +137,10 @@ pub(crate) fn attention(cause: Cause) -> Additional {
         Cause::InventoryChanged => Sense::REPORTED_LUNS_DATA_HAS_CHANGED,
         Cause::WriteProtectChanged | Cause::SettingsChanged => Sense::MODE_PARAMETERS_CHANGED,
         Cause::MediumChanged => Sense::MEDIUM_MAY_HAVE_CHANGED,
-        // Told by INQUIRY and TEST UNIT READY, not by an attention of its own.
-        Cause::SanitizeDone => Sense::MODE_PARAMETERS_CHANGED,
+        // SBC-3 §4.11 has none: TEST UNIT READY and REQUEST SENSE tell.
+        Cause::SanitizeDone => return None,
         Cause::TasksCleared => Sense::COMMANDS_CLEARED,
         Cause::Reset => Sense::BUS_DEVICE_RESET,
     };
-    sense.code
+    Some(sense.code)
 }

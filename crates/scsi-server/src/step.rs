@@ -28,8 +28,8 @@ pub struct Reply {
     pub sense: Option<Sense>,
     /// Whether the sense data goes in descriptor format.
     pub descriptor: bool,
-    /// The data length that SCSI's side of the command had, in bytes: the transport computes the
-    /// residual from it (RFC 7143 §11.4.5.1).
+    /// The data length that SCSI's side of the command had, in bytes, whether so many were moved or
+    /// not: the transport computes the residual from it (RFC 7143 §11.4.5.1).
     pub transferred: u64,
 }
 
@@ -68,7 +68,9 @@ pub enum Step {
     },
     /// Give this to the volume's gate; [`Server::done`](crate::Server::done) follows.
     Io {
-        /// The task that it is for.
+        /// The task that it is for. Where the bytes are for no initiator (a copy), or where the
+        /// operation outlives the nexus that asked (a sanitize), it names a nexus of the server's
+        /// own, whose identity and rights [`Server::nexus`](crate::Server::nexus) gives all the same.
         task: TaskKey,
         /// The volume.
         volume: VolumeId,

@@ -1,20 +1,70 @@
 //! The tasks that are in a task set, from their command to their one ending step.
 
-use scsi::cdb::Command;
-use volume::{IoId, VolumeId};
+use std::collections::VecDeque;
 
+use scsi::cdb::Command;
+use scsi::sense::Sense;
+use volume::{Ask, IoId, VolumeId};
+
+use crate::exec::compare::CompareOne;
+use crate::exec::copy::Copying;
+use crate::exec::sanitize::Sanitizing;
+use crate::exec::usage::Usage;
+use crate::order::Attribute;
 use crate::step::TaskKey;
 
 /// How many tasks one shard executes at most; beyond it a command gets TASK SET FULL.
 pub(crate) const TASKS_MAX: usize = 65_536;
+/// Bits of a slot's generation: what is above stays free for other names (see `manage.rs`).
+const GENERATION: u32 = (1 << 28) - 1;
 
 /// What a task waits for.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
+    /// Its turn in the task set.
+    Queued,
     /// Payload from the initiator.
     Data,
     /// The end of an operation.
     Io,
+    /// An answer of a volume's home.
+    Ask,
+    /// A sanitize, which goes on without it if need be.
+    Sanitize,
+}
+
+/// How a task ends whose work is not wanted any more, as soon as what it waits for is back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// It goes on.
+    No,
+    /// Without an answer.
+    Silent,
+    /// With this one.
+    Check(Sense),
+}
+
+/// What is to follow when the current operation or ask of a task has ended.
+#[derive(Debug)]
+pub(crate) enum Job {
+    /// The answer.
+    Plain,
+    /// FUA of what has no such option below: a flush.
+    Flush,
+    /// WRITE AND VERIFY: what was written is looked at.
+    LookAgain,
+    /// VERIFY against one block.
+    CompareOne(Box<CompareOne>),
+    /// More asks, then the answer.
+    Asks(VecDeque<Ask>),
+    /// The medium is ejected.
+    Eject,
+    /// LOG SENSE counts mapped blocks.
+    Usage(Box<Usage>),
+    /// EXTENDED COPY.
+    Copy(Box<Copying>),
+    /// A sanitize: no task of the initiator's, but of the server's own.
+    Sanitize(Box<Sanitizing>),
 }
 
 /// A task.
@@ -22,16 +72,29 @@ pub(crate) enum Phase {
 pub(crate) struct Task {
     pub(crate) key: TaskKey,
     pub(crate) volume: VolumeId,
-    /// Place in the nexus' list of LUNs.
-    pub(crate) lun_at: usize,
+    /// Where its operation is, if not on its own volume.
+    pub(crate) io_volume: VolumeId,
+    /// The LUN that it came by, and which making of it.
+    pub(crate) lun: u16,
+    pub(crate) serial: u32,
+    pub(crate) attribute: Attribute,
     pub(crate) command: Command,
     /// Bytes that the initiator takes.
     pub(crate) data_in: u32,
     /// Bytes that the initiator sends.
     pub(crate) data_out: u32,
+    /// The nexus may only read through this LUN.
+    pub(crate) read_only: bool,
     pub(crate) phase: Phase,
-    /// Ends without an answer as soon as what it waits for is back.
-    pub(crate) aborted: bool,
+    pub(crate) ending: Ending,
+    pub(crate) job: Job,
+}
+
+impl Task {
+    /// Whether it is the server's own, and no command of an initiator.
+    pub(crate) fn is_own(&self) -> bool {
+        matches!(self.job, Job::Sanitize(_))
+    }
 }
 
 /// Tasks by slot. An [`IoId`] carries slot and generation, so a late end finds nobody.
@@ -68,7 +131,7 @@ impl Tasks {
     pub(crate) fn find_io(&self, id: IoId) -> Option<u32> {
         let at = id.0 as u32;
         let slot = self.slots.get(at as usize)?;
-        (slot.generation == (id.0 >> 32) as u32 && slot.task.is_some()).then_some(at)
+        (u64::from(slot.generation) == id.0 >> 32 && slot.task.is_some()).then_some(at)
     }
 
     /// The slot, if it still holds the task of this name.
@@ -87,7 +150,7 @@ impl Tasks {
 
     pub(crate) fn remove(&mut self, at: u32) -> Task {
         let slot = &mut self.slots[at as usize];
-        slot.generation = slot.generation.wrapping_add(1);
+        slot.generation = slot.generation.wrapping_add(1) & GENERATION;
         self.free.push(at);
         slot.task.take().expect("a slot named by the server holds a task")
     }
@@ -97,5 +160,10 @@ impl Tasks {
             .iter()
             .enumerate()
             .filter_map(|(at, slot)| slot.task.as_ref().map(|task| (at as u32, task)))
+    }
+
+    /// The tasks of which `which` holds, by slot and name.
+    pub(crate) fn select(&self, which: impl Fn(u32, &Task) -> bool) -> Vec<(u32, TaskKey)> {
+        self.iter().filter(|(at, task)| which(*at, task)).map(|(at, task)| (at, task.key)).collect()
     }
 }

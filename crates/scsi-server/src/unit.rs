@@ -1,9 +1,11 @@
 //! A logical unit: a volume as SCSI shows it.
 
-use volume::{Uuid, View, VolumeId};
+use scsi::CommandSet;
+use scsi::mode;
+use volume::{Shared, Uuid, View, VolumeId, Why};
 
 /// What a logical unit is, beyond its volume's view.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct UnitSpec {
     /// The volume.
     pub volume: VolumeId,
@@ -11,6 +13,10 @@ pub struct UnitSpec {
     pub uuid: Uuid,
     /// Whether the medium can be ejected.
     pub removable: bool,
+    /// Rotations per minute; 0 if nothing rotates.
+    pub rpm: u16,
+    /// What the volume's gates share: how far a sanitize is.
+    pub shared: Shared,
 }
 
 /// A logical unit on this shard.
@@ -18,4 +24,69 @@ pub struct UnitSpec {
 pub(crate) struct Unit {
     pub(crate) spec: UnitSpec,
     pub(crate) view: View,
+}
+
+/// The bit of the volume's host settings that is D_SENSE.
+pub(crate) const D_SENSE: u32 = 1;
+
+impl Unit {
+    /// The commands that it has.
+    pub(crate) fn commands(&self, explicit_alua: bool) -> CommandSet {
+        let geometry = &self.view.geometry;
+        let mut set = CommandSet::ALL;
+        for (has, commands) in [
+            (geometry.thin, CommandSet::UNMAP.with(CommandSet::BLOCK_ERASE)),
+            (geometry.atomic > 0, CommandSet::ATOMIC),
+            (geometry.caw_max > 0, CommandSet::COMPARE_AND_WRITE),
+            (explicit_alua, CommandSet::SET_ALUA),
+            (self.spec.removable, CommandSet::REMOVABLE),
+        ] {
+            if !has {
+                set = set.without(commands);
+            }
+        }
+        set
+    }
+
+    /// Whether sense data goes in descriptor format.
+    pub(crate) fn descriptor_sense(&self) -> bool {
+        self.view.host_settings & D_SENSE != 0
+    }
+
+    /// What the mode pages say.
+    pub(crate) fn parameters(&self) -> mode::Parameters {
+        mode::Parameters {
+            descriptor_sense: self.descriptor_sense(),
+            write_protect: self.view.write_protected_by_host,
+            ..self.default_parameters()
+        }
+    }
+
+    /// What the mode pages say after a reset.
+    pub(crate) fn default_parameters(&self) -> mode::Parameters {
+        mode::Parameters {
+            write_cache: self.view.geometry.write_cache,
+            descriptor_sense: false,
+            write_protect: false,
+            task_aborted_status: false,
+            implicit_access: true,
+        }
+    }
+
+    /// What the mode parameter header says; `read_only`: the nexus may only read.
+    pub(crate) fn device(&self, read_only: bool) -> mode::Device {
+        mode::Device {
+            blocks: self.view.geometry.blocks,
+            block_len: self.view.geometry.logical,
+            write_protected: self.view.write_protected || read_only,
+        }
+    }
+
+    /// Why it cannot serve, with the progress of now.
+    pub(crate) fn not_ready(&self) -> Option<Why> {
+        match self.view.not_ready? {
+            Why::Sanitizing(_) => Some(Why::Sanitizing(self.spec.shared.sanitize_progress())),
+            why => Some(why),
+        }
+    }
 }

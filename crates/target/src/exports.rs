@@ -139,6 +139,17 @@ impl Exports {
         self.portals.iter().find(|portal| portal.listener == listener)
     }
 
+    /// The ports of a target: one for each portal group that it is reached by, ascending.
+    pub fn ports(&self, target: &TargetExport) -> Arc<[scsi_server::TargetPort]> {
+        let reached = self.portals.iter().filter(|portal| target.in_group(portal.group));
+        let mut ports: Vec<_> = reached
+            .map(|portal| scsi_server::TargetPort { port: portal.port, portal_group: portal.group })
+            .collect();
+        ports.sort_unstable_by_key(|port| port.port);
+        ports.dedup_by_key(|port| port.port);
+        ports.into()
+    }
+
     /// The target of this name, if it is reached by this portal group.
     pub fn target(&self, name: &str, group: u16) -> Option<&TargetExport> {
         self.targets.iter().find(|target| &*target.name == name && target.in_group(group))

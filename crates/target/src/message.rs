@@ -94,7 +94,13 @@ pub struct VolumeSpec {
 impl VolumeSpec {
     /// The logical unit that the volume is.
     pub fn unit(&self) -> UnitSpec {
-        UnitSpec { volume: self.facts.id, uuid: self.facts.uuid, removable: self.facts.removable }
+        UnitSpec {
+            volume: self.facts.id,
+            uuid: self.facts.uuid,
+            removable: self.facts.removable,
+            rpm: self.facts.rpm,
+            shared: self.shared.clone(),
+        }
     }
 }
 

@@ -1,171 +1,223 @@
 //! What each command does. [`route`] finds the logical unit and judges the command; the files of
 //! this folder execute, one family each.
+//!
+//! A command is executed when its turn in the task set has come: [`start`] judges path, reservation
+//! and medium, in this order, and gives it to its family. What comes back (payload, the end of an
+//! operation, an answer from the volume's home) goes through [`data`], [`done`] and [`answered`].
 
+mod access;
 mod block;
-mod identify;
+pub(crate) mod compare;
+pub(crate) mod copy;
+pub(crate) mod identify;
+mod judge;
+mod mode;
+mod parameter;
+mod power;
+mod provision;
+mod report;
+mod reserve;
+pub(crate) mod sanitize;
+pub(crate) mod usage;
+mod vpd;
 
-use buf::{Class, Cx, Payload, Sg};
-use scsi::sense::Sense;
-use scsi::{CdbError, Command, Status, Writer};
-use volume::{Done, Refusal, VolumeId};
+use buf::Sg;
+use scsi::lun::{Address, REPORT_LUNS};
+use scsi::sense::{Sense, SenseKey};
+use scsi::{Command, CommandSet, Data};
+use volume::{Done, Failure, Op, Payload, Refusal};
 
+use crate::order::Attribute;
 use crate::server::{Arrived, Server};
-use crate::step::{Reply, Step, TaskKey};
+use crate::status;
+use crate::step::{Reply, TaskKey};
+use crate::task::Job;
 
 /// Where a command goes.
 pub(crate) enum Route {
-    /// To a logical unit.
-    Unit { command: Command, lun_at: usize, volume: VolumeId },
-    /// To nobody, or to the target as a whole: INQUIRY, REPORT LUNS and REQUEST SENSE answer even
-    /// where no logical unit is.
-    Whole(Command),
+    /// To the logical unit at this place of the nexus' list.
+    Unit { command: Command, at: usize, attribute: Attribute },
+    /// To the REPORT LUNS well known logical unit, or to where no logical unit is: some commands
+    /// have an answer even there.
+    Elsewhere { command: Command, well_known: bool },
     /// Back.
     Refused(Reply),
 }
 
-/// The number that a request's logical unit field names, if it is a form that we give numbers in:
-/// peripheral or flat addressing, single level (SAM-5 §4.7).
-pub(crate) fn lun(field: [u8; 8]) -> Option<u16> {
-    let [high, low, rest @ ..] = field;
-    match (high >> 6, rest) {
-        (0b00, [0, 0, 0, 0, 0, 0]) if high == 0 => Some(u16::from(low)),
-        (0b01, [0, 0, 0, 0, 0, 0]) => Some(u16::from(high & 0x3f) << 8 | u16::from(low)),
-        _ => None,
-    }
-}
-
 /// Finds the logical unit, and judges what can be judged before the command is a task.
 pub(crate) fn route(server: &mut Server, key: TaskKey, arrived: &Arrived<'_>) -> Route {
-    let command = match Command::parse(arrived.cdb) {
-        Ok(command) => command,
-        Err(error) => return refuse_cdb(server, key, arrived, error),
+    let address = Address::parse(&arrived.lun);
+    let state = server.state(key.nexus);
+    let place = match address {
+        Some(Address::Unit(lun)) => u16::try_from(lun.number()).ok().and_then(|lun| state.find(lun)),
+        Some(Address::WellKnown(_)) | None => None,
     };
-    let state = server.state_mut(key.nexus);
-    let Some(lun_at) = lun(arrived.lun).and_then(|lun| state.find(lun)) else {
-        return match command {
-            Command::Inquiry(_) | Command::ReportLuns { .. } | Command::RequestSense { .. } => {
-                Route::Whole(command)
-            }
-            _ => Route::Refused(Reply::check(Sense::LOGICAL_UNIT_NOT_SUPPORTED)),
-        };
+    let unit = place.and_then(|at| Some((at, server.unit(state.spec.luns[at].volume)?)));
+    let Some((at, unit)) = unit else {
+        let well_known = address == Some(Address::WellKnown(REPORT_LUNS));
+        return elsewhere(arrived.cdb, well_known);
     };
-    // SAM-5 §5.14: these report no unit attention, and leave it pending.
-    let exempt =
-        matches!(command, Command::Inquiry(_) | Command::ReportLuns { .. } | Command::RequestSense { .. });
-    if !exempt && let Some(code) = state.attentions[lun_at].take() {
-        return Route::Refused(Reply::check(Sense::new(scsi::sense::SenseKey::UNIT_ATTENTION, code)));
+    let parsed = unit.commands(state.spec.explicit_alua).parse(arrived.cdb);
+    let descriptor = unit.descriptor_sense();
+    let refused = |sense| Route::Refused(Reply { descriptor, ..Reply::check(sense) });
+    // SAM-5 §5.14: INQUIRY, REPORT LUNS and REQUEST SENSE report no unit attention.
+    let exempt = matches!(arrived.cdb.first(), Some(0x03 | 0x12 | 0xa0));
+    if !exempt && let Some(code) = server.state_mut(key.nexus).luns[at].attentions.take() {
+        return refused(Sense::new(SenseKey::UNIT_ATTENTION, code));
     }
-    let volume = state.spec.luns[lun_at].volume;
-    Route::Unit { command, lun_at, volume }
+    match (parsed, Attribute::parse(arrived.attr)) {
+        (Err(error), _) => refused(error.sense()),
+        (Ok(_), None) => refused(Sense::INVALID_MESSAGE_ERROR),
+        (Ok(command), Some(attribute)) => Route::Unit { command, at, attribute },
+    }
 }
 
-fn refuse_cdb(server: &mut Server, key: TaskKey, arrived: &Arrived<'_>, error: CdbError) -> Route {
-    let state = server.state_mut(key.nexus);
-    let sense = match lun(arrived.lun).and_then(|lun| state.find(lun)) {
-        None => Sense::LOGICAL_UNIT_NOT_SUPPORTED,
-        Some(at) => match state.attentions[at].take() {
-            Some(code) => Sense::new(scsi::sense::SenseKey::UNIT_ATTENTION, code),
-            None => error.sense(),
-        },
-    };
-    Route::Refused(Reply::check(sense))
+fn elsewhere(cdb: &[u8], well_known: bool) -> Route {
+    let refused = |sense| Route::Refused(Reply::check(sense));
+    match CommandSet::BASIC.parse(cdb) {
+        Ok(command @ (Command::Inquiry(_) | Command::ReportLuns { .. } | Command::RequestSense { .. })) => {
+            Route::Elsewhere { command, well_known }
+        }
+        Ok(Command::TestUnitReady) if well_known => {
+            Route::Elsewhere { command: Command::TestUnitReady, well_known }
+        }
+        Ok(_) if well_known => refused(Sense::INVALID_OPCODE),
+        Err(error) if well_known => refused(error.sense()),
+        Ok(_) | Err(_) => refused(Sense::LOGICAL_UNIT_NOT_SUPPORTED),
+    }
 }
 
-/// Starts a task that a logical unit executes.
-pub(crate) fn start(server: &mut Server, cx: &mut Cx<'_>, slot: u32) {
+/// Executes a task whose turn has come.
+pub(crate) fn start(server: &mut Server, slot: u32) {
+    if let Err(refusal) = judge::judge(server, slot) {
+        return server.refuse(slot, refusal);
+    }
     let command = server.tasks.get(slot).command;
     match command {
-        Command::TestUnitReady => match block::ready(server, slot) {
-            Ok(()) => server.respond(slot, Reply::good(0)),
-            Err(reply) => server.respond(slot, reply),
-        },
+        Command::TestUnitReady => server.respond(slot, Reply::good(0)),
         Command::Read(transfer) => block::read(server, slot, transfer),
         Command::Write(transfer) => block::write(server, slot, transfer),
-        Command::SynchronizeCache(_) => block::flush(server, slot),
-        Command::Inquiry(inquiry) => identify::inquiry(server, cx, slot, inquiry),
-        Command::ReadCapacity10 => identify::capacity(server, cx, slot, None),
-        Command::ReadCapacity16 { allocation } => identify::capacity(server, cx, slot, Some(allocation)),
-        Command::ReportLuns { select, allocation } => {
-            identify::report_luns(server, cx, slot, select, allocation)
+        Command::WriteAndVerify(verify) => block::write_and_verify(server, slot, verify),
+        Command::OrWrite(transfer) => block::or_write(server, slot, transfer),
+        Command::WriteAtomic(write) => block::write_atomic(server, slot, write),
+        Command::PreFetch(extent) => block::prefetch(server, slot, extent),
+        Command::SynchronizeCache(extent) => block::flush(server, slot, extent),
+        Command::Verify(verify) => compare::verify(server, slot, verify),
+        Command::CompareAndWrite(transfer) => compare::compare_and_write(server, slot, transfer),
+        Command::WriteSame(same) => provision::write_same(server, slot, same),
+        Command::Unmap { anchor, list_len, .. } => provision::unmap(server, slot, anchor, list_len),
+        Command::GetLbaStatus { lba, .. } => provision::lba_status(server, slot, lba),
+        Command::Inquiry(inquiry) => identify::inquiry(server, slot, inquiry),
+        Command::ReadCapacity10 => identify::capacity(server, slot, None),
+        Command::ReadCapacity16 { allocation } => identify::capacity(server, slot, Some(allocation)),
+        Command::ReportLuns { select, allocation } => identify::report_luns(server, slot, select, allocation),
+        Command::RequestSense { descriptor, allocation } => {
+            report::request_sense(server, slot, descriptor, allocation);
         }
-        _ => server.check(slot, Sense::INVALID_OPCODE),
+        Command::ModeSense(request) => mode::sense(server, slot, request),
+        Command::ModeSelect(select) => mode::select(server, slot, select),
+        Command::LogSense(request) => report::log_sense(server, slot, request),
+        Command::ReportOpcodes(request) => report::opcodes(server, slot, request),
+        Command::ReportTaskManagement { extended, allocation } => {
+            report::task_management(server, slot, extended, allocation);
+        }
+        Command::ReadDefects(request) => report::defects(server, slot, request),
+        Command::ReadBuffer(access) => report::read_buffer(server, slot, access),
+        Command::WriteBuffer(access) => report::write_buffer(server, slot, access),
+        // The self-test is whether the logical unit answers at all, and it does.
+        Command::SendDiagnostic(_) => server.respond(slot, Reply::good(0)),
+        Command::StartStop(what) => power::start_stop(server, slot, what),
+        Command::PreventAllow { prevent } => power::prevent(server, slot, prevent),
+        Command::ReportTargetPortGroups { extended, allocation } => {
+            access::report(server, slot, extended, allocation);
+        }
+        Command::SetTargetPortGroups { list_len } => access::set(server, slot, list_len),
+        Command::ReserveIn { action, allocation } => reserve::report(server, slot, action, allocation),
+        Command::ReserveOut(out) => reserve::out(server, slot, out),
+        Command::Reserve => reserve::legacy(server, slot, true),
+        Command::Release => reserve::legacy(server, slot, false),
+        Command::ExtendedCopy { list_len } => copy::start(server, slot, list_len),
+        Command::CopyResults { action, list_id, allocation } => {
+            copy::results(server, slot, action, list_id, allocation);
+        }
+        Command::Sanitize(sanitize) => sanitize::start(server, slot, sanitize),
     }
 }
 
 /// Payload of a task is here.
-pub(crate) fn data(server: &mut Server, _cx: &mut Cx<'_>, slot: u32, _at: u32, data: Sg) {
-    block::written(server, slot, data);
+pub(crate) fn data(server: &mut Server, slot: u32, data: Sg) {
+    match server.tasks.get(slot).command {
+        Command::Write(transfer) => block::written(server, slot, transfer, data),
+        Command::WriteAndVerify(verify) => block::verified_write(server, slot, verify, data),
+        Command::OrWrite(transfer) => {
+            server.submit(slot, Op::Or(block::span(transfer)), Payload::Out(data), 0);
+        }
+        Command::WriteAtomic(write) => {
+            server.submit(slot, Op::WriteAtomic(block::span(write.transfer)), Payload::Out(data), 0);
+        }
+        Command::CompareAndWrite(transfer) => {
+            server.submit(slot, Op::CompareAndWrite(block::span(transfer)), Payload::Out(data), 0);
+        }
+        Command::Verify(verify) => compare::data(server, slot, verify, data),
+        Command::WriteSame(same) => provision::same_data(server, slot, same, data),
+        Command::Unmap { .. } => provision::unmap_list(server, slot, &data),
+        Command::ModeSelect(select) => mode::list(server, slot, select, &data),
+        Command::WriteBuffer(_) => report::echo(server, slot, &data),
+        Command::SetTargetPortGroups { .. } => access::list(server, slot, &data),
+        Command::ReserveOut(out) => reserve::list(server, slot, out, &data),
+        Command::ExtendedCopy { .. } => copy::list(server, slot, &data),
+        Command::Sanitize(sanitize) => sanitize::list(server, slot, sanitize, &data),
+        command => unreachable!("{command:?} asks for no data"),
+    }
 }
 
 /// A task's operation has ended.
-pub(crate) fn done(server: &mut Server, _cx: &mut Cx<'_>, slot: u32, done: Done) {
-    match done.result {
-        Err(failure) => server.fail(slot, failure),
-        Ok(_) => block::finish(server, slot, done.payload),
+pub(crate) fn done(server: &mut Server, slot: u32, done: Done) {
+    let Done { result, payload, .. } = done;
+    match (&server.tasks.get(slot).job, result) {
+        (Job::Copy(_), result) => copy::done(server, slot, result, payload),
+        (Job::Sanitize(_), result) => sanitize::done(server, slot, result),
+        (_, Err(failure)) => fail(server, slot, failure),
+        (Job::Plain, Ok(outcome)) => match server.tasks.get(slot).command {
+            Command::Read(transfer) => block::finish_read(server, slot, transfer, payload),
+            Command::GetLbaStatus { allocation, .. } => {
+                provision::finish_lba_status(server, slot, allocation, outcome);
+            }
+            _ => good(server, slot),
+        },
+        (Job::Flush, Ok(_)) => block::make_stable(server, slot),
+        (Job::LookAgain, Ok(_)) => block::look_again(server, slot, payload),
+        (Job::CompareOne(_), Ok(_)) => compare::next(server, slot, payload),
+        (Job::Usage(_), Ok(outcome)) => usage::counted(server, slot, outcome),
+        (Job::Eject, Ok(_)) => power::eject(server, slot),
+        (Job::Asks(_), Ok(_)) => unreachable!("asks are no operations"),
     }
+}
+
+fn fail(server: &mut Server, slot: u32, failure: Failure) {
+    server.respond(slot, status::reply(failure));
 }
 
 /// The volume's home has answered a task.
-pub(crate) fn answered(server: &mut Server, _cx: &mut Cx<'_>, slot: u32, result: Result<(), Refusal>) {
-    match result {
-        Ok(()) => server.respond(slot, Reply::good(0)),
-        Err(refusal) => server.respond(slot, crate::status::refused(refusal)),
+pub(crate) fn answered(server: &mut Server, slot: u32, result: Result<(), Refusal>) {
+    let task = server.tasks.get_mut(slot);
+    match (&mut task.job, result) {
+        (Job::Sanitize(_), result) => sanitize::answered(server, slot, result),
+        (_, Err(refusal)) => server.refuse(slot, refusal),
+        (Job::Asks(asks), Ok(())) => match asks.pop_front() {
+            Some(ask) => server.ask(slot, ask),
+            None => good(server, slot),
+        },
+        (_, Ok(())) => good(server, slot),
     }
 }
 
-/// Answers a command that no logical unit executes.
-pub(crate) fn target_wide(
-    server: &mut Server,
-    cx: &mut Cx<'_>,
-    key: TaskKey,
-    command: Command,
-    arrived: &Arrived<'_>,
-) {
-    match identify::without_unit(server, cx, key, command) {
-        Ok(data) => {
-            let transferred = data.len() as u64;
-            let len = data.len().min(arrived.data_in as usize);
-            if len > 0 {
-                server.steps.push_back(Step::Send { task: key, at: 0, data: data.slice(0..len) });
-            }
-            server.answer(key, Reply::good(transferred));
-        }
-        Err(reply) => server.answer(key, reply),
-    }
-}
-
-/// Makes parameter data of at most `allocation` bytes.
-fn parameter_data(
-    cx: &mut Cx<'_>,
-    allocation: usize,
-    encode: impl FnOnce(&mut Writer<'_>),
-) -> Result<Sg, Reply> {
-    // Nothing here is longer than this: the lists of LUNs and of operation codes are the longest.
-    const LEN_MAX: usize = 256 << 10;
-    let room = allocation.min(LEN_MAX);
-    let Some(mut buffer) = cx.pool.take(Class::Wire, room) else {
-        return Err(Reply::plain(Status::BUSY));
+/// Ends a task that moved what its CDB says, or nothing to the initiator.
+pub(crate) fn good(server: &mut Server, slot: u32) {
+    let logical = server.unit_of(slot).view.geometry.logical;
+    let transferred = match server.tasks.get(slot).command.data(logical) {
+        Data::None | Data::In(_) => 0,
+        Data::Out(len) => len,
     };
-    let mut writer = Writer::new(&mut buffer);
-    encode(&mut writer);
-    let written = writer.written();
-    buffer.set_len(written);
-    Ok(Payload::Out(buffer.freeze().into()).into_sg())
-}
-
-/// Ends a task with parameter data.
-fn send(server: &mut Server, slot: u32, data: Result<Sg, Reply>) {
-    match data {
-        Err(reply) => server.respond(slot, reply),
-        Ok(data) => {
-            let transferred = data.len() as u64;
-            let task = server.tasks.get(slot);
-            let len = data.len().min(task.data_in as usize);
-            if len > 0 {
-                let step = Step::Send { task: task.key, at: 0, data: data.slice(0..len) };
-                server.steps.push_back(step);
-            }
-            server.respond(slot, Reply::good(transferred));
-        }
-    }
+    server.respond(slot, Reply::good(transferred));
 }

@@ -33,7 +33,9 @@ impl Hunger {
 impl Shard {
     /// Gives a step its memory, or lets it wait for some.
     pub(super) fn feed_step(&mut self, cx: &mut Cx<'_>, step: Step) {
-        if !self.hunger.queue.is_empty() {
+        // What needs no memory gives some back when it is done: it must not wait for those that do.
+        let needs_none = matches!(step, Step::Io { want: 0, .. });
+        if !needs_none && !self.hunger.queue.is_empty() {
             self.hunger.queue.push_back(step);
             return;
         }

@@ -87,7 +87,7 @@ impl Shard {
             logins: 0,
             sessions: HashMap::new(),
             nexuses: Vec::new(),
-            server: Server::new(),
+            server: Server::new(volume::Shard(id.0)),
             fronts: Fronts::new(id, shards),
             directory: (id == DIRECTORY).then(|| Directory::new(shards)),
             hunger: Hunger::default(),

@@ -11,7 +11,7 @@ use iscsi::session::{
     TargetSession, TaskManagement,
 };
 use iscsi::wire::{TmfFunction, TmfResponseCode, Tsih};
-use scsi_server::{Arrived, LunEntry, Management, NexusKey, NexusSpec, TaskKey};
+use scsi_server::{Arrived, LunEntry, Management, NexusKey, NexusSpec, TaskAttribute, TaskKey};
 use stream::{Close, Connection, Tag, Target, TargetEvent};
 use volume::{Ask, AskId, Identity, Nexus};
 
@@ -106,6 +106,7 @@ impl Shard {
             nexus: Nexus { identity: Arc::new(identity), port: portal.port, read_only: false },
             target: target.name.clone(),
             portal_group: portal.group,
+            ports: self.exports.ports(target),
             luns,
             product: target.product.clone(),
             explicit_alua: target.explicit_alua,
@@ -341,6 +342,7 @@ fn arrived(scsi: &ScsiCommand, data_out: u32) -> Arrived<'_> {
     Arrived {
         lun: scsi.lun,
         cdb: scsi.cdb.as_slice(),
+        attr: TaskAttribute(scsi.attr.0),
         data_in: if scsi.read { scsi.edtl } else { 0 },
         data_out,
     }

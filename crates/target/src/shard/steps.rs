@@ -86,8 +86,14 @@ impl Shard {
     }
 
     /// A read may start when its session has leave to send so much more.
-    fn start_read(&mut self, cx: &mut Cx<'_>, task: TaskKey, step: Step) {
+    fn start_read(&mut self, cx: &mut Cx<'_>, task: TaskKey, mut step: Step) {
         let len = self.read_len(&step);
+        if let Step::Io { volume, want, .. } = &mut step
+            && !self.fronts.lends(*volume)
+        {
+            // The volume's own memory may not be lent any more since something was written atomically.
+            *want = len;
+        }
         let mut may = Some(step);
         self.with_session(task, |session, tag| {
             if !session.parked.queue.is_empty() || !session.proto.reserve_read(tag, len) {

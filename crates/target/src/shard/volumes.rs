@@ -110,6 +110,11 @@ impl Fronts {
         }
     }
 
+    /// Whether a read may be given the volume's own memory.
+    pub(super) fn lends(&self, volume: VolumeId) -> bool {
+        self.get(volume).is_some_and(|front| front.gate.lends())
+    }
+
     pub(super) fn bytes(&self, volume: VolumeId, span: Span) -> u32 {
         let logical = self.get(volume).map_or(0, |front| front.gate.view().geometry.logical);
         u32::try_from(span.blocks * u64::from(logical)).unwrap_or(u32::MAX)

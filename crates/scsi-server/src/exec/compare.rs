@@ -1,0 +1,92 @@
+//! Looking at blocks and comparing them: VERIFY, COMPARE AND WRITE (SBC-3 §5.2, §5.29).
+
+use buf::{Class, Payload, Sg};
+use scsi::Status;
+use scsi::cdb::{ByteCheck, Transfer, Verify};
+use volume::{Op, Span};
+
+use super::block::{admit, admit_transfer, misfit, receive_exactly, submit_admitted};
+use super::good;
+use crate::server::Server;
+use crate::step::Reply;
+use crate::task::Job;
+
+/// How much is compared with a repeated block at a time, in bytes.
+const PATTERN_LEN: usize = 64 << 10;
+
+/// VERIFY with BYTCHK 11b on its way: the same block over and over.
+#[derive(Debug)]
+pub(crate) struct CompareOne {
+    /// What is not compared yet.
+    rest: Span,
+}
+
+/// VERIFY.
+pub(crate) fn verify(server: &mut Server, slot: u32, verify: Verify) {
+    let span = Span { lba: verify.lba, blocks: u64::from(verify.blocks) };
+    match verify.check {
+        // Nothing is transferred; what the initiator would send is not asked for.
+        ByteCheck::None if verify.blocks > 0 => submit_admitted(server, slot, Op::Verify(span)),
+        ByteCheck::None | ByteCheck::CompareOne => match admit(server, slot, &Op::Compare(span)) {
+            Err(refusal) => server.refuse(slot, refusal),
+            Ok(()) if verify.blocks == 0 => server.respond(slot, Reply::good(0)),
+            Ok(()) => {
+                let logical = u64::from(server.unit_of(slot).view.geometry.logical);
+                receive_exactly(server, slot, logical, false);
+            }
+        },
+        ByteCheck::Compare => {
+            let Some(bytes) = admit_transfer(server, slot, &Op::Compare(span), verify.blocks) else { return };
+            receive_exactly(server, slot, bytes, false);
+        }
+    }
+}
+
+/// The data of a VERIFY is here.
+pub(crate) fn data(server: &mut Server, slot: u32, verify: Verify, data: Sg) {
+    let span = Span { lba: verify.lba, blocks: u64::from(verify.blocks) };
+    if verify.check == ByteCheck::Compare {
+        return server.submit(slot, Op::Compare(span), Payload::Out(data), 0);
+    }
+    let times = (PATTERN_LEN / data.len()).max(1).min(verify.blocks as usize);
+    let Some(mut pattern) = server.pool().take(Class::Solicited, times * data.len()) else {
+        return server.respond(slot, Reply::plain(Status::BUSY));
+    };
+    for block in pattern.chunks_exact_mut(data.len()) {
+        data.copy_to(0, block);
+    }
+    server.tasks.get_mut(slot).job = Job::CompareOne(Box::new(CompareOne { rest: span }));
+    next(server, slot, Payload::Out(pattern.freeze().into()));
+}
+
+/// Compares the next blocks with the pattern.
+pub(crate) fn next(server: &mut Server, slot: u32, payload: Payload) {
+    let logical = u64::from(server.unit_of(slot).view.geometry.logical);
+    let Job::CompareOne(compare) = &mut server.tasks.get_mut(slot).job else {
+        unreachable!("a pattern is compared")
+    };
+    let pattern = payload.into_sg();
+    let blocks = compare.rest.blocks.min(pattern.len() as u64 / logical);
+    if blocks == 0 {
+        return good(server, slot);
+    }
+    let span = Span { lba: compare.rest.lba, blocks };
+    compare.rest = Span { lba: span.lba + blocks, blocks: compare.rest.blocks - blocks };
+    let pattern = pattern.slice(0..(blocks * logical) as usize);
+    server.submit(slot, Op::Compare(span), Payload::Out(pattern), 0);
+}
+
+/// COMPARE AND WRITE: the initiator must send exactly what it compares and what it writes.
+pub(crate) fn compare_and_write(server: &mut Server, slot: u32, transfer: Transfer) {
+    let op = Op::CompareAndWrite(super::block::span(transfer));
+    if let Err(refusal) = admit(server, slot, &op) {
+        return server.refuse(slot, refusal);
+    }
+    let logical = u64::from(server.unit_of(slot).view.geometry.logical);
+    let bytes = 2 * u64::from(transfer.blocks) * logical;
+    if u64::from(server.tasks.get(slot).data_out) == bytes {
+        receive_exactly(server, slot, bytes, transfer.fua);
+    } else {
+        misfit(server, slot, bytes);
+    }
+}

@@ -1,0 +1,117 @@
+//! Whether a command may be executed now: the path's state, then reservations, then the medium.
+//! What depends on blocks is judged with the operation, by the volume's view.
+
+use scsi::Command;
+use scsi::cdb::Conflicts;
+use volume::reservation::Class;
+use volume::{Refusal, Why};
+
+use crate::server::Server;
+
+/// Judges the task's command.
+pub(crate) fn judge(server: &Server, slot: u32) -> Result<(), Refusal> {
+    let task = server.tasks.get(slot);
+    let who = &server.nexus_of(slot).nexus;
+    let unit = server.unit_of(slot);
+    let view = &unit.view;
+    let command = &task.command;
+    let access = view.access(who.port);
+    if !access.serves() && !works_on_any_path(command) {
+        return Err(Refusal::Inaccessible(access));
+    }
+    let class = match command.conflicts() {
+        Conflicts::Never => None,
+        Conflicts::Legacy => Some(Class::Status),
+        Conflicts::Read => Some(Class::Read),
+        Conflicts::Write => Some(Class::Write),
+    };
+    if class.is_some_and(|class| !view.reservations.admits(&who.identity, class)) {
+        return Err(Refusal::Conflict);
+    }
+    match unit.not_ready() {
+        Some(why) if !works_while(command, why) => Err(Refusal::NotReady(why)),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// SPC-4 §5.15.2.4.5: what an unavailable path, or one in transition, still serves.
+fn works_on_any_path(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::Inquiry(_)
+            | Command::ReportLuns { .. }
+            | Command::RequestSense { .. }
+            | Command::ReportTargetPortGroups { .. }
+            | Command::SetTargetPortGroups { .. }
+    )
+}
+
+/// Whether a command is executed although the volume is not ready.
+fn works_while(command: &Command, why: Why) -> bool {
+    match why {
+        // SBC-3 §4.11.2; what tells of the device and touches nothing is let through.
+        Why::Sanitizing(_) => is_description(command),
+        Why::SanitizeFailed => is_description(command) || matches!(command, Command::Sanitize(_)),
+        Why::NoMedium | Why::Stopped => !needs_medium(command),
+        // The gate refuses what would write.
+        Why::SyncFailed => true,
+        Why::Removed => false,
+    }
+}
+
+fn is_description(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::Inquiry(_)
+            | Command::ReportLuns { .. }
+            | Command::RequestSense { .. }
+            | Command::LogSense(_)
+            | Command::ReportOpcodes(_)
+            | Command::ReportTaskManagement { .. }
+            | Command::ReportTargetPortGroups { .. }
+            | Command::ReserveIn { .. }
+    )
+}
+
+fn needs_medium(command: &Command) -> bool {
+    match command {
+        Command::TestUnitReady
+        | Command::Read(_)
+        | Command::Write(_)
+        | Command::WriteAndVerify(_)
+        | Command::Verify(_)
+        | Command::CompareAndWrite(_)
+        | Command::OrWrite(_)
+        | Command::WriteAtomic(_)
+        | Command::WriteSame(_)
+        | Command::Unmap { .. }
+        | Command::GetLbaStatus { .. }
+        | Command::PreFetch(_)
+        | Command::SynchronizeCache(_)
+        | Command::ReadCapacity10
+        | Command::ReadCapacity16 { .. }
+        | Command::ReadDefects(_)
+        | Command::ExtendedCopy { .. }
+        | Command::Sanitize(_) => true,
+        Command::RequestSense { .. }
+        | Command::Inquiry(_)
+        | Command::ModeSense(_)
+        | Command::ModeSelect(_)
+        | Command::LogSense(_)
+        | Command::StartStop(_)
+        | Command::PreventAllow { .. }
+        | Command::ReportLuns { .. }
+        | Command::ReportOpcodes(_)
+        | Command::ReportTaskManagement { .. }
+        | Command::ReportTargetPortGroups { .. }
+        | Command::SetTargetPortGroups { .. }
+        | Command::ReserveIn { .. }
+        | Command::ReserveOut(_)
+        | Command::Reserve
+        | Command::Release
+        | Command::CopyResults { .. }
+        | Command::SendDiagnostic(_)
+        | Command::ReadBuffer(_)
+        | Command::WriteBuffer(_) => false,
+    }
+}

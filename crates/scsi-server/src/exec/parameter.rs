@@ -1,0 +1,85 @@
+//! Parameter data and parameter lists: small, bounded, and contiguous while they are looked at.
+
+use std::borrow::Cow;
+
+use buf::{Class, Sg};
+use scsi::sense::Sense;
+use scsi::{Status, Writer};
+
+use crate::server::Server;
+use crate::step::{Reply, Step, TaskKey};
+
+/// The longest parameter data that is made in one piece; SCSI's reports are far shorter.
+const DATA_MAX: usize = 1 << 20;
+
+impl Server {
+    /// Makes parameter data of at most `allocation` bytes. `encode` is called twice, first to learn
+    /// the length, so that no more memory is taken than is filled.
+    pub(crate) fn parameters(
+        &self,
+        allocation: usize,
+        encode: impl Fn(&Server, &mut Writer<'_>) -> Result<(), Sense>,
+    ) -> Result<Sg, Reply> {
+        let mut length = Writer::new(&mut []);
+        encode(self, &mut length).map_err(Reply::check)?;
+        let len = length.len().min(allocation).min(DATA_MAX);
+        if len == 0 {
+            return Ok(Sg::new());
+        }
+        let Some(mut buffer) = self.pool().take(Class::Wire, len) else {
+            return Err(Reply::plain(Status::BUSY));
+        };
+        encode(self, &mut Writer::new(&mut buffer)).map_err(Reply::check)?;
+        Ok(buffer.freeze().into())
+    }
+
+    /// Ends a task with parameter data.
+    pub(crate) fn report(
+        &mut self,
+        slot: u32,
+        allocation: usize,
+        encode: impl Fn(&Server, &mut Writer<'_>) -> Result<(), Sense>,
+    ) {
+        match self.parameters(allocation, encode) {
+            Err(reply) => self.respond(slot, reply),
+            Ok(data) => {
+                let task = self.tasks.get(slot);
+                let (key, data_in) = (task.key, task.data_in);
+                let transferred = data.len() as u64;
+                self.send(key, data_in, data);
+                self.respond(slot, Reply::good(transferred));
+            }
+        }
+    }
+
+    /// Sends what the initiator takes of `data`.
+    pub(crate) fn send(&mut self, task: TaskKey, data_in: u32, data: Sg) {
+        let len = data.len().min(data_in as usize);
+        let data = if len == data.len() { data } else { data.slice(0..len) };
+        if len > 0 {
+            self.steps.push_back(Step::Send { task, at: 0, data });
+        }
+    }
+
+    /// Asks for a parameter list of `len` bytes; more than `max`, or more than the initiator sends,
+    /// is refused.
+    pub(crate) fn receive_list(&mut self, slot: u32, len: u32, max: usize) {
+        if len as usize > max || len > self.tasks.get(slot).data_out {
+            self.check(slot, Sense::PARAMETER_LIST_LENGTH_ERROR);
+        } else {
+            self.receive(slot, len);
+        }
+    }
+}
+
+/// The bytes of a parameter list: where they are, if they are in one piece.
+pub(crate) fn contiguous(list: &Sg) -> Cow<'_, [u8]> {
+    if let [piece] = list.pieces()
+        && let Some(bytes) = piece.bytes()
+    {
+        return Cow::Borrowed(bytes);
+    }
+    let mut bytes = vec![0; list.len()];
+    list.copy_to(0, &mut bytes);
+    Cow::Owned(bytes)
+}

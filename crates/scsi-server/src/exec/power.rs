@@ -1,0 +1,56 @@
+//! START STOP UNIT and PREVENT ALLOW MEDIUM REMOVAL (SBC-3 §5.25, SPC-4 §6.14).
+//!
+//! There are no power conditions: those that are asked for are taken and change nothing, and a stop
+//! without eject only makes stable what was written.
+
+use buf::Payload;
+use scsi::cdb::StartStop;
+use scsi::sense::Sense;
+use volume::{Ask, Op};
+
+use super::block::admit;
+use super::good;
+use crate::server::Server;
+use crate::task::Job;
+
+/// START STOP UNIT.
+pub(crate) fn start_stop(server: &mut Server, slot: u32, what: StartStop) {
+    let unit = server.unit_of(slot);
+    let (removable, why) = (unit.spec.removable, unit.view.not_ready);
+    if what.power_condition != 0 {
+        return good(server, slot);
+    }
+    if what.load_eject && !removable {
+        return server.check(slot, Sense::cdb_field(4, Some(1)));
+    }
+    let by = Some(server.nexus_of(slot).nexus.identity.clone());
+    match (what.start, what.load_eject) {
+        (true, true) => server.ask(slot, Ask::Load { by }),
+        (true, false) if why.is_some() => server.ask(slot, Ask::Start),
+        (true, false) => good(server, slot),
+        (false, eject) => {
+            let flushes = !what.no_flush && why.is_none() && admit(server, slot, &Op::Flush).is_ok();
+            match (flushes, eject) {
+                (true, _) => {
+                    let job = if eject { Job::Eject } else { Job::Plain };
+                    server.tasks.get_mut(slot).job = job;
+                    server.submit(slot, Op::Flush, Payload::None, 0);
+                }
+                (false, true) => self::eject(server, slot),
+                (false, false) => good(server, slot),
+            }
+        }
+    }
+}
+
+/// Takes the medium out.
+pub(crate) fn eject(server: &mut Server, slot: u32) {
+    let by = Some(server.nexus_of(slot).nexus.identity.clone());
+    server.ask(slot, Ask::Eject { by });
+}
+
+/// PREVENT ALLOW MEDIUM REMOVAL.
+pub(crate) fn prevent(server: &mut Server, slot: u32, on: bool) {
+    let by = server.nexus_of(slot).nexus.identity.clone();
+    server.ask(slot, Ask::PreventRemoval { by, on });
+}

@@ -1,0 +1,155 @@
+//! Allocation of blocks: WRITE SAME, UNMAP, GET LBA STATUS (SBC-3 §4.7).
+
+use buf::{Payload, Sg};
+use scsi::cdb::WriteSame;
+use scsi::provisioning::{
+    Blocks, LbaStatus, ProvisioningStatus, UnmapLimits, UnmapList, lba_status as encode,
+};
+use scsi::sense::Sense;
+use volume::{Extent, Op, Outcome, Refusal, Span};
+
+use super::block::{admit, misfit, submit_admitted};
+use super::good;
+use super::parameter::contiguous;
+use crate::server::Server;
+use crate::step::Reply;
+
+/// MAXIMUM WRITE SAME LENGTH in blocks: below 65536, which tests take for the largest, and a multiple
+/// of every physical block.
+pub(crate) const WRITE_SAME_MAX: u64 = 32_768;
+/// MAXIMUM UNMAP LBA COUNT.
+pub(crate) const UNMAP_BLOCKS_MAX: u32 = 1 << 20;
+/// MAXIMUM UNMAP BLOCK DESCRIPTOR COUNT.
+pub(crate) const UNMAP_DESCRIPTORS_MAX: u32 = 1024;
+
+/// WRITE SAME.
+pub(crate) fn write_same(server: &mut Server, slot: u32, same: WriteSame) {
+    let geometry = server.unit_of(slot).view.geometry;
+    let span = reach(same, geometry.blocks);
+    // Protection and range are judged first, then what was asked.
+    let judged = match span {
+        Ok(span) => admit(server, slot, &Op::WriteSame(span)),
+        Err(refusal) => admit(server, slot, &Op::WriteSame(Span { lba: 0, blocks: 0 })).and(Err(refusal)),
+    };
+    let span = match (judged, span) {
+        (Err(refusal), _) | (Ok(()), Err(refusal)) => return server.refuse(slot, refusal),
+        (Ok(()), Ok(span)) => span,
+    };
+    if same.anchor {
+        return server.check(slot, Sense::cdb_field(1, Some(4)));
+    }
+    if same.unmap && !geometry.thin {
+        return server.check(slot, Sense::cdb_field(1, Some(3)));
+    }
+    if span.blocks > WRITE_SAME_MAX {
+        return server.check(slot, Sense::INVALID_FIELD_IN_CDB);
+    }
+    let data_out = server.tasks.get(slot).data_out;
+    if same.no_data || (same.unmap && data_out == 0) {
+        let op = Op::WriteZeroes { span, unmap: same.unmap };
+        server.submit(slot, op, Payload::None, 0);
+    } else if data_out == geometry.logical {
+        server.receive(slot, data_out);
+    } else {
+        misfit(server, slot, u64::from(geometry.logical));
+    }
+}
+
+/// The blocks that are meant: 0 are all up to the end (WSNZ is 0).
+fn reach(same: WriteSame, total: u64) -> Result<Span, Refusal> {
+    let left = total.checked_sub(same.lba).filter(|left| *left > 0).ok_or(Refusal::OutOfRange)?;
+    let blocks = if same.blocks == 0 { left } else { u64::from(same.blocks) };
+    if blocks > left {
+        return Err(Refusal::OutOfRange);
+    }
+    Ok(Span { lba: same.lba, blocks })
+}
+
+/// The block of a WRITE SAME is here.
+pub(crate) fn same_data(server: &mut Server, slot: u32, same: WriteSame, data: Sg) {
+    let span = match reach(same, server.unit_of(slot).view.geometry.blocks) {
+        Ok(span) => span,
+        Err(refusal) => return server.refuse(slot, refusal),
+    };
+    // Unmapped blocks would read zero, so only zeroes may become unmapped.
+    if contiguous(&data).iter().all(|byte| *byte == 0) {
+        server.submit(slot, Op::WriteZeroes { span, unmap: same.unmap }, Payload::None, 0);
+    } else {
+        server.submit(slot, Op::WriteSame(span), Payload::Out(data), 0);
+    }
+}
+
+/// UNMAP.
+pub(crate) fn unmap(server: &mut Server, slot: u32, anchor: bool, list_len: u16) {
+    if let Err(refusal) = admit(server, slot, &Op::Unmap(Vec::new())) {
+        return server.refuse(slot, refusal);
+    }
+    if anchor {
+        server.check(slot, Sense::cdb_field(1, Some(0)));
+    } else if list_len == 0 {
+        good(server, slot);
+    } else {
+        server.receive_list(slot, u32::from(list_len), usize::from(u16::MAX));
+    }
+}
+
+/// The list of an UNMAP is here.
+pub(crate) fn unmap_list(server: &mut Server, slot: u32, data: &Sg) {
+    let limits = UnmapLimits {
+        capacity: server.unit_of(slot).view.geometry.blocks,
+        blocks: UNMAP_BLOCKS_MAX,
+        descriptors: UNMAP_DESCRIPTORS_MAX,
+    };
+    let spans: Vec<Span> = match UnmapList::parse(&contiguous(data), &limits) {
+        Err(sense) => return server.check(slot, sense),
+        Ok(list) => list.iter().map(|b| Span { lba: b.lba, blocks: u64::from(b.blocks) }).collect(),
+    };
+    if spans.is_empty() {
+        good(server, slot)
+    } else {
+        server.submit(slot, Op::Unmap(spans), Payload::None, 0)
+    }
+}
+
+/// GET LBA STATUS.
+pub(crate) fn lba_status(server: &mut Server, slot: u32, lba: u64) {
+    let left = server.unit_of(slot).view.geometry.blocks.saturating_sub(lba);
+    submit_admitted(server, slot, Op::Extents(Span { lba, blocks: left }));
+}
+
+/// The extents for a GET LBA STATUS are known.
+pub(crate) fn finish_lba_status(server: &mut Server, slot: u32, allocation: u32, outcome: Outcome) {
+    let Outcome::Extents(extents) = outcome else {
+        return server.respond(slot, Reply::check(Sense::INTERNAL_TARGET_FAILURE));
+    };
+    let extents = coalesced(&extents);
+    server.report(slot, allocation as usize, |_, w| {
+        encode(extents.iter().flat_map(|extent| pieces(*extent)), w);
+        Ok(())
+    });
+}
+
+/// Neighbours that are alike, as one.
+fn coalesced(extents: &[Extent]) -> Vec<Extent> {
+    let mut all: Vec<Extent> = Vec::with_capacity(extents.len());
+    for extent in extents {
+        match all.last_mut() {
+            Some(last) if last.mapped == extent.mapped && last.span.end() == Some(extent.span.lba) => {
+                last.span.blocks += extent.span.blocks;
+            }
+            Some(_) | None => all.push(*extent),
+        }
+    }
+    all
+}
+
+/// An extent in descriptors, each of which counts 32 bits of blocks.
+fn pieces(extent: Extent) -> impl Iterator<Item = LbaStatus> {
+    const MOST: u64 = 1 << 31;
+    let status = if extent.mapped { ProvisioningStatus::MAPPED } else { ProvisioningStatus::DEALLOCATED };
+    let Span { lba, blocks } = extent.span;
+    (0..blocks.div_ceil(MOST)).map(move |at| {
+        let blocks = (blocks - at * MOST).min(MOST) as u32;
+        LbaStatus { blocks: Blocks { lba: lba + at * MOST, blocks }, status }
+    })
+}
