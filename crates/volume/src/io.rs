@@ -36,7 +36,8 @@ impl Span {
     }
 }
 
-/// Where a write must be before it is answered.
+/// Where a write must be before it is answered. Other writing operations are as if `Cached`: who must
+/// have them stable (FUA) submits an [`Op::Flush`] when they have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     /// Where the volume's write cache is off: stable; else anywhere.

@@ -34,6 +34,8 @@ use steps::Steps;
 /// How soon an exclusive operation looks again whether other cores' writes have ended: they cannot
 /// tell without a second fence per write.
 const LOOK_AGAIN: Duration = Duration::from_micros(20);
+/// How soon an operation that found no memory asks again.
+const MEMORY_AGAIN: Duration = Duration::from_micros(500);
 /// How often a read is repeated because an exclusive operation wrote meanwhile, before it keeps
 /// such operations out.
 const READ_TRIES: u8 = 3;

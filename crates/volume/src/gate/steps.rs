@@ -8,7 +8,7 @@ use std::time::Duration;
 use buf::{Class, Cx, Payload, Sg, SgMut, Time};
 
 use super::chunk::{Chunk, Kind, Permit, Plan};
-use super::{Gate, LOOK_AGAIN, Work};
+use super::{Gate, LOOK_AGAIN, MEMORY_AGAIN, Work};
 use crate::backend::Geometry;
 use crate::guard::Stripes;
 use crate::io::{Failure, Fault, Io, Op, Outcome, Refusal, SanitizeKind, Span, Why};
@@ -240,8 +240,10 @@ fn set_bits(given: &Sg, at: usize, scratch: &mut SgMut, from: usize, len: usize)
 
 /// What a step leads to.
 enum Next {
-    /// Wait for a guard, for marks, or for memory.
+    /// Wait for a guard or for marks: who frees them wakes this gate.
     Wait,
+    /// Wait for memory, of whose return nobody tells.
+    Memory,
     /// Wait for other cores' writes: they cannot tell.
     Look,
     /// Wait for this time.
@@ -258,16 +260,16 @@ impl Gate {
         match self.advance(cx, slot) {
             Next::Out => {}
             Next::Wait => self.wait(slot),
-            Next::Look => {
-                self.look_again = Some(cx.now + LOOK_AGAIN);
-                self.wait(slot);
-            }
-            Next::Due(time) => {
-                self.look_again = Some(self.look_again.map_or(time, |sooner| sooner.min(time)));
-                self.wait(slot);
-            }
+            Next::Look => self.wait_until(slot, cx.now + LOOK_AGAIN),
+            Next::Memory => self.wait_until(slot, cx.now + MEMORY_AGAIN),
+            Next::Due(time) => self.wait_until(slot, time),
             Next::End(result) => self.end_steps(slot, result),
         }
+    }
+
+    fn wait_until(&mut self, slot: u32, time: Time) {
+        self.look_again = Some(self.look_again.map_or(time, |sooner| sooner.min(time)));
+        self.wait(slot);
     }
 
     fn steps(&mut self, slot: u32) -> &mut Steps {
@@ -302,7 +304,7 @@ impl Gate {
             let needs_scratch = need > 0 && !(chunk.kind == Kind::Pattern && has_pattern);
             if needs_scratch && steps.scratch.as_ref().is_none_or(|scratch| scratch.len() != need) {
                 steps.scratch = None;
-                let Some(scratch) = cx.pool.take_sg(Class::Solicited, need) else { return Next::Wait };
+                let Some(scratch) = cx.pool.take_sg(Class::Solicited, need) else { return Next::Memory };
                 steps.scratch = Some(scratch);
             }
             let stripes = Stripes::of(chunk.cover, geometry.logical);

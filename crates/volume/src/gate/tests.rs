@@ -257,6 +257,7 @@ fn what_finds_no_memory_waits_for_it_and_keeps_nobody_out() {
     gate.submit(&mut world.cx(), &who, io);
     gate.resume(&mut world.cx());
     assert!(gate.poll_done().is_none());
+    assert!(gate.poll_timeout().is_some(), "nobody else tells when memory is back");
     let wire = world.pool.take(Class::Wire, 512).unwrap();
     let payload = Payload::Out(buf::SgMut::from(wire).freeze());
     let done = run(&mut world, &mut gate, &who, Op::Write(span(4, 1), Durability::Cached), payload);
