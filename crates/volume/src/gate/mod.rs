@@ -56,6 +56,8 @@ pub struct Gate {
     done: VecDeque<Done>,
     wakes: VecDeque<Shard>,
     look_again: Option<Time>,
+    /// The operation that may take memory kept for headers.
+    insists: Option<u32>,
 }
 
 struct Slot {
@@ -104,6 +106,7 @@ impl Gate {
             done: VecDeque::new(),
             wakes: VecDeque::new(),
             look_again: None,
+            insists: None,
         }
     }
 

@@ -299,14 +299,10 @@ impl Gate {
         }
         steps.chunk = Some(chunk);
         if steps.stage == Stage::Permit {
-            let need = chunk.scratch_len(geometry.logical);
-            let has_pattern = steps.pattern.as_ref().is_some_and(|pattern| pattern.len() >= need);
-            let needs_scratch = need > 0 && !(chunk.kind == Kind::Pattern && has_pattern);
-            if needs_scratch && steps.scratch.as_ref().is_none_or(|scratch| scratch.len() != need) {
-                steps.scratch = None;
-                let Some(scratch) = cx.pool.take_sg(Class::Solicited, need) else { return Next::Memory };
-                steps.scratch = Some(scratch);
+            if !self.has_scratch(cx, slot, chunk.scratch_len(geometry.logical), chunk.kind) {
+                return Next::Memory;
             }
+            let steps = self.steps(slot);
             let stripes = Stripes::of(chunk.cover, geometry.logical);
             match chunk.permit {
                 Permit::None => {}
@@ -316,11 +312,35 @@ impl Gate {
             }
             steps.stage = Stage::Quiet;
         }
-        if chunk.permit == Permit::Guard && !guards.is_quiet(steps.held) {
+        if chunk.permit == Permit::Guard && !guards.is_quiet(self.steps(slot).held) {
             return Next::Look;
         }
         self.start_chunk(cx, slot, chunk);
         Next::Out
+    }
+
+    /// Takes scratch memory for a chunk, if it needs any. All who wait may hold payloads that fill
+    /// the pool, and none would ever end: so one operation at a time may take what is kept for
+    /// headers.
+    fn has_scratch(&mut self, cx: &mut Cx<'_>, slot: u32, need: usize, kind: Kind) -> bool {
+        let may_insist = self.insists.is_none_or(|one| one == slot);
+        let steps = self.steps(slot);
+        let has_pattern = steps.pattern.as_ref().is_some_and(|pattern| pattern.len() >= need);
+        if need == 0 || (kind == Kind::Pattern && has_pattern) {
+            return true;
+        }
+        if steps.scratch.as_ref().is_some_and(|scratch| scratch.len() == need) {
+            return true;
+        }
+        steps.scratch = cx.pool.take_sg(Class::Solicited, need);
+        if steps.scratch.is_none() && may_insist {
+            steps.scratch = cx.pool.take_sg(Class::Wire, need);
+            if steps.scratch.is_some() {
+                self.insists = Some(slot);
+                return true;
+            }
+        }
+        steps.scratch.is_some()
     }
 
     /// Gives the backend a chunk's first part.
@@ -484,6 +504,9 @@ impl Gate {
     }
 
     fn end_steps(&mut self, slot: u32, result: Result<Outcome, Failure>) {
+        if self.insists == Some(slot) {
+            self.insists = None;
+        }
         self.free_permit(slot);
         let payload = std::mem::take(&mut self.steps(slot).payload);
         self.close(slot, result, payload);

@@ -244,21 +244,22 @@ fn many_small_spans_are_unmapped_in_bounded_time() {
 #[test]
 fn what_finds_no_memory_waits_for_it_and_keeps_nobody_out() {
     let (mut world, mut gate, who) = (World::new(), ram_gate(64), nexus(1));
-    let both = world.filled(&[0; 1024]);
+    let (both, again) = (world.filled(&[0; 1024]), world.filled(&[0; 1024]));
+    let wire = world.pool.take(Class::Wire, 512).unwrap();
     let mut held = Vec::new();
-    while let Some(memory) = world.pool.take(Class::Solicited, 64 << 10) {
-        held.push(memory);
-    }
-    while let Some(memory) = world.pool.take(Class::Solicited, 512) {
-        held.push(memory);
-    }
+    let mut fill = |class| held.extend(std::iter::from_fn(|| world.pool.take(class, 512)));
+    fill(Class::Solicited);
+    // All may wait for memory that all hold: one of them takes what is kept for headers.
+    let done = run(&mut world, &mut gate, &who, Op::CompareAndWrite(span(3, 1)), again);
+    assert_eq!(done.result, Ok(Outcome::Complete));
+    drop(done);
+    held.extend(std::iter::from_fn(|| world.pool.take(Class::Wire, 512)));
     let io =
         Io { id: IoId(8), epoch: Default::default(), op: Op::CompareAndWrite(span(3, 1)), payload: both };
     gate.submit(&mut world.cx(), &who, io);
     gate.resume(&mut world.cx());
     assert!(gate.poll_done().is_none());
     assert!(gate.poll_timeout().is_some(), "nobody else tells when memory is back");
-    let wire = world.pool.take(Class::Wire, 512).unwrap();
     let payload = Payload::Out(buf::SgMut::from(wire).freeze());
     let done = run(&mut world, &mut gate, &who, Op::Write(span(4, 1), Durability::Cached), payload);
     assert_eq!(done.result, Ok(Outcome::Complete));
