@@ -518,7 +518,7 @@ fn tcp_options_are_inherited(io: IoChoice) {
         stream.write_all(&frame(WHERE, 0)).unwrap();
         assert_eq!(word(&mut stream), 0);
         // The accepted socket is another descriptor of this very process.
-        let theirs = (3..400).find(|&fd| {
+        let theirs = (3..4096).find(|&fd| {
             // SAFETY: the descriptor is only borrowed to ask for its peer; a wrong one gives an error.
             let other = std::mem::ManuallyDrop::new(unsafe {
                 <TcpStream as std::os::fd::FromRawFd>::from_raw_fd(fd)
