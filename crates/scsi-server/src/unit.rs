@@ -85,7 +85,7 @@ impl Unit {
     /// Why it cannot serve, with the progress of now.
     pub(crate) fn not_ready(&self) -> Option<Why> {
         match self.view.not_ready? {
-            Why::Sanitizing(_) => Some(Why::Sanitizing(self.spec.shared.sanitize_progress())),
+            Why::Sanitizing(_) => Some(Why::Sanitizing(self.view.sanitized.get())),
             why => Some(why),
         }
     }
