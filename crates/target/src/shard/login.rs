@@ -163,12 +163,18 @@ impl Shard {
         }
     }
 
-    pub(super) fn ask_window(&mut self, tsih: Tsih, from: ShardId, token: u64) {
-        let window = self.sessions.get(&tsih).copied().and_then(|tag| {
-            let session = self.session(tag)?;
-            (!session.closed).then(|| session.proto.command_numbers())
-        });
-        self.post(from, Message::Window(token, window));
+    pub(super) fn ask_window(&mut self, cx: &Cx<'_>, tsih: Tsih, from: ShardId, token: u64) {
+        match self.window_now(tsih) {
+            None if !self.sessions.contains_key(&tsih) => self.window_of_nobody(cx, tsih, from, token),
+            window => self.post(from, Message::Window(token, window)),
+        }
+    }
+
+    /// Where a session's command window stands, if the session is here and goes on.
+    pub(super) fn window_now(&mut self, tsih: Tsih) -> Option<(Sn, Sn)> {
+        let tag = self.sessions.get(&tsih).copied()?;
+        let session = self.session(tag)?;
+        (!session.closed).then(|| session.proto.command_numbers())
     }
 
     pub(super) fn window(&mut self, token: u64, window: Option<(Sn, Sn)>) {

@@ -8,6 +8,7 @@
 
 mod conns;
 mod control;
+mod founding;
 mod login;
 mod memory;
 mod sessions;
@@ -33,6 +34,7 @@ use crate::timers::Timers;
 use conns::Conn;
 pub use conns::LogLine;
 use control::{Stopping, Waiting};
+use founding::Founding;
 use memory::Hunger;
 use volumes::Fronts;
 pub use volumes::home_of;
@@ -59,6 +61,7 @@ pub struct Shard {
     server: Server,
     fronts: Fronts,
     directory: Option<Directory>,
+    founding: Founding,
     hunger: Hunger,
     timers: Timers,
     /// Connections that may have events.
@@ -89,6 +92,7 @@ impl Shard {
             nexuses: Vec::new(),
             server: Server::new(volume::Shard(id.0)),
             fronts: Fronts::new(id, shards),
+            founding: Founding::default(),
             directory: (id == DIRECTORY).then(|| Directory::new(shards)),
             hunger: Hunger::default(),
             timers: Timers::default(),
@@ -121,7 +125,7 @@ impl Shard {
         match message {
             Message::Claim(claim) => self.claim(claim),
             Message::Verdict(token, verdict) => self.verdict(cx, token, verdict),
-            Message::AskWindow(tsih, from, token) => self.ask_window(tsih, from, token),
+            Message::AskWindow(tsih, from, token) => self.ask_window(cx, tsih, from, token),
             Message::Window(token, window) => self.window(token, window),
             Message::EndSession(tsih) => self.end_session(cx, tsih),
             Message::SessionGone(tsih) => {
@@ -181,6 +185,7 @@ impl Endpoint for Shard {
             self.conn_timeout(cx, tag, time);
         }
         self.fronts.handle_timeout(cx);
+        self.founding_timeout(cx);
         self.stop_timeout(cx);
     }
 
@@ -235,7 +240,8 @@ impl Endpoint for Shard {
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        let times = [self.timers.next(), self.fronts.poll_timeout(), self.stop_deadline()];
-        times.into_iter().flatten().min()
+        let own = [self.stop_deadline(), self.founding.poll_timeout()];
+        let times = [self.timers.next(), self.fronts.poll_timeout()];
+        times.into_iter().chain(own).flatten().min()
     }
 }

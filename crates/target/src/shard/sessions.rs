@@ -10,7 +10,7 @@ use iscsi::session::{
     LinkParams, Request, Response, ScsiCommand, ScsiResult, SendTargets, SessionLimits, SessionParams,
     TargetSession, TaskManagement,
 };
-use iscsi::wire::{TmfFunction, TmfResponseCode, Tsih};
+use iscsi::wire::{Cid, TmfFunction, TmfResponseCode, Tsih};
 use scsi_server::{Arrived, LunEntry, Management, NexusKey, NexusSpec, TaskAttribute, TaskKey};
 use stream::{Close, Connection, Tag, Target, TargetEvent};
 use volume::{Ask, AskId, Identity, Nexus};
@@ -27,13 +27,22 @@ impl Shard {
     /// A link that has logged in comes to its session.
     pub(super) fn attach(&mut self, cx: &mut Cx<'_>, id: LinkId, baggage: Baggage) {
         let tsih = baggage.established.tsih;
-        let conn = if baggage.new { self.found(cx, &baggage) } else { self.sessions.get(&tsih).copied() };
+        let conn = match baggage.new {
+            true if self.is_wanted(tsih) => self.found(cx, &baggage),
+            true => None,
+            false => self.sessions.get(&tsih).copied(),
+        };
         let attached = conn.and_then(|conn| self.join(cx, conn, id, &baggage));
         if attached.is_none() {
             if baggage.new {
                 self.post(DIRECTORY, Message::SessionGone(tsih));
+            } else {
+                self.connection_gone(tsih, baggage.established.identity.cid);
             }
             self.departures.push_back((id, Departure::Close));
+        }
+        if baggage.new {
+            self.founded(tsih);
         }
     }
 
@@ -149,7 +158,7 @@ impl Shard {
                     session.links.iter().find(|known| known.link == link).map(|known| (known.id, known.cid));
                 let tsih = session.tsih;
                 if let Some((id, cid)) = id {
-                    self.post(DIRECTORY, Message::ConnectionGone(tsih, cid));
+                    self.connection_gone(tsih, cid);
                     self.depart(id, Departure::Close);
                 }
                 continue;
@@ -177,6 +186,15 @@ impl Shard {
             self.rouse(id);
         }
         self.forget_session(conn);
+    }
+
+    /// Tells the directory, unless another link bears the same CID already: it was reinstated.
+    fn connection_gone(&mut self, tsih: Tsih, cid: Cid) {
+        let conn = self.sessions.get(&tsih).copied();
+        let session = conn.and_then(|conn| self.session(conn));
+        if !session.is_some_and(|session| session.proto.has_connection(cid)) {
+            self.post(DIRECTORY, Message::ConnectionGone(tsih, cid));
+        }
     }
 
     fn session_event(&mut self, cx: &mut Cx<'_>, conn: Tag, event: TargetEvent<Request>) {
@@ -266,8 +284,7 @@ impl Shard {
                 }
                 self.touch(conn);
             }
-            // Its founding link is still on its way here, or it has just gone.
-            None => self.post(DIRECTORY, Message::SessionGone(tsih)),
+            None => self.end_of_nobody(cx, tsih),
         }
     }
 

@@ -1,0 +1,92 @@
+//! Messages that overtake the link which founds their session.
+//!
+//! A login ends on the shard that accepted it; then its link moves to the shard of its session. Meanwhile
+//! a second connection may ask for that session, or a reinstatement for its end. Both wait here for
+//! the link, as long as a link can take; if it never comes, the session never was.
+
+use std::time::Duration;
+
+use buf::{Cx, Time};
+use endpoint::ShardId;
+use iscsi::wire::Tsih;
+
+use super::{DIRECTORY, LOGINS_MAX, Shard};
+use crate::message::Message;
+
+/// How long a founding link may be on its way.
+const TRANSIT_MAX: Duration = Duration::from_secs(1);
+
+/// What waits for a session's founding link.
+#[derive(Debug)]
+enum Matter {
+    /// The login of this number on that shard asks where the command window stands.
+    Window(ShardId, u64),
+    /// The directory wants the session's end.
+    End,
+}
+
+/// All that waits, oldest first. Bounded: each login asks once, and the directory wants an end once.
+#[derive(Debug, Default)]
+pub(super) struct Founding {
+    waiting: Vec<(Tsih, Time, Matter)>,
+}
+
+impl Founding {
+    fn wait(&mut self, tsih: Tsih, now: Time, matter: Matter) {
+        self.waiting.push((tsih, now + TRANSIT_MAX, matter));
+    }
+
+    fn take(&mut self, tsih: Tsih) -> Vec<Matter> {
+        self.waiting.extract_if(.., |(of, ..)| *of == tsih).map(|(.., matter)| matter).collect()
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Time> {
+        self.waiting.first().map(|(_, until, _)| *until)
+    }
+}
+
+impl Shard {
+    /// Another connection asks for a session that is not here.
+    pub(super) fn window_of_nobody(&mut self, cx: &Cx<'_>, tsih: Tsih, from: ShardId, token: u64) {
+        if self.founding.waiting.len() < usize::from(self.shards) * LOGINS_MAX {
+            self.founding.wait(tsih, cx.now, Matter::Window(from, token));
+        } else {
+            self.post(from, Message::Window(token, None));
+        }
+    }
+
+    /// A session that is not here is to end: its founding link is still on its way, or it has just
+    /// ended, and the directory knows by now.
+    pub(super) fn end_of_nobody(&mut self, cx: &Cx<'_>, tsih: Tsih) {
+        self.founding.wait(tsih, cx.now, Matter::End);
+    }
+
+    /// A founding link is here: false if its session is not wanted any more.
+    pub(super) fn is_wanted(&mut self, tsih: Tsih) -> bool {
+        !self.founding.waiting.iter().any(|(of, _, matter)| *of == tsih && matches!(matter, Matter::End))
+    }
+
+    /// What waited for a session goes on: it is here, or never will be.
+    pub(super) fn founded(&mut self, tsih: Tsih) {
+        for matter in self.founding.take(tsih) {
+            if let Matter::Window(from, token) = matter {
+                let window = self.window_now(tsih);
+                self.post(from, Message::Window(token, window));
+            }
+        }
+    }
+
+    /// Gives up on links that never came.
+    pub(super) fn founding_timeout(&mut self, cx: &Cx<'_>) {
+        while let Some((tsih, until, _)) = self.founding.waiting.first()
+            && *until <= cx.now
+        {
+            let tsih = *tsih;
+            if !self.is_wanted(tsih) {
+                // Told twice it is harmless: the handle is not given again so soon.
+                self.post(DIRECTORY, Message::SessionGone(tsih));
+            }
+            self.founded(tsih);
+        }
+    }
+}

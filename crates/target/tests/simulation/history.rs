@@ -1,0 +1,619 @@
+//! Random histories: several hosts over several connections read, write and flush the same blocks while
+//! connections die, sessions are reinstated, tasks aborted, units reset, the disk fails and the power goes.
+//! Every seed is a history of its own, and every history must agree with a disk.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use backends::{File, FileDisk, FileFacts};
+use blockwire_target::{Control, Message, Shard};
+use endpoint::ShardId;
+use iscsi::negotiate::Digest;
+use iscsi::wire::TmfFunction;
+use sim::{Chance, Config, Disk, Faults, PeerEnd, World};
+use volume::{DiskId, Ram, RamDisk};
+
+use crate::initiator::Initiator;
+use crate::model::{Model, Moment, Value, fill, value_of};
+use crate::rig::{self, Terms};
+
+const SPAN: usize = 64;
+const DISK: DiskId = DiskId(3);
+
+/// What makes one history unlike the next.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub seed: u64,
+    shards: u16,
+    pool_bytes: usize,
+    window: usize,
+    loaned_permille: u32,
+    hosts: usize,
+    connections: u16,
+    /// A file over a disk with a cache, else memory.
+    file: bool,
+    write_cache: bool,
+    direct_align: Option<u32>,
+    faults: Faults,
+    /// In thousandths of the steps.
+    kill_permille: u32,
+    reinstate_permille: u32,
+    abort_permille: u32,
+    reset_permille: u32,
+    digests: bool,
+    unsolicited: bool,
+    power_loss: bool,
+    steps: u32,
+}
+
+impl Plan {
+    pub fn of(seed: u64) -> Self {
+        let mut chance = Chance::new(seed ^ 0x5eed);
+        let calm = chance.permille(200);
+        let file = chance.permille(700);
+        let faulty = file && chance.permille(400);
+        let trouble = |chance: &mut Chance, most| if calm { 0 } else { chance.below(most) as u32 };
+        Plan {
+            seed,
+            shards: chance.between(1, 3) as u16,
+            // The smallest leaves memory for a few commands only.
+            pool_bytes: *chance.pick(&[1 << 20, 2 << 20, 16 << 20]),
+            window: *chance.pick(&[600, 16 << 10, 1 << 20]),
+            loaned_permille: *chance.pick(&[0, 0, 500]),
+            hosts: chance.between(1, 3) as usize,
+            connections: chance.between(1, 4) as u16,
+            file,
+            write_cache: chance.permille(700),
+            direct_align: *chance.pick(&[None, Some(512), Some(4096)]),
+            faults: Faults {
+                short_permille: if file { chance.below(300) as u32 } else { 0 },
+                error_permille: if faulty { chance.below(40) as u32 } else { 0 },
+                full_permille: if faulty { chance.below(40) as u32 } else { 0 },
+                sync_permille: if faulty && chance.permille(300) { 200 } else { 0 },
+            },
+            kill_permille: trouble(&mut chance, 25),
+            reinstate_permille: trouble(&mut chance, 15),
+            abort_permille: trouble(&mut chance, 60),
+            reset_permille: trouble(&mut chance, 20),
+            digests: chance.permille(300),
+            unsolicited: chance.permille(600),
+            power_loss: file && chance.permille(600),
+            steps: 100,
+        }
+    }
+
+    fn config(&self) -> Config {
+        let mut config = Config::new(self.seed);
+        config.shards = self.shards;
+        config.pool_bytes = self.pool_bytes;
+        config.window = self.window;
+        config.loaned_permille = self.loaned_permille;
+        config
+    }
+
+    fn world(&self, disk: Option<Disk>, round: u64) -> World<Shard> {
+        let mut config = self.config();
+        config.seed = config.seed.wrapping_add(round << 32);
+        let shards = self.shards;
+        let mut terms = Terms::default();
+        terms.negotiation.max_connections = 4;
+        let exports = rig::exports(&terms);
+        let mut world = World::new(config, |id, _| Shard::new(id, shards, exports.clone()));
+        world.add_disk(DISK, disk.unwrap_or_else(|| Disk::new(self.faults)));
+        let specs = if self.file {
+            let facts = FileFacts {
+                bytes: (SPAN * 512) as u64,
+                device: false,
+                logical: 512,
+                physical: None,
+                preferred: 4096,
+                direct: self.direct_align.is_some(),
+                memory_align: 512,
+                offset_align: self.direct_align.unwrap_or(0),
+                punch: true,
+                write_cache: self.write_cache,
+            };
+            let file = Arc::new(FileDisk::new(DISK, &facts, shards).unwrap());
+            let geometry = file.geometry();
+            rig::volume(shards, geometry, &[DISK], None, move |shard| File::new(file.clone(), shard))
+        } else {
+            let ram = Arc::new(RamDisk::new(SPAN as u64, SPAN as u64, 512, 4096));
+            let geometry = ram.geometry();
+            rig::volume(shards, geometry, &[], None, move |_| Ram::new(ram.clone()))
+        };
+        for (shard, spec) in (0..).zip(specs) {
+            world.tell(ShardId(shard), Message::Control(0, Control::AddVolume(Box::new(spec))));
+        }
+        world.run_for(Duration::from_millis(1));
+        assert_eq!(world.heard().len(), usize::from(shards));
+        world
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Read,
+    Write {
+        value: Value,
+        fua: bool,
+    },
+    Flush,
+    /// TEST UNIT READY: it only takes what the unit has to say.
+    Ready,
+}
+
+/// A command in flight.
+#[derive(Clone, Copy, Debug)]
+struct Flight {
+    kind: Kind,
+    lba: usize,
+    blocks: usize,
+    began: Moment,
+}
+
+struct Host {
+    isid: u16,
+    initiator: Initiator,
+    flights: BTreeMap<u32, Flight>,
+    /// Aborts under way, with the task that each is for; `None`: a reset of the unit.
+    managing: BTreeMap<u32, (usize, Option<u32>)>,
+    /// Writes that were given up with a connection: they may happen until the session ends.
+    orphans: Vec<Flight>,
+}
+
+/// How many of each there were: a simulation in which nothing happens proves nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    pub good: u64,
+    pub failed: u64,
+    pub aborted: u64,
+    pub kills: u64,
+    pub reinstated: u64,
+    pub power_losses: u64,
+    pub lost: u64,
+}
+
+impl Tally {
+    pub fn add(&mut self, other: Tally) {
+        self.good += other.good;
+        self.failed += other.failed;
+        self.aborted += other.aborted;
+        self.kills += other.kills;
+        self.reinstated += other.reinstated;
+        self.power_losses += other.power_losses;
+        self.lost += other.lost;
+    }
+
+    /// Whether everything that can happen happens.
+    pub fn is_eventful(&self) -> bool {
+        let Tally { good, failed, aborted, kills, reinstated, power_losses, lost } = *self;
+        [failed, aborted, kills, reinstated, power_losses, lost].iter().all(|count| *count > 5)
+            && good > 10_000
+    }
+}
+
+pub struct History {
+    plan: Plan,
+    chance: Chance,
+    world: World<Shard>,
+    model: Model,
+    hosts: Vec<Host>,
+    now: Moment,
+    last_value: Value,
+    pub tally: Tally,
+}
+
+/// Simulated time after which something that was promised has not come.
+const PATIENCE: Duration = Duration::from_secs(100);
+
+impl History {
+    pub fn new(plan: Plan) -> Self {
+        let world = plan.world(None, 0);
+        let chance = Chance::new(!plan.seed);
+        let model = Model::new(SPAN);
+        let mut history = History {
+            plan,
+            chance,
+            world,
+            model,
+            hosts: vec![],
+            now: 1,
+            last_value: 0,
+            tally: Tally::default(),
+        };
+        for isid in 1..=history.plan.hosts as u16 {
+            let host = history.log_in(isid);
+            history.hosts.push(host);
+        }
+        history
+    }
+
+    fn tick(&mut self) -> Moment {
+        self.now += 1;
+        self.now
+    }
+
+    fn step(&mut self) {
+        let until = self.world.now() + Duration::from_micros(50);
+        self.world.step(until);
+    }
+
+    /// Lets the world go on until `done`, everybody reading.
+    fn wait(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
+        let limit = self.world.now() + PATIENCE;
+        while !done(self) {
+            let seed = self.plan.seed;
+            assert!(self.world.now() < limit, "seed {seed}: waited in vain for {what}: {:?}", self.open());
+            self.poll();
+            let until = self.world.now() + Duration::from_millis(1);
+            self.world.step(until);
+        }
+    }
+
+    /// What is not answered yet.
+    fn open(&self) -> Vec<String> {
+        let host = |host: &Host| format!("{:?} {:?} {:?}", host.flights, host.managing, host.initiator);
+        self.hosts.iter().map(host).collect()
+    }
+
+    fn log_in(&mut self, isid: u16) -> Host {
+        let mut wanted = rig::wanted(isid);
+        if self.plan.digests {
+            wanted.limits.header_digest = vec![Digest::Crc32c];
+            wanted.limits.data_digest = vec![Digest::Crc32c];
+        }
+        wanted.limits.initial_r2t = !self.plan.unsolicited;
+        wanted.limits.immediate_data = self.plan.unsolicited;
+        let mut initiator = Initiator::connect(&mut self.world, wanted);
+        for cid in 0..self.plan.connections {
+            if cid > 0 {
+                initiator.join(&mut self.world, cid);
+            }
+            let limit = self.world.now() + PATIENCE;
+            while !initiator.is_in() {
+                assert_eq!(initiator.failure(), None, "seed {}", self.plan.seed);
+                assert!(self.world.now() < limit, "seed {}: no login", self.plan.seed);
+                initiator.poll(&mut self.world);
+                self.poll();
+                let until = self.world.now() + Duration::from_millis(1);
+                self.world.step(until);
+            }
+        }
+        let (flights, managing, orphans) = (BTreeMap::new(), BTreeMap::new(), vec![]);
+        Host { isid, initiator, flights, managing, orphans }
+    }
+
+    /// Everybody takes what has come.
+    fn poll(&mut self) {
+        for host in 0..self.hosts.len() {
+            self.hosts[host].initiator.poll(&mut self.world);
+            self.settle(host);
+        }
+    }
+
+    fn settle(&mut self, host: usize) {
+        for ended in std::mem::take(&mut self.hosts[host].initiator.ended) {
+            let now = self.tick();
+            let flight = self.hosts[host].flights.remove(&ended.itt).expect("it was sent");
+            if ended.status == 0 {
+                self.tally.good += 1;
+                self.ended_well(flight, &ended.data, now);
+            } else {
+                self.tally.failed += 1;
+                self.ended_badly(flight, ended.status, &ended.sense, now);
+            }
+        }
+        for (itt, response) in std::mem::take(&mut self.hosts[host].initiator.managed) {
+            let now = self.tick();
+            let seed = self.plan.seed;
+            let (_, of) = self.hosts[host].managing.remove(&itt).expect("it was asked for");
+            // 0: done; 1: there is no such task any more.
+            assert!(response == 0 || (response == 1 && of.is_some()), "seed {seed}: response {response}");
+            if let Some(task) = of {
+                self.ended_by_abort(host, task, now);
+            }
+        }
+    }
+
+    fn ended_well(&mut self, flight: Flight, data: &[u8], now: Moment) {
+        match flight.kind {
+            Kind::Write { value, fua } => {
+                let durable = fua || !self.plan.write_cache || !self.plan.file;
+                self.model.succeed(flight.lba, flight.blocks, value, durable, now);
+            }
+            Kind::Read => self.check(flight, data),
+            Kind::Flush => self.model.flushed(flight.began),
+            Kind::Ready => {}
+        }
+    }
+
+    fn ended_badly(&mut self, flight: Flight, status: u8, sense: &[u8], now: Moment) {
+        let key = sense.get(2).map(|byte| byte & 0x0f);
+        let seed = self.plan.seed;
+        // Unit attention, medium error, not ready, data protect (no space); BUSY, TASK SET FULL.
+        let known = matches!((status, key), (2, Some(2 | 3 | 6 | 7 | 0xb)) | (8 | 0x28, _));
+        assert!(known, "seed {seed}: {flight:?} ended with {status:02x}, {sense:02x?}");
+        let calm = self.plan.faults.error_permille + self.plan.faults.full_permille == 0;
+        assert!(
+            !calm || key == Some(6) || key == Some(2) || status != 2,
+            "seed {seed}: {flight:?} failed with {sense:02x?} and no fault"
+        );
+        if let Kind::Write { value, .. } = flight.kind {
+            self.model.give_up(flight.lba, flight.blocks, value, now);
+        }
+    }
+
+    fn check(&self, flight: Flight, data: &[u8]) {
+        let seed = self.plan.seed;
+        assert_eq!(data.len(), flight.blocks * 512, "seed {seed}: {flight:?}");
+        for (number, bytes) in data.chunks(512).enumerate() {
+            let lba = flight.lba + number;
+            let Some(value) = value_of(lba, bytes) else {
+                panic!("seed {seed}: block {lba} is torn: {:02x?}", &bytes[..32]);
+            };
+            assert!(
+                self.model.allows(lba, value, flight.began),
+                "seed {seed}: {flight:?}: block {lba} has {value}, of {}",
+                self.model.describe(lba)
+            );
+        }
+    }
+
+    fn ended_by_abort(&mut self, host: usize, task: u32, now: Moment) {
+        self.hosts[host].initiator.forget(task);
+        if let Some(flight) = self.hosts[host].flights.remove(&task) {
+            self.tally.aborted += 1;
+            self.give_up(flight, now);
+        }
+    }
+
+    fn give_up(&mut self, flight: Flight, now: Moment) {
+        if let Kind::Write { value, .. } = flight.kind {
+            self.model.give_up(flight.lba, flight.blocks, value, now);
+        }
+    }
+
+    fn command(&mut self, host: usize) {
+        let began = self.tick();
+        let blocks = self.chance.between(1, 40) as usize;
+        let lba = self.chance.below((SPAN - blocks) as u64 + 1) as usize;
+        let kind = match self.chance.below(20) {
+            0..9 => {
+                self.last_value += 1;
+                Kind::Write { value: self.last_value, fua: self.chance.permille(200) }
+            }
+            9..18 => Kind::Read,
+            18 => Kind::Flush,
+            _ => Kind::Ready,
+        };
+        let flight = Flight { kind, lba, blocks, began };
+        let [a, b] = (lba as u16).to_be_bytes();
+        let (out, read, cdb) = match kind {
+            Kind::Write { value, fua } => {
+                self.model.begin(lba, blocks, value, began);
+                let data: Vec<u8> = (lba..lba + blocks).flat_map(|lba| fill(lba, value)).collect();
+                (data, 0, [0x2a, u8::from(fua) << 3, 0, 0, a, b, 0, 0, blocks as u8, 0])
+            }
+            Kind::Read => (vec![], blocks * 512, [0x28, 0, 0, 0, a, b, 0, 0, blocks as u8, 0]),
+            Kind::Flush => (vec![], 0, [0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+            Kind::Ready => (vec![], 0, [0; 10]),
+        };
+        let host = &mut self.hosts[host];
+        host.initiator.next_conn = self.chance.below(8) as usize;
+        let cdb = if kind == Kind::Ready { &cdb[..6] } else { &cdb[..] };
+        let itt = host.initiator.command(&mut self.world, 0, cdb, &out, read);
+        host.flights.insert(itt, flight);
+    }
+
+    fn abort(&mut self, host: usize) {
+        let host = &mut self.hosts[host];
+        let sent = |itt: &u32| !host.initiator.is_waiting(*itt);
+        let tasks: Vec<u32> = host.initiator.in_flight().into_iter().filter(sent).collect();
+        if tasks.is_empty() {
+            return;
+        }
+        let task = *self.chance.pick(&tasks);
+        let (itt, conn) = host.initiator.manage(&mut self.world, TmfFunction::ABORT_TASK, 0, task);
+        host.managing.insert(itt, (conn, Some(task)));
+    }
+
+    /// Resets the unit. What is in flight, of any host, is answered or has silently ended soon after.
+    fn reset_unit(&mut self, host: usize) {
+        let one = &mut self.hosts[host];
+        let (itt, conn) = one.initiator.manage(&mut self.world, TmfFunction::LOGICAL_UNIT_RESET, 0, u32::MAX);
+        one.managing.insert(itt, (conn, None));
+        self.wait("the reset of a unit", |history| {
+            history.hosts[host].managing.values().all(|(_, task)| task.is_some())
+        });
+        let limit = self.world.now() + Duration::from_secs(1);
+        while self.world.now() < limit && self.hosts.iter().any(|host| !host.flights.is_empty()) {
+            self.poll();
+            self.step();
+        }
+        let now = self.tick();
+        for host in 0..self.hosts.len() {
+            for (task, flight) in std::mem::take(&mut self.hosts[host].flights) {
+                self.tally.lost += 1;
+                self.hosts[host].initiator.forget(task);
+                self.give_up(flight, now);
+            }
+        }
+    }
+
+    /// A connection dies. The session goes on over the others, if there are any.
+    fn kill_connection(&mut self, host: usize) {
+        let living = self.hosts[host].initiator.living();
+        if living.len() < 2 {
+            return self.reinstate(host);
+        }
+        self.tally.kills += 1;
+        let conn = *self.chance.pick(&living);
+        let reset = self.chance.permille(500);
+        let one = &mut self.hosts[host];
+        let lost = one.initiator.kill(&mut self.world, conn, reset);
+        for task in lost {
+            one.orphans.extend(one.flights.remove(&task));
+        }
+        // What was asked for over that connection is not answered.
+        one.managing.retain(|_, (over, _)| *over != conn);
+        let until = self.world.now() + Duration::from_millis(5);
+        while self.world.step(until) {}
+        self.poll();
+        let one = &mut self.hosts[host];
+        one.initiator.fill_holes(&mut self.world);
+        if self.chance.permille(500) {
+            let cid = one.initiator.cid_of(conn);
+            if cid != 0 {
+                one.initiator.join(&mut self.world, cid);
+                self.wait("a connection to be reinstated", |history| {
+                    assert_eq!(history.hosts[host].initiator.failure(), None);
+                    history.hosts[host].initiator.is_in()
+                });
+            }
+        }
+    }
+
+    /// The same host logs in anew. When it is in, nothing of the old session may happen any more.
+    fn reinstate(&mut self, host: usize) {
+        self.tally.reinstated += 1;
+        if self.chance.permille(500) {
+            for conn in self.hosts[host].initiator.living() {
+                let reset = self.chance.permille(500);
+                self.hosts[host].initiator.kill(&mut self.world, conn, reset);
+            }
+        }
+        let isid = self.hosts[host].isid;
+        let new = self.log_in(isid);
+        let old = std::mem::replace(&mut self.hosts[host], new);
+        let now = self.tick();
+        for flight in old.flights.into_values().chain(old.orphans) {
+            self.give_up(flight, now);
+        }
+        self.wait("the old session's connections to close", |history| {
+            let open = |conn: &usize| history.world.peer_end(old.initiator.peer_of(*conn)) == PeerEnd::Open;
+            !old.initiator.living().iter().any(open)
+        });
+    }
+
+    /// A stretch of history.
+    fn run(&mut self) {
+        for _ in 0..self.plan.steps {
+            let host = self.chance.below(self.hosts.len() as u64) as usize;
+            let burst = self.chance.between(1, 6);
+            for _ in 0..burst {
+                self.command(host);
+            }
+            for _ in 0..self.chance.below(60) {
+                // Now and then somebody does not read.
+                let reader = self.chance.below(self.hosts.len() as u64 + 1) as usize;
+                if reader < self.hosts.len() {
+                    self.hosts[reader].initiator.poll(&mut self.world);
+                    self.settle(reader);
+                }
+                self.step();
+            }
+            if self.chance.permille(self.plan.abort_permille) {
+                self.abort(host);
+            }
+            if self.chance.permille(self.plan.kill_permille) {
+                self.kill_connection(host);
+            }
+            if self.chance.permille(self.plan.reinstate_permille) {
+                self.reinstate(host);
+            }
+            if self.chance.permille(self.plan.reset_permille) {
+                self.reset_unit(host);
+            }
+        }
+    }
+
+    /// Everything ends, and nobody waits for ever.
+    fn quiesce(&mut self) {
+        self.wait("everything to end", |history| {
+            let idle = |host: &Host| host.flights.is_empty() && host.managing.is_empty();
+            history.hosts.iter().all(idle)
+        });
+    }
+
+    fn read_all(&mut self) {
+        for lba in (0..SPAN).step_by(8) {
+            let mut left = 200;
+            loop {
+                let began = self.tick();
+                let cdb = [0x28, 0, 0, 0, 0, lba as u8, 0, 0, 8, 0];
+                let host = &mut self.hosts[0];
+                let itt = host.initiator.command(&mut self.world, 0, &cdb, &[], 8 * 512);
+                host.flights.insert(itt, Flight { kind: Kind::Read, lba, blocks: 8, began });
+                let good = self.tally.good;
+                self.quiesce();
+                left -= 1;
+                assert!(left > 0, "seed {}: blocks cannot be read", self.plan.seed);
+                if self.tally.good > good {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// The power fails, and a daemon starts on what the disk has.
+    fn lose_power(&mut self) {
+        self.tally.power_losses += 1;
+        let hosts = std::mem::take(&mut self.hosts);
+        let plan = self.plan.clone();
+        let fresh = plan.world(None, 7);
+        let mut disks = std::mem::replace(&mut self.world, fresh).kill();
+        drop(hosts);
+        let disk = disks.remove(&DISK).expect("a file has a disk");
+        let now = self.tick();
+        for lba in 0..SPAN {
+            let mut bytes = [0; 512];
+            disk.read((lba * 512) as u64, &mut bytes);
+            let seed = self.plan.seed;
+            let Some(value) = value_of(lba, &bytes) else {
+                panic!("seed {seed}: block {lba} is torn by the power's failure");
+            };
+            assert!(
+                self.model.survives(lba, value),
+                "seed {seed}: block {lba} has {value} after the power's failure, of {}",
+                self.model.describe(lba)
+            );
+            self.model.settle(lba, value, now);
+        }
+        self.world = plan.world(Some(disk), 1);
+        for isid in 1..=self.plan.hosts as u16 {
+            let host = self.log_in(isid);
+            self.hosts.push(host);
+        }
+    }
+
+    /// Everybody logs out: sockets are closed, and all memory is back.
+    fn end(&mut self) {
+        for host in &mut self.hosts {
+            host.initiator.log_out(&mut self.world);
+        }
+        self.wait("everybody to be logged out", |history| {
+            history.hosts.iter().all(|host| host.initiator.logged_out)
+        });
+        self.world.run_for(PATIENCE);
+        for shard in 0..self.plan.shards {
+            let seed = self.plan.seed;
+            assert_eq!(self.world.links(ShardId(shard)), 0, "seed {seed}: every socket is closed");
+            let usage = self.world.pool(ShardId(shard)).usage();
+            assert_eq!((usage.lent, usage.reserved), (0, 0), "seed {seed}: all memory came back");
+        }
+    }
+
+    /// The whole of it.
+    pub fn play(mut self) -> Tally {
+        self.run();
+        if self.plan.power_loss {
+            self.lose_power();
+            self.run();
+        }
+        self.quiesce();
+        self.read_all();
+        self.end();
+        self.tally
+    }
+}
