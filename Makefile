@@ -1,12 +1,13 @@
 # Every target installs what it needs from Debian when run as root, and says what is missing otherwise.
 
-.PHONY: help run test build lint unit interop guest deny install
+.PHONY: help run test build lint unit interop guest sim deny install
 
 help:
 	@echo "make run          build, serve two volumes, prove them with real clients, measure a little"
 	@echo "make test         everything that must hold; also step by step:"
 	@echo "make build lint unit interop guest"
 	@echo "make install      the release binary to \$$(DESTDIR)\$$(PREFIX)/bin (PREFIX=/usr/local)"
+	@echo "make sim          SIM_SEEDS=$(SIM_SEEDS) histories in the simulated world; a failing one says how to replay it"
 	@echo "make deny         licences and advisories by cargo-deny, if it is installed"
 
 run:
@@ -20,6 +21,11 @@ build lint unit guest:
 
 interop:
 	@tests/test.sh build libiscsi consumers
+
+SIM_SEEDS ?= 5000
+sim:
+	@tests/setup.sh build
+	SIM_SEEDS=$(SIM_SEEDS) cargo test --locked --release -p blockwire-target --test simulation histories -- --nocapture
 
 deny:
 	@command -v cargo-deny >/dev/null || { echo "cargo-deny is missing: cargo install --locked cargo-deny (compiles for minutes)" >&2; exit 1; }

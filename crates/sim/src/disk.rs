@@ -21,18 +21,28 @@ pub struct Faults {
     pub error_permille: u32,
     /// ENOSPC on a write.
     pub full_permille: u32,
-    /// A failing sync. What was not synced before may be lost.
+    /// A failing sync. What was not synced before is read still, but may never become stable.
     pub sync_permille: u32,
 }
 
 /// A disk's contents: what is stable, and over it what only the cache has.
-#[derive(Debug, Default)]
+///
+/// A sync covers the writes that had ended when it began, and no more: of what was written meanwhile
+/// each sector's newer version may or may not be stable afterwards. So the cache keeps versions.
+#[derive(Clone, Debug, Default)]
 pub struct Disk {
-    stable: BTreeMap<u64, [u8; SECTOR as usize]>,
-    cached: BTreeMap<u64, [u8; SECTOR as usize]>,
+    stable: BTreeMap<u64, Sector>,
+    /// For each sector its versions, oldest first, each with the number of its write.
+    cached: BTreeMap<u64, Vec<(u64, Sector)>>,
+    /// What a sync failed to write: it is read still, and no later sync writes it, as kernels do.
+    forgotten: BTreeMap<u64, Sector>,
+    /// How many writes there have been.
+    writes: u64,
     /// The disk's faults.
     pub faults: Faults,
 }
+
+type Sector = [u8; SECTOR as usize];
 
 impl Disk {
     /// A disk that reads zero everywhere.
@@ -40,43 +50,87 @@ impl Disk {
         Disk { faults, ..Disk::default() }
     }
 
+    /// How many writes there have been: what a sync that begins now covers.
+    pub(crate) fn writes(&self) -> u64 {
+        self.writes
+    }
+
+    fn sector(&self, sector: u64) -> Option<&Sector> {
+        let newest = self.cached.get(&sector).and_then(|versions| versions.last());
+        let newest = newest.map(|(_, data)| data).or_else(|| self.forgotten.get(&sector));
+        newest.or_else(|| self.stable.get(&sector))
+    }
+
     /// The bytes at `offset`, as a reader sees them.
     pub fn read(&self, offset: u64, into: &mut [u8]) {
-        for (at, byte) in (offset..).zip(into) {
-            let sector = at / SECTOR;
-            let found = self.cached.get(&sector).or_else(|| self.stable.get(&sector));
-            *byte = found.map_or(0, |data| data[(at % SECTOR) as usize]);
+        let mut at = offset;
+        let mut into = into;
+        while !into.is_empty() {
+            let within = (at % SECTOR) as usize;
+            let (now, later) = into.split_at_mut(into.len().min(SECTOR as usize - within));
+            match self.sector(at / SECTOR) {
+                Some(data) => now.copy_from_slice(&data[within..within + now.len()]),
+                None => now.fill(0),
+            }
+            at += now.len() as u64;
+            into = later;
         }
     }
 
     /// Writes into the cache.
     pub fn write(&mut self, offset: u64, from: &[u8]) {
-        for (at, &byte) in (offset..).zip(from) {
-            let sector = at / SECTOR;
-            let stable = &self.stable;
-            let data = self
-                .cached
-                .entry(sector)
-                .or_insert_with(|| stable.get(&sector).copied().unwrap_or([0; SECTOR as usize]));
-            data[(at % SECTOR) as usize] = byte;
+        self.writes += 1;
+        let (mut at, mut from) = (offset, from);
+        while !from.is_empty() {
+            let within = (at % SECTOR) as usize;
+            let (now, later) = from.split_at(from.len().min(SECTOR as usize - within));
+            let mut data = self.sector(at / SECTOR).copied().unwrap_or([0; SECTOR as usize]);
+            data[within..within + now.len()].copy_from_slice(now);
+            self.cached.entry(at / SECTOR).or_default().push((self.writes, data));
+            self.forgotten.remove(&(at / SECTOR));
+            at += now.len() as u64;
+            from = later;
         }
     }
 
-    fn sync(&mut self) {
-        self.stable.append(&mut self.cached);
+    /// Makes stable what the first `covered` writes left.
+    fn sync(&mut self, covered: u64) {
+        let stable = &mut self.stable;
+        self.cached.retain(|sector, versions| {
+            let old = versions.iter().take_while(|(number, _)| *number <= covered).count();
+            if let Some((_, data)) = versions.drain(..old).next_back() {
+                stable.insert(*sector, data);
+            }
+            !versions.is_empty()
+        });
     }
 
-    /// The power fails: each sector that only the cache had is kept or lost by chance.
-    pub fn lose_power(&mut self, chance: &mut Chance) {
-        for (sector, data) in std::mem::take(&mut self.cached) {
+    /// A sync fails: the kernel says so once, and takes what it could not write for written.
+    fn forget(&mut self, chance: &mut Chance) {
+        for (sector, mut versions) in std::mem::take(&mut self.cached) {
+            let Some((_, newest)) = versions.pop() else { continue };
             if chance.permille(500) {
-                self.stable.insert(sector, data);
+                self.stable.insert(sector, newest);
+            } else {
+                self.forgotten.insert(sector, newest);
             }
         }
     }
 
-    /// Carries an operation out.
-    pub(crate) fn run(&mut self, chance: &mut Chance, op: &mut DiskOp) -> Result<usize, Errno> {
+    /// The power fails: of each sector that is in the cache any version may have reached the medium,
+    /// or none.
+    pub fn lose_power(&mut self, chance: &mut Chance) {
+        self.forgotten.clear();
+        for (sector, versions) in std::mem::take(&mut self.cached) {
+            let kept = chance.below(versions.len() as u64 + 1) as usize;
+            if let Some((_, data)) = versions.get(kept) {
+                self.stable.insert(sector, *data);
+            }
+        }
+    }
+
+    /// Carries an operation out that began when there had been `begun` writes.
+    pub(crate) fn run(&mut self, chance: &mut Chance, op: &mut DiskOp, begun: u64) -> Result<usize, Errno> {
         if chance.permille(self.faults.error_permille) {
             return Err(EIO);
         }
@@ -104,12 +158,11 @@ impl Disk {
                 Ok(len)
             }
             DiskKind::Sync if chance.permille(self.faults.sync_permille) => {
-                // The kernel forgets what it could not write, and says so once.
-                self.lose_power(chance);
+                self.forget(chance);
                 Err(EIO)
             }
             DiskKind::Sync => {
-                self.sync();
+                self.sync(begun);
                 Ok(0)
             }
             DiskKind::Punch { offset, len } | DiskKind::Zero { offset, len } => {
@@ -135,17 +188,15 @@ impl Disk {
 
     fn harden(&mut self, offset: u64, len: u64) {
         for sector in offset / SECTOR..=(offset + len - 1) / SECTOR {
-            if let Some(data) = self.cached.remove(&sector) {
+            let newest = self.cached.remove(&sector).and_then(|mut versions| versions.pop());
+            if let Some((_, data)) = newest {
                 self.stable.insert(sector, data);
             }
         }
     }
 
     fn next_data(&self, offset: u64) -> Option<(u64, u64)> {
-        let live = |sector: &u64| {
-            let found = self.cached.get(sector).or_else(|| self.stable.get(sector));
-            found.is_some_and(|data| data.iter().any(|&byte| byte != 0))
-        };
+        let live = |sector: &u64| self.sector(*sector).is_some_and(|data| data.iter().any(|&byte| byte != 0));
         let from = offset / SECTOR;
         let cached = self.cached.range(from..).map(|(sector, _)| *sector).find(|sector| live(sector));
         let stable = self.stable.range(from..).map(|(sector, _)| *sector).find(|sector| live(sector));
@@ -166,12 +217,11 @@ mod tests {
     fn a_power_failure_keeps_what_was_synced() {
         let mut disk = Disk::default();
         disk.write(0, &[1; 1024]);
-        disk.sync();
+        disk.sync(disk.writes());
         disk.write(0, &[2; 512]);
         let mut lost = 0;
         for seed in 0..32 {
-            let mut disk =
-                Disk { stable: disk.stable.clone(), cached: disk.cached.clone(), faults: disk.faults };
+            let mut disk = disk.clone();
             disk.lose_power(&mut Chance::new(seed));
             let mut bytes = [0; 1024];
             disk.read(0, &mut bytes);
@@ -180,5 +230,24 @@ mod tests {
             lost += usize::from(bytes[0] == 1);
         }
         assert!(lost > 0 && lost < 32, "chance decides");
+    }
+
+    #[test]
+    fn a_sync_covers_what_ended_before_it_began() {
+        let mut disk = Disk::default();
+        disk.write(0, &[1; 512]);
+        let begun = disk.writes();
+        disk.write(0, &[2; 512]);
+        disk.write(512, &[2; 512]);
+        disk.sync(begun);
+        let mut seen = [false; 3];
+        for seed in 0..32 {
+            let mut disk = disk.clone();
+            disk.lose_power(&mut Chance::new(seed));
+            let mut bytes = [0; 512];
+            disk.read(0, &mut bytes);
+            seen[usize::from(bytes[0])] = true;
+        }
+        assert_eq!(seen, [false, true, true]);
     }
 }

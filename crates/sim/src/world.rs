@@ -57,7 +57,8 @@ enum Happening<M> {
     Receive(Peer),
     Transmit(Peer),
     Release(Peer),
-    Disk(ShardId, DiskOp),
+    /// With how many writes there had been on that disk when it began.
+    Disk(ShardId, DiskOp, u64),
     Message(ShardId, M),
     Arrive(ShardId, Peer, Option<M>, Accepted),
 }
@@ -103,6 +104,7 @@ struct Hands<'a, M> {
     links: &'a mut BTreeMap<LinkId, Peer>,
     wires: &'a mut Vec<Wire>,
     queue: &'a mut Queue<M>,
+    disks: &'a mut BTreeMap<DiskId, Disk>,
     outside: &'a mut Vec<(ShardId, M)>,
     shards: u16,
 }
@@ -158,7 +160,8 @@ impl<M> Driver<M> for Hands<'_, M> {
 
     fn disk(&mut self, op: DiskOp) {
         let at = self.later(self.config.disk_delay_max);
-        self.queue.push(at, Happening::Disk(self.shard, op));
+        let begun = self.disks.entry(op.disk).or_default().writes();
+        self.queue.push(at, Happening::Disk(self.shard, op, begun));
     }
 
     fn depart(&mut self, link: LinkId, how: Departure<M>) {
@@ -378,6 +381,7 @@ impl<E: Endpoint> World<E> {
             links: &mut state.links,
             wires: &mut self.wires,
             queue: &mut self.queue,
+            disks: &mut self.disks,
             outside: &mut self.outside,
             shards: self.config.shards,
         };
@@ -389,9 +393,9 @@ impl<E: Endpoint> World<E> {
             Happening::Receive(peer) => self.happen_receive(peer),
             Happening::Transmit(peer) => self.happen_transmit(peer),
             Happening::Release(peer) => self.happen_release(peer),
-            Happening::Disk(shard, mut op) => {
+            Happening::Disk(shard, mut op, begun) => {
                 let disk = self.disks.entry(op.disk).or_default();
-                let came = disk.run(&mut self.chance, &mut op);
+                let came = disk.run(&mut self.chance, &mut op, begun);
                 self.with(usize::from(shard.0), |end, cx| end.handle_disk(cx, op, came));
             }
             Happening::Message(to, message) => {

@@ -1,106 +1,41 @@
 //! The target in the simulated world: the shard that ships, on a network, clock and backend that one
 //! seed decides, driven by an initiator that checks the rules of the protocol.
 
+mod history;
 mod initiator;
+mod model;
+mod rig;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use blockwire_target::{
-    CONTROL, Control, Exports, LunExport, LunMask, Message, Portal, Report, Rule, Shard, TargetExport,
-    VolumeSpec,
-};
+use blockwire_target::{CONTROL, Control, Message, Report, Shard};
 use endpoint::{ListenerId, ShardId};
+use history::{History, Plan, Tally};
 use initiator::Initiator;
 use iscsi::initiator::Wanted;
-use iscsi::login::AuthPolicy;
-use iscsi::negotiate::{Digest, Limits};
-use iscsi::session::SessionLimits;
-use iscsi::wire::{Cid, Isid, Sn, TmfFunction, Tsih};
-use sim::{Chance, Config, PeerEnd, World};
-use volume::{Facts, Home, PortId, Ram, RamDisk, Shared, Uuid, VolumeId};
+use iscsi::negotiate::Digest;
+use iscsi::wire::TmfFunction;
+use rig::{Terms, wanted};
+use sim::{Config, PeerEnd, World};
+use volume::{Ram, RamDisk};
 
-const TARGET: &str = "iqn.2026-11.io.blockwire:disk";
 const BLOCKS: u64 = 4096;
-
-fn exports() -> Arc<Exports> {
-    let product =
-        scsi_server::Product { vendor: "BLOCKWIR".into(), product: "Volume".into(), revision: "0".into() };
-    let rule = Rule {
-        initiators: vec![],
-        sources: vec![],
-        auth: AuthPolicy::None,
-        luns: LunMask::All { read_only: false },
-    };
-    let target = TargetExport {
-        name: TARGET.into(),
-        alias: Some("disk".into()),
-        groups: vec![],
-        luns: vec![LunExport { lun: 0, volume: VolumeId(0), read_only: false }],
-        rules: vec![rule],
-        product: Arc::new(product),
-        explicit_alua: false,
-        negotiation: Limits { first_burst: 16_384, max_burst: 65_536, mrdsl: 8_192, ..Limits::default() },
-        limits: SessionLimits { commands: 16, ..SessionLimits::default() },
-        redirect: None,
-    };
-    let portal = Portal {
-        listener: ListenerId(0),
-        address: "127.0.0.1:3260".parse().unwrap(),
-        group: 1,
-        port: PortId(1),
-    };
-    Arc::new(Exports { portals: vec![portal], targets: vec![target], discovery_auth: AuthPolicy::None })
-}
 
 fn world(config: Config) -> World<Shard> {
     let shards = config.shards;
-    let exports = exports();
+    let exports = rig::exports(&Terms::default());
     let mut world = World::new(config, |id, _| Shard::new(id, shards, exports.clone()));
     let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096));
-    let facts = Arc::new(Facts {
-        id: VolumeId(0),
-        name: "disk".into(),
-        uuid: Uuid([7; 16]),
-        oui: None,
-        removable: false,
-        rpm: 0,
-        vendor: "BLOCKWIR".into(),
-        product: "Volume".into(),
-        revision: "0".into(),
-    });
-    let shared = Shared::new(shards);
-    let home = Home::restore((*facts).clone(), disk.geometry(), shards, false, None).unwrap();
-    let view = home.view().clone();
-    let mut home = Some(Box::new(home));
-    for shard in 0..shards {
-        let disk = disk.clone();
-        let spec = VolumeSpec {
-            facts: facts.clone(),
-            shared: shared.clone(),
-            view: view.clone(),
-            make: Box::new(move || Box::new(Ram::new(disk))),
-            disks: vec![],
-            home: if shard == 0 { home.take() } else { None },
-        };
-        world.tell(ShardId(shard), Message::Control(u64::from(shard), Control::AddVolume(Box::new(spec))));
+    let geometry = disk.geometry();
+    let specs = rig::volume(shards, geometry, &[], None, move |_| Ram::new(disk.clone()));
+    for (shard, spec) in (0..).zip(specs) {
+        let message = Message::Control(u64::from(shard), Control::AddVolume(Box::new(spec)));
+        world.tell(ShardId(shard), message);
     }
     world.run_for(Duration::from_millis(1));
     assert_eq!(world.heard().len(), usize::from(shards));
     world
-}
-
-fn wanted(isid: u16) -> Wanted {
-    Wanted {
-        initiator_name: "iqn.2026-11.test:host".into(),
-        target_name: Some(TARGET.into()),
-        isid: Isid::random([1, 2, 3], isid),
-        tsih: Tsih::NONE,
-        cid: Cid::new(0),
-        cmd_sn: Sn::new(u32::MAX - 3),
-        limits: Limits { mrdsl: 8_192, ..Limits::default() },
-        credentials: None,
-    }
 }
 
 fn run_until(
@@ -123,8 +58,8 @@ fn run_until(
 
 fn log_in(world: &mut World<Shard>, wanted: Wanted) -> Initiator {
     let mut initiator = Initiator::connect(world, wanted);
-    run_until(world, &mut [&mut initiator], |all| all[0].is_in() || all[0].failure.is_some());
-    assert_eq!(initiator.failure, None);
+    run_until(world, &mut [&mut initiator], |all| all[0].is_in() || all[0].failure().is_some());
+    assert_eq!(initiator.failure(), None);
     // The first command reports POWER ON.
     let itt = initiator.command(world, 0, &[0; 6], &[], 0);
     run_until(world, &mut [&mut initiator], |all| all[0].is_idle());
@@ -184,158 +119,45 @@ fn what_is_written_is_read_back() {
     }
 }
 
-/// Many commands in flight from two sessions against a model: every read sees, for each block, a
-/// value that some write put there which may have been the last one.
+/// Many histories, each against a model of the disk. `SIM_SEEDS=n` plays n of them, from `SIM_FROM` on;
+/// `SIM_SEED=n` plays that one.
 #[test]
-fn histories_of_two_sessions_agree_with_a_disk() {
-    for seed in seeds(30) {
-        history(seed);
-    }
-}
-
-fn seeds(count: u64) -> impl Iterator<Item = u64> {
-    let one = std::env::var("SIM_SEED").ok().and_then(|seed| seed.parse().ok());
-    let count = std::env::var("SIM_SEEDS").ok().and_then(|count| count.parse().ok()).unwrap_or(count);
-    match one {
+fn histories_agree_with_a_disk() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
+    let from = number("SIM_FROM").unwrap_or(0);
+    let seeds = match number("SIM_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..count,
-    }
-}
-
-/// What may stand in a block: what was written last, or by writes that overlapped with that one.
-#[derive(Clone, Default)]
-struct Block {
-    /// Values, and when the write of each ended.
-    candidates: Vec<(u8, u64)>,
-    /// Values that are being written, and when that began.
-    writing: Vec<(u8, u64)>,
-}
-
-impl Block {
-    fn start(&mut self, value: u8, now: u64) {
-        self.writing.push((value, now));
-    }
-
-    fn end(&mut self, value: u8, now: u64) {
-        let at = self.writing.iter().position(|known| known.0 == value).unwrap();
-        let (_, began) = self.writing.remove(at);
-        // What ended before this one began is overwritten for certain.
-        self.candidates.retain(|(_, ended)| *ended > began);
-        self.candidates.push((value, now));
-    }
-
-    fn possible(&self) -> Vec<u8> {
-        self.candidates.iter().chain(&self.writing).map(|(value, _)| *value).collect()
-    }
-}
-
-/// A command in flight.
-struct Flight {
-    who: usize,
-    itt: u32,
-    lba: usize,
-    /// What is written; `None` for a read.
-    value: Option<u8>,
-    /// For each block of a read: what it may find.
-    possible: Vec<Vec<u8>>,
-    blocks: usize,
-}
-
-struct History {
-    seed: u64,
-    model: Vec<Block>,
-    flying: Vec<Flight>,
-    clock: u64,
-}
-
-const SPAN: usize = 64;
-
-impl History {
-    fn command(
-        &mut self,
-        chance: &mut Chance,
-        world: &mut World<Shard>,
-        who: usize,
-        initiator: &mut Initiator,
-    ) {
-        self.clock += 1;
-        let blocks = chance.between(1, 40) as usize;
-        let lba = chance.below((SPAN - blocks) as u64 + 1) as usize;
-        if chance.permille(500) {
-            let value = (self.clock % 250) as u8 + 1;
-            let data = vec![value; blocks * 512];
-            let itt = initiator.command(world, 0, &write10(lba as u32, blocks as u16), &data, 0);
-            for block in &mut self.model[lba..lba + blocks] {
-                block.start(value, self.clock);
-            }
-            for read in self.flying.iter_mut().filter(|flight| flight.value.is_none()) {
-                for at in lba.max(read.lba)..(lba + blocks).min(read.lba + read.blocks) {
-                    read.possible[at - read.lba].push(value);
-                }
-            }
-            self.flying.push(Flight { who, itt, lba, value: Some(value), possible: vec![], blocks });
-        } else {
-            let itt = initiator.command(world, 0, &read10(lba as u32, blocks as u16), &[], blocks * 512);
-            let possible = self.model[lba..lba + blocks].iter().map(Block::possible).collect();
-            self.flying.push(Flight { who, itt, lba, value: None, possible, blocks });
-        }
-    }
-
-    fn settle(&mut self, who: usize, initiator: &mut Initiator) {
-        for ended in std::mem::take(&mut initiator.ended) {
-            self.clock += 1;
-            assert_eq!(ended.status, 0, "seed {}: {ended:?}", self.seed);
-            let at = self.flying.iter().position(|fly| (fly.who, fly.itt) == (who, ended.itt)).unwrap();
-            let flight = self.flying.remove(at);
-            match flight.value {
-                Some(value) => {
-                    for block in &mut self.model[flight.lba..flight.lba + flight.blocks] {
-                        block.end(value, self.clock);
+        None => from..from + number("SIM_SEEDS").unwrap_or(200),
+    };
+    let next = std::sync::atomic::AtomicU64::new(seeds.start);
+    let failed = std::sync::Mutex::new(Vec::new());
+    let total = std::sync::Mutex::new(Tally::default());
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    if seed >= seeds.end {
+                        return;
+                    }
+                    match std::panic::catch_unwind(|| History::new(Plan::of(seed)).play()) {
+                        Ok(tally) => total.lock().unwrap().add(tally),
+                        Err(_) => failed.lock().unwrap().push(seed),
                     }
                 }
-                None => self.check(&flight, &ended.data),
-            }
+            });
         }
+    });
+    let failed = failed.into_inner().unwrap();
+    for seed in &failed {
+        println!("replay with: SIM_SEED={seed} cargo test -p blockwire-target --test simulation histories");
     }
-
-    fn check(&self, flight: &Flight, data: &[u8]) {
-        assert_eq!(data.len(), flight.blocks * 512);
-        for (number, bytes) in data.chunks(512).enumerate() {
-            let (found, lba, seed) = (bytes[0], flight.lba + number, self.seed);
-            assert!(bytes.iter().all(|&byte| byte == found), "seed {seed}: block {lba} is torn");
-            let possible = &flight.possible[number];
-            assert!(possible.contains(&found), "seed {seed}: block {lba} has {found}, none of {possible:?}");
-        }
+    let total = total.into_inner().unwrap();
+    println!("{total:?}");
+    assert_eq!(failed, [], "these seeds failed");
+    if seeds.end - seeds.start >= 100 {
+        assert!(total.is_eventful(), "nothing much happens: {total:?}");
     }
-}
-
-fn history(seed: u64) {
-    println!("replay with: SIM_SEED={seed} cargo test -p blockwire-target --test simulation histories");
-    let mut config = Config::new(seed);
-    config.window = 16 << 10;
-    let mut world = world(config);
-    let mut chance = Chance::new(!seed);
-    let mut first = log_in(&mut world, wanted(1));
-    let mut second = log_in(&mut world, wanted(2));
-    let fresh = Block { candidates: vec![(0, 0)], writing: vec![] };
-    let mut history = History { seed, model: vec![fresh; SPAN], flying: vec![], clock: 0 };
-    for _ in 0..120 {
-        let who = chance.below(2) as usize;
-        let initiator = if who == 0 { &mut first } else { &mut second };
-        history.command(&mut chance, &mut world, who, initiator);
-        for _ in 0..chance.below(60) {
-            first.poll(&mut world);
-            second.poll(&mut world);
-            let until = world.now() + Duration::from_micros(50);
-            world.step(until);
-        }
-        history.settle(0, &mut first);
-        history.settle(1, &mut second);
-    }
-    run_until(&mut world, &mut [&mut first, &mut second], |all| all.iter().all(|one| one.is_idle()));
-    history.settle(0, &mut first);
-    history.settle(1, &mut second);
-    assert!(history.flying.is_empty());
 }
 
 #[test]
@@ -377,14 +199,14 @@ fn resets_at_any_moment_leak_nothing() {
             world.step(until);
         }
         if seed % 2 == 0 {
-            world.reset(initiator.peer);
+            world.reset(initiator.peer());
         } else {
-            world.shut(initiator.peer);
-            let _ = world.receive(initiator.peer);
+            world.shut(initiator.peer());
+            let _ = world.receive(initiator.peer());
         }
         for _ in 0..40 {
             world.run_for(Duration::from_secs(5));
-            let _ = world.receive(initiator.peer);
+            let _ = world.receive(initiator.peer());
         }
         for shard in 0..2 {
             assert_eq!(world.links(ShardId(shard)), 0, "seed {seed}: every socket is closed");
@@ -400,7 +222,7 @@ fn a_task_management_function_is_answered_after_its_tasks() {
         let mut world = world(Config::new(seed));
         let mut initiator = log_in(&mut world, wanted(1));
         let itt = initiator.command(&mut world, 0, &write10(0, 128), &[3; 128 * 512], 0);
-        let function = initiator.manage(&mut world, TmfFunction::ABORT_TASK, 0, itt);
+        let (function, _) = initiator.manage(&mut world, TmfFunction::ABORT_TASK, 0, itt);
         run_until(&mut world, &mut [&mut initiator], |all| !all[0].managed.is_empty());
         let (answered, response) = initiator.managed.pop().unwrap();
         assert_eq!(answered, function);
