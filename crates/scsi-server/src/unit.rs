@@ -15,7 +15,7 @@ pub struct UnitSpec {
     pub removable: bool,
     /// Rotations per minute; 0 if nothing rotates.
     pub rpm: u16,
-    /// What the volume's gates share: how far a sanitize is.
+    /// What the volume's gates share: whether a failed sanitize may be forgiven.
     pub shared: Shared,
 }
 
