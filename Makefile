@@ -1,11 +1,12 @@
 # Every target installs what it needs from Debian when run as root, and says what is missing otherwise.
 
-.PHONY: help run test build lint unit interop guest sim deny install
+.PHONY: help run test build lint unit interop guest sim bench-iscsi deny install
 
 help:
 	@echo "make run          build, serve two volumes, prove them with real clients, measure a little"
 	@echo "make test         everything that must hold; also step by step:"
 	@echo "make build lint unit interop guest"
+	@echo "make bench-iscsi  the same load on Blockwire, the bare responder and tgt (BENCH=options)"
 	@echo "make install      the release binary to \$$(DESTDIR)\$$(PREFIX)/bin (PREFIX=/usr/local)"
 	@echo "make sim          SIM_SEEDS=$(SIM_SEEDS) histories in the simulated world; a failing one says how to replay it"
 	@echo "make deny         licences and advisories by cargo-deny, if it is installed"
@@ -26,6 +27,9 @@ SIM_SEEDS ?= 5000
 sim:
 	@tests/setup.sh build
 	SIM_SEEDS=$(SIM_SEEDS) cargo test --locked --release -p blockwire-target --test simulation histories -- --nocapture
+
+bench-iscsi:
+	@tests/bench/bench-iscsi.sh $(BENCH)
 
 deny:
 	@command -v cargo-deny >/dev/null || { echo "cargo-deny is missing: cargo install --locked cargo-deny (compiles for minutes)" >&2; exit 1; }

@@ -186,6 +186,7 @@ fn print([load, libiscsi, gaps]: &[Table; 3], rest: &Value) {
         load.print("By the raw generator; ratio of server CPU per I/O to the bare responder's", Kind::Bare);
         for name in ["4K read QD32", "4K read QD128", "4K write QD32", "4K write QD128"] {
             verdict(load, name, Kind::Blockwire, Kind::Bare, 1.5);
+            verdict(load, name, Kind::Blockwire, Kind::BareMemory, 1.5);
         }
     }
     if !libiscsi.is_empty() {
