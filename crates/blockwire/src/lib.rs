@@ -9,6 +9,7 @@ pub mod config;
 pub mod control;
 pub mod daemon;
 pub mod dataplane;
+pub mod descriptors;
 pub mod engine;
 pub mod exit;
 pub mod hints;

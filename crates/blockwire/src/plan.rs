@@ -249,7 +249,8 @@ pub struct Auth {
     pub chap: Vec<Credentials>,
     /// Credentials for discovery sessions; empty: discovery needs none.
     pub discovery: Vec<Credentials>,
-    /// AuthMethod values where credentials exist, most wanted first; empty: [`METHODS_DEFAULT`].
+    /// AuthMethod values that are allowed where credentials exist; empty: [`METHODS_DEFAULT`]. Their
+    /// order means nothing: RFC 7143 §6.2.1 lets that of the initiator decide.
     pub methods: Vec<AuthMethod>,
     /// CHAP algorithms, most wanted first; empty: [`HASHES_DEFAULT`].
     pub hashes: Vec<Hash>,
@@ -337,6 +338,10 @@ pub struct Limits {
     pub nop_timeout: Duration,
     /// Payload memory of each core, bytes.
     pub memory: u64,
+    /// Sessions of the whole daemon, 1..=65535.
+    pub sessions: u16,
+    /// From the accepted connection to the end of the login.
+    pub login_timeout: Duration,
 }
 
 impl Default for Limits {
@@ -345,6 +350,8 @@ impl Default for Limits {
             nop_interval: Duration::from_secs(30),
             nop_timeout: Duration::from_secs(30),
             memory: 128 << 20,
+            sessions: u16::MAX,
+            login_timeout: Duration::from_secs(15),
         }
     }
 }

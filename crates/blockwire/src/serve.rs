@@ -19,6 +19,7 @@ use crate::{
     },
     control::server::{Service, Socket},
     daemon::{Daemon, Ending},
+    descriptors,
     engine::{Engine, EngineError, Start, Stop},
     exit::{Exit, Failure},
     hints,
@@ -60,6 +61,7 @@ pub fn serve(
     for warning in &warnings {
         tracing::warn!("{warning}");
     }
+    descriptors::raise(plan.limits.sessions.into());
     let state = Arc::new(state);
     let mut identities = Identities::load(&state).map_err(Failure::failed)?;
     let socket = Socket::bind(args.control.as_deref().unwrap_or(&paths.control))?;

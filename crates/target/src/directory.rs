@@ -101,17 +101,20 @@ pub struct Directory {
     by_name: HashMap<SessionName, Tsih>,
     load: Vec<u32>,
     last: u16,
+    sessions_max: usize,
 }
 
 impl Directory {
-    /// An empty directory for a daemon of so many shards (at least 1).
-    pub fn new(shards: u16) -> Self {
+    /// An empty directory for a daemon of so many shards (at least 1) and sessions (at most
+    /// [`SESSIONS_MAX`] of them).
+    pub fn new(shards: u16, sessions_max: usize) -> Self {
         assert!(shards > 0, "a daemon has a shard");
         Directory {
             by_tsih: HashMap::new(),
             by_name: HashMap::new(),
             load: vec![0; usize::from(shards)],
             last: 0,
+            sessions_max: sessions_max.min(SESSIONS_MAX),
         }
     }
 
@@ -172,7 +175,7 @@ impl Directory {
     }
 
     fn free_tsih(&mut self) -> Option<Tsih> {
-        if self.by_tsih.len() >= SESSIONS_MAX {
+        if self.by_tsih.len() >= self.sessions_max {
             return None;
         }
         loop {
@@ -255,7 +258,7 @@ mod tests {
 
     #[test]
     fn sessions_spread_over_shards_and_near_first() {
-        let mut directory = Directory::new(2);
+        let mut directory = Directory::new(2, SESSIONS_MAX);
         let (_, first) = granted(&ask(&mut directory, claim(1, 0, 0, 1)));
         let (_, second) = granted(&ask(&mut directory, claim(2, 0, 0, 2)));
         assert_eq!((first, second), (ShardId(1), ShardId(0)));
@@ -263,7 +266,7 @@ mod tests {
 
     #[test]
     fn a_connection_joins_up_to_the_limit() {
-        let mut directory = Directory::new(1);
+        let mut directory = Directory::new(1, SESSIONS_MAX);
         let mut first = claim(1, 0, 0, 1);
         first.from.0 = ShardId(0);
         let (tsih, _) = granted(&ask(&mut directory, first));
@@ -276,8 +279,24 @@ mod tests {
     }
 
     #[test]
+    fn a_full_directory_refuses_the_new_and_lets_the_old_come_back() {
+        let mut directory = Directory::new(2, 2);
+        let (first, _) = granted(&ask(&mut directory, claim(1, 0, 0, 1)));
+        granted(&ask(&mut directory, claim(2, 0, 0, 2)));
+        assert_eq!(verdict(&ask(&mut directory, claim(3, 0, 0, 3))), Verdict::Full);
+        // A connection more is no session more; nor is a session in place of another.
+        granted(&ask(&mut directory, claim(1, first.value(), 1, 4)));
+        assert!(matches!(ask(&mut directory, claim(1, 0, 0, 5))[..], [Order::End { .. }]));
+        let mut orders = Vec::new();
+        directory.gone(first, &mut orders);
+        let (second, _) = granted(&orders);
+        directory.gone(second, &mut Vec::new());
+        granted(&ask(&mut directory, claim(3, 0, 0, 6)));
+    }
+
+    #[test]
     fn attack_17_the_tsih_of_another_initiator_names_nothing() {
-        let mut directory = Directory::new(1);
+        let mut directory = Directory::new(1, SESSIONS_MAX);
         let mut first = claim(1, 0, 0, 1);
         first.from.0 = ShardId(0);
         let (tsih, _) = granted(&ask(&mut directory, first));
@@ -289,7 +308,7 @@ mod tests {
 
     #[test]
     fn reinstatement_waits_for_the_old_session() {
-        let mut directory = Directory::new(2);
+        let mut directory = Directory::new(2, SESSIONS_MAX);
         let (old, shard) = granted(&ask(&mut directory, claim(1, 0, 0, 1)));
         assert_eq!(ask(&mut directory, claim(1, 0, 0, 2)), [Order::End { shard, tsih: old }]);
         // Nothing joins a session that is about to end.

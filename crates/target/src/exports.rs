@@ -4,6 +4,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use endpoint::ListenerId;
 use iscsi::login::AuthPolicy;
@@ -11,6 +12,8 @@ use iscsi::name::TargetAddress;
 use iscsi::negotiate::Limits;
 use iscsi::session::SessionLimits;
 use volume::{PortId, VolumeId};
+
+use crate::directory::SESSIONS_MAX;
 
 /// Everything that a shard must know to let initiators in.
 #[derive(Clone, Debug)]
@@ -21,6 +24,25 @@ pub struct Exports {
     pub targets: Vec<TargetExport>,
     /// How discovery sessions authenticate.
     pub discovery_auth: AuthPolicy,
+    /// How many may come, and how long they may take.
+    pub admission: Admission,
+}
+
+/// Bounds of what initiators take before they do anything. What is set when a shard is made holds;
+/// exports that come later change nothing here but the time for logins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Admission {
+    /// Sessions of the whole daemon, discovery sessions among them: 1 to [`SESSIONS_MAX`]. One more is
+    /// refused with 0302h, "out of resources".
+    pub sessions: usize,
+    /// From the accepted connection to the last login response.
+    pub login_time: Duration,
+}
+
+impl Default for Admission {
+    fn default() -> Self {
+        Admission { sessions: SESSIONS_MAX, login_time: Duration::from_secs(15) }
+    }
 }
 
 /// An address that the daemon listens on.

@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+mod backoff;
 mod directory;
 mod exports;
 mod links;
@@ -22,7 +23,7 @@ mod shard;
 mod timers;
 
 pub use directory::SESSIONS_MAX;
-pub use exports::{Exports, LunExport, LunMask, Network, Portal, Redirect, Rule, TargetExport};
+pub use exports::{Admission, Exports, LunExport, LunMask, Network, Portal, Redirect, Rule, TargetExport};
 pub use message::{
     Baggage, CONTROL, ConnectionEntry, Control, Listing, MakeBackend, Message, Report, SessionEntry, Traffic,
     VolumeEntry, VolumeSpec,

@@ -4,7 +4,6 @@
 //! that has logged in can be moved to another shard, or become part of a session, as it stands.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use buf::{Class, Cx, Time};
 use endpoint::Accepted;
@@ -16,8 +15,6 @@ use iscsi::wire::{BHS_LEN, Bhs, padded_len};
 use smallvec::smallvec;
 use stream::{Came, Piece, RecvOp, SendOp};
 
-/// How long a login may take, from the accepted connection to the last response.
-pub(crate) const LOGIN_TIME_MAX: Duration = Duration::from_secs(15);
 /// Most bytes that are received and not yet parsed: one whole request.
 const UNPARSED_MAX: usize = BHS_LEN + LOGIN_SEGMENT_LEN_MAX;
 
@@ -66,7 +63,8 @@ pub(crate) struct LoginLink {
 }
 
 impl LoginLink {
-    pub(crate) fn new(now: Time, accepted: Accepted) -> Self {
+    /// A connection that has said nothing yet; its login must have ended at `deadline`.
+    pub(crate) fn new(deadline: Time, accepted: Accepted) -> Self {
         LoginLink {
             accepted,
             machine: Login::new(),
@@ -76,7 +74,7 @@ impl LoginLink {
             phase: Phase::AwaitRequest,
             receiving: false,
             sending: false,
-            deadline: now + LOGIN_TIME_MAX,
+            deadline,
             event: None,
         }
     }
@@ -101,9 +99,14 @@ impl LoginLink {
     }
 
     fn over(&mut self, cause: Option<Cause>) {
-        if !matches!(self.phase, Phase::Over) {
-            self.phase = Phase::Over;
-            self.event = Some(LoginEvent::Over(cause));
+        match std::mem::replace(&mut self.phase, Phase::Over) {
+            Phase::Over => {}
+            // A peer that did not stay for the answer was refused all the same.
+            Phase::Ending(ending) => match *ending {
+                Ending::Refused(refused) => self.event = Some(LoginEvent::Over(Some(refused))),
+                Ending::Established(_) => self.event = Some(LoginEvent::Over(cause)),
+            },
+            Phase::AwaitRequest | Phase::AwaitAnswer => self.event = Some(LoginEvent::Over(cause)),
         }
     }
 

@@ -278,13 +278,13 @@ pub const AUTH: Section = Section {
             "methods",
             "list of \"chap\", \"none\"",
             "[\"chap\"]",
-            "Authentication methods where credentials exist, most wanted first.",
+            "Authentication methods that are allowed where credentials exist. If both are, the initiator's order decides (RFC 7143 §6.2.1), not the one here: an initiator that prefers `none` then need not prove anything.",
         ),
         key(
             "hashes",
             "list of \"sha3-256\", \"sha256\", \"sha1\", \"md5\"",
             "all, in this order",
-            "CHAP algorithms, most wanted first.",
+            "CHAP algorithms that are allowed, most wanted first: the first that the initiator offers too is taken.",
         ),
         key(
             "allow_short_secrets",
@@ -313,6 +313,18 @@ pub const LIMITS: Section = Section {
             "A connection that has not answered by then is closed.",
         ),
         key("memory", "size, at least 8M", "128M", "Payload memory of each core."),
+        key(
+            "sessions",
+            "1 to 65535",
+            "65535",
+            "Sessions of the whole daemon, discovery sessions among them. One more is refused with \"out of resources\".",
+        ),
+        key(
+            "login_timeout",
+            "seconds, 1 to 600",
+            "15",
+            "A connection that has not finished its login by then is closed.",
+        ),
     ],
 };
 

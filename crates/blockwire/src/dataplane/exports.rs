@@ -5,7 +5,7 @@ use std::{net::SocketAddr, sync::Arc};
 use endpoint::ListenerId;
 use iscsi::{name::TargetAddress, session::SessionLimits};
 use scsi_server::Product;
-use target::{Exports, LunExport, LunMask, Redirect, Rule, TargetExport};
+use target::{Admission, Exports, LunExport, LunMask, Redirect, Rule, TargetExport};
 use volume::{PortId, VolumeId};
 
 use super::login;
@@ -63,6 +63,10 @@ impl Frame {
             portals: self.portals.iter().enumerate().map(portal).collect(),
             targets: targets.iter().map(|target| self.target(target, &number)).collect(),
             discovery_auth: login::discovery_policy(&self.auth),
+            admission: Admission {
+                sessions: self.limits.sessions.into(),
+                login_time: self.limits.login_timeout,
+            },
         }
     }
 
@@ -189,6 +193,14 @@ mod tests {
             Some(vec![(0, true), (1, true)])
         );
         assert_eq!(seen("iqn.1993-08.org.debian:01:other", "192.0.2.1"), None);
+    }
+
+    #[test]
+    fn limits_reach_the_shards() {
+        let exports = exports();
+        let admission = exports.admission;
+        assert_eq!((admission.sessions, admission.login_time), (2000, std::time::Duration::from_secs(20)));
+        assert_eq!(exports.targets[0].limits.nop_interval, Some(std::time::Duration::from_secs(10)));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use buf::{Cx, Pool};
 use endpoint::{Accepted, Departure, LinkId, ShardId};
-use iscsi::login::{Access, AuthPolicy, Authorize, Completion, Established, Verdict as Judged};
+use iscsi::login::{Access, AuthPolicy, Authorize, Cause, Completion, Established, Verdict as Judged};
 use iscsi::negotiate::{Limits, SessionType};
 use iscsi::wire::{LoginStatus, Sn, Tsih};
 use stream::{Link, Tag};
@@ -25,7 +25,7 @@ impl Shard {
             self.departures.push_back((id, Departure::Abort));
             return;
         }
-        let login = LoginLink::new(cx.now, accepted);
+        let login = LoginLink::new(cx.now + self.exports.admission.login_time, accepted);
         let entering = Entering { id, login, grant: None, asked: false, gone: false };
         let conn = Conn { kind: Kind::Login(Box::new(entering)), noted: None, touched: false };
         match self.conns.insert(conn) {
@@ -65,6 +65,9 @@ impl Shard {
                 }
                 LoginEvent::Done(established) => self.enter(cx, tag, *established),
                 LoginEvent::Over(cause) => {
+                    if cause == Some(Cause::Authentication) {
+                        self.backoff.failed(cx.now, accepted.peer.ip());
+                    }
                     self.say(LogLine::LoginFailed { peer: accepted.peer, cause });
                     self.depart(id, Departure::Close);
                 }
@@ -89,7 +92,11 @@ impl Shard {
         let Some(portal) = self.exports.portal(accepted.listener) else {
             return Judged::Refused(LoginStatus::SERVICE_UNAVAILABLE);
         };
+        let held = self.backoff.holds(cx.now, accepted.peer.ip());
         let grant = |auth: &AuthPolicy, limits: &Limits, alias: Option<&Arc<str>>| {
+            if held && !matches!(auth, AuthPolicy::None) {
+                return Judged::Refused(LoginStatus::SERVICE_UNAVAILABLE);
+            }
             Judged::Granted(Box::new(Access {
                 auth: auth.clone(),
                 limits: limits.clone(),

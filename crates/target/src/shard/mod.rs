@@ -25,6 +25,7 @@ use scsi_server::Server;
 use stream::{Came, RecvOp, SendOp, Slab, Tag};
 use volume::DiskOp;
 
+use crate::backoff::BackOff;
 use crate::directory::{Directory, SESSIONS_MAX};
 use crate::exports::Exports;
 use crate::links::Links;
@@ -54,6 +55,7 @@ pub struct Shard {
     conns: Slab<Conn>,
     /// How many of `conns` are logging in.
     logins: usize,
+    backoff: BackOff,
     /// Sessions of this shard by their handle.
     sessions: HashMap<Tsih, Tag>,
     /// The connection of each nexus of the server.
@@ -81,6 +83,7 @@ impl Shard {
     /// Shard `id` of `shards`, with nothing to serve yet.
     pub fn new(id: ShardId, shards: u16, exports: Arc<Exports>) -> Self {
         assert!(id.0 < shards, "a shard is one of the daemon's");
+        let directory = (id == DIRECTORY).then(|| Directory::new(shards, exports.admission.sessions));
         Shard {
             id,
             shards,
@@ -88,12 +91,13 @@ impl Shard {
             links: Links::default(),
             conns: Slab::new(SESSIONS_MAX + LOGINS_MAX),
             logins: 0,
+            backoff: BackOff::default(),
             sessions: HashMap::new(),
             nexuses: Vec::new(),
             server: Server::new(volume::Shard(id.0)),
             fronts: Fronts::new(id, shards),
             founding: Founding::default(),
-            directory: (id == DIRECTORY).then(|| Directory::new(shards)),
+            directory,
             hunger: Hunger::default(),
             timers: Timers::default(),
             touched: VecDeque::new(),

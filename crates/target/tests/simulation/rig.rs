@@ -56,7 +56,12 @@ pub fn exports(terms: &Terms) -> Arc<Exports> {
         group: 1,
         port: PortId(1),
     };
-    Arc::new(Exports { portals: vec![portal], targets: vec![target], discovery_auth: AuthPolicy::None })
+    Arc::new(Exports {
+        portals: vec![portal],
+        targets: vec![target],
+        discovery_auth: AuthPolicy::None,
+        admission: Default::default(),
+    })
 }
 
 /// The volume for each shard; the first is its home.
