@@ -394,6 +394,16 @@ impl World {
         self.good(host, &write_10(lba, (data.len() / 512) as u16), data, 0);
     }
 
+    /// Sends the data that was withheld of a task that waits for all of it, and runs.
+    pub(super) fn feed(&mut self, task: Started) {
+        let bytes = self.transfers[&task].out.clone();
+        let mut memory = self.pool.take_sg(Class::Solicited, bytes.len()).unwrap();
+        memory.copy_from(0, &bytes);
+        let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
+        self.cores[task.shard].server.data(&mut cx, task.key, 0, memory.freeze());
+        self.run();
+    }
+
     /// Takes the steps of one shard.
     fn steps(&mut self, shard: usize) {
         while let Some(step) = self.cores[shard].server.poll_step() {
