@@ -3,9 +3,10 @@
 use buf::{Class, Payload, Sg};
 use scsi::Status;
 use scsi::cdb::{ByteCheck, Transfer, Verify};
+use scsi::sense::Sense;
 use volume::{Op, Span};
 
-use super::block::{admit, admit_transfer, misfit, receive_exactly, submit_admitted};
+use super::block::{admit, admit_transfer, receive_exactly, submit_admitted};
 use super::good;
 use crate::server::Server;
 use crate::step::Reply;
@@ -87,6 +88,7 @@ pub(crate) fn compare_and_write(server: &mut Server, slot: u32, transfer: Transf
     if u64::from(server.tasks.get(slot).data_out) == bytes {
         receive_exactly(server, slot, bytes, transfer.fua);
     } else {
-        misfit(server, slot, bytes);
+        // NUMBER OF LOGICAL BLOCKS says otherwise (256 blocks, too, which it cannot say).
+        server.check(slot, Sense::cdb_field(13, None));
     }
 }

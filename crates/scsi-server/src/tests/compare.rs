@@ -65,13 +65,18 @@ fn compare_and_write_is_exact() {
     let got = world.command(host, &caw(1, 7), &wrong, 0);
     assert_eq!((got.code(), got.sense.unwrap().information), (0x0e_1d00, Some(100)));
     assert_eq!(world.read(host, 7, 1), block(5));
-    world.good(host, &caw(255, 0), &[vec![0; 7 * 512], vec![5; 512], vec![0; 247 * 512], vec![9; 255 * 512]].concat(), 0);
+    world.good(
+        host,
+        &caw(255, 0),
+        &[vec![0; 7 * 512], vec![5; 512], vec![0; 247 * 512], vec![9; 255 * 512]].concat(),
+        0,
+    );
     assert_eq!(world.read(host, 254, 1), block(9));
     // Any other length than twice the blocks.
     for len in [0, 512, 2048, 1023] {
-        world.refused(host, &caw(1, 7), &vec![0; len], 0, 0x05_0e03);
+        world.refused(host, &caw(1, 7), &vec![0; len], 0, 0x05_2400);
     }
-    world.refused(host, &caw(0, 7), &[0; 1024], 0, 0x05_0e03);
+    world.refused(host, &caw(0, 7), &[0; 1024], 0, 0x05_2400);
     world.good(host, &caw(0, 7), &[], 0);
     let mut small = World::new(1);
     small.add(4096, |geometry| geometry.caw_max = 8);

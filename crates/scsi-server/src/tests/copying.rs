@@ -1,1 +1,203 @@
-//! copying
+//! EXTENDED COPY and RECEIVE COPY RESULTS.
+
+use scsi::Status;
+use scsi::Writer;
+use scsi::copy::{CopyLen, CopyTarget, ListIdUsage, Segment, encode_list};
+use scsi::vpd::{Association, CodeSet, Designator, DesignatorType, naa_local};
+
+use super::*;
+
+fn list(id: u8, volumes: &[u8], segments: &[Segment]) -> Vec<u8> {
+    let names: Vec<[u8; 8]> = volumes.iter().map(|volume| naa_local(&uuid(*volume))).collect();
+    let targets = names.iter().map(|name| CopyTarget {
+        designator: Designator {
+            code_set: CodeSet::BINARY,
+            association: Association::UNIT,
+            kind: DesignatorType::NAA,
+            bytes: name,
+        },
+        block_len: 512,
+    });
+    let mut bytes = vec![0; 8192];
+    let mut w = Writer::new(&mut bytes);
+    encode_list(id, ListIdUsage::Hold, targets, segments.iter().copied(), &mut w);
+    let len = w.written();
+    bytes.truncate(len);
+    bytes
+}
+
+fn segment(source: u16, destination: u16, from: u64, to: u64, count: u16) -> Segment {
+    let len = CopyLen::Blocks { count, destination: false };
+    Segment { source, destination, source_lba: from, destination_lba: to, len }
+}
+
+fn copy_cdb(len: usize) -> [u8; 16] {
+    cdb_16(0x83, 0, 0, len as u32)
+}
+
+fn results(action: u8, id: u8) -> [u8; 16] {
+    let mut cdb = cdb_16(0x84, action, 0, 255);
+    cdb[2] = id;
+    cdb
+}
+
+/// Two volumes; host a reaches both, host b, of another shard, only the first.
+fn two() -> (World, Host, Host) {
+    let mut world = World::new(2);
+    world.add(8192, |_| {});
+    world.add(8192, |_| {});
+    let (a, b) = (world.host(0, "iqn.a", &[0, 1]), world.host(1, "iqn.b", &[0]));
+    (world, a, b)
+}
+
+#[test]
+fn blocks_are_copied_between_units_and_within_one() {
+    let (mut world, host, _) = two();
+    let data: Vec<u8> = (0..2048 * 512).map(|at| (at / 512 * 7 + at) as u8).collect();
+    world.write(host, 100, &data);
+    world.refused(host, &results(0, 1), &[], 255, 0x05_2400);
+    let parameters = list(1, &[0, 1], &[segment(0, 1, 100, 3, 2048), segment(1, 0, 3, 5000, 8)]);
+    world.good(host, &copy_cdb(parameters.len()), &parameters, 0);
+    let copied = world.command_on(host, 1, &read_10(3, 2048), &[], 2048 * 512);
+    assert!(copied.data == data);
+    assert_eq!(world.read(host, 5000, 8), data[..4096]);
+    // The status: done, two segments, bytes.
+    let status = world.good(host, &results(0, 1), &[], 255);
+    assert_eq!(status, [0, 0, 0, 8, 0x81, 0, 2, 0, 0, 0x10, 0x10, 0]);
+    assert!(world.good(host, &results(4, 1), &[], 255).iter().all(|byte| *byte == 0));
+    world.good(host, &copy_cdb(0), &[], 0);
+    assert_eq!(world.lent(), 0);
+}
+
+/// A LUN of somebody else, too many segments, spans that overlap or lie beyond the end.
+#[test]
+fn attack_49_copies_reach_only_own_units() {
+    let (mut world, a, b) = two();
+    world.write(a, 0, &block(7));
+    let foreign = list(1, &[0, 1], &[segment(0, 1, 0, 0, 1)]);
+    world.refused(b, &copy_cdb(foreign.len()), &foreign, 0, 0x0a_0d02);
+    let foreign = list(1, &[0, 1], &[segment(1, 0, 0, 0, 1)]);
+    world.refused(b, &copy_cdb(foreign.len()), &foreign, 0, 0x0a_0d02);
+    assert_eq!(world.good(b, &results(0, 1), &[], 255)[4], 0x82);
+    let unknown = list(2, &[9], &[segment(0, 0, 0, 0, 1)]);
+    world.refused(a, &copy_cdb(unknown.len()), &unknown, 0, 0x0a_0d02);
+    let beyond = list(3, &[0], &[segment(0, 1, 0, 0, 1)]);
+    world.refused(a, &copy_cdb(beyond.len()), &beyond, 0, 0x0a_0804);
+    for (from, to) in [(8192, 0), (0, 8192), (8191, 0), (u64::MAX, 0), (0, u64::MAX)] {
+        let parameters = list(4, &[0], &[segment(0, 0, from, to, 2)]);
+        world.refused(a, &copy_cdb(parameters.len()), &parameters, 0, 0x0a_0000);
+    }
+    // Limits: segments, targets, the list's length; a list that ends early.
+    let many = list(5, &[0], &[segment(0, 0, 0, 8, 1); 65]);
+    world.refused(a, &copy_cdb(many.len()), &many, 0, 0x05_2608);
+    let many = list(5, &[0; 9], &[segment(0, 0, 0, 8, 1)]);
+    world.refused(a, &copy_cdb(many.len()), &many, 0, 0x05_2606);
+    world.refused(a, &copy_cdb(1 << 20), &vec![0; 1 << 20], 0, 0x05_1a00);
+    let whole = list(5, &[0], &[segment(0, 0, 0, 8, 1)]);
+    world.refused(a, &copy_cdb(whole.len() - 8), &whole[..whole.len() - 8], 0, 0x05_1a00);
+    world.refused(a, &copy_cdb(whole.len()), &whole[..40], 0, 0x05_1a00);
+    // Overlapping: chunk by chunk, and it ends.
+    let overlapping = list(6, &[0], &[segment(0, 0, 0, 1, 4096)]);
+    world.good(a, &copy_cdb(overlapping.len()), &overlapping, 0);
+    assert_eq!(world.read(a, 1, 1), block(7));
+    // A unit that may only be read.
+    let entry = |lun: u16, read_only| LunEntry { lun, volume: VolumeId(u32::from(lun)), read_only };
+    world.server(a).change_luns(a.key, vec![entry(0, false), entry(1, true)]);
+    assert_eq!(world.command(a, &[0; 6], &[], 0).code(), 0x06_3f0e);
+    let parameters = list(7, &[0, 1], &[segment(0, 1, 0, 0, 1)]);
+    world.refused(a, &copy_cdb(parameters.len()), &parameters, 0, 0x07_2700);
+    let parameters = list(7, &[0, 1], &[segment(1, 0, 0, 0, 1)]);
+    world.good(a, &copy_cdb(parameters.len()), &parameters, 0);
+    assert_eq!(world.lent(), 0);
+}
+
+fn reserve_out(
+    world: &mut World,
+    host: Host,
+    lun: u16,
+    action: u8,
+    kind: u8,
+    key: u64,
+    service: u64,
+) -> Status {
+    let mut list = [0; 24];
+    list[..8].copy_from_slice(&key.to_be_bytes());
+    list[8..16].copy_from_slice(&service.to_be_bytes());
+    world.command_on(host, lun, &[0x5f, action, kind, 0, 0, 0, 0, 0, 24, 0], &list, 0).status
+}
+
+/// Somebody else's reservation on either end of a copy, or under a WRITE SAME.
+#[test]
+fn attack_50_reservations_stop_copies_and_write_same() {
+    let mut world = World::new(2);
+    world.add(8192, |_| {});
+    world.add(8192, |_| {});
+    let (a, b) = (world.host(0, "iqn.a", &[0, 1]), world.host(1, "iqn.b", &[0, 1]));
+    let forth = list(1, &[0, 1], &[segment(0, 1, 0, 0, 1024)]);
+    let back = list(2, &[0, 1], &[segment(1, 0, 0, 0, 1024)]);
+    for kind in [1, 3] {
+        assert_eq!(reserve_out(&mut world, b, 1, 0, 0, 0, 5), Status::GOOD);
+        assert_eq!(reserve_out(&mut world, b, 1, 1, kind, 5, 0), Status::GOOD);
+        world.conflicts(a, &copy_cdb(forth.len()), &forth, 0);
+        match kind {
+            3 => world.conflicts(a, &copy_cdb(back.len()), &back, 0),
+            _ => drop(world.good(a, &copy_cdb(back.len()), &back, 0)),
+        }
+        let same = world.command_on(a, 1, &cdb_16(0x93, 0, 0, 1), &block(1), 0);
+        assert_eq!(same.status, Status::RESERVATION_CONFLICT);
+        assert_eq!(reserve_out(&mut world, b, 1, 3, 0, 5, 0), Status::GOOD);
+    }
+    // Reserved while the copy runs: it stops, and nothing lands after the answer to RESERVE.
+    world.command_on(a, 0, &cdb_16(0x93, 0, 0, 4096), &block(1), 0);
+    let long = list(1, &[0, 1], &[segment(0, 1, 0, 0, 4096)]);
+    assert_eq!(reserve_out(&mut world, b, 1, 0, 0, 0, 5), Status::GOOD);
+    world.hold.set(true);
+    let copy = world.start(a, &copy_cdb(long.len()), &long, 0);
+    world.run();
+    world.hold.set(false);
+    let mut parameters = [0; 24];
+    parameters[7] = 5;
+    let lun = [0, 1, 0, 0, 0, 0, 0, 0];
+    let cdb = [0x5f, 1, 3, 0, 0, 0, 0, 0, 24, 0];
+    let reserve = world.start_as(b, &lun, TaskAttribute::SIMPLE, &cdb, &parameters, 0);
+    world.run();
+    assert_eq!(world.outcome(reserve).status, Status::GOOD);
+    assert_eq!(world.outcome(copy).status, Status::RESERVATION_CONFLICT);
+    let end = world.command_on(b, 1, &read_10(4095, 1), &[], 512);
+    assert_eq!((end.status, end.data), (Status::GOOD, block(0).to_vec()));
+    let status = world.good(a, &results(0, 1), &[], 255);
+    assert_eq!(status[4], 0x82);
+    assert_eq!(world.good(a, &results(4, 1), &[], 255)[56], 0x18);
+}
+
+#[test]
+fn a_copy_can_be_aborted_and_leaves_room() {
+    let (mut world, host, _) = two();
+    let long = list(1, &[0, 1], &[segment(0, 1, 0, 0, 8000)]);
+    world.hold.set(true);
+    let copy = world.start(host, &copy_cdb(long.len()), &long, 0);
+    world.run();
+    assert_eq!(world.good(host, &results(0, 1), &[], 255)[4], 0x80);
+    world.refused(host, &copy_cdb(long.len()), &long, 0, 0x05_2600);
+    let abort = world.manage(host, Management::AbortTask { tag: Some(copy.key.tag) });
+    world.run();
+    assert_eq!(world.end(abort), None);
+    world.hold.set(false);
+    world.run();
+    assert_eq!(world.end(copy), Some(End::Retired));
+    assert_eq!(world.end(abort), Some(End::Managed(Managed::Complete)));
+    assert_eq!(world.good(host, &results(0, 1), &[], 255)[4], 0x82);
+    assert_eq!(world.server(host).copies, 0);
+    world.good(host, &copy_cdb(long.len()), &long, 0);
+    world.close(host);
+    assert_eq!(world.lent(), 0);
+}
+
+#[test]
+fn operating_parameters_leave_room_for_what_they_promise() {
+    let (mut world, host, _) = two();
+    let data = world.good(host, &results(3, 0), &[], 255);
+    let number = |at: usize| u32::from_be_bytes(data[at..at + 4].try_into().unwrap());
+    let (targets, segments) = (number(8) >> 16, number(8) & 0xffff);
+    assert!(32 * (targets + 1) + 28 <= number(12) && 32 + 28 * (segments + 1) <= number(12));
+}

@@ -80,7 +80,7 @@ fn names_come_from_the_uuid_and_the_port() {
     assert_eq!(all[..5], [(0, 1, 40), (0, 3, 8), (0, 10, 18), (1, 4, 4), (1, 5, 4)]);
     assert_eq!([(all[5].0, all[5].1), (all[6].0, all[6].1)], [(1, 8), (2, 8)]);
     let serial = world.good(host, &page(0x80), &[], 255);
-    assert_eq!(&serial[4..], b"01010101010101010101010101010101");
+    assert_eq!(&serial[4..], b"0123456789ab4cde8f00112233445500");
     let ports = world.good(host, &page(0x88), &[], 255);
     assert_eq!(ports[6..8], [0, 1]);
 }
@@ -106,7 +106,8 @@ fn attack_52_lun_fields() {
         world.outcome(started)
     };
     let ready = [0; 6];
-    for field in [[0; 8], [0x40, 0, 0, 0, 0, 0, 0, 0], [0xd2, 0, 0, 0, 0, 0, 0, 0], [0xc1, 1, 0, 0, 0, 0, 0, 0]]
+    for field in
+        [[0; 8], [0x40, 0, 0, 0, 0, 0, 0, 0], [0xd2, 0, 0, 0, 0, 0, 0, 0], [0xc1, 1, 0, 0, 0, 0, 0, 0]]
     {
         assert_eq!(on(field, &ready).status, Status::GOOD, "{field:02x?}");
     }
@@ -154,7 +155,8 @@ fn attack_47_supported_opcodes() {
             assert_eq!(all.len(), (total as usize + 4).min(usize::from(len)));
         }
     }
-    for (options, opcode, action) in [(2, 0x9e, 0x20), (2, 0x9e, 0xffff), (3, 0x9e, 0x1234), (4, 0, 0), (7, 0, 0)]
+    for (options, opcode, action) in
+        [(2, 0x9e, 0x20), (2, 0x9e, 0xffff), (3, 0x9e, 0x1234), (4, 0, 0), (7, 0, 0)]
     {
         let got = world.command(host, &ask(options, opcode, action, 255), &[], 255);
         assert_eq!(got.code(), 0x05_2400);
@@ -204,9 +206,14 @@ fn attack_48_echo_buffer() {
     world.good(host, &access(0x3b, 0x0a, 0, 0, 512), &block(3), 0);
     world.good(other, &access(0x3b, 0x0a, 0, 0, 512), &block(4), 0);
     assert_eq!(world.good(host, &access(0x3c, 0x0a, 0, 0, 4096), &[], 4096), block(3));
-    for (mode, id, offset, len) in
-        [(0x0a, 0, 0, 4097), (0x0a, 0, 4095, 2), (0x0a, 0, 0xff_ffff, 1), (0x0a, 1, 0, 8), (2, 0, 0, 8), (5, 0, 0, 8)]
-    {
+    for (mode, id, offset, len) in [
+        (0x0a, 0, 0, 4097),
+        (0x0a, 0, 4095, 2),
+        (0x0a, 0, 0xff_ffff, 1),
+        (0x0a, 1, 0, 8),
+        (2, 0, 0, 8),
+        (5, 0, 0, 8),
+    ] {
         world.refused(host, &access(0x3b, mode, id, offset, len), &vec![0; len as usize], 0, 0x05_2400);
     }
     for (mode, id, offset) in [(0x0a, 0, 1), (0x0a, 7, 0), (2, 0, 0), (0x0a, 0, 0xff_ffff)] {

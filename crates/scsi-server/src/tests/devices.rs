@@ -141,16 +141,16 @@ fn paths_serve_by_their_state() {
         world.refused(host, &TUR, &[], 0, 0x06_2900);
     }
     let rtpg = [0xa3, 0x0a, 0, 0, 0, 0, 0, 0, 0, 255, 0, 0];
-    let states = |data: &[u8]| -> Vec<_> {
-        scsi::alua::decode(data).map(|group| (group.id, group.state.0)).collect()
-    };
+    let states =
+        |data: &[u8]| -> Vec<_> { scsi::alua::decode(data).map(|group| (group.id, group.state.0)).collect() };
     assert_eq!(states(&world.good(a, &rtpg, &[], 255)), [(1, 0), (2, 0)]);
     // Host a moves port 2 away.
     let list = [0, 0, 0, 0, 3, 0, 0, 2];
     world.good(a, &[0xa4, 0x0a, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0], &list, 0);
     world.good(a, &TUR, &[], 0);
     world.refused(b, &TUR, &[], 0, 0x06_2a06);
-    let blocked: [&[u8]; 4] = [&TUR, &read_10(0, 1), &[0x1a, 0, 0x3f, 0, 255, 0], &[0x5e, 0, 0, 0, 0, 0, 0, 0, 8, 0]];
+    let blocked: [&[u8]; 4] =
+        [&TUR, &read_10(0, 1), &[0x1a, 0, 0x3f, 0, 255, 0], &[0x5e, 0, 0, 0, 0, 0, 0, 0, 8, 0]];
     for cdb in blocked {
         world.refused(b, cdb, &[], 255, 0x02_040c);
     }

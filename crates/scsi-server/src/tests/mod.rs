@@ -186,7 +186,7 @@ impl World {
         let disk = Arc::new(RamDisk::new(blocks, 2 * blocks, 512, 4096));
         let mut geometry = disk.geometry();
         alter(&mut geometry);
-        let uuid = Uuid([id.0 as u8 + 1; 16]);
+        let uuid = Uuid(uuid(id.0 as u8));
         let facts = Facts {
             id,
             name: "v".into(),
@@ -566,6 +566,13 @@ impl World {
     pub(super) fn lent(&self) -> usize {
         self.pool.usage().lent
     }
+}
+
+/// The UUID of a volume.
+pub(super) fn uuid(volume: u8) -> [u8; 16] {
+    let mut uuid = *b"\x01\x23\x45\x67\x89\xab\x4c\xde\x8f\x00\x11\x22\x33\x44\x55\x66";
+    uuid[15] = volume;
+    uuid
 }
 
 pub(super) fn read_10(lba: u32, blocks: u16) -> [u8; 10] {

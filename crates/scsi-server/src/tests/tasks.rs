@@ -1,1 +1,180 @@
-//! tasks
+//! Task management, task attributes and unit attentions.
+
+use scsi::Status;
+
+use super::*;
+
+const TUR: [u8; 6] = [0; 6];
+const UNIT: [u8; 8] = [0; 8];
+
+fn two() -> (World, Host, Host) {
+    let mut world = World::new(2);
+    world.add(4096, |_| {});
+    let (a, b) = (world.host(0, "iqn.a", &[0]), world.host(1, "iqn.b", &[0]));
+    (world, a, b)
+}
+
+#[test]
+fn a_reset_is_answered_when_every_shard_has_ended_its_tasks() {
+    for what in [Management::LogicalUnitReset(UNIT), Management::TargetReset] {
+        let (mut world, a, b) = two();
+        world.hold.set(true);
+        let (mine, other) =
+            (world.start(a, &write_10(0, 1), &block(1), 0), world.start(b, &write_10(1, 1), &block(1), 0));
+        world.run();
+        let reset = world.manage(a, what);
+        world.run();
+        assert_eq!((world.end(reset), world.end(other)), (None, None));
+        world.hold.set(false);
+        world.run();
+        assert_eq!(world.end(reset), Some(End::Managed(Managed::Complete)));
+        assert_eq!((world.end(mine), world.end(other)), (Some(End::Retired), Some(End::Retired)));
+        for host in [a, b] {
+            world.refused(host, &TUR, &[], 0, 0x06_2903);
+            world.good(host, &TUR, &[], 0);
+        }
+    }
+}
+
+#[test]
+fn clearing_a_task_set_is_told_to_whose_tasks_it_ended() {
+    let (mut world, a, b) = two();
+    let c = world.host(1, "iqn.c", &[0]);
+    world.hold.set(true);
+    let other = world.start(b, &write_10(1, 1), &block(1), 0);
+    let own = world.start(a, &write_10(2, 1), &block(1), 0);
+    world.run();
+    let clear = world.manage(a, Management::ClearTaskSet(UNIT));
+    world.run();
+    assert_eq!(world.end(clear), None);
+    world.hold.set(false);
+    world.run();
+    assert_eq!(world.end(clear), Some(End::Managed(Managed::Complete)));
+    assert_eq!((world.end(own), world.end(other)), (Some(End::Retired), Some(End::Retired)));
+    world.good(a, &TUR, &[], 0);
+    world.refused(b, &TUR, &[], 0, 0x06_2f00);
+    world.good(c, &TUR, &[], 0);
+}
+
+#[test]
+fn abort_task_set_touches_no_other_nexus() {
+    let (mut world, a, b) = two();
+    world.hold.set(true);
+    let own = [world.start(a, &write_10(0, 1), &block(1), 0), world.start(a, &read_10(0, 1), &[], 512)];
+    let other = world.start(b, &write_10(1, 1), &block(1), 0);
+    world.run();
+    let abort = world.manage(a, Management::AbortTaskSet(UNIT));
+    world.run();
+    assert_eq!(world.end(abort), None);
+    world.hold.set(false);
+    world.run();
+    assert_eq!(world.end(abort), Some(End::Managed(Managed::Complete)));
+    assert_eq!(own.map(|task| world.end(task)), [Some(End::Retired), Some(End::Retired)]);
+    assert_eq!(world.outcome(other).status, Status::GOOD);
+    world.good(a, &TUR, &[], 0);
+}
+
+#[test]
+fn queries_and_functions_on_nothing() {
+    let (mut world, a, _) = two();
+    let done = world.start(a, &TUR, &[], 0);
+    world.run();
+    let tag = Some(done.key.tag);
+    assert_eq!(world.managed(a, Management::AbortTask { tag }), Managed::NoTask);
+    assert_eq!(world.managed(a, Management::AbortTask { tag: None }), Managed::NoTask);
+    assert_eq!(world.managed(a, Management::QueryTask { tag }), Managed::Complete);
+    world.hold.set(true);
+    let live = world.start(a, &read_10(0, 1), &[], 512);
+    world.run();
+    let tag = Some(live.key.tag);
+    assert_eq!(world.managed(a, Management::QueryTask { tag }), Managed::Succeeded);
+    assert_eq!(world.managed(a, Management::QueryTaskSet(UNIT)), Managed::Succeeded);
+    world.hold.set(false);
+    world.run();
+    assert_eq!(world.managed(a, Management::QueryTaskSet(UNIT)), Managed::Complete);
+    assert_eq!(world.managed(a, Management::ClearAca(UNIT)), Managed::NotSupported);
+    assert_eq!(world.managed(a, Management::QueryAsyncEvent(UNIT)), Managed::Complete);
+    assert_eq!(world.managed(a, Management::NexusReset), Managed::Complete);
+    assert_eq!(world.managed(a, Management::QueryAsyncEvent(UNIT)), Managed::Succeeded);
+    for what in [
+        Management::AbortTaskSet([0, 9, 0, 0, 0, 0, 0, 0]),
+        Management::LogicalUnitReset([0xff; 8]),
+        Management::ClearTaskSet([0xc1, 1, 0, 0, 0, 0, 0, 0]),
+        Management::QueryTaskSet([0, 0, 0, 1, 0, 0, 0, 0]),
+    ] {
+        assert_eq!(world.managed(a, what), Managed::NoUnit);
+    }
+}
+
+#[test]
+fn ordered_tasks_keep_their_order() {
+    let (mut world, a, _) = two();
+    let ordered = |world: &mut World, cdb: &[u8], out: &[u8], len| {
+        world.start_as(a, &UNIT, TaskAttribute::ORDERED, cdb, out, len)
+    };
+    world.hold.set(true);
+    let first = world.start(a, &write_10(0, 1), &block(1), 0);
+    let second = ordered(&mut world, &write_10(0, 1), &block(2), 0);
+    let third = world.start(a, &read_10(0, 1), &[], 512);
+    let head = world.start_as(a, &UNIT, TaskAttribute::HEAD_OF_QUEUE, &TUR, &[], 0);
+    world.run();
+    // Head of queue overtakes; the others wait, and have not even asked for their data.
+    assert_eq!(world.outcome(head).status, Status::GOOD);
+    assert_eq!(world.kinds.borrow().len(), 1);
+    world.hold.set(false);
+    world.run();
+    for task in [first, second, third] {
+        assert_eq!(world.outcome(task).status, Status::GOOD);
+    }
+    assert_eq!(world.outcome(third).data, block(2));
+    // One that waits can be aborted, and lets the next in.
+    world.hold.set(true);
+    let first = world.start(a, &read_10(0, 1), &[], 512);
+    let second = ordered(&mut world, &read_10(0, 1), &[], 512);
+    let third = world.start(a, &TUR, &[], 0);
+    world.run();
+    assert_eq!(world.end(third), None);
+    let tag = Some(second.key.tag);
+    assert_eq!(world.managed(a, Management::AbortTask { tag }), Managed::Complete);
+    assert_eq!(world.end(second), Some(End::Retired));
+    assert_eq!(world.outcome(third).status, Status::GOOD);
+    assert_eq!(world.end(first), None);
+    world.hold.set(false);
+    world.run();
+    assert_eq!(world.outcome(first).status, Status::GOOD);
+    for attr in [TaskAttribute::ACA, TaskAttribute(5), TaskAttribute(7)] {
+        let task = world.start_as(a, &UNIT, attr, &TUR, &[], 0);
+        world.run();
+        assert_eq!(world.outcome(task).code(), 0x05_4900);
+    }
+    // A long queue of tasks that end at once is worked off without a deep stack.
+    world.hold.set(true);
+    let gate = ordered(&mut world, &read_10(0, 1), &[], 512);
+    let many: Vec<_> = (0..200).map(|_| ordered(&mut world, &TUR, &[], 0)).collect();
+    world.hold.set(false);
+    world.run();
+    assert_eq!(world.outcome(gate).status, Status::GOOD);
+    assert!(many.into_iter().all(|task| world.outcome(task).status == Status::GOOD));
+}
+
+#[test]
+fn attentions_are_told_once_and_by_whatever_asks() {
+    let mut world = World::new(1);
+    world.add(4096, |_| {});
+    let host = world.fresh_host(0, "iqn.a", 1, &[0]);
+    // Not by these.
+    world.good(host, &[0x12, 0, 0, 0, 36, 0], &[], 36);
+    world.good(host, &[0xa0, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0], &[], 16);
+    world.refused(host, &[0x12, 0, 9, 0, 36, 0], &[], 36, 0x05_2400);
+    // But by a command that is wrong, too.
+    world.refused(host, &[0xc1, 0, 0, 0, 0, 0], &[], 0, 0x06_2900);
+    world.refused(host, &[0xc1, 0, 0, 0, 0, 0], &[], 0, 0x05_2000);
+    // REQUEST SENSE tells the oldest, and takes it away.
+    let geometry = world.homes[0].view().geometry;
+    world.ask(VolumeId(0), Ask::Resize(Geometry { blocks: 8000, ..geometry }));
+    world.ask(VolumeId(0), Ask::WriteProtect(true));
+    let sense = world.good(host, &[0x03, 0, 0, 0, 18, 0], &[], 18);
+    assert_eq!((sense[2], sense[12], sense[13]), (6, 0x2a, 0x09));
+    world.refused(host, &TUR, &[], 0, 0x06_2a01);
+    world.good(host, &TUR, &[], 0);
+}
