@@ -58,6 +58,8 @@ pub(crate) struct LoginLink {
     phase: Phase,
     receiving: bool,
     sending: bool,
+    /// Batches whose memory the kernel may still hold.
+    in_kernel: u32,
     deadline: Time,
     event: Option<LoginEvent>,
 }
@@ -75,6 +77,7 @@ impl LoginLink {
             receiving: false,
             sending: false,
             deadline,
+            in_kernel: 0,
             event: None,
         }
     }
@@ -206,6 +209,7 @@ impl LoginLink {
         head[BHS_LEN..BHS_LEN + pdu.text.len()].copy_from_slice(&pdu.text);
         self.to_send.pop_front();
         self.sending = true;
+        self.in_kernel += 1;
         Some(SendOp { head: Some(head), pieces: smallvec![Piece::Head(0..len as u32)], len })
     }
 
@@ -216,9 +220,10 @@ impl LoginLink {
         }
     }
 
-    /// The batch's memory is back too: nothing is out any more, so the link may leave.
+    /// A batch's memory is back too. When nothing is out any more the link may leave.
     pub(crate) fn handle_sent(&mut self) {
-        if self.sending || !self.to_send.is_empty() {
+        self.in_kernel = self.in_kernel.saturating_sub(1);
+        if self.sending || self.in_kernel > 0 || !self.to_send.is_empty() {
             return;
         }
         if let Phase::Ending(_) = self.phase {
