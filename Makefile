@@ -1,6 +1,6 @@
 # Every target installs what it needs from Debian when run as root, and says what is missing otherwise.
 
-.PHONY: help run test build lint unit interop guest sim bench-iscsi deny install
+.PHONY: help run test build lint unit interop guest sim fuzz bench-iscsi deny install
 
 help:
 	@echo "make run          build, serve two volumes, prove them with real clients, measure a little"
@@ -9,6 +9,7 @@ help:
 	@echo "make bench-iscsi  the same load on Blockwire, the bare responder and tgt (BENCH=options)"
 	@echo "make install      the release binary to \$$(DESTDIR)\$$(PREFIX)/bin (PREFIX=/usr/local)"
 	@echo "make sim          SIM_SEEDS=$(SIM_SEEDS) histories in the simulated world; a failing one says how to replay it"
+	@echo "make fuzz         coverage-guided fuzzing, 60 s per target (needs a nightly toolchain and cargo-fuzz)"
 	@echo "make deny         licences and advisories by cargo-deny, if it is installed"
 
 run:
@@ -30,6 +31,9 @@ sim:
 
 bench-iscsi:
 	@tests/bench/bench-iscsi.sh $(BENCH)
+
+fuzz:
+	@tests/fuzz.sh
 
 deny:
 	@command -v cargo-deny >/dev/null || { echo "cargo-deny is missing: cargo install --locked cargo-deny (compiles for minutes)" >&2; exit 1; }

@@ -176,7 +176,8 @@ impl<M> Driver<M> for Hands<'_, M> {
                 self.queue.push(at, Happening::Release(peer));
             }
             Departure::Move { to, message } => {
-                assert!(wire.recv.is_none() && wire.send.is_none(), "a link moves with nothing out");
+                let nothing = wire.recv.is_none() && wire.send.is_none() && wire.held.is_empty();
+                assert!(nothing, "a link moves with nothing out");
                 self.links.remove(&link);
                 wire.home = None;
                 let accepted = Accepted { listener: ListenerId(0), local: address(0), peer: address(peer.0) };
@@ -257,6 +258,11 @@ impl<E: Endpoint> World<E> {
     /// A disk.
     pub fn disk(&mut self, id: DiskId) -> Option<&mut Disk> {
         self.disks.get_mut(&id)
+    }
+
+    /// How many shards there are.
+    pub fn shards(&self) -> usize {
+        self.shards.len()
     }
 
     /// A shard's endpoint, to look at.

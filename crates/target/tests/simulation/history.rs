@@ -273,7 +273,8 @@ impl History {
             let limit = self.world.now() + PATIENCE;
             while !initiator.is_in() {
                 assert_eq!(initiator.failure(), None, "seed {}", self.plan.seed);
-                assert!(self.world.now() < limit, "seed {}: no login", self.plan.seed);
+                let seed = self.plan.seed;
+                assert!(self.world.now() < limit, "seed {seed}: no login: {initiator:?}");
                 initiator.poll(&mut self.world);
                 self.poll();
                 let until = self.world.now() + Duration::from_millis(1);

@@ -576,6 +576,8 @@ impl std::fmt::Debug for Initiator {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let waiting: Vec<u32> = self.waiting.iter().map(|(itt, _)| *itt).collect();
         write!(f, "next {:?}, window {:?} to {:?}, ", self.cmd_sn, self.exp_cmd_sn, self.max_cmd_sn)?;
-        write!(f, "living {:?} of {}, {waiting:?} wait", self.living(), self.conns.len())
+        write!(f, "living {:?} of {}, {waiting:?} wait, ", self.living(), self.conns.len())?;
+        let peers: Vec<Peer> = self.conns.iter().map(|conn| conn.peer).collect();
+        write!(f, "{peers:?}")
     }
 }
