@@ -74,6 +74,7 @@ SPEC is KIND:ARGUMENT[,key=value]...
   direct           pass by the page cache
   thin=on|off      give unmapped blocks back (on but for devices)
   removable        report a removable medium
+  sanitize_rate=SIZE  what a sanitize writes per second at most; no limit unless given
 
 A comma inside a path is written \\, and a plus sign \\+.
 

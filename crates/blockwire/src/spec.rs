@@ -10,8 +10,8 @@ use uuid::Uuid;
 use crate::{size, suggest};
 
 /// The keys that may follow the argument, in the order in which help lists them.
-pub const KEYS: [&str; 9] =
-    ["size", "block", "physical", "ro", "uuid", "cache", "direct", "thin", "removable"];
+pub const KEYS: [&str; 10] =
+    ["size", "block", "physical", "ro", "uuid", "cache", "direct", "thin", "removable", "sanitize_rate"];
 
 /// The kinds that can be built now.
 pub const KINDS: [&str; 3] = ["ram", "file", "null"];
@@ -79,6 +79,8 @@ pub struct Spec {
     pub thin: bool,
     /// Reported as a removable medium.
     pub removable: bool,
+    /// Bytes per second that a sanitize writes at most; `None`: as many as it can.
+    pub sanitize_rate: Option<u64>,
 }
 
 impl Spec {
@@ -95,6 +97,7 @@ impl Spec {
             direct: false,
             thin: !matches!(source, Source::Device(_)),
             removable: false,
+            sanitize_rate: None,
             source,
         }
     }
@@ -131,6 +134,13 @@ impl Spec {
             "direct" => self.direct = switch(value).map_err(bad)?,
             "thin" => self.thin = switch(value).map_err(bad)?,
             "removable" => self.removable = switch(value).map_err(bad)?,
+            "sanitize_rate" => {
+                let rate = size::parse(need()?).map_err(|e| bad(e.to_string()))?;
+                if rate == 0 {
+                    return Err(bad("must not be zero".to_owned()));
+                }
+                self.sanitize_rate = Some(rate);
+            }
             _ => return Err(SpecError::UnknownKey(key.to_owned())),
         }
         Ok(())
@@ -337,6 +347,9 @@ impl fmt::Display for Spec {
             if value != usual {
                 write!(f, ",{key}={}", if value { "on" } else { "off" })?;
             }
+        }
+        if let Some(rate) = self.sanitize_rate {
+            write!(f, ",sanitize_rate={}", size::exact(rate))?;
         }
         Ok(())
     }

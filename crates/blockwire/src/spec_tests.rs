@@ -22,6 +22,13 @@ fn accepted_specs() {
         ("/dev/sdb,ro", spec(Source::Device("/dev/sdb".into()), |s| s.read_only = true)),
         ("/dev/disk/by-id/x,ro=off", spec(Source::Device("/dev/disk/by-id/x".into()), |_| {})),
         (
+            "null:1G,sanitize_rate=4M",
+            spec(Source::Null, |s| {
+                s.size = Some(1 << 30);
+                s.sanitize_rate = Some(4 << 20);
+            }),
+        ),
+        (
             "ram:64M,block=4096,physical=8192,removable,thin=off",
             spec(Source::Ram, |s| {
                 s.size = Some(64 << 20);
@@ -62,6 +69,7 @@ fn refused_specs_say_which_key_and_what_was_meant() {
         ("ram:64M,block", "block needs a value"),
         ("ram:64M,physical=3000", "physical is a power of two from 512 to 64K"),
         ("ram:64M,block=4096,physical=512", "physical must not be smaller than the logical block"),
+        ("ram:64M,sanitize_rate=0", "sanitize_rate must not be zero"),
         ("ram:64M,ro=maybe", "ro is on or off, not \"maybe\""),
         ("ram:1000", "size is not a multiple of the block size"),
         ("ram:0", "size must not be zero"),

@@ -20,7 +20,7 @@ target_start() {
     --volume flat=ram:64M,thin,physical=512 \
     --volume removable=ram:64M,thin,physical=4096,removable \
     --volume readonly=ram:64M,thin,physical=4096,ro \
-    --volume "slow=null:${SLOW_SIZE:-1T}" \
+    --volume "slow=null:${SLOW_SIZE:-64M},sanitize_rate=4M" \
     --volume "disk=file:$dir/disk.img,size=64M"
   [ -e "$dir/blockwire.toml" ] || : >"$dir/blockwire.toml"
   "$BLOCKWIRE" "$@" >"$dir/stdout" 2>"$dir/stderr" </dev/null &

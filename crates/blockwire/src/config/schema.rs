@@ -92,6 +92,12 @@ pub const VOLUME: Section = Section {
         key("direct", "true or false", "false", "Pass by the page cache (O_DIRECT)."),
         key("thin", "true or false", "true but for devices", "Give unmapped blocks back, and report it."),
         key("removable", "true or false", "false", "Report a removable medium."),
+        key(
+            "sanitize_rate",
+            "size",
+            "no limit",
+            "Bytes per second that a sanitize writes at most, so that it leaves the disk time for others.",
+        ),
     ],
 };
 

@@ -127,6 +127,7 @@ impl Medium {
         let home = Home::restore(facts.clone(), self.geometry(), shards, false, saved.as_deref())
             .map_err(|why| refuse(format!("{record} is damaged: {why:?}")))?;
         let (facts, shared, view) = (Arc::new(facts), Shared::new(shards), home.view().clone());
+        shared.set_sanitize_rate(store.volume.spec.sanitize_rate.unwrap_or(0));
         let at = target::home_of(id, shards);
         let mut home = Some(Box::new(home));
         let spec = |shard: u16| VolumeSpec {
