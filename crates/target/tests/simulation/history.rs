@@ -15,6 +15,7 @@ use sim::{Chance, Config, Disk, Faults, PeerEnd, World};
 use volume::{DiskId, Ram, RamDisk};
 
 use crate::initiator::Initiator;
+use crate::liar::{Liar, Lie};
 use crate::model::{Model, Moment, Value, fill, value_of};
 use crate::rig::{self, Terms};
 
@@ -45,6 +46,8 @@ pub struct Plan {
     unsolicited: bool,
     power_loss: bool,
     steps: u32,
+    /// A bug that is planted in the backend.
+    pub lie: Option<Lie>,
 }
 
 impl Plan {
@@ -80,6 +83,7 @@ impl Plan {
             unsolicited: chance.permille(600),
             power_loss: file && chance.permille(600),
             steps: 100,
+            lie: None,
         }
     }
 
@@ -116,11 +120,15 @@ impl Plan {
             };
             let file = Arc::new(FileDisk::new(DISK, &facts, shards).unwrap());
             let geometry = file.geometry();
-            rig::volume(shards, geometry, &[DISK], None, move |shard| File::new(file.clone(), shard))
+            let lie = self.lie;
+            rig::volume(shards, geometry, &[DISK], None, move |shard| {
+                Liar::new(File::new(file.clone(), shard), lie)
+            })
         } else {
             let ram = Arc::new(RamDisk::new(SPAN as u64, SPAN as u64, 512, 4096));
             let geometry = ram.geometry();
-            rig::volume(shards, geometry, &[], None, move |_| Ram::new(ram.clone()))
+            let lie = self.lie;
+            rig::volume(shards, geometry, &[], None, move |_| Liar::new(Ram::new(ram.clone()), lie))
         };
         for (shard, spec) in (0..).zip(specs) {
             world.tell(ShardId(shard), Message::Control(0, Control::AddVolume(Box::new(spec))));

@@ -2,7 +2,9 @@
 //! seed decides, driven by an initiator that checks the rules of the protocol.
 
 mod history;
+mod fences;
 mod initiator;
+mod liar;
 mod model;
 mod rig;
 
@@ -157,6 +159,20 @@ fn histories_agree_with_a_disk() {
     assert_eq!(failed, [], "these seeds failed");
     if seeds.end - seeds.start >= 100 {
         assert!(total.is_eventful(), "nothing much happens: {total:?}");
+    }
+}
+
+/// Backends with a planted bug: each kind is noticed within a few histories.
+#[test]
+fn planted_bugs_are_caught() {
+    for lie in liar::LIES {
+        let caught = (0..200).find(|&seed| {
+            let mut plan = Plan::of(seed);
+            plan.lie = Some(lie);
+            std::panic::catch_unwind(|| History::new(plan).play()).is_err()
+        });
+        println!("{lie:?}: caught by seed {caught:?}");
+        assert!(caught.is_some(), "{lie:?} goes unnoticed");
     }
 }
 
