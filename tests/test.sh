@@ -26,6 +26,7 @@ lint() {
   xtask layers
   xtask licences
   xtask style
+  xtask attacks
 }
 
 unit() {

@@ -4,6 +4,7 @@
 //! well, and every finding otherwise. Exit codes: 0 success, 1 findings, 2 usage.
 #![forbid(unsafe_code)]
 
+mod attacks;
 mod capture;
 mod layers;
 mod libiscsi;
@@ -19,6 +20,7 @@ usage: cargo run -p xtask -- CHECK
 
   layers      dependency table, unsafe code and ambient authority, crate by crate
   licences    licences of all dependencies against the allow-list; duplicate versions
+  attacks     every row of docs/attacks.md has its tests, and every such test its row
   style       unfinished marks, paths of the building machine, long files
   libiscsi    --list FILE --expected FILE [--update] KIND=LOG...
               results of the libiscsi test tool, united over the kinds of logical unit
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
     let report = match check.as_str() {
         "layers" => layers::check(&root),
         "licences" => licences::check(&root),
+        "attacks" => attacks::check(&root),
         "style" => style::check(&root),
         "libiscsi" => libiscsi::check(&rest),
         "capture" => capture::check(&rest),

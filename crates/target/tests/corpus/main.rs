@@ -8,8 +8,10 @@ use std::path::Path;
 
 use proptest::prelude::*;
 
+type Body = fn(&[u8]);
+
 /// Every body, with the folder of its seeds.
-const BODIES: [(&str, fn(&[u8])); 6] = [
+const BODIES: [(&str, Body); 6] = [
     ("login", bodies::login),
     ("text", bodies::text),
     ("session", bodies::session),

@@ -42,9 +42,34 @@ impl<B: Backend> Liar<B> {
         Liar { inner, lie, count: 0, done: VecDeque::new(), told: BTreeSet::new() }
     }
 
-    fn one_in_forty(&mut self) -> bool {
-        self.count += 1;
-        self.count.is_multiple_of(40)
+    /// Whether this is one in forty of the operations that the lie is about.
+    fn strikes(&mut self, io: &Io) -> bool {
+        let about = match (self.lie, &io.op) {
+            (Some(Lie::Misplaced), Op::Write(span, _)) => {
+                span.lba + span.blocks < self.inner.geometry().blocks
+            }
+            (Some(Lie::Torn), Op::Write(span, _)) => span.blocks > 1,
+            (Some(Lie::WrongBlock | Lie::Lost), Op::Read(_)) => true,
+            _ => false,
+        };
+        self.count += u32::from(about);
+        about && self.count.is_multiple_of(40)
+    }
+
+    fn distort(&mut self, io: &mut Io) {
+        match &mut io.op {
+            Op::Write(span, _) if self.lie == Some(Lie::Misplaced) => span.lba += 1,
+            Op::Write(span, _) => {
+                let Payload::Out(data) = &io.payload else { return };
+                let block = data.len() / span.blocks as usize;
+                span.blocks /= 2;
+                io.payload = Payload::Out(data.slice(0..block * span.blocks as usize));
+            }
+            Op::Read(span) if self.lie == Some(Lie::WrongBlock) => span.lba = span.lba.saturating_sub(1),
+            _ => {
+                self.told.insert(io.id);
+            }
+        }
     }
 
     fn tell(&mut self, id: IoId, payload: Payload) {
@@ -58,7 +83,6 @@ impl<B: Backend> Backend for Liar<B> {
     }
 
     fn submit(&mut self, cx: &mut Cx<'_>, mut io: Io) {
-        let blocks = self.inner.geometry().blocks;
         match (self.lie, &mut io.op, &io.payload) {
             (Some(Lie::EarlyFlush), Op::Flush, _) => return self.tell(io.id, io.payload),
             (Some(Lie::NoFua), Op::Write(_, durability), _) => *durability = Durability::Cached,
@@ -67,29 +91,10 @@ impl<B: Backend> Backend for Liar<B> {
                 self.told.insert(io.id);
                 self.tell(io.id, Payload::Out(data));
             }
-            (Some(Lie::Misplaced), Op::Write(span, _), _) if span.lba + span.blocks < blocks => {
-                if self.one_in_forty() {
-                    span.lba += 1;
-                }
-            }
-            (Some(Lie::Torn), Op::Write(span, _), Payload::Out(data)) if span.blocks > 1 => {
-                if self.one_in_forty() {
-                    let block = data.len() / span.blocks as usize;
-                    span.blocks /= 2;
-                    io.payload = Payload::Out(data.slice(0..block * span.blocks as usize));
-                }
-            }
-            (Some(Lie::WrongBlock), Op::Read(span), Payload::In(_)) => {
-                if self.one_in_forty() {
-                    span.lba = span.lba.saturating_sub(1);
-                }
-            }
-            (Some(Lie::Lost), Op::Read(_), _) => {
-                if self.one_in_forty() {
-                    self.told.insert(io.id);
-                }
-            }
             _ => {}
+        }
+        if self.strikes(&io) {
+            self.distort(&mut io);
         }
         self.inner.submit(cx, io);
     }

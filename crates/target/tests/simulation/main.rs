@@ -1,11 +1,12 @@
 //! The target in the simulated world: the shard that ships, on a network, clock and backend that one
 //! seed decides, driven by an initiator that checks the rules of the protocol.
 
-mod history;
 mod fences;
+mod history;
 mod initiator;
 mod liar;
 mod model;
+mod plan;
 mod rig;
 
 use std::sync::Arc;
@@ -13,11 +14,12 @@ use std::time::Duration;
 
 use blockwire_target::{CONTROL, Control, Message, Report, Shard};
 use endpoint::{ListenerId, ShardId};
-use history::{History, Plan, Tally};
+use history::{History, Tally};
 use initiator::Initiator;
 use iscsi::initiator::Wanted;
 use iscsi::negotiate::Digest;
 use iscsi::wire::TmfFunction;
+use plan::Plan;
 use rig::{Terms, wanted};
 use sim::{Config, PeerEnd, World};
 use volume::{Ram, RamDisk};
