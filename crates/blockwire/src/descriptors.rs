@@ -17,7 +17,7 @@ pub fn raise(sessions: u64) {
     }
     if let Some(room) = too_few(getrlimit(Resource::Nofile).current, sessions) {
         tracing::warn!(
-            "open files are limited so that about {room} connections fit, fewer than `sessions` = {sessions}; \
+            "open files are limited so that about {room} connections fit, fewer than {sessions} sessions; \
              raise the hard limit (LimitNOFILE= of the unit, or `ulimit -Hn`)"
         );
     }

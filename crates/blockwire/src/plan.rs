@@ -338,8 +338,8 @@ pub struct Limits {
     pub nop_timeout: Duration,
     /// Payload memory of each core, bytes.
     pub memory: u64,
-    /// Sessions of the whole daemon, 1..=65535.
-    pub sessions: u16,
+    /// Sessions of the whole daemon, 1..=65535; `None`: as many as iSCSI can name.
+    pub sessions: Option<u16>,
     /// From the accepted connection to the end of the login.
     pub login_timeout: Duration,
 }
@@ -350,7 +350,7 @@ impl Default for Limits {
             nop_interval: Duration::from_secs(30),
             nop_timeout: Duration::from_secs(30),
             memory: 128 << 20,
-            sessions: u16::MAX,
+            sessions: None,
             login_timeout: Duration::from_secs(15),
         }
     }

@@ -35,6 +35,8 @@ use crate::{
 /// Starts a data path.
 pub type StartEngine = fn(Start<'_>) -> Result<Arc<dyn Engine>, EngineError>;
 
+/// For how many sessions there should be files where the configuration does not say.
+const SESSIONS_USUAL: u16 = 1000;
 /// What is served when nothing is named.
 const DEMO: (&str, &str) = ("demo", "ram:256M");
 
@@ -61,7 +63,7 @@ pub fn serve(
     for warning in &warnings {
         tracing::warn!("{warning}");
     }
-    descriptors::raise(plan.limits.sessions.into());
+    descriptors::raise(plan.limits.sessions.unwrap_or(SESSIONS_USUAL).into());
     let state = Arc::new(state);
     let mut identities = Identities::load(&state).map_err(Failure::failed)?;
     let socket = Socket::bind(args.control.as_deref().unwrap_or(&paths.control))?;

@@ -3,12 +3,10 @@
 #[cfg(not(miri))]
 use std::ptr::NonNull;
 
-/// Fresh zeroed memory that the kernel fills page by page on first touch.
-///
-/// # Panics
-/// If the address space has no room for it.
+/// Fresh zeroed memory that the kernel fills page by page on first touch; `None` if the address space
+/// has no room for it, or `bytes` is 0.
 #[cfg(not(miri))]
-pub(crate) fn map_anonymous(bytes: usize) -> NonNull<u8> {
+pub(crate) fn try_map_anonymous(bytes: usize) -> Option<NonNull<u8>> {
     // SAFETY: an anonymous private mapping at an address of the kernel's choice touches no memory
     // that anything else names.
     let at = unsafe {
@@ -21,14 +19,13 @@ pub(crate) fn map_anonymous(bytes: usize) -> NonNull<u8> {
             0,
         )
     };
-    assert!(at != libc::MAP_FAILED, "no address space for {bytes} bytes");
-    NonNull::new(at.cast()).expect("mmap gives no null page")
+    if at == libc::MAP_FAILED { None } else { NonNull::new(at.cast()) }
 }
 
 /// Gives a mapping back.
 ///
 /// # Safety
-/// It must be a whole mapping of [`map_anonymous`] that nothing names any more.
+/// It must be a whole mapping of [`try_map_anonymous`] that nothing names any more.
 #[cfg(not(miri))]
 pub(crate) unsafe fn unmap(at: NonNull<u8>, bytes: usize) {
     // SAFETY: by the caller's promise.
@@ -38,7 +35,7 @@ pub(crate) unsafe fn unmap(at: NonNull<u8>, bytes: usize) {
 /// Lets the system have whole pages, which then read as zero; false if it does not want them.
 ///
 /// # Safety
-/// The range must be whole pages of a mapping of [`map_anonymous`] under no Rust reference.
+/// The range must be whole pages of a mapping of [`try_map_anonymous`] under no Rust reference.
 #[cfg(not(miri))]
 pub(crate) unsafe fn give_pages_back(at: *mut u8, bytes: usize) -> bool {
     // SAFETY: by the caller's promise; on a private anonymous mapping this only zeroes.
@@ -55,13 +52,13 @@ mod interpreted {
         Layout::from_size_align(bytes, 4096).expect("a sensible size")
     }
 
-    pub(crate) fn map_anonymous(bytes: usize) -> NonNull<u8> {
-        // SAFETY: no caller asks for nothing.
-        NonNull::new(unsafe { alloc_zeroed(layout(bytes)) }).expect("memory")
+    pub(crate) fn try_map_anonymous(bytes: usize) -> Option<NonNull<u8>> {
+        // SAFETY: the layout is not empty.
+        (bytes > 0).then(|| NonNull::new(unsafe { alloc_zeroed(layout(bytes)) })).flatten()
     }
 
     pub(crate) unsafe fn unmap(at: NonNull<u8>, bytes: usize) {
-        // SAFETY: made by `map_anonymous` with this length, by the caller's promise.
+        // SAFETY: made by `try_map_anonymous` with this length, by the caller's promise.
         unsafe { dealloc(at.as_ptr(), layout(bytes)) };
     }
 
@@ -70,4 +67,12 @@ mod interpreted {
     }
 }
 #[cfg(miri)]
-pub(crate) use interpreted::{give_pages_back, map_anonymous, unmap};
+pub(crate) use interpreted::{give_pages_back, try_map_anonymous, unmap};
+
+/// As [`try_map_anonymous`].
+///
+/// # Panics
+/// If the address space has no room for it.
+pub(crate) fn map_anonymous(bytes: usize) -> std::ptr::NonNull<u8> {
+    try_map_anonymous(bytes).unwrap_or_else(|| panic!("no address space for {bytes} bytes"))
+}

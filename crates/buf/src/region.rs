@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::buffer::Buf;
 use crate::crc32c::Crc32c;
-use crate::memory::{give_pages_back, map_anonymous, unmap};
+use crate::memory::{give_pages_back, try_map_anonymous, unmap};
 use crate::shared;
 
 /// A zeroed stretch of memory, shared by all cores.
@@ -41,8 +41,15 @@ impl Region {
     /// # Panics
     /// If `len` is 0 or the address space has no room for it.
     pub fn new(len: usize) -> Self {
-        assert!(len > 0, "an empty region");
-        Region { base: map_anonymous(len), len }
+        Self::try_new(len).unwrap_or_else(|| panic!("no address space for {len} bytes"))
+    }
+
+    /// As [`Region::new`]; `None` where that panics.
+    pub fn try_new(len: usize) -> Option<Self> {
+        if len == 0 {
+            return None;
+        }
+        Some(Region { base: try_map_anonymous(len)?, len })
     }
 
     /// Length in bytes.

@@ -40,20 +40,28 @@ impl RamDisk {
     /// If a size is zero, `logical` does not divide `physical`, one is no power of two, or there is
     /// no address space for so much.
     pub fn new(blocks: u64, blocks_max: u64, logical: u32, physical: u32) -> Self {
+        Self::try_new(blocks, blocks_max, logical, physical).expect("a disk fits the address space")
+    }
+
+    /// As [`RamDisk::new`]; `None` if there is no address space for so much.
+    ///
+    /// # Panics
+    /// If the sizes are wrong as for [`RamDisk::new`].
+    pub fn try_new(blocks: u64, blocks_max: u64, logical: u32, physical: u32) -> Option<Self> {
         assert!(
             logical.is_power_of_two() && physical.is_power_of_two() && logical <= physical,
             "block sizes"
         );
         assert!(blocks > 0 && blocks <= blocks_max, "a disk has blocks");
-        let bytes = blocks_max.checked_mul(u64::from(logical)).and_then(|bytes| usize::try_from(bytes).ok());
-        let granules = (blocks_max * u64::from(logical)).div_ceil(u64::from(physical));
-        RamDisk {
-            region: Arc::new(Region::new(bytes.expect("a disk fits the address space"))),
+        let bytes = blocks_max.checked_mul(u64::from(logical))?;
+        let granules = bytes.div_ceil(u64::from(physical));
+        Some(RamDisk {
+            region: Arc::new(Region::try_new(usize::try_from(bytes).ok()?)?),
             mapped: (0..granules.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
             blocks: AtomicU64::new(blocks),
             logical,
             physical,
-        }
+        })
     }
 
     /// Changes the number of blocks; false if there is no room for so many. What is cut off is

@@ -444,7 +444,7 @@ fn limits(table: &Reader<'_>) -> Limits {
         nop_interval: seconds("nop_interval", 0..=3600, usual.nop_interval),
         nop_timeout: seconds("nop_timeout", 1..=3600, usual.nop_timeout),
         memory: table.size("memory", 8 << 20..=1 << 40).map_or(usual.memory, |n| n.value),
-        sessions: table.number("sessions", 1..=65535).map_or(usual.sessions, |n| n.value as u16),
+        sessions: table.number("sessions", 1..=65535).map(|n| n.value as u16),
         login_timeout: seconds("login_timeout", 1..=600, usual.login_timeout),
     }
 }

@@ -292,7 +292,7 @@ fn a_full_configuration_becomes_a_plan() {
     assert_eq!(plan.auth.hashes(), [Hash::Sha3_256, Hash::Sha256]);
     assert_eq!(plan.auth.discovery[0].user, "discover");
     assert_eq!(plan.limits.nop_interval.as_secs(), 10);
-    assert_eq!((plan.limits.sessions, plan.limits.login_timeout.as_secs()), (2000, 20));
+    assert_eq!((plan.limits.sessions, plan.limits.login_timeout.as_secs()), (Some(2000), 20));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, sync::Arc};
 use endpoint::ListenerId;
 use iscsi::{name::TargetAddress, session::SessionLimits};
 use scsi_server::Product;
-use target::{Admission, Exports, LunExport, LunMask, Redirect, Rule, TargetExport};
+use target::{Admission, Exports, LunExport, LunMask, Redirect, Rule, SESSIONS_MAX, TargetExport};
 use volume::{PortId, VolumeId};
 
 use super::login;
@@ -64,7 +64,7 @@ impl Frame {
             targets: targets.iter().map(|target| self.target(target, &number)).collect(),
             discovery_auth: login::discovery_policy(&self.auth),
             admission: Admission {
-                sessions: self.limits.sessions.into(),
+                sessions: self.limits.sessions.map_or(SESSIONS_MAX, usize::from),
                 login_time: self.limits.login_timeout,
             },
         }

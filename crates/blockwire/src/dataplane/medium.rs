@@ -12,6 +12,9 @@ use crate::{engine::EngineError, plan::Inquiry, spec::Source, state::StateDir, s
 /// How far a RAM volume can grow: to twice its size, or by this many bytes if that is more. Only
 /// address space and one bit per 4 KiB are set aside for it.
 const RAM_GROWTH: u64 = 64 << 30;
+/// Largest RAM volume, also after it grew: more than a machine has, and few enough granules to keep
+/// a bit for each.
+const RAM_MAX: u64 = 16 << 40;
 
 /// Where the bytes are, as all shards see it.
 #[derive(Clone, Debug)]
@@ -36,8 +39,11 @@ impl Medium {
         match (&spec.source, disk) {
             (Source::Null, _) => Ok(Medium::Null { blocks, logical: spec.block }),
             (Source::Ram, _) => {
-                let growth = store.bytes.max(RAM_GROWTH) / u64::from(spec.block);
-                Ok(Medium::Ram(Arc::new(RamDisk::new(blocks, blocks + growth, spec.block, store.physical))))
+                let disk = ram(store).ok_or_else(|| {
+                    let why = "there is no address space for so much memory (at most 16 TiB)";
+                    EngineError::Unsupported(format!("volume \"{}\": {why}", store.volume.name))
+                })?;
+                Ok(Medium::Ram(Arc::new(disk)))
             }
             (Source::File(_) | Source::Device(_), Some(disk)) => {
                 let made = FileDisk::new(disk, &facts(store), shards);
@@ -71,7 +77,9 @@ impl Medium {
         match self {
             Medium::Ram(disk) => {
                 if !disk.resize(bytes / u64::from(disk.geometry().logical)) {
-                    let why = "a RAM volume grows to twice its size at start, or by 64 GiB".to_owned();
+                    let why =
+                        "a RAM volume grows to twice its size at start, or by 64 GiB, and to 16 TiB at most"
+                            .to_owned();
                     return Err(EngineError::Unsupported(why));
                 }
                 Ok(disk.geometry())
@@ -140,6 +148,20 @@ impl Medium {
         };
         Ok((0..shards).map(spec).collect())
     }
+}
+
+/// Memory for a volume, and as much address space to grow as there is.
+fn ram(store: &Store) -> Option<RamDisk> {
+    let block = store.volume.spec.block;
+    let wanted = store.bytes.saturating_add(store.bytes.max(RAM_GROWTH)).min(RAM_MAX);
+    if store.bytes > RAM_MAX {
+        return None;
+    }
+    let make = |bytes: u64| {
+        let (now, most) = (store.bytes / u64::from(block), bytes / u64::from(block));
+        RamDisk::try_new(now, most, block, store.physical)
+    };
+    make(wanted).or_else(|| make(store.bytes))
 }
 
 /// A second descriptor of the volume's file, for the shards; the first keeps the lock.

@@ -217,6 +217,18 @@ impl Shards {
         }
     }
 
+    /// Tells every shard of a volume; the home first: the others may ask it as soon as they know.
+    fn tell(&self, id: VolumeId, mut specs: Vec<VolumeSpec>) -> Result<(), EngineError> {
+        let shards = self.running.shards();
+        let home = target::home_of(id, shards);
+        specs.rotate_left(usize::from(home.0));
+        for (turn, spec) in specs.into_iter().enumerate() {
+            let shard = ShardId((home.0 + turn as u16) % shards);
+            self.ask(shard, Control::AddVolume(Box::new(spec)), ANSWER)?;
+        }
+        Ok(())
+    }
+
     /// Takes a volume from every shard; nothing may lead to it any more.
     fn forget(&self, id: VolumeId, medium: &Medium) -> Result<(), EngineError> {
         self.ask_all(|| Control::DropVolume(id), CHANGE)?;
@@ -340,17 +352,20 @@ impl Engine for Shards {
             why
         };
         let medium = Medium::of(store, disk, shards).map_err(give_up)?;
-        let mut specs = medium.specs(store, id, shards, &self.state).map_err(give_up)?;
-        // The home first: the others may ask it as soon as they know the volume.
-        let home = target::home_of(id, shards);
-        specs.rotate_left(usize::from(home.0));
-        for (turn, spec) in specs.into_iter().enumerate() {
-            let shard = ShardId((home.0 + turn as u16) % shards);
-            self.ask(shard, Control::AddVolume(Box::new(spec)), ANSWER)?;
-        }
-        catalog.volumes.insert(id, entry(store, medium));
-        catalog.targets.push(target.clone());
-        self.publish(&catalog)
+        let specs = medium.specs(store, id, shards, &self.state).map_err(give_up)?;
+        let added = self.tell(id, specs).and_then(|()| {
+            catalog.volumes.insert(id, entry(store, medium.clone()));
+            catalog.targets.push(target.clone());
+            self.publish(&catalog)
+        });
+        added.inspect_err(|_| {
+            // Some shards may know it, or lead there: all forget it.
+            catalog.volumes.remove(&id);
+            catalog.targets.retain(|other| other.name != target.name);
+            if let Err(why) = self.publish(&catalog).and_then(|()| self.forget(id, &medium)) {
+                tracing::error!(%why, volume = %store.volume.name, "cannot take back a volume that failed");
+            }
+        })
     }
 
     fn remove_volume(&self, name: &str, force: bool) -> Result<(), EngineError> {

@@ -1,0 +1,223 @@
+//! Who gets in, who is sent elsewhere, and what the log says of it.
+
+use std::{net::TcpStream, time::Duration};
+
+use iscsi::{
+    chap::{Account, Algorithm, Secret},
+    initiator::{Credentials, Failure},
+    wire::LoginStatus,
+};
+
+use crate::{
+    daemon::Place,
+    initiator::{Data, HOST, Initiator, wanted},
+};
+
+const DISK: &str = "iqn.2026-11.test:disk";
+
+fn account(name: &str, secret: &str) -> Account {
+    Account { name: name.to_owned(), secret: Secret::new(secret.as_bytes().to_vec()) }
+}
+
+fn proof(name: &str, secret: &str, target: Option<(&str, &str)>) -> Option<Credentials> {
+    Some(Credentials {
+        ours: account(name, secret),
+        target: target.map(|(name, secret)| account(name, secret)),
+        algorithms: Algorithm::ALL.to_vec(),
+    })
+}
+
+const SECRETS: [&str; 5] =
+    ["initiator secret", "the target's secret", "another secret", "discovery secret", "a wrong secret!!"];
+
+fn guarded() -> String {
+    let [own, mutual, other, discovery, _] = SECRETS;
+    format!(
+        r#"
+[[volume]]
+name = "disk"
+source = "ram:1M"
+[[target]]
+name = "{DISK}"
+luns = [{{ lun = 0, volume = "disk" }}]
+[[host]]
+name = "host"
+iqn = ["{HOST}"]
+access = [{{ target = "{DISK}" }}]
+chap = {{ user = "alice", secret = "{own}", mutual_user = "rack", mutual_secret = "{mutual}" }}
+[[host]]
+name = "other"
+iqn = ["iqn.2026-11.test:other"]
+access = [{{ target = "{DISK}" }}]
+chap = {{ user = "bob", secret = "{other}" }}
+[auth]
+discovery = {{ user = "dora", secret = "{discovery}" }}
+[limits]
+sessions = 2
+login_timeout = 1
+"#
+    )
+}
+
+#[test]
+fn passwords_open_what_they_are_for_and_nothing_else() {
+    let place = Place::new();
+    let daemon = place.serve(&guarded(), &[]);
+    let [own, mutual, other, discovery, wrong] = SECRETS;
+    let disk = |name: &str, credentials| {
+        Initiator::connect(daemon.at, wanted(name, Some(DISK), credentials)).map(|session| session.log_out())
+    };
+    disk(HOST, proof("alice", own, None)).unwrap().unwrap();
+    disk(HOST, proof("alice", own, Some(("rack", mutual)))).unwrap().unwrap();
+    disk("iqn.2026-11.test:other", proof("bob", other, None)).unwrap().unwrap();
+    let denied = Err(Failure::Refused(LoginStatus::AUTHENTICATION_FAILURE));
+    let failed = |name: &str, credentials| disk(name, credentials).map(drop);
+    assert_eq!(failed(HOST, proof("alice", wrong, None)), denied);
+    assert_eq!(failed(HOST, proof("nobody", wrong, None)), denied, "an unknown user sees the same");
+    assert_eq!(failed(HOST, proof("bob", other, None)), denied, "that is another host's account");
+    assert_eq!(failed(HOST, None), denied, "a password is due");
+    let lookup = |credentials| Initiator::connect(daemon.at, wanted(HOST, None, credentials));
+    assert!(lookup(proof("alice", own, None)).is_err(), "disks and discovery have their own accounts");
+    // The target proves itself with another secret than expected.
+    assert!(matches!(failed(HOST, proof("alice", own, Some(("rack", wrong)))), Err(Failure::Authentication)));
+    let mut session = lookup(proof("dora", discovery, None)).unwrap();
+    let text = session.send_targets("All");
+    assert!(text.starts_with(&format!("TargetName={DISK}\0TargetAddress=127.0.0.1:")), "{text:?}");
+    session.log_out().unwrap();
+    let log = daemon.log();
+    assert!(log.contains("login failed") && log.contains("Authentication"), "{log}");
+    assert!(SECRETS.iter().all(|secret| !log.contains(secret)), "{log}");
+}
+
+#[test]
+fn attack_15_a_source_of_wrong_passwords_waits() {
+    let place = Place::new();
+    let daemon = place.serve(&guarded(), &["--cores", "0"]);
+    let guess = || Initiator::connect(daemon.at, wanted(HOST, Some(DISK), proof("alice", SECRETS[4], None)));
+    let mut answers = Vec::new();
+    for _ in 0..10 {
+        match guess() {
+            Err(Failure::Refused(status)) => answers.push(status),
+            Err(other) => panic!("{other:?}"),
+            Ok(_) => panic!("a wrong password is right"),
+        }
+    }
+    assert_eq!(answers[..6], [LoginStatus::AUTHENTICATION_FAILURE; 6]);
+    assert!(answers[6..].contains(&LoginStatus::SERVICE_UNAVAILABLE), "{answers:?}");
+    // The right one is put off as well, but not for long.
+    let tries = (0..100).find(|_| {
+        let right = wanted(HOST, Some(DISK), proof("alice", SECRETS[0], None));
+        match Initiator::connect(daemon.at, right) {
+            Ok(_) => true,
+            Err(Failure::Refused(LoginStatus::SERVICE_UNAVAILABLE)) => {
+                std::thread::sleep(Duration::from_millis(50));
+                false
+            }
+            Err(other) => panic!("{other:?}"),
+        }
+    });
+    assert!(tries.is_some());
+}
+
+#[test]
+fn sessions_are_counted_and_silence_is_cut_off() {
+    let place = Place::new();
+    let config = format!(
+        "[[volume]]\nname = \"disk\"\nsource = \"ram:1M\"\n\
+         [[target]]\nname = \"{DISK}\"\nluns = [{{ lun = 0, volume = \"disk\" }}]\n\
+         [limits]\nsessions = 2\nlogin_timeout = 1\n"
+    );
+    let daemon = place.serve(&config, &[]);
+    let session = |name: &str| Initiator::connect(daemon.at, wanted(name, Some(DISK), None));
+    let first = session("iqn.2026-11.test:1").unwrap();
+    let _second = session("iqn.2026-11.test:2").unwrap();
+    let full = Failure::Refused(LoginStatus::OUT_OF_RESOURCES);
+    assert_eq!(session("iqn.2026-11.test:3").err(), Some(full.clone()));
+    first.log_out().unwrap();
+    // The place is free when the session has ended, which is a moment after the answer.
+    let again = (0..100).find(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        session("iqn.2026-11.test:3").is_ok()
+    });
+    assert!(again.is_some());
+    let mut silent = TcpStream::connect(daemon.at).unwrap();
+    silent.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let mut byte = [0];
+    assert_eq!(std::io::Read::read(&mut silent, &mut byte).unwrap(), 0, "closed without a word");
+}
+
+#[test]
+fn targets_that_moved_say_where() {
+    let place = Place::new();
+    let config = "[[volume]]\nname = \"disk\"\nsource = \"ram:1M\"\n\
+         [[target]]\nname = \"iqn.2026-11.test:now\"\nredirect = { to = \"192.0.2.9:3261\" }\n\
+         [[target]]\nname = \"iqn.2026-11.test:good\"\nredirect = { to = \"192.0.2.9\", permanent = true }\n";
+    let daemon = place.serve(config, &[]);
+    for (target, status, to) in [
+        ("iqn.2026-11.test:now", LoginStatus::MOVED_TEMPORARILY, "192.0.2.9:3261"),
+        ("iqn.2026-11.test:good", LoginStatus::MOVED_PERMANENTLY, "192.0.2.9:3260"),
+    ] {
+        match Initiator::connect(daemon.at, wanted(HOST, Some(target), None)).err() {
+            Some(Failure::Moved(said, address)) => {
+                assert_eq!((said, address.without_tag().to_string()), (status, to.to_owned()));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    let nowhere = Initiator::connect(daemon.at, wanted(HOST, Some("iqn.2026-11.test:none"), None)).err();
+    assert_eq!(nowhere, Some(Failure::Refused(LoginStatus::TARGET_NOT_FOUND)));
+}
+
+#[test]
+fn who_may_only_read_is_told_so() {
+    let place = Place::new();
+    let config = format!(
+        r#"
+[[volume]]
+name = "disk"
+source = "ram:1M"
+[[volume]]
+name = "shelf"
+source = "ram:1M"
+[[volume]]
+name = "sealed"
+source = "ram:1M,ro=true"
+[[target]]
+name = "{DISK}"
+luns = [
+  {{ lun = 0, volume = "disk" }},
+  {{ lun = 1, volume = "shelf", ro = true }},
+  {{ lun = 2, volume = "sealed" }},
+]
+[[host]]
+name = "reader"
+iqn = ["iqn.2026-11.test:reader"]
+access = [{{ target = "*", mode = "ro" }}]
+[[host]]
+name = "writer"
+iqn = ["{HOST}"]
+access = [{{ target = "*" }}]
+"#
+    );
+    let daemon = place.serve(&config, &["--allow-anonymous"]);
+    let mut writer = Initiator::ready(daemon.at, DISK);
+    let reader = wanted("iqn.2026-11.test:reader", Some(DISK), None);
+    let mut reader = Initiator::connect(daemon.at, reader).unwrap();
+    reader.settle(0);
+    writer.settle(1);
+    writer.settle(2);
+    let block = [0x5a; 512];
+    writer.write(0, 3, &block).unwrap().good();
+    assert_eq!(reader.read(0, 3, 1).unwrap().good(), block);
+    let protected = |ended: crate::initiator::Ended| (ended.status, ended.sense.map(|s| (s.0, s.1)));
+    assert_eq!(protected(reader.write(0, 3, &block).unwrap()), (2, Some((7, 0x27))));
+    assert_eq!(protected(writer.write(1, 3, &block).unwrap()), (2, Some((7, 0x27))));
+    assert_eq!(protected(writer.write(2, 3, &block).unwrap()), (2, Some((7, 0x27))));
+    // WP of MODE SENSE(6) tells it beforehand.
+    let wp = |session: &mut Initiator, lun| {
+        let data = session.command(lun, &[0x1a, 8, 0x3f, 0, 255, 0], Data::In(255)).unwrap().good();
+        data[2] & 0x80 != 0
+    };
+    assert_eq!([0, 1, 2].map(|lun| wp(&mut writer, lun)), [false, true, true]);
+    assert!(wp(&mut reader, 0));
+}

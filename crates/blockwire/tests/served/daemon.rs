@@ -1,0 +1,136 @@
+//! A running `blockwire serve` of its own, with its own state, on a port that the system chose.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+/// The directory of a daemon: it outlives a daemon that is started again.
+pub struct Place(TempDir);
+
+impl Place {
+    pub fn new() -> Self {
+        Place(tempfile::tempdir().unwrap())
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// Starts a daemon that serves what `config` says.
+    pub fn serve(&self, config: &str, arguments: &[&str]) -> Daemon {
+        fs::write(self.path("blockwire.toml"), config).unwrap();
+        set_private(&self.path("blockwire.toml"));
+        let mut child = self
+            .command("serve")
+            .arg("--config")
+            .arg(self.path("blockwire.toml"))
+            .arg("--state")
+            .arg(self.path("state"))
+            .args(["--iscsi", "127.0.0.1:0"])
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .stderr(fs::File::create(self.path("log")).unwrap())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let mut address = None;
+        for line in lines.by_ref() {
+            if let Some(at) = line.strip_prefix("listening iscsi ") {
+                address = Some(at.parse().unwrap());
+            } else if line == "ready" {
+                let at = address.expect("it says where it listens");
+                return Daemon { child, at, control: self.path("control"), log: self.path("log") };
+            }
+        }
+        let _ = child.kill().and_then(|()| child.wait());
+        panic!("no daemon:\n{}", fs::read_to_string(self.path("log")).unwrap());
+    }
+
+    fn command(&self, verb: &str) -> Command {
+        command(verb, &self.path("control"), self.0.path())
+    }
+}
+
+fn command(verb: &str, control: &Path, home: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_blockwire"));
+    command.args(verb.split(' ')).arg("--control").arg(control);
+    command.env("HOME", home).env_remove("NOTIFY_SOCKET").current_dir(home);
+    command
+}
+
+fn set_private(path: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+/// A running daemon; killed when dropped.
+pub struct Daemon {
+    child: Child,
+    pub at: SocketAddr,
+    control: PathBuf,
+    log: PathBuf,
+}
+
+impl Daemon {
+    /// Runs a verb against it.
+    pub fn run(&self, line: &str) -> Output {
+        let home = self.control.parent().unwrap();
+        let mut words = line.split(' ');
+        let verb: Vec<&str> = words.by_ref().take(2).collect();
+        command(&verb.join(" "), &self.control, home).args(words).output().unwrap()
+    }
+
+    /// Runs a verb that must go well, and gives its output.
+    pub fn ask(&self, line: &str) -> String {
+        let out = self.run(line);
+        assert!(out.status.success(), "{line}: {}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8(out.stdout).unwrap()
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Kills it without warning.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Waits for its end, and gives its exit code.
+    pub fn ended(&mut self, patience: Duration) -> Option<i32> {
+        let until = Instant::now() + patience;
+        while Instant::now() < until {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        panic!("it still runs:\n{}", self.log());
+    }
+
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The worlds to test, unless the environment says that the kernel forbids one.
+pub fn worlds() -> Vec<&'static str> {
+    if std::env::var_os("BLOCKWIRE_NO_URING").is_some() { vec!["epoll"] } else { vec!["uring", "epoll"] }
+}

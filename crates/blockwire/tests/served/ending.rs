@@ -1,0 +1,168 @@
+//! How it stops, and what is still there when it comes back.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::process::Signal;
+
+use crate::{
+    daemon::{Place, worlds},
+    initiator::{Data, HOST, Initiator, wanted},
+};
+
+const DISK: &str = "iqn.2026-11.io.blockwire:disk";
+/// Event 1: the target asks for a logout (RFC 7143 §11.9).
+const LOGOUT_REQUESTED: u8 = 1;
+
+#[test]
+fn sigterm_asks_for_logouts_and_keeps_what_was_written() {
+    for world in worlds() {
+        let place = Place::new();
+        let file = place.path("disk.img");
+        let config =
+            format!("[[volume]]\nname = \"disk\"\nsource = \"file:{}\"\nsize = \"8M\"\n", file.display());
+        let mut daemon = place.serve(&config, &["--io", world]);
+        let at = daemon.at;
+        let mut idle = Initiator::connect(at, wanted("iqn.2026-11.test:idle", Some(DISK), None)).unwrap();
+        let busy = thread::spawn(move || {
+            let mut session = Initiator::ready(at, DISK);
+            let mut written = 0u64;
+            // Asked to go, it ends what it does and leaves.
+            while session.told.is_empty() {
+                session.write(0, written % 16384, &[written as u8; 512]).unwrap().good();
+                written += 1;
+            }
+            assert_eq!(session.told, [LOGOUT_REQUESTED]);
+            session.log_out().unwrap();
+            written
+        });
+        thread::sleep(Duration::from_millis(300));
+        daemon.signal(Signal::TERM);
+        assert_eq!(idle.wait_told().unwrap(), LOGOUT_REQUESTED);
+        idle.log_out().unwrap();
+        let written = busy.join().unwrap();
+        assert!(written > 0);
+        assert_eq!(daemon.ended(Duration::from_secs(10)), Some(0), "{}", daemon.log());
+        let last = written - 1;
+        let content = std::fs::read(&file).unwrap();
+        let at = (last % 16384 * 512) as usize;
+        assert!(content[at..at + 512].iter().all(|byte| *byte == last as u8), "{world}");
+    }
+}
+
+#[test]
+fn a_second_signal_does_not_wait() {
+    let place = Place::new();
+    let mut daemon = place.serve("[[volume]]\nname = \"disk\"\nsource = \"ram:8M\"\n", &[]);
+    let mut deaf = Initiator::ready(daemon.at, DISK);
+    let begun = Instant::now();
+    daemon.signal(Signal::TERM);
+    assert_eq!(deaf.wait_told().unwrap(), LOGOUT_REQUESTED);
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.ended(Duration::from_secs(4)), Some(1), "in haste: {}", daemon.log());
+    assert!(begun.elapsed() < Duration::from_secs(4));
+}
+
+#[test]
+fn those_who_do_not_go_are_sent() {
+    let place = Place::new();
+    let mut daemon = place.serve("[[volume]]\nname = \"disk\"\nsource = \"ram:8M\"\n", &[]);
+    let mut deaf = Initiator::ready(daemon.at, DISK);
+    daemon.signal(Signal::INT);
+    assert_eq!(deaf.wait_told().unwrap(), LOGOUT_REQUESTED);
+    assert!(deaf.wait_gone(), "the connection is closed");
+    assert_eq!(daemon.ended(Duration::from_secs(10)), Some(0));
+}
+
+fn identity(session: &mut Initiator) -> Vec<u8> {
+    session.command(0, &[0x12, 1, 0x83, 0, 255, 0], Data::In(255)).unwrap().good()
+}
+
+/// Registrations by PERSISTENT RESERVE IN, READ KEYS.
+fn keys(session: &mut Initiator) -> Vec<u8> {
+    let cdb = [0x5e, 0, 0, 0, 0, 0, 0, 0, 255, 0];
+    session.command(0, &cdb, Data::In(255)).unwrap().good()[8..].to_vec()
+}
+
+#[test]
+fn a_kill_loses_nothing_that_was_promised() {
+    for world in worlds() {
+        let place = Place::new();
+        let config = format!(
+            "[[volume]]\nname = \"disk\"\nsource = \"file:{}\"\nsize = \"8M\"\n",
+            place.path("disk.img").display()
+        );
+        let daemon = place.serve(&config, &["--io", world]);
+        let mut session = Initiator::ready(daemon.at, DISK);
+        let who = identity(&mut session);
+        let block: Vec<u8> = (0..4096u32).map(|at| (at * 7) as u8).collect();
+        session.write(0, 100, &block).unwrap().good();
+        session.flush(0).unwrap().good();
+        // PERSISTENT RESERVE OUT, REGISTER, with APTPL.
+        let mut parameters = [0; 24];
+        parameters[8..16].copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
+        parameters[20] = 1;
+        let cdb = [0x5f, 0, 0, 0, 0, 0, 0, 0, 24, 0];
+        session.command(0, &cdb, Data::Out(&parameters)).unwrap().good();
+        // And RESERVE, write exclusive.
+        parameters.rotate_left(8);
+        parameters[8..].fill(0);
+        parameters[20] = 0;
+        let cdb = [0x5f, 1, 1, 0, 0, 0, 0, 0, 24, 0];
+        session.command(0, &cdb, Data::Out(&parameters)).unwrap().good();
+        daemon.kill();
+
+        let daemon = place.serve(&config, &["--io", world]);
+        let mut session = Initiator::ready(daemon.at, DISK);
+        assert_eq!(identity(&mut session), who, "it is the same disk");
+        assert_eq!(session.read(0, 100, 8).unwrap().good(), block);
+        assert_eq!(keys(&mut session), [1, 2, 3, 4, 5, 6, 7, 8]);
+        // The same initiator port holds the reservation still; another may not write.
+        session.write(0, 0, &block).unwrap().good();
+        let other = wanted("iqn.2026-11.test:other", Some(DISK), None);
+        let mut other = Initiator::connect(daemon.at, other).unwrap();
+        other.settle(0);
+        assert_eq!(other.write(0, 0, &block).unwrap().status, 0x18, "RESERVATION CONFLICT");
+    }
+}
+
+#[test]
+fn io_goes_on_while_volumes_come_and_go() {
+    let place = Place::new();
+    let daemon = place.serve("[[volume]]\nname = \"disk\"\nsource = \"ram:8M\"\n", &[]);
+    let at = daemon.at;
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut steady = Initiator::ready(at, DISK);
+            while !stop.load(Ordering::Relaxed) {
+                steady.read(0, 0, 8).unwrap().good();
+            }
+        });
+        for round in 0..5 {
+            daemon.ask("volume create extra=ram:4M");
+            let busy = scope.spawn(move || {
+                let name = format!("{HOST}{round}");
+                let target = "iqn.2026-11.io.blockwire:extra";
+                let mut session = Initiator::connect(at, wanted(&name, Some(target), None)).unwrap();
+                session.settle(0);
+                let mut done = 0;
+                // It goes on until its disk has gone; a refusal or a closed connection both say so.
+                while session.write(0, 0, &[7; 4096]).is_ok_and(|ended| ended.status == 0) {
+                    done += 1;
+                }
+                done
+            });
+            thread::sleep(Duration::from_millis(100));
+            let refused = daemon.run("volume delete extra");
+            assert!(!refused.status.success(), "it is in use");
+            daemon.ask("volume delete extra --force");
+            assert!(busy.join().unwrap() > 0);
+            assert!(!daemon.ask("volume list").contains("extra"));
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
