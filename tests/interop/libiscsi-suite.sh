@@ -41,7 +41,11 @@ tests_of() {
     grep -v -e "\.MultipathIO\." -e "GetLBAStatus\.UnmapSingle" -e "Sanitize\.Reset\$" \
       -e "iSCSITMF\.LUNReset" -e "WriteSame10\.UnmapUntilEnd"
     ;;
-  flat) grep -e 'GetLBAStatus' -e '\.MultipathIO\.' -e '\.Unmap\.' ;;
+  # The multipath tests come first: one wants a block that nobody has written.
+  flat)
+    grep -e '\.MultipathIO\.' "$DIR/tests"
+    grep -e 'GetLBAStatus' -e '\.Unmap\.' "$DIR/tests"
+    ;;
   removable) grep -e '\.NoMedia\.' -e '\.PreventAllow\.' -e '\.StartStopUnit\.' -e '\.TestUnitReady\.' ;;
   readonly) grep -e '\.ReadOnly\.' -e '\.Read[0-9]*\.' -e '\.Inquiry\.' ;;
   slow) grep -e 'Sanitize\.Reset$' -e 'WriteSame10\.UnmapUntilEnd' ;;

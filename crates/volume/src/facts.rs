@@ -13,16 +13,14 @@ pub struct VolumeId(pub u32);
 pub struct Uuid(pub [u8; 16]);
 
 impl Uuid {
-    /// A locally assigned NAA designator (NAA 3h, SPC-5 §7.7.6.6): 60 bits of the UUID.
+    /// A locally assigned NAA designator (NAA 3h, SPC-5 §7.7.6.6), as SCSI shows it: the halves folded,
+    /// the first four bits replaced by the NAA.
     pub fn naa_local(&self) -> [u8; 8] {
         let mut naa = [0; 8];
-        naa.copy_from_slice(&self.0[8..16]);
-        naa[0] = 0x30 | (naa[0] & 0x0f);
-        // The bits that version 4 fixes stand in bytes 6 and 8; folding the first half in keeps two
-        // UUIDs that differ only there apart.
-        for (to, from) in naa[1..].iter_mut().zip(&self.0[..7]) {
-            *to ^= from;
+        for (at, byte) in naa.iter_mut().enumerate() {
+            *byte = self.0[at] ^ self.0[at + 8];
         }
+        naa[0] = 0x30 | (naa[0] & 0x0f);
         naa
     }
 
@@ -87,6 +85,6 @@ mod tests {
         let uuid = Uuid(*b"\x01\x23\x45\x67\x89\xab\x4c\xde\x8f\x00\x11\x22\x33\x44\x55\x66");
         assert_eq!(uuid.to_string(), "01234567-89ab-4cde-8f00-112233445566");
         assert_eq!(&uuid.serial(), b"0123456789ab4cde8f00112233445566");
-        assert_eq!(uuid.naa_local(), [0x3f, 0x01, 0x32, 0x67, 0x54, 0xcd, 0xfe, 0x2a]);
+        assert_eq!(uuid.naa_local(), [0x3e, 0x23, 0x54, 0x45, 0xba, 0xef, 0x19, 0xb8]);
     }
 }

@@ -79,6 +79,8 @@ fn names_come_from_the_uuid_and_the_port() {
     // T10, NAA, UUID of the unit; relative port, group and name of the port; name of the target.
     assert_eq!(all[..5], [(0, 1, 40), (0, 3, 8), (0, 10, 18), (1, 4, 4), (1, 5, 4)]);
     assert_eq!([(all[5].0, all[5].1), (all[6].0, all[6].1)], [(1, 8), (2, 8)]);
+    let naa = vpd::designators(vpd::body(0x83, &data).unwrap()).find(|one| one.kind.0 == 3).unwrap();
+    assert_eq!(naa.bytes, Uuid(uuid(0)).naa_local());
     let serial = world.good(host, &page(0x80), &[], 255);
     assert_eq!(&serial[4..], b"0123456789ab4cde8f00112233445500");
     let ports = world.good(host, &page(0x88), &[], 255);
