@@ -12,7 +12,7 @@ use scsi::Status;
 use scsi::cdb::{Sanitize, SanitizeAction};
 use scsi::sanitize::Overwrite;
 use scsi::sense::Sense;
-use volume::{Ask, Failure, Op, Outcome, Refusal, SanitizeKind, Why};
+use volume::{Ask, Failure, IoId, Op, Outcome, Refusal, SanitizeKind, Why};
 
 use super::block::admit;
 use super::good;
@@ -26,8 +26,8 @@ use crate::task::{Ending, Job, Phase, Task};
 /// A sanitize on its way.
 #[derive(Debug)]
 pub(crate) struct Sanitizing {
-    /// The command that began it, and waits for it.
-    asker: TaskKey,
+    /// The command that began it, and waits for it. Not by its key: the nexus may be another's by then.
+    asker: IoId,
     sanitize: Sanitize,
     kind: SanitizeKind,
     stage: Stage,
@@ -96,8 +96,9 @@ pub(crate) fn list(server: &mut Server, slot: u32, sanitize: Sanitize, data: &Sg
 }
 
 fn begin(server: &mut Server, slot: u32, sanitize: Sanitize, kind: SanitizeKind) {
-    let Task { key: asker, volume, command, .. } = *server.tasks.get(slot);
-    let agent = server.open_agent(asker.nexus);
+    let Task { key, volume, command, .. } = *server.tasks.get(slot);
+    let asker = server.tasks.io_id(slot);
+    let agent = server.open_agent(key.nexus);
     let own = Task {
         key: TaskKey { nexus: agent, tag: 0 },
         volume,
@@ -191,7 +192,7 @@ fn drop_own(server: &mut Server, slot: u32) {
 }
 
 /// The command that began it, if it still waits.
-fn waiting(server: &Server, asker: TaskKey) -> Option<u32> {
-    let slot = server.find(asker)?;
+fn waiting(server: &Server, asker: IoId) -> Option<u32> {
+    let slot = server.tasks.find_io(asker)?;
     (server.tasks.get(slot).phase == Phase::Sanitize).then_some(slot)
 }
