@@ -6,6 +6,7 @@ mod compare;
 mod copying;
 mod describe;
 mod devices;
+mod holding;
 mod modes;
 mod random;
 mod reservations;
@@ -21,9 +22,11 @@ use buf::{Class, Cx, Entropy, Payload, Pool, Time};
 use scsi::Status;
 use scsi::sense::Sense;
 use volume::{
-    Ack, Adoption, Answer, Ask, AskId, Backend, DiskOp, Done, Errno, Facts, Gate, Geometry, Home, Identity,
-    Io, IoId, Nexus, PortId, Ram, RamDisk, Shard, Shared, Uuid, VolumeId,
+    Ack, Adoption, Answer, Ask, AskId, Facts, Gate, Geometry, Home, Identity, Nexus, PortId, Ram, RamDisk,
+    Shard, Shared, Uuid, VolumeId,
 };
+
+use holding::Holding;
 
 use crate::step::{Managed, Management, NexusKey, Reply, Step, TaskKey};
 use crate::{Arrived, LunEntry, NexusSpec, Product, Server, TargetPort, TaskAttribute, UnitSpec};
@@ -83,47 +86,6 @@ enum Mail {
 struct Core {
     server: Server,
     gates: Vec<Gate>,
-}
-
-/// A disk whose operations can be held up; what is held does not listen to cancels.
-struct Holding {
-    inner: Ram,
-    hold: Rc<Cell<bool>>,
-    held: VecDeque<Io>,
-    kinds: Rc<RefCell<Vec<volume::Op>>>,
-    geometry: Geometry,
-}
-
-impl Backend for Holding {
-    fn geometry(&self) -> Geometry {
-        self.geometry
-    }
-    fn submit(&mut self, cx: &mut Cx<'_>, io: Io) {
-        self.kinds.borrow_mut().push(io.op.clone());
-        if self.hold.get() {
-            self.held.push_back(io);
-        } else {
-            self.inner.submit(cx, io);
-        }
-    }
-    fn cancel(&mut self, _id: IoId) {}
-    fn poll_done(&mut self) -> Option<Done> {
-        if !self.hold.get() && !self.held.is_empty() {
-            let pool = Pool::new(1 << 20);
-            let mut entropy = Entropy::new([9; 32]);
-            let mut cx = Cx { now: Time(0), pool: &pool, entropy: &mut entropy };
-            for io in self.held.drain(..) {
-                self.inner.submit(&mut cx, io);
-            }
-        }
-        self.inner.poll_done()
-    }
-    fn poll_disk(&mut self) -> Option<DiskOp> {
-        None
-    }
-    fn handle_disk(&mut self, _cx: &mut Cx<'_>, _op: DiskOp, _came: Result<usize, Errno>) {
-        unreachable!("memory asks for no disk operation");
-    }
 }
 
 pub(super) struct World {
