@@ -15,9 +15,14 @@ cargo fuzz --version >/dev/null 2>&1 || lack cargo-fuzz "cargo install --locked 
 
 targets=("$@")
 [ $# -gt 0 ] || mapfile -t targets < <(cd fuzz/fuzz_targets && ls -- *.rs | sed 's/\.rs$//')
+failed=()
 for target in "${targets[@]}"; do
   echo "=== $target"
   mkdir -p "fuzz/corpus/$target"
   cargo +nightly fuzz run "$target" "fuzz/corpus/$target" "fuzz/seeds/$target" -- \
-    -max_total_time="${FUZZ_SECONDS:-60}" -max_len=8192 -timeout=20 -rss_limit_mb=4096 -print_final_stats=1
+    -max_total_time="${FUZZ_SECONDS:-60}" -max_len=8192 -timeout=20 -rss_limit_mb=4096 -print_final_stats=1 || failed+=("$target")
 done
+[ ${#failed[@]} = 0 ] || {
+  echo "make fuzz: found something in: ${failed[*]}; the inputs are in fuzz/artifacts" >&2
+  exit 1
+}

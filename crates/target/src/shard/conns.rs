@@ -63,7 +63,6 @@ pub(super) struct Session {
     pub(super) links: Vec<SessionLink>,
     /// Reads that wait for the peer to read what was sent.
     pub(super) parked: Parked,
-    pub(super) tasks: usize,
     pub(super) io: Traffic,
     /// `TargetEvent::Closed` has come.
     pub(super) closed: bool,

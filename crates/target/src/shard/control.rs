@@ -240,7 +240,7 @@ fn entry(session: &Session) -> SessionEntry {
         target: session.target.clone(),
         user: session.user.clone(),
         connections: connections.collect(),
-        tasks: session.tasks,
+        tasks: session.proto.tasks_in_work(),
         io: session.io,
     }
 }

@@ -72,7 +72,6 @@ impl Shard {
             nexus,
             links: Vec::new(),
             parked: super::steps::Parked::default(),
-            tasks: 0,
             io: Traffic::default(),
             closed: false,
         };
@@ -233,15 +232,13 @@ impl Shard {
                     session.proto.respond(cx, tag, Response::Scsi(result));
                     return;
                 }
-                session.tasks += 1;
                 session.io.reads += u64::from(scsi.read && scsi.edtl > 0);
                 session.io.writes += u64::from(scsi.write && scsi.edtl > 0);
                 self.server.start(cx, key, arrived(&scsi, data_out));
             }
             Request::Task(task) => match management(&task) {
                 Some(what) => {
-                    session.tasks += 1;
-                    self.server.manage(key, what);
+                        self.server.manage(key, what);
                 }
                 None => session.proto.respond(cx, tag, Response::Task(TmfResponseCode::NOT_SUPPORTED)),
             },

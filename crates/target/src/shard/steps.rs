@@ -46,15 +46,15 @@ impl Shard {
             }
             Step::Respond { task, reply } => {
                 let result = Response::Scsi(result(&reply));
-                self.finish(task, |session, tag| session.proto.respond(cx, tag, result));
+                self.with_session(task, |session, tag| session.proto.respond(cx, tag, result));
             }
             Step::Retire { task } => {
                 self.hunger.remove_transfer(task);
-                self.finish(task, |session, tag| session.proto.retire(cx, tag));
+                self.with_session(task, |session, tag| session.proto.retire(cx, tag));
             }
             Step::Managed { task, outcome } => {
                 let response = Response::Task(tmf_response(outcome));
-                self.finish(task, |session, tag| session.proto.respond(cx, tag, response));
+                self.with_session(task, |session, tag| session.proto.respond(cx, tag, response));
             }
             Step::Cancel { volume, io } => match self.remove_waiting(io) {
                 Some(Step::Io { io, .. }) => {
@@ -146,13 +146,6 @@ impl Shard {
         let Some(session) = self.session(conn) else { return };
         act(session, Tag::from_bits(task.tag));
         self.touch(conn);
-    }
-
-    fn finish(&mut self, task: TaskKey, act: impl FnOnce(&mut Session, Tag)) {
-        self.with_session(task, |session, tag| {
-            session.tasks -= 1;
-            act(session, tag);
-        });
     }
 
     /// A volume's home has answered.
