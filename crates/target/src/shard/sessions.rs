@@ -238,7 +238,7 @@ impl Shard {
             }
             Request::Task(task) => match management(&task) {
                 Some(what) => {
-                        self.server.manage(key, what);
+                    self.server.manage(key, what);
                 }
                 None => session.proto.respond(cx, tag, Response::Task(TmfResponseCode::NOT_SUPPORTED)),
             },

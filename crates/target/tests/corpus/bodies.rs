@@ -12,8 +12,8 @@ use buf::Entropy;
 use endpoint::{ListenerId, ShardId};
 use iscsi::initiator::{InitiatorLogin, Progress};
 use iscsi::wire::{
-    BHS_LEN, Bhs, CommandFlags, Itt, LoginFlags, LoginRequest, Lun, Opcode, Pdu, ScsiCommand, ScsiResponse,
-    Sn, Stage, padded_len,
+    BHS_LEN, Bhs, CommandFlags, Itt, LoginFlags, LoginRequest, Lun, NopIn, NopOut, OpByte, Opcode, Pdu,
+    ScsiCommand, ScsiResponse, Sn, Stage, Ttt, padded_len,
 };
 use sim::{Config, Peer, PeerEnd, World};
 use volume::{Ram, RamDisk};
@@ -21,6 +21,8 @@ use volume::{Ram, RamDisk};
 use super::rig::{self, Terms};
 
 const BLOCKS: u64 = 512;
+/// Stands for a Reject where a status is awaited: no status is so.
+const REJECTED: u8 = 0xff;
 /// Longer inputs show nothing new.
 pub const INPUT_MAX: usize = 64 << 10;
 
@@ -86,10 +88,19 @@ impl Scene {
     /// Sends a command and waits for its status; `None`: the connection has ended.
     pub fn ask(&mut self, session: &mut Session, command: &Asked<'_>) -> Option<u8> {
         let itt = session.send(&mut self.world, command);
+        let rejects = session.rejects;
         for _ in 0..100_000 {
             session.poll(&mut self.world);
+            // A command whose data does not come ends after a minute; others answer pings meanwhile.
+            self.witness.poll(&mut self.world);
             if let Some(status) = session.ended.get(&itt) {
                 return Some(*status);
+            }
+            if session.rejects > rejects {
+                // A CDB that says it is longer than what came is rejected as a PDU; its number counts as
+                // not received, so the next command takes it (RFC 7143 §11.17.1).
+                session.cmd_sn = session.cmd_sn.sub(1);
+                return Some(REJECTED);
             }
             if self.world.peer_end(session.peer) != PeerEnd::Open {
                 return None;
@@ -244,6 +255,17 @@ impl Session {
         pdu.itt.value()
     }
 
+    fn answer_ping(&self, world: &mut World<Shard>, ping: &NopIn) {
+        if ping.ttt == Ttt::NONE {
+            return;
+        }
+        let mut answer = NopOut::new();
+        answer.op = OpByte::new(Opcode::NOP_OUT).immediate();
+        (answer.lun, answer.itt, answer.ttt) = (ping.lun, Itt::NONE, ping.ttt);
+        (answer.cmd_sn, answer.exp_stat_sn) = (self.cmd_sn, self.exp_stat_sn);
+        world.send(self.peer, answer.as_bhs().bytes());
+    }
+
     /// Takes what has come, without judging it.
     pub fn poll(&mut self, world: &mut World<Shard>) {
         self.inbox.extend(world.receive(self.peer));
@@ -265,6 +287,10 @@ impl Session {
                     self.exp_stat_sn = like.stat_sn.next();
                 }
                 Opcode::REJECT => self.rejects += 1,
+                Opcode::NOP_IN if like.itt.is_none() => {
+                    self.answer_ping(world, NopIn::from_bhs(&bhs));
+                    continue;
+                }
                 _ => {}
             }
             if with_status {

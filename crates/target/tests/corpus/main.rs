@@ -36,7 +36,7 @@ fn stored_seeds() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(24) })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(128) })]
 
     #[test]
     fn arbitrary_logins(data in prop::collection::vec(any::<u8>(), 0..400)) {
