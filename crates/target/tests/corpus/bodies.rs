@@ -43,6 +43,8 @@ pub struct Session {
     /// Status by tag, of what was answered.
     pub ended: BTreeMap<u32, u8>,
     pub rejects: u32,
+    /// Task management functions that were answered.
+    pub managed: u32,
 }
 
 impl Scene {
@@ -75,6 +77,17 @@ impl Scene {
         self.keep();
         self.world.run_for(time / 2);
         self.keep();
+    }
+
+    /// Lets the host that must not notice anything answer pings.
+    pub fn tend(&mut self) {
+        self.witness.poll(&mut self.world);
+    }
+
+    /// Bytes that are lent to anyone.
+    pub fn lent(&self) -> usize {
+        let shards = (0..self.world.shards()).map(|shard| ShardId(shard as u16));
+        shards.map(|shard| self.world.pool(shard).usage().lent).sum()
     }
 
     fn keep(&mut self) {
@@ -168,6 +181,7 @@ impl Session {
             inbox: vec![],
             ended: BTreeMap::new(),
             rejects: 0,
+            managed: 0,
         }
     }
 
@@ -287,6 +301,7 @@ impl Session {
                     self.exp_stat_sn = like.stat_sn.next();
                 }
                 Opcode::REJECT => self.rejects += 1,
+                Opcode::TMF_RESPONSE => self.managed += 1,
                 Opcode::NOP_IN if like.itt.is_none() => {
                     self.answer_ping(world, NopIn::from_bhs(&bhs));
                     continue;

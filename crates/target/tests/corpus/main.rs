@@ -1,5 +1,7 @@
-//! The fuzzers' bodies on stable Rust: every stored seed, and arbitrary bytes.
+//! Hostile bytes: known attacks, and the fuzzers' bodies on stable Rust with every stored seed and
+//! arbitrary bytes.
 
+mod attacks;
 mod bodies;
 #[path = "../simulation/rig.rs"]
 mod rig;
