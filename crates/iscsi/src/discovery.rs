@@ -2,14 +2,13 @@
 
 use crate::name::{IscsiName, TargetAddress};
 use crate::negotiate::SessionType;
-use std::sync::Arc;
 
 /// Which targets are asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SendTargets {
     /// All that the initiator may see. Discovery sessions only.
     All,
-    /// One by name; in a normal session only the session's own.
+    /// One by name; a normal session learns of no other than its own.
     Named(IscsiName),
     /// The session's own target. Normal sessions only.
     Own,
@@ -18,49 +17,42 @@ pub enum SendTargets {
 impl SendTargets {
     /// Parses the value of the key; `None` where the session may not ask so, which is answered Reject.
     #[must_use]
-    pub fn parse(value: &str, session_type: SessionType, own: Option<&IscsiName>) -> Option<Self> {
+    pub fn parse(value: &str, session_type: SessionType) -> Option<Self> {
         match (value, session_type) {
             ("All", SessionType::Discovery) => Some(Self::All),
             ("", SessionType::Normal) => Some(Self::Own),
-            (name, SessionType::Discovery) => IscsiName::parse(name).ok().map(Self::Named),
-            (name, SessionType::Normal) => {
-                IscsiName::parse(name).ok().filter(|name| Some(name) == own).map(Self::Named)
-            }
+            (name, _) => IscsiName::parse(name).ok().map(Self::Named),
         }
     }
 }
 
-/// A finished list of targets. Cheap to clone, so that many connections can send from one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TargetList(Arc<[u8]>);
+/// The text of a list of targets. It has no bound of its own: it is as long as the configuration, not
+/// as a peer wishes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TargetList(Vec<u8>);
 
 impl TargetList {
-    /// Writes one record per target: its name, then its addresses with their portal group tags.
-    pub fn new<'a, A>(targets: impl IntoIterator<Item = (&'a IscsiName, A)>) -> Self
-    where
-        A: IntoIterator<Item = &'a TargetAddress>,
-    {
-        let mut text = Vec::new();
-        for (name, addresses) in targets {
-            push(&mut text, "TargetName", name.as_str());
-            for address in addresses {
-                push(&mut text, "TargetAddress", &address.to_string());
-            }
+    /// Begins the record of a target.
+    pub fn target(&mut self, name: &str) {
+        self.push("TargetName", name);
+    }
+
+    /// Adds an address of the last target, with its portal group tag.
+    pub fn address(&mut self, address: &TargetAddress) {
+        self.push("TargetAddress", &address.to_string());
+    }
+
+    fn push(&mut self, key: &str, value: &str) {
+        for part in [key, "=", value, "\0"] {
+            self.0.extend_from_slice(part.as_bytes());
         }
-        Self(text.into())
     }
 
-    pub(crate) fn into_text(self) -> Arc<[u8]> {
-        self.0
+    /// The records, each pair with its zero byte.
+    #[must_use]
+    pub fn into_text(self) -> Box<[u8]> {
+        self.0.into()
     }
-}
-
-/// The list has no bound of its own: it is as long as the configuration, not as a peer wishes.
-fn push(text: &mut Vec<u8>, key: &str, value: &str) {
-    text.extend_from_slice(key.as_bytes());
-    text.push(b'=');
-    text.extend_from_slice(value.as_bytes());
-    text.push(0);
 }
 
 #[cfg(test)]
@@ -69,28 +61,24 @@ mod tests {
 
     #[test]
     fn who_may_ask_for_what() {
-        let own = IscsiName::parse("iqn.2026-11.io.example:own").unwrap();
-        let other = IscsiName::parse("iqn.2026-11.io.example:other").unwrap();
-        let ask = |value, session_type| SendTargets::parse(value, session_type, Some(&own));
+        let name = IscsiName::parse("iqn.2026-11.io.example:disk").unwrap();
+        let ask = SendTargets::parse;
         assert_eq!(ask("All", SessionType::Discovery), Some(SendTargets::All));
         assert_eq!(ask("All", SessionType::Normal), None);
         assert_eq!(ask("", SessionType::Normal), Some(SendTargets::Own));
         assert_eq!(ask("", SessionType::Discovery), None);
-        assert_eq!(ask(own.as_str(), SessionType::Normal), Some(SendTargets::Named(own.clone())));
-        assert_eq!(ask(other.as_str(), SessionType::Normal), None);
-        assert_eq!(ask(other.as_str(), SessionType::Discovery), Some(SendTargets::Named(other.clone())));
+        assert_eq!(ask(name.as_str(), SessionType::Normal), Some(SendTargets::Named(name.clone())));
+        assert_eq!(ask(name.as_str(), SessionType::Discovery), Some(SendTargets::Named(name.clone())));
         assert_eq!(ask("../../etc", SessionType::Discovery), None);
     }
 
     #[test]
     fn records_follow_each_other() {
-        let a = IscsiName::parse("iqn.2026-11.io.example:a").unwrap();
-        let b = IscsiName::parse("iqn.2026-11.io.example:b").unwrap();
-        let portals = [
-            TargetAddress::of_portal("10.0.0.1:3260".parse().unwrap(), 1),
-            TargetAddress::of_portal("[fe80::1]:3260".parse().unwrap(), 2),
-        ];
-        let list = TargetList::new([(&a, &portals[..]), (&b, &[])]);
+        let mut list = TargetList::default();
+        list.target("iqn.2026-11.io.example:a");
+        list.address(&TargetAddress::of_portal("10.0.0.1:3260".parse().unwrap(), 1));
+        list.address(&TargetAddress::of_portal("[fe80::1]:3260".parse().unwrap(), 2));
+        list.target("iqn.2026-11.io.example:b");
         let want = b"TargetName=iqn.2026-11.io.example:a\0TargetAddress=10.0.0.1:3260,1\0\
             TargetAddress=[fe80::1]:3260,2\0TargetName=iqn.2026-11.io.example:b\0";
         assert_eq!(list.into_text()[..], want[..]);

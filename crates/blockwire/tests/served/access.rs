@@ -221,3 +221,28 @@ access = [{{ target = "*" }}]
     assert_eq!([0, 1, 2].map(|lun| wp(&mut writer, lun)), [false, true, true]);
     assert!(wp(&mut reader, 0));
 }
+
+/// libiscsi reads no list in pieces: it must come at once if the initiator takes so much at once.
+#[test]
+fn a_thousand_targets_are_listed_in_one_piece() {
+    let place = Place::new();
+    let volume = |at| format!("[[volume]]\nname = \"v{at}\"\nsource = \"null:1M\"\n");
+    let config: String = (0..1000).map(volume).collect();
+    let daemon = place.serve(&config, &[]);
+    let mut session = Initiator::connect(daemon.at, wanted(HOST, None, None)).unwrap();
+    let text = session.send_targets("All");
+    assert!(text.len() > 64 << 10, "longer than any usual segment");
+    let names: Vec<&str> = text.split('\0').filter_map(|pair| pair.strip_prefix("TargetName=")).collect();
+    assert_eq!(names.len(), 1000);
+    assert_eq!(names[999], "iqn.2026-11.io.blockwire:v999");
+    let one = session.send_targets(names[500]);
+    assert_eq!(one, format!("TargetName={}\0TargetAddress={},1\0", names[500], daemon.at));
+    session.log_out().unwrap();
+    // A normal session learns of its own target only.
+    let mut session = Initiator::connect(daemon.at, wanted(HOST, Some(names[7]), None)).unwrap();
+    let own = format!("TargetName={}\0TargetAddress={},1\0", names[7], daemon.at);
+    assert_eq!(session.send_targets(""), own);
+    assert_eq!(session.send_targets(names[7]), own);
+    assert_eq!(session.send_targets(names[8]), "");
+    assert_eq!(session.send_targets("All"), "SendTargets=Reject\0");
+}

@@ -1,13 +1,13 @@
 //! Text Requests of the full feature phase, target side (RFC 7143 §11.10, §11.11, §6.2).
 //!
-//! One exchange is open per connection. The session hands in requests, fills the counters of what comes back,
-//! and sends it. A long answer goes out in pieces, each fetched by the initiator with the Target Transfer Tag
-//! of the last. What is negotiated takes effect with the final response, or not at all.
+//! One exchange is open per connection. The session hands in requests with a fresh transfer tag for each, fills
+//! the counters of what comes back, and sends it. A long answer goes out in pieces, each fetched by the
+//! initiator with the Target Transfer Tag of the last, so that a stale tag names nothing. What is negotiated
+//! takes effect with the final response, or not at all.
 
 use crate::chap::value_of;
-use crate::discovery::{SendTargets, TargetList};
+use crate::discovery::SendTargets;
 use crate::keys::{Phase, Side};
-use crate::name::IscsiName;
 use crate::negotiate::{Limits, Negotiation, Params};
 use crate::text::{self, Reassembly, TextBuf};
 use crate::wire::{Itt, Pdu, RejectReason, TextFlags, TextRequest, TextResponse, Ttt};
@@ -24,9 +24,7 @@ pub const PIECE_LEN_MAX: usize = 256 * 1024;
 #[derive(Debug)]
 pub struct TextExchange {
     limits: Limits,
-    own: Option<IscsiName>,
     state: State,
-    next_ttt: u32,
 }
 
 /// What is awaited.
@@ -71,54 +69,91 @@ pub struct TextAnswer {
 }
 
 impl TextExchange {
-    /// Nothing is open. `own` is the target of a normal session.
+    /// Nothing is open.
     #[must_use]
-    pub fn new(limits: Limits, own: Option<IscsiName>) -> Self {
-        Self { limits, own, state: State::Idle, next_ttt: 0 }
+    pub fn new(limits: Limits) -> Self {
+        Self { limits, state: State::Idle }
     }
 
-    /// Takes a whole Text Request; `params` are the connection's values in force. On a refusal the exchange is
-    /// closed, nothing has changed, and the request is rejected.
+    /// The task of the exchange that is open; without one there is nothing to remember.
+    #[must_use]
+    pub fn open(&self) -> Option<Itt> {
+        match &self.state {
+            State::Idle => None,
+            State::AwaitText { open, .. }
+            | State::AwaitTargets { open, .. }
+            | State::AwaitFetch { open, .. } => Some(open.itt),
+        }
+    }
+
+    /// Whether the answer to [`TextStep::AskTargets`] is due; until then every request is refused.
+    #[must_use]
+    pub fn awaits_targets(&self) -> bool {
+        matches!(self.state, State::AwaitTargets { .. })
+    }
+
+    /// Judges a request by its header, before its place in the order of commands is used up: what is refused
+    /// here changes nothing (RFC 7143 §11.17 wants the gap in CmdSN). `exchange` is what is remembered, if
+    /// anything is.
+    pub fn admit(exchange: Option<&Self>, request: &TextRequest) -> Result<(), RejectReason> {
+        let state = exchange.map_or(&State::Idle, |exchange| &exchange.state);
+        let begins = request.ttt.is_none();
+        match state {
+            // One request at a time, whatever its tags (RFC 7143 §11.10): the open one is still answered.
+            State::AwaitTargets { .. } => return Err(RejectReason::PROTOCOL_ERROR),
+            _ if request.flags.contains(TextFlags::FINAL.with(TextFlags::CONTINUE)) => {
+                return Err(RejectReason::PROTOCOL_ERROR);
+            }
+            _ if request.itt.is_none() => {}
+            // Without a transfer tag an exchange begins, and one that was left half-way is forgotten.
+            State::Idle | State::AwaitText { .. } | State::AwaitFetch { .. } if begins => return Ok(()),
+            State::AwaitText { open, ttt } | State::AwaitFetch { open, ttt, .. }
+                if open.itt == request.itt && *ttt == request.ttt =>
+            {
+                return Ok(());
+            }
+            State::Idle | State::AwaitText { .. } | State::AwaitFetch { .. } => {}
+        }
+        Err(RejectReason::INVALID_PDU_FIELD)
+    }
+
+    /// Takes a whole Text Request; `params` are the connection's values in force, `fresh` is a tag that the
+    /// answer may carry. A text that is refused closes the exchange, nothing has changed, and the request is
+    /// rejected.
     pub fn handle(
         &mut self,
         request: &TextRequest,
         data: &[u8],
         params: &Params,
+        fresh: Ttt,
     ) -> Result<TextStep, RejectReason> {
-        // One request at a time, whatever its tags (RFC 7143 §11.10): the open one is still answered.
-        if matches!(self.state, State::AwaitTargets { .. }) {
-            return Err(RejectReason::PROTOCOL_ERROR);
-        }
+        Self::admit(Some(self), request)?;
+        let terms = &Terms { params, fresh };
         let closing = request.flags.contains(TextFlags::FINAL);
         let more = request.flags.contains(TextFlags::CONTINUE);
         let mut open = match core::mem::replace(&mut self.state, State::Idle) {
-            _ if closing && more => return Err(RejectReason::PROTOCOL_ERROR),
-            _ if request.itt.is_none() => return Err(RejectReason::INVALID_PDU_FIELD),
-            // Without a transfer tag an exchange begins, and one that was left half-way is forgotten.
             _ if request.ttt.is_none() => Open::new(request.itt, params, &self.limits),
-            State::AwaitFetch { open, ttt, text, at } if open.itt == request.itt && ttt == request.ttt => {
+            State::AwaitFetch { open, text, at, .. } => {
                 if !data.is_empty() || more {
                     return Err(RejectReason::PROTOCOL_ERROR);
                 }
-                return Ok(self.send(open, text, at, closing, params));
+                return Ok(self.send(open, text, at, closing, terms));
             }
-            State::AwaitText { open, ttt } if open.itt == request.itt && ttt == request.ttt => open,
-            State::Idle | State::AwaitText { .. } | State::AwaitFetch { .. } | State::AwaitTargets { .. } => {
-                return Err(RejectReason::INVALID_PDU_FIELD);
-            }
+            State::AwaitText { open, .. } => open,
+            State::Idle | State::AwaitTargets { .. } => unreachable!("it was not admitted"),
         };
         open.incoming.add(data).map_err(|_| RejectReason::PROTOCOL_ERROR)?;
         if more {
-            return Ok(self.send(open, Arc::new([]), 0, false, params));
+            return Ok(self.send(open, Arc::new([]), 0, false, terms));
         }
-        self.negotiate(open, closing, params)
+        self.negotiate(open, closing, terms)
     }
 
     fn negotiate(
         &mut self,
         mut open: Open,
         closing: bool,
-        params: &Params,
+        terms: &Terms<'_>,
     ) -> Result<TextStep, RejectReason> {
         let text = open.incoming.take();
         let pairs = text::parse(&text).map_err(|_| RejectReason::PROTOCOL_ERROR)?;
@@ -126,34 +161,35 @@ impl TextExchange {
         let outcome = open.keys.handle(&pairs, Phase::FullFeature, &mut out);
         outcome.map_err(|_| RejectReason::PROTOCOL_ERROR)?;
         if let Some(value) = value_of(&pairs, "SendTargets") {
-            if let Some(question) = SendTargets::parse(value, params.session_type, self.own.as_ref()) {
+            if let Some(question) = SendTargets::parse(value, terms.params.session_type) {
                 self.state = State::AwaitTargets { open, out, closing };
                 return Ok(TextStep::AskTargets(question));
             }
             out.push("SendTargets", text::REJECT).map_err(|_| RejectReason::PROTOCOL_ERROR)?;
         }
-        Ok(self.send(open, out.as_bytes().into(), 0, closing, params))
+        Ok(self.send(open, out.as_bytes().into(), 0, closing, terms))
     }
 
-    /// Takes the answer to [`TextStep::AskTargets`].
+    /// Takes the answer to [`TextStep::AskTargets`]: the text of a
+    /// [`TargetList`](crate::discovery::TargetList).
     ///
     /// # Panics
     /// When no such question is open.
-    pub fn answer_targets(&mut self, targets: TargetList, params: &Params) -> Box<TextAnswer> {
+    pub fn answer_targets(&mut self, list: Box<[u8]>, params: &Params, fresh: Ttt) -> Box<TextAnswer> {
         let State::AwaitTargets { open, out, closing } = core::mem::replace(&mut self.state, State::Idle)
         else {
             panic!("the targets were not asked for");
         };
-        let list = targets.into_text();
-        let text = if out.is_empty() { list } else { [out.as_bytes(), &list].concat().into() };
-        match self.send(open, text, 0, closing, params) {
+        let text = if out.is_empty() { list.into() } else { [out.as_bytes(), &list].concat().into() };
+        match self.send(open, text, 0, closing, &Terms { params, fresh }) {
             TextStep::Send(answer) => answer,
             TextStep::AskTargets(_) => unreachable!("a piece is sent, nothing is asked"),
         }
     }
 
     /// Sends the next piece of `text` from `at` on. The last one is final if the request was.
-    fn send(&mut self, open: Open, text: Arc<[u8]>, at: usize, closing: bool, params: &Params) -> TextStep {
+    fn send(&mut self, open: Open, text: Arc<[u8]>, at: usize, closing: bool, terms: &Terms<'_>) -> TextStep {
+        let params = terms.params;
         let limit = PIECE_LEN_MAX.min(params.initiator_mrdsl as usize);
         let end = at + cut(&text[at..], limit);
         let piece = text[at..end].to_vec();
@@ -167,10 +203,9 @@ impl TextExchange {
             let declared = open.keys.params().initiator_mrdsl;
             initiator_mrdsl = (declared != params.initiator_mrdsl).then_some(declared);
         } else {
-            let ttt = self.draw_ttt();
+            let ttt = terms.fresh;
             response.ttt = ttt;
-            // A cut inside a pair is possible only where the initiator takes less than a pair's length.
-            if !is_last && piece.last() != Some(&0) {
+            if !is_last {
                 response.flags = TextFlags::CONTINUE;
             }
             self.state = match is_last {
@@ -180,12 +215,12 @@ impl TextExchange {
         }
         TextStep::Send(Box::new(TextAnswer { response, text: piece, initiator_mrdsl }))
     }
+}
 
-    fn draw_ttt(&mut self) -> Ttt {
-        let ttt = Ttt::new(self.next_ttt);
-        self.next_ttt = (self.next_ttt + 1) % u32::MAX;
-        ttt
-    }
+/// What holds while one request is worked through.
+struct Terms<'a> {
+    params: &'a Params,
+    fresh: Ttt,
 }
 
 impl Open {
@@ -195,7 +230,8 @@ impl Open {
     }
 }
 
-/// How much of a text fits a piece: whole pairs where at least one fits.
+/// How much of a text fits a piece: whole pairs where at least one fits, for the sake of initiators that read
+/// each piece by itself.
 fn cut(text: &[u8], limit: usize) -> usize {
     if text.len() <= limit {
         return text.len();

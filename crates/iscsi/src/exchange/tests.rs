@@ -1,6 +1,7 @@
 //! Exchanges by fixed bytes.
 
 use super::*;
+use crate::discovery::TargetList;
 use crate::name::TargetAddress;
 use crate::negotiate::SessionType;
 use proptest::prelude::*;
@@ -8,8 +9,33 @@ use proptest::prelude::*;
 const F: u8 = 0x80;
 const C: u8 = 0x40;
 
-fn exchange() -> TextExchange {
-    TextExchange::new(Limits::default(), Some(IscsiName::parse("iqn.2026-11.io.example:own").unwrap()))
+/// An exchange whose tags count up from 0.
+struct Counted(TextExchange, u32);
+
+impl Counted {
+    fn fresh(&mut self) -> Ttt {
+        self.1 += 1;
+        Ttt::new(self.1 - 1)
+    }
+
+    fn handle(
+        &mut self,
+        request: &TextRequest,
+        data: &[u8],
+        params: &Params,
+    ) -> Result<TextStep, RejectReason> {
+        let fresh = self.fresh();
+        self.0.handle(request, data, params, fresh)
+    }
+
+    fn answer_targets(&mut self, targets: Box<[u8]>, params: &Params) -> Box<TextAnswer> {
+        let fresh = self.fresh();
+        self.0.answer_targets(targets, params, fresh)
+    }
+}
+
+fn exchange() -> Counted {
+    Counted(TextExchange::new(Limits::default()), 0)
 }
 
 fn discovery() -> Params {
@@ -29,11 +55,14 @@ fn sent(step: Result<TextStep, RejectReason>) -> TextAnswer {
     }
 }
 
-fn targets(count: usize) -> TargetList {
-    let address = [TargetAddress::of_portal("10.0.0.1:3260".parse().unwrap(), 1)];
-    let names: Vec<_> =
-        (0..count).map(|i| IscsiName::parse(&format!("iqn.2026-11.io.example:t{i:05}")).unwrap()).collect();
-    TargetList::new(names.iter().map(|name| (name, &address[..])))
+fn targets(count: usize) -> Box<[u8]> {
+    let address = TargetAddress::of_portal("10.0.0.1:3260".parse().unwrap(), 1);
+    let mut list = TargetList::default();
+    for i in 0..count {
+        list.target(&format!("iqn.2026-11.io.example:t{i:05}"));
+        list.address(&address);
+    }
+    list.into_text()
 }
 
 #[test]
@@ -46,7 +75,7 @@ fn a_short_list_is_one_response() {
         (answer.response.flags.0, answer.response.ttt, answer.response.itt),
         (F, Ttt::NONE, Itt::new(1))
     );
-    assert_eq!(answer.text[..], targets(2).into_text()[..]);
+    assert_eq!(answer.text[..], targets(2)[..]);
     assert_eq!(answer.response.as_bhs().data_len(), answer.text.len());
 }
 
@@ -63,17 +92,17 @@ fn attack_22_five_thousand_targets_for_an_initiator_that_takes_512_bytes() {
         if answer.response.flags.contains(TextFlags::FINAL) {
             break;
         }
-        assert!(answer.response.flags.0 == 0 && !answer.response.ttt.is_none());
+        assert!(answer.response.flags.0 == C && !answer.response.ttt.is_none());
         answer = sent(x.handle(&request(F, 1, answer.response.ttt), b"", &discovery()));
     }
     assert!(answer.response.ttt.is_none());
-    assert_eq!(whole[..], targets(5000).into_text()[..]);
+    assert_eq!(whole[..], targets(5000)[..]);
 }
 
 #[test]
 fn attack_23_stale_and_foreign_tags() {
     let field = Some(RejectReason::INVALID_PDU_FIELD);
-    let open = |x: &mut TextExchange| {
+    let open = |x: &mut Counted| {
         x.handle(&request(F, 1, Ttt::NONE), b"SendTargets=All\0", &discovery()).unwrap();
         x.answer_targets(targets(100), &discovery()).response.ttt
     };
@@ -83,6 +112,7 @@ fn attack_23_stale_and_foreign_tags() {
     let ttt = open(&mut x);
     sent(x.handle(&request(F, 1, ttt), b"", &discovery()));
     assert_eq!(x.handle(&request(F, 1, ttt), b"", &discovery()).err(), field, "stale");
+    assert_eq!(x.0.open(), Some(Itt::new(1)), "it stays open for the right one");
     let mut x = exchange();
     let ttt = open(&mut x);
     assert_eq!(x.handle(&request(F, 2, ttt), b"", &discovery()).err(), field, "of another task");

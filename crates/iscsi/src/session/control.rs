@@ -42,7 +42,7 @@ impl TargetSession {
         if bhs.itt.is_none() {
             return Err(RejectReason::INVALID_PDU_FIELD);
         }
-        let continues_text = self.links[at].text.as_ref().is_some_and(|text| text.itt == bhs.itt);
+        let continues_text = self.links[at].text.as_ref().and_then(|text| text.open()) == Some(bhs.itt);
         if self.index.find(bhs.itt).is_some() && !(bhs.opcode() == Opcode::TEXT_REQUEST && continues_text) {
             return Err(RejectReason::TASK_IN_PROGRESS);
         }

@@ -3,7 +3,7 @@
 use super::outgoing::Out;
 use super::params::LinkParams;
 use super::task::Aim;
-use super::text::Exchange;
+use crate::exchange::TextExchange;
 use crate::wire::{Bhs, Sn};
 use buf::crc32c::Crc32c;
 use buf::{SgMut, Time};
@@ -34,7 +34,7 @@ pub(super) struct LinkState {
     pub(super) kernel_bytes: u64,
     /// Bytes of pings that wait to be echoed.
     pub(super) echo_bytes: u64,
-    pub(super) text: Option<Box<Exchange>>,
+    pub(super) text: Option<Box<TextExchange>>,
     /// When something last came.
     pub(super) heard: Time,
     /// Our ping that is unanswered: its transfer tag, and when it was sent.

@@ -39,8 +39,7 @@ use link::{LinkState, Phase};
 use outgoing::Stamp;
 pub use params::{LinkParams, SessionLimits, SessionParams};
 pub use request::{
-    Cdb, Fault, Request, Response, ScsiCommand, ScsiResult, SendTargets, SenseBytes, TaskManagement,
-    Violation,
+    Cdb, Fault, Request, Response, ScsiCommand, ScsiResult, SenseBytes, TaskManagement, Violation,
 };
 use reserve::Reservation;
 use std::collections::VecDeque;

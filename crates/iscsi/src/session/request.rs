@@ -1,5 +1,6 @@
 //! What a session tells the server above it, and what it is answered.
 
+use crate::discovery::SendTargets;
 use crate::wire::{ScsiStatus, TaskAttribute, TmfFunction, TmfResponseCode};
 use smallvec::SmallVec;
 use stream::{Link, Tag};
@@ -62,17 +63,6 @@ pub struct TaskManagement {
     pub referenced: Option<Tag>,
 }
 
-/// Which targets the initiator asks for (RFC 7143 Appendix C).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SendTargets {
-    /// All that it may see; only in discovery sessions.
-    All,
-    /// One, by name.
-    Named(Box<str>),
-    /// The one of this session.
-    Own,
-}
-
 /// All that needs an answer from above.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
@@ -97,7 +87,7 @@ pub enum Response {
     TargetFailure,
     /// To a task management function.
     Task(TmfResponseCode),
-    /// To SendTargets: records of `TargetName=...` and `TargetAddress=...`, each with its zero byte.
+    /// To SendTargets: the text of a [`TargetList`](crate::discovery::TargetList).
     Targets(Box<[u8]>),
 }
 

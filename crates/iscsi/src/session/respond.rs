@@ -88,7 +88,7 @@ impl TargetSession {
                     Response::Scsi(_) | Response::TargetFailure | Response::Task(_) => Box::default(),
                 };
                 if let Some(task) = self.remove(tag) {
-                    self.answer_targets(task.link, &records);
+                    self.answer_targets(task.link, records);
                 }
             }
             (State::Dying { acked, .. }, _) => {

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use buf::{Cx, Pool};
 use endpoint::{Accepted, Departure, LinkId, ShardId};
+use iscsi::discovery::TargetList;
 use iscsi::login::{Access, AuthPolicy, Authorize, Cause, Completion, Established, Verdict as Judged};
+use iscsi::name::TargetAddress;
 use iscsi::negotiate::{Limits, SessionType};
 use iscsi::wire::{LoginStatus, Sn, Tsih};
 use stream::{Link, Tag};
@@ -251,14 +253,14 @@ impl Shard {
             which.is_none_or(|name| &*target.name == name)
                 && target.rule(initiator, accepted.peer.ip()).is_some()
         });
-        let mut text = Vec::new();
+        let mut list = TargetList::default();
         for target in listing {
-            text.extend_from_slice(format!("TargetName={}\0", target.name).as_bytes());
+            list.target(&target.name);
             for (address, group) in self.addresses(target, accepted.local) {
-                text.extend_from_slice(format!("TargetAddress={address},{group}\0").as_bytes());
+                list.address(&TargetAddress::of_portal(address, group));
             }
         }
-        text.into()
+        list.into_text()
     }
 
     fn addresses(&self, target: &TargetExport, local: SocketAddr) -> impl Iterator<Item = (SocketAddr, u16)> {

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use buf::Cx;
 use endpoint::{Departure, LinkId};
+use iscsi::discovery::SendTargets;
 use iscsi::login::Established;
 use iscsi::negotiate::{Digest, SessionType};
 use iscsi::session::{
-    LinkParams, Request, Response, ScsiCommand, ScsiResult, SendTargets, SessionLimits, SessionParams,
-    TargetSession, TaskManagement,
+    LinkParams, Request, Response, ScsiCommand, ScsiResult, SessionLimits, SessionParams, TargetSession,
+    TaskManagement,
 };
 use iscsi::wire::{Cid, TmfFunction, TmfResponseCode, Tsih};
 use scsi_server::{Arrived, LunEntry, Management, NexusKey, NexusSpec, TaskAttribute, TaskKey};
@@ -264,7 +265,11 @@ impl Shard {
         let Some(accepted) = session.links.first().map(|link| link.accepted) else { return };
         let text = match which {
             SendTargets::All => self.targets_text(&initiator, &accepted, None),
-            SendTargets::Named(name) => self.targets_text(&initiator, &accepted, Some(name)),
+            // A normal session learns of its own target only (RFC 7143 Appendix C).
+            SendTargets::Named(name) if own.as_deref().is_some_and(|own| own != name.as_str()) => {
+                Box::default()
+            }
+            SendTargets::Named(name) => self.targets_text(&initiator, &accepted, Some(name.as_str())),
             SendTargets::Own => self.targets_text(&initiator, &accepted, own.as_deref()),
         };
         if let Some(session) = self.session(conn) {
