@@ -388,6 +388,7 @@ impl Initiator {
             }
             return;
         }
+        self.see_window(pdu.exp_cmd_sn, pdu.max_cmd_sn);
         let mut answer = NopOut::new();
         answer.op = OpByte::new(Opcode::NOP_OUT).immediate();
         answer.lun = pdu.lun;
