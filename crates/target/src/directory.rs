@@ -4,7 +4,8 @@
 //! a login may meet a session that lives elsewhere: to join it (several connections per session), to
 //! reinstate it, or to be refused (RFC 7143 §6.3.1). Invariant: at most one live session has a given
 //! name (initiator, ISID, target, portal group), and a new one of that name is granted only after
-//! the old one has said that it is gone.
+//! the old one has said that it is gone. What a session is, only its like may join or replace: a name
+//! is a claim, and whoever may log in by another rule or as another user must not profit from it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,6 +29,15 @@ pub struct SessionName {
     pub portal_group: u16,
 }
 
+/// By what an initiator got in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Warrant {
+    /// The CHAP name that it proved.
+    pub user: Option<String>,
+    /// Which of the target's rules let it in; `None` for discovery.
+    pub rule: Option<usize>,
+}
+
 /// What a login asks before its last response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
@@ -41,6 +51,8 @@ pub struct Claim {
     pub cid: Cid,
     /// What was negotiated as MaxConnections, for a new session.
     pub connections_max: u16,
+    /// By what it got in.
+    pub warrant: Warrant,
 }
 
 /// The directory's answer to a [`Claim`].
@@ -59,6 +71,8 @@ pub enum Verdict {
     NoSuchSession,
     /// 0206h.
     TooManyConnections,
+    /// 0202h: a session of this name is somebody else's.
+    NotTheirs,
     /// 0302h.
     Full,
 }
@@ -90,6 +104,7 @@ struct Entry {
     shard: ShardId,
     cids: Vec<Cid>,
     connections_max: u16,
+    warrant: Warrant,
     /// A login of the same name waits for this session's end.
     successor: Option<Claim>,
 }
@@ -128,6 +143,9 @@ impl Directory {
             None => self.create(claim, orders),
             Some(tsih) => {
                 let entry = self.by_tsih.get_mut(tsih).expect("both maps hold the same sessions");
+                if entry.warrant != claim.warrant {
+                    return orders.push(answer(&claim, Verdict::NotTheirs));
+                }
                 match entry.successor.replace(claim) {
                     None => orders.push(Order::End { shard: entry.shard, tsih: *tsih }),
                     // Two logins race to reinstate one session: the later one wins.
@@ -139,7 +157,11 @@ impl Directory {
 
     fn claim_join(&mut self, claim: &Claim, orders: &mut Vec<Order>) {
         let verdict = match self.by_tsih.get_mut(&claim.tsih) {
-            Some(entry) if entry.name == claim.name && entry.successor.is_none() => {
+            Some(entry)
+                if entry.name == claim.name
+                    && entry.warrant == claim.warrant
+                    && entry.successor.is_none() =>
+            {
                 let known = entry.cids.contains(&claim.cid);
                 if !known && entry.cids.len() >= usize::from(entry.connections_max) {
                     Verdict::TooManyConnections
@@ -169,6 +191,7 @@ impl Directory {
             shard,
             cids: vec![claim.cid],
             connections_max: claim.connections_max,
+            warrant: claim.warrant,
             successor: None,
         };
         self.by_tsih.insert(tsih, entry);
@@ -233,6 +256,7 @@ mod tests {
             tsih: Tsih::new(tsih),
             cid: Cid::new(cid),
             connections_max: 2,
+            warrant: Warrant { user: Some("alice".into()), rule: Some(0) },
         }
     }
 
@@ -304,6 +328,23 @@ mod tests {
         let mut other = claim(1, tsih.value(), 0, 3);
         other.name.initiator = "iqn.2026-11.test:thief".into();
         assert_eq!(verdict(&ask(&mut directory, other)), Verdict::NoSuchSession);
+    }
+
+    #[test]
+    fn attack_17_who_got_in_by_other_means_takes_no_session_over() {
+        let mut directory = Directory::new(2, SESSIONS_MAX);
+        let (tsih, _) = granted(&ask(&mut directory, claim(1, 0, 0, 1)));
+        for warrant in [
+            Warrant { user: Some("alice".into()), rule: Some(1) },
+            Warrant { user: Some("mallory".into()), rule: Some(0) },
+            Warrant { user: None, rule: Some(0) },
+        ] {
+            let join = Claim { warrant: warrant.clone(), ..claim(1, tsih.value(), 1, 2) };
+            assert_eq!(verdict(&ask(&mut directory, join)), Verdict::NoSuchSession);
+            let replace = Claim { warrant, ..claim(1, 0, 0, 3) };
+            assert_eq!(verdict(&ask(&mut directory, replace)), Verdict::NotTheirs);
+        }
+        granted(&ask(&mut directory, claim(1, tsih.value(), 1, 4)));
     }
 
     #[test]

@@ -186,7 +186,12 @@ impl TargetExport {
 
     /// The rule for an initiator that comes from an address.
     pub fn rule(&self, initiator: &str, source: IpAddr) -> Option<&Rule> {
-        self.rules.iter().find(|rule| rule.fits(initiator, source))
+        self.rules.get(self.rule_at(initiator, source)?)
+    }
+
+    /// Where that rule stands.
+    pub fn rule_at(&self, initiator: &str, source: IpAddr) -> Option<usize> {
+        self.rules.iter().position(|rule| rule.fits(initiator, source))
     }
 
     /// What a rule shows of this target's LUNs, and whether each may only be read.

@@ -5,7 +5,7 @@ use std::{net::TcpStream, time::Duration};
 use iscsi::{
     chap::{Account, Algorithm, Secret},
     initiator::{Credentials, Failure},
-    wire::LoginStatus,
+    wire::{Cid, LoginStatus},
 };
 
 use crate::{
@@ -245,4 +245,47 @@ fn a_thousand_targets_are_listed_in_one_piece() {
     assert_eq!(session.send_targets(names[7]), own);
     assert_eq!(session.send_targets(names[8]), "");
     assert_eq!(session.send_targets("All"), "SendTargets=Reject\0");
+}
+
+#[test]
+fn attack_17_a_session_is_joined_only_by_its_like() {
+    let place = Place::new();
+    let config = format!(
+        r#"
+[[volume]]
+name = "disk"
+source = "ram:1M"
+[[target]]
+name = "{DISK}"
+luns = [{{ lun = 0, volume = "disk" }}]
+max_connections = 2
+[[host]]
+name = "host"
+iqn = ["{HOST}"]
+sources = ["127.0.0.0/8"]
+access = [{{ target = "{DISK}" }}]
+chap = [{{ user = "alice", secret = "{}" }}, {{ user = "bob", secret = "{}" }}]
+"#,
+        SECRETS[0], SECRETS[2]
+    );
+    let daemon = place.serve(&config, &[]);
+    let as_user = |user, secret| wanted(HOST, Some(DISK), proof(user, secret, None));
+    let mut first = Initiator::connect(daemon.at, as_user("alice", SECRETS[0])).unwrap();
+    let join = |user, secret, cid| {
+        let mut more = as_user(user, secret);
+        (more.tsih, more.cid, more.cmd_sn) = (first.logged.tsih, Cid::new(cid), first.logged.cmd_sn);
+        Initiator::connect(daemon.at, more)
+    };
+    let thief = join("bob", SECRETS[2], 1).err();
+    assert_eq!(thief, Some(Failure::Refused(LoginStatus::SESSION_DOES_NOT_EXIST)));
+    let usurper = Initiator::connect(daemon.at, as_user("bob", SECRETS[2])).err();
+    assert_eq!(usurper, Some(Failure::Refused(LoginStatus::AUTHORIZATION_FAILURE)));
+    let second = join("alice", SECRETS[0], 1).unwrap();
+    let third = join("alice", SECRETS[0], 2).err();
+    assert_eq!(third, Some(Failure::Refused(LoginStatus::TOO_MANY_CONNECTIONS)));
+    assert!(daemon.ask("session list").contains("alice"));
+    assert_eq!(daemon.ask("connection list").lines().count(), 3, "a head and two connections");
+    first.settle(0);
+    drop(second);
+    first.read(0, 0, 1).unwrap().good();
 }

@@ -15,7 +15,7 @@ use stream::{Link, Tag};
 
 use super::conns::{Conn, Entering, Kind, LogLine};
 use super::{DIRECTORY, LOGINS_MAX, Shard};
-use crate::directory::{Claim, Directory, Order, SessionName, Verdict};
+use crate::directory::{Claim, Directory, Order, SessionName, Verdict, Warrant};
 use crate::exports::TargetExport;
 use crate::links::Owner;
 use crate::login_link::{LoginEvent, LoginLink};
@@ -59,6 +59,7 @@ impl Shard {
                         tsih: question.identity.tsih,
                         cid: question.identity.cid,
                         connections_max: u16::try_from(question.params.max_connections).unwrap_or(u16::MAX),
+                        warrant: self.warrant(question.user, &question.identity, &accepted),
                     };
                     if let Some(entering) = self.entering(tag) {
                         entering.asked = true;
@@ -88,6 +89,15 @@ impl Shard {
             target: identity.target_name.as_ref().map_or("", |name| name.as_str()).into(),
             portal_group: self.exports.portal(accepted.listener).map_or(0, |portal| portal.group),
         }
+    }
+
+    fn warrant(&self, user: Option<String>, identity: &Authorize, accepted: &Accepted) -> Warrant {
+        let rule = || {
+            let portal = self.exports.portal(accepted.listener)?;
+            let target = self.exports.target(identity.target_name.as_ref()?.as_str(), portal.group)?;
+            target.rule_at(identity.initiator_name.as_str(), accepted.peer.ip())
+        };
+        Warrant { user, rule: rule() }
     }
 
     fn authorize(&self, cx: &Cx<'_>, question: &Authorize, accepted: &Accepted) -> Judged {
@@ -168,6 +178,7 @@ impl Shard {
             Verdict::TooManyConnections => {
                 self.complete(tag, Completion::Refused(LoginStatus::TOO_MANY_CONNECTIONS))
             }
+            Verdict::NotTheirs => self.complete(tag, Completion::Refused(LoginStatus::AUTHORIZATION_FAILURE)),
             Verdict::Full => self.complete(tag, Completion::Refused(LoginStatus::OUT_OF_RESOURCES)),
         }
     }
