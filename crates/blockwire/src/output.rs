@@ -2,7 +2,10 @@
 
 use crate::{
     control::Answer,
-    report::{ConnectionReport, SessionReport, ShardReport, StatusReport, TargetReport, VolumeReport},
+    report::{
+        ConnectionReport, NegotiatedReport, SessionReport, ShardReport, StatusReport, TargetReport,
+        VolumeReport,
+    },
     size::human,
 };
 
@@ -177,11 +180,13 @@ fn session_table(sessions: &[SessionReport]) -> String {
             session.commands.to_string(),
             human(session.read_bytes),
             human(session.written_bytes),
+            or_dash(session.host.as_ref()),
             or_dash(session.user.as_ref()),
             session.shard.to_string(),
         ]
     });
-    let head = ["ID", "INITIATOR", "TARGET", "CONNECTIONS", "COMMANDS", "READ", "WRITTEN", "USER", "SHARD"];
+    let head =
+        ["ID", "INITIATOR", "TARGET", "CONNECTIONS", "COMMANDS", "READ", "WRITTEN", "HOST", "USER", "SHARD"];
     table(head, rows.collect(), "no sessions")
 }
 
@@ -212,17 +217,39 @@ fn connection_table(connections: &[ConnectionReport]) -> String {
 }
 
 fn connection_card(connection: &ConnectionReport) -> String {
+    let terms = &connection.negotiated;
     card(&[
         ("id", Some(connection.id.to_string())),
         ("session", Some(connection.session.to_string())),
         ("cid", Some(connection.cid.to_string())),
         ("initiator", Some(connection.initiator.clone())),
+        ("host", connection.host.clone()),
+        ("user", connection.user.clone()),
         ("target", connection.target.clone()),
         ("peer", Some(connection.peer.to_string())),
         ("local", Some(connection.local.to_string())),
         ("digests", Some(digests(connection).to_owned())),
         ("shard", Some(connection.shard.to_string())),
+        ("segments", Some(format!("{} out, {} in", bytes(terms.max_send), bytes(terms.max_receive)))),
+        ("bursts", Some(format!("{}, first {}", bytes(terms.max_burst), bytes(terms.first_burst)))),
+        ("unasked", Some(unasked(terms).to_owned())),
+        ("r2t", Some(format!("{} per command", terms.max_outstanding_r2t))),
+        ("allowed", Some(format!("{} connections, {} commands", terms.max_connections, terms.commands))),
     ])
+}
+
+fn bytes(length: u32) -> String {
+    human(length.into())
+}
+
+/// What an initiator may send before it is asked to.
+fn unasked(terms: &NegotiatedReport) -> &'static str {
+    match (terms.immediate_data, terms.initial_r2t) {
+        (false, true) => "nothing",
+        (true, true) => "data with the command",
+        (false, false) => "data behind the command",
+        (true, false) => "data with the command and behind it",
+    }
 }
 
 fn shard_table(shards: &[ShardReport]) -> String {

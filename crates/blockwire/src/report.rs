@@ -99,6 +99,8 @@ pub struct SessionReport {
     pub id: u64,
     /// The initiator's name.
     pub initiator: String,
+    /// The configured host that it is; `None`: none is configured, or the target is open to all.
+    pub host: Option<String>,
     /// The target; `None` for discovery.
     pub target: Option<String>,
     /// Initiator session identifier, 12 hexadecimal digits.
@@ -132,6 +134,10 @@ pub struct ConnectionReport {
     pub cid: u16,
     /// The initiator's name.
     pub initiator: String,
+    /// The configured host that it is, as for the session.
+    pub host: Option<String>,
+    /// The CHAP name that was proved; `None`: nothing was asked.
+    pub user: Option<String>,
     /// The target; `None` for discovery.
     pub target: Option<String>,
     /// The initiator's address.
@@ -144,6 +150,31 @@ pub struct ConnectionReport {
     pub header_digest: bool,
     /// CRC32C over data.
     pub data_digest: bool,
+    /// What was negotiated.
+    pub negotiated: NegotiatedReport,
+}
+
+/// What a login has settled (RFC 7143 §13). Lengths are in bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NegotiatedReport {
+    /// Largest data segment that the initiator takes.
+    pub max_send: u32,
+    /// Largest data segment that we take.
+    pub max_receive: u32,
+    /// Most data per sequence.
+    pub max_burst: u32,
+    /// Most unsolicited data per command.
+    pub first_burst: u32,
+    /// Unsolicited data that does not ride on the command is forbidden.
+    pub initial_r2t: bool,
+    /// Data may ride on the command.
+    pub immediate_data: bool,
+    /// R2Ts per command at one time.
+    pub max_outstanding_r2t: u16,
+    /// Connections per session.
+    pub max_connections: u16,
+    /// Commands that the session may have outstanding now.
+    pub commands: u32,
 }
 
 /// A shard: one core's part of the daemon.

@@ -207,7 +207,8 @@ impl TargetExport {
 }
 
 impl Rule {
-    fn fits(&self, initiator: &str, source: IpAddr) -> bool {
+    /// Whether it is for an initiator that comes from an address.
+    pub fn fits(&self, initiator: &str, source: IpAddr) -> bool {
         let named = self.initiators.is_empty() || self.initiators.iter().any(|name| &**name == initiator);
         let near = self.sources.is_empty() || self.sources.iter().any(|network| network.contains(source));
         named && near

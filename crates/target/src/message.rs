@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use endpoint::{Accepted, ShardId};
 use iscsi::login::Established;
+use iscsi::session::SessionParams;
 use iscsi::wire::{Cid, Sn, Tsih};
 use scsi_server::UnitSpec;
 use volume::{
@@ -172,6 +173,10 @@ pub struct SessionEntry {
     pub target: Option<Arc<str>>,
     /// The CHAP name that was proved.
     pub user: Option<String>,
+    /// What its leading login settled.
+    pub params: SessionParams,
+    /// Commands that it may have in work now.
+    pub window: u32,
     /// Its connections.
     pub connections: Vec<ConnectionEntry>,
     /// Tasks in work.
@@ -191,6 +196,8 @@ pub struct ConnectionEntry {
     pub local: std::net::SocketAddr,
     /// CRC32C behind headers, and behind data.
     pub digests: (bool, bool),
+    /// Largest data segments in bytes: to the initiator, and to us.
+    pub segments: (u32, u32),
 }
 
 /// A volume on one shard.

@@ -1,6 +1,9 @@
 //! Who may reach what, as every shard knows it.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
 
 use endpoint::ListenerId;
 use iscsi::{name::TargetAddress, session::SessionLimits};
@@ -68,6 +71,13 @@ impl Frame {
                 login_time: self.limits.login_timeout,
             },
         }
+    }
+
+    /// The host that an initiator is, if one lets it in to this target; the same rules decide at login.
+    pub fn host(&self, initiator: &str, source: IpAddr, target: &str) -> Option<&Host> {
+        self.hosts.iter().find(|host| {
+            grant(host, target).is_some_and(|grant| self.rule(host, grant).fits(initiator, source))
+        })
     }
 
     /// Relative target ports count from 1 over the portal groups, by ascending tag.
@@ -192,6 +202,10 @@ mod tests {
             seen("iqn.1993-08.org.debian:01:backup", "198.51.100.1"),
             Some(vec![(0, true), (1, true)])
         );
+        let frame = Frame::of(&example());
+        let host = |name, from: &str| Some(frame.host(name, from.parse().unwrap(), &db.name)?.name.clone());
+        assert_eq!(host(db1, "192.0.2.1").as_deref(), Some("db1"));
+        assert_eq!(host(db1, "198.51.100.1"), None);
         assert_eq!(seen("iqn.1993-08.org.debian:01:other", "192.0.2.1"), None);
     }
 

@@ -12,7 +12,7 @@ use std::{
 
 use endpoint::{Endpoint, ShardId};
 use reactor::{IoKind, Reactor, Running, SpawnError};
-use target::{Control, Exports, Listing, Message, Report, Shard, VolumeSpec};
+use target::{ConnectionEntry, Control, Exports, Listing, Message, Report, SessionEntry, Shard, VolumeSpec};
 use volume::{Ask, DiskId, Refusal, VolumeId};
 
 use super::{
@@ -26,7 +26,7 @@ use crate::{
     engine::{Engine, EngineError, Start, Stop},
     name::VolumeName,
     plan::Target,
-    report::{ConnectionReport, ListenerReport, SessionReport, ShardReport},
+    report::{ConnectionReport, ListenerReport, NegotiatedReport, SessionReport, ShardReport},
     store::Store,
 };
 
@@ -201,6 +201,13 @@ impl Shards {
         Ok(reports.into_iter().filter_map(listing).collect())
     }
 
+    /// Which host a session is of.
+    fn host(&self, session: &SessionEntry) -> Option<String> {
+        let source = session.connections.first()?.peer.ip();
+        let host = self.frame.host(&session.initiator, source, session.target.as_deref()?)?;
+        Some(host.name.clone())
+    }
+
     /// Tells every shard who may reach what from now on.
     fn publish(&self, catalog: &Catalog) -> Result<(), EngineError> {
         let exports = catalog.exports(&self.frame);
@@ -250,6 +257,21 @@ impl Shards {
     }
 }
 
+fn negotiated(session: &SessionEntry, connection: &ConnectionEntry) -> NegotiatedReport {
+    let params = &session.params;
+    NegotiatedReport {
+        max_send: connection.segments.0,
+        max_receive: connection.segments.1,
+        max_burst: params.max_burst,
+        first_burst: params.first_burst,
+        initial_r2t: params.initial_r2t,
+        immediate_data: params.immediate_data,
+        max_outstanding_r2t: params.max_outstanding_r2t,
+        max_connections: params.max_connections,
+        commands: session.window,
+    }
+}
+
 fn refused(refusal: &Refusal) -> EngineError {
     EngineError::Unsupported(format!("the volume refuses: {refusal:?}"))
 }
@@ -270,6 +292,7 @@ impl Engine for Shards {
             all.extend(listing.sessions.iter().map(|session| SessionReport {
                 id: session.tsih.into(),
                 initiator: session.initiator.to_string(),
+                host: self.host(session),
                 target: session.target.as_ref().map(ToString::to_string),
                 isid: session.isid.clone(),
                 shard,
@@ -295,12 +318,15 @@ impl Engine for Shards {
                     session: session.tsih.into(),
                     cid: connection.cid,
                     initiator: session.initiator.to_string(),
+                    host: self.host(session),
+                    user: session.user.clone(),
                     target: session.target.as_ref().map(ToString::to_string),
                     peer: connection.peer,
                     local: connection.local,
                     shard,
                     header_digest: connection.digests.0,
                     data_digest: connection.digests.1,
+                    negotiated: negotiated(session, connection),
                 }));
             }
         }

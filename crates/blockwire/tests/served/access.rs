@@ -283,7 +283,14 @@ chap = [{{ user = "alice", secret = "{}" }}, {{ user = "bob", secret = "{}" }}]
     let second = join("alice", SECRETS[0], 1).unwrap();
     let third = join("alice", SECRETS[0], 2).err();
     assert_eq!(third, Some(Failure::Refused(LoginStatus::TOO_MANY_CONNECTIONS)));
-    assert!(daemon.ask("session list").contains("alice"));
+    let sessions = daemon.ask("session list");
+    assert!(sessions.contains(" alice ") && sessions.contains(" host "), "{sessions}");
+    let id = u64::from(first.logged.tsih.value()) << 16 | 1;
+    let card = daemon.ask(&format!("connection show {id}"));
+    for line in ["user       alice", "host       host", "unasked    data with the command\n"] {
+        assert!(card.contains(line), "{card}");
+    }
+    assert!(card.contains("allowed    2 connections, 128 commands"), "{card}");
     assert_eq!(daemon.ask("connection list").lines().count(), 3, "a head and two connections");
     first.settle(0);
     drop(second);

@@ -76,6 +76,7 @@ pub(super) struct SessionLink {
     pub(super) cid: Cid,
     pub(super) accepted: Accepted,
     pub(super) digests: (bool, bool),
+    pub(super) segments: (u32, u32),
 }
 
 /// Something that an operator may want to know.

@@ -232,6 +232,7 @@ fn entry(session: &Session) -> SessionEntry {
         peer: link.accepted.peer,
         local: link.accepted.local,
         digests: link.digests,
+        segments: link.segments,
     });
     SessionEntry {
         tsih: session.tsih.value(),
@@ -239,6 +240,8 @@ fn entry(session: &Session) -> SessionEntry {
         isid: session.isid.to_string(),
         target: session.target.clone(),
         user: session.user.clone(),
+        params: session.proto.params().clone(),
+        window: session.proto.command_window(),
         connections: connections.collect(),
         tasks: session.proto.tasks_in_work(),
         io: session.io,

@@ -131,9 +131,10 @@ impl Shard {
         }
         let params = link_params(established);
         let digests = (params.header_digest, params.data_digest);
+        let segments = (params.initiator_mrdsl, params.target_mrdsl);
         let link = session.proto.attach(cx, params, &baggage.rest).ok()?;
         let cid = established.identity.cid;
-        session.links.push(SessionLink { id, link, cid, accepted: baggage.accepted, digests });
+        session.links.push(SessionLink { id, link, cid, accepted: baggage.accepted, digests, segments });
         // A link that stays on its shard has its entry since it was accepted.
         let owner = Owner { conn, link };
         if self.links.get(id).is_some() {
