@@ -182,17 +182,33 @@ fn source_findings(package: &Package) -> Result<Vec<String>, String> {
     Ok(findings)
 }
 
-/// Forbidden words of a source text and their lines; tests at the end of a file and comments are free.
+/// Forbidden words of a source text and their lines; comments and what only tests are built from
+/// are free.
 fn ambient_words(text: &str) -> Vec<(usize, &'static str)> {
     let mut found = Vec::new();
+    // The indentation of a test item that is open: rustfmt closes it at the same one.
+    let mut free: Option<usize> = None;
     for (index, line) in text.lines().enumerate() {
-        if line.trim_start().starts_with("#[cfg(test)]") {
-            break;
+        let code = line.split("//").next().unwrap_or_default().trim_end();
+        let indent = code.len() - code.trim_start().len();
+        match free {
+            Some(at) if indent == at && (code.ends_with('}') || code.ends_with(';')) => free = None,
+            Some(_) => {}
+            None if is_test_attribute(code.trim_start()) => free = code.ends_with(']').then_some(indent),
+            None => {
+                found.extend(
+                    AMBIENT.iter().filter(|word| code.contains(**word)).map(|word| (index + 1, *word)),
+                );
+            }
         }
-        let code = line.split("//").next().unwrap_or_default();
-        found.extend(AMBIENT.iter().filter(|word| code.contains(**word)).map(|word| (index + 1, *word)));
     }
     found
+}
+
+/// Whether the item behind this attribute is built for tests only: `cfg(test)`, alone or as a
+/// condition among `all`.
+fn is_test_attribute(code: &str) -> bool {
+    ["#[cfg(test)]", "#[cfg(all(test,"].iter().any(|start| code.starts_with(start))
 }
 
 /// Source files of a directory, without files that hold tests only.
@@ -297,6 +313,15 @@ mod tests {
     fn ambient_words_are_found_in_code_only() {
         let text = "// Instant::now is a clock\nlet t = Instant::now();\n#[cfg(test)]\nSystemTime";
         assert_eq!(ambient_words(text), [(2, "Instant::now")]);
+    }
+
+    #[test]
+    fn only_what_tests_are_built_from_is_free() {
+        let text = "#[cfg(all(test, loom))]\nmod model {\n    fn f() {\n        thread::spawn(g);\n    }\n}\n\
+                    fn after() {\n    thread::spawn(g);\n}\n";
+        assert_eq!(ambient_words(text), [(8, "thread::spawn")]);
+        let text = "#[cfg(test)]\nmod tests;\n#[cfg(any(test, fast))]\nfn f() { Instant::now() }\n";
+        assert_eq!(ambient_words(text), [(4, "Instant::now")]);
     }
 
     #[test]

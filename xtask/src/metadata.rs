@@ -16,7 +16,8 @@ pub struct Package {
     pub license: Option<String>,
     /// Whether it belongs to this workspace.
     pub member: bool,
-    /// Package names of the direct dependencies that are built into the product.
+    /// Package names of the direct dependencies that are built into the product; those of
+    /// `cfg(loom)`, the model checker's build, are not.
     pub normal: Vec<String>,
     /// Package names of build dependencies.
     pub build: Vec<String>,
@@ -56,6 +57,9 @@ fn read_package(package: &Value, members: &[&str]) -> Result<Package, String> {
     let mut build = Vec::new();
     for dependency in package["dependencies"].as_array().into_iter().flatten() {
         let Some(name) = dependency["name"].as_str() else { continue };
+        if dependency["target"].as_str() == Some("cfg(loom)") {
+            continue;
+        }
         match dependency["kind"].as_str() {
             None => normal.push(name.to_owned()),
             Some("build") => build.push(name.to_owned()),
