@@ -1,7 +1,11 @@
 //! A shard whose log lines leave by a bounded channel, so that a slow stderr never slows the data
-//! path: what finds no room is dropped.
+//! path: what finds no room is dropped. Of the lines that strangers can cause at will only a few per
+//! second are written; the others are counted.
 
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::{
+    sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
+    time::{Duration, Instant},
+};
 
 use buf::{Cx, Errno, Time};
 use endpoint::{Arrival, Departure, Endpoint, LinkId, ShardId};
@@ -12,6 +16,10 @@ use volume::DiskOp;
 /// Lines that may wait to be written.
 const LINES_MAX: usize = 1024;
 
+/// How many lines of strangers are written in each [`SPAN`].
+const STRANGERS_MAX: u32 = 20;
+const SPAN: Duration = Duration::from_secs(1);
+
 /// The two ends of the channel.
 pub fn channel() -> (SyncSender<LogLine>, Receiver<LogLine>) {
     sync_channel(LINES_MAX)
@@ -19,25 +27,76 @@ pub fn channel() -> (SyncSender<LogLine>, Receiver<LogLine>) {
 
 /// Writes the lines until every shard is gone.
 pub fn write(lines: Receiver<LogLine>) {
-    for line in lines {
-        match line {
-            LogLine::LoginFailed { peer, cause: Some(cause) } => {
-                tracing::warn!(%peer, ?cause, "login failed")
-            }
-            LogLine::LoginFailed { peer, cause: None } => tracing::info!(%peer, "login not finished"),
-            LogLine::LoggedIn { peer, initiator, target } => match target {
-                Some(target) => tracing::info!(%peer, %initiator, %target, "logged in"),
-                None => tracing::info!(%peer, %initiator, "discovery"),
-            },
-            LogLine::LoggedOut { initiator, target: Some(target) } => {
-                tracing::info!(%initiator, %target, "session ended");
-            }
-            // A discovery session ends as it should; its beginning was noted.
-            LogLine::LoggedOut { target: None, .. } => {}
-            LogLine::Violation { initiator, violation } => {
-                tracing::warn!(%initiator, ?violation, "protocol broken");
-            }
+    let mut flood = Flood::new(Instant::now());
+    loop {
+        let line = lines.recv_timeout(SPAN);
+        let passes = match &line {
+            Ok(LogLine::LoginFailed { .. } | LogLine::Violation { .. }) => flood.passes(Instant::now()),
+            Ok(LogLine::LoggedIn { .. } | LogLine::LoggedOut { .. }) | Err(_) => true,
+        };
+        let kept = flood.kept_back(Instant::now());
+        if kept > 0 {
+            tracing::warn!(lines = kept, "more failed logins and broken rules, not written one by one");
         }
+        match line {
+            Ok(line) if passes => write_line(line),
+            Ok(_) | Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+fn write_line(line: LogLine) {
+    match line {
+        LogLine::LoginFailed { peer, cause: Some(cause) } => {
+            tracing::warn!(%peer, ?cause, "login failed")
+        }
+        LogLine::LoginFailed { peer, cause: None } => tracing::info!(%peer, "login not finished"),
+        LogLine::LoggedIn { peer, initiator, target } => match target {
+            Some(target) => tracing::info!(%peer, %initiator, %target, "logged in"),
+            None => tracing::info!(%peer, %initiator, "discovery"),
+        },
+        LogLine::LoggedOut { initiator, target: Some(target) } => {
+            tracing::info!(%initiator, %target, "session ended");
+        }
+        // A discovery session ends as it should; its beginning was noted.
+        LogLine::LoggedOut { target: None, .. } => {}
+        LogLine::Violation { initiator, violation } => {
+            tracing::warn!(%initiator, ?violation, "protocol broken");
+        }
+    }
+}
+
+/// Counts lines that anybody can cause.
+struct Flood {
+    since: Instant,
+    written: u32,
+    kept: u64,
+}
+
+impl Flood {
+    fn new(now: Instant) -> Self {
+        Flood { since: now, written: 0, kept: 0 }
+    }
+
+    /// Whether one more line may be written now.
+    fn passes(&mut self, now: Instant) -> bool {
+        if now.duration_since(self.since) >= SPAN && self.kept == 0 {
+            (self.since, self.written) = (now, 0);
+        }
+        let passes = self.written < STRANGERS_MAX;
+        self.written += u32::from(passes);
+        self.kept += u64::from(!passes);
+        passes
+    }
+
+    /// How many were not, once per span.
+    fn kept_back(&mut self, now: Instant) -> u64 {
+        if self.kept == 0 || now.duration_since(self.since) < SPAN {
+            return 0;
+        }
+        (self.since, self.written) = (now, 0);
+        std::mem::take(&mut self.kept)
     }
 }
 
@@ -101,5 +160,24 @@ impl Endpoint for Logged {
     }
     fn poll_timeout(&self) -> Option<Time> {
         self.shard.poll_timeout()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_is_counted_and_a_trickle_is_written() {
+        let begin = Instant::now();
+        let mut flood = Flood::new(begin);
+        assert!((0..STRANGERS_MAX).all(|_| flood.passes(begin)));
+        assert!((0..1000).all(|_| !flood.passes(begin)));
+        assert_eq!(flood.kept_back(begin), 0, "not before the span is over");
+        let later = begin + SPAN;
+        assert_eq!((flood.kept_back(later), flood.kept_back(later)), (1000, 0));
+        assert!(flood.passes(later));
+        // One line a second is written for ever.
+        assert!((2..200).all(|second| flood.passes(begin + SPAN * second)));
     }
 }

@@ -296,3 +296,49 @@ chap = [{{ user = "alice", secret = "{}" }}, {{ user = "bob", secret = "{}" }}]
     drop(second);
     first.read(0, 0, 1).unwrap().good();
 }
+
+#[test]
+fn portal_groups_lead_to_their_targets() {
+    if std::net::TcpListener::bind("[::1]:0").is_err() {
+        eprintln!("skipped: there is no IPv6 here");
+        return;
+    }
+    let place = Place::new();
+    let config = format!(
+        r#"
+[[volume]]
+name = "disk"
+source = "ram:1M"
+[[volume]]
+name = "both"
+source = "ram:1M"
+[[portal]]
+protocol = "iscsi"
+address = "127.0.0.1:0"
+[[portal]]
+protocol = "iscsi"
+address = "[::1]:0"
+tag = 2
+[[target]]
+name = "{DISK}"
+portals = [2]
+luns = [{{ lun = 0, volume = "disk" }}]
+"#
+    );
+    let daemon = place.serve_on(&config, &[], &[]);
+    let [four, six] = daemon.addresses[..] else { panic!("two portals: {:?}", daemon.addresses) };
+    let mut session = Initiator::connect(six, wanted(HOST, None, None)).unwrap();
+    let both = "iqn.2026-11.io.blockwire:both";
+    assert_eq!(
+        session.send_targets("All"),
+        format!(
+            "TargetName={DISK}\0TargetAddress={six},2\0TargetName={both}\0TargetAddress={four},1\0\
+             TargetAddress={six},2\0"
+        )
+    );
+    let by = |at, target| Initiator::connect(at, wanted(HOST, Some(target), None)).map(|s| s.logged);
+    assert_eq!(by(six, DISK).unwrap().portal_group_tag, Some(2));
+    assert_eq!(by(four, both).unwrap().portal_group_tag, Some(1));
+    assert_eq!(by(six, both).unwrap().portal_group_tag, Some(2));
+    assert_eq!(by(four, DISK).err(), Some(Failure::Refused(LoginStatus::TARGET_NOT_FOUND)));
+}

@@ -27,6 +27,12 @@ impl Place {
 
     /// Starts a daemon that serves what `config` says.
     pub fn serve(&self, config: &str, arguments: &[&str]) -> Daemon {
+        let loopback = [&["--iscsi", "127.0.0.1:0"], arguments].concat();
+        self.serve_on(config, &loopback, &[])
+    }
+
+    /// Starts a daemon that listens where `config` and `arguments` say, with more of an environment.
+    pub fn serve_on(&self, config: &str, arguments: &[&str], environment: &[(&str, &Path)]) -> Daemon {
         fs::write(self.path("blockwire.toml"), config).unwrap();
         set_private(&self.path("blockwire.toml"));
         let mut child = self
@@ -35,20 +41,20 @@ impl Place {
             .arg(self.path("blockwire.toml"))
             .arg("--state")
             .arg(self.path("state"))
-            .args(["--iscsi", "127.0.0.1:0"])
             .args(arguments)
+            .envs(environment.iter().copied())
             .stdout(Stdio::piped())
             .stderr(fs::File::create(self.path("log")).unwrap())
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-        let mut address = None;
+        let mut addresses = Vec::new();
         for line in lines.by_ref() {
             if let Some(at) = line.strip_prefix("listening iscsi ") {
-                address = Some(at.parse().unwrap());
+                addresses.push(at.parse().unwrap());
             } else if line == "ready" {
-                let at = address.expect("it says where it listens");
-                return Daemon { child, at, control: self.path("control"), log: self.path("log") };
+                let (control, log) = (self.path("control"), self.path("log"));
+                return Daemon { child, at: addresses[0], addresses, control, log };
             }
         }
         let _ = child.kill().and_then(|()| child.wait());
@@ -76,6 +82,8 @@ fn set_private(path: &Path) {
 pub struct Daemon {
     child: Child,
     pub at: SocketAddr,
+    /// All that it listens on.
+    pub addresses: Vec<SocketAddr>,
     control: PathBuf,
     log: PathBuf,
 }

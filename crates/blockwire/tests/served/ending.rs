@@ -166,3 +166,22 @@ fn io_goes_on_while_volumes_come_and_go() {
         stop.store(true, Ordering::Relaxed);
     });
 }
+
+#[test]
+fn systemd_is_told() {
+    let place = Place::new();
+    let socket = place.path("notify");
+    let listener = std::os::unix::net::UnixDatagram::bind(&socket).unwrap();
+    listener.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let config = "[[volume]]\nname = \"disk\"\nsource = \"ram:8M\"\n";
+    let mut daemon = place.serve_on(config, &["--iscsi", "127.0.0.1:0"], &[("NOTIFY_SOCKET", &socket)]);
+    let said = || {
+        let mut text = [0; 256];
+        let len = listener.recv(&mut text).unwrap();
+        String::from_utf8_lossy(&text[..len]).trim().to_owned()
+    };
+    assert_eq!(said(), "READY=1");
+    daemon.ask("stop --json");
+    assert_eq!(said(), "STOPPING=1");
+    assert_eq!(daemon.ended(Duration::from_secs(10)), Some(0));
+}
