@@ -96,6 +96,15 @@ impl LoginLink {
         }
     }
 
+    /// Ends the login if the peer owes a request; says whether it did.
+    pub(crate) fn give_up(&mut self) -> bool {
+        let owes = matches!(self.phase, Phase::AwaitRequest);
+        if owes {
+            self.over(None);
+        }
+        owes
+    }
+
     /// Bytes that came behind the last request; there are none unless the peer breaks the rules.
     pub(crate) fn into_rest(self) -> Vec<u8> {
         self.unparsed

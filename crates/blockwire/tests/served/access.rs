@@ -9,7 +9,7 @@ use iscsi::{
 };
 
 use crate::{
-    daemon::Place,
+    daemon::{Place, a_core},
     initiator::{Data, HOST, Initiator, wanted},
 };
 
@@ -92,7 +92,7 @@ fn passwords_open_what_they_are_for_and_nothing_else() {
 #[test]
 fn attack_15_a_source_of_wrong_passwords_waits() {
     let place = Place::new();
-    let daemon = place.serve(&guarded(), &["--cores", "0"]);
+    let daemon = place.serve(&guarded(), &["--cores", &a_core()]);
     let guess = || Initiator::connect(daemon.at, wanted(HOST, Some(DISK), proof("alice", SECRETS[4], None)));
     let mut answers = Vec::new();
     for _ in 0..10 {
@@ -341,4 +341,25 @@ luns = [{{ lun = 0, volume = "disk" }}]
     assert_eq!(by(four, both).unwrap().portal_group_tag, Some(1));
     assert_eq!(by(six, both).unwrap().portal_group_tag, Some(2));
     assert_eq!(by(four, DISK).err(), Some(Failure::Refused(LoginStatus::TARGET_NOT_FOUND)));
+}
+
+#[test]
+fn attack_01_silent_strangers_do_not_keep_others_out() {
+    let place = Place::new();
+    let config = format!(
+        "[[volume]]\nname = \"disk\"\nsource = \"ram:1M\"\n\
+         [[target]]\nname = \"{DISK}\"\nluns = [{{ lun = 0, volume = \"disk\" }}]\n\
+         [limits]\nlogin_timeout = 600\n"
+    );
+    let daemon = place.serve(&config, &["--cores", &a_core()]);
+    let mut silent: Vec<TcpStream> = (0..700).map(|_| TcpStream::connect(daemon.at).unwrap()).collect();
+    Initiator::ready(daemon.at, DISK).log_out().unwrap();
+    // The oldest had to go; the youngest may still log in.
+    let patience = Some(Duration::from_secs(10));
+    silent[0].set_read_timeout(patience).unwrap();
+    assert!(matches!(std::io::Read::read(&mut silent[0], &mut [0]), Ok(0) | Err(_)));
+    let last = silent.last_mut().unwrap();
+    last.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    let kind = std::io::Read::read(last, &mut [0]).map_err(|why| why.kind());
+    assert_eq!(kind, Err(std::io::ErrorKind::WouldBlock), "it is open");
 }

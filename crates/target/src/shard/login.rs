@@ -14,7 +14,7 @@ use iscsi::wire::{LoginStatus, Sn, Tsih};
 use stream::{Link, Tag};
 
 use super::conns::{Conn, Entering, Kind, LogLine};
-use super::{DIRECTORY, LOGINS_MAX, Shard};
+use super::{DIRECTORY, LOGINS_MAX, LOGINS_ROOM, Shard};
 use crate::directory::{Claim, Directory, Order, SessionName, Verdict, Warrant};
 use crate::exports::TargetExport;
 use crate::links::Owner;
@@ -23,9 +23,12 @@ use crate::message::{Baggage, Message};
 
 impl Shard {
     pub(super) fn accept(&mut self, cx: &mut Cx<'_>, id: LinkId, accepted: Accepted) {
-        if self.logins >= LOGINS_MAX || self.stopping.is_some() {
+        if self.logins >= LOGINS_ROOM || self.stopping.is_some() {
             self.departures.push_back((id, Departure::Abort));
             return;
+        }
+        if self.logins >= LOGINS_MAX {
+            self.cut_oldest_login();
         }
         let login = LoginLink::new(cx.now + self.exports.admission.login_time, accepted);
         let entering = Entering { id, login, grant: None, asked: false, gone: false };
@@ -33,11 +36,30 @@ impl Shard {
         match self.conns.insert(conn) {
             Ok(tag) => {
                 self.logins += 1;
+                self.remember_age(tag);
                 self.links.insert(id, Owner { conn: tag, link: Link(0) });
                 self.touch(tag);
                 self.rouse(id);
             }
             Err(_) => self.departures.push_back((id, Departure::Abort)),
+        }
+    }
+
+    fn remember_age(&mut self, tag: Tag) {
+        if self.by_age.len() >= 2 * LOGINS_ROOM {
+            let mut ages = std::mem::take(&mut self.by_age);
+            ages.retain(|tag| self.entering(*tag).is_some());
+            self.by_age = ages;
+        }
+        self.by_age.push_back(tag);
+    }
+
+    /// The oldest login that owes a request makes room; those that wait for us come to their end anyway.
+    fn cut_oldest_login(&mut self) {
+        while let Some(tag) = self.by_age.pop_front() {
+            if self.entering(tag).is_some_and(|entering| entering.login.give_up()) {
+                return self.touch(tag);
+            }
         }
     }
 

@@ -45,6 +45,9 @@ const DIRECTORY: ShardId = ShardId(0);
 /// Connections that may be logging in on one shard at a time. With the longest text that a login
 /// holds (see `iscsi::login::LOGIN_MEMORY_MAX`) they bound what strangers can make us keep.
 const LOGINS_MAX: usize = 256;
+/// Beyond [`LOGINS_MAX`] each new login costs the oldest one that owes a request its place, so that
+/// strangers who are silent keep nobody out. Those on their way out are bounded by this number.
+const LOGINS_ROOM: usize = 2 * LOGINS_MAX;
 
 /// One shard of the target. See the module.
 pub struct Shard {
@@ -55,6 +58,8 @@ pub struct Shard {
     conns: Slab<Conn>,
     /// How many of `conns` are logging in.
     logins: usize,
+    /// Logins by age, among them some that are over.
+    by_age: VecDeque<Tag>,
     backoff: BackOff,
     /// Sessions of this shard by their handle.
     sessions: HashMap<Tsih, Tag>,
@@ -89,8 +94,9 @@ impl Shard {
             shards,
             exports,
             links: Links::default(),
-            conns: Slab::new(SESSIONS_MAX + LOGINS_MAX),
+            conns: Slab::new(SESSIONS_MAX + LOGINS_ROOM),
             logins: 0,
+            by_age: VecDeque::new(),
             backoff: BackOff::default(),
             sessions: HashMap::new(),
             nexuses: Vec::new(),
