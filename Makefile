@@ -1,14 +1,16 @@
 # Every target installs what it needs from Debian when run as root, and says what is missing otherwise.
 
-.PHONY: help run test build lint unit interop guest sim fuzz bench-iscsi deny install
+.PHONY: help run test build lint unit interop sessions idle guest sim loom fuzz bench-iscsi deny install
 
 help:
 	@echo "make run          build, serve two volumes, prove them with real clients, measure a little"
 	@echo "make test         everything that must hold; also step by step:"
-	@echo "make build lint unit interop guest"
+	@echo "make build lint unit interop sessions guest"
+	@echo "make idle         what sessions at rest cost: memory of 2,000, processor time of 100 over 60 s"
 	@echo "make bench-iscsi  the same load on Blockwire, the bare responder and tgt (BENCH=options)"
 	@echo "make install      the release binary to \$$(DESTDIR)\$$(PREFIX)/bin (PREFIX=/usr/local)"
 	@echo "make sim          SIM_SEEDS=$(SIM_SEEDS) histories in the simulated world; a failing one says how to replay it"
+	@echo "make loom         every interleaving of the guards between writes, by the model checker loom"
 	@echo "make fuzz         coverage-guided fuzzing, 60 s per target (needs a nightly toolchain and cargo-fuzz)"
 	@echo "make deny         licences and advisories by cargo-deny, if it is installed"
 
@@ -18,7 +20,7 @@ run:
 test:
 	@tests/test.sh
 
-build lint unit guest:
+build lint unit sessions guest:
 	@tests/test.sh $@
 
 interop:
@@ -28,6 +30,16 @@ SIM_SEEDS ?= 5000
 sim:
 	@tests/setup.sh build
 	SIM_SEEDS=$(SIM_SEEDS) cargo test --locked --release -p blockwire-target --test simulation histories -- --nocapture
+
+# A build of its own: the flag would make everything else be built again.
+loom:
+	@tests/setup.sh build
+	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$${CARGO_TARGET_DIR:-target}/loom \
+		cargo test --locked --release -p blockwire-volume --lib guard
+
+idle:
+	@tests/test.sh build
+	@for io in $${IO:-uring epoll}; do IO=$$io tests/sessions.sh 60 || exit 1; done
 
 bench-iscsi:
 	@tests/bench/bench-iscsi.sh $(BENCH)

@@ -41,6 +41,7 @@ for group in "$@"; do
   capture) needs tshark tshark ;;
   tgt) needs tgtd tgt ;;
   lint)
+    needs shellcheck shellcheck
     if ! cargo clippy --version >/dev/null 2>&1 || ! cargo fmt --version >/dev/null 2>&1; then
       ! command -v rustup >/dev/null || fail "missing: rustup component add clippy rustfmt"
       packages+=(rust-web-clippy rustfmt-web)

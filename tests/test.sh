@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that must hold before a change is good; `make test` and `.ci/run` run this.
 #   test.sh [STEP]...      without arguments all steps, in this order:
-#     build lint unit libiscsi consumers guest
+#     build lint unit libiscsi consumers sessions guest
 #
 # Where the kernel forbids io_uring the steps that need it fail, unless BLOCKWIRE_NO_URING=1 says
 # that this is known; then they run on epoll only.
@@ -53,6 +53,13 @@ consumers() {
   done
 }
 
+sessions() {
+  local world
+  for world in $(worlds); do
+    IO=$world tests/sessions.sh 20
+  done
+}
+
 guest() {
   local world
   # One world is enough for a kernel that knows nothing of it.
@@ -66,7 +73,7 @@ if [ "${1:-}" = --one ]; then
 fi
 
 steps=("$@")
-[ $# -gt 0 ] || steps=(build lint unit libiscsi consumers guest)
+[ $# -gt 0 ] || steps=(build lint unit libiscsi consumers sessions guest)
 tests/setup.sh build
 failed=()
 start=$(now)
