@@ -2,6 +2,9 @@
 
 .PHONY: help run test build lint unit interop sessions idle guest sim loom fuzz bench-iscsi deny install
 
+# Where rustup puts cargo; a fresh shell may not know it yet.
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+
 help:
 	@echo "make run          build, serve two volumes, prove them with real clients, measure a little"
 	@echo "make test         everything that must hold; also step by step:"

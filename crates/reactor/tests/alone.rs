@@ -51,16 +51,23 @@ fn descriptors() -> usize {
 fn idle(io: IoChoice) {
     let world = spawn(io).unwrap();
     let streams: Vec<_> = (0..100).map(|_| connect(&world)).collect();
-    std::thread::sleep(Duration::from_millis(100));
-    let (cpu_before, before) = (cpu(), world.stats());
-    std::thread::sleep(Duration::from_secs(2));
-    let (used, after) = (cpu() - cpu_before, world.stats());
-    for (before, after) in before.iter().zip(&after) {
-        assert!(after.turns - before.turns <= 2, "an idle shard turns");
-        assert_eq!(after.links, 50);
-        assert_eq!(after.pool_lent, 0, "an idle link pins memory");
-    }
-    assert!(used < Duration::from_millis(4), "idle for 2 s, used {used:?}");
+    // What the machine does beside may only add, so the quietest of a few looks counts.
+    let looks: Vec<_> = (0..3)
+        .map(|_| {
+            std::thread::sleep(Duration::from_millis(100));
+            let (cpu_before, before) = (cpu(), world.stats());
+            std::thread::sleep(Duration::from_secs(1));
+            let (used, after) = (cpu() - cpu_before, world.stats());
+            for shard in &after {
+                assert_eq!(shard.links, 50);
+                assert_eq!(shard.pool_lent, 0, "an idle link pins memory");
+            }
+            let turns = before.iter().zip(&after).map(|(before, after)| after.turns - before.turns);
+            (turns.max().unwrap(), used)
+        })
+        .collect();
+    let at_rest = |look: &(u64, Duration)| look.0 <= 1 && look.1 < Duration::from_millis(2);
+    assert!(looks.iter().any(at_rest), "turns and time used in each idle second: {looks:?}");
     drop(streams);
     end(world);
 }
