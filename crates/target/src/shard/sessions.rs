@@ -154,6 +154,11 @@ impl Shard {
                 self.session_event(cx, conn, event);
                 continue;
             }
+            // Places for payload are given before parsing goes on, or it would have to be kept apart.
+            if self.run_steps(cx) {
+                continue;
+            }
+            let Some(session) = self.session(conn) else { return };
             if let Some(link) = session.proto.poll_shut() {
                 let id =
                     session.links.iter().find(|known| known.link == link).map(|known| (known.id, known.cid));
