@@ -112,8 +112,11 @@ impl TargetSession {
         n
     }
 
-    /// Parses all that is here. `placing`: the server has had its chance to place data.
-    pub(super) fn parse(&mut self, cx: &mut Cx<'_>, at: usize, placing: bool) -> Result<(), Violation> {
+    /// Parses all that is here. `placing`: the server has had its chance to place the data that the
+    /// stream stands in. Data of commands that are announced meanwhile waits for the next call, so
+    /// that it is copied once, to its place.
+    pub(super) fn parse(&mut self, cx: &mut Cx<'_>, at: usize, mut placing: bool) -> Result<(), Violation> {
+        let told = self.events.len();
         loop {
             let link = &mut self.links[at];
             if !link.is_open() {
@@ -128,6 +131,7 @@ impl TargetSession {
             if step == Step::Stop {
                 return Ok(());
             }
+            placing &= self.events.len() == told;
         }
     }
 

@@ -193,7 +193,8 @@ impl Pair {
                 moved |= self.send(at);
                 self.take_shut();
             }
-            if !moved {
+            // Parsing on may have made room for the next receive, and told nothing.
+            if !moved && !(0..self.ends.len()).any(|at| self.receive(at)) {
                 return;
             }
         }
