@@ -32,7 +32,7 @@ const TABLE: &[Layer] = &[
     Layer { name: "buf", on: &[], foreign: Only(&["libc", "smallvec", "rand_chacha"]) },
     Layer { name: "stream", on: &["buf"], foreign: Only(&["smallvec"]) },
     Layer { name: "scsi", on: &[], foreign: Only(&["zerocopy"]) },
-    Layer { name: "nvme", on: &[], foreign: Only(&["zerocopy"]) },
+    Layer { name: "nvme", on: &[], foreign: Only(NVME_WORDS) },
     Layer { name: "volume", on: &["buf"], foreign: Only(&["smallvec"]) },
     Layer { name: "iscsi", on: &["stream"], foreign: Only(PROTOCOL) },
     Layer { name: "nvme-tcp", on: &["stream", "nvme"], foreign: Only(PROTOCOL) },
@@ -55,7 +55,7 @@ const TABLE: &[Layer] = &[
     Layer { name: "attach", on: &["volume"], foreign: Any },
     Layer { name: "rbd", on: &["volume"], foreign: Any },
     Layer { name: "eval", on: &[], foreign: Any },
-    Layer { name: "bench", on: &["iscsi"], foreign: Any },
+    Layer { name: "bench", on: &["iscsi", "nvme-tcp"], foreign: Any },
     Layer { name: "capi", on: &["host", "reactor"], foreign: Any },
     Layer {
         name: "blockwire",
@@ -67,6 +67,20 @@ const TABLE: &[Layer] = &[
 /// What a transport needs beside the wire's layout: hashes for authentication.
 const PROTOCOL: &[&str] =
     &["zerocopy", "smallvec", "md-5", "sha1", "sha2", "sha3", "digest", "hmac", "subtle", "zeroize"];
+
+/// What NVMe's words need beside layout: hashes and modular powers for DH-HMAC-CHAP.
+const NVME_WORDS: &[&str] = &[
+    "zerocopy",
+    "sha2",
+    "hmac",
+    "digest",
+    "subtle",
+    "zeroize",
+    "crypto-bigint",
+    "num-bigint",
+    "base64",
+    "crc",
+];
 
 const UNSAFE_ALLOWED: &[&str] = &["buf", "reactor", "attach", "rbd", "capi", "bench"];
 

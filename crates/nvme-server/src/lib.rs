@@ -1,0 +1,17 @@
+//! NVMe subsystems, controllers and namespaces on volumes; knows no transport.
+//!
+//! One server lives on each shard. A controller's own state lives on one shard, with its admin queue;
+//! its I/O queues are wherever they are placed, and hear of it by words that the caller carries from
+//! shard to shard. Commands come by `start`, payload by `data`, ends of operations by `done`, answers
+//! of a volume's home by `answered`; what the server wants leaves as [`Step`]s, in order. Each command
+//! gets exactly one of [`Step::Respond`] and [`Step::Retire`].
+//!
+//! A namespace *is* a volume: through whatever subsystem and protocol it is reached, its
+//! reservations, blocks and identity are the same. The translation of the volume's refusals and
+//! faults into status is in `status.rs`, and nowhere else.
+
+#![forbid(unsafe_code)]
+
+mod step;
+
+pub use step::{CommandKey, QueueKey, Step};

@@ -1,0 +1,81 @@
+//! What the server wants done, as values.
+
+use buf::Sg;
+use nvme::Completion;
+use volume::{Ask, AskId, Io, IoId, VolumeId};
+
+/// Names a queue, admin or I/O, of this shard's server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct QueueKey(pub u32);
+
+/// Names a command, from its start to its one ending step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CommandKey {
+    /// The queue that it came by.
+    pub queue: QueueKey,
+    /// The caller's own name for it, unique among the queue's live commands. The low 32 bits are a
+    /// dense index: tables as long as the largest are kept.
+    pub tag: u64,
+}
+
+/// Something for the caller to do.
+#[derive(Debug)]
+pub enum Step {
+    /// Let the host send `len` bytes of the command's payload, from `at` on; `Server::data` follows.
+    Receive {
+        /// The command.
+        command: CommandKey,
+        /// Offset in its data.
+        at: u32,
+        /// Bytes; never 0.
+        len: u32,
+    },
+    /// Send these bytes.
+    Send {
+        /// The command.
+        command: CommandKey,
+        /// Offset in its data.
+        at: u32,
+        /// The bytes.
+        data: Sg,
+    },
+    /// Answer the command; it has ended.
+    Respond {
+        /// The command.
+        command: CommandKey,
+        /// How.
+        completion: Completion,
+    },
+    /// The command has ended without an answer.
+    Retire {
+        /// The command.
+        command: CommandKey,
+    },
+    /// Give this to the volume's gate; `Server::done` follows.
+    Io {
+        /// The command that it is for.
+        command: CommandKey,
+        /// The volume.
+        volume: VolumeId,
+        /// The operation.
+        io: Io,
+        /// Bytes of memory to be attached to `io` as `Payload::In` first; 0 if none.
+        want: u32,
+    },
+    /// Ask that the operation end early; it still ends by `done`.
+    Cancel {
+        /// The volume.
+        volume: VolumeId,
+        /// The operation.
+        io: IoId,
+    },
+    /// Ask the volume's home; `Server::answered` follows.
+    Ask {
+        /// The volume.
+        volume: VolumeId,
+        /// The server's number for the ask.
+        id: AskId,
+        /// What.
+        ask: Ask,
+    },
+}

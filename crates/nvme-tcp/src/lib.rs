@@ -1,0 +1,5 @@
+//! The NVMe/TCP transport: PDUs as bytes and as values, and connections of either side without I/O.
+//! One connection carries one queue. What a command means is not known here: only the length and the
+//! direction of its data.
+
+#![forbid(unsafe_code)]

@@ -1,0 +1,17 @@
+//! The words of NVMe: Base, NVMe over Fabrics and the NVM command set, as bytes and as values. Both
+//! sides use them; nothing here knows a transport, a volume or a clock.
+//!
+//! Invariant: what a peer sent becomes a typed value or a named refusal once, here; unknown values
+//! survive in open types (`struct Opcode(pub u8)`).
+
+#![forbid(unsafe_code)]
+
+pub mod cqe;
+pub mod sgl;
+pub mod sqe;
+pub mod status;
+
+pub use cqe::{Completion, Cqe};
+pub use sgl::Descriptor;
+pub use sqe::{Direction, FabricsType, Fuse, Opcode, Sqe};
+pub use status::Status;

@@ -1,0 +1,117 @@
+//! Status codes (NVMe Base §3.3.3.2.1; NVM command set §1; Fabrics in NVMe Base §6).
+
+/// Status code in bits 7:0, type in 10:8, command retry delay in 12:11, More in 13, Do Not Retry
+/// in 14: the status field without its phase tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Status(pub u16);
+
+const fn generic(code: u8) -> Status {
+    Status(code as u16)
+}
+
+const fn specific(code: u8) -> Status {
+    Status(1 << 8 | code as u16)
+}
+
+const fn media(code: u8) -> Status {
+    Status(2 << 8 | code as u16)
+}
+
+const fn path(code: u8) -> Status {
+    Status(3 << 8 | code as u16)
+}
+
+#[allow(missing_docs)] // The names are the standard's.
+impl Status {
+    pub const SUCCESS: Status = generic(0x00);
+    pub const INVALID_OPCODE: Status = generic(0x01);
+    pub const INVALID_FIELD: Status = generic(0x02);
+    pub const COMMAND_ID_CONFLICT: Status = generic(0x03);
+    pub const DATA_TRANSFER_ERROR: Status = generic(0x04);
+    pub const INTERNAL_ERROR: Status = generic(0x06);
+    pub const ABORT_REQUESTED: Status = generic(0x07);
+    pub const ABORTED_SQ_DELETION: Status = generic(0x08);
+    pub const ABORTED_FAILED_FUSED: Status = generic(0x09);
+    pub const ABORTED_MISSING_FUSED: Status = generic(0x0a);
+    pub const INVALID_NAMESPACE: Status = generic(0x0b);
+    pub const COMMAND_SEQUENCE_ERROR: Status = generic(0x0c);
+    pub const INVALID_SGL_SEGMENT: Status = generic(0x0d);
+    pub const SGL_LENGTH_INVALID: Status = generic(0x0f);
+    pub const SGL_TYPE_INVALID: Status = generic(0x11);
+    pub const SGL_OFFSET_INVALID: Status = generic(0x16);
+    pub const HOST_ID_INCONSISTENT: Status = generic(0x18);
+    pub const KEEP_ALIVE_EXPIRED: Status = generic(0x19);
+    pub const KEEP_ALIVE_INVALID: Status = generic(0x1a);
+    pub const PREEMPT_ABORT: Status = generic(0x1b);
+    pub const SANITIZE_FAILED: Status = generic(0x1c);
+    pub const SANITIZE_IN_PROGRESS: Status = generic(0x1d);
+    pub const NAMESPACE_WRITE_PROTECTED: Status = generic(0x20);
+    pub const COMMAND_INTERRUPTED: Status = generic(0x21);
+    pub const TRANSIENT_TRANSPORT_ERROR: Status = generic(0x22);
+    pub const LBA_OUT_OF_RANGE: Status = generic(0x80);
+    pub const CAPACITY_EXCEEDED: Status = generic(0x81);
+    pub const NAMESPACE_NOT_READY: Status = generic(0x82);
+    pub const RESERVATION_CONFLICT: Status = generic(0x83);
+
+    pub const INVALID_QUEUE_ID: Status = specific(0x01);
+    pub const INVALID_QUEUE_SIZE: Status = specific(0x02);
+    pub const ABORT_LIMIT_EXCEEDED: Status = specific(0x03);
+    pub const AER_LIMIT_EXCEEDED: Status = specific(0x05);
+    pub const INVALID_LOG_PAGE: Status = specific(0x09);
+    pub const FEATURE_NOT_SAVEABLE: Status = specific(0x0d);
+    pub const FEATURE_NOT_CHANGEABLE: Status = specific(0x0e);
+    pub const FEATURE_NOT_NAMESPACE_SPECIFIC: Status = specific(0x0f);
+    pub const CONFLICTING_ATTRIBUTES: Status = specific(0x80);
+    pub const INVALID_PROTECTION_INFO: Status = specific(0x81);
+    pub const WRITE_TO_READ_ONLY_RANGE: Status = specific(0x82);
+    pub const COMMAND_SIZE_LIMIT_EXCEEDED: Status = specific(0x83);
+    pub const CONNECT_INCOMPATIBLE_FORMAT: Status = specific(0x80);
+    pub const CONTROLLER_BUSY: Status = specific(0x81);
+    pub const CONNECT_INVALID_PARAMETERS: Status = specific(0x82);
+    pub const CONNECT_RESTART_DISCOVERY: Status = specific(0x83);
+    pub const CONNECT_INVALID_HOST: Status = specific(0x84);
+    pub const INVALID_QUEUE_TYPE: Status = specific(0x85);
+    pub const DISCOVER_RESTART: Status = specific(0x90);
+    pub const AUTHENTICATION_REQUIRED: Status = specific(0x91);
+
+    pub const WRITE_FAULT: Status = media(0x80);
+    pub const UNRECOVERED_READ_ERROR: Status = media(0x81);
+    pub const COMPARE_FAILURE: Status = media(0x85);
+    pub const ACCESS_DENIED: Status = media(0x86);
+    pub const UNWRITTEN_BLOCK: Status = media(0x87);
+
+    pub const INTERNAL_PATH_ERROR: Status = path(0x00);
+    pub const ANA_PERSISTENT_LOSS: Status = path(0x01);
+    pub const ANA_INACCESSIBLE: Status = path(0x02);
+    pub const ANA_TRANSITION: Status = path(0x03);
+    pub const CONTROLLER_PATH_ERROR: Status = path(0x60);
+    pub const HOST_PATH_ERROR: Status = path(0x70);
+    pub const ABORTED_BY_HOST: Status = path(0x71);
+
+    const DO_NOT_RETRY: u16 = 1 << 14;
+
+    /// The same, with Do Not Retry.
+    pub const fn final_(self) -> Status {
+        Status(self.0 | Self::DO_NOT_RETRY)
+    }
+
+    /// The code: bits 7:0.
+    pub const fn code(self) -> u8 {
+        self.0 as u8
+    }
+
+    /// The type: 0 generic, 1 command specific, 2 media and data integrity, 3 path related.
+    pub const fn kind(self) -> u8 {
+        (self.0 >> 8) as u8 & 7
+    }
+
+    /// Whether the command succeeded.
+    pub const fn is_success(self) -> bool {
+        self.0 & 0x7ff == 0
+    }
+
+    /// Whether a retry is pointless.
+    pub const fn is_final(self) -> bool {
+        self.0 & Self::DO_NOT_RETRY != 0
+    }
+}
