@@ -2,6 +2,8 @@
 //!
 //! Names and addresses here have been checked; nothing refers to something that is not there.
 
+mod nvme;
+
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,15 +17,22 @@ use volume::{PortId, VolumeId};
 
 use crate::directory::SESSIONS_MAX;
 
+pub use nvme::{
+    ControllerLimits, DISCOVERY_NQN, HostAuth, HostKey, HostRule, NamespaceExport, NamespaceMask,
+    NvmeExports, NvmePortal, NvmeProduct, NvmeService, Referral, SubsystemExport,
+};
+
 /// Everything that a shard must know to let initiators in.
 #[derive(Clone, Debug)]
 pub struct Exports {
-    /// Our addresses.
+    /// Our iSCSI addresses.
     pub portals: Vec<Portal>,
     /// The targets, by name.
     pub targets: Vec<TargetExport>,
     /// How discovery sessions authenticate.
     pub discovery_auth: AuthPolicy,
+    /// What is offered over NVMe/TCP.
+    pub nvme: NvmeExports,
     /// How many may come, and how long they may take.
     pub admission: Admission,
 }
@@ -35,7 +44,7 @@ pub struct Admission {
     /// Sessions of the whole daemon, discovery sessions among them: 1 to [`SESSIONS_MAX`]. One more is
     /// refused with 0302h, "out of resources".
     pub sessions: usize,
-    /// From the accepted connection to the last login response.
+    /// From the accepted connection to the last login response, or to an answered Connect.
     pub login_time: Duration,
 }
 
@@ -45,7 +54,7 @@ impl Default for Admission {
     }
 }
 
-/// An address that the daemon listens on.
+/// An address that the daemon listens on for iSCSI.
 #[derive(Clone, Debug)]
 pub struct Portal {
     /// The listener.

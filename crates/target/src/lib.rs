@@ -23,7 +23,11 @@ mod shard;
 mod timers;
 
 pub use directory::SESSIONS_MAX;
-pub use exports::{Admission, Exports, LunExport, LunMask, Network, Portal, Redirect, Rule, TargetExport};
+pub use exports::{
+    Admission, ControllerLimits, DISCOVERY_NQN, Exports, HostAuth, HostKey, HostRule, LunExport, LunMask,
+    NamespaceExport, NamespaceMask, Network, NvmeExports, NvmePortal, NvmeProduct, NvmeService, Portal,
+    Redirect, Referral, Rule, SubsystemExport, TargetExport,
+};
 pub use message::{
     Baggage, CONTROL, ConnectionEntry, Control, Listing, MakeBackend, Message, Report, SessionEntry, Traffic,
     VolumeEntry, VolumeSpec,

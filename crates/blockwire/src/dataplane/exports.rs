@@ -66,6 +66,7 @@ impl Frame {
             portals: self.portals.iter().enumerate().map(portal).collect(),
             targets: targets.iter().map(|target| self.target(target, &number)).collect(),
             discovery_auth: login::discovery_policy(&self.auth),
+            nvme: target::NvmeExports::default(),
             admission: Admission {
                 sessions: self.limits.sessions.map_or(SESSIONS_MAX, usize::from),
                 login_time: self.limits.login_timeout,

@@ -60,6 +60,7 @@ pub fn exports(terms: &Terms) -> Arc<Exports> {
         portals: vec![portal],
         targets: vec![target],
         discovery_auth: AuthPolicy::None,
+        nvme: Default::default(),
         admission: Default::default(),
     })
 }
