@@ -12,6 +12,14 @@
 
 #![forbid(unsafe_code)]
 
+pub mod discovery;
+mod spec;
 mod step;
+mod word;
 
+pub use spec::{
+    ADMIN_ENTRIES_MAX, ControllerLimits, ControllerSpec, DiscoverySpec, Host, Join, NAMESPACES_MAX,
+    NamespaceEntry, QUEUES_MAX, QueueSpec, Subsystem,
+};
 pub use step::{CommandKey, QueueKey, Step};
+pub use word::{Counters, FAILURES_MAX, Failure, News, Report, Word};

@@ -2,7 +2,9 @@
 
 use buf::Sg;
 use nvme::Completion;
-use volume::{Ask, AskId, Io, IoId, VolumeId};
+use volume::{Ask, AskId, Io, IoId, Shard, VolumeId};
+
+use crate::word::Word;
 
 /// Names a queue, admin or I/O, of this shard's server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -77,5 +79,23 @@ pub enum Step {
         id: AskId,
         /// What.
         ask: Ask,
+    },
+    /// Carry this to a shard, perhaps this one; `Server::handle_word` follows there. Words for one
+    /// shard stay in order.
+    Word {
+        /// Where.
+        to: Shard,
+        /// What.
+        word: Word,
+    },
+    /// Send what was queued for this queue, then close its link; `Server::close_queue` follows.
+    EndQueue {
+        /// Which.
+        queue: QueueKey,
+    },
+    /// The controller is no more, with all its queues: its number may be given again.
+    ControllerGone {
+        /// Its number.
+        cntlid: u16,
     },
 }

@@ -7,11 +7,15 @@
 #![forbid(unsafe_code)]
 
 pub mod cqe;
+pub mod fabrics;
+pub mod name;
+pub mod property;
 pub mod sgl;
 pub mod sqe;
 pub mod status;
 
 pub use cqe::{Completion, Cqe};
+pub use name::{HostId, Nqn};
 pub use sgl::Descriptor;
 pub use sqe::{Direction, FabricsType, Fuse, Opcode, Sqe};
 pub use status::Status;

@@ -1,0 +1,121 @@
+//! Discovery (NVMe Base §3.1.2.3, §5.16.1.23): what there is to discover, and how it is shown to one
+//! host that came by one address.
+//!
+//! Invariant: a log is made whole, of one [`Book`]; its generation counter is the book's. Who reads
+//! it in pieces, header first and last, and sees the same counter twice, has one book's records.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use nvme::Nqn;
+use volume::PortId;
+
+/// All that can be discovered at this daemon; there is a new one for each change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Book {
+    /// Counts the books (GENCTR).
+    pub generation: u64,
+    /// Where to find what; at most [`ENTRIES_MAX`].
+    pub entries: Vec<Entry>,
+}
+
+/// The most entries of a book: 256 subsystems on 16 listeners. A log of them is 4 MiB and 1 KiB.
+pub const ENTRIES_MAX: usize = 4096;
+
+/// A subsystem at an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// What is there.
+    pub kind: EntryKind,
+    /// Its name; of [`EntryKind::Referral`] and [`EntryKind::Current`] that of discovery.
+    pub subsystem: Nqn,
+    /// Where. A listener's address may be unspecified: then the address is shown by which the host
+    /// came, if it is of that family.
+    pub address: SocketAddr,
+    /// The port (PORTID).
+    pub port: PortId,
+    /// Who is shown it.
+    pub hosts: Hosts,
+}
+
+/// What an entry is about (SUBTYPE).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryKind {
+    /// Another discovery service.
+    Referral,
+    /// An NVM subsystem.
+    Nvm,
+    /// This discovery service.
+    Current,
+}
+
+/// Who is shown an entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hosts {
+    /// Everyone.
+    All,
+    /// These.
+    These(Arc<[Nqn]>),
+}
+
+impl Entry {
+    /// Where this host, which came by `local`, finds it; `None` if it is not shown.
+    pub fn shown(&self, host: &Nqn, local: SocketAddr) -> Option<SocketAddr> {
+        let allowed = match &self.hosts {
+            Hosts::All => true,
+            Hosts::These(these) => these.contains(host),
+        };
+        if !allowed {
+            return None;
+        }
+        if !self.address.ip().is_unspecified() {
+            return Some(self.address);
+        }
+        let here = local.ip().to_canonical();
+        // A listener on [::] takes both families.
+        let fits = match self.address.ip() {
+            IpAddr::V4(_) => here.is_ipv4(),
+            IpAddr::V6(_) => true,
+        };
+        fits.then(|| SocketAddr::new(here, self.address.port()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(address: &str, hosts: Hosts) -> Entry {
+        Entry {
+            kind: EntryKind::Nvm,
+            subsystem: Nqn::parse("nqn.2026-11.io.blockwire:a").unwrap(),
+            address: address.parse().unwrap(),
+            port: PortId(1),
+            hosts,
+        }
+    }
+
+    #[test]
+    fn an_unspecified_address_is_shown_as_the_one_that_the_host_came_by() {
+        let host = Nqn::parse("nqn.host").unwrap();
+        let shown = |entry: &str, local: &str| {
+            let at = self::entry(entry, Hosts::All).shown(&host, local.parse().unwrap());
+            at.map(|at| at.to_string())
+        };
+        assert_eq!(shown("192.0.2.1:4420", "198.51.100.7:8009").unwrap(), "192.0.2.1:4420");
+        assert_eq!(shown("0.0.0.0:4420", "198.51.100.7:8009").unwrap(), "198.51.100.7:4420");
+        assert_eq!(shown("0.0.0.0:4420", "[::ffff:198.51.100.7]:8009").unwrap(), "198.51.100.7:4420");
+        assert_eq!(shown("0.0.0.0:4420", "[2001:db8::1]:8009"), None);
+        assert_eq!(shown("[::]:4420", "[2001:db8::1]:8009").unwrap(), "[2001:db8::1]:4420");
+        assert_eq!(shown("[::]:4420", "198.51.100.7:8009").unwrap(), "198.51.100.7:4420");
+    }
+
+    #[test]
+    fn a_host_is_shown_what_it_may_reach() {
+        let [a, b] = ["nqn.a", "nqn.b"].map(|name| Nqn::parse(name).unwrap());
+        let entry = entry("192.0.2.1:4420", Hosts::These([a.clone()].into()));
+        let local = "192.0.2.1:8009".parse().unwrap();
+        assert!(entry.shown(&a, local).is_some());
+        assert!(entry.shown(&b, local).is_none());
+    }
+}

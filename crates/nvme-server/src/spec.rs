@@ -1,0 +1,177 @@
+//! What controllers and queues are made of when they open: plain data. The composition makes a
+//! controller's, from what a host's admin Connect says and what the configuration allows; a
+//! controller makes its queues', which travel to the shards where the queues live.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use nvme::fabrics::Connected;
+use nvme::{Completion, HostId, Nqn};
+use volume::{Nexus, Shard, VolumeId};
+
+use crate::discovery::Book;
+
+/// An NVM subsystem, as every controller of it says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subsystem {
+    /// Its name.
+    pub nqn: Nqn,
+    /// SN: ASCII, filled with spaces.
+    pub serial: [u8; 20],
+    /// MN: ASCII, filled with spaces.
+    pub model: [u8; 40],
+    /// FR: ASCII, filled with spaces.
+    pub firmware: [u8; 8],
+    /// The highest NSID that it may ever have (NN, MNAN): 1 to [`NAMESPACES_MAX`].
+    pub nsid_max: u32,
+    /// The highest ANA group that it may ever have (ANAGRPMAX): 1 to [`NAMESPACES_MAX`].
+    pub ana_group_max: u32,
+}
+
+/// The most namespaces of a subsystem, and so the most ANA groups: the ANA log (16 bytes, 32 per
+/// group, 4 per namespace) stays below 64 KiB, and a list of namespaces fits its 1,024 places.
+pub const NAMESPACES_MAX: u32 = 1024;
+
+/// A namespace as one controller sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NamespaceEntry {
+    /// Its NSID: 1 to the subsystem's `nsid_max`.
+    pub nsid: u32,
+    /// The volume that it is.
+    pub volume: VolumeId,
+    /// Whether this host may only read it.
+    pub read_only: bool,
+    /// Its ANA group: 1 to the subsystem's `ana_group_max`.
+    pub ana_group: u32,
+}
+
+/// A host, as its Connect names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Host {
+    /// HOSTNQN.
+    pub nqn: Nqn,
+    /// HOSTID.
+    pub id: HostId,
+}
+
+/// What a controller grants at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ControllerLimits {
+    /// I/O queues: 1 to [`QUEUES_MAX`].
+    pub queues: u16,
+    /// Entries of an I/O queue: 2 to 1024 (CAP.MQES, MAXCMD).
+    pub entries: u32,
+    /// Bytes of one transfer (MDTS): a power of two, 4 KiB to 1 MiB.
+    pub transfer: u32,
+    /// Bytes of data in a capsule of an I/O queue (IOCCSZ): a multiple of 16.
+    pub in_capsule: u32,
+}
+
+/// The most I/O queues of one controller.
+pub const QUEUES_MAX: u16 = 128;
+
+/// The most entries of an admin queue: what the discovery log offers (ASQSZ).
+pub const ADMIN_ENTRIES_MAX: u32 = 128;
+
+/// What makes a controller a discovery controller.
+#[derive(Clone, Debug)]
+pub struct DiscoverySpec {
+    /// What there is to discover now.
+    pub book: Arc<Book>,
+    /// The address that the connection came by: what listeners on an unspecified address are shown as.
+    pub local: SocketAddr,
+}
+
+/// A controller.
+#[derive(Clone, Debug)]
+pub struct ControllerSpec {
+    /// Its number: 1 to FFEFh, unique in the daemon while it lives.
+    pub cntlid: u16,
+    /// Its subsystem; of a discovery controller, one with the name of discovery.
+    pub subsystem: Arc<Subsystem>,
+    /// Whose it is.
+    pub host: Host,
+    /// Who its commands come from, for reservations and paths.
+    pub nexus: Nexus,
+    /// Keep Alive Timeout in milliseconds; 0 is none.
+    pub kato_ms: u32,
+    /// Entries of its admin queue.
+    pub entries: u32,
+    /// Whether its admin queue has SQ flow control.
+    pub flow_control: bool,
+    /// Whether the host deletes I/O queues one by one (CATTR bit 3): then one that is lost does not
+    /// end the association.
+    pub individual_deletion: bool,
+    /// The namespaces that this host may see, in any order.
+    pub namespaces: Vec<NamespaceEntry>,
+    /// What it grants.
+    pub limits: ControllerLimits,
+    /// Set for a discovery controller.
+    pub discovery: Option<DiscoverySpec>,
+}
+
+/// What an I/O Connect says, for the controller that it names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Join {
+    /// The queue.
+    pub qid: u16,
+    /// Its entries: 2 to 65536.
+    pub entries: u32,
+    /// Whether SQHD counts.
+    pub flow_control: bool,
+    /// The subsystem named.
+    pub subsystem: Nqn,
+    /// The host named.
+    pub host: Host,
+    /// The shard that the queue will live on.
+    pub shard: Shard,
+}
+
+/// A queue.
+#[derive(Clone, Debug)]
+pub struct QueueSpec {
+    /// The controller.
+    pub cntlid: u16,
+    /// Which life of that number: a word of another life concerns nobody.
+    pub association: u64,
+    /// The queue identifier: 0 is the admin queue.
+    pub qid: u16,
+    /// Its entries: 2 to 1024.
+    pub entries: u32,
+    /// Whether SQHD counts.
+    pub flow_control: bool,
+    /// Bytes of data in a capsule.
+    pub in_capsule: u32,
+    /// The controller's shard.
+    pub home: Shard,
+    /// Whose it is.
+    pub host: Host,
+    /// Who its commands come from, for reservations and paths.
+    pub nexus: Nexus,
+    /// The active namespaces, ascending by NSID, each once.
+    pub namespaces: Arc<[NamespaceEntry]>,
+    /// The longest transfer of a command in bytes (MDTS).
+    pub transfer_max: u32,
+    /// How often the queue tells its controller at most that commands come, in milliseconds; 0: never.
+    pub traffic_ms: u32,
+}
+
+impl QueueSpec {
+    /// The namespace of this number.
+    #[inline]
+    pub fn namespace(&self, nsid: u32) -> Option<&NamespaceEntry> {
+        // Where they are numbered 1, 2, 3 … the number is the place.
+        match self.namespaces.get((nsid as usize).wrapping_sub(1)) {
+            Some(entry) if entry.nsid == nsid => Some(entry),
+            Some(_) | None => {
+                let at = self.namespaces.binary_search_by_key(&nsid, |entry| entry.nsid).ok()?;
+                Some(&self.namespaces[at])
+            }
+        }
+    }
+
+    /// How the Connect that made the queue is answered, once the queue is open.
+    pub fn connected(&self) -> Completion {
+        Connected { cntlid: self.cntlid, authenticate: false }.into()
+    }
+}

@@ -1,0 +1,118 @@
+//! What a controller and its queues tell each other: plain data that the composition carries from
+//! shard to shard, in order per pair of shards. A word to the own shard goes the same way.
+
+use std::sync::Arc;
+
+use nvme::Status;
+use volume::Time;
+
+use crate::spec::NamespaceEntry;
+
+/// A word. One of another association than the receiver's is dropped, but for [`News::Opened`], which
+/// is answered with [`News::End`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Word {
+    /// The controller.
+    pub cntlid: u16,
+    /// Which life of that number.
+    pub association: u64,
+    /// The queue that it comes from or goes to.
+    pub qid: u16,
+    /// What it says.
+    pub news: News,
+}
+
+/// What a word says.
+#[derive(Clone, Debug, PartialEq)]
+pub enum News {
+    /// To the controller: the queue is open on this shard.
+    Opened {
+        /// Which.
+        at: volume::Shard,
+    },
+    /// To the controller: the queue is gone, and all its commands have ended.
+    Gone {
+        /// Whether its link was lost: neither Disconnect nor the controller ended it.
+        lost: bool,
+        /// What it had not reported yet.
+        report: Box<Report>,
+    },
+    /// To the controller: commands have come. At most one per [`traffic_ms`](crate::QueueSpec).
+    Traffic,
+    /// To the controller: the answer to [`News::Ask`].
+    Report {
+        /// The question's number.
+        ticket: u64,
+        /// The answer.
+        report: Box<Report>,
+    },
+    /// To the controller: the answer to [`News::Abort`], once the command has ended.
+    Aborted {
+        /// The question's number.
+        ticket: u64,
+        /// Whether there was such a command, and it was aborted.
+        aborted: bool,
+    },
+    /// To the queue: end, with all commands. [`News::Gone`] follows.
+    End,
+    /// To the queue: abort the command of this identifier.
+    Abort {
+        /// The command's CID.
+        cid: u16,
+        /// The question's number.
+        ticket: u64,
+    },
+    /// To the queue: report.
+    Ask {
+        /// The question's number.
+        ticket: u64,
+    },
+    /// To the queue: these are the namespaces now.
+    Namespaces(Arc<[NamespaceEntry]>),
+}
+
+/// What a queue has done since it opened, and what went wrong since its last report.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Report {
+    /// Totals.
+    pub counters: Counters,
+    /// The latest failures since the last report, oldest first; at most [`FAILURES_MAX`].
+    pub failures: Vec<Failure>,
+    /// How many failures there were since the last report.
+    pub failed: u64,
+}
+
+/// How many failures a queue keeps between two reports: as many as the error log has entries.
+pub const FAILURES_MAX: usize = 64;
+
+/// What a queue has done for its host; the controller's SMART log adds its queues up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Read, Compare and Verify commands that succeeded.
+    pub reads: u64,
+    /// Write commands that succeeded.
+    pub writes: u64,
+    /// Bytes that those read.
+    pub read_bytes: u64,
+    /// Bytes that those wrote.
+    pub written_bytes: u64,
+    /// Commands that ended with a status of type 2 (media and data integrity).
+    pub media_errors: u64,
+    /// Nanoseconds in which at least one command was not answered yet.
+    pub busy_ns: u64,
+}
+
+/// A command that failed, as the error log tells it (NVMe Base §5.16.1.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// When.
+    pub at: Time,
+    /// The command's CID.
+    pub cid: u16,
+    /// How it was answered.
+    pub status: Status,
+    /// Its first block, 0 if it names none.
+    pub lba: u64,
+    /// Its namespace.
+    pub nsid: u32,
+}
