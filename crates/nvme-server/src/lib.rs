@@ -13,10 +13,18 @@
 #![forbid(unsafe_code)]
 
 pub mod discovery;
+mod exec;
+mod queue;
+mod server;
 mod spec;
+mod status;
 mod step;
+mod task;
+#[cfg(test)]
+mod tests;
 mod word;
 
+pub use server::{Server, VolumeInfo};
 pub use spec::{
     ADMIN_ENTRIES_MAX, ControllerLimits, ControllerSpec, DiscoverySpec, Host, Join, NAMESPACES_MAX,
     NamespaceEntry, QUEUES_MAX, QueueSpec, Subsystem,

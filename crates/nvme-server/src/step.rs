@@ -63,6 +63,9 @@ pub enum Step {
         io: Io,
         /// Bytes of memory to be attached to `io` as `Payload::In` first; 0 if none.
         want: u32,
+        /// Whether the bytes that it reads are for the host, so that they count against what may
+        /// be on its way there.
+        to_host: bool,
     },
     /// Ask that the operation end early; it still ends by `done`.
     Cancel {

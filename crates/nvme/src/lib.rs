@@ -8,6 +8,7 @@
 
 pub mod cqe;
 pub mod fabrics;
+pub mod io;
 pub mod name;
 pub mod property;
 pub mod sgl;

@@ -1,0 +1,158 @@
+//! Commands on a run of blocks (NVM Command Set §3.2): Read, Write, Compare, Verify, Write Zeroes,
+//! Write Uncorrectable.
+//!
+//! What sends data is admitted before its data is asked for; what does not is admitted by the gate
+//! alone, in the same turn.
+
+use buf::Payload;
+use nvme::io::Transfer;
+use nvme::{Completion, Sqe, Status};
+use volume::{Durability, Op, Refusal, Span};
+
+use super::{place, submit};
+use crate::server::{Server, Volume};
+use crate::spec::NamespaceEntry;
+use crate::status;
+use crate::step::{CommandKey, Step};
+use crate::task::{Job, Tally};
+
+/// The longest Write Uncorrectable as Identify shows it (WUSL): a power of two of 4 KiB. As many blocks
+/// of 512 bytes as a volume can remember.
+pub const UNCORRECTABLE_MAX_POWER: u8 = 5;
+
+#[inline]
+pub(super) fn span(transfer: Transfer) -> Span {
+    Span { lba: transfer.lba, blocks: u64::from(transfer.blocks) }
+}
+
+/// How many bytes a transfer moves, if it may be so long, and if the SGL agrees: `offered` bytes.
+#[inline]
+pub(super) fn measure(
+    server: &Server,
+    key: CommandKey,
+    volume: &Volume,
+    transfer: Transfer,
+    offered: u32,
+) -> Result<u32, Status> {
+    if transfer.protects() {
+        return Err(Status::INVALID_PROTECTION_INFO.final_());
+    }
+    let geometry = &volume.view.geometry;
+    let bytes = u64::from(transfer.blocks) * u64::from(geometry.logical);
+    let max = server.queue(key.queue).spec.transfer_max.min(geometry.max_io);
+    if bytes > u64::from(max) {
+        return Err(Status::INVALID_FIELD.final_());
+    }
+    if bytes != u64::from(offered) {
+        return Err(Status::SGL_LENGTH_INVALID.final_());
+    }
+    Ok(offered)
+}
+
+/// Asks the view, on arrival, whether the operation may go on: so that no data is solicited for one
+/// that may not. The gate asks again, bindingly.
+pub(super) fn admit(
+    server: &Server,
+    key: CommandKey,
+    entry: &NamespaceEntry,
+    volume: &Volume,
+    op: &Op,
+) -> Result<(), Status> {
+    if entry.read_only && op.is_write() {
+        return Err(status::refused(Refusal::ReadOnly));
+    }
+    volume.view.admit(server.nexus(key.queue), op).map_err(status::refused)
+}
+
+/// Read.
+#[inline]
+pub(super) fn read(server: &mut Server, key: CommandKey, sqe: &Sqe) -> Result<(), Status> {
+    let transfer = Transfer::of(sqe);
+    let (entry, volume) = place(server, key.queue, sqe.nsid.get())?;
+    let bytes = measure(server, key, volume, transfer, sqe.dptr.length.get())?;
+    let want = if volume.view.geometry.lends { 0 } else { bytes };
+    let slot = server.open(key, sqe, &entry, bytes, Job::Read)?;
+    server.tasks.get_mut(slot).tally = Tally::Read;
+    server.submit(slot, Op::Read(span(transfer)), Payload::None, want);
+    Ok(())
+}
+
+/// Read has read.
+#[inline]
+pub(super) fn finish_read(server: &mut Server, slot: u32, payload: Payload) {
+    let command = server.tasks.get(slot).key;
+    server.steps.push_back(Step::Send { command, at: 0, data: payload.into_sg() });
+    server.complete(slot, Completion::SUCCESS);
+}
+
+/// Write: payload first.
+#[inline]
+pub(super) fn write(server: &mut Server, key: CommandKey, sqe: &Sqe, data_out: u32) -> Result<(), Status> {
+    let transfer = Transfer::of(sqe);
+    let durability = if transfer.has(Transfer::FUA) { Durability::Stable } else { Durability::Cached };
+    let op = Op::Write(span(transfer), durability);
+    solicit(server, key, sqe, data_out, op, Tally::Write)
+}
+
+/// Compare: payload first.
+pub(super) fn compare(server: &mut Server, key: CommandKey, sqe: &Sqe, data_out: u32) -> Result<(), Status> {
+    let op = Op::Compare(span(Transfer::of(sqe)));
+    solicit(server, key, sqe, data_out, op, Tally::Read)
+}
+
+#[inline]
+fn solicit(
+    server: &mut Server,
+    key: CommandKey,
+    sqe: &Sqe,
+    data_out: u32,
+    op: Op,
+    tally: Tally,
+) -> Result<(), Status> {
+    let (entry, volume) = place(server, key.queue, sqe.nsid.get())?;
+    let bytes = measure(server, key, volume, Transfer::of(sqe), data_out)?;
+    admit(server, key, &entry, volume, &op)?;
+    let slot = server.open(key, sqe, &entry, bytes, Job::Payload(op, false))?;
+    server.tasks.get_mut(slot).tally = tally;
+    server.receive(slot, bytes);
+    Ok(())
+}
+
+/// Write Zeroes. Its length is not bound by the longest transfer: the gate goes in steps.
+pub(super) fn write_zeroes(server: &mut Server, key: CommandKey, sqe: &Sqe) -> Result<(), Status> {
+    let transfer = Transfer::of(sqe);
+    let op = Op::WriteZeroes { span: span(transfer), unmap: transfer.has(Transfer::DEALLOCATE) };
+    // DEAC stands where other commands have no storage tag check; bit 24 is that check here too.
+    bare(server, key, sqe, op, transfer.has(Transfer::FUA))
+}
+
+/// Verify. It reads in steps, as Write Zeroes writes.
+pub(super) fn verify(server: &mut Server, key: CommandKey, sqe: &Sqe) -> Result<(), Status> {
+    bare(server, key, sqe, Op::Verify(span(Transfer::of(sqe))), false)
+}
+
+/// Write Uncorrectable.
+pub(super) fn write_uncorrectable(server: &mut Server, key: CommandKey, sqe: &Sqe) -> Result<(), Status> {
+    let span = span(Transfer::of(sqe));
+    let (_, volume) = place(server, key.queue, sqe.nsid.get())?;
+    if span.blocks * u64::from(volume.view.geometry.logical) > 4096 << UNCORRECTABLE_MAX_POWER {
+        return Err(Status::INVALID_FIELD.final_());
+    }
+    bare(server, key, sqe, Op::MarkBad(span), false)
+}
+
+/// An operation without payload.
+fn bare(server: &mut Server, key: CommandKey, sqe: &Sqe, op: Op, stable: bool) -> Result<(), Status> {
+    let transfer = Transfer::of(sqe);
+    let (entry, volume) = place(server, key.queue, sqe.nsid.get())?;
+    if transfer.protects() && !matches!(op, Op::MarkBad(_)) {
+        return Err(Status::INVALID_PROTECTION_INFO.final_());
+    }
+    let bytes = u64::from(transfer.blocks) * u64::from(volume.view.geometry.logical);
+    let tally = if matches!(op, Op::Verify(_)) { Tally::Read } else { Tally::No };
+    // At most 65536 blocks of 4096 bytes.
+    let slot = server.open(key, sqe, &entry, bytes as u32, Job::Plain)?;
+    server.tasks.get_mut(slot).tally = tally;
+    submit(server, slot, op, stable);
+    Ok(())
+}

@@ -1,0 +1,77 @@
+//! Flush (NVMe Base §7.1), of one namespace or of all that the host reaches.
+
+use buf::Payload;
+use nvme::io::NSID_ALL;
+use nvme::{Completion, Sqe, Status};
+use volume::{Failure, Op, Outcome, VolumeId};
+
+use super::place;
+use crate::server::Server;
+use crate::spec::NamespaceEntry;
+use crate::status;
+use crate::step::CommandKey;
+use crate::task::Job;
+
+/// A Flush of all namespaces on its way: one volume after the other.
+#[derive(Debug)]
+pub(crate) struct FlushAll {
+    /// The volume whose turn it is.
+    pub(super) at: VolumeId,
+    /// Those that follow.
+    rest: Vec<VolumeId>,
+    /// The first failure.
+    failed: Option<Failure>,
+}
+
+pub(super) fn flush(server: &mut Server, key: CommandKey, sqe: &Sqe) -> Result<(), Status> {
+    if sqe.nsid.get() == NSID_ALL {
+        return flush_all(server, key, sqe);
+    }
+    let (entry, _) = place(server, key.queue, sqe.nsid.get())?;
+    let slot = server.open(key, sqe, &entry, 0, Job::Plain)?;
+    server.submit(slot, Op::Flush, Payload::None, 0);
+    Ok(())
+}
+
+fn flush_all(server: &mut Server, key: CommandKey, sqe: &Sqe) -> Result<(), Status> {
+    let entries = server.queue(key.queue).spec.namespaces.iter();
+    let mut rest: Vec<VolumeId> = entries.map(|entry| entry.volume).collect();
+    rest.retain(|volume| server.volume(*volume).is_some());
+    let Some(at) = rest.pop() else {
+        server.refuse(key, Status::SUCCESS);
+        return Ok(());
+    };
+    // It is on no namespace: that one goes does not end it.
+    let nowhere = NamespaceEntry { nsid: 0, volume: at, read_only: false, ana_group: 0 };
+    let all = Box::new(FlushAll { at, rest, failed: None });
+    let slot = server.open(key, sqe, &nowhere, 0, Job::FlushAll(all))?;
+    server.submit_on(slot, at, Op::Flush, Payload::None, 0, false);
+    Ok(())
+}
+
+/// One volume of a Flush of all is flushed.
+pub(super) fn next(server: &mut Server, slot: u32, result: Result<Outcome, Failure>) {
+    let Job::FlushAll(all) = &mut server.tasks.get_mut(slot).job else {
+        unreachable!("a Flush of all namespaces goes on")
+    };
+    if let Err(failure) = result {
+        all.failed.get_or_insert(failure);
+    }
+    match all.rest.pop() {
+        Some(volume) => {
+            all.at = volume;
+            server.submit_on(slot, volume, Op::Flush, Payload::None, 0, false);
+        }
+        None => {
+            let completion =
+                all.failed.map_or(Completion::SUCCESS, |failure| status::of(failure, true).into());
+            server.complete(slot, completion);
+        }
+    }
+}
+
+/// What a command wrote must be stable before it is answered (FUA).
+pub(super) fn make_stable(server: &mut Server, slot: u32) {
+    server.tasks.get_mut(slot).job = Job::Plain;
+    server.submit(slot, Op::Flush, Payload::None, 0);
+}

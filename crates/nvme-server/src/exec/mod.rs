@@ -1,0 +1,120 @@
+//! What each command of an I/O queue does; the files of this folder execute, one family each.
+//!
+//! [`start`] judges what the command says and either refuses it or makes it a task. What comes back
+//! (payload, the end of an operation) goes through [`data`] and [`done`].
+
+mod block;
+pub(crate) mod flush;
+pub(crate) mod fused;
+
+use buf::{Payload, Sg};
+use nvme::{Completion, Opcode, Sqe, Status};
+use volume::{Done, Op, VolumeId};
+
+use crate::server::{Server, Volume};
+use crate::spec::NamespaceEntry;
+use crate::status;
+use crate::step::{CommandKey, QueueKey};
+use crate::task::{Job, Tally};
+
+/// Executes a command that is no part of a pair.
+#[inline]
+pub(crate) fn start(server: &mut Server, key: CommandKey, sqe: &Sqe, data_out: u32) {
+    let result = match sqe.opcode {
+        Opcode::READ => block::read(server, key, sqe),
+        Opcode::WRITE => block::write(server, key, sqe, data_out),
+        _ => start_other(server, key, sqe, data_out),
+    };
+    if let Err(status) = result {
+        server.refuse(key, status);
+    }
+}
+
+fn start_other(server: &mut Server, key: CommandKey, sqe: &Sqe, data_out: u32) -> Result<(), Status> {
+    match sqe.opcode {
+        Opcode::FLUSH => flush::flush(server, key, sqe),
+        Opcode::COMPARE => block::compare(server, key, sqe, data_out),
+        Opcode::WRITE_ZEROES => block::write_zeroes(server, key, sqe),
+        Opcode::WRITE_UNCORRECTABLE => block::write_uncorrectable(server, key, sqe),
+        Opcode::VERIFY => block::verify(server, key, sqe),
+        _ => Err(Status::INVALID_OPCODE.final_()),
+    }
+}
+
+/// The namespace that a command names, and its volume.
+#[inline]
+pub(crate) fn place(
+    server: &Server,
+    queue: QueueKey,
+    nsid: u32,
+) -> Result<(NamespaceEntry, &Volume), Status> {
+    let entry = server.queue(queue).spec.namespace(nsid).ok_or(Status::INVALID_NAMESPACE.final_())?;
+    let volume = server.volume(entry.volume).ok_or(Status::INVALID_NAMESPACE.final_())?;
+    Ok((*entry, volume))
+}
+
+/// Payload of a command is here.
+#[inline]
+pub(crate) fn data(server: &mut Server, slot: u32, data: Sg) {
+    let task = server.tasks.get_mut(slot);
+    match std::mem::replace(&mut task.job, Job::Plain) {
+        Job::Payload(op, stable) => {
+            if stable {
+                task.job = Job::Flush;
+            }
+            server.submit(slot, op, Payload::Out(data), 0);
+        }
+        job => {
+            task.job = job;
+            data_of_other(server, slot, data);
+        }
+    }
+}
+
+fn data_of_other(server: &mut Server, slot: u32, data: Sg) {
+    match &server.tasks.get(slot).job {
+        Job::Half(_) => fused::data(server, slot, data),
+        job => unreachable!("{job:?} asks for no data"),
+    }
+}
+
+/// A command's operation has ended.
+#[inline]
+pub(crate) fn done(server: &mut Server, slot: u32, done: Done) {
+    match (&server.tasks.get(slot).job, &done.result) {
+        (Job::Read, Ok(_)) => block::finish_read(server, slot, done.payload),
+        (Job::Plain, Ok(_)) => server.complete(slot, Completion::SUCCESS),
+        _ => done_other(server, slot, done),
+    }
+}
+
+fn done_other(server: &mut Server, slot: u32, done: Done) {
+    let Done { result, .. } = done;
+    match (&server.tasks.get(slot).job, result) {
+        (Job::Half(_), result) => fused::done(server, slot, result),
+        (Job::FlushAll(_), result) => flush::next(server, slot, result),
+        (Job::Flush, Ok(_)) => flush::make_stable(server, slot),
+        (_, Err(failure)) => {
+            let writes = server.tasks.get(slot).tally != Tally::Read;
+            server.complete(slot, status::of(failure, writes).into());
+        }
+        (job, Ok(_)) => unreachable!("{job:?} has no operation, or an answer of its own"),
+    }
+}
+
+/// Where the operation of a command is, if it has one.
+pub(crate) fn volume_of_io(server: &Server, slot: u32) -> VolumeId {
+    let task = server.tasks.get(slot);
+    match &task.job {
+        Job::FlushAll(all) => all.at,
+        _ => task.volume,
+    }
+}
+
+/// Starts an operation without payload that ends a command; `stable`: with a flush after it (FUA).
+fn submit(server: &mut Server, slot: u32, op: Op, stable: bool) {
+    if stable {
+        server.tasks.get_mut(slot).job = Job::Flush;
+    }
+    server.submit(slot, op, Payload::None, 0);
+}

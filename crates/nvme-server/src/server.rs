@@ -1,0 +1,393 @@
+//! The command router and the life of a command.
+//!
+//! A command waits for payload, for an operation, for the volume's home, or for the other half of
+//! its pair: for exactly one of them. Whatever brings it on ends in another wait or in its one
+//! ending step. An aborted command ends when what it waits for is back, because memory that is out
+//! cannot be taken back by force.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use buf::{Cx, Payload, Sg};
+use nvme::{Completion, Sqe, Status};
+use volume::{
+    Adoption, AskId, Done, Epoch, Facts, Io, IoId, Nexus, Op, Refusal, Shard, Shared, View, VolumeId,
+};
+
+use crate::exec::{self, fused};
+use crate::queue::Queue;
+use crate::spec::{NamespaceEntry, QueueSpec};
+use crate::status;
+use crate::step::{CommandKey, QueueKey, Step};
+use crate::task::{Ending, Job, Phase, Tally, Task, Tasks};
+use crate::word::Counters;
+
+/// What a volume is, beyond its view.
+#[derive(Clone, Debug)]
+pub struct VolumeInfo {
+    /// What it says of itself.
+    pub facts: Arc<Facts>,
+    /// What its gates share.
+    pub shared: Shared,
+}
+
+/// A volume on this shard.
+#[derive(Debug)]
+pub(crate) struct Volume {
+    pub(crate) info: VolumeInfo,
+    pub(crate) view: View,
+}
+
+/// The NVMe server of one shard.
+#[derive(Debug)]
+pub struct Server {
+    pub(crate) shard: Shard,
+    volumes: Vec<Option<Volume>>,
+    queues: Vec<Option<Queue>>,
+    pub(crate) tasks: Tasks,
+    pub(crate) steps: VecDeque<Step>,
+}
+
+impl Server {
+    /// The server of this shard, without volumes and queues.
+    pub fn new(shard: Shard) -> Self {
+        Server {
+            shard,
+            volumes: Vec::new(),
+            queues: Vec::new(),
+            tasks: Tasks::default(),
+            steps: VecDeque::new(),
+        }
+    }
+
+    /// The shard that it serves.
+    pub fn shard(&self) -> Shard {
+        self.shard
+    }
+
+    /// What to do next.
+    #[must_use]
+    #[inline]
+    pub fn poll_step(&mut self) -> Option<Step> {
+        self.steps.pop_front()
+    }
+
+    /// Makes a volume known to this shard.
+    pub fn add_volume(&mut self, info: VolumeInfo, view: View) {
+        let at = info.facts.id.0 as usize;
+        if self.volumes.len() <= at {
+            self.volumes.resize_with(at + 1, || None);
+        }
+        self.volumes[at] = Some(Volume { info, view });
+    }
+
+    /// Serves a volume no more: commands on it end, its namespaces are not there.
+    pub fn remove_volume(&mut self, volume: VolumeId) {
+        if let Some(known) = self.volumes.get_mut(volume.0 as usize) {
+            *known = None;
+        }
+        let victims = self.tasks.select(|_, task| task.volume == volume);
+        self.stop_all(&victims, Ending::Status(Status::INVALID_NAMESPACE.final_()));
+    }
+
+    /// What is known of a volume of this shard.
+    pub fn volume_info(&self, volume: VolumeId) -> Option<&VolumeInfo> {
+        Some(&self.volume(volume)?.info)
+    }
+
+    #[inline]
+    pub(crate) fn volume(&self, volume: VolumeId) -> Option<&Volume> {
+        self.volumes.get(volume.0 as usize)?.as_ref()
+    }
+
+    /// Opens a queue.
+    pub fn open_queue(&mut self, _cx: &mut Cx<'_>, spec: QueueSpec) -> QueueKey {
+        let at = match self.queues.iter().position(Option::is_none) {
+            Some(at) => at,
+            None => {
+                self.queues.push(None);
+                self.queues.len() - 1
+            }
+        };
+        self.queues[at] = Some(Queue::new(spec));
+        QueueKey(at as u32)
+    }
+
+    /// Ends a queue: all its commands end by [`Step::Retire`], and with the last of them its key.
+    /// Does nothing if it is ending.
+    pub fn close_queue(&mut self, _cx: &mut Cx<'_>, key: QueueKey) {
+        let Some(queue) = self.queues.get_mut(key.0 as usize).and_then(Option::as_mut) else { return };
+        if std::mem::replace(&mut queue.closing, true) {
+            return;
+        }
+        let victims = self.tasks.select(|_, task| task.key.queue == key);
+        self.stop_all(&victims, Ending::Silent);
+        self.forget_if_done(key);
+    }
+
+    fn forget_if_done(&mut self, key: QueueKey) {
+        if self.queues[key.0 as usize].as_ref().is_some_and(|queue| queue.closing && queue.live == 0) {
+            self.queues[key.0 as usize] = None;
+        }
+    }
+
+    /// Who sends by a queue.
+    #[inline]
+    pub fn nexus(&self, key: QueueKey) -> &Nexus {
+        &self.queue(key).spec.nexus
+    }
+
+    /// What a queue has done so far; zeroes if it is gone.
+    pub fn counters(&self, key: QueueKey) -> Counters {
+        self.queues
+            .get(key.0 as usize)
+            .and_then(Option::as_ref)
+            .map_or_else(Counters::default, |q| q.counters)
+    }
+
+    #[inline]
+    pub(crate) fn queue(&self, key: QueueKey) -> &Queue {
+        self.queues[key.0 as usize].as_ref().expect("a queue key is used while the queue is open")
+    }
+
+    #[inline]
+    pub(crate) fn queue_mut(&mut self, key: QueueKey) -> &mut Queue {
+        self.queues[key.0 as usize].as_mut().expect("a queue key is used while the queue is open")
+    }
+
+    /// Changes which namespaces a queue reaches: commands on those that are gone end.
+    pub fn change_namespaces(&mut self, key: QueueKey, namespaces: Arc<[NamespaceEntry]>) {
+        let Some(queue) = self.queues.get_mut(key.0 as usize).and_then(Option::as_mut) else { return };
+        queue.spec.namespaces = namespaces;
+        let mut gone = Vec::new();
+        for (slot, command) in self.tasks.select(|_, task| task.key.queue == key && task.nsid != 0) {
+            let (nsid, volume) = (self.tasks.get(slot).nsid, self.tasks.get(slot).volume);
+            match self.queue(key).spec.namespace(nsid) {
+                Some(entry) if entry.volume == volume => self.tasks.get_mut(slot).read_only = entry.read_only,
+                Some(_) | None => gone.push((slot, command)),
+            }
+        }
+        self.stop_all(&gone, Ending::Status(Status::INVALID_NAMESPACE.final_()));
+    }
+
+    /// A command has come; `data_out`: how many bytes of data its SGL offers the controller to take.
+    #[inline]
+    pub fn start(&mut self, _cx: &mut Cx<'_>, key: CommandKey, sqe: &Sqe, data_out: u32) {
+        if self.queue(key.queue).half.is_some() || sqe.flags & 3 != 0 {
+            return fused::start(self, key, sqe, data_out);
+        }
+        exec::start(self, key, sqe, data_out);
+    }
+
+    /// Payload that a [`Step::Receive`] asked for is here, all of it.
+    #[inline]
+    pub fn data(&mut self, _cx: &mut Cx<'_>, key: CommandKey, _at: u32, data: Sg) {
+        let Some(slot) = self.find(key) else { return };
+        if self.tasks.get(slot).phase == Phase::Data {
+            exec::data(self, slot, data);
+        }
+    }
+
+    /// An operation has ended.
+    #[inline]
+    pub fn done(&mut self, _cx: &mut Cx<'_>, done: Done) {
+        let Some(slot) = self.tasks.find_io(done.id) else { return };
+        if self.tasks.get(slot).ending == Ending::No {
+            exec::done(self, slot, done);
+        } else {
+            self.end(slot);
+        }
+    }
+
+    /// The volume's home has answered a [`Step::Ask`].
+    pub fn answered(&mut self, _cx: &mut Cx<'_>, id: AskId, result: Result<(), Refusal>) {
+        let Some(slot) = self.tasks.find_io(IoId(id.0)) else { return };
+        match (self.tasks.get(slot).ending, result) {
+            (Ending::No, Ok(())) => self.complete(slot, Completion::SUCCESS),
+            (Ending::No, Err(refusal)) => self.complete(slot, status::refused(refusal).into()),
+            (Ending::Silent | Ending::Status(_), _) => self.end(slot),
+        }
+    }
+
+    /// A command must end without an answer; [`Step::Retire`] follows.
+    pub fn abort(&mut self, key: CommandKey) {
+        match self.find(key) {
+            Some(slot) => self.stop_all(&[(slot, key)], Ending::Silent),
+            // It was answered in this very turn.
+            None => self.steps.push_back(Step::Retire { command: key }),
+        }
+    }
+
+    /// Ends a queue's command of this CID with Command Abort Requested, for the host's Abort. False:
+    /// there is none, or it is ending already.
+    pub fn abort_cid(&mut self, queue: QueueKey, cid: u16) -> bool {
+        let victims = self
+            .tasks
+            .select(|_, task| task.key.queue == queue && task.cid == cid && task.ending == Ending::No);
+        self.stop_all(&victims, Ending::Status(Status::ABORT_REQUESTED));
+        !victims.is_empty()
+    }
+
+    /// The volume has changed: takes the new view over, and ends the commands that the change ends.
+    pub fn adopt(&mut self, volume: VolumeId, adoption: &Adoption) {
+        if let Some(known) = self.volumes.get_mut(volume.0 as usize).and_then(Option::as_mut) {
+            known.view = adoption.view.clone();
+        }
+        let asked = adoption.asked.filter(|(shard, _)| *shard == self.shard).map(|(_, id)| IoId(id.0));
+        let victims = self.tasks.select(|slot, task| {
+            let asks = task.phase == Phase::Ask && asked == Some(self.tasks.io_id(slot));
+            task.volume == volume && !asks && adoption.aborts(&self.nexus(task.key.queue).identity)
+        });
+        self.stop_all(&victims, Ending::Status(Status::PREEMPT_ABORT.final_()));
+    }
+
+    #[inline]
+    fn find(&self, key: CommandKey) -> Option<u32> {
+        let slot = self.queues.get(key.queue.0 as usize)?.as_ref()?.recall(key)?;
+        self.tasks.check(slot, key)
+    }
+
+    /// Tells commands to end: those that wait for nothing that is out end now.
+    pub(crate) fn stop_all(&mut self, victims: &[(u32, CommandKey)], how: Ending) {
+        // All are told before one ends, since the end of one half of a pair is the other's.
+        let mut told = Vec::with_capacity(victims.len());
+        for &(slot, key) in victims {
+            let task = self.tasks.get_mut(slot);
+            if task.ending == Ending::No {
+                task.ending = how;
+                told.push((slot, key));
+            }
+        }
+        for (slot, key) in told {
+            if self.tasks.check(slot, key).is_some() {
+                self.stop(slot);
+            }
+        }
+    }
+
+    /// Brings a command that was told to end to its end, if nothing of it is out.
+    pub(crate) fn stop(&mut self, slot: u32) {
+        match self.tasks.get(slot).phase {
+            Phase::Data => self.end(slot),
+            Phase::Mate => fused::stop(self, slot),
+            Phase::Io => {
+                let io = self.tasks.io_id(slot);
+                let volume = exec::volume_of_io(self, slot);
+                self.steps.push_back(Step::Cancel { volume, io });
+            }
+            Phase::Ask => {}
+        }
+    }
+
+    /// Ends a command that was told to.
+    pub(crate) fn end(&mut self, slot: u32) {
+        fused::part(self, slot);
+        match self.tasks.get(slot).ending {
+            Ending::Status(status) => self.complete(slot, status.into()),
+            Ending::No | Ending::Silent => {
+                let task = self.remove(slot);
+                self.steps.push_back(Step::Retire { command: task.key });
+                self.forget_if_done(task.key.queue);
+            }
+        }
+    }
+
+    /// Makes a command a task. `Err`: it is one too many.
+    #[inline]
+    pub(crate) fn open(
+        &mut self,
+        key: CommandKey,
+        sqe: &Sqe,
+        entry: &NamespaceEntry,
+        bytes: u32,
+        job: Job,
+    ) -> Result<u32, Status> {
+        let task = Task {
+            key,
+            volume: entry.volume,
+            nsid: entry.nsid,
+            bytes,
+            cid: sqe.cid.get(),
+            phase: Phase::Data,
+            tally: Tally::No,
+            read_only: entry.read_only,
+            ending: Ending::No,
+            job,
+        };
+        let slot = self.tasks.insert(task).ok_or(Status::COMMAND_INTERRUPTED)?;
+        self.queue_mut(key.queue).remember(key, slot);
+        Ok(slot)
+    }
+
+    #[inline]
+    fn remove(&mut self, slot: u32) -> Task {
+        let task = self.tasks.remove(slot);
+        self.queue_mut(task.key.queue).live -= 1;
+        task
+    }
+
+    /// Ends a command with an answer.
+    #[inline]
+    pub(crate) fn complete(&mut self, slot: u32, completion: Completion) {
+        let task = self.remove(slot);
+        let counters = &mut self.queue_mut(task.key.queue).counters;
+        match task.tally {
+            Tally::No => {}
+            Tally::Read if completion.status.is_success() => {
+                counters.reads += 1;
+                counters.read_bytes += u64::from(task.bytes);
+            }
+            Tally::Write if completion.status.is_success() => {
+                counters.writes += 1;
+                counters.written_bytes += u64::from(task.bytes);
+            }
+            Tally::Read | Tally::Write => {}
+        }
+        self.steps.push_back(Step::Respond { command: task.key, completion });
+        if self.queue(task.key.queue).closing {
+            self.forget_if_done(task.key.queue);
+        }
+    }
+
+    /// Answers a command that never became a task.
+    pub(crate) fn refuse(&mut self, command: CommandKey, status: Status) {
+        self.steps.push_back(Step::Respond { command, completion: status.into() });
+    }
+
+    /// Asks the host for all of a command's payload: `len` bytes.
+    #[inline]
+    pub(crate) fn receive(&mut self, slot: u32, len: u32) {
+        let task = self.tasks.get_mut(slot);
+        task.phase = Phase::Data;
+        self.steps.push_back(Step::Receive { command: task.key, at: 0, len });
+    }
+
+    /// Starts an operation for a command on its own volume.
+    #[inline]
+    pub(crate) fn submit(&mut self, slot: u32, op: Op, payload: Payload, want: u32) {
+        let task = self.tasks.get(slot);
+        if task.read_only && op.is_write() {
+            return self.complete(slot, status::refused(Refusal::ReadOnly).into());
+        }
+        let (volume, to_host) = (task.volume, matches!(task.job, Job::Read));
+        self.submit_on(slot, volume, op, payload, want, to_host);
+    }
+
+    /// Starts an operation for a command on any volume.
+    #[inline]
+    pub(crate) fn submit_on(
+        &mut self,
+        slot: u32,
+        volume: VolumeId,
+        op: Op,
+        payload: Payload,
+        want: u32,
+        to_host: bool,
+    ) {
+        let id = self.tasks.io_id(slot);
+        let task = self.tasks.get_mut(slot);
+        task.phase = Phase::Io;
+        let io = Io { id, epoch: Epoch::default(), op, payload };
+        self.steps.push_back(Step::Io { command: task.key, volume, io, want, to_host });
+    }
+}

@@ -1,0 +1,69 @@
+//! The one place where the volume's words become NVMe's: refusals and faults to status.
+//!
+//! Do Not Retry is set where the same command would fail again. What another path could serve, or
+//! what passes by itself, leaves it clear; so multipath hosts turn to another path, and others try again.
+
+use nvme::Status;
+use volume::{Access, Failure, Fault, Refusal, Why};
+
+/// How a command ends that the volume refused or failed; `writes`: it was about to write.
+pub(crate) fn of(failure: Failure, writes: bool) -> Status {
+    match failure {
+        Failure::Refused(refusal) => refused(refusal),
+        Failure::Failed(fault) => failed(fault, writes),
+    }
+}
+
+/// How a command ends that the volume refused.
+pub(crate) fn refused(refusal: Refusal) -> Status {
+    match refusal {
+        Refusal::Conflict | Refusal::NotRegistered => Status::RESERVATION_CONFLICT.final_(),
+        Refusal::Busy => Status::COMMAND_INTERRUPTED,
+        Refusal::Inaccessible(access) => inaccessible(access),
+        Refusal::OutOfRange => Status::LBA_OUT_OF_RANGE.final_(),
+        Refusal::ReadOnly => Status::NAMESPACE_WRITE_PROTECTED.final_(),
+        Refusal::NotReady(why) => not_ready(why),
+        Refusal::Unsupported => Status::INVALID_OPCODE.final_(),
+        Refusal::AtomicUnit | Refusal::InvalidRelease | Refusal::InvalidAction => {
+            Status::INVALID_FIELD.final_()
+        }
+        Refusal::NoRegistrationSpace | Refusal::RemovalPrevented => Status::INTERNAL_ERROR.final_(),
+        Refusal::NotDurable | Refusal::NotFenced => Status::INTERNAL_ERROR,
+    }
+}
+
+/// How a path answers that does not serve (NVMe Base §8.1.4).
+fn inaccessible(access: Access) -> Status {
+    match access {
+        Access::Inaccessible => Status::ANA_INACCESSIBLE,
+        Access::PersistentLoss => Status::ANA_PERSISTENT_LOSS,
+        Access::Transition => Status::ANA_TRANSITION,
+        // Such paths serve; who is refused by them all the same may try again.
+        Access::Optimized | Access::NonOptimized => Status::INTERNAL_PATH_ERROR,
+    }
+}
+
+fn not_ready(why: Why) -> Status {
+    match why {
+        Why::Stopped => Status::NAMESPACE_NOT_READY,
+        Why::NoMedium => Status::NAMESPACE_NOT_READY.final_(),
+        Why::Sanitizing(_) => Status::SANITIZE_IN_PROGRESS,
+        Why::SanitizeFailed => Status::SANITIZE_FAILED.final_(),
+        Why::SyncFailed => Status::WRITE_FAULT.final_(),
+        Why::Removed => Status::INVALID_NAMESPACE.final_(),
+    }
+}
+
+fn failed(fault: Fault, writes: bool) -> Status {
+    match fault {
+        Fault::Medium(_) if writes => Status::WRITE_FAULT.final_(),
+        Fault::Medium(_) => Status::UNRECOVERED_READ_ERROR.final_(),
+        Fault::Miscompare(_) => Status::COMPARE_FAILURE.final_(),
+        Fault::NoSpace => Status::CAPACITY_EXCEEDED.final_(),
+        Fault::Sync => Status::WRITE_FAULT.final_(),
+        Fault::PathLost => Status::INTERNAL_PATH_ERROR,
+        // The host did not ask for that, or the command would have another status.
+        Fault::Aborted => Status::COMMAND_INTERRUPTED,
+        Fault::Internal => Status::INTERNAL_ERROR,
+    }
+}

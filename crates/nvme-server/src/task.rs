@@ -1,0 +1,165 @@
+//! The commands that are being executed, from their arrival to their one ending step.
+
+use nvme::Status;
+use volume::{IoId, Op, VolumeId};
+
+use crate::exec::flush::FlushAll;
+use crate::exec::fused::Half;
+use crate::step::CommandKey;
+
+/// How many commands one shard executes at most; beyond it a command is to be tried again.
+pub(crate) const TASKS_MAX: usize = 262_144;
+/// Set in the names of this server's operations and asks, so that they are told from another server's.
+pub(crate) const OURS: u64 = 1 << 63;
+/// Bits of a slot's generation: what is above is [`OURS`], and no name is all ones.
+const GENERATION: u32 = (1 << 30) - 1;
+
+/// What a command waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Payload from the host.
+    Data,
+    /// The end of an operation.
+    Io,
+    /// An answer of a volume's home.
+    Ask,
+    /// The other half of a fused pair.
+    Mate,
+}
+
+/// How a command ends whose work is not wanted any more, as soon as what it waits for is back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// It goes on.
+    No,
+    /// Without an answer.
+    Silent,
+    /// With this one.
+    Status(Status),
+}
+
+/// What is to follow when what a command waits for is there. Rare ones are boxed, so that tasks stay
+/// small.
+#[derive(Debug)]
+pub(crate) enum Job {
+    /// The answer.
+    Plain,
+    /// The data that was read, and the answer.
+    Read,
+    /// With the payload this operation, and with `true` a flush (FUA) after it.
+    Payload(Op, bool),
+    /// A flush (FUA), then the answer.
+    Flush,
+    /// Flushes of all namespaces.
+    FlushAll(Box<FlushAll>),
+    /// A half of a fused pair.
+    Half(Box<Half>),
+}
+
+/// How a command counts in its queue's counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tally {
+    /// Not at all.
+    No,
+    /// It reads.
+    Read,
+    /// It writes.
+    Write,
+}
+
+/// A command.
+#[derive(Debug)]
+pub(crate) struct Task {
+    pub(crate) key: CommandKey,
+    pub(crate) volume: VolumeId,
+    pub(crate) nsid: u32,
+    /// How much the command moves, in bytes.
+    pub(crate) bytes: u32,
+    pub(crate) cid: u16,
+    pub(crate) phase: Phase,
+    pub(crate) tally: Tally,
+    /// The host may only read this namespace.
+    pub(crate) read_only: bool,
+    pub(crate) ending: Ending,
+    pub(crate) job: Job,
+}
+
+/// Commands by slot. An [`IoId`] carries slot and generation, so a late end finds nobody.
+#[derive(Debug, Default)]
+pub(crate) struct Tasks {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    generation: u32,
+    task: Option<Task>,
+}
+
+const _: () = assert!(size_of::<Slot>() <= 104, "tasks stay small");
+
+impl Tasks {
+    #[inline]
+    pub(crate) fn insert(&mut self, task: Task) -> Option<u32> {
+        let at = match self.free.pop() {
+            Some(at) => at,
+            None if self.slots.len() < TASKS_MAX => {
+                self.slots.push(Slot::default());
+                self.slots.len() as u32 - 1
+            }
+            None => return None,
+        };
+        self.slots[at as usize].task = Some(task);
+        Some(at)
+    }
+
+    #[inline]
+    pub(crate) fn io_id(&self, at: u32) -> IoId {
+        IoId(OURS | u64::from(self.slots[at as usize].generation) << 32 | u64::from(at))
+    }
+
+    #[inline]
+    pub(crate) fn find_io(&self, id: IoId) -> Option<u32> {
+        let at = id.0 as u32;
+        let slot = self.slots.get(at as usize)?;
+        (OURS | u64::from(slot.generation) << 32 == id.0 & !0xffff_ffff && slot.task.is_some()).then_some(at)
+    }
+
+    /// The slot, if it still holds the command of this name.
+    #[inline]
+    pub(crate) fn check(&self, at: u32, key: CommandKey) -> Option<u32> {
+        let task = self.slots.get(at as usize)?.task.as_ref()?;
+        (task.key == key).then_some(at)
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, at: u32) -> &Task {
+        self.slots[at as usize].task.as_ref().expect("a slot named by the server holds a task")
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, at: u32) -> &mut Task {
+        self.slots[at as usize].task.as_mut().expect("a slot named by the server holds a task")
+    }
+
+    #[inline]
+    pub(crate) fn remove(&mut self, at: u32) -> Task {
+        let slot = &mut self.slots[at as usize];
+        slot.generation = slot.generation.wrapping_add(1) & GENERATION;
+        self.free.push(at);
+        slot.task.take().expect("a slot named by the server holds a task")
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Task)> {
+        self.slots
+            .iter()
+            .enumerate()
+            .filter_map(|(at, slot)| slot.task.as_ref().map(|task| (at as u32, task)))
+    }
+
+    /// The commands of which `which` holds, by slot and name.
+    pub(crate) fn select(&self, which: impl Fn(u32, &Task) -> bool) -> Vec<(u32, CommandKey)> {
+        self.iter().filter(|(at, task)| which(*at, task)).map(|(at, task)| (at, task.key)).collect()
+    }
+}

@@ -1,0 +1,160 @@
+//! Read, Write, Flush and their kin, and what is wrong with them.
+
+use super::*;
+
+#[test]
+fn what_is_written_is_read() {
+    let (mut world, host) = disk();
+    let data: Vec<u8> = (0..8 * 512).map(|at| (at / 512 + at) as u8).collect();
+    world.write(host, 100, &data);
+    assert_eq!(world.read(host, 100, 8), data);
+    assert_eq!(world.read(host, 99, 1), block(0));
+    world.good(host, &sqe(Opcode::FLUSH), &[]);
+    assert!(world.kinds.borrow().contains(&volume::Op::Flush));
+    let counters = world.server(host).counters(host.key);
+    assert_eq!((counters.reads, counters.read_bytes), (2, 9 * 512));
+    assert_eq!((counters.writes, counters.written_bytes), (1, 8 * 512));
+    assert_eq!(world.lent(), 0);
+}
+
+#[test]
+fn fua_reaches_the_disk_as_a_stable_write() {
+    let (mut world, host) = disk();
+    world.good(host, &transfer_with(Opcode::WRITE, 8, 8, Transfer::FUA), &[1; 4096]);
+    let span = volume::Span { lba: 8, blocks: 8 };
+    assert_eq!(*world.kinds.borrow(), [volume::Op::Write(span, volume::Durability::Stable)]);
+}
+
+#[test]
+fn flush_of_all_namespaces_flushes_each() {
+    let mut world = World::new(1);
+    for _ in 0..3 {
+        world.add(4096, |_| {});
+    }
+    let host = world.host(0, 1, &[0, 1, 2]);
+    world.good(host, &on(sqe(Opcode::FLUSH), 0xffff_ffff), &[]);
+    assert_eq!(*world.kinds.borrow(), vec![volume::Op::Flush; 3]);
+    // One that fails does not keep the others from being flushed.
+    world.ask(1, Ask::Stop).unwrap();
+    assert_eq!(world.command(host, &on(sqe(Opcode::FLUSH), 0xffff_ffff), &[]), Status::NAMESPACE_NOT_READY);
+    assert_eq!(world.kinds.borrow().len(), 5);
+    let nobody = world.host(0, 2, &[]);
+    world.good(nobody, &on(sqe(Opcode::FLUSH), 0xffff_ffff), &[]);
+}
+
+#[test]
+fn a_namespace_that_is_not_there() {
+    let (mut world, host) = disk();
+    let invalid = Status::INVALID_NAMESPACE.final_();
+    for nsid in [0, 2, 0xffff_fffe] {
+        for opcode in [Opcode::READ, Opcode::WRITE, Opcode::FLUSH, Opcode::COMPARE, Opcode::VERIFY] {
+            let mut sqe = on(transfer(opcode, 0, 1), nsid);
+            sqe.dptr.length = U32::new(0);
+            assert_eq!(world.command(host, &sqe, &[]), invalid, "{opcode:?} {nsid:x}");
+        }
+    }
+    assert_eq!(world.command(host, &on(transfer(Opcode::READ, 0, 1), 0xffff_ffff), &[]), invalid);
+}
+
+#[test]
+fn an_opcode_that_is_none() {
+    let (mut world, host) = disk();
+    for code in [0x03, 0x06, 0x0a, 0x7d, 0x7f, 0x80, 0xff] {
+        assert_eq!(world.command(host, &sqe(Opcode(code)), &[]), Status::INVALID_OPCODE.final_());
+    }
+}
+
+#[test]
+fn ends_of_the_volume() {
+    let (mut world, host) = disk();
+    world.write(host, 32767, &block(1));
+    let out_of_range = Status::LBA_OUT_OF_RANGE.final_();
+    for (lba, blocks) in [(32767, 2), (32768, 1), (u64::MAX, 1), (u64::MAX - 1, 8)] {
+        let data = vec![0; blocks as usize * 512];
+        for opcode in [Opcode::READ, Opcode::VERIFY, Opcode::WRITE_ZEROES, Opcode::WRITE_UNCORRECTABLE] {
+            assert_eq!(world.command(host, &transfer(opcode, lba, blocks), &[]), out_of_range, "{opcode:?}");
+        }
+        for opcode in [Opcode::WRITE, Opcode::COMPARE] {
+            let started = world.start(host, &transfer(opcode, lba, blocks), &data);
+            world.run();
+            assert_eq!(world.status(started), out_of_range);
+            assert!(!world.solicited(started), "refused before its data is asked for");
+        }
+    }
+}
+
+#[test]
+fn protection_information_has_no_place() {
+    let (mut world, host) = disk();
+    let invalid = Status::INVALID_PROTECTION_INFO.final_();
+    for bit in [24, 26, 27, 28, 29] {
+        for opcode in [Opcode::READ, Opcode::VERIFY, Opcode::WRITE_ZEROES] {
+            assert_eq!(world.command(host, &transfer_with(opcode, 0, 1, 1 << bit), &[]), invalid);
+        }
+        assert_eq!(world.command(host, &transfer_with(Opcode::WRITE, 0, 1, 1 << bit), &block(1)), invalid);
+    }
+}
+
+#[test]
+fn zeroes_are_written_and_may_deallocate() {
+    let (mut world, host) = disk();
+    world.write(host, 0, &[7; 16 * 512]);
+    world.good(host, &transfer(Opcode::WRITE_ZEROES, 1, 2), &[]);
+    assert_eq!(world.read(host, 0, 4), [block(7), block(0), block(0), block(7)].concat());
+    world.kinds.borrow_mut().clear();
+    world.good(host, &transfer_with(Opcode::WRITE_ZEROES, 8, 8, Transfer::DEALLOCATE | Transfer::FUA), &[]);
+    let zeroes = volume::Op::WriteZeroes { span: volume::Span { lba: 8, blocks: 8 }, unmap: true };
+    assert_eq!(*world.kinds.borrow(), [zeroes, volume::Op::Flush], "FUA makes them stable");
+    assert_eq!(world.read(host, 8, 8), [0; 4096]);
+    // Longer than the longest transfer.
+    world.write(host, 5000, &block(9));
+    world.good(host, &transfer(Opcode::WRITE_ZEROES, 0, 32768), &[]);
+    assert_eq!(world.read(host, 5000, 1), block(0));
+}
+
+#[test]
+fn compare_and_verify() {
+    let (mut world, host) = disk();
+    world.write(host, 5, &block(5));
+    world.good(host, &transfer(Opcode::COMPARE, 5, 1), &block(5));
+    let mut other = block(5);
+    other[511] = 6;
+    assert_eq!(
+        world.command(host, &transfer(Opcode::COMPARE, 5, 1), &other),
+        Status::COMPARE_FAILURE.final_()
+    );
+    world.good(host, &transfer(Opcode::VERIFY, 0, 32768), &[]);
+    let counters = world.server(host).counters(host.key);
+    assert_eq!((counters.reads, counters.read_bytes), (2, 32769 * 512));
+}
+
+#[test]
+fn blocks_marked_bad_stay_so_until_they_are_written() {
+    let (mut world, host) = disk();
+    world.write(host, 0, &[1; 4 * 512]);
+    world.good(host, &transfer(Opcode::WRITE_UNCORRECTABLE, 1, 2), &[]);
+    let bad = Status::UNRECOVERED_READ_ERROR.final_();
+    assert_eq!(world.command(host, &transfer(Opcode::READ, 0, 4), &[]), bad);
+    assert_eq!(world.command(host, &transfer(Opcode::VERIFY, 2, 1), &[]), bad);
+    assert_eq!(world.command(host, &transfer(Opcode::COMPARE, 1, 1), &block(1)), bad);
+    world.write(host, 1, &[2; 1024]);
+    assert_eq!(world.read(host, 0, 4), [block(1), block(2), block(2), block(1)].concat());
+    let long = transfer(Opcode::WRITE_UNCORRECTABLE, 0, 257);
+    assert_eq!(world.command(host, &long, &[]), Status::INVALID_FIELD.final_());
+    world.good(host, &transfer(Opcode::WRITE_UNCORRECTABLE, 0, 256), &[]);
+}
+
+#[test]
+fn a_volume_of_4096_byte_blocks() {
+    let mut world = World::new(1);
+    world.add_of(256, 4096, |_| {});
+    let host = world.host(0, 1, &[0]);
+    let mut write = transfer(Opcode::WRITE, 3, 1);
+    write.dptr.length = U32::new(4096);
+    world.good(host, &write, &[3; 4096]);
+    let mut read = transfer(Opcode::READ, 3, 1);
+    read.dptr.length = U32::new(4096);
+    assert_eq!(world.good(host, &read, &[]), [3; 4096]);
+    read.dptr.length = U32::new(512);
+    assert_eq!(world.command(host, &read, &[]), Status::SGL_LENGTH_INVALID.final_());
+}

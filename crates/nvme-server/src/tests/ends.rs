@@ -1,0 +1,127 @@
+//! How commands end that must end: aborts, queues that close, namespaces that go.
+
+use super::*;
+
+#[test]
+fn an_abort_ends_what_waits_for_data() {
+    let (mut world, host) = disk();
+    world.withhold = true;
+    let write = world.start(host, &with_cid(transfer(Opcode::WRITE, 0, 1), 77), &block(1));
+    let other = world.start(host, &with_cid(transfer(Opcode::WRITE, 8, 1), 78), &block(1));
+    assert!(!world.server(host).abort_cid(host.key, 79));
+    assert!(world.server(host).abort_cid(host.key, 77));
+    world.run();
+    assert_eq!(world.status(write), Status::ABORT_REQUESTED);
+    assert!(!world.server(host).abort_cid(host.key, 77));
+    world.feed(other);
+    assert_eq!(world.status(other), Status::SUCCESS);
+    // Data that comes too late finds nobody.
+    world.feed(write);
+    assert_eq!((world.read(host, 0, 1), world.read(host, 8, 1)), (block(0).to_vec(), block(1).to_vec()));
+    assert_eq!(world.lent(), 0);
+}
+
+#[test]
+fn an_abort_of_what_is_on_the_disk_waits_for_it() {
+    let (mut world, host) = disk();
+    world.hold.set(true);
+    let read = world.start(host, &with_cid(transfer(Opcode::READ, 0, 8), 5), &[]);
+    world.run();
+    assert!(world.server(host).abort_cid(host.key, 5));
+    world.run();
+    assert_eq!(world.end(read), None);
+    world.hold.set(false);
+    world.run();
+    assert_eq!(world.status(read), Status::ABORT_REQUESTED);
+    assert!(world.bytes(read).is_empty());
+    assert_eq!(world.lent(), 0);
+}
+
+#[test]
+fn a_queue_that_closes_retires_all_that_it_has() {
+    let (mut world, host) = disk();
+    let other = world.host(0, 2, &[0]);
+    world.withhold = true;
+    let write = world.start(host, &transfer(Opcode::WRITE, 0, 1), &block(1));
+    world.hold.set(true);
+    let read = world.start(host, &transfer(Opcode::READ, 0, 8), &[]);
+    let stays = world.start(other, &transfer(Opcode::READ, 0, 8), &[]);
+    world.run();
+    world.close(host);
+    world.close(host);
+    assert_eq!((world.end(write), world.end(read)), (Some(End::Retired), None));
+    world.hold.set(false);
+    world.run();
+    assert_eq!((world.end(read), world.status(stays)), (Some(End::Retired), Status::SUCCESS));
+    // The key is free again, and tags of the closed queue mean nothing in the new one.
+    let next = world.host(0, 3, &[0]);
+    assert_eq!(next.key, host.key);
+    world.feed(write);
+    assert_eq!(world.read(next, 0, 1), block(0));
+    assert_eq!(world.lent(), 0);
+}
+
+#[test]
+fn the_transport_may_abort_what_is_answered_already() {
+    let (mut world, host) = disk();
+    world.withhold = true;
+    let write = world.start(host, &transfer(Opcode::WRITE, 0, 1), &block(1));
+    world.server(host).abort(write.key);
+    world.run();
+    assert_eq!(world.end(write), Some(End::Retired));
+}
+
+#[test]
+fn namespaces_go_and_turn_read_only() {
+    let mut world = World::new(1);
+    world.add(4096, |_| {});
+    world.add(4096, |_| {});
+    let host = world.host(0, 1, &[0, 1]);
+    world.withhold = true;
+    let stays = world.start(host, &transfer(Opcode::WRITE, 0, 1), &block(1));
+    let goes = world.start(host, &on(transfer(Opcode::WRITE, 0, 1), 2), &block(1));
+    let key = host.key;
+    world.server(host).change_namespaces(key, [entry(0, true)].into());
+    world.run();
+    assert_eq!((world.status(goes), world.end(stays)), (Status::INVALID_NAMESPACE.final_(), None));
+    world.feed(stays);
+    assert_eq!(world.status(stays), Status::NAMESPACE_WRITE_PROTECTED.final_());
+    let protected = Status::NAMESPACE_WRITE_PROTECTED.final_();
+    assert_eq!(world.command(host, &transfer(Opcode::WRITE, 0, 1), &block(1)), protected);
+    assert_eq!(world.command(host, &transfer(Opcode::WRITE_ZEROES, 0, 1), &[]), protected);
+    world.good(host, &transfer(Opcode::READ, 0, 1), &[]);
+    assert_eq!(
+        world.command(host, &on(transfer(Opcode::READ, 0, 1), 2), &[]),
+        Status::INVALID_NAMESPACE.final_()
+    );
+    world.server(host).remove_volume(VolumeId(0));
+    assert_eq!(world.command(host, &transfer(Opcode::READ, 0, 1), &[]), Status::INVALID_NAMESPACE.final_());
+}
+
+#[test]
+fn states_of_path_and_volume_are_told_apart() {
+    let (mut world, host) = disk();
+    let ports = || vec![PortId(1)];
+    for (access, status) in [
+        (volume::Access::Inaccessible, Status::ANA_INACCESSIBLE),
+        (volume::Access::PersistentLoss, Status::ANA_PERSISTENT_LOSS),
+        (volume::Access::Transition, Status::ANA_TRANSITION),
+        (volume::Access::NonOptimized, Status::SUCCESS),
+    ] {
+        world.ask(0, Ask::SetAccess { ports: ports(), to: access, by: None }).unwrap();
+        assert_eq!(world.command(host, &transfer(Opcode::READ, 0, 1), &[]), status);
+        assert_eq!(world.command(host, &transfer(Opcode::WRITE, 0, 1), &block(0)), status);
+        assert_eq!(world.command(host, &sqe(Opcode::FLUSH), &[]), status);
+    }
+    world.ask(0, Ask::WriteProtect(true)).unwrap();
+    let protected = Status::NAMESPACE_WRITE_PROTECTED.final_();
+    assert_eq!(world.command(host, &transfer(Opcode::WRITE, 0, 1), &block(0)), protected);
+    world.ask(0, Ask::WriteProtect(false)).unwrap();
+    world.ask(0, Ask::Stop).unwrap();
+    assert_eq!(world.command(host, &transfer(Opcode::READ, 0, 1), &[]), Status::NAMESPACE_NOT_READY);
+    world.ask(0, Ask::Start).unwrap();
+    world.ask(0, Ask::SanitizeStart).unwrap();
+    assert_eq!(world.command(host, &transfer(Opcode::READ, 0, 1), &[]), Status::SANITIZE_IN_PROGRESS);
+    world.ask(0, Ask::SanitizeEnd { done: false }).unwrap();
+    assert_eq!(world.command(host, &transfer(Opcode::READ, 0, 1), &[]), Status::SANITIZE_FAILED.final_());
+}

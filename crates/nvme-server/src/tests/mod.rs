@@ -1,0 +1,489 @@
+//! The server in a world of its own: gates on RAM disks, homes, and several shards whose messages go
+//! in order. Commands go in as submission queue entries, and what comes out is bytes and status.
+
+mod blocks;
+mod ends;
+mod holding;
+mod pairs;
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use buf::{Class, Cx, Entropy, Payload, Pool, Time};
+use nvme::io::Transfer;
+use nvme::{Completion, Descriptor, HostId, Nqn, Opcode, Sqe, Status};
+use volume::{
+    Ack, Adoption, Answer, Ask, AskId, Facts, Gate, Geometry, Home, Identity, Nexus, PortId, Ram, RamDisk,
+    Shard, Shared, Uuid, VolumeId,
+};
+use zerocopy::FromBytes;
+use zerocopy::little_endian::{U16, U32};
+
+use holding::Holding;
+
+use crate::{CommandKey, NamespaceEntry, QueueKey, QueueSpec, Server, Step, VolumeInfo};
+
+/// How a command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Completion(Completion),
+    Retired,
+}
+
+/// A queue of a shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Host {
+    pub(super) shard: usize,
+    pub(super) key: QueueKey,
+}
+
+/// A command of a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Started {
+    pub(super) shard: usize,
+    pub(super) key: CommandKey,
+}
+
+#[derive(Default)]
+struct Moving {
+    out: Vec<u8>,
+    data: Vec<u8>,
+    solicited: bool,
+    end: Option<End>,
+}
+
+enum Mail {
+    Ask(VolumeId, Shard, AskId, Ask),
+    Answer(Answer),
+    Adopt(usize, VolumeId, Arc<Adoption>),
+    Ack(VolumeId, Ack),
+}
+
+struct Core {
+    server: Server,
+    gates: Vec<Gate>,
+}
+
+pub(super) struct World {
+    pub(super) pool: Pool,
+    entropy: Entropy,
+    pub(super) now: Time,
+    cores: Vec<Core>,
+    homes: Vec<Home>,
+    mail: VecDeque<Mail>,
+    moving: HashMap<Started, Moving>,
+    tag: u64,
+    /// While set, disks keep what they are given.
+    pub(super) hold: Rc<Cell<bool>>,
+    /// While set, hosts send no data.
+    pub(super) withhold: bool,
+    /// While set, messages between cores wait.
+    pub(super) hold_mail: bool,
+    /// What reached the disks.
+    pub(super) kinds: Rc<RefCell<Vec<volume::Op>>>,
+    /// Answers to asks of no server's.
+    pub(super) answers: Vec<Answer>,
+}
+
+/// A 16 MiB thin volume of 512-byte blocks on 4 KiB physical ones, on one shard, and a host on it
+/// as namespace 1.
+pub(super) fn disk() -> (World, Host) {
+    let mut world = World::new(1);
+    world.add(32768, |_| {});
+    let host = world.host(0, 0xa, &[0]);
+    (world, host)
+}
+
+impl World {
+    pub(super) fn new(shards: u16) -> World {
+        let core = |shard| Core { server: Server::new(Shard(shard)), gates: Vec::new() };
+        World {
+            pool: Pool::new(64 << 20),
+            entropy: Entropy::new([7; 32]),
+            now: Time(0),
+            cores: (0..shards).map(core).collect(),
+            homes: Vec::new(),
+            mail: VecDeque::new(),
+            moving: HashMap::new(),
+            tag: 0,
+            hold: Rc::default(),
+            withhold: false,
+            hold_mail: false,
+            kinds: Rc::default(),
+            answers: Vec::new(),
+        }
+    }
+
+    pub(super) fn add(&mut self, blocks: u64, alter: impl Fn(&mut Geometry)) -> VolumeId {
+        self.add_of(blocks, 512, alter)
+    }
+
+    pub(super) fn add_of(&mut self, blocks: u64, logical: u32, alter: impl Fn(&mut Geometry)) -> VolumeId {
+        let id = VolumeId(self.homes.len() as u32);
+        let disk = Arc::new(RamDisk::new(blocks, 2 * blocks, logical, 4096));
+        let mut geometry = disk.geometry();
+        alter(&mut geometry);
+        let facts = Facts {
+            id,
+            name: "v".into(),
+            uuid: Uuid([id.0 as u8 + 1; 16]),
+            oui: None,
+            vendor: "BLOCKWIR".into(),
+            product: "Volume".into(),
+            revision: "1".into(),
+            removable: false,
+            rpm: 0,
+        };
+        let shards = self.cores.len() as u16;
+        let shared = Shared::new(shards);
+        let home = Home::restore(facts.clone(), geometry, shards, false, None).unwrap();
+        for (at, core) in self.cores.iter_mut().enumerate() {
+            let backend = Holding {
+                inner: Ram::new(disk.clone()),
+                hold: self.hold.clone(),
+                held: VecDeque::new(),
+                kinds: self.kinds.clone(),
+                geometry,
+            };
+            let view = home.view().clone();
+            core.gates.push(Gate::new(Shard(at as u16), shared.clone(), view.clone(), Box::new(backend)));
+            core.server
+                .add_volume(VolumeInfo { facts: Arc::new(facts.clone()), shared: shared.clone() }, view);
+        }
+        self.homes.push(home);
+        id
+    }
+
+    /// A queue of the host with this identifier, on port 1, that reaches these volumes as namespaces of
+    /// the number plus one.
+    pub(super) fn host(&mut self, shard: usize, id: u8, volumes: &[u32]) -> Host {
+        let entries = volumes.iter().map(|volume| entry(*volume, false)).collect();
+        self.host_on(shard, id, 1, entries)
+    }
+
+    pub(super) fn host_on(
+        &mut self,
+        shard: usize,
+        id: u8,
+        port: u16,
+        namespaces: Arc<[NamespaceEntry]>,
+    ) -> Host {
+        let identity = Arc::new(Identity::Host([id; 16]));
+        let spec = QueueSpec {
+            cntlid: 1,
+            association: 1,
+            qid: 1,
+            entries: 128,
+            flow_control: false,
+            in_capsule: 8192,
+            home: Shard(0),
+            host: crate::Host {
+                nqn: Nqn::parse("nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-000000000001")
+                    .unwrap(),
+                id: HostId::new([id; 16]).unwrap(),
+            },
+            nexus: Nexus { identity, port: PortId(port), read_only: false },
+            namespaces,
+            transfer_max: 1 << 20,
+            traffic_ms: 0,
+        };
+        let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
+        Host { shard, key: self.cores[shard].server.open_queue(&mut cx, spec) }
+    }
+
+    pub(super) fn server(&mut self, host: Host) -> &mut Server {
+        &mut self.cores[host.shard].server
+    }
+
+    pub(super) fn home(&self, volume: u32) -> &Home {
+        &self.homes[volume as usize]
+    }
+
+    pub(super) fn close(&mut self, host: Host) {
+        let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
+        self.cores[host.shard].server.close_queue(&mut cx, host.key);
+        self.steps(host.shard);
+    }
+
+    /// Asks as another server does, and runs until all is quiet.
+    pub(super) fn ask(&mut self, volume: u32, ask: Ask) -> Result<(), volume::Refusal> {
+        self.mail.push_back(Mail::Ask(VolumeId(volume), Shard(0), AskId(7), ask));
+        self.run();
+        self.answers.pop().expect("an ask is answered").result
+    }
+
+    pub(super) fn start(&mut self, host: Host, sqe: &Sqe, out: &[u8]) -> Started {
+        self.start_with(host, sqe, out, out.len() as u32)
+    }
+
+    /// Starts a command of whose data the SGL promises `data_out` bytes.
+    pub(super) fn start_with(&mut self, host: Host, sqe: &Sqe, out: &[u8], data_out: u32) -> Started {
+        self.tag += 1;
+        // A dense index, and a generation above it.
+        let tag = (self.tag << 32) | (self.tag % 256);
+        let started = Started { shard: host.shard, key: CommandKey { queue: host.key, tag } };
+        self.moving.insert(started, Moving { out: out.to_vec(), ..Moving::default() });
+        let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
+        self.cores[host.shard].server.start(&mut cx, started.key, sqe, data_out);
+        self.steps(host.shard);
+        started
+    }
+
+    /// How a command ended, if it did.
+    pub(super) fn end(&self, started: Started) -> Option<End> {
+        self.moving[&started].end
+    }
+
+    /// Whether a command's data was asked for.
+    pub(super) fn solicited(&self, started: Started) -> bool {
+        self.moving[&started].solicited
+    }
+
+    #[track_caller]
+    pub(super) fn status(&self, started: Started) -> Status {
+        match self.end(started) {
+            Some(End::Completion(completion)) => completion.status,
+            other => panic!("a command ended as {other:?}"),
+        }
+    }
+
+    pub(super) fn bytes(&self, started: Started) -> Vec<u8> {
+        self.moving[&started].data.clone()
+    }
+
+    /// Runs a command to its end.
+    #[track_caller]
+    pub(super) fn command(&mut self, host: Host, sqe: &Sqe, out: &[u8]) -> Status {
+        let started = self.start(host, sqe, out);
+        self.run();
+        self.status(started)
+    }
+
+    /// Runs a command that must end well, and gives its data.
+    #[track_caller]
+    pub(super) fn good(&mut self, host: Host, sqe: &Sqe, out: &[u8]) -> Vec<u8> {
+        let started = self.start(host, sqe, out);
+        self.run();
+        assert_eq!(self.status(started), Status::SUCCESS, "{sqe:?}");
+        self.bytes(started)
+    }
+
+    /// Blocks of namespace 1.
+    #[track_caller]
+    pub(super) fn read(&mut self, host: Host, lba: u64, blocks: u32) -> Vec<u8> {
+        self.good(host, &transfer(Opcode::READ, lba, blocks), &[])
+    }
+
+    #[track_caller]
+    pub(super) fn write(&mut self, host: Host, lba: u64, data: &[u8]) {
+        self.good(host, &transfer(Opcode::WRITE, lba, (data.len() / 512) as u32), data);
+    }
+
+    /// Sends the data that was withheld of a command that waits for all of it, and runs.
+    pub(super) fn feed(&mut self, started: Started) {
+        let bytes = self.moving[&started].out.clone();
+        let mut memory = self.pool.take_sg(Class::Solicited, bytes.len()).unwrap();
+        memory.copy_from(0, &bytes);
+        let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
+        self.cores[started.shard].server.data(&mut cx, started.key, 0, memory.freeze());
+        self.run();
+    }
+
+    /// Takes the steps of one shard.
+    fn steps(&mut self, shard: usize) {
+        while let Some(step) = self.cores[shard].server.poll_step() {
+            self.step(shard, step);
+        }
+    }
+
+    fn step(&mut self, shard: usize, step: Step) {
+        let core = &mut self.cores[shard];
+        let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
+        match step {
+            Step::Receive { command, at, len } => {
+                assert!(len > 0);
+                let moving = self.moving.get_mut(&Started { shard, key: command }).unwrap();
+                moving.solicited = true;
+                if self.withhold {
+                    return;
+                }
+                let bytes = &moving.out[at as usize..(at + len) as usize];
+                let mut memory = self.pool.take_sg(Class::Solicited, bytes.len()).unwrap();
+                memory.copy_from(0, bytes);
+                core.server.data(&mut cx, command, at, memory.freeze());
+            }
+            Step::Send { command, at, data } => {
+                let moving = self.moving.get_mut(&Started { shard, key: command }).unwrap();
+                assert!(moving.end.is_none(), "data after the end");
+                let end = at as usize + data.len();
+                moving.data.resize(end.max(moving.data.len()), 0);
+                data.copy_to(0, &mut moving.data[at as usize..end]);
+            }
+            Step::Respond { command, completion } => self.ended(shard, command, End::Completion(completion)),
+            Step::Retire { command } => self.ended(shard, command, End::Retired),
+            Step::Io { command, volume, mut io, want, .. } => {
+                assert!(io.id.0 >> 63 == 1 && io.id.0 != u64::MAX, "operations bear the server's mark");
+                if want > 0 {
+                    io.payload = Payload::In(self.pool.take_sg(Class::Solicited, want as usize).unwrap());
+                }
+                let who = core.server.nexus(command.queue).clone();
+                core.gates[volume.0 as usize].submit(&mut cx, &who, io);
+            }
+            Step::Cancel { volume, io } => core.gates[volume.0 as usize].cancel(io),
+            Step::Ask { volume, id, ask } => {
+                self.mail.push_back(Mail::Ask(volume, Shard(shard as u16), id, ask));
+            }
+            Step::Word { .. } | Step::EndQueue { .. } | Step::ControllerGone { .. } => {
+                unreachable!("there are no controllers here")
+            }
+        }
+    }
+
+    fn ended(&mut self, shard: usize, command: CommandKey, end: End) {
+        let moving = self.moving.get_mut(&Started { shard, key: command }).expect("a command was started");
+        assert!(moving.end.is_none(), "{command:?} ends twice: {:?} and {end:?}", moving.end);
+        moving.end = Some(end);
+    }
+
+    /// Runs everything until nothing moves but, perhaps, time.
+    pub(super) fn run(&mut self) {
+        for _ in 0..1_000_000 {
+            if !self.turn() {
+                return;
+            }
+        }
+        panic!("the world does not come to rest");
+    }
+
+    fn turn(&mut self) -> bool {
+        let mut moved = false;
+        for shard in 0..self.cores.len() {
+            self.steps(shard);
+            for at in 0..self.cores[shard].gates.len() {
+                moved |= self.run_gate(shard, at);
+            }
+        }
+        if !self.hold_mail
+            && let Some(mail) = self.mail.pop_front()
+        {
+            self.deliver(mail);
+            moved = true;
+        }
+        moved
+    }
+
+    fn run_gate(&mut self, shard: usize, at: usize) -> bool {
+        let mut moved = false;
+        loop {
+            let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
+            let core = &mut self.cores[shard];
+            let more = core.gates[at].resume(&mut cx);
+            let done = core.gates[at].poll_done();
+            if let Some(done) = done {
+                core.server.done(&mut cx, done);
+                self.steps(shard);
+                moved = true;
+            } else if !more {
+                break;
+            }
+        }
+        let gate = &mut self.cores[shard].gates[at];
+        while gate.poll_wake().is_some() {
+            moved = true;
+        }
+        if let Some(ack) = gate.poll_ack() {
+            self.mail.push_back(Mail::Ack(VolumeId(at as u32), ack));
+            moved = true;
+        }
+        moved
+    }
+
+    fn deliver(&mut self, mail: Mail) {
+        match mail {
+            Mail::Ask(volume, from, id, ask) => {
+                self.homes[volume.0 as usize].handle_ask(self.now, from, id, ask);
+                self.run_home(volume);
+            }
+            Mail::Ack(volume, ack) => {
+                self.homes[volume.0 as usize].handle_ack(self.now, ack);
+                self.run_home(volume);
+            }
+            Mail::Answer(answer) if answer.id.0 >> 63 == 0 => self.answers.push(answer),
+            Mail::Answer(answer) => {
+                let shard = usize::from(answer.to.0);
+                let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
+                self.cores[shard].server.answered(&mut cx, answer.id, answer.result);
+                self.steps(shard);
+            }
+            Mail::Adopt(shard, volume, adoption) => {
+                self.cores[shard].server.adopt(volume, &adoption);
+                self.steps(shard);
+                self.cores[shard].gates[volume.0 as usize].adopt(&adoption);
+            }
+        }
+    }
+
+    fn run_home(&mut self, volume: VolumeId) {
+        let home = &mut self.homes[volume.0 as usize];
+        while let Some(store) = home.poll_store() {
+            home.handle_stored(self.now, store.ticket, true);
+        }
+        while let Some(adoption) = home.poll_adoption() {
+            let adoption = Arc::new(adoption);
+            for shard in 0..self.cores.len() {
+                self.mail.push_back(Mail::Adopt(shard, volume, adoption.clone()));
+            }
+        }
+        while let Some(answer) = home.poll_answer() {
+            self.mail.push_back(Mail::Answer(answer));
+        }
+    }
+
+    /// Bytes of the pool that are out.
+    pub(super) fn lent(&self) -> usize {
+        self.pool.usage().lent
+    }
+}
+
+pub(super) fn entry(volume: u32, read_only: bool) -> NamespaceEntry {
+    NamespaceEntry { nsid: volume + 1, volume: VolumeId(volume), read_only, ana_group: 1 }
+}
+
+/// A command without data on namespace 1.
+pub(super) fn sqe(opcode: Opcode) -> Sqe {
+    let mut sqe = Sqe::read_from_bytes(&[0; 64]).unwrap();
+    sqe.opcode = opcode;
+    sqe.flags = 1 << 6;
+    sqe.nsid = U32::new(1);
+    sqe.dptr.identifier = Descriptor::TRANSPORT;
+    sqe
+}
+
+/// A command on blocks of namespace 1; the SGL is as long as 512-byte blocks ask for.
+pub(super) fn transfer(opcode: Opcode, lba: u64, blocks: u32) -> Sqe {
+    transfer_with(opcode, lba, blocks, 0)
+}
+
+pub(super) fn transfer_with(opcode: Opcode, lba: u64, blocks: u32, flags: u32) -> Sqe {
+    let mut sqe = sqe(opcode);
+    Transfer { lba, blocks, flags }.put(&mut sqe);
+    sqe.dptr.length = U32::new(blocks * 512);
+    sqe
+}
+
+pub(super) fn with_cid(mut sqe: Sqe, cid: u16) -> Sqe {
+    sqe.cid = U16::new(cid);
+    sqe
+}
+
+pub(super) fn on(mut sqe: Sqe, nsid: u32) -> Sqe {
+    sqe.nsid = U32::new(nsid);
+    sqe
+}
+
+/// A block full of one byte.
+pub(super) fn block(byte: u8) -> [u8; 512] {
+    [byte; 512]
+}

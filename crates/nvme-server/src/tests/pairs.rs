@@ -1,0 +1,203 @@
+//! Fused Compare and Write: whole, split, mismatched, aborted.
+
+use super::*;
+
+const FIRST: u8 = 1;
+const SECOND: u8 = 2;
+
+fn fused(opcode: Opcode, lba: u64, blocks: u32, part: u8, cid: u16) -> Sqe {
+    let mut sqe = with_cid(transfer(opcode, lba, blocks), cid);
+    sqe.flags |= part;
+    sqe
+}
+
+fn first(lba: u64, blocks: u32) -> Sqe {
+    fused(Opcode::COMPARE, lba, blocks, FIRST, 1)
+}
+
+fn second(lba: u64, blocks: u32) -> Sqe {
+    fused(Opcode::WRITE, lba, blocks, SECOND, 2)
+}
+
+fn pair(world: &mut World, host: Host, expected: u8, new: u8) -> (Status, Status) {
+    let a = world.start(host, &first(3, 1), &block(expected));
+    assert!(!world.solicited(a), "data of a first half waits for the second");
+    let b = world.start(host, &second(3, 1), &block(new));
+    world.run();
+    (world.status(a), world.status(b))
+}
+
+#[test]
+fn a_pair_compares_and_writes() {
+    let (mut world, host) = disk();
+    assert_eq!(pair(&mut world, host, 0, 1), (Status::SUCCESS, Status::SUCCESS));
+    assert_eq!(world.read(host, 3, 1), block(1));
+    let miscompared = (Status::COMPARE_FAILURE.final_(), Status::ABORTED_FAILED_FUSED.final_());
+    assert_eq!(pair(&mut world, host, 0, 2), miscompared);
+    assert_eq!(world.read(host, 3, 1), block(1));
+    assert_eq!(pair(&mut world, host, 1, 2), (Status::SUCCESS, Status::SUCCESS));
+    assert_eq!(world.lent(), 0);
+}
+
+#[test]
+fn a_stable_pair_is_flushed() {
+    let (mut world, host) = disk();
+    let a = world.start(host, &first(3, 1), &block(0));
+    let mut stable = second(3, 1);
+    stable.cdw10[2] = U32::new(Transfer::FUA);
+    let b = world.start(host, &stable, &block(1));
+    world.run();
+    assert_eq!((world.status(a), world.status(b)), (Status::SUCCESS, Status::SUCCESS));
+    assert_eq!(world.kinds.borrow().last(), Some(&volume::Op::Flush));
+}
+
+#[test]
+fn data_in_the_first_capsule_is_taken_at_once() {
+    let (mut world, host) = disk();
+    let mut a = first(3, 1);
+    a.dptr.identifier = Descriptor::IN_CAPSULE;
+    let a = world.start(host, &a, &block(0));
+    assert!(world.solicited(a));
+    assert_eq!(world.end(a), None);
+    let b = world.start(host, &second(3, 1), &block(7));
+    world.run();
+    assert_eq!((world.status(a), world.status(b)), (Status::SUCCESS, Status::SUCCESS));
+    assert_eq!(world.read(host, 3, 1), block(7));
+}
+
+#[test]
+fn another_command_between_the_halves_ends_both() {
+    let missing = Status::ABORTED_MISSING_FUSED.final_();
+    for between in [transfer(Opcode::READ, 0, 1), sqe(Opcode::FLUSH), sqe(Opcode(0x7d))] {
+        let (mut world, host) = disk();
+        let a = world.start(host, &first(3, 1), &block(0));
+        let c = world.start(host, &between, &[]);
+        assert_eq!(world.status(a), missing);
+        let b = world.start(host, &second(3, 1), &block(1));
+        world.run();
+        assert_eq!(world.status(b), missing);
+        assert!(world.end(c).is_some());
+        assert_eq!(world.read(host, 3, 1), block(0));
+        assert_eq!(pair(&mut world, host, 0, 1), (Status::SUCCESS, Status::SUCCESS));
+    }
+}
+
+#[test]
+fn first_halves_in_a_row() {
+    let (mut world, host) = disk();
+    let a = world.start(host, &first(3, 1), &block(0));
+    let b = world.start(host, &first(4, 1), &block(0));
+    assert_eq!((world.status(a), world.end(b)), (Status::ABORTED_MISSING_FUSED.final_(), None));
+    let c = world.start(host, &second(4, 1), &block(1));
+    world.run();
+    assert_eq!((world.status(b), world.status(c)), (Status::SUCCESS, Status::SUCCESS));
+    assert_eq!(world.read(host, 3, 2), [block(0), block(1)].concat());
+}
+
+#[test]
+fn halves_of_other_queues_are_not_between() {
+    let (mut world, host) = disk();
+    let other = world.host(0, 2, &[0]);
+    let a = world.start(host, &first(3, 1), &block(0));
+    world.read(other, 0, 1);
+    let lone = world.start(other, &second(3, 1), &block(1));
+    assert_eq!(world.status(lone), Status::ABORTED_MISSING_FUSED.final_());
+    let b = world.start(host, &second(3, 1), &block(2));
+    world.run();
+    assert_eq!((world.status(a), world.status(b)), (Status::SUCCESS, Status::SUCCESS));
+}
+
+#[test]
+fn halves_that_do_not_fit() {
+    let (mut world, host) = disk();
+    let invalid = Status::INVALID_FIELD.final_();
+    let seconds = [
+        second(4, 1),
+        second(3, 2),
+        on(second(3, 1), 2),
+        fused(Opcode::COMPARE, 3, 1, SECOND, 2),
+        fused(Opcode::READ, 3, 1, SECOND, 2),
+    ];
+    for b in seconds {
+        let a = world.start(host, &first(3, 1), &block(0));
+        let b = world.start(host, &b, &block(1));
+        world.run();
+        assert_eq!((world.status(a), world.status(b)), (invalid, invalid));
+        assert!(!world.solicited(a) && !world.solicited(b));
+    }
+    // A first half that is none, a part that is not defined.
+    for sqe in [fused(Opcode::WRITE, 3, 1, FIRST, 1), fused(Opcode::COMPARE, 3, 1, 3, 1)] {
+        assert_eq!(world.command(host, &sqe, &block(0)), invalid);
+    }
+    // An SGL that does not agree: each half for itself.
+    let a = world.start(host, &first(3, 1), &block(0));
+    let b = world.start_with(host, &second(3, 1), &block(1), 1024);
+    assert_eq!(world.status(a), Status::ABORTED_FAILED_FUSED.final_());
+    assert_eq!(world.status(b), Status::SGL_LENGTH_INVALID.final_());
+    // Longer than can be one step.
+    let max = world.home(0).view().geometry.caw_max;
+    let data = vec![0; (max as usize + 1) * 512];
+    let a = world.start(host, &first(0, max + 1), &data);
+    let b = world.start(host, &second(0, max + 1), &data);
+    assert_eq!((world.status(a), world.status(b)), (invalid, invalid));
+    assert_eq!(world.read(host, 3, 1), block(0));
+}
+
+#[test]
+fn a_half_that_is_aborted_takes_the_other_along() {
+    let failed = Status::ABORTED_FAILED_FUSED.final_();
+    for (cid, expected) in [(1, (Status::ABORT_REQUESTED, failed)), (2, (failed, Status::ABORT_REQUESTED))] {
+        // While they wait for data, and while the disk has them.
+        for on_disk in [false, true] {
+            let (mut world, host) = disk();
+            world.withhold = !on_disk;
+            world.hold.set(on_disk);
+            let a = world.start(host, &first(3, 1), &block(0));
+            let b = world.start(host, &second(3, 1), &block(1));
+            world.run();
+            assert_eq!((world.end(a), world.end(b)), (None, None));
+            assert!(world.server(host).abort_cid(host.key, cid));
+            world.run();
+            world.hold.set(false);
+            world.run();
+            assert_eq!((world.status(a), world.status(b)), expected, "{cid} {on_disk}");
+            assert_eq!(world.lent(), 0);
+        }
+    }
+}
+
+#[test]
+fn a_lone_half_can_be_aborted_and_its_queue_closed() {
+    let (mut world, host) = disk();
+    let a = world.start(host, &first(3, 1), &block(0));
+    assert!(world.server(host).abort_cid(host.key, 1));
+    world.run();
+    assert_eq!(world.status(a), Status::ABORT_REQUESTED);
+    let b = world.start(host, &second(3, 1), &block(1));
+    assert_eq!(world.status(b), Status::ABORTED_MISSING_FUSED.final_());
+    world.withhold = true;
+    let a = world.start(host, &first(3, 1), &block(0));
+    let b = world.start(host, &second(3, 1), &block(1));
+    let c = world.start(host, &first(3, 1), &block(0));
+    world.close(host);
+    world.run();
+    assert_eq!([a, b, c].map(|half| world.end(half)), [Some(End::Retired); 3]);
+    assert_eq!(world.lent(), 0);
+}
+
+#[test]
+fn a_pair_writes_only_what_may_be_written() {
+    let (mut world, host) = disk();
+    world.ask(0, Ask::WriteProtect(true)).unwrap();
+    let protected = Status::NAMESPACE_WRITE_PROTECTED.final_();
+    assert_eq!(pair(&mut world, host, 0, 1), (protected, protected));
+    world.ask(0, Ask::WriteProtect(false)).unwrap();
+    world.withhold = true;
+    let a = world.start(host, &first(3, 1), &block(0));
+    let b = world.start(host, &second(3, 1), &block(1));
+    let key = host.key;
+    world.server(host).change_namespaces(key, [entry(0, true)].into());
+    world.feed(b);
+    world.feed(a);
+    assert_eq!((world.status(a), world.status(b)), (protected, protected));
+}
