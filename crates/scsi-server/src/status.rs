@@ -47,6 +47,8 @@ pub(crate) fn refused(refusal: Refusal) -> Reply {
         Refusal::AtomicUnit => Sense::INVALID_FIELD_IN_CDB,
         Refusal::NotReady(why) => not_ready(why),
         Refusal::Unsupported => Sense::INVALID_OPCODE,
+        // No SCSI command marks blocks bad, and none that clears marks needs space for it.
+        Refusal::NoMarkSpace => Sense::INTERNAL_TARGET_FAILURE,
         Refusal::NoRegistrationSpace => Sense::INSUFFICIENT_REGISTRATION_RESOURCES,
         Refusal::InvalidRelease => Sense::INVALID_RELEASE_OF_PERSISTENT_RESERVATION,
         Refusal::InvalidAction => Sense::INVALID_FIELD_IN_PARAMETER_LIST,

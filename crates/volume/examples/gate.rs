@@ -22,6 +22,7 @@ fn reserved(view: &View, who: &Nexus) -> View {
         also: Vec::new(),
         ports: Vec::new(),
         persist: None,
+        nqn: None,
     };
     let state = view.reservations.apply(who, &Action::Register(register)).expect("a registration").state;
     let reserve = Action::Reserve { key: Some(Key(1)), kind: Kind::WriteExclusiveRegistrants };

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::backend::Geometry;
-use crate::io::Refusal;
+use crate::io::{Refusal, Span};
 use crate::nexus::{Identity, Nexus, PortId};
 use crate::notice::Notice;
 use crate::reservation::Action;
@@ -17,6 +17,21 @@ pub struct Shard(pub u16);
 /// Names an ask from its sending to its answer; chosen by the asking shard, unique there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AskId(pub u64);
+
+/// Asks of gates have these bits; no server's ask has all of them.
+const GATE: u64 = 0xffff << 48;
+
+impl AskId {
+    /// The `number`th ask of a gate.
+    pub(crate) fn of_gate(number: u64) -> AskId {
+        AskId(GATE | (number & !GATE))
+    }
+
+    /// Whether its answer is for the shard's [`Gate`](crate::Gate) to the volume.
+    pub fn is_gates(self) -> bool {
+        self.0 & GATE == GATE
+    }
+}
 
 /// Counts the changes of a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -107,6 +122,23 @@ pub enum Ask {
     },
     /// SCSI's SANITIZE with EXIT FAILURE MODE: opens a volume whose sanitize has failed.
     SanitizeForgive,
+    /// Reads of these blocks fail from now on. A [`Gate`](crate::Gate) asks it, and keeps other
+    /// writes of them out until it is answered.
+    MarkBad {
+        /// Who asks: it must have the right to write.
+        who: Nexus,
+        /// Which blocks.
+        span: Span,
+    },
+    /// These blocks have been written: they are bad no more. Asked as [`Ask::MarkBad`] is, before
+    /// the write is answered; if `who` has lost its right to write meanwhile, it is refused, and
+    /// what was written stays as unreadable as if it had not been.
+    ClearBad {
+        /// Who wrote.
+        who: Nexus,
+        /// Which blocks.
+        span: Span,
+    },
     /// The volume goes away: nothing is let through any more.
     Remove,
 }
@@ -168,6 +200,29 @@ pub struct Ack {
     pub from: Shard,
     /// Which change; earlier ones are acknowledged with it.
     pub change: ChangeId,
+}
+
+/// Something that the operator should hear of, for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Remark {
+    /// A registration has changed whether reservations survive power loss, for all registrants.
+    Persistence {
+        /// Who did it.
+        by: Arc<Identity>,
+        /// From now on.
+        persists: bool,
+        /// How many registrants there are.
+        registrants: usize,
+    },
+    /// A change could not be fenced in time: the volume is closed until what is stuck has ended.
+    Closed,
+    /// What was stuck has ended: the volume is open again.
+    Opened,
+    /// A host wanted more blocks marked bad than are kept.
+    BadBlocksFull {
+        /// Who.
+        by: Arc<Identity>,
+    },
 }
 
 /// State to be made durable: write it to a new file, sync it, rename it to `name`, sync the

@@ -13,16 +13,21 @@ use std::time::Duration;
 use buf::Time;
 
 use crate::backend::Geometry;
-use crate::change::{Ack, Adoption, Answer, Ask, AskId, ChangeId, Shard, StoreOp};
+use crate::bad::BadBlocks;
+use crate::change::{Ack, Adoption, Answer, Ask, AskId, ChangeId, Remark, Shard, StoreOp};
 use crate::facts::Facts;
 use crate::io::Refusal;
-use crate::reservation::{Damaged, Reservations};
+use crate::record::{self, Damaged};
+use crate::reservation::Reservations;
 use crate::truth::{Change, Volume};
 use crate::view::View;
 
 /// How many asks wait for their turn: two per path of a cluster of 64 nodes with 4 paths each.
 /// Beyond, they are refused with [`Refusal::Busy`].
 pub const ASKS_MAX: usize = 512;
+
+/// How many remarks wait to be taken; more are dropped, since each turn takes all.
+const REMARKS_MAX: usize = 16;
 
 /// The authority over one volume, on its home core.
 #[derive(Debug)]
@@ -42,6 +47,7 @@ pub struct Home {
     stores: VecDeque<StoreOp>,
     adoptions: VecDeque<Adoption>,
     answers: VecDeque<Answer>,
+    remarks: VecDeque<Remark>,
 }
 
 #[derive(Debug)]
@@ -70,7 +76,7 @@ enum Stage {
 
 impl Home {
     /// Opens the authority over a volume that `shards` cores serve. `saved` is the contents of its
-    /// reservation file, `None` if there is none; a damaged one is an error, and the volume must not
+    /// record (reservations and bad blocks), `None` if there is none; a damaged one is an error, and the volume must not
     /// open. With `persist_forced`, reservations survive power loss whatever hosts ask for.
     pub fn restore(
         facts: Facts,
@@ -80,14 +86,18 @@ impl Home {
         saved: Option<&[u8]>,
     ) -> Result<Home, Damaged> {
         assert!(shards > 0, "a volume is served by a core");
-        let reservations = match saved {
-            Some(bytes) => Reservations::restore(bytes, facts.uuid, persist_forced)?,
-            None => Reservations::new(persist_forced),
+        let (reservations, bad) = match saved {
+            Some(bytes) => record::restore(bytes, facts.uuid, persist_forced)?,
+            None => (Reservations::new(persist_forced), BadBlocks::default()),
         };
-        let nothing = || Reservations::default().save(facts.uuid);
-        let saved = Some(saved.map_or_else(nothing, <[u8]>::to_vec));
+        let saved = match saved {
+            // Whatever its version: what it says is durable.
+            Some(_) => record::save(facts.uuid, &reservations, &bad),
+            None => record::save(facts.uuid, &Reservations::default(), &BadBlocks::default()),
+        };
+        let saved = Some(saved);
         Ok(Home {
-            volume: Volume::new(facts, geometry, reservations),
+            volume: Volume::new(facts, geometry, reservations, bad),
             fence_timeout: Duration::from_secs(10),
             queue: VecDeque::new(),
             current: None,
@@ -99,6 +109,7 @@ impl Home {
             stores: VecDeque::new(),
             adoptions: VecDeque::new(),
             answers: VecDeque::new(),
+            remarks: VecDeque::new(),
         })
     }
 
@@ -144,7 +155,10 @@ impl Home {
                 // Worked out anew, since the volume may have been opened again meanwhile; nothing
                 // else can have changed, so what is durable is what comes of it.
                 match self.volume.change(&ask) {
-                    Ok(change) if durable => self.adopt(now, from, id, change),
+                    Ok(change) if durable => {
+                        self.note_persistence(&ask, &change);
+                        self.adopt(now, from, id, change);
+                    }
                     Ok(_) => self.answer(from, id, Err(Refusal::NotDurable)),
                     Err(refusal) => self.answer(from, id, Err(refusal)),
                 }
@@ -205,6 +219,12 @@ impl Home {
         self.answers.pop_front()
     }
 
+    /// Something for the log.
+    #[must_use]
+    pub fn poll_remark(&mut self) -> Option<Remark> {
+        self.remarks.pop_front()
+    }
+
     fn turn(&mut self, now: Time) {
         let fenced = self.acked.iter().copied().min().expect("a volume is served by a core");
         if let Some(Pending { from, id, stage }) = &self.current
@@ -218,6 +238,7 @@ impl Home {
             self.closed_for = None;
             let change = self.volume.close(false);
             self.send(change, None);
+            self.remark(Remark::Opened);
         }
         while self.current.is_none() {
             let Some(asked) = self.queue.pop_front() else { break };
@@ -229,10 +250,11 @@ impl Home {
         let Asked { from, id, ask } = asked;
         let change = match self.volume.change(&ask) {
             Ok(change) => change,
-            Err(refusal) => return self.answer(from, id, Err(refusal)),
+            Err(refusal) => return self.refuse(from, id, &ask, refusal),
         };
-        let bytes = change.view.reservations.save(self.volume.facts().uuid);
+        let bytes = record::save(self.volume.facts().uuid, &change.view.reservations, &change.view.bad);
         if self.saved.as_ref() == Some(&bytes) {
+            self.note_persistence(&ask, &change);
             return self.adopt(now, from, id, change);
         }
         // Until it is known to be durable, neither the old nor the new contents are.
@@ -242,6 +264,31 @@ impl Home {
         let name = format!("{}.reservations", self.volume.facts().uuid);
         self.stores.push_back(StoreOp { ticket, name, bytes: bytes.clone() });
         self.current = Some(Pending { from, id, stage: Stage::Storing { ask, bytes, ticket } });
+    }
+
+    fn refuse(&mut self, from: Shard, id: AskId, ask: &Ask, refusal: Refusal) {
+        if let (Ask::MarkBad { who, .. }, Refusal::NoMarkSpace) = (ask, refusal) {
+            self.remark(Remark::BadBlocksFull { by: who.identity.clone() });
+        }
+        self.answer(from, id, Err(refusal));
+    }
+
+    /// One bit serves both protocols: who changes it, changes it for all.
+    fn note_persistence(&mut self, ask: &Ask, change: &Change) {
+        let (before, after) = (&self.volume.view().reservations, &change.view.reservations);
+        if let Ask::Reserve { who, .. } = ask
+            && before.persists() != after.persists()
+            && !before.registrants().is_empty()
+        {
+            let (persists, registrants) = (after.persists(), after.registrants().len());
+            self.remark(Remark::Persistence { by: who.identity.clone(), persists, registrants });
+        }
+    }
+
+    fn remark(&mut self, remark: Remark) {
+        if self.remarks.len() < REMARKS_MAX {
+            self.remarks.push_back(remark);
+        }
     }
 
     fn adopt(&mut self, now: Time, from: Shard, id: AskId, change: Change) {
@@ -264,6 +311,7 @@ impl Home {
         if !self.volume.view().closed {
             let change = self.volume.close(true);
             self.send(change, None);
+            self.remark(Remark::Closed);
         }
     }
 

@@ -77,7 +77,9 @@ pub enum Op {
     Unmap(Vec<Span>),
     /// Read from the medium, and keep the bytes.
     Verify(Span),
-    /// Reads of these blocks fail until they are written.
+    /// Reads of these blocks fail until they are written, over every path, also after the volume
+    /// was closed and opened again. At most [`BAD_BLOCKS_MAX`](crate::BAD_BLOCKS_MAX) blocks are
+    /// bad at a time; beyond, [`Refusal::NoMarkSpace`].
     MarkBad(Span),
     /// A hint that these blocks will be read.
     Prefetch(Span),
@@ -216,6 +218,8 @@ pub enum Refusal {
     Busy,
     /// A registration would be one too many.
     NoRegistrationSpace,
+    /// Too many blocks would be marked bad.
+    NoMarkSpace,
     /// The key does not match, or the caller is not registered where it must be.
     NotRegistered,
     /// The holder's release names another kind than the reservation's.

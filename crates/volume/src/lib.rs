@@ -33,6 +33,7 @@
 #![forbid(unsafe_code)]
 
 mod backend;
+mod bad;
 mod change;
 mod facts;
 mod gate;
@@ -42,14 +43,16 @@ mod io;
 mod nexus;
 mod notice;
 mod ram;
+mod record;
 pub mod reservation;
 mod shared;
 mod truth;
 mod view;
 
 pub use backend::{Backend, DiskId, DiskKind, DiskOp, DiskTicket, Geometry};
+pub use bad::{BAD_BLOCKS_MAX, BadBlocks};
 pub use buf::{Cx, Errno, Payload, Time};
-pub use change::{Abort, Ack, Adoption, Answer, Ask, AskId, ChangeId, Shard, StoreOp};
+pub use change::{Abort, Ack, Adoption, Answer, Ask, AskId, ChangeId, Remark, Shard, StoreOp};
 pub use facts::{Facts, Uuid, VolumeId};
 pub use gate::Gate;
 pub use home::{ASKS_MAX, Home};

@@ -1,6 +1,9 @@
 //! Who asks: an initiator port or a host, through one of our ports.
 
+use std::fmt;
 use std::sync::Arc;
+
+use crate::facts::Uuid;
 
 /// One of the target's ports: what SCSI calls a relative target port and NVMe a port. 1 to 65535.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -30,6 +33,20 @@ impl Identity {
                 Identity::Initiator { name: name.clone(), isid: *isid, port: to }
             }
             Identity::Host(id) => Identity::Host(*id),
+        }
+    }
+}
+
+/// As a log line or an operator names it.
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Identity::Initiator { name, isid, port } => {
+                write!(f, "{name},i,0x")?;
+                isid.iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
+                write!(f, " on port {}", port.0)
+            }
+            Identity::Host(id) => write!(f, "host {}", Uuid(*id)),
         }
     }
 }

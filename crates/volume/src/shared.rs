@@ -1,14 +1,10 @@
 //! What the gates of one volume share over all cores, in atomics.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::change::Shard;
 use crate::guard::Guards;
-use crate::io::Span;
-
-/// How many blocks can be marked bad at a time.
-pub(crate) const BAD_MAX: usize = 256;
 
 /// The shared state of a volume's gates. Make one per opened volume, and give a clone to each gate.
 #[derive(Clone, Debug)]
@@ -18,7 +14,6 @@ pub struct Shared(Arc<Inner>);
 struct Inner {
     guards: Guards,
     shards: u16,
-    bad: BadBlocks,
     sync_failed: AtomicBool,
     atomic_seen: AtomicBool,
     sanitize_rate: AtomicU64,
@@ -31,7 +26,6 @@ impl Shared {
         Shared(Arc::new(Inner {
             guards: Guards::new(shards),
             shards,
-            bad: BadBlocks::new(),
             sync_failed: AtomicBool::new(false),
             atomic_seen: AtomicBool::new(false),
             sanitize_rate: AtomicU64::new(0),
@@ -69,10 +63,6 @@ impl Shared {
         &self.0.guards
     }
 
-    pub(crate) fn bad(&self) -> &BadBlocks {
-        &self.0.bad
-    }
-
     /// Sets how many bytes per second a sanitize may write, so that it leaves the disk time for
     /// others' work; 0, as at first, is as many as it can.
     pub fn set_sanitize_rate(&self, bytes_per_second: u64) {
@@ -97,61 +87,5 @@ impl Shared {
     /// Panics if the shard is not one of the cores that take part.
     pub(crate) fn check(&self, shard: Shard) {
         assert!(shard.0 < self.0.shards, "a gate's shard is one of those that share the volume");
-    }
-}
-
-/// Blocks whose reads fail until they are written. Lost when the volume is closed.
-#[derive(Debug)]
-pub(crate) struct BadBlocks {
-    /// `lba + 1`, or 0 for a free slot.
-    slots: Box<[AtomicU64]>,
-    count: AtomicU32,
-}
-
-impl BadBlocks {
-    fn new() -> Self {
-        BadBlocks { slots: (0..BAD_MAX).map(|_| AtomicU64::new(0)).collect(), count: AtomicU32::new(0) }
-    }
-
-    /// The first bad block of `span`.
-    pub(crate) fn first_in(&self, span: Span) -> Option<u64> {
-        if self.count.load(Ordering::Acquire) == 0 {
-            return None;
-        }
-        let marked = self.slots.iter().filter_map(|slot| slot.load(Ordering::Acquire).checked_sub(1));
-        marked.filter(|lba| span.overlaps(&Span { lba: *lba, blocks: 1 })).min()
-    }
-
-    /// Marks all of `span`, or says that there is no room; then an unspecified part is marked.
-    pub(crate) fn mark(&self, span: Span) -> bool {
-        (0..span.blocks).all(|at| {
-            let lba = span.lba + at;
-            self.first_in(Span { lba, blocks: 1 }).is_some() || self.mark_one(lba)
-        })
-    }
-
-    fn mark_one(&self, lba: u64) -> bool {
-        let claim =
-            |slot: &AtomicU64| slot.compare_exchange(0, lba + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        self.count.fetch_add(1, Ordering::AcqRel);
-        if self.slots.iter().any(claim) {
-            return true;
-        }
-        self.count.fetch_sub(1, Ordering::AcqRel);
-        false
-    }
-
-    /// The blocks of `span` are good again.
-    pub(crate) fn clear(&self, span: Span) {
-        if self.count.load(Ordering::Acquire) == 0 {
-            return;
-        }
-        for slot in &self.slots {
-            let marked = slot.load(Ordering::Acquire);
-            let covered = marked.checked_sub(1).is_some_and(|lba| span.overlaps(&Span { lba, blocks: 1 }));
-            if covered && slot.compare_exchange(marked, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                self.count.fetch_sub(1, Ordering::AcqRel);
-            }
-        }
     }
 }

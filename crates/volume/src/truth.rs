@@ -7,9 +7,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::backend::Geometry;
+use crate::bad::BadBlocks;
 use crate::change::{Abort, Ask};
 use crate::facts::Facts;
-use crate::io::{Epoch, Refusal, Why};
+use crate::io::{Durability, Epoch, Op, Refusal, Span, Why};
 use crate::nexus::{Identity, Nexus, PortId};
 use crate::notice::{Cause, Notice, Receivers};
 use crate::reservation::{Action, Reservations};
@@ -41,10 +42,12 @@ pub struct Change {
 }
 
 impl Volume {
-    /// A volume that was opened with these reservations.
-    pub fn new(facts: Facts, geometry: Geometry, reservations: Reservations) -> Self {
+    /// A volume that was opened with these reservations and bad blocks.
+    pub fn new(facts: Facts, geometry: Geometry, reservations: Reservations, bad: BadBlocks) -> Self {
         let reservations = Arc::new(reservations);
-        let view = View::from(Standing { reservations, ..(*View::of(geometry)).clone() });
+        // The volume may have shrunk while it was closed.
+        let bad = Arc::new(bad.without(Span { lba: geometry.blocks, blocks: u64::MAX }));
+        let view = View::from(Standing { reservations, bad, ..(*View::of(geometry)).clone() });
         Volume { facts, view, preventing: BTreeSet::new() }
     }
 
@@ -97,6 +100,11 @@ impl Volume {
             },
             Ask::SanitizeEnd { done } => self.sanitize_end(*done),
             Ask::SanitizeForgive => self.ready(Why::SanitizeFailed),
+            Ask::MarkBad { who, span } => self.mark_bad(who, *span),
+            Ask::ClearBad { who, span } => {
+                self.view.admit(who, &Op::Write(*span, Durability::Cached))?;
+                Ok(self.with_bad(self.view.bad.without(*span)))
+            }
             Ask::Remove => Ok(Change {
                 notices: vec![to_all(Cause::InventoryChanged)],
                 ..self.not_ready(Some(Why::Removed))
@@ -138,7 +146,11 @@ impl Volume {
             // Hosts cannot follow a change of the block size.
             return Err(Refusal::Unsupported);
         }
-        let change = self.with(|standing| standing.geometry = geometry);
+        let change = self.with(|standing| {
+            standing.geometry = geometry;
+            let beyond = Span { lba: geometry.blocks, blocks: u64::MAX };
+            standing.bad = Arc::new(standing.bad.without(beyond));
+        });
         let mut notices = Vec::new();
         if geometry.blocks != old.blocks {
             notices.push(to_all(Cause::CapacityChanged));
@@ -147,6 +159,16 @@ impl Volume {
             notices.push(to_all(Cause::IdentityChanged));
         }
         Ok(Change { drain: geometry.blocks < old.blocks, notices, ..change })
+    }
+
+    fn mark_bad(&self, who: &Nexus, span: Span) -> Result<Change, Refusal> {
+        self.view.admit(who, &Op::MarkBad(span))?;
+        let bad = self.view.bad.with(span).ok_or(Refusal::NoMarkSpace)?;
+        Ok(self.with_bad(bad))
+    }
+
+    fn with_bad(&self, bad: BadBlocks) -> Change {
+        self.with(|standing| standing.bad = Arc::new(bad))
     }
 
     /// The change to a volume closed (or open again) because a fence could not be kept.
@@ -261,8 +283,14 @@ impl Volume {
         if self.view.not_ready != Some(Why::Sanitizing(0)) {
             return Err(Refusal::InvalidAction);
         }
-        let why = if done { None } else { Some(Why::SanitizeFailed) };
-        Ok(Change { drain: false, notices: vec![to_all(Cause::SanitizeDone)], ..self.not_ready(why) })
+        let change = self.with(|standing| {
+            standing.not_ready = if done { None } else { Some(Why::SanitizeFailed) };
+            if done {
+                // Every block was written.
+                standing.bad = Arc::default();
+            }
+        });
+        Ok(Change { notices: vec![to_all(Cause::SanitizeDone)], ..change })
     }
 
     fn reset(&self) -> Change {

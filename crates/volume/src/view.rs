@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::backend::Geometry;
+use crate::bad::BadBlocks;
 use crate::io::{Epoch, Op, Refusal, Span, Why};
 use crate::nexus::{Nexus, PortId};
 use crate::reservation::{Class, Reservations};
@@ -46,6 +47,8 @@ pub struct Standing {
     pub geometry: Geometry,
     /// Registrations, keys and holder.
     pub reservations: Arc<Reservations>,
+    /// Blocks whose reads fail until they are written.
+    pub bad: Arc<BadBlocks>,
     /// Ports whose paths are not [`Access::Optimized`], ascending.
     pub access: Vec<(PortId, Access)>,
     /// Write protection by the configuration or the operator.
@@ -115,6 +118,7 @@ impl View {
             epoch: Epoch(0),
             geometry,
             reservations: Arc::default(),
+            bad: Arc::default(),
             access: Vec::new(),
             write_protected: false,
             write_protected_by_host: false,

@@ -11,7 +11,7 @@ use buf::{Cx, Errno, Time};
 use endpoint::{Arrival, Departure, Endpoint, LinkId, ShardId};
 use stream::{Came, RecvOp, SendOp};
 use target::{LogLine, Message, Shard};
-use volume::DiskOp;
+use volume::{DiskOp, Remark};
 
 /// Lines that may wait to be written.
 const LINES_MAX: usize = 1024;
@@ -31,7 +31,9 @@ pub fn write(lines: Receiver<LogLine>) {
     loop {
         let line = lines.recv_timeout(SPAN);
         let passes = match &line {
-            Ok(LogLine::LoginFailed { .. } | LogLine::Violation { .. }) => flood.passes(Instant::now()),
+            Ok(LogLine::LoginFailed { .. } | LogLine::Violation { .. } | LogLine::Volume { .. }) => {
+                flood.passes(Instant::now())
+            }
             Ok(LogLine::LoggedIn { .. } | LogLine::LoggedOut { .. }) | Err(_) => true,
         };
         let kept = flood.kept_back(Instant::now());
@@ -63,6 +65,27 @@ fn write_line(line: LogLine) {
         LogLine::LoggedOut { target: None, .. } => {}
         LogLine::Violation { initiator, violation } => {
             tracing::warn!(%initiator, ?violation, "protocol broken");
+        }
+        LogLine::Volume { name, remark } => write_remark(&name, remark),
+    }
+}
+
+fn write_remark(volume: &str, remark: Remark) {
+    match remark {
+        Remark::Persistence { by, persists, registrants } => tracing::warn!(
+            volume,
+            %by,
+            persists,
+            registrants,
+            "a registration changed for all registrants whether reservations survive power loss"
+        ),
+        Remark::Closed => tracing::error!(
+            volume,
+            "closed: older operations did not end in time for a change; it opens when they end"
+        ),
+        Remark::Opened => tracing::warn!(volume, "open again: what was stuck has ended"),
+        Remark::BadBlocksFull { by } => {
+            tracing::warn!(volume, %by, "no more blocks can be marked bad: write those that are, first");
         }
     }
 }

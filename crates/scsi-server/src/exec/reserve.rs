@@ -92,6 +92,7 @@ fn register(nexus: &NexusSpec, list: &OutList<'_>, current: Option<Key>) -> Resu
         also,
         ports,
         persist: Some(list.persist),
+        nqn: None,
     }))
 }
 
@@ -151,7 +152,7 @@ pub(crate) fn report(server: &mut Server, slot: u32, action: PrInAction, allocat
 
 fn full_status(reservations: &Reservations, w: &mut Writer<'_>) {
     let mut status = FullStatus::start(reservations.generation(), w);
-    for Registrant { identity, key } in reservations.registrants() {
+    for Registrant { identity, key, nqn } in reservations.registrants() {
         let held = reservations.held().filter(|_| reservations.is_holder(identity));
         let holds = held.map(|held| ReservationType(held.kind.scsi()));
         match &**identity {
@@ -163,7 +164,8 @@ fn full_status(reservations: &Reservations, w: &mut Writer<'_>) {
             }),
             // No TransportID can say what an NVMe host is, but its name can stand where names stand.
             Identity::Host(id) => {
-                let name = format!("nqn.2014-08.org.nvmexpress:uuid:{}", Uuid(*id));
+                let made = || format!("nqn.2014-08.org.nvmexpress:uuid:{}", Uuid(*id));
+                let name = nqn.as_deref().map_or_else(made, str::to_owned);
                 let initiator = TransportId { name: &name, isid: None };
                 status.entry(&FullStatusEntry { key: key.0, holds, relative_port: None, initiator });
             }

@@ -112,6 +112,13 @@ pub enum LogLine {
         /// How.
         violation: Violation,
     },
+    /// Something happened to a volume.
+    Volume {
+        /// Its name.
+        name: Arc<str>,
+        /// What.
+        remark: volume::Remark,
+    },
 }
 
 impl Shard {

@@ -73,7 +73,9 @@ impl Shard {
         self.waiting.made += 1;
         let number = AskId(ASKS | self.waiting.made);
         self.waiting.asks.insert(number, id);
-        self.fronts.ask(cx, volume, self.id, number, ask);
+        if let Some(answer) = self.fronts.ask(cx, volume, self.id, number, ask) {
+            self.control_answered(volume, &answer);
+        }
     }
 
     /// Whether an answer was for the control plane.

@@ -146,7 +146,11 @@ impl Shard {
             }
             // Comes with a socket, by `handle_arrival`.
             Message::Link(baggage) => self.baggage_without_link(&baggage),
-            Message::Ask(volume, from, id, ask) => self.fronts.ask(cx, volume, from, id, ask),
+            Message::Ask(volume, from, id, ask) => {
+                if let Some(answer) = self.fronts.ask(cx, volume, from, id, ask) {
+                    self.post(from, Message::Answer(volume, answer));
+                }
+            }
             Message::Answer(volume, answer) => self.answered(cx, volume, answer),
             Message::Adopt(volume, adoption) => self.adopt(cx, volume, &adoption),
             Message::Ack(volume, ack) => self.fronts.ack(cx, volume, ack),

@@ -22,7 +22,7 @@ use crate::links::Owner;
 use crate::message::{Baggage, Message, Traffic};
 
 /// Asks whose answer nobody waits for.
-const NOBODY: AskId = AskId(u64::MAX);
+const NOBODY: AskId = AskId(u64::MAX >> 1);
 
 impl Shard {
     /// A link that has logged in comes to its session.

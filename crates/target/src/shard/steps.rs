@@ -151,6 +151,9 @@ impl Shard {
     /// A volume's home has answered.
     pub(super) fn answered(&mut self, cx: &mut Cx<'_>, volume: volume::VolumeId, answer: volume::Answer) {
         debug_assert_eq!(ShardId(answer.to.0), self.id);
+        if answer.id.is_gates() {
+            return self.fronts.gate_answered(cx, volume, &answer);
+        }
         if !self.control_answered(volume, &answer) {
             self.server.answered(cx, answer.id, answer.result);
         }

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use buf::{Cx, Errno, Time};
 use endpoint::ShardId;
 use volume::{
-    Ack, Adoption, Answer, Ask, AskId, DiskId, DiskOp, Done, Gate, Home, Io, IoId, Nexus, Op, Shard as Core,
-    Span, StoreOp, VolumeId,
+    Ack, Adoption, Answer, Ask, AskId, DiskId, DiskOp, Done, Gate, Home, Io, IoId, Nexus, Op, Refusal,
+    Remark, Shard as Core, Span, StoreOp, VolumeId, Why,
 };
 
-use super::Shard;
+use super::{LogLine, Shard};
 use crate::message::{CONTROL, Message, Traffic, VolumeEntry, VolumeSpec};
 
 /// The shard where a volume's authority lives.
@@ -176,13 +176,24 @@ impl Fronts {
         self.out.pop_front()
     }
 
-    pub(super) fn ask(&mut self, cx: &mut Cx<'_>, volume: VolumeId, from: ShardId, id: AskId, ask: Ask) {
+    /// Takes an ask to its home. Where there is none any more, this is the answer.
+    #[must_use]
+    pub(super) fn ask(
+        &mut self,
+        cx: &mut Cx<'_>,
+        volume: VolumeId,
+        from: ShardId,
+        id: AskId,
+        ask: Ask,
+    ) -> Option<Answer> {
         if let Some(front) = self.front(volume)
             && let Some(home) = &mut front.home
         {
             home.handle_ask(cx.now, Core(from.0), id, ask);
             self.stir(volume);
+            return None;
         }
+        Some(Answer { to: Core(from.0), id, result: Err(Refusal::NotReady(Why::Removed)) })
     }
 
     pub(super) fn ack(&mut self, cx: &mut Cx<'_>, volume: VolumeId, ack: Ack) {
@@ -190,6 +201,14 @@ impl Fronts {
             && let Some(home) = &mut front.home
         {
             home.handle_ack(cx.now, ack);
+            self.stir(volume);
+        }
+    }
+
+    /// A home has answered what a gate asked.
+    pub(super) fn gate_answered(&mut self, cx: &mut Cx<'_>, volume: VolumeId, answer: &Answer) {
+        if let Some(front) = self.front(volume) {
+            front.gate.answered(cx, answer.id, answer.result);
             self.stir(volume);
         }
     }
@@ -266,8 +285,11 @@ impl Shard {
         while let Some(core) = self.fronts.front(volume).and_then(|front| front.gate.poll_wake()) {
             self.post(ShardId(core.0), Message::Wake(volume));
         }
+        let home = self.fronts.home_of(volume);
+        while let Some((id, ask)) = self.fronts.front(volume).and_then(|front| front.gate.poll_ask()) {
+            self.post(home, Message::Ask(volume, self.id, id, ask));
+        }
         while let Some(ack) = self.fronts.front(volume).and_then(|front| front.gate.poll_ack()) {
-            let home = self.fronts.home_of(volume);
             self.post(home, Message::Ack(volume, ack));
         }
     }
@@ -281,6 +303,11 @@ impl Shard {
         let stores: Vec<StoreOp> = std::iter::from_fn(|| home.poll_store()).collect();
         let adoptions: Vec<Adoption> = std::iter::from_fn(|| home.poll_adoption()).collect();
         let answers: Vec<Answer> = std::iter::from_fn(|| home.poll_answer()).collect();
+        let name = home.facts().name.clone();
+        let remarks: Vec<Remark> = std::iter::from_fn(|| home.poll_remark()).collect();
+        for remark in remarks {
+            self.say(LogLine::Volume { name: name.clone(), remark });
+        }
         for store in stores {
             self.post(CONTROL, Message::Store(volume, store));
         }

@@ -28,6 +28,8 @@ pub(super) enum Plan {
     Or(Span),
     /// Write the payload's one block everywhere.
     Same(Span),
+    /// Mark bad.
+    Mark(Span),
     /// Zero.
     Zero { span: Span, unmap: bool },
     /// Deallocate: the spans before `at`, which have `before` blocks together, are done.
@@ -55,6 +57,8 @@ pub(super) enum Kind {
     Unmap,
     /// Makes what was written stable.
     Flush,
+    /// Asks the home to mark the blocks bad.
+    Mark,
 }
 
 /// What keeps a chunk apart from others.
@@ -80,11 +84,20 @@ pub(super) struct Chunk {
 }
 
 impl Chunk {
+    /// Whether it writes its span, and so makes bad blocks good.
+    pub(super) fn writes(&self) -> bool {
+        match self.kind {
+            Kind::Write(_) | Kind::Pattern | Kind::Merge(_) | Kind::Zero { .. } | Kind::Unmap => true,
+            Kind::ReadWhole | Kind::Read | Kind::Flush | Kind::Mark => false,
+        }
+    }
+
     /// Bytes of scratch memory that it needs before it asks for its permit.
     pub(super) fn scratch_len(&self, logical: u32) -> usize {
         match self.kind {
             Kind::Read | Kind::Merge(_) | Kind::Pattern => (self.cover.blocks * u64::from(logical)) as usize,
-            Kind::ReadWhole | Kind::Write(_) | Kind::Zero { .. } | Kind::Unmap | Kind::Flush => 0,
+            Kind::ReadWhole | Kind::Write(_) | Kind::Zero { .. } | Kind::Unmap => 0,
+            Kind::Flush | Kind::Mark => 0,
         }
     }
 }
@@ -104,7 +117,8 @@ impl Plan {
             Op::WriteZeroes { span, unmap } => Plan::Zero { span, unmap },
             Op::Unmap(spans) => Plan::Unmap { spans, at: 0, before: 0 },
             Op::Sanitize(kind) => Plan::Sanitize(kind),
-            Op::Flush | Op::MarkBad(_) | Op::Prefetch(_) | Op::Extents(_) => {
+            Op::MarkBad(span) => Plan::Mark(span),
+            Op::Flush | Op::Prefetch(_) | Op::Extents(_) => {
                 unreachable!("these are done in one step")
             }
         }
@@ -121,6 +135,7 @@ impl Plan {
             Plan::CompareAndWrite(span) => Op::CompareAndWrite(*span),
             Plan::Or(span) => Op::Or(*span),
             Plan::Same(span) => Op::WriteSame(*span),
+            Plan::Mark(span) => Op::MarkBad(*span),
             Plan::Zero { span, unmap } => Op::WriteZeroes { span: *span, unmap: *unmap },
             Plan::Unmap { spans, .. } => Op::Unmap(spans.clone()),
             Plan::Sanitize(kind) => Op::Sanitize(kind.clone()),
@@ -133,7 +148,7 @@ impl Plan {
             Plan::StableRead(_) | Plan::Compare(_) | Plan::Verify(_) => true,
             Plan::CompareAndWrite(_) | Plan::Or(_) => true,
             Plan::Write(..) | Plan::Atomic(_) | Plan::Same(_) | Plan::Zero { .. } => false,
-            Plan::Unmap { .. } | Plan::Sanitize(_) => false,
+            Plan::Unmap { .. } | Plan::Sanitize(_) | Plan::Mark(_) => false,
         }
     }
 
@@ -143,6 +158,7 @@ impl Plan {
             Plan::Atomic(_) | Plan::CompareAndWrite(_) => true,
             Plan::StableRead(_) | Plan::Compare(_) | Plan::Verify(_) | Plan::Write(..) | Plan::Or(_) => false,
             Plan::Same(_) | Plan::Zero { .. } | Plan::Unmap { .. } | Plan::Sanitize(_) => false,
+            Plan::Mark(_) => false,
         }
     }
 
@@ -152,6 +168,7 @@ impl Plan {
         let plain = |kind, span, permit| Some(Chunk { kind, span, cover: span, permit });
         match self {
             Plan::StableRead(span) => plain(Kind::ReadWhole, rest(*span, done, u64::MAX)?, Permit::Guard),
+            Plan::Mark(span) => plain(Kind::Mark, rest(*span, done, u64::MAX)?, Permit::Guard),
             Plan::Compare(span) | Plan::Verify(span) => {
                 plain(Kind::Read, next(*span, done, CHUNK_BYTES, geometry)?, Permit::None)
             }
@@ -197,7 +214,7 @@ impl Plan {
             Plan::Unmap { spans, .. } => spans.iter().map(|span| span.blocks).sum(),
             Plan::StableRead(span) | Plan::Compare(span) | Plan::Verify(span) => span.blocks,
             Plan::Write(span, _) | Plan::Atomic(span) | Plan::CompareAndWrite(span) => span.blocks,
-            Plan::Or(span) | Plan::Same(span) | Plan::Zero { span, .. } => span.blocks,
+            Plan::Or(span) | Plan::Same(span) | Plan::Zero { span, .. } | Plan::Mark(span) => span.blocks,
         }
     }
 }

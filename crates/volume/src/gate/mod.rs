@@ -5,6 +5,12 @@
 //! operations and overlapping writes apart (see `guard.rs`); and makes what a backend cannot do of
 //! what it can (see `steps.rs`), in bounded chunks that can be aborted.
 //!
+//! Bad blocks are part of the view. Marking them, and writing them, excludes all other writes of
+//! their stripes until the home has answered, which is when every core has adopted the marks; reads
+//! meanwhile wait. So over all cores one moment divides reads that fail from reads that do not. While
+//! it waits for the home an operation is in no epoch, since the home may itself wait for older ones;
+//! the home admits it anew.
+//!
 //! Invariants: every submitted operation ends by [`Gate::poll_done`] exactly once. What waits (for a
 //! guard, for memory) holds no mark, and what waits for memory holds no guard, so that no two
 //! operations wait for each other. What waits is admitted again when the view changes.
@@ -21,7 +27,7 @@ use std::time::Duration;
 use buf::{Class, Cx, Errno, Payload, Time};
 
 use crate::backend::{Backend, DiskOp};
-use crate::change::{Ack, Adoption, Shard};
+use crate::change::{Ack, Adoption, Ask, AskId, Shard};
 use crate::guard::Stripes;
 use crate::io::{Done, Failure, Fault, Io, IoId, Op, Outcome, Refusal, Span, Why};
 use crate::nexus::Nexus;
@@ -55,6 +61,10 @@ pub struct Gate {
     ended: VecDeque<(u32, Result<Outcome, Failure>, Payload)>,
     done: VecDeque<Done>,
     wakes: VecDeque<Shard>,
+    /// Asks to the volume's home, and the tasks that wait for an answer.
+    asks: VecDeque<(AskId, Ask)>,
+    asked: Vec<(AskId, u32)>,
+    asks_made: u64,
     look_again: Option<Time>,
     /// The operation that may take memory kept for headers.
     insists: Option<u32>,
@@ -76,7 +86,7 @@ enum Work {
     /// A read with the backend: its stripes' sequence when it began.
     Read { span: Span, before: Option<u64>, tries: u8, lent: bool },
     /// A write with the backend, its marks raised.
-    Write { span: Span, stripes: Stripes },
+    Write { stripes: Stripes },
     /// Something with the backend that needs neither.
     Other,
     /// Not with the backend yet: a write that met a guard.
@@ -105,6 +115,9 @@ impl Gate {
             ended: VecDeque::new(),
             done: VecDeque::new(),
             wakes: VecDeque::new(),
+            asks: VecDeque::new(),
+            asked: Vec::new(),
+            asks_made: 0,
             look_again: None,
             insists: None,
         }
@@ -164,16 +177,11 @@ impl Gate {
             Op::Read(span) => self.start_read(cx, io, span),
             Op::Write(span, _) if self.is_aligned(span) => self.start_write(cx, who, io, span),
             Op::Flush | Op::Extents(_) | Op::Prefetch(_) => self.forward(cx, io, Work::Other),
-            Op::MarkBad(span) => {
-                let marked = self.shared.bad().mark(span);
-                let result = if marked { Ok(Outcome::Complete) } else { Err(Refusal::Unsupported.into()) };
-                self.done.push_back(Done { id: io.id, result, payload: io.payload });
-            }
             Op::Write(..) | Op::WriteAtomic(_) | Op::CompareAndWrite(_) | Op::WriteZeroes { .. } => {
                 self.start_steps(cx, who, io);
             }
             Op::Compare(_) | Op::WriteSame(_) | Op::Or(_) | Op::Unmap(_) => self.start_steps(cx, who, io),
-            Op::Verify(_) | Op::Sanitize(_) => self.start_steps(cx, who, io),
+            Op::Verify(_) | Op::Sanitize(_) | Op::MarkBad(_) => self.start_steps(cx, who, io),
         }
     }
 
@@ -197,11 +205,14 @@ impl Gate {
     }
 
     fn start_read(&mut self, cx: &mut Cx<'_>, mut io: Io, span: Span) {
-        if let Some(lba) = self.shared.bad().first_in(span) {
+        let before = self.shared.guards().sequence(self.stripes(span));
+        let bad = self.view.bad.first_in(span);
+        if let (Some(lba), Some(_)) = (bad, before) {
             let result = Err(Fault::Medium(lba).into());
             return self.done.push_back(Done { id: io.id, result, payload: io.payload });
         }
-        let lent = matches!(io.payload, Payload::None) && self.lends();
+        // Blocks that are bad and just being written wait for the end of that.
+        let lent = matches!(io.payload, Payload::None) && self.lends() && bad.is_none();
         if !lent && matches!(io.payload, Payload::None) {
             // Asked for before the volume ceased to lend.
             let len = span.blocks as usize * self.view.geometry.logical as usize;
@@ -210,14 +221,22 @@ impl Gate {
                 None => return self.refuse(io, Refusal::Busy),
             }
         }
-        let before = self.shared.guards().sequence(self.stripes(span));
+        if bad.is_some() {
+            let work = Work::Steps(Box::new(Steps::stable_read(span, io.payload)));
+            let slot = self.open(Task { id: io.id, epoch: io.epoch, work });
+            return self.step(cx, slot);
+        }
         self.forward(cx, io, Work::Read { span, before, tries: 0, lent });
     }
 
     fn start_write(&mut self, cx: &mut Cx<'_>, who: &Nexus, io: Io, span: Span) {
         let stripes = self.stripes(span);
         if self.shared.guards().enter(self.shard, stripes) {
-            return self.forward(cx, io, Work::Write { span, stripes });
+            if self.view.bad.first_in(span).is_none() {
+                return self.forward(cx, io, Work::Write { stripes });
+            }
+            self.shared.guards().leave(self.shard, stripes);
+            return self.start_steps(cx, who, io);
         }
         let (id, epoch) = (io.id, io.epoch);
         let slot = self.open(Task { id, epoch, work: Work::Parked { io, stripes, span, who: who.clone() } });
@@ -347,8 +366,17 @@ impl Gate {
         let task = self.tasks[slot as usize].task.as_mut().expect("a task that waits");
         match &task.work {
             Work::Parked { stripes, .. } if !guards.enter(shard, *stripes) => self.wait(slot),
-            Work::Parked { span, stripes, .. } => {
-                let next = Work::Write { span: *span, stripes: *stripes };
+            Work::Parked { span, stripes, .. } if self.view.bad.first_in(*span).is_some() => {
+                guards.leave(shard, *stripes);
+                let Work::Parked { io, who, .. } = std::mem::replace(&mut task.work, Work::Other) else {
+                    unreachable!("matched above")
+                };
+                let steps = Steps::new(&self.view.geometry, &who, io.op, io.payload);
+                task.work = Work::Steps(Box::new(steps));
+                self.step(cx, slot);
+            }
+            Work::Parked { stripes, .. } => {
+                let next = Work::Write { stripes: *stripes };
                 let Work::Parked { io, .. } = std::mem::replace(&mut task.work, next) else {
                     unreachable!("matched above")
                 };
@@ -372,11 +400,8 @@ impl Gate {
                 Work::Read { span, before, tries, lent } => {
                     self.finish_read(cx, slot, Work::Read { span, before, tries: tries + 1, lent }, done);
                 }
-                Work::Write { span, stripes } => {
+                Work::Write { stripes } => {
                     self.shared.guards().leave(self.shard, stripes);
-                    if done.result.is_ok() {
-                        self.shared.bad().clear(span);
-                    }
                     self.close(slot, done.result, done.payload);
                 }
                 Work::Other => self.close(slot, done.result, done.payload),
@@ -393,6 +418,9 @@ impl Gate {
         let undisturbed = before.is_some() && before == after;
         if lent || undisturbed || done.result.is_err() {
             return self.close(slot, done.result, done.payload);
+        }
+        if let (Some(lba), Some(_)) = (self.view.bad.first_in(span), after) {
+            return self.close(slot, Err(Fault::Medium(lba).into()), done.payload);
         }
         if tries >= READ_TRIES {
             let steps = Steps::stable_read(span, done.payload);
@@ -458,7 +486,8 @@ impl Gate {
             Work::Read { .. } | Work::Write { .. } | Work::Other => return,
             Work::Parked { io, who, .. } => view.admit(who, &io.op).err(),
             Work::Steps(steps) => {
-                // What is with the backend ends under the old epoch; see `step` for the rest.
+                // What is with the backend ends under the old epoch, and what is asked of the home is
+                // admitted there; see `step` for the rest.
                 steps.readmit(view);
                 if steps.is_out() {
                     return;
@@ -472,6 +501,12 @@ impl Gate {
         self.flights.finish(task.epoch);
         task.epoch = view.epoch;
         self.flights.start(task.epoch);
+    }
+
+    /// Something to ask of the volume's home; the answer goes to [`Gate::answered`].
+    #[must_use]
+    pub fn poll_ask(&mut self) -> Option<(AskId, Ask)> {
+        self.asks.pop_front()
     }
 
     /// A change that this shard has adopted and drained; goes to the home core.

@@ -10,6 +10,7 @@ use buf::{Class, Cx, Payload, Sg, SgMut, Time};
 use super::chunk::{Chunk, Kind, Permit, Plan};
 use super::{Gate, LOOK_AGAIN, MEMORY_AGAIN, Work};
 use crate::backend::Geometry;
+use crate::change::{Ask, AskId};
 use crate::guard::Stripes;
 use crate::io::{Failure, Fault, Io, Op, Outcome, Refusal, SanitizeKind, Span, Why};
 use crate::nexus::Nexus;
@@ -48,6 +49,8 @@ enum Stage {
     Reading,
     /// The backend's last step of the chunk.
     Acting,
+    /// The home's answer about bad blocks.
+    Asking,
 }
 
 impl Steps {
@@ -81,10 +84,10 @@ impl Steps {
         }
     }
 
-    /// Whether the backend has a part of it.
+    /// Whether the backend or the home has a part of it.
     pub(super) fn is_out(&self) -> bool {
         match self.stage {
-            Stage::Reading | Stage::Acting => true,
+            Stage::Reading | Stage::Acting | Stage::Asking => true,
             Stage::Permit | Stage::Quiet => false,
         }
     }
@@ -104,7 +107,11 @@ impl Steps {
     /// Asks for an early end; true if the part that the backend has shall be cancelled.
     pub(super) fn cancel(&mut self) -> bool {
         self.end.get_or_insert(Fault::Aborted.into());
-        self.is_out() && !(self.plan.is_atomic() && self.stage == Stage::Acting)
+        match self.stage {
+            Stage::Reading => true,
+            Stage::Acting => !self.plan.is_atomic(),
+            Stage::Permit | Stage::Quiet | Stage::Asking => false,
+        }
     }
 
     /// Asks for an early end if the new view does not admit it. What was admitted for good ends with
@@ -153,7 +160,7 @@ impl Steps {
                 Ok(())
             }
             Plan::StableRead(_) | Plan::Verify(_) | Plan::Zero { .. } => Err(Fault::Internal),
-            Plan::Unmap { .. } | Plan::Sanitize(_) => Err(Fault::Internal),
+            Plan::Unmap { .. } | Plan::Sanitize(_) | Plan::Mark(_) => Err(Fault::Internal),
         }
     }
 
@@ -283,7 +290,7 @@ impl Gate {
 
     fn advance(&mut self, cx: &mut Cx<'_>, slot: u32) -> Next {
         let geometry = self.view.geometry;
-        let shared = self.shared.clone();
+        let (shared, bad) = (self.shared.clone(), self.view.bad.clone());
         let (shard, guards) = (self.shard, shared.guards());
         let steps = self.steps(slot);
         if let Some(why) = steps.end {
@@ -310,10 +317,25 @@ impl Gate {
                 Permit::Guard if guards.hold(stripes, &mut steps.held) => {}
                 Permit::Marks | Permit::Guard => return Next::Wait,
             }
+            if chunk.permit == Permit::Marks && bad.first_in(chunk.span).is_some() {
+                // It makes bad blocks good, which is exclusive. While the marks stand none becomes bad,
+                // so that this look is the last.
+                guards.leave(shard, std::mem::take(&mut steps.marked));
+                steps.chunk = Some(Chunk { permit: Permit::Guard, ..chunk });
+                return self.advance(cx, slot);
+            }
             steps.stage = Stage::Quiet;
         }
         if chunk.permit == Permit::Guard && !guards.is_quiet(self.steps(slot).held) {
             return Next::Look;
+        }
+        match (chunk.kind, bad.first_in(chunk.span)) {
+            (Kind::Mark, _) => {
+                self.ask_home(slot, chunk);
+                return Next::Out;
+            }
+            (Kind::ReadWhole, Some(lba)) => return Next::End(Err(Fault::Medium(lba).into())),
+            (_, _) => {}
         }
         self.start_chunk(cx, slot, chunk);
         Next::Out
@@ -374,6 +396,7 @@ impl Gate {
             Kind::Zero { unmap } => (Op::WriteZeroes { span, unmap }, Payload::None),
             Kind::Unmap => (Op::Unmap(vec![span]), Payload::None),
             Kind::Flush => (Op::Flush, Payload::None),
+            Kind::Mark => unreachable!("asked of the home"),
         };
         if chunk.permit == Permit::Guard && op.is_write() {
             shared.guards().begin_writing(steps.held);
@@ -403,7 +426,7 @@ impl Gate {
         match self.steps(slot).stage {
             Stage::Reading => self.has_read(cx, slot, chunk, result, payload),
             Stage::Acting => self.has_acted(cx, slot, chunk, result, payload),
-            Stage::Permit | Stage::Quiet => unreachable!("the backend had nothing"),
+            Stage::Permit | Stage::Quiet | Stage::Asking => unreachable!("the backend had nothing"),
         }
     }
 
@@ -416,7 +439,7 @@ impl Gate {
         payload: Payload,
     ) {
         let logical = self.view.geometry.logical as usize;
-        let bad = self.shared.bad().first_in(chunk.span);
+        let bad = self.view.bad.first_in(chunk.span);
         let shared = self.shared.clone();
         let steps = self.steps(slot);
         let Payload::In(mut scratch) = payload else { unreachable!("a backend gives memory back as it was") };
@@ -448,23 +471,67 @@ impl Gate {
         result: Result<Outcome, Failure>,
         payload: Payload,
     ) {
-        let shared = self.shared.clone();
-        let steps = self.steps(slot);
-        let wrote = chunk.kind != Kind::ReadWhole && chunk.kind != Kind::Flush;
-        if chunk.permit == Permit::Guard && wrote {
-            shared.guards().end_writing(steps.held);
+        let cures = chunk.permit == Permit::Guard
+            && chunk.writes()
+            && result.is_ok()
+            && self.view.bad.first_in(chunk.span).is_some();
+        if cures {
+            return self.ask_home(slot, chunk);
         }
+        self.end_writing(slot, chunk);
         if chunk.kind == Kind::ReadWhole {
-            steps.payload = payload;
+            self.steps(slot).payload = payload;
         }
         match result {
             Err(why) => self.end_steps(slot, Err(why)),
-            Ok(_) => {
-                if wrote {
-                    shared.bad().clear(chunk.span);
-                }
-                self.next_chunk(cx, slot, chunk);
-            }
+            Ok(_) => self.next_chunk(cx, slot, chunk),
+        }
+    }
+
+    /// Readers may look again at what an exclusive chunk wrote.
+    fn end_writing(&mut self, slot: u32, chunk: Chunk) {
+        if chunk.permit == Permit::Guard && chunk.writes() {
+            let shared = self.shared.clone();
+            shared.guards().end_writing(self.steps(slot).held);
+        }
+    }
+
+    /// Asks the home to mark a chunk's blocks, or to clear what was written. The guard stays held.
+    fn ask_home(&mut self, slot: u32, chunk: Chunk) {
+        let Chunk { span, .. } = chunk;
+        let shared = self.shared.clone();
+        let steps = self.steps(slot);
+        steps.stage = Stage::Asking;
+        let who = steps.who.clone().expect("what was admitted for good neither marks nor clears");
+        let ask = if chunk.kind == Kind::Mark {
+            // Readers wait until all cores agree; the write that clears has told them so before.
+            shared.guards().begin_writing(steps.held);
+            Ask::MarkBad { who, span }
+        } else {
+            Ask::ClearBad { who, span }
+        };
+        let epoch = self.task(slot).epoch;
+        self.flights.finish(epoch);
+        self.asks_made += 1;
+        let id = AskId::of_gate(self.asks_made);
+        self.asked.push((id, slot));
+        self.asks.push_back((id, ask));
+    }
+
+    /// The home has answered what [`Gate::poll_ask`] gave.
+    pub fn answered(&mut self, cx: &mut Cx<'_>, id: AskId, result: Result<(), Refusal>) {
+        let Some(at) = self.asked.iter().position(|(asked, _)| *asked == id) else { return };
+        let (_, slot) = self.asked.swap_remove(at);
+        let epoch = self.view.epoch;
+        self.flights.start(epoch);
+        self.task(slot).epoch = epoch;
+        let shared = self.shared.clone();
+        let steps = self.steps(slot);
+        let chunk = steps.chunk.expect("a part belongs to a chunk");
+        shared.guards().end_writing(steps.held);
+        match result {
+            Ok(()) => self.next_chunk(cx, slot, chunk),
+            Err(refusal) => self.end_steps(slot, Err(refusal.into())),
         }
     }
 

@@ -121,20 +121,6 @@ fn every_operation_does_what_it_says() {
 }
 
 #[test]
-fn a_bad_block_is_bad_until_it_is_written() {
-    let (mut world, mut gate, who) = (World::new(), ram_gate(64), nexus(1));
-    let w = &mut world;
-    assert!(run(w, &mut gate, &who, Op::MarkBad(span(5, 1)), Payload::None).result.is_ok());
-    let medium = Err(Fault::Medium(5).into());
-    let payload = w.empty(4096);
-    assert_eq!(run(w, &mut gate, &who, Op::Read(span(0, 8)), payload).result, medium);
-    assert_eq!(run(w, &mut gate, &who, Op::Verify(span(0, 8)), Payload::None).result, medium);
-    let payload = w.filled(&[1; 512]);
-    assert!(run(w, &mut gate, &who, Op::Write(span(5, 1), Durability::Cached), payload).result.is_ok());
-    assert_eq!(read(w, &mut gate, span(5, 1)), [1; 512]);
-}
-
-#[test]
 fn a_sanitize_leaves_its_pattern() {
     let (mut world, mut gate, who) = (World::new(), ram_gate(2048), nexus(1));
     let w = &mut world;

@@ -1,5 +1,6 @@
 //! What hosts may ask of reservations, and what comes of it (SPC-4 §5.9 and §6.15; NVMe Base §7.2
-//! to §7.5).
+//! to §7.5 and §8.19). Where the two standards differ, a field of [`Action`] says which is meant;
+//! `docs/one-volume.md` has the rules with their reasons.
 
 use std::sync::Arc;
 
@@ -8,7 +9,8 @@ use crate::io::Refusal;
 use crate::nexus::{Identity, Nexus, PortId};
 use crate::notice::{Cause, Notice, Receivers};
 
-/// The longest iSCSI name, in bytes (RFC 7143 §4.2.7.1).
+/// The longest iSCSI name, and the longest NVMe Qualified Name, in bytes (RFC 7143 §4.2.7.1; NVMe
+/// Base §4.5).
 const NAME_MAX: usize = 223;
 
 /// A change of reservations that a nexus asks for. Where a key is an `Option`, `None` ignores the
@@ -81,6 +83,8 @@ pub struct Register {
     pub also: Vec<Arc<Identity>>,
     /// ALL_TG_PT: the ports to register on. Empty: the port that the request came by.
     pub ports: Vec<PortId>,
+    /// The Host NQN of an NVMe host, at most 223 bytes; `None` for initiators.
+    pub nqn: Option<Arc<str>>,
     /// APTPL, CPTPL: whether the state shall survive power loss; `None` leaves that as it is.
     pub persist: Option<bool>,
 }
@@ -92,7 +96,8 @@ pub enum RegisterMode {
     Set,
     /// Register only; the same key once more is fine (NVMe RREGA 0).
     Add,
-    /// Change the key of a registrant only (NVMe RREGA 2).
+    /// Change a registrant's key; where the existing key is ignored, register who is not
+    /// registered (NVMe RREGA 2; Base §8.19.3).
     Replace,
     /// Remove only (NVMe RREGA 1).
     Remove,
@@ -184,16 +189,33 @@ impl Reservations {
     }
 
     fn put(&mut self, identity: Arc<Identity>, key: Key) -> Result<(), Refusal> {
-        if let Identity::Initiator { name, .. } = &*identity
-            && (name.is_empty() || name.len() > NAME_MAX)
-        {
+        let named = match &*identity {
+            Identity::Initiator { name, .. } => !name.is_empty() && name.len() <= NAME_MAX,
+            Identity::Host(id) => *id != [0; 16],
+        };
+        if !named {
             return Err(Refusal::InvalidAction);
         }
         match self.find(&identity) {
             Ok(at) => self.registrants[at].key = key,
             Err(_) if self.registrants.len() >= REGISTRANTS_MAX => return Err(Refusal::NoRegistrationSpace),
-            Err(at) => self.registrants.insert(at, Registrant { identity, key }),
+            Err(at) => self.registrants.insert(at, Registrant { identity, key, nqn: None }),
         }
+        Ok(())
+    }
+
+    /// Notes under which NQN a host has registered.
+    fn bind(&mut self, who: &Identity, nqn: Option<&Arc<str>>) -> Result<(), Refusal> {
+        let (Identity::Host(_), Some(nqn)) = (who, nqn) else { return Ok(()) };
+        let Ok(at) = self.find(who) else { return Ok(()) };
+        if nqn.is_empty() || nqn.len() > NAME_MAX {
+            return Err(Refusal::InvalidAction);
+        }
+        if self.registrants[at].nqn.as_ref().is_some_and(|bound| bound != nqn) {
+            // Two machines with one identifier: a preempt could not tell them apart.
+            return Err(Refusal::Conflict);
+        }
+        self.registrants[at].nqn = Some(nqn.clone());
         Ok(())
     }
 
@@ -214,6 +236,7 @@ impl Reservations {
             }
             (RegisterMode::Add, Some(_)) => self.replace(who, register),
             (RegisterMode::Add, None) => self.add(who, register),
+            (RegisterMode::Replace, None) if register.current.is_none() => self.add(who, register),
             (RegisterMode::Replace | RegisterMode::Remove, None) => Err(Refusal::NotRegistered),
             (RegisterMode::Replace | RegisterMode::Remove, Some(_)) if !known => Err(Refusal::NotRegistered),
             (RegisterMode::Replace, Some(_)) => self.replace(who, register),
@@ -243,6 +266,7 @@ impl Reservations {
                 state.put(Arc::new(identity.on_port(*port)), register.new)?;
             }
         }
+        state.bind(&who.identity, register.nqn.as_ref())?;
         state.set_persist(register.persist);
         Ok(self.effect(state))
     }
@@ -250,6 +274,7 @@ impl Reservations {
     fn replace(&self, who: &Nexus, register: &Register) -> Result<Effect, Refusal> {
         let mut state = self.counted();
         state.put(who.identity.clone(), register.new)?;
+        state.bind(&who.identity, register.nqn.as_ref())?;
         state.set_persist(register.persist);
         Ok(self.effect(state))
     }

@@ -17,8 +17,8 @@ use std::sync::Arc;
 
 use crate::nexus::Identity;
 
+pub use crate::record::Damaged;
 pub use action::{Action, Effect, Register, RegisterMode};
-pub use saved::Damaged;
 
 /// How many registrations a volume keeps (one per initiator port and target port, or per host): a
 /// cluster of 64 nodes with 16 paths each. The state file stays below 512 KiB.
@@ -147,6 +147,10 @@ pub struct Registrant {
     pub identity: Arc<Identity>,
     /// Its key; never zero.
     pub key: Key,
+    /// The Host NQN that an NVMe host registered under: while it is registered, no other may use its
+    /// Host Identifier. `None` for initiators, whose identity is a name, and where a record of an
+    /// older version did not say.
+    pub nqn: Option<Arc<str>>,
 }
 
 /// A reservation.
@@ -200,6 +204,12 @@ impl Reservations {
     /// The key that `who` has registered.
     pub fn key_of(&self, who: &Identity) -> Option<Key> {
         self.find(who).ok().map(|at| self.registrants[at].key)
+    }
+
+    /// The Host NQN that a registered NVMe host goes by, if it is known.
+    pub fn host_nqn(&self, host: &[u8; 16]) -> Option<&Arc<str>> {
+        let at = self.find(&Identity::Host(*host)).ok()?;
+        self.registrants[at].nqn.as_ref()
     }
 
     /// Whether `who` holds the reservation.

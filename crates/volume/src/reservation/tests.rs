@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
+use crate::bad::BadBlocks;
 use crate::facts::Uuid;
 use crate::io::Refusal;
 use crate::nexus::{Nexus, PortId};
@@ -22,6 +23,14 @@ fn nexus(number: u8) -> Nexus {
     };
     let port = PortId(1 + u16::from(number % 2));
     Nexus { identity: Arc::new(identity), port, read_only: false }
+}
+
+fn save(state: &Reservations) -> Vec<u8> {
+    crate::record::save(UUID, state, &BadBlocks::default())
+}
+
+fn restore(bytes: &[u8]) -> Result<Reservations, Damaged> {
+    crate::record::restore(bytes, UUID, false).map(|(state, _)| state)
 }
 
 /// SPC-4 table "PERSISTENT RESERVE OUT type codes" and NVMe's "Command Behavior in the Presence of a
@@ -84,6 +93,7 @@ impl Step {
                 also: Vec::new(),
                 ports: Vec::new(),
                 persist: Some(true),
+                nqn: None,
             }),
             Step::Reserve { key, kind } => Action::Reserve { key: Some(Key(key)), kind },
             Step::Release { key, kind } => Action::Release { key: Some(Key(key)), kind },
@@ -308,7 +318,7 @@ proptest! {
                 model = next;
             }
             agree(&state, &model);
-            let kept = Reservations::restore(&state.save(UUID), UUID, false).unwrap();
+            let kept = restore(&save(&state)).unwrap();
             if state.persists() {
                 let durable = Reservations { generation: 0, legacy: None, ..state.clone() };
                 prop_assert_eq!(kept, durable);
@@ -325,13 +335,14 @@ proptest! {
             let step = Step::Set { current: Some(0), new: 5 };
             state = state.apply(&nexus(number), &step.action()).unwrap().state;
         }
-        let bytes = state.save(UUID);
+        let bytes = save(&state);
         let mut flipped = bytes.clone();
         flipped[flip.index(bytes.len())] ^= 1 << bit;
-        prop_assert!(Reservations::restore(&flipped, UUID, false).is_err());
-        prop_assert!(Reservations::restore(&bytes[..cut.index(bytes.len())], UUID, false).is_err());
-        prop_assert_eq!(Reservations::restore(&bytes, Uuid([1; 16]), false), Err(Damaged::OtherVolume(UUID)));
-        let _ = Reservations::restore(&flipped[4..], UUID, false);
+        prop_assert!(restore(&flipped).is_err());
+        prop_assert!(restore(&bytes[..cut.index(bytes.len())]).is_err());
+        let other = crate::record::restore(&bytes, Uuid([1; 16]), false);
+        prop_assert_eq!(other, Err(Damaged::OtherVolume(UUID)));
+        let _ = restore(&flipped[4..]);
     }
 }
 
@@ -343,6 +354,7 @@ fn register(new: u64) -> Register {
         also: Vec::new(),
         ports: Vec::new(),
         persist: None,
+        nqn: None,
     }
 }
 
@@ -371,7 +383,7 @@ fn registrations_are_bounded_and_all_or_none() {
     }
     let who = nexus(0);
     assert_eq!(state.apply(&who, &Action::Register(register(1))), Err(Refusal::NoRegistrationSpace));
-    assert!(state.save(UUID).len() < 512 << 10);
+    assert!(save(&state).len() < 512 << 10);
     let flood = Register { also: vec![nexus(2).identity; 100_000], ..register(1) };
     let refused = Reservations::default().apply(&who, &Action::Register(flood));
     assert_eq!(refused, Err(Refusal::NoRegistrationSpace));

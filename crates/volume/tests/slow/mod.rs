@@ -1,6 +1,9 @@
 //! Gates of several shards in one thread, over a disk whose operations end when and in the order
 //! that the test says.
 
+#[allow(dead_code, reason = "not every test has a home")]
+pub mod daemon;
+
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -57,6 +60,10 @@ impl Disk {
             }
             (Op::WriteZeroes { span, .. }, _) => {
                 self.bytes[place(*span)].fill(0);
+                Ok(Outcome::Complete)
+            }
+            (Op::Unmap(spans), _) => {
+                spans.iter().for_each(|span| self.bytes[place(*span)].fill(0));
                 Ok(Outcome::Complete)
             }
             (Op::Flush, _) => Ok(Outcome::Complete),
@@ -150,6 +157,12 @@ impl World {
         self.gates[shard].submit(&mut cx, who, Io { id: IoId(id), epoch: Default::default(), op, payload });
     }
 
+    #[allow(dead_code, reason = "not every test has a home")]
+    pub fn answered(&mut self, shard: usize, answer: &volume::Answer) {
+        let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
+        self.gates[shard].answered(&mut cx, answer.id, answer.result);
+    }
+
     pub fn resume(&mut self, shard: usize) -> Vec<Done> {
         let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
         self.gates[shard].resume(&mut cx);
@@ -157,6 +170,15 @@ impl World {
     }
 }
 
+/// An NVMe host.
 pub fn nexus(number: u8) -> Nexus {
     Nexus { identity: Arc::new(Identity::Host([number; 16])), port: PortId(1), read_only: false }
+}
+
+/// A SCSI initiator port.
+#[allow(dead_code, reason = "not every test has both kinds")]
+pub fn initiator(number: u8) -> Nexus {
+    let (name, port) = ("iqn.2026-11.example:host".into(), PortId(1));
+    let identity = Identity::Initiator { name, isid: [0x40, 0, 0, 0, 0, number], port };
+    Nexus { identity: Arc::new(identity), port, read_only: false }
 }

@@ -1,0 +1,220 @@
+//! A home, its shards, and what is under way between them: messages arrive when the test says.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use volume::reservation::{Action, Key, Kind, Register, RegisterMode};
+use volume::{
+    Ack, Adoption, Answer, Ask, AskId, Done, Durability, Facts, Home, Identity, IoId, Nexus, Op, Refusal,
+    Remark, Shard, Span, Uuid, VolumeId,
+};
+
+use super::{World, geometry};
+
+pub const BLOCKS: u64 = 64;
+
+pub fn facts() -> Facts {
+    Facts {
+        id: VolumeId(1),
+        name: "test".into(),
+        uuid: Uuid([3; 16]),
+        oui: None,
+        vendor: "BLKWIRE".into(),
+        product: "volume".into(),
+        revision: "1".into(),
+        removable: true,
+        rpm: 0,
+    }
+}
+
+pub fn home(shards: u16) -> Home {
+    Home::restore(facts(), geometry(BLOCKS, 512), shards, false, None).unwrap()
+}
+
+pub fn register(who: &Nexus, key: u64, persist: bool) -> Ask {
+    let register = Register {
+        mode: RegisterMode::Set,
+        current: None,
+        new: Key(key),
+        also: Vec::new(),
+        ports: Vec::new(),
+        persist: Some(persist),
+        nqn: None,
+    };
+    Ask::Reserve { who: who.clone(), action: Action::Register(register) }
+}
+
+pub fn reserve(who: &Nexus, key: u64, kind: Kind) -> Ask {
+    Ask::Reserve { who: who.clone(), action: Action::Reserve { key: Some(Key(key)), kind } }
+}
+
+enum ToHome {
+    Ack(Ack),
+    Ask(AskId, Ask),
+}
+
+enum ToShard {
+    Adopt(Adoption),
+    Answer(Answer),
+}
+
+pub struct Daemon {
+    pub world: World,
+    pub home: Home,
+    to_shards: Vec<VecDeque<ToShard>>,
+    to_home: Vec<VecDeque<ToHome>>,
+    /// To the test's own asks.
+    pub answers: Vec<Answer>,
+    pub remarks: Vec<Remark>,
+    /// The record as it was last stored.
+    pub record: Option<Vec<u8>>,
+    pub asks: u64,
+    ios: u64,
+    /// Who submitted what is not done: shard, name, identity.
+    live: Vec<(usize, u64, Arc<Identity>)>,
+    pub done: Vec<Done>,
+}
+
+impl Daemon {
+    pub fn new(shards: u16) -> Daemon {
+        Daemon::of(home(shards), shards)
+    }
+
+    pub fn of(home: Home, shards: u16) -> Daemon {
+        let world = World::new(shards, BLOCKS, 512, Some(home.view().clone()));
+        Daemon {
+            world,
+            home,
+            to_shards: (0..shards).map(|_| VecDeque::new()).collect(),
+            to_home: (0..shards).map(|_| VecDeque::new()).collect(),
+            answers: Vec::new(),
+            remarks: Vec::new(),
+            record: None,
+            asks: 0,
+            ios: 0,
+            live: Vec::new(),
+            done: Vec::new(),
+        }
+    }
+
+    pub fn shards(&self) -> usize {
+        self.world.gates.len()
+    }
+
+    pub fn ask(&mut self, ask: Ask) -> u64 {
+        self.asks += 1;
+        self.home.handle_ask(self.world.now, Shard(0), AskId(self.asks), ask);
+        self.drain_home();
+        self.asks
+    }
+
+    pub fn drain_home(&mut self) {
+        while let Some(store) = self.home.poll_store() {
+            self.record = Some(store.bytes);
+            self.home.handle_stored(self.world.now, store.ticket, true);
+        }
+        while let Some(adoption) = self.home.poll_adoption() {
+            for queue in &mut self.to_shards {
+                queue.push_back(ToShard::Adopt(adoption.clone()));
+            }
+        }
+        while let Some(answer) = self.home.poll_answer() {
+            if answer.id.is_gates() {
+                self.to_shards[usize::from(answer.to.0)].push_back(ToShard::Answer(answer));
+            } else {
+                self.answers.push(answer);
+            }
+        }
+        self.remarks.extend(std::iter::from_fn(|| self.home.poll_remark()));
+    }
+
+    /// A message from home arrives at a shard.
+    pub fn deliver(&mut self, shard: usize) {
+        match self.to_shards[shard].pop_front() {
+            Some(ToShard::Adopt(adoption)) => {
+                // As a server does: first it aborts, then the gate adopts.
+                let victims = self.live.iter().filter(|(at, _, who)| *at == shard && adoption.aborts(who));
+                victims.for_each(|(_, io, _)| self.world.gates[shard].cancel(IoId(*io)));
+                self.world.gates[shard].adopt(&adoption);
+            }
+            Some(ToShard::Answer(answer)) => self.world.answered(shard, &answer),
+            None => {}
+        }
+    }
+
+    pub fn resume(&mut self, shard: usize) {
+        let done = self.world.resume(shard);
+        self.live.retain(|(at, io, _)| *at != shard || done.iter().all(|done| done.id.0 != *io));
+        self.done.extend(done);
+        let gate = &mut self.world.gates[shard];
+        let asks = std::iter::from_fn(|| gate.poll_ask()).map(|(id, ask)| ToHome::Ask(id, ask));
+        self.to_home[shard].extend(asks);
+        self.to_home[shard].extend(std::iter::from_fn(|| gate.poll_ack()).map(ToHome::Ack));
+    }
+
+    /// A message of a shard arrives at home.
+    pub fn acknowledge(&mut self, shard: usize) {
+        match self.to_home[shard].pop_front() {
+            Some(ToHome::Ack(ack)) => self.home.handle_ack(self.world.now, ack),
+            Some(ToHome::Ask(id, ask)) => {
+                self.home.handle_ask(self.world.now, Shard(shard as u16), id, ask);
+            }
+            None => return,
+        }
+        self.drain_home();
+    }
+
+    /// Submits a write of one block, whose bytes are `fill`.
+    pub fn write(&mut self, shard: usize, who: &Nexus, fill: u8, lba: u64, exclusive: bool) -> u64 {
+        let span = Span { lba, blocks: 1 };
+        let payload = self.world.payload(&[fill; 512]);
+        let op = if exclusive { Op::WriteAtomic(span) } else { Op::Write(span, Durability::Cached) };
+        self.submit(shard, who, op, payload)
+    }
+
+    pub fn submit(&mut self, shard: usize, who: &Nexus, op: Op, payload: volume::Payload) -> u64 {
+        self.ios += 1;
+        self.live.push((shard, self.ios, who.identity.clone()));
+        self.world.submit(shard, who, self.ios, op, payload);
+        self.ios
+    }
+
+    pub fn land(&mut self, pick: usize) {
+        self.world.disk.borrow_mut().land(pick);
+    }
+
+    /// Everything goes on until nothing is left to do.
+    pub fn settle(&mut self) {
+        for _ in 0..200 {
+            for shard in 0..self.shards() {
+                self.deliver(shard);
+                self.resume(shard);
+                self.acknowledge(shard);
+            }
+            self.land(0);
+        }
+    }
+
+    pub fn answer_to(&self, ask: u64) -> Option<Result<(), Refusal>> {
+        self.answers.iter().find(|answer| answer.id == AskId(ask)).map(|answer| answer.result)
+    }
+
+    /// Asks, and waits for the answer.
+    pub fn asked(&mut self, ask: Ask) -> Result<(), Refusal> {
+        let ask = self.ask(ask);
+        self.settle();
+        self.answer_to(ask).expect("an answer")
+    }
+
+    /// Submits, and waits for the end.
+    pub fn run(&mut self, shard: usize, who: &Nexus, op: Op, payload: volume::Payload) -> Done {
+        let io = self.submit(shard, who, op, payload);
+        self.settle();
+        let at = self.done.iter().position(|done| done.id.0 == io).expect("an end");
+        self.done.remove(at)
+    }
+
+    pub fn landed_of(&self, fill: u8) -> usize {
+        self.world.disk.borrow().landed.iter().filter(|by| **by == fill).count()
+    }
+}
