@@ -3,3 +3,8 @@
 //! direction of its data.
 
 #![forbid(unsafe_code)]
+
+pub mod controller;
+pub mod wire;
+
+pub use controller::{ControllerQueue, Parked, QueueLimits, QueueSize, Violation};

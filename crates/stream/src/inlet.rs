@@ -6,6 +6,7 @@
 //!
 //! Invariant: while a partial header is kept, all bytes before it have been consumed.
 
+use buf::crc32c::Crc32c;
 use buf::{BufMut, Sg, SgMut};
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -176,6 +177,21 @@ impl Inlet {
     /// Drops up to `len` payload bytes; gives how many were here.
     pub fn skip(&mut self, len: usize) -> usize {
         let n = self.rest().min(len);
+        self.advance(n);
+        n
+    }
+
+    /// Drops up to `len` payload bytes, but feeds them to `crc`; gives how many were here.
+    pub fn digest(&mut self, len: usize, crc: &mut Crc32c) -> usize {
+        let n = self.rest().min(len);
+        let mut chunk = [0; 512];
+        let mut done = 0;
+        while let (Some(source), true) = (&self.source, done < n) {
+            let now = (n - done).min(chunk.len());
+            source.copy_to(self.at + done, &mut chunk[..now]);
+            crc.update(&chunk[..now]);
+            done += now;
+        }
         self.advance(n);
         n
     }

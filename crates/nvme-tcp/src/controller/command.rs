@@ -1,0 +1,119 @@
+//! ICReq and CapsuleCmd: the terms, and which commands come to the server (NVMe-TCP §3.6.2, §3.3.2).
+
+use super::outgoing::Out;
+use super::receive::{Purpose, Stretch};
+use super::task::{Source, Task};
+use super::{ControllerQueue, DigestPolicy, Phase, Violation};
+use crate::wire::{CommonHeader, Fatal, IcReq, alignment};
+use nvme::{Descriptor, Direction, Opcode, Sqe, Status};
+use stream::TargetEvent;
+
+/// Where DGST stands in ICReq.
+const AT_DGST: u32 = 11;
+/// PSDT: the data pointer is one SGL descriptor, which is all that fabrics know.
+const PSDT_SGL: u8 = 1;
+
+/// Where a command's data is, by its SGL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Payload {
+    source: Source,
+    len: u32,
+    /// Where it begins in the capsule's data.
+    offset: u32,
+}
+
+impl ControllerQueue {
+    /// Answers ICReq.
+    pub(super) fn begin_terms(&mut self, request: &IcReq) -> Result<(), Fatal> {
+        request.check()?;
+        let settle = |asked: bool, policy: DigestPolicy| match policy {
+            DigestPolicy::IfAsked => Ok(asked),
+            DigestPolicy::Never => Ok(false),
+            DigestPolicy::Required if asked => Ok(true),
+            DigestPolicy::Required => Err(Fatal::unsupported(AT_DGST)),
+        };
+        self.terms.header_digest = settle(request.header_digest(), self.limits.header_digest)?;
+        self.terms.data_digest = settle(request.data_digest(), self.limits.data_digest)?;
+        self.terms.host_alignment = alignment(request.hpda);
+        self.terms.r2ts = request.maxr2t.get().saturating_add(1);
+        self.phase = Phase::Connect;
+        self.out.push_back(Out::Init(self.terms));
+        Ok(())
+    }
+
+    /// Acts on a command, which `data` bytes of capsule data follow. `None`: there is no memory for
+    /// them yet.
+    pub(super) fn begin_command(&mut self, sqe: &Sqe, data: u32) -> Result<Option<Stretch>, Violation> {
+        if self.tasks.len() >= usize::from(self.size.entries) {
+            return Err(Violation::TooManyCommands);
+        }
+        let fabrics = sqe.opcode == Opcode::FABRICS;
+        if !fabrics && self.phase != Phase::Connect && data > self.size.in_capsule_max {
+            return Err(Violation::Fatal(Fatal::field(CommonHeader::AT_PLEN)));
+        }
+        let cid = sqe.cid.get();
+        let payload = if self.phase == Phase::Draining {
+            Err(Status::ABORTED_SQ_DELETION)
+        } else if self.index.find(cid).is_some() {
+            Err(Status::COMMAND_ID_CONFLICT.final_())
+        } else {
+            payload_of(sqe, data)
+        };
+        let payload = match payload {
+            Ok(payload) => payload,
+            Err(status) => return Ok(Some(Stretch::skip(data, Purpose::Refuse(cid, status)))),
+        };
+        let mut task = Task::new(cid, payload.source, payload.len);
+        if payload.source == Source::Capsule {
+            if !fabrics && !self.capsules.has_room() {
+                return Ok(None);
+            }
+            task.capsule = !fabrics && self.capsules.take();
+        }
+        task.arriving = data > 0;
+        let Ok(tag) = self.tasks.insert(task) else { return Err(Violation::TooManyCommands) };
+        self.index.insert(cid, tag);
+        if self.phase == Phase::Connect {
+            self.connect = Some((tag, *sqe));
+        }
+        let data_out = match payload.source {
+            Source::Capsule | Source::Host => payload.len,
+            Source::None | Source::Server => 0,
+        };
+        self.events.push_back(TargetEvent::Command { tag, command: *sqe, data_out });
+        let want = if payload.source == Source::Capsule { payload.len } else { 0 };
+        let tail = data - payload.offset - want;
+        let purpose = if data > 0 { Purpose::Capsule(tag) } else { Purpose::Skip };
+        Ok(Some(Stretch { lead: payload.offset, want, tail, at: 0, purpose }))
+    }
+}
+
+/// Reads the SGL of a command, which `data` bytes of capsule data follow.
+fn payload_of(sqe: &Sqe, data: u32) -> Result<Payload, Status> {
+    let none = Payload { source: Source::None, len: 0, offset: 0 };
+    if sqe.psdt() != PSDT_SGL {
+        return Err(Status::INVALID_FIELD.final_());
+    }
+    let (sgl, len) = (&sqe.dptr, sqe.dptr.length.get());
+    match sqe.direction() {
+        // The server refuses what claims to move data both ways.
+        Direction::None | Direction::Both => Ok(none),
+        Direction::ToController | Direction::ToHost if len == 0 => Ok(none),
+        Direction::ToController => match sgl.identifier {
+            Descriptor::TRANSPORT => Ok(Payload { source: Source::Host, len, offset: 0 }),
+            Descriptor::IN_CAPSULE => {
+                let offset = u32::try_from(sgl.address.get()).ok().filter(|offset| *offset <= data);
+                let offset = offset.ok_or(Status::SGL_OFFSET_INVALID.final_())?;
+                if len > data - offset {
+                    return Err(Status::SGL_LENGTH_INVALID.final_());
+                }
+                Ok(Payload { source: Source::Capsule, len, offset })
+            }
+            _other => Err(Status::SGL_TYPE_INVALID.final_()),
+        },
+        Direction::ToHost => match sgl.identifier {
+            Descriptor::TRANSPORT => Ok(Payload { source: Source::Server, len, offset: 0 }),
+            _other => Err(Status::SGL_TYPE_INVALID.final_()),
+        },
+    }
+}

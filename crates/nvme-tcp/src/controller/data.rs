@@ -1,0 +1,123 @@
+//! Write data: places for it, R2Ts, and H2CData (NVMe-TCP §3.6.2.8, §3.6.2.10).
+
+use super::ControllerQueue;
+use super::outgoing::Out;
+use super::receive::{Purpose, Stretch};
+use super::task::{Death, Place, State};
+use crate::wire::{CommonHeader, Fatal, FatalStatus, Flags, Frame, H2cData};
+use buf::{Cx, SgMut};
+use nvme::Status;
+use std::ops::Range;
+use stream::{Tag, TargetEvent};
+
+impl ControllerQueue {
+    /// Acts on an H2CData's header; says where its data goes.
+    pub(super) fn begin_data(
+        &mut self,
+        cx: &mut Cx<'_>,
+        pdu: &H2cData,
+        frame: Frame,
+    ) -> Result<Stretch, Fatal> {
+        let (at, len) = (pdu.datao.get(), pdu.datal.get());
+        let (most, out_of_range) = (self.terms.max_h2c_data, Fatal::plain(FatalStatus::OUT_OF_RANGE));
+        if len != frame.data {
+            let absurd = frame.data > most;
+            return Err(if absurd { Fatal::field(CommonHeader::AT_PLEN) } else { out_of_range });
+        }
+        if len > most {
+            return Err(Fatal::plain(FatalStatus::LIMIT_EXCEEDED));
+        }
+        let unknown = Fatal::sequence(H2cData::AT_TTAG);
+        let tag = self.index.find(pdu.cccid.get()).ok_or(unknown)?;
+        let task = self.tasks.get_mut(tag).ok_or(unknown)?;
+        let ttag = pdu.ttag.get();
+        let asked = task.r2ts.iter_mut().find(|asked| asked.ttag == ttag).ok_or(unknown)?;
+        let end = at.checked_add(len).filter(|end| *end <= asked.end).ok_or(out_of_range)?;
+        let last = frame.flags.contains(Flags::LAST);
+        if len == 0 || at != asked.next || last != (end == asked.end) {
+            return Err(out_of_range);
+        }
+        asked.next = end;
+        self.owed_since = cx.now;
+        Ok(Stretch { lead: 0, want: len, tail: 0, at, purpose: Purpose::Solicited { tag, ttag, at, len } })
+    }
+
+    /// A capsule with data is whole.
+    pub(super) fn end_capsule(&mut self, cx: &mut Cx<'_>, tag: Tag, good: bool) {
+        let Some(task) = self.tasks.get_mut(tag) else { return };
+        task.arriving = false;
+        if good {
+            task.count_whole(0, task.len);
+        } else {
+            self.doom(tag, Death::Status(Status::TRANSIENT_TRANSPORT_ERROR));
+        }
+        self.settle(cx, tag);
+    }
+
+    /// An H2CData is whole.
+    pub(super) fn end_data(&mut self, cx: &mut Cx<'_>, tag: Tag, ttag: u16, range: Range<u32>, good: bool) {
+        let Some(task) = self.tasks.get_mut(tag) else { return };
+        task.r2ts.retain(|asked| asked.ttag != ttag || asked.next < asked.end);
+        if good {
+            task.count_whole(range.start, range.end - range.start);
+        } else {
+            self.doom(tag, Death::Status(Status::TRANSIENT_TRANSPORT_ERROR));
+        }
+        self.settle(cx, tag);
+    }
+
+    /// The server places data of a task.
+    pub(super) fn add_place(&mut self, cx: &mut Cx<'_>, tag: Tag, at: u32, into: SgMut) {
+        let Some(task) = self.tasks.get_mut(tag).filter(|task| task.wants_data()) else { return };
+        let end = at.saturating_add(into.len() as u32).min(task.len);
+        if at >= end {
+            return;
+        }
+        task.places.push(Place { at, end, whole: 0, data: Some(into) });
+        self.placed(cx.now);
+        self.settle(cx, tag);
+    }
+
+    /// Brings a task forward after data came, a place was given, or it began to end.
+    fn settle(&mut self, cx: &mut Cx<'_>, tag: Tag) {
+        let Some(task) = self.tasks.get_mut(tag) else { return };
+        if matches!(task.state, State::Live) {
+            while let Some((at, data)) = task.full_place() {
+                self.events.push_back(TargetEvent::DataReceived { tag, at, data: data.freeze() });
+            }
+            self.ask(tag);
+        }
+        self.note_owed(cx, tag);
+        self.finish(tag);
+    }
+
+    /// Sends the R2Ts that are due.
+    fn ask(&mut self, tag: Tag) {
+        let most = self.terms.r2ts as usize;
+        let len_max = self.limits.r2t_len_max.max(crate::wire::MAX_H2C_DATA_LEAST);
+        let Some(task) = self.tasks.get_mut(tag) else { return };
+        while let Some(asked) = task.next_r2t(self.next_ttag, most, len_max) {
+            self.next_ttag = self.next_ttag.wrapping_add(1);
+            let (ttag, at) = (asked.ttag, asked.next);
+            self.out.push_back(Out::R2t { cid: task.cid, ttag, at, len: asked.end - at });
+        }
+    }
+
+    /// Keeps the count of tasks that the host owes data for.
+    fn note_owed(&mut self, cx: &mut Cx<'_>, tag: Tag) {
+        let Some(task) = self.tasks.get_mut(tag) else { return };
+        let owes = !task.r2ts.is_empty();
+        if owes == task.owing {
+            return;
+        }
+        task.owing = owes;
+        if owes {
+            if self.owed == 0 {
+                self.owed_since = cx.now;
+            }
+            self.owed += 1;
+        } else {
+            self.owed -= 1;
+        }
+    }
+}

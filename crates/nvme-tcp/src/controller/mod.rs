@@ -1,0 +1,351 @@
+//! A queue on the controller's side (NVMe-TCP §3), without I/O.
+//!
+//! A [`ControllerQueue`] is one TCP connection from its first byte on: it agrees on the terms
+//! (ICReq, ICResp), gives the Connect up, and, once [`ControllerQueue::open`] says what Connect
+//! settled, turns capsules into commands and answers into bytes. It knows lengths and directions of
+//! data; what a command means it does not know.
+//!
+//! Until it is opened it takes one command at a time and reads no further meanwhile, so that it can be
+//! parked, the Connect unanswered, and go on where another shard has its memory.
+//!
+//! Invariants:
+//! - A command is announced before its data is received. Data that has no place yet stays in the
+//!   stream; in-capsule data is only let in while memory is set aside for it (`capsules`).
+//! - Every task ends exactly once: answered, or let go by the server after
+//!   [`TargetEvent::Aborted`]. It keeps its entry while the host still sends data for it.
+//! - Numbers of the host are looked up or compared, never used as an index.
+
+mod capsules;
+mod closing;
+mod command;
+mod data;
+mod index;
+mod limits;
+mod outgoing;
+mod receive;
+mod respond;
+mod task;
+
+use crate::wire::{Fatal, Terms};
+use buf::{Cx, Errno, Sg, SgMut, Time};
+use capsules::Capsules;
+use index::CidIndex;
+pub use limits::{DigestPolicy, ENTRIES_MAX, Parked, QueueLimits, QueueSize};
+use nvme::{Completion, Sqe};
+use outgoing::Out;
+use receive::Rx;
+use std::collections::VecDeque;
+use std::time::Duration;
+use stream::{Came, Close, Connection, Inlet, Link, Outbox, RecvOp, SendOp, Slab, Tag, Target, TargetEvent};
+pub use task::R2T_MAX;
+use task::{Source, Task};
+
+#[cfg(test)]
+mod tests;
+
+/// How long it takes until memory is asked for again.
+const RETRY: Duration = Duration::from_millis(1);
+/// The one link of a queue.
+const LINK: Link = Link(0);
+
+/// What a host did that ends the queue. Each is told once, for the log and the counters; the queue
+/// itself does what follows from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Violation {
+    /// A PDU broke the rules; a C2HTermReq says so.
+    Fatal(Fatal),
+    /// More commands than the queue has entries; a C2HTermReq ends it.
+    TooManyCommands,
+    /// The host ended the connection with an H2CTermReq.
+    Terminated(Fatal),
+    /// No ICReq, or no Connect, in time.
+    HandshakeTimeout,
+    /// A PDU was begun and not ended in time.
+    PduTimeout,
+    /// The host leaves its answers unread, or does not send data that it was asked for.
+    Stalled,
+}
+
+/// The life of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// ICReq must come.
+    Init,
+    /// Connect must come, or waits for its answer.
+    Connect,
+    Open,
+    /// No command is taken any more; what is in work is answered.
+    Draining,
+    /// Its last words are being sent; what comes is swallowed.
+    Finishing,
+    /// Closed; operations or tasks are still to come back.
+    Dead,
+    /// Nothing is left.
+    Gone,
+}
+
+/// An NVMe/TCP queue on the controller's side.
+#[derive(Debug)]
+pub struct ControllerQueue {
+    limits: QueueLimits,
+    terms: Terms,
+    phase: Phase,
+    size: QueueSize,
+    capsules: Capsules,
+    tasks: Slab<Task>,
+    index: CidIndex,
+    /// The Connect that waits for its answer.
+    connect: Option<(Tag, Sqe)>,
+    rx: Rx,
+    out: VecDeque<Out>,
+    outbox: Outbox,
+    events: VecDeque<TargetEvent<Sqe>>,
+    violations: Option<Violation>,
+    sqhd: u16,
+    next_ttag: u16,
+    /// Read bytes that were allowed, and are not in a batch yet.
+    read_bytes: u64,
+    /// Bytes in batches that the kernel still holds.
+    kernel_bytes: u64,
+    /// How many tasks the host owes data for, and since when none of it has come.
+    owed: usize,
+    owed_since: Time,
+    /// When the handshake, or what is ending, must be over.
+    deadline: Option<Time>,
+    /// Memory was short: when to try again.
+    retry: Option<Time>,
+    /// The socket is to be closed, and nobody was told yet.
+    shut: bool,
+}
+
+impl ControllerQueue {
+    /// A connection that was just accepted.
+    pub fn new(cx: &mut Cx<'_>, limits: QueueLimits) -> Self {
+        let max_h2c_data = limits.max_h2c_data.max(crate::wire::MAX_H2C_DATA_LEAST) & !3;
+        let terms = Terms {
+            header_digest: false,
+            data_digest: false,
+            host_alignment: 4,
+            controller_alignment: crate::wire::alignment(limits.cpda),
+            r2ts: 1,
+            max_h2c_data,
+        };
+        let deadline = Some(cx.now + limits.handshake_timeout);
+        Self::with(cx, limits, terms, Phase::Init, Inlet::new(), deadline)
+    }
+
+    fn with(
+        cx: &mut Cx<'_>,
+        limits: QueueLimits,
+        terms: Terms,
+        phase: Phase,
+        inlet: Inlet,
+        deadline: Option<Time>,
+    ) -> Self {
+        ControllerQueue {
+            limits,
+            terms,
+            phase,
+            size: QueueSize { entries: 1, flow_control: true, in_capsule_max: 0 },
+            capsules: Capsules::none(cx.pool),
+            tasks: Slab::new(usize::from(ENTRIES_MAX)),
+            index: CidIndex::new(1),
+            connect: None,
+            rx: Rx::new(inlet),
+            out: VecDeque::new(),
+            outbox: Outbox::new(),
+            events: VecDeque::new(),
+            violations: None,
+            sqhd: 0,
+            // Tags of different queues differ, so that a PDU gone astray is noticed.
+            next_ttag: cx.entropy.next_u64() as u16,
+            read_bytes: 0,
+            kernel_bytes: 0,
+            owed: 0,
+            owed_since: cx.now,
+            deadline,
+            retry: None,
+            shut: false,
+        }
+    }
+
+    /// Whether [`ControllerQueue::park`] would succeed: a Connect and all its data have come, it is
+    /// unanswered, and nothing is out.
+    pub fn can_park(&self) -> bool {
+        self.phase == Phase::Connect
+            && self.connect.is_some_and(|(tag, _)| self.tasks.get(tag).is_some_and(|task| !task.is_owed()))
+            && self.tasks.len() == 1
+            && self.events.is_empty()
+            && self.out.is_empty()
+            && self.is_quiet()
+    }
+
+    /// Makes plain data of the queue, to go on elsewhere. `None`, and the connection is lost, unless
+    /// [`ControllerQueue::can_park`].
+    pub fn park(self) -> Option<Parked> {
+        if !self.can_park() {
+            return None;
+        }
+        let (_, connect) = self.connect?;
+        Some(Parked { terms: self.terms, connect, left: self.rx.inlet.left_over().into() })
+    }
+
+    /// Goes on with a queue that was parked. The tag is that of its Connect, which is still to be
+    /// answered.
+    pub fn unpark(cx: &mut Cx<'_>, limits: QueueLimits, parked: &Parked) -> (Self, Tag) {
+        let inlet = Inlet::with_bytes(&parked.left);
+        let deadline = Some(cx.now + limits.handshake_timeout);
+        let mut queue = Self::with(cx, limits, parked.terms, Phase::Connect, inlet, deadline);
+        let cid = parked.connect.cid.get();
+        let Ok(tag) = queue.tasks.insert(Task::new(cid, Source::None, 0)) else {
+            unreachable!("an empty table has room")
+        };
+        queue.index.insert(cid, tag);
+        queue.connect = Some((tag, parked.connect));
+        (queue, tag)
+    }
+
+    /// Connect will be answered with success: the queue takes its size. Memory for in-capsule data is
+    /// set aside, for all entries if it can be had; false, and the Connect is to be refused (Controller
+    /// Busy), if there is none even for two capsules, or the queue has no Connect to answer.
+    #[must_use]
+    pub fn open(&mut self, cx: &mut Cx<'_>, size: QueueSize) -> bool {
+        let entries = size.entries.clamp(2, ENTRIES_MAX);
+        if self.phase != Phase::Connect || self.connect.is_none() {
+            return false;
+        }
+        let mut capsules = Capsules::none(cx.pool);
+        if !capsules.set_aside(size.in_capsule_max, entries.into()) {
+            return false;
+        }
+        self.capsules = capsules;
+        self.size = QueueSize { entries, ..size };
+        self.index.grow(entries.into());
+        self.phase = Phase::Open;
+        self.deadline = None;
+        true
+    }
+
+    /// What both sides settled; before ICReq, what would be granted to a host that asks for nothing.
+    pub fn terms(&self) -> &Terms {
+        &self.terms
+    }
+
+    /// What Connect settled, once the queue is open.
+    pub fn size(&self) -> QueueSize {
+        self.size
+    }
+
+    /// Commands in work.
+    pub fn tasks_in_work(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// What the host did by leaving something undone; other violations are told where they are found.
+    #[must_use]
+    pub fn poll_violation(&mut self) -> Option<Violation> {
+        self.violations.take()
+    }
+
+    /// Whether the world holds nothing of the link.
+    fn is_quiet(&self) -> bool {
+        !self.rx.out && self.outbox.is_idle()
+    }
+}
+
+impl Connection for ControllerQueue {
+    type Event = TargetEvent<Sqe>;
+    type Violation = Violation;
+
+    fn poll_recv(&mut self, _cx: &mut Cx<'_>, _link: Link) -> Option<RecvOp> {
+        self.next_recv()
+    }
+
+    fn handle_recv(
+        &mut self,
+        cx: &mut Cx<'_>,
+        _link: Link,
+        op: RecvOp,
+        came: Came,
+    ) -> Result<(), Self::Violation> {
+        let result = self.received(cx, op, came);
+        self.tidy();
+        result
+    }
+
+    fn resume(&mut self, cx: &mut Cx<'_>) -> Result<(), Self::Violation> {
+        if self.rx.inlet.is_empty() {
+            return Ok(());
+        }
+        let result = self.parse(cx);
+        self.tidy();
+        result
+    }
+
+    fn poll_send(&mut self, cx: &mut Cx<'_>, _link: Link) -> Option<SendOp> {
+        self.gather(cx)
+    }
+
+    fn handle_written(&mut self, _cx: &mut Cx<'_>, _link: Link, how: Result<(), Errno>) {
+        self.outbox.written();
+        if how.is_err() {
+            self.fail();
+        }
+        self.tidy();
+    }
+
+    fn handle_sent(&mut self, _cx: &mut Cx<'_>, _link: Link, op: SendOp) {
+        self.kernel_bytes = self.kernel_bytes.saturating_sub(op.len as u64);
+        self.outbox.sent(op);
+        self.tidy();
+    }
+
+    fn poll_event(&mut self) -> Option<Self::Event> {
+        self.events.pop_front()
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        self.next_deadline()
+    }
+
+    fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
+        self.look_at_clocks(cx);
+        self.tidy();
+    }
+
+    fn poll_shut(&mut self) -> Option<Link> {
+        std::mem::take(&mut self.shut).then_some(LINK)
+    }
+
+    fn close(&mut self, _cx: &mut Cx<'_>, how: Close) {
+        self.begin_close(how);
+        self.tidy();
+    }
+}
+
+impl Target for ControllerQueue {
+    type Command = Sqe;
+    type Response = Completion;
+
+    fn recv_data(&mut self, cx: &mut Cx<'_>, tag: Tag, at: u32, into: SgMut) {
+        self.add_place(cx, tag, at, into);
+    }
+
+    fn send_data(&mut self, _cx: &mut Cx<'_>, tag: Tag, offset: u32, data: Sg) {
+        self.queue_data(tag, offset, data);
+    }
+
+    fn reserve_read(&mut self, tag: Tag, len: u32) -> bool {
+        self.allow_read(tag, len)
+    }
+
+    fn respond(&mut self, _cx: &mut Cx<'_>, tag: Tag, response: Self::Response) {
+        self.take_response(tag, response);
+        self.tidy();
+    }
+
+    fn retire(&mut self, _cx: &mut Cx<'_>, tag: Tag) {
+        self.let_go(tag);
+        self.tidy();
+    }
+}

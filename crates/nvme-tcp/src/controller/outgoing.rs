@@ -1,0 +1,239 @@
+//! What waits to be sent, and how it is put on the wire.
+//!
+//! SQHD is stamped when a completion enters a batch. A read's answer rides with its data: as SUCCESS
+//! on the last C2HData where it may, else as a CapsuleResp right behind it in the same batch.
+
+use super::ControllerQueue;
+use crate::wire::{C2hData, CapsuleResp, DIGEST_LEN, Fatal, Flags, IcResp, PduType, R2t, TermReq, Terms};
+use buf::crc32c::Crc32c;
+use buf::{Cx, Sg};
+use nvme::{Completion, Cqe};
+use std::ops::Range;
+use stream::{Batch, SendOp};
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::U32;
+
+/// Longest C2HData with a data digest: volatile memory is copied, and must fit a batch.
+const DIGEST_SEGMENT_MAX: u32 = 128 << 10;
+/// Header, its digest, padding to 128 bytes at most, and the data's digest.
+const FRAME: usize = 128 + DIGEST_LEN;
+/// A completion with its digest.
+const RESPONSE: usize = CapsuleResp::LEN + DIGEST_LEN;
+
+/// A PDU, or a run of C2HData PDUs with the answer.
+#[derive(Debug)]
+pub(super) enum Out {
+    Data(Data),
+    Response { cid: u16, completion: Completion, connect: bool },
+    R2t { cid: u16, ttag: u16, at: u32, len: u32 },
+    Init(Terms),
+    Term(Box<Term>),
+}
+
+/// A stretch of read data, cut into PDUs as it is sent.
+#[derive(Debug)]
+pub(super) struct Data {
+    pub(super) cid: u16,
+    /// It reaches the end of the command's data.
+    pub(super) ends: bool,
+    /// Offset of `data` in the command's data.
+    pub(super) offset: u32,
+    /// How much of it is in batches already.
+    pub(super) done: u32,
+    pub(super) data: Sg,
+    /// The answer, behind it.
+    pub(super) completion: Option<Completion>,
+}
+
+/// Last words.
+#[derive(Debug)]
+pub(super) struct Term {
+    pub(super) fatal: Fatal,
+    pub(super) header: Box<[u8]>,
+}
+
+impl Data {
+    fn next(&self, digest: bool) -> Range<usize> {
+        let left = self.data.len() as u32 - self.done;
+        let len = if digest { left.min(DIGEST_SEGMENT_MAX) } else { left };
+        self.done as usize..(self.done + len) as usize
+    }
+
+    fn estimate(&self, digest: bool) -> usize {
+        let left = self.data.len() - self.done as usize;
+        let segment = self.next(digest).len();
+        let copied = Batch::head_need(&self.data, segment, digest) > 0;
+        let frames = if segment == left { 1 } else { left.div_ceil(segment.max(1)) };
+        frames * FRAME + RESPONSE + if copied { left } else { 0 }
+    }
+}
+
+impl Out {
+    /// About how many bytes of head this takes, for sizing a batch.
+    fn head_estimate(&self, digest: bool) -> usize {
+        match self {
+            Out::Data(run) => run.estimate(digest),
+            Out::Response { .. } | Out::R2t { .. } => RESPONSE,
+            Out::Init(_) => IcResp::LEN,
+            Out::Term(term) => TermReq::LEN + term.header.len(),
+        }
+    }
+
+    /// Bytes of head that the next PDU needs at most, with an answer behind it.
+    fn head_least(&self, digest: bool) -> usize {
+        match self {
+            Out::Data(run) => FRAME + RESPONSE + Batch::head_need(&run.data, run.next(digest).len(), digest),
+            Out::Response { .. } | Out::R2t { .. } | Out::Init(_) | Out::Term(_) => {
+                self.head_estimate(digest)
+            }
+        }
+    }
+
+    fn pieces(&self) -> Option<&Sg> {
+        match self {
+            Out::Data(run) => Some(&run.data),
+            Out::Response { .. } | Out::R2t { .. } | Out::Init(_) | Out::Term(_) => None,
+        }
+    }
+}
+
+impl ControllerQueue {
+    /// Makes one batch of all that waits.
+    pub(super) fn gather(&mut self, cx: &mut Cx<'_>) -> Option<SendOp> {
+        let digest = self.terms.data_digest;
+        let least = self.out.front()?.head_least(digest);
+        if !self.outbox.is_free() {
+            return None;
+        }
+        let mut want = 0;
+        for out in &self.out {
+            want += out.head_estimate(digest);
+            if want >= stream::HEAD_MAX {
+                break;
+            }
+        }
+        let Some(batch) = self.outbox.open(cx.pool, least, want.max(least)) else {
+            self.retry = Some(cx.now + super::RETRY);
+            return None;
+        };
+        let mut writer = Writer {
+            batch,
+            terms: &self.terms,
+            entries: self.size.entries,
+            flow_control: self.size.flow_control,
+            sqhd: self.sqhd,
+            read_bytes: 0,
+        };
+        let none = Sg::new();
+        while let Some(out) = self.out.front_mut() {
+            if !writer.batch.fits(out.head_least(digest), out.pieces().unwrap_or(&none)) {
+                break;
+            }
+            if writer.put(out) {
+                self.out.pop_front();
+            }
+        }
+        self.sqhd = writer.sqhd;
+        self.read_bytes = self.read_bytes.saturating_sub(writer.read_bytes);
+        let op = self.outbox.close(writer.batch, cx.now)?;
+        self.kernel_bytes += op.len as u64;
+        Some(op)
+    }
+}
+
+struct Writer<'a> {
+    batch: Batch,
+    terms: &'a Terms,
+    entries: u16,
+    flow_control: bool,
+    sqhd: u16,
+    /// Read payload that entered the batch.
+    read_bytes: u64,
+}
+
+impl Writer<'_> {
+    /// Puts one PDU, and an answer that rides with it, into the batch; true if `out` is done with.
+    fn put(&mut self, out: &mut Out) -> bool {
+        match out {
+            Out::Data(run) => return self.data(run),
+            Out::Response { cid, completion, connect } => self.response(*cid, *completion, *connect),
+            Out::R2t { cid, ttag, at, len } => {
+                let mut pdu = R2t::new(*cid, *ttag, *at, *len);
+                if self.terms.header_digest {
+                    pdu.common.flags = Flags::HEADER_DIGEST;
+                    pdu.common.plen = U32::new((R2t::LEN + DIGEST_LEN) as u32);
+                }
+                self.header(pdu.as_bytes());
+            }
+            Out::Init(terms) => self.batch.put(IcResp::new(terms).as_bytes()),
+            Out::Term(term) => {
+                let pdu = TermReq::new(PduType::C2H_TERM_REQ, term.fatal, term.header.len());
+                self.batch.put(pdu.as_bytes());
+                self.batch.put(&term.header);
+            }
+        }
+        true
+    }
+
+    fn response(&mut self, cid: u16, completion: Completion, connect: bool) {
+        let sqhd = if self.flow_control {
+            self.sqhd = if self.sqhd + 1 >= self.entries { 0 } else { self.sqhd + 1 };
+            self.sqhd
+        } else if connect {
+            // Without flow control SQHD is reserved, and this value grants it (NVMe Base §6.3).
+            u16::MAX
+        } else {
+            0
+        };
+        let mut pdu = CapsuleResp::new(Cqe::new(completion, cid, sqhd));
+        if self.terms.header_digest {
+            pdu.common.flags = Flags::HEADER_DIGEST;
+            pdu.common.plen = U32::new(RESPONSE as u32);
+        }
+        self.header(pdu.as_bytes());
+    }
+
+    fn data(&mut self, run: &mut Data) -> bool {
+        let range = run.next(self.terms.data_digest);
+        let len = range.len() as u32;
+        let at = run.offset + run.done;
+        run.done += len;
+        let ends = run.done as usize == run.data.len();
+        let answer = run.completion.filter(|_| ends);
+        let success = answer.is_some_and(|answer| !self.flow_control && answer == Completion::SUCCESS);
+        let flags = Flags(0)
+            .with(Flags::LAST, ends && (run.ends || run.completion.is_some()))
+            .with(Flags::SUCCESS, success)
+            .with(Flags::HEADER_DIGEST, self.terms.header_digest)
+            .with(Flags::DATA_DIGEST, self.terms.data_digest);
+        let mut pdu = C2hData::new(run.cid, at, len, flags);
+        let end = C2hData::LEN + if self.terms.header_digest { DIGEST_LEN } else { 0 };
+        let pdo = end.next_multiple_of(usize::from(self.terms.host_alignment));
+        let trailer = if self.terms.data_digest { DIGEST_LEN as u32 } else { 0 };
+        pdu.common.pdo = pdo as u8;
+        pdu.common.plen = U32::new(pdo as u32 + len + trailer);
+        self.header(pdu.as_bytes());
+        if pdo > end {
+            self.batch.put(&[0; 128][..pdo - end]);
+        }
+        self.read_bytes += u64::from(len);
+        if self.terms.data_digest {
+            let mut crc = Crc32c::new();
+            self.batch.payload(&run.data, range, Some(&mut crc));
+            self.batch.put(&crc.wire());
+        } else {
+            self.batch.payload(&run.data, range, None);
+        }
+        if let (Some(completion), false) = (answer, success) {
+            self.response(run.cid, completion, false);
+        }
+        ends
+    }
+
+    fn header(&mut self, bytes: &[u8]) {
+        self.batch.put(bytes);
+        if self.terms.header_digest {
+            self.batch.put(&crate::wire::digest(bytes));
+        }
+    }
+}

@@ -1,0 +1,405 @@
+//! From received bytes to PDUs: headers, padding, data, digests.
+//!
+//! A header is acted on as soon as it is whole, before its data: the data then goes straight to where
+//! the server wants it, and stays in the stream until the server has said where that is.
+
+use super::outgoing::{Out, Term};
+use super::{ControllerQueue, Phase, Violation};
+use crate::wire::{
+    self, ADMIN_CAPSULE_MAX, CapsuleCmd, CommonHeader, DIGEST_LEN, Fatal, Frame, H2cData, HEAD_MAX, IcReq,
+    PduType, Rules, Sender, TermReq,
+};
+use buf::crc32c::Crc32c;
+use buf::{Cx, SgMut, Time};
+use nvme::Status;
+use std::ops::Range;
+use stream::{Came, Direct, Inlet, RecvOp, Tag};
+use zerocopy::FromBytes;
+
+/// Whether parsing goes on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    On,
+    /// More bytes, memory or room are needed first.
+    Stop,
+}
+
+/// The receiving half.
+#[derive(Debug)]
+pub(super) struct Rx {
+    pub(super) inlet: Inlet,
+    state: RxState,
+    crc: Crc32c,
+    /// A receive is out.
+    pub(super) out: bool,
+    /// Since when the stream has stood within a PDU.
+    pub(super) begun: Option<Time>,
+    /// The stream stands in data that has no place yet: it is not the host who is waited for.
+    pub(super) placeless: bool,
+}
+
+/// Which part of a PDU comes next.
+#[derive(Clone, Copy, Debug)]
+enum RxState {
+    Header,
+    Data(Stretch),
+    Digest(Stretch),
+}
+
+/// Data of a PDU: `lead` bytes that are dropped, `want` bytes that have a use, `tail` dropped again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stretch {
+    pub(super) lead: u32,
+    pub(super) want: u32,
+    pub(super) tail: u32,
+    /// Offset of the next wanted byte in the command's data.
+    pub(super) at: u32,
+    pub(super) purpose: Purpose,
+}
+
+/// What the data of a PDU is for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Purpose {
+    /// It came with its command.
+    Capsule(Tag),
+    /// An R2T asked for it: `len` bytes from `at` on.
+    Solicited { tag: Tag, ttag: u16, at: u32, len: u32 },
+    /// Nothing; behind it the command of this CID is refused.
+    Refuse(u16, Status),
+    /// Nothing.
+    Skip,
+}
+
+impl Stretch {
+    pub(super) fn skip(len: u32, purpose: Purpose) -> Self {
+        Stretch { lead: len, want: 0, tail: 0, at: 0, purpose }
+    }
+
+    fn tag(&self) -> Option<Tag> {
+        match self.purpose {
+            Purpose::Capsule(tag) | Purpose::Solicited { tag, .. } => Some(tag),
+            Purpose::Refuse(..) | Purpose::Skip => None,
+        }
+    }
+}
+
+impl Rx {
+    pub(super) fn new(inlet: Inlet) -> Self {
+        Rx { inlet, state: RxState::Header, crc: Crc32c::new(), out: false, begun: None, placeless: false }
+    }
+
+    fn is_within_pdu(&self) -> bool {
+        !matches!(self.state, RxState::Header) || self.inlet.is_within_header()
+    }
+}
+
+impl ControllerQueue {
+    /// What to receive next.
+    pub(super) fn next_recv(&mut self) -> Option<RecvOp> {
+        if self.rx.out || !self.rx.inlet.is_empty() {
+            return None;
+        }
+        match self.phase {
+            // One command at a time, and nothing is out when the queue is parked.
+            Phase::Connect if self.connect.is_some() && matches!(self.rx.state, RxState::Header) => {
+                return None;
+            }
+            Phase::Dead | Phase::Gone => return None,
+            Phase::Init | Phase::Connect | Phase::Open | Phase::Draining | Phase::Finishing => {}
+        }
+        let direct = match self.rx.state {
+            RxState::Data(stretch) if stretch.lead == 0 && stretch.want > 0 => self.direct(stretch),
+            RxState::Data(_) | RxState::Header | RxState::Digest(_) => None,
+        };
+        self.rx.out = true;
+        Some(RecvOp { direct, stage_len: self.rx.inlet.stage_len(), stage: None })
+    }
+
+    /// The place of the next bytes, if they have one.
+    fn direct(&mut self, stretch: Stretch) -> Option<Direct> {
+        let tag = stretch.tag()?;
+        let task = self.tasks.get_mut(tag).filter(|task| task.wants_data())?;
+        let place = task.place_of(stretch.at).filter(|place| place.at <= stretch.at)?;
+        let from = (stretch.at - place.at) as usize;
+        let len = stretch.want.min(place.end - stretch.at) as usize;
+        let data = place.data.take()?;
+        Some(Direct { tag, data, want: from..from + len })
+    }
+
+    /// Takes a receive back.
+    pub(super) fn received(&mut self, cx: &mut Cx<'_>, op: RecvOp, came: Came) -> Result<(), Violation> {
+        self.rx.out = false;
+        let bytes = match &came {
+            Came::Bytes(n) => *n,
+            Came::Loaned(_) | Came::End | Came::Cancelled | Came::Failed(_) => 0,
+        };
+        let placed = op.direct.map_or(0, |direct| self.take_back(direct, bytes));
+        match came {
+            Came::Bytes(n) => {
+                if let (Some(stage), true) = (op.stage, n > placed) {
+                    self.rx.inlet.put_stage(stage, n - placed);
+                }
+            }
+            Came::Loaned(pages) => self.rx.inlet.put_loaned(pages),
+            Came::Cancelled => {}
+            Came::End | Came::Failed(_) => {
+                self.fail();
+                return Ok(());
+            }
+        }
+        let result = self.parse(cx);
+        if !self.rx.is_within_pdu() {
+            self.rx.begun = None;
+        } else if self.rx.begun.is_none() {
+            self.rx.begun = Some(cx.now);
+        }
+        result
+    }
+
+    /// Puts a buffer back where it was taken from, `bytes` of what was wanted filled at most. Gives
+    /// how many bytes were for it.
+    fn take_back(&mut self, direct: Direct, bytes: usize) -> usize {
+        let Direct { tag, mut data, want } = direct;
+        let n = bytes.min(want.len());
+        let RxState::Data(stretch) = &mut self.rx.state else { return n };
+        let at = stretch.at;
+        stretch.want -= n as u32;
+        stretch.at += n as u32;
+        if self.terms.data_digest {
+            feed(&mut self.rx.crc, &mut data, want.start..want.start + n);
+        }
+        if let Some(task) = self.tasks.get_mut(tag)
+            && task.wants_data()
+            && let Some(place) = task.place_of(at)
+        {
+            place.data = Some(data);
+        }
+        n
+    }
+
+    /// Parses all that is here.
+    pub(super) fn parse(&mut self, cx: &mut Cx<'_>) -> Result<(), Violation> {
+        loop {
+            if matches!(self.phase, Phase::Finishing | Phase::Dead | Phase::Gone) {
+                self.rx.inlet.clear();
+                self.rx.state = RxState::Header;
+                return Ok(());
+            }
+            let step = match self.rx.state {
+                RxState::Header => self.parse_header(cx)?,
+                RxState::Data(stretch) => self.parse_data(stretch),
+                RxState::Digest(stretch) => self.parse_digest(cx, stretch),
+            };
+            if step == Step::Stop {
+                return Ok(());
+            }
+        }
+    }
+
+    fn rules(&self) -> Rules {
+        Rules {
+            from: Sender::Host,
+            header_digest: self.terms.header_digest,
+            data_digest: self.terms.data_digest,
+            alignment: self.terms.controller_alignment,
+            capsule_max: self.size.in_capsule_max.max(ADMIN_CAPSULE_MAX),
+        }
+    }
+
+    fn parse_header(&mut self, cx: &mut Cx<'_>) -> Result<Step, Violation> {
+        // What a host makes us answer stays bounded: the rest waits until some of it has left.
+        let most = 2 * usize::from(self.size.entries) + 64;
+        if self.out.len() >= most || (self.phase == Phase::Connect && self.connect.is_some()) {
+            return Ok(Step::Stop);
+        }
+        let rules = self.rules();
+        let Some(bytes) = self.rx.inlet.header(wire::COMMON_LEN) else { return Ok(Step::Stop) };
+        let Ok(common) = CommonHeader::read_from_bytes(bytes) else { return Ok(Step::Stop) };
+        let frame = match Frame::parse(&common, &rules) {
+            Ok(frame) => frame,
+            Err(_) if common.pdu_type == PduType::H2C_TERM_REQ => {
+                return Err(self.terminated(Fatal::field(CommonHeader::AT_PLEN)));
+            }
+            Err(fatal) => {
+                let begin: [u8; wire::COMMON_LEN] = bytes.try_into().unwrap_or_default();
+                return Err(self.violate(cx, fatal, &begin));
+            }
+        };
+        let head = usize::from(frame.head);
+        let Some(bytes) = self.rx.inlet.header(head) else { return Ok(Step::Stop) };
+        // A copy, so that what is acted on is not what others may lend: 72 bytes, mostly.
+        let mut copy = [0; HEAD_MAX];
+        let header = &mut copy[..usize::from(frame.header)];
+        header.copy_from_slice(&bytes[..usize::from(frame.header)]);
+        if rules.header_digest && frame.flags.contains(wire::Flags::HEADER_DIGEST) {
+            let sum = &bytes[header.len()..header.len() + DIGEST_LEN];
+            if sum != wire::digest(header) {
+                let received = sum.try_into().unwrap_or_default();
+                return Err(self.violate(cx, Fatal::header_digest(received), header));
+            }
+        }
+        match self.begin(cx, frame, header) {
+            Ok(Some(stretch)) => {
+                self.rx.inlet.consume(head);
+                self.rx.begun = None;
+                self.rx.crc = Crc32c::new();
+                self.rx.state = if frame.data > 0 { RxState::Data(stretch) } else { RxState::Header };
+                if frame.data == 0 {
+                    self.end_pdu(cx, stretch, true);
+                }
+                Ok(Step::On)
+            }
+            Ok(None) => Ok(Step::Stop),
+            Err(Violation::Fatal(fatal)) => Err(self.violate(cx, fatal, header)),
+            Err(Violation::TooManyCommands) => {
+                self.violate(cx, Fatal::sequence(0), header);
+                Err(Violation::TooManyCommands)
+            }
+            Err(Violation::Terminated(fatal)) => Err(self.terminated(fatal)),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// Acts on a header; says what its data is for. `None`: not yet.
+    fn begin(&mut self, cx: &mut Cx<'_>, frame: Frame, header: &[u8]) -> Result<Option<Stretch>, Violation> {
+        let out_of_turn = Err(Violation::Fatal(Fatal::sequence(CommonHeader::AT_TYPE)));
+        match frame.pdu_type {
+            PduType::H2C_TERM_REQ => {
+                let fatal = TermReq::from_prefix(header).map(TermReq::fatal);
+                Err(Violation::Terminated(fatal.unwrap_or(Fatal::field(CommonHeader::AT_PLEN))))
+            }
+            PduType::IC_REQ if self.phase == Phase::Init => {
+                if let Some(request) = IcReq::from_prefix(header) {
+                    self.begin_terms(request).map_err(Violation::Fatal)?;
+                }
+                Ok(Some(Stretch::skip(0, Purpose::Skip)))
+            }
+            _ if self.phase == Phase::Init => out_of_turn,
+            PduType::CAPSULE_CMD => match CapsuleCmd::from_prefix(header) {
+                Some(capsule) => self.begin_command(&capsule.sqe, frame.data),
+                None => out_of_turn,
+            },
+            PduType::H2C_DATA => match H2cData::from_prefix(header) {
+                Some(pdu) => self.begin_data(cx, pdu, frame).map(Some).map_err(Violation::Fatal),
+                None => out_of_turn,
+            },
+            _a_second_icreq => out_of_turn,
+        }
+    }
+
+    fn parse_data(&mut self, mut stretch: Stretch) -> Step {
+        if stretch.lead > 0 {
+            stretch.lead -= self.skip(stretch.lead);
+        } else if stretch.want > 0 {
+            match self.place(&mut stretch) {
+                Step::On => {}
+                Step::Stop => return Step::Stop,
+            }
+        } else if stretch.tail > 0 {
+            stretch.tail -= self.skip(stretch.tail);
+        } else {
+            self.rx.state = RxState::Digest(stretch);
+            return Step::On;
+        }
+        self.rx.state = RxState::Data(stretch);
+        let left = stretch.lead > 0 || stretch.want > 0 || stretch.tail > 0;
+        if left && self.rx.inlet.is_empty() { Step::Stop } else { Step::On }
+    }
+
+    /// Drops bytes, but digests them: those around them may be wanted.
+    fn skip(&mut self, len: u32) -> u32 {
+        if self.terms.data_digest {
+            self.rx.inlet.digest(len as usize, &mut self.rx.crc) as u32
+        } else {
+            self.rx.inlet.skip(len as usize) as u32
+        }
+    }
+
+    /// Moves what is here of wanted data to its place.
+    fn place(&mut self, stretch: &mut Stretch) -> Step {
+        let Rx { inlet, crc, placeless, .. } = &mut self.rx;
+        let task = stretch.tag().and_then(|tag| self.tasks.get_mut(tag)).filter(|task| task.wants_data());
+        let Some(task) = task else {
+            (stretch.lead, stretch.want) = (stretch.want, 0);
+            return Step::On;
+        };
+        let Some(place) = task.place_of(stretch.at) else {
+            *placeless = true;
+            return Step::Stop;
+        };
+        if place.at > stretch.at {
+            let gap = stretch.want.min(place.at - stretch.at);
+            (stretch.lead, stretch.want, stretch.at) = (gap, stretch.want - gap, stretch.at + gap);
+            return Step::On;
+        }
+        let from = (stretch.at - place.at) as usize;
+        let len = stretch.want.min(place.end - stretch.at) as usize;
+        let Some(data) = &mut place.data else { return Step::Stop };
+        let n = inlet.copy_into(data, from..from + len);
+        if self.terms.data_digest {
+            feed(crc, data, from..from + n);
+        }
+        stretch.want -= n as u32;
+        stretch.at += n as u32;
+        Step::On
+    }
+
+    fn parse_digest(&mut self, cx: &mut Cx<'_>, stretch: Stretch) -> Step {
+        let mut good = true;
+        if self.terms.data_digest {
+            let Some(bytes) = self.rx.inlet.header(DIGEST_LEN) else { return Step::Stop };
+            good = bytes == self.rx.crc.wire();
+            self.rx.inlet.consume(DIGEST_LEN);
+        }
+        self.rx.state = RxState::Header;
+        self.rx.begun = None;
+        self.end_pdu(cx, stretch, good);
+        Step::On
+    }
+
+    /// A PDU is whole; `good`: its data digest is right.
+    fn end_pdu(&mut self, cx: &mut Cx<'_>, stretch: Stretch, good: bool) {
+        match stretch.purpose {
+            Purpose::Capsule(tag) => self.end_capsule(cx, tag, good),
+            Purpose::Solicited { tag, ttag, at, len } => self.end_data(cx, tag, ttag, at..at + len, good),
+            Purpose::Refuse(cid, status) => {
+                self.out.push_back(Out::Response { cid, completion: status.into(), connect: false });
+            }
+            Purpose::Skip => {}
+        }
+    }
+
+    /// Says why, and ends the connection.
+    fn violate(&mut self, cx: &mut Cx<'_>, fatal: Fatal, header: &[u8]) -> Violation {
+        self.begin_end(cx.now + self.limits.term_timeout.min(super::closing::TERM_TIMEOUT_MAX));
+        self.out.push_back(Out::Term(Box::new(Term { fatal, header: header.into() })));
+        Violation::Fatal(fatal)
+    }
+
+    /// A TermReq is never answered.
+    fn terminated(&mut self, fatal: Fatal) -> Violation {
+        self.fail();
+        Violation::Terminated(fatal)
+    }
+
+    /// Data has got a place: the host is waited for again, from now on.
+    pub(super) fn placed(&mut self, now: Time) {
+        if std::mem::take(&mut self.rx.placeless) {
+            self.rx.begun = Some(now);
+        }
+    }
+
+    /// When the PDU that the stream stands in must have ended.
+    pub(super) fn pdu_deadline(&self) -> Option<Time> {
+        if self.rx.placeless || !self.rx.inlet.is_empty() {
+            return None;
+        }
+        self.rx.begun.map(|since| since + self.limits.pdu_timeout)
+    }
+}
+
+fn feed(crc: &mut Crc32c, data: &mut SgMut, range: Range<usize>) {
+    for slice in data.slices_mut(range) {
+        crc.update(slice);
+    }
+}

@@ -1,0 +1,161 @@
+//! Answers: read data and completions, and how tasks end.
+
+use super::outgoing::{Data, Out};
+use super::task::{Death, Source, State, Task};
+use super::{ControllerQueue, Phase};
+use buf::Sg;
+use nvme::Completion;
+use stream::{Tag, TargetEvent};
+
+impl ControllerQueue {
+    pub(super) fn allow_read(&mut self, tag: Tag, len: u32) -> bool {
+        let Some(task) = self.tasks.get_mut(tag) else { return true };
+        let outstanding = self.read_bytes + self.kernel_bytes;
+        let allowed = outstanding == 0 || outstanding + u64::from(len) <= u64::from(self.limits.read_bytes);
+        if allowed {
+            self.read_bytes += u64::from(len);
+            task.read_reserved += len;
+        }
+        allowed
+    }
+
+    /// Queues read data of a task. What is beyond the SGL's length never leaves.
+    pub(super) fn queue_data(&mut self, tag: Tag, offset: u32, data: Sg) {
+        let Some(task) = self.tasks.get_mut(tag) else { return };
+        let reserved = task.read_reserved.min(data.len() as u32);
+        let len = data.len().min(task.len.saturating_sub(offset) as usize);
+        if !task.wants_data() || task.source != Source::Server || len == 0 {
+            return;
+        }
+        task.read_reserved -= reserved;
+        self.read_bytes = (self.read_bytes + len as u64).saturating_sub(u64::from(reserved));
+        let data = if len < data.len() { data.slice(0..len) } else { data };
+        self.out.push_back(Out::Data(Data {
+            cid: task.cid,
+            ends: offset + len as u32 == task.len,
+            offset,
+            done: 0,
+            data,
+            completion: None,
+        }));
+    }
+
+    /// The server answers.
+    pub(super) fn take_response(&mut self, tag: Tag, completion: Completion) {
+        let Some(task) = self.tasks.get_mut(tag) else { return };
+        let owed = task.is_owed();
+        match &mut task.state {
+            State::Live if owed => {
+                task.state = State::Answered(completion);
+                task.places.clear();
+                self.rx.placeless = false;
+            }
+            State::Live => self.answer(tag, completion),
+            State::Dying { acked, .. } => {
+                *acked = true;
+                self.finish(tag);
+            }
+            State::Answered(_) | State::Buried => {}
+        }
+    }
+
+    /// The server lets go of a task without an answer.
+    pub(super) fn let_go(&mut self, tag: Tag) {
+        let Some(task) = self.tasks.get_mut(tag) else { return };
+        match &mut task.state {
+            State::Live => {
+                task.state = State::Buried;
+                task.places.clear();
+                self.rx.placeless = false;
+                self.finish(tag);
+            }
+            State::Dying { acked, .. } => {
+                *acked = true;
+                self.finish(tag);
+            }
+            State::Answered(_) | State::Buried => {}
+        }
+    }
+
+    /// Ends a task that waits for nothing more.
+    pub(super) fn finish(&mut self, tag: Tag) {
+        let Some(task) = self.tasks.get(tag) else { return };
+        // Of a connection that is gone, nothing more will come.
+        let owed = task.is_owed() && !self.is_over();
+        match task.state {
+            State::Dying { how: Death::Silent, acked: true } => {
+                self.remove(tag);
+            }
+            State::Dying { how: Death::Status(status), acked: true } if !owed => {
+                self.answer(tag, status.into());
+            }
+            State::Answered(completion) if !owed => self.answer(tag, completion),
+            State::Buried if !owed => {
+                self.remove(tag);
+            }
+            State::Live | State::Dying { .. } | State::Answered(_) | State::Buried => {}
+        }
+    }
+
+    /// A task is to end without the server's answer.
+    pub(super) fn doom(&mut self, tag: Tag, how: Death) {
+        let Some(task) = self.tasks.get_mut(tag) else { return };
+        task.places.clear();
+        match &mut task.state {
+            State::Live => {
+                task.state = State::Dying { how, acked: false };
+                self.events.push_back(TargetEvent::Aborted { tag });
+            }
+            State::Dying { how: before, .. } => {
+                if how == Death::Silent {
+                    *before = how;
+                }
+                self.finish(tag);
+            }
+            // Its answer, or its silence, is settled already.
+            State::Answered(_) | State::Buried if how == Death::Silent => {
+                self.remove(tag);
+            }
+            State::Answered(_) | State::Buried => {}
+        }
+    }
+
+    pub(super) fn doom_all(&mut self) {
+        let tags: Vec<Tag> = self.tasks.iter().map(|(tag, _)| tag).collect();
+        tags.into_iter().for_each(|tag| self.doom(tag, Death::Silent));
+    }
+
+    /// Takes a task out of every count.
+    fn remove(&mut self, tag: Tag) -> Option<Task> {
+        let task = self.tasks.remove(tag)?;
+        self.index.remove(task.cid);
+        if task.capsule {
+            self.capsules.give();
+        }
+        self.owed -= usize::from(task.owing);
+        self.read_bytes = self.read_bytes.saturating_sub(u64::from(task.read_reserved));
+        Some(task)
+    }
+
+    fn answer(&mut self, tag: Tag, completion: Completion) {
+        let Some(task) = self.remove(tag) else { return };
+        let connect = self.connect.take_if(|(connect, _)| *connect == tag).is_some();
+        if self.is_over() {
+            return;
+        }
+        let cid = task.cid;
+        if let Some(Out::Data(run)) = self.out.back_mut()
+            && run.cid == cid
+            && run.completion.is_none()
+        {
+            run.completion = Some(completion);
+        } else {
+            self.out.push_back(Out::Response { cid, completion, connect });
+        }
+    }
+
+    /// Whether nothing that the server says reaches the host any more.
+    fn is_over(&self) -> bool {
+        matches!(self.phase, Phase::Finishing | Phase::Dead | Phase::Gone)
+    }
+}

@@ -1,0 +1,158 @@
+//! One task: what is known of a command between its header and its answer.
+//!
+//! Write data comes in the capsule, or as R2Ts ask for it, never both. Every byte has exactly one
+//! place: a buffer that the server gave, or nowhere, when nobody wants it any more.
+
+use buf::SgMut;
+use nvme::{Completion, Status};
+use smallvec::SmallVec;
+
+/// Most R2Ts outstanding per task, however many the host offers.
+pub const R2T_MAX: usize = 4;
+
+#[derive(Debug)]
+pub(super) struct Task {
+    pub(super) cid: u16,
+    /// Where its data is.
+    pub(super) source: Source,
+    /// Bytes of its data, as the SGL says.
+    pub(super) len: u32,
+    pub(super) state: State,
+    /// The stream stands in its in-capsule data, or before it.
+    pub(super) arriving: bool,
+    /// It takes up one of the capsules that memory was set aside for.
+    pub(super) capsule: bool,
+    /// Whether the queue counts it among those that the host owes data for.
+    pub(super) owing: bool,
+    /// Bytes that [`reserve_read`](stream::Target::reserve_read) allowed and nobody has sent yet.
+    pub(super) read_reserved: u32,
+    /// End of what was asked for by R2T.
+    asked: u32,
+    /// Stretches asked for and not whole, in the order of asking.
+    pub(super) r2ts: SmallVec<[Asked; R2T_MAX]>,
+    /// The server's buffers that are not full, in order.
+    pub(super) places: SmallVec<[Place; 1]>,
+}
+
+/// Where a command's data is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// There is none.
+    None,
+    /// In the capsule.
+    Capsule,
+    /// With the host, to be asked for by R2T.
+    Host,
+    /// With the server: a read.
+    Server,
+}
+
+/// Where a task stands.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum State {
+    /// With the server.
+    Live,
+    /// It ends without the server's answer. `acked`: the server has let go of it.
+    Dying { how: Death, acked: bool },
+    /// Answered, but the host still sends data: the answer follows the last of it.
+    Answered(Completion),
+    /// Ended without an answer, but the host still sends data, which is skipped.
+    Buried,
+}
+
+/// How a dying task ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Death {
+    /// With this status.
+    Status(Status),
+    /// With no word.
+    Silent,
+}
+
+/// A stretch that an R2T asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Asked {
+    pub(super) ttag: u16,
+    /// Offset of the next byte that must come.
+    pub(super) next: u32,
+    pub(super) end: u32,
+}
+
+/// A buffer of the server.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) at: u32,
+    pub(super) end: u32,
+    /// Bytes that came in whole PDUs, with right digests.
+    pub(super) whole: u32,
+    /// `None` while it is out with a receive.
+    pub(super) data: Option<SgMut>,
+}
+
+impl Task {
+    pub(super) fn new(cid: u16, source: Source, len: u32) -> Self {
+        Task {
+            cid,
+            source,
+            len,
+            state: State::Live,
+            arriving: false,
+            capsule: false,
+            owing: false,
+            read_reserved: 0,
+            asked: 0,
+            r2ts: SmallVec::new(),
+            places: SmallVec::new(),
+        }
+    }
+
+    /// Whether arriving data has a use.
+    pub(super) fn wants_data(&self) -> bool {
+        matches!(self.state, State::Live)
+    }
+
+    /// Whether the host still sends data that it was asked for, or began to send.
+    pub(super) fn is_owed(&self) -> bool {
+        self.arriving || !self.r2ts.is_empty()
+    }
+
+    /// The buffer that the byte at `at`, or one behind it, is for.
+    pub(super) fn place_of(&mut self, at: u32) -> Option<&mut Place> {
+        self.places.iter_mut().find(|place| at < place.end)
+    }
+
+    /// Notes that `len` bytes from `at` on have come in a whole PDU.
+    pub(super) fn count_whole(&mut self, at: u32, len: u32) {
+        let end = at.saturating_add(len);
+        for place in &mut self.places {
+            let (from, to) = (at.max(place.at), end.min(place.end));
+            place.whole += to.saturating_sub(from);
+        }
+    }
+
+    /// Takes the next buffer out that is full of whole data.
+    pub(super) fn full_place(&mut self) -> Option<(u32, SgMut)> {
+        let full = |place: &Place| place.whole >= place.end - place.at && place.data.is_some();
+        let at = self.places.iter().position(full)?;
+        let place = self.places.remove(at);
+        place.data.map(|data| (place.at, data))
+    }
+
+    /// The next stretch to ask for, of at most `len_max` bytes, if fewer than `most` are outstanding.
+    pub(super) fn next_r2t(&mut self, ttag: u16, most: usize, len_max: u32) -> Option<Asked> {
+        if self.source != Source::Host || self.r2ts.len() >= most.min(R2T_MAX) {
+            return None;
+        }
+        let asked = self.asked;
+        let place = self.places.iter().find(|place| place.end > asked)?;
+        let next = asked.max(place.at);
+        let end = place.end.min(self.len).min(next.saturating_add(len_max));
+        if next >= end {
+            return None;
+        }
+        self.asked = end;
+        let asked = Asked { ttag, next, end };
+        self.r2ts.push(asked);
+        Some(asked)
+    }
+}

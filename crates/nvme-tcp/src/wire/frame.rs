@@ -1,0 +1,147 @@
+//! What a common header says of its PDU, judged before anything else of it is looked at.
+//!
+//! Invariant: of a [`Frame`] every length is what its type and the agreed terms allow, and they sum
+//! to PLEN. A wrong HLEN is found before it could say where a digest stands.
+
+use super::{CommonHeader, DIGEST_LEN, Fatal, Flags, PduType, TERM_DATA_MAX};
+
+/// Who sent a PDU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sender {
+    /// The host.
+    Host,
+    /// The controller.
+    Controller,
+}
+
+/// What PDUs of the peer must keep to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// Who sends them.
+    pub from: Sender,
+    /// CRC32C behind headers.
+    pub header_digest: bool,
+    /// CRC32C behind data.
+    pub data_digest: bool,
+    /// Data begins at a multiple of so many bytes.
+    pub alignment: u8,
+    /// Longest data of a capsule, in bytes.
+    pub capsule_max: u32,
+}
+
+/// A PDU by its common header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// What it is.
+    pub pdu_type: PduType,
+    /// Its flags.
+    pub flags: Flags,
+    /// Bytes of the header.
+    pub header: u8,
+    /// Bytes before the data: header, digest, padding.
+    pub head: u8,
+    /// Bytes of data, without their digest. Of a data PDU not yet judged against its limit.
+    pub data: u32,
+}
+
+/// What is known of a type.
+struct Shape {
+    header: u8,
+    data: Data,
+    digests: bool,
+}
+
+#[derive(PartialEq, Eq)]
+enum Data {
+    None,
+    /// In a capsule, within its limit.
+    Capsule,
+    /// As much as the header goes on to say.
+    Own,
+    /// Of a TermReq: a header.
+    Term,
+}
+
+impl Shape {
+    fn of(pdu_type: PduType, from: Sender) -> Option<Shape> {
+        let host = from == Sender::Host;
+        let shape = |header, data, digests| Some(Shape { header, data, digests });
+        match pdu_type {
+            PduType::IC_REQ if host => shape(128, Data::None, false),
+            PduType::IC_RESP if !host => shape(128, Data::None, false),
+            PduType::H2C_TERM_REQ if host => shape(24, Data::Term, false),
+            PduType::C2H_TERM_REQ if !host => shape(24, Data::Term, false),
+            PduType::CAPSULE_CMD if host => shape(72, Data::Capsule, true),
+            PduType::CAPSULE_RESP if !host => shape(24, Data::None, true),
+            PduType::H2C_DATA if host => shape(24, Data::Own, true),
+            PduType::C2H_DATA if !host => shape(24, Data::Own, true),
+            PduType::R2T if !host => shape(24, Data::None, true),
+            _unknown => None,
+        }
+    }
+}
+
+impl Frame {
+    /// Judges a common header.
+    pub fn parse(common: &CommonHeader, rules: &Rules) -> Result<Frame, Fatal> {
+        let Some(shape) = Shape::of(common.pdu_type, rules.from) else {
+            return Err(Fatal::field(CommonHeader::AT_TYPE));
+        };
+        if common.hlen != shape.header {
+            return Err(Fatal::field(CommonHeader::AT_HLEN));
+        }
+        let header_digest = shape.digests && rules.header_digest;
+        if common.flags.contains(Flags::HEADER_DIGEST) != header_digest {
+            return Err(Fatal::field(CommonHeader::AT_FLAGS));
+        }
+        let end = shape.header + if header_digest { DIGEST_LEN as u8 } else { 0 };
+        let frame = Frame {
+            pdu_type: common.pdu_type,
+            flags: common.flags,
+            header: shape.header,
+            head: end,
+            data: 0,
+        };
+        let Some(rest) = common.plen.get().checked_sub(u32::from(end)) else {
+            return Err(Fatal::field(CommonHeader::AT_PLEN));
+        };
+        match shape.data {
+            Data::None if rest == 0 => frame.without_data(common, rules),
+            Data::Term if rest <= TERM_DATA_MAX as u32 => Ok(Frame { data: rest, ..frame }),
+            Data::Capsule | Data::Own if rest == 0 => frame.without_data(common, rules),
+            Data::Capsule => {
+                let frame = frame.with_data(common, rules)?;
+                if frame.data > rules.capsule_max {
+                    return Err(Fatal::field(CommonHeader::AT_PLEN));
+                }
+                Ok(frame)
+            }
+            Data::Own => frame.with_data(common, rules),
+            Data::None | Data::Term => Err(Fatal::field(CommonHeader::AT_PLEN)),
+        }
+    }
+
+    fn without_data(self, common: &CommonHeader, rules: &Rules) -> Result<Frame, Fatal> {
+        let stray = common.flags.contains(Flags::DATA_DIGEST) && !rules.data_digest;
+        if stray { Err(Fatal::field(CommonHeader::AT_FLAGS)) } else { Ok(self) }
+    }
+
+    fn with_data(self, common: &CommonHeader, rules: &Rules) -> Result<Frame, Fatal> {
+        if common.flags.contains(Flags::DATA_DIGEST) != rules.data_digest {
+            return Err(Fatal::field(CommonHeader::AT_FLAGS));
+        }
+        let pdo = common.pdo;
+        if pdo < self.head
+            || !pdo.is_multiple_of(rules.alignment.max(1))
+            || u32::from(pdo) > common.plen.get()
+        {
+            return Err(Fatal::field(CommonHeader::AT_PDO));
+        }
+        let digest = if rules.data_digest { DIGEST_LEN as u32 } else { 0 };
+        let data = (common.plen.get() - u32::from(pdo)).checked_sub(digest);
+        match data {
+            Some(data) if data > 0 => Ok(Frame { head: pdo, data, ..self }),
+            Some(_) | None => Err(Fatal::field(CommonHeader::AT_PLEN)),
+        }
+    }
+}
