@@ -7,8 +7,12 @@
 #![forbid(unsafe_code)]
 
 pub mod cqe;
+pub mod event;
 pub mod fabrics;
+pub mod feature;
+pub mod identify;
 pub mod io;
+pub mod log;
 pub mod name;
 pub mod property;
 pub mod sgl;

@@ -1,0 +1,88 @@
+//! Golden bytes. Offsets: Linux `include/linux/nvme.h` (nvme_id_ctrl, nvme_id_ns, nvme_id_ns_nvm,
+//! nvme_id_ns_cs_indep, nvme_ns_id_desc, nvme_id_ctrl_nvm) and SPDK `spdk/nvme_spec.h`
+//! (spdk_nvme_ctrlr_data, spdk_nvme_ns_data).
+
+use std::mem::offset_of;
+
+use zerocopy::FromBytes;
+
+use super::controller::NvmController;
+use super::*;
+
+#[test]
+fn the_controller_structure_has_its_fields_at_their_offsets() {
+    macro_rules! at {
+        ($($field:ident $offset:literal),+ $(,)?) => {
+            $(assert_eq!(offset_of!(Controller, $field), $offset, stringify!($field));)+
+        };
+    }
+    at!(vid 0, ssvid 2, sn 4, mn 24, fr 64, rab 72, ieee 73, cmic 76, mdts 77, cntlid 78, ver 80);
+    at!(rtd3r 84, rtd3e 88, oaes 92, ctratt 96, rrls 100, cntrltype 111, fguid 112, crdt 128, nvmsr 253);
+    at!(vwci 254, mec 255, oacs 256, acl 258, aerl 259, frmw 260, lpa 261, elpe 262, npss 263, kas 320);
+    at!(anatt 342, anacap 343, anagrpmax 344, nanagrpid 348, sqes 512, cqes 513, maxcmd 514, nn 516);
+    at!(oncs 520, fuses 522, fna 524, vwc 525, awun 526, awupf 528, icsvscc 530, nwpc 531, acwu 532);
+    at!(cdfs 534, sgls 536, mnan 540, subnqn 768, ioccsz 1792, iorcsz 1796, icdoff 1800, fcatt 1802);
+    at!(msdbd 1803, ofcs 1804, dctype 1806);
+}
+
+#[test]
+fn the_namespace_structures_have_their_fields_at_their_offsets() {
+    macro_rules! at {
+        ($kind:ident: $($field:ident $offset:literal),+ $(,)?) => {
+            $(assert_eq!(offset_of!($kind, $field), $offset, stringify!($field));)+
+        };
+    }
+    at!(Namespace: nsze 0, ncap 8, nuse 16, nsfeat 24, nlbaf 25, flbas 26, mc 27, dpc 28, dps 29, nmic 30);
+    at!(Namespace: rescap 31, fpi 32, dlfeat 33, nawun 34, nawupf 36, nacwu 38, noiob 46, nvmcap 48);
+    at!(Namespace: npwg 64, npwa 66, npdg 68, npda 70, nows 72, mssrl 74, mcl 76, msrc 80, anagrpid 92);
+    at!(Namespace: nsattr 99, nvmsetid 100, endgid 102, nguid 104, eui64 120, lbaf 128);
+    at!(Independent: nsfeat 0, nmic 1, rescap 2, fpi 3, anagrpid 4, nsattr 8, nvmsetid 10, endgid 12, nstat 14);
+    at!(NvmController: verify 0, write_zeroes 1, write_uncorrectable 2, ranges 3, range_blocks 4, blocks 8);
+    at!(LbaFormat: metadata 0, shift 2, performance 3);
+}
+
+#[test]
+fn the_command_is_cut_at_its_offsets() {
+    let mut raw = [0; 64];
+    (raw[0], raw[4], raw[40], raw[42], raw[43], raw[47]) = (6, 7, 0x13, 0x34, 0x12, 2);
+    let identify = Identify::parse(&crate::Sqe::read_from_bytes(&raw).unwrap());
+    let expected = Identify { cns: Cns::CONTROLLERS, controller: 0x1234, nsid: 7, command_set: 2 };
+    assert_eq!(identify, expected);
+}
+
+#[test]
+fn lists_begin_behind_the_number_asked_for() {
+    let list = namespace_list([1, 2, 5, 9].into_iter(), 2);
+    assert_eq!(list[..12], [5, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0]);
+    let full = namespace_list(1..=2000, 0);
+    assert_eq!(full[4092..], 1024_u32.to_le_bytes());
+    let controllers = controller_list([1, 3, 0x102].into_iter(), 3);
+    assert_eq!(controllers[..8], [2, 0, 3, 0, 2, 1, 0, 0]);
+    let full = controller_list(1..=3000, 0);
+    assert_eq!((full[..2].to_vec(), full[4094..].to_vec()), (vec![0xff, 0x07], vec![0xff, 0x07]));
+    let sets = command_sets();
+    assert_eq!((sets[0], sets[1..].iter().any(|&byte| byte != 0)), (1, false));
+}
+
+#[test]
+fn descriptors_follow_one_another_and_end_with_zeroes() {
+    let mut descriptors = Descriptors::default();
+    descriptors.eui64([0xe1; 8]);
+    descriptors.nguid([0xe2; 16]);
+    descriptors.uuid([0xe3; 16]);
+    descriptors.command_set(0);
+    let bytes = descriptors.bytes();
+    assert_eq!(bytes[..5], [1, 8, 0, 0, 0xe1]);
+    assert_eq!(bytes[11..17], [0xe1, 2, 16, 0, 0, 0xe2]);
+    assert_eq!(bytes[31..37], [0xe2, 3, 16, 0, 0, 0xe3]);
+    assert_eq!(bytes[51..58], [0xe3, 4, 1, 0, 0, 0, 0]);
+    assert!(bytes[57..].iter().all(|&byte| byte == 0));
+}
+
+#[test]
+fn designators_embed_the_oui_where_the_standard_wants_it() {
+    let uuid = *b"\x01\x23\x45\x67\x89\xab\x4c\xde\x8f\x00\x11\x22\x33\x44\x55\x66";
+    let (eui64, nguid) = namespace::with_oui([0xaa, 0xbb, 0xcc], uuid);
+    assert_eq!(eui64, *b"\xaa\xbb\xcc\x22\x33\x44\x55\x66");
+    assert_eq!(nguid, *b"\x01\x23\x45\x67\x89\xab\x4c\xde\xaa\xbb\xcc\x22\x33\x44\x55\x66");
+}

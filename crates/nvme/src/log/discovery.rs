@@ -1,0 +1,99 @@
+//! Discovery (LID 70h; NVMe Base §5.16.1.23).
+
+use std::net::SocketAddr;
+
+use zerocopy::little_endian::{U16, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::name::{NQN_FIELD, Nqn};
+
+/// Bytes of the header, and of a record.
+pub const RECORD: usize = 1024;
+
+/// The header: 1024 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct Header {
+    /// GENCTR: counts the changes of the log.
+    pub generation: U64,
+    /// NUMREC: how many records follow.
+    pub records: U64,
+    /// RECFMT: 0.
+    pub format: U16,
+    /// Reserved.
+    pub reserved: [u8; 1006],
+}
+
+const _: () = assert!(size_of::<Header>() == RECORD);
+
+/// A record: 1024 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct Record {
+    /// TRTYPE: 3 for TCP.
+    pub transport: u8,
+    /// ADRFAM: 1 for IPv4, 2 for IPv6.
+    pub family: u8,
+    /// SUBTYPE.
+    pub subtype: u8,
+    /// TREQ: the secure channel in bits 1:0 (0: not said), SQ flow control can be disabled in bit 2.
+    pub requirements: u8,
+    /// PORTID.
+    pub port: U16,
+    /// CNTLID: FFFFh for the dynamic model.
+    pub cntlid: U16,
+    /// ASQSZ: the most entries of an admin queue.
+    pub admin_entries: U16,
+    /// EFLAGS: bit 0 the same records are told by other ports too, bit 1 explicit persistent
+    /// connections.
+    pub flags: U16,
+    /// Reserved.
+    pub reserved_12: [u8; 20],
+    /// TRSVCID: the TCP port in ASCII, filled with spaces.
+    pub service: [u8; 32],
+    /// Reserved.
+    pub reserved_64: [u8; 192],
+    /// SUBNQN.
+    pub subsystem: [u8; NQN_FIELD],
+    /// TRADDR: the IP address in ASCII, filled with spaces.
+    pub address: [u8; 256],
+    /// TSAS: byte 0 is SECTYPE, 0 for no security.
+    pub specific: [u8; 256],
+}
+
+const _: () = assert!(size_of::<Record>() == RECORD);
+
+impl Record {
+    /// SUBTYPE of another discovery service.
+    pub const REFERRAL: u8 = 1;
+    /// SUBTYPE of an NVM subsystem.
+    pub const NVM: u8 = 2;
+    /// SUBTYPE of this discovery service.
+    pub const CURRENT: u8 = 3;
+    /// EFLAGS: other ports tell the same.
+    pub const DUPLICATE: u16 = 1;
+    /// EFLAGS: a Connect with a Keep Alive Timeout makes a persistent connection.
+    pub const PERSISTENT: u16 = 2;
+
+    /// A subsystem of the dynamic controller model at a TCP address.
+    pub fn tcp(subtype: u8, subsystem: &Nqn, at: SocketAddr, port: u16, admin_entries: u16) -> Record {
+        let mut record = Record::new_zeroed();
+        record.transport = 3;
+        record.family = if at.is_ipv4() { 1 } else { 2 };
+        record.subtype = subtype;
+        record.requirements = 1 << 2;
+        record.port = U16::new(port);
+        record.cntlid = U16::new(0xffff);
+        record.admin_entries = U16::new(admin_entries);
+        fill(&mut record.service, at.port().to_string().as_bytes());
+        record.subsystem = subsystem.field();
+        fill(&mut record.address, at.ip().to_string().as_bytes());
+        record
+    }
+}
+
+/// Text filled with spaces. No address and no port is longer than its field.
+fn fill(field: &mut [u8], text: &[u8]) {
+    field.fill(b' ');
+    field[..text.len()].copy_from_slice(text);
+}

@@ -1,0 +1,48 @@
+//! What commands (LID 05h; NVMe Base §5.16.1.6) and features (12h, §5.16.1.19) do.
+
+/// The effects of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Effects(pub u32);
+
+impl Effects {
+    /// The command is there, and changes nothing but what it says.
+    pub const SUPPORTED: Effects = Effects(1);
+    /// It may change contents of blocks (LBCC).
+    pub const WRITES: Effects = Effects(1 | 1 << 1);
+    /// It may change what a namespace can do (NCC).
+    pub const NAMESPACE: Effects = Effects(1 | 1 << 2);
+}
+
+/// The page: 4096 bytes, admin commands at 0, I/O commands at 1024.
+pub fn commands(admin: &[(u8, Effects)], io: &[(u8, Effects)]) -> [u8; 4096] {
+    let mut page = [0; 4096];
+    let sets = [(0, admin), (1024, io)];
+    for (base, set) in sets {
+        for &(opcode, effects) in set {
+            let at = base + 4 * usize::from(opcode);
+            page[at..at + 4].copy_from_slice(&effects.0.to_le_bytes());
+        }
+    }
+    page
+}
+
+/// Whose a feature is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Scope {
+    /// Each namespace's.
+    Namespace = 1,
+    /// Each controller's.
+    Controller = 1 << 1,
+}
+
+/// The page of features: 1024 bytes. `changes`: setting it may change what a namespace can do.
+pub fn features(features: impl Iterator<Item = (crate::feature::Fid, Scope, bool)>) -> [u8; 1024] {
+    let mut page = [0; 1024];
+    for (fid, scope, changes) in features {
+        let entry = 1 | u32::from(changes) << 2 | (scope as u32) << 20;
+        let at = 4 * usize::from(fid.0);
+        page[at..at + 4].copy_from_slice(&entry.to_le_bytes());
+    }
+    page
+}
