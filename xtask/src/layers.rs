@@ -69,18 +69,7 @@ const PROTOCOL: &[&str] =
     &["zerocopy", "smallvec", "md-5", "sha1", "sha2", "sha3", "digest", "hmac", "subtle", "zeroize"];
 
 /// What NVMe's words need beside layout: hashes and modular powers for DH-HMAC-CHAP.
-const NVME_WORDS: &[&str] = &[
-    "zerocopy",
-    "sha2",
-    "hmac",
-    "digest",
-    "subtle",
-    "zeroize",
-    "crypto-bigint",
-    "num-bigint",
-    "base64",
-    "crc",
-];
+const NVME_WORDS: &[&str] = &["zerocopy", "sha2", "hmac", "subtle", "zeroize", "crypto-bigint"];
 
 const UNSAFE_ALLOWED: &[&str] = &["buf", "reactor", "attach", "rbd", "capi", "bench"];
 

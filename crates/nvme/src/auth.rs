@@ -1,0 +1,98 @@
+//! In-band authentication: DH-HMAC-CHAP (NVMe Base §8.3.5, RFC 7919), one-way and two-way.
+//!
+//! [`Controller`] and [`Host`] are the two ends of it for one queue: plain data, told what came and
+//! asked what is to go. They know no clock, so deadlines are their owner's. What takes long (powers
+//! modulo a large prime) leaves them as [`Work`] and comes back as [`Outcome`], so that it is done
+//! where no data waits for it.
+//!
+//! Invariant: [`Controller::is_authenticated`] turns true only after a response that was computed
+//! with the host's secret, for a challenge of this transaction; any message that is out of order, of
+//! another transaction or of a wrong length ends the association instead.
+
+mod controller;
+mod group;
+mod host;
+mod message;
+mod response;
+mod secret;
+mod work;
+
+pub use controller::{Controller, Given, Progress, Stage, Then};
+pub use group::Group;
+pub use host::{Host, HostFault, HostProgress};
+pub use message::{Explanation, MESSAGE_LEN_MAX};
+pub use response::Hash;
+pub use secret::{Key, Secret, SecretError};
+pub use work::{Outcome, Work};
+
+use crate::sqe::{FabricsType, Opcode, Sqe};
+use crate::status::Status;
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::U32;
+
+/// Fills a slice with bytes that nobody can foretell.
+pub type Fill<'a> = &'a mut dyn FnMut(&mut [u8]);
+
+/// Security protocol: NVMe authentication (SECP).
+const PROTOCOL: u8 = 0xe9;
+
+/// What may be used, most wanted first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Hashes of the responses.
+    pub hashes: Vec<Hash>,
+    /// Diffie-Hellman groups. [`Group::Null`] is plain HMAC-CHAP.
+    pub groups: Vec<Group>,
+}
+
+impl Default for Policy {
+    /// All there are: the longest hash first; of the groups ffdhe3072 first, which is strong enough
+    /// and cheap, and none at all last.
+    fn default() -> Self {
+        let groups = [
+            Group::Ffdhe3072,
+            Group::Ffdhe4096,
+            Group::Ffdhe6144,
+            Group::Ffdhe8192,
+            Group::Ffdhe2048,
+            Group::Null,
+        ];
+        Policy { hashes: vec![Hash::Sha512, Hash::Sha384, Hash::Sha256], groups: groups.to_vec() }
+    }
+}
+
+/// Who authenticates to whom, and with what: names and keys of one association.
+#[derive(Clone, Debug)]
+pub struct Credentials {
+    /// The host's NQN.
+    pub host_nqn: String,
+    /// The subsystem's NQN.
+    pub subsystem_nqn: String,
+    /// The host's key; without it no response is right.
+    pub host: Option<Key>,
+    /// The controller's key, for hosts that want to know whom they talk to.
+    pub controller: Option<Key>,
+}
+
+/// The bytes that an Authentication Send brings (TL) or that an Authentication Receive has room for
+/// (AL): NVMe Base §6.1 and §6.2. Another security protocol, or no bytes, is an invalid field.
+pub fn transfer_len(sqe: &Sqe) -> Result<u32, Status> {
+    match (sqe.as_bytes().get(41..44), sqe.cdw(11)) {
+        (Some([1, 1, PROTOCOL]), len) if len > 0 => Ok(len),
+        _ => Err(Status::INVALID_FIELD.final_()),
+    }
+}
+
+/// The command that carries a message to the controller, or has room for one from it, for a host to
+/// send: its identifier and its data pointer are the transport's.
+pub fn command(kind: FabricsType, len: u32) -> Sqe {
+    let mut sqe: Sqe = zerocopy::FromZeros::new_zeroed();
+    sqe.opcode = Opcode::FABRICS;
+    sqe.nsid = U32::new(kind.0.into());
+    sqe.cdw10[0] = U32::new(u32::from_le_bytes([0, 1, 1, PROTOCOL]));
+    sqe.cdw10[1] = U32::new(len);
+    sqe
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,237 @@
+//! The host's side for one queue (NVMe Base §8.3.5.2), as an initiator and tests use it.
+//!
+//! Invariant: where the host has a key of the controller, it is content only with a Success1 that
+//! holds the right response to its own challenge.
+
+use core::fmt;
+
+use super::group::{Group, PRIVATE_LEN};
+use super::message::{self, Challenge, Explanation, Head, Kind, Reply};
+use super::response::{Bytes, HASH_LEN_MAX, Hash};
+use super::work::{Outcome, Private, Work};
+use super::{Credentials, Fill, Policy};
+
+/// What the host does next.
+#[derive(Debug)]
+pub enum HostProgress {
+    /// Carry this by Authentication Send; [`Host::sent`] follows once it is answered.
+    Send(Vec<u8>),
+    /// Fetch a message with room for [`super::MESSAGE_LEN_MAX`]; [`Host::receive`] follows.
+    Receive,
+    /// Compute; [`Host::computed`] follows.
+    Compute(Work),
+    /// Both sides are content.
+    Authenticated,
+    /// It failed; this association is of no use.
+    Failed(HostFault),
+}
+
+/// Why it failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostFault {
+    /// The controller refuses the host, or gives up.
+    Refused(Explanation),
+    /// The host refuses the controller: what came is wrong, or it is not whom it says.
+    Wrong(Explanation),
+}
+
+impl fmt::Display for HostFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HostFault::Refused(explanation) => write!(f, "the controller refuses this host: {explanation}"),
+            HostFault::Wrong(explanation) => write!(f, "this host refuses the controller: {explanation}"),
+        }
+    }
+}
+
+impl std::error::Error for HostFault {}
+
+/// The host's side of one queue, for one transaction.
+pub struct Host {
+    credentials: Credentials,
+    policy: Policy,
+    transaction: u16,
+    /// C2, as long as the longest hash, and S2.
+    challenge: Bytes,
+    sequence: u32,
+    private: Private,
+    step: Step,
+}
+
+enum Step {
+    /// The negotiation is to be answered.
+    Negotiating,
+    /// The challenge is to come.
+    Waiting,
+    /// The values of the group are being computed.
+    Computing(Asked),
+    /// The reply is to be answered.
+    Replying(Proof),
+    /// Success1 is to come.
+    Judged(Proof),
+    /// Success2 is to be answered.
+    Closing,
+    /// Failure2 is to be answered.
+    GivingUp(HostFault),
+    Over,
+}
+
+/// A challenge of the controller.
+struct Asked {
+    hash: Hash,
+    challenge: Bytes,
+    sequence: u32,
+}
+
+/// What Success1 has to bring.
+struct Proof {
+    hash: Hash,
+    /// R2, if the host asked for it.
+    response: Option<Bytes>,
+}
+
+impl Host {
+    /// Begins a transaction; `transaction` (T_ID) is not that of another one of this controller. The
+    /// message is to be carried by Authentication Send. Where `credentials` have a key of the
+    /// controller it must prove that it has it.
+    pub fn start(
+        credentials: Credentials,
+        policy: Policy,
+        transaction: u16,
+        fill: Fill<'_>,
+    ) -> (Host, Vec<u8>) {
+        let negotiate = message::negotiate(transaction, &policy);
+        let (mut sequence, mut private) = ([0; 4], Private::new([0; PRIVATE_LEN]));
+        fill(&mut sequence);
+        fill(&mut *private);
+        let host = Host {
+            credentials,
+            policy,
+            transaction,
+            challenge: Bytes::random(HASH_LEN_MAX, fill),
+            // 0 would say that no proof is wanted.
+            sequence: u32::from_le_bytes(sequence).max(1),
+            private,
+            step: Step::Negotiating,
+        };
+        (host, negotiate)
+    }
+
+    /// The message of the last [`HostProgress::Send`] was taken.
+    pub fn sent(&mut self) -> HostProgress {
+        match std::mem::replace(&mut self.step, Step::Over) {
+            Step::Negotiating => {
+                self.step = Step::Waiting;
+                HostProgress::Receive
+            }
+            Step::Replying(proof) => {
+                self.step = Step::Judged(proof);
+                HostProgress::Receive
+            }
+            Step::Closing => HostProgress::Authenticated,
+            Step::GivingUp(fault) => HostProgress::Failed(fault),
+            Step::Waiting | Step::Computing(_) | Step::Judged(_) | Step::Over => {
+                HostProgress::Failed(HostFault::Wrong(Explanation::MESSAGE))
+            }
+        }
+    }
+
+    /// Takes the message of an Authentication Receive.
+    pub fn receive(&mut self, message: &[u8]) -> HostProgress {
+        let step = std::mem::replace(&mut self.step, Step::Over);
+        let taken = match Head::parse(message) {
+            Ok(head) if head.kind == Kind::FAILURE1 => {
+                return HostProgress::Failed(HostFault::Refused(message::parse_failure(message)));
+            }
+            Ok(head) if head.transaction != self.transaction => Err(Explanation::MESSAGE),
+            Ok(head) => match (step, head.kind) {
+                (Step::Waiting, Kind::CHALLENGE) => self.challenged(message),
+                (Step::Judged(proof), Kind::SUCCESS1) => self.accepted(&proof, message),
+                _ => Err(Explanation::MESSAGE),
+            },
+            Err(explanation) => Err(explanation),
+        };
+        taken.unwrap_or_else(|explanation| self.refuse(explanation))
+    }
+
+    /// Takes what came of [`HostProgress::Compute`].
+    pub fn computed(&mut self, outcome: Outcome) -> HostProgress {
+        match std::mem::replace(&mut self.step, Step::Over) {
+            Step::Computing(asked) => self
+                .reply(&asked, &outcome.public, outcome.session_key.as_ref())
+                .unwrap_or_else(|explanation| self.refuse(explanation)),
+            _ => HostProgress::Failed(HostFault::Wrong(Explanation::MESSAGE)),
+        }
+    }
+
+    fn challenged(&mut self, message: &[u8]) -> Result<HostProgress, Explanation> {
+        let challenge = Challenge::parse(message, &self.policy)?;
+        let asked = Asked {
+            hash: challenge.hash,
+            challenge: Bytes::new(challenge.challenge),
+            sequence: challenge.sequence,
+        };
+        if challenge.sequence == 0 {
+            return Err(Explanation::PAYLOAD);
+        }
+        if challenge.group == Group::Null {
+            return self.reply(&asked, &[], None);
+        }
+        let work = Work {
+            number: 0,
+            hash: challenge.hash,
+            group: challenge.group,
+            private: self.private.clone(),
+            public: true,
+            peer: Some(challenge.public.to_vec()),
+        };
+        self.step = Step::Computing(asked);
+        Ok(HostProgress::Compute(work))
+    }
+
+    fn reply(
+        &mut self,
+        asked: &Asked,
+        public: &[u8],
+        session: Option<&Bytes>,
+    ) -> Result<HostProgress, Explanation> {
+        let key = self.credentials.host.as_ref().ok_or(Explanation::FAILED)?;
+        let first = (asked.challenge.as_slice(), asked.sequence);
+        let response = self.credentials.question(asked.hash, first, session, self.transaction);
+        let response = response.host_response(key.bytes());
+        let second = (&self.challenge.as_slice()[..asked.hash.len()], self.sequence);
+        let wanted = self.credentials.controller.as_ref().map(|key| {
+            let question = self.credentials.question(asked.hash, second, session, self.transaction);
+            question.controller_response(key.bytes())
+        });
+        let reply =
+            Reply { response: response.as_slice(), challenge: wanted.as_ref().map(|_| second), public };
+        let message = reply.message(self.transaction);
+        self.step = Step::Replying(Proof { hash: asked.hash, response: wanted });
+        Ok(HostProgress::Send(message))
+    }
+
+    fn accepted(&mut self, proof: &Proof, message: &[u8]) -> Result<HostProgress, Explanation> {
+        let response = message::parse_success1(message, proof.hash)?;
+        match (&proof.response, response) {
+            (None, _) => Ok(HostProgress::Authenticated),
+            (Some(wanted), Some(response)) if wanted.is_same(response) => {
+                self.step = Step::Closing;
+                Ok(HostProgress::Send(message::success2(self.transaction)))
+            }
+            (Some(_), _) => Err(Explanation::FAILED),
+        }
+    }
+
+    /// Tells the controller why this ends.
+    fn refuse(&mut self, explanation: Explanation) -> HostProgress {
+        self.step = Step::GivingUp(HostFault::Wrong(explanation));
+        HostProgress::Send(message::failure(Kind::FAILURE2, self.transaction, explanation))
+    }
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Host(..)")
+    }
+}

@@ -1,0 +1,327 @@
+//! The messages (NVMe Base §8.3.5.3 to §8.3.5.5), read and written.
+//!
+//! Invariant: what was parsed lies within what came, every length in it has been compared with the
+//! message's own, and a hash, a group or a value is one that can be computed with.
+
+use super::group::{Group, PUBLIC_LEN_MAX};
+use super::response::{Bytes, HASH_LEN_MAX, Hash};
+use super::{Credentials, Policy};
+
+/// The longest message: a reply with the longest hash and the longest value, in bytes.
+pub const MESSAGE_LEN_MAX: usize = HEADER_LEN + 2 * HASH_LEN_MAX + PUBLIC_LEN_MAX;
+/// Bytes of a failure, the shortest message.
+pub(super) const FAILURE_LEN: usize = 8;
+/// Bytes in front of the values of a challenge, a reply or a success.
+const HEADER_LEN: usize = 16;
+/// Bytes in front of the protocol descriptors of a negotiation.
+const NEGOTIATE_LEN: usize = 8;
+/// Bytes of a protocol descriptor.
+const DESCRIPTOR_LEN: usize = 64;
+/// How many identifiers of hashes, and of groups, a descriptor has room for.
+const IDS_MAX: usize = 30;
+/// A descriptor of DH-HMAC-CHAP.
+const DH_HMAC_CHAP: u8 = 1;
+
+/// Why an authentication failed, as the other side is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Explanation(pub u8);
+
+impl Explanation {
+    /// The response was wrong, or there is no key to give one with.
+    pub const FAILED: Explanation = Explanation(1);
+    /// No protocol that is offered can be used.
+    pub const PROTOCOL: Explanation = Explanation(2);
+    /// A secure channel is wanted on one side only.
+    pub const CONCATENATION: Explanation = Explanation(3);
+    /// No hash that is offered can be used.
+    pub const HASH: Explanation = Explanation(4);
+    /// No group that is offered can be used.
+    pub const GROUP: Explanation = Explanation(5);
+    /// A message of a wrong length or with a wrong value.
+    pub const PAYLOAD: Explanation = Explanation(6);
+    /// Not the message that was to come.
+    pub const MESSAGE: Explanation = Explanation(7);
+}
+
+impl core::fmt::Display for Explanation {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match *self {
+            Self::FAILED => f.write_str("authentication failed: the keys differ, or one is missing"),
+            Self::PROTOCOL => f.write_str("no authentication protocol in common"),
+            Self::CONCATENATION => f.write_str("a secure channel is wanted on one side only"),
+            Self::HASH => f.write_str("no hash in common"),
+            Self::GROUP => f.write_str("no Diffie-Hellman group in common"),
+            Self::PAYLOAD => f.write_str("an incorrect payload"),
+            Self::MESSAGE => f.write_str("an incorrect protocol message"),
+            Self(other) => write!(f, "explanation {other:02x}h"),
+        }
+    }
+}
+
+/// AUTH_TYPE and AUTH_ID of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Kind(pub u8, pub u8);
+
+impl Kind {
+    pub(super) const NEGOTIATE: Kind = Kind(0, 0x00);
+    pub(super) const CHALLENGE: Kind = Kind(1, 0x01);
+    pub(super) const REPLY: Kind = Kind(1, 0x02);
+    pub(super) const SUCCESS1: Kind = Kind(1, 0x03);
+    pub(super) const SUCCESS2: Kind = Kind(1, 0x04);
+    pub(super) const FAILURE2: Kind = Kind(0, 0xf0);
+    pub(super) const FAILURE1: Kind = Kind(0, 0xf1);
+}
+
+/// What every message begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Head {
+    pub kind: Kind,
+    /// T_ID.
+    pub transaction: u16,
+}
+
+impl Head {
+    pub(super) fn parse(message: &[u8]) -> Result<Head, Explanation> {
+        match message.first_chunk::<FAILURE_LEN>() {
+            Some([kind, id, _, _, low, high, _, _]) => {
+                Ok(Head { kind: Kind(*kind, *id), transaction: u16::from_le_bytes([*low, *high]) })
+            }
+            None => Err(Explanation::PAYLOAD),
+        }
+    }
+
+    fn start(self, len: usize) -> Vec<u8> {
+        let mut message = vec![0; len];
+        message[0] = self.kind.0;
+        message[1] = self.kind.1;
+        message[4..6].copy_from_slice(&self.transaction.to_le_bytes());
+        message
+    }
+}
+
+/// AUTH_Negotiate: the hash and the group that are most wanted here of those that are offered.
+pub(super) fn choose(message: &[u8], policy: &Policy) -> Result<(Hash, Group), Explanation> {
+    let descriptors = message.get(NEGOTIATE_LEN..).ok_or(Explanation::PAYLOAD)?;
+    let (concatenation, count) = (message[6], usize::from(message[7]));
+    if count == 0 || descriptors.len() != count * DESCRIPTOR_LEN {
+        return Err(Explanation::PAYLOAD);
+    }
+    if concatenation != 0 {
+        return Err(Explanation::CONCATENATION);
+    }
+    let (descriptors, _) = descriptors.as_chunks::<DESCRIPTOR_LEN>();
+    let ours = descriptors.iter().find(|descriptor| descriptor[0] == DH_HMAC_CHAP);
+    let ours = ours.ok_or(Explanation::PROTOCOL)?;
+    let (hashes, groups) = (usize::from(ours[2]), usize::from(ours[3]));
+    if hashes == 0 || hashes > IDS_MAX || groups == 0 || groups > IDS_MAX {
+        return Err(Explanation::PAYLOAD);
+    }
+    let (hashes, groups) = (&ours[4..4 + hashes], &ours[34..34 + groups]);
+    let hash = policy.hashes.iter().find(|hash| hashes.contains(&hash.id()));
+    let group = policy.groups.iter().find(|group| groups.contains(&group.id()));
+    Ok((*hash.ok_or(Explanation::HASH)?, *group.ok_or(Explanation::GROUP)?))
+}
+
+/// AUTH_Negotiate, with all that a policy allows.
+pub(super) fn negotiate(transaction: u16, policy: &Policy) -> Vec<u8> {
+    let mut message = Head { kind: Kind::NEGOTIATE, transaction }.start(NEGOTIATE_LEN + DESCRIPTOR_LEN);
+    message[7] = 1;
+    let descriptor = &mut message[NEGOTIATE_LEN..];
+    descriptor[0] = DH_HMAC_CHAP;
+    descriptor[2] = policy.hashes.len().min(IDS_MAX) as u8;
+    descriptor[3] = policy.groups.len().min(IDS_MAX) as u8;
+    for (at, hash) in descriptor[4..34].iter_mut().zip(&policy.hashes) {
+        *at = hash.id();
+    }
+    for (at, group) in descriptor[34..].iter_mut().zip(&policy.groups) {
+        *at = group.id();
+    }
+    message
+}
+
+/// The values behind a header: as many bytes as each is to have, and nothing is left.
+fn values<const N: usize>(message: &[u8], lens: [usize; N]) -> Result<[&[u8]; N], Explanation> {
+    let mut rest = message.get(HEADER_LEN..).ok_or(Explanation::PAYLOAD)?;
+    let mut values = [&[][..]; N];
+    for (value, len) in values.iter_mut().zip(lens) {
+        (*value, rest) = rest.split_at_checked(len).ok_or(Explanation::PAYLOAD)?;
+    }
+    if rest.is_empty() { Ok(values) } else { Err(Explanation::PAYLOAD) }
+}
+
+fn half(message: &[u8], at: usize) -> usize {
+    message.get(at..at + 2).map_or(0, |bytes| usize::from(u16::from_le_bytes([bytes[0], bytes[1]])))
+}
+
+fn word(message: &[u8], at: usize) -> u32 {
+    message.get(at..at + 4).map_or(0, |bytes| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+}
+
+/// DH-HMAC-CHAP_Challenge.
+#[derive(Clone, Copy)]
+pub(super) struct Challenge<'a> {
+    pub hash: Hash,
+    pub group: Group,
+    /// S1.
+    pub sequence: u32,
+    /// C1.
+    pub challenge: &'a [u8],
+    /// The controller's public value; empty without a group.
+    pub public: &'a [u8],
+}
+
+impl<'a> Challenge<'a> {
+    /// Reads one that keeps to what the host offered.
+    pub(super) fn parse(message: &'a [u8], offered: &Policy) -> Result<Challenge<'a>, Explanation> {
+        let header = message.get(..HEADER_LEN).ok_or(Explanation::PAYLOAD)?;
+        let hash = Hash::from_id(header[8]).filter(|hash| offered.hashes.contains(hash));
+        let hash = hash.ok_or(Explanation::HASH)?;
+        let group = Group::from_id(header[9]).filter(|group| offered.groups.contains(group));
+        let group = group.ok_or(Explanation::GROUP)?;
+        if usize::from(header[6]) != hash.len() {
+            return Err(Explanation::HASH);
+        }
+        // The room may have been longer than the message.
+        let end = HEADER_LEN + hash.len() + half(header, 10);
+        let message = message.get(..end).ok_or(Explanation::PAYLOAD)?;
+        let [challenge, public] = values(message, [hash.len(), half(header, 10)])?;
+        if !fits(group, public) {
+            return Err(Explanation::PAYLOAD);
+        }
+        Ok(Challenge { hash, group, sequence: word(header, 12), challenge, public })
+    }
+
+    pub(super) fn message(&self, transaction: u16) -> Vec<u8> {
+        let mut message = Head { kind: Kind::CHALLENGE, transaction }.start(HEADER_LEN);
+        message[6] = self.hash.len() as u8;
+        message[8] = self.hash.id();
+        message[9] = self.group.id();
+        message[10..12].copy_from_slice(&(self.public.len() as u16).to_le_bytes());
+        message[12..16].copy_from_slice(&self.sequence.to_le_bytes());
+        message.extend_from_slice(self.challenge);
+        message.extend_from_slice(self.public);
+        message
+    }
+}
+
+/// Whether a public value is one that the group takes, or is left out where there is no group.
+fn fits(group: Group, public: &[u8]) -> bool {
+    if group == Group::Null { public.is_empty() } else { group.takes(public) }
+}
+
+/// DH-HMAC-CHAP_Reply.
+#[derive(Clone, Copy)]
+pub(super) struct Reply<'a> {
+    /// R1.
+    pub response: &'a [u8],
+    /// C2 and S2, if the host wants to know whom it talks to.
+    pub challenge: Option<(&'a [u8], u32)>,
+    /// The host's public value; empty without a group.
+    pub public: &'a [u8],
+}
+
+impl<'a> Reply<'a> {
+    pub(super) fn parse(message: &'a [u8], hash: Hash, group: Group) -> Result<Reply<'a>, Explanation> {
+        let header = message.get(..HEADER_LEN).ok_or(Explanation::PAYLOAD)?;
+        if usize::from(header[6]) != hash.len() {
+            return Err(Explanation::PAYLOAD);
+        }
+        let [response, challenge, public] = values(message, [hash.len(), hash.len(), half(header, 10)])?;
+        if !fits(group, public) {
+            return Err(Explanation::PAYLOAD);
+        }
+        let challenge = match (header[8], word(header, 12)) {
+            (0, 0) => None,
+            (1, sequence) if sequence != 0 => Some((challenge, sequence)),
+            // A sequence without a challenge, or a challenge for a secure channel only.
+            _ => return Err(Explanation::PAYLOAD),
+        };
+        Ok(Reply { response, challenge, public })
+    }
+
+    pub(super) fn message(&self, transaction: u16) -> Vec<u8> {
+        let mut message = Head { kind: Kind::REPLY, transaction }.start(HEADER_LEN);
+        message[6] = self.response.len() as u8;
+        message[10..12].copy_from_slice(&(self.public.len() as u16).to_le_bytes());
+        message.extend_from_slice(self.response);
+        match self.challenge {
+            Some((challenge, sequence)) => {
+                message[8] = 1;
+                message[12..16].copy_from_slice(&sequence.to_le_bytes());
+                message.extend_from_slice(challenge);
+            }
+            None => message.resize(message.len() + self.response.len(), 0),
+        }
+        message.extend_from_slice(self.public);
+        message
+    }
+}
+
+/// DH-HMAC-CHAP_Success1, with R2 where the host asked for it.
+pub(super) fn success1(transaction: u16, hash: Hash, response: Option<&Bytes>) -> Vec<u8> {
+    let mut message = Head { kind: Kind::SUCCESS1, transaction }.start(HEADER_LEN);
+    message[6] = hash.len() as u8;
+    if let Some(response) = response {
+        message[8] = 1;
+        message.extend_from_slice(response.as_slice());
+    }
+    message
+}
+
+/// R2 of a Success1; `None` if there is none in it.
+pub(super) fn parse_success1(message: &[u8], hash: Hash) -> Result<Option<&[u8]>, Explanation> {
+    let header = message.get(..HEADER_LEN).ok_or(Explanation::PAYLOAD)?;
+    if usize::from(header[6]) != hash.len() {
+        return Err(Explanation::HASH);
+    }
+    match header[8] {
+        0 => Ok(None),
+        1 => message.get(HEADER_LEN..HEADER_LEN + hash.len()).map(Some).ok_or(Explanation::PAYLOAD),
+        _ => Err(Explanation::PAYLOAD),
+    }
+}
+
+/// DH-HMAC-CHAP_Success2.
+pub(super) fn success2(transaction: u16) -> Vec<u8> {
+    Head { kind: Kind::SUCCESS2, transaction }.start(HEADER_LEN)
+}
+
+/// Whether a Success2 is as long as one is.
+pub(super) fn is_success2(message: &[u8]) -> bool {
+    message.len() == HEADER_LEN
+}
+
+/// AUTH_Failure1 or AUTH_Failure2.
+pub(super) fn failure(kind: Kind, transaction: u16, explanation: Explanation) -> Vec<u8> {
+    let mut message = Head { kind, transaction }.start(FAILURE_LEN);
+    // The one reason there is: authentication failed.
+    message[6] = 1;
+    message[7] = explanation.0;
+    message
+}
+
+/// What a failure explains.
+pub(super) fn parse_failure(message: &[u8]) -> Explanation {
+    Explanation(message.get(7).copied().unwrap_or(0))
+}
+
+impl Credentials {
+    /// The question that a challenge asks.
+    pub(super) fn question<'a>(
+        &'a self,
+        hash: Hash,
+        (challenge, sequence): (&'a [u8], u32),
+        session_key: Option<&'a Bytes>,
+        transaction: u16,
+    ) -> super::response::Question<'a> {
+        super::response::Question {
+            hash,
+            challenge,
+            session_key,
+            sequence,
+            transaction,
+            host_nqn: &self.host_nqn,
+            subsystem_nqn: &self.subsystem_nqn,
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Hashes and responses (NVMe Base §8.3.5.5.4 and §8.3.5.5.5).
+//!
+//! A response is HMAC(key, Ca ‖ S ‖ T_ID ‖ SC_C ‖ role ‖ own NQN ‖ 0 ‖ the other's NQN), where Ca is
+//! the challenge C, or with Diffie-Hellman HMAC(H(shared value), C).
+
+use core::fmt;
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::digest::Digest as _;
+use subtle::ConstantTimeEq;
+use zeroize::Zeroizing;
+
+/// Longest hash, in bytes.
+pub(super) const HASH_LEN_MAX: usize = 64;
+
+/// A hash that responses can be computed with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hash {
+    /// SHA-256.
+    Sha256,
+    /// SHA-384.
+    Sha384,
+    /// SHA-512.
+    Sha512,
+}
+
+impl Hash {
+    /// The hash of an identifier on the wire.
+    pub const fn from_id(id: u8) -> Option<Hash> {
+        match id {
+            1 => Some(Hash::Sha256),
+            2 => Some(Hash::Sha384),
+            3 => Some(Hash::Sha512),
+            _ => None,
+        }
+    }
+
+    /// Its identifier on the wire.
+    pub const fn id(self) -> u8 {
+        match self {
+            Hash::Sha256 => 1,
+            Hash::Sha384 => 2,
+            Hash::Sha512 => 3,
+        }
+    }
+
+    /// Bytes that it gives.
+    #[allow(clippy::len_without_is_empty)] // A hash is never empty.
+    pub const fn len(self) -> usize {
+        match self {
+            Hash::Sha256 => 32,
+            Hash::Sha384 => 48,
+            Hash::Sha512 => 64,
+        }
+    }
+}
+
+/// What a hash gives, or a challenge, which is as long: 32 to 64 bytes, wiped when it goes.
+#[derive(Clone)]
+pub(super) struct Bytes {
+    len: usize,
+    bytes: Zeroizing<[u8; HASH_LEN_MAX]>,
+}
+
+impl Bytes {
+    /// Takes at most 64 bytes over.
+    pub(super) fn new(slice: &[u8]) -> Bytes {
+        let mut bytes = Zeroizing::new([0; HASH_LEN_MAX]);
+        let len = slice.len().min(HASH_LEN_MAX);
+        bytes[..len].copy_from_slice(&slice[..len]);
+        Bytes { len, bytes }
+    }
+
+    /// So many bytes that nobody can foretell.
+    pub(super) fn random(len: usize, fill: super::Fill<'_>) -> Bytes {
+        let mut bytes = Bytes { len, bytes: Zeroizing::new([0; HASH_LEN_MAX]) };
+        fill(&mut bytes.bytes[..len]);
+        bytes
+    }
+
+    pub(super) fn as_slice(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    /// Compares in constant time; only a difference in length shows.
+    pub(super) fn is_same(&self, other: &[u8]) -> bool {
+        self.as_slice().ct_eq(other).into()
+    }
+}
+
+impl fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Bytes(..)")
+    }
+}
+
+/// HMAC over parts (RFC 2104).
+pub(super) fn hmac(hash: Hash, key: &[u8], parts: &[&[u8]]) -> Bytes {
+    match hash {
+        Hash::Sha256 => mac::<Hmac<sha2::Sha256>>(key, parts),
+        Hash::Sha384 => mac::<Hmac<sha2::Sha384>>(key, parts),
+        Hash::Sha512 => mac::<Hmac<sha2::Sha512>>(key, parts),
+    }
+}
+
+fn mac<M: Mac + KeyInit>(key: &[u8], parts: &[&[u8]]) -> Bytes {
+    let Ok(mut mac) = <M as KeyInit>::new_from_slice(key) else {
+        unreachable!("HMAC takes keys of any length")
+    };
+    for part in parts {
+        mac.update(part);
+    }
+    Bytes::new(&mac.finalize().into_bytes())
+}
+
+/// The session key of a value that both sides have: its hash.
+pub(super) fn session_key(hash: Hash, shared: &[u8]) -> Bytes {
+    match hash {
+        Hash::Sha256 => Bytes::new(&sha2::Sha256::digest(shared)),
+        Hash::Sha384 => Bytes::new(&sha2::Sha384::digest(shared)),
+        Hash::Sha512 => Bytes::new(&sha2::Sha512::digest(shared)),
+    }
+}
+
+/// What a response answers.
+#[derive(Clone, Copy)]
+pub(super) struct Question<'a> {
+    pub hash: Hash,
+    pub challenge: &'a [u8],
+    /// KS, where there is a group.
+    pub session_key: Option<&'a Bytes>,
+    pub sequence: u32,
+    pub transaction: u16,
+    pub host_nqn: &'a str,
+    pub subsystem_nqn: &'a str,
+}
+
+impl Question<'_> {
+    /// R1: what the host answers.
+    pub(super) fn host_response(&self, key: &[u8]) -> Bytes {
+        self.respond(key, b"HostHost", self.host_nqn, self.subsystem_nqn)
+    }
+
+    /// R2: what the controller answers.
+    pub(super) fn controller_response(&self, key: &[u8]) -> Bytes {
+        self.respond(key, b"Controller", self.subsystem_nqn, self.host_nqn)
+    }
+
+    fn respond(&self, key: &[u8], role: &[u8], own: &str, other: &str) -> Bytes {
+        let challenge = match self.session_key {
+            None => Bytes::new(self.challenge),
+            Some(session) => hmac(self.hash, session.as_slice(), &[self.challenge]),
+        };
+        let parts: [&[u8]; 8] = [
+            challenge.as_slice(),
+            &self.sequence.to_le_bytes(),
+            &self.transaction.to_le_bytes(),
+            // SC_C: secure channel concatenation is never agreed to.
+            &[0],
+            role,
+            own.as_bytes(),
+            &[0],
+            other.as_bytes(),
+        ];
+        hmac(self.hash, key, &parts)
+    }
+}

@@ -1,0 +1,269 @@
+//! Secrets as text, and the keys that they become (NVMe Base §8.3.5.5.8):
+//! `DHHC-1:hh:base64(secret ‖ CRC-32 of it, little-endian):`.
+//!
+//! Invariant: no error and no `Debug` shows a secret or a part of it, and memory that held one is
+//! wiped.
+
+use super::Fill;
+use super::response::{Hash, hmac};
+use core::fmt;
+use zeroize::Zeroizing;
+
+const PREFIX: &str = "DHHC-1:";
+/// Bytes of the checksum.
+const CRC_LEN: usize = 4;
+/// What is hashed behind the owner's name.
+const SEED: &[u8] = b"NVMe-over-Fabrics";
+
+/// A secret of 32, 48 or 64 bytes, and the hash that makes it a key of its owner.
+#[derive(Clone)]
+pub struct Secret {
+    transform: Option<Hash>,
+    bytes: Zeroizing<Vec<u8>>,
+}
+
+/// Why a text is no secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SecretError {
+    /// It does not begin with `DHHC-1:`.
+    Prefix,
+    /// The two digits behind that are not 00, 01, 02 or 03.
+    Transform,
+    /// The last character is no colon, or one is missing.
+    Colon,
+    /// What is between the colons is no base64.
+    Base64,
+    /// The secret itself has this many bytes, and not 32, 48 or 64.
+    Length(usize),
+    /// The checksum is wrong: a character was mistyped or lost.
+    Checksum,
+}
+
+impl fmt::Display for SecretError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Prefix => f.write_str("a secret begins with `DHHC-1:`"),
+            Self::Transform => f.write_str("behind `DHHC-1:` stand 00, 01, 02 or 03 and a colon"),
+            Self::Colon => f.write_str("a secret ends with a colon"),
+            Self::Base64 => f.write_str("the part between the last two colons is no base64"),
+            Self::Length(len) => write!(f, "the secret has {len} bytes, and may have 32, 48 or 64"),
+            Self::Checksum => {
+                f.write_str("the secret's checksum is wrong: a character was mistyped or lost; copy it anew")
+            }
+        }
+    }
+}
+
+impl std::error::Error for SecretError {}
+
+impl Secret {
+    /// Reads a secret's text; white space around it is not counted.
+    pub fn parse(text: &str) -> Result<Secret, SecretError> {
+        let text = text.trim_ascii().strip_prefix(PREFIX).ok_or(SecretError::Prefix)?;
+        let (transform, text) = text.split_once(':').ok_or(SecretError::Transform)?;
+        let transform = match transform {
+            "00" => None,
+            "01" => Some(Hash::Sha256),
+            "02" => Some(Hash::Sha384),
+            "03" => Some(Hash::Sha512),
+            _ => return Err(SecretError::Transform),
+        };
+        let text = text.strip_suffix(':').ok_or(SecretError::Colon)?;
+        let mut bytes = decode_base64(text.as_bytes()).ok_or(SecretError::Base64)?;
+        let len = bytes.len().checked_sub(CRC_LEN).ok_or(SecretError::Length(0))?;
+        if !matches!(len, 32 | 48 | 64) {
+            return Err(SecretError::Length(len));
+        }
+        if bytes[len..] != crc32(&bytes[..len]).to_le_bytes() {
+            return Err(SecretError::Checksum);
+        }
+        bytes.truncate(len);
+        Ok(Secret { transform, bytes })
+    }
+
+    /// Draws a secret for a hash, as long as what the hash gives; without one 32 bytes that are used
+    /// as they are.
+    pub fn generate(transform: Option<Hash>, fill: Fill<'_>) -> Secret {
+        let mut bytes = Zeroizing::new(vec![0; transform.map_or(32, Hash::len)]);
+        fill(&mut bytes);
+        Secret { transform, bytes }
+    }
+
+    /// The text of the secret: to be kept as one.
+    pub fn to_text(&self) -> Zeroizing<String> {
+        let mut bytes = Zeroizing::new(Vec::with_capacity(self.bytes.len() + CRC_LEN));
+        bytes.extend_from_slice(&self.bytes);
+        bytes.extend_from_slice(&crc32(&self.bytes).to_le_bytes());
+        let mut text = Zeroizing::new(String::with_capacity(128));
+        text.push_str(PREFIX);
+        text.push_str(["00:", "01:", "02:", "03:"][self.transform.map_or(0, |hash| hash.id() as usize)]);
+        encode_base64(&bytes, &mut text);
+        text.push(':');
+        text
+    }
+
+    /// The key that the secret is for its owner, the host or the subsystem of this NQN.
+    pub fn key(&self, owner_nqn: &str) -> Key {
+        match self.transform {
+            None => Key(self.bytes.clone()),
+            Some(hash) => {
+                let key = hmac(hash, &self.bytes, &[owner_nqn.as_bytes(), SEED]);
+                Key(Zeroizing::new(key.as_slice().to_vec()))
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// A key that responses are computed with.
+#[derive(Clone)]
+pub struct Key(Zeroizing<Vec<u8>>);
+
+impl Key {
+    /// Its bytes.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// A key of nobody: what a host without a secret is measured with.
+    pub(super) fn nobody(fill: Fill<'_>) -> Key {
+        let mut bytes = Zeroizing::new(vec![0; 32]);
+        fill(&mut bytes);
+        Key(bytes)
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key(..)")
+    }
+}
+
+/// CRC-32 as in IEEE 802.3, bit by bit: it is computed once per secret.
+fn crc32(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(u32::MAX, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| crc >> 1 ^ (0xedb8_8320 & 0u32.wrapping_sub(crc & 1)))
+    })
+}
+
+const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/// RFC 4648 §4, padded; only what encoding gives is taken.
+fn decode_base64(text: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+    let (groups, []) = text.as_chunks::<4>() else { return None };
+    let mut bytes = Zeroizing::new(Vec::with_capacity(text.len()));
+    for (n, group) in groups.iter().enumerate() {
+        let padding = group.iter().rev().take_while(|&&byte| byte == b'=').count();
+        if padding > 2 || padding > 0 && n + 1 < groups.len() {
+            return None;
+        }
+        let mut bits = 0;
+        for &byte in &group[..4 - padding] {
+            let value = ALPHABET.iter().position(|&known| known == byte)?;
+            bits = bits << 6 | value as u32;
+        }
+        bits <<= 6 * padding;
+        let decoded = bits.to_be_bytes();
+        let (taken, left) = decoded[1..].split_at(3 - padding);
+        if left.iter().any(|&byte| byte != 0) {
+            return None;
+        }
+        bytes.extend_from_slice(taken);
+    }
+    Some(bytes)
+}
+
+fn encode_base64(bytes: &[u8], text: &mut String) {
+    for group in bytes.chunks(3) {
+        let byte = |n: usize| u32::from(group.get(n).copied().unwrap_or(0));
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        for n in 0..4 {
+            let value = bits >> (18 - 6 * n) & 63;
+            text.push(if n <= group.len() { ALPHABET[value as usize].into() } else { '=' });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The example of the specification, as a patch to Linux's host quotes it.
+    const EXAMPLE: &str = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
+    const OWNER: &str = "nqn.2014-08.org.nvmexpress:uuid:00000000-0000-4000-8000-000000000001";
+
+    #[test]
+    fn the_example_is_read_with_every_transform_and_written_again() {
+        for hh in ["00", "01", "02", "03"] {
+            let text = EXAMPLE.replace(":00:", &format!(":{hh}:"));
+            let secret = Secret::parse(&format!(" {text}\n")).unwrap();
+            assert_eq!(*secret.to_text(), text);
+        }
+        // Keys computed by Python's hmac.
+        let key = |hh: &str| {
+            let key = Secret::parse(&EXAMPLE.replace(":00:", hh)).unwrap().key(OWNER);
+            key.bytes().iter().map(|byte| format!("{byte:02x}")).collect::<String>()
+        };
+        assert_eq!(key(":00:"), "89aeb31a874eaf84841b46736b0dfdf2ba58d30aa2a545a3e235a3521e07594c");
+        assert_eq!(key(":01:"), "88013ee67f19ba8d4ccee46ea96634bd03489fbe3193c59422ca6550d5c5b129");
+        assert_eq!(
+            key(":02:"),
+            "7991e72e934ad72e5b480b6283bb235e67b1970413bc428efac33f4992b6d65bf8ecdc4032b51c18341e7cee9ea01838"
+        );
+        assert_eq!(
+            key(":03:"),
+            "22a1c058e34edd11861b6792bca9059816252e6b489912aebbec03ce401f8cb3f628f78e35e9926c4726e5b92cd2e80e93b130938879e5427cfa09b5089e278d"
+        );
+    }
+
+    #[test]
+    fn generated_secrets_are_as_long_as_their_hash() {
+        for (transform, len) in
+            [(None, 32), (Some(Hash::Sha256), 32), (Some(Hash::Sha384), 48), (Some(Hash::Sha512), 64)]
+        {
+            let mut next = 0u8;
+            let secret = Secret::generate(transform, &mut |bytes| {
+                bytes.fill_with(|| {
+                    next = next.wrapping_add(7);
+                    next
+                });
+            });
+            let again = Secret::parse(&secret.to_text()).unwrap();
+            assert_eq!((again.bytes.len(), again.transform), (len, transform));
+            assert_eq!(again.bytes, secret.bytes);
+        }
+    }
+
+    #[test]
+    fn wrong_texts_are_named_and_not_shown() {
+        let rows = [
+            ("", SecretError::Prefix),
+            ("NVMeTLSkey-1:01:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwNf9LrZ:", SecretError::Prefix),
+            ("DHHC-1:", SecretError::Transform),
+            ("DHHC-1:04:AAAA:", SecretError::Transform),
+            ("DHHC-1:1:AAAA:", SecretError::Transform),
+            (&EXAMPLE[..EXAMPLE.len() - 1], SecretError::Colon),
+            ("DHHC-1:00:ia6zGodO", SecretError::Colon),
+            ("DHHC-1:00:ia6zGodO*A==:", SecretError::Base64),
+            ("DHHC-1:00:ia6:", SecretError::Base64),
+            ("DHHC-1:00:ia==zGod:", SecretError::Base64),
+            ("DHHC-1:00:i===:", SecretError::Base64),
+            ("DHHC-1:00:ib==:", SecretError::Base64),
+            ("DHHC-1:00::", SecretError::Length(0)),
+            ("DHHC-1:00:ia6zGodO:", SecretError::Length(2)),
+            (&EXAMPLE.replace("ia6z", "ja6z"), SecretError::Checksum),
+            (&EXAMPLE.replace("aQ2n", "aQ2m"), SecretError::Checksum),
+        ];
+        for (text, error) in rows {
+            assert_eq!(Secret::parse(text).unwrap_err(), error, "{text}");
+            assert!(!error.to_string().contains("a6z"));
+        }
+        let secret = Secret::parse(EXAMPLE).unwrap();
+        assert_eq!(format!("{secret:?} {:?}", secret.key(OWNER)), "Secret(..) Key(..)");
+    }
+}

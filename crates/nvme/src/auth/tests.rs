@@ -1,0 +1,240 @@
+//! Both ends together, golden bytes, and what hostile hosts and controllers may send.
+
+use super::*;
+use crate::sqe::Direction;
+
+const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:00000000-0000-4000-8000-000000000001";
+const SUBSYSTEM: &str = "nqn.2026-11.io.blockwire:disks";
+const SECRET: &str = "DHHC-1:01:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
+
+/// Counts, so that all bytes are known.
+fn counter() -> impl FnMut(&mut [u8]) {
+    let mut next = 0u8;
+    move |bytes: &mut [u8]| {
+        for byte in bytes {
+            *byte = next;
+            next = next.wrapping_add(1);
+        }
+    }
+}
+
+fn key(owner: &str) -> Key {
+    Secret::parse(SECRET).unwrap().key(owner)
+}
+
+fn credentials(controller: Option<Key>) -> Credentials {
+    Credentials {
+        host_nqn: HOST.to_owned(),
+        subsystem_nqn: SUBSYSTEM.to_owned(),
+        host: Some(key(HOST)),
+        controller,
+    }
+}
+
+fn only(hash: Hash, group: Group) -> Policy {
+    Policy { hashes: vec![hash], groups: vec![group] }
+}
+
+/// An Authentication Send and all the work that it needs.
+fn send(controller: &mut Controller, message: &[u8]) -> Progress {
+    let progress = controller.send(message, &mut counter());
+    match progress {
+        Progress::Compute(work) => controller.computed(work.run()),
+        other => other,
+    }
+}
+
+/// Carries a whole transaction; how it ended at the host and at the controller.
+fn carry(
+    host: (Credentials, Policy),
+    controller: &mut Controller,
+) -> (Result<(), HostFault>, Option<Explanation>) {
+    let (mut host, first) = Host::start(host.0, host.1, 0x1234, &mut counter());
+    let mut progress = HostProgress::Send(first);
+    let mut ended = None;
+    loop {
+        progress = match progress {
+            HostProgress::Send(message) => {
+                assert!(message.len() <= MESSAGE_LEN_MAX);
+                if let Progress::End(explanation) = send(controller, &message) {
+                    ended = Some(explanation);
+                }
+                host.sent()
+            }
+            HostProgress::Receive => {
+                let given = controller.receive(MESSAGE_LEN_MAX as u32).unwrap();
+                if let Then::End(explanation) = given.then {
+                    ended = Some(explanation);
+                }
+                host.receive(&given.message)
+            }
+            HostProgress::Compute(work) => host.computed(work.run()),
+            HostProgress::Authenticated => return (Ok(()), ended),
+            HostProgress::Failed(fault) => return (Err(fault), ended),
+        };
+    }
+}
+
+#[test]
+fn both_ends_agree_with_every_hash_and_group() {
+    let groups = Policy::default().groups;
+    for (n, group) in groups.into_iter().enumerate() {
+        let hash = [Hash::Sha256, Hash::Sha384, Hash::Sha512][n % 3];
+        for proof in [None, Some(key(SUBSYSTEM))] {
+            let mut controller = Controller::new(credentials(proof.clone()), Policy::default());
+            assert_eq!((controller.stage(), controller.is_authenticated()), (Stage::Pending, false));
+            let ended = carry((credentials(proof), only(hash, group)), &mut controller);
+            assert_eq!(ended, (Ok(()), None), "{hash:?} {group:?}");
+            assert_eq!((controller.stage(), controller.is_authenticated()), (Stage::Authenticated, true));
+        }
+    }
+}
+
+#[test]
+fn a_host_may_authenticate_again_and_loses_the_queue_if_it_fails() {
+    let mut controller = Controller::new(credentials(None), Policy::default());
+    let policy = only(Hash::Sha256, Group::Null);
+    assert_eq!(carry((credentials(None), policy.clone()), &mut controller).0, Ok(()));
+    let again = message::negotiate(9, &policy);
+    assert!(matches!(send(&mut controller, &again), Progress::Answer));
+    assert_eq!((controller.stage(), controller.is_authenticated()), (Stage::Again, true));
+    controller.receive(4096).unwrap();
+    assert!(matches!(send(&mut controller, &again), Progress::Answer));
+    assert_eq!((controller.stage(), controller.is_authenticated()), (Stage::Failed, false));
+}
+
+#[test]
+fn wrong_keys_are_refused_on_both_sides() {
+    let wrong = Secret::generate(Some(Hash::Sha384), &mut counter());
+    let refused = (Err(HostFault::Refused(Explanation::FAILED)), Some(Explanation::FAILED));
+    for group in [Group::Null, Group::Ffdhe2048] {
+        let policy = only(Hash::Sha384, group);
+        // A host with another key, and a host that the controller has no key of.
+        let other = Credentials { host: Some(wrong.key(HOST)), ..credentials(None) };
+        let mut controller = Controller::new(credentials(None), Policy::default());
+        assert_eq!(carry((other, policy.clone()), &mut controller), refused);
+        assert_eq!(controller.stage(), Stage::Failed);
+        let nobody = Credentials { host: None, ..credentials(None) };
+        let mut controller = Controller::new(nobody, Policy::default());
+        assert_eq!(carry((credentials(None), policy.clone()), &mut controller), refused);
+        // A controller that is to prove itself and has no key, or another.
+        let mut controller = Controller::new(credentials(None), Policy::default());
+        let host = || (credentials(Some(key(SUBSYSTEM))), policy.clone());
+        assert_eq!(carry(host(), &mut controller), refused);
+        let mut controller = Controller::new(credentials(Some(wrong.key(SUBSYSTEM))), Policy::default());
+        let ended = (Err(HostFault::Wrong(Explanation::FAILED)), Some(Explanation::FAILED));
+        assert_eq!(carry(host(), &mut controller), ended);
+        assert!(!controller.is_authenticated());
+    }
+}
+
+#[test]
+fn nothing_in_common_is_said_by_name() {
+    let rows = [
+        (Hash::Sha256, Group::Null, Explanation::HASH),
+        (Hash::Sha512, Group::Ffdhe8192, Explanation::GROUP),
+    ];
+    for (hash, group, explanation) in rows {
+        let policy = only(Hash::Sha512, Group::Null);
+        let mut controller = Controller::new(credentials(None), policy);
+        let ended = carry((credentials(None), only(hash, group)), &mut controller);
+        assert_eq!(ended, (Err(HostFault::Refused(explanation)), Some(explanation)));
+    }
+}
+
+/// The responses were computed by Python's hmac and hashlib from the fields of NVMe Base §8.3.5.5.
+#[test]
+fn golden_bytes_without_a_group() {
+    let mut controller = Controller::new(credentials(Some(key(SUBSYSTEM))), only(Hash::Sha256, Group::Null));
+    let host = credentials(Some(key(SUBSYSTEM)));
+    let policy = Policy { hashes: vec![Hash::Sha256, Hash::Sha512], groups: vec![Group::Null] };
+    let (mut host, first) = Host::start(host, policy, 0x1234, &mut counter());
+    let mut negotiate = vec![0, 0, 0, 0, 0x34, 0x12, 0, 1, 1, 0, 2, 1, 1, 3];
+    negotiate.resize(8 + 64, 0);
+    assert_eq!(first, negotiate);
+    assert!(matches!(send(&mut controller, &first), Progress::Answer));
+    assert!(matches!(host.sent(), HostProgress::Receive));
+
+    let challenge = controller.receive(48).unwrap();
+    let mut want = vec![1, 1, 0, 0, 0x34, 0x12, 32, 0, 1, 0, 0, 0, 1, 1, 2, 3];
+    want.extend(4..36);
+    assert_eq!((challenge.message.clone(), challenge.then), (want, Then::GoOn));
+
+    let HostProgress::Send(reply) = host.receive(&challenge.message) else { panic!("a reply") };
+    let mut want = vec![1, 2, 0, 0, 0x34, 0x12, 32, 0, 1, 0, 0, 0, 0, 1, 2, 3];
+    want.extend(hex(R1));
+    want.extend(68..100);
+    assert_eq!(reply, want);
+    assert!(matches!(send(&mut controller, &reply), Progress::Answer));
+    assert!(matches!(host.sent(), HostProgress::Receive));
+
+    let success = controller.receive(48).unwrap();
+    let mut want = vec![1, 3, 0, 0, 0x34, 0x12, 32, 0, 1, 0, 0, 0, 0, 0, 0, 0];
+    want.extend(hex(R2));
+    assert_eq!((success.message.clone(), success.then), (want, Then::GoOn));
+    assert!(!controller.is_authenticated());
+    let HostProgress::Send(success2) = host.receive(&success.message) else { panic!("success 2") };
+    assert_eq!(success2, [1, 4, 0, 0, 0x34, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    assert!(matches!(send(&mut controller, &success2), Progress::Authenticated));
+    assert!(matches!(host.sent(), HostProgress::Authenticated));
+}
+
+/// The same with ffdhe2048 and SHA-512: what the host's response is, by Python.
+#[test]
+fn golden_response_with_a_group() {
+    let mut controller = Controller::new(credentials(None), only(Hash::Sha512, Group::Ffdhe2048));
+    let (mut host, first) = Host::start(credentials(None), Policy::default(), 7, &mut counter());
+    send(&mut controller, &first);
+    host.sent();
+    let challenge = controller.receive(4096).unwrap().message;
+    assert_eq!(challenge.len(), 16 + 64 + 256);
+    let HostProgress::Compute(work) = host.receive(&challenge) else { panic!("work") };
+    assert_eq!(format!("{work:?}"), "Work(Ffdhe2048, ..)");
+    let HostProgress::Send(reply) = host.computed(work.run()) else { panic!("a reply") };
+    assert_eq!(reply.len(), 16 + 2 * 64 + 256);
+    assert_eq!(reply[16..80], hex(R1_GROUP));
+}
+
+const R1: &str = "0b0b8c77436156b640ab061bd22841fdafaf25636c1e37d859a4c147c4e8dcad";
+const R2: &str = "ac83f06c2957ea754e850c33e71c4a819d5b670ca55e045668b3ff00435572f7";
+const R1_GROUP: &str = "1a40ec885eefad14f3710cfe34aaae2fff5d2892a246cdc22b91b3a653e6f391480e999f849499c6a95e6ca09437bbe5531ad3922e118eba57c59f36fe207fe3";
+
+fn hex(text: &str) -> Vec<u8> {
+    (0..text.len() / 2).map(|n| u8::from_str_radix(&text[2 * n..2 * n + 2], 16).unwrap()).collect()
+}
+
+#[test]
+fn the_commands_say_what_they_carry() {
+    let sqe = command(FabricsType::AUTHENTICATION_SEND, 72);
+    assert_eq!((transfer_len(&sqe), sqe.direction()), (Ok(72), Direction::ToController));
+    assert_eq!(sqe.as_bytes()[40..48], [0, 1, 1, 0xe9, 72, 0, 0, 0]);
+    let receive = command(FabricsType::AUTHENTICATION_RECEIVE, 4096);
+    assert_eq!(receive.direction(), Direction::ToHost);
+    for (at, value) in [(41, 0), (42, 2), (43, 0xe8), (44, 0)] {
+        let mut bytes = sqe;
+        bytes.as_mut_bytes()[at] = value;
+        assert_eq!(transfer_len(&bytes), Err(Status::INVALID_FIELD.final_()));
+    }
+}
+
+#[test]
+fn nothing_secret_is_shown() {
+    let mut controller = Controller::new(credentials(None), only(Hash::Sha256, Group::Ffdhe2048));
+    let (host, first) = Host::start(credentials(None), Policy::default(), 7, &mut counter());
+    let progress = controller.send(&first, &mut counter());
+    let shown = format!("{controller:?} {host:?} {progress:?} {:?}", credentials(None).host);
+    assert_eq!(shown, "Controller(Pending) Host(..) Compute(Work(Ffdhe2048, ..)) Some(Key(..))");
+    let Progress::Compute(work) = progress else { panic!("work") };
+    assert_eq!(format!("{:?}", work.run()), "Outcome(..)");
+}
+
+/// What can be carried to another thread is.
+const _: () = {
+    const fn is_send<T: Send + 'static>() {}
+    is_send::<Work>();
+    is_send::<Outcome>();
+    is_send::<Controller>();
+    is_send::<Credentials>();
+};
+
+mod hostile;

@@ -1,0 +1,289 @@
+//! Rows 76 and 77 of the list of attacks: what is malformed ends in a failure and never in an
+//! authenticated queue.
+
+use super::*;
+
+fn negotiate() -> Vec<u8> {
+    message::negotiate(7, &only(Hash::Sha256, Group::Null))
+}
+
+fn with(mut message: Vec<u8>, changes: &[(usize, u8)]) -> Vec<u8> {
+    for (at, value) in changes {
+        message[*at] = *value;
+    }
+    message
+}
+
+/// The controller says success to the command and then this, once, and is of no more use.
+fn refused(controller: &mut Controller, transaction: u8, explanation: u8) {
+    assert_eq!((controller.stage(), controller.is_authenticated()), (Stage::Failed, false));
+    let given = controller.receive(4096).unwrap();
+    assert_eq!(given.message, [0, 0xf1, 0, 0, transaction, 0, 1, explanation]);
+    assert_eq!(given.then, Then::End(Explanation(explanation)));
+    let again = controller.send(&negotiate(), &mut counter());
+    assert!(matches!(again, Progress::End(_)), "{again:?}");
+    assert!(!controller.is_authenticated());
+}
+
+#[test]
+fn attack_76_negotiations_whose_lengths_lie() {
+    let napd = |n: u8| with(negotiate(), &[(7, n)]);
+    let two = |second: u8| {
+        let mut message = with(negotiate(), &[(7, 2), (8, 9)]);
+        message.extend_from_slice(&negotiate()[8..]);
+        with(message, &[(72, second)])
+    };
+    let rows = [
+        (negotiate()[..8].to_vec(), 6),
+        (negotiate()[..71].to_vec(), 6),
+        ([negotiate(), vec![0]].concat(), 6),
+        (napd(0), 6),
+        (napd(2), 6),
+        (napd(255), 6),
+        (two(9), 2),
+        (with(negotiate(), &[(8, 0)]), 2),
+        (with(negotiate(), &[(10, 31)]), 6),
+        (with(negotiate(), &[(10, 255)]), 6),
+        (with(negotiate(), &[(10, 0)]), 6),
+        (with(negotiate(), &[(11, 31)]), 6),
+        (with(negotiate(), &[(11, 0)]), 6),
+        (with(negotiate(), &[(6, 1)]), 3),
+        (with(negotiate(), &[(12, 9)]), 4),
+        (with(negotiate(), &[(42, 9)]), 5),
+    ];
+    for (message, explanation) in rows {
+        let mut controller = Controller::new(credentials(None), only(Hash::Sha256, Group::Null));
+        assert!(matches!(send(&mut controller, &message), Progress::Answer));
+        refused(&mut controller, 7, explanation);
+    }
+    // Less than a header has no transaction that could be named.
+    for len in 0..8 {
+        let mut controller = Controller::new(credentials(None), Policy::default());
+        assert!(matches!(send(&mut controller, &negotiate()[..len]), Progress::Answer));
+        refused(&mut controller, 0, 6);
+    }
+    // The second descriptor is the one that is known.
+    let mut controller = Controller::new(credentials(None), Policy::default());
+    assert!(matches!(send(&mut controller, &two(1)), Progress::Answer));
+    assert_eq!(controller.receive(4096).unwrap().then, Then::GoOn);
+}
+
+/// A controller that has given its challenge, and the reply that would be right.
+fn asked(group: Group, proof: Option<Key>) -> (Controller, Vec<u8>) {
+    let mut controller = Controller::new(credentials(proof.clone()), Policy::default());
+    let policy = only(Hash::Sha256, group);
+    let (mut host, first) = Host::start(credentials(proof), policy, 7, &mut counter());
+    send(&mut controller, &first);
+    host.sent();
+    let challenge = controller.receive(4096).unwrap();
+    match host.receive(&challenge.message) {
+        HostProgress::Send(reply) => (controller, reply),
+        HostProgress::Compute(work) => match host.computed(work.run()) {
+            HostProgress::Send(reply) => (controller, reply),
+            other => panic!("{other:?}"),
+        },
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn attack_76_replies_whose_lengths_and_values_lie() {
+    let (mut controller, reply) = asked(Group::Null, None);
+    assert!(matches!(send(&mut controller, &reply), Progress::Answer));
+    assert_eq!(controller.receive(16).unwrap().then, Then::Authenticated, "the reply is right");
+    let rows = [
+        (reply[..15].to_vec(), 6),
+        (reply[..79].to_vec(), 6),
+        ([reply.clone(), vec![0; 4]].concat(), 6),
+        (with(reply.clone(), &[(6, 48)]), 6),
+        (with(reply.clone(), &[(6, 0)]), 6),
+        // DHVLEN without a group, and more than there is.
+        (with(reply.clone(), &[(10, 4)]), 6),
+        (with(reply.clone(), &[(11, 0xff)]), 6),
+        ([with(reply.clone(), &[(10, 4)]), vec![0, 0, 0, 2]].concat(), 6),
+        // CVALID and S2 that do not fit each other.
+        (with(reply.clone(), &[(8, 1)]), 6),
+        (with(reply.clone(), &[(12, 1)]), 6),
+        (with(reply.clone(), &[(8, 2), (12, 1)]), 6),
+        // A proof that nobody can give, and a response with one bit changed.
+        (with(reply.clone(), &[(8, 1), (12, 1)]), 1),
+        (with(reply.clone(), &[(16, reply[16] ^ 1)]), 1),
+        (with(reply.clone(), &[(47, reply[47] ^ 0x80)]), 1),
+    ];
+    for (message, explanation) in rows {
+        let (mut controller, _) = asked(Group::Null, None);
+        assert!(matches!(send(&mut controller, &message), Progress::Answer));
+        refused(&mut controller, 7, explanation);
+    }
+}
+
+#[test]
+fn attack_76_public_values_that_give_the_secret_away() {
+    let (_, reply) = asked(Group::Ffdhe2048, None);
+    let value = 16 + 2 * 32;
+    let small = |n: u8| {
+        let mut bytes = vec![0; 256];
+        bytes[255] = n;
+        bytes
+    };
+    let prime = Group::Ffdhe2048.prime();
+    let mut below = prime.clone();
+    below[255] = 0xfe;
+    for bytes in [small(0), small(1), below, prime, vec![0xff; 256]] {
+        let (mut controller, _) = asked(Group::Ffdhe2048, None);
+        let message = [&reply[..value], &bytes].concat();
+        assert!(matches!(controller.send(&message, &mut counter()), Progress::Answer), "no work is done");
+        refused(&mut controller, 7, 6);
+    }
+    // None at all, one byte too few, and none of four.
+    for (len, tail) in [(0u16, 0), (255, 255), (260, 260)] {
+        let (mut controller, _) = asked(Group::Ffdhe2048, None);
+        let mut message = reply[..value].to_vec();
+        message[10..12].copy_from_slice(&len.to_le_bytes());
+        message.resize(value + tail, 5);
+        assert!(matches!(controller.send(&message, &mut counter()), Progress::Answer));
+        refused(&mut controller, 7, 6);
+    }
+}
+
+#[test]
+fn attack_76_messages_out_of_order_or_of_another_transaction() {
+    let success2 = message::success2(7);
+    let failure2 = message::failure(message::Kind::FAILURE2, 7, Explanation::FAILED);
+    let (_, reply) = asked(Group::Null, None);
+    // Nothing has begun.
+    for message in [&success2, &reply] {
+        let mut controller = Controller::new(credentials(None), Policy::default());
+        assert!(matches!(send(&mut controller, message), Progress::Answer));
+        refused(&mut controller, 7, 7);
+    }
+    // The reply is awaited.
+    for message in [&success2, &negotiate(), &with(reply.clone(), &[(0, 0)]), &with(reply.clone(), &[(1, 9)])]
+    {
+        let (mut controller, _) = asked(Group::Null, None);
+        assert!(matches!(send(&mut controller, message), Progress::Answer));
+        refused(&mut controller, 7, 7);
+    }
+    let (mut controller, _) = asked(Group::Null, None);
+    assert!(matches!(send(&mut controller, &with(reply.clone(), &[(4, 8)])), Progress::Answer));
+    refused(&mut controller, 8, 7);
+    // The host gives up: the association ends with the answer.
+    let (mut controller, _) = asked(Group::Null, None);
+    assert!(matches!(send(&mut controller, &failure2), Progress::End(Explanation::FAILED)));
+    assert_eq!(controller.stage(), Stage::Failed);
+    // Success1 was never fetched, or Success2 comes a second time.
+    let (mut controller, reply) = asked(Group::Null, Some(key(SUBSYSTEM)));
+    send(&mut controller, &reply);
+    assert!(matches!(send(&mut controller, &success2), Progress::Answer));
+    refused(&mut controller, 7, 7);
+    let (mut controller, reply) = asked(Group::Null, Some(key(SUBSYSTEM)));
+    send(&mut controller, &reply);
+    controller.receive(4096).unwrap();
+    assert!(matches!(send(&mut controller, &success2[..15]), Progress::Answer));
+    refused(&mut controller, 7, 6);
+}
+
+#[test]
+fn attack_76_fetching_out_of_turn_or_into_too_little_room() {
+    // Nothing is to be fetched.
+    let mut controller = Controller::new(credentials(None), Policy::default());
+    assert_eq!(controller.receive(4096).unwrap().message, [0, 0xf1, 0, 0, 0, 0, 1, 7]);
+    assert_eq!(controller.stage(), Stage::Failed);
+    // Room for part of a challenge, and for less than a failure.
+    let mut controller = Controller::new(credentials(None), Policy::default());
+    send(&mut controller, &negotiate());
+    assert_eq!(controller.receive(47).unwrap().then, Then::End(Explanation::PAYLOAD));
+    assert!(!controller.is_authenticated());
+    for room in [0, 7] {
+        let (mut controller, reply) = asked(Group::Null, None);
+        send(&mut controller, &reply);
+        assert_eq!(controller.receive(room), Err(Status::INVALID_FIELD.final_()));
+        assert_eq!((controller.stage(), controller.is_authenticated()), (Stage::Failed, false));
+    }
+    let (mut controller, reply) = asked(Group::Null, None);
+    send(&mut controller, &reply);
+    let given = controller.receive(15).unwrap();
+    assert_eq!(given.message, [0, 0xf1, 0, 0, 7, 0, 1, 6]);
+    assert!(!controller.is_authenticated());
+}
+
+#[test]
+fn attack_76_the_controllers_own_challenge_and_old_sequence_numbers() {
+    let proof = || Some(key(SUBSYSTEM));
+    // C2 is C1.
+    let (mut controller, mut reply) = asked(Group::Null, proof());
+    let own: Vec<u8> = (4..36).collect();
+    reply[48..80].copy_from_slice(&own);
+    assert!(matches!(send(&mut controller, &reply), Progress::Answer));
+    refused(&mut controller, 7, 1);
+    // S2 of the transaction before.
+    let mut controller = Controller::new(credentials(proof()), Policy::default());
+    let host = || (credentials(proof()), only(Hash::Sha256, Group::Null));
+    assert_eq!(carry(host(), &mut controller).0, Ok(()));
+    let again = carry(host(), &mut controller);
+    assert_eq!(again.0, Err(HostFault::Refused(Explanation::FAILED)));
+    assert!(!controller.is_authenticated());
+}
+
+/// The owner's deadline sees `Stage::Pending` until the host is in; what is computed for a queue that
+/// has moved on, or comes twice, changes nothing.
+#[test]
+fn attack_77_silence_and_work_that_comes_back_too_late() {
+    let mut controller = Controller::new(credentials(None), only(Hash::Sha256, Group::Ffdhe2048));
+    let (_, first) = Host::start(credentials(None), Policy::default(), 7, &mut counter());
+    let Progress::Compute(work) = controller.send(&first, &mut counter()) else { panic!("work") };
+    assert_eq!(controller.stage(), Stage::Pending);
+    // Another message while the work is out.
+    let late = work.run();
+    assert!(matches!(controller.send(&first, &mut counter()), Progress::Answer));
+    assert_eq!(controller.stage(), Stage::Failed);
+    assert!(matches!(controller.computed(late.clone()), Progress::Answer));
+    assert_eq!(controller.stage(), Stage::Failed);
+    refused(&mut controller, 7, 7);
+
+    // What was computed for the challenge is no session key.
+    let (mut controller, reply) = asked(Group::Ffdhe2048, None);
+    assert!(matches!(controller.send(&reply, &mut counter()), Progress::Compute(_)));
+    assert!(matches!(controller.computed(late), Progress::Answer));
+    assert_eq!((controller.stage(), controller.is_authenticated()), (Stage::Pending, false));
+    drop(controller);
+}
+
+#[test]
+fn a_controller_that_lies_is_refused() {
+    let policy = || only(Hash::Sha256, Group::Null);
+    let start = || Host::start(credentials(None), policy(), 7, &mut counter()).0;
+    let (mut controller, _) = asked(Group::Null, None);
+    drop(controller.receive(8));
+    let mut challenge = vec![1, 1, 0, 0, 7, 0, 32, 0, 1, 0, 0, 0, 1, 0, 0, 0];
+    challenge.extend([9; 32]);
+    let rows = [
+        (challenge[..7].to_vec(), 6),
+        (challenge[..47].to_vec(), 6),
+        (with(challenge.clone(), &[(4, 8)]), 7),
+        (with(challenge.clone(), &[(1, 3)]), 7),
+        (with(challenge.clone(), &[(6, 48)]), 4),
+        (with(challenge.clone(), &[(6, 64), (8, 3)]), 4),
+        (with(challenge.clone(), &[(9, 1)]), 5),
+        (with(challenge.clone(), &[(9, 6)]), 5),
+        (with(challenge.clone(), &[(11, 4)]), 6),
+        (with(challenge.clone(), &[(12, 0)]), 6),
+    ];
+    for (message, explanation) in rows {
+        let mut host = start();
+        assert!(matches!(host.sent(), HostProgress::Receive));
+        let HostProgress::Send(failure) = host.receive(&message) else { panic!("a failure") };
+        assert_eq!(failure, [0, 0xf0, 0, 0, 7, 0, 1, explanation]);
+        let HostProgress::Failed(fault) = host.sent() else { panic!("the end") };
+        assert_eq!(fault, HostFault::Wrong(Explanation(explanation)));
+    }
+    // A success that proves nothing where a proof was asked for.
+    let mut host = Host::start(credentials(Some(key(SUBSYSTEM))), policy(), 7, &mut counter()).0;
+    host.sent();
+    assert!(matches!(host.receive(&challenge), HostProgress::Send(_)));
+    host.sent();
+    let HostProgress::Send(failure) = host.receive(&message::success1(7, Hash::Sha256, None)) else {
+        panic!("a failure")
+    };
+    assert_eq!(failure[7], 1);
+}
