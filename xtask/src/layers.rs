@@ -37,7 +37,7 @@ const TABLE: &[Layer] = &[
     Layer { name: "iscsi", on: &["stream"], foreign: Only(PROTOCOL) },
     Layer { name: "nvme-tcp", on: &["stream", "nvme"], foreign: Only(PROTOCOL) },
     Layer { name: "scsi-server", on: &["scsi", "volume"], foreign: Only(&["smallvec"]) },
-    Layer { name: "nvme-server", on: &["nvme", "volume"], foreign: Only(&["smallvec"]) },
+    Layer { name: "nvme-server", on: &["nvme", "volume"], foreign: Only(&["smallvec", "zerocopy"]) },
     Layer { name: "endpoint", on: &["stream", "volume"], foreign: Only(&["smallvec"]) },
     Layer { name: "backends", on: &["volume"], foreign: Only(&["libc", "smallvec"]) },
     Layer {
