@@ -27,6 +27,8 @@ pub(crate) fn refused(refusal: Refusal) -> Status {
         Refusal::AtomicUnit | Refusal::InvalidRelease | Refusal::InvalidAction => {
             Status::INVALID_FIELD.final_()
         }
+        // As many blocks are marked bad as can be: those must be written first.
+        Refusal::NoMarkSpace => Status::CAPACITY_EXCEEDED.final_(),
         Refusal::NoRegistrationSpace | Refusal::RemovalPrevented => Status::INTERNAL_ERROR.final_(),
         Refusal::NotDurable | Refusal::NotFenced => Status::INTERNAL_ERROR,
     }

@@ -56,7 +56,7 @@ struct Moving {
 
 enum Mail {
     Ask(VolumeId, Shard, AskId, Ask),
-    Answer(Answer),
+    Answer(VolumeId, Answer),
     Adopt(usize, VolumeId, Arc<Adoption>),
     Ack(VolumeId, Ack),
 }
@@ -393,6 +393,10 @@ impl World {
         while gate.poll_wake().is_some() {
             moved = true;
         }
+        if let Some((id, ask)) = gate.poll_ask() {
+            self.mail.push_back(Mail::Ask(VolumeId(at as u32), Shard(shard as u16), id, ask));
+            moved = true;
+        }
         if let Some(ack) = gate.poll_ack() {
             self.mail.push_back(Mail::Ack(VolumeId(at as u32), ack));
             moved = true;
@@ -410,8 +414,13 @@ impl World {
                 self.homes[volume.0 as usize].handle_ack(self.now, ack);
                 self.run_home(volume);
             }
-            Mail::Answer(answer) if answer.id.0 >> 63 == 0 => self.answers.push(answer),
-            Mail::Answer(answer) => {
+            Mail::Answer(volume, answer) if answer.id.is_gates() => {
+                let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
+                let gate = &mut self.cores[usize::from(answer.to.0)].gates[volume.0 as usize];
+                gate.answered(&mut cx, answer.id, answer.result);
+            }
+            Mail::Answer(_, answer) if answer.id.0 >> 63 == 0 => self.answers.push(answer),
+            Mail::Answer(_, answer) => {
                 let shard = usize::from(answer.to.0);
                 let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
                 self.cores[shard].server.answered(&mut cx, answer.id, answer.result);
@@ -437,7 +446,7 @@ impl World {
             }
         }
         while let Some(answer) = home.poll_answer() {
-            self.mail.push_back(Mail::Answer(answer));
+            self.mail.push_back(Mail::Answer(volume, answer));
         }
     }
 
