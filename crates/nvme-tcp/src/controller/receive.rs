@@ -6,7 +6,7 @@
 use super::outgoing::{Out, Term};
 use super::{ControllerQueue, Phase, Violation};
 use crate::wire::{
-    self, ADMIN_CAPSULE_MAX, CapsuleCmd, CommonHeader, DIGEST_LEN, Fatal, Frame, H2cData, HEAD_MAX, IcReq,
+    self, ADMIN_CAPSULE_MAX, CapsuleCmd, CommonHeader, DIGEST_LEN, Fatal, Flags, Frame, H2cData, IcReq,
     PduType, Rules, Sender, TermReq,
 };
 use buf::crc32c::Crc32c;
@@ -14,7 +14,7 @@ use buf::{Cx, SgMut, Time};
 use nvme::Status;
 use std::ops::Range;
 use stream::{Came, Direct, Inlet, RecvOp, Tag};
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 /// Whether parsing goes on.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -147,13 +147,7 @@ impl ControllerQueue {
                 return Ok(());
             }
         }
-        let result = self.parse(cx);
-        if !self.rx.is_within_pdu() {
-            self.rx.begun = None;
-        } else if self.rx.begun.is_none() {
-            self.rx.begun = Some(cx.now);
-        }
-        result
+        self.parse(cx)
     }
 
     /// Puts a buffer back where it was taken from, `bytes` of what was wanted filled at most. Gives
@@ -179,6 +173,14 @@ impl ControllerQueue {
 
     /// Parses all that is here.
     pub(super) fn parse(&mut self, cx: &mut Cx<'_>) -> Result<(), Violation> {
+        let result = self.parse_on(cx);
+        if self.rx.begun.is_none() && self.rx.is_within_pdu() {
+            self.rx.begun = Some(cx.now);
+        }
+        result
+    }
+
+    fn parse_on(&mut self, cx: &mut Cx<'_>) -> Result<(), Violation> {
         loop {
             if matches!(self.phase, Phase::Finishing | Phase::Dead | Phase::Gone) {
                 self.rx.inlet.clear();
@@ -220,39 +222,35 @@ impl ControllerQueue {
             Err(_) if common.pdu_type == PduType::H2C_TERM_REQ => {
                 return Err(self.terminated(Fatal::field(CommonHeader::AT_PLEN)));
             }
-            Err(fatal) => {
-                let begin: [u8; wire::COMMON_LEN] = bytes.try_into().unwrap_or_default();
-                return Err(self.violate(cx, fatal, &begin));
-            }
+            // Of a header whose length cannot be trusted, what every header begins with.
+            Err(fatal) => return Err(self.violate(cx, fatal, common.as_bytes())),
         };
         let head = usize::from(frame.head);
         let Some(bytes) = self.rx.inlet.header(head) else { return Ok(Step::Stop) };
-        // A copy, so that what is acted on is not what others may lend: 72 bytes, mostly.
-        let mut copy = [0; HEAD_MAX];
-        let header = &mut copy[..usize::from(frame.header)];
-        header.copy_from_slice(&bytes[..usize::from(frame.header)]);
-        if rules.header_digest && frame.flags.contains(wire::Flags::HEADER_DIGEST) {
-            let sum = &bytes[header.len()..header.len() + DIGEST_LEN];
+        if rules.header_digest && frame.flags.contains(Flags::HEADER_DIGEST) {
+            let (header, rest) = bytes.split_at(frame.header.into());
+            let sum = &rest[..DIGEST_LEN];
             if sum != wire::digest(header) {
-                let received = sum.try_into().unwrap_or_default();
-                return Err(self.violate(cx, Fatal::header_digest(received), header));
+                let fatal = Fatal::header_digest(sum.try_into().unwrap_or_default());
+                return Err(self.violate_at(cx, fatal, frame));
             }
         }
-        match self.begin(cx, frame, header) {
+        match self.begin(cx, frame) {
             Ok(Some(stretch)) => {
                 self.rx.inlet.consume(head);
                 self.rx.begun = None;
-                self.rx.crc = Crc32c::new();
-                self.rx.state = if frame.data > 0 { RxState::Data(stretch) } else { RxState::Header };
-                if frame.data == 0 {
+                if frame.data > 0 {
+                    self.rx.crc = Crc32c::new();
+                    self.rx.state = RxState::Data(stretch);
+                } else {
                     self.end_pdu(cx, stretch, true);
                 }
                 Ok(Step::On)
             }
             Ok(None) => Ok(Step::Stop),
-            Err(Violation::Fatal(fatal)) => Err(self.violate(cx, fatal, header)),
+            Err(Violation::Fatal(fatal)) => Err(self.violate_at(cx, fatal, frame)),
             Err(Violation::TooManyCommands) => {
-                self.violate(cx, Fatal::sequence(0), header);
+                self.violate_at(cx, Fatal::sequence(0), frame);
                 Err(Violation::TooManyCommands)
             }
             Err(Violation::Terminated(fatal)) => Err(self.terminated(fatal)),
@@ -260,30 +258,29 @@ impl ControllerQueue {
         }
     }
 
-    /// Acts on a header; says what its data is for. `None`: not yet.
-    fn begin(&mut self, cx: &mut Cx<'_>, frame: Frame, header: &[u8]) -> Result<Option<Stretch>, Violation> {
-        let out_of_turn = Err(Violation::Fatal(Fatal::sequence(CommonHeader::AT_TYPE)));
+    /// Acts on the header that the inlet has; says what its data is for. `None`: not yet.
+    fn begin(&mut self, cx: &mut Cx<'_>, frame: Frame) -> Result<Option<Stretch>, Violation> {
+        let out_of_turn = Violation::Fatal(Fatal::sequence(CommonHeader::AT_TYPE));
+        let header = self.rx.inlet.header(frame.head.into()).unwrap_or_default();
         match frame.pdu_type {
+            PduType::CAPSULE_CMD if self.phase != Phase::Init => {
+                let capsule = CapsuleCmd::from_prefix(header).copied().ok_or(out_of_turn)?;
+                self.begin_command(&capsule.sqe, frame.data)
+            }
+            PduType::H2C_DATA if self.phase != Phase::Init => {
+                let pdu = H2cData::from_prefix(header).copied().ok_or(out_of_turn)?;
+                self.begin_data(cx, &pdu, frame).map(Some).map_err(Violation::Fatal)
+            }
+            PduType::IC_REQ if self.phase == Phase::Init => {
+                let request = IcReq::from_prefix(header).copied().ok_or(out_of_turn)?;
+                self.begin_terms(&request).map_err(Violation::Fatal)?;
+                Ok(Some(Stretch::skip(0, Purpose::Skip)))
+            }
             PduType::H2C_TERM_REQ => {
                 let fatal = TermReq::from_prefix(header).map(TermReq::fatal);
                 Err(Violation::Terminated(fatal.unwrap_or(Fatal::field(CommonHeader::AT_PLEN))))
             }
-            PduType::IC_REQ if self.phase == Phase::Init => {
-                if let Some(request) = IcReq::from_prefix(header) {
-                    self.begin_terms(request).map_err(Violation::Fatal)?;
-                }
-                Ok(Some(Stretch::skip(0, Purpose::Skip)))
-            }
-            _ if self.phase == Phase::Init => out_of_turn,
-            PduType::CAPSULE_CMD => match CapsuleCmd::from_prefix(header) {
-                Some(capsule) => self.begin_command(&capsule.sqe, frame.data),
-                None => out_of_turn,
-            },
-            PduType::H2C_DATA => match H2cData::from_prefix(header) {
-                Some(pdu) => self.begin_data(cx, pdu, frame).map(Some).map_err(Violation::Fatal),
-                None => out_of_turn,
-            },
-            _a_second_icreq => out_of_turn,
+            _second_icreq_or_too_early => Err(out_of_turn),
         }
     }
 
@@ -367,6 +364,13 @@ impl ControllerQueue {
             }
             Purpose::Skip => {}
         }
+    }
+
+    /// As [`ControllerQueue::violate`], for the header that the inlet has.
+    fn violate_at(&mut self, cx: &mut Cx<'_>, fatal: Fatal, frame: Frame) -> Violation {
+        let header = self.rx.inlet.header(frame.head.into()).unwrap_or_default();
+        let header: Box<[u8]> = header.iter().copied().take(frame.header.into()).collect();
+        self.violate(cx, fatal, &header)
     }
 
     /// Says why, and ends the connection.

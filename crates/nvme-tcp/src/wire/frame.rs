@@ -5,6 +5,11 @@
 
 use super::{CommonHeader, DIGEST_LEN, Fatal, Flags, PduType, TERM_DATA_MAX};
 
+/// PDO has eight bits.
+const PDO_MAX: u32 = 255;
+/// No data PDU is so long, whatever was agreed; what was agreed is judged with the rest of its header.
+const DATA_PDU_MAX: u32 = 1 << 30;
+
 /// Who sent a PDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sender {
@@ -51,7 +56,6 @@ struct Shape {
     digests: bool,
 }
 
-#[derive(PartialEq, Eq)]
 enum Data {
     None,
     /// In a capsule, within its limit.
@@ -105,19 +109,25 @@ impl Frame {
         let Some(rest) = common.plen.get().checked_sub(u32::from(end)) else {
             return Err(Fatal::field(CommonHeader::AT_PLEN));
         };
+        // Told before PDO, which makes no sense either if no such PDU can be.
+        let most = match shape.data {
+            Data::None => 0,
+            Data::Capsule => rules.capsule_max.saturating_add(PDO_MAX + DIGEST_LEN as u32),
+            Data::Own => DATA_PDU_MAX,
+            Data::Term => TERM_DATA_MAX as u32,
+        };
+        if rest > most {
+            return Err(Fatal::field(CommonHeader::AT_PLEN));
+        }
         match shape.data {
-            Data::None if rest == 0 => frame.without_data(common, rules),
-            Data::Term if rest <= TERM_DATA_MAX as u32 => Ok(Frame { data: rest, ..frame }),
+            Data::None => frame.without_data(common, rules),
+            Data::Term => Ok(Frame { data: rest, ..frame }),
             Data::Capsule | Data::Own if rest == 0 => frame.without_data(common, rules),
-            Data::Capsule => {
-                let frame = frame.with_data(common, rules)?;
-                if frame.data > rules.capsule_max {
-                    return Err(Fatal::field(CommonHeader::AT_PLEN));
-                }
-                Ok(frame)
-            }
             Data::Own => frame.with_data(common, rules),
-            Data::None | Data::Term => Err(Fatal::field(CommonHeader::AT_PLEN)),
+            Data::Capsule => match frame.with_data(common, rules)? {
+                frame if frame.data > rules.capsule_max => Err(Fatal::field(CommonHeader::AT_PLEN)),
+                frame => Ok(frame),
+            },
         }
     }
 

@@ -8,6 +8,9 @@ mod init;
 mod pdus;
 mod term;
 
+#[cfg(test)]
+mod tests;
+
 pub use frame::{Frame, Rules, Sender};
 pub(crate) use init::alignment;
 pub use init::{HPDA_MAX, IcReq, IcResp, MAX_H2C_DATA_LEAST, Terms};
@@ -24,8 +27,6 @@ pub const COMMON_LEN: usize = 8;
 pub const DIGEST_LEN: usize = 4;
 /// In-capsule data that an admin queue, and every fabrics command, may carry (NVMe-TCP §3.3).
 pub const ADMIN_CAPSULE_MAX: u32 = 8192;
-/// The longest way from a PDU's start to its data: PDO has eight bits.
-pub const HEAD_MAX: usize = 255;
 
 /// What a PDU is.
 #[derive(

@@ -11,7 +11,7 @@ use nvme::{Cqe, Descriptor, FabricsType, Opcode, Status};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-pub const DISK_LEN: usize = 4 << 20;
+pub const DISK_LEN: usize = 512 << 10;
 pub const WRITE: Opcode = Opcode(1);
 pub const READ: Opcode = Opcode(2);
 pub const FLUSH: Opcode = Opcode(0);

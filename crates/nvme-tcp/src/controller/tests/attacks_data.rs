@@ -1,0 +1,187 @@
+//! Known attacks on the transport, with fixed bytes: H2CData.
+
+use super::super::*;
+use super::pair::*;
+use crate::wire::{Fatal, FatalStatus, Flags, H2cData, IcReq, R2t};
+use nvme::Status;
+use zerocopy::IntoBytes;
+
+const RANGE: Fatal = Fatal::plain(FatalStatus::OUT_OF_RANGE);
+const LIMIT: Fatal = Fatal::plain(FatalStatus::LIMIT_EXCEEDED);
+const NO_TRANSFER: Fatal = Fatal::sequence(10);
+
+/// A queue that has asked for 8192 bytes of a write of 16,384.
+fn asked() -> (Pair, R2t) {
+    let limits = QueueLimits { max_h2c_data: 8192, r2t_len_max: 8192, ..QueueLimits::default() };
+    let mut pair = Pair::fresh(limits);
+    pair.establish(IcReq::new(0, false, false, 1), SIZE);
+    let r2t = pair.command(&write(5, 0, 16_384), &[])[0].r2t();
+    assert_eq!((r2t.r2to.get(), r2t.r2tl.get()), (0, 8192));
+    (pair, r2t)
+}
+
+/// Sends an H2CData with these fields and so much data, and sees the connection end for this reason.
+fn assert_ends(bend: impl Fn(&mut H2cData), data: usize, fatal: Fatal) {
+    let (mut pair, r2t) = asked();
+    let disk = pair.disk.clone();
+    let mut header = H2cData::new(r2t.cccid.get(), r2t.ttag.get(), 0, data as u32, false);
+    bend(&mut header);
+    let mut bytes = PLAIN.pdu(header.as_bytes(), 0, &vec![0xee; data]);
+    if header.common.plen.get() != 24 {
+        bytes[4..8].copy_from_slice(&header.common.plen.get().to_le_bytes());
+    }
+    let got = pair.talk(&bytes);
+    assert_eq!(got[0].term(), fatal, "{header:?}");
+    assert_eq!(got[0].data, bytes[..24]);
+    assert_eq!(pair.violations, [Violation::Fatal(fatal)]);
+    assert!(pair.disk == disk, "nothing was written");
+    pair.hang_up();
+    pair.assert_gone();
+}
+
+#[test]
+fn attack_59_data_that_nobody_asked_for() {
+    let (_, r2t) = asked();
+    let ttag = r2t.ttag.get();
+    for other in [0, 1, ttag.wrapping_add(1), ttag.wrapping_sub(1), ttag ^ 0x8000, u16::MAX] {
+        if other != ttag {
+            assert_ends(|pdu| pdu.ttag.set(other), 4096, NO_TRANSFER);
+        }
+    }
+    assert_ends(|pdu| pdu.cccid.set(6), 4096, NO_TRANSFER);
+    // For a read, for a write whose data has no place, and for a command that is finished.
+    for command in [read(1, 0, 4096), write(1, 0, 4096)] {
+        let mut pair = Pair::plain();
+        pair.mode = Mode::Keep;
+        pair.command(&command, &[]);
+        let r2t = R2t::new(1, 0, 0, 4096);
+        assert_eq!(pair.talk(&PLAIN.h2c(&r2t, 0, &[0; 4096], true))[0].term(), NO_TRANSFER);
+    }
+    let (mut pair, r2t) = asked();
+    let second = pair.talk(&PLAIN.h2c(&r2t, 0, &[1; 8192], true))[0].r2t();
+    assert_ne!(second.ttag, r2t.ttag);
+    let got = pair.talk(&PLAIN.h2c(&second, 8192, &[1; 8192], true));
+    assert_eq!(got[0].status(), Status::SUCCESS);
+    assert_eq!(pair.talk(&PLAIN.h2c(&second, 8192, &[1; 8192], true))[0].term(), NO_TRANSFER);
+}
+
+#[test]
+fn attack_60_offsets_and_lengths_that_lie() {
+    assert_ends(|pdu| pdu.datao.set(1), 4096, RANGE);
+    assert_ends(|pdu| pdu.datao.set(8192), 4096, RANGE);
+    assert_ends(|pdu| pdu.datao.set(u32::MAX - 100), 4096, RANGE);
+    assert_ends(|pdu| pdu.datal.set(4092), 4096, RANGE);
+    assert_ends(|pdu| pdu.datal.set(u32::MAX), 4096, RANGE);
+    assert_ends(|pdu| pdu.datal.set(0), 4096, RANGE);
+    assert_ends(|_| {}, 0, RANGE);
+    assert_ends(|_| {}, 8196, LIMIT);
+    // A length that no PDU may have, whatever DATAL says.
+    assert_ends(|pdu| pdu.common.plen.set(1 << 29), 4096, Fatal::field(4));
+    // Backwards, after a good one.
+    let (mut pair, r2t) = asked();
+    pair.feed(&PLAIN.h2c(&r2t, 0, &[1; 4096], false));
+    assert_eq!(pair.talk(&PLAIN.h2c(&r2t, 0, &[1; 4096], false))[0].term(), RANGE);
+}
+
+#[test]
+fn attack_61_the_last_flag_missing_or_early() {
+    assert_ends(|_| {}, 8192, RANGE);
+    assert_ends(|pdu| pdu.common.flags = Flags::LAST, 4096, RANGE);
+    // More than was asked for, in the second PDU.
+    let (mut pair, r2t) = asked();
+    pair.feed(&PLAIN.h2c(&r2t, 0, &[1; 4096], false));
+    assert_eq!(pair.talk(&PLAIN.h2c(&r2t, 4096, &[1; 4100], true))[0].term(), RANGE);
+    pair.hang_up();
+    pair.assert_gone();
+}
+
+#[test]
+fn attack_61_a_host_that_never_sends_what_was_asked_for() {
+    let (mut pair, _) = asked();
+    for _ in 0..6 {
+        // Other commands do not help it.
+        assert_eq!(pair.command(&read(1, 0, 512), &[]).len(), 2);
+        pair.pass(Duration::from_secs(10));
+    }
+    assert_eq!(pair.violations, [Violation::Stalled]);
+    pair.assert_gone();
+}
+
+#[test]
+fn data_of_a_command_that_was_answered_early_is_skipped() {
+    let (mut pair, r2t) = asked();
+    let (tag, _) = pair.queue.tasks.iter().next().map(|(tag, task)| (tag, task.cid)).unwrap();
+    let disk = pair.disk.clone();
+    pair.answer(tag, Status::ABORT_REQUESTED.into());
+    pair.pump();
+    assert!(pair.take().is_empty(), "the answer waits for the data");
+    // Until then the identifier is in use.
+    assert_eq!(pair.command(&read(5, 0, 512), &[])[0].status(), Status::COMMAND_ID_CONFLICT.final_());
+    let got = pair.talk(&PLAIN.h2c(&r2t, 0, &[0xee; 8192], true));
+    assert_eq!((got.len(), got[0].status()), (1, Status::ABORT_REQUESTED));
+    assert!(pair.disk == disk && pair.queue.tasks_in_work() == 0);
+}
+
+#[test]
+fn data_of_a_command_that_was_retired_is_skipped() {
+    let (mut pair, r2t) = asked();
+    let tag = pair.queue.tasks.iter().next().map(|(tag, _)| tag).unwrap();
+    pair.with_cx(|queue, cx| queue.retire(cx, tag));
+    assert!(pair.talk(&PLAIN.h2c(&r2t, 0, &[0xee; 4096], false)).is_empty());
+    assert!(pair.talk(&PLAIN.h2c(&r2t, 4096, &[0xee; 4096], true)).is_empty());
+    assert_eq!((pair.queue.tasks_in_work(), pair.violations.len()), (0, 0));
+    assert_eq!(pair.command(&read(5, 0, 512), &[])[1].status(), Status::SUCCESS);
+}
+
+#[test]
+fn in_capsule_data_of_a_refused_command_is_skipped() {
+    for digests in [false, true] {
+        let mut pair = Pair::open(IcReq::new(0, digests, digests, 1), SIZE);
+        pair.mode = Mode::Keep;
+        let dialect = pair.dialect();
+        let bytes = dialect.capsule(&write_here(1, 0, 4096), &[1; 4096]);
+        // The server answers before the data has come.
+        pair.feed(&bytes[..500]);
+        let (tag, _) = pair.kept[0];
+        pair.answer(tag, Status::RESERVATION_CONFLICT.into());
+        pair.pump();
+        assert!(pair.take().is_empty());
+        pair.mode = Mode::Serve;
+        let mut rest = bytes[500..].to_vec();
+        rest.extend(dialect.capsule(&read(2, 0, 512), &[]));
+        let got = pair.talk(&rest);
+        assert_eq!(got[0].status(), Status::RESERVATION_CONFLICT);
+        assert_eq!((got[1].data.len(), got[2].status()), (512, Status::SUCCESS));
+    }
+}
+
+#[test]
+fn in_capsule_data_waits_in_the_stream_while_no_memory_is_set_aside() {
+    // Half of 32 MiB may be promised: what is left is enough for two capsules of this queue.
+    let mut pair = Pair::fresh(QueueLimits::default());
+    let taken = (16 << 20) - 2 * 8192;
+    assert!(pair.pool.reserve(taken));
+    pair.establish(IcReq::new(0, false, false, 1), SIZE);
+    pair.mode = Mode::Keep;
+    let bytes: Vec<u8> =
+        (1..=4).flat_map(|cid| PLAIN.capsule(&write_here(cid, 0, 4096), &[1; 4096])).collect();
+    pair.feed(&bytes);
+    assert_eq!(pair.kept.len(), 1, "its data has no place");
+    let place = |pair: &mut Pair, tag: Tag| {
+        let memory = pair.pool.take_sg(buf::Class::Unsolicited, 4096).unwrap();
+        pair.with_cx(|queue, cx| queue.recv_data(cx, tag, 0, memory));
+        pair.pump();
+    };
+    let first = pair.kept[0].0;
+    place(&mut pair, first);
+    let second = pair.kept[1].0;
+    place(&mut pair, second);
+    assert_eq!(pair.kept.len(), 2, "there is memory for two");
+    pair.answer(first, Completion::SUCCESS);
+    pair.pump();
+    assert_eq!(pair.kept.len(), 2, "one of the first two, and the third");
+    pair.pool.unreserve(taken);
+    let third = pair.kept[1].0;
+    place(&mut pair, third);
+    assert_eq!(pair.kept.len(), 3, "memory came back, and is set aside");
+}
