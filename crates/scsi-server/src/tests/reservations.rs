@@ -312,3 +312,38 @@ fn reserve_and_release_of_old() {
     world.refused(a, &TUR, &[], 0, 0x06_2907);
     world.good(b, &reserve, &[], 0);
 }
+
+/// An NVMe host that is registered on the same volume is seen, by its name.
+#[test]
+fn a_host_of_the_other_protocol_is_shown_and_preempted() {
+    use volume::reservation::{Action, Key, Kind, Register, RegisterMode};
+
+    let (mut world, a, ..) = three();
+    let identity = std::sync::Arc::new(volume::Identity::Host([7; 16]));
+    let who = volume::Nexus { identity, port: volume::PortId(1), read_only: false };
+    let register = Register {
+        mode: RegisterMode::Add,
+        current: None,
+        new: Key(0x77),
+        also: Vec::new(),
+        ports: Vec::new(),
+        nqn: Some("nqn.2026-11.example:host".into()),
+        persist: None,
+    };
+    let reserve = Action::Reserve { key: Some(Key(0x77)), kind: Kind::ExclusiveAccess };
+    for action in [Action::Register(register), reserve] {
+        world.ask(VolumeId(0), Ask::Reserve { who: who.clone(), action });
+        world.run();
+    }
+    let status = report(&mut world, a, 3);
+    assert_eq!(status[4..8], [0, 0, 0, 56], "one entry");
+    assert_eq!(status[8..16], 0x77u64.to_be_bytes());
+    assert_eq!(status[20..22], [1, 3], "it holds, exclusive access");
+    let (id, rest) = TransportId::parse(&status[32..]).unwrap();
+    assert_eq!((id.name, id.isid, rest.len()), ("nqn.2026-11.example:host", None, 0));
+    world.conflicts(a, &read_10(0, 1), &[], 512);
+    good(&mut world, a, 0, 0, 0, 1);
+    good(&mut world, a, 4, 3, 1, 0x77);
+    assert_eq!(keys(&mut world, a).1, [1]);
+    world.good(a, &read_10(0, 1), &[], 512);
+}

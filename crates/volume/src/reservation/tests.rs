@@ -73,12 +73,39 @@ struct Model {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Set { current: Option<u64>, new: u64 },
-    Reserve { key: u64, kind: Kind },
-    Release { key: u64, kind: Kind },
-    Clear { key: u64 },
-    Preempt { key: u64, victim: u64, kind: Kind, abort: bool },
-    Move { key: u64, new: u64, to: u8, unregister: bool },
+    Set {
+        current: Option<u64>,
+        new: u64,
+    },
+    /// As NVMe registers.
+    Nvme {
+        mode: RegisterMode,
+        current: Option<u64>,
+        new: u64,
+    },
+    Reserve {
+        key: u64,
+        kind: Kind,
+    },
+    Release {
+        key: u64,
+        kind: Kind,
+    },
+    Clear {
+        key: u64,
+    },
+    Preempt {
+        key: u64,
+        victim: u64,
+        kind: Kind,
+        abort: bool,
+    },
+    Move {
+        key: u64,
+        new: u64,
+        to: u8,
+        unregister: bool,
+    },
     LegacyReserve,
     LegacyRelease,
 }
@@ -94,6 +121,12 @@ impl Step {
                 ports: Vec::new(),
                 persist: Some(true),
                 nqn: None,
+            }),
+            Step::Nvme { mode, current, new } => Action::Register(Register {
+                mode,
+                current: current.map(Key),
+                persist: Some(true),
+                ..register(new)
             }),
             Step::Reserve { key, kind } => Action::Reserve { key: Some(Key(key)), kind },
             Step::Release { key, kind } => Action::Release { key: Some(Key(key)), kind },
@@ -174,6 +207,7 @@ impl Model {
                     self.keys.insert(who, new);
                 }
             }
+            Step::Nvme { mode, current, new } => self.register(who, mode, current, new)?,
             Step::Reserve { kind, .. } => match self.held {
                 Some((held, _)) if self.holds(who) && held == kind => {}
                 Some(_) => return Err(Refusal::Conflict),
@@ -208,6 +242,34 @@ impl Model {
             Step::LegacyReserve | Step::LegacyRelease => unreachable!(),
         }
         self.orphan();
+        Ok(())
+    }
+
+    fn register(
+        &mut self,
+        who: u8,
+        mode: RegisterMode,
+        current: Option<u64>,
+        new: u64,
+    ) -> Result<(), Refusal> {
+        let has = self.keys.get(&who).copied();
+        let ignores = current.is_none();
+        let next = match (mode, has) {
+            (RegisterMode::Add, Some(has)) if has != new => return Err(Refusal::Conflict),
+            (RegisterMode::Remove, Some(_)) if ignores || current == has => 0,
+            (RegisterMode::Remove, _) => return Err(Refusal::NotRegistered),
+            (_, _) if new == 0 => return Err(Refusal::InvalidAction),
+            (RegisterMode::Replace, None) if !ignores => return Err(Refusal::NotRegistered),
+            (RegisterMode::Replace, Some(_)) if !ignores && current != has => {
+                return Err(Refusal::NotRegistered);
+            }
+            (_, _) => new,
+        };
+        self.generation += 1;
+        self.keys.remove(&who);
+        if next != 0 {
+            self.keys.insert(who, next);
+        }
         Ok(())
     }
 
@@ -286,8 +348,12 @@ fn check_effect(before: &Reservations, who: &Nexus, step: &Step, effect: &Effect
 fn steps() -> impl Strategy<Value = Vec<(u8, Step)>> {
     let key = || 0..4u64;
     let kind = || proptest::sample::select(Kind::ALL.to_vec());
+    let mode =
+        || proptest::sample::select(vec![RegisterMode::Add, RegisterMode::Replace, RegisterMode::Remove]);
     let step = prop_oneof![
         6 => (proptest::option::of(key()), key()).prop_map(|(current, new)| Step::Set { current, new }),
+        6 => (mode(), proptest::option::of(key()), key())
+            .prop_map(|(mode, current, new)| Step::Nvme { mode, current, new }),
         3 => (key(), kind()).prop_map(|(key, kind)| Step::Reserve { key, kind }),
         2 => (key(), kind()).prop_map(|(key, kind)| Step::Release { key, kind }),
         1 => key().prop_map(|key| Step::Clear { key }),
