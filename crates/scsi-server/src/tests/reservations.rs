@@ -338,7 +338,7 @@ fn a_host_of_the_other_protocol_is_shown_and_preempted() {
     let status = report(&mut world, a, 3);
     assert_eq!(status[4..8], [0, 0, 0, 56], "one entry");
     assert_eq!(status[8..16], 0x77u64.to_be_bytes());
-    assert_eq!(status[20..22], [1, 3], "it holds, exclusive access");
+    assert_eq!(status[20..22], [3, 3], "it holds on all ports, exclusive access");
     let (id, rest) = TransportId::parse(&status[32..]).unwrap();
     assert_eq!((id.name, id.isid, rest.len()), ("nqn.2026-11.example:host", None, 0));
     world.conflicts(a, &read_10(0, 1), &[], 512);
