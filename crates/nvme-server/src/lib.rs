@@ -24,6 +24,7 @@ mod task;
 mod tests;
 mod word;
 
+pub use exec::{COPY_BLOCKS_MAX, COPY_RANGE_BLOCKS_MAX, COPY_RANGES_MAX, UNCORRECTABLE_MAX_POWER};
 pub use server::{Server, VolumeInfo};
 pub use spec::{
     ADMIN_ENTRIES_MAX, ControllerLimits, ControllerSpec, DiscoverySpec, Host, Join, NAMESPACES_MAX,

@@ -8,10 +8,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use buf::{Cx, Payload, Sg};
+use buf::{Cx, Payload, Pool, Sg};
 use nvme::{Completion, Sqe, Status};
 use volume::{
-    Adoption, AskId, Done, Epoch, Facts, Io, IoId, Nexus, Op, Refusal, Shard, Shared, View, VolumeId,
+    Adoption, Ask, AskId, Done, Epoch, Facts, Io, IoId, Nexus, Op, Refusal, Shard, Shared, View, VolumeId,
 };
 
 use crate::exec::{self, fused};
@@ -46,6 +46,8 @@ pub struct Server {
     queues: Vec<Option<Queue>>,
     pub(crate) tasks: Tasks,
     pub(crate) steps: VecDeque<Step>,
+    /// The shard's memory, from the first queue on.
+    pool: Option<Pool>,
 }
 
 impl Server {
@@ -57,6 +59,7 @@ impl Server {
             queues: Vec::new(),
             tasks: Tasks::default(),
             steps: VecDeque::new(),
+            pool: None,
         }
     }
 
@@ -101,7 +104,8 @@ impl Server {
     }
 
     /// Opens a queue.
-    pub fn open_queue(&mut self, _cx: &mut Cx<'_>, spec: QueueSpec) -> QueueKey {
+    pub fn open_queue(&mut self, cx: &mut Cx<'_>, spec: QueueSpec) -> QueueKey {
+        self.pool.get_or_insert_with(|| cx.pool.clone());
         let at = match self.queues.iter().position(Option::is_none) {
             Some(at) => at,
             None => {
@@ -168,6 +172,11 @@ impl Server {
             }
         }
         self.stop_all(&gone, Ending::Status(Status::INVALID_NAMESPACE.final_()));
+    }
+
+    /// The shard's memory.
+    pub(crate) fn pool(&self) -> &Pool {
+        self.pool.as_ref().expect("a queue was opened with the memory")
     }
 
     /// A command has come; `data_out`: how many bytes of data its SGL offers the controller to take.
@@ -389,5 +398,13 @@ impl Server {
         task.phase = Phase::Io;
         let io = Io { id, epoch: Epoch::default(), op, payload };
         self.steps.push_back(Step::Io { command: task.key, volume, io, want, to_host });
+    }
+
+    /// Asks the home of a command's volume.
+    pub(crate) fn ask(&mut self, slot: u32, ask: Ask) {
+        let id = AskId(self.tasks.io_id(slot).0);
+        let task = self.tasks.get_mut(slot);
+        task.phase = Phase::Ask;
+        self.steps.push_back(Step::Ask { volume: task.volume, id, ask });
     }
 }

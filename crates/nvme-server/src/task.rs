@@ -1,8 +1,9 @@
 //! The commands that are being executed, from their arrival to their one ending step.
 
-use nvme::Status;
+use nvme::{Sqe, Status};
 use volume::{IoId, Op, VolumeId};
 
+use crate::exec::copy::Copying;
 use crate::exec::flush::FlushAll;
 use crate::exec::fused::Half;
 use crate::step::CommandKey;
@@ -54,6 +55,10 @@ pub(crate) enum Job {
     FlushAll(Box<FlushAll>),
     /// A half of a fused pair.
     Half(Box<Half>),
+    /// With the payload, which is a list, whatever the command says.
+    List(Box<Sqe>),
+    /// Copy.
+    Copy(Box<Copying>),
 }
 
 /// How a command counts in its queue's counters.

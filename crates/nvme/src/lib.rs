@@ -16,6 +16,7 @@ pub mod io;
 pub mod log;
 pub mod name;
 pub mod property;
+pub mod reservation;
 pub mod sgl;
 pub mod sqe;
 pub mod status;

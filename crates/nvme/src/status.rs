@@ -65,6 +65,7 @@ impl Status {
     pub const INVALID_PROTECTION_INFO: Status = specific(0x81);
     pub const WRITE_TO_READ_ONLY_RANGE: Status = specific(0x82);
     pub const COMMAND_SIZE_LIMIT_EXCEEDED: Status = specific(0x83);
+    pub const OVERLAPPING_RANGE: Status = specific(0x87);
     pub const CONNECT_INCOMPATIBLE_FORMAT: Status = specific(0x80);
     pub const CONTROLLER_BUSY: Status = specific(0x81);
     pub const CONNECT_INVALID_PARAMETERS: Status = specific(0x82);

@@ -4,8 +4,15 @@
 //! (payload, the end of an operation) goes through [`data`] and [`done`].
 
 mod block;
+pub(crate) mod copy;
+mod dataset;
 pub(crate) mod flush;
 pub(crate) mod fused;
+mod list;
+mod reserve;
+
+pub use block::UNCORRECTABLE_MAX_POWER;
+pub use copy::{COPY_BLOCKS_MAX, COPY_RANGE_BLOCKS_MAX, COPY_RANGES_MAX};
 
 use buf::{Payload, Sg};
 use nvme::{Completion, Opcode, Sqe, Status};
@@ -37,6 +44,12 @@ fn start_other(server: &mut Server, key: CommandKey, sqe: &Sqe, data_out: u32) -
         Opcode::WRITE_ZEROES => block::write_zeroes(server, key, sqe),
         Opcode::WRITE_UNCORRECTABLE => block::write_uncorrectable(server, key, sqe),
         Opcode::VERIFY => block::verify(server, key, sqe),
+        Opcode::DATASET_MANAGEMENT => dataset::start(server, key, sqe, data_out),
+        Opcode::COPY => copy::start(server, key, sqe, data_out),
+        Opcode::RESERVATION_REGISTER | Opcode::RESERVATION_ACQUIRE | Opcode::RESERVATION_RELEASE => {
+            reserve::start(server, key, sqe, data_out)
+        }
+        Opcode::RESERVATION_REPORT => reserve::report(server, key, sqe),
         _ => Err(Status::INVALID_OPCODE.final_()),
     }
 }
@@ -72,9 +85,15 @@ pub(crate) fn data(server: &mut Server, slot: u32, data: Sg) {
 }
 
 fn data_of_other(server: &mut Server, slot: u32, data: Sg) {
-    match &server.tasks.get(slot).job {
-        Job::Half(_) => fused::data(server, slot, data),
+    let sqe = match &server.tasks.get(slot).job {
+        Job::Half(_) => return fused::data(server, slot, data),
+        Job::List(sqe) => **sqe,
         job => unreachable!("{job:?} asks for no data"),
+    };
+    match sqe.opcode {
+        Opcode::DATASET_MANAGEMENT => dataset::ranges(server, slot, &sqe, &data),
+        Opcode::COPY => copy::ranges(server, slot, &sqe, &data),
+        _ => reserve::keys(server, slot, &sqe, &data),
     }
 }
 
@@ -89,8 +108,9 @@ pub(crate) fn done(server: &mut Server, slot: u32, done: Done) {
 }
 
 fn done_other(server: &mut Server, slot: u32, done: Done) {
-    let Done { result, .. } = done;
+    let Done { result, payload, .. } = done;
     match (&server.tasks.get(slot).job, result) {
+        (Job::Copy(_), result) => copy::done(server, slot, result, payload),
         (Job::Half(_), result) => fused::done(server, slot, result),
         (Job::FlushAll(_), result) => flush::next(server, slot, result),
         (Job::Flush, Ok(_)) => flush::make_stable(server, slot),
