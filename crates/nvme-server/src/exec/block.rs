@@ -16,9 +16,9 @@ use crate::status;
 use crate::step::{CommandKey, Step};
 use crate::task::{Job, Tally};
 
-/// The longest Write Uncorrectable as Identify shows it (WUSL): a power of two of 4 KiB. As many blocks
-/// of 512 bytes as a volume can remember.
-pub const UNCORRECTABLE_MAX_POWER: u8 = 5;
+/// The longest Write Uncorrectable as Identify shows it (WUSL): a power of two of 4 KiB. So one command
+/// takes at most half of what a volume can remember ([`volume::BAD_BLOCKS_MAX`]).
+pub const UNCORRECTABLE_MAX_POWER: u8 = 8;
 
 #[inline]
 pub(super) fn span(transfer: Transfer) -> Span {

@@ -44,20 +44,23 @@ pub(super) fn start(server: &mut Server, key: CommandKey, sqe: &Sqe, data_out: u
 /// The keys are here.
 pub(super) fn keys(server: &mut Server, slot: u32, sqe: &Sqe, data: &Sg) {
     let bytes = list::bytes::<16>(data);
+    let queue = &server.queue(server.tasks.get(slot).key.queue).spec;
     let action = match sqe.opcode {
-        Opcode::RESERVATION_REGISTER => Register::of(sqe).and_then(|words| register(words, &bytes)),
+        Opcode::RESERVATION_REGISTER => {
+            Register::of(sqe).and_then(|words| register(words, &bytes, queue.host.nqn.as_str()))
+        }
         Opcode::RESERVATION_ACQUIRE => Acquire::of(sqe).and_then(|words| acquire(words, &bytes)),
         _ => Release::of(sqe).and_then(|words| release(words, &bytes)),
     };
     let Some(action) = action else {
         return server.complete(slot, Status::INVALID_FIELD.final_().into());
     };
-    let who = server.nexus(server.tasks.get(slot).key.queue).clone();
+    let who = queue.nexus.clone();
     server.tasks.get_mut(slot).job = Job::Plain;
     server.ask(slot, Ask::Reserve { who, action });
 }
 
-fn register(words: Register, list: &[u8; 16]) -> Option<Action> {
+fn register(words: Register, list: &[u8; 16], nqn: &str) -> Option<Action> {
     let keys = RegisterKeys::read_from_bytes(list).ok()?;
     let (current, new) = (Key(keys.current.get()), Key(keys.new.get()));
     let mode = match words.action {
@@ -75,6 +78,7 @@ fn register(words: Register, list: &[u8; 16]) -> Option<Action> {
         also: Vec::new(),
         ports: Vec::new(),
         persist: words.persist,
+        nqn: Some(nqn.into()),
     }))
 }
 

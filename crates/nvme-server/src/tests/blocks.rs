@@ -139,9 +139,9 @@ fn blocks_marked_bad_stay_so_until_they_are_written() {
     assert_eq!(world.command(host, &transfer(Opcode::COMPARE, 1, 1), &block(1)), bad);
     world.write(host, 1, &[2; 1024]);
     assert_eq!(world.read(host, 0, 4), [block(1), block(2), block(2), block(1)].concat());
-    let long = transfer(Opcode::WRITE_UNCORRECTABLE, 0, 257);
+    let long = transfer(Opcode::WRITE_UNCORRECTABLE, 0, 2049);
     assert_eq!(world.command(host, &long, &[]), Status::INVALID_FIELD.final_());
-    world.good(host, &transfer(Opcode::WRITE_UNCORRECTABLE, 0, 256), &[]);
+    world.good(host, &transfer(Opcode::WRITE_UNCORRECTABLE, 0, 2048), &[]);
 }
 
 #[test]

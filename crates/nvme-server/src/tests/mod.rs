@@ -2,9 +2,13 @@
 //! in order. Commands go in as submission queue entries, and what comes out is bytes and status.
 
 mod blocks;
+mod copies;
+mod datasets;
 mod ends;
 mod holding;
+mod hostile;
 mod pairs;
+mod reservations;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -393,7 +397,7 @@ impl World {
         while gate.poll_wake().is_some() {
             moved = true;
         }
-        if let Some((id, ask)) = gate.poll_ask() {
+        while let Some((id, ask)) = gate.poll_ask() {
             self.mail.push_back(Mail::Ask(VolumeId(at as u32), Shard(shard as u16), id, ask));
             moved = true;
         }
