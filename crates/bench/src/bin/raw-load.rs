@@ -1,4 +1,4 @@
-//! A load on a storage server's socket: the bare form, or iSCSI.
+//! A load on a storage server's socket: the bare form, iSCSI, or NVMe/TCP.
 
 #![forbid(unsafe_code)]
 
@@ -10,6 +10,7 @@ use std::time::Duration;
 use bench::form::Op;
 use bench::form::bare::Bare;
 use bench::form::iscsi::{Iscsi, log_in};
+use bench::form::nvme::{Association, Nvme};
 use bench::load::{Measured, Plan, connect, run};
 use bench::spin::Wait;
 use bench::{idle, system};
@@ -30,6 +31,12 @@ struct Args {
     /// Logical unit.
     #[arg(long, default_value_t = 0)]
     lun: u8,
+    /// Name of the NVMe subsystem.
+    #[arg(long, default_value = "nqn.2026-11.io.blockwire:bench")]
+    subsystem: String,
+    /// Namespace.
+    #[arg(long, default_value_t = 1)]
+    nsid: u32,
     /// Read or write.
     #[arg(long, value_enum, default_value = "read")]
     op: Op,
@@ -39,7 +46,7 @@ struct Args {
     /// Requests in flight per connection.
     #[arg(long, default_value_t = 1)]
     depth: u32,
-    /// TCP connections, each a session of its own.
+    /// TCP connections: iSCSI sessions, or I/O queues of one NVMe controller.
     #[arg(long, default_value_t = 1)]
     connections: u32,
     /// Seconds to measure.
@@ -87,12 +94,13 @@ struct Args {
 enum FormName {
     Bare,
     Iscsi,
+    Nvme,
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    if args.depth == 0 || args.connections == 0 || args.bs == 0 || args.bs > 1 << 20 {
-        eprintln!("raw-load: depth and connections are at least 1, a request 1 byte to 1 MiB");
+    if args.depth == 0 || args.depth > 1 << 14 || args.connections == 0 || args.bs == 0 || args.bs > 1 << 20 {
+        eprintln!("raw-load: depth is 1 to 16384, connections at least 1, a request 1 byte to 1 MiB");
         return ExitCode::from(2);
     }
     let result = match args.idle {
@@ -143,6 +151,22 @@ fn load(args: &Args) -> io::Result<Value> {
                 let session = log_in(&mut socket, &args.target, args.lun, std::process::id() << 8 | number)?;
                 plan.size = plan.size.min(session.size());
                 open.push((socket, Iscsi::new(session)));
+            }
+            run(&plan, open)?
+        }
+        FormName::Nvme => {
+            let admin = connect(args.address, args.congestion.as_deref())?;
+            let queues = sockets.len().min(usize::from(u16::MAX)) as u16;
+            let association =
+                Association::open(admin, &args.subsystem, args.nsid, queues, std::process::id())?;
+            if u64::from(args.bs) > association.transfer_max() {
+                return Err(io::Error::other("the controller takes no transfers of that size"));
+            }
+            plan.size = plan.size.min(association.size());
+            let mut open = Vec::new();
+            for (mut socket, qid) in sockets.into_iter().zip(1..) {
+                let queue = association.join(&mut socket, qid, args.depth)?;
+                open.push((socket, Nvme::new(queue, args.depth)));
             }
             run(&plan, open)?
         }

@@ -1,8 +1,10 @@
-//! What stands on the wire: the bare form, or iSCSI.
+//! What stands on the wire: the bare form, iSCSI, or NVMe/TCP.
 
+mod association;
 pub mod bare;
 pub mod iscsi;
 mod login;
+pub mod nvme;
 
 use std::io::{self, IoSlice, Write};
 

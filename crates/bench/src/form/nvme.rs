@@ -1,0 +1,289 @@
+//! NVMe/TCP, as little of it as a load needs: Read and Write, data in capsules and behind R2Ts,
+//! C2HData with the command's end on it or behind it. No digests, no SQ flow control.
+
+use std::io;
+
+use nvme::io::Transfer;
+use nvme::{Descriptor, Opcode, Sqe};
+use nvme_tcp::wire::{C2hData, COMMON_LEN, CapsuleResp, CommonHeader, Flags, H2cData, PduType, R2t};
+use zerocopy::little_endian::{U16, U32};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+pub use super::association::Association;
+use super::association::capsule;
+use super::{Form, Op, Outgoing, Request, wrong};
+
+/// What a queue agreed on.
+#[derive(Clone, Copy, Debug)]
+pub struct Queue {
+    pub(super) nsid: u32,
+    /// Shift of the block size.
+    pub(super) shift: u8,
+    /// Bytes of data that a capsule takes.
+    pub(super) in_capsule: u32,
+    /// Where the data of a capsule begins: 72 to 128, as the controller wants it aligned.
+    pub(super) data_at: u32,
+    /// Bytes of data that an H2CData takes.
+    pub(super) max_h2c_data: u32,
+}
+
+/// What a request waits for, by tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waits {
+    /// Nothing: there is none.
+    Idle,
+    /// So many bytes, and its end.
+    Read(u32),
+    /// The end of a write of so many bytes.
+    Write(u32),
+}
+
+/// The requesting side of a queue.
+#[derive(Debug)]
+pub struct Nvme {
+    queue: Queue,
+    /// Bytes of the current PDU that are to come, and the tag that is done when they have.
+    left: usize,
+    done_then: Option<u32>,
+    waits: Vec<Waits>,
+}
+
+impl Nvme {
+    /// A queue that has joined, for tags below `depth`.
+    pub fn new(queue: Queue, depth: u32) -> Self {
+        Nvme { queue, left: 0, done_then: None, waits: vec![Waits::Idle; depth as usize] }
+    }
+
+    /// Takes a PDU's header; gives the tag that is done when the rest of it is through.
+    fn pdu(&mut self, bytes: &[u8], kind: PduType, out: &mut Outgoing) -> io::Result<Option<u32>> {
+        match kind {
+            PduType::C2H_DATA => self.data(C2hData::from_prefix(bytes)),
+            PduType::CAPSULE_RESP => self.response(CapsuleResp::from_prefix(bytes)),
+            PduType::R2T => self.send_data(R2t::from_prefix(bytes), out).map(|()| None),
+            PduType::C2H_TERM_REQ => Err(wrong("the controller ends the connection")),
+            other => Err(wrong(format!("{other:?} came"))),
+        }
+    }
+
+    fn data(&mut self, part: Option<&C2hData>) -> io::Result<Option<u32>> {
+        let part = part.ok_or_else(|| wrong("data whose header is cut off"))?;
+        let tag = u32::from(part.cccid.get());
+        let Some(Waits::Read(left)) = self.waits.get_mut(tag as usize) else {
+            return Err(wrong("data for no read"));
+        };
+        let len = part.datal.get();
+        if part.common.plen.get() < u32::from(part.common.pdo) + len {
+            return Err(wrong("data that its PDU does not hold"));
+        }
+        *left = left.checked_sub(len).ok_or_else(|| wrong("more data than was asked for"))?;
+        if part.common.flags.contains(Flags::SUCCESS) { self.ended(tag).map(Some) } else { Ok(None) }
+    }
+
+    fn response(&mut self, response: Option<&CapsuleResp>) -> io::Result<Option<u32>> {
+        let cqe = response.ok_or_else(|| wrong("a response that is cut off"))?.cqe;
+        let status = cqe.completion().status;
+        if !status.is_success() {
+            return Err(wrong(format!("NVMe status {:x}.{:02x}h", status.kind(), status.code())));
+        }
+        self.ended(cqe.cid.get().into()).map(Some)
+    }
+
+    fn ended(&mut self, tag: u32) -> io::Result<u32> {
+        let waits = self.waits.get_mut(tag as usize).ok_or_else(|| wrong("the end of no request"))?;
+        match std::mem::replace(waits, Waits::Idle) {
+            Waits::Read(0) | Waits::Write(_) => Ok(tag),
+            Waits::Read(left) => Err(wrong(format!("{left} bytes of a read are missing"))),
+            Waits::Idle => Err(wrong("the end of no request")),
+        }
+    }
+
+    fn send_data(&mut self, wanted: Option<&R2t>, out: &mut Outgoing) -> io::Result<()> {
+        let wanted = wanted.ok_or_else(|| wrong("an R2T that is cut off"))?;
+        let Some(Waits::Write(len)) = self.waits.get(usize::from(wanted.cccid.get())) else {
+            return Err(wrong("R2T for no write"));
+        };
+        let (mut at, end) = (wanted.r2to.get(), u64::from(wanted.r2to.get()) + u64::from(wanted.r2tl.get()));
+        if end > u64::from(*len) {
+            return Err(wrong("R2T behind the end of a write"));
+        }
+        // The same alignment as in capsules, for a header of 24 bytes.
+        let alignment = self.queue.data_at.next_power_of_two().min(128);
+        let data_at = if self.queue.data_at == 72 { 24 } else { alignment };
+        while u64::from(at) < end {
+            let here = self.queue.max_h2c_data.min(end as u32 - at);
+            let last = u64::from(at + here) == end;
+            let mut part = H2cData::new(wanted.cccid.get(), wanted.ttag.get(), at, here, last);
+            part.common.pdo = data_at as u8;
+            part.common.plen = U32::new(data_at + here);
+            out.head(part.as_bytes());
+            out.head(&[0; 128][..data_at as usize - H2cData::LEN]);
+            out.payload(here as usize);
+            at += here;
+        }
+        Ok(())
+    }
+}
+
+impl Form for Nvme {
+    fn issue(&mut self, request: Request, out: &mut Outgoing) -> bool {
+        let queue = self.queue;
+        let mut sqe = Sqe::new_zeroed();
+        sqe.flags = 0x40;
+        sqe.cid = U16::new(request.tag as u16);
+        sqe.nsid = U32::new(queue.nsid);
+        let blocks = request.len >> queue.shift;
+        Transfer { lba: request.offset >> queue.shift, blocks, flags: 0 }.put(&mut sqe);
+        sqe.dptr.length = U32::new(request.len);
+        sqe.dptr.identifier = Descriptor::TRANSPORT;
+        match request.op {
+            Op::Read => {
+                sqe.opcode = Opcode::READ;
+                self.waits[request.tag as usize] = Waits::Read(request.len);
+                out.head(capsule(sqe, 0, 0).as_bytes());
+            }
+            Op::Write => {
+                sqe.opcode = Opcode::WRITE;
+                self.waits[request.tag as usize] = Waits::Write(request.len);
+                if request.len > queue.in_capsule {
+                    out.head(capsule(sqe, 0, 0).as_bytes());
+                    return true;
+                }
+                sqe.dptr.identifier = Descriptor::IN_CAPSULE;
+                out.head(capsule(sqe, queue.data_at, request.len).as_bytes());
+                out.head(&[0; 128][..queue.data_at as usize - 72]);
+                out.payload(request.len as usize);
+            }
+        }
+        true
+    }
+
+    fn take(&mut self, input: &[u8], out: &mut Outgoing, done: &mut Vec<u32>) -> io::Result<usize> {
+        let mut at = 0;
+        loop {
+            let here = self.left.min(input.len() - at);
+            at += here;
+            self.left -= here;
+            if self.left > 0 {
+                return Ok(at);
+            }
+            done.extend(self.done_then.take());
+            let rest = &input[at..];
+            let Ok((common, _)) = CommonHeader::ref_from_prefix(rest) else { return Ok(at) };
+            let (head, len) = (usize::from(common.hlen), common.plen.get() as usize);
+            if head < COMMON_LEN || len < head {
+                return Err(wrong("a PDU that is shorter than its header"));
+            }
+            if rest.len() < head {
+                return Ok(at);
+            }
+            self.done_then = self.pdu(&rest[..head], common.pdu_type, out)?;
+            at += head;
+            self.left = len - head;
+        }
+    }
+
+    /// There is nothing to be said: a queue ends with its connection.
+    fn finish(&mut self, _out: &mut Outgoing) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvme::{Completion, Cqe, Status};
+    use nvme_tcp::wire::CapsuleCmd;
+
+    fn queue() -> Queue {
+        Queue { nsid: 1, shift: 12, in_capsule: 8192, data_at: 72, max_h2c_data: 16 << 10 }
+    }
+
+    fn bytes(out: &mut Outgoing) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        out.flush(&mut bytes).unwrap();
+        bytes
+    }
+
+    fn data(tag: u16, at: u32, len: u32, flags: Flags) -> Vec<u8> {
+        let mut part = C2hData::new(tag, at, len, flags);
+        part.common.pdo = 24;
+        part.common.plen = U32::new(24 + len);
+        [part.as_bytes(), &vec![9; len as usize]].concat()
+    }
+
+    fn end(tag: u16, status: Status) -> Vec<u8> {
+        CapsuleResp::new(Cqe::new(status.into(), tag, 0)).as_bytes().to_vec()
+    }
+
+    #[test]
+    fn reads_end_with_their_data_or_behind_it_however_the_bytes_come() {
+        let both = Flags(Flags::LAST.0 | Flags::SUCCESS.0);
+        let mut came = data(1, 0, 4096, both);
+        came.extend(data(0, 0, 2048, Flags(0)));
+        came.extend(data(0, 2048, 2048, Flags::LAST));
+        came.extend(end(0, Completion::SUCCESS.status));
+        for step in [1, 7, 1000, came.len()] {
+            let mut form = Nvme::new(queue(), 2);
+            let mut out = Outgoing::new(4096);
+            for tag in 0..2 {
+                assert!(form.issue(Request { tag, op: Op::Read, offset: 8192, len: 4096 }, &mut out));
+            }
+            let commands = bytes(&mut out);
+            assert_eq!(commands.len(), 2 * CapsuleCmd::LEN);
+            let first = CapsuleCmd::from_prefix(&commands).unwrap().sqe;
+            assert_eq!(
+                (first.opcode, Transfer::of(&first).lba, Transfer::of(&first).blocks),
+                (Opcode::READ, 2, 1)
+            );
+            let (mut done, mut kept) = (Vec::new(), Vec::new());
+            for piece in came.chunks(step) {
+                kept.extend_from_slice(piece);
+                let taken = form.take(&kept, &mut out, &mut done).unwrap();
+                kept.drain(..taken);
+            }
+            assert_eq!((done, kept.len()), (vec![1, 0], 0));
+        }
+    }
+
+    #[test]
+    fn short_writes_go_in_the_capsule_and_long_ones_as_they_are_asked_for() {
+        let mut form = Nvme::new(Queue { data_at: 128, ..queue() }, 2);
+        let mut out = Outgoing::new(64 << 10);
+        form.issue(Request { tag: 0, op: Op::Write, offset: 0, len: 8192 }, &mut out);
+        let short = bytes(&mut out);
+        let head = CapsuleCmd::from_prefix(&short).unwrap();
+        assert_eq!((head.common.pdo, head.common.plen.get() as usize), (128, short.len()));
+        assert_eq!((short.len(), head.sqe.dptr.identifier), (128 + 8192, Descriptor::IN_CAPSULE));
+        form.issue(Request { tag: 1, op: Op::Write, offset: 0, len: 40 << 10 }, &mut out);
+        assert_eq!(bytes(&mut out).len(), 72);
+        let wanted = R2t::new(1, 77, 4096, 36 << 10);
+        form.take(wanted.as_bytes(), &mut out, &mut Vec::new()).unwrap();
+        let sent = bytes(&mut out);
+        assert_eq!(sent.len(), 3 * 128 + (36 << 10));
+        let last = H2cData::from_prefix(&sent[2 * (128 + (16 << 10))..]).unwrap();
+        assert_eq!((last.datao.get(), last.datal.get(), last.ttag.get()), (4096 + (32 << 10), 4 << 10, 77));
+        assert!(last.common.flags.contains(Flags::LAST));
+    }
+
+    #[test]
+    fn what_no_controller_says_ends_the_load() {
+        let ahead = R2t::new(0, 1, 0, 8193);
+        let mut lost = data(0, 0, 4096, Flags::SUCCESS);
+        lost.splice(4..8, 4000u32.to_le_bytes());
+        let rows = [
+            data(1, 0, 512, Flags(0)),
+            data(0, 0, 8192, Flags(0)),
+            lost,
+            ahead.as_bytes().to_vec(),
+            end(0, Status::INVALID_FIELD),
+            end(0, Status::SUCCESS),
+            end(7, Status::SUCCESS),
+            vec![5, 0, 4, 0, 24, 0, 0, 0],
+            vec![0xee; 300],
+        ];
+        for row in rows {
+            let mut form = Nvme::new(queue(), 1);
+            let mut out = Outgoing::new(4096);
+            form.issue(Request { tag: 0, op: Op::Read, offset: 0, len: 4096 }, &mut out);
+            assert!(form.take(&row, &mut out, &mut Vec::new()).is_err(), "{row:02x?}");
+        }
+    }
+}
