@@ -6,6 +6,8 @@
 //! fail, when a message crosses from shard to shard. So a run is its seed: the same seed gives the
 //! same run, and a failing seed is a test.
 //!
+//! [`linear`] says whether what clients saw can have happened.
+//!
 //! The other end of each connection is a [`Peer`]: bytes in, bytes out, in the hands of the test.
 //!
 //! Fault budget: the network never loses or reorders bytes of a connection (TCP does not), but
@@ -16,6 +18,7 @@
 
 mod chance;
 mod disk;
+pub mod linear;
 mod net;
 mod world;
 
