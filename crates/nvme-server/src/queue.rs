@@ -1,14 +1,25 @@
 //! A queue on this shard: its commands by tag, and what it counts.
 
+use std::collections::VecDeque;
+
+use nvme::{Completion, Status};
+use volume::Time;
+
 use crate::spec::QueueSpec;
 use crate::step::CommandKey;
-use crate::word::Counters;
+use crate::task::{Tally, Task};
+use crate::word::{Counters, FAILURES_MAX, Failure, Report};
 
 /// A queue.
 #[derive(Debug)]
 pub(crate) struct Queue {
     pub(crate) spec: QueueSpec,
     pub(crate) counters: Counters,
+    /// When the first of its live commands came, if there is one.
+    busy_since: Time,
+    /// The latest failures, oldest first, and how many there were, since the last report.
+    failures: VecDeque<Failure>,
+    failed: u64,
     /// The first half of a fused pair whose second must be the next command.
     pub(crate) half: Option<u32>,
     /// It is gone when its last command has ended.
@@ -21,7 +32,17 @@ pub(crate) struct Queue {
 
 impl Queue {
     pub(crate) fn new(spec: QueueSpec) -> Self {
-        Queue { spec, counters: Counters::default(), half: None, closing: false, live: 0, slots: Vec::new() }
+        Queue {
+            spec,
+            counters: Counters::default(),
+            busy_since: Time(0),
+            failures: VecDeque::new(),
+            failed: 0,
+            half: None,
+            closing: false,
+            live: 0,
+            slots: Vec::new(),
+        }
     }
 
     /// Where the command is, or was.
@@ -31,12 +52,72 @@ impl Queue {
     }
 
     #[inline]
-    pub(crate) fn remember(&mut self, key: CommandKey, slot: u32) {
+    pub(crate) fn remember(&mut self, now: Time, key: CommandKey, slot: u32) {
         let at = key.tag as u32 as usize;
         if self.slots.len() <= at {
             self.slots.resize(at + 1, u32::MAX);
         }
         self.slots[at] = slot;
+        if self.live == 0 {
+            self.busy_since = now;
+        }
         self.live += 1;
+    }
+
+    /// A command has ended.
+    #[inline]
+    pub(crate) fn forget(&mut self, now: Time) {
+        self.live -= 1;
+        if self.live == 0 {
+            self.counters.busy_ns += now.since(self.busy_since).as_nanos() as u64;
+        }
+    }
+
+    /// Counts a command that is answered.
+    #[inline]
+    pub(crate) fn count(&mut self, now: Time, task: &Task, completion: Completion) {
+        if !completion.status.is_success() {
+            let failure =
+                Failure { at: now, cid: task.cid, status: completion.status, lba: task.lba, nsid: task.nsid };
+            return self.fail(failure);
+        }
+        match task.tally {
+            Tally::No => {}
+            Tally::Read => {
+                self.counters.reads += 1;
+                self.counters.read_bytes += u64::from(task.bytes);
+            }
+            Tally::Write => {
+                self.counters.writes += 1;
+                self.counters.written_bytes += u64::from(task.bytes);
+            }
+        }
+    }
+
+    /// Notes a failure.
+    pub(crate) fn fail(&mut self, failure: Failure) {
+        let Status(bits) = failure.status;
+        // Blocks that differ from what a host expects are no error of the medium.
+        if failure.status.kind() == 2 && bits & 0x7ff != Status::COMPARE_FAILURE.0 {
+            self.counters.media_errors += 1;
+        }
+        if self.failures.len() == FAILURES_MAX {
+            self.failures.pop_front();
+        }
+        self.failures.push_back(failure);
+        self.failed += 1;
+    }
+
+    /// What it has done, and what failed since it was asked last.
+    pub(crate) fn report(&mut self, now: Time) -> Report {
+        if self.live > 0 {
+            self.counters.busy_ns += now.since(self.busy_since).as_nanos() as u64;
+            self.busy_since = now;
+        }
+        Report {
+            counters: self.counters,
+            failures: self.failures.drain(..).collect(),
+            failed: std::mem::take(&mut self.failed),
+        }
     }
 }

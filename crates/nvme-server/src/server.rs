@@ -11,7 +11,8 @@ use std::sync::Arc;
 use buf::{Cx, Payload, Pool, Sg};
 use nvme::{Completion, Sqe, Status};
 use volume::{
-    Adoption, Ask, AskId, Done, Epoch, Facts, Io, IoId, Nexus, Op, Refusal, Shard, Shared, View, VolumeId,
+    Adoption, Ask, AskId, Done, Epoch, Facts, Io, IoId, Nexus, Op, Refusal, Shard, Shared, Time, View,
+    VolumeId,
 };
 
 use crate::exec::{self, fused};
@@ -20,7 +21,7 @@ use crate::spec::{NamespaceEntry, QueueSpec};
 use crate::status;
 use crate::step::{CommandKey, QueueKey, Step};
 use crate::task::{Ending, Job, Phase, Tally, Task, Tasks};
-use crate::word::Counters;
+use crate::word::{Failure, Report};
 
 /// What a volume is, beyond its view.
 #[derive(Clone, Debug)]
@@ -46,6 +47,8 @@ pub struct Server {
     queues: Vec<Option<Queue>>,
     pub(crate) tasks: Tasks,
     pub(crate) steps: VecDeque<Step>,
+    /// When the current call came.
+    pub(crate) now: Time,
     /// The shard's memory, from the first queue on.
     pool: Option<Pool>,
 }
@@ -59,6 +62,7 @@ impl Server {
             queues: Vec::new(),
             tasks: Tasks::default(),
             steps: VecDeque::new(),
+            now: Time(0),
             pool: None,
         }
     }
@@ -105,6 +109,7 @@ impl Server {
 
     /// Opens a queue.
     pub fn open_queue(&mut self, cx: &mut Cx<'_>, spec: QueueSpec) -> QueueKey {
+        self.now = cx.now;
         self.pool.get_or_insert_with(|| cx.pool.clone());
         let at = match self.queues.iter().position(Option::is_none) {
             Some(at) => at,
@@ -119,7 +124,8 @@ impl Server {
 
     /// Ends a queue: all its commands end by [`Step::Retire`], and with the last of them its key.
     /// Does nothing if it is ending.
-    pub fn close_queue(&mut self, _cx: &mut Cx<'_>, key: QueueKey) {
+    pub fn close_queue(&mut self, cx: &mut Cx<'_>, key: QueueKey) {
+        self.now = cx.now;
         let Some(queue) = self.queues.get_mut(key.0 as usize).and_then(Option::as_mut) else { return };
         if std::mem::replace(&mut queue.closing, true) {
             return;
@@ -141,12 +147,10 @@ impl Server {
         &self.queue(key).spec.nexus
     }
 
-    /// What a queue has done so far; zeroes if it is gone.
-    pub fn counters(&self, key: QueueKey) -> Counters {
-        self.queues
-            .get(key.0 as usize)
-            .and_then(Option::as_ref)
-            .map_or_else(Counters::default, |q| q.counters)
+    /// What a queue has done so far, and what failed since it was asked last.
+    pub fn report(&mut self, key: QueueKey) -> Report {
+        let now = self.now;
+        self.queue_mut(key).report(now)
     }
 
     #[inline]
@@ -181,7 +185,8 @@ impl Server {
 
     /// A command has come; `data_out`: how many bytes of data its SGL offers the controller to take.
     #[inline]
-    pub fn start(&mut self, _cx: &mut Cx<'_>, key: CommandKey, sqe: &Sqe, data_out: u32) {
+    pub fn start(&mut self, cx: &mut Cx<'_>, key: CommandKey, sqe: &Sqe, data_out: u32) {
+        self.now = cx.now;
         if self.queue(key.queue).half.is_some() || sqe.flags & 3 != 0 {
             return fused::start(self, key, sqe, data_out);
         }
@@ -190,7 +195,8 @@ impl Server {
 
     /// Payload that a [`Step::Receive`] asked for is here, all of it.
     #[inline]
-    pub fn data(&mut self, _cx: &mut Cx<'_>, key: CommandKey, _at: u32, data: Sg) {
+    pub fn data(&mut self, cx: &mut Cx<'_>, key: CommandKey, _at: u32, data: Sg) {
+        self.now = cx.now;
         let Some(slot) = self.find(key) else { return };
         if self.tasks.get(slot).phase == Phase::Data {
             exec::data(self, slot, data);
@@ -199,7 +205,8 @@ impl Server {
 
     /// An operation has ended.
     #[inline]
-    pub fn done(&mut self, _cx: &mut Cx<'_>, done: Done) {
+    pub fn done(&mut self, cx: &mut Cx<'_>, done: Done) {
+        self.now = cx.now;
         let Some(slot) = self.tasks.find_io(done.id) else { return };
         if self.tasks.get(slot).ending == Ending::No {
             exec::done(self, slot, done);
@@ -209,7 +216,8 @@ impl Server {
     }
 
     /// The volume's home has answered a [`Step::Ask`].
-    pub fn answered(&mut self, _cx: &mut Cx<'_>, id: AskId, result: Result<(), Refusal>) {
+    pub fn answered(&mut self, cx: &mut Cx<'_>, id: AskId, result: Result<(), Refusal>) {
+        self.now = cx.now;
         let Some(slot) = self.tasks.find_io(IoId(id.0)) else { return };
         match (self.tasks.get(slot).ending, result) {
             (Ending::No, Ok(())) => self.complete(slot, Completion::SUCCESS),
@@ -315,6 +323,7 @@ impl Server {
             key,
             volume: entry.volume,
             nsid: entry.nsid,
+            lba: exec::first_block(sqe),
             bytes,
             cid: sqe.cid.get(),
             phase: Phase::Data,
@@ -324,14 +333,16 @@ impl Server {
             job,
         };
         let slot = self.tasks.insert(task).ok_or(Status::COMMAND_INTERRUPTED)?;
-        self.queue_mut(key.queue).remember(key, slot);
+        let now = self.now;
+        self.queue_mut(key.queue).remember(now, key, slot);
         Ok(slot)
     }
 
     #[inline]
     fn remove(&mut self, slot: u32) -> Task {
         let task = self.tasks.remove(slot);
-        self.queue_mut(task.key.queue).live -= 1;
+        let now = self.now;
+        self.queue_mut(task.key.queue).forget(now);
         task
     }
 
@@ -339,19 +350,8 @@ impl Server {
     #[inline]
     pub(crate) fn complete(&mut self, slot: u32, completion: Completion) {
         let task = self.remove(slot);
-        let counters = &mut self.queue_mut(task.key.queue).counters;
-        match task.tally {
-            Tally::No => {}
-            Tally::Read if completion.status.is_success() => {
-                counters.reads += 1;
-                counters.read_bytes += u64::from(task.bytes);
-            }
-            Tally::Write if completion.status.is_success() => {
-                counters.writes += 1;
-                counters.written_bytes += u64::from(task.bytes);
-            }
-            Tally::Read | Tally::Write => {}
-        }
+        let now = self.now;
+        self.queue_mut(task.key.queue).count(now, &task, completion);
         self.steps.push_back(Step::Respond { command: task.key, completion });
         if self.queue(task.key.queue).closing {
             self.forget_if_done(task.key.queue);
@@ -359,7 +359,10 @@ impl Server {
     }
 
     /// Answers a command that never became a task.
-    pub(crate) fn refuse(&mut self, command: CommandKey, status: Status) {
+    pub(crate) fn refuse(&mut self, command: CommandKey, sqe: &Sqe, status: Status) {
+        let (nsid, lba) = (sqe.nsid.get(), exec::first_block(sqe));
+        let failure = Failure { at: self.now, cid: sqe.cid.get(), status, lba, nsid };
+        self.queue_mut(command.queue).fail(failure);
         self.steps.push_back(Step::Respond { command, completion: status.into() });
     }
 

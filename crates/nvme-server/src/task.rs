@@ -78,6 +78,8 @@ pub(crate) struct Task {
     pub(crate) key: CommandKey,
     pub(crate) volume: VolumeId,
     pub(crate) nsid: u32,
+    /// The first block that it names; 0 if it names none.
+    pub(crate) lba: u64,
     /// How much the command moves, in bytes.
     pub(crate) bytes: u32,
     pub(crate) cid: u16,
@@ -102,7 +104,7 @@ struct Slot {
     task: Option<Task>,
 }
 
-const _: () = assert!(size_of::<Slot>() <= 104, "tasks stay small");
+const _: () = assert!(size_of::<Slot>() <= 112, "tasks stay small");
 
 impl Tasks {
     #[inline]

@@ -96,7 +96,7 @@ pub struct Counters {
     pub read_bytes: u64,
     /// Bytes that those wrote.
     pub written_bytes: u64,
-    /// Commands that ended with a status of type 2 (media and data integrity).
+    /// Commands that ended with a status of type 2 (media and data integrity), but for Compare Failure.
     pub media_errors: u64,
     /// Nanoseconds in which at least one command was not answered yet.
     pub busy_ns: u64,

@@ -9,7 +9,7 @@ use super::place;
 use crate::server::Server;
 use crate::spec::NamespaceEntry;
 use crate::status;
-use crate::step::CommandKey;
+use crate::step::{CommandKey, Step};
 use crate::task::Job;
 
 /// A Flush of all namespaces on its way: one volume after the other.
@@ -38,7 +38,7 @@ fn flush_all(server: &mut Server, key: CommandKey, sqe: &Sqe) -> Result<(), Stat
     let mut rest: Vec<VolumeId> = entries.map(|entry| entry.volume).collect();
     rest.retain(|volume| server.volume(*volume).is_some());
     let Some(at) = rest.pop() else {
-        server.refuse(key, Status::SUCCESS);
+        server.steps.push_back(Step::Respond { command: key, completion: Completion::SUCCESS });
         return Ok(());
     };
     // It is on no namespace: that one goes does not end it.

@@ -51,7 +51,7 @@ pub(crate) fn start(server: &mut Server, key: CommandKey, sqe: &Sqe, data_out: u
         }
     };
     if let Err(status) = result {
-        server.refuse(key, status);
+        server.refuse(key, sqe, status);
     }
 }
 

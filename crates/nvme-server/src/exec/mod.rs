@@ -33,7 +33,7 @@ pub(crate) fn start(server: &mut Server, key: CommandKey, sqe: &Sqe, data_out: u
         _ => start_other(server, key, sqe, data_out),
     };
     if let Err(status) = result {
-        server.refuse(key, status);
+        server.refuse(key, sqe, status);
     }
 }
 
@@ -64,6 +64,19 @@ pub(crate) fn place(
     let entry = server.queue(queue).spec.namespace(nsid).ok_or(Status::INVALID_NAMESPACE.final_())?;
     let volume = server.volume(entry.volume).ok_or(Status::INVALID_NAMESPACE.final_())?;
     Ok((*entry, volume))
+}
+
+/// The first block that a command names; 0 if it names none.
+#[inline]
+pub(crate) fn first_block(sqe: &Sqe) -> u64 {
+    const NAMING: u32 = 1 << Opcode::WRITE.0
+        | 1 << Opcode::READ.0
+        | 1 << Opcode::WRITE_UNCORRECTABLE.0
+        | 1 << Opcode::COMPARE.0
+        | 1 << Opcode::WRITE_ZEROES.0
+        | 1 << Opcode::VERIFY.0
+        | 1 << Opcode::COPY.0;
+    if sqe.opcode.0 < 32 && NAMING >> sqe.opcode.0 & 1 == 1 { sqe.cdw_pair(10) } else { 0 }
 }
 
 /// Payload of a command is here.

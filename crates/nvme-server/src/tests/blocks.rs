@@ -11,7 +11,7 @@ fn what_is_written_is_read() {
     assert_eq!(world.read(host, 99, 1), block(0));
     world.good(host, &sqe(Opcode::FLUSH), &[]);
     assert!(world.kinds.borrow().contains(&volume::Op::Flush));
-    let counters = world.server(host).counters(host.key);
+    let counters = world.server(host).report(host.key).counters;
     assert_eq!((counters.reads, counters.read_bytes), (2, 9 * 512));
     assert_eq!((counters.writes, counters.written_bytes), (1, 8 * 512));
     assert_eq!(world.lent(), 0);
@@ -124,7 +124,7 @@ fn compare_and_verify() {
         Status::COMPARE_FAILURE.final_()
     );
     world.good(host, &transfer(Opcode::VERIFY, 0, 32768), &[]);
-    let counters = world.server(host).counters(host.key);
+    let counters = world.server(host).report(host.key).counters;
     assert_eq!((counters.reads, counters.read_bytes), (2, 32769 * 512));
 }
 
@@ -157,4 +157,36 @@ fn a_volume_of_4096_byte_blocks() {
     assert_eq!(world.good(host, &read, &[]), [3; 4096]);
     read.dptr.length = U32::new(512);
     assert_eq!(world.command(host, &read, &[]), Status::SGL_LENGTH_INVALID.final_());
+}
+
+#[test]
+fn a_queue_reports_what_failed_and_how_long_it_was_busy() {
+    let (mut world, host) = disk();
+    world.now = Time(1000);
+    world.hold.set(true);
+    let read = world.start(host, &transfer(Opcode::READ, 0, 1), &[]);
+    world.run();
+    world.now = Time(1500);
+    world.start(host, &with_cid(on(transfer(Opcode::READ, 3, 1), 9), 7), &[]);
+    let report = world.server(host).report(host.key);
+    assert_eq!(report.counters.busy_ns, 500);
+    let status = Status::INVALID_NAMESPACE.final_();
+    let failure = crate::Failure { at: Time(1500), cid: 7, status, lba: 3, nsid: 9 };
+    assert_eq!((report.failures, report.failed), (vec![failure], 1));
+    world.now = Time(1700);
+    world.hold.set(false);
+    world.run();
+    assert_eq!(world.status(read), Status::SUCCESS);
+    world.now = Time(9000);
+    let report = world.server(host).report(host.key);
+    assert_eq!((report.counters.busy_ns, report.failed), (700, 0));
+    // The medium's failures are counted, a comparison's are not; the latest are kept.
+    world.good(host, &transfer(Opcode::WRITE_UNCORRECTABLE, 5, 1), &[]);
+    world.command(host, &transfer(Opcode::COMPARE, 0, 1), &block(1));
+    for lba in 0..100 {
+        world.command(host, &transfer(Opcode::READ, lba / 100 + 5, 1), &[]);
+    }
+    let report = world.server(host).report(host.key);
+    assert_eq!((report.counters.media_errors, report.failed), (100, 101));
+    assert_eq!(report.failures.len(), crate::FAILURES_MAX);
 }

@@ -29,7 +29,7 @@ fn ranges_become_one() {
     assert_eq!(run(&mut world, host, 100, &[(6, 2), (0, 1), (3, 2)]), Status::SUCCESS);
     let expected = [7, 8, 1, 4, 5, 0].map(block).concat();
     assert_eq!(world.read(host, 100, 6), expected);
-    let counters = world.server(host).counters(host.key);
+    let counters = world.server(host).report(host.key).counters;
     assert_eq!((counters.reads, counters.writes), (1, 8), "a copy moves nothing of the host's");
     assert_eq!(world.lent(), 0);
 }
