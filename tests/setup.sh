@@ -51,6 +51,8 @@ for group in "$@"; do
     needs qemu-system-x86_64 qemu-system-x86
     needs busybox busybox-static
     needs iscsiadm open-iscsi
+    needs nvme nvme-cli
+    needs sg_persist sg3-utils
     needs mkfs.ext4 e2fsprogs
     needs kmod kmod
     needs cpio cpio

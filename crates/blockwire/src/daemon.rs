@@ -14,7 +14,7 @@ use crate::{
     control::{Answer, Code, Refused, Request, server::Service},
     engine::{Engine, EngineError, Stop},
     name::VolumeName,
-    plan::{Origin, Plan, Target, Volume},
+    plan::{Origin, Plan, Protocol, Target, Volume, Ways},
     report::{
         ConnectionReport, ExportReport, LunReport, PortalReport, SessionReport, StatusReport, TargetReport,
         VolumeReport,
@@ -40,7 +40,7 @@ pub struct Daemon {
 /// What is served now.
 struct Served {
     stores: Vec<Store>,
-    targets: Vec<Target>,
+    ways: Ways,
     identities: Identities,
 }
 
@@ -96,7 +96,7 @@ impl Daemon {
         state: Arc<StateDir>,
         stopping: Arc<Ending>,
     ) -> Self {
-        let served = Mutex::new(Served { stores, targets: plan.targets.clone(), identities });
+        let served = Mutex::new(Served { stores, ways: plan.ways.clone(), identities });
         Daemon { engine, plan, state, served, stopping, started: Instant::now() }
     }
 
@@ -122,15 +122,8 @@ impl Daemon {
                 format!("there is already a volume \"{}\"", volume.name),
             ));
         }
-        let tags = tags(&self.plan);
-        let target =
-            check::default_target(self.plan.node.as_ref(), &volume, &tags, self.plan.hosts.is_empty());
-        if served.targets.iter().any(|other| other.name == target.name) {
-            return Err(Refused::new(
-                Code::Conflict,
-                format!("there is already a target \"{}\"", target.name),
-            ));
-        }
+        let ways = self.default_ways(&volume);
+        served.free_to_use(&ways)?;
         let Served { stores, identities, .. } = &mut *served;
         let store =
             Store::open(&volume, identities, stores.iter()).map_err(|why| Refused::new(Code::Failed, why))?;
@@ -138,7 +131,7 @@ impl Daemon {
             store.discard();
             return Err(Refused::new(Code::Failed, why));
         }
-        if let Err(why) = self.engine.add_volume(&store, &target) {
+        if let Err(why) = self.engine.add_volume(&store, &ways) {
             store.discard();
             return Err(refused(&why));
         }
@@ -151,9 +144,25 @@ impl Daemon {
             return Err(Refused::new(Code::Failed, why));
         }
         served.stores.push(store);
-        served.targets.push(target);
+        served.ways.extend(&ways);
         tracing::info!(volume = %name, "volume created");
         served.volume(name.as_str())
+    }
+
+    /// What leads to a volume that no configuration names.
+    fn default_ways(&self, volume: &Volume) -> Ways {
+        let (node, open) = (self.plan.node.as_ref(), self.plan.hosts.is_empty());
+        let tags = |protocol| check::tags_of(self.plan.portals.iter(), protocol);
+        let mut ways = Ways::default();
+        let iscsi = tags(Protocol::Iscsi);
+        if !iscsi.is_empty() {
+            ways.targets.push(check::default_target(node, volume, &iscsi, open));
+        }
+        let nvme = tags(Protocol::Nvme);
+        if !nvme.is_empty() {
+            ways.subsystems.push(check::default_subsystem(node, volume, &nvme, open));
+        }
+        ways
     }
 
     fn delete(&self, name: &str, force: bool) -> Result<VolumeReport, Refused> {
@@ -161,10 +170,7 @@ impl Daemon {
         let report = served.volume(name)?;
         self.engine.remove_volume(name, force).map_err(|why| refused(&why))?;
         served.stores.retain(|store| store.volume.name.as_str() != name);
-        for target in &mut served.targets {
-            target.luns.retain(|lun| lun.volume.as_str() != name);
-        }
-        served.targets.retain(|target| !target.luns.is_empty() || target.redirect.is_some());
+        served.ways.forget(name);
         tracing::info!(volume = name, "volume deleted");
         volumes::save(&self.state, served.stores.iter().map(|store| &store.volume)).map_err(|why| {
             let message = format!("no longer served, but it will come back at the next start: {why}");
@@ -225,7 +231,7 @@ impl Daemon {
         let sessions = self.engine.sessions().map_err(|why| refused(&why))?;
         let listeners = self.engine.listeners();
         let served = self.served();
-        Ok(served.targets.iter().map(|target| self.target(target, &sessions, &listeners)).collect())
+        Ok(served.ways.targets.iter().map(|target| self.target(target, &sessions, &listeners)).collect())
     }
 
     fn target(
@@ -234,10 +240,11 @@ impl Daemon {
         sessions: &[SessionReport],
         listeners: &[crate::report::ListenerReport],
     ) -> TargetReport {
-        let through = listeners.iter().filter(|listener| target.portals.contains(&listener.tag));
-        let granted = self.plan.hosts.iter().filter(|host| {
-            host.grants.iter().any(|grant| grant.target.as_ref().is_none_or(|name| *name == target.name))
+        let through = listeners.iter().filter(|listener| {
+            listener.protocol == Protocol::Iscsi.as_str() && target.portals.contains(&listener.tag)
         });
+        let granted =
+            self.plan.hosts.iter().filter(|host| host.speaks_iscsi() && host.grant(&target.name).is_some());
         TargetReport {
             name: target.name.clone(),
             alias: target.alias.clone(),
@@ -294,7 +301,7 @@ impl Daemon {
             io: shards.first().map_or_else(|| self.plan.io.as_str().to_owned(), |shard| shard.io.clone()),
             listeners: self.engine.listeners(),
             volumes: served.stores.len(),
-            targets: served.targets.len(),
+            targets: served.ways.targets.len(),
             sessions,
             connections,
             shards: shards.len(),
@@ -334,6 +341,24 @@ impl Service for Daemon {
 }
 
 impl Served {
+    /// Refuses names that something else has.
+    fn free_to_use(&self, ways: &Ways) -> Result<(), Refused> {
+        let taken = |what: &str, name: &str| {
+            Err(Refused::new(Code::Conflict, format!("there is already a {what} \"{name}\"")))
+        };
+        for target in &ways.targets {
+            if self.ways.targets.iter().any(|other| other.name == target.name) {
+                return taken("target", &target.name);
+            }
+        }
+        for subsystem in &ways.subsystems {
+            if self.ways.subsystems.iter().any(|other| other.nqn == subsystem.nqn) {
+                return taken("subsystem", &subsystem.nqn);
+            }
+        }
+        Ok(())
+    }
+
     fn volumes(&self) -> Vec<VolumeReport> {
         self.stores.iter().map(|store| self.report(store)).collect()
     }
@@ -346,7 +371,7 @@ impl Served {
 
     fn report(&self, store: &Store) -> VolumeReport {
         let (volume, spec) = (&store.volume, &store.volume.spec);
-        let exports = self.targets.iter().flat_map(|target| {
+        let exports = self.ways.targets.iter().flat_map(|target| {
             let luns = target.luns.iter().filter(|lun| lun.volume == volume.name);
             luns.map(|lun| ExportReport {
                 target: target.name.clone(),
@@ -375,13 +400,6 @@ impl Served {
 
 fn shown(path: &Path) -> String {
     path.to_string_lossy().into_owned()
-}
-
-fn tags(plan: &Plan) -> Vec<u16> {
-    let mut tags: Vec<u16> = plan.portals.iter().map(|portal| portal.tag).collect();
-    tags.sort_unstable();
-    tags.dedup();
-    tags
 }
 
 fn unknown<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a str>) -> Refused {

@@ -37,8 +37,10 @@ impl Engine for Memory {
     fn shards(&self) -> Result<Vec<crate::report::ShardReport>, EngineError> {
         Ok(Vec::new())
     }
-    fn add_volume(&self, volume: &Store, target: &Target) -> Result<(), EngineError> {
-        self.tell(format!("add {} as {}", volume.volume.name, target.name))
+    fn add_volume(&self, volume: &Store, ways: &Ways) -> Result<(), EngineError> {
+        let targets = ways.targets.iter().map(|target| target.name.as_str());
+        let names: Vec<&str> = targets.chain(ways.subsystems.iter().map(|one| one.nqn.as_str())).collect();
+        self.tell(format!("add {} as {}", volume.volume.name, names.join(" and ")))
     }
     fn remove_volume(&self, name: &str, force: bool) -> Result<(), EngineError> {
         self.tell(format!("remove {name} {force}"))
@@ -69,16 +71,21 @@ fn fixture() -> Fixture {
     let mut identities = Identities::default();
     let store = Store::open(&volume, &mut identities, [].iter()).unwrap();
     let target = check::default_target(None, &volume, &[1], true);
-    let portal = crate::plan::Portal {
+    let subsystem = check::default_subsystem(None, &volume, &[1], true);
+    let portal = |protocol| crate::plan::Portal {
+        protocol,
         address: "127.0.0.1:0".parse().unwrap(),
         tag: 1,
+        digests: (true, true),
         tcp: crate::plan::TcpOptions::default(),
     };
     let plan = Plan {
         node: None,
         volumes: vec![volume],
-        portals: vec![portal],
-        targets: vec![target],
+        portals: vec![portal(Protocol::Iscsi), portal(Protocol::Nvme)],
+        ways: Ways { targets: vec![target], subsystems: vec![subsystem] },
+        referrals: Vec::new(),
+        oui: None,
         hosts: Vec::new(),
         auth: crate::plan::Auth::default(),
         limits: crate::plan::Limits::default(),
@@ -106,7 +113,7 @@ fn a_created_volume_is_served_recorded_and_forgotten_when_deleted() {
     let Answer::Volume(report) = create(&daemon, "x", spec.clone()).unwrap() else { panic!() };
     assert_eq!(report.exports[0].target, "iqn.2026-11.io.blockwire:x");
     assert!(report.created && report.size_bytes == 1 << 20);
-    assert_eq!(engine.take(), ["add x as iqn.2026-11.io.blockwire:x"]);
+    assert_eq!(engine.take(), ["add x as iqn.2026-11.io.blockwire:x and nqn.2026-11.io.blockwire:x"]);
     let recorded = volumes::load(&daemon.state).unwrap();
     assert_eq!(recorded.iter().map(|volume| volume.name.as_str()).collect::<Vec<_>>(), ["x"]);
 
@@ -146,7 +153,10 @@ fn what_cannot_be_recorded_is_not_served() {
     let Fixture { root: _root, engine, daemon } = fixture();
     std::fs::create_dir(daemon.state.path().join("volumes.new")).unwrap();
     assert_eq!(code(create(&daemon, "x", "ram:1M".into())), Code::Failed);
-    assert_eq!(engine.take(), ["add x as iqn.2026-11.io.blockwire:x", "remove x true"]);
+    assert_eq!(
+        engine.take(),
+        ["add x as iqn.2026-11.io.blockwire:x and nqn.2026-11.io.blockwire:x", "remove x true"]
+    );
     assert_eq!(code(daemon.answer(Request::VolumeShow { name: "x".into() })), Code::NotFound);
 }
 

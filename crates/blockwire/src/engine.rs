@@ -6,7 +6,7 @@
 use std::{fmt, net::SocketAddr, sync::Arc};
 
 use crate::{
-    plan::{Plan, Target},
+    plan::{Plan, Ways},
     report::{ConnectionReport, ListenerReport, SessionReport, ShardReport},
     state::StateDir,
     store::Store,
@@ -73,9 +73,9 @@ pub trait Engine: Send + Sync {
     fn connections(&self) -> Result<Vec<ConnectionReport>, EngineError>;
     /// The shards.
     fn shards(&self) -> Result<Vec<ShardReport>, EngineError>;
-    /// Begins to serve a volume through a target of its own.
-    fn add_volume(&self, volume: &Store, target: &Target) -> Result<(), EngineError>;
-    /// Stops serving a volume, and removes the targets that it leaves without logical units. When
+    /// Begins to serve a volume by `ways`, which lead to nothing else.
+    fn add_volume(&self, volume: &Store, ways: &Ways) -> Result<(), EngineError>;
+    /// Stops serving a volume, and removes the targets and subsystems that it leaves with nothing. When
     /// this returns, no operation of it is in flight and its file may be closed.
     fn remove_volume(&self, name: &str, force: bool) -> Result<(), EngineError>;
     /// The volume's backing now has this many bytes: initiators are told.

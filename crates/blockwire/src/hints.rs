@@ -2,23 +2,45 @@
 
 use std::{fmt::Write, net::SocketAddr};
 
-use crate::{plan::Plan, report::ListenerReport};
+use crate::{
+    plan::{Plan, Protocol},
+    report::ListenerReport,
+};
 
-/// The commands for the first target that initiators can use, one line each.
+/// The commands for the first target and the first subsystem that can be used, one line each.
 pub fn connect(plan: &Plan, listeners: &[ListenerReport]) -> String {
     let mut out = String::new();
-    let usable = plan.targets.iter().filter(|target| target.redirect.is_none() && !target.luns.is_empty());
-    let mut reached = usable.filter_map(|target| {
-        let listener = listeners.iter().find(|listener| target.portals.contains(&listener.tag))?;
-        Some((target, dialled(listener.address)))
-    });
-    let Some((target, portal)) = reached.next() else { return out };
+    iscsi(plan, listeners, &mut out);
+    let over_iscsi = !out.is_empty();
+    nvme(plan, listeners, &mut out);
+    if over_iscsi && out.contains("nvme connect") {
+        let _ = writeln!(
+            out,
+            "one machine uses one of the two: nothing merges an iSCSI and an NVMe path to one disk"
+        );
+    }
+    out
+}
+
+/// The first listener of a protocol in one of these portal groups, and the address to dial.
+fn through(listeners: &[ListenerReport], protocol: Protocol, tags: &[u16]) -> Option<SocketAddr> {
+    let fits =
+        |listener: &&ListenerReport| listener.protocol == protocol.as_str() && tags.contains(&listener.tag);
+    Some(listeners.iter().find(fits)?.address)
+}
+
+fn iscsi(plan: &Plan, listeners: &[ListenerReport], out: &mut String) {
+    let usable =
+        plan.ways.targets.iter().filter(|target| target.redirect.is_none() && !target.luns.is_empty());
+    let mut reached = usable
+        .filter_map(|target| Some((target, dialled(through(listeners, Protocol::Iscsi, &target.portals)?))));
+    let Some((target, portal)) = reached.next() else { return };
     let (name, lun) = (&target.name, target.luns[0].lun);
     let more = reached.count();
     let secret = !plan.auth.chap.is_empty() || plan.hosts.iter().any(|host| !host.chap.is_empty());
     let user = if secret { "USER%PASSWORD@" } else { "" };
     let url = format!("iscsi://{user}{portal}/{name}/{lun}");
-    let _ = writeln!(out, "connect to {name}:");
+    let _ = writeln!(out, "connect to {name} over iSCSI:");
     let _ = writeln!(out, "  Linux    iscsiadm -m discovery -t sendtargets -p {portal}");
     if secret {
         for (key, value) in [("authmethod", "CHAP"), ("username", "USER"), ("password", "PASSWORD")] {
@@ -35,7 +57,39 @@ pub fn connect(plan: &Plan, listeners: &[ListenerReport]) -> String {
     if more > 0 {
         let _ = writeln!(out, "  and {more} more: blockwire target list");
     }
-    out
+}
+
+fn nvme(plan: &Plan, listeners: &[ListenerReport], out: &mut String) {
+    let mut reached =
+        plan.ways.subsystems.iter().filter_map(|subsystem| {
+            Some((subsystem, through(listeners, Protocol::Nvme, &subsystem.portals)?))
+        });
+    let Some((subsystem, address)) = reached.next() else { return };
+    let (nqn, more) = (&subsystem.nqn, reached.count());
+    let discovery = listeners.iter().find(|one| one.protocol == Protocol::NvmeDiscovery.as_str());
+    let discovery = at(discovery.map_or(address, |one| one.address));
+    let secret = plan.auth.dhchap.is_some() || plan.hosts.iter().any(|host| host.dhchap.is_some());
+    let key = if secret { " --dhchap-secret=DHHC-1:..." } else { "" };
+    let _ = writeln!(out, "connect to {nqn} over NVMe/TCP:");
+    let _ = writeln!(out, "  Linux    modprobe nvme-tcp");
+    let _ = writeln!(out, "           nvme discover -t tcp {discovery}");
+    let _ = writeln!(out, "           nvme connect -t tcp {} -n {nqn}{key}", at(address));
+    let _ = writeln!(
+        out,
+        "  QEMU     connect as above, then: qemu-system-x86_64 -drive file=/dev/nvme0n1,format=raw,if=virtio"
+    );
+    if more > 0 {
+        let _ = writeln!(out, "  and {more} more: blockwire subsystem list");
+    }
+}
+
+/// The options of nvme-cli for an address.
+fn at(address: SocketAddr) -> String {
+    let host = match address.ip() {
+        ip if ip.is_unspecified() => "ADDRESS-OF-THIS-MACHINE".to_owned(),
+        ip => ip.to_string(),
+    };
+    format!("-a {host} -s {}", address.port())
 }
 
 /// The address that an initiator dials to reach a listener: a wildcard stands for this machine.
@@ -60,7 +114,10 @@ mod tests {
     }
 
     fn listener(address: &str) -> Vec<ListenerReport> {
-        vec![ListenerReport { protocol: "iscsi".into(), address: address.parse().unwrap(), tag: 1 }]
+        let address = address.parse().unwrap();
+        let speaks =
+            |protocol: Protocol| ListenerReport { protocol: protocol.as_str().into(), address, tag: 1 };
+        vec![speaks(Protocol::Iscsi), speaks(Protocol::Nvme)]
     }
 
     const BASE: &str = "[[volume]]\nname = \"a\"\nsource = \"ram:1M\"\n[[portal]]\nprotocol = \"iscsi\"\naddress = \"0.0.0.0:0\"\n";
@@ -78,6 +135,21 @@ mod tests {
         }
         assert!(connect(&plan(BASE), &listener("0.0.0.0:3260")).contains("-p ADDRESS-OF-THIS-MACHINE:3260"));
         assert!(connect(&plan(BASE), &listener("[::1]:3260")).contains("iscsi://[::1]:3260/iqn"));
+    }
+
+    #[test]
+    fn a_subsystem_is_found_and_one_protocol_is_advised() {
+        let text = format!("{BASE}[[portal]]\nprotocol = \"nvme\"\naddress = \"127.0.0.1\"\n");
+        let shown = connect(&plan(&text), &listener("127.0.0.1:43121"));
+        for line in [
+            "nvme discover -t tcp -a 127.0.0.1 -s 43121\n",
+            "nvme connect -t tcp -a 127.0.0.1 -s 43121 -n nqn.2026-11.io.blockwire:a\n",
+            "one machine uses one of the two",
+        ] {
+            assert!(shown.contains(line), "{line}{shown}");
+        }
+        assert!(connect(&plan(&text), &listener("[::]:4420")).contains("-a ADDRESS-OF-THIS-MACHINE -s 4420"));
+        assert!(!connect(&plan(BASE), &listener("127.0.0.1:1")).contains("nvme"), "there is no subsystem");
     }
 
     #[test]

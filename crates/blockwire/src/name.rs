@@ -1,4 +1,5 @@
-//! Names that go on the wire: volume names, iSCSI names (RFC 7143 §4.2.7), default target names.
+//! Names that go on the wire: volume names, iSCSI names (RFC 7143 §4.2.7), NVMe qualified names (NVMe
+//! Base §4.5), default names of targets and subsystems.
 //!
 //! Invariant: a [`VolumeName`] can stand inside an iSCSI name, in a file name and in a URL without
 //! escaping, so nothing downstream needs to quote it.
@@ -14,6 +15,15 @@ pub const ISCSI_NAME_BYTES_MAX: usize = 223;
 
 /// What every default target name begins with.
 pub const TARGET_PREFIX: &str = "iqn.2026-11.io.blockwire";
+
+/// Longest NVMe qualified name, bytes (NVMe Base §4.5).
+pub const NQN_BYTES_MAX: usize = 223;
+
+/// What every default subsystem name begins with.
+pub const SUBSYSTEM_PREFIX: &str = "nqn.2026-11.io.blockwire";
+
+/// The name by which every discovery service answers (NVMe Base §4.5).
+pub const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
 
 /// The name of a volume or node: lowercase letters, digits, `-` and `.`, starting with a letter or digit.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -69,9 +79,44 @@ impl fmt::Display for VolumeName {
 
 /// The target that exports `volume` where the configuration names none.
 pub fn default_target(node: Option<&VolumeName>, volume: &VolumeName) -> String {
+    default_name(TARGET_PREFIX, node, volume)
+}
+
+/// The subsystem that exports `volume` where the configuration names none.
+pub fn default_subsystem(node: Option<&VolumeName>, volume: &VolumeName) -> String {
+    default_name(SUBSYSTEM_PREFIX, node, volume)
+}
+
+fn default_name(prefix: &str, node: Option<&VolumeName>, volume: &VolumeName) -> String {
     match node {
-        Some(node) => format!("{TARGET_PREFIX}:{node}:{volume}"),
-        None => format!("{TARGET_PREFIX}:{volume}"),
+        Some(node) => format!("{prefix}:{node}:{volume}"),
+        None => format!("{prefix}:{volume}"),
+    }
+}
+
+/// Checks an NVMe qualified name (NVMe Base §4.5). Names are compared byte by byte, so it stays as it is.
+pub fn nqn(text: &str) -> Result<String, NameError> {
+    let refuse = |why| Err(NameError { text: text.to_owned(), why });
+    if text.len() > NQN_BYTES_MAX {
+        return refuse("is longer than the 223 bytes of an NVMe qualified name");
+    }
+    if text.chars().any(|c| c.is_control() || c.is_whitespace()) {
+        return refuse("is not an NVMe qualified name: it holds blanks or control characters");
+    }
+    let Some(rest) = text.strip_prefix("nqn.") else {
+        return refuse("is not an NVMe qualified name: it begins with nqn.");
+    };
+    if text == DISCOVERY_NQN {
+        return refuse("is the name of every discovery service, and of no subsystem or host");
+    }
+    if let Some(uuid) = text.strip_prefix("nqn.2014-08.org.nvmexpress:uuid:")
+        && uuid::Uuid::try_parse(uuid).is_err()
+    {
+        return refuse("is not an NVMe qualified name: no UUID stands behind uuid:");
+    }
+    match rest.split_once(':') {
+        Some((_, name)) if is_iqn(rest) && !name.is_empty() => Ok(text.to_owned()),
+        _ => refuse("is not an NVMe qualified name: expected nqn.YYYY-MM.reversed.domain:anything"),
     }
 }
 
@@ -159,6 +204,34 @@ mod tests {
             assert!(iscsi(bad).is_err(), "{bad}");
         }
         assert!(iscsi(&format!("iqn.2026-11.io:{}", "x".repeat(223))).is_err());
+    }
+
+    #[test]
+    fn nvme_names() {
+        for good in [
+            "nqn.2026-11.io.blockwire:demo",
+            "nqn.2026-11.com.example:nvme:Array.1_2",
+            "nqn.2014-08.org.nvmexpress:uuid:f81d4fae-7dec-11d0-a765-00a0c91e6bf6",
+        ] {
+            assert_eq!(nqn(good), Ok(good.to_owned()));
+        }
+        for bad in [
+            "",
+            "demo",
+            "iqn.2026-11.io:x",
+            "nqn.2026-11.io",
+            "nqn.2026-11.io:",
+            "nqn.2026-13.io:x",
+            "nqn.2026-11.io:a b",
+            DISCOVERY_NQN,
+            "nqn.2014-08.org.nvmexpress:uuid:f81d4fae",
+        ] {
+            assert!(nqn(bad).is_err(), "{bad}");
+        }
+        assert!(nqn(&format!("nqn.2026-11.io:{}", "x".repeat(223))).is_err());
+        let volume = VolumeName::parse("demo").unwrap();
+        assert_eq!(default_subsystem(None, &volume), "nqn.2026-11.io.blockwire:demo");
+        assert_eq!(default_subsystem(Some(&volume), &volume), "nqn.2026-11.io.blockwire:demo:demo");
     }
 
     #[test]

@@ -9,6 +9,12 @@ use std::{
 /// Port of an iSCSI target (IANA "iscsi-target").
 pub const ISCSI_PORT: u16 = 3260;
 
+/// Port of an NVMe/TCP subsystem (IANA "nvme").
+pub const NVME_PORT: u16 = 4420;
+
+/// Port of an NVMe/TCP discovery controller (IANA "nvme-disc").
+pub const NVME_DISCOVERY_PORT: u16 = 8009;
+
 /// Why a text is no address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressError(String);
@@ -21,18 +27,33 @@ impl fmt::Display for AddressError {
 
 impl std::error::Error for AddressError {}
 
-/// A listening address: `IP`, `IP:PORT`, `[IPv6]`, `[IPv6]:PORT`; the port defaults to 3260, 0 lets
-/// the kernel choose.
+/// An iSCSI listener's address: as [`address`], with the port 3260 unless given.
 pub fn listen_address(text: &str) -> Result<SocketAddr, AddressError> {
+    address(text, ISCSI_PORT)
+}
+
+/// An NVMe/TCP listener's address: as [`address`], with the port 4420 unless given.
+pub fn nvme_address(text: &str) -> Result<SocketAddr, AddressError> {
+    address(text, NVME_PORT)
+}
+
+/// A discovery controller's address: as [`address`], with the port 8009 unless given.
+pub fn discovery_address(text: &str) -> Result<SocketAddr, AddressError> {
+    address(text, NVME_DISCOVERY_PORT)
+}
+
+/// An address with its port: `IP`, `IP:PORT`, `[IPv6]`, `[IPv6]:PORT`; without a port it is `usual`, 0
+/// lets the kernel choose.
+pub fn address(text: &str, usual: u16) -> Result<SocketAddr, AddressError> {
     if let Ok(address) = text.parse::<SocketAddr>() {
         return Ok(address);
     }
     let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
     if let Ok(ip) = bare.parse::<IpAddr>() {
-        return Ok(SocketAddr::new(ip, ISCSI_PORT));
+        return Ok(SocketAddr::new(ip, usual));
     }
     Err(AddressError(format!(
-        "\"{text}\" is not a listening address; write IP or IP:PORT, for example 192.0.2.10:3260 or [::1]:3260"
+        "\"{text}\" is not an address; write IP or IP:PORT, for example 192.0.2.10:{usual} or [::1]:{usual}"
     )))
 }
 

@@ -4,23 +4,34 @@
 //! takes it as it is. Invariant: names are unique, every reference resolves, every number is in
 //! its range, and no listener beyond loopback is open to strangers unless the operator said so.
 
+mod nvme;
+
 use std::{fmt, net::SocketAddr, time::Duration};
 
 use zeroize::Zeroizing;
+
+pub use nvme::{
+    ANA_GROUP_MAX, ControllerGrants, DhchapKey, MODEL_DEFAULT, NSID_MAX, Namespace, Referral, Subsystem,
+    SubsystemGrant,
+};
 
 use crate::{name::VolumeName, network::Network, spec::Spec};
 
 /// All that is to be served.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// This machine's name inside default target names.
+    /// This machine's name inside default target and subsystem names.
     pub node: Option<VolumeName>,
     /// Volumes, in the order in which they were named.
     pub volumes: Vec<Volume>,
     /// Listeners.
     pub portals: Vec<Portal>,
-    /// Targets, those of the configuration first, then the default one of each other volume.
-    pub targets: Vec<Target>,
+    /// What leads to volumes: what the configuration names first, then the default ones.
+    pub ways: Ways,
+    /// Discovery services that ours names.
+    pub referrals: Vec<Referral>,
+    /// The IEEE OUI for EUI-64 and NGUID; without it they are zero.
+    pub oui: Option<[u8; 3]>,
     /// Who may reach what; the first host that matches and has a grant decides.
     pub hosts: Vec<Host>,
     /// Authentication that is not of one host.
@@ -31,6 +42,35 @@ pub struct Plan {
     pub cores: Vec<usize>,
     /// How bytes are moved.
     pub io: IoWorld,
+}
+
+/// What leads to volumes: everything that is served under a name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ways {
+    /// iSCSI targets.
+    pub targets: Vec<Target>,
+    /// NVMe subsystems.
+    pub subsystems: Vec<Subsystem>,
+}
+
+impl Ways {
+    /// Adds others.
+    pub fn extend(&mut self, more: &Ways) {
+        self.targets.extend_from_slice(&more.targets);
+        self.subsystems.extend_from_slice(&more.subsystems);
+    }
+
+    /// Takes a volume away, and the targets and subsystems that this leaves with nothing.
+    pub fn forget(&mut self, volume: &str) {
+        for target in &mut self.targets {
+            target.luns.retain(|lun| lun.volume.as_str() != volume);
+        }
+        self.targets.retain(|target| !target.luns.is_empty() || target.redirect.is_some());
+        for subsystem in &mut self.subsystems {
+            subsystem.namespaces.retain(|namespace| namespace.volume.as_str() != volume);
+        }
+        self.subsystems.retain(|subsystem| !subsystem.namespaces.is_empty());
+    }
 }
 
 /// Who named a volume, which decides whether it is recorded.
@@ -76,13 +116,44 @@ impl IoWorld {
     }
 }
 
+/// What is spoken at a portal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Protocol {
+    /// iSCSI.
+    Iscsi,
+    /// NVMe/TCP: subsystems, and the discovery service too.
+    Nvme,
+    /// NVMe/TCP: the discovery service alone.
+    NvmeDiscovery,
+}
+
+impl Protocol {
+    /// Every protocol, by the word that the configuration and the `listening` lines use.
+    pub const WORDS: [(&str, Protocol); 3] =
+        [("iscsi", Protocol::Iscsi), ("nvme", Protocol::Nvme), ("nvme-discovery", Protocol::NvmeDiscovery)];
+
+    /// Its word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Protocol::Iscsi => "iscsi",
+            Protocol::Nvme => "nvme",
+            Protocol::NvmeDiscovery => "nvme-discovery",
+        }
+    }
+}
+
 /// A listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Portal {
+    /// What is spoken there.
+    pub protocol: Protocol,
     /// Where it listens; port 0 lets the kernel choose.
     pub address: SocketAddr,
-    /// Target portal group tag (RFC 7143 §13.9): connections of one session may spread over portals of one tag.
+    /// Portal group tag. iSCSI: RFC 7143 §13.9, connections of one session may spread over portals of
+    /// one tag. Path states are set by it over both protocols.
     pub tag: u16,
+    /// NVMe/TCP: whether CRC32C over headers, and over data, is granted to hosts that ask.
+    pub digests: (bool, bool),
     /// Options of its sockets.
     pub tcp: TcpOptions,
 }
@@ -229,6 +300,40 @@ pub struct Host {
     pub chap: Vec<Credentials>,
     /// What it may reach.
     pub grants: Vec<Grant>,
+    /// Its NVMe names; empty: any.
+    pub nqns: Vec<String>,
+    /// Its NVMe Host Identifier, by which reports know it.
+    pub hostid: Option<[u8; 16]>,
+    /// Its secret for DH-HMAC-CHAP; `None`: [`Auth::dhchap`].
+    pub dhchap: Option<DhchapKey>,
+    /// It may reach one volume over both protocols.
+    pub both: bool,
+    /// Which subsystems it may reach.
+    pub subsystem_grants: Vec<SubsystemGrant>,
+}
+
+impl Host {
+    /// Whether it may come over iSCSI at all: with NVMe names only it may not.
+    pub fn speaks_iscsi(&self) -> bool {
+        !self.iqns.is_empty() || self.nqns.is_empty()
+    }
+
+    /// Whether it may come over NVMe/TCP at all: with iSCSI names only it may not.
+    pub fn speaks_nvme(&self) -> bool {
+        !self.nqns.is_empty() || self.iqns.is_empty()
+    }
+
+    /// Its grant for a target: the one that names it before the one for all.
+    pub fn grant(&self, target: &str) -> Option<&Grant> {
+        let named = self.grants.iter().find(|grant| grant.target.as_deref() == Some(target));
+        named.or_else(|| self.grants.iter().find(|grant| grant.target.is_none()))
+    }
+
+    /// Its grant for a subsystem, likewise.
+    pub fn subsystem_grant(&self, nqn: &str) -> Option<&SubsystemGrant> {
+        let named = self.subsystem_grants.iter().find(|grant| grant.subsystem.as_deref() == Some(nqn));
+        named.or_else(|| self.subsystem_grants.iter().find(|grant| grant.subsystem.is_none()))
+    }
 }
 
 /// Permission to reach a target.
@@ -254,6 +359,8 @@ pub struct Auth {
     pub methods: Vec<AuthMethod>,
     /// CHAP algorithms, most wanted first; empty: [`HASHES_DEFAULT`].
     pub hashes: Vec<Hash>,
+    /// DH-HMAC-CHAP secret of NVMe hosts that have none of their own; `None`: such hosts need none.
+    pub dhchap: Option<DhchapKey>,
 }
 
 impl Auth {

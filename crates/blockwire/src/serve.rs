@@ -26,7 +26,7 @@ use crate::{
     name::VolumeName,
     network,
     paths::Paths,
-    plan::{Origin, Plan, Portal, TcpOptions, Volume},
+    plan::{Origin, Plan, Portal, Protocol, TcpOptions, Volume},
     spec,
     state::{StateDir, identity::Identities, volumes},
     store::Store,
@@ -103,11 +103,15 @@ fn read(args: &ServeArgs, paths: &Paths, sink: &Sink) -> Draft {
             .volumes
             .push(Located::new(Volume { name: volume.name.clone(), spec, origin: Origin::Configured }, at));
     }
-    for address in &args.iscsi {
-        let at = said(&format!("--iscsi {address}"));
-        draft
-            .portals
-            .push(Located::new(Portal { address: *address, tag: 1, tcp: TcpOptions::default() }, at));
+    for (option, addresses, protocol) in [
+        ("--iscsi", &args.iscsi, Protocol::Iscsi),
+        ("--nvme", &args.nvme, Protocol::Nvme),
+        ("--nvme-discovery", &args.nvme_discovery, Protocol::NvmeDiscovery),
+    ] {
+        for address in addresses {
+            let at = said(&format!("{option} {address}"));
+            draft.portals.push(Located::new(portal(protocol, *address), at));
+        }
     }
     if let Some(node) = &args.node {
         // The command line is nearer to the person than the file.
@@ -133,10 +137,20 @@ fn complete(draft: &mut Draft, args: &ServeArgs, created: Vec<Volume>) {
         draft.volumes.push(Located::new(volume, Place::whole("default")));
     }
     if draft.portals.is_empty() {
-        let address = (std::net::Ipv4Addr::LOCALHOST, network::ISCSI_PORT).into();
-        let portal = Portal { address, tag: 1, tcp: TcpOptions::default() };
-        draft.portals.push(Located::new(portal, Place::whole("default")));
+        for (protocol, port) in [
+            (Protocol::Iscsi, network::ISCSI_PORT),
+            (Protocol::Nvme, network::NVME_PORT),
+            (Protocol::NvmeDiscovery, network::NVME_DISCOVERY_PORT),
+        ] {
+            let address = (std::net::Ipv4Addr::LOCALHOST, port).into();
+            draft.portals.push(Located::new(portal(protocol, address), Place::whole("default")));
+        }
     }
+}
+
+/// A portal of which nothing but its address was said.
+fn portal(protocol: Protocol, address: std::net::SocketAddr) -> Portal {
+    Portal { protocol, address, tag: 1, digests: (true, true), tcp: TcpOptions::default() }
 }
 
 /// Stops at errors of the files themselves, before the state directory is touched.

@@ -13,7 +13,7 @@ use super::*;
 use crate::{
     cli::{Cli, Verb},
     control::{Answer, Request, client},
-    plan::Target,
+    plan::Ways,
     report::{ConnectionReport, ListenerReport, SessionReport, ShardReport},
 };
 
@@ -27,7 +27,7 @@ struct Idle {
 impl Engine for Idle {
     fn listeners(&self) -> Vec<ListenerReport> {
         let report = |portal: &Portal| ListenerReport {
-            protocol: "iscsi".into(),
+            protocol: portal.protocol.as_str().into(),
             address: portal.address,
             tag: portal.tag,
         };
@@ -42,7 +42,7 @@ impl Engine for Idle {
     fn shards(&self) -> Result<Vec<ShardReport>, EngineError> {
         Ok(Vec::new())
     }
-    fn add_volume(&self, _: &Store, _: &Target) -> Result<(), EngineError> {
+    fn add_volume(&self, _: &Store, _: &Ways) -> Result<(), EngineError> {
         Ok(())
     }
     fn remove_volume(&self, _: &str, _: bool) -> Result<(), EngineError> {
@@ -142,7 +142,10 @@ fn names(answer: Answer) -> Vec<String> {
 fn with_nothing_else_it_serves_a_demo_on_loopback() {
     let root = tempfile::tempdir().unwrap();
     let daemon = run(&root, "", idle);
-    assert_eq!(daemon.said, "listening iscsi 127.0.0.1:3260\nready\n");
+    assert_eq!(
+        daemon.said,
+        "listening iscsi 127.0.0.1:3260\nlistening nvme 127.0.0.1:4420\nlistening nvme-discovery 127.0.0.1:8009\nready\n"
+    );
     assert_eq!(names(daemon.ask(Request::VolumeList)), ["demo"]);
     let Answer::Status(status) = daemon.ask(Request::Status) else { panic!() };
     assert_eq!((status.pid, status.volumes, status.targets), (std::process::id(), 1, 1));

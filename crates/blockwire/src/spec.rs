@@ -10,8 +10,19 @@ use uuid::Uuid;
 use crate::{size, suggest};
 
 /// The keys that may follow the argument, in the order in which help lists them.
-pub const KEYS: [&str; 10] =
-    ["size", "block", "physical", "ro", "uuid", "cache", "direct", "thin", "removable", "sanitize_rate"];
+pub const KEYS: [&str; 11] = [
+    "size",
+    "block",
+    "physical",
+    "ro",
+    "uuid",
+    "cache",
+    "direct",
+    "thin",
+    "removable",
+    "sanitize_rate",
+    "persist",
+];
 
 /// The kinds that can be built now.
 pub const KINDS: [&str; 3] = ["ram", "file", "null"];
@@ -81,6 +92,8 @@ pub struct Spec {
     pub removable: bool,
     /// Bytes per second that a sanitize writes at most; `None`: as many as it can.
     pub sanitize_rate: Option<u64>,
+    /// Reservations survive a restart even if the hosts that made them did not ask for it.
+    pub persist: bool,
 }
 
 impl Spec {
@@ -98,6 +111,7 @@ impl Spec {
             thin: !matches!(source, Source::Device(_)),
             removable: false,
             sanitize_rate: None,
+            persist: false,
             source,
         }
     }
@@ -140,6 +154,13 @@ impl Spec {
                     return Err(bad("must not be zero".to_owned()));
                 }
                 self.sanitize_rate = Some(rate);
+            }
+            "persist" => {
+                self.persist = match need()? {
+                    "force" => true,
+                    "host" => false,
+                    other => return Err(bad(format!("is force or host, not \"{other}\""))),
+                }
             }
             _ => return Err(SpecError::UnknownKey(key.to_owned())),
         }
@@ -350,6 +371,9 @@ impl fmt::Display for Spec {
         }
         if let Some(rate) = self.sanitize_rate {
             write!(f, ",sanitize_rate={}", size::exact(rate))?;
+        }
+        if self.persist {
+            write!(f, ",persist=force")?;
         }
         Ok(())
     }

@@ -1,7 +1,11 @@
 //! Makes the [`Plan`]: everything that was said is checked against everything else, and nothing is
 //! opened or applied before all of it holds.
 
-use std::{collections::HashMap, net::SocketAddr};
+mod nvme;
+
+pub use nvme::default_subsystem;
+
+use std::collections::HashMap;
 
 use super::{
     diagnostic::{Located, Place, Sink},
@@ -11,8 +15,8 @@ use crate::{
     name::{self, VolumeName},
     network,
     plan::{
-        Auth, AuthMethod, COMMANDS_DEFAULT, Host, Inquiry, IoWorld, Lun, Negotiation, Plan, Portal, Target,
-        Volume,
+        Auth, AuthMethod, COMMANDS_DEFAULT, Host, Inquiry, IoWorld, Lun, Negotiation, Plan, Portal, Protocol,
+        Subsystem, Target, Volume, Ways,
     },
     suggest,
 };
@@ -39,47 +43,97 @@ pub fn check(draft: Draft, options: &Options, sink: &Sink) -> Plan {
     unique(&draft.volumes, |volume| volume.name.as_str(), "volume", sink);
     unique(&draft.targets, |target| &target.name.value, "target", sink);
     unique(&draft.hosts, |host| &host.host.name, "host", sink);
+    unique(&draft.subsystems, |subsystem| &subsystem.nqn.value, "subsystem", sink);
+    nvme::hosts_exist(&draft.subsystems, &draft.hosts, sink);
     portals(&draft.portals, sink);
     let volumes: Vec<Volume> = draft.volumes.iter().map(|volume| volume.value.clone()).collect();
-    let tags = tags(&draft.portals);
     let open_unless_said = draft.hosts.is_empty();
+    let iscsi = tags(&draft.portals, Protocol::Iscsi);
+    let nvme_tags = tags(&draft.portals, Protocol::Nvme);
     let mut targets: Vec<Target> = Vec::new();
     for draft in &draft.targets {
-        targets.push(target(&draft.value, &volumes, &tags, open_unless_said, sink));
+        targets.push(target(&draft.value, &volumes, &iscsi, open_unless_said, sink));
     }
-    for volume in &draft.volumes {
-        let exported =
-            targets.iter().any(|target| target.luns.iter().any(|lun| lun.volume == volume.value.name));
-        if exported {
-            continue;
-        }
-        let target = default_target(node.as_ref(), &volume.value, &tags, open_unless_said);
-        if targets.iter().any(|other| other.name == target.name) {
-            sink.error(
-                &volume.at,
-                format!(
-                    "volume \"{}\" is in no target, and its default target \"{}\" is taken",
-                    volume.value.name, target.name
-                ),
-            );
-        }
-        targets.push(target);
+    let mut subsystems: Vec<Subsystem> = Vec::new();
+    for draft in &draft.subsystems {
+        subsystems.push(nvme::subsystem(&draft.value, &volumes, &nvme_tags, open_unless_said, sink));
     }
-    let hosts: Vec<Host> = draft.hosts.iter().map(|draft| host(draft, &targets, sink)).collect();
+    nvme::ana_groups(&subsystems, &draft.subsystems, sink);
+    let mut ways = Ways { targets, subsystems };
+    // Who has said where a volume is to be found has also said where not.
+    let unnamed = draft.volumes.iter().filter(|volume| !is_exported(&volume.value, &ways));
+    let defaults: Vec<Ways> = unnamed
+        .map(|volume| {
+            default_ways(node.as_ref(), volume, (&iscsi, &nvme_tags), open_unless_said, &ways, sink)
+        })
+        .collect();
+    defaults.iter().for_each(|one| ways.extend(one));
+    let hosts: Vec<Host> = draft
+        .hosts
+        .iter()
+        .map(|one| {
+            let mut host = host(one, &ways.targets, sink);
+            host.subsystem_grants = nvme::grants(one, &ways.subsystems, &draft.subsystems, sink);
+            host
+        })
+        .collect();
     methods(&auth, &hosts, sink);
     let plan = Plan {
         node,
         volumes,
         portals: draft.portals.iter().map(|portal| portal.value.clone()).collect(),
-        targets,
+        ways,
+        referrals: draft.referrals,
+        oui: draft.oui.map(|oui| oui.value),
         hosts,
         auth: auth.value.auth,
         limits: draft.limits.map(|limits| limits.value).unwrap_or_default(),
         cores: options.cores.clone(),
         io: options.io,
     };
+    nvme::one_protocol_each(&plan, &draft.hosts, sink);
     exposure(&plan, &draft.portals, options.allow_anonymous, sink);
     plan
+}
+
+/// Whether a target or subsystem that was configured leads to the volume.
+fn is_exported(volume: &Volume, ways: &Ways) -> bool {
+    let name = &volume.name;
+    ways.targets.iter().any(|target| target.luns.iter().any(|lun| lun.volume == *name))
+        || ways.subsystems.iter().any(|one| one.namespaces.iter().any(|ns| ns.volume == *name))
+}
+
+/// The default target and subsystem of a volume, where there are portals for them.
+fn default_ways(
+    node: Option<&VolumeName>,
+    volume: &Located<Volume>,
+    (iscsi, nvme): (&[u16], &[u16]),
+    open: bool,
+    configured: &Ways,
+    sink: &Sink,
+) -> Ways {
+    let taken = |what: &str, name: &str| {
+        let volume_name = &volume.value.name;
+        let why =
+            format!("volume \"{volume_name}\" is in no {what}, and its default {what} \"{name}\" is taken");
+        sink.error(&volume.at, why);
+    };
+    let mut ways = Ways::default();
+    if !iscsi.is_empty() {
+        let target = default_target(node, &volume.value, iscsi, open);
+        if configured.targets.iter().any(|other| other.name == target.name) {
+            taken("target", &target.name);
+        }
+        ways.targets.push(target);
+    }
+    if !nvme.is_empty() {
+        let subsystem = default_subsystem(node, &volume.value, nvme, open);
+        if configured.subsystems.iter().any(|other| other.nqn == subsystem.nqn) {
+            taken("subsystem", &subsystem.nqn);
+        }
+        ways.subsystems.push(subsystem);
+    }
+    ways
 }
 
 /// The target that exports a volume which the configuration puts into none.
@@ -98,9 +152,15 @@ pub fn default_target(node: Option<&VolumeName>, volume: &Volume, tags: &[u16], 
     }
 }
 
-/// The tags of all portals, ascending, each once.
-pub fn tags(portals: &[Located<Portal>]) -> Vec<u16> {
-    let mut tags: Vec<u16> = portals.iter().map(|portal| portal.value.tag).collect();
+/// The tags of the portals of a protocol, ascending, each once.
+fn tags(portals: &[Located<Portal>], protocol: Protocol) -> Vec<u16> {
+    tags_of(portals.iter().map(|portal| &portal.value), protocol)
+}
+
+/// The tags of the portals of a protocol, ascending, each once.
+pub fn tags_of<'a>(portals: impl Iterator<Item = &'a Portal>, protocol: Protocol) -> Vec<u16> {
+    let spoken = portals.filter(|portal| portal.protocol == protocol);
+    let mut tags: Vec<u16> = spoken.map(|portal| portal.tag).collect();
     tags.sort_unstable();
     tags.dedup();
     tags
@@ -144,12 +204,7 @@ fn target(draft: &TargetDraft, volumes: &[Volume], tags: &[u16], open: bool, sin
         if luns.iter().any(|other| other.lun == number) {
             sink.error(&lun.lun.at, format!("lun {number} stands twice in target \"{}\"", draft.name.value));
         }
-        let Some(volume) = volumes.iter().find(|volume| volume.name.as_str() == lun.volume.value) else {
-            let names = volumes.iter().map(|volume| volume.name.as_str());
-            let hint = suggest::hint(&lun.volume.value, names);
-            sink.error(&lun.volume.at, format!("there is no volume \"{}\"{hint}", lun.volume.value));
-            continue;
-        };
+        let Some(volume) = volume_named(&lun.volume, volumes, sink) else { continue };
         if luns.iter().any(|other| other.volume == volume.name) {
             sink.error(
                 &lun.volume.at,
@@ -172,7 +227,7 @@ fn target(draft: &TargetDraft, volumes: &[Volume], tags: &[u16], open: bool, sin
     Target {
         name: draft.name.value.clone(),
         alias: draft.alias.clone(),
-        portals: target_portals(draft, tags, sink),
+        portals: chosen_portals("[[target]]", &draft.name, draft.portals.as_deref(), tags, sink),
         luns,
         open: draft.open.unwrap_or(open),
         negotiation: draft.negotiation.clone(),
@@ -183,8 +238,33 @@ fn target(draft: &TargetDraft, volumes: &[Volume], tags: &[u16], open: bool, sin
     }
 }
 
-fn target_portals(draft: &TargetDraft, tags: &[u16], sink: &Sink) -> Vec<u16> {
-    let Some(wanted) = &draft.portals else { return tags.to_vec() };
+/// The volume of that name, or a complaint.
+fn volume_named<'a>(wanted: &Located<String>, volumes: &'a [Volume], sink: &Sink) -> Option<&'a Volume> {
+    let found = volumes.iter().find(|volume| volume.name.as_str() == wanted.value);
+    if found.is_none() {
+        let hint = suggest::hint(&wanted.value, volumes.iter().map(|volume| volume.name.as_str()));
+        sink.error(&wanted.at, format!("there is no volume \"{}\"{hint}", wanted.value));
+    }
+    found
+}
+
+/// The portal groups that a target or subsystem is reached by.
+fn chosen_portals(
+    title: &str,
+    name: &Located<String>,
+    wanted: Option<&[Located<u64>]>,
+    tags: &[u16],
+    sink: &Sink,
+) -> Vec<u16> {
+    let what = title.trim_matches(['[', ']']);
+    if tags.is_empty() {
+        let protocol = if what == "target" { "iscsi" } else { "nvme" };
+        let why =
+            format!("{what} \"{}\" is reached by nobody: no portal has protocol \"{protocol}\"", name.value);
+        sink.error(&name.at, why);
+        return Vec::new();
+    }
+    let Some(wanted) = wanted else { return tags.to_vec() };
     let mut chosen = Vec::new();
     for tag in wanted {
         let number = tag.value as u16;
@@ -193,12 +273,12 @@ fn target_portals(draft: &TargetDraft, tags: &[u16], sink: &Sink) -> Vec<u16> {
             sink.error(&tag.at, format!("there is no portal with tag {number}; known: {}", known.join(", ")));
         }
         if chosen.contains(&number) {
-            sink.error(&tag.at, format!("portals in [[target]] names tag {number} twice"));
+            sink.error(&tag.at, format!("portals in {title} names tag {number} twice"));
         }
         chosen.push(number);
     }
     if wanted.is_empty() {
-        sink.error(&draft.name.at, format!("target \"{}\" has an empty list of portals", draft.name.value));
+        sink.error(&name.at, format!("{what} \"{}\" has an empty list of portals", name.value));
     }
     chosen
 }
@@ -245,33 +325,46 @@ fn exposure(plan: &Plan, portals: &[Located<Portal>], allow_anonymous: bool, sin
         if allow_anonymous {
             continue;
         }
-        let reached = plan.targets.iter().filter(|target| target.portals.contains(&portal.value.tag));
-        if let Some(target) = reached.into_iter().find(|target| anonymous(plan, target)) {
+        if let Some((what, remedy)) = open_to_strangers(plan, &portal.value) {
             sink.error(
                 &portal.at,
                 format!(
-                    "portal {} is open beyond this machine and target \"{}\" asks for no authentication; \
-                     configure CHAP, listen on 127.0.0.1, or give --allow-anonymous",
-                    shown(portal.value.address),
-                    target.name
+                    "portal {} is open beyond this machine and {what} asks for no authentication; \
+                     {remedy}, listen on 127.0.0.1, or give --allow-anonymous",
+                    portal.value.address
                 ),
             );
         }
     }
     if let Some(portal) = any
         && plan.node.is_none()
-        && plan.targets.iter().any(|target| target.name.starts_with(name::TARGET_PREFIX))
+        && (plan.ways.targets.iter().any(|target| target.name.starts_with(name::TARGET_PREFIX))
+            || plan.ways.subsystems.iter().any(|subsystem| subsystem.nqn.starts_with(name::SUBSYSTEM_PREFIX)))
     {
         sink.warn(
             &portal.at,
-            "default target names are served beyond this machine without a node name; \
+            "default names are served beyond this machine without a node name; \
              set node (or --node) so that they differ from those of other machines",
         );
     }
 }
 
-fn shown(address: SocketAddr) -> String {
-    address.to_string()
+/// What strangers can reach by a portal without a secret, and what to do about it. A discovery service
+/// alone shows names, and only those that its asker may reach.
+fn open_to_strangers(plan: &Plan, portal: &Portal) -> Option<(String, &'static str)> {
+    match portal.protocol {
+        Protocol::Iscsi => {
+            let mut reached = plan.ways.targets.iter().filter(|target| target.portals.contains(&portal.tag));
+            let target = reached.find(|target| anonymous(plan, target))?;
+            Some((format!("target \"{}\"", target.name), "configure CHAP"))
+        }
+        Protocol::Nvme => {
+            let mut reached = plan.ways.subsystems.iter().filter(|one| one.portals.contains(&portal.tag));
+            let subsystem = reached.find(|subsystem| nvme::anonymous(plan, subsystem))?;
+            Some((format!("subsystem \"{}\"", subsystem.nqn), "configure dhchap_key_file"))
+        }
+        Protocol::NvmeDiscovery => None,
+    }
 }
 
 /// Whether someone may reach the target without a secret.
@@ -282,8 +375,7 @@ fn anonymous(plan: &Plan, target: &Target) -> bool {
         return true;
     }
     plan.hosts.iter().any(|host| {
-        let granted =
-            host.grants.iter().any(|grant| grant.target.as_ref().is_none_or(|name| *name == target.name));
+        let granted = host.speaks_iscsi() && host.grant(&target.name).is_some();
         granted && ((host.chap.is_empty() && chap.is_empty()) || optional)
     })
 }

@@ -1,15 +1,18 @@
 //! What the files and the command line say, each value typed and in its range, before anything is
 //! checked against anything else.
 
+pub mod nvme;
+
 use std::{net::SocketAddr, time::Duration};
 
-use super::{diagnostic::Located, reader::Reader, schema, secret};
+use self::nvme::SubsystemDraft;
+use super::{dhchap, diagnostic::Located, reader::Reader, schema, secret};
 use crate::{
     name::{self, VolumeName},
     network,
     plan::{
         Auth, AuthMethod, COMMANDS_DEFAULT, Credentials, DigestPolicy, Grant, Hash, Host, Inquiry, Limits,
-        Negotiation, Origin, Portal, Redirect, TcpOptions, Volume,
+        Negotiation, Origin, Portal, Protocol, Redirect, Referral, SubsystemGrant, TcpOptions, Volume,
     },
     spec::{self, SpecError},
 };
@@ -31,6 +34,12 @@ pub struct Draft {
     pub portals: Vec<Located<Portal>>,
     /// `[[target]]`.
     pub targets: Vec<Located<TargetDraft>>,
+    /// `[[subsystem]]`.
+    pub subsystems: Vec<Located<SubsystemDraft>>,
+    /// `[[referral]]`.
+    pub referrals: Vec<Referral>,
+    /// `oui`.
+    pub oui: Option<Located<[u8; 3]>>,
     /// `[[host]]`.
     pub hosts: Vec<Located<HostDraft>>,
     /// `[auth]`.
@@ -84,8 +93,12 @@ pub struct LunDraft {
 pub struct HostDraft {
     /// The host, without its grants.
     pub host: Host,
-    /// `access`: target, its place, logical units, mode.
+    /// `access` for targets: target, its place, logical units, mode.
     pub grants: Vec<Located<Grant>>,
+    /// `access` for subsystems.
+    pub subsystem_grants: Vec<Located<SubsystemGrant>>,
+    /// `access` is written.
+    pub access_written: bool,
 }
 
 /// `[auth]`.
@@ -121,6 +134,15 @@ impl Draft {
         }
         for table in root.tables("target", &schema::TARGET) {
             self.targets.extend(target(&table));
+        }
+        for table in root.tables("subsystem", &schema::SUBSYSTEM) {
+            self.subsystems.extend(nvme::subsystem(&table));
+        }
+        for table in root.tables("referral", &schema::REFERRAL) {
+            self.referrals.extend(nvme::referral(&table));
+        }
+        if let Some(oui) = root.parsed("oui", nvme::oui) {
+            once(root, "oui", &mut self.oui, oui);
         }
         for table in root.tables("host", &schema::HOST) {
             self.hosts.extend(host(&table, allow_short));
@@ -176,9 +198,25 @@ fn volume(table: &Reader<'_>) -> Option<Located<Volume>> {
 }
 
 fn portal(table: &Reader<'_>) -> Option<Located<Portal>> {
-    table.needed("protocol", table.parsed("protocol", protocol));
-    let address = table.needed("address", table.parsed("address", network::listen_address));
+    let protocol = table.needed("protocol", table.word("protocol", &Protocol::WORDS));
+    let spoken = protocol.as_ref().map_or(Protocol::Iscsi, |protocol| protocol.value);
+    let usual = match spoken {
+        Protocol::Iscsi => network::ISCSI_PORT,
+        Protocol::Nvme => network::NVME_PORT,
+        Protocol::NvmeDiscovery => network::NVME_DISCOVERY_PORT,
+    };
+    let address = table.needed("address", table.parsed("address", |text| network::address(text, usual)));
     let tag = table.number("tag", 0..=0xffff).map_or(1, |tag| tag.value as u16);
+    let digest = |key| {
+        if spoken == Protocol::Iscsi
+            && let Some(text) = table.text(key)
+        {
+            let why = format!("{key} in [[portal]] is for NVMe/TCP; over iSCSI it stands in [[target]]");
+            table.file.sink.error(&text.at, why);
+        }
+        table.word(key, &[("off", false), ("allow", true)]).is_none_or(|allowed| allowed.value)
+    };
+    let digests = (digest("header_digest"), digest("data_digest"));
     let buffer = |key| table.size(key, 4096..=1 << 30).map(|size| size.value as u32);
     let tcp = TcpOptions {
         congestion: table.parsed("congestion", congestion).map(|name| name.value),
@@ -187,18 +225,11 @@ fn portal(table: &Reader<'_>) -> Option<Located<Portal>> {
         dscp: dscp(table),
         keepalive: table.number("keepalive", 0..=32767).map(|seconds| Duration::from_secs(seconds.value)),
     };
-    let address = address?;
-    Some(Located::new(Portal { address: address.value, tag, tcp }, address.at))
-}
-
-fn protocol(text: &str) -> Result<(), String> {
-    match text {
-        "iscsi" => Ok(()),
-        "nvme" | "nvme-tcp" | "nvme-discovery" | "http" => {
-            Err(format!("\"{text}\" is not built yet; known: iscsi"))
-        }
-        _ => Err(format!("unknown protocol \"{text}\"; known: iscsi")),
-    }
+    let (protocol, address) = (protocol?, address?);
+    Some(Located::new(
+        Portal { protocol: protocol.value, address: address.value, tag, digests, tcp },
+        address.at,
+    ))
 }
 
 /// Names of congestion control algorithms are those of kernel modules (TCP_CA_NAME_MAX is 16 with its NUL).
@@ -325,8 +356,8 @@ fn negotiation(table: &Reader<'_>) -> (Negotiation, Option<Located<u64>>) {
     (negotiation, first_burst)
 }
 
-/// An INQUIRY field: left-aligned printable ASCII (SPC-5 §4.3.1).
-fn identification(table: &Reader<'_>, key: &str, bytes_max: usize) -> Option<String> {
+/// A field of INQUIRY or Identify Controller: printable ASCII (SPC-5 §4.3.1, NVMe Base §1.4.2).
+pub(in crate::config) fn identification(table: &Reader<'_>, key: &str, bytes_max: usize) -> Option<String> {
     let text = table.parsed(key, |text| {
         let printable = text.bytes().all(|b| (0x20..=0x7e).contains(&b));
         if text.trim().is_empty() || text.len() > bytes_max || !printable {
@@ -338,38 +369,45 @@ fn identification(table: &Reader<'_>, key: &str, bytes_max: usize) -> Option<Str
 }
 
 fn host(table: &Reader<'_>, allow_short: bool) -> Option<Located<HostDraft>> {
+    let sink = table.file.sink;
     let name = table.needed("name", table.parsed("name", label));
     let iqns = table.list("iqn", name::iscsi);
+    let nqns = table.list("nqn", name::nqn);
     let sources = table.list("sources", str::parse);
-    if !table.has("iqn") && !table.has("sources") {
-        table
-            .file
-            .sink
-            .error(&table.place(), "[[host]] needs \"iqn\" or \"sources\", else it would be everyone");
+    if !["iqn", "nqn", "sources"].iter().any(|key| table.has(key)) {
+        let why = "[[host]] needs \"iqn\", \"nqn\" or \"sources\", else it would be everyone";
+        sink.error(&table.place(), why);
     }
     for (key, empty) in [
         ("iqn", iqns.as_ref().is_some_and(Vec::is_empty)),
+        ("nqn", nqns.as_ref().is_some_and(Vec::is_empty)),
         ("sources", sources.as_ref().is_some_and(Vec::is_empty)),
     ] {
         if empty {
-            table.file.sink.error(&table.place(), format!("{key} in [[host]] holds nothing valid"));
+            sink.error(&table.place(), format!("{key} in [[host]] holds nothing valid"));
         }
     }
-    let grants: Vec<_> = table.tables("access", &schema::ACCESS).iter().filter_map(grant).collect();
-    if !table.has("access") {
-        table.needed("access", None::<()>);
-    }
+    let (grants, subsystem_grants) = nvme::grants(table);
     let chap = credentials(table, "chap", allow_short);
+    let dhchap = dhchap::key(table);
+    let hostid = table.parsed("hostid", nvme::host_id).map(|id| id.value);
+    let both = table.switch("both").is_some_and(|on| on.value);
     let name = name?;
     let values = |list: Vec<Located<String>>| list.into_iter().map(|item| item.value).collect();
     let host = Host {
         name: name.value,
         iqns: iqns.map(values).unwrap_or_default(),
+        nqns: nqns.map(values).unwrap_or_default(),
+        hostid,
         sources: sources.unwrap_or_default().into_iter().map(|item| item.value).collect(),
         chap,
+        dhchap,
+        both,
         grants: Vec::new(),
+        subsystem_grants: Vec::new(),
     };
-    Some(Located::new(HostDraft { host, grants }, name.at))
+    let access_written = table.has("access");
+    Some(Located::new(HostDraft { host, grants, subsystem_grants, access_written }, name.at))
 }
 
 /// A name for people: anything printable that fits a table column.
@@ -378,18 +416,6 @@ fn label(text: &str) -> Result<String, String> {
         return Err(format!("{text:?} is not 1 to 64 printable characters"));
     }
     Ok(text.to_owned())
-}
-
-fn grant(table: &Reader<'_>) -> Option<Located<Grant>> {
-    let target = table.needed(
-        "target",
-        table.parsed("target", |text| if text == "*" { Ok(None) } else { name::iscsi(text).map(Some) }),
-    );
-    let luns = table.numbers("luns", 0..=LUN_MAX);
-    let read_only = table.word("mode", &[("rw", false), ("ro", true)]).is_some_and(|mode| mode.value);
-    let target = target?;
-    let luns = luns.map(|luns| luns.into_iter().map(|lun| lun.value as u16).collect());
-    Some(Located::new(Grant { target: target.value, luns, read_only }, target.at))
 }
 
 fn credentials(table: &Reader<'_>, key: &str, allow_short: bool) -> Vec<Credentials> {
@@ -432,6 +458,7 @@ fn auth_section(table: &Reader<'_>, allow_short_secrets: bool) -> AuthDraft {
         discovery: credentials(table, "discovery", allow_short_secrets),
         methods: methods.as_ref().map(|methods| methods.value.clone()).unwrap_or_default(),
         hashes: hashes.map(|hashes| hashes.value).unwrap_or_default(),
+        dhchap: dhchap::key(table),
     };
     AuthDraft { auth, allow_short_secrets, methods }
 }

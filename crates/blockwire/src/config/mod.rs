@@ -2,6 +2,7 @@
 //! and checked as a whole before anything is opened.
 
 pub mod check;
+mod dhchap;
 pub mod diagnostic;
 pub mod draft;
 pub mod reader;
@@ -92,5 +93,7 @@ pub fn read_text(text: &Text, directory: &Path, world_readable: bool, sink: &Sin
     draft.read(&Reader::new(context, &schema::ROOT, table.get_ref(), 0));
 }
 
+#[cfg(test)]
+mod nvme_tests;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -45,11 +45,24 @@ pub const ROOT: Section = Section {
             "node",
             "name",
             "none",
-            "This machine's name inside default target names, so that two machines' `demo` differ.",
+            "This machine's name inside default target and subsystem names, so that two machines' `demo` differ.",
+        ),
+        key(
+            "oui",
+            "six hexadecimal digits",
+            "none",
+            "Your IEEE OUI, for the EUI-64 and NGUID of namespaces. Without it they are zero, and the UUID names a namespace.",
         ),
         key("volume", "[[volume]]", "none", "Volumes to serve."),
-        key("portal", "[[portal]]", "127.0.0.1:3260", "Addresses to listen on."),
+        key(
+            "portal",
+            "[[portal]]",
+            "127.0.0.1:3260 for iSCSI, 127.0.0.1:4420 and :8009 for NVMe/TCP",
+            "Addresses to listen on. As soon as there is one, here or on the command line, only those count.",
+        ),
         key("target", "[[target]]", "one per volume", "iSCSI targets."),
+        key("subsystem", "[[subsystem]]", "one per volume", "NVMe/TCP subsystems."),
+        key("referral", "[[referral]]", "none", "Other NVMe discovery services that ours names to hosts."),
         key("host", "[[host]]", "none", "Machines that connect, and what they may reach."),
         key("auth", "[auth]", "none", "Authentication that is not of one host."),
         key("limits", "[limits]", "see there", "Limits of the whole daemon."),
@@ -98,22 +111,45 @@ pub const VOLUME: Section = Section {
             "no limit",
             "Bytes per second that a sanitize writes at most, so that it leaves the disk time for others.",
         ),
+        key(
+            "persist",
+            "\"force\" or \"host\"",
+            "\"host\"",
+            "Whether reservations survive a restart always, or as the hosts that make them ask for (APTPL, PTPL).",
+        ),
     ],
 };
 
 /// `[[portal]]`
 pub const PORTAL: Section = Section {
     title: "[[portal]]",
-    about: "An address to listen on. Portals with the same tag form a portal group: one session may spread its connections over them.",
+    about: "An address to listen on. Portals with the same tag form a portal group: one iSCSI session may spread its connections over them, and path states are set by it over both protocols.",
     keys: &[
-        key("protocol", "\"iscsi\"", "needed", "What is spoken there."),
+        key(
+            "protocol",
+            "\"iscsi\", \"nvme\" or \"nvme-discovery\"",
+            "needed",
+            "What is spoken there. `nvme` answers discovery too; `nvme-discovery` answers nothing else.",
+        ),
         key(
             "address",
             "address",
             "needed",
-            "`IP`, `IP:PORT`, `[IPv6]:PORT`; the port is 3260 unless given, 0 lets the system choose.",
+            "`IP`, `IP:PORT`, `[IPv6]:PORT`; the port is 3260 (iSCSI), 4420 (NVMe) or 8009 (discovery) unless given, 0 lets the system choose.",
         ),
-        key("tag", "0 to 65535", "1", "Target portal group tag."),
+        key("tag", "0 to 65535", "1", "Portal group tag."),
+        key(
+            "header_digest",
+            "\"off\" or \"allow\"",
+            "\"allow\"",
+            "NVMe/TCP: whether hosts that ask get CRC32C over headers. (iSCSI: see `[[target]]`.)",
+        ),
+        key(
+            "data_digest",
+            "\"off\" or \"allow\"",
+            "\"allow\"",
+            "NVMe/TCP: whether hosts that ask get CRC32C over data.",
+        ),
         key("congestion", "text", "the system's", "TCP congestion control algorithm."),
         key("send_buffer", "size", "the system's", "Socket send buffer."),
         key("receive_buffer", "size", "the system's", "Socket receive buffer."),
@@ -130,7 +166,7 @@ pub const PORTAL: Section = Section {
 /// `[[target]]`
 pub const TARGET: Section = Section {
     title: "[[target]]",
-    about: "A target and its logical units. A volume that no target names is LUN 0 of a target of its own, `iqn.2026-11.io.blockwire:NAME` (with `node`: `iqn.2026-11.io.blockwire:NODE:NAME`).",
+    about: "An iSCSI target and its logical units. A volume that no target and no subsystem names is LUN 0 of a target of its own, `iqn.2026-11.io.blockwire:NAME` (with `node`: `iqn.2026-11.io.blockwire:NODE:NAME`).",
     keys: &[
         key("name", "iSCSI name", "needed", "`iqn.`, `eui.` or `naa.` name; unique."),
         key("alias", "text", "none", "TargetAlias, at most 255 bytes."),
@@ -205,16 +241,118 @@ pub const REDIRECT: Section = Section {
     ],
 };
 
+/// `[[subsystem]]`
+pub const SUBSYSTEM: Section = Section {
+    title: "[[subsystem]]",
+    about: "An NVMe subsystem and its namespaces. A volume that no target and no subsystem names is namespace 1 of a subsystem of its own, `nqn.2026-11.io.blockwire:NAME` (with `node`: `nqn.2026-11.io.blockwire:NODE:NAME`).",
+    keys: &[
+        key("nqn", "NVMe qualified name", "needed", "`nqn.YYYY-MM.reversed.domain:anything`; unique."),
+        key("portals", "list of tags", "all", "Portal groups through which the subsystem is reached."),
+        key("namespaces", "list of {volume, nsid, ro, ana_group}", "needed", "Its namespaces."),
+        key("ana_group", "1 to 128", "1", "ANA group of namespaces that name none."),
+        key(
+            "hosts",
+            "list of names of [[host]]",
+            "none",
+            "Hosts that may reach all of it, beside those with a grant.",
+        ),
+        key(
+            "open",
+            "true or false",
+            "true if there is no [[host]]",
+            "Every host may reach it, not only hosts with a grant.",
+        ),
+        key(
+            "serial",
+            "text",
+            "made of the nqn",
+            "Serial number, at most 20 ASCII characters. Hosts take subsystems with the same one for the same.",
+        ),
+        key("model", "text", "\"Blockwire\"", "Model number, at most 40 ASCII characters."),
+        key("controllers", "1 to 65519", "1024", "Controllers (associations of hosts) at one time."),
+        key("queues", "1 to 128", "128", "I/O queues that one controller may have."),
+        key(
+            "queue_depth",
+            "2 to 1024",
+            "1024",
+            "Entries that one I/O queue may have; fewer while memory is short.",
+        ),
+        key(
+            "in_capsule",
+            "size, 0 to 16K, a multiple of 16",
+            "8K",
+            "Data that may ride in a command's capsule; larger writes are asked for.",
+        ),
+        key(
+            "max_transfer",
+            "size, 4K to 1M, a power of two",
+            "1M",
+            "Largest transfer of one command (MDTS).",
+        ),
+    ],
+};
+
+/// An element of `namespaces`.
+pub const NAMESPACE: Section = Section {
+    title: "namespaces of [[subsystem]]",
+    about: "One namespace.",
+    keys: &[
+        key("volume", "name", "needed", "The volume behind it."),
+        key("nsid", "1 to 1024", "the next number", "Its number, unique in the subsystem."),
+        key("ro", "true or false", "false", "Nobody writes through this namespace."),
+        key(
+            "ana_group",
+            "1 to 128",
+            "that of the subsystem",
+            "Its ANA group. A volume is in one group, whatever subsystem shows it.",
+        ),
+    ],
+};
+
+/// `[[referral]]`
+pub const REFERRAL: Section = Section {
+    title: "[[referral]]",
+    about: "Another NVMe discovery service. Hosts that ask ours are told of it.",
+    keys: &[
+        key("address", "address", "needed", "`IP` or `IP:PORT`; the port is 8009 unless given."),
+        key("nqn", "NVMe qualified name", "the well-known name", "Its name, if it has one of its own."),
+    ],
+};
+
 /// `[[host]]`
 pub const HOST: Section = Section {
     title: "[[host]]",
-    about: "A machine that connects. It is recognized by initiator name, by source network, or, if both are given, by both. As soon as there is one [[host]], a target is reached only by hosts with a grant for it, unless it is `open`. The first host that matches and has a grant for the target decides.",
+    about: "A machine that connects, by its names in both protocols. It is recognized by name (`iqn` over iSCSI, `nqn` over NVMe/TCP), by source network, or, if both are given, by both; a host that gives names for one protocol only is not let in by the other. As soon as there is one [[host]], a target or subsystem is reached only by hosts with a grant for it, unless it is `open`. The first host that matches and has a grant decides.",
     keys: &[
         key("name", "text", "needed", "Its name in reports; unique."),
-        key("iqn", "list of iSCSI names", "any", "Its initiator names."),
+        key("iqn", "list of iSCSI names", "any, if there is no nqn", "Its initiator names."),
+        key("nqn", "list of NVMe qualified names", "any, if there is no iqn", "Its NVMe names."),
+        key(
+            "hostid",
+            "UUID",
+            "none",
+            "Its NVMe Host Identifier, as in `/etc/nvme/hostid`; reports of reservations then show its name.",
+        ),
+        key(
+            "both",
+            "true or false",
+            "false",
+            "It may reach one volume over both protocols. No multipath of today merges an iSCSI and an NVMe path to one disk: only say so for software that does.",
+        ),
         key("sources", "list of networks", "any", "Networks it connects from, for example `192.0.2.0/24`."),
-        key("access", "list of {target, luns, mode}", "needed", "What it may reach."),
-        key("chap", "{user, secret, ...} or a list of them", "those of [auth]", "Its credentials."),
+        key(
+            "access",
+            "list of {target, luns, mode} or {subsystem, namespaces, mode}",
+            "needed, unless a subsystem names it",
+            "What it may reach.",
+        ),
+        key("chap", "{user, secret, ...} or a list of them", "those of [auth]", "Its credentials for iSCSI."),
+        key(
+            "dhchap_key_file",
+            "path",
+            "that of [auth]",
+            "A file that holds its secret for NVMe in-band authentication (DH-HMAC-CHAP) as `DHHC-1:..:...:`, with no access for group and others (mode 0600); `nvme gen-dhchap-key` makes one. A relative path starts at this file's directory.",
+        ),
     ],
 };
 
@@ -226,10 +364,17 @@ pub const ACCESS: Section = Section {
         key(
             "target",
             "iSCSI name or \"*\"",
-            "needed",
+            "needed, or subsystem",
             "The target; `\"*\"` is every target, also those created later.",
         ),
-        key("luns", "list of numbers", "all", "The logical units."),
+        key("luns", "list of numbers", "all", "The logical units of the target."),
+        key(
+            "subsystem",
+            "NVMe qualified name or \"*\"",
+            "needed, or target",
+            "The subsystem; `\"*\"` is every subsystem, also those created later.",
+        ),
+        key("namespaces", "list of numbers", "all", "The namespaces of the subsystem."),
         key("mode", "\"rw\" or \"ro\"", "\"rw\"", "Whether it may write."),
     ],
 };
@@ -298,6 +443,12 @@ pub const AUTH: Section = Section {
             "false",
             "Accept secrets of fewer than 12 bytes; RFC 7143 allows them only over an encrypted network.",
         ),
+        key(
+            "dhchap_key_file",
+            "path",
+            "none",
+            "A file that holds the DH-HMAC-CHAP secret of NVMe hosts that have none of their own, as for `[[host]]`.",
+        ),
     ],
 };
 
@@ -329,14 +480,16 @@ pub const LIMITS: Section = Section {
             "login_timeout",
             "seconds, 1 to 600",
             "15",
-            "A connection that has not finished its login by then is closed.",
+            "A connection that has not finished its login (NVMe: its Connect) by then is closed.",
         ),
     ],
 };
 
 /// Every section, in the order of the reference.
-pub const ALL: [&Section; 11] =
-    [&ROOT, &VOLUME, &PORTAL, &TARGET, &LUN, &REDIRECT, &HOST, &ACCESS, &CHAP, &AUTH, &LIMITS];
+pub const ALL: [&Section; 14] = [
+    &ROOT, &VOLUME, &PORTAL, &TARGET, &LUN, &REDIRECT, &SUBSYSTEM, &NAMESPACE, &REFERRAL, &HOST, &ACCESS,
+    &CHAP, &AUTH, &LIMITS,
+];
 
 /// The reference as Markdown, one table per section.
 pub fn markdown() -> String {

@@ -115,7 +115,7 @@ fn secret(table: &Reader<'_>, inline: &str, file: &str, allow_short: bool) -> Op
 }
 
 /// The content of a secret file without its last line end.
-fn read(path: &Path) -> Result<Vec<u8>, String> {
+pub fn read(path: &Path) -> Result<Vec<u8>, String> {
     let cannot = |why: std::io::Error| format!("cannot be read: {why}");
     // Non-blocking, so that a FIFO in its place does not hang the start.
     let mut file = File::options()

@@ -6,11 +6,11 @@ use crate::{
     plan::{AuthMethod, DigestPolicy, Hash, Plan},
 };
 
-fn load(text: &str, options: &Options) -> Result<(Plan, Vec<String>), Vec<String>> {
+pub(super) fn load(text: &str, options: &Options) -> Result<(Plan, Vec<String>), Vec<String>> {
     load_in(Path::new("/etc/blockwire"), text, options, false)
 }
 
-fn load_in(
+pub(super) fn load_in(
     directory: &Path,
     text: &str,
     options: &Options,
@@ -29,7 +29,7 @@ pub(crate) fn example() -> Plan {
     load(include_str!("example.toml"), &Options::default()).expect("the example is sound").0
 }
 
-fn errors(text: &str) -> Vec<String> {
+pub(super) fn errors(text: &str) -> Vec<String> {
     load(text, &Options::default()).map(|(plan, _)| panic!("accepted: {plan:?}")).unwrap_err()
 }
 
@@ -135,8 +135,8 @@ fn one_mistake_one_line() {
             "blockwire.toml:9:11: portal 127.0.0.1:3260 is already in use by 127.0.0.1:3260 at blockwire.toml:6:11",
         ),
         (
-            "[[portal]]\nprotocol = \"nvme\"\naddress = \"127.0.0.1:4420\"",
-            "blockwire.toml:8:12: protocol in [[portal]]: \"nvme\" is not built yet; known: iscsi",
+            "[[portal]]\nprotocol = \"nvm\"\naddress = \"127.0.0.1:4420\"",
+            "blockwire.toml:8:12: protocol in [[portal]]: unknown value \"nvm\"; did you mean \"nvme\"?",
         ),
         (
             "[[portal]]\nprotocol = \"iscsi\"\naddress = \"[::1]\"\ndscp = \"af49\"",
@@ -152,7 +152,7 @@ fn one_mistake_one_line() {
         ),
         (
             "[[host]]\nname = \"h\"\naccess = [{target = \"*\"}]",
-            "blockwire.toml:7:1: [[host]] needs \"iqn\" or \"sources\", else it would be everyone",
+            "blockwire.toml:7:1: [[host]] needs \"iqn\", \"nqn\" or \"sources\", else it would be everyone",
         ),
         (
             "[[host]]\nname = \"h\"\nsources = [\"10.0.0.1/8\"]\naccess = [{target = \"*\"}]",
@@ -263,10 +263,10 @@ fn a_full_configuration_becomes_a_plan() {
         assert_eq!(got.len(), 1, "{wrong}: {got:#?}");
     }
     assert_eq!(plan.node.as_ref().unwrap().as_str(), "rack4");
-    assert_eq!(plan.volumes.len(), 3);
-    assert_eq!(plan.portals.iter().map(|portal| portal.tag).collect::<Vec<_>>(), [1, 1, 2]);
+    assert_eq!(plan.volumes.len(), 4);
+    assert_eq!(plan.portals.iter().map(|portal| portal.tag).collect::<Vec<_>>(), [1, 1, 2, 1, 1]);
     assert_eq!(plan.portals[0].tcp.dscp, Some(34));
-    let names: Vec<&str> = plan.targets.iter().map(|target| target.name.as_str()).collect();
+    let names: Vec<&str> = plan.ways.targets.iter().map(|target| target.name.as_str()).collect();
     assert_eq!(
         names,
         [
@@ -275,7 +275,7 @@ fn a_full_configuration_becomes_a_plan() {
             "iqn.2026-11.io.blockwire:rack4:scratch"
         ]
     );
-    let db = &plan.targets[0];
+    let db = &plan.ways.targets[0];
     assert_eq!(db.portals, [1]);
     assert_eq!(
         db.luns.iter().map(|lun| (lun.lun, lun.read_only)).collect::<Vec<_>>(),
@@ -283,8 +283,8 @@ fn a_full_configuration_becomes_a_plan() {
     );
     assert_eq!(db.negotiation.data_digest, DigestPolicy::Require);
     assert!(!db.open, "a [[host]] exists, so targets are closed unless said");
-    assert!(plan.targets[1].redirect.as_ref().unwrap().permanent);
-    let host = &plan.hosts[0];
+    assert!(plan.ways.targets[1].redirect.as_ref().unwrap().permanent);
+    let host = &plan.hosts[1];
     assert!(host.sources[0].contains("192.0.2.77".parse().unwrap()));
     assert_eq!(host.chap[0].user, "db1");
     assert_eq!(host.chap[0].mutual.as_ref().unwrap().0, "rack4");

@@ -15,7 +15,7 @@ use super::login;
 use crate::{
     name::VolumeName,
     network,
-    plan::{Auth, Grant, Host, Limits, Plan, Portal, Target},
+    plan::{Auth, DhchapKey, Grant, Host, Limits, Plan, Portal, Protocol, Referral, Target, Ways},
 };
 
 /// What does not change while the daemon runs.
@@ -25,12 +25,31 @@ pub struct Frame {
     hosts: Vec<Host>,
     auth: Auth,
     limits: Limits,
+    referrals: Vec<Referral>,
+    ports: Vec<(Protocol, u16)>,
+}
+
+/// What the exports say of a volume.
+#[derive(Clone, Copy, Debug)]
+pub struct Known {
+    /// Its number.
+    pub id: VolumeId,
+    /// Write-protected by the configuration.
+    pub read_only: bool,
+    /// Its identity.
+    pub uuid: volume::Uuid,
 }
 
 impl Frame {
     /// The constant part of a plan.
     pub fn of(plan: &Plan) -> Self {
+        let mut ports: Vec<(Protocol, u16)> =
+            plan.portals.iter().map(|portal| (portal.protocol, portal.tag)).collect();
+        ports.sort_unstable();
+        ports.dedup();
         Frame {
+            ports,
+            referrals: plan.referrals.clone(),
             portals: plan.portals.clone(),
             hosts: plan.hosts.clone(),
             auth: plan.auth.clone(),
@@ -50,23 +69,41 @@ impl Frame {
         &self.portals
     }
 
-    /// The exports of `targets`; `number` knows the volumes, and whether each is write-protected.
+    /// The hosts.
+    pub fn hosts(&self) -> &[Host] {
+        &self.hosts
+    }
+
+    /// Other discovery services.
+    pub fn referred(&self) -> &[Referral] {
+        &self.referrals
+    }
+
+    /// The DH-HMAC-CHAP secret of hosts that have none of their own.
+    pub fn common_key(&self) -> Option<&DhchapKey> {
+        self.auth.dhchap.as_ref()
+    }
+
+    /// The exports that `ways` stand for; `number` knows the volumes.
     pub fn exports(
         &self,
-        targets: &[Target],
-        number: impl Fn(&VolumeName) -> Option<(VolumeId, bool)>,
+        ways: &Ways,
+        generation: u64,
+        number: impl Fn(&VolumeName) -> Option<Known>,
     ) -> Exports {
-        let portal = |(at, portal): (usize, &Portal)| target::Portal {
-            listener: ListenerId(at as u16),
-            address: portal.address,
-            group: portal.tag,
-            port: self.port(portal.tag),
+        let portal = |(at, portal): (usize, &Portal)| {
+            (portal.protocol == Protocol::Iscsi).then(|| target::Portal {
+                listener: ListenerId(at as u16),
+                address: portal.address,
+                group: portal.tag,
+                port: self.port(Protocol::Iscsi, portal.tag),
+            })
         };
         Exports {
-            portals: self.portals.iter().enumerate().map(portal).collect(),
-            targets: targets.iter().map(|target| self.target(target, &number)).collect(),
+            portals: self.portals.iter().enumerate().filter_map(portal).collect(),
+            targets: ways.targets.iter().map(|target| self.target(target, &number)).collect(),
             discovery_auth: login::discovery_policy(&self.auth),
-            nvme: target::NvmeExports::default(),
+            nvme: self.nvme(&ways.subsystems, &number, generation),
             admission: Admission {
                 sessions: self.limits.sessions.map_or(SESSIONS_MAX, usize::from),
                 login_time: self.limits.login_timeout,
@@ -76,28 +113,27 @@ impl Frame {
 
     /// The host that an initiator is, if one lets it in to this target; the same rules decide at login.
     pub fn host(&self, initiator: &str, source: IpAddr, target: &str) -> Option<&Host> {
-        self.hosts.iter().find(|host| {
-            grant(host, target).is_some_and(|grant| self.rule(host, grant).fits(initiator, source))
+        self.hosts.iter().filter(|host| host.speaks_iscsi()).find(|host| {
+            host.grant(target).is_some_and(|grant| self.rule(host, grant).fits(initiator, source))
         })
     }
 
-    /// Relative target ports count from 1 over the portal groups, by ascending tag.
-    fn port(&self, tag: u16) -> PortId {
-        let mut tags: Vec<u16> =
-            self.portals.iter().map(|portal| portal.tag).filter(|other| *other < tag).collect();
-        tags.sort_unstable();
-        tags.dedup();
-        PortId(tags.len() as u16 + 1)
+    /// Portal groups of each protocol, ascending: those of iSCSI first, whose numbers stand in
+    /// reservations that were saved.
+    pub fn ports(&self) -> &[(Protocol, u16)] {
+        &self.ports
     }
 
-    fn target(
-        &self,
-        target: &Target,
-        number: &impl Fn(&VolumeName) -> Option<(VolumeId, bool)>,
-    ) -> TargetExport {
+    /// Relative target ports and NVMe ports count from 1 over [`Frame::ports`].
+    pub fn port(&self, protocol: Protocol, tag: u16) -> PortId {
+        let before = self.ports.iter().filter(|port| **port < (protocol, tag)).count();
+        PortId(before as u16 + 1)
+    }
+
+    fn target(&self, target: &Target, number: &impl Fn(&VolumeName) -> Option<Known>) -> TargetExport {
         let lun = |lun: &crate::plan::Lun| {
-            let (volume, protected) = number(&lun.volume)?;
-            Some(LunExport { lun: lun.lun, volume, read_only: lun.read_only || protected })
+            let known = number(&lun.volume)?;
+            Some(LunExport { lun: lun.lun, volume: known.id, read_only: lun.read_only || known.read_only })
         };
         let mut luns: Vec<LunExport> = target.luns.iter().filter_map(lun).collect();
         luns.sort_by_key(|lun| lun.lun);
@@ -128,8 +164,9 @@ impl Frame {
     }
 
     fn rules(&self, target: &Target) -> Vec<Rule> {
+        let hosts = self.hosts.iter().filter(|host| host.speaks_iscsi());
         let mut rules: Vec<Rule> =
-            self.hosts.iter().filter_map(|host| Some(self.rule(host, grant(host, &target.name)?))).collect();
+            hosts.filter_map(|host| Some(self.rule(host, host.grant(&target.name)?))).collect();
         if target.open {
             rules.push(Rule {
                 initiators: Vec::new(),
@@ -142,10 +179,6 @@ impl Frame {
     }
 
     fn rule(&self, host: &Host, grant: &Grant) -> Rule {
-        let network = |network: &network::Network| target::Network {
-            address: network.address(),
-            prefix: network.prefix(),
-        };
         Rule {
             initiators: host.iqns.iter().map(|iqn| iqn.as_str().into()).collect(),
             sources: host.sources.iter().map(network).collect(),
@@ -158,10 +191,9 @@ impl Frame {
     }
 }
 
-/// A host's grant for a target: the one that names it before the one for all.
-fn grant<'a>(host: &'a Host, target: &str) -> Option<&'a Grant> {
-    let named = host.grants.iter().find(|grant| grant.target.as_deref() == Some(target));
-    named.or_else(|| host.grants.iter().find(|grant| grant.target.is_none()))
+/// A network of an access list.
+pub fn network(network: &network::Network) -> target::Network {
+    target::Network { address: network.address(), prefix: network.prefix() }
 }
 
 /// PRODUCT REVISION LEVEL: major and minor version, at most 4 characters.
@@ -181,9 +213,10 @@ mod tests {
         let plan = example();
         let number = |name: &VolumeName| {
             let at = plan.volumes.iter().position(|volume| volume.name == *name)?;
-            Some((VolumeId(at as u32), plan.volumes[at].spec.read_only))
+            let read_only = plan.volumes[at].spec.read_only;
+            Some(Known { id: VolumeId(at as u32), read_only, uuid: volume::Uuid([1; 16]) })
         };
-        Frame::of(&plan).exports(&plan.targets, number)
+        Frame::of(&plan).exports(&plan.ways, 1, number)
     }
 
     #[test]

@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn limits_are_those_of_the_plan() {
         let plan = example();
-        let made = limits(&plan.targets[0].negotiation);
+        let made = limits(&plan.ways.targets[0].negotiation);
         assert_eq!(made.data_digest, [Digest::Crc32c]);
         assert_eq!(made.header_digest, [Digest::None, Digest::Crc32c]);
         assert_eq!((made.first_burst, made.max_burst, made.max_outstanding_r2t), (128 << 10, 1 << 20, 8));
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn credentials_are_the_hosts_own_else_the_daemons() {
         let mut plan = example();
-        let own = plan.hosts[0].chap.clone();
+        let own = plan.hosts[1].chap.clone();
         let AuthPolicy::Required(chap) = policy(&plan.auth, &own) else { panic!("CHAP is required") };
         assert_eq!(chap.accounts[0].name, "db1");
         assert_eq!(chap.mutual.as_ref().map(|account| account.name.as_str()), Some("rack4"));

@@ -113,6 +113,7 @@ impl Medium {
         store: &Store,
         id: VolumeId,
         shards: u16,
+        oui: Option<[u8; 3]>,
         state: &StateDir,
     ) -> Result<Vec<VolumeSpec>, EngineError> {
         let name = &store.volume.name;
@@ -123,7 +124,7 @@ impl Medium {
             id,
             name: name.as_str().into(),
             uuid,
-            oui: None,
+            oui,
             vendor: inquiry.vendor.into(),
             product: inquiry.product.into(),
             revision: revision().into(),
@@ -132,8 +133,14 @@ impl Medium {
         };
         let record = format!("{uuid}.reservations");
         let saved = state.read(&record).map_err(|why| refuse(why.to_string()))?;
-        let home = Home::restore(facts.clone(), self.geometry(), shards, false, saved.as_deref())
-            .map_err(|why| refuse(format!("{record} is damaged: {why:?}")))?;
+        let home = Home::restore(
+            facts.clone(),
+            self.geometry(),
+            shards,
+            store.volume.spec.persist,
+            saved.as_deref(),
+        )
+        .map_err(|why| refuse(format!("{record} is damaged: {why:?}")))?;
         let (facts, shared, view) = (Arc::new(facts), Shared::new(shards), home.view().clone());
         shared.set_sanitize_rate(store.volume.spec.sanitize_rate.unwrap_or(0));
         let at = target::home_of(id, shards);

@@ -1,9 +1,11 @@
 //! Turns the plan into what the data path's crates take, and runs it.
 
+mod catalog;
 pub mod exports;
 pub mod inbox;
 pub mod logged;
 pub mod login;
 pub mod medium;
 pub mod shards;
+mod subsystems;
 pub mod world;

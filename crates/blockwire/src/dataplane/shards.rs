@@ -4,7 +4,6 @@
 //! initiator that is waiting for the daemon to come back finds all or nobody.
 
 use std::{
-    collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
     time::Duration,
@@ -12,10 +11,11 @@ use std::{
 
 use endpoint::{Endpoint, ShardId};
 use reactor::{IoKind, Reactor, Running, SpawnError};
-use target::{ConnectionEntry, Control, Exports, Listing, Message, Report, SessionEntry, Shard, VolumeSpec};
+use target::{ConnectionEntry, Control, Listing, Message, Report, SessionEntry, Shard, VolumeSpec};
 use volume::{Ask, DiskId, Refusal, VolumeId};
 
 use super::{
+    catalog::{Catalog, Entry},
     exports::Frame,
     inbox::{self, Requests},
     logged::{self, Logged},
@@ -24,8 +24,7 @@ use super::{
 };
 use crate::{
     engine::{Engine, EngineError, Start, Stop},
-    name::VolumeName,
-    plan::Target,
+    plan::Ways,
     report::{ConnectionReport, ListenerReport, NegotiatedReport, SessionReport, ShardReport},
     store::Store,
 };
@@ -48,41 +47,8 @@ pub struct Shards {
     state: Arc<crate::state::StateDir>,
     frame: Frame,
     cores: Vec<usize>,
+    oui: Option<[u8; 3]>,
     catalog: Mutex<Catalog>,
-}
-
-/// What is served now.
-#[derive(Debug, Default)]
-struct Catalog {
-    volumes: BTreeMap<VolumeId, Entry>,
-    targets: Vec<Target>,
-}
-
-#[derive(Debug)]
-struct Entry {
-    name: VolumeName,
-    medium: Medium,
-    read_only: bool,
-}
-
-impl Catalog {
-    fn find(&self, name: &str) -> Option<(VolumeId, &Entry)> {
-        self.volumes.iter().find(|(_, entry)| entry.name.as_str() == name).map(|(id, entry)| (*id, entry))
-    }
-
-    fn exports(&self, frame: &Frame) -> Arc<Exports> {
-        let number = |name: &VolumeName| self.find(name.as_str()).map(|(id, entry)| (id, entry.read_only));
-        Arc::new(frame.exports(&self.targets, number))
-    }
-
-    /// The lowest number that is free.
-    fn free(&self) -> VolumeId {
-        let mut id = VolumeId(0);
-        while self.volumes.contains_key(&id) {
-            id.0 += 1;
-        }
-        id
-    }
 }
 
 /// Starts the shards.
@@ -90,7 +56,7 @@ pub fn start(start: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
     let Start { plan, volumes, state } = start;
     let mut config = world::config(plan);
     let shards = config.cores.len().max(1) as u16;
-    let mut catalog = Catalog { targets: plan.targets.clone(), ..Catalog::default() };
+    let mut catalog = Catalog { ways: plan.ways.clone(), ..Catalog::default() };
     let mut specs: Vec<Vec<VolumeSpec>> = (0..shards).map(|_| Vec::new()).collect();
     for store in volumes {
         let disk = match descriptor(store) {
@@ -101,10 +67,10 @@ pub fn start(start: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
             None => None,
         };
         let (id, medium) = (catalog.free(), Medium::of(store, disk, shards)?);
-        for (of, spec) in specs.iter_mut().zip(medium.specs(store, id, shards, &state)?) {
+        for (of, spec) in specs.iter_mut().zip(medium.specs(store, id, shards, plan.oui, &state)?) {
             of.push(spec);
         }
-        catalog.volumes.insert(id, entry(store, medium));
+        catalog.volumes.insert(id, Entry::of(store, medium));
     }
     let mut frame = Frame::of(plan);
     let cores = config.cores.clone();
@@ -135,14 +101,11 @@ pub fn start(start: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
     };
     inbox::attend(inbox, requests.clone(), state.clone(), stored).map_err(failed)?;
     thread::Builder::new().name("log".to_owned()).spawn(move || logged::write(written)).map_err(failed)?;
-    let engine = Shards { running, requests, state, frame, cores, catalog: Mutex::new(catalog) };
+    let oui = plan.oui;
+    let engine = Shards { running, requests, state, frame, cores, oui, catalog: Mutex::new(catalog) };
     // The ports that the system chose are known only now.
-    engine.publish(&engine.catalog())?;
+    engine.publish(&mut engine.catalog())?;
     Ok(Arc::new(engine))
-}
-
-fn entry(store: &Store, medium: Medium) -> Entry {
-    Entry { name: store.volume.name.clone(), medium, read_only: store.volume.spec.read_only }
 }
 
 fn spawn_failed(why: SpawnError) -> EngineError {
@@ -209,7 +172,7 @@ impl Shards {
     }
 
     /// Tells every shard who may reach what from now on.
-    fn publish(&self, catalog: &Catalog) -> Result<(), EngineError> {
+    fn publish(&self, catalog: &mut Catalog) -> Result<(), EngineError> {
         let exports = catalog.exports(&self.frame);
         self.ask_all(|| Control::Exports(exports.clone()), ANSWER).map(drop)
     }
@@ -279,7 +242,7 @@ fn refused(refusal: &Refusal) -> EngineError {
 impl Engine for Shards {
     fn listeners(&self) -> Vec<ListenerReport> {
         let report = |portal: &crate::plan::Portal| ListenerReport {
-            protocol: "iscsi".to_owned(),
+            protocol: portal.protocol.as_str().to_owned(),
             address: portal.address,
             tag: portal.tag,
         };
@@ -360,7 +323,7 @@ impl Engine for Shards {
         Ok(both.enumerate().map(report).collect())
     }
 
-    fn add_volume(&self, store: &Store, target: &Target) -> Result<(), EngineError> {
+    fn add_volume(&self, store: &Store, ways: &Ways) -> Result<(), EngineError> {
         let shards = self.running.shards();
         let mut catalog = self.catalog();
         let id = catalog.free();
@@ -378,17 +341,17 @@ impl Engine for Shards {
             why
         };
         let medium = Medium::of(store, disk, shards).map_err(give_up)?;
-        let specs = medium.specs(store, id, shards, &self.state).map_err(give_up)?;
+        let specs = medium.specs(store, id, shards, self.oui, &self.state).map_err(give_up)?;
         let added = self.tell(id, specs).and_then(|()| {
-            catalog.volumes.insert(id, entry(store, medium.clone()));
-            catalog.targets.push(target.clone());
-            self.publish(&catalog)
+            catalog.volumes.insert(id, Entry::of(store, medium.clone()));
+            catalog.ways.extend(ways);
+            self.publish(&mut catalog)
         });
         added.inspect_err(|_| {
             // Some shards may know it, or lead there: all forget it.
             catalog.volumes.remove(&id);
-            catalog.targets.retain(|other| other.name != target.name);
-            if let Err(why) = self.publish(&catalog).and_then(|()| self.forget(id, &medium)) {
+            catalog.ways.forget(store.volume.name.as_str());
+            if let Err(why) = self.publish(&mut catalog).and_then(|()| self.forget(id, &medium)) {
                 tracing::error!(%why, volume = %store.volume.name, "cannot take back a volume that failed");
             }
         })
@@ -398,21 +361,18 @@ impl Engine for Shards {
         let mut catalog = self.catalog();
         let Some((id, entry)) = catalog.find(name) else { return Ok(()) };
         let medium = entry.medium.clone();
-        let leads_there = |target: &Target| target.luns.iter().any(|lun| lun.volume.as_str() == name);
         let using = self.sessions()?.into_iter().filter(|session| {
-            let target = catalog.targets.iter().find(|target| Some(&target.name) == session.target.as_ref());
-            target.is_some_and(leads_there)
+            let mut targets = catalog.ways.targets.iter();
+            let target = targets.find(|target| Some(&target.name) == session.target.as_ref());
+            target.is_some_and(|target| target.luns.iter().any(|lun| lun.volume.as_str() == name))
         });
         let sessions = using.count();
         if sessions > 0 && !force {
             return Err(EngineError::InUse { sessions });
         }
-        for target in &mut catalog.targets {
-            target.luns.retain(|lun| lun.volume.as_str() != name);
-        }
-        catalog.targets.retain(|target| !target.luns.is_empty() || target.redirect.is_some());
+        catalog.ways.forget(name);
         catalog.volumes.remove(&id);
-        self.publish(&catalog)?;
+        self.publish(&mut catalog)?;
         self.change(id, Ask::Remove)?;
         self.forget(id, &medium)
     }

@@ -60,7 +60,10 @@ mod tests {
         let mut plan = example();
         let made = config(&plan);
         let addresses: Vec<String> = made.listeners.iter().map(|listen| listen.address.to_string()).collect();
-        assert_eq!(addresses, ["192.0.2.10:3260", "[2001:db8::10]:3260", "127.0.0.1:3261"]);
+        assert_eq!(
+            addresses,
+            ["192.0.2.10:3260", "[2001:db8::10]:3260", "127.0.0.1:3261", "127.0.0.1:4420", "127.0.0.1:8009"]
+        );
         let tcp = &made.listeners[0].tcp;
         assert_eq!((tcp.congestion.as_deref(), tcp.dscp), (Some("bbr"), Some(34)));
         assert_eq!(tcp.keep_alive.map(|probes| probes.idle_s), Some(60));

@@ -1,0 +1,216 @@
+//! `[[subsystem]]`, `[[referral]]` and grants: values typed and in their ranges, references not yet
+//! resolved.
+
+use crate::{
+    config::{
+        diagnostic::Located,
+        draft::{LUN_MAX, identification},
+        reader::Reader,
+        schema,
+    },
+    name, network,
+    plan::{ANA_GROUP_MAX, ControllerGrants, Grant, MODEL_DEFAULT, NSID_MAX, Referral, SubsystemGrant},
+};
+
+/// A `[[subsystem]]` whose references are not resolved.
+#[derive(Debug)]
+pub struct SubsystemDraft {
+    /// Its name.
+    pub nqn: Located<String>,
+    /// Tags; `None`: all.
+    pub portals: Option<Vec<Located<u64>>>,
+    /// Namespaces.
+    pub namespaces: Vec<NamespaceDraft>,
+    /// `namespaces` is written, if only with mistakes.
+    pub namespaces_written: bool,
+    /// `ana_group`.
+    pub ana_group: u32,
+    /// `hosts`.
+    pub hosts: Vec<Located<String>>,
+    /// `open`.
+    pub open: Option<bool>,
+    /// `serial`.
+    pub serial: Option<String>,
+    /// `model`.
+    pub model: String,
+    /// Bounds.
+    pub grants: ControllerGrants,
+}
+
+/// An element of `namespaces`.
+#[derive(Debug)]
+pub struct NamespaceDraft {
+    /// The volume's name as written.
+    pub volume: Located<String>,
+    /// Its number; `None`: the next.
+    pub nsid: Option<Located<u64>>,
+    /// `ro`.
+    pub read_only: bool,
+    /// `ana_group`.
+    pub ana_group: Option<Located<u64>>,
+}
+
+/// Reads a `[[subsystem]]`.
+pub fn subsystem(table: &Reader<'_>) -> Option<Located<SubsystemDraft>> {
+    let nqn = table.needed("nqn", table.parsed("nqn", name::nqn));
+    let namespaces = table.tables("namespaces", &schema::NAMESPACE).iter().filter_map(namespace).collect();
+    let portals = table.numbers("portals", 0..=0xffff);
+    let ana_group = table.number("ana_group", 1..=ANA_GROUP_MAX.into()).map_or(1, |n| n.value as u32);
+    let hosts = table.list("hosts", |text| Ok::<_, &str>(text.to_owned())).unwrap_or_default();
+    let open = table.switch("open").map(|open| open.value);
+    let serial = identification(table, "serial", 20);
+    let model = identification(table, "model", 40).unwrap_or_else(|| MODEL_DEFAULT.to_owned());
+    let grants = grants_of(table);
+    let nqn = nqn?;
+    let at = nqn.at.clone();
+    let draft = SubsystemDraft {
+        nqn,
+        portals,
+        namespaces,
+        namespaces_written: table.has("namespaces"),
+        ana_group,
+        hosts,
+        open,
+        serial,
+        model,
+        grants,
+    };
+    Some(Located::new(draft, at))
+}
+
+fn grants_of(table: &Reader<'_>) -> ControllerGrants {
+    let usual = ControllerGrants::default();
+    let count = |key, range, usual| table.number(key, range).map_or(usual, |n| n.value as u16);
+    let length = |key, range, fits: fn(u64) -> bool, what: &str, usual| {
+        let Some(size) = table.size(key, range) else { return usual };
+        if !fits(size.value) {
+            table.file.sink.error(&size.at, format!("{key} in [[subsystem]] must be {what}"));
+        }
+        size.value as u32
+    };
+    ControllerGrants {
+        controllers: count("controllers", 1..=65519, usual.controllers),
+        queues: count("queues", 1..=128, usual.queues),
+        queue_depth: count("queue_depth", 2..=1024, usual.queue_depth),
+        in_capsule: length(
+            "in_capsule",
+            0..=16 << 10,
+            |bytes| bytes.is_multiple_of(16),
+            "a multiple of 16",
+            usual.in_capsule,
+        ),
+        max_transfer: length(
+            "max_transfer",
+            4 << 10..=1 << 20,
+            u64::is_power_of_two,
+            "a power of two",
+            usual.max_transfer,
+        ),
+    }
+}
+
+fn namespace(table: &Reader<'_>) -> Option<NamespaceDraft> {
+    let volume = table.needed("volume", table.text("volume"));
+    let nsid = table.number("nsid", 1..=NSID_MAX.into());
+    let read_only = table.switch("ro").is_some_and(|on| on.value);
+    let ana_group = table.number("ana_group", 1..=ANA_GROUP_MAX.into());
+    Some(NamespaceDraft { volume: volume?, nsid, read_only, ana_group })
+}
+
+/// Reads a `[[referral]]`.
+pub fn referral(table: &Reader<'_>) -> Option<Referral> {
+    let address = table.needed("address", table.parsed("address", network::discovery_address))?;
+    if address.value.ip().is_unspecified() || address.value.port() == 0 {
+        let why = format!("address in [[referral]]: {} is not one that a host can connect to", address.value);
+        table.file.sink.error(&address.at, why);
+    }
+    let nqn =
+        table.parsed(
+            "nqn",
+            |text| {
+                if text == name::DISCOVERY_NQN { Ok(text.to_owned()) } else { name::nqn(text) }
+            },
+        );
+    let nqn = nqn.map_or_else(|| name::DISCOVERY_NQN.to_owned(), |nqn| nqn.value);
+    Some(Referral { address: address.value, nqn })
+}
+
+/// An OUI as `0011aa` or `00-11-AA` or `00:11:aa`.
+pub fn oui(text: &str) -> Result<[u8; 3], String> {
+    let digits: String = text.chars().filter(|c| !matches!(c, '-' | ':')).collect();
+    let wrong = || format!("\"{text}\" is not six hexadecimal digits such as \"0011aa\"");
+    if digits.len() != 6 || !digits.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return Err(wrong());
+    }
+    let number = u32::from_str_radix(&digits, 16).map_err(|_| wrong())?;
+    let [_, a, b, c] = number.to_be_bytes();
+    Ok([a, b, c])
+}
+
+/// A Host Identifier of 128 bits, not zero (NVMe-oF §3.3).
+pub fn host_id(text: &str) -> Result<[u8; 16], String> {
+    match uuid::Uuid::try_parse(text) {
+        Ok(id) if !id.is_nil() => Ok(id.into_bytes()),
+        Ok(_) => Err("a Host Identifier must not be zero".to_owned()),
+        Err(why) => Err(format!("\"{text}\" is not a UUID: {why}")),
+    }
+}
+
+/// `access` of a host: its grants for targets and for subsystems.
+pub fn grants(table: &Reader<'_>) -> (Vec<Located<Grant>>, Vec<Located<SubsystemGrant>>) {
+    let (mut targets, mut subsystems) = (Vec::new(), Vec::new());
+    for table in table.tables("access", &schema::ACCESS) {
+        let misplaced = |key: &str, of: &str| {
+            if table.has(key) {
+                let why = format!("\"{key}\" in access of [[host]] needs \"{of}\" beside it");
+                table.file.sink.error(&table.place(), why);
+            }
+        };
+        match (table.has("target"), table.has("subsystem")) {
+            (true, false) => {
+                misplaced("namespaces", "subsystem");
+                targets.extend(target_grant(&table));
+            }
+            (false, true) => {
+                misplaced("luns", "target");
+                subsystems.extend(subsystem_grant(&table));
+            }
+            (true, true) => table
+                .file
+                .sink
+                .error(&table.place(), "access of [[host]] takes \"target\" or \"subsystem\", not both"),
+            (false, false) => table
+                .file
+                .sink
+                .error(&table.place(), "access of [[host]] needs the key \"target\" or \"subsystem\""),
+        }
+    }
+    (targets, subsystems)
+}
+
+/// `*` is everything; else what `parse` makes of it.
+fn everything<E>(text: &str, parse: impl Fn(&str) -> Result<String, E>) -> Result<Option<String>, E> {
+    if text == "*" { Ok(None) } else { parse(text).map(Some) }
+}
+
+fn read_only(table: &Reader<'_>) -> bool {
+    table.word("mode", &[("rw", false), ("ro", true)]).is_some_and(|mode| mode.value)
+}
+
+fn target_grant(table: &Reader<'_>) -> Option<Located<Grant>> {
+    let target = table.parsed("target", |text| everything(text, name::iscsi));
+    let luns = table.numbers("luns", 0..=LUN_MAX);
+    let read_only = read_only(table);
+    let target = target?;
+    let luns = luns.map(|luns| luns.into_iter().map(|lun| lun.value as u16).collect());
+    Some(Located::new(Grant { target: target.value, luns, read_only }, target.at))
+}
+
+fn subsystem_grant(table: &Reader<'_>) -> Option<Located<SubsystemGrant>> {
+    let subsystem = table.parsed("subsystem", |text| everything(text, name::nqn));
+    let namespaces = table.numbers("namespaces", 1..=NSID_MAX.into());
+    let read_only = read_only(table);
+    let subsystem = subsystem?;
+    let namespaces = namespaces.map(|list| list.into_iter().map(|nsid| nsid.value as u32).collect());
+    Some(Located::new(SubsystemGrant { subsystem: subsystem.value, namespaces, read_only }, subsystem.at))
+}

@@ -1,0 +1,202 @@
+//! Subsystems, namespaces and hosts of NVMe/TCP, as every shard knows them.
+
+use std::sync::Arc;
+
+use endpoint::ListenerId;
+use target::{
+    ControllerLimits, HostAuth, HostKey, HostRule, NamespaceExport, NamespaceMask, NvmeExports, NvmePortal,
+    NvmeProduct, NvmeService, SubsystemExport,
+};
+
+use super::exports::{Frame, Known, network, revision};
+use crate::{
+    name::VolumeName,
+    plan::{DhchapKey, Host, Portal, Protocol, Subsystem, SubsystemGrant},
+};
+
+impl Frame {
+    /// What is offered over NVMe/TCP.
+    pub fn nvme(
+        &self,
+        subsystems: &[Subsystem],
+        number: &impl Fn(&VolumeName) -> Option<Known>,
+        generation: u64,
+    ) -> NvmeExports {
+        let portals = self.portals().iter().enumerate();
+        NvmeExports {
+            portals: portals.filter_map(|(at, portal)| self.nvme_portal(at, portal)).collect(),
+            subsystems: subsystems.iter().map(|subsystem| self.subsystem(subsystem, number)).collect(),
+            referrals: self.referrals(),
+            generation,
+        }
+    }
+
+    fn nvme_portal(&self, at: usize, portal: &Portal) -> Option<NvmePortal> {
+        let service = match portal.protocol {
+            Protocol::Iscsi => return None,
+            Protocol::Nvme => NvmeService::Subsystems,
+            Protocol::NvmeDiscovery => NvmeService::Discovery,
+        };
+        Some(NvmePortal {
+            listener: ListenerId(at as u16),
+            address: portal.address,
+            service,
+            port: self.port(portal.protocol, portal.tag),
+            header_digest: portal.digests.0,
+            data_digest: portal.digests.1,
+        })
+    }
+
+    fn referrals(&self) -> Vec<target::Referral> {
+        // Their numbers follow those of our own ports.
+        let first = self.ports().len() + 1;
+        let referral = |(at, one): (usize, &crate::plan::Referral)| target::Referral {
+            address: one.address,
+            port: (first + at) as u16,
+            nqn: one.nqn.as_str().into(),
+        };
+        self.referred().iter().enumerate().map(referral).collect()
+    }
+
+    fn subsystem(
+        &self,
+        subsystem: &Subsystem,
+        number: &impl Fn(&VolumeName) -> Option<Known>,
+    ) -> SubsystemExport {
+        let namespace = |one: &crate::plan::Namespace| {
+            let known = number(&one.volume)?;
+            Some(NamespaceExport {
+                nsid: one.nsid,
+                volume: known.id,
+                read_only: one.read_only,
+                ana_group: one.ana_group,
+            })
+        };
+        let mut namespaces: Vec<NamespaceExport> =
+            subsystem.namespaces.iter().filter_map(namespace).collect();
+        namespaces.sort_by_key(|namespace| namespace.nsid);
+        let first = subsystem.namespaces.first().and_then(|one| number(&one.volume));
+        let serial = subsystem.serial.clone().or_else(|| Some(serial(first?.uuid)));
+        let grants = subsystem.grants;
+        SubsystemExport {
+            nqn: subsystem.nqn.as_str().into(),
+            product: Arc::new(NvmeProduct {
+                serial: serial.unwrap_or_default(),
+                model: subsystem.model.clone(),
+                firmware: revision(),
+            }),
+            ports: subsystem.portals.iter().map(|tag| self.port(Protocol::Nvme, *tag)).collect(),
+            namespaces,
+            rules: self.host_rules(subsystem),
+            limits: ControllerLimits {
+                controllers: grants.controllers,
+                queues: grants.queues,
+                entries: grants.queue_depth,
+                in_capsule_max: grants.in_capsule,
+                transfer_max: grants.max_transfer,
+            },
+        }
+    }
+
+    fn host_rules(&self, subsystem: &Subsystem) -> Vec<HostRule> {
+        let hosts = self.hosts().iter().filter(|host| host.speaks_nvme());
+        let mut rules: Vec<HostRule> = hosts
+            .filter_map(|host| Some(self.host_rule(host, host.subsystem_grant(&subsystem.nqn)?)))
+            .collect();
+        if subsystem.open {
+            rules.push(HostRule {
+                hosts: Vec::new(),
+                sources: Vec::new(),
+                auth: auth(self.common_key()),
+                namespaces: NamespaceMask::All { read_only: false },
+            });
+        }
+        rules
+    }
+
+    fn host_rule(&self, host: &Host, grant: &SubsystemGrant) -> HostRule {
+        HostRule {
+            hosts: host.nqns.iter().map(|nqn| nqn.as_str().into()).collect(),
+            sources: host.sources.iter().map(network).collect(),
+            auth: auth(host.dhchap.as_ref().or(self.common_key())),
+            namespaces: match &grant.namespaces {
+                None => NamespaceMask::All { read_only: grant.read_only },
+                Some(list) => NamespaceMask::Some(list.iter().map(|nsid| (*nsid, grant.read_only)).collect()),
+            },
+        }
+    }
+}
+
+fn auth(key: Option<&DhchapKey>) -> HostAuth {
+    key.map_or(HostAuth::None, |key| {
+        let secret = key.secret.expose().into();
+        HostAuth::Required(Arc::new(HostKey { secret, transform: key.transform }))
+    })
+}
+
+/// The serial number of a subsystem that stands for one volume: the first digits of its identity.
+fn serial(uuid: volume::Uuid) -> String {
+    uuid.serial()[..20].iter().map(|digit| char::from(*digit)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use volume::VolumeId;
+
+    use super::*;
+    use crate::config::tests::example;
+
+    fn exports() -> NvmeExports {
+        let plan = example();
+        let number = |name: &VolumeName| {
+            let at = plan.volumes.iter().position(|volume| volume.name == *name)?;
+            let uuid = volume::Uuid([at as u8 + 1; 16]);
+            Some(Known { id: VolumeId(at as u32), read_only: plan.volumes[at].spec.read_only, uuid })
+        };
+        Frame::of(&plan).nvme(&plan.ways.subsystems, &number, 7)
+    }
+
+    #[test]
+    fn hosts_become_rules_of_subsystems() {
+        let exports = exports();
+        let logs = exports.subsystems.iter().find(|one| one.nqn.ends_with(":logs")).unwrap();
+        let seen = |name: &str, from: &str| {
+            let rule = logs.rule(name, from.parse().unwrap())?;
+            let visible = logs.visible(rule).map(|one| (one.nsid, one.read_only, one.ana_group));
+            Some((matches!(rule.auth, HostAuth::Required(_)), visible.collect::<Vec<_>>()))
+        };
+        let web = "nqn.2014-08.org.nvmexpress:uuid:3f0a5b1c-6c2e-4a53-9a4a-0b6b0f9f2a11";
+        assert_eq!(seen(web, "192.0.2.1"), Some((false, vec![(1, false, 1), (4, true, 2)])));
+        assert_eq!(seen(web, "198.51.100.1"), None, "not from its network");
+        assert_eq!(seen("nqn.2026-11.com.example:other", "192.0.2.1"), None);
+        // A host with iSCSI names only comes by no other protocol, whatever its grants say.
+        let backup = exports.subsystems.iter().flat_map(|one| &one.rules);
+        assert!(backup.flat_map(|rule| &rule.hosts).all(|name| name.starts_with("nqn.")));
+        assert_eq!((logs.limits.queues, logs.limits.in_capsule_max), (16, 16 << 10));
+        assert_eq!((exports.generation, &*exports.referrals[0].nqn), (7, target::DISCOVERY_NQN));
+    }
+
+    #[test]
+    fn ports_of_both_protocols_differ() {
+        let plan = example();
+        let exports = exports();
+        let ports: Vec<(NvmeService, u16)> =
+            exports.portals.iter().map(|portal| (portal.service, portal.port.0)).collect();
+        let frame = Frame::of(&plan);
+        let iscsi = frame.port(Protocol::Iscsi, 1);
+        assert_eq!(iscsi.0, 1);
+        assert_eq!(ports, [(NvmeService::Subsystems, 3), (NvmeService::Discovery, 4)]);
+        assert_eq!(exports.referrals[0].port, 5);
+        assert_eq!(exports.subsystems[0].ports, [volume::PortId(3)]);
+    }
+
+    #[test]
+    fn a_default_subsystem_has_the_serial_of_its_volume() {
+        let exports = exports();
+        let scratch = exports.subsystems.iter().find(|one| one.nqn.ends_with(":scratch")).unwrap();
+        assert_eq!(scratch.product.serial.len(), 20);
+        assert!("03030303030303030303".eq(&scratch.product.serial), "{}", scratch.product.serial);
+        let logs = exports.subsystems.iter().find(|one| one.nqn.ends_with(":logs")).unwrap();
+        assert_eq!((logs.product.serial.as_str(), logs.product.model.as_str()), ("LOGS-1", "Example array"));
+    }
+}
