@@ -37,6 +37,8 @@ pub struct VolumeInfo {
 pub(crate) struct Volume {
     pub(crate) info: VolumeInfo,
     pub(crate) view: View,
+    /// The reservation report of this view, once it was asked for.
+    pub(crate) report: Option<Sg>,
 }
 
 /// The NVMe server of one shard.
@@ -85,7 +87,7 @@ impl Server {
         if self.volumes.len() <= at {
             self.volumes.resize_with(at + 1, || None);
         }
-        self.volumes[at] = Some(Volume { info, view });
+        self.volumes[at] = Some(Volume { info, view, report: None });
     }
 
     /// Serves a volume no more: commands on it end, its namespaces are not there.
@@ -105,6 +107,13 @@ impl Server {
     #[inline]
     pub(crate) fn volume(&self, volume: VolumeId) -> Option<&Volume> {
         self.volumes.get(volume.0 as usize)?.as_ref()
+    }
+
+    /// Keeps a volume's reservation report until the volume changes, or no report.
+    pub(crate) fn keep_report(&mut self, volume: VolumeId, report: Option<Sg>) {
+        if let Some(known) = self.volumes.get_mut(volume.0 as usize).and_then(Option::as_mut) {
+            known.report = report;
+        }
     }
 
     /// Opens a queue.
@@ -187,7 +196,8 @@ impl Server {
     #[inline]
     pub fn start(&mut self, cx: &mut Cx<'_>, key: CommandKey, sqe: &Sqe, data_out: u32) {
         self.now = cx.now;
-        if self.queue(key.queue).half.is_some() || sqe.flags & 3 != 0 {
+        let queue = self.queue(key.queue);
+        if queue.half.is_some() || queue.closing || sqe.flags & 3 != 0 {
             return fused::start(self, key, sqe, data_out);
         }
         exec::start(self, key, sqe, data_out);
@@ -236,11 +246,12 @@ impl Server {
     }
 
     /// Ends a queue's command of this CID with Command Abort Requested, for the host's Abort. False:
-    /// there is none, or it is ending already.
+    /// there is none, or it is ending already, or the volume's home has it, which carries it out.
     pub fn abort_cid(&mut self, queue: QueueKey, cid: u16) -> bool {
-        let victims = self
-            .tasks
-            .select(|_, task| task.key.queue == queue && task.cid == cid && task.ending == Ending::No);
+        let victims = self.tasks.select(|_, task| {
+            let goes_on = task.ending == Ending::No && task.phase != Phase::Ask;
+            task.key.queue == queue && task.cid == cid && goes_on
+        });
         self.stop_all(&victims, Ending::Status(Status::ABORT_REQUESTED));
         !victims.is_empty()
     }
@@ -249,6 +260,7 @@ impl Server {
     pub fn adopt(&mut self, volume: VolumeId, adoption: &Adoption) {
         if let Some(known) = self.volumes.get_mut(volume.0 as usize).and_then(Option::as_mut) {
             known.view = adoption.view.clone();
+            known.report = None;
         }
         let asked = adoption.asked.filter(|(shard, _)| *shard == self.shard).map(|(_, id)| IoId(id.0));
         let victims = self.tasks.select(|slot, task| {

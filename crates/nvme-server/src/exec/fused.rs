@@ -17,7 +17,7 @@ use super::block::{admit, measure, span};
 use super::place;
 use crate::server::Server;
 use crate::status;
-use crate::step::CommandKey;
+use crate::step::{CommandKey, Step};
 use crate::task::{Ending, Job, Phase, Tally};
 
 /// A half of a pair.
@@ -33,8 +33,11 @@ pub(crate) struct Half {
     running: bool,
 }
 
-/// A command that is part of a pair, or that follows a first half.
+/// A command that is part of a pair, or that follows a first half, or comes too late.
 pub(crate) fn start(server: &mut Server, key: CommandKey, sqe: &Sqe, data_out: u32) {
+    if server.queue(key.queue).closing {
+        return server.steps.push_back(Step::Retire { command: key });
+    }
     let waiting = server.queue_mut(key.queue).half.take();
     let result = match (sqe.fuse(), waiting) {
         (Fuse::Second, Some(first)) => second(server, key, sqe, data_out, first),

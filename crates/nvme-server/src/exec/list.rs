@@ -1,12 +1,11 @@
-//! Lists that commands bring, and structures that they take: small, bounded, in one piece while they
-//! are looked at.
+//! Lists that commands bring: small, bounded, in one piece while they are looked at.
 
-use buf::{Class, Sg};
-use nvme::{Completion, Sqe, Status};
+use buf::Sg;
+use nvme::{Sqe, Status};
 
 use crate::server::Server;
 use crate::spec::NamespaceEntry;
-use crate::step::{CommandKey, Step};
+use crate::step::CommandKey;
 use crate::task::Job;
 
 /// The longest list in bytes: 256 ranges of 32.
@@ -34,18 +33,4 @@ pub(super) fn bytes<const N: usize>(list: &Sg) -> [u8; N] {
     let len = N.min(list.len());
     list.copy_to(0, &mut bytes[..len]);
     bytes
-}
-
-/// Ends a command with `data`, filled with zeroes or cut to the length that it takes.
-pub(super) fn send(server: &mut Server, slot: u32, data: &[u8]) {
-    let task = server.tasks.get(slot);
-    let (command, len) = (task.key, task.bytes as usize);
-    let Some(mut memory) = server.pool().take_sg(Class::Wire, len) else {
-        return server.complete(slot, Status::COMMAND_INTERRUPTED.into());
-    };
-    let filled = data.len().min(len);
-    memory.copy_from(0, &data[..filled]);
-    memory.zero(filled..len);
-    server.steps.push_back(Step::Send { command, at: 0, data: memory.freeze() });
-    server.complete(slot, Completion::SUCCESS);
 }

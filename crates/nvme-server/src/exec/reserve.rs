@@ -6,20 +6,20 @@
 //! shown with one that is made of its ISID (bytes 0 to 5), its target port (bytes 6 and 7) and a hash
 //! of its name (bytes 8 to 15); it is the same as long as these are.
 
-use buf::Sg;
+use buf::{Class, Sg};
 use nvme::reservation::{
     Acquire, AcquireAction, AcquireKeys, Register, RegisterAction, RegisterKeys, Registrant, Release,
     ReleaseAction, Report, Summary, encode_status,
 };
-use nvme::{Opcode, Sqe, Status};
-use volume::reservation::{self, Action, Class, Key, Kind, RegisterMode, Reservations};
-use volume::{Ask, Identity, Refusal};
+use nvme::{Completion, Opcode, Sqe, Status};
+use volume::reservation::{self, Action, Key, Kind, RegisterMode, Reservations};
+use volume::{Ask, Identity, Refusal, VolumeId};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::{list, place};
 use crate::server::Server;
 use crate::status;
-use crate::step::CommandKey;
+use crate::step::{CommandKey, Step};
 use crate::task::Job;
 
 /// Register, Acquire and Release: their keys first.
@@ -37,7 +37,7 @@ pub(super) fn start(server: &mut Server, key: CommandKey, sqe: &Sqe, data_out: u
     if data_out as usize != len {
         return Err(Status::SGL_LENGTH_INVALID.final_());
     }
-    volume.view.admit_class(server.nexus(key.queue), Class::Status).map_err(status::refused)?;
+    volume.view.admit_class(server.nexus(key.queue), reservation::Class::Status).map_err(status::refused)?;
     list::receive(server, key, sqe, &entry, data_out)
 }
 
@@ -122,10 +122,42 @@ pub(super) fn report(server: &mut Server, key: CommandKey, sqe: &Sqe) -> Result<
     if !access.serves() {
         return Err(status::refused(Refusal::Inaccessible(access)));
     }
-    let bytes = shown(&volume.view.reservations);
-    let slot = server.open(key, sqe, &entry, words.len as u32, Job::Plain)?;
-    list::send(server, slot, &bytes);
+    let whole = match &volume.report {
+        Some(whole) => whole.clone(),
+        None => make_report(server, entry.volume)?,
+    };
+    let command = server.open(key, sqe, &entry, words.len as u32, Job::Plain)?;
+    let data = cut(&whole, words.len as usize);
+    server.steps.push_back(Step::Send { command: key, at: 0, data });
+    server.complete(command, Completion::SUCCESS);
     Ok(())
+}
+
+/// Zeroes that stand behind a report, for hosts that take more than it has.
+const FILL: usize = 16 << 10;
+
+/// Makes the report of a volume, and keeps it while nothing changes: so however many are on their way,
+/// they share one memory.
+fn make_report(server: &mut Server, volume: VolumeId) -> Result<Sg, Status> {
+    let Some(known) = server.volume(volume) else { return Err(Status::INVALID_NAMESPACE.final_()) };
+    let bytes = shown(&known.view.reservations);
+    let len = bytes.len() + FILL;
+    let mut memory = server.pool().take_sg(Class::Solicited, len).ok_or(Status::COMMAND_INTERRUPTED)?;
+    memory.copy_from(0, &bytes);
+    memory.zero(bytes.len()..len);
+    let whole = memory.freeze();
+    server.keep_report(volume, Some(whole.clone()));
+    Ok(whole)
+}
+
+/// The first `len` bytes of a report and the zeroes behind it.
+fn cut(whole: &Sg, len: usize) -> Sg {
+    let mut data = whole.slice(0..len.min(whole.len()));
+    while data.len() < len {
+        let more = FILL.min(len - data.len());
+        data.append(whole.slice(whole.len() - more..whole.len()));
+    }
+    data
 }
 
 fn shown(state: &Reservations) -> Vec<u8> {

@@ -454,8 +454,13 @@ impl World {
         }
     }
 
-    /// Bytes of the pool that are out.
-    pub(super) fn lent(&self) -> usize {
+    /// Bytes of the pool that are out, but for reports that servers keep.
+    pub(super) fn lent(&mut self) -> usize {
+        for core in &mut self.cores {
+            for home in &self.homes {
+                core.server.keep_report(home.facts().id, None);
+            }
+        }
         self.pool.usage().lent
     }
 }

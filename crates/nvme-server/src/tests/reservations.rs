@@ -359,6 +359,8 @@ fn reports_are_cut_and_filled() {
     let whole = world.good(a, &report_sqe(4096, true), &[]);
     assert_eq!(whole.len(), 4096);
     assert!(whole[192..].iter().all(|byte| *byte == 0), "nothing stands behind the report");
+    let long = world.good(a, &report_sqe(1 << 20, true), &[]);
+    assert!(long[..4096] == whole && long[4096..].iter().all(|byte| *byte == 0) && long.len() == 1 << 20);
     for len in [4, 64, 100, 192] {
         assert_eq!(world.good(a, &report_sqe(len, true), &[]), whole[..len as usize]);
     }
@@ -437,4 +439,36 @@ fn a_scsi_2_reservation_keeps_hosts_out() {
     let words = Register { action: RegisterAction::Register, ignore_key: false, persist: None };
     assert_eq!(register_with(&mut world, a, words, 0, 1), CONFLICT);
     assert_eq!(report(&mut world, a).1, []);
+}
+
+#[test]
+fn reports_share_their_memory_while_nothing_changes() {
+    let (mut world, [a, b, _]) = three();
+    register(&mut world, a, 1);
+    assert_eq!(world.lent(), 0);
+    let once = |world: &mut World| {
+        let data = world.good(a, &report_sqe(1 << 20, true), &[]);
+        (world.pool.usage().lent, data)
+    };
+    let (lent, data) = once(&mut world);
+    assert!(lent > 0);
+    for _ in 0..100 {
+        assert_eq!(once(&mut world), (lent, data.clone()));
+    }
+    register(&mut world, b, 2);
+    assert_ne!(once(&mut world).1, data);
+}
+
+#[test]
+fn what_the_home_has_is_not_aborted() {
+    let (mut world, [a, ..]) = three();
+    world.hold_mail = true;
+    let mut sqe = with_cid(sqe(Opcode::RESERVATION_REGISTER), 9);
+    Register { action: RegisterAction::Register, ignore_key: false, persist: None }.put(&mut sqe);
+    let started = world.start(a, &sqe, RegisterKeys { current: U64::ZERO, new: U64::new(1) }.as_bytes());
+    assert!(!world.server(a).abort_cid(a.key, 9));
+    world.hold_mail = false;
+    world.run();
+    assert_eq!(world.status(started), Status::SUCCESS);
+    assert_eq!(report(&mut world, a).1.len(), 1);
 }
