@@ -286,7 +286,12 @@ impl Server {
                     let io = self.tasks.io_id(slot);
                     self.steps.push_back(Step::Cancel { volume, io });
                 }
-                Phase::Ask => {}
+                Phase::Ask if task.is_own() => {}
+                Phase::Ask => {
+                    // Its answer still comes, and ends the task.
+                    let (id, volume) = (AskId(self.tasks.io_id(slot).0), task.volume);
+                    self.steps.push_back(Step::Ask { volume, id, ask: Ask::Withdraw });
+                }
             }
         }
     }

@@ -1,6 +1,6 @@
-//! When each connection wants to be called, without asking all of them every turn.
+//! When each connection and each volume wants to be called, without asking all of them every turn.
 //!
-//! A connection's own `poll_timeout` is the truth; the heap holds for each a time that is not later: its
+//! Its own `poll_timeout` is the truth; the heap holds for each a time that is not later: its
 //! note. A time that passed in vain is simply looked up again, so traffic that pushes a deadline back
 //! costs nothing. Times later than the note, from before a deadline moved forward, mean nothing and
 //! are dropped when they come up.
@@ -9,21 +9,26 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use buf::Time;
-use stream::Tag;
 
-/// The earliest times, by connection.
-#[derive(Debug, Default)]
-pub(crate) struct Timers {
-    heap: BinaryHeap<Reverse<(Time, Tag)>>,
+/// The earliest times, by whose they are.
+#[derive(Debug)]
+pub(crate) struct Timers<K> {
+    heap: BinaryHeap<Reverse<(Time, K)>>,
 }
 
-impl Timers {
-    /// A connection wants to be called at `wanted`; `noted` is what it said when last asked, and is
+impl<K: Copy + Ord> Default for Timers<K> {
+    fn default() -> Self {
+        Timers { heap: BinaryHeap::new() }
+    }
+}
+
+impl<K: Copy + Ord> Timers<K> {
+    /// One wants to be called at `wanted`; `noted` is what it said when last asked, and is
     /// brought up to date.
-    pub(crate) fn note(&mut self, tag: Tag, wanted: Option<Time>, noted: &mut Option<Time>) {
+    pub(crate) fn note(&mut self, whose: K, wanted: Option<Time>, noted: &mut Option<Time>) {
         let Some(wanted) = wanted else { return };
         if noted.is_none_or(|noted| wanted < noted) {
-            self.heap.push(Reverse((wanted, tag)));
+            self.heap.push(Reverse((wanted, whose)));
             *noted = Some(wanted);
         }
     }
@@ -33,15 +38,15 @@ impl Timers {
         self.heap.peek().map(|Reverse((time, _))| *time)
     }
 
-    /// A connection whose time has come, and that time. If it is the connection's note, the caller
-    /// forgets the note, calls the connection, and notes it again; else there is nothing to do.
-    pub(crate) fn due(&mut self, now: Time) -> Option<(Time, Tag)> {
-        let &Reverse((time, tag)) = self.heap.peek()?;
+    /// One whose time has come, and that time. If it is its note, the caller forgets the note, calls
+    /// it, and notes it again; else there is nothing to do.
+    pub(crate) fn due(&mut self, now: Time) -> Option<(Time, K)> {
+        let &Reverse((time, whose)) = self.heap.peek()?;
         if time > now {
             return None;
         }
         self.heap.pop();
-        Some((time, tag))
+        Some((time, whose))
     }
 }
 
@@ -52,7 +57,7 @@ mod tests {
     #[test]
     fn a_later_deadline_costs_nothing_and_an_earlier_one_counts() {
         let mut timers = Timers::default();
-        let tag = Tag::from_bits(1);
+        let tag = 1;
         let mut noted = None;
         timers.note(tag, Some(Time(50)), &mut noted);
         timers.note(tag, Some(Time(90)), &mut noted);

@@ -139,6 +139,11 @@ pub enum Ask {
         /// Which blocks.
         span: Span,
     },
+    /// The shard wants its ask of the same number no more, since who asked was aborted: if its turn
+    /// has not come, it is answered with [`Refusal::Busy`] and nothing comes of it. A shard sends it
+    /// before it acknowledges the change that aborts, so nothing that a reset ends is carried out
+    /// behind the reset. It has no answer of its own.
+    Withdraw,
     /// The volume goes away: nothing is let through any more.
     Remove,
 }

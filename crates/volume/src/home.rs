@@ -136,11 +136,21 @@ impl Home {
 
     /// Takes an ask. [`Home::poll_answer`] gives its answer, perhaps at once.
     pub fn handle_ask(&mut self, now: Time, from: Shard, id: AskId, ask: Ask) {
+        if ask == Ask::Withdraw {
+            return self.withdraw(from, id);
+        }
         if self.queue.len() >= ASKS_MAX {
             return self.answer(from, id, Err(Refusal::Busy));
         }
         self.queue.push_back(Asked { from, id, ask });
         self.turn(now);
+    }
+
+    fn withdraw(&mut self, from: Shard, id: AskId) {
+        if let Some(at) = self.queue.iter().position(|asked| asked.from == from && asked.id == id) {
+            self.queue.remove(at);
+            self.answer(from, id, Err(Refusal::Busy));
+        }
     }
 
     /// A [`StoreOp`] was made durable, or not.

@@ -105,6 +105,8 @@ impl Volume {
                 self.view.admit(who, &Op::Write(*span, Durability::Cached))?;
                 Ok(self.with_bad(self.view.bad.without(*span)))
             }
+            // The home takes it before it comes here.
+            Ask::Withdraw => Ok(self.same()),
             Ask::Remove => Ok(Change {
                 notices: vec![to_all(Cause::InventoryChanged)],
                 ..self.not_ready(Some(Why::Removed))

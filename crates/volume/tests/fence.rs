@@ -258,3 +258,25 @@ fn the_medium_moves_only_when_nobody_prevents_it() {
     assert_eq!(asked(Ask::SanitizeForgive), Ok(()));
     assert_eq!(asked(Ask::Remove), Ok(()));
 }
+
+/// What a reset aborts while it waits for its turn at home is not carried out behind the reset.
+#[test]
+fn an_aborted_ask_that_waits_for_its_turn_changes_nothing() {
+    let mut daemon = Daemon::new(2);
+    daemon.write(1, &initiator(1), 1, 0, false);
+    let reset = daemon.ask(Ask::Reset);
+    let queued = daemon.ask(register(&initiator(1), 5, false));
+    // The shard has aborted the task, and says so before it has drained.
+    daemon.home.handle_ask(daemon.world.now, Shard(0), AskId(queued), Ask::Withdraw);
+    daemon.drain_home();
+    assert_eq!(daemon.answer_to(queued), Some(Err(Refusal::Busy)));
+    daemon.settle();
+    assert_eq!(daemon.answer_to(reset), Some(Ok(())));
+    assert!(daemon.home.view().reservations.registrants().is_empty() && daemon.home.is_idle());
+    // Once its turn has come it is carried out, whatever is wanted then.
+    let begun = daemon.ask(register(&initiator(1), 5, false));
+    daemon.home.handle_ask(daemon.world.now, Shard(0), AskId(begun), Ask::Withdraw);
+    daemon.settle();
+    assert_eq!(daemon.answer_to(begun), Some(Ok(())));
+    assert_eq!(daemon.answers.iter().filter(|answer| answer.id == AskId(begun)).count(), 1);
+}

@@ -178,3 +178,21 @@ fn attentions_are_told_once_and_by_whatever_asks() {
     world.refused(host, &TUR, &[], 0, 0x06_2a01);
     world.good(host, &TUR, &[], 0);
 }
+
+/// A reset ends what waits at home for its turn, from whatever shard: it is not carried out later.
+#[test]
+fn what_a_reset_ends_is_not_carried_out_behind_it() {
+    let (mut world, a, b) = two();
+    let reset = world.manage(a, Management::LogicalUnitReset(UNIT));
+    let mut list = [0; 24];
+    list[15] = 9;
+    let register = world.start(b, &[0x5f, 0, 0, 0, 0, 0, 0, 0, 24, 0], &list, 0);
+    world.run();
+    assert_eq!(world.end(reset), Some(End::Managed(Managed::Complete)));
+    assert_eq!(world.end(register), Some(End::Retired));
+    assert!(world.homes[0].view().reservations.registrants().is_empty());
+    world.refused(b, &TUR, &[], 0, 0x06_2903);
+    let register = world.start(b, &[0x5f, 0, 0, 0, 0, 0, 0, 0, 24, 0], &list, 0);
+    world.run();
+    assert_eq!(world.outcome(register).status, Status::GOOD);
+}

@@ -70,7 +70,7 @@ pub struct Shard {
     directory: Option<Directory>,
     founding: Founding,
     hunger: Hunger,
-    timers: Timers,
+    timers: Timers<Tag>,
     /// Connections that may have events.
     touched: VecDeque<Tag>,
     /// Links that may have something to receive or to send.

@@ -12,6 +12,7 @@ use volume::{
 
 use super::{LogLine, Shard};
 use crate::message::{CONTROL, Message, Traffic, VolumeEntry, VolumeSpec};
+use crate::timers::Timers;
 
 /// The shard where a volume's authority lives.
 pub fn home_of(volume: VolumeId, shards: u16) -> ShardId {
@@ -24,6 +25,8 @@ pub(super) struct Front {
     pub(super) home: Option<Box<Home>>,
     io: Traffic,
     stirred: bool,
+    /// Its note in the timers.
+    noted: Option<Time>,
 }
 
 /// All volumes of a shard.
@@ -34,6 +37,7 @@ pub(super) struct Fronts {
     disks: HashMap<DiskId, VolumeId>,
     /// Volumes that may have something to give.
     stirred: VecDeque<VolumeId>,
+    timers: Timers<VolumeId>,
     out: VecDeque<DiskOp>,
 }
 
@@ -45,6 +49,7 @@ impl Fronts {
             fronts: Vec::new(),
             disks: HashMap::new(),
             stirred: VecDeque::new(),
+            timers: Timers::default(),
             out: VecDeque::new(),
         }
     }
@@ -71,7 +76,8 @@ impl Fronts {
             self.disks.insert(disk, id);
         }
         let gate = Gate::new(Core(self.shard.0), spec.shared, spec.view, (spec.make)());
-        self.fronts[at] = Some(Front { gate, home: spec.home, io: Traffic::default(), stirred: false });
+        self.fronts[at] =
+            Some(Front { gate, home: spec.home, io: Traffic::default(), stirred: false, noted: None });
         self.stir(id);
     }
 
@@ -148,28 +154,32 @@ impl Fronts {
     }
 
     pub(super) fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
-        for volume in self.ids() {
+        while let Some((time, volume)) = self.timers.due(cx.now) {
             let Some(front) = self.front(volume) else { continue };
-            if front.gate.poll_timeout().is_some_and(|time| time <= cx.now) {
-                self.stir(volume);
+            if front.noted != Some(time) {
+                continue;
             }
-            let Some(front) = self.front(volume) else { continue };
+            front.noted = None;
             if let Some(home) = &mut front.home
                 && home.poll_timeout().is_some_and(|time| time <= cx.now)
             {
                 home.handle_timeout(cx.now);
-                self.stir(volume);
             }
+            // Its turn resumes the gate, and notes the next time.
+            self.stir(volume);
         }
     }
 
+    /// Notes when a volume wants to be called next.
+    fn note_timeout(&mut self, volume: VolumeId) {
+        let Some(Some(front)) = self.fronts.get_mut(volume.0 as usize) else { return };
+        let home = front.home.as_ref().and_then(|home| home.poll_timeout());
+        let wanted = [front.gate.poll_timeout(), home].into_iter().flatten().min();
+        self.timers.note(volume, wanted, &mut front.noted);
+    }
+
     pub(super) fn poll_timeout(&self) -> Option<Time> {
-        let live = self.fronts.iter().flatten();
-        live.flat_map(|front| {
-            [front.gate.poll_timeout(), front.home.as_ref().and_then(|home| home.poll_timeout())]
-        })
-        .flatten()
-        .min()
+        self.timers.next()
     }
 
     pub(super) fn poll_disk(&mut self) -> Option<DiskOp> {
@@ -258,6 +268,7 @@ impl Shard {
             }
             self.run_gate(cx, volume);
             self.run_home(volume);
+            self.fronts.note_timeout(volume);
         }
         worked
     }
