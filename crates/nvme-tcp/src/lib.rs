@@ -5,6 +5,11 @@
 #![forbid(unsafe_code)]
 
 pub mod controller;
+pub mod host;
+mod index;
+mod violation;
 pub mod wire;
 
-pub use controller::{ControllerQueue, Parked, QueueLimits, QueueSize, Violation};
+pub use controller::{ControllerQueue, Parked, QueueLimits, QueueSize};
+pub use host::{HostLimits, HostQueue};
+pub use violation::Violation;

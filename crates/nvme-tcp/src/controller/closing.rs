@@ -1,6 +1,7 @@
 //! How a queue ends, and the clocks that end it.
 
-use super::{ControllerQueue, Phase, Violation};
+use super::{ControllerQueue, Phase};
+use crate::Violation;
 use buf::{Cx, Time};
 use std::time::Duration;
 use stream::{Close, TargetEvent, earliest};

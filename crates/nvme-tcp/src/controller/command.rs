@@ -3,7 +3,8 @@
 use super::outgoing::Out;
 use super::receive::{Purpose, Stretch};
 use super::task::{Source, Task};
-use super::{ControllerQueue, DigestPolicy, Phase, Violation};
+use super::{ControllerQueue, DigestPolicy, Phase};
+use crate::Violation;
 use crate::wire::{CommonHeader, Fatal, IcReq, alignment};
 use nvme::{Descriptor, Direction, Opcode, Sqe, Status};
 use stream::TargetEvent;

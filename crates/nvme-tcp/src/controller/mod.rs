@@ -19,17 +19,17 @@ mod capsules;
 mod closing;
 mod command;
 mod data;
-mod index;
 mod limits;
 mod outgoing;
 mod receive;
 mod respond;
 mod task;
 
-use crate::wire::{Fatal, Terms};
+use crate::Violation;
+use crate::index::CidIndex;
+use crate::wire::Terms;
 use buf::{Cx, Errno, Sg, SgMut, Time};
 use capsules::Capsules;
-use index::CidIndex;
 pub use limits::{DigestPolicy, ENTRIES_MAX, Parked, QueueLimits, QueueSize};
 use nvme::{Completion, Sqe};
 use outgoing::Out;
@@ -47,24 +47,6 @@ mod tests;
 const RETRY: Duration = Duration::from_millis(1);
 /// The one link of a queue.
 const LINK: Link = Link(0);
-
-/// What a host did that ends the queue. Each is told once, for the log and the counters; the queue
-/// itself does what follows from it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Violation {
-    /// A PDU broke the rules; a C2HTermReq says so.
-    Fatal(Fatal),
-    /// More commands than the queue has entries; a C2HTermReq ends it.
-    TooManyCommands,
-    /// The host ended the connection with an H2CTermReq.
-    Terminated(Fatal),
-    /// No ICReq, or no Connect, in time.
-    HandshakeTimeout,
-    /// A PDU was begun and not ended in time.
-    PduTimeout,
-    /// The host leaves its answers unread, or does not send data that it was asked for.
-    Stalled,
-}
 
 /// The life of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

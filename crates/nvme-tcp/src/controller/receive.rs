@@ -4,7 +4,8 @@
 //! the server wants it, and stays in the stream until the server has said where that is.
 
 use super::outgoing::{Out, Term};
-use super::{ControllerQueue, Phase, Violation};
+use super::{ControllerQueue, Phase};
+use crate::Violation;
 use crate::wire::{
     self, ADMIN_CAPSULE_MAX, CapsuleCmd, CommonHeader, DIGEST_LEN, Fatal, Flags, Frame, H2cData, IcReq,
     PduType, Rules, Sender, TermReq,

@@ -2,7 +2,7 @@
 
 use super::super::*;
 use super::pair::*;
-use crate::wire::{Flags, HPDA_MAX, IcReq, IcResp, PduType};
+use crate::wire::{Fatal, Flags, HPDA_MAX, IcReq, IcResp, PduType};
 use nvme::Status;
 use zerocopy::IntoBytes;
 

@@ -2,8 +2,8 @@
 
 use super::super::*;
 use crate::wire::{
-    self, C2hData, CapsuleCmd, CapsuleResp, CommonHeader, Flags, Frame, H2cData, IcReq, IcResp, PduType, R2t,
-    Rules, Sender, TermReq, digest,
+    self, C2hData, CapsuleCmd, CapsuleResp, CommonHeader, Fatal, Flags, Frame, H2cData, IcReq, IcResp,
+    PduType, R2t, Rules, Sender, TermReq, digest,
 };
 use buf::crc32c::crc32c;
 use buf::{Class, Entropy, Pool};

@@ -1,31 +1,31 @@
 //! Command identifiers to tags: a table of fixed size, so that no command allocates.
 //!
 //! Open addressing with linear probing, at most half full. A CID is hashed and compared, never used
-//! as an index. A host that chooses colliding CIDs makes its own look-ups slower, and harms nobody.
+//! as an index. A peer that chooses colliding CIDs makes its own look-ups slower, and harms nobody.
 
 use stream::Tag;
 
 #[derive(Debug)]
-pub(super) struct CidIndex {
+pub(crate) struct CidIndex {
     places: Box<[Option<(u16, Tag)>]>,
     len: usize,
 }
 
 impl CidIndex {
     /// Room for `limit` tasks.
-    pub(super) fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: usize) -> Self {
         let places = (limit.max(1) * 2).next_power_of_two();
         CidIndex { places: vec![None; places].into(), len: 0 }
     }
 
     /// Makes room for `limit` tasks.
-    pub(super) fn grow(&mut self, limit: usize) {
+    pub(crate) fn grow(&mut self, limit: usize) {
         let old = std::mem::replace(self, Self::new(limit));
         old.places.iter().flatten().for_each(|(cid, tag)| self.insert(*cid, *tag));
     }
 
     #[inline]
-    pub(super) fn find(&self, cid: u16) -> Option<Tag> {
+    pub(crate) fn find(&self, cid: u16) -> Option<Tag> {
         let mut at = self.home(cid);
         while let Some((here, tag)) = self.places[at] {
             if here == cid {
@@ -40,7 +40,7 @@ impl CidIndex {
     ///
     /// # Panics
     /// If more than `limit` are in: the tasks are counted elsewhere.
-    pub(super) fn insert(&mut self, cid: u16, tag: Tag) {
+    pub(crate) fn insert(&mut self, cid: u16, tag: Tag) {
         assert!(self.len * 2 < self.places.len(), "more tasks than the index has room for");
         let mut at = self.home(cid);
         while self.places[at].is_some() {
@@ -50,7 +50,7 @@ impl CidIndex {
         self.len += 1;
     }
 
-    pub(super) fn remove(&mut self, cid: u16) {
+    pub(crate) fn remove(&mut self, cid: u16) {
         let mut gap = self.home(cid);
         loop {
             match self.places[gap] {

@@ -1,0 +1,303 @@
+//! From received bytes to PDUs of the controller.
+
+use super::command::Data;
+use super::outgoing::Out;
+use super::{HostQueue, Phase};
+use crate::Violation;
+use crate::wire::{
+    self, C2hData, CapsuleResp, CommonHeader, DIGEST_LEN, Fatal, Flags, Frame, IcResp, PduType, R2t, Rules,
+    Sender, TermReq,
+};
+use buf::crc32c::Crc32c;
+use buf::{Cx, SgMut, Time};
+use std::ops::Range;
+use stream::{Came, Direct, HostEvent, Inlet, RecvOp, Tag};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Whether parsing goes on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    On,
+    /// More bytes are needed first.
+    Stop,
+}
+
+/// The receiving half.
+#[derive(Debug)]
+pub(super) struct Rx {
+    pub(super) inlet: Inlet,
+    state: RxState,
+    crc: Crc32c,
+    /// A receive is out.
+    pub(super) out: bool,
+    /// Since when the stream has stood within a PDU.
+    begun: Option<Time>,
+}
+
+/// Which part of a PDU comes next.
+#[derive(Clone, Copy, Debug)]
+enum RxState {
+    Header,
+    /// `left` bytes of a read's data, from `at` of it on.
+    Data {
+        tag: Tag,
+        flags: Flags,
+        at: u32,
+        left: u32,
+    },
+    Digest {
+        tag: Tag,
+        flags: Flags,
+        end: u32,
+    },
+}
+
+impl Rx {
+    pub(super) fn new() -> Self {
+        Rx { inlet: Inlet::new(), state: RxState::Header, crc: Crc32c::new(), out: false, begun: None }
+    }
+
+    fn is_within_pdu(&self) -> bool {
+        !matches!(self.state, RxState::Header) || self.inlet.is_within_header()
+    }
+}
+
+impl HostQueue {
+    /// What to receive next: the rest of a read's data goes straight to where the caller wants it.
+    pub(super) fn next_recv(&mut self) -> Option<RecvOp> {
+        if self.rx.out || !self.rx.inlet.is_empty() || matches!(self.phase, Phase::Dead | Phase::Gone) {
+            return None;
+        }
+        let direct = match self.rx.state {
+            RxState::Data { tag, at, left, .. } if left > 0 => self.memory(tag).and_then(|memory| {
+                let data = memory.take()?;
+                Some(Direct { tag, data, want: at as usize..(at + left) as usize })
+            }),
+            RxState::Data { .. } | RxState::Header | RxState::Digest { .. } => None,
+        };
+        self.rx.out = true;
+        Some(RecvOp { direct, stage_len: self.rx.inlet.stage_len(), stage: None })
+    }
+
+    fn memory(&mut self, tag: Tag) -> Option<&mut Option<SgMut>> {
+        match &mut self.commands.get_mut(tag)?.data {
+            Data::In(data) => Some(data),
+            Data::None | Data::Out { .. } => None,
+        }
+    }
+
+    /// Takes a receive back.
+    pub(super) fn received(&mut self, cx: &mut Cx<'_>, op: RecvOp, came: Came) -> Result<(), Violation> {
+        self.rx.out = false;
+        let bytes = match &came {
+            Came::Bytes(n) => *n,
+            Came::Loaned(_) | Came::End | Came::Cancelled | Came::Failed(_) => 0,
+        };
+        let placed = op.direct.map_or(0, |direct| self.take_back(direct, bytes));
+        match came {
+            Came::Bytes(n) => {
+                if let (Some(stage), true) = (op.stage, n > placed) {
+                    self.rx.inlet.put_stage(stage, n - placed);
+                }
+            }
+            Came::Loaned(pages) => self.rx.inlet.put_loaned(pages),
+            Came::Cancelled => {}
+            Came::End | Came::Failed(_) => {
+                self.fail();
+                return Ok(());
+            }
+        }
+        self.parse(cx)
+    }
+
+    /// Puts a buffer back where it was taken from; gives how many bytes were for it.
+    fn take_back(&mut self, direct: Direct, bytes: usize) -> usize {
+        let Direct { tag, mut data, want } = direct;
+        let n = bytes.min(want.len());
+        if let RxState::Data { at, left, .. } = &mut self.rx.state {
+            *at += n as u32;
+            *left -= n as u32;
+            if self.terms.data_digest {
+                feed(&mut self.rx.crc, &mut data, want.start..want.start + n);
+            }
+        }
+        if let Some(memory) = self.memory(tag) {
+            *memory = Some(data);
+        }
+        if matches!(self.phase, Phase::Finishing | Phase::Dead) {
+            self.complete_all();
+        }
+        n
+    }
+
+    /// Parses all that is here.
+    pub(super) fn parse(&mut self, cx: &mut Cx<'_>) -> Result<(), Violation> {
+        let result = self.parse_on(cx);
+        if !self.rx.is_within_pdu() {
+            self.rx.begun = None;
+        } else if self.rx.begun.is_none() {
+            self.rx.begun = Some(cx.now);
+        }
+        result
+    }
+
+    fn parse_on(&mut self, cx: &mut Cx<'_>) -> Result<(), Violation> {
+        loop {
+            if matches!(self.phase, Phase::Finishing | Phase::Dead | Phase::Gone) {
+                self.rx.inlet.clear();
+                self.rx.state = RxState::Header;
+                return Ok(());
+            }
+            let step = match self.rx.state {
+                RxState::Header => self.parse_header(cx)?,
+                RxState::Data { tag, flags, at, left } => self.parse_data(tag, flags, at, left),
+                RxState::Digest { tag, flags, end } => self.parse_digest(tag, flags, end),
+            };
+            if step == Step::Stop {
+                return Ok(());
+            }
+        }
+    }
+
+    fn parse_header(&mut self, cx: &mut Cx<'_>) -> Result<Step, Violation> {
+        let rules = Rules {
+            from: Sender::Controller,
+            header_digest: self.terms.header_digest,
+            data_digest: self.terms.data_digest,
+            alignment: self.terms.host_alignment,
+            capsule_max: 0,
+        };
+        let Some(bytes) = self.rx.inlet.header(wire::COMMON_LEN) else { return Ok(Step::Stop) };
+        let Ok(common) = CommonHeader::read_from_bytes(bytes) else { return Ok(Step::Stop) };
+        let frame = match Frame::parse(&common, &rules) {
+            Ok(frame) => frame,
+            Err(_) if common.pdu_type == PduType::C2H_TERM_REQ => {
+                return Err(self.terminated(Fatal::field(CommonHeader::AT_PLEN)));
+            }
+            // Of a header whose length cannot be trusted, what every header begins with.
+            Err(fatal) => return Err(self.violate(cx, fatal, common.as_bytes())),
+        };
+        let head = usize::from(frame.head);
+        let Some(bytes) = self.rx.inlet.header(head) else { return Ok(Step::Stop) };
+        if rules.header_digest && frame.flags.contains(Flags::HEADER_DIGEST) {
+            let (header, rest) = bytes.split_at(frame.header.into());
+            let sum = &rest[..DIGEST_LEN];
+            if sum != wire::digest(header) {
+                let fatal = Fatal::header_digest(sum.try_into().unwrap_or_default());
+                return Err(self.violate_at(cx, fatal, frame));
+            }
+        }
+        match self.begin(frame) {
+            Ok(state) => {
+                self.rx.inlet.consume(head);
+                self.rx.begun = None;
+                self.rx.crc = Crc32c::new();
+                self.rx.state = state;
+                Ok(Step::On)
+            }
+            Err(Violation::Fatal(fatal)) => Err(self.violate_at(cx, fatal, frame)),
+            Err(Violation::Terminated(fatal)) => Err(self.terminated(fatal)),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// Acts on the header that the inlet has; says what comes behind it.
+    fn begin(&mut self, frame: Frame) -> Result<RxState, Violation> {
+        let out_of_turn = Violation::Fatal(Fatal::sequence(CommonHeader::AT_TYPE));
+        // ICReq has left: what comes before it answers nothing.
+        let asked = self.phase == Phase::Init && !matches!(self.out.front(), Some(Out::Init));
+        let header = self.rx.inlet.header(frame.head.into()).unwrap_or_default();
+        let talking = matches!(self.phase, Phase::Ready | Phase::Draining);
+        match frame.pdu_type {
+            PduType::C2H_DATA if talking => {
+                let pdu = C2hData::from_prefix(header).copied().ok_or(out_of_turn)?;
+                let tag = self.check_data(&pdu, frame).map_err(Violation::Fatal)?;
+                return Ok(RxState::Data { tag, flags: frame.flags, at: pdu.datao.get(), left: frame.data });
+            }
+            PduType::CAPSULE_RESP if talking => {
+                let pdu = CapsuleResp::from_prefix(header).copied().ok_or(out_of_turn)?;
+                self.take_completion(pdu.cqe).map_err(Violation::Fatal)?;
+            }
+            PduType::R2T if talking => {
+                let pdu = R2t::from_prefix(header).copied().ok_or(out_of_turn)?;
+                self.take_r2t(&pdu).map_err(Violation::Fatal)?;
+            }
+            PduType::IC_RESP if asked => {
+                let answer = IcResp::from_prefix(header).copied().ok_or(out_of_turn)?;
+                self.terms = answer.terms(&self.asked).map_err(Violation::Fatal)?;
+                self.phase = Phase::Ready;
+                self.deadline = None;
+                self.events.push_back(HostEvent::Ready);
+            }
+            PduType::C2H_TERM_REQ => {
+                let fatal = TermReq::from_prefix(header).map(TermReq::fatal);
+                return Err(Violation::Terminated(fatal.unwrap_or(Fatal::field(CommonHeader::AT_PLEN))));
+            }
+            _too_early_or_twice => return Err(out_of_turn),
+        }
+        Ok(RxState::Header)
+    }
+
+    fn parse_data(&mut self, tag: Tag, flags: Flags, at: u32, left: u32) -> Step {
+        if left == 0 {
+            self.rx.state = RxState::Digest { tag, flags, end: at };
+            return Step::On;
+        }
+        if self.rx.inlet.is_empty() {
+            return Step::Stop;
+        }
+        let digest = self.terms.data_digest;
+        let Some(command) = self.commands.get_mut(tag) else { return Step::Stop };
+        let Data::In(Some(data)) = &mut command.data else { return Step::Stop };
+        let from = at as usize;
+        let n = self.rx.inlet.copy_into(data, from..from + left as usize);
+        if digest {
+            feed(&mut self.rx.crc, data, from..from + n);
+        }
+        self.rx.state = RxState::Data { tag, flags, at: at + n as u32, left: left - n as u32 };
+        Step::On
+    }
+
+    fn parse_digest(&mut self, tag: Tag, flags: Flags, end: u32) -> Step {
+        let mut good = true;
+        if self.terms.data_digest {
+            let Some(bytes) = self.rx.inlet.header(DIGEST_LEN) else { return Step::Stop };
+            good = bytes == self.rx.crc.wire();
+            self.rx.inlet.consume(DIGEST_LEN);
+        }
+        self.rx.state = RxState::Header;
+        self.rx.begun = None;
+        self.end_data(tag, flags, end, good);
+        Step::On
+    }
+
+    fn violate_at(&mut self, cx: &mut Cx<'_>, fatal: Fatal, frame: Frame) -> Violation {
+        let header = self.rx.inlet.header(frame.head.into()).unwrap_or_default();
+        let header: Box<[u8]> = header.iter().copied().take(frame.header.into()).collect();
+        self.violate(cx, fatal, &header)
+    }
+
+    /// Says why, and ends the connection.
+    fn violate(&mut self, cx: &mut Cx<'_>, fatal: Fatal, header: &[u8]) -> Violation {
+        self.begin_end(cx.now + self.limits.term_timeout);
+        self.out.push_back(Out::Term(fatal, header.into()));
+        Violation::Fatal(fatal)
+    }
+
+    /// A TermReq is never answered.
+    fn terminated(&mut self, fatal: Fatal) -> Violation {
+        self.fail();
+        Violation::Terminated(fatal)
+    }
+
+    /// When the PDU that the stream stands in must have ended.
+    pub(super) fn pdu_deadline(&self) -> Option<Time> {
+        self.rx.begun.map(|since| since + self.limits.pdu_timeout)
+    }
+}
+
+fn feed(crc: &mut Crc32c, data: &mut SgMut, range: Range<usize>) {
+    for slice in data.slices_mut(range) {
+        crc.update(slice);
+    }
+}
