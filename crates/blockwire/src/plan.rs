@@ -4,15 +4,14 @@
 //! takes it as it is. Invariant: names are unique, every reference resolves, every number is in
 //! its range, and no listener beyond loopback is open to strangers unless the operator said so.
 
-mod nvme;
+mod subsystem;
 
-use std::{fmt, net::SocketAddr, time::Duration};
+use std::{fmt, net::SocketAddr, sync::Arc, time::Duration};
 
 use zeroize::Zeroizing;
 
-pub use nvme::{
-    ANA_GROUP_MAX, ControllerGrants, DhchapKey, MODEL_DEFAULT, NSID_MAX, Namespace, Referral, Subsystem,
-    SubsystemGrant,
+pub use subsystem::{
+    ANA_GROUP_MAX, ControllerGrants, MODEL_DEFAULT, NSID_MAX, Namespace, Referral, Subsystem, SubsystemGrant,
 };
 
 use crate::{name::VolumeName, network::Network, spec::Spec};
@@ -305,7 +304,7 @@ pub struct Host {
     /// Its NVMe Host Identifier, by which reports know it.
     pub hostid: Option<[u8; 16]>,
     /// Its secret for DH-HMAC-CHAP; `None`: [`Auth::dhchap`].
-    pub dhchap: Option<DhchapKey>,
+    pub dhchap: Option<Arc<nvme::auth::Secret>>,
     /// It may reach one volume over both protocols.
     pub both: bool,
     /// Which subsystems it may reach.
@@ -360,7 +359,7 @@ pub struct Auth {
     /// CHAP algorithms, most wanted first; empty: [`HASHES_DEFAULT`].
     pub hashes: Vec<Hash>,
     /// DH-HMAC-CHAP secret of NVMe hosts that have none of their own; `None`: such hosts need none.
-    pub dhchap: Option<DhchapKey>,
+    pub dhchap: Option<Arc<nvme::auth::Secret>>,
 }
 
 impl Auth {

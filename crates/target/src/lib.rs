@@ -24,7 +24,7 @@ mod timers;
 
 pub use directory::SESSIONS_MAX;
 pub use exports::{
-    Admission, ControllerLimits, DISCOVERY_NQN, Exports, HostAuth, HostKey, HostRule, LunExport, LunMask,
+    Admission, ControllerLimits, DISCOVERY_NQN, Exports, HostAuth, HostRule, LunExport, LunMask,
     NamespaceExport, NamespaceMask, Network, NvmeExports, NvmePortal, NvmeProduct, NvmeService, Portal,
     Redirect, Referral, Rule, SubsystemExport, TargetExport,
 };

@@ -8,8 +8,7 @@ use iscsi::session::SessionParams;
 use iscsi::wire::{Cid, Sn, Tsih};
 use scsi_server::UnitSpec;
 use volume::{
-    Ack, Adoption, Answer, Ask, AskId, Backend, DiskId, Facts, Geometry, Home, Refusal, Shared, StoreOp,
-    View, VolumeId,
+    Ack, Adoption, Answer, Ask, AskId, Backend, DiskId, Facts, Home, Refusal, Shared, StoreOp, View, VolumeId,
 };
 
 use crate::directory::{Claim, Verdict};
@@ -205,8 +204,8 @@ pub struct ConnectionEntry {
 pub struct VolumeEntry {
     /// Its number.
     pub id: VolumeId,
-    /// What its blocks are like.
-    pub geometry: Geometry,
+    /// The truth as this shard has it: size, reservations, paths, protection.
+    pub view: View,
     /// I/O of this shard since it was added.
     pub io: Traffic,
 }

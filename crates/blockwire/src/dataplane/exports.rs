@@ -15,7 +15,7 @@ use super::login;
 use crate::{
     name::VolumeName,
     network,
-    plan::{Auth, DhchapKey, Grant, Host, Limits, Plan, Portal, Protocol, Referral, Target, Ways},
+    plan::{Auth, Grant, Host, Limits, Plan, Portal, Protocol, Referral, Target, Ways},
 };
 
 /// What does not change while the daemon runs.
@@ -80,7 +80,7 @@ impl Frame {
     }
 
     /// The DH-HMAC-CHAP secret of hosts that have none of their own.
-    pub fn common_key(&self) -> Option<&DhchapKey> {
+    pub fn common_key(&self) -> Option<&Arc<nvme::auth::Secret>> {
         self.auth.dhchap.as_ref()
     }
 

@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use endpoint::ListenerId;
+use nvme::auth::Secret;
 use target::{
-    ControllerLimits, HostAuth, HostKey, HostRule, NamespaceExport, NamespaceMask, NvmeExports, NvmePortal,
+    ControllerLimits, HostAuth, HostRule, NamespaceExport, NamespaceMask, NvmeExports, NvmePortal,
     NvmeProduct, NvmeService, SubsystemExport,
 };
 
 use super::exports::{Frame, Known, network, revision};
 use crate::{
     name::VolumeName,
-    plan::{DhchapKey, Host, Portal, Protocol, Subsystem, SubsystemGrant},
+    plan::{Host, Portal, Protocol, Subsystem, SubsystemGrant},
 };
 
 impl Frame {
@@ -68,7 +69,7 @@ impl Frame {
             Some(NamespaceExport {
                 nsid: one.nsid,
                 volume: known.id,
-                read_only: one.read_only,
+                read_only: one.read_only || known.read_only,
                 ana_group: one.ana_group,
             })
         };
@@ -127,11 +128,8 @@ impl Frame {
     }
 }
 
-fn auth(key: Option<&DhchapKey>) -> HostAuth {
-    key.map_or(HostAuth::None, |key| {
-        let secret = key.secret.expose().into();
-        HostAuth::Required(Arc::new(HostKey { secret, transform: key.transform }))
-    })
+fn auth(secret: Option<&Arc<Secret>>) -> HostAuth {
+    secret.map_or(HostAuth::None, |secret| HostAuth::Required(secret.clone()))
 }
 
 /// The serial number of a subsystem that stands for one volume: the first digits of its identity.

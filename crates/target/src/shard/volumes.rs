@@ -101,7 +101,7 @@ impl Fronts {
         let live = self.fronts.iter().enumerate().filter_map(|(at, front)| Some((at, front.as_ref()?)));
         live.map(|(at, front)| VolumeEntry {
             id: VolumeId(at as u32),
-            geometry: front.gate.view().geometry,
+            view: front.gate.view().clone(),
             io: front.io,
         })
         .collect()

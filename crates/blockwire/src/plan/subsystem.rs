@@ -1,8 +1,7 @@
 //! What is served over NVMe/TCP: subsystems, their namespaces, keys of hosts, referrals.
 
-use std::{fmt, net::SocketAddr};
+use std::net::SocketAddr;
 
-use super::Secret;
 use crate::name::VolumeName;
 
 /// A subsystem and what it exports.
@@ -82,21 +81,6 @@ pub struct SubsystemGrant {
     pub namespaces: Option<Vec<u32>>,
     /// Writes are refused.
     pub read_only: bool,
-}
-
-/// A host's secret for DH-HMAC-CHAP, as `DHHC-1:hh:…:` says it (NVMe Base §8.13.5).
-#[derive(Clone, PartialEq, Eq)]
-pub struct DhchapKey {
-    /// The secret: 32, 48 or 64 bytes.
-    pub secret: Secret,
-    /// The hash that transforms it: 0 none, 1 SHA-256, 2 SHA-384, 3 SHA-512.
-    pub transform: u8,
-}
-
-impl fmt::Debug for DhchapKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DhchapKey").field("transform", &self.transform).finish_non_exhaustive()
-    }
 }
 
 /// Another discovery service, which ours names to hosts.
