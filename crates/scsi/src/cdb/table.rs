@@ -21,6 +21,8 @@ pub struct Entry {
     pub action: Option<u8>,
     /// Operation code, then one mask per byte; as long as the CDB.
     usage: &'static [u8],
+    /// The bits that must be zero, the first byte of the CDB uppermost.
+    reserved: u128,
     /// Without one of these the command is unknown.
     needs: CommandSet,
     parse: Parse,
@@ -47,13 +49,12 @@ impl Entry {
     }
 
     fn check_reserved(&self, cdb: &Cdb) -> Result<(), CdbError> {
-        for (at, (byte, mask)) in cdb.iter().zip(self.usage).enumerate().skip(1) {
-            let stray = byte & !mask;
-            if stray != 0 {
-                return Err(CdbError::Field { byte: at as u8, bit: Some(top_bit(stray)) });
-            }
+        let stray = u128::from_be_bytes(*cdb) & self.reserved;
+        if stray == 0 {
+            return Ok(());
         }
-        Ok(())
+        let at = stray.leading_zeros() as usize / 8;
+        Err(CdbError::Field { byte: at as u8, bit: Some(top_bit(stray.to_be_bytes()[at])) })
     }
 }
 
@@ -119,11 +120,20 @@ impl CommandSet {
     /// Reads a CDB; commands outside the set are unknown.
     pub fn parse(self, bytes: &[u8]) -> Result<Command, CdbError> {
         let opcode = *bytes.first().ok_or(CdbError::Truncated)?;
-        let mut known = self.with_opcode(opcode).peekable();
-        let first = known.peek().ok_or(CdbError::UnknownOpcode)?;
+        let mut known = self.with_opcode(opcode);
+        let first = known.clone().next().ok_or(CdbError::UnknownOpcode)?;
         let mut cdb = [0; CDB_LEN_MAX];
-        let given = bytes.get(..first.len()).ok_or(CdbError::Truncated)?;
-        cdb[..given.len()].copy_from_slice(given);
+        match bytes.first_chunk() {
+            // Usually so many come: what is behind the CDB is cut off in one step.
+            Some(bytes) => {
+                let behind = 8 * (CDB_LEN_MAX - first.len());
+                cdb = (u128::from_be_bytes(*bytes) >> behind << behind).to_be_bytes();
+            }
+            None => {
+                let given = bytes.get(..first.len()).ok_or(CdbError::Truncated)?;
+                cdb[..given.len()].copy_from_slice(given);
+            }
+        }
         let entry = known
             .find(|entry| entry.action.is_none_or(|action| action == bits(cdb[1], 4, 0)))
             .ok_or(CdbError::UnknownServiceAction)?;
@@ -146,11 +156,22 @@ const VFY: u8 = 0x16;
 const SYNC: u8 = 0x06;
 
 const fn row(name: &'static str, usage: &'static [u8], parse: Parse) -> Entry {
-    Entry { name, action: None, usage, needs: CommandSet::BASIC, parse }
+    Entry { name, action: None, usage, reserved: reserved(usage), needs: CommandSet::BASIC, parse }
+}
+
+/// The bits of a CDB with this usage that must be zero.
+const fn reserved(usage: &[u8]) -> u128 {
+    let mut bits = 0;
+    let mut at = 1;
+    while at < usage.len() {
+        bits |= (!usage[at] as u128) << (8 * (CDB_LEN_MAX - 1 - at));
+        at += 1;
+    }
+    bits
 }
 
 const fn act(name: &'static str, action: u8, usage: &'static [u8], parse: Parse) -> Entry {
-    Entry { name, action: Some(action), usage, needs: CommandSet::BASIC, parse }
+    Entry { name, action: Some(action), usage, reserved: reserved(usage), needs: CommandSet::BASIC, parse }
 }
 
 const fn needs(entry: Entry, needs: CommandSet) -> Entry {
