@@ -36,7 +36,8 @@ unsafe impl Sync for Region {}
 pub struct RegionHandle(Rc<Arc<Region>>);
 
 impl Region {
-    /// A region of `len` zero bytes; pages take memory when they are first written.
+    /// A region of `len` zero bytes; pages take memory when they are first written, 2 MiB at a time where
+    /// the system gives large ones.
     ///
     /// # Panics
     /// If `len` is 0 or the address space has no room for it.
@@ -66,6 +67,11 @@ impl Region {
         assert!(at.checked_add(len).is_some_and(|end| end <= self.len), "access outside of a region");
         // SAFETY: `at` is within the mapping.
         unsafe { self.base.add(at) }
+    }
+
+    /// Tells the processor that the bytes from `at` on will soon be read.
+    pub fn prefetch(&self, at: usize, len: usize) {
+        shared::prefetch(self.at(at, len).as_ptr(), len);
     }
 
     /// Copies bytes from `at` on into all of `into`.
