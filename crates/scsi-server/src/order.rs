@@ -75,6 +75,11 @@ impl Order {
         may
     }
 
+    /// Whether a SIMPLE task that arrives now starts at once.
+    pub(crate) fn is_open(&self) -> bool {
+        self.waiting.is_empty() && self.admits(Attribute::Simple)
+    }
+
     fn admits(&self, attribute: Attribute) -> bool {
         match attribute {
             Attribute::Head => true,

@@ -81,6 +81,13 @@ pub trait Target: Connection<Event = TargetEvent<Self::Command>> {
     /// came unasked, then by R2T. [`TargetEvent::DataReceived`] follows when `into` is full. May be
     /// called again for further stretches.
     fn recv_data(&mut self, cx: &mut Cx<'_>, tag: Tag, at: u32, into: SgMut);
+    /// All the payload of a task, if it stands whole and undamaged in what was received and nobody has
+    /// placed it. Who can use it there answers the command at once, and it is skipped.
+    #[must_use]
+    fn data_at_hand(&self, tag: Tag) -> Option<&[u8]> {
+        let _ = tag;
+        None
+    }
     /// Sends `data`, which belongs at `offset` of the task's data, cut into PDUs as negotiated.
     fn send_data(&mut self, cx: &mut Cx<'_>, tag: Tag, offset: u32, data: Sg);
     /// Asks for leave to read `len` bytes for the task, before memory is taken for them. Bytes that

@@ -150,6 +150,12 @@ impl Inlet {
         self.carry.get(..len)
     }
 
+    /// The next `len` bytes, if all of them are here in one piece and no header is carried.
+    pub fn peek(&self, len: usize) -> Option<&[u8]> {
+        let bytes = self.source.as_ref().and_then(Source::contiguous)?;
+        if self.carry.is_empty() { bytes.get(self.at..self.at.checked_add(len)?) } else { None }
+    }
+
     /// Drops the header that was looked at: `len` is the longest that [`Inlet::header`] gave.
     pub fn consume(&mut self, len: usize) {
         if self.carry.is_empty() {

@@ -2,7 +2,7 @@
 
 use buf::{Cx, Errno, Sg, SgMut};
 
-use crate::io::{Done, Io, IoId};
+use crate::io::{Done, Durability, Io, IoId, Span};
 
 /// What a volume's blocks are like. Lengths in logical blocks unless said otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +55,14 @@ pub trait Backend {
     fn geometry(&self) -> Geometry;
     /// Takes an operation on. It ends by [`Backend::poll_done`], perhaps at once.
     fn submit(&mut self, cx: &mut Cx<'_>, io: Io);
+    /// Reads at once: gives its own memory, as [`Geometry::lends`] says. `None`: submit the read.
+    fn lend(&mut self, _span: Span) -> Option<Sg> {
+        None
+    }
+    /// Writes all of `from` at once. False: nothing was done; submit the write.
+    fn write_at_once(&mut self, _span: Span, _durability: Durability, _from: &[u8]) -> bool {
+        false
+    }
     /// Asks that the operation end early. It still ends by `poll_done`, either way.
     fn cancel(&mut self, id: IoId);
     /// An operation that has ended.

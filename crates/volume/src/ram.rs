@@ -11,10 +11,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use buf::{Cx, Errno, Payload, Region, RegionHandle, Sg};
 
 use crate::backend::{Backend, DiskOp, Geometry};
-use crate::io::{Done, Extent, Failure, Fault, Io, IoId, Op, Outcome, Span};
+use crate::io::{Done, Durability, Extent, Failure, Fault, Io, IoId, Op, Outcome, Span};
 
 /// The longest operation, in bytes.
 const IO_MAX: u32 = 1 << 20;
+/// How much of what is lent is told to come near, in bytes: of longer reads the processor sees itself
+/// where they go on.
+const PREFETCH_MAX: usize = 8 << 10;
 /// How many extents one answer names.
 const EXTENTS_MAX: usize = 64;
 /// How many granules one [`Op::Extents`] looks at, so that an answer is prompt: with 4 KiB blocks
@@ -197,13 +200,18 @@ impl Ram {
         Ram { disk, region, done: VecDeque::new() }
     }
 
+    /// The memory of a span. It is read when the answer goes out, so it is told to come near now.
+    fn memory(&self, span: Span) -> Sg {
+        let (at, len) = (self.disk.offset(span.lba), self.disk.len(span));
+        let lent = self.region.view(at, len);
+        self.region.region().prefetch(at, len.min(PREFETCH_MAX));
+        Sg::from(lent)
+    }
+
     fn read(&self, span: Span, payload: Payload) -> (Result<Outcome, Failure>, Payload) {
         let at = self.disk.offset(span.lba);
         match payload {
-            Payload::None => {
-                let lent = Sg::from(self.region.view(at, self.disk.len(span)));
-                (Ok(Outcome::Complete), Payload::Out(lent))
-            }
+            Payload::None => (Ok(Outcome::Complete), Payload::Out(self.memory(span))),
             Payload::In(mut into) => {
                 let mut done = 0;
                 for slice in into.slices_mut(0..self.disk.len(span)) {
@@ -263,6 +271,16 @@ impl Backend for Ram {
     fn submit(&mut self, _cx: &mut Cx<'_>, io: Io) {
         let (result, payload) = self.carry_out(io.op, io.payload);
         self.done.push_back(Done { id: io.id, result, payload });
+    }
+
+    fn lend(&mut self, span: Span) -> Option<Sg> {
+        Some(self.memory(span))
+    }
+
+    fn write_at_once(&mut self, span: Span, _durability: Durability, from: &[u8]) -> bool {
+        self.region.region().write(self.disk.offset(span.lba), from);
+        self.disk.map(span);
+        true
     }
 
     fn cancel(&mut self, _id: IoId) {

@@ -1,10 +1,11 @@
 //! Write data: Data-Out PDUs (RFC 7143 §11.7), the places for it, and R2Ts (§11.8).
 
 use super::TargetSession;
-use super::link::Segment;
+use super::link::{RxState, Segment};
 use super::outgoing::Out;
-use super::task::{Additional, Asked, Death, Place, State, Task, Transfer};
-use crate::wire::{Bhs, DataOut, DataOutFlags, Pdu, RejectReason, Ttt};
+use super::task::{Additional, Asked, Death, Kind, Place, State, Task, Transfer};
+use crate::wire::{Bhs, DataOut, DataOutFlags, Pdu, RejectReason, Ttt, pad_len};
+use buf::crc32c::Crc32c;
 use buf::{Cx, SgMut};
 use stream::{Tag, TargetEvent};
 
@@ -68,6 +69,31 @@ impl TargetSession {
             self.doom(cx, tag, Death::Sense(sense));
         }
         self.settle(cx, tag);
+    }
+
+    /// The immediate data of a task that has no other, if all of it lies in the stage and its digest is
+    /// right.
+    pub(super) fn whole_payload(&self, tag: Tag) -> Option<&[u8]> {
+        let task = self.tasks.get(tag)?;
+        let Kind::Scsi(transfer) = &task.kind else { return None };
+        let link = self.links.get(task.link)?;
+        let RxState::Data { left, segment: Segment::Write { tag: stands_here, .. }, .. } = &link.rx.state
+        else {
+            return None;
+        };
+        let fresh = transfer.got == 0 && transfer.places.is_empty() && transfer.hold.is_none();
+        if *stands_here != tag || *left != transfer.edtl || !fresh || !matches!(task.state, State::Live) {
+            return None;
+        }
+        let len = *left as usize;
+        if !link.params.data_digest {
+            return link.rx.inlet.peek(len);
+        }
+        let padded = len + pad_len(len);
+        let (data, sum) = link.rx.inlet.peek(padded + 4)?.split_at(padded);
+        let mut crc = Crc32c::new();
+        crc.update(data);
+        (crc.wire() == sum).then(|| &data[..len])
     }
 
     /// The server places data of a task.

@@ -100,9 +100,12 @@ fn solicit(server: &mut Server, slot: u32, op: &Op, blocks: u32) {
 
 /// The write of a WRITE: of all its blocks, or of those that `data` has.
 fn write_op(transfer: Transfer, blocks: Option<u64>) -> Op {
-    let durability = if transfer.fua { Durability::Stable } else { Durability::Cached };
     let blocks = blocks.unwrap_or(u64::from(transfer.blocks));
-    Op::Write(Span { lba: transfer.lba, blocks }, durability)
+    Op::Write(Span { lba: transfer.lba, blocks }, durability(transfer))
+}
+
+pub(crate) fn durability(transfer: Transfer) -> Durability {
+    if transfer.fua { Durability::Stable } else { Durability::Cached }
 }
 
 /// The payload of a WRITE is here.

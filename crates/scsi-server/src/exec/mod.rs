@@ -6,6 +6,7 @@
 //! operation, an answer from the volume's home) goes through [`data`], [`done`] and [`answered`].
 
 mod access;
+pub(crate) mod at_once;
 mod block;
 pub(crate) mod compare;
 pub(crate) mod copy;

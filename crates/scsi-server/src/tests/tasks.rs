@@ -196,3 +196,59 @@ fn what_a_reset_ends_is_not_carried_out_behind_it() {
     world.run();
     assert_eq!(world.outcome(register).status, Status::GOOD);
 }
+
+#[test]
+fn only_what_is_plain_in_every_respect_is_done_at_once() {
+    let mut world = World::new(1);
+    world.add(4096, |_| {});
+    let fresh = world.fresh_host(0, "iqn.fresh", 1, &[0]);
+    let host = world.host(0, "iqn.a", &[0]);
+    let (read, write) = (read_10(8, 2), write_10(8, 2));
+    let arrived = |cdb: &'static [u8], data_in, data_out| Arrived {
+        lun: UNIT,
+        cdb,
+        attr: TaskAttribute::SIMPLE,
+        data_in,
+        data_out,
+    };
+    let (read, write): (&'static [u8], &'static [u8]) = (Vec::from(read).leak(), Vec::from(write).leak());
+    let plain = world.server(host).at_once(host.key, &arrived(read, 1024, 0)).expect("a plain read");
+    assert_eq!((plain.volume, plain.bytes, plain.write), (VolumeId(0), 1024, None));
+    assert_eq!(plain.span, volume::Span { lba: 8, blocks: 2 });
+    let plain = world.server(host).at_once(host.key, &arrived(write, 0, 1024)).expect("a plain write");
+    assert_eq!((plain.bytes, plain.write), (1024, Some(volume::Durability::Cached)));
+    let fua: &'static [u8] = &[0x2a, 0x08, 0, 0, 0, 8, 0, 0, 2, 0];
+    let plain = world.server(host).at_once(host.key, &arrived(fua, 0, 1024)).expect("a plain write");
+    assert_eq!(plain.write, Some(volume::Durability::Stable));
+    let none: &'static [u8] = &[0x28, 0, 0, 0, 0, 8, 0, 0, 0, 0];
+    let reserved: &'static [u8] = &[0x28, 0x20, 0, 0, 0, 8, 0, 0, 2, 0];
+    for refused in [
+        arrived(read, 512, 0),
+        arrived(read, 2048, 0),
+        arrived(write, 0, 512),
+        arrived(none, 0, 0),
+        arrived(reserved, 1024, 0),
+        arrived(&TUR, 0, 0),
+        Arrived { attr: TaskAttribute::ORDERED, ..arrived(read, 1024, 0) },
+        Arrived { attr: TaskAttribute(5), ..arrived(read, 1024, 0) },
+        Arrived { lun: [0, 1, 0, 0, 0, 0, 0, 0], ..arrived(read, 1024, 0) },
+    ] {
+        assert_eq!(world.server(host).at_once(host.key, &refused), None, "{refused:?}");
+    }
+    // A unit attention is told first.
+    assert_eq!(world.server(fresh).at_once(fresh.key, &arrived(read, 1024, 0)), None);
+    // So long as an ORDERED task is at work, others wait for their turn.
+    world.hold.set(true);
+    world.start_as(host, &UNIT, TaskAttribute::ORDERED, write, &[2; 1024], 0);
+    world.run();
+    assert_eq!(world.server(host).at_once(host.key, &arrived(read, 1024, 0)), None);
+    world.hold.set(false);
+    world.run();
+    assert!(world.server(host).at_once(host.key, &arrived(read, 1024, 0)).is_some());
+    // Who may only read writes nothing.
+    let luns = vec![LunEntry { lun: 0, volume: VolumeId(0), read_only: true }];
+    world.server(host).change_luns(host.key, luns);
+    world.refused(host, &TUR, &[], 0, 0x06_3f0e);
+    assert_eq!(world.server(host).at_once(host.key, &arrived(write, 0, 1024)), None);
+    assert!(world.server(host).at_once(host.key, &arrived(read, 1024, 0)).is_some());
+}

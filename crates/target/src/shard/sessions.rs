@@ -241,7 +241,10 @@ impl Shard {
                 }
                 session.io.reads += u64::from(scsi.read && scsi.edtl > 0);
                 session.io.writes += u64::from(scsi.write && scsi.edtl > 0);
-                self.server.start(cx, key, arrived(&scsi, data_out));
+                let arrived = arrived(&scsi, data_out);
+                if !self.try_at_once(cx, conn, key, &arrived) {
+                    self.server.start(cx, key, arrived);
+                }
             }
             Request::Task(task) => match management(&task) {
                 Some(what) => {

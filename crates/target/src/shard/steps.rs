@@ -6,12 +6,12 @@ use buf::{Cx, Payload, SgMut};
 use endpoint::ShardId;
 use iscsi::session::{Response, ScsiResult, SenseBytes};
 use iscsi::wire::{ScsiStatus, TmfResponseCode};
-use scsi_server::{Managed, Reply, Step, TaskKey};
+use scsi_server::{Arrived, Managed, Reply, Step, TaskKey};
 use stream::{Tag, Target};
 use volume::{Done, Failure, Fault, Op};
 
 use super::Shard;
-use super::conns::Session;
+use super::conns::{Kind, Session};
 use crate::message::Message;
 
 /// Reads of a session that wait until its peer has read what was sent before.
@@ -114,6 +114,44 @@ impl Shard {
             Step::Io { want, .. } => *want,
             _ => 0,
         }
+    }
+
+    /// Carries a plain read or write out and answers it, if nothing has to be waited for.
+    pub(super) fn try_at_once(
+        &mut self,
+        cx: &mut Cx<'_>,
+        conn: Tag,
+        key: TaskKey,
+        arrived: &Arrived<'_>,
+    ) -> bool {
+        let Some(now) = self.server.at_once(key.nexus, arrived) else { return false };
+        let Some(Kind::Session(session)) = self.conns.get_mut(conn).map(|conn| &mut conn.kind) else {
+            return false;
+        };
+        let (who, tag) = (&self.server.nexus(key.nexus).nexus, Tag::from_bits(key.tag));
+        match now.write {
+            None => {
+                if !session.parked.queue.is_empty() {
+                    return false;
+                }
+                let may = || session.proto.reserve_read(tag, now.bytes);
+                let Some(data) = self.fronts.read_at_once(who, now.volume, now.span, may) else {
+                    return false;
+                };
+                session.io.read_bytes += u64::from(now.bytes);
+                session.proto.send_data(cx, tag, 0, data);
+            }
+            Some(durability) => {
+                let Some(data) = session.proto.data_at_hand(tag) else { return false };
+                if !self.fronts.write_at_once(who, now.volume, (now.span, durability), data) {
+                    return false;
+                }
+                session.io.written_bytes += u64::from(now.bytes);
+            }
+        }
+        let result = ScsiResult::good(u64::from(now.bytes));
+        session.proto.respond(cx, tag, Response::Scsi(result));
+        true
     }
 
     /// Reads that were parked may start now, perhaps.

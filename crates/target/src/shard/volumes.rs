@@ -3,11 +3,11 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use buf::{Cx, Errno, Time};
+use buf::{Cx, Errno, Sg, Time};
 use endpoint::ShardId;
 use volume::{
-    Ack, Adoption, Answer, Ask, AskId, DiskId, DiskOp, Done, Gate, Home, Io, IoId, Nexus, Op, Refusal,
-    Remark, Shard as Core, Span, StoreOp, VolumeId, Why,
+    Ack, Adoption, Answer, Ask, AskId, DiskId, DiskOp, Done, Durability, Gate, Home, Io, IoId, Nexus, Op,
+    Refusal, Remark, Shard as Core, Span, StoreOp, VolumeId, Why,
 };
 
 use super::{LogLine, Shard};
@@ -136,6 +136,36 @@ impl Fronts {
         }
         front.gate.submit(cx, who, io);
         self.stir(volume);
+    }
+
+    /// Reads at once, if the transport has leave to send so much; see [`Gate::read_at_once`].
+    pub(super) fn read_at_once(
+        &mut self,
+        who: &Nexus,
+        volume: VolumeId,
+        span: Span,
+        may: impl FnOnce() -> bool,
+    ) -> Option<Sg> {
+        let front = self.front(volume)?;
+        let data = front.gate.read_at_once(who, span).filter(|_| may())?;
+        front.io.count_read(data.len() as u64);
+        Some(data)
+    }
+
+    /// Writes at once; see [`Gate::write_at_once`].
+    pub(super) fn write_at_once(
+        &mut self,
+        who: &Nexus,
+        volume: VolumeId,
+        (span, durability): (Span, Durability),
+        from: &[u8],
+    ) -> bool {
+        let Some(front) = self.front(volume) else { return false };
+        let written = front.gate.write_at_once(who, span, durability, from);
+        if written {
+            front.io.count_write(from.len() as u64);
+        }
+        written
     }
 
     pub(super) fn cancel(&mut self, volume: VolumeId, id: IoId) {

@@ -24,12 +24,12 @@ mod tests;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use buf::{Class, Cx, Errno, Payload, Time};
+use buf::{Class, Cx, Errno, Payload, Sg, Time};
 
 use crate::backend::{Backend, DiskOp};
 use crate::change::{Ack, Adoption, Ask, AskId, Shard};
 use crate::guard::Stripes;
-use crate::io::{Done, Failure, Fault, Io, IoId, Op, Outcome, Refusal, Span, Why};
+use crate::io::{Done, Durability, Failure, Fault, Io, IoId, Op, Outcome, Refusal, Span, Why};
 use crate::nexus::Nexus;
 use crate::shared::Shared;
 use crate::view::View;
@@ -183,6 +183,39 @@ impl Gate {
             Op::Compare(_) | Op::WriteSame(_) | Op::Or(_) | Op::Unmap(_) => self.start_steps(cx, who, io),
             Op::Verify(_) | Op::Sanitize(_) | Op::MarkBad(_) => self.start_steps(cx, who, io),
         }
+    }
+
+    /// Reads at once, if the read is admitted now and the backend lends its memory: as if the read had
+    /// been submitted and had ended. `None`: nothing was done; [`Gate::submit`] it, and hear why.
+    #[must_use]
+    pub fn read_at_once(&mut self, who: &Nexus, span: Span) -> Option<Sg> {
+        let plain = span.blocks > 0 && self.lends() && self.admit(who, &Op::Read(span)).is_ok();
+        if !plain || self.view.bad.first_in(span).is_some() {
+            return None;
+        }
+        self.backend.lend(span)
+    }
+
+    /// Writes at once, if the write is admitted now, nothing excludes it, and the backend can: as if
+    /// the write had been submitted and had ended well. False: nothing was done; [`Gate::submit`] it.
+    #[must_use]
+    pub fn write_at_once(&mut self, who: &Nexus, span: Span, durability: Durability, from: &[u8]) -> bool {
+        let bytes = span.blocks.checked_mul(u64::from(self.view.geometry.logical));
+        let plain = !from.is_empty() && bytes == Some(from.len() as u64) && self.is_aligned(span);
+        // To make bad blocks good is no plain write.
+        if !plain
+            || self.view.bad.first_in(span).is_some()
+            || self.admit(who, &Op::Write(span, durability)).is_err()
+        {
+            return false;
+        }
+        let (stripes, guards) = (self.stripes(span), self.shared.guards());
+        if !guards.enter(self.shard, stripes) {
+            return false;
+        }
+        let written = self.backend.write_at_once(span, durability, from);
+        guards.leave(self.shard, stripes);
+        written
     }
 
     fn refuse(&mut self, io: Io, refusal: Refusal) {

@@ -287,3 +287,50 @@ fn a_sanitize_ends_with_the_volume_and_tells_how_far_it_is() {
     assert_eq!(done.result, Err(Refusal::NotReady(Why::Removed).into()));
     assert_eq!(gate.in_flight(), 0);
 }
+
+#[test]
+fn at_once_is_what_submitting_would_have_done() {
+    let (mut world, mut gate, who) = (World::new(), ram_gate(64), nexus(1));
+    let cached = Durability::Cached;
+    assert!(gate.write_at_once(&who, span(2, 2), cached, &[0x5a; 1024]));
+    assert_eq!(read(&mut world, &mut gate, span(2, 2)), [0x5a; 1024]);
+    let lent = gate.read_at_once(&who, span(3, 1)).unwrap();
+    assert_eq!(bytes_of(Payload::Out(lent)), [0x5a; 512]);
+    assert_eq!(gate.in_flight(), 0);
+    // What does not fit is left to be refused.
+    assert!(!gate.write_at_once(&who, span(2, 2), cached, &[0; 512]), "too short");
+    assert!(!gate.write_at_once(&who, span(63, 2), cached, &[0; 1024]), "behind the end");
+    assert!(!gate.write_at_once(&who, span(2, 0), cached, &[]), "nothing");
+    assert!(gate.read_at_once(&who, span(64, 1)).is_none() && gate.read_at_once(&who, span(0, 0)).is_none());
+    let reader = Nexus { read_only: true, ..nexus(2) };
+    assert!(!gate.write_at_once(&reader, span(2, 1), cached, &[0; 512]));
+    assert!(gate.read_at_once(&reader, span(2, 1)).is_some());
+    // Bad blocks are not read, and to make them good takes more than a plain write.
+    let bad = crate::BadBlocks::default().with(span(3, 1)).unwrap();
+    let standing = crate::Standing { epoch: crate::Epoch(1), bad: Arc::new(bad), ..(**gate.view()).clone() };
+    gate.view = View::from(standing);
+    assert!(gate.read_at_once(&who, span(2, 4)).is_none());
+    assert!(!gate.write_at_once(&who, span(3, 1), cached, &[7; 512]));
+    assert!(gate.write_at_once(&who, span(4, 1), cached, &[7; 512]));
+    // When something was written atomically, memory is lent no more.
+    let payload = world.filled(&[1; 512]);
+    assert_eq!(
+        run(&mut world, &mut gate, &who, Op::WriteAtomic(span(9, 1)), payload).result,
+        Ok(Outcome::Complete)
+    );
+    assert!(gate.read_at_once(&who, span(9, 1)).is_none());
+}
+
+#[test]
+fn nothing_is_written_at_once_where_an_exclusive_operation_works() {
+    let (mut world, mut gate, who) = (World::new(), ram_gate(64), nexus(1));
+    let mut held = Stripes::NONE;
+    let stripe = Stripes::of(span(0, 1), 512);
+    assert!(gate.shared.guards().hold(stripe, &mut held));
+    assert!(!gate.write_at_once(&who, span(2, 1), Durability::Cached, &[9; 512]));
+    assert_eq!(read(&mut world, &mut gate, span(2, 1)), [0; 512]);
+    assert!(gate.shared.guards().is_quiet(stripe), "no mark is left behind");
+    gate.shared.guards().release(held);
+    assert!(gate.write_at_once(&who, span(2, 1), Durability::Cached, &[9; 512]));
+    assert!(gate.shared.guards().is_quiet(stripe));
+}

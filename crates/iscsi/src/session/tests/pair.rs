@@ -77,6 +77,10 @@ pub struct Pair {
     /// Places are given this late: after so many turns.
     pub place_late: bool,
     late: Vec<(Tag, u32)>,
+    /// Payload that lies whole in the stage is used there.
+    pub at_hand: bool,
+    /// How often that was so.
+    pub hands: usize,
     /// Commands beyond the disk or of both directions are refused, as a real server does.
     pub bounded: bool,
     /// The answer to SendTargets.
@@ -148,6 +152,8 @@ impl Pair {
             loaned: false,
             place_late: false,
             late: Vec::new(),
+            at_hand: false,
+            hands: 0,
             bounded: false,
             records: b"TargetName=iqn.x:a\0TargetAddress=10.0.0.1:3260,1\0".to_vec(),
         }
@@ -358,6 +364,12 @@ impl Pair {
                 if self.bounded && (end > DISK_LEN as u64 || (scsi.read && scsi.write)) {
                     let refusal = ScsiResult::check_condition(&[0x70, 0, 5], 0);
                     self.answer(tag, Response::Scsi(refusal));
+                } else if let Some(data) = self.session.data_at_hand(tag).filter(|_| self.at_hand) {
+                    assert_eq!(data.len(), data_out as usize);
+                    self.disk[offset as usize..end as usize].copy_from_slice(data);
+                    self.hands += 1;
+                    self.log.push(format!("data 0 {data_out}"));
+                    self.answer(tag, Response::Scsi(ScsiResult::good(u64::from(data_out))));
                 } else if scsi.write {
                     self.writes.push((tag, offset, data_out));
                     if self.place_late {

@@ -47,19 +47,28 @@ struct Outcome {
 
 /// One byte stream in, cut by `chunks`; the rest of the world as told.
 fn run(bytes: &[u8], digest: bool, chunks: &[usize], stage_max: usize, loaned: bool, late: bool) -> Outcome {
+    run_with(bytes, digest, chunks, stage_max, |pair| (pair.loaned, pair.place_late) = (loaned, late)).0
+}
+
+fn run_with(
+    bytes: &[u8],
+    digest: bool,
+    chunks: &[usize],
+    stage_max: usize,
+    set: impl FnOnce(&mut Pair),
+) -> (Outcome, usize) {
     let link = LinkParams { header_digest: digest, data_digest: digest, ..link_params(0) };
     let mut pair = Pair::with(session_params(), link, SessionLimits { commands: 32, ..limits() });
     pair.chunks = chunks.to_vec();
     pair.stage_max = stage_max;
-    pair.loaned = loaned;
-    pair.place_late = late;
+    set(&mut pair);
     let sent = pair.talk(bytes);
     assert_eq!(pair.violations, []);
     assert_eq!(pair.session.tasks_in_work(), 0);
     pair.hang_up(0);
     assert!(pair.closed);
     assert_eq!(pair.pool.usage().lent, 0);
-    Outcome { sent, log: pair.log, disk: pair.disk }
+    (Outcome { sent, log: pair.log, disk: pair.disk }, pair.hands)
 }
 
 /// What was said about each task, in order. Between tasks the order depends on how much the server
@@ -102,6 +111,10 @@ proptest! {
         let late = run(&bytes, digest, &chunks, stage_max, loaned, true);
         prop_assert!(plain.disk == late.disk);
         prop_assert_eq!(words(&plain), words(&late));
+        // So does one that uses what is whole where it lies.
+        let (at_hand, _) = run_with(&bytes, digest, &chunks, stage_max, |pair| pair.at_hand = true);
+        prop_assert!(plain.disk == at_hand.disk);
+        prop_assert_eq!(words(&plain), words(&at_hand));
     }
 
     #[test]

@@ -63,6 +63,36 @@ fn a_digest_holds_though_the_volume_changes_before_the_bytes_leave() {
 }
 
 #[test]
+fn payload_is_at_hand_if_it_is_whole_and_undamaged() {
+    for digest in [false, true] {
+        let link = if digest { digests() } else { link_params(0) };
+        let mut pair = Pair::with(session_params(), link, limits());
+        pair.at_hand = true;
+        let data = pattern(1001);
+        let write_of = |itt, at| digested(&write(itt, at, 1001), &[], &data, digest, digest);
+        let got = pair.talk(&[write_of(0, 0), write_of(1, 8192)].concat());
+        assert_eq!(got.len(), 2);
+        assert!(got.iter().all(|got| got.as_pdu::<ScsiResponse>().status == ScsiStatus::GOOD));
+        assert_eq!((&pair.disk[..1001], &pair.disk[8192..9193]), (&data[..], &data[..]));
+        assert_eq!((pair.hands, pair.pool.usage().lent), (2, 0));
+        // Cut off by the end of the stage, or without all of its data, it is placed as ever.
+        pair.stage_max = 700;
+        assert_eq!(pair.talk(&write_of(2, 20_000)).len(), 1);
+        let more = digested(&write(3, 30_000, 8192), &[], &data[..1000], digest, digest);
+        assert_eq!(pair.talk(&more)[0].op(), Opcode::R2T);
+        assert_eq!((pair.hands, &pair.disk[20_000..21_001]), (2, &data[..]));
+    }
+    let mut pair = Pair::with(session_params(), digests(), limits());
+    pair.at_hand = true;
+    let mut damaged = digested(&write(0, 0, 1001), &[], &pattern(1001), true, true);
+    damaged[100] ^= 1;
+    let before = pair.disk.clone();
+    let got = pair.talk(&damaged);
+    assert_eq!(got[0].op(), Opcode::REJECT);
+    assert!(pair.hands == 0 && pair.disk == before);
+}
+
+#[test]
 fn data_that_nobody_placed_in_time_waits_in_memory_set_aside() {
     let mut pair = Pair::new();
     pair.mode = Mode::Keep;
