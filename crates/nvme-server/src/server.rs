@@ -95,7 +95,7 @@ impl Server {
         if let Some(known) = self.volumes.get_mut(volume.0 as usize) {
             *known = None;
         }
-        let victims = self.tasks.select(|_, task| task.volume == volume);
+        let victims = self.tasks.select(|_, task| task.volume == volume && task.nsid != 0);
         self.stop_all(&victims, Ending::Status(Status::INVALID_NAMESPACE.final_()));
     }
 
@@ -265,7 +265,9 @@ impl Server {
         let asked = adoption.asked.filter(|(shard, _)| *shard == self.shard).map(|(_, id)| IoId(id.0));
         let victims = self.tasks.select(|slot, task| {
             let asks = task.phase == Phase::Ask && asked == Some(self.tasks.io_id(slot));
-            task.volume == volume && !asks && adoption.aborts(&self.nexus(task.key.queue).identity)
+            exec::volume_of_io(self, slot) == volume
+                && !asks
+                && adoption.aborts(&self.nexus(task.key.queue).identity)
         });
         self.stop_all(&victims, Ending::Status(Status::PREEMPT_ABORT.final_()));
     }

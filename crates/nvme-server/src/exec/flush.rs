@@ -3,7 +3,7 @@
 use buf::Payload;
 use nvme::io::NSID_ALL;
 use nvme::{Completion, Sqe, Status};
-use volume::{Failure, Op, Outcome, VolumeId};
+use volume::{Failure, Op, Outcome, Refusal, VolumeId, Why};
 
 use super::place;
 use crate::server::Server;
@@ -54,8 +54,12 @@ pub(super) fn next(server: &mut Server, slot: u32, result: Result<Outcome, Failu
     let Job::FlushAll(all) = &mut server.tasks.get_mut(slot).job else {
         unreachable!("a Flush of all namespaces goes on")
     };
-    if let Err(failure) = result {
-        all.failed.get_or_insert(failure);
+    match result {
+        // It went while its turn had not come: there is nothing to flush any more.
+        Ok(_) | Err(Failure::Refused(Refusal::NotReady(Why::Removed))) => {}
+        Err(failure) => {
+            all.failed.get_or_insert(failure);
+        }
     }
     match all.rest.pop() {
         Some(volume) => {

@@ -38,6 +38,18 @@ fn flush_of_all_namespaces_flushes_each() {
     world.ask(1, Ask::Stop).unwrap();
     assert_eq!(world.command(host, &on(sqe(Opcode::FLUSH), 0xffff_ffff), &[]), Status::NAMESPACE_NOT_READY);
     assert_eq!(world.kinds.borrow().len(), 5);
+    // One that is removed meanwhile is not missed.
+    world.ask(1, Ask::Start).unwrap();
+    world.hold.set(true);
+    let started = world.start(host, &on(sqe(Opcode::FLUSH), 0xffff_ffff), &[]);
+    world.run();
+    for volume in [1, 2] {
+        world.ask_later(volume, Ask::Remove);
+        world.server(host).remove_volume(VolumeId(volume));
+    }
+    world.hold.set(false);
+    world.run();
+    assert_eq!(world.status(started), Status::SUCCESS);
     let nobody = world.host(0, 2, &[]);
     world.good(nobody, &on(sqe(Opcode::FLUSH), 0xffff_ffff), &[]);
 }
