@@ -1,6 +1,6 @@
 # Every target installs what it needs from Debian when run as root, and says what is missing otherwise.
 
-.PHONY: help run test build lint unit interop sessions idle guest sim loom fuzz bench-iscsi deny install
+.PHONY: help run test build lint unit interop sessions idle guest sim loom fuzz bench-iscsi bench-nvme deny install
 
 # Where rustup puts cargo; a fresh shell may not know it yet.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -11,6 +11,7 @@ help:
 	@echo "make build lint unit interop sessions guest"
 	@echo "make idle         what sessions at rest cost: memory of 2,000, processor time of 100 over 60 s"
 	@echo "make bench-iscsi  the same load on Blockwire, the bare responder and tgt (BENCH=options)"
+	@echo "make bench-nvme   the same over NVMe/TCP, and SPDK where it was built (tests/bench/spdk.sh, SPDK_DIR=)"
 	@echo "make install      the release binary to \$$(DESTDIR)\$$(PREFIX)/bin (PREFIX=/usr/local)"
 	@echo "make sim          SIM_SEEDS=$(SIM_SEEDS) histories in the simulated world; a failing one says how to replay it"
 	@echo "make loom         every interleaving of the guards between writes, by the model checker loom"
@@ -46,6 +47,9 @@ idle:
 
 bench-iscsi:
 	@tests/bench/bench-iscsi.sh $(BENCH)
+
+bench-nvme:
+	@tests/bench/bench-nvme.sh $(BENCH)
 
 fuzz:
 	@tests/fuzz.sh

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what a step of the tests needs: setup.sh GROUP...
 # Root gets it installed from Debian; everybody else is told what is missing and the command.
-# Groups: build clients capture guest tgt lint
+# Groups: build clients capture guest tgt spdk lint
 set -euo pipefail
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -40,6 +40,17 @@ for group in "$@"; do
     ;;
   capture) needs tshark tshark ;;
   tgt) needs tgtd tgt ;;
+  spdk)
+    needs "/usr/lib/$(uname -m)-linux-gnu/librte_eal.so" libdpdk-dev
+    needs /usr/include/isa-l.h libisal-dev
+    needs /usr/include/libaio.h libaio-dev
+    needs /usr/include/numa.h libnuma-dev
+    needs /usr/include/liburing.h liburing-dev
+    needs /usr/include/uuid/uuid.h uuid-dev
+    needs /usr/include/openssl/ssl.h libssl-dev
+    needs /usr/include/ncurses.h libncurses-dev
+    needs python3 python3-venv
+    ;;
   lint)
     needs shellcheck shellcheck
     if ! cargo clippy --version >/dev/null 2>&1 || ! cargo fmt --version >/dev/null 2>&1; then

@@ -82,6 +82,23 @@ pub fn measure(server: &Server, places: &Places, load: &Load, seconds: f64) -> i
     figures
 }
 
+/// One round: each load on each server in turn.
+pub fn round<'a>(
+    loads: &[Load],
+    servers: impl IntoIterator<Item = &'a Server> + Clone,
+    places: &Places,
+    seconds: u32,
+    table: &mut Table,
+) -> io::Result<()> {
+    for load in loads {
+        for server in servers.clone() {
+            let figures = measure(server, places, load, f64::from(seconds))?;
+            table.add(load.name(), server.kind, figures);
+        }
+    }
+    Ok(())
+}
+
 /// Writes every block of a server's volume, so that reads meet memory and not the page of zeroes.
 pub fn fill(server: &Server, places: &Places) -> io::Result<()> {
     let args = ["--once", "--op", "write", "--bs", "131072", "--depth", "8"].map(str::to_owned);
@@ -204,6 +221,16 @@ impl Table {
         }
     }
 
+    /// Says whether a server's time per request is at most `goal` times the yardstick's.
+    pub fn verdict(&self, load: &str, kind: Kind, yardstick: Kind, goal: f64) {
+        let figure = |kind| self.figure(load, kind, "server_cpu_us");
+        if let (Some(own), Some(limit)) = (figure(kind), figure(yardstick)) {
+            let ratio = own / limit;
+            let how = reached(ratio <= goal);
+            println!("{load}: {} at {ratio:.2} times {}, goal {goal}: {how}", kind.name(), yardstick.name());
+        }
+    }
+
     /// All rounds and their medians.
     pub fn to_json(&self) -> Value {
         let loads = self.rows.iter().map(|(load, servers)| {
@@ -214,6 +241,11 @@ impl Table {
         });
         Value::Object(loads.collect::<Map<_, _>>())
     }
+}
+
+/// How a goal is spoken of.
+pub fn reached(is_reached: bool) -> &'static str {
+    if is_reached { "reached" } else { "NOT reached" }
 }
 
 #[cfg(test)]

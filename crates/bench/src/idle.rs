@@ -6,6 +6,7 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use crate::form::iscsi::{Iscsi, log_in};
+use crate::form::nvme::Association;
 use crate::form::{Form, Outgoing};
 use crate::system::Epoll;
 use crate::{load, usage};
@@ -23,7 +24,8 @@ pub struct Idle {
     pub login_seconds: f64,
 }
 
-/// Logs `sessions` sessions in, lets them rest for `rest`, and answers nothing but pings meanwhile.
+/// Logs `sessions` sessions in to an iSCSI target, lets them rest for `rest`, and answers nothing but
+/// pings meanwhile.
 pub fn measure(
     address: SocketAddr,
     target: &str,
@@ -32,25 +34,68 @@ pub fn measure(
     rest: Duration,
     server: u32,
 ) -> io::Result<Idle> {
-    let before = usage::resident_bytes(server)?;
-    let start = Instant::now();
     let mut epoll = Epoll::new()?;
-    let mut open: Vec<(TcpStream, Iscsi)> = Vec::new();
-    for number in 0..sessions {
+    let open = |number| {
         let mut socket = load::connect(address, None)?;
         let session = log_in(&mut socket, target, lun, number)?;
         socket.set_nonblocking(true)?;
         epoll.add(socket.as_raw_fd(), u64::from(number))?;
-        open.push((socket, Iscsi::new(session)));
-    }
-    let login_seconds = start.elapsed().as_secs_f64();
+        Ok((socket, Iscsi::new(session)))
+    };
+    let open = opened(sessions, server, open)?;
+    observe(open, server, rest, |open, time| rest_for(time, &mut epoll, open))
+}
+
+/// Sets `associations` with one I/O queue each up on an NVMe/TCP controller and lets them rest.
+pub fn measure_nvme(
+    address: SocketAddr,
+    subsystem: &str,
+    nsid: u32,
+    associations: u32,
+    rest: Duration,
+    server: u32,
+) -> io::Result<Idle> {
+    let open = |number| {
+        let association = Association::open(load::connect(address, None)?, subsystem, nsid, 1, number)?;
+        let mut socket = load::connect(address, None)?;
+        association.join(&mut socket, 1, 128)?;
+        Ok((association, socket))
+    };
+    let open = opened(associations, server, open)?;
+    observe(open, server, rest, |_, time| {
+        std::thread::sleep(time);
+        Ok(())
+    })
+}
+
+/// What was opened, how much memory the server had before that, and how long it took.
+struct Opened<T> {
+    all: Vec<T>,
+    resident_before: u64,
+    seconds: f64,
+}
+
+fn opened<T>(count: u32, server: u32, open: impl FnMut(u32) -> io::Result<T>) -> io::Result<Opened<T>> {
+    let resident_before = usage::resident_bytes(server)?;
+    let start = Instant::now();
+    let all = (0..count).map(open).collect::<io::Result<Vec<T>>>()?;
+    Ok(Opened { all, resident_before, seconds: start.elapsed().as_secs_f64() })
+}
+
+fn observe<T>(
+    mut opened: Opened<T>,
+    server: u32,
+    time: Duration,
+    mut rest: impl FnMut(&mut [T], Duration) -> io::Result<()>,
+) -> io::Result<Idle> {
     // What the logins left to be done is not idleness.
-    rest_for(Duration::from_secs(1), &mut epoll, &mut open)?;
-    let resident = (before, usage::resident_bytes(server)?);
+    rest(&mut opened.all, Duration::from_secs(1))?;
+    let resident = (opened.resident_before, usage::resident_bytes(server)?);
     let (cpu, start) = (usage::cpu_ns(server)?, Instant::now());
-    rest_for(rest, &mut epoll, &mut open)?;
+    rest(&mut opened.all, time)?;
     let used = (usage::cpu_ns(server)? - cpu) as f64 / 1e9;
-    Ok(Idle { sessions, resident, cpu_share: used / start.elapsed().as_secs_f64(), login_seconds })
+    let cpu_share = used / start.elapsed().as_secs_f64();
+    Ok(Idle { sessions: opened.all.len() as u32, resident, cpu_share, login_seconds: opened.seconds })
 }
 
 fn rest_for(time: Duration, epoll: &mut Epoll, open: &mut [(TcpStream, Iscsi)]) -> io::Result<()> {

@@ -13,6 +13,8 @@ pub mod idle;
 pub mod load;
 pub mod responder;
 pub mod servers;
+pub mod setting;
+pub mod spdk;
 pub mod spin;
 pub mod system;
 pub mod usage;

@@ -7,12 +7,14 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
-use crate::system;
+use crate::{spdk, system};
 
 /// How long a server may take to start, and to stop.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Size of each volume in MiB.
 pub const VOLUME_MIB: usize = 256;
+/// The NVMe subsystem of Blockwire's and of SPDK's volume.
+const SUBSYSTEM: &str = "nqn.2026-11.io.blockwire:bench";
 /// tgt's target.
 const TGT_NAME: &str = "iqn.2026-11.io.blockwire.bench:tgt";
 
@@ -27,10 +29,14 @@ pub enum Kind {
     BarePolling,
     /// The bare responder, sleeping at once.
     BareSleeping,
-    /// Blockwire.
+    /// Blockwire over iSCSI.
     Blockwire,
-    /// Linux's user-space target tgt.
+    /// Blockwire over NVMe/TCP.
+    BlockwireNvme,
+    /// Linux's user-space target tgt, over iSCSI.
     Tgt,
+    /// SPDK's target nvmf_tgt, over NVMe/TCP.
+    Spdk,
 }
 
 impl Kind {
@@ -42,7 +48,9 @@ impl Kind {
             Kind::BarePolling => "bare-polling",
             Kind::BareSleeping => "bare-sleeping",
             Kind::Blockwire => "blockwire",
+            Kind::BlockwireNvme => "blockwire-nvme",
             Kind::Tgt => "tgt",
+            Kind::Spdk => "spdk",
         }
     }
 
@@ -50,6 +58,7 @@ impl Kind {
     pub fn is_iscsi(self) -> bool {
         match self {
             Kind::Bare | Kind::BareMemory | Kind::BarePolling | Kind::BareSleeping => false,
+            Kind::BlockwireNvme | Kind::Spdk => false,
             Kind::Blockwire | Kind::Tgt => true,
         }
     }
@@ -59,8 +68,14 @@ impl Kind {
         match self {
             Kind::BarePolling => "poll",
             Kind::BareSleeping => "sleep",
-            Kind::Bare | Kind::BareMemory | Kind::Blockwire | Kind::Tgt => "adaptive",
+            Kind::Bare | Kind::BareMemory => "adaptive",
+            Kind::Blockwire | Kind::BlockwireNvme | Kind::Tgt | Kind::Spdk => "adaptive",
         }
+    }
+
+    /// Whether it never sleeps.
+    pub fn polls(self) -> bool {
+        matches!(self, Kind::BarePolling | Kind::Spdk)
     }
 }
 
@@ -73,6 +88,8 @@ pub struct Places {
     pub blockwire: PathBuf,
     /// Directory for what servers leave behind.
     pub scratch: PathBuf,
+    /// Directory in which SPDK was built, if there is one.
+    pub spdk: Option<PathBuf>,
     /// Core of the servers.
     pub server_core: usize,
     /// Core of the clients.
@@ -89,6 +106,8 @@ pub struct Server {
     pub load_args: Vec<String>,
     /// How libiscsi's tools reach it.
     pub url: Option<String>,
+    /// How SPDK's tools reach it.
+    pub transport: Option<String>,
     lines: Receiver<String>,
 }
 
@@ -102,7 +121,9 @@ impl Server {
             Kind::BarePolling => bare(kind, places, &["--wait", "poll"]),
             Kind::BareSleeping => bare(kind, places, &["--wait", "sleep"]),
             Kind::Blockwire => blockwire(places),
+            Kind::BlockwireNvme => blockwire_nvme(places),
             Kind::Tgt => tgt(places),
+            Kind::Spdk => spdk(places),
         };
         system::pin(places.client_core)?;
         started
@@ -115,12 +136,12 @@ impl Server {
 
     /// Keeps a server that polls for ever off the core that it shares with the others.
     pub fn rest(&self) -> io::Result<()> {
-        if self.kind == Kind::BarePolling { system::pause(self.pid()) } else { Ok(()) }
+        if self.kind.polls() { system::pause(self.pid()) } else { Ok(()) }
     }
 
     /// Undoes [`Server::rest`].
     pub fn resume(&self) -> io::Result<()> {
-        if self.kind == Kind::BarePolling { system::resume(self.pid()) } else { Ok(()) }
+        if self.kind.polls() { system::resume(self.pid()) } else { Ok(()) }
     }
 
     fn new(kind: Kind, mut command: Command) -> io::Result<Server> {
@@ -133,7 +154,7 @@ impl Server {
                 sender.send(line).ok();
             }
         });
-        Ok(Server { kind, child, load_args: Vec::new(), url: None, lines })
+        Ok(Server { kind, child, load_args: Vec::new(), url: None, transport: None, lines })
     }
 
     /// The address of the line that begins so, once the server says that it is ready.
@@ -152,6 +173,18 @@ impl Server {
                 return address.ok_or_else(|| io::Error::other("a server is ready and listens nowhere"));
             }
         }
+    }
+}
+
+impl Server {
+    /// The subsystem of a volume `bench` is reached here.
+    fn over_nvme(mut self, address: &str) -> io::Result<Server> {
+        let (host, port) = address.rsplit_once(':').ok_or(io::ErrorKind::InvalidData)?;
+        self.transport =
+            Some(format!("trtype:TCP adrfam:IPv4 traddr:{host} trsvcid:{port} subnqn:{SUBSYSTEM}"));
+        let args = [address, "--form", "nvme", "--subsystem", SUBSYSTEM, "--nsid", "1"];
+        self.load_args = args.map(str::to_owned).to_vec();
+        Ok(self)
     }
 }
 
@@ -181,20 +214,33 @@ fn bare(kind: Kind, places: &Places, args: &[&str]) -> io::Result<Server> {
 }
 
 fn blockwire(places: &Places) -> io::Result<Server> {
-    let mut command = Command::new(&places.blockwire);
-    command
-        .args(["serve", "--volume", &format!("bench=ram:{VOLUME_MIB}M"), "--iscsi", "127.0.0.1:0"])
-        .args(["--cores", &places.server_core.to_string()])
-        .arg("--state")
-        .arg(places.scratch.join("state"))
-        .arg("--control")
-        .arg(places.scratch.join("control.sock"));
-    let mut server = Server::new(Kind::Blockwire, command)?;
+    let mut server = serve(places, Kind::Blockwire, "--iscsi")?;
     let address = server.listening("listening iscsi ")?;
     let target = "iqn.2026-11.io.blockwire:bench";
     server.url = Some(format!("iscsi://{address}/{target}/0"));
     server.load_args = iscsi_args(address, target, 0);
     Ok(server)
+}
+
+fn blockwire_nvme(places: &Places) -> io::Result<Server> {
+    let server = serve(places, Kind::BlockwireNvme, "--nvme")?;
+    let address = server.listening("listening nvme ")?;
+    server.over_nvme(&address)
+}
+
+/// The daemon with one volume, on a port of one protocol.
+fn serve(places: &Places, kind: Kind, protocol: &str) -> io::Result<Server> {
+    let scratch = places.scratch.join(kind.name());
+    fs::create_dir_all(&scratch)?;
+    let mut command = Command::new(&places.blockwire);
+    command
+        .args(["serve", "--volume", &format!("bench=ram:{VOLUME_MIB}M"), protocol, "127.0.0.1:0"])
+        .args(["--cores", &places.server_core.to_string()])
+        .arg("--state")
+        .arg(scratch.join("state"))
+        .arg("--control")
+        .arg(scratch.join("control.sock"));
+    Server::new(kind, command)
 }
 
 fn iscsi_args(address: String, target: &str, lun: u8) -> Vec<String> {
@@ -251,4 +297,29 @@ fn configure_tgt(server: Server, control: &str, image: &Path) -> io::Result<Serv
         }
     }
     Ok(server)
+}
+
+fn spdk(places: &Places) -> io::Result<Server> {
+    let spdk = places.spdk.as_ref().ok_or_else(|| io::Error::other("SPDK was not built"))?;
+    let address = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    let configuration = places.scratch.join("spdk.json");
+    fs::write(&configuration, spdk::configuration(address.port(), SUBSYSTEM).to_string())?;
+    let mut command = spdk::command(spdk, "nvmf_tgt");
+    command
+        .args(["--no-huge", "-s", "1024", "--no-pci", "--iova-mode", "va"])
+        .args(["-m", &format!("{:#x}", 1_u64 << places.server_core)])
+        .arg("-r")
+        .arg(places.scratch.join("spdk.sock"))
+        .arg("-c")
+        .arg(configuration)
+        .stderr(Stdio::null());
+    let server = Server::new(Kind::Spdk, command)?;
+    let end = Instant::now() + PATIENCE;
+    while std::net::TcpStream::connect(address).is_err() {
+        if Instant::now() > end {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "nvmf_tgt does not get ready"));
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    server.over_nvme(&address.to_string())
 }

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::{fs, io};
 
-use bench::compare::{self, GAPS, LIBISCSI_DEPTHS, LOADS, Load, Table};
-use bench::servers::{Kind, Places, Server, VOLUME_MIB};
-use bench::{system, usage};
+use bench::compare::{self, GAPS, LIBISCSI_DEPTHS, LOADS, Table};
+use bench::servers::{Kind, Places, Server};
+use bench::{setting, usage};
 use clap::{Parser, ValueEnum};
 use serde_json::{Value, json};
 
@@ -85,13 +85,14 @@ fn main() -> ExitCode {
 
 fn run(args: &Args, scratch: &std::path::Path) -> io::Result<()> {
     if let Some(name) = &args.congestion {
-        own_network(name)?;
+        setting::own_network(name)?;
     }
     let own = std::env::current_exe()?;
     let places = Places {
         programs: own.parent().map(PathBuf::from).unwrap_or_default(),
         blockwire: args.blockwire.clone(),
         scratch: scratch.to_owned(),
+        spdk: None,
         server_core: args.server_core,
         client_core: args.client_core,
     };
@@ -114,14 +115,14 @@ fn run(args: &Args, scratch: &std::path::Path) -> io::Result<()> {
     for round in 1..=args.rounds {
         eprintln!("round {round} of {}", args.rounds);
         if wants(Part::Load) {
-            loads(&LOADS, &servers, &places, args, &mut tables[0])?;
+            compare::round(&LOADS, &servers, &places, args.seconds, &mut tables[0])?;
         }
         if wants(Part::Libiscsi) {
             libiscsi(&servers, args, &mut tables[1])?;
         }
         if wants(Part::Gaps) {
             let polite: Vec<&Server> = servers.iter().filter(|server| server.kind != Kind::Tgt).collect();
-            loads(&GAPS, polite, &places, args, &mut tables[2])?;
+            compare::round(&GAPS, polite, &places, args.seconds, &mut tables[2])?;
         }
     }
     let rest = rest(args, &mut servers, &places)?;
@@ -133,22 +134,6 @@ fn run(args: &Args, scratch: &std::path::Path) -> io::Result<()> {
             "environment": environment, "load": load, "libiscsi": libiscsi, "gaps": gaps, "rest": rest,
         });
         fs::write(path, format!("{all:#}\n"))?;
-    }
-    Ok(())
-}
-
-fn loads<'a>(
-    loads: &[Load],
-    servers: impl IntoIterator<Item = &'a Server> + Clone,
-    places: &Places,
-    args: &Args,
-    table: &mut Table,
-) -> io::Result<()> {
-    for load in loads {
-        for server in servers.clone() {
-            let figures = compare::measure(server, places, load, f64::from(args.seconds))?;
-            table.add(load.name(), server.kind, figures);
-        }
     }
     Ok(())
 }
@@ -185,14 +170,14 @@ fn print([load, libiscsi, gaps]: &[Table; 3], rest: &Value) {
     if !load.is_empty() {
         load.print("By the raw generator; ratio of server CPU per I/O to the bare responder's", Kind::Bare);
         for name in ["4K read QD32", "4K read QD128", "4K write QD32", "4K write QD128"] {
-            verdict(load, name, Kind::Blockwire, Kind::Bare, 1.5);
-            verdict(load, name, Kind::Blockwire, Kind::BareMemory, 1.5);
+            load.verdict(name, Kind::Blockwire, Kind::Bare, 1.5);
+            load.verdict(name, Kind::Blockwire, Kind::BareMemory, 1.5);
         }
     }
     if !libiscsi.is_empty() {
         libiscsi.print("By libiscsi's iscsi-perf; ratio of server CPU per I/O to tgt's", Kind::Tgt);
         for depth in LIBISCSI_DEPTHS {
-            verdict(libiscsi, &format!("4K read QD{depth}"), Kind::Blockwire, Kind::Tgt, 0.25);
+            libiscsi.verdict(&format!("4K read QD{depth}"), Kind::Blockwire, Kind::Tgt, 0.25);
         }
     }
     if !gaps.is_empty() {
@@ -210,43 +195,14 @@ fn print([load, libiscsi, gaps]: &[Table; 3], rest: &Value) {
     }
 }
 
-/// Says whether a goal was reached.
-fn verdict(table: &Table, load: &str, kind: Kind, yardstick: Kind, goal: f64) {
-    let figure = |kind| table.figure(load, kind, "server_cpu_us");
-    if let (Some(own), Some(limit)) = (figure(kind), figure(yardstick)) {
-        let ratio = own / limit;
-        let how = if ratio <= goal { "reached" } else { "NOT reached" };
-        println!("{load}: {} at {ratio:.2} times {}, goal {goal}: {how}", kind.name(), yardstick.name());
-    }
-}
-
-/// A network with nothing but loopback, where the default congestion control is `name`.
-fn own_network(name: &str) -> io::Result<()> {
-    system::leave_network()?;
-    if !Command::new("ip").args(["link", "set", "lo", "up"]).status()?.success() {
-        return Err(io::Error::other("loopback does not come up"));
-    }
-    fs::write("/proc/sys/net/ipv4/tcp_congestion_control", name)
-}
-
 fn environment(args: &Args) -> Value {
-    let said = |program: &std::path::Path, arg: &str| {
-        let output = Command::new(program).arg(arg).output().ok();
-        let text =
-            output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
-        text.lines().next().unwrap_or("not to be had").to_owned()
-    };
-    let processor = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let processor = processor.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
-    json!({
-        "kernel": usage::line_of("/proc/sys/kernel/osrelease"),
-        "processor": processor.trim_start_matches([' ', '\t', ':']),
-        "cores": format!("server {}, client {}", args.server_core, args.client_core),
-        "congestion control": usage::line_of("/proc/sys/net/ipv4/tcp_congestion_control"),
-        "load average": usage::line_of("/proc/loadavg"),
-        "blockwire": said(&args.blockwire, "--version"),
-        "tgt": said("tgtd".as_ref(), "-V"),
-        "volumes": format!("{VOLUME_MIB} MiB in memory, written once from end to end"),
-        "rounds": format!("{} of {} s, interleaved, medians", args.rounds, args.seconds),
-    })
+    let cores = (args.server_core, args.client_core);
+    setting::describe(
+        cores,
+        (args.rounds, args.seconds),
+        &[
+            ("blockwire", setting::said(&args.blockwire, "--version")),
+            ("tgt", setting::said("tgtd".as_ref(), "-V")),
+        ],
+    )
 }

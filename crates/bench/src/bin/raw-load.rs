@@ -82,7 +82,8 @@ struct Args {
     /// Runs on this core.
     #[arg(long)]
     core: Option<usize>,
-    /// Only logs so many iSCSI sessions in and lets them rest for the time to measure.
+    /// Only opens so many sessions (iSCSI), or associations with one I/O queue each (NVMe), and lets
+    /// them rest for the time to measure.
     #[arg(long, requires = "server_pid", conflicts_with_all = ["op", "depth", "connections"])]
     idle: Option<u32>,
     /// Prints one JSON object.
@@ -198,7 +199,13 @@ fn rest(args: &Args, sessions: u32) -> io::Result<Value> {
     system::raise_descriptor_limit()?;
     let server = args.server_pid.ok_or(io::ErrorKind::InvalidInput)?;
     let time = Duration::from_secs_f64(args.seconds);
-    let idle = idle::measure(args.address, &args.target, args.lun, sessions, time, server)?;
+    let idle = match args.form {
+        FormName::Bare => return Err(io::Error::other("the bare form has no sessions")),
+        FormName::Iscsi => idle::measure(args.address, &args.target, args.lun, sessions, time, server)?,
+        FormName::Nvme => {
+            idle::measure_nvme(args.address, &args.subsystem, args.nsid, sessions, time, server)?
+        }
+    };
     let grown = idle.resident.1.saturating_sub(idle.resident.0);
     Ok(json!({
         "sessions": idle.sessions, "seconds": args.seconds, "login_seconds": idle.login_seconds,

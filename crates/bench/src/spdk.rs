@@ -1,0 +1,108 @@
+//! SPDK beside this project: its target's configuration, and its own client for NVMe/TCP.
+
+use std::io;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::compare::Load;
+use crate::servers::{Places, Server, VOLUME_MIB};
+use crate::usage;
+
+/// Block size of the volume in bytes: that of Blockwire's.
+const BLOCK: usize = 512;
+
+/// A program of SPDK's, with the libraries that it was linked with.
+pub fn command(spdk: &Path, program: &str) -> Command {
+    let mut command = Command::new(spdk.join("build/bin").join(program));
+    command.env("LD_LIBRARY_PATH", spdk.join("build/lib"));
+    command
+}
+
+/// A target with a volume in memory, of the size that all have, on a port of the loopback.
+pub fn configuration(port: u16, subsystem: &str) -> Value {
+    let call = |method: &str, params: Value| json!({ "method": method, "params": params });
+    let volume = json!({ "name": "bench", "num_blocks": (VOLUME_MIB << 20) / BLOCK, "block_size": BLOCK });
+    let listen = json!({
+        "trtype": "TCP", "adrfam": "IPv4", "traddr": "127.0.0.1", "trsvcid": port.to_string(),
+    });
+    let subsystems = [
+        ("nvmf_create_transport", json!({ "trtype": "TCP", "in_capsule_data_size": 8192 })),
+        (
+            "nvmf_create_subsystem",
+            json!({ "nqn": subsystem, "allow_any_host": true, "serial_number": "SPDK" }),
+        ),
+        (
+            "nvmf_subsystem_add_ns",
+            json!({ "nqn": subsystem, "namespace": { "nsid": 1, "bdev_name": "bench" } }),
+        ),
+        ("nvmf_subsystem_add_listener", json!({ "nqn": subsystem, "listen_address": listen })),
+    ];
+    json!({ "subsystems": [
+        { "subsystem": "bdev", "config": [call("bdev_malloc_create", volume)] },
+        { "subsystem": "nvmf", "config": subsystems.map(|(method, params)| call(method, params)) },
+    ] })
+}
+
+/// One run of SPDK's own client on an NVMe/TCP target: random requests, which it polls for.
+pub fn measure(server: &Server, places: &Places, load: &Load, seconds: u32) -> io::Result<Value> {
+    let (Some(spdk), Some(target)) = (&places.spdk, &server.transport) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    server.resume()?;
+    let before = usage::cpu_ns(server.pid())?;
+    let output = command(spdk, "spdk_nvme_perf")
+        .args(["-q", &load.depth.to_string(), "-o", &load.bs.to_string()])
+        .args(["-w", if load.op == "read" { "randread" } else { "randwrite" }])
+        .args(["-t", &seconds.to_string(), "-c", &format!("{:#x}", 1_u64 << places.client_core)])
+        .args(["-r", target, "--no-huge", "-s", "512", "--iova-mode", "va"])
+        .stdin(Stdio::null())
+        .output();
+    let cpu_ns = usage::cpu_ns(server.pid())? - before;
+    server.rest()?;
+    let output = output?;
+    let (iops, mean_us) = total(&String::from_utf8_lossy(&output.stdout)).ok_or_else(|| {
+        let said = String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or_default().to_owned();
+        io::Error::other(format!("spdk_nvme_perf on {} gives no figure: {said}", server.kind.name()))
+    })?;
+    let ios = iops * f64::from(seconds);
+    // Of a server that polls this is all the time that the client ran, also while it connected.
+    let server_cpu_us = if server.kind.polls() { 1e6 / iops } else { cpu_ns as f64 / 1e3 / ios };
+    Ok(json!({
+        "iops": iops, "mb_s": iops * f64::from(load.bs) / 1e6, "mean_us": mean_us,
+        "server_cpu_us": server_cpu_us, "p50_us": mean_us, "p99_us": Value::Null,
+    }))
+}
+
+/// Requests per second and the mean latency in microseconds, of the line `Total`.
+fn total(text: &str) -> Option<(f64, f64)> {
+    let line = text.lines().find_map(|line| line.trim_start().strip_prefix("Total"))?;
+    let (_, figures) = line.split_once(':')?;
+    let mut figures = figures.split_whitespace();
+    let iops = figures.next()?.parse().ok()?;
+    let mean = figures.nth(1)?.parse().ok()?;
+    Some((iops, mean))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_total_counts() {
+        let text = "Device Information : IOPS MiB/s Average min max\n\
+            TCP  (addr:127.0.0.1) NSID 1 from core  1:  510.00  2.0  1.0  1.0  9.0\n\
+            ====\nTotal                          :  586123.40    2289.54      54.59      30.91     812.33\n";
+        assert_eq!(total(text), Some((586_123.4, 54.59)));
+        assert_eq!(total("no device"), None);
+    }
+
+    #[test]
+    fn the_configuration_names_the_port_and_the_size() {
+        let all = configuration(4420, "nqn.x");
+        let calls = &all["subsystems"];
+        assert_eq!(calls[0]["config"][0]["params"]["num_blocks"], json!(524_288));
+        assert_eq!(calls[1]["config"][3]["params"]["listen_address"]["trsvcid"], json!("4420"));
+    }
+}
