@@ -8,7 +8,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use nvme::Nqn;
+use nvme::log::discovery::{Header, RECORD, Record};
 use volume::PortId;
+use zerocopy::little_endian::{U16, U64};
+use zerocopy::{FromZeros, IntoBytes};
+
+use crate::spec::ADMIN_ENTRIES_MAX;
 
 /// All that can be discovered at this daemon; there is a new one for each change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +26,42 @@ pub struct Book {
 
 /// The most entries of a book: 256 subsystems on 16 listeners. A log of them is 4 MiB and 1 KiB.
 pub const ENTRIES_MAX: usize = 4096;
+
+impl Book {
+    /// The records that this host sees which came by `local`.
+    fn shown(&self, host: &Nqn, local: SocketAddr) -> impl Iterator<Item = (&Entry, SocketAddr)> {
+        self.entries.iter().filter_map(move |entry| Some((entry, entry.shown(host, local)?)))
+    }
+
+    /// Whether this host sees the same records by another book.
+    pub fn shows_the_same(&self, other: &Book, host: &Nqn, local: SocketAddr) -> bool {
+        let key = |(entry, at): (&Entry, SocketAddr)| (entry.kind, entry.subsystem.clone(), at, entry.port);
+        self.shown(host, local).map(key).eq(other.shown(host, local).map(key))
+    }
+
+    /// The log page as this host sees it which came by `local`.
+    pub fn log(&self, host: &Nqn, local: SocketAddr) -> Vec<u8> {
+        let mut bytes = vec![0; RECORD];
+        let mut records = 0;
+        for (entry, at) in self.shown(host, local) {
+            let (subtype, flags) = match entry.kind {
+                EntryKind::Referral => (Record::REFERRAL, 0),
+                EntryKind::Nvm => (Record::NVM, 0),
+                EntryKind::Current => (Record::CURRENT, Record::PERSISTENT | Record::DUPLICATE),
+            };
+            let entries = ADMIN_ENTRIES_MAX as u16;
+            let mut record = Record::tcp(subtype, &entry.subsystem, at, entry.port.0, entries);
+            record.flags = U16::new(flags);
+            bytes.extend_from_slice(record.as_bytes());
+            records += 1;
+        }
+        let mut header = Header::new_zeroed();
+        header.generation = U64::new(self.generation);
+        header.records = U64::new(records);
+        bytes[..RECORD].copy_from_slice(header.as_bytes());
+        bytes
+    }
+}
 
 /// A subsystem at an address.
 #[derive(Clone, Debug, PartialEq, Eq)]

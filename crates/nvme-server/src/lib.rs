@@ -12,6 +12,8 @@
 
 #![forbid(unsafe_code)]
 
+mod admin;
+mod controller;
 pub mod discovery;
 mod exec;
 mod queue;
@@ -30,5 +32,5 @@ pub use spec::{
     ADMIN_ENTRIES_MAX, ControllerLimits, ControllerSpec, DiscoverySpec, Host, Join, NAMESPACES_MAX,
     NamespaceEntry, QUEUES_MAX, QueueSpec, Subsystem,
 };
-pub use step::{CommandKey, QueueKey, Step};
+pub use step::{CommandKey, Gone, QueueKey, Step};
 pub use word::{Counters, FAILURES_MAX, Failure, News, Report, Word};

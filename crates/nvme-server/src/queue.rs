@@ -1,6 +1,7 @@
 //! A queue on this shard: its commands by tag, and what it counts.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use nvme::{Completion, Status};
 use volume::Time;
@@ -26,13 +27,24 @@ pub(crate) struct Queue {
     pub(crate) closing: bool,
     /// Commands that have not ended.
     pub(crate) live: u32,
+    /// From when on the next command wants more than to be executed: always on an admin queue; when
+    /// the controller is to hear of it, on an I/O queue.
+    pub(crate) attention: Time,
+    /// Its end is no loss: the host has disconnected it, or the controller has ended it.
+    pub(crate) ended: bool,
+    /// Identifiers of commands that are being aborted, and who asked.
+    pub(crate) aborting: Vec<(u16, u64)>,
     /// Slots by the index in the tag.
     slots: Vec<u32>,
 }
 
 impl Queue {
     pub(crate) fn new(spec: QueueSpec) -> Self {
+        let reports = spec.qid == 0 || spec.traffic_ms != 0;
         Queue {
+            attention: if reports { Time(0) } else { Time(u64::MAX) },
+            ended: false,
+            aborting: Vec::new(),
             spec,
             counters: Counters::default(),
             busy_since: Time(0),
@@ -43,6 +55,11 @@ impl Queue {
             live: 0,
             slots: Vec::new(),
         }
+    }
+
+    /// The controller was told of a command; it need not hear of the next ones for a while.
+    pub(crate) fn told(&mut self, now: Time) {
+        self.attention = now + Duration::from_millis(self.spec.traffic_ms.into());
     }
 
     /// Where the command is, or was.

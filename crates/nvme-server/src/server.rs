@@ -15,6 +15,8 @@ use volume::{
     VolumeId,
 };
 
+use crate::admin;
+use crate::controller::Controllers;
 use crate::exec::{self, fused};
 use crate::queue::Queue;
 use crate::spec::{NamespaceEntry, QueueSpec};
@@ -49,6 +51,7 @@ pub struct Server {
     queues: Vec<Option<Queue>>,
     pub(crate) tasks: Tasks,
     pub(crate) steps: VecDeque<Step>,
+    pub(crate) controllers: Controllers,
     /// When the current call came.
     pub(crate) now: Time,
     /// The shard's memory, from the first queue on.
@@ -64,6 +67,7 @@ impl Server {
             queues: Vec::new(),
             tasks: Tasks::default(),
             steps: VecDeque::new(),
+            controllers: Controllers::default(),
             now: Time(0),
             pool: None,
         }
@@ -116,7 +120,7 @@ impl Server {
         }
     }
 
-    /// Opens a queue.
+    /// Opens a queue. An I/O queue's controller is told.
     pub fn open_queue(&mut self, cx: &mut Cx<'_>, spec: QueueSpec) -> QueueKey {
         self.now = cx.now;
         self.pool.get_or_insert_with(|| cx.pool.clone());
@@ -127,8 +131,13 @@ impl Server {
                 self.queues.len() - 1
             }
         };
+        let is_admin = spec.qid == 0;
         self.queues[at] = Some(Queue::new(spec));
-        QueueKey(at as u32)
+        let key = QueueKey(at as u32);
+        if !is_admin {
+            self.note_opened(key);
+        }
+        key
     }
 
     /// Ends a queue: all its commands end by [`Step::Retire`], and with the last of them its key.
@@ -139,14 +148,21 @@ impl Server {
         if std::mem::replace(&mut queue.closing, true) {
             return;
         }
+        let QueueSpec { cntlid, qid, .. } = queue.spec;
+        if qid == 0 {
+            self.admin_closed(cntlid, key);
+        }
         let victims = self.tasks.select(|_, task| task.key.queue == key);
         self.stop_all(&victims, Ending::Silent);
         self.forget_if_done(key);
     }
 
     fn forget_if_done(&mut self, key: QueueKey) {
-        if self.queues[key.0 as usize].as_ref().is_some_and(|queue| queue.closing && queue.live == 0) {
-            self.queues[key.0 as usize] = None;
+        let done = |queue: &mut Queue| queue.closing && queue.live == 0;
+        let Some(mut queue) = self.queues[key.0 as usize].take_if(done) else { return };
+        if queue.spec.qid != 0 {
+            let report = queue.report(self.now);
+            self.note_gone(key, &queue.spec, !queue.ended, report);
         }
     }
 
@@ -173,7 +189,7 @@ impl Server {
     }
 
     /// Changes which namespaces a queue reaches: commands on those that are gone end.
-    pub fn change_namespaces(&mut self, key: QueueKey, namespaces: Arc<[NamespaceEntry]>) {
+    pub(crate) fn change_queue_namespaces(&mut self, key: QueueKey, namespaces: Arc<[NamespaceEntry]>) {
         let Some(queue) = self.queues.get_mut(key.0 as usize).and_then(Option::as_mut) else { return };
         queue.spec.namespaces = namespaces;
         let mut gone = Vec::new();
@@ -196,6 +212,9 @@ impl Server {
     #[inline]
     pub fn start(&mut self, cx: &mut Cx<'_>, key: CommandKey, sqe: &Sqe, data_out: u32) {
         self.now = cx.now;
+        if cx.now >= self.queue(key.queue).attention && self.attend(cx, key, sqe, data_out) {
+            return;
+        }
         let queue = self.queue(key.queue);
         if queue.half.is_some() || queue.closing || sqe.flags & 3 != 0 {
             return fused::start(self, key, sqe, data_out);
@@ -207,7 +226,7 @@ impl Server {
     #[inline]
     pub fn data(&mut self, cx: &mut Cx<'_>, key: CommandKey, _at: u32, data: Sg) {
         self.now = cx.now;
-        let Some(slot) = self.find(key) else { return };
+        let Some(slot) = self.find(key) else { return admin::data(self, cx, key, &data) };
         if self.tasks.get(slot).phase == Phase::Data {
             exec::data(self, slot, data);
         }
@@ -228,7 +247,9 @@ impl Server {
     /// The volume's home has answered a [`Step::Ask`].
     pub fn answered(&mut self, cx: &mut Cx<'_>, id: AskId, result: Result<(), Refusal>) {
         self.now = cx.now;
-        let Some(slot) = self.tasks.find_io(IoId(id.0)) else { return };
+        let Some(slot) = self.tasks.find_io(IoId(id.0)) else {
+            return admin::answered(self, cx, id, result);
+        };
         match (self.tasks.get(slot).ending, result) {
             (Ending::No, Ok(())) => self.complete(slot, Completion::SUCCESS),
             (Ending::No, Err(refusal)) => self.complete(slot, status::refused(refusal).into()),
@@ -241,6 +262,7 @@ impl Server {
         match self.find(key) {
             Some(slot) => self.stop_all(&[(slot, key)], Ending::Silent),
             // It was answered in this very turn.
+            None if admin::retire(self, key) => {}
             None => self.steps.push_back(Step::Retire { command: key }),
         }
     }
@@ -270,6 +292,7 @@ impl Server {
                 && adoption.aborts(&self.nexus(task.key.queue).identity)
         });
         self.stop_all(&victims, Ending::Status(Status::PREEMPT_ABORT.final_()));
+        self.notify(volume, adoption);
     }
 
     #[inline]
@@ -356,7 +379,11 @@ impl Server {
     fn remove(&mut self, slot: u32) -> Task {
         let task = self.tasks.remove(slot);
         let now = self.now;
-        self.queue_mut(task.key.queue).forget(now);
+        let queue = self.queue_mut(task.key.queue);
+        queue.forget(now);
+        if !queue.aborting.is_empty() {
+            self.note_aborted(task.key.queue, task.cid);
+        }
         task
     }
 

@@ -100,5 +100,22 @@ pub enum Step {
     ControllerGone {
         /// Its number.
         cntlid: u16,
+        /// What ended it.
+        why: Gone,
     },
+}
+
+/// What ended a controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gone {
+    /// The connection of its admin queue was closed.
+    Closed,
+    /// Its host was silent for longer than the keep-alive timeout.
+    Silent,
+    /// The connection of an I/O queue was lost, and its host neither reset nor shut down.
+    QueueLost,
+    /// The host did not authenticate.
+    Unauthenticated,
+    /// We ended it: its subsystem, its host's leave or its port is gone.
+    Removed,
 }

@@ -102,6 +102,22 @@ pub struct Counters {
     pub busy_ns: u64,
 }
 
+impl Counters {
+    /// Both together.
+    #[must_use]
+    pub fn plus(self, other: Counters) -> Counters {
+        Counters {
+            reads: self.reads + other.reads,
+            writes: self.writes + other.writes,
+            read_bytes: self.read_bytes + other.read_bytes,
+            written_bytes: self.written_bytes + other.written_bytes,
+            media_errors: self.media_errors + other.media_errors,
+            // Queues are busy at the same time: the busiest says how long at least.
+            busy_ns: self.busy_ns.max(other.busy_ns),
+        }
+    }
+}
+
 /// A command that failed, as the error log tells it (NVMe Base §5.16.1.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {

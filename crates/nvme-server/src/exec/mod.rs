@@ -18,6 +18,7 @@ use buf::{Payload, Sg};
 use nvme::{Completion, Opcode, Sqe, Status};
 use volume::{Done, Op, VolumeId};
 
+use crate::admin::fabrics;
 use crate::server::{Server, Volume};
 use crate::spec::NamespaceEntry;
 use crate::status;
@@ -50,6 +51,7 @@ fn start_other(server: &mut Server, key: CommandKey, sqe: &Sqe, data_out: u32) -
             reserve::start(server, key, sqe, data_out)
         }
         Opcode::RESERVATION_REPORT => reserve::report(server, key, sqe),
+        Opcode::FABRICS => fabrics::on_io_queue(server, key, sqe),
         _ => Err(Status::INVALID_OPCODE.final_()),
     }
 }

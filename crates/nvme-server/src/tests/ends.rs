@@ -81,7 +81,7 @@ fn namespaces_go_and_turn_read_only() {
     let stays = world.start(host, &transfer(Opcode::WRITE, 0, 1), &block(1));
     let goes = world.start(host, &on(transfer(Opcode::WRITE, 0, 1), 2), &block(1));
     let key = host.key;
-    world.server(host).change_namespaces(key, [entry(0, true)].into());
+    world.server(host).change_queue_namespaces(key, [entry(0, true)].into());
     world.run();
     assert_eq!((world.status(goes), world.end(stays)), (Status::INVALID_NAMESPACE.final_(), None));
     world.feed(stays);

@@ -2,6 +2,7 @@
 //! in order. Commands go in as submission queue entries, and what comes out is bytes and status.
 
 mod blocks;
+mod controllers;
 mod copies;
 mod datasets;
 mod ends;
@@ -63,6 +64,7 @@ enum Mail {
     Answer(VolumeId, Answer),
     Adopt(usize, VolumeId, Arc<Adoption>),
     Ack(VolumeId, Ack),
+    Word(Shard, crate::Word),
 }
 
 struct Core {
@@ -89,6 +91,12 @@ pub(super) struct World {
     pub(super) kinds: Rc<RefCell<Vec<volume::Op>>>,
     /// Answers to asks of no server's.
     pub(super) answers: Vec<Answer>,
+    /// While set, words are carried, and links are closed when a server says so.
+    pub(super) linked: bool,
+    /// Queues whose links were closed because a server said so.
+    pub(super) ended: Vec<Host>,
+    /// Controllers that are gone.
+    pub(super) gone: Vec<(u16, crate::Gone)>,
 }
 
 /// A 16 MiB thin volume of 512-byte blocks on 4 KiB physical ones, on one shard, and a host on it
@@ -117,6 +125,9 @@ impl World {
             hold_mail: false,
             kinds: Rc::default(),
             answers: Vec::new(),
+            linked: false,
+            ended: Vec::new(),
+            gone: Vec::new(),
         }
     }
 
@@ -345,9 +356,13 @@ impl World {
             Step::Ask { volume, id, ask } => {
                 self.mail.push_back(Mail::Ask(volume, Shard(shard as u16), id, ask));
             }
-            Step::Word { .. } | Step::EndQueue { .. } | Step::ControllerGone { .. } => {
-                unreachable!("there are no controllers here")
+            Step::Word { to, word } if self.linked => self.mail.push_back(Mail::Word(to, word)),
+            Step::EndQueue { queue } if self.linked => {
+                self.ended.push(Host { shard, key: queue });
+                core.server.close_queue(&mut cx, queue);
             }
+            Step::ControllerGone { cntlid, why } => self.gone.push((cntlid, why)),
+            Step::Word { .. } | Step::EndQueue { .. } => {}
         }
     }
 
@@ -416,6 +431,12 @@ impl World {
 
     fn deliver(&mut self, mail: Mail) {
         match mail {
+            Mail::Word(to, word) => {
+                let shard = usize::from(to.0);
+                let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
+                self.cores[shard].server.handle_word(&mut cx, word);
+                self.steps(shard);
+            }
             Mail::Ask(volume, from, id, ask) => {
                 self.homes[volume.0 as usize].handle_ask(self.now, from, id, ask);
                 self.run_home(volume);

@@ -196,7 +196,7 @@ fn a_pair_writes_only_what_may_be_written() {
     let a = world.start(host, &first(3, 1), &block(0));
     let b = world.start(host, &second(3, 1), &block(1));
     let key = host.key;
-    world.server(host).change_namespaces(key, [entry(0, true)].into());
+    world.server(host).change_queue_namespaces(key, [entry(0, true)].into());
     world.feed(b);
     world.feed(a);
     assert_eq!((world.status(a), world.status(b)), (protected, protected));

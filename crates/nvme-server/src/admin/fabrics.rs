@@ -1,0 +1,81 @@
+//! Fabrics commands behind the Connect: properties on the admin queue, Disconnect on I/O queues
+//! (NVMe Base §6.4 to §6.6).
+
+use nvme::fabrics::{Property, PropertyAccess, disconnect_is_valid};
+use nvme::property::{Capabilities, Configuration, VERSION};
+use nvme::{Completion, FabricsType, Sqe, Status};
+
+use super::Outcome;
+use crate::controller::Controller;
+use crate::server::Server;
+use crate::step::{CommandKey, Step};
+
+/// How long a controller may take to be ready or reset, in units of 500 ms: what is in flight on its
+/// I/O queues ends first, and a disk may be slow.
+const TIMEOUT: u8 = 30;
+
+pub(super) fn on_admin_queue(server: &mut Server, cntlid: u16, sqe: &Sqe) -> Result<Outcome, Status> {
+    let Some(controller) = server.controllers.find(cntlid) else {
+        return Err(Status::COMMAND_SEQUENCE_ERROR);
+    };
+    match sqe.fabrics_type() {
+        FabricsType::PROPERTY_GET => {
+            let access = PropertyAccess::parse(sqe).ok_or(Status::INVALID_FIELD.final_())?;
+            let result = property(controller, access).ok_or(Status::INVALID_FIELD.final_())?;
+            Ok(Outcome::Done(Completion { result, status: Status::SUCCESS }))
+        }
+        FabricsType::PROPERTY_SET => match PropertyAccess::parse(sqe) {
+            Some(PropertyAccess { property: Property::CC, len: 4, value }) => {
+                server.configure(cntlid, Configuration(value as u32));
+                Ok(Outcome::SUCCESS)
+            }
+            Some(_) | None => Err(Status::INVALID_FIELD.final_()),
+        },
+        // The queue is connected.
+        FabricsType::CONNECT => Err(Status::COMMAND_SEQUENCE_ERROR.final_()),
+        FabricsType::DISCONNECT => Err(Status::INVALID_QUEUE_TYPE.final_()),
+        // No authentication is asked for, and none goes on.
+        FabricsType::AUTHENTICATION_SEND | FabricsType::AUTHENTICATION_RECEIVE => {
+            Err(Status::COMMAND_SEQUENCE_ERROR.final_())
+        }
+        _ => Err(Status::INVALID_FIELD.final_()),
+    }
+}
+
+/// The value of a property; `None` if there is none of that place and size.
+fn property(controller: &Controller, access: PropertyAccess) -> Option<u64> {
+    let capabilities = Capabilities {
+        entries_max: controller.spec.limits.entries,
+        timeout: TIMEOUT,
+        command_sets: !controller.is_discovery(),
+    };
+    match (access.property, access.len) {
+        (Property::CAP, 8) => Some(capabilities.word()),
+        (Property::VS, 4) => Some(VERSION.into()),
+        (Property::CC, 4) => Some(controller.configuration.0.into()),
+        (Property::CSTS, 4) => Some(controller.status.word().into()),
+        (Property::CRTO, 4) => Some(capabilities.ready_timeouts().into()),
+        _ => None,
+    }
+}
+
+/// A fabrics command of an I/O queue.
+pub(crate) fn on_io_queue(server: &mut Server, command: CommandKey, sqe: &Sqe) -> Result<(), Status> {
+    match sqe.fabrics_type() {
+        FabricsType::DISCONNECT if !disconnect_is_valid(sqe) => {
+            Err(Status::CONNECT_INCOMPATIBLE_FORMAT.final_())
+        }
+        FabricsType::DISCONNECT => {
+            let queue = server.queue_mut(command.queue);
+            queue.ended = true;
+            server.steps.push_back(Step::Respond { command, completion: Completion::SUCCESS });
+            server.steps.push_back(Step::EndQueue { queue: command.queue });
+            Ok(())
+        }
+        FabricsType::PROPERTY_GET | FabricsType::PROPERTY_SET => Err(Status::INVALID_QUEUE_TYPE.final_()),
+        FabricsType::CONNECT | FabricsType::AUTHENTICATION_SEND | FabricsType::AUTHENTICATION_RECEIVE => {
+            Err(Status::COMMAND_SEQUENCE_ERROR.final_())
+        }
+        _ => Err(Status::INVALID_FIELD.final_()),
+    }
+}

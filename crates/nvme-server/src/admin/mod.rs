@@ -1,0 +1,188 @@
+//! Commands of the admin queue (NVMe Base §5), and fabrics commands of any queue (§6).
+//!
+//! A command is answered at once, or stands among its controller's waiting ones until what it waits
+//! for is there.
+
+pub(crate) mod fabrics;
+pub(crate) mod features;
+mod identify;
+pub(crate) mod logs;
+
+use buf::{Class, Cx, Pool, Sg};
+use nvme::feature::{GetFeatures, SetFeatures};
+use nvme::identify::Identify;
+use nvme::log::GetLogPage;
+use nvme::{Completion, Opcode, Sqe, Status};
+use volume::{AskId, Refusal};
+
+use crate::controller::events::EVENTS_MAX;
+use crate::controller::{Wait, Waiting};
+use crate::server::Server;
+use crate::status;
+use crate::step::{CommandKey, Step};
+use crate::word::Failure;
+
+const GET_LOG_PAGE: Opcode = Opcode(0x02);
+const IDENTIFY: Opcode = Opcode(0x06);
+const ABORT: Opcode = Opcode(0x08);
+const SET_FEATURES: Opcode = Opcode(0x09);
+const GET_FEATURES: Opcode = Opcode(0x0a);
+const ASYNC_EVENT_REQUEST: Opcode = Opcode(0x0c);
+const KEEP_ALIVE: Opcode = Opcode(0x18);
+
+/// What becomes of a command.
+pub(crate) enum Outcome {
+    /// It is answered.
+    Done(Completion),
+    /// These bytes, then this answer.
+    Data(Vec<u8>, Completion),
+    /// Its answer follows.
+    Later,
+}
+
+impl Outcome {
+    pub(crate) const SUCCESS: Outcome = Outcome::Done(Completion::SUCCESS);
+
+    /// These bytes, and success.
+    fn bytes(bytes: impl Into<Vec<u8>>) -> Outcome {
+        Outcome::Data(bytes.into(), Completion::SUCCESS)
+    }
+
+    /// Success with this result.
+    fn result(result: u32) -> Outcome {
+        Outcome::Done(Completion { result: result.into(), ..Completion::SUCCESS })
+    }
+}
+
+/// A command of an admin queue has come.
+pub(crate) fn start(server: &mut Server, cx: &mut Cx<'_>, key: CommandKey, sqe: &Sqe, data_out: u32) {
+    let cntlid = server.queue(key.queue).spec.cntlid;
+    server.hear(cntlid, cx.now);
+    let outcome = if sqe.opcode == Opcode::FABRICS {
+        fabrics::on_admin_queue(server, cntlid, sqe)
+    } else {
+        execute(server, cx, cntlid, key, sqe, data_out)
+    };
+    conclude(server, cx.pool, cntlid, key, sqe.cid.get(), outcome);
+}
+
+/// Answers a command, unless its answer follows.
+pub(crate) fn conclude(
+    server: &mut Server,
+    pool: &Pool,
+    cntlid: u16,
+    command: CommandKey,
+    cid: u16,
+    outcome: Result<Outcome, Status>,
+) {
+    let completion = match outcome {
+        Ok(Outcome::Later) => return,
+        Ok(Outcome::Done(completion)) => completion,
+        Ok(Outcome::Data(bytes, completion)) => match memory(pool, &bytes) {
+            Some(data) => {
+                server.steps.push_back(Step::Send { command, at: 0, data });
+                completion
+            }
+            None => Status::COMMAND_INTERRUPTED.into(),
+        },
+        Err(status) => status.into(),
+    };
+    if !completion.status.is_success() {
+        let at = server.now;
+        let failure = Failure { at, cid, status: completion.status, lba: 0, nsid: 0 };
+        if let Some(controller) = server.controllers.find_mut(cntlid) {
+            controller.errors.add(0, vec![failure], 1);
+        }
+    }
+    server.steps.push_back(Step::Respond { command, completion });
+}
+
+/// Bytes in memory that can be sent. Structures of a page may use what is kept for small replies.
+fn memory(pool: &Pool, bytes: &[u8]) -> Option<Sg> {
+    let class = if bytes.len() <= nvme::identify::LEN { Class::Wire } else { Class::Solicited };
+    let mut memory = pool.take_sg(class, bytes.len())?;
+    memory.copy_from(0, bytes);
+    Some(memory.freeze())
+}
+
+fn execute(
+    server: &mut Server,
+    cx: &mut Cx<'_>,
+    cntlid: u16,
+    key: CommandKey,
+    sqe: &Sqe,
+    data_out: u32,
+) -> Result<Outcome, Status> {
+    let Some(controller) = server.controllers.find_mut(cntlid) else {
+        return Err(Status::COMMAND_SEQUENCE_ERROR);
+    };
+    if !controller.configuration.is_enabled() || !controller.status.ready {
+        return Err(Status::COMMAND_SEQUENCE_ERROR.final_());
+    }
+    if sqe.flags & 3 != 0 {
+        return Err(Status::INVALID_FIELD.final_());
+    }
+    let cid = sqe.cid.get();
+    let room = sqe.dptr.length.get();
+    match sqe.opcode {
+        IDENTIFY => identify::execute(server, cntlid, Identify::parse(sqe), room),
+        GET_LOG_PAGE => logs::execute(server, cntlid, key, cid, GetLogPage::parse(sqe), room),
+        GET_FEATURES => {
+            let get = GetFeatures::parse(sqe).ok_or(Status::INVALID_FIELD.final_())?;
+            features::get(server, cx.now, cntlid, get, room)
+        }
+        SET_FEATURES => features::set(server, cx.now, cntlid, key, cid, SetFeatures::parse(sqe), data_out),
+        ABORT if !controller.is_discovery() => {
+            let done = server.start_abort(cntlid, key, cid, sqe.cdw(10))?;
+            Ok(done.map_or(Outcome::Later, Outcome::Done))
+        }
+        ASYNC_EVENT_REQUEST => {
+            let events = controller.waiting.iter().filter(|waiting| matches!(waiting.on, Wait::Event));
+            if events.count() >= EVENTS_MAX {
+                return Err(Status::AER_LIMIT_EXCEEDED.final_());
+            }
+            controller.waiting.push(Waiting { key, cid, on: Wait::Event });
+            server.tell_events(cntlid);
+            Ok(Outcome::Later)
+        }
+        KEEP_ALIVE if controller.kato_ms() == 0 => Err(Status::KEEP_ALIVE_INVALID.final_()),
+        KEEP_ALIVE => Ok(Outcome::SUCCESS),
+        _ => Err(Status::INVALID_OPCODE.final_()),
+    }
+}
+
+/// Payload of an admin command is here.
+pub(crate) fn data(server: &mut Server, cx: &mut Cx<'_>, key: CommandKey, data: &Sg) {
+    let Some((cntlid, waiting)) = take(server, |waiting| waiting.key == key) else { return };
+    let outcome = match waiting.on {
+        Wait::Feature(set) => features::data(server, cx.now, cntlid, set, data),
+        Wait::Event | Wait::Ask(_) | Wait::Abort { .. } | Wait::Reports { .. } => {
+            unreachable!("only features ask for data")
+        }
+    };
+    conclude(server, cx.pool, cntlid, key, waiting.cid, outcome);
+}
+
+/// The home of a volume has answered an admin command.
+pub(crate) fn answered(server: &mut Server, cx: &mut Cx<'_>, id: AskId, result: Result<(), Refusal>) {
+    let asked = |waiting: &Waiting| matches!(waiting.on, Wait::Ask(asked) if asked == id);
+    let Some((cntlid, waiting)) = take(server, asked) else { return };
+    let outcome = result.map(|()| Outcome::SUCCESS).map_err(status::refused);
+    conclude(server, cx.pool, cntlid, waiting.key, waiting.cid, outcome);
+}
+
+/// An admin command must end without an answer. Whether there was such a one.
+pub(crate) fn retire(server: &mut Server, key: CommandKey) -> bool {
+    let Some((_, waiting)) = take(server, |waiting| waiting.key == key) else { return false };
+    server.steps.push_back(Step::Retire { command: waiting.key });
+    true
+}
+
+fn take(server: &mut Server, which: impl Fn(&Waiting) -> bool) -> Option<(u16, Waiting)> {
+    let found = |(cntlid, waiting): (u16, &Vec<Waiting>)| Some((cntlid, waiting.iter().position(&which)?));
+    let (cntlid, at) = server
+        .controllers
+        .iter()
+        .find_map(|controller| found((controller.spec.cntlid, &controller.waiting)))?;
+    Some((cntlid, server.controllers.find_mut(cntlid)?.waiting.remove(at)))
+}

@@ -1,0 +1,110 @@
+//! Abort (NVMe Base §5.1): a command of any queue of the controller ends with Command Abort
+//! Requested, and Abort is answered once it has; or with bit 0 of dword 0 set if there is no such
+//! command any more.
+
+use nvme::{Completion, Status};
+
+use super::{Controller, Wait, Waiting};
+use crate::server::Server;
+use crate::step::{CommandKey, QueueKey, Step};
+use crate::word::{News, Word};
+
+/// How many aborts wait at a time (ACL + 1).
+pub(crate) const ABORTS_MAX: usize = 8;
+
+/// Dword 0 if nothing was aborted.
+const NOT_ABORTED: u64 = 1;
+
+impl Server {
+    /// The host asks for it. `Ok(None)`: the answer follows.
+    pub(crate) fn start_abort(
+        &mut self,
+        cntlid: u16,
+        key: CommandKey,
+        cid: u16,
+        argument: u32,
+    ) -> Result<Option<Completion>, Status> {
+        let Some(controller) = self.controllers.find_mut(cntlid) else {
+            return Err(Status::INTERNAL_ERROR);
+        };
+        let aborts = |waiting: &&Waiting| matches!(waiting.on, Wait::Abort { .. });
+        if controller.waiting.iter().filter(aborts).count() >= ABORTS_MAX {
+            return Err(Status::ABORT_LIMIT_EXCEEDED);
+        }
+        let (qid, victim) = (argument as u16, (argument >> 16) as u16);
+        if qid == 0 {
+            let aborted = controller.take_waiting(victim);
+            let done = aborted.is_some();
+            if let Some(waiting) = aborted {
+                let completion = Status::ABORT_REQUESTED.into();
+                self.steps.push_back(Step::Respond { command: waiting.key, completion });
+            }
+            return Ok(Some(answer(done)));
+        }
+        let Some(member) = controller.members.iter().find(|member| member.qid == qid) else {
+            return Ok(Some(answer(false)));
+        };
+        let to = member.shard;
+        // The queue's number rides along, so that its end answers for it.
+        let ticket = (controller.next_ticket() & ((1 << 48) - 1)) | u64::from(qid) << 48;
+        controller.waiting.push(Waiting { key, cid, on: Wait::Abort { ticket } });
+        let word = Word {
+            cntlid,
+            association: controller.association,
+            qid,
+            news: News::Abort { cid: victim, ticket },
+        };
+        self.steps.push_back(Step::Word { to, word });
+        Ok(None)
+    }
+
+    /// A queue has answered.
+    pub(super) fn abort_answered(&mut self, cntlid: u16, ticket: u64, aborted: bool) {
+        let Some(controller) = self.controllers.find_mut(cntlid) else { return };
+        let asked =
+            |waiting: &Waiting| matches!(waiting.on, Wait::Abort { ticket: asked } if asked == ticket);
+        if let Some(at) = controller.waiting.iter().position(asked) {
+            let command = controller.waiting.remove(at).key;
+            self.steps.push_back(Step::Respond { command, completion: answer(aborted) });
+        }
+    }
+
+    /// On the queue's shard: the command ends, and then its controller is told.
+    pub(super) fn abort_on_queue(&mut self, key: QueueKey, cid: u16, ticket: u64) {
+        // Noted first, since the command may end at once.
+        self.queue_mut(key).aborting.push((cid, ticket));
+        if !self.abort_cid(key, cid) {
+            self.queue_mut(key).aborting.retain(|(_, asked)| *asked != ticket);
+            self.tell_controller(key, News::Aborted { ticket, aborted: false });
+        }
+    }
+}
+
+impl Server {
+    /// A command of a queue with aborts under way has ended.
+    pub(crate) fn note_aborted(&mut self, key: QueueKey, cid: u16) {
+        let queue = self.queue_mut(key);
+        let tickets: Vec<u64> =
+            queue.aborting.extract_if(.., |(victim, _)| *victim == cid).map(|(_, ticket)| ticket).collect();
+        for ticket in tickets {
+            self.tell_controller(key, News::Aborted { ticket, aborted: true });
+        }
+    }
+}
+
+impl Controller {
+    /// An admin command of this identifier that can be aborted. A volume's home cannot be stopped,
+    /// and an Abort is not aborted.
+    fn take_waiting(&mut self, cid: u16) -> Option<Waiting> {
+        let can = |waiting: &Waiting| {
+            let stoppable = matches!(waiting.on, Wait::Event | Wait::Feature(_) | Wait::Reports { .. });
+            waiting.cid == cid && stoppable
+        };
+        let at = self.waiting.iter().position(can)?;
+        Some(self.waiting.remove(at))
+    }
+}
+
+fn answer(aborted: bool) -> Completion {
+    Completion { result: if aborted { 0 } else { NOT_ABORTED }, status: Status::SUCCESS }
+}

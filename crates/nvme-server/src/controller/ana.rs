@@ -1,0 +1,89 @@
+//! ANA groups as a controller shows them (NVMe Base §8.1): the volume's path states by its port.
+//!
+//! A volume is in one access group, and one command changes a group, volume by volume. While its
+//! volumes differ, a group is shown as serving only if all of them serve.
+
+use nvme::log::ana::{Group, State};
+use volume::{Access, PortId};
+
+use crate::server::Server;
+use crate::spec::NamespaceEntry;
+
+/// How long the state Change may last, in seconds (ANATT).
+pub(crate) const TRANSITION_SECONDS: u8 = 10;
+
+/// The groups that a host sees, with the counts of their changes.
+#[derive(Debug, Default)]
+pub(crate) struct Ana {
+    changes: u64,
+    groups: Vec<Group>,
+}
+
+impl Ana {
+    /// Takes the groups of now over. Whether anything has changed.
+    pub(crate) fn follow(&mut self, states: Vec<Group>) -> bool {
+        let mut changed = self.groups.len() != states.len();
+        let old = std::mem::take(&mut self.groups);
+        let next = self.changes + 1;
+        self.groups = states;
+        for group in &mut self.groups {
+            let known = old.iter().find(|known| known.id == group.id);
+            let same = known.filter(|known| known.state == group.state && known.nsids == group.nsids);
+            group.changes = same.map_or(next, |known| known.changes);
+            changed |= same.is_none();
+        }
+        if changed {
+            self.changes = next;
+        }
+        changed
+    }
+
+    /// The log page.
+    pub(crate) fn page(&self, groups_only: bool) -> Vec<u8> {
+        nvme::log::ana::page(self.changes, &self.groups, groups_only)
+    }
+}
+
+/// The state as NVMe names it.
+fn state(access: Access) -> State {
+    match access {
+        Access::Optimized => State::Optimized,
+        Access::NonOptimized => State::NonOptimized,
+        Access::Inaccessible => State::Inaccessible,
+        Access::PersistentLoss => State::PersistentLoss,
+        Access::Transition => State::Change,
+    }
+}
+
+/// What a group shows of two volumes that differ.
+fn together(one: State, other: State) -> State {
+    let serves = |state| matches!(state, State::Optimized | State::NonOptimized);
+    match (one, other) {
+        _ if one == other => one,
+        (State::Change, _) | (_, State::Change) => State::Change,
+        _ if serves(one) && serves(other) => State::NonOptimized,
+        _ => State::Inaccessible,
+    }
+}
+
+impl Server {
+    /// The groups of these namespaces as they are seen by a port, ascending.
+    pub(super) fn ana_states(&self, namespaces: &[NamespaceEntry], port: PortId) -> Vec<Group> {
+        let mut groups: Vec<Group> = Vec::new();
+        for entry in namespaces {
+            let Some(volume) = self.volume(entry.volume) else { continue };
+            let state = state(volume.view.access(port));
+            match groups.binary_search_by_key(&entry.ana_group, |group| group.id) {
+                Ok(at) => {
+                    groups[at].state = together(groups[at].state, state);
+                    groups[at].nsids.push(entry.nsid);
+                }
+                Err(at) => {
+                    let group = Group { id: entry.ana_group, changes: 0, state, nsids: vec![entry.nsid] };
+                    groups.insert(at, group);
+                }
+            }
+        }
+        groups
+    }
+}

@@ -1,0 +1,309 @@
+//! Controllers (NVMe Base §3.1): each lives on the shard of its admin queue.
+//!
+//! A controller knows its I/O queues by number and shard, and talks to them by words, even to those
+//! of its own shard. It is gone when its admin queue and all its I/O queues are.
+//!
+//! Invariant: a queue is a member from the moment that its Connect was let in until the word that it
+//! is gone; so no reset, shutdown or end is complete while a command of it may still run.
+
+pub(crate) mod abort;
+pub(crate) mod ana;
+pub(crate) mod errors;
+pub(crate) mod events;
+mod life;
+pub(crate) mod notices;
+mod words;
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use buf::{Cx, Time};
+use nvme::Completion;
+use nvme::fabrics::{ConnectRefusal, Connected};
+use nvme::property::{Configuration, ControllerStatus, Shutdown};
+use volume::{AskId, Shard};
+
+use crate::admin::features::Features;
+use crate::admin::logs::Snapshot;
+use crate::server::Server;
+use crate::spec::{ControllerSpec, Join, NamespaceEntry, QueueSpec};
+use crate::step::{CommandKey, Gone, QueueKey};
+use crate::word::Counters;
+
+use ana::Ana;
+use errors::Errors;
+use events::Events;
+
+/// The least unit of keep-alive timeouts, as Identify tells it in units of 100 ms (KAS).
+pub(crate) const KAS: u16 = 10;
+
+/// A controller.
+#[derive(Debug)]
+pub(crate) struct Controller {
+    pub(crate) spec: ControllerSpec,
+    pub(crate) association: u64,
+    pub(crate) admin: QueueKey,
+    /// Ascending by NSID, each once.
+    pub(crate) namespaces: Arc<[NamespaceEntry]>,
+    pub(crate) configuration: Configuration,
+    pub(crate) status: ControllerStatus,
+    /// How many I/O queues may be connected.
+    pub(crate) granted: u16,
+    pub(crate) members: Vec<Member>,
+    /// Admin commands that wait: at most as many as the admin queue has entries.
+    pub(crate) waiting: Vec<Waiting>,
+    /// Counts questions to queues.
+    pub(crate) tickets: u64,
+    /// What queues did that are gone.
+    pub(crate) past: Counters,
+    pub(crate) opened: Time,
+    /// Keep alive: how long the host may be silent, and when it was heard last.
+    pub(crate) patience: Option<Duration>,
+    pub(crate) heard: Time,
+    /// When an I/O queue was lost that ends the association.
+    pub(crate) lost: Option<Time>,
+    /// The time under which it stands among the timers.
+    armed: Option<Time>,
+    /// It is to end, and why.
+    pub(crate) ending: Option<Gone>,
+    /// The admin queue is gone.
+    admin_gone: bool,
+    pub(crate) events: Events,
+    pub(crate) errors: Errors,
+    pub(crate) features: Features,
+    pub(crate) ana: Ana,
+    pub(crate) notices: notices::Notices,
+    /// The discovery log as it was last begun to be read.
+    pub(crate) snapshot: Option<Snapshot>,
+}
+
+/// An I/O queue of a controller.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Member {
+    pub(crate) qid: u16,
+    pub(crate) shard: Shard,
+    /// Whether it has said that it is open.
+    pub(crate) open: bool,
+    /// What it reported last.
+    pub(crate) counters: Counters,
+}
+
+/// An admin command that waits.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) key: CommandKey,
+    pub(crate) cid: u16,
+    pub(crate) on: Wait,
+}
+
+/// What an admin command waits for.
+#[derive(Debug)]
+pub(crate) enum Wait {
+    /// An event.
+    Event,
+    /// Its data: a feature's.
+    Feature(nvme::feature::SetFeatures),
+    /// An answer of a volume's home.
+    Ask(AskId),
+    /// A queue's answer whether a command was aborted.
+    Abort { ticket: u64 },
+    /// Reports of these queues, then a log page.
+    Reports { ticket: u64, from: Vec<u16>, page: nvme::log::GetLogPage },
+}
+
+/// The controllers of a shard, and the queues of this shard that belong to any.
+#[derive(Debug, Default)]
+pub(crate) struct Controllers {
+    here: HashMap<u16, Controller>,
+    /// I/O queues of this shard, by controller and queue number. A queue whose association has ended
+    /// stands here until it is gone, or until one of a newer association takes its place.
+    pub(crate) queues: HashMap<(u16, u16), QueueKey>,
+    timers: BTreeSet<(Time, u16)>,
+    associations: u64,
+    asks: u64,
+}
+
+impl Controllers {
+    pub(crate) fn find(&self, cntlid: u16) -> Option<&Controller> {
+        self.here.get(&cntlid)
+    }
+
+    pub(crate) fn find_mut(&mut self, cntlid: u16) -> Option<&mut Controller> {
+        self.here.get_mut(&cntlid)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Controller> {
+        self.here.values()
+    }
+
+    /// A name for an ask of an admin command. Bit 62 tells it from those of I/O commands.
+    pub(crate) fn next_ask(&mut self) -> AskId {
+        self.asks += 1;
+        AskId(crate::task::OURS | 1 << 62 | self.asks)
+    }
+}
+
+impl Controller {
+    pub(crate) fn is_discovery(&self) -> bool {
+        self.spec.discovery.is_some()
+    }
+
+    /// The namespace of this number.
+    pub(crate) fn namespace(&self, nsid: u32) -> Option<&NamespaceEntry> {
+        let at = self.namespaces.binary_search_by_key(&nsid, |entry| entry.nsid).ok()?;
+        Some(&self.namespaces[at])
+    }
+
+    pub(crate) fn next_ticket(&mut self) -> u64 {
+        self.tickets += 1;
+        self.tickets
+    }
+
+    /// What the host has done so far, as far as its queues have told.
+    pub(crate) fn counters(&self) -> Counters {
+        self.members.iter().fold(self.past, |sum, member| sum.plus(member.counters))
+    }
+
+    /// The keep-alive timeout in milliseconds; 0 is none.
+    pub(crate) fn kato_ms(&self) -> u32 {
+        self.spec.kato_ms
+    }
+
+    /// Sets it: rounded up to the unit that Identify tells.
+    pub(crate) fn set_kato(&mut self, now: Time, kato_ms: u32) {
+        let unit = u32::from(KAS) * 100;
+        self.spec.kato_ms = kato_ms.div_ceil(unit).saturating_mul(unit);
+        let idle = self.is_discovery().then_some(life::DISCOVERY_PATIENCE);
+        let asked = Duration::from_millis(self.spec.kato_ms.into());
+        self.patience = if asked.is_zero() { idle } else { Some(asked) };
+        self.heard = now;
+    }
+}
+
+/// Ascending by NSID, each once: the first of those that have one number stays.
+pub(crate) fn ordered(mut namespaces: Vec<NamespaceEntry>) -> Arc<[NamespaceEntry]> {
+    namespaces.sort_by_key(|entry| entry.nsid);
+    namespaces.dedup_by_key(|entry| entry.nsid);
+    namespaces.into()
+}
+
+impl Server {
+    /// Opens a controller on this shard, with its admin queue, whose Connect [`Server::connected`]
+    /// answers.
+    ///
+    /// # Panics
+    /// If there is a controller of this number here: a number is given again only after
+    /// [`Step::ControllerGone`](crate::Step::ControllerGone).
+    pub fn open_controller(&mut self, cx: &mut Cx<'_>, spec: ControllerSpec) -> QueueKey {
+        self.controllers.associations += 1;
+        let association = self.controllers.associations;
+        let namespaces = ordered(spec.namespaces.clone());
+        let mut controller = Controller {
+            association,
+            admin: QueueKey(u32::MAX),
+            namespaces,
+            configuration: Configuration::default(),
+            status: ControllerStatus::default(),
+            granted: spec.limits.queues,
+            members: Vec::new(),
+            waiting: Vec::new(),
+            tickets: 0,
+            past: Counters::default(),
+            opened: cx.now,
+            patience: None,
+            heard: cx.now,
+            lost: None,
+            armed: None,
+            ending: None,
+            admin_gone: false,
+            events: Events::default(),
+            errors: Errors::default(),
+            features: Features::default(),
+            ana: Ana::default(),
+            notices: notices::Notices::default(),
+            snapshot: None,
+            spec,
+        };
+        controller.set_kato(cx.now, controller.spec.kato_ms);
+        let cntlid = controller.spec.cntlid;
+        let admin = self.open_queue(
+            cx,
+            controller.queue_spec(self.shard, 0, controller.spec.entries, controller.spec.flow_control),
+        );
+        controller.admin = admin;
+        let states = self.ana_states(&controller.namespaces, controller.spec.nexus.port);
+        controller.ana.follow(states);
+        let old = self.controllers.here.insert(cntlid, controller);
+        assert!(old.is_none(), "a controller's number is given again only after it is gone");
+        self.arm(cntlid);
+        admin
+    }
+
+    /// Lets an I/O queue in, or says why not (NVMe Base §6.3, in the order of its checks). The queue
+    /// counts from now on: it is to be opened on `join.shard`, or given up there.
+    pub fn join(&mut self, cntlid: u16, join: &Join) -> Result<QueueSpec, ConnectRefusal> {
+        let shard = self.shard;
+        let controller = self.controllers.find_mut(cntlid).ok_or(ConnectRefusal::CNTLID)?;
+        if controller.ending.is_some() || controller.is_discovery() {
+            return Err(ConnectRefusal::CNTLID);
+        }
+        if controller.spec.subsystem.nqn != join.subsystem {
+            return Err(ConnectRefusal::SUBNQN);
+        }
+        if controller.spec.host.nqn != join.host.nqn {
+            return Err(ConnectRefusal::HOSTNQN);
+        }
+        if controller.spec.host.id != join.host.id {
+            return Err(ConnectRefusal::HOSTID);
+        }
+        let status = &controller.status;
+        if !controller.configuration.is_enabled() || !status.ready || status.shutdown != Shutdown::No {
+            return Err(ConnectRefusal::Sequence);
+        }
+        if join.qid == 0 || join.qid > controller.granted {
+            return Err(ConnectRefusal::QID);
+        }
+        if controller.members.iter().any(|member| member.qid == join.qid) {
+            return Err(ConnectRefusal::Sequence);
+        }
+        if join.entries < 2 || join.entries > controller.spec.limits.entries {
+            return Err(ConnectRefusal::SQSIZE);
+        }
+        let member = Member { qid: join.qid, shard: join.shard, open: false, counters: Counters::default() };
+        controller.members.push(member);
+        Ok(controller.queue_spec(shard, join.qid, join.entries, join.flow_control))
+    }
+
+    /// How the Connect that made this queue is answered, once it is open.
+    pub fn connected(&self, key: QueueKey) -> Completion {
+        Connected { cntlid: self.queue(key).spec.cntlid, authenticate: false }.into()
+    }
+
+    /// The I/O queues that this host holds, and what its controller is: for those who look on.
+    pub fn controller_queues(&self, cntlid: u16) -> Option<(&ControllerSpec, usize)> {
+        let controller = self.controllers.find(cntlid)?;
+        Some((&controller.spec, controller.members.len()))
+    }
+}
+
+impl Controller {
+    fn queue_spec(&self, home: Shard, qid: u16, entries: u32, flow_control: bool) -> QueueSpec {
+        let traffic =
+            self.patience.filter(|_| qid != 0).map_or(0, |patience| patience.as_millis() as u32 / 4);
+        QueueSpec {
+            cntlid: self.spec.cntlid,
+            association: self.association,
+            qid,
+            entries,
+            flow_control,
+            in_capsule: if qid == 0 { 8192 } else { self.spec.limits.in_capsule },
+            home,
+            host: self.spec.host.clone(),
+            nexus: self.spec.nexus.clone(),
+            namespaces: self.namespaces.clone(),
+            transfer_max: self.spec.limits.transfer,
+            traffic_ms: traffic,
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! What controllers tell their hosts of changes that others made: events, and the logs behind them.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use nvme::Completion;
+use nvme::log::ReservationNotice;
+use volume::{Adoption, Cause, VolumeId};
+
+use super::events::Kind;
+use super::{Controller, Wait};
+use crate::discovery::Book;
+use crate::server::Server;
+use crate::step::Step;
+
+/// How many reservation notices wait for a host; the log counts beyond, and the oldest go.
+const NOTICES_MAX: usize = 255;
+
+/// The reservation notification log of a controller.
+#[derive(Debug, Default)]
+pub(crate) struct Notices {
+    /// Number, kind and namespace of each, oldest first.
+    queue: VecDeque<(u64, ReservationNotice, u32)>,
+    count: u64,
+}
+
+impl Notices {
+    fn push(&mut self, what: ReservationNotice, nsid: u32) {
+        self.count += 1;
+        if self.queue.len() == NOTICES_MAX {
+            self.queue.pop_front();
+        }
+        self.queue.push_back((self.count, what, nsid));
+    }
+
+    /// The page, which is read only once; and whether there are more.
+    pub(crate) fn page(&mut self) -> ([u8; 64], bool) {
+        match self.queue.pop_front() {
+            Some((count, what, nsid)) => {
+                let more = self.queue.len() as u8;
+                (nvme::log::reservation(count, what, more, nsid), more > 0)
+            }
+            None => (nvme::log::reservation(0, ReservationNotice::Empty, 0, 0), false),
+        }
+    }
+}
+
+/// What a volume's notice is to an NVMe host.
+enum Told {
+    Namespace,
+    Reservation(ReservationNotice),
+    Nothing,
+}
+
+fn told(cause: Cause) -> Told {
+    match cause {
+        Cause::RegistrationsPreempted => Told::Reservation(ReservationNotice::RegistrationPreempted),
+        Cause::ReservationsReleased => Told::Reservation(ReservationNotice::ReservationReleased),
+        Cause::ReservationsPreempted => Told::Reservation(ReservationNotice::ReservationPreempted),
+        Cause::CapacityChanged
+        | Cause::IdentityChanged
+        | Cause::InventoryChanged
+        | Cause::WriteProtectChanged
+        | Cause::MediumChanged => Told::Namespace,
+        // Path states are looked at themselves. Sanitize is not offered over NVMe; the rest is SCSI's.
+        Cause::AccessChanged
+        | Cause::SanitizeDone
+        | Cause::SettingsChanged
+        | Cause::TasksCleared
+        | Cause::Reset => Told::Nothing,
+    }
+}
+
+impl Server {
+    /// A volume has changed, and its new view stands: the controllers of this shard tell their hosts.
+    pub(crate) fn notify(&mut self, volume: VolumeId, adoption: &Adoption) {
+        let numbers: Vec<u16> = self.controllers.iter().map(|controller| controller.spec.cntlid).collect();
+        for cntlid in numbers {
+            let Some(controller) = self.controllers.find_mut(cntlid) else { continue };
+            let nsids: Vec<u32> = controller
+                .namespaces
+                .iter()
+                .filter(|entry| entry.volume == volume)
+                .map(|entry| entry.nsid)
+                .collect();
+            if nsids.is_empty() {
+                continue;
+            }
+            let who = controller.spec.nexus.identity.clone();
+            for notice in adoption.notices.iter().filter(|notice| notice.is_for(&who)) {
+                match told(notice.cause) {
+                    Told::Namespace => controller.note_namespaces(&nsids),
+                    Told::Reservation(what) => controller.note_reservation(what, &nsids),
+                    Told::Nothing => {}
+                }
+            }
+            self.tell_events(cntlid);
+            self.follow_ana(cntlid);
+        }
+    }
+
+    /// Namespaces of a controller have changed.
+    pub(super) fn namespaces_changed(&mut self, cntlid: u16, nsids: &[u32]) {
+        if let Some(controller) = self.controllers.find_mut(cntlid) {
+            controller.note_namespaces(nsids);
+        }
+        self.tell_events(cntlid);
+    }
+
+    /// Looks whether the path states that a controller shows have changed.
+    pub(super) fn follow_ana(&mut self, cntlid: u16) {
+        let Some(controller) = self.controllers.find(cntlid) else { return };
+        let states = self.ana_states(&controller.namespaces, controller.spec.nexus.port);
+        let Some(controller) = self.controllers.find_mut(cntlid) else { return };
+        if controller.ana.follow(states) {
+            controller.events.raise(Kind::Ana);
+            self.tell_events(cntlid);
+        }
+    }
+
+    /// There is a new book of what can be discovered: hosts that see another log by it are told.
+    pub fn change_book(&mut self, book: &Arc<Book>) {
+        let numbers: Vec<u16> = self.controllers.iter().map(|controller| controller.spec.cntlid).collect();
+        for cntlid in numbers {
+            let Some(controller) = self.controllers.find_mut(cntlid) else { continue };
+            let Some(discovery) = &mut controller.spec.discovery else { continue };
+            let host = &controller.spec.host.nqn;
+            let same = discovery.book.shows_the_same(book, host, discovery.local);
+            discovery.book = book.clone();
+            if !same {
+                controller.events.raise(Kind::Discovery);
+                self.tell_events(cntlid);
+            }
+        }
+    }
+
+    /// Answers Asynchronous Event Requests while there are events and requests.
+    pub(crate) fn tell_events(&mut self, cntlid: u16) {
+        let Some(controller) = self.controllers.find_mut(cntlid) else { return };
+        while let Some(at) = controller.waiting.iter().position(|waiting| matches!(waiting.on, Wait::Event)) {
+            let Some(event) = controller.events.next() else { return };
+            let command = controller.waiting.remove(at).key;
+            let completion = Completion { result: event.dword().into(), ..Completion::SUCCESS };
+            self.steps.push_back(Step::Respond { command, completion });
+        }
+    }
+}
+
+impl Controller {
+    fn note_namespaces(&mut self, nsids: &[u32]) {
+        self.events.note_changed(nsids);
+        self.events.raise(Kind::Namespaces);
+    }
+
+    fn note_reservation(&mut self, what: ReservationNotice, nsids: &[u32]) {
+        for &nsid in nsids {
+            if !self.features.masks(nsid, what) {
+                self.notices.push(what, nsid);
+                self.events.raise(Kind::Reservation);
+            }
+        }
+    }
+}

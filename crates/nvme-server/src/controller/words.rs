@@ -1,0 +1,250 @@
+//! Words between a controller and its queues, on both ends.
+
+use std::sync::Arc;
+
+use buf::Cx;
+use nvme::Sqe;
+
+use super::{Controller, Wait, ordered};
+use crate::admin;
+use crate::server::Server;
+use crate::spec::{NamespaceEntry, QueueSpec};
+use crate::step::{CommandKey, QueueKey, Step};
+use crate::word::{News, Report, Word};
+
+impl Server {
+    /// A word has come to this shard.
+    pub fn handle_word(&mut self, cx: &mut Cx<'_>, word: Word) {
+        self.now = cx.now;
+        match word.news {
+            News::Opened { .. }
+            | News::Gone { .. }
+            | News::Traffic
+            | News::Report { .. }
+            | News::Aborted { .. } => self.hear_queue(cx, word),
+            News::End | News::Abort { .. } | News::Ask { .. } | News::Namespaces(_) => {
+                self.hear_controller(word)
+            }
+        }
+    }
+
+    fn hear_queue(&mut self, cx: &mut Cx<'_>, word: Word) {
+        let Word { cntlid, association, qid, news } = word;
+        let known = self.controllers.find_mut(cntlid).filter(|known| known.association == association);
+        let Some(controller) = known else {
+            if let News::Opened { at } = news {
+                // Its controller ended while it was on its way.
+                let word = Word { cntlid, association, qid, news: News::End };
+                self.steps.push_back(Step::Word { to: at, word });
+            }
+            return;
+        };
+        match news {
+            News::Opened { at } => {
+                let stays = controller.lets_queues_be();
+                if let Some(member) = controller.members.iter_mut().find(|member| member.qid == qid) {
+                    member.open = true;
+                }
+                if !stays {
+                    // The end was told to its shard before it was there.
+                    let word = Word { cntlid, association, qid, news: News::End };
+                    self.steps.push_back(Step::Word { to: at, word });
+                }
+            }
+            News::Gone { lost, report } => self.member_gone(cx, cntlid, qid, lost, *report),
+            News::Traffic => self.hear(cntlid, cx.now),
+            News::Report { ticket, report } => {
+                controller.absorb(qid, *report);
+                self.reported(cx, cntlid, qid, Some(ticket));
+            }
+            News::Aborted { ticket, aborted } => self.abort_answered(cntlid, ticket, aborted),
+            News::End | News::Abort { .. } | News::Ask { .. } | News::Namespaces(_) => {
+                unreachable!("sorted by the caller")
+            }
+        }
+    }
+
+    fn member_gone(&mut self, cx: &mut Cx<'_>, cntlid: u16, qid: u16, lost: bool, report: Report) {
+        let Some(controller) = self.controllers.find_mut(cntlid) else { return };
+        controller.absorb(qid, report);
+        if let Some(at) = controller.members.iter().position(|member| member.qid == qid) {
+            let member = controller.members.swap_remove(at);
+            controller.past = controller.past.plus(member.counters);
+        }
+        let spared = controller.spec.individual_deletion || !controller.lets_queues_be();
+        if lost && !spared && controller.lost.is_none() {
+            controller.lost = Some(cx.now);
+        }
+        // Nobody will answer for it any more.
+        let orphans: Vec<u64> = controller
+            .waiting
+            .iter()
+            .filter_map(|waiting| match waiting.on {
+                Wait::Abort { ticket } if ticket >> 48 == u64::from(qid) => Some(ticket),
+                _ => None,
+            })
+            .collect();
+        for ticket in orphans {
+            self.abort_answered(cntlid, ticket, false);
+        }
+        self.reported(cx, cntlid, qid, None);
+        self.arm(cntlid);
+        self.settle(cntlid);
+    }
+
+    /// A queue has reported, or never will: log pages that waited for it may be answered.
+    fn reported(&mut self, cx: &mut Cx<'_>, cntlid: u16, qid: u16, answer: Option<u64>) {
+        let Some(controller) = self.controllers.find_mut(cntlid) else { return };
+        for waiting in &mut controller.waiting {
+            if let Wait::Reports { ticket, from, .. } = &mut waiting.on
+                && answer.is_none_or(|answer| answer == *ticket)
+            {
+                from.retain(|asked| *asked != qid);
+            }
+        }
+        let ready = |controller: &Controller| {
+            let done = |wait: &Wait| matches!(wait, Wait::Reports { from, .. } if from.is_empty());
+            controller.waiting.iter().position(|waiting| done(&waiting.on))
+        };
+        while let Some(controller) = self.controllers.find_mut(cntlid)
+            && let Some(at) = ready(controller)
+        {
+            let waiting = controller.waiting.remove(at);
+            if let Wait::Reports { page, .. } = waiting.on {
+                admin::logs::gathered(self, cx, cntlid, waiting.key, waiting.cid, page);
+            }
+        }
+    }
+
+    fn hear_controller(&mut self, word: Word) {
+        let Word { cntlid, association, qid, news } = word;
+        let Some(key) = self.joined(cntlid, association, qid) else {
+            // It is gone, and has said so.
+            return;
+        };
+        match news {
+            News::End => self.told_to_end(key),
+            News::Abort { cid, ticket } => self.abort_on_queue(key, cid, ticket),
+            News::Ask { ticket } => {
+                let report = Box::new(self.report(key));
+                self.tell_controller(key, News::Report { ticket, report });
+            }
+            News::Namespaces(namespaces) => self.change_queue_namespaces(key, namespaces),
+            News::Opened { .. }
+            | News::Gone { .. }
+            | News::Traffic
+            | News::Report { .. }
+            | News::Aborted { .. } => unreachable!("sorted by the caller"),
+        }
+    }
+
+    /// The open queue of this shard that a word means.
+    fn joined(&self, cntlid: u16, association: u64, qid: u16) -> Option<QueueKey> {
+        let key = *self.controllers.queues.get(&(cntlid, qid))?;
+        (self.queue(key).spec.association == association).then_some(key)
+    }
+
+    /// Says something to the controller of a queue.
+    pub(crate) fn tell_controller(&mut self, key: QueueKey, news: News) {
+        let QueueSpec { cntlid, association, qid, home, .. } = self.queue(key).spec;
+        self.steps.push_back(Step::Word { to: home, word: Word { cntlid, association, qid, news } });
+    }
+
+    /// A command that wants more than to be executed has come. Whether that is all it wants.
+    pub(crate) fn attend(&mut self, cx: &mut Cx<'_>, key: CommandKey, sqe: &Sqe, data_out: u32) -> bool {
+        let queue = self.queue_mut(key.queue);
+        if queue.spec.qid == 0 {
+            admin::start(self, cx, key, sqe, data_out);
+            return true;
+        }
+        queue.told(cx.now);
+        self.tell_controller(key.queue, News::Traffic);
+        false
+    }
+
+    fn told_to_end(&mut self, key: QueueKey) {
+        let queue = self.queue_mut(key);
+        if !queue.closing && !std::mem::replace(&mut queue.ended, true) {
+            self.steps.push_back(Step::EndQueue { queue: key });
+        }
+    }
+
+    /// An I/O queue has opened on this shard.
+    pub(crate) fn note_opened(&mut self, key: QueueKey) {
+        let QueueSpec { cntlid, qid, .. } = self.queue(key).spec;
+        self.controllers.queues.insert((cntlid, qid), key);
+        let at = self.shard;
+        self.tell_controller(key, News::Opened { at });
+    }
+
+    /// An I/O queue of this shard is gone, with all its commands.
+    pub(crate) fn note_gone(&mut self, key: QueueKey, spec: &QueueSpec, lost: bool, report: Report) {
+        if self.controllers.queues.get(&(spec.cntlid, spec.qid)) == Some(&key) {
+            self.controllers.queues.remove(&(spec.cntlid, spec.qid));
+        }
+        self.tell_gone(spec, lost, report);
+    }
+
+    /// Gives a queue up that was let in by [`Server::join`] and never opened: its link was lost on
+    /// the way, or there was no memory for it. On any shard.
+    pub fn give_up(&mut self, spec: &QueueSpec) {
+        self.tell_gone(spec, false, Report::default());
+    }
+
+    fn tell_gone(&mut self, spec: &QueueSpec, lost: bool, report: Report) {
+        let news = News::Gone { lost, report: Box::new(report) };
+        let word = Word { cntlid: spec.cntlid, association: spec.association, qid: spec.qid, news };
+        self.steps.push_back(Step::Word { to: spec.home, word });
+    }
+
+    /// Changes which namespaces a controller of this shard reaches: its host is told what changed,
+    /// and its queues follow.
+    pub fn change_namespaces(&mut self, cntlid: u16, namespaces: Vec<NamespaceEntry>) {
+        let Some(controller) = self.controllers.find_mut(cntlid) else { return };
+        let fresh = ordered(namespaces);
+        let changed = differences(&controller.namespaces, &fresh);
+        if changed.is_empty() {
+            return;
+        }
+        controller.namespaces = fresh.clone();
+        let (association, admin) = (controller.association, controller.admin);
+        let words = controller.members.iter().map(|member| Step::Word {
+            to: member.shard,
+            word: Word { cntlid, association, qid: member.qid, news: News::Namespaces(fresh.clone()) },
+        });
+        self.steps.extend(words);
+        if !controller.admin_gone {
+            self.queue_mut(admin).spec.namespaces = fresh;
+        }
+        self.namespaces_changed(cntlid, &changed);
+        self.follow_ana(cntlid);
+    }
+}
+
+impl Controller {
+    /// Whether its I/O queues may stay: it neither stops, nor shuts down, nor ends.
+    fn lets_queues_be(&self) -> bool {
+        let stops = !self.configuration.is_enabled();
+        !stops && self.ending.is_none() && self.status.shutdown == nvme::property::Shutdown::No
+    }
+
+    /// Takes a queue's report over.
+    fn absorb(&mut self, qid: u16, report: Report) {
+        if let Some(member) = self.members.iter_mut().find(|member| member.qid == qid) {
+            member.counters = report.counters;
+        }
+        self.errors.add(qid, report.failures, report.failed);
+    }
+}
+
+/// The NSIDs whose entries differ, ascending.
+fn differences(old: &Arc<[NamespaceEntry]>, new: &Arc<[NamespaceEntry]>) -> Vec<u32> {
+    let lone = |of: &[NamespaceEntry], other: &[NamespaceEntry]| -> Vec<u32> {
+        of.iter().filter(|entry| !other.contains(entry)).map(|entry| entry.nsid).collect()
+    };
+    let mut changed = lone(old, new);
+    changed.extend(lone(new, old));
+    changed.sort_unstable();
+    changed.dedup();
+    changed
+}

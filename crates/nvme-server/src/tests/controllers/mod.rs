@@ -1,0 +1,187 @@
+//! Controllers, driven as a transport and a composition drive them.
+
+mod life;
+
+use std::sync::Arc;
+
+use buf::Cx;
+use nvme::fabrics::{ConnectRefusal, Property, PropertyAccess};
+use nvme::{Completion, HostId, Nqn, Opcode, Sqe, Status};
+use volume::{Identity, Nexus, PortId, Shard};
+use zerocopy::FromZeros;
+use zerocopy::little_endian::{U16, U32};
+
+use super::{End, Host, Started, World};
+use crate::{ControllerLimits, ControllerSpec, Join, NamespaceEntry, QueueKey, QueueSpec, Subsystem};
+
+const SECOND: u64 = 1_000_000_000;
+
+fn nqn(name: &str) -> Nqn {
+    Nqn::parse(name).unwrap()
+}
+
+fn host(id: u8) -> crate::Host {
+    crate::Host {
+        nqn: nqn(&format!("nqn.2026-11.io.blockwire:host-{id}")),
+        id: HostId::new([id; 16]).unwrap(),
+    }
+}
+
+fn subsystem() -> Arc<Subsystem> {
+    Arc::new(Subsystem {
+        nqn: nqn("nqn.2026-11.io.blockwire:demo"),
+        serial: *b"0123456789abcdef0123",
+        model: *b"Blockwire                               ",
+        firmware: *b"1       ",
+        nsid_max: 64,
+        ana_group_max: 64,
+    })
+}
+
+fn limits() -> ControllerLimits {
+    ControllerLimits { queues: 16, entries: 128, transfer: 1 << 20, in_capsule: 8192 }
+}
+
+fn entry(volume: u32) -> NamespaceEntry {
+    super::entry(volume, false)
+}
+
+fn spec(cntlid: u16, id: u8, namespaces: Vec<NamespaceEntry>) -> ControllerSpec {
+    ControllerSpec {
+        cntlid,
+        subsystem: subsystem(),
+        host: host(id),
+        nexus: Nexus { identity: Arc::new(Identity::Host([id; 16])), port: PortId(1), read_only: false },
+        kato_ms: 0,
+        entries: 32,
+        flow_control: false,
+        individual_deletion: false,
+        namespaces,
+        limits: limits(),
+        discovery: None,
+    }
+}
+
+fn join(qid: u16, id: u8, shard: usize) -> Join {
+    Join {
+        qid,
+        entries: 32,
+        flow_control: false,
+        subsystem: subsystem().nqn.clone(),
+        host: host(id),
+        shard: Shard(shard as u16),
+    }
+}
+
+/// A command of the admin queue, with dwords 10 up.
+fn admin(opcode: u8, nsid: u32, dwords: &[u32], room: u32) -> Sqe {
+    let mut sqe = Sqe::new_zeroed();
+    sqe.opcode = Opcode(opcode);
+    sqe.flags = 0x40;
+    sqe.nsid = U32::new(nsid);
+    sqe.dptr.length = U32::new(room);
+    for (place, dword) in sqe.cdw10.iter_mut().zip(dwords) {
+        *place = U32::new(*dword);
+    }
+    sqe
+}
+
+/// An Asynchronous Event Request of this identifier.
+fn event_request(cid: u16) -> Sqe {
+    let mut sqe = admin(0x0c, 0, &[], 0);
+    sqe.cid = U16::new(cid);
+    sqe
+}
+
+fn set_feature(fid: u8, nsid: u32, value: u32) -> Sqe {
+    admin(0x09, nsid, &[fid.into(), value], 0)
+}
+
+fn get_feature(fid: u8, nsid: u32, value: u32, room: u32) -> Sqe {
+    admin(0x0a, nsid, &[fid.into(), value], room)
+}
+
+impl World {
+    /// Opens a controller on the shard that its number names.
+    fn open(&mut self, spec: ControllerSpec) -> Host {
+        self.linked = true;
+        let shard = usize::from(spec.cntlid) % self.cores.len();
+        let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
+        let key = self.cores[shard].server.open_controller(&mut cx, spec);
+        Host { shard, key }
+    }
+
+    /// Opens a controller and enables it.
+    fn controller(&mut self, spec: ControllerSpec) -> Host {
+        let host = self.open(spec);
+        assert_eq!(self.set(host, Property::CC, 0x0046_0001), Status::SUCCESS);
+        assert_eq!(self.property(host, Property::CSTS, 4), 1);
+        host
+    }
+
+    fn property(&mut self, host: Host, property: Property, len: u8) -> u64 {
+        let completion = self.ends(host, &PropertyAccess::get_sqe(property, len), &[]);
+        assert_eq!(completion.status, Status::SUCCESS, "{property:?}");
+        completion.result
+    }
+
+    fn set(&mut self, host: Host, property: Property, value: u32) -> Status {
+        self.ends(host, &PropertyAccess::set_sqe(property, value), &[]).status
+    }
+
+    /// Runs a command to its end.
+    #[track_caller]
+    fn ends(&mut self, host: Host, sqe: &Sqe, out: &[u8]) -> Completion {
+        let started = self.start(host, sqe, out);
+        self.run();
+        self.completion(started)
+    }
+
+    #[track_caller]
+    fn completion(&self, started: Started) -> Completion {
+        match self.end(started) {
+            Some(End::Completion(completion)) => completion,
+            other => panic!("a command ended as {other:?}"),
+        }
+    }
+
+    /// Connects an I/O queue.
+    fn connect(&mut self, cntlid: u16, join: &Join) -> Result<Host, ConnectRefusal> {
+        let spec = self.join(cntlid, join)?;
+        let host = self.open_on(usize::from(join.shard.0), spec);
+        self.run();
+        Ok(host)
+    }
+
+    fn join(&mut self, cntlid: u16, join: &Join) -> Result<QueueSpec, ConnectRefusal> {
+        let home = usize::from(cntlid) % self.cores.len();
+        self.cores[home].server.join(cntlid, join)
+    }
+
+    fn open_on(&mut self, shard: usize, spec: QueueSpec) -> Host {
+        let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
+        let key: QueueKey = self.cores[shard].server.open_queue(&mut cx, spec);
+        self.steps(shard);
+        Host { shard, key }
+    }
+
+    /// Lets time pass, second by second.
+    fn pass(&mut self, seconds: u64) {
+        for _ in 0..seconds {
+            self.now.0 += SECOND;
+            self.fire();
+        }
+    }
+
+    fn fire(&mut self) {
+        for shard in 0..self.cores.len() {
+            let due = self.cores[shard].server.poll_timeout();
+            if due.is_some_and(|due| due <= self.now) {
+                let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
+                self.cores[shard].server.handle_timeout(&mut cx);
+                self.steps(shard);
+            }
+        }
+        self.run();
+    }
+}
