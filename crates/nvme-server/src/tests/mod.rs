@@ -6,6 +6,7 @@ mod controllers;
 mod copies;
 mod datasets;
 mod ends;
+mod formats;
 mod holding;
 mod hostile;
 mod pairs;
