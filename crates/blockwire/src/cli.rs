@@ -8,34 +8,19 @@ use std::{ffi::OsString, path::PathBuf};
 use clap::{Args, Parser, Subcommand};
 
 use crate::{
+    daemon::STATES,
     name::VolumeName,
     network,
     plan::IoWorld,
     size,
     spec::{self, Spec},
+    suggest,
 };
 
 /// Verbs that the contract names and that do not exist yet.
-pub const VERBS_LATER: [&str; 19] = [
-    "subsystem",
-    "host",
-    "reservation",
-    "path",
-    "plan",
-    "apply",
-    "upgrade",
-    "discover",
-    "info",
-    "read",
-    "write",
-    "copy",
-    "verify",
-    "reserve",
-    "attach",
-    "detach",
-    "doctor",
-    "bench",
-    "eval",
+pub const VERBS_LATER: [&str; 15] = [
+    "plan", "apply", "upgrade", "discover", "info", "read", "write", "copy", "verify", "reserve", "attach",
+    "detach", "doctor", "bench", "eval",
 ];
 
 const ABOUT: &str = "Block storage over Ethernet, in user space";
@@ -117,7 +102,19 @@ pub enum Verb {
     /// Show the targets of the running daemon
     #[command(subcommand, arg_required_else_help = true)]
     Target(TargetVerb),
-    /// Show the sessions of the running daemon
+    /// Show the NVMe subsystems of the running daemon
+    #[command(subcommand, arg_required_else_help = true)]
+    Subsystem(SubsystemVerb),
+    /// Show the configured hosts: machines by their names in both protocols
+    #[command(subcommand, arg_required_else_help = true)]
+    Host(HostVerb),
+    /// Show the reservations of volumes, over both protocols
+    #[command(subcommand, arg_required_else_help = true)]
+    Reservation(ReservationVerb),
+    /// Show or change the states of the paths to volumes (ALUA and ANA)
+    #[command(subcommand, arg_required_else_help = true)]
+    Path(PathVerb),
+    /// Show the sessions and controllers of the running daemon
     #[command(subcommand, arg_required_else_help = true)]
     Session(ListVerb),
     /// Show the connections of the running daemon
@@ -235,6 +232,17 @@ pub enum VolumeVerb {
         #[command(flatten)]
         daemon: Daemon,
     },
+    /// Change a setting of a volume in use; hosts of both protocols are told
+    Set {
+        /// The volume
+        name: String,
+        /// Forbid writes, or allow them again; until the daemon ends
+        #[arg(long, value_name = "on|off", value_enum)]
+        read_only: Switch,
+        /// Which daemon.
+        #[command(flatten)]
+        daemon: Daemon,
+    },
     /// Change the size of a volume in use; initiators are told
     Resize {
         /// The volume
@@ -249,6 +257,103 @@ pub enum VolumeVerb {
         #[command(flatten)]
         daemon: Daemon,
     },
+}
+
+/// Verbs of `subsystem`.
+#[derive(Debug, Subcommand)]
+pub enum SubsystemVerb {
+    /// List the subsystems
+    List(Daemon),
+    /// Show one subsystem
+    Show {
+        /// Its NQN, or the end of it
+        name: String,
+        /// Which daemon.
+        #[command(flatten)]
+        daemon: Daemon,
+    },
+}
+
+/// Verbs of `host`.
+#[derive(Debug, Subcommand)]
+pub enum HostVerb {
+    /// List the configured hosts
+    List(Daemon),
+    /// Show one host
+    Show {
+        /// Its name in the configuration
+        name: String,
+        /// Which daemon.
+        #[command(flatten)]
+        daemon: Daemon,
+    },
+}
+
+/// Verbs of `reservation`.
+#[derive(Debug, Subcommand)]
+pub enum ReservationVerb {
+    /// List the reservations of all volumes
+    List(Daemon),
+    /// Show the reservation of a volume and its registrants, with keys
+    Show {
+        /// The volume
+        volume: String,
+        /// Which daemon.
+        #[command(flatten)]
+        daemon: Daemon,
+    },
+}
+
+/// Verbs of `path`.
+#[derive(Debug, Subcommand)]
+pub enum PathVerb {
+    /// List the paths of all volumes
+    List {
+        /// Of this volume only
+        volume: Option<String>,
+        /// Which daemon.
+        #[command(flatten)]
+        daemon: Daemon,
+    },
+    /// Set the state of paths to a volume; hosts of both protocols are told
+    #[command(
+        after_help = "SCSI hosts see the state as ALUA, NVMe hosts as ANA. It holds until it is set again or the \
+        daemon ends.\n\nExamples:\n  blockwire path set db --group 2 --state inaccessible\n  \
+        blockwire path set db --state optimized"
+    )]
+    Set {
+        /// The volume
+        volume: String,
+        /// By this port only, as `path list` numbers them
+        #[arg(long)]
+        port: Option<u16>,
+        /// By the ports of this portal group only
+        #[arg(long, value_name = "TAG", conflicts_with = "port")]
+        group: Option<u16>,
+        /// optimized, non-optimized, inaccessible, persistent-loss or transition
+        #[arg(long, value_parser = path_state)]
+        state: String,
+        /// Which daemon.
+        #[command(flatten)]
+        daemon: Daemon,
+    },
+}
+
+fn path_state(text: &str) -> Result<String, String> {
+    let words = STATES.map(|(word, _)| word);
+    match words.contains(&text) {
+        true => Ok(text.to_owned()),
+        false => Err(format!("unknown state{}", suggest::hint(text, words))),
+    }
+}
+
+/// `on` or `off`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Switch {
+    /// On.
+    On,
+    /// Off.
+    Off,
 }
 
 /// Verbs of `target`.
@@ -374,6 +479,17 @@ mod tests {
             "volume create a=ram:1M",
             "volume delete a --force",
             "volume resize a 2G",
+            "volume set a --read-only on",
+            "subsystem list --json",
+            "subsystem show a",
+            "host list",
+            "host show a --json",
+            "reservation list",
+            "reservation show a --json",
+            "path list",
+            "path list a",
+            "path set a --port 2 --state inaccessible",
+            "path set a --group 1 --state optimized --json",
             "connection list",
             "connection show 3 --json",
             "session list",

@@ -3,6 +3,10 @@
 //! Invariant: a change is recorded in the state directory before it is reported as done, and undone
 //! in the engine if it cannot be recorded.
 
+mod truth;
+
+pub use truth::STATES;
+
 use std::{
     path::{Path, PathBuf},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
@@ -266,19 +270,7 @@ impl Daemon {
     }
 
     fn target_named(&self, name: &str) -> Result<TargetReport, Refused> {
-        let targets = self.targets()?;
-        if let Some(target) = targets.iter().find(|target| target.name == name) {
-            return Ok(target.clone());
-        }
-        let short = format!(":{name}");
-        let mut ending = targets.iter().filter(|target| target.name.ends_with(&short));
-        match (ending.next(), ending.next()) {
-            (Some(target), None) => Ok(target.clone()),
-            (Some(_), Some(_)) => {
-                Err(Refused::new(Code::Invalid, format!("several targets end in \"{short}\"")))
-            }
-            (None, _) => Err(unknown("target", name, targets.iter().map(|target| target.name.as_str()))),
-        }
+        named("target", name, self.targets()?, |target| &target.name)
     }
 
     fn connection(&self, id: u64) -> Result<ConnectionReport, Refused> {
@@ -302,6 +294,7 @@ impl Daemon {
             listeners: self.engine.listeners(),
             volumes: served.stores.len(),
             targets: served.ways.targets.len(),
+            subsystems: served.ways.subsystems.len(),
             sessions,
             connections,
             shards: shards.len(),
@@ -315,7 +308,18 @@ impl Service for Daemon {
         let failed = |why: EngineError| refused(&why);
         Ok(match request {
             Request::VolumeList => Answer::Volumes(self.served().volumes()),
-            Request::VolumeShow { name } => Answer::Volume(self.served().volume(&name)?),
+            Request::VolumeShow { name } => Answer::Volume(self.volume_shown(&name)?),
+            Request::VolumeProtect { name, on } => Answer::Volume(self.protect(&name, on)?),
+            Request::SubsystemList => Answer::Subsystems(self.subsystems()?),
+            Request::SubsystemShow { name } => Answer::Subsystem(self.subsystem_named(&name)?),
+            Request::HostList => Answer::Hosts(self.hosts()?),
+            Request::HostShow { name } => Answer::Host(self.host(&name)?),
+            Request::ReservationList => Answer::Reservations(self.reservations()?),
+            Request::ReservationShow { name } => Answer::Reservation(self.reservation(&name)?),
+            Request::PathList { name } => Answer::Paths(self.paths(name.as_deref())?),
+            Request::PathSet { name, port, group, state } => {
+                Answer::Paths(self.set_paths(&name, port, group, &state)?)
+            }
             Request::VolumeCreate { name, spec } => Answer::Volume(self.create(&name, &spec)?),
             Request::VolumeDelete { name, force } => Answer::Deleted(self.delete(&name, force)?),
             Request::VolumeResize { name, size_bytes, shrink } => {
@@ -394,8 +398,25 @@ impl Served {
             uuid: store.uuid,
             created: volume.origin == Origin::Created,
             exports: exports.collect(),
+            namespaces: self.namespaces_of(&volume.name),
+            standing: None,
         }
     }
+}
+
+/// The one of that name, or the only one whose name ends in it.
+fn named<T>(what: &str, name: &str, all: Vec<T>, of: impl Fn(&T) -> &str) -> Result<T, Refused> {
+    let short = format!(":{name}");
+    let exact = all.iter().position(|one| of(one) == name);
+    let mut ending = (0..all.len()).filter(|at| of(&all[*at]).ends_with(&short));
+    let at = match (exact, ending.next(), ending.next()) {
+        (Some(at), ..) | (None, Some(at), None) => at,
+        (None, Some(_), Some(_)) => {
+            return Err(Refused::new(Code::Invalid, format!("several {what}s end in \"{short}\"")));
+        }
+        (None, None, _) => return Err(unknown(what, name, all.iter().map(of))),
+    };
+    all.into_iter().nth(at).ok_or_else(|| Refused::new(Code::NotFound, name))
 }
 
 fn shown(path: &Path) -> String {

@@ -37,6 +37,43 @@ impl Engine for Memory {
     fn shards(&self) -> Result<Vec<crate::report::ShardReport>, EngineError> {
         Ok(Vec::new())
     }
+    fn standings(&self) -> Result<Vec<crate::report::StandingReport>, EngineError> {
+        let path = |port: u16, protocol: &str, group| crate::report::PathReport {
+            volume: "demo".into(),
+            port,
+            protocol: protocol.into(),
+            group,
+            addresses: Vec::new(),
+            state: "optimized".into(),
+        };
+        let standing = crate::report::StandingReport {
+            volume: "demo".into(),
+            write_protected: false,
+            write_protected_by_host: false,
+            not_ready: None,
+            closed: false,
+            paths: vec![path(1, "iscsi", 1), path(2, "iscsi", 2), path(3, "nvme", 1)],
+            reservation: crate::report::ReservationReport {
+                volume: "demo".into(),
+                kind: Some("write-exclusive".into()),
+                holder: Some("nqn.2026-11.io:h".into()),
+                generation: 3,
+                persists: true,
+                registrants: Vec::new(),
+            },
+            reads: 0,
+            read_bytes: 0,
+            writes: 0,
+            written_bytes: 0,
+        };
+        Ok(vec![standing])
+    }
+    fn set_access(&self, name: &str, ports: &[u16], to: volume::Access) -> Result<(), EngineError> {
+        self.tell(format!("paths {name} {ports:?} {to:?}"))
+    }
+    fn protect_volume(&self, name: &str, on: bool) -> Result<(), EngineError> {
+        self.tell(format!("protect {name} {on}"))
+    }
     fn add_volume(&self, volume: &Store, ways: &Ways) -> Result<(), EngineError> {
         let targets = ways.targets.iter().map(|target| target.name.as_str());
         let names: Vec<&str> = targets.chain(ways.subsystems.iter().map(|one| one.nqn.as_str())).collect();
@@ -196,4 +233,64 @@ fn targets_are_found_by_the_end_of_their_name() {
     assert_eq!(why.code, Code::NotFound);
     let why = daemon.answer(Request::VolumeShow { name: "demi".into() }).unwrap_err();
     assert_eq!(why.message, "there is no volume \"demi\"; did you mean \"demo\"?");
+}
+
+#[test]
+fn paths_are_set_by_port_by_group_over_both_protocols_or_all() {
+    let Fixture { engine, daemon, .. } = fixture();
+    let set = |port, group, state: &str| {
+        let request = Request::PathSet { name: "demo".into(), port, group, state: state.into() };
+        daemon.answer(request)
+    };
+    let Answer::Paths(_) = set(None, Some(1), "inaccessible").unwrap() else { panic!() };
+    set(Some(2), None, "non-optimized").unwrap();
+    set(None, None, "optimized").unwrap();
+    let told =
+        ["paths demo [1, 3] Inaccessible", "paths demo [2] NonOptimized", "paths demo [1, 2, 3] Optimized"];
+    assert_eq!(engine.take(), told);
+    let why = set(None, Some(9), "optimized").unwrap_err();
+    assert!(why.code == Code::NotFound && why.message.contains("port 3 (group 1)"), "{why:?}");
+    let why = set(None, None, "optimised").unwrap_err();
+    assert!(why.code == Code::Invalid && why.message.contains("did you mean \"optimized\""), "{why:?}");
+    assert_eq!(code(daemon.answer(Request::PathList { name: Some("demp".into()) })), Code::NotFound);
+}
+
+#[test]
+fn a_volume_is_shown_with_both_protocols_and_its_truth() {
+    let Fixture { engine, daemon, .. } = fixture();
+    let Answer::Volume(shown) = daemon.answer(Request::VolumeShow { name: "demo".into() }).unwrap() else {
+        panic!()
+    };
+    assert_eq!(shown.exports[0].target, "iqn.2026-11.io.blockwire:demo");
+    assert_eq!(
+        (shown.namespaces[0].subsystem.as_str(), shown.namespaces[0].nsid),
+        ("nqn.2026-11.io.blockwire:demo", 1)
+    );
+    let text = crate::output::text(&Answer::Volume(shown));
+    for part in [
+        "iqn.2026-11.io.blockwire:demo lun 0, nqn.2026-11.io.blockwire:demo nsid 1",
+        "write-exclusive by nqn.2026-11.io:h",
+        "nvme port 3 (group 1) optimized",
+    ] {
+        assert!(text.contains(part), "{part}\n{text}");
+    }
+    let Answer::Subsystem(one) = daemon.answer(Request::SubsystemShow { name: "demo".into() }).unwrap()
+    else {
+        panic!()
+    };
+    assert_eq!(
+        (one.nqn.as_str(), one.namespaces[0].volume.as_str()),
+        ("nqn.2026-11.io.blockwire:demo", "demo")
+    );
+    let Answer::Reservation(held) = daemon.answer(Request::ReservationShow { name: "demo".into() }).unwrap()
+    else {
+        panic!()
+    };
+    assert_eq!(held.generation, 3);
+    let Answer::Volume(_) = daemon.answer(Request::VolumeProtect { name: "demo".into(), on: true }).unwrap()
+    else {
+        panic!()
+    };
+    assert_eq!(engine.take(), ["protect demo true"]);
+    assert_eq!(code(daemon.answer(Request::HostShow { name: "h".into() })), Code::NotFound);
 }

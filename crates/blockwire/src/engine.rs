@@ -7,7 +7,7 @@ use std::{fmt, net::SocketAddr, sync::Arc};
 
 use crate::{
     plan::{Plan, Ways},
-    report::{ConnectionReport, ListenerReport, SessionReport, ShardReport},
+    report::{ConnectionReport, ListenerReport, SessionReport, ShardReport, StandingReport},
     state::StateDir,
     store::Store,
 };
@@ -73,6 +73,12 @@ pub trait Engine: Send + Sync {
     fn connections(&self) -> Result<Vec<ConnectionReport>, EngineError>;
     /// The shards.
     fn shards(&self) -> Result<Vec<ShardReport>, EngineError>;
+    /// What is true of each volume, in the order of their numbers.
+    fn standings(&self) -> Result<Vec<StandingReport>, EngineError>;
+    /// Sets the state of a volume's paths by these ports; hosts of both protocols are told.
+    fn set_access(&self, name: &str, ports: &[u16], to: volume::Access) -> Result<(), EngineError>;
+    /// Forbids writes to a volume, or allows them; hosts of both protocols are told.
+    fn protect_volume(&self, name: &str, on: bool) -> Result<(), EngineError>;
     /// Begins to serve a volume by `ways`, which lead to nothing else.
     fn add_volume(&self, volume: &Store, ways: &Ways) -> Result<(), EngineError>;
     /// Stops serving a volume, and removes the targets and subsystems that it leaves with nothing. When

@@ -1,5 +1,7 @@
 //! Answers for people: aligned columns; and for programs: the same values as JSON.
 
+mod truth;
+
 use crate::{
     control::Answer,
     report::{
@@ -15,6 +17,13 @@ pub fn text(answer: &Answer) -> String {
         Answer::Volumes(volumes) => volume_table(volumes),
         Answer::Volume(volume) => volume_card(volume),
         Answer::Deleted(volume) => deleted(volume),
+        Answer::Subsystems(list) => truth::subsystem_table(list),
+        Answer::Subsystem(one) => truth::subsystem_card(one),
+        Answer::Hosts(list) => truth::host_table(list),
+        Answer::Host(one) => truth::host_card(one),
+        Answer::Reservations(list) => truth::reservation_table(list),
+        Answer::Reservation(one) => truth::reservation_card(one),
+        Answer::Paths(list) => truth::path_table(list),
         Answer::Targets(targets) => target_table(targets),
         Answer::Target(target) => target_card(target),
         Answer::Sessions(sessions) => session_table(sessions),
@@ -31,6 +40,13 @@ pub fn json(answer: &Answer) -> String {
     let value = match answer {
         Answer::Volumes(list) => serde_json::to_value(list),
         Answer::Volume(volume) | Answer::Deleted(volume) => serde_json::to_value(volume),
+        Answer::Subsystems(list) => serde_json::to_value(list),
+        Answer::Subsystem(one) => serde_json::to_value(one),
+        Answer::Hosts(list) => serde_json::to_value(list),
+        Answer::Host(one) => serde_json::to_value(one),
+        Answer::Reservations(list) => serde_json::to_value(list),
+        Answer::Reservation(one) => serde_json::to_value(one),
+        Answer::Paths(list) => serde_json::to_value(list),
         Answer::Targets(list) => serde_json::to_value(list),
         Answer::Target(target) => serde_json::to_value(target),
         Answer::Sessions(list) => serde_json::to_value(list),
@@ -97,19 +113,22 @@ fn volume_table(volumes: &[VolumeReport]) -> String {
             human(volume.size_bytes),
             volume.block_bytes.to_string(),
             flags(volume),
-            volume
-                .exports
-                .first()
-                .map_or_else(|| "-".to_owned(), |export| format!("{} lun {}", export.target, export.lun)),
+            exported(volume).into_iter().next().unwrap_or_else(|| "-".to_owned()),
         ]
     });
     table(["NAME", "KIND", "SIZE", "BLOCK", "OPTIONS", "EXPORTED AS"], rows.collect(), "no volumes")
 }
 
+/// Where a volume is to be found, over both protocols.
+fn exported(volume: &VolumeReport) -> Vec<String> {
+    let luns = volume.exports.iter().map(|export| format!("{} lun {}", export.target, export.lun));
+    let namespaces = volume.namespaces.iter().map(|one| format!("{} nsid {}", one.subsystem, one.nsid));
+    luns.chain(namespaces).collect()
+}
+
 fn volume_card(volume: &VolumeReport) -> String {
-    let exports: Vec<String> =
-        volume.exports.iter().map(|export| format!("{} lun {}", export.target, export.lun)).collect();
-    card(&[
+    let exports = exported(volume);
+    let mut rows = vec![
         ("name", Some(volume.name.clone())),
         ("kind", Some(volume.kind.clone())),
         ("path", volume.path.clone()),
@@ -119,7 +138,9 @@ fn volume_card(volume: &VolumeReport) -> String {
         ("uuid", Some(volume.uuid.to_string())),
         ("from", Some(if volume.created { "created at run time" } else { "configuration" }.to_owned())),
         ("exported as", (!exports.is_empty()).then(|| exports.join(", "))),
-    ])
+    ];
+    rows.extend(volume.standing.iter().flat_map(truth::standing_rows));
+    card(&rows)
 }
 
 fn deleted(volume: &VolumeReport) -> String {
@@ -174,6 +195,7 @@ fn session_table(sessions: &[SessionReport]) -> String {
     let rows = sessions.iter().map(|session| {
         [
             session.id.to_string(),
+            session.protocol.clone(),
             session.initiator.clone(),
             session.target.clone().unwrap_or_else(|| "(discovery)".to_owned()),
             session.connections.to_string(),
@@ -185,8 +207,19 @@ fn session_table(sessions: &[SessionReport]) -> String {
             session.shard.to_string(),
         ]
     });
-    let head =
-        ["ID", "INITIATOR", "TARGET", "CONNECTIONS", "COMMANDS", "READ", "WRITTEN", "HOST", "USER", "SHARD"];
+    let head = [
+        "ID",
+        "PROTOCOL",
+        "INITIATOR",
+        "TARGET",
+        "CONNECTIONS",
+        "COMMANDS",
+        "READ",
+        "WRITTEN",
+        "HOST",
+        "USER",
+        "SHARD",
+    ];
     table(head, rows.collect(), "no sessions")
 }
 
@@ -203,6 +236,7 @@ fn connection_table(connections: &[ConnectionReport]) -> String {
     let rows = connections.iter().map(|connection| {
         [
             connection.id.to_string(),
+            connection.protocol.clone(),
             connection.session.to_string(),
             connection.cid.to_string(),
             connection.peer.to_string(),
@@ -212,16 +246,16 @@ fn connection_table(connections: &[ConnectionReport]) -> String {
             connection.initiator.clone(),
         ]
     });
-    let head = ["ID", "SESSION", "CID", "PEER", "LOCAL", "DIGESTS", "SHARD", "INITIATOR"];
+    let head = ["ID", "PROTOCOL", "SESSION", "CID", "PEER", "LOCAL", "DIGESTS", "SHARD", "INITIATOR"];
     table(head, rows.collect(), "no connections")
 }
 
 fn connection_card(connection: &ConnectionReport) -> String {
-    let terms = &connection.negotiated;
-    card(&[
+    let mut rows = vec![
         ("id", Some(connection.id.to_string())),
+        ("protocol", Some(connection.protocol.clone())),
         ("session", Some(connection.session.to_string())),
-        ("cid", Some(connection.cid.to_string())),
+        (if connection.queue.is_some() { "queue" } else { "cid" }, Some(connection.cid.to_string())),
         ("initiator", Some(connection.initiator.clone())),
         ("host", connection.host.clone()),
         ("user", connection.user.clone()),
@@ -230,12 +264,26 @@ fn connection_card(connection: &ConnectionReport) -> String {
         ("local", Some(connection.local.to_string())),
         ("digests", Some(digests(connection).to_owned())),
         ("shard", Some(connection.shard.to_string())),
-        ("segments", Some(format!("{} out, {} in", bytes(terms.max_send), bytes(terms.max_receive)))),
-        ("bursts", Some(format!("{}, first {}", bytes(terms.max_burst), bytes(terms.first_burst)))),
-        ("unasked", Some(unasked(terms).to_owned())),
-        ("r2t", Some(format!("{} per command", terms.max_outstanding_r2t))),
-        ("allowed", Some(format!("{} connections, {} commands", terms.max_connections, terms.commands))),
-    ])
+    ];
+    if let Some(terms) = &connection.negotiated {
+        rows.extend([
+            ("segments", Some(format!("{} out, {} in", bytes(terms.max_send), bytes(terms.max_receive)))),
+            ("bursts", Some(format!("{}, first {}", bytes(terms.max_burst), bytes(terms.first_burst)))),
+            ("unasked", Some(unasked(terms).to_owned())),
+            ("r2t", Some(format!("{} per command", terms.max_outstanding_r2t))),
+            ("allowed", Some(format!("{} connections, {} commands", terms.max_connections, terms.commands))),
+        ]);
+    }
+    if let Some(queue) = &connection.queue {
+        let counted = if queue.flow_control { "counted by SQHD" } else { "not counted" };
+        rows.extend([
+            ("entries", Some(format!("{}, {counted}, {} in use", queue.entries, queue.commands))),
+            ("in capsule", Some(bytes(queue.in_capsule_bytes))),
+            ("read", Some(format!("{} in {} commands", human(queue.read_bytes), queue.reads))),
+            ("written", Some(format!("{} in {} commands", human(queue.written_bytes), queue.writes))),
+        ]);
+    }
+    card(&rows)
 }
 
 fn bytes(length: u32) -> String {
@@ -286,6 +334,7 @@ fn status_card(status: &StatusReport) -> String {
         ("listening", Some(listeners.join(", "))),
         ("volumes", Some(status.volumes.to_string())),
         ("targets", Some(status.targets.to_string())),
+        ("subsystems", Some(status.subsystems.to_string())),
         ("sessions", Some(format!("{}, {} connections", status.sessions, status.connections))),
         ("state", Some(status.state.clone())),
     ])
@@ -321,6 +370,8 @@ mod tests {
             uuid: Uuid::from_u128(1),
             created: false,
             exports: vec![ExportReport { target: "iqn.x".into(), lun: 0, read_only: false }],
+            namespaces: Vec::new(),
+            standing: None,
         }
     }
 

@@ -2,10 +2,17 @@
 //!
 //! Field names are a contract: units are in the name, nothing here is a secret.
 
+mod truth;
+
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
+
+pub use truth::{
+    HostReport, NamespaceExportReport, NamespaceReport, PathReport, RegistrantReport, ReservationReport,
+    StandingReport, SubsystemReport,
+};
 
 /// A volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,8 +43,13 @@ pub struct VolumeReport {
     pub uuid: Uuid,
     /// Created at run time, so kept in the state directory.
     pub created: bool,
-    /// Where it is exported.
+    /// Where it is exported over iSCSI.
     pub exports: Vec<ExportReport>,
+    /// Where it is exported over NVMe/TCP.
+    pub namespaces: Vec<NamespaceExportReport>,
+    /// What is true of it now, where one volume is shown.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub standing: Option<StandingReport>,
 }
 
 /// A logical unit of a volume.
@@ -92,22 +104,27 @@ pub struct LunReport {
     pub read_only: bool,
 }
 
-/// A session.
+/// A session: of an iSCSI initiator with a target, or a controller of an NVMe host in a subsystem.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionReport {
-    /// Its number in this daemon: the target session identifying handle.
+    /// Its number in this daemon: the target session identifying handle, or 65536 and the controller
+    /// identifier.
     pub id: u64,
-    /// The initiator's name.
+    /// `iscsi` or `nvme`.
+    pub protocol: String,
+    /// The initiator's name, or the host's.
     pub initiator: String,
     /// The configured host that it is; `None`: none is configured, or the target is open to all.
     pub host: Option<String>,
-    /// The target; `None` for discovery.
+    /// The target or subsystem; `None` for discovery.
     pub target: Option<String>,
-    /// Initiator session identifier, 12 hexadecimal digits.
-    pub isid: String,
-    /// The shard that carries it.
+    /// Initiator session identifier, 12 hexadecimal digits; `None` over NVMe.
+    pub isid: Option<String>,
+    /// Host identifier; `None` over iSCSI.
+    pub hostid: Option<String>,
+    /// The shard that carries it; the admin queue's.
     pub shard: usize,
-    /// Its connections.
+    /// Its connections: queues, over NVMe.
     pub connections: usize,
     /// Commands in flight.
     pub commands: u64,
@@ -123,14 +140,17 @@ pub struct SessionReport {
     pub written_bytes: u64,
 }
 
-/// A connection that has logged in.
+/// A connection that has logged in, or is connected as a queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConnectionReport {
     /// Its number in this daemon.
     pub id: u64,
+    /// `iscsi` or `nvme`.
+    pub protocol: String,
     /// Its session.
     pub session: u64,
-    /// Its connection identifier within the session, chosen by the initiator.
+    /// Its connection identifier within the session, chosen by the initiator; its queue identifier, 0
+    /// for the admin queue.
     pub cid: u16,
     /// The initiator's name.
     pub initiator: String,
@@ -150,8 +170,31 @@ pub struct ConnectionReport {
     pub header_digest: bool,
     /// CRC32C over data.
     pub data_digest: bool,
-    /// What was negotiated.
-    pub negotiated: NegotiatedReport,
+    /// What the login negotiated; `None` over NVMe.
+    pub negotiated: Option<NegotiatedReport>,
+    /// What the queue was granted, and what it did; `None` over iSCSI.
+    pub queue: Option<QueueReport>,
+}
+
+/// An NVMe queue.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueReport {
+    /// Its entries.
+    pub entries: u16,
+    /// The host counts free entries by SQHD.
+    pub flow_control: bool,
+    /// Most data that rides in a command's capsule.
+    pub in_capsule_bytes: u32,
+    /// Commands in flight.
+    pub commands: u64,
+    /// Read commands since it was connected.
+    pub reads: u64,
+    /// Bytes that they read.
+    pub read_bytes: u64,
+    /// Write commands since it was connected.
+    pub writes: u64,
+    /// Bytes that they wrote.
+    pub written_bytes: u64,
 }
 
 /// What a login has settled (RFC 7143 §13). Lengths are in bytes.
@@ -215,7 +258,7 @@ pub struct ShardReport {
 /// A listener.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListenerReport {
-    /// What is spoken there: `iscsi`.
+    /// What is spoken there: `iscsi`, `nvme` or `nvme-discovery`.
     pub protocol: String,
     /// Where, with the port that the system chose.
     pub address: SocketAddr,
@@ -242,6 +285,8 @@ pub struct StatusReport {
     pub volumes: usize,
     /// How many targets.
     pub targets: usize,
+    /// How many subsystems.
+    pub subsystems: usize,
     /// How many sessions.
     pub sessions: usize,
     /// How many connections.

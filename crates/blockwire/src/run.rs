@@ -15,7 +15,10 @@ use signal_hook::{
 };
 
 use crate::{
-    cli::{Cli, ConnectionVerb, Daemon, ListVerb, ServeArgs, TargetVerb, VERBS_LATER, Verb, VolumeVerb},
+    cli::{
+        Cli, ConnectionVerb, Daemon, HostVerb, ListVerb, PathVerb, ReservationVerb, ServeArgs, SubsystemVerb,
+        Switch, TargetVerb, VERBS_LATER, Verb, VolumeVerb,
+    },
     control::{Request, client},
     daemon::Ending,
     engine::Stop,
@@ -65,12 +68,34 @@ fn act(verb: Verb, start: StartEngine) -> Result<Exit, Failure> {
         Verb::Volume(verb) => volume(verb)?,
         Verb::Target(TargetVerb::List(daemon)) => (daemon, Request::TargetList),
         Verb::Target(TargetVerb::Show { name, daemon }) => (daemon, Request::TargetShow { name }),
+        Verb::Subsystem(SubsystemVerb::List(daemon)) => (daemon, Request::SubsystemList),
+        Verb::Subsystem(SubsystemVerb::Show { name, daemon }) => (daemon, Request::SubsystemShow { name }),
+        Verb::Host(HostVerb::List(daemon)) => (daemon, Request::HostList),
+        Verb::Host(HostVerb::Show { name, daemon }) => (daemon, Request::HostShow { name }),
+        Verb::Reservation(verb) => reservation(verb),
+        Verb::Path(verb) => path(verb),
         Verb::Session(ListVerb::List(daemon)) => (daemon, Request::SessionList),
         Verb::Connection(ConnectionVerb::List(daemon)) => (daemon, Request::ConnectionList),
         Verb::Connection(ConnectionVerb::Show { id, daemon }) => (daemon, Request::ConnectionShow { id }),
         Verb::Shard(ListVerb::List(daemon)) => (daemon, Request::ShardList),
     };
     ask(&daemon, &paths, request)
+}
+
+fn reservation(verb: ReservationVerb) -> (Daemon, Request) {
+    match verb {
+        ReservationVerb::List(daemon) => (daemon, Request::ReservationList),
+        ReservationVerb::Show { volume, daemon } => (daemon, Request::ReservationShow { name: volume }),
+    }
+}
+
+fn path(verb: PathVerb) -> (Daemon, Request) {
+    match verb {
+        PathVerb::List { volume, daemon } => (daemon, Request::PathList { name: volume }),
+        PathVerb::Set { volume, port, group, state, daemon } => {
+            (daemon, Request::PathSet { name: volume, port, group, state })
+        }
+    }
 }
 
 fn volume(verb: VolumeVerb) -> Result<(Daemon, Request), Failure> {
@@ -88,6 +113,9 @@ fn volume(verb: VolumeVerb) -> Result<(Daemon, Request), Failure> {
             (daemon, Request::VolumeCreate { name: volume.name.to_string(), spec: spec.to_string() })
         }
         VolumeVerb::Delete { name, force, daemon } => (daemon, Request::VolumeDelete { name, force }),
+        VolumeVerb::Set { name, read_only, daemon } => {
+            (daemon, Request::VolumeProtect { name, on: read_only == Switch::On })
+        }
         VolumeVerb::Resize { name, size, shrink, daemon } => {
             (daemon, Request::VolumeResize { name, size_bytes: size, shrink })
         }

@@ -42,6 +42,15 @@ impl Engine for Idle {
     fn shards(&self) -> Result<Vec<ShardReport>, EngineError> {
         Ok(Vec::new())
     }
+    fn standings(&self) -> Result<Vec<crate::report::StandingReport>, EngineError> {
+        Ok(Vec::new())
+    }
+    fn set_access(&self, _: &str, _: &[u16], _: volume::Access) -> Result<(), EngineError> {
+        Ok(())
+    }
+    fn protect_volume(&self, _: &str, _: bool) -> Result<(), EngineError> {
+        Ok(())
+    }
     fn add_volume(&self, _: &Store, _: &Ways) -> Result<(), EngineError> {
         Ok(())
     }

@@ -11,7 +11,10 @@ use std::io::{self, BufRead, Read};
 
 use serde::{Deserialize, Serialize};
 
-use crate::report::{ConnectionReport, SessionReport, ShardReport, StatusReport, TargetReport, VolumeReport};
+use crate::report::{
+    ConnectionReport, HostReport, PathReport, ReservationReport, SessionReport, ShardReport, StatusReport,
+    SubsystemReport, TargetReport, VolumeReport,
+};
 
 /// Version of the protocol; a change that old clients would misread raises it.
 pub const VERSION: u32 = 1;
@@ -63,6 +66,50 @@ pub enum Request {
         size_bytes: u64,
         /// Also if it gets smaller.
         shrink: bool,
+    },
+    /// Forbid writes to a volume, or allow them.
+    VolumeProtect {
+        /// Its name.
+        name: String,
+        /// Whether to forbid.
+        on: bool,
+    },
+    /// All subsystems.
+    SubsystemList,
+    /// One subsystem.
+    SubsystemShow {
+        /// Its name, or the end of it.
+        name: String,
+    },
+    /// All configured hosts.
+    HostList,
+    /// One of them.
+    HostShow {
+        /// Its name.
+        name: String,
+    },
+    /// The reservations of all volumes.
+    ReservationList,
+    /// The reservation of one volume.
+    ReservationShow {
+        /// The volume.
+        name: String,
+    },
+    /// The paths of one volume, or of all.
+    PathList {
+        /// The volume.
+        name: Option<String>,
+    },
+    /// Set the state of paths.
+    PathSet {
+        /// The volume.
+        name: String,
+        /// By this port only.
+        port: Option<u16>,
+        /// By the ports of this portal group only.
+        group: Option<u16>,
+        /// The state.
+        state: String,
     },
     /// All targets.
     TargetList,
@@ -121,6 +168,20 @@ pub enum Answer {
     Volume(VolumeReport),
     /// A volume is no longer served.
     Deleted(VolumeReport),
+    /// All subsystems.
+    Subsystems(Vec<SubsystemReport>),
+    /// One subsystem.
+    Subsystem(SubsystemReport),
+    /// All configured hosts.
+    Hosts(Vec<HostReport>),
+    /// One of them.
+    Host(HostReport),
+    /// All reservations.
+    Reservations(Vec<ReservationReport>),
+    /// One of them.
+    Reservation(ReservationReport),
+    /// Paths, as they are now.
+    Paths(Vec<PathReport>),
     /// All targets.
     Targets(Vec<TargetReport>),
     /// One target.

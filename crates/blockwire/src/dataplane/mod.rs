@@ -7,5 +7,6 @@ pub mod logged;
 pub mod login;
 pub mod medium;
 pub mod shards;
+mod standing;
 mod subsystems;
 pub mod world;

@@ -12,7 +12,7 @@ use std::{
 use endpoint::{Endpoint, ShardId};
 use reactor::{IoKind, Reactor, Running, SpawnError};
 use target::{ConnectionEntry, Control, Listing, Message, Report, SessionEntry, Shard, VolumeSpec};
-use volume::{Ask, DiskId, Refusal, VolumeId};
+use volume::{Ask, DiskId, PortId, Refusal, VolumeId};
 
 use super::{
     catalog::{Catalog, Entry},
@@ -20,12 +20,14 @@ use super::{
     inbox::{self, Requests},
     logged::{self, Logged},
     medium::{Medium, descriptor},
-    world,
+    standing, world,
 };
 use crate::{
     engine::{Engine, EngineError, Start, Stop},
-    plan::Ways,
-    report::{ConnectionReport, ListenerReport, NegotiatedReport, SessionReport, ShardReport},
+    plan::{Protocol, Ways},
+    report::{
+        ConnectionReport, ListenerReport, NegotiatedReport, SessionReport, ShardReport, StandingReport,
+    },
     store::Store,
 };
 
@@ -177,6 +179,11 @@ impl Shards {
         self.ask_all(|| Control::Exports(exports.clone()), ANSWER).map(drop)
     }
 
+    fn number(&self, name: &str) -> Result<VolumeId, EngineError> {
+        // Whoever asks has seen it a moment ago: then it is being removed.
+        Ok(self.catalog().find(name).ok_or(EngineError::Stopped)?.0)
+    }
+
     /// Asks a volume's home for a change.
     fn change(&self, volume: VolumeId, ask: Ask) -> Result<(), EngineError> {
         let home = target::home_of(volume, self.running.shards());
@@ -254,10 +261,12 @@ impl Engine for Shards {
         for (shard, listing) in self.listings()?.into_iter().enumerate() {
             all.extend(listing.sessions.iter().map(|session| SessionReport {
                 id: session.tsih.into(),
+                protocol: Protocol::Iscsi.as_str().to_owned(),
                 initiator: session.initiator.to_string(),
                 host: self.host(session),
                 target: session.target.as_ref().map(ToString::to_string),
-                isid: session.isid.clone(),
+                isid: Some(session.isid.clone()),
+                hostid: None,
                 shard,
                 connections: session.connections.len(),
                 commands: session.tasks as u64,
@@ -278,6 +287,7 @@ impl Engine for Shards {
             for session in &listing.sessions {
                 all.extend(session.connections.iter().map(|connection| ConnectionReport {
                     id: u64::from(session.tsih) << 16 | u64::from(connection.cid),
+                    protocol: Protocol::Iscsi.as_str().to_owned(),
                     session: session.tsih.into(),
                     cid: connection.cid,
                     initiator: session.initiator.to_string(),
@@ -289,12 +299,33 @@ impl Engine for Shards {
                     shard,
                     header_digest: connection.digests.0,
                     data_digest: connection.digests.1,
-                    negotiated: negotiated(session, connection),
+                    negotiated: Some(negotiated(session, connection)),
+                    queue: None,
                 }));
             }
         }
         all.sort_by_key(|connection| connection.id);
         Ok(all)
+    }
+
+    fn standings(&self) -> Result<Vec<StandingReport>, EngineError> {
+        let listings = self.listings()?;
+        let catalog = self.catalog();
+        let standing = |(id, entry): (&VolumeId, &Entry)| {
+            let entries = listings.iter().flat_map(|listing| &listing.volumes);
+            let entries: Vec<_> = entries.filter(|one| one.id == *id).cloned().collect();
+            standing::of(&self.frame, entry.name.as_str(), &entries)
+        };
+        Ok(catalog.volumes.iter().filter_map(standing).collect())
+    }
+
+    fn set_access(&self, name: &str, ports: &[u16], to: volume::Access) -> Result<(), EngineError> {
+        let ports = ports.iter().map(|port| PortId(*port)).collect();
+        self.change(self.number(name)?, Ask::SetAccess { ports, to, by: None })
+    }
+
+    fn protect_volume(&self, name: &str, on: bool) -> Result<(), EngineError> {
+        self.change(self.number(name)?, Ask::WriteProtect(on))
     }
 
     fn shards(&self) -> Result<Vec<ShardReport>, EngineError> {

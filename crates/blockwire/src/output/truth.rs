@@ -1,0 +1,181 @@
+//! Reservations, paths, subsystems and hosts for people.
+
+use super::{card, or_dash, table};
+use crate::report::{
+    HostReport, PathReport, RegistrantReport, ReservationReport, StandingReport, SubsystemReport,
+};
+
+fn addresses(path: &PathReport) -> String {
+    let list: Vec<String> = path.addresses.iter().map(ToString::to_string).collect();
+    list.join(",")
+}
+
+pub fn path_table(paths: &[PathReport]) -> String {
+    let rows = paths.iter().map(|path| {
+        [
+            path.volume.clone(),
+            path.port.to_string(),
+            path.protocol.clone(),
+            path.group.to_string(),
+            path.state.clone(),
+            addresses(path),
+        ]
+    });
+    table(["VOLUME", "PORT", "PROTOCOL", "GROUP", "STATE", "ADDRESSES"], rows.collect(), "no paths")
+}
+
+fn held(reservation: &ReservationReport) -> String {
+    match (&reservation.kind, &reservation.holder) {
+        (None, _) => "none".to_owned(),
+        (Some(kind), None) => kind.clone(),
+        (Some(kind), Some(holder)) => format!("{kind} by {holder}"),
+    }
+}
+
+pub fn reservation_table(reservations: &[ReservationReport]) -> String {
+    let rows = reservations.iter().map(|reservation| {
+        [
+            reservation.volume.clone(),
+            held(reservation),
+            reservation.registrants.len().to_string(),
+            reservation.generation.to_string(),
+            if reservation.persists { "yes" } else { "no" }.to_owned(),
+        ]
+    });
+    let head = ["VOLUME", "RESERVATION", "REGISTRANTS", "GENERATION", "PERSISTS"];
+    table(head, rows.collect(), "no volumes")
+}
+
+pub fn reservation_card(reservation: &ReservationReport) -> String {
+    let mut out = card(&[
+        ("volume", Some(reservation.volume.clone())),
+        ("reservation", Some(held(reservation))),
+        ("generation", Some(reservation.generation.to_string())),
+        (
+            "persists",
+            Some(if reservation.persists { "over a restart" } else { "until a restart" }.to_owned()),
+        ),
+    ]);
+    out.push_str(&registrant_table(&reservation.registrants));
+    out
+}
+
+fn registrant_table(registrants: &[RegistrantReport]) -> String {
+    let rows = registrants.iter().map(|one| {
+        [
+            one.protocol.clone(),
+            one.key.clone(),
+            if one.holder { "holder" } else { "-" }.to_owned(),
+            or_dash(one.host.as_ref()),
+            or_dash(one.port),
+            one.name.clone(),
+            one.isid.clone().or_else(|| one.hostid.clone()).unwrap_or_else(|| "-".to_owned()),
+        ]
+    });
+    let head = ["PROTOCOL", "KEY", "HOLDS", "HOST", "PORT", "NAME", "IDENTIFIER"];
+    table(head, rows.collect(), "no registrants")
+}
+
+/// What of a volume's standing belongs on its card.
+pub fn standing_rows(standing: &StandingReport) -> Vec<(&'static str, Option<String>)> {
+    let mut state = Vec::new();
+    state.extend(standing.write_protected.then(|| "write-protected".to_owned()));
+    state.extend(standing.write_protected_by_host.then(|| "write-protected by a host".to_owned()));
+    state.extend(standing.not_ready.clone());
+    state.extend(standing.closed.then(|| "closed until what is stuck in its backing ends".to_owned()));
+    let path = |path: &PathReport| {
+        format!("{} port {} (group {}) {}", path.protocol, path.port, path.group, path.state)
+    };
+    let paths: Vec<String> = standing.paths.iter().map(path).collect();
+    vec![
+        ("state", Some(if state.is_empty() { "ready".to_owned() } else { state.join(", ") })),
+        ("paths", (!paths.is_empty()).then(|| paths.join(", "))),
+        (
+            "reservation",
+            Some(format!(
+                "{}, {} registrants",
+                held(&standing.reservation),
+                standing.reservation.registrants.len()
+            )),
+        ),
+        (
+            "done",
+            Some(format!(
+                "{} reads of {}, {} writes of {}",
+                standing.reads,
+                super::human(standing.read_bytes),
+                standing.writes,
+                super::human(standing.written_bytes)
+            )),
+        ),
+    ]
+}
+
+fn access(open: bool, hosts: &[String]) -> String {
+    if open { "open".to_owned() } else { format!("{} hosts", hosts.len()) }
+}
+
+pub fn subsystem_table(subsystems: &[SubsystemReport]) -> String {
+    let rows = subsystems.iter().map(|one| {
+        let portals: Vec<String> = one.portals.iter().map(|portal| portal.address.to_string()).collect();
+        [
+            one.nqn.clone(),
+            one.namespaces.len().to_string(),
+            one.controllers.to_string(),
+            access(one.open, &one.hosts),
+            portals.join(","),
+        ]
+    });
+    table(["NQN", "NAMESPACES", "CONTROLLERS", "ACCESS", "PORTALS"], rows.collect(), "no subsystems")
+}
+
+pub fn subsystem_card(subsystem: &SubsystemReport) -> String {
+    let portals: Vec<String> =
+        subsystem.portals.iter().map(|portal| format!("{},{}", portal.address, portal.tag)).collect();
+    let mut out = card(&[
+        ("nqn", Some(subsystem.nqn.clone())),
+        ("portals", Some(portals.join(" "))),
+        ("access", Some(if subsystem.open { "open".to_owned() } else { subsystem.hosts.join(", ") })),
+        ("serial", subsystem.serial.clone()),
+        ("model", Some(subsystem.model.clone())),
+        ("controllers", Some(subsystem.controllers.to_string())),
+    ]);
+    for namespace in &subsystem.namespaces {
+        let read_only = if namespace.read_only { " (ro)" } else { "" };
+        let (nsid, volume, group) = (namespace.nsid, &namespace.volume, namespace.ana_group);
+        out.push_str(&format!("namespace {nsid}  {volume}{read_only}, ANA group {group}\n"));
+    }
+    out
+}
+
+pub fn host_table(hosts: &[HostReport]) -> String {
+    let rows = hosts.iter().map(|host| {
+        [
+            host.name.clone(),
+            host.targets.len().to_string(),
+            host.subsystems.len().to_string(),
+            host.sessions.to_string(),
+            if host.both { "yes" } else { "no" }.to_owned(),
+            host.iqns.iter().chain(&host.nqns).cloned().collect::<Vec<_>>().join(","),
+        ]
+    });
+    let head = ["NAME", "TARGETS", "SUBSYSTEMS", "SESSIONS", "BOTH", "NAMES"];
+    table(head, rows.collect(), "no hosts are configured: everyone may come")
+}
+
+pub fn host_card(host: &HostReport) -> String {
+    let some = |list: &[String]| (!list.is_empty()).then(|| list.join(", "));
+    card(&[
+        ("name", Some(host.name.clone())),
+        ("iqn", some(&host.iqns)),
+        ("nqn", some(&host.nqns)),
+        ("hostid", host.hostid.clone()),
+        ("sources", some(&host.sources)),
+        ("chap", some(&host.chap_users)),
+        ("dhchap", host.dhchap.then(|| "a secret of its own".to_owned())),
+        ("both", Some(if host.both { "one volume over both protocols" } else { "no" }.to_owned())),
+        ("targets", some(&host.targets)),
+        ("subsystems", some(&host.subsystems)),
+        ("sessions", Some(host.sessions.to_string())),
+    ])
+}

@@ -1,0 +1,165 @@
+//! What is true of volumes over both protocols: reservations, paths, protection; and who may come.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+use super::PortalReport;
+
+/// What is true of a volume now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StandingReport {
+    /// The volume.
+    pub volume: String,
+    /// The operator forbids writes.
+    pub write_protected: bool,
+    /// A host has forbidden writes (SCSI's software write protection).
+    pub write_protected_by_host: bool,
+    /// Why nothing can be read or written, if so.
+    pub not_ready: Option<String>,
+    /// A change could not be fenced in time: nothing is let through until what is stuck has ended.
+    pub closed: bool,
+    /// Its paths: one per port.
+    pub paths: Vec<PathReport>,
+    /// Its reservation.
+    pub reservation: ReservationReport,
+    /// Read operations since the volume was opened, over both protocols.
+    pub reads: u64,
+    /// Bytes that they read.
+    pub read_bytes: u64,
+    /// Write operations.
+    pub writes: u64,
+    /// Bytes that they wrote.
+    pub written_bytes: u64,
+}
+
+/// A path from one of our ports to a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathReport {
+    /// The volume.
+    pub volume: String,
+    /// The port: relative target port (SCSI) or PORTID (NVMe).
+    pub port: u16,
+    /// What is spoken there.
+    pub protocol: String,
+    /// Its portal group.
+    pub group: u16,
+    /// Where it listens.
+    pub addresses: Vec<SocketAddr>,
+    /// `optimized`, `non-optimized`, `inaccessible`, `persistent-loss` or `transition`: SCSI hosts see
+    /// it as ALUA, NVMe hosts as ANA.
+    pub state: String,
+}
+
+/// The reservation of a volume: one table for both protocols.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReservationReport {
+    /// The volume.
+    pub volume: String,
+    /// What is held: `write-exclusive`, `exclusive-access`, each also with `-registrants-only` or
+    /// `-all-registrants`, or `scsi-2`; `None`: nothing.
+    pub kind: Option<String>,
+    /// Who holds it; `None`: nobody, or all registrants.
+    pub holder: Option<String>,
+    /// PRGENERATION and GEN.
+    pub generation: u32,
+    /// Whether it survives a restart (APTPL and PTPL).
+    pub persists: bool,
+    /// Who is registered.
+    pub registrants: Vec<RegistrantReport>,
+}
+
+/// A registrant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegistrantReport {
+    /// `iscsi` or `nvme`.
+    pub protocol: String,
+    /// The initiator's name, or the host's NQN, or its identifier if no NQN is known.
+    pub name: String,
+    /// Initiator session identifier, 12 hexadecimal digits; `None` over NVMe.
+    pub isid: Option<String>,
+    /// The target port that the initiator registered by; `None` over NVMe: a host is the same on all.
+    pub port: Option<u16>,
+    /// The host identifier; `None` over iSCSI.
+    pub hostid: Option<String>,
+    /// The configured host that it is, if one has this name.
+    pub host: Option<String>,
+    /// Its key, 16 hexadecimal digits behind `0x`.
+    pub key: String,
+    /// It holds the reservation, alone or with all others.
+    pub holder: bool,
+}
+
+/// A subsystem.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SubsystemReport {
+    /// Its name.
+    pub nqn: String,
+    /// Addresses through which it is reached, with their portal group tags.
+    pub portals: Vec<PortalReport>,
+    /// Its namespaces.
+    pub namespaces: Vec<NamespaceReport>,
+    /// Every host may reach it.
+    pub open: bool,
+    /// Hosts with a grant for it.
+    pub hosts: Vec<String>,
+    /// Its serial number, if one is configured.
+    pub serial: Option<String>,
+    /// Its model number.
+    pub model: String,
+    /// Controllers now.
+    pub controllers: usize,
+}
+
+/// A namespace of a subsystem.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamespaceReport {
+    /// Its number.
+    pub nsid: u32,
+    /// The volume.
+    pub volume: String,
+    /// Write-protected.
+    pub read_only: bool,
+    /// Its ANA group.
+    pub ana_group: u32,
+}
+
+/// A namespace of a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamespaceExportReport {
+    /// The subsystem.
+    pub subsystem: String,
+    /// The namespace.
+    pub nsid: u32,
+    /// Write-protected through this namespace.
+    pub read_only: bool,
+    /// Its ANA group.
+    pub ana_group: u32,
+}
+
+/// A configured host: one machine by its names in both protocols.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostReport {
+    /// Its name.
+    pub name: String,
+    /// Its iSCSI names; none and no NQN: any.
+    pub iqns: Vec<String>,
+    /// Its NVMe names.
+    pub nqns: Vec<String>,
+    /// Its NVMe Host Identifier.
+    pub hostid: Option<String>,
+    /// Networks that it comes from; none: any.
+    pub sources: Vec<String>,
+    /// It may reach one volume over both protocols.
+    pub both: bool,
+    /// Its CHAP names; none: those of everyone.
+    pub chap_users: Vec<String>,
+    /// It has a DH-HMAC-CHAP secret of its own.
+    pub dhchap: bool,
+    /// Targets that it may reach.
+    pub targets: Vec<String>,
+    /// Subsystems that it may reach.
+    pub subsystems: Vec<String>,
+    /// Its sessions and controllers now.
+    pub sessions: usize,
+}
