@@ -28,7 +28,10 @@ pub fn configuration(port: u16, subsystem: &str) -> Value {
         "trtype": "TCP", "adrfam": "IPv4", "traddr": "127.0.0.1", "trsvcid": port.to_string(),
     });
     let subsystems = [
-        ("nvmf_create_transport", json!({ "trtype": "TCP", "in_capsule_data_size": 8192 })),
+        (
+            "nvmf_create_transport",
+            json!({ "trtype": "TCP", "in_capsule_data_size": 8192, "max_queue_depth": 256 }),
+        ),
         (
             "nvmf_create_subsystem",
             json!({ "nqn": subsystem, "allow_any_host": true, "serial_number": "SPDK" }),

@@ -287,3 +287,42 @@ fn a_controller_that_lies_is_refused() {
     };
     assert_eq!(failure[7], 1);
 }
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(256))]
+
+    /// Whatever comes in whatever order: no panic, and nobody is in who never had the key.
+    #[test]
+    fn attack_76_random_messages_authenticate_nobody(
+        turns in proptest::collection::vec(
+            (0..4_u8, proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200), 0..1200_u32),
+            1..12,
+        ),
+    ) {
+        let policy = Policy { groups: vec![Group::Null], ..Policy::default() };
+        let mut controller = Controller::new(credentials(Some(key(SUBSYSTEM))), policy);
+        let offer = negotiate();
+        let mut valid = asked(Group::Null, None).1;
+        valid[16] ^= 1;
+        for (kind, bytes, room) in turns {
+            let mut message = [&offer[..], &valid, &message::success2(7), &[]][usize::from(kind)].to_vec();
+            // Bytes over the end of a message that would be in order.
+            for (at, byte) in bytes.iter().enumerate().filter(|(_, byte)| **byte < 32) {
+                match message.get_mut(at) {
+                    Some(place) => *place = *byte,
+                    None => message.push(*byte),
+                }
+            }
+            drop(send(&mut controller, &message));
+            if room % 3 == 0 {
+                drop(controller.receive(room));
+            }
+            proptest::prop_assert!(!controller.is_authenticated());
+        }
+    }
+
+    #[test]
+    fn random_texts_are_no_secrets(text in "(DHHC-1:0[0-4]:)?[A-Za-z0-9+/=:]{0,120}:?") {
+        proptest::prop_assert!(Secret::parse(&text).is_err());
+    }
+}
