@@ -24,7 +24,7 @@ pub fn ask(path: &Path, request: Request) -> Result<Answer, Failure> {
         _ => Failure::failed(format!("talking to the daemon at {} failed: {why}", path.display())),
     })?;
     match answered.outcome {
-        Outcome::Ok(answer) => Ok(answer),
+        Outcome::Ok(answer) => Ok(*answer),
         Outcome::Error(refused) => {
             let exit = match refused.code {
                 Code::NotFound => Exit::NothingFound,

@@ -153,7 +153,7 @@ pub struct Reply {
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// Done.
-    Ok(Answer),
+    Ok(Box<Answer>),
     /// Not done.
     Error(Refused),
 }

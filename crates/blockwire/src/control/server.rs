@@ -205,7 +205,7 @@ fn parse(line: &[u8]) -> Result<Request, Refused> {
 
 fn send(mut stream: &UnixStream, answer: Result<Answer, Refused>) -> io::Result<()> {
     let outcome = match answer {
-        Ok(answer) => Outcome::Ok(answer),
+        Ok(answer) => Outcome::Ok(Box::new(answer)),
         Err(why) => Outcome::Error(why),
     };
     let mut line = serde_json::to_vec(&Reply { version: VERSION, outcome })?;
