@@ -6,7 +6,7 @@ use super::task::{Source, Task};
 use super::{ControllerQueue, DigestPolicy, Phase};
 use crate::Violation;
 use crate::wire::{CommonHeader, Fatal, IcReq, alignment};
-use nvme::{Descriptor, Direction, Opcode, Sqe, Status};
+use nvme::{Descriptor, Direction, Fuse, Opcode, Sqe, Status};
 use stream::TargetEvent;
 
 /// Where DGST stands in ICReq.
@@ -57,9 +57,13 @@ impl ControllerQueue {
             Err(Status::ABORTED_SQ_DELETION)
         } else if self.index.find(cid).is_some() {
             Err(Status::COMMAND_ID_CONFLICT.final_())
+        } else if self.refused && sqe.fuse() == Fuse::Second {
+            // Halves of a pair stand next to each other (NVMe Base §3.4.2).
+            Err(Status::ABORTED_MISSING_FUSED.final_())
         } else {
             payload_of(sqe, data)
         };
+        self.refused = payload.is_err();
         let payload = match payload {
             Ok(payload) => payload,
             Err(status) => return Ok(Some(Stretch::skip(data, Purpose::Refuse(cid, status)))),

@@ -84,6 +84,8 @@ pub struct ControllerQueue {
     events: VecDeque<TargetEvent<Sqe>>,
     violations: Option<Violation>,
     sqhd: u16,
+    /// The last command was refused here, so the server does not know that it stood between others.
+    refused: bool,
     next_ttag: u16,
     /// Read bytes that were allowed, and are not in a batch yet.
     read_bytes: u64,
@@ -139,6 +141,7 @@ impl ControllerQueue {
             events: VecDeque::new(),
             violations: None,
             sqhd: 0,
+            refused: false,
             // Tags of different queues differ, so that a PDU gone astray is noticed.
             next_ttag: cx.entropy.next_u64() as u16,
             read_bytes: 0,

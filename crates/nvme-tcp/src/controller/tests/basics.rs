@@ -220,3 +220,28 @@ fn a_handshake_has_one_deadline() {
     assert_eq!(pair.violations, [Violation::HandshakeTimeout]);
     pair.assert_gone();
 }
+
+/// The server sees only what is let through, and would take them for neighbours.
+#[test]
+fn a_command_that_is_refused_here_parts_the_halves_of_a_pair() {
+    let mut pair = Pair::plain();
+    pair.mode = Mode::Keep;
+    let half = |cid, part| {
+        let mut half = write(cid, 0, 512);
+        half.flags |= part;
+        half
+    };
+    let before = pair.kept.len();
+    assert!(pair.command(&half(1, 1), &[]).is_empty());
+    let refused = pair.command(&sqe(READ, 2, 0, 0x11, 512), &[]);
+    assert_eq!(refused[0].status(), Status::SGL_TYPE_INVALID.final_());
+    for cid in [3, 4] {
+        let second = pair.command(&half(cid, 2), &[]);
+        assert_eq!(second[0].status(), Status::ABORTED_MISSING_FUSED.final_());
+    }
+    for (cid, part) in [(5, 0), (6, 1), (7, 2)] {
+        assert!(pair.command(&half(cid, part), &[]).is_empty());
+    }
+    let through: Vec<u16> = pair.kept[before..].iter().map(|(_, sqe)| sqe.cid.get()).collect();
+    assert_eq!(through, [1, 5, 6, 7]);
+}
