@@ -42,6 +42,12 @@ enum Entry<T> {
     Taken { generation: u32, value: T },
 }
 
+impl<T> Entry<T> {
+    fn is_of(&self, tag: u32) -> bool {
+        matches!(self, Entry::Taken { generation, .. } if *generation == tag)
+    }
+}
+
 impl<T> Slab<T> {
     /// An empty table that never holds more than `limit` values.
     pub fn new(limit: usize) -> Self {
@@ -87,6 +93,19 @@ impl<T> Slab<T> {
         match std::mem::replace(entry, next) {
             Entry::Taken { value, .. } => Some(value),
             Entry::Free { .. } => unreachable!("matched above"),
+        }
+    }
+
+    /// Drops the value where it is, if `tag` still names one.
+    pub fn discard(&mut self, tag: Tag) {
+        let free = self.free;
+        match self.entries.get_mut(tag.slot as usize) {
+            Some(entry @ Entry::Taken { .. }) if entry.is_of(tag.generation) => {
+                *entry = Entry::Free { next: free, generation: tag.generation.wrapping_add(1) };
+                self.free = Some(tag.slot);
+                self.len -= 1;
+            }
+            Some(_) | None => {}
         }
     }
 
@@ -158,5 +177,11 @@ mod tests {
         assert_eq!(slab.remove(first), None);
         assert_eq!(slab.get(Tag::from_bits(second.to_bits())), Some(&'c'));
         assert_eq!(slab.get(Tag::from_bits(u64::MAX)), None);
+        slab.discard(first);
+        assert_eq!(slab.get(second), Some(&'c'));
+        slab.discard(second);
+        assert!(slab.is_empty() && slab.get(second).is_none());
+        let third = slab.insert('d').unwrap();
+        assert!(third != second && slab.remove(second).is_none() && slab.remove(third) == Some('d'));
     }
 }

@@ -53,8 +53,17 @@ impl TargetSession {
         self.note_owed(cx, tag);
         match turn {
             Turn::Later => self.window.hold(pdu.cmd_sn, Held::Scsi(tag, command)),
-            Turn::Now if bhs.is_immediate() => self.deliver(cx, Held::Scsi(tag, command)),
-            Turn::Now | Turn::Never => self.take_turn(cx, Held::Scsi(tag, command)),
+            Turn::Now if bhs.is_immediate() => self.deliver_command(cx, tag, command),
+            Turn::Now | Turn::Never => {
+                // As `take_turn` does, without a place to hold it.
+                let next = self.window.advance();
+                self.deliver_command(cx, tag, command);
+                self.window.open();
+                match next {
+                    Some(next) => self.take_turn(cx, next),
+                    None => self.deliver_fenced(cx),
+                }
+            }
         }
         if bhs.data_len() == 0 { Segment::Skip } else { Segment::Write { tag, sequence: false } }
     }
@@ -183,23 +192,28 @@ impl TargetSession {
         match held {
             Held::Nothing => {}
             Held::Other { link, bhs, data } => self.perform(cx, link, &bhs, data),
-            Held::Scsi(tag, command) => {
-                self.count_in(tag);
-                let Some(task) = self.tasks.get_mut(tag) else { return };
-                match &mut task.state {
-                    State::Held => {
-                        task.state = State::Live;
-                        let data_out = if command.write { command.edtl } else { 0 };
-                        let command = Request::Scsi(command);
-                        self.events.push_back(TargetEvent::Command { tag, command, data_out });
-                    }
-                    State::Spoilt(sense) => {
-                        task.state = State::Dying { how: Death::Sense(*sense), acked: true };
-                        self.finish(cx, tag);
-                    }
-                    State::Live | State::Dying { .. } | State::Answered(_) => {}
-                }
+            Held::Scsi(tag, command) => self.deliver_command(cx, tag, command),
+        }
+    }
+
+    fn deliver_command(&mut self, cx: &mut Cx<'_>, tag: stream::Tag, command: ScsiCommand) {
+        let Some(task) = self.tasks.get_mut(tag) else { return };
+        if !task.immediate && !task.counted {
+            task.counted = true;
+            self.window.begin();
+        }
+        match &mut task.state {
+            State::Held => {
+                task.state = State::Live;
+                let data_out = if command.write { command.edtl } else { 0 };
+                let command = Request::Scsi(command);
+                self.events.push_back(TargetEvent::Command { tag, command, data_out });
             }
+            State::Spoilt(sense) => {
+                task.state = State::Dying { how: Death::Sense(*sense), acked: true };
+                self.finish(cx, tag);
+            }
+            State::Live | State::Dying { .. } | State::Answered(_) => {}
         }
     }
 

@@ -9,6 +9,7 @@ use buf::crc32c::Crc32c;
 use buf::{SgMut, Time};
 use std::collections::VecDeque;
 use stream::{Inlet, Outbox, Tag};
+use zerocopy::FromZeros;
 
 /// A link with so much to send parses nothing more until some of it has left: the answers to what a
 /// peer sends without a window (pings, refused PDUs) stay bounded.
@@ -63,6 +64,8 @@ pub(super) enum Phase {
 pub(super) struct Rx {
     pub(super) inlet: Inlet,
     pub(super) state: RxState,
+    /// Header of the PDU whose data comes.
+    pub(super) bhs: Bhs,
     pub(super) crc: Crc32c,
     /// A receive is out.
     pub(super) out: bool,
@@ -74,15 +77,9 @@ pub(super) struct Rx {
 #[derive(Debug)]
 pub(super) enum RxState {
     Header,
-    /// `left` bytes of a data segment.
+    /// `left` bytes of a data segment; behind them padding and digest.
     Data {
-        bhs: Bhs,
         left: u32,
-        segment: Segment,
-    },
-    /// Padding and digest behind it.
-    Trailer {
-        bhs: Bhs,
         segment: Segment,
     },
 }
@@ -105,6 +102,7 @@ impl LinkState {
             rx: Rx {
                 inlet: Inlet::with_bytes(leftover),
                 state: RxState::Header,
+                bhs: Bhs::new_zeroed(),
                 crc: Crc32c::new(),
                 out: false,
                 aim: None,

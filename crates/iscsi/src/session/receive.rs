@@ -37,7 +37,7 @@ impl TargetSession {
                 let (tag, left) = (*tag, *left);
                 self.direct(cx, at, tag, left)?
             }
-            RxState::Data { .. } | RxState::Header | RxState::Trailer { .. } => None,
+            RxState::Data { .. } | RxState::Header => None,
         };
         let rx = &mut self.links[at].rx;
         rx.out = true;
@@ -125,8 +125,8 @@ impl TargetSession {
             }
             let step = match &link.rx.state {
                 RxState::Header => self.parse_header(cx, at)?,
+                RxState::Data { left: 0, .. } => self.parse_trailer(cx, at),
                 RxState::Data { .. } => self.parse_data(cx, at, placing),
-                RxState::Trailer { .. } => self.parse_trailer(cx, at),
             };
             if step == Step::Stop {
                 return Ok(());
@@ -146,13 +146,16 @@ impl TargetSession {
             return Ok(Step::Stop);
         };
         let covered = BHS_LEN + bhs.ahs_len();
-        let Some(header) = link.rx.inlet.header(covered + digest) else { return Ok(Step::Stop) };
-        let (header, sum) = header.split_at(covered);
-        if digest > 0 && sum != digest_of(header) {
-            self.fail_link(cx, at);
-            return Err(violation(Fault::HeaderDigest));
+        let mut ahs: Box<[u8]> = Box::default();
+        if covered + digest > BHS_LEN {
+            let Some(header) = link.rx.inlet.header(covered + digest) else { return Ok(Step::Stop) };
+            let (header, sum) = header.split_at(covered);
+            if digest > 0 && sum != digest_of(header) {
+                self.fail_link(cx, at);
+                return Err(violation(Fault::HeaderDigest));
+            }
+            ahs = header[BHS_LEN..].into();
         }
-        let ahs: Box<[u8]> = header[BHS_LEN..].into();
         link.rx.inlet.consume(covered + digest);
         link.heard = cx.now;
         if bhs.data_len() > link.params.target_mrdsl as usize {
@@ -170,7 +173,8 @@ impl TargetSession {
             self.end_pdu(cx, at, &bhs, segment, true);
         } else {
             rx.crc = Crc32c::new();
-            rx.state = RxState::Data { bhs, left: bhs.data_len() as u32, segment };
+            rx.state = RxState::Data { left: bhs.data_len() as u32, segment };
+            rx.bhs = bhs;
         }
         Ok(Step::On)
     }
@@ -213,12 +217,7 @@ impl TargetSession {
         let link = &mut self.links[at];
         let digest = link.params.data_digest;
         let Rx { inlet, state, crc, .. } = &mut link.rx;
-        let RxState::Data { bhs, left, segment } = state else { return Step::On };
-        if *left == 0 {
-            let segment = std::mem::replace(segment, Segment::Skip);
-            *state = RxState::Trailer { bhs: *bhs, segment };
-            return Step::On;
-        }
+        let RxState::Data { left, segment } = state else { return Step::On };
         if inlet.is_empty() {
             return Step::Stop;
         }
@@ -313,8 +312,7 @@ impl TargetSession {
 
     fn parse_trailer(&mut self, cx: &mut Cx<'_>, at: usize) -> Step {
         let link = &mut self.links[at];
-        let RxState::Trailer { bhs, .. } = &link.rx.state else { return Step::On };
-        let bhs = *bhs;
+        let bhs = link.rx.bhs;
         let pad = pad_len(bhs.data_len());
         let digest = if link.params.data_digest { 4 } else { 0 };
         let mut good = true;
@@ -327,7 +325,7 @@ impl TargetSession {
             link.rx.inlet.consume(pad + digest);
         }
         let state = std::mem::replace(&mut link.rx.state, RxState::Header);
-        let RxState::Trailer { segment, .. } = state else { return Step::On };
+        let RxState::Data { segment, .. } = state else { return Step::On };
         self.end_pdu(cx, at, &bhs, segment, good);
         Step::On
     }

@@ -2,10 +2,11 @@
 
 use super::TargetSession;
 use super::control::ends_many;
+use super::link::LinkState;
 use super::outgoing::{DataIn, Out, Residual, Scsi};
 use super::request::{Response, ScsiResult};
-use super::task::{Answer, Death, Kind, State, Task};
-use crate::wire::{ScsiStatus, TmfFunction, TmfResponseCode};
+use super::task::{Answer, Death, Kind, State, Task, Transfer};
+use crate::wire::{Itt, ScsiStatus, TmfFunction, TmfResponseCode};
 use buf::{Cx, Sg};
 use stream::{Tag, TargetEvent};
 
@@ -61,6 +62,14 @@ impl TargetSession {
     pub(super) fn take_response(&mut self, cx: &mut Cx<'_>, tag: Tag, response: Response) {
         let Some(task) = self.tasks.get_mut(tag) else { return };
         match (&mut task.state, &task.kind) {
+            (State::Live, Kind::Scsi(transfer)) if !transfer.is_owed() && is_good(transfer, &response) => {
+                let Response::Scsi(result) = response else { return };
+                let residual = Residual::of(transfer.edtl, result.transferred);
+                let (at, itt, exp_data_sn) = (task.link, task.itt, transfer.data_sn);
+                self.uncount(tag);
+                self.tasks.discard(tag);
+                self.links[at].put_status(itt, ScsiStatus::GOOD, exp_data_sn, residual);
+            }
             (State::Live, Kind::Scsi(_)) => {
                 let answer = Answer::of(response).unwrap_or(Answer::Failure);
                 if task.is_owed() {
@@ -196,7 +205,13 @@ impl TargetSession {
 
     /// Takes a task out of every count.
     fn remove(&mut self, tag: Tag) -> Option<Task> {
-        let task = self.tasks.remove(tag)?;
+        self.uncount(tag);
+        self.tasks.remove(tag)
+    }
+
+    /// Takes a task that is about to go out of every count.
+    fn uncount(&mut self, tag: Tag) {
+        let Some(task) = self.tasks.get(tag) else { return };
         self.index.remove(task.itt);
         if task.counted {
             self.window.end();
@@ -210,48 +225,65 @@ impl TargetSession {
         link.owed -= usize::from(task.owing);
         link.read_bytes = link.read_bytes.saturating_sub(u64::from(task.read_reserved));
         self.unsettled |= !link.is_open();
-        Some(task)
     }
 
     fn send_answer(&mut self, task: Task, answer: Answer) {
         let Kind::Scsi(transfer) = task.kind else { return };
         let link = &mut self.links[task.link];
-        let itt = task.itt;
+        let (itt, exp_data_sn) = (task.itt, transfer.data_sn);
         let transferred = match &answer {
             Answer::Result(result) => result.transferred,
             Answer::Failure => 0,
         };
         let residual = Residual::of(transfer.edtl, transferred);
-        let plain = match &answer {
-            Answer::Result(result) => {
-                result.sense.is_empty() && result.qualifier == 0 && transfer.bidi_read_len == 0
-            }
-            Answer::Failure => false,
-        };
         let status = match &answer {
-            Answer::Result(result) if plain => Some(result.status),
+            Answer::Result(result) if is_plain(&transfer, result) => Some(result.status),
             Answer::Result(_) | Answer::Failure => None,
         };
-        // Status without sense rides on the last of the data (RFC 7143 §11.7.3).
-        if let (Some(status @ (ScsiStatus::GOOD | ScsiStatus::CONDITION_MET)), Some(Out::DataIn(run))) =
-            (status, link.out.back_mut())
-            && run.itt == itt
-            && run.status.is_none()
-        {
-            run.status = Some((status, residual));
-            return;
-        }
-        let exp_data_sn = transfer.data_sn;
-        link.out.push_back(match status {
-            Some(ScsiStatus::GOOD) => Out::Good { itt, exp_data_sn, residual },
-            _other => Out::Scsi(Box::new(Scsi {
+        match status {
+            Some(status @ ScsiStatus::GOOD) => link.put_status(itt, status, exp_data_sn, residual),
+            Some(status @ ScsiStatus::CONDITION_MET) if link.last_data(itt).is_some() => {
+                link.put_status(itt, status, exp_data_sn, residual);
+            }
+            _other => link.out.push_back(Out::Scsi(Box::new(Scsi {
                 itt,
                 answer,
                 exp_data_sn,
                 residual,
                 bidi_residual: transfer.bidi_read_len,
                 with_qualifier: self.params.protocol_level >= 2,
-            })),
-        });
+            }))),
+        }
+    }
+}
+
+impl LinkState {
+    /// The last of what waits to be sent, if it is data of this task without status.
+    fn last_data(&mut self, itt: Itt) -> Option<&mut DataIn> {
+        match self.out.back_mut() {
+            Some(Out::DataIn(run)) if run.itt == itt && run.status.is_none() => Some(run),
+            Some(_) | None => None,
+        }
+    }
+
+    /// Queues a status without sense: it rides on the last of the data (RFC 7143 §11.7.3), or is a
+    /// response by itself, which must then be GOOD.
+    fn put_status(&mut self, itt: Itt, status: ScsiStatus, exp_data_sn: u32, residual: Residual) {
+        match self.last_data(itt) {
+            Some(run) => run.status = Some((status, residual)),
+            None => self.out.push_back(Out::Good { itt, exp_data_sn, residual }),
+        }
+    }
+}
+
+/// Whether a result is a status and nothing else.
+fn is_plain(transfer: &Transfer, result: &ScsiResult) -> bool {
+    result.sense.is_empty() && result.qualifier == 0 && transfer.bidi_read_len == 0
+}
+
+fn is_good(transfer: &Transfer, response: &Response) -> bool {
+    match response {
+        Response::Scsi(result) => result.status == ScsiStatus::GOOD && is_plain(transfer, result),
+        Response::TargetFailure | Response::Task(_) | Response::Targets(_) => false,
     }
 }
