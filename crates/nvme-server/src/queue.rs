@@ -6,6 +6,7 @@ use std::time::Duration;
 use nvme::{Completion, Status};
 use volume::Time;
 
+use crate::admin::auth::Guard;
 use crate::spec::QueueSpec;
 use crate::step::CommandKey;
 use crate::task::{Tally, Task};
@@ -30,8 +31,16 @@ pub(crate) struct Queue {
     /// From when on the next command wants more than to be executed: always on an admin queue; when
     /// the controller is to hear of it, on an I/O queue.
     pub(crate) attention: Time,
+    /// When the controller is to hear of a command next.
+    traffic_at: Time,
     /// Its end is no loss: the host has disconnected it, or the controller has ended it.
     pub(crate) ended: bool,
+    /// Its end was asked for because the host did not authenticate.
+    pub(crate) told_away: bool,
+    /// What stands between a host and its commands until it has authenticated.
+    pub(crate) guard: Option<Guard>,
+    /// The time under which it stands among the timers.
+    pub(crate) armed: Option<Time>,
     /// Identifiers of commands that are being aborted, and who asked.
     pub(crate) aborting: Vec<(u16, u64)>,
     /// Slots by the index in the tag.
@@ -40,10 +49,14 @@ pub(crate) struct Queue {
 
 impl Queue {
     pub(crate) fn new(spec: QueueSpec) -> Self {
-        let reports = spec.qid == 0 || spec.traffic_ms != 0;
+        let reports = spec.qid == 0 || spec.traffic_ms != 0 || spec.auth.is_some();
         Queue {
             attention: if reports { Time(0) } else { Time(u64::MAX) },
+            traffic_at: Time(0),
             ended: false,
+            told_away: false,
+            guard: spec.auth.as_ref().map(Guard::new),
+            armed: None,
             aborting: Vec::new(),
             spec,
             counters: Counters::default(),
@@ -57,9 +70,20 @@ impl Queue {
         }
     }
 
-    /// The controller was told of a command; it need not hear of the next ones for a while.
-    pub(crate) fn told(&mut self, now: Time) {
-        self.attention = now + Duration::from_millis(self.spec.traffic_ms.into());
+    /// A command has come to an I/O queue that commands are served of: whether the controller must hear
+    /// of it. It then need not hear of the next ones for a while.
+    pub(crate) fn told(&mut self, now: Time) -> bool {
+        let due = self.spec.traffic_ms != 0 && now >= self.traffic_at;
+        if due {
+            self.traffic_at = now + Duration::from_millis(self.spec.traffic_ms.into());
+        }
+        self.attention = match (&self.guard, self.spec.traffic_ms) {
+            // A host may authenticate anew at any time.
+            (Some(_), _) => Time(0),
+            (None, 0) => Time(u64::MAX),
+            (None, _) => self.traffic_at,
+        };
+        due
     }
 
     /// Where the command is, or was.

@@ -5,7 +5,7 @@
 //! ending step. An aborted command ends when what it waits for is back, because memory that is out
 //! cannot be taken back by force.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use buf::{Cx, Payload, Pool, Sg};
@@ -21,7 +21,7 @@ use crate::exec::{self, fused};
 use crate::queue::Queue;
 use crate::spec::{NamespaceEntry, QueueSpec};
 use crate::status;
-use crate::step::{CommandKey, QueueKey, Step};
+use crate::step::{CommandKey, ComputeId, QueueKey, Step};
 use crate::task::{Ending, Job, Phase, Tally, Task, Tasks};
 use crate::word::{Failure, Report};
 
@@ -52,6 +52,9 @@ pub struct Server {
     pub(crate) tasks: Tasks,
     pub(crate) steps: VecDeque<Step>,
     pub(crate) controllers: Controllers,
+    /// Queues that wait for what is being computed, and how much there ever was.
+    pub(crate) computing: HashMap<ComputeId, QueueKey>,
+    pub(crate) computations: u64,
     /// When the current call came.
     pub(crate) now: Time,
     /// The shard's memory, from the first queue on.
@@ -68,6 +71,8 @@ impl Server {
             tasks: Tasks::default(),
             steps: VecDeque::new(),
             controllers: Controllers::default(),
+            computing: HashMap::new(),
+            computations: 0,
             now: Time(0),
             pool: None,
         }
@@ -134,6 +139,7 @@ impl Server {
         let is_admin = spec.qid == 0;
         self.queues[at] = Some(Queue::new(spec));
         let key = QueueKey(at as u32);
+        self.guard(key);
         if !is_admin {
             self.note_opened(key);
         }
@@ -149,6 +155,7 @@ impl Server {
             return;
         }
         let QueueSpec { cntlid, qid, .. } = queue.spec;
+        self.unguard(key);
         if qid == 0 {
             self.admin_closed(cntlid, key);
         }
@@ -186,6 +193,21 @@ impl Server {
     #[inline]
     pub(crate) fn queue_mut(&mut self, key: QueueKey) -> &mut Queue {
         self.queues[key.0 as usize].as_mut().expect("a queue key is used while the queue is open")
+    }
+
+    /// A queue, if it is open.
+    pub(crate) fn open_queue_mut(&mut self, key: QueueKey) -> Option<&mut Queue> {
+        self.queues.get_mut(key.0 as usize)?.as_mut()
+    }
+
+    /// Notes a failure of a command that was never one of the tasks: with the controller if it came by
+    /// the admin queue.
+    pub(crate) fn note_failure(&mut self, key: QueueKey, failure: Failure) {
+        let QueueSpec { cntlid, qid, .. } = self.queue(key).spec;
+        match self.controllers.find_mut(cntlid) {
+            Some(controller) if qid == 0 => controller.errors.add(0, vec![failure], 1),
+            Some(_) | None => self.queue_mut(key).fail(failure),
+        }
     }
 
     /// Changes which namespaces a queue reaches: commands on those that are gone end.

@@ -9,6 +9,7 @@ use nvme::fabrics::Connected;
 use nvme::{Completion, HostId, Nqn};
 use volume::{Nexus, Shard, VolumeId};
 
+use crate::admin::auth::Authentication;
 use crate::discovery::Book;
 
 /// An NVM subsystem, as every controller of it says.
@@ -108,6 +109,8 @@ pub struct ControllerSpec {
     pub limits: ControllerLimits,
     /// Set for a discovery controller.
     pub discovery: Option<DiscoverySpec>,
+    /// Set if the host must authenticate: each of its queues then does, before it is served.
+    pub auth: Option<Arc<Authentication>>,
 }
 
 /// What an I/O Connect says, for the controller that it names.
@@ -154,6 +157,8 @@ pub struct QueueSpec {
     pub transfer_max: u32,
     /// How often the queue tells its controller at most that commands come, in milliseconds; 0: never.
     pub traffic_ms: u32,
+    /// Set if the host must authenticate first.
+    pub auth: Option<Arc<Authentication>>,
 }
 
 impl QueueSpec {
@@ -172,6 +177,6 @@ impl QueueSpec {
 
     /// How the Connect that made the queue is answered, once the queue is open.
     pub fn connected(&self) -> Completion {
-        Connected { cntlid: self.cntlid, authenticate: false }.into()
+        Connected { cntlid: self.cntlid, authenticate: self.auth.is_some() }.into()
     }
 }

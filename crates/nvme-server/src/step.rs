@@ -2,6 +2,7 @@
 
 use buf::Sg;
 use nvme::Completion;
+use nvme::auth::Work;
 use volume::{Ask, AskId, Io, IoId, Shard, VolumeId};
 
 use crate::word::Word;
@@ -19,6 +20,10 @@ pub struct CommandKey {
     /// dense index: tables as long as the largest are kept.
     pub tag: u64,
 }
+
+/// Names a computation that was given out; no other of this shard's server has the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ComputeId(pub u64);
 
 /// Something for the caller to do.
 #[derive(Debug)]
@@ -95,6 +100,13 @@ pub enum Step {
     EndQueue {
         /// Which.
         queue: QueueKey,
+    },
+    /// Compute this where no data waits for it; `Server::computed` follows.
+    Compute {
+        /// Its name.
+        id: ComputeId,
+        /// What.
+        work: Work,
     },
     /// The controller is no more, with all its queues: its number may be given again.
     ControllerGone {

@@ -93,7 +93,7 @@ pub(crate) fn gathered(
     page: GetLogPage,
 ) {
     let outcome = answer(server, cntlid, page);
-    conclude(server, cx.pool, cntlid, key, cid, outcome);
+    conclude(server, cx.pool, key, cid, outcome);
 }
 
 fn answer(server: &mut Server, cntlid: u16, page: GetLogPage) -> Result<Outcome, Status> {

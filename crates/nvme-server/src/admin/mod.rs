@@ -3,6 +3,7 @@
 //! A command is answered at once, or stands among its controller's waiting ones until what it waits
 //! for is there.
 
+pub(crate) mod auth;
 pub(crate) mod fabrics;
 pub(crate) mod features;
 mod identify;
@@ -63,14 +64,13 @@ pub(crate) fn start(server: &mut Server, cx: &mut Cx<'_>, key: CommandKey, sqe: 
     } else {
         execute(server, cx, cntlid, key, sqe, data_out)
     };
-    conclude(server, cx.pool, cntlid, key, sqe.cid.get(), outcome);
+    conclude(server, cx.pool, key, sqe.cid.get(), outcome);
 }
 
 /// Answers a command, unless its answer follows.
 pub(crate) fn conclude(
     server: &mut Server,
     pool: &Pool,
-    cntlid: u16,
     command: CommandKey,
     cid: u16,
     outcome: Result<Outcome, Status>,
@@ -89,10 +89,7 @@ pub(crate) fn conclude(
     };
     if !completion.status.is_success() {
         let at = server.now;
-        let failure = Failure { at, cid, status: completion.status, lba: 0, nsid: 0 };
-        if let Some(controller) = server.controllers.find_mut(cntlid) {
-            controller.errors.add(0, vec![failure], 1);
-        }
+        server.note_failure(command.queue, Failure { at, cid, status: completion.status, lba: 0, nsid: 0 });
     }
     server.steps.push_back(Step::Respond { command, completion });
 }
@@ -151,8 +148,11 @@ fn execute(
     }
 }
 
-/// Payload of an admin command is here.
+/// Payload is here of a command that is not executed on a volume.
 pub(crate) fn data(server: &mut Server, cx: &mut Cx<'_>, key: CommandKey, data: &Sg) {
+    if server.guard_data(cx, key, data) {
+        return;
+    }
     let Some((cntlid, waiting)) = take(server, |waiting| waiting.key == key) else { return };
     let outcome = match waiting.on {
         Wait::Feature(set) => features::data(server, cx.now, cntlid, set, data),
@@ -160,19 +160,22 @@ pub(crate) fn data(server: &mut Server, cx: &mut Cx<'_>, key: CommandKey, data: 
             unreachable!("only features ask for data")
         }
     };
-    conclude(server, cx.pool, cntlid, key, waiting.cid, outcome);
+    conclude(server, cx.pool, key, waiting.cid, outcome);
 }
 
 /// The home of a volume has answered an admin command.
 pub(crate) fn answered(server: &mut Server, cx: &mut Cx<'_>, id: AskId, result: Result<(), Refusal>) {
     let asked = |waiting: &Waiting| matches!(waiting.on, Wait::Ask(asked) if asked == id);
-    let Some((cntlid, waiting)) = take(server, asked) else { return };
+    let Some((_, waiting)) = take(server, asked) else { return };
     let outcome = result.map(|()| Outcome::SUCCESS).map_err(status::refused);
-    conclude(server, cx.pool, cntlid, waiting.key, waiting.cid, outcome);
+    conclude(server, cx.pool, waiting.key, waiting.cid, outcome);
 }
 
-/// An admin command must end without an answer. Whether there was such a one.
+/// A command that is not executed on a volume must end without an answer. Whether there was such a one.
 pub(crate) fn retire(server: &mut Server, key: CommandKey) -> bool {
+    if server.retire_guarded(key) {
+        return true;
+    }
     let Some((_, waiting)) = take(server, |waiting| waiting.key == key) else { return false };
     server.steps.push_back(Step::Retire { command: waiting.key });
     true

@@ -16,7 +16,7 @@ use buf::{Cx, Time};
 use nvme::Status;
 use nvme::property::{Configuration, Shutdown};
 
-use super::Controller;
+use super::{Controller, Due};
 use crate::server::Server;
 use crate::step::{Gone, QueueKey, Step};
 use crate::word::{News, Word};
@@ -114,9 +114,8 @@ impl Server {
             controller.status.fatal = false;
         }
         if let (Some(why), true) = (controller.ending, controller.admin_gone) {
-            if let Some(armed) = controller.armed {
-                self.controllers.timers.remove(&(armed, cntlid));
-            }
+            let armed = controller.armed;
+            self.controllers.rearm(Due::Controller(cntlid), armed, None);
             self.controllers.here.remove(&cntlid);
             self.steps.push_back(Step::ControllerGone { cntlid, why });
         }
@@ -129,7 +128,7 @@ impl Server {
     }
 
     /// Ends an association. CFS shows it to whoever still looks.
-    pub(super) fn end_association(&mut self, cntlid: u16, why: Gone) {
+    pub(crate) fn end_association(&mut self, cntlid: u16, why: Gone) {
         let Some(controller) = self.controllers.find_mut(cntlid) else { return };
         if controller.ending.is_some() {
             return;
@@ -170,16 +169,8 @@ impl Server {
     pub(crate) fn arm(&mut self, cntlid: u16) {
         let Some(controller) = self.controllers.here.get_mut(&cntlid) else { return };
         let deadline = controller.deadline();
-        if deadline == controller.armed {
-            return;
-        }
-        if let Some(old) = controller.armed.take() {
-            self.controllers.timers.remove(&(old, cntlid));
-        }
-        controller.armed = deadline;
-        if let Some(deadline) = deadline {
-            self.controllers.timers.insert((deadline, cntlid));
-        }
+        let old = std::mem::replace(&mut controller.armed, deadline);
+        self.controllers.rearm(Due::Controller(cntlid), old, deadline);
     }
 
     /// When [`Server::handle_timeout`] wants to be called, if at all.
@@ -190,10 +181,20 @@ impl Server {
 
     /// The time that [`Server::poll_timeout`] named has come.
     pub fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
-        while let Some(&(time, cntlid)) = self.controllers.timers.first() {
+        self.now = cx.now;
+        while let Some(&(time, due)) = self.controllers.timers.first() {
             if time > cx.now {
                 return;
             }
+            let cntlid = match due {
+                Due::Controller(cntlid) => cntlid,
+                Due::Queue(key) => {
+                    self.controllers.rearm(due, Some(time), None);
+                    self.queue_mut(key).armed = None;
+                    self.turn_away(key);
+                    continue;
+                }
+            };
             let due = self.controllers.find(cntlid).and_then(Controller::deadline);
             if due.is_some_and(|due| due <= cx.now) {
                 let lost = self.controllers.find(cntlid).is_some_and(|controller| {

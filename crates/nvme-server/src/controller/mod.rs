@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use buf::{Cx, Time};
 use nvme::Completion;
-use nvme::fabrics::{ConnectRefusal, Connected};
+use nvme::fabrics::ConnectRefusal;
 use nvme::property::{Configuration, ControllerStatus, Shutdown};
 use volume::{AskId, Shard};
 
@@ -119,12 +119,34 @@ pub(crate) struct Controllers {
     /// I/O queues of this shard, by controller and queue number. A queue whose association has ended
     /// stands here until it is gone, or until one of a newer association takes its place.
     pub(crate) queues: HashMap<(u16, u16), QueueKey>,
-    timers: BTreeSet<(Time, u16)>,
+    timers: BTreeSet<(Time, Due)>,
     associations: u64,
     asks: u64,
 }
 
+/// What a timer is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Due {
+    /// A controller's deadline.
+    Controller(u16),
+    /// A queue's, to authenticate.
+    Queue(QueueKey),
+}
+
 impl Controllers {
+    /// Moves a timer.
+    pub(crate) fn rearm(&mut self, due: Due, from: Option<Time>, to: Option<Time>) {
+        if from == to {
+            return;
+        }
+        if let Some(from) = from {
+            self.timers.remove(&(from, due));
+        }
+        if let Some(to) = to {
+            self.timers.insert((to, due));
+        }
+    }
+
     pub(crate) fn find(&self, cntlid: u16) -> Option<&Controller> {
         self.here.get(&cntlid)
     }
@@ -277,7 +299,7 @@ impl Server {
 
     /// How the Connect that made this queue is answered, once it is open.
     pub fn connected(&self, key: QueueKey) -> Completion {
-        Connected { cntlid: self.queue(key).spec.cntlid, authenticate: false }.into()
+        self.queue(key).spec.connected()
     }
 
     /// The I/O queues that this host holds, and what its controller is: for those who look on.
@@ -304,6 +326,7 @@ impl Controller {
             namespaces: self.namespaces.clone(),
             transfer_max: self.spec.limits.transfer,
             traffic_ms: traffic,
+            auth: self.spec.auth.clone(),
         }
     }
 }

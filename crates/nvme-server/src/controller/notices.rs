@@ -122,15 +122,20 @@ impl Server {
     pub fn change_book(&mut self, book: &Arc<Book>) {
         let numbers: Vec<u16> = self.controllers.iter().map(|controller| controller.spec.cntlid).collect();
         for cntlid in numbers {
-            let Some(controller) = self.controllers.find_mut(cntlid) else { continue };
-            let Some(discovery) = &mut controller.spec.discovery else { continue };
-            let host = &controller.spec.host.nqn;
-            let same = discovery.book.shows_the_same(book, host, discovery.local);
-            discovery.book = book.clone();
-            if !same {
-                controller.events.raise(Kind::Discovery);
-                self.tell_events(cntlid);
-            }
+            self.change_book_of(cntlid, book);
+        }
+    }
+
+    /// There is a new book for the host of one discovery controller.
+    pub fn change_book_of(&mut self, cntlid: u16, book: &Arc<Book>) {
+        let Some(controller) = self.controllers.find_mut(cntlid) else { return };
+        let Some(discovery) = &mut controller.spec.discovery else { return };
+        let host = &controller.spec.host.nqn;
+        let same = discovery.book.shows_the_same(book, host, discovery.local);
+        discovery.book = book.clone();
+        if !same {
+            controller.events.raise(Kind::Discovery);
+            self.tell_events(cntlid);
         }
     }
 

@@ -152,13 +152,17 @@ impl Server {
 
     /// A command that wants more than to be executed has come. Whether that is all it wants.
     pub(crate) fn attend(&mut self, cx: &mut Cx<'_>, key: CommandKey, sqe: &Sqe, data_out: u32) -> bool {
+        if self.guarded(cx, key, sqe, data_out) {
+            return true;
+        }
         let queue = self.queue_mut(key.queue);
         if queue.spec.qid == 0 {
             admin::start(self, cx, key, sqe, data_out);
             return true;
         }
-        queue.told(cx.now);
-        self.tell_controller(key.queue, News::Traffic);
+        if queue.told(cx.now) {
+            self.tell_controller(key.queue, News::Traffic);
+        }
         false
     }
 

@@ -204,6 +204,7 @@ impl World {
             namespaces,
             transfer_max: 1 << 20,
             traffic_ms: 0,
+            auth: None,
         };
         let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
         Host { shard, key: self.cores[shard].server.open_queue(&mut cx, spec) }
@@ -362,6 +363,7 @@ impl World {
                 self.ended.push(Host { shard, key: queue });
                 core.server.close_queue(&mut cx, queue);
             }
+            Step::Compute { id, work } => core.server.computed(&mut cx, id, work.run()),
             Step::ControllerGone { cntlid, why } => self.gone.push((cntlid, why)),
             Step::Word { .. } | Step::EndQueue { .. } => {}
         }

@@ -1,5 +1,6 @@
 //! Controllers, driven as a transport and a composition drive them.
 
+mod auth;
 mod life;
 
 use std::sync::Arc;
@@ -59,6 +60,7 @@ fn spec(cntlid: u16, id: u8, namespaces: Vec<NamespaceEntry>) -> ControllerSpec 
         namespaces,
         limits: limits(),
         discovery: None,
+        auth: None,
     }
 }
 

@@ -1,0 +1,284 @@
+//! In-band authentication of a queue (NVMe Base §8.3.5): its commands, its deadline, and what is
+//! served meanwhile.
+//!
+//! Invariant: a queue whose host has not authenticated serves Authentication Send and Receive, one
+//! at a time, and nothing else. What takes long leaves by [`Step::Compute`] and comes back by
+//! [`Server::computed`], under a number that no other work of this shard has.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use buf::{Cx, Sg, Time};
+use nvme::auth::{
+    Controller as Machine, Credentials, MESSAGE_LEN_MAX, Outcome as Computed, Policy, Progress, Stage, Then,
+    transfer_len,
+};
+use nvme::{Completion, FabricsType, Opcode, Sqe, Status};
+
+use super::memory;
+use crate::controller::Due;
+use crate::server::Server;
+use crate::step::{CommandKey, ComputeId, Gone, QueueKey, Step};
+use crate::word::Failure;
+
+/// How long a host may take to authenticate a queue, or to authenticate it anew.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What a host must prove before its queues serve it.
+#[derive(Clone, Debug)]
+pub struct Authentication {
+    /// Names and keys.
+    pub credentials: Credentials,
+    /// What may be used.
+    pub policy: Policy,
+}
+
+/// The authentication of a queue.
+pub(crate) struct Guard {
+    machine: Machine,
+    /// The Authentication Send that waits, and for what.
+    waiting: Option<(CommandKey, u16, Wait)>,
+    /// Until when the host must have authenticated.
+    deadline: Option<Time>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wait {
+    Data,
+    Work(ComputeId),
+}
+
+impl std::fmt::Debug for Guard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Guard").field("stage", &self.machine.stage()).finish_non_exhaustive()
+    }
+}
+
+impl Guard {
+    pub(crate) fn new(what: &Arc<Authentication>) -> Guard {
+        let Authentication { credentials, policy } = Authentication::clone(what);
+        Guard { machine: Machine::new(credentials, policy), waiting: None, deadline: None }
+    }
+
+    /// Whether commands are served.
+    pub(crate) fn is_open(&self) -> bool {
+        match self.machine.stage() {
+            Stage::Authenticated | Stage::Again => true,
+            Stage::Pending | Stage::Failed => false,
+        }
+    }
+
+    /// When the host must be done.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        self.deadline
+    }
+
+    /// Sets the deadline while something is due, and clears it when nothing is.
+    fn watch(&mut self, now: Time) {
+        match self.machine.stage() {
+            Stage::Authenticated => self.deadline = None,
+            Stage::Pending | Stage::Again | Stage::Failed => {
+                self.deadline.get_or_insert(now + PATIENCE);
+            }
+        }
+    }
+}
+
+/// Whether it is a command of authentication.
+pub(crate) fn is_authentication(sqe: &Sqe) -> bool {
+    let kinds = [FabricsType::AUTHENTICATION_SEND, FabricsType::AUTHENTICATION_RECEIVE];
+    sqe.opcode == Opcode::FABRICS && kinds.contains(&sqe.fabrics_type())
+}
+
+impl Server {
+    /// A queue has opened that must authenticate: it has until its deadline.
+    pub(crate) fn guard(&mut self, key: QueueKey) {
+        let now = self.now;
+        if let Some(guard) = &mut self.queue_mut(key).guard {
+            guard.watch(now);
+        }
+        self.arm_queue(key);
+    }
+
+    /// A command has come to a queue with a guard: whether it was dealt with here.
+    pub(crate) fn guarded(&mut self, cx: &mut Cx<'_>, key: CommandKey, sqe: &Sqe, data_out: u32) -> bool {
+        let Some(guard) = &self.queue(key.queue).guard else { return false };
+        if is_authentication(sqe) {
+            self.authenticate(cx, key, sqe, data_out);
+            return true;
+        }
+        if guard.is_open() {
+            return false;
+        }
+        let cid = sqe.cid.get();
+        self.answer_guarded(key, cid, Status::AUTHENTICATION_REQUIRED.final_().into());
+        true
+    }
+
+    fn answer_guarded(&mut self, command: CommandKey, cid: u16, completion: Completion) {
+        if !completion.status.is_success() {
+            let failure = Failure { at: self.now, cid, status: completion.status, lba: 0, nsid: 0 };
+            self.note_failure(command.queue, failure);
+        }
+        self.steps.push_back(Step::Respond { command, completion });
+    }
+
+    fn authenticate(&mut self, cx: &mut Cx<'_>, key: CommandKey, sqe: &Sqe, data_out: u32) {
+        let cid = sqe.cid.get();
+        let refused = match transfer_len(sqe) {
+            Err(status) => status,
+            Ok(_) if self.queue(key.queue).guard.as_ref().is_some_and(|guard| guard.waiting.is_some()) => {
+                Status::COMMAND_SEQUENCE_ERROR.final_()
+            }
+            Ok(len) if sqe.fabrics_type() == FabricsType::AUTHENTICATION_RECEIVE => {
+                return self.give(cx, key, cid, len, sqe.dptr.length.get());
+            }
+            Ok(len) if len as usize > MESSAGE_LEN_MAX => Status::INVALID_FIELD.final_(),
+            Ok(len) if len != data_out => Status::SGL_LENGTH_INVALID.final_(),
+            Ok(len) => {
+                if let Some(guard) = &mut self.queue_mut(key.queue).guard {
+                    guard.waiting = Some((key, cid, Wait::Data));
+                }
+                return self.steps.push_back(Step::Receive { command: key, at: 0, len });
+            }
+        };
+        self.answer_guarded(key, cid, refused.into());
+    }
+
+    /// Authentication Receive.
+    fn give(&mut self, cx: &mut Cx<'_>, key: CommandKey, cid: u16, len: u32, room: u32) {
+        let now = self.now;
+        let Some(guard) = &mut self.queue_mut(key.queue).guard else { return };
+        if room < len {
+            return self.answer_guarded(key, cid, Status::SGL_LENGTH_INVALID.final_().into());
+        }
+        let given = guard.machine.receive(len);
+        guard.watch(now);
+        let (completion, then) = match given {
+            Err(status) => (status.into(), Then::End(nvme::auth::Explanation::PAYLOAD)),
+            Ok(given) => match memory(cx.pool, &given.message) {
+                Some(data) => {
+                    self.steps.push_back(Step::Send { command: key, at: 0, data });
+                    (Completion::SUCCESS, given.then)
+                }
+                None => (Status::COMMAND_INTERRUPTED.into(), Then::End(nvme::auth::Explanation::FAILED)),
+            },
+        };
+        self.answer_guarded(key, cid, completion);
+        match then {
+            Then::GoOn => self.arm_queue(key.queue),
+            Then::Authenticated => self.let_in(key.queue),
+            Then::End(_) => self.turn_away(key.queue),
+        }
+    }
+
+    /// The data of an Authentication Send is here. Whether it was one.
+    pub(crate) fn guard_data(&mut self, cx: &mut Cx<'_>, key: CommandKey, data: &Sg) -> bool {
+        let Some(queue) = self.open_queue_mut(key.queue) else { return false };
+        let Some(guard) = &mut queue.guard else { return false };
+        let Some((_, cid, _)) =
+            guard.waiting.take_if(|(command, _, on)| *command == key && *on == Wait::Data)
+        else {
+            return false;
+        };
+        let mut message = vec![0; data.len()];
+        data.copy_to(0, &mut message);
+        let entropy = &mut *cx.entropy;
+        let progress = guard.machine.send(&message, &mut |bytes| entropy.fill(bytes));
+        self.proceed(key, cid, progress);
+        true
+    }
+
+    /// What [`Step::Compute`] gave out is done.
+    pub fn computed(&mut self, cx: &mut Cx<'_>, id: ComputeId, outcome: Computed) {
+        self.now = cx.now;
+        let Some(queue) = self.computing.remove(&id) else { return };
+        let Some(guard) = self.open_queue_mut(queue).and_then(|queue| queue.guard.as_mut()) else { return };
+        let Some((key, cid, _)) = guard.waiting.take_if(|(_, _, on)| *on == Wait::Work(id)) else { return };
+        let progress = guard.machine.computed(outcome);
+        self.proceed(key, cid, progress);
+    }
+
+    fn proceed(&mut self, key: CommandKey, cid: u16, progress: Progress) {
+        let now = self.now;
+        if let Some(guard) = &mut self.queue_mut(key.queue).guard {
+            guard.watch(now);
+        }
+        match progress {
+            Progress::Answer => {
+                self.answer_guarded(key, cid, Completion::SUCCESS);
+                self.arm_queue(key.queue);
+            }
+            Progress::Compute(work) => {
+                self.computations += 1;
+                let id = ComputeId(self.computations);
+                self.computing.insert(id, key.queue);
+                if let Some(guard) = &mut self.queue_mut(key.queue).guard {
+                    guard.waiting = Some((key, cid, Wait::Work(id)));
+                }
+                self.steps.push_back(Step::Compute { id, work });
+            }
+            Progress::Authenticated => {
+                self.answer_guarded(key, cid, Completion::SUCCESS);
+                self.let_in(key.queue);
+            }
+            Progress::End(_) => {
+                self.answer_guarded(key, cid, Completion::SUCCESS);
+                self.turn_away(key.queue);
+            }
+        }
+    }
+
+    /// The host has authenticated.
+    fn let_in(&mut self, key: QueueKey) {
+        let now = self.now;
+        let queue = self.queue_mut(key);
+        if let Some(guard) = &mut queue.guard {
+            guard.watch(now);
+        }
+        self.arm_queue(key);
+    }
+
+    /// The host has failed to authenticate: the queue ends, and with it the association.
+    pub(crate) fn turn_away(&mut self, key: QueueKey) {
+        let spec = &self.queue(key).spec;
+        if spec.qid == 0 {
+            return self.end_association(spec.cntlid, Gone::Unauthenticated);
+        }
+        if !std::mem::replace(&mut self.queue_mut(key).told_away, true) {
+            self.steps.push_back(Step::EndQueue { queue: key });
+        }
+    }
+
+    /// An Authentication Send must end without an answer. Whether it was one.
+    pub(crate) fn retire_guarded(&mut self, key: CommandKey) -> bool {
+        let Some(guard) = self.open_queue_mut(key.queue).and_then(|queue| queue.guard.as_mut()) else {
+            return false;
+        };
+        if guard.waiting.take_if(|(command, _, _)| *command == key).is_none() {
+            return false;
+        }
+        self.steps.push_back(Step::Retire { command: key });
+        true
+    }
+
+    /// A queue with a guard closes: what waits there ends.
+    pub(crate) fn unguard(&mut self, key: QueueKey) {
+        let waiting = self.queue_mut(key).guard.take().and_then(|guard| guard.waiting);
+        if let Some((command, _, on)) = waiting {
+            if let Wait::Work(id) = on {
+                self.computing.remove(&id);
+            }
+            self.steps.push_back(Step::Retire { command });
+        }
+        self.arm_queue(key);
+    }
+
+    /// Puts a queue's deadline among the timers.
+    fn arm_queue(&mut self, key: QueueKey) {
+        let queue = self.queue_mut(key);
+        let deadline = queue.guard.as_ref().and_then(Guard::deadline);
+        let old = std::mem::replace(&mut queue.armed, deadline);
+        self.controllers.rearm(Due::Queue(key), old, deadline);
+    }
+}

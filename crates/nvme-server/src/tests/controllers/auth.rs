@@ -1,0 +1,151 @@
+//! Queues whose hosts must authenticate: what is served before, how it goes, how it fails.
+
+use nvme::auth::{Credentials, Group, Hash, HostProgress, Key, MESSAGE_LEN_MAX, Policy, Secret, command};
+use nvme::fabrics::Property;
+use nvme::{FabricsType, Opcode, Status};
+
+use super::super::transfer;
+use super::*;
+use crate::{Authentication, Gone};
+
+const SECRET: &str = "DHHC-1:01:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
+const OTHER: &str = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
+
+fn credentials(secret: &str) -> Credentials {
+    let (host, subsystem) = (host(1).nqn, subsystem().nqn.clone());
+    let key: Key = Secret::parse(secret).unwrap().key(host.as_str());
+    Credentials {
+        host_nqn: host.as_str().to_owned(),
+        subsystem_nqn: subsystem.as_str().to_owned(),
+        host: Some(key),
+        controller: None,
+    }
+}
+
+fn policy(group: Group) -> Policy {
+    Policy { hashes: vec![Hash::Sha256], groups: vec![group] }
+}
+
+fn world(group: Group) -> (World, Host) {
+    let mut world = World::new(2);
+    world.add(4096, |_| {});
+    let auth = Authentication { credentials: credentials(SECRET), policy: policy(group) };
+    let host = world.open(ControllerSpec { auth: Some(Arc::new(auth)), ..spec(2, 1, vec![entry(0)]) });
+    (world, host)
+}
+
+impl World {
+    /// Authenticates a queue as a host with this secret does. Whether it got in.
+    fn authenticate(&mut self, queue: Host, secret: &str, group: Group) -> bool {
+        let mut fill = |bytes: &mut [u8]| bytes.fill(0x5a);
+        let (mut host, first) = nvme::auth::Host::start(credentials(secret), policy(group), 7, &mut fill);
+        let mut progress = HostProgress::Send(first);
+        loop {
+            progress = match progress {
+                HostProgress::Send(message) => {
+                    let sqe = command(FabricsType::AUTHENTICATION_SEND, message.len() as u32);
+                    assert_eq!(self.ends(queue, &sqe, &message).status, Status::SUCCESS);
+                    host.sent()
+                }
+                HostProgress::Receive => {
+                    let len = MESSAGE_LEN_MAX as u32;
+                    let mut sqe = command(FabricsType::AUTHENTICATION_RECEIVE, len);
+                    sqe.dptr.length = U32::new(len);
+                    let message = self.good(queue, &sqe, &[]);
+                    host.receive(&message)
+                }
+                HostProgress::Compute(work) => host.computed(work.run()),
+                HostProgress::Authenticated => return true,
+                HostProgress::Failed(_) => return false,
+            };
+        }
+    }
+}
+
+#[test]
+fn each_queue_authenticates_before_it_is_served() {
+    for group in [Group::Null, Group::Ffdhe2048] {
+        let (mut world, host) = world(group);
+        assert_eq!(world.server(host).connected(host.key).result, 2 | 1 << 17);
+        assert!(world.authenticate(host, SECRET, group));
+        assert_eq!(world.set(host, Property::CC, 0x0046_0001), Status::SUCCESS);
+        let queue = world.connect(2, &join(1, 1, 1)).unwrap();
+        let read = transfer(Opcode::READ, 0, 1);
+        assert_eq!(world.command(queue, &read, &[]), Status::AUTHENTICATION_REQUIRED.final_());
+        assert!(world.authenticate(queue, SECRET, group));
+        assert_eq!(world.command(queue, &read, &[]), Status::SUCCESS);
+        // Once more, while it is served.
+        assert!(world.authenticate(queue, SECRET, group));
+        world.pass(100);
+        assert_eq!(world.command(queue, &read, &[]), Status::SUCCESS);
+        assert!(world.gone.is_empty() && world.ended.is_empty());
+    }
+}
+
+#[test]
+fn attack_70_nothing_is_served_while_authentication_is_due() {
+    let (mut world, host) = world(Group::Null);
+    let required = Status::AUTHENTICATION_REQUIRED.final_();
+    for opcode in 0..=0xff {
+        let sqe = admin(opcode, 4, &[1], 4096);
+        assert_eq!(world.ends(host, &sqe, &[]).status, required, "{opcode:#x}");
+    }
+    for kind in [0, 1, 4, 8, 0xc0] {
+        assert_eq!(world.ends(host, &admin(0x7f, kind, &[], 0), &[]).status, required, "type {kind:#x}");
+    }
+}
+
+#[test]
+fn a_wrong_secret_ends_the_association() {
+    let (mut world, host) = world(Group::Ffdhe2048);
+    assert!(!world.authenticate(host, OTHER, Group::Ffdhe2048));
+    world.run();
+    assert_eq!(
+        (world.ended.as_slice(), world.gone.as_slice()),
+        (&[host][..], &[(2, Gone::Unauthenticated)][..])
+    );
+}
+
+#[test]
+fn attack_77_a_host_that_falls_silent_is_closed_when_its_time_is_over() {
+    let (mut world, host) = world(Group::Null);
+    world.withhold = true;
+    let sqe = command(FabricsType::AUTHENTICATION_SEND, 100);
+    let started = world.start(host, &sqe, &[0; 100]);
+    // One at a time.
+    let second = world.start(host, &sqe, &[0; 100]);
+    assert_eq!(world.status(second), Status::COMMAND_SEQUENCE_ERROR.final_());
+    world.pass(29);
+    assert!(world.gone.is_empty());
+    world.pass(1);
+    assert_eq!(world.end(started), Some(End::Retired));
+    assert_eq!(world.gone, [(2, Gone::Unauthenticated)]);
+}
+
+#[test]
+fn an_io_queue_that_does_not_authenticate_ends_and_takes_the_association_with_it() {
+    let (mut world, host) = world(Group::Null);
+    assert!(world.authenticate(host, SECRET, Group::Null));
+    assert_eq!(world.set(host, Property::CC, 0x0046_0001), Status::SUCCESS);
+    let queue = world.connect(2, &join(1, 1, 1)).unwrap();
+    world.pass(30);
+    assert_eq!(world.ended, [queue]);
+    world.pass(5);
+    assert_eq!(world.gone, [(2, Gone::QueueLost)]);
+}
+
+#[test]
+fn messages_of_wrong_lengths_are_refused_before_they_are_read() {
+    let (mut world, host) = world(Group::Null);
+    let long = command(FabricsType::AUTHENTICATION_SEND, MESSAGE_LEN_MAX as u32 + 1);
+    let status = world.ends(host, &long, &vec![0; MESSAGE_LEN_MAX + 1]).status;
+    assert_eq!(status, Status::INVALID_FIELD.final_());
+    let short = command(FabricsType::AUTHENTICATION_SEND, 100);
+    assert_eq!(world.ends(host, &short, &[0; 99]).status, Status::SGL_LENGTH_INVALID.final_());
+    let mut other = short;
+    other.cdw10[0] = U32::new(0);
+    assert_eq!(world.ends(host, &other, &[0; 100]).status, Status::INVALID_FIELD.final_());
+    let receive = command(FabricsType::AUTHENTICATION_RECEIVE, 4096);
+    assert_eq!(world.ends(host, &receive, &[]).status, Status::SGL_LENGTH_INVALID.final_());
+    assert!(world.gone.is_empty());
+}
