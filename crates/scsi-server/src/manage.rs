@@ -89,6 +89,16 @@ impl Server {
         }
     }
 
+    /// The transport has ended tasks of this logical unit by itself, since a connection was lost while
+    /// its session goes on: the next command to it is told (47h/7Fh, RFC 7143 §11.14.5).
+    pub fn commands_cleared(&mut self, nexus: NexusKey, unit: [u8; 8]) {
+        let Some(Address::Unit(lun)) = Address::parse(&unit) else { return };
+        let state = self.state_mut(nexus);
+        if let Some(at) = u16::try_from(lun.number()).ok().and_then(|lun| state.find(lun)) {
+            state.luns[at].attentions.raise(Sense::COMMANDS_CLEARED_BY_TRANSPORT.code);
+        }
+    }
+
     fn managed(&mut self, task: TaskKey, outcome: Managed) {
         self.steps.push_back(Step::Managed { task, outcome });
     }

@@ -25,8 +25,8 @@ pub enum Message {
     /// From it: the answer to the login of this number.
     Verdict(u64, Verdict),
     /// To a session's shard: where does its command window stand? For the login of this number on
-    /// that shard.
-    AskWindow(Tsih, ShardId, u64),
+    /// that shard, whose connection has this CID: one that bears it already is ended before the answer.
+    AskWindow(Tsih, Cid, ShardId, u64),
     /// The answer: ExpCmdSN and MaxCmdSN, if the session still lives.
     Window(u64, Option<(Sn, Sn)>),
     /// To a session's shard: end it, it is being reinstated.

@@ -7,6 +7,7 @@ use super::TargetSession;
 use super::link::{LinkState, Phase};
 use super::outgoing::Out;
 use super::request::{Fault, Violation};
+use super::task::Kind;
 use crate::wire::{AsyncEvent, Itt, LogoutResponseCode, Lun, Ttt};
 use buf::{Cx, Sg, Time};
 use stream::{Close, Link, TargetEvent, earliest};
@@ -28,6 +29,7 @@ impl TargetSession {
         self.shut.push_back(Link(at as u16));
         self.unsettled = true;
         self.graves.retain(|(_, link)| *link != at);
+        self.note_cleared(at);
         self.doom_tasks_of(cx, at);
         if self.logout.as_ref().is_some_and(|logout| logout.at == at) {
             let whole_session = self.logout.take().is_some_and(|logout| logout.scope.is_none());
@@ -35,8 +37,24 @@ impl TargetSession {
                 return self.fail_session(cx);
             }
         }
-        if !self.links.iter().any(|link| matches!(link.phase, Phase::Open | Phase::Finishing)) {
+        // What was told of the window may have died with the link.
+        self.window_news = true;
+        let lives = self.links.iter().any(|link| matches!(link.phase, Phase::Open | Phase::Finishing));
+        if !lives && self.expected.is_empty() {
             self.end_session();
+        }
+    }
+
+    /// Notes of which logical units a lost link takes tasks with it.
+    fn note_cleared(&mut self, at: usize) {
+        if self.closing {
+            return;
+        }
+        for (_, task) in self.tasks.iter() {
+            let is_command = matches!(task.kind, Kind::Scsi(_));
+            if task.link == at && is_command && !self.cleared.contains(&task.lun) {
+                self.cleared.push(task.lun);
+            }
         }
     }
 
@@ -51,6 +69,8 @@ impl TargetSession {
     fn end_session(&mut self) {
         self.closing = true;
         self.unsettled = true;
+        self.expected.clear();
+        self.cleared.clear();
         self.fenced.clear();
         self.window.drain().for_each(drop);
     }
@@ -138,7 +158,8 @@ impl TargetSession {
     /// When the clocks want to be looked at.
     pub(super) fn next_deadline(&self) -> Option<Time> {
         let links = self.links.iter().filter(|link| matches!(link.phase, Phase::Open | Phase::Finishing));
-        links.fold(self.close_at, |first, link| {
+        let expected = self.expected.iter().map(|(_, until)| *until).min();
+        links.fold(earliest(self.close_at, expected), |first, link| {
             let stalled = self.stall_deadline(link);
             let owed = self.owed_deadline(link);
             let idle = self.idle_deadline(link);
@@ -168,6 +189,12 @@ impl TargetSession {
         let due = |deadline: Option<Time>| deadline.is_some_and(|deadline| deadline <= now);
         if due(self.close_at) {
             self.close_at = None;
+            return self.fail_session(cx);
+        }
+        let before = self.expected.len();
+        self.expected.retain(|(_, until)| *until > now);
+        let lives = self.links.iter().any(|link| matches!(link.phase, Phase::Open | Phase::Finishing));
+        if self.expected.is_empty() && before > 0 && !lives {
             return self.fail_session(cx);
         }
         for at in 0..self.links.len() {

@@ -49,7 +49,7 @@ pub use task::R2T_MAX;
 use task::Task;
 use window::Window;
 
-use crate::wire::{Cid, Itt};
+use crate::wire::{Cid, Itt, Lun};
 
 /// How long a link waits before it asks for memory again.
 const RETRY: Duration = Duration::from_millis(1);
@@ -88,6 +88,10 @@ pub struct TargetSession {
     next_ttt: u32,
     logout: Option<Logout>,
     close_at: Option<Time>,
+    /// Logical units whose tasks a lost link took with it.
+    cleared: Vec<Lun>,
+    /// Connections that are being reinstated, and how long they are waited for.
+    expected: Vec<(Cid, Time)>,
     /// An abort took the next CmdSN as received.
     plug: bool,
     /// The window opened and no answer tells of it.
@@ -124,6 +128,8 @@ impl TargetSession {
             next_ttt: (cx.entropy.next_u64() >> 33) as u32,
             logout: None,
             close_at: None,
+            cleared: Vec::new(),
+            expected: Vec::new(),
             plug: false,
             window_news: false,
             unsettled: false,
@@ -164,6 +170,7 @@ impl TargetSession {
                 return Err(AttachError::NoMemory);
             }
         }
+        self.expected.retain(|(cid, _)| *cid != params.cid);
         let link = LinkState::new(params, leftover, cx.now);
         let at = match free {
             Some(at) => {
@@ -186,6 +193,39 @@ impl TargetSession {
     #[must_use]
     pub fn has_connection(&self, cid: Cid) -> bool {
         self.links.iter().any(|link| link.is_open() && link.params.cid == cid)
+    }
+
+    /// A connection with this CID is about to be attached: one that bears the CID already ends now, and
+    /// the session waits until `until` for the new one, even if it has no other link (connection
+    /// reinstatement, RFC 7143 §6.3.4).
+    pub fn reinstate(&mut self, cx: &mut Cx<'_>, cid: Cid, until: Time) {
+        let bears =
+            |link: &LinkState| link.params.cid == cid && matches!(link.phase, Phase::Open | Phase::Finishing);
+        let Some(at) = self.links.iter().position(bears) else { return };
+        if !self.closing {
+            self.expected.retain(|(other, _)| *other != cid);
+            self.expected.push((cid, until));
+        }
+        self.fail_link(cx, at);
+        self.tidy(cx);
+    }
+
+    /// Whether no link with this CID is in use, nor any task of one left: the login that reinstates it
+    /// may be answered.
+    #[must_use]
+    pub fn is_clear_of(&self, cid: Cid) -> bool {
+        let lives = |link: &LinkState| {
+            let ended = matches!(link.phase, Phase::Dead | Phase::Gone);
+            link.params.cid == cid && !(ended && link.tasks == 0)
+        };
+        !self.links.iter().any(lives)
+    }
+
+    /// A logical unit of whose tasks some ended with a link that was lost, while the session goes on:
+    /// its next command is to be told so (unit attention 47h/7Fh, RFC 7143 §11.14.5).
+    #[must_use]
+    pub fn poll_cleared(&mut self) -> Option<[u8; 8]> {
+        self.cleared.pop().map(|lun| lun.0)
     }
 
     /// Links that are open.

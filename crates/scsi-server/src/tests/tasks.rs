@@ -252,3 +252,15 @@ fn only_what_is_plain_in_every_respect_is_done_at_once() {
     assert_eq!(world.server(host).at_once(host.key, &arrived(write, 0, 1024)), None);
     assert!(world.server(host).at_once(host.key, &arrived(read, 1024, 0)).is_some());
 }
+
+#[test]
+fn a_unit_whose_commands_died_with_a_connection_tells_so() {
+    let (mut world, a, b) = two();
+    world.server(a).commands_cleared(a.key, [0, 9, 0, 0, 0, 0, 0, 0]);
+    world.good(a, &TUR, &[], 0);
+    world.server(a).commands_cleared(a.key, UNIT);
+    world.server(a).commands_cleared(a.key, UNIT);
+    world.refused(a, &TUR, &[], 0, 0x06_477f);
+    world.good(a, &TUR, &[], 0);
+    world.good(b, &TUR, &[], 0);
+}

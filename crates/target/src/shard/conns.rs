@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use buf::{Cx, Errno};
-use endpoint::{Accepted, Departure, LinkId};
+use endpoint::{Accepted, Departure, LinkId, ShardId};
 use iscsi::login::Cause;
 use iscsi::session::{TargetSession, Violation};
 use iscsi::wire::{Cid, Tsih};
@@ -41,6 +41,8 @@ pub(super) enum Kind {
 pub(super) struct Entering {
     pub(super) id: LinkId,
     pub(super) login: LoginLink,
+    /// The connection's CID, once the login has come so far.
+    pub(super) cid: Option<Cid>,
     /// What the directory granted, until the last response is written.
     pub(super) grant: Option<(endpoint::ShardId, Tsih, bool)>,
     /// A question to another shard is open; the login is kept until it is answered.
@@ -64,8 +66,19 @@ pub(super) struct Session {
     /// Reads that wait for the peer to read what was sent.
     pub(super) parked: Parked,
     pub(super) io: Traffic,
+    /// Logins of further connections that wait for the end of what they replace.
+    pub(super) joining: Vec<Joining>,
     /// `TargetEvent::Closed` has come.
     pub(super) closed: bool,
+}
+
+/// A login that wants to know where the command window stands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Joining {
+    pub(super) cid: Cid,
+    /// Its shard, and its number there.
+    pub(super) from: ShardId,
+    pub(super) token: u64,
 }
 
 /// A link of a session.

@@ -7,9 +7,9 @@
 use std::time::Duration;
 
 use buf::{Cx, Time};
-use endpoint::ShardId;
 use iscsi::wire::Tsih;
 
+use super::conns::Joining;
 use super::{DIRECTORY, LOGINS_MAX, Shard};
 use crate::message::Message;
 
@@ -19,8 +19,8 @@ const TRANSIT_MAX: Duration = Duration::from_secs(1);
 /// What waits for a session's founding link.
 #[derive(Debug)]
 enum Matter {
-    /// The login of this number on that shard asks where the command window stands.
-    Window(ShardId, u64),
+    /// A login asks where the command window stands.
+    Window(Joining),
     /// The directory wants the session's end.
     End,
 }
@@ -47,11 +47,11 @@ impl Founding {
 
 impl Shard {
     /// Another connection asks for a session that is not here.
-    pub(super) fn window_of_nobody(&mut self, cx: &Cx<'_>, tsih: Tsih, from: ShardId, token: u64) {
+    pub(super) fn window_of_nobody(&mut self, cx: &Cx<'_>, tsih: Tsih, joining: Joining) {
         if self.founding.waiting.len() < usize::from(self.shards) * LOGINS_MAX {
-            self.founding.wait(tsih, cx.now, Matter::Window(from, token));
+            self.founding.wait(tsih, cx.now, Matter::Window(joining));
         } else {
-            self.post(from, Message::Window(token, None));
+            self.post(joining.from, Message::Window(joining.token, None));
         }
     }
 
@@ -67,17 +67,18 @@ impl Shard {
     }
 
     /// What waited for a session goes on: it is here, or never will be.
-    pub(super) fn founded(&mut self, tsih: Tsih) {
+    pub(super) fn founded(&mut self, cx: &mut Cx<'_>, tsih: Tsih) {
         for matter in self.founding.take(tsih) {
-            if let Matter::Window(from, token) = matter {
-                let window = self.window_now(tsih);
-                self.post(from, Message::Window(token, window));
+            if let Matter::Window(joining) = matter
+                && !self.join_soon(cx, tsih, joining)
+            {
+                self.post(joining.from, Message::Window(joining.token, None));
             }
         }
     }
 
     /// Gives up on links that never came.
-    pub(super) fn founding_timeout(&mut self, cx: &Cx<'_>) {
+    pub(super) fn founding_timeout(&mut self, cx: &mut Cx<'_>) {
         while let Some((tsih, until, _)) = self.founding.waiting.first()
             && *until <= cx.now
         {
@@ -86,7 +87,7 @@ impl Shard {
                 // Told twice it is harmless: the handle is not given again so soon.
                 self.post(DIRECTORY, Message::SessionGone(tsih));
             }
-            self.founded(tsih);
+            self.founded(cx, tsih);
         }
     }
 }

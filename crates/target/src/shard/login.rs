@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use buf::{Cx, Pool};
-use endpoint::{Accepted, Departure, LinkId, ShardId};
+use endpoint::{Accepted, Departure, LinkId};
 use iscsi::discovery::TargetList;
 use iscsi::login::{Access, AuthPolicy, Authorize, Cause, Completion, Established, Verdict as Judged};
 use iscsi::name::TargetAddress;
@@ -13,7 +13,7 @@ use iscsi::negotiate::{Limits, SessionType};
 use iscsi::wire::{LoginStatus, Sn, Tsih};
 use stream::{Link, Tag};
 
-use super::conns::{Conn, Entering, Kind, LogLine};
+use super::conns::{Conn, Entering, Joining, Kind, LogLine};
 use super::{DIRECTORY, LOGINS_MAX, LOGINS_ROOM, Shard};
 use crate::directory::{Claim, Directory, Order, SessionName, Verdict, Warrant};
 use crate::exports::TargetExport;
@@ -31,7 +31,7 @@ impl Shard {
             self.cut_oldest_login();
         }
         let login = LoginLink::new(cx.now + self.exports.admission.login_time, accepted);
-        let entering = Entering { id, login, grant: None, asked: false, gone: false };
+        let entering = Entering { id, login, cid: None, grant: None, asked: false, gone: false };
         let conn = Conn { kind: Kind::Login(Box::new(entering)), noted: None, touched: false };
         match self.conns.insert(conn) {
             Ok(tag) => {
@@ -75,16 +75,18 @@ impl Shard {
                     }
                 }
                 LoginEvent::Complete(question) => {
+                    let cid = question.identity.cid;
                     let claim = Claim {
                         from: (self.id, tag.to_bits()),
                         name: self.session_name(&question.identity, &accepted),
                         tsih: question.identity.tsih,
-                        cid: question.identity.cid,
+                        cid,
                         connections_max: u16::try_from(question.params.max_connections).unwrap_or(u16::MAX),
                         warrant: self.warrant(question.user, &question.identity, &accepted),
                     };
                     if let Some(entering) = self.entering(tag) {
                         entering.asked = true;
+                        entering.cid = Some(cid);
                     }
                     self.post(DIRECTORY, Message::Claim(claim));
                 }
@@ -191,7 +193,8 @@ impl Shard {
                     // set aside for it, with the first response.
                     self.complete(tag, Completion::NewSession { tsih, window: 1 });
                 } else {
-                    self.post(shard, Message::AskWindow(tsih, self.id, token));
+                    let Some(cid) = entering.cid else { unreachable!("a claim names its connection") };
+                    self.post(shard, Message::AskWindow(tsih, cid, self.id, token));
                 }
             }
             Verdict::NoSuchSession => {
@@ -205,18 +208,39 @@ impl Shard {
         }
     }
 
-    pub(super) fn ask_window(&mut self, cx: &Cx<'_>, tsih: Tsih, from: ShardId, token: u64) {
-        match self.window_now(tsih) {
-            None if !self.sessions.contains_key(&tsih) => self.window_of_nobody(cx, tsih, from, token),
-            window => self.post(from, Message::Window(token, window)),
+    pub(super) fn ask_window(&mut self, cx: &mut Cx<'_>, tsih: Tsih, joining: Joining) {
+        if !self.sessions.contains_key(&tsih) {
+            self.window_of_nobody(cx, tsih, joining);
+        } else if !self.join_soon(cx, tsih, joining) {
+            self.post(joining.from, Message::Window(joining.token, None));
         }
     }
 
-    /// Where a session's command window stands, if the session is here and goes on.
-    pub(super) fn window_now(&mut self, tsih: Tsih) -> Option<(Sn, Sn)> {
-        let tag = self.sessions.get(&tsih).copied()?;
-        let session = self.session(tag)?;
-        (!session.closed).then(|| session.proto.command_numbers())
+    /// Lets a further connection join a session that is here: what it replaces ends first (RFC 7143
+    /// §6.3.4), and only then is its login answered. False: the session does not go on.
+    pub(super) fn join_soon(&mut self, cx: &mut Cx<'_>, tsih: Tsih, joining: Joining) -> bool {
+        let until = cx.now + self.exports.admission.login_time;
+        let Some(tag) = self.sessions.get(&tsih).copied() else { return false };
+        let Some(session) = self.session(tag).filter(|session| !session.closed) else { return false };
+        session.joining.push(joining);
+        session.proto.reinstate(cx, joining.cid, until);
+        self.touch(tag);
+        true
+    }
+
+    /// Answers the logins that wait to join a session, as far as nothing of what they replace is left.
+    pub(super) fn welcome(&mut self, conn: Tag) {
+        let Some(session) = self.session(conn) else { return };
+        if session.joining.is_empty() {
+            return;
+        }
+        let numbers = (!session.closed).then(|| session.proto.command_numbers());
+        let (proto, closed) = (&session.proto, session.closed);
+        let ready = |joining: &mut Joining| closed || proto.is_clear_of(joining.cid);
+        let ready: Vec<Joining> = session.joining.extract_if(.., ready).collect();
+        for Joining { from, token, .. } in ready {
+            self.post(from, Message::Window(token, numbers));
+        }
     }
 
     pub(super) fn window(&mut self, token: u64, window: Option<(Sn, Sn)>) {
@@ -260,9 +284,13 @@ impl Shard {
         if !entering.gone || entering.asked {
             return;
         }
-        if let Some((_, tsih, true)) = entering.grant {
-            // The session was granted and never came to be.
-            self.post(DIRECTORY, Message::SessionGone(tsih));
+        match (entering.grant, entering.cid) {
+            // What was granted never came to be.
+            (Some((_, tsih, true)), _) => self.post(DIRECTORY, Message::SessionGone(tsih)),
+            (Some((_, tsih, false)), Some(cid)) => {
+                self.post(DIRECTORY, Message::ConnectionGone(tsih, cid));
+            }
+            (Some((.., false)) | None, _) => {}
         }
         self.conns.remove(tag);
         self.logins -= 1;

@@ -32,8 +32,8 @@ use crate::links::Links;
 use crate::message::Message;
 use crate::timers::Timers;
 
-use conns::Conn;
 pub use conns::LogLine;
+use conns::{Conn, Joining};
 use control::{Stopping, Waiting};
 use founding::Founding;
 use memory::Hunger;
@@ -135,7 +135,9 @@ impl Shard {
         match message {
             Message::Claim(claim) => self.claim(claim),
             Message::Verdict(token, verdict) => self.verdict(cx, token, verdict),
-            Message::AskWindow(tsih, from, token) => self.ask_window(cx, tsih, from, token),
+            Message::AskWindow(tsih, cid, from, token) => {
+                self.ask_window(cx, tsih, Joining { cid, from, token });
+            }
             Message::Window(token, window) => self.window(token, window),
             Message::EndSession(tsih) => self.end_session(cx, tsih),
             Message::SessionGone(tsih) => {

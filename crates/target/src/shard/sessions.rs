@@ -43,7 +43,7 @@ impl Shard {
             self.departures.push_back((id, Departure::Close));
         }
         if baggage.new {
-            self.founded(tsih);
+            self.founded(cx, tsih);
         }
     }
 
@@ -74,6 +74,7 @@ impl Shard {
             links: Vec::new(),
             parked: super::steps::Parked::default(),
             io: Traffic::default(),
+            joining: Vec::new(),
             closed: false,
         };
         let conn = Conn { kind: Kind::Session(Box::new(session)), noted: None, touched: false };
@@ -169,6 +170,12 @@ impl Shard {
                 }
                 continue;
             }
+            if let Some(lun) = session.proto.poll_cleared() {
+                if let Some(nexus) = session.nexus {
+                    self.server.commands_cleared(nexus, lun);
+                }
+                continue;
+            }
             if let Err(violation) = session.proto.resume(cx) {
                 let initiator = session.initiator.clone();
                 self.say(LogLine::Violation { initiator, violation });
@@ -186,6 +193,7 @@ impl Shard {
             }
         }
         self.unpark(cx, conn);
+        self.welcome(conn);
         let Some(session) = self.session(conn) else { return };
         let links: smallvec::SmallVec<[LinkId; 8]> = session.links.iter().map(|link| link.id).collect();
         for id in links {
@@ -194,11 +202,14 @@ impl Shard {
         self.forget_session(conn);
     }
 
-    /// Tells the directory, unless another link bears the same CID already: it was reinstated.
+    /// Tells the directory, unless another link bears the same CID, or is about to: it is reinstated.
     fn connection_gone(&mut self, tsih: Tsih, cid: Cid) {
         let conn = self.sessions.get(&tsih).copied();
         let session = conn.and_then(|conn| self.session(conn));
-        if !session.is_some_and(|session| session.proto.has_connection(cid)) {
+        let replaced = |session: &mut Session| {
+            session.proto.has_connection(cid) || session.joining.iter().any(|joining| joining.cid == cid)
+        };
+        if !session.is_some_and(replaced) {
             self.post(DIRECTORY, Message::ConnectionGone(tsih, cid));
         }
     }

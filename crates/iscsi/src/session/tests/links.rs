@@ -4,6 +4,9 @@ use super::super::*;
 use super::pair::*;
 use crate::wire::*;
 
+/// The unit that commands of the tests go to.
+const UNIT: [u8; 8] = [0, 3, 0, 0, 0, 0, 0, 0];
+
 fn order(pair: &Pair) -> Vec<usize> {
     // The CDB's offset tells the commands apart.
     let commands = pair.kept.iter().filter_map(|(_, request)| match request {
@@ -65,6 +68,7 @@ fn a_lost_link_takes_its_own_tasks_with_it() {
     assert_eq!((pair.aborted.len(), order(&pair)), (1, vec![1]));
     assert!(pair.ends[0].shut && !pair.closed);
     let tag = pair.kept[0].0;
+    assert_eq!(pair.take(second)[0].op(), Opcode::NOP_IN, "where the window stands");
     pair.send_read(tag, 0, 8);
     pair.pump();
     assert_eq!(pair.take(second).len(), 1);
@@ -94,6 +98,7 @@ fn attack_18_connection_reinstatement_during_io() {
     assert!(pair.ends[0].shut && !pair.closed);
     assert_eq!(pair.aborted, [tag]);
     assert_eq!(pair.session.tasks_in_work(), 0);
+    assert_eq!(pair.take(link)[0].op(), Opcode::NOP_IN, "where the window stands");
     pair.mode = Mode::Serve;
     pair.feed(link, &pdu(&read(1, 0, 8), &[]));
     assert_eq!(pair.take(link).len(), 1);
@@ -183,4 +188,67 @@ fn a_command_that_failed_before_its_turn_ends_with_its_link() {
     assert_eq!((got.len(), pair.session.tasks_in_work()), (0, 1), "no answer before its turn");
     pair.hang_up(0);
     assert!(pair.closed && pair.aborted.is_empty());
+}
+
+#[test]
+fn a_lost_link_tells_which_units_lost_commands_and_where_the_window_stands() {
+    let mut pair = Pair::new();
+    pair.mode = Mode::Keep;
+    let second = usize::from(pair.attach(link_params(1)).0);
+    pair.feed(second, &[pdu(&read(0, 0, 8), &[]), pdu(&read(1, 1, 8), &[])].concat());
+    assert_eq!(pair.session.poll_cleared(), None);
+    // One is answered, and the answer is lost with the link.
+    pair.ends[second].deaf = true;
+    let tag = pair.kept[0].0;
+    pair.send_read(tag, 0, 8);
+    pair.pump();
+    pair.hang_up(second);
+    assert_eq!(pair.session.poll_cleared(), Some(UNIT));
+    assert_eq!(pair.session.poll_cleared(), None, "a unit is told once");
+    let news: NopIn = pair.take(0)[0].as_pdu();
+    assert_eq!((news.itt, news.exp_cmd_sn), (Itt::NONE, sn(2)));
+    assert_eq!(news.max_cmd_sn, pair.session.command_numbers().1);
+    // A link that is logged out tells its initiator itself what becomes of its tasks.
+    pair.feed(0, &pdu(&read(2, 2, 8), &[]));
+    pair.hang_up(0);
+    assert_eq!(pair.session.poll_cleared(), None, "nobody is left to be told");
+    assert!(pair.closed);
+}
+
+#[test]
+fn a_connection_is_reinstated_when_its_old_tasks_have_ended() {
+    let mut pair = Pair::new();
+    pair.mode = Mode::Keep;
+    pair.feed(0, &pdu(&read(0, 0, 8), &[]));
+    let tag = pair.kept[0].0;
+    // The server is slow to let go.
+    let until = pair.now + Duration::from_secs(15);
+    pair.with_cx(|session, cx| session.reinstate(cx, Cid::new(0), until));
+    assert!(!pair.session.has_connection(Cid::new(0)) && !pair.session.is_clear_of(Cid::new(0)));
+    pair.pump();
+    assert_eq!(pair.aborted, [tag]);
+    assert!(pair.session.is_clear_of(Cid::new(0)), "now the login may be answered");
+    assert!(!pair.closed, "the session waits, though it has no link");
+    let link = usize::from(pair.attach(link_params(0)).0);
+    assert_eq!(pair.session.poll_cleared(), Some(UNIT));
+    pair.mode = Mode::Serve;
+    pair.feed(link, &pdu(&read(1, 0, 8), &[]));
+    assert!(pair.take(link).iter().any(|got| got.op() == Opcode::DATA_IN));
+    // A CID that nobody bears ends nothing.
+    pair.with_cx(|session, cx| session.reinstate(cx, Cid::new(9), until));
+    assert!(pair.session.has_connection(Cid::new(0)) && pair.session.is_clear_of(Cid::new(9)));
+}
+
+#[test]
+fn a_reinstatement_that_never_comes_ends_the_session() {
+    let mut pair = Pair::new();
+    let until = pair.now + Duration::from_secs(15);
+    pair.with_cx(|session, cx| session.reinstate(cx, Cid::new(0), until));
+    pair.pump();
+    assert!(!pair.closed);
+    assert_eq!(pair.session.poll_timeout(), Some(until));
+    pair.now = until;
+    pair.with_cx(|session, cx| session.handle_timeout(cx));
+    pair.pump();
+    assert!(pair.closed);
 }
