@@ -28,7 +28,7 @@ mod task;
 use crate::Violation;
 use crate::index::CidIndex;
 use crate::wire::Terms;
-use buf::{Cx, Errno, Sg, SgMut, Time};
+use buf::{Class, Cx, Errno, Sg, SgMut, Time};
 use capsules::Capsules;
 pub use limits::{DigestPolicy, ENTRIES_MAX, Parked, QueueLimits, QueueSize};
 use nvme::{Completion, Sqe};
@@ -221,6 +221,18 @@ impl ControllerQueue {
         self.size
     }
 
+    /// Which memory the data of a write is to be taken from, so that nobody waits for each other: what
+    /// stands in the stream already comes from what was set aside for it when the queue was opened, and
+    /// must not wait behind data that is still to be asked for.
+    pub fn memory_class(&self, tag: Tag) -> Class {
+        match self.tasks.get(tag) {
+            Some(task) if task.capsule => Class::Unsolicited,
+            // Connect and the like: nothing was set aside for them.
+            Some(task) if task.source == Source::Capsule => Class::Wire,
+            Some(_) | None => Class::Solicited,
+        }
+    }
+
     /// Commands in work.
     pub fn tasks_in_work(&self) -> usize {
         self.tasks.len()
@@ -286,7 +298,13 @@ impl Connection for ControllerQueue {
     }
 
     fn poll_event(&mut self) -> Option<Self::Event> {
-        self.events.pop_front()
+        loop {
+            match self.events.pop_front()? {
+                // It was answered when the server was told of it, after this was put in.
+                TargetEvent::Aborted { tag } if !self.is_dying(tag) => {}
+                event => return Some(event),
+            }
+        }
     }
 
     fn poll_timeout(&self) -> Option<Time> {

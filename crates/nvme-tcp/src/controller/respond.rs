@@ -120,6 +120,11 @@ impl ControllerQueue {
         }
     }
 
+    /// Whether the server has still to let go of a task that ends without its answer.
+    pub(super) fn is_dying(&self, tag: Tag) -> bool {
+        self.tasks.get(tag).is_some_and(|task| matches!(task.state, State::Dying { acked: false, .. }))
+    }
+
     pub(super) fn doom_all(&mut self) {
         let tags: Vec<Tag> = self.tasks.iter().map(|(tag, _)| tag).collect();
         tags.into_iter().for_each(|tag| self.doom(tag, Death::Silent));

@@ -168,7 +168,9 @@ fn in_capsule_data_waits_in_the_stream_while_no_memory_is_set_aside() {
     pair.feed(&bytes);
     assert_eq!(pair.kept.len(), 1, "its data has no place");
     let place = |pair: &mut Pair, tag: Tag| {
-        let memory = pair.pool.take_sg(buf::Class::Unsolicited, 4096).unwrap();
+        let class = pair.queue.memory_class(tag);
+        assert_eq!(class, buf::Class::Unsolicited);
+        let memory = pair.pool.take_sg(class, 4096).unwrap();
         pair.with_cx(|queue, cx| queue.recv_data(cx, tag, 0, memory));
         pair.pump();
     };
@@ -184,4 +186,16 @@ fn in_capsule_data_waits_in_the_stream_while_no_memory_is_set_aside() {
     let third = pair.kept[1].0;
     place(&mut pair, third);
     assert_eq!(pair.kept.len(), 3, "memory came back, and is set aside");
+}
+
+#[test]
+fn a_command_that_is_answered_at_once_is_not_aborted_after_that() {
+    let mut pair = Pair::plain();
+    // What ends the connection comes with the command, before the server hears of it.
+    let mut bytes = PLAIN.capsule(&sqe(FLUSH, 1, 0, 0, 0), &[]);
+    bytes.extend([0xff; 8]);
+    pair.feed(&bytes);
+    assert_eq!((pair.aborted.len(), pair.violations.len()), (0, 1));
+    pair.hang_up();
+    pair.assert_gone();
 }

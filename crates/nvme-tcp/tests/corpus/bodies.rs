@@ -1,0 +1,380 @@
+//! What a fuzzer, the stored seeds and the property tests do with bytes: each function makes a queue
+//! with a server, gives it the bytes as a hostile host would, and looks whether everything still
+//! holds: nobody panics, every command ends once, the connection closes and all memory comes back.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
+
+use blockwire_nvme_tcp::wire::{
+    C2hData, CapsuleCmd, CapsuleResp, CommonHeader, Flags, H2cData, IcReq, PduType, R2t, digest,
+};
+use blockwire_nvme_tcp::{ControllerQueue, QueueLimits, QueueSize};
+use buf::{Class, Cx, Entropy, Errno, Pool, Time};
+use nvme::{Completion, Opcode, Sqe, Status};
+use stream::{Came, Connection, Link, RecvOp, Tag, Target, TargetEvent};
+use zerocopy::little_endian::{U16, U32};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+/// Longer inputs show nothing new.
+const INPUT_MAX: usize = 64 << 10;
+const LINK: Link = Link(0);
+/// Longest data that the server takes or gives.
+const DATA_MAX: u32 = 64 << 10;
+
+/// How far the bytes got.
+#[derive(Debug, Default)]
+pub struct Reached {
+    pub commands: usize,
+    pub received: usize,
+}
+
+struct Scene {
+    pool: Pool,
+    entropy: Entropy,
+    now: Time,
+    queue: ControllerQueue,
+    op: Option<RecvOp>,
+    inbox: VecDeque<u8>,
+    sent: Vec<u8>,
+    chunk: usize,
+    loaned: bool,
+    shut: bool,
+    closed: bool,
+    /// Commands that have not ended.
+    live: BTreeSet<Tag>,
+    /// Those that are answered later.
+    kept: VecDeque<Tag>,
+    /// With the command's last dword it chooses what the server does.
+    mood: u8,
+    reached: Reached,
+}
+
+impl Scene {
+    fn new(seed: u64) -> Self {
+        let pool = Pool::new(4 << 20);
+        let mut entropy = Entropy::new([9; 32]);
+        let now = Time(1);
+        let limits = QueueLimits { max_h2c_data: 8192, r2t_len_max: 16384, ..QueueLimits::default() };
+        let queue = ControllerQueue::new(&mut Cx { now, pool: &pool, entropy: &mut entropy }, limits);
+        Scene {
+            pool,
+            entropy,
+            now,
+            queue,
+            op: None,
+            inbox: VecDeque::new(),
+            sent: Vec::new(),
+            chunk: 1 + (seed >> 4) as usize * 37 % 9000,
+            loaned: seed & 4 != 0,
+            shut: false,
+            closed: false,
+            live: BTreeSet::new(),
+            kept: VecDeque::new(),
+            mood: 0,
+            reached: Reached::default(),
+        }
+    }
+
+    /// An open queue with the digests that the seed chooses.
+    fn open(seed: u64) -> Self {
+        let mut scene = Self::new(seed);
+        scene.feed(IcReq::new((seed >> 3) as u8 % 8, seed & 1 != 0, seed & 2 != 0, 3).as_bytes());
+        let mut connect = Sqe::new_zeroed();
+        connect.opcode = Opcode::FABRICS;
+        connect.flags = 0x40;
+        connect.nsid = U32::new(1);
+        scene.mood = 3;
+        let bytes = scene.pdu(CapsuleCmd::new(connect).as_bytes(), &[]);
+        scene.feed(&bytes);
+        let tag = scene.kept.pop_front().expect("a Connect");
+        let size = QueueSize { entries: 16, flow_control: seed & 8 == 0, in_capsule_max: 8192 };
+        assert!(scene.with(|queue, cx| queue.open(cx, size)));
+        scene.answer(tag, Completion::SUCCESS);
+        scene.pump();
+        scene.sent.clear();
+        scene.mood = 0;
+        scene
+    }
+
+    /// A PDU of a host that keeps to the terms.
+    fn pdu(&self, header: &[u8], data: &[u8]) -> Vec<u8> {
+        let terms = self.queue.terms();
+        let mut bytes = header.to_vec();
+        let end = header.len() + if terms.header_digest { 4 } else { 0 };
+        let tail = if terms.data_digest && !data.is_empty() { 4 } else { 0 };
+        bytes[1] |=
+            Flags(0).with(Flags::HEADER_DIGEST, terms.header_digest).with(Flags::DATA_DIGEST, tail > 0).0;
+        bytes[3] = if data.is_empty() { 0 } else { end as u8 };
+        bytes[4..8].copy_from_slice(&((end + data.len() + tail) as u32).to_le_bytes());
+        if terms.header_digest {
+            let sum = digest(&bytes);
+            bytes.extend(sum);
+        }
+        bytes.extend(data);
+        if tail > 0 {
+            bytes.extend(digest(data));
+        }
+        bytes
+    }
+
+    fn with<T>(&mut self, act: impl FnOnce(&mut ControllerQueue, &mut Cx<'_>) -> T) -> T {
+        let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
+        act(&mut self.queue, &mut cx)
+    }
+
+    fn feed(&mut self, bytes: &[u8]) {
+        if !self.shut {
+            self.inbox.extend(bytes);
+        }
+        self.pump();
+    }
+
+    fn pump(&mut self) {
+        loop {
+            let mut moved = self.receive();
+            moved |= self.serve();
+            let _ = self.with(|queue, cx| queue.resume(cx));
+            moved |= self.serve();
+            if let Some(op) = self.with(|queue, cx| queue.poll_send(cx, LINK)) {
+                let from = self.sent.len();
+                self.sent.resize(from + op.len, 0);
+                assert_eq!(op.copy_to(0, &mut self.sent[from..]), op.len);
+                self.with(|queue, cx| {
+                    queue.handle_written(cx, LINK, Ok(()));
+                    queue.handle_sent(cx, LINK, op);
+                });
+                moved = true;
+            }
+            self.take_shut();
+            if !moved && !self.receive() {
+                return;
+            }
+        }
+    }
+
+    fn receive(&mut self) -> bool {
+        if self.op.is_none() && !self.shut {
+            self.op = self.with(|queue, cx| queue.poll_recv(cx, LINK));
+        }
+        if self.inbox.is_empty() || self.op.is_none() {
+            return false;
+        }
+        let Some(mut op) = self.op.take() else { return false };
+        let most = self.chunk.min(self.inbox.len());
+        let came = if self.loaned {
+            let mut page = self.pool.take_sg(Class::Wire, most).unwrap();
+            page.copy_from(0, &self.inbox.drain(..most).collect::<Vec<_>>());
+            Came::Loaned(page.freeze())
+        } else {
+            let mut n = 0;
+            if let Some(direct) = &mut op.direct {
+                n = most.min(direct.want.len());
+                let bytes: Vec<u8> = self.inbox.drain(..n).collect();
+                direct.data.copy_from(direct.want.start, &bytes);
+            }
+            let full = op.direct.as_ref().is_none_or(|direct| n == direct.want.len());
+            let rest = if full { (most - n).min(op.stage_len) } else { 0 };
+            if rest > 0 {
+                let mut stage = self.pool.take(Class::Wire, rest).unwrap();
+                stage.copy_from_slice(&self.inbox.drain(..rest).collect::<Vec<_>>());
+                op.stage = Some(stage);
+            }
+            Came::Bytes(n + rest)
+        };
+        let _ = self.with(|queue, cx| queue.handle_recv(cx, LINK, op, came));
+        true
+    }
+
+    fn take_shut(&mut self) {
+        if self.queue.poll_shut().is_some() {
+            assert!(!self.shut, "a link is named once");
+            self.shut = true;
+            self.inbox.clear();
+            if let Some(op) = self.op.take() {
+                let _ = self.with(|queue, cx| queue.handle_recv(cx, LINK, op, Came::Failed(Errno(104))));
+            }
+            self.serve();
+        }
+    }
+
+    fn serve(&mut self) -> bool {
+        let mut any = false;
+        while let Some(event) = self.queue.poll_event() {
+            any = true;
+            match event {
+                TargetEvent::Command { tag, command, data_out } => {
+                    assert!(self.live.insert(tag), "a tag names one command");
+                    assert!(self.live.len() <= 16, "no more commands than entries");
+                    self.reached.commands += 1;
+                    self.command(tag, &command, data_out);
+                }
+                TargetEvent::DataReceived { tag, .. } => {
+                    self.reached.received += 1;
+                    self.answer(tag, Completion::SUCCESS);
+                }
+                TargetEvent::Aborted { tag } => self.retire(tag),
+                TargetEvent::Closed => {
+                    assert!(!self.closed, "closed once");
+                    self.closed = true;
+                }
+            }
+        }
+        any
+    }
+
+    fn command(&mut self, tag: Tag, command: &Sqe, data_out: u32) {
+        let mood = self.mood.wrapping_add(command.cdw(15) as u8);
+        let len = command.dptr.length.get();
+        if len > DATA_MAX {
+            return self.answer(tag, Status::SGL_LENGTH_INVALID.into());
+        }
+        match mood % 8 {
+            0 => self.answer(tag, Status::LBA_OUT_OF_RANGE.into()),
+            1 => self.retire(tag),
+            2 | 3 => self.kept.push_back(tag),
+            _ if data_out > 0 => {
+                let class = self.queue.memory_class(tag);
+                let Some(memory) = self.pool.take_sg(class, data_out as usize) else {
+                    return self.answer(tag, Status::INTERNAL_ERROR.into());
+                };
+                self.with(|queue, cx| queue.recv_data(cx, tag, 0, memory));
+            }
+            _ => {
+                let Some(data) = self.pool.take_sg(Class::Solicited, len as usize) else {
+                    return self.answer(tag, Status::INTERNAL_ERROR.into());
+                };
+                self.with(|queue, cx| queue.send_data(cx, tag, 0, data.freeze()));
+                self.answer(tag, Completion::SUCCESS);
+            }
+        }
+    }
+
+    fn answer(&mut self, tag: Tag, completion: Completion) {
+        assert!(self.live.remove(&tag), "a command ends once");
+        self.kept.retain(|kept| *kept != tag);
+        self.with(|queue, cx| queue.respond(cx, tag, completion));
+    }
+
+    fn retire(&mut self, tag: Tag) {
+        assert!(self.live.remove(&tag), "a command ends once");
+        self.kept.retain(|kept| *kept != tag);
+        self.with(|queue, cx| queue.retire(cx, tag));
+    }
+
+    /// R2Ts among what was sent, which is forgotten.
+    fn take_r2ts(&mut self) -> Vec<R2t> {
+        let mut r2ts = Vec::new();
+        let sent = std::mem::take(&mut self.sent);
+        let mut rest = &sent[..];
+        while let Ok((common, _)) = CommonHeader::read_from_prefix(rest) {
+            let (pdu, behind) = rest.split_at(common.plen.get() as usize);
+            assert!(
+                [C2hData::TYPE, CapsuleResp::TYPE, R2t::TYPE, PduType::C2H_TERM_REQ]
+                    .contains(&common.pdu_type)
+            );
+            r2ts.extend(R2t::from_prefix(pdu).filter(|_| common.pdu_type == R2t::TYPE));
+            rest = behind;
+        }
+        r2ts
+    }
+
+    /// Time passes until everything has ended.
+    fn end(mut self) -> Reached {
+        while let Some(tag) = self.kept.pop_front() {
+            self.answer(tag, Completion::SUCCESS);
+        }
+        self.pump();
+        if !self.shut {
+            let op = self.op.take().or_else(|| self.with(|queue, cx| queue.poll_recv(cx, LINK)));
+            match op {
+                Some(op) => {
+                    let _ = self.with(|queue, cx| queue.handle_recv(cx, LINK, op, Came::End));
+                }
+                // It waits for a place: the server never gives one, so the connection is closed.
+                None => self.with(|queue, cx| queue.close(cx, stream::Close::Now)),
+            }
+            self.pump();
+        }
+        for _ in 0..4 {
+            self.now = self.now + Duration::from_secs(60);
+            self.with(|queue, cx| queue.handle_timeout(cx));
+            self.pump();
+        }
+        assert!(self.closed && self.live.is_empty());
+        let Scene { queue, pool, reached, .. } = self;
+        drop(queue);
+        assert_eq!((pool.usage().lent, pool.usage().reserved), (0, 0), "all memory came back");
+        reached
+    }
+}
+
+/// The first bytes choose the terms, and how the stream is cut.
+fn split(data: &[u8]) -> (u64, &[u8]) {
+    match data.split_first_chunk::<2>() {
+        Some((head, rest)) => (u64::from(u16::from_le_bytes(*head)), &rest[..rest.len().min(INPUT_MAX)]),
+        None => (0, data),
+    }
+}
+
+/// Bytes on a fresh connection, or on an open queue.
+pub fn capsules(data: &[u8]) {
+    let (seed, bytes) = split(data);
+    let mut scene = if seed & 8 == 0 { Scene::new(seed) } else { Scene::open(seed) };
+    scene.mood = 4;
+    scene.feed(bytes);
+    scene.end();
+}
+
+/// PDUs made of the bytes, with lengths and digests that let them in.
+pub fn pdus(data: &[u8]) {
+    run_pdus(data);
+}
+
+/// Eight bytes make a PDU: a command, data for an R2T that came, or an answer of the server's.
+pub fn run_pdus(data: &[u8]) -> Reached {
+    let (seed, bytes) = split(data);
+    let mut scene = Scene::open(seed);
+    let mut asked: Vec<R2t> = Vec::new();
+    for part in bytes.chunks_exact(8).take(256) {
+        let [kind, cid, a, b, c, d, e, f] = *part else { unreachable!("eight bytes") };
+        asked.extend(scene.take_r2ts());
+        let len = u32::from(u16::from_le_bytes([a, b])) % 20_000;
+        let bytes = match kind % 4 {
+            0 | 1 => {
+                let mut sqe = Sqe::new_zeroed();
+                sqe.opcode = Opcode(c % 4);
+                // Few identifiers, so that they meet again; now and then a field is wrong.
+                sqe.cid = U16::new(u16::from(cid % 12));
+                sqe.flags = if d == 0 { e } else { 0x40 };
+                sqe.dptr.length = U32::new(len);
+                sqe.dptr.identifier = if d % 2 == 0 { 0x5a } else { 0x01 };
+                sqe.cdw10[5] = U32::new(u32::from(f));
+                let carried = if d % 2 == 0 { 0 } else { (len as usize).min(8192) };
+                scene.pdu(CapsuleCmd::new(sqe).as_bytes(), &vec![e; carried])
+            }
+            2 if !asked.is_empty() => {
+                let r2t = asked.remove(usize::from(cid) % asked.len());
+                let end = r2t.r2to.get() + r2t.r2tl.get();
+                let mut all = Vec::new();
+                let mut at = r2t.r2to.get();
+                while at < end {
+                    let len = (end - at).min(1 + u32::from(a) * 32);
+                    let skew = u32::from(c == 0);
+                    let header =
+                        H2cData::new(r2t.cccid.get(), r2t.ttag.get(), at + skew, len, at + len == end);
+                    all.extend(scene.pdu(header.as_bytes(), &vec![e; len as usize]));
+                    at += len;
+                }
+                all
+            }
+            _ => {
+                if let Some(tag) = scene.kept.pop_front() {
+                    scene.answer(tag, Completion::SUCCESS);
+                }
+                Vec::new()
+            }
+        };
+        scene.feed(&bytes);
+    }
+    scene.end()
+}

@@ -1,0 +1,8 @@
+//! See `bodies::pdus`.
+#![no_main]
+
+#[path = "../../crates/nvme-tcp/tests/corpus/bodies.rs"]
+#[allow(dead_code)]
+mod bodies;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| bodies::pdus(data));
