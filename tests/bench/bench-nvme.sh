@@ -8,12 +8,13 @@ set -euo pipefail
 
 [ "$(nproc)" -ge 2 ] || fail "two cores are needed: one for the servers, one for the clients"
 "$ROOT/tests/setup.sh" build
-cd "$ROOT"
-quietly bench-build cargo build --locked --release -p blockwire -p blockwire-bench
 spdk=()
 if [ -n "${SPDK_DIR:-}" ]; then
+  SPDK_DIR=$(cd "$SPDK_DIR" && pwd)
   [ -x "$SPDK_DIR/build/bin/nvmf_tgt" ] || fail "no SPDK was built in SPDK_DIR=$SPDK_DIR: tests/bench/spdk.sh"
   spdk=(--spdk "$SPDK_DIR")
 fi
+cd "$ROOT"
+quietly bench-build cargo build --locked --release -p blockwire -p blockwire-bench
 exec "$BUILD/release/bench-nvme" --blockwire "$BUILD/release/blockwire" --json "$OUT/bench-nvme.json" \
   ${spdk[@]+"${spdk[@]}"} "$@"

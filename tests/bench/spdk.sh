@@ -7,13 +7,13 @@ set -euo pipefail
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 
-SPDK_DIR=${SPDK_DIR:?say where SPDK is to be built}
+mkdir -p "${SPDK_DIR:?say where SPDK is to be built}"
+SPDK_DIR=$(cd "$SPDK_DIR" && pwd)
 SPDK_SOURCE=${SPDK_SOURCE:-https://github.com/spdk/spdk.git}
 SPDK_COMMIT=${SPDK_COMMIT:-3230130e6a4114a97991d7e27cecd5ab64b696c3} # 26.09-pre
 
 "$ROOT/tests/setup.sh" build spdk
 [ ! -x "$SPDK_DIR/build/bin/spdk_nvme_perf" ] || { say "SPDK is there: $SPDK_DIR"; exit 0; }
-mkdir -p "$SPDK_DIR"
 cd "$SPDK_DIR"
 [ -d .git ] || git init -q .
 quietly spdk-fetch git fetch -q --depth 1 "$SPDK_SOURCE" "$SPDK_COMMIT"
@@ -22,7 +22,7 @@ git -c advice.detachedHead=false checkout -q -f FETCH_HEAD
 # Its generator of headers is a Python program with needs of its own.
 [ -d .venv ] || python3 -m venv .venv
 PATH=$SPDK_DIR/.venv/bin:$PATH
-quietly spdk-python pip install -q tabulate pyyaml
+quietly spdk-python pip install -q jinja2 pyyaml tabulate
 
 quietly spdk-configure ./configure --target-arch=native --with-dpdk --with-isal=/usr --without-isal-crypto \
   --with-uring --without-vhost --without-virtio --without-vfio-user --without-idxd --without-nvme-cuse \
