@@ -158,7 +158,7 @@ impl ControllerQueue {
     /// unanswered, and nothing is out.
     pub fn can_park(&self) -> bool {
         self.phase == Phase::Connect
-            && self.connect.is_some_and(|(tag, _)| self.tasks.get(tag).is_some_and(|task| !task.is_owed()))
+            && self.is_at_connect()
             && self.tasks.len() == 1
             && self.events.is_empty()
             && self.out.is_empty()

@@ -102,7 +102,7 @@ impl ControllerQueue {
         }
         match self.phase {
             // One command at a time, and nothing is out when the queue is parked.
-            Phase::Connect if self.connect.is_some() && matches!(self.rx.state, RxState::Header) => {
+            Phase::Connect if self.is_at_connect() && matches!(self.rx.state, RxState::Header) => {
                 return None;
             }
             Phase::Dead | Phase::Gone => return None,
@@ -114,6 +114,12 @@ impl ControllerQueue {
         };
         self.rx.out = true;
         Some(RecvOp { direct, stage_len: self.rx.inlet.stage_len(), stage: None })
+    }
+
+    /// Whether a Connect and all its data are here, and it is unanswered.
+    pub(super) fn is_at_connect(&self) -> bool {
+        let task = self.connect.and_then(|(tag, _)| self.tasks.get(tag));
+        task.is_some_and(|task| !task.is_owed())
     }
 
     /// The place of the next bytes, if they have one.
@@ -212,7 +218,7 @@ impl ControllerQueue {
     fn parse_header(&mut self, cx: &mut Cx<'_>) -> Result<Step, Violation> {
         // What a host makes us answer stays bounded: the rest waits until some of it has left.
         let most = 2 * usize::from(self.size.entries) + 64;
-        if self.out.len() >= most || (self.phase == Phase::Connect && self.connect.is_some()) {
+        if self.out.len() >= most || (self.phase == Phase::Connect && self.is_at_connect()) {
             return Ok(Step::Stop);
         }
         let rules = self.rules();

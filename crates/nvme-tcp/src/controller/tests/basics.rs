@@ -87,6 +87,21 @@ fn nothing_is_read_beyond_an_unanswered_connect() {
 }
 
 #[test]
+fn the_data_of_a_connect_may_be_asked_for() {
+    let mut pair = Pair::fresh(QueueLimits::default());
+    pair.mode = Mode::Keep;
+    pair.feed(IcReq::new(0, true, true, 1).as_bytes());
+    pair.sent.clear();
+    let mut connect = connect(1);
+    connect.dptr.identifier = nvme::Descriptor::TRANSPORT;
+    let r2t = pair.command(&connect, &[])[0].r2t();
+    assert!(!pair.queue.can_park());
+    let dialect = pair.dialect();
+    assert!(pair.talk(&dialect.h2c(&r2t, 0, &[9; 1024], true)).is_empty());
+    assert!(pair.queue.can_park());
+}
+
+#[test]
 fn a_read_that_succeeds_needs_no_capsule_without_flow_control() {
     let size = QueueSize { flow_control: false, ..SIZE };
     let mut pair = Pair::open(IcReq::new(0, false, false, 1), size);
