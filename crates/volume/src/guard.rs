@@ -33,12 +33,13 @@ impl Stripes {
 
     /// The stripes of `span`, whose blocks have `logical` bytes.
     pub(crate) fn of(span: Span, logical: u32) -> Stripes {
-        let per_stripe = u64::from((STRIPE_BYTES / logical).max(1));
         if span.blocks == 0 {
             return Stripes::NONE;
         }
-        let first = span.lba / per_stripe;
-        let count = (span.lba.saturating_add(span.blocks - 1)) / per_stripe - first + 1;
+        // Blocks are powers of two (see `Geometry`): no division.
+        let per_stripe_bits = STRIPE_BYTES.ilog2().saturating_sub(logical.ilog2());
+        let first = span.lba >> per_stripe_bits;
+        let count = (span.lba.saturating_add(span.blocks - 1) >> per_stripe_bits) - first + 1;
         if count >= u64::from(STRIPES) {
             return Stripes(u64::MAX >> (64 - STRIPES));
         }

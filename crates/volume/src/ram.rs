@@ -118,8 +118,9 @@ impl RamDisk {
         if span.blocks == 0 {
             return;
         }
-        let (first, last) =
-            (span.lba / self.per_granule(), (span.lba + span.blocks - 1) / self.per_granule());
+        // Both sizes are powers of two: no division.
+        let bits = self.physical.ilog2() - self.logical.ilog2();
+        let (first, last) = (span.lba >> bits, (span.lba + span.blocks - 1) >> bits);
         self.words(first, last + 1, |word, bits| {
             // A look first: the usual overwrite then leaves the cache line shared.
             if word.load(Ordering::Relaxed) & bits != bits {

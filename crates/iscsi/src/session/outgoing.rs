@@ -139,12 +139,18 @@ impl DataIn {
 
     /// How many PDUs the whole stretch makes.
     pub(super) fn count(len: u32, segment: u32, burst: u32) -> u32 {
+        if (1..=segment.min(burst)).contains(&len) {
+            return 1;
+        }
         (len / burst) * burst.div_ceil(segment) + (len % burst).div_ceil(segment)
     }
 
     /// The next PDU's range of `data`, and whether it ends a sequence.
     fn next(&self) -> (Range<usize>, bool) {
         let len = self.data.len() as u32;
+        if self.done == 0 && len <= self.segment.min(self.burst) {
+            return (0..len as usize, true);
+        }
         let burst_end = (self.done / self.burst + 1).saturating_mul(self.burst).min(len);
         let end = self.done.saturating_add(self.segment).min(burst_end);
         (self.done as usize..end as usize, end == burst_end)
@@ -159,7 +165,8 @@ impl Out {
                 let left = run.data.len() - run.done as usize;
                 let segment = (run.segment as usize).min(left.max(1));
                 let copied = Batch::head_need(&run.data, segment, digest) > 0;
-                left.div_ceil(segment) * FRAME + if copied { left } else { 0 }
+                let pdus = if left <= segment { 1 } else { left.div_ceil(segment) };
+                pdus * FRAME + if copied { left } else { 0 }
             }
             Out::NopIn { data, .. } => FRAME + Batch::head_need(data, data.len(), digest),
             Out::Text { data, .. } => FRAME + data.len(),

@@ -336,7 +336,11 @@ impl Gate {
     }
 
     fn is_aligned(&self, span: Span) -> bool {
-        let unit = u64::from(self.view.geometry.unit());
+        let geometry = &self.view.geometry;
+        if geometry.dio_align <= geometry.logical {
+            return true;
+        }
+        let unit = u64::from(geometry.unit());
         span.lba.is_multiple_of(unit) && span.blocks.is_multiple_of(unit)
     }
 
