@@ -152,7 +152,7 @@ fn list(sqe: &mut Sqe, bytes: &mut Bytes<'_>, count: u32, flags: u8, out: &mut V
             return (u32::from(flags) + 1) * 4;
         }
         opcode => {
-            sqe.cdw10[0] = U32::new(count % 4 | u32::from(flags & 0xc8) << 24 | u32::from(flags % 8) << 8);
+            sqe.cdw10[0] = U32::new((count % 4) | u32::from(flags & 0xc8) << 24 | u32::from(flags % 8) << 8);
             let keys = if opcode == 0x15 { 1 } else { 2 };
             for _ in 0..keys {
                 out.extend(u64::from(bytes.byte() % 3).to_le_bytes());

@@ -195,7 +195,7 @@ impl Rig {
             return;
         }
         self.tag += 1;
-        let key = CommandKey { queue: queue.key, tag: self.tag << 32 | self.tag % 1024 };
+        let key = CommandKey { queue: queue.key, tag: (self.tag << 32) | (self.tag % 1024) };
         let len = if sqe.direction() == Direction::ToController { sqe.dptr.length.get() } else { 0 };
         out.resize(out.len().max(len.min(1 << 20) as usize), 0x5a);
         self.live.insert((queue.shard, key), out);
