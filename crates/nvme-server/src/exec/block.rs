@@ -25,6 +25,11 @@ pub(super) fn span(transfer: Transfer) -> Span {
     Span { lba: transfer.lba, blocks: u64::from(transfer.blocks) }
 }
 
+#[inline]
+pub(super) fn durability(transfer: Transfer) -> Durability {
+    if transfer.has(Transfer::FUA) { Durability::Stable } else { Durability::Cached }
+}
+
 /// How many bytes a transfer moves, if it may be so long, and if the SGL agrees: `offered` bytes.
 #[inline]
 pub(super) fn measure(
@@ -89,8 +94,7 @@ pub(super) fn finish_read(server: &mut Server, slot: u32, payload: Payload) {
 #[inline]
 pub(super) fn write(server: &mut Server, key: CommandKey, sqe: &Sqe, data_out: u32) -> Result<(), Status> {
     let transfer = Transfer::of(sqe);
-    let durability = if transfer.has(Transfer::FUA) { Durability::Stable } else { Durability::Cached };
-    let op = Op::Write(span(transfer), durability);
+    let op = Op::Write(span(transfer), durability(transfer));
     solicit(server, key, sqe, data_out, op, Tally::Write)
 }
 

@@ -202,3 +202,40 @@ fn a_queue_reports_what_failed_and_how_long_it_was_busy() {
     assert_eq!((report.counters.media_errors, report.failed), (100, 101));
     assert_eq!(report.failures.len(), crate::FAILURES_MAX);
 }
+
+#[test]
+fn only_what_is_plain_in_every_respect_is_done_at_once() {
+    let (mut world, host) = disk();
+    let key = CommandKey { queue: host.key, tag: 7 };
+    let now = world.now;
+    let ask =
+        |world: &mut World, sqe: &Sqe, data_out| world.server(host).at_once(now, key, sqe, data_out);
+    let mut read = transfer(Opcode::READ, 8, 2);
+    read.dptr.length = U32::new(1024);
+    let write = transfer_with(Opcode::WRITE, 8, 2, Transfer::FUA);
+    let span = volume::Span { lba: 8, blocks: 2 };
+    let plain = ask(&mut world, &read, 0).expect("a plain read");
+    assert_eq!((plain.volume, plain.span, plain.bytes, plain.write), (VolumeId(0), span, 1024, None));
+    let plain_write = ask(&mut world, &write, 1024).expect("a plain write");
+    assert_eq!((plain_write.bytes, plain_write.write), (1024, Some(volume::Durability::Stable)));
+    for what in [plain, plain_write] {
+        world.server(host).count_at_once(host.key, &what);
+    }
+    let counters = world.server(host).report(host.key).counters;
+    assert_eq!(
+        (counters.reads, counters.read_bytes, counters.writes, counters.written_bytes),
+        (1, 1024, 1, 1024)
+    );
+    let mut short = read;
+    short.dptr.length = U32::new(512);
+    let mut first_half = read;
+    first_half.flags |= 1;
+    for refused in [short, first_half, on(read, 2), on(sqe(Opcode::FLUSH), 1)] {
+        assert_eq!(ask(&mut world, &refused, 0), None, "{refused:?}");
+    }
+    assert_eq!(ask(&mut world, &write, 512), None, "not all of it comes");
+    let reader = world.host_on(0, 0xb, 1, [entry(0, true)].into());
+    let key = CommandKey { queue: reader.key, tag: 8 };
+    assert!(world.server(reader).at_once(now, key, &read, 0).is_some());
+    assert_eq!(world.server(reader).at_once(now, key, &write, 1024), None);
+}

@@ -334,6 +334,10 @@ impl Target for ControllerQueue {
         self.add_place(cx, tag, at, into);
     }
 
+    fn data_at_hand(&self, tag: Tag) -> Option<&[u8]> {
+        self.whole_payload(tag)
+    }
+
     fn send_data(&mut self, _cx: &mut Cx<'_>, tag: Tag, offset: u32, data: Sg) {
         self.queue_data(tag, offset, data);
     }

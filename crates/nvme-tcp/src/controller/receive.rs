@@ -373,6 +373,26 @@ impl ControllerQueue {
         }
     }
 
+    /// The in-capsule data of a task, if the stream stands before it, all of it lies in the stage, and
+    /// its digest is right.
+    pub(super) fn whole_payload(&self, tag: Tag) -> Option<&[u8]> {
+        let task = self.tasks.get(tag).filter(|task| task.wants_data() && task.places.is_empty())?;
+        let RxState::Data(stretch) = self.rx.state else { return None };
+        let stands_there = matches!(stretch.purpose, Purpose::Capsule(of) if of == tag);
+        if !stands_there || stretch.lead > 0 || stretch.at > 0 || stretch.want != task.len {
+            return None;
+        }
+        let (len, behind) = (stretch.want as usize, stretch.tail as usize);
+        if !self.terms.data_digest {
+            return self.rx.inlet.peek(len);
+        }
+        let (data, sum) = self.rx.inlet.peek(len + behind + DIGEST_LEN)?.split_at(len + behind);
+        // What stands before it is digested already.
+        let mut crc = self.rx.crc;
+        crc.update(data);
+        (crc.wire() == sum).then(|| &data[..len])
+    }
+
     /// As [`ControllerQueue::violate`], for the header that the inlet has.
     fn violate_at(&mut self, cx: &mut Cx<'_>, fatal: Fatal, frame: Frame) -> Violation {
         let header = self.rx.inlet.header(frame.head.into()).unwrap_or_default();

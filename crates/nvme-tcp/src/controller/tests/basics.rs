@@ -260,3 +260,28 @@ fn a_command_that_is_refused_here_parts_the_halves_of_a_pair() {
     let through: Vec<u16> = pair.kept[before..].iter().map(|(_, sqe)| sqe.cid.get()).collect();
     assert_eq!(through, [1, 5, 6, 7]);
 }
+
+#[test]
+fn payload_is_at_hand_if_it_is_whole_and_undamaged() {
+    for digest in [false, true] {
+        let mut pair = Pair::open(IcReq::new(0, digest, digest, 1), SIZE);
+        pair.at_hand = Some(0);
+        let (dialect, data) = (pair.dialect(), pattern(1000));
+        let put = |cid, at| dialect.capsule(&write_here(cid, at, 1000), &data);
+        let got = pair.talk(&[put(1, 0), put(2, 5000)].concat());
+        assert_eq!(got.iter().map(Got::status).collect::<Vec<_>>(), [Status::SUCCESS; 2]);
+        assert_eq!((&pair.disk[..1000], &pair.disk[5000..6000]), (&data[..], &data[..]));
+        assert_eq!((pair.at_hand, pair.queue.tasks_in_work(), pair.pool.usage().lent), (Some(2), 0, 0));
+        // Cut off by the end of the stage it is placed as ever.
+        pair.stage_max = 700;
+        assert_eq!(pair.talk(&put(3, 20_000))[0].status(), Status::SUCCESS);
+        assert_eq!((pair.at_hand, &pair.disk[20_000..21_000]), (Some(2), &data[..]));
+    }
+    let mut pair = Pair::open(IcReq::new(0, true, true, 1), SIZE);
+    pair.at_hand = Some(0);
+    let mut damaged = pair.dialect().capsule(&write_here(1, 0, 1000), &pattern(1000));
+    *damaged.last_mut().unwrap() ^= 1;
+    let before = pair.disk.clone();
+    assert_eq!(pair.talk(&damaged)[0].status(), Status::TRANSIENT_TRANSPORT_ERROR);
+    assert!(pair.at_hand == Some(0) && pair.disk == before);
+}
