@@ -23,7 +23,7 @@ use crate::spec::{NamespaceEntry, QueueSpec};
 use crate::status;
 use crate::step::{CommandKey, ComputeId, QueueKey, Step};
 use crate::task::{Ending, Job, Phase, Tally, Task, Tasks};
-use crate::word::{Failure, Report};
+use crate::word::{Counters, Failure, Report};
 
 /// What a volume is, beyond its view.
 #[derive(Clone, Debug)]
@@ -177,6 +177,12 @@ impl Server {
     #[inline]
     pub fn nexus(&self, key: QueueKey) -> &Nexus {
         &self.queue(key).spec.nexus
+    }
+
+    /// What a queue has done since it was opened; zeroes if it is gone.
+    pub fn counters(&self, key: QueueKey) -> Counters {
+        let queue = self.queues.get(key.0 as usize).and_then(Option::as_ref);
+        queue.map_or_else(Counters::default, |queue| queue.counters)
     }
 
     /// What a queue has done so far, and what failed since it was asked last.

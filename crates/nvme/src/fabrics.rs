@@ -101,6 +101,11 @@ impl ConnectData {
     /// Any controller: the dynamic model.
     pub const DYNAMIC: u16 = 0xffff;
 
+    /// Reads the data: all that a Connect carries.
+    pub fn parse(bytes: &[u8; Self::LEN as usize]) -> ConnectData {
+        zerocopy::transmute!(*bytes)
+    }
+
     /// What a host sends.
     pub fn new(who: &ConnectNames) -> Self {
         ConnectData {

@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod backoff;
+mod controllers;
 mod directory;
 mod exports;
 mod links;
@@ -22,6 +23,7 @@ mod message;
 mod shard;
 mod timers;
 
+pub use controllers::{CNTLID_MAX, ControllerClaim, ControllerVerdict};
 pub use directory::SESSIONS_MAX;
 pub use exports::{
     Admission, ControllerLimits, DISCOVERY_NQN, Exports, HostAuth, HostRule, LunExport, LunMask,
@@ -29,7 +31,7 @@ pub use exports::{
     Redirect, Referral, Rule, SubsystemExport, TargetExport,
 };
 pub use message::{
-    Baggage, CONTROL, ConnectionEntry, Control, Listing, MakeBackend, Message, Report, SessionEntry, Traffic,
-    VolumeEntry, VolumeSpec,
+    Baggage, CONTROL, ConnectionEntry, Control, Listing, MakeBackend, Message, NvmeBaggage, NvmeMessage,
+    QueueEntry, QueueGrant, Report, SessionEntry, Traffic, VolumeEntry, VolumeSpec,
 };
-pub use shard::{LogLine, Shard, home_of};
+pub use shard::{LogLine, NvmeCause, NvmeLine, Shard, home_of};

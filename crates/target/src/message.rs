@@ -1,5 +1,7 @@
 //! What shards tell each other, and what the control plane tells them.
 
+mod nvme;
+
 use std::sync::Arc;
 
 use endpoint::{Accepted, ShardId};
@@ -13,6 +15,8 @@ use volume::{
 
 use crate::directory::{Claim, Verdict};
 use crate::exports::Exports;
+
+pub use nvme::{NvmeBaggage, NvmeMessage, QueueEntry, QueueGrant};
 
 /// The control plane, as an address for messages.
 pub const CONTROL: ShardId = ShardId(u16::MAX);
@@ -37,6 +41,8 @@ pub enum Message {
     ConnectionGone(Tsih, Cid),
     /// With a socket: it has logged in.
     Link(Box<Baggage>),
+    /// About NVMe controllers and queues.
+    Nvme(NvmeMessage),
     /// To a volume's home.
     Ask(VolumeId, ShardId, AskId, Ask),
     /// From it.
@@ -104,6 +110,13 @@ impl VolumeSpec {
     }
 }
 
+impl VolumeSpec {
+    /// The namespace that the volume is.
+    pub fn namespace(&self) -> nvme_server::VolumeInfo {
+        nvme_server::VolumeInfo { facts: self.facts.clone(), shared: self.shared.clone() }
+    }
+}
+
 impl std::fmt::Debug for VolumeSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.facts.fmt(f)
@@ -151,11 +164,13 @@ pub enum Report {
 pub struct Listing {
     /// Its sessions.
     pub sessions: Vec<SessionEntry>,
+    /// Its NVMe queues, admin queues among them. A controller's queues may be on several shards.
+    pub queues: Vec<QueueEntry>,
     /// Its volumes.
     pub volumes: Vec<VolumeEntry>,
     /// Bytes of its pool: size, lent, reserved.
     pub memory: (usize, usize, usize),
-    /// Connections that log in just now.
+    /// Connections that log in, or connect a queue, just now.
     pub logins: usize,
 }
 

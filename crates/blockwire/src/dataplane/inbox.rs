@@ -10,7 +10,8 @@ use std::{
     time::Duration,
 };
 
-use target::{Message, Report};
+use endpoint::ShardId;
+use target::{Message, NvmeMessage, Report};
 use volume::{StoreOp, VolumeId};
 
 use crate::{engine::EngineError, state::StateDir};
@@ -88,12 +89,13 @@ impl Drop for Expected {
 }
 
 /// Starts the threads that take what arrives. `stored` carries the outcome of a store back to the
-/// volume's home.
+/// volume's home, `tell` that of a computation to the shard that asked.
 pub fn attend(
     inbox: Receiver<Message>,
     requests: Arc<Requests>,
     state: Arc<StateDir>,
     stored: impl Fn(VolumeId, u64, bool) + Send + 'static,
+    tell: impl Fn(ShardId, Message) + Send + 'static,
 ) -> std::io::Result<()> {
     // A sync may take long, and answers must not wait for it.
     let (stores, jobs) = channel::<(VolumeId, StoreOp)>();
@@ -107,12 +109,25 @@ pub fn attend(
         }
     };
     thread::Builder::new().name("state".to_owned()).spawn(keep)?;
+    // Powers for DH-HMAC-CHAP take milliseconds each. A queue waits for one at a time.
+    let (works, powers) = channel();
+    let compute = move || {
+        for message in powers {
+            if let NvmeMessage::Compute(shard, id, work) = message {
+                tell(shard, Message::Nvme(NvmeMessage::Computed(id, Box::new(work.run()))));
+            }
+        }
+    };
+    thread::Builder::new().name("auth".to_owned()).spawn(compute)?;
     let take = move || {
         for message in inbox {
             match message {
                 Message::Report(number, report) => requests.answer(number, report),
                 Message::Store(volume, store) => {
                     let _ = stores.send((volume, store));
+                }
+                Message::Nvme(message @ NvmeMessage::Compute(..)) => {
+                    let _ = works.send(message);
                 }
                 other => tracing::error!(?other, "not for the control plane"),
             }

@@ -10,7 +10,7 @@ use std::{
 use buf::{Cx, Errno, Time};
 use endpoint::{Arrival, Departure, Endpoint, LinkId, ShardId};
 use stream::{Came, RecvOp, SendOp};
-use target::{LogLine, Message, Shard};
+use target::{LogLine, Message, NvmeCause, NvmeLine, Shard};
 use volume::{DiskOp, Remark};
 
 /// Lines that may wait to be written.
@@ -34,6 +34,7 @@ pub fn write(lines: Receiver<LogLine>) {
             Ok(LogLine::LoginFailed { .. } | LogLine::Violation { .. } | LogLine::Volume { .. }) => {
                 flood.passes(Instant::now())
             }
+            Ok(LogLine::Nvme(line)) => !line.is_strangers() || flood.passes(Instant::now()),
             Ok(LogLine::LoggedIn { .. } | LogLine::LoggedOut { .. }) | Err(_) => true,
         };
         let kept = flood.kept_back(Instant::now());
@@ -67,6 +68,39 @@ fn write_line(line: LogLine) {
             tracing::warn!(%initiator, ?violation, "protocol broken");
         }
         LogLine::Volume { name, remark } => write_remark(&name, remark),
+        LogLine::Nvme(line) => write_nvme(line),
+    }
+}
+
+fn write_nvme(line: NvmeLine) {
+    match line {
+        NvmeLine::NotConnected { peer, names, cause: Some(cause) } => match (names, cause) {
+            (Some((host, subsystem)), NvmeCause::IdentifierTaken(other)) => tracing::warn!(
+                %peer,
+                %host,
+                %subsystem,
+                bearer = %other,
+                "connect refused: the host identifier is in use by another host; give each machine its own \
+                 (nvme gen-hostnqn, /etc/nvme/hostid)"
+            ),
+            (Some((host, subsystem)), cause) => {
+                tracing::warn!(%peer, %host, %subsystem, ?cause, "connect refused");
+            }
+            (None, cause) => tracing::warn!(%peer, ?cause, "connect refused"),
+        },
+        NvmeLine::NotConnected { peer, cause: None, .. } => tracing::info!(%peer, "connect not finished"),
+        NvmeLine::Connected { peer, host, subsystem, cntlid } => {
+            tracing::info!(%peer, %host, %subsystem, cntlid, "connected");
+        }
+        NvmeLine::Disconnected { host, subsystem, cntlid, why } => {
+            tracing::info!(%host, %subsystem, cntlid, ?why, "controller ended");
+        }
+        NvmeLine::Violation { peer, host: Some(host), violation } => {
+            tracing::warn!(%peer, %host, ?violation, "protocol broken");
+        }
+        NvmeLine::Violation { peer, host: None, violation } => {
+            tracing::warn!(%peer, ?violation, "protocol broken");
+        }
     }
 }
 

@@ -101,7 +101,13 @@ pub fn start(start: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
             running.post(target::home_of(volume, shards), Message::Stored(volume, ticket, durable));
         }
     };
-    inbox::attend(inbox, requests.clone(), state.clone(), stored).map_err(failed)?;
+    let doors = Arc::downgrade(&running);
+    let tell = move |shard, message| {
+        if let Some(running) = doors.upgrade() {
+            running.post(shard, message);
+        }
+    };
+    inbox::attend(inbox, requests.clone(), state.clone(), stored, tell).map_err(failed)?;
     thread::Builder::new().name("log".to_owned()).spawn(move || logged::write(written)).map_err(failed)?;
     let oui = plan.oui;
     let engine = Shards { running, requests, state, frame, cores, oui, catalog: Mutex::new(catalog) };

@@ -12,6 +12,7 @@ use scsi_server::NexusKey;
 use stream::{Came, Connection, Link, RecvOp, SendOp, Tag};
 
 use super::Shard;
+use super::nvme::{NvmeLine, Queue};
 use super::steps::Parked;
 use crate::links::Owner;
 use crate::login_link::LoginLink;
@@ -20,7 +21,7 @@ use crate::message::{Message, Traffic};
 /// How many lines wait for the log at most.
 const LOG_MAX: usize = 256;
 
-/// A connection: a login, or a session with its links.
+/// A connection: a login, a session with its links, or a queue of NVMe.
 #[derive(Debug)]
 pub(super) struct Conn {
     pub(super) kind: Kind,
@@ -34,6 +35,7 @@ pub(super) struct Conn {
 pub(super) enum Kind {
     Login(Box<Entering>),
     Session(Box<Session>),
+    Queue(Box<Queue>),
 }
 
 /// A link that logs in.
@@ -118,6 +120,8 @@ pub enum LogLine {
         /// Where; `None`: discovery.
         target: Option<Arc<str>>,
     },
+    /// About an NVMe host.
+    Nvme(NvmeLine),
     /// A peer broke the protocol.
     Violation {
         /// Who.
@@ -161,14 +165,14 @@ impl Shard {
     pub(super) fn session(&mut self, tag: Tag) -> Option<&mut Session> {
         match &mut self.conns.get_mut(tag)?.kind {
             Kind::Session(session) => Some(session),
-            Kind::Login(_) => None,
+            Kind::Login(_) | Kind::Queue(_) => None,
         }
     }
 
     pub(super) fn entering(&mut self, tag: Tag) -> Option<&mut Entering> {
         match &mut self.conns.get_mut(tag)?.kind {
             Kind::Login(entering) => Some(entering),
-            Kind::Session(_) => None,
+            Kind::Session(_) | Kind::Queue(_) => None,
         }
     }
 
@@ -183,6 +187,11 @@ impl Shard {
                     self.say(LogLine::Violation { initiator, violation });
                 }
             }
+            Kind::Queue(queue) => {
+                if let Err(violation) = queue.proto.handle_recv(cx, owner.link, op, came) {
+                    self.queue_violated(cx, owner.conn, violation);
+                }
+            }
         }
         self.touch(owner.conn);
         self.settle(id);
@@ -194,6 +203,7 @@ impl Shard {
         match &mut conn.kind {
             Kind::Login(entering) => entering.login.handle_written(how),
             Kind::Session(session) => session.proto.handle_written(cx, owner.link, how),
+            Kind::Queue(queue) => queue.proto.handle_written(cx, owner.link, how),
         }
         self.touch(owner.conn);
         self.rouse(id);
@@ -208,6 +218,7 @@ impl Shard {
                 entering.login.handle_sent();
             }
             Kind::Session(session) => session.proto.handle_sent(cx, owner.link, op),
+            Kind::Queue(queue) => queue.proto.handle_sent(cx, owner.link, op),
         }
         self.touch(owner.conn);
         self.settle(id);
@@ -218,6 +229,7 @@ impl Shard {
         let op = match &mut self.conns.get_mut(owner.conn)?.kind {
             Kind::Login(entering) => entering.login.poll_recv(),
             Kind::Session(session) => session.proto.poll_recv(cx, owner.link),
+            Kind::Queue(queue) => queue.proto.poll_recv(cx, owner.link),
         }?;
         self.links.recv_out(id);
         Some(op)
@@ -228,6 +240,7 @@ impl Shard {
         let op = match &mut self.conns.get_mut(owner.conn)?.kind {
             Kind::Login(entering) => entering.login.poll_send(cx),
             Kind::Session(session) => session.proto.poll_send(cx, owner.link),
+            Kind::Queue(queue) => queue.proto.poll_send(cx, owner.link),
         }?;
         self.links.send_out(id);
         Some(op)
@@ -246,6 +259,11 @@ impl Shard {
                     session.proto.handle_timeout(cx);
                 }
             }
+            Kind::Queue(queue) => {
+                if queue.proto.poll_timeout().is_some_and(|time| time <= cx.now) {
+                    queue.proto.handle_timeout(cx);
+                }
+            }
         }
         self.touch(tag);
     }
@@ -257,11 +275,13 @@ impl Shard {
         match conn.kind {
             Kind::Login(_) => self.drain_login(cx, tag),
             Kind::Session(_) => self.drain_session(cx, tag),
+            Kind::Queue(_) => self.drain_queue(cx, tag),
         }
         if let Some(conn) = self.conns.get_mut(tag) {
             let wanted = match &conn.kind {
                 Kind::Login(entering) => entering.login.poll_timeout(),
                 Kind::Session(session) => session.proto.poll_timeout(),
+                Kind::Queue(queue) => queue.proto.poll_timeout(),
             };
             self.timers.note(tag, wanted, &mut conn.noted);
         }
@@ -294,6 +314,10 @@ impl Shard {
             Kind::Session(session) => {
                 session.links.retain(|link| link.id != id);
                 self.forget_session(owner.conn);
+            }
+            Kind::Queue(queue) => {
+                queue.gone = true;
+                self.forget_queue(owner.conn);
             }
         }
     }

@@ -42,12 +42,14 @@ impl Shard {
         let report = match control {
             Control::AddVolume(spec) => {
                 let view = spec.view.clone();
-                self.server.add_unit(spec.unit(), view);
+                self.server.add_unit(spec.unit(), view.clone());
+                self.nvme.server.add_volume(spec.namespace(), view);
                 self.fronts.add(*spec);
                 Report::Done
             }
             Control::DropVolume(volume) => {
                 self.server.remove_unit(volume);
+                self.nvme.server.remove_volume(volume);
                 self.waiting.drops.push((id, volume));
                 return;
             }
@@ -107,6 +109,7 @@ impl Shard {
     /// Sessions keep what they may still reach; those that may reach nothing any more are ended.
     fn change_exports(&mut self, cx: &mut Cx<'_>, exports: Arc<Exports>) {
         self.exports = exports;
+        self.change_controllers();
         let tags: Vec<Tag> = self.sessions.values().copied().collect();
         for tag in tags {
             let Some((nexus, luns)) = self.luns_now(tag) else { continue };
@@ -146,10 +149,11 @@ impl Shard {
         let usage = cx.pool.usage();
         let sessions = self.conns.iter().filter_map(|(_, conn)| match &conn.kind {
             Kind::Session(session) => Some(entry(session)),
-            Kind::Login(_) => None,
+            Kind::Login(_) | Kind::Queue(_) => None,
         });
         Listing {
             sessions: sessions.collect(),
+            queues: self.queue_entries(),
             volumes: self.fronts.entries(),
             memory: (usage.capacity, usage.lent, usage.reserved),
             logins: self.logins,
@@ -167,6 +171,7 @@ impl Shard {
                     let link = entering.id;
                     self.depart(link, Departure::Close);
                 }
+                Some(Kind::Queue(_)) => self.stop_queue(cx, tag, deadline),
                 None => {}
             }
             self.touch(tag);
@@ -188,13 +193,14 @@ impl Shard {
             }
             self.touch(tag);
         }
+        self.end_queues(cx);
         self.flush_all(cx);
     }
 
     /// When all sessions have ended, flushes; when all is flushed, says so. True if it did either.
     pub(super) fn stop_progress(&mut self, cx: &mut Cx<'_>) -> bool {
         self.drop_volumes();
-        let over = self.sessions.is_empty();
+        let over = self.sessions.is_empty() && (self.stopping.is_none() || self.queues_ended());
         match &mut self.stopping {
             Some(Stopping { flushing: None, .. }) if over => {
                 self.flush_all(cx);

@@ -28,7 +28,10 @@ impl Shard {
             return;
         }
         if self.logins >= LOGINS_MAX {
-            self.cut_oldest_login();
+            self.cut_oldest_login(cx);
+        }
+        if self.exports.nvme.portal(accepted.listener).is_some() {
+            return self.accept_queue(cx, id, accepted);
         }
         let login = LoginLink::new(cx.now + self.exports.admission.login_time, accepted);
         let entering = Entering { id, login, cid: None, grant: None, asked: false, gone: false };
@@ -45,21 +48,35 @@ impl Shard {
         }
     }
 
-    fn remember_age(&mut self, tag: Tag) {
+    pub(super) fn remember_age(&mut self, tag: Tag) {
         if self.by_age.len() >= 2 * LOGINS_ROOM {
             let mut ages = std::mem::take(&mut self.by_age);
-            ages.retain(|tag| self.entering(*tag).is_some());
+            ages.retain(|tag| self.is_entering(*tag));
             self.by_age = ages;
         }
         self.by_age.push_back(tag);
     }
 
     /// The oldest login that owes a request makes room; those that wait for us come to their end anyway.
-    fn cut_oldest_login(&mut self) {
+    fn cut_oldest_login(&mut self, cx: &mut Cx<'_>) {
         while let Some(tag) = self.by_age.pop_front() {
-            if self.entering(tag).is_some_and(|entering| entering.login.give_up()) {
+            let owed = match self.conns.get_mut(tag).map(|conn| &mut conn.kind) {
+                Some(Kind::Login(entering)) => entering.login.give_up(),
+                Some(Kind::Queue(queue)) => queue.give_up(cx),
+                Some(Kind::Session(_)) | None => false,
+            };
+            if owed {
                 return self.touch(tag);
             }
+        }
+    }
+
+    /// Whether a connection logs in, or has yet to connect a queue.
+    fn is_entering(&self, tag: Tag) -> bool {
+        match self.conns.get(tag).map(|conn| &conn.kind) {
+            Some(Kind::Login(_)) => true,
+            Some(Kind::Queue(queue)) => queue.is_counted(),
+            Some(Kind::Session(_)) | None => false,
         }
     }
 

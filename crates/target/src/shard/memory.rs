@@ -6,35 +6,76 @@
 use std::collections::VecDeque;
 
 use buf::{Class, Cx, Payload};
-use scsi_server::{Step, TaskKey};
-use volume::IoId;
+use nvme_server::CommandKey;
+use scsi_server::TaskKey;
+use stream::Target;
+use volume::{Io, IoId};
 
 use super::Shard;
+
+/// A step that needs memory, of either server.
+#[derive(Debug)]
+pub(super) enum Hungry {
+    Scsi(scsi_server::Step),
+    Nvme(nvme_server::Step),
+}
 
 /// What waits for memory.
 #[derive(Debug, Default)]
 pub(super) struct Hunger {
-    queue: VecDeque<Step>,
+    queue: VecDeque<Hungry>,
 }
 
 impl Hunger {
     /// Takes an operation out that is not wanted any more.
-    pub(super) fn remove_io(&mut self, id: IoId) -> Option<Step> {
-        let at = self.queue.iter().position(|step| matches!(step, Step::Io { io, .. } if io.id == id))?;
+    pub(super) fn remove_io(&mut self, id: IoId) -> Option<scsi_server::Step> {
+        let wanted =
+            |step: &Hungry| matches!(step, Hungry::Scsi(scsi_server::Step::Io { io, .. }) if io.id == id);
+        match self.remove(wanted)? {
+            Hungry::Scsi(step) => Some(step),
+            Hungry::Nvme(_) => None,
+        }
+    }
+
+    /// The same for a command of NVMe.
+    pub(super) fn remove_command_io(&mut self, id: IoId) -> Option<nvme_server::Step> {
+        let wanted =
+            |step: &Hungry| matches!(step, Hungry::Nvme(nvme_server::Step::Io { io, .. }) if io.id == id);
+        match self.remove(wanted)? {
+            Hungry::Nvme(step) => Some(step),
+            Hungry::Scsi(_) => None,
+        }
+    }
+
+    fn remove(&mut self, wanted: impl Fn(&Hungry) -> bool) -> Option<Hungry> {
+        let at = self.queue.iter().position(wanted)?;
         self.queue.remove(at)
     }
 
     /// Drops a transfer of a task that has ended.
     pub(super) fn remove_transfer(&mut self, key: TaskKey) {
-        self.queue.retain(|step| !matches!(step, Step::Receive { task, .. } if *task == key));
+        self.queue.retain(
+            |step| !matches!(step, Hungry::Scsi(scsi_server::Step::Receive { task, .. }) if *task == key),
+        );
+    }
+
+    /// Drops a transfer of a command that has ended.
+    pub(super) fn remove_command(&mut self, key: CommandKey) {
+        self.queue.retain(|step| {
+            !matches!(step, Hungry::Nvme(nvme_server::Step::Receive { command, .. }) if *command == key)
+        });
     }
 }
 
 impl Shard {
     /// Gives a step its memory, or lets it wait for some.
-    pub(super) fn feed_step(&mut self, cx: &mut Cx<'_>, step: Step) {
+    pub(super) fn feed_step(&mut self, cx: &mut Cx<'_>, step: Hungry) {
         // What needs no memory gives some back when it is done: it must not wait for those that do.
-        let needs_none = matches!(step, Step::Io { want: 0, .. });
+        let needs_none = matches!(
+            step,
+            Hungry::Scsi(scsi_server::Step::Io { want: 0, .. })
+                | Hungry::Nvme(nvme_server::Step::Io { want: 0, .. })
+        );
         if !needs_none && !self.hunger.queue.is_empty() {
             self.hunger.queue.push_back(step);
             return;
@@ -59,7 +100,15 @@ impl Shard {
     }
 
     /// Gives the step back if there is no memory for it.
-    fn try_feed(&mut self, cx: &mut Cx<'_>, step: Step) -> Option<Step> {
+    fn try_feed(&mut self, cx: &mut Cx<'_>, step: Hungry) -> Option<Hungry> {
+        match step {
+            Hungry::Scsi(step) => self.try_feed_task(cx, step).map(Hungry::Scsi),
+            Hungry::Nvme(step) => self.try_feed_command(cx, step).map(Hungry::Nvme),
+        }
+    }
+
+    fn try_feed_task(&mut self, cx: &mut Cx<'_>, step: scsi_server::Step) -> Option<scsi_server::Step> {
+        use scsi_server::Step;
         match step {
             Step::Receive { task, at, len } => match cx.pool.take_sg(Class::Solicited, len as usize) {
                 Some(memory) => {
@@ -68,19 +117,50 @@ impl Shard {
                 }
                 None => Some(step),
             },
-            Step::Io { task, volume, mut io, want } => match cx.pool.take_sg(Class::Solicited, want as usize)
-            {
-                Some(memory) => {
-                    if want > 0 {
-                        io.payload = Payload::In(memory);
-                    }
-                    self.fronts.submit(cx, &self.server.nexus(task.nexus).nexus, volume, io);
-                    None
+            Step::Io { task, volume, mut io, want } => {
+                if !attach(cx, &mut io, want) {
+                    return Some(Step::Io { task, volume, io, want });
                 }
-                None => Some(Step::Io { task, volume, io, want }),
-            },
+                self.fronts.submit(cx, &self.server.nexus(task.nexus).nexus, volume, io);
+                None
+            }
             Step::Send { .. } | Step::Respond { .. } | Step::Retire { .. } => unreachable!("needs no memory"),
             Step::Cancel { .. } | Step::Ask { .. } | Step::Managed { .. } => unreachable!("needs no memory"),
         }
     }
+
+    fn try_feed_command(&mut self, cx: &mut Cx<'_>, step: nvme_server::Step) -> Option<nvme_server::Step> {
+        use nvme_server::Step;
+        match step {
+            Step::Receive { command, at, len } => match cx.pool.take_sg(Class::Solicited, len as usize) {
+                Some(memory) => {
+                    self.with_queue(command, |queue, tag| queue.proto.recv_data(cx, tag, at, memory));
+                    None
+                }
+                None => Some(step),
+            },
+            Step::Io { command, volume, mut io, want, to_host } => {
+                if !attach(cx, &mut io, want) {
+                    return Some(Step::Io { command, volume, io, want, to_host });
+                }
+                self.fronts.submit(cx, self.nvme.server.nexus(command.queue), volume, io);
+                None
+            }
+            Step::Send { .. } | Step::Respond { .. } | Step::Retire { .. } => unreachable!("needs no memory"),
+            Step::Cancel { .. } | Step::Ask { .. } | Step::Word { .. } => unreachable!("needs no memory"),
+            Step::EndQueue { .. } | Step::ControllerGone { .. } | Step::Compute { .. } => {
+                unreachable!("needs no memory")
+            }
+        }
+    }
+}
+
+/// Attaches the memory that an operation wants; false if there is none.
+fn attach(cx: &Cx<'_>, io: &mut Io, want: u32) -> bool {
+    if want == 0 {
+        return true;
+    }
+    let Some(memory) = cx.pool.take_sg(Class::Solicited, want as usize) else { return false };
+    io.payload = Payload::In(memory);
+    true
 }

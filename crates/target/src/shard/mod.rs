@@ -11,6 +11,7 @@ mod control;
 mod founding;
 mod login;
 mod memory;
+mod nvme;
 mod sessions;
 mod steps;
 mod volumes;
@@ -29,7 +30,7 @@ use crate::backoff::BackOff;
 use crate::directory::{Directory, SESSIONS_MAX};
 use crate::exports::Exports;
 use crate::links::Links;
-use crate::message::Message;
+use crate::message::{Message, NvmeMessage};
 use crate::timers::Timers;
 
 pub use conns::LogLine;
@@ -37,6 +38,8 @@ use conns::{Conn, Joining};
 use control::{Stopping, Waiting};
 use founding::Founding;
 use memory::Hunger;
+use nvme::Nvme;
+pub use nvme::{NvmeCause, NvmeLine};
 use volumes::Fronts;
 pub use volumes::home_of;
 
@@ -48,6 +51,9 @@ const LOGINS_MAX: usize = 256;
 /// Beyond [`LOGINS_MAX`] each new login costs the oldest one that owes a request its place, so that
 /// strangers who are silent keep nobody out. Those on their way out are bounded by this number.
 const LOGINS_ROOM: usize = 2 * LOGINS_MAX;
+
+/// How many NVMe queues a shard carries at most. A Connect beyond it is refused, or its link closed.
+const QUEUES_MAX: usize = 65_536;
 
 /// One shard of the target. See the module.
 pub struct Shard {
@@ -66,6 +72,7 @@ pub struct Shard {
     /// The connection of each nexus of the server.
     nexuses: Vec<Option<Tag>>,
     server: Server,
+    nvme: Nvme,
     fronts: Fronts,
     directory: Option<Directory>,
     founding: Founding,
@@ -94,13 +101,14 @@ impl Shard {
             shards,
             exports,
             links: Links::default(),
-            conns: Slab::new(SESSIONS_MAX + LOGINS_ROOM),
+            conns: Slab::new(SESSIONS_MAX + LOGINS_ROOM + QUEUES_MAX),
             logins: 0,
             by_age: VecDeque::new(),
             backoff: BackOff::default(),
             sessions: HashMap::new(),
             nexuses: Vec::new(),
             server: Server::new(volume::Shard(id.0)),
+            nvme: Nvme::new(id, shards),
             fronts: Fronts::new(id, shards),
             founding: Founding::default(),
             directory,
@@ -148,6 +156,7 @@ impl Shard {
             }
             // Comes with a socket, by `handle_arrival`.
             Message::Link(baggage) => self.baggage_without_link(&baggage),
+            Message::Nvme(message) => self.take_nvme(cx, message),
             Message::Ask(volume, from, id, ask) => {
                 if let Some(answer) = self.fronts.ask(cx, volume, from, id, ask) {
                     self.post(from, Message::Answer(volume, answer));
@@ -172,6 +181,9 @@ impl Endpoint for Shard {
         match how {
             Arrival::Accepted(accepted) => self.accept(cx, link, accepted),
             Arrival::Moved(Message::Link(baggage)) => self.attach(cx, link, *baggage),
+            Arrival::Moved(Message::Nvme(NvmeMessage::Link(baggage))) => {
+                self.attach_queue(cx, link, *baggage);
+            }
             Arrival::Moved(_) => self.departures.push_back((link, Departure::Close)),
         }
     }
@@ -201,6 +213,7 @@ impl Endpoint for Shard {
             self.conn_timeout(cx, tag, time);
         }
         self.fronts.handle_timeout(cx);
+        self.nvme.server.handle_timeout(cx);
         self.founding_timeout(cx);
         self.stop_timeout(cx);
     }
@@ -219,6 +232,7 @@ impl Endpoint for Shard {
             }
             more |= self.feed(cx);
             more |= self.run_steps(cx);
+            more |= self.run_nvme_steps(cx);
             more |= self.run_fronts(cx);
             more |= self.stop_progress(cx);
             if !more {
@@ -257,7 +271,7 @@ impl Endpoint for Shard {
 
     fn poll_timeout(&self) -> Option<Time> {
         let own = [self.stop_deadline(), self.founding.poll_timeout()];
-        let times = [self.timers.next(), self.fronts.poll_timeout()];
+        let times = [self.timers.next(), self.fronts.poll_timeout(), self.nvme.server.poll_timeout()];
         times.into_iter().chain(own).flatten().min()
     }
 }

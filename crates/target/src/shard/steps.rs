@@ -12,6 +12,8 @@ use volume::{Done, Failure, Fault, Op};
 
 use super::Shard;
 use super::conns::{Kind, Session};
+use super::memory::Hungry;
+use super::volumes::NVME;
 use crate::message::Message;
 
 /// Reads of a session that wait until its peer has read what was sent before.
@@ -33,10 +35,10 @@ impl Shard {
 
     fn run_step(&mut self, cx: &mut Cx<'_>, step: Step) {
         match step {
-            Step::Receive { .. } => self.feed_step(cx, step),
+            Step::Receive { .. } => self.feed_step(cx, Hungry::Scsi(step)),
             Step::Io { task, ref io, .. } => match io.op {
                 Op::Read(_) => self.start_read(cx, task, step),
-                _ => self.feed_step(cx, step),
+                _ => self.feed_step(cx, Hungry::Scsi(step)),
             },
             Step::Send { task, at, data } => {
                 self.with_session(task, |session, tag| {
@@ -101,7 +103,7 @@ impl Shard {
             }
         });
         if let Some(step) = may {
-            self.feed_step(cx, step);
+            self.feed_step(cx, Hungry::Scsi(step));
         }
     }
 
@@ -167,7 +169,7 @@ impl Shard {
                 session.parked.queue.push_front(step);
                 return;
             }
-            self.feed_step(cx, step);
+            self.feed_step(cx, Hungry::Scsi(step));
         }
     }
 
@@ -192,7 +194,9 @@ impl Shard {
         if answer.id.is_gates() {
             return self.fronts.gate_answered(cx, volume, &answer);
         }
-        if !self.control_answered(volume, &answer) {
+        if answer.id.0 & NVME != 0 {
+            self.nvme.server.answered(cx, answer.id, answer.result);
+        } else if !self.control_answered(volume, &answer) {
             self.server.answered(cx, answer.id, answer.result);
         }
     }

@@ -274,6 +274,8 @@ impl Fronts {
 
 /// The flush of the stop; the server's own names have a small low half.
 const FLUSH: IoId = IoId(u64::MAX);
+/// The bit by which operations and asks of the NVMe server are told from those of the SCSI server.
+pub(super) const NVME: u64 = 1 << 63;
 
 impl Traffic {
     fn count_read(&mut self, bytes: u64) {
@@ -312,6 +314,8 @@ impl Shard {
                 ended = true;
                 if done.id == FLUSH {
                     self.flushed(volume);
+                } else if done.id.0 & NVME != 0 {
+                    self.nvme.server.done(cx, done);
                 } else {
                     self.server.done(cx, done);
                 }
@@ -367,6 +371,8 @@ impl Shard {
     pub(super) fn adopt(&mut self, cx: &mut Cx<'_>, volume: VolumeId, adoption: &Adoption) {
         self.server.adopt(volume, adoption);
         self.run_steps(cx);
+        self.nvme.server.adopt(volume, adoption);
+        self.run_nvme_steps(cx);
         if let Some(front) = self.fronts.front(volume) {
             front.gate.adopt(adoption);
         }

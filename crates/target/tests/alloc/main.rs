@@ -2,6 +2,9 @@
 //! little.
 
 mod counter;
+mod nvme;
+#[path = "../nvme/pipe.rs"]
+mod pipe;
 #[path = "../simulation/rig.rs"]
 mod rig;
 mod world;
@@ -41,6 +44,7 @@ fn world<B: Backend + 'static>(pool: usize, disk: impl Fn() -> B + Clone + Send 
     world
 }
 
+/// A RAM volume.
 fn ram() -> impl Fn() -> Ram + Clone + Send {
     let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096));
     move || Ram::new(disk.clone())

@@ -95,6 +95,10 @@ impl World {
     }
 
     pub fn connect(&mut self) -> usize {
+        self.connect_to(ListenerId(0))
+    }
+
+    pub fn connect_to(&mut self, listener: ListenerId) -> usize {
         let at = self.hands.wires.len();
         // What the world's own lists take is the world's.
         self.hands.wires.push(Wire {
@@ -103,7 +107,7 @@ impl World {
             ..Wire::default()
         });
         let address = SocketAddr::from(([127, 0, 0, 1], 3260));
-        let accepted = Accepted { listener: ListenerId(0), local: address, peer: address };
+        let accepted = Accepted { listener, local: address, peer: address };
         self.with(|shard, cx| shard.handle_arrival(cx, LinkId(at as u64), Arrival::Accepted(accepted)));
         at
     }

@@ -1,8 +1,13 @@
-//! What the tests serve: one target with one volume, open to everybody.
+//! What the tests serve: one volume, as a target's logical unit and as a subsystem's namespace, open to
+//! everybody.
 
 use std::sync::Arc;
 
-use blockwire_target::{Exports, LunExport, LunMask, Portal, Rule, TargetExport, VolumeSpec};
+use blockwire_target::{
+    ControllerLimits, Exports, HostAuth, HostRule, LunExport, LunMask, NamespaceExport, NamespaceMask,
+    NvmeExports, NvmePortal, NvmeProduct, NvmeService, Portal, Rule, SubsystemExport, TargetExport,
+    VolumeSpec,
+};
 use endpoint::ListenerId;
 use iscsi::initiator::Wanted;
 use iscsi::login::AuthPolicy;
@@ -12,6 +17,7 @@ use iscsi::wire::{Cid, Isid, Sn, Tsih};
 use volume::{Backend, DiskId, Facts, Geometry, Home, PortId, Shared, Uuid, VolumeId};
 
 pub const TARGET: &str = "iqn.2026-11.io.blockwire:disk";
+pub const SUBSYSTEM: &str = "nqn.2026-11.io.blockwire:disk";
 
 /// What the target offers and allows.
 #[derive(Clone, Debug)]
@@ -60,9 +66,42 @@ pub fn exports(terms: &Terms) -> Arc<Exports> {
         portals: vec![portal],
         targets: vec![target],
         discovery_auth: AuthPolicy::None,
-        nvme: Default::default(),
+        nvme: nvme_exports(),
         admission: Default::default(),
     })
+}
+
+/// Listener 1 is for subsystems, listener 2 for discovery alone.
+fn nvme_exports() -> NvmeExports {
+    let portal = |listener, port, service| NvmePortal {
+        listener: ListenerId(listener),
+        address: format!("127.0.0.1:{port}").parse().unwrap(),
+        service,
+        port: PortId(listener + 1),
+        header_digest: true,
+        data_digest: true,
+    };
+    let rule = HostRule {
+        hosts: vec![],
+        sources: vec![],
+        auth: HostAuth::None,
+        namespaces: NamespaceMask::All { read_only: false },
+    };
+    let product = NvmeProduct { serial: "7".into(), model: "Volume".into(), firmware: "0".into() };
+    let subsystem = SubsystemExport {
+        nqn: SUBSYSTEM.into(),
+        product: Arc::new(product),
+        ports: vec![],
+        namespaces: vec![NamespaceExport { nsid: 1, volume: VolumeId(0), read_only: false, ana_group: 1 }],
+        rules: vec![rule],
+        limits: ControllerLimits { controllers: 8, queues: 4, entries: 32, ..ControllerLimits::default() },
+    };
+    NvmeExports {
+        portals: vec![portal(1, 4420, NvmeService::Subsystems), portal(2, 8009, NvmeService::Discovery)],
+        subsystems: vec![subsystem],
+        referrals: vec![],
+        generation: 1,
+    }
 }
 
 /// The volume for each shard; the first is its home.

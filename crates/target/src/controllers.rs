@@ -1,0 +1,238 @@
+//! Which NVMe controllers exist, on which shard each lives, and which host bears which identifier.
+//!
+//! One shard keeps this directory, with that of the iSCSI sessions. A Connect of an admin queue asks it
+//! by message. Invariants: a controller's number is unique in the daemon, and its remainder by the
+//! number of shards is the controller's shard, so an I/O queue's Connect finds it without asking here;
+//! a number is not given again before all others were; and while a host is connected to a
+//! subsystem, or registered with one of its volumes, nobody else's name is taken with its identifier:
+//! cloned machines share identifiers, and a preempt could not tell them apart.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use endpoint::ShardId;
+
+/// The largest controller number: FFF0h and above are reserved (NVMe Base §5.17.2.1).
+pub const CNTLID_MAX: u16 = 0xffef;
+
+/// What a Connect of an admin queue asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ControllerClaim {
+    /// Who asks, to be answered: the shard and its own number for the connection.
+    pub from: (ShardId, u64),
+    /// The subsystem's name.
+    pub subsystem: Arc<str>,
+    /// The host's name.
+    pub host: Arc<str>,
+    /// Its identifier; `None` for the discovery service, which binds none.
+    pub host_id: Option<[u8; 16]>,
+    /// How many controllers the subsystem may have.
+    pub limit: u16,
+}
+
+/// The directory's answer to a [`ControllerClaim`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ControllerVerdict {
+    /// A new controller.
+    Granted {
+        /// Its number: 1 to [`CNTLID_MAX`].
+        cntlid: u16,
+        /// Where it shall live.
+        shard: ShardId,
+    },
+    /// The subsystem, or the daemon, has as many as it may.
+    Full,
+    /// The identifier is that of the host of this name.
+    Taken(Arc<str>),
+}
+
+#[derive(Debug)]
+struct Entry {
+    subsystem: Arc<str>,
+    host_id: Option<[u8; 16]>,
+}
+
+#[derive(Debug)]
+struct Binding {
+    host: Arc<str>,
+    controllers: u32,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Controllers {
+    entries: HashMap<u16, Entry>,
+    bindings: HashMap<(Arc<str>, [u8; 16]), Binding>,
+    counts: HashMap<Arc<str>, u32>,
+    load: Vec<u32>,
+    /// The number given last, by shard.
+    last: Vec<u16>,
+}
+
+impl Controllers {
+    /// An empty directory for a daemon of so many shards, at least 1.
+    pub fn new(shards: u16) -> Self {
+        assert!(shards > 0, "a daemon has a shard");
+        Controllers {
+            entries: HashMap::new(),
+            bindings: HashMap::new(),
+            counts: HashMap::new(),
+            load: vec![0; usize::from(shards)],
+            last: (0..shards).collect(),
+        }
+    }
+
+    /// Judges a claim. `registered` is the name that registrants of the subsystem's volumes with the same
+    /// identifier bear, if there are any.
+    pub fn claim(&mut self, claim: &ControllerClaim, registered: Option<Arc<str>>) -> ControllerVerdict {
+        if let Some(host) = self.bound(claim).or(registered)
+            && host != claim.host
+        {
+            return ControllerVerdict::Taken(host);
+        }
+        if self.counts.get(&claim.subsystem).is_some_and(|&count| count >= u32::from(claim.limit)) {
+            return ControllerVerdict::Full;
+        }
+        let Some((cntlid, shard)) = self.place(claim.from.0) else { return ControllerVerdict::Full };
+        self.load[usize::from(shard.0)] += 1;
+        *self.counts.entry(claim.subsystem.clone()).or_default() += 1;
+        if let Some(id) = claim.host_id {
+            let fresh = || Binding { host: claim.host.clone(), controllers: 0 };
+            self.bindings.entry((claim.subsystem.clone(), id)).or_insert_with(fresh).controllers += 1;
+        }
+        self.entries.insert(cntlid, Entry { subsystem: claim.subsystem.clone(), host_id: claim.host_id });
+        ControllerVerdict::Granted { cntlid, shard }
+    }
+
+    fn bound(&self, claim: &ControllerClaim) -> Option<Arc<str>> {
+        let key = (claim.subsystem.clone(), claim.host_id?);
+        self.bindings.get(&key).map(|binding| binding.host.clone())
+    }
+
+    /// A free number of the least loaded shard, the asking one first; of another if that has none.
+    fn place(&mut self, near: ShardId) -> Option<(u16, ShardId)> {
+        let mut shards: Vec<u16> = (0..self.load.len() as u16).collect();
+        shards.sort_by_key(|&shard| (self.load[usize::from(shard)], shard != near.0, shard));
+        shards.into_iter().find_map(|shard| Some((self.free_number(shard)?, ShardId(shard))))
+    }
+
+    fn free_number(&mut self, shard: u16) -> Option<u16> {
+        let shards = self.load.len() as u16;
+        let mut number = self.last[usize::from(shard)];
+        for _ in 0..=CNTLID_MAX / shards {
+            number = match number.checked_add(shards) {
+                Some(next) if next <= CNTLID_MAX => next,
+                Some(_) | None => shard,
+            };
+            if number != 0 && !self.entries.contains_key(&number) {
+                self.last[usize::from(shard)] = number;
+                return Some(number);
+            }
+        }
+        None
+    }
+
+    /// A controller has ended, or never came to be.
+    pub fn gone(&mut self, cntlid: u16) {
+        let Some(entry) = self.entries.remove(&cntlid) else { return };
+        let shard = usize::from(cntlid) % self.load.len();
+        self.load[shard] -= 1;
+        if let Some(count) = self.counts.get_mut(&entry.subsystem) {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&entry.subsystem);
+            }
+        }
+        let Some(id) = entry.host_id else { return };
+        let key = (entry.subsystem, id);
+        if let Some(binding) = self.bindings.get_mut(&key) {
+            binding.controllers -= 1;
+            if binding.controllers == 0 {
+                self.bindings.remove(&key);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn claim(host: &str, id: u8) -> ControllerClaim {
+        ControllerClaim {
+            from: (ShardId(1), 7),
+            subsystem: "nqn.2026-11.test:disk".into(),
+            host: host.into(),
+            host_id: Some([id; 16]),
+            limit: 3,
+        }
+    }
+
+    fn granted(verdict: ControllerVerdict) -> (u16, u16) {
+        match verdict {
+            ControllerVerdict::Granted { cntlid, shard } => (cntlid, shard.0),
+            other => panic!("not granted: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_number_tells_the_shard_and_comes_back_last() {
+        let mut directory = Controllers::new(3);
+        let (first, shard) = granted(directory.claim(&claim("a", 1), None));
+        assert_eq!((first % 3, shard), (1, 1), "the near shard, while no other is emptier");
+        let (second, shard) = granted(directory.claim(&claim("a", 1), None));
+        assert_eq!((second % 3, shard), (0, 0));
+        assert_ne!(second, 0);
+        directory.gone(first);
+        let (third, shard) = granted(directory.claim(&claim("a", 1), None));
+        assert_eq!(shard, 1);
+        assert_ne!(third, first, "a stale number names nobody for as long as can be");
+    }
+
+    #[test]
+    fn a_subsystem_has_so_many_controllers() {
+        let mut directory = Controllers::new(2);
+        let ids: Vec<_> = (0..3).map(|_| granted(directory.claim(&claim("a", 1), None)).0).collect();
+        assert_eq!(directory.claim(&claim("a", 1), None), ControllerVerdict::Full);
+        let other = ControllerClaim { subsystem: "nqn.2026-11.test:other".into(), ..claim("a", 1) };
+        granted(directory.claim(&other, None));
+        directory.gone(ids[1]);
+        directory.gone(ids[1]);
+        granted(directory.claim(&claim("a", 1), None));
+        assert_eq!(directory.claim(&claim("a", 1), None), ControllerVerdict::Full);
+    }
+
+    #[test]
+    fn all_numbers_can_be_given_and_no_more() {
+        let mut directory = Controllers::new(2);
+        let many = ControllerClaim { limit: u16::MAX, ..claim("a", 1) };
+        let mut seen = HashSet::new();
+        for _ in 0..CNTLID_MAX {
+            let (cntlid, _) = granted(directory.claim(&many, None));
+            assert!((1..=CNTLID_MAX).contains(&cntlid) && seen.insert(cntlid));
+        }
+        assert_eq!(directory.claim(&many, None), ControllerVerdict::Full);
+        directory.gone(12_345);
+        assert_eq!(granted(directory.claim(&many, None)), (12_345, 1));
+    }
+
+    #[test]
+    fn an_identifier_belongs_to_the_first_name_seen_with_it() {
+        let mut directory = Controllers::new(1);
+        let (cntlid, _) = granted(directory.claim(&claim("a", 1), None));
+        assert_eq!(directory.claim(&claim("b", 1), None), ControllerVerdict::Taken("a".into()));
+        granted(directory.claim(&claim("b", 2), None));
+        let elsewhere = ControllerClaim { subsystem: "nqn.2026-11.test:other".into(), ..claim("b", 1) };
+        granted(directory.claim(&elsewhere, None));
+        directory.gone(cntlid);
+        // Nobody is connected any more, but a registration stands.
+        let verdict = directory.claim(&claim("b", 1), Some("a".into()));
+        assert_eq!(verdict, ControllerVerdict::Taken("a".into()));
+        granted(directory.claim(&claim("a", 1), Some("a".into())));
+        directory.gone(2);
+        let discovery = ControllerClaim { host_id: None, ..claim("c", 9) };
+        granted(directory.claim(&discovery, None));
+    }
+}

@@ -1,0 +1,101 @@
+//! What shards tell each other about NVMe controllers and their queues.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use endpoint::{Accepted, ShardId};
+use nvme::auth::{Outcome, Work};
+use nvme::fabrics::{Connect, ConnectNames, ConnectRefusal};
+use nvme::{HostId, Nqn};
+use nvme_server::{ComputeId, Counters, Join, QueueSpec, Word};
+use nvme_tcp::Parked;
+
+use crate::controllers::{ControllerClaim, ControllerVerdict};
+
+/// One message of the NVMe side.
+#[derive(Debug)]
+pub enum NvmeMessage {
+    /// To the directory's shard: an admin queue connects.
+    Claim(ControllerClaim),
+    /// From it: the answer to the connection of this number.
+    Verdict(u64, ControllerVerdict),
+    /// To the directory's shard: a controller has ended.
+    ControllerGone(u16),
+    /// To a controller's shard: an I/O queue connects. For the connection of this number on that shard.
+    Join(u16, ShardId, u64, Box<Join>),
+    /// The answer.
+    Joined(u64, Result<Box<QueueSpec>, ConnectRefusal>),
+    /// With a socket: its Connect is granted and not answered yet.
+    Link(Box<NvmeBaggage>),
+    /// From a controller to its queue, or back.
+    Word(Word),
+    /// To the control plane: what would keep the data of this shard waiting too long.
+    Compute(ShardId, ComputeId, Box<Work>),
+    /// From it.
+    Computed(ComputeId, Box<Outcome>),
+}
+
+/// What a shard must know of a queue's link that comes to it.
+#[derive(Debug)]
+pub struct NvmeBaggage {
+    /// The connection as it stands.
+    pub parked: Parked,
+    /// Where it was accepted.
+    pub accepted: Accepted,
+    /// What its Connect asks.
+    pub connect: Connect,
+    /// Who connects to whom.
+    pub names: ConnectNames,
+    /// What was granted.
+    pub grant: QueueGrant,
+}
+
+/// What a connection becomes.
+#[derive(Clone, Debug)]
+pub enum QueueGrant {
+    /// The admin queue of a new controller of this number.
+    Admin(u16),
+    /// An I/O queue.
+    Io(Box<QueueSpec>),
+}
+
+impl QueueGrant {
+    /// The controller.
+    pub fn cntlid(&self) -> u16 {
+        match self {
+            QueueGrant::Admin(cntlid) => *cntlid,
+            QueueGrant::Io(spec) => spec.cntlid,
+        }
+    }
+}
+
+/// A queue of an NVMe controller, with its connection.
+#[derive(Clone, Debug)]
+pub struct QueueEntry {
+    /// The controller.
+    pub cntlid: u16,
+    /// The queue: 0 is the admin queue.
+    pub qid: u16,
+    /// The subsystem's name.
+    pub subsystem: Arc<str>,
+    /// The host's name.
+    pub host: Nqn,
+    /// The host's identifier.
+    pub host_id: HostId,
+    /// The peer's address.
+    pub peer: SocketAddr,
+    /// Ours.
+    pub local: SocketAddr,
+    /// CRC32C behind headers, and behind data.
+    pub digests: (bool, bool),
+    /// Entries of the queue.
+    pub entries: u16,
+    /// Whether the host counts by SQHD.
+    pub flow_control: bool,
+    /// Bytes of data that a command's capsule may hold.
+    pub in_capsule: u32,
+    /// Commands in work.
+    pub commands: usize,
+    /// What it has done since it was opened.
+    pub counters: Counters,
+}

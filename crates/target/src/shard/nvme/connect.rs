@@ -1,0 +1,172 @@
+//! Who grants a Connect: the directory a new controller, a controller its queues. Then the link goes to
+//! its shard.
+
+use std::sync::Arc;
+
+use buf::Cx;
+use endpoint::{Departure, ShardId};
+use nvme::fabrics::ConnectRefusal;
+use nvme_server::{Host, Join, QueueSpec};
+use stream::Tag;
+use volume::Shard as Core;
+
+use super::{Applicant, NvmeCause, Stage};
+use crate::controllers::{ControllerClaim, ControllerVerdict};
+use crate::message::{Message, NvmeBaggage, NvmeMessage, QueueGrant};
+use crate::shard::conns::{Conn, Kind};
+use crate::shard::{DIRECTORY, Shard};
+
+impl Shard {
+    /// Asks whoever can grant a Connect that the exports allow.
+    pub(super) fn apply(&mut self, conn: Tag, applicant: Applicant, limit: u16) {
+        let (id, names) = (self.id, &applicant.names);
+        let message = if applicant.connect.qid == 0 {
+            let bound = (!names.subsystem.is_discovery()).then(|| names.host_id.bytes());
+            let claim = ControllerClaim {
+                from: (id, conn.to_bits()),
+                subsystem: names.subsystem.as_str().into(),
+                host: names.host.as_str().into(),
+                host_id: bound,
+                limit,
+            };
+            (DIRECTORY, NvmeMessage::Claim(claim))
+        } else {
+            // A number that is nobody's is refused where its bearer would live.
+            let home = ShardId(names.cntlid % self.shards);
+            let join = Join {
+                qid: applicant.connect.qid,
+                entries: applicant.connect.entries,
+                flow_control: applicant.connect.flow_control,
+                subsystem: names.subsystem.clone(),
+                host: Host { nqn: names.host.clone(), id: names.host_id },
+                shard: Core(self.place_of(home, applicant.connect.qid).0),
+            };
+            (home, NvmeMessage::Join(names.cntlid, id, conn.to_bits(), Box::new(join)))
+        };
+        if let Some(queue) = self.queue(conn) {
+            queue.stage = Stage::Asked(Box::new(applicant));
+            self.post(message.0, Message::Nvme(message.1));
+        }
+    }
+
+    /// Where an I/O queue lives: a controller's queues go round the shards, its own last.
+    fn place_of(&self, home: ShardId, qid: u16) -> ShardId {
+        ShardId(((u32::from(home.0) + u32::from(qid)) % u32::from(self.shards)) as u16)
+    }
+
+    /// The directory judges a claim.
+    pub(super) fn claim_controller(&mut self, claim: &ControllerClaim) {
+        let registered = claim.host_id.and_then(|id| self.registered_name(&claim.subsystem, &id));
+        let Some(directory) = &mut self.nvme.directory else { return };
+        let verdict = directory.claim(claim, registered);
+        self.post(claim.from.0, Message::Nvme(NvmeMessage::Verdict(claim.from.1, verdict)));
+    }
+
+    /// The name under which an identifier is registered with a volume of a subsystem.
+    fn registered_name(&self, subsystem: &str, host_id: &[u8; 16]) -> Option<Arc<str>> {
+        let subsystem = self.exports.nvme.subsystems.iter().find(|known| &*known.nqn == subsystem)?;
+        subsystem.namespaces.iter().find_map(|namespace| {
+            let view = self.fronts.get(namespace.volume)?.gate.view();
+            view.reservations.host_nqn(host_id).cloned()
+        })
+    }
+
+    pub(super) fn controller_verdict(&mut self, cx: &mut Cx<'_>, token: u64, verdict: ControllerVerdict) {
+        let conn = Tag::from_bits(token);
+        match verdict {
+            ControllerVerdict::Granted { cntlid, shard } => {
+                self.granted(cx, conn, shard, QueueGrant::Admin(cntlid));
+            }
+            ControllerVerdict::Full => {
+                self.rejected(cx, conn, ConnectRefusal::Busy, NvmeCause::TooManyControllers);
+            }
+            ControllerVerdict::Taken(name) => {
+                self.rejected(cx, conn, ConnectRefusal::Host, NvmeCause::IdentifierTaken(name));
+            }
+        }
+    }
+
+    /// An I/O queue wants to join a controller that should live here.
+    pub(super) fn join_controller(&mut self, cntlid: u16, from: ShardId, token: u64, join: &Join) {
+        let answer = self.nvme.server.join(cntlid, join).map(Box::new);
+        self.post(from, Message::Nvme(NvmeMessage::Joined(token, answer)));
+    }
+
+    pub(super) fn joined_controller(
+        &mut self,
+        cx: &mut Cx<'_>,
+        token: u64,
+        answer: Result<Box<QueueSpec>, ConnectRefusal>,
+    ) {
+        let conn = Tag::from_bits(token);
+        match answer {
+            Ok(spec) => {
+                let shard = self.place_of(ShardId(spec.home.0), spec.qid);
+                self.granted(cx, conn, shard, QueueGrant::Io(spec));
+            }
+            Err(refusal) => self.rejected(cx, conn, refusal, NvmeCause::Refused(refusal)),
+        }
+    }
+
+    fn granted(&mut self, cx: &mut Cx<'_>, conn: Tag, shard: ShardId, grant: QueueGrant) {
+        let stage = self.queue(conn).map(|queue| std::mem::replace(&mut queue.stage, Stage::Over));
+        match (stage, self.queue(conn)) {
+            (Some(Stage::Asked(applicant)), Some(queue)) => {
+                queue.stage = Stage::Granted(Box::new((*applicant, shard, grant)));
+                self.move_granted(cx, conn);
+                self.touch(conn);
+            }
+            // It went away while it was asked for.
+            (Some(other), Some(queue)) => {
+                queue.stage = other;
+                self.give_back(grant);
+            }
+            (_, _) => self.give_back(grant),
+        }
+    }
+
+    fn rejected(&mut self, cx: &mut Cx<'_>, conn: Tag, refusal: ConnectRefusal, cause: NvmeCause) {
+        let Some(queue) = self.queue(conn) else { return };
+        if let Stage::Asked(applicant) = &queue.stage {
+            let tag = applicant.tag;
+            self.refuse_connect(cx, conn, tag, refusal.into(), cause);
+        }
+    }
+
+    /// Lets a connection go where it is to live, when nothing is out on it.
+    pub(super) fn move_granted(&mut self, cx: &mut Cx<'_>, conn: Tag) {
+        let id = self.id;
+        let Some(queue) = self.queue(conn) else { return };
+        let Stage::Granted(granted) = &queue.stage else { return };
+        if granted.1 != id && !queue.proto.can_park() {
+            return;
+        }
+        let Stage::Granted(granted) = std::mem::replace(&mut queue.stage, Stage::Over) else {
+            unreachable!("matched above")
+        };
+        let (applicant, shard, grant) = *granted;
+        if shard == id {
+            return self.open_queue(cx, conn, applicant, grant);
+        }
+        let Some(Conn { kind: Kind::Queue(queue), .. }) = self.conns.remove(conn) else {
+            unreachable!("it was here")
+        };
+        self.logins -= usize::from(queue.counted);
+        let (link, accepted) = (queue.id, queue.accepted);
+        let Some(parked) = queue.proto.park() else { unreachable!("asked above") };
+        let (connect, names) = (applicant.connect, applicant.names);
+        let baggage = NvmeBaggage { parked, accepted, connect, names, grant };
+        let message = Message::Nvme(NvmeMessage::Link(Box::new(baggage)));
+        self.depart(link, Departure::Move { to: shard, message });
+    }
+
+    /// What was granted does not come to be.
+    pub(super) fn give_back(&mut self, grant: QueueGrant) {
+        match grant {
+            QueueGrant::Admin(cntlid) => {
+                self.post(DIRECTORY, Message::Nvme(NvmeMessage::ControllerGone(cntlid)));
+            }
+            QueueGrant::Io(spec) => self.nvme.server.give_up(&spec),
+        }
+    }
+}

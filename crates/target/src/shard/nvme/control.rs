@@ -1,0 +1,114 @@
+//! Exports that change, the stop, and listings: what of it is NVMe's.
+
+use std::sync::Arc;
+
+use buf::{Cx, Time};
+use stream::{Close, Connection, Tag};
+
+use super::{Queue, Stage};
+use crate::message::QueueEntry;
+use crate::shard::Shard;
+use crate::shard::conns::Kind;
+
+impl Shard {
+    /// Controllers keep what their hosts may still reach; those whose hosts may reach nothing any more are
+    /// ended.
+    pub(in crate::shard) fn change_controllers(&mut self) {
+        let exports = self.exports.clone();
+        let ids: Vec<u16> = self.nvme.controllers.keys().copied().collect();
+        for cntlid in ids {
+            let Some(controller) = self.nvme.controllers.get(&cntlid) else { continue };
+            let (names, accepted) = (&controller.names, controller.accepted);
+            let Some(portal) = exports.nvme.portal(accepted.listener) else {
+                self.nvme.server.end_controller(cntlid);
+                continue;
+            };
+            if names.subsystem.is_discovery() {
+                let book = Arc::new(self.book(&names.host, &accepted));
+                self.nvme.server.change_book_of(cntlid, &book);
+                continue;
+            }
+            let export = exports.nvme.subsystem(names.subsystem.as_str(), portal.port);
+            match export.and_then(|export| self.namespaces(export, &names.host, &accepted)) {
+                Some(namespaces) => self.nvme.server.change_namespaces(cntlid, namespaces),
+                None => self.nvme.server.end_controller(cntlid),
+            }
+        }
+    }
+
+    /// Who is not connected yet goes; queues end with what is in work.
+    pub(in crate::shard) fn stop_queue(&mut self, cx: &mut Cx<'_>, conn: Tag, deadline: Time) {
+        let Some(queue) = self.queue(conn) else { return };
+        match &queue.stage {
+            Stage::Open(seat) if seat.qid > 0 => queue.proto.close(cx, Close::AfterLogout(deadline)),
+            // An admin queue's work never ends: hosts always wait for events.
+            Stage::Open(_) | Stage::Over => {}
+            Stage::Stranger | Stage::Reading(_) | Stage::Asked(_) | Stage::Granted(_) => {
+                queue.proto.close(cx, Close::Now);
+            }
+        }
+    }
+
+    /// Whether no queue is left, for the stop. When the I/O queues of this shard have ended, its
+    /// controllers do.
+    pub(in crate::shard) fn queues_ended(&mut self) -> bool {
+        let (mut busy, mut left) = (false, false);
+        for (_, conn) in self.conns.iter() {
+            if let Kind::Queue(queue) = &conn.kind {
+                left = true;
+                busy |= queue.seat().is_some_and(|seat| seat.qid > 0);
+            }
+        }
+        if !busy {
+            self.end_controllers();
+        }
+        !left
+    }
+
+    fn end_controllers(&mut self) {
+        let ids: Vec<u16> = self.nvme.controllers.keys().copied().collect();
+        for cntlid in ids {
+            self.nvme.server.end_controller(cntlid);
+        }
+    }
+
+    /// The time for the stop is over.
+    pub(in crate::shard) fn end_queues(&mut self, cx: &mut Cx<'_>) {
+        let queues = self.conns.iter().filter(|(_, conn)| matches!(conn.kind, Kind::Queue(_)));
+        let tags: Vec<Tag> = queues.map(|(tag, _)| tag).collect();
+        for tag in tags {
+            if let Some(queue) = self.queue(tag) {
+                queue.proto.close(cx, Close::Now);
+            }
+            self.touch(tag);
+        }
+    }
+
+    pub(in crate::shard) fn queue_entries(&self) -> Vec<QueueEntry> {
+        let queues = self.conns.iter().filter_map(|(_, conn)| match &conn.kind {
+            Kind::Queue(queue) => Some(queue),
+            Kind::Login(_) | Kind::Session(_) => None,
+        });
+        queues.filter_map(|queue| self.queue_entry(queue)).collect()
+    }
+
+    fn queue_entry(&self, queue: &Queue) -> Option<QueueEntry> {
+        let seat = queue.seat()?;
+        let (terms, size) = (queue.proto.terms(), queue.proto.size());
+        Some(QueueEntry {
+            cntlid: seat.cntlid,
+            qid: seat.qid,
+            subsystem: seat.names.subsystem.as_str().into(),
+            host: seat.names.host.clone(),
+            host_id: seat.names.host_id,
+            peer: queue.accepted.peer,
+            local: queue.accepted.local,
+            digests: (terms.header_digest, terms.data_digest),
+            entries: size.entries,
+            flow_control: size.flow_control,
+            in_capsule: size.in_capsule_max,
+            commands: queue.proto.tasks_in_work(),
+            counters: self.nvme.server.counters(seat.key),
+        })
+    }
+}

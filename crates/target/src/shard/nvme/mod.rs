@@ -1,0 +1,321 @@
+//! NVMe/TCP on a shard: connections that become queues, and what the NVMe server wants done.
+//!
+//! A connection says who it is by its Connect (`arrive`), the directory or its controller grants it
+//! (`connect`), it goes to the shard where the queue shall live and is opened there (`open`); then
+//! commands go to the server and its steps come back (`steps`). Invariant: whatever was granted and
+//! does not become a queue is given back to who granted it, once.
+
+mod arrive;
+mod connect;
+mod control;
+mod log;
+mod open;
+mod steps;
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use buf::Cx;
+use endpoint::{Accepted, Departure, LinkId, ShardId};
+use nvme::fabrics::{Connect, ConnectNames};
+use nvme::{Nqn, Sqe};
+use nvme_server::{CommandKey, QueueKey, Server, Step};
+use nvme_tcp::{ControllerQueue, Violation};
+use stream::{Close, Connection, Tag, TargetEvent};
+
+use super::conns::Kind;
+use super::{DIRECTORY, LogLine, QUEUES_MAX, Shard};
+use crate::controllers::Controllers;
+use crate::message::{NvmeMessage, QueueGrant};
+
+pub use log::{NvmeCause, NvmeLine};
+
+/// How long last words may take to leave.
+const LAST_WORDS_MAX: Duration = Duration::from_secs(5);
+
+/// The NVMe side of a shard.
+pub(super) struct Nvme {
+    pub(super) server: Server,
+    /// The connection of each queue of the server.
+    conns: Vec<Option<Tag>>,
+    /// This shard's controllers.
+    controllers: HashMap<u16, Controller>,
+    directory: Option<Controllers>,
+    /// How many connections are queues, or were: all that do not count among the logins.
+    seated: usize,
+}
+
+impl Nvme {
+    pub(super) fn new(id: ShardId, shards: u16) -> Self {
+        Nvme {
+            server: Server::new(volume::Shard(id.0)),
+            conns: Vec::new(),
+            controllers: HashMap::new(),
+            directory: (id == DIRECTORY).then(|| Controllers::new(shards)),
+            seated: 0,
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.seated >= QUEUES_MAX
+    }
+}
+
+/// What is known here of a controller of this shard.
+#[derive(Debug)]
+struct Controller {
+    names: ConnectNames,
+    /// Where its admin queue was accepted.
+    accepted: Accepted,
+}
+
+/// A connection of an NVMe host.
+#[derive(Debug)]
+pub(super) struct Queue {
+    pub(super) id: LinkId,
+    pub(super) proto: ControllerQueue,
+    pub(super) accepted: Accepted,
+    pub(super) stage: Stage,
+    /// Its key at the server, also while its commands end.
+    key: Option<QueueKey>,
+    /// Reads that wait for the peer to read what was sent.
+    parked: VecDeque<Step>,
+    /// It counts among those that are not connected yet.
+    counted: bool,
+    /// Its link is gone.
+    pub(super) gone: bool,
+    /// `TargetEvent::Closed` has come.
+    closed: bool,
+}
+
+/// How far a connection is.
+#[derive(Debug)]
+pub(super) enum Stage {
+    /// Its Connect has not come.
+    Stranger,
+    /// The data of its Connect comes.
+    Reading(Connect),
+    /// Another shard judges its Connect.
+    Asked(Box<Applicant>),
+    /// It is granted, and waits until nothing is out on it.
+    Granted(Box<(Applicant, ShardId, QueueGrant)>),
+    /// It is a queue.
+    Open(Box<Seat>),
+    /// It was refused, or has ended; its last words may be on their way.
+    Over,
+}
+
+/// A Connect that is not answered.
+#[derive(Clone, Debug)]
+pub(super) struct Applicant {
+    tag: Tag,
+    connect: Connect,
+    names: ConnectNames,
+}
+
+/// What a queue is.
+#[derive(Debug)]
+pub(super) struct Seat {
+    key: QueueKey,
+    cntlid: u16,
+    qid: u16,
+    names: ConnectNames,
+}
+
+impl Queue {
+    fn new(id: LinkId, proto: ControllerQueue, accepted: Accepted, counted: bool) -> Self {
+        Queue {
+            id,
+            proto,
+            accepted,
+            stage: Stage::Stranger,
+            key: None,
+            parked: VecDeque::new(),
+            counted,
+            gone: false,
+            closed: false,
+        }
+    }
+
+    /// Ends it if the peer owes its Connect; says whether it did.
+    pub(super) fn give_up(&mut self, cx: &mut Cx<'_>) -> bool {
+        let owes = matches!(self.stage, Stage::Stranger | Stage::Reading(_));
+        if owes {
+            self.proto.close(cx, Close::Now);
+        }
+        owes
+    }
+
+    /// Whether it counts among those that are not connected yet.
+    pub(super) fn is_counted(&self) -> bool {
+        self.counted
+    }
+
+    fn seat(&self) -> Option<&Seat> {
+        match &self.stage {
+            Stage::Open(seat) => Some(seat),
+            _ => None,
+        }
+    }
+
+    fn names(&self) -> Option<(Nqn, Nqn)> {
+        let names = match &self.stage {
+            Stage::Asked(applicant) => &applicant.names,
+            Stage::Granted(granted) => &granted.0.names,
+            Stage::Open(seat) => &seat.names,
+            Stage::Stranger | Stage::Reading(_) | Stage::Over => return None,
+        };
+        Some((names.host.clone(), names.subsystem.clone()))
+    }
+}
+
+impl Shard {
+    pub(super) fn queue(&mut self, tag: Tag) -> Option<&mut Queue> {
+        match &mut self.conns.get_mut(tag)?.kind {
+            Kind::Queue(queue) => Some(queue),
+            Kind::Login(_) | Kind::Session(_) => None,
+        }
+    }
+
+    pub(super) fn take_nvme(&mut self, cx: &mut Cx<'_>, message: NvmeMessage) {
+        match message {
+            NvmeMessage::Claim(claim) => self.claim_controller(&claim),
+            NvmeMessage::Verdict(token, verdict) => self.controller_verdict(cx, token, verdict),
+            NvmeMessage::ControllerGone(cntlid) => {
+                if let Some(directory) = &mut self.nvme.directory {
+                    directory.gone(cntlid);
+                }
+            }
+            NvmeMessage::Join(cntlid, from, token, join) => {
+                self.join_controller(cntlid, from, token, &join);
+            }
+            NvmeMessage::Joined(token, answer) => self.joined_controller(cx, token, answer),
+            // Comes with a socket, by `handle_arrival`; without one, the link was lost on its way.
+            NvmeMessage::Link(baggage) => self.give_back(baggage.grant),
+            NvmeMessage::Word(word) => self.nvme.server.handle_word(cx, word),
+            NvmeMessage::Computed(id, outcome) => self.nvme.server.computed(cx, id, *outcome),
+            // For the control plane only.
+            NvmeMessage::Compute(..) => {}
+        }
+    }
+
+    /// A peer broke the rules. Its connection may still have last words; what the queue was is over.
+    pub(super) fn queue_violated(&mut self, cx: &mut Cx<'_>, conn: Tag, violation: Violation) {
+        let Some(queue) = self.queue(conn) else { return };
+        let line = NvmeLine::Violation {
+            peer: queue.accepted.peer,
+            host: queue.names().map(|(host, _)| host),
+            violation,
+        };
+        self.say(LogLine::Nvme(line));
+        self.leave_seat(cx, conn);
+    }
+
+    /// The server lets go of a queue: its commands end without a word.
+    fn leave_seat(&mut self, cx: &mut Cx<'_>, conn: Tag) {
+        let Some(queue) = self.queue(conn) else { return };
+        let Some(key) = queue.seat().map(|seat| seat.key) else { return };
+        queue.stage = Stage::Over;
+        self.nvme.server.close_queue(cx, key);
+        // The key may be given again as soon as the last command has ended: the steps that end them are
+        // done before anything else.
+        self.run_nvme_steps(cx);
+    }
+
+    /// Hears what a connection has to say.
+    pub(super) fn drain_queue(&mut self, cx: &mut Cx<'_>, conn: Tag) {
+        loop {
+            let Some(queue) = self.queue(conn) else { return };
+            if let Some(event) = queue.proto.poll_event() {
+                self.queue_event(cx, conn, event);
+                continue;
+            }
+            // Places for payload are given before parsing goes on, or it would have to be kept apart.
+            if self.run_nvme_steps(cx) {
+                continue;
+            }
+            let Some(queue) = self.queue(conn) else { return };
+            if queue.proto.poll_shut().is_some() {
+                self.lose_queue(cx, conn);
+                continue;
+            }
+            if let Err(violation) = queue.proto.resume(cx) {
+                self.queue_violated(cx, conn, violation);
+                continue;
+            }
+            if let Some(violation) = queue.proto.poll_violation() {
+                self.queue_violated(cx, conn, violation);
+                continue;
+            }
+            // Parsing on may have brought more to tell.
+            match queue.proto.poll_event() {
+                Some(event) => self.queue_event(cx, conn, event),
+                None => break,
+            }
+        }
+        self.move_granted(cx, conn);
+        self.unpark_queue(cx, conn);
+        let Some(queue) = self.queue(conn) else { return };
+        let id = queue.id;
+        self.rouse(id);
+        self.forget_queue(conn);
+    }
+
+    fn queue_event(&mut self, cx: &mut Cx<'_>, conn: Tag, event: TargetEvent<Sqe>) {
+        let Some(queue) = self.queue(conn) else { return };
+        if matches!(event, TargetEvent::Closed) {
+            queue.closed = true;
+            return;
+        }
+        let Some(key) = queue.seat().map(|seat| seat.key) else {
+            return self.stranger_event(cx, conn, event);
+        };
+        match event {
+            TargetEvent::Command { tag, command, data_out } => {
+                self.nvme.server.start(cx, CommandKey { queue: key, tag: tag.to_bits() }, &command, data_out);
+            }
+            TargetEvent::DataReceived { tag, at, data } => {
+                self.nvme.server.data(cx, CommandKey { queue: key, tag: tag.to_bits() }, at, data);
+            }
+            TargetEvent::Aborted { tag } => {
+                self.nvme.server.abort(CommandKey { queue: key, tag: tag.to_bits() });
+            }
+            TargetEvent::Closed => {}
+        }
+    }
+
+    /// A connection's socket is to be closed: what it was is over.
+    fn lose_queue(&mut self, cx: &mut Cx<'_>, conn: Tag) {
+        self.leave_seat(cx, conn);
+        let Some(queue) = self.queue(conn) else { return };
+        let (id, peer, names) = (queue.id, queue.accepted.peer, queue.names());
+        match std::mem::replace(&mut queue.stage, Stage::Over) {
+            Stage::Over | Stage::Open(_) => {}
+            Stage::Stranger | Stage::Reading(_) | Stage::Asked(_) => {
+                self.say(LogLine::Nvme(NvmeLine::NotConnected { peer, names, cause: None }));
+            }
+            Stage::Granted(granted) => {
+                self.give_back(granted.2);
+                self.say(LogLine::Nvme(NvmeLine::NotConnected { peer, names, cause: None }));
+            }
+        }
+        self.depart(id, Departure::Close);
+    }
+
+    /// Forgets a connection that has ended and whose link is gone.
+    pub(super) fn forget_queue(&mut self, conn: Tag) {
+        let Some(queue) = self.queue(conn) else { return };
+        if !queue.gone || !queue.closed {
+            return;
+        }
+        let (counted, key) = (queue.counted, queue.key);
+        self.logins -= usize::from(counted);
+        self.nvme.seated -= usize::from(!counted);
+        if let Some(slot) = key.and_then(|key| self.nvme.conns.get_mut(key.0 as usize))
+            && *slot == Some(conn)
+        {
+            *slot = None;
+        }
+        self.conns.remove(conn);
+    }
+}

@@ -1,0 +1,266 @@
+//! A queue opens on the shard where it lives, and its Connect is answered.
+
+use std::sync::Arc;
+
+use buf::Cx;
+use endpoint::{Accepted, Departure, LinkId};
+use nvme::Nqn;
+use nvme::auth::{Credentials, Policy};
+use nvme::fabrics::{ConnectNames, ConnectRefusal};
+use nvme_server::discovery::{Book, Entry, EntryKind, Hosts};
+use nvme_server::{
+    ADMIN_ENTRIES_MAX, Authentication, ControllerLimits, ControllerSpec, DiscoverySpec, Host, NAMESPACES_MAX,
+    NamespaceEntry, QueueKey, QueueSpec, Subsystem,
+};
+use nvme_tcp::{ControllerQueue, QueueSize};
+use stream::{Tag, Target};
+use volume::{Identity, Nexus, PortId};
+
+use super::{Applicant, Controller, NvmeCause, NvmeLine, Queue, Seat, Stage};
+use crate::exports::{HostAuth, NvmeService, SubsystemExport};
+use crate::message::{NvmeBaggage, QueueGrant};
+use crate::shard::{LogLine, Shard};
+
+/// In-capsule data of an admin queue (NVMe-TCP §3.3): what Connect may carry anyway.
+const ADMIN_IN_CAPSULE: u32 = 8192;
+
+type Refused = (ConnectRefusal, NvmeCause);
+
+impl Shard {
+    /// A link comes whose Connect is granted.
+    pub(in crate::shard) fn attach_queue(&mut self, cx: &mut Cx<'_>, id: LinkId, baggage: NvmeBaggage) {
+        let NvmeBaggage { parked, accepted, connect, names, grant } = baggage;
+        let limits = self.queue_limits(&accepted);
+        let (proto, tag) = ControllerQueue::unpark(cx, limits, &parked);
+        let applicant = Applicant { tag, connect, names };
+        let room = !self.nvme.is_full();
+        let queue = room.then(|| Queue::new(id, proto, accepted, false));
+        match queue.and_then(|queue| self.add_queue(queue)) {
+            Some(conn) => self.open_queue(cx, conn, applicant, grant),
+            None => {
+                self.give_back(grant);
+                self.departures.push_back((id, Departure::Close));
+            }
+        }
+    }
+
+    pub(super) fn open_queue(&mut self, cx: &mut Cx<'_>, conn: Tag, applicant: Applicant, grant: QueueGrant) {
+        let opened = match &grant {
+            QueueGrant::Admin(cntlid) => self.open_admin(cx, conn, &applicant, *cntlid),
+            QueueGrant::Io(spec) => self.open_io(cx, conn, spec),
+        };
+        let (cntlid, qid, tag) = (grant.cntlid(), applicant.connect.qid, applicant.tag);
+        let key = match opened {
+            Ok(key) => key,
+            Err((refusal, cause)) => {
+                self.give_back(grant);
+                if let Some(queue) = self.queue(conn) {
+                    queue.stage = Stage::Asked(Box::new(applicant));
+                }
+                return self.refuse_connect(cx, conn, tag, refusal.into(), cause);
+            }
+        };
+        let at = key.0 as usize;
+        if self.nvme.conns.len() <= at {
+            self.nvme.conns.resize(at + 1, None);
+        }
+        self.nvme.conns[at] = Some(conn);
+        let completion = self.nvme.server.connected(key);
+        let Some(queue) = self.queue(conn) else { return };
+        let counted = std::mem::take(&mut queue.counted);
+        queue.key = Some(key);
+        queue.stage = Stage::Open(Box::new(Seat { key, cntlid, qid, names: applicant.names }));
+        queue.proto.respond(cx, tag, completion);
+        self.logins -= usize::from(counted);
+        self.nvme.seated += usize::from(counted);
+        self.touch(conn);
+    }
+
+    fn open_io(&mut self, cx: &mut Cx<'_>, conn: Tag, spec: &QueueSpec) -> Result<QueueKey, Refused> {
+        let size = QueueSize {
+            entries: u16::try_from(spec.entries).unwrap_or(u16::MAX),
+            flow_control: spec.flow_control,
+            in_capsule_max: spec.in_capsule,
+        };
+        self.set_aside(cx, conn, size)?;
+        let key = self.nvme.server.open_queue(cx, spec.clone());
+        Ok(key)
+    }
+
+    fn open_admin(
+        &mut self,
+        cx: &mut Cx<'_>,
+        conn: Tag,
+        applicant: &Applicant,
+        cntlid: u16,
+    ) -> Result<QueueKey, Refused> {
+        let Some(queue) = self.queue(conn) else { return Err((ConnectRefusal::Busy, NvmeCause::NoMemory)) };
+        let accepted = queue.accepted;
+        // The exports may have changed on the way.
+        self.may_connect(&applicant.connect, &applicant.names, &accepted)?;
+        let spec = self
+            .controller_spec(cntlid, applicant, &accepted)
+            .ok_or((ConnectRefusal::SUBNQN, NvmeCause::NoSubsystem))?;
+        if spec.entries > ADMIN_ENTRIES_MAX {
+            return Err((ConnectRefusal::SQSIZE, NvmeCause::Refused(ConnectRefusal::SQSIZE)));
+        }
+        let size = QueueSize {
+            entries: u16::try_from(spec.entries).unwrap_or(u16::MAX),
+            flow_control: spec.flow_control,
+            in_capsule_max: ADMIN_IN_CAPSULE,
+        };
+        self.set_aside(cx, conn, size)?;
+        let key = self.nvme.server.open_controller(cx, spec);
+        let names = applicant.names.clone();
+        let line = NvmeLine::Connected {
+            peer: accepted.peer,
+            host: names.host.clone(),
+            subsystem: names.subsystem.clone(),
+            cntlid,
+        };
+        self.say(LogLine::Nvme(line));
+        self.nvme.controllers.insert(cntlid, Controller { names, accepted });
+        Ok(key)
+    }
+
+    fn set_aside(&mut self, cx: &mut Cx<'_>, conn: Tag, size: QueueSize) -> Result<(), Refused> {
+        let room = !self.nvme.is_full();
+        let open = room && self.queue(conn).is_some_and(|queue| queue.proto.open(cx, size));
+        open.then_some(()).ok_or((ConnectRefusal::Busy, NvmeCause::NoMemory))
+    }
+
+    fn controller_spec(
+        &self,
+        cntlid: u16,
+        applicant: &Applicant,
+        accepted: &Accepted,
+    ) -> Option<ControllerSpec> {
+        let (names, connect) = (&applicant.names, &applicant.connect);
+        let portal = self.exports.nvme.portal(accepted.listener)?;
+        let host = Host { nqn: names.host.clone(), id: names.host_id };
+        let identity = Arc::new(Identity::Host(names.host_id.bytes()));
+        let mut spec = ControllerSpec {
+            cntlid,
+            subsystem: Arc::new(discovery_subsystem()),
+            host,
+            nexus: Nexus { identity, port: portal.port, read_only: false },
+            kato_ms: connect.kato_ms,
+            entries: connect.entries,
+            flow_control: connect.flow_control,
+            individual_deletion: connect.individual_deletion,
+            namespaces: Vec::new(),
+            limits: ControllerLimits { queues: 1, entries: 128, transfer: 1 << 20, in_capsule: 0 },
+            discovery: None,
+            auth: None,
+        };
+        if names.subsystem.is_discovery() {
+            let book = Arc::new(self.book(&names.host, accepted));
+            spec.discovery = Some(DiscoverySpec { book, local: accepted.local });
+            return Some(spec);
+        }
+        let export = self.exports.nvme.subsystem(names.subsystem.as_str(), portal.port)?;
+        spec.subsystem = Arc::new(subsystem(export, &names.subsystem));
+        spec.namespaces = self.namespaces(export, &names.host, accepted)?;
+        spec.auth = authentication(export, names, accepted)?;
+        spec.limits = ControllerLimits {
+            queues: export.limits.queues,
+            entries: export.limits.entries.into(),
+            transfer: export.limits.transfer_max,
+            in_capsule: export.limits.in_capsule_max,
+        };
+        Some(spec)
+    }
+
+    /// What a host sees of a subsystem; `None`: nothing, it is not let in.
+    pub(super) fn namespaces(
+        &self,
+        export: &SubsystemExport,
+        host: &Nqn,
+        accepted: &Accepted,
+    ) -> Option<Vec<NamespaceEntry>> {
+        let rule = export.rule(host.as_str(), accepted.peer.ip())?;
+        let entry = |seen: crate::exports::NamespaceExport| NamespaceEntry {
+            nsid: seen.nsid,
+            volume: seen.volume,
+            read_only: seen.read_only,
+            ana_group: seen.ana_group,
+        };
+        Some(export.visible(rule).map(entry).collect())
+    }
+
+    /// What a host may discover that came from an address.
+    pub(super) fn book(&self, host: &Nqn, accepted: &Accepted) -> Book {
+        let nvme = &self.exports.nvme;
+        let mut entries = Vec::new();
+        for portal in &nvme.portals {
+            let mut put = |kind, subsystem| {
+                let (address, port) = (portal.address, portal.port);
+                entries.push(Entry { kind, subsystem, address, port, hosts: Hosts::All });
+            };
+            if portal.service == NvmeService::Discovery {
+                put(EntryKind::Current, Nqn::discovery());
+                continue;
+            }
+            for export in nvme.subsystems.iter().filter(|export| export.on_port(portal.port)) {
+                let seen = export.rule(host.as_str(), accepted.peer.ip()).is_some();
+                if let (true, Ok(name)) = (seen, Nqn::parse(&export.nqn)) {
+                    put(EntryKind::Nvm, name);
+                }
+            }
+        }
+        for referral in &nvme.referrals {
+            let Ok(subsystem) = Nqn::parse(&referral.nqn) else { continue };
+            let (address, port) = (referral.address, PortId(referral.port));
+            entries.push(Entry { kind: EntryKind::Referral, subsystem, address, port, hosts: Hosts::All });
+        }
+        Book { generation: nvme.generation, entries }
+    }
+}
+
+/// Text in a field, filled with spaces.
+fn padded<const N: usize>(text: &str) -> [u8; N] {
+    let mut field = [b' '; N];
+    for (place, byte) in field.iter_mut().zip(text.bytes()) {
+        *place = if byte.is_ascii_graphic() { byte } else { b' ' };
+    }
+    field
+}
+
+/// What a host must prove, if anything; `None`: it is not let in.
+fn authentication(
+    export: &SubsystemExport,
+    names: &ConnectNames,
+    accepted: &Accepted,
+) -> Option<Option<Arc<Authentication>>> {
+    let rule = export.rule(names.host.as_str(), accepted.peer.ip())?;
+    let HostAuth::Required(secret) = &rule.auth else { return Some(None) };
+    let credentials = Credentials {
+        host_nqn: names.host.as_str().to_owned(),
+        subsystem_nqn: names.subsystem.as_str().to_owned(),
+        host: Some(secret.key(names.host.as_str())),
+        controller: None,
+    };
+    Some(Some(Arc::new(Authentication { credentials, policy: Policy::default() })))
+}
+
+fn subsystem(export: &SubsystemExport, nqn: &Nqn) -> Subsystem {
+    Subsystem {
+        nqn: nqn.clone(),
+        serial: padded(&export.product.serial),
+        model: padded(&export.product.model),
+        firmware: padded(&export.product.firmware),
+        nsid_max: NAMESPACES_MAX,
+        ana_group_max: NAMESPACES_MAX,
+    }
+}
+
+fn discovery_subsystem() -> Subsystem {
+    Subsystem {
+        nqn: Nqn::discovery(),
+        serial: padded("0"),
+        model: padded("Blockwire discovery"),
+        firmware: padded(env!("CARGO_PKG_VERSION")),
+        nsid_max: 1,
+        ana_group_max: 1,
+    }
+}

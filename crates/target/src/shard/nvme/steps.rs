@@ -1,0 +1,151 @@
+//! What the NVMe server wants is done here, step by step.
+
+use buf::Cx;
+use endpoint::ShardId;
+use nvme_server::{CommandKey, QueueKey, Step};
+use stream::{Close, Connection, Tag, Target};
+use volume::{Done, Failure, Fault, IoId, Op, Payload};
+
+use super::{LAST_WORDS_MAX, NvmeLine, Queue, Stage};
+use crate::message::{CONTROL, Message, NvmeMessage};
+use crate::shard::conns::Kind;
+use crate::shard::memory::Hungry;
+use crate::shard::{DIRECTORY, LogLine, Shard};
+
+impl Shard {
+    /// Does what the server wants.
+    pub(in crate::shard) fn run_nvme_steps(&mut self, cx: &mut Cx<'_>) -> bool {
+        let mut worked = false;
+        while let Some(step) = self.nvme.server.poll_step() {
+            worked = true;
+            self.run_nvme_step(cx, step);
+        }
+        worked
+    }
+
+    fn run_nvme_step(&mut self, cx: &mut Cx<'_>, step: Step) {
+        match step {
+            Step::Receive { .. } => self.feed_step(cx, Hungry::Nvme(step)),
+            Step::Io { to_host: true, .. } => self.start_queue_read(cx, step),
+            Step::Io { .. } => self.feed_step(cx, Hungry::Nvme(step)),
+            Step::Send { command, at, data } => {
+                self.with_queue(command, |queue, tag| queue.proto.send_data(cx, tag, at, data));
+            }
+            Step::Respond { command, completion } => {
+                self.with_queue(command, |queue, tag| queue.proto.respond(cx, tag, completion));
+            }
+            Step::Retire { command } => {
+                self.hunger.remove_command(command);
+                self.with_queue(command, |queue, tag| queue.proto.retire(cx, tag));
+            }
+            Step::Cancel { volume, io } => match self.remove_waiting_command(io) {
+                Some(Step::Io { io, .. }) => {
+                    let result = Err(Failure::Failed(Fault::Aborted));
+                    self.nvme.server.done(cx, Done { id: io.id, result, payload: Payload::None });
+                }
+                Some(_) | None => self.fronts.cancel(volume, io),
+            },
+            Step::Ask { volume, id, ask } => {
+                let home = self.fronts.home_of(volume);
+                self.post(home, Message::Ask(volume, self.id, id, ask));
+            }
+            Step::Word { to, word } => {
+                self.post(ShardId(to.0), Message::Nvme(NvmeMessage::Word(word)));
+            }
+            Step::EndQueue { queue } => self.end_queue(cx, queue),
+            Step::Compute { id, work } => {
+                let message = NvmeMessage::Compute(self.id, id, Box::new(work));
+                self.post(CONTROL, Message::Nvme(message));
+            }
+            Step::ControllerGone { cntlid, why } => {
+                if let Some(gone) = self.nvme.controllers.remove(&cntlid) {
+                    let (host, subsystem) = (gone.names.host, gone.names.subsystem);
+                    self.say(LogLine::Nvme(NvmeLine::Disconnected { host, subsystem, cntlid, why }));
+                }
+                self.post(DIRECTORY, Message::Nvme(NvmeMessage::ControllerGone(cntlid)));
+            }
+        }
+    }
+
+    /// What was queued for a queue is sent, then its link is closed.
+    fn end_queue(&mut self, cx: &mut Cx<'_>, key: QueueKey) {
+        let Some(Some(conn)) = self.nvme.conns.get(key.0 as usize).copied() else { return };
+        let Some(queue) = self.queue(conn) else { return };
+        if queue.seat().is_none_or(|seat| seat.key != key) {
+            return;
+        }
+        queue.stage = Stage::Over;
+        queue.proto.close(cx, Close::AfterLogout(cx.now + LAST_WORDS_MAX));
+        self.touch(conn);
+        self.nvme.server.close_queue(cx, key);
+    }
+
+    fn remove_waiting_command(&mut self, id: IoId) -> Option<Step> {
+        if let Some(step) = self.hunger.remove_command_io(id) {
+            return Some(step);
+        }
+        for (_, conn) in self.conns.iter_mut() {
+            let Kind::Queue(queue) = &mut conn.kind else { continue };
+            let waits = |step: &Step| matches!(step, Step::Io { io, .. } if io.id == id);
+            if let Some(at) = queue.parked.iter().position(waits) {
+                return queue.parked.remove(at);
+            }
+        }
+        None
+    }
+
+    /// A read may start when its queue has leave to send so much more.
+    fn start_queue_read(&mut self, cx: &mut Cx<'_>, mut step: Step) {
+        let len = self.queue_read_len(&step);
+        let Step::Io { command, volume, want, .. } = &mut step else { return };
+        if !self.fronts.lends(*volume) {
+            // The volume's own memory may not be lent any more since something was written atomically.
+            *want = len;
+        }
+        let command = *command;
+        let mut may = Some(step);
+        self.with_queue(command, |queue, tag| {
+            if !queue.parked.is_empty() || !queue.proto.reserve_read(tag, len) {
+                queue.parked.extend(may.take());
+            }
+        });
+        if let Some(step) = may {
+            self.feed_step(cx, Hungry::Nvme(step));
+        }
+    }
+
+    fn queue_read_len(&self, step: &Step) -> u32 {
+        match step {
+            Step::Io { volume, io, want: 0, .. } => match io.op {
+                Op::Read(span) => self.fronts.bytes(*volume, span),
+                _ => 0,
+            },
+            Step::Io { want, .. } => *want,
+            _ => 0,
+        }
+    }
+
+    /// Reads that were parked may start now, perhaps.
+    pub(super) fn unpark_queue(&mut self, cx: &mut Cx<'_>, conn: Tag) {
+        loop {
+            let Some(queue) = self.queue(conn) else { return };
+            let Some(step) = queue.parked.pop_front() else { return };
+            let len = self.queue_read_len(&step);
+            let Some(queue) = self.queue(conn) else { return };
+            if let Step::Io { command, .. } = &step
+                && !queue.proto.reserve_read(Tag::from_bits(command.tag), len)
+            {
+                queue.parked.push_front(step);
+                return;
+            }
+            self.feed_step(cx, Hungry::Nvme(step));
+        }
+    }
+
+    pub(in crate::shard) fn with_queue(&mut self, command: CommandKey, act: impl FnOnce(&mut Queue, Tag)) {
+        let Some(Some(conn)) = self.nvme.conns.get(command.queue.0 as usize).copied() else { return };
+        let Some(queue) = self.queue(conn) else { return };
+        act(queue, Tag::from_bits(command.tag));
+        self.touch(conn);
+    }
+}

@@ -1,0 +1,54 @@
+//! NVMe/TCP from end to end in the simulated world: hosts connect over any shard, their queues live on
+//! all of them, and both protocols serve one volume.
+
+#[allow(dead_code)] // The iSCSI tests use all of it.
+#[path = "../simulation/initiator.rs"]
+mod initiator;
+#[path = "../simulation/rig.rs"]
+mod rig;
+
+mod attacks;
+mod both;
+mod ends;
+mod host;
+mod pipe;
+mod queues;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use blockwire_target::{Control, Exports, Message, Shard};
+use endpoint::ShardId;
+use sim::{Config, World};
+use volume::{Backend, DiskId, Ram, RamDisk};
+
+use rig::Terms;
+
+/// Blocks of the volume.
+pub const BLOCKS: u64 = 4096;
+
+/// A world of so many shards that serves a RAM volume.
+pub fn world(seed: u64, shards: u16) -> World<Shard> {
+    world_with(seed, shards, &rig::exports(&Terms::default()))
+}
+
+/// The same with other exports.
+pub fn world_with(seed: u64, shards: u16, exports: &Arc<Exports>) -> World<Shard> {
+    let mut config = Config::new(seed);
+    config.shards = shards;
+    let mut world = World::new(config, |id, _| Shard::new(id, shards, exports.clone()));
+    let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096));
+    let geometry = Ram::new(disk.clone()).geometry();
+    let specs = rig::volume(shards, geometry, &[DiskId(0)], None, move |_| Ram::new(disk.clone()));
+    for (shard, spec) in (0..).zip(specs) {
+        world.tell(ShardId(shard), Message::Control(0, Control::AddVolume(Box::new(spec))));
+    }
+    world.run_for(Duration::from_millis(1));
+    assert_eq!(world.heard().len(), usize::from(shards));
+    world
+}
+
+/// Bytes that tell where they belong.
+pub fn pattern(lba: u64, blocks: usize, mark: u8) -> Vec<u8> {
+    (0..blocks * 512).map(|at| (lba as usize * 512 + at) as u8 ^ (at >> 8) as u8 ^ mark).collect()
+}

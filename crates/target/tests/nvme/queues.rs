@@ -1,0 +1,144 @@
+//! Queues: how they come, what they carry, how often, and over which shards.
+
+use std::time::Duration;
+
+use blockwire_target::{Control, Listing, Message, Report, Shard};
+use endpoint::ShardId;
+use nvme::fabrics::{ConnectData, ConnectRefusal};
+use nvme::{Completion, Status};
+use sim::World;
+
+use crate::host::{DISCOVERY, Host, Wanted, heed, reset, transfer};
+use crate::{pattern, world};
+
+pub fn listings(world: &mut World<Shard>) -> Vec<Listing> {
+    for shard in 0..world.shards() {
+        world.tell(ShardId(shard as u16), Message::Control(9, Control::List));
+    }
+    world.run_for(Duration::from_millis(1));
+    let mut reports = Vec::new();
+    heed(world, &mut reports);
+    let listing = |report| match report {
+        Report::Listing(listing) => Some(*listing),
+        _ => None,
+    };
+    reports.into_iter().filter_map(listing).collect()
+}
+
+#[test]
+fn what_is_written_by_one_queue_is_read_by_another() {
+    for seed in 0..20 {
+        let digests = (seed & 1 != 0, seed & 2 != 0);
+        let flow_control = seed & 4 != 0;
+        let mut world = world(seed, 1 + (seed % 3) as u16);
+        let wanted = Wanted { digests, flow_control, ..Wanted::default() };
+        let mut host = Host::connect(&mut world, wanted);
+        for (lba, blocks) in [(0, 1), (8, 8), (100, 16), (200, 256), (1000, 2048)] {
+            let data = pattern(lba, blocks, seed as u8);
+            assert_eq!(host.write(&mut world, 1, lba, &data), Status::SUCCESS, "seed {seed}");
+            assert!(host.read(&mut world, 2, lba, blocks) == data, "seed {seed}: {blocks} blocks at {lba}");
+        }
+        assert!(host.pipes[1].solicited > 0, "seed {seed}: long writes are asked for");
+    }
+}
+
+#[test]
+fn full_queues_on_all_shards_answer_everything() {
+    for seed in 0..10 {
+        let mut world = world(seed, 3);
+        let wanted = Wanted { queues: 4, digests: (true, true), flow_control: false, ..Wanted::default() };
+        let mut host = Host::connect(&mut world, wanted);
+        for round in 0..4u64 {
+            for at in 1..=4usize {
+                for slot in 0..16u64 {
+                    let lba = (at as u64 * 64 + slot) * 8;
+                    let data = pattern(lba, 8, round as u8);
+                    host.start(&mut world, at, transfer(1, lba, 8), &data, 0);
+                }
+            }
+            host.settle(&mut world);
+            for at in 1..=4usize {
+                let ended = std::mem::take(&mut host.pipes[at].ended);
+                assert_eq!(ended.len(), 16);
+                assert!(ended.iter().all(|ended| ended.status.is_success()), "seed {seed}: {ended:?}");
+            }
+            for at in 1..=4usize {
+                for slot in 0..16u64 {
+                    let lba = (at as u64 * 64 + slot) * 8;
+                    assert!(host.read(&mut world, 5 - at, lba, 8) == pattern(lba, 8, round as u8));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn queues_go_round_the_shards_and_are_listed() {
+    let mut world = world(3, 3);
+    let host = Host::connect(&mut world, Wanted { queues: 3, ..Wanted::default() });
+    let listings = listings(&mut world);
+    assert_eq!(listings.len(), 3);
+    for (shard, listing) in listings.iter().enumerate() {
+        let ids: Vec<u16> = listing.queues.iter().map(|queue| queue.qid).collect();
+        for queue in &listing.queues {
+            assert_eq!(queue.cntlid, host.cntlid);
+            assert_eq!(usize::from((queue.cntlid + queue.qid) % 3), shard);
+            assert_eq!((queue.host.as_str(), queue.entries), (host.wanted.host, 32));
+        }
+        assert_eq!(ids.len(), if shard == usize::from(host.cntlid % 3) { 2 } else { 1 });
+        assert_eq!(listing.logins, 0);
+    }
+}
+
+#[test]
+fn discovery_is_answered_on_both_kinds_of_listeners_and_subsystems_on_one() {
+    let mut world = world(1, 2);
+    let discovery = Wanted { subsystem: nvme::Nqn::DISCOVERY, queues: 0, ..Wanted::default() };
+    for listener in [DISCOVERY, discovery.listener] {
+        let mut host = Host::connect(&mut world, Wanted { listener, ..discovery.clone() });
+        let mut log = crate::host::sqe(2);
+        log.cdw10[0] = (0x70 | (2048 / 4 - 1) << 16).into();
+        let ended = host.ask(&mut world, 0, log, &[], 2048);
+        assert!(ended.status.is_success(), "{ended:?}");
+        assert_eq!(ended.data[8], 2, "the subsystem, and the listener for discovery");
+        let refused = host.join(&mut world, 1);
+        assert!(!refused.status.is_success(), "a discovery controller has no I/O queues");
+    }
+    let elsewhere = Wanted { listener: DISCOVERY, ..Wanted::default() };
+    let Err(refused) = Host::admin(&mut world, elsewhere) else { panic!("no subsystem is there") };
+    let expected = Completion::from(ConnectRefusal::SUBNQN);
+    assert_eq!((refused.status, refused.result), (expected.status, expected.result));
+}
+
+#[test]
+fn a_host_identifier_belongs_to_one_name() {
+    let mut world = world(5, 2);
+    let mut first = Host::connect(&mut world, Wanted::default());
+    let clone = Wanted { host: "nqn.2026-11.test:clone", ..Wanted::default() };
+    let Err(refused) = Host::admin(&mut world, clone.clone()) else { panic!("its identifier is taken") };
+    assert_eq!(refused.status, Completion::from(ConnectRefusal::Host).status);
+    // The same host may have more controllers.
+    let second = Host::connect(&mut world, Wanted::default());
+    assert_ne!(first.cntlid, second.cntlid);
+    for host in [&first, &second] {
+        host.pipes.iter().for_each(|pipe| reset(&mut world, pipe));
+    }
+    world.run_for(Duration::from_secs(5));
+    Host::connect(&mut world, clone);
+    first.pipes.clear();
+}
+
+#[test]
+fn a_subsystem_has_as_many_controllers_as_it_may() {
+    let mut world = world(6, 2);
+    let mut hosts: Vec<Host> =
+        (0..8).map(|_| Host::admin(&mut world, Wanted::default()).expect("there is room")).collect();
+    let Err(refused) = Host::admin(&mut world, Wanted::default()) else { panic!("it is full") };
+    assert_eq!(refused.status, Status::CONTROLLER_BUSY);
+    let gone = hosts.pop().unwrap();
+    reset(&mut world, &gone.pipes[0]);
+    world.run_for(Duration::from_secs(1));
+    let again = Host::admin(&mut world, Wanted::default()).expect("there is room again");
+    assert!(hosts.iter().all(|host| host.cntlid != again.cntlid));
+    assert_eq!(ConnectData::DYNAMIC, 0xffff);
+}
