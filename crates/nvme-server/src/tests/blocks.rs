@@ -208,8 +208,7 @@ fn only_what_is_plain_in_every_respect_is_done_at_once() {
     let (mut world, host) = disk();
     let key = CommandKey { queue: host.key, tag: 7 };
     let now = world.now;
-    let ask =
-        |world: &mut World, sqe: &Sqe, data_out| world.server(host).at_once(now, key, sqe, data_out);
+    let ask = |world: &mut World, sqe: &Sqe, data_out| world.server(host).at_once(now, key, sqe, data_out);
     let mut read = transfer(Opcode::READ, 8, 2);
     read.dptr.length = U32::new(1024);
     let write = transfer_with(Opcode::WRITE, 8, 2, Transfer::FUA);
