@@ -196,7 +196,7 @@ impl ControllerQueue {
             }
             let step = match self.rx.state {
                 RxState::Header => self.parse_header(cx)?,
-                RxState::Data(stretch) => self.parse_data(stretch),
+                RxState::Data(stretch) => self.parse_data(cx, stretch),
                 RxState::Digest(stretch) => self.parse_digest(cx, stretch),
             };
             if step == Step::Stop {
@@ -233,8 +233,8 @@ impl ControllerQueue {
             Err(fatal) => return Err(self.violate(cx, fatal, common.as_bytes())),
         };
         let head = usize::from(frame.head);
-        let Some(bytes) = self.rx.inlet.header(head) else { return Ok(Step::Stop) };
         if rules.header_digest && frame.flags.contains(Flags::HEADER_DIGEST) {
+            let Some(bytes) = self.rx.inlet.header(head) else { return Ok(Step::Stop) };
             let (header, rest) = bytes.split_at(frame.header.into());
             let sum = &rest[..DIGEST_LEN];
             if sum != wire::digest(header) {
@@ -265,10 +265,10 @@ impl ControllerQueue {
         }
     }
 
-    /// Acts on the header that the inlet has; says what its data is for. `None`: not yet.
+    /// Acts on a header; says what its data is for. `None`: it is not whole, or may not come in yet.
     fn begin(&mut self, cx: &mut Cx<'_>, frame: Frame) -> Result<Option<Stretch>, Violation> {
         let out_of_turn = Violation::Fatal(Fatal::sequence(CommonHeader::AT_TYPE));
-        let header = self.rx.inlet.header(frame.head.into()).unwrap_or_default();
+        let Some(header) = self.rx.inlet.header(frame.head.into()) else { return Ok(None) };
         match frame.pdu_type {
             PduType::CAPSULE_CMD if self.phase != Phase::Init => {
                 let capsule = CapsuleCmd::from_prefix(header).copied().ok_or(out_of_turn)?;
@@ -291,23 +291,22 @@ impl ControllerQueue {
         }
     }
 
-    fn parse_data(&mut self, mut stretch: Stretch) -> Step {
+    fn parse_data(&mut self, cx: &mut Cx<'_>, mut stretch: Stretch) -> Step {
         if stretch.lead > 0 {
             stretch.lead -= self.skip(stretch.lead);
         } else if stretch.want > 0 {
-            match self.place(&mut stretch) {
-                Step::On => {}
-                Step::Stop => return Step::Stop,
+            if self.place(&mut stretch) == Step::Stop {
+                return Step::Stop;
             }
-        } else if stretch.tail > 0 {
-            stretch.tail -= self.skip(stretch.tail);
         } else {
+            stretch.tail -= self.skip(stretch.tail);
+        }
+        if stretch.lead == 0 && stretch.want == 0 && stretch.tail == 0 {
             self.rx.state = RxState::Digest(stretch);
-            return Step::On;
+            return self.parse_digest(cx, stretch);
         }
         self.rx.state = RxState::Data(stretch);
-        let left = stretch.lead > 0 || stretch.want > 0 || stretch.tail > 0;
-        if left && self.rx.inlet.is_empty() { Step::Stop } else { Step::On }
+        if self.rx.inlet.is_empty() { Step::Stop } else { Step::On }
     }
 
     /// Drops bytes, but digests them: those around them may be wanted.

@@ -1,7 +1,7 @@
 //! Answers: read data and completions, and how tasks end.
 
 use super::outgoing::{Data, Out};
-use super::task::{Death, Source, State, Task};
+use super::task::{Death, Source, State};
 use super::{ControllerQueue, Phase};
 use buf::Sg;
 use nvme::Completion;
@@ -130,25 +130,26 @@ impl ControllerQueue {
         tags.into_iter().for_each(|tag| self.doom(tag, Death::Silent));
     }
 
-    /// Takes a task out of every count.
-    fn remove(&mut self, tag: Tag) -> Option<Task> {
-        let task = self.tasks.remove(tag)?;
-        self.index.remove(task.cid);
+    /// Takes a task out of its table and of every count; gives its CID.
+    fn remove(&mut self, tag: Tag) -> Option<u16> {
+        let task = self.tasks.get(tag)?;
+        let cid = task.cid;
+        self.index.remove(cid);
         if task.capsule {
             self.capsules.give();
         }
         self.owed -= usize::from(task.owing);
         self.read_bytes = self.read_bytes.saturating_sub(u64::from(task.read_reserved));
-        Some(task)
+        self.tasks.discard(tag);
+        Some(cid)
     }
 
     fn answer(&mut self, tag: Tag, completion: Completion) {
-        let Some(task) = self.remove(tag) else { return };
+        let Some(cid) = self.remove(tag) else { return };
         let connect = self.connect.take_if(|(connect, _)| *connect == tag).is_some();
         if self.is_over() {
             return;
         }
-        let cid = task.cid;
         if let Some(Out::Data(run)) = self.out.back_mut()
             && run.cid == cid
             && run.completion.is_none()
