@@ -367,9 +367,10 @@ impl Server {
         match self.tasks.get(slot).ending {
             Ending::Status(status) => self.complete(slot, status.into()),
             Ending::No | Ending::Silent => {
-                let task = self.remove(slot);
-                self.steps.push_back(Step::Retire { command: task.key });
-                self.forget_if_done(task.key.queue);
+                let command = self.tasks.get(slot).key;
+                self.remove(slot);
+                self.steps.push_back(Step::Retire { command });
+                self.forget_if_done(command.queue);
             }
         }
     }
@@ -403,27 +404,30 @@ impl Server {
         Ok(slot)
     }
 
+    /// Takes a command out. It is not given back, since it is large to move.
     #[inline]
-    fn remove(&mut self, slot: u32) -> Task {
-        let task = self.tasks.remove(slot);
+    fn remove(&mut self, slot: u32) {
+        let Task { key, cid, .. } = *self.tasks.get(slot);
+        self.tasks.remove(slot);
         let now = self.now;
-        let queue = self.queue_mut(task.key.queue);
+        let queue = self.queue_mut(key.queue);
         queue.forget(now);
         if !queue.aborting.is_empty() {
-            self.note_aborted(task.key.queue, task.cid);
+            self.note_aborted(key.queue, cid);
         }
-        task
     }
 
     /// Ends a command with an answer.
     #[inline]
     pub(crate) fn complete(&mut self, slot: u32, completion: Completion) {
-        let task = self.remove(slot);
-        let now = self.now;
-        self.queue_mut(task.key.queue).count(now, &task, completion);
-        self.steps.push_back(Step::Respond { command: task.key, completion });
-        if self.queue(task.key.queue).closing {
-            self.forget_if_done(task.key.queue);
+        let task = self.tasks.get(slot);
+        let command = task.key;
+        let queue = self.queues[command.queue.0 as usize].as_mut().expect("a command's queue is open");
+        queue.count(self.now, task, completion);
+        self.remove(slot);
+        self.steps.push_back(Step::Respond { command, completion });
+        if self.queue(command.queue).closing {
+            self.forget_if_done(command.queue);
         }
     }
 

@@ -29,6 +29,8 @@ pub struct ComputeId(pub u64);
 #[derive(Debug)]
 pub enum Step {
     /// Let the host send `len` bytes of the command's payload, from `at` on; `Server::data` follows.
+    /// Void once the command has ended, by [`Step::Respond`] too: whoever keeps it while there is no
+    /// memory drops it then.
     Receive {
         /// The command.
         command: CommandKey,

@@ -119,11 +119,13 @@ impl Sqe {
     }
 
     /// Command dword `n`, 10 to 15.
+    #[inline]
     pub fn cdw(&self, n: usize) -> u32 {
         self.cdw10[n - 10].get()
     }
 
     /// Command dwords `n` (low) and `n + 1` (high).
+    #[inline]
     pub fn cdw_pair(&self, n: usize) -> u64 {
         u64::from(self.cdw(n)) | u64::from(self.cdw(n + 1)) << 32
     }
