@@ -86,6 +86,14 @@ impl Queue {
         due
     }
 
+    /// The controller wants to hear of commands so often.
+    pub(crate) fn listen(&mut self, traffic_ms: u32) {
+        if self.spec.traffic_ms != traffic_ms {
+            self.spec.traffic_ms = traffic_ms;
+            (self.traffic_at, self.attention) = (Time(0), Time(0));
+        }
+    }
+
     /// Where the command is, or was.
     #[inline]
     pub(crate) fn recall(&self, key: CommandKey) -> Option<u32> {

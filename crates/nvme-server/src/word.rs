@@ -67,6 +67,11 @@ pub enum News {
         /// The question's number.
         ticket: u64,
     },
+    /// To the queue: tell of commands so often from now on, in milliseconds; 0: never.
+    Listen {
+        /// See [`traffic_ms`](crate::QueueSpec).
+        traffic_ms: u32,
+    },
     /// To the queue: these are the namespaces now.
     Namespaces(Arc<[NamespaceEntry]>),
 }

@@ -275,6 +275,10 @@ pub(super) fn set(
         return Err(Status::FEATURE_NOT_CHANGEABLE.final_());
     }
     let outcome = controller.set(now, set);
+    if set.fid == Fid::KEEP_ALIVE_TIMER {
+        let words = controller.listen();
+        server.steps.extend(words);
+    }
     server.tell_events(cntlid);
     server.arm(cntlid);
     outcome

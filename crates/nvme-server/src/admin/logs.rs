@@ -65,7 +65,8 @@ pub(super) fn execute(
     if page.lid == Lid::SMART && !names_no_namespace(page.nsid) {
         return Err(Status::INVALID_FIELD.final_());
     }
-    if matches!(page.lid, Lid::SMART | Lid::ERROR) && !controller.members.is_empty() {
+    let gathers = matches!(page.lid, Lid::SMART | Lid::ERROR);
+    if gathers && controller.members.iter().any(|member| member.open) {
         let words = ask(controller, key, cid, page);
         server.steps.extend(words);
         return Ok(Outcome::Later);
@@ -76,11 +77,13 @@ pub(super) fn execute(
 /// Asks all queues for reports; the command waits for them.
 fn ask(controller: &mut Controller, key: CommandKey, cid: u16, page: GetLogPage) -> Vec<Step> {
     let ticket = controller.next_ticket();
-    let from = controller.members.iter().map(|member| member.qid).collect();
+    // One that is not open yet has done nothing, and would not hear.
+    let open: Vec<_> = controller.members.iter().filter(|member| member.open).copied().collect();
+    let from = open.iter().map(|member| member.qid).collect();
     controller.waiting.push(Waiting { key, cid, on: Wait::Reports { ticket, from, page } });
     let (cntlid, association) = (controller.spec.cntlid, controller.association);
     let word = |qid| Word { cntlid, association, qid, news: News::Ask { ticket } };
-    controller.members.iter().map(|member| Step::Word { to: member.shard, word: word(member.qid) }).collect()
+    open.iter().map(|member| Step::Word { to: member.shard, word: word(member.qid) }).collect()
 }
 
 /// All queues have reported.

@@ -65,6 +65,8 @@ pub(crate) fn start(server: &mut Server, cx: &mut Cx<'_>, key: CommandKey, sqe: 
         execute(server, cx, cntlid, key, sqe, data_out)
     };
     conclude(server, cx.pool, key, sqe.cid.get(), outcome);
+    // What was read may have more behind it.
+    server.tell_events(cntlid);
 }
 
 /// Answers a command, unless its answer follows.

@@ -41,7 +41,7 @@ impl Server {
             }
             return Ok(Some(answer(done)));
         }
-        let Some(member) = controller.members.iter().find(|member| member.qid == qid) else {
+        let Some(member) = controller.members.iter().find(|member| member.qid == qid && member.open) else {
             return Ok(Some(answer(false)));
         };
         let to = member.shard;

@@ -187,6 +187,11 @@ impl Controller {
         self.members.iter().fold(self.past, |sum, member| sum.plus(member.counters))
     }
 
+    /// How often its I/O queues are to tell of commands at most: each quarter of the timeout.
+    pub(crate) fn traffic_ms(&self) -> u32 {
+        self.patience.map_or(0, |patience| patience.as_millis() as u32 / 4)
+    }
+
     /// The keep-alive timeout in milliseconds; 0 is none.
     pub(crate) fn kato_ms(&self) -> u32 {
         self.spec.kato_ms
@@ -311,8 +316,6 @@ impl Server {
 
 impl Controller {
     fn queue_spec(&self, home: Shard, qid: u16, entries: u32, flow_control: bool) -> QueueSpec {
-        let traffic =
-            self.patience.filter(|_| qid != 0).map_or(0, |patience| patience.as_millis() as u32 / 4);
         QueueSpec {
             cntlid: self.spec.cntlid,
             association: self.association,
@@ -325,7 +328,7 @@ impl Controller {
             nexus: self.spec.nexus.clone(),
             namespaces: self.namespaces.clone(),
             transfer_max: self.spec.limits.transfer,
-            traffic_ms: traffic,
+            traffic_ms: if qid == 0 { 0 } else { self.traffic_ms() },
             auth: self.spec.auth.clone(),
         }
     }

@@ -22,7 +22,7 @@ impl Server {
             | News::Traffic
             | News::Report { .. }
             | News::Aborted { .. } => self.hear_queue(cx, word),
-            News::End | News::Abort { .. } | News::Ask { .. } | News::Namespaces(_) => {
+            News::End | News::Abort { .. } | News::Ask { .. } | News::Listen { .. } | News::Namespaces(_) => {
                 self.hear_controller(word)
             }
         }
@@ -42,8 +42,12 @@ impl Server {
         match news {
             News::Opened { at } => {
                 let stays = controller.lets_queues_be();
+                let traffic_ms = controller.traffic_ms();
                 if let Some(member) = controller.members.iter_mut().find(|member| member.qid == qid) {
                     member.open = true;
+                    // The timeout may have changed on its way.
+                    let word = Word { cntlid, association, qid, news: News::Listen { traffic_ms } };
+                    self.steps.push_back(Step::Word { to: at, word });
                 }
                 if !stays {
                     // The end was told to its shard before it was there.
@@ -58,7 +62,7 @@ impl Server {
                 self.reported(cx, cntlid, qid, Some(ticket));
             }
             News::Aborted { ticket, aborted } => self.abort_answered(cntlid, ticket, aborted),
-            News::End | News::Abort { .. } | News::Ask { .. } | News::Namespaces(_) => {
+            News::End | News::Abort { .. } | News::Ask { .. } | News::Listen { .. } | News::Namespaces(_) => {
                 unreachable!("sorted by the caller")
             }
         }
@@ -129,6 +133,7 @@ impl Server {
                 let report = Box::new(self.report(key));
                 self.tell_controller(key, News::Report { ticket, report });
             }
+            News::Listen { traffic_ms } => self.queue_mut(key).listen(traffic_ms),
             News::Namespaces(namespaces) => self.change_queue_namespaces(key, namespaces),
             News::Opened { .. }
             | News::Gone { .. }
@@ -226,6 +231,14 @@ impl Server {
 }
 
 impl Controller {
+    /// Words that tell its I/O queues how often it wants to hear of commands.
+    pub(crate) fn listen(&self) -> Vec<Step> {
+        let news = News::Listen { traffic_ms: self.traffic_ms() };
+        let (cntlid, association) = (self.spec.cntlid, self.association);
+        let word = |qid| Word { cntlid, association, qid, news: news.clone() };
+        self.members.iter().map(|member| Step::Word { to: member.shard, word: word(member.qid) }).collect()
+    }
+
     /// Whether its I/O queues may stay: it neither stops, nor shuts down, nor ends.
     fn lets_queues_be(&self) -> bool {
         let stops = !self.configuration.is_enabled();

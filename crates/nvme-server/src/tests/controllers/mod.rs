@@ -1,7 +1,15 @@
 //! Controllers, driven as a transport and a composition drive them.
 
+mod aborts;
 mod auth;
+mod discovering;
+mod events;
+mod features;
+mod hostile;
+mod identify;
 mod life;
+mod logs;
+mod queues;
 
 use std::sync::Arc;
 
@@ -13,7 +21,10 @@ use zerocopy::FromZeros;
 use zerocopy::little_endian::{U16, U32};
 
 use super::{End, Host, Started, World};
-use crate::{ControllerLimits, ControllerSpec, Join, NamespaceEntry, QueueKey, QueueSpec, Subsystem};
+use crate::discovery::Book;
+use crate::{
+    ControllerLimits, ControllerSpec, DiscoverySpec, Join, NamespaceEntry, QueueKey, QueueSpec, Subsystem,
+};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -93,6 +104,10 @@ fn event_request(cid: u16) -> Sqe {
     let mut sqe = admin(0x0c, 0, &[], 0);
     sqe.cid = U16::new(cid);
     sqe
+}
+
+fn get_log(lid: u8, len: u32) -> Sqe {
+    admin(0x02, 0xffff_ffff, &[u32::from(lid) | (len / 4 - 1) << 16], len)
 }
 
 fn set_feature(fid: u8, nsid: u32, value: u32) -> Sqe {
@@ -185,5 +200,27 @@ impl World {
             }
         }
         self.run();
+    }
+
+    /// The answer of a request for events, if one has come.
+    fn event(&self, started: Started) -> Option<u32> {
+        match self.end(started)? {
+            End::Completion(completion) if completion.status == Status::SUCCESS => {
+                Some(completion.result as u32)
+            }
+            other => panic!("a request for events ended as {other:?}"),
+        }
+    }
+}
+
+/// A discovery controller's.
+fn discovery(cntlid: u16, id: u8, book: &Arc<Book>, kato_ms: u32) -> ControllerSpec {
+    let subsystem = Arc::new(Subsystem { nqn: Nqn::discovery(), ..Subsystem::clone(&subsystem()) });
+    let local = "192.0.2.7:8009".parse().unwrap();
+    ControllerSpec {
+        subsystem,
+        kato_ms,
+        discovery: Some(DiscoverySpec { book: book.clone(), local }),
+        ..spec(cntlid, id, Vec::new())
     }
 }
