@@ -24,6 +24,10 @@ use crate::word::Failure;
 /// How long a host may take to authenticate a queue, or to authenticate it anew.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
+/// A message is given with zeroes behind it up to the room there is, since a host may count bytes; up to
+/// this much, which no message reaches.
+const ROOM_MAX: u32 = 4096;
+
 /// What a host must prove before its queues serve it.
 #[derive(Clone, Debug)]
 pub struct Authentication {
@@ -152,7 +156,11 @@ impl Server {
         if room < len {
             return self.answer_guarded(key, cid, Status::SGL_LENGTH_INVALID.final_().into());
         }
-        let given = guard.machine.receive(len);
+        let len = len.min(ROOM_MAX);
+        let given = guard.machine.receive(len).map(|mut given| {
+            given.message.resize(len as usize, 0);
+            given
+        });
         guard.watch(now);
         let (completion, then) = match given {
             Err(status) => (status.into(), Then::End(nvme::auth::Explanation::PAYLOAD)),

@@ -8,6 +8,7 @@ mod initiator;
 mod rig;
 
 mod attacks;
+mod auth;
 mod both;
 mod ends;
 mod host;
