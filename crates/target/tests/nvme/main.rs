@@ -13,6 +13,7 @@ mod both;
 mod ends;
 mod host;
 mod pipe;
+mod proofs;
 mod queues;
 
 use std::sync::Arc;

@@ -272,7 +272,10 @@ impl Shard {
         };
         match event {
             TargetEvent::Command { tag, command, data_out } => {
-                self.nvme.server.start(cx, CommandKey { queue: key, tag: tag.to_bits() }, &command, data_out);
+                let key = CommandKey { queue: key, tag: tag.to_bits() };
+                if !self.try_command_at_once(cx, conn, key, &command, data_out) {
+                    self.nvme.server.start(cx, key, &command, data_out);
+                }
             }
             TargetEvent::DataReceived { tag, at, data } => {
                 self.nvme.server.data(cx, CommandKey { queue: key, tag: tag.to_bits() }, at, data);

@@ -1,0 +1,166 @@
+//! Hosts that must prove who they are (DH-HMAC-CHAP), from end to end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use blockwire_target::{HostAuth, Shard};
+use nvme::auth::{Host as Prover, HostProgress, Policy, Secret, command};
+use nvme::fabrics::{ConnectData, Connected, Property, PropertyAccess};
+use nvme::{FabricsType, Status};
+use sim::World;
+
+use crate::host::{Host, Wanted, is_dead, run, sqe, wait};
+use crate::pipe::Pipe;
+use crate::rig::{self, Terms};
+use crate::{pattern, world_with};
+
+fn secret(byte: u8) -> Arc<Secret> {
+    Arc::new(Secret::generate(None, &mut |bytes| bytes.fill(byte)))
+}
+
+/// A world whose subsystem wants proof of `secret(1)`.
+fn guarded(seed: u64) -> World<Shard> {
+    let mut exports = (*rig::exports(&Terms::default())).clone();
+    exports.nvme.subsystems[0].rules[0].auth = HostAuth::Required(secret(1));
+    world_with(seed, 2, &Arc::new(exports))
+}
+
+/// Connects a queue, which must then authenticate.
+fn connect(world: &mut World<Shard>, wanted: &Wanted, qid: u16, cntlid: u16) -> (Pipe, u16) {
+    let mut pipe = Pipe::open(world, wanted.listener, wanted.digests);
+    let cid = pipe.connect(world, &wanted.connect(qid), &wanted.names(cntlid));
+    let ended = wait(world, &mut pipe, cid);
+    assert!(ended.status.is_success(), "{ended:?}");
+    let connected = Connected::parse(ended.result);
+    assert!(connected.authenticate);
+    (pipe, connected.cntlid)
+}
+
+/// Proves the host to a queue; false if it is refused, or the queue ends.
+fn prove(world: &mut World<Shard>, wanted: &Wanted, pipe: &mut Pipe, secret: &Secret) -> bool {
+    let credentials = nvme::auth::Credentials {
+        host_nqn: wanted.host.to_owned(),
+        subsystem_nqn: wanted.subsystem.to_owned(),
+        host: Some(secret.key(wanted.host)),
+        controller: None,
+    };
+    // The smallest group: what is tried here is the way, not the arithmetic.
+    let policy = Policy { groups: vec![nvme::auth::Group::Ffdhe2048], ..Policy::default() };
+    let (mut prover, first) = Prover::start(credentials, policy, 7, &mut |bytes| bytes.fill(9));
+    let mut next = HostProgress::Send(first);
+    loop {
+        next = match next {
+            HostProgress::Send(message) => {
+                let send = command(FabricsType::AUTHENTICATION_SEND, message.len() as u32);
+                let cid = pipe.command(world, send, &message, true, 0);
+                if !ask(world, pipe, cid) {
+                    return false;
+                }
+                prover.sent()
+            }
+            HostProgress::Receive => {
+                const ROOM: usize = nvme::auth::MESSAGE_LEN_MAX;
+                let receive = command(FabricsType::AUTHENTICATION_RECEIVE, ROOM as u32);
+                let cid = pipe.command(world, receive, &[], false, ROOM);
+                run(world, &mut [pipe], |world, pipes| over(world, pipes[0], cid));
+                let Some(ended) = pipe.take_ended(cid) else { return false };
+                prover.receive(&ended.data)
+            }
+            HostProgress::Compute(work) => prover.computed(work.run()),
+            HostProgress::Authenticated => return true,
+            HostProgress::Failed(_) => return false,
+        }
+    }
+}
+
+fn over(world: &World<Shard>, pipe: &Pipe, cid: u16) -> bool {
+    is_dead(world, pipe) || pipe.ended.iter().any(|ended| ended.cid == cid)
+}
+
+/// Whether a command succeeds, and its queue lives.
+fn ask(world: &mut World<Shard>, pipe: &mut Pipe, cid: u16) -> bool {
+    run(world, &mut [pipe], |world, pipes| over(world, pipes[0], cid));
+    pipe.take_ended(cid).is_some_and(|ended| ended.status.is_success())
+}
+
+#[test]
+fn a_host_with_the_right_key_is_served_on_every_queue() {
+    for seed in 0..3 {
+        let mut world = guarded(seed);
+        let wanted = Wanted { digests: (seed == 1, seed == 1), ..Wanted::default() };
+        let (mut admin, cntlid) = connect(&mut world, &wanted, 0, ConnectData::DYNAMIC);
+        assert!(prove(&mut world, &wanted, &mut admin, &secret(1)), "seed {seed}");
+        let mut host = Host { wanted: wanted.clone(), pipes: vec![admin], cntlid };
+        host.enable(&mut world);
+        for qid in 1..=2 {
+            let (mut pipe, _) = connect(&mut world, &wanted, qid, cntlid);
+            assert!(prove(&mut world, &wanted, &mut pipe, &secret(1)), "seed {seed} queue {qid}");
+            host.pipes.push(pipe);
+        }
+        assert_eq!(host.write(&mut world, 1, 5, &pattern(5, 8, 1)), Status::SUCCESS);
+        assert!(host.read(&mut world, 2, 5, 8) == pattern(5, 8, 1));
+    }
+}
+
+#[test]
+fn a_host_with_a_wrong_key_is_refused_and_leaves_nothing_behind() {
+    let mut world = guarded(4);
+    let wanted = Wanted::default();
+    let (mut admin, _) = connect(&mut world, &wanted, 0, ConnectData::DYNAMIC);
+    assert!(!prove(&mut world, &wanted, &mut admin, &secret(2)));
+    run(&mut world, &mut [&mut admin], |world, pipes| is_dead(world, pipes[0]));
+    world.run_for(Duration::from_secs(1));
+    for listing in crate::queues::listings(&mut world) {
+        assert!(listing.queues.is_empty());
+    }
+}
+
+#[test]
+fn attack_70_commands_before_the_proof() {
+    let mut world = guarded(5);
+    let wanted = Wanted::default();
+    let (mut admin, cntlid) = connect(&mut world, &wanted, 0, ConnectData::DYNAMIC);
+    for early in [
+        sqe(0x06),
+        PropertyAccess::get_sqe(Property::CAP, 8),
+        PropertyAccess::set_sqe(Property::CC, 0x0046_0001),
+    ] {
+        let cid = admin.command(&mut world, early, &[], false, 0);
+        let ended = wait(&mut world, &mut admin, cid);
+        assert_eq!(ended.status.0 & 0x7ff, Status::AUTHENTICATION_REQUIRED.0, "{ended:?}");
+    }
+    assert!(prove(&mut world, &wanted, &mut admin, &secret(1)));
+    let mut host = Host { wanted: wanted.clone(), pipes: vec![admin], cntlid };
+    host.enable(&mut world);
+    // Each queue has to prove it anew.
+    let (pipe, _) = connect(&mut world, &wanted, 1, cntlid);
+    host.pipes.push(pipe);
+    let refused = host.write(&mut world, 1, 0, &pattern(0, 1, 1));
+    assert_eq!(refused.0 & 0x7ff, Status::AUTHENTICATION_REQUIRED.0);
+}
+
+#[test]
+fn attack_77_silence_instead_of_a_proof() {
+    for began in [false, true] {
+        let mut world = guarded(6);
+        let wanted = Wanted::default();
+        let (mut admin, _) = connect(&mut world, &wanted, 0, ConnectData::DYNAMIC);
+        if began {
+            // Negotiate, and go while the controller computes.
+            let message = [0; 16];
+            let send = command(FabricsType::AUTHENTICATION_SEND, 16);
+            admin.command(&mut world, send, &message, true, 0);
+            world.step(world.now() + Duration::from_micros(50));
+        }
+        world.run_for(Duration::from_secs(40));
+        let mut reports = Vec::new();
+        crate::host::heed(&mut world, &mut reports);
+        world.run_for(Duration::from_secs(1));
+        assert!(is_dead(&world, &admin), "it had its time");
+        for (shard, listing) in crate::queues::listings(&mut world).into_iter().enumerate() {
+            assert!(listing.queues.is_empty());
+            let usage = world.pool(endpoint::ShardId(shard as u16)).usage();
+            assert_eq!((usage.lent, usage.reserved), (0, 0));
+        }
+    }
+}
