@@ -96,6 +96,20 @@ fn descriptors_name_the_volumes_uuid() {
 }
 
 #[test]
+fn designators_that_embed_an_oui_are_there_with_one_only() {
+    let (mut world, host) = world();
+    let known = world.server(host).volume_info(volume::VolumeId(1)).unwrap().clone();
+    let view = world.home(1).view().clone();
+    let facts = volume::Facts { oui: Some([0xaa, 0xbb, 0xcc]), ..volume::Facts::clone(&known.facts) };
+    world.server(host).add_volume(crate::VolumeInfo { facts: Arc::new(facts), shared: known.shared }, view);
+    let data = world.good(host, &identify(0, 7), &[]);
+    assert_eq!(data[104..120], [2, 2, 2, 2, 2, 2, 2, 2, 0xaa, 0xbb, 0xcc, 2, 2, 2, 2, 2]);
+    assert_eq!(data[120..128], [0xaa, 0xbb, 0xcc, 2, 2, 2, 2, 2]);
+    let descriptors = world.good(host, &identify(3, 7), &[]);
+    assert_eq!((descriptors[0], descriptors[12], descriptors[32], descriptors[52]), (1, 2, 3, 4));
+}
+
+#[test]
 fn lists_show_what_this_host_may_see() {
     let (mut world, host) = world();
     for cns in [0x02, 0x07, 0x10, 0x1a] {

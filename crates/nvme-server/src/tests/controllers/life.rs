@@ -183,6 +183,23 @@ fn traffic_of_io_queues_keeps_the_association_alive() {
 }
 
 #[test]
+fn a_timeout_that_is_set_later_counts_traffic_too() {
+    let mut world = World::new(2);
+    world.add(4096, |_| {});
+    let host = world.controller(spec(2, 1, vec![entry(0)]));
+    let queue = world.connect(2, &join(1, 1, 1)).unwrap();
+    world.read(queue, 0, 1);
+    assert_eq!(world.ends(host, &set_feature(0x0f, 0, 4000), &[]).status, Status::SUCCESS);
+    for _ in 0..10 {
+        world.pass(3);
+        world.read(queue, 0, 1);
+    }
+    assert!(world.gone.is_empty());
+    world.pass(6);
+    assert_eq!(world.gone, [(2, Gone::Silent)]);
+}
+
+#[test]
 fn queues_tell_of_traffic_only_now_and_then() {
     let mut world = World::new(2);
     world.add(4096, |_| {});
