@@ -81,43 +81,6 @@ impl Shard {
         self.nvme.server.close_queue(cx, key);
     }
 
-    /// Carries a plain read or write out and answers it, if nothing has to be waited for.
-    pub(super) fn try_command_at_once(
-        &mut self,
-        cx: &mut Cx<'_>,
-        conn: Tag,
-        key: CommandKey,
-        sqe: &Sqe,
-        data_out: u32,
-    ) -> bool {
-        let Some(now) = self.nvme.server.at_once(cx.now, key, sqe, data_out) else { return false };
-        let Some(Kind::Queue(queue)) = self.conns.get_mut(conn).map(|conn| &mut conn.kind) else {
-            return false;
-        };
-        let (who, tag) = (self.nvme.server.nexus(key.queue), Tag::from_bits(key.tag));
-        match now.write {
-            None => {
-                if !queue.parked.is_empty() {
-                    return false;
-                }
-                let may = || queue.proto.reserve_read(tag, now.bytes);
-                let Some(data) = self.fronts.read_at_once(who, now.volume, now.span, may) else {
-                    return false;
-                };
-                queue.proto.send_data(cx, tag, 0, data);
-            }
-            Some(durability) => {
-                let Some(data) = queue.proto.data_at_hand(tag) else { return false };
-                if !self.fronts.write_at_once(who, now.volume, (now.span, durability), data) {
-                    return false;
-                }
-            }
-        }
-        self.nvme.server.count_at_once(key.queue, &now);
-        queue.proto.respond(cx, tag, Completion::SUCCESS);
-        true
-    }
-
     fn remove_waiting_command(&mut self, id: IoId) -> Option<Step> {
         if let Some(step) = self.hunger.remove_command_io(id) {
             return Some(step);
