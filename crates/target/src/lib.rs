@@ -34,4 +34,5 @@ pub use message::{
     Baggage, CONTROL, ConnectionEntry, Control, Listing, MakeBackend, Message, NvmeBaggage, NvmeMessage,
     QueueEntry, QueueGrant, Report, SessionEntry, Traffic, VolumeEntry, VolumeSpec,
 };
+pub use nvme_server::Gone;
 pub use shard::{LogLine, NvmeCause, NvmeLine, Shard, home_of};

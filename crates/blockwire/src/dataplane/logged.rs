@@ -10,7 +10,7 @@ use std::{
 use buf::{Cx, Errno, Time};
 use endpoint::{Arrival, Departure, Endpoint, LinkId, ShardId};
 use stream::{Came, RecvOp, SendOp};
-use target::{LogLine, Message, NvmeCause, NvmeLine, Shard};
+use target::{Gone, LogLine, Message, NvmeCause, NvmeLine, Shard};
 use volume::{DiskOp, Remark};
 
 /// Lines that may wait to be written.
@@ -91,6 +91,14 @@ fn write_nvme(line: NvmeLine) {
         NvmeLine::NotConnected { peer, cause: None, .. } => tracing::info!(%peer, "connect not finished"),
         NvmeLine::Connected { peer, host, subsystem, cntlid } => {
             tracing::info!(%peer, %host, %subsystem, cntlid, "connected");
+        }
+        NvmeLine::Disconnected { host, subsystem, why: Gone::Unauthenticated, .. } => {
+            tracing::warn!(
+                %host,
+                %subsystem,
+                "the host did not authenticate: its key is not the one configured here, or it has none \
+                 (nvme connect --dhchap-secret, /etc/nvme/hosts)"
+            );
         }
         NvmeLine::Disconnected { host, subsystem, cntlid, why } => {
             tracing::info!(%host, %subsystem, cntlid, ?why, "controller ended");

@@ -8,7 +8,7 @@ use nvme::fabrics::{ConnectData, ConnectRefusal};
 use nvme::{Completion, Status};
 use sim::World;
 
-use crate::host::{DISCOVERY, Host, Wanted, heed, reset, transfer};
+use crate::host::{DISCOVERY, Host, Wanted, heed, keys, reserve, reset, transfer};
 use crate::{pattern, world};
 
 pub fn listings(world: &mut World<Shard>) -> Vec<Listing> {
@@ -126,6 +126,26 @@ fn a_host_identifier_belongs_to_one_name() {
     world.run_for(Duration::from_secs(5));
     Host::connect(&mut world, clone);
     first.pipes.clear();
+}
+
+#[test]
+fn an_identifier_that_is_registered_stays_bound_while_nobody_is_connected() {
+    let mut world = world(7, 2);
+    let mut first = Host::connect(&mut world, Wanted::default());
+    let register = reserve(0x0d, 0, 0);
+    assert_eq!(first.ask(&mut world, 1, register, &keys(0, 0xb), 0).status, Status::SUCCESS);
+    first.pipes.iter().for_each(|pipe| reset(&mut world, pipe));
+    world.run_for(Duration::from_secs(5));
+    let clone = Wanted { host: "nqn.2026-11.test:clone", ..Wanted::default() };
+    let Err(refused) = Host::admin(&mut world, clone.clone()) else { panic!("its identifier is registered") };
+    assert_eq!(refused.status, Completion::from(ConnectRefusal::Host).status);
+    // Its bearer comes back, and unregisters: then it is anybody's.
+    let mut again = Host::connect(&mut world, Wanted::default());
+    let unregister = reserve(0x0d, 1, 0);
+    assert_eq!(again.ask(&mut world, 2, unregister, &keys(0xb, 0), 0).status, Status::SUCCESS);
+    again.pipes.iter().for_each(|pipe| reset(&mut world, pipe));
+    world.run_for(Duration::from_secs(5));
+    Host::connect(&mut world, clone);
 }
 
 #[test]

@@ -75,6 +75,10 @@ pub enum NvmeCause {
 impl NvmeLine {
     /// Whether anybody can cause it at will.
     pub fn is_strangers(&self) -> bool {
-        matches!(self, NvmeLine::NotConnected { .. } | NvmeLine::Violation { .. })
+        match self {
+            NvmeLine::NotConnected { .. } | NvmeLine::Violation { .. } => true,
+            NvmeLine::Disconnected { why, .. } => *why == Gone::Unauthenticated,
+            NvmeLine::Connected { .. } => false,
+        }
     }
 }
