@@ -231,9 +231,10 @@ impl<'a> Reply<'a> {
             return Err(Explanation::PAYLOAD);
         }
         let challenge = match (header[8], word(header, 12)) {
-            (0, 0) => None,
+            // Without a challenge the sequence number means nothing; Linux sends one all the same.
+            (0, _) => None,
             (1, sequence) if sequence != 0 => Some((challenge, sequence)),
-            // A sequence without a challenge, or a challenge for a secure channel only.
+            // A challenge for a secure channel only, or a value that there is not.
             _ => return Err(Explanation::PAYLOAD),
         };
         Ok(Reply { response, challenge, public })
