@@ -59,6 +59,14 @@ impl Ways {
         self.subsystems.extend_from_slice(&more.subsystems);
     }
 
+    /// Whether the target or subsystem of this name leads to a volume.
+    pub fn lead(&self, name: &str, volume: &str) -> bool {
+        let targets = self.targets.iter().filter(|target| target.name == name);
+        let subsystems = self.subsystems.iter().filter(|subsystem| subsystem.nqn == name);
+        targets.flat_map(|one| &one.luns).any(|lun| lun.volume.as_str() == volume)
+            || subsystems.flat_map(|one| &one.namespaces).any(|one| one.volume.as_str() == volume)
+    }
+
     /// Takes a volume away, and the targets and subsystems that this leaves with nothing.
     pub fn forget(&mut self, volume: &str) {
         for target in &mut self.targets {

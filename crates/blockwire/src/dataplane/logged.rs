@@ -9,6 +9,7 @@ use std::{
 
 use buf::{Cx, Errno, Time};
 use endpoint::{Arrival, Departure, Endpoint, LinkId, ShardId};
+use nvme_server::Gone;
 use stream::{Came, RecvOp, SendOp};
 use target::{Gone, LogLine, Message, NvmeCause, NvmeLine, Shard};
 use volume::{DiskOp, Remark};
@@ -34,7 +35,7 @@ pub fn write(lines: Receiver<LogLine>) {
             Ok(LogLine::LoginFailed { .. } | LogLine::Violation { .. } | LogLine::Volume { .. }) => {
                 flood.passes(Instant::now())
             }
-            Ok(LogLine::Nvme(line)) => !line.is_strangers() || flood.passes(Instant::now()),
+            Ok(LogLine::Nvme(line)) => !anybodys(line) || flood.passes(Instant::now()),
             Ok(LogLine::LoggedIn { .. } | LogLine::LoggedOut { .. }) | Err(_) => true,
         };
         let kept = flood.kept_back(Instant::now());
@@ -72,6 +73,11 @@ fn write_line(line: LogLine) {
     }
 }
 
+/// Whether anybody can cause a line at will.
+fn anybodys(line: &NvmeLine) -> bool {
+    line.is_strangers() || matches!(line, NvmeLine::Disconnected { why: Gone::Unauthenticated, .. })
+}
+
 fn write_nvme(line: NvmeLine) {
     match line {
         NvmeLine::NotConnected { peer, names, cause: Some(cause) } => match (names, cause) {
@@ -92,12 +98,21 @@ fn write_nvme(line: NvmeLine) {
         NvmeLine::Connected { peer, host, subsystem, cntlid } => {
             tracing::info!(%peer, %host, %subsystem, cntlid, "connected");
         }
+<<<<<<< HEAD
         NvmeLine::Disconnected { host, subsystem, why: Gone::Unauthenticated, .. } => {
             tracing::warn!(
                 %host,
                 %subsystem,
                 "the host did not authenticate: its key is not the one configured here, or it has none \
                  (nvme connect --dhchap-secret, /etc/nvme/hosts)"
+=======
+        NvmeLine::Disconnected { host, subsystem, cntlid, why: Gone::Unauthenticated } => {
+            tracing::warn!(
+                %host,
+                %subsystem,
+                cntlid,
+                "authentication failed: the host has another secret than its dhchap_key_file, or none"
+>>>>>>> bin
             );
         }
         NvmeLine::Disconnected { host, subsystem, cntlid, why } => {

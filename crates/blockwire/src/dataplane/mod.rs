@@ -6,6 +6,7 @@ pub mod inbox;
 pub mod logged;
 pub mod login;
 pub mod medium;
+mod queues;
 pub mod shards;
 mod standing;
 mod subsystems;

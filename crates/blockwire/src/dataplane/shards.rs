@@ -20,7 +20,7 @@ use super::{
     inbox::{self, Requests},
     logged::{self, Logged},
     medium::{Medium, descriptor},
-    standing, world,
+    queues, standing, world,
 };
 use crate::{
     engine::{Engine, EngineError, Start, Stop},
@@ -263,8 +263,9 @@ impl Engine for Shards {
     }
 
     fn sessions(&self) -> Result<Vec<SessionReport>, EngineError> {
-        let mut all = Vec::new();
-        for (shard, listing) in self.listings()?.into_iter().enumerate() {
+        let listings = self.listings()?;
+        let mut all = queues::controllers(&self.frame, &listings);
+        for (shard, listing) in listings.iter().enumerate() {
             all.extend(listing.sessions.iter().map(|session| SessionReport {
                 id: session.tsih.into(),
                 protocol: Protocol::Iscsi.as_str().to_owned(),
@@ -288,8 +289,9 @@ impl Engine for Shards {
     }
 
     fn connections(&self) -> Result<Vec<ConnectionReport>, EngineError> {
-        let mut all = Vec::new();
-        for (shard, listing) in self.listings()?.into_iter().enumerate() {
+        let listings = self.listings()?;
+        let mut all = queues::connections(&self.frame, &listings);
+        for (shard, listing) in listings.iter().enumerate() {
             for session in &listing.sessions {
                 all.extend(session.connections.iter().map(|connection| ConnectionReport {
                     id: u64::from(session.tsih) << 16 | u64::from(connection.cid),
@@ -344,8 +346,9 @@ impl Engine for Shards {
             id,
             core: self.cores.get(id).copied(),
             io: io.to_owned(),
-            sessions: listing.sessions.len(),
-            connections: listing.sessions.iter().map(|session| session.connections.len()).sum(),
+            sessions: listing.sessions.len() + listing.queues.iter().filter(|queue| queue.qid == 0).count(),
+            connections: listing.sessions.iter().map(|session| session.connections.len()).sum::<usize>()
+                + listing.queues.len(),
             logins: listing.logins,
             memory_bytes: listing.memory.0 as u64,
             memory_lent_bytes: listing.memory.1 as u64,
@@ -398,11 +401,10 @@ impl Engine for Shards {
         let mut catalog = self.catalog();
         let Some((id, entry)) = catalog.find(name) else { return Ok(()) };
         let medium = entry.medium.clone();
-        let using = self.sessions()?.into_iter().filter(|session| {
-            let mut targets = catalog.ways.targets.iter();
-            let target = targets.find(|target| Some(&target.name) == session.target.as_ref());
-            target.is_some_and(|target| target.luns.iter().any(|lun| lun.volume.as_str() == name))
-        });
+        let using = self
+            .sessions()?
+            .into_iter()
+            .filter(|session| session.target.as_ref().is_some_and(|target| catalog.ways.lead(target, name)));
         let sessions = using.count();
         if sessions > 0 && !force {
             return Err(EngineError::InUse { sessions });

@@ -99,6 +99,14 @@ impl Frame {
         }
     }
 
+    /// The host that connected, if one lets it in to this subsystem; the same rules decide at Connect.
+    pub fn nvme_host(&self, nqn: &str, source: std::net::IpAddr, subsystem: &str) -> Option<&Host> {
+        self.hosts().iter().filter(|host| host.speaks_nvme()).find(|host| {
+            let grant = host.subsystem_grant(subsystem);
+            grant.is_some_and(|grant| self.host_rule(host, grant).fits(nqn, source))
+        })
+    }
+
     fn host_rules(&self, subsystem: &Subsystem) -> Vec<HostRule> {
         let hosts = self.hosts().iter().filter(|host| host.speaks_nvme());
         let mut rules: Vec<HostRule> = hosts
