@@ -28,7 +28,7 @@ build lint unit sessions guest:
 	@tests/test.sh $@
 
 interop:
-	@tests/test.sh build libiscsi consumers
+	@tests/test.sh build libiscsi consumers guests
 
 SIM_SEEDS ?= 5000
 sim:

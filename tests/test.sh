@@ -2,6 +2,7 @@
 # Everything that must hold before a change is good; `make test` and `.ci/run` run this.
 #   test.sh [STEP]...      without arguments all steps, in this order:
 #     build lint unit libiscsi consumers sessions guest
+#   and, by its name only: guests
 #
 # Where the kernel forbids io_uring the steps that need it fail, unless BLOCKWIRE_NO_URING=1 says
 # that this is known; then they run on epoll only.
@@ -65,6 +66,18 @@ guest() {
   # One world is enough for a kernel that knows nothing of it.
   world=$(worlds)
   IO=${world%% *} tests/guest/guest.sh
+  IO=${world%% *} tests/guest/nvme.sh
+}
+
+# The whole matrix of the guest: `make interop` only.
+guests() {
+  local world
+  for world in $(worlds); do
+    say "on $world:"
+    IO=$world tests/guest/nvme.sh -c 4 -q 4 -m 32
+    IO=$world tests/guest/nvme.sh -c 1 -q 1 -m 8
+    IO=$world tests/guest/auth.sh
+  done
 }
 
 if [ "${1:-}" = --one ]; then

@@ -1,21 +1,47 @@
 #!/usr/bin/env bash
 # Builds what a guest boots: Debian's stock cloud kernel, taken out of its package without being
-# installed, and an initramfs with busybox and the machine's own open-iscsi.
-#   image.sh DIRECTORY      makes DIRECTORY/vmlinux and DIRECTORY/initramfs
+# installed, and an initramfs with busybox and the machine's own open-iscsi, nvme-cli and sg3-utils.
+#   image.sh DIRECTORY [SUITE]      makes DIRECTORY/vmlinux and DIRECTORY/initramfs
+# SUITE names another Debian suite to take the kernel from, for example bookworm-backports; the
+# machine's own package sources stay as they are.
 set -euo pipefail
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 IMAGE=$1
+SUITE=${2:-}
 HERE=$(cd "$(dirname "$0")" && pwd)
-MODULES="virtio_pci virtio_net iscsi_tcp sd_mod ext4 crc32c_generic crc32c_intel"
-PROGRAMS="iscsid iscsiadm mkfs.ext4 e2fsck"
+MODULES="virtio_pci virtio_net iscsi_tcp nvme_tcp sd_mod ext4 crc32c_generic crc32c_intel"
+PROGRAMS="iscsid iscsiadm nvme sg_persist sg_vpd sg_rtpg mkfs.ext4 e2fsck"
+# Only kernels with NVMe in-band authentication need them; with the machine's own suite it has none.
+[ -z "$SUITE" ] || MODULES+=" sha256_generic sha512_generic hmac"
 mkdir -p "$IMAGE"
+
+# in_suite PROGRAM ARGS...: apt's programs, with the sources of $SUITE if one is named
+in_suite() {
+  local program=$1 lists=$IMAGE-apt mirror; shift
+  if [ -z "$SUITE" ]; then
+    "$program" "$@"
+    return
+  fi
+  local options=(-o "Dir::Etc::sourcelist=$lists/sources.list" -o Dir::Etc::sourceparts=-
+    -o "Dir::State::lists=$lists/lists" -o "Dir::Cache=$lists/cache")
+  if [ ! -e "$lists/sources.list" ]; then
+    mkdir -p "$lists/lists/partial" "$lists/cache/archives/partial"
+    mirror=$(grep -rhoE 'https?://[^ ]+/debian/?( |$)' /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null |
+      head -n 1 | tr -d ' ')
+    printf 'deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] %s %s main\n' \
+      "${mirror:-http://deb.debian.org/debian}" "$SUITE" >"$lists/sources.new"
+    quietly apt-suite apt-get "${options[@]/sources.list/sources.new}" update -q
+    mv "$lists/sources.new" "$lists/sources.list"
+  fi
+  "$program" "${options[@]}" "$@"
+}
 
 # The package that linux-image-cloud-ARCH stands for at present.
 kernel_package() {
   local meta
   meta=linux-image-cloud-$(dpkg --print-architecture)
-  apt-cache depends "$meta" 2>/dev/null | sed -n 's/^ *Depends: \(linux-image-[0-9].*\)/\1/p' | head -n 1
+  in_suite apt-cache depends "$meta" 2>/dev/null | sed -n 's/^ *Depends: \(linux-image-[0-9].*\)/\1/p' | head -n 1
 }
 
 # unpack_kernel VMLINUZ VMLINUX: the plain ELF file in a bzImage (it has an entry for virtual
@@ -49,7 +75,7 @@ if [ "$(cat "$IMAGE/package" 2>/dev/null || true)" != "$package" ]; then
   rm -rf "$IMAGE"
   mkdir -p "$IMAGE/deb"
   chmod 777 "$IMAGE/deb"
-  (cd "$IMAGE/deb" && quietly apt-download apt-get download -q "$package") || fail "apt-get download $package"
+  (cd "$IMAGE/deb" && in_suite apt-get download -q "$package" >"$OUT/apt-download.log" 2>&1) || fail "apt-get download $package"
   dpkg-deb -x "$IMAGE"/deb/*.deb "$IMAGE/root"
   rm -rf "$IMAGE/deb"
   unpack_kernel "$IMAGE"/root/boot/vmlinuz-* "$IMAGE/vmlinux"
@@ -59,7 +85,7 @@ version=$(basename "$IMAGE"/root/lib/modules/*)
 
 TREE=$IMAGE/tree
 rm -rf "$TREE"
-mkdir -p "$TREE"/{bin,dev,etc/iscsi,job,lib/modules/"$version",mnt,proc,root,run,sys,tmp,var/lib/iscsi}
+mkdir -p "$TREE"/{bin,dev,etc/iscsi,etc/nvme,job,lib/modules/"$version",mnt,proc,root,run,sys,tmp,var/lib/iscsi}
 cp "$(command -v busybox)" "$TREE/bin/busybox"
 for applet in $("$TREE/bin/busybox" --list); do
   [ "$applet" = busybox ] || ln -s busybox "$TREE/bin/$applet"
@@ -83,6 +109,7 @@ cp "$IMAGE/root/lib/modules/$version"/modules.{builtin,builtin.modinfo,order} "$
 depmod -b "$TREE" "$version"
 
 install -m 755 "$HERE/init" "$TREE/init"
-install -m 755 "$HERE/job" "$TREE/job/run"
+install -m 644 "$HERE/job-lib" "$TREE/job/lib"
+for job in iscsi nvme auth; do install -m 755 "$HERE/job-$job" "$TREE/job/$job"; done
 (cd "$TREE" && find . | cpio --quiet -o -H newc -R 0:0) >"$IMAGE/initramfs"
 rm -rf "$TREE"

@@ -22,8 +22,9 @@ capture_end() {
   end "$CAPTURE_PID"
 }
 
-# capture_check FILE PORT: every byte of an ended capture must be part of a PDU
+# capture_check FILE PORT [PROTOCOL]: every byte of an ended capture must be part of a PDU, and every
+# digest right; PROTOCOL is iscsi (unless given) or nvme
 capture_check() {
-  xtask capture --pcap "$1" --port "$2" || fail "capture: $1"
+  xtask capture --pcap "$1" --port "$2" --protocol "${3:-iscsi}" || fail "capture: $1"
   rm -f "$1"
 }

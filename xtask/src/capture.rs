@@ -1,8 +1,8 @@
-//! tshark as a second opinion on a capture of iSCSI traffic.
+//! tshark as a second opinion on a capture of iSCSI or NVMe/TCP traffic.
 //!
 //! tshark dissects the capture; this check adds up, for each direction of each TCP connection, the
 //! lengths of the PDUs that it saw (48 bytes, additional header segments, data padded to four bytes,
-//! digests: RFC 7143 §11.2) and compares them with the bytes that TCP carried. One byte that is no
+//! digests: RFC 7143 §11.2; over NVMe/TCP PLEN counts all of it, NVMe-TCP §3.6.2) and compares them with the bytes that TCP carried. One byte that is no
 //! part of a dissected PDU makes the sums differ. Malformed packets and expert errors are findings.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,12 +11,44 @@ use std::process::Command;
 
 use crate::Report;
 
-const USAGE: &str = "capture --pcap FILE --port PORT";
+const USAGE: &str = "capture --pcap FILE --port PORT [--protocol iscsi|nvme]";
 const BASIC_HEADER_SEGMENT: u64 = 48;
 /// Task Management Function Response: tshark shows no lengths for it, it has no further segments.
 const TASK_MANAGEMENT_RESPONSE: u64 = 0x22;
 
-const FIELDS: &[&str] = &[
+/// What is spoken in a capture.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Dialect {
+    #[default]
+    Iscsi,
+    Nvme,
+}
+
+impl Dialect {
+    fn fields(self) -> impl Iterator<Item = &'static &'static str> {
+        TCP_FIELDS.iter().chain(match self {
+            Dialect::Iscsi => ISCSI_FIELDS,
+            Dialect::Nvme => NVME_FIELDS,
+        })
+    }
+
+    /// tshark's name for it, and how it is to dissect it.
+    fn dissector(self) -> (&'static str, &'static [&'static str]) {
+        match self {
+            Dialect::Iscsi => {
+                ("iscsi", &["iscsi.desegment_iscsi_messages:TRUE", "iscsi.bogus_pdu_max_data_len:16777216"])
+            }
+            Dialect::Nvme => ("nvme-tcp", &["nvme-tcp.check_hdgst:TRUE", "nvme-tcp.check_ddgst:TRUE"]),
+        }
+    }
+}
+
+/// PDUs of NVMe/TCP: their lengths, digests included, and what tshark thinks of the digests.
+const NVME_FIELDS: &[&str] = &["nvme-tcp.plen", "nvme-tcp.hdgst.status", "nvme-tcp.ddgst.status"];
+/// Of the status fields: the digest is what it should be.
+const DIGEST_GOOD: u64 = 1;
+
+const TCP_FIELDS: &[&str] = &[
     "frame.number",
     "tcp.stream",
     "tcp.srcport",
@@ -25,6 +57,8 @@ const FIELDS: &[&str] = &[
     "tcp.flags.syn",
     "tcp.flags.reset",
     "tcp.analysis.lost_segment",
+];
+const ISCSI_FIELDS: &[&str] = &[
     "iscsi.opcode",
     "iscsi.totalahslength",
     "iscsi.datasegmentlength",
@@ -36,47 +70,63 @@ const FIELDS: &[&str] = &[
 pub fn check(args: &[String]) -> Result<Report, String> {
     let mut pcap = None;
     let mut port = None;
+    let mut dialect = Dialect::Iscsi;
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--pcap" => pcap = args.next().map(PathBuf::from),
             "--port" => port = args.next().and_then(|text| text.parse::<u16>().ok()),
+            "--protocol" => {
+                dialect = match args.next().map(String::as_str) {
+                    Some("iscsi") => Dialect::Iscsi,
+                    Some("nvme") => Dialect::Nvme,
+                    _ => return Err(USAGE.to_owned()),
+                }
+            }
             _ => return Err(USAGE.to_owned()),
         }
     }
     let (pcap, port) = (pcap.ok_or(USAGE)?, port.ok_or(USAGE)?);
-    let frames = tshark(&pcap, port, None, FIELDS)?;
-    let mut streams = Streams::default();
+    let fields: Vec<&str> = dialect.fields().copied().collect();
+    let frames = tshark(&pcap, port, dialect, None, &fields)?;
+    let mut streams = Streams { dialect, ..Streams::default() };
     for line in frames.lines() {
         streams.take(line).map_err(|problem| format!("{problem} in tshark's line: {line}"))?;
     }
     let suspects = "_ws.malformed || _ws.expert.severity == \"Error\"";
-    let suspects = tshark(&pcap, port, Some(suspects), SUSPECT_FIELDS)?;
+    let suspects = tshark(&pcap, port, dialect, Some(suspects), SUSPECT_FIELDS)?;
     let mut findings = streams.findings();
     findings.extend(suspects.lines().filter_map(suspicion));
     if streams.pdus == 0 {
         findings.push("no PDU in the capture".to_owned());
     }
     let summary = format!(
-        "{} PDUs, {} bytes, {} connections",
+        "{} PDUs, {} digests, {} bytes, {} connections",
         streams.pdus,
+        streams.digests,
         streams.ways.values().map(|way| way.end.saturating_sub(1)).sum::<u64>(),
         streams.ways.len().div_ceil(2)
     );
     Ok(Report { findings, notes: streams.notes(), summary })
 }
 
-fn tshark(pcap: &Path, port: u16, filter: Option<&str>, fields: &[&str]) -> Result<String, String> {
+fn tshark(
+    pcap: &Path,
+    port: u16,
+    dialect: Dialect,
+    filter: Option<&str>,
+    fields: &[&str],
+) -> Result<String, String> {
+    let (protocol, preferences) = dialect.dissector();
     let mut command = Command::new("tshark");
     command.args(["-n", "-r"]).arg(pcap);
-    command.args(["-d", &format!("tcp.port=={port},iscsi")]);
-    for preference in [
+    command.args(["-d", &format!("tcp.port=={port},{protocol}")]);
+    let common = [
         "tcp.desegment_tcp_streams:TRUE",
         "tcp.relative_sequence_numbers:TRUE",
         "tcp.reassemble_out_of_order:TRUE",
-        "iscsi.desegment_iscsi_messages:TRUE",
-        "iscsi.bogus_pdu_max_data_len:16777216",
-    ] {
+    ];
+    for preference in common.iter().chain(preferences) {
         command.args(["-o", preference]);
     }
     let ours = format!("tcp.port == {port}");
@@ -126,20 +176,24 @@ struct Streams {
     reset: BTreeSet<u64>,
     lost: u64,
     pdus: u64,
+    dialect: Dialect,
+    digests: u64,
+    wrong_digests: Vec<String>,
 }
 
 impl Streams {
     /// Takes one line of tshark's table: the columns are `FIELDS`.
     fn take(&mut self, line: &str) -> Result<(), String> {
         let columns: Vec<&str> = line.split('\t').collect();
-        if columns.len() != FIELDS.len() {
+        let fields: Vec<&str> = self.dialect.fields().copied().collect();
+        if columns.len() != fields.len() {
             return Err(format!("{} columns", columns.len()));
         }
         let numbers = |index: usize| -> Result<Vec<u64>, String> {
             columns[index].split(',').filter(|text| !text.is_empty()).map(number).collect()
         };
         let one = |index: usize| -> Result<u64, String> {
-            numbers(index)?.first().copied().ok_or(format!("no {}", FIELDS[index]))
+            numbers(index)?.first().copied().ok_or(format!("no {}", fields[index]))
         };
         let way = self.ways.entry((one(1)?, one(2)?)).or_default();
         if one(4)? > 0 {
@@ -150,16 +204,31 @@ impl Streams {
             self.reset.insert(one(1)?);
         }
         self.lost += u64::from(!columns[7].is_empty());
-        let opcodes = numbers(8)?;
-        let lengths = pdu_bytes(&opcodes, &numbers(9)?, &numbers(10)?)?;
-        let digests = 4 * (numbers(11)?.len() + numbers(12)?.len()) as u64;
-        way.dissected += lengths + digests;
-        self.pdus += opcodes.len() as u64;
+        match self.dialect {
+            Dialect::Iscsi => {
+                let opcodes = numbers(8)?;
+                let lengths = pdu_bytes(&opcodes, &numbers(9)?, &numbers(10)?)?;
+                let digests = (numbers(11)?.len() + numbers(12)?.len()) as u64;
+                way.dissected += lengths + 4 * digests;
+                self.digests += digests;
+                self.pdus += opcodes.len() as u64;
+            }
+            Dialect::Nvme => {
+                let lengths = numbers(8)?;
+                way.dissected += lengths.iter().sum::<u64>();
+                self.pdus += lengths.len() as u64;
+                let statuses = [numbers(9)?, numbers(10)?].concat();
+                self.digests += statuses.len() as u64;
+                if statuses.iter().any(|status| *status != DIGEST_GOOD) {
+                    self.wrong_digests.push(format!("frame {}: a digest is wrong", columns[0]));
+                }
+            }
+        }
         Ok(())
     }
 
     fn findings(&self) -> Vec<String> {
-        let mut findings = Vec::new();
+        let mut findings = self.wrong_digests.clone();
         for ((stream, port), way) in &self.ways {
             let carried = way.end.saturating_sub(1);
             if !way.syn_seen {
@@ -233,6 +302,22 @@ mod tests {
             "3\t0\t50000\t105\t60\t0\t0\t\t0x01\t0\t3\t0x1\t0x2",
         ]);
         assert_eq!(found, Vec::<String>::new());
+    }
+
+    #[test]
+    fn nvme_pdus_count_by_their_length_and_wrong_digests_are_found() {
+        let mut streams = Streams { dialect: Dialect::Nvme, ..Streams::default() };
+        for line in [
+            "1\t0\t50000\t0\t0\t1\t0\t\t\t\t",
+            "2\t0\t50000\t1\t204\t0\t0\t\t128,76\t1\t",
+            "3\t0\t50000\t205\t104\t0\t0\t\t104\t1\t0",
+        ] {
+            streams.take(line).unwrap();
+        }
+        assert_eq!(streams.findings(), ["frame 3: a digest is wrong"]);
+        assert_eq!((streams.pdus, streams.digests), (3, 3));
+        streams.take("4\t0\t50000\t309\t9\t0\t0\t\t8\t\t").unwrap();
+        assert_eq!(streams.findings()[1], "connection 0 from port 50000: 317 bytes, 316 of them in PDUs");
     }
 
     #[test]
