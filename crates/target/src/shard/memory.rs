@@ -1,7 +1,8 @@
 //! Steps that wait for memory: one queue per shard, first come first served.
 //!
 //! Invariant: what waits here holds nothing that another one waits for. A write waits before its data is
-//! asked for, so no byte stream stands still because of it.
+//! asked for, so no byte stream stands still because of it. Data of NVMe that stands in a stream already
+//! has memory of its own, set aside for it, and goes before all that waits.
 
 use std::collections::VecDeque;
 
@@ -76,12 +77,24 @@ impl Shard {
             Hungry::Scsi(scsi_server::Step::Io { want: 0, .. })
                 | Hungry::Nvme(nvme_server::Step::Io { want: 0, .. })
         );
-        if !needs_none && !self.hunger.queue.is_empty() {
+        let in_stream = self.class_of(&step) != Class::Solicited;
+        if !needs_none && !in_stream && !self.hunger.queue.is_empty() {
             self.hunger.queue.push_back(step);
             return;
         }
-        let hungry = self.try_feed(cx, step);
-        self.hunger.queue.extend(hungry);
+        match self.try_feed(cx, step) {
+            Some(step) if in_stream => self.hunger.queue.push_front(step),
+            Some(step) => self.hunger.queue.push_back(step),
+            None => {}
+        }
+    }
+
+    /// Which memory a step takes.
+    fn class_of(&self, step: &Hungry) -> Class {
+        match step {
+            Hungry::Nvme(nvme_server::Step::Receive { command, .. }) => self.memory_class(*command),
+            Hungry::Nvme(_) | Hungry::Scsi(_) => Class::Solicited,
+        }
     }
 
     /// Lets those that wait have what has come back.
@@ -132,13 +145,15 @@ impl Shard {
     fn try_feed_command(&mut self, cx: &mut Cx<'_>, step: nvme_server::Step) -> Option<nvme_server::Step> {
         use nvme_server::Step;
         match step {
-            Step::Receive { command, at, len } => match cx.pool.take_sg(Class::Solicited, len as usize) {
-                Some(memory) => {
-                    self.with_queue(command, |queue, tag| queue.proto.recv_data(cx, tag, at, memory));
-                    None
+            Step::Receive { command, at, len } => {
+                match cx.pool.take_sg(self.memory_class(command), len as usize) {
+                    Some(memory) => {
+                        self.with_queue(command, |queue, tag| queue.proto.recv_data(cx, tag, at, memory));
+                        None
+                    }
+                    None => Some(step),
                 }
-                None => Some(step),
-            },
+            }
             Step::Io { command, volume, mut io, want, to_host } => {
                 if !attach(cx, &mut io, want) {
                     return Some(Step::Io { command, volume, io, want, to_host });

@@ -38,6 +38,12 @@ pub fn world(seed: u64, shards: u16) -> World<Shard> {
 pub fn world_with(seed: u64, shards: u16, exports: &Arc<Exports>) -> World<Shard> {
     let mut config = Config::new(seed);
     config.shards = shards;
+    world_of(config, exports)
+}
+
+/// The same as configured.
+pub fn world_of(config: Config, exports: &Arc<Exports>) -> World<Shard> {
+    let shards = config.shards;
     let mut world = World::new(config, |id, _| Shard::new(id, shards, exports.clone()));
     let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096));
     let geometry = Ram::new(disk.clone()).geometry();

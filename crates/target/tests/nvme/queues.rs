@@ -6,10 +6,10 @@ use blockwire_target::{Control, Listing, Message, Report, Shard};
 use endpoint::ShardId;
 use nvme::fabrics::{ConnectData, ConnectRefusal};
 use nvme::{Completion, Status};
-use sim::World;
+use sim::{Config, World};
 
 use crate::host::{DISCOVERY, Host, Wanted, heed, keys, reserve, reset, transfer};
-use crate::{pattern, world};
+use crate::{pattern, rig, world, world_of};
 
 pub fn listings(world: &mut World<Shard>) -> Vec<Listing> {
     for shard in 0..world.shards() {
@@ -161,4 +161,30 @@ fn a_subsystem_has_as_many_controllers_as_it_may() {
     let again = Host::admin(&mut world, Wanted::default()).expect("there is room again");
     assert!(hosts.iter().all(|host| host.cntlid != again.cntlid));
     assert_eq!(ConnectData::DYNAMIC, 0xffff);
+}
+
+#[test]
+fn data_in_the_stream_does_not_wait_behind_data_that_is_asked_for() {
+    for seed in 0..4 {
+        let mut config = Config::new(seed);
+        config.shards = 1;
+        config.pool_bytes = 4 << 20;
+        let mut world = world_of(config, &rig::exports(&rig::Terms::default()));
+        let mut host = Host::connect(&mut world, Wanted { queues: 1, ..Wanted::default() });
+        // More than the pool has for solicited data; what it asks for stands behind the small ones.
+        for slot in 0..16u64 {
+            host.start(&mut world, 1, transfer(1, slot * 220, 500), &pattern(slot * 220, 500, 1), 0);
+        }
+        for slot in 0..4u64 {
+            host.start(&mut world, 1, transfer(1, 4000 + slot * 8, 8), &pattern(4000 + slot * 8, 8, 1), 0);
+        }
+        let begun = world.now();
+        host.settle(&mut world);
+        assert!(
+            world.now().since(begun) < Duration::from_secs(5),
+            "seed {seed}: nobody waits for a deadline"
+        );
+        assert!(host.pipes[1].ended.iter().all(|ended| ended.status.is_success()), "seed {seed}");
+        assert!(host.read(&mut world, 1, 4024, 8) == pattern(4024, 8, 1));
+    }
 }

@@ -1,6 +1,6 @@
 //! What the NVMe server wants is done here, step by step.
 
-use buf::Cx;
+use buf::{Class, Cx};
 use endpoint::ShardId;
 use nvme::{Completion, Sqe};
 use nvme_server::{CommandKey, QueueKey, Step};
@@ -180,6 +180,16 @@ impl Shard {
         }
     }
 
+    /// Which memory the data of a write is to be taken from.
+    pub(in crate::shard) fn memory_class(&self, command: CommandKey) -> Class {
+        let conn = self.nvme.conns.get(command.queue.0 as usize).copied().flatten();
+        match conn.and_then(|conn| self.conns.get(conn)).map(|conn| &conn.kind) {
+            Some(Kind::Queue(queue)) => queue.proto.memory_class(Tag::from_bits(command.tag)),
+            Some(Kind::Login(_) | Kind::Session(_)) | None => Class::Solicited,
+        }
+    }
+
+    /// Acts on the queue of a command, which then has something to say.
     pub(in crate::shard) fn with_queue(&mut self, command: CommandKey, act: impl FnOnce(&mut Queue, Tag)) {
         let Some(Some(conn)) = self.nvme.conns.get(command.queue.0 as usize).copied() else { return };
         let Some(queue) = self.queue(conn) else { return };
