@@ -49,7 +49,7 @@ bench-iscsi:
 	@tests/bench/bench-iscsi.sh $(BENCH)
 
 bench-nvme:
-	@tests/bench/bench-nvme.sh $(BENCH)
+	@SPDK_DIR="$(SPDK_DIR)" tests/bench/bench-nvme.sh $(BENCH)
 
 fuzz:
 	@tests/fuzz.sh

@@ -11,6 +11,10 @@ use crate::form::{Form, Outgoing};
 use crate::system::Epoll;
 use crate::{load, usage};
 
+/// Commands that the I/O queue of an idle association may have in flight: 32 entries, since a target
+/// may set memory aside for each.
+const IDLE_DEPTH: u32 = 31;
+
 /// What idle sessions came to.
 #[derive(Clone, Copy, Debug)]
 pub struct Idle {
@@ -58,7 +62,7 @@ pub fn measure_nvme(
     let open = |number| {
         let association = Association::open(load::connect(address, None)?, subsystem, nsid, 1, number)?;
         let mut socket = load::connect(address, None)?;
-        association.join(&mut socket, 1, 128)?;
+        association.join(&mut socket, 1, IDLE_DEPTH)?;
         Ok((association, socket))
     };
     let open = opened(associations, server, open)?;

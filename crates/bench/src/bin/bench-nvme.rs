@@ -114,8 +114,9 @@ fn run(args: &Args, scratch: &Path) -> io::Result<()> {
         }
     }
     drop(servers);
+    print(&tables);
     let idle = idle(args, &places)?;
-    print(&tables, &idle);
+    print_idle(&idle);
     println!("\nload average at the end: {}", usage::line_of("/proc/loadavg"));
     if let Some(path) = &args.json {
         let [load, perf] = tables.each_ref().map(Table::to_json);
@@ -164,7 +165,7 @@ fn idle(args: &Args, places: &Places) -> io::Result<Value> {
     compare::run_load(&server, places, &["--idle", &count, "--seconds", &seconds].map(str::to_owned))
 }
 
-fn print([load, perf]: &[Table; 2], idle: &Value) {
+fn print([load, perf]: &[Table; 2]) {
     if !load.is_empty() {
         load.print("By the raw generator; ratio of server CPU per I/O to the bare responder's", Kind::Bare);
         for Load { op, .. } in [LOADS[1], LOADS[4]] {
@@ -182,6 +183,9 @@ fn print([load, perf]: &[Table; 2], idle: &Value) {
             faster(perf, &format!("4K {op} QD32"));
         }
     }
+}
+
+fn print_idle(idle: &Value) {
     if let Some(share) = idle["server_cpu_share"].as_f64() {
         println!(
             "\nidle: {:.4} % of a core with {} associations over {} s, {} bytes of memory each",
