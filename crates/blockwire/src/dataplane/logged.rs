@@ -9,7 +9,6 @@ use std::{
 
 use buf::{Cx, Errno, Time};
 use endpoint::{Arrival, Departure, Endpoint, LinkId, ShardId};
-use nvme_server::Gone;
 use stream::{Came, RecvOp, SendOp};
 use target::{Gone, LogLine, Message, NvmeCause, NvmeLine, Shard};
 use volume::{DiskOp, Remark};
@@ -98,21 +97,12 @@ fn write_nvme(line: NvmeLine) {
         NvmeLine::Connected { peer, host, subsystem, cntlid } => {
             tracing::info!(%peer, %host, %subsystem, cntlid, "connected");
         }
-<<<<<<< HEAD
         NvmeLine::Disconnected { host, subsystem, why: Gone::Unauthenticated, .. } => {
             tracing::warn!(
                 %host,
                 %subsystem,
                 "the host did not authenticate: its key is not the one configured here, or it has none \
                  (nvme connect --dhchap-secret, /etc/nvme/hosts)"
-=======
-        NvmeLine::Disconnected { host, subsystem, cntlid, why: Gone::Unauthenticated } => {
-            tracing::warn!(
-                %host,
-                %subsystem,
-                cntlid,
-                "authentication failed: the host has another secret than its dhchap_key_file, or none"
->>>>>>> bin
             );
         }
         NvmeLine::Disconnected { host, subsystem, cntlid, why } => {
