@@ -9,36 +9,17 @@ use blockwire_target::Shard;
 use endpoint::ShardId;
 use iscsi::negotiate::Digest;
 use iscsi::wire::TmfFunction;
+use sim::linear::{self, Operation, Verdict, What};
 use sim::{Chance, PeerEnd, World};
 
+use crate::command::{Flight, Kind, request};
 use crate::initiator::Initiator;
-use crate::model::{Model, Moment, Value, fill, value_of};
+use crate::model::{ALIKE, Model, Moment, Value, value_of};
 use crate::plan::{DISK, Plan, SPAN};
 use crate::rig;
 
 /// Simulated time after which something that was promised has not come.
 const PATIENCE: Duration = Duration::from_secs(100);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Read,
-    Write {
-        value: Value,
-        fua: bool,
-    },
-    Flush,
-    /// TEST UNIT READY: it only takes what the unit has to say.
-    Ready,
-}
-
-/// A command in flight.
-#[derive(Clone, Copy, Debug)]
-struct Flight {
-    kind: Kind,
-    lba: usize,
-    blocks: usize,
-    began: Moment,
-}
 
 struct Host {
     isid: u16,
@@ -60,6 +41,11 @@ pub struct Tally {
     pub reinstated: u64,
     pub power_losses: u64,
     pub lost: u64,
+    pub swapped: u64,
+    pub miscompared: u64,
+    pub unmapped: u64,
+    pub ordered: u64,
+    pub undecided: u64,
 }
 
 impl Tally {
@@ -71,13 +57,20 @@ impl Tally {
         self.reinstated += other.reinstated;
         self.power_losses += other.power_losses;
         self.lost += other.lost;
+        self.swapped += other.swapped;
+        self.miscompared += other.miscompared;
+        self.unmapped += other.unmapped;
+        self.ordered += other.ordered;
+        self.undecided += other.undecided;
     }
 
     /// Whether everything that can happen happens.
     pub fn is_eventful(&self) -> bool {
-        let Tally { good, failed, aborted, kills, reinstated, power_losses, lost } = *self;
-        [failed, aborted, kills, reinstated, power_losses, lost].iter().all(|count| *count > 5)
-            && good > 10_000
+        let Tally { good, failed, aborted, kills, reinstated, power_losses, lost, .. } = *self;
+        let Tally { swapped, miscompared, unmapped, .. } = *self;
+        let rare = [failed, aborted, kills, reinstated, power_losses, lost];
+        let common = [swapped, miscompared, unmapped];
+        rare.iter().all(|count| *count > 5) && common.iter().all(|count| *count > 200) && good > 10_000
     }
 }
 
@@ -89,6 +82,10 @@ pub struct History {
     hosts: Vec<Host>,
     now: Moment,
     last_value: Value,
+    /// What was last read in each block.
+    seen: Vec<Value>,
+    /// What everybody did to each block since the power came.
+    done: linear::History,
     pub tally: Tally,
 }
 
@@ -105,6 +102,8 @@ impl History {
             hosts: vec![],
             now: 1,
             last_value: 0,
+            seen: vec![0; SPAN],
+            done: linear::History::new(0),
             tally: Tally::default(),
         };
         for isid in 1..=history.plan.hosts as u16 {
@@ -203,20 +202,68 @@ impl History {
     }
 
     fn ended_well(&mut self, flight: Flight, data: &[u8], now: Moment) {
+        if let Some((by, _)) = flight.kind.writes() {
+            let fua = matches!(flight.kind, Kind::Write { fua: true, .. });
+            let durable = fua || !self.plan.write_cache || !self.plan.file;
+            self.model.succeed(flight.lba, flight.blocks, by, durable, now);
+            self.note(flight, Some(now), true);
+        }
         match flight.kind {
-            Kind::Write { value, fua } => {
-                let durable = fua || !self.plan.write_cache || !self.plan.file;
-                self.model.succeed(flight.lba, flight.blocks, value, durable, now);
-            }
-            Kind::Read => self.check(flight, data),
+            Kind::Read => self.check(flight, data, now),
             Kind::Flush => self.model.flushed(flight.began),
-            Kind::Ready => {}
+            Kind::Swap { expected, .. } => {
+                self.tally.swapped += 1;
+                let seed = self.plan.seed;
+                assert!(
+                    self.model.allows(flight.lba, expected, flight.began),
+                    "seed {seed}: {flight:?} found what cannot stand there, of {}",
+                    self.model.describe(flight.lba)
+                );
+            }
+            Kind::Unmap { .. } => self.tally.unmapped += 1,
+            Kind::Write { .. } | Kind::Same { .. } | Kind::Ready => {}
+        }
+    }
+
+    /// Notes what a write did to its blocks, for the check of the whole.
+    fn note(&mut self, flight: Flight, end: Option<Moment>, swapped: bool) {
+        let Some((_, value)) = flight.kind.writes() else { return };
+        let what = match flight.kind {
+            Kind::Swap { expected, .. } => {
+                What::CompareAndWrite { expected: expected.into(), new: value.into(), swapped }
+            }
+            _ => What::Write(value.into()),
+        };
+        for lba in flight.lba..flight.lba + flight.blocks {
+            self.note_one(flight, lba, end, what);
+        }
+    }
+
+    fn note_one(&mut self, flight: Flight, lba: usize, end: Option<Moment>, what: What) {
+        let (client, begin) = (flight.host as u32, flight.began);
+        self.done.note(lba as u64, Operation { client, begin, end, what });
+    }
+
+    /// Each block's reads, writes and swaps can have happened one after the other.
+    fn check_order(&mut self) {
+        match self.done.check() {
+            Ok(Verdict::Holds) => self.tally.ordered += 1,
+            Ok(Verdict::Undecided) => self.tally.undecided += 1,
+            Err(violation) => panic!("seed {}: {violation}", self.plan.seed),
         }
     }
 
     fn ended_badly(&mut self, flight: Flight, status: u8, sense: &[u8], now: Moment) {
         let key = sense.get(2).map(|byte| byte & 0x0f);
         let seed = self.plan.seed;
+        if let (2, Some(0x0e), Kind::Swap { .. }) = (status, key, flight.kind) {
+            self.tally.miscompared += 1;
+            self.note(flight, Some(now), false);
+            if let Some((by, _)) = flight.kind.writes() {
+                self.model.take_back(flight.lba, flight.blocks, by);
+            }
+            return;
+        }
         // Unit attention, medium error, not ready, data protect (no space); BUSY, TASK SET FULL.
         let known = matches!((status, key), (2, Some(2 | 3 | 6 | 7 | 0xb)) | (8 | 0x28, _));
         assert!(known, "seed {seed}: {flight:?} ended with {status:02x}, {sense:02x?}");
@@ -225,12 +272,10 @@ impl History {
             !calm || key == Some(6) || key == Some(2) || status != 2,
             "seed {seed}: {flight:?} failed with {sense:02x?} and no fault"
         );
-        if let Kind::Write { value, .. } = flight.kind {
-            self.model.give_up(flight.lba, flight.blocks, value, now);
-        }
+        self.give_up(flight, now);
     }
 
-    fn check(&self, flight: Flight, data: &[u8]) {
+    fn check(&mut self, flight: Flight, data: &[u8], now: Moment) {
         let seed = self.plan.seed;
         assert_eq!(data.len(), flight.blocks * 512, "seed {seed}: {flight:?}");
         for (number, bytes) in data.chunks(512).enumerate() {
@@ -243,6 +288,8 @@ impl History {
                 "seed {seed}: {flight:?}: block {lba} has {value}, of {}",
                 self.model.describe(lba)
             );
+            self.seen[lba] = value;
+            self.note_one(flight, lba, Some(now), What::Read(value.into()));
         }
     }
 
@@ -255,41 +302,44 @@ impl History {
     }
 
     fn give_up(&mut self, flight: Flight, now: Moment) {
-        if let Kind::Write { value, .. } = flight.kind {
-            self.model.give_up(flight.lba, flight.blocks, value, now);
+        if let Some((by, _)) = flight.kind.writes() {
+            self.model.give_up(flight.lba, flight.blocks, by, now);
+            self.note(flight, None, false);
         }
     }
 
     fn command(&mut self, host: usize) {
         let began = self.tick();
-        let blocks = self.chance.between(1, 40) as usize;
-        let lba = self.chance.below((SPAN - blocks) as u64 + 1) as usize;
-        let kind = match self.chance.below(20) {
-            0..9 => {
-                self.last_value += 1;
-                Kind::Write { value: self.last_value, fua: self.chance.permille(200) }
-            }
+        let kind = match self.chance.below(24) {
+            0..9 => Kind::Write { value: self.next_value(), fua: self.chance.permille(200) },
             9..18 => Kind::Read,
             18 => Kind::Flush,
+            19 => Kind::Same { value: self.next_value() | ALIKE },
+            20 => Kind::Unmap { by: self.next_value() },
+            21 | 22 => Kind::Swap { expected: 0, value: self.next_value() },
             _ => Kind::Ready,
         };
-        let flight = Flight { kind, lba, blocks, began };
-        let [a, b] = (lba as u16).to_be_bytes();
-        let (out, read, cdb) = match kind {
-            Kind::Write { value, fua } => {
-                self.model.begin(lba, blocks, value, began);
-                let data: Vec<u8> = (lba..lba + blocks).flat_map(|lba| fill(lba, value)).collect();
-                (data, 0, [0x2a, u8::from(fua) << 3, 0, 0, a, b, 0, 0, blocks as u8, 0])
-            }
-            Kind::Read => (vec![], blocks * 512, [0x28, 0, 0, 0, a, b, 0, 0, blocks as u8, 0]),
-            Kind::Flush => (vec![], 0, [0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
-            Kind::Ready => (vec![], 0, [0; 10]),
+        let blocks = if matches!(kind, Kind::Swap { .. }) { 1 } else { self.chance.between(1, 40) as usize };
+        let lba = self.chance.below((SPAN - blocks) as u64 + 1) as usize;
+        let kind = match kind {
+            // Mostly what was last seen there: so hosts race for the same block.
+            Kind::Swap { value, .. } => Kind::Swap { expected: self.seen[lba], value },
+            other => other,
         };
+        let flight = Flight { host, kind, lba, blocks, began };
+        if let Some((by, value)) = kind.writes() {
+            self.model.begin(lba, blocks, by, value, began);
+        }
+        let (cdb, out, read) = request(flight);
         let host = &mut self.hosts[host];
         host.initiator.next_conn = self.chance.below(8) as usize;
-        let cdb = if kind == Kind::Ready { &cdb[..6] } else { &cdb[..] };
-        let itt = host.initiator.command(&mut self.world, 0, cdb, &out, read);
+        let itt = host.initiator.command(&mut self.world, 0, &cdb, &out, read);
         host.flights.insert(itt, flight);
+    }
+
+    fn next_value(&mut self) -> Value {
+        self.last_value += 1;
+        self.last_value
     }
 
     fn abort(&mut self, host: usize) {
@@ -430,7 +480,7 @@ impl History {
                 let cdb = [0x28, 0, 0, 0, 0, lba as u8, 0, 0, 8, 0];
                 let host = &mut self.hosts[0];
                 let itt = host.initiator.command(&mut self.world, 0, &cdb, &[], 8 * 512);
-                host.flights.insert(itt, Flight { kind: Kind::Read, lba, blocks: 8, began });
+                host.flights.insert(itt, Flight { host: 0, kind: Kind::Read, lba, blocks: 8, began });
                 let good = self.tally.good;
                 self.quiesce();
                 left -= 1;
@@ -445,7 +495,12 @@ impl History {
     /// The power fails, and a daemon starts on what the disk has.
     fn lose_power(&mut self) {
         self.tally.power_losses += 1;
+        let now = self.tick();
         let hosts = std::mem::take(&mut self.hosts);
+        let lost = hosts.iter().flat_map(|host| host.flights.values().chain(&host.orphans));
+        lost.for_each(|flight| self.give_up(*flight, now));
+        self.check_order();
+        self.done = linear::History::new(0);
         let plan = self.plan.clone();
         let fresh = plan.world(None, 7);
         let mut disks = std::mem::replace(&mut self.world, fresh).kill();
@@ -465,6 +520,9 @@ impl History {
                 self.model.describe(lba)
             );
             self.model.settle(lba, value, now);
+            self.seen[lba] = value;
+            let what = What::Write(value.into());
+            self.done.note(lba as u64, Operation { client: u32::MAX, begin: now, end: Some(now), what });
         }
         self.world = plan.world(Some(disk), 1);
         for isid in 1..=self.plan.hosts as u16 {
@@ -499,6 +557,9 @@ impl History {
         }
         self.quiesce();
         self.read_all();
+        let orphans: Vec<Flight> = self.hosts.iter().flat_map(|host| host.orphans.clone()).collect();
+        orphans.into_iter().for_each(|flight| self.note(flight, None, false));
+        self.check_order();
         self.end();
         self.tally
     }

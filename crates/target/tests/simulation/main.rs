@@ -1,6 +1,7 @@
 //! The target in the simulated world: the shard that ships, on a network, clock and backend that one
 //! seed decides, driven by an initiator that checks the rules of the protocol.
 
+mod command;
 mod fences;
 mod history;
 mod initiator;

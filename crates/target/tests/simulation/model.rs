@@ -8,13 +8,17 @@
 /// Moments are numbered in the order in which the initiators saw them.
 pub type Moment = u64;
 
-/// A write, by the value that it puts into its blocks.
+/// What a block holds.
 pub type Value = u32;
+
+/// A write. Most put their own number into their blocks; some put zeroes.
+pub type Write = u32;
 
 const NEVER: Moment = Moment::MAX;
 
 #[derive(Clone, Copy, Debug)]
-struct Write {
+struct Put {
+    by: Write,
     value: Value,
     began: Moment,
     ended: Moment,
@@ -24,12 +28,12 @@ struct Write {
 
 #[derive(Clone, Debug, Default)]
 struct Block {
-    writes: Vec<Write>,
+    writes: Vec<Put>,
 }
 
 impl Block {
     /// The latest beginning of the writes that overwrite for certain.
-    fn floor(&self, counts: impl Fn(&Write) -> bool) -> Moment {
+    fn floor(&self, counts: impl Fn(&Put) -> bool) -> Moment {
         self.writes.iter().filter(|write| counts(write)).map(|write| write.began).max().unwrap_or(0)
     }
 }
@@ -43,34 +47,41 @@ pub struct Model {
 impl Model {
     /// Blocks of zeroes, value 0.
     pub fn new(blocks: usize) -> Self {
-        let zero = Write { value: 0, began: 0, ended: 0, sure: true, durable: true };
+        let zero = Put { by: 0, value: 0, began: 0, ended: 0, sure: true, durable: true };
         Model { blocks: vec![Block { writes: vec![zero] }; blocks] }
     }
 
     /// A write was sent.
-    pub fn begin(&mut self, lba: usize, blocks: usize, value: Value, now: Moment) {
-        let write = Write { value, began: now, ended: NEVER, sure: false, durable: false };
+    pub fn begin(&mut self, lba: usize, blocks: usize, by: Write, value: Value, now: Moment) {
+        let write = Put { by, value, began: now, ended: NEVER, sure: false, durable: false };
         for block in &mut self.blocks[lba..lba + blocks] {
             block.writes.push(write);
         }
     }
 
-    fn change(&mut self, lba: usize, blocks: usize, value: Value, act: impl Fn(&mut Write)) {
+    fn change(&mut self, lba: usize, blocks: usize, by: Write, act: impl Fn(&mut Put)) {
         for block in &mut self.blocks[lba..lba + blocks] {
-            block.writes.iter_mut().filter(|write| write.value == value).for_each(&act);
+            block.writes.iter_mut().filter(|write| write.by == by).for_each(&act);
         }
     }
 
     /// It was answered GOOD.
-    pub fn succeed(&mut self, lba: usize, blocks: usize, value: Value, durable: bool, now: Moment) {
-        self.change(lba, blocks, value, |write| {
+    pub fn succeed(&mut self, lba: usize, blocks: usize, by: Write, durable: bool, now: Moment) {
+        self.change(lba, blocks, by, |write| {
             (write.ended, write.sure, write.durable) = (now, true, durable);
         });
     }
 
     /// It can happen no more, and perhaps never did.
-    pub fn give_up(&mut self, lba: usize, blocks: usize, value: Value, now: Moment) {
-        self.change(lba, blocks, value, |write| write.ended = now);
+    pub fn give_up(&mut self, lba: usize, blocks: usize, by: Write, now: Moment) {
+        self.change(lba, blocks, by, |write| write.ended = now);
+    }
+
+    /// It did not happen.
+    pub fn take_back(&mut self, lba: usize, blocks: usize, by: Write) {
+        for block in &mut self.blocks[lba..lba + blocks] {
+            block.writes.retain(|write| write.by != by);
+        }
     }
 
     /// A flush that began then was answered GOOD.
@@ -96,7 +107,7 @@ impl Model {
 
     /// What stands in a block is known, and nothing is in flight.
     pub fn settle(&mut self, lba: usize, value: Value, now: Moment) {
-        let write = Write { value, began: now, ended: now, sure: true, durable: true };
+        let write = Put { by: 0, value, began: now, ended: now, sure: true, durable: true };
         self.blocks[lba].writes = vec![write];
     }
 
@@ -106,14 +117,18 @@ impl Model {
     }
 }
 
+/// Values with this bit are of blocks that are written alike in many places (WRITE SAME).
+pub const ALIKE: Value = 1 << 31;
+
 /// The bytes of a block: its value and its own number, again and again, so that a torn or a misplaced
 /// block shows.
 pub fn fill(lba: usize, value: Value) -> [u8; 512] {
+    let number = if value & ALIKE == 0 { lba as u32 } else { u32::MAX };
     let mut block = [0; 512];
     if value != 0 {
         for chunk in block.chunks_exact_mut(8) {
             chunk[..4].copy_from_slice(&value.to_le_bytes());
-            chunk[4..].copy_from_slice(&(lba as u32).to_le_bytes());
+            chunk[4..].copy_from_slice(&number.to_le_bytes());
         }
     }
     block
@@ -132,7 +147,7 @@ mod tests {
     #[test]
     fn what_was_overwritten_for_certain_is_not_found_again() {
         let mut model = Model::new(1);
-        model.begin(0, 1, 7, 1);
+        model.begin(0, 1, 7, 7, 1);
         assert!(model.allows(0, 0, 2) && model.allows(0, 7, 2));
         model.succeed(0, 1, 7, false, 3);
         assert!(!model.allows(0, 0, 4) && model.allows(0, 7, 4));
@@ -147,13 +162,15 @@ mod tests {
     #[test]
     fn an_aborted_write_may_have_happened_but_happens_no_more() {
         let mut model = Model::new(1);
-        model.begin(0, 1, 7, 1);
+        model.begin(0, 1, 7, 7, 1);
         model.give_up(0, 1, 7, 2);
         assert!(model.allows(0, 0, 3) && model.allows(0, 7, 3));
-        model.begin(0, 1, 8, 4);
+        model.begin(0, 1, 8, 8, 4);
         model.succeed(0, 1, 8, true, 5);
         assert!(!model.allows(0, 7, 6) && !model.survives(0, 7));
         let block = fill(3, 9);
         assert_eq!((value_of(3, &block), value_of(4, &block)), (Some(9), None));
+        let block = fill(3, ALIKE | 9);
+        assert_eq!(value_of(4, &block), Some(ALIKE | 9));
     }
 }
