@@ -65,7 +65,7 @@ pub enum Verdict {
 
 /// How many places a search looks at for one block, per operation: where nothing is in doubt one is
 /// enough.
-const PLACES_MAX: usize = 48;
+const PLACES_MAX: usize = 8;
 
 /// A block for which no order explains what its clients saw.
 #[derive(Clone, Debug, PartialEq, Eq)]
