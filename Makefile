@@ -34,6 +34,7 @@ SIM_SEEDS ?= 5000
 sim:
 	@tests/setup.sh build
 	SIM_SEEDS=$(SIM_SEEDS) cargo test --locked --release -p blockwire-target --test simulation histories -- --nocapture
+	SIM_SEEDS=$(SIM_SEEDS) cargo test --locked --release -p blockwire-target --test one_truth histories -- --nocapture
 
 # A build of its own: the flag would make everything else be built again.
 loom:

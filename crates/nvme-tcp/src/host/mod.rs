@@ -169,6 +169,11 @@ impl HostQueue {
         self.commands.len()
     }
 
+    /// What a command in work is called on the wire (CID), for an Abort of it.
+    pub fn cid(&self, tag: Tag) -> Option<u16> {
+        self.commands.get(tag).map(|command| command.sqe.cid.get())
+    }
+
     /// What the controller did by leaving something undone; other violations are told where they are
     /// found.
     #[must_use]

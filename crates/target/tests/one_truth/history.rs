@@ -1,0 +1,463 @@
+//! Random histories of hosts of both protocols on one volume: they read, write, compare and write,
+//! deallocate and spoil the same blocks over several connections and queues, while links are lost, tasks
+//! aborted, controllers and units reset, sessions reinstated, and the disk fails.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use blockwire_target::{Message, NvmeMessage, Shard};
+use buf::Pool;
+use endpoint::ShardId;
+use nvme::Status;
+use sim::linear::Verdict;
+use sim::{Chance, PeerEnd, World};
+
+use crate::command::{Action, Flight};
+use crate::host::{Controller, Host, Session, Side};
+use crate::ledger::{BAD, Ledger, Moment, stamp_of};
+use crate::plan::{Bug, Plan, SPAN};
+
+/// Simulated time after which something that was promised has not come.
+pub const PATIENCE: Duration = Duration::from_secs(100);
+
+/// Commands of one host in flight, at most: what the search for an order must try is bounded so.
+const FLIGHTS_MAX: usize = 10;
+
+/// How many of each there were: a simulation in which nothing happens proves nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    pub good: u64,
+    pub failed: u64,
+    pub swapped: u64,
+    pub miscompared: u64,
+    pub parted: u64,
+    pub spoilt: u64,
+    pub unreadable: u64,
+    pub aborted: u64,
+    pub lost_links: u64,
+    pub resets: u64,
+    pub unit_resets: u64,
+    pub undecided: u64,
+}
+
+impl Tally {
+    pub fn add(&mut self, other: Tally) {
+        let Tally { good, failed, swapped, miscompared, parted, spoilt, unreadable, .. } = other;
+        self.good += good;
+        self.failed += failed;
+        self.swapped += swapped;
+        self.miscompared += miscompared;
+        self.parted += parted;
+        self.spoilt += spoilt;
+        self.unreadable += unreadable;
+        self.aborted += other.aborted;
+        self.lost_links += other.lost_links;
+        self.resets += other.resets;
+        self.unit_resets += other.unit_resets;
+        self.undecided += other.undecided;
+    }
+
+    /// Whether everything that can happen happens, in a hundred histories or more.
+    pub fn is_eventful(&self) -> bool {
+        let Tally { good, failed, swapped, miscompared, parted, spoilt, unreadable, .. } = *self;
+        let Tally { aborted, lost_links, resets, unit_resets, .. } = *self;
+        let rare =
+            [failed, miscompared, parted, spoilt, unreadable, aborted, lost_links, resets, unit_resets];
+        good > 5_000 && swapped > 200 && rare.iter().all(|count| *count > 20)
+    }
+}
+
+pub struct History {
+    pub plan: Plan,
+    pub chance: Chance,
+    pub world: World<Shard>,
+    pub hosts: Vec<Host>,
+    pub ledger: Ledger,
+    /// The hosts' memory.
+    pub pool: Pool,
+    pub now: Moment,
+    next_id: u64,
+    pub tally: Tally,
+}
+
+impl History {
+    pub fn new(plan: Plan) -> Self {
+        let world = plan.world();
+        let chance = Chance::new(!plan.seed);
+        let ledger = Ledger::new(plan.seed, SPAN);
+        let mut history = History {
+            plan,
+            chance,
+            world,
+            hosts: vec![],
+            ledger,
+            pool: Pool::new(8 << 20),
+            now: 1,
+            next_id: 1,
+            tally: Tally::default(),
+        };
+        for isid in 1..=history.plan.scsi_hosts as u16 {
+            let initiator = history.log_in(isid);
+            let session = Session { isid, initiator, managing: BTreeMap::new() };
+            let side = Side::Scsi(Box::new(session));
+            history.hosts.push(Host { flights: BTreeMap::new(), side });
+        }
+        for host_id in 1..=history.plan.nvme_hosts as u8 {
+            let side = Side::Nvme(Controller { host_id, ..Controller::default() });
+            history.hosts.push(Host { flights: BTreeMap::new(), side });
+            history.connect(history.hosts.len() - 1);
+        }
+        history
+    }
+
+    pub fn tick(&mut self) -> Moment {
+        self.now += 1;
+        self.now
+    }
+
+    pub fn take_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    /// The next thing happens; what the control plane must do is done.
+    pub fn step(&mut self) {
+        let until = self.world.now() + Duration::from_millis(1);
+        self.world.step(until);
+        for (_, message) in self.world.heard() {
+            match message {
+                Message::Store(volume, op) => {
+                    self.world.tell(ShardId(0), Message::Stored(volume, op.ticket, true));
+                }
+                Message::Nvme(NvmeMessage::Compute(..)) => unreachable!("nobody authenticates"),
+                Message::Report(..) => {}
+                other => panic!("unexpected: {other:?}"),
+            }
+        }
+    }
+
+    /// Lets the world go on, with everybody reading, until `done`.
+    pub fn wait(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
+        let limit = self.world.now() + PATIENCE;
+        loop {
+            self.poll();
+            if done(self) {
+                return;
+            }
+            assert!(self.world.now() < limit, "seed {}: waited in vain for {what}", self.plan.seed);
+            self.step();
+        }
+    }
+
+    /// Everybody takes what has come.
+    pub fn poll(&mut self) {
+        (0..self.hosts.len()).for_each(|host| self.poll_host(host));
+    }
+
+    pub fn poll_host(&mut self, host: usize) {
+        match &mut self.hosts[host].side {
+            Side::Scsi(session) => {
+                session.initiator.poll(&mut self.world);
+                self.settle_session(host);
+            }
+            Side::Nvme(controller) => {
+                controller.queues.iter_mut().for_each(|queue| queue.poll(&mut self.world));
+                self.settle_controller(host);
+            }
+        }
+    }
+
+    /// A command has succeeded.
+    pub fn ended_well(&mut self, flight: Flight, data: &[u8]) {
+        let now = self.tick();
+        self.tally.good += 1;
+        let (client, Flight { lba, blocks, began, .. }) = (flight.host as u32, flight);
+        if let Some(what) = flight.what(true) {
+            self.ledger.succeed(client, lba, blocks, began, now, what);
+        }
+        match flight.action {
+            Action::Read => {
+                let seed = self.plan.seed;
+                assert_eq!(data.len(), blocks * 512, "seed {seed}: {flight:?}");
+                for (lba, bytes) in (lba..).zip(data.chunks(512)) {
+                    let Some(stamp) = stamp_of(lba, bytes) else {
+                        panic!("seed {seed}: {flight:?}: block {lba} is torn: {:02x?}", &bytes[..32]);
+                    };
+                    self.ledger.read(client, lba, stamp, began, now);
+                }
+            }
+            Action::Compare { expected } => {
+                (lba..lba + blocks).for_each(|lba| self.ledger.read(client, lba, expected, began, now));
+            }
+            Action::Swap { .. } => self.tally.swapped += 1,
+            Action::Spoil => self.tally.spoilt += 1,
+            Action::Half { .. } => panic!("seed {}: half a pair succeeds: {flight:?}", self.plan.seed),
+            Action::Write { .. } | Action::Zero { .. } | Action::Flush => {}
+        }
+    }
+
+    /// A compare-and-write has found something else than it expected.
+    pub fn miscompared(&mut self, flight: Flight) {
+        let now = self.tick();
+        self.tally.miscompared += 1;
+        let Flight { lba, blocks, began, .. } = flight;
+        let what = flight.what(false).filter(|_| blocks == 1);
+        self.ledger.take_back(flight.host as u32, lba, blocks, began, what.map(|what| (now, what)));
+    }
+
+    /// A block could not be read: so it is spoilt, if the disk works.
+    pub fn unreadable(&mut self, flight: Flight) {
+        let now = self.tick();
+        self.tally.unreadable += 1;
+        if self.plan.is_calm() && flight.blocks == 1 {
+            self.ledger.read(flight.host as u32, flight.lba, BAD, flight.began, now);
+        }
+    }
+
+    /// Nobody knows whether a command was carried out. `over`: from now on it is not.
+    pub fn give_up(&mut self, flight: Flight, over: bool) {
+        let now = self.tick();
+        let Flight { lba, blocks, began, .. } = flight;
+        if let Some(what) = flight.what(true) {
+            self.ledger.doubt(flight.host as u32, lba, blocks, began, what);
+            if over {
+                self.ledger.over(lba, blocks, began, now);
+            }
+        }
+    }
+
+    /// Chooses a command for a host. The stamps that it puts are the moments of their beginnings.
+    fn choose(&mut self, host: usize) -> Flight {
+        let began = self.tick();
+        let nvme = matches!(self.hosts[host].side, Side::Nvme(_));
+        let blocks = self.chance.between(1, 8) as usize;
+        let stamp = began;
+        let (action, blocks) = match self.chance.below(40) {
+            0..11 => (Action::Write { stamp, fua: self.chance.permille(200) }, blocks),
+            11..22 => (Action::Read, *self.chance.pick(&[1, blocks])),
+            22..34 => (Action::Swap { expected: 0, stamp }, *self.chance.pick(&[1, 1, 1, 2])),
+            34..36 => (Action::Zero { how: self.chance.below(3) as u8 }, blocks),
+            36 => (Action::Flush, 1),
+            37 if nvme => (Action::Spoil, 1),
+            38 if nvme => (Action::Compare { expected: 0 }, 1),
+            _ => (Action::Read, 1),
+        };
+        // A few blocks are in everybody's way.
+        let last = if self.chance.permille(500) { 8 } else { SPAN };
+        let lba = self.chance.below((last - blocks) as u64 + 1) as usize;
+        // Mostly what was last seen there: so hosts race for the same block.
+        let expected = self.ledger.seen[lba];
+        let known = self.ledger.seen[lba..lba + blocks].iter().all(|seen| *seen == expected && *seen != BAD);
+        let action = match action {
+            Action::Swap { stamp, .. } if known => Action::Swap { expected, stamp },
+            Action::Compare { .. } if known => Action::Compare { expected },
+            Action::Swap { .. } | Action::Compare { .. } => Action::Read,
+            other => other,
+        };
+        Flight { host, action, lba, blocks, began }
+    }
+
+    /// A host sends a command.
+    fn command(&mut self, host: usize) {
+        if self.hosts[host].flights.len() >= FLIGHTS_MAX {
+            return;
+        }
+        let flight = self.choose(host);
+        if let Some(stamp) = flight.puts() {
+            self.ledger.begin(flight.lba, flight.blocks, stamp, flight.began);
+        }
+        self.send(flight);
+    }
+
+    pub fn send(&mut self, flight: Flight) {
+        let id = self.take_id();
+        let host = &mut self.hosts[flight.host];
+        match &mut host.side {
+            Side::Scsi(session) => {
+                let (cdb, out, read) = flight.cdb().expect("a command of SCSI");
+                session.initiator.next_conn = self.chance.below(8) as usize;
+                let itt = session.initiator.command(&mut self.world, 0, &cdb, &out, read);
+                host.flights.insert(itt.into(), flight);
+            }
+            Side::Nvme(controller) => {
+                let at = self.chance.between(1, controller.queues.len() as u64 - 1) as usize;
+                let mut sqes = flight.sqes();
+                if self.plan.bug == Some(Bug::PairsApart) {
+                    sqes.iter_mut().for_each(|(sqe, ..)| sqe.flags = 0);
+                }
+                if sqes.len() == 2 {
+                    let (sqe, out, read) = sqes.remove(0);
+                    let first = self.next_id + 1;
+                    self.next_id = first;
+                    controller.queues[at].send(first, sqe, out, read);
+                    let pair = crate::host::Pair { first, of_first: None, of_second: None };
+                    controller.pairs.insert(id, pair);
+                }
+                let (sqe, out, read) = sqes.remove(0);
+                controller.queues[at].send(id, sqe, out, read);
+                host.flights.insert(id, flight);
+            }
+        }
+    }
+
+    /// A stretch of history.
+    pub fn run(&mut self) {
+        for _ in 0..self.plan.steps {
+            let host = self.chance.below(self.hosts.len() as u64) as usize;
+            for _ in 0..self.chance.between(1, 5) {
+                self.command(host);
+            }
+            for _ in 0..self.chance.below(60) {
+                // Now and then somebody does not read.
+                let reader = self.chance.below(self.hosts.len() as u64 + 1) as usize;
+                if reader < self.hosts.len() {
+                    self.poll_host(reader);
+                }
+                self.step();
+            }
+            let Plan { abort_permille, lose_permille, reset_permille, unit_reset_permille, .. } = self.plan;
+            let nvme = matches!(self.hosts[host].side, Side::Nvme(_));
+            if nvme && self.chance.permille(40) {
+                self.part(host);
+            }
+            if self.chance.permille(abort_permille) {
+                if nvme { self.abort_command(host) } else { self.abort_task(host) }
+            }
+            if self.chance.permille(lose_permille) {
+                self.tally.lost_links += 1;
+                if nvme { self.lose_link(host) } else { self.reinstate(host) }
+            }
+            if nvme && self.chance.permille(reset_permille) {
+                self.reset_controller(host);
+            }
+            if !nvme && self.chance.permille(unit_reset_permille) {
+                self.reset_unit(host);
+            }
+        }
+    }
+
+    /// Everything ends, and nobody waits for ever.
+    pub fn quiesce(&mut self) {
+        self.wait("everything to end", |history| history.hosts.iter().all(Host::is_idle));
+    }
+
+    /// Every host reads every block.
+    fn read_all(&mut self) {
+        for host in 0..self.hosts.len() {
+            for lba in 0..SPAN {
+                let mut left = 200;
+                let (good, unreadable) = (self.tally.good, self.tally.unreadable);
+                // A disk that fails now and then does not fail always.
+                while self.tally.good == good && (!self.plan.is_calm() || self.tally.unreadable == unreadable)
+                {
+                    let began = self.tick();
+                    self.send(Flight { host, action: Action::Read, lba, blocks: 1, began });
+                    self.quiesce();
+                    left -= 1;
+                    if left == 0 && self.tally.unreadable > unreadable {
+                        break;
+                    }
+                    assert!(left > 0, "seed {}: blocks cannot be read", self.plan.seed);
+                }
+            }
+        }
+    }
+
+    /// Everybody leaves: sockets are closed, and all memory is back.
+    fn end(&mut self) {
+        for host in &mut self.hosts {
+            match &mut host.side {
+                Side::Scsi(session) => session.initiator.log_out(&mut self.world),
+                Side::Nvme(controller) => {
+                    for queue in &mut controller.queues {
+                        queue.hang_up(&mut self.world, self.plan.seed.is_multiple_of(2));
+                    }
+                }
+            }
+        }
+        let limit = self.world.now() + PATIENCE;
+        while self.world.now() < limit {
+            self.poll();
+            self.step();
+        }
+        let seed = self.plan.seed;
+        for host in &mut self.hosts {
+            if let Side::Scsi(session) = &mut host.side {
+                assert!(session.initiator.logged_out, "seed {seed}");
+            }
+        }
+        for shard in 0..self.plan.shards {
+            assert_eq!(self.world.links(ShardId(shard)), 0, "seed {seed}: every socket is closed");
+            let usage = self.world.pool(ShardId(shard)).usage();
+            assert_eq!((usage.lent, usage.reserved), (0, 0), "seed {seed}: all memory came back");
+        }
+    }
+
+    /// The whole of it.
+    pub fn play(mut self) -> Tally {
+        self.run();
+        self.quiesce();
+        self.read_all();
+        self.tally.undecided += u64::from(self.ledger.check() == Verdict::Undecided);
+        self.end();
+        self.tally
+    }
+
+    /// Whether the target has closed a connection.
+    pub fn is_closed(&self, peer: sim::Peer) -> bool {
+        self.world.peer_end(peer) != PeerEnd::Open
+    }
+
+    /// Judges how a command of NVMe ended; of a pair: how its halves did.
+    pub fn judge(&mut self, flight: Flight, ends: (Status, Status), data: &[u8]) {
+        let plain = |status: Status| Status(status.0 & 0x7ff);
+        let (first, second) = (plain(ends.0), plain(ends.1));
+        let calm = self.plan.is_calm();
+        let pair = matches!(flight.action, Action::Swap { .. });
+        match (first, second) {
+            (Status::SUCCESS, Status::SUCCESS) => return self.ended_well(flight, data),
+            (Status::COMPARE_FAILURE, Status::ABORTED_FAILED_FUSED) if pair => {
+                return self.miscompared(flight);
+            }
+            (Status::COMPARE_FAILURE, Status::SUCCESS) if pair && self.plan.bug == Some(Bug::PairsApart) => {}
+            (Status::COMPARE_FAILURE, _) if matches!(flight.action, Action::Compare { .. }) => {}
+            (Status::UNRECOVERED_READ_ERROR, _) if flight.action == Action::Read => self.unreadable(flight),
+            (Status::UNRECOVERED_READ_ERROR, _) if matches!(flight.action, Action::Compare { .. }) => {}
+            // A block that cannot be read cannot be compared.
+            (Status::WRITE_FAULT, Status::WRITE_FAULT) if pair => {}
+            (Status::UNRECOVERED_READ_ERROR, _) if pair && self.plan.bug == Some(Bug::PairsApart) => {}
+            (Status::ABORTED_MISSING_FUSED, _) if matches!(flight.action, Action::Half { .. }) => {
+                self.tally.parted += 1;
+            }
+            (Status::ABORT_REQUESTED, _) | (_, Status::ABORT_REQUESTED) => self.tally.aborted += 1,
+            (Status::HOST_PATH_ERROR | Status::ABORTED_SQ_DELETION, _) => {
+                self.give_up(flight, false);
+                return self.hosts[flight.host].controller().orphans.push(flight);
+            }
+            // As many blocks are spoilt as can be; or somebody else wants to spoil one just now.
+            (Status::COMMAND_INTERRUPTED | Status::CAPACITY_EXCEEDED, _) => {}
+            (Status::WRITE_FAULT | Status::UNRECOVERED_READ_ERROR | Status::INTERNAL_ERROR, _) if !calm => {}
+            _ => panic!("seed {}: {flight:?} ended with {ends:?}", self.plan.seed),
+        }
+        self.tally.failed += 1;
+        self.give_up(flight, true);
+    }
+
+    /// What a command of SCSI that failed says.
+    pub fn judge_scsi(&mut self, flight: Flight, status: u8, sense: &[u8]) {
+        let key = sense.get(2).map(|byte| byte & 0x0f);
+        let (seed, calm) = (self.plan.seed, self.plan.is_calm());
+        match (status, key) {
+            (2, Some(0x0e)) => return self.miscompared(flight),
+            (2, Some(3)) if flight.action == Action::Read => self.unreadable(flight),
+            (2, Some(3)) if matches!(flight.action, Action::Swap { .. }) || !calm => {}
+            // Unit attention, aborted; BUSY, TASK SET FULL.
+            (2, Some(6 | 0xb)) | (8 | 0x28, _) => {}
+            // Not ready, no space.
+            (2, Some(2 | 7)) if !calm => {}
+            _ => panic!("seed {seed}: {flight:?} ended with {status:02x}, {sense:02x?}"),
+        }
+        self.tally.failed += 1;
+        self.give_up(flight, true);
+    }
+}

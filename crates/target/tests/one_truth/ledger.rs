@@ -1,0 +1,167 @@
+//! What hosts of both protocols did to each block, and whether it can have happened on one volume.
+//!
+//! Two checks. As a read ends: what it found may stand there, given which writes are known to be over
+//! (so a write that was given up does not land later). At the end: each block's operations can be put in
+//! one order (see [`sim::linear`]).
+
+use sim::linear::{History, Operation, Stamp, Verdict, What};
+
+/// Moments are numbered in the order in which the hosts saw them.
+pub type Moment = u64;
+
+/// What a block is that was deallocated, or never written.
+pub const ZERO: Stamp = 0;
+/// What a block is that cannot be read (Write Uncorrectable).
+pub const BAD: Stamp = Stamp::MAX;
+
+const NEVER: Moment = Moment::MAX;
+
+#[derive(Clone, Copy, Debug)]
+struct Put {
+    stamp: Stamp,
+    began: Moment,
+    ended: Moment,
+    sure: bool,
+}
+
+/// All blocks.
+#[derive(Debug)]
+pub struct Ledger {
+    seed: u64,
+    blocks: Vec<Vec<Put>>,
+    /// What was last read in each block.
+    pub seen: Vec<Stamp>,
+    history: History,
+}
+
+impl Ledger {
+    pub fn new(seed: u64, blocks: usize) -> Self {
+        let first = Put { stamp: ZERO, began: 0, ended: 0, sure: true };
+        let blocks = vec![vec![first]; blocks];
+        Ledger { seed, seen: vec![ZERO; blocks.len()], blocks, history: History::new(ZERO) }
+    }
+
+    fn note(&mut self, client: u32, lba: usize, (begin, end): (Moment, Option<Moment>), what: What) {
+        self.history.note(lba as u64, Operation { client, begin, end, what });
+    }
+
+    /// A write of this stamp was sent.
+    pub fn begin(&mut self, lba: usize, blocks: usize, stamp: Stamp, began: Moment) {
+        for block in &mut self.blocks[lba..lba + blocks] {
+            block.push(Put { stamp, began, ended: NEVER, sure: false });
+        }
+    }
+
+    fn change(&mut self, lba: usize, blocks: usize, began: Moment, act: impl Fn(&mut Put)) {
+        for block in &mut self.blocks[lba..lba + blocks] {
+            block.iter_mut().filter(|put| put.began == began).for_each(&act);
+        }
+    }
+
+    /// The write that began then has succeeded.
+    pub fn succeed(
+        &mut self,
+        client: u32,
+        lba: usize,
+        blocks: usize,
+        began: Moment,
+        now: Moment,
+        what: What,
+    ) {
+        self.change(lba, blocks, began, |put| (put.ended, put.sure) = (now, true));
+        (lba..lba + blocks).for_each(|lba| self.note(client, lba, (began, Some(now)), what));
+    }
+
+    /// The write that began then has happened or not.
+    pub fn doubt(&mut self, client: u32, lba: usize, blocks: usize, began: Moment, what: What) {
+        (lba..lba + blocks).for_each(|lba| self.note(client, lba, (began, None), what));
+    }
+
+    /// From now on it does not happen any more.
+    pub fn over(&mut self, lba: usize, blocks: usize, began: Moment, now: Moment) {
+        self.change(lba, blocks, began, |put| put.ended = put.ended.min(now));
+    }
+
+    /// The write that began then has not happened; `what` says why, if that says something.
+    pub fn take_back(
+        &mut self,
+        client: u32,
+        lba: usize,
+        blocks: usize,
+        began: Moment,
+        refused: Option<(Moment, What)>,
+    ) {
+        for block in &mut self.blocks[lba..lba + blocks] {
+            block.retain(|put| put.began != began);
+        }
+        if let Some((now, what)) = refused {
+            (lba..lba + blocks).for_each(|lba| self.note(client, lba, (began, Some(now)), what));
+        }
+    }
+
+    /// A block was found to be this.
+    pub fn read(&mut self, client: u32, lba: usize, stamp: Stamp, began: Moment, now: Moment) {
+        let puts = &self.blocks[lba];
+        let over = puts.iter().filter(|put| put.sure && put.ended < began);
+        let floor = over.map(|put| put.began).max().unwrap_or(0);
+        let may = puts.iter().any(|put| put.stamp == stamp && put.ended >= floor);
+        assert!(may, "seed {}: block {lba} was {stamp} for a read from {began} on, of {puts:?}", self.seed);
+        self.seen[lba] = stamp;
+        self.note(client, lba, (began, Some(now)), What::Read(stamp));
+    }
+
+    /// Whether one order explains it all, or that could not be decided.
+    pub fn check(&self) -> Verdict {
+        self.history.check().unwrap_or_else(|violation| panic!("seed {}: {violation}", self.seed))
+    }
+}
+
+/// The bytes of a block: its stamp and its own number, again and again, so that a torn or a misplaced
+/// block shows.
+pub fn fill(lba: usize, stamp: Stamp) -> [u8; 512] {
+    let mut block = [0; 512];
+    if stamp != ZERO {
+        for chunk in block.chunks_exact_mut(16) {
+            chunk[..8].copy_from_slice(&stamp.to_le_bytes());
+            chunk[8..].copy_from_slice(&(lba as u64).to_le_bytes());
+        }
+    }
+    block
+}
+
+/// The bytes of some blocks.
+pub fn fill_all(lba: usize, blocks: usize, stamp: Stamp) -> Vec<u8> {
+    (lba..lba + blocks).flat_map(|lba| fill(lba, stamp)).collect()
+}
+
+/// The stamp of a block's bytes; `None` if they are no write's.
+pub fn stamp_of(lba: usize, bytes: &[u8]) -> Option<Stamp> {
+    let stamp = Stamp::from_le_bytes(*bytes.first_chunk()?);
+    (bytes == fill(lba, stamp)).then_some(stamp)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_given_up_is_not_found_behind_a_later_write() {
+        for (late, passes) in [(7, false), (8, true)] {
+            let mut ledger = Ledger::new(0, 1);
+            ledger.begin(0, 1, 7, 1);
+            ledger.doubt(1, 0, 1, 1, What::Write(7));
+            ledger.over(0, 1, 1, 2);
+            ledger.begin(0, 1, 8, 3);
+            ledger.succeed(1, 0, 1, 3, 4, What::Write(8));
+            let read = std::panic::AssertUnwindSafe(|| ledger.read(1, 0, late, 5, 6));
+            assert_eq!(std::panic::catch_unwind(read).is_ok(), passes);
+        }
+    }
+
+    #[test]
+    fn blocks_tell_their_place() {
+        assert_eq!(stamp_of(3, &fill(3, 9)), Some(9));
+        assert_eq!(stamp_of(4, &fill(3, 9)), None);
+        assert_eq!(stamp_of(4, &[0; 512]), Some(ZERO));
+    }
+}

@@ -1,0 +1,77 @@
+//! One truth: hosts of both protocols on one volume, in the simulated world.
+
+#[allow(dead_code)] // The iSCSI tests use all of it.
+#[path = "../simulation/initiator.rs"]
+mod initiator;
+#[path = "../simulation/rig.rs"]
+mod rig;
+
+mod command;
+mod history;
+mod host;
+mod ledger;
+mod nvme_side;
+mod plan;
+mod queue;
+mod scsi;
+
+use std::panic::catch_unwind;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use history::{History, Tally};
+use plan::{Bug, Plan};
+
+/// Many histories, each checked against one volume. `SIM_SEEDS=n` plays n of them, from `SIM_FROM` on;
+/// `SIM_SEED=n` plays that one.
+#[test]
+fn histories_of_both_protocols_agree_with_one_volume() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
+    let from = number("SIM_FROM").unwrap_or(0);
+    let seeds = match number("SIM_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => from..from + number("SIM_SEEDS").unwrap_or(200),
+    };
+    let next = AtomicU64::new(seeds.start);
+    let failed = Mutex::new(Vec::new());
+    let total = Mutex::new(Tally::default());
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds.end {
+                        return;
+                    }
+                    match catch_unwind(|| History::new(Plan::of(seed)).play()) {
+                        Ok(tally) => total.lock().unwrap().add(tally),
+                        Err(_) => failed.lock().unwrap().push(seed),
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner().unwrap();
+    for seed in &failed {
+        println!("replay with: SIM_SEED={seed} cargo test -p blockwire-target --test one_truth histories");
+    }
+    let total = total.into_inner().unwrap();
+    println!("{total:?}");
+    assert_eq!(failed, [], "these seeds failed");
+    if seeds.end - seeds.start >= 100 {
+        assert!(total.is_eventful(), "nothing much happens: {total:?}");
+    }
+}
+
+/// Targets with a planted bug: each is noticed within a few histories.
+#[test]
+fn planted_bugs_are_caught() {
+    for bug in [Bug::GuardsApart, Bug::PairsApart] {
+        let caught = (0..200).find(|&seed| {
+            let plan = Plan { bug: Some(bug), shards: 3, ..Plan::of(seed) };
+            catch_unwind(|| History::new(plan).play()).is_err()
+        });
+        println!("{bug:?}: caught by seed {caught:?}");
+        assert!(caught.is_some(), "{bug:?} goes unnoticed");
+    }
+}

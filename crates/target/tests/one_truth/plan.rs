@@ -1,0 +1,145 @@
+//! What makes one history unlike the next, and the world that it is played in: everything follows from
+//! the seed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use backends::{File, FileDisk, FileFacts};
+use blockwire_target::{Control, Message, Shard, VolumeSpec};
+use endpoint::ShardId;
+use sim::{Chance, Config, Disk, Faults, World};
+use volume::{DiskId, Ram, RamDisk, Shared};
+
+use crate::rig::{self, Terms};
+
+/// Blocks of the volume.
+pub const SPAN: usize = 48;
+/// Where a file's blocks are.
+const DISK: DiskId = DiskId(3);
+
+/// A bug that is planted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    /// The shards do not share their guards: exclusive operations meet.
+    GuardsApart,
+    /// Fused pairs are carried out as two commands.
+    PairsApart,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub seed: u64,
+    pub shards: u16,
+    pub pool_bytes: usize,
+    pub window: usize,
+    pub loaned_permille: u32,
+    pub scsi_hosts: usize,
+    pub nvme_hosts: usize,
+    pub connections: u16,
+    pub queues: u16,
+    pub entries: u16,
+    pub flow_control: bool,
+    pub digests: (bool, bool),
+    pub r2ts: u32,
+    /// A file over a disk with a cache, else memory.
+    pub file: bool,
+    pub direct_align: Option<u32>,
+    pub faults: Faults,
+    /// In thousandths of the steps.
+    pub abort_permille: u32,
+    pub lose_permille: u32,
+    pub reset_permille: u32,
+    pub unit_reset_permille: u32,
+    pub steps: u32,
+    pub bug: Option<Bug>,
+}
+
+impl Plan {
+    pub fn of(seed: u64) -> Self {
+        let mut chance = Chance::new(seed ^ 0x0ae);
+        let calm = chance.permille(200);
+        let file = chance.permille(600);
+        let faulty = file && chance.permille(300);
+        let trouble = |chance: &mut Chance, most| if calm { 0 } else { chance.below(most) as u32 };
+        Plan {
+            seed,
+            shards: chance.between(1, 4) as u16,
+            pool_bytes: *chance.pick(&[4 << 20, 6 << 20, 16 << 20]),
+            window: *chance.pick(&[600, 16 << 10, 1 << 20]),
+            loaned_permille: *chance.pick(&[0, 0, 500]),
+            scsi_hosts: chance.between(1, 2) as usize,
+            nvme_hosts: chance.between(1, 2) as usize,
+            connections: chance.between(1, 2) as u16,
+            queues: chance.between(1, 3) as u16,
+            entries: chance.between(3, 32) as u16,
+            flow_control: chance.permille(500),
+            digests: (chance.permille(400), chance.permille(400)),
+            r2ts: chance.between(1, 4) as u32,
+            file,
+            direct_align: *chance.pick(&[None, Some(512), Some(4096)]),
+            faults: Faults {
+                short_permille: if file { chance.below(300) as u32 } else { 0 },
+                error_permille: if faulty { chance.below(40) as u32 } else { 0 },
+                full_permille: if faulty { chance.below(40) as u32 } else { 0 },
+                sync_permille: 0,
+            },
+            abort_permille: trouble(&mut chance, 100),
+            lose_permille: trouble(&mut chance, 15),
+            reset_permille: trouble(&mut chance, 20),
+            unit_reset_permille: trouble(&mut chance, 15),
+            steps: 80,
+            bug: None,
+        }
+    }
+
+    /// Whether the disk works.
+    pub fn is_calm(&self) -> bool {
+        self.faults.error_permille + self.faults.full_permille == 0
+    }
+
+    fn specs(&self) -> Vec<VolumeSpec> {
+        if !self.file {
+            let ram = Arc::new(RamDisk::new(SPAN as u64, SPAN as u64, 512, 4096));
+            let geometry = ram.geometry();
+            return rig::volume(self.shards, geometry, &[], None, move |_| Ram::new(ram.clone()));
+        }
+        let facts = FileFacts {
+            bytes: (SPAN * 512) as u64,
+            device: false,
+            logical: 512,
+            physical: None,
+            preferred: 4096,
+            direct: self.direct_align.is_some(),
+            memory_align: 512,
+            offset_align: self.direct_align.unwrap_or(0),
+            punch: true,
+            write_cache: true,
+        };
+        let file = Arc::new(FileDisk::new(DISK, &facts, self.shards).unwrap());
+        let geometry = file.geometry();
+        rig::volume(self.shards, geometry, &[DISK], None, move |shard| File::new(file.clone(), shard))
+    }
+
+    pub fn world(&self) -> World<Shard> {
+        let mut config = Config::new(self.seed);
+        config.shards = self.shards;
+        config.pool_bytes = self.pool_bytes;
+        config.window = self.window;
+        config.loaned_permille = self.loaned_permille;
+        let mut terms = Terms::default();
+        terms.negotiation.max_connections = 4;
+        let (shards, exports) = (self.shards, rig::exports(&terms));
+        let mut world = World::new(config, |id, _| Shard::new(id, shards, exports.clone()));
+        world.add_disk(DISK, Disk::new(self.faults));
+        for (shard, mut spec) in (0..).zip(self.specs()) {
+            if self.bug == Some(Bug::GuardsApart) {
+                spec.shared = Shared::new(shards);
+            }
+            world.tell(ShardId(shard), Message::Control(0, Control::AddVolume(Box::new(spec))));
+        }
+        world.run_for(Duration::from_millis(1));
+        assert_eq!(world.heard().len(), usize::from(shards));
+        world
+    }
+}
