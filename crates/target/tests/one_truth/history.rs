@@ -77,6 +77,8 @@ pub struct History {
     pub pool: Pool,
     pub now: Moment,
     next_id: u64,
+    /// Hosts that neither read nor send.
+    pub deaf: Vec<usize>,
     pub tally: Tally,
 }
 
@@ -94,11 +96,12 @@ impl History {
             pool: Pool::new(8 << 20),
             now: 1,
             next_id: 1,
+            deaf: vec![],
             tally: Tally::default(),
         };
         for isid in 1..=history.plan.scsi_hosts as u16 {
             let initiator = history.log_in(isid);
-            let session = Session { isid, initiator, managing: BTreeMap::new() };
+            let session = Session { isid, initiator, managing: BTreeMap::new(), answers: vec![] };
             let side = Side::Scsi(Box::new(session));
             history.hosts.push(Host { flights: BTreeMap::new(), side });
         }
@@ -155,6 +158,9 @@ impl History {
     }
 
     pub fn poll_host(&mut self, host: usize) {
+        if self.deaf.contains(&host) {
+            return;
+        }
         match &mut self.hosts[host].side {
             Side::Scsi(session) => {
                 session.initiator.poll(&mut self.world);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use nvme::Status;
 
 use crate::command::Flight;
-use crate::initiator::Initiator;
+use crate::initiator::{self, Initiator};
 use crate::queue::{Ended, Queue};
 
 pub struct Host {
@@ -24,6 +24,8 @@ pub struct Session {
     pub initiator: Initiator,
     /// Task management under way, with the task that it is for; `None`: a reset of the unit.
     pub managing: BTreeMap<u32, Option<u32>>,
+    /// How commands ended that are no part of the history.
+    pub answers: Vec<initiator::Ended>,
 }
 
 /// A controller, from the host's side. The admin queue is the first.

@@ -7,9 +7,11 @@ mod initiator;
 mod rig;
 
 mod command;
+mod fences;
 mod history;
 mod host;
 mod ledger;
+mod liar;
 mod nvme_side;
 mod plan;
 mod queue;
@@ -66,7 +68,7 @@ fn histories_of_both_protocols_agree_with_one_volume() {
 /// Targets with a planted bug: each is noticed within a few histories.
 #[test]
 fn planted_bugs_are_caught() {
-    for bug in [Bug::GuardsApart, Bug::PairsApart] {
+    for bug in [Bug::GuardsApart, Bug::PairsApart, Bug::DataOfAnother, Bug::NothingDeallocated] {
         let caught = (0..200).find(|&seed| {
             let plan = Plan { bug: Some(bug), shards: 3, ..Plan::of(seed) };
             catch_unwind(|| History::new(plan).play()).is_err()

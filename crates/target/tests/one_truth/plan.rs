@@ -10,12 +10,13 @@ use endpoint::ShardId;
 use sim::{Chance, Config, Disk, Faults, World};
 use volume::{DiskId, Ram, RamDisk, Shared};
 
+use crate::liar::Liar;
 use crate::rig::{self, Terms};
 
 /// Blocks of the volume.
 pub const SPAN: usize = 48;
 /// Where a file's blocks are.
-const DISK: DiskId = DiskId(3);
+pub const DISK: DiskId = DiskId(3);
 
 /// A bug that is planted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +25,12 @@ pub enum Bug {
     GuardsApart,
     /// Fused pairs are carried out as two commands.
     PairsApart,
+    /// Writes have ended, for whoever waits for them, before they reach the disk.
+    FenceNotAwaited,
+    /// A write's data lands in the place of another's.
+    DataOfAnother,
+    /// Write Zeroes, Dataset Management and UNMAP do nothing.
+    NothingDeallocated,
 }
 
 /// See the module.
@@ -52,6 +59,8 @@ pub struct Plan {
     pub reset_permille: u32,
     pub unit_reset_permille: u32,
     pub steps: u32,
+    /// The longest delay of a disk operation.
+    pub disk_delay_max: Duration,
     pub bug: Option<Bug>,
 }
 
@@ -89,6 +98,7 @@ impl Plan {
             reset_permille: trouble(&mut chance, 20),
             unit_reset_permille: trouble(&mut chance, 15),
             steps: 80,
+            disk_delay_max: Duration::from_micros(200),
             bug: None,
         }
     }
@@ -98,11 +108,32 @@ impl Plan {
         self.faults.error_permille + self.faults.full_permille == 0
     }
 
+    /// A world for the races of fences: a slow disk that works, and nothing else that goes wrong.
+    pub fn slow(seed: u64) -> Self {
+        let mut chance = Chance::new(seed ^ 0xfe4ce);
+        Plan {
+            shards: chance.between(2, 4) as u16,
+            pool_bytes: 16 << 20,
+            scsi_hosts: 2,
+            nvme_hosts: 2,
+            connections: 2,
+            queues: 3,
+            entries: 32,
+            file: true,
+            faults: Faults { short_permille: 100, ..Faults::default() },
+            disk_delay_max: Duration::from_millis(5),
+            ..Plan::of(seed)
+        }
+    }
+
     fn specs(&self) -> Vec<VolumeSpec> {
+        let bug = self.bug;
         if !self.file {
             let ram = Arc::new(RamDisk::new(SPAN as u64, SPAN as u64, 512, 4096));
             let geometry = ram.geometry();
-            return rig::volume(self.shards, geometry, &[], None, move |_| Ram::new(ram.clone()));
+            return rig::volume(self.shards, geometry, &[], None, move |_| {
+                Liar::new(Ram::new(ram.clone()), bug)
+            });
         }
         let facts = FileFacts {
             bytes: (SPAN * 512) as u64,
@@ -118,7 +149,9 @@ impl Plan {
         };
         let file = Arc::new(FileDisk::new(DISK, &facts, self.shards).unwrap());
         let geometry = file.geometry();
-        rig::volume(self.shards, geometry, &[DISK], None, move |shard| File::new(file.clone(), shard))
+        rig::volume(self.shards, geometry, &[DISK], None, move |shard| {
+            Liar::new(File::new(file.clone(), shard), bug)
+        })
     }
 
     pub fn world(&self) -> World<Shard> {
@@ -126,6 +159,7 @@ impl Plan {
         config.shards = self.shards;
         config.pool_bytes = self.pool_bytes;
         config.window = self.window;
+        config.disk_delay_max = self.disk_delay_max;
         config.loaned_permille = self.loaned_permille;
         let mut terms = Terms::default();
         terms.negotiation.max_connections = 4;

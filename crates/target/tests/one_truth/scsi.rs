@@ -7,7 +7,7 @@ use iscsi::wire::TmfFunction;
 
 use crate::history::{History, PATIENCE};
 use crate::host::Side;
-use crate::initiator::Initiator;
+use crate::initiator::{Ended, Initiator};
 use crate::rig;
 
 impl History {
@@ -36,12 +36,45 @@ impl History {
         initiator
     }
 
+    /// Sends a command that is no part of the history, and waits for its end; unit attentions are taken
+    /// before.
+    pub fn scsi_errand(&mut self, host: usize, cdb: &[u8], out: &[u8], read: usize) -> Ended {
+        loop {
+            let initiator = &mut self.hosts[host].session().initiator;
+            initiator.next_conn = 0;
+            let ended = self.scsi_once(host, cdb, out, read);
+            if ended.status != 2 || ended.sense[2] & 0x0f != 6 {
+                return ended;
+            }
+        }
+    }
+
+    /// Sends a command that is no part of the history over the connection that was chosen last, and waits
+    /// for its end.
+    pub fn scsi_once(&mut self, host: usize, cdb: &[u8], out: &[u8], read: usize) -> Ended {
+        let session = match &mut self.hosts[host].side {
+            Side::Scsi(session) => session,
+            Side::Nvme(_) => unreachable!("this host speaks NVMe"),
+        };
+        let itt = session.initiator.command(&mut self.world, 0, cdb, out, read);
+        let mut answer = None;
+        self.wait("an answer to an initiator", |history| {
+            let answers = &mut history.hosts[host].session().answers;
+            answer = answers.iter().position(|ended| ended.itt == itt).map(|at| answers.remove(at));
+            answer.is_some()
+        });
+        answer.expect("it was waited for")
+    }
+
     pub fn settle_session(&mut self, host: usize) {
         let session = self.hosts[host].session();
         let ends = std::mem::take(&mut session.initiator.ended);
         let managed = std::mem::take(&mut session.initiator.managed);
         for ended in ends {
-            let flight = self.hosts[host].flights.remove(&ended.itt.into()).expect("it was sent");
+            let Some(flight) = self.hosts[host].flights.remove(&ended.itt.into()) else {
+                self.hosts[host].session().answers.push(ended);
+                continue;
+            };
             if ended.status == 0 {
                 self.ended_well(flight, &ended.data);
             } else {

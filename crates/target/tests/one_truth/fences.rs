@@ -1,0 +1,235 @@
+//! Fences over both protocols: once PREEMPT, or PREEMPT AND ABORT, is answered to a host of either
+//! protocol, no write reaches the disk that the preempted had sent, whatever protocol, queue, connection
+//! or shard it came by; and what they write from then on meets a reservation conflict.
+
+use std::panic::catch_unwind;
+use std::time::Duration;
+
+use nvme::reservation::{Acquire, AcquireAction};
+use nvme::{Opcode, Status};
+use sim::Chance;
+use zerocopy::little_endian::U32;
+
+use crate::command::{Action, Flight, sqe};
+use crate::history::History;
+use crate::host::Side;
+use crate::plan::{Bug, DISK, Plan, SPAN};
+
+const KEEPER: u64 = 0xa;
+const VICTIMS: u64 = 0xb;
+const CONFLICT: u8 = 0x18;
+
+/// Kinds of reservations: SCSI's number, NVMe's, and whether all registrants may write.
+const KINDS: [(u8, u8, bool); 4] = [(5, 3, true), (6, 4, true), (1, 1, false), (3, 2, false)];
+
+/// What a fence met.
+#[derive(Clone, Copy, Debug, Default)]
+struct Met {
+    /// Writes that had succeeded before.
+    done: usize,
+    /// Writes that were refused or aborted.
+    refused: usize,
+}
+
+fn bytes(one: u64, other: u64, big: bool) -> Vec<u8> {
+    let each = |key: u64| if big { key.to_be_bytes() } else { key.to_le_bytes() };
+    [each(one), each(other)].concat()
+}
+
+impl History {
+    fn is_scsi(&self, host: usize) -> bool {
+        matches!(self.hosts[host].side, Side::Scsi(_))
+    }
+
+    /// PERSISTENT RESERVE OUT, or the NVMe command; they must succeed.
+    fn reserve(
+        &mut self,
+        host: usize,
+        (action, kind): (u8, u8),
+        (opcode, word): (Opcode, u32),
+        keys: (u64, u64),
+    ) {
+        let seed = self.plan.seed;
+        if self.is_scsi(host) {
+            let mut list = bytes(keys.0, keys.1, true);
+            list.resize(24, 0);
+            let ended = self.scsi_errand(host, &[0x5f, action, kind, 0, 0, 0, 0, 0, 24, 0], &list, 0);
+            assert_eq!(ended.status, 0, "seed {seed}: action {action}: {ended:?}");
+        } else {
+            let mut command = sqe(opcode);
+            command.nsid = U32::new(1);
+            command.cdw10[0] = U32::new(word);
+            let ended = self.errand(host, 1, command, bytes(keys.0, keys.1, false), 0);
+            assert!(ended.status.is_success(), "seed {seed}: action {action}: {ended:?}");
+        }
+    }
+
+    fn register(&mut self, host: usize, key: u64) {
+        self.reserve(host, (0, 0), (Opcode::RESERVATION_REGISTER, 0), (0, key));
+    }
+
+    fn acquire(&mut self, host: usize, action: AcquireAction, kind: (u8, u8), keys: (u64, u64)) {
+        let scsi = match action {
+            AcquireAction::Acquire => 1,
+            AcquireAction::Preempt => 4,
+            AcquireAction::PreemptAndAbort => 5,
+        };
+        let mut command = sqe(Opcode::RESERVATION_ACQUIRE);
+        Acquire { action, ignore_key: false, kind: kind.1 }.put(&mut command);
+        let word = command.cdw10[0].get();
+        self.reserve(host, (scsi, kind.0), (Opcode::RESERVATION_ACQUIRE, word), keys);
+    }
+
+    /// A host writes, and waits for nothing.
+    fn write(&mut self, host: usize) {
+        let began = self.tick();
+        let blocks = self.chance.between(1, 30) as usize;
+        let lba = self.chance.below((SPAN - blocks) as u64 + 1) as usize;
+        let action = Action::Write { stamp: began, fua: false };
+        let flight = Flight { host, action, lba, blocks, began };
+        self.send(flight);
+        // Their ends are looked at all together.
+        self.hosts[host].flights.clear();
+    }
+
+    fn medium(&mut self) -> Vec<u8> {
+        let mut bytes = vec![0; SPAN * 512];
+        self.world.disk(DISK).expect("a file has a disk").read(0, &mut bytes);
+        bytes
+    }
+
+    /// How the writes of a host ended that are no part of the history.
+    fn count(&mut self, host: usize, met: &mut Met) {
+        let seed = self.plan.seed;
+        match &mut self.hosts[host].side {
+            Side::Scsi(session) => {
+                for ended in std::mem::take(&mut session.answers) {
+                    match ended.status {
+                        0 => met.done += 1,
+                        // A unit attention comes first.
+                        CONFLICT | 2 => met.refused += 1,
+                        _ => panic!("seed {seed}: {ended:?}"),
+                    }
+                }
+            }
+            Side::Nvme(controller) => {
+                for ended in std::mem::take(&mut controller.answers) {
+                    match Status(ended.status.0 & 0x7ff) {
+                        Status::SUCCESS => met.done += 1,
+                        Status::RESERVATION_CONFLICT | Status::PREEMPT_ABORT => met.refused += 1,
+                        _ => panic!("seed {seed}: {ended:?}"),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Every queue of a host, every connection: each write meets a conflict.
+    fn is_shut_out(&mut self, host: usize) {
+        let seed = self.plan.seed;
+        let began = self.tick();
+        let action = Action::Write { stamp: began, fua: false };
+        let flight = Flight { host, action, lba: 3, blocks: 2, began };
+        if self.is_scsi(host) {
+            let (cdb, out, _) = flight.cdb().expect("SCSI writes");
+            for conn in 0..usize::from(self.plan.connections) {
+                // Attentions are taken over whatever connection they come.
+                self.scsi_errand(host, &[0; 6], &[], 0);
+                self.hosts[host].session().initiator.next_conn = conn;
+                let ended = self.scsi_once(host, &cdb, &out, 0);
+                assert_eq!(ended.status, CONFLICT, "seed {seed}: {ended:?}");
+            }
+        } else {
+            for at in 1..=usize::from(self.plan.queues) {
+                let (command, out, _) = flight.sqes().remove(0);
+                let ended = self.errand(host, at, command, out, 0);
+                assert_eq!(ended.status.0 & 0x7ff, Status::RESERVATION_CONFLICT.0, "seed {seed}: {ended:?}");
+            }
+        }
+    }
+}
+
+fn fence(plan: Plan) -> Met {
+    let seed = plan.seed;
+    let mut history = History::new(plan);
+    let mut chance = Chance::new(seed ^ 0xface);
+    let hosts = history.hosts.len();
+    let keeper = chance.below(hosts as u64) as usize;
+    let (scsi, nvme, all) = *chance.pick(&KINDS);
+    let kind = (scsi, nvme);
+    let victims: Vec<usize> = (0..hosts).filter(|host| *host != keeper).collect();
+    victims.iter().for_each(|host| history.register(*host, VICTIMS));
+    history.register(keeper, KEEPER);
+    // Where only the holder may write, it is a victim.
+    let holder = if all { keeper } else { *chance.pick(&victims) };
+    let key = if all { KEEPER } else { VICTIMS };
+    history.acquire(holder, AcquireAction::Acquire, kind, (key, 0));
+    for host in victims.iter().filter(|host| history.is_scsi(**host)).copied().collect::<Vec<_>>() {
+        history.scsi_errand(host, &[0; 6], &[], 0);
+    }
+    let writers = if all { victims.clone() } else { vec![holder] };
+    for _ in 0..36 {
+        let host = *chance.pick(&writers);
+        history.write(host);
+    }
+    let until = history.world.now() + Duration::from_micros(chance.below(6_000));
+    // Some are not there to send the data that is asked for, nor to read what is answered.
+    history.deaf = victims.iter().copied().filter(|_| chance.permille(300)).collect();
+    while history.world.now() < until {
+        history.poll();
+        history.step();
+    }
+    let action = *chance.pick(&[AcquireAction::Preempt, AcquireAction::PreemptAndAbort]);
+    history.acquire(keeper, action, kind, (KEEPER, VICTIMS));
+    let stands = history.medium();
+    history.deaf.clear();
+    for _ in 0..200 {
+        let until = history.world.now() + Duration::from_millis(1);
+        while history.world.now() < until {
+            history.poll();
+            history.step();
+        }
+        assert!(history.medium() == stands, "seed {seed}: a write of a preempted host lands");
+    }
+    let mut met = Met::default();
+    for host in victims {
+        if let Side::Scsi(session) = &mut history.hosts[host].side {
+            // What was aborted is not answered.
+            let silent = session.initiator.in_flight();
+            met.refused += silent.len();
+            silent.into_iter().for_each(|itt| session.initiator.forget(itt));
+        }
+        history.count(host, &mut met);
+        history.is_shut_out(host);
+    }
+    assert!(history.medium() == stands, "seed {seed}: a preempted host writes");
+    history.write(keeper);
+    history.wait("the keeper's write", |history| history.medium() != stands);
+    met
+}
+
+/// `SIM_SEEDS=n` for n of them.
+#[test]
+fn fences_hold_over_both_protocols() {
+    let seeds = std::env::var("SIM_SEEDS").ok().and_then(|value| value.parse().ok()).unwrap_or(60);
+    let mut total = Met::default();
+    for seed in 0..seeds {
+        let met = catch_unwind(|| fence(Plan::slow(seed)));
+        let met = met.unwrap_or_else(|_| panic!("seed {seed} fails"));
+        total.done += met.done;
+        total.refused += met.refused;
+    }
+    println!("{total:?}");
+    let enough = seeds as usize;
+    assert!(total.done > enough && total.refused > enough, "fences met hardly any write: {total:?}");
+}
+
+#[test]
+fn a_fence_that_is_not_awaited_is_noticed() {
+    let caught = (0..60).find(|&seed| {
+        let plan = Plan { bug: Some(Bug::FenceNotAwaited), ..Plan::slow(seed) };
+        catch_unwind(|| fence(plan)).is_err()
+    });
+    println!("caught by seed {caught:?}");
+    assert!(caught.is_some(), "it goes unnoticed");
+}
