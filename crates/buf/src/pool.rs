@@ -52,6 +52,19 @@ pub struct PoolUse {
     pub reserved: usize,
 }
 
+impl PoolUse {
+    /// The most that may be set aside: the other half stays for data that is asked for, or nothing
+    /// could be served.
+    pub fn promise_max(&self) -> usize {
+        self.capacity / 2
+    }
+
+    /// How much of that is not set aside yet.
+    pub fn left_to_promise(&self) -> usize {
+        self.promise_max().saturating_sub(self.reserved)
+    }
+}
+
 pub(crate) struct Inner {
     base: NonNull<u8>,
     units: u32,
@@ -156,9 +169,8 @@ impl Pool {
         let inner = &self.inner;
         let sum =
             bytes.checked_next_multiple_of(UNIT).and_then(|more| more.checked_add(inner.reserved.get()));
-        // Half of the pool stays for data that is asked for, or nothing could be served; and what
-        // is lent already cannot be promised.
-        let Some(sum) = sum.filter(|sum| *sum <= inner.capacity() / 2) else { return false };
+        let Some(sum) = sum.filter(|sum| *sum <= self.usage().promise_max()) else { return false };
+        // What is lent already cannot be promised.
         let promised = sum.saturating_sub(inner.used.get());
         if promised > inner.capacity() - inner.lent.get() {
             return false;

@@ -10,6 +10,6 @@ mod index;
 mod violation;
 pub mod wire;
 
-pub use controller::{ControllerQueue, Parked, QueueLimits, QueueSize};
+pub use controller::{CAPSULES_KEPT, ControllerQueue, Parked, QueueLimits, QueueSize};
 pub use host::{HostLimits, HostQueue};
 pub use violation::Violation;

@@ -1,9 +1,10 @@
 //! Memory set aside for in-capsule data (the third law in `ARCHITECTURE.md`).
 //!
-//! One unit is one capsule's data, rounded as the pool rounds. A queue holds one unit for each of its
-//! entries; while the pool has less to promise, fewer commands with in-capsule data are let in at
-//! once, and the next one waits in the stream, its header unread. Who takes up a unit has all its
-//! data in the stream right behind its header, so it needs nothing more from any stream.
+//! One unit is one capsule's data, rounded as the pool rounds. A queue holds a few units as long as it
+//! lives; each further command with in-capsule data borrows one while it is in work, if the pool has
+//! it to promise. Else the command waits in the stream, its header unread, until one before it has
+//! ended. Who takes up a unit has all its data in the stream right behind its header, so it needs
+//! nothing more from any stream.
 
 use buf::Pool;
 
@@ -12,66 +13,58 @@ pub(super) struct Capsules {
     pool: Pool,
     /// Bytes of one unit; 0 if nothing comes in capsules, or nothing is counted yet.
     unit: usize,
-    most: u32,
-    held: u32,
+    /// Units that are kept, used or not.
+    kept: u32,
     used: u32,
 }
 
-/// A pair of fused commands may need both its capsules at once.
-const LEAST: u32 = 2;
+/// Borrowing leaves an eighth of what a pool may promise to queues that are still to come.
+const LEFT_SHARE: usize = 8;
 
 impl Capsules {
     /// Nothing is set aside.
     pub(super) fn none(pool: &Pool) -> Self {
-        Capsules { pool: pool.clone(), unit: 0, most: 0, held: 0, used: 0 }
+        Capsules { pool: pool.clone(), unit: 0, kept: 0, used: 0 }
     }
 
-    /// Sets aside as much as can be had for `most` capsules of `len` bytes; false if not even for the
-    /// least number.
-    pub(super) fn set_aside(&mut self, len: u32, most: u32) -> bool {
-        self.unit = if len == 0 { 0 } else { (len as usize).next_power_of_two().max(512) };
-        self.most = most;
-        if self.unit == 0 {
-            return true;
+    /// Sets memory aside for `kept` capsules of `len` bytes; false if there is none.
+    pub(super) fn set_aside(&mut self, len: u32, kept: u32) -> bool {
+        let unit = if len == 0 { 0 } else { (len as usize).next_power_of_two().max(512) };
+        let granted = unit == 0 || self.pool.reserve(kept as usize * unit);
+        if granted {
+            (self.unit, self.kept) = (unit, kept);
         }
-        self.grow();
-        self.held >= LEAST.min(most)
+        granted
     }
 
-    /// Whether another capsule may come; it is asked for more memory if need be.
-    pub(super) fn has_room(&mut self) -> bool {
-        if self.unit > 0 && self.used >= self.held {
-            self.grow();
-        }
-        self.unit == 0 || self.used < self.held
-    }
-
-    /// A capsule has come. True if it is to be given back.
+    /// Whether another capsule may come. If so it has its unit.
     pub(super) fn take(&mut self) -> bool {
-        self.used += u32::from(self.unit > 0);
-        self.unit > 0
+        let borrowed = self.unit > 0 && self.used >= self.kept;
+        if borrowed && !self.borrow() {
+            return false;
+        }
+        self.used += 1;
+        true
     }
 
+    /// A capsule that was taken has come to its end.
     pub(super) fn give(&mut self) {
+        if self.unit > 0 && self.used > self.kept {
+            self.pool.unreserve(self.unit);
+        }
         self.used -= 1;
     }
 
-    fn grow(&mut self) {
-        let mut step = self.most - self.held;
-        while step > 0 && self.held < self.most {
-            step = step.min(self.most - self.held);
-            if self.pool.reserve(step as usize * self.unit) {
-                self.held += step;
-            } else {
-                step /= 2;
-            }
-        }
+    fn borrow(&mut self) -> bool {
+        let usage = self.pool.usage();
+        usage.left_to_promise() >= self.unit + usage.promise_max() / LEFT_SHARE
+            && self.pool.reserve(self.unit)
     }
 }
 
 impl Drop for Capsules {
     fn drop(&mut self) {
-        self.pool.unreserve(self.held as usize * self.unit);
+        self.pool.unreserve(self.kept.max(self.used) as usize * self.unit);
     }
 }
 
@@ -80,23 +73,49 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fewer_capsules_when_memory_is_short_and_it_comes_back() {
+    fn units_are_borrowed_while_they_are_used_and_some_are_left() {
         let pool = Pool::new(1 << 20);
         let mut first = Capsules::none(&pool);
-        assert!(first.set_aside(8192, 32));
-        let mut second = Capsules::none(&pool);
-        assert!(second.set_aside(8000, 64));
-        assert_eq!((first.held, second.held), (32, 32));
-        let mut third = Capsules::none(&pool);
-        assert!(!third.set_aside(512, 8));
-        for _ in 0..32 {
-            assert!(second.has_room() && second.take());
+        assert!(first.set_aside(8000, 2));
+        assert_eq!(pool.usage().reserved, 16 << 10);
+        // Of 512 KiB an eighth is left.
+        let most = (448 << 10) / 8192;
+        for taken in 0..most {
+            assert!(first.take(), "{taken}");
         }
-        assert!(!second.has_room());
-        drop(first);
-        assert!(second.has_room());
-        assert_eq!(second.held, 64);
-        drop((second, third));
+        assert!(!first.take());
+        assert_eq!(pool.usage().reserved, 448 << 10);
+        // Others may still come, and have what they keep.
+        let mut second = Capsules::none(&pool);
+        assert!(second.set_aside(8192, 2));
+        assert!(second.take() && second.take() && !second.take());
+        for _ in 0..3 {
+            first.give();
+        }
+        assert!(second.take());
+        assert!(!second.take());
+        second.give();
+        for _ in 3..most {
+            first.give();
+        }
+        assert_eq!(pool.usage().reserved, 32 << 10);
+        assert!(second.take());
+        drop((first, second));
+        assert_eq!(pool.usage().reserved, 0);
+    }
+
+    #[test]
+    fn what_cannot_be_kept_is_refused() {
+        let pool = Pool::new(1 << 20);
+        let kept: Vec<Capsules> = (0..32)
+            .map(|_| {
+                let mut capsules = Capsules::none(&pool);
+                assert!(capsules.set_aside(8192, 2));
+                capsules
+            })
+            .collect();
+        assert!(!Capsules::none(&pool).set_aside(512, 1));
+        drop(kept);
         assert_eq!(pool.usage().reserved, 0);
     }
 
@@ -104,7 +123,8 @@ mod tests {
     fn no_in_capsule_data_needs_no_memory() {
         let pool = Pool::new(1 << 20);
         let mut capsules = Capsules::none(&pool);
-        assert!(capsules.set_aside(0, 128) && capsules.has_room() && !capsules.take());
+        assert!(capsules.set_aside(0, 2) && capsules.take());
+        capsules.give();
         assert_eq!(pool.usage().reserved, 0);
     }
 }

@@ -69,11 +69,12 @@ impl ControllerQueue {
             Err(status) => return Ok(Some(Stretch::skip(data, Purpose::Refuse(cid, status)))),
         };
         let mut task = Task::new(cid, payload.source, payload.len);
-        if payload.source == Source::Capsule {
-            if !fabrics && !self.capsules.has_room() {
+        // Fabrics commands, and what comes in the place of Connect, are few: nothing is set aside.
+        if payload.source == Source::Capsule && !fabrics && self.phase != Phase::Connect {
+            if !self.capsules.take() {
                 return Ok(None);
             }
-            task.capsule = !fabrics && self.capsules.take();
+            task.capsule = true;
         }
         task.arriving = data > 0;
         let Ok(tag) = self.tasks.insert(task) else { return Err(Violation::TooManyCommands) };

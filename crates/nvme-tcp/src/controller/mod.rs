@@ -45,6 +45,10 @@ mod tests;
 
 /// How long it takes until memory is asked for again.
 const RETRY: Duration = Duration::from_millis(1);
+/// How many capsules' data a queue always has memory for: the two commands of a fused pair, of which
+/// the first waits for the second. So `2 × round(in-capsule data)` is what an open queue costs a pool's
+/// promise.
+pub const CAPSULES_KEPT: u32 = 2;
 /// The one link of a queue.
 const LINK: Link = Link(0);
 
@@ -191,8 +195,9 @@ impl ControllerQueue {
     }
 
     /// Connect will be answered with success: the queue takes its size. Memory for in-capsule data is
-    /// set aside, for all entries if it can be had; false, and the Connect is to be refused (Controller
-    /// Busy), if there is none even for two capsules, or the queue has no Connect to answer.
+    /// set aside for [`CAPSULES_KEPT`] capsules; more is borrowed while commands are in work, and what
+    /// finds none waits in the stream. False, and the Connect is to be refused (Controller Busy), if
+    /// there is no memory, or the queue has no Connect to answer.
     #[must_use]
     pub fn open(&mut self, cx: &mut Cx<'_>, size: QueueSize) -> bool {
         let entries = size.entries.clamp(2, ENTRIES_MAX);
@@ -200,7 +205,7 @@ impl ControllerQueue {
             return false;
         }
         let mut capsules = Capsules::none(cx.pool);
-        if !capsules.set_aside(size.in_capsule_max, entries.into()) {
+        if !capsules.set_aside(size.in_capsule_max, CAPSULES_KEPT) {
             return false;
         }
         self.capsules = capsules;

@@ -360,8 +360,7 @@ const SHORT_BURST: u32 = 4096;
 /// command of the window; or a short one; or no unsolicited data at all, which needs no promise. A
 /// session may take a quarter of what is left, so that the next ones are served too.
 fn affordable(pool: &Pool, wanted: &Limits, commands: u16) -> Limits {
-    let usage = pool.usage();
-    let left = (usage.capacity / 2).saturating_sub(usage.reserved) / 4;
+    let left = pool.usage().left_to_promise() / 4;
     let window = usize::from(commands) + 1;
     let mut offer = wanted.clone();
     if !wanted.immediate_data && wanted.initial_r2t || window * wanted.first_burst as usize <= left {

@@ -1,15 +1,16 @@
 //! Queues: how they come, what they carry, how often, and over which shards.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use blockwire_target::{Control, Listing, Message, Report, Shard};
+use blockwire_target::{Control, ControllerLimits, Exports, Listing, Message, Report, Shard};
 use endpoint::ShardId;
 use nvme::fabrics::{ConnectData, ConnectRefusal};
 use nvme::{Completion, Status};
 use sim::{Config, World};
 
-use crate::host::{DISCOVERY, Host, Wanted, heed, keys, reserve, reset, transfer};
-use crate::{pattern, rig, world, world_of};
+use crate::host::{DISCOVERY, Host, Wanted, heed, keys, reserve, reset, sqe, transfer};
+use crate::{BLOCKS, pattern, rig, world, world_of};
 
 pub fn listings(world: &mut World<Shard>) -> Vec<Listing> {
     for shard in 0..world.shards() {
@@ -88,6 +89,88 @@ fn queues_go_round_the_shards_and_are_listed() {
         assert_eq!(ids.len(), if shard == usize::from(host.cntlid % 3) { 2 } else { 1 });
         assert_eq!(listing.logins, 0);
     }
+}
+
+/// Bytes of in-capsule data that a controller takes, by its Identify data (IOCCSZ).
+fn in_capsule(world: &mut World<Shard>, host: &mut Host) -> usize {
+    let mut identify = sqe(6);
+    identify.cdw10[0] = 1.into();
+    let ended = host.ask(world, 0, identify, &[], 4096);
+    assert!(ended.status.is_success(), "{ended:?}");
+    let units = u32::from_le_bytes(ended.data[1792..1796].try_into().unwrap());
+    units as usize * 16 - 64
+}
+
+/// A world of one shard, with so much memory, that lets hosts have as many queues as there may be.
+fn roomy(seed: u64, pool_bytes: usize) -> World<Shard> {
+    let mut exports = Exports::clone(&rig::exports(&rig::Terms::default()));
+    exports.nvme.subsystems[0].limits = ControllerLimits { controllers: 64, ..ControllerLimits::default() };
+    let mut config = Config::new(seed);
+    (config.shards, config.pool_bytes) = (1, pool_bytes);
+    world_of(config, &Arc::new(exports))
+}
+
+#[test]
+fn a_thousand_queues_fit_one_shard_and_all_write_at_once() {
+    let mut world = roomy(1, 128 << 20);
+    let wanted = Wanted { queues: 125, entries: 128, ..Wanted::default() };
+    let mut hosts: Vec<Host> = (0..8).map(|_| Host::connect(&mut world, wanted.clone())).collect();
+    for host in &mut hosts {
+        assert_eq!(in_capsule(&mut world, host), 8192);
+    }
+    // What they keep is 16 KiB each.
+    assert_eq!(world.pool(ShardId(0)).usage().reserved, 1008 * (16 << 10));
+    for (group, host) in hosts.iter_mut().enumerate() {
+        for at in 1..=125usize {
+            for slot in 0..4 {
+                let lba = ((group * 125 + at) * 4 + slot) as u64 % BLOCKS;
+                host.start(&mut world, at, transfer(1, lba, 1), &pattern(lba, 1, 7), 0);
+            }
+        }
+    }
+    for host in &mut hosts {
+        host.settle(&mut world);
+        for pipe in &mut host.pipes {
+            let ended = std::mem::take(&mut pipe.ended);
+            assert!(ended.iter().all(|ended| ended.status.is_success()), "{ended:?}");
+        }
+    }
+    assert!(hosts[0].read(&mut world, 1, 4003, 1) == pattern(4003, 1, 7));
+    assert_eq!(world.pool(ShardId(0)).usage().reserved, 1008 * (16 << 10), "what was borrowed is back");
+    reset(&mut world, &hosts[0].pipes[0]);
+    world.run_for(Duration::from_secs(1));
+    assert_eq!(world.pool(ShardId(0)).usage().reserved, 882 * (16 << 10));
+}
+
+#[test]
+fn controllers_are_offered_less_as_memory_grows_short_and_none_is_refused() {
+    let mut world = roomy(2, 4 << 20);
+    let mut offers = Vec::new();
+    for _ in 0..24 {
+        let mut host = Host::admin(&mut world, Wanted::default()).expect("it is let in");
+        host.enable(&mut world);
+        let mut ask = sqe(9);
+        (ask.cdw10[0], ask.cdw10[1]) = (7.into(), 0x007f_007f.into());
+        let granted = host.ask(&mut world, 0, ask, &[], 0);
+        let queues = (granted.result as u16) + 1;
+        let most = in_capsule(&mut world, &mut host);
+        for qid in 1..=queues {
+            let ended = host.join(&mut world, qid);
+            assert!(ended.status.is_success(), "queue {qid} of {queues}, {most}: {ended:?}");
+        }
+        let data = pattern(8, 4, queues as u8);
+        let cid = host.pipes[1].command(&mut world, transfer(1, 8, 4), &data, most >= 2048, 0);
+        let ended = crate::host::wait(&mut world, &mut host.pipes[1], cid);
+        assert!(ended.status.is_success());
+        assert_eq!(host.pipes[1].solicited, if most == 0 { 2048 } else { 0 });
+        assert!(host.read(&mut world, 1, 8, 4) == data);
+        offers.push((most, queues));
+    }
+    offers.dedup();
+    assert_eq!(offers.first().map(|offer| offer.0), Some(8192));
+    assert!(offers.iter().any(|offer| offer.0 == 4096));
+    assert_eq!(offers.last(), Some(&(0, 128)));
+    assert!(offers.is_sorted_by(|one, next| one.0 >= next.0), "{offers:?}");
 }
 
 #[test]

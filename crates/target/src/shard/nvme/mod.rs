@@ -9,6 +9,7 @@ mod arrive;
 mod connect;
 mod control;
 mod log;
+mod offer;
 mod open;
 mod steps;
 

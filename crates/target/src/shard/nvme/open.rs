@@ -16,6 +16,7 @@ use nvme_tcp::{ControllerQueue, QueueSize};
 use stream::{Tag, Target};
 use volume::{Identity, Nexus, PortId};
 
+use super::offer::affordable;
 use super::{Applicant, Controller, NvmeCause, NvmeLine, Queue, Seat, Stage};
 use crate::exports::{HostAuth, NvmeService, SubsystemExport};
 use crate::message::{NvmeBaggage, QueueGrant};
@@ -98,12 +99,13 @@ impl Shard {
         let accepted = queue.accepted;
         // The exports may have changed on the way.
         self.may_connect(&applicant.connect, &applicant.names, &accepted)?;
-        let spec = self
+        let mut spec = self
             .controller_spec(cntlid, applicant, &accepted)
             .ok_or((ConnectRefusal::SUBNQN, NvmeCause::NoSubsystem))?;
         if spec.entries > ADMIN_ENTRIES_MAX {
             return Err((ConnectRefusal::SQSIZE, NvmeCause::Refused(ConnectRefusal::SQSIZE)));
         }
+        spec.limits = affordable(cx.pool.usage(), spec.limits, self.shards);
         let size = QueueSize {
             entries: u16::try_from(spec.entries).unwrap_or(u16::MAX),
             flow_control: spec.flow_control,

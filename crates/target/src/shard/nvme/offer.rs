@@ -1,0 +1,60 @@
+//! What a new controller is offered with the memory that is left to promise (law 3).
+
+use buf::PoolUse;
+use nvme_server::ControllerLimits;
+use nvme_tcp::CAPSULES_KEPT;
+
+/// Rather than have fewer queues than this, a host goes without in-capsule data.
+const QUEUES_WORTH: u64 = 16;
+/// The in-capsule data that is offered when memory grows short: one 4 KiB write.
+const SHORT_CAPSULE: u32 = 4096;
+
+/// As many queues with in-capsule data as a quarter of what is left has room for, so that the next
+/// controllers are served too; or with less in-capsule data; or all queues without any (IOCCSZ = 4),
+/// which need no promise. A controller's queues go round the shards, so each bears its part.
+pub(super) fn affordable(usage: PoolUse, wanted: ControllerLimits, shards: u16) -> ControllerLimits {
+    let left = usage.left_to_promise() as u64 / 4;
+    let worth = QUEUES_WORTH.min(wanted.queues.into());
+    for in_capsule in [wanted.in_capsule, wanted.in_capsule.min(SHORT_CAPSULE)] {
+        if in_capsule == 0 {
+            return wanted;
+        }
+        let each = u64::from(CAPSULES_KEPT * in_capsule.next_power_of_two().max(512));
+        let room = left / each * u64::from(shards);
+        if room >= worth {
+            let queues = wanted.queues.min(u16::try_from(room).unwrap_or(u16::MAX));
+            return ControllerLimits { queues, in_capsule, ..wanted };
+        }
+    }
+    ControllerLimits { in_capsule: 0, ..wanted }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use buf::Pool;
+
+    #[test]
+    fn the_offer_shrinks_with_the_memory_that_is_left() {
+        let pool = Pool::new(128 << 20);
+        let wanted = ControllerLimits { queues: 128, entries: 1024, transfer: 1 << 20, in_capsule: 8192 };
+        let offer = || {
+            let offer = affordable(pool.usage(), wanted, 1);
+            (offer.queues, offer.in_capsule)
+        };
+        assert_eq!(offer(), (128, 8192));
+        assert!(pool.reserve(56 << 20));
+        assert_eq!(offer(), (128, 8192));
+        assert!(pool.reserve(6 << 20));
+        assert_eq!(offer(), (32, 8192));
+        assert_eq!(affordable(pool.usage(), wanted, 4), wanted);
+        assert!(pool.reserve((1 << 20) + 1));
+        assert_eq!(offer(), (31, 4096));
+        assert!(pool.reserve(512 << 10));
+        assert_eq!(offer(), (128, 0));
+        let few = ControllerLimits { queues: 4, ..wanted };
+        assert_eq!(affordable(pool.usage(), few, 1), few);
+        let none = ControllerLimits { in_capsule: 0, ..wanted };
+        assert_eq!(affordable(pool.usage(), none, 1), none);
+    }
+}
