@@ -3,19 +3,22 @@
 //! aborted, controllers and units reset, sessions reinstated, and the disk fails.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use blockwire_target::{Message, NvmeMessage, Shard};
+use blockwire_target::{Message, NvmeMessage, Report, Shard};
 use buf::Pool;
 use endpoint::ShardId;
 use nvme::Status;
 use sim::linear::Verdict;
 use sim::{Chance, PeerEnd, World};
 
+use volume::RamDisk;
+
 use crate::command::{Action, Flight};
 use crate::host::{Controller, Host, Session, Side};
 use crate::ledger::{BAD, Ledger, Moment, stamp_of};
-use crate::plan::{Bug, Plan, SPAN};
+use crate::plan::{Bug, MOST, Plan, SPAN};
 
 /// Simulated time after which something that was promised has not come.
 pub const PATIENCE: Duration = Duration::from_secs(100);
@@ -38,6 +41,8 @@ pub struct Tally {
     pub resets: u64,
     pub unit_resets: u64,
     pub undecided: u64,
+    pub refused: u64,
+    pub changes: u64,
 }
 
 impl Tally {
@@ -55,6 +60,8 @@ impl Tally {
         self.resets += other.resets;
         self.unit_resets += other.unit_resets;
         self.undecided += other.undecided;
+        self.refused += other.refused;
+        self.changes += other.changes;
     }
 
     /// Whether everything that can happen happens, in a hundred histories or more.
@@ -79,12 +86,19 @@ pub struct History {
     next_id: u64,
     /// Hosts that neither read nor send.
     pub deaf: Vec<usize>,
+    /// The disk, if it is no file.
+    pub ram: Arc<RamDisk>,
+    /// What shards have reported.
+    pub reports: Vec<Report>,
+    /// Since when nobody may write.
+    pub protected: Option<Moment>,
     pub tally: Tally,
 }
 
 impl History {
     pub fn new(plan: Plan) -> Self {
-        let world = plan.world();
+        let ram = Arc::new(RamDisk::new(SPAN as u64, MOST as u64, 512, 4096));
+        let world = plan.world(&ram);
         let chance = Chance::new(!plan.seed);
         let ledger = Ledger::new(plan.seed, SPAN);
         let mut history = History {
@@ -97,11 +111,15 @@ impl History {
             now: 1,
             next_id: 1,
             deaf: vec![],
+            ram,
+            reports: vec![],
+            protected: None,
             tally: Tally::default(),
         };
         for isid in 1..=history.plan.scsi_hosts as u16 {
             let initiator = history.log_in(isid);
-            let session = Session { isid, initiator, managing: BTreeMap::new(), answers: vec![] };
+            let session =
+                Session { isid, initiator, managing: BTreeMap::new(), answers: vec![], told: vec![] };
             let side = Side::Scsi(Box::new(session));
             history.hosts.push(Host { flights: BTreeMap::new(), side });
         }
@@ -133,7 +151,7 @@ impl History {
                     self.world.tell(ShardId(0), Message::Stored(volume, op.ticket, true));
                 }
                 Message::Nvme(NvmeMessage::Compute(..)) => unreachable!("nobody authenticates"),
-                Message::Report(..) => {}
+                Message::Report(_, report) => self.reports.push(report),
                 other => panic!("unexpected: {other:?}"),
             }
         }
@@ -169,6 +187,7 @@ impl History {
             Side::Nvme(controller) => {
                 controller.queues.iter_mut().for_each(|queue| queue.poll(&mut self.world));
                 self.settle_controller(host);
+                self.listen(host);
             }
         }
     }
@@ -179,6 +198,8 @@ impl History {
         self.tally.good += 1;
         let (client, Flight { lba, blocks, began, .. }) = (flight.host as u32, flight);
         if let Some(what) = flight.what(true) {
+            let late = self.protected.is_some_and(|since| since < began);
+            assert!(!late, "seed {}: {flight:?} though nobody may write", self.plan.seed);
             self.ledger.succeed(client, lba, blocks, began, now, what);
         }
         match flight.action {
@@ -209,6 +230,18 @@ impl History {
         let Flight { lba, blocks, began, .. } = flight;
         let what = flight.what(false).filter(|_| blocks == 1);
         self.ledger.take_back(flight.host as u32, lba, blocks, began, what.map(|what| (now, what)));
+    }
+
+    /// A command was refused: nothing came of it.
+    pub fn refused(&mut self, flight: Flight) {
+        assert!(self.plan.change_permille > 0, "seed {}: {flight:?} is refused", self.plan.seed);
+        self.tally.refused += 1;
+        let Flight { lba, blocks, began, .. } = flight;
+        if self.ledger.was_spoilt(lba, blocks) {
+            // Where a block was spoilt, the right to write is asked for again when it has been written.
+            return self.give_up(flight, true);
+        }
+        self.ledger.take_back(flight.host as u32, lba, blocks, began, None);
     }
 
     /// A block could not be read: so it is spoilt, if the disk works.
@@ -264,7 +297,7 @@ impl History {
     }
 
     /// A host sends a command.
-    fn command(&mut self, host: usize) {
+    pub fn command(&mut self, host: usize) {
         if self.hosts[host].flights.len() >= FLIGHTS_MAX {
             return;
         }
@@ -320,6 +353,9 @@ impl History {
                     self.poll_host(reader);
                 }
                 self.step();
+            }
+            if self.chance.permille(self.plan.change_permille) {
+                self.change();
             }
             let Plan { abort_permille, lose_permille, reset_permille, unit_reset_permille, .. } = self.plan;
             let nvme = matches!(self.hosts[host].side, Side::Nvme(_));
@@ -440,6 +476,15 @@ impl History {
                 self.give_up(flight, false);
                 return self.hosts[flight.host].controller().orphans.push(flight);
             }
+            (
+                Status::NAMESPACE_WRITE_PROTECTED
+                | Status::ANA_INACCESSIBLE
+                | Status::LBA_OUT_OF_RANGE
+                | Status::ABORTED_FAILED_FUSED,
+                _,
+            ) => return self.refused(flight),
+            // What was under way when it was removed.
+            (Status::INVALID_NAMESPACE, _) if self.plan.change_permille > 0 => {}
             // As many blocks are spoilt as can be; or somebody else wants to spoil one just now.
             (Status::COMMAND_INTERRUPTED | Status::CAPACITY_EXCEEDED, _) => {}
             (Status::WRITE_FAULT | Status::UNRECOVERED_READ_ERROR | Status::INTERNAL_ERROR, _) if !calm => {}
@@ -457,8 +502,17 @@ impl History {
             (2, Some(0x0e)) => return self.miscompared(flight),
             (2, Some(3)) if flight.action == Action::Read => self.unreadable(flight),
             (2, Some(3)) if matches!(flight.action, Action::Swap { .. }) || !calm => {}
+            (2, Some(6)) => {
+                let code = [sense[12], sense[13]];
+                self.hosts[flight.host].session().told.push(code);
+            }
+            // Write protected; not accessible; out of range.
+            (2, Some(7 | 2)) if self.plan.change_permille > 0 => return self.refused(flight),
+            (2, Some(5)) if sense[12] == 0x21 => return self.refused(flight),
+            // What was under way when it was removed.
+            (2, Some(5)) if sense[12] == 0x25 && self.plan.change_permille > 0 => {}
             // Unit attention, aborted; BUSY, TASK SET FULL.
-            (2, Some(6 | 0xb)) | (8 | 0x28, _) => {}
+            (2, Some(0xb)) | (8 | 0x28, _) => {}
             // Not ready, no space.
             (2, Some(2 | 7)) if !calm => {}
             _ => panic!("seed {seed}: {flight:?} ended with {status:02x}, {sense:02x?}"),

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use buf::Time;
 use nvme::Status;
 
 use crate::command::Flight;
@@ -26,6 +27,8 @@ pub struct Session {
     pub managing: BTreeMap<u32, Option<u32>>,
     /// How commands ended that are no part of the history.
     pub answers: Vec<initiator::Ended>,
+    /// Unit attentions: codes and qualifiers.
+    pub told: Vec<[u8; 2]>,
 }
 
 /// A controller, from the host's side. The admin queue is the first.
@@ -43,6 +46,16 @@ pub struct Controller {
     pub pairs: BTreeMap<u64, Pair>,
     /// Writes that were given up while the controller might still carry them out.
     pub orphans: Vec<Flight>,
+    /// Whether it is ready and all its queues are connected.
+    pub enabled: bool,
+    /// Requests for events under way.
+    pub requests: BTreeSet<u64>,
+    /// Logs that are being read, and Keep Alives.
+    pub chores: BTreeMap<u64, Option<u8>>,
+    /// Logs that events have named, or that were read and told of something.
+    pub told: Vec<u8>,
+    /// When it last sent a Keep Alive.
+    pub kept: Time,
 }
 
 /// A fused pair under way.

@@ -99,6 +99,11 @@ impl Ledger {
         }
     }
 
+    /// Whether one of these blocks was ever spoilt.
+    pub fn was_spoilt(&self, lba: usize, blocks: usize) -> bool {
+        self.blocks[lba..lba + blocks].iter().flatten().any(|put| put.stamp == BAD)
+    }
+
     /// A block was found to be this.
     pub fn read(&mut self, client: u32, lba: usize, stamp: Stamp, began: Moment, now: Moment) {
         let puts = &self.blocks[lba];

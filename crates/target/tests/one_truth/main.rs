@@ -6,6 +6,7 @@ mod initiator;
 #[path = "../simulation/rig.rs"]
 mod rig;
 
+mod changes;
 mod command;
 mod fences;
 mod history;

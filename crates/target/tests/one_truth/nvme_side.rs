@@ -38,6 +38,7 @@ impl History {
     pub fn connect(&mut self, host: usize) {
         let controller = self.hosts[host].controller();
         controller.cntlid = ConnectData::DYNAMIC;
+        controller.enabled = false;
         controller.queues.clear();
         let ended = self.join(host, 0);
         assert!(ended.status.is_success(), "seed {}: {ended:?}", self.plan.seed);
@@ -64,7 +65,7 @@ impl History {
             entries: size.entries.into(),
             flow_control: size.flow_control,
             individual_deletion: false,
-            kato_ms: 0,
+            kato_ms: if qid == 0 { self.plan.kato_ms } else { 0 },
         };
         let names = ConnectNames {
             host_id: HostId::new([controller.host_id; 16]).expect("an identifier is not zero"),
@@ -90,10 +91,11 @@ impl History {
             if busy && qid > 1 && self.plan.pool_bytes <= 4 << 20 {
                 // There is not the memory for another; a host does with fewer.
                 self.hosts[host].controller().queues.pop();
-                return;
+                break;
             }
             assert!(ended.status.is_success(), "seed {} queue {qid}: {ended:?}", self.plan.seed);
         }
+        self.ask_for_events(host);
     }
 
     /// Waits until CSTS.RDY is so.
@@ -119,6 +121,10 @@ impl History {
                 let known = [Status::SUCCESS, Status::ABORT_LIMIT_EXCEEDED, Status::ABORTED_SQ_DELETION];
                 let lost = code == Status::HOST_PATH_ERROR;
                 assert!(lost || known.contains(&code), "seed {}: {ended:?}", self.plan.seed);
+            } else if controller.requests.remove(&ended.id) {
+                self.take_event(host, &ended);
+            } else if let Some(log) = controller.chores.remove(&ended.id) {
+                self.take_log(host, log, &ended);
             } else if controller.is_in_pair(ended.id) {
                 if let Some((id, first, second)) = controller.half_ended(ended.id, ended.status) {
                     let flight = self.hosts[host].flights.remove(&id).expect("it was sent");
@@ -171,6 +177,7 @@ impl History {
 
     /// A link breaks: the association ends, and the host connects anew.
     pub fn lose_link(&mut self, host: usize) {
+        self.hosts[host].controller().enabled = false;
         let reset = self.chance.permille(500);
         let queues = self.hosts[host].controller().queues.len() as u64;
         let at = self.chance.below(queues) as usize;
@@ -186,6 +193,7 @@ impl History {
     /// Resets a controller. Once it is not ready, nothing that was under way may happen any more.
     pub fn reset_controller(&mut self, host: usize) {
         self.tally.resets += 1;
+        self.hosts[host].controller().enabled = false;
         let off = PropertyAccess::set_sqe(Property::CC, 0x0046_0000);
         assert!(self.errand(host, 0, off, vec![], 0).status.is_success());
         self.wait("the queues of a controller that is reset to close", |history| {

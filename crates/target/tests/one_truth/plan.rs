@@ -15,6 +15,8 @@ use crate::rig::{self, Terms};
 
 /// Blocks of the volume.
 pub const SPAN: usize = 48;
+/// Blocks that it may grow to. Nobody keeps anything behind the first [`SPAN`].
+pub const MOST: usize = SPAN + 16;
 /// Where a file's blocks are.
 pub const DISK: DiskId = DiskId(3);
 
@@ -61,6 +63,10 @@ pub struct Plan {
     pub steps: u32,
     /// The longest delay of a disk operation.
     pub disk_delay_max: Duration,
+    /// Changes by the operator, in thousandths of the steps; hosts listen for events then.
+    pub change_permille: u32,
+    /// Keep alive timeout of the controllers.
+    pub kato_ms: u32,
     pub bug: Option<Bug>,
 }
 
@@ -99,6 +105,8 @@ impl Plan {
             unit_reset_permille: trouble(&mut chance, 15),
             steps: 80,
             disk_delay_max: Duration::from_micros(200),
+            change_permille: 0,
+            kato_ms: 0,
             bug: None,
         }
     }
@@ -126,11 +134,22 @@ impl Plan {
         }
     }
 
-    fn specs(&self) -> Vec<VolumeSpec> {
+    /// A world whose volume changes under load.
+    pub fn changing(seed: u64) -> Self {
+        Plan {
+            pool_bytes: 16 << 20,
+            file: false,
+            faults: Faults::default(),
+            change_permille: 150,
+            kato_ms: 5_000,
+            ..Plan::of(seed)
+        }
+    }
+
+    fn specs(&self, ram: &Arc<RamDisk>) -> Vec<VolumeSpec> {
         let bug = self.bug;
         if !self.file {
-            let ram = Arc::new(RamDisk::new(SPAN as u64, SPAN as u64, 512, 4096));
-            let geometry = ram.geometry();
+            let (geometry, ram) = (ram.geometry(), ram.clone());
             return rig::volume(self.shards, geometry, &[], None, move |_| {
                 Liar::new(Ram::new(ram.clone()), bug)
             });
@@ -154,7 +173,8 @@ impl Plan {
         })
     }
 
-    pub fn world(&self) -> World<Shard> {
+    /// `ram`: the disk, if it is no file.
+    pub fn world(&self, ram: &Arc<RamDisk>) -> World<Shard> {
         let mut config = Config::new(self.seed);
         config.shards = self.shards;
         config.pool_bytes = self.pool_bytes;
@@ -166,7 +186,7 @@ impl Plan {
         let (shards, exports) = (self.shards, rig::exports(&terms));
         let mut world = World::new(config, |id, _| Shard::new(id, shards, exports.clone()));
         world.add_disk(DISK, Disk::new(self.faults));
-        for (shard, mut spec) in (0..).zip(self.specs()) {
+        for (shard, mut spec) in (0..).zip(self.specs(ram)) {
             if self.bug == Some(Bug::GuardsApart) {
                 spec.shared = Shared::new(shards);
             }
