@@ -2,7 +2,7 @@
 
 use super::outgoing::Out;
 use super::receive::{Purpose, Stretch};
-use super::task::{Source, Task};
+use super::task::{Death, Source, Task};
 use super::{ControllerQueue, DigestPolicy, Phase};
 use crate::Violation;
 use crate::wire::{CommonHeader, Fatal, IcReq, alignment};
@@ -66,7 +66,10 @@ impl ControllerQueue {
         self.refused = payload.is_err();
         let payload = match payload {
             Ok(payload) => payload,
-            Err(status) => return Ok(Some(Stretch::skip(data, Purpose::Refuse(cid, status)))),
+            Err(status) => {
+                self.end_half(sqe.fuse());
+                return Ok(Some(Stretch::skip(data, Purpose::Refuse(cid, status))));
+            }
         };
         let mut task = Task::new(cid, payload.source, payload.len);
         // Fabrics commands, and what comes in the place of Connect, are few: nothing is set aside.
@@ -79,6 +82,7 @@ impl ControllerQueue {
         task.arriving = data > 0;
         let Ok(tag) = self.tasks.insert(task) else { return Err(Violation::TooManyCommands) };
         self.index.insert(cid, tag);
+        self.half = (sqe.fuse() == Fuse::First).then_some(tag);
         if self.phase == Phase::Connect {
             self.connect = Some((tag, *sqe));
         }
@@ -91,6 +95,19 @@ impl ControllerQueue {
         let tail = data - payload.offset - want;
         let purpose = if data > 0 { Purpose::Capsule(tag) } else { Purpose::Skip };
         Ok(Some(Stretch { lead: payload.offset, want, tail, at: 0, purpose }))
+    }
+}
+
+impl ControllerQueue {
+    /// The command behind the first half of a pair is refused here, where the server does not hear of it:
+    /// so the half ends here too.
+    fn end_half(&mut self, behind: Fuse) {
+        let Some(half) = self.half.take() else { return };
+        let status = match behind {
+            Fuse::Second => Status::ABORTED_FAILED_FUSED,
+            Fuse::No | Fuse::First | Fuse::Reserved => Status::ABORTED_MISSING_FUSED,
+        };
+        self.doom(half, Death::Status(status.final_()));
     }
 }
 

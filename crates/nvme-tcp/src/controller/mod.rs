@@ -90,6 +90,8 @@ pub struct ControllerQueue {
     sqhd: u16,
     /// The last command was refused here, so the server does not know that it stood between others.
     refused: bool,
+    /// The last command, if it is the first of a fused pair.
+    half: Option<Tag>,
     next_ttag: u16,
     /// Read bytes that were allowed, and are not in a batch yet.
     read_bytes: u64,
@@ -146,6 +148,7 @@ impl ControllerQueue {
             violations: None,
             sqhd: 0,
             refused: false,
+            half: None,
             // Tags of different queues differ, so that a PDU gone astray is noticed.
             next_ttag: cx.entropy.next_u64() as u16,
             read_bytes: 0,
