@@ -103,6 +103,16 @@ pub enum Step {
         /// Which.
         queue: QueueKey,
     },
+    /// The host has proved to this queue who it is; again and again if it does so anew.
+    Proven {
+        /// Which.
+        queue: QueueKey,
+    },
+    /// The host has failed to prove to this queue who it is, and the queue ends.
+    Unproven {
+        /// Which.
+        queue: QueueKey,
+    },
     /// Compute this where no data waits for it; `Server::computed` follows.
     Compute {
         /// Its name.

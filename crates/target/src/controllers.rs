@@ -28,6 +28,9 @@ pub struct ControllerClaim {
     pub host_id: Option<[u8; 16]>,
     /// How many controllers the subsystem may have.
     pub limit: u16,
+    /// Whether the host needs no proof of who it is, so that its identifier is bound at once. If not,
+    /// [`Controllers::bind`] does it once the host has given that proof.
+    pub binds: bool,
 }
 
 /// The directory's answer to a [`ControllerClaim`].
@@ -49,7 +52,12 @@ pub enum ControllerVerdict {
 #[derive(Debug)]
 struct Entry {
     subsystem: Arc<str>,
+    host: Arc<str>,
     host_id: Option<[u8; 16]>,
+    /// How many controllers its subsystem may have.
+    limit: u16,
+    /// It counts among those, and its host's identifier is bound.
+    bound: bool,
 }
 
 #[derive(Debug)]
@@ -95,13 +103,44 @@ impl Controllers {
         }
         let Some((cntlid, shard)) = self.place(claim.from.0) else { return ControllerVerdict::Full };
         self.load[usize::from(shard.0)] += 1;
-        *self.counts.entry(claim.subsystem.clone()).or_default() += 1;
-        if let Some(id) = claim.host_id {
-            let fresh = || Binding { host: claim.host.clone(), controllers: 0 };
-            self.bindings.entry((claim.subsystem.clone(), id)).or_insert_with(fresh).controllers += 1;
+        let (subsystem, host) = (claim.subsystem.clone(), claim.host.clone());
+        let (host_id, limit) = (claim.host_id, claim.limit);
+        self.entries.insert(cntlid, Entry { subsystem, host, host_id, limit, bound: false });
+        if claim.binds {
+            self.bind(cntlid);
         }
-        self.entries.insert(cntlid, Entry { subsystem: claim.subsystem.clone(), host_id: claim.host_id });
         ControllerVerdict::Granted { cntlid, shard }
+    }
+
+    /// Counts a controller, and binds the identifier of its host to its name, now that nobody else can be
+    /// meant: strangers fill no subsystem, and keep no identifier from its owner. False: the identifier
+    /// is another's by now, or there are enough, and the controller must end. Done twice, it is done once.
+    pub fn bind(&mut self, cntlid: u16) -> bool {
+        let Some(entry) = self.entries.get_mut(&cntlid) else { return true };
+        if entry.bound {
+            return true;
+        }
+        let count = self.counts.get(&entry.subsystem).copied().unwrap_or_default();
+        if count >= u32::from(entry.limit) {
+            return false;
+        }
+        if !Self::bind_host(&mut self.bindings, entry) {
+            return false;
+        }
+        entry.bound = true;
+        self.counts.insert(entry.subsystem.clone(), count + 1);
+        true
+    }
+
+    fn bind_host(bindings: &mut HashMap<(Arc<str>, [u8; 16]), Binding>, entry: &Entry) -> bool {
+        let Some(id) = entry.host_id else { return true };
+        let fresh = || Binding { host: entry.host.clone(), controllers: 0 };
+        let binding = bindings.entry((entry.subsystem.clone(), id)).or_insert_with(fresh);
+        if binding.host != entry.host {
+            return false;
+        }
+        binding.controllers += 1;
+        true
     }
 
     fn bound(&self, claim: &ControllerClaim) -> Option<Arc<str>> {
@@ -137,6 +176,9 @@ impl Controllers {
         let Some(entry) = self.entries.remove(&cntlid) else { return };
         let shard = usize::from(cntlid) % self.load.len();
         self.load[shard] -= 1;
+        if !entry.bound {
+            return;
+        }
         if let Some(count) = self.counts.get_mut(&entry.subsystem) {
             *count -= 1;
             if *count == 0 {
@@ -167,6 +209,7 @@ mod tests {
             host: host.into(),
             host_id: Some([id; 16]),
             limit: 3,
+            binds: true,
         }
     }
 
@@ -216,6 +259,25 @@ mod tests {
         assert_eq!(directory.claim(&many, None), ControllerVerdict::Full);
         directory.gone(12_345);
         assert_eq!(granted(directory.claim(&many, None)), (12_345, 1));
+    }
+
+    #[test]
+    fn an_identifier_is_bound_by_those_who_prove_who_they_are() {
+        let mut directory = Controllers::new(1);
+        let unproven = |host| ControllerClaim { binds: false, limit: 9, ..claim(host, 1) };
+        let (thief, _) = granted(directory.claim(&unproven("a"), None));
+        let (owner, _) = granted(directory.claim(&unproven("b"), None));
+        let (later, _) = granted(directory.claim(&unproven("c"), None));
+        assert!(directory.bind(owner) && directory.bind(owner), "a stranger's claim keeps nobody out");
+        assert!(!directory.bind(thief) && !directory.bind(later));
+        assert_eq!(directory.claim(&unproven("a"), None), ControllerVerdict::Taken("b".into()));
+        directory.gone(thief);
+        directory.gone(owner);
+        assert!(directory.bind(later), "nobody bears it any more");
+        let one = ControllerClaim { limit: 2, ..unproven("c") };
+        let [second, third] = [0; 2].map(|_| granted(directory.claim(&one, None)).0);
+        assert!(directory.bind(second) && !directory.bind(third), "strangers fill no subsystem");
+        assert_eq!(directory.claim(&one, None), ControllerVerdict::Full);
     }
 
     #[test]

@@ -88,6 +88,13 @@ fn write_nvme(line: NvmeLine) {
                 "connect refused: the host identifier is in use by another host; give each machine its own \
                  (nvme gen-hostnqn, /etc/nvme/hostid)"
             ),
+            (Some((host, subsystem)), NvmeCause::PutOff) => tracing::warn!(
+                %peer,
+                %host,
+                %subsystem,
+                "connect put off: hosts from this address did not authenticate several times; it may come \
+                 again in a few seconds"
+            ),
             (Some((host, subsystem)), cause) => {
                 tracing::warn!(%peer, %host, %subsystem, ?cause, "connect refused");
             }

@@ -44,6 +44,8 @@ pub(crate) struct Guard {
     waiting: Option<(CommandKey, u16, Wait)>,
     /// Until when the host must have authenticated.
     deadline: Option<Time>,
+    /// The host has authenticated once.
+    proven: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -61,7 +63,7 @@ impl std::fmt::Debug for Guard {
 impl Guard {
     pub(crate) fn new(what: &Arc<Authentication>) -> Guard {
         let Authentication { credentials, policy } = Authentication::clone(what);
-        Guard { machine: Machine::new(credentials, policy), waiting: None, deadline: None }
+        Guard { machine: Machine::new(credentials, policy), waiting: None, deadline: None, proven: false }
     }
 
     /// Whether commands are served.
@@ -95,6 +97,11 @@ pub(crate) fn is_authentication(sqe: &Sqe) -> bool {
 }
 
 impl Server {
+    /// Whether the host has still to prove to this queue who it is.
+    pub fn must_prove(&self, key: QueueKey) -> bool {
+        self.queue(key).guard.as_ref().is_some_and(|guard| !guard.is_open())
+    }
+
     /// A queue has opened that must authenticate: it has until its deadline.
     pub(crate) fn guard(&mut self, key: QueueKey) {
         let now = self.now;
@@ -243,8 +250,10 @@ impl Server {
         let queue = self.queue_mut(key);
         if let Some(guard) = &mut queue.guard {
             guard.watch(now);
+            guard.proven = true;
         }
         self.arm_queue(key);
+        self.steps.push_back(Step::Proven { queue: key });
     }
 
     /// The host has failed to authenticate: the queue ends, and with it the association.
@@ -272,7 +281,13 @@ impl Server {
 
     /// A queue with a guard closes: what waits there ends.
     pub(crate) fn unguard(&mut self, key: QueueKey) {
-        let waiting = self.queue_mut(key).guard.take().and_then(|guard| guard.waiting);
+        let queue = self.queue_mut(key);
+        let Some(Guard { machine, waiting, proven, .. }) = queue.guard.take() else { return };
+        // Of whom it is not proved that the queue is theirs, they cannot end an association by losing it.
+        queue.ended |= !proven;
+        if machine.stage() == Stage::Failed {
+            self.steps.push_back(Step::Unproven { queue: key });
+        }
         if let Some((command, _, on)) = waiting {
             if let Wait::Work(id) = on {
                 self.computing.remove(&id);

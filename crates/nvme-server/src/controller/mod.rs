@@ -24,6 +24,7 @@ use nvme::fabrics::ConnectRefusal;
 use nvme::property::{Configuration, ControllerStatus, Shutdown};
 use volume::{AskId, Shard};
 
+use crate::admin::auth::Authentication;
 use crate::admin::features::Features;
 use crate::admin::logs::Snapshot;
 use crate::server::Server;
@@ -305,6 +306,31 @@ impl Server {
     /// How the Connect that made this queue is answered, once it is open.
     pub fn connected(&self, key: QueueKey) -> Completion {
         self.queue(key).spec.connected()
+    }
+
+    /// Whether a controller has neither I/O queues nor anything to do but to wait for events, and is not
+    /// ending.
+    pub fn is_at_rest(&self, cntlid: u16) -> bool {
+        self.controllers.find(cntlid).is_some_and(|controller| {
+            let waits = |waiting: &Waiting| matches!(waiting.on, Wait::Event);
+            let stays = controller.ending.is_none() && !controller.admin_gone;
+            stays && controller.members.is_empty() && controller.waiting.iter().all(waits)
+        })
+    }
+
+    /// What a controller's host must prove changes, for queues that connect from now on; what is served
+    /// goes on. False, and the controller is to be ended: the host has not proved who it is, and has to.
+    #[must_use]
+    pub fn change_authentication(&mut self, cntlid: u16, auth: &Option<Arc<Authentication>>) -> bool {
+        let Some(controller) = self.controllers.find(cntlid) else { return true };
+        let admin = controller.admin;
+        let unproven = !controller.admin_gone && self.must_prove(admin);
+        let Some(controller) = self.controllers.find_mut(cntlid) else { return true };
+        if unproven || (auth.is_some() && controller.spec.auth.is_none()) {
+            return false;
+        }
+        controller.spec.auth.clone_from(auth);
+        true
     }
 
     /// The I/O queues that this host holds, and what its controller is: for those who look on.

@@ -98,6 +98,8 @@ pub(super) struct World {
     pub(super) ended: Vec<Host>,
     /// Controllers that are gone.
     pub(super) gone: Vec<(u16, crate::Gone)>,
+    /// Queues whose hosts failed to prove who they are.
+    pub(super) unproven: Vec<QueueKey>,
 }
 
 /// A 16 MiB thin volume of 512-byte blocks on 4 KiB physical ones, on one shard, and a host on it
@@ -129,6 +131,7 @@ impl World {
             linked: false,
             ended: Vec::new(),
             gone: Vec::new(),
+            unproven: Vec::new(),
         }
     }
 
@@ -365,6 +368,8 @@ impl World {
             }
             Step::Compute { id, work } => core.server.computed(&mut cx, id, work.run()),
             Step::ControllerGone { cntlid, why } => self.gone.push((cntlid, why)),
+            Step::Proven { .. } => {}
+            Step::Unproven { queue } => self.unproven.push(queue),
             Step::Word { .. } | Step::EndQueue { .. } => {}
         }
     }

@@ -307,7 +307,9 @@ impl Rig {
                 assert!(cntlid == CNTLID && self.alive, "a controller goes once");
                 self.alive = false;
             }
-            Step::Compute { .. } => unreachable!("nobody authenticates"),
+            Step::Compute { .. } | Step::Proven { .. } | Step::Unproven { .. } => {
+                unreachable!("nobody authenticates")
+            }
         }
     }
 

@@ -200,6 +200,9 @@ impl Shard {
     /// When all sessions have ended, flushes; when all is flushed, says so. True if it did either.
     pub(super) fn stop_progress(&mut self, cx: &mut Cx<'_>) -> bool {
         self.drop_volumes();
+        if self.stopping.is_some() && self.end_controllers() {
+            return true;
+        }
         let over = self.sessions.is_empty() && (self.stopping.is_none() || self.queues_ended());
         match &mut self.stopping {
             Some(Stopping { flushing: None, .. }) if over => {

@@ -58,7 +58,7 @@ impl Shard {
     }
 
     /// The oldest login that owes a request makes room; those that wait for us come to their end anyway.
-    fn cut_oldest_login(&mut self, cx: &mut Cx<'_>) {
+    pub(super) fn cut_oldest_login(&mut self, cx: &mut Cx<'_>) {
         while let Some(tag) = self.by_age.pop_front() {
             let owed = match self.conns.get_mut(tag).map(|conn| &mut conn.kind) {
                 Some(Kind::Login(entering)) => entering.login.give_up(),

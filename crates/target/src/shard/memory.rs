@@ -166,6 +166,7 @@ impl Shard {
             Step::EndQueue { .. } | Step::ControllerGone { .. } | Step::Compute { .. } => {
                 unreachable!("needs no memory")
             }
+            Step::Proven { .. } | Step::Unproven { .. } => unreachable!("needs no memory"),
         }
     }
 }

@@ -133,7 +133,7 @@ fn a_reservation_of_one_holds_for_the_other_and_a_preempt_unseats_it() {
 }
 
 /// A world with a slow file, so that much is in flight.
-fn slow(seed: u64, shards: u16) -> World<Shard> {
+pub fn slow(seed: u64, shards: u16) -> World<Shard> {
     let facts = FileFacts {
         bytes: BLOCKS * 512,
         device: false,

@@ -139,6 +139,36 @@ fn a_stop_answers_what_is_in_work_and_flushes() {
     }
 }
 
+/// A controller waits for queues of other shards, whose disks may be slow.
+#[test]
+fn a_stop_waits_for_queues_on_all_shards() {
+    for seed in 0..8 {
+        let shards = 2 + seed as u16 % 2;
+        let mut world = crate::both::slow(seed, shards);
+        // It lives on another shard than its controller.
+        let mut host = Host::connect(&mut world, Wanted { queues: 1, ..Wanted::default() });
+        for slot in 0..8u64 {
+            host.start(&mut world, 1, transfer(1, slot * 8, 8), &pattern(slot * 8, 8, 3), 0);
+        }
+        world.run_for(Duration::from_micros(500));
+        for shard in 0..shards {
+            let stop = Control::Stop { grace: Duration::from_secs(10) };
+            world.tell(ShardId(shard), Message::Control(7, stop));
+        }
+        let mut reports = Vec::new();
+        while reports.len() < usize::from(shards) {
+            host.pipes.iter_mut().for_each(|pipe| pipe.poll(&mut world));
+            heed(&mut world, &mut reports);
+            let until = world.now() + Duration::from_millis(1);
+            world.step(until);
+        }
+        host.pipes.iter_mut().for_each(|pipe| pipe.poll(&mut world));
+        assert!(host.is_dead(&world));
+        assert_eq!(host.pipes[1].ended.len(), 8, "seed {seed}");
+        assert!(host.pipes[1].ended.iter().all(|ended| ended.status.is_success()));
+    }
+}
+
 fn change(world: &mut sim::World<blockwire_target::Shard>, exports: Exports) {
     let exports = Arc::new(exports);
     for shard in 0..world.shards() {

@@ -164,3 +164,89 @@ fn attack_77_silence_instead_of_a_proof() {
         }
     }
 }
+
+/// What a shard counts among strangers, and what it promised them, over all shards.
+fn strangers(world: &mut World<Shard>) -> (usize, usize) {
+    let logins = crate::queues::listings(world).iter().map(|listing| listing.logins).sum();
+    let shards = 0..world.shards() as u16;
+    let reserved = shards.map(|shard| world.pool(endpoint::ShardId(shard)).usage().reserved).sum();
+    (logins, reserved)
+}
+
+#[test]
+fn attack_77_hosts_that_prove_nothing_are_strangers_and_give_way() {
+    let mut world = guarded(7);
+    let wanted = Wanted::default();
+    let mut silent: Vec<Pipe> = Vec::new();
+    for id in 0..600 {
+        let wanted = Wanted { host_id: id as u8 | 1, ..wanted.clone() };
+        silent.push(connect(&mut world, &wanted, 0, ConnectData::DYNAMIC).0);
+    }
+    world.run_for(Duration::from_millis(10));
+    let (logins, reserved) = strangers(&mut world);
+    assert!((500..=512).contains(&logins), "{logins}: 256 on each of two shards");
+    assert!(reserved <= logins * 2 * 8192, "little is promised to them");
+    assert!(is_dead(&world, &silent[0]) && !is_dead(&world, &silent[599]));
+    // None of them binds the identifier that they all use.
+    let wanted = Wanted { host: "nqn.2026-11.test:other", ..wanted };
+    let (mut admin, cntlid) = connect(&mut world, &wanted, 0, ConnectData::DYNAMIC);
+    assert!(prove(&mut world, &wanted, &mut admin, &secret(1)));
+    let mut host = Host { wanted, pipes: vec![admin], cntlid };
+    host.enable(&mut world);
+}
+
+#[test]
+fn attack_15_wrong_keys_are_put_off_on_every_shard() {
+    let mut world = guarded(8);
+    let wanted = Wanted::default();
+    let mut put_off = 0;
+    for _ in 0..40 {
+        let mut pipe = Pipe::open(&mut world, wanted.listener, wanted.digests);
+        let cid = pipe.connect(&mut world, &wanted.connect(0), &wanted.names(ConnectData::DYNAMIC));
+        let ended = wait(&mut world, &mut pipe, cid);
+        if ended.status.is_success() {
+            assert!(!prove(&mut world, &wanted, &mut pipe, &secret(2)));
+            run(&mut world, &mut [&mut pipe], |world, pipes| is_dead(world, pipes[0]));
+        } else {
+            assert_eq!(ended.status.0 & 0x7ff, Status::CONTROLLER_BUSY.0, "{ended:?}");
+            assert_eq!(ended.status.0 >> 14, 0, "it may come again");
+            put_off += 1;
+        }
+    }
+    assert!((30..=35).contains(&put_off), "{put_off}: five are free");
+    world.run_for(Duration::from_secs(11));
+    let (mut admin, _) = connect(&mut world, &wanted, 0, ConnectData::DYNAMIC);
+    assert!(prove(&mut world, &wanted, &mut admin, &secret(1)));
+}
+
+#[test]
+fn a_host_that_must_prove_now_who_it_is_begins_anew() {
+    let exports = (*rig::exports(&Terms::default())).clone();
+    let mut world = world_with(9, 2, &Arc::new(exports.clone()));
+    let host = Host::connect(&mut world, Wanted::default());
+    let change = |world: &mut World<Shard>, auth| {
+        let mut exports = exports.clone();
+        exports.nvme.subsystems[0].rules[0].auth = auth;
+        let exports = Arc::new(exports);
+        for shard in 0..2 {
+            let control = blockwire_target::Control::Exports(exports.clone());
+            world.tell(endpoint::ShardId(shard), blockwire_target::Message::Control(8, control));
+        }
+        world.run_for(Duration::from_millis(50));
+        crate::host::heed(world, &mut Vec::new());
+    };
+    change(&mut world, HostAuth::Required(secret(1)));
+    assert!(host.is_dead(&world));
+    let wanted = Wanted::default();
+    let (mut admin, cntlid) = connect(&mut world, &wanted, 0, ConnectData::DYNAMIC);
+    assert!(prove(&mut world, &wanted, &mut admin, &secret(1)));
+    let mut host = Host { wanted: wanted.clone(), pipes: vec![admin], cntlid };
+    host.enable(&mut world);
+    // Another secret: what is served goes on, and queues that connect now prove it.
+    change(&mut world, HostAuth::Required(secret(3)));
+    assert!(!host.is_dead(&world));
+    let (mut pipe, _) = connect(&mut world, &wanted, 1, cntlid);
+    assert!(prove(&mut world, &wanted, &mut pipe, &secret(3)));
+    host.pipes.push(pipe);
+    assert_eq!(host.write(&mut world, 1, 5, &pattern(5, 8, 1)), Status::SUCCESS);
+}

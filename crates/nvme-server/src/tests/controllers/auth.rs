@@ -123,15 +123,44 @@ fn attack_77_a_host_that_falls_silent_is_closed_when_its_time_is_over() {
 }
 
 #[test]
-fn an_io_queue_that_does_not_authenticate_ends_and_takes_the_association_with_it() {
+fn an_io_queue_that_does_not_authenticate_ends_alone() {
     let (mut world, host) = world(Group::Null);
     assert!(world.authenticate(host, SECRET, Group::Null));
     assert_eq!(world.set(host, Property::CC, 0x0046_0001), Status::SUCCESS);
-    let queue = world.connect(2, &join(1, 1, 1)).unwrap();
+    let silent = world.connect(2, &join(1, 1, 1)).unwrap();
     world.pass(30);
-    assert_eq!(world.ended, [queue]);
+    assert_eq!(world.ended, [silent]);
+    assert_eq!(world.unproven, [], "silence proves nothing, and costs nothing");
+    // Anybody may connect in the host's name: so it must not cost the host its controller.
+    let wrong = world.connect(2, &join(1, 1, 1)).unwrap();
+    assert!(!world.authenticate(wrong, OTHER, Group::Null));
+    world.run();
+    assert_eq!((world.ended.as_slice(), world.unproven.as_slice()), (&[silent, wrong][..], &[wrong.key][..]));
+    let cut = world.connect(2, &join(1, 1, 1)).unwrap();
+    world.close(cut);
+    world.pass(20);
+    assert_eq!(world.gone, []);
+    // One that was the host's is its loss, however it fails.
+    let own = world.connect(2, &join(1, 1, 1)).unwrap();
+    assert!(world.authenticate(own, SECRET, Group::Null));
+    assert!(!world.authenticate(own, OTHER, Group::Null));
     world.pass(5);
     assert_eq!(world.gone, [(2, Gone::QueueLost)]);
+}
+
+#[test]
+fn a_secret_that_changes_holds_for_queues_that_connect_later() {
+    let (mut world, host) = world(Group::Null);
+    let auth = |secret| Authentication { credentials: credentials(secret), policy: policy(Group::Null) };
+    let other = Some(Arc::new(auth(OTHER)));
+    assert!(!world.server(host).change_authentication(2, &other), "who has not proved it begins anew");
+    assert!(world.authenticate(host, SECRET, Group::Null));
+    assert!(world.server(host).change_authentication(2, &other));
+    assert_eq!(world.set(host, Property::CC, 0x0046_0001), Status::SUCCESS);
+    let queue = world.connect(2, &join(1, 1, 1)).unwrap();
+    assert!(world.authenticate(queue, OTHER, Group::Null));
+    assert!(world.server(host).change_authentication(2, &None));
+    assert!(!world.server(host).change_authentication(2, &other), "it has not proved who it is");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! From an accepted socket to a Connect whose names are known (NVMe Base §6.3).
 
-use buf::{Class, Cx};
+use buf::{Class, Cx, Time};
 use endpoint::{Accepted, Departure, LinkId};
 use nvme::fabrics::{Connect, ConnectData, ConnectNames, ConnectRefusal};
 use nvme::{Completion, FabricsType, Opcode, Sqe, Status};
@@ -9,10 +9,19 @@ use nvme_tcp::{ControllerQueue, QueueLimits};
 use stream::{Close, Connection, Link, Tag, Target, TargetEvent};
 
 use super::{Applicant, LAST_WORDS_MAX, NvmeCause, NvmeLine, Queue, Stage};
-use crate::exports::{NvmePortal, NvmeService};
+use crate::exports::{HostAuth, NvmePortal, NvmeService};
 use crate::links::Owner;
 use crate::shard::conns::{Conn, Kind};
 use crate::shard::{LogLine, Shard};
+
+/// The leave to connect.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Leave {
+    /// How many controllers the subsystem may have.
+    pub(super) controllers: u16,
+    /// Whether the host has still to prove who it is.
+    pub(super) proves: bool,
+}
 
 impl Shard {
     /// A host connects. Who has not said who it is counts among the logins.
@@ -121,8 +130,8 @@ impl Shard {
     fn judge_connect(&mut self, cx: &mut Cx<'_>, conn: Tag, applicant: Applicant) {
         let Some(queue) = self.queue(conn) else { return };
         let accepted = queue.accepted;
-        match self.may_connect(&applicant.connect, &applicant.names, &accepted) {
-            Ok(limit) => self.apply(conn, applicant, limit),
+        match self.may_connect(cx.now, &applicant.connect, &applicant.names, &accepted) {
+            Ok(leave) => self.apply(conn, applicant, leave),
             Err((refusal, cause)) => {
                 let tag = applicant.tag;
                 if let Some(queue) = self.queue(conn) {
@@ -133,13 +142,14 @@ impl Shard {
         }
     }
 
-    /// Whether the exports let a host connect; if so, how many controllers its subsystem may have.
+    /// Whether the exports let a host connect, and as what.
     pub(super) fn may_connect(
         &self,
+        now: Time,
         connect: &Connect,
         names: &ConnectNames,
         accepted: &Accepted,
-    ) -> Result<u16, (ConnectRefusal, NvmeCause)> {
+    ) -> Result<Leave, (ConnectRefusal, NvmeCause)> {
         if self.stopping.is_some() {
             return Err((ConnectRefusal::Busy, NvmeCause::Refused(ConnectRefusal::Busy)));
         }
@@ -150,7 +160,7 @@ impl Shard {
         let nowhere = (ConnectRefusal::SUBNQN, NvmeCause::NoSubsystem);
         let Some(portal) = self.exports.nvme.portal(accepted.listener) else { return Err(nowhere) };
         if names.subsystem.is_discovery() {
-            return Ok(DISCOVERY_CONTROLLERS_MAX);
+            return Ok(Leave { controllers: DISCOVERY_CONTROLLERS_MAX, proves: false });
         }
         if portal.service == NvmeService::Discovery {
             return Err(nowhere);
@@ -159,7 +169,13 @@ impl Shard {
             return Err(nowhere);
         };
         match subsystem.rule(names.host.as_str(), accepted.peer.ip()) {
-            Some(_) => Ok(subsystem.limits.controllers),
+            Some(rule) => {
+                let proves = matches!(rule.auth, HostAuth::Required(_));
+                if proves && self.backoff.holds(now, accepted.peer.ip()) {
+                    return Err((ConnectRefusal::Busy, NvmeCause::PutOff));
+                }
+                Ok(Leave { controllers: subsystem.limits.controllers, proves })
+            }
             None => Err((ConnectRefusal::Host, NvmeCause::NotAllowed)),
         }
     }

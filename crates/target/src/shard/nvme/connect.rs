@@ -10,6 +10,7 @@ use nvme_server::{Host, Join, QueueSpec};
 use stream::Tag;
 use volume::Shard as Core;
 
+use super::arrive::Leave;
 use super::{Applicant, NvmeCause, Stage};
 use crate::controllers::{ControllerClaim, ControllerVerdict};
 use crate::message::{Message, NvmeBaggage, NvmeMessage, QueueGrant};
@@ -18,7 +19,7 @@ use crate::shard::{DIRECTORY, Shard};
 
 impl Shard {
     /// Asks whoever can grant a Connect that the exports allow.
-    pub(super) fn apply(&mut self, conn: Tag, applicant: Applicant, limit: u16) {
+    pub(super) fn apply(&mut self, conn: Tag, applicant: Applicant, leave: Leave) {
         let (id, names) = (self.id, &applicant.names);
         let message = if applicant.connect.qid == 0 {
             let bound = (!names.subsystem.is_discovery()).then(|| names.host_id.bytes());
@@ -27,7 +28,8 @@ impl Shard {
                 subsystem: names.subsystem.as_str().into(),
                 host: names.host.as_str().into(),
                 host_id: bound,
-                limit,
+                limit: leave.controllers,
+                binds: !leave.proves,
             };
             (DIRECTORY, NvmeMessage::Claim(claim))
         } else {

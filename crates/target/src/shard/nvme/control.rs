@@ -5,14 +5,16 @@ use std::sync::Arc;
 use buf::{Cx, Time};
 use stream::{Close, Connection, Tag};
 
-use super::{Queue, Stage};
+use super::open::authentication;
+use super::{Nvme, Queue, Stage};
 use crate::message::QueueEntry;
 use crate::shard::Shard;
 use crate::shard::conns::Kind;
 
 impl Shard {
-    /// Controllers keep what their hosts may still reach; those whose hosts may reach nothing any more are
-    /// ended.
+    /// Controllers keep what their hosts may still reach. Those whose hosts may reach nothing any more are
+    /// ended, and those of hosts that must prove now who they are and have not. Another secret holds for
+    /// queues that connect from now on; digests are settled for each connection's life.
     pub(in crate::shard) fn change_controllers(&mut self) {
         let exports = self.exports.clone();
         let ids: Vec<u16> = self.nvme.controllers.keys().copied().collect();
@@ -29,9 +31,16 @@ impl Shard {
                 continue;
             }
             let export = exports.nvme.subsystem(names.subsystem.as_str(), portal.port);
-            match export.and_then(|export| self.namespaces(export, &names.host, &accepted)) {
-                Some(namespaces) => self.nvme.server.change_namespaces(cntlid, namespaces),
-                None => self.nvme.server.end_controller(cntlid),
+            let now = export.and_then(|export| {
+                let namespaces = self.namespaces(export, &names.host, &accepted)?;
+                Some((namespaces, authentication(export, names, &accepted)?))
+            });
+            let server = &mut self.nvme.server;
+            match now {
+                Some((namespaces, auth)) if server.change_authentication(cntlid, &auth) => {
+                    server.change_namespaces(cntlid, namespaces);
+                }
+                Some(_) | None => server.end_controller(cntlid),
             }
         }
     }
@@ -40,6 +49,7 @@ impl Shard {
     pub(in crate::shard) fn stop_queue(&mut self, cx: &mut Cx<'_>, conn: Tag, deadline: Time) {
         let Some(queue) = self.queue(conn) else { return };
         match &queue.stage {
+            Stage::Open(_) if queue.counted => queue.proto.close(cx, Close::Now),
             Stage::Open(seat) if seat.qid > 0 => queue.proto.close(cx, Close::AfterLogout(deadline)),
             // An admin queue's work never ends: hosts always wait for events.
             Stage::Open(_) | Stage::Over => {}
@@ -49,27 +59,19 @@ impl Shard {
         }
     }
 
-    /// Whether no queue is left, for the stop. When the I/O queues of this shard have ended, its
-    /// controllers do.
-    pub(in crate::shard) fn queues_ended(&mut self) -> bool {
-        let (mut busy, mut left) = (false, false);
-        for (_, conn) in self.conns.iter() {
-            if let Kind::Queue(queue) = &conn.kind {
-                left = true;
-                busy |= queue.seat().is_some_and(|seat| seat.qid > 0);
-            }
-        }
-        if !busy {
-            self.end_controllers();
-        }
-        !left
+    /// For the stop, ends the controllers whose I/O queues have ended, on whatever shards: each answers
+    /// first what it has in work. Whether there were any.
+    pub(in crate::shard) fn end_controllers(&mut self) -> bool {
+        let Nvme { server, controllers, .. } = &mut self.nvme;
+        let rests: Vec<u16> =
+            controllers.keys().copied().filter(|cntlid| server.is_at_rest(*cntlid)).collect();
+        rests.iter().for_each(|cntlid| server.end_controller(*cntlid));
+        !rests.is_empty()
     }
 
-    fn end_controllers(&mut self) {
-        let ids: Vec<u16> = self.nvme.controllers.keys().copied().collect();
-        for cntlid in ids {
-            self.nvme.server.end_controller(cntlid);
-        }
+    /// Whether no queue is left, for the stop.
+    pub(in crate::shard) fn queues_ended(&self) -> bool {
+        !self.conns.iter().any(|(_, conn)| matches!(conn.kind, Kind::Queue(_)))
     }
 
     /// The time for the stop is over.

@@ -64,6 +64,8 @@ pub enum NvmeCause {
     TooManyControllers,
     /// The host's identifier is in use by the host of this name.
     IdentifierTaken(Arc<str>),
+    /// Too many hosts from there have failed to prove who they are: it has to wait.
+    PutOff,
     /// It sent another command than Connect first.
     NotConnect,
     /// The Connect was refused, by the controller that it named or for what it said.

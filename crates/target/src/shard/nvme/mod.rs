@@ -11,6 +11,7 @@ mod control;
 mod log;
 mod offer;
 mod open;
+mod proof;
 mod steps;
 
 use std::collections::{HashMap, VecDeque};
@@ -81,7 +82,7 @@ pub(super) struct Queue {
     key: Option<QueueKey>,
     /// Reads that wait for the peer to read what was sent.
     parked: VecDeque<Step>,
-    /// It counts among those that are not connected yet.
+    /// It counts among the strangers: it is not connected yet, or has still to prove who it is.
     counted: bool,
     /// Its link is gone.
     pub(super) gone: bool,
@@ -138,16 +139,20 @@ impl Queue {
         }
     }
 
-    /// Ends it if the peer owes its Connect; says whether it did.
+    /// Ends it if the peer owes its Connect, or the proof of who it is; says whether it did.
     pub(super) fn give_up(&mut self, cx: &mut Cx<'_>) -> bool {
-        let owes = matches!(self.stage, Stage::Stranger | Stage::Reading(_));
+        let owes = match self.stage {
+            Stage::Stranger | Stage::Reading(_) => true,
+            Stage::Open(_) => self.counted,
+            Stage::Asked(_) | Stage::Granted(_) | Stage::Over => false,
+        };
         if owes {
             self.proto.close(cx, Close::Now);
         }
         owes
     }
 
-    /// Whether it counts among those that are not connected yet.
+    /// Whether it counts among the strangers.
     pub(super) fn is_counted(&self) -> bool {
         self.counted
     }
@@ -187,6 +192,9 @@ impl Shard {
                     directory.gone(cntlid);
                 }
             }
+            NvmeMessage::Proven(cntlid) => self.bind_identifier(cntlid),
+            NvmeMessage::Impostor(cntlid) => self.nvme.server.end_controller(cntlid),
+            NvmeMessage::Unproven(from) => self.backoff.failed(cx.now, from),
             NvmeMessage::Join(cntlid, from, token, join) => {
                 self.join_controller(cntlid, from, token, &join);
             }

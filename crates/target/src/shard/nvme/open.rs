@@ -34,7 +34,7 @@ impl Shard {
         let limits = self.queue_limits(&accepted);
         let (proto, tag) = ControllerQueue::unpark(cx, limits, &parked);
         let applicant = Applicant { tag, connect, names };
-        let room = !self.nvme.is_full();
+        let room = !self.nvme.is_full() && self.stopping.is_none();
         let queue = room.then(|| Queue::new(id, proto, accepted, false));
         match queue.and_then(|queue| self.add_queue(queue)) {
             Some(conn) => self.open_queue(cx, conn, applicant, grant),
@@ -68,12 +68,10 @@ impl Shard {
         self.nvme.conns[at] = Some(conn);
         let completion = self.nvme.server.connected(key);
         let Some(queue) = self.queue(conn) else { return };
-        let counted = std::mem::take(&mut queue.counted);
         queue.key = Some(key);
         queue.stage = Stage::Open(Box::new(Seat { key, cntlid, qid, names: applicant.names }));
         queue.proto.respond(cx, tag, completion);
-        self.logins -= usize::from(counted);
-        self.nvme.seated += usize::from(counted);
+        self.count_queue(cx, conn, self.nvme.server.must_prove(key));
         self.touch(conn);
     }
 
@@ -98,7 +96,7 @@ impl Shard {
         let Some(queue) = self.queue(conn) else { return Err((ConnectRefusal::Busy, NvmeCause::NoMemory)) };
         let accepted = queue.accepted;
         // The exports may have changed on the way.
-        self.may_connect(&applicant.connect, &applicant.names, &accepted)?;
+        self.may_connect(cx.now, &applicant.connect, &applicant.names, &accepted)?;
         let mut spec = self
             .controller_spec(cntlid, applicant, &accepted)
             .ok_or((ConnectRefusal::SUBNQN, NvmeCause::NoSubsystem))?;
@@ -229,7 +227,7 @@ fn padded<const N: usize>(text: &str) -> [u8; N] {
 }
 
 /// What a host must prove, if anything; `None`: it is not let in.
-fn authentication(
+pub(super) fn authentication(
     export: &SubsystemExport,
     names: &ConnectNames,
     accepted: &Accepted,

@@ -54,6 +54,8 @@ impl Shard {
                 self.post(ShardId(to.0), Message::Nvme(NvmeMessage::Word(word)));
             }
             Step::EndQueue { queue } => self.end_queue(cx, queue),
+            Step::Proven { queue } => self.host_proven(cx, queue),
+            Step::Unproven { queue } => self.host_unproven(queue),
             Step::Compute { id, work } => {
                 let message = NvmeMessage::Compute(self.id, id, Box::new(work));
                 self.post(CONTROL, Message::Nvme(message));

@@ -1,0 +1,69 @@
+//! Hosts that must prove who they are (DH-HMAC-CHAP), as the composition sees them.
+//!
+//! Until it has, a connection counts among the strangers, is the first to go when there are too many,
+//! and its host's identifier binds nobody. A source whose hosts fail is put off like one of wrong
+//! passwords: every shard hears of it, whichever accepted the connection.
+
+use buf::Cx;
+use endpoint::ShardId;
+use nvme_server::QueueKey;
+use stream::Tag;
+
+use crate::message::{Message, NvmeMessage};
+use crate::shard::{DIRECTORY, LOGINS_MAX, Shard};
+
+impl Shard {
+    /// Counts a connection among the strangers, or among the queues.
+    pub(super) fn count_queue(&mut self, cx: &mut Cx<'_>, conn: Tag, stranger: bool) {
+        let Some(queue) = self.queue(conn) else { return };
+        let was = std::mem::replace(&mut queue.counted, stranger);
+        match (was, stranger) {
+            (true, false) => {
+                self.logins -= 1;
+                self.nvme.seated += 1;
+            }
+            (false, true) => {
+                self.logins += 1;
+                self.nvme.seated -= 1;
+            }
+            (true, true) | (false, false) => {}
+        }
+        if stranger {
+            self.remember_age(conn);
+            if self.logins > LOGINS_MAX {
+                self.cut_oldest_login(cx);
+            }
+        }
+    }
+
+    fn conn_of(&self, key: QueueKey) -> Option<Tag> {
+        self.nvme.conns.get(key.0 as usize).copied().flatten()
+    }
+
+    /// A queue's host has proved who it is.
+    pub(super) fn host_proven(&mut self, cx: &mut Cx<'_>, key: QueueKey) {
+        let Some(conn) = self.conn_of(key) else { return };
+        self.count_queue(cx, conn, false);
+        let seat = self.queue(conn).and_then(|queue| queue.seat());
+        if let Some(cntlid) = seat.filter(|seat| seat.qid == 0).map(|seat| seat.cntlid) {
+            self.post(DIRECTORY, Message::Nvme(NvmeMessage::Proven(cntlid)));
+        }
+    }
+
+    /// A queue's host has failed to.
+    pub(super) fn host_unproven(&mut self, key: QueueKey) {
+        let Some(conn) = self.conn_of(key) else { return };
+        let Some(from) = self.queue(conn).map(|queue| queue.accepted.peer.ip()) else { return };
+        for shard in 0..self.shards {
+            self.post(ShardId(shard), Message::Nvme(NvmeMessage::Unproven(from)));
+        }
+    }
+
+    /// On the directory's shard: a controller's host has proved who it is, and its identifier is its own.
+    pub(super) fn bind_identifier(&mut self, cntlid: u16) {
+        let shard = ShardId(cntlid % self.shards);
+        if self.nvme.directory.as_mut().is_some_and(|directory| !directory.bind(cntlid)) {
+            self.post(shard, Message::Nvme(NvmeMessage::Impostor(cntlid)));
+        }
+    }
+}
