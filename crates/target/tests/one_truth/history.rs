@@ -354,7 +354,7 @@ impl History {
                 }
                 self.step();
             }
-            if self.chance.permille(self.plan.change_permille) {
+            if self.plan.change_permille > 0 && self.chance.permille(self.plan.change_permille) {
                 self.change();
             }
             let Plan { abort_permille, lose_permille, reset_permille, unit_reset_permille, .. } = self.plan;

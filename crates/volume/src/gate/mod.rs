@@ -460,8 +460,12 @@ impl Gate {
             return self.close(slot, Err(Fault::Medium(lba).into()), done.payload);
         }
         if tries >= READ_TRIES {
-            let steps = Steps::stable_read(span, done.payload);
+            let mut steps = Steps::stable_read(span, done.payload);
+            steps.readmit(&self.view);
             self.task(slot).work = Work::Steps(Box::new(steps));
+            // It may wait for a guard, and who holds that for the home, which may have to answer a fence
+            // first: so no fence waits for it.
+            self.renew(slot);
             return self.step(cx, slot);
         }
         self.task(slot).work = Work::Read { span, before: after, tries, lent };
@@ -538,6 +542,14 @@ impl Gate {
         self.flights.finish(task.epoch);
         task.epoch = view.epoch;
         self.flights.start(task.epoch);
+    }
+
+    /// A task goes on under the view that stands now.
+    fn renew(&mut self, slot: u32) {
+        let (old, new) = (self.task(slot).epoch, self.view.epoch);
+        self.flights.finish(old);
+        self.flights.start(new);
+        self.task(slot).epoch = new;
     }
 
     /// Something to ask of the volume's home; the answer goes to [`Gate::answered`].

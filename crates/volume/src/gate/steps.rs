@@ -418,10 +418,7 @@ impl Gate {
         payload: Payload,
     ) {
         // Each part is admitted anew: `Steps::readmit` has looked at every view since.
-        let (old, new) = (self.task(slot).epoch, self.view.epoch);
-        self.flights.finish(old);
-        self.flights.start(new);
-        self.task(slot).epoch = new;
+        self.renew(slot);
         let chunk = self.steps(slot).chunk.expect("a part belongs to a chunk");
         match self.steps(slot).stage {
             Stage::Reading => self.has_read(cx, slot, chunk, result, payload),
