@@ -174,6 +174,29 @@ fn a_mark_and_a_fence_do_not_wait_for_each_other() {
     assert!(daemon.home.view().bad.is_empty());
 }
 
+/// Nor must a fence wait for a read that waits for a guard: who holds that may wait for the home.
+#[test]
+fn a_read_that_lost_against_a_writer_and_a_fence_do_not_wait_for_each_other() {
+    let mut daemon = Daemon::new(2);
+    let room = daemon.world.room(BLOCK);
+    let read = daemon.submit(1, &initiator(1), Op::Read(span(8, 1)), room);
+    let mark = daemon.submit(0, &nexus(1), Op::MarkBad(span(8, 1)), Payload::None);
+    daemon.resume(0);
+    // The reset comes first to the home, the mark is with it behind.
+    let reset = daemon.ask(Ask::Reset);
+    daemon.deliver(1);
+    for _ in 0..10 {
+        daemon.land(0);
+        daemon.resume(1);
+    }
+    assert_eq!(daemon.world.disk.borrow().waiting(), 0, "the read waits for the guard");
+    assert!(daemon.done.is_empty());
+    daemon.settle();
+    assert_eq!(daemon.answer_to(reset), Some(Ok(())));
+    let ended = |io| daemon.done.iter().find(|done| done.id.0 == io).map(|done| done.result.is_ok());
+    assert_eq!((ended(mark), ended(read)), (Some(true), Some(false)), "it is read behind the mark");
+}
+
 /// What a preempted host wrote on bad blocks before the preempt stays unreadable behind it.
 #[test]
 fn a_preempted_write_cures_nothing() {
