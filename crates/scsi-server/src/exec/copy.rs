@@ -3,13 +3,15 @@
 //! A copy reaches only logical units that the asking nexus reaches, with this nexus' rights, and both
 //! are looked at again before each chunk: a read of the source and a write of the destination, in
 //! turn, so an abort is prompt and little memory is held. The gates judge each operation as any other.
+//! Segments in bytes may begin and end within blocks; such a block of the destination is read and
+//! swapped for what it becomes, so no write of another to its other bytes is lost.
 
-use buf::{Payload, Sg};
+use buf::{Class, Payload, Sg};
 use scsi::Status;
 use scsi::cdb::CopyResults;
 use scsi::copy::{self, CopyLen, CopyList, CopyState, CopyStatus, CopyTarget, Limits, ListIdUsage, Segment};
 use scsi::sense::Sense;
-use volume::{Durability, Failure, Op, Outcome, Refusal, Span, VolumeId};
+use volume::{Durability, Failure, Fault, Op, Outcome, Refusal, Span, VolumeId};
 
 use super::parameter::contiguous;
 use super::{good, vpd};
@@ -26,11 +28,14 @@ pub(crate) const LIMITS: Limits = Limits {
     descriptors_len: 4096,
     segment_len: 256 << 20,
     concurrent: 64,
-    granularity: 9,
+    granularity: 0,
 };
 
 /// Bytes that are read and written at a time; a multiple of every block length.
 const CHUNK: u64 = 256 << 10;
+
+/// How often a block that others write is read and swapped anew before the copy gives up.
+const SWAPS_MAX: u32 = 1000;
 
 /// A copy on its way.
 #[derive(Debug)]
@@ -46,18 +51,33 @@ pub(crate) struct Copying {
     bytes: u64,
     /// Bytes that are read, or written, just now.
     chunk: u64,
-    writing: bool,
+    stage: Stage,
+    /// How often the block that is swapped was found changed.
+    swaps: u32,
     /// In whose name operations go.
     name: TaskKey,
 }
 
-/// A checked segment.
+/// What is done with a chunk.
+#[derive(Debug)]
+enum Stage {
+    /// The source is read.
+    Read,
+    /// The block is read that these bytes become a part of.
+    Old(Vec<u8>),
+    /// That block is swapped.
+    Swap(Vec<u8>),
+    /// The destination is written.
+    Write,
+}
+
+/// A checked segment; places are in bytes.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     source: VolumeId,
-    source_lba: u64,
+    source_at: u64,
     destination: VolumeId,
-    destination_lba: u64,
+    destination_at: u64,
     bytes: u64,
 }
 
@@ -98,7 +118,8 @@ pub(crate) fn list(server: &mut Server, slot: u32, data: &Sg) {
     };
     server.state_mut(nexus).agent = Some(agent);
     let name = TaskKey { nexus: agent, tag: u64::from(slot) };
-    let copying = Copying { id, runs, at: 0, done: 0, bytes: 0, chunk: 0, writing: false, name };
+    let copying =
+        Copying { id, runs, at: 0, done: 0, bytes: 0, chunk: 0, stage: Stage::Read, swaps: 0, name };
     server.tasks.get_mut(slot).job = Job::Copy(Box::new(copying));
     server.copies += 1;
     next(server, slot);
@@ -127,21 +148,40 @@ fn run(server: &Server, nexus: NexusKey, list: &CopyList<'_>, segment: Segment) 
     let source = resolve(server, nexus, &end(segment.source)?)?;
     let destination = resolve(server, nexus, &end(segment.destination)?)?;
     let (from, to) = (logical(server, source), logical(server, destination));
-    let bytes = match segment.len {
-        CopyLen::Blocks { count, destination: true } => u64::from(count) * to,
-        CopyLen::Blocks { count, destination: false } => u64::from(count) * from,
-        CopyLen::Bytes { count, source_offset: 0, destination_offset: 0 } => u64::from(count),
-        // Parts of blocks are not copied.
-        CopyLen::Bytes { .. } => return Err(Reply::check(Sense::INVALID_FIELD_IN_PARAMETER_LIST)),
+    let (bytes, skip, lead) = match segment.len {
+        CopyLen::Blocks { count, destination: true } => (u64::from(count) * to, 0, 0),
+        CopyLen::Blocks { count, destination: false } => (u64::from(count) * from, 0, 0),
+        CopyLen::Bytes { count, source_offset, destination_offset } => {
+            (u64::from(count), u64::from(source_offset), u64::from(destination_offset))
+        }
     };
     if bytes > u64::from(LIMITS.segment_len) {
         return Err(Reply::check(Sense::INVALID_FIELD_IN_PARAMETER_LIST));
     }
-    if !bytes.is_multiple_of(from) || !bytes.is_multiple_of(to) {
+    // Neither PAD nor CAT says what becomes of half a block that is counted in blocks.
+    let in_blocks = matches!(segment.len, CopyLen::Blocks { .. });
+    if in_blocks && (!bytes.is_multiple_of(from) || !bytes.is_multiple_of(to)) {
         return Err(Reply::check(Segment::refused(8)));
     }
-    let (source_lba, destination_lba) = (segment.source_lba, segment.destination_lba);
-    let run = Run { source, source_lba, destination, destination_lba, bytes };
+    // The offsets stand within the first blocks.
+    for (offset, block, byte) in [(skip, from, 28), (lead, to, 30)] {
+        if offset >= block {
+            return Err(Reply::check(Segment::refused(byte)));
+        }
+    }
+    let place = |lba: u64, block: u64, offset: u64, byte| {
+        let at = lba.checked_mul(block).and_then(|at| at.checked_add(offset));
+        at.filter(|at| at.checked_add(bytes).is_some())
+            .ok_or_else(|| status::copy_refused(Refusal::OutOfRange, byte))
+    };
+    let source_at = place(segment.source_lba, from, skip, SOURCE_FIELD)?;
+    let destination_at = place(segment.destination_lba, to, lead, DESTINATION_FIELD)?;
+    let run = Run { source, source_at, destination, destination_at, bytes };
+    // Half a block of the destination must be swapped.
+    let odd = !destination_at.is_multiple_of(to) || !bytes.is_multiple_of(to);
+    if odd && server.unit(destination).is_some_and(|unit| unit.view.geometry.caw_max == 0) {
+        return Err(Reply::check(Segment::refused(8)));
+    }
     judge(server, nexus, &run, 0, bytes)?;
     Ok(run)
 }
@@ -150,25 +190,42 @@ fn logical(server: &Server, volume: VolumeId) -> u64 {
     server.unit(volume).map_or(512, |unit| u64::from(unit.view.geometry.logical))
 }
 
+/// SOURCE and DESTINATION LOGICAL BLOCK ADDRESS in a segment descriptor.
+const SOURCE_FIELD: u16 = 12;
+const DESTINATION_FIELD: u16 = 20;
+
+/// All blocks that these bytes touch.
+fn blocks_of(at: u64, len: u64, block: u64) -> Span {
+    let lba = at / block;
+    Span { lba, blocks: (at + len).div_ceil(block) - lba }
+}
+
 /// The spans of a part of a run: what is read and what is written.
-fn spans(server: &Server, run: &Run, done: u64, len: u64) -> Option<(Span, Span)> {
+fn spans(server: &Server, run: &Run, done: u64, len: u64) -> (Span, Span) {
     let (from, to) = (logical(server, run.source), logical(server, run.destination));
-    let source = Span { lba: run.source_lba.checked_add(done / from)?, blocks: len / from };
-    let destination = Span { lba: run.destination_lba.checked_add(done / to)?, blocks: len / to };
-    Some((source, destination))
+    (blocks_of(run.source_at + done, len, from), blocks_of(run.destination_at + done, len, to))
+}
+
+/// How many bytes are copied next: whole blocks of the destination, or what ends within one.
+fn chunk_len(server: &Server, run: &Run, done: u64) -> u64 {
+    let to = logical(server, run.destination);
+    let (lead, rest) = ((run.destination_at + done) % to, run.bytes - done);
+    if lead > 0 || rest < to {
+        rest.min(to - lead)
+    } else {
+        let len = rest.min(CHUNK);
+        len - len % to
+    }
 }
 
 /// Whether the nexus may still copy this part.
 fn judge(server: &Server, nexus: NexusKey, run: &Run, done: u64, len: u64) -> Result<(), Reply> {
-    /// SOURCE and DESTINATION LOGICAL BLOCK ADDRESS in a segment descriptor.
-    const FIELDS: (u16, u16) = (12, 20);
-    let Some((source, destination)) = spans(server, run, done, len) else {
-        return Err(status::copy_refused(Refusal::OutOfRange, FIELDS.0));
-    };
+    let (source, destination) = spans(server, run, done, len);
     let write = Op::Write(destination, Durability::Cached);
     admit(server, nexus, run.source, &Op::Read(source))
-        .map_err(|refusal| status::copy_refused(refusal, FIELDS.0))?;
-    admit(server, nexus, run.destination, &write).map_err(|refusal| status::copy_refused(refusal, FIELDS.1))
+        .map_err(|refusal| status::copy_refused(refusal, SOURCE_FIELD))?;
+    admit(server, nexus, run.destination, &write)
+        .map_err(|refusal| status::copy_refused(refusal, DESTINATION_FIELD))
 }
 
 fn admit(server: &Server, nexus: NexusKey, volume: VolumeId, op: &Op) -> Result<(), Refusal> {
@@ -204,41 +261,100 @@ fn next(server: &mut Server, slot: u32) {
         return good(server, slot);
     };
     remember(server, nexus, id, (CopyState::InProgress, at, bytes), None);
-    let chunk = (run.bytes - done).min(CHUNK);
+    let chunk = chunk_len(server, &run, done);
     let name = copying(server, slot).name;
-    let (source, _) = match (judge(server, nexus, &run, done, chunk), spans(server, &run, done, chunk)) {
-        (Err(reply), _) => return fail(server, slot, reply),
-        (Ok(()), Some(spans)) => spans,
-        (Ok(()), None) => unreachable!("what is judged well has spans"),
-    };
+    if let Err(reply) = judge(server, nexus, &run, done, chunk) {
+        return fail(server, slot, reply);
+    }
+    let (source, _) = spans(server, &run, done, chunk);
+    let want = source.blocks * logical(server, run.source);
     let copy = copying(server, slot);
-    (copy.chunk, copy.writing) = (chunk, false);
+    (copy.chunk, copy.stage, copy.swaps) = (chunk, Stage::Read, 0);
     // Memory of its own, never the volume's: source and destination may overlap.
-    server.submit_as(slot, name, run.source, Op::Read(source), Payload::None, chunk as u32);
+    server.submit_as(slot, name, run.source, Op::Read(source), Payload::None, want as u32);
 }
 
 /// A read or a write of a copy has ended.
 pub(crate) fn done(server: &mut Server, slot: u32, result: Result<Outcome, Failure>, payload: Payload) {
     let nexus = server.tasks.get(slot).key.nexus;
-    if let Err(failure) = result {
-        return fail(server, slot, status::copy_failed(failure));
-    }
     let copy = copying(server, slot);
-    if copy.writing {
-        copy.done += copy.chunk;
-        copy.bytes += copy.chunk;
-        return next(server, slot);
-    }
-    let (run, done, chunk, name) = (copy.runs[copy.at], copy.done, copy.chunk, copy.name);
-    copy.writing = true;
-    match (judge(server, nexus, &run, done, chunk), spans(server, &run, done, chunk)) {
-        (Err(reply), _) => fail(server, slot, reply),
-        (Ok(()), Some((_, span))) => {
-            let op = Op::Write(span, Durability::Cached);
-            server.submit_as(slot, name, run.destination, op, Payload::Out(payload.into_sg()), 0);
+    let (run, done, chunk) = (copy.runs[copy.at], copy.done, copy.chunk);
+    match (std::mem::replace(&mut copy.stage, Stage::Read), result) {
+        (Stage::Swap(part), Err(Failure::Failed(Fault::Miscompare(_)))) if copy.swaps < SWAPS_MAX => {
+            copy.swaps += 1;
+            read_old(server, slot, part);
         }
-        (Ok(()), None) => unreachable!("what is judged well has spans"),
+        (_, Err(failure)) => fail(server, slot, status::copy_failed(failure)),
+        (Stage::Write | Stage::Swap(_), Ok(_)) => {
+            copy.done += chunk;
+            copy.bytes += chunk;
+            next(server, slot);
+        }
+        (stage, Ok(_)) => match (judge(server, nexus, &run, done, chunk), stage) {
+            (Err(reply), _) => fail(server, slot, reply),
+            (Ok(()), Stage::Old(part)) => swap(server, slot, part, &payload.into_sg()),
+            (Ok(()), _) => write(server, slot, payload.into_sg()),
+        },
     }
+}
+
+/// The source is read: the destination follows.
+fn write(server: &mut Server, slot: u32, data: Sg) {
+    let copy = copying(server, slot);
+    let (run, done, chunk, name) = (copy.runs[copy.at], copy.done, copy.chunk, copy.name);
+    let skip = (run.source_at + done) % logical(server, run.source);
+    let (_, span) = spans(server, &run, done, chunk);
+    if span.blocks * logical(server, run.destination) != chunk {
+        let mut part = vec![0; chunk as usize];
+        data.copy_to(skip as usize, &mut part);
+        return read_old(server, slot, part);
+    }
+    // Memory of which a part is written would stand askew for some disks.
+    let data = if data.len() as u64 == chunk { Some(data) } else { moved(server, &data, skip, chunk) };
+    let Some(data) = data else { return fail(server, slot, Reply::plain(Status::BUSY)) };
+    copying(server, slot).stage = Stage::Write;
+    let op = Op::Write(span, Durability::Cached);
+    server.submit_as(slot, name, run.destination, op, Payload::Out(data), 0);
+}
+
+/// A part of these bytes in memory of its own.
+fn moved(server: &Server, data: &Sg, skip: u64, len: u64) -> Option<Sg> {
+    let mut place = server.pool().take_sg(Class::Solicited, len as usize)?;
+    let mut at = skip as usize;
+    for piece in place.slices_mut(0..len as usize) {
+        data.copy_to(at, piece);
+        at += piece.len();
+    }
+    Some(place.freeze())
+}
+
+/// Reads the block that a part is to change.
+fn read_old(server: &mut Server, slot: u32, part: Vec<u8>) {
+    let copy = copying(server, slot);
+    let (run, done, chunk, name) = (copy.runs[copy.at], copy.done, copy.chunk, copy.name);
+    copy.stage = Stage::Old(part);
+    let (_, span) = spans(server, &run, done, chunk);
+    let want = logical(server, run.destination) as u32;
+    server.submit_as(slot, name, run.destination, Op::Read(span), Payload::None, want);
+}
+
+/// Swaps the block for what it becomes, if it is still the same.
+fn swap(server: &mut Server, slot: u32, part: Vec<u8>, old: &Sg) {
+    let copy = copying(server, slot);
+    let (run, done, chunk, name) = (copy.runs[copy.at], copy.done, copy.chunk, copy.name);
+    let block = logical(server, run.destination);
+    let lead = ((run.destination_at + done) % block) as usize;
+    let Some(mut both) = server.pool().take(Class::Solicited, 2 * block as usize) else {
+        return fail(server, slot, Reply::plain(Status::BUSY));
+    };
+    let (before, after) = both.split_at_mut(block as usize);
+    old.copy_to(0, before);
+    after.copy_from_slice(before);
+    after[lead..lead + part.len()].copy_from_slice(&part);
+    let (_, span) = spans(server, &run, done, chunk);
+    copying(server, slot).stage = Stage::Swap(part);
+    let payload = Payload::Out(both.freeze().into());
+    server.submit_as(slot, name, run.destination, Op::CompareAndWrite(span), payload, 0);
 }
 
 fn fail(server: &mut Server, slot: u32, reply: Reply) {

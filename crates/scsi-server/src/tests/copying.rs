@@ -69,6 +69,73 @@ fn blocks_are_copied_between_units_and_within_one() {
     assert_eq!(world.lent(), 0);
 }
 
+/// Segments in bytes begin and end anywhere, also over block lengths that differ.
+#[test]
+fn bytes_are_copied_from_and_to_the_middle_of_blocks() {
+    let (mut world, host, _) = two();
+    let data: Vec<u8> = (0..2048 * 512).map(|at| (at / 512 * 7 + at) as u8).collect();
+    let old: Vec<u8> = (0..2048 * 512).map(|at| !((at / 512 * 3 + at) as u8)).collect();
+    world.write(host, 0, &data);
+    for (skip, lead, len) in [
+        (0, 0, 1),
+        (511, 0, 2),
+        (0, 511, 2),
+        (100, 100, 300),
+        (100, 300, 512),
+        (7, 7, 2000),
+        (3, 200, 4096),
+        (511, 1, 700_001),
+        (0, 0, 1025),
+    ] {
+        world.write(host, 4096, &old);
+        let len_of = CopyLen::Bytes { count: len, source_offset: skip, destination_offset: lead };
+        let bytes = Segment { source: 0, destination: 0, source_lba: 3, destination_lba: 4100, len: len_of };
+        let parameters = list(1, &[0], &[bytes]);
+        world.good(host, &copy_cdb(parameters.len()), &parameters, 0);
+        let mut expected = old.clone();
+        let (from, to, len) = (3 * 512 + usize::from(skip), 4 * 512 + usize::from(lead), len as usize);
+        expected[to..to + len].copy_from_slice(&data[from..from + len]);
+        assert!(world.read(host, 4096, 2048) == expected, "{skip} {lead} {len}");
+        let status = world.good(host, &results(0, 1), &[], 255);
+        assert_eq!(status[8..12], (len as u32).to_be_bytes());
+    }
+    // An offset beyond its block; bytes beyond the end, of either side.
+    for (skip, lead, from, to) in [(512, 0, 0, 0), (0, 512, 0, 0), (1, 0, 8191, 0), (0, 1, 0, 8191)] {
+        let len = CopyLen::Bytes { count: 512, source_offset: skip, destination_offset: lead };
+        let bytes = Segment { source: 0, destination: 0, source_lba: from, destination_lba: to, len };
+        let parameters = list(2, &[0], &[bytes]);
+        world.refused(host, &copy_cdb(parameters.len()), &parameters, 0, 0x0a_0000);
+    }
+    assert_eq!(world.lent(), 0);
+}
+
+/// Two copies change halves of the same blocks at once: neither undoes the other's.
+#[test]
+fn parts_of_one_block_are_copied_by_two_hosts() {
+    let mut world = World::new(2);
+    world.add(8192, |_| {});
+    let (a, b) = (world.host(0, "iqn.a", &[0]), world.host(0, "iqn.b", &[0]));
+    world.write(a, 0, &[block(1), block(2)].concat());
+    let half = |id, from, offset| {
+        let segments: Vec<Segment> = (0..32)
+            .map(|at| {
+                let len = CopyLen::Bytes { count: 256, source_offset: offset, destination_offset: offset };
+                Segment { source: 0, destination: 0, source_lba: from, destination_lba: 100 + at, len }
+            })
+            .collect();
+        list(id, &[0], &segments)
+    };
+    let (left, right) = (half(1, 0, 0), half(2, 1, 256));
+    let one = world.start(a, &copy_cdb(left.len()), &left, 0);
+    let other = world.start(b, &copy_cdb(right.len()), &right, 0);
+    world.run();
+    assert_eq!(world.outcome(one).status, Status::GOOD);
+    assert_eq!(world.outcome(other).status, Status::GOOD);
+    let both = [&block(1)[..256], &block(2)[256..]].concat().repeat(32);
+    assert!(world.read(a, 100, 32) == both);
+    assert_eq!(world.lent(), 0);
+}
+
 /// A LUN of somebody else, too many segments, spans that overlap or lie beyond the end.
 #[test]
 fn attack_49_copies_reach_only_own_units() {
