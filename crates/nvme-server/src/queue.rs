@@ -86,6 +86,13 @@ impl Queue {
         due
     }
 
+    /// Whether a read or write that comes to a queue with a guard is executed and no more: the host has
+    /// authenticated, and the controller has heard of commands lately.
+    pub(crate) fn needs_no_ear(&self, now: Time) -> bool {
+        let heard = self.spec.traffic_ms == 0 || now < self.traffic_at;
+        self.spec.qid != 0 && heard && self.guard.as_ref().is_some_and(Guard::is_open)
+    }
+
     /// The controller wants to hear of commands so often.
     pub(crate) fn listen(&mut self, traffic_ms: u32) {
         if self.spec.traffic_ms != traffic_ms {

@@ -33,7 +33,8 @@ impl Server {
     #[inline]
     pub fn at_once(&self, now: Time, key: CommandKey, sqe: &Sqe, data_out: u32) -> Option<AtOnce> {
         let queue = self.queue(key.queue);
-        let free = now < queue.attention && queue.half.is_none() && queue.aborting.is_empty();
+        let heard = now < queue.attention || queue.needs_no_ear(now);
+        let free = heard && queue.half.is_none() && queue.aborting.is_empty();
         if !free || queue.closing || sqe.flags & 3 != 0 {
             return None;
         }

@@ -6,7 +6,7 @@ use nvme::{FabricsType, Opcode, Status};
 
 use super::super::transfer;
 use super::*;
-use crate::{Authentication, Gone};
+use crate::{Authentication, CommandKey, Gone};
 
 const SECRET: &str = "DHHC-1:01:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
 const OTHER: &str = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
@@ -71,9 +71,13 @@ fn each_queue_authenticates_before_it_is_served() {
         assert_eq!(world.set(host, Property::CC, 0x0046_0001), Status::SUCCESS);
         let queue = world.connect(2, &join(1, 1, 1)).unwrap();
         let read = transfer(Opcode::READ, 0, 1);
+        let key = CommandKey { queue: queue.key, tag: 9 };
+        let now = world.now;
+        assert_eq!(world.server(queue).at_once(now, key, &read, 0), None);
         assert_eq!(world.command(queue, &read, &[]), Status::AUTHENTICATION_REQUIRED.final_());
         assert!(world.authenticate(queue, SECRET, group));
         assert_eq!(world.command(queue, &read, &[]), Status::SUCCESS);
+        assert!(world.server(queue).at_once(now, key, &read, 0).is_some());
         // Once more, while it is served.
         assert!(world.authenticate(queue, SECRET, group));
         world.pass(100);
