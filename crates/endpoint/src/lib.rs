@@ -140,6 +140,26 @@ pub trait Driver<M> {
 /// How often [`pump`] asks the endpoint for more before it lets the world look at its completions.
 const ROUNDS_MAX: usize = 16;
 
+/// Up to so many bytes to be sent and to be received, a link's peer is taken to wait for its answer.
+const SHORT_MAX: usize = 32 << 10;
+
+/// Starts what a link is ready for. Where little is in flight, the answer leaves before the look into a
+/// socket that is empty most likely, for the peer waits for it. Else what has come is taken first, so
+/// that this side has work while the peer has.
+fn exchange<E: Endpoint>(end: &mut E, cx: &mut Cx<'_>, driver: &mut impl Driver<E::Message>, link: LinkId) {
+    let (recv, mut send) = (end.poll_recv(cx, link), end.poll_send(cx, link));
+    let room = recv.as_ref().map_or(0, |op| op.stage_len);
+    if let Some(op) = send.take_if(|op| op.len + room <= SHORT_MAX) {
+        driver.send(link, op);
+    }
+    if let Some(op) = recv {
+        driver.recv(link, op);
+    }
+    if let Some(op) = send {
+        driver.send(link, op);
+    }
+}
+
 /// Moves everything that is ready from the endpoint to the driver. True if it stopped because it
 /// had done enough for one turn, and more may be ready.
 pub fn pump<E: Endpoint>(end: &mut E, cx: &mut Cx<'_>, driver: &mut impl Driver<E::Message>) -> bool {
@@ -149,12 +169,7 @@ pub fn pump<E: Endpoint>(end: &mut E, cx: &mut Cx<'_>, driver: &mut impl Driver<
             driver.disk(op);
         }
         while let Some(link) = end.poll_ready() {
-            if let Some(op) = end.poll_recv(cx, link) {
-                driver.recv(link, op);
-            }
-            if let Some(op) = end.poll_send(cx, link) {
-                driver.send(link, op);
-            }
+            exchange(end, cx, driver, link);
             more = true;
         }
         while let Some((to, message)) = end.poll_message() {

@@ -29,7 +29,10 @@ impl<M> Uring<'_, M> {
             if recv::list(&self.base, &mut flight.message.iov, &mut op) == 0 {
                 return self.starve(tag, slot, op);
             }
-            opcode::RecvMsg::new(fd, flight.message.header()).build()
+            match flight.message.iov.as_slice() {
+                [piece] => opcode::Recv::new(fd, piece.iov_base.cast(), piece.iov_len as u32).build(),
+                _ => opcode::RecvMsg::new(fd, flight.message.header()).build(),
+            }
         } else {
             if !stages.has_any() {
                 return self.starve(tag, slot, op);

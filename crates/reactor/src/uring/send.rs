@@ -1,4 +1,4 @@
-//! Sends: one gathering sendmsg per batch, continued where the list is too long for one.
+//! Sends: one call per batch, which gathers its pieces, continued where the list is too long for one.
 
 use std::os::fd::AsRawFd;
 
@@ -30,8 +30,15 @@ impl<M> Uring<'_, M> {
         let more = if flight.at + asked < op.len { libc::MSG_MORE } else { 0 };
         // With MSG_WAITALL the kernel itself goes on after a part was taken.
         let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL | more;
-        let entry = opcode::SendMsg::new(Fd(link.fd.as_raw_fd()), flight.message.header());
-        self.push(kind::SEND, slot, entry.flags(flags as u32).build());
+        let fd = Fd(link.fd.as_raw_fd());
+        let entry = match iov.as_slice() {
+            // Most batches are one head. The kernel need not fetch a header and a list for it.
+            [piece] => {
+                opcode::Send::new(fd, piece.iov_base.cast(), piece.iov_len as u32).flags(flags).build()
+            }
+            _ => opcode::SendMsg::new(fd, flight.message.header()).flags(flags as u32).build(),
+        };
+        self.push(kind::SEND, slot, entry);
     }
 
     pub(super) fn sent(&mut self, slot: u32, result: i32) {
