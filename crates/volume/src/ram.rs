@@ -15,9 +15,9 @@ use crate::io::{Done, Durability, Extent, Failure, Fault, Io, IoId, Op, Outcome,
 
 /// The longest operation, in bytes.
 const IO_MAX: u32 = 1 << 20;
-/// How much of what is lent is told to come near, in bytes: of longer reads the processor sees itself
-/// where they go on.
-const PREFETCH_MAX: usize = 8 << 10;
+/// How much of what is lent is told to come near, in bytes: the processor sees itself where a read goes
+/// on, and can only fetch so much at once.
+const PREFETCH_MAX: usize = 1 << 10;
 /// How many extents one answer names.
 const EXTENTS_MAX: usize = 64;
 /// How many granules one [`Op::Extents`] looks at, so that an answer is prompt: with 4 KiB blocks
