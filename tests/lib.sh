@@ -51,6 +51,16 @@ wait_until() {
   done
 }
 
+# free_port: a port of 127.0.0.1 that nobody listens on, below those that the system itself gives
+# away: a target that is started again finds it free
+free_port() {
+  local port
+  while :; do
+    port=$((10240 + RANDOM % 20000))
+    (: <>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || { echo "$port"; return; }
+  done
+}
+
 # --- what runs ------------------------------------------------------------------------------
 # quietly NAME COMMAND...: shows the output of the command only if it fails
 quietly() {

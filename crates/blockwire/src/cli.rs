@@ -274,9 +274,26 @@ pub enum SubsystemVerb {
     },
 }
 
+const KEY_HELP: &str = "\
+The daemon reads the file by the key \"dhchap_key_file\" of a [[host]] or of [auth]. The host needs the same \
+text: copy the file to it and give its content to its NVMe software, for example as dhchap_key in \
+/etc/nvme/config.json. The secret is shown nowhere else.
+
+Example:
+  blockwire host key --hash sha384 /etc/blockwire/web1.key";
+
 /// Verbs of `host`.
 #[derive(Debug, Subcommand)]
 pub enum HostVerb {
+    /// Draw a secret for NVMe in-band authentication (DH-HMAC-CHAP) into a new file
+    #[command(after_help = KEY_HELP)]
+    Key {
+        /// The hash that makes the secret a key of its host, and its length; none: it is used as it is
+        #[arg(long, value_enum, default_value_t)]
+        hash: KeyHash,
+        /// The file; it must not exist, and nobody else will be able to read it
+        file: PathBuf,
+    },
     /// List the configured hosts
     List(Daemon),
     /// Show one host
@@ -337,6 +354,20 @@ pub enum PathVerb {
         #[command(flatten)]
         daemon: Daemon,
     },
+}
+
+/// Hashes of DH-HMAC-CHAP secrets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum KeyHash {
+    /// None: 32 bytes.
+    None,
+    /// SHA-256: 32 bytes.
+    #[default]
+    Sha256,
+    /// SHA-384: 48 bytes.
+    Sha384,
+    /// SHA-512: 64 bytes.
+    Sha512,
 }
 
 fn path_state(text: &str) -> Result<String, String> {

@@ -13,6 +13,7 @@ pub mod descriptors;
 pub mod engine;
 pub mod exit;
 pub mod hints;
+pub mod key;
 pub mod log;
 pub mod name;
 pub mod network;

@@ -258,12 +258,14 @@ fn connection_card(connection: &ConnectionReport) -> String {
         (if connection.queue.is_some() { "queue" } else { "cid" }, Some(connection.cid.to_string())),
         ("initiator", Some(connection.initiator.clone())),
         ("host", connection.host.clone()),
-        ("user", connection.user.clone()),
+        ("user", user(connection)),
         ("target", connection.target.clone()),
         ("peer", Some(connection.peer.to_string())),
         ("local", Some(connection.local.to_string())),
         ("digests", Some(digests(connection).to_owned())),
         ("shard", Some(connection.shard.to_string())),
+        ("received", Some(human(connection.received_bytes))),
+        ("sent", Some(human(connection.sent_bytes))),
     ];
     if let Some(terms) = &connection.negotiated {
         rows.extend([
@@ -284,6 +286,15 @@ fn connection_card(connection: &ConnectionReport) -> String {
         ]);
     }
     card(&rows)
+}
+
+/// Who was proved, and how.
+fn user(connection: &ConnectionReport) -> Option<String> {
+    let user = connection.user.clone()?;
+    Some(match &connection.algorithm {
+        Some(algorithm) => format!("{user}, by CHAP with {algorithm}"),
+        None => user,
+    })
 }
 
 fn bytes(length: u32) -> String {

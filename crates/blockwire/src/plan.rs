@@ -309,7 +309,7 @@ pub struct Host {
     pub grants: Vec<Grant>,
     /// Its NVMe names; empty: any.
     pub nqns: Vec<String>,
-    /// Its NVMe Host Identifier, by which reports know it.
+    /// Its NVMe Host Identifier; `None`: any.
     pub hostid: Option<[u8; 16]>,
     /// Its secret for DH-HMAC-CHAP; `None`: [`Auth::dhchap`].
     pub dhchap: Option<Arc<nvme::auth::Secret>>,

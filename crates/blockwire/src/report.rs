@@ -166,6 +166,12 @@ pub struct ConnectionReport {
     pub local: SocketAddr,
     /// The shard that carries it.
     pub shard: usize,
+    /// The CHAP algorithm by which the initiator proved itself: `sha3-256`, `sha256`, `sha1` or `md5`.
+    pub algorithm: Option<String>,
+    /// Bytes that its socket has received since it came to its shard, headers among them.
+    pub received_bytes: u64,
+    /// Bytes that it has sent.
+    pub sent_bytes: u64,
     /// CRC32C over headers.
     pub header_digest: bool,
     /// CRC32C over data.

@@ -23,7 +23,7 @@ use crate::{
     daemon::Ending,
     engine::Stop,
     exit::{Exit, Failure},
-    log, output,
+    key, log, output,
     paths::Paths,
     serve::{StartEngine, serve},
     spec::Source,
@@ -62,6 +62,10 @@ fn act(verb: Verb, start: StartEngine) -> Result<Exit, Failure> {
             return Ok(print(&script));
         }
         Verb::Man { directory } => return man(&directory),
+        Verb::Host(HostVerb::Key { hash, file }) => {
+            key::draw(hash, &file)?;
+            return Ok(Exit::Success);
+        }
         Verb::Other(words) => return Err(unknown_verb(&words)),
         Verb::Status(daemon) => (daemon, Request::Status),
         Verb::Stop(args) => (args.daemon, Request::Stop { now: args.now }),

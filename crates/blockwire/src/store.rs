@@ -155,15 +155,20 @@ impl Store {
     }
 }
 
-/// A random UUID (RFC 9562 §5.4).
-fn fresh_uuid() -> Uuid {
-    let mut bytes = [0; 16];
+/// Fills memory with what nobody can guess.
+pub fn fill_random(bytes: &mut [u8]) {
     let mut filled = 0;
     while filled < bytes.len() {
-        // The call can only fail by being interrupted: 16 bytes never block once the system is up.
+        // The call can only fail by being interrupted: a few bytes never block once the system is up.
         filled +=
             rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty()).unwrap_or(0);
     }
+}
+
+/// A random UUID (RFC 9562 §5.4).
+fn fresh_uuid() -> Uuid {
+    let mut bytes = [0; 16];
+    fill_random(&mut bytes);
     uuid::Builder::from_random_bytes(bytes).into_uuid()
 }
 

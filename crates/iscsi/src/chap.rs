@@ -20,6 +20,18 @@ const DIGEST_LEN_MAX: usize = 32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Algorithm(pub u8);
 
+impl std::fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match *self {
+            Self::MD5 => f.write_str("md5"),
+            Self::SHA1 => f.write_str("sha1"),
+            Self::SHA256 => f.write_str("sha256"),
+            Self::SHA3_256 => f.write_str("sha3-256"),
+            Self(other) => write!(f, "{other}"),
+        }
+    }
+}
+
 impl Algorithm {
     /// MD5, which every implementation must have.
     pub const MD5: Self = Self(5);

@@ -30,6 +30,7 @@ pub use exports::{
     NamespaceExport, NamespaceMask, Network, NvmeExports, NvmePortal, NvmeProduct, NvmeService, Portal,
     Redirect, Referral, Rule, SubsystemExport, TargetExport,
 };
+pub use links::Moved;
 pub use message::{
     Baggage, CONTROL, ConnectionEntry, Control, Listing, MakeBackend, Message, NvmeBaggage, NvmeMessage,
     QueueEntry, QueueGrant, Report, SessionEntry, Traffic, VolumeEntry, VolumeSpec,

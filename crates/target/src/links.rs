@@ -23,6 +23,16 @@ struct Entry {
     sends_out: u32,
     departed: bool,
     ready: bool,
+    moved: Moved,
+}
+
+/// Bytes that a socket has moved since it came to this shard.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Received.
+    pub received: u64,
+    /// Sent.
+    pub sent: u64,
 }
 
 /// Sockets by the low half of their name, which the world keeps dense.
@@ -46,8 +56,15 @@ impl Links {
         if self.slots.len() <= at {
             self.slots.resize(at + 1, None);
         }
-        let entry = Entry { id, owner, recv_out: false, sends_out: 0, departed: false, ready: false };
-        self.slots[at] = Some(entry);
+        self.slots[at] = Some(Entry {
+            id,
+            owner,
+            recv_out: false,
+            sends_out: 0,
+            departed: false,
+            ready: false,
+            moved: Moved::default(),
+        });
     }
 
     /// Whose it is, as long as it is asked for operations.
@@ -55,6 +72,14 @@ impl Links {
         match self.slots.get(Self::at(id)) {
             Some(Some(entry)) if entry.id == id => Some(entry.owner),
             Some(_) | None => None,
+        }
+    }
+
+    /// What it has moved.
+    pub(crate) fn moved(&self, id: LinkId) -> Moved {
+        match self.slots.get(Self::at(id)) {
+            Some(Some(entry)) if entry.id == id => entry.moved,
+            Some(_) | None => Moved::default(),
         }
     }
 
@@ -72,9 +97,10 @@ impl Links {
         }
     }
 
-    /// It came back.
-    pub(crate) fn recv_back(&mut self, id: LinkId) -> Option<Owner> {
+    /// It came back with so many bytes.
+    pub(crate) fn recv_back(&mut self, id: LinkId, bytes: usize) -> Option<Owner> {
         let entry = self.entry(id)?;
+        entry.moved.received += bytes as u64;
         entry.recv_out = false;
         Some(entry.owner)
     }
@@ -86,9 +112,10 @@ impl Links {
         }
     }
 
-    /// Its memory came back.
-    pub(crate) fn send_back(&mut self, id: LinkId) -> Option<Owner> {
+    /// Its memory came back, and with it what was sent of so many bytes.
+    pub(crate) fn send_back(&mut self, id: LinkId, bytes: usize) -> Option<Owner> {
         let entry = self.entry(id)?;
+        entry.moved.sent += bytes as u64;
         entry.sends_out = entry.sends_out.saturating_sub(1);
         Some(entry.owner)
     }
@@ -156,9 +183,10 @@ mod tests {
         links.send_out(LinkId(0));
         links.depart(LinkId(0), false);
         assert_eq!(links.remove_settled(LinkId(0)), None);
-        assert_eq!(links.recv_back(LinkId(0)), Some(owner()));
+        assert_eq!(links.recv_back(LinkId(0), 48), Some(owner()));
         assert_eq!(links.remove_settled(LinkId(0)), None);
-        assert_eq!(links.send_back(LinkId(0)), Some(owner()));
+        assert_eq!(links.send_back(LinkId(0), 512), Some(owner()));
+        assert_eq!(links.moved(LinkId(0)), Moved { received: 48, sent: 512 });
         assert!(!links.make_ready(LinkId(0)));
         assert_eq!(links.remove_settled(LinkId(0)), Some(owner()));
     }

@@ -5,6 +5,7 @@ mod nvme;
 use std::sync::Arc;
 
 use endpoint::{Accepted, ShardId};
+use iscsi::chap::Algorithm;
 use iscsi::login::Established;
 use iscsi::session::SessionParams;
 use iscsi::wire::{Cid, Sn, Tsih};
@@ -15,6 +16,7 @@ use volume::{
 
 use crate::directory::{Claim, Verdict};
 use crate::exports::Exports;
+use crate::links::Moved;
 
 pub use nvme::{NvmeBaggage, NvmeMessage, QueueEntry, QueueGrant};
 
@@ -212,6 +214,10 @@ pub struct ConnectionEntry {
     pub digests: (bool, bool),
     /// Largest data segments in bytes: to the initiator, and to us.
     pub segments: (u32, u32),
+    /// The CHAP algorithm by which the initiator proved itself; `None`: it did not.
+    pub algorithm: Option<Algorithm>,
+    /// Bytes of its socket.
+    pub moved: Moved,
 }
 
 /// A volume on one shard.

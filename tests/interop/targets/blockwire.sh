@@ -17,6 +17,7 @@ DISCOVERY_PORT=0
 target_start() {
   local dir=$1
   mkdir -p "$dir/state"
+  [ "$PORT" != 0 ] || { PORT=$(free_port) NVME_PORT=$(free_port) DISCOVERY_PORT=$(free_port); }
   set -- serve --iscsi "127.0.0.1:$PORT" --nvme "127.0.0.1:$NVME_PORT" \
     --nvme-discovery "127.0.0.1:$DISCOVERY_PORT" --io "$IO" --state "$dir/state" --control "$dir/control.sock" \
     --config "$dir/blockwire.toml" \

@@ -16,7 +16,7 @@ pub fn key(table: &Reader<'_>) -> Option<Arc<Secret>> {
     let parsed = bytes.and_then(|bytes| {
         let text = std::str::from_utf8(&bytes).map_err(|_| "holds no text".to_owned())?;
         Secret::parse(text)
-            .map_err(|why| format!("holds no DHHC-1:hh:BASE64: ({why}); `nvme gen-dhchap-key` makes one"))
+            .map_err(|why| format!("holds no DHHC-1:hh:BASE64: ({why}); `blockwire host key FILE` makes one"))
     });
     match parsed {
         Ok(secret) => Some(Arc::new(secret)),

@@ -330,8 +330,8 @@ pub const HOST: Section = Section {
         key(
             "hostid",
             "UUID",
-            "none",
-            "Its NVMe Host Identifier, as in `/etc/nvme/hostid`; reports of reservations then show its name.",
+            "any",
+            "Its NVMe Host Identifier, as in `/etc/nvme/hostid`; with any other it is not let in. Reservations are kept by it.",
         ),
         key(
             "both",
@@ -351,7 +351,7 @@ pub const HOST: Section = Section {
             "dhchap_key_file",
             "path",
             "that of [auth]",
-            "A file that holds its secret for NVMe in-band authentication (DH-HMAC-CHAP) as `DHHC-1:..:...:`, with no access for group and others (mode 0600); `nvme gen-dhchap-key` makes one. A relative path starts at this file's directory.",
+            "A file that holds its secret for NVMe in-band authentication (DH-HMAC-CHAP) as `DHHC-1:..:...:`, with no access for group and others (mode 0600); `blockwire host key FILE` makes one. A relative path starts at this file's directory.",
         ),
     ],
 };

@@ -23,7 +23,7 @@ fn target(queue: &QueueEntry) -> Option<String> {
 }
 
 fn host(frame: &Frame, queue: &QueueEntry) -> Option<String> {
-    let found = frame.nvme_host(queue.host.as_str(), queue.peer.ip(), &queue.subsystem)?;
+    let found = frame.nvme_host(queue.host.as_str(), queue.host_id, queue.peer.ip(), &queue.subsystem)?;
     Some(found.name.clone())
 }
 
@@ -43,6 +43,9 @@ pub fn connections(frame: &Frame, listings: &[Listing]) -> Vec<ConnectionReport>
             peer: queue.peer,
             local: queue.local,
             shard,
+            algorithm: None,
+            received_bytes: queue.moved.received,
+            sent_bytes: queue.moved.sent,
             header_digest: queue.digests.0,
             data_digest: queue.digests.1,
             negotiated: None,
@@ -104,6 +107,7 @@ fn controller(frame: &Frame, shard: usize, queue: &QueueEntry) -> SessionReport 
 mod tests {
     use nvme::{HostId, Nqn};
     use nvme_server::Counters;
+    use target::Moved;
 
     use super::*;
     use crate::config::tests::example;
@@ -115,7 +119,7 @@ mod tests {
             qid,
             subsystem: "nqn.2026-11.com.example:logs".into(),
             host: Nqn::parse(host).unwrap(),
-            host_id: HostId::new([7; 16]).unwrap(),
+            host_id: HostId::new(*uuid::uuid!("3f0a5b1c-6c2e-4a53-9a4a-0b6b0f9f2a11").as_bytes()).unwrap(),
             peer: "192.0.2.7:50000".parse().unwrap(),
             local: "127.0.0.1:4420".parse().unwrap(),
             digests: (true, false),
@@ -123,6 +127,7 @@ mod tests {
             flow_control: true,
             in_capsule: 8192,
             commands: 1,
+            moved: Moved::default(),
             counters: Counters { reads, read_bytes: reads * 4096, ..Counters::default() },
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use endpoint::ListenerId;
-use nvme::auth::Secret;
+use nvme::{HostId, auth::Secret};
 use target::{
     ControllerLimits, HostAuth, HostRule, NamespaceExport, NamespaceMask, NvmeExports, NvmePortal,
     NvmeProduct, NvmeService, SubsystemExport,
@@ -100,10 +100,16 @@ impl Frame {
     }
 
     /// The host that connected, if one lets it in to this subsystem; the same rules decide at Connect.
-    pub fn nvme_host(&self, nqn: &str, source: std::net::IpAddr, subsystem: &str) -> Option<&Host> {
+    pub fn nvme_host(
+        &self,
+        nqn: &str,
+        id: HostId,
+        source: std::net::IpAddr,
+        subsystem: &str,
+    ) -> Option<&Host> {
         self.hosts().iter().filter(|host| host.speaks_nvme()).find(|host| {
             let grant = host.subsystem_grant(subsystem);
-            grant.is_some_and(|grant| self.host_rule(host, grant).fits(nqn, source))
+            grant.is_some_and(|grant| self.host_rule(host, grant).fits(nqn, id, source))
         })
     }
 
@@ -115,6 +121,7 @@ impl Frame {
         if subsystem.open {
             rules.push(HostRule {
                 hosts: Vec::new(),
+                id: None,
                 sources: Vec::new(),
                 auth: auth(self.common_key()),
                 namespaces: NamespaceMask::All { read_only: false },
@@ -126,6 +133,7 @@ impl Frame {
     fn host_rule(&self, host: &Host, grant: &SubsystemGrant) -> HostRule {
         HostRule {
             hosts: host.nqns.iter().map(|nqn| nqn.as_str().into()).collect(),
+            id: host.hostid.and_then(HostId::new),
             sources: host.sources.iter().map(network).collect(),
             auth: auth(host.dhchap.as_ref().or(self.common_key())),
             namespaces: match &grant.namespaces {
@@ -167,7 +175,8 @@ mod tests {
         let exports = exports();
         let logs = exports.subsystems.iter().find(|one| one.nqn.ends_with(":logs")).unwrap();
         let seen = |name: &str, from: &str| {
-            let rule = logs.rule(name, from.parse().unwrap())?;
+            let id = *uuid::uuid!("3f0a5b1c-6c2e-4a53-9a4a-0b6b0f9f2a11").as_bytes();
+            let rule = logs.rule(name, HostId::new(id).unwrap(), from.parse().unwrap())?;
             let visible = logs.visible(rule).map(|one| (one.nsid, one.read_only, one.ana_group));
             Some((matches!(rule.auth, HostAuth::Required(_)), visible.collect::<Vec<_>>()))
         };

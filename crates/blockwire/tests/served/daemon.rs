@@ -48,13 +48,15 @@ impl Place {
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-        let mut addresses = Vec::new();
+        let (mut addresses, mut nvme) = (Vec::new(), None);
         for line in lines.by_ref() {
             if let Some(at) = line.strip_prefix("listening iscsi ") {
                 addresses.push(at.parse().unwrap());
+            } else if let Some(at) = line.strip_prefix("listening nvme ") {
+                nvme = Some(at.parse().unwrap());
             } else if line == "ready" {
                 let (control, log) = (self.path("control"), self.path("log"));
-                return Daemon { child, at: addresses[0], addresses, control, log };
+                return Daemon { child, at: addresses[0], addresses, nvme, control, log };
             }
         }
         let _ = child.kill().and_then(|()| child.wait());
@@ -84,6 +86,8 @@ pub struct Daemon {
     pub at: SocketAddr,
     /// All that it listens on.
     pub addresses: Vec<SocketAddr>,
+    /// Where NVMe/TCP is spoken.
+    pub nvme: Option<SocketAddr>,
     control: PathBuf,
     log: PathBuf,
 }
@@ -102,6 +106,11 @@ impl Daemon {
         let out = self.run(line);
         assert!(out.status.success(), "{line}: {}", String::from_utf8_lossy(&out.stderr));
         String::from_utf8(out.stdout).unwrap()
+    }
+
+    /// Asks for JSON.
+    pub fn ask_json(&self, line: &str) -> serde_json::Value {
+        serde_json::from_str(&self.ask(&format!("{line} --json"))).unwrap()
     }
 
     pub fn signal(&self, signal: Signal) {

@@ -3,5 +3,7 @@
 mod access;
 mod daemon;
 mod ending;
+mod host;
 mod initiator;
+mod truth;
 mod volumes;

@@ -16,8 +16,17 @@ pub(super) enum Auth {
     AwaitAlgorithm,
     /// CHAP_N and CHAP_R.
     AwaitResponse(Challenge),
-    /// Nothing: the name that was proved, if any.
-    Done(Option<String>),
+    /// Nothing: what was proved, if anything.
+    Done(Option<Proved>),
+}
+
+/// What an initiator has proved.
+#[derive(Debug)]
+pub(super) struct Proved {
+    /// That it is the one of this CHAP name.
+    pub(super) user: String,
+    /// How.
+    pub(super) algorithm: Algorithm,
 }
 
 /// The keys of the stage in one text.
@@ -143,7 +152,7 @@ fn check_response(
     challenge: &Challenge,
     offered: &Offered<'_>,
     out: &mut TextBuf,
-) -> Result<String, Cause> {
+) -> Result<Proved, Cause> {
     if offered.algorithms.is_some() {
         return Err(Denied.into());
     }
@@ -157,5 +166,5 @@ fn check_response(
         }
         (Some(_), None) | (None, Some(_)) => return Err(Denied.into()),
     }
-    Ok(name.to_owned())
+    Ok(Proved { user: name.to_owned(), algorithm: challenge.algorithm() })
 }

@@ -170,11 +170,13 @@ impl Login {
                 fixed.tsih
             }
         };
-        let Auth::Done(user) = n.auth else { panic!("a login completes after its authentication") };
+        let Auth::Done(proved) = n.auth else { panic!("a login completes after its authentication") };
+        let (user, algorithm) = proved.map(|proved| (proved.user, proved.algorithm)).unzip();
         let established = Established {
             identity: n.identity,
             tsih,
             user,
+            algorithm,
             initiator_alias: n.initiator_alias,
             portal_group_tag: n.access.portal_group_tag,
             params: n.keys.params().clone(),
@@ -446,10 +448,10 @@ impl Negotiating {
     }
 
     fn question(&self, cmd_sn: Sn) -> Complete {
-        let Auth::Done(user) = &self.auth else { panic!("a login completes after its authentication") };
+        let Auth::Done(proved) = &self.auth else { panic!("a login completes after its authentication") };
         Complete {
             identity: self.identity.clone(),
-            user: user.clone(),
+            user: proved.as_ref().map(|proved| proved.user.clone()),
             cmd_sn,
             params: self.keys.params().clone(),
         }

@@ -173,6 +173,8 @@ pub struct Established {
     pub tsih: Tsih,
     /// The CHAP name that was proved.
     pub user: Option<String>,
+    /// The algorithm by which it was.
+    pub algorithm: Option<Algorithm>,
     /// Alias that the initiator gave itself.
     pub initiator_alias: Option<String>,
     /// Tag of the portal group.

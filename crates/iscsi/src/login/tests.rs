@@ -182,6 +182,7 @@ fn chap_takes_the_strongest_algorithm_of_both() {
         assert_eq!(t.answer(S_TO_O, &text), (S_TO_O, String::new()));
         let Step::Established(_, established) = t.say(O_TO_F, "") else { panic!() };
         assert_eq!(established.user.as_deref(), Some("alice"));
+        assert_eq!(established.algorithm, Some(Algorithm(chosen)));
     }
     let mut t = Target::new(AuthPolicy::Required(chap()));
     t.answer(S, &format!("{INITIATOR} AuthMethod=CHAP"));

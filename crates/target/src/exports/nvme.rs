@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use endpoint::ListenerId;
-use nvme::auth::Secret;
+use nvme::{HostId, auth::Secret};
 use volume::{PortId, VolumeId};
 
 use super::Network;
@@ -110,6 +110,8 @@ pub struct NamespaceExport {
 pub struct HostRule {
     /// Names of hosts; empty: any.
     pub hosts: Vec<Arc<str>>,
+    /// The Host Identifier that they have to give; `None`: any.
+    pub id: Option<HostId>,
     /// Networks that they come from; empty: any.
     pub sources: Vec<Network>,
     /// How they authenticate.
@@ -184,9 +186,9 @@ impl SubsystemExport {
         self.ports.is_empty() || self.ports.contains(&port)
     }
 
-    /// The rule for a host that comes from an address.
-    pub fn rule(&self, host: &str, source: IpAddr) -> Option<&HostRule> {
-        self.rules.iter().find(|rule| rule.fits(host, source))
+    /// The rule for a host of this name and identifier that comes from an address.
+    pub fn rule(&self, host: &str, id: HostId, source: IpAddr) -> Option<&HostRule> {
+        self.rules.iter().find(|rule| rule.fits(host, id, source))
     }
 
     /// What a rule shows of this subsystem's namespaces; `read_only` holds for the rule's hosts.
@@ -202,11 +204,11 @@ impl SubsystemExport {
 }
 
 impl HostRule {
-    /// Whether it is for a host that comes from an address.
-    pub fn fits(&self, host: &str, source: IpAddr) -> bool {
+    /// Whether it is for a host of this name and identifier that comes from an address.
+    pub fn fits(&self, host: &str, id: HostId, source: IpAddr) -> bool {
         let named = self.hosts.is_empty() || self.hosts.iter().any(|name| &**name == host);
         let near = self.sources.is_empty() || self.sources.iter().any(|network| network.contains(source));
-        named && near
+        named && near && self.id.is_none_or(|wanted| wanted == id)
     }
 }
 
@@ -216,7 +218,11 @@ mod tests {
 
     fn rule(hosts: &[&str], namespaces: NamespaceMask) -> HostRule {
         let hosts = hosts.iter().map(|&host| host.into()).collect();
-        HostRule { hosts, sources: Vec::new(), auth: HostAuth::None, namespaces }
+        HostRule { hosts, id: None, sources: Vec::new(), auth: HostAuth::None, namespaces }
+    }
+
+    fn id(byte: u8) -> HostId {
+        HostId::new([byte; 16]).unwrap()
     }
 
     fn subsystem() -> SubsystemExport {
@@ -241,12 +247,20 @@ mod tests {
         let subsystem = subsystem();
         let near = "192.0.2.1".parse().unwrap();
         let seen = |host: &str| {
-            let rule = subsystem.rule(host, near)?;
+            let rule = subsystem.rule(host, id(1), near)?;
             Some(subsystem.visible(rule).map(|seen| (seen.nsid, seen.read_only)).collect::<Vec<_>>())
         };
         assert_eq!(seen("nqn.2026-11.test:a"), Some(vec![(2, true), (7, true)]));
         assert_eq!(seen("nqn.2026-11.test:b"), Some(vec![(1, false), (2, true), (7, false)]));
         assert_eq!(seen("nqn.2026-11.test:c"), None);
+    }
+
+    #[test]
+    fn a_rule_with_an_identifier_is_for_no_other() {
+        let mut subsystem = subsystem();
+        subsystem.rules[1].id = Some(id(7));
+        let seen = |one| subsystem.rule("nqn.2026-11.test:b", one, "192.0.2.1".parse().unwrap()).is_some();
+        assert_eq!((seen(id(7)), seen(id(8))), (true, false));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use nvme_server::{ComputeId, Counters, Join, QueueSpec, Word};
 use nvme_tcp::Parked;
 
 use crate::controllers::{ControllerClaim, ControllerVerdict};
+use crate::links::Moved;
 
 /// One message of the NVMe side.
 #[derive(Debug)]
@@ -104,4 +105,6 @@ pub struct QueueEntry {
     pub commands: usize,
     /// What it has done since it was opened.
     pub counters: Counters,
+    /// Bytes of its socket.
+    pub moved: Moved,
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use buf::{Cx, Errno};
 use endpoint::{Accepted, Departure, LinkId, ShardId};
+use iscsi::chap::Algorithm;
 use iscsi::login::Cause;
 use iscsi::session::{TargetSession, Violation};
 use iscsi::wire::{Cid, Tsih};
@@ -92,6 +93,8 @@ pub(super) struct SessionLink {
     pub(super) accepted: Accepted,
     pub(super) digests: (bool, bool),
     pub(super) segments: (u32, u32),
+    /// How the initiator proved itself on it.
+    pub(super) algorithm: Option<Algorithm>,
 }
 
 /// Something that an operator may want to know.
@@ -177,7 +180,12 @@ impl Shard {
     }
 
     pub(super) fn conn_recv(&mut self, cx: &mut Cx<'_>, id: LinkId, op: RecvOp, came: Came) {
-        let Some(owner) = self.links.recv_back(id) else { return };
+        let bytes = match &came {
+            Came::Bytes(bytes) => *bytes,
+            Came::Loaned(sg) => sg.len(),
+            Came::End | Came::Cancelled | Came::Failed(_) => 0,
+        };
+        let Some(owner) = self.links.recv_back(id, bytes) else { return };
         let Some(conn) = self.conns.get_mut(owner.conn) else { return };
         match &mut conn.kind {
             Kind::Login(entering) => entering.login.handle_recv(cx, op, came),
@@ -210,7 +218,7 @@ impl Shard {
     }
 
     pub(super) fn conn_sent(&mut self, cx: &mut Cx<'_>, id: LinkId, op: SendOp) {
-        let Some(owner) = self.links.send_back(id) else { return };
+        let Some(owner) = self.links.send_back(id, op.len) else { return };
         let Some(conn) = self.conns.get_mut(owner.conn) else { return };
         match &mut conn.kind {
             Kind::Login(entering) => {

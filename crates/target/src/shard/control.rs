@@ -13,6 +13,7 @@ use volume::{Answer, Ask, AskId, VolumeId};
 use super::Shard;
 use super::conns::{Kind, Session};
 use crate::exports::Exports;
+use crate::links::Links;
 use crate::message::{CONTROL, ConnectionEntry, Control, Listing, Message, Report, SessionEntry};
 
 /// Asks of the control plane are numbered from here, the server's own from 0.
@@ -148,7 +149,7 @@ impl Shard {
     fn listing(&self, cx: &mut Cx<'_>) -> Listing {
         let usage = cx.pool.usage();
         let sessions = self.conns.iter().filter_map(|(_, conn)| match &conn.kind {
-            Kind::Session(session) => Some(entry(session)),
+            Kind::Session(session) => Some(entry(session, &self.links)),
             Kind::Login(_) | Kind::Queue(_) => None,
         });
         Listing {
@@ -237,13 +238,15 @@ impl Shard {
     }
 }
 
-fn entry(session: &Session) -> SessionEntry {
+fn entry(session: &Session, links: &Links) -> SessionEntry {
     let connections = session.links.iter().map(|link| ConnectionEntry {
         cid: link.cid.value(),
         peer: link.accepted.peer,
         local: link.accepted.local,
         digests: link.digests,
         segments: link.segments,
+        algorithm: link.algorithm,
+        moved: links.moved(link.id),
     });
     SessionEntry {
         tsih: session.tsih.value(),

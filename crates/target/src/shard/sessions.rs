@@ -135,7 +135,15 @@ impl Shard {
         let segments = (params.initiator_mrdsl, params.target_mrdsl);
         let link = session.proto.attach(cx, params, &baggage.rest).ok()?;
         let cid = established.identity.cid;
-        session.links.push(SessionLink { id, link, cid, accepted: baggage.accepted, digests, segments });
+        session.links.push(SessionLink {
+            id,
+            link,
+            cid,
+            accepted: baggage.accepted,
+            digests,
+            segments,
+            algorithm: established.algorithm,
+        });
         // A link that stays on its shard has its entry since it was accepted.
         let owner = Owner { conn, link };
         if self.links.get(id).is_some() {

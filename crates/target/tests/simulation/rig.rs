@@ -83,6 +83,7 @@ fn nvme_exports() -> NvmeExports {
     };
     let rule = HostRule {
         hosts: vec![],
+        id: None,
         sources: vec![],
         auth: HostAuth::None,
         namespaces: NamespaceMask::All { read_only: false },

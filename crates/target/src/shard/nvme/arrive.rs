@@ -168,7 +168,7 @@ impl Shard {
         let Some(subsystem) = self.exports.nvme.subsystem(names.subsystem.as_str(), portal.port) else {
             return Err(nowhere);
         };
-        match subsystem.rule(names.host.as_str(), accepted.peer.ip()) {
+        match subsystem.rule(names.host.as_str(), names.host_id, accepted.peer.ip()) {
             Some(rule) => {
                 let proves = matches!(rule.auth, HostAuth::Required(_));
                 if proves && self.backoff.holds(now, accepted.peer.ip()) {

@@ -26,13 +26,13 @@ impl Shard {
                 continue;
             };
             if names.subsystem.is_discovery() {
-                let book = Arc::new(self.book(&names.host, &accepted));
+                let book = Arc::new(self.book(names, &accepted));
                 self.nvme.server.change_book_of(cntlid, &book);
                 continue;
             }
             let export = exports.nvme.subsystem(names.subsystem.as_str(), portal.port);
             let now = export.and_then(|export| {
-                let namespaces = self.namespaces(export, &names.host, &accepted)?;
+                let namespaces = self.namespaces(export, names, &accepted)?;
                 Some((namespaces, authentication(export, names, &accepted)?))
             });
             let server = &mut self.nvme.server;
@@ -111,6 +111,7 @@ impl Shard {
             in_capsule: size.in_capsule_max,
             commands: queue.proto.tasks_in_work(),
             counters: self.nvme.server.counters(seat.key),
+            moved: self.links.moved(queue.id),
         })
     }
 }

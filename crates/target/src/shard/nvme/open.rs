@@ -154,13 +154,13 @@ impl Shard {
             auth: None,
         };
         if names.subsystem.is_discovery() {
-            let book = Arc::new(self.book(&names.host, accepted));
+            let book = Arc::new(self.book(names, accepted));
             spec.discovery = Some(DiscoverySpec { book, local: accepted.local });
             return Some(spec);
         }
         let export = self.exports.nvme.subsystem(names.subsystem.as_str(), portal.port)?;
         spec.subsystem = Arc::new(subsystem(export, &names.subsystem));
-        spec.namespaces = self.namespaces(export, &names.host, accepted)?;
+        spec.namespaces = self.namespaces(export, names, accepted)?;
         spec.auth = authentication(export, names, accepted)?;
         spec.limits = ControllerLimits {
             queues: export.limits.queues,
@@ -175,10 +175,10 @@ impl Shard {
     pub(super) fn namespaces(
         &self,
         export: &SubsystemExport,
-        host: &Nqn,
+        names: &ConnectNames,
         accepted: &Accepted,
     ) -> Option<Vec<NamespaceEntry>> {
-        let rule = export.rule(host.as_str(), accepted.peer.ip())?;
+        let rule = export.rule(names.host.as_str(), names.host_id, accepted.peer.ip())?;
         let entry = |seen: crate::exports::NamespaceExport| NamespaceEntry {
             nsid: seen.nsid,
             volume: seen.volume,
@@ -189,7 +189,7 @@ impl Shard {
     }
 
     /// What a host may discover that came from an address.
-    pub(super) fn book(&self, host: &Nqn, accepted: &Accepted) -> Book {
+    pub(super) fn book(&self, names: &ConnectNames, accepted: &Accepted) -> Book {
         let nvme = &self.exports.nvme;
         let mut entries = Vec::new();
         for portal in &nvme.portals {
@@ -202,7 +202,7 @@ impl Shard {
                 continue;
             }
             for export in nvme.subsystems.iter().filter(|export| export.on_port(portal.port)) {
-                let seen = export.rule(host.as_str(), accepted.peer.ip()).is_some();
+                let seen = export.rule(names.host.as_str(), names.host_id, accepted.peer.ip()).is_some();
                 if let (true, Ok(name)) = (seen, Nqn::parse(&export.nqn)) {
                     put(EntryKind::Nvm, name);
                 }
@@ -232,7 +232,7 @@ pub(super) fn authentication(
     names: &ConnectNames,
     accepted: &Accepted,
 ) -> Option<Option<Arc<Authentication>>> {
-    let rule = export.rule(names.host.as_str(), accepted.peer.ip())?;
+    let rule = export.rule(names.host.as_str(), names.host_id, accepted.peer.ip())?;
     let HostAuth::Required(secret) = &rule.auth else { return Some(None) };
     let credentials = Credentials {
         host_nqn: names.host.as_str().to_owned(),
