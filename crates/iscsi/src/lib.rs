@@ -7,7 +7,6 @@
 pub mod chap;
 pub mod discovery;
 pub mod exchange;
-#[cfg(any(test, feature = "initiator"))]
 pub mod initiator;
 pub mod keys;
 pub mod login;

@@ -180,6 +180,16 @@ impl Inlet {
         n
     }
 
+    /// Moves payload bytes into `into`, as many as are here; gives their number.
+    pub fn copy_out(&mut self, into: &mut [u8]) -> usize {
+        let n = self.rest().min(into.len());
+        if let Some(source) = &self.source {
+            source.copy_to(self.at, &mut into[..n]);
+        }
+        self.advance(n);
+        n
+    }
+
     /// Drops up to `len` payload bytes; gives how many were here.
     pub fn skip(&mut self, len: usize) -> usize {
         let n = self.rest().min(len);

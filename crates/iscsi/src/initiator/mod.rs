@@ -1,20 +1,30 @@
-//! Login of one connection, initiator side (RFC 7143 §6.3), without I/O and without time.
+//! The initiator's side (RFC 7143): the login of one connection (§6.3), without I/O and without time, and the
+//! [session](InitiatorSession) that is made of such connections.
 //!
-//! The other end of [`login`](crate::login), for simulation and load generators. It trusts the target as little
-//! as the target trusts it: no transition that was not asked for, no value outside an offer, no weaker
-//! authentication than was wanted.
+//! The login is the other end of [`login`](crate::login). It trusts the target as little as the target trusts
+//! it: no transition that was not asked for, no value outside an offer, no weaker authentication than was
+//! wanted.
 
+mod failure;
 mod security;
+mod session;
+
+pub use failure::{Blame, Failure};
+pub use session::{
+    ADDRESSES_MAX, AddError, Fault, InitiatorLimits, InitiatorSession, Lost, Notice, Request, Residual,
+    Response, ScsiAnswer, ScsiCommand, TARGETS_MAX, TargetRecord, Targets, TaskManagement,
+    Violation as SessionViolation,
+};
 
 #[cfg(test)]
 mod tests;
 
-use crate::chap::{Account, Algorithm, Denied, value_of};
+use crate::chap::{Account, Algorithm, value_of};
 use crate::keys::{Phase, Side};
 use crate::login::{LOGIN_REQUESTS_MAX, LOGIN_SEGMENT_LEN_MAX, LoginPdu};
 use crate::name::TargetAddress;
-use crate::negotiate::{Connection, Limits, Negotiation, Params, SessionType, Violation};
-use crate::text::{self, Reassembly, TextBuf, TextError};
+use crate::negotiate::{Connection, Limits, Negotiation, Params, SessionType};
+use crate::text::{self, Reassembly, TextBuf};
 use crate::wire::{
     Bhs, Cid, Isid, Itt, LoginFlags, LoginRequest, LoginResponse, LoginStatus, Opcode, Pdu, Sn, Stage, Tsih,
 };
@@ -79,43 +89,6 @@ pub struct LoggedIn {
     pub max_cmd_sn: Sn,
     /// StatSN that is expected next.
     pub exp_stat_sn: Sn,
-}
-
-/// Why a login failed. The connection is closed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Failure {
-    /// The target said no.
-    Refused(LoginStatus),
-    /// The target is elsewhere.
-    Moved(LoginStatus, TargetAddress),
-    /// A PDU that is no answer to ours.
-    Unexpected(Opcode),
-    /// A response with another tag, a wrong length, or an unasked or overlong transition.
-    Malformed,
-    /// Malformed text or a broken rule of negotiation.
-    Violation(Violation),
-    /// The target did not prove itself, or chose what we did not offer.
-    Authentication,
-    /// No end after as many requests as a target would take.
-    TooManyRequests,
-}
-
-impl From<Violation> for Failure {
-    fn from(violation: Violation) -> Self {
-        Failure::Violation(violation)
-    }
-}
-
-impl From<TextError> for Failure {
-    fn from(error: TextError) -> Self {
-        Failure::Violation(Violation::Text(error))
-    }
-}
-
-impl From<Denied> for Failure {
-    fn from(_: Denied) -> Self {
-        Failure::Authentication
-    }
 }
 
 /// The login of one connection.

@@ -3,7 +3,7 @@
 use super::*;
 use crate::chap::Secret;
 use crate::login::{Access, AuthPolicy, Chap, Completion, Established, Login, Step, Verdict};
-use crate::negotiate::Digest;
+use crate::negotiate::{Digest, Violation};
 
 fn account(name: &str, secret: &[u8]) -> Account {
     Account { name: name.to_owned(), secret: Secret::new(secret.to_vec()) }
@@ -128,7 +128,7 @@ fn discovery_logs_in_too() {
     assert_eq!(ours.params.session_type, SessionType::Discovery);
 }
 
-fn respond(flags: u8, tsih: u16, text: &str) -> LoginPdu {
+pub fn respond(flags: u8, tsih: u16, text: &str) -> LoginPdu {
     let data = if text.is_empty() { Vec::new() } else { (text.replace(' ', "\0") + "\0").into_bytes() };
     let mut response = LoginResponse::new();
     response.flags = LoginFlags(flags);
@@ -193,6 +193,33 @@ fn attack_91_challenges_that_were_not_offered() {
     strong.as_mut().unwrap().algorithms = vec![Algorithm::SHA256];
     let failed = against(strong, &[begun, respond(0, 0, "CHAP_A=5 CHAP_I=1 CHAP_C=0x0102")]);
     assert_eq!(failed.unwrap_err(), Failure::Authentication);
+}
+
+#[test]
+fn attack_91_our_own_challenge_reflected() {
+    // One secret for both directions: what we answer on one connection would prove the target on another.
+    let same = credentials(Some(account("disk", b"our secret of length")));
+    let mut entropy = Entropy::new([1; 32]);
+    let begun = respond(0, 0, "AuthMethod=CHAP");
+    let mut challenged = |challenge: &str| {
+        let (mut login, _) = InitiatorLogin::start(wanted(same.clone())).unwrap();
+        login.handle_response(&begun.bhs, &begun.text, &mut entropy).unwrap();
+        let pdu = respond(0, 0, challenge);
+        let Ok(Progress::Send(answer)) = login.handle_response(&pdu.bhs, &pdu.text, &mut entropy) else {
+            panic!()
+        };
+        let text = String::from_utf8(answer.text).unwrap();
+        let value = |key: &str| {
+            let pair = text.split('\0').find_map(|pair| pair.strip_prefix(key)).unwrap();
+            pair.trim_start_matches('=').to_owned()
+        };
+        (login, value("CHAP_I"), value("CHAP_C"), value("CHAP_R"))
+    };
+    let (mut first, identifier, challenge, _) = challenged("CHAP_A=5 CHAP_I=1 CHAP_C=0x0102");
+    let (_, _, _, proof) = challenged(&format!("CHAP_A=5 CHAP_I={identifier} CHAP_C={challenge}"));
+    let pdu = respond(0x81, 0, &format!("CHAP_N=disk CHAP_R={proof}"));
+    let outcome = first.handle_response(&pdu.bhs, &pdu.text, &mut Entropy::new([9; 32]));
+    assert_eq!(outcome.unwrap_err(), Failure::Authentication);
 }
 
 #[test]

@@ -8,19 +8,19 @@ use crate::wire::Itt;
 use stream::Tag;
 
 #[derive(Debug)]
-pub(super) struct IttIndex {
+pub(crate) struct IttIndex {
     places: Box<[Option<(Itt, Tag)>]>,
     len: usize,
 }
 
 impl IttIndex {
     /// Room for `limit` tasks.
-    pub(super) fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: usize) -> Self {
         let places = (limit.max(1) * 2).next_power_of_two();
         IttIndex { places: vec![None; places].into(), len: 0 }
     }
 
-    pub(super) fn find(&self, itt: Itt) -> Option<Tag> {
+    pub(crate) fn find(&self, itt: Itt) -> Option<Tag> {
         let mut at = self.home(itt);
         while let Some((here, tag)) = self.places[at] {
             if here == itt {
@@ -35,7 +35,7 @@ impl IttIndex {
     ///
     /// # Panics
     /// If more than `limit` are in: the tasks are counted elsewhere.
-    pub(super) fn insert(&mut self, itt: Itt, tag: Tag) {
+    pub(crate) fn insert(&mut self, itt: Itt, tag: Tag) {
         assert!(self.len * 2 < self.places.len(), "more tasks than the index has room for");
         let mut at = self.home(itt);
         while self.places[at].is_some() {
@@ -45,7 +45,7 @@ impl IttIndex {
         self.len += 1;
     }
 
-    pub(super) fn remove(&mut self, itt: Itt) {
+    pub(crate) fn remove(&mut self, itt: Itt) {
         let mut at = self.home(itt);
         loop {
             match self.places[at] {

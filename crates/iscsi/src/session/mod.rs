@@ -17,7 +17,7 @@ mod closing;
 mod command;
 mod control;
 mod data_out;
-mod index;
+pub(crate) mod index;
 mod link;
 mod outgoing;
 mod params;

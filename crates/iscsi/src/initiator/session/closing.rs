@@ -1,0 +1,183 @@
+//! How the session ends, and the clocks that end it.
+
+use super::link::{LinkState, Phase};
+use super::outgoing::Out;
+use super::request::{Fault, Violation};
+use super::{InitiatorSession, State};
+use crate::initiator::Failure;
+use buf::{Cx, Time};
+use stream::{Close, HostEvent, Link, earliest};
+
+impl InitiatorSession {
+    /// A link is gone. If it had logged in, or nothing else has, the session is over.
+    pub(super) fn lose_link(&mut self, at: usize) {
+        let link = &self.links[at];
+        if link.is_over() {
+            return;
+        }
+        let matters = link.is_open() || self.state == State::Starting;
+        self.drop_link(at);
+        if matters {
+            self.fail();
+        }
+    }
+
+    fn drop_link(&mut self, at: usize) {
+        let link = &mut self.links[at];
+        if link.is_over() {
+            return;
+        }
+        link.phase = Phase::Dead;
+        link.rx.inlet.clear();
+        link.out.clear();
+        (link.pongs, link.ping, link.deadline, link.retry) = (0, None, None, None);
+        self.shut.push_back(Link(at as u16));
+    }
+
+    /// Ends all links at once; every request is given back.
+    pub(super) fn fail(&mut self) {
+        if self.is_over() {
+            return;
+        }
+        self.state = State::Dead;
+        (self.deadline, self.look_at, self.refused, self.logout) = (None, None, None, None);
+        self.graves.clear();
+        for at in 0..self.links.len() {
+            self.drop_link(at);
+        }
+        self.lose_all();
+    }
+
+    pub(super) fn begin_close(&mut self, how: Close) {
+        match (how, self.state) {
+            (Close::Now, _) | (Close::AfterLogout(_), State::Starting) => self.fail(),
+            (Close::AfterLogout(until), State::Ready) => {
+                self.state = State::Draining;
+                self.deadline = Some(until);
+            }
+            (Close::AfterLogout(until), State::Draining | State::LoggingOut) => {
+                self.deadline = self.deadline.map(|deadline| deadline.min(until));
+            }
+            (Close::AfterLogout(_), State::Dead | State::Gone) => {}
+        }
+    }
+
+    /// Brings to an end what is ending.
+    pub(super) fn tidy(&mut self) {
+        if self.state == State::Draining && self.commands.is_empty() {
+            self.log_out();
+        }
+        for link in &mut self.links {
+            if link.phase == Phase::Dead && link.is_quiet() {
+                link.phase = Phase::Gone;
+            }
+        }
+        let gone = self.links.iter().all(|link| link.phase == Phase::Gone);
+        if self.state == State::Dead && gone && self.commands.is_empty() {
+            self.state = State::Gone;
+            self.events.push_back(HostEvent::Closed);
+        }
+    }
+
+    /// Asks to close the session (RFC 7143 §11.14).
+    fn log_out(&mut self) {
+        let Some(at) = self.links.iter().position(LinkState::is_open) else { return self.fail() };
+        self.state = State::LoggingOut;
+        let itt = self.fresh_itt();
+        self.logout = Some((at, itt));
+        self.links[at].out.push_back(Out::Logout(itt));
+    }
+
+    /// When the clocks want to be looked at.
+    pub(super) fn next_deadline(&self) -> Option<Time> {
+        if self.is_over() {
+            return None;
+        }
+        let session = [self.deadline, self.look_at, self.window_deadline()].into_iter().fold(None, earliest);
+        self.links.iter().filter(|link| !link.is_over()).fold(session, |first, link| {
+            let (stalled, idle) = (self.stall_deadline(link), self.idle_deadline(link));
+            [stalled, idle, link.deadline, link.retry].into_iter().fold(first, earliest)
+        })
+    }
+
+    fn window_deadline(&self) -> Option<Time> {
+        Some(self.refused? + self.limits.command_timeout?)
+    }
+
+    fn stall_deadline(&self, link: &LinkState) -> Option<Time> {
+        link.outbox.unwritten_since().map(|since| since + self.limits.stall_timeout)
+    }
+
+    /// When the next ping is due, or the answer to the last one.
+    fn idle_deadline(&self, link: &LinkState) -> Option<Time> {
+        match link.ping {
+            Some((_, since)) => Some(since + self.limits.nop_timeout),
+            None if link.is_open() => self.limits.nop_interval.map(|interval| link.heard + interval),
+            None => None,
+        }
+    }
+
+    pub(super) fn look_at_clocks(&mut self, cx: &mut Cx<'_>) {
+        let now = cx.now;
+        let due = |deadline: Option<Time>| deadline.is_some_and(|deadline| deadline <= now);
+        if due(self.deadline) {
+            return self.fail();
+        }
+        if due(self.window_deadline()) {
+            return self.give_up(0, Fault::WindowClosed);
+        }
+        if due(self.look_at)
+            && let Some(at) = self.overdue(now)
+        {
+            return self.give_up(at, Fault::CommandTimeout);
+        }
+        for at in 0..self.links.len() {
+            let link = &mut self.links[at];
+            if link.is_over() {
+                continue;
+            }
+            if due(link.retry) {
+                link.retry = None;
+            }
+            let link = &self.links[at];
+            if due(self.stall_deadline(link)) {
+                self.give_up(at, Fault::Stalled);
+            } else if due(link.deadline) {
+                self.fail_login(at, Failure::TimedOut);
+            } else if due(self.idle_deadline(link)) {
+                if link.ping.is_some() {
+                    self.give_up(at, Fault::PingUnanswered);
+                } else {
+                    self.ping(at, now);
+                }
+            }
+        }
+    }
+
+    /// The link of a command that has taken too long; else notes when to look again.
+    fn overdue(&mut self, now: Time) -> Option<usize> {
+        let timeout = self.limits.command_timeout?;
+        let (_, oldest) = self.commands.iter().min_by_key(|(_, command)| command.since).or_else(|| {
+            self.look_at = None;
+            None
+        })?;
+        let due = oldest.since + timeout;
+        if due <= now {
+            return Some(oldest.link);
+        }
+        self.look_at = Some(due);
+        None
+    }
+
+    fn ping(&mut self, at: usize, now: Time) {
+        let itt = self.fresh_itt();
+        let link = &mut self.links[at];
+        link.ping = Some((itt, now));
+        link.out.push_back(Out::Ping(itt));
+    }
+
+    fn give_up(&mut self, at: usize, fault: Fault) {
+        self.violation.get_or_insert(Violation { link: Link(at as u16), fault });
+        self.fail();
+    }
+}

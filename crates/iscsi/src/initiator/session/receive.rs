@@ -1,0 +1,326 @@
+//! From received bytes to PDUs of the target.
+
+use super::InitiatorSession;
+use super::command::{Data, Kind};
+use super::link::{PONGS_MAX, Phase, Rx, RxState, SMALL_MAX, Segment};
+use super::request::{Fault, Violation};
+use crate::wire::{BHS_LEN, Bhs, DataIn, Opcode, Pdu, R2t, pad_len};
+use buf::crc32c::Crc32c;
+use buf::{Cx, SgMut};
+use std::ops::Range;
+use stream::{Came, Direct, Inlet, Link, RecvOp, Tag};
+
+/// Most notices that wait to be taken: parsing waits for room.
+const NOTICES_MAX: usize = 64;
+
+/// Whether parsing goes on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    On,
+    /// More bytes, or room, are needed first.
+    Stop,
+}
+
+impl InitiatorSession {
+    /// What to receive next: the rest of a read's data goes straight to where the caller wants it.
+    pub(super) fn next_recv(&mut self, at: usize) -> Option<RecvOp> {
+        let link = self.links.get(at)?;
+        if link.rx.out || !link.rx.inlet.is_empty() || link.is_over() {
+            return None;
+        }
+        let direct = match link.rx.state {
+            RxState::Data { left, segment: Segment::Read { tag, at } } if left > 0 => {
+                self.memory(tag).and_then(|memory| {
+                    let data = memory.take()?;
+                    Some(Direct { tag, data, want: at as usize..(at + left) as usize })
+                })
+            }
+            RxState::Data { .. } | RxState::Header => None,
+        };
+        let rx = &mut self.links[at].rx;
+        rx.out = true;
+        Some(RecvOp { direct, stage_len: rx.inlet.stage_len(), stage: None })
+    }
+
+    fn memory(&mut self, tag: Tag) -> Option<&mut Option<SgMut>> {
+        match &mut self.commands.get_mut(tag)?.data {
+            Data::In(data) => Some(data),
+            Data::None | Data::Out { .. } => None,
+        }
+    }
+
+    /// Takes a receive back.
+    pub(super) fn received(
+        &mut self,
+        cx: &mut Cx<'_>,
+        at: usize,
+        op: RecvOp,
+        came: Came,
+    ) -> Result<(), Violation> {
+        let Some(link) = self.links.get_mut(at) else { return Ok(()) };
+        link.rx.out = false;
+        let bytes = match &came {
+            Came::Bytes(n) => *n,
+            Came::Loaned(_) | Came::End | Came::Cancelled | Came::Failed(_) => 0,
+        };
+        let placed = op.direct.map_or(0, |direct| self.take_back(at, direct, bytes));
+        let link = &mut self.links[at];
+        if link.is_over() {
+            return Ok(());
+        }
+        match came {
+            Came::Bytes(n) => {
+                if let (Some(stage), true) = (op.stage, n > placed) {
+                    link.rx.inlet.put_stage(stage, n - placed);
+                }
+            }
+            Came::Loaned(pages) => link.rx.inlet.put_loaned(pages),
+            Came::Cancelled => {}
+            Came::End | Came::Failed(_) => {
+                self.lose_link(at);
+                return Ok(());
+            }
+        }
+        self.parse(cx, at)
+    }
+
+    /// Puts a buffer back where it was taken from; gives how many bytes were for it.
+    fn take_back(&mut self, at: usize, direct: Direct, bytes: usize) -> usize {
+        let Direct { tag, mut data, want } = direct;
+        let n = bytes.min(want.len());
+        let link = &mut self.links[at];
+        if link.terms.data_digest {
+            feed(&mut link.rx.crc, &mut data, want.start..want.start + n);
+        }
+        if let RxState::Data { left, segment: Segment::Read { at, .. } } = &mut link.rx.state {
+            *at += n as u32;
+            *left -= n as u32;
+        }
+        if let Some(memory) = self.memory(tag) {
+            *memory = Some(data);
+        }
+        if let Some(why) = self.commands.get(tag).and_then(|command| command.doom) {
+            self.lose(tag, why);
+        }
+        n
+    }
+
+    /// Parses all that is here.
+    pub(super) fn parse(&mut self, cx: &mut Cx<'_>, at: usize) -> Result<(), Violation> {
+        loop {
+            let link = &mut self.links[at];
+            let step = match (&link.phase, link.rx.state) {
+                (Phase::Dead | Phase::Gone, _) => {
+                    link.rx.inlet.clear();
+                    return Ok(());
+                }
+                (Phase::Login(_), _) => Ok(self.parse_login(cx, at)),
+                (Phase::Open, RxState::Header) => self.parse_header(cx, at),
+                (Phase::Open, RxState::Data { left: 0, segment }) => self.parse_trailer(cx, at, segment),
+                (Phase::Open, RxState::Data { left, segment }) => Ok(self.parse_data(at, left, segment)),
+            };
+            match step {
+                Ok(Step::On) => {}
+                Ok(Step::Stop) => return Ok(()),
+                Err(fault) => {
+                    self.fail();
+                    return Err(Violation { link: Link(at as u16), fault });
+                }
+            }
+        }
+    }
+
+    fn parse_header(&mut self, cx: &mut Cx<'_>, at: usize) -> Result<Step, Fault> {
+        let full = self.notices.len() >= NOTICES_MAX;
+        let link = &mut self.links[at];
+        if full || link.pongs >= PONGS_MAX {
+            return Ok(Step::Stop);
+        }
+        let len = BHS_LEN + if link.terms.header_digest { 4 } else { 0 };
+        let Some(bytes) = link.rx.inlet.header(len) else { return Ok(Step::Stop) };
+        let (header, sum) = bytes.split_at(BHS_LEN);
+        let Some(bhs) = Bhs::from_prefix(header).copied() else { return Ok(Step::Stop) };
+        // The digest covers additional segments too, which no target's PDU has.
+        if bhs.ahs_len() != 0 {
+            return Err(Fault::UnexpectedAhs);
+        }
+        if !sum.is_empty() {
+            let mut crc = Crc32c::new();
+            crc.update(header);
+            if sum != crc.wire() {
+                return Err(Fault::HeaderDigest);
+            }
+        }
+        link.rx.inlet.consume(len);
+        link.heard = cx.now;
+        if bhs.data_len() > link.terms.initiator_mrdsl as usize {
+            return Err(Fault::SegmentTooLong(bhs.data_len() as u32));
+        }
+        let segment = self.begin(at, &bhs)?;
+        let rx = &mut self.links[at].rx;
+        rx.bhs = bhs;
+        if bhs.data_len() == 0 {
+            self.end_pdu(cx, at, segment, true)?;
+        } else {
+            rx.crc = Crc32c::new();
+            rx.state = RxState::Data { left: bhs.data_len() as u32, segment };
+        }
+        Ok(Step::On)
+    }
+
+    /// Judges a header; says what its data segment is for.
+    fn begin(&mut self, at: usize, bhs: &Bhs) -> Result<Segment, Fault> {
+        let opcode = bhs.opcode();
+        let pdu = DataIn::from_bhs(bhs);
+        let segment = match opcode {
+            Opcode::DATA_IN => match self.check_data(at, pdu)? {
+                Some(tag) => Segment::Read { tag, at: pdu.buffer_offset.get() },
+                None => Segment::Skip,
+            },
+            Opcode::SCSI_RESPONSE => {
+                self.expect(at, bhs, |kind| matches!(kind, Kind::Scsi(_)))?;
+                Segment::Small { filled: 0 }
+            }
+            Opcode::TEXT_RESPONSE => match self.expect(at, bhs, |kind| matches!(kind, Kind::Text { .. }))? {
+                Some(tag) => Segment::Text { tag },
+                None => Segment::Skip,
+            },
+            Opcode::TMF_RESPONSE => {
+                self.expect(at, bhs, |kind| matches!(kind, Kind::Task { .. }))?;
+                Segment::Skip
+            }
+            Opcode::REJECT | Opcode::ASYNC_MESSAGE => Segment::Small { filled: 0 },
+            Opcode::R2T => {
+                self.take_numbers(at, bhs);
+                self.take_r2t(at, R2t::from_bhs(bhs))?;
+                return Ok(Segment::Skip);
+            }
+            Opcode::NOP_IN | Opcode::LOGOUT_RESPONSE => Segment::Skip,
+            other => return Err(Fault::Unexpected(other)),
+        };
+        self.take_numbers(at, bhs);
+        Ok(segment)
+    }
+
+    /// The request that an answer is for, which must be of its kind; `None` if it has ended.
+    fn expect(&self, at: usize, bhs: &Bhs, is: impl Fn(&Kind) -> bool) -> Result<Option<Tag>, Fault> {
+        let Some(tag) = self.find(at, bhs.itt, bhs.opcode())? else { return Ok(None) };
+        let right = self.commands.get(tag).is_some_and(|command| is(&command.kind));
+        if right { Ok(Some(tag)) } else { Err(Fault::WrongTask(bhs.opcode())) }
+    }
+
+    /// Takes the numbers that every PDU of a target carries at the same places. StatSN counts with what
+    /// has a status only; one that is behind is ignored.
+    fn take_numbers(&mut self, at: usize, bhs: &Bhs) {
+        let pdu = DataIn::from_bhs(bhs);
+        let counts = match bhs.opcode() {
+            Opcode::DATA_IN => pdu.flags.contains(crate::wire::DataInFlags::STATUS),
+            Opcode::R2T => false,
+            Opcode::NOP_IN => !bhs.itt.is_none(),
+            _answer => true,
+        };
+        let link = &mut self.links[at];
+        if counts && link.exp_stat_sn.le(pdu.stat_sn) {
+            link.exp_stat_sn = pdu.stat_sn.next();
+        }
+        self.window.take(pdu.exp_cmd_sn, pdu.max_cmd_sn);
+        if self.window.room() > self.waiting {
+            self.refused = None;
+        }
+    }
+
+    fn parse_data(&mut self, at: usize, left: u32, segment: Segment) -> Step {
+        let link = &mut self.links[at];
+        let digest = link.terms.data_digest;
+        let Rx { inlet, state, crc, small, .. } = &mut link.rx;
+        if inlet.is_empty() {
+            return Step::Stop;
+        }
+        let len = left as usize;
+        let (n, segment) = match segment {
+            Segment::Read { tag, at } => {
+                let command = self.commands.get_mut(tag);
+                let data = command.and_then(|command| match &mut command.data {
+                    Data::In(Some(data)) => Some(data),
+                    Data::In(None) | Data::None | Data::Out { .. } => None,
+                });
+                match data {
+                    Some(data) => {
+                        let from = at as usize;
+                        let n = inlet.copy_into(data, from..from + len);
+                        if digest {
+                            feed(crc, data, from..from + n);
+                        }
+                        (n, Segment::Read { tag, at: at + n as u32 })
+                    }
+                    // It ended meanwhile, by an answer on another link.
+                    None => (inlet.digest(len, crc), Segment::Read { tag, at }),
+                }
+            }
+            Segment::Small { filled } if filled < SMALL_MAX => {
+                let n = take_small(inlet, &mut small[filled..], len);
+                crc.update(&small[filled..filled + n]);
+                (n, Segment::Small { filled: filled + n })
+            }
+            Segment::Text { tag } => {
+                let n = take_small(inlet, small, len);
+                crc.update(&small[..n]);
+                if let Some(Kind::Text { reader, .. }) = self.commands.get_mut(tag).map(|c| &mut c.kind) {
+                    reader.add(&small[..n]);
+                }
+                (n, segment)
+            }
+            Segment::Small { .. } | Segment::Skip => (inlet.digest(len, crc), segment),
+        };
+        *state = RxState::Data { left: left - n as u32, segment };
+        Step::On
+    }
+
+    fn parse_trailer(&mut self, cx: &mut Cx<'_>, at: usize, segment: Segment) -> Result<Step, Fault> {
+        let link = &mut self.links[at];
+        let pad = pad_len(link.rx.bhs.data_len());
+        let digest = if link.terms.data_digest { 4 } else { 0 };
+        let mut good = true;
+        if pad + digest > 0 {
+            let Some(bytes) = link.rx.inlet.header(pad + digest) else { return Ok(Step::Stop) };
+            if digest > 0 {
+                link.rx.crc.update(&bytes[..pad]);
+                good = bytes[pad..] == link.rx.crc.wire();
+            }
+            link.rx.inlet.consume(pad + digest);
+        }
+        link.rx.state = RxState::Header;
+        self.end_pdu(cx, at, segment, good)?;
+        Ok(Step::On)
+    }
+
+    /// A PDU is whole; `good`: its data digest is right. Only a read's data can be wrong without harm to
+    /// what comes after it.
+    fn end_pdu(&mut self, cx: &mut Cx<'_>, at: usize, segment: Segment, good: bool) -> Result<(), Fault> {
+        let bhs = self.links[at].rx.bhs;
+        match segment {
+            Segment::Read { tag, .. } => return self.end_data(tag, DataIn::from_bhs(&bhs), good),
+            Segment::Small { .. } | Segment::Text { .. } if !good => {
+                return Err(Fault::DataDigest(bhs.opcode()));
+            }
+            Segment::Small { filled } => {
+                let small = self.links[at].rx.small;
+                return self.answer(cx, at, &bhs, &small[..filled]);
+            }
+            Segment::Text { .. } | Segment::Skip => {}
+        }
+        self.answer(cx, at, &bhs, &[])
+    }
+}
+
+/// Copies up to `len` bytes that are here into `into`; gives their number.
+fn take_small(inlet: &mut Inlet, into: &mut [u8], len: usize) -> usize {
+    let want = len.min(into.len());
+    inlet.copy_out(&mut into[..want])
+}
+
+fn feed(crc: &mut Crc32c, data: &mut SgMut, range: Range<usize>) {
+    for slice in data.slices_mut(range) {
+        crc.update(slice);
+    }
+}

@@ -1,0 +1,148 @@
+//! The bytes of every PDU that the session sends.
+
+use super::super::*;
+use super::liar::*;
+use super::wire::*;
+use crate::discovery::SendTargets;
+use crate::session::Cdb;
+use crate::wire::{NopIn, Pdu, TaskAttribute, TextFlags, TextResponse, TmfFunction, Ttt};
+use stream::Close;
+
+/// Bytes in hexadecimal, a line per 16.
+fn hex(bytes: &[u8]) -> String {
+    let lines =
+        bytes.chunks(16).map(|line| line.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn assert_bytes(sent: &[u8], want: &str) {
+    let want: String = want.split_whitespace().collect::<Vec<_>>().join("\n");
+    assert_eq!(hex(sent), want);
+}
+
+#[test]
+fn a_read() {
+    let mut liar = Liar::reading(0x1234);
+    assert_bytes(
+        &liar.sent(),
+        "01c10000000000000000000000000000 00000001000012340000000100000002 00000000000000000000000000000000",
+    );
+}
+
+#[test]
+fn a_write_with_immediate_data_and_what_an_r2t_asks_for() {
+    let mut liar = Liar::writing(4100);
+    let sent = liar.sent();
+    assert_bytes(
+        &sent[..64],
+        "01a10000000010000000000000000000 00000001000010040000000100000002 00000000000000000000000000000000
+         00070e151c232a31383f464d545b6269",
+    );
+    assert_eq!((sent.len(), &sent[48..]), (48 + 4096, &pattern(4096, 0)[..]));
+    liar.say(r2t(0, 4096, 4), &[]);
+    assert_bytes(
+        &liar.sent(),
+        "05800000000000040000000000000000 00000001000000090000000000000002 00000000000000000000100000000000
+         10171e25",
+    );
+}
+
+#[test]
+fn unsolicited_data_follows_its_command_in_pieces() {
+    let mut liar = Liar::new();
+    let mut params = liar.host.params.clone();
+    params.immediate_data = false;
+    liar.host.params = params;
+    liar.host.links[0].terms.target_mrdsl = 512;
+    let data = memory(&liar.pool, 1022).freeze();
+    liar.submit(scsi(0), Payload::Out(data)).unwrap();
+    let sent = liar.sent();
+    assert_eq!(sent.len(), 48 + 48 + 512 + 48 + 512);
+    assert_bytes(&sent[..16], "01210000000000000000000000000000");
+    assert_bytes(
+        &sent[48..96],
+        "05000000000002000000000000000000 00000001ffffffff0000000000000002 00000000000000000000000000000000",
+    );
+    assert_bytes(
+        &sent[608..656],
+        "05800000000001fe0000000000000000 00000001ffffffff0000000000000002 00000000000000010000020000000000",
+    );
+}
+
+#[test]
+fn a_long_cdb_with_digests() {
+    let mut liar = Liar::with(true, |_| ());
+    let mut cdb = [0; 32];
+    (cdb[0], cdb[7], cdb[9], cdb[31]) = (0x7f, 24, 9, 0xee);
+    let command = ScsiCommand {
+        lun: [0, 5, 0, 0, 0, 0, 0, 0],
+        cdb: Cdb::Long(cdb.into()),
+        attr: TaskAttribute::ORDERED,
+        priority: 3,
+    };
+    liar.submit(Request::Scsi(command), Payload::None).unwrap();
+    let sent = liar.sent();
+    assert_bytes(
+        &sent[..68],
+        "01823000050000000005000000000000 00000001000000000000000100000002 7f000000000000180009000000000000
+         00110100000000000000000000000000 000000ee",
+    );
+    assert_eq!(sent[68..], buf::crc32c::crc32c(&sent[..68]).to_le_bytes());
+}
+
+#[test]
+fn task_management_and_logout() {
+    let mut liar = Liar::new();
+    let tag = liar.submit(scsi(0), Payload::None);
+    liar.sent();
+    let abort =
+        TaskManagement { function: TmfFunction::ABORT_TASK, lun: [0, 5, 0, 0, 0, 0, 0, 0], referenced: tag };
+    liar.submit(Request::Task(abort), Payload::None).unwrap();
+    assert_bytes(
+        &liar.sent(),
+        "42810000000000000005000000000000 00000002000000010000000200000002 00000001000000000000000000000000",
+    );
+    let mut liar = Liar::new();
+    let until = liar.now + Duration::from_secs(1);
+    liar.host.close(cx!(liar), Close::AfterLogout(until));
+    liar.turn();
+    assert_bytes(
+        &liar.sent(),
+        "46800000000000000000000000000000 00000001000000000000000100000002 00000000000000000000000000000000",
+    );
+}
+
+#[test]
+fn pings_of_both_sides() {
+    let mut liar = Liar::new();
+    let mut ping = NopIn::new();
+    (ping.ttt, ping.lun) = (Ttt::new(0x77), crate::wire::Lun([0, 1, 0, 0, 0, 0, 0, 0]));
+    liar.say(ping, &[]);
+    assert_bytes(
+        &liar.sent(),
+        "40800000000000000001000000000000 ffffffff000000770000000100000002 00000000000000000000000000000000",
+    );
+    liar.pass(Duration::from_secs(10));
+    assert_bytes(
+        &liar.sent(),
+        "40800000000000000000000000000000 00000001ffffffff0000000100000002 00000000000000000000000000000000",
+    );
+}
+
+#[test]
+fn a_question_for_targets_and_for_more_of_the_answer() {
+    let mut liar = Liar::new();
+    liar.submit(Request::SendTargets(SendTargets::Own), Payload::None).unwrap();
+    assert_bytes(
+        &liar.sent(),
+        "448000000000000d0000000000000000 00000001ffffffff0000000100000002 00000000000000000000000000000000
+         53656e64546172676574733d00000000",
+    );
+    let mut text = TextResponse::new();
+    (text.itt, text.ttt, text.flags) = (Itt::new(ITT), Ttt::new(0x99), TextFlags::CONTINUE);
+    liar.say(text, b"TargetName=iqn.2026-11.io.exam");
+    assert_bytes(
+        &liar.sent(),
+        "44800000000000000000000000000000 00000001000000990000000100000003 00000000000000000000000000000000",
+    );
+}
