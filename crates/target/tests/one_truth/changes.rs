@@ -192,6 +192,9 @@ impl History {
                 self.poll();
                 self.step();
             }
+            if self.chance.permille(100) && matches!(self.hosts[host].side, Side::Nvme(_)) {
+                self.disconnect(host);
+            }
         }
     }
 

@@ -1,7 +1,9 @@
 //! Controllers of NVMe/TCP in a history: their queues, resets, aborts and losses.
 
+use std::time::Duration;
+
 use nvme::fabrics::{Connect, ConnectData, ConnectNames, Connected, Property, PropertyAccess};
-use nvme::{HostId, Nqn, Opcode, Sqe, Status};
+use nvme::{FabricsType, HostId, Nqn, Opcode, Sqe, Status};
 use nvme_tcp::{HostLimits, QueueSize};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
@@ -173,6 +175,29 @@ impl History {
         let controller = self.hosts[host].controller();
         controller.aborts.insert(id);
         controller.queues[0].send(id, abort, vec![], 0);
+    }
+
+    /// An I/O queue is disconnected in good order, with whatever is in work on it, and connected anew; the
+    /// others go on.
+    pub fn disconnect(&mut self, host: usize) {
+        let queues = self.hosts[host].controller().queues.len() as u64;
+        let at = self.chance.between(1, queues - 1) as usize;
+        let mut disconnect = sqe(Opcode::FABRICS);
+        disconnect.nsid = U32::new(FabricsType::DISCONNECT.0.into());
+        let ended = self.errand(host, at, disconnect, vec![], 0);
+        assert!(ended.status.is_success(), "seed {}: {ended:?}", self.plan.seed);
+        self.hosts[host].controller().queues[at].hang_up(&mut self.world, false);
+        let peer = self.hosts[host].controller().queues[at].peer;
+        self.wait("a disconnected queue to close", |history| history.is_closed(peer));
+        // Its shard tells its controller's.
+        let until = self.world.now() + Duration::from_millis(1);
+        while self.world.now() < until {
+            self.step();
+        }
+        let ended = self.join(host, at as u16);
+        assert!(ended.status.is_success(), "seed {}: queue {at}: {ended:?}", self.plan.seed);
+        let controller = self.hosts[host].controller();
+        controller.queues.swap_remove(at);
     }
 
     /// A link breaks: the association ends, and the host connects anew.
