@@ -4,5 +4,6 @@
 mod attacks;
 mod golden;
 mod liar;
+mod noise;
 mod pair;
 mod wire;
