@@ -270,6 +270,11 @@ impl<E: Endpoint> World<E> {
         &self.shards[usize::from(shard.0)].end
     }
 
+    /// The same, to fetch what it keeps for whoever asks.
+    pub fn endpoint_mut(&mut self, shard: ShardId) -> &mut E {
+        &mut self.shards[usize::from(shard.0)].end
+    }
+
     /// A shard's pool, to look at.
     pub fn pool(&self, shard: ShardId) -> &Pool {
         &self.shards[usize::from(shard.0)].pool

@@ -199,7 +199,8 @@ fn value(
             of_volume(server, controller, get.nsid, |view| u32::from(view.reservations.persists()))?
         }
         Fid::NAMESPACE_WRITE_PROTECTION => of_volume(server, controller, get.nsid, |view| {
-            if view.write_protected || view.write_protected_by_host { PROTECTED } else { 0 }
+            let reads = controller.namespace(get.nsid).is_some_and(|entry| entry.read_only);
+            if reads || view.write_protected || view.write_protected_by_host { PROTECTED } else { 0 }
         })?,
         _ => return Err(Status::INVALID_FIELD.final_()),
     };
@@ -400,9 +401,9 @@ fn protect(
     let controller = server.controllers.find(cntlid).ok_or(Status::INTERNAL_ERROR)?;
     let entry = controller.namespace(set.nsid).ok_or(Status::INVALID_NAMESPACE.final_())?;
     let volume = server.volume(entry.volume).ok_or(Status::INVALID_NAMESPACE.final_())?;
-    // What the operator protects no host opens, and who may only read changes nothing.
-    if !on && (volume.view.write_protected || entry.read_only) {
-        return Err(Status::FEATURE_NOT_CHANGEABLE.final_());
+    // What the operator protects no host opens, and who may only read changes nothing for others.
+    if entry.read_only || (!on && volume.view.write_protected) {
+        return if on { Ok(Outcome::SUCCESS) } else { Err(Status::FEATURE_NOT_CHANGEABLE.final_()) };
     }
     let (volume, by) = (entry.volume, controller.spec.nexus.identity.clone());
     let id = server.controllers.next_ask();

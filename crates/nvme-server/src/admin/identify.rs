@@ -243,7 +243,11 @@ fn namespace(entry: &NamespaceEntry, volume: &Volume) -> Namespace {
     data.nmic = Namespace::NMIC_SHARED;
     data.rescap = Namespace::RESCAP_ALL;
     data.dlfeat = Namespace::DLFEAT_WRITE_ZEROES;
-    if geometry.dealloc_reads_zero {
+    if geometry.thin {
+        data.nsfeat |= Namespace::NSFEAT_THIN;
+    }
+    // What is not thin keeps its blocks, and what they say.
+    if geometry.thin && geometry.dealloc_reads_zero {
         data.dlfeat |= Namespace::DLFEAT_ZEROES;
     }
     data.nawun = U16::new(atomics.normal);

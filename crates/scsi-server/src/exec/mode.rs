@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use buf::Sg;
 use scsi::cdb::{ModeSelect, ModeSense};
 use scsi::mode;
+use scsi::sense::Sense;
 use volume::Ask;
 
 use super::good;
@@ -45,6 +46,10 @@ pub(crate) fn list(server: &mut Server, slot: u32, select: ModeSelect, data: &Sg
     let by = server.nexus_of(slot).nexus.identity.clone();
     let mut asks = VecDeque::new();
     if new.write_protect != old.write_protect {
+        // Who may only read changes nothing for others.
+        if server.tasks.get(slot).read_only {
+            return server.check(slot, Sense::WRITE_PROTECTED);
+        }
         asks.push_back(Ask::WriteProtectByHost { by: by.clone(), on: new.write_protect });
     }
     if new.descriptor_sense != old.descriptor_sense {

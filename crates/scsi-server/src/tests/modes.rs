@@ -41,6 +41,12 @@ fn software_write_protection_is_shared_and_told() {
     world.good(b, &cdb, &select(&page), 0);
     world.refused(a, &TUR, &[], 0, 0x06_2a01);
     world.write(a, 0, &block(1));
+    // Who may only read protects nobody else's writes.
+    let reads = vec![LunEntry { lun: 0, volume: VolumeId(0), read_only: true }];
+    world.server(b).change_luns(b.key, reads);
+    world.command(b, &TUR, &[], 0);
+    world.refused(b, &cdb, &list, 0, 0x07_2700);
+    world.write(a, 0, &block(1));
 }
 
 #[test]

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use buf::{Class, Cx, Payload};
-use nvme_server::CommandKey;
+use nvme_server::{CommandKey, QueueKey};
 use scsi_server::TaskKey;
 use stream::Target;
 use volume::{Io, IoId};
@@ -58,6 +58,14 @@ impl Hunger {
         self.queue.retain(
             |step| !matches!(step, Hungry::Scsi(scsi_server::Step::Receive { task, .. }) if *task == key),
         );
+    }
+
+    /// Drops the transfers of a queue that ends: its key, and the tags of its commands, may be another's
+    /// by the time that there is memory for them.
+    pub(super) fn remove_queue(&mut self, key: QueueKey) {
+        self.queue.retain(|step| {
+            !matches!(step, Hungry::Nvme(nvme_server::Step::Receive { command, .. }) if command.queue == key)
+        });
     }
 
     /// Drops a transfer of a command that has ended.

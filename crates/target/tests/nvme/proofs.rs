@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use blockwire_target::{HostAuth, Shard};
+use blockwire_target::{HostAuth, LogLine, Shard};
 use nvme::auth::{Host as Prover, HostProgress, Policy, Secret, command};
 use nvme::fabrics::{ConnectData, Connected, Property, PropertyAccess};
 use nvme::{FabricsType, Status};
@@ -187,6 +187,12 @@ fn attack_77_hosts_that_prove_nothing_are_strangers_and_give_way() {
     assert!((500..=512).contains(&logins), "{logins}: 256 on each of two shards");
     assert!(reserved <= logins * 2 * 8192, "little is promised to them");
     assert!(is_dead(&world, &silent[0]) && !is_dead(&world, &silent[599]));
+    for shard in 0..2 {
+        // The log has no line of them that is not counted as one that anybody can cause.
+        while let Some(line) = world.endpoint_mut(endpoint::ShardId(shard)).poll_log() {
+            assert!(matches!(&line, LogLine::Nvme(line) if line.is_strangers()), "{line:?}");
+        }
+    }
     // None of them binds the identifier that they all use.
     let wanted = Wanted { host: "nqn.2026-11.test:other", ..wanted };
     let (mut admin, cntlid) = connect(&mut world, &wanted, 0, ConnectData::DYNAMIC);

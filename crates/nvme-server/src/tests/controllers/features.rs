@@ -169,6 +169,17 @@ fn write_protection_is_the_volumes_own() {
     assert_eq!(refused, Status::NAMESPACE_WRITE_PROTECTED.final_());
     assert_eq!(world.ends(host, &set_feature(0x84, 1, 0), &[]).status, Status::SUCCESS);
     assert_eq!(world.command(queue, &write, &super::super::block(1)), Status::SUCCESS);
+    // Who may only read protects nobody else's writes.
+    let reads = NamespaceEntry { read_only: true, ..entry(0) };
+    world.server(host).change_namespaces(1, vec![reads]);
+    world.run();
+    assert_eq!(world.ends(host, &get_feature(0x84, 1, 0, 0), &[]).result, 1);
+    assert_eq!(world.ends(host, &set_feature(0x84, 1, 1), &[]).status, Status::SUCCESS);
+    let status = world.ends(host, &set_feature(0x84, 1, 0), &[]).status;
+    assert_eq!(status, Status::FEATURE_NOT_CHANGEABLE.final_());
+    world.server(host).change_namespaces(1, vec![entry(0)]);
+    world.run();
+    assert_eq!(world.command(queue, &write, &super::super::block(1)), Status::SUCCESS);
     // What the operator protects no host opens.
     world.ask(0, Ask::WriteProtect(true)).unwrap();
     let status = world.ends(host, &set_feature(0x84, 1, 0), &[]).status;

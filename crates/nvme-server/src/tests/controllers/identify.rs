@@ -59,7 +59,7 @@ fn namespaces_say_what_their_volumes_are() {
     let (mut world, host) = world();
     let data = world.good(host, &identify(0, 1), &[]);
     assert_eq!(data[..24], [4096_u64.to_le_bytes(); 3].concat());
-    assert_eq!((data[24], data[25], data[26], data[30], data[31]), (0b1_0010, 0, 0, 1, 0xff));
+    assert_eq!((data[24], data[25], data[26], data[30], data[31]), (0b1_0011, 0, 0, 1, 0xff));
     assert_eq!((u16_at(&data, 34), u16_at(&data, 36), u16_at(&data, 38)), (0, 0, 7));
     assert_eq!((u16_at(&data, 64), u16_at(&data, 66), u16_at(&data, 68), u16_at(&data, 70)), (7, 7, 7, 7));
     assert_eq!((u16_at(&data, 74), u32_at(&data, 76), data[80]), (32_768, 65_536, 127));

@@ -69,6 +69,8 @@ struct Controller {
     names: ConnectNames,
     /// Where its admin queue was accepted.
     accepted: Accepted,
+    /// The log has been told of it: its host has proved who it is, if it has to.
+    introduced: bool,
 }
 
 /// A connection of an NVMe host.
@@ -225,6 +227,7 @@ impl Shard {
         let Some(queue) = self.queue(conn) else { return };
         let Some(key) = queue.seat().map(|seat| seat.key) else { return };
         queue.stage = Stage::Over;
+        self.hunger.remove_queue(key);
         self.nvme.server.close_queue(cx, key);
         // The key may be given again as soon as the last command has ended: the steps that end them are
         // done before anything else.

@@ -17,10 +17,10 @@ use stream::{Tag, Target};
 use volume::{Identity, Nexus, PortId};
 
 use super::offer::affordable;
-use super::{Applicant, Controller, NvmeCause, NvmeLine, Queue, Seat, Stage};
+use super::{Applicant, Controller, NvmeCause, Queue, Seat, Stage};
 use crate::exports::{HostAuth, NvmeService, SubsystemExport};
 use crate::message::{NvmeBaggage, QueueGrant};
-use crate::shard::{LogLine, Shard};
+use crate::shard::Shard;
 
 /// In-capsule data of an admin queue (NVMe-TCP §3.3): what Connect may carry anyway.
 const ADMIN_IN_CAPSULE: u32 = 8192;
@@ -71,7 +71,11 @@ impl Shard {
         queue.key = Some(key);
         queue.stage = Stage::Open(Box::new(Seat { key, cntlid, qid, names: applicant.names }));
         queue.proto.respond(cx, tag, completion);
-        self.count_queue(cx, conn, self.nvme.server.must_prove(key));
+        let stranger = self.nvme.server.must_prove(key);
+        self.count_queue(cx, conn, stranger);
+        if qid == 0 && !stranger {
+            self.introduce(cntlid);
+        }
         self.touch(conn);
     }
 
@@ -112,14 +116,7 @@ impl Shard {
         self.set_aside(cx, conn, size)?;
         let key = self.nvme.server.open_controller(cx, spec);
         let names = applicant.names.clone();
-        let line = NvmeLine::Connected {
-            peer: accepted.peer,
-            host: names.host.clone(),
-            subsystem: names.subsystem.clone(),
-            cntlid,
-        };
-        self.say(LogLine::Nvme(line));
-        self.nvme.controllers.insert(cntlid, Controller { names, accepted });
+        self.nvme.controllers.insert(cntlid, Controller { names, accepted, introduced: false });
         Ok(key)
     }
 

@@ -6,11 +6,13 @@
 
 use buf::Cx;
 use endpoint::ShardId;
-use nvme_server::QueueKey;
+use nvme::fabrics::ConnectNames;
+use nvme_server::{Gone, QueueKey};
 use stream::Tag;
 
+use super::NvmeLine;
 use crate::message::{Message, NvmeMessage};
-use crate::shard::{DIRECTORY, LOGINS_MAX, Shard};
+use crate::shard::{DIRECTORY, LOGINS_MAX, LogLine, Shard};
 
 impl Shard {
     /// Counts a connection among the strangers, or among the queues.
@@ -46,8 +48,33 @@ impl Shard {
         self.count_queue(cx, conn, false);
         let seat = self.queue(conn).and_then(|queue| queue.seat());
         if let Some(cntlid) = seat.filter(|seat| seat.qid == 0).map(|seat| seat.cntlid) {
+            self.introduce(cntlid);
             self.post(DIRECTORY, Message::Nvme(NvmeMessage::Proven(cntlid)));
         }
+    }
+
+    /// Tells the log of a controller whose host is who it says, as far as it has to be.
+    pub(super) fn introduce(&mut self, cntlid: u16) {
+        let Some(controller) = self.nvme.controllers.get_mut(&cntlid) else { return };
+        if std::mem::replace(&mut controller.introduced, true) {
+            return;
+        }
+        let ConnectNames { host, subsystem, .. } = controller.names.clone();
+        let peer = controller.accepted.peer;
+        self.say(LogLine::Nvme(NvmeLine::Connected { peer, host, subsystem, cntlid }));
+    }
+
+    /// A controller is no more. Of strangers the log says what anybody can cause, and no more.
+    pub(super) fn controller_gone(&mut self, cntlid: u16, why: Gone) {
+        let Some(gone) = self.nvme.controllers.remove(&cntlid) else { return };
+        let ConnectNames { host, subsystem, .. } = gone.names;
+        let line = if gone.introduced || why == Gone::Unauthenticated {
+            NvmeLine::Disconnected { host, subsystem, cntlid, why }
+        } else {
+            let (peer, names) = (gone.accepted.peer, Some((host, subsystem)));
+            NvmeLine::NotConnected { peer, names, cause: None }
+        };
+        self.say(LogLine::Nvme(line));
     }
 
     /// A queue's host has failed to.

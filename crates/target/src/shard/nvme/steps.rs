@@ -7,11 +7,11 @@ use nvme_server::{CommandKey, QueueKey, Step};
 use stream::{Close, Connection, Tag, Target};
 use volume::{Done, Failure, Fault, IoId, Op, Payload};
 
-use super::{LAST_WORDS_MAX, NvmeLine, Queue, Stage};
+use super::{LAST_WORDS_MAX, Queue, Stage};
 use crate::message::{CONTROL, Message, NvmeMessage};
 use crate::shard::conns::Kind;
 use crate::shard::memory::Hungry;
-use crate::shard::{DIRECTORY, LogLine, Shard};
+use crate::shard::{DIRECTORY, Shard};
 
 impl Shard {
     /// Does what the server wants.
@@ -61,10 +61,7 @@ impl Shard {
                 self.post(CONTROL, Message::Nvme(message));
             }
             Step::ControllerGone { cntlid, why } => {
-                if let Some(gone) = self.nvme.controllers.remove(&cntlid) {
-                    let (host, subsystem) = (gone.names.host, gone.names.subsystem);
-                    self.say(LogLine::Nvme(NvmeLine::Disconnected { host, subsystem, cntlid, why }));
-                }
+                self.controller_gone(cntlid, why);
                 self.post(DIRECTORY, Message::Nvme(NvmeMessage::ControllerGone(cntlid)));
             }
         }
@@ -80,6 +77,7 @@ impl Shard {
         queue.stage = Stage::Over;
         queue.proto.close(cx, Close::AfterLogout(cx.now + LAST_WORDS_MAX));
         self.touch(conn);
+        self.hunger.remove_queue(key);
         self.nvme.server.close_queue(cx, key);
     }
 
