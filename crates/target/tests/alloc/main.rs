@@ -2,6 +2,7 @@
 //! little.
 
 mod counter;
+mod initiator;
 mod nvme;
 #[path = "../nvme/pipe.rs"]
 mod pipe;
