@@ -4,7 +4,8 @@
 //! failures cost nothing, so that a mistyped secret and a host that logs in to many targets at once
 //! go unpunished; then each doubles the time in which a login that has to prove something is put off
 //! with "service unavailable" (0301h, which initiators try again) before anything is computed for it.
-//! The answer depends on the source only, never on the account. Invariant: the table holds at most
+//! The answer depends on the source only, never on the account. Every shard keeps the same count:
+//! whichever accepted the connection, all are told. Invariant: the table holds at most
 //! [`SOURCES_MAX`] sources; with more, the one that was quiet for longest is forgotten.
 
 use std::collections::HashMap;

@@ -2,6 +2,7 @@
 
 mod nvme;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use endpoint::{Accepted, ShardId};
@@ -41,6 +42,8 @@ pub enum Message {
     SessionGone(Tsih),
     /// To the directory's shard: a connection of a session has ended.
     ConnectionGone(Tsih, Cid),
+    /// To every shard: who came from this address has failed to prove who they are.
+    Unproven(IpAddr),
     /// With a socket: it has logged in.
     Link(Box<Baggage>),
     /// About NVMe controllers and queues.

@@ -1,6 +1,6 @@
 //! What shards tell each other about NVMe controllers and their queues.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use endpoint::{Accepted, ShardId};
@@ -26,8 +26,6 @@ pub enum NvmeMessage {
     Proven(u16),
     /// From it: another host has proved that the identifier is its own; the controller is to end.
     Impostor(u16),
-    /// To every shard: a host that came from this address has failed to prove who it is.
-    Unproven(IpAddr),
     /// To a controller's shard: an I/O queue connects. For the connection of this number on that shard.
     Join(u16, ShardId, u64, Box<Join>),
     /// The answer.

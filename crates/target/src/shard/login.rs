@@ -1,11 +1,11 @@
 //! From an accepted socket to a link of a session: who may come is asked of the exports, which session
 //! it becomes of the directory; then the link goes to the session's shard.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use buf::{Cx, Pool};
-use endpoint::{Accepted, Departure, LinkId};
+use endpoint::{Accepted, Departure, LinkId, ShardId};
 use iscsi::discovery::TargetList;
 use iscsi::login::{Access, AuthPolicy, Authorize, Cause, Completion, Established, Verdict as Judged};
 use iscsi::name::TargetAddress;
@@ -110,7 +110,7 @@ impl Shard {
                 LoginEvent::Done(established) => self.enter(cx, tag, *established),
                 LoginEvent::Over(cause) => {
                     if cause == Some(Cause::Authentication) {
-                        self.backoff.failed(cx.now, accepted.peer.ip());
+                        self.tell_unproven(accepted.peer.ip());
                     }
                     self.say(LogLine::LoginFailed { peer: accepted.peer, cause });
                     self.depart(id, Departure::Close);
@@ -120,6 +120,14 @@ impl Shard {
         if let Some(entering) = self.entering(tag) {
             let id = entering.id;
             self.rouse(id);
+        }
+    }
+
+    /// Who comes from here has failed to prove who they are: every shard puts them off, whichever
+    /// accepts their next connection.
+    pub(super) fn tell_unproven(&mut self, from: IpAddr) {
+        for shard in 0..self.shards {
+            self.post(ShardId(shard), Message::Unproven(from));
         }
     }
 
@@ -199,7 +207,7 @@ impl Shard {
     }
 
     /// The directory has answered a login of this shard.
-    pub(super) fn verdict(&mut self, _cx: &mut Cx<'_>, token: u64, verdict: Verdict) {
+    pub(super) fn verdict(&mut self, token: u64, verdict: Verdict) {
         let tag = Tag::from_bits(token);
         let Some(entering) = self.entering(tag) else { return };
         match verdict {

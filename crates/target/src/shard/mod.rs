@@ -142,7 +142,7 @@ impl Shard {
     fn take_message(&mut self, cx: &mut Cx<'_>, message: Message) {
         match message {
             Message::Claim(claim) => self.claim(claim),
-            Message::Verdict(token, verdict) => self.verdict(cx, token, verdict),
+            Message::Verdict(token, verdict) => self.verdict(token, verdict),
             Message::AskWindow(tsih, cid, from, token) => {
                 self.ask_window(cx, tsih, Joining { cid, from, token });
             }
@@ -154,6 +154,7 @@ impl Shard {
             Message::ConnectionGone(tsih, cid) => {
                 self.directory_change(|directory, _| directory.connection_gone(tsih, cid));
             }
+            Message::Unproven(from) => self.backoff.failed(cx.now, from),
             // Comes with a socket, by `handle_arrival`.
             Message::Link(baggage) => self.baggage_without_link(&baggage),
             Message::Nvme(message) => self.take_nvme(cx, message),

@@ -4,12 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use blockwire_target::{HostAuth, LogLine, Shard};
+use iscsi::chap::{self, Account, Algorithm};
+use iscsi::initiator::{Credentials, Failure};
+use iscsi::login::{AuthPolicy, Chap};
+use iscsi::wire::LoginStatus;
 use nvme::auth::{Host as Prover, HostProgress, Policy, Secret, command};
 use nvme::fabrics::{ConnectData, Connected, Property, PropertyAccess};
 use nvme::{FabricsType, Status};
 use sim::World;
 
 use crate::host::{Host, Wanted, is_dead, run, sqe, wait};
+use crate::initiator::Initiator;
 use crate::pipe::Pipe;
 use crate::rig::{self, Terms};
 use crate::{pattern, world_with};
@@ -255,4 +260,34 @@ fn a_host_that_must_prove_now_who_it_is_begins_anew() {
     assert!(prove(&mut world, &wanted, &mut pipe, &secret(3)));
     host.pipes.push(pipe);
     assert_eq!(host.write(&mut world, 1, 5, &pattern(5, 8, 1)), Status::SUCCESS);
+}
+
+#[test]
+fn attack_15_wrong_passwords_are_put_off_on_every_shard() {
+    let account =
+        |secret: &[u8]| Account { name: "alice".into(), secret: chap::Secret::new(secret.to_vec()) };
+    let mut exports = (*rig::exports(&Terms::default())).clone();
+    let accounts = vec![account(b"the right secret")];
+    let algorithms = Algorithm::ALL.to_vec();
+    let chap = Chap { accounts, mutual: None, algorithms: algorithms.clone() };
+    exports.targets[0].rules[0].auth = AuthPolicy::Required(chap);
+    let mut world = world_with(9, 3, &Arc::new(exports));
+    let mut answers = Vec::new();
+    for isid in 0..40 {
+        let ours = account(b"a wrong secret!!");
+        let credentials = Some(Credentials { ours, target: None, algorithms: algorithms.clone() });
+        let mut guess =
+            Initiator::connect(&mut world, iscsi::initiator::Wanted { credentials, ..rig::wanted(isid) });
+        while guess.failure().is_none() {
+            guess.poll(&mut world);
+            let until = world.now() + Duration::from_millis(1);
+            world.step(until);
+        }
+        match guess.failure() {
+            Some(Failure::Refused(status)) => answers.push(*status),
+            other => panic!("{other:?}"),
+        }
+    }
+    let put_off = answers.iter().filter(|status| **status == LoginStatus::SERVICE_UNAVAILABLE).count();
+    assert!((30..=35).contains(&put_off), "{put_off}: five are free");
 }

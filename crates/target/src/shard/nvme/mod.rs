@@ -196,7 +196,6 @@ impl Shard {
             }
             NvmeMessage::Proven(cntlid) => self.bind_identifier(cntlid),
             NvmeMessage::Impostor(cntlid) => self.nvme.server.end_controller(cntlid),
-            NvmeMessage::Unproven(from) => self.backoff.failed(cx.now, from),
             NvmeMessage::Join(cntlid, from, token, join) => {
                 self.join_controller(cntlid, from, token, &join);
             }

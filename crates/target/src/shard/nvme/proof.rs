@@ -81,9 +81,7 @@ impl Shard {
     pub(super) fn host_unproven(&mut self, key: QueueKey) {
         let Some(conn) = self.conn_of(key) else { return };
         let Some(from) = self.queue(conn).map(|queue| queue.accepted.peer.ip()) else { return };
-        for shard in 0..self.shards {
-            self.post(ShardId(shard), Message::Nvme(NvmeMessage::Unproven(from)));
-        }
+        self.tell_unproven(from);
     }
 
     /// On the directory's shard: a controller's host has proved who it is, and its identifier is its own.
