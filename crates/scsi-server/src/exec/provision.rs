@@ -35,6 +35,7 @@ pub(crate) fn write_same(server: &mut Server, slot: u32, same: WriteSame) {
         (Err(refusal), _) | (Ok(()), Err(refusal)) => return server.refuse(slot, refusal),
         (Ok(()), Ok(span)) => span,
     };
+    // No block is ever anchored (ANC_SUP = 0), so that wish is refused, with UNMAP or without.
     if same.anchor {
         return server.check(slot, Sense::cdb_field(1, Some(4)));
     }
@@ -71,7 +72,8 @@ pub(crate) fn same_data(server: &mut Server, slot: u32, same: WriteSame, data: S
         Ok(span) => span,
         Err(refusal) => return server.refuse(slot, refusal),
     };
-    // Unmapped blocks would read zero, so only zeroes may become unmapped.
+    // UNMAP allows to unmap, it does not oblige; and unmapped blocks read zero (LBPRZ = 1), so only zeroes
+    // may become unmapped. Any other block is written, or a read would not find it.
     if contiguous(&data).iter().all(|byte| *byte == 0) {
         server.submit(slot, Op::WriteZeroes { span, unmap: same.unmap }, Payload::None, 0);
     } else {
