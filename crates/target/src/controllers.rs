@@ -29,7 +29,7 @@ pub struct ControllerClaim {
     /// How many controllers the subsystem may have.
     pub limit: u16,
     /// Whether the host needs no proof of who it is, so that its identifier is bound at once. If not,
-    /// [`Controllers::bind`] does it once the host has given that proof.
+    /// `Controllers::bind` does it once the host has given that proof.
     pub binds: bool,
 }
 
