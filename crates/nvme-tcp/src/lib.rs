@@ -6,7 +6,6 @@
 
 pub mod controller;
 pub mod host;
-mod index;
 mod violation;
 pub mod wire;
 

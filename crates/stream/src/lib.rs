@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod contract;
+mod index;
 mod inlet;
 mod ops;
 mod outbox;
@@ -19,6 +20,7 @@ mod timers;
 
 pub use buf::{Cx, Entropy, Errno, Payload, Time};
 pub use contract::{Close, Connection, Host, HostEvent, Link, Target, TargetEvent};
+pub use index::TagIndex;
 pub use inlet::Inlet;
 pub use ops::{Came, Direct, Piece, RecvOp, SendOp};
 pub use outbox::{Batch, COPY_MAX, HEAD_MAX, Outbox};

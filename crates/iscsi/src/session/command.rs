@@ -81,7 +81,7 @@ impl TargetSession {
         if pdu.itt.is_none() {
             return Err(RejectReason::INVALID_PDU_FIELD);
         }
-        if self.index.find(pdu.itt).is_some() {
+        if self.index.find(pdu.itt.value()).is_some() {
             return Err(RejectReason::TASK_IN_PROGRESS);
         }
         let write = pdu.flags.contains(CommandFlags::WRITE);
@@ -147,7 +147,7 @@ impl TargetSession {
             counted: false,
         };
         let tag = self.tasks.insert(task).ok()?;
-        self.index.insert(bhs.itt, tag);
+        self.index.insert(bhs.itt.value(), tag);
         self.links[at].tasks += 1;
         self.immediate_burst |= bursts;
         if !self.graves.is_empty() {

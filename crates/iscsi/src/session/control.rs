@@ -43,7 +43,9 @@ impl TargetSession {
             return Err(RejectReason::INVALID_PDU_FIELD);
         }
         let continues_text = self.links[at].text.as_ref().and_then(|text| text.open()) == Some(bhs.itt);
-        if self.index.find(bhs.itt).is_some() && !(bhs.opcode() == Opcode::TEXT_REQUEST && continues_text) {
+        if self.index.find(bhs.itt.value()).is_some()
+            && !(bhs.opcode() == Opcode::TEXT_REQUEST && continues_text)
+        {
             return Err(RejectReason::TASK_IN_PROGRESS);
         }
         match bhs.opcode() {
@@ -182,7 +184,7 @@ impl TargetSession {
         if pdu.referenced_tag == pdu.itt {
             return Err(TmfResponseCode::REJECTED);
         }
-        let Some(tag) = self.index.find(pdu.referenced_tag) else {
+        let Some(tag) = self.index.find(pdu.referenced_tag.value()) else {
             return Err(self.resolve_absent(pdu, abort));
         };
         let Some(task) = self.tasks.get_mut(tag) else { return Err(TmfResponseCode::NO_TASK) };

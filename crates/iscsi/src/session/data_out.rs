@@ -21,7 +21,7 @@ impl TargetSession {
     /// Acts on a Data-Out's header; says what its data is for.
     pub(super) fn begin_data_out(&mut self, cx: &mut Cx<'_>, at: usize, bhs: &Bhs) -> Segment {
         let pdu = DataOut::from_bhs(bhs);
-        let found = self.index.find(pdu.itt);
+        let found = self.index.find(pdu.itt.value());
         let Some(tag) = found.filter(|tag| self.is_write_on(*tag, at)) else {
             if !self.graves.contains(&(pdu.itt, at)) || found.is_some() {
                 self.reject(at, bhs, RejectReason::INVALID_PDU_FIELD);

@@ -17,7 +17,6 @@ mod closing;
 mod command;
 mod control;
 mod data_out;
-pub(crate) mod index;
 mod link;
 mod outgoing;
 mod params;
@@ -34,7 +33,6 @@ mod tests;
 
 use buf::{Cx, Errno, Sg, SgMut, Time};
 use control::{Fenced, Logout};
-use index::IttIndex;
 use link::{LinkState, Phase};
 use outgoing::Stamp;
 pub use params::{LinkParams, SessionLimits, SessionParams};
@@ -44,7 +42,7 @@ pub use request::{
 use reserve::Reservation;
 use std::collections::VecDeque;
 use std::time::Duration;
-use stream::{Came, Close, Connection, Link, RecvOp, SendOp, Slab, Tag, Target, TargetEvent};
+use stream::{Came, Close, Connection, Link, RecvOp, SendOp, Slab, Tag, TagIndex, Target, TargetEvent};
 pub use task::R2T_MAX;
 use task::Task;
 use window::Window;
@@ -73,7 +71,7 @@ pub struct TargetSession {
     reservation: Reservation,
     window: Window,
     tasks: Slab<Task>,
-    index: IttIndex,
+    index: TagIndex,
     /// Immediate commands in work.
     immediates: u32,
     /// One of them has unsolicited data: memory is set aside for one at a time.
@@ -115,7 +113,7 @@ impl TargetSession {
             window: Window::new(params.cmd_sn, reservation.commands(commands)),
             reservation,
             tasks: Slab::new(tasks),
-            index: IttIndex::new(tasks),
+            index: TagIndex::new(tasks),
             immediates: 0,
             immediate_burst: false,
             links: Vec::new(),

@@ -212,7 +212,7 @@ impl TargetSession {
     /// Takes a task that is about to go out of every count.
     fn uncount(&mut self, tag: Tag) {
         let Some(task) = self.tasks.get(tag) else { return };
-        self.index.remove(task.itt);
+        self.index.remove(task.itt.value());
         if task.counted {
             self.window.end();
         }

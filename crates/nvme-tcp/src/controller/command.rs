@@ -55,7 +55,7 @@ impl ControllerQueue {
         let cid = sqe.cid.get();
         let payload = if self.phase == Phase::Draining {
             Err(Status::ABORTED_SQ_DELETION)
-        } else if self.index.find(cid).is_some() {
+        } else if self.index.find(cid.into()).is_some() {
             Err(Status::COMMAND_ID_CONFLICT.final_())
         } else if self.refused && sqe.fuse() == Fuse::Second {
             // Halves of a pair stand next to each other (NVMe Base §3.4.2).
@@ -81,7 +81,7 @@ impl ControllerQueue {
         }
         task.arriving = data > 0;
         let Ok(tag) = self.tasks.insert(task) else { return Err(Violation::TooManyCommands) };
-        self.index.insert(cid, tag);
+        self.index.insert(cid.into(), tag);
         self.half = (sqe.fuse() == Fuse::First).then_some(tag);
         if self.phase == Phase::Connect {
             self.connect = Some((tag, *sqe));

@@ -28,7 +28,7 @@ impl ControllerQueue {
             return Err(Fatal::plain(FatalStatus::LIMIT_EXCEEDED));
         }
         let unknown = Fatal::sequence(H2cData::AT_TTAG);
-        let tag = self.index.find(pdu.cccid.get()).ok_or(unknown)?;
+        let tag = self.index.find(pdu.cccid.get().into()).ok_or(unknown)?;
         let task = self.tasks.get_mut(tag).ok_or(unknown)?;
         let ttag = pdu.ttag.get();
         let asked = task.r2ts.iter_mut().find(|asked| asked.ttag == ttag).ok_or(unknown)?;

@@ -26,7 +26,6 @@ mod respond;
 mod task;
 
 use crate::Violation;
-use crate::index::CidIndex;
 use crate::wire::Terms;
 use buf::{Class, Cx, Errno, Sg, SgMut, Time};
 use capsules::Capsules;
@@ -36,7 +35,9 @@ use outgoing::Out;
 use receive::Rx;
 use std::collections::VecDeque;
 use std::time::Duration;
-use stream::{Came, Close, Connection, Inlet, Link, Outbox, RecvOp, SendOp, Slab, Tag, Target, TargetEvent};
+use stream::{
+    Came, Close, Connection, Inlet, Link, Outbox, RecvOp, SendOp, Slab, Tag, TagIndex, Target, TargetEvent,
+};
 pub use task::R2T_MAX;
 use task::{Source, Task};
 
@@ -79,7 +80,7 @@ pub struct ControllerQueue {
     size: QueueSize,
     capsules: Capsules,
     tasks: Slab<Task>,
-    index: CidIndex,
+    index: TagIndex,
     /// The Connect that waits for its answer.
     connect: Option<(Tag, Sqe)>,
     rx: Rx,
@@ -139,7 +140,7 @@ impl ControllerQueue {
             size: QueueSize { entries: 1, flow_control: true, in_capsule_max: 0 },
             capsules: Capsules::none(cx.pool),
             tasks: Slab::new(usize::from(ENTRIES_MAX)),
-            index: CidIndex::new(1),
+            index: TagIndex::new(1),
             connect: None,
             rx: Rx::new(inlet),
             out: VecDeque::new(),
@@ -192,7 +193,7 @@ impl ControllerQueue {
         let Ok(tag) = queue.tasks.insert(Task::new(cid, Source::None, 0)) else {
             unreachable!("an empty table has room")
         };
-        queue.index.insert(cid, tag);
+        queue.index.insert(cid.into(), tag);
         queue.connect = Some((tag, parked.connect));
         (queue, tag)
     }

@@ -134,7 +134,7 @@ impl ControllerQueue {
     fn remove(&mut self, tag: Tag) -> Option<u16> {
         let task = self.tasks.get(tag)?;
         let cid = task.cid;
-        self.index.remove(cid);
+        self.index.remove(cid.into());
         if task.capsule {
             self.capsules.give();
         }

@@ -52,7 +52,7 @@ impl HostQueue {
         if self.phase != Phase::Ready || self.commands.len() >= self.window {
             return Err((sqe, payload));
         }
-        while self.next_cid == u16::MAX || self.index.find(self.next_cid).is_some() {
+        while self.next_cid == u16::MAX || self.index.find(self.next_cid.into()).is_some() {
             self.next_cid = self.next_cid.wrapping_add(1);
         }
         let cid = self.next_cid;
@@ -77,7 +77,7 @@ impl HostQueue {
         let Ok(tag) = self.commands.insert(command) else {
             unreachable!("the window is smaller than the table")
         };
-        self.index.insert(cid, tag);
+        self.index.insert(cid.into(), tag);
         self.out.push_back(Out::Capsule(tag));
         Ok(tag)
     }
@@ -85,7 +85,7 @@ impl HostQueue {
     /// Judges a C2HData by its header; gives the command that its data is for.
     pub(super) fn check_data(&mut self, pdu: &C2hData, frame: Frame) -> Result<Tag, Fatal> {
         let out_of_range = Fatal::plain(FatalStatus::OUT_OF_RANGE);
-        let tag = self.index.find(pdu.cccid.get()).ok_or(Fatal::sequence(AT_CCCID))?;
+        let tag = self.index.find(pdu.cccid.get().into()).ok_or(Fatal::sequence(AT_CCCID))?;
         let command = self.commands.get_mut(tag).ok_or(Fatal::sequence(AT_CCCID))?;
         if !command.sent || command.last || !matches!(command.data, Data::In(_)) {
             return Err(Fatal::sequence(AT_CCCID));
@@ -117,7 +117,7 @@ impl HostQueue {
     /// A stretch of a write is asked for.
     pub(super) fn take_r2t(&mut self, pdu: &R2t) -> Result<(), Fatal> {
         let out_of_range = Fatal::plain(FatalStatus::OUT_OF_RANGE);
-        let tag = self.index.find(pdu.cccid.get()).ok_or(Fatal::sequence(AT_CCCID))?;
+        let tag = self.index.find(pdu.cccid.get().into()).ok_or(Fatal::sequence(AT_CCCID))?;
         let most = self.terms.r2ts;
         let command = self.commands.get_mut(tag).ok_or(Fatal::sequence(AT_CCCID))?;
         if !command.sent || !matches!(command.data, Data::Out { in_capsule: false, .. }) {
@@ -140,7 +140,7 @@ impl HostQueue {
     /// A completion came.
     pub(super) fn take_completion(&mut self, cqe: Cqe) -> Result<(), Fatal> {
         let unknown = Fatal::sequence(AT_CID);
-        let tag = self.index.find(cqe.cid.get()).ok_or(unknown)?;
+        let tag = self.index.find(cqe.cid.get().into()).ok_or(unknown)?;
         let command = self.commands.get(tag).filter(|command| command.sent).ok_or(unknown)?;
         let success = cqe.completion().status.is_success();
         if success && matches!(command.data, Data::In(_)) && command.next > 0 && !command.last {
@@ -154,7 +154,7 @@ impl HostQueue {
     fn complete(&mut self, tag: Tag, mut cqe: Cqe) {
         let Some(command) = self.commands.remove(tag) else { return };
         let cid = command.sqe.cid.get();
-        self.index.remove(cid);
+        self.index.remove(cid.into());
         let short = command.next < command.len;
         let payload = match command.data {
             Data::None => Payload::None,

@@ -17,7 +17,6 @@ mod receive;
 
 use crate::Violation;
 use crate::controller::{ENTRIES_MAX, QueueSize};
-use crate::index::CidIndex;
 use crate::wire::{ADMIN_CAPSULE_MAX, IcReq, Terms};
 use buf::{Cx, Errno, Payload, Time};
 use command::Command;
@@ -26,7 +25,7 @@ use outgoing::Out;
 use receive::Rx;
 use std::collections::VecDeque;
 use std::time::Duration;
-use stream::{Came, Close, Connection, Host, HostEvent, Link, Outbox, RecvOp, SendOp, Slab, Tag};
+use stream::{Came, Close, Connection, Host, HostEvent, Link, Outbox, RecvOp, SendOp, Slab, Tag, TagIndex};
 
 #[cfg(test)]
 mod tests;
@@ -101,7 +100,7 @@ pub struct HostQueue {
     /// Commands that may be in work at once.
     window: usize,
     commands: Slab<Command>,
-    index: CidIndex,
+    index: TagIndex,
     next_cid: u16,
     rx: Rx,
     out: VecDeque<Out>,
@@ -136,7 +135,7 @@ impl HostQueue {
             size: QueueSize { entries: 2, flow_control: true, in_capsule_max: ADMIN_CAPSULE_MAX },
             window: 1,
             commands: Slab::new(usize::from(ENTRIES_MAX)),
-            index: CidIndex::new(1),
+            index: TagIndex::new(1),
             next_cid: 0,
             rx: Rx::new(),
             out: VecDeque::from([Out::Init]),

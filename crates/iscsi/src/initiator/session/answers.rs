@@ -106,7 +106,7 @@ impl InitiatorSession {
     }
 
     fn text_response(&mut self, pdu: &TextResponse) {
-        let Some(tag) = self.index.find(pdu.itt) else { return };
+        let Some(tag) = self.index.find(pdu.itt.value()) else { return };
         let Some(command) = self.commands.get_mut(tag) else { return };
         let Kind::Text { reader, ttt, .. } = &mut command.kind else { return };
         let ends = pdu.ttt.is_none() || pdu.flags.contains(TextFlags::FINAL);

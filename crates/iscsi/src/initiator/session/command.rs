@@ -113,7 +113,7 @@ impl InitiatorSession {
             doom: None,
         };
         let Ok(tag) = self.commands.insert(command) else { unreachable!("counted before") };
-        self.index.insert(itt, tag);
+        self.index.insert(itt.value(), tag);
         self.links[link].commands += 1;
         if let (None, Some(timeout)) = (self.look_at, self.limits.command_timeout) {
             self.look_at = Some(now + timeout);
@@ -181,7 +181,7 @@ impl InitiatorSession {
         loop {
             let itt = Itt::new(self.next_itt);
             self.next_itt = self.next_itt.wrapping_add(1);
-            if !itt.is_none() && self.index.find(itt).is_none() && !self.graves.contains(&itt) {
+            if !itt.is_none() && self.index.find(itt.value()).is_none() && !self.graves.contains(&itt) {
                 return itt;
             }
         }
@@ -189,7 +189,7 @@ impl InitiatorSession {
 
     /// The command that a PDU names; `None` if it has ended and what comes for it is skipped.
     pub(super) fn find(&self, at: usize, itt: Itt, opcode: Opcode) -> Result<Option<Tag>, Fault> {
-        match self.index.find(itt) {
+        match self.index.find(itt.value()) {
             Some(tag) => {
                 let mine = |command: &&Command| command.sent.is_some() && command.link == at;
                 let command = self.commands.get(tag).filter(mine);
@@ -286,7 +286,7 @@ impl InitiatorSession {
     /// Ends a request. Its memory must be here.
     pub(super) fn complete(&mut self, tag: Tag, response: Response) {
         let Some(command) = self.commands.remove(tag) else { return };
-        self.index.remove(command.itt);
+        self.index.remove(command.itt.value());
         self.links[command.link].commands -= 1;
         if matches!(command.kind, Kind::Scsi(_)) {
             self.scsi -= 1;

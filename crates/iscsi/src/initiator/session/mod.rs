@@ -27,7 +27,6 @@ mod tests;
 
 use super::{Failure, Wanted};
 use crate::negotiate::{Params, SessionType, TaskReporting};
-use crate::session::index::IttIndex;
 use crate::wire::{Cid, Itt, Sn, Tsih};
 use buf::{Cx, Errno, Payload, Time};
 use command::Command;
@@ -37,7 +36,7 @@ pub use request::{
 };
 use std::collections::VecDeque;
 use std::time::Duration;
-use stream::{Came, Close, Connection, Host, HostEvent, Link, RecvOp, SendOp, Slab, Tag};
+use stream::{Came, Close, Connection, Host, HostEvent, Link, RecvOp, SendOp, Slab, Tag, TagIndex};
 pub use targets::{ADDRESSES_MAX, TARGETS_MAX, TargetRecord, Targets};
 
 /// Requests other than SCSI commands that may be in work at once.
@@ -148,7 +147,7 @@ pub struct InitiatorSession {
     commands: Slab<Command>,
     /// SCSI commands among them.
     scsi: usize,
-    index: IttIndex,
+    index: TagIndex,
     next_itt: u32,
     links: Vec<LinkState>,
     /// Tags of commands that ended before their answer came: what comes for them is skipped.
@@ -193,7 +192,7 @@ impl InitiatorSession {
             waiting: 0,
             commands: Slab::new(most),
             scsi: 0,
-            index: IttIndex::new(most),
+            index: TagIndex::new(most),
             next_itt: 1,
             links: vec![first],
             graves: VecDeque::new(),

@@ -1,34 +1,38 @@
-//! Command identifiers to tags: a table of fixed size, so that no command allocates.
+//! A peer's names of commands (Initiator Task Tags, command identifiers) to tags: a table of fixed
+//! size, so that no command allocates.
 //!
-//! Open addressing with linear probing, at most half full. A CID is hashed and compared, never used
-//! as an index. A peer that chooses colliding CIDs makes its own look-ups slower, and harms nobody.
+//! Open addressing with linear probing, at most half full. A name is hashed and compared, never used
+//! as an index. The table is small, so a peer that chooses colliding names makes its own look-ups
+//! slower, by at most as many compares as commands are in work, and harms nobody.
 
-use stream::Tag;
+use crate::tag::Tag;
 
+/// See the module.
 #[derive(Debug)]
-pub(crate) struct CidIndex {
-    places: Box<[Option<(u16, Tag)>]>,
+pub struct TagIndex {
+    places: Box<[Option<(u32, Tag)>]>,
     len: usize,
 }
 
-impl CidIndex {
+impl TagIndex {
     /// Room for `limit` tasks.
-    pub(crate) fn new(limit: usize) -> Self {
+    pub fn new(limit: usize) -> Self {
         let places = (limit.max(1) * 2).next_power_of_two();
-        CidIndex { places: vec![None; places].into(), len: 0 }
+        TagIndex { places: vec![None; places].into(), len: 0 }
     }
 
     /// Makes room for `limit` tasks.
-    pub(crate) fn grow(&mut self, limit: usize) {
+    pub fn grow(&mut self, limit: usize) {
         let old = std::mem::replace(self, Self::new(limit));
-        old.places.iter().flatten().for_each(|(cid, tag)| self.insert(*cid, *tag));
+        old.places.iter().flatten().for_each(|(name, tag)| self.insert(*name, *tag));
     }
 
+    /// The tag of a name.
     #[inline]
-    pub(crate) fn find(&self, cid: u16) -> Option<Tag> {
-        let mut at = self.home(cid);
+    pub fn find(&self, name: u32) -> Option<Tag> {
+        let mut at = self.home(name);
         while let Some((here, tag)) = self.places[at] {
-            if here == cid {
+            if here == name {
                 return Some(tag);
             }
             at = self.after(at);
@@ -36,26 +40,27 @@ impl CidIndex {
         None
     }
 
-    /// Enters a CID that is not in yet.
+    /// Enters a name that is not in yet.
     ///
     /// # Panics
     /// If more than `limit` are in: the tasks are counted elsewhere.
-    pub(crate) fn insert(&mut self, cid: u16, tag: Tag) {
+    pub fn insert(&mut self, name: u32, tag: Tag) {
         assert!(self.len * 2 < self.places.len(), "more tasks than the index has room for");
-        let mut at = self.home(cid);
+        let mut at = self.home(name);
         while self.places[at].is_some() {
             at = self.after(at);
         }
-        self.places[at] = Some((cid, tag));
+        self.places[at] = Some((name, tag));
         self.len += 1;
     }
 
-    pub(crate) fn remove(&mut self, cid: u16) {
-        let mut gap = self.home(cid);
+    /// Takes a name out; one that is not in is fine.
+    pub fn remove(&mut self, name: u32) {
+        let mut gap = self.home(name);
         loop {
             match self.places[gap] {
                 None => return,
-                Some((here, _)) if here == cid => break,
+                Some((here, _)) if here == name => break,
                 Some(_) => gap = self.after(gap),
             }
         }
@@ -73,9 +78,9 @@ impl CidIndex {
         self.places[gap] = None;
     }
 
-    fn home(&self, cid: u16) -> usize {
-        let spread = u32::from(cid).wrapping_mul(0x9e37_79b1);
-        (spread >> 16) as usize & (self.places.len() - 1)
+    fn home(&self, name: u32) -> usize {
+        let spread = u64::from(name).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (spread >> 32) as usize & (self.places.len() - 1)
     }
 
     fn after(&self, at: usize) -> usize {
@@ -92,10 +97,10 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
-        fn behaves_like_a_map(steps in proptest::collection::vec((any::<bool>(), 0u16..12), 0..200)) {
-            let mut index = CidIndex::new(4);
+        fn behaves_like_a_map(steps in proptest::collection::vec((any::<bool>(), 0u32..12), 0..200)) {
+            let mut index = TagIndex::new(4);
             let mut map = HashMap::new();
-            let cid = |key: u16| key.wrapping_mul(0x1001);
+            let name = |key: u32| key.wrapping_mul(0x1000_0001);
             for (n, (put, key)) in steps.into_iter().enumerate() {
                 if n == 100 {
                     index.grow(12);
@@ -103,14 +108,14 @@ mod tests {
                 let limit = if n < 100 { 4 } else { 12 };
                 let tag = Tag::from_bits(n as u64);
                 if !put {
-                    index.remove(cid(key));
-                    map.remove(&cid(key));
-                } else if map.len() < limit && !map.contains_key(&cid(key)) {
-                    index.insert(cid(key), tag);
-                    map.insert(cid(key), tag);
+                    index.remove(name(key));
+                    map.remove(&name(key));
+                } else if map.len() < limit && !map.contains_key(&name(key)) {
+                    index.insert(name(key), tag);
+                    map.insert(name(key), tag);
                 }
                 for key in 0..12 {
-                    prop_assert_eq!(index.find(cid(key)), map.get(&cid(key)).copied());
+                    prop_assert_eq!(index.find(name(key)), map.get(&name(key)).copied());
                 }
             }
         }
