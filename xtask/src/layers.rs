@@ -56,10 +56,11 @@ const TABLE: &[Layer] = &[
     Layer { name: "rbd", on: &["volume"], foreign: Any },
     Layer { name: "eval", on: &[], foreign: Any },
     Layer { name: "bench", on: &["iscsi", "nvme-tcp"], foreign: Any },
-    Layer { name: "capi", on: &["host", "reactor"], foreign: Any },
+    Layer { name: "initiator", on: &["host", "reactor"], foreign: Any },
+    Layer { name: "capi", on: &["initiator"], foreign: Any },
     Layer {
         name: "blockwire",
-        on: &["reactor", "target", "host", "backends", "attach", "eval", "rbd"],
+        on: &["reactor", "target", "initiator", "backends", "attach", "eval", "rbd"],
         foreign: Any,
     },
 ];

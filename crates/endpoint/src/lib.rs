@@ -14,11 +14,15 @@
 
 #![forbid(unsafe_code)]
 
+mod outward;
+
 use std::net::SocketAddr;
 
 use buf::{Cx, Errno, Time};
 use stream::{Came, RecvOp, SendOp};
 use volume::DiskOp;
+
+pub use outward::{Dial, DialId, Dialled, Leave, Remote, Sockets};
 
 /// Names one socket of a shard, chosen by the world: a dense index in the low 32 bits, and above it a
 /// generation, so that a name is never used for another socket.
@@ -121,6 +125,17 @@ pub trait Endpoint {
     /// When [`Endpoint::handle_timeout`] wants to be called, if at all.
     #[must_use]
     fn poll_timeout(&self) -> Option<Time>;
+
+    /// A connection that is wanted. Who never dials has none.
+    #[must_use]
+    fn poll_dial(&mut self) -> Option<Dial> {
+        None
+    }
+    /// A connection that was wanted stands, or failed this way.
+    fn handle_dialled(&mut self, cx: &mut Cx<'_>, id: DialId, how: Result<Dialled, Errno>) {
+        let _ = (cx, id, how);
+        unreachable!("who never dials is never answered");
+    }
 }
 
 /// A world's hands for one shard. Each call only starts what it names.

@@ -1,0 +1,12 @@
+//! Volumes of other machines, without I/O: paths over iSCSI and NVMe/TCP, which of them to use, and
+//! what to do when one fails.
+//!
+//! A [`Path`] is one way to a volume. It connects, tells what it found, carries operations, and says of
+//! each that did not end well what became of it ([`Fate`]). Whoever has several paths to one volume
+//! never lets a retry overtake a write whose fate is unknown: the path that lost it is fenced first.
+
+#![forbid(unsafe_code)]
+
+mod path;
+
+pub use path::{Event, Fate, Path, Portrait, Protocol, Why};

@@ -1,0 +1,120 @@
+//! What every way to a remote volume promises, whichever protocol it speaks.
+//!
+//! Invariants:
+//! - Every operation that a path took on ends exactly once, by [`Event::Done`] with its memory.
+//! - [`Event::Down`] comes after the end of everything that was in work, and at most
+//!   [`Path::poll_timeout`]'s time later than the loss.
+//! - After [`Event::Fenced`] nothing that was submitted before can reach the medium any more.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use buf::{Cx, Payload};
+use endpoint::Sockets;
+use volume::{Access, Failure, Geometry, IoId, Op, Outcome, Uuid};
+
+/// Which protocol a path speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Protocol {
+    /// RFC 7143.
+    Iscsi,
+    /// NVMe/TCP.
+    Nvme,
+}
+
+/// What a path found at its other end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Portrait {
+    /// The common name of the volume: paths are of one volume if these agree, and by nothing else.
+    /// `None`: the target gives none, so the path stands alone.
+    pub uuid: Option<Uuid>,
+    /// What its blocks are like, as far as the target tells. `max_io` is what one command carries.
+    pub geometry: Geometry,
+    /// Whether the target lets us write.
+    pub read_only: bool,
+    /// The state of the path.
+    pub access: Access,
+    /// Vendor, product and revision, or model and firmware, in the target's words.
+    pub product: String,
+    /// Serial number.
+    pub serial: String,
+    /// Commands that may be in work at once.
+    pub depth: u32,
+    /// Everything else worth telling: negotiated parameters, features, limits; name and value, in the
+    /// words of the protocol's standard.
+    pub terms: Vec<(String, String)>,
+}
+
+/// What became of an operation that did not succeed.
+#[derive(Debug)]
+pub enum Fate {
+    /// The target refused it, or tried and failed: final, on whichever path.
+    Failed(Failure),
+    /// It has not been done and never will be, by this path: it may be submitted again, here or on
+    /// another path, at the earliest after this time.
+    NotDone(Duration),
+    /// It may have been done, or be done later still, until the path is fenced.
+    Unknown,
+}
+
+/// Why a path is down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// No connection: what the system said.
+    Unreachable(buf::Errno),
+    /// The target refused us, in its words and with our advice: trying again changes nothing until
+    /// somebody changes something.
+    Refused(String),
+    /// The secrets do not match, or are missing; says whose.
+    Unproven(String),
+    /// The connection was lost, or the target did what the protocol forbids.
+    Lost(String),
+    /// The target ended it in good order, or we did.
+    Ended,
+}
+
+/// What a path tells.
+#[derive(Debug)]
+pub enum Event {
+    /// Operations may be submitted.
+    Up(Arc<Portrait>),
+    /// Something of the portrait has changed: size, access, protection.
+    Changed(Arc<Portrait>),
+    /// An operation has ended.
+    Done {
+        /// Its name.
+        id: IoId,
+        /// How.
+        how: Result<Outcome, Fate>,
+        /// Its memory.
+        payload: Payload,
+    },
+    /// A command of an earlier connection can reach the medium no more (see [`Path::fence`]).
+    Fenced,
+    /// There is no connection any more. The path stays down until [`Path::connect`].
+    Down(Why),
+}
+
+/// One way to a remote volume.
+pub trait Path: Sockets {
+    /// Which protocol it speaks.
+    fn protocol(&self) -> Protocol;
+    /// Connects, or connects again. [`Event::Up`] or [`Event::Down`] follows in bounded time. To be
+    /// called while the path is down.
+    fn connect(&mut self, cx: &mut Cx<'_>);
+    /// Starts an operation ([`Op::Read`], `Write`, `Flush`, `WriteZeroes`, `Unmap`, `Compare`,
+    /// `CompareAndWrite`, `Verify`, `Prefetch`, `Extents`; what the target cannot do ends as
+    /// [`volume::Refusal::Unsupported`]); gives it back if the window is full or the path not up.
+    fn submit(&mut self, cx: &mut Cx<'_>, id: IoId, op: Op, payload: Payload) -> Result<(), (Op, Payload)>;
+    /// Asks that an operation end early. It still ends by [`Event::Done`].
+    fn cancel(&mut self, cx: &mut Cx<'_>, id: IoId);
+    /// After operations whose fate is unknown: makes sure that none of them can land any more (the
+    /// session reinstated, the controller reset, or the time over after which the target must have
+    /// given up), then says [`Event::Fenced`]; in bounded time, whatever the target does.
+    fn fence(&mut self, cx: &mut Cx<'_>);
+    /// Ends the connection: politely within `grace`, then at once. [`Event::Down`] follows.
+    fn disconnect(&mut self, cx: &mut Cx<'_>, grace: Duration);
+    /// What happened, oldest first.
+    #[must_use]
+    fn poll_event(&mut self) -> Option<Event>;
+}
