@@ -334,8 +334,8 @@ pub enum PathVerb {
     },
     /// Set the state of paths to a volume; hosts of both protocols are told
     #[command(
-        after_help = "SCSI hosts see the state as ALUA, NVMe hosts as ANA. It holds until it is set again or the \
-        daemon ends.\n\nExamples:\n  blockwire path set db --group 2 --state inaccessible\n  \
+        after_help = "SCSI hosts see the state as ALUA, NVMe hosts as ANA. It holds until it is set again, \
+        over restarts too.\n\nExamples:\n  blockwire path set db --group 2 --state inaccessible\n  \
         blockwire path set db --state optimized"
     )]
     Set {

@@ -57,7 +57,7 @@ impl Unit {
     pub(crate) fn parameters(&self) -> mode::Parameters {
         mode::Parameters {
             descriptor_sense: self.descriptor_sense(),
-            write_protect: self.view.write_protected_by_host,
+            write_protect: self.view.host_protection.is_on(),
             ..self.default_parameters()
         }
     }

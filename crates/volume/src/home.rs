@@ -8,16 +8,16 @@
 //! [`Refusal::NotFenced`], never `Ok`.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use buf::Time;
 
 use crate::backend::Geometry;
-use crate::bad::BadBlocks;
 use crate::change::{Ack, Adoption, Answer, Ask, AskId, ChangeId, Remark, Shard, StoreOp};
 use crate::facts::Facts;
 use crate::io::Refusal;
-use crate::record::{self, Damaged};
+use crate::record::{self, Damaged, Kept};
 use crate::reservation::Reservations;
 use crate::truth::{Change, Volume};
 use crate::view::View;
@@ -76,8 +76,8 @@ enum Stage {
 
 impl Home {
     /// Opens the authority over a volume that `shards` cores serve. `saved` is the contents of its
-    /// record (reservations and bad blocks), `None` if there is none; a damaged one is an error, and the volume must not
-    /// open. With `persist_forced`, reservations survive power loss whatever hosts ask for.
+    /// record (see `record.rs`), `None` if there is none; a damaged one is an error, and the volume must
+    /// not open. With `persist_forced`, reservations survive power loss whatever hosts ask for.
     pub fn restore(
         facts: Facts,
         geometry: Geometry,
@@ -86,18 +86,20 @@ impl Home {
         saved: Option<&[u8]>,
     ) -> Result<Home, Damaged> {
         assert!(shards > 0, "a volume is served by a core");
-        let (reservations, bad) = match saved {
-            Some(bytes) => record::restore(bytes, facts.uuid, persist_forced)?,
-            None => (Reservations::new(persist_forced), BadBlocks::default()),
+        let (kept, durable) = match saved {
+            Some(bytes) => {
+                let kept = record::restore(bytes, facts.uuid, persist_forced)?;
+                // Whatever its version: what it says is durable.
+                (kept.clone(), kept)
+            }
+            None => {
+                let reservations = Arc::new(Reservations::new(persist_forced));
+                (Kept { reservations, ..Kept::default() }, Kept::default())
+            }
         };
-        let saved = match saved {
-            // Whatever its version: what it says is durable.
-            Some(_) => record::save(facts.uuid, &reservations, &bad),
-            None => record::save(facts.uuid, &Reservations::default(), &BadBlocks::default()),
-        };
-        let saved = Some(saved);
+        let saved = Some(record::save(facts.uuid, &durable));
         Ok(Home {
-            volume: Volume::new(facts, geometry, reservations, bad),
+            volume: Volume::new(facts, geometry, kept),
             fence_timeout: Duration::from_secs(10),
             queue: VecDeque::new(),
             current: None,
@@ -262,7 +264,7 @@ impl Home {
             Ok(change) => change,
             Err(refusal) => return self.refuse(from, id, &ask, refusal),
         };
-        let bytes = record::save(self.volume.facts().uuid, &change.view.reservations, &change.view.bad);
+        let bytes = record::save(self.volume.facts().uuid, &Kept::of(&change.view));
         if self.saved.as_ref() == Some(&bytes) {
             self.note_persistence(&ask, &change);
             return self.adopt(now, from, id, change);

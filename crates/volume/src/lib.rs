@@ -64,4 +64,4 @@ pub use notice::{Cause, Notice, Receivers};
 pub use ram::{Ram, RamDisk};
 pub use shared::Shared;
 pub use truth::{Change, Volume};
-pub use view::{Access, Progress, Standing, View};
+pub use view::{Access, HostProtection, Progress, Standing, View};

@@ -1,24 +1,64 @@
-//! What of a volume outlives power, as bytes: reservations that persist, and bad blocks. Versioned,
-//! checksummed, bound to the volume's UUID.
+//! What of a volume outlives power, as bytes: reservations that persist, bad blocks, path states and
+//! write protection. Versioned, checksummed, bound to the volume's UUID.
 //!
 //! ```text
-//! "BWPR" version=2 flags uuid[16] reservations (see `reservation/saved.rs`)
+//! "BWPR" version=3 flags uuid[16] reservations (see `reservation/saved.rs`)
 //! count(u16) × { lba(u64) blocks(u16) }     bad blocks; none in version 1
+//! protection(u8)                            1 by the operator, 2 by a host; from version 3 on
+//! count(u16) × { port(u16) state(u8) }      paths that are not optimized; from version 3 on
 //! crc32c(u32) of all before; numbers little-endian
 //! ```
 //!
 //! Invariant: bytes that differ anywhere from what was written are refused, never read as "nothing".
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::bad::BadBlocks;
 use crate::facts::Uuid;
 use crate::io::Span;
+use crate::nexus::PortId;
 use crate::reservation::Reservations;
+use crate::view::{Access, HostProtection, Standing};
 
 const MAGIC: &[u8; 4] = b"BWPR";
-/// Version 1 knew neither Host NQNs nor bad blocks.
-const VERSION: u8 = 2;
+/// Version 1 knew neither Host NQNs nor bad blocks, version 2 neither paths nor protection.
+const VERSION: u8 = 3;
+
+const BY_OPERATOR: u8 = 1;
+const BY_HOST: u8 = 2;
+
+/// States of paths, by their numbers in the record.
+const STATES: [Access; 5] = [
+    Access::Optimized,
+    Access::NonOptimized,
+    Access::Inaccessible,
+    Access::PersistentLoss,
+    Access::Transition,
+];
+
+/// What of a volume outlives power.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Kept {
+    pub(crate) reservations: Arc<Reservations>,
+    pub(crate) bad: Arc<BadBlocks>,
+    /// Ascending, none of them optimized.
+    pub(crate) access: Vec<(PortId, Access)>,
+    pub(crate) write_protected: bool,
+    pub(crate) host_protection: HostProtection,
+}
+
+impl Kept {
+    pub(crate) fn of(standing: &Standing) -> Kept {
+        Kept {
+            reservations: standing.reservations.clone(),
+            bad: standing.bad.clone(),
+            access: standing.access.clone(),
+            write_protected: standing.write_protected,
+            host_protection: standing.host_protection,
+        }
+    }
+}
 
 /// Why a volume's record cannot be trusted. The volume must not open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +78,7 @@ pub enum Damaged {
 impl fmt::Display for Damaged {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Damaged::Foreign => write!(f, "not a reservation file"),
+            Damaged::Foreign => write!(f, "not a volume's record"),
             Damaged::Version(version) => write!(f, "written in format {version}, which is not known here"),
             Damaged::OtherVolume(uuid) => write!(f, "of another volume: {uuid}"),
             Damaged::Checksum => write!(f, "wrong checksum"),
@@ -50,8 +90,10 @@ impl fmt::Display for Damaged {
 impl std::error::Error for Damaged {}
 
 /// The record's bytes: of the reservations everything, or only that nothing is to be kept.
-pub(crate) fn save(uuid: Uuid, reservations: &Reservations, bad: &BadBlocks) -> Vec<u8> {
-    let mut out = Vec::with_capacity(64 + reservations.registrants().len() * 64 + bad.spans().len() * 10);
+pub(crate) fn save(uuid: Uuid, kept: &Kept) -> Vec<u8> {
+    let Kept { reservations, bad, access, .. } = kept;
+    let lists = reservations.registrants().len() * 64 + bad.spans().len() * 10 + access.len() * 3;
+    let mut out = Vec::with_capacity(64 + lists);
     out.extend_from_slice(MAGIC);
     out.push(VERSION);
     out.push(reservations.saved_flags());
@@ -62,16 +104,21 @@ pub(crate) fn save(uuid: Uuid, reservations: &Reservations, bad: &BadBlocks) -> 
         out.extend_from_slice(&span.lba.to_le_bytes());
         out.extend_from_slice(&(span.blocks as u16).to_le_bytes());
     }
+    let by_operator = if kept.write_protected { BY_OPERATOR } else { 0 };
+    let by_host = if kept.host_protection == HostProtection::Lasting { BY_HOST } else { 0 };
+    out.push(by_operator | by_host);
+    out.extend_from_slice(&(access.len() as u16).to_le_bytes());
+    for (port, state) in access {
+        let state = STATES.iter().position(|known| known == state).expect("the table has every state");
+        out.extend_from_slice(&port.0.to_le_bytes());
+        out.push(state as u8);
+    }
     out.extend_from_slice(&buf::crc32c::crc32c(&out).to_le_bytes());
     out
 }
 
 /// What [`save`], or an older version of it, wrote for this volume.
-pub(crate) fn restore(
-    bytes: &[u8],
-    uuid: Uuid,
-    persist_forced: bool,
-) -> Result<(Reservations, BadBlocks), Damaged> {
+pub(crate) fn restore(bytes: &[u8], uuid: Uuid, persist_forced: bool) -> Result<Kept, Damaged> {
     let (body, crc) = bytes.split_last_chunk::<4>().ok_or(Damaged::Foreign)?;
     let mut from = Reader(body);
     if from.array::<4>().ok_or(Damaged::Foreign)? != *MAGIC {
@@ -89,12 +136,43 @@ pub(crate) fn restore(
     if of != uuid {
         return Err(Damaged::OtherVolume(of));
     }
-    let named = version > 1;
-    let reservations =
-        Reservations::restore_from(&mut from, flags, named, persist_forced).ok_or(Damaged::Contents)?;
-    let bad =
-        if version > 1 { restore_bad(&mut from).ok_or(Damaged::Contents)? } else { BadBlocks::default() };
-    if from.0.is_empty() { Ok((reservations, bad)) } else { Err(Damaged::Contents) }
+    let kept = restore_kept(&mut from, version, flags, persist_forced).ok_or(Damaged::Contents)?;
+    if from.0.is_empty() { Ok(kept) } else { Err(Damaged::Contents) }
+}
+
+fn restore_kept(from: &mut Reader<'_>, version: u8, flags: u8, persist_forced: bool) -> Option<Kept> {
+    let reservations = Reservations::restore_from(from, flags, version > 1, persist_forced)?;
+    let mut kept = Kept { reservations: Arc::new(reservations), ..Kept::default() };
+    if version > 1 {
+        kept.bad = Arc::new(restore_bad(from)?);
+    }
+    if version > 2 {
+        let [protection] = from.array()?;
+        if protection & !(BY_OPERATOR | BY_HOST) != 0 {
+            return None;
+        }
+        kept.write_protected = protection & BY_OPERATOR != 0;
+        if protection & BY_HOST != 0 {
+            kept.host_protection = HostProtection::Lasting;
+        }
+        kept.access = restore_access(from)?;
+    }
+    Some(kept)
+}
+
+fn restore_access(from: &mut Reader<'_>) -> Option<Vec<(PortId, Access)>> {
+    let count = u16::from_le_bytes(from.array()?);
+    let mut access: Vec<(PortId, Access)> = Vec::new();
+    for _ in 0..count {
+        let port = PortId(u16::from_le_bytes(from.array()?));
+        let [state] = from.array()?;
+        let state = *STATES.get(usize::from(state)).filter(|state| **state != Access::Optimized)?;
+        if access.last().is_some_and(|(last, _)| *last >= port) {
+            return None;
+        }
+        access.push((port, state));
+    }
+    Some(access)
 }
 
 fn restore_bad(from: &mut Reader<'_>) -> Option<BadBlocks> {
@@ -134,11 +212,48 @@ mod tests {
 
     const UUID: Uuid = Uuid([9; 16]);
 
+    /// Bytes that `alter` changes, with the checksum that they should have.
+    fn altered(mut bytes: Vec<u8>, alter: impl FnOnce(&mut [u8])) -> Vec<u8> {
+        let body = bytes.len() - 4;
+        alter(&mut bytes[..body]);
+        let crc = buf::crc32c::crc32c(&bytes[..body]).to_le_bytes();
+        bytes[body..].copy_from_slice(&crc);
+        bytes
+    }
+
     #[test]
-    fn bad_blocks_come_back() {
-        let bad = BadBlocks::default().with(Span { lba: 1 << 40, blocks: 4096 }).unwrap();
-        let bytes = save(UUID, &Reservations::default(), &bad);
-        assert_eq!(restore(&bytes, UUID, false), Ok((Reservations::default(), bad)));
+    fn bad_blocks_paths_and_protection_come_back() {
+        let bad = Arc::new(BadBlocks::default().with(Span { lba: 1 << 40, blocks: 4096 }).unwrap());
+        let access = vec![(PortId(1), Access::Transition), (PortId(7), Access::PersistentLoss)];
+        for (write_protected, host_protection) in [
+            (false, HostProtection::None),
+            (true, HostProtection::None),
+            (false, HostProtection::Lasting),
+            (true, HostProtection::Lasting),
+        ] {
+            let (bad, access) = (bad.clone(), access.clone());
+            let kept = Kept { bad, access, write_protected, host_protection, ..Kept::default() };
+            assert_eq!(restore(&save(UUID, &kept), UUID, false), Ok(kept));
+        }
+        let until_reset = Kept { host_protection: HostProtection::UntilReset, ..Kept::default() };
+        assert_eq!(restore(&save(UUID, &until_reset), UUID, false), Ok(Kept::default()));
+    }
+
+    /// The record ends: protection(u8) count(u16) { port(u16) state(u8) } { port(u16) state(u8) }.
+    #[test]
+    fn paths_that_contradict_themselves_are_refused() {
+        let access = vec![(PortId(1), Access::Transition), (PortId(7), Access::Inaccessible)];
+        let good = save(UUID, &Kept { access, ..Kept::default() });
+        let refused = |from_end: usize, to: u8| {
+            let bytes = altered(good.clone(), |body| body[body.len() - from_end] = to);
+            assert_eq!(restore(&bytes, UUID, false), Err(Damaged::Contents), "{from_end}: {to}");
+        };
+        refused(1, 0); // Optimized is not listed.
+        refused(1, 5); // There is no such state.
+        refused(3, 1); // The same port twice.
+        refused(8, 1); // More behind the list than it counts.
+        refused(8, 3); // Less.
+        refused(9, 4); // Protection by nobody known.
     }
 
     /// What version 1 wrote: an initiator's key 1, a host's key 2 that holds Write Exclusive.
@@ -153,23 +268,30 @@ mod tests {
         old.extend_from_slice(&[4; 16]);
         old.extend_from_slice(&2u64.to_le_bytes());
         old.extend_from_slice(&buf::crc32c::crc32c(&old).to_le_bytes());
-        let (reservations, bad) = restore(&old, UUID, false).unwrap();
-        assert!(bad.is_empty() && reservations.persists());
-        let keys: Vec<u64> = reservations.registrants().iter().map(|one| one.key.0).collect();
+        let kept = restore(&old, UUID, false).unwrap();
+        assert!(kept.bad.is_empty() && kept.reservations.persists() && kept.access.is_empty());
+        let keys: Vec<u64> = kept.reservations.registrants().iter().map(|one| one.key.0).collect();
         assert_eq!(keys, [1, 2]);
         let host = crate::Identity::Host([4; 16]);
-        assert!(reservations.is_holder(&host));
-        assert_eq!(reservations.host_nqn(&[4; 16]), None, "version 1 knew no names");
-        assert_eq!(restore(&save(UUID, &reservations, &bad), UUID, false), Ok((reservations, bad)));
+        assert!(kept.reservations.is_holder(&host));
+        assert_eq!(kept.reservations.host_nqn(&[4; 16]), None, "version 1 knew no names");
+        assert_eq!(restore(&save(UUID, &kept), UUID, false), Ok(kept));
+    }
+
+    /// What version 2 wrote: no reservations, blocks 5 and 6 bad.
+    #[test]
+    fn the_second_version_is_still_read() {
+        let mut old = b"BWPR\x02\x00".to_vec();
+        old.extend_from_slice(&UUID.0);
+        old.extend_from_slice(&[0, 0xff, 0xff, 0, 0, 1, 0, 5, 0, 0, 0, 0, 0, 0, 0, 2, 0]);
+        old.extend_from_slice(&buf::crc32c::crc32c(&old).to_le_bytes());
+        let bad = Arc::new(BadBlocks::default().with(Span { lba: 5, blocks: 2 }).unwrap());
+        assert_eq!(restore(&old, UUID, false), Ok(Kept { bad, ..Kept::default() }));
     }
 
     #[test]
     fn a_later_version_is_refused() {
-        let mut later = save(UUID, &Reservations::default(), &BadBlocks::default());
-        later[4] = 3;
-        let body = later.len() - 4;
-        let crc = buf::crc32c::crc32c(&later[..body]).to_le_bytes();
-        later[body..].copy_from_slice(&crc);
-        assert_eq!(restore(&later, UUID, false), Err(Damaged::Version(3)));
+        let later = altered(save(UUID, &Kept::default()), |body| body[4] = VERSION + 1);
+        assert_eq!(restore(&later, UUID, false), Err(Damaged::Version(VERSION + 1)));
     }
 }

@@ -13,8 +13,9 @@ use crate::facts::Facts;
 use crate::io::{Durability, Epoch, Op, Refusal, Span, Why};
 use crate::nexus::{Identity, Nexus, PortId};
 use crate::notice::{Cause, Notice, Receivers};
-use crate::reservation::{Action, Reservations};
-use crate::view::{Access, Standing, View};
+use crate::record::Kept;
+use crate::reservation::Action;
+use crate::view::{Access, HostProtection, Standing, View};
 
 /// How many nexuses can prevent the removal of the medium: more than sessions are let in.
 const PREVENTING_MAX: usize = 16384;
@@ -42,12 +43,19 @@ pub struct Change {
 }
 
 impl Volume {
-    /// A volume that was opened with these reservations and bad blocks.
-    pub fn new(facts: Facts, geometry: Geometry, reservations: Reservations, bad: BadBlocks) -> Self {
-        let reservations = Arc::new(reservations);
+    /// A volume that was opened with what its record kept.
+    pub(crate) fn new(facts: Facts, geometry: Geometry, kept: Kept) -> Self {
+        let Kept { reservations, bad, access, write_protected, host_protection } = kept;
         // The volume may have shrunk while it was closed.
-        let bad = Arc::new(bad.without(Span { lba: geometry.blocks, blocks: u64::MAX }));
-        let view = View::from(Standing { reservations, bad, ..(*View::of(geometry)).clone() });
+        let bad = bad.without(Span { lba: geometry.blocks, blocks: u64::MAX });
+        let view = View::from(Standing {
+            reservations,
+            bad: Arc::new(bad),
+            access,
+            write_protected,
+            host_protection,
+            ..(*View::of(geometry)).clone()
+        });
         Volume { facts, view, preventing: BTreeSet::new() }
     }
 
@@ -203,12 +211,16 @@ impl Volume {
     }
 
     fn write_protect_by_host(&self, by: &Arc<Identity>, on: bool) -> Change {
-        let notices = if on == self.view.write_protected_by_host {
-            vec![]
-        } else {
-            vec![to_others(Some(by), Cause::WriteProtectChanged)]
+        let old = self.view.host_protection;
+        let new = match (on, &**by) {
+            (false, _) => HostProtection::None,
+            (true, Identity::Host(_)) => HostProtection::Lasting,
+            (true, Identity::Initiator { .. }) if old.is_on() => old,
+            (true, Identity::Initiator { .. }) => HostProtection::UntilReset,
         };
-        Change { drain: on, notices, ..self.with(|standing| standing.write_protected_by_host = on) }
+        let notices =
+            if on == old.is_on() { vec![] } else { vec![to_others(Some(by), Cause::WriteProtectChanged)] };
+        Change { drain: on, notices, ..self.with(|standing| standing.host_protection = new) }
     }
 
     fn host_settings(&self, by: &Arc<Identity>, bits: u32) -> Change {
@@ -297,7 +309,9 @@ impl Volume {
 
     fn reset(&self) -> Change {
         let mut change = self.with(|standing| {
-            standing.write_protected_by_host = false;
+            if standing.host_protection == HostProtection::UntilReset {
+                standing.host_protection = HostProtection::None;
+            }
             standing.host_settings = 0;
             if let Some(without) = standing.reservations.without_legacy_of(None) {
                 standing.reservations = Arc::new(without);

@@ -38,6 +38,28 @@ impl Access {
     }
 }
 
+/// Write protection by a host: one state for both protocols, but how long it holds is by the standard
+/// of who set it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum HostProtection {
+    /// Not protected.
+    #[default]
+    None,
+    /// Until it is taken back, a logical unit reset, or the end of the daemon: SCSI's SWP, a mode
+    /// parameter that is not saved (SPC-4 §7.5.8).
+    UntilReset,
+    /// Until it is taken back: NVMe's Write Protect state, which stays over power cycles (NVMe Base
+    /// §8.12).
+    Lasting,
+}
+
+impl HostProtection {
+    /// Whether writes are refused.
+    pub fn is_on(self) -> bool {
+        self != HostProtection::None
+    }
+}
+
 /// What can be true of a volume at one moment. Read it through a [`View`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Standing {
@@ -53,8 +75,8 @@ pub struct Standing {
     pub access: Vec<(PortId, Access)>,
     /// Write protection by the configuration or the operator.
     pub write_protected: bool,
-    /// Write protection that a host asked for (SCSI's software write protect).
-    pub write_protected_by_host: bool,
+    /// Write protection that a host asked for.
+    pub host_protection: HostProtection,
     /// Settings that the hosts of one protocol share, in that protocol's own bits: its server makes
     /// and reads them, nothing here does. (SCSI: bits of shared mode pages.)
     pub host_settings: u32,
@@ -121,7 +143,7 @@ impl View {
             bad: Arc::default(),
             access: Vec::new(),
             write_protected: false,
-            write_protected_by_host: false,
+            host_protection: HostProtection::None,
             host_settings: 0,
             not_ready: None,
             sanitized: Progress::default(),
@@ -171,7 +193,7 @@ impl View {
 
     /// Whether writes by `who` are refused as [`Refusal::ReadOnly`].
     pub fn is_read_only(&self, who: &Nexus) -> bool {
-        self.write_protected || self.write_protected_by_host || who.read_only
+        self.write_protected || self.host_protection.is_on() || who.read_only
     }
 
     fn ready(&self, sanitize: bool) -> Result<(), Refusal> {

@@ -50,6 +50,9 @@ fn may_write(daemon: &mut Daemon, who: &Nexus) -> bool {
 fn adoption(ask: Ask) -> Adoption {
     let mut home = Home::restore(facts(), geometry(BLOCKS, 512), 1, false, None).unwrap();
     home.handle_ask(Time(0), Shard(0), AskId(1), ask);
+    if let Some(store) = home.poll_store() {
+        home.handle_stored(Time(0), store.ticket, true);
+    }
     home.poll_adoption().expect("a change")
 }
 
@@ -252,6 +255,80 @@ fn both_protocols_hear_of_size_protection_paths_and_removal() {
     for (ask, cause) in cases {
         let shown = format!("{ask:?}");
         assert_eq!(told(&adoption(ask), cause), [true, true], "{shown}");
+    }
+}
+
+/// A daemon that opens the volume anew with what was made durable.
+fn restarted(daemon: &Daemon) -> Daemon {
+    let record = daemon.record.clone().expect("a record");
+    Daemon::of(Home::restore(facts(), geometry(BLOCKS, 512), 2, false, Some(&record)).unwrap(), 2)
+}
+
+#[test]
+fn path_states_and_protection_by_the_operator_outlast_the_daemon() {
+    let mut daemon = Daemon::new(2);
+    for (port, to) in [(1, Access::PersistentLoss), (2, Access::NonOptimized), (3, Access::Inaccessible)] {
+        let ask = Ask::SetAccess { ports: vec![PortId(port)], to, by: None };
+        assert_eq!(daemon.asked(ask), Ok(()));
+    }
+    let open = Ask::SetAccess { ports: vec![PortId(3)], to: Access::Optimized, by: None };
+    assert_eq!(daemon.asked(open), Ok(()));
+    assert_eq!(daemon.asked(Ask::WriteProtect(true)), Ok(()));
+    let mut daemon = restarted(&daemon);
+    let states = [1, 2, 3].map(|port| daemon.home.view().access(PortId(port)));
+    assert_eq!(states, [Access::PersistentLoss, Access::NonOptimized, Access::Optimized]);
+    let elsewhere = [initiator(1), nexus(1)].map(|who| Nexus { port: PortId(2), ..who });
+    assert!(elsewhere.iter().all(|who| !may_write(&mut daemon, who)));
+    assert_eq!(daemon.asked(Ask::WriteProtect(false)), Ok(()));
+    let mut daemon = restarted(&daemon);
+    assert!(elsewhere.iter().all(|who| may_write(&mut daemon, who)));
+}
+
+/// What cannot be made durable does not become true.
+#[test]
+fn a_path_state_that_cannot_be_kept_is_refused() {
+    let mut home = Home::restore(facts(), geometry(BLOCKS, 512), 1, false, None).unwrap();
+    for (id, ask) in [
+        Ask::SetAccess { ports: vec![PortId(1)], to: Access::Inaccessible, by: None },
+        Ask::WriteProtect(true),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        home.handle_ask(Time(0), Shard(0), AskId(id as u64), ask);
+        let store = home.poll_store().expect("it is made durable first");
+        assert_eq!(home.poll_adoption(), None);
+        home.handle_stored(Time(0), store.ticket, false);
+        assert_eq!(home.poll_answer().map(|answer| answer.result), Some(Err(Refusal::NotDurable)));
+        assert_eq!(home.poll_adoption(), None);
+    }
+    assert_eq!(home.view().access(PortId(1)), Access::Optimized);
+    assert!(!home.view().write_protected);
+}
+
+/// One state, which holds as long as the standard of who set it says.
+#[test]
+fn protection_by_a_host_lasts_as_its_protocol_says() {
+    let protect = |who: &Nexus, on| Ask::WriteProtectByHost { by: who.identity.clone(), on };
+    let (scsi, nvme) = (initiator(1), nexus(1));
+    let mut daemon = Daemon::new(2);
+    // SWP of the control mode page ends with a reset of the logical unit.
+    assert_eq!(daemon.asked(protect(&scsi, true)), Ok(()));
+    assert!(!may_write(&mut daemon, &scsi) && !may_write(&mut daemon, &nvme));
+    assert_eq!(daemon.record, None, "and is not kept");
+    assert_eq!(daemon.asked(Ask::Reset), Ok(()));
+    assert!(may_write(&mut daemon, &nvme));
+    // Feature 84h stays, whatever SCSI resets, and whether an initiator has set SWP as well.
+    for (first, second) in [(&scsi, &nvme), (&nvme, &scsi)] {
+        assert_eq!(daemon.asked(protect(first, true)), Ok(()));
+        assert_eq!(daemon.asked(protect(second, true)), Ok(()));
+        assert_eq!(daemon.asked(Ask::Reset), Ok(()));
+        let mut daemon = restarted(&daemon);
+        assert!(!may_write(&mut daemon, &scsi) && !may_write(&mut daemon, &nvme));
+        assert_eq!(daemon.asked(protect(&scsi, false)), Ok(()), "each takes it back for both");
+        assert!(may_write(&mut daemon, &scsi) && may_write(&mut daemon, &nvme));
+        let mut daemon = restarted(&daemon);
+        assert!(may_write(&mut daemon, &nvme));
     }
 }
 

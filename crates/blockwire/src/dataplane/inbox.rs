@@ -103,7 +103,7 @@ pub fn attend(
         for (volume, store) in jobs {
             let kept = state.write(&store.name, &store.bytes);
             if let Err(why) = &kept {
-                tracing::error!(%why, "reservations cannot be made durable");
+                tracing::error!(%why, "a volume's record (reservations, bad blocks, paths, protection) cannot be made durable");
             }
             stored(volume, store.ticket, kept.is_ok());
         }

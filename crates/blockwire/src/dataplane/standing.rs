@@ -21,7 +21,7 @@ pub fn of(frame: &Frame, name: &str, entries: &[VolumeEntry]) -> Option<Standing
     Some(StandingReport {
         volume: name.to_owned(),
         write_protected: view.write_protected,
-        write_protected_by_host: view.write_protected_by_host,
+        write_protected_by_host: view.host_protection.is_on(),
         not_ready: view.not_ready.as_ref().map(|why| not_ready(why).to_owned()),
         closed: view.closed,
         paths: paths(frame, name, view),

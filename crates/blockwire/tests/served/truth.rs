@@ -120,6 +120,36 @@ fn a_path_is_closed_and_opened_over_both() {
     assert_eq!(daemon.run("path set disk --port 99 --state optimized").status.code(), Some(21));
 }
 
+/// A file, since a RAM volume is another one at each start.
+#[test]
+fn path_states_and_protection_outlast_the_daemon() {
+    let place = Place::new();
+    let config = "[[volume]]\nname = \"disk\"\nsource = \"file:disk.img,size=1M\"\n";
+    let daemon = place.serve(config, &BOTH);
+    let ports = daemon.ask_json("path list disk");
+    let of = |protocol: &str| {
+        let path = ports.as_array().unwrap().iter().find(|path| path["protocol"] == protocol).unwrap();
+        path["port"].clone()
+    };
+    daemon.ask(&format!("path set disk --port {} --state inaccessible", of("iscsi")));
+    daemon.ask("volume set disk --read-only on");
+    daemon.kill();
+    let daemon = place.serve(config, &BOTH);
+    let mut session = Initiator::connect(daemon.at, wanted(HOST, Some(TARGET), None)).unwrap();
+    let mut host = Host::ready(daemon.nvme.unwrap(), &Names::of("disk"));
+    assert_eq!(settled(&mut session, &[0; 6]), (2, Some((2, 4, 12))));
+    assert_eq!(host.read(1).good(), [0; 512]);
+    assert_eq!(host.write(1, &[1; 512]).status, WRITE_PROTECTED);
+    assert_eq!(daemon.ask_json("volume show disk")["standing"]["write_protected"], true);
+    daemon.ask("path set disk --state optimized");
+    daemon.ask("volume set disk --read-only off");
+    daemon.kill();
+    let daemon = place.serve(config, &BOTH);
+    let (mut session, mut host) = both(&daemon);
+    assert_eq!(settled(&mut session, &[0; 6]), (0, None));
+    host.write(1, &[1; 512]).good();
+}
+
 #[test]
 fn a_reservation_of_one_protocol_binds_the_other_and_is_shown() {
     let place = Place::new();

@@ -200,7 +200,7 @@ fn value(
         }
         Fid::NAMESPACE_WRITE_PROTECTION => of_volume(server, controller, get.nsid, |view| {
             let reads = controller.namespace(get.nsid).is_some_and(|entry| entry.read_only);
-            if reads || view.write_protected || view.write_protected_by_host { PROTECTED } else { 0 }
+            if reads || view.write_protected || view.host_protection.is_on() { PROTECTED } else { 0 }
         })?,
         _ => return Err(Status::INVALID_FIELD.final_()),
     };

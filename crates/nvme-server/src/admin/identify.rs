@@ -271,7 +271,7 @@ fn namespace(entry: &NamespaceEntry, volume: &Volume) -> Namespace {
 }
 
 fn attributes(entry: &NamespaceEntry, volume: &Volume) -> u8 {
-    let protected = volume.view.write_protected || volume.view.write_protected_by_host || entry.read_only;
+    let protected = volume.view.write_protected || volume.view.host_protection.is_on() || entry.read_only;
     if protected { Namespace::NSATTR_WRITE_PROTECTED } else { 0 }
 }
 

@@ -3,11 +3,11 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::bad::BadBlocks;
 use crate::facts::Uuid;
 use crate::io::Refusal;
 use crate::nexus::{Nexus, PortId};
 use crate::notice::{Cause, Notice};
+use crate::record::Kept;
 
 const UUID: Uuid = Uuid([9; 16]);
 
@@ -26,11 +26,12 @@ fn nexus(number: u8) -> Nexus {
 }
 
 fn save(state: &Reservations) -> Vec<u8> {
-    crate::record::save(UUID, state, &BadBlocks::default())
+    let reservations = Arc::new(state.clone());
+    crate::record::save(UUID, &Kept { reservations, ..Kept::default() })
 }
 
 fn restore(bytes: &[u8]) -> Result<Reservations, Damaged> {
-    crate::record::restore(bytes, UUID, false).map(|(state, _)| state)
+    crate::record::restore(bytes, UUID, false).map(|kept| Arc::unwrap_or_clone(kept.reservations))
 }
 
 /// SPC-4 table "PERSISTENT RESERVE OUT type codes" and NVMe's "Command Behavior in the Presence of a
