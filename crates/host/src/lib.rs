@@ -9,4 +9,4 @@
 
 mod path;
 
-pub use path::{Event, Fate, Path, Portrait, Protocol, Why};
+pub use path::{Claim, Claims, Event, Fate, Path, Portrait, Protocol, Registration, Why};

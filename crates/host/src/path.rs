@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use buf::{Cx, Payload};
 use endpoint::Sockets;
-use volume::{Access, Failure, Geometry, IoId, Op, Outcome, Uuid};
+use volume::reservation::{Action, Key, Kind};
+use volume::{Access, Failure, Geometry, Identity, IoId, Op, Outcome, Uuid};
 
 /// Which protocol a path speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -57,6 +58,41 @@ pub enum Fate {
     Unknown,
 }
 
+/// What is asked about a volume's reservations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// A change. What the protocol cannot say ends as [`volume::Refusal::Unsupported`].
+    Act(Action),
+    /// Who is registered, and what is held.
+    Report,
+}
+
+/// A registration, as the target reports it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Registration {
+    /// Whose.
+    pub identity: Identity,
+    /// Its key.
+    pub key: Key,
+    /// Whether it holds the reservation.
+    pub holds: bool,
+    /// Whether it is ours, by this path.
+    pub ours: bool,
+}
+
+/// The reservations of a volume, as the target reports them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claims {
+    /// Counts changes of registrations.
+    pub generation: u32,
+    /// Whether they survive power loss; `None`: the target does not say.
+    pub persists: Option<bool>,
+    /// What is held, if anything.
+    pub held: Option<Kind>,
+    /// Who is registered.
+    pub registrations: Vec<Registration>,
+}
+
 /// Why a path is down.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Why {
@@ -89,6 +125,13 @@ pub enum Event {
         /// Its memory.
         payload: Payload,
     },
+    /// A [`Claim`] has ended: with the report if one was asked for.
+    Claimed {
+        /// Its name.
+        id: IoId,
+        /// How.
+        how: Result<Option<Claims>, Fate>,
+    },
     /// A command of an earlier connection can reach the medium no more (see [`Path::fence`]).
     Fenced,
     /// There is no connection any more. The path stays down until [`Path::connect`].
@@ -106,11 +149,16 @@ pub trait Path: Sockets {
     /// `CompareAndWrite`, `Verify`, `Prefetch`, `Extents`; what the target cannot do ends as
     /// [`volume::Refusal::Unsupported`]); gives it back if the window is full or the path not up.
     fn submit(&mut self, cx: &mut Cx<'_>, id: IoId, op: Op, payload: Payload) -> Result<(), (Op, Payload)>;
+    /// Asks something about reservations; it ends by [`Event::Claimed`]. Gives it back as
+    /// [`Path::submit`] does.
+    fn claim(&mut self, cx: &mut Cx<'_>, id: IoId, claim: Claim) -> Result<(), Claim>;
     /// Asks that an operation end early. It still ends by [`Event::Done`].
     fn cancel(&mut self, cx: &mut Cx<'_>, id: IoId);
     /// After operations whose fate is unknown: makes sure that none of them can land any more (the
     /// session reinstated, the controller reset, or the time over after which the target must have
-    /// given up), then says [`Event::Fenced`]; in bounded time, whatever the target does.
+    /// given up), then says [`Event::Fenced`]; in bounded time, whatever the target does. To be called
+    /// whether the path is up or down, and not again before `Fenced`; [`Path::connect`] may be called
+    /// meanwhile. It covers what was lost before the call.
     fn fence(&mut self, cx: &mut Cx<'_>);
     /// Ends the connection: politely within `grace`, then at once. [`Event::Down`] follows.
     fn disconnect(&mut self, cx: &mut Cx<'_>, grace: Duration);
