@@ -68,11 +68,21 @@ pub(crate) struct LunState {
     pub(crate) serial: u32,
     pub(crate) attentions: Attentions,
     pub(crate) order: Order,
+    /// Flushes that go on behind a command that was answered (see `exec/flush.rs`).
+    pub(crate) flushes: u8,
+    /// What became of one of them, to be told once.
+    pub(crate) deferred: Option<Sense>,
 }
 
 impl LunState {
     pub(crate) fn new(serial: u32) -> Self {
-        LunState { serial, attentions: Attentions::default(), order: Order::default() }
+        LunState {
+            serial,
+            attentions: Attentions::default(),
+            order: Order::default(),
+            flushes: 0,
+            deferred: None,
+        }
     }
 }
 
@@ -128,11 +138,11 @@ impl NexusState {
         self.spec.luns.binary_search_by_key(&lun, |entry| entry.lun).ok()
     }
 
-    /// The task set that a task entered, if its LUN is still there.
-    pub(crate) fn order(&mut self, lun: u16, serial: u32) -> Option<&mut Order> {
+    /// What is kept of the LUN that a task came by, if it is still there.
+    pub(crate) fn lun(&mut self, lun: u16, serial: u32) -> Option<&mut LunState> {
         let at = self.find(lun)?;
         let state = &mut self.luns[at];
-        (state.serial == serial).then_some(&mut state.order)
+        (state.serial == serial).then_some(state)
     }
 
     /// Adds a unit attention for a volume, by whatever LUNs it is reached.

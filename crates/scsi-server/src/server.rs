@@ -127,6 +127,39 @@ impl Server {
         self.nexuses[key.0 as usize] = None;
     }
 
+    /// Enters a task of the server's own, that goes on whatever becomes of the task at `slot` or of its
+    /// nexus. `None`: too many tasks are in work.
+    pub(crate) fn open_own(&mut self, slot: u32, job: Job) -> Option<u32> {
+        let Task { key, volume, command, .. } = *self.tasks.get(slot);
+        let agent = self.open_agent(key.nexus);
+        let own = self.tasks.insert(Task {
+            key: TaskKey { nexus: agent, tag: 0 },
+            volume,
+            io_volume: volume,
+            lun: 0,
+            serial: 0,
+            attribute: Attribute::Simple,
+            command,
+            data_in: 0,
+            data_out: 0,
+            read_only: false,
+            phase: Phase::Ask,
+            ending: Ending::No,
+            job,
+        });
+        if own.is_none() {
+            self.close_agent(agent);
+        }
+        own
+    }
+
+    /// A task of the server's own is over.
+    pub(crate) fn close_own(&mut self, slot: u32) -> Job {
+        let own = self.tasks.remove(slot);
+        self.close_agent(own.key.nexus);
+        own.job
+    }
+
     /// Forgets a nexus.
     ///
     /// # Panics
@@ -152,6 +185,11 @@ impl Server {
 
     pub(crate) fn state_mut(&mut self, key: NexusKey) -> &mut NexusState {
         self.nexuses[key.0 as usize].as_mut().expect("a nexus key is used while the nexus is open")
+    }
+
+    /// What is kept of a LUN, if neither the nexus nor the LUN has gone meanwhile.
+    pub(crate) fn lun_if_open(&mut self, key: NexusKey, lun: u16, serial: u32) -> Option<&mut LunState> {
+        self.nexuses.get_mut(key.0 as usize)?.as_mut()?.lun(lun, serial)
     }
 
     pub(crate) fn unit(&self, volume: VolumeId) -> Option<&Unit> {
@@ -300,7 +338,7 @@ impl Server {
     fn end(&mut self, slot: u32) {
         let task = self.tasks.get(slot);
         match task.ending {
-            _ if task.is_own() => exec::sanitize::end(self, slot, Err(Sense::SANITIZE_FAILED)),
+            _ if task.is_own() => exec::end_own(self, slot),
             Ending::Check(sense) => self.check(slot, sense),
             Ending::No | Ending::Silent => self.retire(slot),
         }
@@ -387,7 +425,7 @@ impl Server {
         exec::copy::forget(self, slot);
         let task = self.tasks.remove(slot);
         let state = self.nexuses[task.key.nexus.0 as usize].as_mut().expect("a task's nexus is open");
-        if let Some(order) = state.order(task.lun, task.serial) {
+        if let Some(LunState { order, .. }) = state.lun(task.lun, task.serial) {
             order.leave(slot, task.attribute);
             while let Some(next) = order.next() {
                 self.ready.push_back((next, self.tasks.get(next).key));

@@ -28,6 +28,9 @@ pub struct Reply {
     pub sense: Option<Sense>,
     /// Whether the sense data goes in descriptor format.
     pub descriptor: bool,
+    /// Whether the sense data is about an earlier command that was answered before it had ended, and
+    /// this one was not executed (SPC-4 §4.5.5).
+    pub deferred: bool,
     /// The data length that SCSI's side of the command had, in bytes, whether so many were moved or
     /// not: the transport computes the residual from it (RFC 7143 §11.4.5.1).
     pub transferred: u64,

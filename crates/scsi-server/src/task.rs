@@ -8,6 +8,7 @@ use volume::{Ask, IoId, VolumeId};
 
 use crate::exec::compare::CompareOne;
 use crate::exec::copy::Copying;
+use crate::exec::flush::Background;
 use crate::exec::sanitize::Sanitizing;
 use crate::exec::usage::Usage;
 use crate::order::Attribute;
@@ -65,6 +66,8 @@ pub(crate) enum Job {
     Copy(Box<Copying>),
     /// A sanitize: no task of the initiator's, but of the server's own.
     Sanitize(Box<Sanitizing>),
+    /// A flush behind a command that was answered: likewise the server's own.
+    Background(Box<Background>),
 }
 
 /// A task.
@@ -93,7 +96,7 @@ pub(crate) struct Task {
 impl Task {
     /// Whether it is the server's own, and no command of an initiator.
     pub(crate) fn is_own(&self) -> bool {
-        matches!(self.job, Job::Sanitize(_))
+        matches!(self.job, Job::Sanitize(_) | Job::Background(_))
     }
 }
 

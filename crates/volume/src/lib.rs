@@ -45,6 +45,8 @@ mod notice;
 mod ram;
 mod record;
 pub mod reservation;
+#[cfg(feature = "rig")]
+pub mod rig;
 mod shared;
 mod truth;
 mod view;

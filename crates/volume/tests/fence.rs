@@ -12,7 +12,9 @@ use proptest::prelude::*;
 use slow::daemon::{Daemon, facts, home, register, reserve};
 use slow::{geometry, initiator, nexus};
 use volume::reservation::{Action, Key, Kind};
-use volume::{Access, Ack, Ask, AskId, Failure, Home, Nexus, PortId, Refusal, Remark, Shard, Time};
+use volume::{
+    Access, Ack, Ask, AskId, Failure, Home, Nexus, Op, Payload, PortId, Refusal, Remark, Shard, Time,
+};
 
 /// The key that all victims share: two initiator ports of one machine, and an NVMe host.
 const THEIRS: u64 = 11;
@@ -200,6 +202,22 @@ fn a_fence_that_cannot_be_kept_closes_the_volume() {
     assert_eq!(daemon.home.view().access(PortId(1)), Access::Optimized);
     assert!(daemon.home.is_idle());
     assert_eq!(daemon.remarks, [Remark::Closed, Remark::Opened]);
+}
+
+#[test]
+fn a_flush_holds_no_fence_up() {
+    let mut daemon = held(2, Kind::WriteExclusive, 3, true);
+    let flush = daemon.submit(1, &victim(3), Op::Flush, Payload::None);
+    let ask = preempt(&mut daemon, true, Kind::WriteExclusive, true);
+    for shard in [0, 1, 0, 1] {
+        daemon.deliver(shard);
+        daemon.resume(shard);
+        daemon.acknowledge(shard);
+    }
+    assert_eq!(daemon.answer_to(ask), Some(Ok(())), "the disk may take minutes over it");
+    assert!(daemon.done.is_empty());
+    daemon.settle();
+    assert_eq!(daemon.done[0].id.0, flush);
 }
 
 #[test]

@@ -10,7 +10,7 @@ fn what_is_written_is_read() {
     assert_eq!(world.read(host, 100, 8), data);
     assert_eq!(world.read(host, 99, 1), block(0));
     world.good(host, &sqe(Opcode::FLUSH), &[]);
-    assert!(world.kinds.borrow().contains(&volume::Op::Flush));
+    assert!(world.disks.kinds.borrow().contains(&volume::Op::Flush));
     let counters = world.server(host).report(host.key).counters;
     assert_eq!((counters.reads, counters.read_bytes), (2, 9 * 512));
     assert_eq!((counters.writes, counters.written_bytes), (1, 8 * 512));
@@ -22,7 +22,7 @@ fn fua_reaches_the_disk_as_a_stable_write() {
     let (mut world, host) = disk();
     world.good(host, &transfer_with(Opcode::WRITE, 8, 8, Transfer::FUA), &[1; 4096]);
     let span = volume::Span { lba: 8, blocks: 8 };
-    assert_eq!(*world.kinds.borrow(), [volume::Op::Write(span, volume::Durability::Stable)]);
+    assert_eq!(*world.disks.kinds.borrow(), [volume::Op::Write(span, volume::Durability::Stable)]);
 }
 
 #[test]
@@ -33,21 +33,21 @@ fn flush_of_all_namespaces_flushes_each() {
     }
     let host = world.host(0, 1, &[0, 1, 2]);
     world.good(host, &on(sqe(Opcode::FLUSH), 0xffff_ffff), &[]);
-    assert_eq!(*world.kinds.borrow(), vec![volume::Op::Flush; 3]);
+    assert_eq!(*world.disks.kinds.borrow(), vec![volume::Op::Flush; 3]);
     // One that fails does not keep the others from being flushed.
     world.ask(1, Ask::Stop).unwrap();
     assert_eq!(world.command(host, &on(sqe(Opcode::FLUSH), 0xffff_ffff), &[]), Status::NAMESPACE_NOT_READY);
-    assert_eq!(world.kinds.borrow().len(), 5);
+    assert_eq!(world.disks.kinds.borrow().len(), 5);
     // One that is removed meanwhile is not missed.
     world.ask(1, Ask::Start).unwrap();
-    world.hold.set(true);
+    world.disks.hold.set(true);
     let started = world.start(host, &on(sqe(Opcode::FLUSH), 0xffff_ffff), &[]);
     world.run();
     for volume in [1, 2] {
         world.ask_later(volume, Ask::Remove);
         world.server(host).remove_volume(VolumeId(volume));
     }
-    world.hold.set(false);
+    world.disks.hold.set(false);
     world.run();
     assert_eq!(world.status(started), Status::SUCCESS);
     let nobody = world.host(0, 2, &[]);
@@ -113,10 +113,10 @@ fn zeroes_are_written_and_may_deallocate() {
     world.write(host, 0, &[7; 16 * 512]);
     world.good(host, &transfer(Opcode::WRITE_ZEROES, 1, 2), &[]);
     assert_eq!(world.read(host, 0, 4), [block(7), block(0), block(0), block(7)].concat());
-    world.kinds.borrow_mut().clear();
+    world.disks.kinds.borrow_mut().clear();
     world.good(host, &transfer_with(Opcode::WRITE_ZEROES, 8, 8, Transfer::DEALLOCATE | Transfer::FUA), &[]);
     let zeroes = volume::Op::WriteZeroes { span: volume::Span { lba: 8, blocks: 8 }, unmap: true };
-    assert_eq!(*world.kinds.borrow(), [zeroes, volume::Op::Flush], "FUA makes them stable");
+    assert_eq!(*world.disks.kinds.borrow(), [zeroes, volume::Op::Flush], "FUA makes them stable");
     assert_eq!(world.read(host, 8, 8), [0; 4096]);
     // Longer than the longest transfer.
     world.write(host, 5000, &block(9));
@@ -175,7 +175,7 @@ fn a_volume_of_4096_byte_blocks() {
 fn a_queue_reports_what_failed_and_how_long_it_was_busy() {
     let (mut world, host) = disk();
     world.now = Time(1000);
-    world.hold.set(true);
+    world.disks.hold.set(true);
     let read = world.start(host, &transfer(Opcode::READ, 0, 1), &[]);
     world.run();
     world.now = Time(1500);
@@ -186,7 +186,7 @@ fn a_queue_reports_what_failed_and_how_long_it_was_busy() {
     let failure = crate::Failure { at: Time(1500), cid: 7, status, lba: 3, nsid: 9 };
     assert_eq!((report.failures, report.failed), (vec![failure], 1));
     world.now = Time(1700);
-    world.hold.set(false);
+    world.disks.hold.set(false);
     world.run();
     assert_eq!(world.status(read), Status::SUCCESS);
     world.now = Time(9000);

@@ -54,14 +54,14 @@ fn long_copies_go_piece_by_piece() {
     let pattern: Vec<u8> = (0..2048 * 512).map(|at| (at / 512 % 251) as u8).collect();
     world.write(host, 0, &pattern);
     world.write(host, 30_000, &pattern);
-    world.kinds.borrow_mut().clear();
+    world.disks.kinds.borrow_mut().clear();
     let stable = {
         let mut sqe = copy(100_000, 2);
         sqe.cdw10[2] = U32::new(sqe.cdw(12) | Transfer::FUA);
         sqe
     };
     world.good(host, &stable, &list(&[(0, 32_768), (32_768, 32_768)]));
-    let kinds = world.kinds.take();
+    let kinds = world.disks.kinds.take();
     assert_eq!(world.read(host, 100_000, 2048), pattern);
     assert_eq!(world.read(host, 130_000, 2048), pattern);
     let longest = kinds.iter().filter_map(|op| match op {
@@ -134,13 +134,13 @@ fn a_range_that_fails_is_named() {
 #[test]
 fn a_copy_ends_when_it_is_aborted() {
     let (mut world, host) = disk();
-    world.hold.set(true);
+    world.disks.hold.set(true);
     let started = world.start(host, &with_cid(copy(10_000, 1), 3), &list(&[(0, 4096)]));
     world.run();
     assert!(world.server(host).abort_cid(host.key, 3));
-    world.hold.set(false);
+    world.disks.hold.set(false);
     world.run();
     assert_eq!(world.status(started), Status::ABORT_REQUESTED);
-    assert_eq!(world.kinds.borrow().len(), 1, "one piece was on its way");
+    assert_eq!(world.disks.kinds.borrow().len(), 1, "one piece was on its way");
     assert_eq!(world.lent(), 0);
 }

@@ -26,10 +26,10 @@ fn list(ranges: &[(u64, u32)]) -> Vec<u8> {
 fn ranges_are_deallocated() {
     let (mut world, host) = disk();
     world.write(host, 0, &[1; 64 * 512]);
-    world.kinds.borrow_mut().clear();
+    world.disks.kinds.borrow_mut().clear();
     world.good(host, &dsm(3, true), &list(&[(0, 8), (16, 0), (32, 16)]));
     assert_eq!(
-        *world.kinds.borrow(),
+        *world.disks.kinds.borrow(),
         [Op::Unmap(vec![Span { lba: 0, blocks: 8 }]), Op::Unmap(vec![Span { lba: 32, blocks: 16 }])]
     );
     assert_eq!(world.read(host, 7, 2), [block(0), block(1)].concat());
@@ -57,9 +57,9 @@ fn a_list_may_be_longer_than_its_ranges() {
 fn hints_change_nothing() {
     let (mut world, host) = disk();
     world.write(host, 0, &[1; 8 * 512]);
-    world.kinds.borrow_mut().clear();
+    world.disks.kinds.borrow_mut().clear();
     world.good(host, &dsm(1, false), &list(&[(0, 8)]));
-    assert!(world.kinds.borrow().is_empty());
+    assert!(world.disks.kinds.borrow().is_empty());
     assert_eq!(world.read(host, 0, 1), block(1));
     world.ask(0, Ask::WriteProtect(true)).unwrap();
     world.good(host, &dsm(1, false), &list(&[(0, 8)]));

@@ -24,13 +24,13 @@ fn an_abort_ends_what_waits_for_data() {
 #[test]
 fn an_abort_of_what_is_on_the_disk_waits_for_it() {
     let (mut world, host) = disk();
-    world.hold.set(true);
+    world.disks.hold.set(true);
     let read = world.start(host, &with_cid(transfer(Opcode::READ, 0, 8), 5), &[]);
     world.run();
     assert!(world.server(host).abort_cid(host.key, 5));
     world.run();
     assert_eq!(world.end(read), None);
-    world.hold.set(false);
+    world.disks.hold.set(false);
     world.run();
     assert_eq!(world.status(read), Status::ABORT_REQUESTED);
     assert!(world.bytes(read).is_empty());
@@ -43,14 +43,14 @@ fn a_queue_that_closes_retires_all_that_it_has() {
     let other = world.host(0, 2, &[0]);
     world.withhold = true;
     let write = world.start(host, &transfer(Opcode::WRITE, 0, 1), &block(1));
-    world.hold.set(true);
+    world.disks.hold.set(true);
     let read = world.start(host, &transfer(Opcode::READ, 0, 8), &[]);
     let stays = world.start(other, &transfer(Opcode::READ, 0, 8), &[]);
     world.run();
     world.close(host);
     world.close(host);
     assert_eq!((world.end(write), world.end(read)), (Some(End::Retired), None));
-    world.hold.set(false);
+    world.disks.hold.set(false);
     world.run();
     assert_eq!((world.end(read), world.status(stays)), (Some(End::Retired), Status::SUCCESS));
     // The key is free again, and tags of the closed queue mean nothing in the new one.

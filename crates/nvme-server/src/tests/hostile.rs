@@ -81,7 +81,7 @@ proptest! {
         const CODES: [u8; 12] =
             [0x00, 0x01, 0x02, 0x04, 0x05, 0x08, 0x09, 0x0c, 0x0d, 0x0e, 0x11, 0x19];
         let (mut world, host) = disk();
-        world.hold.set(hold);
+        world.disks.hold.set(hold);
         world.withhold = withhold;
         let mut all = Vec::new();
         for (at, (mut bytes, code, fuse, blocks)) in commands.into_iter().enumerate() {
@@ -111,7 +111,7 @@ proptest! {
             }
         }
         world.close(host);
-        world.hold.set(false);
+        world.disks.hold.set(false);
         world.run();
         for started in all {
             prop_assert!(world.end(started).is_some());

@@ -7,27 +7,23 @@ mod copies;
 mod datasets;
 mod ends;
 mod formats;
-mod holding;
 mod hostile;
 mod pairs;
 mod reservations;
 
-use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
-use std::rc::Rc;
 use std::sync::Arc;
 
 use buf::{Class, Cx, Entropy, Payload, Pool, Time};
 use nvme::io::Transfer;
 use nvme::{Completion, Descriptor, HostId, Nqn, Opcode, Sqe, Status};
+use volume::rig::{Hand, Holding};
 use volume::{
     Ack, Adoption, Answer, Ask, AskId, Facts, Gate, Geometry, Home, Identity, Nexus, PortId, Ram, RamDisk,
     Shard, Shared, Uuid, VolumeId,
 };
 use zerocopy::FromBytes;
 use zerocopy::little_endian::{U16, U32};
-
-use holding::Holding;
 
 use crate::{CommandKey, NamespaceEntry, QueueKey, QueueSpec, Server, Step, VolumeInfo};
 
@@ -82,14 +78,12 @@ pub(super) struct World {
     mail: VecDeque<Mail>,
     moving: HashMap<Started, Moving>,
     tag: u64,
-    /// While set, disks keep what they are given.
-    pub(super) hold: Rc<Cell<bool>>,
+    /// What is done to the disks, and what reached them.
+    pub(super) disks: Hand,
     /// While set, hosts send no data.
     pub(super) withhold: bool,
     /// While set, messages between cores wait.
     pub(super) hold_mail: bool,
-    /// What reached the disks.
-    pub(super) kinds: Rc<RefCell<Vec<volume::Op>>>,
     /// Answers to asks of no server's.
     pub(super) answers: Vec<Answer>,
     /// While set, words are carried, and links are closed when a server says so.
@@ -123,10 +117,9 @@ impl World {
             mail: VecDeque::new(),
             moving: HashMap::new(),
             tag: 0,
-            hold: Rc::default(),
+            disks: Hand::default(),
             withhold: false,
             hold_mail: false,
-            kinds: Rc::default(),
             answers: Vec::new(),
             linked: false,
             ended: Vec::new(),
@@ -159,13 +152,7 @@ impl World {
         let shared = Shared::new(shards);
         let home = Home::restore(facts.clone(), geometry, shards, false, None).unwrap();
         for (at, core) in self.cores.iter_mut().enumerate() {
-            let backend = Holding {
-                inner: Ram::new(disk.clone()),
-                hold: self.hold.clone(),
-                held: VecDeque::new(),
-                kinds: self.kinds.clone(),
-                geometry,
-            };
+            let backend = Holding::new(Ram::new(disk.clone()), geometry, self.disks.clone());
             let view = home.view().clone();
             core.gates.push(Gate::new(Shard(at as u16), shared.clone(), view.clone(), Box::new(backend)));
             core.server

@@ -48,7 +48,7 @@ fn a_stable_pair_is_flushed() {
     let b = world.start(host, &stable, &block(1));
     world.run();
     assert_eq!((world.status(a), world.status(b)), (Status::SUCCESS, Status::SUCCESS));
-    assert_eq!(world.kinds.borrow().last(), Some(&volume::Op::Flush));
+    assert_eq!(world.disks.kinds.borrow().last(), Some(&volume::Op::Flush));
 }
 
 #[test]
@@ -151,14 +151,14 @@ fn a_half_that_is_aborted_takes_the_other_along() {
         for on_disk in [false, true] {
             let (mut world, host) = disk();
             world.withhold = !on_disk;
-            world.hold.set(on_disk);
+            world.disks.hold.set(on_disk);
             let a = world.start(host, &first(3, 1), &block(0));
             let b = world.start(host, &second(3, 1), &block(1));
             world.run();
             assert_eq!((world.end(a), world.end(b)), (None, None));
             assert!(world.server(host).abort_cid(host.key, cid));
             world.run();
-            world.hold.set(false);
+            world.disks.hold.set(false);
             world.run();
             assert_eq!((world.status(a), world.status(b)), expected, "{cid} {on_disk}");
             assert_eq!(world.lent(), 0);

@@ -315,7 +315,7 @@ fn preempt_and_abort_ends_the_victims_commands_everywhere() {
         world.withhold = true;
         let waits = world.start(b, &transfer(Opcode::WRITE, 0, 1), &block(1));
         let elsewhere = world.start(b, &on(transfer(Opcode::WRITE, 0, 1), 2), &block(1));
-        world.hold.set(true);
+        world.disks.hold.set(true);
         let runs = world.start(b_too, &transfer(Opcode::READ, 0, 8), &[]);
         world.run();
         world.withhold = false;
@@ -323,7 +323,7 @@ fn preempt_and_abort_ends_the_victims_commands_everywhere() {
         let preempt = start_acquire(&mut world, a, action, 2, 1, 2);
         world.run();
         assert_eq!(world.end(preempt), None, "what was admitted before has not ended");
-        world.hold.set(false);
+        world.disks.hold.set(false);
         world.run();
         assert_eq!(world.status(preempt), Status::SUCCESS);
         let aborted = Status::PREEMPT_ABORT.final_();

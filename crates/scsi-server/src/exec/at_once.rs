@@ -39,7 +39,7 @@ impl Server {
         let at = state.find(u16::try_from(lun.number()).ok()?)?;
         let (entry, lun) = (&state.spec.luns[at], &state.luns[at]);
         let simple = Attribute::parse(arrived.attr) == Some(Attribute::Simple);
-        if !simple || !lun.order.is_open() || lun.attentions.first().is_some() {
+        if !simple || !lun.order.is_open() || lun.attentions.first().is_some() || lun.deferred.is_some() {
             return None;
         }
         let (transfer, write) = match CommandSet::BASIC.parse(arrived.cdb) {

@@ -189,7 +189,7 @@ pub(crate) fn write_atomic(server: &mut Server, slot: u32, write: WriteAtomic) {
 }
 
 /// The blocks of a caching command; 0 are all up to the end.
-fn reach(server: &Server, slot: u32, extent: Extent) -> Result<Span, Refusal> {
+pub(crate) fn reach(server: &Server, slot: u32, extent: Extent) -> Result<Span, Refusal> {
     let total = server.unit_of(slot).view.geometry.blocks;
     let span = Span { lba: extent.lba, blocks: u64::from(extent.blocks) };
     match span.end() {
@@ -208,15 +208,6 @@ pub(crate) fn prefetch(server: &mut Server, slot: u32, extent: Extent) {
             let span = Span { blocks: span.blocks.min(PREFETCH_MAX / logical), ..span };
             submit_admitted(server, slot, Op::Prefetch(span));
         }
-    }
-}
-
-/// SYNCHRONIZE CACHE: of everything, whatever blocks it names. IMMED is taken for a wish that need
-/// not be met.
-pub(crate) fn flush(server: &mut Server, slot: u32, extent: Extent) {
-    match reach(server, slot, extent) {
-        Err(refusal) => server.refuse(slot, refusal),
-        Ok(_) => submit_admitted(server, slot, Op::Flush),
     }
 }
 

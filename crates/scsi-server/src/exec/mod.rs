@@ -10,6 +10,7 @@ pub(crate) mod at_once;
 mod block;
 pub(crate) mod compare;
 pub(crate) mod copy;
+pub(crate) mod flush;
 pub(crate) mod identify;
 mod judge;
 mod mode;
@@ -66,6 +67,10 @@ pub(crate) fn route(server: &mut Server, key: TaskKey, arrived: &Arrived<'_>) ->
     if !exempt && let Some(code) = server.state_mut(key.nexus).luns[at].attentions.take() {
         return refused(Sense::new(SenseKey::UNIT_ATTENTION, code));
     }
+    // Likewise of deferred errors (SPC-4 §4.5.5); what is refused by one is not executed.
+    if !exempt && let Some(sense) = server.state_mut(key.nexus).luns[at].deferred.take() {
+        return Route::Refused(Reply { descriptor, deferred: true, ..Reply::check(sense) });
+    }
     match (parsed, Attribute::parse(arrived.attr)) {
         (Err(error), _) => refused(error.sense()),
         (Ok(_), None) => refused(Sense::INVALID_MESSAGE_ERROR),
@@ -102,7 +107,7 @@ pub(crate) fn start(server: &mut Server, slot: u32) {
         Command::OrWrite(transfer) => block::or_write(server, slot, transfer),
         Command::WriteAtomic(write) => block::write_atomic(server, slot, write),
         Command::PreFetch(extent) => block::prefetch(server, slot, extent),
-        Command::SynchronizeCache(extent) => block::flush(server, slot, extent),
+        Command::SynchronizeCache(extent) => flush::synchronize(server, slot, extent),
         Command::Verify(verify) => compare::verify(server, slot, verify),
         Command::CompareAndWrite(transfer) => compare::compare_and_write(server, slot, transfer),
         Command::WriteSame(same) => provision::write_same(server, slot, same),
@@ -178,6 +183,7 @@ pub(crate) fn done(server: &mut Server, slot: u32, done: Done) {
     match (&server.tasks.get(slot).job, result) {
         (Job::Copy(_), result) => copy::done(server, slot, result, payload),
         (Job::Sanitize(_), result) => sanitize::done(server, slot, result),
+        (Job::Background(_), result) => flush::ended(server, slot, result.err()),
         (_, Err(failure)) => fail(server, slot, failure),
         (Job::Plain, Ok(outcome)) => match server.tasks.get(slot).command {
             Command::Read(transfer) => block::finish_read(server, slot, transfer, payload),
@@ -192,6 +198,14 @@ pub(crate) fn done(server: &mut Server, slot: u32, done: Done) {
         (Job::Usage(_), Ok(outcome)) => usage::counted(server, slot, outcome),
         (Job::Eject, Ok(_)) => power::eject(server, slot),
         (Job::Asks(_), Ok(_)) => unreachable!("asks are no operations"),
+    }
+}
+
+/// Ends a task of the server's own whose volume is served no more.
+pub(crate) fn end_own(server: &mut Server, slot: u32) {
+    match server.tasks.get(slot).job {
+        Job::Background(_) => flush::ended(server, slot, None),
+        _ => sanitize::end(server, slot, Err(Sense::SANITIZE_FAILED)),
     }
 }
 

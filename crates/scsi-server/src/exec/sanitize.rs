@@ -17,11 +17,10 @@ use volume::{Ask, Failure, IoId, Op, Outcome, Refusal, SanitizeKind, Why};
 use super::block::admit;
 use super::good;
 use super::parameter::contiguous;
-use crate::order::Attribute;
 use crate::server::Server;
 use crate::status;
-use crate::step::{Reply, TaskKey};
-use crate::task::{Ending, Job, Phase, Task};
+use crate::step::Reply;
+use crate::task::{Job, Phase};
 
 /// A sanitize on its way.
 #[derive(Debug)]
@@ -96,33 +95,14 @@ pub(crate) fn list(server: &mut Server, slot: u32, sanitize: Sanitize, data: &Sg
 }
 
 fn begin(server: &mut Server, slot: u32, sanitize: Sanitize, kind: SanitizeKind) {
-    let Task { key, volume, command, .. } = *server.tasks.get(slot);
     let asker = server.tasks.io_id(slot);
-    let agent = server.open_agent(key.nexus);
-    let own = Task {
-        key: TaskKey { nexus: agent, tag: 0 },
-        volume,
-        io_volume: volume,
-        lun: 0,
-        serial: 0,
-        attribute: Attribute::Simple,
-        command,
-        data_in: 0,
-        data_out: 0,
-        read_only: false,
-        phase: Phase::Ask,
-        ending: Ending::No,
-        job: Job::Sanitize(Box::new(Sanitizing { asker, sanitize, kind, stage: Stage::Closing })),
-    };
-    match server.tasks.insert(own) {
+    let job = Job::Sanitize(Box::new(Sanitizing { asker, sanitize, kind, stage: Stage::Closing }));
+    match server.open_own(slot, job) {
         Some(own) => {
             server.tasks.get_mut(slot).phase = Phase::Sanitize;
             server.ask(own, Ask::SanitizeStart);
         }
-        None => {
-            server.close_agent(agent);
-            server.respond(slot, Reply::plain(Status::TASK_SET_FULL));
-        }
+        None => server.respond(slot, Reply::plain(Status::TASK_SET_FULL)),
     }
 }
 
@@ -172,7 +152,7 @@ pub(crate) fn end(server: &mut Server, slot: u32, result: Result<(), Sense>) {
             if let Some(asker) = waiting(server, asker) {
                 good(server, asker);
             }
-            drop_own(server, slot);
+            server.close_own(slot);
         }
         Err(sense) => close(server, slot, Reply::check(sense)),
     }
@@ -183,12 +163,7 @@ fn close(server: &mut Server, slot: u32, reply: Reply) {
     if let Some(asker) = waiting(server, asker) {
         server.respond(asker, reply);
     }
-    drop_own(server, slot);
-}
-
-fn drop_own(server: &mut Server, slot: u32) {
-    let own = server.tasks.remove(slot);
-    server.close_agent(own.key.nexus);
+    server.close_own(slot);
 }
 
 /// The command that began it, if it still waits.

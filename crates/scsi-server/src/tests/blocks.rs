@@ -114,20 +114,20 @@ fn stable_writes_reach_the_disk_as_such() {
     let mut world = World::new(1);
     world.add(4096, |geometry| geometry.write_cache = true);
     let host = world.host(0, "iqn.a", &[0]);
-    world.kinds.borrow_mut().clear();
+    world.disks.kinds.borrow_mut().clear();
     let mut cdb = write_10(0, 1);
     cdb[1] = 0x08;
     world.good(host, &cdb, &block(1), 0);
     let stable = |op: &volume::Op| matches!(op, volume::Op::Write(_, volume::Durability::Stable));
-    assert!(world.kinds.borrow().iter().any(stable));
+    assert!(world.disks.kinds.borrow().iter().any(stable));
     for (opcode, data) in [(0x8b, 512), (0x9c, 512), (0x89, 1024)] {
-        world.kinds.borrow_mut().clear();
+        world.disks.kinds.borrow_mut().clear();
         world.good(host, &cdb_16(opcode, 0x08, 8, 1), &vec![0; data], 0);
-        assert_eq!(world.kinds.borrow().last(), Some(&volume::Op::Flush), "{opcode:02x}");
+        assert_eq!(world.disks.kinds.borrow().last(), Some(&volume::Op::Flush), "{opcode:02x}");
     }
-    world.kinds.borrow_mut().clear();
+    world.disks.kinds.borrow_mut().clear();
     world.good(host, &[0x35, 0x02, 0, 0, 0, 0, 0, 0, 1, 0], &[], 0);
-    assert_eq!(*world.kinds.borrow(), [volume::Op::Flush]);
+    assert_eq!(*world.disks.kinds.borrow(), [volume::Op::Flush]);
 }
 
 #[test]
@@ -163,11 +163,11 @@ fn attack_44_write_same_is_bounded() {
     world.good(host, &[0x41, 0, 0, 0, 0, 8, 0, 0, 2, 0], &block(4), 0);
     assert_eq!(world.read(host, 8, 3), [block(4), block(4), block(0)].concat());
     // A long one can be aborted.
-    world.hold.set(true);
+    world.disks.hold.set(true);
     let long = world.start(host, &same(0, 0, 32768), &block(5), 0);
     world.run();
     let abort = world.manage(host, Management::AbortTask { tag: Some(long.key.tag) });
-    world.hold.set(false);
+    world.disks.hold.set(false);
     world.run();
     assert_eq!(world.end(long), Some(End::Retired));
     assert_eq!(world.end(abort), Some(End::Managed(Managed::Complete)));

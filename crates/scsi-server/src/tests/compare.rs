@@ -44,10 +44,10 @@ fn verify_compares_what_it_is_told_to() {
 fn write_and_verify_looks_at_what_it_wrote() {
     let (mut world, host) = disk();
     for check in [0, 1] {
-        world.kinds.borrow_mut().clear();
+        world.disks.kinds.borrow_mut().clear();
         world.good(host, &verify(0x2e, check, 5, 2), &[8 + check; 1024], 0);
         assert_eq!(world.read(host, 5, 2), [8 + check; 1024]);
-        let kinds = world.kinds.borrow();
+        let kinds = world.disks.kinds.borrow();
         assert!(matches!(kinds[0], volume::Op::Write(_, volume::Durability::Stable)), "{kinds:?}");
         assert!(matches!(kinds[1], volume::Op::Read(_)), "{kinds:?}");
     }

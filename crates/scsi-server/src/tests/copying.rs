@@ -218,10 +218,10 @@ fn attack_50_reservations_stop_copies_and_write_same() {
     world.command_on(a, 0, &cdb_16(0x93, 0, 0, 4096), &block(1), 0);
     let long = list(1, &[0, 1], &[segment(0, 1, 0, 0, 4096)]);
     assert_eq!(reserve_out(&mut world, b, 1, 0, 0, 0, 5), Status::GOOD);
-    world.hold.set(true);
+    world.disks.hold.set(true);
     let copy = world.start(a, &copy_cdb(long.len()), &long, 0);
     world.run();
-    world.hold.set(false);
+    world.disks.hold.set(false);
     let mut parameters = [0; 24];
     parameters[7] = 5;
     let lun = [0, 1, 0, 0, 0, 0, 0, 0];
@@ -241,7 +241,7 @@ fn attack_50_reservations_stop_copies_and_write_same() {
 fn a_copy_can_be_aborted_and_leaves_room() {
     let (mut world, host, _) = two();
     let long = list(1, &[0, 1], &[segment(0, 1, 0, 0, 8000)]);
-    world.hold.set(true);
+    world.disks.hold.set(true);
     let copy = world.start(host, &copy_cdb(long.len()), &long, 0);
     world.run();
     assert_eq!(world.good(host, &results(0, 1), &[], 255)[4], 0x80);
@@ -249,7 +249,7 @@ fn a_copy_can_be_aborted_and_leaves_room() {
     let abort = world.manage(host, Management::AbortTask { tag: Some(copy.key.tag) });
     world.run();
     assert_eq!(world.end(abort), None);
-    world.hold.set(false);
+    world.disks.hold.set(false);
     world.run();
     assert_eq!(world.end(copy), Some(End::Retired));
     assert_eq!(world.end(abort), Some(End::Managed(Managed::Complete)));

@@ -194,7 +194,7 @@ fn attack_53_luns_go_and_resize_under_load() {
         assert_eq!(world.good(host, &[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[], 8)[2..4], [7, 0xff]);
     }
     // The LUN is taken from host a: what came by it ends, and the other goes on.
-    world.hold.set(true);
+    world.disks.hold.set(true);
     let (mine, other) =
         (world.start(a, &write_10(0, 1), &block(2), 0), world.start(b, &write_10(1, 1), &block(3), 0));
     world.withhold = true;
@@ -206,7 +206,7 @@ fn attack_53_luns_go_and_resize_under_load() {
     world.run();
     assert_eq!(world.outcome(waiting).code(), 0x05_2500);
     assert_eq!(world.end(mine), None);
-    world.hold.set(false);
+    world.disks.hold.set(false);
     world.run();
     assert_eq!(world.outcome(mine).code(), 0x05_2500);
     assert_eq!(world.outcome(other).status, Status::GOOD);
@@ -223,7 +223,7 @@ fn attack_53_luns_go_and_resize_under_load() {
     assert_eq!(world.command_on(a, 1, &TUR, &[], 0).status, Status::GOOD);
     world.good(a, &TUR, &[], 0);
     // The volume goes.
-    world.hold.set(true);
+    world.disks.hold.set(true);
     let last = world.start(b, &write_10(7, 1), &block(5), 0);
     world.run();
     for host in [a, b] {
@@ -231,7 +231,7 @@ fn attack_53_luns_go_and_resize_under_load() {
     }
     world.run();
     world.refused(a, &TUR, &[], 0, 0x05_2500);
-    world.hold.set(false);
+    world.disks.hold.set(false);
     world.run();
     assert_eq!(world.outcome(last).code(), 0x05_2500);
     assert_eq!(world.lent(), 0);

@@ -6,27 +6,24 @@ mod compare;
 mod copying;
 mod describe;
 mod devices;
-mod holding;
+mod flushes;
 mod modes;
 mod random;
 mod reservations;
 mod sanitize;
 mod tasks;
 
-use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
-use std::rc::Rc;
 use std::sync::Arc;
 
 use buf::{Class, Cx, Entropy, Payload, Pool, Time};
 use scsi::Status;
 use scsi::sense::Sense;
+use volume::rig::{Hand, Holding};
 use volume::{
     Ack, Adoption, Answer, Ask, AskId, Facts, Gate, Geometry, Home, Identity, Nexus, PortId, Ram, RamDisk,
     Shard, Shared, Uuid, VolumeId,
 };
-
-use holding::Holding;
 
 use crate::step::{Managed, Management, NexusKey, Reply, Step, TaskKey};
 use crate::{Arrived, LunEntry, NexusSpec, Product, Server, TargetPort, TaskAttribute, UnitSpec};
@@ -98,12 +95,10 @@ pub(super) struct World {
     mail: VecDeque<Mail>,
     transfers: HashMap<Started, Transfer>,
     tag: u64,
-    /// While set, disks keep what they are given.
-    pub(super) hold: Rc<Cell<bool>>,
+    /// What is done to the disks, and what reached them.
+    pub(super) disks: Hand,
     /// While set, initiators send no data.
     pub(super) withhold: bool,
-    /// What reached the disks.
-    pub(super) kinds: Rc<RefCell<Vec<volume::Op>>>,
 }
 
 /// A 16 MiB thin volume of 512-byte blocks on 4 KiB physical ones, on one shard, and a host on it
@@ -128,9 +123,8 @@ impl World {
             mail: VecDeque::new(),
             transfers: HashMap::new(),
             tag: 0,
-            hold: Rc::default(),
+            disks: Hand::default(),
             withhold: false,
-            kinds: Rc::default(),
         }
     }
 
@@ -164,13 +158,7 @@ impl World {
         let shared = Shared::new(shards);
         let home = Home::restore(facts, geometry, shards, false, None).unwrap();
         for (at, core) in self.cores.iter_mut().enumerate() {
-            let backend = Holding {
-                inner: Ram::new(disk.clone()),
-                hold: self.hold.clone(),
-                held: VecDeque::new(),
-                kinds: self.kinds.clone(),
-                geometry,
-            };
+            let backend = Holding::new(Ram::new(disk.clone()), geometry, self.disks.clone());
             let view = home.view().clone();
             let gate = Gate::new(Shard(at as u16), shared.clone(), view.clone(), Box::new(backend));
             core.gates.push(gate);

@@ -76,7 +76,7 @@ fn everything_ends_under_aborts_and_resets() {
         let mut chance = Chance(seed);
         let mut tasks = Vec::new();
         for _ in 0..100 {
-            world.hold.set(chance.below(3) == 0);
+            world.disks.hold.set(chance.below(3) == 0);
             world.withhold = chance.below(8) == 0;
             let host = hosts[chance.below(2) as usize];
             let lba = chance.below(4000) as u32;
@@ -98,7 +98,7 @@ fn everything_ends_under_aborts_and_resets() {
                 world.run();
             }
         }
-        world.hold.set(false);
+        world.disks.hold.set(false);
         world.run();
         // Writes whose data never came are aborted with their set.
         for host in hosts {

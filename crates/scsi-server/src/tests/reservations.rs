@@ -170,7 +170,7 @@ fn preempt_and_abort_fences_over_shards() {
     good(&mut world, a, 0, 0, 0, 1);
     good(&mut world, b, 0, 0, 0, 2);
     good(&mut world, b, 1, 3, 2, 0);
-    world.hold.set(true);
+    world.disks.hold.set(true);
     let write = world.start(b, &write_10(0, 1), &block(0xbb), 0);
     world.withhold = true;
     let waiting = world.start(b, &write_10(1, 1), &block(0xbb), 0);
@@ -183,7 +183,7 @@ fn preempt_and_abort_fences_over_shards() {
     assert_eq!(world.end(waiting), Some(End::Retired));
     world.refused(b, &TUR, &[], 0, 0x06_2a05);
     world.conflicts(b, &write_10(2, 1), &block(0xbb), 0);
-    world.hold.set(false);
+    world.disks.hold.set(false);
     world.run();
     assert_eq!(world.end(write), Some(End::Retired));
     assert_eq!(world.outcome(preempt).status, Status::GOOD);
@@ -192,13 +192,13 @@ fn preempt_and_abort_fences_over_shards() {
     assert_eq!(world.read(a, 0, 2), [block(0xaa), block(0)].concat());
     assert_eq!(keys(&mut world, a).1, [1]);
     // The asking nexus' own commands were not touched: they are answered.
-    world.hold.set(true);
+    world.disks.hold.set(true);
     let own = world.start(a, &write_10(3, 1), &block(1), 0);
     world.run();
     good(&mut world, b, 6, 0, 0, 5);
     let preempt = world.start(a, &cdb(5, 3, 24), &list(1, 5, 0), 0);
     world.run();
-    world.hold.set(false);
+    world.disks.hold.set(false);
     world.run();
     assert_eq!(world.outcome(preempt).status, Status::GOOD);
     assert_eq!(world.outcome(own).status, Status::GOOD);

@@ -117,13 +117,13 @@ fn an_immediate_sanitize_is_answered_when_it_begins() {
     world.good(host, &TUR, &[], 0);
     // What was under way before ends first.
     world.shared[0].set_sanitize_rate(0);
-    world.hold.set(true);
+    world.disks.hold.set(true);
     let write = world.start(host, &write_10(0, 1), &block(9), 0);
     world.run();
     let sanitize = world.start(host, &[0x48, 2, 0, 0, 0, 0, 0, 0, 0, 0], &[], 0);
     world.run();
     assert_eq!(world.end(sanitize), None);
-    world.hold.set(false);
+    world.disks.hold.set(false);
     world.run();
     assert_eq!(world.outcome(write).status, Status::GOOD);
     assert_eq!(world.outcome(sanitize).status, Status::GOOD);

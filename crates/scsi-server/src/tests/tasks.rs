@@ -18,14 +18,14 @@ fn two() -> (World, Host, Host) {
 fn a_reset_is_answered_when_every_shard_has_ended_its_tasks() {
     for what in [Management::LogicalUnitReset(UNIT), Management::TargetReset] {
         let (mut world, a, b) = two();
-        world.hold.set(true);
+        world.disks.hold.set(true);
         let (mine, other) =
             (world.start(a, &write_10(0, 1), &block(1), 0), world.start(b, &write_10(1, 1), &block(1), 0));
         world.run();
         let reset = world.manage(a, what);
         world.run();
         assert_eq!((world.end(reset), world.end(other)), (None, None));
-        world.hold.set(false);
+        world.disks.hold.set(false);
         world.run();
         assert_eq!(world.end(reset), Some(End::Managed(Managed::Complete)));
         assert_eq!((world.end(mine), world.end(other)), (Some(End::Retired), Some(End::Retired)));
@@ -40,14 +40,14 @@ fn a_reset_is_answered_when_every_shard_has_ended_its_tasks() {
 fn clearing_a_task_set_is_told_to_whose_tasks_it_ended() {
     let (mut world, a, b) = two();
     let c = world.host(1, "iqn.c", &[0]);
-    world.hold.set(true);
+    world.disks.hold.set(true);
     let other = world.start(b, &write_10(1, 1), &block(1), 0);
     let own = world.start(a, &write_10(2, 1), &block(1), 0);
     world.run();
     let clear = world.manage(a, Management::ClearTaskSet(UNIT));
     world.run();
     assert_eq!(world.end(clear), None);
-    world.hold.set(false);
+    world.disks.hold.set(false);
     world.run();
     assert_eq!(world.end(clear), Some(End::Managed(Managed::Complete)));
     assert_eq!((world.end(own), world.end(other)), (Some(End::Retired), Some(End::Retired)));
@@ -59,14 +59,14 @@ fn clearing_a_task_set_is_told_to_whose_tasks_it_ended() {
 #[test]
 fn abort_task_set_touches_no_other_nexus() {
     let (mut world, a, b) = two();
-    world.hold.set(true);
+    world.disks.hold.set(true);
     let own = [world.start(a, &write_10(0, 1), &block(1), 0), world.start(a, &read_10(0, 1), &[], 512)];
     let other = world.start(b, &write_10(1, 1), &block(1), 0);
     world.run();
     let abort = world.manage(a, Management::AbortTaskSet(UNIT));
     world.run();
     assert_eq!(world.end(abort), None);
-    world.hold.set(false);
+    world.disks.hold.set(false);
     world.run();
     assert_eq!(world.end(abort), Some(End::Managed(Managed::Complete)));
     assert_eq!(own.map(|task| world.end(task)), [Some(End::Retired), Some(End::Retired)]);
@@ -83,13 +83,13 @@ fn queries_and_functions_on_nothing() {
     assert_eq!(world.managed(a, Management::AbortTask { tag }), Managed::NoTask);
     assert_eq!(world.managed(a, Management::AbortTask { tag: None }), Managed::NoTask);
     assert_eq!(world.managed(a, Management::QueryTask { tag }), Managed::Complete);
-    world.hold.set(true);
+    world.disks.hold.set(true);
     let live = world.start(a, &read_10(0, 1), &[], 512);
     world.run();
     let tag = Some(live.key.tag);
     assert_eq!(world.managed(a, Management::QueryTask { tag }), Managed::Succeeded);
     assert_eq!(world.managed(a, Management::QueryTaskSet(UNIT)), Managed::Succeeded);
-    world.hold.set(false);
+    world.disks.hold.set(false);
     world.run();
     assert_eq!(world.managed(a, Management::QueryTaskSet(UNIT)), Managed::Complete);
     assert_eq!(world.managed(a, Management::ClearAca(UNIT)), Managed::NotSupported);
@@ -112,7 +112,7 @@ fn ordered_tasks_keep_their_order() {
     let ordered = |world: &mut World, cdb: &[u8], out: &[u8], len| {
         world.start_as(a, &UNIT, TaskAttribute::ORDERED, cdb, out, len)
     };
-    world.hold.set(true);
+    world.disks.hold.set(true);
     let first = world.start(a, &write_10(0, 1), &block(1), 0);
     let second = ordered(&mut world, &write_10(0, 1), &block(2), 0);
     let third = world.start(a, &read_10(0, 1), &[], 512);
@@ -120,15 +120,15 @@ fn ordered_tasks_keep_their_order() {
     world.run();
     // Head of queue overtakes; the others wait, and have not even asked for their data.
     assert_eq!(world.outcome(head).status, Status::GOOD);
-    assert_eq!(world.kinds.borrow().len(), 1);
-    world.hold.set(false);
+    assert_eq!(world.disks.kinds.borrow().len(), 1);
+    world.disks.hold.set(false);
     world.run();
     for task in [first, second, third] {
         assert_eq!(world.outcome(task).status, Status::GOOD);
     }
     assert_eq!(world.outcome(third).data, block(2));
     // One that waits can be aborted, and lets the next in.
-    world.hold.set(true);
+    world.disks.hold.set(true);
     let first = world.start(a, &read_10(0, 1), &[], 512);
     let second = ordered(&mut world, &read_10(0, 1), &[], 512);
     let third = world.start(a, &TUR, &[], 0);
@@ -139,7 +139,7 @@ fn ordered_tasks_keep_their_order() {
     assert_eq!(world.end(second), Some(End::Retired));
     assert_eq!(world.outcome(third).status, Status::GOOD);
     assert_eq!(world.end(first), None);
-    world.hold.set(false);
+    world.disks.hold.set(false);
     world.run();
     assert_eq!(world.outcome(first).status, Status::GOOD);
     for attr in [TaskAttribute::ACA, TaskAttribute(5), TaskAttribute(7)] {
@@ -148,10 +148,10 @@ fn ordered_tasks_keep_their_order() {
         assert_eq!(world.outcome(task).code(), 0x05_4900);
     }
     // A long queue of tasks that end at once is worked off without a deep stack.
-    world.hold.set(true);
+    world.disks.hold.set(true);
     let gate = ordered(&mut world, &read_10(0, 1), &[], 512);
     let many: Vec<_> = (0..200).map(|_| ordered(&mut world, &TUR, &[], 0)).collect();
-    world.hold.set(false);
+    world.disks.hold.set(false);
     world.run();
     assert_eq!(world.outcome(gate).status, Status::GOOD);
     assert!(many.into_iter().all(|task| world.outcome(task).status == Status::GOOD));
@@ -238,11 +238,11 @@ fn only_what_is_plain_in_every_respect_is_done_at_once() {
     // A unit attention is told first.
     assert_eq!(world.server(fresh).at_once(fresh.key, &arrived(read, 1024, 0)), None);
     // So long as an ORDERED task is at work, others wait for their turn.
-    world.hold.set(true);
+    world.disks.hold.set(true);
     world.start_as(host, &UNIT, TaskAttribute::ORDERED, write, &[2; 1024], 0);
     world.run();
     assert_eq!(world.server(host).at_once(host.key, &arrived(read, 1024, 0)), None);
-    world.hold.set(false);
+    world.disks.hold.set(false);
     world.run();
     assert!(world.server(host).at_once(host.key, &arrived(read, 1024, 0)).is_some());
     // Who may only read writes nothing.

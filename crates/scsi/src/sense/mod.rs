@@ -171,6 +171,16 @@ impl Sense {
         len
     }
 
+    /// As [`Sense::encode`], about an earlier command that was already answered: response code 71h or 73h
+    /// (SPC-4 §4.5.5, deferred errors).
+    pub fn encode_deferred(&self, descriptor: bool, out: &mut [u8]) -> usize {
+        let len = self.encode(descriptor, out);
+        if let Some(response) = out.first_mut() {
+            *response |= 1;
+        }
+        len
+    }
+
     fn put_fixed(&self, data: &mut [u8; Sense::LEN_MAX]) -> usize {
         let information = self.information.and_then(|i| u32::try_from(i).ok());
         data[0] = 0x70 | flag(information.is_some(), 7);

@@ -84,6 +84,9 @@ proptest! {
     #[test]
     fn decode_inverts_encode(sense in sense(), descriptor: bool) {
         prop_assert_eq!(Sense::decode(&encoded(sense, descriptor)), Some(Decoded { sense, deferred: false }));
+        let mut out = [0; Sense::LEN_MAX];
+        let len = sense.encode_deferred(descriptor, &mut out);
+        prop_assert_eq!(Sense::decode(&out[..len]), Some(Decoded { sense, deferred: true }));
     }
 
     #[test]

@@ -206,7 +206,10 @@ fn result(reply: &Reply) -> ScsiResult {
     let mut sense = SenseBytes::new();
     if let Some(said) = reply.sense {
         let mut bytes = [0; scsi::Sense::LEN_MAX];
-        let len = said.encode(reply.descriptor, &mut bytes);
+        let len = match reply.deferred {
+            false => said.encode(reply.descriptor, &mut bytes),
+            true => said.encode_deferred(reply.descriptor, &mut bytes),
+        };
         sense.extend_from_slice(&bytes[..len]);
     }
     ScsiResult { status: ScsiStatus(reply.status.0), qualifier: 0, sense, transferred: reply.transferred }

@@ -89,6 +89,9 @@ enum Work {
     Write { stripes: Stripes },
     /// Something with the backend that needs neither.
     Other,
+    /// A flush with the backend: in no epoch. What it makes stable was written before, so no change need
+    /// wait for it, however slow the disk is.
+    Flush,
     /// Not with the backend yet: a write that met a guard.
     Parked { io: Io, stripes: Stripes, span: Span, who: Nexus },
     /// In several steps.
@@ -176,7 +179,8 @@ impl Gate {
             }
             Op::Read(span) => self.start_read(cx, io, span),
             Op::Write(span, _) if self.is_aligned(span) => self.start_write(cx, who, io, span),
-            Op::Flush | Op::Extents(_) | Op::Prefetch(_) => self.forward(cx, io, Work::Other),
+            Op::Flush => self.forward(cx, io, Work::Flush),
+            Op::Extents(_) | Op::Prefetch(_) => self.forward(cx, io, Work::Other),
             Op::Write(..) | Op::WriteAtomic(_) | Op::CompareAndWrite(_) | Op::WriteZeroes { .. } => {
                 self.start_steps(cx, who, io);
             }
@@ -290,7 +294,7 @@ impl Gate {
     /// It ends by [`Gate::poll_done`].
     pub fn sync(&mut self, cx: &mut Cx<'_>, id: IoId) {
         let epoch = self.view.epoch;
-        self.forward(cx, Io { id, epoch, op: Op::Flush, payload: Payload::None }, Work::Other);
+        self.forward(cx, Io { id, epoch, op: Op::Flush, payload: Payload::None }, Work::Flush);
     }
 
     fn forward(&mut self, cx: &mut Cx<'_>, io: Io, work: Work) {
@@ -300,7 +304,9 @@ impl Gate {
     }
 
     fn open(&mut self, task: Task) -> u32 {
-        self.flights.start(task.epoch);
+        if !matches!(task.work, Work::Flush) {
+            self.flights.start(task.epoch);
+        }
         match self.free.pop() {
             Some(slot) => {
                 self.tasks[slot as usize].task = Some(task);
@@ -327,7 +333,9 @@ impl Gate {
         entry.generation = entry.generation.wrapping_add(1);
         let task = entry.task.take().expect("a task ends once");
         self.free.push(slot);
-        self.flights.finish(task.epoch);
+        if !matches!(task.work, Work::Flush) {
+            self.flights.finish(task.epoch);
+        }
         self.done.push_back(Done { id: task.id, result, payload });
     }
 
@@ -357,7 +365,9 @@ impl Gate {
         let slot = slot as u32;
         let backend_id = self.backend_id(slot);
         match &mut self.task(slot).work {
-            Work::Read { .. } | Work::Write { .. } | Work::Other => self.backend.cancel(backend_id),
+            Work::Read { .. } | Work::Write { .. } | Work::Other | Work::Flush => {
+                self.backend.cancel(backend_id);
+            }
             Work::Parked { .. } => self.unpark(slot, Fault::Aborted.into()),
             Work::Steps(steps) => {
                 if steps.cancel() {
@@ -421,7 +431,9 @@ impl Gate {
                 self.backend.submit(cx, Io { id, ..io });
             }
             Work::Steps(_) => self.step(cx, slot),
-            Work::Read { .. } | Work::Write { .. } | Work::Other => unreachable!("the backend has it"),
+            Work::Read { .. } | Work::Write { .. } | Work::Other | Work::Flush => {
+                unreachable!("the backend has it")
+            }
         }
     }
 
@@ -441,7 +453,7 @@ impl Gate {
                     self.shared.guards().leave(self.shard, stripes);
                     self.close(slot, done.result, done.payload);
                 }
-                Work::Other => self.close(slot, done.result, done.payload),
+                Work::Other | Work::Flush => self.close(slot, done.result, done.payload),
                 Work::Steps(_) => self.ended.push_back((slot, done.result, done.payload)),
                 Work::Parked { .. } => unreachable!("what is parked is not with the backend"),
             }
@@ -524,7 +536,7 @@ impl Gate {
         let view = &self.view;
         let Some(task) = self.tasks[slot as usize].task.as_mut() else { return };
         let refused = match &mut task.work {
-            Work::Read { .. } | Work::Write { .. } | Work::Other => return,
+            Work::Read { .. } | Work::Write { .. } | Work::Other | Work::Flush => return,
             Work::Parked { io, who, .. } => view.admit(who, &io.op).err(),
             Work::Steps(steps) => {
                 // What is with the backend ends under the old epoch, and what is asked of the home is

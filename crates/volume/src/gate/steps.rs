@@ -282,7 +282,7 @@ impl Gate {
     fn steps(&mut self, slot: u32) -> &mut Steps {
         match &mut self.task(slot).work {
             Work::Steps(steps) => steps,
-            Work::Read { .. } | Work::Write { .. } | Work::Other | Work::Parked { .. } => {
+            Work::Read { .. } | Work::Write { .. } | Work::Other | Work::Flush | Work::Parked { .. } => {
                 unreachable!("a task in steps")
             }
         }

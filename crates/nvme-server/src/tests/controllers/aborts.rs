@@ -26,12 +26,12 @@ fn with_cid(mut sqe: Sqe, cid: u16) -> Sqe {
 #[test]
 fn an_abort_is_answered_when_its_command_has_ended() {
     let (mut world, host, queue) = world();
-    world.hold.set(true);
+    world.disks.hold.set(true);
     let write = world.start(queue, &with_cid(transfer(Opcode::WRITE, 0, 1), 77), &block(1));
     let abort = world.start(host, &abort(77), &[]);
     world.run();
     assert_eq!((world.end(write), world.end(abort)), (None, None), "the disk has it");
-    world.hold.set(false);
+    world.disks.hold.set(false);
     world.run();
     assert_eq!(world.status(write), Status::ABORT_REQUESTED);
     assert_eq!(world.completion(abort), Completion::SUCCESS);
@@ -55,11 +55,11 @@ fn what_is_not_there_is_not_aborted() {
         assert_eq!(world.ends(host, &admin(0x08, 0, &[sqid], 0), &[]), not);
     }
     // A queue that ends while it is asked answers by its end.
-    world.hold.set(true);
+    world.disks.hold.set(true);
     world.start(queue, &with_cid(transfer(Opcode::WRITE, 0, 1), 9), &block(1));
     let late = world.start(host, &abort(9), &[]);
     world.close(queue);
-    world.hold.set(false);
+    world.disks.hold.set(false);
     world.run();
     assert!(matches!(world.end(late), Some(End::Completion(_))));
 }
@@ -85,14 +85,14 @@ fn attack_73_requests_for_events_are_bounded_and_can_be_aborted() {
 #[test]
 fn attack_73_aborts_without_end_are_bounded() {
     let (mut world, host, queue) = world();
-    world.hold.set(true);
+    world.disks.hold.set(true);
     let write = world.start(queue, &with_cid(transfer(Opcode::WRITE, 0, 1), 1), &block(1));
     world.hold_mail = true;
     let aborts: Vec<_> = (0..16).map(|_| world.start(host, &abort(1), &[])).collect();
     assert!(aborts[8..].iter().all(|abort| world.status(*abort) == Status::ABORT_LIMIT_EXCEEDED));
     world.hold_mail = false;
     world.run();
-    world.hold.set(false);
+    world.disks.hold.set(false);
     world.run();
     assert_eq!(world.status(write), Status::ABORT_REQUESTED);
     // The first has aborted it; the others came too late, or ended with it.

@@ -78,7 +78,7 @@ proptest! {
                 }
                 Turn::Io(at) => {
                     if let Some(queue) = queues.get(usize::from(at) % 4) {
-                        world.hold.set(at & 4 != 0);
+                        world.disks.hold.set(at & 4 != 0);
                         started.push(world.start(*queue, &transfer(Opcode::READ, at.into(), 1), &[]));
                     }
                 }
@@ -98,7 +98,7 @@ proptest! {
                 world.run();
             }
         }
-        world.hold.set(false);
+        world.disks.hold.set(false);
         world.run();
         world.server(host).end_controller(2);
         world.run();

@@ -53,13 +53,13 @@ fn a_reset_ends_io_queues_before_it_is_done() {
     let (mut world, host) = world();
     let queue = world.connect(2, &join(1, 1, 1)).unwrap();
     let request = world.start(host, &event_request(9), &[]);
-    world.hold.set(true);
+    world.disks.hold.set(true);
     let write = world.start(queue, &transfer(Opcode::WRITE, 0, 1), &block(1));
     assert_eq!(world.set(host, Property::CC, 0x0046_0000), Status::SUCCESS);
     assert_eq!(world.property(host, Property::CSTS, 4), 1, "a write is still on its way");
     assert_eq!(world.status(request), Status::ABORTED_SQ_DELETION);
     assert_eq!(world.ended, [queue]);
-    world.hold.set(false);
+    world.disks.hold.set(false);
     world.run();
     assert_eq!(world.end(write), Some(End::Retired));
     assert_eq!(world.property(host, Property::CSTS, 4), 0);
@@ -73,11 +73,11 @@ fn a_reset_ends_io_queues_before_it_is_done() {
 fn a_shutdown_is_complete_when_io_queues_are_gone() {
     let (mut world, host) = world();
     let queue = world.connect(2, &join(1, 1, 1)).unwrap();
-    world.hold.set(true);
+    world.disks.hold.set(true);
     world.start(queue, &transfer(Opcode::WRITE, 0, 1), &block(1));
     assert_eq!(world.set(host, Property::CC, 0x0046_4001), Status::SUCCESS);
     assert_eq!(world.property(host, Property::CSTS, 4), 0b0101);
-    world.hold.set(false);
+    world.disks.hold.set(false);
     world.run();
     assert_eq!(world.property(host, Property::CSTS, 4), 0b1001);
     assert_eq!(world.connect(2, &join(1, 1, 1)), Err(ConnectRefusal::Sequence));
@@ -105,10 +105,10 @@ fn attack_71_configurations_that_cannot_be_are_fatal_until_a_reset() {
     for _ in 0..1000 {
         assert_eq!(world.set(host, Property::CC, 0x0046_0061), Status::SUCCESS);
         let queue = world.connect(1, &join(1, 1, 0)).unwrap();
-        world.hold.set(true);
+        world.disks.hold.set(true);
         world.start(queue, &transfer(Opcode::WRITE, 0, 1), &block(1));
         assert_eq!(world.set(host, Property::CC, 0x0046_0060), Status::SUCCESS);
-        world.hold.set(false);
+        world.disks.hold.set(false);
         world.run();
         assert_eq!(world.property(host, Property::CSTS, 4), 0);
     }
@@ -220,14 +220,14 @@ fn queues_tell_of_traffic_only_now_and_then() {
 fn the_loss_of_the_admin_queue_ends_the_association() {
     let (mut world, host) = world();
     let queue = world.connect(2, &join(1, 1, 1)).unwrap();
-    world.hold.set(true);
+    world.disks.hold.set(true);
     let write = world.start(queue, &transfer(Opcode::WRITE, 0, 1), &block(1));
     world.close(host);
     world.run();
     assert_eq!(world.ended, [queue]);
     assert!(world.gone.is_empty(), "a write is still on its way");
     assert_eq!(world.join(2, &join(2, 1, 1)).unwrap_err(), ConnectRefusal::CNTLID);
-    world.hold.set(false);
+    world.disks.hold.set(false);
     world.run();
     assert_eq!(world.end(write), Some(End::Retired));
     assert_eq!(world.gone, [(2, Gone::Closed)]);

@@ -54,10 +54,10 @@ fn health_counts_what_all_queues_did() {
 fn health_knows_busy_minutes_and_hours() {
     let (mut world, host) = world();
     let queue = world.connect(2, &join(1, 1, 1)).unwrap();
-    world.hold.set(true);
+    world.disks.hold.set(true);
     let read = world.start(queue, &transfer(Opcode::READ, 0, 1), &[]);
     world.now.0 += 125 * SECOND;
-    world.hold.set(false);
+    world.disks.hold.set(false);
     world.run();
     let mut cx = Cx { now: world.now, pool: &world.pool, entropy: &mut world.entropy };
     world.cores[1].server.handle_timeout(&mut cx);

@@ -133,7 +133,7 @@ fn attack_78_a_subsystem_or_a_volume_is_removed_during_connect_and_io() {
     let (mut world, host) = world();
     let queue = world.connect(2, &join(1, 1, 1)).unwrap();
     let late = world.join(2, &join(2, 1, 0)).unwrap();
-    world.hold.set(true);
+    world.disks.hold.set(true);
     let write = world.start(queue, &transfer(Opcode::WRITE, 0, 1), &block(1));
     for core in &mut world.cores {
         core.server.remove_volume(volume::VolumeId(0));
@@ -146,7 +146,7 @@ fn attack_78_a_subsystem_or_a_volume_is_removed_during_connect_and_io() {
     world.server(host).end_controller(2);
     world.run();
     let arrived = world.open_on(0, late);
-    world.hold.set(false);
+    world.disks.hold.set(false);
     world.run();
     assert!(world.end(write).is_some());
     assert!(world.ended.contains(&queue) && world.ended.contains(&host) && world.ended.contains(&arrived));
