@@ -8,5 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod path;
+pub mod trace;
 
 pub use path::{Claim, Claims, Event, Fate, Path, Portrait, Protocol, Registration, Why};
+pub use trace::Trace;

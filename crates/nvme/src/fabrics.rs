@@ -106,6 +106,11 @@ impl ConnectData {
         zerocopy::transmute!(*bytes)
     }
 
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        self.as_bytes()
+    }
+
     /// What a host sends.
     pub fn new(who: &ConnectNames) -> Self {
         ConnectData {
@@ -218,6 +223,9 @@ impl From<Connected> for Completion {
 }
 
 impl Connected {
+    /// ASCR in dword 0: the queue must be secured by TLS, after it has authenticated (TP8011).
+    pub const SECURE_CHANNEL: u64 = 1 << 18;
+
     /// Reads the answer's dword 0, for a host.
     pub fn parse(result: u64) -> Connected {
         Connected { cntlid: result as u16, authenticate: result & 1 << 17 != 0 }

@@ -116,6 +116,16 @@ pub struct ControllerStatus {
 }
 
 impl ControllerStatus {
+    /// Reads the property, for a host. A reserved SHST counts as no shutdown.
+    pub fn parse(word: u64) -> ControllerStatus {
+        let shutdown = match word >> 2 & 3 {
+            1 => Shutdown::Occurring,
+            2 => Shutdown::Complete,
+            _ => Shutdown::No,
+        };
+        ControllerStatus { ready: word & 1 != 0, fatal: word & 2 != 0, shutdown }
+    }
+
     /// The property.
     pub fn word(&self) -> u32 {
         u32::from(self.ready) | u32::from(self.fatal) << 1 | (self.shutdown as u32) << 2
@@ -156,6 +166,7 @@ mod tests {
     fn the_status_stands_at_its_bits() {
         let status = ControllerStatus { ready: true, fatal: true, shutdown: Shutdown::Complete };
         assert_eq!(status.word(), 0b1011);
+        assert_eq!(ControllerStatus::parse(0b1011), status);
         let status = ControllerStatus { shutdown: Shutdown::Occurring, ..ControllerStatus::default() };
         assert_eq!(status.word(), 0b0100);
     }

@@ -106,6 +106,16 @@ impl Status {
         (self.0 >> 8) as u8 & 7
     }
 
+    /// Which of the controller's delays to wait before a retry (CRD): 0 for none, 1 to 3 for CRDT1 to 3.
+    pub const fn retry_delay(self) -> u8 {
+        (self.0 >> 11) as u8 & 3
+    }
+
+    /// The same without what is only advice: CRD, More and Do Not Retry.
+    pub const fn plain(self) -> Status {
+        Status(self.0 & 0x7ff)
+    }
+
     /// Whether the command succeeded.
     pub const fn is_success(self) -> bool {
         self.0 & 0x7ff == 0

@@ -23,14 +23,6 @@ use crate::status;
 use crate::step::{CommandKey, Step};
 use crate::word::Failure;
 
-const GET_LOG_PAGE: Opcode = Opcode(0x02);
-const IDENTIFY: Opcode = Opcode(0x06);
-const ABORT: Opcode = Opcode(0x08);
-const SET_FEATURES: Opcode = Opcode(0x09);
-const GET_FEATURES: Opcode = Opcode(0x0a);
-const ASYNC_EVENT_REQUEST: Opcode = Opcode(0x0c);
-const KEEP_ALIVE: Opcode = Opcode(0x18);
-
 /// What becomes of a command.
 pub(crate) enum Outcome {
     /// It is answered.
@@ -124,18 +116,20 @@ fn execute(
     let cid = sqe.cid.get();
     let room = sqe.dptr.length.get();
     match sqe.opcode {
-        IDENTIFY => identify::execute(server, cntlid, Identify::parse(sqe), room),
-        GET_LOG_PAGE => logs::execute(server, cntlid, key, cid, GetLogPage::parse(sqe), room),
-        GET_FEATURES => {
+        Opcode::IDENTIFY => identify::execute(server, cntlid, Identify::parse(sqe), room),
+        Opcode::GET_LOG_PAGE => logs::execute(server, cntlid, key, cid, GetLogPage::parse(sqe), room),
+        Opcode::GET_FEATURES => {
             let get = GetFeatures::parse(sqe).ok_or(Status::INVALID_FIELD.final_())?;
             features::get(server, cx.now, cntlid, get, room)
         }
-        SET_FEATURES => features::set(server, cx.now, cntlid, key, cid, SetFeatures::parse(sqe), data_out),
-        ABORT if !controller.is_discovery() => {
+        Opcode::SET_FEATURES => {
+            features::set(server, cx.now, cntlid, key, cid, SetFeatures::parse(sqe), data_out)
+        }
+        Opcode::ABORT if !controller.is_discovery() => {
             let done = server.start_abort(cntlid, key, cid, sqe.cdw(10))?;
             Ok(done.map_or(Outcome::Later, Outcome::Done))
         }
-        ASYNC_EVENT_REQUEST => {
+        Opcode::ASYNC_EVENT_REQUEST => {
             let events = controller.waiting.iter().filter(|waiting| matches!(waiting.on, Wait::Event));
             if events.count() >= EVENTS_MAX {
                 return Err(Status::AER_LIMIT_EXCEEDED.final_());
@@ -144,8 +138,8 @@ fn execute(
             server.tell_events(cntlid);
             Ok(Outcome::Later)
         }
-        KEEP_ALIVE if controller.kato_ms() == 0 => Err(Status::KEEP_ALIVE_INVALID.final_()),
-        KEEP_ALIVE => Ok(Outcome::SUCCESS),
+        Opcode::KEEP_ALIVE if controller.kato_ms() == 0 => Err(Status::KEEP_ALIVE_INVALID.final_()),
+        Opcode::KEEP_ALIVE => Ok(Outcome::SUCCESS),
         _ => Err(Status::INVALID_OPCODE.final_()),
     }
 }

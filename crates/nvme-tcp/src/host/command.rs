@@ -166,7 +166,9 @@ impl HostQueue {
                 let failure = if command.spoilt {
                     Some(Status::TRANSIENT_TRANSPORT_ERROR)
                 } else {
-                    short.then_some(Status::DATA_TRANSFER_ERROR)
+                    // Authentication Receive names the room that there is (AL), not what must come.
+                    let fabrics = command.sqe.opcode == Opcode::FABRICS;
+                    (short && !fabrics).then_some(Status::DATA_TRANSFER_ERROR)
                 };
                 if let (Some(status), true) = (failure, cqe.completion().status.is_success()) {
                     cqe = Cqe::new(status.into(), cid, cqe.sqhd.get());

@@ -49,7 +49,9 @@ pub struct Controller {
     pub anacap: u8,
     pub anagrpmax: U32,
     pub nanagrpid: U32,
-    pub reserved_352: [u8; 160],
+    pub reserved_352: [u8; 34],
+    pub cqt: U16,
+    pub reserved_388: [u8; 124],
     pub sqes: u8,
     pub cqes: u8,
     pub maxcmd: U16,
@@ -80,6 +82,13 @@ pub struct Controller {
 }
 
 const _: () = assert!(size_of::<Controller>() == LEN);
+
+impl Controller {
+    /// Reads the structure, for a host.
+    pub fn parse(bytes: &[u8; LEN]) -> Controller {
+        zerocopy::transmute!(*bytes)
+    }
+}
 
 #[allow(missing_docs)] // The names are the standard's.
 impl Controller {
@@ -143,3 +152,10 @@ pub struct NvmController {
 }
 
 const _: () = assert!(size_of::<NvmController>() == LEN);
+
+impl NvmController {
+    /// Reads the structure, for a host.
+    pub fn parse(bytes: &[u8; LEN]) -> NvmController {
+        zerocopy::transmute!(*bytes)
+    }
+}

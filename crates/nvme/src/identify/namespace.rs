@@ -155,6 +155,68 @@ impl Descriptors {
     }
 }
 
+/// What a list of descriptors says, for a host. What does not fit what its type needs is left out; the
+/// list ends with the first length of zero, or where the bytes end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Identifiers {
+    /// EUI-64.
+    pub eui64: Option<[u8; 8]>,
+    /// NGUID.
+    pub nguid: Option<[u8; 16]>,
+    /// UUID.
+    pub uuid: Option<[u8; 16]>,
+    /// The I/O command set (CSI).
+    pub command_set: Option<u8>,
+}
+
+impl Identifiers {
+    /// Reads a list.
+    pub fn parse(bytes: &[u8; LEN]) -> Identifiers {
+        let mut found = Identifiers::default();
+        let mut rest = &bytes[..];
+        while let Some((&[kind, len, _, _], behind)) = rest.split_first_chunk::<4>() {
+            let Some((id, behind)) = behind.split_at_checked(len.into()) else { break };
+            if len == 0 {
+                break;
+            }
+            match kind {
+                1 => found.eui64 = id.try_into().ok(),
+                2 => found.nguid = id.try_into().ok(),
+                3 => found.uuid = id.try_into().ok(),
+                4 => found.command_set = id.first().copied(),
+                _ => {}
+            }
+            rest = behind;
+        }
+        found
+    }
+}
+
+impl Namespace {
+    /// Reads the structure, for a host.
+    pub fn parse(bytes: &[u8; LEN]) -> Namespace {
+        zerocopy::transmute!(*bytes)
+    }
+
+    /// The format in use, if FLBAS names one that there is.
+    pub fn format(&self) -> Option<LbaFormat> {
+        // Bits 6:5 are the number's upper half where there may be more than 16 formats.
+        let high = if self.nlbaf > 15 { self.flbas >> 1 & 0x30 } else { 0 };
+        let number = self.flbas & 15 | high;
+        if number > self.nlbaf {
+            return None;
+        }
+        self.lbaf.get(usize::from(number)).copied()
+    }
+}
+
+impl Independent {
+    /// Reads the structure, for a host.
+    pub fn parse(bytes: &[u8; LEN]) -> Independent {
+        zerocopy::transmute!(*bytes)
+    }
+}
+
 /// The EUI-64 and the NGUID of a volume, from its OUI and the digits of its UUID (NVMe Base §4.5.1.1):
 /// 40 and 64 bits of the UUID behind an OUI, and a vendor's extension in the NGUID before it.
 pub fn with_oui(oui: [u8; 3], uuid: [u8; 16]) -> ([u8; 8], [u8; 16]) {

@@ -4,7 +4,7 @@
 
 use std::mem::offset_of;
 
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, FromZeros};
 
 use super::controller::NvmController;
 use super::*;
@@ -19,7 +19,7 @@ fn the_controller_structure_has_its_fields_at_their_offsets() {
     at!(vid 0, ssvid 2, sn 4, mn 24, fr 64, rab 72, ieee 73, cmic 76, mdts 77, cntlid 78, ver 80);
     at!(rtd3r 84, rtd3e 88, oaes 92, ctratt 96, rrls 100, cntrltype 111, fguid 112, crdt 128, nvmsr 253);
     at!(vwci 254, mec 255, oacs 256, acl 258, aerl 259, frmw 260, lpa 261, elpe 262, npss 263, kas 320);
-    at!(anatt 342, anacap 343, anagrpmax 344, nanagrpid 348, sqes 512, cqes 513, maxcmd 514, nn 516);
+    at!(anatt 342, anacap 343, anagrpmax 344, nanagrpid 348, cqt 386, sqes 512, cqes 513, maxcmd 514, nn 516);
     at!(oncs 520, fuses 522, fna 524, vwc 525, awun 526, awupf 528, icsvscc 530, nwpc 531, acwu 532);
     at!(cdfs 534, sgls 536, mnan 540, subnqn 768, ioccsz 1792, iorcsz 1796, icdoff 1800, fcatt 1802);
     at!(msdbd 1803, ofcs 1804, dctype 1806);
@@ -85,4 +85,40 @@ fn designators_embed_the_oui_where_the_standard_wants_it() {
     let (eui64, nguid) = namespace::with_oui([0xaa, 0xbb, 0xcc], uuid);
     assert_eq!(eui64, *b"\xaa\xbb\xcc\x22\x33\x44\x55\x66");
     assert_eq!(nguid, *b"\x01\x23\x45\x67\x89\xab\x4c\xde\xaa\xbb\xcc\x22\x33\x44\x55\x66");
+}
+
+#[test]
+fn identifiers_are_read_as_they_were_written_and_lengths_that_lie_end_the_list() {
+    let mut list = Descriptors::default();
+    list.eui64([1; 8]);
+    list.nguid([2; 16]);
+    list.uuid([3; 16]);
+    list.command_set(0);
+    let all =
+        Identifiers { eui64: Some([1; 8]), nguid: Some([2; 16]), uuid: Some([3; 16]), command_set: Some(0) };
+    assert_eq!(Identifiers::parse(list.bytes()), all);
+    assert_eq!(Identifiers::parse(&[0; LEN]), Identifiers::default());
+    let mut short = *list.bytes();
+    short[1] = 7;
+    assert_eq!(Identifiers::parse(&short).eui64, None);
+    assert_eq!(Identifiers::parse(&[0xff; LEN]), Identifiers::default());
+    let mut last = [0; LEN];
+    for chunk in last.chunks_exact_mut(32) {
+        (chunk[0], chunk[1]) = (9, 28);
+    }
+    (last[LEN - 32], last[LEN - 31]) = (3, 29);
+    assert_eq!(Identifiers::parse(&last).uuid, None);
+}
+
+#[test]
+fn the_format_in_use_is_one_that_there_is() {
+    let mut namespace = Namespace::new_zeroed();
+    namespace.lbaf[2].shift = 12;
+    namespace.lbaf[17].shift = 9;
+    for (nlbaf, flbas, shift) in [(2, 2, Some(12)), (1, 2, None), (63, 0x21, Some(9)), (0, 0x61, None)] {
+        (namespace.nlbaf, namespace.flbas) = (nlbaf, flbas);
+        assert_eq!(namespace.format().map(|format| format.shift), shift, "{nlbaf} {flbas:#x}");
+    }
+    (namespace.nlbaf, namespace.flbas) = (255, 0x6f);
+    assert_eq!(namespace.format().map(|format| format.shift), Some(0));
 }

@@ -16,6 +16,45 @@ pub enum State {
     Change = 15,
 }
 
+impl State {
+    /// Reads the low four bits of a descriptor's byte 16.
+    pub const fn from_code(code: u8) -> Option<State> {
+        match code & 15 {
+            1 => Some(State::Optimized),
+            2 => Some(State::NonOptimized),
+            3 => Some(State::Inaccessible),
+            4 => Some(State::PersistentLoss),
+            15 => Some(State::Change),
+            _ => None,
+        }
+    }
+}
+
+/// Bytes of a page's header.
+pub const HEADER: usize = 16;
+/// Bytes of a group's descriptor without its namespaces.
+pub const DESCRIPTOR: usize = 32;
+
+/// What a page says of a group, for a host: its state, if the group is in what `page` holds of it and
+/// the state is one that there is. Lengths in the page are believed no further than its end.
+pub fn state_of(page: &[u8], group: u32) -> Option<State> {
+    let word = |bytes: &[u8], at: usize| {
+        let field = bytes.get(at..at + 4)?;
+        Some(u32::from_le_bytes([field[0], field[1], field[2], field[3]]))
+    };
+    let count = word(page, 8)? as u16;
+    let mut rest = page.get(HEADER..)?;
+    for _ in 0..count {
+        let (descriptor, behind) = rest.split_at_checked(DESCRIPTOR)?;
+        if word(descriptor, 0)? == group {
+            return State::from_code(descriptor[16]);
+        }
+        let namespaces = usize::try_from(word(descriptor, 4)?).ok()?.checked_mul(4)?;
+        rest = behind.get(namespaces..)?;
+    }
+    None
+}
+
 /// A group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
@@ -45,4 +84,29 @@ pub fn page(changes: u64, groups: &[Group], groups_only: bool) -> Vec<u8> {
         page.extend(nsids.iter().flat_map(|nsid| nsid.to_le_bytes()));
     }
     page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_is_found_behind_others_and_lengths_that_lie_end_the_search() {
+        let group = |id, state| Group { id, changes: 1, state, nsids: vec![id, id + 1] };
+        let groups = [group(1, State::Optimized), group(5, State::Inaccessible)];
+        for groups_only in [false, true] {
+            let page = page(9, &groups, groups_only);
+            assert_eq!(state_of(&page, 5), Some(State::Inaccessible));
+            assert_eq!(state_of(&page, 1), Some(State::Optimized));
+            assert_eq!(state_of(&page, 2), None);
+            for len in 0..page.len() {
+                let _ = state_of(&page[..len], 2);
+            }
+        }
+        let mut lies = page(9, &groups, true);
+        lies[HEADER + 4..HEADER + 8].fill(0xff);
+        assert_eq!(state_of(&lies, 5), None);
+        lies[HEADER + 16] = 7;
+        assert_eq!(state_of(&lies, 1), None);
+    }
 }

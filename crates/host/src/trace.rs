@@ -1,0 +1,171 @@
+//! What a connection says and hears while it comes up, step by step, for `doctor` and for logs: the
+//! same form for both protocols. Off unless turned on, and then it costs nothing but a look.
+//!
+//! Invariants:
+//! - No secret, challenge, response or key is ever put in.
+//! - At most [`LINES_MAX`] lines wait; what comes beyond is counted, not kept.
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+
+use buf::Time;
+
+/// Lines that wait to be taken, at most: some hundred per connection, and a few connections.
+pub const LINES_MAX: usize = 4096;
+
+/// A step of coming up, in the words of the protocol's standard: `ICReq`, `Connect`,
+/// `SecurityNegotiation`.
+pub type Stage = &'static str;
+
+/// Who says something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Side {
+    /// We do.
+    Us,
+    /// The target does.
+    Target,
+}
+
+/// One line of a trace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// When.
+    pub at: Time,
+    /// Which connection: the NVMe queue's number, or the iSCSI CID. 0 is the first.
+    pub connection: u16,
+    /// Within which step.
+    pub stage: Stage,
+    /// What happened.
+    pub what: What,
+}
+
+/// What a line tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum What {
+    /// The step begins.
+    Begins,
+    /// A key or field, and its value: an offer of ours, or an answer.
+    Field {
+        /// Whose.
+        by: Side,
+        /// Its name in the standard.
+        name: Cow<'static, str>,
+        /// Its value, as people write it.
+        value: String,
+    },
+    /// The step has ended well.
+    Ends,
+    /// The step has failed, and with it the connection.
+    Fails {
+        /// Why, and whose fault it is.
+        why: String,
+        /// What to change; may be empty.
+        advice: String,
+    },
+}
+
+/// A trace, on or off.
+#[derive(Debug, Default)]
+pub struct Trace {
+    on: bool,
+    lines: VecDeque<Line>,
+    lost: u64,
+}
+
+impl Trace {
+    /// A trace that is off.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Turns it on or off. What was kept stays.
+    pub fn turn(&mut self, on: bool) {
+        self.on = on;
+    }
+
+    /// Whether it is on.
+    pub fn is_on(&self) -> bool {
+        self.on
+    }
+
+    /// The oldest line that nobody has taken.
+    #[must_use]
+    pub fn poll(&mut self) -> Option<Line> {
+        self.lines.pop_front()
+    }
+
+    /// How many lines there was no room for.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// A step of a connection begins.
+    pub fn begins(&mut self, at: Time, connection: u16, stage: Stage) {
+        self.put(at, connection, stage, || What::Begins);
+    }
+
+    /// A key or field is said. `value` is only made if somebody listens.
+    pub fn field(
+        &mut self,
+        at: Time,
+        (connection, stage): (u16, Stage),
+        by: Side,
+        name: impl Into<Cow<'static, str>>,
+        value: impl FnOnce() -> String,
+    ) {
+        self.put(at, connection, stage, || What::Field { by, name: name.into(), value: value() });
+    }
+
+    /// A step has ended well.
+    pub fn ends(&mut self, at: Time, connection: u16, stage: Stage) {
+        self.put(at, connection, stage, || What::Ends);
+    }
+
+    /// A step has failed.
+    pub fn fails(
+        &mut self,
+        at: Time,
+        (connection, stage): (u16, Stage),
+        why: impl Into<String>,
+        advice: impl Into<String>,
+    ) {
+        self.put(at, connection, stage, || What::Fails { why: why.into(), advice: advice.into() });
+    }
+
+    fn put(&mut self, at: Time, connection: u16, stage: Stage, what: impl FnOnce() -> What) {
+        if !self.on {
+            return;
+        }
+        if self.lines.len() >= LINES_MAX {
+            self.lost += 1;
+            return;
+        }
+        self.lines.push_back(Line { at, connection, stage, what: what() });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_that_is_off_makes_no_value_and_one_that_is_on_is_bounded() {
+        let mut trace = Trace::new();
+        trace.field(Time(1), (0, "Connect"), Side::Us, "SUBNQN", || unreachable!("nobody listens"));
+        assert_eq!(trace.poll(), None);
+        trace.turn(true);
+        trace.begins(Time(2), 3, "Connect");
+        trace.field(Time(3), (3, "Connect"), Side::Target, "CNTLID", || "7".into());
+        trace.fails(Time(4), (3, "Connect"), "refused", "");
+        let line = trace.poll().unwrap();
+        assert_eq!((line.at, line.connection, line.stage, line.what), (Time(2), 3, "Connect", What::Begins));
+        let field = What::Field { by: Side::Target, name: "CNTLID".into(), value: "7".into() };
+        assert_eq!(trace.poll().unwrap().what, field);
+        assert_eq!(trace.poll().unwrap().what, What::Fails { why: "refused".into(), advice: String::new() });
+        for _ in 0..=LINES_MAX {
+            trace.ends(Time(5), 0, "Connect");
+        }
+        assert_eq!(trace.lost(), 1);
+        assert_eq!(std::iter::from_fn(|| trace.poll()).count(), LINES_MAX);
+    }
+}
