@@ -1,0 +1,172 @@
+//! What follows from raw figures, as the papers derive it, and whether raw figures agree with each other.
+//!
+//! Invariant: every function is arithmetic and nothing else; a figure that its inputs do not allow is
+//! `None`, never zero.
+
+use serde::{Deserialize, Serialize};
+
+/// Bits of an I/O's payload per second that a link carries, in Gb/s (10^9).
+pub fn gigabits(iops: f64, bytes: f64) -> f64 {
+    iops * bytes * 8.0 / 1e9
+}
+
+/// Processor effectiveness: IOPS for each percent of *all* processors of a machine.
+pub fn effectiveness(iops: f64, busy_percent: f64) -> Option<f64> {
+    (busy_percent > 0.0).then(|| iops / busy_percent)
+}
+
+/// Processor seconds for a million I/Os, of `busy_cores` processors (1.5: one and a half).
+pub fn cpu_per_million(iops: f64, busy_cores: f64) -> Option<f64> {
+    (iops > 0.0).then(|| busy_cores * 1e6 / iops)
+}
+
+/// I/Os that are outstanding on average (Little's law), from rate and mean latency in seconds.
+pub fn outstanding(iops: f64, latency_s: f64) -> f64 {
+    iops * latency_s
+}
+
+/// How many of these cores, each busy so many percent, are at or above a limit.
+pub fn cores_at_least(busy_percent: &[f64], limit: f64) -> usize {
+    busy_percent.iter().filter(|busy| **busy >= limit).count()
+}
+
+/// A change for the better, in the words of the papers' tables.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Improvement {
+    /// The new over the old.
+    pub ratio: f64,
+}
+
+impl Improvement {
+    /// From the old to the new; `None` if the old is not above 0.
+    pub fn of(old: f64, new: f64) -> Option<Improvement> {
+        (old > 0.0).then(|| Improvement { ratio: new / old })
+    }
+}
+
+impl std::fmt::Display for Improvement {
+    /// From twice on, "2.5x"; else "+43 %" or "-30 %".
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.ratio >= 2.0 {
+            write!(f, "{:.1}x", self.ratio)
+        } else {
+            write!(f, "{:+.0} %", (self.ratio - 1.0) * 100.0)
+        }
+    }
+}
+
+/// What does not add up in a run.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Discord {
+    /// By Little's law so many were outstanding on average, and no more than so many can have been.
+    TooMany {
+        /// IOPS times latency.
+        found: f64,
+        /// Depth times jobs.
+        most: f64,
+    },
+    /// Load that is always refilled had far fewer outstanding than it was to have: the generator, not
+    /// the target, was the limit, or latencies are not those of the same run.
+    TooFew {
+        /// IOPS times latency.
+        found: f64,
+        /// Depth times jobs.
+        most: f64,
+    },
+    /// Bandwidth is not IOPS times size.
+    Bandwidth {
+        /// IOPS times size.
+        found: f64,
+        /// What was measured, bytes per second.
+        measured: f64,
+    },
+    /// More processor time than there was: so many seconds of a wall of so many.
+    Processor {
+        /// Seconds used.
+        used: f64,
+        /// Seconds that all processors had.
+        had: f64,
+    },
+}
+
+/// Raw figures of one run that must agree.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Raw {
+    /// I/Os per second.
+    pub iops: f64,
+    /// Mean latency in seconds.
+    pub latency_s: f64,
+    /// Bytes of each I/O.
+    pub bytes: f64,
+    /// Bytes per second, counted on their own.
+    pub bandwidth: f64,
+    /// I/Os that the generator keeps in flight, over all its jobs.
+    pub depth: f64,
+    /// Whether the generator keeps that many in flight at all times (no rate was asked for).
+    pub is_closed: bool,
+    /// Processor seconds used on the machine, and those that all its processors had.
+    pub processor: (f64, f64),
+}
+
+/// How far figures of one run may miss each other: clocks start and stop apart.
+const SLACK: f64 = 0.02;
+
+impl Raw {
+    /// All that does not add up.
+    pub fn discords(&self) -> Vec<Discord> {
+        let mut found = Vec::new();
+        let inside = outstanding(self.iops, self.latency_s);
+        if inside > self.depth * (1.0 + SLACK) {
+            found.push(Discord::TooMany { found: inside, most: self.depth });
+        } else if self.is_closed && inside < self.depth * 0.8 {
+            found.push(Discord::TooFew { found: inside, most: self.depth });
+        }
+        let product = self.iops * self.bytes;
+        if (product - self.bandwidth).abs() > SLACK * product.max(self.bandwidth) {
+            found.push(Discord::Bandwidth { found: product, measured: self.bandwidth });
+        }
+        let (used, had) = self.processor;
+        if used > had * (1.0 + SLACK) {
+            found.push(Discord::Processor { used, had });
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_follow_as_in_the_papers() {
+        // 2.9 million 4 KiB I/Os a second.
+        assert!((gigabits(2.9e6, 4096.0) - 95.027).abs() < 0.001);
+        assert_eq!(effectiveness(112_353.6, 0.0), None);
+        assert!((1.0 / 0.000_689 - effectiveness(112_353.6, 112_353.6 * 0.000_689).unwrap()).abs() < 1e-6);
+        assert_eq!(cpu_per_million(500_000.0, 0.5), Some(1.0));
+        assert_eq!(cores_at_least(&[95.0, 90.0, 89.9, 10.0], 90.0), 2);
+        assert_eq!(Improvement::of(100.0, 143.0).unwrap().to_string(), "+43 %");
+        assert_eq!(Improvement::of(100.0, 70.0).unwrap().to_string(), "-30 %");
+        assert_eq!(Improvement::of(100.0, 300.0).unwrap().to_string(), "3.0x");
+    }
+
+    #[test]
+    fn what_does_not_add_up_is_named() {
+        let good = Raw {
+            iops: 100_000.0,
+            latency_s: 320e-6,
+            bytes: 4096.0,
+            bandwidth: 409.6e6,
+            depth: 32.0,
+            is_closed: true,
+            processor: (1.9, 2.0),
+        };
+        assert_eq!(good.discords(), []);
+        let found = |raw: Raw| raw.discords().len();
+        assert_eq!(found(Raw { latency_s: 400e-6, ..good }), 1);
+        assert_eq!(found(Raw { latency_s: 100e-6, ..good }), 1);
+        assert_eq!(found(Raw { latency_s: 100e-6, is_closed: false, ..good }), 0);
+        assert_eq!(found(Raw { bandwidth: 390e6, ..good }), 1);
+        assert_eq!(found(Raw { processor: (2.1, 2.0), ..good }), 1);
+    }
+}

@@ -1,0 +1,20 @@
+//! Evaluation of block storage over Ethernet: which target and which initiator give how many I/Os for
+//! how much processor, and how steady the latency is.
+//!
+//! Here is what needs no load to be run: distributions ([`Histogram`]), when a system is steady
+//! ([`steady`]), how runs compare ([`compare`]), where processor time went ([`cpu`]), what follows
+//! from raw figures ([`derived`]), and what the papers printed ([`published`]). Invariant: a figure that
+//! follows from others is computed from them each time, and checked against them; none is kept.
+
+#![forbid(unsafe_code)]
+
+pub mod compare;
+pub mod cpu;
+pub mod derived;
+mod histogram;
+mod interval;
+pub mod published;
+pub mod steady;
+
+pub use histogram::Histogram;
+pub use interval::Interval;
