@@ -408,6 +408,7 @@ impl Server {
     pub(crate) fn respond(&mut self, slot: u32, mut reply: Reply) {
         reply.descriptor = self.unit(self.tasks.get(slot).volume).is_some_and(Unit::descriptor_sense);
         let task = self.remove(slot);
+        reply.fence |= exec::ends_others_tasks(&task.command);
         self.answer(task.key, reply);
         manage::ended(self, task.key);
         self.start_ready();

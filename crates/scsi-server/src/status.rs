@@ -11,7 +11,7 @@ use crate::step::Reply;
 impl Reply {
     /// A status without sense data, and no data moved.
     pub fn plain(status: Status) -> Self {
-        Reply { status, sense: None, descriptor: false, deferred: false, transferred: 0 }
+        Reply { status, sense: None, descriptor: false, deferred: false, fence: false, transferred: 0 }
     }
 
     /// GOOD, after so many bytes.

@@ -31,6 +31,9 @@ pub struct Reply {
     /// Whether the sense data is about an earlier command that was answered before it had ended, and
     /// this one was not executed (SPC-4 §4.5.5).
     pub deferred: bool,
+    /// Whether the answer is to be kept in order among those on other connections of the nexus, where it
+    /// has several (RFC 7143 §4.2.2.3.4).
+    pub fence: bool,
     /// The data length that SCSI's side of the command had, in bytes, whether so many were moved or
     /// not: the transport computes the residual from it (RFC 7143 §11.4.5.1).
     pub transferred: u64,

@@ -192,7 +192,7 @@ impl Default for Limits {
             data_pdu_in_order: true,
             data_sequence_in_order: true,
             erl: 0,
-            task_reporting: vec![TaskReporting::Rfc3720],
+            task_reporting: vec![TaskReporting::ResponseFence, TaskReporting::Rfc3720],
             protocol_level: 2,
         }
     }

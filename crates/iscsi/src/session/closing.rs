@@ -29,6 +29,7 @@ impl TargetSession {
         self.shut.push_back(Link(at as u16));
         self.unsettled = true;
         self.graves.retain(|(_, link)| *link != at);
+        self.unfence(at);
         self.note_cleared(at);
         self.doom_tasks_of(cx, at);
         if self.logout.as_ref().is_some_and(|logout| logout.at == at) {
@@ -71,13 +72,17 @@ impl TargetSession {
         self.unsettled = true;
         self.expected.clear();
         self.cleared.clear();
-        self.fenced.clear();
+        self.early.clear();
+        self.fences.clear();
         self.window.drain().for_each(drop);
     }
 
     /// Brings to an end what is ending.
     pub(super) fn tidy(&mut self, cx: &mut Cx<'_>) {
         self.step_over_plug(cx);
+        if !self.fences.is_empty() {
+            self.step_fences(cx);
+        }
         if std::mem::take(&mut self.window_news) && !self.window.is_closed() {
             self.tell_window();
         }
@@ -159,7 +164,8 @@ impl TargetSession {
     pub(super) fn next_deadline(&self) -> Option<Time> {
         let links = self.links.iter().filter(|link| matches!(link.phase, Phase::Open | Phase::Finishing));
         let expected = self.expected.iter().map(|(_, until)| *until).min();
-        links.fold(earliest(self.close_at, expected), |first, link| {
+        let first = earliest(earliest(self.close_at, expected), self.fence_deadline());
+        links.fold(first, |first, link| {
             let stalled = self.stall_deadline(link);
             let owed = self.owed_deadline(link);
             let idle = self.idle_deadline(link);
@@ -197,6 +203,9 @@ impl TargetSession {
         if self.expected.is_empty() && before > 0 && !lives {
             return self.fail_session(cx);
         }
+        if due(self.fence_deadline()) {
+            self.end_silent_links(cx);
+        }
         for at in 0..self.links.len() {
             let link = &self.links[at];
             if !matches!(link.phase, Phase::Open | Phase::Finishing) {
@@ -221,7 +230,7 @@ impl TargetSession {
         self.grow();
     }
 
-    fn note(&mut self, at: usize, fault: Fault) {
+    pub(super) fn note(&mut self, at: usize, fault: Fault) {
         if self.violations.len() < VIOLATIONS_MAX {
             self.violations.push(Violation { link: Link(at as u16), fault });
         }

@@ -61,7 +61,7 @@ impl TargetSession {
                 self.window.open();
                 match next {
                     Some(next) => self.take_turn(cx, next),
-                    None => self.deliver_fenced(cx),
+                    None => self.deliver_early(cx),
                 }
             }
         }
@@ -185,7 +185,7 @@ impl TargetSession {
             self.deliver(cx, held);
             self.window.open();
         }
-        self.deliver_fenced(cx);
+        self.deliver_early(cx);
     }
 
     fn deliver(&mut self, cx: &mut Cx<'_>, held: Held) {

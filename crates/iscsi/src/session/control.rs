@@ -26,7 +26,7 @@ pub(super) struct Logout {
 
 /// A task management function that waits for the commands before it (RFC 7143 §4.2.3.3).
 #[derive(Debug)]
-pub(super) struct Fenced {
+pub(super) struct Early {
     tag: Tag,
     request: TaskManagement,
 }
@@ -121,7 +121,7 @@ impl TargetSession {
         self.count_in(tag);
         let request = TaskManagement { function, lun: pdu.lun.0, referenced };
         if bhs.is_immediate() && ends_many(function) && self.window.exp().lt(pdu.cmd_sn) {
-            self.fenced.push(Fenced { tag, request });
+            self.early.push(Early { tag, request });
         } else {
             self.tell(tag, request);
         }
@@ -135,17 +135,17 @@ impl TargetSession {
     }
 
     /// Tells of the functions that waited for commands that are here now.
-    pub(super) fn deliver_fenced(&mut self, _cx: &mut Cx<'_>) {
+    pub(super) fn deliver_early(&mut self, _cx: &mut Cx<'_>) {
         let mut at = 0;
-        while let Some(fenced) = self.fenced.get(at) {
-            let tag = fenced.tag;
+        while let Some(early) = self.early.get(at) {
+            let tag = early.tag;
             let due = match self.tasks.get(tag) {
                 None => true,
                 Some(task) => !self.window.exp().lt(task.cmd_sn),
             };
             if due {
-                let fenced = self.fenced.remove(at);
-                self.tell(tag, fenced.request);
+                let early = self.early.remove(at);
+                self.tell(tag, early.request);
             } else {
                 at += 1;
             }
@@ -261,6 +261,7 @@ impl TargetSession {
         for leaving in (0..self.links.len()).filter(|link| scope.is_none_or(|scope| scope == *link)) {
             if self.links[leaving].is_open() {
                 self.links[leaving].phase = Phase::Finishing;
+                self.unfence(leaving);
                 self.doom_tasks_of(cx, leaving);
             }
         }

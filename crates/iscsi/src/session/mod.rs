@@ -17,6 +17,7 @@ mod closing;
 mod command;
 mod control;
 mod data_out;
+mod fence;
 mod link;
 mod outgoing;
 mod params;
@@ -32,7 +33,8 @@ mod window;
 mod tests;
 
 use buf::{Cx, Errno, Sg, SgMut, Time};
-use control::{Fenced, Logout};
+use control::{Early, Logout};
+use fence::Fence;
 use link::{LinkState, Phase};
 use outgoing::Stamp;
 pub use params::{LinkParams, SessionLimits, SessionParams};
@@ -81,7 +83,9 @@ pub struct TargetSession {
     shut: VecDeque<Link>,
     /// Tasks that ended while the peer still owed them data: that data is skipped.
     graves: VecDeque<(Itt, usize)>,
-    fenced: Vec<Fenced>,
+    early: Vec<Early>,
+    /// Responses that wait for acknowledgments, in order.
+    fences: VecDeque<Fence>,
     violations: Vec<Violation>,
     next_ttt: u32,
     logout: Option<Logout>,
@@ -120,7 +124,8 @@ impl TargetSession {
             events: VecDeque::new(),
             shut: VecDeque::new(),
             graves: VecDeque::new(),
-            fenced: Vec::new(),
+            early: Vec::new(),
+            fences: VecDeque::new(),
             violations: Vec::new(),
             // Tags of different sessions differ, so that a PDU gone astray is noticed.
             next_ttt: (cx.entropy.next_u64() >> 33) as u32,

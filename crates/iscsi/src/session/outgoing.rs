@@ -189,6 +189,17 @@ impl Out {
         }
     }
 
+    /// Whether a StatSN is for this, once it is whole.
+    pub(super) fn takes_stat_sn(&self) -> bool {
+        match self {
+            Out::DataIn(run) => run.status.is_some(),
+            Out::NopIn { itt, .. } => !itt.is_none(),
+            Out::R2t { .. } => false,
+            Out::Scsi(_) | Out::Good { .. } | Out::Tmf { .. } | Out::Text { .. } => true,
+            Out::Logout { .. } | Out::Reject { .. } | Out::Async { .. } => true,
+        }
+    }
+
     fn data(&self) -> Option<&Sg> {
         match self {
             Out::DataIn(run) => Some(&run.data),
@@ -367,7 +378,7 @@ impl Writer {
         stamp!(self, pdu, self.stat_sn.take());
         pdu.itt = response.itt;
         match &response.answer {
-            Answer::Failure => {
+            Answer::Failure | Answer::Function(_) => {
                 pdu.response = ScsiResponseCode::TARGET_FAILURE;
                 self.frame(&pdu, &[]);
             }

@@ -103,20 +103,24 @@ pub struct ScsiResult {
     /// How many bytes the command moved as the SCSI layer sees it, whatever the initiator expected
     /// (SPDTL, RFC 7143 §11.4.5): the residual follows from it.
     pub transferred: u64,
+    /// Whether it is ordered among the responses of all links of the session (response fence, RFC 7143
+    /// §4.2.2.3.4): a unit attention that tells of ended tasks, and the end of PREEMPT AND ABORT.
+    pub fence: bool,
 }
 
 impl ScsiResult {
     /// GOOD after so many bytes.
     #[must_use]
     pub fn good(transferred: u64) -> Self {
-        ScsiResult { status: ScsiStatus::GOOD, qualifier: 0, sense: SenseBytes::new(), transferred }
+        let (status, sense) = (ScsiStatus::GOOD, SenseBytes::new());
+        ScsiResult { status, qualifier: 0, sense, transferred, fence: false }
     }
 
     /// CHECK CONDITION with sense data, after so many bytes.
     #[must_use]
     pub fn check_condition(sense: &[u8], transferred: u64) -> Self {
-        let sense = SenseBytes::from_slice(sense);
-        ScsiResult { status: ScsiStatus::CHECK_CONDITION, qualifier: 0, sense, transferred }
+        let (status, sense) = (ScsiStatus::CHECK_CONDITION, SenseBytes::from_slice(sense));
+        ScsiResult { status, qualifier: 0, sense, transferred, fence: false }
     }
 }
 
@@ -143,4 +147,6 @@ pub enum Fault {
     Stalled,
     /// No answer to our NOP-In: the link ends.
     PingUnanswered,
+    /// No acknowledgment (ExpStatSN) of what was sent, though it was asked for: the link ends.
+    Unacknowledged,
 }

@@ -62,7 +62,9 @@ impl TargetSession {
     pub(super) fn take_response(&mut self, cx: &mut Cx<'_>, tag: Tag, response: Response) {
         let Some(task) = self.tasks.get_mut(tag) else { return };
         match (&mut task.state, &task.kind) {
-            (State::Live, Kind::Scsi(transfer)) if !transfer.is_owed() && is_good(transfer, &response) => {
+            (State::Live, Kind::Scsi(transfer))
+                if !transfer.is_owed() && is_good(transfer, &response) && self.fences.is_empty() =>
+            {
                 let Response::Scsi(result) = response else { return };
                 let residual = Residual::of(transfer.edtl, result.transferred);
                 let (at, itt, exp_data_sn) = (task.link, task.itt, transfer.data_sn);
@@ -77,8 +79,8 @@ impl TargetSession {
                     if let Some(transfer) = task.transfer() {
                         transfer.drop_memory();
                     }
-                } else if let Some(task) = self.remove(tag) {
-                    self.send_answer(task, answer);
+                } else {
+                    self.answer_in_order(cx, tag, answer);
                 }
             }
             (State::Live, Kind::Tmf(function)) => {
@@ -89,7 +91,7 @@ impl TargetSession {
                         TmfResponseCode::REJECTED
                     }
                 };
-                self.answer_task_management(tag, function, code);
+                self.answer_task_management(cx, tag, function, code);
             }
             (State::Live, Kind::Text) => {
                 let records = match response {
@@ -121,35 +123,47 @@ impl TargetSession {
         }
     }
 
-    fn answer_task_management(&mut self, tag: Tag, function: TmfFunction, response: TmfResponseCode) {
-        let Some(tmf) = self.remove(tag) else { return };
-        if response == TmfResponseCode::COMPLETE && ends_many(function) {
-            // No answer of an affected task may follow (RFC 7143 §4.2.3.3): not even a withheld one.
-            let affected = |task: &Task| {
-                matches!(task.state, State::Answered(_)) && (!function.uses_lun() || task.lun == tmf.lun)
-            };
-            let gone: Vec<Tag> =
-                self.tasks.iter().filter(|(_, task)| affected(task)).map(|(tag, _)| tag).collect();
-            gone.into_iter().for_each(|tag| self.bury(tag));
+    fn answer_task_management(
+        &mut self,
+        cx: &mut Cx<'_>,
+        tag: Tag,
+        function: TmfFunction,
+        response: TmfResponseCode,
+    ) {
+        let answer = Answer::Function(response);
+        if response != TmfResponseCode::COMPLETE || !ends_many(function) {
+            if let Some(task) = self.remove(tag) {
+                self.send_answer(task, answer);
+            }
+            return;
         }
-        self.links[tmf.link].out.push_back(Out::Tmf { itt: tmf.itt, response });
+        let Some(lun) = self.tasks.get(tag).map(|task| function.uses_lun().then_some(task.lun)) else {
+            return;
+        };
+        // No answer of an affected task may follow (RFC 7143 §4.2.3.3): not even a withheld one.
+        let affected = |task: &Task| {
+            let withheld = matches!(task.state, State::Answered(_)) && matches!(task.kind, Kind::Scsi(_));
+            withheld && lun.is_none_or(|lun| task.lun == lun)
+        };
+        let gone: Vec<Tag> =
+            self.tasks.iter().filter(|(_, task)| affected(task)).map(|(tag, _)| tag).collect();
+        gone.into_iter().for_each(|tag| self.bury(tag));
+        self.put_fence(cx, tag, answer, lun);
     }
 
     /// Ends a task that waits for nothing more.
-    pub(super) fn finish(&mut self, _cx: &mut Cx<'_>, tag: Tag) {
+    pub(super) fn finish(&mut self, cx: &mut Cx<'_>, tag: Tag) {
         let Some(task) = self.tasks.get(tag) else { return };
         match &task.state {
             State::Dying { how: Death::Silent, acked: true } => self.bury(tag),
             State::Dying { how: Death::Sense(sense), acked: true } if !task.is_owed() => {
                 let result = ScsiResult::check_condition(&sense.sense(), 0);
-                if let Some(task) = self.remove(tag) {
-                    self.send_answer(task, Answer::Result(result));
-                }
+                self.answer_in_order(cx, tag, Answer::Result(result));
             }
             State::Answered(_) if !task.is_owed() => {
-                let Some(mut task) = self.remove(tag) else { return };
+                let Some(task) = self.tasks.get_mut(tag) else { return };
                 if let State::Answered(answer) = std::mem::replace(&mut task.state, State::Live) {
-                    self.send_answer(task, *answer);
+                    self.answer_in_order(cx, tag, *answer);
                 }
             }
             State::Held | State::Spoilt(_) | State::Live | State::Dying { .. } | State::Answered(_) => {}
@@ -204,7 +218,7 @@ impl TargetSession {
     }
 
     /// Takes a task out of every count.
-    fn remove(&mut self, tag: Tag) -> Option<Task> {
+    pub(super) fn remove(&mut self, tag: Tag) -> Option<Task> {
         self.uncount(tag);
         self.tasks.remove(tag)
     }
@@ -227,18 +241,21 @@ impl TargetSession {
         self.unsettled |= !link.is_open();
     }
 
-    fn send_answer(&mut self, task: Task, answer: Answer) {
+    pub(super) fn send_answer(&mut self, task: Task, answer: Answer) {
+        if let Answer::Function(response) = answer {
+            return self.links[task.link].out.push_back(Out::Tmf { itt: task.itt, response });
+        }
         let Kind::Scsi(transfer) = task.kind else { return };
         let link = &mut self.links[task.link];
         let (itt, exp_data_sn) = (task.itt, transfer.data_sn);
         let transferred = match &answer {
             Answer::Result(result) => result.transferred,
-            Answer::Failure => 0,
+            Answer::Failure | Answer::Function(_) => 0,
         };
         let residual = Residual::of(transfer.edtl, transferred);
         let status = match &answer {
             Answer::Result(result) if is_plain(&transfer, result) => Some(result.status),
-            Answer::Result(_) | Answer::Failure => None,
+            Answer::Result(_) | Answer::Failure | Answer::Function(_) => None,
         };
         match status {
             Some(status @ ScsiStatus::GOOD) => link.put_status(itt, status, exp_data_sn, residual),
@@ -283,7 +300,9 @@ fn is_plain(transfer: &Transfer, result: &ScsiResult) -> bool {
 
 fn is_good(transfer: &Transfer, response: &Response) -> bool {
     match response {
-        Response::Scsi(result) => result.status == ScsiStatus::GOOD && is_plain(transfer, result),
+        Response::Scsi(result) => {
+            result.status == ScsiStatus::GOOD && !result.fence && is_plain(transfer, result)
+        }
         Response::TargetFailure | Response::Task(_) | Response::Targets(_) => false,
     }
 }

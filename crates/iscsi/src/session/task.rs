@@ -6,7 +6,7 @@
 //! hold (memory set aside for unsolicited data), or nowhere, when nobody wants it any more.
 
 use super::request::{Response, ScsiResult};
-use crate::wire::{Itt, Lun, Sn, TmfFunction};
+use crate::wire::{Itt, Lun, Sn, TmfFunction, TmfResponseCode};
 use buf::SgMut;
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -55,11 +55,13 @@ pub(super) enum State {
     Answered(Box<Answer>),
 }
 
-/// An answer of the server to a SCSI command.
+/// An answer of the server.
 #[derive(Debug)]
 pub(super) enum Answer {
     Result(ScsiResult),
     Failure,
+    /// Of a task management function.
+    Function(TmfResponseCode),
 }
 
 /// How a dying task ends.

@@ -24,6 +24,7 @@ pub(crate) mod usage;
 mod vpd;
 
 use buf::Sg;
+use scsi::cdb::PrOutAction;
 use scsi::lun::{Address, REPORT_LUNS};
 use scsi::sense::{Sense, SenseKey};
 use scsi::{Command, CommandSet, Data};
@@ -65,7 +66,9 @@ pub(crate) fn route(server: &mut Server, key: TaskKey, arrived: &Arrived<'_>) ->
     // SAM-5 §5.14: INQUIRY, REPORT LUNS and REQUEST SENSE report no unit attention.
     let exempt = matches!(arrived.cdb.first(), Some(0x03 | 0x12 | 0xa0));
     if !exempt && let Some(code) = server.state_mut(key.nexus).luns[at].attentions.take() {
-        return refused(Sense::new(SenseKey::UNIT_ATTENTION, code));
+        // It may tell of tasks that others have ended: no answer of one of them may come behind it.
+        let reply = Reply::check(Sense::new(SenseKey::UNIT_ATTENTION, code));
+        return Route::Refused(Reply { descriptor, fence: true, ..reply });
     }
     // Likewise of deferred errors (SPC-4 §4.5.5); what is refused by one is not executed.
     if !exempt && let Some(sense) = server.state_mut(key.nexus).luns[at].deferred.take() {
@@ -199,6 +202,11 @@ pub(crate) fn done(server: &mut Server, slot: u32, done: Done) {
         (Job::Eject, Ok(_)) => power::eject(server, slot),
         (Job::Asks(_), Ok(_)) => unreachable!("asks are no operations"),
     }
+}
+
+/// Whether a command ends tasks of others than the one it is.
+pub(crate) fn ends_others_tasks(command: &Command) -> bool {
+    matches!(command, Command::ReserveOut(out) if out.action == PrOutAction::PreemptAndAbort)
 }
 
 /// Ends a task of the server's own whose volume is served no more.

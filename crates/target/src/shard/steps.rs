@@ -212,7 +212,8 @@ fn result(reply: &Reply) -> ScsiResult {
         };
         sense.extend_from_slice(&bytes[..len]);
     }
-    ScsiResult { status: ScsiStatus(reply.status.0), qualifier: 0, sense, transferred: reply.transferred }
+    let Reply { status, transferred, fence, .. } = *reply;
+    ScsiResult { status: ScsiStatus(status.0), qualifier: 0, sense, transferred, fence }
 }
 
 fn tmf_response(outcome: Managed) -> TmfResponseCode {

@@ -3,6 +3,7 @@
 mod attacks;
 mod attacks_control;
 mod basics;
+mod fence;
 mod links;
 mod pair;
 mod splits;

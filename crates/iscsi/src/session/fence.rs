@@ -1,0 +1,214 @@
+//! The response fence (RFC 7143 §4.2.2.3): one order of responses over the links of a session, where SCSI
+//! needs one. What wants it: the end of a function that ends many tasks (§4.2.3.3), and what the server
+//! marks ([`ScsiResult::fence`]).
+//!
+//! A session of one link needs nothing: TCP keeps the order. Over several links a fenced response waits
+//! until the initiator has acknowledged (ExpStatSN) all that was handed over before it, on every link; and
+//! what is handed over behind it for the same logical unit waits until it is acknowledged itself.
+//! Acknowledgments are asked for by NOP-In, since an initiator that has nothing to say sends none.
+//!
+//! Other sessions whose tasks a function ended are told by a unit attention, which is fenced there in its
+//! turn (§4.2.3.3 e): no session waits for another's initiator, so none can hold it up. And the answers to
+//! R2Ts of tasks that are ended so are not waited for, though §4.2.3.3 a asks for it: what Linux sends
+//! none of by default (`FastAbort = Yes` of open-iscsi) would make each reset run into its time-out. Such
+//! data is known by its tags and skipped instead.
+//!
+//! Invariant: nothing waits for long. Every wait names links that are open, each of which owes an
+//! acknowledgment by a time, and is dropped if that passes.
+
+use super::TargetSession;
+use super::link::{LinkState, Phase};
+use super::request::Fault;
+use super::task::{Answer, State, Task};
+use crate::wire::{Lun, Sn};
+use buf::{Cx, Time};
+use smallvec::SmallVec;
+use stream::Tag;
+
+/// A response on its way through the fence: the one that its task keeps.
+#[derive(Debug)]
+pub(super) struct Fence {
+    tag: Tag,
+    /// The logical unit whose responses it orders; `None`: all of them.
+    lun: Option<Lun>,
+    stage: Stage,
+}
+
+/// A link, and the ExpStatSN that acknowledges what was to be sent on it.
+type Mark = (usize, Sn);
+
+#[derive(Debug)]
+enum Stage {
+    /// Others go before it.
+    Waiting,
+    /// What was handed over before it is to be acknowledged by a time.
+    Before(SmallVec<[Mark; 4]>, Time),
+    /// It is sent, and to be acknowledged by a time.
+    After(Mark, Time),
+    /// Nothing is left to wait for.
+    Over,
+}
+
+impl TargetSession {
+    /// Ends a function that ended many tasks; `lun`: those of this unit.
+    /// Sends a task's answer, or keeps it with the task while a fence stands, or until it is through its
+    /// own. Nothing is owed for the task any more.
+    pub(super) fn answer_in_order(&mut self, cx: &mut Cx<'_>, tag: Tag, answer: Answer) {
+        let Some(task) = self.tasks.get_mut(tag) else { return };
+        let lun = task.lun;
+        let fences = matches!(&answer, Answer::Result(result) if result.fence);
+        if self.is_held(lun) {
+            self.keep(tag, answer);
+        } else if fences && self.needs_fence() {
+            self.put_fence(cx, tag, answer, Some(lun));
+        } else if let Some(task) = self.remove(tag) {
+            self.send_answer(task, answer);
+        }
+    }
+
+    /// Keeps a task's answer until it is through the fence; `lun`: the unit whose responses it orders.
+    pub(super) fn put_fence(&mut self, cx: &mut Cx<'_>, tag: Tag, answer: Answer, lun: Option<Lun>) {
+        self.keep(tag, answer);
+        self.fences.push_back(Fence { tag, lun, stage: Stage::Waiting });
+        self.step_fences(cx);
+    }
+
+    fn keep(&mut self, tag: Tag, answer: Answer) {
+        let Some(task) = self.tasks.get_mut(tag) else { return };
+        task.state = State::Answered(Box::new(answer));
+        if let Some(transfer) = task.transfer() {
+            transfer.drop_memory();
+        }
+    }
+
+    /// Whether responses of this unit wait behind a fence.
+    pub(super) fn is_held(&self, lun: Lun) -> bool {
+        self.fences.iter().any(|fence| fence.lun.is_none_or(|fenced| fenced == lun))
+    }
+
+    /// Whether responses can overtake each other.
+    fn needs_fence(&self) -> bool {
+        self.links.iter().filter(|link| link.is_open()).count() > 1
+    }
+
+    /// Brings fences forward; ends when the first waits for an acknowledgment.
+    pub(super) fn step_fences(&mut self, cx: &mut Cx<'_>) {
+        while let Some(mut fence) = self.fences.pop_front() {
+            self.step_fence(cx, &mut fence);
+            if !matches!(fence.stage, Stage::Over) {
+                self.fences.push_front(fence);
+                return;
+            }
+            self.release(cx);
+        }
+    }
+
+    fn step_fence(&mut self, cx: &mut Cx<'_>, fence: &mut Fence) {
+        let until = cx.now + self.limits.nop_timeout;
+        let kept = |task: &Task| matches!(task.state, State::Answered(_));
+        let wanted = self.tasks.get(fence.tag).is_some_and(kept);
+        if !wanted && !matches!(fence.stage, Stage::After(..)) {
+            // It was aborted, or went with its link.
+            fence.stage = Stage::Over;
+        }
+        if matches!(fence.stage, Stage::Waiting) {
+            let mut marks = SmallVec::new();
+            if self.needs_fence() {
+                for at in 0..self.links.len() {
+                    let mark = (at, self.links[at].all_sent());
+                    if self.links[at].is_open() && !self.is_acknowledged(mark) {
+                        marks.push(mark);
+                        self.ping(cx, at);
+                    }
+                }
+            }
+            fence.stage = Stage::Before(marks, until);
+        }
+        if let Stage::Before(marks, _) = &mut fence.stage {
+            marks.retain(|mark| !self.is_acknowledged(*mark));
+            if marks.is_empty() {
+                let sent = self.send_fenced(fence.tag).filter(|_| self.needs_fence());
+                fence.stage = match sent {
+                    Some(at) => {
+                        let mark = (at, self.links[at].all_sent());
+                        self.ping(cx, at);
+                        Stage::After(mark, until)
+                    }
+                    None => Stage::Over,
+                };
+            }
+        }
+        if let Stage::After(mark, _) = fence.stage
+            && self.is_acknowledged(mark)
+        {
+            fence.stage = Stage::Over;
+        }
+    }
+
+    fn is_acknowledged(&self, (at, exp_stat_sn): Mark) -> bool {
+        !self.links[at].acked.next().lt(exp_stat_sn)
+    }
+
+    /// Queues the response that a task keeps, and says where.
+    fn send_fenced(&mut self, tag: Tag) -> Option<usize> {
+        let mut task = self.remove(tag)?;
+        let at = task.link;
+        if let State::Answered(answer) = std::mem::replace(&mut task.state, State::Live) {
+            self.send_answer(task, *answer);
+        }
+        Some(at)
+    }
+
+    /// Sends what waited behind a fence that is down, or begins the next.
+    fn release(&mut self, cx: &mut Cx<'_>) {
+        let kept = |task: &Task| matches!(task.state, State::Answered(_)) && !task.is_owed();
+        let tags: Vec<Tag> = self.tasks.iter().filter(|(_, task)| kept(task)).map(|(tag, _)| tag).collect();
+        for tag in tags {
+            if !self.fences.iter().any(|fence| fence.tag == tag) {
+                self.finish(cx, tag);
+            }
+        }
+    }
+
+    /// A link leaves: no acknowledgment is waited for on it any more.
+    pub(super) fn unfence(&mut self, leaving: usize) {
+        for fence in &mut self.fences {
+            match &mut fence.stage {
+                Stage::Before(marks, _) => marks.retain(|(at, _)| *at != leaving),
+                Stage::After((at, _), _) if *at == leaving => fence.stage = Stage::Over,
+                Stage::Waiting | Stage::After(..) | Stage::Over => {}
+            }
+        }
+    }
+
+    /// When an acknowledgment is due.
+    pub(super) fn fence_deadline(&self) -> Option<Time> {
+        match self.fences.front()?.stage {
+            Stage::Before(_, until) | Stage::After(_, until) => Some(until),
+            Stage::Waiting | Stage::Over => None,
+        }
+    }
+
+    /// Drops the links that acknowledge nothing.
+    pub(super) fn end_silent_links(&mut self, cx: &mut Cx<'_>) {
+        let silent: SmallVec<[usize; 4]> = match self.fences.front().map(|fence| &fence.stage) {
+            Some(Stage::Before(marks, _)) => marks.iter().map(|(at, _)| *at).collect(),
+            Some(Stage::After((at, _), _)) => SmallVec::from_slice(&[*at]),
+            Some(Stage::Waiting | Stage::Over) | None => SmallVec::new(),
+        };
+        for at in silent {
+            if self.links[at].phase == Phase::Open {
+                self.note(at, Fault::Unacknowledged);
+                self.fail_link(cx, at);
+            }
+        }
+    }
+}
+
+impl LinkState {
+    /// The ExpStatSN that acknowledges all that is sent and waits to be sent.
+    fn all_sent(&self) -> Sn {
+        let waiting = self.out.iter().filter(|out| out.takes_stat_sn()).count();
+        self.stat_sn.add(waiting as u32)
+    }
+}
