@@ -11,6 +11,7 @@
 pub mod compare;
 pub mod cpu;
 pub mod derived;
+pub mod fio;
 mod histogram;
 mod interval;
 pub mod published;

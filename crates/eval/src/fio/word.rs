@@ -1,0 +1,250 @@
+//! What each of fio's words means for a job.
+
+use std::time::Duration;
+
+use super::value::{amount, bytes, cores, files, pair, time};
+use super::{Direction, Job, Rate};
+
+/// What became of a word.
+pub(super) enum Taken {
+    /// It is done.
+    Done,
+    /// It changes nothing here, for this reason.
+    Noted(&'static str),
+}
+
+/// Words that are known, for those that are not.
+pub(super) const WORDS: &[&str] = &[
+    "blocksize",
+    "bs",
+    "buffered",
+    "cpus_allowed",
+    "cpus_allowed_policy",
+    "description",
+    "direct",
+    "disable_clat",
+    "disable_lat",
+    "disable_slat",
+    "eta",
+    "exitall",
+    "exitall_on_error",
+    "filename",
+    "filesize",
+    "fsync",
+    "fdatasync",
+    "fsync_on_close",
+    "end_fsync",
+    "group_reporting",
+    "invalidate",
+    "io_size",
+    "ioengine",
+    "iodepth",
+    "iodepth_batch",
+    "iodepth_batch_complete_max",
+    "iodepth_batch_complete_min",
+    "iodepth_batch_submit",
+    "iodepth_low",
+    "ioscheduler",
+    "lat_percentiles",
+    "log_avg_msec",
+    "name",
+    "norandommap",
+    "numjobs",
+    "offset",
+    "per_job_logs",
+    "percentile_list",
+    "clat_percentiles",
+    "ramp_time",
+    "randrepeat",
+    "randseed",
+    "random_generator",
+    "rate",
+    "rate_iops",
+    "readwrite",
+    "refill_buffers",
+    "runtime",
+    "rw",
+    "rwmixread",
+    "rwmixwrite",
+    "size",
+    "startdelay",
+    "stonewall",
+    "thinktime",
+    "thread",
+    "time_based",
+    "timeout",
+    "unified_rw_reporting",
+    "verify",
+    "wait_for_previous",
+    "write_bw_log",
+    "write_iops_log",
+    "write_lat_log",
+    "zero_buffers",
+    "output",
+    "output-format",
+    "minimal",
+];
+
+fn flag(value: Option<&str>) -> Result<bool, String> {
+    match value.map(str::trim) {
+        None | Some("" | "1" | "true") => Ok(true),
+        Some("0" | "false") => Ok(false),
+        Some(other) => Err(format!("\"{other}\" is neither 0 nor 1")),
+    }
+}
+
+fn number<T>(text: &str, least: T, most: T) -> Result<T, String>
+where
+    T: std::str::FromStr + PartialOrd + std::fmt::Display,
+{
+    let number = text.trim().parse().ok().filter(|number| *number >= least && *number <= most);
+    number.ok_or_else(|| format!("\"{text}\" is no number from {least} to {most}"))
+}
+
+fn block(text: &str) -> Result<u32, String> {
+    let size = bytes(text)?;
+    let fits = u32::try_from(size).ok().filter(|size| *size >= 512 && size.is_multiple_of(512));
+    fits.filter(|size| *size <= 64 << 20)
+        .ok_or_else(|| format!("\"{text}\" is no block size here: a multiple of 512 bytes, 64m at most"))
+}
+
+fn direction(text: &str, mix: u8) -> Result<(Direction, bool), String> {
+    // "randread:8" repeats offsets, "rw:4k" skips: neither is in the papers.
+    Ok(match text.trim() {
+        "read" => (Direction::Read, false),
+        "write" => (Direction::Write, false),
+        "randread" => (Direction::Read, true),
+        "randwrite" => (Direction::Write, true),
+        "rw" | "readwrite" => (Direction::Mixed(mix), false),
+        "randrw" => (Direction::Mixed(mix), true),
+        "trim" => (Direction::Trim, false),
+        "randtrim" => (Direction::Trim, true),
+        other => {
+            return Err(format!(
+                "\"{other}\" is not supported; known: read, write, randread, randwrite, rw, randrw, trim, randtrim"
+            ));
+        }
+    })
+}
+
+fn rate(text: &str, make: fn(u64) -> Rate) -> Result<(Option<Rate>, Option<Rate>), String> {
+    pair(text, |text| {
+        let text = text.trim();
+        if text.is_empty() { Ok(None) } else { bytes(text).map(|limit| (limit > 0).then(|| make(limit))) }
+    })
+}
+
+/// Does what a word says to a job, or says why not.
+pub(super) fn apply(job: &mut Job, word: &str, value: Option<&str>) -> Result<Taken, String> {
+    let needed = || value.filter(|v| !v.trim().is_empty()).ok_or_else(|| format!("\"{word}\" needs a value"));
+    let second = Duration::from_secs(1);
+    match word {
+        "name" => job.name = needed()?.trim().to_owned(),
+        "rw" | "readwrite" => {
+            let mix = if let Direction::Mixed(mix) = job.direction { mix } else { 50 };
+            (job.direction, job.is_random) = direction(needed()?, mix)?;
+        }
+        "rwmixread" | "rwmixwrite" => {
+            let part: u8 = number(needed()?, 0, 100)?;
+            let reads = if word == "rwmixread" { part } else { 100 - part };
+            if let Direction::Mixed(mix) = &mut job.direction {
+                *mix = reads;
+            } else {
+                return Ok(Taken::Noted("the job does not mix reads and writes (or says so further down)"));
+            }
+        }
+        "bs" | "blocksize" => job.block = pair(needed()?, block)?,
+        "iodepth" => job.depth = number(needed()?, 1, 65_536)?,
+        "numjobs" => job.threads = number(needed()?, 1, 4096)?,
+        "filename" => job.files = files(needed()?.trim())?,
+        "size" => job.size = Some(amount(needed()?)?),
+        "filesize" => job.file_size = Some(amount(needed()?)?),
+        "io_size" => job.io_size = Some(bytes(needed()?)?),
+        "offset" => job.offset = bytes(needed()?)?,
+        "runtime" | "timeout" => job.runtime = Some(time(needed()?, second)?),
+        "time_based" => job.is_time_based = flag(value)?,
+        "ramp_time" => job.ramp = time(needed()?, second)?,
+        "startdelay" => job.delay = time(needed()?, second)?,
+        "thinktime" => job.think = time(needed()?, Duration::from_micros(1))?,
+        "rate" => job.rate = rate(needed()?, Rate::Bytes)?,
+        "rate_iops" => job.rate = rate(needed()?, Rate::Iops)?,
+        "norandommap" => job.covers = !flag(value)?,
+        "verify" => match needed()?.trim() {
+            "crc32c" | "crc32c-intel" | "crc32" | "crc64" | "md5" | "sha1" | "sha256" | "sha512"
+            | "xxhash" | "meta" | "pattern" => job.verifies = true,
+            "null" => return Ok(Taken::Noted("nothing is verified by it")),
+            other => return Err(format!("verify={other} is not supported; write verify=crc32c")),
+        },
+        "stonewall" | "wait_for_previous" => job.is_walled = flag(value)?,
+        "exitall" => job.exits_all = flag(value)?,
+        "fsync_on_close" | "end_fsync" => job.flushes_at_end = flag(value)?,
+        "fsync" | "fdatasync" => job.flush_every = number(needed()?, 0, u32::MAX)?,
+        "cpus_allowed" => job.cores = cores(needed()?)?,
+        "randseed" => job.seed = number(needed()?, 0, u64::MAX)?,
+        "group_reporting" => job.is_grouped = flag(value)?,
+        "randrepeat" | "allrandrepeat" if !flag(value)? => {
+            return Err(
+                "runs are to be repeated with the same offsets here; give a randseed instead".to_owned()
+            );
+        }
+        _ => return noted(word, value),
+    }
+    Ok(Taken::Done)
+}
+
+/// Words that are understood and change nothing here.
+fn noted(word: &str, value: Option<&str>) -> Result<Taken, String> {
+    Ok(Taken::Noted(match word {
+        "ioengine" => "the initiator is chosen by --initiator",
+        "direct" if flag(value)? => "no page cache is in the way here",
+        "buffered" if !flag(value)? => "no page cache is in the way here",
+        "direct" | "buffered" => {
+            return Err(
+                "I/O through a page cache is not supported: attach the volume and use fio itself".to_owned()
+            );
+        }
+        "invalidate" => "no page cache is in the way here",
+        "ioscheduler" => "no I/O scheduler is in the way here",
+        "randrepeat" | "allrandrepeat" => "offsets are always the same for the same seed",
+        "random_generator" => "offsets come from one generator here",
+        "thread" => "every job is a thread here",
+        "exitall_on_error" => "an I/O error ends all jobs here",
+        "cpus_allowed_policy" => "processors are given to threads in turn",
+        "refill_buffers" | "zero_buffers" => "no payload is compressed on its way here",
+        "iodepth_batch"
+        | "iodepth_batch_submit"
+        | "iodepth_batch_complete_min"
+        | "iodepth_batch_complete_max"
+        | "iodepth_low" => "completions are taken and I/Os sent as they come",
+        "description"
+        | "eta"
+        | "minimal"
+        | "output"
+        | "output-format"
+        | "unified_rw_reporting"
+        | "lat_percentiles"
+        | "clat_percentiles"
+        | "percentile_list"
+        | "disable_lat"
+        | "disable_clat"
+        | "disable_slat"
+        | "log_avg_msec"
+        | "write_bw_log"
+        | "write_iops_log"
+        | "write_lat_log"
+        | "per_job_logs" => "reports have their own form here",
+        _ => return Err(unknown(word)),
+    }))
+}
+
+fn unknown(word: &str) -> String {
+    let near = WORDS
+        .iter()
+        .map(|known| (strsim::jaro_winkler(word, known), *known))
+        .filter(|(score, _)| *score >= 0.75)
+        .max_by(|a, b| a.0.total_cmp(&b.0));
+    match near {
+        Some((_, known)) => format!("fio's \"{word}\" is not supported; did you mean \"{known}\"?"),
+        None => format!("fio's \"{word}\" is not supported"),
+    }
+}
