@@ -150,6 +150,8 @@ pub trait Driver<M> {
     fn depart(&mut self, link: LinkId, how: Departure<M>);
     /// Delivers a message, in order per pair of shards, waking the other shard if it sleeps.
     fn post(&mut self, to: ShardId, message: M);
+    /// Starts a connection outwards. It is answered exactly once, at the latest when its time is over.
+    fn dial(&mut self, dial: Dial);
 }
 
 /// How often [`pump`] asks the endpoint for more before it lets the world look at its completions.
@@ -192,6 +194,9 @@ pub fn pump<E: Endpoint>(end: &mut E, cx: &mut Cx<'_>, driver: &mut impl Driver<
         }
         while let Some((link, how)) = end.poll_departure() {
             driver.depart(link, how);
+        }
+        while let Some(dial) = end.poll_dial() {
+            driver.dial(dial);
         }
         if !more {
             return false;

@@ -1,6 +1,6 @@
 //! What both worlds have in common: the shard's mail, its disks, its listeners, its events.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -9,11 +9,12 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender};
 use std::time::Duration;
 
 use buf::{BufMut, Class, Errno, Pool, Time};
-use endpoint::{ListenerId, ShardId};
+use endpoint::{Dial, ListenerId, ShardId};
 use stream::Tag;
 use volume::DiskOp;
 
 use crate::blocking::Job;
+use crate::config::TcpOptions;
 use crate::counters::Counters;
 use crate::disk::{Call, Disks, Work};
 use crate::flight::Flights;
@@ -41,6 +42,7 @@ pub(crate) struct Base<M> {
     pub(crate) works: Flights<Work>,
     pub(crate) links_max: usize,
     pub(crate) linger: Duration,
+    outward: TcpOptions,
     /// Pool memory that the world itself keeps ready, in bytes.
     pub(crate) kept: usize,
     letters: Receiver<Letter<M>>,
@@ -53,6 +55,8 @@ pub(crate) struct Base<M> {
     /// Links that are being closed, by the time when that takes too long; all took the same `linger`,
     /// so they stand in order.
     closing: VecDeque<(Time, Tag)>,
+    /// Connections that are being made, by the time when their makers give up.
+    dialling: BTreeSet<(Time, Tag)>,
     /// Where the search for the emptiest shard starts.
     next_shard: usize,
 }
@@ -73,6 +77,7 @@ pub(crate) struct Parts<M> {
     pub(crate) listeners: Vec<(ListenerId, TcpListener)>,
     pub(crate) links_max: usize,
     pub(crate) linger: Duration,
+    pub(crate) outward: TcpOptions,
     pub(crate) letters: Receiver<Letter<M>>,
     pub(crate) doors: Arc<[Door<M>]>,
     pub(crate) control: SyncSender<M>,
@@ -93,6 +98,7 @@ impl<M> Base<M> {
             works: Flights::new(),
             links_max: parts.links_max,
             linger: parts.linger,
+            outward: parts.outward,
             kept: 0,
             letters: parts.letters,
             doors: parts.doors,
@@ -101,6 +107,7 @@ impl<M> Base<M> {
             disks: Disks::default(),
             jobs: parts.jobs,
             closing: VecDeque::new(),
+            dialling: BTreeSet::new(),
             next_shard: usize::from(parts.id.0),
         }
     }
@@ -163,6 +170,11 @@ impl<M> Base<M> {
 
     // Links.
 
+    /// A link is made on this shard.
+    fn load(&self) {
+        self.doors[usize::from(self.id.0)].load.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// A link is gone from this shard.
     pub(crate) fn unload(&self) {
         self.doors[usize::from(self.id.0)].load.fetch_sub(1, Ordering::Relaxed);
@@ -212,12 +224,38 @@ impl<M> Base<M> {
         }
     }
 
+    /// A socket on its way to where a dial wants it; the caller calls [`Base::dials`] or fails it.
+    pub(crate) fn start_dial(&self, dial: &Dial) -> Result<OwnedFd, Errno> {
+        socket::connect(dial.to, &self.outward)
+    }
+
+    /// A link's connection is being made: [`Base::given_up`] names it when that takes too long.
+    pub(crate) fn dials(&mut self, tag: Tag, dial: &Dial) {
+        self.load();
+        self.dialling.insert((dial.until, tag));
+    }
+
+    /// A connection is being made no longer.
+    pub(crate) fn dialled(&mut self, tag: Tag, dial: &Dial) {
+        self.dialling.remove(&(dial.until, tag));
+    }
+
+    /// A link whose connection has taken too long to make; each is named once.
+    pub(crate) fn given_up(&mut self) -> Option<Tag> {
+        let (time, tag) = *self.dialling.first()?;
+        (time <= self.now).then(|| {
+            self.dialling.pop_first();
+            tag
+        })
+    }
+
     /// When the world itself has something to do.
     pub(crate) fn timer(&self) -> Option<Time> {
         let closing = self.closing.front().map(|&(time, _)| time);
+        let dialling = self.dialling.first().map(|&(time, _)| time);
         let held = (!self.held.is_empty()).then(|| self.now + RETRY);
         let resting = self.listeners.iter().filter_map(|listener| listener.rests_until).min();
-        [closing, held, resting].into_iter().flatten().min()
+        [closing, dialling, held, resting].into_iter().flatten().min()
     }
 
     /// When to try again what found an empty pool.

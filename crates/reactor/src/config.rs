@@ -16,13 +16,16 @@ pub struct Config {
     pub io: IoChoice,
     /// Size of each shard's pool in bytes (rounded up to whole MiB).
     pub pool_bytes: usize,
-    /// Links per shard; a socket beyond it is reset.
+    /// Links per shard, connections that are being made among them; a socket that comes beyond it is
+    /// reset, a connection outwards fails with EMFILE.
     pub links_max: usize,
     /// Files and devices that every shard knows before it takes its first connection; `DiskId` counts
     /// this list. At most 4096.
     pub disks: Vec<Arc<OwnedFd>>,
     /// Where to listen; `ListenerId` counts this list.
     pub listeners: Vec<Listen>,
+    /// Options of the connections that the shards make outwards.
+    pub outward: TcpOptions,
     /// The longest time, in nanoseconds, that a shard polls before it sleeps; 0 turns polling off.
     pub poll_ns_max: u64,
     /// How long a closed link may take to deliver what was handed to it.
@@ -40,6 +43,7 @@ impl Default for Config {
             links_max: 16 << 10,
             disks: Vec::new(),
             listeners: Vec::new(),
+            outward: TcpOptions::default(),
             poll_ns_max: 50_000,
             linger: Duration::from_secs(5),
             blocking_threads: 4,
@@ -95,7 +99,7 @@ impl From<SocketAddr> for Listen {
     }
 }
 
-/// TCP options of a portal. TCP_NODELAY is always on: answers are gathered above, so waiting for more
+/// TCP options of a portal, or of connections outwards. TCP_NODELAY is always on: answers are gathered above, so waiting for more
 /// bytes gains nothing and stalls on a peer's delayed acknowledgement.
 #[derive(Clone, Debug, Default)]
 pub struct TcpOptions {

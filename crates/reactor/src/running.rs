@@ -17,7 +17,7 @@ use volume::DiskId;
 use crate::base::{Base, Parts};
 use crate::blocking;
 use crate::clock;
-use crate::config::{Config, IoChoice, IoKind};
+use crate::config::{Config, IoChoice, IoKind, TcpOptions};
 use crate::counters::{Counters, ShardStats};
 use crate::epoll::Epoll;
 use crate::mail::{Bell, Door, LETTERS_MAX, Letter};
@@ -40,6 +40,8 @@ pub struct Reactor;
 pub enum SpawnError {
     /// This address cannot be listened on.
     Listen(SocketAddr, io::Error),
+    /// These options of connections outwards cannot be had.
+    Outward(io::Error),
     /// io_uring was asked for and cannot be had.
     Uring(io::Error),
     /// This core cannot be used.
@@ -52,6 +54,7 @@ impl fmt::Display for SpawnError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SpawnError::Listen(address, e) => write!(f, "cannot listen on {address}: {e}"),
+            SpawnError::Outward(e) => write!(f, "the options of connections outwards cannot be had: {e}"),
             SpawnError::Uring(e) => write!(f, "io_uring cannot be had: {e}"),
             SpawnError::Core(core, e) => write!(f, "cannot run on core {core}: {e}"),
             SpawnError::System(e) => write!(f, "cannot start: {e}"),
@@ -91,6 +94,7 @@ impl Reactor {
         F: Fn(ShardId, &mut Cx<'_>) -> E + Send + Sync + 'static,
     {
         let io = choose(config.io)?;
+        socket::try_options(&config.outward).map_err(SpawnError::Outward)?;
         let count = config.cores.len().max(1);
         assert!(count < usize::from(ShardId::CONTROL.0), "a shard's number fits its type");
         let mut doors = Vec::new();
@@ -144,6 +148,7 @@ impl Reactor {
                 poll_ns_max: config.poll_ns_max,
                 links_max: config.links_max,
                 linger: config.linger,
+                outward: config.outward.clone(),
                 counters: running.counters[at].clone(),
                 listeners,
                 letters,
@@ -185,6 +190,7 @@ struct Seat<M> {
     poll_ns_max: u64,
     links_max: usize,
     linger: Duration,
+    outward: TcpOptions,
     counters: Arc<Counters>,
     listeners: Vec<(ListenerId, std::net::TcpListener)>,
     letters: Receiver<Letter<M>>,
@@ -222,6 +228,7 @@ impl<M: Send + 'static> Seat<M> {
             listeners: self.listeners,
             links_max: self.links_max,
             linger: self.linger,
+            outward: self.outward,
             letters: self.letters,
             doors: self.doors,
             control: self.control,

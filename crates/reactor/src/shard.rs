@@ -111,6 +111,7 @@ impl<E: Endpoint, W: World<E::Message>> Shard<E, W> {
                 Event::Written(link, how) => end.handle_written(cx, link, how),
                 Event::Sent(link, op) => end.handle_sent(cx, link, op),
                 Event::Disk(op, came) => end.handle_disk(cx, op, came),
+                Event::Dialled(id, how) => end.handle_dialled(cx, id, how),
             }
         }
     }

@@ -1,10 +1,11 @@
-//! Socket calls that both worlds make: listening, accepting, options, closing.
+//! Socket calls that both worlds make: listening, accepting, connecting, options, closing.
 
 use std::io;
-use std::mem;
-use std::net::{Ipv6Addr, SocketAddr, TcpListener};
+use std::mem::{self, ManuallyDrop};
+use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
+use buf::Errno;
 use endpoint::{Accepted, ListenerId};
 
 use crate::config::{Listen, TcpOptions};
@@ -12,16 +13,21 @@ use crate::config::{Listen, TcpOptions};
 /// Connections that may wait to be accepted.
 const BACKLOG: libc::c_int = 1024;
 
-/// A socket that listens, without blocking.
-pub(crate) fn listen(how: &Listen) -> io::Result<TcpListener> {
-    let family = if how.address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+/// A TCP socket for such an address, without blocking.
+fn tcp(address: SocketAddr) -> io::Result<OwnedFd> {
+    let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     // SAFETY: no pointers are passed.
     let fd = unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: the call has just given us this descriptor, and nobody else knows it.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A socket that listens, without blocking.
+pub(crate) fn listen(how: &Listen) -> io::Result<TcpListener> {
+    let fd = tcp(how.address)?;
     set(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, &1i32)?;
     if how.address.is_ipv6() {
         // So that 0.0.0.0 and [::] can be given side by side.
@@ -38,6 +44,17 @@ pub(crate) fn listen(how: &Listen) -> io::Result<TcpListener> {
 }
 
 fn bind(fd: &OwnedFd, address: SocketAddr) -> io::Result<()> {
+    with_name(address, |name, len| {
+        // SAFETY: `name` is a whole address of the length given.
+        unsafe { libc::bind(fd.as_raw_fd(), name, len) }
+    })
+}
+
+/// Calls with an address in the system's form.
+fn with_name(
+    address: SocketAddr,
+    call: impl FnOnce(*const libc::sockaddr, libc::socklen_t) -> libc::c_int,
+) -> io::Result<()> {
     let rc = match address {
         SocketAddr::V4(v4) => {
             let name = libc::sockaddr_in {
@@ -46,9 +63,7 @@ fn bind(fd: &OwnedFd, address: SocketAddr) -> io::Result<()> {
                 sin_addr: libc::in_addr { s_addr: u32::from(*v4.ip()).to_be() },
                 sin_zero: [0; 8],
             };
-            let len = size_of_val(&name) as libc::socklen_t;
-            // SAFETY: `name` is a whole address of the length given.
-            unsafe { libc::bind(fd.as_raw_fd(), (&raw const name).cast(), len) }
+            call((&raw const name).cast(), size_of_val(&name) as libc::socklen_t)
         }
         SocketAddr::V6(v6) => {
             let name = libc::sockaddr_in6 {
@@ -58,12 +73,56 @@ fn bind(fd: &OwnedFd, address: SocketAddr) -> io::Result<()> {
                 sin6_addr: libc::in6_addr { s6_addr: Ipv6Addr::octets(v6.ip()) },
                 sin6_scope_id: v6.scope_id(),
             };
-            let len = size_of_val(&name) as libc::socklen_t;
-            // SAFETY: as above.
-            unsafe { libc::bind(fd.as_raw_fd(), (&raw const name).cast(), len) }
+            call((&raw const name).cast(), size_of_val(&name) as libc::socklen_t)
         }
     };
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Whether the system takes these options for connections outwards.
+pub(crate) fn try_options(tcp_options: &TcpOptions) -> io::Result<()> {
+    let any = SocketAddr::from(([0, 0, 0, 0], 0));
+    set_options(&tcp(any)?, true, tcp_options)
+}
+
+/// A socket that connects: it becomes writable when that has ended ([`connected`] says how), and does
+/// not block.
+pub(crate) fn connect(to: SocketAddr, options: &TcpOptions) -> Result<OwnedFd, Errno> {
+    let start = || {
+        let fd = tcp(to)?;
+        set_options(&fd, to.is_ipv4(), options)?;
+        let begun = with_name(to, |name, len| {
+            // SAFETY: `name` is a whole address of the length given.
+            unsafe { libc::connect(fd.as_raw_fd(), name, len) }
+        });
+        match begun {
+            // A signal does not stop what it has begun.
+            Err(e) if !matches!(e.raw_os_error(), Some(libc::EINPROGRESS | libc::EINTR)) => Err(e),
+            Ok(()) | Err(_) => Ok(fd),
+        }
+    };
+    start().map_err(|e: io::Error| Errno(e.raw_os_error().unwrap_or(libc::EIO)))
+}
+
+/// How connecting has ended, with our address; from then on the socket may block.
+pub(crate) fn connected(fd: &OwnedFd, to: SocketAddr) -> Result<SocketAddr, Errno> {
+    // SAFETY: the descriptor is open while `fd` is borrowed, and is not closed by this value.
+    let socket = ManuallyDrop::new(unsafe { TcpStream::from_raw_fd(fd.as_raw_fd()) });
+    let errno = |e: io::Error| Errno(e.raw_os_error().unwrap_or(libc::EIO));
+    if let Some(e) = socket.take_error().map_err(errno)? {
+        return Err(errno(e));
+    }
+    // A peer that is gone again has no name any more.
+    socket.peer_addr().map_err(|_| Errno(libc::ECONNRESET))?;
+    let local = socket.local_addr().map_err(errno)?;
+    // Where nobody listens on a port that the system gives away by itself, a socket may meet itself.
+    if local == to {
+        reset_on_close(fd);
+        return Err(Errno(libc::ECONNREFUSED));
+    }
+    // The ring waits for bytes by itself only where a socket may block.
+    socket.set_nonblocking(false).map_err(errno)?;
+    Ok(local)
 }
 
 fn set_options(fd: &OwnedFd, is_ipv4: bool, tcp: &TcpOptions) -> io::Result<()> {
@@ -198,4 +257,21 @@ pub(crate) fn drain(fd: RawFd) -> bool {
         }
     }
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_that_meets_itself_is_refused() {
+        let socket = tcp("127.0.0.1:0".parse().unwrap()).unwrap();
+        bind(&socket, "127.0.0.1:0".parse().unwrap()).unwrap();
+        let socket = TcpListener::from(socket);
+        let own = socket.local_addr().unwrap();
+        let socket = OwnedFd::from(socket);
+        // SAFETY: `name` is a whole address of the length given.
+        let _ = with_name(own, |name, len| unsafe { libc::connect(socket.as_raw_fd(), name, len) });
+        assert_eq!(connected(&socket, own), Err(Errno(libc::ECONNREFUSED)));
+    }
 }

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 
 use buf::{Errno, Time};
-use endpoint::{Arrival, Driver, LinkId};
+use endpoint::{Arrival, DialId, Dialled, Driver, LinkId};
 use stream::{Came, RecvOp, SendOp};
 use volume::DiskOp;
 
@@ -17,6 +17,7 @@ pub(crate) enum Event<M> {
     Written(LinkId, Result<(), Errno>),
     Sent(LinkId, SendOp),
     Disk(DiskOp, Result<usize, Errno>),
+    Dialled(DialId, Result<Dialled, Errno>),
 }
 
 /// How long to wait.

@@ -8,7 +8,8 @@
 //!
 //! [`linear`] says whether what clients saw can have happened.
 //!
-//! The other end of each connection is a [`Peer`]: bytes in, bytes out, in the hands of the test.
+//! The other end of each connection is a [`Peer`]: bytes in, bytes out, in the hands of the test; or
+//! another shard, where one dials what another listens on ([`World::listen`]).
 //!
 //! Fault budget: the network never loses or reorders bytes of a connection (TCP does not), but
 //! splits, delays, stalls and resets them; disks delay, reorder, cut short and fail operations as
@@ -17,12 +18,14 @@
 #![forbid(unsafe_code)]
 
 mod chance;
+mod dial;
 mod disk;
 pub mod linear;
 mod net;
 mod world;
 
 pub use chance::Chance;
+pub use dial::{LineFaults, Reach};
 pub use disk::{Disk, Faults};
 pub use net::{Peer, PeerEnd};
 pub use world::{Config, World};

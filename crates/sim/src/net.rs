@@ -1,6 +1,7 @@
 //! Connections: two byte streams between a shard's link and a peer in the hands of the test.
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 
 use buf::Errno;
 use endpoint::{LinkId, ShardId};
@@ -50,6 +51,12 @@ pub(crate) struct Wire {
     pub(crate) held: VecDeque<SendOp>,
     /// Whether the shard has let go of its end.
     pub(crate) departed: bool,
+    /// The other end, if that is a shard's as well: what has reached this wire's peer is carried to it.
+    pub(crate) twin: Option<Peer>,
+    /// The address that was dialled.
+    pub(crate) via: Option<SocketAddr>,
+    /// Nothing of it arrives any more, and nobody is told.
+    pub(crate) silent: bool,
 }
 
 impl Wire {
@@ -66,6 +73,9 @@ impl Wire {
             send: None,
             held: VecDeque::new(),
             departed: false,
+            twin: None,
+            via: None,
+            silent: false,
         }
     }
 

@@ -5,12 +5,15 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use buf::{Class, Cx, Entropy, Pool, Time};
-use endpoint::{Accepted, Arrival, Departure, Driver, Endpoint, LinkId, ListenerId, ShardId, pump};
+use buf::{Class, Cx, Entropy, Errno, Pool, Time};
+use endpoint::{
+    Accepted, Arrival, Departure, Dial, DialId, Driver, Endpoint, LinkId, ListenerId, ShardId, pump,
+};
 use stream::{Came, RecvOp, SendOp};
 use volume::{DiskId, DiskOp};
 
 use crate::chance::Chance;
+use crate::dial::{LineFaults, Listening};
 use crate::disk::Disk;
 use crate::net::{Peer, PeerEnd, Wire};
 
@@ -33,6 +36,10 @@ pub struct Config {
     pub wire_delay_max: Duration,
     /// Bytes that a peer's window takes before it reads.
     pub window: usize,
+    /// The longest that making a connection takes, where it is answered at all.
+    pub dial_delay_max: Duration,
+    /// What goes wrong with connections between shards.
+    pub lines: LineFaults,
 }
 
 impl Config {
@@ -47,13 +54,15 @@ impl Config {
             message_delay_max: Duration::from_micros(20),
             wire_delay_max: Duration::from_micros(100),
             window: 1 << 20,
+            dial_delay_max: Duration::from_micros(500),
+            lines: LineFaults::default(),
         }
     }
 }
 
 /// What happens at a time.
 #[derive(Debug)]
-enum Happening<M> {
+pub(crate) enum Happening<M> {
     Receive(Peer),
     Transmit(Peer),
     Release(Peer),
@@ -61,12 +70,20 @@ enum Happening<M> {
     Disk(ShardId, DiskOp, u64),
     Message(ShardId, M),
     Arrive(ShardId, Peer, Option<M>, Accepted),
+    /// A connection is to be made.
+    Dial(ShardId, Dial),
+    /// It is not: this is the answer.
+    DialFailed(ShardId, DialId, Errno),
+    /// Bytes, and the end, cross from this wire to its twin.
+    Carry(Peer),
+    /// A connection is lost, in silence or not.
+    Lose(Peer, bool),
 }
 
 /// A happening with its time; ties go in the order of their making.
-struct Due<M> {
-    at: (Time, u64),
-    what: Happening<M>,
+pub(crate) struct Due<M> {
+    pub(crate) at: (Time, u64),
+    pub(crate) what: Happening<M>,
 }
 
 impl<M> PartialEq for Due<M> {
@@ -86,12 +103,12 @@ impl<M> Ord for Due<M> {
     }
 }
 
-struct Shard<E> {
-    end: E,
-    pool: Pool,
-    entropy: Entropy,
+pub(crate) struct Shard<E> {
+    pub(crate) end: E,
+    pub(crate) pool: Pool,
+    pub(crate) entropy: Entropy,
     /// Which wire each link is.
-    links: BTreeMap<LinkId, Peer>,
+    pub(crate) links: BTreeMap<LinkId, Peer>,
     next_link: u64,
 }
 
@@ -110,15 +127,15 @@ struct Hands<'a, M> {
 }
 
 #[derive(Default)]
-struct Queue<M> {
-    heap: BinaryHeap<Reverse<Due<M>>>,
+pub(crate) struct Queue<M> {
+    pub(crate) heap: BinaryHeap<Reverse<Due<M>>>,
     made: u64,
     /// The last delivery between each pair of shards: messages do not overtake each other.
     last: BTreeMap<(ShardId, ShardId), Time>,
 }
 
 impl<M> Queue<M> {
-    fn push(&mut self, at: Time, what: Happening<M>) {
+    pub(crate) fn push(&mut self, at: Time, what: Happening<M>) {
         self.made += 1;
         self.heap.push(Reverse(Due { at: (at, self.made), what }));
     }
@@ -193,23 +210,29 @@ impl<M> Driver<M> for Hands<'_, M> {
             self.outside.push((to, message));
         }
     }
+
+    fn dial(&mut self, dial: Dial) {
+        let at = self.later(self.config.dial_delay_max).min(dial.until.max(self.now));
+        self.queue.push(at, Happening::Dial(self.shard, dial));
+    }
 }
 
-fn address(number: usize) -> SocketAddr {
+pub(crate) fn address(number: usize) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 1024 + (number % 60_000) as u16))
 }
 
 /// See the crate's page.
 pub struct World<E: Endpoint> {
-    config: Config,
-    chance: Chance,
-    now: Time,
-    shards: Vec<Shard<E>>,
-    wires: Vec<Wire>,
-    disks: BTreeMap<DiskId, Disk>,
-    queue: Queue<E::Message>,
+    pub(crate) config: Config,
+    pub(crate) chance: Chance,
+    pub(crate) now: Time,
+    pub(crate) shards: Vec<Shard<E>>,
+    pub(crate) wires: Vec<Wire>,
+    pub(crate) disks: BTreeMap<DiskId, Disk>,
+    pub(crate) queue: Queue<E::Message>,
     /// Messages to no shard: to the control plane, which is the test.
     outside: Vec<(ShardId, E::Message)>,
+    pub(crate) listeners: BTreeMap<SocketAddr, Listening>,
 }
 
 impl<E: Endpoint> World<E> {
@@ -237,6 +260,7 @@ impl<E: Endpoint> World<E> {
             disks: BTreeMap::new(),
             queue,
             outside: Vec::new(),
+            listeners: BTreeMap::new(),
         }
     }
 
@@ -316,8 +340,15 @@ impl<E: Endpoint> World<E> {
         self.wake_receive(peer);
     }
 
-    /// Breaks the connection.
+    /// Breaks the connection; where its other end is a shard's as well, for both.
     pub fn reset(&mut self, peer: Peer) {
+        self.break_end(peer);
+        if let Some(twin) = self.wires[peer.0].twin {
+            self.break_end(twin);
+        }
+    }
+
+    pub(crate) fn break_end(&mut self, peer: Peer) {
         self.wires[peer.0].reset = true;
         self.wires[peer.0].end = PeerEnd::Reset;
         self.wake_receive(peer);
@@ -340,7 +371,7 @@ impl<E: Endpoint> World<E> {
         self.wires[peer.0].end
     }
 
-    fn wake_receive(&mut self, peer: Peer) {
+    pub(crate) fn wake_receive(&mut self, peer: Peer) {
         let delay = Duration::from_nanos(self.chance.below(self.config.wire_delay_max.as_nanos() as u64 + 1));
         self.queue.push(self.now + delay, Happening::Receive(peer));
     }
@@ -380,7 +411,7 @@ impl<E: Endpoint> World<E> {
         while self.step(until) {}
     }
 
-    fn with(&mut self, shard: usize, act: impl FnOnce(&mut E, &mut Cx<'_>)) {
+    pub(crate) fn with(&mut self, shard: usize, act: impl FnOnce(&mut E, &mut Cx<'_>)) {
         let state = &mut self.shards[shard];
         let mut cx = Cx { now: self.now, pool: &state.pool, entropy: &mut state.entropy };
         act(&mut state.end, &mut cx);
@@ -412,12 +443,14 @@ impl<E: Endpoint> World<E> {
             Happening::Message(to, message) => {
                 self.with(usize::from(to.0), |end, cx| end.handle_message(cx, message));
             }
+            Happening::Dial(shard, dial) => self.happen_dial(shard, dial),
+            Happening::DialFailed(shard, id, why) => {
+                self.with(usize::from(shard.0), |end, cx| end.handle_dialled(cx, id, Err(why)));
+            }
+            Happening::Carry(peer) => self.happen_carry(peer),
+            Happening::Lose(peer, silent) => self.happen_lose(peer, silent),
             Happening::Arrive(to, peer, message, accepted) => {
-                let shard = &mut self.shards[usize::from(to.0)];
-                let link = LinkId(shard.next_link | (shard.next_link << 32));
-                shard.next_link += 1;
-                shard.links.insert(link, peer);
-                self.wires[peer.0].home = Some((to, link));
+                let link = self.take_home(to, peer);
                 let how = match message {
                     Some(message) => Arrival::Moved(message),
                     None => Arrival::Accepted(accepted),
@@ -425,6 +458,16 @@ impl<E: Endpoint> World<E> {
                 self.with(usize::from(to.0), |end, cx| end.handle_arrival(cx, link, how));
             }
         }
+    }
+
+    /// Makes a wire's end a link of a shard.
+    pub(crate) fn take_home(&mut self, shard: ShardId, peer: Peer) -> LinkId {
+        let home = &mut self.shards[usize::from(shard.0)];
+        let link = LinkId(home.next_link | (home.next_link << 32));
+        home.next_link += 1;
+        home.links.insert(link, peer);
+        self.wires[peer.0].home = Some((shard, link));
+        link
     }
 
     fn happen_receive(&mut self, peer: Peer) {
@@ -436,6 +479,10 @@ impl<E: Endpoint> World<E> {
         let had = wire.recv.is_some();
         match wire.receive(&mut self.chance, stage, loan) {
             Some((op, came)) => {
+                // There is room in the window again.
+                if let Some(twin) = self.wires[peer.0].twin {
+                    self.carry_soon(twin);
+                }
                 self.with(usize::from(shard.0), |end, cx| end.handle_recv(cx, link, op, came));
             }
             // Memory was short: bytes wait, and so does the receive.
@@ -446,7 +493,9 @@ impl<E: Endpoint> World<E> {
 
     fn happen_transmit(&mut self, peer: Peer) {
         let Some((shard, link)) = self.wires[peer.0].home else { return };
-        match self.wires[peer.0].transmit(&mut self.chance) {
+        let written = self.wires[peer.0].transmit(&mut self.chance);
+        self.carry_soon(peer);
+        match written {
             Some(how) => {
                 self.with(usize::from(shard.0), |end, cx| end.handle_written(cx, link, how));
                 let delay =
@@ -498,6 +547,7 @@ impl<E: Endpoint> World<E> {
         }
         self.wires[peer.0].home = None;
         self.shards[at].links.remove(&link);
+        self.carry_soon(peer);
     }
 
     /// The daemon is killed: its shards stop where they stand, every connection is reset, disks lose

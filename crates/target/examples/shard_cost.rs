@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use blockwire_target::{Control, Message, Shard};
 use buf::{Class, Cx, Entropy, Pool, Time};
-use endpoint::{Accepted, Arrival, Departure, Driver, Endpoint, LinkId, ListenerId, ShardId, pump};
+use endpoint::{Accepted, Arrival, Departure, Dial, Driver, Endpoint, LinkId, ListenerId, ShardId, pump};
 use iscsi::initiator::{InitiatorLogin, LoggedIn, Progress};
 use iscsi::negotiate::Limits;
 use iscsi::session::SessionLimits;
@@ -63,6 +63,10 @@ impl Driver<Message> for Hands {
     }
 
     fn post(&mut self, _to: ShardId, _message: Message) {}
+
+    fn dial(&mut self, dial: Dial) {
+        unreachable!("a target's shard without remotes dials nobody: {dial:?}");
+    }
 }
 
 struct World {

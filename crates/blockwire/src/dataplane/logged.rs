@@ -8,7 +8,7 @@ use std::{
 };
 
 use buf::{Cx, Errno, Time};
-use endpoint::{Arrival, Departure, Endpoint, LinkId, ShardId};
+use endpoint::{Arrival, Departure, Dial, DialId, Dialled, Endpoint, LinkId, ShardId};
 use stream::{Came, RecvOp, SendOp};
 use target::{Gone, LogLine, Message, NvmeCause, NvmeLine, Shard};
 use volume::{DiskOp, Remark};
@@ -237,6 +237,12 @@ impl Endpoint for Logged {
     }
     fn poll_timeout(&self) -> Option<Time> {
         self.shard.poll_timeout()
+    }
+    fn poll_dial(&mut self) -> Option<Dial> {
+        self.shard.poll_dial()
+    }
+    fn handle_dialled(&mut self, cx: &mut Cx<'_>, id: DialId, how: Result<Dialled, Errno>) {
+        self.shard.handle_dialled(cx, id, how);
     }
 }
 

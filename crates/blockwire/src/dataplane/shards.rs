@@ -119,7 +119,7 @@ pub fn start(start: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
 fn spawn_failed(why: SpawnError) -> EngineError {
     match why {
         SpawnError::Listen(address, why) => EngineError::Listen { address, why },
-        SpawnError::Uring(_) | SpawnError::Core(..) | SpawnError::System(_) => {
+        SpawnError::Uring(_) | SpawnError::Core(..) | SpawnError::System(_) | SpawnError::Outward(_) => {
             EngineError::Start(why.to_string())
         }
     }

@@ -9,10 +9,11 @@ mod poll;
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use buf::{Errno, Time};
-use endpoint::{Arrival, Departure, Driver, LinkId, ShardId};
+use endpoint::{Arrival, Departure, Dial, Dialled, Driver, LinkId, ShardId};
 use stream::{Came, RecvOp, SendOp, Slab, Tag};
 use volume::DiskOp;
 
@@ -55,12 +56,29 @@ struct Link<M> {
     phase: Phase<M>,
 }
 
+impl<M> Link<M> {
+    fn new(fd: OwnedFd) -> Self {
+        Link {
+            fd,
+            recv: None,
+            send: None,
+            readable: false,
+            writable: true,
+            hung_up: false,
+            is_due: false,
+            phase: Phase::Open,
+        }
+    }
+}
+
 struct Sending {
     op: SendOp,
     at: usize,
 }
 
 enum Phase<M> {
+    /// It is being connected.
+    Dialling(Dial),
     Open,
     /// It leaves when its send is written.
     Leaving(Departure<M>),
@@ -129,10 +147,50 @@ impl<M> Epoll<M> {
         if events & (libc::EPOLLOUT as u32 | ended) != 0 {
             let Some(link) = self.links.get_mut(tag) else { return };
             link.writable = true;
+            if let Phase::Dialling(dial) = link.phase {
+                let how = socket::connected(&link.fd, dial.to);
+                return self.dialled(tag, how);
+            }
             if link.send.is_some() {
                 self.send_on(tag);
             }
         }
+    }
+
+    fn start_dial(&mut self, dial: Dial) -> Result<(), Errno> {
+        if self.links.len() >= self.base.links_max {
+            return Err(Errno(libc::EMFILE));
+        }
+        let fd = self.base.start_dial(&dial)?;
+        let raw = fd.as_raw_fd();
+        let link = Link { phase: Phase::Dialling(dial), writable: false, ..Link::new(fd) };
+        let Ok(tag) = self.links.insert(link) else { unreachable!("there is room") };
+        self.base.dials(tag, &dial);
+        if let Err(e) = self.watch(raw, tag) {
+            self.base.dialled(tag, &dial);
+            self.remove(tag);
+            return Err(Errno(e.raw_os_error().unwrap_or(libc::ENOMEM)));
+        }
+        Ok(())
+    }
+
+    /// A link's connection stands, or failed.
+    fn dialled(&mut self, tag: Tag, how: Result<SocketAddr, Errno>) {
+        let Some(link) = self.links.get_mut(tag) else { return };
+        let Phase::Dialling(dial) = std::mem::replace(&mut link.phase, Phase::Open) else {
+            unreachable!("only what is dialled is answered")
+        };
+        self.base.dialled(tag, &dial);
+        let how = how.map(|local| Dialled { link: link_of(tag), local, peer: dial.to });
+        if how.is_err() {
+            self.remove(tag);
+        }
+        self.base.events.push_back(Event::Dialled(dial.id, how));
+    }
+
+    fn watch(&self, fd: RawFd, tag: Tag) -> io::Result<()> {
+        let both = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP;
+        self.poll.watch_edges(fd, tag.to_bits(), both)
     }
 
     fn receive_soon(&mut self, tag: Tag) {
@@ -238,7 +296,7 @@ impl<M> Epoll<M> {
     fn leave(&mut self, tag: Tag) {
         let Some(link) = self.links.get_mut(tag) else { return };
         match std::mem::replace(&mut link.phase, Phase::Draining) {
-            Phase::Open | Phase::Draining => {}
+            Phase::Dialling(_) | Phase::Open | Phase::Draining => {}
             Phase::Leaving(Departure::Close) => {
                 socket::shutdown_write(&link.fd);
                 self.drain(tag);
@@ -343,6 +401,12 @@ impl<M> Driver<M> for Epoll<M> {
     fn post(&mut self, to: ShardId, message: M) {
         self.base.post_message(to, message);
     }
+
+    fn dial(&mut self, dial: Dial) {
+        if let Err(e) = self.start_dial(dial) {
+            self.base.events.push_back(Event::Dialled(dial.id, Err(e)));
+        }
+    }
 }
 
 impl<M> World<M> for Epoll<M> {
@@ -353,6 +417,9 @@ impl<M> World<M> for Epoll<M> {
     fn gather(&mut self, wait: Wait) {
         while let Some(tag) = self.base.overdue() {
             self.abort(tag);
+        }
+        while let Some(tag) = self.base.given_up() {
+            self.dialled(tag, Err(Errno(libc::ETIMEDOUT)));
         }
         self.wake_listeners();
         let wait = if self.due.is_empty() && self.base.events.is_empty() { wait } else { Wait::No };
@@ -379,17 +446,7 @@ impl<M> World<M> for Epoll<M> {
 
     fn install(&mut self, fd: OwnedFd, how: Arrival<M>) {
         let raw = fd.as_raw_fd();
-        let link = Link {
-            fd,
-            recv: None,
-            send: None,
-            readable: false,
-            writable: true,
-            hung_up: false,
-            is_due: false,
-            phase: Phase::Open,
-        };
-        let tag = match self.links.insert(link) {
+        let tag = match self.links.insert(Link::new(fd)) {
             Ok(tag) => tag,
             Err(link) => {
                 socket::reset_on_close(&link.fd);
@@ -398,8 +455,7 @@ impl<M> World<M> for Epoll<M> {
                 return;
             }
         };
-        let both = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP;
-        if self.poll.watch_edges(raw, tag.to_bits(), both).is_err() {
+        if self.watch(raw, tag).is_err() {
             self.base.counters.refused.add(1);
             self.remove(tag);
             return;
@@ -415,11 +471,15 @@ impl<M> World<M> for Epoll<M> {
     fn abort_all(&mut self) {
         let tags: Vec<Tag> = self.links.iter().map(|(tag, _)| tag).collect();
         for tag in tags {
-            if let Some(Link { phase: Phase::Draining, fd, .. }) = self.links.get(tag) {
-                socket::reset_on_close(fd);
-                self.remove(tag);
-            } else {
-                self.abort(tag);
+            match self.links.get(tag) {
+                Some(Link { phase: Phase::Draining, fd, .. }) => {
+                    socket::reset_on_close(fd);
+                    self.remove(tag);
+                }
+                Some(Link { phase: Phase::Dialling(_), .. }) => {
+                    self.dialled(tag, Err(Errno(libc::ECANCELED)));
+                }
+                Some(_) | None => self.abort(tag),
             }
         }
     }

@@ -5,6 +5,7 @@
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
+use buf::Errno;
 use endpoint::Departure;
 use io_uring::opcode;
 use io_uring::types::Fd;
@@ -21,11 +22,11 @@ impl<M> Uring<'_, M> {
     pub(super) fn settle(&mut self, tag: Tag) {
         let Some(link) = self.links.get_mut(tag) else { return };
         let at_rest = matches!(link.recv, Receiving::Nothing) && link.send.is_none();
-        if !at_rest || matches!(link.phase, Phase::Open | Phase::Draining) {
+        if !at_rest || matches!(link.phase, Phase::Dialling(_) | Phase::Open | Phase::Draining) {
             return;
         }
         match std::mem::replace(&mut link.phase, Phase::Draining) {
-            Phase::Open | Phase::Draining => {}
+            Phase::Dialling(_) | Phase::Open | Phase::Draining => {}
             Phase::Leaving(Departure::Close) => {
                 socket::shutdown_write(&link.fd);
                 self.drain(tag);
@@ -60,7 +61,7 @@ impl<M> Uring<'_, M> {
         self.push(kind::RECV, slot, opcode::PollAdd::new(Fd(fd), which).build());
     }
 
-    fn remove(&mut self, tag: Tag) -> Option<OwnedFd> {
+    pub(super) fn remove(&mut self, tag: Tag) -> Option<OwnedFd> {
         let link = self.links.remove(tag)?;
         self.base.unload();
         Some(link.fd)
@@ -69,6 +70,9 @@ impl<M> Uring<'_, M> {
     /// Drops the link with a reset, once what is out has come back.
     pub(super) fn abort(&mut self, tag: Tag) {
         let Some(link) = self.links.get_mut(tag) else { return };
+        if let Phase::Dialling(_) = link.phase {
+            return self.give_up(tag, Errno(libc::ECANCELED));
+        }
         link.phase = Phase::Leaving(Departure::Abort);
         let send = link.send;
         self.cancel_recv(tag);

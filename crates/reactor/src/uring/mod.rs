@@ -9,6 +9,7 @@
 //! Invariant: operations stand in flight slots until their completion has come. The world is dropped
 //! before its ring, and what is still out then is never freed.
 
+mod dial;
 mod leave;
 mod receive;
 mod ring;
@@ -20,7 +21,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use buf::{Errno, Time};
-use endpoint::{Arrival, Departure, Driver, LinkId, ShardId};
+use endpoint::{Arrival, Departure, Dial, Driver, LinkId, ShardId};
 use io_uring::squeue::Entry;
 use io_uring::types::{Fd, FsyncFlags};
 use io_uring::{IoUring, cqueue, opcode};
@@ -47,6 +48,7 @@ mod kind {
     pub(super) const BELL: u64 = 4;
     pub(super) const LISTENER: u64 = 5;
     pub(super) const CANCEL: u64 = 6;
+    pub(super) const DIAL: u64 = 7;
 }
 
 const SLOT_BITS: u32 = 56;
@@ -83,6 +85,12 @@ struct Link<M> {
     phase: Phase<M>,
 }
 
+impl<M> Link<M> {
+    fn new(fd: OwnedFd, phase: Phase<M>) -> Self {
+        Link { fd, recv: Receiving::Nothing, send: None, has_more: false, phase }
+    }
+}
+
 enum Receiving {
     Nothing,
     /// In this slot.
@@ -92,6 +100,8 @@ enum Receiving {
 }
 
 enum Phase<M> {
+    /// It is being connected: watched for being writable, in a slot of the receives.
+    Dialling(dial::Dialling),
     Open,
     /// It leaves when nothing of it is out.
     Leaving(Departure<M>),
@@ -211,6 +221,7 @@ impl<'r, M> Uring<'r, M> {
                     }
                 }
             }
+            kind::DIAL => self.dial_ended(slot),
             // The operation itself says how it ended.
             kind::CANCEL => {}
             other => unreachable!("no completion is of kind {other}"),
@@ -285,6 +296,12 @@ impl<M> Driver<M> for Uring<'_, M> {
     fn post(&mut self, to: ShardId, message: M) {
         self.base.post_message(to, message);
     }
+
+    fn dial(&mut self, dial: Dial) {
+        if let Err(e) = self.start_dial(dial) {
+            self.base.events.push_back(Event::Dialled(dial.id, Err(e)));
+        }
+    }
 }
 
 /// The submission for a disk call; `None` for those that the kernel gives to a thread anyway.
@@ -309,6 +326,9 @@ impl<M> World<M> for Uring<'_, M> {
     fn gather(&mut self, wait: Wait) {
         while let Some(tag) = self.base.overdue() {
             self.abort(tag);
+        }
+        while let Some(tag) = self.base.given_up() {
+            self.give_up(tag, Errno(libc::ETIMEDOUT));
         }
         self.wake_listeners();
         self.feed();
@@ -335,8 +355,7 @@ impl<M> World<M> for Uring<'_, M> {
     }
 
     fn install(&mut self, fd: OwnedFd, how: Arrival<M>) {
-        let link = Link { fd, recv: Receiving::Nothing, send: None, has_more: false, phase: Phase::Open };
-        match self.links.insert(link) {
+        match self.links.insert(Link::new(fd, Phase::Open)) {
             Ok(tag) => self.base.events.push_back(Event::Arrival(link_of(tag), how)),
             Err(link) => {
                 socket::reset_on_close(&link.fd);

@@ -4,11 +4,12 @@
 //! It keeps books on everything that it gives away, and asserts that each comes back exactly once.
 
 use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use buf::{Buf, Class, Cx, Errno, Sg, SgMut, Time};
-use endpoint::{Arrival, Departure, Endpoint, LinkId, ShardId};
+use endpoint::{Arrival, Departure, Dial, DialId, Dialled, Endpoint, LinkId, ShardId};
 use smallvec::SmallVec;
 use stream::{Came, Direct, Piece, RecvOp, SendOp, Slab};
 use volume::{DiskId, DiskKind, DiskOp, DiskTicket};
@@ -45,6 +46,8 @@ pub enum Msg {
     Disk(DiskId, Step, Sender<Result<Vec<u8>, i32>>),
     /// A link's state: bytes that were received and not used.
     Moved(Vec<u8>),
+    /// Connect to there, giving up after so long; the link speaks frames as those that are accepted do.
+    Dial(SocketAddr, Duration, Sender<Result<Dialled, i32>>),
     /// Abort every link, whatever is out.
     AbortAll,
     /// Close every link, whatever is out.
@@ -85,6 +88,9 @@ pub struct TestEnd {
     disks: VecDeque<DiskOp>,
     waiting: Slab<Sender<Result<Vec<u8>, i32>>>,
     alarms: Vec<(Time, Sender<Instant>)>,
+    dials: VecDeque<Dial>,
+    dialling: HashMap<DialId, Sender<Result<Dialled, i32>>>,
+    dialled: u64,
     tags: Slab<()>,
 }
 
@@ -99,6 +105,9 @@ impl TestEnd {
             disks: VecDeque::new(),
             waiting: Slab::new(10_000),
             alarms: Vec::new(),
+            dials: VecDeque::new(),
+            dialling: HashMap::new(),
+            dialled: 0,
             tags: Slab::new(1),
         }
     }
@@ -215,6 +224,10 @@ impl Drop for TestEnd {
             assert!(!conn.send_out && conn.sends_held == 0, "{link:?}: a send never came back");
         }
         assert!(self.waiting.is_empty(), "a disk operation never came back");
+        assert!(
+            self.dialling.len() == self.dials.len(),
+            "a connection that was asked for was never answered"
+        );
     }
 }
 
@@ -245,6 +258,12 @@ impl Endpoint for TestEnd {
             Msg::Alarm(after, to) => self.alarms.push((cx.now + after, to)),
             Msg::Report(count) => self.mail.extend((0..count).map(|i| (ShardId::CONTROL, Msg::Reported(i)))),
             Msg::Reported(_) | Msg::Moved(_) => panic!("not for a shard"),
+            Msg::Dial(to, within, tell) => {
+                let id = DialId(self.dialled);
+                self.dialled += 1;
+                self.dials.push_back(Dial { id, to, until: cx.now + within });
+                self.dialling.insert(id, tell);
+            }
             Msg::AbortAll => self.depart_all(|| Departure::Abort),
             Msg::CloseAll => self.depart_all(|| Departure::Close),
             Msg::Disk(disk, step, to) => {
@@ -424,6 +443,19 @@ impl Endpoint for TestEnd {
 
     fn poll_message(&mut self) -> Option<(ShardId, Msg)> {
         self.mail.pop_front()
+    }
+
+    fn poll_dial(&mut self) -> Option<Dial> {
+        self.dials.pop_front()
+    }
+
+    fn handle_dialled(&mut self, cx: &mut Cx<'_>, id: DialId, how: Result<Dialled, Errno>) {
+        let tell = self.dialling.remove(&id).expect("a connection is answered once");
+        if let Ok(Dialled { link, .. }) = how {
+            assert!(self.links.insert(link, Conn::default()).is_none(), "a link's name is never used again");
+            self.advance(cx, link);
+        }
+        let _ = tell.send(how.map_err(|e| e.0));
     }
 
     fn poll_timeout(&self) -> Option<Time> {

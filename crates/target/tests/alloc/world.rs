@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use blockwire_target::{Message, Shard};
 use buf::{Class, Cx, Entropy, Pool, Time};
-use endpoint::{Accepted, Arrival, Departure, Driver, Endpoint, LinkId, ListenerId, ShardId, pump};
+use endpoint::{Accepted, Arrival, Departure, Dial, Driver, Endpoint, LinkId, ListenerId, ShardId, pump};
 use stream::{Came, RecvOp, SendOp};
 use volume::{DiskKind, DiskOp};
 
@@ -56,6 +56,10 @@ impl Driver<Message> for Hands {
     fn post(&mut self, _to: ShardId, message: Message) {
         assert!(matches!(message, Message::Report(..)), "{message:?}");
         self.reports += 1;
+    }
+
+    fn dial(&mut self, dial: Dial) {
+        unreachable!("a target's shard without remotes dials nobody: {dial:?}");
     }
 }
 
