@@ -14,6 +14,7 @@ pub mod derived;
 pub mod fio;
 mod histogram;
 mod interval;
+pub mod load;
 pub mod published;
 pub mod steady;
 

@@ -1,0 +1,160 @@
+use super::*;
+use proptest::prelude::*;
+use std::time::Duration;
+
+const SHAPE: Shape = Shape { bytes: 1 << 20, block: 512 };
+
+fn job() -> Job {
+    Job { files: vec!["a".into()], depth: 4, ..Job::default() }
+}
+
+/// Runs a worker to its end; each I/O takes `latency` of its number. Returns what was started and when.
+fn run(worker: &mut Worker, latency: impl Fn(u64) -> u64) -> Vec<(Ask, u64)> {
+    let (mut now, mut asks) = (0, Vec::new());
+    let mut out: Vec<(u64, u32)> = Vec::new();
+    loop {
+        let next = out.iter().copied().min();
+        match worker.poll(now) {
+            Poll::Start(ask) => {
+                out.push((now + latency(asks.len() as u64), ask.slot));
+                asks.push((ask, now));
+            }
+            Poll::Wait(until) => match (next, until) {
+                (Some((at, slot)), until) if until.is_none_or(|until| at <= until) => {
+                    now = now.max(at);
+                    out.retain(|one| *one != (at, slot));
+                    worker.done(slot, now, true);
+                }
+                (_, Some(until)) => now = until,
+                (None, None) => unreachable!("a worker waits for nothing"),
+                (Some(_), None) => unreachable!("covered above"),
+            },
+            Poll::Finished => {
+                assert!(out.is_empty());
+                return asks;
+            }
+        }
+    }
+}
+
+#[test]
+fn every_block_comes_once() {
+    for is_random in [false, true] {
+        let job = Job { is_random, ..job() };
+        let mut worker = Worker::new(&job, 0, &[SHAPE], 0).unwrap();
+        let asks = run(&mut worker, |_| 1000);
+        let mut offsets: Vec<u64> = asks.iter().map(|(ask, _)| ask.offset).collect();
+        assert_eq!(offsets.is_sorted(), !is_random);
+        offsets.sort_unstable();
+        assert!(offsets.into_iter().eq((0..256).map(|at| at * 4096)));
+        assert_eq!((worker.tally().read.ios, worker.tally().read.bytes), (256, 1 << 20));
+        // 256 I/Os, four at a time, a microsecond each.
+        assert_eq!(worker.tally().span, Some((0, 64_000)));
+    }
+}
+
+#[test]
+fn volumes_take_turns_and_share_the_size() {
+    let files = vec!["a".into(), "b".into()];
+    let job = Job { files, size: Some(Amount::Bytes(64 << 10)), ..job() };
+    let asks = run(&mut Worker::new(&job, 0, &[SHAPE; 2], 0).unwrap(), |_| 10);
+    let volumes: Vec<usize> = asks.iter().map(|(ask, _)| ask.volume).collect();
+    assert_eq!(volumes, [0, 1].repeat(8));
+    assert!(asks.iter().all(|(ask, _)| ask.offset < 32 << 10));
+}
+
+#[test]
+fn time_ends_a_job_and_a_ramp_does_not_count() {
+    let second = Duration::from_secs(1);
+    let job = Job { is_random: true, is_time_based: true, runtime: Some(second), ramp: second, ..job() };
+    let mut worker = Worker::new(&job, 0, &[SHAPE], 0).unwrap();
+    let asks = run(&mut worker, |_| 1_000_000);
+    assert_eq!(asks.len(), 8000, "four a millisecond for two seconds");
+    let read = &worker.tally().read;
+    assert!((4000..=4004).contains(&read.ios), "{}", read.ios);
+    assert_eq!(worker.tally().span, Some((1_000_000_000, 2_000_000_000)));
+}
+
+/// A target that stalls for a second under a thousand I/Os a second is charged for all that waited.
+#[test]
+fn what_waits_is_charged_from_its_intended_start() {
+    let job = Job {
+        is_random: true,
+        covers: false,
+        depth: 1,
+        rate: (Some(Rate::Iops(1000)), None),
+        size: Some(Amount::Bytes(3000 * 4096)),
+        file_size: Some(Amount::Bytes(1 << 20)),
+        ..job()
+    };
+    let mut worker = Worker::new(&job, 0, &[SHAPE], 0).unwrap();
+    let asks = run(&mut worker, |at| if at == 1000 { 1_000_000_000 } else { 10_000 });
+    assert_eq!(asks.len(), 3000);
+    let latency = &worker.tally().read.latency;
+    // About a thousand waited, half a second on average.
+    assert!(latency.percentile(80.0) > 300_000_000, "{}", latency.percentile(80.0));
+    assert!(latency.percentile(50.0) < 20_000, "{}", latency.percentile(50.0));
+}
+
+#[test]
+fn writes_are_flushed_and_read_again() {
+    let job = Job {
+        direction: Direction::Write,
+        is_random: true,
+        verifies: true,
+        flushes_at_end: true,
+        flush_every: 100,
+        ..job()
+    };
+    let mut worker = Worker::new(&job, 0, &[SHAPE], 0).unwrap();
+    let asks = run(&mut worker, |_| 100);
+    let count = |kind| asks.iter().filter(|(ask, _)| ask.kind == kind).count();
+    assert_eq!((count(Kind::Write), count(Kind::Verify), count(Kind::Flush)), (256, 256, 3));
+    let last_write = asks.iter().rposition(|(ask, _)| ask.kind == Kind::Write).unwrap();
+    let first_look = asks.iter().position(|(ask, _)| ask.kind == Kind::Verify).unwrap();
+    assert!(last_write < first_look);
+    assert_eq!(worker.tally().write.ios, 256);
+    assert_eq!(worker.tally().read.ios, 0, "comparing is no load");
+}
+
+#[test]
+fn a_job_that_does_not_fit_is_refused_in_words() {
+    let big = Job { block: (4 << 20, 4 << 20), ..job() };
+    assert!(Worker::new(&big, 0, &[SHAPE], 0).unwrap_err().0.contains("hold no I/O"));
+    let small = Job { block: (512, 512), ..job() };
+    let shape = Shape { block: 4096, ..SHAPE };
+    assert!(Worker::new(&small, 0, &[shape], 0).unwrap_err().0.contains("do not divide"));
+}
+
+#[test]
+fn a_worker_that_is_stopped_waits_for_what_is_out() {
+    let mut worker = Worker::new(&job(), 0, &[SHAPE], 0).unwrap();
+    let Poll::Start(ask) = worker.poll(0) else { panic!("there is work") };
+    worker.stop();
+    assert_eq!(worker.poll(1), Poll::Wait(None));
+    worker.done(ask.slot, 2, false);
+    assert_eq!((worker.poll(3), worker.failed()), (Poll::Finished, 1));
+}
+
+proptest! {
+    /// However long I/Os take, the same come in the same order.
+    #[test]
+    fn a_sequence_does_not_depend_on_latency(a in 1u64..5000, b in 1u64..5000, depth in 1u32..9, mix in 0u8..=100) {
+        let job = Job { is_random: true, depth, direction: Direction::Mixed(mix), ..job() };
+        let order = |latency: u64| -> Vec<(Kind, u64)> {
+            let asks = run(&mut Worker::new(&job, 3, &[SHAPE], 0).unwrap(), |at| latency * (1 + at % 3));
+            asks.iter().map(|(ask, _)| (ask.kind, ask.offset)).collect()
+        };
+        prop_assert_eq!(order(a), order(b));
+    }
+
+    #[test]
+    fn no_more_than_its_depth_is_out(depth in 1u32..20, latency in 1u64..1000) {
+        let mut worker = Worker::new(&Job { depth, ..job() }, 0, &[SHAPE], 0).unwrap();
+        let asks = run(&mut worker, |_| latency);
+        for (at, (_, begun)) in asks.iter().enumerate() {
+            let out = asks[..at].iter().filter(|(_, earlier)| earlier + latency > *begun).count();
+            prop_assert!(out < depth as usize);
+        }
+    }
+}
