@@ -341,7 +341,7 @@ impl File {
         // Nothing where blocks should be: the file was cut short behind our back.
         let lba = (offset + skip as u64) / logical;
         let result = match came {
-            Err(errno) => Err(fault_of(errno, lba)),
+            Err(errno) => Err(fault_of(errno, Fault::Medium(lba))),
             Ok(0) => Err(Fault::Medium(lba).into()),
             Ok(_) => Ok(Outcome::Complete),
         };
@@ -379,7 +379,7 @@ impl File {
         }
         let lba = (offset + skip as u64) / self.logical();
         let result = match came {
-            Err(errno) => Err(fault_of(errno, lba)),
+            Err(errno) => Err(fault_of(errno, Fault::Unwritable(lba))),
             Ok(0) => Err(Fault::NoSpace.into()),
             Ok(_) => Ok(Outcome::Complete),
         };
@@ -435,7 +435,7 @@ impl File {
                 cannot.store(true, Ordering::Relaxed);
                 self.go_on_erasing(cx, slot);
             }
-            Err(errno) => self.close(slot, Err(fault_of(errno, lba))),
+            Err(errno) => self.close(slot, Err(fault_of(errno, Fault::Unwritable(lba)))),
         }
     }
 

@@ -44,8 +44,9 @@ pub(crate) enum Erase {
     Fill { done: u64, zeroes: Sg },
 }
 
-/// What an error of the system means for the block at which it happened. Numbers as Linux has them.
-pub(crate) fn fault_of(errno: Errno, lba: u64) -> Failure {
+/// What an error of the system means; `medium` if it is the fault of the block at which it happened.
+/// Numbers as Linux has them.
+pub(crate) fn fault_of(errno: Errno, medium: Fault) -> Failure {
     match errno.0 {
         // ENOSPC, EDQUOT, EFBIG.
         28 | 122 | 27 => Fault::NoSpace.into(),
@@ -58,7 +59,7 @@ pub(crate) fn fault_of(errno: Errno, lba: u64) -> Failure {
         // EROFS, EPERM.
         30 | 1 => Refusal::ReadOnly.into(),
         // EIO, EREMOTEIO, ENODATA, EILSEQ, EBADMSG, and what nobody expects.
-        _ => Fault::Medium(lba).into(),
+        _ => medium.into(),
     }
 }
 

@@ -260,6 +260,21 @@ impl Server {
         }
     }
 
+    /// There may be memory for the answer of a command, for which [`Step::Room`] asked; if there is not,
+    /// it asks again.
+    pub fn retry(&mut self, cx: &mut Cx<'_>, key: CommandKey) {
+        self.now = cx.now;
+        match self.find(key) {
+            Some(slot) => exec::retry(self, slot),
+            None => admin::retry(self, cx, key),
+        }
+    }
+
+    pub(crate) fn ask_for_room(&mut self, command: CommandKey, len: u32) {
+        let class = admin::class_of(len as usize);
+        self.steps.push_back(Step::Room { command, class, len });
+    }
+
     /// An operation has ended.
     #[inline]
     pub fn done(&mut self, cx: &mut Cx<'_>, done: Done) {
@@ -425,6 +440,7 @@ impl Server {
         let queue = self.queues[command.queue.0 as usize].as_mut().expect("a command's queue is open");
         queue.count(self.now, task, completion);
         self.remove(slot);
+        let completion = self.delayed(command.queue, completion);
         self.steps.push_back(Step::Respond { command, completion });
         if self.queue(command.queue).closing {
             self.forget_if_done(command.queue);
@@ -436,7 +452,22 @@ impl Server {
         let (nsid, lba) = (sqe.nsid.get(), exec::first_block(sqe));
         let failure = Failure { at: self.now, cid: sqe.cid.get(), status, lba, nsid };
         self.queue_mut(command.queue).fail(failure);
-        self.steps.push_back(Step::Respond { command, completion: status.into() });
+        let completion = self.delayed(command.queue, status.into());
+        self.steps.push_back(Step::Respond { command, completion });
+    }
+
+    /// What passes by itself is to be tried again after a delay, by hosts that know of delays.
+    pub(crate) fn delayed(&self, key: QueueKey, completion: Completion) -> Completion {
+        if completion.status != Status::COMMAND_INTERRUPTED {
+            return completion;
+        }
+        let spec = &self.queue(key).spec;
+        let delays = match self.controllers.find(spec.cntlid) {
+            Some(controller) if spec.qid == 0 => controller.features.delays_retries(),
+            Some(_) | None => spec.delays_retries,
+        };
+        let status = if delays { completion.status.after_first_delay() } else { completion.status };
+        Completion { status, ..completion }
     }
 
     /// Asks the host for all of a command's payload: `len` bytes.

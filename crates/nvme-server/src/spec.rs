@@ -157,6 +157,9 @@ pub struct QueueSpec {
     pub transfer_max: u32,
     /// How often the queue tells its controller at most that commands come, in milliseconds; 0: never.
     pub traffic_ms: u32,
+    /// Whether the host waits before it tries a command again, as long as the status says (feature
+    /// 16h, ACRE).
+    pub delays_retries: bool,
     /// Set if the host must authenticate first.
     pub auth: Option<Arc<Authentication>>,
 }

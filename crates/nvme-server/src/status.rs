@@ -6,11 +6,11 @@
 use nvme::Status;
 use volume::{Access, Failure, Fault, Refusal, Why};
 
-/// How a command ends that the volume refused or failed; `writes`: it was about to write.
-pub(crate) fn of(failure: Failure, writes: bool) -> Status {
+/// How a command ends that the volume refused or failed.
+pub(crate) fn of(failure: Failure) -> Status {
     match failure {
         Failure::Refused(refusal) => refused(refusal),
-        Failure::Failed(fault) => failed(fault, writes),
+        Failure::Failed(fault) => failed(fault),
     }
 }
 
@@ -56,9 +56,9 @@ fn not_ready(why: Why) -> Status {
     }
 }
 
-fn failed(fault: Fault, writes: bool) -> Status {
+fn failed(fault: Fault) -> Status {
     match fault {
-        Fault::Medium(_) if writes => Status::WRITE_FAULT.final_(),
+        Fault::Unwritable(_) => Status::WRITE_FAULT.final_(),
         Fault::Medium(_) => Status::UNRECOVERED_READ_ERROR.final_(),
         Fault::Miscompare(_) => Status::COMPARE_FAILURE.final_(),
         Fault::NoSpace => Status::CAPACITY_EXCEEDED.final_(),

@@ -1,6 +1,6 @@
 //! What the server wants done, as values.
 
-use buf::Sg;
+use buf::{Class, Sg};
 use nvme::Completion;
 use nvme::auth::Work;
 use volume::{Ask, AskId, Io, IoId, Shard, VolumeId};
@@ -36,6 +36,16 @@ pub enum Step {
         command: CommandKey,
         /// Offset in its data.
         at: u32,
+        /// Bytes; never 0.
+        len: u32,
+    },
+    /// The command's answer found no memory: call `Server::retry` once there are `len` bytes of this
+    /// class. Void once the command has ended, as [`Step::Receive`].
+    Room {
+        /// The command.
+        command: CommandKey,
+        /// Of which class.
+        class: Class,
         /// Bytes; never 0.
         len: u32,
     },

@@ -59,6 +59,8 @@ pub(crate) enum Job {
     List(Box<Sqe>),
     /// Copy.
     Copy(Box<Copying>),
+    /// A reservation report, which waits for memory.
+    Report,
 }
 
 /// How a command counts in its queue's counters.

@@ -71,6 +71,8 @@ pub enum News {
     Listen {
         /// See [`traffic_ms`](crate::QueueSpec).
         traffic_ms: u32,
+        /// See [`delays_retries`](crate::QueueSpec).
+        delays_retries: bool,
     },
     /// To the queue: these are the namespaces now.
     Namespaces(Arc<[NamespaceEntry]>),

@@ -96,6 +96,11 @@ impl Status {
         Status(self.0 | Self::DO_NOT_RETRY)
     }
 
+    /// The same, to be tried again after the first command retry delay (CRD 1).
+    pub const fn after_first_delay(self) -> Status {
+        Status(self.0 | 1 << 11)
+    }
+
     /// The code: bits 7:0.
     pub const fn code(self) -> u8 {
         self.0 as u8

@@ -116,6 +116,7 @@ fn not_ready(why: Why) -> Sense {
 fn failed(fault: Fault) -> Reply {
     let sense = match fault {
         Fault::Medium(lba) => Sense::UNRECOVERED_READ_ERROR.with_information(lba),
+        Fault::Unwritable(lba) => Sense::WRITE_ERROR.with_information(lba),
         Fault::Miscompare(offset) => Sense::MISCOMPARE_DURING_VERIFY.with_information(u64::from(offset)),
         Fault::Sync => Sense::WRITE_ERROR,
         Fault::NoSpace => Sense::SPACE_ALLOCATION_FAILED,

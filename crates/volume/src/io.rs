@@ -254,8 +254,10 @@ pub enum Why {
 /// What went wrong in the backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// This block cannot be read or written.
+    /// This block cannot be read.
     Medium(u64),
+    /// This block cannot be written.
+    Unwritable(u64),
     /// The first byte, counted from the start of the compared range, that differs.
     Miscompare(u32),
     /// The backing store is full.

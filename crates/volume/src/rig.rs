@@ -8,7 +8,7 @@ use std::rc::Rc;
 use buf::{Cx, Entropy, Errno, Pool, Time};
 
 use crate::backend::{Backend, DiskOp, Geometry};
-use crate::io::{Done, Fault, Io, IoId, Op};
+use crate::io::{Done, Fault, Io, IoId, Op, Span};
 use crate::ram::Ram;
 
 /// What a test does to its disks, and learns of them. Clones are the same hand.
@@ -20,9 +20,11 @@ pub struct Hand {
     pub kinds: Rc<RefCell<Vec<Op>>>,
     /// While set, flushes that end fail.
     pub sync_fails: Rc<Cell<bool>>,
+    /// While set, what is written to this block fails.
+    pub unwritable: Rc<Cell<Option<u64>>>,
 }
 
-/// A RAM disk whose operations can be held up and whose flushes can fail; what is held does not listen
+/// A RAM disk whose operations can be held up, and whose flushes and writes can fail; what is held does not listen
 /// to cancels.
 #[derive(Debug)]
 pub struct Holding {
@@ -40,8 +42,16 @@ impl Holding {
     }
 
     fn give(&mut self, cx: &mut Cx<'_>, io: Io) {
-        if io.op == Op::Flush && self.hand.sync_fails.get() {
-            let result = Err(Fault::Sync.into());
+        let fault = match &io.op {
+            Op::Flush if self.hand.sync_fails.get() => Some(Fault::Sync),
+            Op::Write(span, _) => {
+                let unwritable = self.hand.unwritable.get();
+                unwritable.filter(|lba| span.overlaps(&Span { lba: *lba, blocks: 1 })).map(Fault::Unwritable)
+            }
+            _ => None,
+        };
+        if let Some(fault) = fault {
+            let result = Err(fault.into());
             self.ended.push_back(Done { id: io.id, result, payload: io.payload });
         } else {
             self.inner.submit(cx, io);

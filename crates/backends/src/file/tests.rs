@@ -372,7 +372,7 @@ fn errors_name_the_block_and_leave_the_volume_usable() {
     let mut world = World::new(facts(true, 512, false));
     world.disk.bad = Some(10 * 512 + 5);
     assert_eq!(world.read(8, 8).0, Err(Fault::Medium(10).into()));
-    assert_eq!(world.write(10, &[1; 512]), Err(Fault::Medium(10).into()));
+    assert_eq!(world.write(10, &[1; 512]), Err(Fault::Unwritable(10).into()));
     assert_eq!(world.write(0, &[1; 512]), Ok(Outcome::Complete));
     world.disk.full = true;
     assert_eq!(world.write(0, &[2; 512]), Err(Fault::NoSpace.into()));

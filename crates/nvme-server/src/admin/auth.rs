@@ -40,7 +40,7 @@ pub struct Authentication {
 /// The authentication of a queue.
 pub(crate) struct Guard {
     machine: Machine,
-    /// The Authentication Send that waits, and for what.
+    /// The command that waits, and for what.
     waiting: Option<(CommandKey, u16, Wait)>,
     /// Until when the host must have authenticated.
     deadline: Option<Time>,
@@ -52,6 +52,11 @@ pub(crate) struct Guard {
 enum Wait {
     Data,
     Work(ComputeId),
+    /// Memory for a message of `len` bytes, of an Authentication Receive whose SGL has `room`.
+    Room {
+        len: u32,
+        room: u32,
+    },
 }
 
 impl std::fmt::Debug for Guard {
@@ -164,6 +169,10 @@ impl Server {
             return self.answer_guarded(key, cid, Status::SGL_LENGTH_INVALID.final_().into());
         }
         let len = len.min(ROOM_MAX);
+        if !super::has_room(cx.pool, len) {
+            guard.waiting = Some((key, cid, Wait::Room { len, room }));
+            return self.ask_for_room(key, len);
+        }
         let given = guard.machine.receive(len).map(|mut given| {
             given.message.resize(len as usize, 0);
             given
@@ -176,7 +185,7 @@ impl Server {
                     self.steps.push_back(Step::Send { command: key, at: 0, data });
                     (Completion::SUCCESS, given.then)
                 }
-                None => (Status::COMMAND_INTERRUPTED.into(), Then::End(nvme::auth::Explanation::FAILED)),
+                None => unreachable!("memory was looked for"),
             },
         };
         self.answer_guarded(key, cid, completion);
@@ -185,6 +194,21 @@ impl Server {
             Then::Authenticated => self.let_in(key.queue),
             Then::End(_) => self.turn_away(key.queue),
         }
+    }
+
+    /// There may be memory for an Authentication Receive. Whether it was one.
+    pub(crate) fn retry_guarded(&mut self, cx: &mut Cx<'_>, key: CommandKey) -> bool {
+        let Some(guard) = self.open_queue_mut(key.queue).and_then(|queue| queue.guard.as_mut()) else {
+            return false;
+        };
+        let waits = |(command, _, on): &mut (CommandKey, u16, Wait)| {
+            *command == key && matches!(on, Wait::Room { .. })
+        };
+        let Some((_, cid, on)) = guard.waiting.take_if(waits) else { return false };
+        if let Wait::Room { len, room } = on {
+            self.give(cx, key, cid, len, room);
+        }
+        true
     }
 
     /// The data of an Authentication Send is here. Whether it was one.
@@ -267,7 +291,7 @@ impl Server {
         }
     }
 
-    /// An Authentication Send must end without an answer. Whether it was one.
+    /// A command of authentication that waits must end without an answer. Whether it was one.
     pub(crate) fn retire_guarded(&mut self, key: CommandKey) -> bool {
         let Some(guard) = self.open_queue_mut(key.queue).and_then(|queue| queue.guard.as_mut()) else {
             return false;

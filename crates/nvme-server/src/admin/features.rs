@@ -55,6 +55,8 @@ pub(super) const TABLE: [Feature; 16] = [
 ];
 
 const HOST_BEHAVIOR_LEN: usize = 512;
+/// The longest data of a feature.
+pub(super) const DATA_LEN_MAX: usize = HOST_BEHAVIOR_LEN;
 const TIMESTAMP_LEN: usize = 8;
 /// The write protection states of feature 84h: none, and until it is taken back.
 const PROTECTED: u32 = 1;
@@ -98,6 +100,11 @@ impl Features {
     /// Whether the host wants not to hear of such a notice.
     pub(crate) fn masks(&self, nsid: u32, what: ReservationNotice) -> bool {
         self.mask(nsid) >> (what as u8) & 1 != 0
+    }
+
+    /// Whether the host waits before it tries a command again for as long as its status says (ACRE).
+    pub(crate) fn delays_retries(&self) -> bool {
+        self.behavior[0] == 1
     }
 
     fn mask(&self, nsid: u32) -> u8 {
@@ -381,6 +388,8 @@ pub(super) fn data(
             return Err(Status::INVALID_FIELD.final_());
         }
         controller.features.behavior = bytes;
+        let words = controller.listen();
+        server.steps.extend(words);
     }
     Ok(Outcome::SUCCESS)
 }

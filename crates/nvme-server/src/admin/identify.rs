@@ -13,7 +13,7 @@ use zerocopy::FromZeros;
 use zerocopy::little_endian::{U16, U32, U64};
 
 use super::Outcome;
-use crate::controller::{Controller, KAS, abort, ana, errors, events};
+use crate::controller::{Controller, KAS, RETRY_DELAY, abort, ana, errors, events};
 use crate::exec::{COPY_BLOCKS_MAX, COPY_RANGE_BLOCKS_MAX, COPY_RANGES_MAX, UNCORRECTABLE_MAX_POWER};
 use crate::server::{Server, Volume};
 use crate::spec::NamespaceEntry;
@@ -140,6 +140,7 @@ fn common(controller: &Controller) -> Data {
     data.aerl = (events::EVENTS_MAX - 1) as u8;
     data.lpa = Data::LPA_OFFSET;
     data.elpe = (errors::ENTRIES - 1) as u8;
+    data.crdt[0] = U16::new(RETRY_DELAY);
     data.kas = U16::new(KAS);
     data.maxcmd = U16::new(spec.limits.entries as u16);
     data.sgls = U32::new(Data::SGLS_TCP);

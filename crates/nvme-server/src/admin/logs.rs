@@ -13,7 +13,7 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use super::features::TABLE;
 use super::identify::names_no_namespace;
-use super::{Outcome, conclude};
+use super::{Outcome, conclude, has_room, wait_for_room};
 use crate::controller::events::Kind;
 use crate::controller::{Controller, Wait, Waiting};
 use crate::server::Server;
@@ -95,6 +95,11 @@ pub(crate) fn gathered(
     cid: u16,
     page: GetLogPage,
 ) {
+    // Its length is not more than a transfer's: `execute` has looked.
+    let len = page.len as u32;
+    if !has_room(cx.pool, len) {
+        return wait_for_room(server, cntlid, Waiting { key, cid, on: Wait::RoomForPage(page) }, len);
+    }
     let outcome = answer(server, cntlid, page);
     conclude(server, cx.pool, key, cid, outcome);
 }
@@ -125,12 +130,16 @@ fn answer(server: &mut Server, cntlid: u16, page: GetLogPage) -> Result<Outcome,
         // There is no management interface: none of its commands is supported.
         Lid::MANAGEMENT_EFFECTS => cut(&[0; 4096], page),
         Lid::ANA => cut(&controller.ana.page(page.specific & 1 != 0), page),
-        Lid::RESERVATION => return Ok(reservation(server, cntlid, page)),
+        Lid::RESERVATION => cut(&controller.notices.page(page.offset, page.retain), page),
         Lid::DISCOVERY => discovery(controller, page),
         _ => Err(Status::INVALID_LOG_PAGE.final_()),
     };
     if outcome.is_ok() && !page.retain {
         controller.events.cleared(page.lid);
+        // While there are notices, there is another event.
+        if page.lid == Lid::RESERVATION && controller.notices.has_more() {
+            controller.events.raise(Kind::Reservation);
+        }
     }
     outcome
 }
@@ -146,24 +155,6 @@ fn cut(whole: &[u8], page: GetLogPage) -> Result<Outcome, Status> {
     let len = rest.len().min(piece.len());
     piece[..len].copy_from_slice(&rest[..len]);
     Ok(Outcome::bytes(piece))
-}
-
-/// The oldest notice, which is told once. While there are more, there is another event.
-fn reservation(server: &mut Server, cntlid: u16, page: GetLogPage) -> Outcome {
-    let mut bytes = vec![0; page.len as usize];
-    if let Some(controller) = server.controllers.find_mut(cntlid) {
-        let (whole, more) = controller.notices.page();
-        let from = (page.offset as usize).min(whole.len());
-        let len = bytes.len().min(whole.len() - from);
-        bytes[..len].copy_from_slice(&whole[from..from + len]);
-        if !page.retain {
-            controller.events.cleared(page.lid);
-            if more {
-                controller.events.raise(Kind::Reservation);
-            }
-        }
-    }
-    Outcome::bytes(bytes)
 }
 
 /// The discovery log: a reading that begins with the header begins anew, all others go on in what

@@ -1,7 +1,8 @@
 //! Commands of the admin queue (NVMe Base §5), and fabrics commands of any queue (§6).
 //!
 //! A command is answered at once, or stands among its controller's waiting ones until what it waits
-//! for is there.
+//! for is there. One whose answer has data looks for memory before it does anything, so that what it
+//! would change (a notice that is read, an event that is cleared) stays as it is while it waits.
 
 pub(crate) mod auth;
 pub(crate) mod fabrics;
@@ -51,14 +52,71 @@ impl Outcome {
 pub(crate) fn start(server: &mut Server, cx: &mut Cx<'_>, key: CommandKey, sqe: &Sqe, data_out: u32) {
     let cntlid = server.queue(key.queue).spec.cntlid;
     server.hear(cntlid, cx.now);
+    begin(server, cx, cntlid, key, sqe, data_out);
+}
+
+fn begin(server: &mut Server, cx: &mut Cx<'_>, cntlid: u16, key: CommandKey, sqe: &Sqe, data_out: u32) {
+    let cid = sqe.cid.get();
+    let controller = server.controllers.find(cntlid);
+    let transfer_max = controller.map_or(0, |controller| controller.spec.limits.transfer);
+    // One that is longer than a transfer may be is refused at once.
+    if let Some(len) = answer_len(sqe).filter(|len| *len <= u64::from(transfer_max))
+        && let len = len as u32
+        && !has_room(cx.pool, len)
+    {
+        return wait_for_room(server, cntlid, Waiting { key, cid, on: Wait::Room(Box::new(*sqe)) }, len);
+    }
     let outcome = if sqe.opcode == Opcode::FABRICS {
         fabrics::on_admin_queue(server, cntlid, sqe)
     } else {
         execute(server, cx, cntlid, key, sqe, data_out)
     };
-    conclude(server, cx.pool, key, sqe.cid.get(), outcome);
+    conclude(server, cx.pool, key, cid, outcome);
     // What was read may have more behind it.
     server.tell_events(cntlid);
+}
+
+/// The longest data that the answer to a command may have, if it has any.
+fn answer_len(sqe: &Sqe) -> Option<u64> {
+    match sqe.opcode {
+        Opcode::IDENTIFY => Some(nvme::identify::LEN as u64),
+        Opcode::GET_LOG_PAGE => Some(GetLogPage::parse(sqe).len),
+        Opcode::GET_FEATURES => Some(features::DATA_LEN_MAX as u64),
+        _ => None,
+    }
+}
+
+/// Whether [`memory`] has so much now: within one call nothing else takes it.
+pub(crate) fn has_room(pool: &Pool, len: u32) -> bool {
+    pool.take_sg(class_of(len as usize), len as usize).is_some()
+}
+
+/// Lets a command wait for memory.
+pub(crate) fn wait_for_room(server: &mut Server, cntlid: u16, waiting: Waiting, len: u32) {
+    let command = waiting.key;
+    let Some(controller) = server.controllers.find_mut(cntlid) else { return };
+    controller.waiting.push(waiting);
+    server.ask_for_room(command, len);
+}
+
+/// There may be memory for a command that waits for it.
+pub(crate) fn retry(server: &mut Server, cx: &mut Cx<'_>, key: CommandKey) {
+    if server.retry_guarded(cx, key) {
+        return;
+    }
+    let waits =
+        |waiting: &Waiting| waiting.key == key && matches!(waiting.on, Wait::Room(_) | Wait::RoomForPage(_));
+    let Some((cntlid, Waiting { cid, on, .. })) = take(server, waits) else { return };
+    match on {
+        Wait::Room(sqe) => begin(server, cx, cntlid, key, &sqe, 0),
+        Wait::RoomForPage(page) => {
+            logs::gathered(server, cx, cntlid, key, cid, page);
+            server.tell_events(cntlid);
+        }
+        Wait::Event | Wait::Feature(_) | Wait::Ask(_) | Wait::Abort { .. } | Wait::Reports { .. } => {
+            unreachable!("looked for above")
+        }
+    }
 }
 
 /// Answers a command, unless its answer follows.
@@ -77,6 +135,7 @@ pub(crate) fn conclude(
                 server.steps.push_back(Step::Send { command, at: 0, data });
                 completion
             }
+            // Who answers with data has looked for memory before.
             None => Status::COMMAND_INTERRUPTED.into(),
         },
         Err(status) => status.into(),
@@ -85,13 +144,18 @@ pub(crate) fn conclude(
         let at = server.now;
         server.note_failure(command.queue, Failure { at, cid, status: completion.status, lba: 0, nsid: 0 });
     }
+    let completion = server.delayed(command.queue, completion);
     server.steps.push_back(Step::Respond { command, completion });
 }
 
-/// Bytes in memory that can be sent. Structures of a page may use what is kept for small replies.
+/// Structures of a page may use what is kept for small replies.
+pub(crate) fn class_of(len: usize) -> Class {
+    if len <= nvme::identify::LEN { Class::Wire } else { Class::Solicited }
+}
+
+/// Bytes in memory that can be sent.
 fn memory(pool: &Pool, bytes: &[u8]) -> Option<Sg> {
-    let class = if bytes.len() <= nvme::identify::LEN { Class::Wire } else { Class::Solicited };
-    let mut memory = pool.take_sg(class, bytes.len())?;
+    let mut memory = pool.take_sg(class_of(bytes.len()), bytes.len())?;
     memory.copy_from(0, bytes);
     Some(memory.freeze())
 }
@@ -155,6 +219,7 @@ pub(crate) fn data(server: &mut Server, cx: &mut Cx<'_>, key: CommandKey, data: 
         Wait::Event | Wait::Ask(_) | Wait::Abort { .. } | Wait::Reports { .. } => {
             unreachable!("only features ask for data")
         }
+        Wait::Room(_) | Wait::RoomForPage(_) => unreachable!("only features ask for data"),
     };
     conclude(server, cx.pool, key, waiting.cid, outcome);
 }

@@ -97,7 +97,10 @@ impl Controller {
     /// and an Abort is not aborted.
     fn take_waiting(&mut self, cid: u16) -> Option<Waiting> {
         let can = |waiting: &Waiting| {
-            let stoppable = matches!(waiting.on, Wait::Event | Wait::Feature(_) | Wait::Reports { .. });
+            let stoppable = matches!(
+                waiting.on,
+                Wait::Event | Wait::Feature(_) | Wait::Reports { .. } | Wait::Room(_) | Wait::RoomForPage(_)
+            );
             waiting.cid == cid && stoppable
         };
         let at = self.waiting.iter().position(can)?;

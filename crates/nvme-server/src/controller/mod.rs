@@ -39,6 +39,10 @@ use events::Events;
 /// The least unit of keep-alive timeouts, as Identify tells it in units of 100 ms (KAS).
 pub(crate) const KAS: u16 = 10;
 
+/// The command retry delay (CRDT1) in units of 100 ms: after so long what kept a command from being
+/// executed, as too many others, should be over.
+pub(crate) const RETRY_DELAY: u16 = 1;
+
 /// A controller.
 #[derive(Debug)]
 pub(crate) struct Controller {
@@ -111,6 +115,10 @@ pub(crate) enum Wait {
     Abort { ticket: u64 },
     /// Reports of these queues, then a log page.
     Reports { ticket: u64, from: Vec<u16>, page: nvme::log::GetLogPage },
+    /// Memory for its answer; it has done nothing yet.
+    Room(Box<nvme::Sqe>),
+    /// Memory for a log page whose queues have reported.
+    RoomForPage(nvme::log::GetLogPage),
 }
 
 /// The controllers of a shard, and the queues of this shard that belong to any.
@@ -355,6 +363,7 @@ impl Controller {
             namespaces: self.namespaces.clone(),
             transfer_max: self.spec.limits.transfer,
             traffic_ms: if qid == 0 { 0 } else { self.traffic_ms() },
+            delays_retries: self.features.delays_retries(),
             auth: self.spec.auth.clone(),
         }
     }

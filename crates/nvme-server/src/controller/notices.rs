@@ -16,13 +16,31 @@ use crate::step::Step;
 /// How many reservation notices wait for a host; the log counts beyond, and the oldest go.
 const NOTICES_MAX: usize = 255;
 
-/// The reservation notification log of a controller.
-#[derive(Debug, Default)]
+/// The reservation notification log of a controller (NVMe Base §5.16.1.24): a page shows the oldest
+/// notice that was not read, and how many more there are.
+///
+/// A notice was read when its page was read from the start and without Retain (RAE). A reading with an
+/// offset goes on in the page that was begun last, so that its pieces are of one notice, and takes
+/// nothing out.
+#[derive(Debug)]
 pub(crate) struct Notices {
     /// Number, kind and namespace of each, oldest first.
     queue: VecDeque<(u64, ReservationNotice, u32)>,
     count: u64,
+    /// The page as a host last began to read it.
+    shown: [u8; PAGE],
 }
+
+impl Default for Notices {
+    fn default() -> Self {
+        Notices { queue: VecDeque::new(), count: 0, shown: EMPTY }
+    }
+}
+
+/// Length of the page.
+const PAGE: usize = 64;
+/// The page when there is no notice: all zeroes.
+const EMPTY: [u8; PAGE] = [0; PAGE];
 
 impl Notices {
     fn push(&mut self, what: ReservationNotice, nsid: u32) {
@@ -33,15 +51,27 @@ impl Notices {
         self.queue.push_back((self.count, what, nsid));
     }
 
-    /// The page, which is read only once; and whether there are more.
-    pub(crate) fn page(&mut self) -> ([u8; 64], bool) {
-        match self.queue.pop_front() {
-            Some((count, what, nsid)) => {
-                let more = self.queue.len() as u8;
-                (nvme::log::reservation(count, what, more, nsid), more > 0)
-            }
-            None => (nvme::log::reservation(0, ReservationNotice::Empty, 0, 0), false),
+    /// The page, for a reading from `offset` on.
+    pub(crate) fn page(&mut self, offset: u64, retain: bool) -> [u8; PAGE] {
+        if offset > 0 {
+            return self.shown;
         }
+        self.shown = match self.queue.front() {
+            Some(&(count, what, nsid)) => {
+                let more = self.queue.len() - 1;
+                nvme::log::reservation(count, what, more as u8, nsid)
+            }
+            None => EMPTY,
+        };
+        if !retain {
+            self.queue.pop_front();
+        }
+        self.shown
+    }
+
+    /// Whether there is a notice that was not read.
+    pub(crate) fn has_more(&self) -> bool {
+        !self.queue.is_empty()
     }
 }
 

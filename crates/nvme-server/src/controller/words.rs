@@ -42,11 +42,11 @@ impl Server {
         match news {
             News::Opened { at } => {
                 let stays = controller.lets_queues_be();
-                let traffic_ms = controller.traffic_ms();
+                let listen = controller.wish();
                 if let Some(member) = controller.members.iter_mut().find(|member| member.qid == qid) {
                     member.open = true;
-                    // The timeout may have changed on its way.
-                    let word = Word { cntlid, association, qid, news: News::Listen { traffic_ms } };
+                    // It may have changed on its way.
+                    let word = Word { cntlid, association, qid, news: listen };
                     self.steps.push_back(Step::Word { to: at, word });
                 }
                 if !stays {
@@ -133,7 +133,11 @@ impl Server {
                 let report = Box::new(self.report(key));
                 self.tell_controller(key, News::Report { ticket, report });
             }
-            News::Listen { traffic_ms } => self.queue_mut(key).listen(traffic_ms),
+            News::Listen { traffic_ms, delays_retries } => {
+                let queue = self.queue_mut(key);
+                queue.spec.delays_retries = delays_retries;
+                queue.listen(traffic_ms);
+            }
             News::Namespaces(namespaces) => self.change_queue_namespaces(key, namespaces),
             News::Opened { .. }
             | News::Gone { .. }
@@ -231,9 +235,15 @@ impl Server {
 }
 
 impl Controller {
-    /// Words that tell its I/O queues how often it wants to hear of commands.
+    fn wish(&self) -> News {
+        let delays_retries = self.features.delays_retries();
+        News::Listen { traffic_ms: self.traffic_ms(), delays_retries }
+    }
+
+    /// Words that tell its I/O queues how often it wants to hear of commands, and how its host tries
+    /// them again.
     pub(crate) fn listen(&self) -> Vec<Step> {
-        let news = News::Listen { traffic_ms: self.traffic_ms() };
+        let news = self.wish();
         let (cntlid, association) = (self.spec.cntlid, self.association);
         let word = |qid| Word { cntlid, association, qid, news: news.clone() };
         self.members.iter().map(|member| Step::Word { to: member.shard, word: word(member.qid) }).collect()

@@ -131,7 +131,7 @@ pub(super) fn done(server: &mut Server, slot: u32, result: Result<Outcome, Failu
     let copy = copying(server, slot);
     if let Err(failure) = result {
         // Which source range was the first that is not copied.
-        let completion = Completion { result: copy.at as u64, status: status::of(failure, copy.writing) };
+        let completion = Completion { result: copy.at as u64, status: status::of(failure) };
         return server.complete(slot, completion);
     }
     let piece = copy.piece;

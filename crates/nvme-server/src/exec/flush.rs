@@ -67,8 +67,7 @@ pub(super) fn next(server: &mut Server, slot: u32, result: Result<Outcome, Failu
             server.submit_on(slot, volume, Op::Flush, Payload::None, 0, false);
         }
         None => {
-            let completion =
-                all.failed.map_or(Completion::SUCCESS, |failure| status::of(failure, true).into());
+            let completion = all.failed.map_or(Completion::SUCCESS, |failure| status::of(failure).into());
             server.complete(slot, completion);
         }
     }

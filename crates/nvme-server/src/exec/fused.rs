@@ -180,10 +180,15 @@ pub(super) fn done(server: &mut Server, first: u32, result: Result<Outcome, Fail
             server.submit(first, Op::Flush, Payload::None, 0);
         }
         Ok(_) => both(server, first, Status::SUCCESS),
-        Err(failure @ Failure::Failed(Fault::Miscompare(_))) => {
-            end_pair(server, first, status::of(failure, true), Status::ABORTED_FAILED_FUSED.final_());
+        // The half at fault says what went wrong; the other was aborted for it (status 09h).
+        Err(failure @ Failure::Failed(Fault::Miscompare(_) | Fault::Medium(_))) => {
+            end_pair(server, first, status::of(failure), Status::ABORTED_FAILED_FUSED.final_());
         }
-        Err(failure) => both(server, first, status::of(failure, true)),
+        Err(failure @ Failure::Failed(Fault::Unwritable(_) | Fault::NoSpace | Fault::Sync)) => {
+            end_pair(server, first, Status::ABORTED_FAILED_FUSED.final_(), status::of(failure));
+        }
+        // Of all else both are told: it is of the pair, which was admitted as one.
+        Err(failure) => both(server, first, status::of(failure)),
     }
 }
 

@@ -24,7 +24,7 @@ use crate::server::{Server, Volume};
 use crate::spec::NamespaceEntry;
 use crate::status;
 use crate::step::{CommandKey, QueueKey};
-use crate::task::{Job, Tally};
+use crate::task::Job;
 
 /// Executes a command that is no part of a pair.
 #[inline]
@@ -113,6 +113,13 @@ fn data_of_other(server: &mut Server, slot: u32, data: Sg) {
     }
 }
 
+/// There may be memory for a command's answer.
+pub(crate) fn retry(server: &mut Server, slot: u32) {
+    if matches!(server.tasks.get(slot).job, Job::Report) {
+        reserve::give(server, slot);
+    }
+}
+
 /// A command's operation has ended.
 #[inline]
 pub(crate) fn done(server: &mut Server, slot: u32, done: Done) {
@@ -131,8 +138,7 @@ fn done_other(server: &mut Server, slot: u32, done: Done) {
         (Job::FlushAll(_), result) => flush::next(server, slot, result),
         (Job::Flush, Ok(_)) => flush::make_stable(server, slot),
         (_, Err(failure)) => {
-            let writes = server.tasks.get(slot).tally != Tally::Read;
-            server.complete(slot, status::of(failure, writes).into());
+            server.complete(slot, status::of(failure).into());
         }
         (job, Ok(_)) => unreachable!("{job:?} has no operation, or an answer of its own"),
     }

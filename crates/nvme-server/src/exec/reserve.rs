@@ -122,15 +122,32 @@ pub(super) fn report(server: &mut Server, key: CommandKey, sqe: &Sqe) -> Result<
     if !access.serves() {
         return Err(status::refused(Refusal::Inaccessible(access)));
     }
+    let slot = server.open(key, sqe, &entry, words.len as u32, Job::Report)?;
+    give(server, slot);
+    Ok(())
+}
+
+/// Gives the report, or waits for memory to make it in.
+pub(super) fn give(server: &mut Server, slot: u32) {
+    let task = server.tasks.get(slot);
+    let (command, id, len) = (task.key, task.volume, task.bytes as usize);
+    let Some(volume) = server.volume(id) else {
+        return server.complete(slot, Status::INVALID_NAMESPACE.final_().into());
+    };
     let whole = match &volume.report {
         Some(whole) => whole.clone(),
-        None => make_report(server, entry.volume)?,
+        None => {
+            let bytes = shown(&volume.view.reservations);
+            match make_report(server, id, &bytes) {
+                Some(whole) => whole,
+                // The most that one transfer takes is less than u32::MAX.
+                None => return server.ask_for_room(command, (bytes.len() + FILL) as u32),
+            }
+        }
     };
-    let command = server.open(key, sqe, &entry, words.len as u32, Job::Plain)?;
-    let data = cut(&whole, words.len as usize);
-    server.steps.push_back(Step::Send { command: key, at: 0, data });
-    server.complete(command, Completion::SUCCESS);
-    Ok(())
+    let data = cut(&whole, len);
+    server.steps.push_back(Step::Send { command, at: 0, data });
+    server.complete(slot, Completion::SUCCESS);
 }
 
 /// Zeroes that stand behind a report, for hosts that take more than it has.
@@ -138,16 +155,14 @@ const FILL: usize = 16 << 10;
 
 /// Makes the report of a volume, and keeps it while nothing changes: so however many are on their way,
 /// they share one memory.
-fn make_report(server: &mut Server, volume: VolumeId) -> Result<Sg, Status> {
-    let Some(known) = server.volume(volume) else { return Err(Status::INVALID_NAMESPACE.final_()) };
-    let bytes = shown(&known.view.reservations);
+fn make_report(server: &mut Server, volume: VolumeId, bytes: &[u8]) -> Option<Sg> {
     let len = bytes.len() + FILL;
-    let mut memory = server.pool().take_sg(Class::Solicited, len).ok_or(Status::COMMAND_INTERRUPTED)?;
-    memory.copy_from(0, &bytes);
+    let mut memory = server.pool().take_sg(Class::Solicited, len)?;
+    memory.copy_from(0, bytes);
     memory.zero(bytes.len()..len);
     let whole = memory.freeze();
     server.keep_report(volume, Some(whole.clone()));
-    Ok(whole)
+    Some(whole)
 }
 
 /// The first `len` bytes of a report and the zeroes behind it.

@@ -8,6 +8,7 @@ mod datasets;
 mod ends;
 mod formats;
 mod hostile;
+mod hungry;
 mod pairs;
 mod reservations;
 
@@ -92,6 +93,8 @@ pub(super) struct World {
     pub(super) ended: Vec<Host>,
     /// Controllers that are gone.
     pub(super) gone: Vec<(u16, crate::Gone)>,
+    /// Commands whose answers wait for memory: how much of which class.
+    pub(super) hungry: Vec<(Started, Class, u32)>,
     /// Queues whose hosts failed to prove who they are.
     pub(super) unproven: Vec<QueueKey>,
 }
@@ -124,6 +127,7 @@ impl World {
             linked: false,
             ended: Vec::new(),
             gone: Vec::new(),
+            hungry: Vec::new(),
             unproven: Vec::new(),
         }
     }
@@ -194,6 +198,7 @@ impl World {
             namespaces,
             transfer_max: 1 << 20,
             traffic_ms: 0,
+            delays_retries: false,
             auth: None,
         };
         let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
@@ -327,6 +332,10 @@ impl World {
                 memory.copy_from(0, bytes);
                 core.server.data(&mut cx, command, at, memory.freeze());
             }
+            Step::Room { command, class, len } => {
+                assert!(len > 0);
+                self.hungry.push((Started { shard, key: command }, class, len));
+            }
             Step::Send { command, at, data } => {
                 let moving = self.moving.get_mut(&Started { shard, key: command }).unwrap();
                 assert!(moving.end.is_none(), "data after the end");
@@ -378,7 +387,7 @@ impl World {
     }
 
     fn turn(&mut self) -> bool {
-        let mut moved = false;
+        let mut moved = self.feed_answers();
         for shard in 0..self.cores.len() {
             self.steps(shard);
             for at in 0..self.cores[shard].gates.len() {
@@ -392,6 +401,22 @@ impl World {
             moved = true;
         }
         moved
+    }
+
+    /// Answers that wait for memory, and can have some.
+    fn feed_answers(&mut self) -> bool {
+        let pool = self.pool.clone();
+        let (fed, hungry) = std::mem::take(&mut self.hungry)
+            .into_iter()
+            .partition(|(_, class, len)| pool.take_sg(*class, *len as usize).is_some());
+        self.hungry = hungry;
+        let fed: Vec<(Started, Class, u32)> = fed;
+        for (Started { shard, key }, ..) in &fed {
+            let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
+            self.cores[*shard].server.retry(&mut cx, *key);
+            self.steps(*shard);
+        }
+        !fed.is_empty()
     }
 
     fn run_gate(&mut self, shard: usize, at: usize) -> bool {

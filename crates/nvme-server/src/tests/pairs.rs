@@ -39,6 +39,23 @@ fn a_pair_compares_and_writes() {
     assert_eq!(world.lent(), 0);
 }
 
+/// The half at fault says what went wrong, and the other was aborted for it.
+#[test]
+fn a_pair_on_blocks_that_cannot_be_read_or_written() {
+    let (mut world, host) = disk();
+    let failed = Status::ABORTED_FAILED_FUSED.final_();
+    world.good(host, &transfer(Opcode::WRITE_UNCORRECTABLE, 3, 1), &[]);
+    assert_eq!(pair(&mut world, host, 0, 1), (Status::UNRECOVERED_READ_ERROR.final_(), failed));
+    world.write(host, 3, &block(0));
+    world.disks.unwritable.set(Some(3));
+    assert_eq!(pair(&mut world, host, 0, 1), (failed, Status::WRITE_FAULT.final_()));
+    let miscompared = Status::COMPARE_FAILURE.final_();
+    assert_eq!(pair(&mut world, host, 9, 1), (miscompared, failed), "nothing was to be written");
+    world.disks.unwritable.set(None);
+    assert_eq!(pair(&mut world, host, 0, 1), (Status::SUCCESS, Status::SUCCESS));
+    assert_eq!(world.lent(), 0);
+}
+
 #[test]
 fn a_stable_pair_is_flushed() {
     let (mut world, host) = disk();

@@ -269,6 +269,7 @@ impl Rig {
                 assert!(at == 0 && len > 0 && self.live[&(shard, command)].len() >= len as usize);
                 self.receives.push(((shard, command), len));
             }
+            Step::Room { .. } => unreachable!("memory for all"),
             Step::Send { command, .. } => {
                 assert!(self.live.contains_key(&(shard, command)), "data after the end")
             }

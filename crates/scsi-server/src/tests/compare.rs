@@ -10,6 +10,19 @@ fn verify(opcode: u8, check: u8, lba: u32, blocks: u16) -> [u8; 10] {
     cdb
 }
 
+/// What cannot be written is named as such: MEDIUM ERROR, WRITE ERROR, and the block.
+#[test]
+fn a_block_that_cannot_be_written() {
+    let (mut world, host) = disk();
+    world.disks.unwritable.set(Some(12));
+    for cdb in [&write_10(10, 4)[..], &verify(0x2e, 0, 10, 4)] {
+        let got = world.command(host, cdb, &[5; 2048], 0);
+        assert_eq!((got.code(), got.sense.unwrap().information), (0x03_0c00, Some(12)));
+    }
+    world.disks.unwritable.set(None);
+    world.good(host, &write_10(10, 4), &[5; 2048], 0);
+}
+
 #[test]
 fn verify_compares_what_it_is_told_to() {
     let (mut world, host) = disk();

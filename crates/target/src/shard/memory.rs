@@ -64,14 +64,18 @@ impl Hunger {
     /// by the time that there is memory for them.
     pub(super) fn remove_queue(&mut self, key: QueueKey) {
         self.queue.retain(|step| {
-            !matches!(step, Hungry::Nvme(nvme_server::Step::Receive { command, .. }) if command.queue == key)
+            !matches!(step, Hungry::Nvme(
+                nvme_server::Step::Receive { command, .. } | nvme_server::Step::Room { command, .. }
+            ) if command.queue == key)
         });
     }
 
     /// Drops a transfer of a command that has ended.
     pub(super) fn remove_command(&mut self, key: CommandKey) {
         self.queue.retain(|step| {
-            !matches!(step, Hungry::Nvme(nvme_server::Step::Receive { command, .. }) if *command == key)
+            !matches!(step, Hungry::Nvme(
+                nvme_server::Step::Receive { command, .. } | nvme_server::Step::Room { command, .. }
+            ) if *command == key)
         });
     }
 }
@@ -167,6 +171,14 @@ impl Shard {
                     return Some(Step::Io { command, volume, io, want, to_host });
                 }
                 self.fronts.submit(cx, self.nvme.server.nexus(command.queue), volume, io);
+                None
+            }
+            Step::Room { command, class, len } => {
+                // The server takes it itself, in this very call.
+                if cx.pool.take_sg(class, len as usize).is_none() {
+                    return Some(step);
+                }
+                self.nvme.server.retry(cx, command);
                 None
             }
             Step::Send { .. } | Step::Respond { .. } | Step::Retire { .. } => unreachable!("needs no memory"),

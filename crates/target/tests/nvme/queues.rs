@@ -271,3 +271,38 @@ fn data_in_the_stream_does_not_wait_behind_data_that_is_asked_for() {
         assert!(host.read(&mut world, 1, 4024, 8) == pattern(4024, 8, 1));
     }
 }
+
+/// Rare data of the server's own making waits for memory in the same queue as payload does.
+#[test]
+fn answers_wait_for_memory_as_payload_does() {
+    let mut config = Config::new(5);
+    (config.shards, config.pool_bytes) = (1, 4 << 20);
+    let mut world = world_of(config, &rig::exports(&rig::Terms::default()));
+    let mut host = Host::connect(&mut world, Wanted { queues: 1, ..Wanted::default() });
+    let pool = world.pool(ShardId(0)).clone();
+    let mut all = Vec::new();
+    for len in [64 << 10, 4096, 512] {
+        all.extend(std::iter::from_fn(|| pool.take_sg(buf::Class::Solicited, len)));
+    }
+    let mut report = reserve(0x0e, 4096 / 4 - 1, 0);
+    report.cdw10[1] = 1.into();
+    let mut log = sqe(0x02);
+    (log.nsid, log.cdw10[0]) = (0xffff_ffff.into(), (0x05 | (8192 / 4 - 1) << 16).into());
+    let waiting = [(1, report, 4096), (0, log, 8192)].map(|(at, sqe, len)| {
+        let cid = host.start(&mut world, at, sqe, &[], len);
+        (at, cid)
+    });
+    world.run_for(Duration::from_millis(50));
+    let ended = |host: &mut Host, world: &mut World<Shard>, (at, cid): (usize, u16)| {
+        host.pipes[at].poll(world);
+        host.pipes[at].ended.iter().find(|ended| ended.cid == cid).map(|ended| ended.status)
+    };
+    assert_eq!(waiting.map(|one| ended(&mut host, &mut world, one)), [None, None]);
+    // What needs none of it is served meanwhile, and another turn looks for what has come back.
+    assert!(host.read(&mut world, 1, 0, 1).len() == 512);
+    drop(all);
+    assert!(host.read(&mut world, 1, 0, 1).len() == 512);
+    host.settle(&mut world);
+    let ends = waiting.map(|one| ended(&mut host, &mut world, one));
+    assert_eq!(ends, [Some(Status::SUCCESS); 2]);
+}

@@ -466,7 +466,9 @@ impl History {
             (Status::UNRECOVERED_READ_ERROR, _) if flight.action == Action::Read => self.unreadable(flight),
             (Status::UNRECOVERED_READ_ERROR, _) if matches!(flight.action, Action::Compare { .. }) => {}
             // A block that cannot be read cannot be compared.
-            (Status::WRITE_FAULT, Status::WRITE_FAULT) if pair => {}
+            (Status::UNRECOVERED_READ_ERROR, Status::ABORTED_FAILED_FUSED) if pair => {}
+            (Status::ABORTED_FAILED_FUSED, Status::WRITE_FAULT | Status::CAPACITY_EXCEEDED)
+                if pair && !calm => {}
             (Status::UNRECOVERED_READ_ERROR, _) if pair && self.plan.bug == Some(Bug::PairsApart) => {}
             (Status::ABORTED_MISSING_FUSED, _) if matches!(flight.action, Action::Half { .. }) => {
                 self.tally.parted += 1;

@@ -108,7 +108,7 @@ fn path_states_are_told_and_logged() {
     assert_eq!(world.end(request), None);
 }
 
-fn register(key: u64) -> Action {
+pub(in crate::tests) fn register(key: u64) -> Action {
     Action::Register(Register {
         mode: RegisterMode::Replace,
         current: None,
@@ -128,6 +128,49 @@ impl World {
     fn reserve(&mut self, volume: u32, id: u8, action: Action) {
         self.ask(volume, Ask::Reserve { who: who(id), action }).unwrap();
     }
+}
+
+/// A piece of the reservation log, with or without Retain.
+fn notice(world: &mut World, host: Host, offset: u32, len: u32, retain: bool) -> Vec<u8> {
+    let mut sqe = get_log(0x80, len);
+    sqe.cdw10[0] = U32::new(sqe.cdw(10) | u32::from(retain) << 15);
+    sqe.cdw10[2] = U32::new(offset);
+    world.good(host, &sqe, &[])
+}
+
+/// A notice is read, and gone, when its page was read from the start and without Retain.
+#[test]
+fn a_notice_stays_until_it_is_read_from_its_start_without_retain() {
+    let (mut world, host) = world();
+    for volume in [0, 1] {
+        world.reserve(volume, 1, register(0x11));
+        world.reserve(volume, 9, register(0x99));
+    }
+    let preempt =
+        Action::Preempt { key: Some(Key(0x99)), victim: Key(0x11), kind: Kind::WriteExclusive, abort: false };
+    let request = world.start(host, &event_request(1), &[]);
+    world.reserve(0, 9, preempt.clone());
+    world.reserve(1, 9, preempt);
+    assert_eq!(world.event(request), Some(0x0080_0006));
+    let again = world.start(host, &event_request(2), &[]);
+    let first = [1, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0, 1, 0, 0, 0];
+    for _ in 0..3 {
+        assert_eq!(notice(&mut world, host, 0, 64, true)[..16], first);
+    }
+    assert_eq!(world.end(again), None, "the event is retained too");
+    // In pieces, whatever they say of the event, all of one notice.
+    assert_eq!(notice(&mut world, host, 0, 8, true), first[..8]);
+    assert_eq!(notice(&mut world, host, 8, 8, false), first[8..]);
+    assert_eq!(world.event(again), Some(0x0080_0006), "it was not read, and its event was cleared");
+    assert_eq!(notice(&mut world, host, 0, 8, false), first[..8]);
+    assert_eq!(notice(&mut world, host, 8, 8, false), first[8..], "the rest of what was begun");
+    assert_eq!(notice(&mut world, host, 0, 64, true)[..16], [2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0]);
+    // Beyond the page there is nothing to read.
+    let mut beyond = get_log(0x80, 4);
+    beyond.cdw10[2] = U32::new(68);
+    assert_eq!(world.ends(host, &beyond, &[]).status, Status::INVALID_FIELD.final_());
+    assert_eq!(notice(&mut world, host, 0, 64, false)[0], 2);
+    assert_eq!(notice(&mut world, host, 0, 64, false), [0; 64]);
 }
 
 #[test]

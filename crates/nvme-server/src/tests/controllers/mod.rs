@@ -3,7 +3,7 @@
 mod aborts;
 mod auth;
 mod discovering;
-mod events;
+pub(super) mod events;
 mod features;
 mod hostile;
 mod identify;
@@ -32,14 +32,14 @@ fn nqn(name: &str) -> Nqn {
     Nqn::parse(name).unwrap()
 }
 
-fn host(id: u8) -> crate::Host {
+pub(super) fn host(id: u8) -> crate::Host {
     crate::Host {
         nqn: nqn(&format!("nqn.2026-11.io.blockwire:host-{id}")),
         id: HostId::new([id; 16]).unwrap(),
     }
 }
 
-fn subsystem() -> Arc<Subsystem> {
+pub(super) fn subsystem() -> Arc<Subsystem> {
     Arc::new(Subsystem {
         nqn: nqn("nqn.2026-11.io.blockwire:demo"),
         serial: *b"0123456789abcdef0123",
@@ -54,11 +54,11 @@ fn limits() -> ControllerLimits {
     ControllerLimits { queues: 16, entries: 128, transfer: 1 << 20, in_capsule: 8192 }
 }
 
-fn entry(volume: u32) -> NamespaceEntry {
+pub(super) fn entry(volume: u32) -> NamespaceEntry {
     super::entry(volume, false)
 }
 
-fn spec(cntlid: u16, id: u8, namespaces: Vec<NamespaceEntry>) -> ControllerSpec {
+pub(super) fn spec(cntlid: u16, id: u8, namespaces: Vec<NamespaceEntry>) -> ControllerSpec {
     ControllerSpec {
         cntlid,
         subsystem: subsystem(),
@@ -75,7 +75,7 @@ fn spec(cntlid: u16, id: u8, namespaces: Vec<NamespaceEntry>) -> ControllerSpec 
     }
 }
 
-fn join(qid: u16, id: u8, shard: usize) -> Join {
+pub(super) fn join(qid: u16, id: u8, shard: usize) -> Join {
     Join {
         qid,
         entries: 32,
@@ -87,7 +87,7 @@ fn join(qid: u16, id: u8, shard: usize) -> Join {
 }
 
 /// A command of the admin queue, with dwords 10 up.
-fn admin(opcode: u8, nsid: u32, dwords: &[u32], room: u32) -> Sqe {
+pub(super) fn admin(opcode: u8, nsid: u32, dwords: &[u32], room: u32) -> Sqe {
     let mut sqe = Sqe::new_zeroed();
     sqe.opcode = Opcode(opcode);
     sqe.flags = 0x40;
@@ -100,13 +100,13 @@ fn admin(opcode: u8, nsid: u32, dwords: &[u32], room: u32) -> Sqe {
 }
 
 /// An Asynchronous Event Request of this identifier.
-fn event_request(cid: u16) -> Sqe {
+pub(super) fn event_request(cid: u16) -> Sqe {
     let mut sqe = admin(0x0c, 0, &[], 0);
     sqe.cid = U16::new(cid);
     sqe
 }
 
-fn get_log(lid: u8, len: u32) -> Sqe {
+pub(super) fn get_log(lid: u8, len: u32) -> Sqe {
     admin(0x02, 0xffff_ffff, &[u32::from(lid) | (len / 4 - 1) << 16], len)
 }
 
@@ -114,13 +114,13 @@ fn set_feature(fid: u8, nsid: u32, value: u32) -> Sqe {
     admin(0x09, nsid, &[fid.into(), value], 0)
 }
 
-fn get_feature(fid: u8, nsid: u32, value: u32, room: u32) -> Sqe {
+pub(super) fn get_feature(fid: u8, nsid: u32, value: u32, room: u32) -> Sqe {
     admin(0x0a, nsid, &[fid.into(), value], room)
 }
 
 impl World {
     /// Opens a controller on the shard that its number names.
-    fn open(&mut self, spec: ControllerSpec) -> Host {
+    pub(super) fn open(&mut self, spec: ControllerSpec) -> Host {
         self.linked = true;
         let shard = usize::from(spec.cntlid) % self.cores.len();
         let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
@@ -129,14 +129,14 @@ impl World {
     }
 
     /// Opens a controller and enables it.
-    fn controller(&mut self, spec: ControllerSpec) -> Host {
+    pub(super) fn controller(&mut self, spec: ControllerSpec) -> Host {
         let host = self.open(spec);
         assert_eq!(self.set(host, Property::CC, 0x0046_0001), Status::SUCCESS);
         assert_eq!(self.property(host, Property::CSTS, 4), 1);
         host
     }
 
-    fn property(&mut self, host: Host, property: Property, len: u8) -> u64 {
+    pub(super) fn property(&mut self, host: Host, property: Property, len: u8) -> u64 {
         let completion = self.ends(host, &PropertyAccess::get_sqe(property, len), &[]);
         assert_eq!(completion.status, Status::SUCCESS, "{property:?}");
         completion.result
@@ -148,7 +148,7 @@ impl World {
 
     /// Runs a command to its end.
     #[track_caller]
-    fn ends(&mut self, host: Host, sqe: &Sqe, out: &[u8]) -> Completion {
+    pub(super) fn ends(&mut self, host: Host, sqe: &Sqe, out: &[u8]) -> Completion {
         let started = self.start(host, sqe, out);
         self.run();
         self.completion(started)
@@ -163,7 +163,7 @@ impl World {
     }
 
     /// Connects an I/O queue.
-    fn connect(&mut self, cntlid: u16, join: &Join) -> Result<Host, ConnectRefusal> {
+    pub(super) fn connect(&mut self, cntlid: u16, join: &Join) -> Result<Host, ConnectRefusal> {
         let spec = self.join(cntlid, join)?;
         let host = self.open_on(usize::from(join.shard.0), spec);
         self.run();
@@ -203,7 +203,7 @@ impl World {
     }
 
     /// The answer of a request for events, if one has come.
-    fn event(&self, started: Started) -> Option<u32> {
+    pub(super) fn event(&self, started: Started) -> Option<u32> {
         match self.end(started)? {
             End::Completion(completion) if completion.status == Status::SUCCESS => {
                 Some(completion.result as u32)

@@ -26,7 +26,7 @@ impl Shard {
 
     fn run_nvme_step(&mut self, cx: &mut Cx<'_>, step: Step) {
         match step {
-            Step::Receive { .. } => self.feed_step(cx, Hungry::Nvme(step)),
+            Step::Receive { .. } | Step::Room { .. } => self.feed_step(cx, Hungry::Nvme(step)),
             Step::Io { to_host: true, .. } => self.start_queue_read(cx, step),
             Step::Io { .. } => self.feed_step(cx, Hungry::Nvme(step)),
             Step::Send { command, at, data } => {
