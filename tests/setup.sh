@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what a step of the tests needs: setup.sh GROUP...
 # Root gets it installed from Debian; everybody else is told what is missing and the command.
-# Groups: build clients capture guest tgt spdk lint
+# Groups: build clients attach capture guest tgt spdk lint
 set -euo pipefail
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -37,6 +37,14 @@ for group in "$@"; do
     needs iscsi-test-cu libiscsi-bin
     needs qemu-img qemu-utils
     needs "/usr/lib/$(uname -m)-linux-gnu/qemu/block-iscsi.so" qemu-block-extra
+    ;;
+  attach)
+    needs qemu-img qemu-utils
+    needs nbdinfo libnbd-bin
+    needs nbdkit nbdkit
+    needs fio fio
+    needs mkfs.ext4 e2fsprogs
+    needs losetup mount
     ;;
   capture) needs tshark tshark ;;
   tgt) needs tgtd tgt ;;

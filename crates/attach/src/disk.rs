@@ -7,14 +7,24 @@ use std::time::Duration;
 use buf::{SgMut, Time};
 use volume::{Done, Geometry, Io};
 
+/// The longest payload that one of a front's requests may have, in bytes (what NBD clients send that
+/// were told no limit). A disk has memory for twice as much.
+pub const REQUEST_MAX: usize = 32 << 20;
+
 /// A volume that the calling thread drives: local, remote, or served by the daemon that it is part of.
+///
+/// A front submits [`Op::Read`](volume::Op), `Write`, `Flush`, `WriteZeroes`, `Unmap` (of one span),
+/// `Prefetch` and `Extents`. Reads and writes are whole logical blocks and at most
+/// [`Geometry::max_io`] bytes; the others may name any span of the volume, and the disk cuts it as it
+/// must. The epoch means nothing here. No two operations in flight exclude each other unless the front
+/// waits for the first one.
 pub trait Disk {
-    /// What its blocks are like now.
+    /// What its blocks are like now. The size of a logical block never changes.
     fn geometry(&self) -> Geometry;
     /// Whether writes are refused.
     fn is_read_only(&self) -> bool;
-    /// Memory for a payload of so many bytes; `None`: none is free now, ask again when something has
-    /// ended.
+    /// Memory for a payload of so many bytes (up to [`Geometry::max_io`], and up to 1 MiB); `None`: none
+    /// is free now, ask again when something has ended.
     fn memory(&mut self, len: usize) -> Option<SgMut>;
     /// Starts an operation. It ends by [`Disk::poll_done`], and never before its time-outs say so.
     fn submit(&mut self, io: Io);
@@ -23,9 +33,10 @@ pub trait Disk {
     /// Whether the geometry has changed since this was last asked.
     fn has_changed(&mut self) -> bool;
     /// Lets the volume work: moves what is ready, and waits for at most this long if nothing is
-    /// (zero: not at all; `None`: until something happens).
+    /// (zero: not at all; `None`: until something happens). An error is the end of the disk: nothing
+    /// that is still out will be answered.
     fn drive(&mut self, wait: Option<Duration>) -> io::Result<()>;
-    /// Readable when [`Disk::drive`] has something to do. With it comes the time at which it has, even
-    /// if nothing becomes readable.
+    /// Readable when [`Disk::drive`] has something to do; always the same descriptor. With it comes the
+    /// time (of CLOCK_MONOTONIC) at which it has, even if nothing becomes readable.
     fn wake(&self) -> (BorrowedFd<'_>, Option<Time>);
 }

@@ -5,5 +5,22 @@
 //! took is answered exactly once, also when the disk goes away.
 
 mod disk;
+pub mod nbd;
+mod requests;
+mod statistics;
+#[cfg(test)]
+#[path = "../tests/support/mod.rs"]
+mod test_disk;
+mod trouble;
+mod turn;
+mod vectors;
+mod wait;
 
-pub use disk::Disk;
+pub use disk::{Disk, REQUEST_MAX};
+pub use statistics::{Snapshot, Statistics};
+pub use trouble::Trouble;
+pub use wait::Stop;
+
+// So that the tests' disk finds this crate under one name, within and without.
+#[cfg(test)]
+extern crate self as blockwire_attach;

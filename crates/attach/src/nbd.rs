@@ -1,0 +1,312 @@
+//! NBD over a Unix socket: fixed newstyle, structured replies, block status.
+//!
+//! Any number of connections of any client that speaks NBD (qemu, libnbd, nbdcopy, fio's nbd engine,
+//! nbdkit, `nbd-client -unix`) are served at the same time, and are coherent: what was answered on one
+//! is seen on all, and a flush on one covers writes of all (NBD_FLAG_CAN_MULTI_CONN). There is no TCP
+//! port and no TLS: who may open the socket (mode 0600) may use the volume.
+//!
+//! # Sizes
+//! NBD tells a client the size of an export once, when it connects. A volume that grows is seen by
+//! clients that connect later; connections that are there go on with the size that they know (with the
+//! kernel's client, `nbd-client -d` and anew). Requests behind the end of a volume that shrank are
+//! refused: EINVAL, and ENOSPC for writes.
+
+mod client;
+mod session;
+mod wire;
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use buf::Time;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+pub use session::{Export, Kind, OPTION_MAX, OPTIONS_MAX, Request, Session, Step};
+
+use crate::disk::Disk;
+use crate::requests::{Ended, Requests};
+use crate::statistics::Statistics;
+use crate::turn::{self, Face};
+use crate::vectors::Vectors;
+use crate::wait::{Key, Ready, Stop, Waiter, now};
+use client::{Client, Token};
+
+/// How to serve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Where the socket shall be. A socket there that nobody listens on any more is replaced.
+    pub path: PathBuf,
+    /// The socket's permissions; 0600 unless others shall use the volume.
+    pub mode: u32,
+    /// The export's name; clients that name none get it too.
+    pub name: String,
+    /// A line about it for people.
+    pub description: String,
+    /// Connections at a time, 1 to 1,024.
+    pub clients_max: u32,
+    /// Requests at work at a time, of all clients together.
+    pub depth: u16,
+    /// How long a client may leave a request or an answer half transferred while it holds memory.
+    pub stall: Duration,
+}
+
+impl Settings {
+    /// What fits most: mode 0600, the empty name, 64 connections, 256 requests, a minute.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Settings {
+            path: path.into(),
+            mode: 0o600,
+            name: String::new(),
+            description: String::new(),
+            clients_max: 64,
+            depth: 256,
+            stall: Duration::from_secs(60),
+        }
+    }
+}
+
+/// An NBD server that listens.
+#[derive(Debug)]
+pub struct Front {
+    settings: Settings,
+    socket: OwnedFd,
+    statistics: Arc<Statistics>,
+}
+
+impl Front {
+    /// Makes the socket: clients may connect, and wait until [`Front::run`] serves them.
+    ///
+    /// # Errors
+    /// What the system says; `AddrInUse` if another server listens there, or something that is no socket
+    /// is in the way.
+    pub fn new(settings: Settings) -> io::Result<Front> {
+        let socket = listen(&settings.path, settings.mode)?;
+        Ok(Front { settings, socket, statistics: Arc::default() })
+    }
+
+    /// Counters, which go on while the front runs.
+    pub fn statistics(&self) -> Arc<Statistics> {
+        self.statistics.clone()
+    }
+
+    /// Where clients connect, as qemu and libnbd write it: `nbd+unix:///NAME?socket=PATH`.
+    pub fn url(&self) -> String {
+        let mut url = String::from("nbd+unix:///");
+        escape(self.settings.name.as_bytes(), &mut url);
+        url.push_str("?socket=");
+        escape(std::os::unix::ffi::OsStrExt::as_bytes(self.settings.path.as_os_str()), &mut url);
+        url
+    }
+
+    /// Serves `disk` until `stop` is asked, and answers what was taken.
+    ///
+    /// # Errors
+    /// Of the disk, when it is gone: all that was out has been answered with an error. Of the system, if
+    /// it gives no descriptors or waits no more.
+    pub fn run(&mut self, disk: &mut dyn Disk, stop: &Stop) -> io::Result<()> {
+        let mut server = Server {
+            export: export(&self.settings, disk),
+            requests: Requests::new(disk, self.settings.depth, self.statistics.clone()),
+            clients: Vec::new(),
+            generation: 0,
+            accepting: false,
+            stopped: false,
+            vectors: Vectors::default(),
+            front: self,
+        };
+        turn::run(&mut server, disk, stop)
+    }
+}
+
+impl Drop for Front {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.settings.path);
+    }
+}
+
+fn export(settings: &Settings, disk: &dyn Disk) -> Export {
+    let geometry = disk.geometry();
+    Export {
+        name: settings.name.clone(),
+        description: settings.description.clone(),
+        size: geometry.bytes(),
+        read_only: disk.is_read_only(),
+        minimum: geometry.logical,
+        preferred: geometry.physical,
+        fast_zero: geometry.thin,
+        unmapped_is_zero: geometry.dealloc_reads_zero,
+    }
+}
+
+fn listen(path: &Path, mode: u32) -> io::Result<OwnedFd> {
+    let address = SocketAddrUnix::new(path)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    match rustix::net::bind(&socket, &address) {
+        Err(rustix::io::Errno::ADDRINUSE) if is_stale(path, &address)? => {
+            std::fs::remove_file(path)?;
+            rustix::net::bind(&socket, &address)?;
+        }
+        other => other?,
+    }
+    // Before anybody can connect: what does not listen refuses.
+    rustix::fs::chmod(path, rustix::fs::Mode::from_raw_mode(mode & 0o777))?;
+    rustix::net::listen(&socket, 128)?;
+    Ok(socket)
+}
+
+/// Whether a path is a socket that nobody listens on.
+fn is_stale(path: &Path, address: &SocketAddrUnix) -> io::Result<bool> {
+    use std::os::unix::fs::FileTypeExt;
+    if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
+        return Ok(false);
+    }
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let probe = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    Ok(rustix::net::connect(&probe, address) == Err(rustix::io::Errno::CONNREFUSED))
+}
+
+fn escape(bytes: &[u8], into: &mut String) {
+    for &byte in bytes {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'_' | b'-' | b'~' => {
+                into.push(byte.into());
+            }
+            _ => into.push_str(&format!("%{byte:02X}")),
+        }
+    }
+}
+
+const LISTENER: Key = Key(u64::MAX >> 1);
+
+/// A front at work.
+struct Server<'a> {
+    front: &'a Front,
+    export: Export,
+    requests: Requests<Token>,
+    clients: Vec<Option<Client>>,
+    generation: u32,
+    accepting: bool,
+    stopped: bool,
+    vectors: Vectors,
+}
+
+impl Server<'_> {
+    fn count(&self) -> usize {
+        self.clients.iter().flatten().count()
+    }
+
+    fn accept(&mut self, waiter: &Waiter) -> io::Result<()> {
+        while self.count() < self.front.settings.clients_max.clamp(1, 1024) as usize {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let fd = match rustix::net::accept_with(&self.front.socket, flags) {
+                Ok(fd) => fd,
+                // The next one waits until one has gone.
+                Err(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE) => break,
+                Err(_) => return Ok(()),
+            };
+            let index = self.clients.iter().position(Option::is_none).unwrap_or(self.clients.len());
+            self.generation = (self.generation + 1) & 0x3fff_ffff;
+            let key = Key(u64::from(self.generation) << 32 | index as u64);
+            waiter.add(fd.as_fd(), key, true, false)?;
+            let client = Client::new(fd, index as u32, self.generation, key);
+            if index == self.clients.len() {
+                self.clients.push(None);
+            }
+            self.clients[index] = Some(client);
+            self.front.statistics.clients(self.count() as u64);
+        }
+        self.watch_listener(waiter)
+    }
+
+    fn watch_listener(&mut self, waiter: &Waiter) -> io::Result<()> {
+        let may = !self.stopped && self.count() < self.front.settings.clients_max.clamp(1, 1024) as usize;
+        if may != self.accepting {
+            self.accepting = may;
+            match may {
+                true => waiter.add(self.front.socket.as_fd(), LISTENER, true, false)?,
+                false => waiter.remove(self.front.socket.as_fd())?,
+            }
+        }
+        Ok(())
+    }
+
+    fn drop_stalled(&mut self) {
+        let stall = self.front.settings.stall;
+        let now = now();
+        for client in self.clients.iter_mut().flatten() {
+            if client.owes_since().is_some_and(|since| now >= since + stall) {
+                client.cut();
+            }
+        }
+    }
+}
+
+impl Face for Server<'_> {
+    type Token = Token;
+
+    fn requests(&mut self) -> &mut Requests<Token> {
+        &mut self.requests
+    }
+
+    fn handle_ready(&mut self, _disk: &mut dyn Disk, waiter: &Waiter, ready: Ready) -> io::Result<()> {
+        if ready.key == LISTENER {
+            return self.accept(waiter);
+        }
+        let index = (ready.key.0 & 0xffff_ffff) as u32;
+        let Some(Some(client)) = self.clients.get_mut(index as usize) else { return Ok(()) };
+        if u64::from(client.generation()) == ready.key.0 >> 32 {
+            client.handle_ready(ready, &self.requests, &mut self.vectors);
+        }
+        Ok(())
+    }
+
+    fn handle_ended(&mut self, ended: Ended<Token>) {
+        let Some(Some(client)) = self.clients.get_mut(ended.token.client as usize) else { return };
+        if client.generation() == ended.token.generation {
+            client.handle_ended(ended, &self.export);
+        }
+    }
+
+    fn handle_change(&mut self, disk: &mut dyn Disk) {
+        self.export = export(&self.front.settings, disk);
+    }
+
+    fn settle(&mut self, disk: &mut dyn Disk, waiter: &Waiter) -> io::Result<bool> {
+        self.drop_stalled();
+        // Who waits for room or memory has it first that waited: the list is short.
+        let mut started = false;
+        for index in 0..self.clients.len() {
+            let Some(client) = &mut self.clients[index] else { continue };
+            if std::mem::take(&mut client.touched) || client.is_parked() {
+                started |= client.settle(disk, &mut self.requests, &self.export, &mut self.vectors);
+                client.watch(waiter)?;
+            }
+            if client.is_over() {
+                self.clients[index] = None;
+                self.front.statistics.clients(self.count() as u64);
+            }
+        }
+        self.watch_listener(waiter)?;
+        Ok(started)
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        let stall = self.front.settings.stall;
+        self.clients.iter().flatten().filter_map(Client::owes_since).min().map(|since| since + stall)
+    }
+
+    fn stop(&mut self, waiter: &Waiter) {
+        self.stopped = true;
+        // An error here would only say that it was not watched.
+        let _ = self.watch_listener(waiter);
+        self.clients.iter_mut().flatten().for_each(Client::stop);
+    }
+
+    fn has_said_all(&self) -> bool {
+        self.clients.iter().flatten().all(Client::has_said_all)
+    }
+}

@@ -1,0 +1,594 @@
+//! One client of an NBD server: its socket, what was received and not yet understood, what is to be sent.
+//!
+//! Invariant: a client holds at most [`HELD_MAX`] bytes of payload and [`DEPTH`] requests, taken, being
+//! carried out and not yet sent together; beyond, nothing more is read from it.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use buf::{Sg, Time};
+use smallvec::SmallVec;
+use volume::Extent;
+use zerocopy::IntoBytes;
+
+use super::session::{CONTEXT, Export, Kind, OPTION_MAX, Request, Session, Step};
+use super::wire::{self, chunk, error};
+use crate::disk::{Disk, REQUEST_MAX};
+use crate::requests::{Ask, Ended, Parts, Requests};
+use crate::trouble::Trouble;
+use crate::vectors::{Vectors, receive, send};
+use crate::wait::{Key, Ready, Waiter, now};
+
+/// What is received at a time beside payload that has its place: any option fits.
+const STAGE: usize = 2 * OPTION_MAX;
+/// Payload of one client that is held, in bytes: one of the longest requests, and as much beside it.
+const HELD_MAX: u64 = 2 * REQUEST_MAX as u64;
+/// Requests of one client.
+const DEPTH: usize = 128;
+/// Replies that one system call sends.
+const BATCH: usize = 64;
+
+/// The front's name for a request: whose it is, and how to answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Token {
+    pub(super) client: u32,
+    pub(super) generation: u32,
+    cookie: u64,
+    structured: bool,
+    one: bool,
+}
+
+/// A payload that is being received.
+#[derive(Debug)]
+struct Incoming {
+    request: Request,
+    data: Parts,
+    filled: u64,
+}
+
+/// A reply that is being sent.
+#[derive(Debug)]
+struct Reply {
+    head: SmallVec<[u8; 48]>,
+    data: Sg,
+}
+
+impl Reply {
+    fn len(&self) -> usize {
+        self.head.len() + self.data.len()
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Client {
+    fd: OwnedFd,
+    key: Key,
+    index: u32,
+    generation: u32,
+    session: Session,
+    stage: Box<[u8]>,
+    /// What of the stage is not understood yet.
+    start: usize,
+    end: usize,
+    incoming: Option<Incoming>,
+    /// Payload of a refused write that is still to come, and the answer for then.
+    skip: Option<(u32, Request)>,
+    /// A write without memory, or a request without room.
+    parked: Option<Parked>,
+    /// What negotiation has to say.
+    words: Vec<u8>,
+    out: VecDeque<Reply>,
+    /// How much of the first of `out` (or of `words`) is sent.
+    sent: usize,
+    held: u64,
+    in_flight: usize,
+    /// No more is read; the end comes when all is said.
+    closing: bool,
+    /// The socket is of no use any more.
+    broken: bool,
+    /// Since when it has been owing bytes, or room for ours.
+    owing_since: Time,
+    /// What the waiter tells of; `None`: nothing any more.
+    interest: Option<(bool, bool)>,
+    /// Whether something happened since it was last looked at.
+    pub(super) touched: bool,
+}
+
+#[derive(Debug)]
+enum Parked {
+    /// Its payload follows in the stream.
+    Write(Request),
+    Ready(crate::requests::Request<Token>),
+}
+
+impl Client {
+    pub(super) fn new(fd: OwnedFd, index: u32, generation: u32, key: Key) -> Self {
+        let mut words = Vec::new();
+        let session = Session::new(&mut words);
+        Client {
+            fd,
+            key,
+            index,
+            generation,
+            session,
+            stage: vec![0; STAGE].into(),
+            start: 0,
+            end: 0,
+            incoming: None,
+            skip: None,
+            parked: None,
+            words,
+            out: VecDeque::with_capacity(DEPTH),
+            sent: 0,
+            held: 0,
+            in_flight: 0,
+            closing: false,
+            broken: false,
+            owing_since: now(),
+            interest: Some((true, false)),
+            touched: true,
+        }
+    }
+
+    pub(super) fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// Whether nothing is left to do, so that it may go.
+    pub(super) fn is_over(&self) -> bool {
+        self.in_flight == 0 && (self.broken || (self.closing && self.has_said_all()))
+    }
+
+    pub(super) fn has_said_all(&self) -> bool {
+        self.broken || (self.words.is_empty() && self.out.is_empty())
+    }
+
+    /// Since when it has kept others waiting; `None`: it owes nothing.
+    pub(super) fn owes_since(&self) -> Option<Time> {
+        let owes = !self.session.is_ready()
+            || self.incoming.is_some()
+            || self.skip.is_some()
+            || self.end > self.start && self.parked.is_none()
+            || !self.has_said_all();
+        (owes && !self.is_held_up()).then_some(self.owing_since)
+    }
+
+    /// Whether it waits for memory or room.
+    pub(super) fn is_parked(&self) -> bool {
+        self.parked.is_some()
+    }
+
+    /// Whether it is we who keep it waiting.
+    fn is_held_up(&self) -> bool {
+        self.parked.is_some() && self.has_said_all()
+    }
+
+    /// Takes no more requests.
+    pub(super) fn stop(&mut self) {
+        self.touched = true;
+        self.closing = true;
+        self.incoming = None;
+        self.skip = None;
+        self.parked = None;
+    }
+
+    /// Ends the connection at once.
+    pub(super) fn cut(&mut self) {
+        self.touched = true;
+        self.broken = true;
+        self.words.clear();
+        self.out.clear();
+        self.stop();
+    }
+
+    /// Something happened at the socket: receives once, straight to a payload's place first.
+    pub(super) fn handle_ready(&mut self, ready: Ready, requests: &Requests<Token>, vectors: &mut Vectors) {
+        self.touched = true;
+        if ready.hung_up && (self.closing || self.parked.is_some()) {
+            // Nobody will hear the answer.
+            self.cut();
+        }
+        if !ready.readable || self.closing || self.broken {
+            return;
+        }
+        self.stage.copy_within(self.start..self.end, 0);
+        self.end -= self.start;
+        self.start = 0;
+        vectors.clear();
+        let mut direct = 0;
+        if let Some(incoming) = self.incoming.as_mut().filter(|_| self.end == 0) {
+            let (at, len) = (incoming.request.at, u64::from(incoming.request.len));
+            direct = (len - incoming.filled) as usize;
+            requests.slices(&mut incoming.data, at, incoming.filled, len, |slice| vectors.push_mut(slice));
+        }
+        vectors.push_mut(&mut self.stage[self.end..]);
+        if vectors.len() == 0 {
+            return;
+        }
+        // SAFETY: the vectors were made above, of memory that this client owns alone and that nobody
+        // touches before the call returns.
+        match unsafe { receive(self.fd.as_raw_fd(), vectors) } {
+            Ok(0) => {
+                // Nobody will hear an answer: what is out ends, and that is all.
+                self.cut();
+            }
+            Ok(n) => {
+                self.owing_since = now();
+                let placed = n.min(direct);
+                if let Some(incoming) = &mut self.incoming {
+                    incoming.filled += placed as u64;
+                }
+                self.end += n - placed;
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => self.cut(),
+        }
+    }
+
+    fn may_take(&self, len: u64) -> bool {
+        self.in_flight + self.out.len() < DEPTH && (self.held == 0 || self.held + len <= HELD_MAX)
+    }
+
+    /// Understands what was received, and starts what it asks. True if anything was started.
+    fn parse(&mut self, disk: &mut dyn Disk, requests: &mut Requests<Token>, export: &Export) -> bool {
+        let mut started = false;
+        while !self.broken && !self.closing {
+            if let Some(parked) = self.parked.take() {
+                if !self.unpark(disk, requests, parked) {
+                    break;
+                }
+                started = true;
+                continue;
+            }
+            if self.incoming.is_some() {
+                if !self.fill(requests) {
+                    break;
+                }
+                started = true;
+                continue;
+            }
+            if let Some((left, request)) = self.skip.take() {
+                let now = (self.end - self.start).min(left as usize);
+                self.start += now;
+                if now < left as usize {
+                    self.skip = Some((left - now as u32, request));
+                    break;
+                }
+                self.refuse(&request, request.kind.err().unwrap_or(error::INVAL));
+                continue;
+            }
+            if self.session.is_ready() && !self.may_take(0) {
+                break;
+            }
+            let input = &self.stage[self.start..self.end];
+            let (used, step) = self.session.handle(input, export, &mut self.words);
+            self.start += used;
+            match step {
+                Step::More => break,
+                Step::Close => self.closing = true,
+                Step::Request(request) => self.take(request),
+            }
+        }
+        started
+    }
+
+    /// A request has come; its payload has not.
+    fn take(&mut self, request: Request) {
+        let token = Token {
+            client: self.index,
+            generation: self.generation,
+            cookie: request.cookie,
+            structured: request.structured,
+            one: request.kind == Ok(Kind::BlockStatus { one: true }),
+        };
+        let ask = match request.kind {
+            Err(_) if request.payload > 0 => {
+                self.skip = Some((request.payload, request));
+                return;
+            }
+            Err(number) => return self.refuse(&request, number),
+            Ok(Kind::Disconnect) => {
+                self.closing = true;
+                return;
+            }
+            Ok(Kind::Write { .. }) => {
+                self.parked = Some(Parked::Write(request));
+                return;
+            }
+            Ok(Kind::Read) => Ask::Read,
+            Ok(Kind::Flush) => Ask::Flush,
+            Ok(Kind::Trim { fua }) => Ask::Unmap { stable: fua },
+            Ok(Kind::Cache) => Ask::Prefetch,
+            Ok(Kind::WriteZeroes { fua, may_punch }) => Ask::Zero { unmap: may_punch, stable: fua },
+            Ok(Kind::BlockStatus { .. }) => Ask::Extents,
+        };
+        let request = crate::requests::Request {
+            token,
+            ask,
+            at: request.at,
+            len: request.len.into(),
+            data: Parts::new(),
+        };
+        self.parked = Some(Parked::Ready(request));
+    }
+
+    /// Starts what is parked, or parks it again and says false.
+    fn unpark(&mut self, disk: &mut dyn Disk, requests: &mut Requests<Token>, parked: Parked) -> bool {
+        match parked {
+            Parked::Write(request) => {
+                // Only what is within the volume gets memory; the rest is told later, after its payload.
+                let len = u64::from(request.len);
+                let fits = request.at.checked_add(len).is_some_and(|end| end <= disk.geometry().bytes());
+                if !fits {
+                    let request = Request { kind: Err(error::NOSPC), ..request };
+                    self.skip = Some((request.payload, request));
+                    return true;
+                }
+                let memory = if self.may_take(len) { requests.memory(disk, request.at, len) } else { None };
+                let Some(data) = memory else {
+                    self.parked = Some(Parked::Write(request));
+                    return false;
+                };
+                self.held += len;
+                self.owing_since = now();
+                self.incoming = Some(Incoming { request, data, filled: 0 });
+                true
+            }
+            Parked::Ready(request) => {
+                let is_held = matches!(request.ask, Ask::Write { .. });
+                let adds = if matches!(request.ask, Ask::Read) { request.len } else { 0 };
+                if !is_held && !self.may_take(adds) {
+                    self.parked = Some(Parked::Ready(request));
+                    return false;
+                }
+                match requests.start(disk, request) {
+                    Ok(()) => {
+                        self.held += adds;
+                        self.in_flight += 1;
+                        true
+                    }
+                    Err(request) => {
+                        self.parked = Some(Parked::Ready(request));
+                        false
+                    }
+                }
+            }
+        }
+    }
+
+    /// Moves what was received to the payload's place. True if it is complete.
+    fn fill(&mut self, requests: &Requests<Token>) -> bool {
+        let Some(incoming) = &mut self.incoming else { return false };
+        let len = u64::from(incoming.request.len);
+        let mut from = &self.stage[self.start..self.end];
+        let now = (len - incoming.filled).min(from.len() as u64);
+        let (first, last) = (incoming.filled, incoming.filled + now);
+        requests.slices(&mut incoming.data, incoming.request.at, first, last, |slice| {
+            let (here, later) = from.split_at(slice.len());
+            slice.copy_from_slice(here);
+            from = later;
+        });
+        self.start += now as usize;
+        incoming.filled += now;
+        if incoming.filled < len {
+            return false;
+        }
+        let Incoming { request, data, .. } = self.incoming.take().expect("looked at above");
+        let token = Token {
+            client: self.index,
+            generation: self.generation,
+            cookie: request.cookie,
+            structured: false,
+            one: false,
+        };
+        let ask = Ask::Write { stable: request.kind == Ok(Kind::Write { fua: true }) };
+        self.parked = Some(Parked::Ready(crate::requests::Request { token, ask, at: request.at, len, data }));
+        true
+    }
+
+    fn refuse(&mut self, request: &Request, number: u32) {
+        let reply = if request.structured {
+            chunk_error(request.cookie, number)
+        } else {
+            simple(request.cookie, number, Sg::new())
+        };
+        self.push(reply);
+    }
+
+    fn push(&mut self, reply: Reply) {
+        if self.has_said_all() {
+            self.owing_since = now();
+        }
+        self.out.push_back(reply);
+    }
+
+    /// A request of this client has ended.
+    pub(super) fn handle_ended(&mut self, mut ended: Ended<Token>, export: &Export) {
+        self.touched = true;
+        self.in_flight -= 1;
+        if matches!(ended.ask, Ask::Write { .. }) || (ended.ask == Ask::Read && ended.result.is_err()) {
+            self.held -= ended.len;
+        }
+        if self.broken {
+            if ended.ask == Ask::Read && ended.result.is_ok() {
+                self.held -= ended.len;
+            }
+            return;
+        }
+        if ended.ask == Ask::Extents && ended.result == Err(Trouble::Unsupported) {
+            // Nothing is known, so all of it counts as data.
+            ended.result = Ok(());
+        }
+        let cookie = ended.token.cookie;
+        let reply = match (ended.result, ended.ask) {
+            (Err(trouble), _) if ended.token.structured => chunk_error(cookie, number(trouble)),
+            (Err(trouble), _) => simple(cookie, number(trouble), Sg::new()),
+            (Ok(()), Ask::Read) if ended.token.structured => chunk_data(cookie, ended.at, ended.data),
+            (Ok(()), Ask::Extents) => chunk_status(&ended, export),
+            (Ok(()), _) => simple(cookie, 0, ended.data),
+        };
+        self.push(reply);
+    }
+
+    /// Sends what can be sent.
+    fn send(&mut self, vectors: &mut Vectors) {
+        while !self.has_said_all() {
+            vectors.clear();
+            if self.words.is_empty() {
+                let mut skip = self.sent;
+                for reply in self.out.iter().take(BATCH) {
+                    vectors.push_from(&reply.head, skip);
+                    skip = skip.saturating_sub(reply.head.len());
+                    vectors.push_sg(&reply.data, skip);
+                    skip = 0;
+                    if vectors.is_full() {
+                        break;
+                    }
+                }
+            } else {
+                vectors.push_from(&self.words, self.sent);
+            }
+            // SAFETY: the vectors were made above, of replies that stay in place until the call returns.
+            match unsafe { send(self.fd.as_raw_fd(), vectors) } {
+                Ok(n) => {
+                    self.owing_since = now();
+                    self.handle_sent(n);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => self.cut(),
+            }
+        }
+    }
+
+    fn handle_sent(&mut self, n: usize) {
+        self.sent += n;
+        if !self.words.is_empty() {
+            if self.sent == self.words.len() {
+                self.words.clear();
+                self.sent = 0;
+            }
+            return;
+        }
+        while let Some(reply) = self.out.front().filter(|reply| self.sent >= reply.len()) {
+            self.sent -= reply.len();
+            self.held -= reply.data.len() as u64;
+            self.out.pop_front();
+        }
+    }
+
+    /// Sends and starts all that can be. True if anything was started.
+    pub(super) fn settle(
+        &mut self,
+        disk: &mut dyn Disk,
+        requests: &mut Requests<Token>,
+        export: &Export,
+        vectors: &mut Vectors,
+    ) -> bool {
+        let mut started = false;
+        loop {
+            self.send(vectors);
+            let before = self.end - self.start;
+            started |= self.parse(disk, requests, export);
+            // Answers may have filled the queue, and what was sent makes room for more.
+            if self.end - self.start == before || self.out.is_empty() {
+                self.send(vectors);
+                return started;
+            }
+        }
+    }
+
+    /// Tells the waiter what this client waits for now.
+    pub(super) fn watch(&mut self, waiter: &Waiter) -> io::Result<()> {
+        let Some(interest) = self.interest else { return Ok(()) };
+        if self.broken || self.is_over() {
+            self.interest = None;
+            return waiter.remove(self.fd.as_fd());
+        }
+        let read = !self.closing && self.parked.is_none() && self.end - self.start < self.stage.len();
+        let now = (read, !self.has_said_all());
+        if interest != now {
+            self.interest = Some(now);
+            waiter.change(self.fd.as_fd(), self.key, now.0, now.1)?;
+        }
+        Ok(())
+    }
+}
+
+/// The protocol's number for a failure.
+fn number(trouble: Trouble) -> u32 {
+    match trouble {
+        Trouble::Io | Trouble::Gone | Trouble::Conflict => error::IO,
+        Trouble::NoSpace => error::NOSPC,
+        Trouble::ReadOnly => error::PERM,
+        Trouble::Unsupported => error::NOTSUP,
+        Trouble::Invalid => error::INVAL,
+    }
+}
+
+fn simple(cookie: u64, number: u32, data: Sg) -> Reply {
+    let head = wire::SimpleReply {
+        magic: wire::SIMPLE_REPLY_MAGIC.into(),
+        error: number.into(),
+        cookie: cookie.into(),
+    };
+    Reply { head: SmallVec::from_slice(head.as_bytes()), data }
+}
+
+fn chunk(cookie: u64, kind: u16, len: usize) -> SmallVec<[u8; 48]> {
+    let head = wire::ChunkHeader {
+        magic: wire::STRUCTURED_REPLY_MAGIC.into(),
+        flags: chunk::DONE.into(),
+        kind: kind.into(),
+        cookie: cookie.into(),
+        len: (len as u32).into(),
+    };
+    SmallVec::from_slice(head.as_bytes())
+}
+
+fn chunk_data(cookie: u64, at: u64, data: Sg) -> Reply {
+    let mut head = chunk(cookie, chunk::OFFSET_DATA, 8 + data.len());
+    head.extend_from_slice(&at.to_be_bytes());
+    Reply { head, data }
+}
+
+fn chunk_error(cookie: u64, number: u32) -> Reply {
+    let mut head = chunk(cookie, chunk::ERROR, 6);
+    head.extend_from_slice(&number.to_be_bytes());
+    head.extend_from_slice(&[0; 2]);
+    Reply { head, data: Sg::new() }
+}
+
+/// The extents of a request, in bytes, none past its end; at least one.
+fn chunk_status(ended: &Ended<Token>, export: &Export) -> Reply {
+    let states = states(&ended.extents, ended.at, ended.len, export);
+    let states = if ended.token.one { &states[..1] } else { &states[..] };
+    let mut head = chunk(ended.token.cookie, chunk::BLOCK_STATUS, 4 + 8 * states.len());
+    head.extend_from_slice(&CONTEXT.to_be_bytes());
+    for (len, state) in states {
+        head.extend_from_slice(&len.to_be_bytes());
+        head.extend_from_slice(&state.to_be_bytes());
+    }
+    Reply { head, data: Sg::new() }
+}
+
+fn states(extents: &[Extent], at: u64, len: u64, export: &Export) -> SmallVec<[(u32, u32); 4]> {
+    let block = u64::from(export.minimum);
+    let end = at + len;
+    let mut states: SmallVec<[(u32, u32); 4]> = SmallVec::new();
+    let mut here = at;
+    for extent in extents {
+        let stop = extent.span.lba.saturating_add(extent.span.blocks).saturating_mul(block).min(end);
+        // Deallocated blocks that are not known to read as zeroes are holes with whatever in them.
+        let hole =
+            if export.unmapped_is_zero { wire::STATE_HOLE | wire::STATE_ZERO } else { wire::STATE_HOLE };
+        if stop > here {
+            states.push(((stop - here) as u32, if extent.mapped { 0 } else { hole }));
+            here = stop;
+        }
+    }
+    if states.is_empty() {
+        states.push((len as u32, 0));
+    }
+    states
+}

@@ -1,0 +1,582 @@
+//! Requests of bytes made operations of blocks.
+//!
+//! Local systems ask for any bytes; a volume reads and writes whole blocks of at most so many at a
+//! time. Here each request is cut, its ragged edges are read first and written back, and its parts are
+//! collected again. Invariants: a request that [`Requests::start`] took ends exactly once, by
+//! [`Requests::poll_ended`]; it holds all its memory before anything of it is submitted, so none waits
+//! for memory while others wait for its; and a write with a ragged edge shares no block with another
+//! write in flight.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use buf::{Payload, Sg, SgMut};
+use smallvec::SmallVec;
+use volume::{Done, Durability, Epoch, Extent, Io, IoId, Op, Outcome, Span};
+
+use crate::disk::Disk;
+use crate::statistics::{Counted, Statistics};
+use crate::trouble::Trouble;
+
+/// The longest part of a request, in bytes: the largest piece that pools have.
+const PART_MAX: usize = 1 << 20;
+
+/// Memory of a write, in parts of at most an operation's length.
+pub(crate) type Parts = SmallVec<[SgMut; 1]>;
+
+/// What a request wants. Positions and lengths are in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ask {
+    Read,
+    Write { stable: bool },
+    Flush,
+    Zero { unmap: bool, stable: bool },
+    Unmap { stable: bool },
+    Prefetch,
+    Extents,
+}
+
+impl Ask {
+    fn is_write(self) -> bool {
+        matches!(self, Ask::Write { .. } | Ask::Zero { .. } | Ask::Unmap { .. })
+    }
+}
+
+/// A request; `token` is the front's own name for it.
+#[derive(Debug)]
+pub(crate) struct Request<T> {
+    pub(crate) token: T,
+    pub(crate) ask: Ask,
+    pub(crate) at: u64,
+    pub(crate) len: u64,
+    /// Of a write: memory from [`Requests::memory`] for this very place, its bytes put where
+    /// [`Requests::slices`] said.
+    pub(crate) data: Parts,
+}
+
+/// A request that has ended.
+#[derive(Debug)]
+pub(crate) struct Ended<T> {
+    pub(crate) token: T,
+    pub(crate) ask: Ask,
+    pub(crate) at: u64,
+    pub(crate) len: u64,
+    pub(crate) result: Result<(), Trouble>,
+    /// What was read.
+    pub(crate) data: Sg,
+    /// What was found, from `at` on, in bytes: length and whether it is mapped.
+    pub(crate) extents: SmallVec<[Extent; 1]>,
+}
+
+/// One end of a span that the request covers in part only.
+#[derive(Debug)]
+struct Edge {
+    lba: u64,
+    /// The part of the data that has this block.
+    part: usize,
+    memory: Payload,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Behind writes that share blocks with it.
+    Waiting,
+    /// Its edges are being read.
+    Edges,
+    Body,
+    /// What it wrote is being made stable.
+    Stable,
+}
+
+#[derive(Debug)]
+struct Task<T> {
+    token: T,
+    ask: Ask,
+    at: u64,
+    len: u64,
+    /// The blocks it touches.
+    span: Span,
+    phase: Phase,
+    /// Operations that are at the disk.
+    out: u32,
+    trouble: Option<Trouble>,
+    /// Of each part, its first block and its memory, until it is submitted.
+    data: SmallVec<[(u64, SgMut); 1]>,
+    edges: SmallVec<[Edge; 2]>,
+    /// What came back of each part.
+    back: SmallVec<[Payload; 1]>,
+    extents: SmallVec<[Extent; 1]>,
+}
+
+#[derive(Debug)]
+struct Slot<T> {
+    generation: u32,
+    task: Option<Task<T>>,
+}
+
+/// All requests that a front has taken and not yet answered.
+#[derive(Debug)]
+pub(crate) struct Requests<T> {
+    block: u64,
+    slots: Vec<Slot<T>>,
+    free: Vec<u16>,
+    /// Writes that wait until others have ended, oldest first.
+    waiting: VecDeque<u16>,
+    /// Writes at work that have ragged edges.
+    ragged: usize,
+    ended: VecDeque<Ended<T>>,
+    statistics: Arc<Statistics>,
+}
+
+impl<T> Requests<T> {
+    /// Room for `depth` requests of this disk at a time (at most 65,535).
+    pub(crate) fn new(disk: &dyn Disk, depth: u16, statistics: Arc<Statistics>) -> Self {
+        let depth = depth.max(1);
+        Requests {
+            block: u64::from(disk.geometry().logical),
+            slots: (0..depth).map(|_| Slot { generation: 0, task: None }).collect(),
+            free: (0..depth).rev().collect(),
+            waiting: VecDeque::with_capacity(depth.into()),
+            ragged: 0,
+            ended: VecDeque::with_capacity(depth.into()),
+            statistics,
+        }
+    }
+
+    /// Requests that have not ended.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    fn span(&self, at: u64, len: u64) -> Span {
+        let lba = at / self.block;
+        Span { lba, blocks: (at + len).div_ceil(self.block) - lba }
+    }
+
+    fn part_max(&self, disk: &dyn Disk) -> u64 {
+        let most = (disk.geometry().max_io as usize).min(PART_MAX) as u64;
+        (most / self.block * self.block).max(self.block)
+    }
+
+    /// Memory for all blocks of a write of these bytes; `None`: not now.
+    pub(crate) fn memory(&self, disk: &mut dyn Disk, at: u64, len: u64) -> Option<Parts> {
+        let part_max = self.part_max(disk);
+        let mut left = self.span(at, len).blocks * self.block;
+        let mut parts = Parts::new();
+        while left > 0 {
+            let now = left.min(part_max);
+            parts.push(disk.memory(now as usize)?);
+            left -= now;
+        }
+        Some(parts)
+    }
+
+    /// Where the bytes of a write at `at` belong in its memory, from byte `from` of them on, up to `to`.
+    pub(crate) fn slices(
+        &self,
+        data: &mut Parts,
+        at: u64,
+        from: u64,
+        to: u64,
+        mut each: impl FnMut(&mut [u8]),
+    ) {
+        let skip = at % self.block;
+        let (from, to) = ((from + skip) as usize, (to + skip) as usize);
+        let mut base = 0;
+        for part in data {
+            let end = base + part.len();
+            let (start, stop) = (from.max(base), to.min(end));
+            if start < stop {
+                part.slices_mut(start - base..stop - base).for_each(&mut each);
+            }
+            base = end;
+        }
+    }
+
+    /// Starts a request, or gives it back if there is no room or no memory for it now.
+    pub(crate) fn start(&mut self, disk: &mut dyn Disk, request: Request<T>) -> Result<(), Request<T>> {
+        let Some(&index) = self.free.last() else { return Err(request) };
+        if let Err(trouble) = self.check(disk, &request) {
+            self.end_at_once(request, Err(trouble));
+            return Ok(());
+        }
+        let Request { ask, at, len, .. } = request;
+        if len == 0 && ask != Ask::Flush {
+            self.end_at_once(request, Ok(()));
+            return Ok(());
+        }
+        let mut task = Task {
+            token: request.token,
+            ask,
+            at,
+            len,
+            span: self.span(at, len),
+            phase: Phase::Body,
+            out: 0,
+            trouble: None,
+            data: SmallVec::new(),
+            edges: SmallVec::new(),
+            back: SmallVec::new(),
+            extents: SmallVec::new(),
+        };
+        let ready = match ask {
+            Ask::Read => self.prepare_read(disk, &mut task),
+            Ask::Write { .. } => self.prepare_write(disk, &mut task, request.data),
+            Ask::Zero { .. } => self.prepare_zero(disk, &mut task),
+            Ask::Flush | Ask::Unmap { .. } | Ask::Prefetch | Ask::Extents => Ok(()),
+        };
+        if let Err(data) = ready {
+            return Err(Request { token: task.token, ask, at, len, data });
+        }
+        self.free.pop();
+        let must_wait = ask.is_write() && self.must_wait(&task, self.waiting.len());
+        self.slots[usize::from(index)].task = Some(task);
+        if must_wait {
+            self.task(index).phase = Phase::Waiting;
+            self.waiting.push_back(index);
+        } else {
+            self.begin(disk, index);
+        }
+        Ok(())
+    }
+
+    fn check(&self, disk: &dyn Disk, request: &Request<T>) -> Result<(), Trouble> {
+        let end = request.at.checked_add(request.len).ok_or(Trouble::Invalid)?;
+        if request.ask.is_write() && disk.is_read_only() {
+            return Err(Trouble::ReadOnly);
+        }
+        match request.ask {
+            Ask::Flush => Ok(()),
+            _ if end <= disk.geometry().bytes() => Ok(()),
+            Ask::Write { .. } | Ask::Zero { .. } => Err(Trouble::NoSpace),
+            Ask::Read | Ask::Unmap { .. } | Ask::Prefetch | Ask::Extents => Err(Trouble::Invalid),
+        }
+    }
+
+    fn end_at_once(&mut self, request: Request<T>, result: Result<(), Trouble>) {
+        let Request { token, ask, at, len, .. } = request;
+        self.count(ask, len, result);
+        self.ended.push_back(Ended {
+            token,
+            ask,
+            at,
+            len,
+            result,
+            data: Sg::new(),
+            extents: SmallVec::new(),
+        });
+    }
+
+    fn prepare_read(&self, disk: &mut dyn Disk, task: &mut Task<T>) -> Result<(), Parts> {
+        let parts = task.span.blocks.div_ceil(self.part_max(disk) / self.block);
+        if disk.geometry().lends {
+            task.back.extend((0..parts).map(|_| Payload::None));
+            return Ok(());
+        }
+        let memory = self.memory(disk, task.at, task.len).ok_or_else(Parts::new)?;
+        task.back.extend(memory.into_iter().map(Payload::In));
+        Ok(())
+    }
+
+    fn prepare_write(&self, disk: &mut dyn Disk, task: &mut Task<T>, data: Parts) -> Result<(), Parts> {
+        let Some(edges) = self.take_edges(disk, task.at, task.len) else { return Err(data) };
+        let mut lba = task.span.lba;
+        for part in data {
+            let blocks = part.len() as u64 / self.block;
+            task.data.push((lba, part));
+            lba += blocks;
+        }
+        task.edges = edges;
+        self.place_edges(task);
+        Ok(())
+    }
+
+    /// Of zeroes only the ragged edges are written from memory.
+    fn prepare_zero(&self, disk: &mut dyn Disk, task: &mut Task<T>) -> Result<(), Parts> {
+        let Some(edges) = self.take_edges(disk, task.at, task.len) else { return Err(Parts::new()) };
+        for edge in &edges {
+            let mut data = disk.memory(self.block as usize).ok_or_else(Parts::new)?;
+            data.zero(0..self.block as usize);
+            task.data.push((edge.lba, data));
+        }
+        task.edges = edges;
+        self.place_edges(task);
+        Ok(())
+    }
+
+    /// Memory to read the blocks of a span that the bytes cover in part only.
+    fn take_edges(&self, disk: &mut dyn Disk, at: u64, len: u64) -> Option<SmallVec<[Edge; 2]>> {
+        let mut edges = SmallVec::new();
+        let span = self.span(at, len);
+        let last = span.lba + span.blocks - 1;
+        let head = !at.is_multiple_of(self.block);
+        let tail = !(at + len).is_multiple_of(self.block);
+        if head || (tail && last == span.lba) {
+            let memory = Payload::In(disk.memory(self.block as usize)?);
+            edges.push(Edge { lba: span.lba, part: 0, memory });
+        }
+        if tail && last != span.lba {
+            edges.push(Edge { lba: last, part: 0, memory: Payload::In(disk.memory(self.block as usize)?) });
+        }
+        Some(edges)
+    }
+
+    fn place_edges(&self, task: &mut Task<T>) {
+        for edge in &mut task.edges {
+            let holds =
+                |(lba, data): &(u64, SgMut)| (*lba..lba + data.len() as u64 / self.block).contains(&edge.lba);
+            edge.part = task.data.iter().position(holds).expect("the memory covers the span");
+        }
+    }
+
+    /// Whether a write must stay behind others: those at work, and the first `before` that wait.
+    fn must_wait(&self, task: &Task<T>, before: usize) -> bool {
+        let ragged = !task.edges.is_empty();
+        if before == 0 && self.ragged == 0 && !ragged {
+            return false;
+        }
+        let meets = |other: &Task<T>| {
+            other.ask.is_write() && (ragged || !other.edges.is_empty()) && other.span.overlaps(&task.span)
+        };
+        let at_work = self.slots.iter().filter_map(|slot| slot.task.as_ref());
+        at_work.filter(|other| other.phase != Phase::Waiting).any(meets)
+            || self
+                .waiting
+                .iter()
+                .take(before)
+                .any(|&index| self.slots[usize::from(index)].task.as_ref().is_some_and(meets))
+    }
+
+    fn task(&mut self, index: u16) -> &mut Task<T> {
+        self.slots[usize::from(index)].task.as_mut().expect("a slot that is named has a task")
+    }
+
+    /// Starts the first phase of a task that may run.
+    fn begin(&mut self, disk: &mut dyn Disk, index: u16) {
+        if self.task(index).edges.is_empty() {
+            self.body(disk, index);
+            return;
+        }
+        self.ragged += 1;
+        let task = self.task(index);
+        task.phase = Phase::Edges;
+        let count = task.edges.len();
+        for part in 0..count {
+            let edge = &mut self.task(index).edges[part];
+            let (span, memory) = (Span { lba: edge.lba, blocks: 1 }, std::mem::take(&mut edge.memory));
+            self.submit(disk, index, part, Op::Read(span), memory);
+        }
+    }
+
+    fn submit(&mut self, disk: &mut dyn Disk, index: u16, part: usize, op: Op, payload: Payload) {
+        let slot = &mut self.slots[usize::from(index)];
+        let id = u64::from(slot.generation) << 32 | u64::from(index) << 16 | part as u64;
+        slot.task.as_mut().expect("a slot that is named has a task").out += 1;
+        disk.submit(Io { id: IoId(id), epoch: Epoch::default(), op, payload });
+    }
+
+    /// Starts the main phase: everything that the request is about.
+    fn body(&mut self, disk: &mut dyn Disk, index: u16) {
+        let block = self.block;
+        let part_max = self.part_max(disk) / block;
+        let task = self.task(index);
+        task.phase = Phase::Body;
+        let (ask, span, at, end) = (task.ask, task.span, task.at, task.at + task.len);
+        match ask {
+            Ask::Read => {
+                for part in 0..task.back.len() {
+                    let lba = span.lba + part as u64 * part_max;
+                    let blocks = part_max.min(span.lba + span.blocks - lba);
+                    let memory = std::mem::take(&mut self.task(index).back[part]);
+                    self.submit(disk, index, part, Op::Read(Span { lba, blocks }), memory);
+                }
+            }
+            Ask::Write { stable } => {
+                let durability = if stable { Durability::Stable } else { Durability::Cached };
+                self.write_data(disk, index, durability);
+            }
+            Ask::Zero { unmap, .. } => {
+                self.write_data(disk, index, Durability::Cached);
+                if let Some(span) = inner(at, end, block) {
+                    self.submit(disk, index, 0, Op::WriteZeroes { span, unmap }, Payload::None);
+                }
+            }
+            Ask::Unmap { .. } => {
+                if let Some(span) = inner(at, end, block) {
+                    self.submit(disk, index, 0, Op::Unmap(vec![span]), Payload::None);
+                }
+            }
+            Ask::Flush => self.submit(disk, index, 0, Op::Flush, Payload::None),
+            Ask::Prefetch => self.submit(disk, index, 0, Op::Prefetch(span), Payload::None),
+            Ask::Extents => self.submit(disk, index, 0, Op::Extents(span), Payload::None),
+        }
+        if self.task(index).out == 0 {
+            self.next(disk, index);
+        }
+    }
+
+    fn write_data(&mut self, disk: &mut dyn Disk, index: u16, durability: Durability) {
+        let block = self.block;
+        for part in 0..self.task(index).data.len() {
+            let (lba, data) = &mut self.task(index).data[part];
+            let (lba, data) = (*lba, std::mem::take(data));
+            let span = Span { lba, blocks: data.len() as u64 / block };
+            self.submit(disk, index, part, Op::Write(span, durability), Payload::Out(data.freeze()));
+        }
+    }
+
+    /// Takes an operation's end.
+    pub(crate) fn handle_done(&mut self, disk: &mut dyn Disk, done: Done) {
+        let (index, part) = ((done.id.0 >> 16) as u16, usize::from(done.id.0 as u16));
+        let Some(slot) = self.slots.get_mut(usize::from(index)) else { return };
+        if slot.generation != (done.id.0 >> 32) as u32 {
+            return;
+        }
+        let Some(task) = slot.task.as_mut() else { return };
+        task.out -= 1;
+        match done.result {
+            Ok(outcome) => match (task.phase, task.ask) {
+                (Phase::Edges, _) => task.edges[part].memory = done.payload,
+                (Phase::Body, Ask::Read) => task.back[part] = done.payload,
+                (Phase::Body, Ask::Extents) => {
+                    if let Outcome::Extents(extents) = outcome {
+                        task.extents.extend(extents);
+                    }
+                }
+                _ => {}
+            },
+            Err(failure) => {
+                task.trouble.get_or_insert(failure.into());
+            }
+        }
+        if task.out == 0 {
+            self.next(disk, index);
+        }
+    }
+
+    /// A phase has ended: the next one, or the end.
+    fn next(&mut self, disk: &mut dyn Disk, index: u16) {
+        let block = self.block;
+        let task = self.task(index);
+        if task.trouble.is_none() {
+            match (task.phase, task.ask) {
+                (Phase::Edges, _) => {
+                    fill_edges(task, block);
+                    self.body(disk, index);
+                    return;
+                }
+                (Phase::Body, Ask::Zero { stable: true, .. } | Ask::Unmap { stable: true }) => {
+                    task.phase = Phase::Stable;
+                    self.submit(disk, index, 0, Op::Flush, Payload::None);
+                    return;
+                }
+                (Phase::Waiting | Phase::Body | Phase::Stable, _) => {}
+            }
+        }
+        self.end(index);
+        self.wake_waiting(disk);
+    }
+
+    fn end(&mut self, index: u16) {
+        let slot = &mut self.slots[usize::from(index)];
+        let mut task = slot.task.take().expect("a task ends once");
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push(index);
+        if !task.edges.is_empty() && task.phase != Phase::Waiting {
+            self.ragged -= 1;
+        }
+        let result = task.trouble.map_or(Ok(()), Err);
+        let mut data = Sg::new();
+        if task.ask == Ask::Read && result.is_ok() {
+            for payload in task.back.drain(..) {
+                data.append(payload.into_sg());
+            }
+            let skip = (task.at % self.block) as usize;
+            if skip > 0 || data.len() as u64 != task.len {
+                data = data.slice(skip..skip + task.len as usize);
+            }
+        }
+        self.count(task.ask, task.len, result);
+        self.ended.push_back(Ended {
+            token: task.token,
+            ask: task.ask,
+            at: task.at,
+            len: task.len,
+            result,
+            data,
+            extents: task.extents,
+        });
+    }
+
+    fn wake_waiting(&mut self, disk: &mut dyn Disk) {
+        let mut at = 0;
+        while at < self.waiting.len() {
+            let index = self.waiting[at];
+            let task = self.slots[usize::from(index)].task.as_ref();
+            if task.is_some_and(|task| self.must_wait(task, at)) {
+                at += 1;
+                continue;
+            }
+            self.waiting.remove(at);
+            self.begin(disk, index);
+            // What began may have ended at once, and others with it.
+            at = 0;
+        }
+    }
+
+    fn count(&self, ask: Ask, len: u64, result: Result<(), Trouble>) {
+        self.statistics.count(match (result, ask) {
+            (Err(_), _) => Counted::Failure,
+            (Ok(()), Ask::Read) => Counted::Read(len),
+            (Ok(()), Ask::Write { .. }) => Counted::Written(len),
+            (Ok(()), Ask::Flush) => Counted::Flush,
+            (Ok(()), Ask::Zero { .. } | Ask::Unmap { .. }) => Counted::Discard,
+            (Ok(()), Ask::Prefetch | Ask::Extents) => Counted::Other,
+        });
+    }
+
+    /// A request that has ended.
+    pub(crate) fn poll_ended(&mut self) -> Option<Ended<T>> {
+        self.ended.pop_front()
+    }
+
+    /// Ends all requests: the disk is gone.
+    pub(crate) fn give_up(&mut self) {
+        self.waiting.clear();
+        for index in 0..self.slots.len() {
+            if let Some(task) = &mut self.slots[index].task {
+                task.trouble = Some(Trouble::Gone);
+                self.end(index as u16);
+            }
+        }
+    }
+}
+
+/// The blocks that lie whole between two bytes.
+fn inner(at: u64, end: u64, block: u64) -> Option<Span> {
+    let (first, behind) = (at.div_ceil(block), end / block);
+    (first < behind).then(|| Span { lba: first, blocks: behind - first })
+}
+
+/// Puts what was read of ragged edges around the request's own bytes.
+fn fill_edges<T>(task: &mut Task<T>, block: u64) {
+    let (at, end) = (task.at, task.at + task.len);
+    for edge in &mut task.edges {
+        let old = std::mem::take(&mut edge.memory).into_sg();
+        let (lba, data) = &mut task.data[edge.part];
+        let (start, stop) = (edge.lba * block, (edge.lba + 1) * block);
+        let base = (start - *lba * block) as usize;
+        let before = at.clamp(start, stop) - start;
+        let behind = end.clamp(start, stop) - start;
+        for range in [0..before as usize, behind as usize..block as usize] {
+            let mut from = range.start;
+            for slice in data.slices_mut(base + range.start..base + range.end) {
+                old.copy_to(from, slice);
+                from += slice.len();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

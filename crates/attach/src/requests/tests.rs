@@ -1,0 +1,180 @@
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use volume::RamDisk;
+
+use super::*;
+use crate::test_disk::{Mood, RamVolume};
+
+const SIZE: u64 = 64 << 10;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Ask(Ask, u64, u64),
+    Drive,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let ask = prop_oneof![
+        4 => Just(Ask::Write { stable: false }),
+        1 => Just(Ask::Write { stable: true }),
+        4 => Just(Ask::Read),
+        1 => Just(Ask::Flush),
+        1 => Just(Ask::Zero { unmap: false, stable: true }),
+        1 => Just(Ask::Zero { unmap: true, stable: false }),
+        1 => Just(Ask::Unmap { stable: true }),
+        1 => Just(Ask::Prefetch),
+        1 => Just(Ask::Extents),
+    ];
+    let place =
+        prop_oneof![(0..SIZE, 0..9000_u64), (0..SIZE / 512, 0..20_u64).prop_map(|(a, b)| (a * 512, b * 512))];
+    prop_oneof![3 => (ask, place).prop_map(|(ask, (at, len))| Step::Ask(ask, at, len)), 1 => Just(Step::Drive)]
+}
+
+fn turn(disk: &mut RamVolume, requests: &mut Requests<usize>) {
+    disk.drive(Some(std::time::Duration::ZERO)).unwrap();
+    while let Some(done) = disk.poll_done() {
+        requests.handle_done(disk, done);
+    }
+}
+
+/// First byte, length, and with what.
+type Written = (u64, u64, u8);
+
+/// What each byte may be: a read sees what was written before it started, or one of the writes that were
+/// under way with it.
+struct Model {
+    settled: Vec<u8>,
+    open: Vec<(usize, u64, u64, u8)>,
+}
+
+impl Model {
+    fn may_be(&self, at: u64, byte: u8, also: &[Written]) -> bool {
+        self.settled[at as usize] == byte
+            || self.open.iter().any(|&(_, from, len, with)| (from..from + len).contains(&at) && with == byte)
+            || also.iter().any(|&(from, len, with)| (from..from + len).contains(&at) && with == byte)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever is asked ends once, and bytes are never mixed up: non-overlapping writes land whole,
+    /// neighbours in the same block included.
+    #[test]
+    fn every_byte_lands_where_it_belongs(
+        steps in prop::collection::vec(step(), 1..120),
+        seed in any::<u64>(),
+        logical in prop::sample::select(vec![512_u32, 4096]),
+        max_io in prop::sample::select(vec![4096_u32, 8192, 1 << 20]),
+        never_lends in any::<bool>(),
+    ) {
+        let ram = Arc::new(RamDisk::new(SIZE / u64::from(logical), SIZE / u64::from(logical), logical, 4096));
+        let mood = Mood { shuffle: Some(seed), never_lends, max_io: Some(max_io), ..Mood::default() };
+        let mut disk = RamVolume::new(ram, mood);
+        let mut requests = Requests::new(&disk, 16, Arc::default());
+        let mut model = Model { settled: vec![0; SIZE as usize], open: Vec::new() };
+        // Writes that ended since each read began.
+        let mut reads: Vec<(usize, Vec<Written>)> = Vec::new();
+        let mut ends = vec![0; steps.len()];
+        let mut asked = vec![false; steps.len()];
+        let idle = std::iter::repeat_n(&Step::Drive, 3000);
+        for (n, step) in steps.iter().chain(idle).enumerate() {
+            if let &Step::Ask(ask, at, len) = step {
+                let overlaps = model.open.iter().any(|&(_, from, other, _)| from < at + len && at < from + other);
+                // Overlapping writes in flight may land in any order: not what this is about.
+                let skip = matches!(ask, Ask::Unmap { .. }) || (ask.is_write() && overlaps);
+                if !skip {
+                    let byte = if matches!(ask, Ask::Zero { .. }) { 0 } else { (n % 255) as u8 + 1 };
+                    let mut data = Parts::new();
+                    if matches!(ask, Ask::Write { .. }) && at + len <= SIZE && len > 0 {
+                        data = requests.memory(&mut disk, at, len).unwrap();
+                        requests.slices(&mut data, at, 0, len, |slice| slice.fill(byte));
+                    }
+                    let request = Request { token: n, ask, at, len, data };
+                    if requests.start(&mut disk, request).is_ok() {
+                        asked[n] = true;
+                        if ask.is_write() && at + len <= SIZE {
+                            model.open.push((n, at, len, byte));
+                            reads.iter_mut().for_each(|(_, also)| also.push((at, len, byte)));
+                        } else if ask == Ask::Read {
+                            let open = model.open.iter().map(|&(_, at, len, byte)| (at, len, byte));
+                            reads.push((n, open.collect()));
+                        }
+                    }
+                }
+            } else {
+                turn(&mut disk, &mut requests);
+            }
+            while let Some(ended) = requests.poll_ended() {
+                ends[ended.token] += 1;
+                let fits = ended.at + ended.len <= SIZE || ended.ask == Ask::Flush;
+                prop_assert_eq!(ended.result.is_ok(), fits, "{:?}", ended);
+                if let Some(place) = model.open.iter().position(|open| open.0 == ended.token) {
+                    let (_, at, len, byte) = model.open.swap_remove(place);
+                    model.settled[at as usize..(at + len) as usize].fill(byte);
+                }
+                if let Some(place) = reads.iter().position(|read| read.0 == ended.token) {
+                    let (_, also) = reads.swap_remove(place);
+                    if fits {
+                        prop_assert_eq!(ended.data.len() as u64, ended.len);
+                        let mut bytes = vec![0; ended.len as usize];
+                        ended.data.copy_to(0, &mut bytes);
+                        // Where a write was under way meanwhile, what was there before may be seen too.
+                        for (i, byte) in bytes.into_iter().enumerate() {
+                            let known = model.may_be(ended.at + i as u64, byte, &also) || also.iter().any(
+                                |&(from, len, _)| (from..from + len).contains(&(ended.at + i as u64)));
+                            prop_assert!(known, "byte {} of {:?} is {byte}", i, ended.token);
+                        }
+                    }
+                }
+                if ended.ask == Ask::Extents && fits && ended.len > 0 {
+                    prop_assert!(!ended.extents.is_empty());
+                }
+            }
+            if n >= steps.len() && requests.in_flight() == 0 {
+                break;
+            }
+        }
+        for (n, asked) in asked.iter().enumerate() {
+            prop_assert_eq!(ends[n], i32::from(*asked), "request {} ended", n);
+        }
+        // In the end, all of it.
+        requests
+            .start(&mut disk, Request { token: 0, ask: Ask::Read, at: 0, len: SIZE, data: Parts::new() })
+            .unwrap();
+        let ended = loop {
+            turn(&mut disk, &mut requests);
+            if let Some(ended) = requests.poll_ended() {
+                break ended;
+            }
+        };
+        let mut bytes = vec![0; SIZE as usize];
+        ended.data.copy_to(0, &mut bytes);
+        prop_assert!(bytes == model.settled);
+    }
+}
+
+#[test]
+fn what_is_given_up_ends_with_an_error_and_late_answers_are_nothing() {
+    let ram = Arc::new(RamDisk::new(64, 64, 512, 4096));
+    let mut disk = RamVolume::new(ram, Mood { shuffle: Some(1), ..Mood::default() });
+    let mut requests = Requests::new(&disk, 4, Arc::default());
+    for token in 0..4 {
+        requests
+            .start(&mut disk, Request { token, ask: Ask::Read, at: 0, len: 512, data: Parts::new() })
+            .unwrap();
+    }
+    let full = Request { token: 4, ask: Ask::Flush, at: 0, len: 0, data: Parts::new() };
+    assert!(requests.start(&mut disk, full).is_err());
+    requests.give_up();
+    let mut ends: Vec<_> = std::iter::from_fn(|| requests.poll_ended()).collect();
+    ends.sort_by_key(|ended| ended.token);
+    assert!(ends.iter().enumerate().all(|(n, e)| e.token == n && e.result == Err(Trouble::Gone)));
+    assert_eq!(ends.len(), 4);
+    for _ in 0..50 {
+        turn(&mut disk, &mut requests);
+    }
+    assert!(requests.poll_ended().is_none());
+    assert_eq!(requests.in_flight(), 0);
+}

@@ -1,0 +1,142 @@
+//! Waiting for a front's descriptors and for the disk at once, and asking a front to stop.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use buf::Time;
+use rustix::event::{EventfdFlags, epoll, eventfd};
+
+use crate::disk::Disk;
+
+/// Asks a front to stop, from any thread. What the front has taken is answered first.
+#[derive(Clone, Debug)]
+pub struct Stop(Arc<OwnedFd>);
+
+impl Stop {
+    /// Not yet.
+    pub fn new() -> io::Result<Stop> {
+        Ok(Stop(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)))
+    }
+
+    /// Now, for good.
+    pub fn stop(&self) {
+        // It fails only when the count is full, and then it is readable too.
+        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+    }
+
+    /// Whether it was asked.
+    pub fn is_asked(&self) -> bool {
+        let mut fds = [rustix::event::PollFd::new(&self.0, rustix::event::PollFlags::IN)];
+        let now = rustix::event::Timespec::default();
+        rustix::event::poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
+    }
+}
+
+impl AsFd for Stop {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Which of a front's descriptors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Key(pub(crate) u64);
+
+const STOP: u64 = u64::MAX;
+const DISK: u64 = u64::MAX - 1;
+/// Descriptors that are told of at a time.
+const EVENTS: usize = 64;
+
+/// What happened to a descriptor.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ready {
+    pub(crate) key: Key,
+    pub(crate) readable: bool,
+    /// The other side is gone; this is told again and again.
+    pub(crate) hung_up: bool,
+}
+
+/// The descriptors of one front, its disk and its [`Stop`].
+pub(crate) struct Waiter {
+    epoll: OwnedFd,
+    events: Vec<epoll::Event>,
+}
+
+impl Waiter {
+    pub(crate) fn new(disk: &dyn Disk, stop: &Stop) -> io::Result<Self> {
+        let waiter =
+            Waiter { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?, events: Vec::with_capacity(EVENTS) };
+        waiter.add(disk.wake().0, Key(DISK), true, false)?;
+        waiter.add(stop.as_fd(), Key(STOP), true, false)?;
+        Ok(waiter)
+    }
+
+    fn flags(read: bool, write: bool) -> epoll::EventFlags {
+        let mut flags = epoll::EventFlags::empty();
+        flags.set(epoll::EventFlags::IN, read);
+        flags.set(epoll::EventFlags::OUT, write);
+        flags
+    }
+
+    pub(crate) fn add(&self, fd: BorrowedFd<'_>, key: Key, read: bool, write: bool) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(key.0);
+        Ok(epoll::add(&self.epoll, fd, data, Self::flags(read, write))?)
+    }
+
+    pub(crate) fn change(&self, fd: BorrowedFd<'_>, key: Key, read: bool, write: bool) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(key.0);
+        Ok(epoll::modify(&self.epoll, fd, data, Self::flags(read, write))?)
+    }
+
+    pub(crate) fn remove(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(epoll::delete(&self.epoll, fd)?)
+    }
+
+    /// The disk is gone: its descriptor says no more.
+    pub(crate) fn forget_disk(&self, disk: &dyn Disk) {
+        let _ = self.remove(disk.wake().0);
+    }
+
+    /// Waits until something is ready, the disk's time has come, or `most` is over. True: stop.
+    pub(crate) fn wait(&mut self, disk: &dyn Disk, most: Option<Duration>) -> io::Result<bool> {
+        let disk_wait = disk.wake().1.map(|time| time.since(now()));
+        let wait = match (disk_wait, most) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        let timeout = wait.map(|wait| rustix::event::Timespec {
+            tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(wait.subsec_nanos()),
+        });
+        self.events.clear();
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut self.events), timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(self.events.iter().any(|event| event.data.u64() == STOP))
+    }
+
+    /// What was ready when [`Waiter::wait`] returned, one after the other; within, `None` is not the
+    /// front's own.
+    pub(crate) fn ready(&self, index: usize) -> Option<Option<Ready>> {
+        let event = self.events.get(index)?;
+        let (data, flags) = (event.data, event.flags);
+        if data.u64() == STOP || data.u64() == DISK {
+            return Some(None);
+        }
+        let broken = flags.intersects(epoll::EventFlags::ERR | epoll::EventFlags::HUP);
+        Some(Some(Ready {
+            key: Key(data.u64()),
+            readable: flags.contains(epoll::EventFlags::IN) || broken,
+            hung_up: broken,
+        }))
+    }
+}
+
+/// CLOCK_MONOTONIC.
+pub(crate) fn now() -> Time {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    Time(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
+}

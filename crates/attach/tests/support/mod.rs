@@ -1,0 +1,152 @@
+//! A volume in memory as a disk of this thread, with moods: it may answer late and in another order,
+//! have little memory, or fail.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use blockwire_attach::Disk;
+use buf::{Class, Cx, Entropy, Pool, SgMut, Time};
+use rustix::event::{EventfdFlags, eventfd};
+use volume::{Backend, Done, Fault, Geometry, Io, Op, Ram, RamDisk};
+
+/// How a disk behaves.
+#[derive(Clone, Debug, Default)]
+pub struct Mood {
+    /// Answers come later, in an order drawn from this seed.
+    pub shuffle: Option<u64>,
+    /// Reads are given memory, as remote volumes need it.
+    pub never_lends: bool,
+    pub read_only: bool,
+    /// The longest operation, if not what memory has.
+    pub max_io: Option<u32>,
+    /// Bytes of payload memory; 128 MiB if nothing is said.
+    pub memory: Option<usize>,
+    /// While true every operation fails.
+    pub fails: Arc<AtomicBool>,
+    /// While true nothing that is late ends.
+    pub stuck: Arc<AtomicBool>,
+    /// Once true the disk is gone.
+    pub gone: Arc<AtomicBool>,
+}
+
+pub struct RamVolume {
+    disk: Arc<RamDisk>,
+    ram: Ram,
+    pool: Pool,
+    entropy: Entropy,
+    mood: Mood,
+    late: Vec<Done>,
+    done: VecDeque<Done>,
+    blocks: u64,
+    wake: OwnedFd,
+    pub flushes: u64,
+}
+
+impl RamVolume {
+    pub fn new(disk: Arc<RamDisk>, mood: Mood) -> Self {
+        RamVolume {
+            ram: Ram::new(disk.clone()),
+            blocks: disk.geometry().blocks,
+            disk,
+            pool: Pool::new(mood.memory.unwrap_or(128 << 20)),
+            entropy: Entropy::new([mood.shuffle.unwrap_or(0) as u8; 32]),
+            mood,
+            late: Vec::new(),
+            done: VecDeque::new(),
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap(),
+            flushes: 0,
+        }
+    }
+}
+
+impl Disk for RamVolume {
+    fn geometry(&self) -> Geometry {
+        let geometry = self.ram.geometry();
+        Geometry {
+            lends: !self.mood.never_lends,
+            max_io: self.mood.max_io.unwrap_or(geometry.max_io),
+            ..geometry
+        }
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.mood.read_only
+    }
+
+    fn memory(&mut self, len: usize) -> Option<SgMut> {
+        assert!(len <= self.geometry().max_io as usize, "memory for no operation");
+        self.pool.take_sg(Class::Solicited, len)
+    }
+
+    fn submit(&mut self, io: Io) {
+        let logical = u64::from(self.geometry().logical);
+        let span = match &io.op {
+            Op::Read(span) | Op::Write(span, _) => {
+                assert!(span.blocks * logical <= u64::from(self.geometry().max_io), "too long: {:?}", io.op);
+                Some(*span)
+            }
+            Op::WriteZeroes { span, .. } | Op::Prefetch(span) | Op::Extents(span) => Some(*span),
+            Op::Unmap(spans) => Some(spans[0]),
+            _ => None,
+        };
+        if let Some(span) = span {
+            let end = span.end().expect("a span is within 64 bits");
+            assert!(span.blocks > 0 && end <= self.geometry().blocks, "outside: {:?}", io.op);
+        }
+        if matches!(io.op, Op::Write(..)) {
+            assert_eq!(io.payload.len() as u64, span.unwrap().blocks * logical, "payload of {:?}", io.op);
+        }
+        self.flushes += u64::from(io.op == Op::Flush);
+        if self.mood.fails.load(Ordering::Relaxed) {
+            self.done.push_back(Done { id: io.id, result: Err(Fault::PathLost.into()), payload: io.payload });
+            return;
+        }
+        let mut cx = Cx { now: Time(0), pool: &self.pool, entropy: &mut self.entropy };
+        self.ram.submit(&mut cx, io);
+        while let Some(done) = self.ram.poll_done() {
+            match self.mood.shuffle {
+                None => self.done.push_back(done),
+                Some(_) => {
+                    self.late.push(done);
+                    rustix::io::write(&self.wake, &1_u64.to_ne_bytes()).unwrap();
+                }
+            }
+        }
+    }
+
+    fn poll_done(&mut self) -> Option<Done> {
+        self.done.pop_front()
+    }
+
+    fn has_changed(&mut self) -> bool {
+        std::mem::replace(&mut self.blocks, self.disk.geometry().blocks) != self.blocks
+    }
+
+    fn drive(&mut self, wait: Option<Duration>) -> io::Result<()> {
+        assert_eq!(wait, Some(Duration::ZERO), "fronts wait by themselves");
+        if self.mood.gone.load(Ordering::Relaxed) {
+            return Err(io::Error::other("the disk was taken away"));
+        }
+        // Some of what is late, in any order; none at all now and then.
+        if self.mood.stuck.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let now = self.entropy.next_u64() % (self.late.len() as u64 + 1);
+        for _ in 0..now {
+            let which = (self.entropy.next_u64() % self.late.len() as u64) as usize;
+            self.done.push_back(self.late.swap_remove(which));
+        }
+        if self.late.is_empty() {
+            let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+        }
+        Ok(())
+    }
+
+    fn wake(&self) -> (BorrowedFd<'_>, Option<Time>) {
+        (self.wake.as_fd(), None)
+    }
+}
