@@ -1,0 +1,219 @@
+//! How many cores, links and connections a load needs, from what I/Os were measured to cost.
+//!
+//! The model: an I/O costs a fixed time and a time per byte. Both are fitted by least squares to
+//! measured costs, each point weighted by the inverse of its cost, so that small I/Os count as much as
+//! large ones. The error is what the fit leaves unexplained plus how noisy the points were themselves.
+//! Invariant: no figure is given beyond a fit of at least two sizes.
+
+use serde::{Deserialize, Serialize};
+
+/// What an I/O was measured to cost one side.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Cost {
+    /// Its bytes.
+    pub bytes: f64,
+    /// Processor seconds for each.
+    pub seconds: f64,
+    /// Spread of the runs: highest less lowest, as part of the median.
+    pub noise: f64,
+}
+
+/// What an I/O costs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Fit {
+    /// Processor seconds for each I/O.
+    pub per_io: f64,
+    /// Processor seconds for each byte.
+    pub per_byte: f64,
+    /// How far a prediction may be off, as part of it.
+    pub error: f64,
+}
+
+/// Why there is no fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unfit {
+    /// Fewer than two different sizes were measured.
+    OneSize,
+    /// A cost or a size is not above zero.
+    NotPositive,
+}
+
+impl std::fmt::Display for Unfit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Unfit::OneSize => "the run has one I/O size only: measure at least two, for example 4k and 128k",
+            Unfit::NotPositive => "a cost in the run is not above zero: it was too short to be measured",
+        })
+    }
+}
+
+impl std::error::Error for Unfit {}
+
+impl Fit {
+    /// Fits what was measured.
+    pub fn of(costs: &[Cost]) -> Result<Fit, Unfit> {
+        if costs.iter().any(|cost| cost.seconds.is_nan() || cost.seconds <= 0.0 || cost.bytes <= 0.0) {
+            return Err(Unfit::NotPositive);
+        }
+        let first = costs.first().ok_or(Unfit::OneSize)?.bytes;
+        if costs.iter().all(|cost| cost.bytes == first) {
+            return Err(Unfit::OneSize);
+        }
+        let (mut w, mut wx, mut wy, mut wxx, mut wxy) = (0.0, 0.0, 0.0, 0.0, 0.0);
+        for cost in costs {
+            let weight = 1.0 / (cost.seconds * cost.seconds);
+            w += weight;
+            wx += weight * cost.bytes;
+            wy += weight * cost.seconds;
+            wxx += weight * cost.bytes * cost.bytes;
+            wxy += weight * cost.bytes * cost.seconds;
+        }
+        let slope = (w * wxy - wx * wy) / (w * wxx - wx * wx);
+        // A line that falls, or begins below zero, says that one of the two terms is too small to see.
+        let (per_io, per_byte) = if slope <= 0.0 {
+            (wy / w, 0.0)
+        } else if wy < slope * wx {
+            (0.0, wxy / wxx)
+        } else {
+            ((wy - slope * wx) / w, slope)
+        };
+        let mut fit = Fit { per_io, per_byte, error: 0.0 };
+        let miss = |cost: &Cost| (fit.cost(cost.bytes) / cost.seconds - 1.0).abs();
+        let worst = costs.iter().map(miss).fold(0.0, f64::max);
+        let noise = costs.iter().map(|cost| cost.noise / 2.0).fold(0.0, f64::max);
+        fit.error = worst + noise;
+        Ok(fit)
+    }
+
+    /// Processor seconds of an I/O of so many bytes.
+    pub fn cost(&self, bytes: f64) -> f64 {
+        self.per_io + self.per_byte * bytes
+    }
+}
+
+/// A load that is wanted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Load {
+    /// I/Os per second.
+    pub iops: f64,
+    /// Bytes of each.
+    pub bytes: f64,
+    /// Bits per second of one link, as it is sold: 100e9.
+    pub link: f64,
+    /// Bytes of an Ethernet frame's payload: 1500 or 9000.
+    pub mtu: f64,
+    /// Bytes of protocol headers for each I/O, both ways together.
+    pub headers: f64,
+    /// How full a core may be, 0 to 1.
+    pub fill: f64,
+    /// I/Os per second that one connection was measured to carry.
+    pub per_connection: f64,
+}
+
+/// What it needs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Need {
+    /// Cores of the side that the fit is of: as computed, and if the fit errs to either side.
+    pub cores: f64,
+    /// If the fit errs downwards.
+    pub cores_least: f64,
+    /// If the fit errs upwards.
+    pub cores_most: f64,
+    /// Bits per second on the wire, in the direction of the payload.
+    pub wire: f64,
+    /// Links.
+    pub links: u32,
+    /// Most I/Os per second that one link carries.
+    pub line_rate: f64,
+    /// Connections.
+    pub connections: u32,
+}
+
+/// Bytes that each frame has beside TCP's payload: Ethernet with preamble, gap and checksum (38), IPv4
+/// (20), TCP with timestamps (32); the last two are part of the MTU.
+const FRAME: f64 = 38.0;
+const TCP_IP: f64 = 52.0;
+
+impl Load {
+    /// What the load needs of a side that costs as much as the fit says.
+    pub fn need(&self, fit: &Fit) -> Need {
+        let cores = self.iops * fit.cost(self.bytes) / self.fill;
+        let stream = self.bytes + self.headers;
+        let segment = self.mtu - TCP_IP;
+        let each = 8.0 * stream * (self.mtu + FRAME) / segment;
+        let wire = self.iops * each;
+        Need {
+            cores,
+            cores_least: cores * (1.0 - fit.error).max(0.0),
+            cores_most: cores * (1.0 + fit.error),
+            wire,
+            links: (wire / self.link).ceil() as u32,
+            line_rate: self.link / each,
+            connections: (self.iops / self.per_connection).ceil() as u32,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cost(bytes: f64, seconds: f64) -> Cost {
+        Cost { bytes, seconds, noise: 0.0 }
+    }
+
+    #[test]
+    fn a_straight_line_is_found_again() {
+        let line = |bytes: f64| cost(bytes, 1e-6 + bytes * 2e-10);
+        let fit = Fit::of(&[line(4096.0), line(16_384.0), line(131_072.0)]).unwrap();
+        assert!((fit.per_io / 1e-6 - 1.0).abs() < 1e-9 && (fit.per_byte / 2e-10 - 1.0).abs() < 1e-9);
+        assert!(fit.error < 1e-9);
+        // One that was not used for the fit.
+        assert!((fit.cost(65_536.0) / line(65_536.0).seconds - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn noise_and_misfit_are_the_error() {
+        let points = [cost(4096.0, 1.1e-6), cost(8192.0, 1.0e-6), cost(131_072.0, 20e-6)];
+        let fit = Fit::of(&points).unwrap();
+        assert!(fit.error > 0.02, "{fit:?}");
+        let noisy = points.map(|point| Cost { noise: 0.2, ..point });
+        assert!((Fit::of(&noisy).unwrap().error - fit.error - 0.1).abs() < 1e-12);
+    }
+
+    #[test]
+    fn what_cannot_be_fitted_is_refused() {
+        assert_eq!(Fit::of(&[cost(4096.0, 1e-6); 3]), Err(Unfit::OneSize));
+        assert_eq!(Fit::of(&[]), Err(Unfit::OneSize));
+        assert_eq!(Fit::of(&[cost(4096.0, 0.0), cost(8192.0, 1.0)]), Err(Unfit::NotPositive));
+    }
+
+    #[test]
+    fn terms_too_small_to_see_are_zero() {
+        let flat = Fit::of(&[cost(512.0, 1e-6), cost(4096.0, 0.99e-6)]).unwrap();
+        assert_eq!(flat.per_byte, 0.0);
+        let steep = Fit::of(&[cost(512.0, 1e-7), cost(4096.0, 1e-6)]).unwrap();
+        assert_eq!(steep.per_io, 0.0);
+    }
+
+    #[test]
+    fn a_load_needs_what_arithmetic_says() {
+        let fit = Fit { per_io: 1e-6, per_byte: 0.0, error: 0.1 };
+        let load = Load {
+            iops: 2.9e6,
+            bytes: 4096.0,
+            link: 100e9,
+            mtu: 9000.0,
+            headers: 96.0,
+            fill: 1.0,
+            per_connection: 100_000.0,
+        };
+        let need = load.need(&fit);
+        assert!((need.cores - 2.9).abs() < 1e-9 && (need.cores_most - 3.19).abs() < 1e-9);
+        // 4,192 bytes in frames of 8,948: 98.2 Gb/s; one link just carries it.
+        assert_eq!((need.links, need.connections), (1, 29));
+        assert!((need.wire / 98.2e9 - 1.0).abs() < 0.001, "{}", need.wire);
+        assert!(need.line_rate > 2.9e6);
+        assert_eq!(Load { mtu: 1500.0, ..load }.need(&fit).links, 2, "smaller frames do not fit one link");
+    }
+}
