@@ -17,6 +17,8 @@ mod histogram;
 mod interval;
 pub mod load;
 pub mod published;
+pub mod record;
+pub mod report;
 pub mod steady;
 
 pub use histogram::Histogram;

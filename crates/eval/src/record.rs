@@ -1,0 +1,391 @@
+//! What a run is written down as: raw figures, and all that is needed to judge and to repeat them.
+//!
+//! The JSON form of [`Record`] is documented by its fields and versioned by [`SCHEMA`]. Invariant: only
+//! raw figures are kept; all that follows from them ([`Point`]'s methods) is computed when it is shown.
+
+use serde::{Deserialize, Serialize};
+
+use crate::compare::Spread;
+use crate::cpu::Usage;
+use crate::derived::{self, Discord, Raw};
+use crate::histogram::Histogram;
+
+/// Version of the form; another number is refused when a record is read.
+pub const SCHEMA: u32 = 1;
+
+/// One evaluation.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// Which preset, or the name of a job file.
+    pub preset: String,
+    /// What it is about, in a line.
+    pub title: String,
+    /// Which paper's figures stand beside it, if any.
+    pub paper: Option<String>,
+    /// When it began: RFC 3339, UTC.
+    pub started: String,
+    /// How long all of it took, in seconds.
+    pub seconds: f64,
+    /// The commands that repeat it.
+    pub commands: Vec<String>,
+    /// Where it ran.
+    pub environment: Vec<Machine>,
+    /// What was changed to fit the machine, and what could not be done and why.
+    pub notes: Vec<String>,
+    /// What it measured.
+    pub points: Vec<Point>,
+}
+
+/// A machine that took part.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    /// `target`, `initiator` or both.
+    pub role: String,
+    /// Name and value: kernel, processor, cores, mitigations, congestion control, MTU, versions …
+    pub facts: Vec<(String, String)>,
+}
+
+/// One load on one pair of systems, several runs of it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Point {
+    /// The target's name.
+    pub target: String,
+    /// The initiator's.
+    pub initiator: String,
+    /// `iscsi`, `nvme-tcp`, `tcp` or `local`.
+    pub protocol: String,
+    /// fio's word: `randread`, `randwrite`, `randrw` …
+    pub rw: String,
+    /// Bytes of an I/O.
+    pub bytes: u64,
+    /// I/Os in flight, over all threads.
+    pub depth: u32,
+    /// Connections.
+    pub connections: u32,
+    /// MTU of the link; 65536 on loopback.
+    pub mtu: u32,
+    /// What else tells this point from others, as `name=value`.
+    #[serde(default)]
+    pub labels: Vec<(String, String)>,
+    /// Whether load was refilled at once (no rate was asked for).
+    pub is_closed: bool,
+    /// Round of the first steady window's end; `None`: not looked for, or not reached.
+    #[serde(default)]
+    pub steady_after: Option<usize>,
+    /// Its runs, in the order in which they were made.
+    pub runs: Vec<Run>,
+}
+
+/// One run of a point.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// How long figures counted, in seconds.
+    pub seconds: f64,
+    /// I/Os that ended well.
+    pub ios: u64,
+    /// Bytes that they moved.
+    pub moved: u64,
+    /// I/Os that failed.
+    pub errors: u64,
+    /// Latencies, as the initiator saw them.
+    pub latency: Histogram,
+    /// The target's machine and process; `None`: could not be looked at.
+    #[serde(default)]
+    pub target: Option<Side>,
+    /// The initiator's.
+    #[serde(default)]
+    pub initiator: Option<Side>,
+    /// Segments that TCP sent again.
+    #[serde(default)]
+    pub retransmits: Option<u64>,
+    /// Packets that the interface counted, both ways.
+    #[serde(default)]
+    pub packets: Option<u64>,
+}
+
+/// One end of a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Side {
+    /// The machine's cores. On one machine, both ends share them.
+    pub cores: Usage,
+    /// Processor seconds of the processes: user, system.
+    pub process: (f64, f64),
+    /// Resident bytes of the processes at the end.
+    pub resident: u64,
+    /// Seconds of the above that were spent looking for work in vain, where the system tells.
+    #[serde(default)]
+    pub idle_polls: Option<f64>,
+}
+
+impl Run {
+    /// I/Os per second.
+    pub fn iops(&self) -> f64 {
+        if self.seconds > 0.0 { self.ios as f64 / self.seconds } else { 0.0 }
+    }
+
+    /// Bytes per second.
+    pub fn bandwidth(&self) -> f64 {
+        if self.seconds > 0.0 { self.moved as f64 / self.seconds } else { 0.0 }
+    }
+
+    /// What does not add up.
+    pub fn discords(&self, point: &Point) -> Vec<Discord> {
+        let used = |side: &Side| {
+            let total = side.cores.total();
+            (total.busy(), total.total())
+        };
+        let sides = [&self.target, &self.initiator].into_iter().flatten();
+        let processor = sides.map(used).fold((0.0, 0.0), |a: (f64, f64), b| if b.0 > a.0 { b } else { a });
+        let raw = Raw {
+            iops: self.iops(),
+            latency_s: self.latency.mean() / 1e9,
+            bytes: point.bytes as f64,
+            bandwidth: self.bandwidth(),
+            depth: f64::from(point.depth),
+            is_closed: point.is_closed,
+            processor,
+        };
+        if self.ios == 0 { Vec::new() } else { raw.discords() }
+    }
+}
+
+/// Which end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The target.
+    Target,
+    /// The initiator.
+    Initiator,
+    /// Both, on whatever machines.
+    Both,
+}
+
+impl Point {
+    /// What tells its line in a chart from others: the pair of systems.
+    pub fn system(&self) -> String {
+        let labels: String = self.labels.iter().map(|(name, value)| format!(" {name}={value}")).collect();
+        format!("{} / {} ({}){labels}", self.target, self.initiator, self.protocol)
+    }
+
+    fn spread(&self, figure: impl Fn(&Run) -> Option<f64>) -> Option<Spread> {
+        let figures: Vec<f64> = self.runs.iter().filter_map(figure).collect();
+        Spread::of(&figures)
+    }
+
+    /// I/Os per second.
+    pub fn iops(&self) -> Option<Spread> {
+        self.spread(|run| Some(run.iops()))
+    }
+
+    /// Bytes per second.
+    pub fn bandwidth(&self) -> Option<Spread> {
+        self.spread(|run| Some(run.bandwidth()))
+    }
+
+    /// A latency of each run, in microseconds.
+    pub fn latency(&self, percent: f64) -> Option<Spread> {
+        self.spread(|run| (run.ios > 0).then(|| run.latency.percentile(percent) as f64 / 1e3))
+    }
+
+    /// Mean latency in microseconds.
+    pub fn mean_latency(&self) -> Option<Spread> {
+        self.spread(|run| (run.ios > 0).then(|| run.latency.mean() / 1e3))
+    }
+
+    /// Standard deviation of latency in microseconds.
+    pub fn jitter(&self) -> Option<Spread> {
+        self.spread(|run| (run.ios > 0).then(|| run.latency.deviation() / 1e3))
+    }
+
+    /// All runs' latencies in one.
+    pub fn latencies(&self) -> Histogram {
+        let mut all = Histogram::default();
+        self.runs.iter().for_each(|run| all.merge(&run.latency));
+        all
+    }
+
+    /// Processor seconds of the processes for a million I/Os.
+    pub fn cpu_per_million(&self, end: End) -> Option<Spread> {
+        self.spread(|run| {
+            let seconds = |side: &Option<Side>| side.as_ref().map(|side| side.process.0 + side.process.1);
+            let used = match end {
+                End::Target => seconds(&run.target)?,
+                End::Initiator => seconds(&run.initiator)?,
+                End::Both => seconds(&run.target)? + seconds(&run.initiator)?,
+            };
+            derived::cpu_per_million(run.iops(), used / run.seconds)
+        })
+    }
+
+    /// How busy one end's machine was, in percent of all its cores.
+    pub fn busy(&self, end: End) -> Option<Spread> {
+        self.spread(|run| {
+            let percent = |side: &Option<Side>| side.as_ref().map(|side| side.cores.total().busy_percent());
+            match end {
+                End::Target => percent(&run.target),
+                End::Initiator | End::Both => percent(&run.initiator),
+            }
+        })
+    }
+
+    /// Processor effectiveness of one end: IOPS for each percent of all its machine's cores.
+    pub fn effectiveness(&self, end: End) -> Option<Spread> {
+        self.spread(|run| {
+            let side = match end {
+                End::Target => run.target.as_ref()?,
+                End::Initiator | End::Both => run.initiator.as_ref()?,
+            };
+            derived::effectiveness(run.iops(), side.cores.total().busy_percent())
+        })
+    }
+
+    /// How noisy its runs were: the spread of IOPS, and the part of time that the hypervisor took.
+    pub fn noise(&self) -> (f64, f64) {
+        let steal = |run: &Run| {
+            let total = run.initiator.as_ref().or(run.target.as_ref())?.cores.total();
+            (total.total() > 0.0).then(|| total.steal / total.total())
+        };
+        let steal = self.runs.iter().filter_map(steal).fold(0.0, f64::max);
+        (self.iops().map_or(0.0, |spread| spread.noise()), steal)
+    }
+}
+
+impl Record {
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// If it is no record, or of another version.
+    pub fn parse(text: &str) -> Result<Record, String> {
+        let record: Record =
+            serde_json::from_str(text).map_err(|why| format!("this is no record of a run: {why}"))?;
+        if record.schema != SCHEMA {
+            return Err(format!("this record is of version {}, and {SCHEMA} is known here", record.schema));
+        }
+        Ok(record)
+    }
+
+    /// All that does not add up, in words.
+    pub fn discords(&self) -> Vec<String> {
+        let mut all = Vec::new();
+        for point in &self.points {
+            for (at, run) in point.runs.iter().enumerate() {
+                for discord in run.discords(point) {
+                    all.push(format!(
+                        "{}, {} {}, run {}: {}",
+                        point.system(),
+                        point.rw,
+                        point.bytes,
+                        at + 1,
+                        words(&discord)
+                    ));
+                }
+            }
+        }
+        all
+    }
+}
+
+fn words(discord: &Discord) -> String {
+    let short = crate::interval::short;
+    match discord {
+        Discord::TooMany { found, most } => {
+            format!(
+                "IOPS times latency is {} I/Os in flight, and {} were allowed",
+                short(*found),
+                short(*most)
+            )
+        }
+        Discord::TooFew { found, most } => format!(
+            "IOPS times latency is {} I/Os in flight of {}: the load generator may be the limit",
+            short(*found),
+            short(*most)
+        ),
+        Discord::Bandwidth { found, measured } => {
+            format!("IOPS times size is {} bytes/s, and {} were counted", short(*found), short(*measured))
+        }
+        Discord::Processor { used, had } => {
+            format!("{} processor seconds were used of {}", short(*used), short(*had))
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::cpu::Kinds;
+
+    /// A run whose figures agree: `iops` for a second at a depth of 32.
+    pub(crate) fn run(iops: u64) -> Run {
+        let mut latency = Histogram::default();
+        (0..iops).for_each(|at| latency.record(32_000_000_000 / iops + at % 7));
+        let kinds = |user| Kinds { user, system: user, idle: 1.0 - 2.0 * user, ..Kinds::default() };
+        let cores = Usage { cores: vec![(0, kinds(0.3)), (1, kinds(0.45))], switches: 10 };
+        let side = |used| {
+            Some(Side { cores: cores.clone(), process: (used, used), resident: 1 << 20, idle_polls: None })
+        };
+        Run {
+            seconds: 1.0,
+            ios: iops,
+            moved: iops * 4096,
+            errors: 0,
+            latency,
+            target: side(0.25),
+            initiator: side(0.5),
+            retransmits: Some(0),
+            packets: None,
+        }
+    }
+
+    pub(crate) fn point(target: &str, rw: &str, bytes: u64, iops: u64) -> Point {
+        let mut runs = vec![run(iops), run(iops + iops / 50), run(iops - iops / 50)];
+        runs.iter_mut().for_each(|run| run.moved = run.ios * bytes);
+        Point {
+            target: target.into(),
+            initiator: "blockwire".into(),
+            protocol: "iscsi".into(),
+            rw: rw.into(),
+            bytes,
+            depth: 32,
+            connections: 1,
+            mtu: 65_536,
+            is_closed: true,
+            runs,
+            ..Point::default()
+        }
+    }
+
+    #[test]
+    fn what_follows_is_computed() {
+        let point = point("blockwire", "randread", 4096, 100_000);
+        assert_eq!(point.iops().unwrap().median, 100_000.0);
+        assert!((point.cpu_per_million(End::Target).unwrap().median - 5.0).abs() < 1e-9);
+        assert!((point.cpu_per_million(End::Both).unwrap().median - 15.0).abs() < 1e-9);
+        assert!((point.busy(End::Target).unwrap().median - 75.0).abs() < 1e-9);
+        assert!((point.effectiveness(End::Initiator).unwrap().median - 100_000.0 / 75.0).abs() < 1e-6);
+        assert!(point.runs.iter().all(|run| run.discords(&point).is_empty()));
+    }
+
+    #[test]
+    fn a_record_is_read_back_and_another_version_is_not() {
+        let points = vec![point("blockwire", "randread", 4096, 10_000)];
+        let record = Record { schema: SCHEMA, preset: "quick".into(), points, ..Record::default() };
+        let text = serde_json::to_string(&record).unwrap();
+        assert_eq!(Record::parse(&text).unwrap(), record);
+        assert!(
+            Record::parse(&text.replace("\"schema\":1", "\"schema\":9")).unwrap_err().contains("version 9")
+        );
+        assert!(Record::parse("{}").is_err());
+    }
+
+    #[test]
+    fn a_run_that_does_not_add_up_is_named() {
+        let mut point = point("tgt", "randread", 4096, 10_000);
+        point.runs[1].moved *= 2;
+        let record = Record { points: vec![point], ..Record::default() };
+        let discords = record.discords();
+        assert_eq!(discords.len(), 1);
+        assert!(discords[0].contains("run 2") && discords[0].contains("bytes/s"), "{discords:?}");
+    }
+}

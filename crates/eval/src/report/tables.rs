@@ -1,0 +1,192 @@
+//! Tables: the same columns in Markdown, CSV and HTML.
+
+use std::fmt::Write;
+
+use super::{size, with_spread};
+use crate::compare::Comparison;
+use crate::interval::short;
+use crate::record::{End, Point, Record};
+
+/// The columns of the table of results, with their units.
+pub(super) const COLUMNS: &[&str] = &[
+    "target",
+    "initiator",
+    "protocol",
+    "load",
+    "size",
+    "in flight",
+    "connections",
+    "IOPS",
+    "MB/s",
+    "Gb/s",
+    "mean µs",
+    "σ µs",
+    "p50 µs",
+    "p99 µs",
+    "p99.9 µs",
+    "p99.99 µs",
+    "max µs",
+    "target CPU s/M",
+    "initiator CPU s/M",
+    "target busy %",
+    "initiator busy %",
+    "effectiveness (target)",
+    "errors",
+];
+
+/// A point's row.
+pub(super) fn row(point: &Point) -> Vec<String> {
+    let all = point.latencies();
+    let us = |percent| with_spread(point.latency(percent), 1.0);
+    let label: String = point.labels.iter().map(|(name, value)| format!(" {name}={value}")).collect();
+    vec![
+        point.target.clone(),
+        point.initiator.clone(),
+        point.protocol.clone(),
+        format!("{}{label}", point.rw),
+        size(point.bytes),
+        point.depth.to_string(),
+        point.connections.to_string(),
+        with_spread(point.iops(), 1.0),
+        with_spread(point.bandwidth(), 1e-6),
+        with_spread(point.bandwidth(), 8e-9),
+        with_spread(point.mean_latency(), 1.0),
+        with_spread(point.jitter(), 1.0),
+        us(50.0),
+        us(99.0),
+        us(99.9),
+        us(99.99),
+        if all.count() == 0 { "–".to_owned() } else { short(all.max() as f64 / 1e3) },
+        with_spread(point.cpu_per_million(End::Target), 1.0),
+        with_spread(point.cpu_per_million(End::Initiator), 1.0),
+        with_spread(point.busy(End::Target), 1.0),
+        with_spread(point.busy(End::Initiator), 1.0),
+        with_spread(point.effectiveness(End::Target), 1.0),
+        point.runs.iter().map(|run| run.errors).sum::<u64>().to_string(),
+    ]
+}
+
+/// Pairs of points that differ in their systems only, with how the second compares with the first.
+pub(super) fn pairs(record: &Record) -> Vec<(&Point, &Point, Comparison)> {
+    let same = |a: &Point, b: &Point| {
+        (&a.rw, a.bytes, a.depth, a.connections, a.mtu) == (&b.rw, b.bytes, b.depth, b.connections, b.mtu)
+    };
+    let mut pairs = Vec::new();
+    for (at, first) in record.points.iter().enumerate() {
+        // Each is compared with the first system that carried the same load.
+        let Some(base) = record.points[..at].iter().find(|earlier| same(earlier, first)) else { continue };
+        let iops = |point: &Point| point.runs.iter().map(|run| run.iops()).collect::<Vec<_>>();
+        if base.system() != first.system()
+            && let Some(comparison) = Comparison::of(&iops(base), &iops(first))
+        {
+            pairs.push((base, first, comparison));
+        }
+    }
+    pairs
+}
+
+/// Every point as a line of comma-separated values, raw: medians without spreads, SI units.
+pub fn csv(record: &Record) -> String {
+    let mut text = String::from(
+        "target,initiator,protocol,rw,bytes,depth,connections,mtu,labels,runs,iops,bytes_per_second,mean_us,stddev_us,\
+         p50_us,p90_us,p99_us,p999_us,p9999_us,max_us,target_cpu_s_per_million,initiator_cpu_s_per_million,\
+         target_busy_percent,initiator_busy_percent,errors\n",
+    );
+    for point in &record.points {
+        let labels: Vec<String> =
+            point.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let names = [&point.target, &point.initiator, &point.protocol, &point.rw].map(|name| quoted(name));
+        let counts = [point.bytes, point.depth.into(), point.connections.into(), point.mtu.into()]
+            .map(|n| n.to_string());
+        let _ = write!(
+            text,
+            "{},{},{},{}",
+            names.join(","),
+            counts.join(","),
+            quoted(&labels.join(" ")),
+            point.runs.len()
+        );
+        let percentiles = [50.0, 90.0, 99.0, 99.9, 99.99].map(|percent| point.latency(percent));
+        let all = point.latencies();
+        let max = (all.count() > 0).then(|| all.max() as f64 / 1e3);
+        let medians = [point.iops(), point.bandwidth(), point.mean_latency(), point.jitter()]
+            .into_iter()
+            .chain(percentiles)
+            .map(|spread| spread.map(|spread| spread.median))
+            .chain([max])
+            .chain(
+                [
+                    point.cpu_per_million(End::Target),
+                    point.cpu_per_million(End::Initiator),
+                    point.busy(End::Target),
+                    point.busy(End::Initiator),
+                ]
+                .map(|spread| spread.map(|spread| spread.median)),
+            );
+        for figure in medians {
+            let _ = match figure {
+                Some(figure) => write!(text, ",{figure}"),
+                None => write!(text, ","),
+            };
+        }
+        let _ = writeln!(text, ",{}", point.runs.iter().map(|run| run.errors).sum::<u64>());
+    }
+    text
+}
+
+/// RFC 4180.
+fn quoted(text: &str) -> String {
+    if text.contains(['"', ',', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
+    }
+}
+
+/// The record as Markdown.
+pub fn markdown(record: &Record) -> String {
+    let mut text = format!(
+        "# {}\n\nPreset `{}`, {}, {:.0} s.\n\n",
+        record.title, record.preset, record.started, record.seconds
+    );
+    for command in &record.commands {
+        let _ = writeln!(text, "    {command}");
+    }
+    let _ = writeln!(text, "\n| {} |\n|{}", COLUMNS.join(" | "), "---|".repeat(COLUMNS.len()));
+    for point in &record.points {
+        let cells: Vec<String> = row(point).into_iter().map(|cell| cell.replace('|', "\\|")).collect();
+        let _ = writeln!(text, "| {} |", cells.join(" | "));
+    }
+    let pairs = pairs(record);
+    if !pairs.is_empty() {
+        text.push_str("\n## Compared\n\n| system | against | load | size | IOPS ratio | by chance |\n|---|---|---|---|---|---|\n");
+        for (base, point, comparison) in pairs {
+            let (system, against) = (point.system(), base.system());
+            let _ = writeln!(
+                text,
+                "| {system} | {against} | {} | {} | {:.2} | {:.3} |",
+                point.rw,
+                size(point.bytes),
+                comparison.ratio,
+                comparison.chance
+            );
+        }
+    }
+    section(&mut text, "Notes", &record.notes);
+    section(&mut text, "What does not add up", &record.discords());
+    for machine in &record.environment {
+        let facts: Vec<String> =
+            machine.facts.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+        section(&mut text, &format!("Machine ({})", machine.role), &facts);
+    }
+    text
+}
+
+fn section(text: &mut String, title: &str, lines: &[String]) {
+    if !lines.is_empty() {
+        let _ = writeln!(text, "\n## {title}\n");
+        for line in lines {
+            let _ = writeln!(text, "- {line}");
+        }
+    }
+}
