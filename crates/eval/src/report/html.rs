@@ -218,7 +218,7 @@ fn table(page: &mut String, head: &[&str], rows: impl Iterator<Item = Vec<String
     for row in rows {
         page.push_str("<tr>");
         for cell in row {
-            let _ = write!(page, "<td>{}</td>", escaped(cell));
+            let _ = write!(page, "<td>{}</td>", escaped(&cell));
         }
         page.push_str("</tr>");
     }
