@@ -16,6 +16,7 @@ pub mod fio;
 mod histogram;
 mod interval;
 pub mod load;
+pub mod preset;
 pub mod published;
 pub mod record;
 pub mod report;

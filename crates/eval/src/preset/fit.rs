@@ -1,0 +1,358 @@
+//! Making of a preset what the machine can do.
+
+use std::time::Duration;
+
+use super::{Kind, Load, Medium, Pairing, Plan, Preset, Protocol, Step, Wire, word};
+use crate::fio::{Amount, Job};
+
+/// What the machine at hand has to give.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Processors.
+    pub cores: usize,
+    /// Bytes of memory that are free.
+    pub memory: u64,
+    /// Open files that a process may have.
+    pub files: u64,
+    /// Whether network namespaces can be made; else why not.
+    pub namespaces: Result<(), String>,
+    /// Targets that can be started, and initiators.
+    pub targets: Vec<String>,
+    /// Initiators that are installed.
+    pub initiators: Vec<String>,
+    /// How long all loads together may run under [`Scale::Auto`].
+    pub time: Duration,
+}
+
+/// How much of a preset's own size.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Scale {
+    /// As much as fits the machine and its time.
+    Auto,
+    /// This part of times and sizes: above 0, at most 1.
+    Part(f64),
+}
+
+/// Shortest run that tells anything.
+const RUNTIME_MIN: Duration = Duration::from_millis(500);
+/// Smallest volume: larger than a processor's caches.
+const VOLUME_MIN: u64 = 64 << 20;
+
+struct Fitting {
+    notes: Vec<String>,
+}
+
+impl Fitting {
+    fn note(&mut self, note: String) {
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+}
+
+/// What will be done of a preset, on this machine, with these systems.
+///
+/// # Errors
+/// If nothing of it can be done here: why, and what to install or to change.
+pub fn plan(
+    preset: &'static Preset,
+    room: &Room,
+    scale: Scale,
+    targets: &[String],
+    initiators: &[String],
+) -> Result<Plan, String> {
+    if preset.kind != Kind::Block {
+        return Err(format!("{} is not a load on volumes alone: it has a runner of its own", preset.id));
+    }
+    let mut fitting = Fitting { notes: Vec::new() };
+    let pairs = pairs(preset, room, targets, initiators, &mut fitting)?;
+    let wires = wires(preset, room, &mut fitting)?;
+    let volumes = volumes(preset, room, scale, &mut fitting);
+    let connections = connections(preset, room, volumes.0, &mut fitting);
+    let mut each = Vec::new();
+    for (target, initiator) in &pairs {
+        for &protocol in preset.protocols {
+            // Local I/O has neither target nor wire: once, not for every pair.
+            if protocol == Protocol::Local && (target, initiator) != (&pairs[0].0, &pairs[0].1) {
+                continue;
+            }
+            for &wire in if protocol == Protocol::Local { &wires[..1] } else { &wires[..] } {
+                for &connections in &connections {
+                    for &medium in preset.media {
+                        each.push((target, initiator, protocol, wire, connections, medium));
+                    }
+                }
+            }
+        }
+    }
+    let loads = preset.loads();
+    let (runtime, rounds) = time(preset, room, scale, each.len() * loads.len(), &mut fitting);
+    let mut steps = Vec::new();
+    for round in 0..rounds {
+        for load in &loads {
+            for &(target, initiator, protocol, wire, connections, medium) in &each {
+                let job = job(preset, load, runtime, volumes);
+                let (target, initiator) = (target.clone(), initiator.clone());
+                steps.push(Step {
+                    target,
+                    initiator,
+                    protocol,
+                    wire,
+                    volumes,
+                    medium,
+                    connections,
+                    job,
+                    round,
+                });
+            }
+        }
+    }
+    Ok(Plan { preset, steps, notes: fitting.notes })
+}
+
+fn pairs(
+    preset: &Preset,
+    room: &Room,
+    targets: &[String],
+    initiators: &[String],
+    fitting: &mut Fitting,
+) -> Result<Vec<(String, String)>, String> {
+    let mut known = |wanted: &[String], there: &[String], what: &str| -> Vec<String> {
+        let missing = wanted.iter().filter(|name| !there.contains(name));
+        for name in missing {
+            fitting.note(format!("{what} {name} is not installed here and was left out"));
+        }
+        wanted.iter().filter(|name| there.contains(name)).cloned().collect()
+    };
+    let targets = known(targets, &room.targets, "target");
+    let initiators = known(initiators, &room.initiators, "initiator");
+    let pairs: Vec<(String, String)> = match preset.pairing {
+        Pairing::All => {
+            targets.iter().flat_map(|t| initiators.iter().map(move |i| (t.clone(), i.clone()))).collect()
+        }
+        Pairing::ThreeSetUps => {
+            const OURS: &str = "blockwire";
+            let software = |all: &[String]| all.iter().find(|name| *name != OURS).cloned();
+            let ours = OURS.to_owned();
+            let mut pairs = Vec::new();
+            pairs.extend(software(&targets).map(|target| (target, ours.clone())));
+            pairs.extend(software(&initiators).map(|initiator| (ours.clone(), initiator)));
+            pairs.push((ours.clone(), ours));
+            if pairs.len() < 3 {
+                fitting.note(
+                    "one of the three set-ups is left out: it needs a software target and a software \
+                    initiator beside ours, for example --target blockwire,tgt --initiator blockwire,libiscsi"
+                        .to_owned(),
+                );
+            }
+            pairs
+        }
+    };
+    if pairs.is_empty() {
+        let here =
+            format!("targets: {}; initiators: {}", room.targets.join(", "), room.initiators.join(", "));
+        return Err(format!("none of the systems that were named is here ({here})"));
+    }
+    Ok(pairs)
+}
+
+fn wires(preset: &Preset, room: &Room, fitting: &mut Fitting) -> Result<Vec<Wire>, String> {
+    let Err(why) = &room.namespaces else { return Ok(preset.wires.to_vec()) };
+    let left: Vec<Wire> = preset.wires.iter().copied().filter(|wire| *wire == Wire::Loopback).collect();
+    if left.len() < preset.wires.len() {
+        fitting.note(format!("virtual links are left out: network namespaces cannot be made here ({why})"));
+    }
+    if left.is_empty() {
+        if preset.wires.iter().any(|wire| matches!(wire, Wire::Congested { .. })) {
+            return Err(format!(
+                "{} needs a link that can be congested, and network namespaces: {why}",
+                preset.id
+            ));
+        }
+        fitting.note("it runs over loopback instead".to_owned());
+        return Ok(vec![Wire::Loopback]);
+    }
+    Ok(left)
+}
+
+fn volumes(preset: &Preset, room: &Room, scale: Scale, fitting: &mut Fitting) -> (u32, u64) {
+    let (count, bytes) = preset.volumes;
+    if preset.media.iter().all(|medium| *medium == Medium::Null) {
+        return (count, bytes);
+    }
+    // A target holds the volumes once, and other systems' targets run while it is torn down.
+    let most = room.memory / 3;
+    let (count, each) = match scale {
+        Scale::Auto if u64::from(count) * bytes <= most => (count, bytes),
+        Scale::Auto => {
+            let each = (most / u64::from(count)).max(VOLUME_MIN);
+            let fit = u32::try_from(most / each).unwrap_or(count).clamp(1, count);
+            (fit, each & !((1 << 20) - 1))
+        }
+        Scale::Part(part) => (count, ((bytes as f64 * part) as u64).max(VOLUME_MIN) & !((1 << 20) - 1)),
+    };
+    if (count, each) != preset.volumes {
+        fitting.note(format!(
+            "{} volumes of {} MiB were wanted; {count} of {} MiB are used",
+            preset.volumes.0,
+            preset.volumes.1 >> 20,
+            each >> 20
+        ));
+    }
+    (count, each)
+}
+
+fn connections(preset: &Preset, room: &Room, volumes: u32, fitting: &mut Fitting) -> Vec<u32> {
+    if preset.connections.is_empty() {
+        return vec![volumes];
+    }
+    // Each connection is a descriptor at either end, which may be one process's limit.
+    let most = u32::try_from(room.files.saturating_sub(256)).unwrap_or(u32::MAX);
+    let fits: Vec<u32> = preset.connections.iter().map(|count| (*count).min(most)).collect();
+    for (wanted, fit) in preset.connections.iter().zip(&fits).filter(|(wanted, fit)| wanted != fit) {
+        fitting.note(format!(
+            "{wanted} connections were wanted; {fit} are used, since a process may open {} files (ulimit -n)",
+            room.files
+        ));
+    }
+    fits
+}
+
+fn time(preset: &Preset, room: &Room, scale: Scale, loads: usize, fitting: &mut Fitting) -> (Duration, u32) {
+    let (mut runtime, mut rounds) = (preset.runtime, preset.rounds);
+    match scale {
+        Scale::Part(part) => runtime = runtime.mul_f64(part).max(RUNTIME_MIN),
+        Scale::Auto => {
+            let each = |rounds: u32| room.time.div_f64((loads * rounds as usize).max(1) as f64);
+            while rounds > 1 && each(rounds) < RUNTIME_MIN * 2 {
+                rounds -= 1;
+            }
+            runtime = runtime.min(each(rounds)).max(RUNTIME_MIN);
+        }
+    }
+    if (runtime, rounds) != (preset.runtime, preset.rounds) {
+        fitting.note(format!(
+            "each load was to run for {:.1} s in {} rounds; it runs for {:.1} s in {rounds}",
+            preset.runtime.as_secs_f64(),
+            preset.rounds,
+            runtime.as_secs_f64()
+        ));
+    }
+    (runtime, rounds)
+}
+
+fn job(preset: &Preset, load: &Load, runtime: Duration, volumes: (u32, u64)) -> Job {
+    Job {
+        name: format!("{}-{}", word(load.direction, load.is_random), load.bytes),
+        direction: load.direction,
+        is_random: load.is_random,
+        block: (load.bytes, load.bytes),
+        depth: load.depth,
+        threads: load.threads.max(1),
+        file_size: Some(Amount::Bytes(volumes.1)),
+        runtime: Some(runtime),
+        is_time_based: true,
+        ramp: (runtime / 10).min(Duration::from_secs(2)),
+        covers: false,
+        flushes_at_end: preset.paper == Some("t6-100g"),
+        is_grouped: true,
+        ..Job::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::PRESETS;
+    use super::*;
+    use crate::published::published;
+
+    fn room() -> Room {
+        Room {
+            cores: 2,
+            memory: 20 << 30,
+            files: 1024,
+            namespaces: Ok(()),
+            targets: vec!["blockwire".into(), "tgt".into()],
+            initiators: vec!["blockwire".into(), "libiscsi".into()],
+            time: Duration::from_secs(600),
+        }
+    }
+
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[test]
+    fn every_preset_is_of_a_paper_that_is_there() {
+        let mut ids: Vec<&str> = PRESETS.iter().map(|preset| preset.id).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), PRESETS.len());
+        for preset in PRESETS {
+            let known = |id: &str| published().papers.iter().any(|paper| paper.id == id);
+            assert!(preset.paper.is_none_or(known), "{}", preset.id);
+        }
+    }
+
+    #[test]
+    fn systems_take_turns_under_one_load() {
+        let quick = Preset::find("quick").unwrap();
+        let both = names(&["blockwire", "tgt"]);
+        let plan = plan(quick, &room(), Scale::Part(1.0), &both, &names(&["blockwire"])).unwrap();
+        // Two directions, two protocols, two targets, three rounds.
+        assert_eq!(plan.steps.len(), 24);
+        assert_eq!(plan.notes, Vec::<String>::new());
+        for turn in plan.steps.chunks(4) {
+            assert!(turn.iter().all(|step| step.job == turn[0].job && step.round == turn[0].round));
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_made_smaller_and_said() {
+        let sweep = Preset::find("t6-100g-sweep").unwrap();
+        let small = Room { memory: 6 << 30, namespaces: Err("not root".into()), ..room() };
+        let plan =
+            plan(sweep, &small, Scale::Auto, &names(&["blockwire", "spdk-iscsi"]), &names(&["blockwire"]))
+                .unwrap();
+        let said = plan.notes.join("\n");
+        for word in ["spdk-iscsi is not installed", "not root", "18 of 113 MiB", "rounds"] {
+            assert!(said.contains(word), "{word}: {said}");
+        }
+        assert!(plan.steps.iter().all(|step| step.wire == Wire::Loopback && step.volumes.0 == 18));
+        assert!(plan.duration() < Duration::from_secs(800), "{:?}", plan.duration());
+        assert_eq!(plan.steps[0].job.threads, 60);
+    }
+
+    #[test]
+    fn demartek_pairs_as_it_did() {
+        let preset = Preset::find("demartek-vdbench").unwrap();
+        let both = (names(&["blockwire", "tgt"]), names(&["blockwire", "libiscsi"]));
+        let plan = plan(preset, &room(), Scale::Auto, &both.0, &both.1).unwrap();
+        let mut pairs: Vec<(&str, &str)> =
+            plan.steps.iter().map(|step| (step.target.as_str(), step.initiator.as_str())).collect();
+        pairs.sort_unstable();
+        pairs.dedup();
+        assert_eq!(pairs, [("blockwire", "blockwire"), ("blockwire", "libiscsi"), ("tgt", "blockwire")]);
+    }
+
+    #[test]
+    fn connections_stop_at_the_limit_of_files() {
+        let preset = Preset::find("connections").unwrap();
+        let plan =
+            plan(preset, &room(), Scale::Auto, &names(&["blockwire"]), &names(&["blockwire"])).unwrap();
+        assert!(plan.steps.iter().any(|step| step.connections == 768));
+        assert!(plan.notes.iter().any(|note| note.contains("ulimit -n")));
+    }
+
+    #[test]
+    fn nothing_is_left_out_in_silence() {
+        let quick = Preset::find("quick").unwrap();
+        let why = plan(quick, &room(), Scale::Auto, &names(&["lio"]), &names(&["blockwire"])).unwrap_err();
+        assert!(why.contains("blockwire, tgt"), "{why}");
+        let jitter = Preset::find("nvme-tcp-jitter").unwrap();
+        let alone = Room { namespaces: Err("not root".into()), ..room() };
+        let why =
+            plan(jitter, &alone, Scale::Auto, &names(&["blockwire"]), &names(&["blockwire"])).unwrap_err();
+        assert!(why.contains("congested") && why.contains("not root"), "{why}");
+    }
+}

@@ -1,0 +1,227 @@
+//! The experiments of the papers, as plans that can be run on the machine at hand.
+//!
+//! A [`Preset`] says what a paper did. [`plan`] makes of it what this machine can do and says every
+//! change that it made; nothing is made smaller in silence. Invariant: a plan's steps name the same load
+//! for every pair of systems, in an order in which the systems take turns.
+
+mod fit;
+mod table;
+
+use std::time::Duration;
+
+use crate::fio::{Direction, Job};
+pub use fit::{Room, Scale, plan};
+pub use table::PRESETS;
+
+/// What volumes are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Medium {
+    /// Memory.
+    Ram,
+    /// Nothing: the cost of the protocol alone.
+    Null,
+}
+
+/// A protocol that carries a load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Protocol {
+    /// iSCSI.
+    Iscsi,
+    /// NVMe/TCP.
+    NvmeTcp,
+    /// A plain stream, as much as goes.
+    Stream,
+    /// No network: the initiator's own memory.
+    Local,
+}
+
+impl Protocol {
+    /// Its name in records and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Protocol::Iscsi => "iscsi",
+            Protocol::NvmeTcp => "nvme-tcp",
+            Protocol::Stream => "tcp",
+            Protocol::Local => "local",
+        }
+    }
+}
+
+/// Which targets meet which initiators.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pairing {
+    /// Every target with every initiator that was named.
+    All,
+    /// As Demartek paired them: a software target with our initiator, our target with a software
+    /// initiator, both ours.
+    ThreeSetUps,
+}
+
+/// What lies between the ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wire {
+    /// The loopback interface.
+    Loopback,
+    /// A pair of virtual interfaces between two network namespaces, with this MTU.
+    Veth {
+        /// 1500 or 9000 bytes.
+        mtu: u32,
+    },
+    /// The same, with a limit of so many bits per second and other traffic that fills it.
+    Congested {
+        /// MTU in bytes.
+        mtu: u32,
+        /// Bits per second.
+        limit: u64,
+    },
+}
+
+/// One load of a preset.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Load {
+    /// What it does.
+    pub direction: Direction,
+    /// In random order.
+    pub is_random: bool,
+    /// Bytes of an I/O.
+    pub bytes: u32,
+    /// In flight for each thread.
+    pub depth: u32,
+    /// Threads, over all initiators.
+    pub threads: u32,
+}
+
+/// What an experiment is, beside its loads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Loads on volumes, as they are.
+    Block,
+    /// A database on a striped volume, for a fixed number of transactions.
+    Oltp {
+        /// Users of each database.
+        users: u32,
+        /// Transactions of each user.
+        transactions: u32,
+        /// Databases at once.
+        databases: u32,
+    },
+    /// One end in a virtual machine.
+    Machine,
+    /// All protocols at once over one wire.
+    Together,
+}
+
+/// An experiment of a paper.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Preset {
+    /// Its name on the command line.
+    pub id: &'static str,
+    /// What it is about.
+    pub title: &'static str,
+    /// The paper, as [`published`](crate::published) names it; `None`: ours.
+    pub paper: Option<&'static str>,
+    /// Where in the paper.
+    pub at: &'static str,
+    /// What it is.
+    pub kind: Kind,
+    /// How many volumes, of so many bytes each.
+    pub volumes: (u32, u64),
+    /// What they are made of.
+    pub media: &'static [Medium],
+    /// Initiators at once.
+    pub hosts: u32,
+    /// What carries it.
+    pub protocols: &'static [Protocol],
+    /// Who meets whom.
+    pub pairing: Pairing,
+    /// What lies between.
+    pub wires: &'static [Wire],
+    /// Numbers of connections to be tried; empty: one for each volume.
+    pub connections: &'static [u32],
+    /// Directions, with the word of fio.
+    pub directions: &'static [Direction],
+    /// Sizes of an I/O, in bytes.
+    pub sizes: &'static [u32],
+    /// I/Os in flight for each thread.
+    pub depth: u32,
+    /// Threads on each initiator.
+    pub threads: u32,
+    /// How long each load runs.
+    pub runtime: Duration,
+    /// Rounds in which the systems take turns.
+    pub rounds: u32,
+}
+
+impl Preset {
+    /// The preset of this name.
+    pub fn find(id: &str) -> Option<&'static Preset> {
+        PRESETS.iter().find(|preset| preset.id == id)
+    }
+
+    /// Its loads.
+    pub fn loads(&self) -> Vec<Load> {
+        let load = |direction, bytes| Load {
+            direction,
+            is_random: true,
+            bytes,
+            depth: self.depth,
+            threads: self.threads * self.hosts,
+        };
+        self.sizes.iter().flat_map(|bytes| self.directions.iter().map(move |d| load(*d, *bytes))).collect()
+    }
+}
+
+/// One measurement.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// The target's name, as the plug-ins have it.
+    pub target: String,
+    /// The initiator's.
+    pub initiator: String,
+    /// What carries it.
+    pub protocol: Protocol,
+    /// What lies between.
+    pub wire: Wire,
+    /// The volumes.
+    pub volumes: (u32, u64),
+    /// What they are made of.
+    pub medium: Medium,
+    /// Connections.
+    pub connections: u32,
+    /// The load, in fio's words.
+    pub job: Job,
+    /// Which round it belongs to, from 0.
+    pub round: u32,
+}
+
+/// What will be done.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// Of which preset.
+    pub preset: &'static Preset,
+    /// What is measured, in this order.
+    pub steps: Vec<Step>,
+    /// What was changed to fit the machine, and what is left out and why.
+    pub notes: Vec<String>,
+}
+
+impl Plan {
+    /// How long its loads run, without starting and stopping systems.
+    pub fn duration(&self) -> Duration {
+        self.steps.iter().map(|step| step.job.ramp + step.job.runtime.unwrap_or_default()).sum()
+    }
+}
+
+/// fio's word for a load.
+pub fn word(direction: Direction, is_random: bool) -> &'static str {
+    match (direction, is_random) {
+        (Direction::Read, false) => "read",
+        (Direction::Read, true) => "randread",
+        (Direction::Write, false) => "write",
+        (Direction::Write, true) => "randwrite",
+        (Direction::Mixed(_), false) => "rw",
+        (Direction::Mixed(_), true) => "randrw",
+        (Direction::Trim, false) => "trim",
+        (Direction::Trim, true) => "randtrim",
+    }
+}

@@ -1,0 +1,203 @@
+//! One preset for each experiment of the papers.
+
+use std::time::Duration;
+
+use super::{Kind, Medium, Pairing, Preset, Protocol, Wire};
+use crate::fio::Direction::{Mixed, Read, Write};
+
+const KIB: u32 = 1024;
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+const BOTH: &[Protocol] = &[Protocol::Iscsi, Protocol::NvmeTcp];
+const WIRES: &[Wire] = &[Wire::Loopback, Wire::Veth { mtu: 1500 }, Wire::Veth { mtu: 9000 }];
+const LOOPBACK: &[Wire] = &[Wire::Loopback];
+const JUMBO: &[Wire] = &[Wire::Veth { mtu: 9000 }];
+
+/// What all presets have unless they say otherwise.
+const BASE: Preset = Preset {
+    id: "",
+    title: "",
+    paper: None,
+    at: "",
+    kind: Kind::Block,
+    volumes: (1, 256 * MIB),
+    media: &[Medium::Ram],
+    hosts: 1,
+    protocols: BOTH,
+    pairing: Pairing::All,
+    wires: LOOPBACK,
+    connections: &[],
+    directions: &[Read, Write],
+    sizes: &[4 * KIB],
+    depth: 32,
+    threads: 1,
+    runtime: Duration::from_secs(60),
+    rounds: 5,
+};
+
+/// All presets.
+pub static PRESETS: &[Preset] = &[
+    Preset {
+        id: "quick",
+        title: "A first look: 4 KiB random reads and writes, one volume, one minute",
+        connections: &[1],
+        runtime: Duration::from_secs(2),
+        rounds: 3,
+        ..BASE
+    },
+    Preset {
+        id: "t6-100g-sweep",
+        title: "Throughput and processor use against I/O size: 18 RAM LUNs, 3 initiators",
+        paper: Some("t6-100g"),
+        at: "Commands used; Figure 2",
+        volumes: (18, 512 * MIB),
+        hosts: 3,
+        protocols: &[Protocol::Iscsi],
+        wires: WIRES,
+        sizes: &[4 * KIB, 8 * KIB, 16 * KIB, 32 * KIB, 64 * KIB, 128 * KIB, 256 * KIB, 512 * KIB],
+        threads: 20,
+        ..BASE
+    },
+    Preset {
+        id: "demartek-vdbench",
+        title: "4 KiB at maximum rate, 24 sessions: three set-ups of target and initiator",
+        paper: Some("demartek"),
+        at: "Synthetic vdbench; vdbench Test Results",
+        volumes: (24, 256 * MIB),
+        hosts: 4,
+        protocols: &[Protocol::Iscsi],
+        pairing: Pairing::ThreeSetUps,
+        wires: JUMBO,
+        threads: 6,
+        ..BASE
+    },
+    Preset {
+        id: "demartek-oltp",
+        title: "A database on RAID 0 of six LUNs: time for a fixed number of transactions",
+        paper: Some("demartek"),
+        at: "Real-World MySQL OLTP",
+        kind: Kind::Oltp { users: 70, transactions: 20_000, databases: 4 },
+        volumes: (24, 44 * GIB),
+        hosts: 4,
+        protocols: &[Protocol::Iscsi],
+        pairing: Pairing::ThreeSetUps,
+        wires: JUMBO,
+        directions: &[],
+        sizes: &[],
+        rounds: 1,
+        ..BASE
+    },
+    Preset {
+        id: "connections",
+        title: "1, 256 and 16,384 connections: IOPS, processor and memory",
+        paper: Some("windows-100g"),
+        at: "iSCSI Adapters that meet the Requirements",
+        connections: &[1, 256, 16_384],
+        depth: 1,
+        runtime: Duration::from_secs(30),
+        rounds: 3,
+        ..BASE
+    },
+    Preset {
+        id: "unified-wire",
+        title: "iSCSI, NVMe/TCP and a plain stream at once over one link",
+        paper: Some("t6-100g"),
+        at: "The Chelsio iSCSI Offload Solution",
+        kind: Kind::Together,
+        protocols: &[Protocol::Iscsi, Protocol::NvmeTcp, Protocol::Stream],
+        wires: JUMBO,
+        runtime: Duration::from_secs(30),
+        rounds: 3,
+        ..BASE
+    },
+    Preset {
+        id: "t5-vm",
+        title: "Initiator and target on one host, one of them in a virtual machine",
+        paper: Some("t5-vm"),
+        at: "I/O Benchmarking Configuration",
+        kind: Kind::Machine,
+        volumes: (1, GIB),
+        protocols: &[Protocol::Iscsi],
+        directions: &[Read, Write, Mixed(50)],
+        sizes: &[4 * KIB, 8 * KIB, 16 * KIB, 32 * KIB, 64 * KIB],
+        depth: 64,
+        threads: 32,
+        rounds: 1,
+        ..BASE
+    },
+    Preset {
+        id: "windows-100g",
+        title: "512 bytes to 512 KiB on 16 RAM LUNs of two targets, 8 outstanding each",
+        paper: Some("windows-100g"),
+        at: "Test Configuration; Figure 1",
+        volumes: (16, 600 * MIB),
+        protocols: &[Protocol::Iscsi],
+        wires: WIRES,
+        sizes: &[
+            512,
+            KIB,
+            2 * KIB,
+            4 * KIB,
+            8 * KIB,
+            16 * KIB,
+            32 * KIB,
+            64 * KIB,
+            128 * KIB,
+            256 * KIB,
+            512 * KIB,
+        ],
+        depth: 8,
+        threads: 16,
+        ..BASE
+    },
+    Preset {
+        id: "nvme-tcp-iops",
+        title: "4 KiB IOPS, and bandwidth against size, over NVMe/TCP",
+        paper: Some("sdc2021"),
+        at: "NVMe/TCP (TOE), Target Bandwidth & IOPs",
+        volumes: (4, 256 * MIB),
+        media: &[Medium::Null, Medium::Ram],
+        protocols: &[Protocol::NvmeTcp],
+        wires: WIRES,
+        sizes: &[4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB],
+        threads: 4,
+        ..BASE
+    },
+    Preset {
+        id: "nvme-tcp-latency",
+        title: "One 4 KiB I/O at a time: local, remote, and the difference",
+        paper: Some("sdc2021"),
+        at: "NVMe/TCP Latency Measurement Comparison",
+        protocols: &[Protocol::Local, Protocol::NvmeTcp, Protocol::Iscsi],
+        depth: 1,
+        runtime: Duration::from_secs(30),
+        ..BASE
+    },
+    Preset {
+        id: "nvme-tcp-jitter",
+        title: "Latency and its deviation on a congested link",
+        paper: Some("sdc2021"),
+        at: "TOE Jitter Handling",
+        protocols: BOTH,
+        wires: &[
+            Wire::Veth { mtu: 1500 },
+            Wire::Congested { mtu: 1500, limit: 1_000_000_000 },
+            Wire::Congested { mtu: 9000, limit: 1_000_000_000 },
+        ],
+        runtime: Duration::from_secs(30),
+        ..BASE
+    },
+    Preset {
+        id: "protocol-efficiency",
+        title: "Processor time for each I/O: 8 KiB and 1 MiB random reads",
+        paper: Some("sdc2021"),
+        at: "Protocol Productivity vs Resource Used",
+        protocols: &[Protocol::Local, Protocol::Iscsi, Protocol::NvmeTcp],
+        directions: &[Read],
+        sizes: &[8 * KIB, 1 << 20],
+        depth: 128,
+        runtime: Duration::from_secs(30),
+        ..BASE
+    },
+];
