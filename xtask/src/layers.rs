@@ -48,7 +48,7 @@ const TABLE: &[Layer] = &[
     Layer {
         name: "host",
         on: &["endpoint", "volume", "iscsi", "scsi", "nvme-tcp", "nvme"],
-        foreign: Only(&["smallvec"]),
+        foreign: Only(&["smallvec", "strsim", "zeroize"]),
     },
     Layer { name: "reactor", on: &["endpoint"], foreign: Only(&["libc", "io-uring", "smallvec", "rustix"]) },
     Layer { name: "sim", on: &["endpoint"], foreign: Only(&["smallvec"]) },

@@ -27,4 +27,5 @@ pub mod size;
 pub mod spec;
 pub mod state;
 pub mod store;
-pub mod suggest;
+
+pub use host::suggest;

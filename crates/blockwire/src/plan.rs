@@ -6,9 +6,9 @@
 
 mod subsystem;
 
-use std::{fmt, net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use zeroize::Zeroizing;
+pub use host::Secret;
 
 pub use subsystem::{
     ANA_GROUP_MAX, ControllerGrants, MODEL_DEFAULT, NSID_MAX, Namespace, Referral, Subsystem, SubsystemGrant,
@@ -419,28 +419,6 @@ pub struct Credentials {
     pub secret: Secret,
     /// CHAP_N and secret of the target; initiators may then ask for mutual authentication.
     pub mutual: Option<(String, Secret)>,
-}
-
-/// A secret. It is wiped when dropped and never printed; it cannot be serialized.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(Zeroizing<Vec<u8>>);
-
-impl Secret {
-    /// Takes over the bytes of a secret.
-    pub fn new(bytes: Vec<u8>) -> Self {
-        Secret(Zeroizing::new(bytes))
-    }
-
-    /// The bytes, for the CHAP computation and nothing else.
-    pub fn expose(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(..)")
-    }
 }
 
 /// Limits of the whole daemon.

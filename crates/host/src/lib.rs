@@ -7,8 +7,20 @@
 
 #![forbid(unsafe_code)]
 
+mod client;
 mod path;
+mod remote;
+mod secret;
+pub mod suggest;
 pub mod trace;
+pub mod url;
 
+pub use client::{Client, Handle, Nothing, VOLUMES_MAX};
 pub use path::{Claim, Claims, Event, Fate, Path, Portrait, Protocol, Registration, Why};
+pub use remote::{
+    CLAIMS_MAX, Claimed, Counts, IN_WORK_MAX, News, PATHS_MAX, PathInfo, RemoteVolume, Standing, Stranger,
+    Terms, Trouble,
+};
+pub use secret::Secret;
 pub use trace::Trace;
+pub use url::Url;

@@ -1,0 +1,424 @@
+//! Remote volumes on one shard, driven by whoever submits: what a library, a command or a front stands on.
+//!
+//! A [`Client`] is an [`Endpoint`] that dials and accepts nothing. Its shard tells no other anything.
+//! Volumes that are no remote ones (a file, a null volume) may stand beside them, so that both ends of a
+//! copy are alike.
+//!
+//! Invariant: a [`Handle`] never names another volume than the one it was given for.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use buf::{Cx, Errno, Time};
+use endpoint::{Arrival, Departure, Dial, DialId, Dialled, Endpoint, Leave, LinkId, ShardId, Sockets};
+use stream::{Came, RecvOp, SendOp, Slab, Tag, earliest};
+use volume::{Backend, DiskId, DiskOp, Done, Geometry, Io, IoId};
+
+use crate::path::{Claim, Path};
+use crate::remote::{Claimed, News, RemoteVolume, Terms};
+
+/// Most volumes of one client.
+pub const VOLUMES_MAX: usize = 1024;
+
+/// Names a volume of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Handle(Tag);
+
+/// What shards of clients tell each other: nothing.
+#[derive(Debug)]
+pub enum Nothing {}
+
+/// Where the blocks are.
+enum Kind<P> {
+    Remote(Box<RemoteVolume<P>>),
+    /// With the disks that are its own.
+    Local(Box<dyn Backend>, Vec<DiskId>),
+}
+
+struct Slot<P> {
+    kind: Kind<P>,
+    /// It is in the list of those to be looked at.
+    touched: bool,
+    /// A local one cannot refuse: what is in work is counted.
+    in_work: usize,
+    read_only: bool,
+}
+
+/// Whose a link is.
+#[derive(Clone, Copy)]
+struct Owned {
+    link: LinkId,
+    volume: Tag,
+    /// It was left; what is out still comes back.
+    left: bool,
+}
+
+/// See the module.
+pub struct Client<P> {
+    slots: Slab<Slot<P>>,
+    touched: VecDeque<Tag>,
+    /// Those that were looked at in this turn and may have something to start.
+    ready: VecDeque<Tag>,
+    /// By the low half of a link's name: its name and its volume.
+    links: Vec<Option<Owned>>,
+    /// Links that nobody wants any more.
+    cuts: VecDeque<LinkId>,
+    dials: Vec<(DialId, Tag, DialId)>,
+    next_dial: u64,
+}
+
+impl<P: Path> Default for Client<P> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<P: Path> Client<P> {
+    /// Without volumes.
+    pub fn new() -> Self {
+        Client {
+            slots: Slab::new(VOLUMES_MAX),
+            touched: VecDeque::new(),
+            ready: VecDeque::new(),
+            links: Vec::new(),
+            cuts: VecDeque::new(),
+            dials: Vec::new(),
+            next_dial: 0,
+        }
+    }
+
+    /// Opens a remote volume by these paths, as [`RemoteVolume::open`] does; `None`: there are
+    /// [`VOLUMES_MAX`] already.
+    pub fn open(&mut self, cx: &mut Cx<'_>, paths: Vec<P>, terms: Terms) -> Option<Handle> {
+        if self.slots.is_full() {
+            return None;
+        }
+        let read_only = terms.read_only;
+        self.insert(Kind::Remote(Box::new(RemoteVolume::open(cx, paths, terms))), read_only)
+    }
+
+    /// Takes a backend that is open, with the disks that are its own; `None`: there are [`VOLUMES_MAX`]
+    /// already.
+    pub fn add(&mut self, backend: Box<dyn Backend>, disks: Vec<DiskId>, read_only: bool) -> Option<Handle> {
+        self.insert(Kind::Local(backend, disks), read_only)
+    }
+
+    fn insert(&mut self, kind: Kind<P>, read_only: bool) -> Option<Handle> {
+        let tag = self.slots.insert(Slot { kind, touched: false, in_work: 0, read_only }).ok()?;
+        self.touch(tag);
+        Some(Handle(tag))
+    }
+
+    /// A remote volume, to look at.
+    pub fn remote(&self, volume: Handle) -> Option<&RemoteVolume<P>> {
+        match &self.slots.get(volume.0)?.kind {
+            Kind::Remote(remote) => Some(remote),
+            Kind::Local(..) => None,
+        }
+    }
+
+    /// A remote volume, to do something with it.
+    pub fn remote_mut(&mut self, volume: Handle) -> Option<&mut RemoteVolume<P>> {
+        self.touch(volume.0);
+        match &mut self.slots.get_mut(volume.0)?.kind {
+            Kind::Remote(remote) => Some(remote),
+            Kind::Local(..) => None,
+        }
+    }
+
+    /// What a volume's blocks are like; all zero before it is open.
+    pub fn geometry(&self, volume: Handle) -> Option<Geometry> {
+        Some(match &self.slots.get(volume.0)?.kind {
+            Kind::Remote(remote) => remote.geometry(),
+            Kind::Local(backend, _) => backend.geometry(),
+        })
+    }
+
+    /// Whether writes are refused.
+    pub fn is_read_only(&self, volume: Handle) -> bool {
+        self.slots.get(volume.0).is_some_and(|slot| match &slot.kind {
+            Kind::Remote(remote) => remote.is_read_only(),
+            Kind::Local(..) => slot.read_only,
+        })
+    }
+
+    /// Starts an operation. It ends by [`Client::poll_done`]; gives it back if the volume holds as many as it
+    /// can, or is not there any more.
+    #[inline]
+    pub fn submit(&mut self, cx: &mut Cx<'_>, volume: Handle, io: Io) -> Result<(), Io> {
+        let Some(slot) = self.slots.get_mut(volume.0) else { return Err(io) };
+        match &mut slot.kind {
+            Kind::Remote(remote) if !remote.has_room() => return Err(io),
+            Kind::Remote(remote) => remote.submit(cx, io),
+            Kind::Local(..) if slot.in_work >= Terms::default().in_work => return Err(io),
+            Kind::Local(backend, _) => {
+                slot.in_work += 1;
+                backend.submit(cx, io);
+            }
+        }
+        self.touch(volume.0);
+        Ok(())
+    }
+
+    /// Asks that an operation end early. It still ends by [`Client::poll_done`].
+    pub fn cancel(&mut self, volume: Handle, id: IoId) {
+        match self.slots.get_mut(volume.0).map(|slot| &mut slot.kind) {
+            Some(Kind::Remote(remote)) => remote.cancel(id),
+            Some(Kind::Local(backend, _)) => backend.cancel(id),
+            None => return,
+        }
+        self.touch(volume.0);
+    }
+
+    /// An operation of this volume that has ended.
+    #[inline]
+    pub fn poll_done(&mut self, volume: Handle) -> Option<Done> {
+        let slot = self.slots.get_mut(volume.0)?;
+        match &mut slot.kind {
+            Kind::Remote(remote) => remote.poll_done(),
+            Kind::Local(backend, _) => {
+                let done = backend.poll_done()?;
+                slot.in_work -= 1;
+                Some(done)
+            }
+        }
+    }
+
+    /// What has changed about this volume.
+    pub fn poll_news(&mut self, volume: Handle) -> Option<News> {
+        self.remote_mut(volume)?.poll_news()
+    }
+
+    /// Asks something about a remote volume's reservations; false if it is no remote one, or too many are
+    /// asked already.
+    pub fn claim(&mut self, cx: &mut Cx<'_>, volume: Handle, id: IoId, claim: Claim) -> bool {
+        self.remote_mut(volume).is_some_and(|remote| remote.claim(cx, id, claim))
+    }
+
+    /// How such a question ended.
+    pub fn poll_claimed(&mut self, volume: Handle) -> Option<Claimed> {
+        self.remote_mut(volume)?.poll_claimed()
+    }
+
+    /// Ends a remote volume, as [`RemoteVolume::close`] does. A local one is closed at once.
+    pub fn close(&mut self, cx: &mut Cx<'_>, volume: Handle, grace: Duration) {
+        match self.remote_mut(volume) {
+            Some(remote) => remote.close(cx, grace),
+            None => self.forget(volume),
+        }
+    }
+
+    /// Drops a volume with everything that it holds; its sockets, if it has any, are cut.
+    pub fn forget(&mut self, volume: Handle) {
+        self.slots.discard(volume.0);
+        for owned in self.links.iter_mut().flatten().filter(|owned| owned.volume == volume.0) {
+            if !std::mem::replace(&mut owned.left, true) {
+                self.cuts.push_back(owned.link);
+            }
+        }
+    }
+
+    #[inline]
+    fn touch(&mut self, tag: Tag) {
+        if let Some(slot) = self.slots.get_mut(tag)
+            && !slot.touched
+        {
+            slot.touched = true;
+            self.touched.push_back(tag);
+        }
+    }
+
+    #[inline]
+    fn owner(&self, link: LinkId) -> Option<Tag> {
+        let owned = (*self.links.get(link.0 as u32 as usize)?)?;
+        (owned.link == link).then_some(owned.volume)
+    }
+
+    #[inline]
+    fn with<T>(&mut self, link: LinkId, act: impl FnOnce(&mut RemoteVolume<P>) -> T) -> Option<T> {
+        let tag = self.owner(link)?;
+        let Kind::Remote(remote) = &mut self.slots.get_mut(tag)?.kind else { return None };
+        Some(act(remote))
+    }
+
+    /// The first remote volume that answers.
+    fn ask<T>(&mut self, mut ask: impl FnMut(&mut RemoteVolume<P>) -> Option<T>) -> Option<(Tag, T)> {
+        self.slots.iter_mut().find_map(|(tag, slot)| match &mut slot.kind {
+            Kind::Remote(remote) => ask(remote).map(|found| (tag, found)),
+            Kind::Local(..) => None,
+        })
+    }
+}
+
+impl<P: Path> Endpoint for Client<P> {
+    type Message = Nothing;
+
+    fn handle_arrival(&mut self, _cx: &mut Cx<'_>, _link: LinkId, how: Arrival<Nothing>) {
+        match how {
+            Arrival::Accepted(_) => unreachable!("a client listens nowhere"),
+            Arrival::Moved(nothing) => match nothing {},
+        }
+    }
+
+    fn handle_message(&mut self, _cx: &mut Cx<'_>, message: Nothing) {
+        match message {}
+    }
+
+    #[inline]
+    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Came) {
+        if let Some(tag) = self.owner(link) {
+            self.with(link, |remote| remote.handle_recv(cx, link, op, came));
+            self.touch(tag);
+        }
+    }
+
+    #[inline]
+    fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {
+        if let Some(tag) = self.owner(link) {
+            self.with(link, |remote| remote.handle_written(cx, link, how));
+            self.touch(tag);
+        }
+    }
+
+    #[inline]
+    fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
+        if let Some(tag) = self.owner(link) {
+            self.with(link, |remote| remote.handle_sent(cx, link, op));
+            self.touch(tag);
+        }
+    }
+
+    fn handle_disk(&mut self, cx: &mut Cx<'_>, op: DiskOp, came: Result<usize, Errno>) {
+        let owner = self.slots.iter_mut().find_map(|(tag, slot)| match &mut slot.kind {
+            Kind::Local(backend, disks) if disks.contains(&op.disk) => Some((tag, backend)),
+            _ => None,
+        });
+        if let Some((tag, backend)) = owner {
+            backend.handle_disk(cx, op, came);
+            self.touch(tag);
+        }
+    }
+
+    fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
+        let mut due: Vec<Tag> = Vec::new();
+        for (tag, slot) in self.slots.iter_mut() {
+            if let Kind::Remote(remote) = &mut slot.kind
+                && remote.poll_timeout().is_some_and(|time| time <= cx.now)
+            {
+                remote.handle_timeout(cx);
+                due.push(tag);
+            }
+        }
+        due.into_iter().for_each(|tag| self.touch(tag));
+    }
+
+    fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
+        let mut more = false;
+        for _ in 0..self.touched.len() {
+            let Some(tag) = self.touched.pop_front() else { break };
+            let Some(slot) = self.slots.get_mut(tag) else { continue };
+            slot.touched = false;
+            if let Kind::Remote(remote) = &mut slot.kind
+                && remote.turn(cx)
+            {
+                slot.touched = true;
+                self.touched.push_back(tag);
+                more = true;
+            }
+            self.ready.push_back(tag);
+        }
+        more
+    }
+
+    #[inline]
+    fn poll_ready(&mut self) -> Option<LinkId> {
+        while let Some(&tag) = self.ready.front() {
+            if let Some(slot) = self.slots.get_mut(tag)
+                && let Kind::Remote(remote) = &mut slot.kind
+                && let Some(link) = remote.poll_ready()
+            {
+                return Some(link);
+            }
+            self.ready.pop_front();
+        }
+        None
+    }
+
+    #[inline]
+    fn poll_recv(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<RecvOp> {
+        self.with(link, |remote| remote.poll_recv(cx, link)).flatten()
+    }
+
+    #[inline]
+    fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
+        self.with(link, |remote| remote.poll_send(cx, link)).flatten()
+    }
+
+    fn poll_disk(&mut self) -> Option<DiskOp> {
+        self.slots.iter_mut().find_map(|(_, slot)| match &mut slot.kind {
+            Kind::Local(backend, _) => backend.poll_disk(),
+            Kind::Remote(_) => None,
+        })
+    }
+
+    fn poll_departure(&mut self) -> Option<(LinkId, Departure<Nothing>)> {
+        if let Some(link) = self.cuts.pop_front() {
+            return Some((link, Departure::Abort));
+        }
+        let (_, (link, how)) = self.ask(Sockets::poll_leave)?;
+        if let Some(Some(owned)) = self.links.get_mut(link.0 as u32 as usize) {
+            owned.left = true;
+        }
+        Some(match how {
+            Leave::Close => (link, Departure::Close),
+            Leave::Abort => (link, Departure::Abort),
+        })
+    }
+
+    fn poll_message(&mut self) -> Option<(ShardId, Nothing)> {
+        None
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        self.slots.iter().fold(None, |wake, (_, slot)| match &slot.kind {
+            Kind::Remote(remote) => earliest(wake, remote.poll_timeout()),
+            Kind::Local(..) => wake,
+        })
+    }
+
+    fn poll_dial(&mut self) -> Option<Dial> {
+        let (tag, dial) = self.ask(Sockets::poll_dial)?;
+        let id = DialId(self.next_dial);
+        self.next_dial += 1;
+        self.dials.push((id, tag, dial.id));
+        Some(Dial { id, ..dial })
+    }
+
+    fn handle_dialled(&mut self, cx: &mut Cx<'_>, id: DialId, how: Result<Dialled, Errno>) {
+        let Some(known) = self.dials.iter().position(|(known, ..)| *known == id) else { return };
+        let (_, tag, inner) = self.dials.swap_remove(known);
+        if let Ok(dialled) = &how {
+            let at = dialled.link.0 as u32 as usize;
+            if self.links.len() <= at {
+                self.links.resize(at + 1, None);
+            }
+            let gone = self.slots.get(tag).is_none();
+            self.links[at] = Some(Owned { link: dialled.link, volume: tag, left: gone });
+            if gone {
+                return self.cuts.push_back(dialled.link);
+            }
+        }
+        if let Some(slot) = self.slots.get_mut(tag)
+            && let Kind::Remote(remote) = &mut slot.kind
+        {
+            remote.handle_dialled(cx, inner, how);
+            self.touch(tag);
+        }
+    }
+}
+
+impl<P> std::fmt::Debug for Client<P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Client({} volumes)", self.slots.len())
+    }
+}

@@ -1,0 +1,144 @@
+//! The volume as a backend with sockets: its paths' calls, with their names made its own.
+
+use buf::{Cx, Errno};
+use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Sockets};
+use stream::{Came, RecvOp, SendOp, earliest};
+use volume::{Backend, DiskOp, Done, Geometry, Io, IoId, Time};
+
+use super::RemoteVolume;
+use crate::path::Path;
+
+impl<P: Path> RemoteVolume<P> {
+    /// Whose socket it is. A link that was left stays known until what is out has come back, and longer: names
+    /// are never used again.
+    #[inline]
+    fn way_of(&self, link: LinkId) -> Option<usize> {
+        self.links.iter().find(|(known, _)| *known == link).map(|(_, way)| usize::from(*way))
+    }
+
+    /// The first path that answers, of those that may have something to say.
+    fn ask<T>(&mut self, mut ask: impl FnMut(&mut Self, usize) -> Option<T>) -> Option<T> {
+        (0..self.ways.len()).find_map(|at| ask(self, at))
+    }
+}
+
+impl<P: Path> Backend for RemoteVolume<P> {
+    fn geometry(&self) -> Geometry {
+        self.geometry_now()
+    }
+
+    #[inline]
+    fn submit(&mut self, cx: &mut Cx<'_>, io: Io) {
+        self.take(cx, io);
+    }
+
+    fn cancel(&mut self, id: IoId) {
+        self.cancels.push(id);
+        self.uneasy = true;
+    }
+
+    #[inline]
+    fn poll_done(&mut self) -> Option<Done> {
+        self.done.pop_front()
+    }
+
+    fn poll_disk(&mut self) -> Option<DiskOp> {
+        None
+    }
+
+    fn handle_disk(&mut self, _cx: &mut Cx<'_>, _op: DiskOp, _came: Result<usize, Errno>) {
+        unreachable!("a remote volume has no disk");
+    }
+}
+
+impl<P: Path> Sockets for RemoteVolume<P> {
+    fn poll_dial(&mut self) -> Option<Dial> {
+        self.ask(|this, at| {
+            let dial = this.ways[at].path.poll_dial()?;
+            let id = DialId(this.next_dial);
+            this.next_dial += 1;
+            this.dials.push((id, at as u8, dial.id));
+            Some(Dial { id, ..dial })
+        })
+    }
+
+    fn handle_dialled(&mut self, cx: &mut Cx<'_>, id: DialId, how: Result<Dialled, Errno>) {
+        let Some(known) = self.dials.iter().position(|(known, ..)| *known == id) else { return };
+        let (_, way, inner) = self.dials.swap_remove(known);
+        if let Ok(dialled) = &how {
+            // A name of an older generation of the same slot is over.
+            self.links.retain(|(link, _)| link.0 as u32 != dialled.link.0 as u32);
+            self.links.push((dialled.link, way));
+        }
+        self.ways[usize::from(way)].path.handle_dialled(cx, inner, how);
+        self.touch(usize::from(way));
+    }
+
+    #[inline]
+    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Came) {
+        let Some(way) = self.way_of(link) else { return };
+        self.ways[way].path.handle_recv(cx, link, op, came);
+        self.touch(way);
+    }
+
+    #[inline]
+    fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {
+        let Some(way) = self.way_of(link) else { return };
+        self.ways[way].path.handle_written(cx, link, how);
+        self.touch(way);
+    }
+
+    #[inline]
+    fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
+        let Some(way) = self.way_of(link) else { return };
+        self.ways[way].path.handle_sent(cx, link, op);
+        self.touch(way);
+    }
+
+    #[inline]
+    fn poll_ready(&mut self) -> Option<LinkId> {
+        while self.ready != 0 {
+            let at = self.ready.trailing_zeros() as usize;
+            if let Some(link) = self.ways[at].path.poll_ready() {
+                return Some(link);
+            }
+            self.ready &= self.ready - 1;
+        }
+        None
+    }
+
+    #[inline]
+    fn poll_recv(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<RecvOp> {
+        let way = self.way_of(link)?;
+        self.ways[way].path.poll_recv(cx, link)
+    }
+
+    #[inline]
+    fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
+        let way = self.way_of(link)?;
+        self.ways[way].path.poll_send(cx, link)
+    }
+
+    fn poll_leave(&mut self) -> Option<(LinkId, Leave)> {
+        self.ask(|this, at| this.ways[at].path.poll_leave())
+    }
+
+    #[inline]
+    fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
+        self.look(cx)
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        self.ways.iter().fold(self.wake, |wake, way| earliest(wake, way.path.poll_timeout()))
+    }
+
+    fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
+        for at in 0..self.ways.len() {
+            if self.ways[at].path.poll_timeout().is_some_and(|time| time <= cx.now) {
+                self.ways[at].path.handle_timeout(cx);
+                self.touch(at);
+            }
+        }
+        self.run_timers(cx);
+    }
+}

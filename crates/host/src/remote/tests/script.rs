@@ -1,0 +1,267 @@
+//! Paths that do what a test says.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use buf::{Class, Cx, Entropy, Errno, Payload, Pool, Sg};
+use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Sockets};
+use stream::{Came, RecvOp, SendOp};
+use volume::{Access, Backend, Done, Durability, Epoch, Geometry, Io, IoId, Op, Outcome, Span, Time, Uuid};
+
+use super::super::{RemoteVolume, Terms};
+use crate::path::{Claim, Claims, Event, Fate, Path, Portrait, Protocol, Why};
+
+/// What a path was given, and what it will say.
+#[derive(Default)]
+pub struct Script {
+    pub protocol: Option<Protocol>,
+    /// How many operations it takes at once.
+    pub window: usize,
+    pub given: VecDeque<(IoId, Op, Payload)>,
+    pub claims: VecDeque<(IoId, Claim)>,
+    pub says: VecDeque<Event>,
+    pub connects: u32,
+    pub fences: u32,
+    pub disconnects: u32,
+    pub cancels: Vec<IoId>,
+    pub wake: Option<Time>,
+}
+
+/// A path in the hands of a test.
+#[derive(Clone, Default)]
+pub struct Scripted(pub Rc<RefCell<Script>>);
+
+impl Sockets for Scripted {
+    fn poll_dial(&mut self) -> Option<Dial> {
+        None
+    }
+    fn handle_dialled(&mut self, _: &mut Cx<'_>, _: DialId, _: Result<Dialled, Errno>) {}
+    fn handle_recv(&mut self, _: &mut Cx<'_>, _: LinkId, _: RecvOp, _: Came) {}
+    fn handle_written(&mut self, _: &mut Cx<'_>, _: LinkId, _: Result<(), Errno>) {}
+    fn handle_sent(&mut self, _: &mut Cx<'_>, _: LinkId, _: SendOp) {}
+    fn poll_ready(&mut self) -> Option<LinkId> {
+        None
+    }
+    fn poll_recv(&mut self, _: &mut Cx<'_>, _: LinkId) -> Option<RecvOp> {
+        None
+    }
+    fn poll_send(&mut self, _: &mut Cx<'_>, _: LinkId) -> Option<SendOp> {
+        None
+    }
+    fn poll_leave(&mut self) -> Option<(LinkId, Leave)> {
+        None
+    }
+    fn turn(&mut self, _: &mut Cx<'_>) -> bool {
+        false
+    }
+    fn poll_timeout(&self) -> Option<Time> {
+        self.0.borrow().wake
+    }
+    fn handle_timeout(&mut self, _: &mut Cx<'_>) {
+        self.0.borrow_mut().wake = None;
+    }
+}
+
+impl Path for Scripted {
+    fn protocol(&self) -> Protocol {
+        self.0.borrow().protocol.unwrap_or(Protocol::Nvme)
+    }
+    fn connect(&mut self, _: &mut Cx<'_>) {
+        self.0.borrow_mut().connects += 1;
+    }
+    fn submit(&mut self, _: &mut Cx<'_>, id: IoId, op: Op, payload: Payload) -> Result<(), (Op, Payload)> {
+        let mut script = self.0.borrow_mut();
+        if script.given.len() >= script.window {
+            return Err((op, payload));
+        }
+        script.given.push_back((id, op, payload));
+        Ok(())
+    }
+    fn claim(&mut self, _: &mut Cx<'_>, id: IoId, claim: Claim) -> Result<(), Claim> {
+        self.0.borrow_mut().claims.push_back((id, claim));
+        Ok(())
+    }
+    fn cancel(&mut self, _: &mut Cx<'_>, id: IoId) {
+        self.0.borrow_mut().cancels.push(id);
+    }
+    fn fence(&mut self, _: &mut Cx<'_>) {
+        self.0.borrow_mut().fences += 1;
+    }
+    fn disconnect(&mut self, _: &mut Cx<'_>, _: Duration) {
+        self.0.borrow_mut().disconnects += 1;
+    }
+    fn poll_event(&mut self) -> Option<Event> {
+        self.0.borrow_mut().says.pop_front()
+    }
+}
+
+pub const UUID: Uuid = Uuid(*b"0123456789abcdef");
+
+pub fn portrait() -> Portrait {
+    Portrait {
+        uuid: Some(UUID),
+        geometry: Geometry {
+            blocks: 1000,
+            logical: 512,
+            physical: 4096,
+            dio_align: 1,
+            max_io: 1 << 20,
+            thin: true,
+            write_cache: true,
+            atomic: 1,
+            atomic_powerfail: 1,
+            caw_max: 1,
+            dealloc_reads_zero: true,
+            lends: false,
+        },
+        read_only: false,
+        access: Access::Optimized,
+        product: "scripted".into(),
+        serial: "1".into(),
+        depth: 4,
+        terms: vec![],
+    }
+}
+
+/// A volume over such paths, and the clock.
+pub struct Rig {
+    pub volume: RemoteVolume<Scripted>,
+    pub paths: Vec<Scripted>,
+    pub pool: Pool,
+    pub entropy: Entropy,
+    pub now: Time,
+    pub ended: Vec<Done>,
+    next: u64,
+}
+
+impl Rig {
+    /// Paths connect.
+    pub fn new(paths: usize, terms: Terms) -> Rig {
+        let paths: Vec<Scripted> = (0..paths).map(|_| Scripted::default()).collect();
+        paths.iter().for_each(|path| path.0.borrow_mut().window = 64);
+        let pool = Pool::new(1 << 20);
+        let (mut entropy, now) = (Entropy::new([7; 32]), Time(1_000_000_000));
+        let mut cx = Cx { now, pool: &pool, entropy: &mut entropy };
+        let volume = RemoteVolume::open(&mut cx, paths.clone(), terms);
+        Rig { volume, paths, pool, entropy, now, ended: vec![], next: 1 }
+    }
+
+    /// All paths are up.
+    pub fn up(paths: usize, terms: Terms) -> Rig {
+        let mut rig = Rig::new(paths, terms);
+        for at in 0..paths {
+            rig.say(at, Event::Up(Arc::new(portrait())));
+        }
+        while rig.volume.poll_news().is_some() {}
+        rig
+    }
+
+    pub fn with<T>(&mut self, act: impl FnOnce(&mut RemoteVolume<Scripted>, &mut Cx<'_>) -> T) -> T {
+        let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
+        let result = act(&mut self.volume, &mut cx);
+        for at in 0..self.paths.len() {
+            self.volume.touch(at);
+        }
+        while self.volume.turn(&mut cx) {}
+        while let Some(done) = self.volume.poll_done() {
+            self.ended.push(done);
+        }
+        result
+    }
+
+    /// A path says something.
+    pub fn say(&mut self, path: usize, event: Event) {
+        self.paths[path].0.borrow_mut().says.push_back(event);
+        self.with(|_, _| ());
+    }
+
+    /// The clock goes on; timers run exactly when they are due.
+    pub fn pass(&mut self, time: Duration) {
+        let until = self.now + time;
+        while let Some(next) = self.volume.poll_timeout()
+            && next <= until
+        {
+            self.now = self.now.max(next);
+            self.with(|volume, cx| volume.handle_timeout(cx));
+        }
+        self.now = until;
+    }
+
+    pub fn submit(&mut self, op: Op) -> IoId {
+        let id = IoId(self.next);
+        self.next += 1;
+        let len = match &op {
+            Op::Read(span) | Op::Write(span, _) => span.blocks as usize * 512,
+            Op::CompareAndWrite(span) => span.blocks as usize * 1024,
+            _ => 0,
+        };
+        let payload = match &op {
+            Op::Read(_) => Payload::In(self.pool.take_sg(Class::Solicited, len).unwrap()),
+            _ if len > 0 => Payload::Out(self.bytes(len, id.0 as u8)),
+            _ => Payload::None,
+        };
+        self.with(|volume, cx| volume.submit(cx, Io { id, epoch: Epoch(0), op, payload }));
+        id
+    }
+
+    fn bytes(&self, len: usize, byte: u8) -> Sg {
+        let mut sg = self.pool.take_sg(Class::Solicited, len).unwrap();
+        sg.slices_mut(0..len).for_each(|slice| slice.fill(byte));
+        sg.freeze()
+    }
+
+    /// A path ends the operation that it was given first.
+    pub fn end(&mut self, path: usize, how: Result<Outcome, Fate>) -> Op {
+        let (id, op, payload) =
+            self.paths[path].0.borrow_mut().given.pop_front().expect("something is given");
+        self.say(path, Event::Done { id, how, payload });
+        op
+    }
+
+    pub fn end_well(&mut self, path: usize) -> Op {
+        self.end(path, Ok(Outcome::Complete))
+    }
+
+    /// How many operations a path has.
+    pub fn given(&self, path: usize) -> usize {
+        self.paths[path].0.borrow().given.len()
+    }
+
+    pub fn count(&self, path: usize, of: impl Fn(&Script) -> u32) -> u32 {
+        of(&self.paths[path].0.borrow())
+    }
+
+    /// A path is lost with all that it has.
+    pub fn lose(&mut self, path: usize) {
+        while self.given(path) > 0 {
+            self.end(path, Err(Fate::Unknown));
+        }
+        self.say(path, Event::Down(Why::Lost("the wire is cut".into())));
+    }
+
+    pub fn raise(&mut self, path: usize) {
+        self.say(path, Event::Up(Arc::new(portrait())));
+    }
+
+    /// What has ended since this was last asked: names and whether well.
+    pub fn ends(&mut self) -> Vec<(u64, bool)> {
+        self.ended.drain(..).map(|done| (done.id.0, done.result.is_ok())).collect()
+    }
+
+    pub fn claimed(&mut self, path: usize, how: Result<Option<Claims>, Fate>) -> Claim {
+        let (id, claim) = self.paths[path].0.borrow_mut().claims.pop_front().expect("something is claimed");
+        self.say(path, Event::Claimed { id, how });
+        claim
+    }
+}
+
+pub fn read(lba: u64) -> Op {
+    Op::Read(Span { lba, blocks: 8 })
+}
+
+pub fn write(lba: u64) -> Op {
+    Op::Write(Span { lba, blocks: 8 }, Durability::Cached)
+}

@@ -1,0 +1,95 @@
+//! What the volume itself waits for, beside its paths.
+
+use buf::Cx;
+use std::cmp::Reverse;
+use stream::{Tag, earliest};
+use volume::Time;
+
+use super::{At, NEVER, PATH_LOST, RemoteVolume, Stage};
+use crate::path::Path;
+
+impl<P: Path> RemoteVolume<P> {
+    /// Does what is due.
+    pub(super) fn run_timers(&mut self, cx: &mut Cx<'_>) {
+        if self.wake.is_none_or(|wake| cx.now < wake) {
+            return;
+        }
+        self.uneasy = true;
+        while let Some(Reverse((at, bits))) = self.later.peek().copied()
+            && at <= cx.now
+        {
+            self.later.pop();
+            let tag = Tag::from_bits(bits);
+            if let Some(task) = self.tasks.get_mut(tag)
+                && task.at == At::Later
+            {
+                task.at = At::Queued;
+                self.queue.push_back(tag);
+            }
+        }
+        if cx.now >= self.expiry {
+            self.expire(cx.now);
+        }
+        self.look_at_ways(cx);
+        if self.dark_since.is_some() && self.is_hopeless(cx.now) {
+            self.fail_waiting(PATH_LOST);
+            self.fail_claims();
+        }
+        self.set_wake();
+    }
+
+    /// Ends what has waited long enough.
+    fn expire(&mut self, now: Time) {
+        self.expiry = NEVER;
+        let dark = self.best.is_empty();
+        let fencing = self.is_fencing();
+        let mut over = Vec::new();
+        for (tag, task) in self.tasks.iter_mut() {
+            if task.deadline > now {
+                let waits = !matches!(task.at, At::Way(_) | At::Flush { .. });
+                self.expiry = if waits { self.expiry.min(task.deadline) } else { self.expiry };
+                continue;
+            }
+            match task.at {
+                At::Queued if dark => over.push((task.number, tag)),
+                At::Held if dark || fencing => over.push((task.number, tag)),
+                At::Later | At::Doubt(..) => over.push((task.number, tag)),
+                // It waits for room only, or for others; or it is with a path, whose time-outs hold.
+                At::Queued | At::Held => task.deadline = NEVER,
+                At::Way(_) | At::Flush { .. } => {}
+            }
+        }
+        over.sort_unstable_by_key(|(number, _)| *number);
+        for (_, tag) in over {
+            self.give_up(tag, PATH_LOST);
+        }
+        self.expire_claims(now);
+    }
+
+    /// Finds when the volume has something to do next.
+    pub(super) fn set_wake(&mut self) {
+        let waits = !self.tasks.is_empty() || !self.claims.is_empty();
+        if !waits {
+            self.expiry = NEVER;
+        }
+        let mut wake = self.later.peek().map(|Reverse((at, _))| *at);
+        let mut also = |time: Time| {
+            if time != NEVER {
+                wake = earliest(wake, Some(time));
+            }
+        };
+        also(self.expiry);
+        if let Some(next) = self.next_attempt() {
+            also(next);
+        }
+        if let Some(since) = self.dark_since
+            && waits
+        {
+            also(since + self.terms.fast_fail);
+        }
+        if self.stage == Stage::Opening && self.ways.iter().all(|way| way.tried) {
+            also(self.opened_at + self.terms.open_timeout);
+        }
+        self.wake = wake;
+    }
+}

@@ -1,0 +1,134 @@
+//! One of a volume's paths, as the volume keeps it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use buf::Cx;
+use volume::{Access, Time};
+
+use super::terms::{Counts, PathInfo, Standing, Terms, Trouble};
+use crate::path::{Path, Portrait};
+
+/// Where a path stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Connecting,
+    Up,
+    /// Down; to be connected then.
+    Waiting(Time),
+    GivenUp,
+    /// To be down for good: told to disconnect, `Down` awaited.
+    Closing,
+    Closed,
+}
+
+#[derive(Debug)]
+pub(super) struct Way<P> {
+    pub(super) path: P,
+    pub(super) state: State,
+    pub(super) portrait: Option<Arc<Portrait>>,
+    /// Operations that the path has.
+    pub(super) in_work: u32,
+    /// How many it takes now, and how many it said that it takes.
+    pub(super) depth: u32,
+    pub(super) window: u32,
+    /// A fence is awaited.
+    pub(super) fencing: bool,
+    /// Something was lost since the last fence was asked for.
+    pub(super) wants_fence: bool,
+    /// Counts fences that were asked for; a doubt notes the count at its time.
+    pub(super) generation: u32,
+    /// Connections that failed since it was last up.
+    attempts: u32,
+    /// Since when it has not been up.
+    pub(super) down_since: Time,
+    /// It has been of this volume.
+    pub(super) known: bool,
+    /// It has been down since the volume was opened.
+    pub(super) tried: bool,
+    /// The volume's count of cached writes when its last one ended.
+    pub(super) written: u64,
+    /// All its writes up to this count are flushed.
+    pub(super) flushed: u64,
+    pub(super) last: Option<(Time, Trouble)>,
+    /// What it found is not our volume: the reason for its next `Down`.
+    pub(super) expelled: Option<Trouble>,
+    pub(super) counts: Counts,
+    /// Its state has changed since that was last told.
+    pub(super) news: bool,
+}
+
+impl<P: Path> Way<P> {
+    pub(super) fn new(path: P, now: Time) -> Self {
+        Way {
+            path,
+            state: State::Connecting,
+            portrait: None,
+            in_work: 0,
+            depth: 0,
+            window: 0,
+            fencing: false,
+            wants_fence: false,
+            generation: 0,
+            attempts: 0,
+            down_since: now,
+            known: false,
+            tried: false,
+            written: 0,
+            flushed: 0,
+            last: None,
+            expelled: None,
+            counts: Counts::default(),
+            news: false,
+        }
+    }
+
+    /// The state of the path at the target, if it may be used.
+    pub(super) fn access(&self) -> Option<Access> {
+        let up = self.state == State::Up && self.expelled.is_none() && !self.fencing && !self.wants_fence;
+        let access = self.portrait.as_ref()?.access;
+        (up && access.serves()).then_some(access)
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.in_work < self.depth
+    }
+
+    /// Whether writes that it carried are not flushed.
+    pub(super) fn is_dirty(&self) -> bool {
+        self.written > self.flushed
+    }
+
+    /// When it is tried next: twice as long each time, with a quarter more or less by chance, so that
+    /// many hosts do not come at once.
+    pub(super) fn next_attempt(&mut self, cx: &mut Cx<'_>, terms: &Terms, slowly: bool) -> Time {
+        let doubled = terms.reconnect_delay.saturating_mul(1 << self.attempts.min(16));
+        self.attempts += 1;
+        let delay = if slowly { terms.reconnect_delay_max } else { doubled.min(terms.reconnect_delay_max) };
+        let nanos = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX) / 4;
+        cx.now + (delay - delay / 4) + Duration::from_nanos(cx.entropy.next_u64() % (2 * nanos + 1).max(1))
+    }
+
+    pub(super) fn came_up(&mut self) {
+        self.attempts = 0;
+    }
+
+    pub(super) fn info(&self) -> PathInfo {
+        let standing = match self.state {
+            State::Connecting => Standing::Connecting,
+            State::Up if self.fencing || self.wants_fence => Standing::Fencing,
+            State::Up => Standing::Up,
+            State::Waiting(at) => Standing::Waiting(at),
+            State::GivenUp => Standing::GivenUp,
+            State::Closing | State::Closed => Standing::Closed,
+        };
+        PathInfo {
+            protocol: self.path.protocol(),
+            standing,
+            portrait: self.portrait.clone(),
+            last: self.last.clone(),
+            in_work: self.in_work,
+            counts: self.counts,
+        }
+    }
+}
