@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod client;
+pub mod iscsi;
 mod path;
 mod remote;
 mod secret;

@@ -41,6 +41,19 @@ impl Capacity {
         w.zeros(16);
     }
 
+    /// Reads READ CAPACITY(10) data; `None`: fewer than 8 bytes.
+    pub fn decode_10(data: &[u8]) -> Option<Capacity> {
+        let d: &[u8; 8] = data.first_chunk()?;
+        Some(Capacity {
+            last_lba: u64::from(be32(d, 0)),
+            block_len: be32(d, 4),
+            physical_exponent: 0,
+            lowest_aligned: 0,
+            provisioned: false,
+            reads_zeros: false,
+        })
+    }
+
     /// Reads READ CAPACITY(16) data; `None`: fewer than 16 bytes.
     pub fn decode_16(data: &[u8]) -> Option<Capacity> {
         let d: &[u8; 16] = data.first_chunk()?;
@@ -74,6 +87,15 @@ mod tests {
         small.encode_10(&mut w);
         assert_eq!(w.len(), 8);
         assert_eq!(out[..8], [0, 1, 0xff, 0xff, 0, 0, 2, 0]);
+        let plain = Capacity {
+            physical_exponent: 0,
+            lowest_aligned: 0,
+            provisioned: false,
+            reads_zeros: false,
+            ..small
+        };
+        assert_eq!(Capacity::decode_10(&out), Some(plain));
+        assert_eq!(Capacity::decode_10(&out[..7]), None);
 
         let mut w = Writer::new(&mut out);
         small.encode_16(&mut w);

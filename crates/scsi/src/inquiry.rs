@@ -13,6 +13,16 @@ impl Peripheral {
     pub const WELL_KNOWN: Peripheral = Peripheral(0x1e);
     /// No such logical unit, and never one (qualifier 011b, type 1Fh).
     pub const NONE: Peripheral = Peripheral(0x7f);
+
+    /// Whether a device is connected there (PERIPHERAL QUALIFIER 000b).
+    pub const fn is_connected(self) -> bool {
+        bits(self.0, 7, 5) == 0
+    }
+
+    /// PERIPHERAL DEVICE TYPE.
+    pub const fn device_type(self) -> u8 {
+        bits(self.0, 4, 0)
+    }
 }
 
 /// TPGS: which forms of asymmetric access the logical unit has (SPC-4 §5.15).

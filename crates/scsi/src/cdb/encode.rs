@@ -7,11 +7,15 @@ use super::*;
 use crate::wire::{bits, flag, place};
 
 /// A CDB being written.
-struct Out<'a>(&'a mut [u8; CDB_LEN_MAX]);
+struct Out<'a> {
+    bytes: &'a mut [u8; CDB_LEN_MAX],
+    /// Block commands take their sixteen-byte form, whatever the numbers.
+    long: bool,
+}
 
 impl Out<'_> {
     fn put(&mut self, at: usize, bytes: &[u8]) {
-        self.0[at..at + bytes.len()].copy_from_slice(bytes);
+        self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
     fn u24(&mut self, at: usize, v: u32) {
@@ -20,11 +24,13 @@ impl Out<'_> {
 
     /// A block command in its ten-byte or sixteen-byte form.
     fn blocks(&mut self, ten: u8, sixteen: u8, flags: u8, span: (u64, u32), group: u8) -> usize {
-        self.0[1] = flags;
-        if let (Ok(lba), Ok(blocks)) = (u32::try_from(span.0), u16::try_from(span.1)) {
-            self.0[0] = ten;
+        self.bytes[1] = flags;
+        if !self.long
+            && let (Ok(lba), Ok(blocks)) = (u32::try_from(span.0), u16::try_from(span.1))
+        {
+            self.bytes[0] = ten;
             self.put(2, &lba.to_be_bytes());
-            self.0[6] = group;
+            self.bytes[6] = group;
             self.put(7, &blocks.to_be_bytes());
             return 10;
         }
@@ -32,11 +38,11 @@ impl Out<'_> {
     }
 
     fn long(&mut self, opcode: u8, flags: u8, span: (u64, u32), group: u8) -> usize {
-        self.0[0] = opcode;
-        self.0[1] = flags;
+        self.bytes[0] = opcode;
+        self.bytes[1] = flags;
         self.put(2, &span.0.to_be_bytes());
         self.put(10, &span.1.to_be_bytes());
-        self.0[14] = group;
+        self.bytes[14] = group;
         16
     }
 
@@ -120,8 +126,17 @@ impl Command {
     ///
     /// A number too large for its field is cut; of what [`Command::parse`] gives, none is.
     pub fn encode(&self, out: &mut [u8; CDB_LEN_MAX]) -> usize {
-        *out = [0; CDB_LEN_MAX];
-        let mut out = Out(out);
+        self.put(out, false)
+    }
+
+    /// The same, in the sixteen-byte form where there is one: for what a logical unit knows in that form only.
+    pub fn encode_long(&self, out: &mut [u8; CDB_LEN_MAX]) -> usize {
+        self.put(out, true)
+    }
+
+    fn put(&self, bytes: &mut [u8; CDB_LEN_MAX], long: bool) -> usize {
+        *bytes = [0; CDB_LEN_MAX];
+        let mut out = Out { bytes, long };
         let o = &mut out;
         match *self {
             Command::TestUnitReady => o.six(&[0x00]),

@@ -247,6 +247,9 @@ fn check_any(bytes: &[u8]) {
     let mut out = [0xee; 16];
     let len = command.encode(&mut out);
     assert_eq!(Command::parse(&out[..len]), Ok(command), "{out:02x?}");
+    let long = command.encode_long(&mut out);
+    assert!(long == len || long == 16, "{out:02x?}");
+    assert_eq!(Command::parse(&out[..long]), Ok(command), "{out:02x?}");
 }
 
 /// Attack row 51: length fields 0 and maximum for each operation code.

@@ -166,6 +166,11 @@ pub fn decode(form: ModeForm, data: &[u8]) -> Option<Decoded<'_>> {
     Some(Decoded { write_protected: bit(specific, 7), dpo_fua: bit(specific, 4), blocks, pages })
 }
 
+/// WCE of a caching page as [`find_page`] gives it; `None`: too short.
+pub fn write_cache(caching: &[u8]) -> Option<bool> {
+    caching.get(2).map(|byte| crate::wire::bit(*byte, 2))
+}
+
 /// The bytes of one page, header included, among the pages of [`Decoded`].
 pub fn find_page(pages: &[u8], page: u8, subpage: u8) -> Option<&[u8]> {
     let mut rest = pages;

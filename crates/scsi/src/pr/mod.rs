@@ -10,8 +10,8 @@ use crate::sense::Sense;
 use crate::transport_id::TransportId;
 use crate::wire::{Writer, be16, be32, be64, bit, flag};
 pub use report::{
-    Capabilities, FullStatus, FullStatusEntry, Reservation, decode_keys, decode_reservation, read_keys,
-    read_reservation,
+    Capabilities, DecodedRegistration, FullStatus, FullStatusEntry, Reservation, decode_full_status,
+    decode_keys, decode_reservation, read_keys, read_reservation,
 };
 
 /// TYPE of a persistent reservation.

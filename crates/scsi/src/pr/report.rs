@@ -4,7 +4,7 @@
 
 use super::ReservationType;
 use crate::transport_id::TransportId;
-use crate::wire::{Writer, be32, be64, bit, bits, flag, place};
+use crate::wire::{Writer, be16, be32, be64, bit, bits, flag, place};
 
 /// READ KEYS: one key per registration.
 pub fn read_keys(generation: u32, keys: impl Iterator<Item = u64>, w: &mut Writer<'_>) {
@@ -116,6 +116,37 @@ pub struct FullStatusEntry<'a> {
     pub relative_port: Option<u16>,
     /// The initiator port.
     pub initiator: TransportId<'a>,
+}
+
+/// A registration in received READ FULL STATUS data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DecodedRegistration<'a> {
+    /// Its key.
+    pub key: u64,
+    /// The reservation's type if this registrant holds it.
+    pub holds: Option<ReservationType>,
+    /// The target port of the nexus; `None`: registered on all (ALL_TG_PT).
+    pub relative_port: Option<u16>,
+    /// The initiator port; `None`: none of iSCSI's.
+    pub initiator: Option<TransportId<'a>>,
+}
+
+/// Reads READ FULL STATUS data: the generation, and each whole registration. `None`: too short.
+pub fn decode_full_status(data: &[u8]) -> Option<(u32, impl Iterator<Item = DecodedRegistration<'_>>)> {
+    let (head, rest) = data.split_first_chunk::<8>()?;
+    let mut rest = &rest[..(be32(head, 4) as usize).min(rest.len())];
+    let entries = std::iter::from_fn(move || {
+        let (head, tail) = rest.split_first_chunk::<24>()?;
+        let (id, next) = tail.split_at_checked(be32(head, 20) as usize)?;
+        rest = next;
+        Some(DecodedRegistration {
+            key: be64(head, 0),
+            holds: bit(head[12], 0).then(|| ReservationType(bits(head[13], 3, 0))),
+            relative_port: (!bit(head[12], 1)).then(|| be16(head, 18)),
+            initiator: TransportId::parse(id).ok().map(|(initiator, _)| initiator),
+        })
+    });
+    Some((be32(head, 0), entries))
 }
 
 /// Writes READ FULL STATUS, one registration after the other.

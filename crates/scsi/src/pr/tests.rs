@@ -168,6 +168,22 @@ fn full_status() {
     assert_eq!(TransportId::parse(&data[32..]).unwrap().0, A);
     assert_eq!(data[64..84], [0, 0, 0, 0, 0, 0, 0, 0x22, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(TransportId::parse(&data[88..]).unwrap().0, B);
+    let entry = |e: FullStatusEntry<'static>| DecodedRegistration {
+        key: e.key,
+        holds: e.holds,
+        relative_port: e.relative_port,
+        initiator: Some(e.initiator),
+    };
+    let (generation, entries) = decode_full_status(&data).unwrap();
+    assert_eq!((generation, entries.collect::<Vec<_>>()), (5, vec![entry(holder), entry(other)]));
+    // Lengths that lie: what is whole is read, and no more.
+    for len in 0..data.len() {
+        let count = decode_full_status(&data[..len]).map_or(0, |(_, entries)| entries.count());
+        assert_eq!(count, usize::from(len >= 64), "cut at {len}");
+    }
+    let mut lying = data.clone();
+    lying[28..32].copy_from_slice(&[0xff; 4]);
+    assert_eq!(decode_full_status(&lying).unwrap().1.count(), 0);
 }
 
 proptest! {
@@ -180,5 +196,6 @@ proptest! {
         }
         let _ = MoveList::parse(&list);
         let _ = decode_reservation(&list);
+        let _ = decode_full_status(&list).map(|(_, entries)| entries.count());
     }
 }

@@ -239,6 +239,22 @@ impl<'a> Designator<'a> {
         }
     }
 
+    /// The UUID that it is (SPC-5 §7.7.6.11: RFC 4122 UUIDs only); `None`: another kind, or malformed.
+    pub fn uuid(&self) -> Option<[u8; 16]> {
+        let (head, uuid) = self.bytes.split_first_chunk::<2>()?;
+        let known = self.kind == DesignatorType::UUID && bits(head[0], 7, 4) == 1;
+        uuid.try_into().ok().filter(|_| known)
+    }
+
+    /// The number that a relative target port or target port group designator holds.
+    pub fn number(&self) -> Option<u16> {
+        let known = matches!(self.kind, DesignatorType::RELATIVE_PORT | DesignatorType::PORT_GROUP);
+        match self.bytes {
+            [_, _, high, low] if known => Some(u16::from_be_bytes([*high, *low])),
+            _ => None,
+        }
+    }
+
     /// Whether the name is at most as long as a copy target descriptor can hold.
     pub fn fits_copy_target(&self) -> bool {
         self.bytes.len() <= 20

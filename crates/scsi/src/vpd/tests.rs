@@ -82,6 +82,11 @@ fn identification_page() {
 
     let without = written(|w| identification(Peripheral::WELL_KNOWN, None, &PORT, w));
     assert_eq!(designators(body(IDENTIFICATION, &without).unwrap()).count(), 4);
+    let uuids: Vec<_> = designators(body(IDENTIFICATION, &data).unwrap()).filter_map(|d| d.uuid()).collect();
+    assert_eq!(uuids, [UUID]);
+    let numbers: Vec<_> =
+        designators(body(IDENTIFICATION, &data).unwrap()).filter_map(|d| d.number()).collect();
+    assert_eq!(numbers, [PORT.relative, PORT.group]);
     let other = Unit { uuid: [0; 16], ..UNIT };
     assert!(found.iter().all(|designator| !other.is_named_by(designator)));
 }

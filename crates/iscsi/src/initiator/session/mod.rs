@@ -273,8 +273,16 @@ impl InitiatorSession {
         self.violation.take()
     }
 
-    fn is_over(&self) -> bool {
+    /// Whether nothing can be submitted any more, now or ever. What is in work ends when its memory is back.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
         matches!(self.state, State::Dead | State::Gone)
+    }
+
+    /// Whether everything that was out has come back: [`HostEvent::Closed`] was told, or waits to be.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.state == State::Gone
     }
 }
 

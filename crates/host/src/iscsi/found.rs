@@ -1,0 +1,395 @@
+//! What a logical unit says of itself, checked, and the portrait that is made of it.
+//!
+//! Whatever the target answers is hostile until it has passed here: lengths are those of what came, numbers
+//! that cannot be are refused or bounded, text is printable. After it, sizes can be multiplied and divided.
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+
+use iscsi::initiator::InitiatorSession;
+use iscsi::negotiate::Digest;
+use scsi::alua;
+use scsi::capacity::Capacity;
+use scsi::cdb::ModeForm;
+use scsi::inquiry::{PortGroupSupport, StandardInquiry};
+use scsi::mode;
+use scsi::vpd::{self, Association, BlockLimits, Designator, DesignatorType, Provisioning, ProvisioningType};
+use volume::{Access, Geometry, Uuid};
+
+use super::verdict;
+use crate::Portrait;
+
+/// The longest transfer of one command where the target states no shorter one, in bytes.
+pub(super) const TRANSFER_MAX: u32 = 1 << 20;
+/// The largest physical block that is believed, in bytes.
+const PHYSICAL_MAX: u32 = 1 << 20;
+/// The most names of one logical unit that are kept.
+const NAMES_MAX: usize = 16;
+
+/// Everything that was asked of a logical unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Found {
+    product: String,
+    serial: String,
+    uuid: Option<Uuid>,
+    /// Its other names: designator type and text.
+    names: Vec<(&'static str, String)>,
+    port_groups: PortGroupSupport,
+    /// The port group and the relative port that we came by.
+    group: Option<u16>,
+    port: Option<u16>,
+    /// Codes of the vital product data pages that it has.
+    pages: Vec<u8>,
+    limits: BlockLimits,
+    rotation: u16,
+    provisioning: Provisioning,
+    /// `None`: the path is in a state in which it does not tell.
+    capacity: Option<Capacity>,
+    write_protected: bool,
+    fua: bool,
+    write_cache: bool,
+    access: Access,
+}
+
+/// Why a logical unit cannot be used, and what to do.
+pub(super) type Complaint = String;
+
+impl Found {
+    /// Nothing is known yet.
+    pub(super) fn new() -> Self {
+        Found {
+            product: String::new(),
+            serial: String::new(),
+            uuid: None,
+            names: Vec::new(),
+            port_groups: PortGroupSupport::None,
+            group: None,
+            port: None,
+            pages: Vec::new(),
+            limits: BlockLimits::default(),
+            rotation: 0,
+            provisioning: Provisioning {
+                threshold_exponent: 0,
+                unmap: false,
+                write_same_16: false,
+                write_same_10: false,
+                reads_zeros: false,
+                anchor: false,
+                kind: ProvisioningType::FULL,
+            },
+            capacity: None,
+            write_protected: false,
+            fua: false,
+            // Until the target says otherwise, what it has answered may be lost with its power.
+            write_cache: true,
+            access: Access::Optimized,
+        }
+    }
+
+    /// Standard INQUIRY data. `Ok(false)`: no logical unit has this number.
+    pub(super) fn take_inquiry(&mut self, data: &[u8]) -> Result<bool, Complaint> {
+        let inquiry = StandardInquiry::decode(data)
+            .ok_or("the target's INQUIRY data is too short; it is no usable logical unit")?;
+        let kind = inquiry.peripheral.device_type();
+        if !inquiry.peripheral.is_connected() {
+            return Ok(false);
+        }
+        // A disk, an optical memory or a simplified disk: all speak SBC.
+        if !matches!(kind, 0x00 | 0x07 | 0x0e) {
+            return Err(format!(
+                "the logical unit is no disk (device type {kind:02x}h); choose another number"
+            ));
+        }
+        let parts = [inquiry.vendor, inquiry.product, inquiry.revision].map(printable);
+        self.product = parts.join(" ").trim().to_owned();
+        self.port_groups = inquiry.port_groups;
+        Ok(true)
+    }
+
+    /// The list of vital product data pages.
+    pub(super) fn take_pages(&mut self, data: &[u8]) {
+        self.pages = vpd::body(vpd::SUPPORTED, data).unwrap_or(&[]).to_vec();
+    }
+
+    pub(super) fn has_page(&self, page: u8) -> bool {
+        self.pages.contains(&page)
+    }
+
+    pub(super) fn has_port_groups(&self) -> bool {
+        self.port_groups != PortGroupSupport::None
+    }
+
+    pub(super) fn take_serial(&mut self, data: &[u8]) {
+        self.serial =
+            vpd::body(vpd::SERIAL, data).map(|text| printable(text).trim().to_owned()).unwrap_or_default();
+    }
+
+    pub(super) fn take_identification(&mut self, data: &[u8]) {
+        (self.uuid, self.group, self.port) = (None, None, None);
+        self.names.clear();
+        for designator in vpd::designators(vpd::body(vpd::IDENTIFICATION, data).unwrap_or(&[])) {
+            match (designator.association, designator.kind) {
+                (Association::UNIT, DesignatorType::UUID) => {
+                    self.uuid = self.uuid.or_else(|| designator.uuid().map(Uuid));
+                }
+                (Association::UNIT, _) if self.names.len() < NAMES_MAX => {
+                    self.names.extend(name(&designator))
+                }
+                (Association::PORT, DesignatorType::RELATIVE_PORT) => self.port = designator.number(),
+                (Association::PORT, DesignatorType::PORT_GROUP) => self.group = designator.number(),
+                _ => {}
+            }
+        }
+    }
+
+    pub(super) fn take_limits(&mut self, data: &[u8]) {
+        self.limits = BlockLimits::decode(data).unwrap_or_default();
+    }
+
+    pub(super) fn take_characteristics(&mut self, data: &[u8]) {
+        self.rotation = vpd::Characteristics::decode(data).map_or(0, |page| page.rotation_rate);
+    }
+
+    pub(super) fn take_provisioning(&mut self, data: &[u8]) {
+        if let Some(page) = Provisioning::decode(data) {
+            self.provisioning = page;
+        }
+    }
+
+    /// READ CAPACITY(16) data.
+    pub(super) fn take_capacity_16(&mut self, data: &[u8]) -> Result<(), Complaint> {
+        self.take_capacity(Capacity::decode_16(data).ok_or_else(short_capacity)?)
+    }
+
+    /// READ CAPACITY(10) data, of a target that has no other.
+    pub(super) fn take_capacity_10(&mut self, data: &[u8]) -> Result<(), Complaint> {
+        let capacity = Capacity::decode_10(data).ok_or_else(short_capacity)?;
+        if capacity.last_lba == u64::from(u32::MAX) {
+            return Err(
+                "the volume has more blocks than READ CAPACITY(10) can say, and the target knows no \
+                        READ CAPACITY(16); update the target"
+                    .to_owned(),
+            );
+        }
+        self.take_capacity(capacity)
+    }
+
+    fn take_capacity(&mut self, capacity: Capacity) -> Result<(), Complaint> {
+        let block = capacity.block_len;
+        if !matches!(block, 512 | 4096) {
+            return Err(format!(
+                "the volume has blocks of {block} bytes; make it one with blocks of 512 or 4096"
+            ));
+        }
+        let blocks = capacity.last_lba.checked_add(1);
+        let bytes = blocks.and_then(|blocks| blocks.checked_mul(block.into()));
+        if bytes.is_none_or(|bytes| i64::try_from(bytes).is_err()) {
+            return Err(format!(
+                "the target claims a last block of {}, which is beyond 2^63 bytes; look into the target",
+                capacity.last_lba
+            ));
+        }
+        self.capacity = Some(capacity);
+        Ok(())
+    }
+
+    /// MODE SENSE(6) data; false: no caching page is in it.
+    pub(super) fn take_mode(&mut self, data: &[u8]) -> bool {
+        let Some(decoded) = mode::decode(ModeForm::Six, data) else { return false };
+        (self.write_protected, self.fua) = (decoded.write_protected, decoded.dpo_fua);
+        let caching = mode::find_page(decoded.pages, mode::CACHING, 0).and_then(mode::write_cache);
+        self.write_cache = caching.unwrap_or(true);
+        caching.is_some()
+    }
+
+    /// REPORT TARGET PORT GROUPS data. A target that does not list our group tells nothing.
+    pub(super) fn take_port_groups(&mut self, data: &[u8]) {
+        let ours = |group: &alua::DecodedGroup<'_>| match (self.group, self.port) {
+            (Some(id), _) => group.id == id,
+            (None, Some(port)) => group.ports().any(|at| at == port),
+            (None, None) => false,
+        };
+        if let Some(group) = alua::decode(data).find(ours) {
+            self.access = verdict::access(group.state);
+        }
+    }
+
+    /// The state of the path, as a sense code told it.
+    pub(super) fn set_access(&mut self, access: Access) {
+        self.access = access;
+    }
+
+    /// The target port that we came by.
+    pub(super) fn relative_port(&self) -> Option<u16> {
+        self.port
+    }
+
+    /// Whether blocks can be read and written by the path, as far as is known.
+    pub(super) fn serves(&self) -> bool {
+        self.access.serves()
+    }
+
+    /// Whether the two can be one logical unit.
+    pub(super) fn is_same_unit(&self, other: &Found) -> bool {
+        self.uuid == other.uuid && self.names == other.names && self.serial == other.serial
+    }
+
+    pub(super) fn abilities(&self) -> Abilities {
+        let block = self.block_len();
+        let most = TRANSFER_MAX / block;
+        let limits = &self.limits;
+        let or_none = |limit: u32, most: u32| if limit == 0 { most } else { limit.min(most) };
+        let unmap =
+            self.provisioning.unmap && limits.unmap_blocks_max > 0 && limits.unmap_descriptors_max > 0;
+        let aligned = limits.atomic_alignment <= 1 && limits.atomic_granularity <= 1;
+        Abilities {
+            block,
+            blocks: self.capacity.map_or(0, |capacity| capacity.last_lba.saturating_add(1)),
+            transfer_max: or_none(limits.transfer_max, most),
+            same_max: u32::try_from(limits.write_same_max).map_or(SAME_MAX, |limit| or_none(limit, SAME_MAX)),
+            prefetch_max: or_none(limits.prefetch_max, SAME_MAX),
+            unmap: unmap.then_some((limits.unmap_blocks_max, limits.unmap_descriptors_max.min(UNMAPS_MAX))),
+            same_unmaps: self.provisioning.write_same_16,
+            same_10_unmaps: self.provisioning.write_same_10,
+            reads_zeros: self.reads_zeros(),
+            caw_max: u32::from(limits.compare_and_write_max),
+            atomic_max: if aligned { limits.atomic_max.min(most) } else { 0 },
+            fua: self.fua,
+            write_cache: self.write_cache,
+            unknown: 0,
+        }
+    }
+
+    fn reads_zeros(&self) -> bool {
+        let zeros = |capacity: Capacity| capacity.provisioned && capacity.reads_zeros;
+        self.capacity.is_some_and(zeros) || self.provisioning.reads_zeros
+    }
+
+    fn block_len(&self) -> u32 {
+        self.capacity.map_or(512, |capacity| capacity.block_len)
+    }
+
+    /// What there is to tell of the path by which `session` goes.
+    pub(super) fn portrait(&self, session: &InitiatorSession, address: SocketAddr, depth: u32) -> Portrait {
+        let abilities = self.abilities();
+        let logical = self.block_len();
+        let exponent = self.capacity.map_or(0, |capacity| capacity.physical_exponent);
+        let physical = logical.checked_mul(1 << exponent);
+        let geometry = Geometry {
+            blocks: abilities.blocks,
+            logical,
+            physical: physical.filter(|bytes| *bytes >= logical && *bytes <= PHYSICAL_MAX).unwrap_or(logical),
+            dio_align: logical,
+            max_io: abilities.transfer_max * logical,
+            thin: self.provisioning.kind == ProvisioningType::THIN,
+            write_cache: self.write_cache,
+            atomic: abilities.atomic_max.max(1),
+            atomic_powerfail: 1,
+            caw_max: abilities.caw_max,
+            dealloc_reads_zero: self.reads_zeros(),
+            lends: false,
+        };
+        Portrait {
+            uuid: self.uuid,
+            geometry,
+            read_only: self.write_protected,
+            access: self.access,
+            product: self.product.clone(),
+            serial: self.serial.clone(),
+            depth,
+            terms: self.terms(session, address),
+        }
+    }
+
+    fn terms(&self, session: &InitiatorSession, address: SocketAddr) -> Vec<(String, String)> {
+        let params = session.params();
+        let yes = |on: bool| if on { "Yes" } else { "No" }.to_owned();
+        let digest = |digest: Digest| if digest == Digest::Crc32c { "CRC32C" } else { "None" }.to_owned();
+        let mut terms = vec![("TargetAddress", address.to_string())];
+        terms.extend(session.portal_group_tag().map(|tag| ("TargetPortalGroupTag", tag.to_string())));
+        terms.extend([
+            ("TSIH", session.tsih().value().to_string()),
+            ("HeaderDigest", digest(params.header_digest)),
+            ("DataDigest", digest(params.data_digest)),
+            ("MaxConnections", params.max_connections.to_string()),
+            ("InitialR2T", yes(params.initial_r2t)),
+            ("ImmediateData", yes(params.immediate_data)),
+            ("MaxBurstLength", params.max_burst.to_string()),
+            ("FirstBurstLength", params.first_burst.to_string()),
+            ("MaxOutstandingR2T", params.max_outstanding_r2t.to_string()),
+            ("MaxRecvDataSegmentLength (ours)", params.initiator_mrdsl.to_string()),
+            ("MaxRecvDataSegmentLength (target)", params.target_mrdsl.to_string()),
+            ("DefaultTime2Wait", params.time2wait.to_string()),
+            ("DefaultTime2Retain", params.time2retain.to_string()),
+            ("ErrorRecoveryLevel", params.erl.to_string()),
+            ("iSCSIProtocolLevel", params.protocol_level.to_string()),
+        ]);
+        terms.extend(self.names.iter().map(|(kind, text)| (*kind, text.clone())));
+        terms.extend(self.group.map(|id| ("Target port group", id.to_string())));
+        terms.extend(self.port.map(|id| ("Relative target port", id.to_string())));
+        let limits = &self.limits;
+        terms.extend([
+            ("Maximum transfer length", limits.transfer_max.to_string()),
+            ("Optimal transfer length", limits.transfer_optimal.to_string()),
+            ("Maximum compare and write length", limits.compare_and_write_max.to_string()),
+            ("Maximum unmap LBA count", limits.unmap_blocks_max.to_string()),
+            ("Maximum unmap block descriptor count", limits.unmap_descriptors_max.to_string()),
+            ("Maximum write same length", limits.write_same_max.to_string()),
+            ("Maximum atomic transfer length", limits.atomic_max.to_string()),
+            ("UNMAP", yes(self.provisioning.unmap)),
+            ("DPO and FUA", yes(self.fua)),
+            ("Medium rotation rate", self.rotation.to_string()),
+        ]);
+        terms.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    }
+}
+
+/// The most blocks of WRITE SAME, VERIFY and the like where the target states no fewer.
+pub(super) const SAME_MAX: u32 = 0xffff;
+/// The most descriptors of one UNMAP.
+pub(super) const UNMAPS_MAX: u32 = 255;
+
+/// What a logical unit can do; lengths in blocks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Abilities {
+    pub(super) block: u32,
+    pub(super) blocks: u64,
+    pub(super) transfer_max: u32,
+    pub(super) same_max: u32,
+    pub(super) prefetch_max: u32,
+    /// Blocks and descriptors of one UNMAP.
+    pub(super) unmap: Option<(u32, u32)>,
+    pub(super) same_unmaps: bool,
+    pub(super) same_10_unmaps: bool,
+    pub(super) reads_zeros: bool,
+    pub(super) caw_max: u32,
+    pub(super) atomic_max: u32,
+    pub(super) fua: bool,
+    pub(super) write_cache: bool,
+    /// Commands that the target turned out not to know: bits of [`Form`](super::plan::Form).
+    pub(super) unknown: u16,
+}
+
+fn short_capacity() -> Complaint {
+    "the target's READ CAPACITY data is too short; look into the target".to_owned()
+}
+
+/// A target's text: what is not printable ASCII becomes a space.
+fn printable(text: &[u8]) -> String {
+    text.iter().map(|byte| if (0x20..0x7f).contains(byte) { char::from(*byte) } else { ' ' }).collect()
+}
+
+fn name(designator: &Designator<'_>) -> Option<(&'static str, String)> {
+    let kind = match designator.kind {
+        DesignatorType::NAA => "NAA",
+        DesignatorType::EUI_64 => "EUI-64",
+        DesignatorType::T10 => return Some(("T10 vendor ID", printable(designator.bytes).trim().to_owned())),
+        DesignatorType::NAME => return Some(("SCSI name", printable(designator.bytes).trim().to_owned())),
+        _ => return None,
+    };
+    let hex = designator.bytes.iter().fold(String::new(), |mut hex, byte| {
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    });
+    Some((kind, hex))
+}

@@ -1,0 +1,141 @@
+//! What a path over iSCSI is told: whither, as whom, with what, and how long it waits.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use iscsi::initiator::{Credentials, InitiatorLimits, Wanted};
+use iscsi::negotiate::Limits;
+use iscsi::wire::{Cid, Isid, Sn, Tsih};
+
+/// Most commands of one path.
+pub const COMMANDS_MAX: u16 = 1024;
+/// Commands of the path's own beside those of its owner: a survey, a reservation, and room for retries.
+pub(super) const OWN_COMMANDS: u16 = 8;
+
+/// How long a path waits for what. Every wait has an end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// For a TCP connection.
+    pub dial: Duration,
+    /// For a login, from its first byte to its last.
+    pub login: Duration,
+    /// For the commands after a login, until the path is up.
+    pub start_up: Duration,
+    /// For a command's answer. Then the command is aborted.
+    pub command: Duration,
+    /// For the answer to ABORT TASK. Then the logical unit is reset.
+    pub abort: Duration,
+    /// For the answer to LOGICAL UNIT RESET. Then the session is dropped.
+    pub reset: Duration,
+    /// How long a command is tried again that the target puts off (BUSY, TASK SET FULL, becoming ready).
+    pub retry: Duration,
+    /// How long after the loss of a session its commands are taken to live at most, if no login could
+    /// end them: more than Time2Wait and Time2Retain, and than the target's own time for a command.
+    pub fence: Duration,
+    /// Silence after which the target is pinged.
+    pub ping: Duration,
+    /// For the answer to a ping.
+    pub pong: Duration,
+    /// How long the target may leave unread what is sent.
+    pub stall: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        let s = Duration::from_secs;
+        Timeouts {
+            dial: s(5),
+            login: s(15),
+            start_up: s(30),
+            command: s(30),
+            abort: s(10),
+            reset: s(15),
+            retry: s(30),
+            fence: s(60),
+            ping: s(5),
+            pong: s(5),
+            stall: s(20),
+        }
+    }
+}
+
+/// What a path over iSCSI is made from.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where the target is: at least one address, tried in this order.
+    pub portals: Vec<SocketAddr>,
+    /// The target's name.
+    pub target: String,
+    /// The logical unit's number, below 2^24.
+    pub lun: u32,
+    /// Our name.
+    pub initiator: String,
+    /// Our part of the session's identity: one path at a time may use it with this name and target port
+    /// group, for a second one would end the first.
+    pub isid: Isid,
+    /// How we prove ourselves, and the target itself.
+    pub credentials: Option<Credentials>,
+    /// What is offered and accepted: digests, immediate data, InitialR2T, bursts.
+    pub negotiation: Limits,
+    /// TCP connections of the session, as far as the target allows: 1 to 16.
+    pub links: u16,
+    /// Commands of the owner in work at once: 1 to [`COMMANDS_MAX`].
+    pub commands: u16,
+    /// How long to wait for what.
+    pub timeouts: Timeouts,
+}
+
+impl Settings {
+    /// Everything as usual: no authentication, no digests unless the target insists, one link, 128 commands.
+    #[must_use]
+    pub fn new(portals: Vec<SocketAddr>, target: String, lun: u32, initiator: String, isid: Isid) -> Self {
+        Settings {
+            portals,
+            target,
+            lun,
+            initiator,
+            isid,
+            credentials: None,
+            negotiation: Limits { max_connections: 1, ..Limits::default() },
+            links: 1,
+            commands: 128,
+            timeouts: Timeouts::default(),
+        }
+    }
+
+    pub(super) fn links(&self) -> u16 {
+        self.links.clamp(1, 16)
+    }
+
+    pub(super) fn commands(&self) -> u16 {
+        self.commands.clamp(1, COMMANDS_MAX)
+    }
+
+    /// The leading login; CmdSN begins anywhere.
+    pub(super) fn wanted(&self, cmd_sn: u32) -> Wanted {
+        Wanted {
+            initiator_name: self.initiator.clone(),
+            target_name: Some(self.target.clone()),
+            isid: self.isid,
+            tsih: Tsih::NONE,
+            cid: Cid::new(0),
+            cmd_sn: Sn::new(cmd_sn),
+            limits: Limits { max_connections: self.links().into(), ..self.negotiation.clone() },
+            credentials: self.credentials.clone(),
+        }
+    }
+
+    /// The session's limits. The age of commands is watched by the path, which can do more about it than
+    /// end the session; what the session's own clock is for is a window that stays closed.
+    pub(super) fn session_limits(&self) -> InitiatorLimits {
+        let t = &self.timeouts;
+        InitiatorLimits {
+            commands: self.commands() + OWN_COMMANDS,
+            login_timeout: t.login,
+            nop_interval: Some(t.ping),
+            nop_timeout: t.pong,
+            stall_timeout: t.stall,
+            command_timeout: Some(t.command + t.abort + t.reset + t.reset),
+        }
+    }
+}

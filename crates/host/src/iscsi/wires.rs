@@ -1,0 +1,189 @@
+//! Sessions and their sockets: which link of which session a socket is, and what is wanted of the world.
+//!
+//! Invariant: a session is kept until the world has given back everything that it had out.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use buf::{Cx, Errno, Time};
+use endpoint::{Dial, DialId, Leave, LinkId};
+use iscsi::initiator::InitiatorSession;
+use smallvec::SmallVec;
+use stream::{Came, Connection, Link, RecvOp, SendOp};
+
+/// What is wanted of the world.
+#[derive(Debug, Default)]
+pub(super) struct Wishes {
+    dials: VecDeque<Dial>,
+    ready: VecDeque<LinkId>,
+    leaving: VecDeque<(LinkId, Leave)>,
+    next_dial: u64,
+}
+
+impl Wishes {
+    pub(super) fn dial(&mut self, to: SocketAddr, until: Time) -> DialId {
+        let id = DialId(self.next_dial);
+        self.next_dial += 1;
+        self.dials.push_back(Dial { id, to, until });
+        id
+    }
+
+    pub(super) fn leave(&mut self, link: LinkId, how: Leave) {
+        self.leaving.push_back((link, how));
+    }
+
+    pub(super) fn poll_dial(&mut self) -> Option<Dial> {
+        self.dials.pop_front()
+    }
+
+    pub(super) fn poll_leave(&mut self) -> Option<(LinkId, Leave)> {
+        self.leaving.pop_front()
+    }
+}
+
+/// A socket of a session.
+#[derive(Clone, Copy, Debug)]
+struct Wire {
+    socket: LinkId,
+    /// It stands in the list of ready ones.
+    listed: bool,
+    /// The world was told to take it away.
+    left: bool,
+}
+
+/// A session and its sockets.
+#[derive(Debug)]
+pub(super) struct Nexus {
+    pub(super) session: InitiatorSession,
+    /// By the session's numbers of links.
+    wires: SmallVec<[Option<Wire>; 1]>,
+    /// Where its leading link goes.
+    pub(super) address: SocketAddr,
+    /// A logout is under way: what was sent may still be delivered.
+    pub(super) polite: bool,
+}
+
+impl Nexus {
+    pub(super) fn new(session: InitiatorSession, socket: LinkId, address: SocketAddr) -> Self {
+        let mut nexus = Nexus { session, wires: SmallVec::new(), address, polite: false };
+        nexus.attach(Link(0), socket);
+        nexus
+    }
+
+    /// Notes the socket of a link.
+    pub(super) fn attach(&mut self, link: Link, socket: LinkId) {
+        let at = usize::from(link.0);
+        if self.wires.len() <= at {
+            self.wires.resize(at + 1, None);
+        }
+        self.wires[at] = Some(Wire { socket, listed: false, left: false });
+    }
+
+    /// The link that a socket is.
+    fn link_of(&self, socket: LinkId) -> Option<Link> {
+        let is = |wire: &Option<Wire>| wire.is_some_and(|wire| wire.socket == socket);
+        self.wires.iter().position(is).map(|at| Link(at as u16))
+    }
+
+    /// Links that are in use.
+    pub(super) fn links(&self) -> usize {
+        self.wires.iter().flatten().filter(|wire| !wire.left).count()
+    }
+
+    /// Lists every socket that may have something to do.
+    pub(super) fn list(&mut self, wishes: &mut Wishes) {
+        for wire in self.wires.iter_mut().flatten().filter(|wire| !wire.left && !wire.listed) {
+            wire.listed = true;
+            wishes.ready.push_back(wire.socket);
+        }
+    }
+
+    /// Passes on which sockets the session is done with. A reset drops what was not delivered yet, so that
+    /// it never is; a logout waits for it.
+    pub(super) fn pass_leaves(&mut self, wishes: &mut Wishes) {
+        while let Some(link) = self.session.poll_shut() {
+            let how = if self.polite { Leave::Close } else { Leave::Abort };
+            if let Some(Some(wire)) = self.wires.get_mut(usize::from(link.0))
+                && !wire.left
+            {
+                wire.left = true;
+                wishes.leave(wire.socket, how);
+            }
+        }
+    }
+}
+
+/// The sessions that a path has: the one that serves, and those that wait for their memory.
+#[derive(Debug, Default)]
+pub(super) struct Nexuses {
+    pub(super) now: Option<Nexus>,
+    pub(super) old: SmallVec<[Nexus; 1]>,
+}
+
+/// Most sessions that wait for their memory, before another is begun.
+pub(super) const OLD_MAX: usize = 4;
+
+impl Nexuses {
+    /// Lists every socket of the session that serves.
+    pub(super) fn list(&mut self, wishes: &mut Wishes) {
+        if let Some(nexus) = &mut self.now {
+            nexus.list(wishes);
+        }
+    }
+
+    fn find(&mut self, socket: LinkId) -> Option<(&mut Nexus, Link)> {
+        // A socket's name is never used again, so the order does not matter.
+        let all = self.now.iter_mut().chain(&mut self.old);
+        all.filter_map(|nexus| nexus.link_of(socket).map(|link| (nexus, link))).next()
+    }
+
+    /// Gives a receive back; false: the target broke the protocol.
+    pub(super) fn received(
+        &mut self,
+        cx: &mut Cx<'_>,
+        socket: LinkId,
+        op: RecvOp,
+        came: Came,
+    ) -> Result<(), iscsi::initiator::SessionViolation> {
+        match self.find(socket) {
+            Some((nexus, link)) => nexus.session.handle_recv(cx, link, op, came),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn written(&mut self, cx: &mut Cx<'_>, socket: LinkId, how: Result<(), Errno>) {
+        if let Some((nexus, link)) = self.find(socket) {
+            nexus.session.handle_written(cx, link, how);
+        }
+    }
+
+    pub(super) fn sent(&mut self, cx: &mut Cx<'_>, socket: LinkId, op: SendOp) {
+        if let Some((nexus, link)) = self.find(socket) {
+            nexus.session.handle_sent(cx, link, op);
+        }
+    }
+
+    pub(super) fn poll_ready(&mut self, wishes: &mut Wishes) -> Option<LinkId> {
+        loop {
+            let socket = wishes.ready.pop_front()?;
+            if let Some((nexus, link)) = self.find(socket)
+                && let Some(Some(wire)) = nexus.wires.get_mut(usize::from(link.0))
+            {
+                wire.listed = false;
+                if !wire.left {
+                    return Some(socket);
+                }
+            }
+        }
+    }
+
+    pub(super) fn poll_recv(&mut self, cx: &mut Cx<'_>, socket: LinkId) -> Option<RecvOp> {
+        let (nexus, link) = self.find(socket)?;
+        nexus.session.poll_recv(cx, link)
+    }
+
+    pub(super) fn poll_send(&mut self, cx: &mut Cx<'_>, socket: LinkId) -> Option<SendOp> {
+        let (nexus, link) = self.find(socket)?;
+        nexus.session.poll_send(cx, link)
+    }
+}
