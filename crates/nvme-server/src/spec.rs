@@ -165,6 +165,11 @@ pub struct QueueSpec {
 }
 
 impl QueueSpec {
+    /// Sets the active namespaces, in any order; the first of those that have one number stays.
+    pub fn set_namespaces(&mut self, namespaces: Vec<NamespaceEntry>) {
+        self.namespaces = ordered(namespaces);
+    }
+
     /// The namespace of this number.
     #[inline]
     pub fn namespace(&self, nsid: u32) -> Option<&NamespaceEntry> {
@@ -182,4 +187,11 @@ impl QueueSpec {
     pub fn connected(&self) -> Completion {
         Connected { cntlid: self.cntlid, authenticate: self.auth.is_some() }.into()
     }
+}
+
+/// Ascending by NSID, each once: the first of those that have one number stays.
+pub(crate) fn ordered(mut namespaces: Vec<NamespaceEntry>) -> Arc<[NamespaceEntry]> {
+    namespaces.sort_by_key(|entry| entry.nsid);
+    namespaces.dedup_by_key(|entry| entry.nsid);
+    namespaces.into()
 }

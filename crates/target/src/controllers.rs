@@ -42,6 +42,9 @@ pub enum ControllerVerdict {
         cntlid: u16,
         /// Where it shall live.
         shard: ShardId,
+        /// The least that a shard has left to promise, in bytes, as far as is known: a controller's
+        /// queues go round the shards, and each must have room for its part.
+        left: u64,
     },
     /// The subsystem, or the daemon, has as many as it may.
     Full,
@@ -73,6 +76,8 @@ pub struct Controllers {
     bindings: HashMap<(Arc<str>, [u8; 16]), Binding>,
     counts: HashMap<Arc<str>, u32>,
     load: Vec<u32>,
+    /// What each shard said last that it has left to promise.
+    left: Vec<u64>,
     /// The number given last, by shard.
     last: Vec<u16>,
 }
@@ -86,6 +91,7 @@ impl Controllers {
             bindings: HashMap::new(),
             counts: HashMap::new(),
             load: vec![0; usize::from(shards)],
+            left: vec![u64::MAX; usize::from(shards)],
             last: (0..shards).collect(),
         }
     }
@@ -109,7 +115,15 @@ impl Controllers {
         if claim.binds {
             self.bind(cntlid);
         }
-        ControllerVerdict::Granted { cntlid, shard }
+        let left = self.left.iter().copied().min().unwrap_or(u64::MAX);
+        ControllerVerdict::Granted { cntlid, shard, left }
+    }
+
+    /// A shard says how much it has left to promise.
+    pub fn note_left(&mut self, shard: ShardId, left: u64) {
+        if let Some(known) = self.left.get_mut(usize::from(shard.0)) {
+            *known = left;
+        }
     }
 
     /// Counts a controller, and binds the identifier of its host to its name, now that nobody else can be
@@ -215,7 +229,7 @@ mod tests {
 
     fn granted(verdict: ControllerVerdict) -> (u16, u16) {
         match verdict {
-            ControllerVerdict::Granted { cntlid, shard } => (cntlid, shard.0),
+            ControllerVerdict::Granted { cntlid, shard, .. } => (cntlid, shard.0),
             other => panic!("not granted: {other:?}"),
         }
     }
@@ -232,6 +246,23 @@ mod tests {
         let (third, shard) = granted(directory.claim(&claim("a", 1), None));
         assert_eq!(shard, 1);
         assert_ne!(third, first, "a stale number names nobody for as long as can be");
+    }
+
+    #[test]
+    fn the_shard_with_the_least_memory_bounds_every_offer() {
+        let mut directory = Controllers::new(3);
+        let mut left = || match directory.claim(&ControllerClaim { limit: 99, ..claim("a", 1) }, None) {
+            ControllerVerdict::Granted { left, .. } => left,
+            other => panic!("not granted: {other:?}"),
+        };
+        assert_eq!(left(), u64::MAX, "nothing is known yet");
+        for (shard, said, least) in [(0, 900, 900), (2, 500, 500), (1, 700, 500), (2, 800, 700), (9, 1, 700)]
+        {
+            directory.note_left(ShardId(shard), said);
+            let claim = ControllerClaim { limit: 99, ..claim("a", 1) };
+            let verdict = directory.claim(&claim, None);
+            assert!(matches!(verdict, ControllerVerdict::Granted { left, .. } if left == least));
+        }
     }
 
     #[test]

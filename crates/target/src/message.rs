@@ -64,6 +64,11 @@ pub enum Message {
     /// From it: the store of this ticket is durable, or could not be made so. Sent to the volume's
     /// home.
     Stored(VolumeId, u64, bool),
+    /// To every shard, for the control plane's request of this number: [`Message::Settled`] is to
+    /// follow. What the shard that sends it had told before is done then, since messages keep their order.
+    Settle(ShardId, u64),
+    /// The answer.
+    Settled(u64),
     /// From the control plane, with its number for the request.
     Control(u64, Control),
     /// To it.

@@ -28,7 +28,7 @@ use crate::admin::auth::Authentication;
 use crate::admin::features::Features;
 use crate::admin::logs::Snapshot;
 use crate::server::Server;
-use crate::spec::{ControllerSpec, Join, NamespaceEntry, QueueSpec};
+use crate::spec::{ControllerSpec, Join, NamespaceEntry, QueueSpec, ordered};
 use crate::step::{CommandKey, Gone, QueueKey};
 use crate::word::Counters;
 
@@ -215,13 +215,6 @@ impl Controller {
         self.patience = if asked.is_zero() { idle } else { Some(asked) };
         self.heard = now;
     }
-}
-
-/// Ascending by NSID, each once: the first of those that have one number stays.
-pub(crate) fn ordered(mut namespaces: Vec<NamespaceEntry>) -> Arc<[NamespaceEntry]> {
-    namespaces.sort_by_key(|entry| entry.nsid);
-    namespaces.dedup_by_key(|entry| entry.nsid);
-    namespaces.into()
 }
 
 impl Server {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use buf::Cx;
 use nvme::Sqe;
 
-use super::{Controller, Wait, ordered};
+use super::{Controller, Wait};
 use crate::admin;
 use crate::server::Server;
-use crate::spec::{NamespaceEntry, QueueSpec};
+use crate::spec::{NamespaceEntry, QueueSpec, ordered};
 use crate::step::{CommandKey, QueueKey, Step};
 use crate::word::{News, Report, Word};
 
@@ -45,9 +45,11 @@ impl Server {
                 let listen = controller.wish();
                 if let Some(member) = controller.members.iter_mut().find(|member| member.qid == qid) {
                     member.open = true;
-                    // It may have changed on its way.
-                    let word = Word { cntlid, association, qid, news: listen };
-                    self.steps.push_back(Step::Word { to: at, word });
+                    // Both may have changed while it was on its way.
+                    for news in [listen, News::Namespaces(controller.namespaces.clone())] {
+                        let word = Word { cntlid, association, qid, news };
+                        self.steps.push_back(Step::Word { to: at, word });
+                    }
                 }
                 if !stays {
                     // The end was told to its shard before it was there.

@@ -20,6 +20,8 @@ pub enum NvmeMessage {
     Claim(ControllerClaim),
     /// From it: the answer to the connection of this number.
     Verdict(u64, ControllerVerdict),
+    /// To the directory's shard: this shard has so many bytes left to promise.
+    Left(ShardId, u64),
     /// To the directory's shard: a controller has ended.
     ControllerGone(u16),
     /// To the directory's shard: the host of this controller has proved who it is.
@@ -58,8 +60,13 @@ pub struct NvmeBaggage {
 /// What a connection becomes.
 #[derive(Clone, Debug)]
 pub enum QueueGrant {
-    /// The admin queue of a new controller of this number.
-    Admin(u16),
+    /// The admin queue of a new controller.
+    Admin {
+        /// Its number.
+        cntlid: u16,
+        /// The least that a shard has left to promise, in bytes, as far as the directory knows.
+        left: u64,
+    },
     /// An I/O queue.
     Io(Box<QueueSpec>),
 }
@@ -68,7 +75,7 @@ impl QueueGrant {
     /// The controller.
     pub fn cntlid(&self) -> u16 {
         match self {
-            QueueGrant::Admin(cntlid) => *cntlid,
+            QueueGrant::Admin { cntlid, .. } => *cntlid,
             QueueGrant::Io(spec) => spec.cntlid,
         }
     }

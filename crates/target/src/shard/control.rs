@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use buf::{Cx, Time};
-use endpoint::Departure;
+use endpoint::{Departure, ShardId};
 use scsi_server::LunEntry;
 use stream::{Close, Connection, Tag};
 use volume::{Answer, Ask, AskId, VolumeId};
@@ -34,6 +34,8 @@ pub(super) struct Stopping {
 pub(super) struct Waiting {
     asks: HashMap<AskId, u64>,
     made: u64,
+    /// Changes of exports that other shards have still to follow, and how many of those.
+    settling: Vec<(u64, u16)>,
     /// Volumes that go away when nothing is in flight on them.
     drops: Vec<(u64, VolumeId)>,
 }
@@ -57,7 +59,7 @@ impl Shard {
             Control::Ask(volume, ask) => return self.control_ask(cx, id, volume, ask),
             Control::Exports(exports) => {
                 self.change_exports(cx, exports);
-                Report::Done
+                return self.settle_exports(cx, id);
             }
             Control::List => Report::Listing(Box::new(self.listing(cx))),
             Control::Stop { grace } => return self.stop(cx, id, grace),
@@ -104,6 +106,25 @@ impl Shard {
             } else {
                 self.waiting.drops.push((id, volume));
             }
+        }
+    }
+
+    /// Reports a change once every shard has done what this one told it of the change: a controller's
+    /// queues may be on any.
+    fn settle_exports(&mut self, cx: &mut Cx<'_>, id: u64) {
+        self.run_nvme_steps(cx);
+        self.waiting.settling.push((id, self.shards));
+        for shard in 0..self.shards {
+            self.post(ShardId(shard), Message::Settle(self.id, id));
+        }
+    }
+
+    pub(super) fn settled(&mut self, id: u64) {
+        let Some(at) = self.waiting.settling.iter().position(|(known, _)| *known == id) else { return };
+        self.waiting.settling[at].1 -= 1;
+        if self.waiting.settling[at].1 == 0 {
+            self.waiting.settling.remove(at);
+            self.report(id, Report::Done);
         }
     }
 

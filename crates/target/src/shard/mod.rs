@@ -168,6 +168,12 @@ impl Shard {
             Message::Ack(volume, ack) => self.fronts.ack(cx, volume, ack),
             Message::Wake(volume) => self.fronts.stir(volume),
             Message::Control(id, control) => self.control(cx, id, control),
+            Message::Settle(from, id) => {
+                // What is to be answered to its earlier messages goes before.
+                self.run_nvme_steps(cx);
+                self.post(from, Message::Settled(id));
+            }
+            Message::Settled(id) => self.settled(id),
             Message::Stored(volume, ticket, durable) => self.fronts.stored(cx, volume, ticket, durable),
             // For the control plane only.
             Message::Store(..) | Message::Report(..) => {}
@@ -220,6 +226,7 @@ impl Endpoint for Shard {
     }
 
     fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
+        self.tell_left(cx);
         let mut worked = false;
         loop {
             let mut more = false;

@@ -306,3 +306,20 @@ fn answers_wait_for_memory_as_payload_does() {
     let ends = waiting.map(|one| ended(&mut host, &mut world, one));
     assert_eq!(ends, [Some(Status::SUCCESS); 2]);
 }
+
+/// A controller's queues go round the shards: what it is offered is what the poorest of them can bear.
+#[test]
+fn an_offer_looks_at_the_memory_of_all_shards() {
+    let most = (64 << 20) - (64 << 10);
+    for (poor, taken, offered) in [(0, 0, 8192), (0, most, 4096), (1, most, 4096), (2, 64 << 20, 0)] {
+        let mut config = Config::new(6);
+        (config.shards, config.pool_bytes) = (3, 128 << 20);
+        let mut world = world_of(config, &rig::exports(&rig::Terms::default()));
+        assert!(world.pool(ShardId(poor)).reserve(taken));
+        // It is told when something is done there, and with hysteresis.
+        listings(&mut world);
+        let mut host = Host::admin(&mut world, Wanted::default()).expect("it is let in");
+        host.enable(&mut world);
+        assert_eq!(in_capsule(&mut world, &mut host), offered, "shard {poor} lacks {taken}");
+    }
+}

@@ -263,11 +263,6 @@ impl History {
             self.forget_told();
             let gone = exports.targets[0].luns.is_empty();
             self.offer(exports);
-            // Controllers tell their queues, which may be on other shards.
-            let until = self.world.now() + Duration::from_millis(1);
-            while self.world.now() < until {
-                self.step();
-            }
             self.protected = gone.then(|| self.tick());
             self.work();
             self.all_are_told(CHANGED_NAMESPACES, None);

@@ -15,6 +15,24 @@ fn world() -> (World, Host) {
     (world, host)
 }
 
+/// What changes while a queue is on its way is told to it once it is there.
+#[test]
+fn namespaces_that_change_before_a_queue_is_open() {
+    let mut world = World::new(2);
+    for _ in 0..2 {
+        world.add(4096, |_| {});
+    }
+    let host = world.controller(spec(2, 1, vec![entry(0), entry(1)]));
+    let spec = world.join(2, &join(1, 1, 1)).unwrap();
+    world.server(host).change_namespaces(2, vec![entry(1)]);
+    world.run();
+    let queue = world.open_on(1, spec);
+    world.run();
+    let read = super::super::transfer(Opcode::READ, 0, 1);
+    assert_eq!(world.command(queue, &read, &[]), Status::INVALID_NAMESPACE.final_());
+    assert_eq!(world.command(queue, &super::super::on(read, 2), &[]), Status::SUCCESS);
+}
+
 #[test]
 fn attack_67_io_connects_to_controllers_that_are_not_theirs() {
     let (mut world, host) = world();

@@ -76,8 +76,8 @@ impl Shard {
     pub(super) fn controller_verdict(&mut self, cx: &mut Cx<'_>, token: u64, verdict: ControllerVerdict) {
         let conn = Tag::from_bits(token);
         match verdict {
-            ControllerVerdict::Granted { cntlid, shard } => {
-                self.granted(cx, conn, shard, QueueGrant::Admin(cntlid));
+            ControllerVerdict::Granted { cntlid, shard, left } => {
+                self.granted(cx, conn, shard, QueueGrant::Admin { cntlid, left });
             }
             ControllerVerdict::Full => {
                 self.rejected(cx, conn, ConnectRefusal::Busy, NvmeCause::TooManyControllers);
@@ -165,7 +165,7 @@ impl Shard {
     /// What was granted does not come to be.
     pub(super) fn give_back(&mut self, grant: QueueGrant) {
         match grant {
-            QueueGrant::Admin(cntlid) => {
+            QueueGrant::Admin { cntlid, .. } => {
                 self.post(DIRECTORY, Message::Nvme(NvmeMessage::ControllerGone(cntlid)));
             }
             QueueGrant::Io(spec) => self.nvme.server.give_up(&spec),

@@ -45,6 +45,8 @@ pub(super) struct Nvme {
     directory: Option<Controllers>,
     /// How many connections are queues, or were: all that do not count among the logins.
     seated: usize,
+    /// What the directory was told last of the memory that is left to promise.
+    left_told: Option<u64>,
 }
 
 impl Nvme {
@@ -55,6 +57,7 @@ impl Nvme {
             controllers: HashMap::new(),
             directory: (id == DIRECTORY).then(|| Controllers::new(shards)),
             seated: 0,
+            left_told: None,
         }
     }
 
@@ -192,6 +195,11 @@ impl Shard {
             NvmeMessage::ControllerGone(cntlid) => {
                 if let Some(directory) = &mut self.nvme.directory {
                     directory.gone(cntlid);
+                }
+            }
+            NvmeMessage::Left(shard, left) => {
+                if let Some(directory) = &mut self.nvme.directory {
+                    directory.note_left(shard, left);
                 }
             }
             NvmeMessage::Proven(cntlid) => self.bind_identifier(cntlid),

@@ -1,8 +1,11 @@
 //! What a new controller is offered with the memory that is left to promise (law 3).
 
-use buf::PoolUse;
+use buf::Cx;
 use nvme_server::ControllerLimits;
 use nvme_tcp::CAPSULES_KEPT;
+
+use crate::message::{Message, NvmeMessage};
+use crate::shard::{DIRECTORY, Shard};
 
 /// Rather than have fewer queues than this, a host goes without in-capsule data.
 const QUEUES_WORTH: u64 = 16;
@@ -11,9 +14,10 @@ const SHORT_CAPSULE: u32 = 4096;
 
 /// As many queues with in-capsule data as a quarter of what is left has room for, so that the next
 /// controllers are served too; or with less in-capsule data; or all queues without any (IOCCSZ = 4),
-/// which need no promise. A controller's queues go round the shards, so each bears its part.
-pub(super) fn affordable(usage: PoolUse, wanted: ControllerLimits, shards: u16) -> ControllerLimits {
-    let left = usage.left_to_promise() as u64 / 4;
+/// which need no promise. A controller's queues go round the shards, so each bears its part: `left` is
+/// what the shard with the least has left to promise.
+pub(super) fn affordable(left: u64, wanted: ControllerLimits, shards: u16) -> ControllerLimits {
+    let left = left / 4;
     let worth = QUEUES_WORTH.min(wanted.queues.into());
     for in_capsule in [wanted.in_capsule, wanted.in_capsule.min(SHORT_CAPSULE)] {
         if in_capsule == 0 {
@@ -29,6 +33,25 @@ pub(super) fn affordable(usage: PoolUse, wanted: ControllerLimits, shards: u16) 
     ControllerLimits { in_capsule: 0, ..wanted }
 }
 
+/// What this shard has left to promise, in bytes.
+pub(super) fn left(cx: &Cx<'_>) -> u64 {
+    cx.pool.usage().left_to_promise() as u64
+}
+
+impl Shard {
+    /// Tells the directory what is left to promise here, when that has changed by a 64th of all memory
+    /// since it was told last. It is advice: a queue that finds less is refused when it connects.
+    pub(in crate::shard) fn tell_left(&mut self, cx: &Cx<'_>) {
+        let now = left(cx);
+        let step = cx.pool.usage().capacity as u64 / 64;
+        if self.nvme.left_told.is_none_or(|told| told.abs_diff(now) >= step) {
+            self.nvme.left_told = Some(now);
+            let message = NvmeMessage::Left(self.id, now);
+            self.post(DIRECTORY, Message::Nvme(message));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -39,7 +62,7 @@ mod tests {
         let pool = Pool::new(128 << 20);
         let wanted = ControllerLimits { queues: 128, entries: 1024, transfer: 1 << 20, in_capsule: 8192 };
         let offer = || {
-            let offer = affordable(pool.usage(), wanted, 1);
+            let offer = affordable(pool.usage().left_to_promise() as u64, wanted, 1);
             (offer.queues, offer.in_capsule)
         };
         assert_eq!(offer(), (128, 8192));
@@ -47,14 +70,14 @@ mod tests {
         assert_eq!(offer(), (128, 8192));
         assert!(pool.reserve(6 << 20));
         assert_eq!(offer(), (32, 8192));
-        assert_eq!(affordable(pool.usage(), wanted, 4), wanted);
+        assert_eq!(affordable(pool.usage().left_to_promise() as u64, wanted, 4), wanted);
         assert!(pool.reserve((1 << 20) + 1));
         assert_eq!(offer(), (31, 4096));
         assert!(pool.reserve(512 << 10));
         assert_eq!(offer(), (128, 0));
         let few = ControllerLimits { queues: 4, ..wanted };
-        assert_eq!(affordable(pool.usage(), few, 1), few);
+        assert_eq!(affordable(pool.usage().left_to_promise() as u64, few, 1), few);
         let none = ControllerLimits { in_capsule: 0, ..wanted };
-        assert_eq!(affordable(pool.usage(), none, 1), none);
+        assert_eq!(affordable(pool.usage().left_to_promise() as u64, none, 1), none);
     }
 }

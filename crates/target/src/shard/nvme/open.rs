@@ -16,7 +16,7 @@ use nvme_tcp::{ControllerQueue, QueueSize};
 use stream::{Tag, Target};
 use volume::{Identity, Nexus, PortId};
 
-use super::offer::affordable;
+use super::offer::{affordable, left};
 use super::{Applicant, Controller, NvmeCause, Queue, Seat, Stage};
 use crate::exports::{HostAuth, NvmeService, SubsystemExport};
 use crate::message::{NvmeBaggage, QueueGrant};
@@ -47,8 +47,8 @@ impl Shard {
 
     pub(super) fn open_queue(&mut self, cx: &mut Cx<'_>, conn: Tag, applicant: Applicant, grant: QueueGrant) {
         let opened = match &grant {
-            QueueGrant::Admin(cntlid) => self.open_admin(cx, conn, &applicant, *cntlid),
-            QueueGrant::Io(spec) => self.open_io(cx, conn, spec),
+            QueueGrant::Admin { cntlid, left } => self.open_admin(cx, conn, &applicant, (*cntlid, *left)),
+            QueueGrant::Io(spec) => self.open_io(cx, conn, &applicant, spec),
         };
         let (cntlid, qid, tag) = (grant.cntlid(), applicant.connect.qid, applicant.tag);
         let key = match opened {
@@ -79,14 +79,28 @@ impl Shard {
         self.touch(conn);
     }
 
-    fn open_io(&mut self, cx: &mut Cx<'_>, conn: Tag, spec: &QueueSpec) -> Result<QueueKey, Refused> {
+    fn open_io(
+        &mut self,
+        cx: &mut Cx<'_>,
+        conn: Tag,
+        applicant: &Applicant,
+        spec: &QueueSpec,
+    ) -> Result<QueueKey, Refused> {
+        let Some(queue) = self.queue(conn) else { return Err((ConnectRefusal::Busy, NvmeCause::NoMemory)) };
+        let accepted = queue.accepted;
+        // The exports may have changed on the way, and nobody could tell the queue before it is open.
+        let namespaces = self
+            .visible_namespaces(&applicant.names, &accepted)
+            .ok_or((ConnectRefusal::Host, NvmeCause::NotAllowed))?;
+        let mut spec = spec.clone();
+        spec.set_namespaces(namespaces);
         let size = QueueSize {
             entries: u16::try_from(spec.entries).unwrap_or(u16::MAX),
             flow_control: spec.flow_control,
             in_capsule_max: spec.in_capsule,
         };
         self.set_aside(cx, conn, size)?;
-        let key = self.nvme.server.open_queue(cx, spec.clone());
+        let key = self.nvme.server.open_queue(cx, spec);
         Ok(key)
     }
 
@@ -95,7 +109,7 @@ impl Shard {
         cx: &mut Cx<'_>,
         conn: Tag,
         applicant: &Applicant,
-        cntlid: u16,
+        (cntlid, left_elsewhere): (u16, u64),
     ) -> Result<QueueKey, Refused> {
         let Some(queue) = self.queue(conn) else { return Err((ConnectRefusal::Busy, NvmeCause::NoMemory)) };
         let accepted = queue.accepted;
@@ -107,7 +121,7 @@ impl Shard {
         if spec.entries > ADMIN_ENTRIES_MAX {
             return Err((ConnectRefusal::SQSIZE, NvmeCause::Refused(ConnectRefusal::SQSIZE)));
         }
-        spec.limits = affordable(cx.pool.usage(), spec.limits, self.shards);
+        spec.limits = affordable(left_elsewhere.min(left(cx)), spec.limits, self.shards);
         let size = QueueSize {
             entries: u16::try_from(spec.entries).unwrap_or(u16::MAX),
             flow_control: spec.flow_control,
@@ -166,6 +180,13 @@ impl Shard {
             in_capsule: export.limits.in_capsule_max,
         };
         Some(spec)
+    }
+
+    /// What a host sees that came by an address; `None`: nothing, it is not let in.
+    fn visible_namespaces(&self, names: &ConnectNames, accepted: &Accepted) -> Option<Vec<NamespaceEntry>> {
+        let portal = self.exports.nvme.portal(accepted.listener)?;
+        let export = self.exports.nvme.subsystem(names.subsystem.as_str(), portal.port)?;
+        self.namespaces(export, names, accepted)
     }
 
     /// What a host sees of a subsystem; `None`: nothing, it is not let in.
