@@ -5,6 +5,8 @@
 //! took is answered exactly once, also when the disk goes away.
 
 mod disk;
+pub mod fuse;
+mod loop_device;
 pub mod nbd;
 mod requests;
 mod statistics;

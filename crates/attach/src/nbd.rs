@@ -29,7 +29,7 @@ pub use session::{Export, Kind, OPTION_MAX, OPTIONS_MAX, Request, Session, Step}
 use crate::disk::Disk;
 use crate::requests::{Ended, Requests};
 use crate::statistics::Statistics;
-use crate::turn::{self, Face};
+use crate::turn::{self, Face, Leave};
 use crate::vectors::Vectors;
 use crate::wait::{Key, Ready, Stop, Waiter, now};
 use client::{Client, Token};
@@ -264,15 +264,17 @@ impl Face for Server<'_> {
         Ok(())
     }
 
-    fn handle_ended(&mut self, ended: Ended<Token>) {
-        let Some(Some(client)) = self.clients.get_mut(ended.token.client as usize) else { return };
+    fn handle_ended(&mut self, ended: Ended<Token>) -> io::Result<()> {
+        let Some(Some(client)) = self.clients.get_mut(ended.token.client as usize) else { return Ok(()) };
         if client.generation() == ended.token.generation {
             client.handle_ended(ended, &self.export);
         }
+        Ok(())
     }
 
-    fn handle_change(&mut self, disk: &mut dyn Disk) {
+    fn handle_change(&mut self, disk: &mut dyn Disk) -> io::Result<()> {
         self.export = export(&self.front.settings, disk);
+        Ok(())
     }
 
     fn settle(&mut self, disk: &mut dyn Disk, waiter: &Waiter) -> io::Result<bool> {
@@ -299,14 +301,15 @@ impl Face for Server<'_> {
         self.clients.iter().flatten().filter_map(Client::owes_since).min().map(|since| since + stall)
     }
 
-    fn stop(&mut self, waiter: &Waiter) {
+    fn stop(&mut self, waiter: &Waiter, _how: Leave) -> bool {
         self.stopped = true;
         // An error here would only say that it was not watched.
         let _ = self.watch_listener(waiter);
         self.clients.iter_mut().flatten().for_each(Client::stop);
+        false
     }
 
-    fn has_said_all(&self) -> bool {
-        self.clients.iter().flatten().all(Client::has_said_all)
+    fn is_over(&self) -> bool {
+        self.stopped && self.clients.iter().flatten().all(Client::has_said_all)
     }
 }

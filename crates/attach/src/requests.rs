@@ -193,6 +193,12 @@ impl<T> Requests<T> {
         }
     }
 
+    /// The front's name of a request that has not ended.
+    pub(crate) fn find(&mut self, mut is_it: impl FnMut(&T) -> bool) -> Option<&mut T> {
+        let tasks = self.slots.iter_mut().filter_map(|slot| slot.task.as_mut());
+        tasks.map(|task| &mut task.token).find(|token| is_it(token))
+    }
+
     /// Starts a request, or gives it back if there is no room or no memory for it now.
     pub(crate) fn start(&mut self, disk: &mut dyn Disk, request: Request<T>) -> Result<(), Request<T>> {
         let Some(&index) = self.free.last() else { return Err(request) };
@@ -550,6 +556,32 @@ impl<T> Requests<T> {
             }
         }
     }
+}
+
+/// Copies bytes of a write's memory from `at` on.
+pub(crate) fn read_parts(parts: &Parts, at: usize, into: &mut [u8]) {
+    let (mut base, mut done) = (0, 0);
+    for piece in parts.iter().flat_map(|part| part.pieces()) {
+        let from = (at + done).saturating_sub(base);
+        if done < into.len() && from < piece.len() {
+            let now = (piece.len() - from).min(into.len() - done);
+            into[done..done + now].copy_from_slice(&piece[from..from + now]);
+            done += now;
+        }
+        base += piece.len();
+    }
+    assert_eq!(done, into.len(), "read behind the memory");
+}
+
+/// Gives memory behind the first `len` bytes back.
+pub(crate) fn truncate_parts(parts: &mut Parts, len: usize) {
+    let mut left = len;
+    parts.retain(|part| {
+        let now = part.len().min(left);
+        part.truncate(now);
+        left -= now;
+        now > 0
+    });
 }
 
 /// The blocks that lie whole between two bytes.

@@ -24,48 +24,66 @@ pub(crate) trait Face {
     /// One of its descriptors is ready.
     fn handle_ready(&mut self, disk: &mut dyn Disk, waiter: &Waiter, ready: Ready) -> io::Result<()>;
     /// A request has ended.
-    fn handle_ended(&mut self, ended: Ended<Self::Token>);
+    fn handle_ended(&mut self, ended: Ended<Self::Token>) -> io::Result<()>;
     /// The disk's geometry has changed.
-    fn handle_change(&mut self, disk: &mut dyn Disk);
+    fn handle_change(&mut self, disk: &mut dyn Disk) -> io::Result<()>;
     /// Sends what can be sent, and starts what had to wait. True if anything was started.
     fn settle(&mut self, disk: &mut dyn Disk, waiter: &Waiter) -> io::Result<bool>;
     /// When to be called by [`Face::settle`] at the latest.
     fn poll_timeout(&self) -> Option<Time>;
-    /// Takes no more requests.
-    fn stop(&mut self, waiter: &Waiter);
-    /// Whether all answers are out.
-    fn has_said_all(&self) -> bool;
+    /// Shall end. True: its users end it when they are done, however long that takes.
+    fn stop(&mut self, waiter: &Waiter, how: Leave) -> bool;
+    /// Whether those who asked have all their answers, and no more will ask.
+    fn is_over(&self) -> bool;
 }
 
-/// Runs a front until it is asked to stop, its peer is gone, or the disk is (then with its error).
+/// How a front ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leave {
+    /// As soon as is good for its users.
+    WhenDone,
+    /// Now, whatever they do.
+    Now,
+}
+
+/// Runs a front until it was asked to stop and has ended, its peer is gone, or the disk is (then with its
+/// error).
 pub(crate) fn run(face: &mut impl Face, disk: &mut dyn Disk, stop: &Stop) -> io::Result<()> {
     let mut waiter = Waiter::new(disk, stop)?;
-    let mut end: Option<End> = None;
+    let mut gone: Option<io::Error> = None;
+    let mut deadline: Option<Time> = None;
+    let mut asked = 0;
     loop {
-        if let Err(error) = work(face, disk, &waiter, end.as_ref().is_some_and(|end| end.gone.is_some())) {
-            waiter.forget_disk(disk);
-            face.requests().give_up();
-            face.stop(&waiter);
-            end = Some(End { gone: Some(error), deadline: now() + FAREWELL });
-            continue;
-        }
-        if let Some(end) = &mut end {
-            let late = now() >= end.deadline;
-            if face.requests().in_flight() == 0 && (face.has_said_all() || late) {
-                return end.gone.take().map_or(Ok(()), Err);
-            }
-            if late {
+        match work(face, disk, &waiter, gone.is_some())? {
+            Work::Settled => {}
+            Work::DiskGone(error) => {
+                waiter.forget_disk(disk);
+                gone = Some(error);
                 face.requests().give_up();
-                end.deadline = now() + FAREWELL;
+                face.stop(&waiter, Leave::Now);
+                deadline = Some(now() + FAREWELL);
                 continue;
             }
         }
-        let until = [face.poll_timeout(), end.as_ref().map(|end| end.deadline)].into_iter().flatten().min();
-        let asked = waiter.wait(disk, until.map(|until| until.since(now())))?;
-        if asked && end.is_none() {
-            waiter.remove(std::os::fd::AsFd::as_fd(stop))?;
-            face.stop(&waiter);
-            end = Some(End { gone: None, deadline: now() + STOP_WAIT });
+        let late = deadline.is_some_and(|deadline| now() >= deadline);
+        if face.requests().in_flight() == 0 && (face.is_over() || late) {
+            return gone.map_or(Ok(()), Err);
+        }
+        if late {
+            face.requests().give_up();
+            deadline = Some(now() + FAREWELL);
+            continue;
+        }
+        let until = [face.poll_timeout(), deadline].into_iter().flatten().min();
+        waiter.wait(disk, until.map(|until| until.since(now())))?;
+        if stop.times() > asked {
+            stop.clear();
+            asked = stop.times();
+            let how = if asked == 1 { Leave::WhenDone } else { Leave::Now };
+            let wait = if asked == 1 { STOP_WAIT } else { Duration::ZERO };
+            if !face.stop(&waiter, how) {
+                deadline = Some(deadline.unwrap_or(Time(u64::MAX)).min(now() + wait));
+            }
         }
         let mut index = 0;
         while let Some(ready) = waiter.ready(index) {
@@ -77,34 +95,34 @@ pub(crate) fn run(face: &mut impl Face, disk: &mut dyn Disk, stop: &Stop) -> io:
     }
 }
 
-/// How a front is being ended.
-struct End {
-    /// Why the disk is gone.
-    gone: Option<io::Error>,
-    deadline: Time,
+enum Work {
+    Settled,
+    DiskGone(io::Error),
 }
 
-/// Lets disk and front work until neither has anything to do. An error is the disk's end.
-fn work(face: &mut impl Face, disk: &mut dyn Disk, waiter: &Waiter, gone: bool) -> io::Result<()> {
+/// Lets disk and front work until neither has anything to do.
+fn work(face: &mut impl Face, disk: &mut dyn Disk, waiter: &Waiter, gone: bool) -> io::Result<Work> {
     loop {
         let mut moved = false;
         if !gone {
-            disk.drive(Some(Duration::ZERO))?;
+            if let Err(error) = disk.drive(Some(Duration::ZERO)) {
+                return Ok(Work::DiskGone(error));
+            }
             while let Some(done) = disk.poll_done() {
                 face.requests().handle_done(disk, done);
                 moved = true;
             }
             if disk.has_changed() {
-                face.handle_change(disk);
+                face.handle_change(disk)?;
             }
         }
         while let Some(ended) = face.requests().poll_ended() {
-            face.handle_ended(ended);
+            face.handle_ended(ended)?;
             moved = true;
         }
         moved |= face.settle(disk, waiter)?;
         if !moved {
-            return Ok(());
+            return Ok(Work::Settled);
         }
     }
 }

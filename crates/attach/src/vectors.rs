@@ -86,3 +86,20 @@ pub(crate) unsafe fn send(fd: RawFd, from: &mut Vectors) -> io::Result<usize> {
     // SAFETY: as in `receive`.
     result(unsafe { libc::sendmsg(fd, &header, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) })
 }
+/// readv.
+///
+/// # Safety
+/// As of [`receive`].
+pub(crate) unsafe fn read(fd: RawFd, into: &mut Vectors) -> io::Result<usize> {
+    // SAFETY: as in `receive`.
+    result(unsafe { libc::readv(fd, into.0.as_ptr(), into.0.len() as libc::c_int) })
+}
+
+/// writev.
+///
+/// # Safety
+/// As of [`send`].
+pub(crate) unsafe fn write(fd: RawFd, from: &mut Vectors) -> io::Result<usize> {
+    // SAFETY: as in `receive`.
+    result(unsafe { libc::writev(fd, from.0.as_ptr(), from.0.len() as libc::c_int) })
+}

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use buf::Time;
@@ -10,33 +11,45 @@ use rustix::event::{EventfdFlags, epoll, eventfd};
 
 use crate::disk::Disk;
 
-/// Asks a front to stop, from any thread. What the front has taken is answered first.
+/// Asks one front to stop, from any thread: when it is asked first, as soon as is good for its users; when
+/// it is asked again, at once.
 #[derive(Clone, Debug)]
-pub struct Stop(Arc<OwnedFd>);
+pub struct Stop(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    event: OwnedFd,
+    times: AtomicU32,
+}
 
 impl Stop {
     /// Not yet.
     pub fn new() -> io::Result<Stop> {
-        Ok(Stop(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)))
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Stop(Arc::new(Inner { event, times: AtomicU32::new(0) })))
     }
 
-    /// Now, for good.
+    /// Now. It may be called where signals are handled.
     pub fn stop(&self) {
+        self.0.times.fetch_add(1, Ordering::Release);
         // It fails only when the count is full, and then it is readable too.
-        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.0.event, &1_u64.to_ne_bytes());
     }
 
-    /// Whether it was asked.
-    pub fn is_asked(&self) -> bool {
-        let mut fds = [rustix::event::PollFd::new(&self.0, rustix::event::PollFlags::IN)];
-        let now = rustix::event::Timespec::default();
-        rustix::event::poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
+    /// How often it was asked.
+    pub fn times(&self) -> u32 {
+        self.0.times.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn clear(&self) {
+        // Nothing to read is as good.
+        let _ = rustix::io::read(&self.0.event, &mut [0; 8]);
     }
 }
 
 impl AsFd for Stop {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.0.event.as_fd()
     }
 }
 
@@ -99,8 +112,8 @@ impl Waiter {
         let _ = self.remove(disk.wake().0);
     }
 
-    /// Waits until something is ready, the disk's time has come, or `most` is over. True: stop.
-    pub(crate) fn wait(&mut self, disk: &dyn Disk, most: Option<Duration>) -> io::Result<bool> {
+    /// Waits until something is ready, the disk's time has come, or `most` is over.
+    pub(crate) fn wait(&mut self, disk: &dyn Disk, most: Option<Duration>) -> io::Result<()> {
         let disk_wait = disk.wake().1.map(|time| time.since(now()));
         let wait = match (disk_wait, most) {
             (Some(a), Some(b)) => Some(a.min(b)),
@@ -115,7 +128,7 @@ impl Waiter {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        Ok(self.events.iter().any(|event| event.data.u64() == STOP))
+        Ok(())
     }
 
     /// What was ready when [`Waiter::wait`] returned, one after the other; within, `None` is not the

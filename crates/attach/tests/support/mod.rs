@@ -1,9 +1,10 @@
-//! A volume in memory as a disk of this thread, with moods: it may answer late and in another order,
+//! Foreign programs, and a volume in memory as a disk of this thread, with moods: it may answer late and in another order,
 //! have little memory, or fail.
 
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -149,4 +150,17 @@ impl Disk for RamVolume {
     fn wake(&self) -> (BorrowedFd<'_>, Option<Time>) {
         (self.wake.as_fd(), None)
     }
+}
+
+/// Runs a foreign program; what it says must be a success.
+#[allow(dead_code, reason = "not every test runs programs")]
+pub fn run(program: &str, args: &[&str]) -> String {
+    let out = Command::new("timeout")
+        .args(["60", program])
+        .args(args)
+        .output()
+        .unwrap_or_else(|error| panic!("{program}: {error}; `tests/setup.sh attach` installs it"));
+    let said = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{program} {args:?}: {}\n{said}", out.status);
+    said
 }

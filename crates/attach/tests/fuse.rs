@@ -1,0 +1,394 @@
+//! The FUSE front with this machine's kernel: the file, the loop device over it, a file system on that.
+//! Where there is no /dev/fuse, or no leave to mount, the tests say so and do nothing.
+
+mod support;
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use blockwire_attach::{Statistics, Stop, fuse};
+use support::{Mood, RamVolume, run};
+use volume::RamDisk;
+
+const MIB: u64 = 1 << 20;
+
+/// A front on a thread of its own.
+struct Server {
+    dir: PathBuf,
+    file: PathBuf,
+    device: Option<PathBuf>,
+    disk: Arc<RamDisk>,
+    stop: Stop,
+    statistics: Arc<Statistics>,
+    thread: Option<JoinHandle<std::io::Result<()>>>,
+}
+
+impl Server {
+    /// `None`: this machine does not let us.
+    fn start(mib: u64, logical: u32, mood: Mood, loop_devices: fuse::LoopDevices) -> Option<Server> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let n = COUNT.fetch_add(1, Ordering::Relaxed);
+        let dir = std::env::temp_dir().join(format!("attach-fuse-{}-{n}", std::process::id()));
+        let blocks = mib * MIB / u64::from(logical);
+        let disk = Arc::new(RamDisk::new(blocks, 2 * blocks, logical, 4096));
+        let stop = Stop::new().unwrap();
+        let settings = fuse::Settings { loop_devices, ..fuse::Settings::new(&dir) };
+        let mut front = match fuse::Front::new(settings) {
+            Ok(front) => front,
+            Err(error) => {
+                eprintln!("not tried: {error}");
+                return None;
+            }
+        };
+        let statistics = front.statistics();
+        let (its_disk, its_stop) = (disk.clone(), stop.clone());
+        let (say, said) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let mut volume = RamVolume::new(its_disk, mood);
+            front.run(&mut volume, &its_stop, &mut |place| {
+                if let Some(why) = place.why {
+                    eprintln!("no loop device: {why}");
+                }
+                say.send((place.file.to_owned(), place.device.map(Path::to_owned))).unwrap();
+            })
+        });
+        let (file, device) = said.recv_timeout(Duration::from_secs(20)).expect("it is ready");
+        Some(Server { dir, file, device, disk, stop, statistics, thread: Some(thread) })
+    }
+
+    /// With a loop device, or not at all.
+    fn with_device(mib: u64, logical: u32, mood: Mood) -> Option<(Server, PathBuf)> {
+        let server = Server::start(mib, logical, mood, fuse::LoopDevices::IfAllowed)?;
+        let device = server.device.clone()?;
+        Some((server, device))
+    }
+
+    fn end(&mut self) -> std::io::Result<()> {
+        self.stop.stop();
+        self.thread.take().unwrap().join().unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop.stop();
+        self.stop.stop();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn moods() -> [(u32, Mood); 3] {
+    [
+        (512, Mood::default()),
+        (4096, Mood { shuffle: Some(7), never_lends: true, max_io: Some(64 << 10), ..Mood::default() }),
+        (512, Mood { shuffle: Some(9), never_lends: true, memory: Some(8 << 20), ..Mood::default() }),
+    ]
+}
+
+/// Takes a mount away again, whatever happens.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn new(device: &Path, at: PathBuf) -> Mounted {
+        std::fs::create_dir_all(&at).unwrap();
+        run("mount", &[text(device), text(&at)]);
+        Mounted(at)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn a_file_system_lives_on_the_loop_device() {
+    for (logical, mood) in moods() {
+        let Some((mut server, device)) = Server::with_device(96, logical, mood) else { return };
+        assert_eq!(
+            run("blockdev", &["--getss", "--getsize64", text(&device)]),
+            format!("{logical}\n{}\n", 96 * MIB)
+        );
+        run("mkfs.ext4", &["-q", "-E", "discard", text(&device)]);
+        let at = server.dir.with_extension("mnt");
+        let mounted = Mounted::new(&device, at.clone());
+        let mut noise = vec![0; 24 << 20];
+        File::open("/dev/urandom").unwrap().read_exact(&mut noise).unwrap();
+        std::fs::write(at.join("noise"), &noise).unwrap();
+        File::open(at.join("noise")).unwrap().sync_all().unwrap();
+        std::fs::write(at.join("gone"), &noise).unwrap();
+        std::fs::remove_file(at.join("gone")).unwrap();
+        run("fstrim", &[text(&at)]);
+        drop(mounted);
+        run("fsck.ext4", &["-f", "-n", text(&device)]);
+        // All of it is on the volume, not in a cache: mounted anew it is there.
+        let mounted = Mounted::new(&device, at.clone());
+        assert!(std::fs::read(at.join("noise")).unwrap() == noise);
+        drop(mounted);
+        let counted = server.statistics.snapshot();
+        assert!(counted.flushes > 0 && counted.discards > 0 && counted.failures == 0, "{counted:?}");
+        server.end().unwrap();
+        assert!(!server.dir.exists(), "the place is gone");
+        let left = std::fs::read_to_string(
+            Path::new("/sys/block").join(device.file_name().unwrap()).join("loop/backing_file"),
+        );
+        assert!(!left.is_ok_and(|file| file.contains(text(&server.dir))), "the loop device is free");
+    }
+}
+
+#[test]
+fn fio_verifies_with_many_requests_in_flight() {
+    for (logical, mood) in moods() {
+        let Some((server, device)) = Server::with_device(64, logical, mood) else { return };
+        for place in [&device, &server.file] {
+            let name = format!("--filename={}", text(place));
+            let said = run(
+                "fio",
+                &[
+                    "--name=v",
+                    "--ioengine=libaio",
+                    "--direct=1",
+                    &name,
+                    "--rw=randwrite",
+                    "--bsrange=4k-256k",
+                    "--size=64m",
+                    "--io_size=64m",
+                    "--iodepth=16",
+                    "--verify=crc32c",
+                    "--verify_fatal=1",
+                    "--do_verify=1",
+                    "--minimal",
+                    "--verify_state_save=0",
+                    "--allow_mounted_write=0",
+                ],
+            );
+            assert!(!said.contains("verify:"), "{said}");
+        }
+    }
+}
+
+#[test]
+fn any_bytes_of_the_file_can_be_written_and_read() {
+    for (logical, mood) in moods() {
+        let Some(server) = Server::start(4, logical, mood, fuse::LoopDevices::Never) else { return };
+        assert!(server.device.is_none());
+        let file = File::options().read(true).write(true).open(&server.file).unwrap();
+        let mut model = vec![0_u8; 4 << 20];
+        for n in 0..60_usize {
+            let (at, len) = (n * 70_001 % (3 << 20), n * 7919 % 200_000 + 1);
+            let bytes = vec![n as u8 + 1; len];
+            file.write_all_at(&bytes, at as u64).unwrap();
+            model[at..at + len].copy_from_slice(&bytes);
+        }
+        let mut back = vec![0; 4 << 20];
+        file.read_exact_at(&mut back, 0).unwrap();
+        assert!(back == model);
+        let mut some = vec![0; 12_345];
+        file.read_exact_at(&mut some, 777).unwrap();
+        assert!(some[..] == model[777..777 + 12_345]);
+        // The end is the volume's.
+        assert_eq!(file.read_at(&mut some, 4 * MIB).unwrap(), 0);
+        assert_eq!(file.read_at(&mut some, 4 * MIB - 5).unwrap(), 5);
+        assert_eq!(file.write_at(&some, 4 * MIB - 7).unwrap(), 7);
+        let full = file.write_at(&some, 4 * MIB).unwrap_err();
+        assert_eq!(full.raw_os_error(), Some(libc::ENOSPC));
+        // Truncating changes nothing.
+        drop(File::create(&server.file).unwrap());
+        assert_eq!(std::fs::metadata(&server.file).unwrap().len(), 4 * MIB);
+        let names: Vec<_> =
+            std::fs::read_dir(&server.dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, ["volume"]);
+        assert!(File::create(server.dir.join("other")).is_err());
+    }
+}
+
+#[test]
+fn holes_are_punched_found_and_zero() {
+    let Some(server) = Server::start(8, 512, Mood::default(), fuse::LoopDevices::Never) else { return };
+    let mut file = File::options().read(true).write(true).open(&server.file).unwrap();
+    let seek = |file: &mut File, at: i64, whence| {
+        // SAFETY: a call without memory.
+        let found = unsafe { libc::lseek(std::os::fd::AsRawFd::as_raw_fd(file), at, whence) };
+        u64::try_from(found).map_err(|_| std::io::Error::last_os_error().raw_os_error())
+    };
+    assert_eq!(seek(&mut file, 0, libc::SEEK_DATA), Err(Some(libc::ENXIO)));
+    assert_eq!(seek(&mut file, 0, libc::SEEK_HOLE), Ok(0));
+    file.write_all_at(&[1; 3 << 20], MIB).unwrap();
+    assert_eq!(seek(&mut file, 5, libc::SEEK_DATA), Ok(MIB));
+    assert_eq!(seek(&mut file, MIB as i64 + 5, libc::SEEK_HOLE), Ok(4 * MIB));
+    let path = text(&server.file);
+    run("fallocate", &["--punch-hole", "--offset", "1572865", "--length", "1048576", path]);
+    run("fallocate", &["--zero-range", "--keep-size", "--offset", "3145728", "--length", "5000", path]);
+    assert_eq!(seek(&mut file, MIB as i64, libc::SEEK_HOLE), Ok(1_572_864 + 4096));
+    assert_eq!(seek(&mut file, 8 * MIB as i64 - 1, libc::SEEK_DATA), Err(Some(libc::ENXIO)));
+    let mut bytes = vec![9; 8 << 20];
+    file.seek(SeekFrom::Start(0)).unwrap();
+    file.read_exact(&mut bytes).unwrap();
+    for (at, byte) in bytes.into_iter().enumerate() {
+        let at = at as u64;
+        let punched =
+            (1_572_865..1_572_865 + MIB).contains(&at) || (3_145_728..3_145_728 + 5000).contains(&at);
+        assert_eq!(byte, u8::from((MIB..4 * MIB).contains(&at) && !punched), "byte {at}");
+    }
+}
+
+#[test]
+fn a_volume_that_grows_grows_the_device() {
+    let Some((server, device)) = Server::with_device(32, 512, Mood::default()) else { return };
+    run("mkfs.ext4", &["-q", text(&device)]);
+    let mounted = Mounted::new(&device, server.dir.with_extension("mnt"));
+    assert!(server.disk.resize(64 * MIB / 512));
+    // Any request lets the front look.
+    File::open(&server.file).unwrap();
+    let until = Instant::now() + Duration::from_secs(10);
+    while run("blockdev", &["--getsize64", text(&device)]).trim() != (64 * MIB).to_string() {
+        assert!(Instant::now() < until, "the device has its old size");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(std::fs::metadata(&server.file).unwrap().len(), 64 * MIB);
+    // Resizing under a mount takes a capability that not every machine gives.
+    drop(mounted);
+    run("e2fsck", &["-f", "-y", text(&device)]);
+    run("resize2fs", &[text(&device)]);
+    let mounted = Mounted::new(&device, server.dir.with_extension("mnt"));
+    std::fs::write(mounted.0.join("large"), vec![7; 40 << 20]).unwrap();
+    assert!(std::fs::read(mounted.0.join("large")).unwrap().iter().all(|&byte| byte == 7));
+}
+
+#[test]
+fn what_may_only_be_read_is_not_written() {
+    let mood = Mood { read_only: true, ..Mood::default() };
+    let Some(server) = Server::start(1, 512, mood, fuse::LoopDevices::IfAllowed) else { return };
+    assert!(File::options().write(true).open(&server.file).is_err());
+    let mut bytes = [1; 512];
+    File::open(&server.file).unwrap().read_exact(&mut bytes).unwrap();
+    assert_eq!(bytes, [0; 512]);
+    if let Some(device) = &server.device {
+        assert_eq!(run("blockdev", &["--getro", text(device)]).trim(), "1");
+    }
+}
+
+#[test]
+fn failures_are_told_and_the_end_of_the_disk_too() {
+    let mood = Mood { shuffle: Some(2), ..Mood::default() };
+    let Some(mut server) = Server::start(1, 512, mood.clone(), fuse::LoopDevices::Never) else { return };
+    let file = File::options().read(true).write(true).open(&server.file).unwrap();
+    mood.fails.store(true, Ordering::Relaxed);
+    assert_eq!(file.read_at(&mut [0; 10], 0).unwrap_err().raw_os_error(), Some(libc::EIO));
+    assert_eq!(file.write_at(&[0; 512], 0).unwrap_err().raw_os_error(), Some(libc::EIO));
+    assert_eq!(file.sync_all().unwrap_err().raw_os_error(), Some(libc::EIO));
+    mood.fails.store(false, Ordering::Relaxed);
+    file.write_all_at(&[1; 512], 0).unwrap();
+    mood.stuck.store(true, Ordering::Relaxed);
+    let reader = file.try_clone().unwrap();
+    let waiting = std::thread::spawn(move || reader.read_at(&mut [0; 512], 0));
+    std::thread::sleep(Duration::from_millis(200));
+    mood.gone.store(true, Ordering::Relaxed);
+    assert_eq!(waiting.join().unwrap().unwrap_err().raw_os_error(), Some(libc::EIO));
+    assert!(server.thread.take().unwrap().join().unwrap().is_err());
+    assert!(file.read_at(&mut [0; 512], 0).is_err());
+}
+
+#[test]
+fn a_killed_reader_does_not_wait_for_a_stuck_disk() {
+    let mood = Mood { shuffle: Some(2), ..Mood::default() };
+    let Some(server) = Server::start(1, 512, mood.clone(), fuse::LoopDevices::Never) else { return };
+    mood.stuck.store(true, Ordering::Relaxed);
+    let mut reader = Command::new("dd")
+        .args([&format!("if={}", text(&server.file)), "of=/dev/null", "count=1"])
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(reader.try_wait().unwrap().is_none());
+    reader.kill().unwrap();
+    let begin = Instant::now();
+    reader.wait().unwrap();
+    assert!(begin.elapsed() < Duration::from_secs(5));
+    mood.stuck.store(false, Ordering::Relaxed);
+    File::open(&server.file).unwrap().read_exact(&mut [0; 512]).unwrap();
+}
+
+#[test]
+fn the_end_waits_for_users_unless_it_is_asked_twice() {
+    let Some(mut server) = Server::start(1, 512, Mood::default(), fuse::LoopDevices::IfAllowed) else {
+        return;
+    };
+    let mut file = File::options().read(true).write(true).open(&server.file).unwrap();
+    server.stop.stop();
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!server.dir.exists(), "nobody new finds it");
+    file.write_all(&[5; 4096]).unwrap();
+    assert!(!server.thread.as_ref().unwrap().is_finished());
+    drop(file);
+    server.thread.take().unwrap().join().unwrap().unwrap();
+    let Some(mut server) = Server::start(1, 512, Mood::default(), fuse::LoopDevices::Never) else { return };
+    let file = File::open(&server.file).unwrap();
+    server.stop.stop();
+    server.stop.stop();
+    server.thread.take().unwrap().join().unwrap().unwrap();
+    assert!(file.read_at(&mut [0; 512], 0).is_err());
+}
+
+const CHILD: &str = "ATTACH_FUSE_CHILD";
+
+/// Not a test but a process of its own, when another test wants it: serves until it is killed.
+#[test]
+fn child() {
+    let Ok(dir) = std::env::var(CHILD) else { return };
+    let disk = Arc::new(RamDisk::new(2048, 2048, 512, 4096));
+    let settings = fuse::Settings { loop_devices: fuse::LoopDevices::Never, ..fuse::Settings::new(dir) };
+    let mut front = fuse::Front::new(settings).unwrap();
+    let mut volume = RamVolume::new(disk, Mood::default());
+    front.run(&mut volume, &Stop::new().unwrap(), &mut |_| ()).unwrap();
+}
+
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn what_a_killed_process_left_is_cleaned() {
+    let dir = std::env::temp_dir().join(format!("attach-fuse-{}-killed", std::process::id()));
+    let place = |front: &std::io::Result<fuse::Front>| front.as_ref().err().map(ToString::to_string);
+    let probe = fuse::Front::new(fuse::Settings::new(&dir));
+    if let Some(error) = place(&probe) {
+        eprintln!("not tried: {error}");
+        return;
+    }
+    drop(probe);
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let mut child = Killed(command.args(["--exact", "child"]).env(CHILD, &dir).spawn().unwrap());
+    let until = Instant::now() + Duration::from_secs(20);
+    while !std::fs::metadata(dir.join("volume")).is_ok_and(|file| file.len() == MIB) {
+        assert!(Instant::now() < until, "it serves");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    child.0.kill().unwrap();
+    child.0.wait().unwrap();
+    let dead = File::open(dir.join("volume")).unwrap_err();
+    assert_eq!(dead.raw_os_error(), Some(libc::ENOTCONN));
+    assert!(fuse::clean(&dir).unwrap());
+    assert!(!fuse::clean(&dir).unwrap(), "nothing is left to clean");
+    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
+    std::fs::remove_dir(&dir).unwrap();
+}
