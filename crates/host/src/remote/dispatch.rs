@@ -167,6 +167,10 @@ impl<P: Path> RemoteVolume<P> {
 
     /// Whether an earlier write, in work or in doubt, overlaps this one.
     pub(super) fn is_blocked(&self, tag: Tag) -> bool {
+        #[cfg(test)]
+        if self.has(super::Bug::NoOrder) {
+            return false;
+        }
         let task = self.tasks.get(tag).expect("who asks is there");
         let mine = |number: u64, op: &Op| number < task.number && op.is_write() && overlap(op, &task.op);
         self.ghosts.iter().any(|ghost| mine(ghost.number, &ghost.op))
@@ -218,7 +222,11 @@ impl<P: Path> RemoteVolume<P> {
     fn start_flush(&mut self, cx: &mut Cx<'_>, tag: Tag) {
         let mut todo = 0;
         for (at, way) in self.ways.iter().enumerate() {
-            todo |= u32::from(way.is_dirty() && way.access().is_some()) << at;
+            todo |= u32::from(way.is_dirty() && way.serves()) << at;
+        }
+        #[cfg(test)]
+        if self.has(super::Bug::FlushOne) {
+            todo &= todo.wrapping_neg();
         }
         if todo == 0 {
             let way = self.choose().unwrap_or(self.best[0]);
@@ -229,6 +237,9 @@ impl<P: Path> RemoteVolume<P> {
         task.since = self.cached;
         (task.again, task.failure) = (false, None);
         self.flushes.push(tag);
+        if self.is_fencing() {
+            self.set_deadline(cx.now, tag);
+        }
         self.send_flushes(cx);
     }
 
@@ -249,7 +260,7 @@ impl<P: Path> RemoteVolume<P> {
         let Some(task) = self.tasks.get_mut(tag) else { return true };
         let At::Flush { mut todo, mut out } = task.at else { return true };
         for (at, way) in self.ways.iter_mut().enumerate() {
-            if todo >> at & 1 == 0 || !way.has_room() {
+            if todo >> at & 1 == 0 || !way.has_room() || way.access().is_none() {
                 continue;
             }
             if way.path.submit(cx, IoId(tag.to_bits()), Op::Flush, Payload::None).is_ok() {
@@ -307,6 +318,12 @@ impl<P: Path> RemoteVolume<P> {
                 task.at = At::Doubt(from as u8, way.generation);
                 task.payload = payload;
                 self.uneasy = true;
+                #[cfg(test)]
+                if self.has(super::Bug::NoFence) {
+                    let task = self.tasks.get_mut(tag).expect("found above");
+                    let payload = std::mem::take(&mut task.payload);
+                    return self.retry(cx, tag, payload, Duration::ZERO);
+                }
                 self.set_deadline(cx.now, tag);
                 let held: SmallVec<[Tag; 8]> = self.held.iter().copied().collect();
                 held.into_iter().for_each(|tag| self.set_deadline(cx.now, tag));
@@ -362,7 +379,17 @@ impl<P: Path> RemoteVolume<P> {
         }
     }
 
-    /// A path is not up any more: flushes do not wait to be sent by it.
+    /// A flush has waited long enough for a path that is being fenced.
+    pub(super) fn expire_flush(&mut self, cx: &mut Cx<'_>, tag: Tag) {
+        let Some(task) = self.tasks.get_mut(tag) else { return };
+        let At::Flush { out, .. } = task.at else { return };
+        task.at = At::Flush { todo: 0, out };
+        task.failure = Some(PATH_LOST);
+        self.settle_flush(cx, tag, Duration::ZERO);
+    }
+
+    /// A path does not serve any more: flushes do not wait to be sent by it. Who takes its place at the
+    /// target has its cache.
     pub(super) fn drop_legs(&mut self, cx: &mut Cx<'_>, way: usize) {
         let tags: SmallVec<[Tag; 4]> = self.flushes.iter().copied().collect();
         for tag in tags {
@@ -378,6 +405,11 @@ impl<P: Path> RemoteVolume<P> {
 
     /// What was not done is to be done again.
     pub(super) fn retry(&mut self, cx: &mut Cx<'_>, tag: Tag, payload: Payload, after: Duration) {
+        #[cfg(test)]
+        if self.has(super::Bug::Double) {
+            let id = self.tasks.get(tag).expect("found by the caller").id;
+            self.done.push_back(Done { id, result: Ok(Outcome::Complete), payload: Payload::None });
+        }
         let task = self.tasks.get_mut(tag).expect("found by the caller");
         task.payload = payload;
         task.tries += 1;

@@ -170,6 +170,26 @@ pub struct RemoteVolume<P> {
     expiry: Time,
     wake: Option<Time>,
     news: VolumeNews,
+    #[cfg(test)]
+    bug: Option<Bug>,
+}
+
+/// A bug that a test plants: who does not notice it proves nothing.
+#[cfg(test)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bug {
+    /// A write of unknown fate is repeated without a fence.
+    NoFence,
+    /// Writes that overlap go at once.
+    NoOrder,
+    /// A flush goes by one path.
+    FlushOne,
+    /// What was fenced is forgotten.
+    Lose,
+    /// What is repeated ends twice.
+    Double,
+    /// A compare-and-write of unknown fate is repeated.
+    RepeatSwap,
 }
 
 #[derive(Debug, Default)]
@@ -223,6 +243,8 @@ impl<P: Path> RemoteVolume<P> {
             expiry: NEVER,
             wake: None,
             news: VolumeNews::default(),
+            #[cfg(test)]
+            bug: None,
         };
         for way in &mut volume.ways {
             way.path.connect(cx);
@@ -344,6 +366,11 @@ impl<P: Path> RemoteVolume<P> {
                 lends: false,
             },
         }
+    }
+
+    #[cfg(test)]
+    fn has(&self, bug: Bug) -> bool {
+        self.bug == Some(bug)
     }
 
     fn touch(&mut self, way: usize) {

@@ -28,7 +28,7 @@ impl<P: Path> RemoteVolume<P> {
             }
         }
         if cx.now >= self.expiry {
-            self.expire(cx.now);
+            self.expire(cx);
         }
         self.look_at_ways(cx);
         if self.dark_since.is_some() && self.is_hopeless(cx.now) {
@@ -39,14 +39,15 @@ impl<P: Path> RemoteVolume<P> {
     }
 
     /// Ends what has waited long enough.
-    fn expire(&mut self, now: Time) {
+    fn expire(&mut self, cx: &mut Cx<'_>) {
+        let now = cx.now;
         self.expiry = NEVER;
         let dark = self.best.is_empty();
         let fencing = self.is_fencing();
         let mut over = Vec::new();
         for (tag, task) in self.tasks.iter_mut() {
             if task.deadline > now {
-                let waits = !matches!(task.at, At::Way(_) | At::Flush { .. });
+                let waits = !matches!(task.at, At::Way(_) | At::Flush { todo: 0, .. });
                 self.expiry = if waits { self.expiry.min(task.deadline) } else { self.expiry };
                 continue;
             }
@@ -56,12 +57,16 @@ impl<P: Path> RemoteVolume<P> {
                 At::Later | At::Doubt(..) => over.push((task.number, tag)),
                 // It waits for room only, or for others; or it is with a path, whose time-outs hold.
                 At::Queued | At::Held => task.deadline = NEVER,
+                At::Flush { todo, .. } if todo != 0 && fencing => over.push((task.number, tag)),
                 At::Way(_) | At::Flush { .. } => {}
             }
         }
         over.sort_unstable_by_key(|(number, _)| *number);
         for (_, tag) in over {
-            self.give_up(tag, PATH_LOST);
+            match self.tasks.get(tag).map(|task| task.at) {
+                Some(At::Flush { .. }) => self.expire_flush(cx, tag),
+                _ => self.give_up(tag, PATH_LOST),
+            }
         }
         self.expire_claims(now);
     }

@@ -90,6 +90,12 @@ impl<P: Path> Way<P> {
         (up && access.serves()).then_some(access)
     }
 
+    /// Whether it is up and the target serves by it, though it may have to be fenced first.
+    pub(super) fn serves(&self) -> bool {
+        let serves = self.portrait.as_ref().is_some_and(|portrait| portrait.access.serves());
+        self.state == State::Up && self.expelled.is_none() && serves
+    }
+
     pub(super) fn has_room(&self) -> bool {
         self.in_work < self.depth
     }

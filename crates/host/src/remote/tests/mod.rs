@@ -1,5 +1,6 @@
 //! The volume over paths that do what a test says.
 
+mod histories;
 mod script;
 
 use std::sync::Arc;
