@@ -6,7 +6,7 @@
 
 use super::link::{ECHO_MAX, OUT_MAX, Phase, Rx, RxState, Segment};
 use super::request::{Fault, Violation};
-use super::task::Aim;
+use super::task::{Aim, Task};
 use super::{RETRY, TargetSession};
 use crate::text::TEXT_LEN_MAX;
 use crate::wire::{BHS_LEN, Bhs, DataOut, Opcode, Pdu, RejectReason, Sn, pad_len};
@@ -252,6 +252,19 @@ impl TargetSession {
 
     /// Moves what is here of a write's data to its place.
     fn place(&mut self, cx: &mut Cx<'_>, at: usize, tag: Tag, left: u32, placing: bool) -> Step {
+        let task = self.tasks.get_mut(tag);
+        // What was used where it was received, or is of no use, needs no aim.
+        if !task.as_ref().is_some_and(|task| task.wants_data()) {
+            let Rx { inlet, state, .. } = &mut self.links[at].rx;
+            let n = inlet.skip(left as usize) as u32;
+            if let Some(transfer) = task.and_then(Task::transfer) {
+                transfer.got = transfer.got.saturating_add(n);
+            }
+            if let RxState::Data { left, .. } = state {
+                *left -= n;
+            }
+            return Step::On;
+        }
         let Some(aim) = self.aim(cx, at, tag, left, placing) else { return Step::Stop };
         let link = &mut self.links[at];
         let RxState::Data { left, .. } = &mut link.rx.state else { return Step::On };
@@ -324,8 +337,9 @@ impl TargetSession {
             }
             link.rx.inlet.consume(pad + digest);
         }
-        let state = std::mem::replace(&mut link.rx.state, RxState::Header);
-        let RxState::Data { segment, .. } = state else { return Step::On };
+        let RxState::Data { segment, .. } = &mut link.rx.state else { return Step::On };
+        let segment = segment.take();
+        link.rx.state = RxState::Header;
         self.end_pdu(cx, at, &bhs, segment, good);
         Step::On
     }
@@ -350,6 +364,16 @@ impl TargetSession {
 impl Segment {
     fn gather(want: usize) -> Self {
         Segment::Gather { data: SgMut::new(), want, filled: 0 }
+    }
+
+    /// Moves it out, piece by piece: a move of the whole state would wait for all stores before the last
+    /// to it, a write's payload into cold memory among them.
+    #[inline]
+    fn take(&mut self) -> Segment {
+        match self {
+            Segment::Write { tag, sequence } => Segment::Write { tag: *tag, sequence: *sequence },
+            Segment::Gather { .. } | Segment::Skip => std::mem::replace(self, Segment::Skip),
+        }
     }
 
     /// Whether less is kept than came, so that the digest cannot be checked.

@@ -292,21 +292,31 @@ impl ControllerQueue {
     }
 
     fn parse_data(&mut self, cx: &mut Cx<'_>, mut stretch: Stretch) -> Step {
-        if stretch.lead > 0 {
-            stretch.lead -= self.skip(stretch.lead);
-        } else if stretch.want > 0 {
-            if self.place(&mut stretch) == Step::Stop {
-                return Step::Stop;
+        // The stretch is kept here as long as it goes on: to write it down and read it again would wait
+        // for every store before it, a write's payload into cold memory among them.
+        let done = loop {
+            if stretch.lead > 0 {
+                stretch.lead -= self.skip(stretch.lead);
+            } else if stretch.want > 0 {
+                if self.place(&mut stretch) == Step::Stop {
+                    break false;
+                }
+            } else {
+                stretch.tail -= self.skip(stretch.tail);
             }
-        } else {
-            stretch.tail -= self.skip(stretch.tail);
-        }
-        if stretch.lead == 0 && stretch.want == 0 && stretch.tail == 0 {
+            if stretch.lead == 0 && stretch.want == 0 && stretch.tail == 0 {
+                break true;
+            }
+            if self.rx.inlet.is_empty() {
+                break false;
+            }
+        };
+        if done {
             self.rx.state = RxState::Digest(stretch);
             return self.parse_digest(cx, stretch);
         }
         self.rx.state = RxState::Data(stretch);
-        if self.rx.inlet.is_empty() { Step::Stop } else { Step::On }
+        Step::Stop
     }
 
     /// Drops bytes, but digests them: those around them may be wanted.
