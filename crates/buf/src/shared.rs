@@ -39,6 +39,62 @@ pub(crate) unsafe fn copy(from: *const u8, into: *mut u8, len: usize) {
     }
 }
 
+/// Copies `len` bytes past the caches, if they begin at a line's start and are whole lines: the processor
+/// neither fetches what is overwritten nor keeps what was written, and goes on while it drains. So these
+/// bytes stand behind later stores for other cores, until this one calls [`settle`].
+///
+/// # Safety
+/// As for [`copy`], and the ranges do not overlap.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+pub(crate) unsafe fn copy_late(from: *const u8, into: *mut u8, len: usize) {
+    if len == 0 || !len.is_multiple_of(LINE) || !into.addr().is_multiple_of(LINE) {
+        // SAFETY: as the caller promises.
+        return unsafe { copy(from, into, len) };
+    }
+    // SAFETY: the loop reads and writes just the two ranges, of which the length is whole lines, and the
+    // destination is aligned as the stores want it. All that the processor is asked for is in the baseline.
+    unsafe {
+        std::arch::asm!(
+            "2:",
+            "movdqu {a}, [{from}]",
+            "movdqu {b}, [{from} + 16]",
+            "movdqu {c}, [{from} + 32]",
+            "movdqu {d}, [{from} + 48]",
+            "movntdq [{into}], {a}",
+            "movntdq [{into} + 16], {b}",
+            "movntdq [{into} + 32], {c}",
+            "movntdq [{into} + 48], {d}",
+            "add {from}, 64",
+            "add {into}, 64",
+            "sub {len}, 64",
+            "jnz 2b",
+            from = inout(reg) from => _, into = inout(reg) into => _, len = inout(reg) len => _,
+            a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, d = out(xmm_reg) _,
+            options(nostack)
+        );
+    }
+}
+
+/// Copies `len` bytes.
+///
+/// # Safety
+/// As for the other architecture's.
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+pub(crate) unsafe fn copy_late(from: *const u8, into: *mut u8, len: usize) {
+    // SAFETY: as the caller promises.
+    unsafe { copy(from, into, len) };
+}
+
+/// What [`copy_late`] copied stands before what this core stores from now on.
+#[inline]
+pub(crate) fn settle() {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a fence touches no memory, and every processor of this architecture has it.
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
+    }
+}
+
 /// Bytes that the processor fetches at once.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const LINE: usize = 64;

@@ -59,10 +59,13 @@ pub trait Backend {
     fn lend(&mut self, _span: Span) -> Option<Sg> {
         None
     }
-    /// Writes all of `from` at once. False: nothing was done; submit the write.
+    /// Writes all of `from` at once. False: nothing was done; submit the write. Until
+    /// [`Backend::settle`] other cores may not see it, even if they see what was stored later.
     fn write_at_once(&mut self, _span: Span, _durability: Durability, _from: &[u8]) -> bool {
         false
     }
+    /// What was written at once is what all cores see.
+    fn settle(&mut self) {}
     /// Asks that the operation end early. It still ends by `poll_done`, either way.
     fn cancel(&mut self, id: IoId);
     /// An operation that has ended.

@@ -7,6 +7,11 @@
 //! never wait for each other in a circle), fences, and waits until no core's mark stands.
 //! Invariant: of a marked write and a guarded operation on one stripe, one sees the other.
 //!
+//! Plain writes that end within the call that begins them need not each raise marks and fence: their core
+//! claims every stripe, fences, reads the word once, gives up the stripes whose bits are set, and writes
+//! to the others as it likes until it drops the claim. An exclusive operation waits for claims as it does
+//! for marks, and since later claims leave its stripes out, it waits for one run of writes at most.
+//!
 //! Reads take no part, but can tell that an exclusive operation wrote meanwhile: each stripe has a
 //! sequence that is odd while one writes (a seqlock's reader side), and such a read is repeated.
 
@@ -23,6 +28,9 @@ const STRIPE_BYTES: u32 = 1 << 20;
 /// How many stripes blocks are hashed into: bits of the guard word. Few enough under the model
 /// checker that it can try every interleaving.
 const STRIPES: u32 = if cfg!(loom) { 2 } else { 64 };
+
+/// Every stripe.
+const ALL: u64 = u64::MAX >> (64 - STRIPES);
 
 /// A set of stripes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,10 +49,15 @@ impl Stripes {
         let first = span.lba >> per_stripe_bits;
         let count = (span.lba.saturating_add(span.blocks - 1) >> per_stripe_bits) - first + 1;
         if count >= u64::from(STRIPES) {
-            return Stripes(u64::MAX >> (64 - STRIPES));
+            return Stripes(ALL);
         }
         (first..first + count)
             .fold(Stripes::NONE, |all, stripe| Stripes(all.0 | 1 << (stripe % u64::from(STRIPES))))
+    }
+
+    /// Whether it has all of `others`.
+    pub(crate) fn has(self, others: Stripes) -> bool {
+        others.0 & !self.0 == 0
     }
 
     fn each(self) -> impl Iterator<Item = usize> {
@@ -62,6 +75,8 @@ impl Stripes {
 #[derive(Debug)]
 struct Core {
     marks: Vec<AtomicU32>,
+    /// Stripes that a run of plain writes may go to.
+    claim: AtomicU64,
     waiting: AtomicBool,
 }
 
@@ -77,6 +92,7 @@ impl Guards {
     pub(crate) fn new(shards: u16) -> Self {
         let core = |_| Core {
             marks: (0..STRIPES).map(|_| AtomicU32::new(0)).collect(),
+            claim: AtomicU64::new(0),
             waiting: AtomicBool::new(false),
         };
         Guards {
@@ -112,6 +128,23 @@ impl Guards {
         }
     }
 
+    /// A run of plain writes begins; gives the stripes that it may go to, as long as the claim stands.
+    pub(crate) fn claim(&self, shard: Shard) -> Stripes {
+        let claim = &self.cores[usize::from(shard.0)].claim;
+        // Release, as every store of a claim: who sees it sees what earlier runs wrote.
+        claim.store(ALL, Ordering::Release);
+        fence(Ordering::SeqCst);
+        // Acquire: who sees a bit cleared sees what the exclusive operation did.
+        let free = ALL & !self.word.load(Ordering::Acquire);
+        claim.store(free, Ordering::Release);
+        Stripes(free)
+    }
+
+    /// The run has ended.
+    pub(crate) fn disclaim(&self, shard: Shard) {
+        self.cores[usize::from(shard.0)].claim.store(0, Ordering::Release);
+    }
+
     /// Takes the stripes of `wanted` that are not in `held`, in ascending order, as far as they are
     /// free; true once all are held.
     pub(crate) fn hold(&self, wanted: Stripes, held: &mut Stripes) -> bool {
@@ -128,9 +161,8 @@ impl Guards {
 
     /// Whether no plain write is in flight on stripes that are held.
     pub(crate) fn is_quiet(&self, held: Stripes) -> bool {
-        self.cores
-            .iter()
-            .all(|core| held.each().all(|stripe| core.marks[stripe].load(Ordering::Acquire) == 0))
+        let unmarked = |core: &Core| held.each().all(|at| core.marks[at].load(Ordering::Acquire) == 0);
+        self.cores.iter().all(|core| core.claim.load(Ordering::Acquire) & held.0 == 0 && unmarked(core))
     }
 
     /// Frees stripes that were held. Gates that wait must be woken: see [`Guards::waiters`].
@@ -205,6 +237,22 @@ mod tests {
     }
 
     #[test]
+    fn a_claim_leaves_out_what_is_held_and_keeps_the_rest() {
+        let guards = Guards::new(2);
+        let (mut a, mut b) = (Stripes::NONE, Stripes::NONE);
+        assert!(guards.hold(Stripes(0b0110), &mut a));
+        let claimed = guards.claim(Shard(1));
+        assert!(claimed.has(Stripes(0b1001)) && !claimed.has(Stripes(0b0001_0010)));
+        assert!(guards.is_quiet(a), "what is held was not claimed");
+        assert!(guards.hold(Stripes(0b1000), &mut b));
+        assert!(!guards.is_quiet(b), "the claim was there before");
+        // Under load the next run follows at once, but without what is held now.
+        guards.disclaim(Shard(1));
+        assert!(!guards.claim(Shard(1)).has(Stripes(0b1000)) && guards.is_quiet(b));
+        guards.disclaim(Shard(1));
+    }
+
+    #[test]
     fn two_exclusive_operations_take_turns() {
         let guards = Guards::new(2);
         let (mut a, mut b) = (Stripes::NONE, Stripes::NONE);
@@ -266,6 +314,30 @@ mod model {
             let other = thread::spawn({
                 let (guards, block) = (guards.clone(), block.clone());
                 move || plain(&guards, &block, Shard(1))
+            });
+            exclusive(&guards, &block);
+            other.join().unwrap();
+        });
+    }
+
+    /// Two runs, so that a claim is raised anew while the exclusive operation waits.
+    fn runs(guards: &Guards, block: &Block, shard: Shard) {
+        for _ in 0..2 {
+            if guards.claim(shard).has(STRIPE) {
+                block.touch();
+            }
+            guards.disclaim(shard);
+        }
+    }
+
+    #[test]
+    fn a_run_of_plain_writes_and_an_exclusive_one_never_meet() {
+        loom::model(|| {
+            let guards = Arc::new(Guards::new(2));
+            let block = Arc::new(Block(UnsafeCell::new(0)));
+            let other = thread::spawn({
+                let (guards, block) = (guards.clone(), block.clone());
+                move || runs(&guards, &block, Shard(1))
             });
             exclusive(&guards, &block);
             other.join().unwrap();

@@ -279,9 +279,13 @@ impl Backend for Ram {
     }
 
     fn write_at_once(&mut self, span: Span, _durability: Durability, from: &[u8]) -> bool {
-        self.region.region().write(self.disk.offset(span.lba), from);
+        self.region.region().write_late(self.disk.offset(span.lba), from);
         self.disk.map(span);
         true
+    }
+
+    fn settle(&mut self) {
+        self.region.region().settle();
     }
 
     fn cancel(&mut self, _id: IoId) {

@@ -97,3 +97,43 @@ fn access_outside_is_a_bug() {
     assert!(outside(&|| region.write(usize::MAX, &[0])));
     assert!(outside(&|| region.zero(1, 4096)));
 }
+
+/// What is too large for a cache is written past it, whole lines at least.
+#[test]
+#[cfg_attr(miri, ignore = "so large a region takes minutes")]
+fn late_writes_are_as_others() {
+    let region = Region::new(UNCACHED_MIN);
+    let bytes = pattern();
+    let mut seen = vec![0; bytes.len() + 128];
+    for (at, len) in [(0, 4096), (4096 + 64, 64), (512, 0), (8192, 8256), (64, 63), (65, 4096), (4095, 2)] {
+        for write in [0, 1] {
+            region.write(0, &vec![0xee; 32 << 10]);
+            let from = &bytes[3..3 + len];
+            if write == 0 {
+                region.write_late(4096 + at, from);
+            } else {
+                let pool = Pool::new(1 << 20);
+                let mut buffer = pool.take(Class::Wire, len.max(1)).unwrap();
+                buffer.set_len(len);
+                buffer.copy_from_slice(from);
+                region.write_buf(4096 + at, &buffer.freeze());
+            }
+            region.settle();
+            let seen = &mut seen[..len + 128];
+            region.read(4096 + at - 64, seen);
+            assert_eq!(&seen[64..64 + len], from, "{len} bytes at {at}");
+            assert!(seen[..64].iter().chain(&seen[64 + len..]).all(|byte| *byte == 0xee), "{len} at {at}");
+        }
+    }
+    let end = UNCACHED_MIN - 4096;
+    region.write_late(end, &bytes[..4096]);
+    region.read(end, &mut seen[..4096]);
+    assert_eq!(&seen[..4096], &bytes[..4096], "one's own core need not settle");
+}
+
+#[test]
+#[should_panic(expected = "outside of a region")]
+#[cfg_attr(miri, ignore = "so large a region takes minutes")]
+fn no_late_write_ends_behind_a_region() {
+    Region::new(UNCACHED_MIN).write_late(UNCACHED_MIN - 64, &[0; 128]);
+}

@@ -164,6 +164,8 @@ impl Fronts {
         let written = front.gate.write_at_once(who, span, durability, from);
         if written {
             front.io.count_write(from.len() as u64);
+            // Its turn settles all that was written at once, before anything is sent.
+            self.stir(volume);
         }
         written
     }

@@ -68,6 +68,8 @@ pub struct Gate {
     look_again: Option<Time>,
     /// The operation that may take memory kept for headers.
     insists: Option<u32>,
+    /// Where writes at once may go until the next [`Gate::resume`].
+    claimed: Stripes,
 }
 
 struct Slot {
@@ -123,6 +125,7 @@ impl Gate {
             asks_made: 0,
             look_again: None,
             insists: None,
+            claimed: Stripes::NONE,
         }
     }
 
@@ -168,6 +171,7 @@ impl Gate {
     /// # Panics
     /// If the payload is not as long as the operation says (see the crate's page).
     pub fn submit(&mut self, cx: &mut Cx<'_>, who: &Nexus, mut io: Io) {
+        self.settle();
         if let Err(refusal) = self.admit(who, &io.op) {
             return self.refuse(io, refusal);
         }
@@ -202,6 +206,9 @@ impl Gate {
 
     /// Writes at once, if the write is admitted now, nothing excludes it, and the backend can: as if
     /// the write had been submitted and had ended well. False: nothing was done; [`Gate::submit`] it.
+    ///
+    /// [`Gate::resume`] must follow before the write is answered: until then other cores may not see it,
+    /// and exclusive operations wait.
     #[must_use]
     pub fn write_at_once(&mut self, who: &Nexus, span: Span, durability: Durability, from: &[u8]) -> bool {
         let bytes = span.blocks.checked_mul(u64::from(self.view.geometry.logical));
@@ -213,13 +220,18 @@ impl Gate {
         {
             return false;
         }
-        let (stripes, guards) = (self.stripes(span), self.shared.guards());
-        if !guards.enter(self.shard, stripes) {
-            return false;
+        if self.claimed == Stripes::NONE {
+            self.claimed = self.shared.guards().claim(self.shard);
         }
-        let written = self.backend.write_at_once(span, durability, from);
-        guards.leave(self.shard, stripes);
-        written
+        self.claimed.has(self.stripes(span)) && self.backend.write_at_once(span, durability, from)
+    }
+
+    /// Ends a run of writes at once: all cores see them, and nothing waits for them any more.
+    fn settle(&mut self) {
+        if std::mem::take(&mut self.claimed) != Stripes::NONE {
+            self.backend.settle();
+            self.shared.guards().disclaim(self.shard);
+        }
     }
 
     fn refuse(&mut self, io: Io, refusal: Refusal) {
@@ -388,6 +400,7 @@ impl Gate {
     /// again, at the latest in the next turn. Call it each turn, and when another shard's
     /// [`Gate::poll_wake`] named this one.
     pub fn resume(&mut self, cx: &mut Cx<'_>) -> bool {
+        self.settle();
         self.look_again = None;
         self.reap(cx);
         for _ in 0..self.ended.len() {
@@ -517,6 +530,7 @@ impl Gate {
 
     /// Adopts a change, between two turns. What waits is admitted again under the new view.
     pub fn adopt(&mut self, adoption: &Adoption) {
+        self.settle();
         // A gate may have been made with a view that is newer than the change.
         if adoption.view.epoch > self.view.epoch {
             let starts = |view: &View| matches!(view.not_ready, Some(Why::Sanitizing(_)));
@@ -575,6 +589,13 @@ impl Gate {
     pub fn poll_ack(&mut self) -> Option<Ack> {
         let change = self.flights.poll_ack()?;
         Some(Ack { from: self.shard, change })
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        // Gates of other cores may live on.
+        self.settle();
     }
 }
 

@@ -328,9 +328,17 @@ fn nothing_is_written_at_once_where_an_exclusive_operation_works() {
     let stripe = Stripes::of(span(0, 1), 512);
     assert!(gate.shared.guards().hold(stripe, &mut held));
     assert!(!gate.write_at_once(&who, span(2, 1), Durability::Cached, &[9; 512]));
-    assert_eq!(read(&mut world, &mut gate, span(2, 1)), [0; 512]);
-    assert!(gate.shared.guards().is_quiet(stripe), "no mark is left behind");
+    assert!(gate.shared.guards().is_quiet(stripe), "what is held is not claimed");
     gate.shared.guards().release(held);
+    assert!(!gate.write_at_once(&who, span(2, 1), Durability::Cached, &[9; 512]), "the claim is older");
+    assert_eq!(read(&mut world, &mut gate, span(2, 1)), [0; 512], "and ends when something else is done");
     assert!(gate.write_at_once(&who, span(2, 1), Durability::Cached, &[9; 512]));
+    assert!(!gate.shared.guards().is_quiet(stripe), "exclusive operations wait until it is settled");
+    gate.resume(&mut world.cx());
     assert!(gate.shared.guards().is_quiet(stripe));
+    // A volume that goes leaves no claim behind.
+    assert!(gate.write_at_once(&who, span(2, 1), Durability::Cached, &[9; 512]));
+    let shared = gate.shared.clone();
+    drop(gate);
+    assert!(shared.guards().is_quiet(stripe));
 }
