@@ -121,8 +121,8 @@ fn failed(fault: Fault) -> Reply {
         Fault::Sync => Sense::WRITE_ERROR,
         Fault::NoSpace => Sense::SPACE_ALLOCATION_FAILED,
         Fault::PathLost => Sense::INTERNAL_TARGET_FAILURE,
-        // The task was not aborted by the initiator, or it would have no answer.
-        Fault::Aborted => return Reply::plain(Status::BUSY),
+        // The task was not aborted by the initiator, or it would have no answer. Part of it may be done.
+        Fault::Aborted => Sense::ABORTED,
         Fault::Internal => Sense::INTERNAL_TARGET_FAILURE,
     };
     Reply::check(sense)

@@ -40,6 +40,11 @@ impl BadBlocks {
         Some(bad.lba.max(span.lba))
     }
 
+    /// How many blocks of `span` are bad.
+    pub fn count_in(&self, span: Span) -> u64 {
+        self.count() - self.without(span).count()
+    }
+
     /// The same and all of `span`; `None` if that would be more than [`BAD_BLOCKS_MAX`].
     pub(crate) fn with(&self, span: Span) -> Option<BadBlocks> {
         if span.blocks == 0 {

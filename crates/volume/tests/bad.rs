@@ -222,6 +222,36 @@ fn a_preempted_write_cures_nothing() {
     assert_eq!(read(&mut daemon, 0, 8), Ok(9));
 }
 
+/// A write over bad blocks and good ones whose host is preempted before the cure: what it wrote while it
+/// might stands, so it ends as aborted; a refusal would say that nothing was done.
+#[test]
+fn a_preempted_write_that_shows_is_aborted_not_refused() {
+    for (lba, blocks, shows) in [(8, 2, false), (7, 2, true), (15, 2, true)] {
+        let mut daemon = marked();
+        for (who, key) in [(initiator(1), 1), (nexus(2), 2)] {
+            assert_eq!(daemon.asked(register(&who, key, false)), Ok(()));
+        }
+        let kind = Kind::WriteExclusiveRegistrants;
+        assert_eq!(daemon.asked(reserve(&nexus(2), 2, kind)), Ok(()));
+        let payload = daemon.world.payload(&[7; 2 * BLOCK]);
+        let op = Op::Write(span(lba, blocks), Durability::Cached);
+        let write = daemon.submit(0, &nexus(2), op, payload);
+        daemon.resume(0);
+        daemon.land(0);
+        let action = Action::Preempt { key: Some(Key(1)), victim: Key(2), kind, abort: true };
+        daemon.ask(Ask::Reserve { who: initiator(1), action });
+        daemon.settle();
+        let done = daemon.done.iter().find(|done| done.id.0 == write).expect("an end");
+        let conflict: Failure = Refusal::Conflict.into();
+        assert_eq!(done.result, Err(if shows { Fault::Aborted.into() } else { conflict }), "{lba}");
+        for at in lba..lba + blocks {
+            let bad = (8..16).contains(&at);
+            let expected = if bad { Err(Fault::Medium(at).into()) } else { Ok(7) };
+            assert_eq!(read(&mut daemon, 1, at), expected, "{lba}: {at}");
+        }
+    }
+}
+
 /// Once one core has seen a block cured, no core sees it bad again; and the reverse of a marking.
 #[test]
 fn one_moment_divides_bad_from_good_over_all_cores() {

@@ -175,6 +175,58 @@ fn a_registered_host_identifier_is_bound_to_its_nqn() {
     assert_eq!(daemon.asked(add(&who, 5, theirs)), Ok(()), "who is not registered is not bound");
 }
 
+/// A nexus that may only read registers itself, and keeps nobody from the volume, over either protocol.
+#[test]
+fn who_may_only_read_registers_and_no_more() {
+    for (reader, writer) in [(initiator(1), nexus(2)), (nexus(2), initiator(1))] {
+        let reader = Nexus { read_only: true, ..reader };
+        let mut daemon = Daemon::new(2);
+        let ask = |action| Ask::Reserve { who: reader.clone(), action };
+        let (key, kind) = (Some(Key(1)), Kind::ExclusiveAccessRegistrants);
+        assert_eq!(daemon.asked(register(&writer, 2, true)), Ok(()));
+        assert_eq!(daemon.asked(reserve(&writer, 2, kind)), Ok(()));
+        assert_eq!(daemon.asked(register(&reader, 1, false)), Ok(()), "it needs that to read");
+        assert!(daemon.home.view().reservations.persists(), "it says nothing for the others");
+        let room = daemon.world.room(BLOCK);
+        assert!(daemon.run(1, &reader, Op::Read(Span { lba: 0, blocks: 1 }), room).result.is_ok());
+        let victim = Key(2);
+        let also = Register {
+            mode: RegisterMode::Set,
+            current: None,
+            new: Key(1),
+            also: vec![initiator(7).identity],
+            ports: Vec::new(),
+            persist: None,
+            nqn: None,
+        };
+        for action in [
+            Action::Reserve { key, kind },
+            Action::Release { key, kind },
+            Action::Clear { key },
+            Action::Preempt { key, victim, kind, abort: false },
+            Action::Preempt { key, victim, kind, abort: true },
+            Action::Move {
+                key: Key(1),
+                new: Key(3),
+                to: initiator(7).identity,
+                unregister: false,
+                persist: None,
+            },
+            Action::Register(also),
+            Action::LegacyReserve,
+        ] {
+            assert_eq!(daemon.asked(ask(action.clone())), Err(Refusal::ReadOnly), "{action:?}");
+        }
+        assert!(daemon.home.view().reservations.is_holder(&writer.identity));
+        assert_eq!(daemon.asked(register(&reader, 0, false)), Ok(()), "and goes again");
+        assert_eq!(key_of(&daemon, &reader), None);
+        // A holder that may only read from now on gives up what it holds by unregistering.
+        let holder = Nexus { read_only: true, ..writer.clone() };
+        assert_eq!(daemon.asked(register(&holder, 0, false)), Ok(()));
+        assert!(daemon.home.view().reservations.held().is_none());
+    }
+}
+
 #[test]
 fn a_scsi_2_reserve_shuts_hosts_out_until_it_ends() {
     let mut daemon = Daemon::new(2);

@@ -13,7 +13,7 @@ use nvme::reservation::{
 };
 use nvme::{Completion, Opcode, Sqe, Status};
 use volume::reservation::{self, Action, Key, Kind, RegisterMode, Reservations};
-use volume::{Ask, Identity, Refusal, VolumeId};
+use volume::{Ask, Identity, Nexus, Refusal, VolumeId};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::{list, place};
@@ -55,7 +55,8 @@ pub(super) fn keys(server: &mut Server, slot: u32, sqe: &Sqe, data: &Sg) {
     let Some(action) = action else {
         return server.complete(slot, Status::INVALID_FIELD.final_().into());
     };
-    let who = queue.nexus.clone();
+    let read_only = server.tasks.get(slot).read_only;
+    let who = Nexus { read_only, ..queue.nexus.clone() };
     server.tasks.get_mut(slot).job = Job::Plain;
     server.ask(slot, Ask::Reserve { who, action });
 }

@@ -472,3 +472,25 @@ fn what_the_home_has_is_not_aborted() {
     assert_eq!(world.status(started), Status::SUCCESS);
     assert_eq!(report(&mut world, a).1.len(), 1);
 }
+
+/// A host whose namespace is for reading only keeps nobody else from it.
+#[test]
+fn readers_register_and_no_more() {
+    let mut world = World::new(1);
+    world.add(4096, |_| {});
+    let writer = world.host(0, 2, &[0]);
+    let reader = world.host_on(0, 1, 1, [entry(0, true)].into());
+    register(&mut world, writer, 0x22);
+    register(&mut world, reader, 0x11);
+    let protected = Status::NAMESPACE_WRITE_PROTECTED.final_();
+    for action in [AcquireAction::Acquire, AcquireAction::Preempt, AcquireAction::PreemptAndAbort] {
+        assert_eq!(acquire(&mut world, reader, action, 2, 0x11, 0x22), protected);
+    }
+    for action in [ReleaseAction::Release, ReleaseAction::Clear] {
+        assert_eq!(release(&mut world, reader, action, 2, 0x11), protected);
+    }
+    assert_eq!(report(&mut world, writer).1.len(), 2);
+    let words = Register { action: RegisterAction::Unregister, ignore_key: false, persist: None };
+    assert_eq!(register_with(&mut world, reader, words, 0x11, 0), Status::SUCCESS);
+    assert_eq!(report(&mut world, writer).1.len(), 1);
+}

@@ -10,7 +10,7 @@ use scsi::pr::{self, Capabilities, FullStatus, FullStatusEntry, MoveList, OutLis
 use scsi::sense::Sense;
 use scsi::transport_id::TransportId;
 use volume::reservation::{Action, Key, Kind, Register, RegisterMode, Registrant, Reservations};
-use volume::{Ask, Identity, PortId, Uuid};
+use volume::{Ask, Identity, Nexus, PortId, Uuid};
 
 use super::parameter::contiguous;
 use crate::nexus::NexusSpec;
@@ -23,7 +23,8 @@ pub(crate) fn legacy(server: &mut Server, slot: u32, reserve: bool) {
 }
 
 fn ask(server: &mut Server, slot: u32, action: Action) {
-    let who = server.nexus_of(slot).nexus.clone();
+    let read_only = server.tasks.get(slot).read_only;
+    let who = Nexus { read_only, ..server.nexus_of(slot).nexus.clone() };
     server.ask(slot, Ask::Reserve { who, action });
 }
 

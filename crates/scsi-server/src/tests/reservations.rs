@@ -347,3 +347,23 @@ fn a_host_of_the_other_protocol_is_shown_and_preempted() {
     assert_eq!(keys(&mut world, a).1, [1]);
     world.good(a, &read_10(0, 1), &[], 512);
 }
+
+/// A host whose LUN is for reading only keeps nobody else from it.
+#[test]
+fn readers_register_and_no_more() {
+    let (mut world, a, b, _) = three();
+    let reads = vec![LunEntry { lun: 0, volume: VolumeId(0), read_only: true }];
+    world.server(b).change_luns(b.key, reads);
+    world.command(b, &TUR, &[], 0);
+    good(&mut world, a, 0, 0, 0, 1);
+    good(&mut world, b, 0, 0, 0, 2);
+    // RESERVE, RELEASE, CLEAR, PREEMPT, PREEMPT AND ABORT.
+    for (action, kind, service) in [(1, 1, 0), (2, 1, 0), (3, 0, 0), (4, 1, 1), (5, 1, 1)] {
+        let got = out(&mut world, b, action, kind, 2, service);
+        assert_eq!(got.code(), 0x07_2700, "action {action}");
+    }
+    world.refused(b, &[0x16, 0, 0, 0, 0, 0], &[], 0, 0x07_2700);
+    assert_eq!(keys(&mut world, a).1, [1, 2]);
+    good(&mut world, b, 0, 0, 2, 0);
+    assert_eq!(keys(&mut world, a).1, [1]);
+}

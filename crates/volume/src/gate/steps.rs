@@ -522,12 +522,17 @@ impl Gate {
         let epoch = self.view.epoch;
         self.flights.start(epoch);
         self.task(slot).epoch = epoch;
-        let shared = self.shared.clone();
+        let (shared, bad) = (self.shared.clone(), self.view.bad.clone());
         let steps = self.steps(slot);
         let chunk = steps.chunk.expect("a part belongs to a chunk");
         shared.guards().end_writing(steps.held);
+        // What was written while it was allowed stands, and shows where blocks were not bad: then a
+        // refusal, which says that nothing was done, would be a lie.
+        let shows = chunk.writes() && bad.count_in(chunk.span) < chunk.span.blocks;
+        let partly = shows || steps.done > 0;
         match result {
             Ok(()) => self.next_chunk(cx, slot, chunk),
+            Err(_) if partly => self.end_steps(slot, Err(Fault::Aborted.into())),
             Err(refusal) => self.end_steps(slot, Err(refusal.into())),
         }
     }

@@ -116,9 +116,30 @@ pub struct Effect {
     pub drain: bool,
 }
 
+impl Action {
+    /// What of the action is left to a nexus that may only read: its own registration, which it needs
+    /// to read beside a reservation for registrants, and whose end gives up what it may still hold. It
+    /// keeps nobody from the volume, removes nobody, and leaves everybody's persistence as it is.
+    fn of_reader(&self) -> Result<Action, Refusal> {
+        match self {
+            Action::Register(register) if register.also.is_empty() => {
+                Ok(Action::Register(Register { persist: None, ..register.clone() }))
+            }
+            Action::LegacyRelease => Ok(Action::LegacyRelease),
+            Action::Register(_) | Action::Move { .. } | Action::Reserve { .. } => Err(Refusal::ReadOnly),
+            Action::Release { .. } | Action::Clear { .. } | Action::Preempt { .. } => Err(Refusal::ReadOnly),
+            Action::LegacyReserve => Err(Refusal::ReadOnly),
+        }
+    }
+}
+
 impl Reservations {
     /// The state after `action`, or why it is refused; `self` stays as it is.
     pub fn apply(&self, who: &Nexus, action: &Action) -> Result<Effect, Refusal> {
+        if who.read_only {
+            let who = Nexus { read_only: false, ..who.clone() };
+            return self.apply(&who, &action.of_reader()?);
+        }
         match action {
             Action::LegacyReserve => return self.legacy_reserve(who),
             Action::LegacyRelease => return self.legacy_release(who),
