@@ -10,6 +10,9 @@
 //! with the fewest links, itself included. So a core that happens to be awake takes no more than its
 //! share, and placement is the same in both worlds.
 //!
+//! [`Reactor`] starts such shards on threads of their own; an [`Inline`] is one that its caller's thread
+//! drives.
+//!
 //! Invariant: what the kernel (or a thread that stands in for it) holds lies in a flight slot of its
 //! shard and comes back to the endpoint exactly once; a shard ends only when nothing is out.
 
@@ -21,6 +24,7 @@ mod counters;
 mod disk;
 mod epoll;
 mod flight;
+mod inline;
 mod mail;
 mod recv;
 mod running;
@@ -32,4 +36,5 @@ mod world;
 
 pub use config::{Config, IoChoice, IoKind, KeepAlive, Listen, TcpOptions};
 pub use counters::ShardStats;
+pub use inline::{Inline, Roaming};
 pub use running::{Panicked, Reactor, Running, SpawnError};

@@ -29,7 +29,7 @@ use crate::world::World;
 
 /// Messages that may wait for the control plane. Beyond it they are dropped and counted
 /// ([`ShardStats::control_lost`]): the data path never waits for the control plane.
-const CONTROL_MAX: usize = 16 << 10;
+pub(crate) const CONTROL_MAX: usize = 16 << 10;
 
 /// The real world.
 #[derive(Debug)]
@@ -170,7 +170,7 @@ impl Reactor {
     }
 }
 
-fn choose(choice: IoChoice) -> Result<IoKind, SpawnError> {
+pub(crate) fn choose(choice: IoChoice) -> Result<IoKind, SpawnError> {
     match choice {
         IoChoice::Epoll => Ok(IoKind::Epoll),
         IoChoice::Uring => uring::probe().map(|()| IoKind::Uring).map_err(SpawnError::Uring),

@@ -41,7 +41,7 @@ impl<E: Endpoint, W: World<E::Message>> Shard<E, W> {
             if self.stop.is_some_and(|deadline| self.world.links() == 0 || self.now() >= deadline) {
                 break;
             }
-            self.wait(more);
+            self.wait(more, self.stop);
         }
         self.end();
     }
@@ -51,7 +51,7 @@ impl<E: Endpoint, W: World<E::Message>> Shard<E, W> {
     }
 
     /// Hands over what has happened and starts what is wanted; true if there is more to do now.
-    fn turn(&mut self) -> bool {
+    pub(crate) fn turn(&mut self) -> bool {
         let now = clock::now();
         let base = self.world.base();
         base.now = now;
@@ -116,13 +116,13 @@ impl<E: Endpoint, W: World<E::Message>> Shard<E, W> {
         }
     }
 
-    /// Waits for something to do: first by looking at memory, if that has paid lately, then asleep.
-    fn wait(&mut self, more: bool) {
+    /// Waits for something to do, but no longer than `at_most`: first by looking at memory, if that has
+    /// paid lately, then asleep.
+    pub(crate) fn wait(&mut self, more: bool, at_most: Option<Time>) {
         if more {
             return self.world.gather(Wait::No);
         }
-        let until =
-            [self.end.poll_timeout(), self.world.base().timer(), self.stop].into_iter().flatten().min();
+        let until = [self.end.poll_timeout(), self.world.base().timer(), at_most].into_iter().flatten().min();
         // Under load this brings the next work, and nothing below is reached.
         self.world.gather(Wait::No);
         if self.has_work() {
@@ -145,7 +145,7 @@ impl<E: Endpoint, W: World<E::Message>> Shard<E, W> {
         }
     }
 
-    fn has_work(&mut self) -> bool {
+    pub(crate) fn has_work(&mut self) -> bool {
         let base = self.world.base();
         !base.events.is_empty() || base.bell.is_rung()
     }
@@ -184,7 +184,7 @@ impl<E: Endpoint, W: World<E::Message>> Shard<E, W> {
     }
 
     /// Takes everything back, then lets go of the endpoint.
-    fn end(mut self) {
+    pub(crate) fn end(mut self) {
         self.is_ending = true;
         self.world.abort_all();
         loop {

@@ -1,6 +1,6 @@
 //! What a shard needs of io_uring or of epoll.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use buf::{Errno, Time};
 use endpoint::{Arrival, DialId, Dialled, Driver, LinkId};
@@ -44,6 +44,10 @@ pub(crate) trait World<M>: Driver<M> {
     fn abort_all(&mut self);
     /// Links that exist, those that are being closed included.
     fn links(&self) -> usize;
+    /// A descriptor that is readable when [`World::gather`] would bring something.
+    fn fd(&self) -> BorrowedFd<'_>;
+    /// When [`World::gather`] has something to do of which the descriptor says nothing.
+    fn due(&mut self) -> Option<Time>;
     /// Operations that have not come back.
     fn out(&mut self) -> usize;
 }

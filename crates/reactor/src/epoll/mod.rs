@@ -10,7 +10,7 @@ mod poll;
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use buf::{Errno, Time};
 use endpoint::{Arrival, Departure, Dial, Dialled, Driver, LinkId, ShardId};
@@ -486,6 +486,18 @@ impl<M> World<M> for Epoll<M> {
 
     fn links(&self) -> usize {
         self.links.len()
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.poll.fd()
+    }
+
+    fn due(&mut self) -> Option<Time> {
+        if !self.due.is_empty() {
+            return Some(self.base.now);
+        }
+        let retry = (!self.starved.is_empty()).then(|| self.base.retry_at());
+        [self.base.timer(), retry].into_iter().flatten().min()
     }
 
     fn out(&mut self) -> usize {

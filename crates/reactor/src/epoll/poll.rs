@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use crate::clock;
 use crate::world::Wait;
@@ -28,6 +28,11 @@ impl Poll {
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         let events = vec![libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX];
         Ok(Poll { fd, events, has_nanoseconds: Cell::new(true) })
+    }
+
+    /// Readable when there are events.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 
     /// Watches for changes of `which`.

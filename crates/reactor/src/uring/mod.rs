@@ -18,7 +18,7 @@ mod stages;
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use buf::{Errno, Time};
 use endpoint::{Arrival, Departure, Dial, Driver, LinkId, ShardId};
@@ -228,6 +228,11 @@ impl<'r, M> Uring<'r, M> {
         }
     }
 
+    /// When receives that found no memory are tried again.
+    fn retry(&self) -> Option<Time> {
+        (!self.starved.is_empty()).then(|| self.base.retry_at())
+    }
+
     fn is_open(&self, tag: Tag) -> bool {
         self.links.get(tag).is_some_and(|link| matches!(link.phase, Phase::Open))
     }
@@ -334,8 +339,7 @@ impl<M> World<M> for Uring<'_, M> {
         self.feed();
         let wait = match wait {
             Wait::Until(until) if self.base.events.is_empty() => {
-                let retry = (!self.starved.is_empty()).then(|| self.base.retry_at());
-                let until = [until, retry].into_iter().flatten().min();
+                let until = [until, self.retry()].into_iter().flatten().min();
                 Some(until.map(|until: Time| until.since(clock::now())))
             }
             Wait::Until(_) | Wait::No => None,
@@ -381,6 +385,17 @@ impl<M> World<M> for Uring<'_, M> {
 
     fn links(&self) -> usize {
         self.links.len()
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.ring.fd()
+    }
+
+    fn due(&mut self) -> Option<Time> {
+        if self.ring.has_unsubmitted() || self.ring.peek() {
+            return Some(self.base.now);
+        }
+        [self.base.timer(), self.retry()].into_iter().flatten().min()
     }
 
     fn out(&mut self) -> usize {

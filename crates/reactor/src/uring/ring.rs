@@ -1,6 +1,7 @@
 //! The ring itself: set up in the best form that the kernel has, filled, entered, emptied.
 
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use io_uring::squeue::Entry;
@@ -54,6 +55,7 @@ pub(crate) struct Ring<'r> {
     waiting: EnterFlags,
     /// Calls made.
     pub(crate) enters: u64,
+    fd: BorrowedFd<'r>,
 }
 
 impl<'r> Ring<'r> {
@@ -64,10 +66,23 @@ impl<'r> Ring<'r> {
             true => EnterFlags::NO_IOWAIT,
             false => EnterFlags::empty(),
         };
+        // SAFETY: the ring, which owns the descriptor, is borrowed for as long.
+        let fd = unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) };
         let (mut submitter, sq, cq) = ring.split();
         // It spares a look-up per call; without it (before 5.18, or no slot left) all works as well.
         let _ = submitter.register_ring_fd();
-        Ring { submitter, sq, cq, waiting, enters: 0 }
+        Ring { submitter, sq, cq, waiting, enters: 0, fd }
+    }
+
+    /// Readable when something has completed or deferred work waits.
+    pub(crate) fn fd(&self) -> BorrowedFd<'r> {
+        self.fd
+    }
+
+    /// Whether something was added that the kernel has not seen yet.
+    pub(crate) fn has_unsubmitted(&mut self) -> bool {
+        self.sq.sync();
+        !self.sq.is_empty()
     }
 
     /// Adds a submission, handing over those before it if there is no room.

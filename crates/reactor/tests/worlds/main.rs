@@ -4,6 +4,7 @@
 //! this is known.
 
 mod endpoint;
+mod inline;
 mod outward;
 
 use std::fs::File;
@@ -18,6 +19,7 @@ use blockwire_reactor::{Config, IoChoice, KeepAlive, Listen, Reactor, Running, S
 use buf::Entropy;
 
 use endpoint::*;
+use inline::*;
 use outward::*;
 
 type World = Running<Msg>;
@@ -631,6 +633,12 @@ worlds! {
     connections_outwards_time_out,
     connections_being_made_come_back_at_the_end,
     connections_being_made_count_as_links,
+    a_callers_thread_moves_bytes,
+    a_descriptor_says_when_to_turn,
+    disks_wake_the_descriptor,
+    turns_wait_as_long_as_they_are_told,
+    what_is_out_comes_back_when_it_is_dropped,
+    a_peer_that_goes_is_noticed,
 }
 
 #[test]
