@@ -9,6 +9,7 @@
 
 mod client;
 pub mod iscsi;
+pub mod nvme;
 mod path;
 mod remote;
 mod secret;

@@ -116,6 +116,8 @@ pub enum Event {
     Up(Arc<Portrait>),
     /// Something of the portrait has changed: size, access, protection.
     Changed(Arc<Portrait>),
+    /// Others have changed the volume's reservations, to our loss perhaps: a report tells what stands.
+    ReservationsChanged,
     /// An operation has ended.
     Done {
         /// Its name.

@@ -86,6 +86,11 @@ impl Configuration {
         self.0 & 1 << 24 != 0
     }
 
+    /// The same with EN clear: what stops the controller.
+    pub fn disabled(self) -> Configuration {
+        Configuration(self.0 & !1)
+    }
+
     /// The same with this SHN.
     pub fn with_shutdown(self, kind: u8) -> Configuration {
         Configuration(self.0 & !(3 << 14) | u32::from(kind & 3) << 14)
@@ -159,7 +164,7 @@ mod tests {
         assert_eq!((all.command_sets(), all.page_size(), all.arbitration()), (6, 5, 3));
         assert_eq!((all.shutdown(), all.submission_size(), all.completion_size()), (2, 6, 9));
         assert!(all.independent_of_media() && !all.is_enabled());
-        assert_eq!(cc.with_shutdown(1).0, 0x0046_4001);
+        assert_eq!((cc.with_shutdown(1).0, cc.disabled().0), (0x0046_4001, 0x0046_0000));
     }
 
     #[test]

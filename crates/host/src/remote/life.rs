@@ -42,6 +42,7 @@ impl<P: Path> RemoteVolume<P> {
             Event::Done { id, how, payload } => self.ended(cx, at, id, how, payload),
             Event::Up(portrait) => self.came_up(cx, at, portrait),
             Event::Changed(portrait) => self.changed(cx, at, portrait),
+            Event::ReservationsChanged => self.news.changed = true,
             Event::Fenced => self.fenced(cx, at),
             Event::Claimed { id, how } => self.claim_ended(cx, at, id, how),
             Event::Down(why) => self.went_down(cx, at, why),

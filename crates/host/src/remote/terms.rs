@@ -86,7 +86,7 @@ pub enum News {
     Open,
     /// It could not be opened, and never will be: [`PathInfo::last`] says why, path by path.
     Failed,
-    /// Its size, access or protection has changed.
+    /// Its size, access or protection has changed, or others have changed its reservations.
     Changed,
     /// This path has changed its state.
     Path(usize),

@@ -1,0 +1,232 @@
+//! When nothing of an association that is over can reach the medium any more; see the module above for
+//! the rule.
+
+use std::time::Duration;
+
+use buf::{Cx, Time};
+use endpoint::Leave;
+use nvme::fabrics::{Property, PropertyAccess};
+use nvme::property::{ControllerStatus, Shutdown};
+use nvme::{Cqe, Sqe};
+use stream::earliest;
+
+use super::links::{Break, QueueId};
+use super::{Errand, NvmePath, State};
+use crate::{Event, Why};
+
+/// Between two looks at CSTS.
+pub(super) const POLL: Duration = Duration::from_millis(5);
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Fence {
+    /// Somebody waits for it.
+    pub(super) asked: bool,
+    /// The fate of something that may change blocks is unknown.
+    pub(super) unknown: bool,
+    /// When the controllers that were lost must have given up.
+    until: Option<Time>,
+    reset: Option<Reset>,
+    /// The controller closed this admin queue in good order.
+    ended: Option<QueueId>,
+}
+
+/// A controller that is being stopped by its admin queue.
+#[derive(Clone, Copy, Debug)]
+struct Reset {
+    admin: QueueId,
+    /// When it must have stopped.
+    until: Time,
+    /// When to look again.
+    next: Option<Time>,
+    /// When it must have given up, if it cannot be stopped.
+    otherwise: Time,
+}
+
+impl Fence {
+    /// A connection broke.
+    pub(super) fn broken(&mut self, who: QueueId, how: Break) {
+        if who.is_admin() && how == Break::Closed {
+            self.ended = Some(who);
+        }
+    }
+
+    /// Whether this queue stops its controller.
+    pub(super) fn resets(&self, who: QueueId) -> bool {
+        self.reset.is_some_and(|reset| reset.admin == who)
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Time> {
+        let waited = if self.asked { self.until } else { None };
+        let reset = self.reset.map(|reset| reset.next.map_or(reset.until, |next| next.min(reset.until)));
+        earliest(waited, reset)
+    }
+
+    fn wait_until(&mut self, time: Time) {
+        self.until = Some(self.until.map_or(time, |until| until.max(time)));
+    }
+}
+
+impl NvmePath {
+    /// How long after its loss a controller may carry on.
+    fn patience(&self, ended: bool) -> Duration {
+        let controller = self.known.map(|known| known.controller);
+        let quiesce = controller.map_or(Duration::ZERO, |controller| controller.quiesce);
+        let times = self.settings.times;
+        if ended {
+            return times.quiesce.max(quiesce);
+        }
+        times.lost.unwrap_or_else(|| {
+            let unit = controller.map_or(Duration::from_secs(1), |controller| controller.keep_alive_unit);
+            let units = times.keep_alive.as_millis().div_ceil(unit.as_millis().max(1));
+            let keep_alive = unit * u32::try_from(units).unwrap_or(u32::MAX);
+            let any = controller.is_none_or(|controller| controller.any_traffic_keeps_alive);
+            keep_alive * if any { 3 } else { 2 } + quiesce
+        })
+    }
+
+    /// The association is over: its controller is stopped, if that can be.
+    pub(super) fn lost(&mut self, cx: &mut Cx<'_>) {
+        let admin = self.admin();
+        let ended = self.fence.ended == Some(admin);
+        let otherwise = cx.now + self.patience(ended);
+        if self.known.is_none() {
+            // It never carried an operation.
+            self.links.close(cx, admin, Leave::Abort);
+            return;
+        }
+        // Of two that are to be stopped, the older one's time is waited.
+        if let Some(before) = self.fence.reset.take() {
+            self.fence.wait_until(before.otherwise);
+            self.errands.forget(before.admin);
+            self.links.close(cx, before.admin, Leave::Abort);
+        }
+        let until = cx.now + self.found.ready_within(&self.settings);
+        let disable = PropertyAccess::set_sqe(Property::CC, self.found.configuration().disabled().0);
+        let sent = self.links.has(admin)
+            && self.errands.send(cx, &mut self.links, admin, (disable, 0), (Errand::Disable, Some(until)));
+        if sent {
+            self.fence.reset = Some(Reset { admin, until, next: None, otherwise });
+        } else {
+            self.links.close(cx, admin, Leave::Abort);
+            self.fence.wait_until(otherwise);
+        }
+    }
+
+    /// A command that stops a controller has ended.
+    pub(super) fn reset_ran(&mut self, cx: &mut Cx<'_>, who: QueueId, errand: Errand, cqe: Cqe) {
+        let Some(reset) = self.fence.reset.as_mut().filter(|reset| reset.admin == who) else { return };
+        let end = cqe.completion();
+        if !end.status.is_success() {
+            return self.reset_failed(cx);
+        }
+        let stopped = errand == Errand::Disabled && !ControllerStatus::parse(end.result).ready;
+        if !stopped {
+            reset.next = Some(cx.now + if errand == Errand::Disable { Duration::ZERO } else { POLL });
+            return;
+        }
+        self.fence.reset = None;
+        self.links.close(cx, who, Leave::Close);
+        if self.fence.until.is_none() && !matches!(self.state, State::Falling(_)) {
+            self.fence.unknown = false;
+        }
+        self.fence_clock(cx);
+    }
+
+    /// A controller could not be stopped: only time helps.
+    pub(super) fn reset_failed(&mut self, cx: &mut Cx<'_>) {
+        if let Some(reset) = self.fence.reset.take() {
+            self.errands.forget(reset.admin);
+            self.links.close(cx, reset.admin, Leave::Abort);
+            self.fence.wait_until(reset.otherwise);
+        }
+    }
+
+    pub(super) fn fence_clock(&mut self, cx: &mut Cx<'_>) {
+        if let Some(reset) = self.fence.reset.filter(|reset| reset.until <= cx.now) {
+            debug_assert!(self.fence.resets(reset.admin));
+            self.reset_failed(cx);
+        }
+        if let Some(reset) = self.fence.reset.as_mut()
+            && reset.next.is_some_and(|next| next <= cx.now)
+        {
+            reset.next = None;
+            let (admin, until) = (reset.admin, reset.until);
+            let look = PropertyAccess::get_sqe(Property::CSTS, 4);
+            let errand = (Errand::Disabled, Some(until));
+            if !self.errands.send(cx, &mut self.links, admin, (look, 0), errand) {
+                self.reset_failed(cx);
+            }
+        }
+        // What is still coming back belongs to what is waited for.
+        if !self.fence.asked || self.fence.reset.is_some() || matches!(self.state, State::Falling(_)) {
+            return;
+        }
+        if !self.fence.unknown || self.fence.until.is_none_or(|until| until <= cx.now) {
+            (self.fence.asked, self.fence.unknown, self.fence.until) = (false, false, None);
+            self.events.push_back(Event::Fenced);
+        }
+    }
+
+    /// Ends the association in good order.
+    pub(super) fn end(&mut self, cx: &mut Cx<'_>, grace: Duration) {
+        match self.state {
+            State::Up => self.state = State::Ending { until: cx.now + grace, told: false, next: None },
+            State::Ending { until, told, next } => {
+                self.state = State::Ending { until: until.min(cx.now + grace), told, next };
+            }
+            State::Starting => self.fall(cx, Why::Ended),
+            State::Down => self.events.push_back(Event::Down(Why::Ended)),
+            State::Falling(_) => {}
+        }
+        self.ending_clock(cx);
+    }
+
+    /// Once nothing is in work any more, the controller is shut down.
+    pub(super) fn ending_clock(&mut self, cx: &mut Cx<'_>) {
+        let State::Ending { until, told, next } = self.state else { return };
+        if until <= cx.now {
+            return self.fall(cx, Why::Ended);
+        }
+        if next.is_some_and(|next| next <= cx.now) {
+            self.state = State::Ending { until, told, next: None };
+            let look = PropertyAccess::get_sqe(Property::CSTS, 4);
+            return self.ending_says(cx, (look, Errand::ShutDown), until);
+        }
+        if told || !self.flights.is_empty() {
+            return;
+        }
+        self.state = State::Ending { until, told: true, next: None };
+        let configuration = self.found.configuration().with_shutdown(1);
+        let shutdown = PropertyAccess::set_sqe(Property::CC, configuration.0);
+        self.ending_says(cx, (shutdown, Errand::Shutdown), until);
+    }
+
+    fn ending_says(&mut self, cx: &mut Cx<'_>, (sqe, errand): (Sqe, Errand), until: Time) {
+        let (admin, errand) = (self.admin(), (errand, Some(until)));
+        if !self.errands.send(cx, &mut self.links, admin, (sqe, 0), errand) {
+            self.fall(cx, Why::Ended);
+        }
+    }
+
+    pub(super) fn shutdown_ran(&mut self, cx: &mut Cx<'_>, errand: Errand, cqe: Cqe) {
+        let State::Ending { until, told, .. } = self.state else { return };
+        let end = cqe.completion();
+        if !end.status.is_success() {
+            return self.fall(cx, Why::Ended);
+        }
+        let status = ControllerStatus::parse(end.result);
+        if errand == Errand::Shutdown || status.shutdown != Shutdown::Complete {
+            let wait = if errand == Errand::Shutdown { Duration::ZERO } else { POLL };
+            self.state = State::Ending { until, told, next: Some(cx.now + wait) };
+            return self.ending_clock(cx);
+        }
+        let admin = self.admin();
+        for qid in 0..=self.settings.queues {
+            self.links.close(cx, QueueId { qid, ..admin }, Leave::Close);
+        }
+        // Nothing of it can run any more: there is nothing to fence.
+        self.known = None;
+        self.fall(cx, Why::Ended);
+    }
+}

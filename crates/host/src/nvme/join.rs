@@ -1,0 +1,344 @@
+//! How one queue comes up: TCP, ICReq, Connect, and where the controller asks for it (or we want it to
+//! prove itself) authentication; the same for admin queues, I/O queues and discovery.
+//!
+//! Powers modulo a large prime are computed here and now, when a connection comes up: one power for our
+//! public value and one for the session key, some milliseconds each up to ffdhe4096, some tens for
+//! ffdhe8192. Whoever cannot let a shard wait for that leaves large groups out of the policy.
+//!
+//! Invariant: a queue is up only after its Connect succeeded, and after authentication where either
+//! side wants it; each step has a deadline.
+
+use buf::{Class, Cx, Payload, Time};
+use nvme::auth::{self, Credentials, HostFault, HostProgress, MESSAGE_LEN_MAX};
+use nvme::fabrics::{Connect, ConnectData, ConnectNames, Connected};
+use nvme::{Completion, Cqe, FabricsType};
+use nvme_tcp::QueueSize;
+use stream::Tag;
+
+use super::links::{Links, QueueId};
+use super::settings::Settings;
+use super::words;
+use crate::Why;
+use crate::trace::{Side, Stage, Trace};
+
+const IC_REQ: Stage = "ICReq";
+const CONNECT: Stage = "Connect";
+const AUTHENTICATION: Stage = "Authentication";
+
+/// What every queue of an association has in common.
+pub(super) struct Surroundings<'a> {
+    pub(super) settings: &'a Settings,
+    pub(super) links: &'a mut Links,
+    pub(super) trace: &'a mut Trace,
+}
+
+/// A queue on its way up.
+#[derive(Debug)]
+pub(super) struct Joining {
+    pub(super) who: QueueId,
+    connect: Connect,
+    /// The controller, with I/O queues; any, with an admin queue.
+    cntlid: u16,
+    /// Bytes of data that a capsule may hold.
+    in_capsule_max: u32,
+    /// When it must be up.
+    pub(super) until: Time,
+    step: Step,
+}
+
+#[derive(Debug)]
+enum Step {
+    /// TCP, then ICResp, is to come.
+    Shaking,
+    /// Memory for the next message is missing.
+    Short(Next),
+    /// Connect is in work.
+    Connecting(Tag),
+    /// A message of authentication is in work.
+    Proving(Box<auth::Host>, Tag, Connected),
+    Over,
+}
+
+/// What is to be sent when there is memory.
+#[derive(Debug)]
+enum Next {
+    Connect,
+    Send(Box<auth::Host>, Connected, Vec<u8>),
+    Receive(Box<auth::Host>, Connected),
+}
+
+/// How far it is.
+#[derive(Debug)]
+pub(super) enum Progress {
+    /// It goes on.
+    Going,
+    /// It is up.
+    Up(Connected),
+    /// It failed.
+    Failed(Why),
+}
+
+impl Joining {
+    /// A queue that was dialled, to be up by `until`.
+    pub(super) fn new(who: QueueId, connect: Connect, cntlid: u16, in_capsule_max: u32, until: Time) -> Self {
+        Joining { who, connect, cntlid, in_capsule_max, until, step: Step::Shaking }
+    }
+
+    /// Whether it waits for memory.
+    pub(super) fn is_short(&self) -> bool {
+        matches!(self.step, Step::Short(_))
+    }
+
+    /// Which step it stands in, and the name for it.
+    fn stage(&self) -> Stage {
+        match self.step {
+            Step::Shaking => IC_REQ,
+            Step::Short(Next::Connect) | Step::Connecting(_) => CONNECT,
+            Step::Short(_) | Step::Proving(..) | Step::Over => AUTHENTICATION,
+        }
+    }
+
+    /// TCP stands: what is offered goes by itself.
+    pub(super) fn dialled(&self, cx: &Cx<'_>, around: Surroundings<'_>) {
+        let (settings, trace, at) = (around.settings, around.trace, (self.who.qid, IC_REQ));
+        trace.begins(cx.now, self.who.qid, IC_REQ);
+        let digests = (settings.header_digest, settings.data_digest);
+        trace.field(cx.now, at, Side::Us, "PFV", || "0".into());
+        trace.field(cx.now, at, Side::Us, "HPDA", || settings.limits().hpda.to_string());
+        trace.field(cx.now, at, Side::Us, "DGST", || words::digests(digests));
+        trace.field(cx.now, at, Side::Us, "MAXR2T", || (settings.limits().r2ts - 1).to_string());
+    }
+
+    /// ICResp has come.
+    pub(super) fn ready(&mut self, cx: &mut Cx<'_>, around: Surroundings<'_>) -> Progress {
+        let Some(terms) = around.links.core(self.who).map(|core| *core.terms()) else {
+            return Progress::Going;
+        };
+        let at = (self.who.qid, IC_REQ);
+        let digests = (terms.header_digest, terms.data_digest);
+        let align = terms.controller_alignment;
+        around.trace.field(cx.now, at, Side::Target, "CPDA", || (align / 4 - 1).to_string());
+        around.trace.field(cx.now, at, Side::Target, "DGST", || words::digests(digests));
+        around.trace.field(cx.now, at, Side::Target, "MAXH2CDATA", || terms.max_h2c_data.to_string());
+        let settings = around.settings;
+        if digests != (settings.header_digest, settings.data_digest) {
+            return self.fail(cx, around.trace, words::digests_refused());
+        }
+        around.trace.ends(cx.now, self.who.qid, IC_REQ);
+        self.step = Step::Short(Next::Connect);
+        self.go(cx, around)
+    }
+
+    /// Sends what is next, if there is memory for it.
+    pub(super) fn go(&mut self, cx: &mut Cx<'_>, around: Surroundings<'_>) -> Progress {
+        let Step::Short(next) = std::mem::replace(&mut self.step, Step::Over) else {
+            unreachable!("only who has something to send is asked to")
+        };
+        let (sqe, len) = match &next {
+            Next::Connect => (self.connect.sqe(), ConnectData::LEN as usize),
+            Next::Send(_, _, message) => {
+                (auth::command(FabricsType::AUTHENTICATION_SEND, message.len() as u32), message.len())
+            }
+            Next::Receive(..) => {
+                let room = MESSAGE_LEN_MAX as u32;
+                (auth::command(FabricsType::AUTHENTICATION_RECEIVE, room), MESSAGE_LEN_MAX)
+            }
+        };
+        let Some(mut memory) = cx.pool.take_sg(Class::Wire, len) else {
+            self.step = Step::Short(next);
+            return Progress::Going;
+        };
+        let payload = match &next {
+            Next::Connect => {
+                let names = self.names(around.settings);
+                self.say_connect(cx, around.trace, &names);
+                memory.copy_from(0, ConnectData::new(&names).bytes());
+                Payload::Out(memory.freeze())
+            }
+            Next::Send(_, _, message) => {
+                memory.copy_from(0, message);
+                Payload::Out(memory.freeze())
+            }
+            Next::Receive(..) => Payload::In(memory),
+        };
+        let Ok(tag) = around.links.submit(cx, self.who, sqe, payload) else {
+            // The queue is gone, and that is told by itself.
+            return Progress::Going;
+        };
+        self.step = match next {
+            Next::Connect => Step::Connecting(tag),
+            Next::Send(side, connected, _) | Next::Receive(side, connected) => {
+                Step::Proving(side, tag, connected)
+            }
+        };
+        Progress::Going
+    }
+
+    fn names(&self, settings: &Settings) -> ConnectNames {
+        ConnectNames {
+            host_id: settings.host_id,
+            cntlid: self.cntlid,
+            subsystem: settings.subsystem.clone(),
+            host: settings.host.clone(),
+        }
+    }
+
+    fn say_connect(&self, cx: &Cx<'_>, trace: &mut Trace, names: &ConnectNames) {
+        let (at, connect) = ((self.who.qid, CONNECT), self.connect);
+        trace.begins(cx.now, self.who.qid, CONNECT);
+        trace.field(cx.now, at, Side::Us, "SUBNQN", || names.subsystem.to_string());
+        trace.field(cx.now, at, Side::Us, "HOSTNQN", || names.host.to_string());
+        trace.field(cx.now, at, Side::Us, "HOSTID", || names.host_id.to_string());
+        trace.field(cx.now, at, Side::Us, "CNTLID", || format!("{:#06x}", names.cntlid));
+        trace.field(cx.now, at, Side::Us, "QID", || connect.qid.to_string());
+        trace.field(cx.now, at, Side::Us, "SQSIZE", || (connect.entries - 1).to_string());
+        let control = if connect.flow_control { "enabled" } else { "disabled" };
+        trace.field(cx.now, at, Side::Us, "SQ flow control", || control.into());
+        trace.field(cx.now, at, Side::Us, "KATO", || format!("{} ms", connect.kato_ms));
+    }
+
+    /// A command of this queue has ended.
+    pub(super) fn completed(
+        &mut self,
+        cx: &mut Cx<'_>,
+        around: Surroundings<'_>,
+        (tag, cqe, payload): (Tag, Cqe, Payload),
+    ) -> Progress {
+        match std::mem::replace(&mut self.step, Step::Over) {
+            Step::Connecting(sent) if sent == tag => self.connected(cx, around, cqe.completion()),
+            Step::Proving(side, sent, connected) if sent == tag => {
+                self.heard(cx, around, (side, connected), cqe.completion(), payload)
+            }
+            other => {
+                self.step = other;
+                Progress::Going
+            }
+        }
+    }
+
+    fn connected(&mut self, cx: &mut Cx<'_>, around: Surroundings<'_>, end: Completion) -> Progress {
+        let (settings, at) = (around.settings, (self.who.qid, CONNECT));
+        if !end.status.is_success() {
+            self.step = Step::Short(Next::Connect);
+            return self.fail(cx, around.trace, words::connect_refused(end, settings));
+        }
+        let connected = Connected::parse(end.result);
+        around.trace.field(cx.now, at, Side::Target, "CNTLID", || format!("{:#06x}", connected.cntlid));
+        let wants = connected.authenticate;
+        around.trace.field(cx.now, at, Side::Target, "ATR", || u8::from(wants).to_string());
+        let named = self.cntlid == ConnectData::DYNAMIC || self.cntlid == connected.cntlid;
+        // FFF0h and above are reserved: they name kinds of controllers, not one.
+        if connected.cntlid >= 0xfff0 || !named {
+            self.step = Step::Short(Next::Connect);
+            let cntlid = connected.cntlid;
+            return self.fail(cx, around.trace, words::lie(format!("Connect answers CNTLID {cntlid:#06x}")));
+        }
+        if end.result & Connected::SECURE_CHANNEL != 0 {
+            self.step = Step::Short(Next::Connect);
+            return self.fail(cx, around.trace, words::tls_wanted());
+        }
+        around.trace.ends(cx.now, self.who.qid, CONNECT);
+        let size = QueueSize {
+            entries: u16::try_from(self.connect.entries).unwrap_or(u16::MAX),
+            flow_control: self.connect.flow_control,
+            in_capsule_max: self.in_capsule_max,
+        };
+        around.links.open(self.who, size);
+        if !wants && settings.controller_secret.is_none() {
+            return Progress::Up(connected);
+        }
+        let Some(secret) = &settings.secret else {
+            self.step = Step::Over;
+            around.trace.begins(cx.now, self.who.qid, AUTHENTICATION);
+            return self.fail(cx, around.trace, words::secret_missing(wants));
+        };
+        around.trace.begins(cx.now, self.who.qid, AUTHENTICATION);
+        let (host, subsystem) = (settings.host.as_str(), settings.subsystem.as_str());
+        let credentials = Credentials {
+            host_nqn: host.to_owned(),
+            subsystem_nqn: subsystem.to_owned(),
+            host: Some(secret.key(host)),
+            controller: settings.controller_secret.as_ref().map(|secret| secret.key(subsystem)),
+        };
+        let offered = (self.who.qid, AUTHENTICATION);
+        around.trace.field(cx.now, offered, Side::Us, "hashes", || words::hashes(&settings.policy));
+        around.trace.field(cx.now, offered, Side::Us, "DH groups", || words::groups(&settings.policy));
+        // Every queue is a transaction of its own.
+        let transaction = self.who.qid.wrapping_add(1);
+        let (side, message) =
+            auth::Host::start(credentials, settings.policy.clone(), transaction, &mut |bytes| {
+                cx.entropy.fill(bytes);
+            });
+        self.step = Step::Short(Next::Send(Box::new(side), connected, message));
+        self.go(cx, around)
+    }
+
+    fn heard(
+        &mut self,
+        cx: &mut Cx<'_>,
+        around: Surroundings<'_>,
+        (mut side, connected): (Box<auth::Host>, Connected),
+        end: Completion,
+        payload: Payload,
+    ) -> Progress {
+        if !end.status.is_success() {
+            let why = words::authentication_status(end.status);
+            return self.fail(cx, around.trace, why);
+        }
+        let mut progress = match payload {
+            Payload::In(message) => {
+                let mut bytes = [0; MESSAGE_LEN_MAX];
+                let message = message.freeze();
+                let len = message.len().min(bytes.len());
+                message.copy_to(0, &mut bytes[..len]);
+                self.say_message(cx, around.trace, &bytes[..len]);
+                side.receive(&bytes[..len])
+            }
+            Payload::Out(_) | Payload::None => side.sent(),
+        };
+        loop {
+            self.step = match progress {
+                HostProgress::Compute(work) => {
+                    progress = side.computed(work.run());
+                    continue;
+                }
+                HostProgress::Send(message) => Step::Short(Next::Send(side, connected, message)),
+                HostProgress::Receive => Step::Short(Next::Receive(side, connected)),
+                HostProgress::Authenticated => {
+                    around.trace.ends(cx.now, self.who.qid, AUTHENTICATION);
+                    return Progress::Up(connected);
+                }
+                HostProgress::Failed(fault) => return self.unproven(cx, around.trace, fault),
+            };
+            return self.go(cx, around);
+        }
+    }
+
+    /// Says which message came, and of a challenge what it chose: nothing that helps to guess a secret.
+    fn say_message(&self, cx: &Cx<'_>, trace: &mut Trace, message: &[u8]) {
+        let at = (self.who.qid, AUTHENTICATION);
+        trace.field(cx.now, at, Side::Target, "message", || words::message_name(message).into());
+        if let Some((hash, group)) = words::chosen(message) {
+            trace.field(cx.now, at, Side::Target, "hash", || hash);
+            trace.field(cx.now, at, Side::Target, "DH group", || group);
+        }
+    }
+
+    fn unproven(&mut self, cx: &Cx<'_>, trace: &mut Trace, fault: HostFault) -> Progress {
+        self.step = Step::Over;
+        self.fail(cx, trace, words::unproven(fault))
+    }
+
+    /// The connection broke, or its time is over, while it came up.
+    pub(super) fn broke(&self, cx: &Cx<'_>, trace: &mut Trace, why: Why) -> Why {
+        let (text, advice) = words::split(&why);
+        trace.fails(cx.now, (self.who.qid, self.stage()), text, advice);
+        why
+    }
+
+    fn fail(&mut self, cx: &Cx<'_>, trace: &mut Trace, why: Why) -> Progress {
+        let why = self.broke(cx, trace, why);
+        self.step = Step::Over;
+        Progress::Failed(why)
+    }
+}

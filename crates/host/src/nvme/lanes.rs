@@ -1,0 +1,103 @@
+//! The I/O queues of an association, and which operation each of their commands belongs to.
+//!
+//! Invariant: nothing is allocated once a queue is open; a number of the controller is never an index.
+
+use stream::Tag;
+
+use super::links::QueueId;
+
+/// An I/O queue.
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub(super) who: QueueId,
+    /// Commands that may be in work at once.
+    window: usize,
+    busy: usize,
+    /// By the place of the command's tag, which is ours: the operation.
+    flights: Box<[Option<(Tag, Tag)>]>,
+}
+
+impl Lane {
+    pub(super) fn new(who: QueueId, window: usize) -> Self {
+        Lane { who, window, busy: 0, flights: vec![None; window].into() }
+    }
+
+    fn room(&self) -> usize {
+        self.window - self.busy
+    }
+
+    /// A command was started for an operation.
+    pub(super) fn put(&mut self, command: Tag, flight: Tag) {
+        if let Some(place) = self.flights.get_mut(command.slot()) {
+            *place = Some((command, flight));
+            self.busy += 1;
+        }
+    }
+
+    /// The operation of a command that has ended.
+    pub(super) fn take(&mut self, command: Tag) -> Option<Tag> {
+        let place = self.flights.get_mut(command.slot())?;
+        let (_, flight) = place.take_if(|(of, _)| *of == command)?;
+        self.busy -= 1;
+        Some(flight)
+    }
+
+    /// The commands of an operation.
+    pub(super) fn commands(&self, flight: Tag) -> impl Iterator<Item = Tag> {
+        self.flights.iter().flatten().filter(move |(_, of)| *of == flight).map(|(command, _)| *command)
+    }
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(super) struct Lanes {
+    pub(super) list: Vec<Lane>,
+    next: usize,
+}
+
+impl Lanes {
+    /// The queue with the fewest commands in work that has room for `commands` more; of several the next
+    /// in turn.
+    pub(super) fn choose(&mut self, commands: usize) -> Option<&mut Lane> {
+        let count = self.list.len();
+        let turn = self.next;
+        let at = (0..count)
+            .map(|step| (turn + step) % count)
+            .filter(|&at| self.list[at].room() >= commands)
+            .min_by_key(|&at| self.list[at].busy)?;
+        self.next = (at + 1) % count;
+        self.list.get_mut(at)
+    }
+
+    pub(super) fn find(&mut self, who: QueueId) -> Option<&mut Lane> {
+        self.list.iter_mut().find(|lane| lane.who == who)
+    }
+
+    /// Commands that may be in work at once.
+    pub(super) fn window(&self) -> usize {
+        self.list.iter().map(|lane| lane.window).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_go_where_the_fewest_are_and_in_turn() {
+        let id = |qid| QueueId { association: 1, qid };
+        let mut lanes = Lanes { list: vec![Lane::new(id(1), 2), Lane::new(id(2), 3)], next: 0 };
+        let mut went = Vec::new();
+        for n in 0..5 {
+            let lane = lanes.choose(1).unwrap();
+            went.push(lane.who.qid);
+            lane.put(Tag::from_bits(lane.busy as u64), Tag::from_bits(n));
+        }
+        assert_eq!(went, [1, 2, 1, 2, 2]);
+        assert!(lanes.choose(1).is_none());
+        assert_eq!(lanes.find(id(2)).unwrap().take(Tag::from_bits(1)), Some(Tag::from_bits(3)));
+        assert_eq!(lanes.find(id(2)).unwrap().take(Tag::from_bits(1)), None);
+        assert!(lanes.choose(2).is_none() && lanes.choose(1).is_some());
+        assert_eq!(lanes.window(), 5);
+    }
+}

@@ -1,0 +1,137 @@
+//! What a path over NVMe/TCP is told: whither, as whom, and how long everything may take.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use nvme::auth::{Policy, Secret};
+use nvme::{HostId, Nqn};
+use nvme_tcp::HostLimits;
+
+/// Most I/O queues of one path: its tables are walked, and a path lives on one core.
+pub const QUEUES_MAX: u16 = 64;
+/// Most commands in work per queue.
+pub const DEPTH_MAX: u32 = 1023;
+
+/// A namespace at a controller, and how to reach it.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where the controller is: tried in this order until one answers.
+    pub addresses: Vec<SocketAddr>,
+    /// The subsystem (SUBNQN).
+    pub subsystem: Nqn,
+    /// The namespace, 1 and more.
+    pub nsid: u32,
+    /// Our name (HOSTNQN).
+    pub host: Nqn,
+    /// Our identifier (HOSTID): the same on every path of this machine, and on no other machine, for
+    /// reservations go by it.
+    pub host_id: HostId,
+    /// Our secret, with which we prove who we are where the controller asks for it.
+    pub secret: Option<Secret>,
+    /// The controller's secret: if there is one, the controller must prove that it has it.
+    pub controller_secret: Option<Secret>,
+    /// Hashes and groups that may be used for that.
+    pub policy: Policy,
+    /// CRC32C behind headers. A controller that does without is refused.
+    pub header_digest: bool,
+    /// CRC32C behind data. A controller that does without is refused.
+    pub data_digest: bool,
+    /// I/O queues, each on a connection of its own; 1 to [`QUEUES_MAX`].
+    pub queues: u16,
+    /// Commands in work per I/O queue; 1 to [`DEPTH_MAX`], and what the controller allows.
+    pub depth: u32,
+    /// Whether SQHD counts. Without it the end of a read rides on its data, which every controller that
+    /// is known here can do.
+    pub flow_control: bool,
+    /// The longest command that is offered to those above, in bytes; MDTS may lower it.
+    pub transfer_max: u32,
+    /// How long things may take.
+    pub times: Times,
+}
+
+impl Settings {
+    /// One I/O queue of 128 commands, no digests, no secret, the default times.
+    pub fn new(addresses: Vec<SocketAddr>, subsystem: Nqn, nsid: u32, host: Nqn, host_id: HostId) -> Self {
+        Settings {
+            addresses,
+            subsystem,
+            nsid,
+            host,
+            host_id,
+            secret: None,
+            controller_secret: None,
+            policy: Policy::default(),
+            header_digest: false,
+            data_digest: false,
+            queues: 1,
+            depth: 128,
+            flow_control: false,
+            transfer_max: 1 << 20,
+            times: Times::default(),
+        }
+    }
+
+    /// The same with numbers brought into their ranges.
+    pub(super) fn sane(mut self) -> Self {
+        self.queues = self.queues.clamp(1, QUEUES_MAX);
+        self.depth = self.depth.clamp(1, DEPTH_MAX);
+        self.transfer_max = self.transfer_max.max(4096);
+        let second = Duration::from_secs(1);
+        self.times.keep_alive = self.times.keep_alive.clamp(second, Duration::from_secs(3600));
+        self
+    }
+
+    /// What a connection's transport is told.
+    pub(super) fn limits(&self) -> HostLimits {
+        HostLimits {
+            header_digest: self.header_digest,
+            data_digest: self.data_digest,
+            handshake_timeout: self.times.join,
+            pdu_timeout: self.times.command,
+            stall_timeout: self.times.command,
+            ..HostLimits::default()
+        }
+    }
+}
+
+/// How long things may take. Each wait of a path ends by one of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    /// For one address, until TCP stands.
+    pub dial: Duration,
+    /// For one queue, from TCP until it may be used: ICReq, Connect, authentication.
+    pub join: Duration,
+    /// For a command of the admin queue.
+    pub command: Duration,
+    /// For the controller to become ready, or to stop: what it says (CAP.TO), but no longer than this.
+    pub ready_max: Duration,
+    /// For an operation, until it is aborted.
+    pub operation: Duration,
+    /// For an operation that was asked to abort, until the controller is reset.
+    pub abort: Duration,
+    /// Keep Alive Timeout (KATO), at least a second: as long may either side be silent.
+    pub keep_alive: Duration,
+    /// How long after its connection was lost a controller may still carry commands out, if it cannot be
+    /// asked. `None` counts as NVMe Base 2.1 §9.6 does: twice the KATO, thrice if any traffic keeps it
+    /// alive, and the Command Quiesce Time that it reports.
+    pub lost: Option<Duration>,
+    /// The same after the controller itself has closed the connection of its admin queue in good order,
+    /// and so has ended the association: at least this, and the Command Quiesce Time.
+    pub quiesce: Duration,
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        Times {
+            dial: Duration::from_secs(5),
+            join: Duration::from_secs(10),
+            command: Duration::from_secs(10),
+            ready_max: Duration::from_secs(30),
+            operation: Duration::from_secs(30),
+            abort: Duration::from_secs(5),
+            keep_alive: Duration::from_secs(5),
+            lost: None,
+            quiesce: Duration::from_millis(500),
+        }
+    }
+}
