@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod any;
 mod client;
 pub mod iscsi;
 pub mod nvme;
@@ -17,6 +18,7 @@ pub mod suggest;
 pub mod trace;
 pub mod url;
 
+pub use any::{AnyPath, Secrets, Unfit, Who};
 pub use client::{Client, Handle, Nothing, VOLUMES_MAX};
 pub use path::{Claim, Claims, Event, Fate, Path, Portrait, Protocol, Registration, Why};
 pub use remote::{

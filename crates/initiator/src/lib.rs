@@ -1,3 +1,39 @@
-//! The initiator as a library: remote volumes, driven by the thread of whoever calls.
+//! The initiator as a library: remote volumes over iSCSI and NVMe/TCP, driven by the thread of whoever
+//! calls. No kernel module, no daemon, no root.
+//!
+//! ```no_run
+//! use initiator::{Initiator, Settings};
+//!
+//! let mut initiator = Initiator::new(Settings::default())?;
+//! // Several URLs of one volume, joined by commas, are its paths.
+//! let disk = initiator.open("iscsi://127.0.0.1/iqn.2026-11.io.blockwire:demo/0")?;
+//! let mut block = [0; 4096];
+//! initiator.read_at(disk, 0, &mut block)?;
+//! initiator.write_at(disk, 0, &block)?;
+//! initiator.flush(disk)?;
+//! initiator.close(disk)?;
+//! # Ok::<(), initiator::Error>(())
+//! ```
+//!
+//! Beneath these calls, which wait, are those that do not: [`Initiator::memory`], [`Initiator::submit`],
+//! [`Initiator::turn`], [`Initiator::poll_done`]. Data goes from the socket straight into the memory that
+//! was submitted, and from there to the socket. [`Initiator::as_fd`](std::os::fd::AsFd) is for a loop of the
+//! caller's own.
+//!
+//! Invariant: no call waits longer than the time-outs of the URL and of [`Settings`] say.
 
 #![forbid(unsafe_code)]
+
+mod error;
+mod identity;
+mod initiator;
+mod plain;
+mod secret;
+
+pub use error::{Error, Kind};
+pub use host::url::{Options, Url};
+pub use host::{Claim, Claims, Handle, News, PathInfo, Portrait, Protocol, Registration, Standing};
+pub use identity::Standing as Nexus;
+pub use initiator::{Initiator, Settings};
+pub use reactor::IoChoice;
+pub use volume::{Done, Durability, Extent, Failure, Fault, Geometry, Io, IoId, Op, Outcome, Refusal, Span};

@@ -5,5 +5,6 @@ mod daemon;
 mod ending;
 mod host;
 mod initiator;
+mod remote;
 mod truth;
 mod volumes;

@@ -1,0 +1,279 @@
+//! A path over either protocol, made of a URL: what clients, gateways and the command line use.
+//!
+//! Invariant: what a URL leaves open is filled in here and nowhere else, so that every way in agrees on the
+//! defaults.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use ::iscsi::chap::{Account, Algorithm};
+use ::iscsi::initiator::Credentials;
+use ::iscsi::negotiate::Digest;
+use ::iscsi::wire::Isid;
+use ::nvme::{HostId, Nqn};
+use buf::{Cx, Errno, Payload, Time};
+use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Sockets};
+use stream::{Came, RecvOp, SendOp};
+use volume::{IoId, Op};
+
+use crate::iscsi::{self, IscsiPath};
+use crate::nvme::{self, NvmePath};
+use crate::path::{Claim, Event, Path, Protocol};
+use crate::secret::Secret;
+use crate::trace::Trace;
+use crate::url::{Target, Url};
+
+/// Who we are, on every path of this machine.
+#[derive(Clone, Debug)]
+pub struct Who {
+    /// Our iSCSI name.
+    pub initiator: String,
+    /// Our NVMe name.
+    pub host: Nqn,
+    /// Our Host Identifier. Reservations over NVMe go by it.
+    pub host_id: HostId,
+    /// Which of several initiators of this name: paths of one name and one qualifier to one target end
+    /// each other's sessions, so each needs its own.
+    pub isid: [u8; 3],
+}
+
+/// What proves who is who, as it was fetched for one URL.
+#[derive(Clone, Debug, Default)]
+pub struct Secrets {
+    /// Ours.
+    pub ours: Option<Secret>,
+    /// The target's.
+    pub target: Option<Secret>,
+}
+
+/// Why no path can be made of a URL.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unfit(pub String);
+
+impl fmt::Display for Unfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Unfit {}
+
+/// A path over either protocol.
+#[derive(Debug)]
+pub enum AnyPath {
+    /// Over iSCSI.
+    Iscsi(Box<IscsiPath>),
+    /// Over NVMe/TCP.
+    Nvme(Box<NvmePath>),
+}
+
+macro_rules! each {
+    ($any:expr, $path:ident => $what:expr) => {
+        match $any {
+            AnyPath::Iscsi($path) => $what,
+            AnyPath::Nvme($path) => $what,
+        }
+    };
+}
+
+impl AnyPath {
+    /// The path that a URL names, at these addresses; `number` tells paths of one volume apart.
+    ///
+    /// # Errors
+    /// If the URL names no volume, or a secret is missing or has not the form that it must have.
+    pub fn of(
+        url: &Url,
+        addresses: Vec<SocketAddr>,
+        who: &Who,
+        secrets: &Secrets,
+        number: u16,
+    ) -> Result<Self, Unfit> {
+        match &url.target {
+            Target::Iscsi(name, Some(lun)) => {
+                let initiator = url.options.initiator.as_ref().map_or(&*who.initiator, |name| name.as_str());
+                let isid = Isid::random(who.isid, number);
+                let (target, lun) = (name.as_str().to_owned(), u32::from(*lun));
+                let mut settings = iscsi::Settings::new(addresses, target, lun, initiator.to_owned(), isid);
+                settings.credentials = credentials(url, secrets)?;
+                negotiation(url, &mut settings);
+                let path = IscsiPath::new(settings).map_err(|why| Unfit(why.to_owned()))?;
+                Ok(AnyPath::Iscsi(Box::new(path)))
+            }
+            Target::Nvme(subsystem, Some(nsid)) => {
+                let host = url.options.host_nqn.clone().unwrap_or_else(|| who.host.clone());
+                let host_id = url.options.host_id.unwrap_or(who.host_id);
+                let mut settings = nvme::Settings::new(addresses, subsystem.clone(), *nsid, host, host_id);
+                (settings.secret, settings.controller_secret) =
+                    (dhchap(&secrets.ours, "ours")?, dhchap(&secrets.target, "the controller's")?);
+                queues(url, &mut settings);
+                Ok(AnyPath::Nvme(Box::new(NvmePath::new(settings))))
+            }
+            Target::Discovery | Target::Iscsi(..) | Target::Nvme(..) => {
+                Err(Unfit(url.lacks_volume().to_string()))
+            }
+        }
+    }
+
+    /// What it says and hears while it comes up, off until it is turned on; `None`: the path keeps none.
+    pub fn trace(&mut self) -> Option<&mut Trace> {
+        match self {
+            AnyPath::Iscsi(_) => None,
+            AnyPath::Nvme(path) => Some(path.trace()),
+        }
+    }
+}
+
+/// CHAP, if the URL names a user.
+pub(crate) fn credentials(url: &Url, secrets: &Secrets) -> Result<Option<Credentials>, Unfit> {
+    let Some(user) = &url.user else { return Ok(None) };
+    let ours = user.secret.as_ref().or(secrets.ours.as_ref()).ok_or_else(|| {
+        Unfit(format!(
+            "user \"{}\" has no password: write it to a file and add ?secret_file=FILE, or name a variable with \
+             ?secret_env=NAME",
+            user.name
+        ))
+    })?;
+    let account = |name: &str, secret: &Secret| Account {
+        name: name.to_owned(),
+        secret: ::iscsi::chap::Secret::new(secret.expose().to_vec()),
+    };
+    let target = match (&url.options.mutual_user, &secrets.target) {
+        (Some(name), Some(secret)) => Some(account(name, secret)),
+        (None, None) => None,
+        (Some(_), None) => {
+            return Err(Unfit("mutual_user needs mutual_secret_file or mutual_secret_env".to_owned()));
+        }
+        (None, Some(_)) => {
+            return Err(Unfit("a secret of the target's needs mutual_user, its name".to_owned()));
+        }
+    };
+    let algorithms = url.options.chap.clone().unwrap_or_else(|| Algorithm::ALL.to_vec());
+    Ok(Some(Credentials { ours: account(&user.name, ours), target, algorithms }))
+}
+
+fn negotiation(url: &Url, settings: &mut iscsi::Settings) {
+    let (options, wishes) = (&url.options, &mut settings.negotiation);
+    if let Some(digests) = options.digests {
+        let wanted = |on: bool| vec![if on { Digest::Crc32c } else { Digest::None }];
+        (wishes.header_digest, wishes.data_digest) = (wanted(digests.header), wanted(digests.data));
+    }
+    wishes.immediate_data = options.immediate.unwrap_or(wishes.immediate_data);
+    wishes.initial_r2t = options.initial_r2t.unwrap_or(wishes.initial_r2t);
+    wishes.first_burst = options.first_burst.unwrap_or(wishes.first_burst);
+    wishes.max_burst = options.max_burst.unwrap_or(wishes.max_burst);
+    wishes.mrdsl = options.max_recv.unwrap_or(wishes.mrdsl);
+    settings.links = options.connections.unwrap_or(settings.links);
+    settings.commands = options.commands.unwrap_or(settings.commands).min(iscsi::COMMANDS_MAX);
+    let times = &mut settings.timeouts;
+    if let Some(timeout) = options.connect_timeout {
+        (times.dial, times.login, times.start_up) = (timeout, timeout, timeout);
+    }
+    times.command = options.command_timeout.map_or(times.command, for_ever);
+    times.ping = options.keep_alive.map_or(times.ping, for_ever);
+}
+
+fn queues(url: &Url, settings: &mut nvme::Settings) {
+    let options = &url.options;
+    if let Some(digests) = options.digests {
+        (settings.header_digest, settings.data_digest) = (digests.header, digests.data);
+    }
+    settings.queues = options.queues.unwrap_or(settings.queues);
+    settings.depth = options.commands.map_or(settings.depth, u32::from).min(nvme::DEPTH_MAX);
+    let times = &mut settings.times;
+    if let Some(timeout) = options.connect_timeout {
+        (times.dial, times.join) = (timeout, timeout);
+    }
+    times.operation = options.command_timeout.map_or(times.operation, for_ever);
+    times.keep_alive = options.keep_alive.map_or(times.keep_alive, for_ever);
+}
+
+/// Zero stands for no limit in a URL; a day is one that nobody reaches, and no clock overflows by it.
+fn for_ever(time: Duration) -> Duration {
+    if time.is_zero() { Duration::from_secs(24 * 3600) } else { time }
+}
+
+/// A secret in the form `DHHC-1:…`.
+pub(crate) fn dhchap(secret: &Option<Secret>, whose: &str) -> Result<Option<::nvme::auth::Secret>, Unfit> {
+    let Some(secret) = secret else { return Ok(None) };
+    let text = std::str::from_utf8(secret.expose()).unwrap_or_default().trim();
+    let parsed = ::nvme::auth::Secret::parse(text);
+    let said =
+        |why: &dyn fmt::Display| Unfit(format!("the secret ({whose}) is not of the form DHHC-1:...: {why}"));
+    parsed.map(Some).map_err(|why| said(&why))
+}
+
+impl Sockets for AnyPath {
+    fn poll_dial(&mut self) -> Option<Dial> {
+        each!(self, path => path.poll_dial())
+    }
+    fn handle_dialled(&mut self, cx: &mut Cx<'_>, id: DialId, how: Result<Dialled, Errno>) {
+        each!(self, path => path.handle_dialled(cx, id, how));
+    }
+    #[inline]
+    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Came) {
+        each!(self, path => path.handle_recv(cx, link, op, came));
+    }
+    #[inline]
+    fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {
+        each!(self, path => path.handle_written(cx, link, how));
+    }
+    #[inline]
+    fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
+        each!(self, path => path.handle_sent(cx, link, op));
+    }
+    #[inline]
+    fn poll_ready(&mut self) -> Option<LinkId> {
+        each!(self, path => path.poll_ready())
+    }
+    #[inline]
+    fn poll_recv(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<RecvOp> {
+        each!(self, path => path.poll_recv(cx, link))
+    }
+    #[inline]
+    fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
+        each!(self, path => path.poll_send(cx, link))
+    }
+    fn poll_leave(&mut self) -> Option<(LinkId, Leave)> {
+        each!(self, path => path.poll_leave())
+    }
+    #[inline]
+    fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
+        each!(self, path => path.turn(cx))
+    }
+    fn poll_timeout(&self) -> Option<Time> {
+        each!(self, path => path.poll_timeout())
+    }
+    fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
+        each!(self, path => path.handle_timeout(cx));
+    }
+}
+
+impl Path for AnyPath {
+    fn protocol(&self) -> Protocol {
+        each!(self, path => path.protocol())
+    }
+    fn connect(&mut self, cx: &mut Cx<'_>) {
+        each!(self, path => path.connect(cx));
+    }
+    #[inline]
+    fn submit(&mut self, cx: &mut Cx<'_>, id: IoId, op: Op, payload: Payload) -> Result<(), (Op, Payload)> {
+        each!(self, path => path.submit(cx, id, op, payload))
+    }
+    fn claim(&mut self, cx: &mut Cx<'_>, id: IoId, claim: Claim) -> Result<(), Claim> {
+        each!(self, path => path.claim(cx, id, claim))
+    }
+    fn cancel(&mut self, cx: &mut Cx<'_>, id: IoId) {
+        each!(self, path => path.cancel(cx, id));
+    }
+    fn fence(&mut self, cx: &mut Cx<'_>) {
+        each!(self, path => path.fence(cx));
+    }
+    fn disconnect(&mut self, cx: &mut Cx<'_>, grace: Duration) {
+        each!(self, path => path.disconnect(cx, grace));
+    }
+    #[inline]
+    fn poll_event(&mut self) -> Option<Event> {
+        each!(self, path => path.poll_event())
+    }
+}

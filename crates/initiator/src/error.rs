@@ -1,0 +1,131 @@
+//! What went wrong, whose fault it is, and what to do.
+
+use std::fmt;
+
+use host::{PathInfo, Why};
+use volume::{Access, Failure, Fault, Refusal};
+
+/// What kind of failure it is; the command line's exit codes follow from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// What was asked makes no sense: a URL, an offset, a length.
+    Usage,
+    /// Nobody answered.
+    Unreachable,
+    /// Who we are was not believed, or who the target is not by us.
+    Unproven,
+    /// There is no such target, unit or namespace.
+    NotFound,
+    /// No answer in time.
+    TimedOut,
+    /// The target, or the system, said no.
+    Failed,
+}
+
+/// A failure, in words for a person.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    /// Its kind.
+    pub kind: Kind,
+    /// What happened and what to do. Never a secret.
+    pub message: String,
+    /// How the operation ended, if it was one.
+    pub failure: Option<Failure>,
+}
+
+impl Error {
+    pub(crate) fn new(kind: Kind, message: impl fmt::Display) -> Self {
+        Error { kind, message: message.to_string(), failure: None }
+    }
+
+    pub(crate) fn usage(message: impl fmt::Display) -> Self {
+        Error::new(Kind::Usage, message)
+    }
+
+    /// An operation that failed.
+    pub(crate) fn of(failure: Failure, what: &str) -> Self {
+        let kind = match failure {
+            Failure::Failed(Fault::PathLost) => Kind::TimedOut,
+            Failure::Refused(Refusal::OutOfRange) => Kind::Usage,
+            _ => Kind::Failed,
+        };
+        Error { kind, message: format!("{what}: {}", words(&failure)), failure: Some(failure) }
+    }
+
+    /// A volume that could not be opened, from what its paths say last.
+    pub(crate) fn of_paths(url: &str, paths: &[PathInfo]) -> Self {
+        let mut kind = Kind::Failed;
+        let mut said = Vec::new();
+        for path in paths {
+            let Some((_, trouble)) = &path.last else { continue };
+            kind = match trouble {
+                host::Trouble::Down(Why::Unproven(_)) => Kind::Unproven,
+                host::Trouble::Down(Why::Unreachable(_)) if kind == Kind::Failed => Kind::Unreachable,
+                _ => kind,
+            };
+            let words = match trouble {
+                host::Trouble::Down(Why::Unreachable(errno)) => unreachable(errno.0),
+                other => other.to_string(),
+            };
+            if !said.contains(&words) {
+                said.push(words);
+            }
+        }
+        let said = if said.is_empty() { "no path came up in time".to_owned() } else { said.join("; ") };
+        Error::new(kind, format!("{url}: {said}"))
+    }
+}
+
+/// What the system said when nobody could be reached, and what to look at.
+pub(crate) fn unreachable(errno: i32) -> String {
+    let said = std::io::Error::from_raw_os_error(errno);
+    let advice = match said.kind() {
+        std::io::ErrorKind::ConnectionRefused => {
+            "nothing listens there: is the target running, and the port right?"
+        }
+        std::io::ErrorKind::TimedOut => "nobody answered: check the address, the network and its firewalls",
+        _ => "check the address and the network",
+    };
+    format!("{said} ({advice})")
+}
+
+/// A failed operation in words.
+fn words(failure: &Failure) -> String {
+    let text = match failure {
+        Failure::Refused(Refusal::Conflict) => {
+            "another host holds a reservation: `blockwire reserve URL report` shows whose"
+        }
+        Failure::Refused(Refusal::Inaccessible(Access::Transition)) => {
+            "the path is changing its state: try again"
+        }
+        Failure::Refused(Refusal::Inaccessible(_)) => "the target serves the volume by another path only",
+        Failure::Refused(Refusal::OutOfRange) => "it goes beyond the end of the volume",
+        Failure::Refused(Refusal::ReadOnly) => "the volume is read-only for us",
+        Failure::Refused(Refusal::NotReady(_)) => "the volume is not ready",
+        Failure::Refused(Refusal::Unsupported) => "the target cannot do it",
+        Failure::Refused(Refusal::Busy) => "too much is in flight",
+        Failure::Refused(Refusal::NotRegistered) => {
+            "the key does not match, or we are not registered: `blockwire reserve URL report` shows who is"
+        }
+        Failure::Refused(Refusal::NoRegistrationSpace) => "the target has no room for another registration",
+        Failure::Refused(Refusal::InvalidRelease) => "the reservation is of another type",
+        Failure::Refused(refusal) => return format!("refused by the target ({refusal:?})"),
+        Failure::Failed(Fault::Unwritable(block)) => return format!("block {block} cannot be written"),
+        Failure::Failed(Fault::Medium(block)) => return format!("block {block} cannot be read"),
+        Failure::Failed(Fault::Miscompare(at)) => return format!("byte {at} differs from what was expected"),
+        Failure::Failed(Fault::NoSpace) => "the target has no space left",
+        Failure::Failed(Fault::Sync) => "what was written may be lost: the target could not make it stable",
+        Failure::Failed(Fault::PathLost) => "no path to the volume served in time",
+        Failure::Failed(Fault::Aborted) => "it was aborted",
+        Failure::Failed(Fault::Internal) => "it failed inside the target, or here",
+    };
+    text.to_owned()
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {}

@@ -1,0 +1,345 @@
+//! Volumes, opened and driven by one thread.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use buf::{Class, Cx, SgMut, Time};
+use host::url::{Machine, Url};
+use host::{AnyPath, Claim, Claims, Client, Handle, News, PathInfo, Secrets, Terms, Who};
+use reactor::{Config, Inline, IoChoice, SpawnError};
+use volume::{Done, Geometry, Io, IoId};
+
+use crate::error::{Error, Kind};
+use crate::identity::{self, Standing};
+use crate::secret;
+
+/// How an initiator is set up.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Which system interface moves the bytes.
+    pub io: IoChoice,
+    /// Memory for payloads, in bytes (rounded up to whole MiB).
+    pub memory: usize,
+    /// How long a wait may look at memory before it sleeps, in nanoseconds: less latency for more
+    /// processor. 0: never.
+    pub poll_ns_max: u64,
+    /// Which nexus targets see.
+    pub standing: Standing,
+    /// Longest time for a volume to open, beside what its URL says.
+    pub open_timeout: Duration,
+    /// How long [`Initiator::close`] waits for a polite end.
+    pub close_timeout: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            io: IoChoice::Auto,
+            memory: 64 << 20,
+            poll_ns_max: 0,
+            standing: Standing::Passing,
+            open_timeout: Duration::from_secs(30),
+            close_timeout: Duration::from_secs(2),
+        }
+    }
+}
+
+/// Remote volumes on one thread. See the crate.
+pub struct Initiator {
+    inline: Inline<Client<AnyPath>>,
+    who: Who,
+    settings: Settings,
+    next_id: u64,
+    /// Operations of other volumes that ended while one was waited for.
+    pub(crate) ended: Vec<(Handle, Done)>,
+}
+
+impl Initiator {
+    /// Sets one up.
+    ///
+    /// # Errors
+    /// If the system does not give what it needs.
+    pub fn new(settings: Settings) -> Result<Self, Error> {
+        let config = Config {
+            io: settings.io,
+            pool_bytes: settings.memory,
+            poll_ns_max: settings.poll_ns_max,
+            linger: settings.close_timeout,
+            ..Config::default()
+        };
+        let failed = |why: SpawnError| Error::new(Kind::Failed, why);
+        let mut inline = Inline::new(config, |_| Client::new()).map_err(failed)?;
+        let mut entropy = [0; 3];
+        inline.with(|_, cx| cx.entropy.fill(&mut entropy));
+        let who = identity::who(settings.standing, entropy);
+        Ok(Initiator { inline, who, settings, next_id: 0, ended: Vec::new() })
+    }
+
+    /// Who we are to targets.
+    pub fn who(&self) -> &Who {
+        &self.who
+    }
+
+    /// Which system interface moves the bytes, and why.
+    pub fn io(&self) -> &reactor::IoKind {
+        self.inline.io()
+    }
+
+    /// Opens a volume by all the paths that the URLs name (joined by commas), and waits until one serves.
+    ///
+    /// # Errors
+    /// A URL that makes no sense or names no volume; a host that has no address; a secret that is not
+    /// there; no path that comes up in time, with what each said last.
+    pub fn open(&mut self, urls: &str) -> Result<Handle, Error> {
+        let volume = self.begin(urls)?;
+        self.await_open(volume, urls)
+    }
+
+    /// Begins to open a volume, without waiting for more than the resolving of names. [`News::Open`] or
+    /// [`News::Failed`] follows; operations that are submitted before wait.
+    ///
+    /// # Errors
+    /// As [`Initiator::open`], but for the paths.
+    pub fn begin(&mut self, urls: &str) -> Result<Handle, Error> {
+        let urls = Url::parse_joined(urls).map_err(Error::usage)?;
+        let mut paths = Vec::new();
+        for (number, url) in urls.iter().enumerate() {
+            if !url.names_volume() {
+                return Err(Error::usage(url.lacks_volume()));
+            }
+            let (addresses, secrets) = (resolve(url)?, secrets(url)?);
+            let path =
+                AnyPath::of(url, addresses, &self.who, &secrets, number as u16).map_err(Error::usage)?;
+            paths.push(path);
+        }
+        let terms = Terms::of(&urls[0].options);
+        let opened = self.inline.with(|client, cx| client.open(cx, paths, terms));
+        opened.ok_or_else(|| Error::new(Kind::Failed, "too many volumes are open"))
+    }
+
+    fn await_open(&mut self, volume: Handle, urls: &str) -> Result<Handle, Error> {
+        // What a URL's own times allow is more important than ours, which only stops what never ends.
+        let begun = Instant::now();
+        loop {
+            while let Some(news) = self.poll_news(volume) {
+                match news {
+                    News::Open => return Ok(volume),
+                    News::Failed => {
+                        let why = Error::of_paths(&shown(urls), &self.paths(volume));
+                        self.forget(volume);
+                        return Err(why);
+                    }
+                    News::Changed | News::Path(_) | News::Closed => {}
+                }
+            }
+            let Some(left) = self.settings.open_timeout.checked_sub(begun.elapsed()) else {
+                let mut why = Error::of_paths(&shown(urls), &self.paths(volume));
+                if why.kind == Kind::Failed {
+                    why.kind = Kind::TimedOut;
+                }
+                self.forget(volume);
+                return Err(why);
+            };
+            self.turn(Some(left));
+        }
+    }
+
+    /// What a volume's blocks are like; all zero before it is open.
+    pub fn geometry(&self, volume: Handle) -> Option<Geometry> {
+        self.inline.endpoint().geometry(volume)
+    }
+
+    /// Whether writes are refused.
+    pub fn is_read_only(&self, volume: Handle) -> bool {
+        self.inline.endpoint().is_read_only(volume)
+    }
+
+    /// What its target says of itself; `None` before it is open.
+    pub fn portrait(&self, volume: Handle) -> Option<std::sync::Arc<host::Portrait>> {
+        self.inline.endpoint().remote(volume)?.portrait().cloned()
+    }
+
+    /// The state of its paths.
+    pub fn paths(&self, volume: Handle) -> Vec<PathInfo> {
+        let Some(remote) = self.inline.endpoint().remote(volume) else { return Vec::new() };
+        (0..remote.paths()).filter_map(|path| remote.path_info(path)).collect()
+    }
+
+    /// Whether size, access or protection has changed since this was last asked.
+    pub fn has_changed(&mut self, volume: Handle) -> bool {
+        self.inline.with(|client, _| client.remote_mut(volume).is_some_and(|remote| remote.has_changed()))
+    }
+
+    /// What has happened to a volume.
+    pub fn poll_news(&mut self, volume: Handle) -> Option<News> {
+        self.inline.with(|client, _| client.poll_news(volume))
+    }
+
+    /// Memory for a payload. `None`: none is left; ask again when something has ended.
+    pub fn memory(&mut self, len: usize) -> Option<SgMut> {
+        self.inline.with(|_, cx| cx.pool.take_sg(Class::Wire, len))
+    }
+
+    /// A name for an operation that no other has had.
+    pub fn fresh_id(&mut self) -> IoId {
+        self.next_id += 1;
+        IoId(self.next_id)
+    }
+
+    /// Starts an operation. It ends by [`Initiator::poll_done`]; it comes back if as many are in work as
+    /// can be, or the volume is not there.
+    #[inline]
+    pub fn submit(&mut self, volume: Handle, io: Io) -> Result<(), Io> {
+        self.inline.with(|client, cx| client.submit(cx, volume, io))
+    }
+
+    /// Asks that an operation end early. It still ends by [`Initiator::poll_done`].
+    pub fn cancel(&mut self, volume: Handle, id: IoId) {
+        self.inline.with(|client, _| client.cancel(volume, id));
+    }
+
+    /// An operation of this volume that has ended.
+    #[inline]
+    pub fn poll_done(&mut self, volume: Handle) -> Option<Done> {
+        if !self.ended.is_empty()
+            && let Some(at) = self.ended.iter().position(|(of, _)| *of == volume)
+        {
+            return Some(self.ended.remove(at).1);
+        }
+        self.inline.with(|client, _| client.poll_done(volume))
+    }
+
+    /// Moves what is ready, and if that is nothing waits for at most this long (zero: not at all; `None`:
+    /// until something happens).
+    #[inline]
+    pub fn turn(&mut self, wait: Option<Duration>) {
+        self.inline.turn(wait);
+    }
+
+    /// When [`Initiator::turn`] has something to do even if the descriptor does not become readable.
+    pub fn poll_timeout(&mut self) -> Option<Time> {
+        self.inline.poll_timeout()
+    }
+
+    /// How long a loop of the caller's own may wait for the descriptor; `None`: as long as it likes.
+    pub fn wait_max(&mut self) -> Option<Duration> {
+        self.inline.wait_max()
+    }
+
+    /// Asks about, or changes, a volume's reservations, and waits for the answer.
+    ///
+    /// # Errors
+    /// What the target refused; no answer in time.
+    pub fn claim(&mut self, volume: Handle, claim: Claim) -> Result<Option<Claims>, Error> {
+        let id = self.fresh_id();
+        if !self.inline.with(|client, cx| client.claim(cx, volume, id, claim)) {
+            return Err(Error::new(Kind::Failed, "too many reservation requests are in work"));
+        }
+        loop {
+            if let Some((of, how)) = self.inline.with(|client, _| client.poll_claimed(volume))
+                && of == id
+            {
+                return how.map_err(|failure| Error::of(failure, "reservation"));
+            }
+            self.turn(None);
+        }
+    }
+
+    /// Ends a volume: what is in work is finished, the target is told.
+    ///
+    /// # Errors
+    /// If the target did not let go in time; the volume is closed all the same.
+    pub fn close(&mut self, volume: Handle) -> Result<(), Error> {
+        let grace = self.settings.close_timeout;
+        if self.inline.endpoint().remote(volume).is_none() {
+            self.forget(volume);
+            return Ok(());
+        }
+        self.inline.with(|client, cx| client.close(cx, volume, grace));
+        let begun = Instant::now();
+        loop {
+            while let Some(news) = self.poll_news(volume) {
+                if news == News::Closed {
+                    self.forget(volume);
+                    self.settle();
+                    return Ok(());
+                }
+            }
+            let Some(left) = (grace + Duration::from_secs(1)).checked_sub(begun.elapsed()) else {
+                self.forget(volume);
+                return Err(Error::new(
+                    Kind::TimedOut,
+                    "the target did not let go in time: the connection was cut",
+                ));
+            };
+            self.turn(Some(left));
+        }
+    }
+
+    /// Lets last words leave.
+    fn settle(&mut self) {
+        (0..2).for_each(|_| self.turn(Some(Duration::ZERO)));
+    }
+
+    /// Drops a volume at once.
+    pub fn forget(&mut self, volume: Handle) {
+        self.inline.with(|client, _| client.forget(volume));
+        self.ended.retain(|(of, _)| *of != volume);
+    }
+
+    /// Speaks with the endpoint beneath, for what has no call here.
+    pub fn with<R>(&mut self, act: impl FnOnce(&mut Client<AnyPath>, &mut Cx<'_>) -> R) -> R {
+        self.inline.with(act)
+    }
+}
+
+impl AsFd for Initiator {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inline.as_fd()
+    }
+}
+
+impl std::fmt::Debug for Initiator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Initiator").field("initiator", &self.who.initiator).finish_non_exhaustive()
+    }
+}
+
+/// URLs as they may be shown: without passwords.
+pub(crate) fn shown(urls: &str) -> String {
+    match Url::parse_joined(urls) {
+        Ok(urls) => urls.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
+        Err(_) => "the URL".to_owned(),
+    }
+}
+
+/// The addresses of a URL's machine.
+///
+/// # Errors
+/// If it has none.
+pub fn resolve(url: &Url) -> Result<Vec<SocketAddr>, Error> {
+    match &url.machine {
+        Machine::Address(address) => Ok(vec![SocketAddr::new(*address, url.port)]),
+        Machine::Name(name) => {
+            let failed = |why: &dyn std::fmt::Display| {
+                Error::new(
+                    Kind::Unreachable,
+                    format!("host \"{name}\" has no address: {why}; check the name"),
+                )
+            };
+            let found: Vec<SocketAddr> =
+                (name.as_str(), url.port).to_socket_addrs().map_err(|why| failed(&why))?.collect();
+            if found.is_empty() { Err(failed(&"the resolver found none")) } else { Ok(found) }
+        }
+    }
+}
+
+/// The secrets of a URL, fetched from where it says.
+///
+/// # Errors
+/// If one is not there, or others can read it.
+pub fn secrets(url: &Url) -> Result<Secrets, Error> {
+    let fetch = |at: &Option<host::url::SecretAt>| at.as_ref().map(secret::fetch).transpose();
+    Ok(Secrets { ours: fetch(&url.options.secret)?, target: fetch(&url.options.mutual_secret)? })
+}
