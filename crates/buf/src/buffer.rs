@@ -1,7 +1,8 @@
 //! Buffers: [`BufMut`] with one owner, [`Buf`] shared and read-only.
 //!
-//! Invariant: a block's memory is named by one `BufMut`, or by the `Buf`s that its count of shares
-//! says, or by nobody; the last one to go gives it back.
+//! Invariant: a byte of a block is named by one `BufMut`, or by any number of `Buf`s, or by nobody. A block
+//! belongs to one whole `BufMut`, or to as many parts and `Buf`s as its count of shares says; the last one
+//! to go gives it back.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
@@ -9,30 +10,46 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 
 use crate::crc32c::Crc32c;
+use crate::lent::Loan;
 use crate::pool::{Inner, Lease};
 use crate::region::RegionHandle;
 use crate::shared;
 
 /// A buffer with one owner.
 pub struct BufMut {
-    pool: Rc<Inner>,
-    lease: Lease,
+    at: NonNull<u8>,
     len: u32,
+    /// Bytes from `at` on that are this buffer's.
+    room: u32,
+    keeper: Keeper,
+}
+
+/// Whose the memory is.
+enum Keeper {
+    /// A whole block, or a part of one (the lease knows), whose shares are counted then.
+    Pool { pool: Rc<Inner>, lease: Lease },
+    /// Somebody else's; the loan counts its shares itself.
+    Lent(Loan),
 }
 
 impl BufMut {
     pub(crate) fn new(pool: Rc<Inner>, lease: Lease, len: u32) -> Self {
-        BufMut { pool, lease, len }
+        let at = pool.address(lease);
+        BufMut { at, len, room: lease.block_bytes() as u32, keeper: Keeper::Pool { pool, lease } }
+    }
+
+    pub(crate) fn of_loan(loan: Loan, at: NonNull<u8>, len: u32) -> Self {
+        BufMut { at, len, room: len, keeper: Keeper::Lent(loan) }
     }
 
     /// Address of the first byte, for the kernel.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
-        self.pool.address(self.lease).as_ptr()
+        self.at.as_ptr()
     }
 
-    /// How many bytes the block has room for.
+    /// How many bytes it has room for.
     pub fn capacity(&self) -> usize {
-        self.lease.block_bytes()
+        self.room as usize
     }
 
     /// Sets the length; what becomes visible is whatever was there last.
@@ -44,42 +61,101 @@ impl BufMut {
         self.len = len as u32;
     }
 
+    /// Cuts it in two: what is before `at` stays, what is from there on is given. The memory goes back
+    /// when both are gone.
+    ///
+    /// # Panics
+    /// If `at` is behind the end.
+    #[must_use]
+    pub fn split_off(&mut self, at: usize) -> BufMut {
+        assert!(at <= self.len as usize, "cut outside of a buffer");
+        let keeper = match &mut self.keeper {
+            Keeper::Pool { pool, lease } => {
+                if !lease.is_in_parts() {
+                    pool.share_first(*lease);
+                    *lease = lease.in_parts();
+                }
+                pool.share_more(*lease);
+                Keeper::Pool { pool: pool.clone(), lease: *lease }
+            }
+            Keeper::Lent(loan) => Keeper::Lent(loan.clone()),
+        };
+        // SAFETY: `at` is within the buffer, hence within its owner's memory.
+        let behind = unsafe { self.at.add(at) };
+        let rest = BufMut { at: behind, len: self.len - at as u32, room: self.room - at as u32, keeper };
+        (self.len, self.room) = (at as u32, at as u32);
+        rest
+    }
+
+    /// Takes back what was cut off right behind; gives `rest` back if it is something else.
+    pub fn join(&mut self, mut rest: BufMut) -> Result<(), BufMut> {
+        let is_of_one = match (&self.keeper, &rest.keeper) {
+            (Keeper::Pool { pool, lease }, Keeper::Pool { pool: other, lease: its }) => {
+                Rc::ptr_eq(pool, other) && lease.is_same(its)
+            }
+            (Keeper::Lent(loan), Keeper::Lent(other)) => loan.is_same(other),
+            (Keeper::Pool { .. }, Keeper::Lent(_)) | (Keeper::Lent(_), Keeper::Pool { .. }) => false,
+        };
+        let ends_at = self.at.as_ptr().wrapping_add(self.room as usize);
+        if !is_of_one || self.len != self.room || ends_at != rest.at.as_ptr() {
+            return Err(rest);
+        }
+        self.len += rest.len;
+        self.room += rest.room;
+        // Its memory is ours now; what is dropped is its share.
+        (rest.len, rest.room) = (0, 0);
+        Ok(())
+    }
+
     /// Makes it shareable and read-only.
     pub fn freeze(self) -> Buf {
         let this = std::mem::ManuallyDrop::new(self);
-        // SAFETY: `this` is never used or dropped again, so the `Rc` is moved, not doubled.
-        let pool = unsafe { std::ptr::read(&this.pool) };
-        let (lease, len) = (this.lease, this.len);
-        pool.share_first(lease);
-        Buf { at: pool.address(lease), len, owner: Owner::Pool { pool, lease } }
+        // SAFETY: `this` is never used or dropped again, so its keeper is moved, not doubled.
+        let owner = match unsafe { std::ptr::read(&this.keeper) } {
+            Keeper::Pool { pool, lease } => {
+                if !lease.is_in_parts() {
+                    pool.share_first(lease);
+                }
+                Owner::Pool { pool, lease }
+            }
+            Keeper::Lent(loan) => Owner::Lent(loan),
+        };
+        Buf { at: this.at, len: this.len, owner }
     }
 }
 
 impl Deref for BufMut {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: the block is initialised memory of the arena (zero pages at first), this value is
-        // its only owner, and `len` is at most its size.
-        unsafe { std::slice::from_raw_parts(self.pool.address(self.lease).as_ptr(), self.len as usize) }
+        // SAFETY: the bytes are initialised (the arena's are zero at first; a lender promises it), this
+        // value is their only owner, and `len` is at most its room.
+        unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.len as usize) }
     }
 }
 
 impl DerefMut for BufMut {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `deref`; `&mut self` makes the borrow unique.
-        unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr(), self.len as usize) }
+        unsafe { std::slice::from_raw_parts_mut(self.at.as_ptr(), self.len as usize) }
     }
 }
 
 impl Drop for BufMut {
     fn drop(&mut self) {
-        self.pool.give_back(self.lease);
+        match &self.keeper {
+            Keeper::Pool { pool, lease } if lease.is_in_parts() => pool.share_less(*lease),
+            Keeper::Pool { pool, lease } => pool.give_back(*lease),
+            Keeper::Lent(_) => {}
+        }
     }
 }
 
 impl fmt::Debug for BufMut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "BufMut({} bytes, {:?})", self.len, self.lease.class)
+        match &self.keeper {
+            Keeper::Pool { lease, .. } => write!(f, "BufMut({} bytes, {:?})", self.len, lease.class),
+            Keeper::Lent(_) => write!(f, "BufMut({} bytes, lent)", self.len),
+        }
     }
 }
 
@@ -93,9 +169,14 @@ pub struct Buf {
 enum Owner {
     Pool { pool: Rc<Inner>, lease: Lease },
     Region(RegionHandle),
+    Lent(Loan),
 }
 
 impl Buf {
+    pub(crate) fn of_loan(loan: Loan, at: NonNull<u8>, len: u32) -> Self {
+        Buf { at, len, owner: Owner::Lent(loan) }
+    }
+
     pub(crate) fn of_region(region: RegionHandle, at: NonNull<u8>, len: u32) -> Self {
         Buf { at, len, owner: Owner::Region(region) }
     }
@@ -117,16 +198,22 @@ impl Buf {
 
     /// The bytes, if nobody can change them while they are looked at: `None` for a region.
     pub fn bytes(&self) -> Option<&[u8]> {
-        match self.owner {
-            // SAFETY: frozen pool memory has no writer until its last `Buf` is dropped.
-            Owner::Pool { .. } => Some(unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.len()) }),
-            Owner::Region(_) => None,
+        if !self.is_stable() {
+            return None;
         }
+        // SAFETY: frozen pool memory has no writer until its last `Buf` is dropped, and who lends memory
+        // as stable promises the same.
+        Some(unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.len()) })
     }
 
-    /// Whether the bytes stay as they are: pool memory does, a region may be written at any time.
+    /// Whether the bytes stay as they are: pool memory does, a region may be written at any time, and of
+    /// lent memory the lender says.
     pub fn is_stable(&self) -> bool {
-        matches!(self.owner, Owner::Pool { .. })
+        match &self.owner {
+            Owner::Pool { .. } => true,
+            Owner::Region(_) => false,
+            Owner::Lent(loan) => loan.is_stable(),
+        }
     }
 
     /// The part `range` of this view.
@@ -152,9 +239,9 @@ impl Buf {
         // `into` is a unique borrow, so the two cannot overlap. Pool memory has no writer now; a
         // region's bytes may change during the copy, and then a mixture is copied.
         unsafe {
-            match self.owner {
-                Owner::Pool { .. } => std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()),
-                Owner::Region(_) => shared::copy(from, into.as_mut_ptr(), into.len()),
+            match self.is_stable() {
+                true => std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()),
+                false => shared::copy(from, into.as_mut_ptr(), into.len()),
             }
         }
     }
@@ -183,6 +270,7 @@ impl Clone for Buf {
                 Owner::Pool { pool: pool.clone(), lease: *lease }
             }
             Owner::Region(region) => Owner::Region(region.clone()),
+            Owner::Lent(loan) => Owner::Lent(loan.clone()),
         };
         Buf { at: self.at, len: self.len, owner }
     }
@@ -198,7 +286,11 @@ impl Drop for Buf {
 
 impl fmt::Debug for Buf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = if self.is_stable() { "pool" } else { "region" };
-        write!(f, "Buf({} bytes of a {kind})", self.len)
+        let kind = match &self.owner {
+            Owner::Pool { .. } => "of a pool",
+            Owner::Region(_) => "of a region",
+            Owner::Lent(_) => "lent",
+        };
+        write!(f, "Buf({} bytes {kind})", self.len)
     }
 }

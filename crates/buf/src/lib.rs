@@ -12,6 +12,7 @@
 mod blocks;
 mod buffer;
 mod cx;
+mod lent;
 mod memory;
 mod payload;
 mod pool;
@@ -23,6 +24,7 @@ pub mod crc32c;
 
 pub use buffer::{Buf, BufMut};
 pub use cx::{Cx, Entropy, Time};
+pub use lent::Lender;
 pub use payload::{Errno, Payload};
 pub use pool::{Class, Pool, PoolUse};
 pub use region::{Region, RegionHandle};

@@ -86,13 +86,34 @@ pub(crate) struct Lease {
     first: u32,
     /// Units that were asked for.
     asked: u16,
-    order: u8,
+    /// The order of the block, and [`IN_PARTS`].
+    shape: u8,
     pub(crate) class: Class,
 }
 
+/// The block was cut: those who hold it are counted.
+const IN_PARTS: u8 = 0x80;
+
 impl Lease {
     pub(crate) fn block_bytes(self) -> usize {
-        UNIT << self.order
+        UNIT << self.order()
+    }
+
+    fn order(self) -> usize {
+        usize::from(self.shape & !IN_PARTS)
+    }
+
+    pub(crate) fn is_in_parts(self) -> bool {
+        self.shape & IN_PARTS != 0
+    }
+
+    /// The same for a part of the block.
+    pub(crate) fn in_parts(self) -> Lease {
+        Lease { shape: self.shape | IN_PARTS, ..self }
+    }
+
+    pub(crate) fn is_same(&self, other: &Lease) -> bool {
+        self.first == other.first
     }
 
     fn asked_bytes(self) -> usize {
@@ -132,7 +153,7 @@ impl Pool {
             return None;
         }
         let first = inner.blocks.take(order)?;
-        let lease = Lease { first, asked: asked as u16, order: order as u8, class };
+        let lease = Lease { first, asked: asked as u16, shape: order as u8, class };
         inner.lend(lease);
         Some(BufMut::new(inner.clone(), lease, len as u32))
     }
@@ -249,7 +270,7 @@ impl Inner {
             self.used.set(self.used.get() - lease.asked_bytes());
         }
         self.returned.set(self.returned.get() + 1);
-        self.blocks.give(lease.first, usize::from(lease.order));
+        self.blocks.give(lease.first, lease.order());
     }
 
     /// Starts to count the shares of a block that had one owner.

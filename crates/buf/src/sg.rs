@@ -99,6 +99,46 @@ impl SgMut {
         }
     }
 
+    /// Cuts it in two without moving a byte: what is before `at` stays, what is from there on is given.
+    ///
+    /// # Panics
+    /// If `at` is behind the end.
+    #[must_use]
+    pub fn split_off(&mut self, at: usize) -> SgMut {
+        assert!(at <= self.len, "cut outside of a payload");
+        let mut rest = SgMut::new();
+        let mut base = 0;
+        let mut kept = 0;
+        for piece in &mut self.pieces {
+            let len = piece.len();
+            if base + len <= at {
+                kept += 1;
+            } else if base < at {
+                rest.push(piece.split_off(at - base));
+                kept += 1;
+                break;
+            } else {
+                break;
+            }
+            base += len;
+        }
+        self.pieces.drain(kept..).for_each(|piece| rest.push(piece));
+        self.len = at;
+        rest
+    }
+
+    /// Appends all pieces of `other`; those that were cut off here become one again.
+    pub fn append(&mut self, other: SgMut) {
+        self.len += other.len;
+        for piece in other.pieces {
+            let left = match self.pieces.last_mut() {
+                Some(last) => last.join(piece).err(),
+                None => Some(piece),
+            };
+            self.pieces.extend(left);
+        }
+    }
+
     /// Makes it shareable and read-only.
     pub fn freeze(mut self) -> Sg {
         if self.pieces.len() == 1 {

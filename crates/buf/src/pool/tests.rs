@@ -260,6 +260,6 @@ fn a_buffer_stays_in_its_block() {
 
 #[test]
 fn few_bytes_share_a_line() {
-    assert_eq!(size_of::<BufMut>(), 24);
+    assert_eq!(size_of::<BufMut>(), 32);
     assert_eq!(size_of::<Buf>(), 32);
 }
