@@ -4,10 +4,16 @@
 //! in a small array until its rest comes. Payload bytes behind a header are copied out once, to the
 //! place that they belong to; the stage is kept only while some payload has no place yet.
 //!
+//! A short command that the stage cuts off behind its header may be kept whole: what is here of it moves
+//! to memory that the next receive fills up. It then lies in one piece like those before it. That is
+//! tried for one receive; what still lacks bytes after it is parsed piecemeal.
+//!
 //! Invariant: while a partial header is kept, all bytes before it have been consumed.
 
+use crate::ops::Direct;
+use crate::tag::Tag;
 use buf::crc32c::Crc32c;
-use buf::{BufMut, Sg, SgMut};
+use buf::{BufMut, Class, Pool, Sg, SgMut};
 use smallvec::SmallVec;
 use std::ops::Range;
 
@@ -15,6 +21,8 @@ use std::ops::Range;
 const STAGE_MIN: usize = 4 << 10;
 /// Longest: some sixty commands with 4 KiB of immediate data each.
 const STAGE_MAX: usize = 256 << 10;
+/// The longest command, in bytes with all its data, that is kept whole.
+const WHOLE_MAX: usize = 16 << 10;
 
 /// Received bytes between the socket and the parser of one link.
 #[derive(Debug)]
@@ -24,13 +32,29 @@ pub struct Inlet {
     source: Option<Source>,
     /// How much of `source` is consumed.
     at: usize,
+    /// What was received behind `source`.
+    behind: Option<Source>,
+    /// The command that is being filled up.
+    cut: Option<Cut>,
     stage_len: usize,
+}
+
+/// A command whose end has not come.
+#[derive(Debug)]
+struct Cut {
+    /// Room for all of it; `None` while it is out with a receive.
+    memory: Option<SgMut>,
+    /// How much of it is here.
+    have: usize,
+    len: usize,
 }
 
 #[derive(Debug)]
 enum Source {
     /// What the world received into a stage.
     Stage(BufMut),
+    /// A command that was filled up, as far as its bytes have come: so many.
+    Filled(SgMut, usize),
     /// Pages that the world chose.
     Loaned(Sg),
     /// What an earlier phase of the link left over.
@@ -41,6 +65,7 @@ impl Source {
     fn len(&self) -> usize {
         match self {
             Source::Stage(bytes) => bytes.len(),
+            Source::Filled(_, len) => *len,
             Source::Loaned(pages) => pages.len(),
             Source::Left(bytes) => bytes.len(),
         }
@@ -50,16 +75,19 @@ impl Source {
     fn contiguous(&self) -> Option<&[u8]> {
         match self {
             Source::Stage(bytes) => Some(bytes),
+            Source::Filled(memory, len) => memory.pieces().first().map(|piece| &piece[..*len]),
             Source::Loaned(_) => None,
             Source::Left(bytes) => Some(bytes),
         }
     }
 
     fn copy_to(&self, at: usize, into: &mut [u8]) {
-        match self {
-            Source::Stage(bytes) => into.copy_from_slice(&bytes[at..at + into.len()]),
-            Source::Loaned(pages) => pages.copy_to(at, into),
-            Source::Left(bytes) => into.copy_from_slice(&bytes[at..at + into.len()]),
+        match (self, self.contiguous()) {
+            (Source::Loaned(pages), _) => pages.copy_to(at, into),
+            (_, Some(bytes)) => into.copy_from_slice(&bytes[at..at + into.len()]),
+            (Source::Stage(_) | Source::Filled(..) | Source::Left(_), None) => {
+                unreachable!("all but pages lie in one piece")
+            }
         }
     }
 }
@@ -73,7 +101,8 @@ impl Default for Inlet {
 impl Inlet {
     /// Nothing received yet.
     pub fn new() -> Self {
-        Inlet { carry: SmallVec::new(), source: None, at: 0, stage_len: STAGE_MIN }
+        let carry = SmallVec::new();
+        Inlet { carry, source: None, at: 0, behind: None, cut: None, stage_len: STAGE_MIN }
     }
 
     /// Starts with bytes that an earlier phase of the link received but did not parse.
@@ -90,22 +119,21 @@ impl Inlet {
         self.stage_len
     }
 
-    /// Whether no received byte waits to be consumed, but for a partial header.
+    /// Whether no received byte waits to be consumed, but for a partial header or command.
     pub fn is_empty(&self) -> bool {
         self.source.is_none()
     }
 
-    /// Whether the link stands within a header.
+    /// Whether the link stands within a header, or a command that is being filled up.
     pub fn is_within_header(&self) -> bool {
-        !self.carry.is_empty()
+        !self.carry.is_empty() || self.cut.is_some()
     }
 
     /// Takes the first `len` bytes of a stage in.
     ///
     /// # Panics
-    /// If earlier bytes still wait, or the stage is shorter.
+    /// If earlier bytes still wait, but for a command that this receive filled up, or the stage is shorter.
     pub fn put_stage(&mut self, mut stage: BufMut, len: usize) {
-        assert!(self.source.is_none(), "a stage over a stage");
         stage.set_len(len);
         if len >= self.stage_len {
             self.stage_len = (self.stage_len * 2).min(STAGE_MAX);
@@ -113,21 +141,64 @@ impl Inlet {
             self.stage_len = (self.stage_len / 2).max(STAGE_MIN);
         }
         if len > 0 {
-            self.source = Some(Source::Stage(stage));
-            self.at = 0;
+            self.put(Source::Stage(stage));
         }
     }
 
     /// Takes pages that the world chose.
     ///
     /// # Panics
-    /// If earlier bytes still wait.
+    /// As for [`Inlet::put_stage`].
     pub fn put_loaned(&mut self, pages: Sg) {
-        assert!(self.source.is_none(), "pages over a stage");
         if !pages.is_empty() {
-            self.source = Some(Source::Loaned(pages));
-            self.at = 0;
+            self.put(Source::Loaned(pages));
         }
+    }
+
+    fn put(&mut self, source: Source) {
+        match &self.source {
+            None => (self.source, self.at) = (Some(source), 0),
+            Some(Source::Filled(..)) if self.behind.is_none() => self.behind = Some(source),
+            Some(_) => panic!("bytes over bytes that wait"),
+        }
+    }
+
+    /// Keeps a command of `len` bytes whole whose header is the next to be looked at: if the stage cuts it
+    /// off, it is short enough and there is memory, the next receive fills it up. True: parsing stops
+    /// until then.
+    pub fn keep_whole(&mut self, len: usize, pool: &Pool) -> bool {
+        let (Some(Source::Stage(bytes)), true) = (&self.source, self.carry.is_empty()) else { return false };
+        let here = &bytes[self.at..];
+        if here.len() >= len || len > WHOLE_MAX {
+            return false;
+        }
+        // Of what nobody was promised: without it the command goes the longer way, which has its own.
+        let Some(mut memory) = pool.take(Class::Solicited, len) else { return false };
+        let have = here.len();
+        memory[..have].copy_from_slice(here);
+        self.cut = Some(Cut { memory: Some(memory.into()), have, len });
+        self.advance(have);
+        true
+    }
+
+    /// Where the next bytes go, if a command is to be filled up with them. The tag names nothing.
+    pub fn fill_up(&mut self) -> Option<Direct> {
+        let cut = self.cut.as_mut()?;
+        let data = cut.memory.take()?;
+        Some(Direct { tag: Tag::from_bits(u64::MAX), data, want: cut.have..cut.len })
+    }
+
+    /// Whether what a receive brings back is a command that was to be filled up.
+    pub fn is_filling_up(&self) -> bool {
+        self.cut.is_some()
+    }
+
+    /// Takes what [`Inlet::fill_up`] gave back, with `bytes` received in all; gives how many were for it.
+    pub fn filled_up(&mut self, direct: Direct, bytes: usize) -> usize {
+        let n = bytes.min(direct.want.len());
+        self.cut = None;
+        self.put(Source::Filled(direct.data, direct.want.start + n));
+        n
     }
 
     /// The next `len` bytes in one piece, if so many are here; they stay unconsumed. If `None`, what
@@ -138,13 +209,12 @@ impl Inlet {
             let bytes = self.source.as_ref().and_then(Source::contiguous);
             return bytes.map(|bytes| &bytes[self.at..self.at + len]);
         }
-        let have = self.carry.len();
-        if have < len {
+        while self.carry.len() < len {
+            let Some(source) = &self.source else { break };
+            let have = self.carry.len();
             let now = (len - have).min(self.rest());
             self.carry.resize(have + now, 0);
-            if let Some(source) = &self.source {
-                source.copy_to(self.at, &mut self.carry[have..]);
-            }
+            source.copy_to(self.at, &mut self.carry[have..]);
             self.advance(now);
         }
         self.carry.get(..len)
@@ -215,8 +285,9 @@ impl Inlet {
     /// Drops everything.
     pub fn clear(&mut self) {
         self.carry.clear();
-        self.source = None;
-        self.at = 0;
+        (self.source, self.at, self.behind) = (None, 0, None);
+        // What is out with a receive comes back, and is dropped then.
+        self.cut = self.cut.take().filter(|cut| cut.memory.is_none());
     }
 
     /// Unconsumed bytes behind the carried header, as a copy: to move the link elsewhere.
@@ -226,6 +297,13 @@ impl Inlet {
             let carried = bytes.len();
             bytes.resize(carried + self.rest(), 0);
             source.copy_to(self.at, &mut bytes[carried..]);
+        }
+        let cut = self.cut.as_ref().and_then(|cut| cut.memory.as_ref()?.pieces().first()?.get(..cut.have));
+        bytes.extend_from_slice(cut.unwrap_or_default());
+        if let Some(source) = &self.behind {
+            let before = bytes.len();
+            bytes.resize(before + source.len(), 0);
+            source.copy_to(0, &mut bytes[before..]);
         }
         bytes
     }
@@ -237,8 +315,7 @@ impl Inlet {
     fn advance(&mut self, len: usize) {
         self.at += len;
         if self.rest() == 0 {
-            self.source = None;
-            self.at = 0;
+            (self.source, self.at) = (self.behind.take(), 0);
         }
     }
 }
@@ -304,6 +381,84 @@ mod tests {
             assert_eq!(inlet.copy_into(&mut into, 0..7), 7);
             assert_eq!(&into.pieces()[0][..], b"payload");
         }
+    }
+
+    /// What a receive does with a command that is to be filled up, and a stage behind it.
+    fn receive(inlet: &mut Inlet, pool: &Pool, stream: &[u8]) {
+        let mut direct = inlet.fill_up().unwrap();
+        let (into, behind) = stream.split_at(stream.len().min(direct.want.len()));
+        direct.data.copy_from(direct.want.start, into);
+        assert_eq!(inlet.filled_up(direct, stream.len()), into.len());
+        if !behind.is_empty() {
+            inlet.put_stage(stage(pool, behind), behind.len());
+        }
+    }
+
+    #[test]
+    fn a_command_that_the_stage_cuts_off_is_filled_up_by_the_next() {
+        let pool = Pool::new(1 << 20);
+        let mut inlet = Inlet::new();
+        inlet.put_stage(stage(&pool, b"head1body1head2bo"), 17);
+        assert!(!inlet.keep_whole(10, &pool), "it is whole");
+        assert_eq!(inlet.header(5), Some(&b"head1"[..]));
+        assert_eq!(inlet.skip(10), 10);
+        assert!(!inlet.keep_whole(WHOLE_MAX + 1, &pool), "too long");
+        assert!(inlet.keep_whole(10, &pool) && inlet.is_empty() && inlet.is_within_header());
+        assert_eq!(inlet.left_over(), b"head2bo");
+        receive(&mut inlet, &pool, b"dy2head3");
+        assert_eq!(inlet.peek(10), Some(&b"head2body2"[..]));
+        assert_eq!(inlet.left_over(), b"head2body2head3");
+        assert!(!inlet.keep_whole(11, &pool), "once is enough");
+        assert_eq!(inlet.header(5), Some(&b"head2"[..]));
+        assert_eq!(inlet.skip(10), 10);
+        assert_eq!(inlet.header(5), Some(&b"head3"[..]));
+        inlet.consume(5);
+        assert!(inlet.is_empty() && !inlet.is_within_header() && pool.usage().lent == 0);
+    }
+
+    #[test]
+    fn what_comes_too_late_is_parsed_piecemeal() {
+        let pool = Pool::new(1 << 20);
+        let mut inlet = Inlet::new();
+        inlet.put_stage(stage(&pool, b"he"), 2);
+        assert!(inlet.keep_whole(10, &pool));
+        receive(&mut inlet, &pool, b"a");
+        assert!(!inlet.keep_whole(10, &pool));
+        assert_eq!(inlet.header(5), None);
+        inlet.put_stage(stage(&pool, b"d1body1"), 7);
+        assert_eq!(inlet.header(5), Some(&b"head1"[..]));
+        inlet.consume(5);
+        assert_eq!(inlet.left_over(), b"body1");
+        // Pages behind it, and a header over both.
+        inlet.skip(5);
+        inlet.put_stage(stage(&pool, b"he"), 2);
+        assert!(inlet.keep_whole(10, &pool));
+        let direct = inlet.fill_up().unwrap();
+        assert!(inlet.fill_up().is_none() && inlet.is_filling_up());
+        assert_eq!(inlet.filled_up(direct, 0), 0);
+        inlet.put_loaned(Sg::from(stage(&pool, b"ad2body2").freeze()));
+        assert_eq!(inlet.header(5), Some(&b"head2"[..]));
+        inlet.consume(5);
+        assert_eq!(inlet.skip(5), 5);
+        assert!(inlet.is_empty() && pool.usage().lent == 0);
+        // Dropped while it is out, it comes back and goes.
+        inlet.put_stage(stage(&pool, b"he"), 2);
+        assert!(inlet.keep_whole(10, &pool));
+        let direct = inlet.fill_up().unwrap();
+        inlet.clear();
+        assert!(inlet.is_filling_up());
+        inlet.filled_up(direct, 3);
+        inlet.clear();
+        assert!(inlet.is_empty() && !inlet.is_within_header() && pool.usage().lent == 0);
+    }
+
+    #[test]
+    fn a_command_is_not_kept_whole_where_memory_is_short() {
+        let pool = Pool::new(1 << 20);
+        let mut inlet = Inlet::new();
+        inlet.put_stage(stage(&pool, b"he"), 2);
+        let all: Vec<BufMut> = std::iter::from_fn(|| pool.take(Class::Solicited, 512)).collect();
+        assert!(!inlet.keep_whole(10, &pool), "{} are out", all.len());
     }
 
     #[test]

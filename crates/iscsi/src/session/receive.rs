@@ -37,7 +37,8 @@ impl TargetSession {
                 let (tag, left) = (*tag, *left);
                 self.direct(cx, at, tag, left)?
             }
-            RxState::Data { .. } | RxState::Header => None,
+            RxState::Data { .. } => None,
+            RxState::Header => self.links[at].rx.inlet.fill_up(),
         };
         let rx = &mut self.links[at].rx;
         rx.out = true;
@@ -91,9 +92,12 @@ impl TargetSession {
     /// Puts a buffer back where it was taken from, `bytes` of what was wanted filled at most. Gives
     /// how many bytes were for it.
     fn take_back(&mut self, at: usize, direct: Direct, bytes: usize) -> usize {
+        let link = &mut self.links[at];
+        if link.rx.inlet.is_filling_up() {
+            return link.rx.inlet.filled_up(direct, bytes);
+        }
         let Direct { tag, mut data, want } = direct;
         let n = bytes.min(want.len());
-        let link = &mut self.links[at];
         let aim = link.rx.aim.take();
         let RxState::Data { left, .. } = &mut link.rx.state else { return n };
         *left -= n as u32;
@@ -146,6 +150,12 @@ impl TargetSession {
             return Ok(Step::Stop);
         };
         let covered = BHS_LEN + bhs.ahs_len();
+        if bhs.opcode() == Opcode::SCSI_COMMAND && bhs.data_len() > 0 {
+            let trailer = pad_len(bhs.data_len()) + if link.params.data_digest { 4 } else { 0 };
+            if link.rx.inlet.keep_whole(covered + digest + bhs.data_len() + trailer, cx.pool) {
+                return Ok(Step::Stop);
+            }
+        }
         let mut ahs: Box<[u8]> = Box::default();
         if covered + digest > BHS_LEN {
             let Some(header) = link.rx.inlet.header(covered + digest) else { return Ok(Step::Stop) };

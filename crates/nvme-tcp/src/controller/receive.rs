@@ -110,7 +110,8 @@ impl ControllerQueue {
         }
         let direct = match self.rx.state {
             RxState::Data(stretch) if stretch.lead == 0 && stretch.want > 0 => self.direct(stretch),
-            RxState::Data(_) | RxState::Header | RxState::Digest(_) => None,
+            RxState::Header => self.rx.inlet.fill_up(),
+            RxState::Data(_) | RxState::Digest(_) => None,
         };
         self.rx.out = true;
         Some(RecvOp { direct, stage_len: self.rx.inlet.stage_len(), stage: None })
@@ -160,6 +161,9 @@ impl ControllerQueue {
     /// Puts a buffer back where it was taken from, `bytes` of what was wanted filled at most. Gives
     /// how many bytes were for it.
     fn take_back(&mut self, direct: Direct, bytes: usize) -> usize {
+        if self.rx.inlet.is_filling_up() {
+            return self.rx.inlet.filled_up(direct, bytes);
+        }
         let Direct { tag, mut data, want } = direct;
         let n = bytes.min(want.len());
         let RxState::Data(stretch) = &mut self.rx.state else { return n };
@@ -232,6 +236,13 @@ impl ControllerQueue {
             // Of a header whose length cannot be trusted, what every header begins with.
             Err(fatal) => return Err(self.violate(cx, fatal, common.as_bytes())),
         };
+        if self.phase == Phase::Open
+            && frame.data > 0
+            && frame.pdu_type == PduType::CAPSULE_CMD
+            && self.rx.inlet.keep_whole(common.plen.get() as usize, cx.pool)
+        {
+            return Ok(Step::Stop);
+        }
         let head = usize::from(frame.head);
         if rules.header_digest && frame.flags.contains(Flags::HEADER_DIGEST) {
             let Some(bytes) = self.rx.inlet.header(head) else { return Ok(Step::Stop) };

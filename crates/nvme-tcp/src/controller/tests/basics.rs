@@ -294,10 +294,17 @@ fn payload_is_at_hand_if_it_is_whole_and_undamaged() {
         assert_eq!(got.iter().map(Got::status).collect::<Vec<_>>(), [Status::SUCCESS; 2]);
         assert_eq!((&pair.disk[..1000], &pair.disk[5000..6000]), (&data[..], &data[..]));
         assert_eq!((pair.at_hand, pair.queue.tasks_in_work(), pair.pool.usage().lent), (Some(2), 0, 0));
-        // Cut off by the end of the stage it is placed as ever.
+        // Cut off by the end of the stage it is filled up by the next receive.
         pair.stage_max = 700;
         assert_eq!(pair.talk(&put(3, 20_000))[0].status(), Status::SUCCESS);
-        assert_eq!((pair.at_hand, &pair.disk[20_000..21_000]), (Some(2), &data[..]));
+        assert_eq!((pair.at_hand, &pair.disk[20_000..21_000]), (Some(3), &data[..]));
+        // What needs a third is placed as ever.
+        let bytes = put(4, 30_000);
+        pair.feed(&bytes[..200]);
+        pair.feed(&bytes[200..400]);
+        assert_eq!(pair.talk(&bytes[400..])[0].status(), Status::SUCCESS);
+        assert_eq!((pair.at_hand, &pair.disk[30_000..31_000]), (Some(3), &data[..]));
+        assert_eq!((pair.queue.tasks_in_work(), pair.pool.usage().lent), (0, 0));
     }
     let mut pair = Pair::open(IcReq::new(0, true, true, 1), SIZE);
     pair.at_hand = Some(0);
