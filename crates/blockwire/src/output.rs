@@ -259,6 +259,7 @@ fn connection_card(connection: &ConnectionReport) -> String {
         ("initiator", Some(connection.initiator.clone())),
         ("host", connection.host.clone()),
         ("user", user(connection)),
+        ("proof", proof(connection)),
         ("target", connection.target.clone()),
         ("peer", Some(connection.peer.to_string())),
         ("local", Some(connection.local.to_string())),
@@ -295,6 +296,15 @@ fn user(connection: &ConnectionReport) -> Option<String> {
         Some(algorithm) => format!("{user}, by CHAP with {algorithm}"),
         None => user,
     })
+}
+
+/// How an NVMe host has proved itself.
+fn proof(connection: &ConnectionReport) -> Option<String> {
+    if connection.unproven {
+        return Some("due".to_owned());
+    }
+    let (hash, group) = (connection.algorithm.as_ref()?, connection.dh_group.as_ref()?);
+    Some(format!("by DH-HMAC-CHAP with {hash} and {group}"))
 }
 
 fn bytes(length: u32) -> String {

@@ -368,6 +368,13 @@ pub struct Auth {
     pub hashes: Vec<Hash>,
     /// DH-HMAC-CHAP secret of NVMe hosts that have none of their own; `None`: such hosts need none.
     pub dhchap: Option<Arc<nvme::auth::Secret>>,
+    /// By what NVMe hosts may prove themselves, most wanted first.
+    pub proofs: nvme::auth::Policy,
+    /// NVMe hosts must prove themselves to the discovery service too.
+    pub dhchap_discovery: bool,
+    /// DH-HMAC-CHAP secret of NVMe hosts that ask the discovery service and have none of their own;
+    /// `None`: [`Auth::dhchap`].
+    pub dhchap_discovery_key: Option<Arc<nvme::auth::Secret>>,
 }
 
 impl Auth {
@@ -434,6 +441,12 @@ pub struct Limits {
     pub sessions: Option<u16>,
     /// From the accepted connection to the end of the login.
     pub login_timeout: Duration,
+    /// Least keep-alive timeout of an NVMe host that wants one.
+    pub keep_alive_min: Duration,
+    /// Longest keep-alive timeout of an NVMe host, which then must want one; `None`: no bound.
+    pub keep_alive_max: Option<Duration>,
+    /// Controllers of the discovery service that one source may have, 1..=1024.
+    pub discovery_per_source: u16,
 }
 
 impl Default for Limits {
@@ -444,6 +457,9 @@ impl Default for Limits {
             memory: 128 << 20,
             sessions: None,
             login_timeout: Duration::from_secs(15),
+            keep_alive_min: Duration::from_secs(1),
+            keep_alive_max: None,
+            discovery_per_source: 128,
         }
     }
 }

@@ -166,8 +166,13 @@ pub struct ConnectionReport {
     pub local: SocketAddr,
     /// The shard that carries it.
     pub shard: usize,
-    /// The CHAP algorithm by which the initiator proved itself: `sha3-256`, `sha256`, `sha1` or `md5`.
+    /// The algorithm by which the initiator proved itself: of CHAP `sha3-256`, `sha256`, `sha1` or `md5`;
+    /// of DH-HMAC-CHAP `sha512`, `sha384` or `sha256`.
     pub algorithm: Option<String>,
+    /// The Diffie-Hellman group by which an NVMe host proved itself: `ffdhe3072` and the like, or `null`.
+    pub dh_group: Option<String>,
+    /// An NVMe host has still to prove itself.
+    pub unproven: bool,
     /// Bytes that its socket has received since it came to its shard, headers among them.
     pub received_bytes: u64,
     /// Bytes that it has sent.

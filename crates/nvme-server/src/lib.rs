@@ -31,8 +31,8 @@ pub use exec::at_once::AtOnce;
 pub use exec::{COPY_BLOCKS_MAX, COPY_RANGE_BLOCKS_MAX, COPY_RANGES_MAX, UNCORRECTABLE_MAX_POWER};
 pub use server::{Server, VolumeInfo};
 pub use spec::{
-    ADMIN_ENTRIES_MAX, ControllerLimits, ControllerSpec, DiscoverySpec, Host, Join, NAMESPACES_MAX,
-    NamespaceEntry, QUEUES_MAX, QueueSpec, Subsystem,
+    ADMIN_ENTRIES_MAX, ControllerLimits, ControllerSpec, DiscoverySpec, Host, Join, KeepAlive,
+    NAMESPACES_MAX, NamespaceEntry, QUEUES_MAX, QueueSpec, Subsystem,
 };
 pub use step::{CommandKey, ComputeId, Gone, QueueKey, Step};
 pub use word::{Counters, FAILURES_MAX, Failure, News, Report, Word};

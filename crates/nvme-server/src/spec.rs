@@ -10,6 +10,7 @@ use nvme::{Completion, HostId, Nqn};
 use volume::{Nexus, Shard, VolumeId};
 
 use crate::admin::auth::Authentication;
+use crate::controller::KAS;
 use crate::discovery::Book;
 
 /// An NVM subsystem, as every controller of it says.
@@ -83,6 +84,28 @@ pub struct DiscoverySpec {
     pub local: SocketAddr,
 }
 
+/// What Keep Alive Timeouts may be (NVMe Base §3.9).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeepAlive {
+    /// A host that asks for less, but not for none, gets this, in milliseconds.
+    pub least_ms: u32,
+    /// A host that asks for more, or for none, is refused: Keep Alive Timeout Invalid. `None`: no bound.
+    pub most_ms: Option<u32>,
+}
+
+impl KeepAlive {
+    /// What a host gets that asks for `kato_ms`: rounded up to the unit that Identify tells; `None` if
+    /// it is refused.
+    pub fn granted(self, kato_ms: u32) -> Option<u32> {
+        let unit = u32::from(KAS) * 100;
+        if self.most_ms.is_some_and(|most| kato_ms == 0 || kato_ms > most) {
+            return None;
+        }
+        let wanted = if kato_ms == 0 { 0 } else { kato_ms.max(self.least_ms) };
+        Some(wanted.div_ceil(unit).saturating_mul(unit))
+    }
+}
+
 /// A controller.
 #[derive(Clone, Debug)]
 pub struct ControllerSpec {
@@ -96,6 +119,8 @@ pub struct ControllerSpec {
     pub nexus: Nexus,
     /// Keep Alive Timeout in milliseconds; 0 is none.
     pub kato_ms: u32,
+    /// What the timeout may be.
+    pub keep_alive: KeepAlive,
     /// Entries of its admin queue.
     pub entries: u32,
     /// Whether its admin queue has SQ flow control.

@@ -8,9 +8,12 @@
 //! cloned machines share identifiers, and a preempt could not tell them apart.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use endpoint::ShardId;
+
+use crate::backoff;
 
 /// The largest controller number: FFF0h and above are reserved (NVMe Base §5.17.2.1).
 pub const CNTLID_MAX: u16 = 0xffef;
@@ -28,6 +31,8 @@ pub struct ControllerClaim {
     pub host_id: Option<[u8; 16]>,
     /// How many controllers the subsystem may have.
     pub limit: u16,
+    /// Where the connection comes from, and how many controllers of the subsystem that source may have.
+    pub source: Option<(IpAddr, u16)>,
     /// Whether the host needs no proof of who it is, so that its identifier is bound at once. If not,
     /// `Controllers::bind` does it once the host has given that proof.
     pub binds: bool,
@@ -48,6 +53,8 @@ pub enum ControllerVerdict {
     },
     /// The subsystem, or the daemon, has as many as it may.
     Full,
+    /// The source has as many as it may.
+    SourceFull,
     /// The identifier is that of the host of this name.
     Taken(Arc<str>),
 }
@@ -59,6 +66,8 @@ struct Entry {
     host_id: Option<[u8; 16]>,
     /// How many controllers its subsystem may have.
     limit: u16,
+    /// The source that it counts for.
+    source: Option<IpAddr>,
     /// It counts among those, and its host's identifier is bound.
     bound: bool,
 }
@@ -75,6 +84,8 @@ pub struct Controllers {
     entries: HashMap<u16, Entry>,
     bindings: HashMap<(Arc<str>, [u8; 16]), Binding>,
     counts: HashMap<Arc<str>, u32>,
+    /// Controllers by subsystem and source, where that is bounded: also those that prove nothing.
+    sources: HashMap<(Arc<str>, IpAddr), u32>,
     load: Vec<u32>,
     /// What each shard said last that it has left to promise.
     left: Vec<u64>,
@@ -90,6 +101,7 @@ impl Controllers {
             entries: HashMap::new(),
             bindings: HashMap::new(),
             counts: HashMap::new(),
+            sources: HashMap::new(),
             load: vec![0; usize::from(shards)],
             left: vec![u64::MAX; usize::from(shards)],
             last: (0..shards).collect(),
@@ -107,11 +119,22 @@ impl Controllers {
         if self.counts.get(&claim.subsystem).is_some_and(|&count| count >= u32::from(claim.limit)) {
             return ControllerVerdict::Full;
         }
+        let source = claim.source.map(|(from, limit)| (backoff::source(from), limit));
+        if let Some((source, limit)) = source {
+            let count = self.sources.get(&(claim.subsystem.clone(), source)).copied().unwrap_or_default();
+            if count >= u32::from(limit) {
+                return ControllerVerdict::SourceFull;
+            }
+        }
         let Some((cntlid, shard)) = self.place(claim.from.0) else { return ControllerVerdict::Full };
+        let source = source.map(|(source, _)| source);
+        if let Some(source) = source {
+            *self.sources.entry((claim.subsystem.clone(), source)).or_default() += 1;
+        }
         self.load[usize::from(shard.0)] += 1;
         let (subsystem, host) = (claim.subsystem.clone(), claim.host.clone());
         let (host_id, limit) = (claim.host_id, claim.limit);
-        self.entries.insert(cntlid, Entry { subsystem, host, host_id, limit, bound: false });
+        self.entries.insert(cntlid, Entry { subsystem, host, host_id, limit, source, bound: false });
         if claim.binds {
             self.bind(cntlid);
         }
@@ -190,6 +213,15 @@ impl Controllers {
         let Some(entry) = self.entries.remove(&cntlid) else { return };
         let shard = usize::from(cntlid) % self.load.len();
         self.load[shard] -= 1;
+        if let Some(source) = entry.source {
+            let key = (entry.subsystem.clone(), source);
+            if let Some(count) = self.sources.get_mut(&key) {
+                *count -= 1;
+                if *count == 0 {
+                    self.sources.remove(&key);
+                }
+            }
+        }
         if !entry.bound {
             return;
         }
@@ -223,6 +255,7 @@ mod tests {
             host: host.into(),
             host_id: Some([id; 16]),
             limit: 3,
+            source: None,
             binds: true,
         }
     }
@@ -246,6 +279,28 @@ mod tests {
         let (third, shard) = granted(directory.claim(&claim("a", 1), None));
         assert_eq!(shard, 1);
         assert_ne!(third, first, "a stale number names nobody for as long as can be");
+    }
+
+    #[test]
+    fn a_source_has_so_many_controllers_whatever_it_is_called() {
+        let mut directory = Controllers::new(2);
+        let from = |source: &str| ControllerClaim {
+            host_id: None,
+            limit: 99,
+            binds: false,
+            source: Some((source.parse().unwrap(), 2)),
+            ..claim("a", 1)
+        };
+        let (first, _) = granted(directory.claim(&from("2001:db8::1"), None));
+        granted(directory.claim(&from("2001:db8::2"), None));
+        assert_eq!(directory.claim(&from("2001:db8::3"), None), ControllerVerdict::SourceFull);
+        granted(directory.claim(&from("2001:db8:0:1::1"), None));
+        granted(directory.claim(&from("192.0.2.1"), None));
+        granted(directory.claim(&from("192.0.2.2"), None));
+        directory.gone(first);
+        directory.gone(first);
+        granted(directory.claim(&from("2001:db8::3"), None));
+        assert_eq!(directory.claim(&from("2001:db8::4"), None), ControllerVerdict::SourceFull);
     }
 
     #[test]

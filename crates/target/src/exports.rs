@@ -18,8 +18,8 @@ use volume::{PortId, VolumeId};
 use crate::directory::SESSIONS_MAX;
 
 pub use nvme::{
-    ControllerLimits, DISCOVERY_NQN, HostAuth, HostRule, NamespaceExport, NamespaceMask, NvmeExports,
-    NvmePortal, NvmeProduct, NvmeService, Referral, SubsystemExport,
+    ControllerLimits, DISCOVERY_NQN, HostAuth, HostRule, NamespaceExport, NamespaceMask, NotAllowed,
+    NvmeExports, NvmePortal, NvmeProduct, NvmeService, Referral, SubsystemExport,
 };
 
 /// Everything that a shard must know to let initiators in.

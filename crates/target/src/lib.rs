@@ -27,13 +27,13 @@ pub use controllers::{CNTLID_MAX, ControllerClaim, ControllerVerdict};
 pub use directory::SESSIONS_MAX;
 pub use exports::{
     Admission, ControllerLimits, DISCOVERY_NQN, Exports, HostAuth, HostRule, LunExport, LunMask,
-    NamespaceExport, NamespaceMask, Network, NvmeExports, NvmePortal, NvmeProduct, NvmeService, Portal,
-    Redirect, Referral, Rule, SubsystemExport, TargetExport,
+    NamespaceExport, NamespaceMask, Network, NotAllowed, NvmeExports, NvmePortal, NvmeProduct, NvmeService,
+    Portal, Redirect, Referral, Rule, SubsystemExport, TargetExport,
 };
 pub use links::Moved;
 pub use message::{
     Baggage, CONTROL, ConnectionEntry, Control, Listing, MakeBackend, Message, NvmeBaggage, NvmeMessage,
-    QueueEntry, QueueGrant, Report, SessionEntry, Traffic, VolumeEntry, VolumeSpec,
+    Proof, QueueEntry, QueueGrant, Report, SessionEntry, Traffic, VolumeEntry, VolumeSpec,
 };
-pub use nvme_server::Gone;
+pub use nvme_server::{Gone, KeepAlive};
 pub use shard::{LogLine, NvmeCause, NvmeLine, Shard, home_of};

@@ -19,7 +19,7 @@ use crate::directory::{Claim, Verdict};
 use crate::exports::Exports;
 use crate::links::Moved;
 
-pub use nvme::{NvmeBaggage, NvmeMessage, QueueEntry, QueueGrant};
+pub use nvme::{NvmeBaggage, NvmeMessage, Proof, QueueEntry, QueueGrant};
 
 /// The control plane, as an address for messages.
 pub const CONTROL: ShardId = ShardId(u16::MAX);

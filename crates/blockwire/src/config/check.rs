@@ -78,6 +78,7 @@ pub fn check(draft: Draft, options: &Options, sink: &Sink) -> Plan {
         })
         .collect();
     methods(&auth, &hosts, sink);
+    discovery_proof(&auth, &hosts, sink);
     let plan = Plan {
         node,
         volumes,
@@ -313,6 +314,17 @@ fn methods(auth: &Located<AuthDraft>, hosts: &[Host], sink: &Sink) {
     let secrets = !auth.value.auth.chap.is_empty() || hosts.iter().any(|host| !host.chap.is_empty());
     if secrets && !methods.value.contains(&AuthMethod::Chap) {
         sink.error(&methods.at, "methods in [auth] lacks \"chap\", but there are CHAP users");
+    }
+}
+
+/// Where no host has a secret, none could prove itself to the discovery service.
+fn discovery_proof(auth: &Located<AuthDraft>, hosts: &[Host], sink: &Sink) {
+    let common = auth.value.auth.dhchap_discovery_key.is_some() || auth.value.auth.dhchap.is_some();
+    let own = hosts.iter().any(|host| host.speaks_nvme() && host.dhchap.is_some());
+    if let Some(at) = auth.value.discovery.as_ref().filter(|on| on.value && !common && !own) {
+        let why = "dhchap_discovery in [auth] asks for proofs, but no host has a secret; \
+                   configure dhchap_discovery_key_file or dhchap_key_file";
+        sink.error(&at.at, why);
     }
 }
 

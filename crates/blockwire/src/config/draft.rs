@@ -110,6 +110,8 @@ pub struct AuthDraft {
     pub allow_short_secrets: bool,
     /// Where `methods` was written, if it was.
     pub methods: Option<Located<Vec<AuthMethod>>>,
+    /// Where `dhchap_discovery` was written, if it was.
+    pub discovery: Option<Located<bool>>,
 }
 
 impl Draft {
@@ -453,25 +455,44 @@ fn auth_section(table: &Reader<'_>, allow_short_secrets: bool) -> AuthDraft {
         "hashes",
         &[("sha3-256", Hash::Sha3_256), ("sha256", Hash::Sha256), ("sha1", Hash::Sha1), ("md5", Hash::Md5)],
     );
+    let discovery = table.switch("dhchap_discovery");
     let auth = Auth {
         chap: credentials(table, "chap", allow_short_secrets),
         discovery: credentials(table, "discovery", allow_short_secrets),
         methods: methods.as_ref().map(|methods| methods.value.clone()).unwrap_or_default(),
         hashes: hashes.map(|hashes| hashes.value).unwrap_or_default(),
         dhchap: dhchap::key(table),
+        proofs: dhchap::policy(table),
+        dhchap_discovery: discovery.as_ref().is_some_and(|on| on.value),
+        dhchap_discovery_key: dhchap::key_of(table, "dhchap_discovery_key_file"),
     };
-    AuthDraft { auth, allow_short_secrets, methods }
+    if let (Some(at), false) = (table.as_written("dhchap_discovery_key_file"), auth.dhchap_discovery) {
+        let why = "dhchap_discovery_key_file in [auth] means nothing without dhchap_discovery = true";
+        table.file.sink.error(&at.at, why);
+    }
+    AuthDraft { auth, allow_short_secrets, methods, discovery }
 }
 
 fn limits(table: &Reader<'_>) -> Limits {
     let usual = Limits::default();
     let seconds =
         |key, range, usual| table.number(key, range).map_or(usual, |n| Duration::from_secs(n.value));
+    let keep_alive_min = seconds("keep_alive_min", 1..=86400, usual.keep_alive_min);
+    let longest = table.number("keep_alive_max", 1..=86400);
+    let keep_alive_max = longest.as_ref().map(|n| Duration::from_secs(n.value));
+    if let (Some(longest), true) = (&longest, keep_alive_max.is_some_and(|max| max < keep_alive_min)) {
+        table.file.sink.error(&longest.at, "keep_alive_max in [limits] is less than keep_alive_min");
+    }
     Limits {
         nop_interval: seconds("nop_interval", 0..=3600, usual.nop_interval),
         nop_timeout: seconds("nop_timeout", 1..=3600, usual.nop_timeout),
         memory: table.size("memory", 8 << 20..=1 << 40).map_or(usual.memory, |n| n.value),
         sessions: table.number("sessions", 1..=65535).map(|n| n.value as u16),
         login_timeout: seconds("login_timeout", 1..=600, usual.login_timeout),
+        keep_alive_min,
+        keep_alive_max,
+        discovery_per_source: table
+            .number("discovery_per_source", 1..=1024)
+            .map_or(usual.discovery_per_source, |n| n.value as u16),
     }
 }

@@ -184,3 +184,42 @@ fn a_subsystem_is_not_open_to_strangers_unless_said() {
     let got = run(&keyed).unwrap_err();
     assert!(got.concat().contains("DHHC-1:hh:BASE64") && !got.concat().contains("secret-that"), "{got:#?}");
 }
+
+#[test]
+fn proofs_and_bounds_of_nvme_hosts() {
+    use std::time::Duration;
+
+    use nvme::auth::{Group, Hash, Policy};
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("key");
+    fs::write(&file, "DHHC-1:01:W3ij9Bv30F62wM2g61PP8Iv81nc+HbMS4QezUcHVkJHBfS4a:\n").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    let run = |text: &str| load_in(directory.path(), &with(text), &Options::default(), false);
+    let (plan, _) = run("").unwrap();
+    assert_eq!(plan.auth.proofs, Policy::default());
+    assert!(!plan.auth.dhchap_discovery && plan.auth.dhchap_discovery_key.is_none());
+    assert_eq!((plan.limits.keep_alive_max, plan.limits.discovery_per_source), (None, 128));
+    let (plan, _) =
+        run("[auth]\ndhchap_hashes = [\"sha256\", \"sha512\"]\ndhchap_groups = [\"ffdhe2048\", \"null\"]\n\
+         dhchap_discovery = true\ndhchap_discovery_key_file = \"key\"\n\
+         [limits]\nkeep_alive_min = 5\nkeep_alive_max = 60\ndiscovery_per_source = 9\n")
+        .unwrap();
+    let groups = vec![Group::Ffdhe2048, Group::Null];
+    assert_eq!(plan.auth.proofs, Policy { hashes: vec![Hash::Sha256, Hash::Sha512], groups });
+    assert!(plan.auth.dhchap_discovery && plan.auth.dhchap_discovery_key.is_some());
+    assert_eq!(plan.limits.keep_alive_min, Duration::from_secs(5));
+    let bounds = (plan.limits.keep_alive_max, plan.limits.discovery_per_source);
+    assert_eq!(bounds, (Some(Duration::from_secs(60)), 9));
+    for (text, want) in [
+        ("[auth]\ndhchap_hashes = []", "dhchap_hashes in [auth] must not be empty"),
+        ("[auth]\ndhchap_groups = [\"null\", \"null\"]", "dhchap_groups in [auth] names it twice"),
+        ("[auth]\ndhchap_hashes = [\"md5\"]", "md5"),
+        ("[auth]\ndhchap_discovery = true", "asks for proofs, but no host has a secret"),
+        ("[auth]\ndhchap_discovery_key_file = \"key\"", "means nothing without dhchap_discovery = true"),
+        ("[limits]\nkeep_alive_min = 9\nkeep_alive_max = 8", "is less than keep_alive_min"),
+        ("[limits]\ndiscovery_per_source = 0", "discovery_per_source"),
+    ] {
+        let got = run(text).unwrap_err();
+        assert!(got.iter().any(|line| line.contains(want)), "{text}: {got:#?}");
+    }
+}

@@ -449,6 +449,30 @@ pub const AUTH: Section = Section {
             "none",
             "A file that holds the DH-HMAC-CHAP secret of NVMe hosts that have none of their own, as for `[[host]]`.",
         ),
+        key(
+            "dhchap_hashes",
+            "list of \"sha512\", \"sha384\", \"sha256\"",
+            "all, in this order",
+            "Hashes of DH-HMAC-CHAP that are allowed, most wanted first: the first that the host offers too is taken.",
+        ),
+        key(
+            "dhchap_groups",
+            "list of \"ffdhe3072\", \"ffdhe4096\", \"ffdhe6144\", \"ffdhe8192\", \"ffdhe2048\", \"null\"",
+            "all, in this order",
+            "Diffie-Hellman groups of DH-HMAC-CHAP that are allowed, most wanted first. `null` is none: the proof stands on the secret alone, and who records it can try secrets against it.",
+        ),
+        key(
+            "dhchap_discovery",
+            "true or false",
+            "false",
+            "NVMe hosts must prove themselves to the discovery service too: with their own secret, else that of `dhchap_discovery_key_file`, else that of `dhchap_key_file`. Hosts that have none are not let in.",
+        ),
+        key(
+            "dhchap_discovery_key_file",
+            "path",
+            "that of dhchap_key_file",
+            "A file that holds the DH-HMAC-CHAP secret for the discovery service, of hosts that have none of their own.",
+        ),
     ],
 };
 
@@ -481,6 +505,24 @@ pub const LIMITS: Section = Section {
             "seconds, 1 to 600",
             "15",
             "A connection that has not finished its login (NVMe: its Connect) by then is closed.",
+        ),
+        key(
+            "keep_alive_min",
+            "seconds, 1 to 86400",
+            "1",
+            "Least Keep Alive Timeout (KATO) of an NVMe host: one that asks for less gets this. A host that asks for none gets none.",
+        ),
+        key(
+            "keep_alive_max",
+            "seconds, 1 to 86400",
+            "no bound",
+            "Longest Keep Alive Timeout of an NVMe host. One that asks for more, or for none, is refused with Keep Alive Timeout Invalid, so that no silent host keeps its controller for longer.",
+        ),
+        key(
+            "discovery_per_source",
+            "1 to 1024",
+            "128",
+            "Controllers of the NVMe discovery service, of 1024 in all, that one source (an IPv4 address, an IPv6 /64) may have at one time. One more is refused with Controller Busy.",
         ),
     ],
 };

@@ -64,6 +64,16 @@ impl Frame {
         }
     }
 
+    /// Authentication that is not of one host.
+    pub fn auth(&self) -> &Auth {
+        &self.auth
+    }
+
+    /// Limits of the whole daemon.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
     /// The portals.
     pub fn portals(&self) -> &[Portal] {
         &self.portals

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use target::{DISCOVERY_NQN, Listing, QueueEntry};
+use target::{DISCOVERY_NQN, Listing, Proof, QueueEntry};
 
 use super::exports::Frame;
 use crate::{
@@ -43,7 +43,15 @@ pub fn connections(frame: &Frame, listings: &[Listing]) -> Vec<ConnectionReport>
             peer: queue.peer,
             local: queue.local,
             shard,
-            algorithm: None,
+            algorithm: match queue.proof {
+                Proof::Given(hash, _) => Some(hash.to_string()),
+                Proof::Due | Proof::NotNeeded => None,
+            },
+            dh_group: match queue.proof {
+                Proof::Given(_, group) => Some(group.to_string()),
+                Proof::Due | Proof::NotNeeded => None,
+            },
+            unproven: queue.proof == Proof::Due,
             received_bytes: queue.moved.received,
             sent_bytes: queue.moved.sent,
             header_digest: queue.digests.0,
@@ -105,6 +113,7 @@ fn controller(frame: &Frame, shard: usize, queue: &QueueEntry) -> SessionReport 
 
 #[cfg(test)]
 mod tests {
+    use nvme::auth::{Group, Hash};
     use nvme::{HostId, Nqn};
     use nvme_server::Counters;
     use target::Moved;
@@ -126,6 +135,7 @@ mod tests {
             entries: 128,
             flow_control: true,
             in_capsule: 8192,
+            proof: if qid == 1 { Proof::Given(Hash::Sha384, Group::Ffdhe4096) } else { Proof::Due },
             commands: 1,
             moved: Moved::default(),
             counters: Counters { reads, read_bytes: reads * 4096, ..Counters::default() },
@@ -146,6 +156,9 @@ mod tests {
         let connections = connections(&frame, &listings);
         assert_eq!(connections.len(), 4);
         assert_eq!((connections[2].id, connections[2].shard, connections[2].cid), (65538 << 16 | 1, 1, 1));
+        assert_eq!(connections[2].algorithm.as_deref(), Some("sha384"));
+        assert_eq!((connections[2].dh_group.as_deref(), connections[2].unproven), (Some("ffdhe4096"), false));
+        assert_eq!((&connections[0].algorithm, connections[0].unproven), (&None, true));
         assert_eq!(connections[2].queue.as_ref().map(|queue| queue.reads), Some(3));
     }
 }

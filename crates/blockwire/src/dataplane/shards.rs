@@ -306,6 +306,8 @@ impl Engine for Shards {
                     local: connection.local,
                     shard,
                     algorithm: connection.algorithm.map(|algorithm| algorithm.to_string()),
+                    dh_group: None,
+                    unproven: false,
                     received_bytes: connection.moved.received,
                     sent_bytes: connection.moved.sent,
                     header_digest: connection.digests.0,

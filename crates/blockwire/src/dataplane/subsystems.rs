@@ -5,7 +5,7 @@ use std::sync::Arc;
 use endpoint::ListenerId;
 use nvme::{HostId, auth::Secret};
 use target::{
-    ControllerLimits, HostAuth, HostRule, NamespaceExport, NamespaceMask, NvmeExports, NvmePortal,
+    ControllerLimits, HostAuth, HostRule, KeepAlive, NamespaceExport, NamespaceMask, NvmeExports, NvmePortal,
     NvmeProduct, NvmeService, SubsystemExport,
 };
 
@@ -28,8 +28,43 @@ impl Frame {
             portals: portals.filter_map(|(at, portal)| self.nvme_portal(at, portal)).collect(),
             subsystems: subsystems.iter().map(|subsystem| self.subsystem(subsystem, number)).collect(),
             referrals: self.referrals(),
+            discovery: self.discovery_rules(),
+            discovery_per_source: Some(self.limits().discovery_per_source),
+            proofs: self.auth().proofs.clone(),
+            keep_alive: KeepAlive {
+                least_ms: millis(self.limits().keep_alive_min),
+                most_ms: self.limits().keep_alive_max.map(millis),
+            },
             generation,
         }
+    }
+
+    /// Who may ask the discovery service, where it wants proofs: hosts with a secret of their own, and,
+    /// where there is a common one, whoever knows that.
+    fn discovery_rules(&self) -> Option<Vec<HostRule>> {
+        if !self.auth().dhchap_discovery {
+            return None;
+        }
+        let common = self.auth().dhchap_discovery_key.as_ref().or(self.common_key());
+        let rule = |host: &Host| {
+            let secret = host.dhchap.as_ref().or(common)?;
+            Some(HostRule {
+                hosts: host.nqns.iter().map(|nqn| nqn.as_str().into()).collect(),
+                id: host.hostid.and_then(HostId::new),
+                sources: host.sources.iter().map(network).collect(),
+                auth: auth(Some(secret)),
+                namespaces: NamespaceMask::All { read_only: false },
+            })
+        };
+        let named = self.hosts().iter().filter(|host| host.speaks_nvme()).filter_map(rule);
+        let anybody = common.map(|secret| HostRule {
+            hosts: Vec::new(),
+            id: None,
+            sources: Vec::new(),
+            auth: auth(Some(secret)),
+            namespaces: NamespaceMask::All { read_only: false },
+        });
+        Some(named.chain(anybody).collect())
     }
 
     fn nvme_portal(&self, at: usize, portal: &Portal) -> Option<NvmePortal> {
@@ -144,6 +179,10 @@ impl Frame {
     }
 }
 
+fn millis(time: std::time::Duration) -> u32 {
+    u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
+}
+
 fn auth(secret: Option<&Arc<Secret>>) -> HostAuth {
     secret.map_or(HostAuth::None, |secret| HostAuth::Required(secret.clone()))
 }
@@ -189,6 +228,35 @@ mod tests {
         assert!(backup.flat_map(|rule| &rule.hosts).all(|name| name.starts_with("nqn.")));
         assert_eq!((logs.limits.queues, logs.limits.in_capsule_max), (16, 16 << 10));
         assert_eq!((exports.generation, &*exports.referrals[0].nqn), (7, target::DISCOVERY_NQN));
+    }
+
+    #[test]
+    fn the_discovery_service_wants_the_secret_that_is_nearest() {
+        let secret = |byte: u8| Arc::new(Secret::generate(None, &mut |bytes: &mut [u8]| bytes.fill(byte)));
+        let mut plan = example();
+        let rules = |plan: &crate::plan::Plan| Frame::of(plan).discovery_rules();
+        assert!(rules(&plan).is_none(), "anybody may ask");
+        plan.auth.dhchap_discovery = true;
+        plan.hosts.iter_mut().for_each(|host| host.dhchap = None);
+        plan.auth.dhchap = None;
+        assert_eq!(rules(&plan).unwrap().len(), 0, "nobody has a secret");
+        let at = plan.hosts.iter().position(|host| host.name == "web").unwrap();
+        plan.hosts[at].dhchap = Some(secret(1));
+        plan.auth.dhchap = Some(secret(2));
+        plan.auth.dhchap_discovery_key = Some(secret(3));
+        let wanted = |name: &str| {
+            let all = rules(&plan).unwrap();
+            let id = *uuid::uuid!("3f0a5b1c-6c2e-4a53-9a4a-0b6b0f9f2a11").as_bytes();
+            let id = HostId::new(id).unwrap();
+            let rule = all.into_iter().find(|rule| rule.fits(name, id, "192.0.2.1".parse().unwrap()));
+            match rule.unwrap().auth {
+                HostAuth::Required(secret) => secret.to_text().to_string(),
+                HostAuth::None => panic!("nothing is wanted"),
+            }
+        };
+        let web = "nqn.2014-08.org.nvmexpress:uuid:3f0a5b1c-6c2e-4a53-9a4a-0b6b0f9f2a11";
+        assert_eq!(wanted(web), secret(1).to_text().as_str());
+        assert_eq!(wanted("nqn.2026-11.com.example:other"), secret(3).to_text().as_str());
     }
 
     #[test]

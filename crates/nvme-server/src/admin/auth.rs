@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use buf::{Cx, Sg, Time};
 use nvme::auth::{
-    Controller as Machine, Credentials, MESSAGE_LEN_MAX, Outcome as Computed, Policy, Progress, Stage, Then,
-    transfer_len,
+    Controller as Machine, Credentials, Group, Hash, MESSAGE_LEN_MAX, Outcome as Computed, Policy, Progress,
+    Stage, Then, transfer_len,
 };
 use nvme::{Completion, FabricsType, Opcode, Sqe, Status};
 
@@ -105,6 +105,11 @@ impl Server {
     /// Whether the host has still to prove to this queue who it is.
     pub fn must_prove(&self, key: QueueKey) -> bool {
         self.queue(key).guard.as_ref().is_some_and(|guard| !guard.is_open())
+    }
+
+    /// By which hash and group the host of a queue has authenticated; `None`: it has not, or need not.
+    pub fn proven_by(&self, key: QueueKey) -> Option<(Hash, Group)> {
+        self.queue(key).guard.as_ref().and_then(|guard| guard.machine.method())
     }
 
     /// A queue has opened that must authenticate: it has until its deadline.

@@ -311,7 +311,8 @@ impl Controller {
             Fid::WRITE_ATOMICITY => self.features.atomicity = set.value & 1,
             Fid::NUMBER_OF_QUEUES => return self.grant_queues(set.value),
             Fid::ASYNC_EVENT_CONFIGURATION => self.events.configuration = set.value,
-            Fid::KEEP_ALIVE_TIMER => self.set_kato(now, set.value),
+            Fid::KEEP_ALIVE_TIMER if self.set_kato(now, set.value) => {}
+            Fid::KEEP_ALIVE_TIMER => return Err(Status::KEEP_ALIVE_INVALID.final_()),
             // One combination of command sets: the NVM command set.
             Fid::COMMAND_SET_PROFILE if set.value & 0x1ff != 0 => return invalid,
             Fid::COMMAND_SET_PROFILE => {}

@@ -206,14 +206,16 @@ impl Controller {
         self.spec.kato_ms
     }
 
-    /// Sets it: rounded up to the unit that Identify tells.
-    pub(crate) fn set_kato(&mut self, now: Time, kato_ms: u32) {
-        let unit = u32::from(KAS) * 100;
-        self.spec.kato_ms = kato_ms.div_ceil(unit).saturating_mul(unit);
+    /// Sets it. False, and nothing is set: it is none that is granted.
+    #[must_use]
+    pub(crate) fn set_kato(&mut self, now: Time, kato_ms: u32) -> bool {
+        let Some(granted) = self.spec.keep_alive.granted(kato_ms) else { return false };
+        self.spec.kato_ms = granted;
         let idle = self.is_discovery().then_some(life::DISCOVERY_PATIENCE);
         let asked = Duration::from_millis(self.spec.kato_ms.into());
         self.patience = if asked.is_zero() { idle } else { Some(asked) };
         self.heard = now;
+        true
     }
 }
 
@@ -223,7 +225,8 @@ impl Server {
     ///
     /// # Panics
     /// If there is a controller of this number here: a number is given again only after
-    /// [`Step::ControllerGone`](crate::Step::ControllerGone).
+    /// [`Step::ControllerGone`](crate::Step::ControllerGone). If the keep-alive timeout is none that is
+    /// granted ([`KeepAlive::granted`](crate::KeepAlive::granted)).
     pub fn open_controller(&mut self, cx: &mut Cx<'_>, spec: ControllerSpec) -> QueueKey {
         self.controllers.associations += 1;
         let association = self.controllers.associations;
@@ -254,7 +257,8 @@ impl Server {
             snapshot: None,
             spec,
         };
-        controller.set_kato(cx.now, controller.spec.kato_ms);
+        let fits = controller.set_kato(cx.now, controller.spec.kato_ms);
+        assert!(fits, "a Connect was refused whose keep-alive timeout is not granted");
         let cntlid = controller.spec.cntlid;
         let admin = self.open_queue(
             cx,

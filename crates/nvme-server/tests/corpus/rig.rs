@@ -153,6 +153,7 @@ impl Rig {
             subsystem: subsystem(),
             host: host(),
             nexus: Nexus { identity: Arc::new(Identity::Host([7; 16])), port: PortId(1), read_only: false },
+            keep_alive: Default::default(),
             kato_ms: 5000,
             entries: ENTRIES as u32,
             flow_control: false,

@@ -71,6 +71,8 @@ pub struct Controller {
     /// Names the work that is under way.
     number: u32,
     authenticated: bool,
+    /// By what the host answered rightly last.
+    method: Option<(Hash, Group)>,
     step: Step,
 }
 
@@ -126,6 +128,7 @@ impl Controller {
             host_sequence: 0,
             number: 0,
             authenticated: false,
+            method: None,
             step: Step::Idle,
         }
     }
@@ -133,6 +136,11 @@ impl Controller {
     /// Whether the host has authenticated, and has not failed to do so anew.
     pub fn is_authenticated(&self) -> bool {
         self.authenticated
+    }
+
+    /// By which hash and group the host has authenticated, if it has.
+    pub fn method(&self) -> Option<(Hash, Group)> {
+        self.method.filter(|_| self.authenticated)
     }
 
     /// How far it is.
@@ -315,6 +323,7 @@ impl Controller {
                 Some(question.controller_response(key.bytes()))
             }
         };
+        self.method = Some((transaction.hash, transaction.group));
         self.step = Step::Accepting(transaction, response);
         Progress::Answer
     }

@@ -3,6 +3,8 @@
 //! Private exponents have 512 bits, more than twice the strength of the strongest group (RFC 7919
 //! §5.2); the time of a power depends on the group alone.
 
+use core::fmt;
+
 use crypto_bigint::modular::{BoxedMontyForm, BoxedMontyParams};
 use crypto_bigint::{BoxedUint, Odd};
 use zeroize::{Zeroize, Zeroizing};
@@ -27,6 +29,19 @@ pub enum Group {
     Ffdhe6144,
     /// 8192 bits.
     Ffdhe8192,
+}
+
+impl fmt::Display for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Group::Null => "null",
+            Group::Ffdhe2048 => "ffdhe2048",
+            Group::Ffdhe3072 => "ffdhe3072",
+            Group::Ffdhe4096 => "ffdhe4096",
+            Group::Ffdhe6144 => "ffdhe6144",
+            Group::Ffdhe8192 => "ffdhe8192",
+        })
+    }
 }
 
 impl Group {

@@ -23,6 +23,16 @@ pub enum Hash {
     Sha512,
 }
 
+impl fmt::Display for Hash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Hash::Sha256 => "sha256",
+            Hash::Sha384 => "sha384",
+            Hash::Sha512 => "sha512",
+        })
+    }
+}
+
 impl Hash {
     /// The hash of an identifier on the wire.
     pub const fn from_id(id: u8) -> Option<Hash> {

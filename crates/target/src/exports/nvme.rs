@@ -4,7 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use endpoint::ListenerId;
-use nvme::{HostId, auth::Secret};
+use nvme::HostId;
+use nvme::auth::{Policy, Secret};
+use nvme_server::KeepAlive;
 use volume::{PortId, VolumeId};
 
 use super::Network;
@@ -21,6 +23,16 @@ pub struct NvmeExports {
     pub subsystems: Vec<SubsystemExport>,
     /// Other discovery services that ours names.
     pub referrals: Vec<Referral>,
+    /// Who may ask the discovery service, and what they must prove; `None`: anybody, nothing. The first
+    /// rule that fits decides; what it says of namespaces means nothing.
+    pub discovery: Option<Vec<HostRule>>,
+    /// How many controllers of the discovery service a source (an IPv4 address, an IPv6 /64) may have;
+    /// `None`: as many as there are.
+    pub discovery_per_source: Option<u16>,
+    /// By what hosts may prove themselves that must.
+    pub proofs: Policy,
+    /// What keep-alive timeouts may be.
+    pub keep_alive: KeepAlive,
     /// Which making of the exports this is: the generation counter of discovery logs. Greater with each
     /// change.
     pub generation: u64,
@@ -168,10 +180,26 @@ impl Default for ControllerLimits {
     }
 }
 
+/// No rule lets the host in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotAllowed;
+
 impl NvmeExports {
     /// The portal of a listener.
     pub fn portal(&self, listener: ListenerId) -> Option<&NvmePortal> {
         self.portals.iter().find(|portal| portal.listener == listener)
+    }
+
+    /// The rule for a host that asks the discovery service: `Err` if it is not let in, `Ok(None)` if
+    /// anybody is.
+    pub fn discovery_rule(
+        &self,
+        host: &str,
+        id: HostId,
+        source: IpAddr,
+    ) -> Result<Option<&HostRule>, NotAllowed> {
+        let Some(rules) = &self.discovery else { return Ok(None) };
+        rules.iter().find(|rule| rule.fits(host, id, source)).map(Some).ok_or(NotAllowed)
     }
 
     /// The subsystem of this name, if it is reached by this port.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use endpoint::{Accepted, ShardId};
-use nvme::auth::{Outcome, Work};
+use nvme::auth::{Group, Hash, Outcome, Work};
 use nvme::fabrics::{Connect, ConnectNames, ConnectRefusal};
 use nvme::{HostId, Nqn};
 use nvme_server::{ComputeId, Counters, Join, QueueSpec, Word};
@@ -81,6 +81,17 @@ impl QueueGrant {
     }
 }
 
+/// Whether a queue's host has proved who it is (DH-HMAC-CHAP).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proof {
+    /// It need not.
+    NotNeeded,
+    /// It has still to.
+    Due,
+    /// It has, by this hash and in this group.
+    Given(Hash, Group),
+}
+
 /// A queue of an NVMe controller, with its connection.
 #[derive(Clone, Debug)]
 pub struct QueueEntry {
@@ -106,6 +117,8 @@ pub struct QueueEntry {
     pub flow_control: bool,
     /// Bytes of data that a command's capsule may hold.
     pub in_capsule: u32,
+    /// Whether its host has proved who it is.
+    pub proof: Proof,
     /// Commands in work.
     pub commands: usize,
     /// What it has done since it was opened.

@@ -170,6 +170,105 @@ fn attack_77_silence_instead_of_a_proof() {
     }
 }
 
+/// Guarded exports that something is changed of.
+fn guarded_with(seed: u64, alter: impl FnOnce(&mut blockwire_target::NvmeExports)) -> World<Shard> {
+    let mut exports = (*rig::exports(&Terms::default())).clone();
+    exports.nvme.subsystems[0].rules[0].auth = HostAuth::Required(secret(1));
+    alter(&mut exports.nvme);
+    world_with(seed, 2, &Arc::new(exports))
+}
+
+#[test]
+fn the_hash_and_the_group_are_those_that_are_wanted_most_and_shown() {
+    use blockwire_target::Proof;
+    use nvme::auth::{Group, Hash};
+    // The host offers all hashes, and one group.
+    for (hashes, groups, expected) in [
+        (vec![Hash::Sha256, Hash::Sha512], vec![Group::Ffdhe2048], Some(Hash::Sha256)),
+        (vec![Hash::Sha384], vec![Group::Ffdhe4096, Group::Ffdhe2048], Some(Hash::Sha384)),
+        (vec![Hash::Sha384], vec![Group::Ffdhe4096], None),
+    ] {
+        let mut world = guarded_with(3, |nvme| nvme.proofs = Policy { hashes, groups });
+        let wanted = Wanted::default();
+        let (mut admin, _) = connect(&mut world, &wanted, 0, ConnectData::DYNAMIC);
+        let proof = |world: &mut World<Shard>| {
+            let listings = crate::queues::listings(world);
+            listings.iter().flat_map(|listing| &listing.queues).map(|queue| queue.proof).next()
+        };
+        assert_eq!(proof(&mut world), Some(Proof::Due));
+        let proved = prove(&mut world, &wanted, &mut admin, &secret(1));
+        assert_eq!(proved, expected.is_some());
+        if let Some(hash) = expected {
+            assert_eq!(proof(&mut world), Some(Proof::Given(hash, Group::Ffdhe2048)));
+        }
+    }
+}
+
+#[test]
+fn the_discovery_service_asks_for_proofs_of_its_own() {
+    let host = rig::exports(&Terms::default()).nvme.subsystems[0].rules[0].clone();
+    let rule = |name: &str, byte| blockwire_target::HostRule {
+        hosts: vec![name.into()],
+        auth: HostAuth::Required(secret(byte)),
+        ..host.clone()
+    };
+    let rules = vec![rule(crate::host::HOST, 2)];
+    let mut world = guarded_with(4, |nvme| nvme.discovery = Some(rules));
+    let wanted = Wanted { subsystem: blockwire_target::DISCOVERY_NQN, ..Wanted::default() };
+    for (byte, right) in [(1, false), (2, true)] {
+        let (mut admin, _) = connect(&mut world, &wanted, 0, ConnectData::DYNAMIC);
+        let log = sqe(0x02);
+        let cid = admin.command(&mut world, log, &[], false, 0);
+        let early = wait(&mut world, &mut admin, cid).status;
+        assert_eq!(early.0 & 0x7ff, Status::AUTHENTICATION_REQUIRED.0);
+        assert_eq!(prove(&mut world, &wanted, &mut admin, &secret(byte)), right);
+        if right {
+            let mut host = Host { wanted: wanted.clone(), pipes: vec![admin], cntlid: 0 };
+            host.enable(&mut world);
+        }
+    }
+    let other = Wanted { host: "nqn.2026-11.test:other", ..wanted };
+    let refused = Host::admin(&mut world, other).err().expect("it has no secret");
+    assert_eq!(refused.status.0 & 0x7ff, Status::CONNECT_INVALID_HOST.0);
+}
+
+#[test]
+fn attack_77_a_source_has_so_many_discovery_controllers() {
+    let mut world = guarded_with(5, |nvme| nvme.discovery_per_source = Some(3));
+    let wanted = Wanted { subsystem: blockwire_target::DISCOVERY_NQN, ..Wanted::default() };
+    let hosts: Vec<Host> =
+        (0..3).map(|_| Host::admin(&mut world, wanted.clone()).expect("it is let in")).collect();
+    let refused = Host::admin(&mut world, wanted.clone()).err().expect("one too many");
+    assert_eq!(refused.status.0 & 0x7ff, Status::CONTROLLER_BUSY.0);
+    crate::host::reset(&mut world, &hosts[1].pipes[0]);
+    world.run_for(Duration::from_millis(10));
+    Host::admin(&mut world, wanted).expect("there is a place again");
+}
+
+#[test]
+fn keep_alive_timeouts_are_bounded() {
+    let keep_alive = blockwire_target::KeepAlive { least_ms: 5000, most_ms: Some(20_000) };
+    let mut world = guarded_with(6, |nvme| {
+        nvme.keep_alive = keep_alive;
+        nvme.subsystems[0].rules[0].auth = HostAuth::None;
+    });
+    for kato_ms in [0, 20_001] {
+        let refused = Host::admin(&mut world, Wanted { kato_ms, ..Wanted::default() }).err().unwrap();
+        assert_eq!(refused.status, Status::KEEP_ALIVE_INVALID.final_(), "{kato_ms}");
+    }
+    for (kato_ms, granted) in [(1, 5000), (5000, 5000), (6001, 7000), (20_000, 20_000)] {
+        let mut host = Host::admin(&mut world, Wanted { kato_ms, ..Wanted::default() }).unwrap();
+        host.enable(&mut world);
+        let mut get = sqe(0x0a);
+        get.cdw10[0] = 0x0f.into();
+        assert_eq!(host.ask(&mut world, 0, get, &[], 0).result, granted, "{kato_ms}");
+        let mut set = sqe(0x09);
+        (set.cdw10[0], set.cdw10[1]) = (0x0f.into(), 0.into());
+        assert_eq!(host.ask(&mut world, 0, set, &[], 0).status, Status::KEEP_ALIVE_INVALID.final_());
+        assert_eq!(host.ask(&mut world, 0, get, &[], 0).result, granted, "it stays as it was");
+    }
+}
+
 /// What a shard counts among strangers, and what it promised them, over all shards.
 fn strangers(world: &mut World<Shard>) -> (usize, usize) {
     let logins = crate::queues::listings(world).iter().map(|listing| listing.logins).sum();

@@ -102,6 +102,7 @@ fn nvme_exports() -> NvmeExports {
         subsystems: vec![subsystem],
         referrals: vec![],
         generation: 1,
+        ..NvmeExports::default()
     }
 }
 

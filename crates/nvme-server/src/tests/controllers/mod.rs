@@ -65,6 +65,7 @@ pub(super) fn spec(cntlid: u16, id: u8, namespaces: Vec<NamespaceEntry>) -> Cont
         host: host(id),
         nexus: Nexus { identity: Arc::new(Identity::Host([id; 16])), port: PortId(1), read_only: false },
         kato_ms: 0,
+        keep_alive: crate::KeepAlive::default(),
         entries: 32,
         flow_control: false,
         individual_deletion: false,

@@ -1,5 +1,7 @@
 //! From an accepted socket to a Connect whose names are known (NVMe Base §6.3).
 
+use std::net::IpAddr;
+
 use buf::{Class, Cx, Time};
 use endpoint::{Accepted, Departure, LinkId};
 use nvme::fabrics::{Connect, ConnectData, ConnectNames, ConnectRefusal};
@@ -9,7 +11,7 @@ use nvme_tcp::{ControllerQueue, QueueLimits};
 use stream::{Close, Connection, Link, Tag, Target, TargetEvent};
 
 use super::{Applicant, LAST_WORDS_MAX, NvmeCause, NvmeLine, Queue, Stage};
-use crate::exports::{HostAuth, NvmePortal, NvmeService};
+use crate::exports::{HostAuth, HostRule, NotAllowed, NvmePortal, NvmeService};
 use crate::links::Owner;
 use crate::shard::conns::{Conn, Kind};
 use crate::shard::{LogLine, Shard};
@@ -19,6 +21,8 @@ use crate::shard::{LogLine, Shard};
 pub(super) struct Leave {
     /// How many controllers the subsystem may have.
     pub(super) controllers: u16,
+    /// Whence, and how many controllers that source may have, if that is bounded.
+    pub(super) source: Option<(IpAddr, u16)>,
     /// Whether the host has still to prove who it is.
     pub(super) proves: bool,
 }
@@ -159,8 +163,18 @@ impl Shard {
         }
         let nowhere = (ConnectRefusal::SUBNQN, NvmeCause::NoSubsystem);
         let Some(portal) = self.exports.nvme.portal(accepted.listener) else { return Err(nowhere) };
+        if connect.qid == 0 && self.exports.nvme.keep_alive.granted(connect.kato_ms).is_none() {
+            let refusal = ConnectRefusal::KeepAlive;
+            return Err((refusal, NvmeCause::Refused(refusal)));
+        }
+        let (host, from) = (names.host.as_str(), accepted.peer.ip());
         if names.subsystem.is_discovery() {
-            return Ok(Leave { controllers: DISCOVERY_CONTROLLERS_MAX, proves: false });
+            let nvme = &self.exports.nvme;
+            let rule = nvme
+                .discovery_rule(host, names.host_id, from)
+                .map_err(|NotAllowed| (ConnectRefusal::Host, NvmeCause::NotAllowed))?;
+            let source = nvme.discovery_per_source.map(|limit| (from, limit));
+            return self.leave(now, rule, from, (DISCOVERY_CONTROLLERS_MAX, source));
         }
         if portal.service == NvmeService::Discovery {
             return Err(nowhere);
@@ -168,16 +182,25 @@ impl Shard {
         let Some(subsystem) = self.exports.nvme.subsystem(names.subsystem.as_str(), portal.port) else {
             return Err(nowhere);
         };
-        match subsystem.rule(names.host.as_str(), names.host_id, accepted.peer.ip()) {
-            Some(rule) => {
-                let proves = matches!(rule.auth, HostAuth::Required(_));
-                if proves && self.backoff.holds(now, accepted.peer.ip()) {
-                    return Err((ConnectRefusal::Busy, NvmeCause::PutOff));
-                }
-                Ok(Leave { controllers: subsystem.limits.controllers, proves })
-            }
+        match subsystem.rule(host, names.host_id, from) {
+            Some(rule) => self.leave(now, Some(rule), from, (subsystem.limits.controllers, None)),
             None => Err((ConnectRefusal::Host, NvmeCause::NotAllowed)),
         }
+    }
+
+    /// The leave that a rule gives, unless the source has to wait.
+    fn leave(
+        &self,
+        now: Time,
+        rule: Option<&HostRule>,
+        from: IpAddr,
+        (controllers, source): (u16, Option<(IpAddr, u16)>),
+    ) -> Result<Leave, (ConnectRefusal, NvmeCause)> {
+        let proves = rule.is_some_and(|rule| matches!(rule.auth, HostAuth::Required(_)));
+        if proves && self.backoff.holds(now, from) {
+            return Err((ConnectRefusal::Busy, NvmeCause::PutOff));
+        }
+        Ok(Leave { controllers, source, proves })
     }
 
     /// Answers a Connect, or what came instead of one, with a refusal; the connection ends.

@@ -29,6 +29,7 @@ impl Shard {
                 host: names.host.as_str().into(),
                 host_id: bound,
                 limit: leave.controllers,
+                source: leave.source,
                 binds: !leave.proves,
             };
             (DIRECTORY, NvmeMessage::Claim(claim))
@@ -81,6 +82,9 @@ impl Shard {
             }
             ControllerVerdict::Full => {
                 self.rejected(cx, conn, ConnectRefusal::Busy, NvmeCause::TooManyControllers);
+            }
+            ControllerVerdict::SourceFull => {
+                self.rejected(cx, conn, ConnectRefusal::Busy, NvmeCause::TooManyOfSource);
             }
             ControllerVerdict::Taken(name) => {
                 self.rejected(cx, conn, ConnectRefusal::Host, NvmeCause::IdentifierTaken(name));

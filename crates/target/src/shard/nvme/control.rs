@@ -5,9 +5,8 @@ use std::sync::Arc;
 use buf::{Cx, Time};
 use stream::{Close, Connection, Tag};
 
-use super::open::authentication;
 use super::{Nvme, Queue, Stage};
-use crate::message::QueueEntry;
+use crate::message::{Proof, QueueEntry};
 use crate::shard::Shard;
 use crate::shard::conns::Kind;
 
@@ -26,14 +25,21 @@ impl Shard {
                 continue;
             };
             if names.subsystem.is_discovery() {
-                let book = Arc::new(self.book(names, &accepted));
-                self.nvme.server.change_book_of(cntlid, &book);
+                let (book, auth) =
+                    (Arc::new(self.book(names, &accepted)), self.discovery_proof(names, &accepted));
+                let server = &mut self.nvme.server;
+                match auth {
+                    Some(auth) if server.change_authentication(cntlid, &auth) => {
+                        server.change_book_of(cntlid, &book);
+                    }
+                    Some(_) | None => server.end_controller(cntlid),
+                }
                 continue;
             }
             let export = exports.nvme.subsystem(names.subsystem.as_str(), portal.port);
             let now = export.and_then(|export| {
                 let namespaces = self.namespaces(export, names, &accepted)?;
-                Some((namespaces, authentication(export, names, &accepted)?))
+                Some((namespaces, self.proof(export, names, &accepted)?))
             });
             let server = &mut self.nvme.server;
             match now {
@@ -109,6 +115,11 @@ impl Shard {
             entries: size.entries,
             flow_control: size.flow_control,
             in_capsule: size.in_capsule_max,
+            proof: match self.nvme.server.proven_by(seat.key) {
+                Some((hash, group)) => Proof::Given(hash, group),
+                None if self.nvme.server.must_prove(seat.key) => Proof::Due,
+                None => Proof::NotNeeded,
+            },
             commands: queue.proto.tasks_in_work(),
             counters: self.nvme.server.counters(seat.key),
             moved: self.links.moved(queue.id),

@@ -62,6 +62,8 @@ pub enum NvmeCause {
     NotAllowed,
     /// The subsystem, or the daemon, has as many controllers as it may.
     TooManyControllers,
+    /// Its source has as many controllers of the discovery service as it may.
+    TooManyOfSource,
     /// The host's identifier is in use by the host of this name.
     IdentifierTaken(Arc<str>),
     /// Too many hosts from there have failed to prove who they are: it has to wait.

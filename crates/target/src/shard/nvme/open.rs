@@ -18,7 +18,7 @@ use volume::{Identity, Nexus, PortId};
 
 use super::offer::{affordable, left};
 use super::{Applicant, Controller, NvmeCause, Queue, Seat, Stage};
-use crate::exports::{HostAuth, NvmeService, SubsystemExport};
+use crate::exports::{HostAuth, HostRule, NvmeService, SubsystemExport};
 use crate::message::{NvmeBaggage, QueueGrant};
 use crate::shard::Shard;
 
@@ -156,6 +156,7 @@ impl Shard {
             host,
             nexus: Nexus { identity, port: portal.port, read_only: false },
             kato_ms: connect.kato_ms,
+            keep_alive: self.exports.nvme.keep_alive,
             entries: connect.entries,
             flow_control: connect.flow_control,
             individual_deletion: connect.individual_deletion,
@@ -167,12 +168,13 @@ impl Shard {
         if names.subsystem.is_discovery() {
             let book = Arc::new(self.book(names, accepted));
             spec.discovery = Some(DiscoverySpec { book, local: accepted.local });
+            spec.auth = self.discovery_proof(names, accepted)?;
             return Some(spec);
         }
         let export = self.exports.nvme.subsystem(names.subsystem.as_str(), portal.port)?;
         spec.subsystem = Arc::new(subsystem(export, &names.subsystem));
         spec.namespaces = self.namespaces(export, names, accepted)?;
-        spec.auth = authentication(export, names, accepted)?;
+        spec.auth = self.proof(export, names, accepted)?;
         spec.limits = ControllerLimits {
             queues: export.limits.queues,
             entries: export.limits.entries.into(),
@@ -204,6 +206,28 @@ impl Shard {
             ana_group: seen.ana_group,
         };
         Some(export.visible(rule).map(entry).collect())
+    }
+
+    /// What a host must prove to a subsystem, if anything; `None`: it is not let in.
+    pub(super) fn proof(
+        &self,
+        export: &SubsystemExport,
+        names: &ConnectNames,
+        accepted: &Accepted,
+    ) -> Option<Option<Arc<Authentication>>> {
+        let rule = export.rule(names.host.as_str(), names.host_id, accepted.peer.ip())?;
+        Some(authentication(rule, names, &self.exports.nvme.proofs))
+    }
+
+    /// The same for the discovery service.
+    pub(super) fn discovery_proof(
+        &self,
+        names: &ConnectNames,
+        accepted: &Accepted,
+    ) -> Option<Option<Arc<Authentication>>> {
+        let nvme = &self.exports.nvme;
+        let rule = nvme.discovery_rule(names.host.as_str(), names.host_id, accepted.peer.ip()).ok()?;
+        Some(rule.and_then(|rule| authentication(rule, names, &nvme.proofs)))
     }
 
     /// What a host may discover that came from an address.
@@ -244,21 +268,16 @@ fn padded<const N: usize>(text: &str) -> [u8; N] {
     field
 }
 
-/// What a host must prove, if anything; `None`: it is not let in.
-pub(super) fn authentication(
-    export: &SubsystemExport,
-    names: &ConnectNames,
-    accepted: &Accepted,
-) -> Option<Option<Arc<Authentication>>> {
-    let rule = export.rule(names.host.as_str(), names.host_id, accepted.peer.ip())?;
-    let HostAuth::Required(secret) = &rule.auth else { return Some(None) };
+/// What a host must prove, if anything.
+fn authentication(rule: &HostRule, names: &ConnectNames, policy: &Policy) -> Option<Arc<Authentication>> {
+    let HostAuth::Required(secret) = &rule.auth else { return None };
     let credentials = Credentials {
         host_nqn: names.host.as_str().to_owned(),
         subsystem_nqn: names.subsystem.as_str().to_owned(),
         host: Some(secret.key(names.host.as_str())),
         controller: None,
     };
-    Some(Some(Arc::new(Authentication { credentials, policy: Policy::default() })))
+    Some(Arc::new(Authentication { credentials, policy: policy.clone() }))
 }
 
 fn subsystem(export: &SubsystemExport, nqn: &Nqn) -> Subsystem {
