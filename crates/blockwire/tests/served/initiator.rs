@@ -64,6 +64,7 @@ pub fn wanted(name: &str, target: Option<&str>, credentials: Option<Credentials>
     };
     Wanted {
         initiator_name: name.to_owned(),
+        alias: None,
         target_name: target.map(str::to_owned),
         isid: Isid::random([1, 2, 3], 1),
         tsih: Tsih::NONE,

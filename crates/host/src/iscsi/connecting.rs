@@ -1,7 +1,7 @@
 //! From nothing to a session, and from a session to nothing: dialling, login, redirection, loss, fences.
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use buf::{Cx, Time};
@@ -13,11 +13,9 @@ use stream::{Close, Connection, HostEvent, Link, earliest};
 
 use super::verdict::Learn;
 use super::wires::{Nexus, OLD_MAX};
-use super::{IscsiPath, Owner};
+use super::{IscsiPath, Owner, login, tracing};
 use crate::{Event, Why};
 
-/// How many redirections one attempt follows.
-const HOPS_MAX: usize = 4;
 /// How long a fence waits before it dials again.
 const REDIAL: Duration = Duration::from_secs(1);
 /// The most lost sessions that are told apart; beyond, only time fences.
@@ -173,18 +171,21 @@ impl IscsiPath {
         }
         self.phase = Phase::Dialling;
         self.dial = Some(self.wishes.dial(address, cx.now + self.settings.timeouts.dial));
+        tracing::dialling(&mut self.trace, cx.now, 0, address);
     }
 
     /// A connection stands: the leading login begins.
     pub(super) fn log_in(&mut self, cx: &mut Cx<'_>, socket: LinkId) {
         let Some(address) = self.attempt.address else { return };
         let cmd_sn = cx.entropy.next_u64() as u32;
-        match InitiatorSession::new(cx, self.settings.wanted(cmd_sn), self.settings.session_limits()) {
+        let limits = self.settings.session_limits(self.trace.is_on());
+        match InitiatorSession::new(cx, self.settings.wanted(cmd_sn), limits) {
             Ok(session) => {
                 self.nexuses.now = Some(Nexus::new(session, socket, address));
                 self.phase = Phase::LoggingIn;
                 (self.links_settled, self.next_cid, self.unknown) = (false, 1, false);
                 self.owners.clear();
+                self.ended.clear();
             }
             Err(failure) => {
                 self.wishes.leave(socket, Leave::Abort);
@@ -248,6 +249,8 @@ impl IscsiPath {
                 self.take_notice(cx, notice);
             } else if let Some(violation) = nexus.session.poll_violation() {
                 self.violated(violation);
+            } else if let Some(step) = nexus.session.poll_login_step() {
+                self.texts.take(&mut self.trace, cx.now, &step);
             } else {
                 break;
             }
@@ -283,7 +286,17 @@ impl IscsiPath {
         }
     }
 
+    /// Tells what is kept of logins, before their end is told.
+    fn tell_steps(&mut self, cx: &mut Cx<'_>) {
+        let Some(nexus) = &mut self.nexuses.now else { return };
+        while let Some(step) = nexus.session.poll_login_step() {
+            self.texts.take(&mut self.trace, cx.now, &step);
+        }
+    }
+
     fn logged_in(&mut self, cx: &mut Cx<'_>) {
+        self.tell_steps(cx);
+        self.trace.ends(cx.now, 0, tracing::LOGIN);
         let Some(nexus) = &self.nexuses.now else { return };
         let (address, group) = (nexus.address, nexus.session.portal_group_tag());
         // The tasks of what this login has reinstated are over.
@@ -328,53 +341,30 @@ impl IscsiPath {
     }
 
     fn login_failed(&mut self, cx: &mut Cx<'_>, failure: &LoginFailure) {
+        self.tell_steps(cx);
+        tracing::login_failed(&mut self.trace, cx.now, 0, failure);
         self.retire();
         if let LoginFailure::Moved(status, address) = failure {
             return self.follow(cx, *status, address);
         }
-        let hopeless = match failure {
-            LoginFailure::Authentication => true,
-            LoginFailure::Refused(status) => {
-                matches!(*status, LoginStatus::AUTHENTICATION_FAILURE | LoginStatus::AUTHORIZATION_FAILURE)
-            }
-            _ => false,
-        };
-        let why = match failure {
-            LoginFailure::Authentication => Why::Unproven(failure.to_string()),
-            LoginFailure::Refused(LoginStatus::AUTHENTICATION_FAILURE) => Why::Unproven(failure.to_string()),
-            LoginFailure::TimedOut => Why::Lost(failure.to_string()),
-            LoginFailure::Refused(LoginStatus::SERVICE_UNAVAILABLE | LoginStatus::OUT_OF_RESOURCES) => {
-                Why::Lost(failure.to_string())
-            }
-            other => Why::Refused(other.to_string()),
-        };
+        let (why, hopeless) = login::why(failure);
         self.attempt_failed(cx, why, hopeless);
     }
 
     /// The target is elsewhere (RFC 7143 §11.13.5).
     fn follow(&mut self, cx: &mut Cx<'_>, status: LoginStatus, to: &TargetAddress) {
         let Some(from) = self.attempt.address else { return };
-        let refused = |text: String| Why::Refused(text);
-        // Names are not resolved here: the answer names the way.
-        let Ok(host) = to.host().parse::<IpAddr>() else {
-            let text = format!("the target has moved to {to}, which is a name; connect to that address");
-            return self.attempt_failed(cx, refused(text), false);
-        };
-        let address = SocketAddr::new(host, to.port());
-        self.attempt.hops.push(from);
-        if self.attempt.hops.contains(&address) || self.attempt.hops.len() > HOPS_MAX {
-            let text = format!(
-                "the target sends us round and round ({} redirections, now to {to}); mend its redirections",
-                self.attempt.hops.len()
-            );
-            return self.attempt_failed(cx, refused(text), false);
-        }
-        if status == LoginStatus::MOVED_PERMANENTLY {
-            for portal in self.settings.portals.iter_mut().filter(|portal| **portal == from) {
-                *portal = address;
+        match login::redirect(&mut self.attempt.hops, from, to) {
+            Ok(address) => {
+                if status == LoginStatus::MOVED_PERMANENTLY {
+                    for portal in self.settings.portals.iter_mut().filter(|portal| **portal == from) {
+                        *portal = address;
+                    }
+                }
+                self.dial_to(cx, address);
             }
+            Err(complaint) => self.attempt_failed(cx, Why::Refused(complaint), false),
         }
-        self.dial_to(cx, address);
     }
 
     /// The session that serves is over: it waits for its memory among the old ones.

@@ -11,12 +11,15 @@
 
 mod claims;
 mod connecting;
+mod discovery;
 mod escalation;
 mod found;
+mod login;
 mod plan;
 mod settings;
 mod survey;
 mod surveying;
+mod tracing;
 mod verdict;
 mod wires;
 mod work;
@@ -31,12 +34,14 @@ use scsi::lun::{Address, Lun};
 use stream::{Came, RecvOp, SendOp, Slab, Tag, earliest};
 use volume::{IoId, Op};
 
-use crate::{Claim, Event, Path, Portrait, Protocol, Why};
+use crate::{Claim, Event, Path, Portrait, Protocol, Trace, Why};
 use claims::{CLAIMS_MAX, Claiming};
 use connecting::{Attempt, Lost, Phase};
+pub use discovery::{Discovery, Question};
 use found::{Abilities, Found};
 pub use settings::{COMMANDS_MAX, Settings, Timeouts};
 use survey::Survey;
+use tracing::Texts;
 use verdict::Learn;
 use wires::{Nexuses, Wishes};
 use work::Work;
@@ -88,6 +93,8 @@ pub struct IscsiPath {
     claims: Slab<Claiming>,
     /// Whose each of the session's requests is, by its slot.
     owners: Vec<(Tag, Owner)>,
+    /// Those whose slot was given away before their end was drained: at most one per command.
+    ended: Vec<(Tag, Owner)>,
     /// When the operations' clocks are to be looked at.
     look_at: Option<Time>,
     /// A logical unit reset is under way, since then.
@@ -103,6 +110,8 @@ pub struct IscsiPath {
     /// A write that had been answered was lost: the next flush tells.
     write_lost: bool,
     events: VecDeque<Event>,
+    trace: Trace,
+    texts: Texts,
     /// The session may have something to tell, or to do.
     touched: bool,
     /// A batch was made, which can end a request too.
@@ -139,6 +148,7 @@ impl IscsiPath {
             works,
             claims: Slab::new(CLAIMS_MAX),
             owners: Vec::new(),
+            ended: Vec::new(),
             look_at: None,
             resetting: None,
             survey: None,
@@ -149,30 +159,45 @@ impl IscsiPath {
             look_again: None,
             write_lost: false,
             events: VecDeque::new(),
+            trace: Trace::new(),
+            texts: Texts::default(),
             touched: false,
             stirred: false,
             settings,
         })
     }
 
+    /// What is said and heard while the path comes up: dials, every key of a login, the commands after it.
+    /// Off unless turned on; logins are told that begin after that.
+    pub fn trace(&mut self) -> &mut Trace {
+        &mut self.trace
+    }
+
     fn is_up(&self) -> bool {
         matches!(self.phase, Phase::Up)
     }
 
-    /// Notes whose a request is.
+    /// Notes whose a request is. The session may give a request the slot of one that has ended, but whose
+    /// end is still to be drained.
     fn own(&mut self, tag: Tag, owner: Owner) {
         if self.owners.len() <= tag.slot() {
             self.owners.resize(tag.slot() + 1, (tag, Owner::Nobody));
         }
-        self.owners[tag.slot()] = (tag, owner);
+        let before = std::mem::replace(&mut self.owners[tag.slot()], (tag, owner));
+        if before.1 != Owner::Nobody {
+            self.ended.push(before);
+        }
     }
 
     /// Takes the note.
     fn disown(&mut self, tag: Tag) -> Owner {
-        match self.owners.get_mut(tag.slot()) {
-            Some((at, owner)) if *at == tag => std::mem::replace(owner, Owner::Nobody),
-            Some(_) | None => Owner::Nobody,
+        if let Some((at, owner)) = self.owners.get_mut(tag.slot())
+            && *at == tag
+        {
+            return std::mem::replace(owner, Owner::Nobody);
         }
+        let ended = self.ended.iter().position(|(at, _)| *at == tag);
+        ended.map_or(Owner::Nobody, |at| self.ended.swap_remove(at).1)
     }
 
     /// The clocks are to be looked at by then.
@@ -225,8 +250,14 @@ impl Sockets for IscsiPath {
         if self.dial == Some(id) {
             self.dial = None;
             match how {
-                Ok(dialled) => self.log_in(cx, dialled.link),
-                Err(errno) => self.attempt_failed(cx, Why::Unreachable(errno), false),
+                Ok(dialled) => {
+                    self.trace.ends(cx.now, 0, tracing::DIAL);
+                    self.log_in(cx, dialled.link);
+                }
+                Err(errno) => {
+                    tracing::unreachable(&mut self.trace, cx.now, 0, errno);
+                    self.attempt_failed(cx, Why::Unreachable(errno), false);
+                }
             }
         } else if self.more == Some(id) {
             self.more = None;

@@ -175,6 +175,11 @@ pub(super) fn next(op: &Op, at: &mut Cursor, can: &Abilities) -> Next {
         Op::Compare(_) if can.knows(Form::Compare) => {
             send(verify(rest, ByteCheck::Compare), Data::Caller, Form::Compare, rest.blocks)
         }
+        // The target compares nothing: what stands there is fetched.
+        Op::Compare(_) => {
+            let len = rest.blocks as usize * can.block as usize;
+            send(Command::Read(transfer(rest, false)), Data::In(len), Form::Plain, rest.blocks)
+        }
         Op::CompareAndWrite(_) if can.knows(Form::CompareAndWrite) => {
             let command = Command::CompareAndWrite(transfer(rest, false));
             send(command, Data::Caller, Form::CompareAndWrite, rest.blocks)
@@ -200,7 +205,7 @@ pub(super) fn next(op: &Op, at: &mut Cursor, can: &Abilities) -> Next {
         }
         // A hint that cannot be given is given.
         Op::Prefetch(_) => complete,
-        Op::WriteAtomic(_) | Op::Compare(_) | Op::CompareAndWrite(_) | Op::Or(_) | Op::WriteSame(_) => {
+        Op::WriteAtomic(_) | Op::CompareAndWrite(_) | Op::Or(_) | Op::WriteSame(_) => {
             refused(Refusal::Unsupported)
         }
         Op::Verify(_) | Op::MarkBad(_) | Op::Sanitize(_) => refused(Refusal::Unsupported),

@@ -70,6 +70,8 @@ pub struct Settings {
     pub lun: u32,
     /// Our name.
     pub initiator: String,
+    /// What we are called besides, for people who read the target's logs.
+    pub alias: Option<String>,
     /// Our part of the session's identity: one path at a time may use it with this name and target port
     /// group, for a second one would end the first.
     pub isid: Isid,
@@ -94,6 +96,7 @@ impl Settings {
             target,
             lun,
             initiator,
+            alias: None,
             isid,
             credentials: None,
             negotiation: Limits { max_connections: 1, ..Limits::default() },
@@ -115,6 +118,7 @@ impl Settings {
     pub(super) fn wanted(&self, cmd_sn: u32) -> Wanted {
         Wanted {
             initiator_name: self.initiator.clone(),
+            alias: self.alias.clone(),
             target_name: Some(self.target.clone()),
             isid: self.isid,
             tsih: Tsih::NONE,
@@ -127,7 +131,7 @@ impl Settings {
 
     /// The session's limits. The age of commands is watched by the path, which can do more about it than
     /// end the session; what the session's own clock is for is a window that stays closed.
-    pub(super) fn session_limits(&self) -> InitiatorLimits {
+    pub(super) fn session_limits(&self, trace: bool) -> InitiatorLimits {
         let t = &self.timeouts;
         InitiatorLimits {
             commands: self.commands() + OWN_COMMANDS,
@@ -136,6 +140,7 @@ impl Settings {
             nop_timeout: t.pong,
             stall_timeout: t.stall,
             command_timeout: Some(t.command + t.abort + t.reset + t.reset),
+            trace,
         }
     }
 }

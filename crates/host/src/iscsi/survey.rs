@@ -45,6 +45,28 @@ pub(super) enum Step {
     PortGroups,
 }
 
+impl Step {
+    /// The command, as people know it.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Step::Inquiry => "INQUIRY",
+            Step::Luns => "REPORT LUNS",
+            Step::Ready => "TEST UNIT READY",
+            Step::Pages => "INQUIRY page 00h (supported pages)",
+            Step::Serial => "INQUIRY page 80h (serial number)",
+            Step::Identification => "INQUIRY page 83h (identification)",
+            Step::Limits => "INQUIRY page B0h (block limits)",
+            Step::Characteristics => "INQUIRY page B1h (characteristics)",
+            Step::Provisioning => "INQUIRY page B2h (provisioning)",
+            Step::Capacity16 => "READ CAPACITY(16)",
+            Step::Capacity10 => "READ CAPACITY(10)",
+            Step::Caching => "MODE SENSE page 08h (caching)",
+            Step::AllModes => "MODE SENSE page 3Fh (all)",
+            Step::PortGroups => "REPORT TARGET PORT GROUPS",
+        }
+    }
+}
+
 /// A survey under way.
 #[derive(Debug)]
 pub(super) struct Survey {

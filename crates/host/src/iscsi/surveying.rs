@@ -11,7 +11,7 @@ use super::connecting::Phase;
 use super::found::Found;
 use super::survey::{Next, Step, Survey};
 use super::verdict::{self, Learn};
-use super::{IscsiPath, Owner};
+use super::{IscsiPath, Owner, tracing};
 use crate::{Event, Why};
 
 /// How often a path that does not serve is looked at.
@@ -77,7 +77,10 @@ impl IscsiPath {
         };
         let mut data = vec![0; payload.len().min(answer.transferred as usize)];
         payload.into_sg().copy_to(0, &mut data);
-        match survey.take(answer.status, &answer.sense, &data) {
+        let asked = survey.step;
+        let next = survey.take(answer.status, &answer.sense, &data);
+        tracing::answered(&mut self.trace, cx.now, asked, &answer, &next);
+        match next {
             Next::Ask(after) => survey.due = Some(cx.now + after),
             Next::Known => {
                 if let Some(survey) = self.survey.take() {
@@ -85,7 +88,7 @@ impl IscsiPath {
                 }
             }
             // The volume is stopped, or has no medium: operations are told, one by one.
-            Next::Refused(_) if survey.step == Step::Ready && self.is_up() => self.survey = None,
+            Next::Refused(_) if asked == Step::Ready && self.is_up() => self.survey = None,
             Next::Refused(complaint) => {
                 let grace = self.settings.timeouts.abort;
                 self.log_out(cx, grace, Why::Refused(complaint));

@@ -272,13 +272,18 @@ impl IscsiPath {
         let judged = verdict::judge(answer.status, &answer.sense, span);
         match judged.verdict {
             Verdict::Done => {
-                let whole = answer.transferred as usize == len;
-                if let (Op::Extents(_), Data::In(_)) = (&work.op, work.data) {
-                    return self.take_extents(tag, own, answer.transferred as usize);
+                // Of a list the target need not say that it took it all.
+                let whole = answer.transferred as usize == len || work.data != Data::Caller;
+                if !whole && work.form == Form::Compare && self.can.forget(Form::Compare) {
+                    // It took nothing to compare with: it does not know BYTCHK.
+                    return self.go_on(cx, tag);
                 }
                 if !whole {
                     // GOOD, but not for all of it.
                     return self.finish(tag, Err(Fate::Failed(Failure::Failed(Fault::Internal))));
+                }
+                if let Data::In(_) = work.data {
+                    return self.take_own(tag, own, answer.transferred as usize);
                 }
                 let (form, blocks) = (work.form, work.blocks);
                 work.at.advance(&work.op, form, blocks);
@@ -341,13 +346,26 @@ impl IscsiPath {
         self.finish(tag, Err(fate));
     }
 
-    fn take_extents(&mut self, tag: Tag, own: Payload, good: usize) {
+    /// The path's own memory was filled so far: what that says of the operation.
+    fn take_own(&mut self, tag: Tag, own: Payload, good: usize) {
+        let Some(work) = self.works.get(tag) else { return };
         let mut data = vec![0; good.min(own.len())];
         own.into_sg().copy_to(0, &mut data);
-        let span = self.works.get(tag).map(|work| plan::span_of(&work.op, &work.at));
-        let read = span.and_then(|span| plan::read_extents(&data, span));
-        let failed = Fate::Failed(Failure::Failed(Fault::Internal));
-        self.finish(tag, read.ok_or(failed));
+        let how = match &work.payload {
+            Payload::Out(expected) => {
+                let mut wanted = vec![0; expected.len()];
+                expected.copy_to(0, &mut wanted);
+                match wanted.iter().zip(&data).position(|(a, b)| a != b) {
+                    Some(at) => Err(Fault::Miscompare(at as u32)),
+                    None if data.len() == wanted.len() => Ok(Outcome::Complete),
+                    None => Err(Fault::Internal),
+                }
+            }
+            Payload::None | Payload::In(_) => {
+                plan::read_extents(&data, plan::span_of(&work.op, &work.at)).ok_or(Fault::Internal)
+            }
+        };
+        self.finish(tag, how.map_err(|fault| Fate::Failed(Failure::Failed(fault))));
     }
 
     pub(super) fn finish(&mut self, tag: Tag, how: Result<Outcome, Fate>) {

@@ -11,7 +11,8 @@ mod world;
 use std::sync::Arc;
 use std::time::Duration;
 
-use blockwire_host::iscsi::{IscsiPath, Settings};
+use blockwire_host::iscsi::{Discovery, IscsiPath, Question, Settings, Timeouts};
+use blockwire_host::trace::{Side, What};
 use blockwire_host::{Claim, Claims, Event, Fate, Path, Portrait, Why};
 use buf::Payload;
 use endpoint::ShardId;
@@ -269,4 +270,145 @@ fn a_fence_that_no_login_brings_comes_by_time() {
     assert!(matches!(next(&mut world), Event::Down(Why::Unreachable(_))));
     world.shut.clear();
     up(&mut world);
+}
+
+#[test]
+fn many_operations_are_in_work_at_once() {
+    let terms = rig::Terms { limits: iscsi::session::SessionLimits::default(), ..rig::Terms::default() };
+    let mut world = world(settings(), &terms);
+    up(&mut world);
+    let mut left = 32;
+    for id in 0..32 {
+        let payload = world::room(&world.pool, 4096);
+        world.with(|path, cx| path.submit(cx, IoId(id), Op::Read(span(id * 8, 8)), payload)).unwrap();
+    }
+    while left > 0 {
+        match next(&mut world) {
+            Event::Done { how: Ok(_), .. } => left -= 1,
+            other => panic!("{left} left: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn what_is_submitted_before_ends_are_drained_ends_too() {
+    let mut world = world(settings(), &rig::Terms::default());
+    up(&mut world);
+    let submit = |world: &mut World<IscsiPath>, id| {
+        let payload = world::room(&world.pool, 512);
+        world.with(|path, cx| path.submit(cx, IoId(id), Op::Read(span(id, 1)), payload)).unwrap();
+    };
+    (0..8).for_each(|id| submit(&mut world, id));
+    let mut ended = std::collections::BTreeSet::new();
+    for id in 8..64 {
+        // Each receive is followed by a submission at once, which gets the slot that has just become free.
+        world.step_received(|world| submit(world, id));
+        while let Some(event) = world.path.poll_event() {
+            let Event::Done { id, how: Ok(_), .. } = event else { panic!("{event:?}") };
+            assert!(ended.insert(id));
+        }
+    }
+    while ended.len() < 64 {
+        let Event::Done { id, how: Ok(_), .. } = next(&mut world) else { panic!() };
+        assert!(ended.insert(id));
+    }
+}
+
+fn discovery(world: &mut World<Discovery>) -> Result<iscsi::initiator::Targets, Why> {
+    world.with(|discovery, cx| discovery.start(cx));
+    let mut outcome = None;
+    world.run(Duration::from_secs(100), |world| {
+        outcome = world.path.poll_outcome();
+        outcome.is_some()
+    });
+    outcome.expect("a discovery ends")
+}
+
+fn question() -> Question {
+    Question {
+        portal: "127.0.0.1:3260".parse().unwrap(),
+        initiator: "iqn.2026-11.test:host".to_owned(),
+        isid: Isid::random([1, 2, 3], 5),
+        credentials: None,
+        target: None,
+        timeouts: Timeouts::default(),
+    }
+}
+
+#[test]
+fn targets_are_discovered() {
+    let shard = Shard::new(ShardId(0), 1, rig::exports(&rig::Terms::default()));
+    let mut world = World::new(Discovery::new(question()), shard);
+    for name in [None, Some(rig::TARGET)] {
+        let target = name.map(|name| iscsi::name::IscsiName::parse(name).unwrap());
+        world.path = Discovery::new(Question { target, ..question() });
+        let targets = discovery(&mut world).unwrap();
+        assert_eq!(targets.records.len(), 1);
+        assert_eq!(targets.records[0].name.as_str(), rig::TARGET);
+        assert_eq!(targets.records[0].addresses[0].to_string(), "127.0.0.1:3260,1");
+        world.settle();
+        assert_eq!(world.open(), 0);
+    }
+    world.shut.push(question().portal);
+    assert!(matches!(discovery(&mut world), Err(Why::Unreachable(_))));
+}
+
+#[test]
+fn a_trace_tells_each_step_and_no_secret() {
+    use iscsi::chap::{Account, Algorithm, Secret};
+    use iscsi::login::{AuthPolicy, Chap};
+    let account = |name: &str, secret: &str| Account {
+        name: name.to_owned(),
+        secret: Secret::new(secret.as_bytes().to_vec()),
+    };
+    for algorithm in Algorithm::ALL {
+        for right in [true, false] {
+            let mut exports = (*rig::exports(&rig::Terms::default())).clone();
+            exports.targets[0].rules[0].auth = AuthPolicy::Required(Chap {
+                accounts: vec![account("alice", "our secret of length")],
+                mutual: Some(account("disk", "the target's own one")),
+                algorithms: Algorithm::ALL.to_vec(),
+            });
+            let shard = Shard::new(ShardId(0), 1, Arc::new(exports));
+            let ours = account("alice", if right { "our secret of length" } else { "a wrong one of length" });
+            let credentials = iscsi::initiator::Credentials {
+                ours,
+                target: Some(account("disk", "the target's own one")),
+                algorithms: vec![algorithm],
+            };
+            let mut settings = settings();
+            (settings.credentials, settings.alias) = (Some(credentials), Some("probe".to_owned()));
+            let mut world = World::new(IscsiPath::new(settings).unwrap(), shard);
+            let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096));
+            let make = move |_| Ram::new(disk.clone());
+            for spec in rig::volume(1, make(0).geometry(), &[DiskId(0)], None, make) {
+                world.tell(Message::Control(0, Control::AddVolume(Box::new(spec))));
+            }
+            world.path.trace().turn(true);
+            world.with(|path, cx| path.connect(cx));
+            match next(&mut world) {
+                Event::Up(_) => assert!(right),
+                Event::Down(Why::Unproven(text)) => assert!(!right && text.contains("secret"), "{text}"),
+                other => panic!("{other:?}"),
+            }
+            let lines: Vec<_> = std::iter::from_fn(|| world.path.trace().poll()).collect();
+            let said = |name: &str, side: Side| {
+                lines.iter().find_map(|line| match &line.what {
+                    What::Field { by, name: at, value } if *by == side && at == name => Some(value.clone()),
+                    _ => None,
+                })
+            };
+            assert_eq!(said("InitiatorAlias", Side::Us).as_deref(), Some("probe"));
+            assert_eq!(said("CHAP_A", Side::Target), Some(algorithm.0.to_string()));
+            for side in [Side::Us, Side::Target] {
+                assert_eq!(said("CHAP_C", side).as_deref(), Some("(not shown)"));
+            }
+            assert_eq!(said("CHAP_R", Side::Us).as_deref(), Some("(not shown)"));
+            assert_eq!(said("MaxBurstLength", Side::Target).is_some(), right);
+            let failed = lines.iter().any(|line| matches!(line.what, What::Fails { .. }));
+            let surveyed = lines.iter().any(|line| line.stage == "READ CAPACITY(16)");
+            assert_eq!((failed, surveyed), (!right, right));
+            assert!(!format!("{lines:?}").contains("0x"), "no challenge and no response: {lines:?}");
+        }
+    }
 }

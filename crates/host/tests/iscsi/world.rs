@@ -75,6 +75,8 @@ pub struct World<S> {
     /// Addresses that nobody answers, and such that refuse.
     pub deaf: Vec<SocketAddr>,
     pub shut: Vec<SocketAddr>,
+    /// A receive of ours has come back.
+    received: bool,
     /// Where connections were asked for.
     pub dialled: Vec<SocketAddr>,
 }
@@ -92,6 +94,7 @@ impl<S: Sockets> World<S> {
             hands: Hands::default(),
             deaf: Vec::new(),
             shut: Vec::new(),
+            received: false,
             dialled: Vec::new(),
         }
     }
@@ -190,6 +193,17 @@ impl<S: Sockets> World<S> {
         any
     }
 
+    /// Lets things happen until a receive has come back to us, then does this before anything else.
+    pub fn step_received(&mut self, act: impl FnOnce(&mut Self)) {
+        self.received = false;
+        for _ in 0..100 {
+            self.step();
+            if self.received {
+                return act(self);
+            }
+        }
+    }
+
     /// Lets our side send what it has, and the target do nothing.
     pub fn send_only(&mut self) {
         while self.with(|path, cx| path.turn(cx)) {}
@@ -232,7 +246,7 @@ impl<S: Sockets> World<S> {
         let wire = &mut self.hands.wires[at];
         let over = wire.theirs.left && wire.ours.inbox.is_empty();
         if let Some((op, came)) = receive(&pool, &mut wire.ours, gone, over) {
-            any = true;
+            (any, self.received) = (true, true);
             self.with(|path, cx| path.handle_recv(cx, link, op, came));
         }
         any

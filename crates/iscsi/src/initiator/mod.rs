@@ -11,9 +11,9 @@ mod session;
 
 pub use failure::{Blame, Failure};
 pub use session::{
-    ADDRESSES_MAX, AddError, Fault, InitiatorLimits, InitiatorSession, Lost, Notice, Request, Residual,
-    Response, ScsiAnswer, ScsiCommand, TARGETS_MAX, TargetRecord, Targets, TaskManagement,
-    Violation as SessionViolation,
+    ADDRESSES_MAX, AddError, Fault, InitiatorLimits, InitiatorSession, LoginStep, Lost, Notice, Request,
+    Residual, Response, STEPS_MAX, ScsiAnswer, ScsiCommand, TARGETS_MAX, TargetRecord, Targets,
+    TaskManagement, Violation as SessionViolation,
 };
 
 #[cfg(test)]
@@ -36,6 +36,8 @@ use stream::Entropy;
 pub struct Wanted {
     /// Our name.
     pub initiator_name: String,
+    /// What we are called besides, for people who read the target's logs (RFC 7143 §13.7).
+    pub alias: Option<String>,
     /// The target; `None` asks for a discovery session.
     pub target_name: Option<String>,
     /// Our part of the session's identity.
@@ -134,6 +136,9 @@ impl InitiatorLogin {
             wanted,
         };
         login.outgoing.push("InitiatorName", &login.wanted.initiator_name)?;
+        if let Some(alias) = &login.wanted.alias {
+            login.outgoing.push("InitiatorAlias", alias)?;
+        }
         if let Some(name) = &login.wanted.target_name {
             login.outgoing.push("TargetName", name)?;
         }

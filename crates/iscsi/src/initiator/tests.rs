@@ -12,6 +12,7 @@ fn account(name: &str, secret: &[u8]) -> Account {
 fn wanted(credentials: Option<Credentials>) -> Wanted {
     Wanted {
         initiator_name: "iqn.2026-11.io.example:host".to_owned(),
+        alias: None,
         target_name: Some("iqn.2026-11.io.example:disk".to_owned()),
         isid: Isid::random([1, 2, 3], 4),
         tsih: Tsih::NONE,

@@ -360,9 +360,11 @@ impl Negotiation {
         }
     }
 
-    /// Takes the peer's answer to our proposal; it must lie within the proposal. A refusal leaves the default.
+    /// Takes the peer's answer to our proposal; it must lie within the proposal. A refusal leaves the default,
+    /// and so does a peer that does not know the key: TaskReporting and iSCSIProtocolLevel are younger than
+    /// many a peer.
     fn accept(&mut self, rule: &Rule, value: &str) -> Result<(), Violation> {
-        if value == text::REJECT || value == text::IRRELEVANT {
+        if [text::REJECT, text::IRRELEVANT, text::NOT_UNDERSTOOD].contains(&value) {
             return Ok(());
         }
         let wrong = Violation::Value(rule.key);

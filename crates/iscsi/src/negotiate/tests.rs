@@ -165,6 +165,23 @@ fn a_rejected_digest_that_we_require_ends_the_login() {
     assert_eq!(n.finish(), Err(Violation::NoAgreement(Key::HeaderDigest)));
 }
 
+/// Targets that are older than RFC 5048 and RFC 7144.
+#[test]
+fn a_peer_that_does_not_know_a_key_gets_its_default() {
+    let limits = Limits { task_reporting: vec![TaskReporting::Rfc3720], ..Limits::default() };
+    let mut n = Negotiation::new(Side::Initiator, Connection::Leading, SessionType::Normal, limits);
+    n.propose_all(&mut TextBuf::new()).unwrap();
+    n.proposed = KeySet::default();
+    n.proposed.insert(Key::TaskReporting);
+    n.proposed.insert(Key::ProtocolLevel);
+    assert_eq!(
+        say(&mut n, "TaskReporting=NotUnderstood iSCSIProtocolLevel=NotUnderstood").as_deref(),
+        Ok("")
+    );
+    assert_eq!(n.finish(), Ok(()));
+    assert_eq!((n.params().task_reporting, n.params().protocol_level), (TaskReporting::Rfc3720, 1));
+}
+
 fn any_limits() -> impl Strategy<Value = Limits> {
     let digests = prop_oneof![
         Just(vec![Digest::None]),

@@ -147,6 +147,7 @@ pub fn volume<B: Backend + 'static>(
 pub fn wanted(isid: u16) -> Wanted {
     Wanted {
         initiator_name: "iqn.2026-11.test:host".into(),
+        alias: None,
         target_name: Some(TARGET.into()),
         isid: Isid::random([1, 2, 3], isid),
         tsih: Tsih::NONE,

@@ -3,12 +3,12 @@
 use super::link::{Phase, Terms};
 use super::outgoing::Out;
 use super::receive::Step;
-use super::request::Notice;
-use super::{InitiatorSession, State};
+use super::request::{LoginStep, Notice};
+use super::{InitiatorSession, STEPS_MAX, State};
 use crate::initiator::{Failure, LoggedIn, Progress};
 use crate::login::LOGIN_SEGMENT_LEN_MAX;
 use crate::negotiate::Digest;
-use crate::wire::{BHS_LEN, Bhs};
+use crate::wire::{BHS_LEN, Bhs, LoginResponse, LoginStatus, Pdu};
 use buf::Cx;
 use stream::{HostEvent, Link};
 
@@ -27,13 +27,19 @@ impl InitiatorSession {
         let Some(bytes) = link.rx.inlet.header(whole) else { return Step::Stop };
         let data = bytes[BHS_LEN..BHS_LEN + bhs.data_len()].to_vec();
         link.rx.inlet.consume(whole);
+        self.trace_step(at, true, &bhs, &data);
+        let link = &mut self.links[at];
         let Phase::Login(login) = &mut link.phase else { return Step::Stop };
         // What comes before our request has left answers nothing.
         let early = !link.out.is_empty();
         let progress =
             if early { Err(Failure::Malformed) } else { login.handle_response(&bhs, &data, cx.entropy) };
         match progress {
-            Ok(Progress::Send(next)) => link.out.push_back(Out::Login(Box::new(next))),
+            Ok(Progress::Send(next)) => {
+                let (bhs, text) = (next.bhs, if self.limits.trace { next.text.clone() } else { Vec::new() });
+                link.out.push_back(Out::Login(Box::new(next)));
+                self.trace_step(at, false, &bhs, &text);
+            }
             Ok(Progress::Established(logged_in)) => self.established(cx, at, &logged_in),
             Err(failure) => {
                 self.fail_login(at, failure);
@@ -41,6 +47,34 @@ impl InitiatorSession {
             }
         }
         Step::On
+    }
+
+    /// Tells a link's first request.
+    pub(super) fn trace_first(&mut self, at: usize) {
+        if let Some(Out::Login(first)) = self.links[at].out.front() {
+            let (bhs, text) = (first.bhs, if self.limits.trace { first.text.clone() } else { Vec::new() });
+            self.trace_step(at, false, &bhs, &text);
+        }
+    }
+
+    /// Tells a PDU, if that is wanted.
+    fn trace_step(&mut self, at: usize, is_answer: bool, bhs: &Bhs, text: &[u8]) {
+        if !self.limits.trace {
+            return;
+        }
+        // Flags and status stand at the same places in requests and responses; a request has no status.
+        let response = LoginResponse::from_bhs(bhs);
+        if self.steps.len() >= STEPS_MAX {
+            self.steps.pop_front();
+        }
+        self.steps.push_back(LoginStep {
+            link: Link(at as u16),
+            cid: self.links[at].cid,
+            is_answer,
+            flags: response.flags,
+            status: if is_answer { response.status } else { LoginStatus::SUCCESS },
+            text: text.to_vec(),
+        });
     }
 
     fn established(&mut self, cx: &mut Cx<'_>, at: usize, logged_in: &LoggedIn) {

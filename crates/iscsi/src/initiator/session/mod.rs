@@ -32,7 +32,8 @@ use buf::{Cx, Errno, Payload, Time};
 use command::Command;
 use link::{LinkState, Phase};
 pub use request::{
-    Fault, Lost, Notice, Request, Residual, Response, ScsiAnswer, ScsiCommand, TaskManagement, Violation,
+    Fault, LoginStep, Lost, Notice, Request, Residual, Response, ScsiAnswer, ScsiCommand, TaskManagement,
+    Violation,
 };
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -43,6 +44,9 @@ pub use targets::{ADDRESSES_MAX, TARGETS_MAX, TargetRecord, Targets};
 const IMMEDIATE_MAX: usize = 16;
 /// How long a link waits before it asks for memory again.
 const RETRY: Duration = Duration::from_millis(1);
+
+/// Most PDUs of logins that are kept for who wants them told.
+pub const STEPS_MAX: usize = 128;
 
 /// How much an initiator has in work, and how long it waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +64,8 @@ pub struct InitiatorLimits {
     /// How long a command may take, and how long the target may keep its window closed; the session ends
     /// when it is over. `None`: for ever.
     pub command_timeout: Option<Duration>,
+    /// Whether logins are told, PDU by PDU ([`InitiatorSession::poll_login_step`]).
+    pub trace: bool,
 }
 
 impl Default for InitiatorLimits {
@@ -71,6 +77,7 @@ impl Default for InitiatorLimits {
             nop_timeout: Duration::from_secs(15),
             stall_timeout: Duration::from_secs(60),
             command_timeout: Some(Duration::from_secs(120)),
+            trace: false,
         }
     }
 }
@@ -164,6 +171,8 @@ pub struct InitiatorSession {
     look_at: Option<Time>,
     /// Since when a command has waited for the window.
     refused: Option<Time>,
+    /// Logins as they go, if wanted.
+    steps: VecDeque<LoginStep>,
 }
 
 impl InitiatorSession {
@@ -204,8 +213,16 @@ impl InitiatorSession {
             deadline: None,
             look_at: None,
             refused: None,
+            steps: VecDeque::new(),
             wanted,
-        })
+        }
+        .traced())
+    }
+
+    /// With the leading link's first request told.
+    fn traced(mut self) -> Self {
+        self.trace_first(0);
+        self
     }
 
     /// Adds a link to the session, on a socket that is connected to a portal of the same group (RFC 7143
@@ -234,7 +251,15 @@ impl InitiatorSession {
                 self.links.len() - 1
             }
         };
+        self.trace_first(at);
         Ok(Link(at as u16))
+    }
+
+    /// A PDU of a login, oldest first; none unless [`InitiatorLimits::trace`] is set. At most
+    /// [`STEPS_MAX`] are kept: the oldest are lost first.
+    #[must_use]
+    pub fn poll_login_step(&mut self) -> Option<LoginStep> {
+        self.steps.pop_front()
     }
 
     /// What was negotiated; the defaults before [`HostEvent::Ready`].

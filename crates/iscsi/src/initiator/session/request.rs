@@ -4,7 +4,10 @@ use super::targets::Targets;
 use crate::discovery::SendTargets;
 use crate::initiator::Failure;
 use crate::session::{Cdb, SenseBytes};
-use crate::wire::{AsyncEvent, LogoutResponseCode, RejectReason, ScsiStatus, TaskAttribute, TmfFunction};
+use crate::wire::{
+    AsyncEvent, Cid, LoginFlags, LoginStatus, LogoutResponseCode, RejectReason, ScsiStatus, TaskAttribute,
+    TmfFunction,
+};
 use crate::wire::{Opcode, TmfResponseCode};
 use std::time::Duration;
 use stream::{Link, Tag};
@@ -135,6 +138,23 @@ pub enum Notice {
     Rejected(Opcode, RejectReason),
     /// The answer to our logout was not "closed".
     LogoutRefused(LogoutResponseCode),
+}
+
+/// One PDU of a login. Its text holds challenges and responses: whoever shows it leaves them out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoginStep {
+    /// The link.
+    pub link: Link,
+    /// Its connection ID.
+    pub cid: Cid,
+    /// The target's answer, or our request.
+    pub is_answer: bool,
+    /// Current stage, next stage, and whether the text goes on in the next PDU.
+    pub flags: LoginFlags,
+    /// What the target says of the login.
+    pub status: LoginStatus,
+    /// The data segment.
+    pub text: Vec<u8>,
 }
 
 /// What a target did that ends the session.

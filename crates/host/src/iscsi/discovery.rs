@@ -1,0 +1,312 @@
+//! Which targets there are, and where: a discovery session from its dial to its logout (RFC 7143 §4.3,
+//! Appendix C).
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use buf::{Cx, Errno, Payload, Time};
+use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Sockets};
+use iscsi::discovery::SendTargets;
+use iscsi::initiator::{
+    Credentials, Failure, InitiatorSession, Lost, Notice, Request, Response, Targets, Wanted,
+};
+use iscsi::name::IscsiName;
+use iscsi::negotiate::Limits;
+use iscsi::wire::{Cid, Isid, Sn, Tsih};
+use stream::{Came, Close, Connection, Host, HostEvent, RecvOp, SendOp};
+
+use super::login;
+use super::settings::{Settings, Timeouts};
+use super::tracing::{self, Texts};
+use super::wires::{Nexus, Nexuses, Wishes};
+use crate::{Trace, Why};
+
+/// How long the logout after the answer may take.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// What is asked of whom.
+#[derive(Clone, Debug)]
+pub struct Question {
+    /// Where a target or a discovery service listens.
+    pub portal: SocketAddr,
+    /// Our name.
+    pub initiator: String,
+    /// Our part of the session's identity.
+    pub isid: Isid,
+    /// How we prove ourselves, and the target itself.
+    pub credentials: Option<Credentials>,
+    /// The one target that is looked for; `None`: all that we may see.
+    pub target: Option<IscsiName>,
+    /// How long to wait for what.
+    pub timeouts: Timeouts,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Dialling,
+    LoggingIn,
+    Asking,
+    LoggingOut,
+    Over,
+}
+
+/// See the module. Begins with [`Discovery::start`], ends with [`Discovery::poll_outcome`].
+#[derive(Debug)]
+pub struct Discovery {
+    question: Question,
+    phase: Phase,
+    wishes: Wishes,
+    nexuses: Nexuses,
+    dial: Option<DialId>,
+    address: SocketAddr,
+    hops: Vec<SocketAddr>,
+    /// The answer, until the logout is over.
+    found: Option<Targets>,
+    outcome: Option<Result<Targets, Why>>,
+    trace: Trace,
+    texts: Texts,
+    touched: bool,
+}
+
+impl Discovery {
+    /// One that has not begun.
+    #[must_use]
+    pub fn new(question: Question) -> Self {
+        Discovery {
+            phase: Phase::Over,
+            wishes: Wishes::default(),
+            nexuses: Nexuses::default(),
+            dial: None,
+            address: question.portal,
+            hops: Vec::new(),
+            found: None,
+            outcome: None,
+            trace: Trace::new(),
+            texts: Texts::default(),
+            touched: false,
+            question,
+        }
+    }
+
+    /// Begins. An outcome follows in bounded time. To be called once, or after an outcome.
+    pub fn start(&mut self, cx: &mut Cx<'_>) {
+        self.hops.clear();
+        self.dial_to(cx, self.question.portal);
+    }
+
+    /// The targets, or why there is no answer: once.
+    #[must_use]
+    pub fn poll_outcome(&mut self) -> Option<Result<Targets, Why>> {
+        self.outcome.take()
+    }
+
+    /// What is said and heard; off unless turned on before the start.
+    pub fn trace(&mut self) -> &mut Trace {
+        &mut self.trace
+    }
+
+    fn dial_to(&mut self, cx: &mut Cx<'_>, address: SocketAddr) {
+        (self.phase, self.address, self.touched) = (Phase::Dialling, address, true);
+        self.dial = Some(self.wishes.dial(address, cx.now + self.question.timeouts.dial));
+        tracing::dialling(&mut self.trace, cx.now, 0, address);
+    }
+
+    fn log_in(&mut self, cx: &mut Cx<'_>, socket: LinkId) {
+        let question = &self.question;
+        let wanted = Wanted {
+            initiator_name: question.initiator.clone(),
+            alias: None,
+            target_name: None,
+            isid: question.isid,
+            tsih: Tsih::NONE,
+            cid: Cid::new(0),
+            cmd_sn: Sn::new(cx.entropy.next_u64() as u32),
+            limits: Limits { max_connections: 1, ..Limits::default() },
+            credentials: question.credentials.clone(),
+        };
+        let timeouts = question.timeouts.clone();
+        let settings = Settings {
+            timeouts,
+            ..Settings::new(Vec::new(), String::new(), 0, String::new(), question.isid)
+        };
+        match InitiatorSession::new(cx, wanted, settings.session_limits(self.trace.is_on())) {
+            Ok(session) => {
+                self.nexuses.now = Some(Nexus::new(session, socket, self.address));
+                self.phase = Phase::LoggingIn;
+            }
+            Err(failure) => {
+                self.wishes.leave(socket, Leave::Abort);
+                self.fail(Why::Refused(failure.to_string()));
+            }
+        }
+    }
+
+    fn fail(&mut self, why: Why) {
+        if self.phase != Phase::Over {
+            self.phase = Phase::Over;
+            self.outcome = Some(Err(why));
+        }
+    }
+
+    fn drain(&mut self, cx: &mut Cx<'_>) {
+        while let Some(nexus) = &mut self.nexuses.now {
+            if let Some(step) = nexus.session.poll_login_step() {
+                self.texts.take(&mut self.trace, cx.now, &step);
+            } else if let Some(event) = nexus.session.poll_event() {
+                self.take_event(cx, event);
+            } else if let Some(notice) = nexus.session.poll_notice() {
+                self.take_notice(cx, notice);
+            } else {
+                break;
+            }
+        }
+        if let Some(nexus) = &mut self.nexuses.now {
+            // A violation ends the session, which is seen below.
+            let _ = nexus.session.resume(cx);
+            nexus.pass_leaves(&mut self.wishes);
+            if nexus.session.is_over() {
+                self.over();
+            }
+        }
+        for old in &mut self.nexuses.old {
+            old.pass_leaves(&mut self.wishes);
+        }
+        self.nexuses.old.retain(|old| !old.session.is_gone());
+    }
+
+    /// The session has ended, as it was to, or not.
+    fn over(&mut self) {
+        self.nexuses.old.extend(self.nexuses.now.take());
+        match (self.found.take(), self.phase) {
+            (_, Phase::Over | Phase::Dialling) => {}
+            (Some(targets), _) => {
+                self.phase = Phase::Over;
+                self.outcome = Some(Ok(targets));
+            }
+            (None, _) => {
+                self.fail(Why::Lost("the connection was lost; look into the target's log".to_owned()));
+            }
+        }
+    }
+
+    fn take_event(&mut self, cx: &mut Cx<'_>, event: HostEvent<Response>) {
+        let Some(nexus) = &mut self.nexuses.now else { return };
+        match event {
+            HostEvent::Ready => {
+                self.trace.ends(cx.now, 0, tracing::LOGIN);
+                let question = self.question.target.clone().map_or(SendTargets::All, SendTargets::Named);
+                self.phase = Phase::Asking;
+                if nexus.session.submit(cx, Request::SendTargets(question), Payload::None).is_err() {
+                    nexus.session.close(cx, Close::Now);
+                }
+            }
+            HostEvent::Completed { response, .. } => {
+                match response {
+                    Response::Targets(targets) => {
+                        (self.found, self.phase) = (Some(targets), Phase::LoggingOut)
+                    }
+                    Response::Lost(Lost::Rejected(_)) => {
+                        self.phase = Phase::Over;
+                        let text = "the target refuses to list targets; name the target instead";
+                        self.outcome = Some(Err(Why::Refused(text.to_owned())));
+                    }
+                    // The session is over, which is told by itself.
+                    Response::Lost(_) | Response::Scsi(_) | Response::TargetFailure | Response::Task(_) => {
+                        return;
+                    }
+                }
+                nexus.polite = true;
+                nexus.session.close(cx, Close::AfterLogout(cx.now + GRACE));
+            }
+            HostEvent::Closed => {}
+        }
+    }
+
+    fn take_notice(&mut self, cx: &mut Cx<'_>, notice: Notice) {
+        let Notice::LoginFailed(_, failure) = notice else { return };
+        tracing::login_failed(&mut self.trace, cx.now, 0, &failure);
+        if let Some(mut nexus) = self.nexuses.now.take() {
+            nexus.pass_leaves(&mut self.wishes);
+            self.nexuses.old.push(nexus);
+        }
+        let Failure::Moved(_, to) = &failure else { return self.fail(login::why(&failure).0) };
+        match login::redirect(&mut self.hops, self.address, to) {
+            Ok(address) => self.dial_to(cx, address),
+            Err(complaint) => self.fail(Why::Refused(complaint)),
+        }
+    }
+}
+
+impl Sockets for Discovery {
+    fn poll_dial(&mut self) -> Option<Dial> {
+        self.wishes.poll_dial()
+    }
+
+    fn handle_dialled(&mut self, cx: &mut Cx<'_>, id: DialId, how: Result<Dialled, Errno>) {
+        self.touched = true;
+        match how {
+            Ok(dialled) if self.dial.take_if(|dial| *dial == id).is_some() => {
+                self.trace.ends(cx.now, 0, tracing::DIAL);
+                self.log_in(cx, dialled.link);
+            }
+            Ok(dialled) => self.wishes.leave(dialled.link, Leave::Abort),
+            Err(errno) => {
+                tracing::unreachable(&mut self.trace, cx.now, 0, errno);
+                self.dial = None;
+                self.fail(Why::Unreachable(errno));
+            }
+        }
+    }
+
+    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Came) {
+        self.touched = true;
+        // A violation ends the session, which is told by itself.
+        let _ = self.nexuses.received(cx, link, op, came);
+    }
+
+    fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {
+        self.touched = true;
+        self.nexuses.written(cx, link, how);
+    }
+
+    fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
+        self.touched = true;
+        self.nexuses.sent(cx, link, op);
+    }
+
+    fn poll_ready(&mut self) -> Option<LinkId> {
+        self.nexuses.poll_ready(&mut self.wishes)
+    }
+
+    fn poll_recv(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<RecvOp> {
+        self.nexuses.poll_recv(cx, link)
+    }
+
+    fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
+        self.nexuses.poll_send(cx, link)
+    }
+
+    fn poll_leave(&mut self) -> Option<(LinkId, Leave)> {
+        self.wishes.poll_leave()
+    }
+
+    fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
+        if !std::mem::take(&mut self.touched) {
+            return false;
+        }
+        self.drain(cx);
+        self.nexuses.list(&mut self.wishes);
+        true
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        self.nexuses.now.as_ref().and_then(|nexus| nexus.session.poll_timeout())
+    }
+
+    fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
+        self.touched = true;
+        if let Some(nexus) = &mut self.nexuses.now {
+            nexus.session.handle_timeout(cx);
+        }
+    }
+}

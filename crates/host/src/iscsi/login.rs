@@ -1,0 +1,52 @@
+//! What paths and discoveries make of a login that failed, and of a target that is elsewhere.
+
+use std::net::{IpAddr, SocketAddr};
+
+use iscsi::initiator::Failure;
+use iscsi::name::TargetAddress;
+use iscsi::wire::LoginStatus;
+
+use crate::Why;
+
+/// How many redirections one attempt follows.
+const HOPS_MAX: usize = 4;
+
+/// Why there is no session, and whether another address would be no better.
+pub(super) fn why(failure: &Failure) -> (Why, bool) {
+    let text = failure.to_string();
+    match failure {
+        Failure::Authentication | Failure::Refused(LoginStatus::AUTHENTICATION_FAILURE) => {
+            (Why::Unproven(text), true)
+        }
+        Failure::Refused(LoginStatus::AUTHORIZATION_FAILURE) => (Why::Refused(text), true),
+        Failure::TimedOut
+        | Failure::Refused(LoginStatus::SERVICE_UNAVAILABLE | LoginStatus::OUT_OF_RESOURCES) => {
+            (Why::Lost(text), false)
+        }
+        Failure::Refused(_) | Failure::Moved(..) | Failure::Unexpected(_) | Failure::Malformed => {
+            (Why::Refused(text), false)
+        }
+        Failure::Violation(_) | Failure::TooManyRequests => (Why::Refused(text), false),
+    }
+}
+
+/// Where a redirection leads (RFC 7143 §11.13.5): nowhere twice, and not for ever. Names are not resolved
+/// here: the complaint names the way.
+pub(super) fn redirect(
+    hops: &mut Vec<SocketAddr>,
+    from: SocketAddr,
+    to: &TargetAddress,
+) -> Result<SocketAddr, String> {
+    let Ok(host) = to.host().parse::<IpAddr>() else {
+        return Err(format!("the target has moved to {to}, which is a name; connect to that address"));
+    };
+    let address = SocketAddr::new(host, to.port());
+    hops.push(from);
+    if hops.contains(&address) || hops.len() > HOPS_MAX {
+        let count = hops.len();
+        return Err(format!(
+            "the target sends us round and round ({count} redirections, now to {to}); mend its redirections"
+        ));
+    }
+    Ok(address)
+}
