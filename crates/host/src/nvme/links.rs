@@ -5,7 +5,8 @@
 //!
 //! Invariants:
 //! - A connection stays in the list until everything that is out has come back.
-//! - Each break is told once, before the ends of the commands that it took with it.
+//! - Each break is told once, before the ends of the commands that it took with it, and behind those that
+//!   the controller had answered.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -188,12 +189,18 @@ impl Links {
             Came::Failed(errno) => Some(Break::Socket(*errno)),
             Came::Bytes(_) | Came::Loaned(_) | Came::Cancelled => None,
         };
+        if broken.is_some() {
+            self.hear_out(link);
+        }
         let Some(linked) = self.find(link) else { return };
         let result = linked.core.handle_recv(cx, LINK, op, came);
         self.took(link, broken.or(result.err().map(Break::Violation)));
     }
 
     pub(super) fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {
+        if how.is_err() {
+            self.hear_out(link);
+        }
         let Some(linked) = self.find(link) else { return };
         linked.core.handle_written(cx, LINK, how);
         self.took(link, how.err().map(Break::Socket));
@@ -203,6 +210,16 @@ impl Links {
         let Some(linked) = self.find(link) else { return };
         linked.core.handle_sent(cx, LINK, op);
         self.took(link, None);
+    }
+
+    /// Takes what a connection has to tell before it is told that it is broken: a refusal comes before
+    /// the end of the connection that it is about.
+    fn hear_out(&mut self, link: LinkId) {
+        let Links { list, told, .. } = self;
+        let Some(linked) = list.iter_mut().find(|linked| linked.link == link) else { return };
+        while let Some(event) = linked.core.poll_event() {
+            told.extend(tell(linked.who, event));
+        }
     }
 
     /// A connection was told something.
@@ -277,14 +294,11 @@ impl Links {
             }
             let who = linked.who;
             match linked.core.poll_event() {
-                Some(HostEvent::Ready) => return Some(Told::Ready(who)),
-                Some(HostEvent::Completed { tag, response, payload }) => {
-                    return Some(Told::Completed(who, tag, response, payload));
-                }
                 Some(HostEvent::Closed) => {
                     self.list.remove(at);
                     return Some(Told::Closed(who));
                 }
+                Some(event) => return tell(who, event),
                 None => {
                     linked.lively = false;
                     if let (Err(violation), false) = (linked.core.resume(cx), linked.over) {
@@ -296,6 +310,15 @@ impl Links {
             }
         }
         None
+    }
+}
+
+/// What an event of a connection that goes on means.
+fn tell(who: QueueId, event: HostEvent<Cqe>) -> Option<Told> {
+    match event {
+        HostEvent::Ready => Some(Told::Ready(who)),
+        HostEvent::Completed { tag, response, payload } => Some(Told::Completed(who, tag, response, payload)),
+        HostEvent::Closed => None,
     }
 }
 

@@ -20,6 +20,7 @@
 //! - A queue is used for operations only while the path is up.
 
 mod claims;
+mod discovery;
 mod errands;
 mod fate;
 mod fence;
@@ -47,6 +48,7 @@ use volume::{IoId, Op};
 use crate::trace::Trace;
 use crate::{Claim, Event, Path, Portrait, Protocol, Why};
 
+pub use discovery::{CONTROLLERS_MAX, Discovered, Discovery, HOPS_MAX, RECORDS_MAX, Survey};
 pub use settings::{DEPTH_MAX, QUEUES_MAX, Settings, Times};
 
 use errands::Errands;

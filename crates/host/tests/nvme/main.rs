@@ -9,8 +9,10 @@ mod rig;
 #[path = "rig_world.rs"]
 mod world;
 
+mod discovery;
 mod losses;
 mod operations;
+mod proofs;
 mod reservations;
 
 use std::sync::Arc;

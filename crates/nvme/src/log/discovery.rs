@@ -1,11 +1,11 @@
 //! Discovery (LID 70h; NVMe Base §5.16.1.23).
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use zerocopy::little_endian::{U16, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::name::{NQN_FIELD, Nqn};
+use crate::name::{BadNqn, NQN_FIELD, Nqn};
 
 /// Bytes of the header, and of a record.
 pub const RECORD: usize = 1024;
@@ -63,7 +63,37 @@ pub struct Record {
 
 const _: () = assert!(size_of::<Record>() == RECORD);
 
+impl Header {
+    /// Reads it, for a host.
+    pub fn parse(bytes: &[u8; RECORD]) -> Header {
+        zerocopy::transmute!(*bytes)
+    }
+}
+
 impl Record {
+    /// Reads one, for a host.
+    pub fn parse(bytes: &[u8; RECORD]) -> Record {
+        zerocopy::transmute!(*bytes)
+    }
+
+    /// The address, if it is one of TCP over IP and of digits: names and scopes are nobody's here.
+    pub fn tcp_address(&self) -> Option<SocketAddr> {
+        let address: IpAddr = text(&self.address)?.parse().ok()?;
+        let fits = matches!((self.family, address), (1, IpAddr::V4(_)) | (2, IpAddr::V6(_)));
+        let port = text(&self.service)?.parse().ok().filter(|&port| port != 0)?;
+        (self.transport == 3 && fits).then_some(SocketAddr::new(address, port))
+    }
+
+    /// The subsystem.
+    pub fn name(&self) -> Result<Nqn, BadNqn> {
+        Nqn::from_field(&self.subsystem)
+    }
+
+    /// Whether it wants TLS: TREQ says so, or SECTYPE.
+    pub fn wants_tls(&self) -> bool {
+        self.requirements & 3 == 1 || self.specific[0] != 0
+    }
+
     /// SUBTYPE of another discovery service.
     pub const REFERRAL: u8 = 1;
     /// SUBTYPE of an NVM subsystem.
@@ -96,4 +126,45 @@ impl Record {
 fn fill(field: &mut [u8], text: &[u8]) {
     field.fill(b' ');
     field[..text.len()].copy_from_slice(text);
+}
+
+/// A text field, without what fills it: spaces, or NULs as some write them.
+fn text(field: &[u8]) -> Option<&str> {
+    let end = field.iter().position(|&byte| byte == 0).unwrap_or(field.len());
+    std::str::from_utf8(&field[..end]).ok().map(str::trim)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_read_as_it_was_written_and_what_is_no_address_is_none() {
+        let name = Nqn::parse("nqn.2026-11.test:a").unwrap();
+        for at in ["10.0.0.1:4420", "[2001:db8::1]:8009"] {
+            let at: SocketAddr = at.parse().unwrap();
+            let record = Record::tcp(Record::NVM, &name, at, 3, 32);
+            let mut bytes = [0; RECORD];
+            bytes.copy_from_slice(record.as_bytes());
+            let read = Record::parse(&bytes);
+            assert_eq!((read.tcp_address(), read.name()), (Some(at), Ok(name.clone())));
+            assert!(!read.wants_tls());
+            let wrong: [fn(&mut Record); 6] = [
+                |record| record.transport = 1,
+                |record| record.family ^= 3,
+                |record| record.service.fill(b' '),
+                |record| record.service[..2].copy_from_slice(b"0 "),
+                |record| record.address[0] = 0xff,
+                |record| record.address[..3].copy_from_slice(b"$(x"),
+            ];
+            for act in wrong {
+                let mut record = read;
+                act(&mut record);
+                if record.service[..2] == *b"0 " {
+                    record.service[2..].fill(b' ');
+                }
+                assert_eq!(record.tcp_address(), None);
+            }
+        }
+    }
 }

@@ -1,0 +1,90 @@
+//! Proving who we are, and what a trace tells of it.
+
+use std::sync::Arc;
+
+use blockwire_host::Why;
+use blockwire_host::nvme::{NvmePath, Settings};
+use blockwire_host::trace::What;
+use blockwire_target::{Exports, HostAuth};
+use nvme::auth::{Group, Hash, Policy, Secret};
+
+use crate::world::World;
+use crate::{exports, settings};
+
+const SECRET: &str = "DHHC-1:01:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
+const OTHER: &str = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
+
+fn secret(text: &str) -> Secret {
+    Secret::parse(text).unwrap()
+}
+
+fn guarded() -> Arc<Exports> {
+    let mut exports = Exports::clone(&exports());
+    for rule in exports.nvme.subsystems.iter_mut().flat_map(|subsystem| &mut subsystem.rules) {
+        rule.auth = HostAuth::Required(Arc::new(secret(SECRET)));
+    }
+    Arc::new(exports)
+}
+
+fn connect(settings: Settings) -> (Result<(), Why>, String) {
+    let mut world = World::new(NvmePath::new(settings), guarded());
+    world.path.trace().turn(true);
+    let how = world.connect().map(|_| ());
+    let mut told = String::new();
+    while let Some(line) = world.path.trace().poll() {
+        told += &format!("{} {} {:?}\n", line.connection, line.stage, line.what);
+    }
+    (how, told)
+}
+
+#[test]
+fn every_hash_and_group_gets_in_and_the_trace_shows_no_secret() {
+    let hashes = [Hash::Sha256, Hash::Sha384, Hash::Sha512];
+    let groups = [Group::Null, Group::Ffdhe2048, Group::Ffdhe3072];
+    for (hash, group) in hashes.into_iter().zip(groups) {
+        let policy = Policy { hashes: vec![hash], groups: vec![group] };
+        let (how, told) = connect(Settings { secret: Some(secret(SECRET)), policy, queues: 2, ..settings() });
+        assert_eq!(how, Ok(()), "{hash:?} {group:?}\n{told}");
+        for words in ["SUBNQN", "DH-HMAC-CHAP_Challenge", "CNTLID", "MAXH2CDATA", "Identify Namespace"] {
+            assert!(told.contains(words), "{words}: {told}");
+        }
+        assert!(told.contains("2 Authentication Ends"), "{told}");
+        assert!(!told.contains("ia6zGod"), "{told}");
+    }
+}
+
+#[test]
+fn a_wrong_secret_and_none_are_told_apart() {
+    let (how, told) = connect(Settings { secret: Some(secret(OTHER)), ..settings() });
+    let Err(Why::Unproven(why)) = how else { panic!("{how:?}") };
+    assert!(why.contains("its secret for this host is not the one that is set here"), "{why}");
+    assert!(told.contains("Authentication Fails"), "{told}");
+    let (how, _) = connect(settings());
+    let Err(Why::Unproven(why)) = how else { panic!("{how:?}") };
+    assert!(why.contains("no secret of this host is set"), "{why}");
+}
+
+#[test]
+fn a_controller_that_must_prove_itself_and_cannot_is_refused() {
+    let wanted =
+        Settings { secret: Some(secret(SECRET)), controller_secret: Some(secret(OTHER)), ..settings() };
+    let (how, _) = connect(wanted);
+    assert!(matches!(how, Err(Why::Unproven(_))), "{how:?}");
+}
+
+#[test]
+fn a_host_that_is_not_let_in_and_a_subsystem_that_is_not_there_are_told_with_advice() {
+    let mut wanted = settings();
+    wanted.subsystem = nvme::Nqn::parse("nqn.2026-11.io.blockwire:nothing").unwrap();
+    let mut world = World::new(NvmePath::new(wanted), exports());
+    world.path.trace().turn(true);
+    let how = world.connect();
+    let Err(Why::Refused(why)) = how else { panic!("{how:?}") };
+    assert!(why.contains("discover"), "{why}");
+    let failed = std::iter::from_fn(|| world.path.trace().poll())
+        .any(|line| line.stage == "Connect" && matches!(line.what, What::Fails { .. }));
+    assert!(failed);
+    let wanted = Settings { nsid: 9, ..settings() };
+    let how = World::new(NvmePath::new(wanted), exports()).connect();
+    assert!(matches!(how, Err(Why::Refused(_))), "{how:?}");
+}
