@@ -16,8 +16,8 @@ pub struct Word {
     pub cntlid: u16,
     /// Which life of that number.
     pub association: u64,
-    /// The queue that it comes from or goes to.
-    pub qid: u16,
+    /// The queue that it comes from or goes to, by its [`seat`](crate::QueueSpec).
+    pub seat: u16,
     /// What it says.
     pub news: News,
 }
@@ -37,6 +37,8 @@ pub enum News {
         /// What it had not reported yet.
         report: Box<Report>,
     },
+    /// To the controller: the queue's host has proved who it is.
+    Proven,
     /// To the controller: commands have come. At most one per [`traffic_ms`](crate::QueueSpec).
     Traffic,
     /// To the controller: the answer to [`News::Ask`].

@@ -19,7 +19,7 @@ use super::memory;
 use crate::controller::Due;
 use crate::server::Server;
 use crate::step::{CommandKey, ComputeId, Gone, QueueKey, Step};
-use crate::word::Failure;
+use crate::word::{Failure, News};
 
 /// How long a host may take to authenticate a queue, or to authenticate it anew.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -283,6 +283,9 @@ impl Server {
         }
         self.arm_queue(key);
         self.steps.push_back(Step::Proven { queue: key });
+        if self.queue(key).spec.qid != 0 {
+            self.tell_controller(key, News::Proven);
+        }
     }
 
     /// The host has failed to authenticate: the queue ends, and with it the association.

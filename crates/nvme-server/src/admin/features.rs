@@ -335,7 +335,7 @@ impl Controller {
             return Err(Status::INVALID_FIELD.final_());
         }
         // What is connected keeps its numbers (NVMe Base §5.27.1.5).
-        if !self.members.is_empty() {
+        if self.members.iter().any(|member| member.proven) {
             return Err(Status::COMMAND_SEQUENCE_ERROR.final_());
         }
         let least = asked[0].min(asked[1]) as u16 + 1;

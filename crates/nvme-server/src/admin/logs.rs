@@ -79,11 +79,11 @@ fn ask(controller: &mut Controller, key: CommandKey, cid: u16, page: GetLogPage)
     let ticket = controller.next_ticket();
     // One that is not open yet has done nothing, and would not hear.
     let open: Vec<_> = controller.members.iter().filter(|member| member.open).copied().collect();
-    let from = open.iter().map(|member| member.qid).collect();
+    let from = open.iter().map(|member| member.seat).collect();
     controller.waiting.push(Waiting { key, cid, on: Wait::Reports { ticket, from, page } });
     let (cntlid, association) = (controller.spec.cntlid, controller.association);
-    let word = |qid| Word { cntlid, association, qid, news: News::Ask { ticket } };
-    open.iter().map(|member| Step::Word { to: member.shard, word: word(member.qid) }).collect()
+    let word = |seat| Word { cntlid, association, seat, news: News::Ask { ticket } };
+    open.iter().map(|member| Step::Word { to: member.shard, word: word(member.seat) }).collect()
 }
 
 /// All queues have reported.

@@ -41,17 +41,19 @@ impl Server {
             }
             return Ok(Some(answer(done)));
         }
-        let Some(member) = controller.members.iter().find(|member| member.qid == qid && member.open) else {
+        let Some(member) =
+            controller.members.iter().find(|member| member.qid == qid && member.open && member.proven)
+        else {
             return Ok(Some(answer(false)));
         };
-        let to = member.shard;
-        // The queue's number rides along, so that its end answers for it.
-        let ticket = (controller.next_ticket() & ((1 << 48) - 1)) | u64::from(qid) << 48;
+        let (to, seat) = (member.shard, member.seat);
+        // The queue's seat rides along, so that its end answers for it.
+        let ticket = (controller.next_ticket() & ((1 << 48) - 1)) | u64::from(seat) << 48;
         controller.waiting.push(Waiting { key, cid, on: Wait::Abort { ticket } });
         let word = Word {
             cntlid,
             association: controller.association,
-            qid,
+            seat,
             news: News::Abort { cid: victim, ticket },
         };
         self.steps.push_back(Step::Word { to, word });

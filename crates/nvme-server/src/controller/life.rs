@@ -60,7 +60,7 @@ impl Controller {
         let (cntlid, association) = (self.spec.cntlid, self.association);
         steps.extend(self.members.iter().map(|member| Step::Word {
             to: member.shard,
-            word: Word { cntlid, association, qid: member.qid, news: News::End },
+            word: Word { cntlid, association, seat: member.seat, news: News::End },
         }));
     }
 }

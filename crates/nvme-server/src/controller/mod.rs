@@ -28,7 +28,7 @@ use crate::admin::auth::Authentication;
 use crate::admin::features::Features;
 use crate::admin::logs::Snapshot;
 use crate::server::Server;
-use crate::spec::{ControllerSpec, Join, NamespaceEntry, QueueSpec, ordered};
+use crate::spec::{ControllerSpec, Join, NamespaceEntry, QUEUES_MAX, QueueSpec, ordered};
 use crate::step::{CommandKey, Gone, QueueKey};
 use crate::word::Counters;
 
@@ -56,6 +56,8 @@ pub(crate) struct Controller {
     /// How many I/O queues may be connected.
     pub(crate) granted: u16,
     pub(crate) members: Vec<Member>,
+    /// The seat that was given last to a queue that had something to prove.
+    last_seat: u16,
     /// Admin commands that wait: at most as many as the admin queue has entries.
     pub(crate) waiting: Vec<Waiting>,
     /// Counts questions to queues.
@@ -83,10 +85,18 @@ pub(crate) struct Controller {
     pub(crate) snapshot: Option<Snapshot>,
 }
 
+/// How many queues a controller knows at most, those that prove nothing among them: eight for each
+/// identifier. The composition lets far fewer strangers in.
+const MEMBERS_MAX: usize = 8 * QUEUES_MAX as usize;
+
 /// An I/O queue of a controller.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Member {
     pub(crate) qid: u16,
+    /// What it is called in words.
+    pub(crate) seat: u16,
+    /// Its host has proved who it is, or need not: only then the identifier is its own.
+    pub(crate) proven: bool,
     pub(crate) shard: Shard,
     /// Whether it has said that it is open.
     pub(crate) open: bool,
@@ -125,7 +135,7 @@ pub(crate) enum Wait {
 #[derive(Debug, Default)]
 pub(crate) struct Controllers {
     here: HashMap<u16, Controller>,
-    /// I/O queues of this shard, by controller and queue number. A queue whose association has ended
+    /// I/O queues of this shard, by controller and seat. A queue whose association has ended
     /// stands here until it is gone, or until one of a newer association takes its place.
     pub(crate) queues: HashMap<(u16, u16), QueueKey>,
     timers: BTreeSet<(Time, Due)>,
@@ -186,6 +196,20 @@ impl Controller {
         Some(&self.namespaces[at])
     }
 
+    /// A seat for a queue that has still to prove something. They go round, so that a late word finds
+    /// nobody rather than another.
+    fn free_seat(&mut self) -> Option<u16> {
+        if self.members.len() >= MEMBERS_MAX {
+            return None;
+        }
+        loop {
+            self.last_seat = self.last_seat.checked_add(1).unwrap_or(QUEUES_MAX + 1);
+            if self.members.iter().all(|member| member.seat != self.last_seat) {
+                return Some(self.last_seat);
+            }
+        }
+    }
+
     pub(crate) fn next_ticket(&mut self) -> u64 {
         self.tickets += 1;
         self.tickets
@@ -239,6 +263,7 @@ impl Server {
             status: ControllerStatus::default(),
             granted: spec.limits.queues,
             members: Vec::new(),
+            last_seat: QUEUES_MAX,
             waiting: Vec::new(),
             tickets: 0,
             past: Counters::default(),
@@ -297,15 +322,26 @@ impl Server {
         if join.qid == 0 || join.qid > controller.granted {
             return Err(ConnectRefusal::QID);
         }
-        if controller.members.iter().any(|member| member.qid == join.qid) {
+        // A queue that has proved nothing keeps nobody out: whoever proves first has the identifier.
+        if controller.members.iter().any(|member| member.qid == join.qid && member.proven) {
             return Err(ConnectRefusal::Sequence);
         }
         if join.entries < 2 || join.entries > controller.spec.limits.entries {
             return Err(ConnectRefusal::SQSIZE);
         }
-        let member = Member { qid: join.qid, shard: join.shard, open: false, counters: Counters::default() };
-        controller.members.push(member);
-        Ok(controller.queue_spec(shard, join.qid, join.entries, join.flow_control))
+        let proven = controller.spec.auth.is_none();
+        let seat = if proven { Some(join.qid) } else { controller.free_seat() };
+        let seat = seat.ok_or(ConnectRefusal::Busy)?;
+        controller.members.push(Member {
+            qid: join.qid,
+            seat,
+            proven,
+            shard: join.shard,
+            open: false,
+            counters: Counters::default(),
+        });
+        let spec = controller.queue_spec(shard, join.qid, join.entries, join.flow_control);
+        Ok(QueueSpec { seat, ..spec })
     }
 
     /// How the Connect that made this queue is answered, once it is open.
@@ -351,6 +387,7 @@ impl Controller {
             cntlid: self.spec.cntlid,
             association: self.association,
             qid,
+            seat: qid,
             entries,
             flow_control,
             in_capsule: if qid == 0 { 8192 } else { self.spec.limits.in_capsule },

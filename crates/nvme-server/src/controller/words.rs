@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use buf::Cx;
 use nvme::Sqe;
+use volume::Shard;
 
-use super::{Controller, Wait};
+use super::{Controller, Member, Wait};
 use crate::admin;
 use crate::server::Server;
 use crate::spec::{NamespaceEntry, QueueSpec, ordered};
@@ -19,6 +20,7 @@ impl Server {
         match word.news {
             News::Opened { .. }
             | News::Gone { .. }
+            | News::Proven
             | News::Traffic
             | News::Report { .. }
             | News::Aborted { .. } => self.hear_queue(cx, word),
@@ -29,12 +31,12 @@ impl Server {
     }
 
     fn hear_queue(&mut self, cx: &mut Cx<'_>, word: Word) {
-        let Word { cntlid, association, qid, news } = word;
+        let Word { cntlid, association, seat, news } = word;
         let known = self.controllers.find_mut(cntlid).filter(|known| known.association == association);
         let Some(controller) = known else {
             if let News::Opened { at } = news {
                 // Its controller ended while it was on its way.
-                let word = Word { cntlid, association, qid, news: News::End };
+                let word = Word { cntlid, association, seat, news: News::End };
                 self.steps.push_back(Step::Word { to: at, word });
             }
             return;
@@ -43,25 +45,26 @@ impl Server {
             News::Opened { at } => {
                 let stays = controller.lets_queues_be();
                 let listen = controller.wish();
-                if let Some(member) = controller.members.iter_mut().find(|member| member.qid == qid) {
+                if let Some(member) = controller.members.iter_mut().find(|member| member.seat == seat) {
                     member.open = true;
                     // Both may have changed while it was on its way.
                     for news in [listen, News::Namespaces(controller.namespaces.clone())] {
-                        let word = Word { cntlid, association, qid, news };
+                        let word = Word { cntlid, association, seat, news };
                         self.steps.push_back(Step::Word { to: at, word });
                     }
                 }
                 if !stays {
                     // The end was told to its shard before it was there.
-                    let word = Word { cntlid, association, qid, news: News::End };
+                    let word = Word { cntlid, association, seat, news: News::End };
                     self.steps.push_back(Step::Word { to: at, word });
                 }
             }
-            News::Gone { lost, report } => self.member_gone(cx, cntlid, qid, lost, *report),
+            News::Gone { lost, report } => self.member_gone(cx, cntlid, seat, lost, *report),
+            News::Proven => self.queue_proven(cntlid, seat),
             News::Traffic => self.hear(cntlid, cx.now),
             News::Report { ticket, report } => {
-                controller.absorb(qid, *report);
-                self.reported(cx, cntlid, qid, Some(ticket));
+                controller.absorb(seat, *report);
+                self.reported(cx, cntlid, seat, Some(ticket));
             }
             News::Aborted { ticket, aborted } => self.abort_answered(cntlid, ticket, aborted),
             News::End | News::Abort { .. } | News::Ask { .. } | News::Listen { .. } | News::Namespaces(_) => {
@@ -70,10 +73,38 @@ impl Server {
         }
     }
 
-    fn member_gone(&mut self, cx: &mut Cx<'_>, cntlid: u16, qid: u16, lost: bool, report: Report) {
+    /// A queue's host has proved who it is: the queue's identifier is its own from now on, unless another
+    /// had proved it before, and who has proved nothing under it goes.
+    fn queue_proven(&mut self, cntlid: u16, seat: u16) {
         let Some(controller) = self.controllers.find_mut(cntlid) else { return };
-        controller.absorb(qid, report);
-        if let Some(at) = controller.members.iter().position(|member| member.qid == qid) {
+        let association = controller.association;
+        let Some(qid) = controller.members.iter().find(|member| member.seat == seat).map(|member| member.qid)
+        else {
+            return;
+        };
+        let rivals = controller.members.iter().filter(|member| member.qid == qid && member.seat != seat);
+        let late = rivals.clone().any(|member| member.proven);
+        let ends: Vec<(Shard, u16)> = if late {
+            let own = controller.members.iter().filter(|member| member.seat == seat && !member.proven);
+            own.map(|member| (member.shard, member.seat)).collect()
+        } else {
+            rivals.map(|member| (member.shard, member.seat)).collect()
+        };
+        for member in controller.members.iter_mut().filter(|member| member.seat == seat && !late) {
+            member.proven = true;
+        }
+        self.steps.extend(
+            ends.into_iter().map(|(to, seat)| Step::Word {
+                to,
+                word: Word { cntlid, association, seat, news: News::End },
+            }),
+        );
+    }
+
+    fn member_gone(&mut self, cx: &mut Cx<'_>, cntlid: u16, seat: u16, lost: bool, report: Report) {
+        let Some(controller) = self.controllers.find_mut(cntlid) else { return };
+        controller.absorb(seat, report);
+        if let Some(at) = controller.members.iter().position(|member| member.seat == seat) {
             let member = controller.members.swap_remove(at);
             controller.past = controller.past.plus(member.counters);
         }
@@ -86,26 +117,26 @@ impl Server {
             .waiting
             .iter()
             .filter_map(|waiting| match waiting.on {
-                Wait::Abort { ticket } if ticket >> 48 == u64::from(qid) => Some(ticket),
+                Wait::Abort { ticket } if ticket >> 48 == u64::from(seat) => Some(ticket),
                 _ => None,
             })
             .collect();
         for ticket in orphans {
             self.abort_answered(cntlid, ticket, false);
         }
-        self.reported(cx, cntlid, qid, None);
+        self.reported(cx, cntlid, seat, None);
         self.arm(cntlid);
         self.settle(cntlid);
     }
 
     /// A queue has reported, or never will: log pages that waited for it may be answered.
-    fn reported(&mut self, cx: &mut Cx<'_>, cntlid: u16, qid: u16, answer: Option<u64>) {
+    fn reported(&mut self, cx: &mut Cx<'_>, cntlid: u16, seat: u16, answer: Option<u64>) {
         let Some(controller) = self.controllers.find_mut(cntlid) else { return };
         for waiting in &mut controller.waiting {
             if let Wait::Reports { ticket, from, .. } = &mut waiting.on
                 && answer.is_none_or(|answer| answer == *ticket)
             {
-                from.retain(|asked| *asked != qid);
+                from.retain(|asked| *asked != seat);
             }
         }
         let ready = |controller: &Controller| {
@@ -123,8 +154,8 @@ impl Server {
     }
 
     fn hear_controller(&mut self, word: Word) {
-        let Word { cntlid, association, qid, news } = word;
-        let Some(key) = self.joined(cntlid, association, qid) else {
+        let Word { cntlid, association, seat, news } = word;
+        let Some(key) = self.joined(cntlid, association, seat) else {
             // It is gone, and has said so.
             return;
         };
@@ -143,6 +174,7 @@ impl Server {
             News::Namespaces(namespaces) => self.change_queue_namespaces(key, namespaces),
             News::Opened { .. }
             | News::Gone { .. }
+            | News::Proven
             | News::Traffic
             | News::Report { .. }
             | News::Aborted { .. } => unreachable!("sorted by the caller"),
@@ -150,15 +182,15 @@ impl Server {
     }
 
     /// The open queue of this shard that a word means.
-    fn joined(&self, cntlid: u16, association: u64, qid: u16) -> Option<QueueKey> {
-        let key = *self.controllers.queues.get(&(cntlid, qid))?;
+    fn joined(&self, cntlid: u16, association: u64, seat: u16) -> Option<QueueKey> {
+        let key = *self.controllers.queues.get(&(cntlid, seat))?;
         (self.queue(key).spec.association == association).then_some(key)
     }
 
     /// Says something to the controller of a queue.
     pub(crate) fn tell_controller(&mut self, key: QueueKey, news: News) {
-        let QueueSpec { cntlid, association, qid, home, .. } = self.queue(key).spec;
-        self.steps.push_back(Step::Word { to: home, word: Word { cntlid, association, qid, news } });
+        let QueueSpec { cntlid, association, seat, home, .. } = self.queue(key).spec;
+        self.steps.push_back(Step::Word { to: home, word: Word { cntlid, association, seat, news } });
     }
 
     /// A command that wants more than to be executed has come. Whether that is all it wants.
@@ -186,16 +218,16 @@ impl Server {
 
     /// An I/O queue has opened on this shard.
     pub(crate) fn note_opened(&mut self, key: QueueKey) {
-        let QueueSpec { cntlid, qid, .. } = self.queue(key).spec;
-        self.controllers.queues.insert((cntlid, qid), key);
+        let QueueSpec { cntlid, seat, .. } = self.queue(key).spec;
+        self.controllers.queues.insert((cntlid, seat), key);
         let at = self.shard;
         self.tell_controller(key, News::Opened { at });
     }
 
     /// An I/O queue of this shard is gone, with all its commands.
     pub(crate) fn note_gone(&mut self, key: QueueKey, spec: &QueueSpec, lost: bool, report: Report) {
-        if self.controllers.queues.get(&(spec.cntlid, spec.qid)) == Some(&key) {
-            self.controllers.queues.remove(&(spec.cntlid, spec.qid));
+        if self.controllers.queues.get(&(spec.cntlid, spec.seat)) == Some(&key) {
+            self.controllers.queues.remove(&(spec.cntlid, spec.seat));
         }
         self.tell_gone(spec, lost, report);
     }
@@ -208,7 +240,7 @@ impl Server {
 
     fn tell_gone(&mut self, spec: &QueueSpec, lost: bool, report: Report) {
         let news = News::Gone { lost, report: Box::new(report) };
-        let word = Word { cntlid: spec.cntlid, association: spec.association, qid: spec.qid, news };
+        let word = Word { cntlid: spec.cntlid, association: spec.association, seat: spec.seat, news };
         self.steps.push_back(Step::Word { to: spec.home, word });
     }
 
@@ -225,7 +257,7 @@ impl Server {
         let (association, admin) = (controller.association, controller.admin);
         let words = controller.members.iter().map(|member| Step::Word {
             to: member.shard,
-            word: Word { cntlid, association, qid: member.qid, news: News::Namespaces(fresh.clone()) },
+            word: Word { cntlid, association, seat: member.seat, news: News::Namespaces(fresh.clone()) },
         });
         self.steps.extend(words);
         if !controller.admin_gone {
@@ -247,8 +279,8 @@ impl Controller {
     pub(crate) fn listen(&self) -> Vec<Step> {
         let news = self.wish();
         let (cntlid, association) = (self.spec.cntlid, self.association);
-        let word = |qid| Word { cntlid, association, qid, news: news.clone() };
-        self.members.iter().map(|member| Step::Word { to: member.shard, word: word(member.qid) }).collect()
+        let word = |seat| Word { cntlid, association, seat, news: news.clone() };
+        self.members.iter().map(|member| Step::Word { to: member.shard, word: word(member.seat) }).collect()
     }
 
     /// Whether its I/O queues may stay: it neither stops, nor shuts down, nor ends.
@@ -258,10 +290,11 @@ impl Controller {
     }
 
     /// Takes a queue's report over.
-    fn absorb(&mut self, qid: u16, report: Report) {
-        if let Some(member) = self.members.iter_mut().find(|member| member.qid == qid) {
-            member.counters = report.counters;
-        }
+    fn absorb(&mut self, seat: u16, report: Report) {
+        let member = self.members.iter_mut().find(|member| member.seat == seat);
+        let Some(Member { qid, counters, .. }) = member else { return };
+        *counters = report.counters;
+        let qid = *qid;
         self.errors.add(qid, report.failures, report.failed);
     }
 }

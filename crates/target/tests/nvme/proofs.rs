@@ -269,6 +269,31 @@ fn keep_alive_timeouts_are_bounded() {
     }
 }
 
+/// Strangers take the identifiers of a host's queues, on either shard; the host connects them all the same.
+#[test]
+fn attack_77_silent_queues_keep_no_identifier_from_their_host() {
+    let mut world = guarded(11);
+    let wanted = Wanted::default();
+    let (mut admin, cntlid) = connect(&mut world, &wanted, 0, ConnectData::DYNAMIC);
+    assert!(prove(&mut world, &wanted, &mut admin, &secret(1)));
+    let mut host = Host { wanted: wanted.clone(), pipes: vec![admin], cntlid };
+    host.enable(&mut world);
+    let silent: Vec<Pipe> = (0..8).map(|at| connect(&mut world, &wanted, 1 + at % 2, cntlid).0).collect();
+    for qid in 1..=2 {
+        let (mut pipe, _) = connect(&mut world, &wanted, qid, cntlid);
+        assert!(prove(&mut world, &wanted, &mut pipe, &secret(1)), "queue {qid}");
+        host.pipes.push(pipe);
+    }
+    for at in 1..=2 {
+        assert_eq!(host.write(&mut world, at, 5, &pattern(5, 8, 1)), Status::SUCCESS);
+    }
+    world.run_for(Duration::from_secs(1));
+    assert!(silent.iter().all(|pipe| is_dead(&world, pipe)));
+    assert!(host.read(&mut world, 2, 5, 8) == pattern(5, 8, 1));
+    let queues: usize = crate::queues::listings(&mut world).iter().map(|listing| listing.queues.len()).sum();
+    assert_eq!(queues, 3);
+}
+
 /// What a shard counts among strangers, and what it promised them, over all shards.
 fn strangers(world: &mut World<Shard>) -> (usize, usize) {
     let logins = crate::queues::listings(world).iter().map(|listing| listing.logins).sum();

@@ -182,3 +182,49 @@ fn messages_of_wrong_lengths_are_refused_before_they_are_read() {
     assert_eq!(world.ends(host, &receive, &[]).status, Status::SGL_LENGTH_INVALID.final_());
     assert!(world.gone.is_empty());
 }
+
+/// Who has proved nothing holds a queue's identifier against nobody; whoever proves first has it.
+#[test]
+fn attack_77_an_unproven_queue_keeps_nobody_out() {
+    let (mut world, host) = world(Group::Null);
+    assert!(world.authenticate(host, SECRET, Group::Null));
+    assert_eq!(world.set(host, Property::CC, 0x0046_0001), Status::SUCCESS);
+    let strangers: Vec<Host> = (0..3).map(|_| world.connect(2, &join(1, 1, 1)).unwrap()).collect();
+    // They count as queues of nobody.
+    let granted = world.ends(host, &set_feature(7, 0, 0x0001_0001), &[]);
+    assert_eq!((granted.status, granted.result), (Status::SUCCESS, 0x0001_0001));
+    let queue = world.connect(2, &join(1, 1, 1)).unwrap();
+    assert!(world.authenticate(queue, SECRET, Group::Null));
+    world.run();
+    let mut ended = world.ended.clone();
+    ended.sort_by_key(|queue| queue.key);
+    assert_eq!(ended, strangers, "those who proved nothing go, and end nothing else");
+    let read = transfer(Opcode::READ, 0, 1);
+    assert_eq!(world.command(queue, &read, &[]), Status::SUCCESS);
+    assert_eq!(world.connect(2, &join(1, 1, 1)).err(), Some(ConnectRefusal::Sequence));
+    // Its reports and aborts are the queue's that has proved.
+    assert_eq!(world.good(host, &get_log(2, 512), &[])[64], 1);
+    world.pass(10);
+    assert!(world.gone.is_empty());
+    assert_eq!(world.set(host, Property::CC, 0x0046_0000), Status::SUCCESS);
+    world.run();
+    assert_eq!(world.property(host, Property::CSTS, 4), 0, "the reset is complete");
+}
+
+/// Two that prove themselves under one identifier: the first has it, and the other ends.
+#[test]
+fn one_queue_has_an_identifier_in_the_end() {
+    let (mut world, host) = world(Group::Null);
+    assert!(world.authenticate(host, SECRET, Group::Null));
+    assert_eq!(world.set(host, Property::CC, 0x0046_0001), Status::SUCCESS);
+    let [first, second] = [0, 1].map(|_| world.connect(2, &join(1, 1, 1)).unwrap());
+    world.hold_mail = true;
+    for queue in [first, second] {
+        assert!(world.authenticate(queue, SECRET, Group::Null));
+    }
+    world.hold_mail = false;
+    world.run();
+    assert_eq!(world.ended, [second]);
+    assert_eq!(world.command(first, &transfer(Opcode::READ, 0, 1), &[]), Status::SUCCESS);
+    assert!(world.gone.is_empty(), "the association goes on");
+}
