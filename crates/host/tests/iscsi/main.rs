@@ -1,12 +1,15 @@
 //! A path over iSCSI against our own target, in one process and without sockets.
 
+mod hostile;
+mod script;
+mod world;
+
 // The name by which the target's own tests call it.
 extern crate target as blockwire_target;
 
 #[allow(dead_code, reason = "the target's tests use all of it")]
 #[path = "../../../target/tests/simulation/rig.rs"]
 mod rig;
-mod world;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -11,6 +11,8 @@ use stream::{Came, RecvOp, SendOp};
 use target::{Message, Shard};
 use volume::DiskOp;
 
+use crate::script::Script;
+
 /// One end of a socket.
 #[derive(Default)]
 pub struct End {
@@ -66,6 +68,8 @@ impl Driver<Message> for Hands {
 pub struct World<S> {
     pub path: S,
     pub shard: Shard,
+    /// What answers instead of the shard.
+    pub script: Option<Script>,
     pub pool: Pool,
     their_pool: Pool,
     entropy: Entropy,
@@ -86,6 +90,7 @@ impl<S: Sockets> World<S> {
         World {
             path,
             shard,
+            script: None,
             pool: Pool::new(32 << 20),
             their_pool: Pool::new(32 << 20),
             entropy: Entropy::new([1; 32]),
@@ -221,6 +226,9 @@ impl<S: Sockets> World<S> {
         self.hands.wires.push(Wire::default());
         let link = LinkId(at as u64);
         let peer = SocketAddr::from(([127, 0, 0, 1], 50_000));
+        if self.script.is_some() {
+            return Dialled { link, local: peer, peer: to };
+        }
         let accepted = Accepted { listener: ListenerId(0), local: to, peer };
         self.serve(|shard, cx| shard.handle_arrival(cx, link, Arrival::Accepted(accepted)));
         Dialled { link, local: peer, peer: to }
@@ -253,6 +261,15 @@ impl<S: Sockets> World<S> {
     }
 
     fn move_theirs(&mut self, at: usize) -> bool {
+        if let Some(script) = &mut self.script {
+            let wire = &mut self.hands.wires[at];
+            let came: Vec<u8> = wire.theirs.inbox.drain(..).collect();
+            if came.is_empty() {
+                return false;
+            }
+            wire.ours.inbox.extend(script.take(at, &came));
+            return true;
+        }
         let (pool, wire, link) = (self.their_pool.clone(), &mut self.hands.wires[at], LinkId(at as u64));
         let gone = wire.theirs.left || wire.cut;
         let mut any = false;

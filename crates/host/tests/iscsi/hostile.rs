@@ -1,0 +1,337 @@
+//! Targets whose frames are right and whose words are not: every one has an answer, in bounded time.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use blockwire_host::iscsi::IscsiPath;
+use blockwire_host::{Claim, Event, Path, Why};
+use buf::Payload;
+use iscsi::name::TargetAddress;
+use iscsi::wire::TmfResponseCode;
+use volume::{Access, Durability, Extent, IoId, Op, Outcome};
+
+use crate::script::{Answer, Script, honest};
+use crate::world::{self, World};
+use crate::{next, rig, run, settings, span, up};
+
+fn against(script: Script) -> World<IscsiPath> {
+    let mut world = crate::world(settings(), &rig::Terms::default());
+    world.script = Some(script);
+    world
+}
+
+/// An honest target but for one command.
+fn but_for(opcode: u8, second: Option<u8>, third: Option<u8>, answer: Answer) -> World<IscsiPath> {
+    against(Script::new(move |cdb| {
+        let hit =
+            cdb[0] == opcode && second.is_none_or(|at| cdb[1] == at) && third.is_none_or(|at| cdb[2] == at);
+        if hit { answer.clone() } else { honest(cdb) }
+    }))
+}
+
+#[test]
+fn an_honest_target_is_believed() {
+    let mut world = against(Script::new(honest));
+    let portrait = up(&mut world);
+    assert_eq!((portrait.geometry.blocks, portrait.geometry.max_io), (1000, 64 * 512));
+    assert_eq!(portrait.uuid.map(|uuid| uuid.0), Some([9; 16]));
+    assert!(portrait.geometry.thin && portrait.geometry.write_cache && !portrait.read_only);
+    assert_eq!(portrait.access, Access::Optimized);
+}
+
+#[test]
+fn attack_88_vital_product_data_and_mode_data_that_lie_about_their_lengths() {
+    let good = |bytes: &[u8]| Answer::Good(bytes.to_vec());
+    let long = |head: &[u8]| Answer::Good([head, &[0xff; 300][..]].concat());
+    let cases = [
+        // The list of pages: longer than it is, of another code, of no byte.
+        (0x12, Some(1), Some(0x00), good(&[0, 0, 0xff, 0xff, 0, 0x83])),
+        (0x12, Some(1), Some(0x00), good(&[0, 0x83, 0, 2, 0, 0x83])),
+        (0x12, Some(1), Some(0x00), good(&[])),
+        (0x12, Some(1), Some(0x80), good(&[0, 0x80, 0xff, 0xff, 0x41, 0x00, 0x1b])),
+        // Designators beyond the page, without end, of no byte, a UUID that is too short.
+        (0x12, Some(1), Some(0x83), good(&[0, 0x83, 0, 8, 1, 0x0a, 0, 0xff, 0x10, 0, 1, 2])),
+        (0x12, Some(1), Some(0x83), good(&[0, 0x83, 0xff, 0xff, 1, 3, 0, 8, 1, 2, 3])),
+        (0x12, Some(1), Some(0x83), good(&[0, 0x83, 0, 6, 1, 0x0a, 0, 2, 0x10, 0])),
+        (0x12, Some(1), Some(0x83), long(&[0, 0x83, 0xff, 0xff])),
+        (0x12, Some(1), Some(0xb0), good(&[0, 0xb0, 0, 60, 1])),
+        (0x12, Some(1), Some(0xb0), long(&[0, 0xb0, 0xff, 0xff])),
+        (0x12, Some(1), Some(0xb1), good(&[0, 0xb1, 0xff, 0xff])),
+        (0x12, Some(1), Some(0xb2), good(&[0, 0xb2, 0, 4])),
+        // A block descriptor and pages beyond what came.
+        (0x1a, None, None, good(&[0xff, 0, 0x10, 0xff])),
+        (0x1a, None, None, good(&[0xff, 0, 0x10, 0, 8, 0xff, 4])),
+        (0x1a, None, None, long(&[0, 0, 0, 0])),
+        (0x1a, None, None, good(&[])),
+        // Port groups that are listed and do not come, or with more ports than there are bytes.
+        (0xa3, None, None, good(&[0xff, 0xff, 0xff, 0xff, 0, 0x0f, 0, 1, 0, 0, 0, 0xff])),
+        (0xa3, None, None, long(&[0, 0, 0, 0xff])),
+    ];
+    for (opcode, second, third, answer) in cases {
+        let mut world = but_for(opcode, second, third, answer.clone());
+        let portrait = up(&mut world);
+        assert_eq!(portrait.geometry.blocks, 1000, "{answer:?}");
+        let geometry = portrait.geometry;
+        assert!(geometry.max_io >= 512 && geometry.max_io <= 1 << 20 && geometry.max_io % 512 == 0);
+        let text = format!("{portrait:?}");
+        assert!(text.is_ascii() && !text.contains('\u{1b}'), "{text}");
+    }
+}
+
+#[test]
+fn attack_88_units_and_sizes_that_cannot_be() {
+    let good = |bytes: &[u8]| Answer::Good(bytes.to_vec());
+    let size =
+        |last: [u8; 8], block: [u8; 4]| Answer::Good([&last[..], &block[..], &[0xff; 20][..]].concat());
+    let cases = [
+        (0x12, Some(0), good(&[0; 35]), "too short"),
+        (0x12, Some(0), Answer::Good([&[0x01][..], &[0; 40][..]].concat()), "no disk"),
+        (0x9e, None, size([0xff; 8], [0, 0, 2, 0]), "beyond 2^63"),
+        (0x9e, None, size([0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff], [0, 0, 2, 0]), "beyond 2^63"),
+        (0x9e, None, size([0, 0, 0, 0, 0, 0, 0, 9], [0; 4]), "blocks of 0 bytes"),
+        (0x9e, None, size([0, 0, 0, 0, 0, 0, 0, 9], [0xff; 4]), "blocks of 4294967295 bytes"),
+        (0x9e, None, size([0, 0, 0, 0, 0, 0, 0, 9], [0, 0, 2, 8]), "blocks of 520 bytes"),
+        (0x9e, None, good(&[0; 15]), "too short"),
+    ];
+    for (opcode, second, answer, complaint) in cases {
+        let mut world = but_for(opcode, second, None, answer.clone());
+        world.with(|path, cx| path.connect(cx));
+        match next(&mut world) {
+            Event::Down(Why::Refused(text)) => assert!(text.contains(complaint), "{answer:?}: {text}"),
+            other => panic!("{answer:?}: {other:?}"),
+        }
+    }
+    // No such unit; the list of those that are is as long as it says, and longer.
+    for (luns, complaint) in [
+        (good(&[0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 5]), "but 3"),
+        (good(&[0, 0, 0, 8]), "no logical unit"),
+        (Answer::Good([&[0, 0, 0x10, 0, 0, 0, 0, 0][..], &[0; 4000][..]].concat()), "and more"),
+    ] {
+        let mut world = against(Script::new(move |cdb| match cdb[0] {
+            0x12 => Answer::Good([&[0x7f][..], &[0; 40][..]].concat()),
+            0xa0 => luns.clone(),
+            _ => honest(cdb),
+        }));
+        world.with(|path, cx| path.connect(cx));
+        let Event::Down(Why::Refused(text)) = next(&mut world) else { panic!() };
+        assert!(text.contains(complaint), "{text}");
+    }
+}
+
+#[test]
+fn attack_88_extents_and_registrations_that_lie() {
+    let descriptor = |lba: u64, blocks: u32, status: u8| {
+        [&lba.to_be_bytes()[..], &blocks.to_be_bytes()[..], &[status, 0, 0, 0][..]].concat()
+    };
+    let list = |len: u32, parts: &[Vec<u8>]| {
+        Answer::Good([&len.to_be_bytes()[..], &[0; 4][..], &parts.concat()[..]].concat())
+    };
+    let mapped = |lba, blocks, mapped| Extent { span: span(lba, blocks), mapped };
+    let cases = [
+        (
+            list(0xffff_ffff, &[descriptor(10, 5, 0), descriptor(15, 1000, 1)]),
+            Some(vec![mapped(10, 5, true), mapped(15, 85, false)]),
+        ),
+        // Begins before, stands still, goes back, leaves a gap, wraps round: what is sound of it counts.
+        (list(20, &[descriptor(0, 20, 1)]), Some(vec![mapped(10, 10, false)])),
+        (list(36, &[descriptor(10, 5, 0), descriptor(10, 5, 1)]), Some(vec![mapped(10, 5, true)])),
+        (list(36, &[descriptor(10, 5, 0), descriptor(15, 0, 1)]), Some(vec![mapped(10, 5, true)])),
+        (list(36, &[descriptor(10, 5, 0), descriptor(16, 5, 1)]), Some(vec![mapped(10, 5, true)])),
+        (list(20, &[descriptor(u64::MAX, u32::MAX, 0)]), None),
+        (list(20, &[descriptor(10, 0, 0)]), None),
+        (list(20, &[]), None),
+        (Answer::Good(vec![0xff; 7]), None),
+    ];
+    for (answer, expected) in cases {
+        let mut world = but_for(0x9e, Some(0x12), None, answer.clone());
+        up(&mut world);
+        let (how, _) = run(&mut world, Op::Extents(span(10, 90)), Payload::None);
+        match expected {
+            Some(extents) => assert_eq!(how, Ok(Outcome::Extents(extents)), "{answer:?}"),
+            None => assert_eq!(how, Err("Failed(Failed(Internal))".to_owned()), "{answer:?}"),
+        }
+    }
+    for status in [vec![0xff; 40], vec![0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff], vec![0, 0, 0, 1, 0, 0, 0, 24]] {
+        let mut world = but_for(0x5e, Some(3), None, Answer::Good(status));
+        up(&mut world);
+        world.with(|path, cx| path.claim(cx, IoId(1), Claim::Report)).unwrap();
+        let Event::Claimed { how: Ok(Some(claims)), .. } = next(&mut world) else { panic!() };
+        assert_eq!(claims.registrations.len(), 0);
+    }
+}
+
+#[test]
+fn attention_and_waiting_without_end_come_to_an_end() {
+    for (answer, complaint) in [
+        (Answer::Check(6, 0x2900), "unit attentions"),
+        (Answer::Check(6, 0x3f0e), "unit attentions"),
+        (Answer::Status(0x08), "does not get ready"),
+        (Answer::Check(2, 0x0401), "does not get ready"),
+        (Answer::Check(2, 0x0402), "stopped"),
+        (Answer::Check(2, 0x3a00), "no medium"),
+    ] {
+        let mut world = but_for(0x00, None, None, answer.clone());
+        let before = world.now;
+        world.with(|path, cx| path.connect(cx));
+        let Event::Down(Why::Refused(text) | Why::Lost(text)) = next(&mut world) else { panic!() };
+        assert!(text.contains(complaint), "{answer:?}: {text}");
+        assert!(world.now.since(before) < Duration::from_secs(60));
+    }
+    // What comes up answers reads so.
+    for (answer, fate) in [
+        (Answer::Check(6, 0x2900), "NotDone(1s)"),
+        (Answer::Status(0x28), "NotDone(1s)"),
+        (Answer::Check(0xb, 0), "NotDone(1s)"),
+        (Answer::Status(0x18), "Failed(Refused(Conflict))"),
+        (Answer::Status(0x77), "Failed(Failed(Internal))"),
+        (Answer::Check(2, 0x040c), "NotDone(1s)"),
+        (Answer::Check(3, 0x1100), "Failed(Failed(Medium(4)))"),
+        (Answer::Check(5, 0x2100), "Failed(Refused(OutOfRange))"),
+        (Answer::Check(7, 0x2700), "Failed(Refused(ReadOnly))"),
+        (Answer::Check(7, 0x2707), "Failed(Failed(NoSpace))"),
+        (
+            Answer::Sense(vec![0xf0, 0, 3, 0xff, 0xff, 0xff, 0xff, 10, 0, 0, 0, 0, 0x11, 0]),
+            "Failed(Failed(Medium(4)))",
+        ),
+        (Answer::Sense(vec![0xf0, 0, 3, 0, 0, 0, 5, 10, 0, 0, 0, 0, 0x11, 0]), "Failed(Failed(Medium(5)))"),
+        (Answer::Sense(vec![0x55]), "Failed(Failed(Internal))"),
+        // GOOD, without the data.
+        (Answer::Good(vec![]), "Failed(Failed(Internal))"),
+    ] {
+        let mut world = but_for(0x28, None, None, answer.clone());
+        up(&mut world);
+        let room = world::room(&world.pool, 1024);
+        let (how, payload) = run(&mut world, Op::Read(span(4, 2)), room);
+        assert_eq!(how, Err(fate.to_owned()), "{answer:?}");
+        assert!(world::bytes(payload).iter().all(|byte| *byte == 0), "no byte that did not come");
+    }
+}
+
+#[test]
+fn an_answered_write_that_was_lost_fails_the_next_flush() {
+    let deferred = RefCell::new(Some(Answer::Sense(vec![0x71, 0, 3, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x0c, 0])));
+    let mut world = against(Script::new(move |cdb| match cdb[0] {
+        0x28 => deferred.take().unwrap_or_else(|| honest(cdb)),
+        _ => honest(cdb),
+    }));
+    up(&mut world);
+    let room = world::room(&world.pool, 512);
+    assert_eq!(run(&mut world, Op::Read(span(0, 1)), room).0, Ok(Outcome::Complete));
+    assert_eq!(run(&mut world, Op::Flush, Payload::None).0, Err("Failed(Failed(Sync))".to_owned()));
+    assert_eq!(run(&mut world, Op::Flush, Payload::None).0, Ok(Outcome::Complete));
+}
+
+#[test]
+fn a_command_that_takes_too_long_is_aborted_then_reset_then_given_up() {
+    let write = |world: &mut World<IscsiPath>| {
+        let payload = world::data(&world.pool, &[1; 512]);
+        world
+            .with(|path, cx| path.submit(cx, IoId(7), Op::Write(span(0, 1), Durability::Cached), payload))
+            .unwrap();
+        world.now
+    };
+    for (managed, functions, fate, seconds) in [
+        (Some(TmfResponseCode::COMPLETE), vec![1], "NotDone(0ns)", 30),
+        (Some(TmfResponseCode::NO_TASK), vec![1], "Unknown", 30),
+        (Some(TmfResponseCode::REJECTED), vec![1, 5], "Unknown", 30),
+        (None, vec![1, 5], "Unknown", 55),
+    ] {
+        let mut world = but_for(0x2a, None, None, Answer::Silence);
+        up(&mut world);
+        world.script.as_mut().unwrap().managed = managed;
+        let before = write(&mut world);
+        let Event::Done { how: Err(how), .. } = next(&mut world) else { panic!() };
+        assert_eq!(format!("{how:?}"), fate, "{managed:?}");
+        let took = world.now.since(before).as_secs();
+        assert!((seconds..seconds + 2).contains(&took), "{managed:?}: {took} s");
+        assert_eq!(world.script.as_ref().unwrap().functions, functions);
+        let down = functions.len() == 2;
+        if down {
+            assert!(matches!(next(&mut world), Event::Down(Why::Lost(_))));
+        }
+        // Whatever is open is fenced by a login that reinstates the session.
+        let sessions = world.dialled.len();
+        world.with(|path, cx| path.fence(cx));
+        loop {
+            match next(&mut world) {
+                Event::Fenced => break,
+                Event::Down(_) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(world.dialled.len() > sessions, fate == "Unknown", "{managed:?}");
+    }
+}
+
+#[test]
+fn redirections_are_followed_but_not_for_ever() {
+    let to = |text: &str| TargetAddress::parse(text).unwrap();
+    let cases = [
+        (vec![to("127.0.0.1:3261"), to("[::1]:3262")], None),
+        (vec![to("127.0.0.1:3260")], Some("round and round")),
+        (vec![to("127.0.0.1:3261"), to("127.0.0.1:3260")], Some("round and round")),
+        ((1..=9).map(|n| to(&format!("127.0.0.1:{}", 4000 + n))).collect(), Some("round and round")),
+        (vec![to("elsewhere.example:3260")], Some("connect to that address")),
+    ];
+    for (moves, complaint) in cases {
+        let mut script = Script::new(honest);
+        script.moves = moves.into();
+        let mut world = against(script);
+        world.with(|path, cx| path.connect(cx));
+        match (next(&mut world), complaint) {
+            (Event::Up(portrait), None) => {
+                assert_eq!(portrait.terms[0], ("TargetAddress".to_owned(), "[::1]:3262".to_owned()));
+            }
+            (Event::Down(Why::Refused(text)), Some(complaint)) => assert!(text.contains(complaint), "{text}"),
+            other => panic!("{other:?}"),
+        }
+        assert!(world.dialled.len() <= 5);
+    }
+}
+
+#[test]
+fn a_change_is_told_and_another_volume_ends_the_path() {
+    let state = Rc::new(RefCell::new((false, 9u8, 0xe7u8)));
+    let seen = state.clone();
+    let mut world = against(Script::new(move |cdb| {
+        let mut state = seen.borrow_mut();
+        match (cdb[0], cdb[1], cdb[2], honest(cdb)) {
+            (0x28, ..) if std::mem::take(&mut state.0) => Answer::Check(6, 0x2a09),
+            (0x2a, ..) if std::mem::take(&mut state.0) => Answer::Check(6, 0x3f0e),
+            (0x12, 1, 0x83, Answer::Good(mut data)) => {
+                data[10..26].fill(state.1);
+                Answer::Good(data)
+            }
+            (0x9e, 0x10, _, Answer::Good(mut data)) => {
+                data[7] = state.2;
+                Answer::Good(data)
+            }
+            (.., answer) => answer,
+        }
+    }));
+    up(&mut world);
+    *state.borrow_mut() = (true, 9, 0xff);
+    let room = world::room(&world.pool, 512);
+    world.with(|path, cx| path.submit(cx, IoId(7), Op::Read(span(0, 1)), room)).unwrap();
+    let (mut told, mut read) = (false, false);
+    while !told || !read {
+        match next(&mut world) {
+            Event::Changed(portrait) => told = portrait.geometry.blocks == 1024,
+            Event::Done { how: Ok(_), .. } => read = true,
+            other => panic!("{other:?}"),
+        }
+    }
+    *state.borrow_mut() = (true, 8, 0xff);
+    let payload = world::data(&world.pool, &[1; 512]);
+    world
+        .with(|path, cx| path.submit(cx, IoId(8), Op::Write(span(0, 1), Durability::Cached), payload))
+        .unwrap();
+    loop {
+        match next(&mut world) {
+            Event::Done { .. } => {}
+            Event::Down(Why::Lost(text)) => break assert!(text.contains("another volume"), "{text}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
