@@ -73,7 +73,7 @@ fn attack_88_vital_product_data_and_mode_data_that_lie_about_their_lengths() {
         let portrait = up(&mut world);
         assert_eq!(portrait.geometry.blocks, 1000, "{answer:?}");
         let geometry = portrait.geometry;
-        assert!(geometry.max_io >= 512 && geometry.max_io <= 1 << 20 && geometry.max_io % 512 == 0);
+        assert!(geometry.max_io >= 512 && geometry.max_io <= 1 << 20 && geometry.max_io.is_multiple_of(512));
         let text = format!("{portrait:?}");
         assert!(text.is_ascii() && !text.contains('\u{1b}'), "{text}");
     }

@@ -31,9 +31,11 @@ struct Conn {
     inbox: Vec<u8>,
 }
 
+type Answers = Box<dyn FnMut(&[u8; 16]) -> Answer>;
+
 pub struct Script {
     conns: Vec<Conn>,
-    answer: Box<dyn FnMut(&[u8; 16]) -> Answer>,
+    answer: Answers,
     /// Where logins are sent on, one after another.
     pub moves: VecDeque<TargetAddress>,
     /// How task management is answered; `None`: not at all.
