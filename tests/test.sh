@@ -68,6 +68,7 @@ guest() {
   world=$(worlds)
   IO=${world%% *} tests/guest/guest.sh
   IO=${world%% *} tests/guest/nvme.sh
+  tests/guest/vhost.sh
 }
 
 # The whole matrix of the guest: `make interop` only.
@@ -79,6 +80,7 @@ guests() {
     IO=$world tests/guest/nvme.sh -c 1 -q 1 -m 8
     IO=$world tests/guest/auth.sh
   done
+  tests/guest/vhost.sh 2
 }
 
 if [ "${1:-}" = --one ]; then

@@ -10,7 +10,7 @@ set -euo pipefail
 IMAGE=$1
 SUITE=${2:-}
 HERE=$(cd "$(dirname "$0")" && pwd)
-MODULES="virtio_pci virtio_net iscsi_tcp nvme_tcp sd_mod ext4 crc32c_generic crc32c_intel"
+MODULES="virtio_pci virtio_net virtio_blk iscsi_tcp nvme_tcp sd_mod ext4 crc32c_generic crc32c_intel"
 PROGRAMS="iscsid iscsiadm nvme sg_persist sg_vpd sg_rtpg mkfs.ext4 e2fsck"
 # Only kernels with NVMe in-band authentication need them; with the machine's own suite it has none.
 [ -z "$SUITE" ] || MODULES+=" sha256_generic sha512_generic hmac"
@@ -110,6 +110,6 @@ depmod -b "$TREE" "$version"
 
 install -m 755 "$HERE/init" "$TREE/init"
 install -m 644 "$HERE/job-lib" "$TREE/job/lib"
-for job in iscsi nvme auth; do install -m 755 "$HERE/job-$job" "$TREE/job/$job"; done
+for job in iscsi nvme auth vhost; do install -m 755 "$HERE/job-$job" "$TREE/job/$job"; done
 (cd "$TREE" && find . | cpio --quiet -o -H newc -R 0:0) >"$IMAGE/initramfs"
 rm -rf "$TREE"

@@ -5,6 +5,8 @@
 # calls `guest_asks WORDS`, which the script defines, answers `ok`, and then runs what was left in
 # GUEST_THEN.
 GUEST_THEN=
+# More words for QEMU.
+GUEST_QEMU=()
 
 # guest_boot IMAGE JOB SECONDS KEY=VALUE...: the machine, as the running process
 guest_boot() {
@@ -15,7 +17,7 @@ guest_boot() {
   exec timeout -k 5 "$seconds" qemu-system-x86_64 -M pc,usb=off -accel tcg,thread=multi,tb-size=256 \
     -cpu max,la57=off,cx16=off -smp "${GUEST_CPUS:-1}" -m 512 -nodefaults -no-user-config -display none \
     -no-reboot -serial stdio -kernel "$image/vmlinux" -initrd "$image/initramfs" \
-    -netdev user,id=net,ipv6=off,restrict=off -device virtio-net-pci,netdev=net \
+    ${GUEST_QEMU[@]+"${GUEST_QEMU[@]}"} -netdev user,id=net,ipv6=off,restrict=off -device virtio-net-pci,netdev=net \
     -append "console=ttyS0 quiet panic=-1 mitigations=off nokaslr random.trust_cpu=on no_timer_check \
 tsc=reliable rcupdate.rcu_expedited=1 net.ifnames=0 bw.JOB=$job$words"
 }

@@ -9,6 +9,7 @@ pub mod fuse;
 mod loop_device;
 pub mod nbd;
 mod requests;
+mod socket;
 mod statistics;
 #[cfg(test)]
 #[path = "../tests/support/mod.rs"]
@@ -16,6 +17,7 @@ mod test_disk;
 mod trouble;
 mod turn;
 mod vectors;
+pub mod vhost;
 mod wait;
 
 pub use disk::{Disk, REQUEST_MAX};

@@ -17,17 +17,18 @@ mod wire;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use buf::Time;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::SocketFlags;
 
 pub use session::{Export, Kind, OPTION_MAX, OPTIONS_MAX, Request, Session, Step};
 
 use crate::disk::Disk;
 use crate::requests::{Ended, Requests};
+use crate::socket;
 use crate::statistics::Statistics;
 use crate::turn::{self, Face, Leave};
 use crate::vectors::Vectors;
@@ -83,7 +84,7 @@ impl Front {
     /// What the system says; `AddrInUse` if another server listens there, or something that is no socket
     /// is in the way.
     pub fn new(settings: Settings) -> io::Result<Front> {
-        let socket = listen(&settings.path, settings.mode)?;
+        let socket = socket::listen(&settings.path, settings.mode)?;
         Ok(Front { settings, socket, statistics: Arc::default() })
     }
 
@@ -139,34 +140,6 @@ fn export(settings: &Settings, disk: &dyn Disk) -> Export {
         fast_zero: geometry.thin,
         unmapped_is_zero: geometry.dealloc_reads_zero,
     }
-}
-
-fn listen(path: &Path, mode: u32) -> io::Result<OwnedFd> {
-    let address = SocketAddrUnix::new(path)?;
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    match rustix::net::bind(&socket, &address) {
-        Err(rustix::io::Errno::ADDRINUSE) if is_stale(path, &address)? => {
-            std::fs::remove_file(path)?;
-            rustix::net::bind(&socket, &address)?;
-        }
-        other => other?,
-    }
-    // Before anybody can connect: what does not listen refuses.
-    rustix::fs::chmod(path, rustix::fs::Mode::from_raw_mode(mode & 0o777))?;
-    rustix::net::listen(&socket, 128)?;
-    Ok(socket)
-}
-
-/// Whether a path is a socket that nobody listens on.
-fn is_stale(path: &Path, address: &SocketAddrUnix) -> io::Result<bool> {
-    use std::os::unix::fs::FileTypeExt;
-    if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
-        return Ok(false);
-    }
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let probe = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    Ok(rustix::net::connect(&probe, address) == Err(rustix::io::Errno::CONNREFUSED))
 }
 
 fn escape(bytes: &[u8], into: &mut String) {

@@ -52,6 +52,21 @@ pub(crate) struct Request<T> {
     /// Of a write: memory from [`Requests::memory`] for this very place, its bytes put where
     /// [`Requests::slices`] said.
     pub(crate) data: Parts,
+    /// In its place, for writes of whole blocks: memory of others that holds the bytes, and that the disk
+    /// may take as it is.
+    pub(crate) lent: Sg,
+}
+
+impl<T> Request<T> {
+    /// A request without payload of its own.
+    pub(crate) fn new(token: T, ask: Ask, at: u64, len: u64) -> Self {
+        Request { token, ask, at, len, data: Parts::new(), lent: Sg::new() }
+    }
+
+    /// A write.
+    pub(crate) fn write(token: T, stable: bool, at: u64, len: u64, data: Parts) -> Self {
+        Request { data, ..Request::new(token, Ask::Write { stable }, at, len) }
+    }
 }
 
 /// A request that has ended.
@@ -102,6 +117,7 @@ struct Task<T> {
     trouble: Option<Trouble>,
     /// Of each part, its first block and its memory, until it is submitted.
     data: SmallVec<[(u64, SgMut); 1]>,
+    lent: Sg,
     edges: SmallVec<[Edge; 2]>,
     /// What came back of each part.
     back: SmallVec<[Payload; 1]>,
@@ -146,6 +162,11 @@ impl<T> Requests<T> {
     /// Requests that have not ended.
     pub(crate) fn in_flight(&self) -> usize {
         self.slots.len() - self.free.len()
+    }
+
+    /// Whether another request would find room.
+    pub(crate) fn has_room(&self) -> bool {
+        !self.free.is_empty()
     }
 
     fn span(&self, at: u64, len: u64) -> Span {
@@ -221,18 +242,24 @@ impl<T> Requests<T> {
             out: 0,
             trouble: None,
             data: SmallVec::new(),
+            lent: Sg::new(),
             edges: SmallVec::new(),
             back: SmallVec::new(),
             extents: SmallVec::new(),
         };
         let ready = match ask {
             Ask::Read => self.prepare_read(disk, &mut task),
+            Ask::Write { .. } if !request.lent.is_empty() => {
+                assert!(inner(at, at + len, self.block) == Some(task.span), "lent memory is whole blocks");
+                task.lent = request.lent;
+                Ok(())
+            }
             Ask::Write { .. } => self.prepare_write(disk, &mut task, request.data),
             Ask::Zero { .. } => self.prepare_zero(disk, &mut task),
             Ask::Flush | Ask::Unmap { .. } | Ask::Prefetch | Ask::Extents => Ok(()),
         };
         if let Err(data) = ready {
-            return Err(Request { token: task.token, ask, at, len, data });
+            return Err(Request { token: task.token, ask, at, len, data, lent: Sg::new() });
         }
         self.free.pop();
         let must_wait = ask.is_write() && self.must_wait(&task, self.waiting.len());
@@ -400,6 +427,7 @@ impl<T> Requests<T> {
             Ask::Write { stable } => {
                 let durability = if stable { Durability::Stable } else { Durability::Cached };
                 self.write_data(disk, index, durability);
+                self.write_lent(disk, index, durability, part_max);
             }
             Ask::Zero { unmap, .. } => {
                 self.write_data(disk, index, Durability::Cached);
@@ -428,6 +456,24 @@ impl<T> Requests<T> {
             let (lba, data) = (*lba, std::mem::take(data));
             let span = Span { lba, blocks: data.len() as u64 / block };
             self.submit(disk, index, part, Op::Write(span, durability), Payload::Out(data.freeze()));
+        }
+    }
+
+    fn write_lent(&mut self, disk: &mut dyn Disk, index: u16, durability: Durability, part_max: u64) {
+        let block = self.block;
+        let task = self.task(index);
+        let (first, lent) = (task.span.lba, std::mem::take(&mut task.lent));
+        let blocks = lent.len() as u64 / block;
+        if blocks > 0 && blocks <= part_max {
+            let span = Span { lba: first, blocks };
+            self.submit(disk, index, 0, Op::Write(span, durability), Payload::Out(lent));
+            return;
+        }
+        for (part, from) in (0..blocks).step_by(part_max as usize).enumerate() {
+            let now = part_max.min(blocks - from);
+            let bytes = lent.slice((from * block) as usize..((from + now) * block) as usize);
+            let span = Span { lba: first + from, blocks: now };
+            self.submit(disk, index, part, Op::Write(span, durability), Payload::Out(bytes));
         }
     }
 

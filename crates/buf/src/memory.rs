@@ -29,10 +29,31 @@ pub(crate) fn try_map_anonymous(bytes: usize) -> Option<NonNull<u8>> {
     NonNull::new(at.cast())
 }
 
+/// The first `bytes` of a file, shared with whoever else has it mapped.
+#[cfg(not(miri))]
+pub(crate) fn try_map_file(file: std::os::fd::BorrowedFd<'_>, bytes: usize) -> std::io::Result<NonNull<u8>> {
+    use std::os::fd::AsRawFd;
+    // SAFETY: a mapping at an address of the kernel's choice touches no memory that anything else names.
+    let at = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED | libc::MAP_NORESERVE,
+            file.as_raw_fd(),
+            0,
+        )
+    };
+    match NonNull::new(at.cast()).filter(|_| at != libc::MAP_FAILED) {
+        Some(at) => Ok(at),
+        None => Err(std::io::Error::last_os_error()),
+    }
+}
+
 /// Gives a mapping back.
 ///
 /// # Safety
-/// It must be a whole mapping of [`try_map_anonymous`] that nothing names any more.
+/// It must be a whole mapping of [`try_map_anonymous`] or [`try_map_file`] that nothing names any more.
 #[cfg(not(miri))]
 pub(crate) unsafe fn unmap(at: NonNull<u8>, bytes: usize) {
     // SAFETY: by the caller's promise.
@@ -64,6 +85,10 @@ mod interpreted {
         (bytes > 0).then(|| NonNull::new(unsafe { alloc_zeroed(layout(bytes)) })).flatten()
     }
 
+    pub(crate) fn try_map_file(_: std::os::fd::BorrowedFd<'_>, _: usize) -> std::io::Result<NonNull<u8>> {
+        Err(std::io::ErrorKind::Unsupported.into())
+    }
+
     pub(crate) unsafe fn unmap(at: NonNull<u8>, bytes: usize) {
         // SAFETY: made by `try_map_anonymous` with this length, by the caller's promise.
         unsafe { dealloc(at.as_ptr(), layout(bytes)) };
@@ -74,7 +99,7 @@ mod interpreted {
     }
 }
 #[cfg(miri)]
-pub(crate) use interpreted::{give_pages_back, try_map_anonymous, unmap};
+pub(crate) use interpreted::{give_pages_back, try_map_anonymous, try_map_file, unmap};
 
 /// As [`try_map_anonymous`].
 ///

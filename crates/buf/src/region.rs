@@ -5,13 +5,16 @@
 //! overlapping writes of a disk may, and nothing worse. A reference would promise the compiler that
 //! nobody else writes, and what it read once it might read again and find changed.
 
+use std::io;
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use crate::buffer::Buf;
 use crate::crc32c::Crc32c;
-use crate::memory::{give_pages_back, try_map_anonymous, unmap};
+use crate::memory::{give_pages_back, try_map_anonymous, try_map_file, unmap};
 use crate::shared;
 
 /// The shortest region, in bytes, that is taken to fit no cache: what is written to it by whole lines goes
@@ -23,6 +26,8 @@ const UNCACHED_MIN: usize = 32 << 20;
 pub struct Region {
     base: NonNull<u8>,
     len: usize,
+    /// Whether pages that are given back read as zeroes: not those of a file.
+    anonymous: bool,
 }
 
 // SAFETY: the memory is only touched by raw copies, which need no exclusive access (see the module's
@@ -54,7 +59,22 @@ impl Region {
         if len == 0 {
             return None;
         }
-        Some(Region { base: try_map_anonymous(len)?, len })
+        Some(Region { base: try_map_anonymous(len)?, len, anonymous: true })
+    }
+
+    /// The first `len` bytes of a file that another process has mapped too, such as a virtual machine's
+    /// memory.
+    ///
+    /// Whoever may shorten the file can end this process: touching a page behind its end is a SIGBUS.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the file is shorter or `len` is 0; else what the system says.
+    pub fn of_file(file: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
+        let size = std::fs::File::from(file.try_clone_to_owned()?).metadata()?.len();
+        if len == 0 || size < len as u64 {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        Ok(Region { base: try_map_file(file, len)?, len, anonymous: false })
     }
 
     /// Length in bytes.
@@ -71,6 +91,31 @@ impl Region {
         assert!(at.checked_add(len).is_some_and(|end| end <= self.len), "access outside of a region");
         // SAFETY: `at` is within the mapping.
         unsafe { self.base.add(at) }
+    }
+
+    fn word(&self, at: usize) -> &AtomicU16 {
+        let word = self.at(at, size_of::<u16>());
+        assert!(word.cast::<u16>().is_aligned(), "a word of a region lies on an even address");
+        // SAFETY: the word is within the mapping, which lives as long as `self`, and aligned; all that
+        // touches it here is this atomic and the raw copies, and neither takes a plain reference.
+        unsafe { AtomicU16::from_ptr(word.cast().as_ptr()) }
+    }
+
+    /// The 16-bit word at an even address, in the machine's order. What was written before it was stored
+    /// there (with release) is seen by whoever reads after this.
+    ///
+    /// # Panics
+    /// As [`Region::read`], and if the address is odd.
+    pub fn load_u16(&self, at: usize) -> u16 {
+        self.word(at).load(Ordering::Acquire)
+    }
+
+    /// Stores a 16-bit word at an even address, after all that was written before.
+    ///
+    /// # Panics
+    /// As [`Region::load_u16`].
+    pub fn store_u16(&self, at: usize, word: u16) {
+        self.word(at).store(word, Ordering::Release);
     }
 
     /// Tells the processor that the bytes from `at` on will soon be read.
@@ -162,7 +207,7 @@ impl Region {
         // SAFETY: each of the three stretches is within the mapping, and no reference into it exists.
         unsafe {
             shared::zero(to.as_ptr(), head);
-            if pages > 0 && !give_pages_back(to.as_ptr().add(head), pages) {
+            if pages > 0 && !(self.anonymous && give_pages_back(to.as_ptr().add(head), pages)) {
                 shared::zero(to.as_ptr().add(head), pages);
             }
             shared::zero(to.as_ptr().add(head + pages), len - head - pages);

@@ -459,7 +459,7 @@ impl<'a> Server<'a> {
             }
         };
         let token = Token { unique, then: Then::Written(len) };
-        self.submit(disk, Request { token, ask: Ask::Write { stable }, at, len: len.into(), data });
+        self.submit(disk, Request::write(token, stable, at, len.into(), data));
         Ok(())
     }
 
@@ -527,8 +527,7 @@ impl<'a> Server<'a> {
         at: u64,
         len: u64,
     ) -> io::Result<()> {
-        let token = Token { unique, then };
-        self.submit(disk, Request { token, ask, at, len, data: Parts::new() });
+        self.submit(disk, Request::new(Token { unique, then }, ask, at, len));
         Ok(())
     }
 
@@ -599,9 +598,7 @@ impl<'a> Server<'a> {
         match self.sought(ended, hole) {
             Ok(at) => self.answer(unique, wire::LseekOut { offset: at }.as_bytes()),
             Err(at) if at < size => {
-                let token = ended.token;
-                let request = Request { token, ask: Ask::Extents, at, len: size - at, data: Parts::new() };
-                self.later.push(request);
+                self.later.push(Request::new(ended.token, Ask::Extents, at, size - at));
                 Ok(())
             }
             Err(_) if hole => self.answer(unique, wire::LseekOut { offset: size }.as_bytes()),

@@ -303,13 +303,7 @@ impl Client {
             Ok(Kind::WriteZeroes { fua, may_punch }) => Ask::Zero { unmap: may_punch, stable: fua },
             Ok(Kind::BlockStatus { .. }) => Ask::Extents,
         };
-        let request = crate::requests::Request {
-            token,
-            ask,
-            at: request.at,
-            len: request.len.into(),
-            data: Parts::new(),
-        };
+        let request = crate::requests::Request::new(token, ask, request.at, request.len.into());
         self.parked = Some(Parked::Ready(request));
     }
 
@@ -382,8 +376,9 @@ impl Client {
             structured: false,
             one: false,
         };
-        let ask = Ask::Write { stable: request.kind == Ok(Kind::Write { fua: true }) };
-        self.parked = Some(Parked::Ready(crate::requests::Request { token, ask, at: request.at, len, data }));
+        let stable = request.kind == Ok(Kind::Write { fua: true });
+        self.parked =
+            Some(Parked::Ready(crate::requests::Request::write(token, stable, request.at, len, data)));
         true
     }
 

@@ -91,7 +91,7 @@ proptest! {
                         data = requests.memory(&mut disk, at, len).unwrap();
                         requests.slices(&mut data, at, 0, len, |slice| slice.fill(byte));
                     }
-                    let request = Request { token: n, ask, at, len, data };
+                    let request = Request { data, ..Request::new(n, ask, at, len) };
                     if requests.start(&mut disk, request).is_ok() {
                         asked[n] = true;
                         if ask.is_write() && at + len <= SIZE {
@@ -141,7 +141,7 @@ proptest! {
         }
         // In the end, all of it.
         requests
-            .start(&mut disk, Request { token: 0, ask: Ask::Read, at: 0, len: SIZE, data: Parts::new() })
+            .start(&mut disk, Request::new(0, Ask::Read, 0, SIZE))
             .unwrap();
         let ended = loop {
             turn(&mut disk, &mut requests);
@@ -161,11 +161,9 @@ fn what_is_given_up_ends_with_an_error_and_late_answers_are_nothing() {
     let mut disk = RamVolume::new(ram, Mood { shuffle: Some(1), ..Mood::default() });
     let mut requests = Requests::new(&disk, 4, Arc::default());
     for token in 0..4 {
-        requests
-            .start(&mut disk, Request { token, ask: Ask::Read, at: 0, len: 512, data: Parts::new() })
-            .unwrap();
+        requests.start(&mut disk, Request::new(token, Ask::Read, 0, 512)).unwrap();
     }
-    let full = Request { token: 4, ask: Ask::Flush, at: 0, len: 0, data: Parts::new() };
+    let full = Request::new(4, Ask::Flush, 0, 0);
     assert!(requests.start(&mut disk, full).is_err());
     requests.give_up();
     let mut ends: Vec<_> = std::iter::from_fn(|| requests.poll_ended()).collect();

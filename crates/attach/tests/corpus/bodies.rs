@@ -1,6 +1,7 @@
 //! What the fuzzers run: each takes arbitrary bytes and panics if an invariant does not hold.
 
 use blockwire_attach::nbd::{Export, Kind, OPTION_MAX, Session, Step};
+use blockwire_attach::vhost;
 
 /// A client of the NBD server. The first byte says in which pieces the others arrive.
 ///
@@ -51,4 +52,30 @@ pub fn nbd(data: &[u8]) {
         }
     }
     assert!(out.len() - greeting <= 40 * data.len() + 400, "{} bytes for {}", out.len(), data.len());
+}
+
+/// A front end's messages over vhost-user.
+///
+/// Holds: a message uses no more than there is; what is not all there may still become one only while it
+/// is shorter than the longest message; a list has no more entries than a message has room for.
+pub fn vhost(mut data: &[u8]) {
+    loop {
+        match vhost::parse(data) {
+            Err(vhost::Malformed) => return,
+            Ok(None) => {
+                assert!(data.len() < 12 + vhost::PAYLOAD_MAX, "waits with {} bytes at hand", data.len());
+                return;
+            }
+            Ok(Some((used, envelope))) => {
+                assert!((12..=12 + vhost::PAYLOAD_MAX).contains(&used) && used <= data.len());
+                match envelope.message {
+                    vhost::Message::SetMemory(regions) => assert!((1..=8).contains(&regions.len())),
+                    vhost::Message::SetConfig(at, bytes) => assert_eq!(bytes.len(), at.size as usize),
+                    vhost::Message::GetConfig(at) => assert!(at.offset + at.size <= 256),
+                    _ => {}
+                }
+                data = &data[used..];
+            }
+        }
+    }
 }

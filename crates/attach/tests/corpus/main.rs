@@ -10,7 +10,7 @@ use proptest::prelude::*;
 type Body = fn(&[u8]);
 
 /// Every body, with the folder of its seeds.
-const BODIES: [(&str, Body); 1] = [("nbd", bodies::nbd)];
+const BODIES: [(&str, Body); 2] = [("nbd", bodies::nbd), ("vhost", bodies::vhost)];
 
 #[test]
 fn stored_seeds() {
@@ -33,5 +33,15 @@ proptest! {
     #[test]
     fn arbitrary_clients(data in prop::collection::vec(any::<u8>(), 0..1500)) {
         bodies::nbd(&data);
+    }
+
+    #[test]
+    fn arbitrary_front_ends(request in 0..45_u32, data in prop::collection::vec(any::<u8>(), 0..400)) {
+        let mut bytes = request.to_ne_bytes().to_vec();
+        bytes.extend(1_u32.to_ne_bytes());
+        bytes.extend((data.len() as u32).to_ne_bytes());
+        bytes.extend(&data);
+        bodies::vhost(&bytes);
+        bodies::vhost(&data);
     }
 }

@@ -137,3 +137,26 @@ fn late_writes_are_as_others() {
 fn no_late_write_ends_behind_a_region() {
     Region::new(UNCACHED_MIN).write_late(UNCACHED_MIN - 64, &[0; 128]);
 }
+
+#[test]
+#[cfg_attr(miri, ignore = "the interpreter knows no mappings of files")]
+fn a_region_of_a_file_is_shared() {
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::FileExt;
+    let path = std::env::temp_dir().join(format!("region-{}", std::process::id()));
+    let file =
+        std::fs::File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    file.set_len(8192).unwrap();
+    assert!(Region::of_file(file.as_fd(), 8193).is_err());
+    assert!(Region::of_file(file.as_fd(), 0).is_err());
+    let region = Region::of_file(file.as_fd(), 8192).unwrap();
+    file.write_all_at(&[7; 8192], 0).unwrap();
+    assert_eq!(region.load_u16(10), 0x0707);
+    region.store_u16(10, 0x0102);
+    region.zero(4096, 4096);
+    let mut bytes = [0; 8192];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    assert_eq!(bytes[10..12], 0x0102_u16.to_ne_bytes());
+    assert!(bytes[4096..].iter().all(|&byte| byte == 0), "pages of a file are zeroed, not dropped");
+}

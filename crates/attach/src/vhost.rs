@@ -1,0 +1,118 @@
+//! A virtio disk for a virtual machine on this host, by vhost-user: the machine's requests are read from
+//! its memory and answered there, without TCP and without a kernel between.
+//!
+//! QEMU takes it with
+//! `-object memory-backend-memfd,id=mem,size=1G,share=on -machine memory-backend=mem
+//! -chardev socket,id=disk,path=PATH,reconnect=1 -device vhost-user-blk-pci,chardev=disk`.
+//! What the machine writes goes to the volume from the machine's own memory; what it reads is copied
+//! there once.
+//!
+//! # What is trusted
+//! Nothing that the guest writes: every address, length and index is checked, and a ring whose driver
+//! breaks the rules stops alone. The front end (QEMU) can end this process: by cutting off a file whose
+//! pages are mapped (SIGBUS). So a front serves one machine, whose owner may open its socket (mode 0600).
+//!
+//! # Recovery
+//! Requests in flight are noted in memory that the front end keeps: when this process is killed and
+//! another serves the same path, a machine that reconnects has them carried out again, and sees no error.
+//!
+//! # Not there
+//! No dirty log, so QEMU refuses to migrate the machine away. A new size is told to the machine at once.
+
+mod block;
+mod inflight;
+mod memory;
+mod message;
+mod ring;
+mod server;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+pub use message::{ConfigAt, Envelope, InflightAt, Malformed, Message, PAYLOAD_MAX, RegionAt, RingAt, parse};
+
+use crate::disk::Disk;
+use crate::socket;
+use crate::statistics::Statistics;
+use crate::turn;
+use crate::wait::Stop;
+
+/// Bytes of the name that a machine sees (VIRTIO_BLK_T_GET_ID).
+pub const ID_MAX: usize = 20;
+
+/// How to serve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Where the socket shall be. A socket there that nobody listens on any more is replaced.
+    pub path: PathBuf,
+    /// The socket's permissions; 0600 unless another user's machine shall have the disk.
+    pub mode: u32,
+    /// Queues that a machine may have, 1 to 256: one for each of its processors is best.
+    pub queues: u16,
+    /// Requests at work at a time.
+    pub depth: u16,
+    /// The disk's serial number as the machine sees it: at most [`ID_MAX`] bytes of it.
+    pub id: String,
+}
+
+impl Settings {
+    /// What fits most: mode 0600, up to 16 queues, 256 requests, no serial number.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Settings { path: path.into(), mode: 0o600, queues: 16, depth: 256, id: String::new() }
+    }
+}
+
+/// A back end that listens.
+#[derive(Debug)]
+pub struct Front {
+    settings: Settings,
+    socket: OwnedFd,
+    statistics: Arc<Statistics>,
+}
+
+impl Front {
+    /// Makes the socket: a machine may connect, and waits until [`Front::run`] serves it.
+    ///
+    /// # Errors
+    /// What the system says; `AddrInUse` if another server listens there, or something that is no socket
+    /// is in the way.
+    pub fn new(settings: Settings) -> io::Result<Front> {
+        let socket = socket::listen(&settings.path, settings.mode)?;
+        Ok(Front { settings, socket, statistics: Arc::default() })
+    }
+
+    /// Counters, which go on while the front runs.
+    pub fn statistics(&self) -> Arc<Statistics> {
+        self.statistics.clone()
+    }
+
+    fn queues(&self) -> u16 {
+        self.settings.queues.clamp(1, 256)
+    }
+
+    fn id(&self) -> [u8; ID_MAX] {
+        let mut id = [0; ID_MAX];
+        let len = self.settings.id.len().min(ID_MAX);
+        id[..len].copy_from_slice(&self.settings.id.as_bytes()[..len]);
+        id
+    }
+
+    /// Serves `disk`, to one machine after the other, until `stop` is asked and the machine that has it
+    /// lets go of it; asked twice, at once.
+    ///
+    /// # Errors
+    /// Of the disk, when it is gone: all that was out has been answered with an error. Of the system, if
+    /// it gives no descriptors or waits no more.
+    pub fn run(&mut self, disk: &mut dyn Disk, stop: &Stop) -> io::Result<()> {
+        let mut server = server::Server::new(self, disk);
+        turn::run(&mut server, disk, stop)
+    }
+}
+
+impl Drop for Front {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.settings.path);
+    }
+}

@@ -1,0 +1,179 @@
+//! The block device of virtio (virtio 1.2 §5.2): its features, its configuration, its requests.
+
+use volume::Geometry;
+use zerocopy::byteorder::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::requests::Ask;
+
+pub(super) mod feature {
+    pub(in crate::vhost) const SIZE_MAX: u64 = 1 << 1;
+    pub(in crate::vhost) const SEG_MAX: u64 = 1 << 2;
+    pub(in crate::vhost) const RO: u64 = 1 << 5;
+    pub(in crate::vhost) const BLK_SIZE: u64 = 1 << 6;
+    pub(in crate::vhost) const FLUSH: u64 = 1 << 9;
+    pub(in crate::vhost) const TOPOLOGY: u64 = 1 << 10;
+    pub(in crate::vhost) const CONFIG_WCE: u64 = 1 << 11;
+    pub(in crate::vhost) const MQ: u64 = 1 << 12;
+    pub(in crate::vhost) const DISCARD: u64 = 1 << 13;
+    pub(in crate::vhost) const WRITE_ZEROES: u64 = 1 << 14;
+}
+
+const SECTOR: u64 = 512;
+/// Segments of a request (the smallest usual queue, 128, less header and status), and bytes of each:
+/// together less than [`REQUEST_MAX`](crate::REQUEST_MAX).
+const SEGMENTS_MAX: u32 = 126;
+const SEGMENT_MAX: u32 = 256 << 10;
+const _: () = assert!(SEGMENTS_MAX as usize * SEGMENT_MAX as usize <= crate::REQUEST_MAX);
+/// Sectors that one discard, or write of zeroes, may name: 1 GiB.
+const RANGE_MAX: u32 = 1 << 21;
+
+/// Where the driver may write in the configuration.
+pub(super) const WCE: u32 = 32;
+
+/// struct virtio_blk_config.
+#[derive(Clone, Copy, Debug, IntoBytes, Immutable, Unaligned)]
+#[repr(C)]
+pub(super) struct Config {
+    capacity: U64,
+    size_max: U32,
+    seg_max: U32,
+    geometry: [u8; 4],
+    blk_size: U32,
+    physical_block_exp: u8,
+    alignment_offset: u8,
+    min_io_size: U16,
+    opt_io_size: U32,
+    wce: u8,
+    unused: u8,
+    num_queues: U16,
+    max_discard_sectors: U32,
+    max_discard_seg: U32,
+    discard_sector_alignment: U32,
+    max_write_zeroes_sectors: U32,
+    max_write_zeroes_seg: U32,
+    write_zeroes_may_unmap: u8,
+    unused1: [u8; 3],
+}
+
+const _: () = assert!(size_of::<Config>() == 60 && std::mem::offset_of!(Config, wce) == WCE as usize);
+
+impl Config {
+    pub(super) fn new(geometry: &Geometry, queues: u16, write_back: bool) -> Self {
+        let per_physical = geometry.physical / geometry.logical;
+        Config {
+            capacity: (geometry.bytes() / SECTOR).into(),
+            size_max: SEGMENT_MAX.into(),
+            seg_max: SEGMENTS_MAX.into(),
+            geometry: [0; 4],
+            blk_size: geometry.logical.into(),
+            physical_block_exp: per_physical.ilog2() as u8,
+            alignment_offset: 0,
+            min_io_size: u16::try_from(per_physical).unwrap_or(u16::MAX).into(),
+            opt_io_size: (geometry.max_io / geometry.logical).into(),
+            wce: write_back.into(),
+            unused: 0,
+            num_queues: queues.into(),
+            max_discard_sectors: RANGE_MAX.into(),
+            max_discard_seg: 1.into(),
+            discard_sector_alignment: (geometry.physical / SECTOR as u32).into(),
+            max_write_zeroes_sectors: RANGE_MAX.into(),
+            max_write_zeroes_seg: 1.into(),
+            write_zeroes_may_unmap: 1,
+            unused1: [0; 3],
+        }
+    }
+}
+
+pub(super) fn features(read_only: bool) -> u64 {
+    use feature::*;
+    let both = SIZE_MAX | SEG_MAX | BLK_SIZE | FLUSH | TOPOLOGY | CONFIG_WCE | MQ;
+    both | if read_only { RO } else { DISCARD | WRITE_ZEROES }
+}
+
+/// How a request ended, for the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Status {
+    Ok = 0,
+    Failed = 1,
+    Unsupported = 2,
+}
+
+/// In front of every request.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct RequestHeader {
+    kind: U32,
+    priority: U32,
+    sector: U64,
+}
+
+pub(super) const HEADER: usize = size_of::<RequestHeader>();
+
+/// The range of a discard, or of a write of zeroes.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct Range {
+    sector: U64,
+    sectors: U32,
+    flags: U32,
+}
+
+pub(super) const RANGE: usize = size_of::<Range>();
+const RANGE_UNMAP: u32 = 1;
+
+/// What a request wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wish {
+    /// A transfer, a flush: what, first byte, bytes.
+    Do(Ask, u64, u64),
+    /// A range stands behind the header.
+    Discard,
+    WriteZeroes,
+    Identify,
+    Refuse(Status),
+}
+
+impl RequestHeader {
+    /// `payload` bytes stand behind it, and `room` bytes are there for an answer.
+    pub(super) fn wish(&self, payload: usize, room: usize, stable: bool) -> Wish {
+        let at = |len: usize| match self.sector.get().checked_mul(SECTOR) {
+            Some(at) if (len as u64).is_multiple_of(SECTOR) && len <= crate::REQUEST_MAX => {
+                Some((at, len as u64))
+            }
+            _ => None,
+        };
+        match self.kind.get() {
+            0 => at(room).map_or(Wish::Refuse(Status::Failed), |(at, len)| Wish::Do(Ask::Read, at, len)),
+            1 => at(payload)
+                .map_or(Wish::Refuse(Status::Failed), |(at, len)| Wish::Do(Ask::Write { stable }, at, len)),
+            4 => Wish::Do(Ask::Flush, 0, 0),
+            8 => Wish::Identify,
+            11 if payload == RANGE => Wish::Discard,
+            13 if payload == RANGE => Wish::WriteZeroes,
+            11 | 13 => Wish::Refuse(Status::Failed),
+            _ => Wish::Refuse(Status::Unsupported),
+        }
+    }
+}
+
+impl Range {
+    /// `None`: flags that mean nothing here (virtio 1.2 §5.2.6.2).
+    pub(super) fn ask(&self, discard: bool, stable: bool) -> Result<(Ask, u64, u64), Status> {
+        let flags = self.flags.get();
+        if flags & !RANGE_UNMAP != 0 || (discard && flags != 0) {
+            return Err(Status::Unsupported);
+        }
+        let at = self.sector.get().checked_mul(SECTOR).ok_or(Status::Failed)?;
+        if self.sectors.get() > RANGE_MAX {
+            return Err(Status::Failed);
+        }
+        let len = u64::from(self.sectors.get()) * SECTOR;
+        let ask = if discard {
+            Ask::Unmap { stable }
+        } else {
+            Ask::Zero { unmap: flags & RANGE_UNMAP != 0, stable }
+        };
+        Ok((ask, at, len))
+    }
+}
