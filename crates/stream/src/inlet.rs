@@ -166,10 +166,16 @@ impl Inlet {
     /// Keeps a command of `len` bytes whole whose header is the next to be looked at: if the stage cuts it
     /// off, it is short enough and there is memory, the next receive fills it up. True: parsing stops
     /// until then.
+    #[inline]
     pub fn keep_whole(&mut self, len: usize, pool: &Pool) -> bool {
+        self.rest() < len && self.keep_cut(len, pool)
+    }
+
+    #[cold]
+    fn keep_cut(&mut self, len: usize, pool: &Pool) -> bool {
         let (Some(Source::Stage(bytes)), true) = (&self.source, self.carry.is_empty()) else { return false };
         let here = &bytes[self.at..];
-        if here.len() >= len || len > WHOLE_MAX {
+        if len > WHOLE_MAX {
             return false;
         }
         // Of what nobody was promised: without it the command goes the longer way, which has its own.
@@ -315,8 +321,13 @@ impl Inlet {
     fn advance(&mut self, len: usize) {
         self.at += len;
         if self.rest() == 0 {
-            (self.source, self.at) = (self.behind.take(), 0);
+            self.next_source();
         }
+    }
+
+    #[cold]
+    fn next_source(&mut self) {
+        (self.source, self.at) = (self.behind.take(), 0);
     }
 }
 

@@ -15,6 +15,7 @@
 //! guard, for memory) holds no mark, and what waits for memory holds no guard, so that no two
 //! operations wait for each other. What waits is admitted again when the view changes.
 
+mod at_once;
 mod chunk;
 mod flights;
 mod steps;
@@ -24,12 +25,12 @@ mod tests;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use buf::{Class, Cx, Errno, Payload, Sg, Time};
+use buf::{Class, Cx, Errno, Payload, Time};
 
 use crate::backend::{Backend, DiskOp};
 use crate::change::{Ack, Adoption, Ask, AskId, Shard};
 use crate::guard::Stripes;
-use crate::io::{Done, Durability, Failure, Fault, Io, IoId, Op, Outcome, Refusal, Span, Why};
+use crate::io::{Done, Failure, Fault, Io, IoId, Op, Outcome, Refusal, Span, Why};
 use crate::nexus::Nexus;
 use crate::shared::Shared;
 use crate::view::View;
@@ -190,47 +191,6 @@ impl Gate {
             }
             Op::Compare(_) | Op::WriteSame(_) | Op::Or(_) | Op::Unmap(_) => self.start_steps(cx, who, io),
             Op::Verify(_) | Op::Sanitize(_) | Op::MarkBad(_) => self.start_steps(cx, who, io),
-        }
-    }
-
-    /// Reads at once, if the read is admitted now and the backend lends its memory: as if the read had
-    /// been submitted and had ended. `None`: nothing was done; [`Gate::submit`] it, and hear why.
-    #[must_use]
-    pub fn read_at_once(&mut self, who: &Nexus, span: Span) -> Option<Sg> {
-        let plain = span.blocks > 0 && self.lends() && self.admit(who, &Op::Read(span)).is_ok();
-        if !plain || self.view.bad.first_in(span).is_some() {
-            return None;
-        }
-        self.backend.lend(span)
-    }
-
-    /// Writes at once, if the write is admitted now, nothing excludes it, and the backend can: as if
-    /// the write had been submitted and had ended well. False: nothing was done; [`Gate::submit`] it.
-    ///
-    /// [`Gate::resume`] must follow before the write is answered: until then other cores may not see it,
-    /// and exclusive operations wait.
-    #[must_use]
-    pub fn write_at_once(&mut self, who: &Nexus, span: Span, durability: Durability, from: &[u8]) -> bool {
-        let bytes = span.blocks.checked_mul(u64::from(self.view.geometry.logical));
-        let plain = !from.is_empty() && bytes == Some(from.len() as u64) && self.is_aligned(span);
-        // To make bad blocks good is no plain write.
-        if !plain
-            || self.view.bad.first_in(span).is_some()
-            || self.admit(who, &Op::Write(span, durability)).is_err()
-        {
-            return false;
-        }
-        if self.claimed == Stripes::NONE {
-            self.claimed = self.shared.guards().claim(self.shard);
-        }
-        self.claimed.has(self.stripes(span)) && self.backend.write_at_once(span, durability, from)
-    }
-
-    /// Ends a run of writes at once: all cores see them, and nothing waits for them any more.
-    fn settle(&mut self) {
-        if std::mem::take(&mut self.claimed) != Stripes::NONE {
-            self.backend.settle();
-            self.shared.guards().disclaim(self.shard);
         }
     }
 

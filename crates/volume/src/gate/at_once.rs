@@ -1,0 +1,54 @@
+//! Plain reads and writes of memory, which end within the call that begins them.
+//!
+//! Invariant: what was written at once is settled, and its claim dropped, before anything else is done
+//! with the volume and before anybody is told.
+
+use buf::Sg;
+
+use super::Gate;
+use crate::guard::Stripes;
+use crate::io::{Durability, Op, Span};
+use crate::nexus::Nexus;
+
+impl Gate {
+    /// Reads at once, if the read is admitted now and the backend lends its memory: as if the read had
+    /// been submitted and had ended. `None`: nothing was done; [`Gate::submit`] it, and hear why.
+    #[must_use]
+    pub fn read_at_once(&mut self, who: &Nexus, span: Span) -> Option<Sg> {
+        let plain = span.blocks > 0 && self.lends() && self.admit(who, &Op::Read(span)).is_ok();
+        if !plain || self.view.bad.first_in(span).is_some() {
+            return None;
+        }
+        self.backend.lend(span)
+    }
+
+    /// Writes at once, if the write is admitted now, nothing excludes it, and the backend can: as if
+    /// the write had been submitted and had ended well. False: nothing was done; [`Gate::submit`] it.
+    ///
+    /// [`Gate::resume`] must follow before the write is answered: until then other cores may not see it,
+    /// and exclusive operations wait.
+    #[must_use]
+    pub fn write_at_once(&mut self, who: &Nexus, span: Span, durability: Durability, from: &[u8]) -> bool {
+        let bytes = span.blocks.checked_mul(u64::from(self.view.geometry.logical));
+        let plain = !from.is_empty() && bytes == Some(from.len() as u64) && self.is_aligned(span);
+        // To make bad blocks good is no plain write.
+        if !plain
+            || self.view.bad.first_in(span).is_some()
+            || self.admit(who, &Op::Write(span, durability)).is_err()
+        {
+            return false;
+        }
+        if self.claimed == Stripes::NONE {
+            self.claimed = self.shared.guards().claim(self.shard);
+        }
+        self.claimed.has(self.stripes(span)) && self.backend.write_at_once(span, durability, from)
+    }
+
+    /// Ends a run of writes at once: all cores see them, and nothing waits for them any more.
+    pub(super) fn settle(&mut self) {
+        if std::mem::take(&mut self.claimed) != Stripes::NONE {
+            self.backend.settle();
+            self.shared.guards().disclaim(self.shard);
+        }
+    }
+}
