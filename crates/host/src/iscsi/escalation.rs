@@ -81,7 +81,7 @@ impl IscsiPath {
         for (tag, work) in self.works.iter_mut() {
             let at = match work.state {
                 State::Due(at) => at,
-                State::Sent { since, .. } if since + limits.command > now => since + limits.command,
+                State::Sent { since, .. } if since + limits.command() > now => since + limits.command(),
                 State::Sent { .. } => {
                     late.push(tag);
                     now + RETRY

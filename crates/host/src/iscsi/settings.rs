@@ -8,7 +8,7 @@ use iscsi::negotiate::Limits;
 use iscsi::wire::{Cid, Isid, Sn, Tsih};
 
 /// Most commands of one path.
-pub const COMMANDS_MAX: u16 = 1024;
+pub const COMMANDS_MAX: u16 = 4096 - OWN_COMMANDS;
 /// Commands of the path's own beside those of its owner: a survey, a reservation, and room for retries.
 pub(super) const OWN_COMMANDS: u16 = 8;
 
@@ -21,7 +21,7 @@ pub struct Timeouts {
     pub login: Duration,
     /// For the commands after a login, until the path is up.
     pub start_up: Duration,
-    /// For a command's answer. Then the command is aborted.
+    /// For a command's answer. Then the command is aborted. Zero: for ever.
     pub command: Duration,
     /// For the answer to ABORT TASK. Then the logical unit is reset.
     pub abort: Duration,
@@ -32,12 +32,19 @@ pub struct Timeouts {
     /// How long after the loss of a session its commands are taken to live at most, if no login could
     /// end them: more than Time2Wait and Time2Retain, and than the target's own time for a command.
     pub fence: Duration,
-    /// Silence after which the target is pinged.
+    /// Silence after which the target is pinged. Zero: never.
     pub ping: Duration,
     /// For the answer to a ping.
     pub pong: Duration,
     /// How long the target may leave unread what is sent.
     pub stall: Duration,
+}
+
+impl Timeouts {
+    /// How long a command may take.
+    pub(super) fn command(&self) -> Duration {
+        if self.command.is_zero() { Duration::MAX } else { self.command }
+    }
 }
 
 impl Default for Timeouts {
@@ -136,10 +143,11 @@ impl Settings {
         InitiatorLimits {
             commands: self.commands() + OWN_COMMANDS,
             login_timeout: t.login,
-            nop_interval: Some(t.ping),
+            nop_interval: (!t.ping.is_zero()).then_some(t.ping),
             nop_timeout: t.pong,
             stall_timeout: t.stall,
-            command_timeout: Some(t.command + t.abort + t.reset + t.reset),
+            command_timeout: (!t.command.is_zero())
+                .then(|| [t.abort, t.reset, t.reset].into_iter().fold(t.command, Duration::saturating_add)),
             trace,
         }
     }

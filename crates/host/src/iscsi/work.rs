@@ -150,7 +150,7 @@ impl IscsiPath {
                 (work.form, work.data, work.blocks) = (form, data, blocks);
                 match self.send(cx, tag, &command, long, data) {
                     Sending::Sent(at) => {
-                        self.note_clock(cx.now + self.settings.timeouts.command);
+                        self.note_clock(cx.now + self.settings.timeouts.command());
                         if let Some(work) = self.works.get_mut(tag) {
                             work.state = State::Sent { tag: at, since: cx.now };
                         }

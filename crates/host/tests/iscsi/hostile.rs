@@ -265,6 +265,21 @@ fn a_command_that_takes_too_long_is_aborted_then_reset_then_given_up() {
 }
 
 #[test]
+fn who_waits_for_ever_waits_on() {
+    let mut settings = settings();
+    (settings.timeouts.command, settings.timeouts.ping) = (Duration::ZERO, Duration::ZERO);
+    let mut world = crate::world(settings, &rig::Terms::default());
+    world.script = Some(Script::new(|cdb| if cdb[0] == 0x28 { Answer::Silence } else { honest(cdb) }));
+    up(&mut world);
+    let room = world::room(&world.pool, 512);
+    world.with(|path, cx| path.submit(cx, IoId(7), Op::Read(span(0, 1)), room)).unwrap();
+    assert!(!world.run(Duration::from_secs(100_000), |world| world.path.poll_event().is_some()));
+    world.with(|path, cx| path.cancel(cx, IoId(7)));
+    let Event::Done { how: Err(how), .. } = next(&mut world) else { panic!() };
+    assert_eq!(format!("{how:?}"), "Failed(Failed(Aborted))");
+}
+
+#[test]
 fn redirections_are_followed_but_not_for_ever() {
     let to = |text: &str| TargetAddress::parse(text).unwrap();
     let cases = [
