@@ -15,13 +15,12 @@ use crate::{
     size,
     spec::{self, Spec},
     suggest,
+    verbs::RemoteVerb,
 };
 
 /// Verbs that the contract names and that do not exist yet.
-pub const VERBS_LATER: [&str; 15] = [
-    "plan", "apply", "upgrade", "discover", "info", "read", "write", "copy", "verify", "reserve", "attach",
-    "detach", "doctor", "bench", "eval",
-];
+pub const VERBS_LATER: [&str; 8] =
+    ["plan", "apply", "upgrade", "discover", "attach", "detach", "doctor", "eval"];
 
 const ABOUT: &str = "Block storage over Ethernet, in user space";
 
@@ -29,7 +28,9 @@ const LONG_ABOUT: &str = "\
 Block storage over Ethernet, in user space.
 
 `blockwire serve` turns memory, files and block devices of this machine into disks that other machines \
-reach over iSCSI. The other verbs ask a running daemon what it is doing, or change its volumes.";
+reach over iSCSI and NVMe/TCP. `discover`, `info`, `read`, `write`, `copy`, `verify`, `reserve`, `doctor` and \
+`bench` use the disks of other machines, without kernel module and without root. The other verbs ask a \
+running daemon what it is doing, or change its volumes.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -39,7 +40,7 @@ Examples:
   blockwire volume create scratch=ram:4G                 on the running daemon
   blockwire connection list --json
 
-Exit codes: 0 success, 1 failure, 2 wrong usage, 8 no connection in time, 21 nothing found, 33 no answer in time.";
+Exit codes: 0 success, 1 failure, 2 wrong usage, 8 no connection in time, 21 nothing found, 24 not authenticated, 33 no answer in time.";
 
 const SERVE_HELP: &str = "\
 SPEC is KIND:ARGUMENT[,key=value]...
@@ -123,6 +124,9 @@ pub enum Verb {
     /// Show the shards (one per core) of the running daemon
     #[command(subcommand, arg_required_else_help = true)]
     Shard(ListVerb),
+    /// Use a volume of another machine
+    #[command(flatten)]
+    Remote(RemoteVerb),
     /// Show whether a daemon runs, and what it serves
     Status(Daemon),
     /// Stop the running daemon

@@ -16,6 +16,8 @@ pub enum Exit {
     ConnectTimeout = 8,
     /// What was asked for does not exist.
     NothingFound = 21,
+    /// One side did not prove who it is.
+    NotAuthenticated = 24,
     /// The request was accepted and not answered in time.
     RequestTimeout = 33,
 }

@@ -27,5 +27,6 @@ pub mod size;
 pub mod spec;
 pub mod state;
 pub mod store;
+pub mod verbs;
 
 pub use host::suggest;

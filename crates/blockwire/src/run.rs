@@ -27,12 +27,12 @@ use crate::{
     paths::Paths,
     serve::{StartEngine, serve},
     spec::Source,
-    suggest,
+    suggest, verbs,
 };
 
 /// Does what `args` say and gives the exit code; `start` starts the data path for `serve`.
 pub fn run(args: impl IntoIterator<Item = OsString>, start: StartEngine) -> Exit {
-    let cli = match Cli::try_parse_from(args) {
+    let cli = match Cli::try_parse_from(verbs::sort_words(args.into_iter().collect())) {
         Ok(cli) => cli,
         Err(why) => {
             let exit = match why.kind() {
@@ -66,6 +66,7 @@ fn act(verb: Verb, start: StartEngine) -> Result<Exit, Failure> {
             key::draw(hash, &file)?;
             return Ok(Exit::Success);
         }
+        Verb::Remote(verb) => return verbs::act(&verb),
         Verb::Other(words) => return Err(unknown_verb(&words)),
         Verb::Status(daemon) => (daemon, Request::Status),
         Verb::Stop(args) => (args.daemon, Request::Stop { now: args.now }),

@@ -115,17 +115,56 @@ impl AnyPath {
         }
     }
 
-    /// What it says and hears while it comes up, off until it is turned on; `None`: the path keeps none.
-    pub fn trace(&mut self) -> Option<&mut Trace> {
-        match self {
-            AnyPath::Iscsi(_) => None,
-            AnyPath::Nvme(path) => Some(path.trace()),
-        }
+    /// What it says and hears while it comes up; off until it is turned on.
+    pub fn trace(&mut self) -> &mut Trace {
+        each!(self, path => path.trace())
     }
 }
 
+/// A discovery of iSCSI targets at one portal, as a URL says: of the one target that it names, or of all.
+///
+/// # Errors
+/// As [`AnyPath::of`].
+pub fn ask_targets(
+    url: &Url,
+    portal: SocketAddr,
+    who: &Who,
+    secrets: &Secrets,
+) -> Result<iscsi::Discovery, Unfit> {
+    let initiator = url.options.initiator.as_ref().map_or(&*who.initiator, |name| name.as_str()).to_owned();
+    let target = if let Target::Iscsi(name, _) = &url.target { Some(name.clone()) } else { None };
+    Ok(iscsi::Discovery::new(iscsi::Question {
+        portal,
+        initiator,
+        isid: Isid::random(who.isid, 0),
+        credentials: credentials(url, secrets)?,
+        target,
+        timeouts: iscsi::Timeouts::default(),
+    }))
+}
+
+/// A discovery of NVMe subsystems, as a URL says.
+///
+/// # Errors
+/// As [`AnyPath::of`].
+pub fn ask_subsystems(
+    url: &Url,
+    addresses: Vec<SocketAddr>,
+    who: &Who,
+    secrets: &Secrets,
+) -> Result<nvme::Discovery, Unfit> {
+    let subsystem = if let Target::Nvme(name, _) = &url.target { name.clone() } else { Nqn::discovery() };
+    let host = url.options.host_nqn.clone().unwrap_or_else(|| who.host.clone());
+    let host_id = url.options.host_id.unwrap_or(who.host_id);
+    let mut settings = nvme::Settings::new(addresses, subsystem, 1, host, host_id);
+    (settings.secret, settings.controller_secret) =
+        (dhchap(&secrets.ours, "ours")?, dhchap(&secrets.target, "the controller's")?);
+    queues(url, &mut settings);
+    Ok(nvme::Discovery::new(settings))
+}
+
 /// CHAP, if the URL names a user.
-pub(crate) fn credentials(url: &Url, secrets: &Secrets) -> Result<Option<Credentials>, Unfit> {
+fn credentials(url: &Url, secrets: &Secrets) -> Result<Option<Credentials>, Unfit> {
     let Some(user) = &url.user else { return Ok(None) };
     let ours = user.secret.as_ref().or(secrets.ours.as_ref()).ok_or_else(|| {
         Unfit(format!(
@@ -194,7 +233,7 @@ fn for_ever(time: Duration) -> Duration {
 }
 
 /// A secret in the form `DHHC-1:…`.
-pub(crate) fn dhchap(secret: &Option<Secret>, whose: &str) -> Result<Option<::nvme::auth::Secret>, Unfit> {
+fn dhchap(secret: &Option<Secret>, whose: &str) -> Result<Option<::nvme::auth::Secret>, Unfit> {
     let Some(secret) = secret else { return Ok(None) };
     let text = std::str::from_utf8(secret.expose()).unwrap_or_default().trim();
     let parsed = ::nvme::auth::Secret::parse(text);

@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod alone;
 mod any;
 mod client;
 pub mod iscsi;
@@ -18,7 +19,8 @@ pub mod suggest;
 pub mod trace;
 pub mod url;
 
-pub use any::{AnyPath, Secrets, Unfit, Who};
+pub use alone::Alone;
+pub use any::{AnyPath, Secrets, Unfit, Who, ask_subsystems, ask_targets};
 pub use client::{Client, Handle, Nothing, VOLUMES_MAX};
 pub use path::{Claim, Claims, Event, Fate, Path, Portrait, Protocol, Registration, Why};
 pub use remote::{

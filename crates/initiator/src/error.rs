@@ -43,7 +43,7 @@ impl Error {
     }
 
     /// An operation that failed.
-    pub(crate) fn of(failure: Failure, what: &str) -> Self {
+    pub fn of(failure: Failure, what: &str) -> Self {
         let kind = match failure {
             Failure::Failed(Fault::PathLost) => Kind::TimedOut,
             Failure::Refused(Refusal::OutOfRange) => Kind::Usage,

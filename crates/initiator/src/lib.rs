@@ -27,13 +27,16 @@
 mod error;
 mod identity;
 mod initiator;
+mod look;
 mod plain;
 mod secret;
 
 pub use error::{Error, Kind};
+pub use host::trace;
 pub use host::url::{Options, Url};
 pub use host::{Claim, Claims, Handle, News, PathInfo, Portrait, Protocol, Registration, Standing};
 pub use identity::Standing as Nexus;
 pub use initiator::{Initiator, Settings};
+pub use look::{Discovered, Examined, Found, discover, examine};
 pub use reactor::IoChoice;
 pub use volume::{Done, Durability, Extent, Failure, Fault, Geometry, Io, IoId, Op, Outcome, Refusal, Span};

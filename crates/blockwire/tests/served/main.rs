@@ -7,4 +7,5 @@ mod host;
 mod initiator;
 mod remote;
 mod truth;
+mod verbs;
 mod volumes;

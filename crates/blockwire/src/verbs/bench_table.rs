@@ -1,0 +1,130 @@
+//! What a load came to, for people and for programs.
+
+use std::fmt::Write;
+
+use eval::Histogram;
+use eval::fio::Job;
+use eval::load::{Figures, Tally};
+use eval::preset::word;
+use serde_json::{Value, json};
+
+/// A job and its figures.
+#[derive(Debug)]
+pub struct Outcome {
+    name: String,
+    rw: &'static str,
+    block: (u32, u32),
+    in_flight: u64,
+    /// Figures of all its workers.
+    pub tally: Tally,
+    /// I/Os that failed.
+    pub failed: u64,
+    /// Why the first did.
+    pub why: Option<String>,
+    /// Processor seconds of this process: user, system.
+    pub cpu: (f64, f64),
+}
+
+impl Outcome {
+    /// Nothing done yet.
+    pub fn of(job: &Job) -> Outcome {
+        Outcome {
+            name: job.name.clone(),
+            rw: word(job.direction, job.is_random),
+            block: job.block,
+            in_flight: u64::from(job.depth) * u64::from(job.threads),
+            tally: Tally::default(),
+            failed: 0,
+            why: None,
+            cpu: (0.0, 0.0),
+        }
+    }
+
+    /// I/Os that ended well.
+    pub fn ios(&self) -> u64 {
+        self.tally.read.ios + self.tally.write.ios + self.tally.trim.ios
+    }
+
+    fn seconds(&self) -> f64 {
+        self.tally.span.map_or(0.0, |(begin, end)| (end - begin) as f64 / 1e9)
+    }
+
+    fn cpu_per_million(&self) -> Option<f64> {
+        (self.ios() > 0).then(|| (self.cpu.0 + self.cpu.1) * 1e6 / self.ios() as f64)
+    }
+}
+
+fn latencies(latency: &Histogram) -> Value {
+    let us = |percent| latency.percentile(percent) as f64 / 1e3;
+    json!({
+        "mean": latency.mean() / 1e3, "stddev": latency.deviation() / 1e3, "min": latency.min() as f64 / 1e3,
+        "p50": us(50.0), "p90": us(90.0), "p99": us(99.0), "p99.9": us(99.9), "p99.99": us(99.99),
+        "max": latency.max() as f64 / 1e3,
+    })
+}
+
+fn kinds(outcome: &Outcome) -> [(&'static str, &Figures); 4] {
+    let tally = &outcome.tally;
+    [("read", &tally.read), ("write", &tally.write), ("trim", &tally.trim), ("flush", &tally.flush)]
+}
+
+/// As JSON; latencies in microseconds.
+pub fn json(outcomes: &[Outcome], notes: &Vec<String>) -> String {
+    let jobs = outcomes.iter().map(|outcome| {
+        let seconds = outcome.seconds();
+        let mut facts = json!({
+            "name": outcome.name, "rw": outcome.rw, "bs": [outcome.block.0, outcome.block.1],
+            "in_flight": outcome.in_flight, "seconds": seconds, "errors": outcome.failed, "error": outcome.why,
+            "cpu_user_seconds": outcome.cpu.0, "cpu_system_seconds": outcome.cpu.1,
+            "cpu_seconds_per_million": outcome.cpu_per_million(),
+        });
+        for (name, figures) in kinds(outcome).into_iter().filter(|(_, figures)| figures.ios > 0) {
+            facts[name] = json!({
+                "ios": figures.ios, "bytes": figures.bytes, "iops": figures.ios as f64 / seconds,
+                "bytes_per_second": figures.bytes as f64 / seconds, "latency_us": latencies(&figures.latency),
+                "histogram": figures.latency,
+            });
+        }
+        facts
+    });
+    let all: Vec<Value> = jobs.collect();
+    format!("{:#}\n", json!({ "jobs": all, "notes": notes }))
+}
+
+/// As a table.
+pub fn table(outcomes: &[Outcome], notes: &Vec<String>) -> String {
+    let mut text = String::new();
+    for note in notes {
+        let _ = writeln!(text, "note: {note}");
+    }
+    let head = ["job", "", "IOPS", "MB/s", "mean us", "p50", "p99", "p99.9", "max", "CPU s/M I/Os"];
+    let _ = writeln!(
+        text,
+        "{:<16} {:<6} {:>10} {:>10} {:>10} {:>9} {:>9} {:>9} {:>9} {:>13}",
+        head[0], head[1], head[2], head[3], head[4], head[5], head[6], head[7], head[8], head[9]
+    );
+    for outcome in outcomes {
+        let seconds = outcome.seconds();
+        for (name, figures) in kinds(outcome).into_iter().filter(|(_, figures)| figures.ios > 0) {
+            let latency = &figures.latency;
+            let us = |percent| latency.percentile(percent) as f64 / 1e3;
+            let cpu = outcome.cpu_per_million().map_or("-".to_owned(), |cpu| format!("{cpu:.2}"));
+            let _ = writeln!(
+                text,
+                "{:<16} {name:<6} {:>10.0} {:>10.1} {:>10.1} {:>9.1} {:>9.1} {:>9.1} {:>9.1} {cpu:>13}",
+                outcome.name,
+                figures.ios as f64 / seconds,
+                figures.bytes as f64 / seconds / 1e6,
+                latency.mean() / 1e3,
+                us(50.0),
+                us(99.0),
+                us(99.9),
+                latency.max() as f64 / 1e3
+            );
+        }
+        if let Some(why) = &outcome.why {
+            let _ = writeln!(text, "{:<16} {} failed: {why}", outcome.name, outcome.failed);
+        }
+    }
+    text
+}

@@ -1,0 +1,95 @@
+//! What the command line does with volumes of other machines: the initiator's verbs.
+//!
+//! Each verb stands in a file of its own, its options beside what it does. Invariant: a verb leaves no
+//! session behind, and says in its exit code which kind of failure it met.
+
+mod bench;
+mod bench_table;
+mod copy;
+mod discover;
+mod ends;
+mod info;
+mod plain;
+mod progress;
+mod reserve;
+mod verify;
+
+use std::io::{self, Write};
+
+use clap::Subcommand;
+use initiator::{Error, Initiator, Kind, Settings};
+
+use crate::exit::{Exit, Failure};
+
+pub use bench::sort_words;
+
+/// A verb of the initiator.
+#[derive(Debug, Subcommand)]
+pub enum RemoteVerb {
+    /// Show the targets or subsystems that a machine offers
+    Discover(discover::DiscoverArgs),
+    /// Connect step by step, and say what fails and what to change
+    Doctor(discover::DoctorArgs),
+    /// Show what a remote volume is: identity, size, limits, paths
+    Info(info::InfoArgs),
+    /// Read bytes of a remote volume
+    Read(plain::ReadArgs),
+    /// Write bytes to a remote volume
+    Write(plain::WriteArgs),
+    /// Copy a volume: a URL or a file on either side
+    Copy(copy::CopyArgs),
+    /// Compare two volumes, or a volume and a file, byte by byte
+    Verify(verify::VerifyArgs),
+    /// Show or change the reservations of a remote volume
+    Reserve(reserve::ReserveArgs),
+    /// Put load on remote volumes, in fio's words, and measure
+    Bench(bench::BenchArgs),
+}
+
+/// Does it.
+pub fn act(verb: &RemoteVerb) -> Result<Exit, Failure> {
+    match verb {
+        RemoteVerb::Discover(args) => discover::discover(args),
+        RemoteVerb::Doctor(args) => discover::doctor(args),
+        RemoteVerb::Info(args) => info::info(args),
+        RemoteVerb::Read(args) => plain::read(args),
+        RemoteVerb::Write(args) => plain::write(args),
+        RemoteVerb::Copy(args) => copy::copy(args),
+        RemoteVerb::Verify(args) => verify::verify(args),
+        RemoteVerb::Reserve(args) => reserve::reserve(args),
+        RemoteVerb::Bench(args) => bench::bench(args),
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(why: Error) -> Self {
+        let exit = match why.kind {
+            Kind::Usage => Exit::Usage,
+            Kind::Unreachable => Exit::ConnectTimeout,
+            Kind::Unproven => Exit::NotAuthenticated,
+            Kind::NotFound => Exit::NothingFound,
+            Kind::TimedOut => Exit::RequestTimeout,
+            Kind::Failed => Exit::Failure,
+        };
+        Failure::new(exit, why.message)
+    }
+}
+
+fn set_up(settings: Settings) -> Result<Initiator, Failure> {
+    Ok(Initiator::new(settings)?)
+}
+
+/// Prints to standard output; a reader that has gone is no failure of ours.
+fn say(text: &str) -> Result<(), Failure> {
+    match io::stdout().write_all(text.as_bytes()).and_then(|()| io::stdout().flush()) {
+        Err(why) if why.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::failed(format!("standard output: {why}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A size of the command line.
+fn size(text: &str) -> Result<u64, String> {
+    crate::size::parse(text).map_err(|why| why.to_string())
+}

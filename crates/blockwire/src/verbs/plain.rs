@@ -1,0 +1,141 @@
+//! `blockwire read` and `blockwire write`: bytes of a volume to a pipe or file, and back.
+
+use std::fs::File;
+use std::io::{self, IsTerminal, Read, Write};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use initiator::Settings;
+
+use super::{set_up, size};
+use crate::exit::{Exit, Failure};
+
+/// Bytes that are moved at a time; a multiple of every block size.
+const STRETCH: usize = 4 << 20;
+
+/// `read`
+#[derive(Debug, Args)]
+pub struct ReadArgs {
+    /// The volume
+    pub url: String,
+    /// Where to begin, in bytes
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "0")]
+    pub offset: u64,
+    /// How much; to the end unless given
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub length: Option<u64>,
+    /// Whither; to standard output unless given
+    #[arg(long, short, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+/// `write`
+#[derive(Debug, Args)]
+pub struct WriteArgs {
+    /// The volume
+    pub url: String,
+    /// Where to begin, in bytes
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "0")]
+    pub offset: u64,
+    /// How much; all there is unless given
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub length: Option<u64>,
+    /// Whence; from standard input unless given
+    #[arg(long, short, value_name = "FILE")]
+    pub input: Option<PathBuf>,
+}
+
+fn named(path: Option<&Path>, usual: &str, why: &io::Error) -> Failure {
+    let name = path.map_or(usual.to_owned(), |path| path.display().to_string());
+    Failure::failed(format!("{name}: {why}"))
+}
+
+/// Reads.
+pub fn read(args: &ReadArgs) -> Result<Exit, Failure> {
+    let output = args.output.as_deref();
+    let mut to: Box<dyn Write> = match output {
+        Some(path) => Box::new(File::create(path).map_err(|why| named(output, "", &why))?),
+        None if io::stdout().is_terminal() => {
+            return Err(Failure::usage(
+                "the bytes would go to the terminal: name a file with --output, or use a pipe",
+            ));
+        }
+        None => Box::new(io::stdout().lock()),
+    };
+    let mut initiator = set_up(Settings::default())?;
+    let volume = initiator.open(&args.url)?;
+    let bytes = initiator.geometry(volume).map_or(0, |geometry| geometry.bytes());
+    let end = args.length.map_or(Some(bytes), |length| args.offset.checked_add(length));
+    let end = end.filter(|end| *end <= bytes && args.offset <= *end).ok_or_else(|| {
+        Failure::usage(format!("the volume has {bytes} bytes: offset and length go beyond its end"))
+    })?;
+    let (mut at, mut buffer) = (args.offset, vec![0; STRETCH]);
+    while at < end {
+        let len = usize::try_from(end - at).unwrap_or(STRETCH).min(STRETCH);
+        initiator.read_at(volume, at, &mut buffer[..len])?;
+        to.write_all(&buffer[..len]).map_err(|why| named(output, "standard output", &why))?;
+        at += len as u64;
+    }
+    to.flush().map_err(|why| named(output, "standard output", &why))?;
+    initiator.close(volume)?;
+    Ok(Exit::Success)
+}
+
+/// Writes, and makes it stable.
+pub fn write(args: &WriteArgs) -> Result<Exit, Failure> {
+    let input = args.input.as_deref();
+    let from: Box<dyn Read> = match input {
+        Some(path) => Box::new(File::open(path).map_err(|why| named(input, "", &why))?),
+        None if io::stdin().is_terminal() => {
+            return Err(Failure::usage(
+                "the bytes would come from the terminal: name a file with --input, or use a pipe",
+            ));
+        }
+        None => Box::new(io::stdin().lock()),
+    };
+    let mut from = from.take(args.length.unwrap_or(u64::MAX));
+    let mut initiator = set_up(Settings::default())?;
+    let volume = initiator.open(&args.url)?;
+    let block = initiator.geometry(volume).map_or(512, |geometry| geometry.logical as usize);
+    let (mut at, mut buffer) = (args.offset, vec![0; STRETCH]);
+    loop {
+        let len = fill(&mut from, &mut buffer).map_err(|why| named(input, "standard input", &why))?;
+        if len == 0 {
+            break;
+        }
+        // What is less than a block keeps the rest of the block as it was.
+        let whole = len.next_multiple_of(block);
+        if whole != len {
+            let last = whole - block;
+            let mut old = vec![0; block];
+            initiator.read_at(volume, at + last as u64, &mut old)?;
+            buffer[len..whole].copy_from_slice(&old[len - last..]);
+        }
+        initiator.write_at(volume, at, &buffer[..whole])?;
+        at += len as u64;
+        if whole != len {
+            break;
+        }
+    }
+    initiator.flush(volume)?;
+    if args.length.is_some_and(|length| at - args.offset < length) {
+        let why = format!("the input ended after {} bytes; they are written", at - args.offset);
+        return Err(Failure::failed(why));
+    }
+    initiator.close(volume)?;
+    Ok(Exit::Success)
+}
+
+/// As much as there is, up to the buffer's length.
+fn fill(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut len = 0;
+    while len < buffer.len() {
+        match from.read(&mut buffer[len..]) {
+            Ok(0) => break,
+            Ok(more) => len += more,
+            Err(why) if why.kind() == io::ErrorKind::Interrupted => {}
+            Err(why) => return Err(why),
+        }
+    }
+    Ok(len)
+}

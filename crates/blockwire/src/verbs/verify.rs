@@ -1,0 +1,104 @@
+//! `blockwire verify`: whether two volumes, or a volume and a file, hold the same bytes.
+
+use clap::Args;
+use initiator::{Initiator, Settings};
+
+use super::ends::End;
+use super::progress::Progress;
+use super::{say, set_up};
+use crate::exit::{Exit, Failure};
+use crate::size::human;
+
+/// Bytes that are compared at a time.
+const STRETCH: usize = 4 << 20;
+
+/// `verify`
+#[derive(Debug, Args)]
+pub struct VerifyArgs {
+    /// A URL, or a file or device
+    pub one: String,
+    /// What to compare it with: a URL, or a file or device
+    pub other: String,
+    /// Draw no progress bar
+    #[arg(long, short)]
+    pub quiet: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Compares.
+pub fn verify(args: &VerifyArgs) -> Result<Exit, Failure> {
+    let mut initiator = set_up(Settings::default())?;
+    let one = End::source(&mut initiator, &args.one)?;
+    let other = End::source(&mut initiator, &args.other)?;
+    let (a, b) = (one.bytes(&initiator)?, other.bytes(&initiator)?);
+    if a != b {
+        let why = format!("{} has {a} bytes, {} has {b}", shown(&args.one), shown(&args.other));
+        return Err(Failure::failed(why));
+    }
+    compare(&mut initiator, (&one, &other), a, args.quiet)?;
+    one.close(&mut initiator)?;
+    other.close(&mut initiator)?;
+    let told = if args.json {
+        format!("{:#}\n", serde_json::json!({ "bytes": a, "alike": true }))
+    } else {
+        format!("{} compared: alike\n", human(a))
+    };
+    say(&told)?;
+    Ok(Exit::Success)
+}
+
+fn shown(name: &str) -> String {
+    initiator::Url::parse(name).map_or_else(|_| name.to_owned(), |url| url.to_string())
+}
+
+/// Compares so many bytes of both.
+///
+/// # Errors
+/// At the first byte that differs.
+pub(super) fn compare(
+    initiator: &mut Initiator,
+    (one, other): (&End, &End),
+    bytes: u64,
+    is_quiet: bool,
+) -> Result<(), Failure> {
+    let mut progress = Progress::new(bytes, 0, is_quiet);
+    let (mut a, mut b) = (vec![0; STRETCH], vec![0; STRETCH]);
+    let mut at = 0;
+    while at < bytes {
+        let len = usize::try_from(bytes - at).unwrap_or(STRETCH).min(STRETCH);
+        read(initiator, one, at, &mut a[..len])?;
+        read(initiator, other, at, &mut b[..len])?;
+        if a[..len] != b[..len] {
+            let differs = a[..len].iter().zip(&b[..len]).position(|(a, b)| a != b).unwrap_or(0);
+            let (left, right) = (a[differs], b[differs]);
+            let why = format!("byte {} differs: {left:02x} and {right:02x}", at + differs as u64);
+            return Err(Failure::failed(why));
+        }
+        at += len as u64;
+        progress.at(at);
+    }
+    Ok(())
+}
+
+fn read(initiator: &mut Initiator, end: &End, at: u64, into: &mut [u8]) -> Result<(), Failure> {
+    match end {
+        End::Remote(volume) => {
+            // The last stretch may end within a block.
+            let block = end.block(initiator) as usize;
+            let whole = into.len().next_multiple_of(block);
+            if whole == into.len() {
+                return Ok(initiator.read_at(*volume, at, into)?);
+            }
+            let mut bytes = vec![0; whole];
+            initiator.read_at(*volume, at, &mut bytes)?;
+            into.copy_from_slice(&bytes[..into.len()]);
+            Ok(())
+        }
+        End::File { file, path, .. } => {
+            use std::os::unix::fs::FileExt;
+            file.read_exact_at(into, at).map_err(|why| Failure::failed(format!("{}: {why}", path.display())))
+        }
+    }
+}

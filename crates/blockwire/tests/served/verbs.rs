@@ -1,0 +1,230 @@
+//! The initiator's verbs, as users type them, against the daemon.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+use crate::daemon::{Daemon, Place};
+
+fn run(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_blockwire")).args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+fn good(arguments: &[&str]) -> Vec<u8> {
+    let out = run(arguments);
+    assert!(out.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&out.stderr));
+    out.stdout
+}
+
+fn json(arguments: &[&str]) -> Value {
+    serde_json::from_slice(&good(arguments)).unwrap()
+}
+
+fn fails(arguments: &[&str], exit: i32, word: &str) {
+    let out = run(arguments);
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(exit), "{arguments:?}: {said}");
+    assert!(said.contains(word), "{arguments:?}: {said}");
+}
+
+fn urls(daemon: &Daemon, volume: &str) -> [String; 2] {
+    let (iscsi, nvme) = (daemon.at, daemon.nvme.unwrap());
+    [
+        format!("iscsi://{iscsi}/iqn.2026-11.io.blockwire:{volume}/0"),
+        format!("nvme+tcp://{nvme}/nqn.2026-11.io.blockwire:{volume}/1"),
+    ]
+}
+
+const CONFIG: &str =
+    "[[volume]]\nname = \"a\"\nsource = \"ram:24M\"\n[[volume]]\nname = \"b\"\nsource = \"ram:24M\"\n";
+
+fn served() -> (Place, Daemon) {
+    let place = Place::new();
+    let daemon = place.serve(CONFIG, &["--nvme", "127.0.0.1:0"]);
+    (place, daemon)
+}
+
+/// Data with holes and zeroes in it, and an odd end.
+fn image(path: &Path) -> Vec<u8> {
+    let mut bytes = vec![0; 20 << 20];
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        let is_data = (at >> 20) % 3 != 1;
+        *byte = if is_data { (at ^ (at >> 9)) as u8 } else { 0 };
+    }
+    bytes.extend_from_slice(b"the end of it");
+    fs::write(path, &bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn info_says_the_same_over_both_protocols() {
+    let (_place, daemon) = served();
+    let [iscsi, nvme] = urls(&daemon, "a").map(|url| json(&["info", &url, "--json"]));
+    for key in ["uuid", "bytes", "block", "read_only"] {
+        assert_eq!(iscsi[key], nvme[key], "{key}");
+    }
+    assert_eq!(iscsi["bytes"], 24 << 20);
+    assert_eq!(
+        (&iscsi["paths"][0]["protocol"], &nvme["paths"][0]["protocol"]),
+        (&"iscsi".into(), &"nvme-tcp".into())
+    );
+    let card = String::from_utf8(good(&["info", &urls(&daemon, "a").join(",")])).unwrap();
+    assert!(card.contains("24 MiB") && card.matches("\npath ").count() == 2, "{card}");
+}
+
+#[test]
+fn bytes_go_by_pipes_and_files() {
+    let (place, daemon) = served();
+    for url in urls(&daemon, "a") {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_blockwire"))
+            .args(["write", &url, "--offset", "1M"])
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // Less than a block at its end: the rest of the block stays as it was.
+        child.stdin.take().unwrap().write_all(&[7; 5000]).unwrap();
+        assert!(child.wait().unwrap().success());
+        let read = good(&["read", &url, "--offset", "1M", "--length", "5120"]);
+        assert_eq!((read.len(), &read[..5000], &read[5000..]), (5120, &[7; 5000][..], &[0; 120][..]));
+        let file = place.path("whole");
+        good(&["read", &url, "--output", file.to_str().unwrap()]);
+        assert_eq!(fs::metadata(&file).unwrap().len(), 24 << 20);
+        fails(&["read", &url, "--offset", "24M", "--length", "512"], 2, "beyond its end");
+    }
+}
+
+#[test]
+fn a_volume_is_copied_between_files_and_both_protocols() {
+    let (place, daemon) = served();
+    let (source, back) = (place.path("source"), place.path("back"));
+    let bytes = image(&source);
+    let (source, back) = (source.to_str().unwrap(), back.to_str().unwrap());
+    let [iscsi, _] = urls(&daemon, "a");
+    let [_, nvme] = urls(&daemon, "b");
+    // What was there must be gone, where the source has zeroes too.
+    good(&["write", &iscsi, "--input", "/dev/urandom", "--length", "24M"]);
+    let told = json(&["copy", source, &iscsi, "--verify", "--json"]);
+    assert!(told["zeroed"].as_u64().unwrap() >= 6 << 20, "{told}");
+    good(&["copy", &iscsi, &nvme, "--quiet"]);
+    good(&["verify", &iscsi, &nvme]);
+    good(&["copy", &nvme, back, "--no-sparse"]);
+    assert!(fs::read(back).unwrap()[..bytes.len()] == bytes, "other bytes came back");
+    good(&["write", &nvme, "--input", source, "--offset", "512", "--length", "512"]);
+    fails(&["verify", &iscsi, &nvme], 1, "differs");
+    fails(&["copy", &iscsi, &urls(&daemon, "a")[1]], 2, "same volume");
+    fails(&["copy", "/no/such/file", &iscsi], 1, "/no/such/file");
+}
+
+#[test]
+fn a_copy_that_was_ended_goes_on() {
+    let (place, daemon) = served();
+    let (source, journal) = (place.path("source"), place.path("journal"));
+    let bytes = image(&source);
+    let [iscsi, _] = urls(&daemon, "a");
+    let (source, journal) = (source.to_str().unwrap(), journal.to_str().unwrap());
+    // As it was left by one that ended in the middle: the first half is there, the second is not.
+    let uuid = json(&["info", &iscsi, "--json"])["uuid"].as_str().unwrap().to_owned();
+    good(&["write", &iscsi, "--input", source, "--length", "8M"]);
+    let meta = fs::metadata(source).unwrap();
+    let from = {
+        use std::os::unix::fs::MetadataExt;
+        format!("{}:{}", meta.dev(), meta.ino())
+    };
+    let state = serde_json::json!({ "from": from, "to": uuid, "bytes": bytes.len(), "done": 8 << 20 });
+    fs::write(journal, state.to_string()).unwrap();
+    let told = json(&["copy", source, &iscsi, "--resume", journal, "--verify", "--json"]);
+    let moved = told["written"].as_u64().unwrap() + told["zeroed"].as_u64().unwrap();
+    assert!(moved <= 13 << 20, "it began anew: {told}");
+    assert!(!Path::new(journal).exists());
+    let other = serde_json::json!({ "from": "x", "to": uuid, "bytes": 1, "done": 0 });
+    fs::write(journal, other.to_string()).unwrap();
+    fails(&["copy", source, &iscsi, "--resume", journal], 2, "another copy");
+}
+
+#[test]
+fn this_machine_is_one_registrant_over_several_calls() {
+    let (_place, daemon) = served();
+    for url in urls(&daemon, "a") {
+        let report = |words: &[&str]| json(&[&["reserve", &url], words, &["--json"]].concat());
+        report(&["register", "--key", "0xabc1"]);
+        let held = report(&["reserve", "--key", "0xabc1", "--type", "write-exclusive"]);
+        assert_eq!(
+            (&held["type"], &held["registrations"][0]["holds"]),
+            (&"write-exclusive".into(), &true.into())
+        );
+        assert_eq!(held["registrations"][0]["key"], "0xabc1");
+        fails(&["reserve", &url, "release", "--key", "0xdead", "--type", "write-exclusive"], 1, "reserv");
+        report(&["release", "--key", "0xabc1", "--type", "write-exclusive"]);
+        let after = report(&["unregister", "--key", "0xabc1"]);
+        assert_eq!(after["registrations"], serde_json::json!([]));
+        fails(&["reserve", &url, "reserve", "--key", "1"], 2, "--type");
+    }
+}
+
+#[test]
+fn load_is_put_on_and_measured() {
+    let (place, daemon) = served();
+    let both = urls(&daemon, "a");
+    let told = json(&["bench", &both[0], &both[1], "--json", "--runtime=300ms", "--rw=randrw"]);
+    let job = &told["jobs"][0];
+    assert!(
+        job["read"]["ios"].as_u64().unwrap() > 10 && job["write"]["ios"].as_u64().unwrap() > 10,
+        "{told}"
+    );
+    assert_eq!(job["errors"], 0);
+    for url in &both {
+        let words =
+            ["--rw=randwrite", "--bs=8k", "--size=8m", "--iodepth=16", "--numjobs=1", "--verify=crc32c"];
+        let told = json(&[&["bench", url, "--json", "--threads", "1"][..], &words].concat());
+        assert_eq!(
+            (&told["jobs"][0]["write"]["ios"], &told["jobs"][0]["errors"]),
+            (&1024.into(), &0.into()),
+            "{told}"
+        );
+    }
+    let job = "[global]\niodepth=4\nruntime=200ms\ntime_based\n[r]\nrw=randread\nfilename=/dev/sdb\n[w]\nstonewall\nrw=write\n\
+        filename=/dev/sdb\n";
+    fs::write(place.path("job.fio"), job).unwrap();
+    let file = place.path("job.fio");
+    let map = format!("/dev/sdb={}", both[1]);
+    let text = String::from_utf8(good(&["bench", "--job", file.to_str().unwrap(), "--map", &map])).unwrap();
+    assert!(text.contains("\nr ") && text.contains("\nw "), "{text}");
+    fails(&["bench", &both[0], "--rw=sideways"], 2, "sideways");
+    fails(&["bench", &both[0], "--iodeth=4"], 2, "did you mean \"iodepth\"");
+}
+
+#[test]
+fn what_is_offered_is_found_and_each_step_is_told() {
+    let (_place, daemon) = served();
+    for (place, url) in [
+        (format!("iscsi://{}", daemon.at), &urls(&daemon, "b")[0]),
+        (format!("nvme+tcp://{}", daemon.nvme.unwrap()), &urls(&daemon, "b")[1]),
+    ] {
+        let told = json(&["discover", &place, "--json"]);
+        let found: Vec<&str> =
+            told["found"].as_array().unwrap().iter().filter_map(|one| one["url"].as_str()).collect();
+        assert!(found.contains(&url.as_str()) && found.len() == 2, "{told}");
+        let story = String::from_utf8(good(&["doctor", url])).unwrap();
+        assert!(story.contains("healthy: ") && story.contains("target says"), "{story}");
+        let steps = json(&["doctor", url, "--json"]);
+        assert_eq!(steps["healthy"], true);
+        let wrong = url.replace(":b/", ":nobody/");
+        let out = run(&["doctor", &wrong]);
+        let story = String::from_utf8_lossy(&out.stdout).into_owned();
+        assert!(!out.status.success() && story.contains("FAILED"), "{wrong}: {story}");
+    }
+}
+
+#[test]
+fn exit_codes_say_what_went_wrong() {
+    let (_place, daemon) = served();
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    fails(&["info", &format!("iscsi://{closed}/iqn.2026-11.io.blockwire:a/0")], 8, "is the target running");
+    fails(&["info", "iscsi://h"], 2, "iscsi://");
+    fails(&["info", "/dev/sda"], 2, "://");
+    let [iscsi, _] = urls(&daemon, "a");
+    fails(&["info", &iscsi.replace(":a/", ":zzz/")], 1, "zzz");
+}

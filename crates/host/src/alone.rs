@@ -1,0 +1,75 @@
+//! One thing with sockets as a shard of its own: a discovery, or a single path that is looked at.
+
+use buf::{Cx, Errno, Time};
+use endpoint::{Arrival, Departure, Dial, DialId, Dialled, Endpoint, Leave, LinkId, ShardId, Sockets};
+use stream::{Came, RecvOp, SendOp};
+use volume::DiskOp;
+
+use crate::client::Nothing;
+
+/// An endpoint that is nothing but `S`.
+#[derive(Debug)]
+pub struct Alone<S>(pub S);
+
+impl<S: Sockets> Endpoint for Alone<S> {
+    type Message = Nothing;
+
+    fn handle_arrival(&mut self, _cx: &mut Cx<'_>, _link: LinkId, how: Arrival<Nothing>) {
+        match how {
+            Arrival::Accepted(_) => unreachable!("it listens nowhere"),
+            Arrival::Moved(nothing) => match nothing {},
+        }
+    }
+    fn handle_message(&mut self, _cx: &mut Cx<'_>, message: Nothing) {
+        match message {}
+    }
+    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Came) {
+        self.0.handle_recv(cx, link, op, came);
+    }
+    fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {
+        self.0.handle_written(cx, link, how);
+    }
+    fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
+        self.0.handle_sent(cx, link, op);
+    }
+    fn handle_disk(&mut self, _cx: &mut Cx<'_>, _op: DiskOp, _came: Result<usize, Errno>) {
+        unreachable!("it has no disks");
+    }
+    fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
+        self.0.handle_timeout(cx);
+    }
+    fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
+        self.0.turn(cx)
+    }
+    fn poll_ready(&mut self) -> Option<LinkId> {
+        self.0.poll_ready()
+    }
+    fn poll_recv(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<RecvOp> {
+        self.0.poll_recv(cx, link)
+    }
+    fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
+        self.0.poll_send(cx, link)
+    }
+    fn poll_disk(&mut self) -> Option<DiskOp> {
+        None
+    }
+    fn poll_departure(&mut self) -> Option<(LinkId, Departure<Nothing>)> {
+        let (link, how) = self.0.poll_leave()?;
+        Some(match how {
+            Leave::Close => (link, Departure::Close),
+            Leave::Abort => (link, Departure::Abort),
+        })
+    }
+    fn poll_message(&mut self) -> Option<(ShardId, Nothing)> {
+        None
+    }
+    fn poll_timeout(&self) -> Option<Time> {
+        self.0.poll_timeout()
+    }
+    fn poll_dial(&mut self) -> Option<Dial> {
+        self.0.poll_dial()
+    }
+    fn handle_dialled(&mut self, cx: &mut Cx<'_>, id: DialId, how: Result<Dialled, Errno>) {
+        self.0.handle_dialled(cx, id, how);
+    }
+}
