@@ -1,5 +1,8 @@
 //! The I/O queues of an association, and which operation each of their commands belongs to.
 //!
+//! The transport may give the place of a command to the next one before the end of the first was heard
+//! here, so a command stands at its place, or at the next that is free.
+//!
 //! Invariant: nothing is allocated once a queue is open; a number of the controller is never an index.
 
 use stream::Tag;
@@ -13,13 +16,13 @@ pub(super) struct Lane {
     /// Commands that may be in work at once.
     window: usize,
     busy: usize,
-    /// By the place of the command's tag, which is ours: the operation.
+    /// From the place of the command's tag on, which is ours: the command and its operation.
     flights: Box<[Option<(Tag, Tag)>]>,
 }
 
 impl Lane {
     pub(super) fn new(who: QueueId, window: usize) -> Self {
-        Lane { who, window, busy: 0, flights: vec![None; window].into() }
+        Lane { who, window, busy: 0, flights: vec![None; window.max(1)].into() }
     }
 
     fn room(&self) -> usize {
@@ -28,18 +31,23 @@ impl Lane {
 
     /// A command was started for an operation.
     pub(super) fn put(&mut self, command: Tag, flight: Tag) {
-        if let Some(place) = self.flights.get_mut(command.slot()) {
-            *place = Some((command, flight));
-            self.busy += 1;
-        }
+        let free = self.places(command).find(|&at| self.flights[at].is_none());
+        self.flights[free.expect("no more commands than the window")] = Some((command, flight));
+        self.busy += 1;
     }
 
     /// The operation of a command that has ended.
     pub(super) fn take(&mut self, command: Tag) -> Option<Tag> {
-        let place = self.flights.get_mut(command.slot())?;
-        let (_, flight) = place.take_if(|(of, _)| *of == command)?;
+        let at = self.places(command).find(|&at| self.flights[at].is_some_and(|(of, _)| of == command))?;
+        let (_, flight) = self.flights[at].take()?;
         self.busy -= 1;
         Some(flight)
+    }
+
+    /// Where a command may stand, its own place first.
+    fn places(&self, command: Tag) -> impl Iterator<Item = usize> + use<> {
+        let count = self.flights.len();
+        (0..count).map(move |step| (command.slot() + step) % count)
     }
 
     /// The commands of an operation.
@@ -98,6 +106,12 @@ mod tests {
         assert_eq!(lanes.find(id(2)).unwrap().take(Tag::from_bits(1)), Some(Tag::from_bits(3)));
         assert_eq!(lanes.find(id(2)).unwrap().take(Tag::from_bits(1)), None);
         assert!(lanes.choose(2).is_none() && lanes.choose(1).is_some());
+        // The place of a command whose end was not heard yet is given to another one.
+        let again = Tag::from_bits(1 << 32);
+        let lane = lanes.find(id(2)).unwrap();
+        lane.put(again, Tag::from_bits(9));
+        assert_eq!(lane.take(Tag::from_bits(0)), Some(Tag::from_bits(1)));
+        assert_eq!(lane.take(again), Some(Tag::from_bits(9)));
         assert_eq!(lanes.window(), 5);
     }
 }

@@ -97,3 +97,29 @@ fn compare_and_write_is_one_step_and_comes_back_whole() {
     let (how, _) = world.run(Op::Compare(span(5, 4)), out);
     assert!(matches!(how, Err(Fate::Failed(Failure::Failed(Fault::Miscompare(_))))), "{how:?}");
 }
+
+/// The transport's table gives a place away as soon as a command has ended, heard or not.
+#[test]
+fn operations_may_be_submitted_before_the_ends_of_others_are_heard() {
+    let mut world = up(Settings { queues: 2, ..settings() });
+    let mut started = Vec::new();
+    for _ in 0..40 {
+        for _ in 0..8 {
+            let room = world.room(512);
+            started.push(world.start(Op::Read(span(3, 1)), room));
+        }
+        world.step();
+        world.deliver();
+        for _ in 0..8 {
+            let room = world.room(512);
+            started.push(world.start(Op::Read(span(4, 1)), room));
+        }
+        while started.len() > 16 {
+            let id = started.remove(0);
+            assert!(world.wait(id).0.is_ok());
+        }
+    }
+    for id in started {
+        assert!(world.wait(id).0.is_ok());
+    }
+}

@@ -279,7 +279,8 @@ impl<P: Sockets> World<P> {
         };
     }
 
-    fn deliver(&mut self) {
+    /// What is on its way arrives; the path does not look at it yet.
+    pub fn deliver(&mut self) {
         for at in 0..self.hands.wires.len() {
             let link = LinkId(at as u64);
             while let Some((op, came)) = self.hands.wires[at].target.fill(&self.pool) {
