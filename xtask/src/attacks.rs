@@ -6,8 +6,9 @@ use std::path::Path;
 
 use crate::Report;
 
-/// Rows that concern a target: 1 to 53 of iSCSI, up to 77 of NVMe/TCP; then those of an iSCSI initiator.
-const ROWS: [RangeInclusive<u32>; 1] = [1..=94];
+/// Rows that concern a target: 1 to 53 of iSCSI, up to 77 of NVMe/TCP; then those of an iSCSI initiator
+/// and of an NVMe host.
+const ROWS: [RangeInclusive<u32>; 2] = [1..=94, 105..=107];
 const PAGE: &str = "docs/attacks.md";
 
 /// Compares the page with the tests of the tree.

@@ -327,3 +327,6 @@ pub(super) fn text(field: &[u8]) -> String {
     let text = field[..end].iter().map(|&byte| if (b' '..=b'~').contains(&byte) { byte.into() } else { '?' });
     text.collect::<String>().trim().to_owned()
 }
+
+#[cfg(test)]
+mod tests;
