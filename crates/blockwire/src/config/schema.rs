@@ -197,7 +197,12 @@ pub const TARGET: Section = Section {
             "Largest data segment that the target takes (MaxRecvDataSegmentLength).",
         ),
         key("max_outstanding_r2t", "1 to 65535", "4", "R2Ts per command at one time."),
-        key("commands", "1 to 4096", "128", "Commands that one session may have outstanding."),
+        key(
+            "commands",
+            "1 to 4096",
+            "128",
+            "Commands that one session may have outstanding. It begins with 8 and gets more as it uses them, while memory lasts.",
+        ),
         key("vendor", "text", "\"BLKWIRE\"", "INQUIRY vendor, at most 8 ASCII characters."),
         key("product", "text", "\"Virtual Disk\"", "INQUIRY product, at most 16 ASCII characters."),
         key(

@@ -8,8 +8,8 @@ use super::link::{LinkState, Phase};
 use super::outgoing::Out;
 use super::request::{Fault, Violation};
 use super::task::Kind;
-use crate::wire::{AsyncEvent, Itt, LogoutResponseCode, Lun, Ttt};
-use buf::{Cx, Sg, Time};
+use crate::wire::{AsyncEvent, LogoutResponseCode};
+use buf::{Cx, Time};
 use stream::{Close, Link, TargetEvent, earliest};
 
 /// Most violations kept for [`TargetSession::poll_violation`].
@@ -138,8 +138,7 @@ impl TargetSession {
     /// Tells the initiator that a closed window has opened.
     fn tell_window(&mut self) {
         if let Some(link) = self.links.iter_mut().find(|link| link.is_open()) {
-            let (itt, ttt, lun) = (Itt::NONE, Ttt::NONE, Lun::default());
-            link.out.push_back(Out::NopIn { itt, ttt, lun, data: Sg::new() });
+            link.put_news();
         }
     }
 
@@ -227,7 +226,7 @@ impl TargetSession {
                 link.retry = None;
             }
         }
-        self.grow();
+        self.secure();
     }
 
     pub(super) fn note(&mut self, at: usize, fault: Fault) {

@@ -201,7 +201,9 @@ impl TargetSession {
         if !task.immediate && !task.counted {
             task.counted = true;
             self.window.begin();
+            self.note_demand(cx.now);
         }
+        let Some(task) = self.tasks.get_mut(tag) else { return };
         match &mut task.state {
             State::Held => {
                 task.state = State::Live;

@@ -4,9 +4,9 @@ use super::outgoing::Out;
 use super::params::LinkParams;
 use super::task::Aim;
 use crate::exchange::TextExchange;
-use crate::wire::{Bhs, Sn};
+use crate::wire::{Bhs, Itt, Lun, Sn, Ttt};
 use buf::crc32c::Crc32c;
-use buf::{SgMut, Time};
+use buf::{Sg, SgMut, Time};
 use std::collections::VecDeque;
 use stream::{Inlet, Outbox, Tag};
 use zerocopy::FromZeros;
@@ -127,6 +127,12 @@ impl LinkState {
 
     pub(super) fn is_open(&self) -> bool {
         self.phase == Phase::Open
+    }
+
+    /// Tells where the window stands, and nothing else.
+    pub(super) fn put_news(&mut self) {
+        let (itt, ttt, lun) = (Itt::NONE, Ttt::NONE, Lun::default());
+        self.out.push_back(Out::NopIn { itt, ttt, lun, data: Sg::new() });
     }
 
     /// Whether the world holds nothing of this link.

@@ -6,8 +6,8 @@
 //!
 //! Invariants:
 //! - A command is announced before its data is received; the data waits for nobody: what the server
-//!   has not placed goes to memory that was set aside when the session began. For each command that
-//!   the window admits one whole unsolicited burst is set aside, and one more for immediate commands.
+//!   has not placed goes to memory that was set aside before. For each command that the window admits
+//!   one whole unsolicited burst is set aside, and one more for immediate commands.
 //!   So parsing never waits for memory whose holder waits for parsing.
 //! - Every task ends exactly once: answered, or let go by the server after
 //!   [`TargetEvent::Aborted`]. Until then it keeps its place in the window.
@@ -41,7 +41,8 @@ pub use params::{LinkParams, SessionLimits, SessionParams};
 pub use request::{
     Cdb, Fault, Request, Response, ScsiCommand, ScsiResult, SenseBytes, TaskManagement, Violation,
 };
-use reserve::Reservation;
+pub use reserve::WINDOW_START;
+use reserve::{Demand, Reservation};
 use std::collections::VecDeque;
 use std::time::Duration;
 use stream::{Came, Close, Connection, Link, RecvOp, SendOp, Slab, Tag, TagIndex, Target, TargetEvent};
@@ -72,6 +73,7 @@ pub struct TargetSession {
     limits: SessionLimits,
     reservation: Reservation,
     window: Window,
+    demand: Demand,
     tasks: Slab<Task>,
     index: TagIndex,
     /// Immediate commands in work.
@@ -107,15 +109,16 @@ pub struct TargetSession {
 impl TargetSession {
     /// Begins a session; [`TargetSession::attach`] gives it its links.
     pub fn new(cx: &mut Cx<'_>, params: SessionParams, limits: SessionLimits) -> Result<Self, AttachError> {
-        let commands = u32::from(limits.commands.clamp(1, 4096));
         let immediate = limits.immediate.clamp(2, 256);
-        let limits = SessionLimits { immediate, ..limits };
+        let limits = SessionLimits { immediate, commands: limits.commands.clamp(1, 4096), ..limits };
+        let commands = u32::from(limits.commands);
         let reservation =
             Reservation::new(cx.pool, params.unsolicited(), commands).ok_or(AttachError::NoMemory)?;
         let tasks = commands as usize + usize::from(immediate);
         Ok(TargetSession {
             window: Window::new(params.cmd_sn, reservation.commands(commands)),
             reservation,
+            demand: Demand::new(cx.now),
             tasks: Slab::new(tasks),
             index: TagIndex::new(tasks),
             immediates: 0,
@@ -168,7 +171,7 @@ impl TargetSession {
             return Err(AttachError::TooManyLinks);
         }
         if !self.links.is_empty() && !self.reservation.has_room_for_link(open + 1) {
-            self.grow();
+            self.reservation.secure(open as u32 + 1);
             if !self.reservation.has_room_for_link(open + 1) {
                 return Err(AttachError::NoMemory);
             }
@@ -243,7 +246,8 @@ impl TargetSession {
         &self.params
     }
 
-    /// Commands that may be in work at once now: the configured number, or what memory allows.
+    /// Commands that may be in work at once now: what memory is set aside for, the configured number at
+    /// most.
     #[must_use]
     pub fn command_window(&self) -> u32 {
         self.window.limit()
@@ -267,18 +271,38 @@ impl TargetSession {
         self.violations.pop()
     }
 
-    /// Sets more memory aside, where less than was configured could be.
-    fn grow(&mut self) {
-        let commands = u32::from(self.limits.commands.clamp(1, 4096));
-        if self.reservation.commands(commands) < commands {
-            self.reservation.grow(commands);
-            self.window.set_limit(self.reservation.commands(commands));
+    /// Sets more memory aside, where less than a session begins with could be.
+    fn secure(&mut self) {
+        let least = least_window(&self.limits, &self.links);
+        if self.window.limit() < least {
+            self.reservation.secure(least);
+            self.window.set_limit(self.reservation.commands(self.commands_max()));
+        }
+    }
+
+    fn commands_max(&self) -> u32 {
+        u32::from(self.limits.commands)
+    }
+
+    /// The window follows what is used of it.
+    fn note_demand(&mut self, now: Time) {
+        if self.reservation.binds() {
+            let commands = self.commands_max();
+            let TargetSession { window, reservation, demand, limits, links, .. } = self;
+            let least = || least_window(limits, links);
+            demand.delivered(now, window, reservation, commands, least);
         }
     }
 
     fn stamp(&self) -> Stamp {
         Stamp { exp_cmd_sn: self.window.exp(), max_cmd_sn: self.window.max() }
     }
+}
+
+/// Commands that the window admits in any case: one for each link at least.
+fn least_window(limits: &SessionLimits, links: &[LinkState]) -> u32 {
+    let links = links.iter().filter(|link| link.is_open()).count() as u32;
+    links.max(u32::from(WINDOW_START)).min(u32::from(limits.commands))
 }
 
 impl Connection for TargetSession {
@@ -316,8 +340,15 @@ impl Connection for TargetSession {
 
     fn poll_send(&mut self, cx: &mut Cx<'_>, link: Link) -> Option<SendOp> {
         let stamp = self.stamp();
+        let news = self.window.has_news();
         let link = self.links.get_mut(usize::from(link.0))?;
-        outgoing::gather(link, stamp, cx)
+        if news && link.is_open() && link.out.is_empty() && link.outbox.is_free() {
+            // The window grew, and no answer is there to tell of it.
+            link.put_news();
+        }
+        let op = outgoing::gather(link, stamp, cx)?;
+        self.window.told();
+        Some(op)
     }
 
     fn handle_written(&mut self, cx: &mut Cx<'_>, link: Link, how: Result<(), Errno>) {

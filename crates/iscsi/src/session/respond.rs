@@ -5,6 +5,7 @@ use super::control::ends_many;
 use super::link::LinkState;
 use super::outgoing::{DataIn, Out, Residual, Scsi};
 use super::request::{Response, ScsiResult};
+use super::reserve::Demand;
 use super::task::{Answer, Death, Kind, State, Task, Transfer};
 use crate::wire::{Itt, ScsiStatus, TmfFunction, TmfResponseCode};
 use buf::{Cx, Sg};
@@ -229,6 +230,7 @@ impl TargetSession {
         self.index.remove(task.itt.value());
         if task.counted {
             self.window.end();
+            Demand::ended(&self.window, &mut self.reservation);
         }
         self.immediates -= u32::from(task.immediate);
         if task.immediate && task.kind.has_unsolicited() {

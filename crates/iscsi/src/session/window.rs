@@ -39,6 +39,9 @@ pub(super) enum Turn {
 pub(super) struct Window {
     exp: Sn,
     max: Sn,
+    /// The greatest MaxCmdSN that was sent, and how many commands the initiator could have in work by it.
+    told: Sn,
+    offered: u32,
     limit: u32,
     /// Delivered and not ended.
     in_work: u32,
@@ -48,7 +51,8 @@ pub(super) struct Window {
 
 impl Window {
     pub(super) fn new(exp: Sn, limit: u32) -> Self {
-        Window { exp, max: exp.add(limit - 1), limit, in_work: 0, held: VecDeque::new() }
+        let max = exp.add(limit - 1);
+        Window { exp, max, told: max, offered: limit, limit, in_work: 0, held: VecDeque::new() }
     }
 
     pub(super) fn exp(&self) -> Sn {
@@ -63,6 +67,22 @@ impl Window {
         self.max.lt(self.exp)
     }
 
+    /// Whether the initiator has used up all that it knows of, though more is open.
+    pub(super) fn has_news(&self) -> bool {
+        self.told.lt(self.exp) && !self.is_closed()
+    }
+
+    /// What is open now was sent.
+    pub(super) fn told(&mut self) {
+        (self.told, self.offered) = (self.max, self.promised());
+    }
+
+    /// Commands that the initiator has in work as far as it knows: with those whose answers are not sent.
+    pub(super) fn used(&self) -> u32 {
+        let left = if self.told.lt(self.exp) { 0 } else { self.told.since(self.exp) + 1 };
+        self.offered.saturating_sub(left)
+    }
+
     /// Sets how many commands may be in work from now on.
     pub(super) fn set_limit(&mut self, limit: u32) {
         self.limit = limit.max(1);
@@ -71,6 +91,12 @@ impl Window {
 
     pub(super) fn limit(&self) -> u32 {
         self.limit
+    }
+
+    /// Commands in work, and all that may come by what was offered.
+    pub(super) fn promised(&self) -> u32 {
+        let open = if self.is_closed() { 0 } else { self.max.since(self.exp) + 1 };
+        self.in_work + open
     }
 
     pub(super) fn turn(&self, sn: Sn) -> Turn {

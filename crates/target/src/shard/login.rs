@@ -10,6 +10,7 @@ use iscsi::discovery::TargetList;
 use iscsi::login::{Access, AuthPolicy, Authorize, Cause, Completion, Established, Verdict as Judged};
 use iscsi::name::TargetAddress;
 use iscsi::negotiate::{Limits, SessionType};
+use iscsi::session::WINDOW_START;
 use iscsi::wire::{LoginStatus, Sn, Tsih};
 use stream::{Link, Tag};
 
@@ -365,11 +366,11 @@ impl Shard {
 const SHORT_BURST: u32 = 4096;
 
 /// What can be offered with the memory that is left to promise (law 3): a whole first burst for each
-/// command of the window; or a short one; or no unsolicited data at all, which needs no promise. A
-/// session may take a quarter of what is left, so that the next ones are served too.
+/// command that a session begins with; or a short one; or no unsolicited data at all, which needs no
+/// promise. That may take a quarter of what is left, so that the next ones are served too.
 fn affordable(pool: &Pool, wanted: &Limits, commands: u16) -> Limits {
     let left = pool.usage().left_to_promise() / 4;
-    let window = usize::from(commands) + 1;
+    let window = usize::from(commands.min(WINDOW_START)) + 1;
     let mut offer = wanted.clone();
     if !wanted.immediate_data && wanted.initial_r2t || window * wanted.first_burst as usize <= left {
         return offer;
@@ -392,10 +393,10 @@ mod tests {
         let pool = Pool::new(64 << 20);
         let wanted = Limits { first_burst: 16_384, ..Limits::default() };
         assert_eq!(affordable(&pool, &wanted, 128), wanted);
-        assert!(pool.reserve(28 << 20));
+        assert!(pool.reserve((32 << 20) - (576 << 10) + 512));
         let short = affordable(&pool, &wanted, 128);
         assert_eq!((short.first_burst, short.immediate_data, short.initial_r2t), (4096, true, true));
-        assert!(pool.reserve(3 << 20));
+        assert!(pool.reserve(432 << 10));
         let none = affordable(&pool, &wanted, 128);
         assert_eq!((none.immediate_data, none.initial_r2t), (false, true));
     }

@@ -236,7 +236,9 @@ fn attack_30_numbers_outside_the_window_and_duplicates() {
 
 #[test]
 fn attack_31_a_hole_kept_open() {
-    let mut pair = Pair::with(session_params(), link_params(0), SessionLimits { commands: 65, ..limits() });
+    // Nothing comes unasked, so the whole window is open from the start.
+    let params = SessionParams { initial_r2t: true, immediate_data: false, ..session_params() };
+    let mut pair = Pair::with(params, link_params(0), SessionLimits { commands: 65, ..limits() });
     let mut bytes = Vec::new();
     for n in 1..=64 {
         bytes.extend(pdu(&read(n, 0, 512), &[]));

@@ -165,6 +165,30 @@ fn windows_are_small_when_memory_is_short() {
 }
 
 #[test]
+fn a_window_that_grows_is_told_when_the_initiator_has_used_up_what_it_knows() {
+    let mut pair = Pair::with(session_params(), link_params(0), SessionLimits { commands: 64, ..limits() });
+    pair.mode = Mode::Keep;
+    let reserved = pair.pool.usage().reserved;
+    for n in 0..8 {
+        assert_eq!(pair.take(0), [], "there is no need");
+        pair.feed(0, &pdu(&read(n, 0, 8), &[]));
+    }
+    let news: NopIn = pair.take(0)[0].as_pdu();
+    assert_eq!((news.itt, news.exp_cmd_sn, news.max_cmd_sn), (Itt::NONE, sn(8), sn(15)));
+    assert_eq!(pair.pool.usage().reserved, reserved + 8 * 8192);
+    // Answers tell it as well.
+    for n in 8..16 {
+        pair.feed(0, &pdu(&read(n, 0, 8), &[]));
+        let (tag, _) = pair.kept.remove(0);
+        pair.send_read(tag, 0, 8);
+        pair.pump();
+        let got = pair.take(0);
+        assert_eq!((got.len(), got[0].op()), (1, Opcode::DATA_IN));
+    }
+    assert_eq!(pair.session.command_window(), 32);
+}
+
+#[test]
 fn a_closed_window_that_opens_without_an_answer_is_told() {
     let mut pair = Pair::with(session_params(), link_params(0), SessionLimits { commands: 1, ..limits() });
     pair.mode = Mode::Keep;
