@@ -1,6 +1,6 @@
 # Every target installs what it needs from Debian when run as root, and says what is missing otherwise.
 
-.PHONY: help run test build lint unit interop sessions idle guest sim loom fuzz bench-iscsi bench-nvme deny install
+.PHONY: help run test build lint unit interop sessions idle guest sim loom fuzz bench-iscsi bench-nvme deny install uninstall
 
 # Where rustup puts cargo; a fresh shell may not know it yet.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -12,7 +12,8 @@ help:
 	@echo "make idle         what sessions at rest cost: memory of 2,000, processor time of 100 over 60 s"
 	@echo "make bench-iscsi  the same load on Blockwire, the bare responder and tgt (BENCH=options)"
 	@echo "make bench-nvme   the same over NVMe/TCP, and SPDK where it was built (tests/bench/spdk.sh, SPDK_DIR=)"
-	@echo "make install      the release binary to \$$(DESTDIR)\$$(PREFIX)/bin (PREFIX=/usr/local)"
+	@echo "make install      binary, man pages, shell completions, systemd unit to \$$(DESTDIR)\$$(PREFIX) (/usr/local)"
+	@echo "make uninstall    takes them away again; configuration and state stay"
 	@echo "make sim          SIM_SEEDS=$(SIM_SEEDS) histories in the simulated world; a failing one says how to replay it"
 	@echo "make loom         every interleaving of the guards between writes, by the model checker loom"
 	@echo "make fuzz         coverage-guided fuzzing, 60 s per target (needs a nightly toolchain and cargo-fuzz)"
@@ -60,7 +61,31 @@ deny:
 	@cargo deny check
 
 PREFIX ?= /usr/local
+RELEASE = $${CARGO_TARGET_DIR:-target}/release/blockwire
+BIN = $(DESTDIR)$(PREFIX)/bin
+MAN = $(DESTDIR)$(PREFIX)/share/man/man1
+BASH_COMPLETION = $(DESTDIR)$(PREFIX)/share/bash-completion/completions/blockwire
+ZSH_COMPLETION = $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_blockwire
+FISH_COMPLETION = $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/blockwire.fish
+UNIT = $(DESTDIR)$(PREFIX)/lib/systemd/system/blockwire.service
+SYSUSERS = $(DESTDIR)$(PREFIX)/lib/sysusers.d/blockwire.conf
+
+# The man pages and completions come from the binary itself; the unit names the binary where it was put.
 install:
 	@tests/setup.sh build
 	cargo build --locked --release -p blockwire
-	install -D -m 755 $${CARGO_TARGET_DIR:-target}/release/blockwire $(DESTDIR)$(PREFIX)/bin/blockwire
+	install -D -m 755 $(RELEASE) $(BIN)/blockwire
+	install -d $(MAN) $(dir $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION) $(UNIT))
+	$(RELEASE) man $(MAN)
+	chmod 644 $(MAN)/blockwire*.1
+	$(RELEASE) completions bash >$(BASH_COMPLETION)
+	$(RELEASE) completions zsh >$(ZSH_COMPLETION)
+	$(RELEASE) completions fish >$(FISH_COMPLETION)
+	sed 's|/usr/bin/blockwire|$(PREFIX)/bin/blockwire|' packaging/systemd/blockwire.service >$(UNIT)
+	chmod 644 $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION) $(UNIT)
+	install -D -m 644 packaging/sysusers.d/blockwire.conf $(SYSUSERS)
+
+# Configuration, state and the user stay.
+uninstall:
+	rm -f $(BIN)/blockwire $(MAN)/blockwire.1 $(MAN)/blockwire-*.1
+	rm -f $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION) $(UNIT) $(SYSUSERS)

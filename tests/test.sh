@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that must hold before a change is good; `make test` and `.ci/run` run this.
 #   test.sh [STEP]...      without arguments all steps, in this order:
-#     build lint unit libiscsi consumers sessions guest
+#     build lint unit libiscsi consumers packaging sessions guest
 #   and, by its name only: guests
 #
 # Where the kernel forbids io_uring the steps that need it fail, unless BLOCKWIRE_NO_URING=1 says
@@ -47,6 +47,10 @@ libiscsi() {
   done
 }
 
+packaging() {
+  tests/install.sh
+}
+
 consumers() {
   local world
   for world in $(worlds); do
@@ -89,7 +93,7 @@ if [ "${1:-}" = --one ]; then
 fi
 
 steps=("$@")
-[ $# -gt 0 ] || steps=(build lint unit libiscsi consumers sessions guest)
+[ $# -gt 0 ] || steps=(build lint unit libiscsi consumers packaging sessions guest)
 tests/setup.sh build
 failed=()
 start=$(now)
