@@ -126,6 +126,7 @@ fn fixture() -> Fixture {
         hosts: Vec::new(),
         auth: crate::plan::Auth::default(),
         limits: crate::plan::Limits::default(),
+        placement: Vec::new(),
         cores: Vec::new(),
         io: crate::plan::IoWorld::Auto,
     };

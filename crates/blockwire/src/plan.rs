@@ -4,12 +4,14 @@
 //! takes it as it is. Invariant: names are unique, every reference resolves, every number is in
 //! its range, and no listener beyond loopback is open to strangers unless the operator said so.
 
+mod placement;
 mod subsystem;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 pub use host::Secret;
 
+pub use placement::{Bind, Placement};
 pub use subsystem::{
     ANA_GROUP_MAX, ControllerGrants, MODEL_DEFAULT, NSID_MAX, Namespace, Referral, Subsystem, SubsystemGrant,
 };
@@ -37,6 +39,8 @@ pub struct Plan {
     pub auth: Auth,
     /// Limits of the whole daemon.
     pub limits: Limits,
+    /// Where connections are served; the first rule that fits decides.
+    pub placement: Vec<Placement>,
     /// Cores to run on, ascending; empty: every core that the process may use.
     pub cores: Vec<usize>,
     /// How bytes are moved.
@@ -57,6 +61,13 @@ impl Ways {
     pub fn extend(&mut self, more: &Ways) {
         self.targets.extend_from_slice(&more.targets);
         self.subsystems.extend_from_slice(&more.subsystems);
+    }
+
+    /// The names of all that leads to a volume.
+    pub fn leading_to(&self, volume: &str) -> Vec<std::sync::Arc<str>> {
+        let targets = self.targets.iter().map(|target| target.name.as_str());
+        let subsystems = self.subsystems.iter().map(|subsystem| subsystem.nqn.as_str());
+        targets.chain(subsystems).filter(|name| self.lead(name, volume)).map(Into::into).collect()
     }
 
     /// Whether the target or subsystem of this name leads to a volume.

@@ -36,6 +36,8 @@ pub struct ControllerClaim {
     /// Whether the host needs no proof of who it is, so that its identifier is bound at once. If not,
     /// `Controllers::bind` does it once the host has given that proof.
     pub binds: bool,
+    /// Where it may live; `None`: anywhere.
+    pub among: Option<Arc<[ShardId]>>,
 }
 
 /// The directory's answer to a [`ControllerClaim`].
@@ -126,7 +128,9 @@ impl Controllers {
                 return ControllerVerdict::SourceFull;
             }
         }
-        let Some((cntlid, shard)) = self.place(claim.from.0) else { return ControllerVerdict::Full };
+        let Some((cntlid, shard)) = self.place(claim.from.0, claim.among.as_deref()) else {
+            return ControllerVerdict::Full;
+        };
         let source = source.map(|(source, _)| source);
         if let Some(source) = source {
             *self.sources.entry((claim.subsystem.clone(), source)).or_default() += 1;
@@ -186,8 +190,9 @@ impl Controllers {
     }
 
     /// A free number of the least loaded shard, the asking one first; of another if that has none.
-    fn place(&mut self, near: ShardId) -> Option<(u16, ShardId)> {
-        let mut shards: Vec<u16> = (0..self.load.len() as u16).collect();
+    fn place(&mut self, near: ShardId, among: Option<&[ShardId]>) -> Option<(u16, ShardId)> {
+        let allowed = |shard: &u16| among.is_none_or(|among| among.contains(&ShardId(*shard)));
+        let mut shards: Vec<u16> = (0..self.load.len() as u16).filter(allowed).collect();
         shards.sort_by_key(|&shard| (self.load[usize::from(shard)], shard != near.0, shard));
         shards.into_iter().find_map(|shard| Some((self.free_number(shard)?, ShardId(shard))))
     }
@@ -257,6 +262,7 @@ mod tests {
             limit: 3,
             source: None,
             binds: true,
+            among: None,
         }
     }
 
@@ -317,6 +323,17 @@ mod tests {
             let claim = ControllerClaim { limit: 99, ..claim("a", 1) };
             let verdict = directory.claim(&claim, None);
             assert!(matches!(verdict, ControllerVerdict::Granted { left, .. } if left == least));
+        }
+    }
+
+    #[test]
+    fn a_rule_narrows_down_where_controllers_live() {
+        let mut directory = Controllers::new(4);
+        let among: Option<Arc<[ShardId]>> = Some(Arc::from([ShardId(2), ShardId(3)]));
+        for want in [2, 3, 2] {
+            let claim = ControllerClaim { among: among.clone(), ..claim("a", 1) };
+            let (cntlid, shard) = granted(directory.claim(&claim, None));
+            assert_eq!((cntlid % 4, shard), (want, want));
         }
     }
 

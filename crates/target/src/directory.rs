@@ -53,6 +53,8 @@ pub struct Claim {
     pub connections_max: u16,
     /// By what it got in.
     pub warrant: Warrant,
+    /// Where a new session may live; `None`: anywhere.
+    pub among: Option<Arc<[ShardId]>>,
 }
 
 /// The directory's answer to a [`Claim`].
@@ -182,7 +184,7 @@ impl Directory {
             orders.push(answer(&claim, Verdict::Full));
             return;
         };
-        let shard = self.least_loaded(claim.from.0);
+        let shard = self.least_loaded(claim.from.0, claim.among.as_deref());
         self.load[usize::from(shard.0)] += 1;
         orders.push(answer(&claim, Verdict::Granted { tsih, shard, new: true }));
         self.by_name.insert(claim.name.clone(), tsih);
@@ -209,13 +211,11 @@ impl Directory {
         }
     }
 
-    fn least_loaded(&self, near: ShardId) -> ShardId {
-        let least = self.load.iter().min().copied().expect("a daemon has a shard");
-        if self.load.get(usize::from(near.0)) == Some(&least) {
-            return near;
-        }
-        let at = self.load.iter().position(|&load| load == least).expect("the minimum is in the list");
-        ShardId(at as u16)
+    fn least_loaded(&self, near: ShardId, among: Option<&[ShardId]>) -> ShardId {
+        let shards = (0..self.load.len() as u16).map(ShardId);
+        let allowed = shards.filter(|shard| among.is_none_or(|among| among.contains(shard)));
+        let least = allowed.min_by_key(|shard| (self.load[usize::from(shard.0)], *shard != near, shard.0));
+        least.unwrap_or(near)
     }
 
     /// A session has ended, or never came to be.
@@ -257,6 +257,7 @@ mod tests {
             cid: Cid::new(cid),
             connections_max: 2,
             warrant: Warrant { user: Some("alice".into()), rule: Some(0) },
+            among: None,
         }
     }
 
@@ -286,6 +287,25 @@ mod tests {
         let (_, first) = granted(&ask(&mut directory, claim(1, 0, 0, 1)));
         let (_, second) = granted(&ask(&mut directory, claim(2, 0, 0, 2)));
         assert_eq!((first, second), (ShardId(1), ShardId(0)));
+    }
+
+    #[test]
+    fn a_rule_narrows_down_where_sessions_live() {
+        let mut directory = Directory::new(4, SESSIONS_MAX);
+        let among: Option<Arc<[ShardId]>> = Some(Arc::from([ShardId(3), ShardId(2)]));
+        let mut place = |isid, among: &Option<Arc<[ShardId]>>| {
+            granted(&ask(&mut directory, Claim { among: among.clone(), ..claim(isid, 0, 0, 1) })).1
+        };
+        let placed: Vec<u16> = (1..=4).map(|isid| place(isid, &among).0).collect();
+        assert_eq!(placed, [2, 3, 2, 3], "the least loaded of them");
+        assert_eq!(place(5, &None), ShardId(1), "others count all");
+        // A session that is reinstated is placed anew, by what its new login fits.
+        let old = granted(&ask(&mut directory, claim(6, 0, 0, 1))).0;
+        let again = Claim { among, ..claim(6, 0, 0, 2) };
+        assert!(matches!(ask(&mut directory, again)[..], [Order::End { .. }]));
+        let mut orders = Vec::new();
+        directory.gone(old, &mut orders);
+        assert_eq!(granted(&orders).1, ShardId(2));
     }
 
     #[test]

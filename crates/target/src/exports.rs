@@ -3,6 +3,7 @@
 //! Names and addresses here have been checked; nothing refers to something that is not there.
 
 mod nvme;
+mod placement;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -21,6 +22,7 @@ pub use nvme::{
     ControllerLimits, DISCOVERY_NQN, HostAuth, HostRule, NamespaceExport, NamespaceMask, NotAllowed,
     NvmeExports, NvmePortal, NvmeProduct, NvmeService, Referral, SubsystemExport,
 };
+pub use placement::{Bind, Comer, PlacementRule};
 
 /// Everything that a shard must know to let initiators in.
 #[derive(Clone, Debug)]
@@ -35,6 +37,8 @@ pub struct Exports {
     pub nvme: NvmeExports,
     /// How many may come, and how long they may take.
     pub admission: Admission,
+    /// Where connections are served, first match first.
+    pub placement: Vec<PlacementRule>,
 }
 
 /// Bounds of what initiators take before they do anything. What is set when a shard is made holds;

@@ -26,9 +26,9 @@ mod timers;
 pub use controllers::{CNTLID_MAX, ControllerClaim, ControllerVerdict};
 pub use directory::SESSIONS_MAX;
 pub use exports::{
-    Admission, ControllerLimits, DISCOVERY_NQN, Exports, HostAuth, HostRule, LunExport, LunMask,
+    Admission, Bind, Comer, ControllerLimits, DISCOVERY_NQN, Exports, HostAuth, HostRule, LunExport, LunMask,
     NamespaceExport, NamespaceMask, Network, NotAllowed, NvmeExports, NvmePortal, NvmeProduct, NvmeService,
-    Portal, Redirect, Referral, Rule, SubsystemExport, TargetExport,
+    PlacementRule, Portal, Redirect, Referral, Rule, SubsystemExport, TargetExport,
 };
 pub use links::Moved;
 pub use message::{

@@ -201,6 +201,8 @@ pub struct SessionEntry {
     pub params: SessionParams,
     /// Commands that it may have in work now.
     pub window: u32,
+    /// Which rule of placement chose its shard, counted from 0; `None`: none did.
+    pub placed: Option<usize>,
     /// Its connections.
     pub connections: Vec<ConnectionEntry>,
     /// Tasks in work.

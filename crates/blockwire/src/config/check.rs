@@ -2,6 +2,7 @@
 //! opened or applied before all of it holds.
 
 mod nvme;
+mod placement;
 
 pub use nvme::default_subsystem;
 
@@ -79,8 +80,16 @@ pub fn check(draft: Draft, options: &Options, sink: &Sink) -> Plan {
         .collect();
     methods(&auth, &hosts, sink);
     discovery_proof(&auth, &hosts, sink);
+    let world = placement::World {
+        portals: &draft.portals,
+        hosts: &draft.hosts,
+        volumes: &volumes,
+        cores: &options.cores,
+    };
+    let placement = draft.placement.iter().map(|one| placement::placement(one, &world, sink)).collect();
     let plan = Plan {
         node,
+        placement,
         volumes,
         portals: draft.portals.iter().map(|portal| portal.value.clone()).collect(),
         ways,

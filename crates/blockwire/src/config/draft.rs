@@ -2,10 +2,11 @@
 //! checked against anything else.
 
 pub mod nvme;
+pub mod placement;
 
 use std::{net::SocketAddr, time::Duration};
 
-use self::nvme::SubsystemDraft;
+use self::{nvme::SubsystemDraft, placement::PlacementDraft};
 use super::{dhchap, diagnostic::Located, reader::Reader, schema, secret};
 use crate::{
     name::{self, VolumeName},
@@ -38,6 +39,8 @@ pub struct Draft {
     pub subsystems: Vec<Located<SubsystemDraft>>,
     /// `[[referral]]`.
     pub referrals: Vec<Referral>,
+    /// `[[placement]]`.
+    pub placement: Vec<PlacementDraft>,
     /// `oui`.
     pub oui: Option<Located<[u8; 3]>>,
     /// `[[host]]`.
@@ -142,6 +145,9 @@ impl Draft {
         }
         for table in root.tables("referral", &schema::REFERRAL) {
             self.referrals.extend(nvme::referral(&table));
+        }
+        for table in root.tables("placement", &schema::PLACEMENT) {
+            self.placement.push(placement::placement(&table));
         }
         if let Some(oui) = root.parsed("oui", nvme::oui) {
             once(root, "oui", &mut self.oui, oui);

@@ -96,4 +96,6 @@ pub fn read_text(text: &Text, directory: &Path, world_readable: bool, sink: &Sin
 #[cfg(test)]
 mod nvme_tests;
 #[cfg(test)]
+mod placement_tests;
+#[cfg(test)]
 pub(crate) mod tests;

@@ -64,6 +64,7 @@ pub const ROOT: Section = Section {
         key("subsystem", "[[subsystem]]", "one per volume", "NVMe/TCP subsystems."),
         key("referral", "[[referral]]", "none", "Other NVMe discovery services that ours names to hosts."),
         key("host", "[[host]]", "none", "Machines that connect, and what they may reach."),
+        key("placement", "[[placement]]", "the least loaded core", "Which cores serve whom."),
         key("auth", "[auth]", "none", "Authentication that is not of one host."),
         key("limits", "[limits]", "see there", "Limits of the whole daemon."),
     ],
@@ -324,6 +325,50 @@ pub const REFERRAL: Section = Section {
     ],
 };
 
+/// `[[placement]]`
+pub const PLACEMENT: Section = Section {
+    title: "[[placement]]",
+    about: "Which cores serve a session or controller. The first rule whose conditions all hold decides, when a session logs in or a queue connects; what no rule fits goes to the core with the least on it. All connections of one iSCSI session are served by one core, and queues of an NVMe controller go round the cores of the rule. `connection show` names the rule.",
+    keys: &[
+        key("protocol", "\"iscsi\" or \"nvme\"", "both", "Condition: the protocol."),
+        key(
+            "portal",
+            "`IP:PORT`",
+            "any",
+            "Condition: the portal that the connection came by, as it is configured.",
+        ),
+        key("sources", "list of networks", "any", "Condition: where the connection comes from."),
+        key(
+            "host",
+            "name of a [[host]]",
+            "any",
+            "Condition: one of that host's names; and its sources, unless `sources` is given.",
+        ),
+        key(
+            "volume",
+            "name of a [[volume]]",
+            "any",
+            "Condition: the target or subsystem leads to this volume.",
+        ),
+        key(
+            "cores",
+            "list of numbers",
+            "all",
+            "Cores that may serve it; each must be one of the daemon's (`--cores`).",
+        ),
+        key(
+            "bind",
+            "\"cpu\" or \"random\"",
+            "\"cpu\"",
+            "Take the core with the least on it, or any of them.",
+        ),
+        key("polling", "refused", "", "A core polls for all of its connections alike."),
+        key("digest", "refused", "", "Digests are settled per target and per portal."),
+        key("tx", "refused", "", "Everything is sent by copying."),
+        key("rx", "refused", "", "Everything is received by copying."),
+    ],
+};
+
 /// `[[host]]`
 pub const HOST: Section = Section {
     title: "[[host]]",
@@ -533,9 +578,9 @@ pub const LIMITS: Section = Section {
 };
 
 /// Every section, in the order of the reference.
-pub const ALL: [&Section; 14] = [
+pub const ALL: [&Section; 15] = [
     &ROOT, &VOLUME, &PORTAL, &TARGET, &LUN, &REDIRECT, &SUBSYSTEM, &NAMESPACE, &REFERRAL, &HOST, &ACCESS,
-    &CHAP, &AUTH, &LIMITS,
+    &PLACEMENT, &CHAP, &AUTH, &LIMITS,
 ];
 
 /// The reference as Markdown, one table per section.

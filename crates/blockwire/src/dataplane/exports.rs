@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use endpoint::ListenerId;
+use endpoint::{ListenerId, ShardId};
 use iscsi::{name::TargetAddress, session::SessionLimits};
 use scsi_server::Product;
 use target::{Admission, Exports, LunExport, LunMask, Redirect, Rule, SESSIONS_MAX, TargetExport};
@@ -15,7 +15,7 @@ use super::login;
 use crate::{
     name::VolumeName,
     network,
-    plan::{Auth, Grant, Host, Limits, Plan, Portal, Protocol, Referral, Target, Ways},
+    plan::{Auth, Bind, Grant, Host, Limits, Placement, Plan, Portal, Protocol, Referral, Target, Ways},
 };
 
 /// What does not change while the daemon runs.
@@ -26,6 +26,8 @@ pub struct Frame {
     auth: Auth,
     limits: Limits,
     referrals: Vec<Referral>,
+    /// With the shards that the cores are.
+    placement: Vec<(Placement, Arc<[ShardId]>)>,
     ports: Vec<(Protocol, u16)>,
 }
 
@@ -50,11 +52,65 @@ impl Frame {
         Frame {
             ports,
             referrals: plan.referrals.clone(),
+            placement: Vec::new(),
             portals: plan.portals.clone(),
             hosts: plan.hosts.clone(),
             auth: plan.auth.clone(),
             limits: plan.limits.clone(),
         }
+    }
+
+    /// Finds the shards of the cores that rules name: `cores` are those of the daemon, in shard order; the
+    /// daemon has one shard at least.
+    pub fn place(&mut self, rules: &[Placement], cores: &[usize]) -> Result<(), String> {
+        let all = 0..cores.len().max(1) as u16;
+        for (at, rule) in rules.iter().enumerate() {
+            let shard = |core: &usize| match cores.iter().position(|own| own == core) {
+                Some(shard) => Ok(ShardId(shard as u16)),
+                None => Err(format!(
+                    "rule {} of [[placement]] names core {core}; the daemon has the cores {cores:?} (--cores)",
+                    at + 1
+                )),
+            };
+            let shards: Arc<[ShardId]> = if rule.cores.is_empty() {
+                all.clone().map(ShardId).collect()
+            } else {
+                rule.cores.iter().map(shard).collect::<Result<_, _>>()?
+            };
+            self.placement.push((rule.clone(), shards));
+        }
+        Ok(())
+    }
+
+    /// What a report says of a rule, counted from 0.
+    pub fn placed(&self, rule: Option<usize>) -> Option<String> {
+        let at = rule?;
+        let (placement, _) = self.placement.get(at)?;
+        let cores: Vec<String> = placement.cores.iter().map(ToString::to_string).collect();
+        let cores = if cores.is_empty() { "all".to_owned() } else { cores.join(",") };
+        let bind = match placement.bind {
+            Bind::Cpu => "least loaded",
+            Bind::Random => "random",
+        };
+        Some(format!("rule {}: cores {cores}, {bind}", at + 1))
+    }
+
+    fn placement_rules(&self, ways: &Ways) -> Vec<target::PlacementRule> {
+        let rule = |(rule, shards): &(Placement, Arc<[ShardId]>)| target::PlacementRule {
+            listeners: rule
+                .portals
+                .as_ref()
+                .map(|portals| portals.iter().map(|at| ListenerId(*at as u16)).collect()),
+            sources: rule.sources.iter().map(network).collect(),
+            peers: rule.peers.as_ref().map(|peers| peers.iter().map(|name| name.as_str().into()).collect()),
+            destinations: rule.volume.as_ref().map(|volume| ways.leading_to(volume.as_str())),
+            shards: shards.clone(),
+            bind: match rule.bind {
+                Bind::Cpu => target::Bind::LeastLoaded,
+                Bind::Random => target::Bind::Random,
+            },
+        };
+        self.placement.iter().map(rule).collect()
     }
 
     /// The ports that the system chose, in the order of the portals.
@@ -118,6 +174,7 @@ impl Frame {
                 sessions: self.limits.sessions.map_or(SESSIONS_MAX, usize::from),
                 login_time: self.limits.login_timeout,
             },
+            placement: self.placement_rules(ways),
         }
     }
 
@@ -218,6 +275,27 @@ mod tests {
 
     use super::*;
     use crate::config::tests::example;
+
+    #[test]
+    fn rules_of_placement_name_shards_and_what_leads_to_a_volume() {
+        let mut plan = example();
+        let volume = plan.volumes[0].name.clone();
+        let named = Placement { cores: vec![7, 2], volume: Some(volume.clone()), ..Placement::default() };
+        plan.placement = vec![named, Placement { bind: Bind::Random, ..Placement::default() }];
+        let mut frame = Frame::of(&plan);
+        frame.place(&plan.placement, &[2, 5, 7]).unwrap();
+        let rules = frame.placement_rules(&plan.ways);
+        assert_eq!(*rules[0].shards, [ShardId(2), ShardId(0)]);
+        let leading = rules[0].destinations.as_ref().unwrap();
+        assert!(!leading.is_empty() && leading.iter().all(|name| plan.ways.lead(name, volume.as_str())));
+        assert_eq!((rules[1].shards.len(), rules[1].destinations.as_ref()), (3, None));
+        assert_eq!(frame.placed(Some(0)).unwrap(), "rule 1: cores 7,2, least loaded");
+        let why = Frame::of(&plan).place(&plan.placement, &[2, 5]).unwrap_err();
+        assert!(
+            why.starts_with("rule 1 of [[placement]] names core 7; the daemon has the cores [2, 5]"),
+            "{why}"
+        );
+    }
 
     fn exports() -> Exports {
         let plan = example();

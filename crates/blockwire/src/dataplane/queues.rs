@@ -43,6 +43,7 @@ pub fn connections(frame: &Frame, listings: &[Listing]) -> Vec<ConnectionReport>
             peer: queue.peer,
             local: queue.local,
             shard,
+            placement: frame.placed(queue.placed),
             algorithm: match queue.proof {
                 Proof::Given(hash, _) => Some(hash.to_string()),
                 Proof::Due | Proof::NotNeeded => None,
@@ -138,6 +139,7 @@ mod tests {
             proof: if qid == 1 { Proof::Given(Hash::Sha384, Group::Ffdhe4096) } else { Proof::Due },
             commands: 1,
             moved: Moved::default(),
+            placed: None,
             counters: Counters { reads, read_bytes: reads * 4096, ..Counters::default() },
         }
     }

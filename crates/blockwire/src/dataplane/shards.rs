@@ -76,6 +76,7 @@ pub fn start(start: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
     }
     let mut frame = Frame::of(plan);
     let cores = config.cores.clone();
+    frame.place(&plan.placement, &cores).map_err(EngineError::Start)?;
     let exports = catalog.exports(&frame);
     let (lines, written) = logged::channel();
     let specs = Mutex::new(specs);
@@ -305,6 +306,7 @@ impl Engine for Shards {
                     peer: connection.peer,
                     local: connection.local,
                     shard,
+                    placement: self.frame.placed(session.placed),
                     algorithm: connection.algorithm.map(|algorithm| algorithm.to_string()),
                     dh_group: None,
                     unproven: false,

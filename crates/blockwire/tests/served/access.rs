@@ -290,7 +290,7 @@ chap = [{{ user = "alice", secret = "{}" }}, {{ user = "bob", secret = "{}" }}]
     for line in ["user       alice", "host       host", "unasked    data with the command\n"] {
         assert!(card.contains(line), "{card}");
     }
-    assert!(card.contains("allowed    2 connections, 128 commands"), "{card}");
+    assert!(card.contains("allowed    2 connections, 8 commands"), "{card}");
     assert_eq!(daemon.ask("connection list").lines().count(), 3, "a head and two connections");
     first.settle(0);
     drop(second);

@@ -152,8 +152,13 @@ pub fn worlds() -> Vec<&'static str> {
     if std::env::var_os("BLOCKWIRE_NO_URING").is_some() { vec!["epoll"] } else { vec!["uring", "epoll"] }
 }
 
-/// A core that this process may use: a daemon on it has one shard.
-pub fn a_core() -> String {
+/// The cores that this process may use, ascending.
+pub fn cores() -> Vec<usize> {
     let set = rustix::thread::sched_getaffinity(None).unwrap();
-    (0..rustix::thread::CpuSet::MAX_CPU).find(|core| set.is_set(*core)).unwrap().to_string()
+    (0..rustix::thread::CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect()
+}
+
+/// One of them: a daemon on it has one shard.
+pub fn a_core() -> String {
+    cores()[0].to_string()
 }

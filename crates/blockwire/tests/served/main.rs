@@ -5,6 +5,7 @@ mod daemon;
 mod ending;
 mod host;
 mod initiator;
+mod placement;
 mod remote;
 mod truth;
 mod verbs;

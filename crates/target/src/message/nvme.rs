@@ -121,6 +121,8 @@ pub struct QueueEntry {
     pub proof: Proof,
     /// Commands in work.
     pub commands: usize,
+    /// Which rule of placement fits it, counted from 0; `None`: none does.
+    pub placed: Option<usize>,
     /// What it has done since it was opened.
     pub counters: Counters,
     /// Bytes of its socket.

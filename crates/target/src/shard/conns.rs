@@ -58,6 +58,8 @@ pub(super) struct Entering {
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) proto: TargetSession,
+    /// The rule of placement that its leading login fitted.
+    pub(super) placed: Option<usize>,
     pub(super) tsih: Tsih,
     pub(super) initiator: Arc<str>,
     pub(super) isid: iscsi::wire::Isid,

@@ -277,6 +277,7 @@ fn entry(session: &Session, links: &Links) -> SessionEntry {
         user: session.user.clone(),
         params: session.proto.params().clone(),
         window: session.proto.command_window(),
+        placed: session.placed,
         connections: connections.collect(),
         tasks: session.proto.tasks_in_work(),
         io: session.io,

@@ -17,7 +17,7 @@ use stream::{Link, Tag};
 use super::conns::{Conn, Entering, Joining, Kind, LogLine};
 use super::{DIRECTORY, LOGINS_MAX, LOGINS_ROOM, Shard};
 use crate::directory::{Claim, Directory, Order, SessionName, Verdict, Warrant};
-use crate::exports::TargetExport;
+use crate::exports::{Comer, TargetExport};
 use crate::links::Owner;
 use crate::login_link::{LoginEvent, LoginLink};
 use crate::message::{Baggage, Message};
@@ -94,6 +94,8 @@ impl Shard {
                 }
                 LoginEvent::Complete(question) => {
                     let cid = question.identity.cid;
+                    let among =
+                        self.exports.among(&comer(&question.identity, &accepted), cx.entropy.next_u64());
                     let claim = Claim {
                         from: (self.id, tag.to_bits()),
                         name: self.session_name(&question.identity, &accepted),
@@ -101,6 +103,7 @@ impl Shard {
                         cid,
                         connections_max: u16::try_from(question.params.max_connections).unwrap_or(u16::MAX),
                         warrant: self.warrant(question.user, &question.identity, &accepted),
+                        among,
                     };
                     if let Some(entering) = self.entering(tag) {
                         entering.asked = true;
@@ -359,6 +362,16 @@ impl Shard {
             }
             (address, portal.group)
         })
+    }
+}
+
+/// Who logs in, as rules of placement see it.
+pub(super) fn comer<'a>(identity: &'a Authorize, accepted: &Accepted) -> Comer<'a> {
+    Comer {
+        listener: accepted.listener,
+        source: accepted.peer.ip(),
+        peer: identity.initiator_name.as_str(),
+        destination: identity.target_name.as_ref().map_or("", |name| name.as_str()),
     }
 }
 

@@ -17,6 +17,7 @@ use stream::{Close, Connection, Tag, Target, TargetEvent};
 use volume::{Ask, AskId, Identity, Nexus};
 
 use super::conns::{Conn, Kind, LogLine, Session, SessionLink};
+use super::login::comer;
 use super::{DIRECTORY, Shard};
 use crate::links::Owner;
 use crate::message::{Baggage, Message, Traffic};
@@ -63,8 +64,10 @@ impl Shard {
         };
         let proto = TargetSession::new(cx, session_params(established), limits).ok()?;
         let nexus = nexus.map(|spec| self.server.open_nexus(spec));
+        let placed = self.exports.placement(&comer(&established.identity, &baggage.accepted));
         let session = Session {
             proto,
+            placed,
             tsih: established.tsih,
             initiator: initiator.clone(),
             isid: established.identity.isid,

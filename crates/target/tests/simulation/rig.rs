@@ -63,6 +63,7 @@ pub fn exports(terms: &Terms) -> Arc<Exports> {
         port: PortId(1),
     };
     Arc::new(Exports {
+        placement: Vec::new(),
         portals: vec![portal],
         targets: vec![target],
         discovery_auth: AuthPolicy::None,

@@ -85,7 +85,10 @@ impl Shard {
                     data.copy_to(0, &mut bytes);
                 }
                 match ConnectData::parse(&bytes).names() {
-                    Ok(names) => self.judge_connect(cx, conn, Applicant { tag, connect, names }),
+                    Ok(names) => {
+                        let draw = cx.entropy.next_u64();
+                        self.judge_connect(cx, conn, Applicant { tag, connect, names, draw });
+                    }
                     Err(refusal) => {
                         self.refuse_connect(cx, conn, tag, refusal.into(), NvmeCause::Refused(refusal));
                     }

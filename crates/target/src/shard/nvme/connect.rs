@@ -4,15 +4,16 @@
 use std::sync::Arc;
 
 use buf::Cx;
-use endpoint::{Departure, ShardId};
+use endpoint::{Accepted, Departure, ShardId};
 use nvme::fabrics::ConnectRefusal;
 use nvme_server::{Host, Join, QueueSpec};
 use stream::Tag;
 use volume::Shard as Core;
 
 use super::arrive::Leave;
-use super::{Applicant, NvmeCause, Stage};
+use super::{Applicant, NvmeCause, Stage, comer};
 use crate::controllers::{ControllerClaim, ControllerVerdict};
+use crate::exports::Exports;
 use crate::message::{Message, NvmeBaggage, NvmeMessage, QueueGrant};
 use crate::shard::conns::{Conn, Kind};
 use crate::shard::{DIRECTORY, Shard};
@@ -21,6 +22,7 @@ impl Shard {
     /// Asks whoever can grant a Connect that the exports allow.
     pub(super) fn apply(&mut self, conn: Tag, applicant: Applicant, leave: Leave) {
         let (id, names) = (self.id, &applicant.names);
+        let Some(accepted) = self.queue(conn).map(|queue| queue.accepted) else { return };
         let message = if applicant.connect.qid == 0 {
             let bound = (!names.subsystem.is_discovery()).then(|| names.host_id.bytes());
             let claim = ControllerClaim {
@@ -31,6 +33,7 @@ impl Shard {
                 limit: leave.controllers,
                 source: leave.source,
                 binds: !leave.proves,
+                among: self.exports.among(&comer(names, &accepted), applicant.draw),
             };
             (DIRECTORY, NvmeMessage::Claim(claim))
         } else {
@@ -42,7 +45,7 @@ impl Shard {
                 flow_control: applicant.connect.flow_control,
                 subsystem: names.subsystem.clone(),
                 host: Host { nqn: names.host.clone(), id: names.host_id },
-                shard: Core(self.place_of(home, applicant.connect.qid).0),
+                shard: Core(place_of((&self.exports, self.shards), home, &applicant, &accepted).0),
             };
             (home, NvmeMessage::Join(names.cntlid, id, conn.to_bits(), Box::new(join)))
         };
@@ -50,11 +53,6 @@ impl Shard {
             queue.stage = Stage::Asked(Box::new(applicant));
             self.post(message.0, Message::Nvme(message.1));
         }
-    }
-
-    /// Where an I/O queue lives: a controller's queues go round the shards, its own last.
-    fn place_of(&self, home: ShardId, qid: u16) -> ShardId {
-        ShardId(((u32::from(home.0) + u32::from(qid)) % u32::from(self.shards)) as u16)
     }
 
     /// The directory judges a claim.
@@ -107,7 +105,14 @@ impl Shard {
         let conn = Tag::from_bits(token);
         match answer {
             Ok(spec) => {
-                let shard = self.place_of(ShardId(spec.home.0), spec.qid);
+                let (exports, shards) = (self.exports.clone(), self.shards);
+                let Some(queue) = self.queue(conn) else { return self.give_back(QueueGrant::Io(spec)) };
+                let asked = match &queue.stage {
+                    Stage::Asked(applicant) => applicant,
+                    // It went away while it was asked for.
+                    _ => return self.give_back(QueueGrant::Io(spec)),
+                };
+                let shard = place_of((&exports, shards), ShardId(spec.home.0), asked, &queue.accepted);
                 self.granted(cx, conn, shard, QueueGrant::Io(spec));
             }
             Err(refusal) => self.rejected(cx, conn, refusal, NvmeCause::Refused(refusal)),
@@ -174,5 +179,23 @@ impl Shard {
             }
             QueueGrant::Io(spec) => self.nvme.server.give_up(&spec),
         }
+    }
+}
+
+/// Where an I/O queue lives: a controller's queues go round the shards, or those that a rule of placement
+/// leaves, its own last.
+fn place_of(
+    (exports, shards): (&Exports, u16),
+    home: ShardId,
+    applicant: &Applicant,
+    accepted: &Accepted,
+) -> ShardId {
+    let qid = applicant.connect.qid;
+    match exports.among(&comer(&applicant.names, accepted), applicant.draw) {
+        Some(among) => {
+            let own = among.iter().position(|shard| *shard == home).unwrap_or_default();
+            among[(own + usize::from(qid)) % among.len()]
+        }
+        None => ShardId(((u32::from(home.0) + u32::from(qid)) % u32::from(shards)) as u16),
     }
 }

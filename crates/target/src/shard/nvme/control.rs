@@ -5,7 +5,7 @@ use std::sync::Arc;
 use buf::{Cx, Time};
 use stream::{Close, Connection, Tag};
 
-use super::{Nvme, Queue, Stage};
+use super::{Nvme, Queue, Stage, comer};
 use crate::message::{Proof, QueueEntry};
 use crate::shard::Shard;
 use crate::shard::conns::Kind;
@@ -121,6 +121,7 @@ impl Shard {
                 None => Proof::NotNeeded,
             },
             commands: queue.proto.tasks_in_work(),
+            placed: self.exports.placement(&comer(&seat.names, &queue.accepted)),
             counters: self.nvme.server.counters(seat.key),
             moved: self.links.moved(queue.id),
         })

@@ -28,6 +28,7 @@ use stream::{Close, Connection, Tag, TargetEvent};
 use super::conns::Kind;
 use super::{DIRECTORY, LogLine, QUEUES_MAX, Shard};
 use crate::controllers::Controllers;
+use crate::exports::Comer;
 use crate::message::{NvmeMessage, QueueGrant};
 
 pub use log::{NvmeCause, NvmeLine};
@@ -118,6 +119,18 @@ pub(super) struct Applicant {
     tag: Tag,
     connect: Connect,
     names: ConnectNames,
+    /// Drawn for it, in case a rule of placement wants chance.
+    draw: u64,
+}
+
+/// Who connects, as rules of placement see it.
+fn comer<'a>(names: &'a ConnectNames, accepted: &Accepted) -> Comer<'a> {
+    Comer {
+        listener: accepted.listener,
+        source: accepted.peer.ip(),
+        peer: names.host.as_str(),
+        destination: names.subsystem.as_str(),
+    }
 }
 
 /// What a queue is.

@@ -17,7 +17,7 @@ use stream::{Tag, Target};
 use volume::{Identity, Nexus, PortId};
 
 use super::offer::{affordable, left};
-use super::{Applicant, Controller, NvmeCause, Queue, Seat, Stage};
+use super::{Applicant, Controller, NvmeCause, Queue, Seat, Stage, comer};
 use crate::exports::{HostAuth, HostRule, NvmeService, SubsystemExport};
 use crate::message::{NvmeBaggage, QueueGrant};
 use crate::shard::Shard;
@@ -33,7 +33,7 @@ impl Shard {
         let NvmeBaggage { parked, accepted, connect, names, grant } = baggage;
         let limits = self.queue_limits(&accepted);
         let (proto, tag) = ControllerQueue::unpark(cx, limits, &parked);
-        let applicant = Applicant { tag, connect, names };
+        let applicant = Applicant { tag, connect, names, draw: 0 };
         let room = !self.nvme.is_full() && self.stopping.is_none();
         let queue = room.then(|| Queue::new(id, proto, accepted, false));
         match queue.and_then(|queue| self.add_queue(queue)) {
@@ -121,7 +121,10 @@ impl Shard {
         if spec.entries > ADMIN_ENTRIES_MAX {
             return Err((ConnectRefusal::SQSIZE, NvmeCause::Refused(ConnectRefusal::SQSIZE)));
         }
-        spec.limits = affordable(left_elsewhere.min(left(cx)), spec.limits, self.shards);
+        // Its queues go round the shards that a rule leaves it.
+        let rule = self.exports.placement(&comer(&applicant.names, &accepted));
+        let shards = rule.map_or(self.shards, |at| self.exports.placement[at].shards.len() as u16);
+        spec.limits = affordable(left_elsewhere.min(left(cx)), spec.limits, shards);
         let size = QueueSize {
             entries: u16::try_from(spec.entries).unwrap_or(u16::MAX),
             flow_control: spec.flow_control,

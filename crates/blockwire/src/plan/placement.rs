@@ -1,0 +1,35 @@
+//! Where connections are served.
+
+use crate::{name::VolumeName, network::Network};
+
+/// How one of a rule's cores is chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Bind {
+    /// The one with the least on it.
+    #[default]
+    Cpu,
+    /// Any.
+    Random,
+}
+
+impl Bind {
+    /// As the configuration has them.
+    pub const WORDS: [(&'static str, Bind); 2] = [("cpu", Bind::Cpu), ("random", Bind::Random)];
+}
+
+/// A `[[placement]]` rule; whoever fits all of it is served by its cores.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Placement {
+    /// Places in the plan's portals; `None`: any.
+    pub portals: Option<Vec<usize>>,
+    /// Networks; empty: any.
+    pub sources: Vec<Network>,
+    /// The names of a `[[host]]`; `None`: any.
+    pub peers: Option<Vec<String>>,
+    /// A volume that is led to; `None`: any.
+    pub volume: Option<VolumeName>,
+    /// Cores; empty: all that the daemon has.
+    pub cores: Vec<usize>,
+    /// Which of them.
+    pub bind: Bind,
+}
