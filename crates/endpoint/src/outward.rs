@@ -4,6 +4,7 @@
 //! its time is over; a socket that comes of it is treated like any other from then on.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use buf::{Cx, Errno, Time};
 use stream::{Came, RecvOp, SendOp};
@@ -80,10 +81,19 @@ pub trait Sockets {
     fn poll_timeout(&self) -> Option<Time>;
     /// The time that `poll_timeout` named has come (calling early is harmless).
     fn handle_timeout(&mut self, cx: &mut Cx<'_>);
+    /// Ends it: it parts from its peers within `grace`, then at once. Who does not know how is cut off.
+    fn close(&mut self, cx: &mut Cx<'_>, grace: Duration) {
+        let _ = (cx, grace);
+    }
+    /// Whether it has parted from all peers for ever.
+    #[must_use]
+    fn is_closed(&self) -> bool {
+        true
+    }
 }
 
-/// A backend whose volume is elsewhere: one value per volume and shard. What it submits ends by
-/// [`Backend::poll_done`] as anywhere; it has no disks.
+/// A backend whose volume is elsewhere, or in part: one value per volume and shard. What is submitted to it
+/// ends by [`Backend::poll_done`] as anywhere.
 pub trait Remote: Backend + Sockets {}
 
 impl<T: Backend + Sockets> Remote for T {}

@@ -120,7 +120,8 @@ fn failed(fault: Fault) -> Reply {
         Fault::Miscompare(offset) => Sense::MISCOMPARE_DURING_VERIFY.with_information(u64::from(offset)),
         Fault::Sync => Sense::WRITE_ERROR,
         Fault::NoSpace => Sense::SPACE_ALLOCATION_FAILED,
-        Fault::PathLost => Sense::INTERNAL_TARGET_FAILURE,
+        // The one key that says neither that the medium is bad nor that the target is.
+        Fault::PathLost => Sense::LOGICAL_UNIT_COMMUNICATION_FAILURE,
         // The task was not aborted by the initiator, or it would have no answer. Part of it may be done.
         Fault::Aborted => Sense::ABORTED,
         Fault::Internal => Sense::INTERNAL_TARGET_FAILURE,

@@ -411,6 +411,13 @@ impl<E: Endpoint> World<E> {
         while self.step(until) {}
     }
 
+    /// Lets the test do something with a shard's endpoint, as its owner would between two turns.
+    pub fn act<R>(&mut self, shard: ShardId, act: impl FnOnce(&mut E, &mut Cx<'_>) -> R) -> R {
+        let mut result = None;
+        self.with(usize::from(shard.0), |end, cx| result = Some(act(end, cx)));
+        result.expect("it was called")
+    }
+
     pub(crate) fn with(&mut self, shard: usize, act: impl FnOnce(&mut E, &mut Cx<'_>)) {
         let state = &mut self.shards[shard];
         let mut cx = Cx { now: self.now, pool: &state.pool, entropy: &mut state.entropy };

@@ -5,7 +5,8 @@ mod nvme;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use endpoint::{Accepted, ShardId};
+use buf::Cx;
+use endpoint::{Accepted, Remote, ShardId};
 use iscsi::chap::Algorithm;
 use iscsi::login::Established;
 use iscsi::session::SessionParams;
@@ -91,6 +92,17 @@ pub struct Baggage {
 /// Makes the backend of a volume on the shard where it is called.
 pub type MakeBackend = Box<dyn FnOnce() -> Box<dyn Backend> + Send>;
 
+/// Makes the backend of a volume that is elsewhere, and begins to connect it.
+pub type MakeRemote = Box<dyn FnOnce(&mut Cx<'_>) -> Box<dyn Remote> + Send>;
+
+/// What carries a volume's operations out on one shard.
+pub enum Make {
+    /// A backend of this machine.
+    Backend(MakeBackend),
+    /// One with sockets, which the shard carries.
+    Remote(MakeRemote),
+}
+
 /// A volume, as a shard must know it.
 pub struct VolumeSpec {
     /// What it says of itself.
@@ -100,7 +112,7 @@ pub struct VolumeSpec {
     /// The truth when it is opened.
     pub view: View,
     /// Makes this shard's backend.
-    pub make: MakeBackend,
+    pub make: Make,
     /// The disks that the backend's operations name.
     pub disks: Vec<DiskId>,
     /// The authority, for the shard that is the volume's home.

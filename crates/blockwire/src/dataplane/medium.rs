@@ -3,7 +3,7 @@
 use std::{io, os::fd::OwnedFd, sync::Arc};
 
 use backends::{File, FileDisk, FileFacts, Null};
-use target::{MakeBackend, VolumeSpec};
+use target::{Make, MakeBackend, VolumeSpec};
 use volume::{DiskId, Facts, Geometry, Home, Ram, RamDisk, Shared, Uuid, VolumeId};
 
 use super::exports::revision;
@@ -149,7 +149,7 @@ impl Medium {
             facts: facts.clone(),
             shared: shared.clone(),
             view: view.clone(),
-            make: self.make(shard),
+            make: Make::Backend(self.make(shard)),
             disks: self.disk().into_iter().collect(),
             home: if shard == at.0 { home.take() } else { None },
         };

@@ -142,6 +142,8 @@ fn not_ready(sense: &Sense, code: (u8, u8)) -> Judged {
         // START STOP UNIT or a hand is needed; stopped on purpose.
         (0x04, 0x02 | 0x03 | 0x12) => refused(Refusal::NotReady(Why::Stopped)),
         (0x04, 0x1b) => refused(Refusal::NotReady(Why::Sanitizing(progress))),
+        // A gateway has lost what is behind it, and waited. A write may land yet, so nothing is repeated.
+        (0x08, _) => failed(Fault::PathLost),
         (0x3a, _) => refused(Refusal::NotReady(Why::NoMedium)).learning(Learn::Medium),
         // Becoming ready, rebuilding, testing itself, and whatever else passes.
         _ => is(Verdict::Again(SOON)),

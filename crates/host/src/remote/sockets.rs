@@ -1,11 +1,13 @@
 //! The volume as a backend with sockets: its paths' calls, with their names made its own.
 
+use std::time::Duration;
+
 use buf::{Cx, Errno};
 use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Sockets};
 use stream::{Came, RecvOp, SendOp, earliest};
 use volume::{Backend, DiskOp, Done, Geometry, Io, IoId, Time};
 
-use super::RemoteVolume;
+use super::{RemoteVolume, Stage};
 use crate::path::Path;
 
 impl<P: Path> RemoteVolume<P> {
@@ -140,5 +142,13 @@ impl<P: Path> Sockets for RemoteVolume<P> {
             }
         }
         self.run_timers(cx);
+    }
+
+    fn close(&mut self, cx: &mut Cx<'_>, grace: Duration) {
+        RemoteVolume::close(self, cx, grace);
+    }
+
+    fn is_closed(&self) -> bool {
+        self.stage == Stage::Closed
     }
 }

@@ -30,8 +30,7 @@ impl Sense {
     /// The target failed in a way that has no better name. (44h/00h)
     pub const INTERNAL_TARGET_FAILURE: Sense = Sense::new(SenseKey::HARDWARE_ERROR, Additional(0x4400));
     /// The path to what stores the blocks is lost. (08h/00h)
-    pub const LOGICAL_UNIT_COMMUNICATION_FAILURE: Sense =
-        Sense::new(SenseKey::HARDWARE_ERROR, Additional(0x0800));
+    pub const LOGICAL_UNIT_COMMUNICATION_FAILURE: Sense = Sense::new(SenseKey::NOT_READY, Additional(0x0800));
     /// The expected data length does not fit the command. (0Eh/03h)
     pub const INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT: Sense =
         Sense::new(SenseKey::ILLEGAL_REQUEST, Additional(0x0e03));

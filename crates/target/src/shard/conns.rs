@@ -187,7 +187,9 @@ impl Shard {
             Came::Loaned(sg) => sg.len(),
             Came::End | Came::Cancelled | Came::Failed(_) => 0,
         };
-        let Some(owner) = self.links.recv_back(id, bytes) else { return };
+        let Some(owner) = self.links.recv_back(id, bytes) else {
+            return self.remotes.handle_recv(cx, id, op, came);
+        };
         let Some(conn) = self.conns.get_mut(owner.conn) else { return };
         match &mut conn.kind {
             Kind::Login(entering) => entering.login.handle_recv(cx, op, came),
@@ -208,7 +210,7 @@ impl Shard {
     }
 
     pub(super) fn conn_written(&mut self, cx: &mut Cx<'_>, id: LinkId, how: Result<(), Errno>) {
-        let Some(owner) = self.links.get(id) else { return };
+        let Some(owner) = self.links.get(id) else { return self.remotes.handle_written(cx, id, how) };
         let Some(conn) = self.conns.get_mut(owner.conn) else { return };
         match &mut conn.kind {
             Kind::Login(entering) => entering.login.handle_written(how),
@@ -220,7 +222,9 @@ impl Shard {
     }
 
     pub(super) fn conn_sent(&mut self, cx: &mut Cx<'_>, id: LinkId, op: SendOp) {
-        let Some(owner) = self.links.send_back(id, op.len) else { return };
+        let Some(owner) = self.links.send_back(id, op.len) else {
+            return self.remotes.handle_sent(cx, id, op);
+        };
         let Some(conn) = self.conns.get_mut(owner.conn) else { return };
         match &mut conn.kind {
             Kind::Login(entering) => {
@@ -235,7 +239,7 @@ impl Shard {
     }
 
     pub(super) fn conn_poll_recv(&mut self, cx: &mut Cx<'_>, id: LinkId) -> Option<RecvOp> {
-        let owner = self.links.get(id)?;
+        let Some(owner) = self.links.get(id) else { return self.remotes.poll_recv(cx, id) };
         let op = match &mut self.conns.get_mut(owner.conn)?.kind {
             Kind::Login(entering) => entering.login.poll_recv(),
             Kind::Session(session) => session.proto.poll_recv(cx, owner.link),
@@ -246,7 +250,7 @@ impl Shard {
     }
 
     pub(super) fn conn_poll_send(&mut self, cx: &mut Cx<'_>, id: LinkId) -> Option<SendOp> {
-        let owner = self.links.get(id)?;
+        let Some(owner) = self.links.get(id) else { return self.remotes.poll_send(cx, id) };
         let op = match &mut self.conns.get_mut(owner.conn)?.kind {
             Kind::Login(entering) => entering.login.poll_send(cx),
             Kind::Session(session) => session.proto.poll_send(cx, owner.link),

@@ -32,7 +32,8 @@ pub(super) struct Stopping {
 /// Requests of the control plane that wait for something.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
-    asks: HashMap<AskId, u64>,
+    /// `None`: nobody wants to hear of it.
+    asks: HashMap<AskId, Option<u64>>,
     made: u64,
     /// Changes of exports that other shards have still to follow, and how many of those.
     settling: Vec<(u64, u16)>,
@@ -47,7 +48,7 @@ impl Shard {
                 let view = spec.view.clone();
                 self.server.add_unit(spec.unit(), view.clone());
                 self.nvme.server.add_volume(spec.namespace(), view);
-                self.fronts.add(*spec);
+                self.fronts.add(cx, &mut self.remotes, *spec);
                 Report::Done
             }
             Control::DropVolume(volume) => {
@@ -75,9 +76,18 @@ impl Shard {
         if self.fronts.get(volume).is_none() {
             return self.report(id, Report::NoVolume);
         }
+        self.ask_for(cx, Some(id), volume, ask);
+    }
+
+    /// Asks a home on this shard for something that nobody waits for.
+    pub(super) fn ask_of_own(&mut self, cx: &mut Cx<'_>, volume: VolumeId, ask: Ask) {
+        self.ask_for(cx, None, volume, ask);
+    }
+
+    fn ask_for(&mut self, cx: &mut Cx<'_>, request: Option<u64>, volume: VolumeId, ask: Ask) {
         self.waiting.made += 1;
         let number = AskId(ASKS | self.waiting.made);
-        self.waiting.asks.insert(number, id);
+        self.waiting.asks.insert(number, request);
         if let Some(answer) = self.fronts.ask(cx, volume, self.id, number, ask) {
             self.control_answered(volume, &answer);
         }
@@ -86,6 +96,7 @@ impl Shard {
     /// Whether an answer was for the control plane.
     pub(super) fn control_answered(&mut self, _volume: VolumeId, answer: &Answer) -> bool {
         let Some(id) = self.waiting.asks.remove(&answer.id) else { return false };
+        let Some(id) = id else { return true };
         let report = match answer.result {
             Ok(()) => Report::Done,
             Err(refusal) => Report::Refused(refusal),
@@ -95,13 +106,13 @@ impl Shard {
     }
 
     /// Lets volumes go on which nothing is in flight any more.
-    pub(super) fn drop_volumes(&mut self) {
+    pub(super) fn drop_volumes(&mut self, cx: &mut Cx<'_>) {
         if self.waiting.drops.is_empty() {
             return;
         }
         let drops = std::mem::take(&mut self.waiting.drops);
         for (id, volume) in drops {
-            if self.fronts.drop_idle(volume) {
+            if self.fronts.drop_idle(cx, &mut self.remotes, volume) {
                 self.report(id, Report::Done);
             } else {
                 self.waiting.drops.push((id, volume));
@@ -221,7 +232,7 @@ impl Shard {
 
     /// When all sessions have ended, flushes; when all is flushed, says so. True if it did either.
     pub(super) fn stop_progress(&mut self, cx: &mut Cx<'_>) -> bool {
-        self.drop_volumes();
+        self.drop_volumes(cx);
         if self.stopping.is_some() && self.end_controllers() {
             return true;
         }
@@ -232,6 +243,10 @@ impl Shard {
                 true
             }
             Some(Stopping { flushing: Some(left), told, request, .. }) if left.is_empty() && !*told => {
+                // What was flushed is safe; now peers that hold volumes of ours are parted from.
+                if !self.remotes.part_all(cx) {
+                    return false;
+                }
                 *told = true;
                 let id = *request;
                 self.report(id, Report::Done);

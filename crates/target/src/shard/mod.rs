@@ -12,6 +12,7 @@ mod founding;
 mod login;
 mod memory;
 mod nvme;
+mod remotes;
 mod sessions;
 mod steps;
 mod volumes;
@@ -20,7 +21,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use buf::{Cx, Errno, Time};
-use endpoint::{Arrival, Departure, Endpoint, LinkId, ShardId};
+use endpoint::{Arrival, Departure, Dial, DialId, Dialled, Endpoint, LinkId, ShardId};
 use iscsi::wire::Tsih;
 use scsi_server::Server;
 use stream::{Came, RecvOp, SendOp, Slab, Tag};
@@ -40,6 +41,7 @@ use founding::Founding;
 use memory::Hunger;
 use nvme::Nvme;
 pub use nvme::{NvmeCause, NvmeLine};
+use remotes::Remotes;
 use volumes::Fronts;
 pub use volumes::home_of;
 
@@ -74,6 +76,7 @@ pub struct Shard {
     server: Server,
     nvme: Nvme,
     fronts: Fronts,
+    remotes: Remotes,
     directory: Option<Directory>,
     founding: Founding,
     hunger: Hunger,
@@ -110,6 +113,7 @@ impl Shard {
             server: Server::new(volume::Shard(id.0)),
             nvme: Nvme::new(id, shards),
             fronts: Fronts::new(id, shards),
+            remotes: Remotes::new(),
             founding: Founding::default(),
             directory,
             hunger: Hunger::default(),
@@ -220,6 +224,7 @@ impl Endpoint for Shard {
             self.conn_timeout(cx, tag, time);
         }
         self.fronts.handle_timeout(cx);
+        self.remotes.handle_timeout(cx);
         self.nvme.server.handle_timeout(cx);
         self.founding_timeout(cx);
         self.stop_timeout(cx);
@@ -230,6 +235,7 @@ impl Endpoint for Shard {
         let mut worked = false;
         loop {
             let mut more = false;
+            worked |= self.run_remotes(cx);
             while let Some(message) = self.own.pop_front() {
                 self.take_message(cx, message);
                 more = true;
@@ -277,8 +283,18 @@ impl Endpoint for Shard {
         self.messages.pop_front()
     }
 
+    fn poll_dial(&mut self) -> Option<Dial> {
+        self.remotes.poll_dial()
+    }
+
+    fn handle_dialled(&mut self, cx: &mut Cx<'_>, id: DialId, how: Result<Dialled, Errno>) {
+        if let Some(link) = self.remotes.handle_dialled(cx, id, how) {
+            self.departures.push_back((link, Departure::Abort));
+        }
+    }
+
     fn poll_timeout(&self) -> Option<Time> {
-        let own = [self.stop_deadline(), self.founding.poll_timeout()];
+        let own = [self.stop_deadline(), self.founding.poll_timeout(), self.remotes.poll_timeout()];
         let times = [self.timers.next(), self.fronts.poll_timeout(), self.nvme.server.poll_timeout()];
         times.into_iter().chain(own).flatten().min()
     }

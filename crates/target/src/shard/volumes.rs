@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use buf::{Cx, Errno, Sg, Time};
 use endpoint::ShardId;
+use stream::Tag;
 use volume::{
     Ack, Adoption, Answer, Ask, AskId, DiskId, DiskOp, Done, Durability, Gate, Home, Io, IoId, Nexus, Op,
     Refusal, Remark, Shard as Core, Span, StoreOp, VolumeId, Why,
 };
 
+use super::remotes::Remotes;
 use super::{LogLine, Shard};
-use crate::message::{CONTROL, Message, Traffic, VolumeEntry, VolumeSpec};
+use crate::message::{CONTROL, Make, Message, Traffic, VolumeEntry, VolumeSpec};
 use crate::timers::Timers;
 
 /// The shard where a volume's authority lives.
@@ -25,6 +27,8 @@ pub(super) struct Front {
     pub(super) home: Option<Box<Home>>,
     io: Traffic,
     stirred: bool,
+    /// Its backend, if that has sockets.
+    remote: Option<Tag>,
     /// Its note in the timers.
     noted: Option<Time>,
 }
@@ -67,7 +71,7 @@ impl Fronts {
         self.fronts.get(volume.0 as usize)?.as_ref()
     }
 
-    pub(super) fn add(&mut self, spec: VolumeSpec) {
+    pub(super) fn add(&mut self, cx: &mut Cx<'_>, remotes: &mut Remotes, spec: VolumeSpec) {
         let (id, at) = (spec.facts.id, spec.facts.id.0 as usize);
         if self.fronts.len() <= at {
             self.fronts.resize_with(at + 1, || None);
@@ -75,17 +79,27 @@ impl Fronts {
         for &disk in &spec.disks {
             self.disks.insert(disk, id);
         }
-        let gate = Gate::new(Core(self.shard.0), spec.shared, spec.view, (spec.make)());
-        self.fronts[at] =
-            Some(Front { gate, home: spec.home, io: Traffic::default(), stirred: false, noted: None });
+        let (remote, backend) = match spec.make {
+            Make::Backend(make) => (None, make()),
+            Make::Remote(make) => {
+                let (tag, backend) = remotes.add(id, spec.view.geometry, make(cx));
+                (Some(tag), backend)
+            }
+        };
+        let gate = Gate::new(Core(self.shard.0), spec.shared, spec.view, backend);
+        let (home, io) = (spec.home, Traffic::default());
+        self.fronts[at] = Some(Front { gate, home, io, stirred: false, remote, noted: None });
         self.stir(id);
     }
 
     /// Forgets a volume on which nothing is in flight.
-    pub(super) fn drop_idle(&mut self, volume: VolumeId) -> bool {
+    pub(super) fn drop_idle(&mut self, cx: &mut Cx<'_>, remotes: &mut Remotes, volume: VolumeId) -> bool {
         let Some(front) = self.front(volume) else { return true };
         if front.gate.in_flight() > 0 {
             return false;
+        }
+        if let Some(tag) = front.remote {
+            remotes.part(cx, tag);
         }
         self.fronts[volume.0 as usize] = None;
         self.disks.retain(|_, of| *of != volume);
@@ -301,6 +315,9 @@ impl Shard {
                 front.stirred = false;
             }
             self.run_gate(cx, volume);
+            if let Some(tag) = self.fronts.get(volume).and_then(|front| front.remote) {
+                self.remotes.touch(tag);
+            }
             self.run_home(volume);
             self.fronts.note_timeout(volume);
         }

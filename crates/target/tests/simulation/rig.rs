@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use blockwire_target::{
-    ControllerLimits, Exports, HostAuth, HostRule, LunExport, LunMask, NamespaceExport, NamespaceMask,
+    ControllerLimits, Exports, HostAuth, HostRule, LunExport, LunMask, Make, NamespaceExport, NamespaceMask,
     NvmeExports, NvmePortal, NvmeProduct, NvmeService, Portal, Rule, SubsystemExport, TargetExport,
     VolumeSpec,
 };
@@ -136,7 +136,7 @@ pub fn volume<B: Backend + 'static>(
             facts: facts.clone(),
             shared: shared.clone(),
             view: view.clone(),
-            make: Box::new(move || Box::new(make(shard))),
+            make: Make::Backend(Box::new(move || Box::new(make(shard)))),
             disks: disks.to_vec(),
             home: home.take(),
         }

@@ -1,0 +1,320 @@
+//! Volumes of a shard that are elsewhere: their sockets, and whose each is.
+//!
+//! A remote is a backend to its gate and has sockets for the shard to carry, so both share it. It is looked
+//! at when a socket of its has moved, its time has come, or its gate was run; what its operations came to
+//! goes to the gate from there. Invariant: what is out on a link of a remote comes back to it, or is dropped
+//! with it; a shard that has none pays one look at an empty list per turn.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::Duration;
+
+use buf::{Cx, Errno, Time};
+use endpoint::{Departure, Dial, DialId, Dialled, Leave, LinkId, Remote};
+use stream::{Came, RecvOp, SendOp, Slab, Tag};
+use volume::{Ask, Backend, DiskOp, Done, Geometry, Io, IoId, VolumeId};
+
+use super::Shard;
+
+/// Most remote volumes of a shard, among them those that are being parted from.
+const REMOTES_MAX: usize = 65_536;
+/// How long a remote that is dropped may take to part from its peers.
+const PARTING: Duration = Duration::from_secs(2);
+
+/// What gate and shard share.
+struct Shared {
+    remote: Box<dyn Remote>,
+    /// Operations that have ended.
+    done: VecDeque<Done>,
+}
+
+/// The gate's side of a remote.
+struct Line(Rc<RefCell<Shared>>);
+
+impl Backend for Line {
+    fn geometry(&self) -> Geometry {
+        self.0.borrow().remote.geometry()
+    }
+
+    fn submit(&mut self, cx: &mut Cx<'_>, io: Io) {
+        self.0.borrow_mut().remote.submit(cx, io);
+    }
+
+    fn cancel(&mut self, id: IoId) {
+        self.0.borrow_mut().remote.cancel(id);
+    }
+
+    fn poll_done(&mut self) -> Option<Done> {
+        let mut shared = self.0.borrow_mut();
+        shared.done.pop_front().or_else(|| shared.remote.poll_done())
+    }
+
+    fn poll_disk(&mut self) -> Option<DiskOp> {
+        self.0.borrow_mut().remote.poll_disk()
+    }
+
+    fn handle_disk(&mut self, cx: &mut Cx<'_>, op: DiskOp, came: Result<usize, Errno>) {
+        self.0.borrow_mut().remote.handle_disk(cx, op, came);
+    }
+}
+
+/// The shard's side.
+struct Entry {
+    shared: Rc<RefCell<Shared>>,
+    volume: VolumeId,
+    /// It is in the list of those to be looked at.
+    touched: bool,
+    due: Option<Time>,
+    /// What its volume's home was told.
+    geometry: Geometry,
+    /// Its gate is gone: it has until then to part from its peers.
+    parts_until: Option<Time>,
+}
+
+/// Whose a link is.
+#[derive(Clone, Copy)]
+struct Owned {
+    link: LinkId,
+    of: Tag,
+    /// It has departed: nothing is asked of it any more.
+    left: bool,
+}
+
+/// All remotes of a shard.
+pub(super) struct Remotes {
+    entries: Slab<Entry>,
+    touched: VecDeque<Tag>,
+    /// By the low half of a link's name.
+    links: Vec<Option<Owned>>,
+    dials: VecDeque<Dial>,
+    /// Our name of each connection that is wanted, whose it is, and the name that he knows.
+    dialling: Vec<(DialId, Tag, DialId)>,
+    dialled: u64,
+}
+
+impl Remotes {
+    pub(super) fn new() -> Self {
+        Remotes {
+            entries: Slab::new(REMOTES_MAX),
+            touched: VecDeque::new(),
+            links: Vec::new(),
+            dials: VecDeque::new(),
+            dialling: Vec::new(),
+            dialled: 0,
+        }
+    }
+
+    /// Takes a remote on: its name here, and what its gate gets.
+    pub(super) fn add(
+        &mut self,
+        volume: VolumeId,
+        geometry: Geometry,
+        remote: Box<dyn Remote>,
+    ) -> (Tag, Box<dyn Backend>) {
+        let shared = Rc::new(RefCell::new(Shared { remote, done: VecDeque::new() }));
+        let line = Box::new(Line(shared.clone()));
+        let entry = Entry { shared, volume, touched: false, due: None, geometry, parts_until: None };
+        let Ok(tag) = self.entries.insert(entry) else { panic!("at most {REMOTES_MAX} remote volumes") };
+        self.touch(tag);
+        (tag, line)
+    }
+
+    /// Lets a remote go whose gate is gone, or which nobody wants any more.
+    pub(super) fn part(&mut self, cx: &mut Cx<'_>, tag: Tag) {
+        let Some(entry) = self.entries.get_mut(tag) else { return };
+        if entry.parts_until.is_none() {
+            entry.parts_until = Some(cx.now + PARTING);
+            entry.shared.borrow_mut().remote.close(cx, PARTING);
+        }
+        self.touch(tag);
+    }
+
+    /// Lets all go; true if none is left.
+    pub(super) fn part_all(&mut self, cx: &mut Cx<'_>) -> bool {
+        let tags: Vec<Tag> = self.entries.iter().map(|(tag, _)| tag).collect();
+        for tag in &tags {
+            if self.entries.get(*tag).is_some_and(|entry| entry.parts_until.is_none()) {
+                self.part(cx, *tag);
+            }
+        }
+        tags.is_empty()
+    }
+
+    /// Notes that a remote may have something to say.
+    pub(super) fn touch(&mut self, tag: Tag) {
+        if let Some(entry) = self.entries.get_mut(tag)
+            && !std::mem::replace(&mut entry.touched, true)
+        {
+            self.touched.push_back(tag);
+        }
+    }
+
+    fn owner(&self, link: LinkId) -> Option<Owned> {
+        let owned = (*self.links.get(link.0 as u32 as usize)?)?;
+        (owned.link == link).then_some(owned)
+    }
+
+    /// Does something with the remote whose link this is.
+    fn with(&mut self, link: LinkId, act: impl FnOnce(&mut dyn Remote)) {
+        let Some(owned) = self.owner(link) else { return };
+        if let Some(entry) = self.entries.get(owned.of) {
+            act(&mut *entry.shared.borrow_mut().remote);
+        }
+        self.touch(owned.of);
+    }
+
+    pub(super) fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Came) {
+        self.with(link, |remote| remote.handle_recv(cx, link, op, came));
+    }
+
+    pub(super) fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {
+        self.with(link, |remote| remote.handle_written(cx, link, how));
+    }
+
+    pub(super) fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
+        self.with(link, |remote| remote.handle_sent(cx, link, op));
+    }
+
+    pub(super) fn poll_recv(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<RecvOp> {
+        let owned = self.owner(link).filter(|owned| !owned.left)?;
+        self.entries.get(owned.of)?.shared.borrow_mut().remote.poll_recv(cx, link)
+    }
+
+    pub(super) fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
+        let owned = self.owner(link).filter(|owned| !owned.left)?;
+        self.entries.get(owned.of)?.shared.borrow_mut().remote.poll_send(cx, link)
+    }
+
+    pub(super) fn poll_dial(&mut self) -> Option<Dial> {
+        self.dials.pop_front()
+    }
+
+    /// A connection stands, or failed. A link that nobody wants any more is given back.
+    pub(super) fn handle_dialled(
+        &mut self,
+        cx: &mut Cx<'_>,
+        id: DialId,
+        how: Result<Dialled, Errno>,
+    ) -> Option<LinkId> {
+        let at = self.dialling.iter().position(|(known, ..)| *known == id)?;
+        let (_, of, inner) = self.dialling.swap_remove(at);
+        let Some(entry) = self.entries.get(of) else { return how.ok().map(|dialled| dialled.link) };
+        if let Ok(Dialled { link, .. }) = how {
+            let at = link.0 as u32 as usize;
+            if self.links.len() <= at {
+                self.links.resize(at + 1, None);
+            }
+            self.links[at] = Some(Owned { link, of, left: false });
+        }
+        entry.shared.borrow_mut().remote.handle_dialled(cx, inner, how);
+        self.touch(of);
+        None
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Time> {
+        let entries = self.entries.iter();
+        entries.flat_map(|(_, entry)| [entry.due, entry.parts_until]).flatten().min()
+    }
+
+    pub(super) fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
+        let is_due =
+            |entry: &Entry| [entry.due, entry.parts_until].into_iter().flatten().any(|time| time <= cx.now);
+        let due: Vec<Tag> =
+            self.entries.iter().filter(|(_, entry)| is_due(entry)).map(|(tag, _)| tag).collect();
+        for tag in due {
+            if let Some(entry) = self.entries.get(tag) {
+                entry.shared.borrow_mut().remote.handle_timeout(cx);
+            }
+            self.touch(tag);
+        }
+    }
+
+    /// Marks a link as departed.
+    fn leave(&mut self, link: LinkId) {
+        if let Some(Some(owned)) = self.links.get_mut(link.0 as u32 as usize)
+            && owned.link == link
+        {
+            owned.left = true;
+        }
+    }
+
+    /// Forgets a remote; gives the links that it still had.
+    fn forget(&mut self, tag: Tag) -> Vec<LinkId> {
+        self.entries.discard(tag);
+        let owned = self.links.iter_mut().flatten().filter(|owned| owned.of == tag && !owned.left);
+        owned
+            .map(|owned| {
+                owned.left = true;
+                owned.link
+            })
+            .collect()
+    }
+}
+
+impl Shard {
+    /// Hears what remotes that were touched have to say. True if some of them may have more when what they
+    /// want now was started.
+    pub(super) fn run_remotes(&mut self, cx: &mut Cx<'_>) -> bool {
+        let mut again = false;
+        for _ in 0..self.remotes.touched.len() {
+            let Some(tag) = self.remotes.touched.pop_front() else { break };
+            again |= self.run_remote(cx, tag);
+        }
+        again
+    }
+
+    fn run_remote(&mut self, cx: &mut Cx<'_>, tag: Tag) -> bool {
+        let Some(entry) = self.remotes.entries.get_mut(tag) else { return false };
+        entry.touched = false;
+        let (volume, shared) = (entry.volume, entry.shared.clone());
+        let shared = &mut *shared.borrow_mut();
+        let again = shared.remote.turn(cx);
+        while let Some(done) = shared.remote.poll_done() {
+            shared.done.push_back(done);
+        }
+        while let Some(link) = shared.remote.poll_ready() {
+            self.ready.push_back(link);
+        }
+        while let Some((link, how)) = shared.remote.poll_leave() {
+            self.remotes.leave(link);
+            let how = match how {
+                Leave::Close => Departure::Close,
+                Leave::Abort => Departure::Abort,
+            };
+            self.departures.push_back((link, how));
+        }
+        while let Some(dial) = shared.remote.poll_dial() {
+            let id = DialId(self.remotes.dialled);
+            self.remotes.dialled += 1;
+            self.remotes.dialling.push((id, tag, dial.id));
+            self.remotes.dials.push_back(Dial { id, ..dial });
+        }
+        let Some(entry) = self.remotes.entries.get_mut(tag) else { return false };
+        entry.due = shared.remote.poll_timeout();
+        if let Some(until) = entry.parts_until {
+            if shared.remote.is_closed() || until <= cx.now {
+                let links = self.remotes.forget(tag);
+                self.departures.extend(links.into_iter().map(|link| (link, Departure::Abort)));
+            }
+            return again;
+        }
+        let now = shared.remote.geometry();
+        let resized = (now.blocks > 0 && now != entry.geometry).then_some(now);
+        if let Some(geometry) = resized {
+            entry.geometry = geometry;
+        }
+        if !shared.done.is_empty() {
+            self.fronts.stir(volume);
+        }
+        if again {
+            self.remotes.touch(tag);
+        }
+        if let Some(geometry) = resized
+            && self.fronts.home_of(volume) == self.id
+        {
+            self.ask_of_own(cx, volume, Ask::Resize(geometry));
+        }
+        again
+    }
+}
