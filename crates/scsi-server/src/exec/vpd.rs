@@ -105,6 +105,7 @@ fn block_limits(geometry: &Geometry) -> BlockLimits {
         unmap_granularity: thin(per_physical),
         unmap_alignment: geometry.thin.then_some(0),
         write_same_max: provision::WRITE_SAME_MAX,
+        // Whole for readers; over power failure only what `docs/one-volume.md` says.
         atomic_max: geometry.atomic.min(transfer_max),
         atomic_alignment: 0,
         atomic_granularity: 0,
