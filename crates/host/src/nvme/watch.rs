@@ -67,8 +67,9 @@ impl Watch {
         self.next = Some(now + self.tick);
     }
 
-    pub(super) fn poll_timeout(&self) -> Option<Time> {
-        let look = self.not_before.filter(|_| self.wanted != 0 && !self.looking);
+    /// Only while the path is `up` is anything looked at.
+    pub(super) fn poll_timeout(&self, up: bool) -> Option<Time> {
+        let look = self.not_before.filter(|_| up && self.wanted != 0 && !self.looking);
         stream::earliest(self.next, look)
     }
 

@@ -206,14 +206,17 @@ impl<P: Path> RemoteVolume<P> {
         }
         let expelled = way.expelled.take();
         // What nothing but somebody's doing can change is tried again only if it has worked before.
-        let firm = expelled.is_some() || matches!(why, Why::Refused(_) | Why::Unproven(_));
+        let refused = matches!(why, Why::Refused(_));
+        let firm = expelled.is_some() || refused || matches!(why, Why::Unproven(_));
+        // A target that is just starting may not know yet what it is to serve.
+        let starting = refused && now < self.opened_at + self.terms.open_timeout;
         let lost = way.portrait.as_ref().is_some_and(|portrait| portrait.access == Access::PersistentLoss);
         let closing = matches!(way.state, State::Closing | State::Closed);
         way.last = Some((now, expelled.unwrap_or(Trouble::Down(why))));
         way.state = match self.stage {
             _ if closing => State::Closed,
             Stage::Failed | Stage::Closing | Stage::Closed => State::Closed,
-            Stage::Opening | Stage::Open if firm && !way.known || lost => State::GivenUp,
+            Stage::Opening | Stage::Open if firm && !way.known && !starting || lost => State::GivenUp,
             Stage::Opening | Stage::Open => State::Waiting(way.next_attempt(cx, &self.terms, firm)),
         };
         self.drop_legs(cx, at);

@@ -70,7 +70,8 @@ impl<P: Path> Sockets for RemoteVolume<P> {
         if let Ok(dialled) = &how {
             // A name of an older generation of the same slot is over.
             self.links.retain(|(link, _)| link.0 as u32 != dialled.link.0 as u32);
-            self.links.push((dialled.link, way));
+            // Those in use are found first.
+            self.links.insert(0, (dialled.link, way));
         }
         self.ways[usize::from(way)].path.handle_dialled(cx, inner, how);
         self.touch(usize::from(way));

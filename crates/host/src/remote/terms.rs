@@ -36,7 +36,8 @@ pub struct Terms {
     /// An operation that has waited so long for a path that serves, or for a fence, fails. Zero: no
     /// operation waits.
     pub queue_timeout: Duration,
-    /// How long attempts to open go on while every path fails; each is tried once at least.
+    /// How long attempts to open go on while every path fails; each is tried once at least. A wrong
+    /// secret, or another volume's path, is not tried again.
     pub open_timeout: Duration,
 }
 

@@ -1,0 +1,79 @@
+//! Initiator and target in one simulated world: the shards that ship, on both ends of every connection.
+
+// The name by which the target's own tests call it.
+extern crate target as blockwire_target;
+
+mod history;
+mod liar;
+mod node;
+mod plan;
+#[allow(dead_code, reason = "the target's tests use all of it")]
+#[path = "../../../target/tests/simulation/rig.rs"]
+mod rig;
+
+use std::panic::catch_unwind;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use history::{History, Tally};
+use plan::Plan;
+
+/// Many histories. `SIM_SEEDS=n` plays n of them, from `SIM_FROM` on; `SIM_SEED=n` plays that one.
+#[test]
+fn histories_over_many_paths_agree_with_one_volume() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
+    let from = number("SIM_FROM").unwrap_or(0);
+    let seeds = match number("SIM_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => from..from + number("SIM_SEEDS").unwrap_or(200),
+    };
+    let next = AtomicU64::new(seeds.start);
+    let failed = Mutex::new(Vec::new());
+    let total = Mutex::new(Tally::default());
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds.end {
+                        return;
+                    }
+                    match catch_unwind(|| History::new(Plan::of(seed)).play()) {
+                        Ok(tally) => total.lock().unwrap().add(tally),
+                        Err(_) => failed.lock().unwrap().push(seed),
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner().unwrap();
+    for seed in &failed {
+        println!("replay with: SIM_SEED={seed} cargo test -p blockwire-host --test simulation histories");
+    }
+    let total = total.into_inner().unwrap();
+    println!("{total:?}");
+    assert_eq!(failed, [], "these seeds failed");
+    if seeds.end - seeds.start >= 100 {
+        assert!(total.is_eventful(), "nothing much happens: {total:?}");
+    }
+}
+
+/// Histories that found something: a path over NVMe/TCP that was being closed while the target did not serve
+/// by it had a timer that did nothing (64).
+#[test]
+fn histories_that_found_something_pass() {
+    History::new(Plan::of(64)).play();
+}
+
+/// Paths with a planted bug: each kind is noticed within a few histories.
+#[test]
+fn planted_bugs_are_caught() {
+    for lie in liar::LIES {
+        let caught = (0..300).find(|&seed| {
+            let plan = Plan { lie: Some(lie), ..Plan::of(seed) };
+            catch_unwind(|| History::new(plan).play()).is_err()
+        });
+        println!("{lie:?}: caught by seed {caught:?}");
+        assert!(caught.is_some(), "{lie:?} goes unnoticed");
+    }
+}
