@@ -85,6 +85,7 @@ guests() {
     IO=$world tests/guest/auth.sh
   done
   tests/guest/vhost.sh 2
+  tests/guest/ublk.sh
 }
 
 if [ "${1:-}" = --one ]; then

@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
 # Builds what a guest boots: Debian's stock cloud kernel, taken out of its package without being
 # installed, and an initramfs with busybox and the machine's own open-iscsi, nvme-cli and sg3-utils.
-#   image.sh DIRECTORY [SUITE]      makes DIRECTORY/vmlinux and DIRECTORY/initramfs
+#   image.sh DIRECTORY [SUITE [PROGRAM]]   makes DIRECTORY/vmlinux and DIRECTORY/initramfs
+# PROGRAM is one of ours that jobs in the guest run.
 # SUITE names another Debian suite to take the kernel from, for example bookworm-backports; the
 # machine's own package sources stay as they are.
 set -euo pipefail
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 IMAGE=$1
-SUITE=${2:-}
+SUITE=${2:-} OURS=${3:-}
 HERE=$(cd "$(dirname "$0")" && pwd)
 MODULES="virtio_pci virtio_net virtio_blk iscsi_tcp nvme_tcp sd_mod ext4 crc32c_generic crc32c_intel"
 PROGRAMS="iscsid iscsiadm nvme sg_persist sg_vpd sg_rtpg mkfs.ext4 e2fsck"
 # Only kernels with NVMe in-band authentication need them; with the machine's own suite it has none.
-[ -z "$SUITE" ] || MODULES+=" sha256_generic sha512_generic hmac"
+[ -z "$SUITE" ] || MODULES+=" sha256_generic sha512_generic hmac ublk_drv"
 mkdir -p "$IMAGE"
 
 # in_suite PROGRAM ARGS...: apt's programs, with the sources of $SUITE if one is named
@@ -61,7 +62,7 @@ take() {
   file=$(command -v "$1") || fail "no $1"
   real=$(readlink -f "$file")
   mkdir -p "$TREE/sbin"
-  cp "$real" "$TREE/sbin/$1"
+  cp "$real" "$TREE/sbin/${1##*/}"
   ldd "$real" 2>/dev/null | grep -o '/[^ ]*' | while read -r library; do
     mkdir -p "$TREE$(dirname "$library")"
     cp -L "$library" "$TREE$library"
@@ -90,7 +91,7 @@ cp "$(command -v busybox)" "$TREE/bin/busybox"
 for applet in $("$TREE/bin/busybox" --list); do
   [ "$applet" = busybox ] || ln -s busybox "$TREE/bin/$applet"
 done
-for program in $PROGRAMS; do take "$program"; done
+for program in $PROGRAMS $OURS; do take "$program"; done
 # Loaded at run time by iscsid when a thread ends.
 cp -L "/lib/$(uname -m)-linux-gnu/libgcc_s.so.1" "$TREE/lib/$(uname -m)-linux-gnu/"
 cp /etc/iscsi/iscsid.conf "$TREE/etc/iscsi/"
@@ -110,6 +111,6 @@ depmod -b "$TREE" "$version"
 
 install -m 755 "$HERE/init" "$TREE/init"
 install -m 644 "$HERE/job-lib" "$TREE/job/lib"
-for job in iscsi nvme auth vhost; do install -m 755 "$HERE/job-$job" "$TREE/job/$job"; done
+for job in iscsi nvme auth vhost ublk; do install -m 755 "$HERE/job-$job" "$TREE/job/$job"; done
 (cd "$TREE" && find . | cpio --quiet -o -H newc -R 0:0) >"$IMAGE/initramfs"
 rm -rf "$TREE"

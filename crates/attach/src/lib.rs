@@ -16,6 +16,7 @@ mod statistics;
 mod test_disk;
 mod trouble;
 mod turn;
+pub mod ublk;
 mod vectors;
 pub mod vhost;
 mod wait;

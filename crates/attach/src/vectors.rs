@@ -103,3 +103,21 @@ pub(crate) unsafe fn write(fd: RawFd, from: &mut Vectors) -> io::Result<usize> {
     // SAFETY: as in `receive`.
     result(unsafe { libc::writev(fd, from.0.as_ptr(), from.0.len() as libc::c_int) })
 }
+
+/// preadv.
+///
+/// # Safety
+/// As of [`receive`].
+pub(crate) unsafe fn read_at(fd: RawFd, into: &mut Vectors, at: u64) -> io::Result<usize> {
+    // SAFETY: as in `receive`.
+    result(unsafe { libc::preadv(fd, into.0.as_ptr(), into.0.len() as libc::c_int, at as libc::off_t) })
+}
+
+/// pwritev.
+///
+/// # Safety
+/// As of [`send`].
+pub(crate) unsafe fn write_at(fd: RawFd, from: &mut Vectors, at: u64) -> io::Result<usize> {
+    // SAFETY: as in `receive`.
+    result(unsafe { libc::pwritev(fd, from.0.as_ptr(), from.0.len() as libc::c_int, at as libc::off_t) })
+}

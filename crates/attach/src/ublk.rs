@@ -1,0 +1,220 @@
+//! A block device `/dev/ublkbN` by the kernel's ublk driver (Linux 6.5 and later): no copy between
+//! processes, no network, and a device that outlives its server.
+//!
+//! Requests come by io_uring, and data is copied once between the request's pages and memory that the
+//! volume takes (UBLK_F_USER_COPY).
+//!
+//! # Recovery
+//! When the server is killed the device stays. Its users wait: what was in flight is issued again once
+//! [`Front::recover`] serves the device, by its number, in another process. Nothing ends their waiting but
+//! that or [`delete`]; whoever wants a time limit calls `delete` when it is over.
+//!
+//! # The end
+//! [`Stop`] ends when nobody has the device mounted or open exclusively any more; asked a second time it
+//! takes the device away at once, and users get errors.
+//!
+//! # Sizes
+//! A new size is told to the driver where it can learn it (UBLK_F_UPDATE_SIZE, Linux 6.16); before, the
+//! device keeps its size until it is attached anew.
+
+mod control;
+mod queue;
+mod server;
+mod wire;
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use control::Channel;
+use queue::Queue;
+use wire::{DeviceInfo, Parameters};
+
+use crate::disk::Disk;
+use crate::statistics::Statistics;
+use crate::turn;
+use crate::wait::Stop;
+
+const SECTOR: u32 = 512;
+/// Sectors that one discard, or write of zeroes, may name: 1 GiB.
+const RANGE_MAX: u32 = 1 << 21;
+/// The longest request, in bytes.
+const IO_MAX: u32 = 1 << 20;
+/// How long a killed server's device may take to notice.
+const QUIESCE: Duration = Duration::from_secs(10);
+
+/// How to serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The device's number; `None`: the first that is free.
+    pub number: Option<u32>,
+    /// Requests at work at a time, 1 to 4,096.
+    pub depth: u16,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings { number: None, depth: 128 }
+    }
+}
+
+/// A device that is to be served.
+#[derive(Debug)]
+pub struct Front {
+    info: DeviceInfo,
+    features: u64,
+    /// Whether the device was there before.
+    recovers: bool,
+    statistics: Arc<Statistics>,
+}
+
+/// Whether this kernel has the driver, and we may use it.
+///
+/// # Errors
+/// What is in the way.
+pub fn available() -> io::Result<()> {
+    let features = Channel::open()?.features()?;
+    let needed = wire::flag::USER_COPY | wire::flag::USER_RECOVERY | wire::flag::CMD_IOCTL_ENCODE;
+    if features & needed != needed {
+        return Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "ublk lacks UBLK_F_USER_COPY: Linux 6.5 has it",
+        ));
+    }
+    Ok(())
+}
+
+/// The device's name.
+fn block_path(number: u32) -> PathBuf {
+    PathBuf::from(format!("/dev/ublkb{number}"))
+}
+
+/// Takes a device away, whether or not it is used or served.
+///
+/// # Errors
+/// What the driver says; `NotFound` if there is none of this number.
+pub fn delete(number: u32) -> io::Result<()> {
+    let mut control = Channel::open()?;
+    match control.info(number) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        Err(error) => return Err(error),
+        Ok(info) if info.state != wire::STATE_DEAD => {
+            control.call(wire::STOP_DEV, number, &[], 0)?;
+        }
+        Ok(_) => {}
+    }
+    control.call(wire::DEL_DEV, number, &[], 0).map(drop)
+}
+
+impl Front {
+    /// Makes a device; it can be used when [`Front::run`] serves it.
+    ///
+    /// # Errors
+    /// What the system says: no /dev/ublk-control (no driver, or `modprobe ublk_drv`), no leave
+    /// (CAP_SYS_ADMIN), a number that is taken.
+    pub fn new(settings: Settings, disk: &dyn Disk) -> io::Result<Front> {
+        let mut control = Channel::open()?;
+        let features = control.features()?;
+        let geometry = disk.geometry();
+        let io_bytes_max = geometry.max_io.min(IO_MAX) / 4096 * 4096;
+        let info = control.add(DeviceInfo {
+            queues: 1,
+            depth: settings.depth.clamp(1, wire::QUEUE_DEPTH_MAX),
+            io_bytes_max: io_bytes_max.max(4096),
+            device: settings.number.unwrap_or(u32::MAX),
+            flags: wire::flag::USER_COPY
+                | wire::flag::CMD_IOCTL_ENCODE
+                | wire::flag::USER_RECOVERY
+                | wire::flag::USER_RECOVERY_REISSUE
+                | (features & wire::flag::UPDATE_SIZE),
+            ..DeviceInfo::default()
+        })?;
+        let front = Front { info, features, recovers: false, statistics: Arc::default() };
+        control.set_parameters(info.device, parameters(disk, &info))?;
+        Ok(front)
+    }
+
+    /// Takes over a device whose server is gone.
+    ///
+    /// # Errors
+    /// What the driver says; `ResourceBusy` if its server is still there, `InvalidInput` if it is of
+    /// another size than the disk.
+    pub fn recover(number: u32, disk: &dyn Disk) -> io::Result<Front> {
+        let mut control = Channel::open()?;
+        let features = control.features()?;
+        let begin = std::time::Instant::now();
+        let info = loop {
+            let info = control.info(number)?;
+            if info.state == wire::STATE_QUIESCED {
+                break info;
+            }
+            if begin.elapsed() > QUIESCE {
+                return Err(io::Error::new(io::ErrorKind::ResourceBusy, "the device has a server"));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        };
+        let sectors = std::fs::read_to_string(format!("/sys/block/ublkb{number}/size"))?;
+        if sectors.trim().parse() != Ok(disk.geometry().bytes() / u64::from(SECTOR)) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the device has another size"));
+        }
+        control.call(wire::START_USER_RECOVERY, number, &[], 0)?;
+        Ok(Front { info, features, recovers: true, statistics: Arc::default() })
+    }
+
+    /// The device's number: the N of `/dev/ublkbN`.
+    pub fn number(&self) -> u32 {
+        self.info.device
+    }
+
+    /// Counters, which go on while the front runs.
+    pub fn statistics(&self) -> Arc<Statistics> {
+        self.statistics.clone()
+    }
+
+    /// Serves `disk` until `stop` is asked and all users are gone (or it is asked twice), or somebody
+    /// stops the device. `ready` is called once, with the device's name, when it can be used. The device is
+    /// then taken away.
+    ///
+    /// # Errors
+    /// Of the disk, when it is gone: all that was out has been answered with an error. Of the driver.
+    pub fn run(self, disk: &mut dyn Disk, stop: &Stop, ready: &mut dyn FnMut(&Path)) -> io::Result<()> {
+        let number = self.info.device;
+        let path = PathBuf::from(format!("/dev/ublkc{number}"));
+        let file = File::options().read(true).write(true).open(path)?;
+        let queue = Queue::new(file, self.info.depth)?;
+        let result = {
+            let mut server = server::Server::new(&self, Channel::open()?, queue, disk, ready);
+            turn::run(&mut server, disk, stop)
+        };
+        // The character device is closed, which deleting waits for.
+        let deleted = delete(number);
+        result.and(deleted)
+    }
+}
+
+fn parameters(disk: &dyn Disk, info: &DeviceInfo) -> Parameters {
+    let geometry = disk.geometry();
+    let physical = geometry.physical.min(4096);
+    let read_only = if disk.is_read_only() { wire::ATTRIBUTE_READ_ONLY } else { 0 };
+    Parameters {
+        len: size_of::<Parameters>() as u32,
+        kinds: wire::PARAMETERS_BASIC | wire::PARAMETERS_DISCARD,
+        attributes: wire::ATTRIBUTE_VOLATILE_CACHE | wire::ATTRIBUTE_FUA | read_only,
+        logical_shift: geometry.logical.ilog2() as u8,
+        physical_shift: physical.ilog2() as u8,
+        optimal_shift: physical.ilog2() as u8,
+        minimum_shift: physical.ilog2() as u8,
+        sectors_max: info.io_bytes_max / SECTOR,
+        sectors: geometry.bytes() / u64::from(SECTOR),
+        discard_alignment: 0,
+        discard_granularity: physical,
+        discard_sectors_max: RANGE_MAX,
+        write_zeroes_sectors_max: RANGE_MAX,
+        discard_segments_max: 1,
+        ..Parameters::default()
+    }
+}
