@@ -64,6 +64,6 @@ pub use io::{
 pub use nexus::{Identity, Nexus, PortId};
 pub use notice::{Cause, Notice, Receivers};
 pub use ram::{Ram, RamDisk};
-pub use shared::Shared;
+pub use shared::{Gauge, Shared};
 pub use truth::{Change, Volume};
 pub use view::{Access, HostProtection, Progress, Standing, View};

@@ -12,6 +12,7 @@ use buf::{Cx, Errno, Payload, Region, RegionHandle, Sg};
 
 use crate::backend::{Backend, DiskOp, Geometry};
 use crate::io::{Done, Durability, Extent, Failure, Fault, Io, IoId, Op, Outcome, Span};
+use crate::shared::Gauge;
 
 /// The longest operation, in bytes.
 const IO_MAX: u32 = 1 << 20;
@@ -33,6 +34,8 @@ pub struct RamDisk {
     blocks: AtomicU64,
     logical: u32,
     physical: u32,
+    /// Bytes of all granules that are mapped.
+    gauge: Gauge,
 }
 
 impl RamDisk {
@@ -64,6 +67,7 @@ impl RamDisk {
             blocks: AtomicU64::new(blocks),
             logical,
             physical,
+            gauge: Gauge::default(),
         })
     }
 
@@ -80,6 +84,11 @@ impl RamDisk {
         }
         self.blocks.store(blocks, Ordering::Release);
         true
+    }
+
+    /// How much of it is mapped.
+    pub fn gauge(&self) -> Gauge {
+        self.gauge.clone()
     }
 
     /// What the blocks are like now.
@@ -124,7 +133,8 @@ impl RamDisk {
         self.words(first, last + 1, |word, bits| {
             // A look first: the usual overwrite then leaves the cache line shared.
             if word.load(Ordering::Relaxed) & bits != bits {
-                word.fetch_or(bits, Ordering::Release);
+                let fresh = bits & !word.fetch_or(bits, Ordering::Release);
+                self.gauge.add(u64::from(fresh.count_ones()) * u64::from(self.physical));
             }
         });
     }
@@ -135,7 +145,8 @@ impl RamDisk {
         let end = (span.lba + span.blocks) / self.per_granule();
         if first < end {
             self.words(first, end, |word, bits| {
-                word.fetch_and(!bits, Ordering::AcqRel);
+                let freed = bits & word.fetch_and(!bits, Ordering::AcqRel);
+                self.gauge.sub(u64::from(freed.count_ones()) * u64::from(self.physical));
             });
         }
         self.region.zero(self.offset(span.lba), self.len(span));

@@ -1,7 +1,7 @@
 //! What the gates of one volume share over all cores, in atomics.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use crate::change::Shard;
 use crate::guard::Guards;
@@ -18,6 +18,37 @@ struct Inner {
     atomic_seen: AtomicBool,
     sanitize_rate: AtomicU64,
     sanitize_restricted: AtomicBool,
+    gauge: OnceLock<Gauge>,
+}
+
+/// How many bytes of a thin volume's medium are allocated. Whoever knows the medium keeps it up to date;
+/// clones are the same gauge.
+#[derive(Clone, Debug, Default)]
+pub struct Gauge(Arc<AtomicU64>);
+
+impl Gauge {
+    /// Bytes.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Sets it.
+    pub fn set(&self, bytes: u64) {
+        self.0.store(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add(&self, bytes: u64) {
+        self.0.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn sub(&self, bytes: u64) {
+        self.0.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether anyone else reads it.
+    pub fn is_read(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
 }
 
 impl Shared {
@@ -30,6 +61,7 @@ impl Shared {
             atomic_seen: AtomicBool::new(false),
             sanitize_rate: AtomicU64::new(0),
             sanitize_restricted: AtomicBool::new(false),
+            gauge: OnceLock::new(),
         }))
     }
 
@@ -57,6 +89,16 @@ impl Shared {
         if !self.atomic_seen() {
             self.0.atomic_seen.store(true, Ordering::Release);
         }
+    }
+
+    /// Says where it can be read how much of the medium is allocated. Only the first call counts.
+    pub fn set_gauge(&self, gauge: Gauge) {
+        let _ = self.0.gauge.set(gauge);
+    }
+
+    /// How many bytes of the medium are allocated, if that is known.
+    pub fn allocated(&self) -> Option<u64> {
+        Some(self.0.gauge.get()?.get())
     }
 
     pub(crate) fn guards(&self) -> &Guards {

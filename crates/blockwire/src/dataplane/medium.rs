@@ -4,9 +4,9 @@ use std::{io, os::fd::OwnedFd, sync::Arc};
 
 use backends::{File, FileDisk, FileFacts, Null};
 use target::{Make, MakeBackend, VolumeSpec};
-use volume::{DiskId, Facts, Geometry, Home, Ram, RamDisk, Shared, Uuid, VolumeId};
+use volume::{DiskId, Facts, Gauge, Geometry, Home, Ram, RamDisk, Shared, Uuid, VolumeId};
 
-use super::exports::revision;
+use super::{exports::revision, usage::Usage};
 use crate::{engine::EngineError, plan::Inquiry, spec::Source, state::StateDir, store::Store};
 
 /// How far a RAM volume can grow: to twice its size, or by this many bytes if that is more. Only
@@ -106,6 +106,18 @@ impl Medium {
         }
     }
 
+    /// Where it can be read how much is allocated.
+    fn gauge(&self, store: &Store, usage: &Usage) -> Option<Gauge> {
+        match self {
+            Medium::Ram(disk) => Some(disk.gauge()),
+            Medium::File(..) => match &store.volume.spec.source {
+                Source::File(path) => usage.watch(path),
+                Source::Device(_) | Source::Ram | Source::Null => None,
+            },
+            Medium::Null { .. } => None,
+        }
+    }
+
     /// What each shard is told, in shard order; the one of the volume's home has its authority. The
     /// reservations that were saved come back; if they are damaged, the volume does not open.
     pub fn specs(
@@ -115,6 +127,7 @@ impl Medium {
         shards: u16,
         oui: Option<[u8; 3]>,
         state: &StateDir,
+        usage: &Usage,
     ) -> Result<Vec<VolumeSpec>, EngineError> {
         let name = &store.volume.name;
         let refuse = |why: String| EngineError::Start(format!("volume \"{name}\": {why}"));
@@ -143,6 +156,9 @@ impl Medium {
         .map_err(|why| refuse(format!("{record} is damaged: {why:?}")))?;
         let (facts, shared, view) = (Arc::new(facts), Shared::new(shards), home.view().clone());
         shared.set_sanitize_rate(store.volume.spec.sanitize_rate.unwrap_or(0));
+        if let Some(gauge) = self.gauge(store, usage) {
+            shared.set_gauge(gauge);
+        }
         let at = target::home_of(id, shards);
         let mut home = Some(Box::new(home));
         let spec = |shard: u16| VolumeSpec {

@@ -10,4 +10,5 @@ mod queues;
 pub mod shards;
 mod standing;
 mod subsystems;
+mod usage;
 pub mod world;

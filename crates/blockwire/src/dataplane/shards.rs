@@ -20,7 +20,9 @@ use super::{
     inbox::{self, Requests},
     logged::{self, Logged},
     medium::{Medium, descriptor},
-    queues, standing, world,
+    queues, standing,
+    usage::Usage,
+    world,
 };
 use crate::{
     engine::{Engine, EngineError, Start, Stop},
@@ -47,6 +49,8 @@ pub struct Shards {
     running: Arc<Running<Message>>,
     requests: Arc<Requests>,
     state: Arc<crate::state::StateDir>,
+    /// Who looks how much of files is allocated.
+    usage: Usage,
     frame: Frame,
     cores: Vec<usize>,
     oui: Option<[u8; 3]>,
@@ -60,6 +64,7 @@ pub fn start(start: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
     let shards = config.cores.len().max(1) as u16;
     let mut catalog = Catalog { ways: plan.ways.clone(), ..Catalog::default() };
     let mut specs: Vec<Vec<VolumeSpec>> = (0..shards).map(|_| Vec::new()).collect();
+    let usage = Usage::start().map_err(|why| EngineError::Start(why.to_string()))?;
     for store in volumes {
         let disk = match descriptor(store) {
             Some(file) => {
@@ -69,7 +74,7 @@ pub fn start(start: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
             None => None,
         };
         let (id, medium) = (catalog.free(), Medium::of(store, disk, shards)?);
-        for (of, spec) in specs.iter_mut().zip(medium.specs(store, id, shards, plan.oui, &state)?) {
+        for (of, spec) in specs.iter_mut().zip(medium.specs(store, id, shards, plan.oui, &state, &usage)?) {
             of.push(spec);
         }
         catalog.volumes.insert(id, Entry::of(store, medium));
@@ -111,7 +116,7 @@ pub fn start(start: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
     inbox::attend(inbox, requests.clone(), state.clone(), stored, tell).map_err(failed)?;
     thread::Builder::new().name("log".to_owned()).spawn(move || logged::write(written)).map_err(failed)?;
     let oui = plan.oui;
-    let engine = Shards { running, requests, state, frame, cores, oui, catalog: Mutex::new(catalog) };
+    let engine = Shards { running, requests, state, usage, frame, cores, oui, catalog: Mutex::new(catalog) };
     // The ports that the system chose are known only now.
     engine.publish(&mut engine.catalog())?;
     Ok(Arc::new(engine))
@@ -388,7 +393,7 @@ impl Engine for Shards {
             why
         };
         let medium = Medium::of(store, disk, shards).map_err(give_up)?;
-        let specs = medium.specs(store, id, shards, self.oui, &self.state).map_err(give_up)?;
+        let specs = medium.specs(store, id, shards, self.oui, &self.state, &self.usage).map_err(give_up)?;
         let added = self.tell(id, specs).and_then(|()| {
             catalog.volumes.insert(id, Entry::of(store, medium.clone()));
             catalog.ways.extend(ways);

@@ -239,12 +239,13 @@ fn namespace(entry: &NamespaceEntry, volume: &Volume) -> Namespace {
     let atomics = Atomics::of(geometry);
     let mut data = Namespace::new_zeroed();
     let blocks = U64::new(geometry.blocks);
-    (data.nsze, data.ncap, data.nuse) = (blocks, blocks, blocks);
+    (data.nsze, data.ncap, data.nuse) = (blocks, blocks, U64::new(used(volume)));
     data.nsfeat = Namespace::NSFEAT_ATOMICS | Namespace::NSFEAT_PERFORMANCE;
     data.nmic = Namespace::NMIC_SHARED;
     data.rescap = Namespace::RESCAP_ALL;
     data.dlfeat = Namespace::DLFEAT_WRITE_ZEROES;
-    if geometry.thin {
+    // Who calls itself thin must know how much is used.
+    if geometry.thin && volume.info.shared.allocated().is_some() {
         data.nsfeat |= Namespace::NSFEAT_THIN;
     }
     // What is not thin keeps its blocks, and what they say.
@@ -269,6 +270,17 @@ fn namespace(entry: &NamespaceEntry, volume: &Volume) -> Namespace {
     let shift = geometry.logical.ilog2() as u8;
     data.lbaf[0] = LbaFormat { metadata: U16::ZERO, shift, performance: 0 };
     data
+}
+
+/// NUSE. A thin namespace (THINP) must show what was deallocated there; of one that is not, all may be
+/// shown as allocated at all times (NVM command set §4.1.5.1).
+fn used(volume: &Volume) -> u64 {
+    let geometry = &volume.view.geometry;
+    let allocated = volume.info.shared.allocated().filter(|_| geometry.thin);
+    allocated.map_or(geometry.blocks, |bytes| {
+        // A granule may reach beyond the end, and file systems count what they note beside the data.
+        bytes.div_ceil(u64::from(geometry.logical)).min(geometry.blocks)
+    })
 }
 
 fn attributes(entry: &NamespaceEntry, volume: &Volume) -> u8 {

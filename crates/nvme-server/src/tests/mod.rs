@@ -154,6 +154,7 @@ impl World {
         };
         let shards = self.cores.len() as u16;
         let shared = Shared::new(shards);
+        shared.set_gauge(disk.gauge());
         let home = Home::restore(facts.clone(), geometry, shards, false, None).unwrap();
         for (at, core) in self.cores.iter_mut().enumerate() {
             let backend = Holding::new(Ram::new(disk.clone()), geometry, self.disks.clone());

@@ -58,7 +58,7 @@ fn the_controller_says_what_hosts_need() {
 fn namespaces_say_what_their_volumes_are() {
     let (mut world, host) = world();
     let data = world.good(host, &identify(0, 1), &[]);
-    assert_eq!(data[..24], [4096_u64.to_le_bytes(); 3].concat());
+    assert_eq!(data[..24], [4096_u64, 4096, 0].map(u64::to_le_bytes).concat());
     assert_eq!((data[24], data[25], data[26], data[30], data[31]), (0b1_0011, 0, 0, 1, 0xff));
     assert_eq!((u16_at(&data, 34), u16_at(&data, 36), u16_at(&data, 38)), (0, 0, 7));
     assert_eq!((u16_at(&data, 64), u16_at(&data, 66), u16_at(&data, 68), u16_at(&data, 70)), (7, 7, 7, 7));
@@ -181,4 +181,30 @@ fn attack_72_every_cns_of_every_special_nsid() {
         assert_eq!(world.ends(host, &sqe, &[]).status, Status::SGL_LENGTH_INVALID.final_());
     }
     assert_eq!(world.pool.usage().lent, 0);
+}
+
+/// NUSE of a thin namespace is what is allocated, and what is deallocated is so no more.
+#[test]
+fn a_thin_namespace_says_how_much_of_it_is_used() {
+    let mut world = World::new(1);
+    world.add(4096, |_| {});
+    world.add(4096, |geometry| geometry.thin = false);
+    let host = world.controller(spec(2, 1, vec![entry(0), entry(1)]));
+    let queue = world.connect(2, &join(1, 1, 0)).unwrap();
+    let sizes = |world: &mut World, nsid: u32| {
+        let data = world.good(host, &admin(0x06, nsid, &[0], 4096), &[]);
+        let at = |at: usize| u64::from_le_bytes(data[at..at + 8].try_into().unwrap());
+        (at(0), at(8), at(16), data[24] & 1)
+    };
+    assert_eq!(sizes(&mut world, 1), (4096, 4096, 0, 1));
+    // By granules of 4 KiB.
+    world.write(queue, 7, &[1; 1024]);
+    assert_eq!(sizes(&mut world, 1), (4096, 4096, 16, 1));
+    world.write(queue, 0, &[1; 512]);
+    assert_eq!(sizes(&mut world, 1).2, 16, "written again");
+    let mut zeroes = super::super::transfer(Opcode::WRITE_ZEROES, 0, 8);
+    zeroes.cdw10[2] = U32::new(7 | nvme::io::Transfer::DEALLOCATE);
+    assert_eq!(world.command(queue, &zeroes, &[]), Status::SUCCESS);
+    assert_eq!(sizes(&mut world, 1).2, 8);
+    assert_eq!(sizes(&mut world, 2), (4096, 4096, 4096, 0), "one that is not thin is used at all times");
 }
