@@ -299,13 +299,6 @@ impl<E: Endpoint> World<E> {
         &mut self.shards[usize::from(shard.0)].end
     }
 
-    /// Does something to a shard's endpoint, as a caller does who drives it by itself.
-    pub fn act<T>(&mut self, shard: ShardId, act: impl FnOnce(&mut E, &mut Cx<'_>) -> T) -> T {
-        let mut result = None;
-        self.with(usize::from(shard.0), |end, cx| result = Some(act(end, cx)));
-        result.expect("it was done")
-    }
-
     /// A shard's pool, to look at.
     pub fn pool(&self, shard: ShardId) -> &Pool {
         &self.shards[usize::from(shard.0)].pool
