@@ -45,6 +45,7 @@ for group in "$@"; do
     needs fio fio
     needs mkfs.ext4 e2fsprogs
     needs losetup mount
+    needs fusermount3 fuse3
     ;;
   capture) needs tshark tshark ;;
   tgt) needs tgtd tgt ;;

@@ -23,7 +23,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub use mount::clean;
+pub use mount::{available, clean};
 
 use crate::disk::Disk;
 use crate::statistics::Statistics;

@@ -75,6 +75,7 @@ pub struct Front {
 /// # Errors
 /// What is in the way.
 pub fn available() -> io::Result<()> {
+    crate::choice::open(control::PATH, "load the module ublk_drv, if this kernel has it")?;
     let features = Channel::open()?.features()?;
     let needed = wire::flag::USER_COPY | wire::flag::USER_RECOVERY | wire::flag::CMD_IOCTL_ENCODE;
     if features & needed != needed {

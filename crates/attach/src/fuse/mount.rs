@@ -14,6 +14,9 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
 };
 
+/// The program that mounts for users who may not.
+const PROGRAM: &str = "fusermount3";
+
 /// A place where a file system of ours is mounted.
 #[derive(Debug)]
 pub(super) struct Mount {
@@ -75,7 +78,7 @@ impl Mount {
         let (ours, theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         let options = if allow_other { ",allow_other" } else { "" };
-        let mut command = Command::new("fusermount3");
+        let mut command = Command::new(PROGRAM);
         command.arg("-o").arg(format!(
             "nosuid,nodev,noexec,default_permissions,fsname=blockwire,subtype=blockwire{options}"
         ));
@@ -108,8 +111,7 @@ impl Mount {
             return Ok(());
         }
         let result = if self.by_program {
-            let status =
-                Command::new("fusermount3").args(["-u", "-q", "-z", "--"]).arg(&self.dir).status()?;
+            let status = Command::new(PROGRAM).args(["-u", "-q", "-z", "--"]).arg(&self.dir).status()?;
             if status.success() { Ok(()) } else { Err(io::Error::other("fusermount3 -u failed")) }
         } else {
             rustix::mount::unmount(&self.dir, UnmountFlags::DETACH).map_err(Into::into)
@@ -128,6 +130,30 @@ impl Drop for Mount {
     }
 }
 
+/// Whether this process can mount.
+///
+/// # Errors
+/// What is in the way.
+pub fn available() -> io::Result<()> {
+    crate::choice::open("/dev/fuse", "the kernel has no FUSE, or this container is not given it")?;
+    let program = std::env::var_os("PATH")
+        .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(PROGRAM).exists()));
+    if program || may_mount()? {
+        return Ok(());
+    }
+    let why = "mounting needs CAP_SYS_ADMIN or the program fusermount3 (package fuse3)";
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+}
+
+/// Whether the process has CAP_SYS_ADMIN.
+fn may_mount() -> io::Result<bool> {
+    const CAP_SYS_ADMIN: u32 = 21;
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let set = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let set = set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).unwrap_or(0);
+    Ok(set >> CAP_SYS_ADMIN & 1 == 1)
+}
+
 /// Takes away what a killed process left mounted at `dir`: its file answers every call with ENOTCONN.
 /// Says whether there was anything.
 ///
@@ -142,7 +168,7 @@ pub fn clean(dir: &Path) -> io::Result<bool> {
     match rustix::mount::unmount(dir, UnmountFlags::DETACH) {
         Ok(()) => Ok(true),
         Err(Errno::PERM) => {
-            let status = Command::new("fusermount3").args(["-u", "-q", "-z", "--"]).arg(dir).status()?;
+            let status = Command::new(PROGRAM).args(["-u", "-q", "-z", "--"]).arg(dir).status()?;
             if status.success() { Ok(true) } else { Err(Errno::PERM.into()) }
         }
         Err(error) => Err(error.into()),
