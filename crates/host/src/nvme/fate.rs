@@ -43,7 +43,12 @@ pub(super) fn of(status: Option<Status>, how: Circumstances) -> Fate {
     let again = || Fate::NotDone(delay(status, how.retry_delays));
     let retry_unless_final = |otherwise: Fate| if status.is_final() { otherwise } else { again() };
     match status.plain() {
-        Status::ABORT_REQUESTED if how.cancelled => failed(Fault::Aborted),
+        // Of a pair the abort may have met the one half only, and then nothing is written.
+        Status::ABORT_REQUESTED | Status::ABORTED_FAILED_FUSED | Status::ABORTED_MISSING_FUSED
+            if how.cancelled =>
+        {
+            failed(Fault::Aborted)
+        }
         Status::ABORT_REQUESTED
         | Status::ABORTED_SQ_DELETION
         | Status::ABORTED_BY_HOST
@@ -147,6 +152,9 @@ mod tests {
             assert_eq!(told(status), fate, "{status:?}");
         }
         let cancelled = of(Some(Status::ABORT_REQUESTED), Circumstances { cancelled: true, ..HOW });
+        assert_eq!(format!("{cancelled:?}"), "Failed(Failed(Aborted))");
+        let half = Status::ABORTED_MISSING_FUSED.final_();
+        let cancelled = of(Some(half), Circumstances { cancelled: true, ..HOW });
         assert_eq!(format!("{cancelled:?}"), "Failed(Failed(Aborted))");
     }
 }

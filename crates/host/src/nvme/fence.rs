@@ -56,8 +56,11 @@ impl Fence {
         self.reset.is_some_and(|reset| reset.admin == who)
     }
 
-    pub(super) fn poll_timeout(&self) -> Option<Time> {
-        let waited = if self.asked { self.until } else { None };
+    /// A time that is over is named only if something follows from it: not while a controller is being
+    /// stopped, nor while the path is `falling`.
+    pub(super) fn poll_timeout(&self, falling: bool) -> Option<Time> {
+        let waits = self.asked && self.reset.is_none() && !falling;
+        let waited = if waits { self.until } else { None };
         let reset = self.reset.map(|reset| reset.next.map_or(reset.until, |next| next.min(reset.until)));
         earliest(waited, reset)
     }

@@ -375,12 +375,12 @@ impl Sockets for NvmePath {
             State::Ending { until, next, .. } => Some(next.map_or(until, |next| next.min(until))),
             State::Down | State::Starting | State::Up | State::Falling(_) => None,
         };
-        let up = matches!(self.state, State::Up);
+        let (up, falling) = (matches!(self.state, State::Up), matches!(self.state, State::Falling(_)));
         let joins = self.joins.iter().map(|joining| joining.until).min();
         let clocks =
             [self.links.poll_timeout(), self.retry, joins, self.errands.poll_timeout(), self.scan, ending];
         let clocks = clocks.into_iter().fold(None, earliest);
-        let own = [self.watch.poll_timeout(up), self.fence.poll_timeout(), self.found.poll_timeout()];
+        let own = [self.watch.poll_timeout(up), self.fence.poll_timeout(falling), self.found.poll_timeout()];
         own.into_iter().fold(clocks, earliest)
     }
 

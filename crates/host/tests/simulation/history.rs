@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use blockwire_host::{Handle, News};
 use buf::{Class, Payload, Time};
-use endpoint::ShardId;
+use endpoint::{Endpoint, ShardId, Sockets};
 use sim::linear::{Operation, Stamp, Verdict, What};
 use sim::{Chance, Reach, World};
 use target::{Control, Message};
@@ -165,7 +165,27 @@ impl History {
         let before = self.world.now();
         self.world.step(before + most);
         self.idle = if self.world.now() > before { 0 } else { self.idle + 1 };
-        assert!(self.idle < 100_000, "seed {}: the clock stands still at {before:?}", self.plan.seed);
+        let seed = self.plan.seed;
+        assert!(
+            self.idle < 100_000,
+            "seed {seed}: the clock stands still at {before:?}: {:?}",
+            self.timers()
+        );
+    }
+
+    /// Whose timers are due, and when: of a shard, and of the paths of its volume.
+    fn timers(&self) -> Vec<(usize, Option<Time>, Vec<Option<Time>>)> {
+        let timers = |shard: usize| {
+            let node = self.world.endpoint(ShardId(shard as u16));
+            let remote = match node {
+                Node::Host(client) => client.remote(self.volumes[shard - usize::from(self.plan.shards)]),
+                Node::Target(_) => None,
+            };
+            let paths = remote.map_or(0, |remote| remote.paths());
+            let path = |at| remote.and_then(|remote| remote.path(at)).and_then(Sockets::poll_timeout);
+            (shard, node.poll_timeout(), (0..paths).map(path).collect())
+        };
+        (0..self.world.shards()).map(timers).collect()
     }
 
     /// Takes what has ended.
