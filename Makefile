@@ -1,6 +1,6 @@
 # Every target installs what it needs from Debian when run as root, and says what is missing otherwise.
 
-.PHONY: help run test build lint unit interop sessions idle guest sim loom fuzz bench-iscsi bench-nvme deny install uninstall
+.PHONY: help run test build lint unit interop sessions idle guest sim loom fuzz bench-iscsi bench-nvme bench-host deny install uninstall
 
 # Where rustup puts cargo; a fresh shell may not know it yet.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -12,6 +12,7 @@ help:
 	@echo "make idle         what sessions at rest cost: memory of 2,000, processor time of 100 over 60 s"
 	@echo "make bench-iscsi  the same load on Blockwire, the bare responder and tgt (BENCH=options)"
 	@echo "make bench-nvme   the same over NVMe/TCP, and SPDK where it was built (tests/bench/spdk.sh, SPDK_DIR=)"
+	@echo "make bench-host   our initiator, libiscsi's client, SPDK's where it was built, and the bare requester"
 	@echo "make install      binary, man pages, shell completions, systemd unit to \$$(DESTDIR)\$$(PREFIX) (/usr/local)"
 	@echo "make uninstall    takes them away again; configuration and state stay"
 	@echo "make sim          SIM_SEEDS=$(SIM_SEEDS) histories in the simulated world; a failing one says how to replay it"
@@ -54,6 +55,9 @@ bench-iscsi:
 
 bench-nvme:
 	@SPDK_DIR="$(SPDK_DIR)" tests/bench/bench-nvme.sh $(BENCH)
+
+bench-host:
+	@SPDK_DIR="$(SPDK_DIR)" tests/bench/bench-host.sh $(BENCH)
 
 fuzz:
 	@tests/fuzz.sh

@@ -8,7 +8,7 @@ use std::time::Instant;
 use serde_json::{Map, Value, json};
 
 use crate::servers::{Kind, Places, Server};
-use crate::usage;
+use crate::{system, usage};
 
 /// One load.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +49,9 @@ pub const GAPS: [Load; 3] = [
     Load { op: "read", bs: 4096, depth: 1, gap_us: 20 },
     Load { op: "read", bs: 4096, depth: 1, gap_us: 200 },
 ];
+
+/// Bytes of a block of every volume, in which libiscsi's client counts.
+const LIBISCSI_BLOCK: u32 = 512;
 
 /// The depths of libiscsi's client, which reads.
 pub const LIBISCSI_DEPTHS: [u32; 3] = [1, 32, 128];
@@ -106,23 +109,27 @@ pub fn fill(server: &Server, places: &Places) -> io::Result<()> {
     server.rest()
 }
 
-/// One run of libiscsi's own client: random reads of 4 KiB.
-pub fn measure_libiscsi(server: &Server, depth: u32, seconds: u32) -> io::Result<Value> {
+/// One run of libiscsi's own client: random reads, for it does nothing else.
+pub fn measure_libiscsi(server: &Server, bs: u32, depth: u32, seconds: u32) -> io::Result<Value> {
     let Some(url) = &server.url else { return Err(io::ErrorKind::InvalidInput.into()) };
-    let (before, start) = (usage::cpu_ns(server.pid())?, Instant::now());
+    let (before, own_before, start) =
+        (usage::cpu_ns(server.pid())?, system::children_cpu_ns()?, Instant::now());
+    let blocks = (bs / LIBISCSI_BLOCK).to_string();
     let output = Command::new("iscsi-perf")
-        .args(["-m", &depth.to_string(), "-b", "8", "-t", &seconds.to_string(), "-r", url])
+        .args(["-m", &depth.to_string(), "-b", &blocks, "-t", &seconds.to_string(), "-r", url])
         .stdin(Stdio::null())
         .output()?;
     let elapsed = start.elapsed().as_secs_f64();
     let cpu_ns = usage::cpu_ns(server.pid())? - before;
+    let own_ns = system::children_cpu_ns()? - own_before;
     let text = String::from_utf8_lossy(&output.stdout);
     let iops = last_average(&text)
         .ok_or_else(|| io::Error::other(format!("iscsi-perf on {} gives no figure", server.kind.name())))?;
     let ios = iops * f64::from(seconds);
     Ok(json!({
-        "iops": iops, "mb_s": iops * 4096.0 / 1e6, "elapsed": elapsed,
-        "server_cpu_us": cpu_ns as f64 / 1e3 / ios, "p50_us": Value::Null, "p99_us": Value::Null,
+        "iops": iops, "mb_s": iops * f64::from(bs) / 1e6, "elapsed": elapsed,
+        "server_cpu_us": cpu_ns as f64 / 1e3 / ios, "client_cpu_us": own_ns as f64 / 1e3 / ios,
+        "p50_us": Value::Null, "p99_us": Value::Null,
     }))
 }
 
@@ -150,18 +157,55 @@ pub fn medians(rounds: &[Value]) -> Value {
     )
 }
 
-/// What was measured: load, then server, then rounds.
-#[derive(Debug, Default)]
-pub struct Table {
-    rows: Vec<(String, Vec<Rounds>)>,
+/// What is compared: something with a name.
+pub trait Compared: Copy + Eq {
+    /// Its name in tables.
+    fn name(self) -> &'static str;
 }
 
-/// The figures of all rounds of one load on one server.
-type Rounds = (Kind, Vec<Value>);
+impl Compared for Kind {
+    fn name(self) -> &'static str {
+        Kind::name(self)
+    }
+}
 
-impl Table {
+/// Whose figures a table shows.
+#[derive(Clone, Copy, Debug)]
+pub struct Side {
+    head: &'static str,
+    /// Microseconds of processor time per request.
+    cpu: &'static str,
+}
+
+/// Servers under one client.
+pub const SERVER: Side = Side { head: "server", cpu: "server_cpu_us" };
+/// Clients of one server.
+pub const CLIENT: Side = Side { head: "client", cpu: "client_cpu_us" };
+
+/// What was measured: load, then server or client, then rounds.
+#[derive(Debug)]
+pub struct Table<K = Kind> {
+    side: Side,
+    rows: Vec<(String, Vec<Rounds<K>>)>,
+}
+
+/// The figures of all rounds of one load on one server, or by one client.
+type Rounds<K> = (K, Vec<Value>);
+
+impl Default for Table {
+    fn default() -> Self {
+        Table::new(SERVER)
+    }
+}
+
+impl<K: Compared> Table<K> {
+    /// An empty table.
+    pub fn new(side: Side) -> Self {
+        Table { side, rows: Vec::new() }
+    }
+
     /// Adds one round's figures.
-    pub fn add(&mut self, load: String, kind: Kind, figures: Value) {
+    pub fn add(&mut self, load: String, kind: K, figures: Value) {
         let row = match self.rows.iter().position(|(name, _)| *name == load) {
             Some(row) => row,
             None => {
@@ -182,29 +226,29 @@ impl Table {
     }
 
     /// A median of a load on a server.
-    pub fn figure(&self, load: &str, kind: Kind, key: &str) -> Option<f64> {
+    pub fn figure(&self, load: &str, kind: K, key: &str) -> Option<f64> {
         let (_, servers) = self.rows.iter().find(|(name, _)| name == load)?;
         let (_, rounds) = servers.iter().find(|(other, _)| *other == kind)?;
         medians(rounds).get(key)?.as_f64()
     }
 
-    /// Prints medians; ratios of server time are to `yardstick`.
-    pub fn print(&self, title: &str, yardstick: Kind) {
+    /// Prints medians; ratios of processor time are to `yardstick`.
+    pub fn print(&self, title: &str, yardstick: K) {
+        let Side { head, cpu } = self.side;
         println!("\n{title}");
         println!(
             "{:24} {:14} {:>10} {:>8} {:>9} {:>9} {:>12} {:>8} {:>9}",
-            "load", "server", "IOPS", "MB/s", "p50 us", "p99 us", "CPU s/M I/O", "x ratio", "server %"
+            "load", head, "IOPS", "MB/s", "p50 us", "p99 us", "CPU s/M I/O", "x ratio", "server %"
         );
         for (load, servers) in &self.rows {
-            let limit = self.figure(load, yardstick, "server_cpu_us");
+            let limit = self.figure(load, yardstick, cpu);
             for (kind, rounds) in servers {
                 let figures = medians(rounds);
                 let show = |key: &str, digits: usize| match figures.get(key).and_then(Value::as_f64) {
                     Some(number) => format!("{number:.digits$}"),
                     None => "-".to_owned(),
                 };
-                let ratio =
-                    limit.zip(figures.get("server_cpu_us").and_then(Value::as_f64)).map(|(l, f)| f / l);
+                let ratio = limit.zip(figures.get(cpu).and_then(Value::as_f64)).map(|(l, f)| f / l);
                 let share = figures.get("server_cpu_share").and_then(Value::as_f64);
                 println!(
                     "{load:24} {:14} {:>10} {:>8} {:>9} {:>9} {:>12} {:>8} {:>9}",
@@ -213,7 +257,7 @@ impl Table {
                     show("mb_s", 0),
                     show("p50_us", 1),
                     show("p99_us", 1),
-                    show("server_cpu_us", 3),
+                    show(cpu, 3),
                     ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}")),
                     share.map_or("-".to_owned(), |share| format!("{:.1}", share * 100.0)),
                 );
@@ -221,9 +265,9 @@ impl Table {
         }
     }
 
-    /// Says whether a server's time per request is at most `goal` times the yardstick's.
-    pub fn verdict(&self, load: &str, kind: Kind, yardstick: Kind, goal: f64) {
-        let figure = |kind| self.figure(load, kind, "server_cpu_us");
+    /// Says whether the time per request is at most `goal` times the yardstick's.
+    pub fn verdict(&self, load: &str, kind: K, yardstick: K, goal: f64) {
+        let figure = |kind| self.figure(load, kind, self.side.cpu);
         if let (Some(own), Some(limit)) = (figure(kind), figure(yardstick)) {
             let ratio = own / limit;
             let how = reached(ratio <= goal);

@@ -6,6 +6,7 @@
 //! wait in the same way ([`spin`]), and a target is driven by the very loop that drives the
 //! responder ([`load`]); only the bytes on the wire differ ([`form`]).
 
+pub mod clients;
 pub mod compare;
 pub mod form;
 pub mod histogram;

@@ -104,7 +104,7 @@ pub struct Server {
     child: Child,
     /// How the generator reaches it.
     pub load_args: Vec<String>,
-    /// How libiscsi's tools reach it.
+    /// Its volume as a URL: for this project's client, and over iSCSI for libiscsi's tools.
     pub url: Option<String>,
     /// How SPDK's tools reach it.
     pub transport: Option<String>,
@@ -182,6 +182,7 @@ impl Server {
         let (host, port) = address.rsplit_once(':').ok_or(io::ErrorKind::InvalidData)?;
         self.transport =
             Some(format!("trtype:TCP adrfam:IPv4 traddr:{host} trsvcid:{port} subnqn:{SUBSYSTEM}"));
+        self.url = Some(format!("nvme+tcp://{address}/{SUBSYSTEM}/1"));
         let args = [address, "--form", "nvme", "--subsystem", SUBSYSTEM, "--nsid", "1"];
         self.load_args = args.map(str::to_owned).to_vec();
         Ok(self)

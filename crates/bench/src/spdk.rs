@@ -57,17 +57,19 @@ pub fn measure(server: &Server, places: &Places, load: &Load, seconds: u32) -> i
     let target = format!("{target} hostnqn:nqn.2026-11.io.blockwire:spdk-nvme-perf");
     server.resume()?;
     let before = usage::cpu_ns(server.pid())?;
+    // The percentiles of its own latencies; it takes the time of each request in any case.
     let output = command(spdk, "spdk_nvme_perf")
         .args(["-q", &load.depth.to_string(), "-o", &load.bs.to_string()])
         .args(["-w", if load.op == "read" { "randread" } else { "randwrite" }])
         .args(["-t", &seconds.to_string(), "-c", &format!("{:#x}", 1_u64 << places.client_core)])
-        .args(["-r", &target, "--no-huge", "-s", "512", "--iova-mode", "va"])
+        .args(["-r", &target, "--no-huge", "-s", "512", "--iova-mode", "va", "-L"])
         .stdin(Stdio::null())
         .output();
     let cpu_ns = usage::cpu_ns(server.pid())? - before;
     server.rest()?;
     let output = output?;
-    let (iops, mean_us) = total(&String::from_utf8_lossy(&output.stdout)).ok_or_else(|| {
+    let said = String::from_utf8_lossy(&output.stdout);
+    let (iops, mean_us) = total(&said).ok_or_else(|| {
         let said = String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or_default().to_owned();
         io::Error::other(format!("spdk_nvme_perf on {} gives no figure: {said}", server.kind.name()))
     })?;
@@ -78,7 +80,9 @@ pub fn measure(server: &Server, places: &Places, load: &Load, seconds: u32) -> i
     let server_cpu_us = if server.kind.polls() { used.min(1e6 / iops) } else { used };
     Ok(json!({
         "iops": iops, "mb_s": iops * f64::from(load.bs) / 1e6, "mean_us": mean_us,
-        "server_cpu_us": server_cpu_us, "p50_us": mean_us, "p99_us": Value::Null,
+        // The client polls: all of its core's time is used for as long as it runs.
+        "server_cpu_us": server_cpu_us, "client_cpu_us": 1e6 / iops,
+        "p50_us": percentile(&said, "50.00000%"), "p99_us": percentile(&said, "99.00000%"),
     }))
 }
 
@@ -92,6 +96,12 @@ fn total(text: &str) -> Option<(f64, f64)> {
     Some((iops, mean))
 }
 
+/// Microseconds behind the mark of a percentile, in the summary of latencies.
+fn percentile(text: &str, mark: &str) -> Option<f64> {
+    let line = text.lines().find_map(|line| line.trim_start().strip_prefix(mark))?;
+    line.trim_start().strip_prefix(':')?.trim().strip_suffix("us")?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -103,6 +113,9 @@ mod tests {
             ====\nTotal                          :  586123.40    2289.54      54.59      30.91     812.33\n";
         assert_eq!(total(text), Some((586_123.4, 54.59)));
         assert_eq!(total("no device"), None);
+        let summary = " 50.00000% :    54.272us\n 99.00000% :   180.224us\n";
+        assert_eq!(percentile(summary, "99.00000%"), Some(180.224));
+        assert_eq!(percentile(summary, "90.00000%"), None);
     }
 
     #[test]

@@ -141,7 +141,7 @@ fn run(args: &Args, scratch: &std::path::Path) -> io::Result<()> {
 fn libiscsi(servers: &[Server], args: &Args, table: &mut Table) -> io::Result<()> {
     for depth in LIBISCSI_DEPTHS {
         for server in servers.iter().filter(|server| server.kind.is_iscsi()) {
-            let figures = compare::measure_libiscsi(server, depth, args.seconds)?;
+            let figures = compare::measure_libiscsi(server, 4096, depth, args.seconds)?;
             table.add(format!("4K read QD{depth}"), server.kind, figures);
         }
     }

@@ -178,7 +178,7 @@ fn print([load, perf]: &[Table; 2]) {
         }
     }
     if !perf.is_empty() {
-        perf.print("By spdk_nvme_perf (latency is the mean); ratio to SPDK's target", Kind::Spdk);
+        perf.print("By spdk_nvme_perf; ratio to SPDK's target", Kind::Spdk);
         for op in ["read", "write"] {
             faster(perf, &format!("4K {op} QD32"));
         }

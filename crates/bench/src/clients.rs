@@ -1,0 +1,155 @@
+//! Clients under comparison: each drives the same targets under the same loads, and its own processor
+//! time is what counts.
+
+use std::io;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::compare::{self, Compared, Load};
+use crate::servers::{Kind, Places, Server};
+use crate::{spdk, system};
+
+/// What can be compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Client {
+    /// The bare requester on the bare responder: the limit.
+    Bare,
+    /// The raw generator on the iSCSI target: what it costs to make requests and to drop the data.
+    RawIscsi,
+    /// The raw generator on the NVMe/TCP target.
+    RawNvme,
+    /// `blockwire bench` over iSCSI.
+    Iscsi,
+    /// `blockwire bench` over NVMe/TCP.
+    Nvme,
+    /// libiscsi's `iscsi-perf`: reads only.
+    Libiscsi,
+    /// SPDK's `spdk_nvme_perf`, which polls.
+    Spdk,
+}
+
+impl Compared for Client {
+    fn name(self) -> &'static str {
+        match self {
+            Client::Bare => "bare",
+            Client::RawIscsi => "raw-iscsi",
+            Client::RawNvme => "raw-nvme",
+            Client::Iscsi => "blockwire-iscsi",
+            Client::Nvme => "blockwire-nvme",
+            Client::Libiscsi => "libiscsi",
+            Client::Spdk => "spdk",
+        }
+    }
+}
+
+impl Client {
+    /// What it is driven against.
+    pub fn server(self) -> Kind {
+        match self {
+            Client::Bare => Kind::Bare,
+            Client::RawIscsi | Client::Iscsi | Client::Libiscsi => Kind::Blockwire,
+            Client::RawNvme | Client::Nvme | Client::Spdk => Kind::BlockwireNvme,
+        }
+    }
+
+    /// Whether it can do that at all.
+    pub fn does(self, load: &Load) -> bool {
+        self != Client::Libiscsi || load.op == "read"
+    }
+}
+
+/// One measurement: a load by a client, which looks at memory for `poll_us` before it sleeps, where
+/// it can be told.
+pub fn measure(
+    client: Client,
+    server: &Server,
+    places: &Places,
+    load: &Load,
+    (seconds, poll_us): (u32, u64),
+) -> io::Result<Value> {
+    match client {
+        Client::Bare | Client::RawIscsi | Client::RawNvme => raw(server, places, load, (seconds, poll_us)),
+        Client::Iscsi | Client::Nvme => own(server, places, load, (seconds, poll_us)),
+        Client::Libiscsi => compare::measure_libiscsi(server, load.bs, load.depth, seconds),
+        Client::Spdk => spdk::measure(server, places, load, seconds),
+    }
+}
+
+fn raw(server: &Server, places: &Places, load: &Load, (seconds, poll_us): (u32, u64)) -> io::Result<Value> {
+    let wait = if poll_us == 0 { "sleep" } else { "adaptive" };
+    let args = [
+        ("--op", load.op.to_owned()),
+        ("--bs", load.bs.to_string()),
+        ("--depth", load.depth.to_string()),
+        ("--seconds", seconds.to_string()),
+        ("--wait", wait.to_owned()),
+        ("--poll-us", poll_us.to_string()),
+    ];
+    let args: Vec<String> = args.into_iter().flat_map(|(key, value)| [key.to_owned(), value]).collect();
+    compare::run_load(server, places, &args)
+}
+
+/// `blockwire bench`, from its start to its end: what it takes to connect counts.
+fn own(server: &Server, places: &Places, load: &Load, (seconds, poll_us): (u32, u64)) -> io::Result<Value> {
+    let url = server.url.as_ref().ok_or(io::ErrorKind::InvalidInput)?;
+    let before = system::children_cpu_ns()?;
+    let output = Command::new(&places.blockwire)
+        .args(["bench", url, "--json", "--core", &places.client_core.to_string()])
+        .args(["--poll", &poll_us.to_string()])
+        .args([format!("--rw=rand{}", load.op), format!("--bs={}", load.bs)])
+        .args([format!("--iodepth={}", load.depth), format!("--runtime={seconds}")])
+        .args(["--time_based", "--norandommap"])
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()?;
+    let used = system::children_cpu_ns()? - before;
+    let failed = || io::Error::other(format!("blockwire bench on {} gives no figure", server.kind.name()));
+    if !output.status.success() {
+        return Err(failed());
+    }
+    let said: Value = serde_json::from_slice(&output.stdout).map_err(io::Error::other)?;
+    figures(&said, load, used).ok_or_else(failed)
+}
+
+/// Its figures in the words of the table.
+fn figures(said: &Value, load: &Load, used_ns: u64) -> Option<Value> {
+    let job = &said["jobs"][0];
+    let of = &job[load.op];
+    let (iops, ios) = (of["iops"].as_f64()?, of["ios"].as_u64()?);
+    if job["errors"] != 0 || ios == 0 {
+        return None;
+    }
+    let latency = &of["latency_us"];
+    Some(json!({
+        "iops": iops, "mb_s": iops * f64::from(load.bs) / 1e6,
+        "p50_us": latency["p50"], "p99_us": latency["p99"],
+        "client_cpu_us": used_ns as f64 / 1e3 / ios as f64,
+        "client_user_s": job["cpu_user_seconds"], "client_system_s": job["cpu_system_seconds"],
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const READ: Load = Load { op: "read", bs: 4096, depth: 32, gap_us: 0 };
+
+    #[test]
+    fn figures_are_those_of_the_direction_and_only_without_errors() {
+        let said = |errors: u32| {
+            json!({ "jobs": [{ "errors": errors, "read": {
+                "ios": 1000, "iops": 500.0, "latency_us": { "p50": 3.5, "p99": 9.0 } } }] })
+        };
+        let found = figures(&said(0), &READ, 4_000_000).unwrap();
+        assert_eq!((&found["client_cpu_us"], &found["p99_us"]), (&json!(4.0), &json!(9.0)));
+        assert_eq!(figures(&said(1), &READ, 1), None);
+        assert_eq!(figures(&said(0), &Load { op: "write", ..READ }, 1), None);
+    }
+
+    #[test]
+    fn only_libiscsi_does_not_write() {
+        let write = Load { op: "write", ..READ };
+        assert!(!Client::Libiscsi.does(&write) && Client::Libiscsi.does(&READ) && Client::Spdk.does(&write));
+    }
+}
