@@ -345,6 +345,7 @@ impl<M> World<M> for Uring<'_, M> {
             Wait::Until(_) | Wait::No => None,
         };
         self.ring.submit(wait);
+        self.ring.calm();
         self.ring.look();
         while let Some(completion) = self.ring.next() {
             self.complete(completion);

@@ -1,7 +1,8 @@
 //! The ring itself: set up in the best form that the kernel has, filled, entered, emptied.
 
+use std::cell::OnceCell;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use io_uring::squeue::Entry;
@@ -38,6 +39,16 @@ pub(crate) fn make() -> io::Result<IoUring> {
     Err(last.unwrap_or_else(|| io::ErrorKind::Unsupported.into()))
 }
 
+fn event() -> io::Result<OwnedFd> {
+    // SAFETY: no memory is involved.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: just made, and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
 /// What came of a submission.
 #[derive(Clone, Copy)]
 pub(crate) struct Completion {
@@ -56,6 +67,8 @@ pub(crate) struct Ring<'r> {
     /// Calls made.
     pub(crate) enters: u64,
     fd: BorrowedFd<'r>,
+    /// Made when somebody first asks for a descriptor to watch.
+    watch: OnceCell<OwnedFd>,
 }
 
 impl<'r> Ring<'r> {
@@ -71,12 +84,30 @@ impl<'r> Ring<'r> {
         let (mut submitter, sq, cq) = ring.split();
         // It spares a look-up per call; without it (before 5.18, or no slot left) all works as well.
         let _ = submitter.register_ring_fd();
-        Ring { submitter, sq, cq, waiting, enters: 0, fd }
+        Ring { submitter, sq, cq, waiting, enters: 0, fd, watch: OnceCell::new() }
     }
 
-    /// Readable when something has completed or deferred work waits.
-    pub(crate) fn fd(&self) -> BorrowedFd<'r> {
-        self.fd
+    /// Readable when something has completed or deferred work waits. The ring's own descriptor is not: who
+    /// sleeps on it by epoll is not woken when work is deferred (nobody runs it while the thread waits
+    /// elsewhere), so an eventfd is registered, which the kernel signals then too.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        if self.watch.get().is_none()
+            && let Ok(event) = event()
+            && self.submitter.register_eventfd(event.as_raw_fd()).is_ok()
+        {
+            let _ = self.watch.set(event);
+        }
+        self.watch.get().map_or(self.fd, AsFd::as_fd)
+    }
+
+    /// What was signalled so far has been looked at. What comes later signals again; what came between
+    /// is seen by [`Ring::peek`].
+    pub(crate) fn calm(&self) {
+        if let Some(event) = self.watch.get() {
+            let mut count = 0u64;
+            // SAFETY: eight bytes of our own; nothing to read is as good.
+            unsafe { libc::read(event.as_raw_fd(), (&raw mut count).cast(), 8) };
+        }
     }
 
     /// Whether something was added that the kernel has not seen yet.

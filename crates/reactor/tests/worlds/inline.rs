@@ -110,6 +110,43 @@ pub fn a_descriptor_says_when_to_turn(io: IoChoice) {
     peer.join().unwrap();
 }
 
+/// A loop that keeps the descriptor in an epoll set, where what is not signalled is not seen.
+pub fn a_descriptor_in_an_epoll_set_wakes(io: IoChoice) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut own = make(io);
+    let told = dial(&mut own, &listener);
+    run_by_descriptor(&mut own, |own| own.stats().links == 1);
+    let (mut stream, _) = listener.accept().unwrap();
+    run_by_descriptor(&mut own, |_| told.try_recv().is_ok_and(|how| how.is_ok()));
+    // SAFETY: no memory is involved.
+    let set = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+    assert!(set >= 0);
+    let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+    // SAFETY: both descriptors are open, and the event lives during the call.
+    let added = unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, own.as_fd().as_raw_fd(), &mut event) };
+    assert_eq!(added, 0);
+    for round in 0..20 {
+        let mut late = stream.try_clone().unwrap();
+        let peer = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(5 * (round % 3)));
+            late.write_all(&frame(WHERE, 0)).unwrap();
+        });
+        let before = own.stats().recvs;
+        while own.stats().recvs == before || own.wait_max().is_some() {
+            if own.wait_max() != Some(Duration::ZERO) {
+                // SAFETY: room for one event.
+                let ready = unsafe { libc::epoll_wait(set, &mut event, 1, 5000) };
+                assert_eq!(ready, 1, "round {round}: bytes came and nobody was woken");
+            }
+            own.turn(Some(Duration::ZERO));
+        }
+        peer.join().unwrap();
+        assert_eq!(word(&mut stream), 0);
+    }
+    // SAFETY: ours, and used no more.
+    unsafe { libc::close(set) };
+}
+
 pub fn disks_wake_the_descriptor(io: IoChoice) {
     let mut file = temp_file();
     file.write_all(&[7; 100_000]).unwrap();

@@ -635,6 +635,7 @@ worlds! {
     connections_being_made_count_as_links,
     a_callers_thread_moves_bytes,
     a_descriptor_says_when_to_turn,
+    a_descriptor_in_an_epoll_set_wakes,
     disks_wake_the_descriptor,
     turns_wait_as_long_as_they_are_told,
     what_is_out_comes_back_when_it_is_dropped,
