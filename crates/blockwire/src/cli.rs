@@ -28,8 +28,8 @@ const LONG_ABOUT: &str = "\
 Block storage over Ethernet, in user space.
 
 `blockwire serve` turns memory, files and block devices of this machine into disks that other machines \
-reach over iSCSI and NVMe/TCP. `discover`, `info`, `read`, `write`, `copy`, `verify`, `reserve`, `doctor` and \
-`bench` use the disks of other machines, without kernel module and without root. The other verbs ask a \
+reach over iSCSI and NVMe/TCP. `discover`, `info`, `read`, `write`, `copy`, `verify`, `reserve`, `doctor`, \
+`attach` and `bench` use the disks of other machines, without kernel module and without root. The other verbs ask a \
 running daemon what it is doing, or change its volumes.";
 
 const EXAMPLES: &str = "\

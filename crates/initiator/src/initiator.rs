@@ -222,6 +222,11 @@ impl Initiator {
         self.inline.poll_timeout()
     }
 
+    /// The clock of [`Initiator::poll_timeout`]: CLOCK_MONOTONIC in nanoseconds.
+    pub fn now() -> Time {
+        Inline::<Client<AnyPath>>::now()
+    }
+
     /// How long a loop of the caller's own may wait for the descriptor; `None`: as long as it likes.
     pub fn wait_max(&mut self) -> Option<Duration> {
         self.inline.wait_max()

@@ -3,6 +3,7 @@
 //! Each verb stands in a file of its own, its options beside what it does. Invariant: a verb leaves no
 //! session behind, and says in its exit code which kind of failure it met.
 
+mod attach;
 mod bench;
 mod bench_table;
 mod copy;
@@ -42,6 +43,10 @@ pub enum RemoteVerb {
     Verify(verify::VerifyArgs),
     /// Show or change the reservations of a remote volume
     Reserve(reserve::ReserveArgs),
+    /// Make a remote volume a local block device, or show what is attached
+    Attach(attach::AttachArgs),
+    /// Take a local block device away that `attach` made
+    Detach(attach::DetachArgs),
     /// Put load on remote volumes, in fio's words, and measure
     Bench(bench::BenchArgs),
 }
@@ -57,6 +62,8 @@ pub fn act(verb: &RemoteVerb) -> Result<Exit, Failure> {
         RemoteVerb::Copy(args) => copy::copy(args),
         RemoteVerb::Verify(args) => verify::verify(args),
         RemoteVerb::Reserve(args) => reserve::reserve(args),
+        RemoteVerb::Attach(args) => attach::attach(args),
+        RemoteVerb::Detach(args) => attach::detach(args),
         RemoteVerb::Bench(args) => bench::bench(args),
     }
 }
