@@ -15,6 +15,7 @@ mod script;
 #[path = "../iscsi/world.rs"]
 mod world;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -100,8 +101,19 @@ fn up(digest: Digest) -> World<Counted> {
     world
 }
 
+/// Submits as much as there is room for.
+fn submit(world: &mut World<Counted>, waiting: &mut VecDeque<(IoId, Op, Payload)>) {
+    while let Some((id, op, payload)) = waiting.pop_front() {
+        let back = world.with(|path, cx| counted(|| path.0.submit(cx, id, op, payload)));
+        if let Err((op, payload)) = back {
+            return waiting.push_front((id, op, payload));
+        }
+    }
+}
+
 fn round(world: &mut World<Counted>, len: usize) {
     let blocks = len as u64 / 512;
+    let mut waiting = VecDeque::new();
     for write in [true, false] {
         for slot in 0..DEPTH {
             let memory = world.pool.take_sg(Class::Solicited, len).expect("there is memory");
@@ -110,14 +122,17 @@ fn round(world: &mut World<Counted>, len: usize) {
                 true => (Op::Write(span, Durability::Cached), Payload::Out(memory.freeze())),
                 false => (Op::Read(span), Payload::In(memory)),
             };
-            world.with(|path, cx| counted(|| path.0.submit(cx, IoId(slot), op, payload))).unwrap();
+            waiting.push_back((IoId(slot), op, payload));
         }
+        // The target opens its window as it is used: what finds no room waits for an end.
         let mut left = DEPTH;
+        submit(world, &mut waiting);
         world.run(Duration::from_secs(10), |world| {
             while let Some(event) = counted(|| world.path.0.poll_event()) {
                 assert!(matches!(event, Event::Done { how: Ok(_), .. }), "{event:?}");
                 left -= 1;
             }
+            submit(world, &mut waiting);
             left == 0
         });
         assert_eq!(left, 0);
