@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use attach::{Disk, Stop, fuse, nbd, vhost};
+use attach::{Disk, Stop, Via, fuse, nbd, ublk, vhost};
 use buf::{SgMut, Time};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use initiator::{Done, Geometry, Handle, Initiator, Io, Settings};
 use serde::{Deserialize, Serialize};
 use signal_hook::{
@@ -26,15 +26,10 @@ use super::{say, set_up};
 use crate::exit::{Exit, Failure};
 use crate::paths::Paths;
 
-/// How the device is made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Via {
-    /// A file by FUSE, and a loop device over it where that is allowed
-    Fuse,
-    /// An NBD server on a Unix socket, for qemu, nbd-client, fio, libnbd
-    Nbd,
-    /// A virtio disk for a QEMU virtual machine, by shared memory
-    VhostUser,
+/// The way of this name.
+fn via(name: &str) -> Result<Via, String> {
+    let known = Via::ALL.into_iter().find(|via| via.name() == name);
+    known.ok_or_else(|| format!("the ways are {}", Via::ALL.map(Via::name).join(", ")))
 }
 
 /// `attach`
@@ -53,13 +48,16 @@ pub struct AttachArgs {
     /// The volume; several URLs of it, joined by commas, are its paths
     #[arg(required_unless_present = "list")]
     pub url: Option<String>,
-    /// How; the best way that the machine offers unless given
-    #[arg(long, value_enum)]
+    /// How: ublk (a block device of the kernel's), fuse (a file, and a loop device over it where that is
+    /// allowed), nbd (a Unix socket for qemu, fio, libnbd), vhost-user (a disk for a QEMU virtual machine).
+    /// The best that the machine offers unless given
+    #[arg(long, value_name = "WAY", value_parser = via)]
     pub via: Option<Via>,
-    /// The directory (fuse) or socket (nbd, vhost-user) that is made; one of its own unless given
+    /// The directory (fuse), socket (nbd, vhost-user) or device (ublk: /dev/ublkbN) to make; one of its own
+    /// unless given
     #[arg(long, value_name = "PATH")]
     pub at: Option<PathBuf>,
-    /// Take away first what a killed `attach` left at that place
+    /// Go on with the device (ublk), or take away first what a killed `attach` left (fuse), at that place
     #[arg(long)]
     pub recover: bool,
     /// Show what is attached
@@ -195,25 +193,19 @@ impl Disk for RemoteDisk {
     }
 }
 
-/// The best way that this machine offers, and why not a better one.
-fn best() -> (Via, Option<String>) {
-    match fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
-        Ok(_) => (Via::Fuse, None),
-        Err(why) => {
-            (Via::Nbd, Some(format!("a block device needs FUSE, and /dev/fuse cannot be opened: {why}")))
-        }
-    }
-}
-
 /// Attaches, or lists.
 pub fn attach(args: &AttachArgs) -> Result<Exit, Failure> {
     let Some(url) = &args.url else { return list(args.json) };
     let mut initiator = set_up(Settings { memory: 128 << 20, ..Settings::default() })?;
     let volume = initiator.open(url)?;
-    let (via, why) = args.via.map_or_else(best, |via| (via, None));
-    if let Some(why) = why {
-        say(&format!("note {why}\n"))?;
-    }
+    let via = match args.via {
+        Some(via) => via,
+        None => {
+            let choice = attach::best();
+            say(&format!("via {choice}\n"))?;
+            choice.via
+        }
+    };
     let stop = Stop::new().map_err(Failure::failed)?;
     let heard = stop.clone();
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(Failure::failed)?;
@@ -244,15 +236,35 @@ fn serve(args: &AttachArgs, via: Via, disk: &mut RemoteDisk, stop: &Stop, url: &
     let shown = initiator::Url::parse_joined(url)
         .map(|urls| urls.iter().map(ToString::to_string).collect::<Vec<_>>().join(","))
         .unwrap_or_default();
-    let word = via.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
     let note = |ways: Vec<String>| Note {
         pid,
         started: started(pid).unwrap_or(0),
         url: shown.clone(),
-        via: word.clone(),
+        via: via.name().to_owned(),
         ways,
     };
     match via {
+        Via::Ublk => {
+            let number = args.at.as_deref().map(ublk_number).transpose()?;
+            let failed = |why: io::Error| Failure::failed(format!("ublk: {why}"));
+            let front = match (args.recover, number) {
+                (true, Some(number)) => ublk::Front::recover(number, disk),
+                (true, None) => {
+                    return Err(Failure::usage("--recover needs --at /dev/ublkbN, the device to go on with"));
+                }
+                (false, number) => {
+                    ublk::Front::new(ublk::Settings { number, ..ublk::Settings::default() }, disk)
+                }
+            }
+            .map_err(failed)?;
+            let mut noted: Option<Result<Noted, Failure>> = None;
+            let mut ready = |device: &Path| {
+                noted = Some(Noted::write(&note(vec![device.display().to_string()])));
+                let _ = say(&format!("device {}\nready\n", device.display()));
+            };
+            front.run(disk, stop, &mut ready).map_err(failed)?;
+            noted.transpose().map(drop)
+        }
         Via::Fuse => {
             let dir = place(args, "mount")?;
             let failed = |why: io::Error| Failure::failed(format!("{}: {why}", dir.display()));
@@ -298,6 +310,13 @@ fn serve(args: &AttachArgs, via: Via, disk: &mut RemoteDisk, stop: &Stop, url: &
             front.run(disk, stop).map_err(failed)
         }
     }
+}
+
+/// The N of `/dev/ublkbN`.
+fn ublk_number(at: &Path) -> Result<u32, Failure> {
+    let name = at.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let number = name.strip_prefix("ublkb").and_then(|number| number.parse().ok());
+    number.ok_or_else(|| Failure::usage(format!("{} is no ublk device: write /dev/ublkbN", at.display())))
 }
 
 fn list(is_json: bool) -> Result<Exit, Failure> {
