@@ -54,6 +54,9 @@ fn iscsi(plan: &Plan, listeners: &[ListenerReport], out: &mut String) {
     let _ = writeln!(out, "  QEMU     qemu-img info {url}");
     let _ = writeln!(out, "           qemu-system-x86_64 -drive file={url},format=raw,if=virtio");
     let _ = writeln!(out, "  libiscsi iscsi-inq {url}");
+    // A password on a command line is seen by everybody.
+    let (user, secret) = if secret { ("USER@", "'?secret_file=FILE'") } else { ("", "") };
+    let _ = writeln!(out, "  here     blockwire info iscsi://{user}{portal}/{name}/{lun}{secret}");
     if more > 0 {
         let _ = writeln!(out, "  and {more} more: blockwire target list");
     }
@@ -78,6 +81,9 @@ fn nvme(plan: &Plan, listeners: &[ListenerReport], out: &mut String) {
         out,
         "  QEMU     connect as above, then: qemu-system-x86_64 -drive file=/dev/nvme0n1,format=raw,if=virtio"
     );
+    let file = if secret { "'?secret_file=FILE'" } else { "" };
+    let nsid = subsystem.namespaces.first().map_or(1, |namespace| namespace.nsid);
+    let _ = writeln!(out, "  here     blockwire info nvme+tcp://{}/{nqn}/{nsid}{file}", dialled(address));
     if more > 0 {
         let _ = writeln!(out, "  and {more} more: blockwire subsystem list");
     }
