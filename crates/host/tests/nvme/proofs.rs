@@ -54,7 +54,7 @@ fn every_hash_and_group_gets_in_and_the_trace_shows_no_secret() {
 }
 
 #[test]
-fn a_wrong_secret_and_none_are_told_apart() {
+fn attack_109_a_proof_is_asked_for_and_there_is_no_secret() {
     let (how, told) = connect(Settings { secret: Some(secret(OTHER)), ..settings() });
     let Err(Why::Unproven(why)) = how else { panic!("{how:?}") };
     assert!(why.contains("its secret for this host is not the one that is set here"), "{why}");

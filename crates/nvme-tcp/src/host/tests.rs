@@ -1,14 +1,13 @@
-//! Both sides against each other, over a wire that splits as it likes; and a controller that lies.
+//! Both sides against each other, over a wire that splits as it likes.
 
 use super::*;
 use crate::controller::{ControllerQueue, QueueLimits};
-use crate::wire::{C2hData, CapsuleResp, Fatal, FatalStatus, Flags, IcResp, R2t, TermReq};
-use buf::{Class, Entropy, Pool, Sg, SgMut};
+use buf::{Class, Entropy, Pool, Sg};
 use nvme::{Completion, FabricsType, Opcode, Status};
 use proptest::prelude::*;
 use stream::{Target, TargetEvent};
+use zerocopy::FromZeros;
 use zerocopy::little_endian::U32;
-use zerocopy::{FromZeros, IntoBytes};
 
 const DISK_LEN: usize = 1 << 20;
 const WRITE: Opcode = Opcode(1);
@@ -144,6 +143,9 @@ macro_rules! cx {
         &mut Cx { now: $wire.now, pool: &$wire.pool, entropy: &mut $wire.entropy }
     };
 }
+
+// Behind the macro, which it uses.
+mod hostile;
 
 fn sqe(opcode: Opcode, offset: u32) -> Sqe {
     let mut sqe = Sqe::new_zeroed();
@@ -434,180 +436,4 @@ fn commands_of_a_lost_connection_end_with_their_memory() {
     wire.controller.hang_up(cx!(wire));
     wire.serve();
     assert_eq!(wire.pool.usage().lent, 0);
-}
-
-/// A host that is connected to the test's own bytes, with one command in work; they agreed on terms
-/// without digests.
-struct Lied {
-    pool: Pool,
-    entropy: Entropy,
-    now: Time,
-    side: Side<HostQueue>,
-}
-
-impl Lied {
-    fn new() -> Self {
-        let pool = Pool::new(1 << 20);
-        let mut entropy = Entropy::new([1; 32]);
-        let now = Time(0);
-        let queue =
-            HostQueue::new(&mut Cx { now, pool: &pool, entropy: &mut entropy }, HostLimits::default());
-        Lied { pool, entropy, now, side: Side::new(queue) }
-    }
-
-    fn ready() -> Self {
-        let mut lied = Self::new();
-        assert_eq!(lied.say(&[]).len(), 128);
-        let terms = Terms { max_h2c_data: 4096, ..*lied.side.queue.terms() };
-        assert!(lied.say(IcResp::new(&terms).as_bytes()).is_empty());
-        assert!(matches!(lied.side.queue.poll_event(), Some(HostEvent::Ready)));
-        let size = QueueSize { entries: 8, flow_control: false, in_capsule_max: 0 };
-        lied.side.queue.open(size);
-        lied
-    }
-
-    /// With a read, or a write, of 8192 bytes in work.
-    fn busy(write: bool) -> Self {
-        let mut lied = Self::ready();
-        let mut data: SgMut = lied.pool.take_sg(Class::Solicited, 8192).unwrap();
-        data.copy_from(0, &[0xdd; 8192]);
-        let payload = if write { Payload::Out(data.freeze()) } else { Payload::In(data) };
-        let opcode = if write { WRITE } else { READ };
-        lied.side.queue.submit(cx!(lied), sqe(opcode, 0), payload).unwrap();
-        assert_eq!(lied.say(&[]).len(), 72);
-        lied
-    }
-
-    fn say(&mut self, bytes: &[u8]) -> Vec<u8> {
-        self.side.inbox.extend(bytes);
-        let mut sent = Vec::new();
-        loop {
-            let (bytes, moved) = self.side.turn(cx!(self));
-            sent.extend(bytes);
-            if !moved {
-                return sent;
-            }
-        }
-    }
-
-    fn completed(&mut self) -> Option<(Cqe, Payload)> {
-        match self.side.queue.poll_event()? {
-            HostEvent::Completed { response, payload, .. } => Some((response, payload)),
-            HostEvent::Ready | HostEvent::Closed => None,
-        }
-    }
-}
-
-fn c2h(at: u32, len: u32, flags: Flags) -> Vec<u8> {
-    let mut header = C2hData::new(0, at, len, flags);
-    header.common.pdo = 24;
-    header.common.plen = U32::new(24 + len);
-    let mut bytes = header.as_bytes().to_vec();
-    bytes.resize(24 + len as usize, 0xab);
-    bytes
-}
-
-fn cqe(cid: u16) -> Vec<u8> {
-    CapsuleResp::new(Cqe::new(Completion::SUCCESS, cid, 0)).as_bytes().to_vec()
-}
-
-#[test]
-fn a_controller_that_lies_is_cut_off() {
-    const NONE: Flags = Flags(0);
-    let range = Fatal::plain(FatalStatus::OUT_OF_RANGE);
-    let bad = Fatal::sequence(8);
-    let wide = Flags(Flags::LAST.0 | Flags::SUCCESS.0);
-    for (write, bytes, fatal) in [
-        (true, c2h(0, 512, NONE), bad),
-        (false, c2h(512, 512, NONE), range),
-        (false, c2h(0, 8196, NONE), range),
-        (false, [c2h(0, 512, NONE), c2h(0, 512, NONE)].concat(), range),
-        (false, c2h(u32::MAX - 3, 512, NONE), range),
-        (false, c2h(0, 512, Flags::SUCCESS), Fatal::field(1)),
-        (false, [c2h(0, 512, Flags::LAST), c2h(512, 512, NONE)].concat(), bad),
-        (false, [c2h(0, 8192, NONE), cqe(0)].concat(), Fatal::sequence(0)),
-        (false, cqe(1), Fatal::sequence(20)),
-        (false, [c2h(0, 8192, wide), cqe(0)].concat(), Fatal::sequence(20)),
-        (false, R2t::new(0, 1, 0, 4096).as_bytes().to_vec(), bad),
-        (true, R2t::new(7, 1, 0, 4096).as_bytes().to_vec(), bad),
-        (true, R2t::new(0, 1, 0, 0).as_bytes().to_vec(), range),
-        (true, R2t::new(0, 1, 1, 4096).as_bytes().to_vec(), range),
-        (true, R2t::new(0, 1, 0, 8193).as_bytes().to_vec(), range),
-        (
-            true,
-            [R2t::new(0, 1, 0, 512).as_bytes(), R2t::new(0, 2, 512, 512).as_bytes()].concat(),
-            Fatal::plain(FatalStatus::LIMIT_EXCEEDED),
-        ),
-        (false, vec![7, 0, 255, 24, 0, 2, 0, 0], Fatal::field(2)),
-        (false, vec![4, 0, 72, 0, 72, 0, 0, 0], Fatal::field(0)),
-    ] {
-        let mut lied = Lied::busy(write);
-        let sent = lied.say(&bytes);
-        let term =
-            TermReq::from_prefix(&sent).unwrap_or_else(|| panic!("{fatal:?} {:?}", lied.side.violation));
-        assert_eq!(
-            (term.fatal(), lied.side.violation),
-            (fatal, Some(Violation::Fatal(fatal))),
-            "{bytes:02x?}"
-        );
-        assert!(lied.completed().is_some());
-        lied.now = lied.now + Duration::from_secs(5);
-        lied.side.queue.handle_timeout(cx!(lied));
-        lied.say(&[]);
-        while lied.side.queue.poll_event().is_some() {}
-        assert!(lied.side.shut && lied.pool.usage().lent == 0);
-    }
-}
-
-#[test]
-fn a_read_that_is_short_fails_and_shows_nothing_old() {
-    for bytes in [[c2h(0, 512, Flags::LAST), cqe(0)].concat(), c2h(0, 512, Flags(12)), cqe(0)] {
-        let mut lied = Lied::busy(false);
-        lied.say(&bytes);
-        let (answer, payload) = lied.completed().unwrap();
-        assert_eq!(answer.completion().status, Status::DATA_TRANSFER_ERROR);
-        let Payload::In(data) = payload else { panic!("a read's memory") };
-        assert!(data.pieces()[0].iter().all(|byte| matches!(byte, 0 | 0xab)));
-        assert_eq!(lied.side.violation, None);
-    }
-}
-
-#[test]
-fn a_write_goes_in_pieces_of_what_the_controller_takes() {
-    let mut lied = Lied::busy(true);
-    let sent = lied.say(R2t::new(0, 9, 0, 8192).as_bytes());
-    assert_eq!(sent.len(), 2 * (24 + 4096));
-    assert_eq!((sent[1], sent[24 + 4096 + 1]), (0, Flags::LAST.0));
-    // The controller may end it before it has taken everything.
-    let mut lied = Lied::busy(true);
-    lied.say(&cqe(0));
-    assert!(lied.completed().is_some() && lied.side.violation.is_none());
-}
-
-#[test]
-fn handshakes_that_do_not_come_or_make_no_sense() {
-    let mut lied = Lied::new();
-    lied.say(&[]);
-    lied.now = lied.now + Duration::from_secs(15);
-    lied.side.queue.handle_timeout(cx!(lied));
-    assert_eq!(lied.side.queue.poll_violation(), Some(Violation::HandshakeTimeout));
-    // Before ICReq has left, and with data that was not asked for.
-    let mut lied = Lied::new();
-    let answer = IcResp::new(lied.side.queue.terms());
-    let op = lied.side.queue.poll_recv(cx!(lied), LINK).unwrap();
-    let mut page = lied.pool.take_sg(Class::Wire, 128).unwrap();
-    page.copy_from(0, answer.as_bytes());
-    let came = Came::Loaned(page.freeze());
-    let result = lied.side.queue.handle_recv(cx!(lied), LINK, op, came);
-    assert_eq!(result, Err(Violation::Fatal(Fatal::sequence(0))));
-    for (bend, fatal) in
-        [(12, Fatal::field(12)), (8, Fatal::unsupported(8)), (11, Fatal::field(11)), (4, Fatal::field(4))]
-    {
-        let mut lied = Lied::new();
-        lied.say(&[]);
-        let mut bytes = IcResp::new(lied.side.queue.terms()).as_bytes().to_vec();
-        bytes[bend] ^= 1;
-        lied.say(&bytes);
-        assert_eq!(lied.side.violation, Some(Violation::Fatal(fatal)), "{bend}");
-    }
 }

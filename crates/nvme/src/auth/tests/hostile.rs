@@ -254,11 +254,9 @@ fn attack_77_silence_and_work_that_comes_back_too_late() {
 }
 
 #[test]
-fn a_controller_that_lies_is_refused() {
+fn attack_109_challenges_and_successes_that_lie() {
     let policy = || only(Hash::Sha256, Group::Null);
     let start = || Host::start(credentials(None), policy(), 7, &mut counter()).0;
-    let (mut controller, _) = asked(Group::Null, None);
-    drop(controller.receive(8));
     let mut challenge = vec![1, 1, 0, 0, 7, 0, 32, 0, 1, 0, 0, 0, 1, 0, 0, 0];
     challenge.extend([9; 32]);
     let rows = [
@@ -266,10 +264,17 @@ fn a_controller_that_lies_is_refused() {
         (challenge[..47].to_vec(), 6),
         (with(challenge.clone(), &[(4, 8)]), 7),
         (with(challenge.clone(), &[(1, 3)]), 7),
+        // HL 0, of another hash, of one that was not offered; HASHID of none.
+        (with(challenge.clone(), &[(6, 0)]), 4),
         (with(challenge.clone(), &[(6, 48)]), 4),
         (with(challenge.clone(), &[(6, 64), (8, 3)]), 4),
+        (with(challenge.clone(), &[(8, 0)]), 4),
+        (with(challenge.clone(), &[(8, 0xff)]), 4),
+        // A group that was not offered, and one that is none.
         (with(challenge.clone(), &[(9, 1)]), 5),
         (with(challenge.clone(), &[(9, 6)]), 5),
+        // DHVLEN 65535, or 1024 that do not come.
+        (with(challenge.clone(), &[(10, 0xff), (11, 0xff)]), 6),
         (with(challenge.clone(), &[(11, 4)]), 6),
         (with(challenge.clone(), &[(12, 0)]), 6),
     ];
@@ -277,19 +282,42 @@ fn a_controller_that_lies_is_refused() {
         let mut host = start();
         assert!(matches!(host.sent(), HostProgress::Receive));
         let HostProgress::Send(failure) = host.receive(&message) else { panic!("a failure") };
-        assert_eq!(failure, [0, 0xf0, 0, 0, 7, 0, 1, explanation]);
+        assert_eq!(failure, [0, 0xf0, 0, 0, 7, 0, 1, explanation], "{message:02x?}");
         let HostProgress::Failed(fault) = host.sent() else { panic!("the end") };
         assert_eq!(fault, HostFault::Wrong(Explanation(explanation)));
+        assert!(!format!("{fault} {fault:?} {host:?}").contains(&SECRET[10..20]));
     }
-    // A success that proves nothing where a proof was asked for.
-    let mut host = Host::start(credentials(Some(key(SUBSYSTEM))), policy(), 7, &mut counter()).0;
+    // With a group, DHVLEN must be that of the group, whatever room there is.
+    let mut lengths = vec![1, 1, 0, 0, 7, 0, 32, 0, 1, 1, 0xff, 0xff, 1, 0, 0, 0];
+    lengths.extend([9; 32 + 256]);
+    let group = only(Hash::Sha256, Group::Ffdhe2048);
+    let mut host = Host::start(credentials(None), group, 7, &mut counter()).0;
     host.sent();
-    assert!(matches!(host.receive(&challenge), HostProgress::Send(_)));
-    host.sent();
-    let HostProgress::Send(failure) = host.receive(&message::success1(7, Hash::Sha256, None)) else {
-        panic!("a failure")
+    let HostProgress::Send(failure) = host.receive(&lengths) else { panic!("a failure") };
+    assert_eq!(failure, [0, 0xf0, 0, 0, 7, 0, 1, 6]);
+    // A success that proves nothing where a proof was asked for, or a wrong one, or half of one.
+    let success = |hl, valid, r2: usize| {
+        [&[1, 3, 0, 0, 7, 0, hl, 0, valid, 0, 0, 0, 0, 0, 0, 0][..], &vec![9; r2]].concat()
     };
-    assert_eq!(failure[7], 1);
+    for (message, explanation) in [
+        (message::success1(7, Hash::Sha256, None), 1),
+        (success(32, 0, 32), 1),
+        (success(32, 1, 32), 1),
+        (success(32, 1, 31), 6),
+        (success(32, 2, 32), 6),
+        (success(0, 1, 0), 4),
+        (success(48, 1, 48), 4),
+        // Or the challenge again in its place.
+        (challenge.clone(), 7),
+    ] {
+        let mut host = Host::start(credentials(Some(key(SUBSYSTEM))), policy(), 7, &mut counter()).0;
+        host.sent();
+        assert!(matches!(host.receive(&challenge), HostProgress::Send(_)));
+        host.sent();
+        let HostProgress::Send(failure) = host.receive(&message) else { panic!("{message:02x?}") };
+        assert_eq!(failure, [0, 0xf0, 0, 0, 7, 0, 1, explanation], "{message:02x?}");
+        assert!(matches!(host.sent(), HostProgress::Failed(_)));
+    }
 }
 
 proptest::proptest! {
