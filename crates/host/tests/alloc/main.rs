@@ -1,10 +1,14 @@
-//! Memory: a path over iSCSI that is warm allocates nothing per operation.
+//! Memory: a path that is warm allocates nothing per operation, over iSCSI and over NVMe/TCP.
 
 // The name by which the target's own tests call it.
 extern crate target as blockwire_target;
 
 #[path = "../../../target/tests/alloc/counter.rs"]
 mod counter;
+mod nvme;
+#[allow(dead_code, reason = "the tests of paths over NVMe/TCP use all of it")]
+#[path = "../nvme/rig_world.rs"]
+mod nvme_world;
 #[allow(dead_code, reason = "the target's tests use all of it")]
 #[path = "../../../target/tests/simulation/rig.rs"]
 mod rig;
