@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what a step of the tests needs: setup.sh GROUP...
 # Root gets it installed from Debian; everybody else is told what is missing and the command.
-# Groups: build clients attach capture guest tgt spdk lint
+# Groups: build clients attach capture guest tgt istgt spdk lint
 set -euo pipefail
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -49,6 +49,7 @@ for group in "$@"; do
     ;;
   capture) needs tshark tshark ;;
   tgt) needs tgtd tgt ;;
+  istgt) needs istgt istgt ;;
   spdk)
     needs "/usr/lib/$(uname -m)-linux-gnu/librte_eal.so" libdpdk-dev
     needs /usr/include/isa-l.h libisal-dev

@@ -27,10 +27,39 @@ pub struct Histogram {
 #[derive(Serialize, Deserialize)]
 struct Sparse {
     buckets: Vec<(u32, u64)>,
+    #[serde(with = "wide")]
     sum_ns: u128,
+    #[serde(with = "wide")]
     squares_ns2: u128,
     min_ns: u64,
     max_ns: u64,
+}
+
+/// Numbers of more than 64 bits are written as text: a JSON value holds no such number.
+mod wide {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        Number(u64),
+        Text(String),
+    }
+
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+    pub fn serialize<S: Serializer>(number: &u128, to: S) -> Result<S::Ok, S::Error> {
+        match u64::try_from(*number) {
+            Ok(number) => to.serialize_u64(number),
+            Err(_) => to.collect_str(number),
+        }
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u128, D::Error> {
+        match Written::deserialize(from)? {
+            Written::Number(number) => Ok(u128::from(number)),
+            Written::Text(text) => text.parse().map_err(D::Error::custom),
+        }
+    }
 }
 
 impl Default for Histogram {
@@ -171,6 +200,15 @@ impl From<Sparse> for Histogram {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn long_latencies_pass_through_a_json_value() {
+        let mut histogram = Histogram::default();
+        (0..4).for_each(|_| histogram.record(5_000_000_000));
+        let value = serde_json::to_value(&histogram).unwrap();
+        assert_eq!(value["squares_ns2"], "100000000000000000000");
+        assert_eq!(serde_json::from_value::<Histogram>(value).unwrap(), histogram);
+    }
 
     #[test]
     fn buckets_follow_on_each_other() {

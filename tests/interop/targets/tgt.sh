@@ -17,6 +17,8 @@ target_start() {
   wait_until 10 tgt --op show --mode sys || { cat "$dir/stderr" >&2; fail "tgtd does not come up"; }
   [ ${#TGT_ACCOUNT[@]} = 0 ] ||
     tgt --op new --mode account --user "${TGT_ACCOUNT[0]}" --password "${TGT_ACCOUNT[1]}"
+  [ ${#TGT_ACCOUNT[@]} -lt 4 ] ||
+    tgt --op new --mode account --user "${TGT_ACCOUNT[2]}" --password "${TGT_ACCOUNT[3]}"
   for kind in thin flat removable readonly disk; do
     tid=$((tid + 1))
     [ -e "$dir/$kind.img" ] || truncate -s 64M "$dir/$kind.img"
@@ -30,6 +32,8 @@ target_start() {
     readonly) tgt --op update --mode logicalunit --tid $tid --lun 1 --params readonly=1 ;;
     esac
     [ ${#TGT_ACCOUNT[@]} = 0 ] || tgt --op bind --mode account --tid $tid --user "${TGT_ACCOUNT[0]}"
+    [ ${#TGT_ACCOUNT[@]} -lt 4 ] ||
+      tgt --op bind --mode account --tid $tid --user "${TGT_ACCOUNT[2]}" --outgoing
     tgt --op bind --mode target --tid $tid -I ALL
   done
 }
@@ -40,7 +44,8 @@ target_stop() {
   wait "$TARGET_PID" 2>/dev/null || true
 }
 
-target_chap() { TGT_ACCOUNT=("$2" "$3"); }
+# target_chap DIR USER SECRET [TARGET-USER TARGET-SECRET]
+target_chap() { TGT_ACCOUNT=("${@:2}"); }
 
 lun() { echo 1; }
 iqn() { echo "iqn.2026-11.io.blockwire:$1"; }

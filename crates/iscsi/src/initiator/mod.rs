@@ -161,7 +161,15 @@ impl InitiatorLogin {
         }
         let response = LoginResponse::from_bhs(bhs);
         let too_long = bhs.data_len() > LOGIN_SEGMENT_LEN_MAX || bhs.ahs_len() != 0;
-        if too_long || response.itt != ITT || response.isid != self.wanted.isid {
+        if too_long || response.itt != ITT {
+            return Err(Failure::Malformed);
+        }
+        // A refusal counts without the ISID: targets in the field (tgt) leave it zero there, and its status
+        // is what the user must hear.
+        if response.status.class > 1 {
+            return Err(Failure::Refused(response.status));
+        }
+        if response.isid != self.wanted.isid {
             return Err(Failure::Malformed);
         }
         self.check_status(response.status, data)?;

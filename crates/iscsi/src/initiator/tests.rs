@@ -149,6 +149,22 @@ fn against(credentials: Option<Credentials>, responses: &[LoginPdu]) -> Result<P
     last
 }
 
+/// tgt answers a name that it does not know with nothing but opcode, task tag and status.
+#[test]
+fn a_refusal_is_heard_without_an_isid() {
+    let mut bytes = [0; crate::wire::BHS_LEN];
+    bytes[0] = 0x23;
+    (bytes[36], bytes[37]) = (2, 3);
+    let refusal = |bytes: &[u8]| LoginPdu { bhs: *Bhs::from_prefix(bytes).unwrap(), text: Vec::new() };
+    assert_eq!(
+        against(None, &[refusal(&bytes)]).unwrap_err(),
+        Failure::Refused(LoginStatus::TARGET_NOT_FOUND)
+    );
+    // Success without it is none.
+    (bytes[36], bytes[37]) = (0, 0);
+    assert_eq!(against(None, &[refusal(&bytes)]).unwrap_err(), Failure::Malformed);
+}
+
 #[test]
 fn attack_90_targets_that_skip_and_downgrade() {
     let secured = || credentials(None);
