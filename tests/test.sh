@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Everything that must hold before a change is good; `make test` and `.ci/run` run this.
 #   test.sh [STEP]...      without arguments all steps, in this order:
-#     build lint unit libiscsi consumers packaging sessions guest
-#   and, by its name only: guests
+#     build lint unit libiscsi consumers initiator packaging sessions guest
+#   and, by their names only: guests initiators
 #
 # Where the kernel forbids io_uring the steps that need it fail, unless BLOCKWIRE_NO_URING=1 says
 # that this is known; then they run on epoll only.
@@ -59,6 +59,18 @@ consumers() {
   done
 }
 
+# Our initiator against targets that others wrote.
+initiator() {
+  tests/interop/initiator.sh -t tgt
+  PARTS="discovery load restarts secrets" tests/interop/initiator.sh -t istgt
+}
+
+# The same with every combination of what is negotiated: `make interop` only.
+initiators() {
+  tests/interop/initiator.sh -a -t tgt
+  tests/interop/initiator.sh -a -t istgt
+}
+
 sessions() {
   local world
   for world in $(worlds); do
@@ -94,7 +106,7 @@ if [ "${1:-}" = --one ]; then
 fi
 
 steps=("$@")
-[ $# -gt 0 ] || steps=(build lint unit libiscsi consumers packaging sessions guest)
+[ $# -gt 0 ] || steps=(build lint unit libiscsi consumers initiator packaging sessions guest)
 tests/setup.sh build
 failed=()
 start=$(now)

@@ -62,7 +62,7 @@ by_pipe() {
 # round_trip OPTIONS: an image there and back with these terms; what the target keeps is compared too
 round_trip() {
   local unit
-  unit=$(url disk)?$1
+  unit="$(url disk)?$1"
   image "$MIB"
   truncate -s 64M "$DIR/image"
   bw copy -q "$DIR/image" "$unit" >"$DIR/said" 2>&1 || { cat "$DIR/said" >&2; fail "copy to $unit"; }
@@ -177,15 +177,15 @@ secrets() {
   target_chap "$DIR" alice ourworldly12
   target_start "$DIR"
   expect '"bytes": 67108864' bw info --json "iscsi://alice@$at?secret_file=$DIR/our.secret$HASHES"
-  whose "${WORDS_NONE:-.}" "iscsi://$at"
-  whose "${WORDS_OURS:-.}" "iscsi://alice@$at?secret_file=$DIR/wrong.secret$HASHES"
+  whose "CHAP" "iscsi://$at"
+  whose "CHAP user name and secret that this side sends" "iscsi://alice@$at?secret_file=$DIR/wrong.secret$HASHES"
   target_stop
   target_chap "$DIR" alice ourworldly12 target theirworldl1
   target_start "$DIR"
   unit="iscsi://alice@$at?secret_file=$DIR/our.secret$HASHES&mutual_user=target&mutual_secret_file=$DIR"
   expect '"bytes": 67108864' bw info --json "$unit/their.secret"
-  whose "${WORDS_THEIRS:-.}" "$unit/wrong.secret"
-  whose "${WORDS_OURS:-.}" "${unit/our.secret/wrong.secret}/their.secret"
+  whose "target.s own secret" "$unit/wrong.secret"
+  whose "CHAP user name and secret that this side sends" "${unit/our.secret/wrong.secret}/their.secret"
 }
 
 [ "$TARGET" = blockwire ] || IO=${IO:-auto}

@@ -3,6 +3,7 @@
 mod access;
 mod daemon;
 mod ending;
+mod failover;
 mod host;
 mod initiator;
 mod placement;

@@ -1,0 +1,254 @@
+//! Paths that are cut under load: no operation fails, nothing that was written is lost, and how long the
+//! volume stands still is measured.
+
+use std::{
+    io::{Read, Write},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    sync::{Arc, Mutex},
+    thread,
+    time::{Duration, Instant},
+};
+
+use ::initiator::{Durability, Handle, Initiator, Io, Op, Settings, Span, Standing};
+use buf::Payload;
+use volume::Epoch;
+
+use crate::daemon::{Daemon, Place};
+
+/// Passes bytes on to an address until its connections are cut; new ones are taken at once.
+struct Portal {
+    at: SocketAddr,
+    links: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+impl Portal {
+    fn before(target: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let portal = Portal { at: listener.local_addr().unwrap(), links: Arc::default() };
+        let links = portal.links.clone();
+        thread::spawn(move || {
+            for near in listener.incoming().map_while(Result::ok) {
+                let Ok(far) = TcpStream::connect(target) else { continue };
+                let _ = (near.set_nodelay(true), far.set_nodelay(true));
+                let both =
+                    [(&near, &far), (&far, &near)].map(|(from, to)| (from.try_clone(), to.try_clone()));
+                links.lock().unwrap().extend([near, far]);
+                for (from, to) in both {
+                    let (from, to) = (from.unwrap(), to.unwrap());
+                    thread::spawn(move || pass(from, to));
+                }
+            }
+        });
+        portal
+    }
+
+    /// Cuts all its connections at once, to both sides.
+    fn cut(&self) {
+        for link in self.links.lock().unwrap().drain(..) {
+            let _ = link.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream) {
+    let mut bytes = vec![0; 64 << 10];
+    while let Ok(len @ 1..) = from.read(&mut bytes) {
+        if to.write_all(&bytes[..len]).is_err() {
+            break;
+        }
+    }
+    let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+}
+
+/// Blocks of 4 KiB, each in one slot's hands: written with its version, read back, compared.
+struct Load {
+    volume: Handle,
+    /// Writes and reads that ended, and when the last did.
+    ended: u64,
+    last: Instant,
+    /// Longest time without an end, and of one operation, since these were last asked.
+    silence: Duration,
+    latency: Duration,
+    slots: Vec<Slot>,
+}
+
+struct Slot {
+    version: u64,
+    writes: bool,
+    begun: Instant,
+}
+
+const DEPTH: u64 = 16;
+/// How many blocks a slot goes over in turn.
+const BLOCKS: u64 = 64;
+const LEN: usize = 4096;
+
+impl Load {
+    fn start(initiator: &mut Initiator, volume: Handle) -> Self {
+        let now = Instant::now();
+        let slots = (0..DEPTH).map(|_| Slot { version: 0, writes: false, begun: now }).collect();
+        let (silence, latency) = Default::default();
+        let mut load = Load { volume, ended: 0, last: now, silence, latency, slots };
+        (0..DEPTH).for_each(|slot| load.next(initiator, slot));
+        load
+    }
+
+    /// What block a version of a slot is written to, and its bytes.
+    fn place(slot: u64, version: u64) -> (u64, [u8; LEN]) {
+        let mut bytes = [0; LEN];
+        for (at, word) in bytes.chunks_exact_mut(8).enumerate() {
+            word.copy_from_slice(&(slot << 48 ^ version << 16 ^ at as u64).to_le_bytes());
+        }
+        (slot * BLOCKS + version % BLOCKS, bytes)
+    }
+
+    fn next(&mut self, initiator: &mut Initiator, number: u64) {
+        let slot = &mut self.slots[number as usize];
+        slot.writes = !slot.writes;
+        slot.version += u64::from(slot.writes);
+        slot.begun = Instant::now();
+        // What is read was written most of a round ago.
+        let version = if slot.writes { slot.version } else { slot.version.saturating_sub(BLOCKS / 2).max(1) };
+        let (block, bytes) = Load::place(number, version);
+        let unit = u64::from(initiator.geometry(self.volume).unwrap().logical);
+        let each = LEN as u64 / unit;
+        let span = Span { lba: block * each, blocks: each };
+        let mut memory = initiator.memory(LEN).unwrap();
+        let (op, payload) = if slot.writes {
+            memory.copy_from(0, &bytes);
+            (Op::Write(span, Durability::Cached), Payload::Out(memory.freeze()))
+        } else {
+            (Op::Read(span), Payload::In(memory))
+        };
+        initiator
+            .submit(self.volume, Io { id: ::initiator::IoId(number), epoch: Epoch(0), op, payload })
+            .unwrap();
+    }
+
+    fn run(&mut self, initiator: &mut Initiator, time: Duration) {
+        let until = Instant::now() + time;
+        while let Some(left) = until.checked_duration_since(Instant::now()) {
+            self.turn(initiator, left);
+        }
+    }
+
+    fn turn(&mut self, initiator: &mut Initiator, wait: Duration) {
+        initiator.turn(Some(wait));
+        while let Some(done) = initiator.poll_done(self.volume) {
+            let (now, number) = (Instant::now(), done.id.0);
+            if let Err(why) = done.result {
+                panic!("slot {number} failed: {why:?}; {:?}", initiator.paths(self.volume));
+            }
+            self.silence = self.silence.max(now - self.last);
+            let slot = &self.slots[number as usize];
+            self.latency = self.latency.max(now - slot.begun);
+            (self.last, self.ended) = (now, self.ended + 1);
+            if !slot.writes {
+                let version = slot.version.saturating_sub(BLOCKS / 2).max(1);
+                let mut read = [0; LEN];
+                done.payload.into_sg().copy_to(0, &mut read);
+                assert!(read == Load::place(number, version).1, "slot {number}, version {version} is lost");
+            }
+            self.next(initiator, number);
+        }
+        // A silence that still lasts counts too.
+        self.silence = self.silence.max(self.last.elapsed());
+    }
+
+    /// Runs until all paths are up.
+    fn settle(&mut self, initiator: &mut Initiator) {
+        let begun = Instant::now();
+        while initiator.paths(self.volume).iter().any(|path| path.standing != Standing::Up) {
+            assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", initiator.paths(self.volume));
+            self.turn(initiator, Duration::from_millis(20));
+        }
+    }
+}
+
+const CONFIG: &str = "[[volume]]\nname = \"v\"\nsource = \"ram:64M\"\n";
+
+/// How many cuts: `FAILOVER_CUTS`, or as many as a short test has time for.
+fn cuts() -> usize {
+    std::env::var("FAILOVER_CUTS").ok().and_then(|cuts| cuts.parse().ok()).unwrap_or(6)
+}
+
+fn daemon(place: &Place) -> Daemon {
+    place.serve(CONFIG, &["--nvme", "127.0.0.1:0"])
+}
+
+/// The 99th percentile by nearest rank: of fewer than a hundred, the longest.
+fn percentile(mut all: Vec<Duration>) -> Duration {
+    all.sort_unstable();
+    all[(all.len() * 99).div_ceil(100) - 1]
+}
+
+/// Cuts the paths in turn under load; gives the 99th percentiles of the silences and of the longest waits.
+fn cut_in_turn(name: &str, portals: &[Portal], urls: &str) -> (Duration, Duration) {
+    let mut initiator = Initiator::new(Settings::default()).unwrap();
+    let volume = initiator.open(urls).unwrap();
+    let mut load = Load::start(&mut initiator, volume);
+    load.settle(&mut initiator);
+    load.run(&mut initiator, Duration::from_millis(200));
+    let (mut silences, mut latencies) = (Vec::new(), Vec::new());
+    for cut in 0..cuts() {
+        (load.silence, load.latency) = Default::default();
+        let before = load.ended;
+        portals[cut % portals.len()].cut();
+        load.run(&mut initiator, Duration::from_millis(100));
+        load.settle(&mut initiator);
+        load.run(&mut initiator, Duration::from_millis(100));
+        assert!(load.ended > before + DEPTH, "{name}: nothing moves");
+        silences.push(load.silence);
+        latencies.push(load.latency);
+    }
+    let done = load.ended;
+    initiator.close(volume).unwrap();
+    let (silence, latency) = (percentile(silences), percentile(latencies));
+    println!(
+        "{name}: {} cuts, {done} operations, none failed; 99th percentile of the silence {silence:.1?}, \
+         of the longest operation {latency:.1?}",
+        cuts()
+    );
+    (silence, latency)
+}
+
+fn iscsi(at: SocketAddr) -> String {
+    format!("iscsi://{at}/iqn.2026-11.io.blockwire:v/0")
+}
+
+fn nvme(at: SocketAddr) -> String {
+    format!("nvme+tcp://{at}/nqn.2026-11.io.blockwire:v/1?keep_alive=1s")
+}
+
+/// Beyond what a machine that is busy with other tests takes away.
+const SILENCE_MAX: Duration = Duration::from_secs(1);
+
+#[test]
+fn two_iscsi_paths_are_cut_in_turn() {
+    let place = Place::new();
+    let daemon = daemon(&place);
+    let portals = [Portal::before(daemon.at), Portal::before(daemon.at)];
+    let urls = portals.iter().map(|portal| iscsi(portal.at)).collect::<Vec<_>>().join(",");
+    let (silence, latency) = cut_in_turn("iSCSI and iSCSI", &portals, &urls);
+    assert!(silence < SILENCE_MAX && latency < Duration::from_secs(3), "{silence:?} {latency:?}");
+}
+
+#[test]
+fn two_nvme_paths_are_cut_in_turn() {
+    let place = Place::new();
+    let daemon = daemon(&place);
+    let portals = [0, 1].map(|_| Portal::before(daemon.nvme.unwrap()));
+    let urls = portals.iter().map(|portal| nvme(portal.at)).collect::<Vec<_>>().join(",");
+    let (silence, _) = cut_in_turn("NVMe and NVMe", &portals, &urls);
+    assert!(silence < SILENCE_MAX, "{silence:?}");
+}
+
+#[test]
+fn a_path_of_each_protocol_is_cut_in_turn() {
+    let place = Place::new();
+    let daemon = daemon(&place);
+    let portals = [Portal::before(daemon.at), Portal::before(daemon.nvme.unwrap())];
+    let urls = format!("{},{}", iscsi(portals[0].at), nvme(portals[1].at));
+    let (silence, _) = cut_in_turn("iSCSI and NVMe", &portals, &urls);
+    assert!(silence < SILENCE_MAX, "{silence:?}");
+}
