@@ -13,7 +13,7 @@ help:
 	@echo "make bench-iscsi  the same load on Blockwire, the bare responder and tgt (BENCH=options)"
 	@echo "make bench-nvme   the same over NVMe/TCP, and SPDK where it was built (tests/bench/spdk.sh, SPDK_DIR=)"
 	@echo "make bench-host   our initiator, libiscsi's client, SPDK's where it was built, and the bare requester"
-	@echo "make install      binary, man pages, shell completions, systemd unit to \$$(DESTDIR)\$$(PREFIX) (/usr/local)"
+	@echo "make install      binary, C library, man pages, completions, systemd unit to \$$(DESTDIR)\$$(PREFIX) (/usr/local)"
 	@echo "make uninstall    takes them away again; configuration and state stay"
 	@echo "make sim          SIM_SEEDS=$(SIM_SEEDS) histories in the simulated world; a failing one says how to replay it"
 	@echo "make loom         every interleaving of the guards between writes, by the model checker loom"
@@ -75,11 +75,14 @@ ZSH_COMPLETION = $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_blockwire
 FISH_COMPLETION = $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/blockwire.fish
 UNIT = $(DESTDIR)$(PREFIX)/lib/systemd/system/blockwire.service
 SYSUSERS = $(DESTDIR)$(PREFIX)/lib/sysusers.d/blockwire.conf
+LIB = $(DESTDIR)$(PREFIX)/lib
+HEADER = $(DESTDIR)$(PREFIX)/include/blockwire.h
+PKGCONFIG = $(LIB)/pkgconfig/blockwire.pc
 
 # The man pages and completions come from the binary itself; the unit names the binary where it was put.
 install:
 	@tests/setup.sh build
-	cargo build --locked --release -p blockwire
+	cargo build --locked --release -p blockwire -p blockwire-capi
 	install -D -m 755 $(RELEASE) $(BIN)/blockwire
 	install -d $(MAN) $(dir $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION) $(UNIT))
 	$(RELEASE) man $(MAN)
@@ -90,8 +93,16 @@ install:
 	sed 's|/usr/bin/blockwire|$(PREFIX)/bin/blockwire|' packaging/systemd/blockwire.service >$(UNIT)
 	chmod 644 $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION) $(UNIT)
 	install -D -m 644 packaging/sysusers.d/blockwire.conf $(SYSUSERS)
+	install -D -m 644 $(dir $(RELEASE))libblockwire.so $(LIB)/libblockwire.so.1
+	ln -sf libblockwire.so.1 $(LIB)/libblockwire.so
+	install -m 644 $(dir $(RELEASE))libblockwire.a $(LIB)/libblockwire.a
+	install -D -m 644 crates/capi/include/blockwire.h $(HEADER)
+	install -d $(dir $(PKGCONFIG))
+	sed 's|@PREFIX@|$(PREFIX)|;s|@VERSION@|'"$$($(RELEASE) --version | cut -d' ' -f2)"'|' crates/capi/blockwire.pc.in >$(PKGCONFIG)
+	chmod 644 $(PKGCONFIG)
 
 # Configuration, state and the user stay.
 uninstall:
 	rm -f $(BIN)/blockwire $(MAN)/blockwire.1 $(MAN)/blockwire-*.1
 	rm -f $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION) $(UNIT) $(SYSUSERS)
+	rm -f $(LIB)/libblockwire.so $(LIB)/libblockwire.so.1 $(LIB)/libblockwire.a $(HEADER) $(PKGCONFIG)

@@ -15,7 +15,8 @@ for prefix in /usr /opt/block; do
   for file in share/man/man1/blockwire.1 share/man/man1/blockwire-serve.1 \
     share/bash-completion/completions/blockwire share/zsh/site-functions/_blockwire \
     share/fish/vendor_completions.d/blockwire.fish lib/systemd/system/blockwire.service \
-    lib/sysusers.d/blockwire.conf; do
+    lib/sysusers.d/blockwire.conf include/blockwire.h lib/libblockwire.so.1 lib/libblockwire.a \
+    lib/pkgconfig/blockwire.pc; do
     [ -s "$at/$file" ] || fail "$prefix/$file is missing or empty"
     [ "$(stat -c %a "$at/$file")" = 644 ] || fail "$prefix/$file cannot be read by everybody"
   done
@@ -27,8 +28,10 @@ for prefix in /usr /opt/block; do
   unit=$at/lib/systemd/system/blockwire.service
   grep -q "^ExecStart=$prefix/bin/blockwire serve " "$unit" || fail "the unit starts another binary"
   ! grep -q '/usr/bin/blockwire' "$unit" || [ "$prefix" = /usr ] || fail "the unit names another place"
+  grep -qx "prefix=$prefix" "$at/lib/pkgconfig/blockwire.pc" || fail "pkg-config would look elsewhere"
+  [ "$(readlink "$at/lib/libblockwire.so")" = libblockwire.so.1 ] || fail "programs would be linked to nothing"
   make -s uninstall DESTDIR="$ROOM" PREFIX=$prefix
-  left=$(find "$ROOM" -type f)
+  left=$(find "$ROOM" ! -type d)
   [ -z "$left" ] || fail "left behind: $left"
 done
 say "installed, tried and taken away under two prefixes"

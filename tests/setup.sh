@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what a step of the tests needs: setup.sh GROUP...
 # Root gets it installed from Debian; everybody else is told what is missing and the command.
-# Groups: build clients attach capture guest tgt istgt spdk lint
+# Groups: build clients attach capi capture guest tgt istgt spdk lint
 set -euo pipefail
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -46,6 +46,11 @@ for group in "$@"; do
     needs mkfs.ext4 e2fsprogs
     needs losetup mount
     needs fusermount3 fuse3
+    ;;
+  capi)
+    needs c++ g++
+    needs pkg-config pkg-config
+    needs valgrind valgrind
     ;;
   capture) needs tshark tshark ;;
   tgt) needs tgtd tgt ;;

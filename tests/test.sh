@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that must hold before a change is good; `make test` and `.ci/run` run this.
 #   test.sh [STEP]...      without arguments all steps, in this order:
-#     build lint unit libiscsi consumers initiator packaging sessions guest
+#     build lint unit libiscsi consumers initiator packaging capi sessions guest
 #   and, by their names only: guests initiators
 #
 # Where the kernel forbids io_uring the steps that need it fail, unless BLOCKWIRE_NO_URING=1 says
@@ -15,7 +15,7 @@ cd "$ROOT"
 worlds() { [ "${BLOCKWIRE_NO_URING:-0}" = 1 ] && echo epoll || echo uring epoll; }
 
 build() {
-  quietly build-release cargo build --locked --release -p blockwire
+  quietly build-release cargo build --locked --release -p blockwire -p blockwire-capi
   quietly build-tests cargo test --locked --workspace --no-run
 }
 
@@ -32,7 +32,7 @@ lint() {
 
 unit() {
   local rc=0
-  tests/setup.sh attach
+  tests/setup.sh attach capi
   cargo test --locked --workspace --no-fail-fast >"$OUT/unit.log" 2>&1 </dev/null || rc=$?
   grep -E '^test result|^test .*FAILED|panicked at' "$OUT/unit.log" || true
   [ "$rc" = 0 ] || tail -n 60 "$OUT/unit.log" >&2
@@ -49,6 +49,14 @@ libiscsi() {
 
 packaging() {
   tests/install.sh
+}
+
+capi() {
+  local world
+  for world in $(worlds); do
+    say "on $world:"
+    IO=$world tests/capi.sh
+  done
 }
 
 consumers() {
@@ -106,7 +114,7 @@ if [ "${1:-}" = --one ]; then
 fi
 
 steps=("$@")
-[ $# -gt 0 ] || steps=(build lint unit libiscsi consumers initiator packaging sessions guest)
+[ $# -gt 0 ] || steps=(build lint unit libiscsi consumers initiator packaging capi sessions guest)
 tests/setup.sh build
 failed=()
 start=$(now)

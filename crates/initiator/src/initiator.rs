@@ -81,6 +81,11 @@ impl Initiator {
         &self.who
     }
 
+    /// How it was set up.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
     /// Which system interface moves the bytes, and why.
     pub fn io(&self) -> &reactor::IoKind {
         self.inline.io()
@@ -118,6 +123,11 @@ impl Initiator {
         opened.ok_or_else(|| Error::new(Kind::Failed, "too many volumes are open"))
     }
 
+    /// Why a volume that was begun by these URLs is not open: what its paths said last.
+    pub fn why_not_open(&self, volume: Handle, urls: &str) -> Error {
+        Error::of_paths(&shown(urls), &self.paths(volume))
+    }
+
     fn await_open(&mut self, volume: Handle, urls: &str) -> Result<Handle, Error> {
         // What a URL's own times allow is more important than ours, which only stops what never ends.
         let begun = Instant::now();
@@ -126,7 +136,7 @@ impl Initiator {
                 match news {
                     News::Open => return Ok(volume),
                     News::Failed => {
-                        let why = Error::of_paths(&shown(urls), &self.paths(volume));
+                        let why = self.why_not_open(volume, urls);
                         self.forget(volume);
                         return Err(why);
                     }
@@ -134,7 +144,7 @@ impl Initiator {
                 }
             }
             let Some(left) = self.settings.open_timeout.checked_sub(begun.elapsed()) else {
-                let mut why = Error::of_paths(&shown(urls), &self.paths(volume));
+                let mut why = self.why_not_open(volume, urls);
                 if why.kind == Kind::Failed {
                     why.kind = Kind::TimedOut;
                 }
