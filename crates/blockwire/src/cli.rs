@@ -49,6 +49,8 @@ SPEC is KIND:ARGUMENT[,key=value]...
   file:PATH    a file; with size= it is created, or grown to that size
   /dev/NAME    a block device
   null:SIZE    keeps nothing; for measuring
+  URL          a volume of another machine: iscsi://HOST/IQN/LUN or nvme+tcp://HOST/NQN/NSID,
+               several paths joined by commas; its size, blocks and identity are those of that volume
 
   size=SIZE        size of a file, for example 64M or 1T (binary)
   block=512|4096   logical block size; 512 unless given
@@ -64,6 +66,9 @@ SPEC is KIND:ARGUMENT[,key=value]...
   persist=force    reservations survive a restart whatever hosts ask for
 
 A comma inside a path is written \\, and a plus sign \\+.
+A URL takes ro, uuid, removable, sanitize_rate and persist behind a comma at its end; its own options
+stand behind ?. It holds no password: ?secret_file=FILE or ?secret_env=NAME say where that is. While the
+other machine is away, hosts wait for as long as ?queue_timeout= says (20s), then get errors until it is back.
 
 Each volume becomes LUN 0 of an iSCSI target of its own, iqn.2026-11.io.blockwire:NAME, and namespace 1
 of an NVMe subsystem of its own, nqn.2026-11.io.blockwire:NAME; a configuration file can group them.

@@ -8,7 +8,6 @@ mod truth;
 pub use truth::STATES;
 
 use std::{
-    path::{Path, PathBuf},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -118,6 +117,9 @@ impl Daemon {
         {
             return Err(invalid(&"the path of a file must be absolute"));
         }
+        if spec.source.has_relative_secret() {
+            return Err(invalid(&"the path of a secret's file must be absolute"));
+        }
         let volume = Volume { name, spec, origin: Origin::Created };
         let mut served = self.served();
         if served.stores.iter().any(|store| store.volume.name == volume.name) {
@@ -192,6 +194,10 @@ impl Daemon {
         let before = store.bytes;
         if bytes == 0 || !bytes.is_multiple_of(u64::from(store.volume.spec.block)) {
             let why = format!("the size must be a multiple of the block, {} bytes", store.volume.spec.block);
+            return Err(Refused::new(Code::Invalid, why));
+        }
+        if matches!(store.volume.spec.source, Source::Remote(_)) {
+            let why = "the volume is resized on the machine that has it; its hosts here see it at once";
             return Err(Refused::new(Code::Invalid, why));
         }
         if matches!(store.volume.spec.source, Source::Device(_)) {
@@ -386,11 +392,11 @@ impl Served {
         VolumeReport {
             name: volume.name.to_string(),
             kind: spec.source.kind().to_owned(),
-            path: spec.source.path().map(|path: &PathBuf| shown(path)),
+            path: spec.source.place(),
             size_bytes: store.bytes,
             block_bytes: spec.block,
             physical_bytes: store.physical,
-            read_only: spec.read_only,
+            read_only: store.is_read_only(),
             write_cache: spec.cache,
             direct: spec.direct,
             thin: spec.thin,
@@ -417,10 +423,6 @@ fn named<T>(what: &str, name: &str, all: Vec<T>, of: impl Fn(&T) -> &str) -> Res
         (None, None, _) => return Err(unknown(what, name, all.iter().map(of))),
     };
     all.into_iter().nth(at).ok_or_else(|| Refused::new(Code::NotFound, name))
-}
-
-fn shown(path: &Path) -> String {
-    path.to_string_lossy().into_owned()
 }
 
 fn unknown<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a str>) -> Refused {

@@ -20,6 +20,7 @@ pub mod network;
 pub mod output;
 pub mod paths;
 pub mod plan;
+pub mod remote;
 pub mod report;
 pub mod run;
 pub mod serve;

@@ -19,9 +19,9 @@ pub use truth::{
 pub struct VolumeReport {
     /// Its name.
     pub name: String,
-    /// `ram`, `file`, `device` or `null`.
+    /// `ram`, `file`, `device`, `null` or `remote`.
     pub kind: String,
-    /// The file or device.
+    /// The file or device, or the URLs of the volume on another machine, without what proves who we are.
     pub path: Option<String>,
     /// Size.
     pub size_bytes: u64,

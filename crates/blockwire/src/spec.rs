@@ -2,9 +2,14 @@
 //!
 //! The same keys stand in a `[[volume]]` table of the configuration. A comma inside an argument is
 //! written `\,`, a plus sign `\+`. Every refusal names the key that it is about.
+//!
+//! A volume of another machine is written as its URL, or as several that commas join. Everything belongs to
+//! the URL but what stands at the very end and is `,` and one of [`KEYS`]; such a comma that the URL itself
+//! needs is written `%2C`. Invariant: no [`Spec`] holds a password, so it can be recorded and shown.
 
 use std::{fmt, path::PathBuf};
 
+use host::{Url, url::SecretAt};
 use uuid::Uuid;
 
 use crate::{size, suggest};
@@ -28,7 +33,13 @@ pub const KEYS: [&str; 11] = [
 pub const KINDS: [&str; 3] = ["ram", "file", "null"];
 
 /// The kinds that the contract names and that do not exist yet.
-const KINDS_LATER: [&str; 4] = ["stripe", "rbd", "iscsi", "nvme+tcp"];
+const KINDS_LATER: [&str; 2] = ["stripe", "rbd"];
+
+/// What a URL begins with, to tell one that lacks its `//` from an unknown kind.
+const SCHEMES: [&str; 2] = ["iscsi", "nvme+tcp"];
+
+/// The keys that mean something for a volume of another machine: the rest is as it is there.
+const KEYS_OF_REMOTE: [&str; 5] = ["ro", "uuid", "removable", "sanitize_rate", "persist"];
 
 /// Largest physical block, bytes; the exponent field of READ CAPACITY (16) could say more, no disk does.
 const PHYSICAL_BYTES_MAX: u64 = 64 << 10;
@@ -44,6 +55,9 @@ pub enum Source {
     Device(PathBuf),
     /// Nowhere: writes are dropped, reads give zeroes. For measuring.
     Null,
+    /// A volume of another machine: the URLs of its paths, joined by commas. They make sense, each names a
+    /// volume, and none holds a password.
+    Remote(String),
 }
 
 impl Source {
@@ -51,8 +65,28 @@ impl Source {
     pub fn path(&self) -> Option<&PathBuf> {
         match self {
             Source::File(path) | Source::Device(path) => Some(path),
+            Source::Ram | Source::Null | Source::Remote(_) => None,
+        }
+    }
+
+    /// Where the volume is, as shown to users: the file, the device, or the URLs without their options.
+    pub fn place(&self) -> Option<String> {
+        match self {
+            Source::File(path) | Source::Device(path) => Some(path.display().to_string()),
+            Source::Remote(urls) => {
+                let urls = Url::parse_joined(urls).ok()?;
+                Some(urls.iter().map(ToString::to_string).collect::<Vec<_>>().join(","))
+            }
             Source::Ram | Source::Null => None,
         }
+    }
+
+    /// Whether a file with a secret is named by a path that depends on the current directory.
+    pub fn has_relative_secret(&self) -> bool {
+        let Source::Remote(urls) = self else { return false };
+        let urls = Url::parse_joined(urls).unwrap_or_default();
+        let named = urls.iter().flat_map(|url| [&url.options.secret, &url.options.mutual_secret]).flatten();
+        named.into_iter().any(|at| matches!(at, SecretAt::File(path) if path.is_relative()))
     }
 
     /// The kind as listed to users.
@@ -62,6 +96,7 @@ impl Source {
             Source::File(_) => "file",
             Source::Device(_) => "device",
             Source::Null => "null",
+            Source::Remote(_) => "remote",
         }
     }
 }
@@ -119,6 +154,11 @@ impl Spec {
     /// Sets the key `key` from its written value; `None` for a bare key such as `ro`.
     pub fn set(&mut self, key: &str, value: Option<&str>) -> Result<(), SpecError> {
         let bad = |why: String| SpecError::BadValue { key: key.to_owned(), why };
+        if matches!(self.source, Source::Remote(_)) && KEYS.contains(&key) && !KEYS_OF_REMOTE.contains(&key) {
+            return Err(bad(
+                "is that of the volume on the other machine; it cannot be chosen here".to_owned()
+            ));
+        }
         let need = || value.ok_or_else(|| bad("needs a value".to_owned()));
         match key {
             "size" => self.size = Some(size::parse(need()?).map_err(|e| bad(e.to_string()))?),
@@ -217,6 +257,10 @@ pub enum SpecError {
     NotBuilt(String),
     /// The part after the kind is missing.
     NoArgument(&'static str),
+    /// A URL that makes no sense or names no volume, in words without a password.
+    BadUrl(String),
+    /// A URL with a password in it.
+    Password,
     /// `/dev/...` was expected where another absolute path stands.
     NotADevice(String),
     /// A key that does not exist.
@@ -244,6 +288,11 @@ impl fmt::Display for SpecError {
             SpecError::NotBuilt(kind) => write!(f, "volumes of kind \"{kind}\" are not built yet"),
             SpecError::NoArgument("file") => write!(f, "file: needs a path, as in file:/srv/disk.img"),
             SpecError::NoArgument(kind) => write!(f, "{kind}: needs a size, as in {kind}:64M"),
+            SpecError::BadUrl(why) => f.write_str(why),
+            SpecError::Password => f.write_str(
+                "a URL of a served volume must not hold a password: write it to a file and add ?secret_file=FILE, \
+                 or name a variable of the daemon's environment with ?secret_env=NAME",
+            ),
             SpecError::NotADevice(path) => {
                 write!(f, "\"{path}\" is not under /dev; write file:{path} for a file")
             }
@@ -259,9 +308,14 @@ impl std::error::Error for SpecError {}
 
 /// A written SPEC, cut but not yet checked as a whole: the configuration adds its own keys first.
 pub fn parse_parts(text: &str) -> Result<(Spec, Vec<String>), SpecError> {
-    let mut fields = split(text)?.into_iter();
-    let head = fields.next().unwrap_or_default();
-    let mut spec = source(&head)?;
+    let (mut spec, fields) = if is_remote(text) {
+        let (urls, keys) = cut_keys(text);
+        (Spec::new(remote(urls)?), keys.into_iter().map(str::to_owned).collect())
+    } else {
+        let mut fields = split(text)?;
+        let head = fields.remove(0);
+        (source(&head)?, fields)
+    };
     let mut given: Vec<String> = Vec::new();
     if spec.size.is_some() {
         given.push("size".to_owned());
@@ -285,6 +339,40 @@ pub fn parse(text: &str) -> Result<Spec, SpecError> {
     let (spec, _) = parse_parts(text)?;
     spec.check()?;
     Ok(spec)
+}
+
+/// Whether a URL is meant.
+fn is_remote(text: &str) -> bool {
+    Url::is_meant(text) || text.split_once(':').is_some_and(|(kind, _)| SCHEMES.contains(&kind))
+}
+
+/// URLs, and the keys behind the last of them. Keys can only stand behind the host of the last URL: a password
+/// in front of it may hold any comma.
+fn cut_keys(text: &str) -> (&str, Vec<&str>) {
+    let last = text.rfind("://").map_or(0, |at| at + 3);
+    let first = text[last..].find('/').map_or(text.len(), |at| last + at);
+    let (mut urls, mut keys) = (text, Vec::new());
+    while let Some(at) = urls.rfind(',').filter(|at| *at > first) {
+        let field = &urls[at + 1..];
+        let key = field.split_once('=').map_or(field, |(key, _)| key).trim();
+        if !KEYS.contains(&key) {
+            break;
+        }
+        keys.insert(0, field);
+        urls = &urls[..at];
+    }
+    (urls, keys)
+}
+
+fn remote(urls: &str) -> Result<Source, SpecError> {
+    let parsed = Url::parse_joined(urls).map_err(|why| SpecError::BadUrl(why.to_string()))?;
+    if parsed.iter().any(|url| url.user.as_ref().is_some_and(|user| user.secret.is_some())) {
+        return Err(SpecError::Password);
+    }
+    match parsed.iter().find(|url| !url.names_volume()) {
+        Some(url) => Err(SpecError::BadUrl(url.lacks_volume().to_string())),
+        None => Ok(Source::Remote(urls.to_owned())),
+    }
 }
 
 /// The first field: `KIND:ARG` or `/dev/NAME`.
@@ -345,11 +433,14 @@ impl fmt::Display for Spec {
             }
             Source::File(path) => write!(f, "file:{}", escape(&path.to_string_lossy()))?,
             Source::Device(path) => write!(f, "{}", escape(&path.to_string_lossy()))?,
+            Source::Remote(urls) => f.write_str(urls)?,
         }
         if let Some(bytes) = size {
             write!(f, ",size={}", size::exact(bytes))?;
         }
-        if self.block != default.block {
+        // What a volume of another machine is like is found there anew at each start.
+        let chosen = !matches!(self.source, Source::Remote(_));
+        if chosen && self.block != default.block {
             write!(f, ",block={}", self.block)?;
         }
         if let Some(physical) = self.physical {
@@ -365,7 +456,7 @@ impl fmt::Display for Spec {
             ("thin", self.thin, default.thin),
             ("removable", self.removable, default.removable),
         ] {
-            if value != usual {
+            if value != usual && (chosen || KEYS_OF_REMOTE.contains(&key)) {
                 write!(f, ",{key}={}", if value { "on" } else { "off" })?;
             }
         }

@@ -85,9 +85,44 @@ fn refused_specs_say_which_key_and_what_was_meant() {
         ("file:/x\\y", "a backslash must stand before \",\", \"+\" or \"\\\""),
         ("stripe:a+b", "volumes of kind \"stripe\" are not built yet"),
         ("rbd:pool/image", "volumes of kind \"rbd\" are not built yet"),
-        ("iscsi://host/iqn/0", "volumes of kind \"iscsi\" are not built yet"),
-        ("nvme+tcp://host/nqn/1", "volumes of kind \"nvme+tcp\" are not built yet"),
     ] {
         assert_eq!(parse(text).map_err(|e| e.to_string()), Err(want.to_owned()), "{text}");
+    }
+}
+
+const NVME: &str = "nvme+tcp://[::1]:4420/nqn.2026-11.io.blockwire:d/1?secret_file=/etc/a,b";
+
+#[test]
+fn a_url_keeps_what_is_its_own() {
+    for (text, urls) in [
+        (NVME.to_owned(), NVME.to_owned()),
+        (format!("{NVME},ro"), NVME.to_owned()),
+        (format!("{NVME},ro=on,persist=force"), NVME.to_owned()),
+    ] {
+        let spec = parse(&text).unwrap();
+        assert_eq!(spec.source, Source::Remote(urls));
+        assert_eq!(spec.read_only, text != NVME);
+        assert_eq!(parse(&spec.to_string()).unwrap(), spec);
+        assert_eq!(spec.source.place().unwrap(), "nvme+tcp://[::1]:4420/nqn.2026-11.io.blockwire:d/1");
+    }
+    let both = "iscsi://h/iqn.2026-11.io.blockwire:d/0,nvme+tcp://h/nqn.2026-11.io.blockwire:d/1";
+    let spec = parse(&format!("{both},uuid=6ba7b810-9dad-11d1-80b4-00c04fd430c8")).unwrap();
+    assert_eq!(spec.source, Source::Remote(both.to_owned()));
+    assert!(spec.uuid.is_some());
+}
+
+#[test]
+fn a_url_that_cannot_be_served_is_refused() {
+    let plain = "iscsi://h/iqn.2026-11.io.blockwire:d/0";
+    for (text, said) in [
+        (format!("{plain},size=1G"), "size is that of the volume on the other machine"),
+        (format!("{plain},block=4096"), "block is that of the volume on the other machine"),
+        ("iscsi://u%secret,ro@h/iqn.2026-11.io.blockwire:d/0".to_owned(), "must not hold a password"),
+        ("iscsi://h/iqn.2026-11.io.blockwire:d".to_owned(), ""),
+        ("iscsi:h".to_owned(), ""),
+    ] {
+        let why = parse(&text).unwrap_err();
+        assert!(why.to_string().contains(said), "{text}: {why}");
+        assert!(!format!("{why:?} {why}").contains("secret,ro"), "{why:?}");
     }
 }

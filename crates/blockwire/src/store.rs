@@ -18,6 +18,7 @@ use uuid::Uuid;
 use crate::{
     name::VolumeName,
     plan::Volume,
+    remote::{self, Remote},
     spec::Source,
     state::identity::{Identities, Key},
 };
@@ -48,6 +49,8 @@ pub struct Store {
     pub file: Option<File>,
     /// What it is on, to find aliases.
     pub key: Option<Key>,
+    /// How the other machine is reached that has the volume.
+    pub remote: Option<Remote>,
     /// The file did not exist before.
     pub created: bool,
 }
@@ -72,6 +75,7 @@ enum Why {
     BlockTooSmall(PathBuf, u32),
     NoDirect(PathBuf),
     SameUuid(Uuid, VolumeName),
+    Remote(String),
 }
 
 impl fmt::Display for StoreError {
@@ -98,6 +102,7 @@ impl fmt::Display for StoreError {
             Why::NoDirect(path) => {
                 write!(f, "{} cannot be opened past the page cache (direct)", path.display())
             }
+            Why::Remote(why) => f.write_str(why),
             Why::SameUuid(uuid, other) => {
                 write!(f, "the identity {uuid} is already that of volume \"{other}\"")
             }
@@ -116,6 +121,7 @@ impl Store {
     ) -> Result<Self, StoreError> {
         let opened = match &volume.spec.source {
             Source::Ram | Source::Null => Ok(memory(volume)),
+            Source::Remote(urls) => elsewhere(volume, urls),
             Source::File(path) => file(volume, path, others.clone()),
             Source::Device(path) => device(volume, path, others.clone()),
         };
@@ -133,8 +139,13 @@ impl Store {
         match (self.volume.spec.uuid, &self.key, self.volume.spec.source.path()) {
             (Some(uuid), _, _) => uuid,
             (None, Some(key), Some(path)) => identities.of(key, path, fresh_uuid),
-            (None, _, _) => fresh_uuid(),
+            (None, _, _) => self.remote.as_ref().and_then(|remote| remote.uuid).unwrap_or_else(fresh_uuid),
         }
+    }
+
+    /// Whether hosts may only read: by what was asked for, or because we may not write there ourselves.
+    pub fn is_read_only(&self) -> bool {
+        self.volume.spec.read_only || self.remote.as_ref().is_some_and(|remote| remote.read_only)
     }
 
     /// Undoes the creation of a file that will not be served after all.
@@ -184,8 +195,36 @@ fn memory(volume: &Volume) -> Store {
         punch: true,
         file: None,
         key: None,
+        remote: None,
         created: false,
     }
+}
+
+/// A volume of another machine is as it is there.
+fn elsewhere(volume: &Volume, urls: &str) -> Result<Store, Why> {
+    let remote = remote::open(urls).map_err(Why::Remote)?;
+    if remote.uuid.is_none() && volume.spec.uuid.is_none() {
+        let place = volume.spec.source.place().unwrap_or_default();
+        return Err(Why::Remote(format!(
+            "{place}: the target gives the volume no UUID; choose one with uuid="
+        )));
+    }
+    let (mut volume, geometry) = (volume.clone(), remote.geometry);
+    let spec = &mut volume.spec;
+    (spec.block, spec.thin, spec.cache) = (geometry.logical, geometry.thin, geometry.write_cache);
+    Ok(Store {
+        uuid: Uuid::nil(),
+        bytes: geometry.bytes(),
+        physical: geometry.physical,
+        memory_align: 1,
+        offset_align: geometry.logical,
+        punch: geometry.thin,
+        file: None,
+        key: None,
+        remote: Some(remote),
+        created: false,
+        volume,
+    })
 }
 
 fn file<'a>(volume: &Volume, path: &Path, others: impl Iterator<Item = &'a Store>) -> Result<Store, Why> {
@@ -252,6 +291,7 @@ fn settle_file<'a>(
         punch,
         file: Some(file),
         key: Some(key),
+        remote: None,
         created: false,
     })
 }
@@ -290,6 +330,7 @@ fn device<'a>(volume: &Volume, path: &Path, others: impl Iterator<Item = &'a Sto
         punch: !spec.read_only,
         file: Some(file),
         key: Some(key),
+        remote: None,
         created: false,
     })
 }

@@ -36,7 +36,7 @@ pub use host::trace;
 pub use host::url::{Options, Url};
 pub use host::{Claim, Claims, Handle, News, PathInfo, Portrait, Protocol, Registration, Standing};
 pub use identity::Standing as Nexus;
-pub use initiator::{Initiator, Settings};
+pub use initiator::{Initiator, Settings, resolve, secrets};
 pub use look::{Discovered, Examined, Found, discover, examine};
 pub use reactor::IoChoice;
 pub use volume::{Done, Durability, Extent, Failure, Fault, Geometry, Io, IoId, Op, Outcome, Refusal, Span};

@@ -76,7 +76,12 @@ pub const VOLUME: Section = Section {
     about: "A volume. The keys below `source` may also stand in the SPEC itself (`source = \"ram:1G,block=4096\"`), but not in both places.",
     keys: &[
         key("name", "name", "needed", "Lowercase letters, digits, `-` and `.`; unique."),
-        key("source", "SPEC", "needed", "`ram:SIZE`, `file:PATH`, `/dev/NAME` or `null:SIZE`."),
+        key(
+            "source",
+            "SPEC",
+            "needed",
+            "`ram:SIZE`, `file:PATH`, `/dev/NAME`, `null:SIZE`, or a volume's URL.",
+        ),
         key(
             "size",
             "size",

@@ -7,7 +7,9 @@ use target::{Make, MakeBackend, VolumeSpec};
 use volume::{DiskId, Facts, Gauge, Geometry, Home, Ram, RamDisk, Shared, Uuid, VolumeId};
 
 use super::{exports::revision, usage::Usage};
-use crate::{engine::EngineError, plan::Inquiry, spec::Source, state::StateDir, store::Store};
+use crate::{
+    engine::EngineError, plan::Inquiry, remote::Remote, spec::Source, state::StateDir, store::Store,
+};
 
 /// How far a RAM volume can grow: to twice its size, or by this many bytes if that is more. Only
 /// address space and one bit per 4 KiB are set aside for it.
@@ -30,6 +32,8 @@ pub enum Medium {
         /// Bytes of each.
         logical: u32,
     },
+    /// On another machine, to which each shard connects.
+    Remote(Arc<Remote>),
 }
 
 impl Medium {
@@ -51,16 +55,21 @@ impl Medium {
                     |why| EngineError::Unsupported(format!("volume \"{}\": {why}", store.volume.name));
                 Ok(Medium::File(Arc::new(made.map_err(unfit)?), disk))
             }
+            (Source::Remote(_), _) => match &store.remote {
+                Some(remote) => Ok(Medium::Remote(Arc::new(remote.clone()))),
+                None => Err(EngineError::Stopped),
+            },
             (Source::File(_) | Source::Device(_), None) => Err(EngineError::Stopped),
         }
     }
 
-    /// What its blocks are like now.
+    /// What its blocks are like now; those of another machine, when it was looked at.
     pub fn geometry(&self) -> Geometry {
         match self {
             Medium::Ram(disk) => disk.geometry(),
             Medium::File(disk, _) => disk.geometry(),
             Medium::Null { blocks, logical } => volume::Backend::geometry(&Null::new(*blocks, *logical)),
+            Medium::Remote(remote) => remote.geometry,
         }
     }
 
@@ -68,7 +77,7 @@ impl Medium {
     pub fn disk(&self) -> Option<DiskId> {
         match self {
             Medium::File(_, disk) => Some(*disk),
-            Medium::Ram(_) | Medium::Null { .. } => None,
+            Medium::Ram(_) | Medium::Null { .. } | Medium::Remote(_) => None,
         }
     }
 
@@ -86,11 +95,14 @@ impl Medium {
             }
             Medium::File(disk, _) => Ok(disk.resized(bytes)),
             Medium::Null { .. } => Err(EngineError::Unsupported("a null volume keeps its size".to_owned())),
+            Medium::Remote(_) => {
+                Err(EngineError::Unsupported("the volume is resized on the machine that has it".to_owned()))
+            }
         }
     }
 
-    fn make(&self, shard: u16) -> MakeBackend {
-        match self {
+    fn make(&self, shard: u16) -> Make {
+        let backend: MakeBackend = match self {
             Medium::Ram(disk) => {
                 let disk = disk.clone();
                 Box::new(move || Box::new(Ram::new(disk)))
@@ -103,7 +115,12 @@ impl Medium {
                 let (blocks, logical) = (*blocks, *logical);
                 Box::new(move || Box::new(Null::new(blocks, logical)))
             }
-        }
+            Medium::Remote(remote) => {
+                let remote = remote.clone();
+                return Make::Remote(Box::new(move |cx| Box::new(remote.on_shard(cx, shard))));
+            }
+        };
+        Make::Backend(backend)
     }
 
     /// Where it can be read how much is allocated.
@@ -112,9 +129,9 @@ impl Medium {
             Medium::Ram(disk) => Some(disk.gauge()),
             Medium::File(..) => match &store.volume.spec.source {
                 Source::File(path) => usage.watch(path),
-                Source::Device(_) | Source::Ram | Source::Null => None,
+                Source::Device(_) | Source::Ram | Source::Null | Source::Remote(_) => None,
             },
-            Medium::Null { .. } => None,
+            Medium::Null { .. } | Medium::Remote(_) => None,
         }
     }
 
@@ -165,7 +182,7 @@ impl Medium {
             facts: facts.clone(),
             shared: shared.clone(),
             view: view.clone(),
-            make: Make::Backend(self.make(shard)),
+            make: self.make(shard),
             disks: self.disk().into_iter().collect(),
             home: if shard == at.0 { home.take() } else { None },
         };

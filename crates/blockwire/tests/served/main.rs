@@ -4,6 +4,7 @@ mod access;
 mod daemon;
 mod ending;
 mod failover;
+mod gateway;
 mod host;
 mod initiator;
 mod placement;

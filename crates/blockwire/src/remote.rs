@@ -1,0 +1,105 @@
+//! Volumes of other machines, which this daemon serves on.
+//!
+//! Each is opened once when the daemon starts, to learn what it is like and to say at once what is wrong; then
+//! every shard connects to it by itself. Invariant: what shards connect with is what was tried here, but that
+//! each path of each shard is a session of its own.
+
+use std::{net::SocketAddr, time::Duration};
+
+use buf::Cx;
+use host::{AnyPath, RemoteVolume, Secrets, Terms, Url, Who};
+use initiator::{Initiator, Settings};
+use uuid::Uuid;
+use volume::Geometry;
+
+/// How long hosts wait for a volume that cannot be reached, unless the URL says otherwise: less than the 30 s
+/// after which they give up by themselves.
+const QUEUE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Memory for the one time that a volume is opened to look at it, bytes.
+const LOOK_MEMORY: usize = 8 << 20;
+
+/// A volume of another machine, as it was found.
+#[derive(Clone, Debug)]
+pub struct Remote {
+    who: Who,
+    ways: Vec<Way>,
+    terms: Terms,
+    /// What its blocks were like.
+    pub geometry: Geometry,
+    /// Its identity, if the target tells it.
+    pub uuid: Option<Uuid>,
+    /// We may not write there, or shall not.
+    pub read_only: bool,
+}
+
+/// One path.
+#[derive(Clone, Debug)]
+struct Way {
+    url: Url,
+    addresses: Vec<SocketAddr>,
+    secrets: Secrets,
+}
+
+impl Way {
+    fn path(&self, who: &Who, number: u16) -> Result<AnyPath, String> {
+        AnyPath::of(&self.url, self.addresses.clone(), who, &self.secrets, number)
+            .map_err(|why| format!("{}: {why}", self.url))
+    }
+}
+
+/// Looks at the volume that these URLs name.
+///
+/// # Errors
+/// What is wrong, at which URL, and what to do.
+pub fn open(urls: &str) -> Result<Remote, String> {
+    let said = |why: initiator::Error| why.message;
+    let parsed = Url::parse_joined(urls).map_err(|why| why.to_string())?;
+    let mut ways = Vec::new();
+    for url in parsed {
+        let at = |why: initiator::Error| format!("{url}: {why}");
+        let (addresses, secrets) =
+            (initiator::resolve(&url).map_err(at)?, initiator::secrets(&url).map_err(at)?);
+        ways.push(Way { url, addresses, secrets });
+    }
+    let settings = Settings { memory: LOOK_MEMORY, ..Settings::default() };
+    let mut initiator = Initiator::new(settings).map_err(said)?;
+    let who = initiator.who().clone();
+    // What the shards will make of them without asking again.
+    for way in &ways {
+        way.path(&who, 0)?;
+    }
+    let volume = initiator.open(urls).map_err(said)?;
+    let geometry =
+        initiator.geometry(volume).ok_or("the volume was lost as soon as it was open; try again")?;
+    let read_only = initiator.is_read_only(volume);
+    let uuid = initiator.portrait(volume).and_then(|portrait| portrait.uuid);
+    // A target that does not let go in time is no reason against serving its volume.
+    let _ = initiator.close(volume);
+    let terms = terms(&ways[0].url);
+    let uuid = uuid.map(|uuid| Uuid::from_bytes(uuid.0));
+    Ok(Remote { who, ways, terms, geometry, uuid, read_only })
+}
+
+/// A daemon does not give up: a volume that comes back is served again, however late.
+fn terms(url: &Url) -> Terms {
+    let said = &url.options.volume;
+    Terms {
+        queue_timeout: said.queue_timeout.unwrap_or(QUEUE_TIMEOUT),
+        loss_timeout: said.loss_timeout.unwrap_or(Duration::MAX),
+        open_timeout: said.open_timeout.unwrap_or(Duration::MAX),
+        ..Terms::of(&url.options)
+    }
+}
+
+impl Remote {
+    /// The volume on a shard; it begins to connect.
+    pub fn on_shard(&self, cx: &mut Cx<'_>, shard: u16) -> RemoteVolume<AnyPath> {
+        // A session of its own for each: those of one qualifier would end each other.
+        let number = |at: usize| shard.wrapping_mul(host::url::URLS_MAX as u16).wrapping_add(at as u16);
+        let paths = self.ways.iter().enumerate().map(|(at, way)| {
+            way.path(&self.who, number(at)).expect("the same was made when the volume was looked at")
+        });
+        RemoteVolume::open(cx, paths.collect(), self.terms.clone())
+    }
+}

@@ -1,0 +1,177 @@
+//! A daemon that serves the volume of another: over either protocol from either.
+
+use std::net::TcpListener;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use ::initiator::{Initiator, IoChoice, Settings};
+
+use crate::daemon::{Daemon, Place, worlds};
+
+fn urls(daemon: &Daemon, volume: &str) -> [String; 2] {
+    let (iscsi, nvme) = (daemon.at, daemon.nvme.unwrap());
+    [
+        format!("iscsi://{iscsi}/iqn.2026-11.io.blockwire:{volume}/0"),
+        format!("nvme+tcp://{nvme}/nqn.2026-11.io.blockwire:{volume}/1"),
+    ]
+}
+
+fn ours(world: &str) -> Initiator {
+    let io = if world == "uring" { IoChoice::Uring } else { IoChoice::Epoll };
+    Initiator::new(Settings { io, ..Settings::default() }).unwrap()
+}
+
+fn bytes(len: usize, seed: usize) -> Vec<u8> {
+    (0..len).map(|at| (at.wrapping_mul(seed) >> 3 ^ at >> 11) as u8).collect()
+}
+
+fn gateway(source: &str) -> String {
+    format!("[[volume]]\nname = \"near\"\nsource = \"{source}\"\n")
+}
+
+/// A daemon with a file of 32 MiB.
+fn far(world: &str) -> (Place, Daemon) {
+    let place = Place::new();
+    let file = place.path("far.img");
+    let config =
+        format!("[[volume]]\nname = \"far\"\nsource = \"file:{}\"\nsize = \"32M\"\n", file.display());
+    let daemon = place.serve(&config, &["--nvme", "127.0.0.1:0", "--io", world]);
+    (place, daemon)
+}
+
+#[test]
+fn either_protocol_is_served_over_either() {
+    for world in worlds() {
+        let (_there, far) = far(world);
+        for back in 0..2 {
+            let place = Place::new();
+            let source = urls(&far, "far")[back].clone();
+            let near = place.serve(&gateway(&source), &["--nvme", "127.0.0.1:0", "--io", world]);
+            let (shown, uuid) = (near.ask_json("volume show near"), far.ask_json("volume show far"));
+            assert_eq!((&shown["kind"], &shown["path"]), (&"remote".into(), &source.as_str().into()));
+            assert_eq!(shown["uuid"], uuid["uuid"], "it is one volume");
+            for front in 0..2 {
+                let mut initiator = ours(world);
+                let through = initiator.open(&urls(&near, "near")[front]).unwrap();
+                let direct = initiator.open(&urls(&far, "far")[1 - back]).unwrap();
+                assert_eq!(initiator.geometry(through).unwrap().bytes(), 32 << 20);
+                let (written, mut read) = (bytes(5 << 20, 7 + front + 2 * back), vec![0; 5 << 20]);
+                initiator.write_at(through, 1 << 20, &written).unwrap();
+                initiator.flush(through).unwrap();
+                initiator.read_at(direct, 1 << 20, &mut read).unwrap();
+                assert!(read == written, "{world}: from {front} to {back}, other bytes came to the far end");
+                let back_again = bytes(5 << 20, 11 + front);
+                initiator.write_at(direct, 2 << 20, &back_again).unwrap();
+                initiator.read_at(through, 2 << 20, &mut read).unwrap();
+                assert!(read == back_again, "{world}: from {back} to {front}, other bytes came back");
+                initiator.close(through).unwrap();
+                initiator.close(direct).unwrap();
+            }
+            let verify = Command::new(env!("CARGO_BIN_EXE_blockwire"))
+                .args(["verify", &urls(&near, "near")[1 - back], &source])
+                .stdin(Stdio::null())
+                .output()
+                .unwrap();
+            assert!(verify.status.success(), "{}", String::from_utf8_lossy(&verify.stderr));
+        }
+    }
+}
+
+#[test]
+fn the_far_ends_size_passes_through() {
+    let (_there, far) = far("epoll");
+    for back in 0..2 {
+        let place = Place::new();
+        let near = place.serve(&gateway(&urls(&far, "far")[back]), &["--nvme", "127.0.0.1:0"]);
+        let refused = near.run("volume resize near 1G");
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("on the machine that has it"));
+        let mut initiator = ours("epoll");
+        let volumes = urls(&near, "near").map(|url| initiator.open(&url).unwrap());
+        let size = (48 + 16 * back as u64) << 20;
+        far.ask(&format!("volume resize far {size}"));
+        let begun = Instant::now();
+        while volumes.iter().any(|volume| initiator.geometry(*volume).unwrap().bytes() != size) {
+            let sizes = volumes.map(|volume| initiator.geometry(volume).unwrap().bytes());
+            assert!(begun.elapsed() < Duration::from_secs(20), "over {back}: {sizes:?}, not {size}");
+            // Any I/O lets a target tell what has changed.
+            volumes.iter().for_each(|volume| initiator.read_at(*volume, 0, &mut [0; 512]).unwrap());
+            initiator.turn(Some(Duration::from_millis(50)));
+        }
+        for volume in volumes {
+            initiator.write_at(volume, size - 4096, &[7; 4096]).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_far_end_that_is_gone_is_an_error_in_time() {
+    for back in 0..2 {
+        let (_there, far) = far("epoll");
+        let place = Place::new();
+        let source = format!("{}?queue_timeout=1s", urls(&far, "far")[back]);
+        let near = place.serve(&gateway(&source), &["--nvme", "127.0.0.1:0"]);
+        let mut initiator = ours("epoll");
+        let volumes =
+            urls(&near, "near").map(|url| initiator.open(&format!("{url}?queue_timeout=2s")).unwrap());
+        initiator.write_at(volumes[0], 0, &[1; 4096]).unwrap();
+        far.kill();
+        for volume in volumes {
+            let begun = Instant::now();
+            let why = initiator.read_at(volume, 0, &mut [0; 4096]).unwrap_err();
+            assert!(begun.elapsed() < Duration::from_secs(15), "{:?}: {why}", begun.elapsed());
+        }
+    }
+}
+
+/// What `serve` with this volume says, which must fail.
+fn refused(volume: &str) -> String {
+    let place = Place::new();
+    let begun = Instant::now();
+    let out = Command::new(env!("CARGO_BIN_EXE_blockwire"))
+        .args(["serve", "--iscsi", "127.0.0.1:0", "--volume", volume, "--state"])
+        .arg(place.path("state"))
+        .arg("--control")
+        .arg(place.path("control"))
+        .env("HOME", place.path(""))
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert!(!out.status.success() && begun.elapsed() < Duration::from_secs(20), "{volume}");
+    String::from_utf8(out.stderr).unwrap()
+}
+
+#[test]
+fn what_cannot_be_opened_is_said_at_the_start() {
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let said = refused(&format!("a=iscsi://{closed}/iqn.2026-11.io.blockwire:far/0"));
+    assert!(said.contains(&closed.to_string()) && said.contains("is the target running"), "{said}");
+    assert!(said.contains("volume \"a\""), "{said}");
+    let (_there, far) = far("epoll");
+    let [_, nvme] = urls(&far, "far");
+    let said = refused(&format!("a={}", nvme.replace(":far/1", ":far/7")));
+    assert!(said.contains("volume \"a\"") && said.contains(&far.nvme.unwrap().to_string()), "{said}");
+    let said = refused(&format!("a={nvme}?secret_file=/nowhere/at/all"));
+    assert!(said.contains("/nowhere/at/all"), "{said}");
+}
+
+/// Volumes that are made while the daemon runs are there again after a restart.
+#[test]
+fn a_created_volume_is_recorded_without_secrets() {
+    let (_there, far) = far("epoll");
+    let [iscsi, _] = urls(&far, "far");
+    let place = Place::new();
+    let near = place.serve("", &["--nvme", "127.0.0.1:0"]);
+    let with = iscsi.replace("://", "://user%hunter2@");
+    let out = near.run(&format!("volume create near={with}"));
+    assert!(
+        !out.status.success() && String::from_utf8_lossy(&out.stderr).contains("must not hold a password")
+    );
+    near.ask(&format!("volume create near={iscsi},ro"));
+    assert_eq!(near.ask_json("volume show near")["read_only"], true);
+    drop(near);
+    let near = place.serve("", &["--nvme", "127.0.0.1:0"]);
+    assert_eq!(near.ask_json("volume show near")["path"], iscsi.as_str());
+    let mut initiator = ours("epoll");
+    let volume = initiator.open(&urls(&near, "near")[1]).unwrap();
+    assert!(initiator.write_at(volume, 0, &[0; 512]).is_err(), "write-protected");
+}
