@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that must hold before a change is good; `make test` and `.ci/run` run this.
 #   test.sh [STEP]...      without arguments all steps, in this order:
-#     build lint unit libiscsi consumers initiator packaging capi sessions guest
+#     build lint unit libiscsi consumers initiator filesystem packaging capi sessions guest
 #   and, by their names only: guests initiators
 #
 # Where the kernel forbids io_uring the steps that need it fail, unless BLOCKWIRE_NO_URING=1 says
@@ -73,6 +73,14 @@ initiator() {
   PARTS="discovery load restarts secrets" tests/interop/initiator.sh -t istgt
 }
 
+# A file system on a volume that our initiator attaches, while its target is killed and started again.
+filesystem() {
+  local protocol
+  for protocol in iscsi nvme; do
+    tests/interop/filesystem.sh -p "$protocol"
+  done
+}
+
 # The same with every combination of what is negotiated: `make interop` only.
 initiators() {
   tests/interop/initiator.sh -a -t tgt
@@ -114,7 +122,7 @@ if [ "${1:-}" = --one ]; then
 fi
 
 steps=("$@")
-[ $# -gt 0 ] || steps=(build lint unit libiscsi consumers initiator packaging capi sessions guest)
+[ $# -gt 0 ] || steps=(build lint unit libiscsi consumers initiator filesystem packaging capi sessions guest)
 tests/setup.sh build
 failed=()
 start=$(now)

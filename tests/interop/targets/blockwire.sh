@@ -26,7 +26,7 @@ target_start() {
     --volume removable=ram:64M,thin,physical=4096,removable \
     --volume readonly=ram:64M,thin,physical=4096,ro \
     --volume "slow=null:${SLOW_SIZE:-64M},sanitize_rate=4M" \
-    --volume "disk=file:$dir/disk.img,size=64M${DISK_KEYS:-}"
+    --volume "disk=file:$dir/disk.img,size=${DISK_SIZE:-64M}${DISK_KEYS:-}"
   # One of the suite's tests sleeps for a minute and answers no ping.
   [ -e "$dir/blockwire.toml" ] || printf '[limits]\nnop_timeout = 120\n' >"$dir/blockwire.toml"
   "$BLOCKWIRE" "$@" >"$dir/stdout" 2>"$dir/stderr" </dev/null &

@@ -4,7 +4,7 @@
 //! alive, and I/O queues, over which operations go to the one that has the fewest in work. Payload goes
 //! straight from and to the caller's memory; once a path is up, reads and writes allocate nothing.
 //!
-//! Everything a controller says is checked ([`claims`], and the transport below), and every wait ends
+//! Everything a controller says is checked (`claims`, and the transport below), and every wait ends
 //! ([`Times`]).
 //!
 //! **Loss.** When a connection is lost, or a command is not answered even after Abort, the path is down:
