@@ -2,6 +2,7 @@
 //! calls. No kernel module, no daemon, no root.
 //!
 //! ```no_run
+//! # extern crate blockwire_initiator as initiator;
 //! use initiator::{Initiator, Settings};
 //!
 //! let mut initiator = Initiator::new(Settings::default())?;
