@@ -27,7 +27,9 @@ if ldd "$ROOM/check-static" | grep -q libblockwire; then fail "the static librar
 mkdir "$ROOM/target"
 target_start "$ROOM/target"
 nvme_url() { echo "nvme+tcp://127.0.0.1:$NVME_PORT/$(nqn "$1")/1"; }
-BAD=("-2=iscsi://" "-2=ftp://127.0.0.1/x" "-3=iscsi://127.0.0.1:$(free_port)/$(iqn disk)/0?open_timeout=0")
+BAD=("-2=iscsi://" "-2=ftp://127.0.0.1/x" "-3=iscsi://127.0.0.1:$(free_port)/$(iqn disk)/0?open_timeout=0"
+  "-3=iscsi://user%hushhushhush@127.0.0.1:$(free_port)/$(iqn disk)/0?open_timeout=0"
+  "-2=iscsi://user%hushhushhush@127.0.0.1/nonsense")
 for way in url nvme_url; do
   begin=$(now)
   "$ROOM/check" "$($way disk)" "${BAD[@]}" >"$ROOM/said"

@@ -39,7 +39,14 @@ pub fn run(args: impl IntoIterator<Item = OsString>, start: StartEngine) -> Exit
                 ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Exit::Success,
                 _ => Exit::Usage,
             };
-            let _ = why.print();
+            // What was typed is shown again, but for a password in it.
+            let said = why.render().to_string();
+            let safe = without_passwords(&said);
+            if safe == said {
+                let _ = why.print();
+            } else {
+                let _ = io::stderr().write_all(safe.as_bytes());
+            }
             return exit;
         }
     };
@@ -50,6 +57,26 @@ pub fn run(args: impl IntoIterator<Item = OsString>, start: StartEngine) -> Exit
             failure.exit
         }
     }
+}
+
+/// The text without what stands between `%` and `@` of a URL in it.
+fn without_passwords(text: &str) -> String {
+    let (mut safe, mut rest) = (String::new(), text);
+    while let Some(at) = rest.find("://") {
+        let (before, url) = rest.split_at(at + 3);
+        safe.push_str(before);
+        let end = url.find(|c: char| c.is_whitespace() || c == '\'').unwrap_or(url.len());
+        let word = &url[..end];
+        match (word.find('%'), word.rfind('@')) {
+            (Some(from), Some(to)) if from < to => {
+                safe.push_str(&word[..from]);
+                safe.push_str("%...");
+                rest = &url[to..];
+            }
+            _ => rest = url,
+        }
+    }
+    safe + rest
 }
 
 fn act(verb: Verb, start: StartEngine) -> Result<Exit, Failure> {
@@ -186,4 +213,19 @@ fn unknown_verb(words: &[OsString]) -> Failure {
         command.get_subcommands().filter(|verb| !verb.is_hide_set()).map(|v| v.get_name()).collect();
     let hint = suggest::hint(&word, verbs.iter().copied());
     Failure::usage(format!("unknown verb \"{word}\"{hint}\nSee `blockwire --help`."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_passwords;
+
+    #[test]
+    fn a_password_is_not_said_again() {
+        let said =
+            "invalid value 'v=iscsi://user%secret/word@host/iqn/0,ro' for '--volume': a URL, x://a%b@c";
+        let safe = "invalid value 'v=iscsi://user%...@host/iqn/0,ro' for '--volume': a URL, x://a%...@c";
+        assert_eq!(without_passwords(said), safe);
+        let plain = "iscsi://user@host/iqn%20x/0 and iscsi://host/a%20b";
+        assert_eq!(without_passwords(plain), plain);
+    }
 }

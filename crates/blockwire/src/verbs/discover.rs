@@ -74,7 +74,10 @@ pub fn discover(args: &DiscoverArgs) -> Result<Exit, Failure> {
     }
     say(&text)?;
     if discovered.found.is_empty() {
-        return Err(Failure::new(Exit::NothingFound, format!("nothing is offered to us at {}", args.url)));
+        // Without the password that may stand in what was typed.
+        let place =
+            initiator::Url::parse(&args.url).map_or_else(|_| String::new(), |url| format!(" at {url}"));
+        return Err(Failure::new(Exit::NothingFound, format!("nothing is offered to us{place}")));
     }
     Ok(Exit::Success)
 }
