@@ -122,7 +122,7 @@ impl Volume {
         }
     }
 
-    /// A reservation action; see [`Reservations::apply`].
+    /// A reservation action; see `Reservations::apply`.
     pub fn reserve(&self, who: &Nexus, action: &Action) -> Result<Change, Refusal> {
         let effect = self.view.reservations.apply(who, action)?;
         let reservations = Arc::new(effect.state);
