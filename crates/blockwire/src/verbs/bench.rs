@@ -147,10 +147,9 @@ pub fn bench(args: &BenchArgs) -> Result<Exit, Failure> {
         script.notes.iter().map(|note| format!("{} changes nothing: {}", note.word, note.why)).collect();
     let mut outcomes = Vec::new();
     let mut jobs = script.jobs.as_slice();
-    while let Some((first, rest)) = jobs.split_first() {
+    while let Some((_, rest)) = jobs.split_first() {
         let together = rest.iter().take_while(|job| !job.is_walled).count();
         let group = &jobs[..=together];
-        debug_assert_eq!(group[0], *first);
         outcomes.extend(run_group(args, group)?);
         jobs = &jobs[together + 1..];
     }
@@ -165,7 +164,7 @@ pub fn bench(args: &BenchArgs) -> Result<Exit, Failure> {
 fn run_group(args: &BenchArgs, jobs: &[Job]) -> Result<Vec<Outcome>, Failure> {
     let threads = args.threads as usize;
     let barrier = Barrier::new(threads);
-    let before = rustix_usage();
+    let before = own_usage();
     let shares = std::thread::scope(|scope| {
         let spawned: Vec<_> = (0..threads)
             .map(|thread| {
@@ -180,7 +179,7 @@ fn run_group(args: &BenchArgs, jobs: &[Job]) -> Result<Vec<Outcome>, Failure> {
         });
         joined.collect::<Result<Vec<_>, _>>()
     })?;
-    let used = rustix_usage().minus(before);
+    let used = own_usage().minus(before);
     let mut outcomes: Vec<Outcome> = jobs.iter().map(Outcome::of).collect();
     for share in shares {
         for (outcome, (tally, failed, why)) in outcomes.iter_mut().zip(share) {
@@ -208,7 +207,7 @@ impl Used {
 }
 
 /// Processor seconds of this process: user, system.
-fn rustix_usage() -> Used {
+fn own_usage() -> Used {
     let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let ticks = rustix::param::clock_ticks_per_second() as f64;
     let process = eval::cpu::Process::parse(&text).unwrap_or_default();
@@ -240,11 +239,6 @@ fn run_share(args: &BenchArgs, jobs: &[Job], thread: usize, barrier: &Barrier) -
     barrier.wait();
     let (mut initiator, mut seats) = made?;
     let now = Instant::now();
-    for seat in &mut seats {
-        let job = &jobs[seat.job];
-        let number = seat.seed as u32;
-        seat.worker = Worker::new(job, number, &seat.shapes, 0).map_err(Failure::usage)?;
-    }
     drive(&mut initiator, &mut seats, now, jobs.iter().any(|job| job.exits_all));
     let mut share: Share = jobs.iter().map(|_| Default::default()).collect();
     for seat in seats {
