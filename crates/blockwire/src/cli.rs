@@ -19,8 +19,7 @@ use crate::{
 };
 
 /// Verbs that the contract names and that do not exist yet.
-pub const VERBS_LATER: [&str; 8] =
-    ["plan", "apply", "upgrade", "discover", "attach", "detach", "doctor", "eval"];
+pub const VERBS_LATER: [&str; 3] = ["plan", "apply", "upgrade"];
 
 const ABOUT: &str = "Block storage over Ethernet, in user space";
 

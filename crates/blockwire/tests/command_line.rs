@@ -96,6 +96,23 @@ fn without_a_daemon_every_verb_says_where_it_looked() {
 }
 
 #[test]
+fn experiments_are_listed_with_their_papers_figures() {
+    check("eval list", 0, "High Performance iSCSI at 100GbE", "");
+    check("eval list nvme-tcp-latency", 0, "130.61 us          remote latency, read, kernel, NIC to NIC", "");
+    check("eval list --slips", 0, "demartek.target-oltp-effectiveness", "");
+    check("eval list quik", 2, "", "there is no preset \"quik\"; did you mean \"quick\"?");
+    let all = blockwire("eval list --json");
+    let all = String::from_utf8(all.stdout).unwrap();
+    let all: serde_json::Value = serde_json::from_str(&all).unwrap();
+    let vdbench = all.as_array().unwrap().iter().find(|one| one["id"] == "demartek-vdbench").unwrap();
+    assert_eq!(vdbench["paper"]["by"], "Demartek");
+    let figures = vdbench["figures"].as_array().unwrap();
+    let write = figures.iter().find(|one| one["id"] == "demartek.target-write-effectiveness").unwrap();
+    assert_eq!(write["printed"], "+185 %");
+    assert!(write["slip"].as_str().unwrap().contains("target-write-iops over"), "{write}");
+}
+
+#[test]
 fn configuration_errors_are_exit_2_with_their_place() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().join("blockwire.toml");

@@ -9,6 +9,7 @@ mod bench_table;
 mod copy;
 mod discover;
 mod ends;
+mod eval;
 mod info;
 mod plain;
 mod progress;
@@ -49,6 +50,9 @@ pub enum RemoteVerb {
     Detach(attach::DetachArgs),
     /// Put load on remote volumes, in fio's words, and measure
     Bench(bench::BenchArgs),
+    /// Evaluate targets and initiators as papers do, and show what came of it
+    #[command(arg_required_else_help = true)]
+    Eval(eval::EvalArgs),
 }
 
 /// Does it.
@@ -65,6 +69,7 @@ pub fn act(verb: &RemoteVerb) -> Result<Exit, Failure> {
         RemoteVerb::Attach(args) => attach::attach(args),
         RemoteVerb::Detach(args) => attach::detach(args),
         RemoteVerb::Bench(args) => bench::bench(args),
+        RemoteVerb::Eval(args) => eval::act(args),
     }
 }
 

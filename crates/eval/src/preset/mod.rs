@@ -10,6 +10,7 @@ mod table;
 use std::time::Duration;
 
 use crate::fio::{Direction, Job};
+use crate::published::{Figure, published};
 pub use fit::{Room, Scale, plan};
 pub use table::PRESETS;
 
@@ -122,6 +123,8 @@ pub struct Preset {
     pub paper: Option<&'static str>,
     /// Where in the paper.
     pub at: &'static str,
+    /// Which of the paper's figures are of this experiment: how their names begin.
+    pub figures: &'static [&'static str],
     /// What it is.
     pub kind: Kind,
     /// How many volumes, of so many bytes each.
@@ -156,6 +159,12 @@ impl Preset {
     /// The preset of this name.
     pub fn find(id: &str) -> Option<&'static Preset> {
         PRESETS.iter().find(|preset| preset.id == id)
+    }
+
+    /// What its paper printed about it, in the paper's order.
+    pub fn published(&self) -> impl Iterator<Item = &'static Figure> {
+        let mine = self.figures;
+        published().figures.iter().filter(move |figure| mine.iter().any(|start| figure.id.starts_with(start)))
     }
 
     /// Its loads.
@@ -223,5 +232,30 @@ pub fn word(direction: Direction, is_random: bool) -> &'static str {
         (Direction::Mixed(_), true) => "randrw",
         (Direction::Trim, false) => "trim",
         (Direction::Trim, true) => "randtrim",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every figure is shown with an experiment of its paper, and no name stands for nothing.
+    #[test]
+    fn every_published_figure_is_of_a_preset() {
+        for figure in &published().figures {
+            let shown = PRESETS.iter().any(|preset| {
+                preset.paper == Some(figure.paper()) && preset.published().any(|one| one.id == figure.id)
+            });
+            assert!(shown, "{} is of no preset", figure.id);
+        }
+        for preset in PRESETS {
+            for start in preset.figures {
+                assert!(
+                    preset.published().any(|figure| figure.id.starts_with(start)),
+                    "{start} stands for none"
+                );
+            }
+            assert!(preset.published().all(|figure| preset.paper == Some(figure.paper())), "{}", preset.id);
+        }
     }
 }

@@ -67,6 +67,45 @@ pub struct Figure {
     pub at: String,
 }
 
+impl std::fmt::Display for Figure {
+    /// As it was printed: "over 3.5x", "+43 %", "109.15 us".
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self.bound {
+            Bound::Exactly => "",
+            Bound::About => "about ",
+            Bound::Over => "over ",
+            Bound::UpTo => "up to ",
+        })?;
+        let value = plain(self.value);
+        match self.unit.as_str() {
+            "x" => write!(f, "{value}x"),
+            "%" if self.value > 0.0 => write!(f, "+{value} %"),
+            "%cpu" => write!(f, "{value} % CPU"),
+            "%cpu/IOPS" => write!(f, "{value} % CPU per IOPS"),
+            unit => write!(f, "{value} {unit}"),
+        }
+    }
+}
+
+/// All digits that were printed, with commas between thousands.
+fn plain(value: f64) -> String {
+    let text = format!("{}", value.abs());
+    let (whole, rest) =
+        text.split_once('.').map_or((text.as_str(), None), |(whole, rest)| (whole, Some(rest)));
+    let mut out = String::from(if value < 0.0 { "-" } else { "" });
+    for (at, digit) in whole.char_indices() {
+        if at > 0 && (whole.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    if let Some(rest) = rest {
+        out.push('.');
+        out.push_str(rest);
+    }
+    out
+}
+
 impl Figure {
     /// Which paper it is of.
     pub fn paper(&self) -> &str {
@@ -136,4 +175,20 @@ pub fn published() -> &'static Published {
         assert!(defects.is_empty(), "the data is part of the program: {defects:?}");
         data
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_shown_as_they_were_printed() {
+        let shown = |id: &str| published().figure(id).unwrap().to_string();
+        assert_eq!(shown("demartek.target-read-effectiveness"), "over 3.5x");
+        assert_eq!(shown("demartek.target-write-iops"), "+43 %");
+        assert_eq!(shown("demartek.target-write-cpu"), "-49 %");
+        assert_eq!(shown("sdc2021.aic-8k-iops"), "112,353.6 IOPS");
+        assert_eq!(shown("sdc2021.aic-8k-cpu-per-iop"), "0.000689 % CPU per IOPS");
+        assert_eq!(shown("windows-100g.connections"), "16,384 connections");
+    }
 }

@@ -1,0 +1,154 @@
+//! `blockwire eval list`: the presets, each with its paper, the place in it, and what it printed.
+
+use std::fmt::Write;
+
+use clap::Args;
+use eval::preset::{PRESETS, Preset, word};
+use eval::published::{Figure, Paper, Slip, check, published};
+use serde_json::{Value, json};
+
+use super::super::say;
+use crate::exit::{Exit, Failure};
+use crate::suggest;
+
+/// Figures of a preset that are shown unless it was asked for by name.
+const SHOWN: usize = 3;
+
+/// `eval list`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  blockwire eval list                    every preset, with the first of its paper's figures
+  blockwire eval list nvme-tcp-latency   one preset, with all of them
+  blockwire eval list --slips            figures of the papers that do not add up")]
+pub struct ListArgs {
+    /// One preset only, with all figures
+    preset: Option<String>,
+    /// The figures that cannot be right, because others of the same paper contradict them
+    #[arg(long, conflicts_with = "preset")]
+    slips: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// The preset of this name.
+///
+/// # Errors
+/// If there is none: with the nearest.
+pub fn find(name: &str) -> Result<&'static Preset, Failure> {
+    Preset::find(name).ok_or_else(|| {
+        let hint = suggest::hint(name, PRESETS.iter().map(|preset| preset.id));
+        Failure::usage(format!("there is no preset \"{name}\"{hint}; blockwire eval list shows them"))
+    })
+}
+
+/// Shows them.
+pub fn list(args: &ListArgs) -> Result<Exit, Failure> {
+    let slips = check(published());
+    if args.slips {
+        let text = if args.json { slips_json(&slips) } else { slips_text(&slips) };
+        say(&text)?;
+        return Ok(Exit::Success);
+    }
+    let presets: Vec<&Preset> = match &args.preset {
+        Some(name) => vec![find(name)?],
+        None => PRESETS.iter().collect(),
+    };
+    if args.json {
+        let all: Vec<Value> = presets.iter().map(|preset| preset_json(preset, &slips)).collect();
+        say(&format!("{:#}\n", Value::from(all)))?;
+    } else {
+        let shown = if args.preset.is_some() { usize::MAX } else { SHOWN };
+        let all: Vec<String> = presets.iter().map(|preset| preset_text(preset, shown, &slips)).collect();
+        say(&all.join("\n"))?;
+    }
+    Ok(Exit::Success)
+}
+
+fn paper(preset: &Preset) -> Option<&'static Paper> {
+    preset.paper.and_then(|id| published().papers.iter().find(|paper| paper.id == id))
+}
+
+fn preset_text(preset: &Preset, shown: usize, slips: &[Slip]) -> String {
+    let mut text = format!("{}\n  {}\n", preset.id, preset.title);
+    if let Some(paper) = paper(preset) {
+        let date = paper.date.as_ref().map(|date| format!(", {date}")).unwrap_or_default();
+        let _ = writeln!(text, "  paper: {}, {}{date}; {}", paper.title, paper.by, preset.at);
+    }
+    let figures: Vec<&Figure> = preset.published().collect();
+    // A line that says that there is one more would take the place of that one.
+    let shown = if figures.len() <= shown.saturating_add(1) { figures.len() } else { shown };
+    for figure in figures.iter().take(shown) {
+        let _ = writeln!(text, "    {:<18} {}", figure.to_string(), figure.what);
+        if shown == figures.len()
+            && let Some(slip) = slips.iter().find(|slip| slip.figure == figure.id)
+        {
+            let _ = writeln!(text, "    {:<18} does not add up: {} gives {}", "", slip.because, slip.follows);
+        }
+    }
+    if figures.len() > shown {
+        let _ = writeln!(text, "    and {} more: blockwire eval list {}", figures.len() - shown, preset.id);
+    }
+    text
+}
+
+fn preset_json(preset: &Preset, slips: &[Slip]) -> Value {
+    let figures = preset.published().map(|figure| {
+        let slip = slips.iter().find(|slip| slip.figure == figure.id).map(ToString::to_string);
+        json!({
+            "id": figure.id, "what": figure.what, "value": figure.value, "unit": figure.unit,
+            "printed": figure.to_string(), "at": figure.at, "slip": slip,
+        })
+    });
+    let directions = preset.directions.iter().map(|direction| word(*direction, true));
+    json!({
+        "id": preset.id,
+        "title": preset.title,
+        "paper": paper(preset).map(|paper| json!({
+            "id": paper.id, "title": paper.title, "by": paper.by, "date": paper.date, "set_up": paper.set_up,
+            "at": preset.at,
+        })),
+        "volumes": preset.volumes.0,
+        "volume_bytes": preset.volumes.1,
+        "hosts": preset.hosts,
+        "protocols": preset.protocols.iter().map(|protocol| protocol.name()).collect::<Vec<_>>(),
+        "rw": directions.collect::<Vec<_>>(),
+        "bytes": preset.sizes,
+        "depth": preset.depth,
+        "threads": preset.threads,
+        "runtime_seconds": preset.runtime.as_secs(),
+        "rounds": preset.rounds,
+        "figures": figures.collect::<Vec<_>>(),
+    })
+}
+
+fn slips_text(slips: &[Slip]) -> String {
+    let mut text = String::new();
+    for slip in slips {
+        let figure = published().figure(&slip.figure);
+        let (printed, what, at) =
+            figure.map_or_else(Default::default, |f| (f.to_string(), f.what.clone(), f.at.clone()));
+        let _ = writeln!(text, "{}\n  {what}, {at}", slip.figure);
+        let _ = writeln!(text, "  printed {printed}; {} gives {}", slip.because, slip.follows);
+    }
+    text
+}
+
+fn slips_json(slips: &[Slip]) -> String {
+    let all: Vec<Value> = slips
+        .iter()
+        .map(|slip| {
+            let figure = published().figure(&slip.figure);
+            json!({
+                "figure": slip.figure,
+                "what": figure.map(|figure| &figure.what),
+                "at": figure.map(|figure| &figure.at),
+                "printed": figure.map(ToString::to_string),
+                "stated": [slip.stated.low(), slip.stated.high()],
+                "follows": [slip.follows.low(), slip.follows.high()],
+                "because": slip.because,
+            })
+        })
+        .collect();
+    format!("{:#}\n", Value::from(all))
+}

@@ -1,0 +1,33 @@
+//! `blockwire eval`: which target and which initiator give how many I/Os for how much processor, and how
+//! steady the latency is.
+//!
+//! Each verb stands in a file of its own. Invariant: what is judged, drawn and computed comes from the crate
+//! `eval`; here are files, arguments and exit codes.
+
+mod list;
+
+use clap::{Args, Subcommand};
+
+use crate::exit::{Exit, Failure};
+
+/// `eval`
+#[derive(Debug, Args)]
+pub struct EvalArgs {
+    /// What to do.
+    #[command(subcommand)]
+    verb: EvalVerb,
+}
+
+/// A verb of `eval`.
+#[derive(Debug, Subcommand)]
+enum EvalVerb {
+    /// Show the experiments that can be run, with the paper and its published figures
+    List(list::ListArgs),
+}
+
+/// Does it.
+pub fn act(args: &EvalArgs) -> Result<Exit, Failure> {
+    match &args.verb {
+        EvalVerb::List(args) => list::list(args),
+    }
+}
