@@ -1,0 +1,241 @@
+//! The rings of one session: requests are taken from them, and given back with their status.
+//!
+//! Invariant: a chain that was taken is given back once, or released with its ring; a broken ring harms
+//! no other.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use buf::Sg;
+use smallvec::SmallVec;
+use volume::Geometry;
+
+use super::{Queue, Server, Token};
+use crate::disk::Disk;
+use crate::requests::{Ask, Parts, Request, Requests};
+use crate::vhost::ID_MAX;
+use crate::vhost::block::{self, HEADER, RANGE, Range, RequestHeader, Status, Wish};
+use crate::vhost::memory::Memory;
+use crate::vhost::message::feature;
+use crate::vhost::ring::{Broken, Chain};
+use crate::wait::Waiter;
+
+impl Server<'_> {
+    /// Takes what is in a ring. True if anything was started.
+    pub(super) fn serve(&mut self, disk: &mut dyn Disk, index: u16) -> bool {
+        let mut started = false;
+        while let Some(head) = self.next(index) {
+            match self.begin(disk, index, head) {
+                Ok(true) => started = true,
+                Ok(false) => break,
+                Err(Broken) => {
+                    if let Some(peer) = &mut self.peer {
+                        let queue = &mut peer.queues[usize::from(index)];
+                        queue.ring.release(head);
+                        queue.break_down();
+                    }
+                    break;
+                }
+            }
+        }
+        started
+    }
+
+    /// The next chain of a ring that is to be carried out.
+    fn next(&mut self, index: u16) -> Option<u16> {
+        let has_room = self.requests.has_room();
+        let peer = self.peer.as_mut()?;
+        let needs_enabling = peer.features & feature::PROTOCOL_FEATURES != 0;
+        let is_stopping = peer.stopping.is_some_and(|(stopping, _)| stopping == u32::from(index));
+        let queue = &mut peer.queues[usize::from(index)];
+        let may = queue.kick.is_some() && queue.ring.is_placed() && !queue.broken && !is_stopping;
+        if !may || !has_room || (needs_enabling && !queue.enabled) {
+            return None;
+        }
+        if let Some(head) = queue.parked.take().or_else(|| queue.again.pop_front()) {
+            return Some(head);
+        }
+        if !queue.kicked {
+            return None;
+        }
+        let taken = queue.ring.pop(&peer.memory).and_then(|head| match head {
+            Some(head) => Ok(Some(head)),
+            None => {
+                queue.ring.want_kicks()?;
+                queue.ring.pop(&peer.memory)
+            }
+        });
+        match taken {
+            Ok(Some(head)) => {
+                if let Some(inflight) = &mut queue.inflight {
+                    inflight.taken(head);
+                }
+                Some(head)
+            }
+            Ok(None) => {
+                queue.kicked = false;
+                None
+            }
+            Err(Broken) => {
+                queue.break_down();
+                None
+            }
+        }
+    }
+
+    /// Starts what a chain asks; false if it is parked.
+    fn begin(&mut self, disk: &mut dyn Disk, index: u16, head: u16) -> Result<bool, Broken> {
+        let Some(peer) = &mut self.peer else { return Ok(false) };
+        let stable = !peer.write_back || peer.features & block::feature::FLUSH == 0;
+        let queue = &mut peer.queues[usize::from(index)];
+        let chain = queue.ring.chain(head);
+        let (payload, room) = (chain.readable.len().checked_sub(HEADER), chain.writable.len().checked_sub(1));
+        let (Some(payload), Some(room)) = (payload, room) else { return Err(Broken) };
+        let mut bytes = [0; HEADER];
+        chain.readable.read(&peer.memory, 0, &mut bytes)?;
+        let header: RequestHeader = zerocopy::transmute!(bytes);
+        let wish = header.wish(payload, room, stable);
+        let (ask, at, len) = match wish {
+            Wish::Do(ask, at, len) => (ask, at, len),
+            Wish::Discard | Wish::WriteZeroes => {
+                let mut bytes = [0; RANGE];
+                chain.readable.read(&peer.memory, HEADER, &mut bytes)?;
+                let range: Range = zerocopy::transmute!(bytes);
+                match range.ask(wish == Wish::Discard, stable) {
+                    Ok(ask) => ask,
+                    Err(status) => return queue.finish(&peer.memory, head, status, 0).map(|()| true),
+                }
+            }
+            Wish::Identify => {
+                let len = room.min(ID_MAX);
+                chain.writable.write(&peer.memory, 0, &self.front.id()[..len])?;
+                return queue.finish(&peer.memory, head, Status::Ok, len).map(|()| true);
+            }
+            Wish::Refuse(status) => return queue.finish(&peer.memory, head, status, 0).map(|()| true),
+        };
+        let token = Token { session: self.session, queue: index, head };
+        let mut request = Request::new(token, ask, at, len);
+        let is_within = at.checked_add(len).is_some_and(|end| end <= self.geometry.bytes());
+        if matches!(ask, Ask::Write { .. }) && is_within && !self.read_only {
+            match payload_of(&peer.memory, &self.geometry, chain, at, len)? {
+                Some(lent) => request.lent = lent,
+                None => match self.requests.memory(disk, at, len) {
+                    Some(data) => request.data = data,
+                    None => {
+                        queue.parked = Some(head);
+                        return Ok(false);
+                    }
+                },
+            }
+            if request.lent.is_empty() {
+                copy_in(&self.requests, &peer.memory, chain, at, len, &mut request.data)?;
+            }
+        }
+        if self.requests.start(disk, request).is_err() {
+            queue.parked = Some(head);
+            return Ok(false);
+        }
+        Ok(true)
+    }
+}
+
+/// A write's payload where the guest has it, if the disk can take it as it lies there.
+fn payload_of(
+    memory: &Memory,
+    geometry: &Geometry,
+    chain: &Chain,
+    at: u64,
+    len: u64,
+) -> Result<Option<Sg>, Broken> {
+    let block = u64::from(geometry.logical);
+    let align = (geometry.dio_align as usize).max(1);
+    let mut is_fit = len > 0 && at.is_multiple_of(block) && len.is_multiple_of(block);
+    let mut lent = Sg::new();
+    chain.readable.each(memory, HEADER, len as usize, |stretch| {
+        if is_fit {
+            let piece = stretch.memory.view(stretch.at, stretch.len);
+            is_fit = piece.as_ptr().addr() % align == 0 && stretch.len % align == 0;
+            lent.push(piece);
+        }
+    })?;
+    Ok(is_fit.then_some(lent))
+}
+
+fn copy_in(
+    requests: &Requests<Token>,
+    memory: &Memory,
+    chain: &Chain,
+    at: u64,
+    len: u64,
+    data: &mut Parts,
+) -> Result<(), Broken> {
+    let (mut from, mut result) = (HEADER, Ok(()));
+    requests.slices(data, at, 0, len, |slice| {
+        if result.is_ok() {
+            result = chain.readable.read(memory, from, slice);
+        }
+        from += slice.len();
+    });
+    Ok(result?)
+}
+
+impl Queue {
+    pub(super) fn forget_kick(&mut self, waiter: &Waiter) -> io::Result<()> {
+        match self.kick.take() {
+            // The front end has it too, so closing it would not end what the waiter knows.
+            Some(kick) => waiter.remove(kick.as_fd()),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives back to the driver's side what was taken last and not begun.
+    pub(super) fn put_back(&mut self) {
+        let waiting = self.parked.take().into_iter().chain(self.again.drain(..));
+        for head in waiting.collect::<SmallVec<[u16; 4]>>() {
+            self.ring.release(head);
+            if self.inflight.is_none() {
+                self.ring.next_available = self.ring.next_available.wrapping_sub(1);
+            }
+        }
+    }
+
+    /// Gives a chain back with its status.
+    pub(super) fn finish(
+        &mut self,
+        memory: &Memory,
+        head: u16,
+        status: Status,
+        written: usize,
+    ) -> Result<(), Broken> {
+        self.ring.release(head);
+        let chain = self.ring.chain(head);
+        let last = chain.writable.len().checked_sub(1).ok_or(Broken)?;
+        chain.writable.write(memory, last, &[status as u8])?;
+        if let Some(inflight) = &self.inflight {
+            inflight.giving_back(head);
+        }
+        self.ring.push(head, u32::try_from(written + 1).unwrap_or(u32::MAX))?;
+        if let Some(inflight) = &self.inflight {
+            inflight.given_back(head, self.ring.next_used());
+        }
+        self.given_back = true;
+        Ok(())
+    }
+
+    /// The driver broke the rules: says so, and does no more.
+    pub(super) fn break_down(&mut self) {
+        self.broken = true;
+        if let Some(error) = &self.error {
+            // It fails only when the count is full, and then it is readable too.
+            let _ = rustix::io::write(error, &1_u64.to_ne_bytes());
+        }
+    }
+
+    pub(super) fn call(&mut self) {
+        let wanted = std::mem::take(&mut self.given_back) && self.ring.wants_call().unwrap_or(false);
+        if let Some(call) = self.call.as_ref().filter(|_| wanted) {
+            // It fails only when the count is full, and then it is readable too.
+            let _ = rustix::io::write(call, &1_u64.to_ne_bytes());
+        }
+    }
+}
