@@ -137,21 +137,44 @@ pub struct Comparison {
     pub ratio: f64,
     /// See [`chance`].
     pub chance: f64,
+    /// The smallest chance that so many runs can show: that of two lists that lie wholly apart.
+    pub least: f64,
 }
+
+/// Chance below which a difference is called real.
+pub const SIGNIFICANT: f64 = 0.05;
 
 impl Comparison {
     /// Compares the second list with the first; `None` if a median is missing or the first's is 0.
     pub fn of(first: &[f64], second: &[f64]) -> Option<Comparison> {
         let (one, two) = (Spread::of(first)?, Spread::of(second)?);
-        (one.median != 0.0)
-            .then(|| Comparison { ratio: two.median / one.median, chance: chance(first, second) })
+        let apart = exact(one.runs.min(EXACT_MAX), two.runs.min(EXACT_MAX), 0);
+        (one.median != 0.0).then(|| Comparison {
+            ratio: two.median / one.median,
+            chance: chance(first, second),
+            least: apart,
+        })
     }
 
-    /// Whether the second is worse than the first by more than `gate` (0.05: 5 %) and not by chance
-    /// (5 %). With fewer than four runs each, chance cannot be ruled out; then the medians decide.
-    pub fn is_worse(&self, is_more_better: bool, gate: f64, runs: usize) -> bool {
-        let loss = if is_more_better { 1.0 - self.ratio } else { self.ratio - 1.0 };
-        loss > gate && (runs < 4 || self.chance < 0.05)
+    /// Whether it is more than noise: by chance it would come in less than [`SIGNIFICANT`] of cases. Runs
+    /// that are too few to show that (fewer than four each) must lie wholly apart.
+    pub fn is_significant(&self) -> bool {
+        self.chance < SIGNIFICANT || self.is_short() && self.chance <= self.least * (1.0 + 1e-9)
+    }
+
+    /// Whether there are too few runs for any difference to be told from noise.
+    pub fn is_short(&self) -> bool {
+        self.least >= SIGNIFICANT
+    }
+
+    /// By how much the second is worse than the first: 0.1 is a tenth. Below 0 it is better.
+    pub fn loss(&self, is_more_better: bool) -> f64 {
+        if is_more_better { 1.0 - self.ratio } else { self.ratio - 1.0 }
+    }
+
+    /// Whether the second is worse than the first by more than `gate` (0.05: 5 %), and not by chance.
+    pub fn is_worse(&self, is_more_better: bool, gate: f64) -> bool {
+        self.loss(is_more_better) > gate && self.is_significant()
     }
 }
 
@@ -202,10 +225,20 @@ mod tests {
         let steady = [100.0, 101.0, 99.0, 100.5, 99.5];
         let slower = [90.0, 91.0, 89.0, 90.5, 89.5];
         let loss = Comparison::of(&steady, &slower).unwrap();
-        assert!(loss.is_worse(true, 0.05, 5) && !loss.is_worse(false, 0.05, 5));
-        assert!(!loss.is_worse(true, 0.15, 5), "within the gate");
+        assert!(loss.is_worse(true, 0.05) && !loss.is_worse(false, 0.05));
+        assert!(!loss.is_worse(true, 0.15), "within the gate");
         let noisy = [100.0, 80.0, 120.0, 90.0, 95.0];
         let same = Comparison::of(&steady, &noisy).unwrap();
-        assert!(!same.is_worse(true, 0.04, 5), "{same:?}");
+        assert!(!same.is_worse(true, 0.04), "{same:?}");
+    }
+
+    #[test]
+    fn few_runs_must_lie_wholly_apart() {
+        let three = Comparison::of(&[100.0, 101.0, 99.0], &[80.0, 81.0, 79.0]).unwrap();
+        assert!(three.is_short() && three.is_worse(true, 0.05), "{three:?}");
+        let mixed = Comparison::of(&[100.0, 101.0, 85.0], &[80.0, 90.0, 79.0]).unwrap();
+        assert!(mixed.is_short() && !mixed.is_worse(true, 0.05), "{mixed:?}");
+        let four = Comparison::of(&[1.0; 4], &[2.0; 4]).unwrap();
+        assert!(!four.is_short());
     }
 }

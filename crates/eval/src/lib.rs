@@ -12,6 +12,7 @@ pub mod capacity;
 pub mod compare;
 pub mod cpu;
 pub mod derived;
+pub mod difference;
 pub mod fio;
 mod histogram;
 mod interval;

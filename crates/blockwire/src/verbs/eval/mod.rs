@@ -4,7 +4,9 @@
 //! Each verb stands in a file of its own. Invariant: what is judged, drawn and computed comes from the crate
 //! `eval`; here are files, arguments and exit codes.
 
+mod compare;
 mod list;
+mod records;
 
 use clap::{Args, Subcommand};
 
@@ -23,11 +25,14 @@ pub struct EvalArgs {
 enum EvalVerb {
     /// Show the experiments that can be run, with the paper and its published figures
     List(list::ListArgs),
+    /// Hold two runs against each other; exit code 1 if something got worse
+    Compare(compare::CompareArgs),
 }
 
 /// Does it.
 pub fn act(args: &EvalArgs) -> Result<Exit, Failure> {
     match &args.verb {
         EvalVerb::List(args) => list::list(args),
+        EvalVerb::Compare(args) => compare::compare(args),
     }
 }

@@ -1,0 +1,169 @@
+//! `blockwire eval compare`: two runs, figure by figure, with an exit code for CI.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use clap::Args;
+use eval::compare::{SIGNIFICANT, Spread};
+use eval::difference::{Difference, Pair, Verdict};
+use eval::record::Record;
+use serde_json::json;
+
+use super::super::say;
+use super::records::read;
+use crate::exit::{Exit, Failure};
+
+/// `eval compare`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "A and B are records: a file, or a directory with a record.json. Each figure that both have is \
+compared over its runs: medians, their ratio, and how likely such a difference comes by chance if nothing changed \
+(Mann-Whitney, exact for up to 20 runs). Fewer than four runs each cannot tell.
+
+Exit code 1: something of B got worse than A by more than the gate, and not by chance. 2: nothing could be compared.
+
+Examples:
+  blockwire eval compare before/ after/
+  blockwire eval compare main/record.json branch/record.json --gate 3% --json"
+)]
+pub struct CompareArgs {
+    /// The run that is the measure
+    a: PathBuf,
+    /// The run that is held against it
+    b: PathBuf,
+    /// How much worse something may get
+    #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = percent)]
+    gate: f64,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// `5%` or `5`: as a part.
+fn percent(text: &str) -> Result<f64, String> {
+    let number = text.trim().trim_end_matches('%').trim_end().parse::<f64>().ok();
+    let fits = number.filter(|number| (0.0..=100.0).contains(number)).map(|number| number / 100.0);
+    fits.ok_or_else(|| format!("\"{text}\" is no part: write 0% to 100%"))
+}
+
+/// Holds B against A.
+pub fn compare(args: &CompareArgs) -> Result<Exit, Failure> {
+    let (first, second) = (read(&args.a)?, read(&args.b)?);
+    let difference = Difference::of(&first, &second, args.gate);
+    if difference.pairs.is_empty() {
+        return Err(nothing(args, &difference));
+    }
+    let worse = difference.worse();
+    if args.json {
+        let value = json!({
+            "a": args.a, "b": args.b, "gate": args.gate, "significant": SIGNIFICANT, "worse": worse,
+            "pairs": difference.pairs, "only_a": difference.only_first, "only_b": difference.only_second,
+            "cautions": difference.cautions,
+        });
+        say(&format!("{value:#}\n"))?;
+    } else {
+        say(&text(args, [&first, &second], &difference))?;
+    }
+    if worse > 0 {
+        let much = args.gate * 100.0;
+        return Err(Failure::failed(format!("{worse} figures got worse by more than {much} %")));
+    }
+    Ok(Exit::Success)
+}
+
+fn nothing(args: &CompareArgs, difference: &Difference) -> Failure {
+    let loads = |loads: &[String]| match loads.first() {
+        None => "no load at all".to_owned(),
+        Some(first) if loads.len() == 1 => first.clone(),
+        Some(first) => format!("{} loads, the first {first}", loads.len()),
+    };
+    Failure::usage(format!(
+        "they have no load in common and cannot be compared\n{}: {}\n{}: {}",
+        args.a.display(),
+        loads(&difference.only_first),
+        args.b.display(),
+        loads(&difference.only_second)
+    ))
+}
+
+fn text(args: &CompareArgs, records: [&Record; 2], difference: &Difference) -> String {
+    let mut text = String::new();
+    for (name, path, record) in [("A", &args.a, records[0]), ("B", &args.b, records[1])] {
+        let _ = writeln!(text, "{name}: {} ({}, {})", path.display(), record.preset, record.started);
+    }
+    for caution in &difference.cautions {
+        let _ = writeln!(text, "caution: {caution}");
+    }
+    for pair in &difference.pairs {
+        block(&mut text, pair);
+    }
+    for (name, lonely) in [("A", &difference.only_first), ("B", &difference.only_second)] {
+        for load in lonely {
+            let _ = writeln!(text, "only in {name}: {load}");
+        }
+    }
+    let lines: Vec<_> = difference.pairs.iter().flat_map(|pair| &pair.lines).collect();
+    let count = |verdict| lines.iter().filter(|line| line.verdict == verdict).count();
+    let _ = writeln!(
+        text,
+        "\n{} figures of {} loads: {} better, {} worse, {} different within the gate, {} no more than noise",
+        lines.len(),
+        difference.pairs.len(),
+        count(Verdict::Better),
+        difference.worse(),
+        count(Verdict::WithinGate),
+        count(Verdict::Noise)
+    );
+    if lines.len() >= 20 {
+        let _ = writeln!(
+            text,
+            "(of {} figures that did not change at all, about {:.0} would differ by chance)",
+            lines.len(),
+            lines.len() as f64 * SIGNIFICANT
+        );
+    }
+    text
+}
+
+fn block(text: &mut String, pair: &Pair) {
+    let _ = writeln!(text, "\n{}", pair.load);
+    let _ = writeln!(text, "  {:<30} {:>18} {:>18} {:>9} {:>8}", "", "A", "B", "change", "chance");
+    for line in &pair.lines {
+        let _ = writeln!(
+            text,
+            "  {:<30} {:>18} {:>18} {:>+7.1} % {:>8.3}  {}",
+            line.what.name(),
+            spread(&line.first),
+            spread(&line.second),
+            (line.comparison.ratio - 1.0) * 100.0,
+            line.comparison.chance,
+            line.verdict.word()
+        );
+    }
+    let (first, second) = pair.errors;
+    if first + second > 0 {
+        let verdict = if first == 0 { "  WORSE" } else { "" };
+        let _ = writeln!(text, "  {:<30} {first:>18} {second:>18}{:>18}{verdict}", "I/Os that failed", "");
+    }
+}
+
+/// The median, and half of the range.
+fn spread(spread: &Spread) -> String {
+    let value = if spread.median >= 1000.0 {
+        format!("{:.0}", spread.median)
+    } else {
+        format!("{:.2}", spread.median)
+    };
+    if spread.runs > 1 { format!("{value} ±{:.0} %", spread.noise() * 50.0) } else { value }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::percent;
+
+    #[test]
+    fn gates_are_percent() {
+        assert_eq!((percent("5%"), percent("2.5 %"), percent("0")), (Ok(0.05), Ok(0.025), Ok(0.0)));
+        assert!(percent("-1%").is_err() && percent("101").is_err() && percent("x").is_err());
+    }
+}

@@ -1,0 +1,354 @@
+//! Two records held against each other: which figures of the same load got better or worse, and whether
+//! the two can be held against each other at all.
+//!
+//! Invariant: only points of the same load are compared, figure by figure over their runs; what one record
+//! has and the other has not is named, never skipped in silence.
+
+use serde::Serialize;
+
+use crate::compare::{Comparison, Spread};
+use crate::interval::short;
+use crate::record::{End, Machine, Point, Record, Run};
+
+/// A figure that is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum What {
+    /// I/Os per second.
+    Iops,
+    /// Mean latency in microseconds.
+    Latency,
+    /// 99th percentile of latency in microseconds.
+    Latency99,
+    /// Processor seconds of the target for a million I/Os.
+    TargetCpu,
+    /// The initiator's.
+    InitiatorCpu,
+}
+
+/// All of them, in the order in which they are shown.
+pub const FIGURES: [What; 5] =
+    [What::Iops, What::Latency, What::Latency99, What::TargetCpu, What::InitiatorCpu];
+
+impl What {
+    /// Its name and unit.
+    pub fn name(self) -> &'static str {
+        match self {
+            What::Iops => "IOPS",
+            What::Latency => "mean latency, us",
+            What::Latency99 => "p99 latency, us",
+            What::TargetCpu => "target CPU, s per million",
+            What::InitiatorCpu => "initiator CPU, s per million",
+        }
+    }
+
+    /// Whether more of it is better.
+    pub fn is_more_better(self) -> bool {
+        self == What::Iops
+    }
+
+    /// Each run's; runs in which it is not known are left out.
+    fn of(self, point: &Point) -> Vec<f64> {
+        let cpu = |run: &Run, end| {
+            let one = Point { runs: vec![run.clone()], ..Point::default() };
+            one.cpu_per_million(end).map(|spread| spread.median)
+        };
+        let figure = |run: &Run| match self {
+            What::Iops => Some(run.iops()),
+            What::Latency => (run.ios > 0).then(|| run.latency.mean() / 1e3),
+            What::Latency99 => (run.ios > 0).then(|| run.latency.percentile(99.0) as f64 / 1e3),
+            What::TargetCpu => cpu(run, End::Target),
+            What::InitiatorCpu => cpu(run, End::Initiator),
+        };
+        point.runs.iter().filter_map(figure).collect()
+    }
+}
+
+/// What is said of a figure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// Better by more than the gate, and not by chance.
+    Better,
+    /// Worse by more than the gate, and not by chance.
+    Worse,
+    /// A real difference, within the gate.
+    WithinGate,
+    /// A difference that runs of one system show as well.
+    Noise,
+}
+
+impl Verdict {
+    /// In a word or two.
+    pub fn word(self) -> &'static str {
+        match self {
+            Verdict::Better => "better",
+            Verdict::Worse => "WORSE",
+            Verdict::WithinGate => "within the gate",
+            Verdict::Noise => "noise",
+        }
+    }
+}
+
+/// One figure of one load.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Line {
+    /// Which figure.
+    pub what: What,
+    /// Of the first record.
+    pub first: Spread,
+    /// Of the second.
+    pub second: Spread,
+    /// How they compare.
+    pub comparison: Comparison,
+    /// What that means.
+    pub verdict: Verdict,
+}
+
+/// One load that both records have.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Pair {
+    /// The systems and the load, in words.
+    pub load: String,
+    /// I/Os that failed, in the first and in the second.
+    pub errors: (u64, u64),
+    /// Its figures.
+    pub lines: Vec<Line>,
+}
+
+/// Two records held against each other.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Difference {
+    /// Loads that both have.
+    pub pairs: Vec<Pair>,
+    /// Loads that only the first has.
+    pub only_first: Vec<String>,
+    /// Loads that only the second has.
+    pub only_second: Vec<String>,
+    /// Why the comparison may not mean what it seems to.
+    pub cautions: Vec<String>,
+}
+
+/// The load of a point, without its systems.
+fn load(point: &Point) -> String {
+    let labels: String = point.labels.iter().map(|(name, value)| format!(", {name}={value}")).collect();
+    let rate = if point.is_closed { "" } else { ", at a rate" };
+    format!(
+        "{} {}, {} bytes x {}, {} connections, MTU {}{labels}{rate}",
+        point.protocol, point.rw, point.bytes, point.depth, point.connections, point.mtu
+    )
+}
+
+fn named(point: &Point) -> String {
+    format!("{} / {}: {}", point.target, point.initiator, load(point))
+}
+
+impl Difference {
+    /// Holds the second against the first. `gate` is the part (0.05: 5 %) beyond which a difference
+    /// counts.
+    pub fn of(first: &Record, second: &Record, gate: f64) -> Difference {
+        let mut all = Difference::default();
+        let mut left: Vec<&Point> = second.points.iter().collect();
+        let mut lonely = Vec::new();
+        for one in &first.points {
+            match left.iter().position(|two| named(two) == named(one)) {
+                Some(at) => all.pairs.push(pair(named(one), one, left.remove(at), gate)),
+                None => lonely.push(one),
+            }
+        }
+        // Other systems under the same load, where there is no doubt which is meant.
+        for one in lonely {
+            let same = |two: &&Point| load(two) == load(one);
+            let is_clear = first.points.iter().filter(|two| load(two) == load(one)).count() == 1
+                && left.iter().filter(|two| same(two)).count() == 1;
+            match left.iter().position(|two| is_clear && same(two)) {
+                Some(at) => {
+                    let two = left.remove(at);
+                    let name = format!(
+                        "{} / {} against {} / {}: {}",
+                        two.target,
+                        two.initiator,
+                        one.target,
+                        one.initiator,
+                        load(one)
+                    );
+                    all.pairs.push(pair(name, one, two, gate));
+                }
+                None => all.only_first.push(named(one)),
+            }
+        }
+        all.only_second = left.into_iter().map(named).collect();
+        all.cautions = cautions(first, second, &all);
+        all
+    }
+
+    /// Figures that got worse, and loads in which I/Os fail that did not.
+    pub fn worse(&self) -> usize {
+        let lines = self.pairs.iter().flat_map(|pair| &pair.lines);
+        let failing = self.pairs.iter().filter(|pair| pair.errors.0 == 0 && pair.errors.1 > 0);
+        lines.filter(|line| line.verdict == Verdict::Worse).count() + failing.count()
+    }
+}
+
+fn pair(load: String, one: &Point, two: &Point, gate: f64) -> Pair {
+    let errors = |point: &Point| point.runs.iter().map(|run| run.errors).sum();
+    let lines = FIGURES.into_iter().filter_map(|what| {
+        let (first, second) = (what.of(one), what.of(two));
+        let comparison = Comparison::of(&first, &second)?;
+        let loss = comparison.loss(what.is_more_better());
+        let verdict = match comparison.is_significant() {
+            false => Verdict::Noise,
+            true if loss > gate => Verdict::Worse,
+            true if loss < -gate => Verdict::Better,
+            true => Verdict::WithinGate,
+        };
+        Some(Line { what, first: Spread::of(&first)?, second: Spread::of(&second)?, comparison, verdict })
+    });
+    Pair { load, errors: (errors(one), errors(two)), lines: lines.collect() }
+}
+
+/// Facts that differ from one moment to the next and say nothing about a machine.
+const FLEETING: [&str; 3] = ["load", "free", "date"];
+
+fn cautions(first: &Record, second: &Record, all: &Difference) -> Vec<String> {
+    let mut said = Vec::new();
+    if first.preset != second.preset {
+        said.push(format!("they are of different presets: {} and {}", first.preset, second.preset));
+    }
+    for one in &first.environment {
+        for two in second.environment.iter().filter(|two| two.role == one.role) {
+            said.extend(changed(one, two));
+        }
+    }
+    let scant = all.pairs.iter().flat_map(|pair| &pair.lines).filter(|line| line.comparison.is_short());
+    if let Some(line) = scant.min_by_key(|line| line.first.runs + line.second.runs) {
+        said.push(format!(
+            "too few runs: {} and {} cannot tell a difference from noise (the test comes to {:.2} at best); a figure \
+             counts as different only where all runs of one lie beyond all of the other. Four runs each are the least",
+            line.first.runs, line.second.runs, line.comparison.least
+        ));
+    }
+    for (name, record) in [("first", first), ("second", second)] {
+        let noise = record.points.iter().map(Point::noise);
+        let (range, steal) = noise.fold((0f64, 0f64), |a, b| (a.0.max(b.0), a.1.max(b.1)));
+        if range > 0.2 || steal > 0.01 {
+            said.push(format!(
+                "the {name} was noisy: runs of one load differ by up to {:.0} %, and up to {:.1} % of processor time was \
+                 taken from the machine",
+                range * 100.0,
+                steal * 100.0
+            ));
+        }
+        let unsettled = record.discords().len();
+        if unsettled > 0 {
+            said.push(format!("{unsettled} figures of the {name} do not add up: see its report"));
+        }
+    }
+    let time = |record: &Record| {
+        let runs = record.points.iter().flat_map(|point| &point.runs);
+        runs.map(|run| run.seconds).fold(0.0, f64::max)
+    };
+    let (one, two) = (time(first), time(second));
+    if one > 0.0 && two > 0.0 && (one / two > 2.0 || two / one > 2.0) {
+        said.push(format!("their runs are of different length: {} s and {} s", short(one), short(two)));
+    }
+    said
+}
+
+/// What is not the same about a machine.
+fn changed(one: &Machine, two: &Machine) -> Option<String> {
+    let value = |machine: &Machine, name: &str| {
+        machine.facts.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
+    };
+    let mut differ = Vec::new();
+    for (name, first) in &one.facts {
+        let second = value(two, name);
+        if second.as_ref() != Some(first) && !FLEETING.iter().any(|word| name.contains(word)) {
+            differ.push(format!("{name} ({first}; {})", second.unwrap_or_else(|| "not known".to_owned())));
+        }
+    }
+    (!differ.is_empty()).then(|| {
+        format!("the {} is not the same machine or not set up alike: {}", one.role, differ.join(", "))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::tests::{point, run};
+
+    fn record(iops: &[u64]) -> Record {
+        let mut point = point("blockwire", "randread", 4096, 10_000);
+        point.runs = iops.iter().map(|iops| run(*iops)).collect();
+        Record { preset: "quick".into(), points: vec![point], ..Record::default() }
+    }
+
+    fn verdict(difference: &Difference, what: What) -> Verdict {
+        difference.pairs[0].lines.iter().find(|line| line.what == what).unwrap().verdict
+    }
+
+    #[test]
+    fn a_real_loss_is_worse_and_noise_is_not() {
+        let base = record(&[10_000, 10_100, 9_900, 10_050, 9_950]);
+        let slow = record(&[9_000, 9_100, 8_900, 9_050, 8_950]);
+        let difference = Difference::of(&base, &slow, 0.05);
+        assert_eq!(verdict(&difference, What::Iops), Verdict::Worse);
+        assert_eq!(verdict(&difference, What::Latency), Verdict::Worse);
+        assert_eq!(verdict(&difference, What::TargetCpu), Verdict::Worse, "the same time for fewer I/Os");
+        assert!(difference.worse() >= 3 && difference.cautions.is_empty(), "{:?}", difference.cautions);
+        assert_eq!(Difference::of(&base, &slow, 0.2).worse(), 0, "within the gate");
+        assert_eq!(verdict(&Difference::of(&slow, &base, 0.05), What::Iops), Verdict::Better);
+        let same = Difference::of(&base, &record(&[10_020, 9_980, 10_070, 9_940, 10_010]), 0.0);
+        assert_eq!((verdict(&same, What::Iops), same.worse()), (Verdict::Noise, 0));
+    }
+
+    #[test]
+    fn what_cannot_be_compared_is_said() {
+        let mut other = record(&[10_000, 9_000, 10_000]);
+        other.points[0].bytes = 8192;
+        other.environment = vec![Machine {
+            role: "both".into(),
+            facts: vec![("processor".into(), "B".into()), ("load average".into(), "2".into())],
+        }];
+        let mut base = record(&[10_000, 10_000, 10_000]);
+        base.environment = vec![Machine {
+            role: "both".into(),
+            facts: vec![("processor".into(), "A".into()), ("load average".into(), "1".into())],
+        }];
+        let difference = Difference::of(&base, &other, 0.05);
+        assert!(difference.pairs.is_empty());
+        assert_eq!((difference.only_first.len(), difference.only_second.len()), (1, 1));
+        let said = difference.cautions.join("\n");
+        assert!(said.contains("processor (A; B)") && !said.contains("load average"), "{said}");
+    }
+
+    #[test]
+    fn three_runs_are_too_few_and_say_so() {
+        let base = record(&[10_000, 10_100, 9_900]);
+        let slow = record(&[8_000, 8_100, 7_900]);
+        let difference = Difference::of(&base, &slow, 0.05);
+        assert!(difference.cautions[0].contains("too few runs: 3 and 3"), "{:?}", difference.cautions);
+        assert_eq!(verdict(&difference, What::Iops), Verdict::Worse, "all of one lie beyond the other");
+    }
+
+    #[test]
+    fn other_systems_under_one_load_are_held_against_each_other() {
+        let base = record(&[10_000; 4]);
+        let mut other = record(&[20_000; 4]);
+        other.points[0].target = "tgt".into();
+        let difference = Difference::of(&base, &other, 0.05);
+        assert!(difference.pairs[0].load.starts_with("tgt / blockwire against blockwire / blockwire"));
+        // With a second candidate it is not clear which is meant.
+        other.points.push(Point { target: "istgt".into(), ..other.points[0].clone() });
+        assert!(Difference::of(&base, &other, 0.05).pairs.is_empty());
+    }
+
+    #[test]
+    fn new_errors_are_worse() {
+        let base = record(&[10_000; 4]);
+        let mut failing = base.clone();
+        failing.points[0].runs[0].errors = 3;
+        assert_eq!(Difference::of(&base, &failing, 0.05).worse(), 1);
+        assert_eq!(Difference::of(&failing, &base, 0.05).worse(), 0);
+    }
+}
