@@ -55,12 +55,13 @@ const TABLE: &[Layer] = &[
     Layer { name: "attach", on: &["volume"], foreign: Any },
     Layer { name: "rbd", on: &["volume"], foreign: Any },
     Layer { name: "eval", on: &[], foreign: Any },
+    Layer { name: "lab", on: &["eval"], foreign: Any },
     Layer { name: "bench", on: &["iscsi", "nvme-tcp"], foreign: Any },
     Layer { name: "initiator", on: &["host", "reactor"], foreign: Any },
     Layer { name: "capi", on: &["initiator"], foreign: Any },
     Layer {
         name: "blockwire",
-        on: &["reactor", "target", "initiator", "backends", "attach", "eval", "rbd"],
+        on: &["reactor", "target", "initiator", "backends", "attach", "eval", "lab", "rbd"],
         foreign: Any,
     },
 ];

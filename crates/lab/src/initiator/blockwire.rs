@@ -1,0 +1,229 @@
+//! This project's load generator: `blockwire bench`.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use eval::Histogram;
+use eval::fio::{Amount, Direction, Job, Rate};
+use eval::preset::{Protocol, word};
+use serde_json::Value;
+
+use super::{Event, Figures, Initiator, Progress, Task, patience};
+use crate::Failure;
+use crate::place::Place;
+use crate::process::{Late, Process, Run, Stream};
+
+#[derive(Debug)]
+pub(super) struct Ours {
+    binary: PathBuf,
+}
+
+impl Ours {
+    pub(super) fn new(binary: &Path) -> Ours {
+        Ours { binary: binary.to_owned() }
+    }
+
+    fn words(&self, task: &Task<'_>) -> Vec<String> {
+        let mut words = vec![self.binary.display().to_string(), "bench".to_owned()];
+        words.extend(task.urls.iter().cloned());
+        words.extend(["--json", "--events"].map(str::to_owned));
+        let threads = task.cores.len().max(1).min(task.job.threads as usize);
+        words.extend(["--threads".to_owned(), threads.to_string()]);
+        // Each thread has a session of its own with every volume anyway.
+        let own = threads * task.urls.len();
+        if task.connections as usize > own {
+            let each = (task.connections as usize).div_ceil(own);
+            words.extend(["--sessions".to_owned(), each.to_string()]);
+        }
+        words.extend(fio_words(task.job));
+        words
+    }
+}
+
+/// A load in fio's words.
+pub(super) fn fio_words(job: &Job) -> Vec<String> {
+    let mut words = vec![
+        format!("--rw={}", word(job.direction, job.is_random)),
+        if job.block.0 == job.block.1 {
+            format!("--bs={}", job.block.0)
+        } else {
+            format!("--bs={},{}", job.block.0, job.block.1)
+        },
+        format!("--iodepth={}", job.depth),
+        format!("--numjobs={}", job.threads),
+        format!("--randseed={}", job.seed),
+        "--group_reporting".to_owned(),
+    ];
+    if let Direction::Mixed(read) = job.direction {
+        words.push(format!("--rwmixread={read}"));
+    }
+    match job.size {
+        Some(Amount::Bytes(bytes)) => words.push(format!("--size={bytes}")),
+        Some(Amount::Percent(part)) => words.push(format!("--size={part}%")),
+        None => {}
+    }
+    if let Some(runtime) = job.runtime {
+        words.push(format!("--runtime={}ms", runtime.as_millis()));
+    }
+    if !job.ramp.is_zero() {
+        words.push(format!("--ramp_time={}ms", job.ramp.as_millis()));
+    }
+    let flags = [
+        (job.is_time_based, "--time_based"),
+        (job.is_random && !job.covers, "--norandommap"),
+        (job.flushes_at_end, "--fsync_on_close=1"),
+        (job.verifies, "--verify=crc32c"),
+    ];
+    words.extend(flags.iter().filter(|(is_on, _)| *is_on).map(|(_, word)| (*word).to_owned()));
+    let parts = [job.rate.0, job.rate.1];
+    for (name, of) in [("rate_iops", iops as fn(Rate) -> Option<u64>), ("rate", bytes)] {
+        let [read, write] = parts.map(|rate| rate.and_then(of).map(|rate| rate.to_string()));
+        if read.is_some() || write.is_some() {
+            words.push(format!("--{name}={},{}", read.unwrap_or_default(), write.unwrap_or_default()));
+        }
+    }
+    words
+}
+
+fn iops(rate: Rate) -> Option<u64> {
+    if let Rate::Iops(rate) = rate { Some(rate) } else { None }
+}
+
+fn bytes(rate: Rate) -> Option<u64> {
+    if let Rate::Bytes(rate) = rate { Some(rate) } else { None }
+}
+
+impl Initiator for Ours {
+    fn name(&self) -> &'static str {
+        "blockwire"
+    }
+
+    fn protocols(&self) -> &[Protocol] {
+        &[Protocol::Iscsi, Protocol::NvmeTcp, Protocol::Local]
+    }
+
+    fn missing(&self, place: &Place) -> Option<String> {
+        let binary = self.binary.display();
+        (!place.has(&binary.to_string()))
+            .then(|| format!("{binary} is not on {}: copy it there (scp)", place.name()))
+    }
+
+    fn version(&self, place: &Place) -> Option<String> {
+        let said = place.run(&[&self.binary.display().to_string(), "--version"]).ok()?;
+        said.split_ascii_whitespace().nth(1).map(str::to_owned)
+    }
+
+    fn run(&self, task: &Task<'_>, tell: &dyn Fn(Event)) -> Result<Figures, Failure> {
+        let run = Run {
+            name: &task.name,
+            place: task.place,
+            cores: task.cores,
+            words: self.words(task),
+            dir: task.dir,
+        };
+        let mut process = Process::start(run)?;
+        let until = Instant::now() + patience(task.job);
+        let mut text = String::new();
+        loop {
+            match process.next_line(until.saturating_duration_since(Instant::now())) {
+                Ok(Some((Stream::Err, line))) => {
+                    if let Some(event) = event(&line, process.pid()) {
+                        tell(event);
+                    }
+                }
+                Ok(Some((Stream::Out, line))) => text.push_str(&line),
+                Ok(None) => break,
+                Err(Late) => {
+                    process.stop();
+                    return Err(process.failure("it did not end in time"));
+                }
+            }
+        }
+        process.finish(patience(task.job))?;
+        let mut figures = read(&text).map_err(|why| process.failure(&why))?;
+        process.command().clone_into(&mut figures.command);
+        Ok(figures)
+    }
+}
+
+/// A line that `--events` prints.
+fn event(line: &str, pid: u32) -> Option<Event> {
+    let value: Value = serde_json::from_str(line).ok()?;
+    match value.get("event")?.as_str()? {
+        "begin" => Some(Event::Began(vec![pid])),
+        "end" => Some(Event::Ended),
+        "progress" => Some(Event::Progress(Progress {
+            seconds: value.get("seconds")?.as_f64()?,
+            ios: value.get("ios")?.as_u64()?,
+            bytes: value.get("bytes")?.as_u64()?,
+            latency_us: value.get("latency_us").and_then(Value::as_f64),
+        })),
+        _ => None,
+    }
+}
+
+/// Figures of all jobs together.
+fn read(text: &str) -> Result<Figures, String> {
+    let value: Value = serde_json::from_str(text).map_err(|why| format!("its figures: {why}"))?;
+    let jobs = value.get("jobs").and_then(Value::as_array).ok_or("its figures hold no jobs")?;
+    let mut all = Figures::default();
+    for job in jobs {
+        let seconds = job.get("seconds").and_then(Value::as_f64).ok_or("its figures hold no time")?;
+        let errors = job.get("errors").and_then(Value::as_u64).unwrap_or(0);
+        let mut figures = Figures { seconds, errors, ..Figures::default() };
+        for kind in ["read", "write", "trim"] {
+            let Some(part) = job.get(kind) else { continue };
+            figures.ios += part.get("ios").and_then(Value::as_u64).unwrap_or(0);
+            figures.moved += part.get("bytes").and_then(Value::as_u64).unwrap_or(0);
+            let latency: Option<Histogram> =
+                part.get("histogram").and_then(|value| serde_json::from_value(value.clone()).ok());
+            figures.latency.merge(&latency.unwrap_or_default());
+        }
+        all.merge(&figures);
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use eval::fio::parse_args;
+    use std::time::Duration;
+
+    /// What is written as words is read back as the same load.
+    #[test]
+    fn a_load_survives_its_words() {
+        let job = Job {
+            name: "bench".into(),
+            files: vec!["-".into()],
+            direction: Direction::Mixed(70),
+            is_random: true,
+            block: (4096, 8192),
+            depth: 8,
+            threads: 3,
+            size: Some(Amount::Percent(50)),
+            runtime: Some(Duration::from_millis(1500)),
+            is_time_based: true,
+            ramp: Duration::from_millis(150),
+            rate: (Some(Rate::Iops(1000)), Some(Rate::Iops(2000))),
+            covers: false,
+            flushes_at_end: true,
+            is_grouped: true,
+            seed: 7,
+            ..Job::default()
+        };
+        let mut words = vec!["--name=bench".to_owned(), "--filename=-".to_owned()];
+        words.extend(fio_words(&job));
+        let script = parse_args(words.iter().map(String::as_str)).unwrap();
+        assert_eq!(script.jobs[0], job);
+    }
+
+    #[test]
+    fn events_are_read() {
+        assert_eq!(event("{\"event\":\"begin\"}", 9), Some(Event::Began(vec![9])));
+        assert_eq!(event("a message", 9), None);
+        let line = "{\"event\":\"progress\",\"seconds\":1.0,\"ios\":5,\"bytes\":20480,\"latency_us\":3.5}";
+        let Some(Event::Progress(progress)) = event(line, 9) else { panic!("{line}") };
+        assert_eq!((progress.ios, progress.latency_us), (5, Some(3.5)));
+    }
+}

@@ -1,0 +1,125 @@
+//! Initiators that the harness sets to work, each with the same load.
+//!
+//! An [`Initiator`] runs a load to its end and says when figures begin and cease to count, so that
+//! processors are looked at over the same time. Invariant: figures are those that the initiator itself
+//! counted; what it does not tell is absent, not zero.
+
+mod blockwire;
+
+use std::path::Path;
+use std::time::Duration;
+
+use eval::Histogram;
+use eval::fio::Job;
+use eval::preset::Protocol;
+
+use crate::Failure;
+use crate::place::Place;
+
+/// A system that uses volumes.
+pub trait Initiator: Sync {
+    /// Its name on the command line.
+    fn name(&self) -> &str;
+
+    /// The protocols that it speaks.
+    fn protocols(&self) -> &[Protocol];
+
+    /// What is missing in this place and how it is installed; `None`: it can be used.
+    fn missing(&self, place: &Place) -> Option<String>;
+
+    /// Why it cannot do this load; `None`: it can.
+    fn lacks(&self, job: &Job) -> Option<String> {
+        let _ = job;
+        None
+    }
+
+    /// Its version, as it says it.
+    fn version(&self, place: &Place) -> Option<String>;
+
+    /// Runs a load to its end, and tells what happens while it runs.
+    ///
+    /// # Errors
+    /// If it cannot be run, or I/Os fail: what it said.
+    fn run(&self, task: &Task<'_>, tell: &dyn Fn(Event)) -> Result<Figures, Failure>;
+}
+
+/// What an initiator is to do.
+#[derive(Clone, Debug)]
+pub struct Task<'a> {
+    /// What it is called in messages, and its log.
+    pub name: String,
+    /// Where it runs.
+    pub place: &'a Place,
+    /// Volumes, each used by all threads in turn.
+    pub urls: Vec<String>,
+    /// The load.
+    pub job: &'a Job,
+    /// Processors that it may use.
+    pub cores: &'a [usize],
+    /// Sessions or controllers over all volumes: at least one for each.
+    pub connections: u32,
+    /// For its files and logs.
+    pub dir: &'a Path,
+}
+
+/// What happens while a load runs.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// From now on figures count; these processes do the work.
+    Began(Vec<u32>),
+    /// What was done since it began.
+    Progress(Progress),
+    /// Figures count no more.
+    Ended,
+}
+
+/// How far a load is.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Progress {
+    /// Seconds since it began.
+    pub seconds: f64,
+    /// I/Os since it began.
+    pub ios: u64,
+    /// Bytes since it began.
+    pub bytes: u64,
+    /// Mean latency since it began, in microseconds; `None`: not told.
+    pub latency_us: Option<f64>,
+}
+
+/// What a load came to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Figures {
+    /// How long figures counted.
+    pub seconds: f64,
+    /// I/Os that ended well.
+    pub ios: u64,
+    /// Their bytes.
+    pub moved: u64,
+    /// I/Os that failed.
+    pub errors: u64,
+    /// Latencies; empty: not told.
+    pub latency: Histogram,
+    /// What a person would type to do the same.
+    pub command: String,
+}
+
+impl Figures {
+    /// Adds what another machine did over the same time.
+    pub fn merge(&mut self, other: &Figures) {
+        self.seconds = self.seconds.max(other.seconds);
+        self.ios += other.ios;
+        self.moved += other.moved;
+        self.errors += other.errors;
+        self.latency.merge(&other.latency);
+    }
+}
+
+/// All initiators that are known. `binary`: this program.
+pub fn all(binary: &Path) -> Vec<Box<dyn Initiator>> {
+    vec![Box::new(blockwire::Ours::new(binary))]
+}
+
+/// How long a load may take at most, its start and end included.
+pub fn patience(job: &Job) -> Duration {
+    job.runtime.unwrap_or(Duration::from_secs(3600)) + job.ramp + job.delay + Duration::from_secs(60)
+}

@@ -1,0 +1,33 @@
+//! Where evaluations run: systems under test, the places and links they run on, and what is seen of them.
+//!
+//! [`eval`] says what is measured and how it is judged; this crate does it: [`Link`] makes hosts and what
+//! lies between, [`target`] and [`initiator`] start systems, [`Watch`] looks at processors, and
+//! [`Runner`] takes a plan's steps in turn and gives a record. Invariant: all that was started, made or
+//! changed for a step is ended, removed or undone when its owner is dropped.
+
+#![forbid(unsafe_code)]
+
+mod block;
+mod environment;
+mod failure;
+pub mod initiator;
+mod link;
+mod live;
+pub mod place;
+mod process;
+mod room;
+mod runner;
+pub mod target;
+mod watch;
+
+pub use environment::machine;
+pub use failure::Failure;
+pub use initiator::Initiator;
+pub use link::{Link, namespaces};
+pub use live::{Live, Moment, Plain, Silent, Terminal};
+pub use place::Place;
+pub use process::{Late, Process, Run, Stream};
+pub use room::room;
+pub use runner::{Cores, Runner, directory};
+pub use target::Target;
+pub use watch::{Look, Seen, Watch};

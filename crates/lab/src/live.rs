@@ -1,0 +1,159 @@
+//! What a person sees while an evaluation runs.
+//!
+//! On a terminal, one line that is drawn again; elsewhere, a line for each step. Invariant: nothing goes
+//! to standard output, which is the results'.
+
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+/// A moment of a step.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Moment {
+    /// Which step of how many, from 1.
+    pub step: (usize, usize),
+    /// What it is: systems and load.
+    pub what: String,
+    /// I/Os per second since the last moment.
+    pub iops: f64,
+    /// Mean latency in microseconds.
+    pub latency_us: Option<f64>,
+    /// How busy the target's cores and the initiator's are, in percent.
+    pub busy: (Option<f64>, Option<f64>),
+    /// How long all is expected to take from now on.
+    pub left: Duration,
+}
+
+/// Who is told.
+pub trait Live {
+    /// A step begins.
+    fn begins(&mut self, moment: &Moment);
+    /// It goes on.
+    fn goes_on(&mut self, moment: &Moment);
+    /// It has ended: its I/Os per second, or why there are none.
+    fn ended(&mut self, moment: &Moment, outcome: Result<f64, &str>);
+    /// All is over.
+    fn over(&mut self) {}
+}
+
+/// Nobody.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Silent;
+
+impl Live for Silent {
+    fn begins(&mut self, _: &Moment) {}
+    fn goes_on(&mut self, _: &Moment) {}
+    fn ended(&mut self, _: &Moment, _: Result<f64, &str>) {}
+}
+
+/// A log: a line for each step.
+#[derive(Debug, Default)]
+pub struct Plain;
+
+impl Live for Plain {
+    fn begins(&mut self, _: &Moment) {}
+    fn goes_on(&mut self, _: &Moment) {}
+
+    fn ended(&mut self, moment: &Moment, outcome: Result<f64, &str>) {
+        let _ = writeln!(io::stderr(), "{}", ending(moment, outcome));
+    }
+}
+
+fn ending(moment: &Moment, outcome: Result<f64, &str>) -> String {
+    let (at, all) = moment.step;
+    match outcome {
+        Ok(iops) => format!("[{at}/{all}] {}: {} IOPS", moment.what, short(iops)),
+        Err(why) => format!("[{at}/{all}] {}: {why}", moment.what),
+    }
+}
+
+/// A person at a terminal.
+#[derive(Debug, Default)]
+pub struct Terminal {
+    drawn: Option<Instant>,
+}
+
+/// How often the line is drawn.
+const EACH: Duration = Duration::from_millis(200);
+
+impl Terminal {
+    fn clear(&mut self) {
+        if self.drawn.take().is_some() {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+impl Live for Terminal {
+    fn begins(&mut self, moment: &Moment) {
+        self.clear();
+        self.goes_on(moment);
+    }
+
+    fn goes_on(&mut self, moment: &Moment) {
+        if self.drawn.is_some_and(|drawn| drawn.elapsed() < EACH) {
+            return;
+        }
+        self.drawn = Some(Instant::now());
+        let _ = write!(io::stderr(), "\r{}\x1b[K", line(moment));
+    }
+
+    fn ended(&mut self, moment: &Moment, outcome: Result<f64, &str>) {
+        self.clear();
+        let _ = writeln!(io::stderr(), "{}", ending(moment, outcome));
+    }
+
+    fn over(&mut self) {
+        self.clear();
+    }
+}
+
+fn line(moment: &Moment) -> String {
+    let (at, all) = moment.step;
+    let filled = (20 * at).checked_div(all).unwrap_or(0).min(20);
+    let mut text = format!("[{:<20}] {at}/{all} {}", "#".repeat(filled), moment.what);
+    if moment.iops > 0.0 {
+        text.push_str(&format!("  {} IOPS", short(moment.iops)));
+    }
+    if let Some(latency) = moment.latency_us {
+        text.push_str(&format!("  {latency:.0} us"));
+    }
+    if let (Some(target), Some(initiator)) = moment.busy {
+        text.push_str(&format!("  CPU {target:.0} % | {initiator:.0} %"));
+    }
+    let seconds = moment.left.as_secs();
+    text.push_str(&format!("  {}:{:02} left", seconds / 60, seconds % 60));
+    text
+}
+
+fn short(figure: f64) -> String {
+    match figure {
+        f if f >= 1e6 => format!("{:.2} M", f / 1e6),
+        f if f >= 1e4 => format!("{:.0} K", f / 1e3),
+        f => format!("{f:.0}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_how_far_how_fast_and_how_long() {
+        let moment = Moment {
+            step: (3, 12),
+            what: "blockwire / blockwire (iscsi) randread 4K".into(),
+            iops: 683_000.0,
+            latency_us: Some(46.8),
+            busy: (Some(99.6), Some(71.0)),
+            left: Duration::from_secs(75),
+        };
+        let text = line(&moment);
+        for part in
+            ["[#####     ", "3/12", "randread 4K", "683 K IOPS", "47 us", "CPU 100 % | 71 %", "1:15 left"]
+        {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert_eq!(ending(&moment, Ok(1_234_567.0)), format!("[3/12] {}: 1.23 M IOPS", moment.what));
+        assert!(ending(&moment, Err("refused")).ends_with(": refused"));
+    }
+}

@@ -1,0 +1,385 @@
+//! A plan's steps in turn, and the record that comes of them.
+//!
+//! Invariant: systems that are compared get the same volumes, filled with the same bytes, and the same
+//! offsets; what went wrong is in the record's notes, never a point without runs.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use eval::preset::{Medium, Plan, Preset, Protocol, Step, Wire, word};
+use eval::record::{Machine, Point, Record, Run, SCHEMA};
+use eval::steady;
+
+use crate::Failure;
+use crate::block;
+use crate::environment::machine;
+use crate::initiator::Initiator;
+use crate::link::Link;
+use crate::live::{Live, Moment};
+use crate::place::Place;
+use crate::target::{Serving, Setup, Target};
+
+/// Which processors belong to which end.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cores {
+    /// The target's; empty: all.
+    pub target: Vec<usize>,
+    /// The initiators'; empty: all.
+    pub initiator: Vec<usize>,
+}
+
+impl Cores {
+    /// The first half of a machine's for the target, the rest for initiators; all for both if there is
+    /// one only.
+    pub fn halves(cores: usize) -> Cores {
+        match cores {
+            0 | 1 => Cores::default(),
+            _ => Cores { target: (0..cores / 2).collect(), initiator: (cores / 2..cores).collect() },
+        }
+    }
+}
+
+/// Who runs a plan.
+pub struct Runner<'a> {
+    /// Targets that are known.
+    pub targets: &'a [Box<dyn Target>],
+    /// Initiators that are known.
+    pub initiators: &'a [Box<dyn Initiator>],
+    /// Which processors are whose.
+    pub cores: Cores,
+    /// For files and logs.
+    pub dir: PathBuf,
+    /// Who is told.
+    pub live: &'a mut dyn Live,
+}
+
+/// What must be the same for a target that runs to be used again.
+#[derive(Clone, PartialEq)]
+struct Key {
+    target: String,
+    protocol: Protocol,
+    wire: Wire,
+    volumes: (u32, u64),
+    medium: Medium,
+}
+
+impl Key {
+    fn of(step: &Step) -> Key {
+        Key {
+            target: step.target.clone(),
+            protocol: step.protocol,
+            wire: step.wire,
+            volumes: step.volumes,
+            medium: step.medium,
+        }
+    }
+}
+
+/// A target that serves over a link. The target goes before the link.
+pub(crate) struct Bench {
+    pub(crate) serving: Serving,
+    pub(crate) link: Link,
+}
+
+impl Runner<'_> {
+    /// The target of this name.
+    ///
+    /// # Errors
+    /// If none is known: which are.
+    pub fn target(&self, name: &str) -> Result<&dyn Target, Failure> {
+        let found = self.targets.iter().find(|target| target.name() == name);
+        found.map(|target| &**target).ok_or_else(|| {
+            let known: Vec<&str> = self.targets.iter().map(|target| target.name()).collect();
+            Failure::new(format!("no target is called {name}; known are: {}", known.join(", ")))
+        })
+    }
+
+    /// The initiator of this name.
+    ///
+    /// # Errors
+    /// If none is known: which are.
+    pub fn initiator(&self, name: &str) -> Result<&dyn Initiator, Failure> {
+        let found = self.initiators.iter().find(|initiator| initiator.name() == name);
+        found.map(|initiator| &**initiator).ok_or_else(|| {
+            let known: Vec<&str> = self.initiators.iter().map(|initiator| initiator.name()).collect();
+            Failure::new(format!("no initiator is called {name}; known are: {}", known.join(", ")))
+        })
+    }
+
+    /// Runs a plan. Steps that fail are noted, and their like are not tried again.
+    ///
+    /// # Errors
+    /// If nothing at all could be measured: why.
+    pub fn run(&mut self, plan: &Plan) -> Result<Record, Failure> {
+        let begun = Instant::now();
+        let mut record = begin(plan.preset, &plan.notes);
+        record.environment = self.environment(plan);
+        let (steps, left_out) = self.possible(plan);
+        record.notes.extend(left_out);
+        let mut bench: Option<(Key, Bench)> = None;
+        let mut broken: Vec<(Key, String)> = Vec::new();
+        let budget: Duration = steps.iter().map(duration).sum();
+        for (at, step) in steps.iter().enumerate() {
+            let key = Key::of(step);
+            if broken.iter().any(|(known, by)| *known == key && *by == step.initiator) {
+                continue;
+            }
+            let spent: Duration = steps[..at].iter().map(duration).sum();
+            // What starting and filling took so far is expected to go on.
+            let pace = if at == 0 { 1.2 } else { begun.elapsed().as_secs_f64() / spent.as_secs_f64() };
+            let moment = Moment {
+                step: (at + 1, steps.len()),
+                what: what(step),
+                left: (budget - spent).mul_f64(pace),
+                ..Moment::default()
+            };
+            self.live.begins(&moment);
+            let outcome = self.step(step, &key, &mut bench, &moment, &mut record);
+            match &outcome {
+                Ok(run) => self.live.ended(&moment, Ok(run.iops())),
+                Err(why) => {
+                    self.live.ended(&moment, Err(&why.to_string()));
+                    record.notes.push(format!("{} was left out: {why}", moment.what));
+                    broken.push((key, step.initiator.clone()));
+                    bench = None;
+                }
+            }
+            if let Ok(run) = outcome {
+                add(&mut record.points, plan.preset, step, run);
+            }
+        }
+        self.live.over();
+        finish(&mut record, begun);
+        if record.points.is_empty() {
+            return Err(Failure::new(format!("nothing could be measured:\n  {}", record.notes.join("\n  "))));
+        }
+        Ok(record)
+    }
+
+    /// Steps whose systems speak the protocol and have the medium, and what is left out and why.
+    fn possible<'s>(&self, plan: &'s Plan) -> (Vec<&'s Step>, Vec<String>) {
+        let mut notes: Vec<String> = Vec::new();
+        let mut note = |text: String| {
+            if !notes.contains(&text) {
+                notes.push(text);
+            }
+        };
+        let mut steps = Vec::new();
+        for step in &plan.steps {
+            let protocol = step.protocol.name();
+            let (Ok(target), Ok(initiator)) = (self.target(&step.target), self.initiator(&step.initiator))
+            else {
+                note(format!("{} with {} is not known here", step.target, step.initiator));
+                continue;
+            };
+            if step.protocol != Protocol::Local && !target.protocols().contains(&step.protocol) {
+                note(format!("{} does not speak {protocol}: left out", target.name()));
+            } else if step.protocol != Protocol::Local && !target.has(step.medium) {
+                note(format!("{} has no null volumes: left out", target.name()));
+            } else if !initiator.protocols().contains(&step.protocol) {
+                note(format!("initiator {} has no {protocol}: left out", initiator.name()));
+            } else if let Some(why) = initiator.lacks(&step.job) {
+                note(format!("initiator {} cannot do {}: {why}", initiator.name(), step.job.name));
+            } else {
+                steps.push(step);
+            }
+        }
+        (steps, notes)
+    }
+
+    fn step(
+        &mut self,
+        step: &Step,
+        key: &Key,
+        bench: &mut Option<(Key, Bench)>,
+        moment: &Moment,
+        record: &mut Record,
+    ) -> Result<Run, Failure> {
+        if step.protocol == Protocol::Local {
+            *bench = None;
+            return block::local(self, step, moment, record);
+        }
+        if bench.as_ref().is_none_or(|(known, _)| known != key) {
+            // Two targets must not have the memory, or the cores, at once.
+            *bench = None;
+            let made = self.start(step, record)?;
+            *bench = Some((key.clone(), made));
+        }
+        let Some((_, bench)) = bench else { return Err(Failure::new("no target serves")) };
+        block::load(self, step, bench, moment, record)
+    }
+
+    fn start(&mut self, step: &Step, record: &mut Record) -> Result<Bench, Failure> {
+        let hosts = hosts(step, record);
+        let link = Link::make(step.wire, hosts)?;
+        let target = self.target(&step.target)?;
+        let setup = Setup {
+            place: link.target(),
+            listen: link.listen(),
+            protocol: step.protocol,
+            volumes: step.volumes,
+            medium: step.medium,
+            cores: &self.cores.target,
+            dir: &self.dir,
+        };
+        let serving = target.start(&setup)?;
+        for command in &serving.commands {
+            if !record.commands.contains(command) {
+                record.commands.push(command.clone());
+            }
+        }
+        let bench = Bench { serving, link };
+        if step.medium == Medium::Ram && step.target != "url" {
+            block::fill(self, &bench)?;
+        }
+        Ok(bench)
+    }
+
+    /// This machine, the versions of what runs on it, and which cores are whose.
+    fn environment(&self, plan: &Plan) -> Vec<Machine> {
+        let mut here = machine(&Place::Here, "target and initiator");
+        let mut versions: Vec<(String, String)> = Vec::new();
+        for step in &plan.steps {
+            let target = self.target(&step.target).ok().and_then(|target| target.version(&Place::Here));
+            let initiator = self.initiator(&step.initiator).ok().and_then(|it| it.version(&Place::Here));
+            for (name, version) in
+                [("target", &step.target, target), ("initiator", &step.initiator, initiator)]
+                    .into_iter()
+                    .filter_map(|(role, name, version)| Some((format!("{role} {name}"), version?)))
+            {
+                if !versions.iter().any(|(known, _)| *known == name) {
+                    versions.push((name, version));
+                }
+            }
+        }
+        let list = |cores: &[usize]| {
+            let cores: Vec<String> = cores.iter().map(ToString::to_string).collect();
+            if cores.is_empty() { "all".to_owned() } else { cores.join(", ") }
+        };
+        here.facts.push(("target's cores".to_owned(), list(&self.cores.target)));
+        here.facts.push(("initiators' cores".to_owned(), list(&self.cores.initiator)));
+        here.facts.extend(versions);
+        vec![here]
+    }
+}
+
+/// Initiator machines of a step: as its preset says, at most one for each thread and volume.
+pub(crate) fn hosts(step: &Step, record: &Record) -> u32 {
+    let wanted = Preset::find(&record.preset).map_or(1, |preset| preset.hosts);
+    wanted.min(step.job.threads).min(step.volumes.0).max(1)
+}
+
+fn duration(step: &&Step) -> Duration {
+    step.job.ramp + step.job.runtime.unwrap_or_default()
+}
+
+/// What a step is, in a line.
+fn what(step: &Step) -> String {
+    let wire = match step.wire {
+        Wire::Loopback => String::new(),
+        Wire::Veth { mtu } => format!(", MTU {mtu}"),
+        Wire::Congested { mtu, limit } => format!(", MTU {mtu}, {} Mb/s", limit / 1_000_000),
+    };
+    let null = if step.medium == Medium::Null { ", null" } else { "" };
+    format!("{} / {} ({}{wire}{null}) {}", step.target, step.initiator, step.protocol.name(), step.job.name)
+}
+
+/// A record that holds nothing yet.
+pub(crate) fn begin(preset: &Preset, notes: &[String]) -> Record {
+    Record {
+        schema: SCHEMA,
+        preset: preset.id.to_owned(),
+        title: preset.title.to_owned(),
+        paper: preset.paper.map(str::to_owned),
+        started: utc(SystemTime::now()),
+        notes: notes.to_vec(),
+        ..Record::default()
+    }
+}
+
+/// What can be said only when all runs are there.
+pub(crate) fn finish(record: &mut Record, begun: Instant) {
+    record.seconds = begun.elapsed().as_secs_f64();
+    for point in &mut record.points {
+        let rounds: Vec<f64> = point.runs.iter().map(Run::iops).collect();
+        point.steady_after = steady::reached(&rounds);
+    }
+}
+
+fn add(points: &mut Vec<Point>, preset: &Preset, step: &Step, run: Run) {
+    let mut labels = Vec::new();
+    if preset.media.len() > 1 {
+        let medium = if step.medium == Medium::Null { "null" } else { "ram" };
+        labels.push(("volume".to_owned(), medium.to_owned()));
+    }
+    let (mtu, limit) = match step.wire {
+        Wire::Loopback => (65_536, None),
+        Wire::Veth { mtu } => (mtu, None),
+        Wire::Congested { mtu, limit } => (mtu, Some(limit)),
+    };
+    labels.extend(limit.map(|limit| ("limit".to_owned(), format!("{}Mb/s", limit / 1_000_000))));
+    let fresh = Point {
+        target: step.target.clone(),
+        initiator: step.initiator.clone(),
+        protocol: step.protocol.name().to_owned(),
+        rw: word(step.job.direction, step.job.is_random).to_owned(),
+        bytes: u64::from(step.job.block.0),
+        depth: step.job.depth * step.job.threads,
+        connections: step.connections,
+        mtu,
+        labels,
+        is_closed: step.job.rate == (None, None),
+        ..Point::default()
+    };
+    let is_same = |point: &&mut Point| {
+        let bare = Point { runs: Vec::new(), steady_after: None, ..(**point).clone() };
+        bare == fresh
+    };
+    match points.iter_mut().find(is_same) {
+        Some(point) => point.runs.push(run),
+        None => points.push(Point { runs: vec![run], ..fresh }),
+    }
+}
+
+/// A moment as RFC 3339 writes it, in UTC.
+pub(crate) fn utc(moment: SystemTime) -> String {
+    let seconds = moment.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |passed| passed.as_secs());
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    // Days to a date of the Gregorian calendar, in years that begin with March.
+    let shifted = days + 719_468;
+    let (era, day) = (shifted / 146_097, shifted % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let date = day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = year + era * 400 + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{date:02}T{:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
+}
+
+/// A directory for what comes of a preset, named by it and the time, inside `under`.
+pub fn directory(under: &Path, preset: &str) -> PathBuf {
+    let name: String = utc(SystemTime::now()).replace([':', 'Z'], "");
+    under.join(format!("{preset}-{name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_are_written_in_utc() {
+        let at = |seconds| utc(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
+        assert_eq!(at(0), "1970-01-01T00:00:00Z");
+        assert_eq!(at(951_782_400), "2000-02-29T00:00:00Z");
+        assert_eq!(at(1_795_305_599), "2026-11-21T23:59:59Z");
+        assert_eq!(at(4_107_542_400), "2100-03-01T00:00:00Z");
+    }
+
+    #[test]
+    fn cores_are_shared_out() {
+        assert_eq!(Cores::halves(1), Cores::default());
+        assert_eq!(Cores::halves(2), Cores { target: vec![0], initiator: vec![1] });
+        assert_eq!(Cores::halves(5).initiator, [2, 3, 4]);
+    }
+}

@@ -1,0 +1,53 @@
+//! Volumes that something else serves already.
+
+use eval::preset::Protocol;
+
+use super::{Serving, Setup, Target};
+use crate::Failure;
+use crate::place::Place;
+
+/// What was named by URLs.
+#[derive(Debug)]
+pub(super) struct Elsewhere {
+    urls: Vec<String>,
+    protocols: Vec<Protocol>,
+}
+
+fn protocol(url: &str) -> Protocol {
+    if url.starts_with("nvme") { Protocol::NvmeTcp } else { Protocol::Iscsi }
+}
+
+impl Elsewhere {
+    pub(super) fn new(urls: &[String]) -> Elsewhere {
+        let mut protocols: Vec<Protocol> = urls.iter().map(|url| protocol(url)).collect();
+        protocols.sort_unstable();
+        protocols.dedup();
+        Elsewhere { urls: urls.to_vec(), protocols }
+    }
+}
+
+impl Target for Elsewhere {
+    fn name(&self) -> &'static str {
+        "url"
+    }
+
+    fn protocols(&self) -> &[Protocol] {
+        &self.protocols
+    }
+
+    fn missing(&self, _place: &Place) -> Option<String> {
+        None
+    }
+
+    fn version(&self, _place: &Place) -> Option<String> {
+        None
+    }
+
+    fn start(&self, setup: &Setup<'_>) -> Result<Serving, Failure> {
+        let urls: Vec<String> =
+            self.urls.iter().filter(|url| protocol(url) == setup.protocol).cloned().collect();
+        let mut serving = Serving::new(setup.protocol, 0, Vec::new());
+        serving.fixed = Some(urls);
+        Ok(serving)
+    }
+}

@@ -1,0 +1,244 @@
+//! What processors, processes and the network stack did between two moments, on one machine.
+//!
+//! Texts of `/proc` are read where the processes run and parsed by [`eval::cpu`]. Invariant: a
+//! [`Look`] is one moment: what it gives is only used as a difference to another of the same watch.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use eval::cpu::{self, Kinds, Process as Times, Reading, Usage};
+use eval::record::Side;
+
+use crate::Failure;
+use crate::place::Place;
+
+/// Who is watched, and on which cores.
+#[derive(Clone, Debug)]
+pub struct Watch {
+    place: Place,
+    /// Processes, with all their children. Empty: what the kernel does itself is charged by its cores.
+    pids: Vec<u32>,
+    /// Cores that belong to this end; empty: all of the machine.
+    cores: Vec<u32>,
+    ticks: f64,
+    page: u64,
+}
+
+/// One moment.
+#[derive(Clone, Debug)]
+pub struct Look {
+    at: Instant,
+    cores: Reading,
+    processes: BTreeMap<u32, Times>,
+    retransmits: Option<u64>,
+    packets: Option<u64>,
+    polls: Option<f64>,
+}
+
+/// What passed between two looks.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// Seconds between them.
+    pub seconds: f64,
+    /// Processors and processes, scaled to nothing: as they were.
+    pub side: Side,
+    /// Segments sent again.
+    pub retransmits: Option<u64>,
+    /// Packets on the interface, both ways.
+    pub packets: Option<u64>,
+}
+
+impl Watch {
+    /// A watch over processes on these cores.
+    pub fn new(place: Place, pids: Vec<u32>, cores: &[usize]) -> Watch {
+        let cores = cores.iter().filter_map(|core| u32::try_from(*core).ok()).collect();
+        let ticks = rustix::param::clock_ticks_per_second() as f64;
+        let mut watch = Watch { place, pids, cores, ticks, page: rustix::param::page_size() as u64 };
+        if !watch.place.is_local() {
+            let asked = |name: &str| watch.place.run(&["getconf", name]).ok()?.trim().parse().ok();
+            let (ticks, page): (Option<u64>, Option<u64>) = (asked("CLK_TCK"), asked("PAGESIZE"));
+            watch.ticks = ticks.map_or(watch.ticks, |ticks| ticks as f64);
+            watch.page = page.unwrap_or(watch.page);
+        }
+        watch
+    }
+
+    /// Looks now. `polls`: seconds that the system itself says it has looked for work in vain.
+    ///
+    /// # Errors
+    /// If the machine's counters cannot be read.
+    pub fn look(&self, polls: Option<f64>) -> Result<Look, Failure> {
+        let texts = self.texts()?;
+        let cores = Reading::parse(texts.get("stat").map_or("", String::as_str))
+            .map_err(|why| Failure::new(format!("/proc/stat of {}: {why}", self.place.name())))?;
+        let times = |(name, text): (&String, &String)| {
+            let pid = name.strip_prefix("process ")?.parse().ok()?;
+            Some((pid, Times::parse(text).ok()?))
+        };
+        let processes = texts.iter().filter_map(times).collect();
+        Ok(Look {
+            at: Instant::now(),
+            cores,
+            processes,
+            retransmits: texts.get("snmp").and_then(|text| cpu::retransmits(text)),
+            packets: texts.get("dev").and_then(|text| packets(text)),
+            polls,
+        })
+    }
+
+    /// All that is looked at, by name. The network's counters are those of the first process's namespace.
+    fn texts(&self) -> Result<BTreeMap<String, String>, Failure> {
+        let net = self.pids.first().map_or("self".to_owned(), ToString::to_string);
+        let mut texts = BTreeMap::new();
+        if self.place.is_local() {
+            texts.insert("stat".to_owned(), Place::Here.read("/proc/stat")?);
+            for pid in with_children(&self.pids) {
+                if let Ok(text) = Place::Here.read(&format!("/proc/{pid}/stat")) {
+                    texts.insert(format!("process {pid}"), text);
+                }
+            }
+            for name in ["snmp", "dev"] {
+                if let Ok(text) = Place::Here.read(&format!("/proc/{net}/net/{name}")) {
+                    texts.insert(name.to_owned(), text);
+                }
+            }
+            return Ok(texts);
+        }
+        let pids: Vec<String> = self.pids.iter().map(ToString::to_string).collect();
+        let script = format!(
+            "echo =stat; cat /proc/stat; for p in {}; do for c in $p $(cat /proc/$p/task/*/children); do \
+             echo =process $c; cat /proc/$c/stat; done; done 2>/dev/null; \
+             echo =snmp; cat /proc/{net}/net/snmp; echo =dev; cat /proc/{net}/net/dev",
+            pids.join(" ")
+        );
+        let said = self.place.run(&["sh", "-c", &script])?;
+        let mut name = String::new();
+        for line in said.lines() {
+            if let Some(next) = line.strip_prefix('=') {
+                name = next.to_owned();
+                continue;
+            }
+            let text: &mut String = texts.entry(name.clone()).or_default();
+            text.push_str(line);
+            text.push('\n');
+        }
+        Ok(texts)
+    }
+
+    /// What passed since an earlier look.
+    pub fn since(&self, earlier: &Look, now: &Look) -> Seen {
+        let mut usage = now.cores.since(&earlier.cores, self.ticks);
+        if !self.cores.is_empty() {
+            usage.cores.retain(|(core, _)| self.cores.contains(core));
+        }
+        let mut process = (0.0, 0.0);
+        let mut resident = 0;
+        for (pid, times) in &now.processes {
+            let before = earlier.processes.get(pid).copied().unwrap_or_default();
+            let (user, system) = times.since(&before, self.ticks);
+            process = (process.0 + user, process.1 + system);
+            resident += times.resident * self.page;
+        }
+        if self.pids.is_empty() {
+            process = by_cores(&usage);
+        }
+        let less = |now: Option<u64>, then: Option<u64>| Some(now?.saturating_sub(then?));
+        Seen {
+            seconds: (now.at - earlier.at).as_secs_f64(),
+            side: Side {
+                cores: usage,
+                process,
+                resident,
+                idle_polls: now.polls.zip(earlier.polls).map(|(now, then)| (now - then).max(0.0)),
+            },
+            retransmits: less(now.retransmits, earlier.retransmits),
+            packets: less(now.packets, earlier.packets),
+        }
+    }
+}
+
+/// What cores did, as user and system time: for systems that live in the kernel.
+fn by_cores(usage: &Usage) -> (f64, f64) {
+    let Kinds { user, system, irq, softirq, .. } = usage.total();
+    (user, system + irq + softirq)
+}
+
+/// Processes with all that they started.
+fn with_children(pids: &[u32]) -> Vec<u32> {
+    let mut all = pids.to_vec();
+    let mut at = 0;
+    while at < all.len() {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", all[at])).into_iter().flatten().flatten();
+        for task in tasks {
+            let text = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
+            for pid in text.split_ascii_whitespace().filter_map(|word| word.parse().ok()) {
+                if !all.contains(&pid) {
+                    all.push(pid);
+                }
+            }
+        }
+        at += 1;
+    }
+    all
+}
+
+/// Packets of all interfaces but loopback, both ways; of loopback if there is no other, where each packet
+/// is counted once as sent and once as received.
+fn packets(text: &str) -> Option<u64> {
+    let (mut others, mut own) = (0u64, 0u64);
+    for line in text.lines() {
+        let Some((name, counts)) = line.split_once(':') else { continue };
+        let counts: Vec<u64> = counts.split_ascii_whitespace().filter_map(|word| word.parse().ok()).collect();
+        let (received, sent) = (*counts.get(1)?, *counts.get(9)?);
+        if name.trim() == "lo" { own += sent } else { others += received + sent }
+    }
+    Some(own.max(others))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::{Process, Run};
+    use std::time::Duration;
+
+    const DEV: &str = "Inter-|   Receive                                                |  Transmit
+ face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed
+    lo: 100 7 0 0 0 0 0 0 100 7 0 0 0 0 0 0
+  eth0: 100 20 0 0 0 0 0 0 100 30 0 0 0 0 0 0
+";
+
+    #[test]
+    fn packets_are_those_of_the_link() {
+        assert_eq!(packets(DEV), Some(50));
+        let lone: Vec<&str> = DEV.lines().take(3).collect();
+        assert_eq!(packets(&lone.join("\n")), Some(7));
+    }
+
+    /// A child that burns a known time is charged to its parent, within a tenth.
+    #[test]
+    fn children_are_charged_to_who_started_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let script = "echo on; (end=$(($(date +%s%N) + 600000000)); while [ $(date +%s%N) -lt $end ]; do :; done); sleep 600";
+        let words = ["sh", "-c", script].map(str::to_owned).to_vec();
+        let run = Run { name: "burner", place: &Place::Here, cores: &[], words, dir: dir.path() };
+        let mut process = Process::start(run).unwrap();
+        process.wait_for(Duration::from_secs(5), |line| (line == "on").then_some(())).unwrap();
+        let watch = Watch::new(Place::Here, vec![process.pid()], &[]);
+        let before = watch.look(None).unwrap();
+        std::thread::sleep(Duration::from_millis(400));
+        let seen = watch.since(&before, &watch.look(None).unwrap());
+        assert!(seen.side.process.0 + seen.side.process.1 > 0.0, "{:?}", seen.side.process);
+        assert!(seen.side.process.0 + seen.side.process.1 <= seen.seconds + 0.02);
+        assert!(seen.side.resident > 0 && !seen.side.cores.cores.is_empty());
+    }
+
+    #[test]
+    fn cores_of_the_other_end_are_left_out() {
+        let watch = Watch::new(Place::Here, Vec::new(), &[0]);
+        let before = watch.look(None).unwrap();
+        std::thread::sleep(Duration::from_millis(30));
+        let seen = watch.since(&before, &watch.look(None).unwrap());
+        assert_eq!(seen.side.cores.cores.iter().map(|(core, _)| *core).collect::<Vec<_>>(), [0]);
+        assert!((seen.seconds - 0.03).abs() < 0.5);
+    }
+}
