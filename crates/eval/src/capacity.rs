@@ -5,7 +5,11 @@
 //! large ones. The error is what the fit leaves unexplained plus how noisy the points were themselves.
 //! Invariant: no figure is given beyond a fit of at least two sizes.
 
+mod measured;
+
 use serde::{Deserialize, Serialize};
+
+pub use measured::{Series, series};
 
 /// What an I/O was measured to cost one side.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -88,6 +92,58 @@ impl Fit {
     /// Processor seconds of an I/O of so many bytes.
     pub fn cost(&self, bytes: f64) -> f64 {
         self.per_io + self.per_byte * bytes
+    }
+}
+
+/// What leaving a size out of the fit shows.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Miss {
+    /// What was measured, and not used.
+    pub measured: Cost,
+    /// What the fit of all others predicts, in processor seconds.
+    pub predicted: f64,
+    /// How far that fit says it may be off, as part of it.
+    pub error: f64,
+}
+
+impl Miss {
+    /// How far the prediction is off, as part of what was measured: above 0 it is too high.
+    pub fn part(&self) -> f64 {
+        self.predicted / self.measured.seconds - 1.0
+    }
+
+    /// Whether what was measured lies within the prediction's own error.
+    pub fn is_within(&self) -> bool {
+        (self.predicted - self.measured.seconds).abs() <= self.error * self.predicted
+    }
+}
+
+/// Leaves each size out in turn and predicts it from all others.
+///
+/// # Errors
+/// If fewer than three sizes were measured, or a cost is not above zero.
+pub fn misses(costs: &[Cost]) -> Result<Vec<Miss>, Unfit> {
+    let predict = |at: usize| {
+        let left: Vec<Cost> = costs.iter().filter(|cost| cost.bytes != costs[at].bytes).copied().collect();
+        let fit = Fit::of(&left)?;
+        Ok(Miss { measured: costs[at], predicted: fit.cost(costs[at].bytes), error: fit.error })
+    };
+    (0..costs.len()).map(predict).collect()
+}
+
+/// Bytes that an I/O has beside its payload in the payload's direction: headers of its PDUs, and the
+/// command or the answer. iSCSI: 48 bytes each (RFC 7143, 11.1), data in segments of at most 256 KiB.
+/// NVMe/TCP: a command capsule of 72 bytes, else 24 each; writes up to 8 KiB ride in their capsule.
+pub fn headers(protocol: &str, is_write: bool, bytes: f64) -> f64 {
+    const SEGMENT: f64 = 262_144.0;
+    const IN_CAPSULE: f64 = 8192.0;
+    let segments = (bytes / SEGMENT).ceil().max(1.0);
+    match (protocol, is_write) {
+        ("nvme-tcp", true) if bytes <= IN_CAPSULE => 72.0,
+        ("nvme-tcp", true) => 72.0 + 24.0 * segments,
+        ("nvme-tcp", false) => 24.0 * segments + 24.0,
+        ("iscsi", _) => 48.0 * segments + 48.0,
+        _ => 0.0,
     }
 }
 
@@ -215,5 +271,28 @@ mod tests {
         assert!((need.wire / 98.2e9 - 1.0).abs() < 0.001, "{}", need.wire);
         assert!(need.line_rate > 2.9e6);
         assert_eq!(Load { mtu: 1500.0, ..load }.need(&fit).links, 2, "smaller frames do not fit one link");
+    }
+
+    #[test]
+    fn a_size_that_was_left_out_is_predicted() {
+        let line = |bytes: f64| cost(bytes, 1e-6 + bytes * 2e-10);
+        let costs = [line(4096.0), line(16_384.0), line(65_536.0), line(131_072.0)];
+        for miss in misses(&costs).unwrap() {
+            assert!(miss.part().abs() < 1e-9, "{miss:?}");
+        }
+        let mut bent = costs;
+        bent[1].seconds *= 1.5;
+        let misses = misses(&bent).unwrap();
+        assert!((misses[1].part() + 1.0 / 3.0).abs() < 1e-9 && !misses[1].is_within(), "{misses:?}");
+        assert_eq!(super::misses(&costs[..2]), Err(Unfit::OneSize));
+    }
+
+    #[test]
+    fn headers_are_those_of_the_standards() {
+        assert_eq!(headers("iscsi", false, 4096.0), 96.0);
+        assert_eq!(headers("iscsi", true, 524_288.0), 144.0);
+        assert_eq!(headers("nvme-tcp", true, 4096.0), 72.0);
+        assert_eq!(headers("nvme-tcp", true, 65_536.0), 96.0);
+        assert_eq!(headers("nvme-tcp", false, 4096.0), 48.0);
     }
 }

@@ -29,33 +29,36 @@ pub struct System {
 /// Ours.
 pub const OURS: System = System { name: "blockwire", per_io: 2e-6, per_byte: 1e-10 };
 
-/// One run of a second at a depth of 32, on two cores, the initiator as costly as ours.
+/// How long a run takes, in seconds.
+const LENGTH: f64 = 0.02;
+
+/// One run at a depth of 32, on two cores, the initiator as costly as ours.
 fn run(system: System, bytes: u64, random: &mut Random) -> Run {
     let wobble = 1.0 + (random.part() - 0.5) * 0.02;
     let each = |system: System| (system.per_io + system.per_byte * bytes as f64) * wobble;
     let (target, initiator) = (each(system), each(OURS));
-    let ios = (1.0 / target.max(initiator) / 50.0) as u64;
+    let ios = (LENGTH * 0.95 / target.max(initiator)) as u64;
     let mut latency = Histogram::default();
-    let mean = 32e9 / ios as f64;
+    let mean = LENGTH * 32e9 / ios as f64;
     let shape: Vec<f64> = (0..ios).map(|_| 0.6 - 0.4 * (1.0 - random.part()).ln()).collect();
     let scale = mean * ios as f64 / shape.iter().sum::<f64>();
     shape.iter().for_each(|part| latency.record((part * scale) as u64));
-    let busy = [target * ios as f64 * 40.0, initiator * ios as f64 * 40.0].map(|part| part.min(0.98));
+    let busy = [target, initiator].map(|each| each * ios as f64);
     let kinds = |busy: f64| Kinds {
         user: busy * 0.4,
         system: busy * 0.4,
         softirq: busy * 0.2,
-        idle: 1.0 - busy,
+        idle: LENGTH - busy,
         ..Kinds::default()
     };
     let cores = Usage { cores: vec![(0, kinds(busy[0])), (1, kinds(busy[1]))], switches: ios * 2 };
     let side = |each: f64| {
         let used = each * ios as f64;
-        let process = (used * 0.4, used * 0.6);
+        let process = (used * 0.4, used * 0.4);
         Some(Side { cores: cores.clone(), process, resident: 64 << 20, idle_polls: None })
     };
     Run {
-        seconds: 1.0,
+        seconds: LENGTH,
         ios,
         moved: ios * bytes,
         latency,

@@ -6,6 +6,7 @@
 
 mod compare;
 mod list;
+mod plan;
 mod records;
 
 use clap::{Args, Subcommand};
@@ -27,6 +28,8 @@ enum EvalVerb {
     List(list::ListArgs),
     /// Hold two runs against each other; exit code 1 if something got worse
     Compare(compare::CompareArgs),
+    /// Compute how many cores, links and connections a load needs, from a run
+    Plan(plan::PlanArgs),
 }
 
 /// Does it.
@@ -34,5 +37,6 @@ pub fn act(args: &EvalArgs) -> Result<Exit, Failure> {
     match &args.verb {
         EvalVerb::List(args) => list::list(args),
         EvalVerb::Compare(args) => compare::compare(args),
+        EvalVerb::Plan(args) => plan::plan(args),
     }
 }

@@ -1,0 +1,393 @@
+//! `blockwire eval plan`: how many cores, links and connections a load needs, from what I/Os were measured
+//! to cost.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use clap::Args;
+use eval::capacity::{Fit, Load, Miss, Need, Series, headers, misses, series};
+use serde_json::{Value, json};
+
+use super::super::{say, size};
+use super::records::read;
+use crate::exit::{Exit, Failure};
+use crate::size::exact;
+
+/// Links that are sold, in bits per second.
+const LINKS: [f64; 3] = [100e9, 200e9, 400e9];
+/// Connections that adapters of the papers carry at full speed.
+const CONNECTIONS: u32 = 16_384;
+
+/// `eval plan`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "RUN is a record with at least two I/O sizes of the same load, for example of t6-100g-sweep. From it \
+come the processor time of an I/O and of a byte, for either end; the load that is asked for is computed from them.
+
+Examples:
+  blockwire eval plan --link 100G --io 4K --iops 2.9M --from sweep/
+  blockwire eval plan --link 400G --io 64K --iops 700K --from sweep/ --rw randwrite --mtu 1500 --fill 60%
+  blockwire eval plan --check --from sweep/      how well sizes are predicted that were left out of the fit"
+)]
+pub struct PlanArgs {
+    /// The run whose costs are taken
+    #[arg(long = "from", value_name = "RUN")]
+    from: PathBuf,
+    /// Bits per second of a link: 25G, 100G, 400G (decimal)
+    #[arg(long, value_name = "RATE", default_value = "100G", value_parser = decimal)]
+    link: f64,
+    /// Bytes of an I/O: 4K (binary)
+    #[arg(long, value_name = "SIZE", value_parser = size, required_unless_present = "check")]
+    io: Option<u64>,
+    /// I/Os per second: 2.9M (decimal)
+    #[arg(long, value_name = "RATE", value_parser = decimal, required_unless_present = "check")]
+    iops: Option<f64>,
+    /// MTU of the links in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = 9000, value_parser = clap::value_parser!(u32).range(576..=65_536))]
+    mtu: u32,
+    /// Connections to spread the load over [default: as many as the measured ones would need]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    connections: Option<u32>,
+    /// How full a core may be
+    #[arg(long, value_name = "PERCENT", default_value = "80%", value_parser = part)]
+    fill: f64,
+    /// Only this load of the run: randread, randwrite ...
+    #[arg(long, value_name = "RW")]
+    rw: Option<String>,
+    /// Only this target of the run
+    #[arg(long, value_name = "NAME")]
+    target: Option<String>,
+    /// Only this initiator of the run
+    #[arg(long, value_name = "NAME")]
+    initiator: Option<String>,
+    /// Only this protocol of the run: iscsi, nvme-tcp
+    #[arg(long, value_name = "NAME")]
+    protocol: Option<String>,
+    /// Leave each size out in turn and predict it from the others
+    #[arg(long, conflicts_with_all = ["io", "iops", "connections"])]
+    check: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// `2.9M`, `100G`, `700k`: decimal.
+fn decimal(text: &str) -> Result<f64, String> {
+    let wrong = || format!("\"{text}\" is no rate: write for example 100G or 2.9M (decimal)");
+    let text = text.trim();
+    let (number, factor) = match text.char_indices().last() {
+        Some((at, 'k' | 'K')) => (&text[..at], 1e3),
+        Some((at, 'm' | 'M')) => (&text[..at], 1e6),
+        Some((at, 'g' | 'G')) => (&text[..at], 1e9),
+        Some((at, 't' | 'T')) => (&text[..at], 1e12),
+        _ => (text, 1.0),
+    };
+    let value = number.trim().parse::<f64>().map_err(|_| wrong())? * factor;
+    if value.is_finite() && value > 0.0 { Ok(value) } else { Err(wrong()) }
+}
+
+fn part(text: &str) -> Result<f64, String> {
+    let number = text.trim().trim_end_matches('%').trim_end().parse::<f64>().ok();
+    let fits = number.filter(|number| *number >= 1.0 && *number <= 100.0).map(|number| number / 100.0);
+    fits.ok_or_else(|| format!("\"{text}\" is no part of a core: write 1% to 100%"))
+}
+
+/// Computes it.
+pub fn plan(args: &PlanArgs) -> Result<Exit, Failure> {
+    let record = read(&args.from)?;
+    let wanted = |one: &Series| {
+        let fits = |asked: &Option<String>, has: &str| asked.as_deref().is_none_or(|asked| asked == has);
+        fits(&args.rw, &one.rw)
+            && fits(&args.target, &one.target)
+            && fits(&args.initiator, &one.initiator)
+            && fits(&args.protocol, &one.protocol)
+    };
+    let all = series(&record);
+    let chosen: Vec<&Series> = all.iter().filter(|one| wanted(one)).collect();
+    if chosen.is_empty() {
+        return Err(none(args, &all));
+    }
+    let text = match (args.io, args.iops) {
+        (Some(bytes), Some(iops)) => needs(args, &chosen, bytes, iops)?,
+        _ => check(args, &chosen)?,
+    };
+    say(&text)?;
+    Ok(Exit::Success)
+}
+
+fn none(args: &PlanArgs, all: &[Series]) -> Failure {
+    let path = args.from.display();
+    if all.is_empty() {
+        return Failure::failed(format!(
+            "{path}: no processor time was measured in this run, on either end; plan from one that has it"
+        ));
+    }
+    let has: Vec<String> = all.iter().map(|one| format!("{} {}", one.system, one.rw)).collect();
+    Failure::usage(format!("{path} has no such load; it has: {}", has.join("; ")))
+}
+
+/// The ends of a series that were measured, by name.
+fn ends(one: &Series) -> [(&'static str, &[eval::capacity::Cost]); 2] {
+    [("target", &one.target_costs), ("initiator", &one.initiator_costs)]
+}
+
+fn about(one: &Series) -> String {
+    format!("{} {}, {} in flight, MTU {}", one.system, one.rw, one.depth, one.mtu)
+}
+
+fn needs(args: &PlanArgs, chosen: &[&Series], bytes: u64, iops: f64) -> Result<String, Failure> {
+    let mut answers = Vec::new();
+    let mut why = None;
+    for one in chosen {
+        let load = load(args, one, bytes, iops);
+        for (end, costs) in ends(one).into_iter().filter(|(_, costs)| !costs.is_empty()) {
+            match Fit::of(costs) {
+                Ok(fit) => answers.push((*one, end, fit, load, load.need(&fit))),
+                Err(unfit) => why = Some(format!("{}: {unfit}", about(one))),
+            }
+        }
+    }
+    if answers.is_empty() {
+        let why = why.unwrap_or_default();
+        return Err(Failure::failed(format!("{}: {why}", args.from.display())));
+    }
+    if args.json {
+        let all: Vec<Value> = answers
+            .iter()
+            .map(|(one, end, fit, load, need)| {
+                json!({
+                    "target": one.target, "initiator": one.initiator, "protocol": one.protocol, "rw": one.rw,
+                    "depth": one.depth, "end": end, "fit": fit, "need": need,
+                    "per_connection": load.per_connection, "headers": load.headers,
+                    "sizes_measured": one.iops.iter().map(|(bytes, _)| bytes).collect::<Vec<_>>(),
+                })
+            })
+            .collect();
+        let (_, _, fit, load, _) = &answers[0];
+        let value = json!({
+            "io_bytes": bytes, "iops": iops, "link": args.link, "mtu": args.mtu, "fill": args.fill,
+            "needs": all, "line_rates": rates(load, fit).iter().map(|(link, mtu, rate)| {
+                json!({ "link": link, "mtu": mtu, "iops": rate })
+            }).collect::<Vec<_>>(),
+        });
+        return Ok(format!("{value:#}\n"));
+    }
+    let mut text = format!(
+        "{} IOPS of {} are {:.1} Gb/s of payload; links of {:.0} GbE, MTU {}, cores filled to {:.0} %\n",
+        thousands(iops),
+        exact(bytes),
+        eval::derived::gigabits(iops, bytes as f64),
+        args.link / 1e9,
+        args.mtu,
+        args.fill * 100.0
+    );
+    let mut last = None;
+    for (one, end, fit, load, need) in &answers {
+        if last != Some(about(one)) {
+            let _ = writeln!(text, "\n{}", about(one));
+            links(&mut text, args, load, need);
+            last = Some(about(one));
+        }
+        cores(&mut text, end, fit, need);
+    }
+    let (one, _, fit, load, _) = &answers[0];
+    line_rates(&mut text, load, fit);
+    assumptions(&mut text, one, bytes);
+    Ok(text)
+}
+
+fn load(args: &PlanArgs, one: &Series, bytes: u64, iops: f64) -> Load {
+    let is_write = one.rw.contains("write");
+    Load {
+        iops,
+        bytes: bytes as f64,
+        link: args.link,
+        mtu: f64::from(args.mtu),
+        headers: headers(&one.protocol, is_write, bytes as f64),
+        fill: args.fill,
+        per_connection: one.per_connection(bytes).filter(|rate| *rate > 0.0).unwrap_or(1.0),
+    }
+}
+
+fn cores(text: &mut String, end: &str, fit: &Fit, need: &Need) {
+    let _ = writeln!(
+        text,
+        "  {end:<11} {:.2} cores ({:.2} to {:.2}): an I/O costs {:.2} us and {:.3} ns for each byte; may be off by {:.0} %",
+        need.cores,
+        need.cores_least,
+        need.cores_most,
+        fit.per_io * 1e6,
+        fit.per_byte * 1e9,
+        fit.error * 100.0
+    );
+}
+
+fn links(text: &mut String, args: &PlanArgs, load: &Load, need: &Need) {
+    let full = need.wire / (f64::from(need.links.max(1)) * load.link) * 100.0;
+    let _ = writeln!(
+        text,
+        "  {:<11} {} ({:.1} Gb/s on the wire, {full:.0} % full; one carries {} IOPS at most)",
+        "links",
+        need.links,
+        need.wire / 1e9,
+        thousands(need.line_rate)
+    );
+    let count = args.connections.unwrap_or(need.connections);
+    let _ = writeln!(
+        text,
+        "  {:<11} {} at {} IOPS each, as was measured on one; over {}, each carries {}{}",
+        "connections",
+        thousands(f64::from(need.connections)),
+        thousands(load.per_connection),
+        if args.connections.is_some() {
+            thousands(f64::from(count))
+        } else {
+            thousands(f64::from(CONNECTIONS))
+        },
+        thousands(load.iops / f64::from(args.connections.unwrap_or(CONNECTIONS))),
+        if count > CONNECTIONS { "; adapters of the papers carry 16,384 at full speed" } else { "" }
+    );
+}
+
+/// Most IOPS of each link at each MTU.
+fn rates(load: &Load, fit: &Fit) -> Vec<(f64, u32, f64)> {
+    let rate =
+        |link: f64, mtu: u32| (link, mtu, Load { link, mtu: f64::from(mtu), ..*load }.need(fit).line_rate);
+    LINKS.iter().flat_map(|link| [1500, 9000].map(|mtu| rate(*link, mtu))).collect()
+}
+
+fn line_rates(text: &mut String, load: &Load, fit: &Fit) {
+    let _ = writeln!(text, "\nLine rate of this I/O size, in IOPS and Gb/s of payload:");
+    let _ = writeln!(text, "  {:<9} {:>24} {:>24}", "link", "MTU 1500", "MTU 9000");
+    for pair in rates(load, fit).chunks_exact(2) {
+        let cell =
+            |rate: f64| format!("{} ({:.1})", thousands(rate), eval::derived::gigabits(rate, load.bytes));
+        let name = format!("{:.0} GbE", pair[0].0 / 1e9);
+        let _ = writeln!(text, "  {name:<9} {:>24} {:>24}", cell(pair[0].2), cell(pair[1].2));
+    }
+}
+
+fn assumptions(text: &mut String, one: &Series, bytes: u64) {
+    let sizes = one.iops.iter().map(|(bytes, _)| *bytes);
+    let (least, most) = (sizes.clone().min().unwrap_or(0), sizes.max().unwrap_or(0));
+    let _ = write!(
+        text,
+        "\nAssumed:\n\
+         - An I/O costs a fixed time and a time per byte, fitted to sizes from {} to {}, and cores add up: no cache,\n  \
+           lock or memory bus gets in the way of more of them. Processors are those of the run.\n\
+         - The cost is that of the processes (user and system), and of interrupts: on one machine for both ends, in\n  \
+           proportion to their processes. What a network card's driver costs beyond the run's own link is not in it.\n\
+         - The range of cores is what the fit leaves unexplained plus half of the runs' own spread, not a guarantee.\n\
+         - On the wire each frame has 38 bytes of Ethernet and 52 of IPv4 and TCP, each I/O its headers; both\n  \
+           directions are carried at once, so the greater counts. No retransmits.\n\
+         - Connections: a connection carries what one carried in the run, at its depth and its link's delay.\n",
+        exact(least),
+        exact(most)
+    );
+    if bytes < least || bytes > most {
+        let _ = writeln!(
+            text,
+            "- {} lies outside of what was measured: trust it less than the range says.",
+            exact(bytes)
+        );
+    }
+}
+
+fn check(args: &PlanArgs, chosen: &[&Series]) -> Result<String, Failure> {
+    let mut found: Vec<(&Series, &str, Vec<Miss>)> = Vec::new();
+    let mut why = None;
+    for one in chosen {
+        for (end, costs) in ends(one).into_iter().filter(|(_, costs)| !costs.is_empty()) {
+            match misses(costs) {
+                Ok(misses) => found.push((*one, end, misses)),
+                Err(unfit) => why = Some(format!("{}: {unfit}", about(one))),
+            }
+        }
+    }
+    if found.is_empty() {
+        let why = why.unwrap_or_default();
+        return Err(Failure::failed(format!(
+            "{}: {why}; to leave one out and predict it takes three sizes",
+            args.from.display()
+        )));
+    }
+    if args.json {
+        let all = found.iter().flat_map(|(one, end, misses)| {
+            misses.iter().map(move |miss| {
+                json!({
+                    "target": one.target, "initiator": one.initiator, "protocol": one.protocol, "rw": one.rw,
+                    "end": end, "bytes": miss.measured.bytes, "measured_seconds": miss.measured.seconds,
+                    "predicted_seconds": miss.predicted, "miss": miss.part(), "error": miss.error,
+                    "within": miss.is_within(),
+                })
+            })
+        });
+        return Ok(format!("{:#}\n", Value::from(all.collect::<Vec<_>>())));
+    }
+    let mut text = String::new();
+    for (one, end, misses) in &found {
+        let _ = writeln!(
+            text,
+            "{}, {end}: processor time of an I/O, each size predicted from the others",
+            about(one)
+        );
+        let _ = writeln!(
+            text,
+            "  {:>8} {:>12} {:>12} {:>8} {:>10}",
+            "size", "measured us", "predicted", "miss", "allowed"
+        );
+        for miss in misses {
+            let verdict = if miss.is_within() { "" } else { "  beyond its error" };
+            let _ = writeln!(
+                text,
+                "  {:>8} {:>12.3} {:>12.3} {:>+6.1} % {:>8.1} %{verdict}",
+                exact(miss.measured.bytes as u64),
+                miss.measured.seconds * 1e6,
+                miss.predicted * 1e6,
+                miss.part() * 100.0,
+                miss.error * 100.0
+            );
+        }
+        let _ = writeln!(text);
+    }
+    let all: Vec<&Miss> = found.iter().flat_map(|(_, _, misses)| misses).collect();
+    let mut sorted: Vec<f64> = all.iter().map(|miss| miss.part().abs()).collect();
+    sorted.sort_by(f64::total_cmp);
+    let _ = writeln!(
+        text,
+        "{} predictions: the middle one misses by {:.1} %, the worst by {:.1} %; {} lie within their own error",
+        all.len(),
+        sorted[sorted.len() / 2] * 100.0,
+        sorted[sorted.len() - 1] * 100.0,
+        all.iter().filter(|miss| miss.is_within()).count()
+    );
+    Ok(text)
+}
+
+/// `2,900,000`.
+fn thousands(value: f64) -> String {
+    let digits = format!("{value:.0}");
+    let mut out = String::new();
+    for (at, digit) in digits.char_indices() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_decimal() {
+        assert_eq!((decimal("100G"), decimal("2.9M"), decimal("700k")), (Ok(100e9), Ok(2.9e6), Ok(700e3)));
+        assert!(
+            decimal("0").is_err() && decimal("-1M").is_err() && decimal("x").is_err() && decimal("").is_err()
+        );
+        assert_eq!((thousands(2_900_000.0), thousands(999.4)), ("2,900,000".to_owned(), "999".to_owned()));
+        assert!(part("0").is_err() && part("101%").is_err());
+    }
+}

@@ -1,0 +1,71 @@
+//! `eval plan`.
+
+use super::sample::{OURS, record};
+use super::{blockwire, said, write};
+
+const SIZES: [u64; 4] = [4096, 16_384, 65_536, 131_072];
+
+#[test]
+fn a_load_is_computed_from_what_ios_cost() {
+    let root = tempfile::tempdir().unwrap();
+    write(root.path(), "run/record.json", &record("t6-100g-sweep", &[OURS], &SIZES, 5, 7));
+    let line =
+        ["eval", "plan", "--link", "100G", "--io", "4K", "--iops", "2.9M", "--from", "run", "--fill", "100%"];
+    let (out, err, code) = said(&blockwire(root.path(), &line));
+    assert_eq!(code, Some(0), "{err}");
+    assert!(out.contains("2,900,000 IOPS of 4K are 95.0 Gb/s of payload"), "{out}");
+    assert!(out.contains("400 GbE") && out.contains("16,384") && out.contains("Assumed:"), "{out}");
+    let json: Vec<&str> = line.into_iter().chain(["--json", "--rw", "randread"]).collect();
+    let (out, _, _) = said(&blockwire(root.path(), &json));
+    let value: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let target = &value["needs"][0];
+    let cores = target["need"]["cores"].as_f64().unwrap();
+    let right = 2.9e6 * (OURS.per_io + OURS.per_byte * 4096.0);
+    assert!((cores / right - 1.0).abs() < 0.02, "{cores} against {right}");
+    assert_eq!(target["need"]["links"], 1);
+    assert_eq!(value["line_rates"].as_array().unwrap().len(), 6);
+}
+
+/// A size that was not used for the fit is predicted within the fit's own error.
+#[test]
+fn a_size_that_was_left_out_is_predicted() {
+    let root = tempfile::tempdir().unwrap();
+    write(root.path(), "run/record.json", &record("t6-100g-sweep", &[OURS], &SIZES, 5, 7));
+    let (out, err, code) =
+        said(&blockwire(root.path(), &["eval", "plan", "--check", "--from", "run", "--json"]));
+    assert_eq!(code, Some(0), "{err}");
+    let all: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let all = all.as_array().unwrap();
+    assert_eq!(all.len(), 2 * 2 * SIZES.len(), "two loads, two ends");
+    for one in all {
+        let miss = one["miss"].as_f64().unwrap().abs();
+        assert!(miss < 0.05, "{one}");
+    }
+    let (out, _, _) = said(&blockwire(root.path(), &["eval", "plan", "--check", "--from", "run"]));
+    assert!(out.contains("16 predictions: the middle one misses by"), "{out}");
+}
+
+#[test]
+fn what_cannot_be_planned_says_why() {
+    let root = tempfile::tempdir().unwrap();
+    write(root.path(), "one.json", &record("quick", &[OURS], &[4096], 3, 1));
+    let plan = |more: &[&str]| {
+        let line: Vec<&str> =
+            ["eval", "plan", "--io", "4K", "--iops", "1M"].iter().chain(more).copied().collect();
+        said(&blockwire(root.path(), &line))
+    };
+    let (_, err, code) = plan(&["--from", "one.json"]);
+    assert_eq!(code, Some(1));
+    assert!(err.contains("one I/O size only: measure at least two"), "{err}");
+    let (_, err, code) = plan(&["--from", "one.json", "--rw", "trim"]);
+    assert_eq!(code, Some(2));
+    assert!(err.contains("it has: blockwire / blockwire (iscsi) randread"), "{err}");
+    let mut blind = record("quick", &[OURS], &[4096, 8192], 3, 1);
+    blind
+        .points
+        .iter_mut()
+        .flat_map(|point| &mut point.runs)
+        .for_each(|run| (run.target, run.initiator) = (None, None));
+    write(root.path(), "blind.json", &blind);
+    assert!(plan(&["--from", "blind.json"]).1.contains("no processor time was measured"));
+}
