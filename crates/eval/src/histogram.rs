@@ -106,6 +106,11 @@ impl Histogram {
         self.max = self.max.max(other.max);
     }
 
+    /// All values together, in nanoseconds.
+    pub fn sum(&self) -> u128 {
+        self.sum
+    }
+
     /// How many were counted.
     pub fn count(&self) -> u64 {
         self.count

@@ -5,7 +5,6 @@
 
 mod attach;
 mod bench;
-mod bench_table;
 mod copy;
 mod discover;
 mod ends;

@@ -1,0 +1,274 @@
+//! One thread of the load generator: its workers, their memory, and the loop that moves them on.
+//!
+//! Invariant: what is measured is counted by the worker, from completions alone.
+
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use buf::{Payload, Sg, SgMut};
+use eval::fio::{Direction, Job};
+use eval::load::{Ask, Kind, Poll, Shape, Tally, Worker, fill, verify};
+use initiator::{Durability, Initiator, Io, IoChoice, IoId, Op, Settings, Span};
+use volume::Epoch;
+
+use super::BenchArgs;
+use super::status::Cell;
+use super::volumes::{Ended, Volumes};
+use crate::exit::Failure;
+use crate::plan::IoWorld;
+
+pub(super) type Share = Vec<(Tally, u64, Option<String>)>;
+
+/// One worker with the volumes and memory that it uses.
+struct Seat {
+    worker: Worker,
+    job: usize,
+    seed: u64,
+    volumes: Vec<usize>,
+    shapes: Vec<Shape>,
+    /// What each slot reads into, and what all write.
+    memory: Vec<Option<SgMut>>,
+    pattern: Sg,
+    verifies: bool,
+    why: Option<String>,
+    asleep_until: Option<u64>,
+    is_over: bool,
+}
+
+/// A thread's share of the workers: every `threads`-th, on connections of its own.
+pub(super) fn run_share(
+    args: &BenchArgs,
+    jobs: &[Job],
+    thread: usize,
+    barrier: &Barrier,
+    cell: &Cell,
+) -> Result<Share, Failure> {
+    let made = set_share_up(args, jobs, thread);
+    // Whoever fails still comes to the barrier, so that nobody waits for it in vain.
+    barrier.wait();
+    let (mut volumes, mut seats) = made?;
+    let now = Instant::now();
+    let cell = args.events.then_some(cell);
+    drive(&mut volumes, &mut seats, now, jobs.iter().any(|job| job.exits_all), cell);
+    let mut share: Share = jobs.iter().map(|_| Default::default()).collect();
+    for seat in seats {
+        let (tally, failed, why) = &mut share[seat.job];
+        tally.merge(seat.worker.tally());
+        *failed += seat.worker.failed();
+        *why = why.take().or(seat.why);
+    }
+    volumes.close();
+    Ok(share)
+}
+
+fn set_share_up(args: &BenchArgs, jobs: &[Job], thread: usize) -> Result<(Volumes, Vec<Seat>), Failure> {
+    let cores =
+        jobs.iter().find(|job| !job.cores.is_empty()).map(|job| job.cores.clone()).unwrap_or_default();
+    let core =
+        args.core.map(|core| core + thread).or_else(|| cores.get(thread % cores.len().max(1)).copied());
+    if let Some(core) = core {
+        let mut set = rustix::thread::CpuSet::new();
+        set.set(core);
+        rustix::thread::sched_setaffinity(None, &set)
+            .map_err(|why| Failure::usage(format!("processor {core}: {why}")))?;
+    }
+    let mine =
+        |job: &Job| (0..job.threads).filter(|number| *number as usize % args.threads as usize == thread);
+    let in_flight: u64 = jobs.iter().map(|job| mine(job).count() as u64 * u64::from(job.depth)).sum();
+    let largest = jobs.iter().map(|job| job.block.0.max(job.block.1)).max().unwrap_or(4096);
+    let memory = (in_flight * 2 + 4).saturating_mul(u64::from(largest)).max(32 << 20);
+    let settings = Settings {
+        io: match args.io {
+            IoWorld::Auto => IoChoice::Auto,
+            IoWorld::Uring => IoChoice::Uring,
+            IoWorld::Epoll => IoChoice::Epoll,
+        },
+        memory: usize::try_from(memory).map_err(|_| Failure::usage("too much would be in flight"))?,
+        poll_ns_max: args.poll * 1000,
+        ..Settings::default()
+    };
+    let mut open = Volumes::new(Initiator::new(settings)?);
+    let mut seats = Vec::new();
+    for (at, job) in jobs.iter().enumerate() {
+        for number in mine(job) {
+            let mut volumes = Vec::new();
+            for url in &job.files {
+                let session = number / args.threads % args.sessions;
+                let volume = open.open(url, session, in_flight.div_ceil(u64::from(args.sessions)))?;
+                if job.direction != Direction::Read && open.is_read_only(volume) {
+                    return Err(Failure::usage(format!("{}: it is read-only for us", job.name)));
+                }
+                volumes.push(volume);
+            }
+            seats.push(seat(&mut open, job, at, number, volumes)?);
+        }
+    }
+    Ok((open, seats))
+}
+
+fn seat(
+    open: &mut Volumes,
+    job: &Job,
+    at: usize,
+    number: u32,
+    volumes: Vec<usize>,
+) -> Result<Seat, Failure> {
+    let lacking = || Failure::failed("there is no memory for so much in flight");
+    let shapes: Vec<Shape> = volumes.iter().map(|volume| open.shape(*volume)).collect();
+    let mut memory = Vec::new();
+    if job.direction != Direction::Write || job.verifies {
+        for _ in 0..job.depth {
+            memory.push(Some(open.memory(job.block.0.max(job.block.1) as usize).ok_or_else(lacking)?));
+        }
+    }
+    let mut pattern = open.memory(job.block.1 as usize).ok_or_else(lacking)?;
+    let mut bytes = vec![0; job.block.1 as usize];
+    fill(&mut bytes, 0, job.seed);
+    pattern.copy_from(0, &bytes);
+    let worker = Worker::new(job, number, &shapes, 0).map_err(Failure::usage)?;
+    Ok(Seat {
+        worker,
+        job: at,
+        seed: u64::from(number),
+        volumes,
+        shapes,
+        memory,
+        pattern: pattern.freeze(),
+        verifies: job.verifies,
+        why: None,
+        asleep_until: None,
+        is_over: false,
+    })
+}
+
+/// The name of an I/O: which seat, which slot, and what it was.
+fn io_id(seat: usize, ask: &Ask) -> IoId {
+    IoId((seat as u64) << 32 | u64::from(ask.slot) << 1 | u64::from(ask.kind == Kind::Verify))
+}
+
+fn drive(volumes: &mut Volumes, seats: &mut [Seat], begun: Instant, exits_all: bool, cell: Option<&Cell>) {
+    let now = || begun.elapsed().as_nanos() as u64;
+    // Where each verified I/O belongs.
+    let mut places: Vec<Vec<(u64, u32)>> = seats.iter().map(|seat| vec![(0, 0); seat.memory.len()]).collect();
+    loop {
+        let mut wait: Option<u64> = None;
+        for (at, seat) in seats.iter_mut().enumerate().filter(|(_, seat)| !seat.is_over) {
+            let time = now();
+            if seat.asleep_until.is_some_and(|until| until > time) {
+                wait = [wait, seat.asleep_until].into_iter().flatten().min();
+                continue;
+            }
+            seat.asleep_until = None;
+            loop {
+                match seat.worker.poll(time) {
+                    Poll::Start(ask) => {
+                        if ask.kind == Kind::Verify {
+                            places[at][ask.slot as usize] = (ask.offset, ask.len);
+                        }
+                        begin(volumes, seat, at, &ask, &now);
+                    }
+                    Poll::Wait(until) => {
+                        wait = [wait, until].into_iter().flatten().min();
+                        break;
+                    }
+                    Poll::Finished => {
+                        seat.is_over = true;
+                        break;
+                    }
+                }
+            }
+        }
+        if seats.iter().all(|seat| seat.is_over) {
+            return;
+        }
+        if exits_all && seats.iter().any(|seat| seat.is_over) {
+            seats.iter_mut().filter(|seat| !seat.is_over).for_each(|seat| seat.worker.stop());
+        }
+        volumes.turn(wait.map_or(Duration::from_secs(1), |until| Duration::from_nanos(until.saturating_sub(now()))));
+        let time = now();
+        while let Some(done) = volumes.poll_done() {
+            end(seats, &places, done, time);
+        }
+        if let Some(cell) = cell {
+            publish(seats, cell);
+        }
+    }
+}
+
+/// Stores what the thread has done where the watching thread sees it.
+fn publish(seats: &[Seat], cell: &Cell) {
+    let (mut ios, mut bytes, mut ns) = (0, 0, 0);
+    for tally in seats.iter().map(|seat| seat.worker.tally()) {
+        for figures in [&tally.read, &tally.write, &tally.trim] {
+            ios += figures.ios;
+            bytes += figures.bytes;
+            ns += figures.latency.sum();
+        }
+    }
+    cell.set(ios, bytes, u64::try_from(ns).unwrap_or(u64::MAX));
+}
+
+fn begin(volumes: &mut Volumes, seat: &mut Seat, at: usize, ask: &Ask, now: &impl Fn() -> u64) {
+    let block = u64::from(seat.shapes[ask.volume].block);
+    let span = Span { lba: ask.offset / block, blocks: u64::from(ask.len) / block };
+    let (op, payload) = match ask.kind {
+        Kind::Read | Kind::Verify => {
+            let mut memory = seat.memory.get_mut(ask.slot as usize).and_then(Option::take);
+            if let Some(memory) = memory.as_mut().filter(|memory| memory.len() != ask.len as usize) {
+                memory.truncate(ask.len as usize);
+            }
+            let Some(memory) = memory.or_else(|| volumes.memory(ask.len as usize)) else {
+                seat.why.get_or_insert_with(|| "there is no memory left".to_owned());
+                return seat.worker.done(ask.slot, now(), false);
+            };
+            (Op::Read(span), Payload::In(memory))
+        }
+        Kind::Write if seat.verifies => {
+            let Some(mut memory) = volumes.memory(ask.len as usize) else {
+                seat.why.get_or_insert_with(|| "there is no memory left".to_owned());
+                return seat.worker.done(ask.slot, now(), false);
+            };
+            let mut place = ask.offset;
+            for part in memory.slices_mut(0..ask.len as usize) {
+                fill(part, place, seat.seed);
+                place += part.len() as u64;
+            }
+            (Op::Write(span, Durability::Cached), Payload::Out(memory.freeze()))
+        }
+        Kind::Write => (Op::Write(span, Durability::Cached), Payload::Out(seat.pattern.clone())),
+        Kind::Trim => (Op::Unmap(vec![span]), Payload::None),
+        Kind::Flush => (Op::Flush, Payload::None),
+    };
+    let io = Io { id: io_id(at, ask), epoch: Epoch(0), op, payload };
+    if !volumes.submit(seat.volumes[ask.volume], io) {
+        seat.why.get_or_insert_with(|| "the volume takes no more operations".to_owned());
+        seat.worker.done(ask.slot, now(), false);
+    }
+}
+
+fn end(seats: &mut [Seat], places: &[Vec<(u64, u32)>], done: Ended, time: u64) {
+    let (at, slot, is_look) = ((done.id.0 >> 32) as usize, (done.id.0 as u32) >> 1, done.id.0 & 1 == 1);
+    let Some(seat) = seats.get_mut(at) else { return };
+    let mut is_good = true;
+    if let Err(why) = done.result {
+        is_good = false;
+        seat.why.get_or_insert(why);
+    }
+    if let Payload::In(mut memory) = done.payload {
+        if is_good && is_look {
+            let (mut place, len) = places[at][slot as usize];
+            for part in memory.slices_mut(0..len as usize) {
+                if let Err(wrong) = verify(part, place, seat.seed) {
+                    is_good = false;
+                    seat.why = Some(format!("what was written does not come back: {wrong}"));
+                    break;
+                }
+                place += part.len() as u64;
+            }
+        }
+        if let Some(place) = seat.memory.get_mut(slot as usize) {
+            *place = Some(memory);
+        }
+    }
+    seat.worker.done(slot, time, is_good);
+}

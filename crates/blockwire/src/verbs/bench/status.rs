@@ -1,0 +1,141 @@
+//! What a load says while it runs, for programs: one JSON object a line on standard error.
+//!
+//! `{"event":"begin"}` when figures begin to count, `{"event":"progress",...}` four times a second,
+//! `{"event":"end"}` when they cease to. Invariant: threads only store counts that they have anyway; the
+//! clock is read and lines are written by a thread that does no I/O.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use eval::fio::Job;
+use serde_json::json;
+
+/// How often progress is told.
+const EACH: Duration = Duration::from_millis(250);
+
+/// What one thread has done since figures count; alone on its cache lines.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(super) struct Cell {
+    ios: AtomicU64,
+    bytes: AtomicU64,
+    ns: AtomicU64,
+}
+
+impl Cell {
+    /// Stores what the thread has done so far.
+    pub(super) fn set(&self, ios: u64, bytes: u64, ns: u64) {
+        self.ios.store(ios, Ordering::Relaxed);
+        self.bytes.store(bytes, Ordering::Relaxed);
+        self.ns.store(ns, Ordering::Relaxed);
+    }
+}
+
+/// Processor seconds of this process: user, system.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Used(pub(super) f64, pub(super) f64);
+
+impl Used {
+    /// Until now.
+    pub(super) fn now() -> Used {
+        let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+        let ticks = rustix::param::clock_ticks_per_second() as f64;
+        let process = eval::cpu::Process::parse(&text).unwrap_or_default();
+        Used(process.user as f64 / ticks, process.system as f64 / ticks)
+    }
+
+    fn minus(self, earlier: Used) -> Used {
+        Used(self.0 - earlier.0, self.1 - earlier.1)
+    }
+}
+
+/// Watches a group of jobs from the moment at which its threads begin, until all threads have gone from
+/// `over`; gives what the process used while figures counted.
+pub(super) fn watch(jobs: &[Job], cells: &[Cell], over: &Receiver<()>, is_told: bool) -> Used {
+    let begun = Instant::now();
+    let tell = |line: serde_json::Value| {
+        if is_told {
+            eprintln!("{line}");
+        }
+    };
+    let counts_from = jobs.iter().map(|job| job.delay + job.ramp).min().unwrap_or_default();
+    let until = jobs.iter().map(|job| job.runtime.map(|runtime| job.delay + job.ramp + runtime));
+    // Without a time for every job, the end is when all threads have gone.
+    let until = until.collect::<Option<Vec<_>>>().and_then(|all| all.into_iter().max());
+    if !is_over_at(over, begun + counts_from) {
+        let before = Used::now();
+        tell(json!({ "event": "begin" }));
+        let mut next = begun + counts_from;
+        loop {
+            next += EACH;
+            let end = until.map(|until| begun + until);
+            let stop = end.map_or(next, |end| end.min(next));
+            let is_over = is_over_at(over, stop);
+            let now = Instant::now();
+            if is_told {
+                tell(progress(cells, (now - begun - counts_from).as_secs_f64()));
+            }
+            if is_over || end.is_some_and(|end| now >= end) {
+                break;
+            }
+        }
+        let used = Used::now().minus(before);
+        tell(json!({ "event": "end" }));
+        return used;
+    }
+    Used::default()
+}
+
+/// Waits until a moment; whether all threads have gone before it.
+fn is_over_at(over: &Receiver<()>, moment: Instant) -> bool {
+    loop {
+        match over.recv_timeout(moment.saturating_duration_since(Instant::now())) {
+            Ok(()) => {}
+            Err(RecvTimeoutError::Timeout) => return false,
+            Err(RecvTimeoutError::Disconnected) => return true,
+        }
+    }
+}
+
+fn progress(cells: &[Cell], seconds: f64) -> serde_json::Value {
+    let sum = |of: fn(&Cell) -> &AtomicU64| -> u64 { cells.iter().map(|cell| of(cell).load(Ordering::Relaxed)).sum() };
+    let (ios, bytes, ns) = (sum(|cell| &cell.ios), sum(|cell| &cell.bytes), sum(|cell| &cell.ns));
+    let latency = (ios > 0).then(|| ns as f64 / ios as f64 / 1e3);
+    json!({ "event": "progress", "seconds": seconds, "ios": ios, "bytes": bytes, "latency_us": latency })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn progress_is_the_sum_of_all_threads() {
+        let cells = [Cell::default(), Cell::default()];
+        cells[0].set(10, 40_960, 50_000);
+        cells[1].set(10, 40_960, 150_000);
+        let line = progress(&cells, 1.5);
+        assert_eq!((line["ios"].as_u64(), line["latency_us"].as_f64()), (Some(20), Some(10.0)));
+        assert!(progress(&[], 0.0)["latency_us"].is_null());
+    }
+
+    #[test]
+    fn a_load_that_ends_early_is_not_waited_for() {
+        let (to, over) = channel();
+        drop(to);
+        let job = Job { runtime: Some(Duration::from_secs(3600)), ..Job::default() };
+        let begun = Instant::now();
+        watch(&[job], &[], &over, false);
+        assert!(begun.elapsed() < Duration::from_secs(5));
+    }
+
+    #[test]
+    fn what_is_used_is_of_the_time_that_counts() {
+        let (_to, over) = channel();
+        let job = Job { runtime: Some(Duration::from_millis(100)), ramp: Duration::from_millis(50), ..Job::default() };
+        let begun = Instant::now();
+        let used = watch(&[job], &[], &over, false);
+        assert!(begun.elapsed() >= Duration::from_millis(150) && used.0 >= 0.0);
+    }
+}

@@ -1,0 +1,226 @@
+//! The volumes that a thread of the load generator uses: remote ones, and its own memory.
+//!
+//! `local:SIZE` is memory of this process, read and written by copying, with no network and no target:
+//! what remote I/O is compared with. Invariant: every operation that is taken ends once.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use buf::{Payload, SgMut};
+use eval::load::Shape;
+use initiator::{Handle, Initiator, Io, IoId, Op, Span};
+
+use crate::exit::Failure;
+
+/// Bytes of a logical block of local memory.
+const LOCAL_BLOCK: u32 = 512;
+/// Name of local memory, before its size.
+const LOCAL: &str = "local:";
+
+/// One volume.
+#[derive(Debug)]
+enum Volume {
+    Remote(Handle),
+    Local(Local),
+}
+
+/// All volumes of a thread, and its initiator.
+pub(super) struct Volumes {
+    initiator: Initiator,
+    /// By URL and number of session.
+    open: Vec<(String, u32, Volume)>,
+    /// How many of them are remote.
+    remote: usize,
+    /// Operations on local memory that were not told of yet.
+    ended: usize,
+    /// Which volume is asked next for what has ended.
+    next: usize,
+}
+
+/// An operation that has ended.
+pub(super) struct Ended {
+    /// Its id.
+    pub(super) id: IoId,
+    /// Why it failed.
+    pub(super) result: Result<(), String>,
+    /// The memory that was lent with it.
+    pub(super) payload: Payload,
+}
+
+impl Volumes {
+    pub(super) fn new(initiator: Initiator) -> Volumes {
+        Volumes { initiator, open: Vec::new(), remote: 0, ended: 0, next: 0 }
+    }
+
+    /// The volume of a URL, over session `number` to it; opened when it is first asked for.
+    pub(super) fn open(&mut self, url: &str, number: u32, in_flight: u64) -> Result<usize, Failure> {
+        let known = self.open.iter().position(|(known, at, _)| known == url && *at == number);
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let volume = match url.strip_prefix(LOCAL) {
+            Some(size) => Volume::Local(Local::new(size)?),
+            None => Volume::Remote(self.initiator.open(&with_depth(url, in_flight))?),
+        };
+        self.remote += usize::from(matches!(volume, Volume::Remote(_)));
+        self.open.push((url.to_owned(), number, volume));
+        Ok(self.open.len() - 1)
+    }
+
+    /// What a volume looks like to a job.
+    pub(super) fn shape(&self, volume: usize) -> Shape {
+        match &self.open[volume].2 {
+            Volume::Remote(handle) => self.initiator.geometry(*handle).map_or(
+                Shape { bytes: 0, block: LOCAL_BLOCK },
+                |geometry| Shape { bytes: geometry.bytes(), block: geometry.logical },
+            ),
+            Volume::Local(local) => Shape { bytes: local.bytes.len() as u64, block: LOCAL_BLOCK },
+        }
+    }
+
+    pub(super) fn is_read_only(&self, volume: usize) -> bool {
+        matches!(&self.open[volume].2, Volume::Remote(handle) if self.initiator.is_read_only(*handle))
+    }
+
+    /// Memory for one I/O.
+    pub(super) fn memory(&mut self, len: usize) -> Option<SgMut> {
+        self.initiator.memory(len)
+    }
+
+    /// Starts an operation; `false`: the volume takes no more.
+    pub(super) fn submit(&mut self, volume: usize, io: Io) -> bool {
+        match &mut self.open[volume].2 {
+            Volume::Remote(handle) => self.initiator.submit(*handle, io).is_ok(),
+            Volume::Local(local) => {
+                local.act(io);
+                self.ended += 1;
+                true
+            }
+        }
+    }
+
+    /// Moves bytes, and waits at most so long for something to happen.
+    pub(super) fn turn(&mut self, wait: Duration) {
+        let wait = if self.ended > 0 { Duration::ZERO } else { wait };
+        if self.remote > 0 {
+            self.initiator.turn(Some(wait));
+        } else if !wait.is_zero() {
+            std::thread::sleep(wait);
+        }
+    }
+
+    /// The next operation of any volume that has ended.
+    pub(super) fn poll_done(&mut self) -> Option<Ended> {
+        for _ in 0..self.open.len() {
+            match &mut self.open[self.next].2 {
+                Volume::Remote(handle) => {
+                    if let Some(done) = self.initiator.poll_done(*handle) {
+                        let why = |failure| initiator::Error::of(failure, "an I/O failed").message;
+                        let result = done.result.map(drop).map_err(why);
+                        return Some(Ended { id: done.id, result, payload: done.payload });
+                    }
+                }
+                Volume::Local(local) => {
+                    if let Some((id, payload)) = local.done.pop_front() {
+                        self.ended -= 1;
+                        return Some(Ended { id, result: Ok(()), payload });
+                    }
+                }
+            }
+            self.next = (self.next + 1) % self.open.len();
+        }
+        None
+    }
+
+    /// Says goodbye to all targets.
+    pub(super) fn close(mut self) {
+        for (_, _, volume) in self.open.drain(..) {
+            if let Volume::Remote(handle) = volume {
+                let _ = self.initiator.close(handle);
+            }
+        }
+    }
+}
+
+/// Most commands on one session or queue.
+const COMMANDS_MAX: u64 = 1023;
+
+/// As many commands on a session as are to be in flight, unless the URL says how many.
+fn with_depth(url: &str, in_flight: u64) -> String {
+    if url.contains("commands=") || in_flight <= 128 {
+        return url.to_owned();
+    }
+    let (mark, commands) = (if url.contains('?') { '&' } else { '?' }, in_flight.min(COMMANDS_MAX));
+    format!("{url}{mark}commands={commands}")
+}
+
+/// Memory of this process as a volume.
+struct Local {
+    bytes: Vec<u8>,
+    /// At most as many as the job's workers have out.
+    done: VecDeque<(IoId, Payload)>,
+}
+
+impl std::fmt::Debug for Local {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Local").field("bytes", &self.bytes.len()).finish_non_exhaustive()
+    }
+}
+
+impl Local {
+    fn new(size: &str) -> Result<Local, Failure> {
+        let bytes = crate::size::parse(size)
+            .map_err(|why| Failure::usage(format!("{LOCAL}{size}: {why}")))?;
+        let bytes = usize::try_from(bytes).map_err(|_| Failure::usage(format!("{LOCAL}{size}: too much")))?;
+        // Written once, so that its pages are there.
+        Ok(Local { bytes: vec![0x5a; bytes / LOCAL_BLOCK as usize * LOCAL_BLOCK as usize], done: VecDeque::new() })
+    }
+
+    fn act(&mut self, mut io: Io) {
+        match (&io.op, &mut io.payload) {
+            (Op::Read(span), Payload::In(memory)) => {
+                let from = self.place(*span);
+                memory.copy_from(0, &self.bytes[from]);
+            }
+            (Op::Write(span, _), Payload::Out(memory)) => {
+                let to = self.place(*span);
+                memory.copy_to(0, &mut self.bytes[to]);
+            }
+            (Op::Unmap(spans), _) => {
+                for span in spans {
+                    let place = self.place(*span);
+                    self.bytes[place].fill(0);
+                }
+            }
+            _ => {}
+        }
+        self.done.push_back((io.id, io.payload));
+    }
+
+    fn place(&self, span: Span) -> std::ops::Range<usize> {
+        let block = u64::from(LOCAL_BLOCK);
+        let (from, to) = (span.lba * block, (span.lba + span.blocks) * block);
+        let whole = self.bytes.len() as u64;
+        from.min(whole) as usize..to.min(whole) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_take_as_many_commands_as_are_in_flight() {
+        assert_eq!(with_depth("iscsi://h/t/0", 64), "iscsi://h/t/0");
+        assert_eq!(with_depth("iscsi://h/t/0", 256), "iscsi://h/t/0?commands=256");
+        assert_eq!(with_depth("iscsi://h/t/0?commands=8", 256), "iscsi://h/t/0?commands=8");
+        assert_eq!(with_depth("iscsi://h/t/0?a=b", 5000), "iscsi://h/t/0?a=b&commands=1023");
+    }
+
+    #[test]
+    fn local_memory_has_whole_blocks() {
+        assert_eq!(Local::new("1M").unwrap().bytes.len(), 1 << 20);
+        assert_eq!(Local::new("1000").unwrap().bytes.len(), 512);
+        assert!(Local::new("much").is_err());
+    }
+}
