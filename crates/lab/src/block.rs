@@ -14,7 +14,7 @@ use crate::Failure;
 use crate::initiator::{Event, Figures, Initiator, Progress, Task, patience};
 use crate::live::Moment;
 use crate::place::Place;
-use crate::runner::{Bench, Runner};
+use crate::runner::{Bench, Runner, note_command};
 use crate::watch::{Look, Seen, Watch};
 
 /// Bytes of a write that fills a volume.
@@ -164,9 +164,7 @@ fn together(
     let mut figures = Figures::default();
     for part in all {
         let part = part.ok_or_else(|| Failure::new("an initiator did not end in time"))??;
-        if !record.commands.contains(&part.command) {
-            record.commands.push(part.command.clone());
-        }
+        note_command(record, &part.command);
         figures.merge(&part);
     }
     if figures.ios == 0 {

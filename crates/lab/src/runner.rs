@@ -224,9 +224,7 @@ impl Runner<'_> {
         };
         let serving = target.start(&setup)?;
         for command in &serving.commands {
-            if !record.commands.contains(command) {
-                record.commands.push(command.clone());
-            }
+            note_command(record, command);
         }
         let bench = Bench { serving, link };
         if step.medium == Medium::Ram && step.target != "url" {
@@ -260,6 +258,24 @@ impl Runner<'_> {
         here.facts.push(("initiators' cores".to_owned(), list(&self.cores.initiator)));
         here.facts.extend(versions);
         vec![here]
+    }
+}
+
+/// Writes a command down unless one is there that differs in its ports alone.
+pub(crate) fn note_command(record: &mut Record, command: &str) {
+    let bare = |command: &str| {
+        let mut text = String::with_capacity(command.len());
+        let mut is_port = false;
+        for c in command.chars() {
+            is_port = c == ':' || (is_port && c.is_ascii_digit());
+            if !is_port || c == ':' {
+                text.push(c);
+            }
+        }
+        text
+    };
+    if !record.commands.iter().any(|known| bare(known) == bare(command)) {
+        record.commands.push(command.to_owned());
     }
 }
 
@@ -374,6 +390,19 @@ mod tests {
         assert_eq!(at(951_782_400), "2000-02-29T00:00:00Z");
         assert_eq!(at(1_795_305_599), "2026-11-21T23:59:59Z");
         assert_eq!(at(4_107_542_400), "2100-03-01T00:00:00Z");
+    }
+
+    #[test]
+    fn commands_that_differ_in_ports_alone_are_written_once() {
+        let mut record = Record::default();
+        for command in [
+            "t iscsi://h:3260/iqn:v0/0 --bs=1",
+            "t iscsi://h:40001/iqn:v0/0 --bs=1",
+            "t iscsi://h:3260/iqn:v0/0 --bs=2",
+        ] {
+            note_command(&mut record, command);
+        }
+        assert_eq!(record.commands.len(), 2);
     }
 
     #[test]

@@ -106,13 +106,7 @@ fn set_share_up(args: &BenchArgs, jobs: &[Job], thread: usize) -> Result<(Volume
     Ok((open, seats))
 }
 
-fn seat(
-    open: &mut Volumes,
-    job: &Job,
-    at: usize,
-    number: u32,
-    volumes: Vec<usize>,
-) -> Result<Seat, Failure> {
+fn seat(open: &mut Volumes, job: &Job, at: usize, number: u32, volumes: Vec<usize>) -> Result<Seat, Failure> {
     let lacking = || Failure::failed("there is no memory for so much in flight");
     let shapes: Vec<Shape> = volumes.iter().map(|volume| open.shape(*volume)).collect();
     let mut memory = Vec::new();
@@ -184,7 +178,9 @@ fn drive(volumes: &mut Volumes, seats: &mut [Seat], begun: Instant, exits_all: b
         if exits_all && seats.iter().any(|seat| seat.is_over) {
             seats.iter_mut().filter(|seat| !seat.is_over).for_each(|seat| seat.worker.stop());
         }
-        volumes.turn(wait.map_or(Duration::from_secs(1), |until| Duration::from_nanos(until.saturating_sub(now()))));
+        volumes.turn(
+            wait.map_or(Duration::from_secs(1), |until| Duration::from_nanos(until.saturating_sub(now()))),
+        );
         let time = now();
         while let Some(done) = volumes.poll_done() {
             end(seats, &places, done, time);

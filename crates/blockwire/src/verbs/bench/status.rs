@@ -99,7 +99,9 @@ fn is_over_at(over: &Receiver<()>, moment: Instant) -> bool {
 }
 
 fn progress(cells: &[Cell], seconds: f64) -> serde_json::Value {
-    let sum = |of: fn(&Cell) -> &AtomicU64| -> u64 { cells.iter().map(|cell| of(cell).load(Ordering::Relaxed)).sum() };
+    let sum = |of: fn(&Cell) -> &AtomicU64| -> u64 {
+        cells.iter().map(|cell| of(cell).load(Ordering::Relaxed)).sum()
+    };
     let (ios, bytes, ns) = (sum(|cell| &cell.ios), sum(|cell| &cell.bytes), sum(|cell| &cell.ns));
     let latency = (ios > 0).then(|| ns as f64 / ios as f64 / 1e3);
     json!({ "event": "progress", "seconds": seconds, "ios": ios, "bytes": bytes, "latency_us": latency })
@@ -133,7 +135,11 @@ mod tests {
     #[test]
     fn what_is_used_is_of_the_time_that_counts() {
         let (_to, over) = channel();
-        let job = Job { runtime: Some(Duration::from_millis(100)), ramp: Duration::from_millis(50), ..Job::default() };
+        let job = Job {
+            runtime: Some(Duration::from_millis(100)),
+            ramp: Duration::from_millis(50),
+            ..Job::default()
+        };
         let begun = Instant::now();
         let used = watch(&[job], &[], &over, false);
         assert!(begun.elapsed() >= Duration::from_millis(150) && used.0 >= 0.0);

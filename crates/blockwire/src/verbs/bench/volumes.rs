@@ -70,10 +70,11 @@ impl Volumes {
     /// What a volume looks like to a job.
     pub(super) fn shape(&self, volume: usize) -> Shape {
         match &self.open[volume].2 {
-            Volume::Remote(handle) => self.initiator.geometry(*handle).map_or(
-                Shape { bytes: 0, block: LOCAL_BLOCK },
-                |geometry| Shape { bytes: geometry.bytes(), block: geometry.logical },
-            ),
+            Volume::Remote(handle) => {
+                self.initiator.geometry(*handle).map_or(Shape { bytes: 0, block: LOCAL_BLOCK }, |geometry| {
+                    Shape { bytes: geometry.bytes(), block: geometry.logical }
+                })
+            }
             Volume::Local(local) => Shape { bytes: local.bytes.len() as u64, block: LOCAL_BLOCK },
         }
     }
@@ -169,11 +170,14 @@ impl std::fmt::Debug for Local {
 
 impl Local {
     fn new(size: &str) -> Result<Local, Failure> {
-        let bytes = crate::size::parse(size)
-            .map_err(|why| Failure::usage(format!("{LOCAL}{size}: {why}")))?;
+        let bytes =
+            crate::size::parse(size).map_err(|why| Failure::usage(format!("{LOCAL}{size}: {why}")))?;
         let bytes = usize::try_from(bytes).map_err(|_| Failure::usage(format!("{LOCAL}{size}: too much")))?;
         // Written once, so that its pages are there.
-        Ok(Local { bytes: vec![0x5a; bytes / LOCAL_BLOCK as usize * LOCAL_BLOCK as usize], done: VecDeque::new() })
+        Ok(Local {
+            bytes: vec![0x5a; bytes / LOCAL_BLOCK as usize * LOCAL_BLOCK as usize],
+            done: VecDeque::new(),
+        })
     }
 
     fn act(&mut self, mut io: Io) {

@@ -7,7 +7,17 @@
 /// no option of `bench` and looks like one is fio's.
 pub fn sort_words(args: Vec<std::ffi::OsString>) -> Vec<std::ffi::OsString> {
     const OWN: [&str; 11] = [
-        "--job", "--map", "--threads", "--sessions", "--core", "--io", "--poll", "--events", "--json", "--help", "--",
+        "--job",
+        "--map",
+        "--threads",
+        "--sessions",
+        "--core",
+        "--io",
+        "--poll",
+        "--events",
+        "--json",
+        "--help",
+        "--",
     ];
     const TAKES: [&str; 7] = ["--job", "--map", "--threads", "--sessions", "--core", "--io", "--poll"];
     if args.get(1).is_none_or(|verb| verb != "bench") {

@@ -8,6 +8,7 @@ mod compare;
 mod list;
 mod plan;
 mod records;
+mod run;
 
 use clap::{Args, Subcommand};
 
@@ -26,6 +27,8 @@ pub struct EvalArgs {
 enum EvalVerb {
     /// Show the experiments that can be run, with the paper and its published figures
     List(list::ListArgs),
+    /// Run an experiment on this machine and write its report
+    Run(run::RunArgs),
     /// Hold two runs against each other; exit code 1 if something got worse
     Compare(compare::CompareArgs),
     /// Compute how many cores, links and connections a load needs, from a run
@@ -36,6 +39,7 @@ enum EvalVerb {
 pub fn act(args: &EvalArgs) -> Result<Exit, Failure> {
     match &args.verb {
         EvalVerb::List(args) => list::list(args),
+        EvalVerb::Run(args) => run::run(args),
         EvalVerb::Compare(args) => compare::compare(args),
         EvalVerb::Plan(args) => plan::plan(args),
     }

@@ -1,0 +1,204 @@
+//! `blockwire eval run`: an experiment on this machine, and its report.
+//!
+//! Invariant: whatever ends it, what was measured until then is written down once the first step is done,
+//! and nothing that was started stays.
+
+use std::fs;
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use eval::preset::{Kind, Pairing, Preset, Room, Scale, plan};
+use eval::record::Record;
+use lab::{Cores, Live, Place, Runner};
+
+use super::super::say;
+use crate::exit::{Exit, Failure};
+
+/// `eval run`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  blockwire eval run quick
+  blockwire eval run t6-100g-sweep --target blockwire,tgt --initiator blockwire,libiscsi
+  blockwire eval run nvme-tcp-latency --scale 0.1 --out /tmp/latency
+  blockwire eval run quick --url iscsi://10.0.0.1/iqn.2026-11.io.example:v/0   (writes to it!)")]
+pub struct RunArgs {
+    /// Which experiment (see `eval list`)
+    pub preset: String,
+    /// How much of the paper's own size: auto, or a part of 1
+    #[arg(long, value_name = "auto|PART", default_value = "auto", value_parser = scale)]
+    pub scale: Scale,
+    /// Targets, separated by commas; those of the preset if none is named
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub target: Vec<String>,
+    /// Initiators, separated by commas
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub initiator: Vec<String>,
+    /// Volumes that something else serves already: target `url`. They are written to
+    #[arg(long, value_name = "URL", value_delimiter = ',')]
+    pub url: Vec<String>,
+    /// Directory for the report, the record and logs
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// How long all loads together may run with --scale auto, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(5..=604_800))]
+    pub time: u64,
+    /// Processors of the target, as 0,1; half of the machine's if not said
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub target_cores: Vec<usize>,
+    /// Processors of the initiators
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub initiator_cores: Vec<usize>,
+    /// Print the record as JSON instead of tables
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn scale(text: &str) -> Result<Scale, String> {
+    if text == "auto" {
+        return Ok(Scale::Auto);
+    }
+    match text.parse::<f64>() {
+        Ok(part) if part > 0.0 && part <= 1.0 => Ok(Scale::Part(part)),
+        _ => Err("auto, or a number above 0 and at most 1 is expected".to_owned()),
+    }
+}
+
+/// Runs it.
+pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
+    let Some(preset) = Preset::find(&args.preset) else {
+        let near = nearest(&args.preset);
+        return Err(Failure::new(
+            Exit::NothingFound,
+            format!("no experiment is called {}{near}; `blockwire eval list` shows all", args.preset),
+        ));
+    };
+    let binary = std::env::current_exe()
+        .map_err(|why| Failure::failed(format!("this program's own file cannot be found: {why}")))?;
+    let targets = lab::target::all(&binary, &args.url);
+    let initiators = lab::initiator::all(&binary);
+    let room = lab::room(&targets, &initiators, Duration::from_secs(args.time));
+    let dir = match &args.out {
+        Some(dir) => dir.clone(),
+        None => lab::directory(Path::new("."), preset.id),
+    };
+    fs::create_dir_all(&dir).map_err(|why| {
+        Failure::failed(format!("{}: {why}: give --out a directory that can be written", dir.display()))
+    })?;
+    let logs = dir.join("logs");
+    fs::create_dir_all(&logs).map_err(|why| Failure::failed(format!("{}: {why}", logs.display())))?;
+    let mut live: Box<dyn Live> = match io::stderr().is_terminal() {
+        true => Box::new(lab::Terminal::default()),
+        false => Box::new(lab::Plain),
+    };
+    let mut runner = Runner {
+        targets: &targets,
+        initiators: &initiators,
+        cores: cores(args, room.cores),
+        dir: logs,
+        live: live.as_mut(),
+    };
+    let mut record = experiment(args, preset, &room, &mut runner).map_err(Failure::failed)?;
+    record.commands.insert(0, std::env::args().collect::<Vec<_>>().join(" "));
+    record.notes.extend(more(&targets, &initiators));
+    write(&dir, &record)?;
+    if args.json {
+        let text = serde_json::to_string_pretty(&record).unwrap_or_default();
+        say(&format!("{text}\n"))?;
+    } else {
+        say(&eval::report::markdown(&record))?;
+        say(&format!("\nReport: {}\n", dir.join("report.html").display()))?;
+    }
+    Ok(Exit::Success)
+}
+
+/// Whichever runner the preset needs.
+fn experiment(
+    args: &RunArgs,
+    preset: &'static Preset,
+    room: &Room,
+    runner: &mut Runner<'_>,
+) -> Result<Record, String> {
+    let (targets, initiators) = systems(args, preset, room);
+    match preset.kind {
+        Kind::Block => {
+            let plan = plan(preset, room, args.scale, &targets, &initiators)?;
+            runner.run(&plan).map_err(|why| why.to_string())
+        }
+        _ => Err(format!("{} is no load on volumes alone, and its runner is not built yet", preset.id)),
+    }
+}
+
+/// The systems that were named; else ours, and for three set-ups the first software target and initiator
+/// that are here.
+fn systems(args: &RunArgs, preset: &Preset, room: &Room) -> (Vec<String>, Vec<String>) {
+    let ours = || vec!["blockwire".to_owned()];
+    let chosen = |named: &[String], there: &[String]| match (named.is_empty(), preset.pairing) {
+        (false, _) => named.to_vec(),
+        (true, Pairing::ThreeSetUps) => there.to_vec(),
+        (true, Pairing::All) => ours(),
+    };
+    let mut targets = chosen(&args.target, &room.targets);
+    if args.target.is_empty() && !args.url.is_empty() {
+        targets = vec!["url".to_owned()];
+    }
+    (targets, chosen(&args.initiator, &room.initiators))
+}
+
+fn cores(args: &RunArgs, all: usize) -> Cores {
+    let mut cores = Cores::halves(all);
+    if !args.target_cores.is_empty() {
+        cores.target.clone_from(&args.target_cores);
+    }
+    if !args.initiator_cores.is_empty() {
+        cores.initiator.clone_from(&args.initiator_cores);
+    }
+    cores
+}
+
+/// What more could be done if it were installed.
+fn more(targets: &[Box<dyn lab::Target>], initiators: &[Box<dyn lab::Initiator>]) -> Vec<String> {
+    let line = |role: &str, name: &str, missing: Option<String>| {
+        missing.map(|what| format!("not installed: {role} {name}: {what}"))
+    };
+    let here = Place::Here;
+    let targets = targets.iter().filter_map(|it| line("target", it.name(), it.missing(&here)));
+    let initiators = initiators.iter().filter_map(|it| line("initiator", it.name(), it.missing(&here)));
+    targets.chain(initiators).collect()
+}
+
+/// The record, and reports made of it.
+fn write(dir: &Path, record: &Record) -> Result<(), Failure> {
+    let json = serde_json::to_string(record).map_err(Failure::failed)?;
+    let files = [
+        ("record.json", json),
+        ("report.html", eval::report::html(record)),
+        ("report.md", eval::report::markdown(record)),
+        ("report.csv", eval::report::csv(record)),
+    ];
+    for (name, text) in files {
+        let path = dir.join(name);
+        fs::write(&path, text).map_err(|why| Failure::failed(format!("{}: {why}", path.display())))?;
+    }
+    Ok(())
+}
+
+fn nearest(name: &str) -> String {
+    let ids = eval::preset::PRESETS.iter().map(|preset| preset.id);
+    crate::suggest::nearest(name, ids).map_or(String::new(), |near| format!(" (did you mean {near}?)"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scale_is_auto_or_a_part() {
+        assert_eq!(scale("auto"), Ok(Scale::Auto));
+        assert_eq!(scale("0.1"), Ok(Scale::Part(0.1)));
+        for wrong in ["0", "1.5", "-1", "much", "NaN"] {
+            assert!(scale(wrong).is_err(), "{wrong}");
+        }
+    }
+}
