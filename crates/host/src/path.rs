@@ -162,6 +162,9 @@ pub trait Path: Sockets {
     /// whether the path is up or down, and not again before `Fenced`; [`Path::connect`] may be called
     /// meanwhile. It covers what was lost before the call.
     fn fence(&mut self, cx: &mut Cx<'_>);
+    /// No path serves now: if this one did not, it looks at once whether it does by now, where nothing else
+    /// would tell it. [`Event::Changed`] follows if it does.
+    fn look_now(&mut self) {}
     /// Ends the connection: politely within `grace`, then at once. [`Event::Down`] follows.
     fn disconnect(&mut self, cx: &mut Cx<'_>, grace: Duration);
     /// What happened, oldest first.

@@ -48,15 +48,16 @@ impl Place {
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-        let (mut addresses, mut nvme) = (Vec::new(), None);
+        let (mut addresses, mut nvme_addresses) = (Vec::new(), Vec::new());
         for line in lines.by_ref() {
             if let Some(at) = line.strip_prefix("listening iscsi ") {
                 addresses.push(at.parse().unwrap());
             } else if let Some(at) = line.strip_prefix("listening nvme ") {
-                nvme = Some(at.parse().unwrap());
+                nvme_addresses.push(at.parse().unwrap());
             } else if line == "ready" {
                 let (control, log) = (self.path("control"), self.path("log"));
-                return Daemon { child, at: addresses[0], addresses, nvme, control, log };
+                let (at, nvme) = (addresses[0], nvme_addresses.last().copied());
+                return Daemon { child, at, addresses, nvme, nvme_addresses, control, log };
             }
         }
         let _ = child.kill().and_then(|()| child.wait());
@@ -88,6 +89,8 @@ pub struct Daemon {
     pub addresses: Vec<SocketAddr>,
     /// Where NVMe/TCP is spoken.
     pub nvme: Option<SocketAddr>,
+    /// All addresses where it is.
+    pub nvme_addresses: Vec<SocketAddr>,
     control: PathBuf,
     log: PathBuf,
 }

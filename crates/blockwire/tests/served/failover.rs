@@ -1,10 +1,13 @@
-//! Paths that are cut under load: no operation fails, nothing that was written is lost, and how long the
-//! volume stands still is measured.
+//! Paths that are cut, and paths whose state is changed, under load: no operation fails, nothing that was
+//! written is lost, and how long the volume stands still is measured.
 
 use std::{
     io::{Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -63,6 +66,8 @@ fn pass(mut from: TcpStream, mut to: TcpStream) {
 /// Blocks of 4 KiB, each in one slot's hands: written with its version, read back, compared.
 struct Load {
     volume: Handle,
+    /// The first of its blocks; other loads have others.
+    first: u64,
     /// Writes and reads that ended, and when the last did.
     ended: u64,
     last: Instant,
@@ -84,11 +89,11 @@ const BLOCKS: u64 = 64;
 const LEN: usize = 4096;
 
 impl Load {
-    fn start(initiator: &mut Initiator, volume: Handle) -> Self {
+    fn start(initiator: &mut Initiator, volume: Handle, first: u64) -> Self {
         let now = Instant::now();
         let slots = (0..DEPTH).map(|_| Slot { version: 0, writes: false, begun: now }).collect();
         let (silence, latency) = Default::default();
-        let mut load = Load { volume, ended: 0, last: now, silence, latency, slots };
+        let mut load = Load { volume, first, ended: 0, last: now, silence, latency, slots };
         (0..DEPTH).for_each(|slot| load.next(initiator, slot));
         load
     }
@@ -112,7 +117,7 @@ impl Load {
         let (block, bytes) = Load::place(number, version);
         let unit = u64::from(initiator.geometry(self.volume).unwrap().logical);
         let each = LEN as u64 / unit;
-        let span = Span { lba: block * each, blocks: each };
+        let span = Span { lba: (self.first + block) * each, blocks: each };
         let mut memory = initiator.memory(LEN).unwrap();
         let (op, payload) = if slot.writes {
             memory.copy_from(0, &bytes);
@@ -186,7 +191,7 @@ fn percentile(mut all: Vec<Duration>) -> Duration {
 fn cut_in_turn(name: &str, portals: &[Portal], urls: &str) -> (Duration, Duration) {
     let mut initiator = Initiator::new(Settings::default()).unwrap();
     let volume = initiator.open(urls).unwrap();
-    let mut load = Load::start(&mut initiator, volume);
+    let mut load = Load::start(&mut initiator, volume, 0);
     load.settle(&mut initiator);
     load.run(&mut initiator, Duration::from_millis(200));
     let (mut silences, mut latencies) = (Vec::new(), Vec::new());
@@ -251,4 +256,136 @@ fn a_path_of_each_protocol_is_cut_in_turn() {
     let urls = format!("{},{}", iscsi(portals[0].at), nvme(portals[1].at));
     let (silence, _) = cut_in_turn("iSCSI and NVMe", &portals, &urls);
     assert!(silence < SILENCE_MAX, "{silence:?}");
+}
+
+/// Two portal groups, and one volume that both protocols reach by each.
+const GROUPS: &str = r#"
+[[volume]]
+name = "v"
+source = "ram:64M"
+[[portal]]
+protocol = "iscsi"
+address = "127.0.0.1:0"
+[[portal]]
+protocol = "iscsi"
+address = "127.0.0.2:0"
+tag = 2
+[[portal]]
+protocol = "nvme"
+address = "127.0.0.1:0"
+[[portal]]
+protocol = "nvme"
+address = "127.0.0.2:0"
+tag = 2
+"#;
+
+/// What a load on a thread of its own shows of itself.
+#[derive(Default)]
+struct Shown {
+    ended: u64,
+    silence: Duration,
+    /// What each path has done.
+    done: Vec<u64>,
+    /// The silence is to begin anew.
+    forgets: bool,
+}
+
+/// Ends loads when it is dropped: also when what looks at them has failed.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Runs a load until it is to stop.
+fn show(urls: &str, first: u64, shown: &Mutex<Shown>, stops: &AtomicBool) {
+    let mut initiator = Initiator::new(Settings::default()).unwrap();
+    let volume = initiator.open(urls).unwrap();
+    let mut load = Load::start(&mut initiator, volume, first);
+    load.settle(&mut initiator);
+    while !stops.load(Ordering::Relaxed) {
+        load.turn(&mut initiator, Duration::from_millis(5));
+        let mut shown = shown.lock().unwrap();
+        if std::mem::take(&mut shown.forgets) {
+            load.silence = Duration::ZERO;
+        }
+        (shown.ended, shown.silence) = (load.ended, load.silence);
+        shown.done = initiator.paths(volume).iter().map(|path| path.counts.done).collect();
+    }
+    initiator.close(volume).unwrap();
+}
+
+/// The state of one group's paths, then of the other's: first what opens one, or first what closes one, so
+/// that for the length of a command line no path serves at all.
+fn swap(daemon: &Daemon, to: usize, opens_first: bool) {
+    let set =
+        |group: usize, state: &str| drop(daemon.ask(&format!("path set v --group {group} --state {state}")));
+    let (open, close) = (|| set(to + 1, "optimized"), || set(2 - to, "inaccessible"));
+    if opens_first {
+        open();
+        close();
+    } else {
+        close();
+        open();
+    }
+}
+
+#[test]
+fn path_states_change_under_load_of_both_protocols() {
+    const NAMES: [&str; 2] = ["iSCSI", "NVMe"];
+    let place = Place::new();
+    let daemon = place.serve_on(GROUPS, &[], &[]);
+    let join = |urls: Vec<String>| urls.join(",");
+    let urls = [
+        join(daemon.addresses.iter().map(|at| iscsi(*at)).collect()),
+        join(daemon.nvme_addresses.iter().map(|at| nvme(*at)).collect()),
+    ];
+    let shown = [0, 1].map(|_| Mutex::new(Shown::default()));
+    let seen = |of: usize| shown[of].lock().unwrap();
+    let stops = &AtomicBool::new(false);
+    let mut silences = [Vec::new(), Vec::new()];
+    thread::scope(|scope| {
+        for (of, url) in urls.iter().enumerate() {
+            let shown = &shown[of];
+            scope.spawn(move || show(url, of as u64 * DEPTH * BLOCKS, shown, stops));
+        }
+        let _stops = Stops(stops);
+        let moves = |past: [u64; 2]| {
+            let begun = Instant::now();
+            while (0..2).any(|of| seen(of).ended <= past[of] + DEPTH) {
+                assert!(begun.elapsed() < Duration::from_secs(30), "nothing moves");
+                thread::sleep(Duration::from_millis(5));
+            }
+        };
+        moves([0; 2]);
+        for change in 0..cuts() {
+            let to = (change + 1) % 2;
+            (0..2).for_each(|of| seen(of).forgets = true);
+            swap(&daemon, to, change % 4 < 2);
+            let then = [0, 1].map(|of| {
+                let shown = seen(of);
+                (shown.ended, shown.done.clone())
+            });
+            thread::sleep(Duration::from_millis(100));
+            moves([then[0].0, then[1].0]);
+            for (of, (_, before)) in then.iter().enumerate() {
+                let shown = seen(of);
+                silences[of].push(shown.silence);
+                let done: Vec<u64> = shown.done.iter().zip(before).map(|(now, then)| now - then).collect();
+                assert!(done[to] > 0, "{}: nothing by the open path: {done:?}", NAMES[of]);
+                assert!(done[1 - to] <= DEPTH, "{}: by the closed path: {done:?}", NAMES[of]);
+            }
+        }
+    });
+    for (of, silences) in silences.into_iter().enumerate() {
+        let (name, silence, done) = (NAMES[of], percentile(silences), seen(of).ended);
+        println!(
+            "{name}: {} changes of path states, {done} operations, none failed; 99th percentile of the \
+                  silence {silence:.1?}",
+            cuts()
+        );
+        assert!(silence < SILENCE_MAX, "{name}: {silence:?}");
+    }
 }

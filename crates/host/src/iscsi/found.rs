@@ -215,6 +215,18 @@ impl Found {
     }
 
     /// The state of the path, as a sense code told it.
+    /// A command was refused because of the path's state: what the sense data says of it.
+    pub(super) fn refused(&mut self, sense: &[u8]) {
+        let decoded = scsi::Sense::decode(sense);
+        let is_transition = decoded.is_some_and(|it| it.sense.code == scsi::Sense::ALUA_TRANSITION.code);
+        self.access = if is_transition { Access::Transition } else { Access::Inaccessible };
+    }
+
+    /// The state of the path.
+    pub(super) fn access(&self) -> Access {
+        self.access
+    }
+
     pub(super) fn set_access(&mut self, access: Access) {
         self.access = access;
     }

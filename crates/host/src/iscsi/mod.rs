@@ -107,6 +107,7 @@ pub struct IscsiPath {
     to_learn: Learn,
     /// When a path that does not serve is looked at again.
     look_again: Option<Time>,
+    look_after: Duration,
     /// A write that had been answered was lost: the next flush tells.
     write_lost: bool,
     events: VecDeque<Event>,
@@ -157,6 +158,7 @@ impl IscsiPath {
             portrait: None,
             to_learn: Learn::Nothing,
             look_again: None,
+            look_after: surveying::LOOK_AGAIN,
             write_lost: false,
             events: VecDeque::new(),
             trace: Trace::new(),
@@ -229,6 +231,14 @@ impl Path for IscsiPath {
 
     fn fence(&mut self, cx: &mut Cx<'_>) {
         self.begin_fence(cx);
+    }
+
+    fn look_now(&mut self) {
+        if self.look_again.take().is_some() && self.is_up() {
+            self.look_after = surveying::LOOK_AGAIN;
+            self.learn(Learn::Identity);
+            self.touched = true;
+        }
     }
 
     fn disconnect(&mut self, cx: &mut Cx<'_>, grace: Duration) {

@@ -166,11 +166,7 @@ impl Survey {
             Verdict::Elsewhere(_) if judged.learn == Learn::Identity => self.take_absence(),
             // The path's state is known; what else there is to know answers in every state.
             Verdict::Elsewhere(_) if judged.learn == Learn::Access => {
-                self.found.set_access(if is_transition(sense) {
-                    Access::Transition
-                } else {
-                    Access::Inaccessible
-                });
+                self.found.refused(sense);
                 self.take_refusal()
             }
             Verdict::Elsewhere(after) => Next::Ask(after),
@@ -287,10 +283,6 @@ impl Survey {
             }
         }
     }
-}
-
-fn is_transition(sense: &[u8]) -> bool {
-    scsi::Sense::decode(sense).is_some_and(|decoded| decoded.sense.code == scsi::Sense::ALUA_TRANSITION.code)
 }
 
 fn unready(why: NotReady) -> Complaint {

@@ -12,10 +12,12 @@ use super::found::Found;
 use super::survey::{Next, Step, Survey};
 use super::verdict::{self, Learn};
 use super::{IscsiPath, Owner, tracing};
-use crate::{Event, Why};
+use crate::{Event, Portrait, Why};
 
-/// How often a path that does not serve is looked at.
-const LOOK_AGAIN: Duration = Duration::from_secs(2);
+/// How soon a path that does not serve any more is looked at, and how often at last: each time it takes
+/// twice as long.
+pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(100);
+const LOOK_AGAIN_MAX: Duration = Duration::from_secs(2);
 
 impl IscsiPath {
     /// Asks the logical unit what it is.
@@ -112,7 +114,9 @@ impl IscsiPath {
         self.can = found.abilities();
         self.can.unknown = unknown;
         // No command tells that a path serves again: it is looked at.
-        self.look_again = (!portrait.access.serves()).then(|| cx.now + LOOK_AGAIN);
+        self.look_again = (!portrait.access.serves()).then(|| cx.now + self.look_after);
+        self.look_after =
+            if portrait.access.serves() { LOOK_AGAIN } else { (self.look_after * 2).min(LOOK_AGAIN_MAX) };
         let news = self.portrait.as_deref() != Some(&portrait);
         let portrait = Arc::new(portrait);
         (self.found, self.portrait) = (Some(found), Some(portrait.clone()));
@@ -123,6 +127,17 @@ impl IscsiPath {
         } else if news {
             self.events.push_back(Event::Changed(portrait));
         }
+    }
+
+    /// A command was refused because of the state of its path, and others would be: nothing more goes by it
+    /// until it was looked at.
+    pub(super) fn closed(&mut self, sense: &[u8]) {
+        let Some(found) = self.found.as_mut().filter(|found| found.serves()) else { return };
+        found.refused(sense);
+        let (Some(before), access) = (&self.portrait, found.access()) else { return };
+        let portrait = Arc::new(Portrait { access, ..(**before).clone() });
+        self.portrait = Some(portrait.clone());
+        self.events.push_back(Event::Changed(portrait));
     }
 
     /// The logical unit says something unasked (SAM-5 §6.6): as if a command had been answered so.

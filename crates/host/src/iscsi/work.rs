@@ -302,6 +302,11 @@ impl IscsiPath {
                 }
             }
             Verdict::Again(after) => self.repeat(cx, tag, after),
+            // The path is used no more until it was looked at: on another one it need not wait.
+            Verdict::Elsewhere(_) if judged.learn == Learn::Access => {
+                self.closed(&answer.sense);
+                self.finish(tag, Err(Fate::NotDone(Duration::ZERO)));
+            }
             Verdict::Elsewhere(after) => self.finish(tag, Err(Fate::NotDone(after))),
         }
         self.learn(judged.learn);

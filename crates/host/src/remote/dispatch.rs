@@ -490,6 +490,10 @@ impl<P: Path> RemoteVolume<P> {
             (true, false) => {
                 self.dark_since = Some(now);
                 self.uneasy = true;
+                for (at, way) in self.ways.iter_mut().enumerate().filter(|(_, way)| way.state == State::Up) {
+                    way.path.look_now();
+                    self.touched |= 1 << at;
+                }
                 // Who waits for room waits for a path now.
                 let tags: Vec<Tag> = self
                     .tasks

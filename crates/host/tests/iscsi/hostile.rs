@@ -185,7 +185,7 @@ fn attention_and_waiting_without_end_come_to_an_end() {
         (Answer::Check(0xb, 0), "NotDone(1s)"),
         (Answer::Status(0x18), "Failed(Refused(Conflict))"),
         (Answer::Status(0x77), "Failed(Failed(Internal))"),
-        (Answer::Check(2, 0x040c), "NotDone(1s)"),
+        (Answer::Check(2, 0x040c), "NotDone(0ns)"),
         (Answer::Check(3, 0x1100), "Failed(Failed(Medium(4)))"),
         (Answer::Check(5, 0x2100), "Failed(Refused(OutOfRange))"),
         (Answer::Check(7, 0x2700), "Failed(Refused(ReadOnly))"),
@@ -206,6 +206,42 @@ fn attention_and_waiting_without_end_come_to_an_end() {
         assert_eq!(how, Err(fate.to_owned()), "{answer:?}");
         assert!(world::bytes(payload).iter().all(|byte| *byte == 0), "no byte that did not come");
     }
+}
+
+/// What a path that is closed refuses need not wait on another one, which must not find this one open.
+#[test]
+fn a_closed_path_says_so_before_its_operations_end() {
+    for (sense, access) in [(0x040c, Access::Inaccessible), (0x040a, Access::Transition)] {
+        let mut world = but_for(0x28, None, None, Answer::Check(2, sense));
+        up(&mut world);
+        let room = world::room(&world.pool, 512);
+        world.with(|path, cx| path.submit(cx, IoId(7), Op::Read(span(0, 1)), room)).unwrap();
+        let Event::Changed(portrait) = next(&mut world) else { panic!("{sense:x}: it is not told") };
+        assert_eq!(portrait.access, access);
+        let Event::Done { how: Err(fate), .. } = next(&mut world) else { panic!("{sense:x}") };
+        assert_eq!(format!("{fate:?}"), "NotDone(0ns)");
+    }
+}
+
+/// However long a path has been closed, it is looked at when it is needed.
+#[test]
+fn a_closed_path_is_looked_at_when_no_other_serves() {
+    let open = Rc::new(RefCell::new(true));
+    let state = open.clone();
+    let mut world = against(Script::new(move |cdb| match cdb[0] {
+        0x00 | 0x28 if !*state.borrow() => Answer::Check(2, 0x040c),
+        _ => honest(cdb),
+    }));
+    up(&mut world);
+    *open.borrow_mut() = false;
+    let room = world::room(&world.pool, 512);
+    assert!(run(&mut world, Op::Read(span(0, 1)), room).0.is_err());
+    world.run(Duration::from_secs(60), |_| false);
+    *open.borrow_mut() = true;
+    let before = world.now;
+    world.with(|path, _| path.look_now());
+    let Event::Changed(portrait) = next(&mut world) else { panic!("it does not look") };
+    assert!(portrait.access.serves() && world.now.since(before) < Duration::from_millis(50));
 }
 
 #[test]
