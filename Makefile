@@ -30,7 +30,7 @@ build lint unit sessions guest:
 	@tests/test.sh $@
 
 interop:
-	@tests/test.sh build libiscsi consumers initiators guests
+	@tests/test.sh build libiscsi consumers initiators workloads guests
 
 SIM_SEEDS ?= 5000
 sim:

@@ -88,3 +88,11 @@ use_target() {
   # shellcheck source=/dev/null
   . "$adapter"
 }
+
+# debian_mirror: where this machine takes its Debian packages from
+debian_mirror() {
+  local mirror
+  mirror=$(grep -rhoE 'https?://[^ ]+/debian/?( |$)' /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null |
+    head -n 1 | tr -d ' ')
+  printf '%s' "${mirror:-http://deb.debian.org/debian}"
+}

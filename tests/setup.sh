@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what a step of the tests needs: setup.sh GROUP...
 # Root gets it installed from Debian; everybody else is told what is missing and the command.
-# Groups: build clients attach capi capture guest tgt istgt spdk lint
+# Groups: build clients attach database dbench capi capture guest tgt istgt spdk lint
 set -euo pipefail
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -47,6 +47,13 @@ for group in "$@"; do
     needs losetup mount
     needs fusermount3 fuse3
     ;;
+  database)
+    needs mariadbd mariadb-server-core
+    needs mariadb-install-db mariadb-server-core
+    needs mariadb mariadb-client-core
+    needs sysbench sysbench
+    ;;
+  dbench) needs dbench dbench ;;
   capi)
     needs c++ g++
     needs pkg-config pkg-config

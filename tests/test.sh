@@ -2,7 +2,7 @@
 # Everything that must hold before a change is good; `make test` and `.ci/run` run this.
 #   test.sh [STEP]...      without arguments all steps, in this order:
 #     build lint unit libiscsi consumers initiator filesystem packaging capi sessions guest
-#   and, by their names only: guests initiators
+#   and, by their names only: guests initiators workloads
 #
 # Where the kernel forbids io_uring the steps that need it fail, unless BLOCKWIRE_NO_URING=1 says
 # that this is known; then they run on epoll only.
@@ -73,12 +73,27 @@ initiator() {
   PARTS="discovery load restarts secrets" tests/interop/initiator.sh -t istgt
 }
 
-# A file system on a volume that our initiator attaches, while its target is killed and started again.
+# A file system on a volume that our initiator attaches, a database and a benchmark on it, while its target is
+# killed and started again.
 filesystem() {
   local protocol
   for protocol in iscsi nvme; do
     tests/interop/filesystem.sh -p "$protocol"
   done
+  tests/interop/database.sh -s 6
+  tests/interop/workloads.sh -s 6 dbench
+}
+
+# The same for longer, with a longer outage, over both protocols, and many cuts and changes of paths: `make
+# interop` only.
+workloads() {
+  local protocol
+  for protocol in iscsi nvme; do
+    AWAY=5 tests/interop/database.sh -p "$protocol" -s 60
+    AWAY=5 tests/interop/workloads.sh -p "$protocol" -s 30
+  done
+  FAILOVER_CUTS=100 quietly failover cargo test --locked -p blockwire --test served failover -- --nocapture
+  grep 'percentile' "$OUT/failover.log"
 }
 
 # The same with every combination of what is negotiated: `make interop` only.

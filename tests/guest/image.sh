@@ -19,7 +19,7 @@ mkdir -p "$IMAGE"
 
 # in_suite PROGRAM ARGS...: apt's programs, with the sources of $SUITE if one is named
 in_suite() {
-  local program=$1 lists=$IMAGE-apt mirror; shift
+  local program=$1 lists=$IMAGE-apt; shift
   if [ -z "$SUITE" ]; then
     "$program" "$@"
     return
@@ -28,10 +28,8 @@ in_suite() {
     -o "Dir::State::lists=$lists/lists" -o "Dir::Cache=$lists/cache")
   if [ ! -e "$lists/sources.list" ]; then
     mkdir -p "$lists/lists/partial" "$lists/cache/archives/partial"
-    mirror=$(grep -rhoE 'https?://[^ ]+/debian/?( |$)' /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null |
-      head -n 1 | tr -d ' ')
     printf 'deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] %s %s main\n' \
-      "${mirror:-http://deb.debian.org/debian}" "$SUITE" >"$lists/sources.new"
+      "$(debian_mirror)" "$SUITE" >"$lists/sources.new"
     quietly apt-suite apt-get "${options[@]/sources.list/sources.new}" update -q
     mv "$lists/sources.new" "$lists/sources.list"
   fi
