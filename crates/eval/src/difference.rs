@@ -208,7 +208,7 @@ fn pair(load: String, one: &Point, two: &Point, gate: f64) -> Pair {
 }
 
 /// Facts that differ from one moment to the next and say nothing about a machine.
-const FLEETING: [&str; 3] = ["load", "free", "date"];
+const FLEETING: [&str; 4] = ["load", "free", "date", "clock"];
 
 fn cautions(first: &Record, second: &Record, all: &Difference) -> Vec<String> {
     let mut said = Vec::new();

@@ -71,6 +71,10 @@ pub struct Point {
     pub labels: Vec<(String, String)>,
     /// Whether load was refilled at once (no rate was asked for).
     pub is_closed: bool,
+    /// How many units of a fixed job (transactions) each run did: then a run's `seconds` is the time that
+    /// all of them took. `None`: the load ran for a time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub work: Option<u64>,
     /// Round of the first steady window's end; `None`: not looked for, or not reached.
     #[serde(default)]
     pub steady_after: Option<usize>,
@@ -172,6 +176,12 @@ impl Point {
     fn spread(&self, figure: impl Fn(&Run) -> Option<f64>) -> Option<Spread> {
         let figures: Vec<f64> = self.runs.iter().filter_map(figure).collect();
         Spread::of(&figures)
+    }
+
+    /// Seconds that its fixed job took.
+    pub fn finish(&self) -> Option<Spread> {
+        self.work?;
+        self.spread(|run| Some(run.seconds))
     }
 
     /// I/Os per second.

@@ -2,6 +2,7 @@
 
 mod compare;
 mod plan;
+mod report;
 mod sample;
 
 use std::path::Path;

@@ -49,8 +49,7 @@ impl Series {
 
 /// All series of a record that have a cost on either side, in its order.
 pub fn series(record: &Record) -> Vec<Series> {
-    // On one machine both ends share what interrupts cost.
-    let is_shared = record.environment.len() <= 1;
+    let is_one_machine = record.environment.len() <= 1;
     let mut all: Vec<Series> = Vec::new();
     for point in &record.points {
         let at = all.iter().position(|series| series.is_of(point)).unwrap_or_else(|| {
@@ -70,10 +69,10 @@ pub fn series(record: &Record) -> Vec<Series> {
         let series = &mut all[at];
         series
             .target_costs
-            .extend(cost(point, is_shared, |run| (run.target.as_ref(), run.initiator.as_ref())));
+            .extend(cost(point, is_one_machine, |run| (run.target.as_ref(), run.initiator.as_ref())));
         series
             .initiator_costs
-            .extend(cost(point, is_shared, |run| (run.initiator.as_ref(), run.target.as_ref())));
+            .extend(cost(point, is_one_machine, |run| (run.initiator.as_ref(), run.target.as_ref())));
         series.iops.extend(point.iops().map(|spread| (point.bytes, spread.median)));
     }
     all.retain(|series| !series.target_costs.is_empty() || !series.initiator_costs.is_empty());
@@ -81,13 +80,23 @@ pub fn series(record: &Record) -> Vec<Series> {
 }
 
 /// What an I/O cost one side: its processes, and its part of what interrupts took on its machine.
-fn cost(point: &Point, is_shared: bool, sides: fn(&Run) -> (Option<&Side>, Option<&Side>)) -> Option<Cost> {
+fn cost(
+    point: &Point,
+    is_one_machine: bool,
+    sides: fn(&Run) -> (Option<&Side>, Option<&Side>),
+) -> Option<Cost> {
     let each = |run: &Run| {
         let (mine, other) = sides(run);
         let mine = mine?;
         let used = |side: &Side| side.process.0 + side.process.1;
         let total = mine.cores.total();
-        let others = if is_shared { other.map_or(0.0, used) } else { 0.0 };
+        // Ends on the same cores share what interrupts cost there.
+        let numbers = |side: &Side| side.cores.cores.iter().map(|(core, _)| *core).collect::<Vec<_>>();
+        let is_shared = |other: &&Side| {
+            let theirs = numbers(other);
+            is_one_machine && numbers(mine).iter().any(|core| theirs.contains(core))
+        };
+        let others = other.filter(is_shared).map_or(0.0, used);
         let part = used(mine) / (used(mine) + others).max(f64::MIN_POSITIVE);
         let seconds = used(mine) + (total.irq + total.softirq) * part;
         (run.ios > 0).then(|| seconds / run.ios as f64)
@@ -130,6 +139,11 @@ mod tests {
         let cost = |record: &Record| series(record)[0].target_costs[0].seconds * 10_000.0;
         // The target's processes used 0.5 s, the initiator's 1 s: a third of the interrupts is the target's.
         assert!((cost(&record) - 0.6).abs() < 1e-9);
+        // With cores of its own, what interrupts take there is its own.
+        for run in &mut record.points[0].runs {
+            run.initiator.as_mut().unwrap().cores.cores.iter_mut().for_each(|(core, _)| *core += 2);
+        }
+        assert!((cost(&record) - 0.8).abs() < 1e-9);
         let machine = |role: &str| Machine { role: role.into(), ..Machine::default() };
         record.environment = vec![machine("target"), machine("initiator")];
         assert!((cost(&record) - 0.8).abs() < 1e-9);

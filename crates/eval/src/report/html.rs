@@ -2,13 +2,15 @@
 
 use std::fmt::Write;
 
-use super::chart::{Series, bars, heat, lines};
-use super::size;
-use super::tables::{COLUMNS, pairs, row};
-use crate::derived::Improvement;
-use crate::interval::short;
-use crate::published::{check, published};
-use crate::record::{End, Point, Record};
+use super::beside::paper;
+use super::drawn::{Pick, busy_cores, charts};
+use super::groups::{Names, groups, kind};
+use super::tables::pairs;
+use super::words::{summary, time};
+use super::{UNKNOWN, figure, size, with_spread};
+use crate::compare::Spread;
+use crate::derived::{Improvement, cores_at_least};
+use crate::record::{End, Point, Record, Run};
 
 /// Text as HTML.
 pub(super) fn escaped(text: &str) -> String {
@@ -19,197 +21,49 @@ const STYLE: &str = include_str!("report.css");
 
 /// The record as a page.
 pub fn html(record: &Record) -> String {
+    let names = Names::of(record);
     let mut page = format!(
         "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
-         content=\"width=device-width,initial-scale=1\"><title>{0}</title><style>{STYLE}</style></head><body><main>\
-         <h1>{0}</h1><p class=\"sub\">Preset <code>{1}</code> · {2} · {3:.0} s</p>",
+         content=\"width=device-width,initial-scale=1\"><meta name=\"color-scheme\" content=\"light dark\">\
+         <title>{0}</title><style>{STYLE}</style></head><body><main>\
+         <header><h1>{0}</h1><p class=\"sub\">Preset <code>{1}</code> · {2} · took {3}</p></header>",
         escaped(&record.title),
         escaped(&record.preset),
         escaped(&record.started),
-        record.seconds
+        time(record.seconds)
     );
-    summary(&mut page, record);
-    charts(&mut page, record);
-    results(&mut page, record);
-    comparison(&mut page, record);
-    paper(&mut page, record);
-    list(&mut page, "Notes", &record.notes);
-    list(&mut page, "What does not add up", &record.discords());
-    method(&mut page);
-    environment(&mut page, record);
+    let mut body = String::new();
+    summary(&mut body, record, &names);
+    charts(&mut body, record, &names);
+    comparison(&mut body, record, &names);
+    results(&mut body, record, &names);
+    cores(&mut body, record, &names);
+    distance(&mut body, record, &names);
+    paper(&mut body, record, &names);
+    list(&mut body, "Notes", "notes", &record.notes);
+    list(&mut body, "What does not add up", "discords", &record.discords());
+    method(&mut body, record);
+    environment(&mut body, record);
+    contents(&mut page, &body);
+    page.push_str(&body);
     page.push_str("</main></body></html>\n");
     page
 }
 
-/// In words: who was fastest, who needed least processor, who was steadiest.
-fn summary(page: &mut String, record: &Record) {
-    page.push_str("<section><h2>Summary</h2><ul>");
-    let mut loads: Vec<(&str, u64)> =
-        record.points.iter().map(|point| (point.rw.as_str(), point.bytes)).collect();
-    loads.sort_unstable();
-    loads.dedup();
-    for (rw, bytes) in loads {
-        let of: Vec<&Point> = record.points.iter().filter(|p| p.rw == rw && p.bytes == bytes).collect();
-        let best = |figure: &dyn Fn(&Point) -> Option<f64>, is_more: bool| {
-            let figures = of.iter().filter_map(|point| Some((figure(point)?, *point)));
-            if is_more {
-                figures.max_by(|a, b| a.0.total_cmp(&b.0))
-            } else {
-                figures.min_by(|a, b| a.0.total_cmp(&b.0))
-            }
+/// Links to the sections that are there.
+fn contents(page: &mut String, body: &str) {
+    page.push_str("<nav>");
+    for section in body.split("<section id=\"").skip(1) {
+        let (Some((id, _)), Some(title)) = (section.split_once('"'), section.split("</h2>").next()) else {
+            continue;
         };
-        let _ = write!(page, "<li><b>{} {}</b>: ", escaped(rw), size(bytes));
-        if let Some((iops, point)) = best(&|point| Some(point.iops()?.median), true) {
-            let _ = write!(page, "most I/Os by {} ({} IOPS)", escaped(&point.system()), short(iops));
-        }
-        if let Some((cpu, point)) = best(&|point| Some(point.cpu_per_million(End::Target)?.median), false) {
-            let _ = write!(
-                page,
-                "; least target processor by {} ({} s per million)",
-                escaped(&point.system()),
-                short(cpu)
-            );
-        }
-        if let Some((us, point)) = best(&|point| Some(point.latency(99.0)?.median), false) {
-            let _ =
-                write!(page, "; steadiest {} (99th percentile {} µs)", escaped(&point.system()), short(us));
-        }
-        page.push_str(".</li>");
+        let title = title.rsplit("<h2>").next().unwrap_or_default();
+        let _ = write!(page, "<a href=\"#{id}\">{title}</a>");
     }
-    let noise = record
-        .points
-        .iter()
-        .map(Point::noise)
-        .fold((0.0, 0.0), |a: (f64, f64), b| (a.0.max(b.0), a.1.max(b.1)));
-    if noise.0 > 0.10 || noise.1 > 0.01 {
-        let _ = write!(
-            page,
-            "<li class=\"warn\">The machine was noisy: runs of one load differed by up to {:.0} %, and up to {:.1} % of \
-             the processors' time was taken from it. Trust ratios more than figures.</li>",
-            noise.0 * 100.0,
-            noise.1 * 100.0
-        );
-    }
-    page.push_str("</ul></section>");
+    page.push_str("</nav>");
 }
 
-fn systems(points: &[&Point]) -> Vec<String> {
-    let mut all: Vec<String> = Vec::new();
-    for point in points {
-        let system = point.system();
-        if !all.contains(&system) {
-            all.push(system);
-        }
-    }
-    all
-}
-
-fn charts(page: &mut String, record: &Record) {
-    page.push_str("<section><h2>Charts</h2>");
-    let mut loads: Vec<&str> = record.points.iter().map(|point| point.rw.as_str()).collect();
-    loads.sort_unstable();
-    loads.dedup();
-    for rw in loads {
-        let points: Vec<&Point> = record.points.iter().filter(|point| point.rw == rw).collect();
-        against_size(page, rw, &points);
-        latency_percentiles(page, rw, &points);
-        bar_charts(page, rw, &points);
-        heat_map(page, rw, &points);
-    }
-    page.push_str("</section>");
-}
-
-fn against_size(page: &mut String, rw: &str, points: &[&Point]) {
-    let mut sizes: Vec<u64> = points.iter().map(|point| point.bytes).collect();
-    sizes.sort_unstable();
-    sizes.dedup();
-    if sizes.len() < 2 {
-        return;
-    }
-    let series_of = |system: &str, name: &str, on_right: bool, figure: &dyn Fn(&Point) -> Option<f64>| {
-        let values = sizes.iter().map(|bytes| {
-            points
-                .iter()
-                .find(|point| point.bytes == *bytes && point.system() == system)
-                .and_then(|p| figure(p))
-        });
-        Series { name: format!("{system}: {name}"), values: values.collect(), on_right }
-    };
-    let all = systems(points);
-    let mut series = Vec::new();
-    for system in &all {
-        series.push(series_of(system, "Gb/s", false, &|p| Some(p.bandwidth()?.median * 8e-9)));
-        series.push(series_of(system, "target CPU %", true, &|p| Some(p.busy(End::Target)?.median)));
-    }
-    let places: Vec<String> = sizes.iter().map(|bytes| size(*bytes)).collect();
-    figure(
-        page,
-        &format!("{rw}: throughput and target processor use against I/O size"),
-        &lines(rw, &places, ("Gb/s", "% of all cores"), &series),
-    );
-}
-
-fn latency_percentiles(page: &mut String, rw: &str, points: &[&Point]) {
-    const PERCENTS: [f64; 7] = [10.0, 50.0, 90.0, 99.0, 99.9, 99.99, 100.0];
-    let shown = points.iter().filter(|point| point.latencies().count() > 0).take(8);
-    let series: Vec<Series> = shown
-        .map(|point| {
-            let all = point.latencies();
-            let values = PERCENTS.iter().map(|percent| {
-                let ns = if *percent == 100.0 { all.max() } else { all.percentile(*percent) };
-                // One in 10,000 is not told by fewer.
-                let is_known = *percent == 100.0 || all.count() as f64 * (1.0 - percent / 100.0) >= 1.0;
-                is_known.then_some(ns as f64 / 1e3)
-            });
-            let name = format!("{} {} × {}", point.system(), size(point.bytes), point.depth);
-            Series { name, values: values.collect(), on_right: false }
-        })
-        .collect();
-    if !series.is_empty() {
-        let places =
-            PERCENTS.map(|percent| if percent == 100.0 { "max".into() } else { format!("p{percent}") });
-        figure(page, &format!("{rw}: latency percentiles"), &lines(rw, &places, ("µs", ""), &series));
-    }
-}
-
-fn bar_charts(page: &mut String, rw: &str, points: &[&Point]) {
-    type Figure = fn(&Point) -> Option<crate::compare::Spread>;
-    let kinds: [(&str, &str, Figure); 4] = [
-        ("IOPS", "", Point::iops),
-        ("processor effectiveness of the target", "IOPS per %", |point| point.effectiveness(End::Target)),
-        ("processor seconds for a million I/Os, both ends", "s", |point| point.cpu_per_million(End::Both)),
-        ("jitter (standard deviation of latency)", "µs", Point::jitter),
-    ];
-    for (what, unit, of) in kinds {
-        let shown = points.iter().filter_map(|point| {
-            let spread = of(point)?;
-            let name = format!("{} {} × {}", point.system(), size(point.bytes), point.depth);
-            Some((name, spread.median, spread.min, spread.max))
-        });
-        let shown: Vec<_> = shown.collect();
-        if !shown.is_empty() {
-            figure(page, &format!("{rw}: {what}"), &bars(rw, unit, &shown));
-        }
-    }
-}
-
-fn heat_map(page: &mut String, rw: &str, points: &[&Point]) {
-    let rows = points.iter().filter_map(|point| {
-        let run = point.runs.last()?;
-        let cores = run.target.as_ref().or(run.initiator.as_ref())?.cores.busy_percent();
-        Some((format!("{} {} × {}", point.system(), size(point.bytes), point.depth), cores))
-    });
-    let rows: Vec<_> = rows.collect();
-    if !rows.is_empty() {
-        figure(page, &format!("{rw}: how busy each core was"), &heat(rw, &rows));
-    }
-}
-
-fn figure(page: &mut String, caption: &str, svg: &str) {
-    let _ = write!(page, "<figure><figcaption>{}</figcaption>{svg}</figure>", escaped(caption));
-}
-
-fn table(page: &mut String, head: &[&str], rows: impl Iterator<Item = Vec<String>>) {
+pub(super) fn table(page: &mut String, head: &[&str], rows: impl Iterator<Item = Vec<String>>) {
     page.push_str("<div class=\"wide\"><table><thead><tr>");
     for name in head {
         let _ = write!(page, "<th>{}</th>", escaped(name));
@@ -218,129 +72,346 @@ fn table(page: &mut String, head: &[&str], rows: impl Iterator<Item = Vec<String
     for row in rows {
         page.push_str("<tr>");
         for cell in row {
-            let _ = write!(page, "<td>{}</td>", escaped(&cell));
+            // Figures stand at the right, words at the left.
+            let is_figure = cell.starts_with(|first: char| first.is_ascii_digit() || "–+-".contains(first));
+            let class = if is_figure { " class=\"n\"" } else { "" };
+            let _ = write!(page, "<td{class}>{}</td>", escaped(&cell));
         }
         page.push_str("</tr>");
     }
     page.push_str("</tbody></table></div>");
 }
 
-fn results(page: &mut String, record: &Record) {
-    page.push_str("<section><h2>Results</h2><p>Medians of the runs, and half of their range.</p>");
-    table(page, COLUMNS, record.points.iter().map(row));
+fn load(point: &Point, setting: &str) -> String {
+    let setting = if setting.is_empty() { String::new() } else { format!(", {setting}") };
+    format!("{} {}{setting}", kind(&point.rw), size(point.bytes))
+}
+
+/// All points with what sets them apart, in the order in which they are shown.
+fn in_order(record: &Record) -> Vec<(&Point, String)> {
+    let mut all = Vec::new();
+    for group in groups(record) {
+        for bytes in &group.sizes {
+            let points = group.points.iter().filter(|point| point.bytes == *bytes);
+            all.extend(points.map(|point| (*point, group.setting.clone())));
+        }
+    }
+    all
+}
+
+fn results(page: &mut String, record: &Record, names: &Names) {
+    page.push_str(
+        "<section id=\"results\"><h2>Results</h2><p>Medians of the runs, and half of their range.</p>\
+         <h3>Rate and latency, as the initiator saw them</h3>",
+    );
+    let all = in_order(record);
+    let first = all.iter().map(|(point, setting)| {
+        let us = |percent| with_spread(point.latency(percent), 1.0);
+        let longest = point.latencies();
+        vec![
+            load(point, setting),
+            names.name(point),
+            point.depth.to_string(),
+            with_spread(point.iops(), 1.0),
+            with_spread(point.bandwidth(), 1e-6),
+            with_spread(point.bandwidth(), 8e-9),
+            with_spread(point.mean_latency(), 1.0),
+            with_spread(point.jitter(), 1.0),
+            us(50.0),
+            us(99.0),
+            us(99.9),
+            us(99.99),
+            if longest.count() == 0 { UNKNOWN.to_owned() } else { figure(longest.max() as f64 / 1e3) },
+            point.runs.iter().map(|run| run.errors).sum::<u64>().to_string(),
+        ]
+    });
+    let head = [
+        "load",
+        "system",
+        "in flight",
+        "IOPS",
+        "MB/s",
+        "Gb/s",
+        "mean µs",
+        "σ µs",
+        "p50 µs",
+        "p99 µs",
+        "p99.9 µs",
+        "p99.99 µs",
+        "max µs",
+        "errors",
+    ];
+    table(page, &head, first);
+    page.push_str("<h3>Processor, memory and network</h3>");
+    let second = all.iter().map(|(point, setting)| {
+        let counted = |of: fn(&Run) -> Option<f64>| {
+            let figures: Vec<f64> = point.runs.iter().filter_map(of).collect();
+            with_spread(Spread::of(&figures), 1.0)
+        };
+        vec![
+            load(point, setting),
+            names.name(point),
+            with_spread(point.cpu_per_million(End::Target), 1.0),
+            with_spread(point.cpu_per_million(End::Initiator), 1.0),
+            with_spread(point.busy(End::Target), 1.0),
+            with_spread(point.busy(End::Initiator), 1.0),
+            with_spread(point.effectiveness(End::Target), 1.0),
+            with_spread(point.effectiveness(End::Initiator), 1.0),
+            counted(|run| Some(run.target.as_ref()?.resident as f64 / f64::from(1 << 20))),
+            counted(|run| Some(run.target.as_ref()?.idle_polls? / run.seconds * 100.0)),
+            counted(|run| {
+                (run.ios > 0).then_some(run.target.as_ref()?.cores.switches as f64 / run.ios as f64)
+            }),
+            counted(|run| (run.ios > 0).then_some(run.packets? as f64 / run.ios as f64)),
+            counted(|run| Some(run.retransmits? as f64)),
+        ]
+    });
+    let head = [
+        "load",
+        "system",
+        "target CPU s/M I/Os",
+        "initiator CPU s/M I/Os",
+        "target busy %",
+        "initiator busy %",
+        "effectiveness, target",
+        "effectiveness, initiator",
+        "target MiB",
+        "idle polls, % of a core",
+        "switches per I/O",
+        "packets per I/O",
+        "retransmits",
+    ];
+    table(page, &head, second);
+    if record.points.iter().any(|point| point.work.is_some()) {
+        finishes(page, &all, names);
+    }
     page.push_str("</section>");
 }
 
-fn comparison(page: &mut String, record: &Record) {
+fn finishes(page: &mut String, all: &[(&Point, String)], names: &Names) {
+    page.push_str("<h3>Time to finish a fixed job</h3>");
+    let rows = all.iter().filter_map(|(point, setting)| {
+        let work = point.work?;
+        let rate =
+            point.finish().map_or(UNKNOWN.to_owned(), |spread| figure(work as f64 * 60.0 / spread.median));
+        let time = with_spread(point.finish(), 1.0);
+        Some(vec![load(point, setting), names.name(point), figure(work as f64), time, rate])
+    });
+    table(page, &["load", "system", "units of work", "seconds", "units per minute"], rows);
+}
+
+fn comparison(page: &mut String, record: &Record, names: &Names) {
     let pairs = pairs(record);
     if pairs.is_empty() {
         return;
     }
     page.push_str(
-        "<section><h2>Improvement</h2><p>Each system against the first that carried the same load.</p>",
+        "<section id=\"improvement\"><h2>Improvement</h2><p>Each system against the slowest under the same load. \
+         IOPS and effectiveness: more is better; all others: less is better. The last column is how likely such a \
+         difference of IOPS comes by chance (Mann-Whitney, two-sided).</p>",
     );
-    let change = |old: Option<crate::compare::Spread>, new: Option<crate::compare::Spread>| {
+    let change = |old: Option<Spread>, new: Option<Spread>| {
         let change = old.zip(new).and_then(|(old, new)| Improvement::of(old.median, new.median));
-        change.map_or("–".to_owned(), |change| change.to_string())
+        change.map_or(UNKNOWN.to_owned(), |change| change.to_string())
+    };
+    let settings = in_order(record);
+    let setting = |point: &Point| {
+        let found = settings.iter().find(|(other, _)| std::ptr::eq(*other, point));
+        found.map_or(String::new(), |(_, setting)| setting.clone())
     };
     let rows = pairs.iter().map(|(base, point, comparison)| {
         vec![
-            point.system(),
-            base.system(),
-            format!("{} {}", point.rw, size(point.bytes)),
+            load(point, &setting(point)),
+            names.name(point),
+            names.name(base),
             change(base.iops(), point.iops()),
             change(base.mean_latency(), point.mean_latency()),
+            change(base.latency(99.0), point.latency(99.0)),
             change(base.jitter(), point.jitter()),
             change(base.busy(End::Target), point.busy(End::Target)),
             change(base.effectiveness(End::Target), point.effectiveness(End::Target)),
             change(base.cpu_per_million(End::Target), point.cpu_per_million(End::Target)),
+            change(base.finish(), point.finish()),
             format!("{:.3}", comparison.chance),
         ]
     });
     let head = [
+        "load",
         "system",
         "against",
-        "load",
         "IOPS",
         "latency",
+        "p99",
         "jitter",
-        "target CPU",
+        "target busy",
         "effectiveness",
         "target CPU per I/O",
-        "chance that IOPS do not differ",
+        "time to finish",
+        "chance",
     ];
-    table(page, &head, rows);
+    let mut rows: Vec<Vec<String>> = rows.collect();
+    // A column in which nothing is known says nothing.
+    let known: Vec<bool> = (0..head.len()).map(|at| rows.iter().any(|row| row[at] != UNKNOWN)).collect();
+    for row in &mut rows {
+        let mut at = 0;
+        row.retain(|_| {
+            at += 1;
+            known[at - 1]
+        });
+    }
+    let head: Vec<&str> =
+        head.iter().zip(&known).filter(|(_, known)| **known).map(|(name, _)| *name).collect();
+    table(page, &head, rows.into_iter());
     page.push_str("</section>");
 }
 
-fn paper(page: &mut String, record: &Record) {
-    let data = published();
-    let Some(paper) = record.paper.as_ref().and_then(|id| data.papers.iter().find(|paper| paper.id == *id))
-    else {
-        return;
+/// Cores at or above 90, 20 and 10 percent, as the papers count them.
+fn cores(page: &mut String, record: &Record, names: &Names) {
+    let count = |point: &Point, side: Pick| -> Vec<String> {
+        let busy: Vec<f64> = busy_cores(point, side).into_iter().map(|(_, busy)| busy).collect();
+        if busy.is_empty() {
+            return vec![UNKNOWN.to_owned(); 4];
+        }
+        let of = |limit| cores_at_least(&busy, limit).to_string();
+        vec![of(90.0), of(20.0), of(10.0), busy.len().to_string()]
     };
-    let _ = write!(
-        page,
-        "<section><h2>What the paper printed</h2><p><b>{}</b>, {}{}. Its set-up: {}. Its machines, network and offload \
-         hardware are not those of this run: ratios between systems may be held against each other, absolute figures \
-         may not.</p>",
-        escaped(&paper.title),
-        escaped(&paper.by),
-        paper.date.as_ref().map(|date| format!(", {}", escaped(date))).unwrap_or_default(),
-        escaped(&paper.set_up)
+    let all = in_order(record);
+    let rows: Vec<Vec<String>> = all
+        .iter()
+        .map(|(point, setting)| {
+            let mut row = vec![load(point, setting), names.name(point)];
+            row.extend(count(point, |run| run.target.as_ref()));
+            row.extend(count(point, |run| run.initiator.as_ref()));
+            row
+        })
+        .filter(|row| row[2..].iter().any(|cell| cell != UNKNOWN))
+        .collect();
+    if rows.is_empty() {
+        return;
+    }
+    page.push_str(
+        "<section id=\"cores\"><h2>Busy cores</h2><p>How many cores were busy for at least 90, 20 and 10 % of the time, and \
+         how many each end had. A core near 100 % is where a system stops to scale.</p>",
     );
-    let slips = check(data);
-    let rows = data.of(&paper.id).map(|figure| {
-        let slip = slips.iter().find(|slip| slip.figure == figure.id);
-        vec![
-            figure.what.clone(),
-            format!("{} {}", short(figure.value), figure.unit),
-            figure.at.clone(),
-            slip.map_or(String::new(), |slip| {
-                format!("does not add up: {} gives {}", slip.because, slip.follows)
-            }),
-        ]
-    });
-    table(page, &["what", "printed", "where", "checked"], rows);
+    let head = [
+        "load",
+        "system",
+        "target ≥ 90 %",
+        "≥ 20 %",
+        "≥ 10 %",
+        "of",
+        "initiator ≥ 90 %",
+        "≥ 20 %",
+        "≥ 10 %",
+        "of",
+    ];
+    table(page, &head, rows.into_iter());
     page.push_str("</section>");
 }
 
-fn list(page: &mut String, title: &str, lines: &[String]) {
+/// Remote less local latency.
+fn distance(page: &mut String, record: &Record, names: &Names) {
+    let all = in_order(record);
+    let local = |point: &Point| {
+        let same = |other: &&(&Point, String)| {
+            let other = other.0;
+            other.protocol == "local"
+                && (&other.rw, other.bytes, other.depth) == (&point.rw, point.bytes, point.depth)
+        };
+        all.iter().find(same).map(|(point, _)| *point)
+    };
+    let us = |value: Option<f64>| value.map_or(UNKNOWN.to_owned(), |us| format!("{us:.2}"));
+    let rows: Vec<Vec<String>> = all
+        .iter()
+        .filter(|(point, _)| point.protocol != "local")
+        .filter_map(|(point, setting)| {
+            let near = local(point)?;
+            let of = |percent: Option<f64>, point: &Point| match percent {
+                None => point.mean_latency().map(|spread| spread.median),
+                Some(percent) => point.latency(percent).map(|spread| spread.median),
+            };
+            let mut row = vec![load(point, setting), names.name(point)];
+            for percent in [None, Some(50.0), Some(99.0)] {
+                let (near, far) = (of(percent, near), of(percent, point));
+                row.extend([us(near), us(far), us(near.zip(far).map(|(near, far)| far - near))]);
+            }
+            Some(row)
+        })
+        .collect();
+    if rows.is_empty() {
+        return;
+    }
+    page.push_str(
+        "<section id=\"distance\"><h2>Remote less local latency</h2><p>The same I/O without a network and over it, in µs: \
+         what the protocol, the network stack and the waiting of both ends cost.</p>",
+    );
+    let head = [
+        "load",
+        "system",
+        "mean: local",
+        "remote",
+        "delta",
+        "p50: local",
+        "remote",
+        "delta",
+        "p99: local",
+        "remote",
+        "delta",
+    ];
+    table(page, &head, rows.into_iter());
+    page.push_str("</section>");
+}
+
+fn list(page: &mut String, title: &str, id: &str, lines: &[String]) {
     if lines.is_empty() {
         return;
     }
-    let _ = write!(page, "<section><h2>{}</h2><ul>", escaped(title));
+    let _ = write!(page, "<section id=\"{id}\"><h2>{}</h2><ul>", escaped(title));
     for line in lines {
         let _ = write!(page, "<li>{}</li>", escaped(line));
     }
     page.push_str("</ul></section>");
 }
 
-fn method(page: &mut String) {
-    page.push_str(
-        "<section><h2>Method</h2><ul>\
-         <li>Systems are run in turn, each load several times; figures are medians, with half of the range.</li>\
-         <li>Latency is measured at the initiator; with a rate, from the moment at which an I/O was meant to start.</li>\
-         <li>Busy percent is of all cores of a machine; on one machine both ends share them, so effectiveness counts \
-         both. Processor seconds are of the processes (user and system); what the kernel does in interrupts for them \
-         is in the cores' figures only.</li>\
-         <li>Effectiveness is IOPS for each percent of all cores. In-flight is checked against IOPS times latency.</li>\
-         <li>Steady is by SNIA PTS: five rounds, range within 20 %, slope within 10 % of the average.</li></ul></section>",
+fn method(page: &mut String, record: &Record) {
+    let reached = record.points.iter().filter(|point| point.steady_after.is_some()).count();
+    let steady = if reached == 0 {
+        String::new()
+    } else {
+        format!(" {reached} of {} loads were steady.", record.points.len())
+    };
+    let _ = write!(
+        page,
+        "<section id=\"method\"><h2>Method</h2><ul>\
+         <li>Systems are run in turn, each load several times; figures are medians, with half of the range. Whether two \
+         differ is judged over their runs by the exact Mann-Whitney test; fewer than four runs each must lie wholly apart.</li>\
+         <li>Latency is measured at the initiator; with a rate, from the moment at which an I/O was meant to start. A \
+         percentile of all runs is shown only where enough I/Os lie beyond it.</li>\
+         <li>Busy percent is of all cores that an end may use; where both ends share them, effectiveness counts both. \
+         Processor seconds are of the processes (user and system); what the kernel does in interrupts for them is in the \
+         cores' figures only.</li>\
+         <li>Effectiveness is IOPS for each percent of an end's cores. IOPS times latency is checked against what was in \
+         flight, IOPS times size against the bytes counted, processor time against what there was.</li>\
+         <li>Steady is by SNIA PTS: five rounds, range within 20 %, slope within 10 % of the average.{steady}</li>\
+         <li>Histograms are kept with 64 buckets for each doubling: a percentile is right within 1.6 %.</li></ul></section>"
     );
 }
 
 fn environment(page: &mut String, record: &Record) {
-    page.push_str("<section><h2>Environment and commands</h2>");
+    page.push_str("<section id=\"environment\"><h2>Environment and commands</h2>");
     for machine in &record.environment {
-        let _ = write!(page, "<h3>{}</h3>", escaped(&machine.role));
-        table(
+        let _ = write!(
             page,
-            &["what", "value"],
-            machine.facts.iter().map(|(name, value)| vec![name.clone(), value.clone()]),
+            "<h3>{}</h3><div class=\"wide\"><table class=\"facts\"><tbody>",
+            escaped(&machine.role)
         );
+        for (name, value) in &machine.facts {
+            let _ = write!(page, "<tr><th>{}</th><td>{}</td></tr>", escaped(name), escaped(value));
+        }
+        page.push_str("</tbody></table></div>");
     }
     if !record.commands.is_empty() {
-        let _ = write!(page, "<pre>{}</pre>", escaped(&record.commands.join("\n")));
+        let _ = write!(page, "<h3>Commands</h3><pre>{}</pre>", escaped(&record.commands.join("\n")));
     }
     page.push_str("</section>");
 }
@@ -375,9 +446,9 @@ mod tests {
         assert!(page.contains("&lt;tgt&gt;") && !page.contains("<tgt>"), "names are text");
         assert!(!page.contains("data-points=\"0\""), "no chart is empty");
         assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
-        // Against size, percentiles, four kinds of bars, heat.
-        assert_eq!(page.matches("<svg").count(), 7);
-        for shown in ["-75 %", "does not add up", "no tgt &amp; no SPDK"] {
+        // Five against size; at either end percentiles, shapes, three kinds of bars and one picture of the cores.
+        assert_eq!(page.matches("<svg").count(), 5 + 2 * 6);
+        for shown in ["4.0x", "does not add up", "no tgt &amp; no SPDK"] {
             assert!(page.contains(shown), "{shown}");
         }
     }
@@ -389,7 +460,7 @@ mod tests {
             (run.target, run.initiator) = (None, None);
         }
         let page = html(&record);
-        assert!(page.contains("<td>–</td>") && !page.contains("NaN"));
+        assert!(page.contains("<td class=\"n\">–</td>") && !page.contains("NaN"));
         assert!(super::super::markdown(&record).contains("| – |"));
         assert!(super::super::csv(&record).lines().nth(1).unwrap().contains(",,"));
     }
@@ -401,6 +472,6 @@ mod tests {
         assert_eq!(csv.lines().count(), 1 + record.points.len());
         let columns = csv.lines().next().unwrap().split(',').count();
         assert!(csv.lines().all(|line| line.split(',').count() == columns));
-        assert!(markdown.contains("| <tgt> |") && markdown.contains("0.25"));
+        assert!(markdown.contains("| <tgt> |") && markdown.contains("4.00"));
     }
 }

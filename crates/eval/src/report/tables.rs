@@ -66,23 +66,57 @@ pub(super) fn row(point: &Point) -> Vec<String> {
     ]
 }
 
-/// Pairs of points that differ in their systems only, with how the second compares with the first.
+/// Pairs of points that differ in their systems only, with how the second compares with the first. The
+/// first is always of one system: that with the fewest I/Os per second, so that changes read as
+/// improvements.
 pub(super) fn pairs(record: &Record) -> Vec<(&Point, &Point, Comparison)> {
-    let same = |a: &Point, b: &Point| {
-        (&a.rw, a.bytes, a.depth, a.connections, a.mtu) == (&b.rw, b.bytes, b.depth, b.connections, b.mtu)
-    };
+    let Some(slowest) = slowest(record) else { return Vec::new() };
+    let iops = |point: &Point| point.runs.iter().map(crate::record::Run::iops).collect::<Vec<_>>();
     let mut pairs = Vec::new();
-    for (at, first) in record.points.iter().enumerate() {
-        // Each is compared with the first system that carried the same load.
-        let Some(base) = record.points[..at].iter().find(|earlier| same(earlier, first)) else { continue };
-        let iops = |point: &Point| point.runs.iter().map(|run| run.iops()).collect::<Vec<_>>();
-        if base.system() != first.system()
-            && let Some(comparison) = Comparison::of(&iops(base), &iops(first))
+    for point in record.points.iter().filter(|point| point.protocol != "local" && who(point) != slowest) {
+        let base = record.points.iter().find(|base| who(base) == slowest && is_same_load(base, point));
+        if let Some(base) = base
+            && let Some(comparison) = Comparison::of(&iops(base), &iops(point))
         {
-            pairs.push((base, first, comparison));
+            pairs.push((base, point, comparison));
         }
     }
     pairs
+}
+
+type Who<'a> = (&'a str, &'a str, &'a str);
+
+fn who(point: &Point) -> Who<'_> {
+    (&point.target, &point.initiator, &point.protocol)
+}
+
+fn is_same_load(a: &Point, b: &Point) -> bool {
+    (&a.rw, a.bytes, a.depth, a.connections, a.mtu, &a.labels)
+        == (&b.rw, b.bytes, b.depth, b.connections, b.mtu, &b.labels)
+}
+
+/// The system with the fewest I/Os per second, over the loads that it shares with others.
+fn slowest(record: &Record) -> Option<Who<'_>> {
+    let remote = || record.points.iter().filter(|point| point.protocol != "local");
+    let mut systems: Vec<Who<'_>> = Vec::new();
+    for point in remote() {
+        if !systems.contains(&who(point)) {
+            systems.push(who(point));
+        }
+    }
+    // Ratios to the others under the same load, as logarithms, so that large I/Os count as much as small.
+    let rank = |system: Who<'_>| {
+        let mut sum = 0.0;
+        for point in remote().filter(|point| who(point) == system) {
+            for other in remote().filter(|other| who(other) != system && is_same_load(other, point)) {
+                if let (Some(mine), Some(theirs)) = (point.iops(), other.iops()) {
+                    sum += (mine.median.max(1.0) / theirs.median.max(1.0)).ln();
+                }
+            }
+        }
+        sum
+    };
+    systems.into_iter().min_by(|a, b| rank(*a).total_cmp(&rank(*b)))
 }
 
 /// Every point as a line of comma-separated values, raw: medians without spreads, SI units.

@@ -8,6 +8,7 @@ mod compare;
 mod list;
 mod plan;
 mod records;
+mod report;
 mod run;
 
 use clap::{Args, Subcommand};
@@ -33,6 +34,8 @@ enum EvalVerb {
     Compare(compare::CompareArgs),
     /// Compute how many cores, links and connections a load needs, from a run
     Plan(plan::PlanArgs),
+    /// Show a run for people: a page with charts, tables, or its raw figures
+    Report(report::ReportArgs),
 }
 
 /// Does it.
@@ -42,5 +45,6 @@ pub fn act(args: &EvalArgs) -> Result<Exit, Failure> {
         EvalVerb::Run(args) => run::run(args),
         EvalVerb::Compare(args) => compare::compare(args),
         EvalVerb::Plan(args) => plan::plan(args),
+        EvalVerb::Report(args) => report::report(args),
     }
 }

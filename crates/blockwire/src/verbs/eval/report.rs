@@ -1,0 +1,85 @@
+//! `blockwire eval report`: a run as people read it.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use eval::record::Record;
+use eval::report::{csv, html, markdown};
+
+use super::super::say;
+use super::records::read;
+use crate::exit::{Exit, Failure};
+
+/// Forms of a report.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// One page with charts and tables that needs nothing else
+    #[default]
+    Html,
+    /// Tables as Markdown
+    Markdown,
+    /// A line of medians for each load
+    Csv,
+    /// The record itself: raw figures and histograms
+    Json,
+}
+
+/// `eval report`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "RUN is a record: a file, or a directory with a record.json. The page works offline, in light and dark, on a \
+phone and printed.
+
+Examples:
+  blockwire eval report sweep/                         writes sweep/report.html
+  blockwire eval report sweep/ --format markdown       prints tables
+  blockwire eval report sweep/ --format csv --out sweep.csv"
+)]
+pub struct ReportArgs {
+    /// The run
+    run: PathBuf,
+    /// What to make of it
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+    /// Where to [default: html: report.html beside the record; others: standard output]
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
+/// A record in a form.
+fn text(record: &Record, format: Format) -> Result<String, Failure> {
+    Ok(match format {
+        Format::Html => html(record),
+        Format::Markdown => markdown(record),
+        Format::Csv => csv(record),
+        Format::Json => {
+            let text = serde_json::to_string_pretty(record)
+                .map_err(|why| Failure::failed(format!("the record cannot be written: {why}")))?;
+            text + "\n"
+        }
+    })
+}
+
+/// Writes or prints it.
+pub fn report(args: &ReportArgs) -> Result<Exit, Failure> {
+    let record = read(&args.run)?;
+    let text = text(&record, args.format)?;
+    let beside = || {
+        let directory = if args.run.is_dir() { Some(args.run.as_path()) } else { args.run.parent() };
+        directory.unwrap_or(Path::new(".")).join("report.html")
+    };
+    let out = match (&args.out, args.format) {
+        (Some(path), _) => Some(path.clone()),
+        (None, Format::Html) => Some(beside()),
+        (None, _) => None,
+    };
+    match out {
+        None => say(&text)?,
+        Some(path) => {
+            std::fs::write(&path, text)
+                .map_err(|why| Failure::failed(format!("{}: {why}", path.display())))?;
+            say(&format!("{}\n", path.display()))?;
+        }
+    }
+    Ok(Exit::Success)
+}

@@ -1,0 +1,68 @@
+//! Charts as inline SVG: no script, colours by style sheet, readable in light, dark and in print.
+//!
+//! Invariant: a chart says in `data-points` how many values it shows, and a value that is not known
+//! leaves a gap.
+
+mod heat;
+mod lines;
+mod rows;
+
+pub(super) use heat::{Row, heat};
+pub(super) use lines::{Axis, Series, lines};
+pub(super) use rows::{Bar, Shape, bars, shapes};
+
+use super::html::escaped;
+
+/// All charts are so wide that their letters stay readable on a phone.
+const WIDTH: f64 = 480.0;
+
+fn open(title: &str, points: usize, height: f64) -> String {
+    format!(
+        "<svg class=\"chart\" viewBox=\"0 0 {WIDTH} {height:.0}\" role=\"img\" aria-label=\"{0}\" data-points=\"{points}\">\
+         <title>{0}</title>",
+        escaped(title)
+    )
+}
+
+/// The step between marks of an axis, so that there are at most six.
+fn step(most: f64) -> f64 {
+    if most <= 0.0 {
+        return 1.0;
+    }
+    let raw = most / 5.0;
+    let power = 10f64.powf(raw.log10().floor());
+    let step = [1.0, 2.0, 2.5, 5.0, 10.0].into_iter().find(|m| m * power >= raw * 0.999).unwrap_or(10.0);
+    step * power
+}
+
+/// A mark of an axis: `250K`, `1.5M`, `12`, `0.25`.
+fn mark(value: f64) -> String {
+    let trimmed = |value: f64| {
+        let text = format!("{value:.2}");
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    };
+    match value {
+        _ if value >= 1e6 => format!("{}M", trimmed(value / 1e6)),
+        _ if value >= 1e4 => format!("{}K", trimmed(value / 1e3)),
+        _ if value >= 0.01 || value == 0.0 => trimmed(value),
+        _ => crate::interval::short(value),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_are_round_and_few() {
+        for most in [0.7, 1.0, 9.3, 99.0, 123_456.0] {
+            let step = step(most);
+            let marks = (most / step).ceil();
+            assert!((2.0..=6.0).contains(&marks), "{most}: {marks} steps of {step}");
+        }
+        assert_eq!(
+            [mark(0.0), mark(250_000.0), mark(1.5e6), mark(0.25), mark(2000.0)],
+            ["0", "250K", "1.5M", "0.25", "2000"]
+        );
+    }
+}

@@ -1,0 +1,185 @@
+//! The charts of a report, group by group.
+
+use std::fmt::Write;
+
+use super::chart::{Axis, Bar, Row, Series, Shape, bars, heat, lines, shapes};
+use super::groups::{Group, Names, groups};
+use super::html::escaped;
+use super::size;
+use crate::compare::Spread;
+use crate::record::{End, Point, Record, Run, Side};
+
+/// The charts' section.
+pub(super) fn charts(page: &mut String, record: &Record, names: &Names) {
+    page.push_str("<section id=\"charts\"><h2>Charts</h2>");
+    for group in groups(record) {
+        let _ = write!(page, "<h3>{}</h3><div class=\"charts\">", escaped(&group.name()));
+        if group.sizes.len() > 1 {
+            against_size(page, &group, names);
+        }
+        for bytes in group.ends() {
+            of_size(page, &group, bytes, names);
+        }
+        page.push_str("</div>");
+    }
+    page.push_str("</section>");
+}
+
+fn figure(page: &mut String, caption: &str, svg: &str) {
+    let _ = write!(page, "<figure><figcaption>{}</figcaption>{svg}</figure>", escaped(caption));
+}
+
+type Of = fn(&Point) -> Option<f64>;
+type Spreads = fn(&Point) -> Option<Spread>;
+/// One end of a run.
+pub(super) type Pick = fn(&Run) -> Option<&Side>;
+
+/// A line for each system.
+fn series(group: &Group<'_>, names: &Names, on_right: bool, of: Of) -> Vec<Series> {
+    let mut all: Vec<Series> = Vec::new();
+    for point in &group.points {
+        let name = names.name(point);
+        if all.iter().any(|one| one.name == name) {
+            continue;
+        }
+        let mine = |bytes: &u64| group.of_size(*bytes).find(|other| names.name(other) == name);
+        let values: Vec<Option<f64>> = group.sizes.iter().map(|bytes| of(mine(bytes)?)).collect();
+        if values.iter().any(Option::is_some) {
+            all.push(Series { colour: names.colour(&name), name, values, on_right });
+        }
+    }
+    all
+}
+
+/// What changes with the size of an I/O.
+fn against_size(page: &mut String, group: &Group<'_>, names: &Names) {
+    let places: Vec<String> = group.sizes.iter().map(|bytes| size(*bytes)).collect();
+    let busy_end: Of = if group.points.iter().any(|point| point.busy(End::Target).is_some()) {
+        |point| Some(point.busy(End::Target)?.median)
+    } else {
+        |point| Some(point.busy(End::Initiator)?.median)
+    };
+    let mut both = series(group, names, false, |point| Some(point.bandwidth()?.median * 8e-9));
+    let busy = series(group, names, true, busy_end);
+    let right = if busy.is_empty() { "" } else { "% CPU" };
+    both.extend(busy);
+    let caption = if right.is_empty() {
+        "Throughput against I/O size"
+    } else {
+        "Throughput (solid) and CPU use (dashed) against I/O size"
+    };
+    let axis = |left, right| Axis { left, right, below: "bytes of an I/O", is_log: false };
+    figure(page, caption, &lines(caption, &places, &axis("Gb/s", right), &both));
+    let more: [(&str, &'static str, Of); 4] = [
+        ("I/Os per second against I/O size", "IOPS", |point| Some(point.iops()?.median)),
+        ("Mean latency against I/O size", "µs", |point| Some(point.mean_latency()?.median)),
+        ("Processor effectiveness of the target: IOPS for each % CPU", "IOPS/%", |point| {
+            Some(point.effectiveness(End::Target)?.median)
+        }),
+        ("Processor time of both ends for a million I/Os", "s", |point| {
+            Some(point.cpu_per_million(End::Both)?.median)
+        }),
+    ];
+    for (caption, unit, of) in more {
+        let series = series(group, names, false, of);
+        if !series.is_empty() {
+            figure(page, caption, &lines(caption, &places, &axis(unit, ""), &series));
+        }
+    }
+}
+
+/// What is shown of one size.
+fn of_size(page: &mut String, group: &Group<'_>, bytes: u64, names: &Names) {
+    let points: Vec<&Point> = group.of_size(bytes).collect();
+    let said = if group.sizes.len() > 1 { format!(", {}", size(bytes)) } else { String::new() };
+    latency(page, &points, &said, names);
+    let kinds: [(&str, &str, Spreads); 4] = [
+        ("I/Os per second", "IOPS", Point::iops),
+        ("Processor effectiveness of the target", "IOPS per %", |point| point.effectiveness(End::Target)),
+        ("Processor time of both ends for a million I/Os", "s", |point| point.cpu_per_million(End::Both)),
+        ("Time to finish", "s", Point::finish),
+    ];
+    for (what, unit, of) in kinds {
+        let shown = points.iter().filter_map(|point| {
+            let spread = of(point)?;
+            let name = names.name(point);
+            let colour = names.colour(&name);
+            Some(Bar { name, colour, value: spread.median, low: spread.min, high: spread.max })
+        });
+        let shown: Vec<Bar> = shown.collect();
+        if !shown.is_empty() {
+            let caption = format!("{what}{said}");
+            figure(page, &caption, &bars(&caption, unit, &shown));
+        }
+    }
+    heat_maps(page, &points, &said, names);
+}
+
+/// Percentiles, and the shapes of the distributions.
+fn latency(page: &mut String, points: &[&Point], said: &str, names: &Names) {
+    const PERCENTS: [f64; 7] = [10.0, 50.0, 90.0, 99.0, 99.9, 99.99, 100.0];
+    let (mut series, mut drawn) = (Vec::new(), Vec::new());
+    for point in points {
+        let all = point.latencies();
+        if all.count() == 0 {
+            continue;
+        }
+        let values = PERCENTS.iter().map(|percent| {
+            let ns = if *percent == 100.0 { all.max() } else { all.percentile(*percent) };
+            // One in 10,000 is not told by fewer.
+            let is_known = *percent == 100.0 || all.count() as f64 * (1.0 - percent / 100.0) >= 1.0;
+            is_known.then_some(ns as f64 / 1e3)
+        });
+        let (values, name) = (values.collect(), names.name(point));
+        let colour = names.colour(&name);
+        series.push(Series { name: name.clone(), colour, values, on_right: false });
+        drawn.push(Shape { name, colour, latencies: all });
+    }
+    if series.is_empty() {
+        return;
+    }
+    let places = PERCENTS.map(|percent| if percent == 100.0 { "max".into() } else { format!("{percent}") });
+    let axis = Axis { left: "µs", right: "", below: "percentile", is_log: true };
+    let caption = format!("Latency percentiles{said}");
+    figure(page, &caption, &lines(&caption, &places, &axis, &series));
+    let caption = format!("How latency is spread (jitter){said}");
+    figure(page, &caption, &shapes(&caption, &drawn));
+}
+
+/// How busy each core of either end was, over all runs.
+fn heat_maps(page: &mut String, points: &[&Point], said: &str, names: &Names) {
+    let ends: [(&str, Pick); 2] =
+        [("target", |run| run.target.as_ref()), ("initiator", |run| run.initiator.as_ref())];
+    let mut shown: Vec<Vec<Row>> = Vec::new();
+    for (end, side) in ends {
+        let rows: Vec<Row> = points
+            .iter()
+            .filter_map(|point| {
+                let cores = busy_cores(point, side);
+                (!cores.is_empty()).then(|| (names.name(point), cores))
+            })
+            .collect();
+        // Both ends on the same cores are one picture.
+        if rows.is_empty() || shown.contains(&rows) {
+            continue;
+        }
+        let caption = format!("How busy each core was, in percent ({end}'s cores){said}");
+        figure(page, &caption, &heat(&caption, &rows));
+        shown.push(rows);
+    }
+}
+
+/// Each core's number and how busy it was over all runs, in percent.
+pub(super) fn busy_cores(point: &Point, side: Pick) -> Vec<(u32, f64)> {
+    let mut cores: Vec<(u32, f64, f64)> = Vec::new();
+    for (core, kinds) in point.runs.iter().filter_map(side).flat_map(|side| &side.cores.cores) {
+        match cores.iter_mut().find(|(known, _, _)| known == core) {
+            Some((_, busy, total)) => (*busy, *total) = (*busy + kinds.busy(), *total + kinds.total()),
+            None => cores.push((*core, kinds.busy(), kinds.total())),
+        }
+    }
+    cores.sort_unstable_by_key(|(core, _, _)| *core);
+    let percent =
+        |(core, busy, total): &(u32, f64, f64)| (*total > 0.0).then(|| (*core, 100.0 * busy / total));
+    cores.iter().filter_map(percent).collect()
+}

@@ -1,0 +1,294 @@
+//! The summary: what came of it, in words that need no chart.
+//!
+//! Invariant: a sentence that holds systems against each other says so if their runs do not tell them apart.
+
+use std::fmt::Write;
+
+use super::groups::{Group, Names, groups, kind};
+use super::html::escaped;
+use super::{figure, size};
+use crate::compare::{Comparison, Spread};
+use crate::record::{End, Point, Record};
+
+/// Settings up to which each has sentences of its own; beyond, the first of each kind of load speaks.
+const GROUPS: usize = 4;
+
+/// The summary's section.
+pub(super) fn summary(page: &mut String, record: &Record, names: &Names) {
+    page.push_str("<section id=\"summary\"><h2>Summary</h2>");
+    let _ = write!(page, "<p class=\"lead\">{}</p>", escaped(&what_was_done(record, names)));
+    tiles(page, record, names);
+    page.push_str("<ul class=\"findings\">");
+    let groups = groups(record);
+    let mut said: Vec<&str> = Vec::new();
+    for group in &groups {
+        if groups.len() > GROUPS && said.contains(&group.rw) {
+            continue;
+        }
+        said.push(group.rw);
+        for bytes in group.ends() {
+            if let Some(sentence) = finding(group, bytes, names) {
+                let _ = write!(page, "<li>{sentence}</li>");
+            }
+        }
+    }
+    if groups.len() > GROUPS {
+        page.push_str("<li class=\"dim\">Other settings are in the charts and tables below.</li>");
+    }
+    page.push_str("</ul>");
+    cautions(page, record);
+    page.push_str("</section>");
+}
+
+fn count(number: usize, one: &str, many: &str) -> String {
+    if number == 1 { format!("one {one}") } else { format!("{number} {many}") }
+}
+
+fn what_was_done(record: &Record, names: &Names) -> String {
+    let mut kinds: Vec<&str> = Vec::new();
+    for point in &record.points {
+        if !kinds.contains(&point.rw.as_str()) {
+            kinds.push(&point.rw);
+        }
+    }
+    let kinds: Vec<String> = kinds.iter().map(|rw| kind(rw).to_lowercase()).collect();
+    let sizes = || record.points.iter().map(|point| point.bytes);
+    let sizes = match (sizes().min(), sizes().max()) {
+        (Some(least), Some(most)) if least != most => format!("of {} to {}", size(least), size(most)),
+        (Some(least), _) => format!("of {}", size(least)),
+        _ => String::new(),
+    };
+    let runs = record.points.iter().map(|point| point.runs.len()).max().unwrap_or(0);
+    let cores = record.environment.iter().flat_map(|machine| &machine.facts);
+    let cores = cores.filter(|(name, _)| name == "cores").map(|(_, value)| value.as_str()).next();
+    let on = match record.environment.len() {
+        0 => String::new(),
+        1 => format!(" on one machine{}", cores.map(|n| format!(" with {n} cores")).unwrap_or_default()),
+        more => format!(" on {more} machines"),
+    };
+    let common = names.common(record);
+    let common = if common.is_empty() { String::new() } else { format!(" {}", common.join(" ")) };
+    format!(
+        "{} ({}){} carried {} {sizes}{common}{on}, {} of each load, in {}.",
+        count(names.all().len(), "system", "systems"),
+        names.all().join("; "),
+        names.legend(),
+        kinds.join(" and "),
+        count(runs, "run", "runs"),
+        time(record.seconds)
+    )
+}
+
+/// `42 s`, `31 minutes`, `2.5 hours`.
+pub(super) fn time(seconds: f64) -> String {
+    match seconds {
+        _ if seconds < 120.0 => format!("{} s", figure((seconds * 10.0).round() / 10.0)),
+        _ if seconds < 7200.0 => format!("{:.0} minutes", seconds / 60.0),
+        _ => format!("{:.1} hours", seconds / 3600.0),
+    }
+}
+
+/// A figure of a point with the point itself.
+type Best<'a> = Option<(f64, &'a Point)>;
+
+type Shown = fn(f64) -> String;
+
+/// The best figures of all, as a manager wants them first.
+fn tiles(page: &mut String, record: &Record, names: &Names) {
+    let remote = || record.points.iter().filter(|point| point.protocol != "local");
+    let most = |of: &dyn Fn(&Point) -> Option<Spread>| -> Best<'_> {
+        remote().filter_map(|point| Some((of(point)?.median, point))).max_by(|a, b| a.0.total_cmp(&b.0))
+    };
+    let least = |of: &dyn Fn(&Point) -> Option<Spread>| -> Best<'_> {
+        remote().filter_map(|point| Some((of(point)?.median, point))).min_by(|a, b| a.0.total_cmp(&b.0))
+    };
+    let tiles: [(&str, Best<'_>, Shown); 4] = [
+        ("Most I/Os per second", most(&Point::iops), figure),
+        ("Most throughput", most(&Point::bandwidth), |rate| format!("{} Gb/s", figure(rate * 8e-9))),
+        ("Shortest 99th percentile", least(&|point| point.latency(99.0)), |us| format!("{} µs", figure(us))),
+        ("Least target processor", least(&|point| point.cpu_per_million(End::Target)), |seconds| {
+            format!("{} s per million I/Os", figure(seconds))
+        }),
+    ];
+    page.push_str("<div class=\"tiles\">");
+    for (what, best, shown) in tiles {
+        let Some((value, point)) = best else { continue };
+        let (number, unit) = shown(value).split_once(' ').map_or_else(
+            || (shown(value), String::new()),
+            |(number, unit)| (number.to_owned(), unit.to_owned()),
+        );
+        let _ = write!(
+            page,
+            "<div class=\"tile\"><div class=\"what\">{what}</div><div class=\"number\">{number}<small> {unit}</small></div>\
+             <div class=\"who\">{}<br>{} {}</div></div>",
+            escaped(&names.name(point)),
+            escaped(&kind(&point.rw).to_lowercase()),
+            size(point.bytes)
+        );
+    }
+    page.push_str("</div>");
+}
+
+fn iops(point: &Point) -> Vec<f64> {
+    point.runs.iter().map(crate::record::Run::iops).collect()
+}
+
+/// One load, all systems that carried it: as HTML.
+fn finding(group: &Group<'_>, bytes: u64, names: &Names) -> Option<String> {
+    let mut points: Vec<(&Point, f64)> =
+        group.of_size(bytes).filter_map(|point| Some((point, point.iops()?.median))).collect();
+    points.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let (best, rate) = *points.iter().find(|(point, _)| point.protocol != "local")?;
+    let name = |point: &Point| escaped(&names.name(point));
+    let mut text = format!("<b>{}, {}:</b> ", escaped(&group.name()), size(bytes));
+    if let Some(finish) = best.finish() {
+        let _ = write!(
+            text,
+            "{} took {} for {} units of work",
+            name(best),
+            time(finish.median),
+            best.work.unwrap_or(0)
+        );
+    } else {
+        let gigabits = best.bandwidth().map_or(0.0, |rate| rate.median * 8e-9);
+        let _ =
+            write!(text, "{} did {} I/Os per second ({} Gb/s)", name(best), figure(rate), figure(gigabits));
+    }
+    if let (Some(mean), Some(tail)) = (best.mean_latency(), best.latency(99.0)) {
+        let (mean, tail) = (figure(mean.median), figure(tail.median));
+        let _ = write!(text, ", each in {mean} µs on average and 99 of 100 within {tail} µs");
+    }
+    text.push('.');
+    let others = points.iter().filter(|(point, _)| !std::ptr::eq(*point, best) && point.protocol != "local");
+    for (other, _) in others.take(3) {
+        if let Some(sentence) = against(best, other, names) {
+            let _ = write!(text, " {sentence}");
+        }
+    }
+    if let Some((local, _)) = points.iter().find(|(point, _)| point.protocol == "local")
+        && let (Some(near), Some(far)) = (local.mean_latency(), best.mean_latency())
+    {
+        let more = figure(far.median - near.median);
+        let _ = write!(text, " That is {more} µs more than the same I/O without a network.");
+    }
+    Some(text)
+}
+
+/// The best system against another.
+fn against(best: &Point, other: &Point, names: &Names) -> Option<String> {
+    let comparison = Comparison::of(&iops(other), &iops(best))?;
+    let other_name = escaped(&names.name(other));
+    if !comparison.is_significant() {
+        return Some(format!("{other_name} did about as many: the runs do not tell the two apart."));
+    }
+    let mut text = format!("That is {} {other_name}", more(comparison.ratio));
+    let ratio = |of: fn(&Point) -> Option<Spread>| Some(of(best)?.median / of(other)?.median);
+    let mut also = Vec::new();
+    if let Some(ratio) = ratio(Point::mean_latency) {
+        also.push(format!("with {} latency", less(ratio)));
+    }
+    if let Some(ratio) = ratio(|point| point.cpu_per_million(End::Target)) {
+        also.push(format!("{} target processor for each I/O", less(ratio)));
+    }
+    if !also.is_empty() {
+        let _ = write!(text, ", {}", also.join(" and "));
+    }
+    text.push('.');
+    Some(text)
+}
+
+/// `2.4 times as many as`, `43 % more than`.
+fn more(ratio: f64) -> String {
+    if ratio >= 1.95 {
+        format!("{ratio:.1} times as many as")
+    } else {
+        format!("{:.0} % more than", (ratio - 1.0) * 100.0)
+    }
+}
+
+/// `58 % less`, `12 % more`, `the same`.
+fn less(ratio: f64) -> String {
+    let percent = (ratio - 1.0) * 100.0;
+    match percent {
+        _ if percent.abs() < 1.0 => "the same".to_owned(),
+        _ if ratio >= 1.95 => format!("{ratio:.1} times the"),
+        _ if percent > 0.0 => format!("{percent:.0} % more"),
+        _ => format!("{:.0} % less", -percent),
+    }
+}
+
+/// What makes the figures less sure.
+fn cautions(page: &mut String, record: &Record) {
+    let mut said = Vec::new();
+    let noise = record.points.iter().map(Point::noise);
+    let (range, steal) = noise.fold((0f64, 0f64), |a, b| (a.0.max(b.0), a.1.max(b.1)));
+    if range > 0.10 || steal > 0.01 {
+        said.push(format!(
+            "The machine was noisy: runs of one load differed by up to {:.0} %, and up to {:.1} % of the processors' time \
+             was taken from it. Trust ratios more than figures.",
+            range * 100.0,
+            steal * 100.0
+        ));
+    }
+    let unsteady =
+        record.points.iter().filter(|point| point.runs.len() >= 5 && point.steady_after.is_none()).count();
+    if unsteady > 0 {
+        said.push(format!(
+            "{unsteady} of {} loads did not become steady by the rule of the method below.",
+            record.points.len()
+        ));
+    }
+    if record.environment.len() == 1 {
+        said.push(
+            "Target and initiator ran on the same machine: they share its memory, and no network card was in the way. \
+             Figures between machines will differ."
+                .to_owned(),
+        );
+    }
+    let discords = record.discords().len();
+    if discords > 0 {
+        said.push(format!(
+            "{} not add up; they are listed below.",
+            if discords == 1 { "One figure does".to_owned() } else { format!("{discords} figures do") }
+        ));
+    }
+    let errors: u64 = record.points.iter().flat_map(|point| &point.runs).map(|run| run.errors).sum();
+    if errors > 0 {
+        said.push(format!("{errors} I/Os failed."));
+    }
+    for caution in said {
+        let _ = write!(page, "<p class=\"warn\">{}</p>", escaped(&caution));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::tests::point;
+
+    fn summary_of(points: Vec<Point>) -> String {
+        let record = Record { points, ..Record::default() };
+        let mut page = String::new();
+        summary(&mut page, &record, &Names::of(&record));
+        page
+    }
+
+    #[test]
+    fn the_faster_is_said_to_be_faster() {
+        let page = summary_of(vec![
+            point("blockwire", "randread", 4096, 30_000),
+            point("tgt", "randread", 4096, 10_000),
+        ]);
+        assert!(page.contains("blockwire did 30,000 I/Os per second"), "{page}");
+        assert!(page.contains("That is 3.0 times as many as tgt, with 67 % less latency"), "{page}");
+    }
+
+    #[test]
+    fn what_runs_do_not_tell_apart_is_not_told_apart() {
+        let page = summary_of(vec![
+            point("blockwire", "randread", 4096, 10_010),
+            point("tgt", "randread", 4096, 10_000),
+        ]);
+        assert!(page.contains("tgt did about as many: the runs do not tell the two apart"), "{page}");
+    }
+}
