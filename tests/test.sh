@@ -74,11 +74,12 @@ initiator() {
 }
 
 # A file system on a volume that our initiator attaches, a database and a benchmark on it, while its target is
-# killed and started again.
+# killed and started again; and load over the death of the process that holds the attachment.
 filesystem() {
   local protocol
   for protocol in iscsi nvme; do
     tests/interop/filesystem.sh -p "$protocol"
+    tests/interop/recovery.sh -p "$protocol"
   done
   tests/interop/database.sh -s 6
   tests/interop/workloads.sh -s 6 dbench

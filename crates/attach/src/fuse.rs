@@ -7,9 +7,15 @@
 //!
 //! # The end
 //! [`Stop`] takes the mount away from sight and ends when the last user of file and device is gone; asked
-//! a second time it ends at once, and users get errors (EIO, ENOTCONN). If the process is killed, the
-//! kernel answers everything with ENOTCONN and the place stays mounted, dead, until [`clean`] (which
-//! [`Front::new`] calls for its own place) takes it away; the loop device goes with its last user.
+//! a second time it ends at once, and users get errors (EIO, ENOTCONN).
+//!
+//! # Recovery
+//! If the process is killed and nobody else holds the kernel's end, the kernel answers everything with
+//! ENOTCONN and the place stays mounted, dead, until [`clean`] (which [`Front::new`] calls for its own
+//! place) takes it away; the loop device goes with its last user. But if another process holds the
+//! descriptors of [`Place::kept`], users wait, and [`Front::recover`] serves them again from [`Kept`]: what
+//! was in flight is asked anew (FUSE_NOTIFY_RESEND, Linux 6.9). When the last holder closes them, the
+//! waiting ends with errors.
 //!
 //! # Sizes
 //! When the volume's size changes, the file has it at once, and the loop device soon after.
@@ -19,7 +25,7 @@ mod server;
 mod wire;
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -81,6 +87,43 @@ pub struct Place<'a> {
     pub device: Option<&'a Path>,
     /// Why there is no loop device, if one was wanted.
     pub why: Option<io::Error>,
+    /// What another process may hold, so that users wait if this one is killed; `None`: the kernel could
+    /// not ask again what was in flight (before Linux 6.9), so that holding on would leave users waiting
+    /// for ever.
+    pub kept: Option<Keep<'a>>,
+}
+
+/// What serves a place, lent: to be given to another process that holds on.
+#[derive(Clone, Copy, Debug)]
+pub struct Keep<'a> {
+    /// The kernel's end.
+    pub fuse: BorrowedFd<'a>,
+    /// The loop device. It stays until the last holder has closed it.
+    pub device: Option<BorrowedFd<'a>>,
+    /// What [`Kept`] says beside the descriptors.
+    pub facts: Facts,
+}
+
+/// What the kernel was told, and whoever goes on must know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// The longest write that the kernel may send, in bytes.
+    pub write_max: u32,
+    /// The directory was made by us, and is to be removed.
+    pub made: bool,
+    /// `fusermount3` mounted it.
+    pub by_program: bool,
+}
+
+/// What is left of a front whose process was killed.
+#[derive(Debug)]
+pub struct Kept {
+    /// The kernel's end.
+    pub fuse: OwnedFd,
+    /// The loop device.
+    pub device: Option<OwnedFd>,
+    /// What the kernel was told.
+    pub facts: Facts,
 }
 
 /// A mounted file that waits to be served.
@@ -89,6 +132,8 @@ pub struct Front {
     settings: Settings,
     mount: Mount,
     fuse: OwnedFd,
+    /// What the front before this one left: the loop device, and the longest write.
+    inherited: Option<(Option<OwnedFd>, u32)>,
     statistics: Arc<Statistics>,
 }
 
@@ -100,7 +145,21 @@ impl Front {
     /// nor the program `fusermount3` may mount.
     pub fn new(settings: Settings) -> io::Result<Front> {
         let (mount, fuse) = Mount::new(&settings.dir, settings.allow_other)?;
-        Ok(Front { settings, mount, fuse, statistics: Arc::default() })
+        Ok(Front { settings, mount, fuse, inherited: None, statistics: Arc::default() })
+    }
+
+    /// Goes on where a front ended whose process was killed; [`Front::run`] then serves its users, and is
+    /// asked again what was in flight. The disk must be of the same volume, and nothing that the killed
+    /// process had sent may reach it any more: who calls this sees to both.
+    ///
+    /// # Errors
+    /// What the system says of the descriptors; `BrokenPipe` if the kernel has ended the connection.
+    pub fn recover(settings: Settings, kept: Kept) -> io::Result<Front> {
+        let Kept { fuse, device, facts } = kept;
+        let mount = Mount::inherited(&settings.dir, facts.made, facts.by_program)?;
+        rustix::io::ioctl_fionbio(&fuse, true)?;
+        let inherited = Some((device, facts.write_max));
+        Ok(Front { settings, mount, fuse, inherited, statistics: Arc::default() })
     }
 
     /// Counters, which go on while the front runs.

@@ -38,6 +38,7 @@
 
 mod choice;
 mod disk;
+mod failing;
 pub mod fuse;
 mod loop_device;
 pub mod nbd;
@@ -56,6 +57,7 @@ mod wait;
 
 pub use choice::{Choice, Via, best};
 pub use disk::{Disk, REQUEST_MAX};
+pub use failing::Failing;
 pub use statistics::{Snapshot, Statistics};
 pub use trouble::Trouble;
 pub use wait::Stop;

@@ -79,6 +79,17 @@ impl LoopDevice {
         Err(io::ErrorKind::ResourceBusy.into())
     }
 
+    /// A device that was made before, by its descriptor.
+    pub(crate) fn inherited(device: OwnedFd) -> io::Result<LoopDevice> {
+        let path = std::fs::read_link(format!("/proc/self/fd/{}", device.as_raw_fd()))?;
+        Ok(LoopDevice { device, path })
+    }
+
+    /// It, for another holder.
+    pub(crate) fn share(&self) -> io::Result<OwnedFd> {
+        self.device.try_clone()
+    }
+
     /// Its name, `/dev/loopN`.
     pub(crate) fn path(&self) -> &Path {
         &self.path

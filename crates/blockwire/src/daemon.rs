@@ -8,19 +8,22 @@ mod truth;
 pub use truth::STATES;
 
 use std::{
+    path::PathBuf,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
 use crate::{
+    attached::held::{self, Attachments},
     config::check,
-    control::{Answer, Code, Refused, Request, server::Service},
+    control::{Answer, AttachRequest, Code, Refused, Request, server::Service},
     engine::{Engine, EngineError, Stop},
+    exit::{Exit, Failure},
     name::VolumeName,
     plan::{Origin, Plan, Protocol, Target, Volume, Ways},
     report::{
-        ConnectionReport, ExportReport, LunReport, PortalReport, SessionReport, StatusReport, TargetReport,
-        VolumeReport,
+        AttachmentReport, ConnectionReport, ExportReport, LunReport, PortalReport, SessionReport,
+        StatusReport, TargetReport, VolumeReport,
     },
     size,
     spec::{self, Source},
@@ -28,6 +31,9 @@ use crate::{
     store::Store,
     suggest,
 };
+
+/// How long users of a device that is to go are waited for.
+const DETACH: Duration = Duration::from_secs(30);
 
 /// The daemon.
 pub struct Daemon {
@@ -38,6 +44,9 @@ pub struct Daemon {
     served: Mutex<Served>,
     stopping: Arc<Ending>,
     started: Instant,
+    attachments: Arc<Attachments>,
+    /// Where the control socket is.
+    control: PathBuf,
 }
 
 /// What is served now.
@@ -98,9 +107,28 @@ impl Daemon {
         identities: Identities,
         state: Arc<StateDir>,
         stopping: Arc<Ending>,
+        control: PathBuf,
     ) -> Self {
         let served = Mutex::new(Served { stores, ways: plan.ways.clone(), identities });
-        Daemon { engine, plan, state, served, stopping, started: Instant::now() }
+        let attachments = Arc::default();
+        Daemon { engine, plan, state, served, stopping, started: Instant::now(), attachments, control }
+    }
+
+    /// The remote volumes that it holds as local block devices.
+    pub fn attachments(&self) -> Arc<Attachments> {
+        self.attachments.clone()
+    }
+
+    fn attach(&self, request: AttachRequest) -> Result<AttachmentReport, Refused> {
+        let wish = held::wish(request, &self.control).map_err(|why| Refused::new(Code::Invalid, why))?;
+        self.attachments.attach(wish).map_err(not_attached)
+    }
+
+    fn detach(&self, way: &str, now: bool) -> Result<Answer, Refused> {
+        match self.attachments.detach(way, now, DETACH) {
+            Some(ended) => ended.map(|()| Answer::Detached { way: way.to_owned() }).map_err(not_attached),
+            None => Err(Refused::new(Code::NotFound, format!("the daemon holds nothing that is {way}"))),
+        }
     }
 
     /// One change at a time; a panic in another one leaves a state that was valid before it.
@@ -303,6 +331,7 @@ impl Daemon {
             subsystems: served.ways.subsystems.len(),
             sessions,
             connections,
+            attachments: self.attachments.count(),
             shards: shards.len(),
             state: self.state.path().to_string_lossy().into_owned(),
         })
@@ -337,6 +366,8 @@ impl Service for Daemon {
             Request::ConnectionList => Answer::Connections(self.engine.connections().map_err(failed)?),
             Request::ConnectionShow { id } => Answer::Connection(self.connection(id)?),
             Request::ShardList => Answer::Shards(self.engine.shards().map_err(failed)?),
+            Request::Attach(request) => Answer::Attached(self.attach(request)?),
+            Request::Detach { way, now } => self.detach(&way, now)?,
             Request::Status => Answer::Status(self.status()?),
             Request::Stop { .. } => Answer::Stopping { pid: std::process::id() },
         })
@@ -429,6 +460,16 @@ fn unknown<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a str>) -> 
     let hint =
         suggest::nearest(name, known).map(|near| format!("; did you mean \"{near}\"?")).unwrap_or_default();
     Refused::new(Code::NotFound, format!("there is no {what} \"{name}\"{hint}"))
+}
+
+fn not_attached(why: Failure) -> Refused {
+    let code = match why.exit {
+        Exit::Usage => Code::Invalid,
+        Exit::NothingFound => Code::NotFound,
+        Exit::RequestTimeout | Exit::ConnectTimeout => Code::TimedOut,
+        Exit::Success | Exit::Failure | Exit::NotAuthenticated => Code::Failed,
+    };
+    Refused::new(code, why.message)
 }
 
 fn refused(why: &EngineError) -> Refused {

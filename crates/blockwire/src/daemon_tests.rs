@@ -131,7 +131,15 @@ fn fixture() -> Fixture {
         io: crate::plan::IoWorld::Auto,
     };
     let ending = Arc::new(Ending::default());
-    let daemon = Daemon::new(engine.clone(), plan, vec![store], identities, state, ending);
+    let daemon = Daemon::new(
+        engine.clone(),
+        plan,
+        vec![store],
+        identities,
+        state,
+        ending,
+        "/nowhere/control.sock".into(),
+    );
     Fixture { root, engine, daemon }
 }
 

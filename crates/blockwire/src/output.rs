@@ -30,6 +30,8 @@ pub fn text(answer: &Answer) -> String {
         Answer::Connections(connections) => connection_table(connections),
         Answer::Connection(connection) => connection_card(connection),
         Answer::Shards(shards) => shard_table(shards),
+        Answer::Attached(attached) => attached.lines.iter().map(|line| format!("{line}\n")).collect(),
+        Answer::Detached { way } => format!("{way} is detached\n"),
         Answer::Status(status) => status_card(status),
         Answer::Stopping { pid } => format!("stopping (process {pid})\n"),
     }
@@ -53,6 +55,8 @@ pub fn json(answer: &Answer) -> String {
         Answer::Connections(list) => serde_json::to_value(list),
         Answer::Connection(connection) => serde_json::to_value(connection),
         Answer::Shards(list) => serde_json::to_value(list),
+        Answer::Attached(attached) => serde_json::to_value(attached),
+        Answer::Detached { way } => Ok(serde_json::json!({ "detached": way })),
         Answer::Status(status) => serde_json::to_value(status),
         Answer::Stopping { pid } => Ok(serde_json::json!({ "stopping": true, "pid": pid })),
     };
@@ -358,6 +362,7 @@ fn status_card(status: &StatusReport) -> String {
         ("targets", Some(status.targets.to_string())),
         ("subsystems", Some(status.subsystems.to_string())),
         ("sessions", Some(format!("{}, {} connections", status.sessions, status.connections))),
+        ("attachments", (status.attachments > 0).then(|| status.attachments.to_string())),
         ("state", Some(status.state.clone())),
     ])
 }

@@ -268,6 +268,21 @@ pub struct ShardReport {
     pub sent_bytes: u64,
 }
 
+/// A remote volume that the daemon holds as a local block device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttachmentReport {
+    /// The volume, without secrets.
+    pub url: String,
+    /// `ublk`, `fuse`, `nbd` or `vhost-user`.
+    pub via: String,
+    /// The device, the file, the socket.
+    pub ways: Vec<String>,
+    /// The same with what each is, and remarks, as the command line prints them.
+    pub lines: Vec<String>,
+    /// How long I/O waits if the daemon is killed, in milliseconds.
+    pub timeout_ms: u64,
+}
+
 /// A listener.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListenerReport {
@@ -304,6 +319,9 @@ pub struct StatusReport {
     pub sessions: usize,
     /// How many connections.
     pub connections: usize,
+    /// How many remote volumes it holds as local block devices.
+    #[serde(default)]
+    pub attachments: usize,
     /// How many shards.
     pub shards: usize,
     /// Its state directory.

@@ -10,6 +10,7 @@ use std::{
 };
 
 use crate::{
+    attached::held::Attachments,
     cli::ServeArgs,
     config::{
         self,
@@ -77,11 +78,14 @@ pub fn serve(
     };
     let listeners = engine.listeners();
     let hint = hints::connect(&plan, &listeners);
-    let daemon = Daemon::new(engine.clone(), plan, stores, identities, state, ending.clone());
+    // Notes of attachments name the socket to other processes, whose directories are not ours.
+    let control = std::path::absolute(socket.path()).map_err(Failure::failed)?;
+    let daemon = Daemon::new(engine.clone(), plan, stores, identities, state, ending.clone(), control);
+    let attachments = daemon.attachments();
     let daemon: Arc<dyn Service> = Arc::new(daemon);
     socket.serve(&daemon).map_err(|why| Failure::failed(format!("cannot start a thread: {why}")))?;
     announce(&hint, &listeners, &socket, out);
-    Ok(end(&engine, ending))
+    Ok(end(&engine, &attachments, ending))
 }
 
 /// The configuration file, then the command line.
@@ -204,7 +208,7 @@ fn announce(hint: &str, listeners: &[crate::report::ListenerReport], socket: &So
 }
 
 /// Waits for the end and goes through it: cleanly, or at once when asked twice.
-fn end(engine: &Arc<dyn Engine>, ending: &Ending) -> Exit {
+fn end(engine: &Arc<dyn Engine>, attachments: &Arc<Attachments>, ending: &Ending) -> Exit {
     let how = ending.wait();
     notify(&[sd_notify::NotifyState::Stopping]);
     tracing::info!(?how, "stopping");
@@ -212,9 +216,13 @@ fn end(engine: &Arc<dyn Engine>, ending: &Ending) -> Exit {
         engine.stop(Stop::Now);
         return Exit::Success;
     }
-    let stopping = engine.clone();
-    let Ok(clean) = thread::Builder::new().name("stop".to_owned()).spawn(move || stopping.stop(Stop::Clean))
-    else {
+    let (stopping, attachments) = (engine.clone(), attachments.clone());
+    let stop = move || {
+        // They may be of volumes that are served here.
+        attachments.end();
+        stopping.stop(Stop::Clean);
+    };
+    let Ok(clean) = thread::Builder::new().name("stop".to_owned()).spawn(stop) else {
         engine.stop(Stop::Now);
         return Exit::Failure;
     };

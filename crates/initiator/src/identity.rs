@@ -19,6 +19,10 @@ pub enum Standing {
     /// The same nexus each time, as reservations over iSCSI need it. Two processes that have it at once end
     /// each other's sessions.
     Lasting,
+    /// The nexus of a process that is gone, by the qualifier that [`Initiator::who`](crate::Initiator::who)
+    /// gave there (`isid`): an iSCSI target ends the old session, with all that it still had in work, before
+    /// the new one begins (RFC 7143 §6.3.5).
+    Inherited([u8; 3]),
 }
 
 /// Who we are. `entropy` is new for each process.
@@ -36,6 +40,7 @@ pub(crate) fn who(standing: Standing, entropy: [u8; 3]) -> Who {
     let isid = match standing {
         Standing::Passing => entropy,
         Standing::Lasting => [lasting[0], lasting[1], lasting[2]],
+        Standing::Inherited(isid) => isid,
     };
     Who { initiator, host, host_id, isid }
 }
@@ -91,6 +96,7 @@ mod tests {
         let (one, two) = (who(Standing::Lasting, [1, 2, 3]), who(Standing::Lasting, [4, 5, 6]));
         assert_eq!((&one.initiator, one.host_id, one.isid), (&two.initiator, two.host_id, two.isid));
         assert_eq!(who(Standing::Passing, [4, 5, 6]).isid, [4, 5, 6]);
+        assert_eq!(who(Standing::Inherited([7, 8, 9]), [4, 5, 6]).isid, [7, 8, 9]);
     }
 
     #[test]

@@ -34,7 +34,7 @@ mod secret;
 
 pub use error::{Error, Kind};
 pub use host::trace;
-pub use host::url::{Options, Url};
+pub use host::url::{Options, Url, time};
 pub use host::{Claim, Claims, Handle, News, PathInfo, Portrait, Protocol, Registration, Standing};
 pub use identity::Standing as Nexus;
 pub use initiator::{Initiator, Settings, resolve, secrets};

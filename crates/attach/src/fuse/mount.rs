@@ -53,6 +53,16 @@ impl Mount {
         Ok((mount, fuse))
     }
 
+    /// A place that another process mounted, which is gone.
+    pub(super) fn inherited(dir: &Path, made: bool, by_program: bool) -> io::Result<Mount> {
+        Ok(Mount { dir: std::path::absolute(dir)?, made, by_program, mounted: true })
+    }
+
+    /// Whether the directory was made, and whether the program mounted it.
+    pub(super) fn facts(&self) -> (bool, bool) {
+        (self.made, self.by_program)
+    }
+
     pub(super) fn dir(&self) -> &Path {
         &self.dir
     }

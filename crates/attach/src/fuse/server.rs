@@ -17,7 +17,7 @@ use volume::Geometry;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::wire::{self, opcode};
-use super::{FILE, Front, LoopDevices, Place};
+use super::{FILE, Facts, Front, Keep, LoopDevices, Place};
 use crate::disk::Disk;
 use crate::loop_device::LoopDevice;
 use crate::requests::{Ended, Parts, Request, Requests, read_parts};
@@ -80,8 +80,8 @@ enum Parked {
     },
 }
 
-/// What the thread says that has to do with the loop device.
-type Report = io::Result<PathBuf>;
+/// What the thread says that has to do with the loop device: its name, and a descriptor to be kept.
+type Report = io::Result<(PathBuf, OwnedFd)>;
 
 /// The thread that has to do with the loop device: its calls wait for us.
 struct LoopThread {
@@ -106,6 +106,14 @@ pub(super) struct Server<'a> {
     /// Whether the waiter tells of requests; `None`: it does not know the descriptor yet.
     watched: Option<bool>,
     loop_thread: Option<LoopThread>,
+    /// The loop device of the front before this one.
+    inherited: Option<OwnedFd>,
+    /// Whether the kernel has begun to ask.
+    begun: bool,
+    /// Whether it can be told to ask again.
+    resends: bool,
+    /// Whether it still is to be told so.
+    resend_due: bool,
     /// Whether anything was written since the last flush.
     dirty: bool,
     opened: u64,
@@ -122,13 +130,19 @@ impl<'a> Server<'a> {
         let geometry = disk.geometry();
         let most = (geometry.max_io as usize).min(WRITE_MAX) / PAGE * PAGE;
         let requests = Requests::new(disk, front.settings.depth, front.statistics.clone());
+        let inherited = front.inherited.take();
+        let recovers = inherited.is_some();
+        let (inherited, write_max) = match inherited {
+            Some((device, write_max)) => (device, write_max as usize),
+            None => (None, most.max(PAGE)),
+        };
         Ok(Server {
             front,
             ready: Some(ready),
             requests,
             geometry,
             read_only: disk.is_read_only(),
-            write_max: most.max(PAGE),
+            write_max,
             head: [0; HEAD],
             buffer: None,
             parked: None,
@@ -136,7 +150,12 @@ impl<'a> Server<'a> {
             vectors: Vectors::default(),
             watched: None,
             loop_thread: None,
-            dirty: false,
+            inherited,
+            begun: recovers,
+            resends: recovers,
+            resend_due: recovers,
+            // Nobody knows what the front before this one had written.
+            dirty: recovers,
             opened: 0,
             over: false,
         })
@@ -148,7 +167,8 @@ impl<'a> Server<'a> {
 
     /// The kernel has begun: now a loop device can be had.
     fn begin_loop_device(&mut self, waiter: &Waiter) -> io::Result<()> {
-        if self.front.settings.loop_devices == LoopDevices::Never {
+        let inherited = self.inherited.take();
+        if self.front.settings.loop_devices == LoopDevices::Never && inherited.is_none() {
             self.tell_ready(Err(None));
             return Ok(());
         }
@@ -159,11 +179,15 @@ impl<'a> Server<'a> {
         let (file, block, read_only) = (self.file(), self.geometry.logical, self.read_only);
         let its_wake = wake.clone();
         std::thread::Builder::new().name("loop".into()).spawn(move || {
-            let made = LoopDevice::new(&file, block, read_only);
+            let made = match inherited {
+                // Its size may have changed while nobody served it.
+                Some(device) => LoopDevice::inherited(device).inspect(|device| drop(device.resize())),
+                None => LoopDevice::new(&file, block, read_only),
+            };
             let (device, said) = match made {
                 Ok(device) => {
-                    let path = device.path().to_owned();
-                    (Some(device), Ok(path))
+                    let said = device.share().map(|kept| (device.path().to_owned(), kept));
+                    (Some(device), said)
                 }
                 Err(error) => (None, Err(error)),
             };
@@ -180,14 +204,22 @@ impl<'a> Server<'a> {
         Ok(())
     }
 
-    fn tell_ready(&mut self, device: Result<PathBuf, Option<io::Error>>) {
+    fn tell_ready(&mut self, device: Result<(PathBuf, OwnedFd), Option<io::Error>>) {
         let file = self.file();
         if let Some(ready) = self.ready.take() {
-            let (path, why) = match device {
-                Ok(path) => (Some(path), None),
+            let (device, why) = match device {
+                Ok(device) => (Some(device), None),
                 Err(why) => (None, why),
             };
-            ready(Place { file: &file, device: path.as_deref(), why });
+            let (made, by_program) = self.front.mount.facts();
+            let facts = Facts { write_max: self.write_max as u32, made, by_program };
+            let keep = Keep {
+                fuse: self.front.fuse.as_fd(),
+                device: device.as_ref().map(|(_, kept)| kept.as_fd()),
+                facts,
+            };
+            let kept = self.resends.then_some(keep);
+            ready(Place { file: &file, device: device.as_ref().map(|(path, _)| path.as_path()), why, kept });
         }
     }
 
@@ -329,7 +361,11 @@ impl Face for Server<'_> {
     }
 
     fn settle(&mut self, disk: &mut dyn Disk, waiter: &Waiter) -> io::Result<bool> {
-        if self.watched.is_none() {
+        if std::mem::take(&mut self.resend_due) {
+            // What the front before this one had taken comes again, ahead of what waits.
+            self.say(0, wire::NOTIFY_RESEND, &[], &Sg::new())?;
+        }
+        if self.begun && self.loop_thread.is_none() && self.ready.is_some() {
             self.begin_loop_device(waiter)?;
         }
         let mut started = false;
@@ -352,8 +388,9 @@ impl Face for Server<'_> {
     }
 
     fn stop(&mut self, _waiter: &Waiter, how: Leave) -> bool {
-        // The thread lets go of the loop device, which goes when nobody else has it.
+        // The thread lets go of the loop device, which goes when nobody else has it; and none is made now.
         self.loop_thread = None;
+        self.ready = None;
         let detached = self.front.mount.detach();
         how == Leave::WhenDone && detached.is_ok()
     }

@@ -6,7 +6,7 @@ pub(super) const MAJOR: u32 = 7;
 /// The oldest minor version that is spoken: with MAX_PAGES (Linux 4.20).
 pub(super) const MINOR_MIN: u32 = 28;
 /// What we know.
-pub(super) const MINOR: u32 = 38;
+pub(super) const MINOR: u32 = 40;
 
 pub(super) const ROOT: u64 = 1;
 
@@ -44,6 +44,8 @@ pub(super) mod init {
     pub(in crate::fuse) const MAX_PAGES: u64 = 1 << 22;
     pub(in crate::fuse) const INIT_EXT: u64 = 1 << 30;
     pub(in crate::fuse) const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+    /// What a server took and did not answer can be asked again (Linux 6.9).
+    pub(in crate::fuse) const HAS_RESEND: u64 = 1 << 39;
 }
 
 /// Of OPEN's answer.
@@ -59,6 +61,9 @@ pub(super) const FATTR_KILL_SUIDGID: u32 = 1 << 11;
 
 /// The code, in place of an error, of a notice that an inode's cached attributes are out of date.
 pub(super) const NOTIFY_INVAL_INODE: i32 = 2;
+
+/// The code of a notice that whatever was taken and not answered is to be asked again.
+pub(super) const NOTIFY_RESEND: i32 = 7;
 
 macro_rules! wire {
     ($(#[$doc:meta])* $name:ident = $size:literal { $($field:ident: $type:ty,)* }) => {

@@ -8,12 +8,13 @@ pub mod client;
 pub mod server;
 
 use std::io::{self, BufRead, Read};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
 use crate::report::{
-    ConnectionReport, HostReport, PathReport, ReservationReport, SessionReport, ShardReport, StatusReport,
-    SubsystemReport, TargetReport, VolumeReport,
+    AttachmentReport, ConnectionReport, HostReport, PathReport, ReservationReport, SessionReport,
+    ShardReport, StatusReport, SubsystemReport, TargetReport, VolumeReport,
 };
 
 /// Version of the protocol; a change that old clients would misread raises it.
@@ -129,6 +130,15 @@ pub enum Request {
     },
     /// All shards.
     ShardList,
+    /// Make a remote volume a local block device, and hold it.
+    Attach(AttachRequest),
+    /// Take away one that the daemon holds.
+    Detach {
+        /// One of its ways, as it was answered.
+        way: String,
+        /// Without waiting for the device's users.
+        now: bool,
+    },
     /// The daemon itself.
     Status,
     /// End the daemon.
@@ -136,6 +146,21 @@ pub enum Request {
         /// Without waiting for what is in flight.
         now: bool,
     },
+}
+
+/// A remote volume that the daemon shall hold as a local block device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttachRequest {
+    /// The volume; several URLs of it, joined by commas, are its paths. Files that it names are the daemon's.
+    pub url: String,
+    /// How; the best way unless given.
+    pub via: Option<String>,
+    /// The directory, socket or device. Relative paths have no meaning here.
+    pub at: Option<PathBuf>,
+    /// Go on with what a killed holder left.
+    pub recover: bool,
+    /// How long I/O waits without a holder, in milliseconds.
+    pub timeout_ms: u64,
 }
 
 /// What the daemon sends back.
@@ -194,6 +219,13 @@ pub enum Answer {
     Connection(ConnectionReport),
     /// All shards.
     Shards(Vec<ShardReport>),
+    /// A remote volume is attached.
+    Attached(AttachmentReport),
+    /// One is no longer.
+    Detached {
+        /// As it was named.
+        way: String,
+    },
     /// The daemon.
     Status(StatusReport),
     /// The daemon is stopping; its process number, so that a script can wait for its end.

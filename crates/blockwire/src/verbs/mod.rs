@@ -47,6 +47,9 @@ pub enum RemoteVerb {
     Attach(attach::AttachArgs),
     /// Take a local block device away that `attach` made
     Detach(attach::DetachArgs),
+    /// Hold on to an attachment whose holder is killed; `attach` starts it
+    #[command(hide = true)]
+    Keep(crate::attached::KeepArgs),
     /// Put load on remote volumes, in fio's words, and measure
     Bench(bench::BenchArgs),
     /// Evaluate targets and initiators as papers do, and show what came of it
@@ -67,6 +70,7 @@ pub fn act(verb: &RemoteVerb) -> Result<Exit, Failure> {
         RemoteVerb::Reserve(args) => reserve::reserve(args),
         RemoteVerb::Attach(args) => attach::attach(args),
         RemoteVerb::Detach(args) => attach::detach(args),
+        RemoteVerb::Keep(args) => crate::attached::keep(args),
         RemoteVerb::Bench(args) => bench::bench(args),
         RemoteVerb::Eval(args) => eval::act(args),
     }

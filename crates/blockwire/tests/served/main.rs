@@ -1,6 +1,7 @@
 //! The daemon as initiators and operators see it: a real process, real sockets, real files.
 
 mod access;
+mod attached;
 mod daemon;
 mod ending;
 mod failover;

@@ -13,24 +13,24 @@ fn run(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_blockwire")).args(arguments).stdin(Stdio::null()).output().unwrap()
 }
 
-fn good(arguments: &[&str]) -> Vec<u8> {
+pub fn good(arguments: &[&str]) -> Vec<u8> {
     let out = run(arguments);
     assert!(out.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&out.stderr));
     out.stdout
 }
 
-fn json(arguments: &[&str]) -> Value {
+pub fn json(arguments: &[&str]) -> Value {
     serde_json::from_slice(&good(arguments)).unwrap()
 }
 
-fn fails(arguments: &[&str], exit: i32, word: &str) {
+pub fn fails(arguments: &[&str], exit: i32, word: &str) {
     let out = run(arguments);
     let said = String::from_utf8_lossy(&out.stderr);
     assert_eq!(out.status.code(), Some(exit), "{arguments:?}: {said}");
     assert!(said.contains(word), "{arguments:?}: {said}");
 }
 
-fn urls(daemon: &Daemon, volume: &str) -> [String; 2] {
+pub fn urls(daemon: &Daemon, volume: &str) -> [String; 2] {
     let (iscsi, nvme) = (daemon.at, daemon.nvme.unwrap());
     [
         format!("iscsi://{iscsi}/iqn.2026-11.io.blockwire:{volume}/0"),
@@ -38,10 +38,10 @@ fn urls(daemon: &Daemon, volume: &str) -> [String; 2] {
     ]
 }
 
-const CONFIG: &str =
+pub const CONFIG: &str =
     "[[volume]]\nname = \"a\"\nsource = \"ram:24M\"\n[[volume]]\nname = \"b\"\nsource = \"ram:24M\"\n";
 
-fn served() -> (Place, Daemon) {
+pub fn served() -> (Place, Daemon) {
     let place = Place::new();
     let daemon = place.serve(CONFIG, &["--nvme", "127.0.0.1:0"]);
     (place, daemon)
@@ -227,99 +227,4 @@ fn exit_codes_say_what_went_wrong() {
     fails(&["info", "/dev/sda"], 2, "://");
     let [iscsi, _] = urls(&daemon, "a");
     fails(&["info", &iscsi.replace(":a/", ":zzz/")], 1, "zzz");
-}
-
-/// An attachment that runs; it is detached in the end.
-struct Attached {
-    child: std::process::Child,
-    lines: Vec<String>,
-    home: std::path::PathBuf,
-}
-
-impl Attached {
-    fn new(place: &Place, arguments: &[&str]) -> Attached {
-        use std::io::{BufRead, BufReader};
-        let home = place.path("home");
-        fs::create_dir_all(&home).unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_blockwire"))
-            .arg("attach")
-            .args(arguments)
-            .env("RUNTIME_DIRECTORY", &home)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let out = BufReader::new(child.stdout.take().unwrap());
-        let lines: Vec<String> =
-            out.lines().map_while(Result::ok).take_while(|line| line != "ready").collect();
-        Attached { child, lines, home }
-    }
-
-    fn way(&self, word: &str) -> Option<&str> {
-        self.lines.iter().find_map(|line| line.strip_prefix(word)?.strip_prefix(' '))
-    }
-
-    fn verb(&self, arguments: &[&str]) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_blockwire"))
-            .args(arguments)
-            .env("RUNTIME_DIRECTORY", &self.home)
-            .output()
-            .unwrap()
-    }
-}
-
-impl Drop for Attached {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-#[test]
-fn a_remote_volume_is_a_local_file_and_goes_away_again() {
-    use std::os::unix::fs::FileExt;
-    if fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_err() {
-        assert!(
-            std::env::var_os("BLOCKWIRE_NO_FUSE").is_some(),
-            "there is no /dev/fuse: set BLOCKWIRE_NO_FUSE if that is known"
-        );
-        return;
-    }
-    let (place, daemon) = served();
-    let [iscsi, nvme] = urls(&daemon, "a");
-    let at = place.path("mnt");
-    let mut attached = Attached::new(&place, &[&nvme, "--via", "fuse", "--at", at.to_str().unwrap()]);
-    let file = attached.way("file").expect("a file").to_owned();
-    let open = fs::OpenOptions::new().read(true).write(true).open(&file).unwrap();
-    assert_eq!(open.metadata().unwrap().len(), 24 << 20);
-    open.write_all_at(&[9; 10_000], 12_345).unwrap();
-    open.sync_all().unwrap();
-    drop(open);
-    let read = good(&["read", &iscsi, "--offset", "0", "--length", "32768"]);
-    assert!(read[12_345..22_345].iter().all(|byte| *byte == 9) && read[12_344] == 0 && read[22_345] == 0);
-    let listed = attached.verb(&["attach", "--list", "--json"]);
-    let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
-    assert_eq!((&listed[0]["via"], &listed[0]["url"]), (&"fuse".into(), &nvme.as_str().into()));
-    let ended = attached.verb(&["detach", &file]);
-    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
-    assert!(attached.child.wait().unwrap().success());
-    assert!(!Path::new(&file).exists());
-    assert_eq!(attached.verb(&["detach", &file]).status.code(), Some(21));
-}
-
-#[test]
-fn a_remote_volume_is_an_nbd_export() {
-    let (place, daemon) = served();
-    let [iscsi, nvme] = urls(&daemon, "b");
-    good(&["write", &iscsi, "--input", "/dev/urandom", "--length", "8M"]);
-    let socket = place.path("sock");
-    let mut attached = Attached::new(&place, &[&iscsi, "--via", "nbd", "--at", socket.to_str().unwrap()]);
-    let (url, image) = (attached.way("url").unwrap().to_owned(), place.path("image"));
-    let done = Command::new("qemu-img")
-        .args(["convert", "-f", "raw", "-O", "raw", &url, image.to_str().unwrap()])
-        .status()
-        .expect("qemu-img is installed by tests/setup.sh");
-    assert!(done.success());
-    good(&["verify", image.to_str().unwrap(), &nvme]);
-    assert!(attached.verb(&["detach", socket.to_str().unwrap()]).status.success());
-    assert!(attached.child.wait().unwrap().success());
 }

@@ -316,7 +316,9 @@ fn policy(text: &str) -> Result<Policy, &'static str> {
 /// At most a year, so that sums never overflow.
 const YEAR: Duration = Duration::from_secs(365 * 86_400);
 
-fn time(text: &str) -> Option<Duration> {
+/// A time as options write it: a number with `ms`, `s`, `m` or `h` behind it (without: seconds), at most a
+/// year.
+pub fn time(text: &str) -> Option<Duration> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let number: u64 = number.parse().ok()?;

@@ -70,7 +70,8 @@ impl Server<'_> {
                 | init::PARALLEL_DIROPS
                 | init::MAX_PAGES
                 | init::INIT_EXT
-                | init::DIRECT_IO_ALLOW_MMAP);
+                | init::DIRECT_IO_ALLOW_MMAP
+                | init::HAS_RESEND);
         let depth = self.front.settings.depth;
         let out = wire::InitOut {
             major: wire::MAJOR,
@@ -85,6 +86,8 @@ impl Server<'_> {
             flags2: (flags >> 32) as u32,
             ..wire::InitOut::default()
         };
+        self.begun = true;
+        self.resends = flags & init::HAS_RESEND != 0;
         self.answer(unique, out.as_bytes())
     }
 

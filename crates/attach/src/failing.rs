@@ -1,0 +1,66 @@
+//! A disk that is gone: every operation fails, so that clients who would wait for ever get errors.
+//!
+//! Invariant: an operation ends in the call that submits it, and touches nothing.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use buf::{Class, Pool, SgMut, Time};
+use rustix::event::{EventfdFlags, eventfd};
+use volume::{Done, Fault, Geometry, Io};
+
+use crate::disk::{Disk, REQUEST_MAX};
+
+/// A volume of this size whose paths are all lost ([`Fault::PathLost`]).
+#[derive(Debug)]
+pub struct Failing {
+    geometry: Geometry,
+    read_only: bool,
+    pool: Pool,
+    done: VecDeque<Done>,
+    /// Never readable: there is never anything to do.
+    wake: OwnedFd,
+}
+
+impl Failing {
+    /// In place of a disk that was like this.
+    ///
+    /// # Errors
+    /// If the system gives no descriptor.
+    pub fn new(geometry: Geometry, read_only: bool) -> io::Result<Failing> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let pool = Pool::new(2 * REQUEST_MAX);
+        // What is written is thrown away, so any memory will do, and reads need none that lasts.
+        let geometry = Geometry { dio_align: 1, lends: false, ..geometry };
+        Ok(Failing { geometry, read_only, pool, done: VecDeque::new(), wake })
+    }
+}
+
+impl Disk for Failing {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+    fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+    fn memory(&mut self, len: usize) -> Option<SgMut> {
+        self.pool.take_sg(Class::Wire, len)
+    }
+    fn submit(&mut self, io: Io) {
+        self.done.push_back(Done { id: io.id, result: Err(Fault::PathLost.into()), payload: io.payload });
+    }
+    fn poll_done(&mut self) -> Option<Done> {
+        self.done.pop_front()
+    }
+    fn has_changed(&mut self) -> bool {
+        false
+    }
+    fn drive(&mut self, _wait: Option<Duration>) -> io::Result<()> {
+        Ok(())
+    }
+    fn wake(&self) -> (BorrowedFd<'_>, Option<Time>) {
+        (self.wake.as_fd(), None)
+    }
+}

@@ -1,0 +1,387 @@
+//! Attachments: remote volumes as local devices, held by a process of their own or by the daemon.
+//!
+//! [`Attachment::open`] connects, [`Attachment::serve`] makes the device and serves it on the calling
+//! thread. Beside each attachment a keeper's process holds on if the holder is killed ([`keeper`]): I/O
+//! waits until another holder recovers it, or the time-out has passed. Invariant: a holder that recovers
+//! serves nothing before the writes of the killed one can no longer reach the volume, since it issues them
+//! again.
+
+mod disk;
+mod fronts;
+pub mod held;
+mod keep;
+mod keeper;
+pub mod note;
+mod wire;
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use attach::{Stop, Via};
+use initiator::{Initiator, Nexus, Protocol, Settings, Url};
+
+use self::disk::RemoteDisk;
+use self::keeper::Lifeline;
+use self::note::{Found, Note, Noted, Process, Standing, millis};
+use self::wire::Charge;
+use crate::exit::{Exit, Failure};
+
+pub use keep::{KeepArgs, keep};
+
+/// How long I/O waits for a new holder unless something else is said: as long as an operation waits for a
+/// path (`queue_timeout`), so that users see one patience, whichever end is gone; and no longer than Linux
+/// lets a task hang before it complains (`hung_task_timeout_secs`, 120 s).
+pub const TIMEOUT: Duration = Duration::from_secs(120);
+/// The longest such time.
+pub const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
+/// NVMe's keep-alive time if a URL says nothing; see `host::nvme`.
+const KEEP_ALIVE: Duration = Duration::from_secs(5);
+/// Memory for payloads of an attachment, bytes.
+const MEMORY: usize = 128 << 20;
+
+/// The way of this name.
+///
+/// # Errors
+/// Which names there are.
+pub fn via(name: &str) -> Result<Via, String> {
+    let known = Via::ALL.into_iter().find(|via| via.name() == name);
+    known.ok_or_else(|| format!("the ways are {}", Via::ALL.map(Via::name).join(", ")))
+}
+
+/// What is to be attached, and how.
+#[derive(Clone, Debug)]
+pub struct Wish {
+    /// The volume; several URLs of it, joined by commas, are its paths.
+    pub url: String,
+    /// How; the best way unless given.
+    pub via: Option<Via>,
+    /// The directory, socket or device; absolute.
+    pub at: Option<PathBuf>,
+    /// Go on with what a killed holder left.
+    pub recover: bool,
+    /// How long I/O waits without a holder.
+    pub timeout: Duration,
+    /// Where notes are.
+    pub dir: PathBuf,
+    /// The control socket of the daemon that is to hold it; `None`: this process is all.
+    pub control: Option<PathBuf>,
+}
+
+/// What users have of an attachment that is served.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Opened {
+    /// What they may open, and what it is: `device`, `file`, `socket`, `url`.
+    pub ways: Vec<(&'static str, String)>,
+    /// What they should know.
+    pub remarks: Vec<String>,
+}
+
+impl Opened {
+    /// A line for each, as the command line prints them.
+    pub fn lines(&self) -> Vec<String> {
+        let ways = self.ways.iter().map(|(kind, name)| format!("{kind} {name}"));
+        ways.chain(self.remarks.iter().map(|remark| format!("note {remark}"))).collect()
+    }
+
+    /// What a note says: the device first, no URLs.
+    fn names(&self) -> Vec<String> {
+        let of = |wanted: bool| {
+            let ways =
+                self.ways.iter().filter(move |(kind, _)| *kind != "url" && (*kind == "device") == wanted);
+            ways.map(|(_, name)| name.clone())
+        };
+        of(true).chain(of(false)).collect()
+    }
+}
+
+/// Ends an attachment, from any thread.
+#[derive(Clone, Debug)]
+pub struct End {
+    stop: Stop,
+    lifeline: Arc<Mutex<Option<Arc<Lifeline>>>>,
+}
+
+impl End {
+    /// Not yet.
+    ///
+    /// # Errors
+    /// If the system gives no descriptor.
+    pub fn new() -> Result<End, Failure> {
+        Ok(End { stop: Stop::new().map_err(Failure::failed)?, lifeline: Arc::default() })
+    }
+
+    /// As soon as the device's users are gone; asked again, at once.
+    pub fn end(&self) {
+        if let Some(lifeline) = &*self.lifeline.lock().unwrap_or_else(PoisonError::into_inner) {
+            lifeline.let_go();
+        }
+        self.stop.stop();
+    }
+}
+
+/// What a killed holder left, taken over.
+struct Legacy {
+    found: Found,
+    /// From its keeper, if that lives.
+    charge: Option<(Charge, Vec<OwnedFd>)>,
+}
+
+/// A volume that is open, and is to become a device.
+pub struct Attachment {
+    disk: RemoteDisk,
+    records: Records,
+    /// What is to be told before the device is there.
+    pub remark: Option<String>,
+}
+
+/// What is written down of an attachment, and who keeps it.
+struct Records {
+    wish: Wish,
+    via: Via,
+    shown: String,
+    uuid: Option<String>,
+    nexus: [u8; 3],
+    legacy: Option<Legacy>,
+    lifeline: Option<Lifeline>,
+    serial: u32,
+}
+
+impl Attachment {
+    /// Connects to the volume; of a recovery also takes over what is kept, and waits until nothing of the
+    /// killed holder can reach the volume.
+    ///
+    /// # Errors
+    /// What the volume says; a place that another attachment has; a recovery of another volume.
+    pub fn open(wish: Wish) -> Result<Attachment, Failure> {
+        static SERIAL: AtomicU32 = AtomicU32::new(0);
+        note::make(&wish.dir)?;
+        let urls = Url::parse_joined(&wish.url).map_err(Failure::usage)?;
+        let shown = urls.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        let left = left_behind(&wish, &shown)?;
+        let (via, remark) = way(&wish, left.as_ref())?;
+        let taken = left.as_ref().and_then(|left| left.note.keeper.as_ref()).map(keeper::take);
+        let taken = taken.transpose().map_err(|why| Failure::failed(format!("{shown}: {why}")))?;
+        let standing = left.as_ref().map_or(Nexus::Passing, |left| Nexus::Inherited(left.note.nexus));
+        let mut initiator = Initiator::new(Settings { memory: MEMORY, standing, ..Settings::default() })?;
+        let volume = initiator.open(&wish.url)?;
+        let portrait = initiator.portrait(volume);
+        let uuid = portrait.and_then(|portrait| portrait.uuid).map(|uuid| uuid.to_string());
+        if let Some(left) = &left {
+            is_same_volume(left, uuid.as_deref(), &shown)?;
+            let dead_for = taken.as_ref().map_or(Duration::ZERO, |taken| taken.dead_for);
+            while_writes_may_land(&urls, dead_for, |wait| initiator.turn(Some(wait)));
+        }
+        let (lifeline, charge) = match taken {
+            Some(taken) => (Some(taken.lifeline), Some((taken.charge, taken.files))),
+            None => (None, None),
+        };
+        let legacy = left.map(|found| Legacy { found, charge });
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        let nexus = initiator.who().isid;
+        let records = Records { wish, via, shown, uuid, nexus, legacy, lifeline, serial };
+        Ok(Attachment { disk: RemoteDisk::new(initiator, volume), records, remark })
+    }
+
+    /// The volume, without secrets.
+    pub fn url(&self) -> &str {
+        &self.records.shown
+    }
+
+    /// How it will be attached.
+    pub fn via(&self) -> Via {
+        self.records.via
+    }
+
+    /// Makes the device and serves it until `end` is asked and its users are gone. `ready` is called once,
+    /// when it can be used.
+    ///
+    /// # Errors
+    /// What the system says when the device is made; the end of the volume.
+    pub fn serve(mut self, end: &End, ready: &mut dyn FnMut(&Opened)) -> Result<(), Failure> {
+        let result = fronts::serve(&mut self, end, ready);
+        if let Some(lifeline) = end.lifeline.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            lifeline.leave();
+        }
+        let ended = self.disk.initiator.close(self.disk.volume);
+        result?;
+        Ok(ended?)
+    }
+}
+
+impl Records {
+    /// What the killed holder's keeper had, once.
+    fn inherit(&mut self) -> Option<(Charge, Vec<OwnedFd>)> {
+        self.legacy.as_mut()?.charge.take()
+    }
+
+    /// Where the device is to be: as it was, as it was wished, or at a place of its own.
+    fn place(&self, was: Option<&Path>, name: &str) -> PathBuf {
+        let own = || self.wish.dir.join(format!("{}.{name}", self.stem()));
+        was.or(self.wish.at.as_deref()).map_or_else(own, Path::to_owned)
+    }
+
+    fn stem(&self) -> String {
+        format!("{}-{}", std::process::id(), self.serial)
+    }
+
+    /// From now on the keeper holds on, and the note says what is there; `charge`: what is to be kept,
+    /// `None` where nothing could be.
+    fn settle(
+        &mut self,
+        end: &End,
+        opened: &Opened,
+        charge: Option<(Charge, Vec<BorrowedFd<'_>>)>,
+    ) -> Result<Noted, Failure> {
+        let file = self.wish.dir.join(format!("{}.json", self.stem()));
+        let timeout_ms = millis(self.wish.timeout);
+        let mut kept = None;
+        if let Some((charge, files)) = charge {
+            let lifeline = match self.lifeline.take() {
+                Some(lifeline) => lifeline,
+                None => keeper::start(&self.wish.dir.join(format!("{}.keeper", self.stem())))?,
+            };
+            let held = lifeline.hold(charge, &files, file.clone(), timeout_ms);
+            held.map_err(|why| Failure::failed(format!("the attachment's keeper: {why}")))?;
+            kept = Some(lifeline.kept.clone());
+            *end.lifeline.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(lifeline));
+        }
+        let note = Note {
+            holder: Process::own(),
+            url: self.shown.clone(),
+            via: self.via.name().to_owned(),
+            ways: opened.names(),
+            control: self.wish.control.clone(),
+            keeper: kept,
+            timeout_ms,
+            uuid: self.uuid.clone(),
+            nexus: self.nexus,
+        };
+        let noted = Noted::write(file, &note)?;
+        if let Some(legacy) = self.legacy.take() {
+            let _ = std::fs::remove_file(legacy.found.file);
+        }
+        Ok(noted)
+    }
+}
+
+/// The attachment that waits at the wished place, or of the wished volume.
+fn left_behind(wish: &Wish, shown: &str) -> Result<Option<Found>, Failure> {
+    let all = note::all(&wish.dir);
+    let at = wish.at.as_deref().and_then(|at| all.iter().find(|found| found.is(at)));
+    if let Some(found) = at {
+        return match (found.standing, wish.recover) {
+            (Standing::Serving, _) => {
+                let why = format!("{} is attached, by process {}", found.ways(), found.note.holder.pid);
+                Err(Failure::failed(why))
+            }
+            (_, true) => Ok(Some(found.clone())),
+            (_, false) => Err(Failure::failed(format!(
+                "{} waits to be recovered: use --recover, or give it up with `blockwire detach {}`",
+                found.ways(),
+                found.note.ways.first().map_or("", String::as_str),
+            ))),
+        };
+    }
+    if !wish.recover || wish.at.is_some() {
+        return Ok(None);
+    }
+    let mut waiting =
+        all.iter().filter(|found| found.standing != Standing::Serving && found.note.url == shown);
+    match (waiting.next(), waiting.next()) {
+        (Some(found), None) => Ok(Some(found.clone())),
+        (None, _) => {
+            let why = "nothing of this volume waits to be recovered; --at names the place of what a killed \
+                       process left";
+            Err(Failure::new(Exit::NothingFound, why))
+        }
+        (Some(one), Some(other)) => {
+            let why =
+                format!("several wait to be recovered ({}, {}): --at says which", one.ways(), other.ways());
+            Err(Failure::usage(why))
+        }
+    }
+}
+
+/// Which way, and what is to be said of the choice.
+fn way(wish: &Wish, left: Option<&Found>) -> Result<(Via, Option<String>), Failure> {
+    let Some(left) = left else {
+        return Ok(match wish.via {
+            Some(via) => (via, None),
+            None => {
+                let choice = attach::best();
+                (choice.via, Some(format!("via {choice}")))
+            }
+        });
+    };
+    let was = via(&left.note.via).map_err(Failure::failed)?;
+    match wish.via {
+        Some(wished) if wished != was => {
+            Err(Failure::usage(format!("{} was attached via {was}", left.ways())))
+        }
+        _ => Ok((was, None)),
+    }
+}
+
+fn is_same_volume(left: &Found, uuid: Option<&str>, shown: &str) -> Result<(), Failure> {
+    match (left.note.uuid.as_deref(), uuid) {
+        (Some(was), Some(now)) if was != now => Err(Failure::usage(format!(
+            "{} was volume {was}, and {shown} is volume {now}: what waits would be written to another volume",
+            left.ways()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Over iSCSI the new session has ended the old one. An NVMe controller knows nothing of it: as long as
+/// it may not have missed its keep-alives (three times KATO, as for a path that is lost), it may still
+/// carry out what it has.
+fn while_writes_may_land(urls: &[Url], dead_for: Duration, mut turn: impl FnMut(Duration)) {
+    let nvme = urls.iter().filter(|url| url.protocol == Protocol::Nvme);
+    let keep_alive =
+        nvme.map(|url| url.options.keep_alive.unwrap_or(KEEP_ALIVE).max(Duration::from_secs(1))).max();
+    let Some(keep_alive) = keep_alive else { return };
+    let begun = std::time::Instant::now();
+    let wait = (3 * keep_alive).saturating_sub(dead_for);
+    while let Some(left) = wait.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) {
+        turn(left);
+    }
+}
+
+/// Ends whatever waits for a holder that is gone: I/O fails.
+///
+/// # Errors
+/// If its keeper does not answer.
+pub fn give_up(found: &Found) -> Result<(), Failure> {
+    let Some(kept) = &found.note.keeper else { return Ok(()) };
+    keeper::end(&kept.socket).map_err(|why| Failure::failed(format!("{}: {why}", found.ways())))?;
+    for _ in 0..100 {
+        if !kept.process.lives() {
+            break;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// The attachment of this name.
+///
+/// # Errors
+/// `NothingFound`, with what there is.
+pub fn find(dirs: &[PathBuf], name: &str) -> Result<Found, Failure> {
+    let all: Vec<Found> = dirs.iter().flat_map(|dir| note::all(dir)).collect();
+    let said = Path::new(name);
+    // A name as it was typed first: looking into a place that nobody serves would wait.
+    let absolute = std::path::absolute(said).unwrap_or_else(|_| said.to_owned());
+    let found = all.iter().find(|found| found.is(said) || found.is(&absolute));
+    let real = || std::fs::canonicalize(said).ok();
+    let found = found.or_else(|| real().and_then(|real| all.iter().find(|found| found.is(&real))));
+    found.cloned().ok_or_else(|| {
+        let here: Vec<String> = all.iter().map(Found::ways).collect();
+        let here = if here.is_empty() { "nothing".to_owned() } else { here.join(", ") };
+        Failure::new(Exit::NothingFound, format!("nothing is attached as {name}; attached: {here}"))
+    })
+}

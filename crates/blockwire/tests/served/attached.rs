@@ -1,0 +1,420 @@
+//! Remote volumes as local devices: in the foreground, held by the daemon, and over the death of either.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::daemon::Place;
+use crate::verbs::{CONFIG, good, served, urls};
+
+const BLOCKWIRE: &str = env!("CARGO_BIN_EXE_blockwire");
+
+fn has_fuse() -> bool {
+    let has = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
+    let known = std::env::var_os("BLOCKWIRE_NO_FUSE").is_some();
+    assert!(has || known, "there is no /dev/fuse: set BLOCKWIRE_NO_FUSE if that is known");
+    has
+}
+
+/// Whether a killed holder's FUSE users wait here: Linux 6.9.
+fn has_resend() -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+    has_fuse() && (numbers.next(), numbers.next()) >= (Some(6), Some(9))
+}
+
+/// An attachment that runs in the foreground; it is killed in the end.
+struct Attached {
+    child: Child,
+    lines: Vec<String>,
+    home: PathBuf,
+}
+
+impl Attached {
+    fn new(place: &Place, arguments: &[&str]) -> Attached {
+        use std::io::{BufRead, BufReader};
+        let home = place.path("home");
+        fs::create_dir_all(&home).unwrap();
+        let mut child = Command::new(BLOCKWIRE)
+            .arg("attach")
+            .args(arguments)
+            .env("RUNTIME_DIRECTORY", &home)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        let lines: Vec<String> =
+            out.lines().map_while(Result::ok).take_while(|line| line != "ready").collect();
+        Attached { child, lines, home }
+    }
+
+    fn way(&self, word: &str) -> Option<&str> {
+        self.lines.iter().find_map(|line| line.strip_prefix(word)?.strip_prefix(' '))
+    }
+
+    fn verb(&self, arguments: &[&str]) -> Output {
+        verb(&self.home, arguments)
+    }
+
+    /// Without warning.
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn verb(home: &Path, arguments: &[&str]) -> Output {
+    Command::new(BLOCKWIRE).args(arguments).env("RUNTIME_DIRECTORY", home).output().unwrap()
+}
+
+fn listed(home: &Path) -> Value {
+    serde_json::from_slice(&verb(home, &["attach", "--list", "--json"]).stdout).unwrap()
+}
+
+/// What a verb says that must not go well.
+fn refusal(out: &Output) -> String {
+    assert!(!out.status.success());
+    String::from_utf8_lossy(&out.stderr).into_owned()
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// Gives up what a test that failed left waiting, so that nothing waits for its time-out.
+struct GivenUp(PathBuf, PathBuf);
+
+impl Drop for GivenUp {
+    fn drop(&mut self) {
+        let _ = verb(&self.0, &["detach", text(&self.1), "--now"]);
+    }
+}
+
+/// Blocks of 4 KiB that a process writes one after the other, each made stable, until it is told to end.
+/// Another process than the test's: one that has such a file open waits with it when it starts programs,
+/// because they close what they shall not have.
+struct Writer {
+    child: Child,
+    /// Where it says how many it has written.
+    progress: PathBuf,
+}
+
+/// Blocks that are written in turn.
+const BLOCKS: u64 = 512;
+/// Which file to write, in the writer's environment.
+const WRITER: &str = "ATTACHED_WRITER";
+
+/// Not a test but a process of its own, when another test wants it.
+#[test]
+fn writer() {
+    let Ok(file) = std::env::var(WRITER) else { return };
+    let progress = PathBuf::from(std::env::var("ATTACHED_PROGRESS").unwrap());
+    let file = fs::OpenOptions::new().write(true).open(file).unwrap();
+    let count = fs::OpenOptions::new().write(true).open(&progress).unwrap();
+    let mut n = 0_u64;
+    while !progress.with_extension("end").exists() {
+        file.write_all_at(&block(n), n % BLOCKS * 4096).unwrap();
+        file.sync_data().unwrap();
+        n += 1;
+        count.write_all_at(&n.to_ne_bytes(), 0).unwrap();
+    }
+}
+
+impl Writer {
+    fn new(place: &Place, file: &str) -> Writer {
+        let progress = place.path("progress");
+        fs::write(&progress, [0; 8]).unwrap();
+        let _ = fs::remove_file(progress.with_extension("end"));
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "attached::writer"]).env(WRITER, file).env("ATTACHED_PROGRESS", &progress);
+        Writer { child: command.stdout(Stdio::null()).spawn().unwrap(), progress }
+    }
+
+    fn count(&self) -> u64 {
+        u64::from_ne_bytes(fs::read(&self.progress).unwrap().try_into().unwrap())
+    }
+
+    /// Waits until so many more are written.
+    fn goes_on(&mut self, more: u64) {
+        let (from, until) = (self.count(), Instant::now() + Duration::from_secs(60));
+        while self.count() < from + more {
+            assert!(Instant::now() < until, "nothing is written any more");
+            assert!(self.child.try_wait().unwrap().is_none(), "a write failed");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Ends it; what was written must be on the volume.
+    fn verify(mut self, url: &str) {
+        fs::write(self.progress.with_extension("end"), "").unwrap();
+        assert!(self.child.wait().unwrap().success(), "a write failed");
+        let written = self.count();
+        let read = good(&["read", url, "--offset", "0", "--length", &(BLOCKS * 4096).to_string()]);
+        for at in 0..BLOCKS.min(written) {
+            let last = at + (written - 1 - at) / BLOCKS * BLOCKS;
+            let found = &read[at as usize * 4096..][..4096];
+            assert!(found == block(last), "block {at} is not what was written last");
+        }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+    }
+}
+
+/// A process that reads one block.
+fn reader(file: &str) -> Child {
+    let words = [&format!("if={file}"), "of=/dev/null", "bs=4k", "count=1", "iflag=direct"];
+    Command::new("dd").args(words).stderr(Stdio::null()).spawn().unwrap()
+}
+
+fn block(n: u64) -> Vec<u8> {
+    n.to_ne_bytes().into_iter().cycle().take(4096).collect()
+}
+
+#[test]
+fn io_waits_for_a_killed_process_and_goes_on() {
+    if !has_resend() {
+        return;
+    }
+    let (place, daemon) = served();
+    let [iscsi, nvme] = urls(&daemon, "a");
+    for url in [iscsi.clone(), nvme + "?keep_alive=1s"] {
+        let at = place.path("mnt");
+        let mut attached = Attached::new(&place, &[&url, "--via", "fuse", "--at", text(&at)]);
+        let _given_up = GivenUp(attached.home.clone(), at.clone());
+        let device = attached.way("device").map(str::to_owned);
+        let mut writer = Writer::new(&place, attached.way("file").unwrap());
+        writer.goes_on(50);
+        attached.kill();
+        thread::sleep(Duration::from_millis(100));
+        let before = writer.count();
+        thread::sleep(Duration::from_millis(700));
+        assert_eq!(writer.count(), before, "somebody answered for a dead process");
+        let waiting = listed(&attached.home);
+        assert_eq!((&waiting[0]["state"], waiting[1].is_null()), (&"waiting".into(), true), "{waiting}");
+        assert!(waiting[0]["left_ms"].as_u64().unwrap() > 100_000, "{waiting}");
+        let said = refusal(&attached.verb(&["attach", &url, "--via", "fuse", "--at", text(&at)]));
+        assert!(said.contains("--recover"), "{said}");
+        let other = urls(&daemon, "b")[0].clone();
+        let said = refusal(&attached.verb(&["attach", &other, "--recover", "--at", text(&at)]));
+        assert!(said.contains("another volume"), "{said}");
+        // By the volume alone the first time, by the place the second.
+        let words: &[&str] = if url == iscsi { &["--recover"] } else { &["--recover", "--at", text(&at)] };
+        let mut again = Attached::new(&place, &[&[url.as_str()], words].concat());
+        assert_eq!(again.way("device"), device.as_deref(), "the loop device is another one");
+        writer.goes_on(50);
+        writer.verify(&iscsi);
+        assert!(again.verb(&["detach", text(&at)]).status.success());
+        assert!(again.child.wait().unwrap().success());
+        assert_eq!(listed(&again.home), serde_json::json!([]));
+        assert!(!at.exists());
+    }
+}
+
+#[test]
+fn io_waits_for_a_killed_daemon_and_another_goes_on() {
+    if !has_resend() {
+        return;
+    }
+    let (_place, target) = served();
+    let url = urls(&target, "a")[0].clone();
+    let here = Place::new();
+    let at = here.path("mnt");
+    let holder = here.serve(CONFIG, &[]);
+    let said = holder.ask(&format!("attach {url} --daemon --via fuse --at {}", text(&at)));
+    assert!(said.ends_with("ready\n"), "{said}");
+    let file = said.lines().find_map(|line| line.strip_prefix("file ")).unwrap();
+    let mut writer = Writer::new(&here, file);
+    writer.goes_on(50);
+    holder.kill();
+    thread::sleep(Duration::from_millis(300));
+    let before = writer.count();
+    let holder = here.serve(CONFIG, &[]);
+    assert_eq!(writer.count(), before);
+    let said = holder.ask(&format!("attach {url} --daemon --recover"));
+    assert!(said.contains(file), "{said}");
+    writer.goes_on(50);
+    writer.verify(&url);
+    assert_eq!(holder.ask_json("status")["attachments"], 1);
+    assert!(holder.run(&format!("detach {}", text(&at))).status.success());
+    assert_eq!(holder.ask_json("status")["attachments"], 0);
+}
+
+#[test]
+fn the_daemon_holds_attachments_and_says_so() {
+    let (_place, target) = served();
+    let [iscsi, nvme] = urls(&target, "a");
+    good(&["write", &iscsi, "--input", "/dev/urandom", "--length", "1M"]);
+    let here = Place::new();
+    let mut holder = here.serve(CONFIG, &[]);
+    let (one, two) = (here.path("one"), here.path("two"));
+    let said = holder.ask_json(&format!("attach {iscsi} --daemon --via nbd --at {}", text(&one)));
+    assert_eq!((&said["via"], &said["ways"]), (&"nbd".into(), &serde_json::json!([one])));
+    holder.ask(&format!("attach {nvme} --daemon --via nbd --at {} --timeout 3s", text(&two)));
+    assert_eq!(holder.ask_json("status")["attachments"], 2);
+    let listed = holder.ask_json("attach --list");
+    let of = |key: &str| listed.as_array().unwrap().iter().map(|one| one[key].clone()).collect::<Vec<_>>();
+    assert_eq!(of("daemon"), [true, true]);
+    assert_eq!(of("state"), ["serving", "serving"]);
+    assert_eq!(of("timeout_ms"), [120_000, 3000]);
+    let (url, image) = (format!("nbd+unix:///?socket={}", text(&one)), here.path("image"));
+    let copied = Command::new("qemu-img")
+        .args(["convert", "-f", "raw", "-O", "raw", &url, text(&image)])
+        .status()
+        .expect("qemu-img is installed by tests/setup.sh");
+    assert!(copied.success());
+    good(&["verify", text(&image), &nvme]);
+    let taken = refusal(&holder.run(&format!("attach {iscsi} --daemon --via nbd --at {}", text(&one))));
+    assert!(taken.contains("is attached"), "{taken}");
+    let relative = "attach iscsi://me@127.0.0.1/iqn.2026-11.io.blockwire:a/0?secret_file=x --daemon";
+    assert!(refusal(&holder.run(relative)).contains("absolute"));
+    assert!(holder.run(&format!("detach {}", text(&one))).status.success());
+    assert!(!one.exists());
+    assert_eq!(holder.run(&format!("detach {}", text(&one))).status.code(), Some(21));
+    // A daemon that ends takes away what it held.
+    assert_eq!(holder.ask_json("status")["attachments"], 1);
+    holder.ask("stop");
+    assert_eq!(holder.ended(Duration::from_secs(20)), Some(0));
+    assert!(!two.exists());
+}
+
+#[test]
+fn io_fails_when_nobody_recovers_in_time_and_not_before() {
+    const TIMEOUT: Duration = Duration::from_secs(3);
+    if !has_resend() {
+        return;
+    }
+    let (place, daemon) = served();
+    let at = place.path("mnt");
+    let words = [&urls(&daemon, "a")[0], "--via", "fuse", "--at", text(&at), "--timeout", "3s"];
+    let mut attached = Attached::new(&place, &words);
+    let file = attached.way("file").unwrap().to_owned();
+    let killed = Instant::now();
+    attached.kill();
+    let mut reader = reader(&file);
+    let read = loop {
+        if let Some(status) = reader.try_wait().unwrap() {
+            break status;
+        }
+        assert!(killed.elapsed() < TIMEOUT + Duration::from_secs(20), "it hangs for ever");
+        thread::sleep(Duration::from_millis(10));
+    };
+    assert!(!read.success() && killed.elapsed() >= TIMEOUT, "{read} after {:?}", killed.elapsed());
+    let until = Instant::now() + Duration::from_secs(10);
+    while at.exists() || listed(&attached.home) != serde_json::json!([]) {
+        assert!(Instant::now() < until, "the dead mount is left");
+        thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(fs::read_dir(attached.home.join("attached")).unwrap().count(), 0);
+}
+
+#[test]
+fn what_waits_can_be_given_up() {
+    if !has_resend() {
+        return;
+    }
+    let (place, daemon) = served();
+    let at = place.path("mnt");
+    let mut attached = Attached::new(&place, &[&urls(&daemon, "a")[0], "--via", "fuse", "--at", text(&at)]);
+    attached.kill();
+    let mut reader = reader(attached.way("file").unwrap());
+    thread::sleep(Duration::from_millis(500));
+    assert!(reader.try_wait().unwrap().is_none(), "it does not wait");
+    assert!(attached.verb(&["detach", text(&at)]).status.success());
+    assert!(!reader.wait().unwrap().success());
+    assert!(!at.exists());
+}
+
+#[test]
+fn a_socket_that_nobody_recovers_answers_with_errors() {
+    let (place, daemon) = served();
+    let socket = place.path("sock");
+    let url = &urls(&daemon, "a")[0];
+    let words = [url, "--via", "nbd", "--at", text(&socket), "--timeout", "1s"];
+    let mut attached = Attached::new(&place, &words);
+    let export = attached.way("url").unwrap().to_owned();
+    let reads = || {
+        let words = ["-f", "raw", "-r", "-c", "read 0 4k", &export];
+        let out =
+            Command::new("qemu-io").args(words).output().expect("qemu-io is installed by tests/setup.sh");
+        String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr)
+    };
+    assert!(reads().contains("read 4096/4096"));
+    attached.kill();
+    // Who comes now is turned away, and comes again if it was told to.
+    assert!(reads().contains("refused"));
+    let until = Instant::now() + Duration::from_secs(20);
+    loop {
+        let said = reads();
+        if said.contains("read failed") {
+            break;
+        }
+        assert!(said.contains("refused") && Instant::now() < until, "{said}");
+        thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(listed(&attached.home)[0]["state"], "failing");
+    let again = Attached::new(&place, &[url, "--recover", "--at", text(&socket)]);
+    assert!(reads().contains("read 4096/4096"));
+    assert!(again.verb(&["detach", text(&socket)]).status.success());
+    assert!(!socket.exists());
+}
+
+#[test]
+fn a_remote_volume_is_a_local_file_and_goes_away_again() {
+    if !has_fuse() {
+        return;
+    }
+    let (place, daemon) = served();
+    let [iscsi, nvme] = urls(&daemon, "a");
+    let at = place.path("mnt");
+    let mut attached = Attached::new(&place, &[&nvme, "--via", "fuse", "--at", at.to_str().unwrap()]);
+    let file = attached.way("file").expect("a file").to_owned();
+    let open = fs::OpenOptions::new().read(true).write(true).open(&file).unwrap();
+    assert_eq!(open.metadata().unwrap().len(), 24 << 20);
+    open.write_all_at(&[9; 10_000], 12_345).unwrap();
+    open.sync_all().unwrap();
+    drop(open);
+    let read = good(&["read", &iscsi, "--offset", "0", "--length", "32768"]);
+    assert!(read[12_345..22_345].iter().all(|byte| *byte == 9) && read[12_344] == 0 && read[22_345] == 0);
+    let listed = attached.verb(&["attach", "--list", "--json"]);
+    let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
+    assert_eq!((&listed[0]["via"], &listed[0]["url"]), (&"fuse".into(), &nvme.as_str().into()));
+    let ended = attached.verb(&["detach", &file]);
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    assert!(attached.child.wait().unwrap().success());
+    assert!(!Path::new(&file).exists());
+    assert_eq!(attached.verb(&["detach", &file]).status.code(), Some(21));
+}
+
+#[test]
+fn a_remote_volume_is_an_nbd_export() {
+    let (place, daemon) = served();
+    let [iscsi, nvme] = urls(&daemon, "b");
+    good(&["write", &iscsi, "--input", "/dev/urandom", "--length", "8M"]);
+    let socket = place.path("sock");
+    let mut attached = Attached::new(&place, &[&iscsi, "--via", "nbd", "--at", socket.to_str().unwrap()]);
+    let (url, image) = (attached.way("url").unwrap().to_owned(), place.path("image"));
+    let done = Command::new("qemu-img")
+        .args(["convert", "-f", "raw", "-O", "raw", &url, image.to_str().unwrap()])
+        .status()
+        .expect("qemu-img is installed by tests/setup.sh");
+    assert!(done.success());
+    good(&["verify", image.to_str().unwrap(), &nvme]);
+    assert!(attached.verb(&["detach", socket.to_str().unwrap()]).status.success());
+    assert!(attached.child.wait().unwrap().success());
+}
