@@ -51,6 +51,9 @@ pub struct Initiator {
     who: Who,
     settings: Settings,
     next_id: u64,
+    /// Paths that were made: the qualifier of the next one's ISID. Two volumes of one target must not end
+    /// each other's sessions.
+    paths_made: u16,
     /// Operations of other volumes that ended while one was waited for.
     pub(crate) ended: Vec<(Handle, Done)>,
 }
@@ -73,7 +76,7 @@ impl Initiator {
         let mut entropy = [0; 3];
         inline.with(|_, cx| cx.entropy.fill(&mut entropy));
         let who = identity::who(settings.standing, entropy);
-        Ok(Initiator { inline, who, settings, next_id: 0, ended: Vec::new() })
+        Ok(Initiator { inline, who, settings, next_id: 0, paths_made: 0, ended: Vec::new() })
     }
 
     /// Who we are to targets.
@@ -109,14 +112,14 @@ impl Initiator {
     pub fn begin(&mut self, urls: &str) -> Result<Handle, Error> {
         let urls = Url::parse_joined(urls).map_err(Error::usage)?;
         let mut paths = Vec::new();
-        for (number, url) in urls.iter().enumerate() {
+        for url in &urls {
             if !url.names_volume() {
                 return Err(Error::usage(url.lacks_volume()));
             }
             let (addresses, secrets) = (resolve(url)?, secrets(url)?);
-            let path =
-                AnyPath::of(url, addresses, &self.who, &secrets, number as u16).map_err(Error::usage)?;
-            paths.push(path);
+            let path = AnyPath::of(url, addresses, &self.who, &secrets, self.paths_made);
+            self.paths_made = self.paths_made.wrapping_add(1);
+            paths.push(path.map_err(Error::usage)?);
         }
         let terms = Terms::of(&urls[0].options);
         let opened = self.inline.with(|client, cx| client.open(cx, paths, terms));

@@ -17,7 +17,23 @@ pub struct Link {
     target: Place,
     initiators: Vec<Place>,
     made: Vec<String>,
+    /// The target's address, if machines are what they are.
+    address: Option<String>,
 }
+
+/// Machines that an experiment runs on, reached by ssh.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Machines {
+    /// The target's; `None`: this one.
+    pub target: Option<Place>,
+    /// The target's address, as initiators reach it.
+    pub address: String,
+    /// The initiators'; at least one.
+    pub initiators: Vec<Place>,
+}
+
+/// Most initiator machines of one link: each has a subnet of its own.
+const HOSTS_MAX: u32 = 200;
 
 /// Links of this process, so that names differ.
 static LINKS: AtomicU32 = AtomicU32::new(0);
@@ -28,18 +44,22 @@ impl Link {
     /// # Errors
     /// If namespaces cannot be made: what to do about it.
     pub fn make(wire: Wire, hosts: u32) -> Result<Link, Failure> {
-        let mut link = Link { wire, target: Place::Here, initiators: Vec::new(), made: Vec::new() };
+        let mut link =
+            Link { wire, target: Place::Here, initiators: Vec::new(), made: Vec::new(), address: None };
         let mtu = match wire {
             Wire::Loopback => {
                 link.initiators = vec![Place::Here; hosts as usize];
                 return Ok(link);
             }
-            Wire::Veth { mtu } | Wire::Congested { mtu, .. } => mtu,
+            Wire::Veth { mtu } | Wire::Limited { mtu, .. } | Wire::Congested { mtu, .. } => mtu,
         };
+        if hosts > HOSTS_MAX {
+            return Err(Failure::new(format!("{hosts} initiator machines; at most {HOSTS_MAX} are made")));
+        }
         let own = LINKS.fetch_add(1, Ordering::Relaxed);
         let name = |end: &str| format!("bw-{}-{own}{end}", std::process::id());
         link.target = link.namespace(name("t"))?;
-        for host in 0..hosts.min(200) {
+        for host in 0..hosts {
             let there = link.namespace(name(&format!("i{host}")))?;
             let (Place::Namespace(target), Place::Namespace(initiator)) = (&link.target, &there) else {
                 return Err(Failure::new("a namespace was expected"));
@@ -52,13 +72,24 @@ impl Link {
             ])?;
             up(target, &near, &format!("{}/24", Link::subnet(host, 1)))?;
             up(initiator, &far, &format!("{}/24", Link::subnet(host, 2)))?;
-            if let Wire::Congested { limit, .. } = wire {
+            if let Wire::Limited { limit, .. } | Wire::Congested { limit, .. } = wire {
                 limit_rate(target, &near, limit)?;
                 limit_rate(initiator, &far, limit)?;
             }
             link.initiators.push(there);
         }
         Ok(link)
+    }
+
+    /// The network that is there between machines.
+    pub fn between(machines: &Machines) -> Link {
+        Link {
+            wire: Wire::Loopback,
+            target: machines.target.clone().unwrap_or(Place::Here),
+            initiators: machines.initiators.clone(),
+            made: Vec::new(),
+            address: Some(machines.address.clone()),
+        }
     }
 
     fn namespace(&mut self, name: String) -> Result<Place, Failure> {
@@ -89,14 +120,23 @@ impl Link {
 
     /// The address that a target listens on, so that every initiator reaches it.
     pub fn listen(&self) -> &'static str {
-        if self.wire == Wire::Loopback { "127.0.0.1" } else { "0.0.0.0" }
+        if self.wire == Wire::Loopback && self.address.is_none() { "127.0.0.1" } else { "0.0.0.0" }
     }
 
     /// The target's address, as this initiator machine reaches it.
     pub fn address(&self, host: usize) -> String {
+        match (&self.address, self.wire) {
+            (Some(address), _) => address.clone(),
+            (None, Wire::Loopback) => "127.0.0.1".to_owned(),
+            _ => Link::subnet(u32::try_from(host).unwrap_or(0), 1),
+        }
+    }
+
+    /// This initiator machine's address, as the target reaches it.
+    pub(crate) fn far_address(&self, host: usize) -> String {
         match self.wire {
             Wire::Loopback => "127.0.0.1".to_owned(),
-            _ => Link::subnet(u32::try_from(host).unwrap_or(0), 1),
+            _ => Link::subnet(u32::try_from(host).unwrap_or(0), 2),
         }
     }
 
@@ -104,7 +144,7 @@ impl Link {
     pub fn mtu(&self) -> u32 {
         match self.wire {
             Wire::Loopback => 65_536,
-            Wire::Veth { mtu } | Wire::Congested { mtu, .. } => mtu,
+            Wire::Veth { mtu } | Wire::Limited { mtu, .. } | Wire::Congested { mtu, .. } => mtu,
         }
     }
 }

@@ -23,6 +23,19 @@ pub struct Moment {
     pub left: Duration,
 }
 
+impl Moment {
+    /// The same step, as it goes now.
+    pub(crate) fn at(&self, pulse: &crate::measure::Pulse) -> Moment {
+        Moment {
+            iops: pulse.iops,
+            latency_us: pulse.latency_us,
+            busy: pulse.busy,
+            left: self.left.saturating_sub(Duration::from_secs_f64(pulse.seconds)),
+            ..self.clone()
+        }
+    }
+}
+
 /// Who is told.
 pub trait Live {
     /// A step begins.

@@ -16,8 +16,19 @@ pub enum Place {
     Here,
     /// Here, in the network namespace of this name (ip-netns(8)).
     Namespace(String),
-    /// On the machine of this name, as ssh(1) understands it.
-    Ssh(String),
+    /// On another machine.
+    Ssh(Machine),
+}
+
+/// A machine that is reached by ssh.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Machine {
+    /// ssh and its options: `ssh`, or `ssh -F FILE`.
+    pub ssh: Vec<String>,
+    /// Its name, as ssh understands it.
+    pub name: String,
+    /// A directory of ours on it, for this program, sockets and state; empty until [`Place::settle`].
+    pub dir: String,
 }
 
 /// Options of ssh under which nothing is asked of a person, and a dead machine is given up.
@@ -38,7 +49,8 @@ impl Place {
             Place::Ssh(machine) => {
                 let line: Vec<String> = words.iter().map(|word| quoted(word)).collect();
                 let script = format!("echo pid $$; exec {}", line.join(" "));
-                [texts(&["ssh"]), texts(&SSH), vec![machine.clone(), "--".to_owned(), script]].concat()
+                [machine.ssh.clone(), texts(&SSH), vec![machine.name.clone(), "--".to_owned(), script]]
+                    .concat()
             }
         }
     }
@@ -108,8 +120,59 @@ impl Place {
         match self {
             Place::Here => "here".to_owned(),
             Place::Namespace(name) => format!("namespace {name}"),
-            Place::Ssh(machine) => machine.clone(),
+            Place::Ssh(machine) => machine.name.clone(),
         }
+    }
+
+    /// Makes a directory of ours on another machine and copies this program into it. Nothing to do here.
+    ///
+    /// # Errors
+    /// If the machine cannot be reached, or nothing can be written there.
+    pub fn settle(&mut self, binary: &Path) -> Result<(), Failure> {
+        if self.is_local() {
+            return Ok(());
+        }
+        let bytes =
+            std::fs::read(binary).map_err(|why| Failure::new(format!("{}: {why}", binary.display())))?;
+        let dir = self.run(&["mktemp", "-d", "/tmp/blockwire-eval-XXXXXX"])?.trim().to_owned();
+        let there = format!("{dir}/blockwire");
+        // The first line that ssh's script prints is its id; what is given goes to the program.
+        self.run_with(&["sh", "-c", "cat > \"$1\" && chmod 755 \"$1\"", "sh", &there], &bytes)?;
+        if let Place::Ssh(machine) = self {
+            machine.dir = dir;
+        }
+        Ok(())
+    }
+
+    /// Removes what [`settle`](Self::settle) made.
+    pub fn leave(&self) {
+        if let Place::Ssh(Machine { dir, .. }) = self
+            && dir.starts_with("/tmp/blockwire-eval-")
+        {
+            let _ = self.run(&["rm", "-rf", dir]);
+        }
+    }
+
+    /// This program there, by its path here.
+    pub fn binary(&self, here: &Path) -> String {
+        match self {
+            Place::Ssh(machine) if !machine.dir.is_empty() => format!("{}/blockwire", machine.dir),
+            _ => here.display().to_string(),
+        }
+    }
+
+    /// A directory there for a program's files: `here` unless it is another machine.
+    pub fn scratch(&self, here: &Path) -> String {
+        match self {
+            Place::Ssh(machine) => machine.dir.clone(),
+            _ => here.display().to_string(),
+        }
+    }
+
+    /// What to do if this program is not there.
+    pub(crate) fn lacks_binary(&self, here: &Path) -> Option<String> {
+        let binary = self.binary(here);
+        (!self.has(&binary)).then(|| format!("{binary} is not on {}: copy it there", self.name()))
     }
 }
 
@@ -156,7 +219,8 @@ mod tests {
         let words = ["blockwire".to_owned(), "a b".to_owned()];
         let there = Place::Namespace("bw-t".into()).words(&words);
         assert_eq!(there.join(" "), "ip netns exec bw-t blockwire a b");
-        let there = Place::Ssh("root@storage".into()).words(&words);
+        let machine = Machine { ssh: vec!["ssh".into()], name: "root@storage".into(), dir: String::new() };
+        let there = Place::Ssh(machine).words(&words);
         assert_eq!(there[0], "ssh");
         assert_eq!(there.last().unwrap(), "echo pid $$; exec blockwire 'a b'");
     }

@@ -95,7 +95,7 @@ impl Process {
         let pid = child.id();
         let (name, place) = (run.name.to_owned(), run.place.clone());
         let mut process = Process { name, place, child, pid, lines, tail: VecDeque::new(), command };
-        if let Place::Ssh(_) = process.place {
+        if !process.place.is_local() {
             let said = process.wait_for(Duration::from_secs(20), |line| {
                 line.strip_prefix("pid ").and_then(|number| number.parse().ok())
             })?;

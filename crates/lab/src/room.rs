@@ -15,7 +15,11 @@ pub fn room(targets: &[Box<dyn Target>], initiators: &[Box<dyn Initiator>], time
     let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let free = memory.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let kib: u64 = free.and_then(|text| text.split_ascii_whitespace().next()?.parse().ok()).unwrap_or(0);
-    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    // What is started inherits it, and may need a descriptor for each of thousands of connections.
+    let nofile = rustix::process::Resource::Nofile;
+    let limits = rustix::process::getrlimit(nofile);
+    let raised = rustix::process::Rlimit { current: limits.maximum, maximum: limits.maximum };
+    let files = if rustix::process::setrlimit(nofile, raised).is_ok() { raised } else { limits };
     Room {
         cores: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
         memory: kib << 10,

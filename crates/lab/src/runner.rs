@@ -14,7 +14,7 @@ use crate::Failure;
 use crate::block;
 use crate::environment::machine;
 use crate::initiator::Initiator;
-use crate::link::Link;
+use crate::link::{Link, Machines};
 use crate::live::{Live, Moment};
 use crate::place::Place;
 use crate::target::{Serving, Setup, Target};
@@ -47,6 +47,8 @@ pub struct Runner<'a> {
     pub initiators: &'a [Box<dyn Initiator>],
     /// Which processors are whose.
     pub cores: Cores,
+    /// Machines reached by ssh; `None`: all is on this one.
+    pub machines: Option<Machines>,
     /// For files and logs.
     pub dir: PathBuf,
     /// Who is told.
@@ -62,6 +64,9 @@ struct Key {
     volumes: (u32, u64),
     medium: Medium,
 }
+
+/// What failed once and is not tried again: a target as it was, an initiator, its connections.
+type Broken = (Key, String, u32);
 
 impl Key {
     fn of(step: &Step) -> Key {
@@ -117,11 +122,12 @@ impl Runner<'_> {
         let (steps, left_out) = self.possible(plan);
         record.notes.extend(left_out);
         let mut bench: Option<(Key, Bench)> = None;
-        let mut broken: Vec<(Key, String)> = Vec::new();
+        let mut broken: Vec<Broken> = Vec::new();
         let budget: Duration = steps.iter().map(duration).sum();
         for (at, step) in steps.iter().enumerate() {
             let key = Key::of(step);
-            if broken.iter().any(|(known, by)| *known == key && *by == step.initiator) {
+            let attempt = (key.clone(), step.initiator.clone(), step.connections);
+            if broken.contains(&attempt) {
                 continue;
             }
             let spent: Duration = steps[..at].iter().map(duration).sum();
@@ -140,7 +146,7 @@ impl Runner<'_> {
                 Err(why) => {
                     self.live.ended(&moment, Err(&why.to_string()));
                     record.notes.push(format!("{} was left out: {why}", moment.what));
-                    broken.push((key, step.initiator.clone()));
+                    broken.push(attempt);
                     bench = None;
                 }
             }
@@ -210,8 +216,10 @@ impl Runner<'_> {
     }
 
     fn start(&mut self, step: &Step, record: &mut Record) -> Result<Bench, Failure> {
-        let hosts = hosts(step, record);
-        let link = Link::make(step.wire, hosts)?;
+        let link = match &self.machines {
+            Some(machines) => Link::between(machines),
+            None => Link::make(step.wire, hosts(step, record))?,
+        };
         let target = self.target(&step.target)?;
         let setup = Setup {
             place: link.target(),
@@ -235,7 +243,15 @@ impl Runner<'_> {
 
     /// This machine, the versions of what runs on it, and which cores are whose.
     fn environment(&self, plan: &Plan) -> Vec<Machine> {
-        let mut here = machine(&Place::Here, "target and initiator");
+        let mut all = match &self.machines {
+            None => vec![machine(&Place::Here, "target and initiator")],
+            Some(machines) => {
+                let target = machines.target.as_ref().map(|place| machine(place, "target"));
+                let initiators = machines.initiators.iter().map(|place| machine(place, "initiator"));
+                target.into_iter().chain(initiators).collect()
+            }
+        };
+        let here = &mut all[0];
         let mut versions: Vec<(String, String)> = Vec::new();
         for step in &plan.steps {
             let target = self.target(&step.target).ok().and_then(|target| target.version(&Place::Here));
@@ -257,7 +273,7 @@ impl Runner<'_> {
         here.facts.push(("target's cores".to_owned(), list(&self.cores.target)));
         here.facts.push(("initiators' cores".to_owned(), list(&self.cores.initiator)));
         here.facts.extend(versions);
-        vec![here]
+        all
     }
 }
 
@@ -293,11 +309,20 @@ fn duration(step: &&Step) -> Duration {
 fn what(step: &Step) -> String {
     let wire = match step.wire {
         Wire::Loopback => String::new(),
-        Wire::Veth { mtu } => format!(", MTU {mtu}"),
-        Wire::Congested { mtu, limit } => format!(", MTU {mtu}, {} Mb/s", limit / 1_000_000),
+        wire => format!(", {}", block::wire_name(wire)),
+    };
+    let connections = match step.connections == step.volumes.0 {
+        true => String::new(),
+        false => format!(", {} connections", step.connections),
     };
     let null = if step.medium == Medium::Null { ", null" } else { "" };
-    format!("{} / {} ({}{wire}{null}) {}", step.target, step.initiator, step.protocol.name(), step.job.name)
+    format!(
+        "{} / {} ({}{wire}{connections}{null}) {}",
+        step.target,
+        step.initiator,
+        step.protocol.name(),
+        step.job.name
+    )
 }
 
 /// A record that holds nothing yet.
@@ -328,12 +353,7 @@ fn add(points: &mut Vec<Point>, preset: &Preset, step: &Step, run: Run) {
         let medium = if step.medium == Medium::Null { "null" } else { "ram" };
         labels.push(("volume".to_owned(), medium.to_owned()));
     }
-    let (mtu, limit) = match step.wire {
-        Wire::Loopback => (65_536, None),
-        Wire::Veth { mtu } => (mtu, None),
-        Wire::Congested { mtu, limit } => (mtu, Some(limit)),
-    };
-    labels.extend(limit.map(|limit| ("limit".to_owned(), format!("{}Mb/s", limit / 1_000_000))));
+    labels.extend(block::limit(step.wire).map(|limit| ("limit".to_owned(), limit)));
     let fresh = Point {
         target: step.target.clone(),
         initiator: step.initiator.clone(),
@@ -342,7 +362,7 @@ fn add(points: &mut Vec<Point>, preset: &Preset, step: &Step, run: Run) {
         bytes: u64::from(step.job.block.0),
         depth: step.job.depth * step.job.threads,
         connections: step.connections,
-        mtu,
+        mtu: block::mtu(step.wire),
         labels,
         is_closed: step.job.rate == (None, None),
         ..Point::default()

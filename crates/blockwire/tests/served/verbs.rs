@@ -196,6 +196,50 @@ fn load_is_put_on_and_measured() {
     fails(&["bench", &both[0], "--iodeth=4"], 2, "did you mean \"iodepth\"");
 }
 
+/// Sessions of one process with one target do not end each other, and what happens is told while it does.
+#[test]
+fn many_sessions_share_a_load() {
+    let (_place, daemon) = served();
+    for url in &urls(&daemon, "a") {
+        let words =
+            ["--sessions", "5", "--events", "--json", "--numjobs=5", "--iodepth=1", "--runtime=600ms"];
+        let out = run(&[&["bench", url.as_str()][..], &words].concat());
+        let events = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(out.status.success(), "{events}");
+        let told: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+        assert!(told["jobs"][0]["read"]["ios"].as_u64().unwrap() > 10, "{told}");
+        let kinds: Vec<serde_json::Value> =
+            events.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        assert_eq!((&kinds[0]["event"], &kinds[kinds.len() - 1]["event"]), (&"begin".into(), &"end".into()));
+        assert!(kinds.iter().any(|event| event["ios"].as_u64() > Some(0)), "{events}");
+    }
+    let told = json(&["bench", "local:4m", "--json", "--runtime=100ms", "--rw=randrw"]);
+    assert_eq!(told["jobs"][0]["errors"], 0);
+    assert!(told["jobs"][0]["read"]["ios"].as_u64().unwrap() > 100, "{told}");
+}
+
+/// The smallest experiment gives a record and reports, and leaves nothing behind.
+#[test]
+fn an_experiment_ends_with_its_report() {
+    let place = tempfile::tempdir().unwrap();
+    let dir = place.path().join("run");
+    let words = ["eval", "run", "quick", "--scale", "0.1", "--out", dir.to_str().unwrap(), "--json"];
+    let record: serde_json::Value = serde_json::from_slice(&good(&words)).unwrap();
+    let points = record["points"].as_array().unwrap();
+    assert_eq!(points.len(), 4, "two directions over two protocols: {record}");
+    for point in points {
+        assert_eq!(point["runs"].as_array().unwrap().len(), 3);
+        assert!(point["runs"][0]["target"]["process"][0].is_number(), "{point}");
+    }
+    let written = fs::read_to_string(dir.join("record.json")).unwrap();
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&written).unwrap()["preset"], "quick");
+    for name in ["report.html", "report.md", "report.csv"] {
+        assert!(fs::metadata(dir.join(name)).unwrap().len() > 500, "{name}");
+    }
+    fails(&["eval", "run", "quik"], 21, "did you mean quick?");
+    fails(&["eval", "run", "quick", "--target", "nobody", "--out", dir.to_str().unwrap()], 1, "blockwire");
+}
+
 #[test]
 fn what_is_offered_is_found_and_each_step_is_told() {
     let (_place, daemon) = served();

@@ -155,7 +155,7 @@ pub(super) fn apply(job: &mut Job, word: &str, value: Option<&str>) -> Result<Ta
         }
         "bs" | "blocksize" => job.block = pair(needed()?, block)?,
         "iodepth" => job.depth = number(needed()?, 1, 65_536)?,
-        "numjobs" => job.threads = number(needed()?, 1, 4096)?,
+        "numjobs" => job.threads = number(needed()?, 1, 65_536)?,
         "filename" => job.files = files(needed()?.trim())?,
         "size" => job.size = Some(amount(needed()?)?),
         "filesize" => job.file_size = Some(amount(needed()?)?),

@@ -91,7 +91,7 @@ pub fn plan(
     for round in 0..rounds {
         for load in &loads {
             for &(target, initiator, protocol, wire, connections, medium) in &each {
-                let job = job(preset, load, runtime, volumes);
+                let job = job(preset, load, runtime, volumes, connections);
                 let (target, initiator) = (target.clone(), initiator.clone());
                 steps.push(Step {
                     target,
@@ -108,6 +108,34 @@ pub fn plan(
         }
     }
     Ok(Plan { preset, steps, notes: fitting.notes })
+}
+
+/// What is measured of a preset that has a runner of its own: its loads, without systems.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shape {
+    /// What lies between.
+    pub wires: Vec<Wire>,
+    /// The loads.
+    pub jobs: Vec<Job>,
+    /// How often all is done.
+    pub rounds: u32,
+    /// What was changed to fit the machine.
+    pub notes: Vec<String>,
+}
+
+/// The shape of a preset on this machine.
+///
+/// # Errors
+/// If none of its links can be had here: why.
+pub fn shape(preset: &'static Preset, room: &Room, scale: Scale) -> Result<Shape, String> {
+    let mut fitting = Fitting { notes: Vec::new() };
+    let wires = wires(preset, room, &mut fitting)?;
+    let loads = preset.loads();
+    // Each protocol alone, and all at once.
+    let each = wires.len() * loads.len() * (preset.protocols.len() + 1);
+    let (runtime, rounds) = time(preset, room, scale, each, &mut fitting);
+    let jobs = loads.iter().map(|load| job(preset, load, runtime, preset.volumes, 1)).collect();
+    Ok(Shape { wires, jobs, rounds, notes: fitting.notes })
 }
 
 fn pairs(
@@ -241,14 +269,16 @@ fn time(preset: &Preset, room: &Room, scale: Scale, loads: usize, fitting: &mut 
     (runtime, rounds)
 }
 
-fn job(preset: &Preset, load: &Load, runtime: Duration, volumes: (u32, u64)) -> Job {
+/// A load as a job. Where connections are what is varied, each has a thread of its own.
+fn job(preset: &Preset, load: &Load, runtime: Duration, volumes: (u32, u64), connections: u32) -> Job {
+    let threads = if preset.connections.is_empty() { load.threads } else { load.threads.max(connections) };
     Job {
         name: format!("{}-{}", word(load.direction, load.is_random), load.bytes),
         direction: load.direction,
         is_random: load.is_random,
         block: (load.bytes, load.bytes),
         depth: load.depth,
-        threads: load.threads.max(1),
+        threads: threads.max(1),
         file_size: Some(Amount::Bytes(volumes.1)),
         runtime: Some(runtime),
         is_time_based: true,
@@ -342,6 +372,24 @@ mod tests {
             plan(preset, &room(), Scale::Auto, &names(&["blockwire"]), &names(&["blockwire"])).unwrap();
         assert!(plan.steps.iter().any(|step| step.connections == 768));
         assert!(plan.notes.iter().any(|note| note.contains("ulimit -n")));
+    }
+
+    #[test]
+    fn each_connection_has_work() {
+        let preset = Preset::find("connections").unwrap();
+        let room = Room { files: 1 << 20, ..room() };
+        let plan = plan(preset, &room, Scale::Auto, &names(&["blockwire"]), &names(&["blockwire"])).unwrap();
+        for count in [1, 256, 16_384] {
+            let step = plan.steps.iter().find(|step| step.connections == count).unwrap();
+            assert_eq!(step.job.threads, count);
+        }
+    }
+
+    #[test]
+    fn a_shared_link_is_alone_and_limited() {
+        let shape = shape(Preset::find("unified-wire").unwrap(), &room(), Scale::Part(0.1)).unwrap();
+        assert!(shape.wires.iter().any(|wire| matches!(wire, Wire::Limited { .. })));
+        assert_eq!((shape.jobs.len(), shape.rounds), (2, 3));
     }
 
     #[test]

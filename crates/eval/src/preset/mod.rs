@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::fio::{Direction, Job};
 use crate::published::{Figure, published};
-pub use fit::{Room, Scale, plan};
+pub use fit::{Room, Scale, Shape, plan, shape};
 pub use table::PRESETS;
 
 /// What volumes are made of.
@@ -67,6 +67,13 @@ pub enum Wire {
     Veth {
         /// 1500 or 9000 bytes.
         mtu: u32,
+    },
+    /// The same, with a limit of so many bits per second.
+    Limited {
+        /// MTU in bytes.
+        mtu: u32,
+        /// Bits per second.
+        limit: u64,
     },
     /// The same, with a limit of so many bits per second and other traffic that fills it.
     Congested {

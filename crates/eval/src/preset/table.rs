@@ -135,7 +135,9 @@ pub static PRESETS: &[Preset] = &[
         at: "The Chelsio iSCSI Offload Solution",
         kind: Kind::Together,
         protocols: &[Protocol::Iscsi, Protocol::NvmeTcp, Protocol::Stream],
-        wires: JUMBO,
+        wires: &[Wire::Veth { mtu: 9000 }, Wire::Limited { mtu: 9000, limit: 1_000_000_000 }],
+        sizes: &[64 * KIB],
+        depth: 8,
         runtime: Duration::from_secs(30),
         rounds: 3,
         ..BASE

@@ -24,7 +24,7 @@ impl Ours {
     }
 
     fn words(&self, task: &Task<'_>) -> Vec<String> {
-        let mut words = vec![self.binary.display().to_string(), "bench".to_owned()];
+        let mut words = vec![task.place.binary(&self.binary), "bench".to_owned()];
         words.extend(task.urls.iter().cloned());
         words.extend(["--json", "--events"].map(str::to_owned));
         let threads = task.cores.len().max(1).min(task.job.threads as usize);
@@ -103,13 +103,11 @@ impl Initiator for Ours {
     }
 
     fn missing(&self, place: &Place) -> Option<String> {
-        let binary = self.binary.display();
-        (!place.has(&binary.to_string()))
-            .then(|| format!("{binary} is not on {}: copy it there (scp)", place.name()))
+        place.lacks_binary(&self.binary)
     }
 
     fn version(&self, place: &Place) -> Option<String> {
-        let said = place.run(&[&self.binary.display().to_string(), "--version"]).ok()?;
+        let said = place.run(&[&place.binary(&self.binary), "--version"]).ok()?;
         said.split_ascii_whitespace().nth(1).map(str::to_owned)
     }
 
@@ -122,28 +120,34 @@ impl Initiator for Ours {
             dir: task.dir,
         };
         let mut process = Process::start(run)?;
-        let until = Instant::now() + patience(task.job);
-        let mut text = String::new();
-        loop {
-            match process.next_line(until.saturating_duration_since(Instant::now())) {
-                Ok(Some((Stream::Err, line))) => {
-                    if let Some(event) = event(&line, process.pid()) {
-                        tell(event);
-                    }
-                }
-                Ok(Some((Stream::Out, line))) => text.push_str(&line),
-                Ok(None) => break,
-                Err(Late) => {
-                    process.stop();
-                    return Err(process.failure("it did not end in time"));
-                }
-            }
-        }
-        process.finish(patience(task.job))?;
+        let text = events(&mut process, task.job, tell)?;
         let mut figures = read(&text).map_err(|why| process.failure(&why))?;
         process.command().clone_into(&mut figures.command);
         Ok(figures)
     }
+}
+
+/// Passes on what a process says with `--events` until it ends, and gives what it printed.
+pub(super) fn events(process: &mut Process, job: &Job, tell: &dyn Fn(Event)) -> Result<String, Failure> {
+    let until = Instant::now() + patience(job);
+    let mut text = String::new();
+    loop {
+        match process.next_line(until.saturating_duration_since(Instant::now())) {
+            Ok(Some((Stream::Err, line))) => {
+                if let Some(event) = event(&line, process.pid()) {
+                    tell(event);
+                }
+            }
+            Ok(Some((Stream::Out, line))) => text.push_str(&line),
+            Ok(None) => break,
+            Err(Late) => {
+                process.stop();
+                return Err(process.failure("it did not end in time"));
+            }
+        }
+    }
+    process.finish(patience(job))?;
+    Ok(text)
 }
 
 /// A line that `--events` prints.

@@ -5,6 +5,7 @@
 //! counted; what it does not tell is absent, not zero.
 
 mod blockwire;
+mod stream;
 
 use std::path::Path;
 use std::time::Duration;
@@ -116,7 +117,7 @@ impl Figures {
 
 /// All initiators that are known. `binary`: this program.
 pub fn all(binary: &Path) -> Vec<Box<dyn Initiator>> {
-    vec![Box::new(blockwire::Ours::new(binary))]
+    vec![Box::new(blockwire::Ours::new(binary)), Box::new(stream::Sender::new(binary))]
 }
 
 /// How long a load may take at most, its start and end included.

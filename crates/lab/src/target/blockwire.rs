@@ -32,9 +32,7 @@ impl Target for Ours {
     }
 
     fn missing(&self, place: &Place) -> Option<String> {
-        let binary = self.binary.display();
-        (!place.has(&binary.to_string()))
-            .then(|| format!("{binary} is not on {}: copy it there (scp)", place.name()))
+        place.lacks_binary(&self.binary)
     }
 
     fn has(&self, _medium: Medium) -> bool {
@@ -42,7 +40,7 @@ impl Target for Ours {
     }
 
     fn version(&self, place: &Place) -> Option<String> {
-        let said = place.run(&[&self.binary.display().to_string(), "--version"]).ok()?;
+        let said = place.run(&[&place.binary(&self.binary), "--version"]).ok()?;
         said.split_ascii_whitespace().nth(1).map(str::to_owned)
     }
 
@@ -52,9 +50,9 @@ impl Target for Ours {
             Medium::Ram => "ram",
             Medium::Null => "null",
         };
-        let state = setup.dir.join("blockwire-state");
-        let control = setup.dir.join("blockwire.sock");
-        let mut words = vec![self.binary.display().to_string(), "serve".to_owned()];
+        let scratch = setup.place.scratch(setup.dir);
+        let name = setup.protocol.name();
+        let mut words = vec![setup.place.binary(&self.binary), "serve".to_owned()];
         let (flag, word) = match setup.protocol {
             Protocol::NvmeTcp => ("--nvme", "nvme"),
             _ => ("--iscsi", "iscsi"),
@@ -63,9 +61,8 @@ impl Target for Ours {
         for number in 0..count {
             words.extend(["--volume".to_owned(), format!("v{number}={kind}:{bytes}")]);
         }
-        for (flag, path) in [("--state", &state), ("--control", &control)] {
-            words.extend([flag.to_owned(), path.display().to_string()]);
-        }
+        words.extend(["--state".to_owned(), format!("{scratch}/{name}-state")]);
+        words.extend(["--control".to_owned(), format!("{scratch}/{name}.sock")]);
         if !setup.cores.is_empty() {
             let list: Vec<String> = setup.cores.iter().map(ToString::to_string).collect();
             words.extend(["--cores".to_owned(), list.join(",")]);

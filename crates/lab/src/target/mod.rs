@@ -4,6 +4,7 @@
 //! started or changed is undone when its [`Serving`] is dropped.
 
 mod blockwire;
+mod stream;
 mod url;
 
 use std::path::Path;
@@ -102,6 +103,7 @@ impl Serving {
         }
         let scheme = match self.protocol {
             Protocol::NvmeTcp => "nvme+tcp",
+            Protocol::Stream => return vec![format!("tcp://{address}:{}", self.port)],
             _ => "iscsi",
         };
         self.volumes.iter().map(|volume| format!("{scheme}://{address}:{}/{volume}", self.port)).collect()
@@ -131,7 +133,8 @@ impl Drop for Serving {
 
 /// All targets that are known. `binary`: this program; `urls`: volumes that something else serves.
 pub fn all(binary: &Path, urls: &[String]) -> Vec<Box<dyn Target>> {
-    let mut all: Vec<Box<dyn Target>> = vec![Box::new(blockwire::Ours::new(binary))];
+    let mut all: Vec<Box<dyn Target>> =
+        vec![Box::new(blockwire::Ours::new(binary)), Box::new(stream::Receiver::new(binary))];
     if !urls.is_empty() {
         all.push(Box::new(url::Elsewhere::new(urls)));
     }
@@ -149,7 +152,7 @@ pub fn free_port(place: &Place) -> Result<u16, Failure> {
             let port = listener.and_then(|listener| listener.local_addr()).map(|address| address.port());
             port.map_err(|why| Failure::new(format!("no port is free: {why}")))
         }
-        // Nothing else lives there.
+        // Only other targets of the same experiment live there, one after the other.
         _ => Ok(3260),
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! Invariant: what is measured is counted by the worker, from completions alone.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
@@ -140,20 +142,23 @@ fn io_id(seat: usize, ask: &Ask) -> IoId {
     IoId((seat as u64) << 32 | u64::from(ask.slot) << 1 | u64::from(ask.kind == Kind::Verify))
 }
 
+/// How often a thread's counts are stored for who watches.
+const PUBLISH_NS: u64 = 50_000_000;
+
 fn drive(volumes: &mut Volumes, seats: &mut [Seat], begun: Instant, exits_all: bool, cell: Option<&Cell>) {
     let now = || begun.elapsed().as_nanos() as u64;
     // Where each verified I/O belongs.
     let mut places: Vec<Vec<(u64, u32)>> = seats.iter().map(|seat| vec![(0, 0); seat.memory.len()]).collect();
+    // Seats to be asked what to do: those that something ended for, and those whose time has come.
+    let mut awake: Vec<usize> = (0..seats.len()).collect();
+    let mut alarms: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
+    let mut left = seats.len();
+    let mut time = now();
+    let mut published = 0;
     loop {
-        let mut wait: Option<u64> = None;
-        for (at, seat) in seats.iter_mut().enumerate().filter(|(_, seat)| !seat.is_over) {
-            let time = now();
-            if seat.asleep_until.is_some_and(|until| until > time) {
-                wait = [wait, seat.asleep_until].into_iter().flatten().min();
-                continue;
-            }
-            seat.asleep_until = None;
-            loop {
+        for at in awake.drain(..) {
+            let seat = &mut seats[at];
+            let due = loop {
                 match seat.worker.poll(time) {
                     Poll::Start(ask) => {
                         if ask.kind == Kind::Verify {
@@ -161,31 +166,44 @@ fn drive(volumes: &mut Volumes, seats: &mut [Seat], begun: Instant, exits_all: b
                         }
                         begin(volumes, seat, at, &ask, &now);
                     }
-                    Poll::Wait(until) => {
-                        wait = [wait, until].into_iter().flatten().min();
-                        break;
-                    }
+                    Poll::Wait(due) => break due,
                     Poll::Finished => {
-                        seat.is_over = true;
-                        break;
+                        left -= usize::from(!std::mem::replace(&mut seat.is_over, true));
+                        break None;
                     }
                 }
+            };
+            if due != std::mem::replace(&mut seat.asleep_until, due)
+                && let Some(due) = due
+            {
+                alarms.push(Reverse((due, at)));
             }
         }
-        if seats.iter().all(|seat| seat.is_over) {
+        if left == 0 {
             return;
         }
-        if exits_all && seats.iter().any(|seat| seat.is_over) {
+        if exits_all && left < seats.len() {
             seats.iter_mut().filter(|seat| !seat.is_over).for_each(|seat| seat.worker.stop());
         }
-        volumes.turn(
-            wait.map_or(Duration::from_secs(1), |until| Duration::from_nanos(until.saturating_sub(now()))),
-        );
-        let time = now();
+        let next = alarms.peek().map(|Reverse((due, _))| Duration::from_nanos(due.saturating_sub(now())));
+        volumes.turn(next.unwrap_or(Duration::from_secs(1)).min(Duration::from_secs(1)));
+        time = now();
         while let Some(done) = volumes.poll_done() {
-            end(seats, &places, done, time);
+            awake.extend(end(seats, &places, done, time));
         }
-        if let Some(cell) = cell {
+        while let Some(Reverse((due, at))) = alarms.peek().copied().filter(|Reverse((due, _))| *due <= time) {
+            alarms.pop();
+            // What was put off since has an alarm of its own.
+            if seats[at].asleep_until == Some(due) {
+                seats[at].asleep_until = None;
+                awake.push(at);
+            }
+        }
+        if exits_all && left < seats.len() {
+            awake = (0..seats.len()).filter(|at| !seats[*at].is_over).collect();
+        }
+        if let Some(cell) = cell.filter(|_| time >= published + PUBLISH_NS) {
+            published = time;
             publish(seats, cell);
         }
     }
@@ -242,9 +260,10 @@ fn begin(volumes: &mut Volumes, seat: &mut Seat, at: usize, ask: &Ask, now: &imp
     }
 }
 
-fn end(seats: &mut [Seat], places: &[Vec<(u64, u32)>], done: Ended, time: u64) {
+/// Tells a worker that an operation has ended; which seat has something to do.
+fn end(seats: &mut [Seat], places: &[Vec<(u64, u32)>], done: Ended, time: u64) -> Option<usize> {
     let (at, slot, is_look) = ((done.id.0 >> 32) as usize, (done.id.0 as u32) >> 1, done.id.0 & 1 == 1);
-    let Some(seat) = seats.get_mut(at) else { return };
+    let seat = seats.get_mut(at)?;
     let mut is_good = true;
     if let Err(why) = done.result {
         is_good = false;
@@ -267,4 +286,5 @@ fn end(seats: &mut [Seat], places: &[Vec<(u64, u32)>], done: Ended, time: u64) {
         }
     }
     seat.worker.done(slot, time, is_good);
+    Some(at)
 }

@@ -10,6 +10,7 @@ mod plan;
 mod records;
 mod report;
 mod run;
+mod stream;
 
 use clap::{Args, Subcommand};
 
@@ -30,6 +31,8 @@ enum EvalVerb {
     List(list::ListArgs),
     /// Run an experiment on this machine and write its report
     Run(run::RunArgs),
+    /// Send or receive a plain TCP stream, as much as goes
+    Stream(stream::StreamArgs),
     /// Hold two runs against each other; exit code 1 if something got worse
     Compare(compare::CompareArgs),
     /// Compute how many cores, links and connections a load needs, from a run
@@ -43,6 +46,7 @@ pub fn act(args: &EvalArgs) -> Result<Exit, Failure> {
     match &args.verb {
         EvalVerb::List(args) => list::list(args),
         EvalVerb::Run(args) => run::run(args),
+        EvalVerb::Stream(args) => stream::stream(args),
         EvalVerb::Compare(args) => compare::compare(args),
         EvalVerb::Plan(args) => plan::plan(args),
         EvalVerb::Report(args) => report::report(args),

@@ -11,7 +11,7 @@ use std::time::Duration;
 use clap::Args;
 use eval::preset::{Kind, Pairing, Preset, Room, Scale, plan};
 use eval::record::Record;
-use lab::{Cores, Live, Place, Runner};
+use lab::{Cores, Live, Machines, Place, Runner};
 
 use super::super::say;
 use crate::exit::{Exit, Failure};
@@ -50,6 +50,18 @@ pub struct RunArgs {
     /// Processors of the initiators
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub initiator_cores: Vec<usize>,
+    /// The machine that the target runs on, as ssh knows it; this program is copied there for the time
+    #[arg(long, value_name = "HOST", requires = "target_address")]
+    pub target_host: Option<String>,
+    /// The target's address, as initiator machines reach it
+    #[arg(long, value_name = "ADDRESS")]
+    pub target_address: Option<String>,
+    /// Machines that initiators run on, as ssh knows them
+    #[arg(long, value_name = "HOST", value_delimiter = ',', requires = "target_address")]
+    pub initiator_host: Vec<String>,
+    /// ssh and its options
+    #[arg(long, value_name = "COMMAND", default_value = "ssh")]
+    pub ssh: String,
     /// Print the record as JSON instead of tables
     #[arg(long)]
     pub json: bool,
@@ -88,6 +100,7 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
     })?;
     let logs = dir.join("logs");
     fs::create_dir_all(&logs).map_err(|why| Failure::failed(format!("{}: {why}", logs.display())))?;
+    let machines = machines(args, &binary)?;
     let mut live: Box<dyn Live> = match io::stderr().is_terminal() {
         true => Box::new(lab::Terminal::default()),
         false => Box::new(lab::Plain),
@@ -95,7 +108,8 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
     let mut runner = Runner {
         targets: &targets,
         initiators: &initiators,
-        cores: cores(args, room.cores),
+        cores: cores(args, room.cores, machines.0.is_some()),
+        machines: machines.0.clone(),
         dir: logs,
         live: live.as_mut(),
     };
@@ -126,6 +140,13 @@ fn experiment(
             let plan = plan(preset, room, args.scale, &targets, &initiators)?;
             runner.run(&plan).map_err(|why| why.to_string())
         }
+        Kind::Together => {
+            let shape = eval::preset::shape(preset, room, args.scale)?;
+            let jobs = shape.jobs.as_slice();
+            runner
+                .run_together(preset, &shape.wires, jobs, shape.rounds, &shape.notes)
+                .map_err(|why| why.to_string())
+        }
         _ => Err(format!("{} is no load on volumes alone, and its runner is not built yet", preset.id)),
     }
 }
@@ -146,8 +167,46 @@ fn systems(args: &RunArgs, preset: &Preset, room: &Room) -> (Vec<String>, Vec<St
     (targets, chosen(&args.initiator, &room.initiators))
 }
 
-fn cores(args: &RunArgs, all: usize) -> Cores {
-    let mut cores = Cores::halves(all);
+/// Other machines, with this program on them until they are left.
+struct Settled(Option<Machines>);
+
+impl Drop for Settled {
+    fn drop(&mut self) {
+        let Some(machines) = &self.0 else { return };
+        machines.target.iter().chain(&machines.initiators).for_each(Place::leave);
+    }
+}
+
+fn machines(args: &RunArgs, binary: &Path) -> Result<Settled, Failure> {
+    let Some(address) = &args.target_address else { return Ok(Settled(None)) };
+    let ssh: Vec<String> = args.ssh.split_ascii_whitespace().map(str::to_owned).collect();
+    if ssh.is_empty() {
+        return Err(Failure::usage("--ssh: a command is expected, for example \"ssh -F FILE\""));
+    }
+    let mut settled = Settled(Some(Machines { address: address.clone(), ..Machines::default() }));
+    let Some(machines) = &mut settled.0 else { return Ok(settled) };
+    let settle = |name: &String| {
+        let machine = lab::place::Machine { ssh: ssh.clone(), name: name.clone(), dir: String::new() };
+        let mut place = Place::Ssh(machine);
+        let settled = place.settle(binary).map_err(|why| Failure::failed(format!("{name}: {why}")));
+        settled.map(|()| place)
+    };
+    if let Some(name) = &args.target_host {
+        machines.target = Some(settle(name)?);
+    }
+    for name in &args.initiator_host {
+        let place = settle(name)?;
+        machines.initiators.push(place);
+    }
+    if machines.initiators.is_empty() {
+        machines.initiators.push(Place::Here);
+    }
+    Ok(settled)
+}
+
+/// Other machines have their processors for themselves.
+fn cores(args: &RunArgs, all: usize, is_elsewhere: bool) -> Cores {
+    let mut cores = if is_elsewhere { Cores::default() } else { Cores::halves(all) };
     if !args.target_cores.is_empty() {
         cores.target.clone_from(&args.target_cores);
     }
