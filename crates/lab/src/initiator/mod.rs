@@ -122,5 +122,7 @@ pub fn all(binary: &Path) -> Vec<Box<dyn Initiator>> {
 
 /// How long a load may take at most, its start and end included.
 pub fn patience(job: &Job) -> Duration {
-    job.runtime.unwrap_or(Duration::from_secs(3600)) + job.ramp + job.delay + Duration::from_secs(60)
+    let load = job.runtime.unwrap_or(Duration::from_secs(3600)) + job.ramp + job.delay;
+    // Each thread may have a connection of its own to be made and ended.
+    load + Duration::from_secs(60) + Duration::from_millis(10) * job.threads
 }
