@@ -438,11 +438,12 @@ impl Negotiation {
         self.proposable().all(|rule| self.is_within_limits(rule))
     }
 
-    /// Ends the negotiation: every proposal must be answered, every value within our limits, and the keys
-    /// consistent with each other.
+    /// Ends the negotiation: every proposal that has more than one result must be answered, every value within
+    /// our limits, and the keys consistent with each other.
     pub fn finish(&mut self) -> Result<(), Violation> {
         for rule in self.proposable() {
-            if self.proposed.contains(rule.key) || !self.is_within_limits(rule) {
+            let unanswered = self.proposed.contains(rule.key) && !self.is_settled_by_offer(rule);
+            if unanswered || !self.is_within_limits(rule) {
                 return Err(Violation::NoAgreement(rule.key));
             }
         }
@@ -454,6 +455,18 @@ impl Negotiation {
         // The rule above excepts sessions without unsolicited data; there the number must still be sane.
         self.params.first_burst = self.params.first_burst.min(self.params.max_burst);
         Ok(())
+    }
+
+    /// Whether our offer left only one result, so that its answer is optional: No to an AND, Yes to an OR
+    /// (RFC 7143 §6.2.2). That result is put in force.
+    fn is_settled_by_offer(&mut self, rule: &Rule) -> bool {
+        let Kind::Boolean { combine, param, limit } = rule.kind else { return false };
+        let offer = limit(&self.limits);
+        let settled = offer == (combine == Combine::Max);
+        if settled {
+            *param(&mut self.params) = offer;
+        }
+        settled
     }
 
     /// The negotiated keys that mean something in this session and on this connection.

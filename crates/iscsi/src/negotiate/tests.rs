@@ -182,6 +182,42 @@ fn a_peer_that_does_not_know_a_key_gets_its_default() {
     assert_eq!((n.params().task_reporting, n.params().protocol_level), (TaskReporting::Rfc3720, 1));
 }
 
+/// LIO answers neither order once it is offered Yes.
+#[test]
+fn an_offer_with_one_result_needs_no_answer() {
+    let limits = Limits {
+        initial_r2t: true,
+        immediate_data: false,
+        data_pdu_in_order: true,
+        data_sequence_in_order: true,
+        ..Limits::default()
+    };
+    let all = [Key::InitialR2T, Key::ImmediateData, Key::DataPduInOrder, Key::DataSequenceInOrder];
+    let unanswered = |limits: Limits| {
+        let mut n = Negotiation::new(Side::Initiator, Connection::Leading, SessionType::Normal, limits);
+        n.propose_all(&mut TextBuf::new()).unwrap();
+        n.proposed = KeySet::default();
+        all.into_iter().for_each(|key| {
+            n.proposed.insert(key);
+        });
+        n
+    };
+    let mut n = unanswered(limits.clone());
+    n.params.max_burst = limits.max_burst;
+    n.params.time2wait = limits.time2wait;
+    assert_eq!(n.finish(), Ok(()));
+    let p = n.params();
+    assert!(p.initial_r2t && !p.immediate_data && p.data_pdu_in_order && p.data_sequence_in_order);
+    for (other, key) in [
+        (Limits { initial_r2t: false, ..limits.clone() }, Key::InitialR2T),
+        (Limits { immediate_data: true, ..limits.clone() }, Key::ImmediateData),
+        (Limits { data_pdu_in_order: false, ..limits.clone() }, Key::DataPduInOrder),
+        (Limits { data_sequence_in_order: false, ..limits }, Key::DataSequenceInOrder),
+    ] {
+        assert_eq!(unanswered(other).finish(), Err(Violation::NoAgreement(key)));
+    }
+}
+
 fn any_limits() -> impl Strategy<Value = Limits> {
     let digests = prop_oneof![
         Just(vec![Digest::None]),

@@ -10,7 +10,9 @@ use stream::{Batch, SendOp, Slab, Tag};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
 
-/// Longest H2CData with a data digest: volatile memory is copied, and must fit a batch.
+/// Longest H2CData with a data digest of memory that may change: it is copied, and must fit a batch. Other
+/// memory goes in PDUs as long as the controller takes: nvmet of Linux takes the digest of a PDU for that of
+/// its command's data.
 const DIGEST_SEGMENT_MAX: u32 = 128 << 10;
 /// Header, its digest, padding to 128 bytes at most, and the data's digest.
 const FRAME: usize = 128 + DIGEST_LEN;
@@ -40,7 +42,8 @@ fn payload<'a>(out: &Out, commands: &'a Slab<Command>, terms: &Terms) -> Option<
         },
         Out::Data { tag, at, end, .. } => match &commands.get(*tag)?.data {
             Data::Out { data, .. } => {
-                let digest = if terms.data_digest { DIGEST_SEGMENT_MAX } else { u32::MAX };
+                let copied = terms.data_digest && !data.is_stable();
+                let digest = if copied { DIGEST_SEGMENT_MAX } else { u32::MAX };
                 let len = (end - at).min(terms.max_h2c_data).min(digest);
                 Some((data, *at as usize..(at + len) as usize))
             }

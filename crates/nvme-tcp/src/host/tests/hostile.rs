@@ -87,8 +87,12 @@ impl Lied {
 
     /// Bytes of its capsule.
     fn submit(&mut self, write: bool) -> usize {
-        let mut data: SgMut = self.pool.take_sg(Class::Solicited, 8192).unwrap();
-        data.copy_from(0, &[0xdd; 8192]);
+        self.submit_of(write, 8192)
+    }
+
+    fn submit_of(&mut self, write: bool, len: usize) -> usize {
+        let mut data: SgMut = self.pool.take_sg(Class::Solicited, len).unwrap();
+        data.copy_from(0, &vec![0xdd; len]);
         let payload = if write { Payload::Out(data.freeze()) } else { Payload::In(data) };
         let opcode = if write { WRITE } else { READ };
         self.side.queue.submit(cx!(self), sqe(opcode, 0), payload).unwrap();
@@ -338,4 +342,16 @@ fn a_write_goes_in_pieces_of_what_the_controller_takes() {
     let sent = Lied::busy(true).say(&r2t(0, 0, 8192));
     assert_eq!(sent.len(), 2 * (24 + 4096));
     assert_eq!((sent[1], sent[24 + 4096 + 1]), (0, LAST));
+}
+
+/// nvmet of Linux 6.1 checks the digest of each PDU against that of the whole command's data.
+#[test]
+fn a_write_with_a_digest_goes_in_one_piece_if_the_controller_takes_it() {
+    let len = 512 << 10;
+    let mut lied = Lied::ready(2, false, 4 << 20);
+    lied.submit_of(true, len);
+    let sent = lied.say(&r2t(0, 0, len as u32));
+    assert_eq!(sent.len(), 24 + len + 4);
+    assert_eq!(sent[1] & LAST, LAST);
+    assert_eq!(sent[24 + len..], buf::crc32c::crc32c(&vec![0xdd; len]).to_le_bytes());
 }
