@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what a step of the tests needs: setup.sh GROUP...
 # Root gets it installed from Debian; everybody else is told what is missing and the command.
-# Groups: build clients attach database dbench capi capture guest tgt istgt spdk lint
+# Groups: build clients attach database dbench capi capture guest uml tgt istgt spdk lint
 set -euo pipefail
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -71,7 +71,12 @@ for group in "$@"; do
     needs /usr/include/uuid/uuid.h uuid-dev
     needs /usr/include/openssl/ssl.h libssl-dev
     needs /usr/include/ncurses.h libncurses-dev
-    needs python3 python3-venv
+    needs /usr/bin/python3 python3
+    needs /usr/lib/python3/dist-packages/jinja2 python3-jinja2
+    needs /usr/lib/python3/dist-packages/tabulate.py python3-tabulate
+    needs /usr/lib/python3/dist-packages/yaml python3-yaml
+    needs patchelf patchelf
+    needs dpkg-source dpkg-dev
     ;;
   lint)
     needs shellcheck shellcheck
@@ -90,6 +95,16 @@ for group in "$@"; do
     needs kmod kmod
     needs cpio cpio
     needs xz xz-utils
+    ;;
+  uml)
+    needs gcc gcc
+    needs make make
+    needs flex flex
+    needs bison bison
+    needs bc bc
+    needs xz xz-utils
+    needs /usr/include/libelf.h libelf-dev
+    needs /usr/include/openssl/ssl.h libssl-dev
     ;;
   *) fail "unknown group $group" ;;
   esac
