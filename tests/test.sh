@@ -101,6 +101,11 @@ workloads() {
 initiators() {
   tests/interop/initiator.sh -a -t tgt
   tests/interop/initiator.sh -a -t istgt
+  tests/interop/initiator.sh -a -s -t lio
+  tests/interop/initiator.sh -a -s -t nvmet
+  GUEST_SUITE=bookworm-backports tests/interop/initiator.sh -s -t lio
+  GUEST_SUITE=bookworm-backports PARTS="discovery by_pipe matrix load reservations secrets" \
+    tests/interop/initiator.sh -a -s -t nvmet
 }
 
 sessions() {
@@ -117,6 +122,11 @@ guest() {
   IO=${world%% *} tests/guest/guest.sh
   IO=${world%% *} tests/guest/nvme.sh
   tests/guest/vhost.sh
+  # The kernel's own targets, and our initiator.
+  local target
+  for target in lio nvmet; do
+    PARTS="discovery matrix load reservations" tests/interop/initiator.sh -s -t "$target"
+  done
 }
 
 # The whole matrix of the guest: `make interop` only.
@@ -130,6 +140,7 @@ guests() {
   done
   tests/guest/vhost.sh 2
   tests/guest/ublk.sh
+  tests/guest/uml.sh
 }
 
 if [ "${1:-}" = --one ]; then

@@ -26,12 +26,10 @@ PATH=/usr/bin:$PATH
 
 # fio_source DIR: the source of the fio that Debian has, by a list of sources of its own
 fio_source() {
-  local lists=$1/.apt mirror
+  local lists=$1/.apt
   mkdir -p "$lists/lists/partial" "$lists/cache/archives/partial"
-  mirror=$(grep -rhoE 'https?://[^ ]+/debian/?( |$)' /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null |
-    head -n 1 | tr -d ' ' || true)
   printf 'deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] %s %s main\n' \
-    "${mirror:-http://deb.debian.org/debian}" "$(. /etc/os-release && echo "$VERSION_CODENAME")" >"$lists/sources.list"
+    "$(debian_mirror)" "$(. /etc/os-release && echo "$VERSION_CODENAME")" >"$lists/sources.list"
   local options=(-o "Dir::Etc::sourcelist=$lists/sources.list" -o Dir::Etc::sourceparts=-
     -o "Dir::State::lists=$lists/lists" -o "Dir::Cache=$lists/cache")
   quietly fio-update apt-get "${options[@]}" update -q

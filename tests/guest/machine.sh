@@ -5,21 +5,30 @@
 # calls `guest_asks WORDS`, which the script defines, answers `ok`, and then runs what was left in
 # GUEST_THEN.
 GUEST_THEN=
-# More words for QEMU.
+# More words for QEMU, and for its network.
 GUEST_QEMU=()
+GUEST_NET=
 
-# guest_boot IMAGE JOB SECONDS KEY=VALUE...: the machine, as the running process
-guest_boot() {
-  local image=$1 job=$2 seconds=$3 setting words=; shift 3
+# guest_machine IMAGE JOB KEY=VALUE...: the words that start the machine, into GUEST_MACHINE
+guest_machine() {
+  local image=$1 job=$2 setting words=; shift 2
   for setting in "$@"; do words+=" bw.$setting"; done
   # A guest in software: every x86 since 2013, but for what QEMU 7.2 emulates wrongly (cmpxchg16b)
   # or slowly (five-level page tables).
-  exec timeout -k 5 "$seconds" qemu-system-x86_64 -M pc,usb=off -accel tcg,thread=multi,tb-size=256 \
-    -cpu max,la57=off,cx16=off -smp "${GUEST_CPUS:-1}" -m 512 -nodefaults -no-user-config -display none \
-    -no-reboot -serial stdio -kernel "$image/vmlinux" -initrd "$image/initramfs" \
-    ${GUEST_QEMU[@]+"${GUEST_QEMU[@]}"} -netdev user,id=net,ipv6=off,restrict=off -device virtio-net-pci,netdev=net \
+  GUEST_MACHINE=(qemu-system-x86_64 -M "pc,usb=off" -accel "tcg,thread=multi,tb-size=256"
+    -cpu "max,la57=off,cx16=off" -smp "${GUEST_CPUS:-1}" -m "${GUEST_MEMORY:-512}" -nodefaults -no-user-config
+    -display none -no-reboot -serial stdio -kernel "$image/vmlinux" -initrd "$image/initramfs"
+    ${GUEST_QEMU[@]+"${GUEST_QEMU[@]}"}
+    -netdev "user,id=net,ipv6=off,restrict=off$GUEST_NET" -device "virtio-net-pci,netdev=net"
     -append "console=ttyS0 quiet panic=-1 mitigations=off nokaslr random.trust_cpu=on no_timer_check \
-tsc=reliable rcupdate.rcu_expedited=1 net.ifnames=0 bw.JOB=$job$words"
+tsc=reliable rcupdate.rcu_expedited=1 net.ifnames=0 bw.JOB=$job$words")
+}
+
+# guest_boot IMAGE JOB SECONDS KEY=VALUE...: the machine, as the running process
+guest_boot() {
+  local image=$1 job=$2 seconds=$3; shift 3
+  guest_machine "$image" "$job" "$@"
+  exec timeout -k 5 "$seconds" "${GUEST_MACHINE[@]}"
 }
 
 # guest_run DIR IMAGE JOB SECONDS KEY=VALUE...: runs the job to its end; fails unless it ends with 0

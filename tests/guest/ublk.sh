@@ -16,7 +16,7 @@ quietly build-local cargo build --locked -p blockwire-attach --example local
 quietly build-blockwire cargo build --locked -p blockwire
 # The guest's memory holds all of it.
 strip -o "$DIR/blockwire" "$BUILD/debug/blockwire"
-"$ROOT/tests/guest/image.sh" "$IMAGE" bookworm-backports "$BUILD/debug/examples/local $DIR/blockwire"
+"$ROOT/tests/guest/image.sh" "$IMAGE" bookworm-backports "$BUILD/debug/examples/local" "$DIR/blockwire"
 
 guest_asks() { fail "the guest asks for: $*"; }
 guest_run "$DIR" "$IMAGE" ublk "$SECONDS_AT_MOST"

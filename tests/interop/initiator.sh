@@ -1,28 +1,40 @@
 #!/usr/bin/env bash
 # Our initiator against a target, by the command line.
-#   initiator.sh [-a] [-t TARGET]     -a: every combination of what is negotiated
-# TARGET is tgt, istgt (both from Debian) or blockwire.
+#   initiator.sh [-a] [-s] [-t TARGET]
+# -a: every combination of what is negotiated; -s: few of them, with less data, for slow targets.
+# TARGET is tgt, istgt (both from Debian), lio, nvmet (the kernel's, in a guest), spdk-iscsi, spdk-nvme
+# (where SPDK was built: SPDK_DIR) or blockwire. PARTS names the parts, unless all are to be run.
 set -euo pipefail
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 TARGET=tgt
 ALL=0
-while getopts at: opt; do
+SHORT=0
+while getopts ast: opt; do
   case $opt in
   a) ALL=1 ;;
+  s) SHORT=1 ;;
   t) TARGET=$OPTARG ;;
   *) exit 2 ;;
   esac
 done
-[ "$TARGET" = blockwire ] || "$ROOT/tests/setup.sh" "$TARGET"
+case $TARGET in
+tgt | istgt) "$ROOT/tests/setup.sh" "$TARGET" ;;
+esac
 BLOCKWIRE=${BLOCKWIRE:-$BUILD/release/blockwire}
 use_target "$TARGET"
 DIR=$OUT/initiator-$TARGET
 rm -rf "$DIR"
 mkdir -p "$DIR"
 MIB=16
+[ "$SHORT" = 0 ] || MIB=2
+case $(url disk) in
+nvme*) PROTOCOL=nvme ;;
+*) PROTOCOL=iscsi ;;
+esac
 # Every wait of a test ends, whatever the initiator does.
 bw() { timeout 60 "$BLOCKWIRE" "$@"; }
+bw_long() { timeout 240 "$BLOCKWIRE" "$@"; }
 
 # expect PATTERN COMMAND...: the command succeeds and a line of its output matches
 expect() {
@@ -40,10 +52,18 @@ refused() {
 image() { head -c "${1}M" /dev/urandom >"$DIR/image"; }
 
 discovery() {
-  expect "iscsi://127\.0\.0\.1:$PORT/$(iqn disk)/" bw discover "iscsi://127.0.0.1:$PORT"
+  local portal
+  portal=$(url disk)
+  portal=${portal%/*/*}
+  # A target in a guest announces the address that it has there.
+  expect "^${portal%%[+:]*}.*://${ANNOUNCED:-127\.0\.0\.1:[0-9]*}/$(name disk)/" bw discover "$portal"
   expect '"bytes": 67108864' bw info --json "$(url disk)"
   expect '^healthy: ' bw doctor "$(url disk)"
-  refused 1 'check the target name' bw info "iscsi://127.0.0.1:$PORT/$(iqn no-such)/$(lun)"
+  refused 1 "${NO_SUCH:-check the target name}" bw info "$(url no-such)"
+}
+# name KIND: of its target or subsystem
+name() {
+  if [ "$PROTOCOL" = nvme ]; then nqn "$1"; else iqn "$1"; fi
 }
 
 # A volume whose ends and middle are ragged, by a pipe: offsets and lengths that are no multiples of ours.
@@ -73,61 +93,95 @@ round_trip() {
   cmp "$DIR/image" "$DIR/back" || fail "$unit: what came back is not what was written"
 }
 
-matrix() {
-  local digest r2t immediate bursts count=0 links=1
-  # Only istgt and Blockwire take more than one connection into a session.
-  [ "$TARGET" = tgt ] || links=2
-  if [ "$ALL" = 0 ]; then
-    set -- "digest=none" "digest=both" "digest=header&initial_r2t=yes&immediate=no" \
-      "digest=data&initial_r2t=no&immediate=no&first_burst=4K&max_burst=16K" \
-      "initial_r2t=yes&immediate=yes&first_burst=64K&max_burst=64K&max_recv=4K" \
-      "digest=both&initial_r2t=no&immediate=yes&first_burst=512&max_burst=512" \
-      "connections=$links&digest=both&commands=8"
-  else
-    set --
-    for digest in none header data both; do
-      for r2t in yes no; do
-        for immediate in yes no; do
-          for bursts in "first_burst=512&max_burst=512" "first_burst=4K&max_burst=64K&max_recv=512" \
-            "first_burst=64K&max_burst=256K" "first_burst=256K&max_burst=1M&max_recv=1M&connections=$links"; do
-            set -- "$@" "digest=$digest&initial_r2t=$r2t&immediate=$immediate&$bursts"
-          done
+# every_iscsi, every_nvme: every combination, into TERMS
+every_iscsi() {
+  local digest r2t immediate bursts
+  for digest in none header data both; do
+    for r2t in yes no; do
+      for immediate in yes no; do
+        for bursts in "first_burst=512&max_burst=512" "first_burst=4K&max_burst=64K&max_recv=512" \
+          "first_burst=64K&max_burst=256K" "first_burst=256K&max_burst=1M&max_recv=1M&connections=$LINKS"; do
+          TERMS+=("digest=$digest&initial_r2t=$r2t&immediate=$immediate&$bursts")
         done
       done
     done
+  done
+}
+every_nvme() {
+  local digest queues commands
+  for digest in none header data both; do
+    for queues in 1 4; do
+      for commands in 1 8 128; do TERMS+=("digest=$digest&queues=$queues&commands=$commands"); done
+    done
+  done
+}
+
+# LINKS: connections of a session, where the target takes more than one into it
+LINKS=${LINKS:-1}
+matrix() {
+  local TERMS=() terms
+  if [ "$ALL" = 1 ]; then
+    "every_$PROTOCOL"
+  elif [ "$PROTOCOL" = nvme ]; then
+    TERMS=("digest=none&queues=2" "digest=both")
+    [ "$SHORT" = 1 ] || TERMS+=("digest=header&queues=4&commands=4" "digest=data&commands=1")
+  else
+    TERMS=("initial_r2t=yes&immediate=yes&first_burst=64K&max_burst=64K" "connections=$LINKS&digest=both&commands=8")
+    [ "$SHORT" = 1 ] || TERMS+=("digest=none" "digest=both" "digest=header&initial_r2t=yes&immediate=no"
+      "digest=data&initial_r2t=no&immediate=no&first_burst=4K&max_burst=16K"
+      "initial_r2t=yes&immediate=yes&first_burst=64K&max_burst=64K&max_recv=4K"
+      "digest=both&initial_r2t=no&immediate=yes&first_burst=512&max_burst=512")
   fi
-  for terms in "$@"; do round_trip "$terms"; count=$((count + 1)); done
-  say "$TARGET: $count sets of terms, $MIB MiB there and back with each"
+  for terms in "${TERMS[@]}"; do round_trip "$terms"; done
+  say "$TARGET: ${#TERMS[@]} sets of terms, $MIB MiB there and back with each"
 }
 
 load() {
-  local bs
+  local bs size=8m
+  [ "$SHORT" = 0 ] || size=1m
   for bs in 512 4k 64k 1m; do
-    expect '^bench' bw bench "$(url disk)?digest=both" --rw=randwrite --bs=$bs --iodepth=16 --size=8m --verify=crc32c
+    expect '^bench' bw bench "$(url disk)?digest=both" --rw=randwrite --bs=$bs --iodepth=16 --size=$size --verify=crc32c
     ! grep -q failed "$DIR/said" || { cat "$DIR/said" >&2; fail "bench --bs=$bs"; }
   done
   expect '^bench' bw bench "$(url disk)" --rw=randrw --bs=4k --iodepth=64 --runtime=1 --time_based
 }
 
+# Hosts by their names; RESERVES is what the target can: all; register (it takes the same initiator in
+# another session for another registrant); nothing.
+ONE="" OTHER=""
 reservations() {
-  # tgt takes the same initiator in another session for another registrant.
-  [ "$TARGET" != tgt ] || { tgt_reservations; return; }
-  expect '^reservation none' bw reserve "$(url flat)" register --key 0xabc1
-  expect '^reservation write-exclusive .*' bw reserve "$(url flat)" reserve --key 0xabc1 --type write-exclusive
-  expect 'abc1 .*holds it' bw reserve "$(url flat)" report
-  # Another initiator may read and not write.
+  local flat other
+  if [ "$PROTOCOL" = nvme ]; then
+    ONE="host_nqn=nqn.2014-08.org.nvmexpress:uuid:$(uuid 1)&host_id=$(uuid 1)"
+    OTHER="host_nqn=nqn.2014-08.org.nvmexpress:uuid:$(uuid 2)&host_id=$(uuid 2)"
+  else
+    ONE=initiator=iqn.2026-11.io.blockwire.test:one
+    OTHER=initiator=iqn.2026-11.io.blockwire.test:other
+  fi
+  flat="$(url flat)?$ONE" other="$(url flat)?$OTHER"
+  case ${RESERVES:-all} in
+  nothing)
+    refused 1 'the target cannot do it' bw reserve "$flat" register --key 0xabc1
+    return
+    ;;
+  register)
+    expect '0xabc1|0*abc1' bw reserve "$flat" register --key 0xabc1
+    expect '^reservation none' bw reserve "$flat" report
+    return
+    ;;
+  esac
+  expect '^reservation none' bw reserve "$flat" register --key 0xabc1
+  expect '^reservation write-exclusive .*' bw reserve "$flat" reserve --key 0xabc1 --type write-exclusive
+  expect 'abc1 .*holds it' bw reserve "$flat" report
+  # Another host may read and not write.
   image 1
-  refused 1 'reserv' bw write "$(url flat)?initiator=iqn.2026-11.io.blockwire.test:other" --input "$DIR/image"
-  bw read --length 1M "$(url flat)?initiator=iqn.2026-11.io.blockwire.test:other" >"$DIR/back"
-  expect '^reservation none' bw reserve "$(url flat)" release --key 0xabc1 --type write-exclusive
-  expect '^reservation none' bw reserve "$(url flat)" unregister --key 0xabc1
-  bw write "$(url flat)?initiator=iqn.2026-11.io.blockwire.test:other" --input "$DIR/image"
+  refused 1 'reserv' bw write "$other" --input "$DIR/image"
+  bw read --length 1M "$other" >"$DIR/back"
+  expect '^reservation none' bw reserve "$flat" release --key 0xabc1 --type write-exclusive
+  expect '^reservation none' bw reserve "$flat" unregister --key 0xabc1
+  bw write "$other" --input "$DIR/image"
 }
-
-tgt_reservations() {
-  expect '0xabc1|0*abc1' bw reserve "$(url flat)" register --key 0xabc1
-  expect '^reservation none' bw reserve "$(url flat)" report
-}
+uuid() { printf '%08d-3c1b-4b8e-9d0e-2d8f6a1b7c55' "$1"; }
 
 # outage SECONDS: the target is killed without warning and comes back
 outage() {
@@ -137,18 +191,21 @@ outage() {
   target_start "$DIR"
 }
 
+# RESTART: seconds that the target may need to come back
 restarts() {
-  local rc=0 pid
-  bw bench "$(url disk)?digest=both&open_timeout=30s" --rw=randwrite --bs=4k --iodepth=16 --size=64m --rate_iops=3000 \
-    --verify=crc32c --json >"$DIR/bench.json" 2>"$DIR/said" &
+  local rc=0 pid size=64m wait=${RESTART:-30}s
+  [ "$SHORT" = 0 ] || size=8m
+  bw_long bench "$(url disk)?digest=both&open_timeout=$wait" --rw=randwrite --bs=4k --iodepth=16 --size=$size \
+    --rate_iops=3000 --verify=crc32c --json >"$DIR/bench.json" 2>"$DIR/said" &
   pid=$!
   outage 1
   outage 0
   wait "$pid" || rc=$?
   [ "$rc" = 0 ] || { cat "$DIR/said" "$DIR/bench.json" >&2; fail "bench over two restarts: exit $rc"; }
   say "$TARGET: killed and started again twice under writes that are verified: no error"
-  image 64
-  bw copy -q "$DIR/image" "$(url disk)?commands=2&max_burst=4K&first_burst=4K&open_timeout=30s" >"$DIR/said" 2>&1 &
+  image $((MIB * 4))
+  truncate -s 64M "$DIR/image"
+  bw_long copy -q "$DIR/image" "$(url disk)?commands=2&$SLOWLY&open_timeout=$wait" >"$DIR/said" 2>&1 &
   pid=$!
   sleep 0.2
   target_stop
@@ -157,17 +214,19 @@ restarts() {
   [ "$rc" = 0 ] || { cat "$DIR/said" >&2; fail "copy over a restart: exit $rc"; }
   bw verify "$DIR/image" "$(url disk)" >"$DIR/said" 2>&1 || { cat "$DIR/said" >&2; fail "copy over a restart differs"; }
 }
+SLOWLY="max_burst=4K&first_burst=4K"
+[ "$PROTOCOL" = iscsi ] || SLOWLY=queues=1
 
-# Debian's tgt accepts SHA-256 and then has no room for its response ("buf[20] !sufficient").
-HASHES=
-[ "$TARGET" != tgt ] || HASHES="&chap=sha1+md5"
 # Words must say whose secret it is, and never show one.
 whose() {
   refused 24 "$1" bw info "$2"
-  ! grep -Eq 'ourworldly|theirworldly|wrongwrong' "$DIR/said" || fail "a secret is shown: $2"
+  ! grep -Eq 'ourworldly|theirworldl|wrongwrong|DHHC-1' "$DIR/said" || fail "a secret is shown: $2"
 }
 
-secrets() {
+secrets() { "secrets_$PROTOCOL"; }
+
+# HASHES: what the target needs said about its hashes
+secrets_iscsi() {
   local unit at name
   at=127.0.0.1:$PORT/$(iqn disk)/$(lun)
   for name in our:ourworldly12 their:theirworldl1 wrong:wrongwrong12; do
@@ -176,21 +235,61 @@ secrets() {
   target_stop
   target_chap "$DIR" alice ourworldly12
   target_start "$DIR"
-  expect '"bytes": 67108864' bw info --json "iscsi://alice@$at?secret_file=$DIR/our.secret$HASHES"
-  whose "CHAP" "iscsi://$at"
-  whose "CHAP user name and secret that this side sends" "iscsi://alice@$at?secret_file=$DIR/wrong.secret$HASHES"
+  expect '"bytes": 67108864' bw info --json "iscsi://alice@$at?secret_file=$DIR/our.secret${HASHES:-}"
+  # Some say that they want CHAP, some just close.
+  refused "${UNPROVED:-24}" "${UNPROVED_SAYS:-CHAP}" bw info "iscsi://$at"
+  whose "CHAP user name and secret that this side sends" "iscsi://alice@$at?secret_file=$DIR/wrong.secret${HASHES:-}"
   target_stop
   target_chap "$DIR" alice ourworldly12 target theirworldl1
   target_start "$DIR"
-  unit="iscsi://alice@$at?secret_file=$DIR/our.secret$HASHES&mutual_user=target&mutual_secret_file=$DIR"
+  unit="iscsi://alice@$at?secret_file=$DIR/our.secret${HASHES:-}&mutual_user=target&mutual_secret_file=$DIR"
   expect '"bytes": 67108864' bw info --json "$unit/their.secret"
   whose "target.s own secret" "$unit/wrong.secret"
   whose "CHAP user name and secret that this side sends" "${unit/our.secret/wrong.secret}/their.secret"
+  [ "$ALL" = 0 ] || each_hash "$unit/their.secret"
+}
+
+# each_hash URL: mutual CHAP with each algorithm that the target has
+each_hash() {
+  local hash
+  for hash in ${EACH_HASH:-}; do
+    expect "CHAP_A *= *${hash%%:*}\$" bw doctor "$1&chap=${hash#*:}"
+  done
+}
+
+secrets_nvme() {
+  local host hash name
+  command -v nvme >/dev/null || "$ROOT/tests/setup.sh" guest
+  host=nqn.2014-08.org.nvmexpress:uuid:$(uuid 3)
+  target_dhchap x y 2>/dev/null || { say "$TARGET: no DH-HMAC-CHAP here: ${NO_DHCHAP:-not tried}"; return 0; }
+  for hash in 1 2 3; do
+    [ "$hash" = 1 ] || [ "$ALL" = 1 ] || continue
+    for name in our their wrong; do
+      (umask 077; dhchap_key "$hash" >"$DIR/$name.secret")
+    done
+    target_stop
+    target_dhchap "$host" "$(cat "$DIR/our.secret")"
+    target_start "$DIR"
+    unit="$(url disk)?host_nqn=$host&host_id=$(uuid 3)"
+    expect '"bytes": 67108864' bw info --json "$unit&secret_file=$DIR/our.secret"
+    whose "wants this host to authenticate" "$unit"
+    # nvmet closes at times before its refusal is out.
+    (whose "secret" "$unit&secret_file=$DIR/wrong.secret") 2>/dev/null ||
+      grep -q "${MISTAKEN:-secret}" "$DIR/said" || { cat "$DIR/said" >&2; fail "a wrong secret"; }
+    ! grep -q DHHC-1 "$DIR/said" || fail "a secret is shown"
+  done
+}
+# dhchap_key HASH: a fresh secret, as its text, transformed with the hash (1: SHA-256, 2: SHA-384, 3: SHA-512)
+dhchap_key() {
+  local len=32
+  [ "$1" = 1 ] || len=$((16 + 16 * $1))
+  nvme gen-dhchap-key --secret="$(head -c $len /dev/urandom | od -An -tx1 | tr -d ' \n')" --hmac="$1" |
+    tr -d '\n'
 }
 
 [ "$TARGET" = blockwire ] || IO=${IO:-auto}
 target_start "$DIR"
-say "$TARGET at 127.0.0.1:$PORT"
+say "$TARGET at $(url disk)"
 for part in ${PARTS:-discovery by_pipe matrix load reservations restarts secrets}; do
   begin=$(now)
   "$part"

@@ -10,6 +10,8 @@ TARGET_PID=
 PORT=0
 NVME_PORT=0
 DISCOVERY_PORT=0
+# shellcheck disable=SC2034
+LINKS=2
 
 # target_start DIR: serves all kinds over both protocols, sets TARGET_PID, PORT (iSCSI), NVME_PORT and
 # DISCOVERY_PORT. DISK_KEYS are more keys of the disk's SPEC. A second start with the same DIR

@@ -5,6 +5,8 @@ TARGET_PID=
 PORT=0
 CONTROL_PORT=0
 ISTGT_AUTH=()
+# shellcheck disable=SC2034
+LINKS=2
 
 # target_start DIR: as Blockwire's; a second start comes back on the same port with the same files
 target_start() {
