@@ -39,7 +39,7 @@ const TABLE: &[Layer] = &[
     Layer { name: "scsi-server", on: &["scsi", "volume"], foreign: Only(&["smallvec"]) },
     Layer { name: "nvme-server", on: &["nvme", "volume"], foreign: Only(&["smallvec", "zerocopy"]) },
     Layer { name: "endpoint", on: &["stream", "volume"], foreign: Only(&["smallvec"]) },
-    Layer { name: "backends", on: &["volume"], foreign: Only(&["libc", "smallvec"]) },
+    Layer { name: "backends", on: &["endpoint", "stream", "volume"], foreign: Only(&["libc", "smallvec"]) },
     Layer {
         name: "target",
         on: &["endpoint", "iscsi", "scsi-server", "nvme-tcp", "nvme-server"],

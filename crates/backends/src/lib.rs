@@ -1,4 +1,4 @@
-//! Volumes on files, block devices, and nothing.
+//! Volumes on files, block devices, and nothing; and stripes of volumes.
 //!
 //! No backend here opens a file or makes a system call: the world does, tells by [`FileFacts`] what
 //! it found, and carries out the [`DiskOp`](volume::DiskOp)s. What all shards of one volume share is
@@ -10,8 +10,12 @@ mod dirty;
 mod facts;
 mod file;
 mod job;
+mod leg;
 mod null;
+pub mod stripe;
 
 pub use facts::{FileFacts, Unfit};
 pub use file::{File, FileDisk};
+pub use leg::AnyLeg;
 pub use null::Null;
+pub use stripe::Stripe;

@@ -1,0 +1,130 @@
+//! A part of a greater volume: on this machine, or behind sockets.
+
+use std::fmt;
+use std::time::Duration;
+
+use buf::{Cx, Errno, Sg, Time};
+use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Remote, Sockets};
+use stream::{Came, RecvOp, SendOp};
+use volume::{Backend, DiskOp, Done, Durability, Geometry, Io, IoId, Span};
+
+/// Either kind of backend. One of this machine has no sockets, and says so.
+pub enum AnyLeg {
+    /// Of this machine.
+    Here(Box<dyn Backend>),
+    /// With sockets.
+    Elsewhere(Box<dyn Remote>),
+}
+
+impl fmt::Debug for AnyLeg {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            AnyLeg::Here(_) => "Here",
+            AnyLeg::Elsewhere(_) => "Elsewhere",
+        })
+    }
+}
+
+macro_rules! each {
+    ($any:expr, $leg:ident => $what:expr) => {
+        match $any {
+            AnyLeg::Here($leg) => $what,
+            AnyLeg::Elsewhere($leg) => $what,
+        }
+    };
+}
+
+/// What sockets do, and what is said where there are none.
+macro_rules! elsewhere {
+    ($any:expr, $leg:ident => $what:expr, else $otherwise:expr) => {
+        match $any {
+            AnyLeg::Here(_) => $otherwise,
+            AnyLeg::Elsewhere($leg) => $what,
+        }
+    };
+}
+
+impl Backend for AnyLeg {
+    fn geometry(&self) -> Geometry {
+        each!(self, leg => leg.geometry())
+    }
+    #[inline]
+    fn submit(&mut self, cx: &mut Cx<'_>, io: Io) {
+        each!(self, leg => leg.submit(cx, io));
+    }
+    fn lend(&mut self, span: Span) -> Option<Sg> {
+        each!(self, leg => leg.lend(span))
+    }
+    fn write_at_once(&mut self, span: Span, durability: Durability, from: &[u8]) -> bool {
+        each!(self, leg => leg.write_at_once(span, durability, from))
+    }
+    fn settle(&mut self) {
+        each!(self, leg => leg.settle());
+    }
+    fn cancel(&mut self, id: IoId) {
+        each!(self, leg => leg.cancel(id));
+    }
+    #[inline]
+    fn poll_done(&mut self) -> Option<Done> {
+        each!(self, leg => leg.poll_done())
+    }
+    #[inline]
+    fn poll_disk(&mut self) -> Option<DiskOp> {
+        each!(self, leg => leg.poll_disk())
+    }
+    fn handle_disk(&mut self, cx: &mut Cx<'_>, op: DiskOp, came: Result<usize, Errno>) {
+        each!(self, leg => leg.handle_disk(cx, op, came));
+    }
+}
+
+impl Sockets for AnyLeg {
+    fn poll_dial(&mut self) -> Option<Dial> {
+        elsewhere!(self, leg => leg.poll_dial(), else None)
+    }
+    fn handle_dialled(&mut self, cx: &mut Cx<'_>, id: DialId, how: Result<Dialled, Errno>) {
+        elsewhere!(self, leg => leg.handle_dialled(cx, id, how), else unreachable!("nothing was dialled"));
+    }
+    #[inline]
+    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Came) {
+        elsewhere!(self, leg => leg.handle_recv(cx, link, op, came), else unreachable!("there is no socket"));
+    }
+    #[inline]
+    fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {
+        elsewhere!(self, leg => leg.handle_written(cx, link, how), else unreachable!("there is no socket"));
+    }
+    #[inline]
+    fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
+        elsewhere!(self, leg => leg.handle_sent(cx, link, op), else unreachable!("there is no socket"));
+    }
+    #[inline]
+    fn poll_ready(&mut self) -> Option<LinkId> {
+        elsewhere!(self, leg => leg.poll_ready(), else None)
+    }
+    #[inline]
+    fn poll_recv(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<RecvOp> {
+        elsewhere!(self, leg => leg.poll_recv(cx, link), else None)
+    }
+    #[inline]
+    fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
+        elsewhere!(self, leg => leg.poll_send(cx, link), else None)
+    }
+    fn poll_leave(&mut self) -> Option<(LinkId, Leave)> {
+        elsewhere!(self, leg => leg.poll_leave(), else None)
+    }
+    #[inline]
+    fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
+        elsewhere!(self, leg => leg.turn(cx), else false)
+    }
+    fn poll_timeout(&self) -> Option<Time> {
+        elsewhere!(self, leg => leg.poll_timeout(), else None)
+    }
+    fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
+        elsewhere!(self, leg => leg.handle_timeout(cx), else ());
+    }
+    fn close(&mut self, cx: &mut Cx<'_>, grace: Duration) {
+        elsewhere!(self, leg => leg.close(cx, grace), else ());
+    }
+    fn is_closed(&self) -> bool {
+        elsewhere!(self, leg => leg.is_closed(), else true)
+    }
+}
