@@ -50,8 +50,10 @@ SPEC is KIND:ARGUMENT[,key=value]...
   null:SIZE    keeps nothing; for measuring
   URL          a volume of another machine: iscsi://HOST/IQN/LUN or nvme+tcp://HOST/NQN/NSID,
                several paths joined by commas; its size, blocks and identity are those of that volume
+  stripe:SPEC+SPEC...  several of these as one, chunk by chunk (RAID 0); what one of them loses is lost
 
-  size=SIZE        size of a file, for example 64M or 1T (binary)
+  size=SIZE        size of a file, for example 64M or 1T (binary); of a stripe: at most that of its legs
+  chunk=SIZE       what of a stripe lies on one leg in a row, a power of two; 64K unless given
   block=512|4096   logical block size; 512 unless given
   physical=SIZE    physical block size
   ro               write-protected
@@ -64,7 +66,9 @@ SPEC is KIND:ARGUMENT[,key=value]...
   sanitize_rate=SIZE  what a sanitize writes per second at most; no limit unless given
   persist=force    reservations survive a restart whatever hosts ask for
 
-A comma inside a path is written \\, and a plus sign \\+.
+A comma inside a path is written \\, and a plus sign \\+. So is a comma inside a leg of a stripe, which may
+have its own keys: stripe:file:/a\\,size=1G+file:/b\\,size=1G,chunk=128K. A stripe takes size, chunk, ro, uuid,
+removable, sanitize_rate and persist; the plus sign of nvme+tcp:// needs no backslash.
 A URL takes ro, uuid, removable, sanitize_rate and persist behind a comma at its end; its own options
 stand behind ?. It holds no password: ?secret_file=FILE or ?secret_env=NAME say where that is. While the
 other machine is away, hosts wait for as long as ?queue_timeout= says (20s), then get errors until it is back.

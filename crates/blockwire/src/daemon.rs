@@ -140,9 +140,7 @@ impl Daemon {
         let invalid = |why: &dyn std::fmt::Display| Refused::new(Code::Invalid, why);
         let name = VolumeName::parse(name).map_err(|why| invalid(&why))?;
         let spec = spec::parse(spec).map_err(|why| invalid(&why))?;
-        if let Source::File(path) = &spec.source
-            && path.is_relative()
-        {
+        if spec.source.has_relative_file() {
             return Err(invalid(&"the path of a file must be absolute"));
         }
         if spec.source.has_relative_secret() {
@@ -226,6 +224,11 @@ impl Daemon {
         }
         if matches!(store.volume.spec.source, Source::Remote(_)) {
             let why = "the volume is resized on the machine that has it; its hosts here see it at once";
+            return Err(Refused::new(Code::Invalid, why));
+        }
+        if matches!(store.volume.spec.source, Source::Stripe(_)) {
+            let why = "a stripe has the size of its legs: it follows volumes of other machines at once, files and \
+                       devices when it is opened";
             return Err(Refused::new(Code::Invalid, why));
         }
         if matches!(store.volume.spec.source, Source::Device(_)) {

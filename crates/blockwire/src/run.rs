@@ -26,7 +26,6 @@ use crate::{
     key, log, output,
     paths::Paths,
     serve::{StartEngine, serve},
-    spec::Source,
     suggest, verbs,
 };
 
@@ -136,11 +135,14 @@ fn volume(verb: VolumeVerb) -> Result<(Daemon, Request), Failure> {
         VolumeVerb::Show { name, daemon } => (daemon, Request::VolumeShow { name }),
         VolumeVerb::Create { volume, daemon } => {
             let mut spec = volume.spec;
-            if let Source::File(path) = &spec.source {
-                // The daemon has a current directory of its own: ours is meant.
-                let absolute = std::path::absolute(path)
-                    .map_err(|why| Failure::failed(format!("{}: {why}", path.display())))?;
-                spec.source = Source::File(absolute);
+            let mut failed = None;
+            // The daemon has a current directory of its own: ours is meant.
+            spec.source.each_file(&mut |path| match std::path::absolute(&*path) {
+                Ok(absolute) => *path = absolute,
+                Err(why) => failed = Some(Failure::failed(format!("{}: {why}", path.display()))),
+            });
+            if let Some(why) = failed {
+                return Err(why);
             }
             (daemon, Request::VolumeCreate { name: volume.name.to_string(), spec: spec.to_string() })
         }

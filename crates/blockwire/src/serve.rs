@@ -99,10 +99,10 @@ fn read(args: &ServeArgs, paths: &Paths, sink: &Sink) -> Draft {
     for volume in &args.volumes {
         let at = said(&format!("--volume {}", volume.name));
         let mut spec = volume.spec.clone();
-        if let spec::Source::File(path) = &spec.source {
-            // Other directories may be current when the file is opened again.
-            spec.source = spec::Source::File(std::path::absolute(path).unwrap_or_else(|_| path.clone()));
-        }
+        // Other directories may be current when a file is opened again.
+        spec.source.each_file(&mut |path| {
+            *path = std::path::absolute(&*path).unwrap_or_else(|_| path.clone());
+        });
         draft
             .volumes
             .push(Located::new(Volume { name: volume.name.clone(), spec, origin: Origin::Configured }, at));

@@ -1,22 +1,27 @@
 //! The volume SPEC of the command line, `KIND:ARG[,key=value]...`, and the volume it describes.
 //!
 //! The same keys stand in a `[[volume]]` table of the configuration. A comma inside an argument is
-//! written `\,`, a plus sign `\+`. Every refusal names the key that it is about.
+//! written `\,`, a plus sign `\+`. Every refusal names the key that it is about. A stripe's argument is other
+//! SPECs, with a plus sign between them.
 //!
 //! A volume of another machine is written as its URL, or as several that commas join. Everything belongs to
 //! the URL but what stands at the very end and is `,` and one of [`KEYS`]; such a comma that the URL itself
 //! needs is written `%2C`. Invariant: no [`Spec`] holds a password, so it can be recorded and shown.
+
+mod stripe;
 
 use std::{fmt, path::PathBuf};
 
 use host::{Url, url::SecretAt};
 use uuid::Uuid;
 
+pub use self::stripe::Striped;
 use crate::{size, suggest};
 
 /// The keys that may follow the argument, in the order in which help lists them.
-pub const KEYS: [&str; 11] = [
+pub const KEYS: [&str; 12] = [
     "size",
+    "chunk",
     "block",
     "physical",
     "ro",
@@ -30,10 +35,10 @@ pub const KEYS: [&str; 11] = [
 ];
 
 /// The kinds that can be built now.
-pub const KINDS: [&str; 3] = ["ram", "file", "null"];
+pub const KINDS: [&str; 4] = ["ram", "file", "null", "stripe"];
 
 /// The kinds that the contract names and that do not exist yet.
-const KINDS_LATER: [&str; 2] = ["stripe", "rbd"];
+const KINDS_LATER: [&str; 1] = ["rbd"];
 
 /// What a URL begins with, to tell one that lacks its `//` from an unknown kind.
 const SCHEMES: [&str; 2] = ["iscsi", "nvme+tcp"];
@@ -58,6 +63,8 @@ pub enum Source {
     /// A volume of another machine: the URLs of its paths, joined by commas. They make sense, each names a
     /// volume, and none holds a password.
     Remote(String),
+    /// Several volumes as one, chunk by chunk.
+    Stripe(Striped),
 }
 
 impl Source {
@@ -65,7 +72,25 @@ impl Source {
     pub fn path(&self) -> Option<&PathBuf> {
         match self {
             Source::File(path) | Source::Device(path) => Some(path),
-            Source::Ram | Source::Null | Source::Remote(_) => None,
+            Source::Ram | Source::Null | Source::Remote(_) | Source::Stripe(_) => None,
+        }
+    }
+
+    /// Does something with each path of a file, those of a stripe's legs among them.
+    pub fn each_file(&mut self, act: &mut dyn FnMut(&mut PathBuf)) {
+        match self {
+            Source::File(path) => act(path),
+            Source::Stripe(striped) => striped.legs.iter_mut().for_each(|leg| leg.source.each_file(act)),
+            Source::Ram | Source::Null | Source::Device(_) | Source::Remote(_) => {}
+        }
+    }
+
+    /// Whether a file is named by a path that depends on the current directory.
+    pub fn has_relative_file(&self) -> bool {
+        match self {
+            Source::File(path) => path.is_relative(),
+            Source::Stripe(striped) => striped.legs.iter().any(|leg| leg.source.has_relative_file()),
+            Source::Ram | Source::Null | Source::Device(_) | Source::Remote(_) => false,
         }
     }
 
@@ -77,13 +102,20 @@ impl Source {
                 let urls = Url::parse_joined(urls).ok()?;
                 Some(urls.iter().map(ToString::to_string).collect::<Vec<_>>().join(","))
             }
+            Source::Stripe(striped) => Some(striped.place()),
             Source::Ram | Source::Null => None,
         }
     }
 
     /// Whether a file with a secret is named by a path that depends on the current directory.
     pub fn has_relative_secret(&self) -> bool {
-        let Source::Remote(urls) = self else { return false };
+        let urls = match self {
+            Source::Remote(urls) => urls,
+            Source::Stripe(striped) => {
+                return striped.legs.iter().any(|leg| leg.source.has_relative_secret());
+            }
+            Source::Ram | Source::File(_) | Source::Device(_) | Source::Null => return false,
+        };
         let urls = Url::parse_joined(urls).unwrap_or_default();
         let named = urls.iter().flat_map(|url| [&url.options.secret, &url.options.mutual_secret]).flatten();
         named.into_iter().any(|at| matches!(at, SecretAt::File(path) if path.is_relative()))
@@ -97,6 +129,20 @@ impl Source {
             Source::Device(_) => "device",
             Source::Null => "null",
             Source::Remote(_) => "remote",
+            Source::Stripe(_) => "stripe",
+        }
+    }
+
+    /// The keys that mean something, and what to say of the others.
+    fn keys(&self) -> (&'static [&'static str], &'static str) {
+        match self {
+            Source::Remote(_) => {
+                (&KEYS_OF_REMOTE, "is that of the volume on the other machine; it cannot be chosen here")
+            }
+            Source::Stripe(_) => {
+                (&stripe::KEYS, "is that of the legs; write it behind a leg, with \"\\,\" before it")
+            }
+            Source::Ram | Source::File(_) | Source::Device(_) | Source::Null => (&KEYS, ""),
         }
     }
 }
@@ -154,14 +200,14 @@ impl Spec {
     /// Sets the key `key` from its written value; `None` for a bare key such as `ro`.
     pub fn set(&mut self, key: &str, value: Option<&str>) -> Result<(), SpecError> {
         let bad = |why: String| SpecError::BadValue { key: key.to_owned(), why };
-        if matches!(self.source, Source::Remote(_)) && KEYS.contains(&key) && !KEYS_OF_REMOTE.contains(&key) {
-            return Err(bad(
-                "is that of the volume on the other machine; it cannot be chosen here".to_owned()
-            ));
+        let (keys, otherwise) = self.source.keys();
+        if KEYS.contains(&key) && !keys.contains(&key) {
+            return Err(bad(otherwise.to_owned()));
         }
         let need = || value.ok_or_else(|| bad("needs a value".to_owned()));
         match key {
             "size" => self.size = Some(size::parse(need()?).map_err(|e| bad(e.to_string()))?),
+            "chunk" => self.source.set_chunk(need()?).map_err(bad)?,
             "block" => {
                 self.block = match size::parse(need()?) {
                     Ok(512) => 512,
@@ -218,6 +264,9 @@ impl Spec {
             }
             _ => {}
         }
+        if let Source::Stripe(striped) = &self.source {
+            striped.check(self.size)?;
+        }
         if let Some(size) = self.size {
             if size == 0 {
                 return bad("size", "must not be zero");
@@ -261,6 +310,10 @@ pub enum SpecError {
     BadUrl(String),
     /// A URL with a password in it.
     Password,
+    /// A stripe that is not written as it must be.
+    BadStripe(backends::stripe::Miswritten),
+    /// What is wrong with a leg of a stripe, counted from 1.
+    BadLeg(usize, Box<SpecError>),
     /// `/dev/...` was expected where another absolute path stands.
     NotADevice(String),
     /// A key that does not exist.
@@ -293,6 +346,8 @@ impl fmt::Display for SpecError {
                 "a URL of a served volume must not hold a password: write it to a file and add ?secret_file=FILE, \
                  or name a variable of the daemon's environment with ?secret_env=NAME",
             ),
+            SpecError::BadStripe(why) => why.fmt(f),
+            SpecError::BadLeg(leg, why) => write!(f, "leg {leg} of the stripe: {why}"),
             SpecError::NotADevice(path) => {
                 write!(f, "\"{path}\" is not under /dev; write file:{path} for a file")
             }
@@ -311,6 +366,9 @@ pub fn parse_parts(text: &str) -> Result<(Spec, Vec<String>), SpecError> {
     let (mut spec, fields) = if is_remote(text) {
         let (urls, keys) = cut_keys(text);
         (Spec::new(remote(urls)?), keys.into_iter().map(str::to_owned).collect())
+    } else if backends::stripe::is_meant(text) {
+        let (striped, fields) = Striped::parse(text)?;
+        (Spec::new(Source::Stripe(striped)), fields)
     } else {
         let mut fields = split(text)?;
         let head = fields.remove(0);
@@ -434,12 +492,14 @@ impl fmt::Display for Spec {
             Source::File(path) => write!(f, "file:{}", escape(&path.to_string_lossy()))?,
             Source::Device(path) => write!(f, "{}", escape(&path.to_string_lossy()))?,
             Source::Remote(urls) => f.write_str(urls)?,
+            Source::Stripe(striped) => striped.fmt(f)?,
         }
         if let Some(bytes) = size {
             write!(f, ",size={}", size::exact(bytes))?;
         }
-        // What a volume of another machine is like is found there anew at each start.
-        let chosen = !matches!(self.source, Source::Remote(_));
+        // What a volume of another machine or a stripe's leg is like is found there anew at each start.
+        let keys = self.source.keys().0;
+        let chosen = keys.contains(&"block");
         if chosen && self.block != default.block {
             write!(f, ",block={}", self.block)?;
         }
@@ -456,7 +516,7 @@ impl fmt::Display for Spec {
             ("thin", self.thin, default.thin),
             ("removable", self.removable, default.removable),
         ] {
-            if value != usual && (chosen || KEYS_OF_REMOTE.contains(&key)) {
+            if value != usual && keys.contains(&key) {
                 write!(f, ",{key}={}", if value { "on" } else { "off" })?;
             }
         }

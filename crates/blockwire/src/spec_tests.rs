@@ -56,7 +56,7 @@ fn accepted_specs() {
 #[test]
 fn refused_specs_say_which_key_and_what_was_meant() {
     for (text, want) in [
-        ("", "unknown kind of volume \"\"; known: ram, file, null (or a device as /dev/NAME)"),
+        ("", "unknown kind of volume \"\"; known: ram, file, null, stripe (or a device as /dev/NAME)"),
         ("rma:64M", "unknown kind of volume \"rma\"; did you mean \"ram\"? (or a device as /dev/NAME)"),
         ("ram", "ram: needs a size, as in ram:64M"),
         ("ram:", "ram: needs a size, as in ram:64M"),
@@ -83,11 +83,67 @@ fn refused_specs_say_which_key_and_what_was_meant() {
         ("file:/x,uuid=00000000-0000-0000-0000-000000000000", "uuid must not be all zero"),
         ("file:/x\\", "a backslash must stand before \",\", \"+\" or \"\\\""),
         ("file:/x\\y", "a backslash must stand before \",\", \"+\" or \"\\\""),
-        ("stripe:a+b", "volumes of kind \"stripe\" are not built yet"),
+        (
+            "stripe:ram:1M",
+            "stripe: needs two legs at least, as in stripe:/dev/sdb+/dev/sdc (a comma inside of a leg is written \\,)",
+        ),
+        ("stripe:ram:1M+", "stripe: leg 2 is empty; a stripe is written stripe:VOLUME+VOLUME"),
+        (
+            "stripe:ram:1M+rma:1M",
+            "leg 2 of the stripe: unknown kind of volume \"rma\"; did you mean \"ram\"? (or a device as /dev/NAME)",
+        ),
+        (
+            "stripe:ram:1M\\,ro+ram:1M",
+            "leg 1 of the stripe: ro is not of a leg; write it behind the whole stripe",
+        ),
+        ("stripe:ram:1M+stripe:ram:1M\\+ram:1M", "leg 2 of the stripe: a stripe cannot be a leg of another"),
+        (
+            "stripe:ram:1M+ram:1M,block=4096",
+            "block is that of the legs; write it behind a leg, with \"\\,\" before it",
+        ),
+        ("stripe:ram:1M+ram:1M,chunk=3K", "chunk is a power of two from 512 to 64M"),
+        ("stripe:ram:1M+ram:1M,size=100K", "size is not a multiple of the chunk, 64K"),
+        ("ram:1M,chunk=64K", "chunk only means something for a stripe"),
         ("rbd:pool/image", "volumes of kind \"rbd\" are not built yet"),
     ] {
         assert_eq!(parse(text).map_err(|e| e.to_string()), Err(want.to_owned()), "{text}");
     }
+}
+
+#[test]
+fn a_stripe_is_made_of_volumes() {
+    let leg = |text: &str| parse(text).unwrap();
+    let url = "nvme+tcp://h/nqn.2026-11.io.blockwire:d/1";
+    for (text, legs, chunk) in [
+        ("stripe:ram:1M+ram:2M".to_owned(), vec!["ram:1M", "ram:2M"], 64 << 10),
+        (
+            r"stripe:file:/a\\\+b\,size=1G+/dev/sdb,chunk=1M,ro".to_owned(),
+            vec![r"file:/a+b,size=1G", "/dev/sdb"],
+            1 << 20,
+        ),
+        (
+            format!("stripe:{url}+iscsi://h/iqn.2026-11.io.blockwire:d/0,size=64K"),
+            vec![url, "iscsi://h/iqn.2026-11.io.blockwire:d/0"],
+            64 << 10,
+        ),
+        (
+            format!("stripe:{url}\\,iscsi://i/iqn.2026-11.io.blockwire:d/0+{url}"),
+            vec![&*format!("{url},iscsi://i/iqn.2026-11.io.blockwire:d/0"), url],
+            64 << 10,
+        ),
+    ] {
+        let spec = parse(&text).unwrap();
+        let legs: Vec<Spec> = legs.into_iter().map(|text| leg(&text.replace("a+b", r"a\+b"))).collect();
+        assert_eq!(spec.source, Source::Stripe(Striped { legs, chunk }), "{text}");
+        assert_eq!(parse(&spec.to_string()), Ok(spec.clone()), "written form of {text}");
+        assert_eq!(spec.read_only, text.ends_with("ro"));
+    }
+    let secret = parse("stripe:iscsi://u%secret@h/iqn.2026-11.io.blockwire:d/0+ram:1M").unwrap_err();
+    assert!(secret.to_string().contains("leg 1") && !format!("{secret:?} {secret}").contains("u%secret"));
+    let mut relative = parse("stripe:file:a.img+file:/b.img").unwrap();
+    assert!(relative.source.has_relative_file());
+    relative.source.each_file(&mut |path| *path = std::path::Path::new("/srv").join(&*path));
+    assert_eq!(relative.source.place().unwrap(), "/srv/a.img+/b.img");
 }
 
 const NVME: &str = "nvme+tcp://[::1]:4420/nqn.2026-11.io.blockwire:d/1?secret_file=/etc/a,b";

@@ -2,7 +2,9 @@
 //!
 //! Invariant: one file or device is open in one volume only. It is locked (flock) against other
 //! processes, and compared by device and inode against the volumes of this one, whatever names lead
-//! to it.
+//! to it, and whether they are volumes themselves or legs of one.
+
+mod stripe;
 
 use std::{
     fmt,
@@ -12,6 +14,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use backends::FileFacts;
 use rustix::fs::{AtFlags, FallocateFlags, OFlags, Statx, StatxFlags};
 use uuid::Uuid;
 
@@ -51,6 +54,8 @@ pub struct Store {
     pub key: Option<Key>,
     /// How the other machine is reached that has the volume.
     pub remote: Option<Remote>,
+    /// What a stripe is made of; nothing for another volume.
+    pub legs: Vec<Store>,
     /// The file did not exist before.
     pub created: bool,
 }
@@ -76,12 +81,22 @@ enum Why {
     NoDirect(PathBuf),
     SameUuid(Uuid, VolumeName),
     Remote(String),
+    Leg(usize, Box<Why>),
+    SameLeg(usize),
+    Misfit(backends::stripe::Misfit),
+    Unfit(backends::Unfit),
+    TooLarge(u64, u64),
 }
 
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "volume \"{}\": ", self.volume)?;
-        match &self.why {
+        write!(f, "volume \"{}\": {}", self.volume, self.why)
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             Why::Io(what, path, why) => write!(f, "cannot {what} {}: {why}", path.display()),
             Why::NotAFile(path) => {
                 write!(f, "{} is not a regular file (a device is named without \"file:\")", path.display())
@@ -103,6 +118,14 @@ impl fmt::Display for StoreError {
                 write!(f, "{} cannot be opened past the page cache (direct)", path.display())
             }
             Why::Remote(why) => f.write_str(why),
+            Why::Leg(leg, why) => write!(f, "leg {leg} of the stripe: {why}"),
+            Why::SameLeg(leg) => write!(f, "it is the same volume as leg {leg}"),
+            Why::Misfit(why) => why.fmt(f),
+            Why::Unfit(why) => why.fmt(f),
+            Why::TooLarge(size, most) => {
+                let (size, most) = (crate::size::exact(*size), crate::size::exact(*most));
+                write!(f, "size={size} is more than the legs of the stripe have, {most}")
+            }
             Why::SameUuid(uuid, other) => {
                 write!(f, "the identity {uuid} is already that of volume \"{other}\"")
             }
@@ -120,19 +143,50 @@ impl Store {
         others: impl Iterator<Item = &'a Store> + Clone,
     ) -> Result<Self, StoreError> {
         let opened = match &volume.spec.source {
-            Source::Ram | Source::Null => Ok(memory(volume)),
-            Source::Remote(urls) => elsewhere(volume, urls),
-            Source::File(path) => file(volume, path, others.clone()),
-            Source::Device(path) => device(volume, path, others.clone()),
+            Source::Stripe(striped) => stripe::open(volume, striped, identities, others.clone()),
+            _ => Store::open_one(volume, identities, others.clone()),
         };
-        let identified = opened.and_then(|mut store| {
-            store.uuid = store.identity(identities);
-            match others.into_iter().find(|other| other.uuid == store.uuid) {
-                Some(other) => Err(Why::SameUuid(store.uuid, other.volume.name.clone())),
+        let identified =
+            opened.and_then(|store| match others.into_iter().find(|other| other.shares(&store)) {
+                Some(other) => {
+                    let why = Why::SameUuid(store.uuid, other.volume.name.clone());
+                    store.discard();
+                    Err(why)
+                }
                 None => Ok(store),
-            }
-        });
+            });
         identified.map_err(|why| StoreError { volume: volume.name.clone(), why })
+    }
+
+    /// Opens what is no stripe.
+    fn open_one<'a>(
+        volume: &Volume,
+        identities: &mut Identities,
+        others: impl Iterator<Item = &'a Store>,
+    ) -> Result<Self, Why> {
+        let mut store = match &volume.spec.source {
+            Source::Ram | Source::Null => memory(volume),
+            Source::Remote(urls) => elsewhere(volume, urls)?,
+            Source::File(path) => file(volume, path, others)?,
+            Source::Device(path) => device(volume, path, others)?,
+            Source::Stripe(_) => unreachable!("a stripe is no leg of another: the SPEC was checked"),
+        };
+        store.uuid = store.identity(identities);
+        Ok(store)
+    }
+
+    /// Whether the other is, or has a leg that is, the same volume as this or one of its legs.
+    fn shares(&self, other: &Store) -> bool {
+        let all = |store: &Store| {
+            std::iter::once(store.uuid).chain(store.legs.iter().map(|leg| leg.uuid)).collect()
+        };
+        let (ours, theirs): (Vec<Uuid>, Vec<Uuid>) = (all(self), all(other));
+        ours.iter().any(|uuid| theirs.contains(uuid))
+    }
+
+    /// What it stands on: itself, or its legs.
+    pub fn parts(&self) -> &[Store] {
+        if self.legs.is_empty() { std::slice::from_ref(self) } else { &self.legs }
     }
 
     fn identity(&self, identities: &mut Identities) -> Uuid {
@@ -145,7 +199,26 @@ impl Store {
 
     /// Whether hosts may only read: by what was asked for, or because we may not write there ourselves.
     pub fn is_read_only(&self) -> bool {
-        self.volume.spec.read_only || self.remote.as_ref().is_some_and(|remote| remote.read_only)
+        self.volume.spec.read_only
+            || self.remote.as_ref().is_some_and(|remote| remote.read_only)
+            || self.legs.iter().any(Store::is_read_only)
+    }
+
+    /// What the system says of its file or device.
+    pub fn facts(&self) -> FileFacts {
+        let spec = &self.volume.spec;
+        FileFacts {
+            bytes: self.bytes,
+            device: matches!(spec.source, Source::Device(_)),
+            logical: spec.block,
+            physical: Some(self.physical),
+            preferred: 0,
+            direct: spec.direct,
+            memory_align: self.memory_align,
+            offset_align: self.offset_align,
+            punch: spec.thin && self.punch,
+            write_cache: spec.cache,
+        }
     }
 
     /// Undoes the creation of a file that will not be served after all.
@@ -153,6 +226,7 @@ impl Store {
         if let (true, Some(path)) = (self.created, self.volume.spec.source.path()) {
             let _ = std::fs::remove_file(path);
         }
+        self.legs.into_iter().for_each(Store::discard);
     }
 
     /// Changes the size of the file. The new size must be a multiple of the block and not zero.
@@ -196,6 +270,7 @@ fn memory(volume: &Volume) -> Store {
         file: None,
         key: None,
         remote: None,
+        legs: Vec::new(),
         created: false,
     }
 }
@@ -222,6 +297,7 @@ fn elsewhere(volume: &Volume, urls: &str) -> Result<Store, Why> {
         file: None,
         key: None,
         remote: Some(remote),
+        legs: Vec::new(),
         created: false,
         volume,
     })
@@ -292,6 +368,7 @@ fn settle_file<'a>(
         file: Some(file),
         key: Some(key),
         remote: None,
+        legs: Vec::new(),
         created: false,
     })
 }
@@ -331,6 +408,7 @@ fn device<'a>(volume: &Volume, path: &Path, others: impl Iterator<Item = &'a Sto
         file: Some(file),
         key: Some(key),
         remote: None,
+        legs: Vec::new(),
         created: false,
     })
 }
@@ -366,7 +444,8 @@ fn claim<'a>(
     read_only: bool,
     mut others: impl Iterator<Item = &'a Store>,
 ) -> Result<(), Why> {
-    if let Some(other) = others.find(|other| other.key.as_ref().is_some_and(|other| other.aliases(key))) {
+    let is_alias = |part: &Store| part.key.as_ref().is_some_and(|other| other.aliases(key));
+    if let Some(other) = others.find(|other| other.parts().iter().any(is_alias)) {
         return Err(Why::Alias(path.to_owned(), other.volume.name.clone()));
     }
     let locked = if read_only { file.try_lock_shared() } else { file.try_lock() };

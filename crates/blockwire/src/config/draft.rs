@@ -190,10 +190,7 @@ fn volume(table: &Reader<'_>) -> Option<Located<Volume>> {
             complain(&value.at, format!("{why} in [[volume]]"));
         }
     }
-    if let Some(path) = spec.source.path().filter(|path| path.is_relative()) {
-        let path = table.file.directory.join(path);
-        spec.source = spec::Source::File(path);
-    }
+    spec.source.each_file(&mut |path| *path = table.file.directory.join(&*path));
     if let Err(why) = spec.check() {
         let at = match &why {
             SpecError::BadValue { key, .. } if table.has(key) => table.as_written(key).map_or(at, |v| v.at),

@@ -80,13 +80,19 @@ pub const VOLUME: Section = Section {
             "source",
             "SPEC",
             "needed",
-            "`ram:SIZE`, `file:PATH`, `/dev/NAME`, `null:SIZE`, or a volume's URL.",
+            "`ram:SIZE`, `file:PATH`, `/dev/NAME`, `null:SIZE`, a volume's URL, or `stripe:SPEC+SPEC...` of these. In a stripe a comma or a plus sign inside of a leg is written `\\,` or `\\+` (in TOML best between single quotes); see [initiator.md](initiator.md#several-volumes-as-one).",
         ),
         key(
             "size",
             "size",
             "of the file",
-            "Size of a file volume. The file is created or grown to it; a larger file keeps its size.",
+            "Size of a file volume. The file is created or grown to it; a larger file keeps its size. Of a stripe: its size, if that is to be less than what its legs have together.",
+        ),
+        key(
+            "chunk",
+            "size",
+            "64K",
+            "Of a stripe: what lies on one leg in a row, a power of two from 512 to 64M. Another value makes another volume of the same legs.",
         ),
         key("block", "512 or 4096", "512", "Logical block size, bytes."),
         key(

@@ -2,7 +2,7 @@
 
 use std::{io, os::fd::OwnedFd, sync::Arc};
 
-use backends::{File, FileDisk, FileFacts, Null};
+use backends::{AnyLeg, File, FileDisk, Null, Stripe};
 use target::{Make, MakeBackend, VolumeSpec};
 use volume::{DiskId, Facts, Gauge, Geometry, Home, Ram, RamDisk, Shared, Uuid, VolumeId};
 
@@ -34,11 +34,42 @@ pub enum Medium {
     },
     /// On another machine, to which each shard connects.
     Remote(Arc<Remote>),
+    /// On several of these, in turn.
+    Stripe(Arc<Striping>),
+}
+
+/// What a stripe is made of.
+#[derive(Debug)]
+pub struct Striping {
+    legs: Vec<Medium>,
+    /// Bytes of a chunk.
+    chunk: u32,
+    /// Bytes of the whole at most.
+    limit: Option<u64>,
+    /// What the blocks were like when it was opened.
+    geometry: Geometry,
 }
 
 impl Medium {
-    /// The medium of an open volume. `disk` is the number of its file, if it has one.
-    pub fn of(store: &Store, disk: Option<DiskId>, shards: u16) -> Result<Self, EngineError> {
+    /// The medium of an open volume. `disks` are the numbers of its files: of its own, or of each leg's.
+    pub fn of(store: &Store, disks: &[Option<DiskId>], shards: u16) -> Result<Self, EngineError> {
+        match &store.volume.spec.source {
+            Source::Stripe(striped) => {
+                let legs = store.legs.iter().zip(disks).map(|(leg, disk)| Medium::of_one(leg, *disk, shards));
+                let legs = legs.collect::<Result<Vec<_>, _>>()?;
+                let shapes: Vec<Geometry> = legs.iter().map(Medium::geometry).collect();
+                let (chunk, limit) = (striped.chunk, store.volume.spec.size);
+                let geometry = backends::stripe::fit(&shapes, chunk, limit).map_err(|why| {
+                    EngineError::Unsupported(format!("volume \"{}\": {why}", store.volume.name))
+                })?;
+                Ok(Medium::Stripe(Arc::new(Striping { legs, chunk, limit, geometry })))
+            }
+            _ => Medium::of_one(store, disks.first().copied().flatten(), shards),
+        }
+    }
+
+    /// The medium of what is no stripe.
+    fn of_one(store: &Store, disk: Option<DiskId>, shards: u16) -> Result<Self, EngineError> {
         let (spec, blocks) = (&store.volume.spec, store.bytes / u64::from(store.volume.spec.block));
         match (&spec.source, disk) {
             (Source::Null, _) => Ok(Medium::Null { blocks, logical: spec.block }),
@@ -50,7 +81,7 @@ impl Medium {
                 Ok(Medium::Ram(Arc::new(disk)))
             }
             (Source::File(_) | Source::Device(_), Some(disk)) => {
-                let made = FileDisk::new(disk, &facts(store), shards);
+                let made = FileDisk::new(disk, &store.facts(), shards);
                 let unfit =
                     |why| EngineError::Unsupported(format!("volume \"{}\": {why}", store.volume.name));
                 Ok(Medium::File(Arc::new(made.map_err(unfit)?), disk))
@@ -60,6 +91,7 @@ impl Medium {
                 None => Err(EngineError::Stopped),
             },
             (Source::File(_) | Source::Device(_), None) => Err(EngineError::Stopped),
+            (Source::Stripe(_), _) => unreachable!("a stripe is no leg of another"),
         }
     }
 
@@ -70,14 +102,23 @@ impl Medium {
             Medium::File(disk, _) => disk.geometry(),
             Medium::Null { blocks, logical } => volume::Backend::geometry(&Null::new(*blocks, *logical)),
             Medium::Remote(remote) => remote.geometry,
+            Medium::Stripe(striping) => striping.geometry,
         }
     }
 
-    /// Its file's number.
-    pub fn disk(&self) -> Option<DiskId> {
+    /// The numbers of its files.
+    pub fn disks(&self) -> Vec<DiskId> {
+        match self {
+            Medium::Stripe(striping) => striping.legs.iter().filter_map(Medium::disk).collect(),
+            _ => self.disk().into_iter().collect(),
+        }
+    }
+
+    /// The number of its own file.
+    fn disk(&self) -> Option<DiskId> {
         match self {
             Medium::File(_, disk) => Some(*disk),
-            Medium::Ram(_) | Medium::Null { .. } | Medium::Remote(_) => None,
+            Medium::Ram(_) | Medium::Null { .. } | Medium::Remote(_) | Medium::Stripe(_) => None,
         }
     }
 
@@ -97,6 +138,9 @@ impl Medium {
             Medium::Null { .. } => Err(EngineError::Unsupported("a null volume keeps its size".to_owned())),
             Medium::Remote(_) => {
                 Err(EngineError::Unsupported("the volume is resized on the machine that has it".to_owned()))
+            }
+            Medium::Stripe(_) => {
+                Err(EngineError::Unsupported("a stripe has the size of its legs".to_owned()))
             }
         }
     }
@@ -119,6 +163,20 @@ impl Medium {
                 let remote = remote.clone();
                 return Make::Remote(Box::new(move |cx| Box::new(remote.on_shard(cx, shard))));
             }
+            Medium::Stripe(striping) => {
+                let striping = striping.clone();
+                return Make::Remote(Box::new(move |cx| {
+                    let legs = striping.legs.iter().map(|leg| {
+                        let volume = match leg.make(shard) {
+                            Make::Backend(make) => AnyLeg::Here(make()),
+                            Make::Remote(make) => AnyLeg::Elsewhere(make(cx)),
+                        };
+                        (volume, leg.disk())
+                    });
+                    let logical = Some(striping.geometry.logical);
+                    Box::new(Stripe::new(legs.collect(), striping.chunk, striping.limit, logical))
+                }));
+            }
         };
         Make::Backend(backend)
     }
@@ -129,9 +187,10 @@ impl Medium {
             Medium::Ram(disk) => Some(disk.gauge()),
             Medium::File(..) => match &store.volume.spec.source {
                 Source::File(path) => usage.watch(path),
-                Source::Device(_) | Source::Ram | Source::Null | Source::Remote(_) => None,
+                Source::Device(_) | Source::Ram | Source::Null => None,
+                Source::Remote(_) | Source::Stripe(_) => None,
             },
-            Medium::Null { .. } | Medium::Remote(_) => None,
+            Medium::Null { .. } | Medium::Remote(_) | Medium::Stripe(_) => None,
         }
     }
 
@@ -183,7 +242,7 @@ impl Medium {
             shared: shared.clone(),
             view: view.clone(),
             make: self.make(shard),
-            disks: self.disk().into_iter().collect(),
+            disks: self.disks(),
             home: if shard == at.0 { home.take() } else { None },
         };
         Ok((0..shards).map(spec).collect())
@@ -204,23 +263,9 @@ fn ram(store: &Store) -> Option<RamDisk> {
     make(wanted).or_else(|| make(store.bytes))
 }
 
-/// A second descriptor of the volume's file, for the shards; the first keeps the lock.
-pub fn descriptor(store: &Store) -> Option<io::Result<OwnedFd>> {
-    Some(store.file.as_ref()?.try_clone().map(OwnedFd::from))
-}
-
-fn facts(store: &Store) -> FileFacts {
-    let spec = &store.volume.spec;
-    FileFacts {
-        bytes: store.bytes,
-        device: matches!(spec.source, Source::Device(_)),
-        logical: spec.block,
-        physical: Some(store.physical),
-        preferred: 0,
-        direct: spec.direct,
-        memory_align: store.memory_align,
-        offset_align: store.offset_align,
-        punch: spec.thin && store.punch,
-        write_cache: spec.cache,
-    }
+/// A second descriptor of each of the volume's files, for the shards; the first keeps the lock. As many as the
+/// volume has parts.
+pub fn descriptors(store: &Store) -> Vec<Option<io::Result<OwnedFd>>> {
+    let of = |part: &Store| Some(part.file.as_ref()?.try_clone().map(OwnedFd::from));
+    store.parts().iter().map(of).collect()
 }

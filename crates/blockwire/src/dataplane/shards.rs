@@ -19,7 +19,7 @@ use super::{
     exports::Frame,
     inbox::{self, Requests},
     logged::{self, Logged},
-    medium::{Medium, descriptor},
+    medium::{Medium, descriptors},
     queues, standing,
     usage::Usage,
     world,
@@ -66,14 +66,15 @@ pub fn start(start: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
     let mut specs: Vec<Vec<VolumeSpec>> = (0..shards).map(|_| Vec::new()).collect();
     let usage = Usage::start().map_err(|why| EngineError::Start(why.to_string()))?;
     for store in volumes {
-        let disk = match descriptor(store) {
-            Some(file) => {
-                config.disks.push(Arc::new(file.map_err(|why| EngineError::Start(why.to_string()))?));
-                Some(DiskId(config.disks.len() as u32 - 1))
-            }
-            None => None,
-        };
-        let (id, medium) = (catalog.free(), Medium::of(store, disk, shards)?);
+        let mut disks = Vec::new();
+        for file in descriptors(store) {
+            let file = file.transpose().map_err(|why| EngineError::Start(why.to_string()))?;
+            disks.push(file.map(|file| {
+                config.disks.push(Arc::new(file));
+                DiskId(config.disks.len() as u32 - 1)
+            }));
+        }
+        let (id, medium) = (catalog.free(), Medium::of(store, &disks, shards)?);
         for (of, spec) in specs.iter_mut().zip(medium.specs(store, id, shards, plan.oui, &state, &usage)?) {
             of.push(spec);
         }
@@ -221,10 +222,24 @@ impl Shards {
     /// Takes a volume from every shard; nothing may lead to it any more.
     fn forget(&self, id: VolumeId, medium: &Medium) -> Result<(), EngineError> {
         self.ask_all(|| Control::DropVolume(id), CHANGE)?;
-        if let Some(disk) = medium.disk() {
-            self.running.remove_disk(disk);
-        }
+        medium.disks().into_iter().for_each(|disk| self.running.remove_disk(disk));
         Ok(())
+    }
+
+    /// Gives the volume's files to the shards: their numbers, one per part of the volume.
+    fn add_disks(&self, store: &Store) -> Result<Vec<Option<DiskId>>, EngineError> {
+        let mut disks = Vec::new();
+        for file in descriptors(store) {
+            let added = file.map(|file| file.and_then(|file| self.running.add_disk(file))).transpose();
+            match added {
+                Ok(disk) => disks.push(disk),
+                Err(why) => {
+                    disks.into_iter().flatten().for_each(|disk| self.running.remove_disk(disk));
+                    return Err(EngineError::Start(why.to_string()));
+                }
+            }
+        }
+        Ok(disks)
     }
 
     fn stop_cleanly(&self) {
@@ -379,20 +394,12 @@ impl Engine for Shards {
         let shards = self.running.shards();
         let mut catalog = self.catalog();
         let id = catalog.free();
-        let disk = match descriptor(store) {
-            Some(file) => {
-                let added = file.and_then(|file| self.running.add_disk(file));
-                Some(added.map_err(|why| EngineError::Start(why.to_string()))?)
-            }
-            None => None,
-        };
+        let disks = self.add_disks(store)?;
         let give_up = |why| {
-            if let Some(disk) = disk {
-                self.running.remove_disk(disk);
-            }
+            disks.iter().flatten().for_each(|disk| self.running.remove_disk(*disk));
             why
         };
-        let medium = Medium::of(store, disk, shards).map_err(give_up)?;
+        let medium = Medium::of(store, &disks, shards).map_err(give_up)?;
         let specs = medium.specs(store, id, shards, self.oui, &self.state, &self.usage).map_err(give_up)?;
         let added = self.tell(id, specs).and_then(|()| {
             catalog.volumes.insert(id, Entry::of(store, medium.clone()));

@@ -8,7 +8,7 @@ use ::initiator::{Initiator, IoChoice, Settings};
 
 use crate::daemon::{Daemon, Place, worlds};
 
-fn urls(daemon: &Daemon, volume: &str) -> [String; 2] {
+pub fn urls(daemon: &Daemon, volume: &str) -> [String; 2] {
     let (iscsi, nvme) = (daemon.at, daemon.nvme.unwrap());
     [
         format!("iscsi://{iscsi}/iqn.2026-11.io.blockwire:{volume}/0"),
@@ -21,7 +21,7 @@ fn ours(world: &str) -> Initiator {
     Initiator::new(Settings { io, ..Settings::default() }).unwrap()
 }
 
-fn bytes(len: usize, seed: usize) -> Vec<u8> {
+pub fn bytes(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|at| (at.wrapping_mul(seed) >> 3 ^ at >> 11) as u8).collect()
 }
 

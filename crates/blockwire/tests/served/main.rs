@@ -10,6 +10,7 @@ mod host;
 mod initiator;
 mod placement;
 mod remote;
+mod stripe;
 mod truth;
 mod verbs;
 mod volumes;
