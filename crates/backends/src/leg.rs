@@ -48,6 +48,9 @@ impl Backend for AnyLeg {
     fn geometry(&self) -> Geometry {
         each!(self, leg => leg.geometry())
     }
+    fn is_read_only(&self) -> bool {
+        each!(self, leg => leg.is_read_only())
+    }
     #[inline]
     fn submit(&mut self, cx: &mut Cx<'_>, io: Io) {
         each!(self, leg => leg.submit(cx, io));

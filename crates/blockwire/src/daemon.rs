@@ -345,7 +345,7 @@ impl Service for Daemon {
     fn answer(&self, request: Request) -> Result<Answer, Refused> {
         let failed = |why: EngineError| refused(&why);
         Ok(match request {
-            Request::VolumeList => Answer::Volumes(self.served().volumes()),
+            Request::VolumeList => Answer::Volumes(self.volumes()?),
             Request::VolumeShow { name } => Answer::Volume(self.volume_shown(&name)?),
             Request::VolumeProtect { name, on } => Answer::Volume(self.protect(&name, on)?),
             Request::SubsystemList => Answer::Subsystems(self.subsystems()?),
@@ -430,7 +430,7 @@ impl Served {
             size_bytes: store.bytes,
             block_bytes: spec.block,
             physical_bytes: store.physical,
-            read_only: store.is_read_only(),
+            read_only: spec.read_only,
             write_cache: spec.cache,
             direct: spec.direct,
             thin: spec.thin,

@@ -48,6 +48,8 @@ impl Engine for Memory {
         };
         let standing = crate::report::StandingReport {
             volume: "demo".into(),
+            size_bytes: 1 << 20,
+            backing_read_only: false,
             write_protected: false,
             write_protected_by_host: false,
             not_ready: None,

@@ -29,8 +29,6 @@ pub struct Remote {
     pub geometry: Geometry,
     /// Its identity, if the target tells it.
     pub uuid: Option<Uuid>,
-    /// We may not write there, or shall not.
-    pub read_only: bool,
 }
 
 /// One path.
@@ -72,13 +70,12 @@ pub fn open(urls: &str) -> Result<Remote, String> {
     let volume = initiator.open(urls).map_err(said)?;
     let geometry =
         initiator.geometry(volume).ok_or("the volume was lost as soon as it was open; try again")?;
-    let read_only = initiator.is_read_only(volume);
     let uuid = initiator.portrait(volume).and_then(|portrait| portrait.uuid);
     // A target that does not let go in time is no reason against serving its volume.
     let _ = initiator.close(volume);
     let terms = terms(&ways[0].url);
     let uuid = uuid.map(|uuid| Uuid::from_bytes(uuid.0));
-    Ok(Remote { who, ways, terms, geometry, uuid, read_only })
+    Ok(Remote { who, ways, terms, geometry, uuid })
 }
 
 /// A daemon does not give up: a volume that comes back is served again, however late.

@@ -197,13 +197,6 @@ impl Store {
         }
     }
 
-    /// Whether hosts may only read: by what was asked for, or because we may not write there ourselves.
-    pub fn is_read_only(&self) -> bool {
-        self.volume.spec.read_only
-            || self.remote.as_ref().is_some_and(|remote| remote.read_only)
-            || self.legs.iter().any(Store::is_read_only)
-    }
-
     /// What the system says of its file or device.
     pub fn facts(&self) -> FileFacts {
         let spec = &self.volume.spec;

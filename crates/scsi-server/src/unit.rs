@@ -78,7 +78,7 @@ impl Unit {
         mode::Device {
             blocks: self.view.geometry.blocks,
             block_len: self.view.geometry.logical,
-            write_protected: self.view.write_protected || read_only,
+            write_protected: self.view.is_protected() || read_only,
         }
     }
 

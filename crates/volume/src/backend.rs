@@ -53,6 +53,10 @@ impl Geometry {
 pub trait Backend {
     /// What its blocks are like now.
     fn geometry(&self) -> Geometry;
+    /// Whether writes are refused now, whoever sends them: the volume is elsewhere, and it is so there.
+    fn is_read_only(&self) -> bool {
+        false
+    }
     /// Takes an operation on. It ends by [`Backend::poll_done`], perhaps at once.
     fn submit(&mut self, cx: &mut Cx<'_>, io: Io);
     /// Reads at once: gives its own memory, as [`Geometry::lends`] says. `None`: submit the read.

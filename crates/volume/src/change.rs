@@ -61,6 +61,8 @@ pub enum Ask {
     Resize(Geometry),
     /// Write protection by the operator.
     WriteProtect(bool),
+    /// Whether the backend takes no writes, for a reason of its own.
+    BackingReadOnly(bool),
     /// Software write protection by a host.
     WriteProtectByHost {
         /// Who asks: it is not told.

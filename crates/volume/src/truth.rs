@@ -89,6 +89,7 @@ impl Volume {
             Ask::SetAccess { ports, to, by } => Ok(self.set_access(ports, *to, by.as_ref())),
             Ask::Resize(geometry) => self.resize(*geometry),
             Ask::WriteProtect(on) => Ok(self.write_protect(*on)),
+            Ask::BackingReadOnly(on) => Ok(self.backing_read_only(*on)),
             Ask::WriteProtectByHost { by, on } => Ok(self.write_protect_by_host(by, *on)),
             Ask::HostSettings { by, bits } => Ok(self.host_settings(by, *bits)),
             Ask::PreventRemoval { by, on } => self.prevent_removal(by, *on),
@@ -208,6 +209,14 @@ impl Volume {
         let notices =
             if on == self.view.write_protected { vec![] } else { vec![to_all(Cause::WriteProtectChanged)] };
         Change { drain: on, notices, ..self.with(|standing| standing.write_protected = on) }
+    }
+
+    /// Nothing has to be waited for: the backend refuses what it does not take.
+    fn backing_read_only(&self, on: bool) -> Change {
+        let change = self.with(|standing| standing.backing_read_only = on);
+        let differs = change.view.is_protected() != self.view.is_protected();
+        let notices = if differs { vec![to_all(Cause::WriteProtectChanged)] } else { vec![] };
+        Change { notices, ..change }
     }
 
     fn write_protect_by_host(&self, by: &Arc<Identity>, on: bool) -> Change {

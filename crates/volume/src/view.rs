@@ -75,6 +75,8 @@ pub struct Standing {
     pub access: Vec<(PortId, Access)>,
     /// Write protection by the configuration or the operator.
     pub write_protected: bool,
+    /// The backend takes no writes ([`Backend::is_read_only`](crate::Backend::is_read_only)).
+    pub backing_read_only: bool,
     /// Write protection that a host asked for.
     pub host_protection: HostProtection,
     /// Settings that the hosts of one protocol share, in that protocol's own bits: its server makes
@@ -87,6 +89,13 @@ pub struct Standing {
     /// A change could not be fenced in time: nothing is let through by any port until what is
     /// stuck in the backend has ended.
     pub closed: bool,
+}
+
+impl Standing {
+    /// Whether writes are refused for a reason that no host can take away.
+    pub fn is_protected(&self) -> bool {
+        self.write_protected || self.backing_read_only
+    }
 }
 
 /// How far a sanitize is, as the shard that carries it out last said: the one part of a view that
@@ -143,6 +152,7 @@ impl View {
             bad: Arc::default(),
             access: Vec::new(),
             write_protected: false,
+            backing_read_only: false,
             host_protection: HostProtection::None,
             host_settings: 0,
             not_ready: None,
@@ -193,7 +203,7 @@ impl View {
 
     /// Whether writes by `who` are refused as [`Refusal::ReadOnly`].
     pub fn is_read_only(&self, who: &Nexus) -> bool {
-        self.write_protected || self.host_protection.is_on() || who.read_only
+        self.is_protected() || self.host_protection.is_on() || who.read_only
     }
 
     fn ready(&self, sanitize: bool) -> Result<(), Refusal> {

@@ -300,6 +300,7 @@ fn both_protocols_hear_of_size_protection_paths_and_removal() {
         (Ask::Resize(geometry(2 * BLOCKS, 512)), Cause::CapacityChanged),
         (Ask::Resize(geometry(BLOCKS / 2, 512)), Cause::CapacityChanged),
         (Ask::WriteProtect(true), Cause::WriteProtectChanged),
+        (Ask::BackingReadOnly(true), Cause::WriteProtectChanged),
         (Ask::WriteProtectByHost { by, on: true }, Cause::WriteProtectChanged),
         (Ask::SetAccess { ports: vec![PortId(1)], to: Access::Inaccessible, by: None }, Cause::AccessChanged),
         (Ask::Remove, Cause::InventoryChanged),
@@ -334,6 +335,23 @@ fn path_states_and_protection_by_the_operator_outlast_the_daemon() {
     assert_eq!(daemon.asked(Ask::WriteProtect(false)), Ok(()));
     let mut daemon = restarted(&daemon);
     assert!(elsewhere.iter().all(|who| may_write(&mut daemon, who)));
+}
+
+/// Where the volume is elsewhere, that is asked there anew at each start; the operator's word is another.
+#[test]
+fn what_the_backing_says_of_writes_is_not_kept() {
+    let mut daemon = Daemon::new(2);
+    assert_eq!(daemon.asked(Ask::BackingReadOnly(true)), Ok(()));
+    assert!(!may_write(&mut daemon, &nexus(1)) && !may_write(&mut daemon, &initiator(1)));
+    assert_eq!(daemon.record, None);
+    assert_eq!(daemon.asked(Ask::WriteProtect(true)), Ok(()));
+    assert_eq!(daemon.asked(Ask::BackingReadOnly(false)), Ok(()));
+    assert!(!may_write(&mut daemon, &nexus(1)), "the operator still forbids it");
+    assert_eq!(daemon.asked(Ask::BackingReadOnly(true)), Ok(()));
+    assert_eq!(daemon.asked(Ask::WriteProtect(false)), Ok(()));
+    assert!(!may_write(&mut daemon, &nexus(1)));
+    let mut daemon = restarted(&daemon);
+    assert!(may_write(&mut daemon, &nexus(1)));
 }
 
 /// What cannot be made durable does not become true.

@@ -321,6 +321,10 @@ impl<L: Backend + Sockets> Backend for Stripe<L> {
         self.geometry
     }
 
+    fn is_read_only(&self) -> bool {
+        self.legs.iter().any(|leg| leg.volume.is_read_only())
+    }
+
     #[inline]
     fn submit(&mut self, cx: &mut Cx<'_>, io: Io) {
         self.take(cx, io);

@@ -19,12 +19,33 @@ pub const STATES: [(&str, volume::Access); 5] = [
     ("transition", volume::Access::Transition),
 ];
 
+/// A volume that is elsewhere may have changed since it was opened.
+fn bring_up_to_date(report: &mut VolumeReport, standing: &StandingReport) {
+    report.size_bytes = standing.size_bytes;
+    report.read_only |= standing.backing_read_only;
+}
+
 impl Daemon {
     /// One volume with all that is true of it.
     pub(super) fn volume_shown(&self, name: &str) -> Result<VolumeReport, Refused> {
         let mut report = self.served().volume(name)?;
-        report.standing = self.standings(Some(name))?.pop();
+        if let Some(standing) = self.standings(Some(name))?.pop() {
+            bring_up_to_date(&mut report, &standing);
+            report.standing = Some(standing);
+        }
         Ok(report)
+    }
+
+    /// All volumes, as they are now.
+    pub(super) fn volumes(&self) -> Result<Vec<VolumeReport>, Refused> {
+        let mut reports = self.served().volumes();
+        let standings = self.standings(None)?;
+        for report in &mut reports {
+            if let Some(standing) = standings.iter().find(|standing| standing.volume == report.name) {
+                bring_up_to_date(report, standing);
+            }
+        }
+        Ok(reports)
     }
 
     /// What is true of the volumes, or of one.

@@ -41,7 +41,7 @@ impl Entry {
         Entry {
             name: store.volume.name.clone(),
             medium,
-            read_only: store.is_read_only(),
+            read_only: store.volume.spec.read_only,
             uuid: volume::Uuid(*store.uuid.as_bytes()),
         }
     }

@@ -20,6 +20,8 @@ pub fn of(frame: &Frame, name: &str, entries: &[VolumeEntry]) -> Option<Standing
     let sum = |count: fn(&Traffic) -> u64| entries.iter().map(|entry| count(&entry.io)).sum();
     Some(StandingReport {
         volume: name.to_owned(),
+        size_bytes: view.geometry.bytes(),
+        backing_read_only: view.backing_read_only,
         write_protected: view.write_protected,
         write_protected_by_host: view.host_protection.is_on(),
         not_ready: view.not_ready.as_ref().map(|why| not_ready(why).to_owned()),

@@ -80,6 +80,7 @@ fn registrant_table(registrants: &[RegistrantReport]) -> String {
 pub fn standing_rows(standing: &StandingReport) -> Vec<(&'static str, Option<String>)> {
     let mut state = Vec::new();
     state.extend(standing.write_protected.then(|| "write-protected".to_owned()));
+    state.extend(standing.backing_read_only.then(|| "read-only on the machine that has it".to_owned()));
     state.extend(standing.write_protected_by_host.then(|| "write-protected by a host".to_owned()));
     state.extend(standing.not_ready.clone());
     state.extend(standing.closed.then(|| "closed until what is stuck in its backing ends".to_owned()));

@@ -11,6 +11,10 @@ use super::PortalReport;
 pub struct StandingReport {
     /// The volume.
     pub volume: String,
+    /// Its size now, bytes.
+    pub size_bytes: u64,
+    /// What it stands on takes no writes now: the machine that has it says so.
+    pub backing_read_only: bool,
     /// The operator forbids writes.
     pub write_protected: bool,
     /// A host has forbidden writes (SCSI's software write protection).

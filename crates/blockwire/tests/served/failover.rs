@@ -389,3 +389,37 @@ fn path_states_change_under_load_of_both_protocols() {
         assert!(silence < SILENCE_MAX, "{name}: {silence:?}");
     }
 }
+
+/// The paths behind a gateway are cut; its hosts see nothing of it but time.
+#[test]
+fn the_paths_of_a_gateway_are_cut_in_turn() {
+    let (there, place) = (Place::new(), Place::new());
+    let far = daemon(&there);
+    let portals = [Portal::before(far.at), Portal::before(far.nvme.unwrap())];
+    let source = format!("{},{}", iscsi(portals[0].at), nvme(portals[1].at));
+    let config = format!("[[volume]]\nname = \"near\"\nsource = \"{source}\"\n");
+    let near = place.serve(&config, &["--nvme", "127.0.0.1:0"]);
+    let hosts = [
+        format!("iscsi://{}/iqn.2026-11.io.blockwire:near/0", near.at),
+        format!("nvme+tcp://{}/nqn.2026-11.io.blockwire:near/1", near.nvme.unwrap()),
+    ];
+    for host in hosts {
+        let mut initiator = Initiator::new(Settings::default()).unwrap();
+        let volume = initiator.open(&host).unwrap();
+        let mut load = Load::start(&mut initiator, volume, 0);
+        load.run(&mut initiator, Duration::from_millis(300));
+        for cut in 0..4 {
+            let before = load.ended;
+            portals[cut % 2].cut();
+            let begun = Instant::now();
+            // Each slot goes on: what was in doubt behind the gateway has been settled.
+            while load.slots.iter().any(|slot| slot.begun < begun) {
+                assert!(begun.elapsed() < Duration::from_secs(20), "{host}: nothing moves");
+                load.turn(&mut initiator, Duration::from_millis(20));
+            }
+            load.run(&mut initiator, Duration::from_millis(300));
+            assert!(load.ended > before + DEPTH, "{host}: cut {cut}");
+        }
+        initiator.close(volume).unwrap();
+    }
+}

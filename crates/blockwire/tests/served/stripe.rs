@@ -119,7 +119,10 @@ fn legs_may_be_of_any_kind_and_keep_their_identity() {
     let url = &urls(&far, "far")[0];
     refuses(&format!("volume create again={url}"), "already that of volume \"wide\"");
     refuses(&format!("volume create more=stripe:ram:1M+{url}"), "is already that of volume \"wide\"");
-    refuses(&format!("volume create more=stripe:{url}+{url}"), "leg 2 of the stripe: it is the same volume as leg 1");
+    refuses(
+        &format!("volume create more=stripe:{url}+{url}"),
+        "leg 2 of the stripe: it is the same volume as leg 1",
+    );
     refuses("volume create more=stripe:ram:1M+ram:1M,size=4M", "size=4M is more than the legs");
     refuses(r"volume create more=stripe:ram:1M+ram:1M\,block=4096", "leg 2 of the stripe has blocks of 4096");
     near.ask("volume delete wide --force");
@@ -146,7 +149,7 @@ fn a_stripe_lives_and_dies_with_its_legs() {
         format!("[[volume]]\nname = \"wide\"\nsource = 'stripe:{}+{}?queue_timeout=1s'\n", legs[0], legs[1]);
     let near = place.serve(&config, &["--nvme", "127.0.0.1:0"]);
     let mut initiator = ours("epoll");
-    let volumes = urls(&near, "wide").map(|url| initiator.open(&url).unwrap());
+    let volumes = urls(&near, "wide").map(|url| initiator.open(&format!("{url}?queue_timeout=2s")).unwrap());
     let grows = |initiator: &mut Initiator, size: u64| {
         let begun = Instant::now();
         while volumes.iter().any(|volume| initiator.geometry(*volume).unwrap().bytes() != size) {
@@ -160,6 +163,7 @@ fn a_stripe_lives_and_dies_with_its_legs() {
     grows(&mut initiator, 16 << 20);
     second.ask("volume resize far 12M");
     grows(&mut initiator, 24 << 20);
+    assert_eq!(near.ask_json("volume show wide")["size_bytes"], 24 << 20);
     initiator.write_at(volumes[0], (24 << 20) - 4096, &[7; 4096]).unwrap();
     let (at, control) = (second.at, second.nvme.unwrap());
     second.kill();

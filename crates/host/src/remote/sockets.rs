@@ -29,6 +29,10 @@ impl<P: Path> Backend for RemoteVolume<P> {
         self.geometry_now()
     }
 
+    fn is_read_only(&self) -> bool {
+        RemoteVolume::is_read_only(self)
+    }
+
     #[inline]
     fn submit(&mut self, cx: &mut Cx<'_>, io: Io) {
         self.take(cx, io);

@@ -207,7 +207,7 @@ fn value(
         }
         Fid::NAMESPACE_WRITE_PROTECTION => of_volume(server, controller, get.nsid, |view| {
             let reads = controller.namespace(get.nsid).is_some_and(|entry| entry.read_only);
-            if reads || view.write_protected || view.host_protection.is_on() { PROTECTED } else { 0 }
+            if reads || view.is_protected() || view.host_protection.is_on() { PROTECTED } else { 0 }
         })?,
         _ => return Err(Status::INVALID_FIELD.final_()),
     };
@@ -411,8 +411,8 @@ fn protect(
     let controller = server.controllers.find(cntlid).ok_or(Status::INTERNAL_ERROR)?;
     let entry = controller.namespace(set.nsid).ok_or(Status::INVALID_NAMESPACE.final_())?;
     let volume = server.volume(entry.volume).ok_or(Status::INVALID_NAMESPACE.final_())?;
-    // What the operator protects no host opens, and who may only read changes nothing for others.
-    if entry.read_only || (!on && volume.view.write_protected) {
+    // What the operator or the backing protects no host opens, and who may only read changes nothing for others.
+    if entry.read_only || (!on && volume.view.is_protected()) {
         return if on { Ok(Outcome::SUCCESS) } else { Err(Status::FEATURE_NOT_CHANGEABLE.final_()) };
     }
     let (volume, by) = (entry.volume, controller.spec.nexus.identity.clone());

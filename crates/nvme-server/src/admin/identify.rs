@@ -284,7 +284,7 @@ fn used(volume: &Volume) -> u64 {
 }
 
 fn attributes(entry: &NamespaceEntry, volume: &Volume) -> u8 {
-    let protected = volume.view.write_protected || volume.view.host_protection.is_on() || entry.read_only;
+    let protected = volume.view.is_protected() || volume.view.host_protection.is_on() || entry.read_only;
     if protected { Namespace::NSATTR_WRITE_PROTECTED } else { 0 }
 }
 

@@ -68,6 +68,7 @@ struct Entry {
     due: Option<Time>,
     /// What its volume's home was told.
     geometry: Geometry,
+    read_only: bool,
     /// Its gate is gone: it has until then to part from its peers.
     parts_until: Option<Time>,
 }
@@ -114,7 +115,8 @@ impl Remotes {
     ) -> (Tag, Box<dyn Backend>) {
         let shared = Rc::new(RefCell::new(Shared { remote, done: VecDeque::new() }));
         let line = Box::new(Line(shared.clone()));
-        let entry = Entry { shared, volume, touched: false, due: None, geometry, parts_until: None };
+        let entry =
+            Entry { shared, volume, touched: false, due: None, geometry, read_only: false, parts_until: None };
         let Ok(tag) = self.entries.insert(entry) else { panic!("at most {REMOTES_MAX} remote volumes") };
         self.touch(tag);
         (tag, line)
@@ -304,16 +306,18 @@ impl Shard {
         if let Some(geometry) = resized {
             entry.geometry = geometry;
         }
+        let read_only = shared.remote.is_read_only();
+        let protected = (read_only != entry.read_only).then_some(read_only);
+        entry.read_only = read_only;
         if !shared.done.is_empty() {
             self.fronts.stir(volume);
         }
         if again {
             self.remotes.touch(tag);
         }
-        if let Some(geometry) = resized
-            && self.fronts.home_of(volume) == self.id
-        {
-            self.ask_of_own(cx, volume, Ask::Resize(geometry));
+        if self.fronts.home_of(volume) == self.id {
+            let asks = [resized.map(Ask::Resize), protected.map(Ask::BackingReadOnly)];
+            asks.into_iter().flatten().for_each(|ask| self.ask_of_own(cx, volume, ask));
         }
         again
     }
