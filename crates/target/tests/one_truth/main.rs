@@ -11,6 +11,7 @@ mod command;
 mod fences;
 mod history;
 mod host;
+mod judge;
 mod ledger;
 mod liar;
 mod nvme_side;
