@@ -8,7 +8,8 @@ use slow::daemon::{Daemon, facts, home, register, reserve};
 use slow::{BLOCK, geometry, initiator, nexus};
 use volume::reservation::{Action, Key, Kind};
 use volume::{
-    Ask, BAD_BLOCKS_MAX, Durability, Failure, Fault, Home, Op, Payload, Refusal, Remark, SanitizeKind, Span,
+    Ask, BAD_BLOCKS_MAX, Durability, Failure, Fault, Geometry, Home, Op, Payload, Refusal, Remark,
+    SanitizeKind, Span,
 };
 
 fn span(lba: u64, blocks: u64) -> Span {
@@ -121,6 +122,33 @@ fn marks_are_durable_before_they_are_answered_and_come_back() {
     let record = daemon.record.clone().expect("a record");
     let home = Home::restore(facts(), geometry(64, 512), 2, false, Some(&record)).unwrap();
     assert_eq!(home.view().bad.spans(), [span(9, 7)]);
+}
+
+/// The record forgets a mark only when what was written over the block is stable: otherwise a failure of
+/// the power would bring back what stood there before it was bad.
+#[test]
+fn what_cures_is_stable_before_the_mark_is_forgotten() {
+    for (durability, cached, flushes) in
+        [(Durability::Cached, true, 1), (Durability::Cached, false, 0), (Durability::Stable, true, 0)]
+    {
+        let geometry = Geometry { write_cache: cached, ..geometry(64, 512) };
+        let home = Home::restore(facts(), geometry, 2, false, None).unwrap();
+        let mut daemon = Daemon::of(home, 2);
+        assert!(daemon.run(0, &nexus(1), Op::MarkBad(span(8, 1)), Payload::None).result.is_ok());
+        let payload = daemon.world.payload(&[1; BLOCK]);
+        daemon.submit(1, &initiator(1), Op::Write(span(8, 1), durability), payload);
+        let mut seen = 0;
+        for _ in 0..4 {
+            daemon.resume(1);
+            daemon.drain_home();
+            let waiting = daemon.world.disk.borrow().flushes();
+            assert!(waiting == 0 || daemon.home.view().bad.count() == 1, "forgotten before it is stable");
+            seen += waiting;
+            daemon.land(0);
+        }
+        daemon.settle();
+        assert_eq!((seen, daemon.home.view().bad.count()), (flushes, 0), "{durability:?}, cache {cached}");
+    }
 }
 
 #[test]

@@ -12,7 +12,7 @@ use super::{Gate, LOOK_AGAIN, MEMORY_AGAIN, Work};
 use crate::backend::Geometry;
 use crate::change::{Ask, AskId};
 use crate::guard::Stripes;
-use crate::io::{Failure, Fault, Io, Op, Outcome, Refusal, SanitizeKind, Span, Why};
+use crate::io::{Durability, Failure, Fault, Io, Op, Outcome, Refusal, SanitizeKind, Span, Why};
 use crate::nexus::Nexus;
 use crate::view::View;
 
@@ -49,6 +49,8 @@ enum Stage {
     Reading,
     /// The backend's last step of the chunk.
     Acting,
+    /// The backend's flush of what made bad blocks good.
+    Hardening,
     /// The home's answer about bad blocks.
     Asking,
 }
@@ -87,7 +89,7 @@ impl Steps {
     /// Whether the backend or the home has a part of it.
     pub(super) fn is_out(&self) -> bool {
         match self.stage {
-            Stage::Reading | Stage::Acting | Stage::Asking => true,
+            Stage::Reading | Stage::Acting | Stage::Hardening | Stage::Asking => true,
             Stage::Permit | Stage::Quiet => false,
         }
     }
@@ -110,7 +112,7 @@ impl Steps {
         match self.stage {
             Stage::Reading => true,
             Stage::Acting => !self.plan.is_atomic(),
-            Stage::Permit | Stage::Quiet | Stage::Asking => false,
+            Stage::Permit | Stage::Quiet | Stage::Hardening | Stage::Asking => false,
         }
     }
 
@@ -391,7 +393,7 @@ impl Gate {
                     None => steps.pattern.clone().expect("made by an earlier chunk"),
                 };
                 let part = pattern.slice(0..span.blocks as usize * logical);
-                (Op::Write(span, crate::io::Durability::Cached), Payload::Out(part))
+                (Op::Write(span, Durability::Cached), Payload::Out(part))
             }
             Kind::Zero { unmap } => (Op::WriteZeroes { span, unmap }, Payload::None),
             Kind::Unmap => (Op::Unmap(vec![span]), Payload::None),
@@ -423,6 +425,11 @@ impl Gate {
         match self.steps(slot).stage {
             Stage::Reading => self.has_read(cx, slot, chunk, result, payload),
             Stage::Acting => self.has_acted(cx, slot, chunk, result, payload),
+            Stage::Hardening if result.is_ok() => self.ask_home(slot, chunk),
+            Stage::Hardening => {
+                self.end_writing(slot, chunk);
+                self.end_steps(slot, result);
+            }
             Stage::Permit | Stage::Quiet | Stage::Asking => unreachable!("the backend had nothing"),
         }
     }
@@ -473,7 +480,15 @@ impl Gate {
             && result.is_ok()
             && self.view.bad.first_in(chunk.span).is_some();
         if cures {
-            return self.ask_home(slot, chunk);
+            // The record forgets at once that the blocks were bad. If power then took what was written from a
+            // cache, what stood there before they were bad would be read again.
+            let stable =
+                matches!(chunk.kind, Kind::Write(Durability::Stable) | Kind::Merge(Durability::Stable));
+            if stable || !self.view.geometry.write_cache {
+                return self.ask_home(slot, chunk);
+            }
+            self.steps(slot).stage = Stage::Hardening;
+            return self.submit_part(cx, slot, Op::Flush, Payload::None);
         }
         self.end_writing(slot, chunk);
         if chunk.kind == Kind::ReadWhole {

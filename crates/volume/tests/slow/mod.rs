@@ -39,6 +39,12 @@ impl Disk {
         self.waiting.len()
     }
 
+    /// How many flushes wait.
+    #[allow(dead_code, reason = "not every test flushes")]
+    pub fn flushes(&self) -> usize {
+        self.waiting.iter().filter(|(_, io)| io.op == Op::Flush).count()
+    }
+
     /// Carries out the waiting operation that `pick` falls on.
     pub fn land(&mut self, pick: usize) {
         if self.waiting.is_empty() {
