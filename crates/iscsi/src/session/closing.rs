@@ -24,6 +24,7 @@ impl TargetSession {
         }
         link.phase = Phase::Dead;
         link.rx.inlet.clear();
+        link.rx.drop_gathered();
         link.out.clear();
         link.text = None;
         self.shut.push_back(Link(at as u16));

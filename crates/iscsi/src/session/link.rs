@@ -95,6 +95,17 @@ pub(super) enum Segment {
     Skip,
 }
 
+impl Rx {
+    /// Gives up what was gathered of a NOP-Out or a text that will never be whole.
+    pub(super) fn drop_gathered(&mut self) {
+        if let RxState::Data { segment, .. } = &mut self.state
+            && matches!(segment, Segment::Gather { .. })
+        {
+            *segment = Segment::Skip;
+        }
+    }
+}
+
 impl LinkState {
     pub(super) fn new(params: LinkParams, leftover: &[u8], now: Time) -> Self {
         LinkState {

@@ -188,6 +188,25 @@ proptest! {
     }
 }
 
+/// A link that is lost amid a text keeps nothing of it, though its session goes on over another.
+#[test]
+fn a_text_that_breaks_off_gives_its_memory_back() {
+    for kind in ["text", "ping"] {
+        let mut pair = Pair::new();
+        let second = usize::from(pair.attach(link_params(1)).0);
+        let mut text = TextRequest::new();
+        (text.itt, text.flags, text.cmd_sn) = (Itt::new(600), TextFlags::FINAL, sn(0));
+        let long = vec![b'a'; 2000];
+        let bytes =
+            if kind == "text" { pdu(&text, &long) } else { digested(&nop(0, 500), &[], &long, false, false) };
+        pair.feed(second, &bytes[..1500]);
+        assert!(pair.pool.usage().lent > 0, "{kind}");
+        pair.hang_up(second);
+        assert!(!pair.closed);
+        assert_eq!(pair.pool.usage().lent, 0, "{kind}");
+    }
+}
+
 fn survive(bytes: &[u8], digest: bool) {
     survive_in(bytes, digest, &[usize::MAX]);
 }
