@@ -115,7 +115,7 @@ impl TargetSession {
                 return self.links[at].out.push_back(Out::Tmf { itt: bhs.itt, response });
             }
         };
-        let Some(tag) = self.start_task(at, bhs, Kind::Tmf(function), State::Held) else {
+        let Some(tag) = self.start_task(at, bhs, Kind::Tmf(function, referenced), State::Held) else {
             return self.reject(at, bhs, RejectReason::TOO_MANY_IMMEDIATE);
         };
         self.count_in(tag);

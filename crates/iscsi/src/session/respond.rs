@@ -84,14 +84,15 @@ impl TargetSession {
                     self.answer_in_order(cx, tag, answer);
                 }
             }
-            (State::Live, Kind::Tmf(function)) => {
-                let function = *function;
+            (State::Live, Kind::Tmf(function, referenced)) => {
+                let (function, referenced) = (*function, *referenced);
                 let code = match response {
                     Response::Task(code) => code,
                     Response::Scsi(_) | Response::TargetFailure | Response::Targets(_) => {
                         TmfResponseCode::REJECTED
                     }
                 };
+                let code = referenced.map_or(code, |named| self.settle_named(named, function, code));
                 self.answer_task_management(cx, tag, function, code);
             }
             (State::Live, Kind::Text) => {
@@ -121,6 +122,21 @@ impl TargetSession {
                 self.finish(cx, tag);
             }
             State::Held | State::Spoilt(_) | State::Answered(_) => {}
+        }
+    }
+
+    /// What a function on one task comes to, as the initiator sees that task: the server may have answered
+    /// it, and the answer be withheld still. It must not follow the function's.
+    fn settle_named(&mut self, named: Tag, function: TmfFunction, code: TmfResponseCode) -> TmfResponseCode {
+        let withheld = |task: &Task| matches!(task.state, State::Answered(_));
+        if !self.tasks.get(named).is_some_and(withheld) {
+            return code;
+        }
+        if function == TmfFunction::ABORT_TASK {
+            self.bury(named);
+            TmfResponseCode::COMPLETE
+        } else {
+            TmfResponseCode::SUCCEEDED
         }
     }
 

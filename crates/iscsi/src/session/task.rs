@@ -10,6 +10,7 @@ use crate::wire::{Itt, Lun, Sn, TmfFunction, TmfResponseCode};
 use buf::SgMut;
 use smallvec::SmallVec;
 use std::ops::Range;
+use stream::Tag;
 
 /// Most R2Ts outstanding per task.
 pub const R2T_MAX: usize = 4;
@@ -36,7 +37,8 @@ pub(super) struct Task {
 #[expect(clippy::large_enum_variant, reason = "nearly every task is a SCSI command")]
 pub(super) enum Kind {
     Scsi(Transfer),
-    Tmf(TmfFunction),
+    /// With the task that it names, if it names one.
+    Tmf(TmfFunction, Option<Tag>),
     Text,
 }
 
@@ -173,7 +175,7 @@ impl Kind {
     pub(super) fn has_unsolicited(&self) -> bool {
         match self {
             Kind::Scsi(transfer) => transfer.unsolicited > 0,
-            Kind::Tmf(_) | Kind::Text => false,
+            Kind::Tmf(..) | Kind::Text => false,
         }
     }
 }
@@ -284,7 +286,7 @@ impl Task {
     pub(super) fn transfer(&mut self) -> Option<&mut Transfer> {
         match &mut self.kind {
             Kind::Scsi(transfer) => Some(transfer),
-            Kind::Tmf(_) | Kind::Text => None,
+            Kind::Tmf(..) | Kind::Text => None,
         }
     }
 
@@ -292,7 +294,7 @@ impl Task {
     pub(super) fn is_owed(&self) -> bool {
         match &self.kind {
             Kind::Scsi(transfer) => transfer.is_owed(),
-            Kind::Tmf(_) | Kind::Text => false,
+            Kind::Tmf(..) | Kind::Text => false,
         }
     }
 

@@ -154,6 +154,41 @@ fn what_the_server_marks_is_fenced_and_comes_once() {
     assert_eq!(pair.session.tasks_in_work(), 0);
 }
 
+/// The server had answered a task before it heard that it is to be aborted, and a fence withheld that
+/// answer: it does not come behind the end of the abort.
+#[test]
+fn a_withheld_answer_does_not_follow_the_end_of_its_abort() {
+    for (function, ends) in [
+        (TmfFunction::ABORT_TASK, TmfResponseCode::COMPLETE),
+        (TmfFunction::QUERY_TASK, TmfResponseCode::SUCCEEDED),
+    ] {
+        let (mut pair, second) = two_links();
+        pair.feed(second, &pdu(&read(2, 0, 8), &[]));
+        let (named, _) = *pair.kept.last().unwrap();
+        let mut abort = reset(3, 900);
+        abort.set_function(function);
+        (abort.referenced_tag, abort.ref_cmd_sn) = (Itt::new(2), sn(2));
+        pair.feed(second, &pdu(&abort, &[]));
+        let (asked, _) = *pair.kept.last().unwrap();
+        reset_done(&mut pair, 3, 901);
+        let (first, other) = (pair.take(0), pair.take(second));
+        pair.answer(named, Response::Scsi(ScsiResult::good(0)));
+        pair.answer(asked, Response::Task(TmfResponseCode::NO_TASK));
+        pair.pump();
+        let got = pair.take(second);
+        assert_eq!(ops(&got), [Opcode::TMF_RESPONSE]);
+        assert_eq!(got[0].as_pdu::<TmfResponse>().response, ends);
+        pair.feed(0, &pong(&first, 101));
+        pair.feed(second, &pong(&other, 102));
+        let end = pair.take(0);
+        pair.feed(0, &pong(&end, 102));
+        let late = pair.take(second);
+        let came = late.iter().any(|got| got.bhs.itt == Itt::new(2));
+        assert_eq!(came, function == TmfFunction::QUERY_TASK, "{late:?}");
+        assert_eq!(pair.session.tasks_in_work(), 0);
+    }
+}
+
 #[test]
 fn functions_go_through_one_after_the_other() {
     let (mut pair, second) = two_links();
