@@ -7,7 +7,6 @@ use volume::{DiskKind, DiskOp};
 
 use crate::chance::Chance;
 
-const SECTOR: u64 = 512;
 /// EIO and ENOSPC, as Linux numbers them.
 const EIO: Errno = Errno(5);
 const ENOSPC: Errno = Errno(28);
@@ -29,7 +28,7 @@ pub struct Faults {
 ///
 /// A sync covers the writes that had ended when it began, and no more: of what was written meanwhile
 /// each sector's newer version may or may not be stable afterwards. So the cache keeps versions.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Disk {
     stable: BTreeMap<u64, Sector>,
     /// For each sector its versions, oldest first, each with the number of its write.
@@ -38,16 +37,36 @@ pub struct Disk {
     forgotten: BTreeMap<u64, Sector>,
     /// How many writes there have been.
     writes: u64,
+    /// Bytes of a sector, which is written whole or not at all.
+    sector: usize,
     /// The disk's faults.
     pub faults: Faults,
 }
 
-type Sector = [u8; SECTOR as usize];
+type Sector = Box<[u8]>;
+
+impl Default for Disk {
+    fn default() -> Self {
+        Disk::new(Faults::default())
+    }
+}
 
 impl Disk {
-    /// A disk that reads zero everywhere.
+    /// A disk that reads zero everywhere, with sectors of 512 bytes.
     pub fn new(faults: Faults) -> Self {
-        Disk { faults, ..Disk::default() }
+        Disk::of_sectors(512, faults)
+    }
+
+    /// The same with sectors of so many bytes: at least 1.
+    pub fn of_sectors(sector: usize, faults: Faults) -> Self {
+        assert!(sector > 0, "a sector has bytes");
+        let (stable, cached, forgotten) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Disk { stable, cached, forgotten, writes: 0, sector, faults }
+    }
+
+    /// The number of the sector at `offset`, and where in it that is.
+    fn place(&self, offset: u64) -> (u64, usize) {
+        (offset / self.sector as u64, (offset % self.sector as u64) as usize)
     }
 
     /// How many writes there have been: what a sync that begins now covers.
@@ -55,7 +74,7 @@ impl Disk {
         self.writes
     }
 
-    fn sector(&self, sector: u64) -> Option<&Sector> {
+    fn contents(&self, sector: u64) -> Option<&Sector> {
         let newest = self.cached.get(&sector).and_then(|versions| versions.last());
         let newest = newest.map(|(_, data)| data).or_else(|| self.forgotten.get(&sector));
         newest.or_else(|| self.stable.get(&sector))
@@ -66,9 +85,9 @@ impl Disk {
         let mut at = offset;
         let mut into = into;
         while !into.is_empty() {
-            let within = (at % SECTOR) as usize;
-            let (now, later) = into.split_at_mut(into.len().min(SECTOR as usize - within));
-            match self.sector(at / SECTOR) {
+            let (sector, within) = self.place(at);
+            let (now, later) = into.split_at_mut(into.len().min(self.sector - within));
+            match self.contents(sector) {
                 Some(data) => now.copy_from_slice(&data[within..within + now.len()]),
                 None => now.fill(0),
             }
@@ -82,12 +101,13 @@ impl Disk {
         self.writes += 1;
         let (mut at, mut from) = (offset, from);
         while !from.is_empty() {
-            let within = (at % SECTOR) as usize;
-            let (now, later) = from.split_at(from.len().min(SECTOR as usize - within));
-            let mut data = self.sector(at / SECTOR).copied().unwrap_or([0; SECTOR as usize]);
+            let (sector, within) = self.place(at);
+            let (now, later) = from.split_at(from.len().min(self.sector - within));
+            let blank = || vec![0; self.sector].into();
+            let mut data: Sector = self.contents(sector).cloned().unwrap_or_else(blank);
             data[within..within + now.len()].copy_from_slice(now);
-            self.cached.entry(at / SECTOR).or_default().push((self.writes, data));
-            self.forgotten.remove(&(at / SECTOR));
+            self.cached.entry(sector).or_default().push((self.writes, data));
+            self.forgotten.remove(&sector);
             at += now.len() as u64;
             from = later;
         }
@@ -124,7 +144,7 @@ impl Disk {
         for (sector, versions) in std::mem::take(&mut self.cached) {
             let kept = chance.below(versions.len() as u64 + 1) as usize;
             if let Some((_, data)) = versions.get(kept) {
-                self.stable.insert(sector, *data);
+                self.stable.insert(sector, data.clone());
             }
         }
     }
@@ -179,15 +199,15 @@ impl Disk {
     }
 
     fn shorten(&self, chance: &mut Chance, len: usize) -> usize {
-        if len > SECTOR as usize && chance.permille(self.faults.short_permille) {
-            (chance.between(1, len as u64 / SECTOR) * SECTOR) as usize
+        if len > self.sector && chance.permille(self.faults.short_permille) {
+            chance.between(1, (len / self.sector) as u64) as usize * self.sector
         } else {
             len
         }
     }
 
     fn harden(&mut self, offset: u64, len: u64) {
-        for sector in offset / SECTOR..=(offset + len - 1) / SECTOR {
+        for sector in self.place(offset).0..=self.place(offset + len - 1).0 {
             let newest = self.cached.remove(&sector).and_then(|mut versions| versions.pop());
             if let Some((_, data)) = newest {
                 self.stable.insert(sector, data);
@@ -196,8 +216,9 @@ impl Disk {
     }
 
     fn next_data(&self, offset: u64) -> Option<(u64, u64)> {
-        let live = |sector: &u64| self.sector(*sector).is_some_and(|data| data.iter().any(|&byte| byte != 0));
-        let from = offset / SECTOR;
+        let live =
+            |sector: &u64| self.contents(*sector).is_some_and(|data| data.iter().any(|&byte| byte != 0));
+        let from = self.place(offset).0;
         let cached = self.cached.range(from..).map(|(sector, _)| *sector).find(|sector| live(sector));
         let stable = self.stable.range(from..).map(|(sector, _)| *sector).find(|sector| live(sector));
         let first = [cached, stable].into_iter().flatten().min()?;
@@ -205,7 +226,8 @@ impl Disk {
         while live(&end) {
             end += 1;
         }
-        Some(((first * SECTOR).max(offset), end * SECTOR))
+        let bytes = self.sector as u64;
+        Some(((first * bytes).max(offset), end * bytes))
     }
 }
 

@@ -211,14 +211,14 @@ impl History {
     }
 
     fn change_size(&mut self) {
-        let geometry = self.ram.geometry();
+        let geometry = self.rams[0].geometry();
         for blocks in [MOST as u64, SPAN as u64] {
             self.forget_told();
             let grows = blocks == MOST as u64;
-            assert!(!grows || self.ram.resize(blocks));
+            assert!(!grows || self.rams[0].resize(blocks));
             self.ask(Ask::Resize(Geometry { blocks, ..geometry }));
             // Nothing is in flight behind the new end any more.
-            assert!(grows || self.ram.resize(blocks));
+            assert!(grows || self.rams[0].resize(blocks));
             self.work();
             self.all_are_told(CHANGED_NAMESPACES, Some([0x2a, 0x09]));
         }

@@ -13,7 +13,7 @@ use zerocopy::little_endian::U32;
 use crate::command::{Action, Flight, sqe};
 use crate::history::History;
 use crate::host::Side;
-use crate::plan::{Bug, DISK, Plan, SPAN};
+use crate::plan::{Bug, Plan, SPAN, disk};
 
 const KEEPER: u64 = 0xa;
 const VICTIMS: u64 = 0xb;
@@ -86,15 +86,15 @@ impl History {
         let blocks = self.chance.between(1, 30) as usize;
         let lba = self.chance.below((SPAN - blocks) as u64 + 1) as usize;
         let action = Action::Write { stamp: began, fua: false };
-        let flight = Flight { host, action, lba, blocks, began };
+        let flight = Flight { host, action, volume: 0, lba, blocks, began };
         self.send(flight);
         // Their ends are looked at all together.
         self.hosts[host].flights.clear();
     }
 
     fn medium(&mut self) -> Vec<u8> {
-        let mut bytes = vec![0; SPAN * 512];
-        self.world.disk(DISK).expect("a file has a disk").read(0, &mut bytes);
+        let mut bytes = vec![0; SPAN * self.plan.block];
+        self.world.disk(disk(0)).expect("a file has a disk").read(0, &mut bytes);
         bytes
     }
 
@@ -129,9 +129,9 @@ impl History {
         let seed = self.plan.seed;
         let began = self.tick();
         let action = Action::Write { stamp: began, fua: false };
-        let flight = Flight { host, action, lba: 3, blocks: 2, began };
+        let flight = Flight { host, action, volume: 0, lba: 3, blocks: 2, began };
         if self.is_scsi(host) {
-            let (cdb, out, _) = flight.cdb().expect("SCSI writes");
+            let (cdb, out, _) = flight.cdb(self.plan.block).expect("SCSI writes");
             for conn in 0..usize::from(self.plan.connections) {
                 // Attentions are taken over whatever connection they come.
                 self.scsi_errand(host, &[0; 6], &[], 0);
@@ -141,7 +141,7 @@ impl History {
             }
         } else {
             for at in 1..=usize::from(self.plan.queues) {
-                let (command, out, _) = flight.sqes().remove(0);
+                let (command, out, _) = flight.sqes(self.plan.block).remove(0);
                 let ended = self.errand(host, at, command, out, 0);
                 assert_eq!(ended.status.0 & 0x7ff, Status::RESERVATION_CONFLICT.0, "seed {seed}: {ended:?}");
             }

@@ -17,7 +17,7 @@ use volume::RamDisk;
 use crate::command::{Action, Flight};
 use crate::host::{Controller, Host, Session, Side};
 use crate::ledger::{BAD, Ledger, Moment};
-use crate::plan::{Bug, MOST, Plan, SPAN};
+use crate::plan::{Bug, PATTERNS, Plan, SPAN};
 
 /// Simulated time after which something that was promised has not come.
 pub const PATIENCE: Duration = Duration::from_secs(100);
@@ -42,6 +42,12 @@ pub struct Tally {
     pub undecided: u64,
     pub refused: u64,
     pub changes: u64,
+    pub copied: u64,
+    pub verified: u64,
+    pub power_losses: u64,
+    pub noises: u64,
+    pub undigested: u64,
+    pub torn: u64,
 }
 
 impl Tally {
@@ -61,6 +67,12 @@ impl Tally {
         self.undecided += other.undecided;
         self.refused += other.refused;
         self.changes += other.changes;
+        self.copied += other.copied;
+        self.verified += other.verified;
+        self.power_losses += other.power_losses;
+        self.noises += other.noises;
+        self.undigested += other.undigested;
+        self.torn += other.torn;
     }
 
     /// Whether everything that can happen happens, in a hundred histories or more.
@@ -71,6 +83,13 @@ impl Tally {
             [failed, miscompared, parted, spoilt, unreadable, aborted, lost_links, resets, unit_resets];
         good > 5_000 && swapped > 200 && rare.iter().all(|count| *count > 20)
     }
+
+    /// The same of what only wide histories have.
+    pub fn is_wide(&self) -> bool {
+        let Tally { copied, verified, power_losses, noises, undigested, .. } = *self;
+        let rare = [copied, verified, power_losses, noises, undigested];
+        self.good > 5_000 && rare.iter().all(|count| *count > 10)
+    }
 }
 
 pub struct History {
@@ -78,15 +97,18 @@ pub struct History {
     pub chance: Chance,
     pub world: World<Shard>,
     pub hosts: Vec<Host>,
-    pub ledger: Ledger,
+    /// One of each volume.
+    pub ledgers: Vec<Ledger>,
+    /// What of each volume was stored last.
+    pub records: Vec<Option<Vec<u8>>>,
     /// The hosts' memory.
     pub pool: Pool,
     pub now: Moment,
     next_id: u64,
     /// Hosts that neither read nor send.
     pub deaf: Vec<usize>,
-    /// The disk, if it is no file.
-    pub ram: Arc<RamDisk>,
+    /// The disks, if they are no files.
+    pub rams: Vec<Arc<RamDisk>>,
     /// What shards have reported.
     pub reports: Vec<Report>,
     /// Since when nobody may write.
@@ -96,38 +118,48 @@ pub struct History {
 
 impl History {
     pub fn new(plan: Plan) -> Self {
-        let ram = Arc::new(RamDisk::new(SPAN as u64, MOST as u64, 512, 4096));
-        let world = plan.world(&ram);
+        let rams = plan.rams();
+        let world = plan.world(&rams);
         let chance = Chance::new(!plan.seed);
-        let ledger = Ledger::new(plan.seed, SPAN);
+        let ledgers = (0..plan.volumes).map(|_| Ledger::new(plan.seed, SPAN)).collect();
+        let records = vec![None; plan.volumes];
         let mut history = History {
             plan,
             chance,
             world,
             hosts: vec![],
-            ledger,
+            ledgers,
+            records,
             pool: Pool::new(8 << 20),
             now: 1,
             next_id: 1,
             deaf: vec![],
-            ram,
+            rams,
             reports: vec![],
             protected: None,
             tally: Tally::default(),
         };
-        for isid in 1..=history.plan.scsi_hosts as u16 {
-            let initiator = history.log_in(isid);
+        history.come();
+        if history.plan.wide {
+            history.lay_patterns();
+        }
+        history
+    }
+
+    /// All hosts connect.
+    pub fn come(&mut self) {
+        for isid in 1..=self.plan.scsi_hosts as u16 {
+            let initiator = self.log_in(isid);
             let session =
                 Session { isid, initiator, managing: BTreeMap::new(), answers: vec![], told: vec![] };
             let side = Side::Scsi(Box::new(session));
-            history.hosts.push(Host { flights: BTreeMap::new(), side });
+            self.hosts.push(Host { flights: BTreeMap::new(), side });
         }
-        for host_id in 1..=history.plan.nvme_hosts as u8 {
+        for host_id in 1..=self.plan.nvme_hosts as u8 {
             let side = Side::Nvme(Controller { host_id, ..Controller::default() });
-            history.hosts.push(Host { flights: BTreeMap::new(), side });
-            history.connect(history.hosts.len() - 1);
+            self.hosts.push(Host { flights: BTreeMap::new(), side });
+            self.connect(self.hosts.len() - 1);
         }
-        history
     }
 
     pub fn tick(&mut self) -> Moment {
@@ -147,7 +179,9 @@ impl History {
         for (_, message) in self.world.heard() {
             match message {
                 Message::Store(volume, op) => {
-                    self.world.tell(ShardId(0), Message::Stored(volume, op.ticket, true));
+                    self.records[volume.0 as usize] = Some(op.bytes);
+                    let home = ShardId((volume.0 % u32::from(self.plan.shards)) as u16);
+                    self.world.tell(home, Message::Stored(volume, op.ticket, true));
                 }
                 Message::Nvme(NvmeMessage::Compute(..)) => unreachable!("nobody authenticates"),
                 Message::Report(_, report) => self.reports.push(report),
@@ -197,12 +231,17 @@ impl History {
         let nvme = matches!(self.hosts[host].side, Side::Nvme(_));
         let blocks = self.chance.between(1, 8) as usize;
         let stamp = began;
+        let volume =
+            if self.plan.volumes > 1 { self.chance.below(self.plan.volumes as u64) as usize } else { 0 };
         let (action, blocks) = match self.chance.below(40) {
+            _ if self.plan.wide && self.chance.permille(250) => self.choose_wide(nvme, blocks),
             0..11 => (Action::Write { stamp, fua: self.chance.permille(200) }, blocks),
             11..22 => (Action::Read, *self.chance.pick(&[1, blocks])),
-            22..34 => (Action::Swap { expected: 0, stamp }, *self.chance.pick(&[1, 1, 1, 2])),
-            34..36 => (Action::Zero { how: self.chance.below(3) as u8 }, blocks),
-            36 => (Action::Flush, 1),
+            22..34 => {
+                (Action::Swap { expected: 0, stamp, fua: self.stable() }, *self.chance.pick(&[1, 1, 1, 2]))
+            }
+            34..36 => (Action::Zero { how: self.chance.below(3) as u8, fua: self.stable() }, blocks),
+            36 => (Action::Flush { all: false }, 1),
             37 if nvme => (Action::Spoil, 1),
             38 if nvme => (Action::Compare { expected: 0 }, 1),
             _ => (Action::Read, 1),
@@ -211,15 +250,35 @@ impl History {
         let last = if self.chance.permille(500) { 8 } else { SPAN };
         let lba = self.chance.below((last - blocks) as u64 + 1) as usize;
         // Mostly what was last seen there: so hosts race for the same block.
-        let expected = self.ledger.seen[lba];
-        let known = self.ledger.seen[lba..lba + blocks].iter().all(|seen| *seen == expected && *seen != BAD);
+        let seen = &self.ledgers[volume].seen[lba..lba + blocks];
+        let expected = seen[0];
+        let known = seen.iter().all(|seen| *seen == expected && *seen != BAD);
         let action = match action {
-            Action::Swap { stamp, .. } if known => Action::Swap { expected, stamp },
+            Action::Swap { stamp, fua, .. } if known => Action::Swap { expected, stamp, fua },
             Action::Compare { .. } if known => Action::Compare { expected },
             Action::Swap { .. } | Action::Compare { .. } => Action::Read,
             other => other,
         };
-        Flight { host, action, lba, blocks, began }
+        Flight { host, action, volume, lba, blocks, began }
+    }
+
+    /// Whether what is written shall be stable at once.
+    fn stable(&mut self) -> bool {
+        self.plan.wide && self.chance.permille(200)
+    }
+
+    /// Chooses a command that only wide histories have.
+    fn choose_wide(&mut self, nvme: bool, blocks: usize) -> (Action, usize) {
+        let run = (PATTERNS / 2) as u64;
+        match self.chance.below(10) {
+            0..4 if nvme => {
+                let (first, second) = (self.chance.below(run) as usize, self.chance.below(run) as usize);
+                let cut = self.chance.below(blocks as u64 + 1) as usize;
+                (Action::Copy { first, second, cut, fua: self.stable() }, blocks)
+            }
+            0..6 => (Action::Flush { all: nvme && self.chance.permille(300) }, 1),
+            _ => (Action::Verify, *self.chance.pick(&[1, 1, blocks])),
+        }
     }
 
     /// A host sends a command.
@@ -228,8 +287,10 @@ impl History {
             return;
         }
         let flight = self.choose(host);
-        if let Some(stamp) = flight.puts() {
-            self.ledger.begin(flight.lba, flight.blocks, stamp, flight.began);
+        let ledger = &mut self.ledgers[flight.volume];
+        for number in 0..flight.blocks {
+            let Some(stamp) = flight.puts(number) else { break };
+            ledger.begin(flight.lba + number, 1, stamp, flight.began);
         }
         self.send(flight);
     }
@@ -239,14 +300,14 @@ impl History {
         let host = &mut self.hosts[flight.host];
         match &mut host.side {
             Side::Scsi(session) => {
-                let (cdb, out, read) = flight.cdb().expect("a command of SCSI");
+                let (cdb, out, read) = flight.cdb(self.plan.block).expect("a command of SCSI");
                 session.initiator.next_conn = self.chance.below(8) as usize;
-                let itt = session.initiator.command(&mut self.world, 0, &cdb, &out, read);
+                let itt = session.initiator.command(&mut self.world, flight.volume as u16, &cdb, &out, read);
                 host.flights.insert(itt.into(), flight);
             }
             Side::Nvme(controller) => {
                 let at = self.chance.between(1, controller.queues.len() as u64 - 1) as usize;
-                let mut sqes = flight.sqes();
+                let mut sqes = flight.sqes(self.plan.block);
                 if self.plan.bug == Some(Bug::PairsApart) {
                     sqes.iter_mut().for_each(|(sqe, ..)| sqe.flags = 0);
                 }
@@ -265,6 +326,15 @@ impl History {
         }
     }
 
+    /// From now on bits turn over on the wires, or do so no more.
+    fn set_noise(&mut self, permille: u32) {
+        for host in &mut self.hosts {
+            if let Side::Nvme(controller) = &mut host.side {
+                controller.queues.iter_mut().for_each(|queue| queue.noise_permille = permille);
+            }
+        }
+    }
+
     /// A stretch of history.
     pub fn run(&mut self) {
         for _ in 0..self.plan.steps {
@@ -272,6 +342,7 @@ impl History {
             for _ in 0..self.chance.between(1, 5) {
                 self.command(host);
             }
+            self.set_noise(self.plan.noise_permille);
             for _ in 0..self.chance.below(60) {
                 // Now and then somebody does not read.
                 let reader = self.chance.below(self.hosts.len() as u64 + 1) as usize;
@@ -280,6 +351,8 @@ impl History {
                 }
                 self.step();
             }
+            self.set_noise(0);
+            self.mend();
             if self.plan.change_permille > 0 && self.chance.permille(self.plan.change_permille) {
                 self.change();
             }
@@ -311,7 +384,8 @@ impl History {
 
     /// Every host reads every block.
     fn read_all(&mut self) {
-        for host in 0..self.hosts.len() {
+        let (hosts, volumes) = (self.hosts.len(), self.plan.volumes);
+        for (host, volume) in (0..hosts).flat_map(|host| (0..volumes).map(move |volume| (host, volume))) {
             for lba in 0..SPAN {
                 let mut left = 200;
                 let (good, unreadable) = (self.tally.good, self.tally.unreadable);
@@ -319,7 +393,7 @@ impl History {
                 while self.tally.good == good && (!self.plan.is_calm() || self.tally.unreadable == unreadable)
                 {
                     let began = self.tick();
-                    self.send(Flight { host, action: Action::Read, lba, blocks: 1, began });
+                    self.send(Flight { host, action: Action::Read, volume, lba, blocks: 1, began });
                     self.quiesce();
                     left -= 1;
                     if left == 0 && self.tally.unreadable > unreadable {
@@ -328,6 +402,13 @@ impl History {
                     assert!(left > 0, "seed {}: blocks cannot be read", self.plan.seed);
                 }
             }
+        }
+    }
+
+    /// Each volume's history can be put in order.
+    pub fn check_order(&mut self) {
+        for ledger in &self.ledgers {
+            self.tally.undecided += u64::from(ledger.check() == Verdict::Undecided);
         }
     }
 
@@ -364,9 +445,13 @@ impl History {
     /// The whole of it.
     pub fn play(mut self) -> Tally {
         self.run();
+        if self.plan.power_loss {
+            self.lose_power();
+            self.run();
+        }
         self.quiesce();
         self.read_all();
-        self.tally.undecided += u64::from(self.ledger.check() == Verdict::Undecided);
+        self.check_order();
         self.end();
         self.tally
     }

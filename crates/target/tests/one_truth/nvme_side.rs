@@ -10,6 +10,7 @@ use zerocopy::little_endian::U32;
 
 use crate::command::{Action, Flight, sqe};
 use crate::history::History;
+use crate::host::Side;
 use crate::queue::{Ended, Queue};
 use crate::rig::SUBSYSTEM;
 
@@ -150,11 +151,14 @@ impl History {
             [Action::Half { first: true, stamp }, Action::Read, Action::Half { first: false, stamp }];
         for action in actions {
             let began = self.tick();
-            let flight = Flight { host, action, lba, blocks: 1, began };
+            let flight = Flight { host, action, volume: 0, lba, blocks: 1, began };
             let id = self.take_id();
             self.hosts[host].flights.insert(id, flight);
             let queue = &mut self.hosts[host].controller().queues[at];
-            flight.sqes().into_iter().for_each(|(sqe, out, read)| queue.send(id, sqe, out, read));
+            flight
+                .sqes(self.plan.block)
+                .into_iter()
+                .for_each(|(sqe, out, read)| queue.send(id, sqe, out, read));
         }
     }
 
@@ -215,6 +219,25 @@ impl History {
         self.connect(host);
     }
 
+    /// Associations whose wires were noisy end, and their hosts connect anew; what was heard wrong has had
+    /// time to do its harm.
+    pub fn mend(&mut self) {
+        for host in 0..self.hosts.len() {
+            let Side::Nvme(controller) = &mut self.hosts[host].side else { continue };
+            let noises: u32 =
+                controller.queues.iter_mut().map(|queue| std::mem::take(&mut queue.noises)).sum();
+            if noises == 0 {
+                continue;
+            }
+            self.tally.noises += u64::from(noises);
+            for _ in 0..200 {
+                self.poll();
+                self.step();
+            }
+            self.lose_link(host);
+        }
+    }
+
     /// Resets a controller. Once it is not ready, nothing that was under way may happen any more.
     pub fn reset_controller(&mut self, host: usize) {
         self.tally.resets += 1;
@@ -229,7 +252,7 @@ impl History {
         let controller = self.hosts[host].controller();
         controller.queues.truncate(1);
         for orphan in std::mem::take(&mut controller.orphans) {
-            self.ledger.over(orphan.lba, orphan.blocks, orphan.began, now);
+            self.ledgers[orphan.volume].over(orphan.lba, orphan.blocks, orphan.began, now);
         }
         self.enable(host);
     }

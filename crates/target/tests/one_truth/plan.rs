@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backends::{File, FileDisk, FileFacts};
-use blockwire_target::{Control, Message, Shard, VolumeSpec};
+use blockwire_target::{Control, Exports, LunExport, Message, NamespaceExport, Shard, VolumeSpec};
 use endpoint::ShardId;
 use sim::{Chance, Config, Disk, Faults, World};
-use volume::{DiskId, Ram, RamDisk, Shared};
+use volume::{DiskId, Ram, RamDisk, Shared, VolumeId};
 
 use crate::liar::Liar;
 use crate::rig::{self, Terms};
@@ -17,8 +17,13 @@ use crate::rig::{self, Terms};
 pub const SPAN: usize = 48;
 /// Blocks that it may grow to. Nobody keeps anything behind the first [`SPAN`].
 pub const MOST: usize = SPAN + 16;
+/// Blocks behind the first [`SPAN`] that nobody writes, and that are copied from.
+pub const PATTERNS: usize = 16;
+
 /// Where a file's blocks are.
-pub const DISK: DiskId = DiskId(3);
+pub fn disk(volume: usize) -> DiskId {
+    DiskId(3 + volume as u32)
+}
 
 /// A bug that is planted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +72,15 @@ pub struct Plan {
     pub change_permille: u32,
     /// Keep alive timeout of the controllers.
     pub kato_ms: u32,
+    /// Bytes of a block.
+    pub block: usize,
+    pub volumes: usize,
+    /// Commands beyond the plainest, and what they need.
+    pub wide: bool,
+    /// Whether the power fails amid the history.
+    pub power_loss: bool,
+    /// Bits that turn over on the wires of NVMe, in thousandths of the batches.
+    pub noise_permille: u32,
     pub bug: Option<Bug>,
 }
 
@@ -107,7 +121,30 @@ impl Plan {
             disk_delay_max: Duration::from_micros(200),
             change_permille: 0,
             kato_ms: 0,
+            block: 512,
+            volumes: 1,
+            wide: false,
+            power_loss: false,
+            noise_permille: 0,
             bug: None,
+        }
+    }
+
+    /// The same with blocks of either size, several volumes, commands that make, copy and verify more,
+    /// failures of the power, and noise on the wires.
+    pub fn wide(seed: u64) -> Self {
+        let plan = Plan::of(seed);
+        let mut chance = Chance::new(seed ^ 0x31de);
+        let noise_permille = if chance.permille(300) { chance.between(2, 20) as u32 } else { 0 };
+        Plan {
+            block: *chance.pick(&[512, 4096]),
+            volumes: chance.between(1, 2) as usize,
+            wide: true,
+            power_loss: plan.file && chance.permille(700),
+            noise_permille,
+            // Without digests noise is what is read.
+            digests: if noise_permille > 0 { (true, true) } else { plan.digests },
+            ..plan
         }
     }
 
@@ -146,18 +183,30 @@ impl Plan {
         }
     }
 
-    fn specs(&self, ram: &Arc<RamDisk>) -> Vec<VolumeSpec> {
+    /// Blocks of a volume at its start.
+    fn blocks(&self) -> usize {
+        SPAN + if self.wide { PATTERNS } else { 0 }
+    }
+
+    /// The disks of all volumes, if they are no files.
+    pub fn rams(&self) -> Vec<Arc<RamDisk>> {
+        let ram = || RamDisk::new(self.blocks() as u64, MOST as u64, self.block as u32, 4096);
+        (0..self.volumes).map(|_| Arc::new(ram())).collect()
+    }
+
+    fn specs(&self, volume: usize, ram: &Arc<RamDisk>, saved: Option<&[u8]>) -> Vec<VolumeSpec> {
         let bug = self.bug;
+        let id = VolumeId(volume as u32);
         if !self.file {
             let (geometry, ram) = (ram.geometry(), ram.clone());
-            return rig::volume(self.shards, geometry, &[], None, move |_| {
+            return rig::numbered(id, self.shards, geometry, &[], saved, move |_| {
                 Liar::new(Ram::new(ram.clone()), bug)
             });
         }
         let facts = FileFacts {
-            bytes: (SPAN * 512) as u64,
+            bytes: (self.blocks() * self.block) as u64,
             device: false,
-            logical: 512,
+            logical: self.block as u32,
             physical: None,
             preferred: 4096,
             direct: self.direct_align.is_some(),
@@ -166,34 +215,62 @@ impl Plan {
             punch: true,
             write_cache: true,
         };
-        let file = Arc::new(FileDisk::new(DISK, &facts, self.shards).unwrap());
+        let file = Arc::new(FileDisk::new(disk(volume), &facts, self.shards).unwrap());
         let geometry = file.geometry();
-        rig::volume(self.shards, geometry, &[DISK], None, move |shard| {
+        rig::numbered(id, self.shards, geometry, &[disk(volume)], saved, move |shard| {
             Liar::new(File::new(file.clone(), shard), bug)
         })
     }
 
-    /// `ram`: the disk, if it is no file.
-    pub fn world(&self, ram: &Arc<RamDisk>) -> World<Shard> {
-        let mut config = Config::new(self.seed);
+    fn exports(&self) -> Arc<Exports> {
+        let mut terms = Terms::default();
+        terms.negotiation.max_connections = 4;
+        let mut exports = (*rig::exports(&terms)).clone();
+        for volume in 1..self.volumes {
+            let id = VolumeId(volume as u32);
+            let lun = LunExport { lun: volume as u16, volume: id, ..exports.targets[0].luns[0] };
+            exports.targets[0].luns.push(lun);
+            let subsystem = &mut exports.nvme.subsystems[0];
+            let nsid = volume as u32 + 1;
+            subsystem.namespaces.push(NamespaceExport { nsid, volume: id, ..subsystem.namespaces[0] });
+        }
+        Arc::new(exports)
+    }
+
+    /// A world that nothing was kept for.
+    pub fn world(&self, rams: &[Arc<RamDisk>]) -> World<Shard> {
+        let fresh = (0..self.volumes).map(|_| (Disk::of_sectors(self.block, self.faults), None)).collect();
+        self.world_of(rams, fresh, 0)
+    }
+
+    /// A world over disks and the records of volumes; `rams`: the disks, if they are no files. `round`
+    /// tells the worlds of one history apart.
+    pub fn world_of(
+        &self,
+        rams: &[Arc<RamDisk>],
+        kept: Vec<(Disk, Option<Vec<u8>>)>,
+        round: u64,
+    ) -> World<Shard> {
+        let mut config = Config::new(self.seed.wrapping_add(round << 32));
         config.shards = self.shards;
         config.pool_bytes = self.pool_bytes;
         config.window = self.window;
         config.disk_delay_max = self.disk_delay_max;
         config.loaned_permille = self.loaned_permille;
-        let mut terms = Terms::default();
-        terms.negotiation.max_connections = 4;
-        let (shards, exports) = (self.shards, rig::exports(&terms));
+        let (shards, exports) = (self.shards, self.exports());
         let mut world = World::new(config, |id, _| Shard::new(id, shards, exports.clone()));
-        world.add_disk(DISK, Disk::new(self.faults));
-        for (shard, mut spec) in (0..).zip(self.specs(ram)) {
-            if self.bug == Some(Bug::GuardsApart) {
-                spec.shared = Shared::new(shards);
+        for (volume, (contents, saved)) in kept.into_iter().enumerate() {
+            world.add_disk(disk(volume), contents);
+            let specs = self.specs(volume, &rams[volume], saved.as_deref());
+            for (shard, mut spec) in (0..).zip(specs) {
+                if self.bug == Some(Bug::GuardsApart) {
+                    spec.shared = Shared::new(shards);
+                }
+                world.tell(ShardId(shard), Message::Control(0, Control::AddVolume(Box::new(spec))));
             }
-            world.tell(ShardId(shard), Message::Control(0, Control::AddVolume(Box::new(spec))));
         }
         world.run_for(Duration::from_millis(1));
-        assert_eq!(world.heard().len(), usize::from(shards));
+        assert_eq!(world.heard().len(), usize::from(shards) * self.volumes);
         world
     }
 }

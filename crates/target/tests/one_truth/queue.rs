@@ -46,6 +46,14 @@ pub struct Queue {
     waiting: VecDeque<Request>,
     in_work: Vec<(Tag, u64)>,
     pub ended: Vec<Ended>,
+    /// Bits that turn over on the wire, in thousandths of what is sent or comes at once.
+    pub noise_permille: u32,
+    /// How many have.
+    pub noises: u32,
+    /// The queue wants its connection closed.
+    wants_shut: bool,
+    /// Some bit has turned over: what the controller sends may look like anything.
+    was_noisy: bool,
 }
 
 impl Queue {
@@ -68,6 +76,10 @@ impl Queue {
             waiting: VecDeque::new(),
             in_work: vec![],
             ended: vec![],
+            noise_permille: 0,
+            noises: 0,
+            wants_shut: false,
+            was_noisy: false,
         }
     }
 
@@ -107,19 +119,22 @@ impl Queue {
     }
 
     fn judge(&self, result: Result<(), Violation>) {
-        if let Err(violation) = result {
+        if let Err(violation) = result
+            && !self.was_noisy
+        {
             panic!("{:?}: the controller breaks a rule: {violation:?}", self.peer);
         }
     }
 
     /// Takes what has come, and sends what waits.
     pub fn poll(&mut self, world: &mut World<Shard>) {
-        let bytes = world.receive(self.peer);
+        let mut bytes = world.receive(self.peer);
+        self.disturb(&mut bytes);
         self.inbox.extend(bytes);
         let now = world.now();
         if self.queue.poll_timeout().is_some_and(|due| due <= now) {
             self.with(now, |queue, cx| queue.handle_timeout(cx));
-            assert_eq!(self.queue.poll_violation(), None, "{:?}", self.peer);
+            assert!(self.was_noisy || self.queue.poll_violation().is_none(), "{:?}", self.peer);
         }
         loop {
             let mut moved = self.submit(now);
@@ -127,8 +142,22 @@ impl Queue {
             moved |= self.transmit(world, now);
             self.take_events();
             if !moved {
-                return;
+                break;
             }
+        }
+        if std::mem::take(&mut self.wants_shut) && self.was_noisy {
+            world.shut(self.peer);
+        }
+    }
+
+    /// One of the bits turns over, perhaps, once the queue's digests are agreed.
+    fn disturb(&mut self, bytes: &mut [u8]) {
+        let noisy = self.ready && self.noise_permille > 0 && !bytes.is_empty();
+        if noisy && self.chance.permille(self.noise_permille) {
+            let at = self.chance.below(bytes.len() as u64) as usize;
+            bytes[at] ^= 1 << self.chance.below(8);
+            self.noises += 1;
+            self.was_noisy = true;
         }
     }
 
@@ -163,6 +192,7 @@ impl Queue {
         let result = self.with(now, |queue, cx| queue.resume(cx));
         self.judge(result);
         if self.queue.poll_shut().is_some() {
+            self.wants_shut = true;
             self.inbox.clear();
             if let Some(op) = self.op.take() {
                 let _ = self.with(now, |queue, cx| queue.handle_recv(cx, LINK, op, Came::Cancelled));
@@ -220,6 +250,7 @@ impl Queue {
         let Some(op) = self.with(now, |queue, cx| queue.poll_send(cx, LINK)) else { return false };
         let mut bytes = vec![0; op.len];
         assert_eq!(op.copy_to(0, &mut bytes), op.len, "a batch is as long as it says");
+        self.disturb(&mut bytes);
         world.send(self.peer, &bytes);
         self.with(now, |queue, cx| {
             queue.handle_written(cx, LINK, Ok(()));

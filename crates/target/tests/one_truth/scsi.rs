@@ -1,10 +1,12 @@
 //! Sessions of iSCSI in a history: logins, tasks and their ends.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use iscsi::negotiate::Digest;
 use iscsi::wire::TmfFunction;
 
+use crate::command::Flight;
 use crate::history::{History, PATIENCE};
 use crate::host::Side;
 use crate::initiator::{Ended, Initiator};
@@ -105,25 +107,28 @@ impl History {
             return;
         }
         let task = *self.chance.pick(&tasks);
+        let lun = self.hosts[host].flights.get(&task.into()).map_or(0, |flight| flight.volume as u16);
         let session = self.hosts[host].session();
-        // The session borrows nothing of the world.
-        let (itt, _) = session.initiator.manage(&mut self.world, TmfFunction::ABORT_TASK, 0, task);
+        let (itt, _) = session.initiator.manage(&mut self.world, TmfFunction::ABORT_TASK, lun, task);
         session.managing.insert(itt, Some(task));
     }
 
     /// Resets the unit. SCSI tasks are answered or have silently ended soon after; NVMe's go on.
     pub fn reset_unit(&mut self, host: usize) {
         self.tally.unit_resets += 1;
+        let volume =
+            if self.plan.volumes > 1 { self.chance.below(self.plan.volumes as u64) as usize } else { 0 };
         let session = self.hosts[host].session();
         let function = TmfFunction::LOGICAL_UNIT_RESET;
-        let (itt, _) = session.initiator.manage(&mut self.world, function, 0, u32::MAX);
+        let (itt, _) = session.initiator.manage(&mut self.world, function, volume as u16, u32::MAX);
         session.managing.insert(itt, None);
         self.wait("the reset of a unit", |history| {
             history.hosts[host].session().managing.values().all(Option::is_some)
         });
         let busy = |history: &History| {
             let of_scsi = |host: &&crate::host::Host| matches!(host.side, Side::Scsi(_));
-            history.hosts.iter().filter(of_scsi).any(|host| !host.flights.is_empty())
+            let mut flights = history.hosts.iter().filter(of_scsi).flat_map(|host| host.flights.values());
+            flights.any(|flight| flight.volume == volume)
         };
         let limit = self.world.now() + Duration::from_secs(1);
         while self.world.now() < limit && busy(self) {
@@ -134,7 +139,12 @@ impl History {
             if matches!(self.hosts[host].side, Side::Nvme(_)) {
                 continue;
             }
-            for (task, flight) in std::mem::take(&mut self.hosts[host].flights) {
+            let flights = &mut self.hosts[host].flights;
+            let (ended, others) =
+                std::mem::take(flights).into_iter().partition(|(_, flight)| flight.volume == volume);
+            *flights = others;
+            let ended: BTreeMap<u64, Flight> = ended;
+            for (task, flight) in ended {
                 self.hosts[host].session().initiator.forget(task as u32);
                 self.give_up(flight, true);
             }

@@ -108,6 +108,7 @@ fn nvme_exports() -> NvmeExports {
 }
 
 /// The volume for each shard; the first is its home.
+#[allow(dead_code, reason = "who serves several numbers them")]
 pub fn volume<B: Backend + 'static>(
     shards: u16,
     geometry: Geometry,
@@ -115,10 +116,22 @@ pub fn volume<B: Backend + 'static>(
     saved: Option<&[u8]>,
     make: impl Fn(u16) -> B + Clone + Send + 'static,
 ) -> Vec<VolumeSpec> {
+    numbered(VolumeId(0), shards, geometry, disks, saved, make)
+}
+
+/// The same, for one of several volumes.
+pub fn numbered<B: Backend + 'static>(
+    id: VolumeId,
+    shards: u16,
+    geometry: Geometry,
+    disks: &[DiskId],
+    saved: Option<&[u8]>,
+    make: impl Fn(u16) -> B + Clone + Send + 'static,
+) -> Vec<VolumeSpec> {
     let facts = Arc::new(Facts {
-        id: VolumeId(0),
-        name: "disk".into(),
-        uuid: Uuid([7; 16]),
+        id,
+        name: format!("disk{}", id.0).into(),
+        uuid: Uuid([7 + id.0 as u8; 16]),
         oui: None,
         removable: false,
         rpm: 0,
@@ -138,7 +151,7 @@ pub fn volume<B: Backend + 'static>(
             view: view.clone(),
             make: Make::Backend(Box::new(move || Box::new(make(shard)))),
             disks: disks.to_vec(),
-            home: home.take(),
+            home: if u32::from(shard) == id.0 % u32::from(shards) { home.take() } else { None },
         }
     };
     (0..shards).map(spec).collect()
