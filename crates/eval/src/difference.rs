@@ -55,8 +55,8 @@ impl What {
         };
         let figure = |run: &Run| match self {
             What::Iops => Some(run.iops()),
-            What::Latency => (run.ios > 0).then(|| run.latency.mean() / 1e3),
-            What::Latency99 => (run.ios > 0).then(|| run.latency.percentile(99.0) as f64 / 1e3),
+            What::Latency => run.mean_and_deviation().map(|(mean, _)| mean / 1e3),
+            What::Latency99 => (run.latency.count() > 0).then(|| run.latency.percentile(99.0) as f64 / 1e3),
             What::TargetCpu => cpu(run, End::Target),
             What::InitiatorCpu => cpu(run, End::Initiator),
         };

@@ -94,6 +94,25 @@ impl Histogram {
         self.max = self.max.max(ns);
     }
 
+    /// Of counts that were gathered elsewhere, each at a latency in nanoseconds, with the extremes, the mean
+    /// and the standard deviation that were computed there from what was not yet rounded.
+    pub fn gathered(
+        counts: impl IntoIterator<Item = (u64, u64)>,
+        (min, max): (u64, u64),
+        mean: f64,
+        deviation: f64,
+    ) -> Histogram {
+        let mut histogram = Histogram { min, max, ..Histogram::default() };
+        for (ns, count) in counts {
+            histogram.counts[bucket(ns)] += count;
+            histogram.count += count;
+        }
+        let count = histogram.count as f64;
+        histogram.sum = (mean * count) as u128;
+        histogram.squares = ((deviation * deviation + mean * mean) * count) as u128;
+        if histogram.count == 0 { Histogram::default() } else { histogram }
+    }
+
     /// Adds all of another.
     pub fn merge(&mut self, other: &Histogram) {
         for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {

@@ -95,6 +95,9 @@ pub struct Run {
     pub errors: u64,
     /// Latencies, as the initiator saw them.
     pub latency: Histogram,
+    /// Latency as another tool summed it up; then `latency` holds nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_summary: Option<Summary>,
     /// The target's machine and process; `None`: could not be looked at.
     #[serde(default)]
     pub target: Option<Side>,
@@ -107,6 +110,17 @@ pub struct Run {
     /// Packets that the interface counted, both ways.
     #[serde(default)]
     pub packets: Option<u64>,
+}
+
+/// Latency of which only this is known, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// The mean.
+    pub mean: f64,
+    /// The standard deviation.
+    pub deviation: f64,
+    /// The longest.
+    pub max: f64,
 }
 
 /// One end of a run.
@@ -134,6 +148,15 @@ impl Run {
         if self.seconds > 0.0 { self.moved as f64 / self.seconds } else { 0.0 }
     }
 
+    /// Mean latency and its standard deviation in nanoseconds; `None`: not known.
+    pub fn mean_and_deviation(&self) -> Option<(f64, f64)> {
+        match &self.latency_summary {
+            _ if self.latency.count() > 0 => Some((self.latency.mean(), self.latency.deviation())),
+            Some(summary) => Some((summary.mean, summary.deviation)),
+            None => None,
+        }
+    }
+
     /// What does not add up.
     pub fn discords(&self, point: &Point) -> Vec<Discord> {
         let used = |side: &Side| {
@@ -142,9 +165,10 @@ impl Run {
         };
         let sides = [&self.target, &self.initiator].into_iter().flatten();
         let processor = sides.map(used).fold((0.0, 0.0), |a: (f64, f64), b| if b.0 > a.0 { b } else { a });
+        let Some((latency, _)) = self.mean_and_deviation() else { return Vec::new() };
         let raw = Raw {
             iops: self.iops(),
-            latency_s: self.latency.mean() / 1e9,
+            latency_s: latency / 1e9,
             bytes: point.bytes as f64,
             bandwidth: self.bandwidth(),
             depth: f64::from(point.depth),
@@ -196,17 +220,17 @@ impl Point {
 
     /// A latency of each run, in microseconds.
     pub fn latency(&self, percent: f64) -> Option<Spread> {
-        self.spread(|run| (run.ios > 0).then(|| run.latency.percentile(percent) as f64 / 1e3))
+        self.spread(|run| (run.latency.count() > 0).then(|| run.latency.percentile(percent) as f64 / 1e3))
     }
 
     /// Mean latency in microseconds.
     pub fn mean_latency(&self) -> Option<Spread> {
-        self.spread(|run| (run.ios > 0).then(|| run.latency.mean() / 1e3))
+        self.spread(|run| Some(run.mean_and_deviation()?.0 / 1e3))
     }
 
     /// Standard deviation of latency in microseconds.
     pub fn jitter(&self) -> Option<Spread> {
-        self.spread(|run| (run.ios > 0).then(|| run.latency.deviation() / 1e3))
+        self.spread(|run| Some(run.mean_and_deviation()?.1 / 1e3))
     }
 
     /// All runs' latencies in one.
@@ -232,7 +256,10 @@ impl Point {
     /// How busy one end's machine was, in percent of all its cores.
     pub fn busy(&self, end: End) -> Option<Spread> {
         self.spread(|run| {
-            let percent = |side: &Option<Side>| side.as_ref().map(|side| side.cores.total().busy_percent());
+            let percent = |side: &Option<Side>| {
+                let total = side.as_ref()?.cores.total();
+                (total.total() > 0.0).then(|| total.busy_percent())
+            };
             match end {
                 End::Target => percent(&run.target),
                 End::Initiator | End::Both => percent(&run.initiator),
@@ -341,6 +368,7 @@ pub(crate) mod tests {
             moved: iops * 4096,
             errors: 0,
             latency,
+            latency_summary: None,
             target: side(0.25),
             initiator: side(0.5),
             retransmits: Some(0),

@@ -237,6 +237,7 @@ impl<'a> Window<'a> {
             moved: figures.moved,
             errors: figures.errors,
             latency: figures.latency,
+            latency_summary: None,
         }
     }
 }

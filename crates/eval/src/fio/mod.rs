@@ -10,6 +10,7 @@ mod word;
 use std::time::Duration;
 
 pub use read::{parse_args, parse_file};
+pub(crate) use value::bytes;
 
 /// What to do with blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

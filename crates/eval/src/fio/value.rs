@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::Amount;
 
 /// `4k`, `400m`, `1g`, `512`: K is 1024, as fio's default has it.
-pub(super) fn bytes(text: &str) -> Result<u64, String> {
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);

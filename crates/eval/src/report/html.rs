@@ -157,7 +157,10 @@ fn results(page: &mut String, record: &Record, names: &Names) {
             with_spread(point.busy(End::Initiator), 1.0),
             with_spread(point.effectiveness(End::Target), 1.0),
             with_spread(point.effectiveness(End::Initiator), 1.0),
-            counted(|run| Some(run.target.as_ref()?.resident as f64 / f64::from(1 << 20))),
+            counted(|run| {
+                let resident = run.target.as_ref()?.resident;
+                (resident > 0).then_some(resident as f64 / f64::from(1 << 20))
+            }),
             counted(|run| Some(run.target.as_ref()?.idle_polls? / run.seconds * 100.0)),
             counted(|run| {
                 (run.ios > 0).then_some(run.target.as_ref()?.cores.switches as f64 / run.ios as f64)

@@ -5,6 +5,7 @@
 //! `eval`; here are files, arguments and exit codes.
 
 mod compare;
+mod exchange;
 mod list;
 mod plan;
 mod records;
@@ -39,6 +40,10 @@ enum EvalVerb {
     Plan(plan::PlanArgs),
     /// Show a run for people: a page with charts, tables, or its raw figures
     Report(report::ReportArgs),
+    /// Write an experiment as a file of fio, vdbench, Iometer or HammerDB
+    Export(exchange::ExportArgs),
+    /// Make a record of results of fio or vdbench
+    Import(exchange::ImportArgs),
 }
 
 /// Does it.
@@ -50,5 +55,7 @@ pub fn act(args: &EvalArgs) -> Result<Exit, Failure> {
         EvalVerb::Compare(args) => compare::compare(args),
         EvalVerb::Plan(args) => plan::plan(args),
         EvalVerb::Report(args) => report::report(args),
+        EvalVerb::Export(args) => exchange::export(args),
+        EvalVerb::Import(args) => exchange::import(args),
     }
 }

@@ -1,0 +1,178 @@
+//! `blockwire eval export` and `blockwire eval import`: other tools' files and results.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use eval::export::{Database, Tool, export as written};
+use eval::import::{About, import as taken};
+use eval::record::{Record, SCHEMA};
+
+use super::super::say;
+use super::list::find;
+use super::records::RECORD;
+use crate::exit::{Exit, Failure};
+
+/// Tools that files are written for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum As {
+    /// A job file of fio
+    Fio,
+    /// A parameter file of vdbench
+    Vdbench,
+    /// A configuration of Iometer (.icf)
+    Iometer,
+    /// A Tcl script of HammerDB
+    Hammerdb,
+}
+
+/// Databases of HammerDB.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Databases {
+    /// MySQL, as the paper had it
+    #[default]
+    Mysql,
+    /// MariaDB
+    Mariadb,
+    /// PostgreSQL
+    Postgresql,
+}
+
+/// `eval export`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The file is what one initiator machine does; volumes are v0, v1 ... and stand for /dev/sdb, /dev/sdc ... unless \
+they are mapped.
+
+Examples:
+  blockwire eval export t6-100g-sweep --as fio --out sweep.fio
+  blockwire eval export demartek-vdbench --as vdbench --map v0=/dev/nvme1n1 --map v1=/dev/nvme2n1
+  blockwire eval export quick --as fio --map v0=iscsi://10.0.0.1/iqn.2026-11.io.blockwire:v/0
+  blockwire eval export demartek-oltp --as hammerdb --database mariadb --out oltp.tcl"
+)]
+pub struct ExportArgs {
+    /// Which experiment (see `eval list`)
+    preset: String,
+    /// Which tool it is for
+    #[arg(long = "as", value_name = "TOOL", value_enum)]
+    tool: As,
+    /// How a volume is called where the tool runs
+    #[arg(long, value_name = "NAME=DEVICE|URL", value_parser = mapped)]
+    map: Vec<(String, String)>,
+    /// Which database HammerDB loads
+    #[arg(long, value_enum, default_value_t)]
+    database: Databases,
+    /// Where to [default: standard output]
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
+fn mapped(text: &str) -> Result<(String, String), String> {
+    let (name, to) = text.split_once('=').ok_or("write NAME=DEVICE, for example v0=/dev/sdb")?;
+    if to.is_empty() || to.contains(['\n', '\r']) {
+        return Err(format!("\"{text}\": a device or a URL is expected behind the ="));
+    }
+    Ok((name.to_owned(), to.to_owned()))
+}
+
+/// Writes the file.
+pub fn export(args: &ExportArgs) -> Result<Exit, Failure> {
+    let tool = match args.tool {
+        As::Fio => Tool::Fio,
+        As::Vdbench => Tool::Vdbench,
+        As::Iometer => Tool::Iometer,
+        As::Hammerdb => Tool::HammerDb,
+    };
+    let database = match args.database {
+        Databases::Mysql => Database::Mysql,
+        Databases::Mariadb => Database::Mariadb,
+        Databases::Postgresql => Database::Postgresql,
+    };
+    let text = written(find(&args.preset)?, tool, &args.map, database).map_err(Failure::usage)?;
+    match &args.out {
+        None => say(&text)?,
+        Some(path) => write(path, &text)?,
+    }
+    Ok(Exit::Success)
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    std::fs::write(path, text).map_err(|why| Failure::failed(format!("{}: {why}", path.display())))
+}
+
+/// `eval import`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Known are fio's JSON (--output-format=json, or json+ for every bin of latency) and vdbench's flatfile.html and \
+summary.html. Several files of the same load are its runs.
+
+Examples:
+  blockwire eval import run1.json run2.json run3.json run4.json --target tgt --protocol iscsi --out tgt/
+  blockwire eval import output/flatfile.html --target array --initiator vdbench --out array/"
+)]
+pub struct ImportArgs {
+    /// Results, in the order in which they were made
+    #[arg(required = true)]
+    files: Vec<PathBuf>,
+    /// What served the volumes
+    #[arg(long, value_name = "NAME", default_value = "target")]
+    target: String,
+    /// What used them
+    #[arg(long, value_name = "NAME", default_value = "kernel")]
+    initiator: String,
+    /// What carried it: iscsi, nvme-tcp, local
+    #[arg(long, value_name = "NAME", default_value = "iscsi")]
+    protocol: String,
+    /// Connections
+    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    connections: u32,
+    /// MTU of the link in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
+    mtu: u32,
+    /// Which experiment they are of (see `eval list`)
+    #[arg(long, value_name = "PRESET")]
+    preset: Option<String>,
+    /// Directory for the record [default: standard output]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+/// Makes one record of all files.
+pub fn import(args: &ImportArgs) -> Result<Exit, Failure> {
+    let preset = args.preset.as_deref().map(find).transpose()?;
+    let about = About {
+        target: args.target.clone(),
+        initiator: args.initiator.clone(),
+        protocol: args.protocol.clone(),
+        connections: args.connections,
+        mtu: args.mtu,
+    };
+    let mut record = Record {
+        schema: SCHEMA,
+        preset: preset.map_or_else(|| "imported".to_owned(), |preset| preset.id.to_owned()),
+        title: preset
+            .map_or_else(|| format!("Results of another tool on {}", args.target), |p| p.title.to_owned()),
+        paper: preset.and_then(|preset| preset.paper).map(str::to_owned),
+        ..Record::default()
+    };
+    for path in &args.files {
+        let text = std::fs::read_to_string(path)
+            .map_err(|why| Failure::failed(format!("{}: {why}", path.display())))?;
+        taken(&mut record, &about, &text)
+            .map_err(|why| Failure::failed(format!("{}: {why}", path.display())))?;
+    }
+    record.seconds = record.points.iter().flat_map(|point| &point.runs).map(|run| run.seconds).sum();
+    let text = serde_json::to_string(&record)
+        .map_err(|why| Failure::failed(format!("the record cannot be written: {why}")))?;
+    match &args.out {
+        None => say(&(text + "\n"))?,
+        Some(directory) => {
+            std::fs::create_dir_all(directory)
+                .map_err(|why| Failure::failed(format!("{}: {why}", directory.display())))?;
+            let path = directory.join(RECORD);
+            write(&path, &text)?;
+            let runs: usize = record.points.iter().map(|point| point.runs.len()).sum();
+            say(&format!("{}: {} loads, {runs} runs\n", path.display(), record.points.len()))?;
+        }
+    }
+    Ok(Exit::Success)
+}

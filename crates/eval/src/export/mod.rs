@@ -1,0 +1,176 @@
+//! Experiments as files of other tools: fio's job file, vdbench's parameter file, Iometer's
+//! configuration, HammerDB's script.
+//!
+//! What a tool cannot do as the preset says is a comment in its file. Invariant: a file is complete: the
+//! tool runs it as it stands once the volumes' names are right.
+
+mod fio;
+mod hammerdb;
+mod iometer;
+mod vdbench;
+
+use crate::preset::{Kind, Preset};
+
+pub use hammerdb::Database;
+
+/// Tools that files are written for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tool {
+    /// A job file.
+    Fio,
+    /// A parameter file.
+    Vdbench,
+    /// A configuration (`.icf`).
+    Iometer,
+    /// A Tcl script.
+    HammerDb,
+}
+
+/// How volumes are called where the tool runs: a name of the preset's (`v0`, `v1` …) and what stands for it.
+pub type Map = [(String, String)];
+
+/// What one initiator machine does of a preset.
+struct Share {
+    /// Its volumes, as they are called there.
+    volumes: Vec<String>,
+    /// Whether each volume has a worker of its own, rather than all workers all volumes.
+    has_own_workers: bool,
+    /// How much of each volume is used, in bytes.
+    bytes: u64,
+}
+
+impl Share {
+    fn of(preset: &Preset, map: &Map, default: impl Fn(usize) -> String) -> Result<Share, String> {
+        let count = (preset.volumes.0 / preset.hosts).max(1) as usize;
+        let known = |name: &str| {
+            name.strip_prefix('v').and_then(|n| n.parse::<usize>().ok()).is_some_and(|n| n < count)
+        };
+        if let Some((name, _)) = map.iter().find(|(name, _)| !known(name)) {
+            return Err(format!(
+                "{name} is no volume of {}: an initiator has v0 to v{}",
+                preset.id,
+                count - 1
+            ));
+        }
+        let volume = |at: usize| {
+            let name = format!("v{at}");
+            map.iter().find(|(known, _)| *known == name).map_or_else(|| default(at), |(_, to)| to.clone())
+        };
+        Ok(Share {
+            volumes: (0..count).map(volume).collect(),
+            has_own_workers: count > 1 && preset.threads as usize == count,
+            bytes: preset.volumes.1,
+        })
+    }
+}
+
+/// What every file says at its top: what it is, where it is from, and what it leaves out.
+fn heading(preset: &Preset, what: &str) -> Vec<String> {
+    let mut lines = vec![format!("{}: {}", preset.id, preset.title)];
+    if let Some(paper) = preset.paper {
+        let paper = crate::published::published().papers.iter().find(|known| known.id == paper);
+        lines.extend(paper.map(|paper| format!("after {}, {}; {}", paper.title, paper.by, preset.at)));
+    }
+    lines.push(format!("{what}, written by blockwire eval export"));
+    if preset.hosts > 1 {
+        lines.push(format!(
+            "The experiment has {} initiator machines: run this on each, with its own volumes.",
+            preset.hosts
+        ));
+    }
+    if preset.connections.len() > 1 {
+        let counts: Vec<String> = preset.connections.iter().map(ToString::to_string).collect();
+        lines.push(format!(
+            "The number of connections ({}) is set where volumes are attached, not here.",
+            counts.join(", ")
+        ));
+    }
+    if preset.kind == Kind::Together {
+        lines.push(
+            "The experiment runs this beside a plain TCP stream (iperf3, for example) over the same link."
+                .to_owned(),
+        );
+    }
+    lines.push("It writes to the volumes.".to_owned());
+    lines
+}
+
+/// The default name of a volume on Linux.
+fn device(at: usize) -> String {
+    // sdb, sdc … sdz, sdaa …: sda is where the system is.
+    let mut number = at + 1;
+    let mut letters = Vec::new();
+    loop {
+        letters.push(b'a' + (number % 26) as u8);
+        if number < 26 {
+            break;
+        }
+        number = number / 26 - 1;
+    }
+    letters.reverse();
+    format!("/dev/sd{}", String::from_utf8_lossy(&letters))
+}
+
+/// The preset as a file of this tool.
+///
+/// # Errors
+/// If the tool cannot do what the preset is about, or a name of `map` is no volume of it.
+pub fn export(preset: &Preset, tool: Tool, map: &Map, database: Database) -> Result<String, String> {
+    let is_database = matches!(preset.kind, Kind::Oltp { .. });
+    match tool {
+        Tool::HammerDb => hammerdb::script(preset, database),
+        _ if is_database => Err(format!(
+            "{} is the load of a database: write it for hammerdb, or run it with `blockwire eval run`",
+            preset.id
+        )),
+        Tool::Fio => fio::jobs(preset, map),
+        Tool::Vdbench => vdbench::parameters(preset, map),
+        Tool::Iometer => iometer::configuration(preset, map),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::preset::PRESETS;
+
+    #[test]
+    fn devices_are_named_as_linux_does() {
+        assert_eq!(
+            [device(0), device(24), device(25), device(26), device(51)],
+            ["/dev/sdb", "/dev/sdz", "/dev/sdaa", "/dev/sdab", "/dev/sdba"]
+        );
+    }
+
+    /// What is written for a tool, or a word why not, for every preset.
+    #[test]
+    fn every_preset_is_written_or_refused_with_a_reason() {
+        for preset in PRESETS {
+            for tool in [Tool::Fio, Tool::Vdbench, Tool::Iometer, Tool::HammerDb] {
+                let is_database = matches!(preset.kind, Kind::Oltp { .. });
+                let written = export(preset, tool, &[], Database::Mysql);
+                assert_eq!(
+                    written.is_ok(),
+                    is_database == (tool == Tool::HammerDb),
+                    "{} {tool:?}",
+                    preset.id
+                );
+                match written {
+                    Ok(text) => assert!(text.contains(preset.id) && text.ends_with('\n'), "{text}"),
+                    Err(why) => assert!(why.contains(preset.id), "{why}"),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_wrong_name_is_refused() {
+        let quick = Preset::find("quick").unwrap();
+        let wrong = [("v1".to_owned(), "/dev/x".to_owned())];
+        assert!(export(quick, Tool::Fio, &wrong, Database::Mysql).unwrap_err().contains("v0 to v0"));
+        let right = [("v0".to_owned(), "/dev/x".to_owned())];
+        for tool in [Tool::Fio, Tool::Vdbench, Tool::Iometer] {
+            assert!(export(quick, tool, &right, Database::Mysql).unwrap().contains("/dev/x"));
+        }
+    }
+}

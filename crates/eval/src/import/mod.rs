@@ -1,0 +1,111 @@
+//! Results of other tools as records: fio's JSON, vdbench's flat file and summary.
+//!
+//! Invariant: what a tool did not write down stays unknown; nothing is made up from what it did.
+
+mod fio;
+mod vdbench;
+
+use crate::record::{Point, Record};
+
+/// What a file does not say itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct About {
+    /// The target's name.
+    pub target: String,
+    /// The initiator's.
+    pub initiator: String,
+    /// What carried it.
+    pub protocol: String,
+    /// Connections.
+    pub connections: u32,
+    /// MTU of the link.
+    pub mtu: u32,
+}
+
+/// Adds what a file holds to a record: further runs of loads that it has already, or new loads.
+///
+/// # Errors
+/// If the text is of none of the known forms, or breaks off; with the line where that can be said.
+pub fn import(record: &mut Record, about: &About, text: &str) -> Result<(), String> {
+    let start = text.trim_start();
+    let (points, note) = if start.starts_with('{') || start.starts_with("fio:") {
+        fio::points(about, start)?
+    } else if vdbench::is_flat_file(text) {
+        vdbench::flat_file(about, text)?
+    } else if vdbench::is_summary(text) {
+        vdbench::summary(about, text)?
+    } else {
+        return Err(
+            "this is neither fio's JSON (--output-format=json or json+) nor vdbench's flatfile.html or \
+            summary.html"
+                .to_owned(),
+        );
+    };
+    if points.is_empty() {
+        return Err("it holds no run that did any I/O".to_owned());
+    }
+    for point in points {
+        add(record, point);
+    }
+    if !record.notes.contains(&note) {
+        record.notes.push(note);
+    }
+    Ok(())
+}
+
+/// A load that is there already has one more run.
+fn add(record: &mut Record, mut fresh: Point) {
+    let bare = |point: &Point| Point { runs: Vec::new(), ..point.clone() };
+    match record.points.iter_mut().find(|point| bare(point) == bare(&fresh)) {
+        Some(point) => point.runs.append(&mut fresh.runs),
+        None => record.points.push(fresh),
+    }
+}
+
+impl About {
+    fn point(&self) -> Point {
+        Point {
+            target: self.target.clone(),
+            initiator: self.initiator.clone(),
+            protocol: self.protocol.clone(),
+            connections: self.connections,
+            mtu: self.mtu,
+            ..Point::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(super) fn about() -> About {
+        About {
+            target: "tgt".into(),
+            initiator: "kernel".into(),
+            protocol: "iscsi".into(),
+            connections: 1,
+            mtu: 1500,
+        }
+    }
+
+    #[test]
+    fn the_same_load_again_is_another_run() {
+        let mut record = Record::default();
+        let text = include_str!("fio-json.json");
+        import(&mut record, &about(), text).unwrap();
+        let loads = record.points.len();
+        import(&mut record, &about(), text).unwrap();
+        assert_eq!(record.points.len(), loads);
+        assert!(record.points.iter().all(|point| point.runs.len() == 2));
+    }
+
+    #[test]
+    fn what_is_no_result_is_refused() {
+        let mut record = Record::default();
+        for (text, word) in [("", "neither"), ("hello", "neither"), ("{\"a\":1}", "fio"), ("{", "fio")] {
+            assert!(import(&mut record, &about(), text).unwrap_err().contains(word), "{text}");
+        }
+        assert!(record.points.is_empty());
+    }
+}
