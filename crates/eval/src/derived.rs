@@ -94,8 +94,8 @@ pub enum Discord {
 pub struct Raw {
     /// I/Os per second.
     pub iops: f64,
-    /// Mean latency in seconds.
-    pub latency_s: f64,
+    /// Mean latency in seconds, where it is told.
+    pub latency_s: Option<f64>,
     /// Bytes of each I/O.
     pub bytes: f64,
     /// Bytes per second, counted on their own.
@@ -115,11 +115,13 @@ impl Raw {
     /// All that does not add up.
     pub fn discords(&self) -> Vec<Discord> {
         let mut found = Vec::new();
-        let inside = outstanding(self.iops, self.latency_s);
-        if inside > self.depth * (1.0 + SLACK) {
-            found.push(Discord::TooMany { found: inside, most: self.depth });
-        } else if self.is_closed && inside < self.depth * 0.8 {
-            found.push(Discord::TooFew { found: inside, most: self.depth });
+        if let Some(latency) = self.latency_s {
+            let inside = outstanding(self.iops, latency);
+            if inside > self.depth * (1.0 + SLACK) {
+                found.push(Discord::TooMany { found: inside, most: self.depth });
+            } else if self.is_closed && inside < self.depth * 0.8 {
+                found.push(Discord::TooFew { found: inside, most: self.depth });
+            }
         }
         let product = self.iops * self.bytes;
         if (product - self.bandwidth).abs() > SLACK * product.max(self.bandwidth) {
@@ -154,7 +156,7 @@ mod tests {
     fn what_does_not_add_up_is_named() {
         let good = Raw {
             iops: 100_000.0,
-            latency_s: 320e-6,
+            latency_s: Some(320e-6),
             bytes: 4096.0,
             bandwidth: 409.6e6,
             depth: 32.0,
@@ -163,9 +165,10 @@ mod tests {
         };
         assert_eq!(good.discords(), []);
         let found = |raw: Raw| raw.discords().len();
-        assert_eq!(found(Raw { latency_s: 400e-6, ..good }), 1);
-        assert_eq!(found(Raw { latency_s: 100e-6, ..good }), 1);
-        assert_eq!(found(Raw { latency_s: 100e-6, is_closed: false, ..good }), 0);
+        assert_eq!(found(Raw { latency_s: Some(400e-6), ..good }), 1);
+        assert_eq!(found(Raw { latency_s: Some(100e-6), ..good }), 1);
+        assert_eq!(found(Raw { latency_s: Some(100e-6), is_closed: false, ..good }), 0);
+        assert_eq!(found(Raw { latency_s: None, ..good }), 0, "what is not told is not judged");
         assert_eq!(found(Raw { bandwidth: 390e6, ..good }), 1);
         assert_eq!(found(Raw { processor: (2.1, 2.0), ..good }), 1);
     }

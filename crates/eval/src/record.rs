@@ -93,7 +93,7 @@ pub struct Run {
     pub moved: u64,
     /// I/Os that failed.
     pub errors: u64,
-    /// Latencies, as the initiator saw them.
+    /// Latencies, as the initiator saw them; empty: it does not tell them.
     pub latency: Histogram,
     /// Latency as another tool summed it up; then `latency` holds nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -165,10 +165,9 @@ impl Run {
         };
         let sides = [&self.target, &self.initiator].into_iter().flatten();
         let processor = sides.map(used).fold((0.0, 0.0), |a: (f64, f64), b| if b.0 > a.0 { b } else { a });
-        let Some((latency, _)) = self.mean_and_deviation() else { return Vec::new() };
         let raw = Raw {
             iops: self.iops(),
-            latency_s: latency / 1e9,
+            latency_s: self.mean_and_deviation().map(|(mean, _)| mean / 1e9),
             bytes: point.bytes as f64,
             bandwidth: self.bandwidth(),
             depth: f64::from(point.depth),
