@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what a step of the tests needs: setup.sh GROUP...
 # Root gets it installed from Debian; everybody else is told what is missing and the command.
-# Groups: build clients attach database dbench capi capture guest uml tgt istgt spdk lint
+# Groups: build clients attach database dbench capi capture eval guest uml tgt istgt spdk lint
 set -euo pipefail
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -60,6 +60,14 @@ for group in "$@"; do
     needs valgrind valgrind
     ;;
   capture) needs tshark tshark ;;
+  # Other people's targets and initiators, beside ours, in evaluations.
+  eval)
+    needs tgtd tgt
+    needs istgt istgt
+    needs iscsi-perf libiscsi-bin
+    needs fio fio
+    needs ip iproute2
+    ;;
   tgt) needs tgtd tgt ;;
   istgt) needs istgt istgt ;;
   spdk)

@@ -32,7 +32,7 @@ lint() {
 
 unit() {
   local rc=0
-  tests/setup.sh attach capi
+  tests/setup.sh attach capi eval
   cargo test --locked --workspace --no-fail-fast >"$OUT/unit.log" 2>&1 </dev/null || rc=$?
   grep -E '^test result|^test .*FAILED|panicked at' "$OUT/unit.log" || true
   [ "$rc" = 0 ] || tail -n 60 "$OUT/unit.log" >&2

@@ -262,6 +262,9 @@ pub struct ShardReport {
     pub polls_useful: u64,
     /// Times that it found none.
     pub polls_idle: u64,
+    /// Nanoseconds spent polling before there was work, or in vain.
+    #[serde(default)]
+    pub poll_ns: u64,
     /// Bytes received.
     pub received_bytes: u64,
     /// Bytes sent.

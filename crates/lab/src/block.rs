@@ -2,7 +2,7 @@
 //!
 //! Invariant: every initiator machine has its share of threads, volumes and connections, and none is lost.
 
-use eval::fio::{Direction, Job};
+use eval::fio::{Amount, Direction, Job};
 use eval::preset::{Step, Wire};
 use eval::record::{Record, Run};
 
@@ -15,8 +15,8 @@ use crate::runner::{Bench, Runner, note_command};
 use crate::together::Noise;
 use crate::watch::Watch;
 
-/// Bytes of a write that fills a volume.
-const FILLING: u32 = 1 << 20;
+/// Bytes of a write that fills a volume: no target takes less in one command.
+const FILLING: u32 = 128 << 10;
 
 /// Writes each volume once, so that reads find bytes and memory is there.
 pub(crate) fn fill(runner: &mut Runner<'_>, bench: &Bench) -> Result<(), Failure> {
@@ -24,7 +24,9 @@ pub(crate) fn fill(runner: &mut Runner<'_>, bench: &Bench) -> Result<(), Failure
         name: "fill".to_owned(),
         direction: Direction::Write,
         block: (FILLING, FILLING),
-        depth: 4,
+        depth: 8,
+        // All of it, once: without any size the generator would run for a time.
+        size: Some(Amount::Percent(100)),
         ..Job::default()
     };
     let initiator = runner.initiator("blockwire")?;
@@ -65,7 +67,8 @@ pub(crate) fn load(
             connections: share(step.connections, hosts.len(), host),
         });
     }
-    let watch = Watch::new(bench.link.target().clone(), bench.serving.pids(), &runner.cores.target);
+    let watch = Watch::new(bench.link.target().clone(), bench.serving.pids(), &runner.cores.target)
+        .asking(bench.serving.polls.clone());
     // A target that runs elsewhere cannot be looked at.
     let watch = (step.target != "url").then_some(watch);
     let _noise = match step.wire {

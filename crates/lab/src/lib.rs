@@ -18,6 +18,7 @@ pub mod place;
 mod process;
 mod room;
 mod runner;
+mod spdk;
 pub mod stream;
 pub mod target;
 mod together;

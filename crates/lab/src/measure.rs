@@ -155,8 +155,8 @@ impl<'a> Window<'a> {
                 self.began[host] = Some(pids);
                 if self.began.iter().all(Option::is_some) && self.open.is_none() {
                     self.initiators = self.watches();
-                    let target = self.load.target.and_then(|watch| watch.look(None).ok());
-                    let looks = self.initiators.iter().map(|watch| watch.look(None).ok()).collect();
+                    let target = self.load.target.and_then(|watch| watch.ask().ok());
+                    let looks = self.initiators.iter().map(|watch| watch.look().ok()).collect();
                     self.open = Some((target, looks));
                 }
             }
@@ -182,18 +182,20 @@ impl<'a> Window<'a> {
     /// Looks for the last time, once.
     fn close(&mut self) {
         if self.seen.is_none() {
-            self.seen = self.look();
+            self.seen = self.look(Watch::ask);
         }
     }
 
-    fn look(&self) -> Option<(Option<Seen>, Option<Seen>)> {
+    /// `far`: how the target is looked at.
+    fn look(&self, far: fn(&Watch) -> Result<Look, Failure>) -> Option<(Option<Seen>, Option<Seen>)> {
         let (target, initiators) = self.open.as_ref()?;
-        let since = |watch: &Watch, before: &Option<Look>| {
-            Some(watch.since(before.as_ref()?, &watch.look(None).ok()?))
-        };
-        let target = self.load.target.and_then(|watch| since(watch, target));
-        let all = self.initiators.iter().zip(initiators).map(|(watch, before)| since(watch, before));
-        Some((target, all.collect::<Option<Vec<_>>>().and_then(merged)))
+        // Initiators first: they may end at any moment, and the target does not.
+        let all = self.initiators.iter().zip(initiators);
+        let all = all.map(|(watch, before)| Some(watch.since(before.as_ref()?, &watch.look().ok()?)));
+        let near = all.collect::<Option<Vec<_>>>().and_then(merged);
+        let target = self.load.target.zip(target.as_ref());
+        let far = target.and_then(|(watch, before)| Some(watch.since(before, &far(watch).ok()?)));
+        Some((far, near))
     }
 
     /// How it goes, if there is news.
@@ -206,7 +208,7 @@ impl<'a> Window<'a> {
         }
         self.last = (seconds, ios);
         let busy = |seen: &Option<Seen>| seen.as_ref().map(|seen| seen.side.cores.total().busy_percent());
-        let seen = self.look();
+        let seen = self.look(Watch::look);
         Some(Pulse {
             seconds,
             iops: ios.saturating_sub(done) as f64 / (seconds - before),
@@ -220,7 +222,9 @@ impl<'a> Window<'a> {
         let scaled = |seen: &Seen| {
             let scale = if seen.seconds > 0.0 { figures.seconds / seen.seconds } else { 1.0 };
             let (user, system) = seen.side.process;
-            Side { process: (user * scale, system * scale), ..seen.side.clone() }
+            // They count by the clock; a processor that was taken away meanwhile was not used.
+            let idle_polls = seen.side.idle_polls.map(|idle| (idle * scale).min((user + system) * scale));
+            Side { process: (user * scale, system * scale), idle_polls, ..seen.side.clone() }
         };
         let link = target.as_ref().or(initiator.as_ref());
         let count = |count: Option<u64>| {

@@ -104,6 +104,16 @@ impl Place {
         }
     }
 
+    /// Why a module of the kernel cannot be had there; `None`: it is loaded, or can be.
+    pub(crate) fn module(&self, name: &str) -> Option<String> {
+        let is_loaded = self.run(&["test", "-e", &format!("/sys/module/{name}")]).is_ok();
+        if is_loaded || self.run(&["modprobe", "-n", name]).is_ok() {
+            return None;
+        }
+        let kernel = self.read("/proc/sys/kernel/osrelease").unwrap_or_default();
+        Some(format!("modprobe {name}: not in the kernel of {} ({})", self.name(), kernel.trim()))
+    }
+
     /// Reads a file there.
     ///
     /// # Errors

@@ -35,7 +35,8 @@ pub struct Process {
     place: Place,
     child: Child,
     pid: u32,
-    lines: Receiver<(Stream, String)>,
+    lines: Receiver<(Stream, String, Instant)>,
+    heard: Instant,
     tail: VecDeque<String>,
     command: String,
 }
@@ -94,7 +95,8 @@ impl Process {
         }
         let pid = child.id();
         let (name, place) = (run.name.to_owned(), run.place.clone());
-        let mut process = Process { name, place, child, pid, lines, tail: VecDeque::new(), command };
+        let (tail, heard) = (VecDeque::new(), Instant::now());
+        let mut process = Process { name, place, child, pid, lines, heard, tail, command };
         if !process.place.is_local() {
             let said = process.wait_for(Duration::from_secs(20), |line| {
                 line.strip_prefix("pid ").and_then(|number| number.parse().ok())
@@ -125,7 +127,8 @@ impl Process {
     /// [`Late`] if none comes in time.
     pub fn next_line(&mut self, within: Duration) -> Result<Option<(Stream, String)>, Late> {
         match self.lines.recv_timeout(within) {
-            Ok((stream, line)) => {
+            Ok((stream, line, heard)) => {
+                self.heard = heard;
                 if self.tail.len() == TAIL {
                     self.tail.pop_front();
                 }
@@ -135,6 +138,11 @@ impl Process {
             Err(RecvTimeoutError::Timeout) => Err(Late),
             Err(RecvTimeoutError::Disconnected) => Ok(None),
         }
+    }
+
+    /// When the last line that was taken came, which may be earlier than when it was taken.
+    pub fn heard(&self) -> Instant {
+        self.heard
     }
 
     /// Waits for a line in which `found` finds something.
@@ -243,23 +251,41 @@ pub struct Late;
 fn read_lines(
     from: impl Read + Send + 'static,
     stream: Stream,
-    to: Sender<(Stream, String)>,
+    to: Sender<(Stream, String, Instant)>,
     log: Arc<Mutex<File>>,
 ) {
     std::thread::spawn(move || {
         let mut from = BufReader::new(from);
         let mut bytes = Vec::new();
-        while matches!(from.read_until(b'\n', &mut bytes), Ok(1..)) {
+        while read_line(&mut from, &mut bytes) {
             if let Ok(mut log) = log.lock() {
                 let _ = log.write_all(&bytes);
             }
             let line = String::from_utf8_lossy(&bytes).trim_end().to_owned();
             bytes.clear();
-            if to.send((stream, line)).is_err() {
+            if to.send((stream, line, Instant::now())).is_err() {
                 return;
             }
         }
     });
+}
+
+/// Reads up to the end of a line, or of one that is to be drawn over (a carriage return). False: there is
+/// nothing more.
+fn read_line(from: &mut impl BufRead, line: &mut Vec<u8>) -> bool {
+    loop {
+        let Ok(bytes) = from.fill_buf() else { return !line.is_empty() };
+        if bytes.is_empty() {
+            return !line.is_empty();
+        }
+        let end = bytes.iter().position(|byte| matches!(byte, b'\n' | b'\r'));
+        let taken = end.map_or(bytes.len(), |at| at + 1);
+        line.extend_from_slice(&bytes[..taken]);
+        from.consume(taken);
+        if end.is_some() {
+            return true;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -279,6 +305,17 @@ mod tests {
         assert_eq!(process.finish(Duration::from_secs(5)).unwrap(), "figures\n");
         let log = std::fs::read_to_string(dir.path().join("shell.log")).unwrap();
         assert!(log.contains("ready") && log.contains("aside"), "{log}");
+    }
+
+    #[test]
+    fn lines_that_are_drawn_over_come_one_by_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut process = shell(dir.path(), "printf 'one\\rtwo\\rlast'");
+        let mut lines = Vec::new();
+        while let Ok(Some((_, line))) = process.next_line(Duration::from_secs(5)) {
+            lines.push(line);
+        }
+        assert_eq!(lines, ["one", "two", "last"]);
     }
 
     #[test]

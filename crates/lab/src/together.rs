@@ -132,7 +132,8 @@ impl Runner<'_> {
             let threads: Vec<_> = kinds
                 .iter()
                 .map(|kind| {
-                    let watch = Watch::new(link.target().clone(), kind.serving.pids(), &self.cores.target);
+                    let watch = Watch::new(link.target().clone(), kind.serving.pids(), &self.cores.target)
+                        .asking(kind.serving.polls.clone());
                     let parts = [Part {
                         place: link.initiators()[0].clone(),
                         urls: kind.serving.urls(&link.address(0)),

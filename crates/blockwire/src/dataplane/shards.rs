@@ -384,6 +384,7 @@ impl Engine for Shards {
             sleeps: stats.sleeps,
             polls_useful: stats.polls_useful,
             polls_idle: stats.polls_idle,
+            poll_ns: stats.poll_ns,
             received_bytes: stats.recv_bytes,
             sent_bytes: stats.send_bytes,
         };

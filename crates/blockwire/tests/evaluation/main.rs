@@ -5,6 +5,7 @@ mod exchange;
 mod plan;
 mod report;
 mod sample;
+mod systems;
 
 use std::path::Path;
 use std::process::{Command, Output};

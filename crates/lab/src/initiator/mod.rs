@@ -5,7 +5,13 @@
 //! counted; what it does not tell is absent, not zero.
 
 mod blockwire;
+mod clock;
+mod fio;
+mod kernel;
+mod libiscsi;
+mod spdk;
 mod stream;
+mod words;
 
 use std::path::Path;
 use std::time::Duration;
@@ -117,7 +123,15 @@ impl Figures {
 
 /// All initiators that are known. `binary`: this program.
 pub fn all(binary: &Path) -> Vec<Box<dyn Initiator>> {
-    vec![Box::new(blockwire::Ours::new(binary)), Box::new(stream::Sender::new(binary))]
+    let mut all: Vec<Box<dyn Initiator>> = vec![
+        Box::new(blockwire::Ours::new(binary)),
+        Box::new(libiscsi::Libiscsi),
+        Box::new(spdk::Spdk),
+        Box::new(kernel::Kernel),
+        Box::new(stream::Sender::new(binary)),
+    ];
+    all.extend(fio::Fio::all(binary).map(|fio| Box::new(fio) as Box<dyn Initiator>));
+    all
 }
 
 /// How long a load may take at most, its start and end included.

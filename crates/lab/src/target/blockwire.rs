@@ -1,11 +1,13 @@
 //! This project's target.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use eval::preset::{Medium, Protocol};
+use serde_json::Value;
 
-use super::{Serving, Setup, Target};
+use super::{Polls, Serving, Setup, Target};
 use crate::Failure;
 use crate::place::Place;
 use crate::process::{Process, Run};
@@ -62,7 +64,8 @@ impl Target for Ours {
             words.extend(["--volume".to_owned(), format!("v{number}={kind}:{bytes}")]);
         }
         words.extend(["--state".to_owned(), format!("{scratch}/{name}-state")]);
-        words.extend(["--control".to_owned(), format!("{scratch}/{name}.sock")]);
+        let control = format!("{scratch}/{name}.sock");
+        words.extend(["--control".to_owned(), control.clone()]);
         if !setup.cores.is_empty() {
             let list: Vec<String> = setup.cores.iter().map(ToString::to_string).collect();
             words.extend(["--cores".to_owned(), list.join(",")]);
@@ -85,6 +88,44 @@ impl Target for Ours {
         let mut serving = Serving::new(setup.protocol, port, (0..count).map(name).collect());
         serving.commands.push(process.command().to_owned());
         serving.processes.push(process);
+        serving.polls = Some(Arc::new(Shards {
+            place: setup.place.clone(),
+            binary: setup.place.binary(&self.binary),
+            control,
+        }));
         Ok(serving)
+    }
+}
+
+/// The daemon's shards, asked over its control socket.
+#[derive(Debug)]
+struct Shards {
+    place: Place,
+    binary: String,
+    control: String,
+}
+
+impl Polls for Shards {
+    fn idle_seconds(&self) -> Option<f64> {
+        let words = [&self.binary, "shard", "list", "--json", "--control", &self.control];
+        idle(&self.place.run(&words).ok()?)
+    }
+}
+
+/// Seconds in which all shards together polled before there was work, or in vain.
+fn idle(text: &str) -> Option<f64> {
+    let shards: Value = serde_json::from_str(text).ok()?;
+    let polled = |shard: &Value| shard.get("poll_ns")?.as_u64();
+    Some(shards.as_array()?.iter().map(polled).sum::<Option<u64>>()? as f64 / 1e9)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn polling_is_that_of_all_shards() {
+        assert_eq!(idle("[{\"id\":0,\"poll_ns\":1500000000},{\"id\":1,\"poll_ns\":500000000}]"), Some(2.0));
+        assert_eq!(idle("[{\"id\":0}]"), None, "a daemon that does not tell");
     }
 }

@@ -4,10 +4,16 @@
 //! started or changed is undone when its [`Serving`] is dropped.
 
 mod blockwire;
+mod istgt;
+mod spdk;
 mod stream;
+mod tgt;
 mod url;
 
-use std::path::Path;
+use std::fmt::Debug;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use eval::preset::{Medium, Protocol};
 
@@ -60,6 +66,12 @@ pub struct Setup<'a> {
     pub dir: &'a Path,
 }
 
+/// A system that tells how long it has looked for work in vain.
+pub trait Polls: Debug + Send + Sync {
+    /// Seconds since it was started, over all its threads; `None`: it does not tell now.
+    fn idle_seconds(&self) -> Option<f64>;
+}
+
 /// A target that serves.
 #[derive(Debug)]
 pub struct Serving {
@@ -79,6 +91,8 @@ pub struct Serving {
     pub undo: Vec<(Place, Vec<String>)>,
     /// Whether its processes do not end when asked.
     pub is_stubborn: bool,
+    /// Who says how long it looked for work in vain, if it tells.
+    pub polls: Option<Arc<dyn Polls>>,
 }
 
 impl Serving {
@@ -93,6 +107,7 @@ impl Serving {
             fixed: None,
             undo: Vec::new(),
             is_stubborn: false,
+            polls: None,
         }
     }
 
@@ -133,8 +148,14 @@ impl Drop for Serving {
 
 /// All targets that are known. `binary`: this program; `urls`: volumes that something else serves.
 pub fn all(binary: &Path, urls: &[String]) -> Vec<Box<dyn Target>> {
-    let mut all: Vec<Box<dyn Target>> =
-        vec![Box::new(blockwire::Ours::new(binary)), Box::new(stream::Receiver::new(binary))];
+    let mut all: Vec<Box<dyn Target>> = vec![
+        Box::new(blockwire::Ours::new(binary)),
+        Box::new(tgt::Tgt),
+        Box::new(istgt::Istgt),
+        Box::new(spdk::Spdk::iscsi()),
+        Box::new(spdk::Spdk::nvmf()),
+        Box::new(stream::Receiver::new(binary)),
+    ];
     if !urls.is_empty() {
         all.push(Box::new(url::Elsewhere::new(urls)));
     }
@@ -154,5 +175,91 @@ pub fn free_port(place: &Place) -> Result<u16, Failure> {
         }
         // Only other targets of the same experiment live there, one after the other.
         _ => Ok(3260),
+    }
+}
+
+/// What is missing of these programs, as name and Debian package.
+fn lacking(place: &Place, programs: &[(&str, &str)]) -> Option<String> {
+    let missing: Vec<&(&str, &str)> = programs.iter().filter(|(program, _)| !place.has(program)).collect();
+    let names: Vec<&str> = missing.iter().map(|(program, _)| *program).collect();
+    let mut packages: Vec<&str> = missing.iter().map(|(_, package)| *package).collect();
+    packages.dedup();
+    (!missing.is_empty()).then(|| {
+        format!("{}: missing on {}: apt install {}", names.join(", "), place.name(), packages.join(" "))
+    })
+}
+
+/// Files of so many bytes for a target's volumes: in memory, if the place has a file system there.
+fn images(setup: &Setup<'_>, name: &str) -> Result<Vec<PathBuf>, Failure> {
+    let memory = Path::new("/dev/shm");
+    let in_memory = setup.place.run(&["test", "-d", "/dev/shm"]).is_ok();
+    let scratch = PathBuf::from(setup.place.scratch(setup.dir));
+    let dir = if in_memory { memory } else { &scratch };
+    let own = std::process::id();
+    let paths: Vec<PathBuf> = (0..setup.volumes.0)
+        .map(|number| dir.join(format!("blockwire-eval-{name}-{own}-{number}")))
+        .collect();
+    let bytes = setup.volumes.1.to_string();
+    let texts: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+    let words: Vec<&str> =
+        ["truncate", "-s", &bytes].into_iter().chain(texts.iter().map(String::as_str)).collect();
+    setup.place.run(&words)?;
+    Ok(paths)
+}
+
+/// The command that removes files.
+fn removal(paths: &[PathBuf]) -> Vec<String> {
+    let paths = paths.iter().map(|path| path.display().to_string());
+    ["rm", "-f"].map(str::to_owned).into_iter().chain(paths).collect()
+}
+
+/// Waits until a port of a place is listened on, as its kernel's table of sockets says: nothing connects.
+fn wait_for_port(place: &Place, port: u16, process: &mut Process, within: Duration) -> Result<(), Failure> {
+    let until = Instant::now() + within;
+    loop {
+        let sockets = place.run(&["cat", "/proc/net/tcp"])?;
+        if listens(&sockets, port) {
+            return Ok(());
+        }
+        if !process.is_alive() {
+            return Err(process.failure("it ended before it listened"));
+        }
+        if Instant::now() > until {
+            return Err(process.failure(&format!("it does not listen on port {port}")));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Whether a table of `/proc/net/tcp` holds a socket that listens on a port.
+fn listens(sockets: &str, port: u16) -> bool {
+    let local = format!(":{port:04X}");
+    sockets.lines().any(|line| {
+        let mut words = line.split_ascii_whitespace().skip(1);
+        let is_here = words.next().is_some_and(|address| address.ends_with(&local));
+        // State 0A is LISTEN; the word between is the far end.
+        is_here && words.nth(1) == Some("0A")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listening_socket_is_told_from_one_that_is_connected() {
+        let text = "  sl  local_address rem_address   st tx_queue\n\
+            0: 0100007F:0CBC 00000000:0000 0A 00000000:00000000\n\
+            1: 0100007F:1144 0100007F:9C40 01 00000000:00000000\n";
+        assert!(listens(text, 3260));
+        assert!(!listens(text, 4420) && !listens(text, 80));
+    }
+
+    #[test]
+    fn what_is_missing_is_named_with_its_package() {
+        let programs = [("sh", "dash"), ("no-such-a", "tools"), ("no-such-b", "tools")];
+        let said = lacking(&Place::Here, &programs).unwrap();
+        assert_eq!(said, "no-such-a, no-such-b: missing on here: apt install tools");
+        assert_eq!(lacking(&Place::Here, &programs[..1]), None);
     }
 }

@@ -1,0 +1,58 @@
+//! SPDK's programs, wherever it was built: `$SPDK_DIR`.
+//!
+//! Nothing of it is part of this project; `tests/bench/spdk.sh` fetches and builds it.
+
+use crate::Failure;
+use crate::place::Place;
+
+/// Where it was built; `None`: nobody says.
+fn dir() -> Option<String> {
+    std::env::var("SPDK_DIR").ok().filter(|dir| !dir.is_empty())
+}
+
+/// What is missing of a program.
+pub(crate) fn missing(place: &Place, program: &str) -> Option<String> {
+    let how = "SPDK_DIR=DIR tests/bench/spdk.sh builds it there; then set SPDK_DIR";
+    let Some(dir) = dir() else { return Some(format!("SPDK_DIR does not say where SPDK was built: {how}")) };
+    let path = format!("{dir}/build/bin/{program}");
+    let is_there = place.run(&["test", "-x", &path]).is_ok();
+    (!is_there).then(|| format!("{path} is not on {}: {how}", place.name()))
+}
+
+/// The words that run one of its programs, with the libraries that it was linked with.
+pub(crate) fn program(program: &str) -> Result<Vec<String>, Failure> {
+    let dir = dir().ok_or_else(|| Failure::new("SPDK_DIR does not say where SPDK was built"))?;
+    Ok(vec![
+        "env".to_owned(),
+        format!("LD_LIBRARY_PATH={dir}/build/lib"),
+        format!("{dir}/build/bin/{program}"),
+    ])
+}
+
+/// What a target of its says that it is.
+pub(crate) fn version(place: &Place, program: &str) -> Option<String> {
+    let mut words = self::program(program).ok()?;
+    words.push("-v".to_owned());
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let said = place.run(&words).ok()?;
+    said.lines().find_map(|line| line.strip_prefix("SPDK ")).map(|version| version.trim().to_owned())
+}
+
+/// Processors as DPDK takes them: a list, `[0,2]`; the first one if none were named.
+pub(crate) fn mask(cores: &[usize]) -> String {
+    if cores.is_empty() {
+        return "[0]".to_owned();
+    }
+    let list: Vec<String> = cores.iter().map(ToString::to_string).collect();
+    format!("[{}]", list.join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processors_are_a_list() {
+        assert_eq!((mask(&[]).as_str(), mask(&[1, 3]).as_str()), ("[0]", "[1,3]"));
+    }
+}

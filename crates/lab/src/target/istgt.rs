@@ -1,0 +1,93 @@
+//! The user-space target istgt, with a configuration of its own.
+//!
+//! Volumes are files in memory. What may be negotiated is what its sample configuration allows.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use eval::preset::Protocol;
+
+use super::{Serving, Setup, Target, free_port, images, lacking, removal, wait_for_port};
+use crate::Failure;
+use crate::place::Place;
+use crate::process::{Process, Run};
+
+/// `istgt`.
+#[derive(Debug)]
+pub(super) struct Istgt;
+
+/// What goes before its names of targets.
+const BASE: &str = "iqn.2026-11.io.blockwire.eval";
+
+impl Target for Istgt {
+    fn name(&self) -> &'static str {
+        "istgt"
+    }
+
+    fn protocols(&self) -> &[Protocol] {
+        &[Protocol::Iscsi]
+    }
+
+    fn missing(&self, place: &Place) -> Option<String> {
+        lacking(place, &[("istgt", "istgt")])
+    }
+
+    fn version(&self, place: &Place) -> Option<String> {
+        let said = place.run(&["istgt", "-V"]).ok()?;
+        said.lines().find_map(|line| line.strip_prefix("istgt extra version ")).map(str::to_owned)
+    }
+
+    fn start(&self, setup: &Setup<'_>) -> Result<Serving, Failure> {
+        let (port, control) = (free_port(setup.place)?, free_port(setup.place)?);
+        // In a place of its own both would be the same.
+        let control = if control == port { port + 1 } else { control };
+        let images = images(setup, "istgt")?;
+        let volumes = (0..setup.volumes.0).map(|number| format!("{BASE}:v{number}/0")).collect();
+        let mut serving = Serving::new(Protocol::Iscsi, port, volumes);
+        serving.is_stubborn = true;
+        serving.undo.push((setup.place.clone(), removal(&images)));
+        let file = format!("{}/istgt.conf", setup.place.scratch(setup.dir));
+        let mut text = general(setup, port, control);
+        for (number, image) in images.iter().enumerate() {
+            let _ = write!(
+                text,
+                "[LogicalUnit{}]\n  TargetName v{number}\n  Mapping PortalGroup1 InitiatorGroup1\n  \
+                 AuthMethod None\n  AuthGroup AuthGroup1\n  UseDigest Auto\n  UnitType Disk\n  \
+                 LUN0 Storage {} Auto\n",
+                number + 1,
+                image.display()
+            );
+        }
+        // No words of these files are secret, but the daemon asks that others cannot write them.
+        for (path, text) in [(file.as_str(), text.as_str()), (&auth(setup), "[AuthGroup1]\n")] {
+            let words = ["sh", "-c", "umask 077; mkdir -p \"$(dirname \"$1\")\"; cat >\"$1\"", "sh", path];
+            setup.place.run_with(&words, text.as_bytes())?;
+        }
+        let words = ["istgt", "-D", "-c", &file].map(str::to_owned).to_vec();
+        let run = Run { name: "istgt", place: setup.place, cores: setup.cores, words, dir: setup.dir };
+        let mut process = Process::start(run)?;
+        let listening = wait_for_port(setup.place, port, &mut process, Duration::from_secs(20));
+        serving.commands.push(process.command().to_owned());
+        serving.processes.push(process);
+        listening.map(|()| serving)
+    }
+}
+
+fn auth(setup: &Setup<'_>) -> String {
+    format!("{}/istgt-auth.conf", setup.place.scratch(setup.dir))
+}
+
+fn general(setup: &Setup<'_>, port: u16, control: u16) -> String {
+    let (dir, listen) = (setup.place.scratch(setup.dir), setup.listen);
+    format!(
+        "[Global]\n  NodeBase \"{BASE}\"\n  PidFile {dir}/istgt.pid\n  AuthFile {}\n  MediaDirectory {dir}\n  \
+         LogFacility \"local7\"\n  Timeout 30\n  NopInInterval 20\n  DiscoveryAuthMethod Auto\n  \
+         MaxSessions 64\n  MaxConnections 4\n  MaxR2T 32\n  FirstBurstLength 65536\n  \
+         MaxBurstLength 262144\n  MaxRecvDataSegmentLength 262144\n  InitialR2T Yes\n  ImmediateData Yes\n  \
+         DataPDUInOrder Yes\n  DataSequenceInOrder Yes\n  ErrorRecoveryLevel 0\n\
+         [UnitControl]\n  AuthMethod None\n  Portal UC1 127.0.0.1:{control}\n  Netmask 127.0.0.1\n\
+         [PortalGroup1]\n  Portal DA1 {listen}:{port}\n\
+         [InitiatorGroup1]\n  InitiatorName \"ALL\"\n  Netmask ALL\n",
+        auth(setup)
+    )
+}

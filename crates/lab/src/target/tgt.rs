@@ -1,0 +1,120 @@
+//! Linux's user-space target tgt: `tgtd`, told by `tgtadm`.
+//!
+//! Volumes are files in memory, which `tgtd` reads and writes by a pool of threads; null volumes are its
+//! own (of 1 TiB, whatever was asked for). Its default refuses digests, and so does this.
+
+use std::time::{Duration, Instant};
+
+use eval::preset::{Medium, Protocol};
+
+use super::{Serving, Setup, Target, free_port, images, lacking, removal};
+use crate::Failure;
+use crate::place::Place;
+use crate::process::{Process, Run};
+
+/// `tgtd`.
+#[derive(Debug)]
+pub(super) struct Tgt;
+
+/// Where `tgtd` keeps the socket that `tgtadm` connects to.
+const SOCKETS: &str = "/var/run/tgtd";
+
+fn target_name(number: u32) -> String {
+    format!("iqn.2026-11.io.blockwire.eval:tgt{number}")
+}
+
+impl Target for Tgt {
+    fn name(&self) -> &'static str {
+        "tgt"
+    }
+
+    fn protocols(&self) -> &[Protocol] {
+        &[Protocol::Iscsi]
+    }
+
+    fn missing(&self, place: &Place) -> Option<String> {
+        lacking(place, &[("tgtd", "tgt"), ("tgtadm", "tgt")])
+            .or_else(|| place.run(&["mkdir", "-p", SOCKETS]).err().map(|why| format!("{why}; it takes root")))
+    }
+
+    fn has(&self, _medium: Medium) -> bool {
+        true
+    }
+
+    fn version(&self, place: &Place) -> Option<String> {
+        place.run(&["tgtd", "-V"]).ok().map(|said| said.trim().to_owned()).filter(|said| !said.is_empty())
+    }
+
+    fn start(&self, setup: &Setup<'_>) -> Result<Serving, Failure> {
+        setup.place.run(&["mkdir", "-p", SOCKETS])?;
+        let port = free_port(setup.place)?;
+        // Each daemon has a number for its socket, up to 32,767: the port tells them apart here.
+        let control = (u32::from(port) % 32_000 + 1).to_string();
+        let portal = format!("portal={}:{port}", setup.listen);
+        let words = ["tgtd", "-f", "-C", &control, "--iscsi", &portal].map(str::to_owned).to_vec();
+        let run = Run { name: "tgt", place: setup.place, cores: setup.cores, words, dir: setup.dir };
+        let process = Process::start(run)?;
+        let volumes = (0..setup.volumes.0).map(|number| format!("{}/1", target_name(number))).collect();
+        let mut serving = Serving::new(Protocol::Iscsi, port, volumes);
+        serving.is_stubborn = true;
+        serving.commands.push(process.command().to_owned());
+        serving.processes.push(process);
+        wait(setup.place, &control, &mut serving)?;
+        let made = match setup.medium {
+            Medium::Ram => images(setup, "tgt")?,
+            Medium::Null => Vec::new(),
+        };
+        let configured = (0..setup.volumes.0).try_for_each(|number| {
+            let backing = made.get(number as usize).map(|path| path.display().to_string());
+            configure(setup.place, &control, number, backing.as_deref(), &mut serving)
+        });
+        // The daemon has them open; their names are not needed any more.
+        let words = removal(&made);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        setup.place.run(&words)?;
+        configured.map(|()| serving)
+    }
+}
+
+fn admin(place: &Place, control: &str, words: &[&str]) -> Result<String, Failure> {
+    place.run(&[&["tgtadm", "-C", control, "--lld", "iscsi"], words].concat())
+}
+
+fn wait(place: &Place, control: &str, serving: &mut Serving) -> Result<(), Failure> {
+    let until = Instant::now() + Duration::from_secs(20);
+    while admin(place, control, &["--op", "show", "--mode", "sys"]).is_err() {
+        for process in &mut serving.processes {
+            if !process.is_alive() || Instant::now() > until {
+                return Err(process.failure("it does not answer tgtadm"));
+            }
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}
+
+/// Makes a target with one volume, open to all.
+fn configure(
+    place: &Place,
+    control: &str,
+    number: u32,
+    backing: Option<&str>,
+    serving: &mut Serving,
+) -> Result<(), Failure> {
+    let (name, tid) = (target_name(number), (number + 1).to_string());
+    let mut volume = vec!["--op", "new", "--mode", "logicalunit", "--tid", &tid, "--lun", "1"];
+    match backing {
+        Some(path) => volume.extend(["-b", path]),
+        None => volume.extend(["--bstype", "null", "-b", "null"]),
+    }
+    let steps = [
+        vec!["--op", "new", "--mode", "target", "--tid", &tid, "-T", &name],
+        volume,
+        vec!["--op", "bind", "--mode", "target", "--tid", &tid, "-I", "ALL"],
+    ];
+    for step in steps {
+        admin(place, control, &step)?;
+        serving.commands.push(format!("tgtadm -C {control} --lld iscsi {}", step.join(" ")));
+    }
+    Ok(())
+}
