@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what a step of the tests needs: setup.sh GROUP...
 # Root gets it installed from Debian; everybody else is told what is missing and the command.
-# Groups: build clients attach database dbench capi capture eval guest uml tgt istgt spdk lint
+# Groups: build clients attach database dbench capi capture eval guest fio uml tgt istgt spdk lint
 set -euo pipefail
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -103,6 +103,10 @@ for group in "$@"; do
     needs kmod kmod
     needs cpio cpio
     needs xz xz-utils
+    ;;
+  fio)
+    needs fio fio
+    needs mkfs.xfs xfsprogs
     ;;
   uml)
     needs gcc gcc

@@ -2,7 +2,7 @@
 # A stock Linux kernel as the initiator: Debian's cloud kernel in an emulated machine, with
 # open-iscsi, CHAP and both digests; ext4 written, verified after a new login, and again after the
 # target was killed and started anew.
-#   guest.sh [-t TARGET]
+#   guest.sh [-t TARGET] [-k SUITE]     -k: the kernel of another Debian suite
 set -euo pipefail
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
@@ -10,21 +10,22 @@ set -euo pipefail
 . "$ROOT/tests/interop/capture.sh"
 # shellcheck source=tests/guest/machine.sh
 . "$ROOT/tests/guest/machine.sh"
-TARGET=blockwire
-while getopts t: opt; do
+TARGET=blockwire SUITE=
+while getopts t:k: opt; do
   case $opt in
   t) TARGET=$OPTARG ;;
+  k) SUITE=$OPTARG ;;
   *) exit 2 ;;
   esac
 done
 "$ROOT/tests/setup.sh" guest capture
 use_target "$TARGET"
-DIR=$OUT/guest-$TARGET IMAGE=$OUT/guest-image
+DIR=$OUT/guest-$TARGET IMAGE=$OUT/guest-image${SUITE:+-backports}
 SECONDS_AT_MOST=240
 USER_NAME=guest SECRET=not-a-secret-42
 rm -rf "$DIR"
 mkdir -p "$DIR"
-"$ROOT/tests/guest/image.sh" "$IMAGE"
+"$ROOT/tests/guest/image.sh" "$IMAGE" "$SUITE"
 
 # What the guest asks for: the target's end, amid the writing that follows.
 guest_asks() {

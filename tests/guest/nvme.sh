@@ -2,7 +2,7 @@
 # A stock Linux kernel as the NVMe/TCP host: discovery, many queues, both digests, ext4 written and
 # verified over resets, new connections and a restart of the target; path states and size changed
 # under load; then the same volume over iSCSI too: the same bytes, one identity, one reservation.
-#   nvme.sh [-c CPUS] [-q QUEUES] [-m MIB]
+#   nvme.sh [-c CPUS] [-q QUEUES] [-m MIB] [-k SUITE]     -k: the kernel of another Debian suite
 set -euo pipefail
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
@@ -10,23 +10,24 @@ set -euo pipefail
 . "$ROOT/tests/interop/capture.sh"
 # shellcheck source=tests/guest/machine.sh
 . "$ROOT/tests/guest/machine.sh"
-GUEST_CPUS=2 QUEUES=4 MIB=8
-while getopts c:q:m: opt; do
+GUEST_CPUS=2 QUEUES=4 MIB=8 SUITE=
+while getopts c:q:m:k: opt; do
   case $opt in
   c) GUEST_CPUS=$OPTARG ;;
   q) QUEUES=$OPTARG ;;
   m) MIB=$OPTARG ;;
+  k) SUITE=$OPTARG ;;
   *) exit 2 ;;
   esac
 done
 "$ROOT/tests/setup.sh" guest capture
 use_target blockwire
-DIR=$OUT/guest-nvme IMAGE=$OUT/guest-image
+DIR=$OUT/guest-nvme IMAGE=$OUT/guest-image${SUITE:+-backports}
 SECONDS_AT_MOST=240
 UUID=6a2f41a3-c54c-4a6b-8d3a-5b1f7e0c9d21
 rm -rf "$DIR"
 mkdir -p "$DIR"
-"$ROOT/tests/guest/image.sh" "$IMAGE"
+"$ROOT/tests/guest/image.sh" "$IMAGE" "$SUITE"
 
 verb() { "$BLOCKWIRE" "$@" --control "$DIR/control.sock"; }
 # What the guest asks for.

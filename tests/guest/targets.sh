@@ -11,6 +11,8 @@ NVME_PORT=0
 GUEST_SUITE=${GUEST_SUITE:-}
 TARGETS_IMAGE=$OUT/guest-image${GUEST_SUITE:+-backports}
 TARGETS_AUTH=()
+# A processor in software moves a few megabytes in a second.
+VOLUME_MIB=16
 "$ROOT/tests/setup.sh" guest
 "$ROOT/tests/guest/image.sh" "$TARGETS_IMAGE" "$GUEST_SUITE"
 
@@ -22,7 +24,7 @@ target_start() {
   GUEST_NET=",hostfwd=tcp:127.0.0.1:$PORT-10.0.2.15:3260,hostfwd=tcp:127.0.0.1:$NVME_PORT-10.0.2.15:4420"
   GUEST_QEMU=()
   for kind in disk flat; do
-    [ -e "$dir/$kind.img" ] || truncate -s 64M "$dir/$kind.img"
+    [ -e "$dir/$kind.img" ] || truncate -s ${VOLUME_MIB}M "$dir/$kind.img"
     GUEST_QEMU+=(-drive "if=none,id=$kind,file=$dir/$kind.img,format=raw,cache=writeback,discard=unmap"
       -device "virtio-blk-pci,drive=$kind,serial=$kind")
   done
