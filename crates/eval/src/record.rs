@@ -59,8 +59,10 @@ pub struct Point {
     /// fio's word: `randread`, `randwrite`, `randrw` …
     pub rw: String,
     /// Bytes of an I/O.
+    ///
+    /// 0: of many sizes.
     pub bytes: u64,
-    /// I/Os in flight, over all threads.
+    /// I/Os in flight, over all threads; of a fixed job, its users.
     pub depth: u32,
     /// Connections.
     pub connections: u32,
@@ -93,11 +95,14 @@ pub struct Run {
     pub moved: u64,
     /// I/Os that failed.
     pub errors: u64,
-    /// Latencies, as the initiator saw them; empty: it does not tell them.
+    /// Latencies, as the initiator saw them; of a fixed job, those of its units; empty: it does not tell them.
     pub latency: Histogram,
     /// Latency as another tool summed it up; then `latency` holds nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_summary: Option<Summary>,
+    /// Of a fixed job: mean latency of its I/Os in microseconds, as the initiator's kernel counted it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub io_latency_us: Option<f64>,
     /// The target's machine and process; `None`: could not be looked at.
     #[serde(default)]
     pub target: Option<Side>,
@@ -165,10 +170,14 @@ impl Run {
         };
         let sides = [&self.target, &self.initiator].into_iter().flatten();
         let processor = sides.map(used).fold((0.0, 0.0), |a: (f64, f64), b| if b.0 > a.0 { b } else { a });
+        // What is in flight of a fixed job are its units.
+        let units = point.work.filter(|_| self.seconds > 0.0).map(|work| work as f64 / self.seconds);
+        let rate = units.unwrap_or(self.iops());
+        let bytes = if point.bytes == 0 { self.bandwidth() / rate.max(1e-9) } else { point.bytes as f64 };
         let raw = Raw {
-            iops: self.iops(),
+            iops: rate,
             latency_s: self.mean_and_deviation().map(|(mean, _)| mean / 1e9),
-            bytes: point.bytes as f64,
+            bytes,
             bandwidth: self.bandwidth(),
             depth: f64::from(point.depth),
             is_closed: point.is_closed,
@@ -205,6 +214,11 @@ impl Point {
     pub fn finish(&self) -> Option<Spread> {
         self.work?;
         self.spread(|run| Some(run.seconds))
+    }
+
+    /// Mean latency of its fixed job's I/Os in microseconds, as the initiator's kernel counted it.
+    pub fn io_latency(&self) -> Option<Spread> {
+        self.spread(|run| run.io_latency_us)
     }
 
     /// I/Os per second.
@@ -368,6 +382,7 @@ pub(crate) mod tests {
             errors: 0,
             latency,
             latency_summary: None,
+            io_latency_us: None,
             target: side(0.25),
             initiator: side(0.5),
             retransmits: Some(0),
@@ -414,6 +429,21 @@ pub(crate) mod tests {
             Record::parse(&text.replace("\"schema\":1", "\"schema\":9")).unwrap_err().contains("version 9")
         );
         assert!(Record::parse("{}").is_err());
+    }
+
+    #[test]
+    fn a_fixed_job_is_judged_by_its_units() {
+        let mut point = point("tgt", "oltp", 0, 10_000);
+        // 16 users whose transactions take 20 ms do 800 a second, of 12.5 I/Os each.
+        (point.depth, point.work) = (16, Some(800));
+        for run in &mut point.runs {
+            (run.ios, run.moved, run.latency) = (10_000, 10_000 * 6000, Histogram::default());
+            (0..800).for_each(|_| run.latency.record(20_000_000));
+        }
+        assert_eq!(point.finish().unwrap().median, 1.0);
+        assert!(point.runs.iter().all(|run| run.discords(&point).is_empty()));
+        point.work = Some(8000);
+        assert_eq!(point.runs[0].discords(&point).len(), 1, "more than its users can have done");
     }
 
     #[test]

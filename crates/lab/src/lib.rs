@@ -7,13 +7,16 @@
 
 #![forbid(unsafe_code)]
 
+mod attached;
 mod block;
 mod environment;
 mod failure;
+pub mod guest;
 pub mod initiator;
 mod link;
 mod live;
 mod measure;
+pub mod oltp;
 pub mod place;
 mod process;
 mod room;

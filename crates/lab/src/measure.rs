@@ -242,6 +242,7 @@ impl<'a> Window<'a> {
             errors: figures.errors,
             latency: figures.latency,
             latency_summary: None,
+            io_latency_us: None,
         }
     }
 }

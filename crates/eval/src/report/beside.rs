@@ -350,7 +350,8 @@ fn demartek(record: &Record, name: &str) -> Option<String> {
     match what {
         "iops" => change(&Point::iops),
         "throughput" => change(&Point::bandwidth),
-        "latency" => change(&Point::mean_latency),
+        // That of I/Os, not of transactions.
+        "latency" => change(&|point| point.io_latency().or_else(|| point.mean_latency())),
         "cpu" => change(&|point| point.busy(of)),
         "effectiveness" => change(&|point| point.effectiveness(of)),
         "time" => change(&Point::finish),

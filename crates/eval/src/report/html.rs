@@ -198,9 +198,10 @@ fn finishes(page: &mut String, all: &[(&Point, String)], names: &Names) {
         let rate =
             point.finish().map_or(UNKNOWN.to_owned(), |spread| figure(work as f64 * 60.0 / spread.median));
         let time = with_spread(point.finish(), 1.0);
-        Some(vec![load(point, setting), names.name(point), figure(work as f64), time, rate])
+        let io = with_spread(point.io_latency(), 1.0);
+        Some(vec![load(point, setting), names.name(point), figure(work as f64), time, rate, io])
     });
-    table(page, &["load", "system", "units of work", "seconds", "units per minute"], rows);
+    table(page, &["load", "system", "units of work", "seconds", "units per minute", "I/O latency µs"], rows);
 }
 
 fn comparison(page: &mut String, record: &Record, names: &Names) {

@@ -49,7 +49,8 @@ fn figure(value: f64) -> String {
 /// `512`, `4K`, `1M`.
 fn size(bytes: u64) -> String {
     match bytes {
-        0..1024 => bytes.to_string(),
+        0 => "of many sizes".to_owned(),
+        1..1024 => bytes.to_string(),
         _ if bytes.is_multiple_of(1 << 20) => format!("{}M", bytes >> 20),
         _ if bytes.is_multiple_of(1 << 10) => format!("{}K", bytes >> 10),
         _ => bytes.to_string(),

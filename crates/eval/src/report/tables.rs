@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::{size, with_spread};
-use crate::compare::Comparison;
+use crate::compare::{Comparison, Spread};
 use crate::interval::short;
 use crate::record::{End, Point, Record};
 
@@ -124,7 +124,7 @@ pub fn csv(record: &Record) -> String {
     let mut text = String::from(
         "target,initiator,protocol,rw,bytes,depth,connections,mtu,labels,runs,iops,bytes_per_second,mean_us,stddev_us,\
          p50_us,p90_us,p99_us,p999_us,p9999_us,max_us,target_cpu_s_per_million,initiator_cpu_s_per_million,\
-         target_busy_percent,initiator_busy_percent,errors\n",
+         target_busy_percent,initiator_busy_percent,errors,work,work_seconds,io_us\n",
     );
     for point in &record.points {
         let labels: Vec<String> =
@@ -163,9 +163,38 @@ pub fn csv(record: &Record) -> String {
                 None => write!(text, ","),
             };
         }
-        let _ = writeln!(text, ",{}", point.runs.iter().map(|run| run.errors).sum::<u64>());
+        let _ = write!(text, ",{}", point.runs.iter().map(|run| run.errors).sum::<u64>());
+        let work = [point.work.map(|work| work as f64), median(point.finish()), median(point.io_latency())];
+        let cells: String =
+            work.iter().map(|cell| cell.map_or(",".to_owned(), |cell| format!(",{cell}"))).collect();
+        let _ = writeln!(text, "{cells}");
     }
     text
+}
+
+fn median(spread: Option<Spread>) -> Option<f64> {
+    spread.map(|spread| spread.median)
+}
+
+/// Fixed jobs in Markdown, if there are any.
+fn finishes(text: &mut String, record: &Record) {
+    let mut rows = String::new();
+    for point in &record.points {
+        let (Some(work), Some(time)) = (point.work, point.finish()) else { continue };
+        let io = point.io_latency().map_or("-".to_owned(), |io| short(io.median));
+        let (system, seconds) = (point.system(), time.median);
+        let _ = writeln!(
+            rows,
+            "| {system} | {work} | {} | {} | {io} |",
+            short(seconds),
+            short(work as f64 / seconds)
+        );
+    }
+    if !rows.is_empty() {
+        text.push_str("\n## Time to finish a fixed job\n\n");
+        text.push_str("| system | units of work | seconds | units per second | mean I/O latency µs |\n|---|---|---|---|---|\n");
+        text.push_str(&rows);
+    }
 }
 
 /// RFC 4180.
@@ -191,6 +220,7 @@ pub fn markdown(record: &Record) -> String {
         let cells: Vec<String> = row(point).into_iter().map(|cell| cell.replace('|', "\\|")).collect();
         let _ = writeln!(text, "| {} |", cells.join(" | "));
     }
+    finishes(&mut text, record);
     let pairs = pairs(record);
     if !pairs.is_empty() {
         text.push_str("\n## Compared\n\n| system | against | load | size | IOPS ratio | by chance |\n|---|---|---|---|---|---|\n");
@@ -222,5 +252,28 @@ fn section(text: &mut String, title: &str, lines: &[String]) {
         for line in lines {
             let _ = writeln!(text, "- {line}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::tests::point;
+
+    #[test]
+    fn a_fixed_job_is_told_by_its_time() {
+        let mut job = point("tgt", "oltp", 0, 10_000);
+        job.work = Some(5000);
+        job.runs.iter_mut().for_each(|run| run.io_latency_us = Some(250.0));
+        let record =
+            Record { points: vec![job, point("tgt", "randread", 4096, 10_000)], ..Record::default() };
+        let text = markdown(&record);
+        let row = format!("| 5000 | {} | {} | {} |", short(1.0), short(5000.0), short(250.0));
+        assert!(text.contains(&row), "{text}");
+        let csv = csv(&record);
+        let rows: Vec<&str> = csv.lines().collect();
+        let columns = rows[0].split(',').count();
+        assert!(rows[1].ends_with(",0,5000,1,250") && rows[2].ends_with(",0,,,"), "{csv}");
+        assert!(rows.iter().all(|row| row.split(',').count() == columns), "{csv}");
     }
 }

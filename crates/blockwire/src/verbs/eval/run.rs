@@ -22,6 +22,10 @@ use crate::exit::{Exit, Failure};
   blockwire eval run quick
   blockwire eval run t6-100g-sweep --target blockwire,tgt --initiator blockwire,libiscsi
   blockwire eval run nvme-tcp-latency --scale 0.1 --out /tmp/latency
+  blockwire eval run demartek-oltp --target blockwire,tgt      (root; apt install mariadb-server-core
+                                                mariadb-client-core sysbench; postgresql if it is wanted)
+  blockwire eval run t5-vm --scale 0.01         (apt install qemu-system-x86 qemu-block-extra busybox-static
+                                                fio kmod linux-image-cloud-amd64)
   blockwire eval run quick --url iscsi://10.0.0.1/iqn.2026-11.io.example:v/0   (writes to it!)")]
 pub struct RunArgs {
     /// Which experiment (see `eval list`)
@@ -147,7 +151,11 @@ fn experiment(
                 .run_together(preset, &shape.wires, jobs, shape.rounds, &shape.notes)
                 .map_err(|why| why.to_string())
         }
-        _ => Err(format!("{} is no load on volumes alone, and its runner is not built yet", preset.id)),
+        Kind::Oltp { .. } => lab::oltp::run(runner, preset, room, args.scale, &targets, &initiators)
+            .map_err(|why| why.to_string()),
+        Kind::Machine => {
+            lab::guest::run(runner, preset, room, args.scale, &targets).map_err(|why| why.to_string())
+        }
     }
 }
 

@@ -1,0 +1,231 @@
+//! A volume as a block device of this machine, and a file system on it.
+//!
+//! Invariant: devices, mounts and directories that were made here are gone when their owner is dropped,
+//! in the order in which they stand on each other.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::Failure;
+use crate::place::Place;
+use crate::process::{Process, Run};
+
+/// How long a volume may take to become a device, and a device to be let go.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A volume that `blockwire attach --via fuse` makes a loop device.
+#[derive(Debug)]
+pub(crate) struct Attached {
+    process: Process,
+    device: PathBuf,
+}
+
+impl Attached {
+    /// Attaches the volume of a URL. `name` tells it from others in `dir`.
+    pub(crate) fn start(
+        binary: &Path,
+        place: &Place,
+        cores: &[usize],
+        url: &str,
+        dir: &Path,
+        name: &str,
+    ) -> Result<Attached, Failure> {
+        let at = std::path::absolute(dir.join(format!("{name}.mount"))).map_err(Failure::new)?;
+        let (binary, at) = (binary.display().to_string(), at.display().to_string());
+        let words = [&binary, "attach", "--via", "fuse", "--at", &at, url].map(str::to_owned).to_vec();
+        let mut process = Process::start(Run { name, place, cores, words, dir })?;
+        let device = process.wait_for(PATIENCE, |line| match line.split_once(' ') {
+            Some(("device", device)) => Some(Ok(PathBuf::from(device))),
+            Some(("note", why)) => Some(Err(why.to_owned())),
+            _ => None,
+        })?;
+        process.wait_for(PATIENCE, |line| (line == "ready").then_some(()))?;
+        match device {
+            Ok(device) => Ok(Attached { process, device }),
+            Err(why) => Err(Failure::new(format!("{url}: no block device can be made of it here: {why}"))),
+        }
+    }
+
+    /// The block device.
+    pub(crate) fn device(&self) -> &Path {
+        &self.device
+    }
+
+    /// The process that serves it.
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// What a person would type.
+    pub(crate) fn command(&self) -> &str {
+        self.process.command()
+    }
+
+    /// What the kernel has counted of the device since it was made.
+    pub(crate) fn counted(&self) -> Result<Counted, Failure> {
+        let name = self.device.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let path = format!("/sys/block/{name}/stat");
+        let text = Place::Here.read(&path)?;
+        Counted::parse(&text).ok_or_else(|| Failure::new(format!("{path} is not as block/stat.rst has it")))
+    }
+}
+
+/// Volumes as one, in stripes (RAID 0), by a target of ours on the initiator's machine.
+#[derive(Debug)]
+pub(crate) struct Raid {
+    process: Process,
+    url: String,
+}
+
+impl Raid {
+    /// Stripes over these volumes.
+    pub(crate) fn start(
+        binary: &Path,
+        place: &Place,
+        cores: &[usize],
+        urls: &[String],
+        dir: &Path,
+        name: &str,
+    ) -> Result<Raid, Failure> {
+        // A leg's own plus signs and commas are not those of the list.
+        let escaped = |url: &String| url.replace('+', "\\+").replace(',', "\\,");
+        let legs: Vec<String> = urls.iter().map(escaped).collect();
+        let spec = format!("raid=stripe:{}", legs.join("+"));
+        let path = |end: &str| dir.join(format!("{name}.{end}")).display().to_string();
+        let (state, control, binary) = (path("state"), path("sock"), binary.display().to_string());
+        let words = [
+            &binary,
+            "serve",
+            "--iscsi",
+            "127.0.0.1:0",
+            "--volume",
+            &spec,
+            "--state",
+            &state,
+            "--control",
+            &control,
+        ];
+        let words = words.map(str::to_owned).to_vec();
+        let mut process = Process::start(Run { name, place, cores, words, dir })?;
+        let at =
+            process.wait_for(PATIENCE, |line| line.strip_prefix("listening iscsi ").map(str::to_owned))?;
+        process.wait_for(PATIENCE, |line| (line == "ready").then_some(()))?;
+        Ok(Raid { process, url: format!("iscsi://{at}/iqn.2026-11.io.blockwire:raid/0") })
+    }
+
+    /// The volume that they are together.
+    pub(crate) fn url(&self) -> &String {
+        &self.url
+    }
+
+    /// The process that serves it.
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// What a person would type.
+    pub(crate) fn command(&self) -> &str {
+        self.process.command()
+    }
+}
+
+/// I/Os of a block device, as the kernel counts them (Documentation/block/stat.rst).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counted {
+    /// Reads and writes that ended.
+    pub(crate) ios: u64,
+    /// Their bytes.
+    pub(crate) bytes: u64,
+    /// Milliseconds that they took, summed up.
+    pub(crate) wait_ms: u64,
+}
+
+impl Counted {
+    fn parse(text: &str) -> Option<Counted> {
+        let fields: Vec<u64> = text.split_ascii_whitespace().map_while(|word| word.parse().ok()).collect();
+        let [reads, _, read_sectors, read_ms, writes, _, written_sectors, write_ms, ..] = fields[..] else {
+            return None;
+        };
+        let bytes = (read_sectors + written_sectors) * 512;
+        Some(Counted { ios: reads + writes, bytes, wait_ms: read_ms + write_ms })
+    }
+
+    /// What came since an earlier count.
+    pub(crate) fn since(self, earlier: Counted) -> Counted {
+        Counted {
+            ios: self.ios.saturating_sub(earlier.ios),
+            bytes: self.bytes.saturating_sub(earlier.bytes),
+            wait_ms: self.wait_ms.saturating_sub(earlier.wait_ms),
+        }
+    }
+
+    /// Both together.
+    pub(crate) fn and(self, other: Counted) -> Counted {
+        Counted {
+            ios: self.ios + other.ios,
+            bytes: self.bytes + other.bytes,
+            wait_ms: self.wait_ms + other.wait_ms,
+        }
+    }
+}
+
+/// A fresh ext4 that is mounted.
+#[derive(Debug)]
+pub(crate) struct Mounted {
+    at: PathBuf,
+}
+
+impl Mounted {
+    /// Makes a file system on a device, and mounts it at a directory that is made for it.
+    pub(crate) fn make(device: &Path, at: &Path) -> Result<Mounted, Failure> {
+        let (device, mount) = (device.display().to_string(), at.display().to_string());
+        std::fs::create_dir_all(at).map_err(|why| Failure::new(format!("{mount}: {why}")))?;
+        Place::Here.run(&["mkfs.ext4", "-q", "-F", &device])?;
+        Place::Here.run(&["mount", "-t", "ext4", "-o", "errors=remount-ro", &device, &mount])?;
+        Ok(Mounted { at: at.to_owned() })
+    }
+
+    /// Where it is.
+    pub(crate) fn at(&self) -> &Path {
+        &self.at
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let at = self.at.display().to_string();
+        if Place::Here.run(&["umount", &at]).is_err() {
+            let _ = Place::Here.run(&["umount", "-l", &at]);
+        }
+        let _ = std::fs::remove_dir(&self.at);
+    }
+}
+
+/// What is missing for devices and file systems; `None`: nothing.
+pub(crate) fn missing() -> Option<String> {
+    if !rustix::process::geteuid().is_root() {
+        return Some("mounting takes root: run it as root".to_owned());
+    }
+    let lacks = [("mkfs.ext4", "e2fsprogs"), ("mount", "mount"), ("setpriv", "util-linux")];
+    if let Some((program, package)) = lacks.iter().find(|(program, _)| !Place::Here.has(program)) {
+        return Some(format!("{program} is missing: apt install {package}"));
+    }
+    let found = ["/dev/fuse", "/dev/loop-control"].into_iter().find(|path| !Path::new(path).exists());
+    found.map(|path| format!("{path} is missing: load the kernel's module (modprobe fuse loop)"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_read_as_the_kernel_writes_them() {
+        let text = "      10        2      800       30       5        1      400       70        0  90 100 0 0 0 0 0 0\n";
+        let counted = Counted::parse(text).unwrap();
+        assert_eq!(counted, Counted { ios: 15, bytes: 1200 * 512, wait_ms: 100 });
+        assert_eq!(Counted::parse("1 2 3"), None);
+        let later = Counted { ios: 20, bytes: 1300 * 512, wait_ms: 101 };
+        assert_eq!(later.since(counted), Counted { ios: 5, bytes: 100 * 512, wait_ms: 1 });
+        assert_eq!(later.since(counted).and(counted), later);
+    }
+}

@@ -1,0 +1,195 @@
+//! All that stands for one pair of systems: the target, and for each database its volumes, device, file
+//! system and server.
+//!
+//! Invariant: fields are dropped in their order: servers before file systems, these before devices, these
+//! before the target.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use eval::preset::{Medium, Protocol, Wire};
+
+use super::database::{Database, Engine};
+use super::fit::Size;
+use super::load;
+use crate::Failure;
+use crate::attached::{Attached, Counted, Mounted, Raid};
+use crate::link::Link;
+use crate::place::Place;
+use crate::process::{Process, Run};
+use crate::runner::Runner;
+use crate::target::{Serving, Setup};
+
+/// How long filling a database may take.
+const FILLING: Duration = Duration::from_secs(3600);
+
+/// One database with what it stands on.
+pub(super) struct Stand {
+    pub(super) database: Database,
+    pub(super) mounted: Mounted,
+    pub(super) attached: Attached,
+    raid: Option<Raid>,
+    _home: Home,
+}
+
+/// A target and the databases on its volumes.
+pub(super) struct Bench {
+    pub(super) stands: Vec<Stand>,
+    pub(super) serving: Serving,
+    pub(super) link: Link,
+}
+
+/// A directory with a short name: the path of a socket has room for a hundred bytes.
+struct Home(PathBuf);
+
+static HOMES: AtomicU32 = AtomicU32::new(0);
+
+impl Home {
+    fn make() -> Result<Home, Failure> {
+        let name = format!("blockwire-{}-{}", std::process::id(), HOMES.fetch_add(1, Ordering::Relaxed));
+        let home = Home(std::env::temp_dir().join(name));
+        let run = home.run();
+        std::fs::create_dir_all(&run).map_err(|why| Failure::new(format!("{}: {why}", run.display())))?;
+        // A server may run as a user of its own.
+        Place::Here.run(&["chmod", "755", &home.0.display().to_string(), &run.display().to_string()])?;
+        Ok(home)
+    }
+
+    fn run(&self) -> PathBuf {
+        self.0.join("run")
+    }
+
+    fn mount(&self) -> PathBuf {
+        self.0.join("mount")
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        // Never what may still be mounted: only what is empty, and sockets.
+        let _ = std::fs::remove_dir_all(self.run());
+        let _ = std::fs::remove_dir(self.mount());
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+impl Bench {
+    pub(super) fn start(
+        runner: &Runner<'_>,
+        target: &str,
+        engine: Engine,
+        wire: Wire,
+        size: &Size,
+    ) -> Result<Bench, Failure> {
+        let link = Link::make(wire, size.databases)?;
+        let setup = Setup {
+            place: link.target(),
+            listen: link.listen(),
+            protocol: Protocol::Iscsi,
+            volumes: (size.databases * size.luns, size.lun),
+            medium: Medium::Ram,
+            cores: &runner.cores.target,
+            dir: &runner.dir,
+        };
+        let serving = runner.target(target)?.start(&setup)?;
+        let mut bench = Bench { stands: Vec::new(), serving, link };
+        for at in 0..size.databases as usize {
+            let urls = bench.serving.urls(&bench.link.address(at));
+            let luns = size.luns as usize;
+            let stand = Stand::make(
+                runner,
+                &bench.link.initiators()[at],
+                &urls[at * luns..][..luns],
+                engine,
+                at,
+                size,
+            )
+            .map_err(|why| why.during(format!("database {at}")))?;
+            bench.stands.push(stand);
+        }
+        bench.fill(runner, size)?;
+        Ok(bench)
+    }
+
+    /// Fills all databases at once.
+    fn fill(&self, runner: &Runner<'_>, size: &Size) -> Result<(), Failure> {
+        let mut all = Vec::new();
+        for (at, stand) in self.stands.iter().enumerate() {
+            all.push(client(runner, &format!("filling-{at}"), load::prepare(&stand.database, size))?);
+        }
+        all.iter_mut().try_for_each(|process| process.finish(FILLING).map(drop))
+    }
+
+    /// Processes of the initiator's end: those that make devices, and servers with their users' processes.
+    pub(super) fn initiator_pids(&self) -> Vec<u32> {
+        let own = |stand: &Stand| {
+            let raid = stand.raid.as_ref().map(Raid::pid);
+            [Some(stand.attached.pid()), Some(stand.database.pid()), raid]
+        };
+        self.stands.iter().flat_map(own).flatten().collect()
+    }
+
+    /// I/Os of all devices.
+    pub(super) fn counted(&self) -> Result<Counted, Failure> {
+        self.stands.iter().try_fold(Counted::default(), |sum, stand| Ok(sum.and(stand.counted()?)))
+    }
+
+    /// What a person would type to have the same.
+    pub(super) fn commands(&self) -> Vec<String> {
+        let mut commands = self.serving.commands.clone();
+        for stand in &self.stands {
+            commands.extend(stand.raid.as_ref().map(|raid| raid.command().to_owned()));
+            commands.push(stand.attached.command().to_owned());
+            commands.push(stand.database.command().to_owned());
+        }
+        commands
+    }
+
+    /// After the work: no file system has seen an error, and every server still answers.
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        for stand in &self.stands {
+            stand.database.sql("select 1")?;
+            let probe = stand.mounted.at().join("probe");
+            std::fs::write(&probe, b"1")
+                .map_err(|why| Failure::new(format!("the file system has seen an error: {why}")))?;
+        }
+        Ok(())
+    }
+}
+
+impl Stand {
+    fn make(
+        runner: &Runner<'_>,
+        place: &Place,
+        urls: &[String],
+        engine: Engine,
+        at: usize,
+        size: &Size,
+    ) -> Result<Stand, Failure> {
+        let (binary, cores, dir) = (binary()?, &runner.cores.initiator, &runner.dir);
+        let raid = match urls {
+            [_] => None,
+            _ => Some(Raid::start(&binary, place, cores, urls, dir, &format!("raid-{at}"))?),
+        };
+        let url = raid.as_ref().map_or(&urls[0], Raid::url);
+        let attached = Attached::start(&binary, place, cores, url, dir, &format!("attach-{at}"))?;
+        let home = Home::make()?;
+        let mounted = Mounted::make(attached.device(), &home.mount())?;
+        let name = format!("{}-{at}", engine.name());
+        let (mount, run) = (home.mount(), home.run());
+        let database = Database::start(engine, &mount, &run, size.cache(), cores, dir, &name)?;
+        Ok(Stand { database, mounted, attached, raid, _home: home })
+    }
+}
+
+/// This program.
+fn binary() -> Result<PathBuf, Failure> {
+    std::env::current_exe().map_err(|why| Failure::new(format!("this program's own file: {why}")))
+}
+
+/// A client of a database, on the initiators' processors.
+pub(super) fn client(runner: &Runner<'_>, name: &str, words: Vec<String>) -> Result<Process, Failure> {
+    let run = Run { name, place: &Place::Here, cores: &runner.cores.initiator, words, dir: &runner.dir };
+    Process::start(run)
+}

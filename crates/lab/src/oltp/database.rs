@@ -1,0 +1,271 @@
+//! Database servers: each a process of its own, with its own data directory and socket and no network.
+//!
+//! Invariant: nothing of a database server that the machine may run is used or changed: no configuration
+//! file is read, and no directory of its is touched.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::Failure;
+use crate::place::Place;
+use crate::process::{Process, Run};
+
+/// How long a server may take to be ready, recovery included.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// A kind of database server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Engine {
+    /// MariaDB, with InnoDB.
+    MariaDb,
+    /// PostgreSQL.
+    Postgres,
+}
+
+impl Engine {
+    pub(super) const ALL: [Engine; 2] = [Engine::MariaDb, Engine::Postgres];
+
+    /// Its name in records.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Engine::MariaDb => "mariadb",
+            Engine::Postgres => "postgresql",
+        }
+    }
+
+    /// What is missing here, and how it is installed.
+    pub(super) fn missing(self) -> Option<String> {
+        let lacks = |programs: &[&str], packages: &str| {
+            let lacking = programs.iter().find(|program| !Place::Here.has(program))?;
+            Some(format!("{lacking} is missing: apt install --no-install-recommends {packages}"))
+        };
+        match self {
+            Engine::MariaDb => lacks(
+                &["mariadbd", "mariadb-install-db", "mariadb"],
+                "mariadb-server-core mariadb-client-core",
+            ),
+            Engine::Postgres if self.program("postgres").is_none() => {
+                Some("postgres is missing: apt install postgresql".to_owned())
+            }
+            Engine::Postgres if !user_exists("postgres") => Some(
+                "there is no user postgres, and it does not run as root: apt install postgresql".to_owned(),
+            ),
+            Engine::Postgres => None,
+        }
+    }
+
+    /// Where a program is: Debian keeps those of each PostgreSQL version in a directory of their own.
+    fn program(self, name: &str) -> Option<String> {
+        if self == Engine::Postgres {
+            let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+            let mut found: Vec<(u32, PathBuf)> = versions
+                .filter_map(|entry| {
+                    let path = entry.path().join("bin").join(name);
+                    let version = entry.file_name().to_str()?.parse().ok()?;
+                    path.exists().then_some((version, path))
+                })
+                .collect();
+            found.sort_unstable();
+            if let Some((_, path)) = found.pop() {
+                return Some(path.display().to_string());
+            }
+        }
+        Place::Here.has(name).then(|| name.to_owned())
+    }
+
+    /// Its version, as it says it.
+    pub(super) fn version(self) -> Option<String> {
+        let program = match self {
+            Engine::MariaDb => "mariadbd".to_owned(),
+            Engine::Postgres => self.program("postgres")?,
+        };
+        let said = Place::Here.run(&[&program, "--version"]).ok()?;
+        let words: Vec<&str> = said.split_ascii_whitespace().collect();
+        let at = words.iter().position(|word| matches!(*word, "Ver" | "(PostgreSQL)"))?;
+        words.get(at + 1).map(|word| (*word).to_owned())
+    }
+}
+
+fn user_exists(name: &str) -> bool {
+    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    users.lines().any(|line| line.split(':').next() == Some(name))
+}
+
+/// The words that run a program as PostgreSQL's own user. The last end of its parent ends it, too: who
+/// changes users has to say so after that.
+const AS_POSTGRES: [&str; 6] =
+    ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups", "--pdeathsig", "KILL"];
+
+/// A server that runs.
+#[derive(Debug)]
+pub(super) struct Database {
+    engine: Engine,
+    process: Process,
+    /// The directory of its socket.
+    run: PathBuf,
+}
+
+impl Database {
+    /// Makes a data directory on a file system and starts a server on it. `run`: an empty directory for its
+    /// socket, with a short name; `cache`: bytes of memory for its own cache.
+    pub(super) fn start(
+        engine: Engine,
+        mount: &Path,
+        run: &Path,
+        cache: u64,
+        cores: &[usize],
+        dir: &Path,
+        name: &str,
+    ) -> Result<Database, Failure> {
+        let data = mount.join("data").display().to_string();
+        let words = match engine {
+            Engine::MariaDb => maria(&data, run, cache)?,
+            Engine::Postgres => postgres(&data, mount, run, cache)?,
+        };
+        let process = Process::start(Run { name, place: &Place::Here, cores, words, dir })?;
+        let mut database = Database { engine, process, run: run.to_owned() };
+        database.make_ready()?;
+        Ok(database)
+    }
+
+    fn make_ready(&mut self) -> Result<(), Failure> {
+        let until = Instant::now() + PATIENCE;
+        while let Err(why) = self.sql("select 1") {
+            if !self.process.is_alive() {
+                return Err(self.process.failure("the database server ended"));
+            }
+            if Instant::now() > until {
+                return Err(why.during("the database server does not get ready"));
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        self.sql("create database bench").map(drop)
+    }
+
+    /// Asks it something.
+    pub(super) fn sql(&self, text: &str) -> Result<String, Failure> {
+        let run = self.run.display().to_string();
+        match self.engine {
+            Engine::MariaDb => {
+                let socket = format!("--socket={run}/socket");
+                Place::Here.run(&["mariadb", "--no-defaults", &socket, "--user=root", "-BN", "-e", text])
+            }
+            Engine::Postgres => {
+                let psql = self.engine.program("psql").unwrap_or_else(|| "psql".to_owned());
+                Place::Here
+                    .run(&[&psql, "-X", "-qAt", "-h", &run, "-U", "bench", "-d", "postgres", "-c", text])
+            }
+        }
+    }
+
+    /// How sysbench reaches it.
+    pub(super) fn client_words(&self) -> Vec<String> {
+        let run = self.run.display();
+        match self.engine {
+            Engine::MariaDb => vec![
+                "--db-driver=mysql".to_owned(),
+                format!("--mysql-socket={run}/socket"),
+                "--mysql-user=root".to_owned(),
+                "--mysql-db=bench".to_owned(),
+            ],
+            Engine::Postgres => vec![
+                "--db-driver=pgsql".to_owned(),
+                format!("--pgsql-host={run}"),
+                "--pgsql-user=bench".to_owned(),
+                "--pgsql-db=bench".to_owned(),
+            ],
+        }
+    }
+
+    /// Its process.
+    pub(super) fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// What a person would type.
+    pub(super) fn command(&self) -> &str {
+        self.process.command()
+    }
+}
+
+/// MariaDB on a fresh data directory, writing through the page cache as MySQL 5.7 did.
+fn maria(data: &str, run: &Path, cache: u64) -> Result<Vec<String>, Failure> {
+    let datadir = format!("--datadir={data}");
+    Place::Here.run(&[
+        "mariadb-install-db",
+        "--no-defaults",
+        "--user=root",
+        &datadir,
+        "--auth-root-authentication-method=socket",
+        "--skip-test-db",
+    ])?;
+    let run = run.display();
+    Ok(vec![
+        "mariadbd".to_owned(),
+        "--no-defaults".to_owned(),
+        "--user=root".to_owned(),
+        datadir,
+        format!("--socket={run}/socket"),
+        format!("--pid-file={run}/pid"),
+        "--skip-networking".to_owned(),
+        "--skip-log-bin".to_owned(),
+        "--performance-schema=off".to_owned(),
+        "--max-connections=500".to_owned(),
+        "--innodb-flush-method=fsync".to_owned(),
+        "--innodb-flush-log-at-trx-commit=1".to_owned(),
+        "--innodb-log-file-size=48M".to_owned(),
+        format!("--innodb-buffer-pool-size={cache}"),
+    ])
+}
+
+fn postgres(data: &str, mount: &Path, run: &Path, cache: u64) -> Result<Vec<String>, Failure> {
+    let program = |name: &str| {
+        let found = Engine::Postgres.program(name);
+        found.ok_or_else(|| Failure::new(format!("{name} is missing: apt install postgresql")))
+    };
+    let (mount, run) = (mount.display().to_string(), run.display().to_string());
+    Place::Here.run(&["chown", "postgres:postgres", &mount, &run])?;
+    let (initdb, server) = (program("initdb")?, program("postgres")?);
+    let made = ["-D", data, "-U", "bench", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-instructions"];
+    Place::Here.run(&[&AS_POSTGRES[..], &[&initdb], &made].concat())?;
+    let mut words: Vec<String> = AS_POSTGRES.iter().map(|word| (*word).to_owned()).collect();
+    words.extend([server, "-D".to_owned(), data.to_owned(), "-k".to_owned(), run]);
+    for setting in [
+        "listen_addresses=".to_owned(),
+        "max_connections=500".to_owned(),
+        "max_wal_size=96MB".to_owned(),
+        "min_wal_size=32MB".to_owned(),
+        format!("shared_buffers={}kB", cache >> 10),
+    ] {
+        words.extend(["-c".to_owned(), setting]);
+    }
+    Ok(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server on an ordinary directory: it comes up, answers, and is gone with its owner.
+    #[test]
+    fn a_server_comes_up_and_goes_with_its_owner() {
+        for engine in Engine::ALL {
+            if let Some(why) = engine.missing().or_else(crate::attached::missing) {
+                eprintln!("not tried: {}: {why}", engine.name());
+                continue;
+            }
+            let dir = tempfile::tempdir().unwrap();
+            // Another user has to get in.
+            Place::Here.run(&["chmod", "755", &dir.path().display().to_string()]).unwrap();
+            let (mount, run) = (dir.path().join("m"), dir.path().join("r"));
+            std::fs::create_dir(&mount).unwrap();
+            std::fs::create_dir(&run).unwrap();
+            let database =
+                Database::start(engine, &mount, &run, 32 << 20, &[], dir.path(), engine.name()).unwrap();
+            assert_eq!(database.sql("select 6*7").unwrap().trim(), "42");
+            let pid = database.pid();
+            drop(database);
+            assert!(!Path::new(&format!("/proc/{pid}")).exists());
+        }
+    }
+}

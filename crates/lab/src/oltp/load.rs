@@ -1,0 +1,149 @@
+//! The load on a database: sysbench's read-write transactions, and what it prints about them.
+//!
+//! Invariant: what is not in its output is an error that names what was looked for, never a zero.
+
+use eval::Histogram;
+
+use super::database::Database;
+use super::fit::Size;
+
+/// The test of sysbench that is run: point and range reads, updates, a delete and an insert in each
+/// transaction.
+const TEST: &str = "oltp_read_write";
+
+/// What one database's users did.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Told {
+    /// Transactions that were committed.
+    pub(super) transactions: u64,
+    /// Seconds that all of them took.
+    pub(super) seconds: f64,
+    /// Transactions that met a deadlock and were begun anew, and connections that were lost.
+    pub(super) errors: u64,
+    /// Latencies of transactions, each as the middle of sysbench's bucket.
+    pub(super) latency: Histogram,
+}
+
+fn words(database: &Database, size: &Size, last: &[&str]) -> Vec<String> {
+    let mut words = vec!["sysbench".to_owned(), TEST.to_owned()];
+    words.extend(database.client_words());
+    words.push(format!("--tables={}", size.tables));
+    words.push(format!("--table-size={}", size.rows));
+    words.extend(last.iter().map(|word| (*word).to_owned()));
+    words
+}
+
+/// The command that fills a database.
+pub(super) fn prepare(database: &Database, size: &Size) -> Vec<String> {
+    words(database, size, &["prepare"])
+}
+
+/// The command that runs its users for a number of transactions in all, or for so many seconds.
+pub(super) fn run(database: &Database, size: &Size, until: Until) -> Vec<String> {
+    let until = match until {
+        Until::Transactions(count) => ["--time=0".to_owned(), format!("--events={count}")],
+        Until::Seconds(seconds) => [format!("--time={seconds}"), "--events=0".to_owned()],
+    };
+    let users = format!("--threads={}", size.users);
+    words(database, size, &[&users, &until[0], &until[1], "--rand-seed=7", "--histogram=on", "run"])
+}
+
+/// How long users go on.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Until {
+    /// Until they have done so many together.
+    Transactions(u64),
+    /// For so long.
+    Seconds(u64),
+}
+
+/// Reads what a run prints.
+pub(super) fn read(text: &str) -> Result<Told, String> {
+    let mut told = Told::default();
+    let mut in_histogram = false;
+    let mut seen = (false, false);
+    for line in text.lines() {
+        let line = line.trim();
+        if line.starts_with("value") && line.ends_with("count") {
+            in_histogram = true;
+            continue;
+        }
+        if in_histogram {
+            match bucket(line) {
+                Some((ns, count)) => (0..count).for_each(|_| told.latency.record(ns)),
+                None => in_histogram = false,
+            }
+            continue;
+        }
+        let Some((name, value)) = line.split_once(':') else { continue };
+        let value = value.split_ascii_whitespace().next().unwrap_or_default();
+        match name {
+            "transactions" => {
+                told.transactions = value.parse().map_err(|_| format!("transactions: {value}"))?;
+                seen.0 = true;
+            }
+            "total time" => {
+                let seconds = value.trim_end_matches('s');
+                told.seconds = seconds.parse().map_err(|_| format!("total time: {value}"))?;
+                seen.1 = true;
+            }
+            "ignored errors" | "reconnects" => {
+                told.errors += value.parse::<u64>().map_err(|_| format!("{name}: {value}"))?;
+            }
+            _ => {}
+        }
+    }
+    match seen {
+        (true, true) if told.latency.count() > 0 => Ok(told),
+        (true, true) => Err("sysbench printed no histogram of latencies".to_owned()),
+        _ => Err("sysbench printed neither how many transactions nor how long they took".to_owned()),
+    }
+}
+
+/// A line of the histogram: `3.187 |****  2`, in milliseconds.
+fn bucket(line: &str) -> Option<(u64, u64)> {
+    let (ms, rest) = line.split_once('|')?;
+    let ms: f64 = ms.trim().parse().ok()?;
+    let count = rest.trim_start_matches('*').trim().parse().ok()?;
+    Some(((ms * 1e6) as u64, count))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAID: &str = "Latency histogram (values are in milliseconds)
+       value  ------------- distribution ------------- count
+       1.891 |****                                     1
+       2.662 |************************                 6
+      32.525 |****                                     1
+
+SQL statistics:
+    queries performed:
+        read:                            112
+    transactions:                        8      (783.99 per sec.)
+    queries:                             160    (15679.79 per sec.)
+    ignored errors:                      2      (0.00 per sec.)
+    reconnects:                          0      (0.00 per sec.)
+
+General statistics:
+    total time:                          0.2544s
+    total number of events:              8
+";
+
+    #[test]
+    fn what_sysbench_prints_is_read() {
+        let told = read(SAID).unwrap();
+        assert_eq!((told.transactions, told.seconds, told.errors), (8, 0.2544, 2));
+        assert_eq!((told.latency.count(), told.latency.max()), (8, 32_525_000));
+        let middle = told.latency.percentile(50.0) as f64;
+        assert!((middle / 2_662_000.0 - 1.0).abs() < 0.02, "{middle}");
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        assert!(read("FATAL: no").unwrap_err().contains("transactions"));
+        let cut = SAID.replace("value ", "");
+        assert!(read(&cut).unwrap_err().contains("histogram"));
+    }
+}

@@ -1,0 +1,428 @@
+//! The database experiment: servers on striped remote volumes, users who do a fixed number of transactions.
+//!
+//! Every database has volumes, a file system, a server and users of its own, as each initiator machine of
+//! the paper had. File system caches are dropped every second while users work. Invariant: systems that are
+//! compared do the same number of transactions, from the same seed, on tables that were made anew.
+
+mod bench;
+mod database;
+mod fit;
+mod load;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use eval::Histogram;
+use eval::preset::{Preset, Protocol, Room, Scale, Wire};
+use eval::record::{Point, Record, Run, Side};
+
+use crate::Failure;
+use crate::attached::{self, Counted};
+use crate::environment::machine;
+use crate::live::Moment;
+use crate::place::Place;
+use crate::process::Process;
+use crate::runner::{self, Runner};
+use crate::watch::Watch;
+use bench::{Bench, Stand};
+use database::Engine;
+use fit::Size;
+use load::{Told, Until};
+
+/// The initiator that makes block devices of volumes.
+const OURS: &str = "blockwire";
+/// How long users work before figures count, so that caches are as they will be.
+const WARM: u64 = 5;
+
+/// What is missing for the experiment as a whole, and how it is installed.
+pub fn missing() -> Option<String> {
+    if let Some(why) = attached::missing() {
+        return Some(why);
+    }
+    if !Place::Here.has("sysbench") {
+        return Some("sysbench is missing: apt install sysbench".to_owned());
+    }
+    let lacking: Vec<String> = Engine::ALL.into_iter().filter_map(Engine::missing).collect();
+    (lacking.len() == Engine::ALL.len()).then(|| lacking.join("; or "))
+}
+
+/// Runs the experiment: every target with every database server that is here.
+///
+/// # Errors
+/// If nothing could be measured: why, and what to install.
+pub fn run(
+    runner: &mut Runner<'_>,
+    preset: &'static Preset,
+    room: &Room,
+    scale: Scale,
+    targets: &[String],
+    initiators: &[String],
+) -> Result<Record, Failure> {
+    if let Some(why) = missing() {
+        return Err(Failure::new(format!("{} cannot be run here: {why}", preset.id)));
+    }
+    let begun = Instant::now();
+    let mut notes = not_comparable();
+    let engines = engines(&mut notes);
+    let pairs = pairs(runner, room, preset, targets, initiators, &engines, &mut notes)?;
+    let mut size = fit::fit(preset, room, scale, pairs.len(), &mut notes).map_err(Failure::new)?;
+    let wire = wire(preset, room, &mut notes);
+    let mut record = runner::begin(preset, &notes);
+    record.environment = vec![environment(runner, &pairs)];
+    for (at, pair) in pairs.iter().enumerate() {
+        let moment = moment(pair, at, pairs.len(), begun, &size);
+        runner.live.begins(&moment);
+        let outcome = measure(runner, pair, wire, &mut size, begun, pairs.len() - at, &mut record);
+        match outcome {
+            Ok(point) => {
+                runner.live.ended(&moment, Ok(point.runs[0].iops()));
+                record.points.push(point);
+            }
+            Err(why) => {
+                runner.live.ended(&moment, Err(&why.to_string()));
+                record.notes.push(format!("{} was left out: {why}", moment.what));
+            }
+        }
+    }
+    runner.live.over();
+    runner::finish(&mut record, begun);
+    if record.points.is_empty() {
+        return Err(Failure::new(format!("nothing could be measured:\n  {}", record.notes.join("\n  "))));
+    }
+    Ok(record)
+}
+
+/// A target and a database server.
+#[derive(Clone, Debug)]
+struct Pair {
+    target: String,
+    engine: Engine,
+}
+
+/// What readers must know before they compare.
+fn not_comparable() -> Vec<String> {
+    [
+        "The paper's users were HammerDB's (TPC-C: 20,000 transactions of each of 70 users on MySQL 5.7.18); \
+         these are sysbench's oltp_read_write, whose transaction has 20 statements: neither times nor \
+         transactions per second compare with the paper's. What compares is one set-up with another here, \
+         as the paper compares its own.",
+        "The paper had separate machines and a 25 GbE adapter in each initiator. Here both ends, the databases \
+         and their users share one machine, so the initiator's processor use is mostly that of the database.",
+        "I/Os, their bytes and their mean latency are those that the kernel counted on the initiator's block \
+         devices, file system and journal included.",
+    ]
+    .map(str::to_owned)
+    .to_vec()
+}
+
+fn engines(notes: &mut Vec<String>) -> Vec<Engine> {
+    let is_here = |engine: &Engine| match engine.missing() {
+        None => true,
+        Some(why) => {
+            notes.push(format!("{} was left out: {why}", engine.name()));
+            false
+        }
+    };
+    Engine::ALL.into_iter().filter(is_here).collect()
+}
+
+fn pairs(
+    runner: &Runner<'_>,
+    room: &Room,
+    preset: &Preset,
+    targets: &[String],
+    initiators: &[String],
+    engines: &[Engine],
+    notes: &mut Vec<String>,
+) -> Result<Vec<Pair>, Failure> {
+    let speaks = |protocols: &[Protocol]| preset.protocols.iter().any(|wanted| protocols.contains(wanted));
+    let others: Vec<&str> = runner
+        .initiators
+        .iter()
+        .filter(|it| {
+            it.name() != OURS && initiators.iter().any(|name| name == it.name()) && speaks(it.protocols())
+        })
+        .map(|it| it.name())
+        .collect();
+    if !others.is_empty() {
+        notes.push(format!(
+            "left out as initiators: {}: a database needs block devices, and only {OURS} makes them here, so the \
+             set-up with our target and a software initiator is not among these",
+            others.join(", ")
+        ));
+    }
+    let mut pairs = Vec::new();
+    for name in targets {
+        let target = runner.target(name)?;
+        if name == "url" {
+            notes.push("target url was left out: the volumes of a database are made for it".to_owned());
+        } else if !room.targets.contains(name) {
+            notes.push(format!("target {name} is not installed here and was left out"));
+        } else if !speaks(target.protocols()) {
+            // A plain stream is no volume at all; who names another is told.
+            let note = format!("target {name} does not speak {}: left out", preset.protocols[0].name());
+            notes.extend((target.protocols() != [Protocol::Stream]).then_some(note));
+        } else {
+            pairs.extend(engines.iter().map(|engine| Pair { target: name.clone(), engine: *engine }));
+        }
+    }
+    if pairs.is_empty() {
+        return Err(Failure::new(format!(
+            "none of the targets that were named can be used (here: {})",
+            room.targets.join(", ")
+        )));
+    }
+    Ok(pairs)
+}
+
+/// Virtual links as the preset wants them, or loopback.
+fn wire(preset: &Preset, room: &Room, notes: &mut Vec<String>) -> Wire {
+    match &room.namespaces {
+        Ok(()) => preset.wires[0],
+        Err(why) => {
+            notes.push(format!("it runs over loopback: network namespaces cannot be made here ({why})"));
+            Wire::Loopback
+        }
+    }
+}
+
+fn environment(runner: &Runner<'_>, pairs: &[Pair]) -> eval::record::Machine {
+    let mut here = machine(&Place::Here, "target and initiator");
+    let mut fact = |name: String, value: Option<String>| {
+        if let Some(value) = value
+            && !here.facts.iter().any(|(known, _)| *known == name)
+        {
+            here.facts.push((name, value));
+        }
+    };
+    for pair in pairs {
+        let version = runner.target(&pair.target).ok().and_then(|target| target.version(&Place::Here));
+        fact(format!("target {}", pair.target), version);
+        fact(format!("database {}", pair.engine.name()), pair.engine.version());
+    }
+    let sysbench = Place::Here.run(&["sysbench", "--version"]).ok();
+    fact("sysbench".to_owned(), sysbench.map(|said| said.trim().to_owned()));
+    here
+}
+
+fn moment(pair: &Pair, at: usize, all: usize, begun: Instant, size: &Size) -> Moment {
+    let passed = begun.elapsed();
+    let left = match (at, size.time) {
+        (0, Some(time)) => time,
+        (0, None) => Duration::ZERO,
+        _ => passed.div_f64(at as f64) * u32::try_from(all - at).unwrap_or(1),
+    };
+    Moment {
+        step: (at + 1, all),
+        what: format!("{} / {OURS} (iscsi) {}", pair.target, pair.engine.name()),
+        left,
+        ..Moment::default()
+    }
+}
+
+/// One pair of systems, from its start to its end.
+fn measure(
+    runner: &mut Runner<'_>,
+    pair: &Pair,
+    wire: Wire,
+    size: &mut Size,
+    begun: Instant,
+    pairs_left: usize,
+    record: &mut Record,
+) -> Result<Point, Failure> {
+    let bench = Bench::start(runner, &pair.target, pair.engine, wire, size)?;
+    for command in bench.commands() {
+        if !record.commands.contains(&command) {
+            record.commands.push(command);
+        }
+    }
+    let warm = users(runner, &bench, size, Until::Seconds(WARM))?;
+    let done: u64 = warm.told.iter().map(|told| told.transactions).sum();
+    let each = match size.transactions {
+        Some(each) => each,
+        None => {
+            let all = as_many_as_fit(size, begun, pairs_left, done);
+            record.notes.push(format!(
+                "the paper's users did 20,000 transactions each; these do {all} each, for which there is time"
+            ));
+            *size.transactions.insert(all)
+        }
+    };
+    let until = Until::Transactions(each * u64::from(size.users));
+    let watches = (
+        Watch::new(bench.link.target().clone(), bench.serving.pids(), &runner.cores.target)
+            .asking(bench.serving.polls.clone()),
+        Watch::new(Place::Here, bench.initiator_pids(), &runner.cores.initiator),
+    );
+    let looks = (watches.0.ask()?, watches.1.look()?);
+    let before = bench.counted()?;
+    let dropper = Dropper::start();
+    let worked = users(runner, &bench, size, until)?;
+    if let Some(why) = dropper.stop() {
+        let note = format!("file system caches were not dropped every second: {why}");
+        record.notes.extend((!record.notes.contains(&note)).then_some(note));
+    }
+    let seen = (watches.0.since(&looks.0, &watches.0.ask()?), watches.1.since(&looks.1, &watches.1.look()?));
+    let counted = bench.counted()?.since(before);
+    bench.check()?;
+    let sides = (worked.scaled(seen.0.seconds, seen.0.side), worked.scaled(seen.1.seconds, seen.1.side));
+    let run = figures(&worked, counted, sides, (seen.0.retransmits, seen.0.packets));
+    Ok(point(pair, &bench, size, &worked, run))
+}
+
+/// Transactions of each user, so that all pairs that are left fit the time that is left.
+fn as_many_as_fit(size: &Size, begun: Instant, pairs_left: usize, done_warm: u64) -> u64 {
+    let all = size.time.unwrap_or_default();
+    let started = begun.elapsed();
+    // What starting took once, it takes for each pair.
+    let left = all.saturating_sub(started * u32::try_from(pairs_left).unwrap_or(1));
+    let each_pair = left.as_secs_f64() / pairs_left.max(1) as f64;
+    let rate = done_warm as f64 / WARM as f64;
+    let users = f64::from(size.users * size.databases);
+    ((rate * each_pair.max(5.0) / users) as u64).clamp(20, 20_000)
+}
+
+/// What all users did.
+struct Worked {
+    told: Vec<Told>,
+    /// From the first start to the last end.
+    seconds: f64,
+}
+
+impl Worked {
+    /// A side over the time of the figures.
+    fn scaled(&self, seconds: f64, side: Side) -> Side {
+        let scale = if seconds > 0.0 { self.seconds / seconds } else { 1.0 };
+        Side { process: (side.process.0 * scale, side.process.1 * scale), ..side }
+    }
+}
+
+/// Lets the users of all databases work at once.
+fn users(runner: &Runner<'_>, bench: &Bench, size: &Size, until: Until) -> Result<Worked, Failure> {
+    let begun = Instant::now();
+    let mut all: Vec<Process> = Vec::new();
+    for (at, stand) in bench.stands.iter().enumerate() {
+        let words = load::run(&stand.database, size, until);
+        all.push(bench::client(runner, &format!("users-{at}"), words)?);
+    }
+    // A target that stands still for long is to be seen as that, not waited for without end.
+    let patience = Duration::from_secs(match until {
+        Until::Seconds(seconds) => seconds + 120,
+        Until::Transactions(_) => 24 * 3600,
+    });
+    let mut told = Vec::new();
+    for process in &mut all {
+        let said = process.finish(patience)?;
+        told.push(load::read(&said).map_err(|why| process.failure(&why))?);
+    }
+    // Starting users and reading what they say takes time that is not theirs.
+    let longest = told.iter().map(|told| told.seconds).fold(0.0, f64::max);
+    let seconds =
+        if bench.stands.len() == 1 { longest } else { begun.elapsed().as_secs_f64().min(longest * 1.1) };
+    Ok(Worked { told, seconds })
+}
+
+fn figures(worked: &Worked, counted: Counted, sides: (Side, Side), net: (Option<u64>, Option<u64>)) -> Run {
+    let mut latency = Histogram::default();
+    worked.told.iter().for_each(|told| latency.merge(&told.latency));
+    Run {
+        seconds: worked.seconds,
+        ios: counted.ios,
+        moved: counted.bytes,
+        errors: worked.told.iter().map(|told| told.errors).sum(),
+        latency,
+        latency_summary: None,
+        io_latency_us: (counted.ios > 0).then(|| counted.wait_ms as f64 * 1e3 / counted.ios as f64),
+        target: Some(sides.0),
+        initiator: Some(sides.1),
+        retransmits: net.0,
+        packets: net.1,
+    }
+}
+
+fn point(pair: &Pair, bench: &Bench, size: &Size, worked: &Worked, run: Run) -> Point {
+    let label = |name: &str, value: &dyn std::fmt::Display| (name.to_owned(), value.to_string());
+    Point {
+        target: pair.target.clone(),
+        initiator: OURS.to_owned(),
+        protocol: Protocol::Iscsi.name().to_owned(),
+        rw: "oltp".to_owned(),
+        bytes: 0,
+        depth: size.users * size.databases,
+        connections: size.luns * size.databases,
+        mtu: bench.link.mtu(),
+        labels: vec![
+            label("database", &pair.engine.name()),
+            label("databases", &size.databases),
+            label("users", &size.users),
+        ],
+        is_closed: true,
+        work: Some(worked.told.iter().map(|told| told.transactions).sum()),
+        steady_after: None,
+        runs: vec![run],
+    }
+}
+
+/// Drops the kernel's caches of file systems every second, as the paper's script did.
+struct Dropper {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Option<String>>,
+}
+
+impl Dropper {
+    fn start() -> Dropper {
+        let stop = Arc::new(AtomicBool::new(false));
+        let heard = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            let mut next = Instant::now();
+            while !heard.load(Ordering::Relaxed) {
+                if Instant::now() >= next {
+                    next += Duration::from_secs(1);
+                    if let Err(why) = std::fs::write("/proc/sys/vm/drop_caches", "3\n") {
+                        return Some(format!("/proc/sys/vm/drop_caches: {why}"));
+                    }
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            None
+        });
+        Dropper { stop, thread }
+    }
+
+    /// Ends it, and gives what was in its way.
+    fn stop(self) -> Option<String> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap_or_else(|_| Some("the thread ended".to_owned()))
+    }
+}
+
+impl Stand {
+    fn counted(&self) -> Result<Counted, Failure> {
+        self.attached.counted()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transactions_fill_the_time_that_is_left() {
+        let size = Size {
+            databases: 2,
+            users: 5,
+            transactions: None,
+            luns: 6,
+            lun: 64 << 20,
+            tables: 4,
+            rows: 2000,
+            time: Some(Duration::from_secs(600)),
+        };
+        // 300 a second for 300 s, shared by ten users.
+        let each = as_many_as_fit(&size, Instant::now(), 2, 300 * WARM);
+        assert!((8_900..=9_000).contains(&each), "{each}");
+        assert_eq!(as_many_as_fit(&size, Instant::now(), 2, 0), 20);
+    }
+}
