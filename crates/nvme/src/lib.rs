@@ -16,6 +16,7 @@ pub mod identify;
 pub mod io;
 pub mod log;
 pub mod name;
+pub mod planted;
 pub mod property;
 pub mod reservation;
 pub mod sgl;

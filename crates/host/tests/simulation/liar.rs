@@ -15,6 +15,8 @@ pub enum Lie {
     Lost,
     /// One read in forty ends well without its data.
     Hollow,
+    /// A fence is said to be over before it is.
+    FencedEarly,
 }
 
 pub const LIES: [Lie; 2] = [Lie::Lost, Lie::Hollow];
@@ -24,11 +26,15 @@ pub struct Liar {
     inner: AnyPath,
     lie: Option<Lie>,
     count: u32,
+    /// A fence that is under way was said to be over; so it is to be told now.
+    early: bool,
+    /// Ends of fences that were told already.
+    told: u32,
 }
 
 impl Liar {
     pub fn new(inner: AnyPath, lie: Option<Lie>) -> Self {
-        Liar { inner, lie, count: 0 }
+        Liar { inner, lie, count: 0, early: false, told: 0 }
     }
 
     fn strikes(&mut self) -> bool {
@@ -94,12 +100,21 @@ impl Path for Liar {
     }
     fn fence(&mut self, cx: &mut Cx<'_>) {
         self.inner.fence(cx);
+        self.early |= self.lie == Some(Lie::FencedEarly);
     }
     fn disconnect(&mut self, cx: &mut Cx<'_>, grace: Duration) {
         self.inner.disconnect(cx, grace);
     }
     fn poll_event(&mut self) -> Option<Event> {
+        if std::mem::take(&mut self.early) {
+            self.told += 1;
+            return Some(Event::Fenced);
+        }
         Some(match (self.lie, self.inner.poll_event()?) {
+            (Some(Lie::FencedEarly), Event::Fenced) if self.told > 0 => {
+                self.told -= 1;
+                return self.poll_event();
+            }
             (Some(Lie::Lost), Event::Done { .. }) if self.strikes() => return self.poll_event(),
             (Some(Lie::Hollow), Event::Done { id, how: Ok(how), payload: Payload::In(mut sg) })
                 if self.strikes() =>

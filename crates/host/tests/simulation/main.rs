@@ -16,6 +16,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use history::{History, Tally};
+use liar::Lie;
 use plan::Plan;
 
 /// Many histories. `SIM_SEEDS=n` plays n of them, from `SIM_FROM` on; `SIM_SEED=n` plays that one.
@@ -67,6 +68,28 @@ fn histories_that_found_something_pass() {
     for seed in [64, 339, 896] {
         History::new(Plan::of(seed)).play();
     }
+}
+
+/// The same over a disk that is slow, so that what a lost path had in work lands late if it may.
+#[test]
+fn histories_over_a_slow_disk_agree_with_one_volume() {
+    let mut total = Tally::default();
+    for seed in 0..30 {
+        total.add(History::new(Plan::slow(seed)).play());
+    }
+    println!("{total:?}");
+    assert!(total.fences > 50 && total.unknown > 100, "hardly anything is fenced: {total:?}");
+}
+
+/// A path that says too early that what it lost is over.
+#[test]
+fn a_fence_that_is_over_too_early_is_noticed() {
+    let caught = (0..300).find(|&seed| {
+        let plan = Plan { lie: Some(Lie::FencedEarly), ..Plan::slow(seed) };
+        catch_unwind(|| History::new(plan).play()).is_err()
+    });
+    println!("caught by seed {caught:?}");
+    assert!(caught.is_some(), "it goes unnoticed");
 }
 
 /// Paths with a planted bug: each kind is noticed within a few histories.

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use backends::{File, FileDisk, FileFacts};
 use blockwire_host::iscsi::{IscsiPath, Settings as IscsiSettings, Timeouts};
 use blockwire_host::nvme::{NvmePath, Settings as NvmeSettings, Times};
 use blockwire_host::url::Policy;
@@ -17,7 +18,7 @@ use iscsi::wire::Isid;
 use nvme::{HostId, Nqn};
 use sim::{Chance, Config, World};
 use target::{Control, Exports, Message, NvmePortal, Portal, Shard, VolumeSpec};
-use volume::{Facts, Geometry, Home, PortId, Ram, RamDisk, Uuid};
+use volume::{DiskId, Facts, Geometry, Home, PortId, Ram, RamDisk, Uuid};
 
 use crate::liar::{Liar, Lie};
 use crate::node::Node;
@@ -25,6 +26,8 @@ use crate::rig;
 
 /// Blocks that everybody is after.
 pub const SPAN: u64 = 24;
+/// Where a file's blocks are.
+const DISK: DiskId = DiskId(3);
 /// How long an operation waits for a path.
 pub const QUEUE_TIMEOUT: Duration = Duration::from_secs(40);
 
@@ -70,6 +73,8 @@ pub struct Plan {
     pub access_permille: u32,
     pub cancel_permille: u32,
     pub steps: u32,
+    /// The volume is a file, on a disk that takes up to this long for what it is given.
+    pub disk_delay_max: Option<Duration>,
     pub lie: Option<Lie>,
 }
 
@@ -100,7 +105,22 @@ impl Plan {
             access_permille: trouble(&mut chance, 30),
             cancel_permille: trouble(&mut chance, 30),
             steps: 160,
+            disk_delay_max: None,
             lie: None,
+        }
+    }
+
+    /// A world whose disk is slow, and whose connections get lost often: what a lost path had in work is
+    /// with the disk still when its host asks whether it is over.
+    pub fn slow(seed: u64) -> Plan {
+        let plan = Plan::of(seed);
+        Plan {
+            disk_delay_max: Some(Duration::from_millis(400)),
+            lose_permille: 80,
+            silence_permille: 0,
+            steps: 320,
+            wire_delay_max: Duration::from_micros(100),
+            ..plan
         }
     }
 
@@ -146,6 +166,7 @@ impl Plan {
         config.window = self.window;
         config.wire_delay_max = self.wire_delay_max;
         config.loaned_permille = self.loaned_permille;
+        config.disk_delay_max = self.disk_delay_max.unwrap_or(config.disk_delay_max);
         let mut world = World::new(config, |id, _| match id.0 < self.shards {
             true => self.shard(id),
             false => Node::Host(Box::new(Client::new())),
@@ -160,13 +181,34 @@ impl Plan {
     /// Puts the volume in, after a start of the target.
     pub fn serve(&self, world: &mut World<Node<Liar>>, disk: &Arc<RamDisk>, uuid: Option<Uuid>) {
         let (geometry, disk) = (disk.geometry(), disk.clone());
-        let specs = rig::volume(self.shards, geometry, &[], None, move |_| Ram::new(disk.clone()));
+        let specs = match self.disk_delay_max {
+            None => rig::volume(self.shards, geometry, &[], None, move |_| Ram::new(disk.clone())),
+            Some(_) => self.file(),
+        };
         for (shard, mut spec) in (0..).zip(specs) {
             if let Some(uuid) = uuid {
                 spec = renamed(spec, geometry, self.shards, uuid);
             }
             world.tell(ShardId(shard), Message::Control(0, Control::AddVolume(Box::new(spec))));
         }
+    }
+
+    fn file(&self) -> Vec<VolumeSpec> {
+        let facts = FileFacts {
+            bytes: SPAN * 512,
+            device: false,
+            logical: 512,
+            physical: None,
+            preferred: 4096,
+            direct: false,
+            memory_align: 512,
+            offset_align: 0,
+            punch: true,
+            write_cache: true,
+        };
+        let file = Arc::new(FileDisk::new(DISK, &facts, self.shards).expect("a file can be served"));
+        let geometry = file.geometry();
+        rig::volume(self.shards, geometry, &[DISK], None, move |shard| File::new(file.clone(), shard))
     }
 
     /// The paths of a host. Every session and every host has a name of its own.

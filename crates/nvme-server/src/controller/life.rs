@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use buf::{Cx, Time};
 use nvme::Status;
+use nvme::planted::{Bug, planted};
 use nvme::property::{Configuration, Shutdown};
 
 use super::{Controller, Due};
@@ -103,7 +104,7 @@ impl Server {
     /// A controller whose I/O queues are gone has ended its reset, its shutdown, or itself.
     pub(super) fn settle(&mut self, cntlid: u16) {
         let Some(controller) = self.controllers.find_mut(cntlid) else { return };
-        if !controller.members.is_empty() {
+        if !controller.members.is_empty() && !planted(Bug::ResetHasty) {
             return;
         }
         if controller.status.shutdown == Shutdown::Occurring {

@@ -6,6 +6,7 @@
 
 use buf::Payload;
 use nvme::io::Transfer;
+use nvme::planted::{Bug, planted};
 use nvme::{Completion, Sqe, Status};
 use volume::{Durability, Op, Refusal, Span};
 
@@ -27,7 +28,11 @@ pub(super) fn span(transfer: Transfer) -> Span {
 
 #[inline]
 pub(super) fn durability(transfer: Transfer) -> Durability {
-    if transfer.has(Transfer::FUA) { Durability::Stable } else { Durability::Cached }
+    if transfer.has(Transfer::FUA) && !planted(Bug::FuaForgotten) {
+        Durability::Stable
+    } else {
+        Durability::Cached
+    }
 }
 
 /// How many bytes a transfer moves, if it may be so long, and if the SGL agrees: `offered` bytes.
@@ -132,6 +137,10 @@ pub(super) fn write_zeroes(server: &mut Server, key: CommandKey, sqe: &Sqe) -> R
 
 /// Verify. It reads in steps, as Write Zeroes writes.
 pub(super) fn verify(server: &mut Server, key: CommandKey, sqe: &Sqe) -> Result<(), Status> {
+    if planted(Bug::VerifyBlind) {
+        server.steps.push_back(Step::Respond { command: key, completion: Completion::SUCCESS });
+        return Ok(());
+    }
     bare(server, key, sqe, Op::Verify(span(Transfer::of(sqe))), false)
 }
 

@@ -3,6 +3,7 @@
 
 use buf::{Payload, Sg};
 use nvme::io::{Copy, CopyRange};
+use nvme::planted::{Bug, planted};
 use nvme::{Completion, Sqe, Status};
 use volume::{Durability, Failure, Op, Outcome, Refusal, Span};
 use zerocopy::FromBytes;
@@ -119,6 +120,7 @@ fn read(server: &mut Server, slot: u32) {
         return server.complete(slot, Completion::SUCCESS);
     };
     let blocks = (source.blocks - copy.copied).min(u64::from(PIECE / logical));
+    let source = if planted(Bug::CopyShifted) { &copy.sources[0] } else { source };
     let span = Span { lba: source.lba + copy.copied, blocks };
     (copy.piece, copy.writing) = (blocks, false);
     // At most `PIECE`.

@@ -10,6 +10,7 @@
 
 use buf::{Payload, Sg};
 use nvme::io::Transfer;
+use nvme::planted::{Bug, planted};
 use nvme::{Descriptor, Fuse, Opcode, Sqe, Status};
 use volume::{Failure, Fault, Op, Outcome, Span};
 
@@ -43,8 +44,10 @@ pub(crate) fn start(server: &mut Server, key: CommandKey, sqe: &Sqe, data_out: u
         (Fuse::Second, Some(first)) => second(server, key, sqe, data_out, first),
         (Fuse::Second, None) => Err(Status::ABORTED_MISSING_FUSED.final_()),
         (fuse, waiting) => {
-            if let Some(first) = waiting {
-                miss(server, first);
+            match waiting {
+                Some(first) if planted(Bug::HalfWaits) => server.queue_mut(key.queue).half = Some(first),
+                Some(first) => miss(server, first),
+                None => {}
             }
             match fuse {
                 Fuse::First => first(server, key, sqe, data_out),

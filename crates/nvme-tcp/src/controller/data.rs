@@ -7,6 +7,7 @@ use super::task::{Death, Place, State};
 use crate::wire::{CommonHeader, Fatal, FatalStatus, Flags, Frame, H2cData};
 use buf::{Cx, SgMut};
 use nvme::Status;
+use nvme::planted::{Bug, planted};
 use std::ops::Range;
 use stream::{Tag, TargetEvent};
 
@@ -39,7 +40,9 @@ impl ControllerQueue {
         }
         asked.next = end;
         self.owed_since = cx.now;
-        Ok(Stretch { lead: 0, want: len, tail: 0, at, purpose: Purpose::Solicited { tag, ttag, at, len } })
+        let purpose = Purpose::Solicited { tag, ttag, at, len };
+        let lead = if planted(Bug::DataMisplaced) { len.min(16) } else { 0 };
+        Ok(Stretch { lead, want: len - lead, tail: 0, at, purpose })
     }
 
     /// A capsule with data is whole.

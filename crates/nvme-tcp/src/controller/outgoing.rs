@@ -7,6 +7,7 @@ use super::ControllerQueue;
 use crate::wire::{C2hData, CapsuleResp, DIGEST_LEN, Fatal, Flags, IcResp, PduType, R2t, TermReq, Terms};
 use buf::crc32c::Crc32c;
 use buf::{Cx, Sg};
+use nvme::planted::{Bug, planted};
 use nvme::{Completion, Cqe};
 use std::ops::Range;
 use stream::{Batch, SendOp};
@@ -224,7 +225,7 @@ impl Writer<'_> {
         } else {
             self.batch.payload(&run.data, range, None);
         }
-        if let (Some(completion), false) = (answer, success) {
+        if let (Some(completion), false) = (answer, success && !planted(Bug::AnsweredTwice)) {
             self.response(run.cid, completion, false);
         }
         ends

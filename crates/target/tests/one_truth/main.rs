@@ -16,6 +16,7 @@ mod ledger;
 mod liar;
 mod nvme_side;
 mod plan;
+mod planted;
 mod power;
 mod queue;
 mod scsi;

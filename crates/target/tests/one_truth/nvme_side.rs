@@ -219,6 +219,25 @@ impl History {
         self.connect(host);
     }
 
+    /// All but one write what it may have had in work.
+    fn others_go_on(&mut self, host: usize) {
+        for _ in 0..3 {
+            for other in (0..self.hosts.len()).filter(|other| *other != host) {
+                self.command(other);
+            }
+            for _ in 0..20 {
+                self.poll();
+                self.step();
+            }
+        }
+    }
+
+    fn wait_for_the_end(&mut self, host: usize) {
+        self.wait("the queues of a controller that is reset to close", |history| {
+            history.hosts[host].controller().queues[1..].iter().all(Queue::is_closed)
+        });
+    }
+
     /// Associations whose wires were noisy end, and their hosts connect anew; what was heard wrong has had
     /// time to do its harm.
     pub fn mend(&mut self) {
@@ -244,16 +263,24 @@ impl History {
         self.hosts[host].controller().enabled = false;
         let off = PropertyAccess::set_sqe(Property::CC, 0x0046_0000);
         assert!(self.errand(host, 0, off, vec![], 0).status.is_success());
-        self.wait("the queues of a controller that is reset to close", |history| {
-            history.hosts[host].controller().queues[1..].iter().all(Queue::is_closed)
-        });
-        self.wait_ready(host, false);
-        let now = self.tick();
-        let controller = self.hosts[host].controller();
-        controller.queues.truncate(1);
-        for orphan in std::mem::take(&mut controller.orphans) {
-            self.ledgers[orphan.volume].over(orphan.lba, orphan.blocks, orphan.began, now);
+        if !self.plan.wide {
+            self.wait_for_the_end(host);
         }
+        self.wait_ready(host, false);
+        // Whatever is answered from now on had happened before.
+        let now = self.tick();
+        let one = &mut self.hosts[host];
+        let orphans = std::mem::take(&mut one.controller().orphans);
+        for flight in orphans.into_iter().chain(one.flights.values().copied()) {
+            self.ledgers[flight.volume].over(flight.lba, flight.blocks, flight.began, now);
+        }
+        if self.plan.wide {
+            self.others_go_on(host);
+        }
+        self.wait_for_the_end(host);
+        let controller = self.hosts[host].controller();
+        controller.orphans.clear();
+        controller.queues.truncate(1);
         self.enable(host);
     }
 }

@@ -1,0 +1,65 @@
+//! Bugs planted inside the NVMe server and the NVMe/TCP transport: each is noticed within a few histories.
+//!
+//! A bug is planted in a whole process, so each is looked for in one of its own: this test calls itself.
+
+use std::panic::catch_unwind;
+use std::process::Command;
+
+use nvme::planted::{Bug, plant};
+
+use crate::history::History;
+use crate::plan::Plan;
+
+/// Histories in which a bug must be noticed.
+const SEEDS: u64 = 150;
+
+/// What of a plan makes it likely that a bug shows.
+fn plan(bug: Bug, seed: u64) -> Plan {
+    let plan = Plan::wide(seed);
+    match bug {
+        Bug::FlushForgotten | Bug::FuaForgotten => Plan { file: true, power_loss: true, ..plan },
+        Bug::DataDigestUnchecked | Bug::HeaderDigestUnchecked => {
+            Plan { digests: (true, true), noise_permille: 20, ..plan }
+        }
+        Bug::DataMisplaced => Plan { block: 4096, ..plan },
+        Bug::AnsweredTwice => Plan { flow_control: false, ..plan },
+        Bug::ResetHasty => {
+            let disk_delay_max = std::time::Duration::from_millis(20);
+            Plan { file: true, reset_permille: 100, disk_delay_max, ..plan }
+        }
+        Bug::HalfWaits | Bug::CopyShifted | Bug::VerifyBlind => plan,
+    }
+}
+
+/// The histories with a bug, in the process that it is planted in.
+fn look_for(name: &str) {
+    let bug = Bug::ALL.into_iter().find(|bug| format!("{bug:?}") == name).expect("a bug of that name");
+    plant(bug);
+    let caught = (0..SEEDS).find(|&seed| catch_unwind(|| History::new(plan(bug, seed)).play()).is_err());
+    println!("{bug:?}: caught by seed {caught:?}");
+    assert!(caught.is_some(), "{bug:?} goes unnoticed");
+}
+
+/// Each of the bugs; and the first of the histories pass without it. `PLANTED=name` plants that one here.
+#[test]
+fn planted_bugs_of_the_protocol_are_caught() {
+    if let Ok(name) = std::env::var("PLANTED") {
+        return look_for(&name);
+    }
+    for bug in Bug::ALL {
+        for seed in 0..2 {
+            let tally = History::new(plan(bug, seed)).play();
+            assert!(tally.good > 0, "{bug:?}: nothing happens");
+        }
+        let child = Command::new(std::env::current_exe().expect("this test"))
+            .args(["--exact", "planted::planted_bugs_of_the_protocol_are_caught", "--nocapture"])
+            .env("PLANTED", format!("{bug:?}"))
+            .output()
+            .expect("this test runs");
+        let said = String::from_utf8_lossy(&child.stdout);
+        let verdict = said.lines().find(|line| line.contains("caught by seed")).unwrap_or("it says nothing");
+        println!("{verdict}");
+        assert!(child.status.success(), "{bug:?}: {said}{}", String::from_utf8_lossy(&child.stderr));
+        assert!(verdict.contains(&format!("{bug:?}")), "{said}");
+    }
+}
