@@ -27,6 +27,7 @@ mod tests;
 mod word;
 
 pub use admin::auth::Authentication;
+pub use admin::roll::Roll;
 pub use exec::at_once::AtOnce;
 pub use exec::{COPY_BLOCKS_MAX, COPY_RANGE_BLOCKS_MAX, COPY_RANGES_MAX, UNCORRECTABLE_MAX_POWER};
 pub use server::{Server, VolumeInfo};

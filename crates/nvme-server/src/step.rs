@@ -1,5 +1,6 @@
 //! What the server wants done, as values.
 
+use crate::admin::roll::Roll;
 use buf::{Class, Sg};
 use nvme::Completion;
 use nvme::auth::Work;
@@ -99,6 +100,14 @@ pub enum Step {
         id: AskId,
         /// What.
         ask: Ask,
+    },
+    /// Ask every shard, this one too, which controllers it has ([`Server::roll`](crate::Server::roll)), and
+    /// give each answer to [`Server::called`](crate::Server::called). Void once the command has ended.
+    CallRoll {
+        /// The question's number.
+        id: u64,
+        /// Which controllers are asked for.
+        of: Roll,
     },
     /// Carry this to a shard, perhaps this one; `Server::handle_word` follows there. Words for one
     /// shard stay in order.

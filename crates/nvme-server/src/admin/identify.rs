@@ -1,5 +1,5 @@
 //! Identify (NVMe Base §5.17): what the subsystem, the controller and its namespaces say of
-//! themselves. A host sees its own namespaces and its own controller.
+//! themselves. A host sees its own namespaces. Lists of controllers are in `roll.rs`.
 
 use nvme::Status;
 use nvme::identify::controller::NvmController;
@@ -58,7 +58,6 @@ fn answer(
     if of_a_command_set && command_set != 0 {
         return Err(Status::INVALID_FIELD.final_());
     }
-    let own = |cntlid: u16| std::iter::once(controller.spec.cntlid).filter(move |_| cntlid != 0xffff);
     match cns {
         Cns::NAMESPACE | Cns::ALLOCATED_NAMESPACE => {
             let shown = place(server, controller, nsid)?.map(|(entry, volume)| namespace(entry, volume));
@@ -83,11 +82,6 @@ fn answer(
             let shown = place(server, controller, nsid)?.map(|(entry, volume)| independent(entry, volume));
             Ok(zerocopy::transmute!(shown.unwrap_or_else(Independent::new_zeroed)))
         }
-        Cns::ATTACHED_CONTROLLERS => {
-            must_be(server, controller, nsid)?;
-            Ok(identify::controller_list(own(identify.controller), identify.controller))
-        }
-        Cns::CONTROLLERS => Ok(identify::controller_list(own(identify.controller), identify.controller)),
         Cns::COMMAND_SETS => match identify.controller {
             0xffff => Ok(identify::command_sets()),
             asked if asked == controller.spec.cntlid => Ok(identify::command_sets()),
@@ -111,7 +105,7 @@ fn place<'a>(
     Ok(entry.and_then(|entry| Some((entry, server.volume(entry.volume)?))))
 }
 
-fn must_be<'a>(
+pub(super) fn must_be<'a>(
     server: &'a Server,
     controller: &'a Controller,
     nsid: u32,

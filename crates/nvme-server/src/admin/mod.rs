@@ -9,6 +9,7 @@ pub(crate) mod fabrics;
 pub(crate) mod features;
 mod identify;
 pub(crate) mod logs;
+pub(crate) mod roll;
 
 use buf::{Class, Cx, Pool, Sg};
 use nvme::feature::{GetFeatures, SetFeatures};
@@ -104,8 +105,10 @@ pub(crate) fn retry(server: &mut Server, cx: &mut Cx<'_>, key: CommandKey) {
     if server.retry_guarded(cx, key) {
         return;
     }
-    let waits =
-        |waiting: &Waiting| waiting.key == key && matches!(waiting.on, Wait::Room(_) | Wait::RoomForPage(_));
+    let waits = |waiting: &Waiting| {
+        waiting.key == key
+            && matches!(waiting.on, Wait::Room(_) | Wait::RoomForPage(_) | Wait::RoomForRoll(..))
+    };
     let Some((cntlid, Waiting { cid, on, .. })) = take(server, waits) else { return };
     match on {
         Wait::Room(sqe) => begin(server, cx, cntlid, key, &sqe, 0),
@@ -113,9 +116,11 @@ pub(crate) fn retry(server: &mut Server, cx: &mut Cx<'_>, key: CommandKey) {
             logs::gathered(server, cx, cntlid, key, cid, page);
             server.tell_events(cntlid);
         }
-        Wait::Event | Wait::Feature(_) | Wait::Ask(_) | Wait::Abort { .. } | Wait::Reports { .. } => {
+        Wait::RoomForRoll(found, from) => roll::give(server, cx, cntlid, (key, cid), found, from),
+        Wait::Event | Wait::Feature(_) | Wait::Ask(_) | Wait::Abort { .. } => {
             unreachable!("looked for above")
         }
+        Wait::Reports { .. } | Wait::Roll { .. } => unreachable!("looked for above"),
     }
 }
 
@@ -180,6 +185,9 @@ fn execute(
     let cid = sqe.cid.get();
     let room = sqe.dptr.length.get();
     match sqe.opcode {
+        Opcode::IDENTIFY if roll::is_asked(Identify::parse(sqe)) => {
+            roll::call(server, cntlid, (key, cid), Identify::parse(sqe), room)
+        }
         Opcode::IDENTIFY => identify::execute(server, cntlid, Identify::parse(sqe), room),
         Opcode::GET_LOG_PAGE => logs::execute(server, cntlid, key, cid, GetLogPage::parse(sqe), room),
         Opcode::GET_FEATURES => {
@@ -216,10 +224,12 @@ pub(crate) fn data(server: &mut Server, cx: &mut Cx<'_>, key: CommandKey, data: 
     let Some((cntlid, waiting)) = take(server, |waiting| waiting.key == key) else { return };
     let outcome = match waiting.on {
         Wait::Feature(set) => features::data(server, cx.now, cntlid, set, data),
-        Wait::Event | Wait::Ask(_) | Wait::Abort { .. } | Wait::Reports { .. } => {
+        Wait::Event | Wait::Ask(_) | Wait::Abort { .. } | Wait::Reports { .. } | Wait::Roll { .. } => {
             unreachable!("only features ask for data")
         }
-        Wait::Room(_) | Wait::RoomForPage(_) => unreachable!("only features ask for data"),
+        Wait::Room(_) | Wait::RoomForPage(_) | Wait::RoomForRoll(..) => {
+            unreachable!("only features ask for data")
+        }
     };
     conclude(server, cx.pool, key, waiting.cid, outcome);
 }

@@ -101,7 +101,13 @@ impl Controller {
         let can = |waiting: &Waiting| {
             let stoppable = matches!(
                 waiting.on,
-                Wait::Event | Wait::Feature(_) | Wait::Reports { .. } | Wait::Room(_) | Wait::RoomForPage(_)
+                Wait::Event
+                    | Wait::Feature(_)
+                    | Wait::Reports { .. }
+                    | Wait::Roll { .. }
+                    | Wait::Room(_)
+                    | Wait::RoomForPage(_)
+                    | Wait::RoomForRoll(..)
             );
             waiting.cid == cid && stoppable
         };

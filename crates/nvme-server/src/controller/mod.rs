@@ -125,10 +125,15 @@ pub(crate) enum Wait {
     Abort { ticket: u64 },
     /// Reports of these queues, then a log page.
     Reports { ticket: u64, from: Vec<u16>, page: nvme::log::GetLogPage },
+    /// Each shard's answer which controllers it has: so many have come, with these. The list begins at
+    /// `from`.
+    Roll { id: u64, from: u16, answers: u16, found: Vec<u16> },
     /// Memory for its answer; it has done nothing yet.
     Room(Box<nvme::Sqe>),
     /// Memory for a log page whose queues have reported.
     RoomForPage(nvme::log::GetLogPage),
+    /// Memory for a list of these controllers, from one on.
+    RoomForRoll(Vec<u16>, u16),
 }
 
 /// The controllers of a shard, and the queues of this shard that belong to any.
@@ -141,6 +146,7 @@ pub(crate) struct Controllers {
     timers: BTreeSet<(Time, Due)>,
     associations: u64,
     asks: u64,
+    rolls: u64,
 }
 
 /// What a timer is for.
@@ -153,6 +159,12 @@ pub(crate) enum Due {
 }
 
 impl Controllers {
+    /// A number for a question to all shards.
+    pub(crate) fn next_roll(&mut self) -> u64 {
+        self.rolls += 1;
+        self.rolls
+    }
+
     /// Moves a timer.
     pub(crate) fn rearm(&mut self, due: Due, from: Option<Time>, to: Option<Time>) {
         if from == to {

@@ -300,6 +300,12 @@ impl Rig {
             Step::Ask { volume, id, ask } => {
                 self.mail.push_back(Mail::Ask(volume, Shard(shard as u16), id, ask))
             }
+            Step::CallRoll { id, of } => {
+                let here: Vec<Vec<u16>> = self.cores.iter().map(|core| core.server.roll(&of)).collect();
+                let shards = here.len() as u16;
+                here.iter()
+                    .for_each(|here| self.with(shard, |core, cx| core.server.called(cx, id, shards, here)));
+            }
             Step::Word { to, word } => self.mail.push_back(Mail::Word(to, word)),
             Step::EndQueue { queue } => {
                 self.queues.retain(|known| (known.shard, known.key) != (shard, queue));

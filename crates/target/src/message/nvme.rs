@@ -7,7 +7,7 @@ use endpoint::{Accepted, ShardId};
 use nvme::auth::{Group, Hash, Outcome, Work};
 use nvme::fabrics::{Connect, ConnectNames, ConnectRefusal};
 use nvme::{HostId, Nqn};
-use nvme_server::{ComputeId, Counters, Join, QueueSpec, Word};
+use nvme_server::{ComputeId, Counters, Join, QueueSpec, Roll, Word};
 use nvme_tcp::Parked;
 
 use crate::controllers::{ControllerClaim, ControllerVerdict};
@@ -34,6 +34,10 @@ pub enum NvmeMessage {
     Joined(u64, Result<Box<QueueSpec>, ConnectRefusal>),
     /// With a socket: its Connect is granted and not answered yet.
     Link(Box<NvmeBaggage>),
+    /// To every shard: which controllers does it have of these? The question's number is the asking shard's.
+    CallRoll(ShardId, u64, Box<Roll>),
+    /// The answer.
+    Called(u64, Vec<u16>),
     /// From a controller to its queue, or back.
     Word(Word),
     /// To the control plane: what would keep the data of this shard waiting too long.

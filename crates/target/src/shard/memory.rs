@@ -186,7 +186,9 @@ impl Shard {
             Step::EndQueue { .. } | Step::ControllerGone { .. } | Step::Compute { .. } => {
                 unreachable!("needs no memory")
             }
-            Step::Proven { .. } | Step::Unproven { .. } => unreachable!("needs no memory"),
+            Step::Proven { .. } | Step::Unproven { .. } | Step::CallRoll { .. } => {
+                unreachable!("needs no memory")
+            }
         }
     }
 }

@@ -115,8 +115,15 @@ impl Remotes {
     ) -> (Tag, Box<dyn Backend>) {
         let shared = Rc::new(RefCell::new(Shared { remote, done: VecDeque::new() }));
         let line = Box::new(Line(shared.clone()));
-        let entry =
-            Entry { shared, volume, touched: false, due: None, geometry, read_only: false, parts_until: None };
+        let entry = Entry {
+            shared,
+            volume,
+            touched: false,
+            due: None,
+            geometry,
+            read_only: false,
+            parts_until: None,
+        };
         let Ok(tag) = self.entries.insert(entry) else { panic!("at most {REMOTES_MAX} remote volumes") };
         self.touch(tag);
         (tag, line)

@@ -3,14 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use blockwire_target::{Control, ControllerLimits, Exports, Listing, Message, Report, Shard};
+use blockwire_target::{
+    Control, ControllerLimits, Exports, HostRule, Listing, Message, NamespaceMask, Report, Shard,
+};
 use endpoint::ShardId;
 use nvme::fabrics::{ConnectData, ConnectRefusal};
 use nvme::{Completion, Status};
 use sim::{Config, World};
 
 use crate::host::{DISCOVERY, Host, Wanted, heed, keys, reserve, reset, sqe, transfer};
-use crate::{BLOCKS, pattern, rig, world, world_of};
+use crate::{BLOCKS, pattern, rig, world, world_of, world_with};
 
 pub fn listings(world: &mut World<Shard>) -> Vec<Listing> {
     for shard in 0..world.shards() {
@@ -89,6 +91,56 @@ fn queues_go_round_the_shards_and_are_listed() {
         assert_eq!(ids.len(), if shard == usize::from(host.cntlid % 3) { 2 } else { 1 });
         assert_eq!(listing.logins, 0);
     }
+}
+
+/// The numbers of a list of controllers (CNS 12h of namespace 1, or 13h), from one on.
+fn controllers(world: &mut World<Shard>, host: &mut Host, cns: u32, from: u16) -> Vec<u16> {
+    let mut identify = sqe(6);
+    (identify.cdw10[0], identify.nsid) = ((cns | u32::from(from) << 16).into(), 1.into());
+    let ended = host.ask(world, 0, identify, &[], 4096);
+    assert!(ended.status.is_success(), "{ended:?}");
+    let count = usize::from(u16::from_le_bytes([ended.data[0], ended.data[1]]));
+    let numbers = ended.data[2..].chunks_exact(2).map(|two| u16::from_le_bytes([two[0], two[1]]));
+    let numbers: Vec<u16> = numbers.collect();
+    assert!(numbers[count..].iter().all(|number| *number == 0));
+    numbers[..count].to_vec()
+}
+
+/// Hosts on several shards: each is told of all controllers of the subsystem, and of those that its
+/// namespace is attached to.
+#[test]
+fn every_controller_of_a_subsystem_is_listed_whatever_its_shard() {
+    let other = "nqn.2026-11.test:other";
+    let mut exports = Exports::clone(&rig::exports(&rig::Terms::default()));
+    let rules = &mut exports.nvme.subsystems[0].rules;
+    let blind =
+        HostRule { hosts: vec![other.into()], namespaces: NamespaceMask::Some(vec![]), ..rules[0].clone() };
+    rules.insert(0, blind);
+    let mut world = world_with(5, 3, &Arc::new(exports));
+    let wanted = |host, host_id| Wanted { queues: 1, host, host_id, ..Wanted::default() };
+    let names = Wanted::default().host;
+    let mut hosts: Vec<Host> = (1..=3).map(|id| Host::connect(&mut world, wanted(names, id))).collect();
+    let blind = Host::connect(&mut world, wanted(other, 9)).cntlid;
+    let mut all: Vec<u16> = hosts.iter().map(|host| host.cntlid).collect();
+    let shards: std::collections::BTreeSet<u16> = all.iter().map(|cntlid| cntlid % 3).collect();
+    assert!(shards.len() > 1, "on several shards: {all:?}");
+    all.sort_unstable();
+    let mut whole = all.clone();
+    whole.push(blind);
+    whole.sort_unstable();
+    for host in &mut hosts {
+        assert_eq!(controllers(&mut world, host, 0x13, 0), whole);
+        assert_eq!(controllers(&mut world, host, 0x12, 0), all);
+        let (from, behind) = (whole[1], whole[1..].to_vec());
+        assert_eq!(controllers(&mut world, host, 0x13, from), behind);
+        assert_eq!(controllers(&mut world, host, 0x13, 0xffff), []);
+    }
+    // One that goes is on no list any more.
+    let gone = hosts.remove(0);
+    reset(&mut world, &gone.pipes[0]);
+    world.run_for(Duration::from_secs(1));
+    let left: Vec<u16> = whole.into_iter().filter(|cntlid| *cntlid != gone.cntlid).collect();
+    assert_eq!(controllers(&mut world, &mut hosts[0], 0x13, 0), left);
 }
 
 /// Bytes of in-capsule data that a controller takes, by its Identify data (IOCCSZ).

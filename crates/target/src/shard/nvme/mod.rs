@@ -29,7 +29,7 @@ use super::conns::Kind;
 use super::{DIRECTORY, LogLine, QUEUES_MAX, Shard};
 use crate::controllers::Controllers;
 use crate::exports::Comer;
-use crate::message::{NvmeMessage, QueueGrant};
+use crate::message::{Message, NvmeMessage, QueueGrant};
 
 pub use log::{NvmeCause, NvmeLine};
 
@@ -223,6 +223,11 @@ impl Shard {
             NvmeMessage::Joined(token, answer) => self.joined_controller(cx, token, answer),
             // Comes with a socket, by `handle_arrival`; without one, the link was lost on its way.
             NvmeMessage::Link(baggage) => self.give_back(baggage.grant),
+            NvmeMessage::CallRoll(from, id, of) => {
+                let here = self.nvme.server.roll(&of);
+                self.post(from, Message::Nvme(NvmeMessage::Called(id, here)));
+            }
+            NvmeMessage::Called(id, here) => self.nvme.server.called(cx, id, self.shards, &here),
             NvmeMessage::Word(word) => self.nvme.server.handle_word(cx, word),
             NvmeMessage::Computed(id, outcome) => self.nvme.server.computed(cx, id, *outcome),
             // For the control plane only.

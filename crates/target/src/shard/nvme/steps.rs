@@ -50,6 +50,12 @@ impl Shard {
                 let home = self.fronts.home_of(volume);
                 self.post(home, Message::Ask(volume, self.id, id, ask));
             }
+            Step::CallRoll { id, of } => {
+                for shard in 0..self.shards {
+                    let message = NvmeMessage::CallRoll(self.id, id, Box::new(of.clone()));
+                    self.post(ShardId(shard), Message::Nvme(message));
+                }
+            }
             Step::Word { to, word } => {
                 self.post(ShardId(to.0), Message::Nvme(NvmeMessage::Word(word)));
             }

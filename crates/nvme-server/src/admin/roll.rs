@@ -1,0 +1,109 @@
+//! Lists of controllers (Identify, CNS 12h and 13h; NVMe Base §5.17.2.15, §5.17.2.16). A shard knows the
+//! controllers that live on it, so every shard is asked, and the command waits for all answers.
+//!
+//! Invariant: a list has those that live while the shards are asked, each once: a controller's number is
+//! unique, and it never moves. Who is still to prove who it is, or is about to end, is on none.
+
+use buf::Cx;
+use nvme::identify::{self, Cns, Identify};
+use nvme::{Nqn, Status};
+
+use super::{Outcome, conclude, has_room, wait_for_room};
+use crate::controller::{Wait, Waiting};
+use crate::server::Server;
+use crate::step::{CommandKey, Step};
+
+/// Which controllers are asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Roll {
+    /// Those of this subsystem,
+    pub subsystem: Nqn,
+    /// and of them those that this namespace is attached to.
+    pub nsid: Option<u32>,
+}
+
+/// Whether a list of controllers is asked for.
+pub(super) fn is_asked(identify: Identify) -> bool {
+    matches!(identify.cns, Cns::CONTROLLERS | Cns::ATTACHED_CONTROLLERS)
+}
+
+/// Identify asks for a list.
+pub(super) fn call(
+    server: &mut Server,
+    cntlid: u16,
+    (key, cid): (CommandKey, u16),
+    identify: Identify,
+    room: u32,
+) -> Result<Outcome, Status> {
+    let controller = server.controllers.find(cntlid).ok_or(Status::INTERNAL_ERROR)?;
+    if controller.is_discovery() {
+        return Err(Status::INVALID_FIELD.final_());
+    }
+    let nsid = (identify.cns == Cns::ATTACHED_CONTROLLERS).then_some(identify.nsid);
+    if let Some(nsid) = nsid {
+        super::identify::must_be(server, controller, nsid)?;
+    }
+    if (room as usize) < identify::LEN {
+        return Err(Status::SGL_LENGTH_INVALID.final_());
+    }
+    let of = Roll { subsystem: controller.spec.subsystem.nqn.clone(), nsid };
+    let id = server.controllers.next_roll();
+    let on = Wait::Roll { id, from: identify.controller, answers: 0, found: Vec::new() };
+    if let Some(controller) = server.controllers.find_mut(cntlid) {
+        controller.waiting.push(Waiting { key, cid, on });
+    }
+    server.steps.push_back(Step::CallRoll { id, of });
+    Ok(Outcome::Later)
+}
+
+impl Server {
+    /// The controllers of this shard that are asked for.
+    #[must_use]
+    pub fn roll(&self, of: &Roll) -> Vec<u16> {
+        let proven = |key| !self.must_prove(key) || self.proven_by(key).is_some();
+        let asked = self.controllers.iter().filter(|one| {
+            let meant = !one.is_discovery() && one.spec.subsystem.nqn == of.subsystem;
+            let attached = of.nsid.is_none_or(|nsid| one.namespace(nsid).is_some());
+            meant && attached && one.ending.is_none() && proven(one.admin)
+        });
+        asked.map(|one| one.spec.cntlid).collect()
+    }
+
+    /// One of so many shards has said which controllers it has ([`Step::CallRoll`]).
+    pub fn called(&mut self, cx: &mut Cx<'_>, id: u64, shards: u16, here: &[u16]) {
+        let is_meant = |on: &Wait| matches!(on, Wait::Roll { id: asked, .. } if *asked == id);
+        let mut here = Some(here);
+        let whole = super::take(self, |waiting| is_meant(&waiting.on)).and_then(|(cntlid, mut waiting)| {
+            if let (Wait::Roll { answers, found, .. }, Some(here)) = (&mut waiting.on, here.take()) {
+                *answers += 1;
+                found.extend(here);
+                if *answers < shards {
+                    self.controllers.find_mut(cntlid)?.waiting.push(waiting);
+                    return None;
+                }
+            }
+            Some((cntlid, waiting))
+        });
+        if let Some((cntlid, Waiting { key, cid, on: Wait::Roll { from, mut found, .. } })) = whole {
+            found.sort_unstable();
+            give(self, cx, cntlid, (key, cid), found, from);
+        }
+    }
+}
+
+/// Answers with the list once there is memory for it.
+pub(super) fn give(
+    server: &mut Server,
+    cx: &mut Cx<'_>,
+    cntlid: u16,
+    (key, cid): (CommandKey, u16),
+    found: Vec<u16>,
+    from: u16,
+) {
+    let len = identify::LEN as u32;
+    if !has_room(cx.pool, len) {
+        return wait_for_room(server, cntlid, Waiting { key, cid, on: Wait::RoomForRoll(found, from) }, len);
+    }
+    let list = identify::controller_list(found.into_iter(), from);
+    conclude(server, cx.pool, key, cid, Ok(Outcome::bytes(list)));
+}
