@@ -8,7 +8,7 @@ use scsi::cdb::{ByteCheck, Extent, Transfer, Verify, WriteAtomic};
 use scsi::sense::Sense;
 use volume::{Durability, Op, Refusal, Span};
 
-use super::{fail, good};
+use super::{fail, flush, good};
 use crate::server::Server;
 use crate::step::Reply;
 use crate::task::Job;
@@ -206,7 +206,11 @@ pub(crate) fn prefetch(server: &mut Server, slot: u32, extent: Extent) {
         Err(refusal) => server.refuse(slot, refusal),
         Ok(span) => {
             let span = Span { blocks: span.blocks.min(PREFETCH_MAX / logical), ..span };
-            submit_admitted(server, slot, Op::Prefetch(span));
+            let op = Op::Prefetch(span);
+            if extent.immediate && flush::start_background(server, slot, &op) {
+                return good(server, slot);
+            }
+            submit_admitted(server, slot, op);
         }
     }
 }

@@ -1,9 +1,9 @@
-//! SYNCHRONIZE CACHE (SBC-3 §5.35), and the flushes that it leaves behind.
+//! SYNCHRONIZE CACHE (SBC-3 §5.35), and what it, a stop (START STOP UNIT) and PRE-FETCH leave behind.
 //!
-//! With IMMED the command is answered when it is known that it may be executed, and the flush goes on
+//! With IMMED the command is answered when it is known that it may be executed, and the operation goes on
 //! as a task of the server's own: no abort, reset or lost nexus ends it. At most [`BACKGROUND_MAX`] go
-//! on per nexus and logical unit; a command beyond them is answered when its flush has ended, as if
-//! IMMED were 0. That a flush in the background failed is told to the nexus that asked, as a deferred
+//! on per nexus and logical unit; a command beyond them is answered when its operation has ended, as if
+//! IMMED were 0. That a PRE-FETCH failed is told to nobody: it promises nothing. That a flush in the background failed is told to the nexus that asked, as a deferred
 //! error of its next command to the logical unit (SPC-4 §4.5.5); that the volume could not make stable
 //! what was written is sticky besides, and everyone's next write or flush is refused for it.
 
@@ -19,11 +19,11 @@ use crate::status;
 use crate::step::NexusKey;
 use crate::task::Job;
 
-/// Flushes that go on at once behind answered commands, per nexus and logical unit. Each covers all that
-/// was written before it, so a host gains nothing by more.
+/// Operations that go on at once behind answered commands, per nexus and logical unit. Each flush covers all
+/// that was written before it, so a host gains nothing by more.
 const BACKGROUND_MAX: u8 = 4;
 
-/// Who is to hear of a flush that fails.
+/// Who is to hear of an operation that fails.
 #[derive(Debug)]
 pub(crate) struct Background {
     nexus: NexusKey,
@@ -31,19 +31,21 @@ pub(crate) struct Background {
     /// others' by the time that the flush ends, the serial number never is.
     lun: u16,
     serial: u32,
+    /// It is a hint, whose failure is nothing to hear of.
+    hint: bool,
 }
 
 /// SYNCHRONIZE CACHE: of everything, whatever blocks it names.
 pub(crate) fn synchronize(server: &mut Server, slot: u32, extent: Extent) {
     match reach(server, slot, extent) {
         Err(refusal) => server.refuse(slot, refusal),
-        Ok(_) if extent.immediate && start_background(server, slot) => good(server, slot),
+        Ok(_) if extent.immediate && start_background(server, slot, &Op::Flush) => good(server, slot),
         Ok(_) => submit_admitted(server, slot, Op::Flush),
     }
 }
 
-/// False: it may not be executed, or too many go on.
-fn start_background(server: &mut Server, slot: u32) -> bool {
+/// Starts an operation without payload behind a command. False: it may not be executed, or too many go on.
+pub(crate) fn start_background(server: &mut Server, slot: u32, op: &Op) -> bool {
     let (key, lun, serial) = {
         let task = server.tasks.get(slot);
         (task.key, task.lun, task.serial)
@@ -52,28 +54,32 @@ fn start_background(server: &mut Server, slot: u32) -> bool {
         let state = server.state_mut(key.nexus).lun(lun, serial);
         state.is_some_and(|state| state.flushes < BACKGROUND_MAX)
     };
-    let refused = admit(server, slot, &Op::Flush).is_err() || server.unit_of(slot).spec.shared.sync_failed();
+    let hint = matches!(op, Op::Prefetch(_));
+    let unsynced = !hint && server.unit_of(slot).spec.shared.sync_failed();
+    let refused = admit(server, slot, op).is_err() || unsynced;
     if refused || !has_room(server) {
         return false;
     }
-    let background = Background { nexus: key.nexus, lun, serial };
+    let background = Background { nexus: key.nexus, lun, serial, hint };
     let Some(own) = server.open_own(slot, Job::Background(Box::new(background))) else { return false };
     if let Some(state) = server.state_mut(key.nexus).lun(lun, serial) {
         state.flushes += 1;
     }
-    server.submit(own, Op::Flush, Payload::None, 0);
+    server.submit(own, op.clone(), Payload::None, 0);
     true
 }
 
-/// A flush in the background has ended.
+/// An operation in the background has ended.
 pub(crate) fn ended(server: &mut Server, slot: u32, failure: Option<Failure>) {
     let Job::Background(background) = server.close_own(slot) else {
         unreachable!("a flush in the background has ended")
     };
-    let Background { nexus, lun, serial } = *background;
+    let Background { nexus, lun, serial, hint } = *background;
     let Some(state) = server.lun_if_open(nexus, lun, serial) else { return };
     state.flushes -= 1;
-    if let Some(failure) = failure {
+    if let Some(failure) = failure
+        && !hint
+    {
         // What has no sense data of its own (a path lost, a reservation meanwhile) left things unflushed.
         let sense = status::reply(failure).sense.unwrap_or(Sense::INTERNAL_TARGET_FAILURE);
         state.deferred.get_or_insert(sense);

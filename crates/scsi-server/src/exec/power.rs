@@ -1,7 +1,8 @@
 //! START STOP UNIT and PREVENT ALLOW MEDIUM REMOVAL (SBC-3 §5.25, SPC-4 §6.14).
 //!
 //! There are no power conditions: those that are asked for are taken and change nothing, and a stop
-//! without eject only makes stable what was written.
+//! without eject only makes stable what was written: behind the answer, with IMMED. All else ends at once or
+//! by an answer of the volume's home, which is worth waiting for: it says whether removal is prevented.
 
 use buf::Payload;
 use scsi::cdb::StartStop;
@@ -9,6 +10,7 @@ use scsi::sense::Sense;
 use volume::{Ask, Op};
 
 use super::block::admit;
+use super::flush::start_background;
 use super::good;
 use crate::server::Server;
 use crate::task::Job;
@@ -31,6 +33,9 @@ pub(crate) fn start_stop(server: &mut Server, slot: u32, what: StartStop) {
         (false, eject) => {
             let flushes = !what.no_flush && why.is_none() && admit(server, slot, &Op::Flush).is_ok();
             match (flushes, eject) {
+                (true, false) if what.immediate && start_background(server, slot, &Op::Flush) => {
+                    good(server, slot);
+                }
                 (true, _) => {
                     let job = if eject { Job::Eject } else { Job::Plain };
                     server.tasks.get_mut(slot).job = job;

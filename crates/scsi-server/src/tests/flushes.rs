@@ -32,6 +32,35 @@ fn an_immediate_flush_is_answered_at_once_and_goes_on() {
     assert_eq!(world.lent(), 0);
 }
 
+/// A stop without eject, and PRE-FETCH: with IMMED they are answered at once and go on, without it they wait.
+#[test]
+fn stops_and_prefetches_go_on_behind_their_answer() {
+    let stop: fn(u8) -> Vec<u8> = |immed| vec![0x1b, immed, 0, 0, 0, 0];
+    let fetch: fn(u8) -> Vec<u8> = |immed| vec![0x34, immed << 1, 0, 0, 0, 0, 0, 0, 8, 0];
+    for (name, cdb) in [("stop", stop), ("prefetch", fetch)] {
+        let (mut world, host) = disk();
+        world.write(host, 0, &block(1));
+        world.disks.hold.set(true);
+        let [waits, at_once] = [0, 1].map(|immed| world.start(host, &cdb(immed), &[], 0));
+        world.run();
+        assert_eq!(world.end(waits), None, "{name}");
+        assert_eq!(world.outcome(at_once).status, Status::GOOD, "{name}");
+        let kinds = world.disks.kinds.borrow().clone();
+        let begun = kinds.iter().filter(|op| matches!(op, Op::Flush | Op::Prefetch(_))).count();
+        assert_eq!(begun, 2, "{name}: both were begun: {kinds:?}");
+        world.disks.hold.set(false);
+        world.run();
+        assert_eq!(world.outcome(waits).status, Status::GOOD, "{name}");
+        // What may not be executed is told at once, with IMMED too.
+        if name == "prefetch" {
+            let mut beyond = fetch(1);
+            beyond[2..6].copy_from_slice(&32769u32.to_be_bytes());
+            world.refused(host, &beyond, &[], 0, 0x05_2100);
+        }
+        assert_eq!(world.lent(), 0);
+    }
+}
+
 #[test]
 fn flushes_in_the_background_are_bounded_per_nexus_and_unit() {
     let (mut world, a) = disk();
