@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what a step of the tests needs: setup.sh GROUP...
 # Root gets it installed from Debian; everybody else is told what is missing and the command.
-# Groups: build clients attach database dbench capi capture eval guest fio uml tgt istgt spdk lint
+# Groups: build clients attach database dbench capi capture eval guest fio uml tgt istgt spdk ssh lint
 set -euo pipefail
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -54,6 +54,11 @@ for group in "$@"; do
     needs sysbench sysbench
     ;;
   dbench) needs dbench dbench ;;
+  ssh)
+    needs /usr/sbin/sshd openssh-server
+    needs ssh openssh-client
+    needs ip iproute2
+    ;;
   capi)
     needs c++ g++
     needs pkg-config pkg-config

@@ -30,18 +30,16 @@ pub(crate) fn fill(runner: &mut Runner<'_>, bench: &Bench) -> Result<(), Failure
         ..Job::default()
     };
     let initiator = runner.initiator("blockwire")?;
-    for (number, url) in bench.serving.urls(&bench.link.address(0)).into_iter().enumerate() {
-        let task = Task {
-            name: format!("fill-{number}"),
-            place: &bench.link.initiators()[0],
-            urls: vec![url],
-            job: &job,
-            cores: &runner.cores.initiator,
-            connections: 1,
-            dir: &runner.dir,
-        };
-        initiator.run(&task, &|_| ()).map_err(|why| why.during("filling the volumes"))?;
-    }
+    let task = Task {
+        name: "fill".to_owned(),
+        place: &bench.link.initiators()[0],
+        urls: bench.serving.urls(&bench.link.address(0)),
+        job: &job,
+        cores: &runner.cores.initiator,
+        connections: 1,
+        dir: &runner.dir,
+    };
+    initiator.run(&task, &|_| ()).map_err(|why| why.during("filling the volumes"))?;
     Ok(())
 }
 

@@ -6,6 +6,7 @@
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::Failure;
 
@@ -27,12 +28,45 @@ pub struct Machine {
     pub ssh: Vec<String>,
     /// Its name, as ssh understands it.
     pub name: String,
+    /// A socket here through which all commands share one connection, so that each takes milliseconds.
+    pub control: String,
     /// A directory of ours on it, for this program, sockets and state; empty until [`Place::settle`].
     pub dir: String,
+    /// Its clock ticks per second and bytes per page; this machine's until [`Place::settle`].
+    pub units: (u64, u64),
 }
 
 /// Options of ssh under which nothing is asked of a person, and a dead machine is given up.
 const SSH: [&str; 6] = ["-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5"];
+
+/// Machines of this process, so that their sockets differ.
+static MACHINES: AtomicU32 = AtomicU32::new(0);
+
+impl Machine {
+    /// A machine that nothing was said to yet.
+    pub fn new(ssh: Vec<String>, name: &str) -> Machine {
+        let number = MACHINES.fetch_add(1, Ordering::Relaxed);
+        let control = std::env::temp_dir().join(format!("blockwire-ssh-{}-{number}", std::process::id()));
+        Machine {
+            ssh,
+            name: name.to_owned(),
+            control: control.display().to_string(),
+            dir: String::new(),
+            units: units(),
+        }
+    }
+
+    /// ssh with all its options. The first command opens the connection, and it stays for a while.
+    fn words(&self) -> Vec<String> {
+        let mut words = self.ssh.clone();
+        words.extend(SSH.map(str::to_owned));
+        for option in ["ControlMaster=auto", "ControlPersist=120"] {
+            words.extend(["-o".to_owned(), option.to_owned()]);
+        }
+        words.extend(["-S".to_owned(), self.control.clone(), self.name.clone()]);
+        words
+    }
+}
 
 impl Place {
     /// Whether its processes are processes of this machine.
@@ -148,10 +182,25 @@ impl Place {
         let there = format!("{dir}/blockwire");
         // The first line that ssh's script prints is its id; what is given goes to the program.
         self.run_with(&["sh", "-c", "cat > \"$1\" && chmod 755 \"$1\"", "sh", &there], &bytes)?;
+        let units = self.run(&["getconf", "CLK_TCK"]).and_then(|ticks| {
+            let page = self.run(&["getconf", "PAGESIZE"])?;
+            Ok((ticks.trim().parse().ok(), page.trim().parse().ok()))
+        });
         if let Place::Ssh(machine) = self {
             machine.dir = dir;
+            if let Ok((Some(ticks), Some(page))) = units {
+                machine.units = (ticks, page);
+            }
         }
         Ok(())
+    }
+
+    /// Clock ticks per second and bytes per page of its machine.
+    pub(crate) fn units(&self) -> (u64, u64) {
+        match self {
+            Place::Ssh(machine) => machine.units,
+            _ => units(),
+        }
     }
 
     /// Removes what [`settle`](Self::settle) made.
@@ -160,6 +209,12 @@ impl Place {
             && dir.starts_with("/tmp/blockwire-eval-")
         {
             let _ = self.run(&["rm", "-rf", dir]);
+        }
+        if let Place::Ssh(machine) = self {
+            let mut words = machine.words();
+            words.splice(1..1, ["-O".to_owned(), "exit".to_owned()]);
+            let _ =
+                Command::new(&words[0]).args(&words[1..]).stdin(Stdio::null()).stderr(Stdio::null()).status();
         }
     }
 
@@ -193,6 +248,11 @@ fn found(program: &str) -> bool {
     }
     let path = std::env::var("PATH").unwrap_or_default();
     path.split(':').chain(["/usr/sbin", "/sbin"]).any(|dir| Path::new(dir).join(program).exists())
+}
+
+/// Clock ticks per second and bytes per page, here.
+fn units() -> (u64, u64) {
+    (rustix::param::clock_ticks_per_second(), rustix::param::page_size() as u64)
 }
 
 /// A word as a shell reads it back unchanged.
@@ -229,7 +289,7 @@ mod tests {
         let words = ["blockwire".to_owned(), "a b".to_owned()];
         let there = Place::Namespace("bw-t".into()).words(&words);
         assert_eq!(there.join(" "), "ip netns exec bw-t blockwire a b");
-        let machine = Machine { ssh: vec!["ssh".into()], name: "root@storage".into(), dir: String::new() };
+        let machine = Machine::new(vec!["ssh".into()], "root@storage");
         let there = Place::Ssh(machine).words(&words);
         assert_eq!(there[0], "ssh");
         assert_eq!(there.last().unwrap(), "echo pid $$; exec blockwire 'a b'");

@@ -56,16 +56,8 @@ impl Watch {
     /// A watch over processes on these cores.
     pub fn new(place: Place, pids: Vec<u32>, cores: &[usize]) -> Watch {
         let cores = cores.iter().filter_map(|core| u32::try_from(*core).ok()).collect();
-        let ticks = rustix::param::clock_ticks_per_second() as f64;
-        let page = rustix::param::page_size() as u64;
-        let mut watch = Watch { place, pids, cores, ticks, page, polls: None };
-        if !watch.place.is_local() {
-            let asked = |name: &str| watch.place.run(&["getconf", name]).ok()?.trim().parse().ok();
-            let (ticks, page): (Option<u64>, Option<u64>) = (asked("CLK_TCK"), asked("PAGESIZE"));
-            watch.ticks = ticks.map_or(watch.ticks, |ticks| ticks as f64);
-            watch.page = page.unwrap_or(watch.page);
-        }
-        watch
+        let (ticks, page) = place.units();
+        Watch { place, pids, cores, ticks: ticks as f64, page, polls: None }
     }
 
     /// The same watch, which also asks the system itself how long it looked for work in vain.

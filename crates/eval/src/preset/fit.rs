@@ -37,6 +37,9 @@ pub enum Scale {
 const RUNTIME_MIN: Duration = Duration::from_millis(500);
 /// Smallest volume: larger than a processor's caches.
 const VOLUME_MIN: u64 = 64 << 20;
+/// Bytes of all volumes together under [`Scale::Auto`]: each start of a target fills them, which is to take
+/// a second or two.
+const FILLED_MAX: u64 = 2 << 30;
 
 struct Fitting {
     notes: Vec<String>,
@@ -89,21 +92,26 @@ pub fn plan(
     let (runtime, rounds) = time(preset, room, scale, each.len() * loads.len(), &mut fitting);
     let mut steps = Vec::new();
     for round in 0..rounds {
-        for load in &loads {
-            for &(target, initiator, protocol, wire, connections, medium) in &each {
-                let job = job(preset, load, runtime, volumes, connections);
-                let (target, initiator) = (target.clone(), initiator.clone());
-                steps.push(Step {
-                    target,
-                    initiator,
-                    protocol,
-                    wire,
-                    volumes,
-                    medium,
-                    connections,
-                    job,
-                    round,
-                });
+        // A link is kept for all loads of a round; systems take turns on it under each load.
+        for &over in &wires {
+            for load in &loads {
+                for &(target, initiator, protocol, wire, connections, medium) in
+                    each.iter().filter(|(_, _, _, wire, _, _)| *wire == over)
+                {
+                    let job = job(preset, load, runtime, volumes, connections);
+                    let (target, initiator) = (target.clone(), initiator.clone());
+                    steps.push(Step {
+                        target,
+                        initiator,
+                        protocol,
+                        wire,
+                        volumes,
+                        medium,
+                        connections,
+                        job,
+                        round,
+                    });
+                }
             }
         }
     }
@@ -209,7 +217,7 @@ fn volumes(preset: &Preset, room: &Room, scale: Scale, fitting: &mut Fitting) ->
         return (count, bytes);
     }
     // A target holds the volumes once, and other systems' targets run while it is torn down.
-    let most = room.memory / 3;
+    let most = (room.memory / 3).min(FILLED_MAX);
     let (count, each) = match scale {
         Scale::Auto if u64::from(count) * bytes <= most => (count, bytes),
         Scale::Auto => {

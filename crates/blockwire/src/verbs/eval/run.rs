@@ -194,8 +194,7 @@ fn machines(args: &RunArgs, binary: &Path) -> Result<Settled, Failure> {
     let mut settled = Settled(Some(Machines { address: address.clone(), ..Machines::default() }));
     let Some(machines) = &mut settled.0 else { return Ok(settled) };
     let settle = |name: &String| {
-        let machine = lab::place::Machine { ssh: ssh.clone(), name: name.clone(), dir: String::new() };
-        let mut place = Place::Ssh(machine);
+        let mut place = Place::Ssh(lab::place::Machine::new(ssh.clone(), name));
         let settled = place.settle(binary).map_err(|why| Failure::failed(format!("{name}: {why}")));
         settled.map(|()| place)
     };
