@@ -80,7 +80,7 @@ for point in record["points"]:
         assert run["ios"] > 100 and run["errors"] == 0, run["ios"]
         for side in ("target", "initiator"):
             assert sum(run[side]["process"]) > 0, (point["protocol"], side)
-            assert run[side]["resident"] > 1 << 20
+        assert run["target"]["resident"] > 1 << 20
         assert run["packets"] > run["ios"] / 64, run["packets"]
 PY
 for name in target load; do

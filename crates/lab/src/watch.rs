@@ -120,7 +120,7 @@ impl Watch {
         let script = format!(
             "echo =stat; cat /proc/stat; for p in {}; do for c in $p $(cat /proc/$p/task/*/children); do \
              echo =process $c; cat /proc/$c/stat; done; done 2>/dev/null; \
-             echo =snmp; cat /proc/{net}/net/snmp; echo =dev; cat /proc/{net}/net/dev",
+             echo =snmp; cat /proc/{net}/net/snmp; echo =dev; cat /proc/{net}/net/dev; true",
             pids.join(" ")
         );
         let said = self.place.run(&["sh", "-c", &script])?;

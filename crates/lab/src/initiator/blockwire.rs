@@ -122,7 +122,9 @@ fn read(text: &str) -> Result<Figures, String> {
     for job in jobs {
         let seconds = job.get("seconds").and_then(Value::as_f64).ok_or("its figures hold no time")?;
         let errors = job.get("errors").and_then(Value::as_u64).unwrap_or(0);
-        let mut figures = Figures { seconds, errors, ..Figures::default() };
+        let used = |name: &str| job.get(name).and_then(Value::as_f64);
+        let cpu = used("cpu_user_seconds").zip(used("cpu_system_seconds"));
+        let mut figures = Figures { seconds, errors, cpu, ..Figures::default() };
         for kind in ["read", "write", "trim"] {
             let Some(part) = job.get(kind) else { continue };
             figures.ios += part.get("ios").and_then(Value::as_u64).unwrap_or(0);

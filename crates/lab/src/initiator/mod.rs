@@ -106,6 +106,8 @@ pub struct Figures {
     pub errors: u64,
     /// Latencies; empty: not told.
     pub latency: Histogram,
+    /// Processor seconds while figures counted, user and system, where the initiator itself tells.
+    pub cpu: Option<(f64, f64)>,
     /// What a person would type to do the same.
     pub command: String,
 }
@@ -118,6 +120,10 @@ impl Figures {
         self.moved += other.moved;
         self.errors += other.errors;
         self.latency.merge(&other.latency);
+        self.cpu = match (self.cpu, other.cpu) {
+            (Some(ours), Some(theirs)) => Some((ours.0 + theirs.0, ours.1 + theirs.1)),
+            (ours, theirs) => ours.or(theirs),
+        };
     }
 }
 
