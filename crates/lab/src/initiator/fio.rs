@@ -265,7 +265,7 @@ fn read(text: &str) -> Result<Figures, String> {
     let mut all = Figures::default();
     for run in record.points.into_iter().flat_map(|point| point.runs) {
         let Counted { seconds, ios, moved, errors, latency, .. } = run;
-        all.merge(&Figures { seconds, ios, moved, errors, latency, command: String::new() });
+        all.merge(&Figures { seconds, ios, moved, errors, latency, ..Figures::default() });
     }
     if all.errors > 0 {
         return Err(format!("{} errors", all.errors));

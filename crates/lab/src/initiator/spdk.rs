@@ -76,6 +76,7 @@ impl Initiator for Spdk {
             errors: 0,
             latency: latencies(&text, &total),
             command: process.command().to_owned(),
+            cpu: None,
         })
     }
 }
