@@ -1,6 +1,7 @@
 //! `blockwire eval` as scripts see it: what it prints where, what it writes, and its exit codes.
 
 mod compare;
+mod disk;
 mod exchange;
 mod plan;
 mod report;

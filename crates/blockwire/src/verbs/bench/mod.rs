@@ -4,6 +4,7 @@
 //! sessions or queues of its own, and [`status`] watches them. Invariant: processor time is that of the
 //! span in which figures count.
 
+mod disk;
 mod share;
 mod status;
 mod table;
@@ -38,7 +39,8 @@ Examples:
 
 Writing destroys what the volume holds.")]
 pub struct BenchArgs {
-    /// Volumes, each used in turn; local:SIZE is this process's own memory
+    /// Volumes, each used in turn: URLs; file:PATH and /dev/NAME, disks of this machine; local:SIZE, this
+    /// process's own memory
     #[arg(required_unless_present = "job")]
     pub urls: Vec<String>,
     /// A job file of fio

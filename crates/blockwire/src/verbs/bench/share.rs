@@ -14,8 +14,9 @@ use initiator::{Durability, Initiator, Io, IoChoice, IoId, Op, Settings, Span};
 use volume::Epoch;
 
 use super::BenchArgs;
+use super::disk::Disks;
 use super::status::Cell;
-use super::volumes::{Ended, Volumes};
+use super::volumes::{Ended, Volumes, disks_of};
 use crate::exit::Failure;
 use crate::plan::IoWorld;
 
@@ -89,7 +90,15 @@ fn set_share_up(args: &BenchArgs, jobs: &[Job], thread: usize) -> Result<(Volume
         poll_ns_max: args.poll * 1000,
         ..Settings::default()
     };
-    let mut open = Volumes::new(Initiator::new(settings)?);
+    let disks = disks_of(jobs.iter().flat_map(|job| &job.files));
+    let disks = if disks.is_empty() {
+        None
+    } else {
+        let writes = jobs.iter().any(|job| job.direction != Direction::Read);
+        let how = (settings.io, settings.memory, settings.poll_ns_max);
+        Some(Disks::open(&disks, writes, how)?)
+    };
+    let mut open = Volumes::new(Initiator::new(settings)?, disks);
     let mut seats = Vec::new();
     for (at, job) in jobs.iter().enumerate() {
         for number in mine(job) {

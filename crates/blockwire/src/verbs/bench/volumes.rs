@@ -1,4 +1,4 @@
-//! The volumes that a thread of the load generator uses: remote ones, and its own memory.
+//! The volumes that a thread of the load generator uses: remote ones, disks of this machine, own memory.
 //!
 //! `local:SIZE` is memory of this process, read and written by copying, with no network and no target:
 //! what remote I/O is compared with. Invariant: every operation that is taken ends once.
@@ -10,6 +10,7 @@ use buf::{Payload, SgMut};
 use eval::load::Shape;
 use initiator::{Handle, Initiator, Io, IoId, Op, Span};
 
+use super::disk::{self, Disks};
 use crate::exit::Failure;
 
 /// Bytes of a logical block of local memory.
@@ -21,12 +22,15 @@ const LOCAL: &str = "local:";
 #[derive(Debug)]
 enum Volume {
     Remote(Handle),
+    Disk(usize),
     Local(Local),
 }
 
 /// All volumes of a thread, and its initiator.
 pub(super) struct Volumes {
     initiator: Initiator,
+    /// Disks of this machine, if there are any; then nothing is remote.
+    disks: Option<Disks>,
     /// By URL and number of session.
     open: Vec<(String, u32, Volume)>,
     /// How many of them are remote.
@@ -48,8 +52,8 @@ pub(super) struct Ended {
 }
 
 impl Volumes {
-    pub(super) fn new(initiator: Initiator) -> Volumes {
-        Volumes { initiator, open: Vec::new(), remote: 0, ended: 0, next: 0 }
+    pub(super) fn new(initiator: Initiator, disks: Option<Disks>) -> Volumes {
+        Volumes { initiator, disks, open: Vec::new(), remote: 0, ended: 0, next: 0 }
     }
 
     /// The volume of a URL, over session `number` to it; opened when it is first asked for.
@@ -58,9 +62,16 @@ impl Volumes {
         if let Some(known) = known {
             return Ok(known);
         }
-        let volume = match url.strip_prefix(LOCAL) {
-            Some(size) => Volume::Local(Local::new(size)?),
-            None => Volume::Remote(self.initiator.open(&with_depth(url, in_flight))?),
+        let volume = match (url.strip_prefix(LOCAL), &self.disks) {
+            (Some(size), _) => Volume::Local(Local::new(size)?),
+            (None, Some(disks)) => {
+                let mixed = || {
+                    let why = "disks of this machine and remote volumes do not go together: use two commands";
+                    Failure::usage(format!("{url}: {why}"))
+                };
+                Volume::Disk(disks.find(url).ok_or_else(mixed)?)
+            }
+            (None, None) => Volume::Remote(self.initiator.open(&with_depth(url, in_flight))?),
         };
         self.remote += usize::from(matches!(volume, Volume::Remote(_)));
         self.open.push((url.to_owned(), number, volume));
@@ -75,6 +86,7 @@ impl Volumes {
                     Shape { bytes: geometry.bytes(), block: geometry.logical }
                 })
             }
+            Volume::Disk(disk) => self.disks().shape(*disk),
             Volume::Local(local) => Shape { bytes: local.bytes.len() as u64, block: LOCAL_BLOCK },
         }
     }
@@ -83,15 +95,27 @@ impl Volumes {
         matches!(&self.open[volume].2, Volume::Remote(handle) if self.initiator.is_read_only(*handle))
     }
 
+    fn disks(&self) -> &Disks {
+        self.disks.as_ref().expect("a disk was found among them")
+    }
+
     /// Memory for one I/O.
     pub(super) fn memory(&mut self, len: usize) -> Option<SgMut> {
-        self.initiator.memory(len)
+        match &mut self.disks {
+            Some(disks) => disks.memory(len),
+            None => self.initiator.memory(len),
+        }
     }
 
     /// Starts an operation; `false`: the volume takes no more.
     pub(super) fn submit(&mut self, volume: usize, io: Io) -> bool {
         match &mut self.open[volume].2 {
             Volume::Remote(handle) => self.initiator.submit(*handle, io).is_ok(),
+            Volume::Disk(disk) => {
+                let disks = self.disks.as_mut().expect("a disk was found among them");
+                disks.submit(*disk, io);
+                true
+            }
             Volume::Local(local) => {
                 local.act(io);
                 self.ended += 1;
@@ -103,7 +127,9 @@ impl Volumes {
     /// Moves bytes, and waits at most so long for something to happen.
     pub(super) fn turn(&mut self, wait: Duration) {
         let wait = if self.ended > 0 { Duration::ZERO } else { wait };
-        if self.remote > 0 {
+        if let Some(disks) = &mut self.disks {
+            disks.turn(wait);
+        } else if self.remote > 0 {
             self.initiator.turn(Some(wait));
         } else if !wait.is_zero() {
             std::thread::sleep(wait);
@@ -116,9 +142,13 @@ impl Volumes {
             match &mut self.open[self.next].2 {
                 Volume::Remote(handle) => {
                     if let Some(done) = self.initiator.poll_done(*handle) {
-                        let why = |failure| initiator::Error::of(failure, "an I/O failed").message;
-                        let result = done.result.map(drop).map_err(why);
-                        return Some(Ended { id: done.id, result, payload: done.payload });
+                        return Some(ended(done));
+                    }
+                }
+                Volume::Disk(disk) => {
+                    let disks = self.disks.as_mut().expect("a disk was found among them");
+                    if let Some(done) = disks.poll_done(*disk) {
+                        return Some(ended(done));
                     }
                 }
                 Volume::Local(local) => {
@@ -141,6 +171,19 @@ impl Volumes {
             }
         }
     }
+}
+
+fn ended(done: initiator::Done) -> Ended {
+    let why = |failure| initiator::Error::of(failure, "an I/O failed").message;
+    Ended { id: done.id, result: done.result.map(drop).map_err(why), payload: done.payload }
+}
+
+/// The disks of this machine among the volumes of jobs, each once.
+pub(super) fn disks_of<'a>(files: impl Iterator<Item = &'a String>) -> Vec<&'a str> {
+    let mut urls: Vec<&str> = files.map(String::as_str).filter(|url| disk::path(url).is_some()).collect();
+    urls.sort_unstable();
+    urls.dedup();
+    urls
 }
 
 /// Most commands on one session or queue.
