@@ -12,7 +12,7 @@ use clap::Args;
 use initiator::{Done, Durability, Initiator, IoId, Op, Settings};
 use serde::{Deserialize, Serialize};
 
-use super::ends::{End, Run, STRETCH, is_zero, start};
+use super::ends::{End, Run, is_zero, start};
 use super::progress::Progress;
 use super::{say, set_up};
 use crate::exit::{Exit, Failure};
@@ -94,6 +94,8 @@ struct Copy<'a> {
     total: u64,
     /// Bytes of the larger block of both ends.
     block: u64,
+    /// Bytes of a transfer: whole blocks that both ends carry by one command.
+    stretch: u64,
     /// Everything before it has been started.
     next: u64,
     run: Run,
@@ -116,6 +118,8 @@ pub fn copy(args: &CopyArgs) -> Result<Exit, Failure> {
     }
     let block = from.block(&initiator).max(to.block(&initiator));
     let total = bytes.next_multiple_of(block);
+    let stretch = from.stretch(&initiator).min(to.stretch(&initiator));
+    let stretch = (stretch - stretch % block).max(block);
     let room = to.bytes(&initiator)?;
     if matches!(to, End::Remote(_)) && room < total
         || matches!(to, End::File { is_fresh: false, .. }) && room < bytes
@@ -140,6 +144,7 @@ pub fn copy(args: &CopyArgs) -> Result<Exit, Failure> {
         to: &to,
         total,
         block,
+        stretch,
         next: done,
         run,
         sparse,
@@ -212,7 +217,7 @@ impl Copy<'_> {
                     Run { end: self.total, is_data: true }
                 };
             }
-            let len = (self.run.end - self.next).min(STRETCH);
+            let len = (self.run.end - self.next).min(self.stretch);
             let whole = if self.run.is_data { self.begin_stretch(len)? } else { self.zero(self.next, len)? };
             if !whole {
                 break;

@@ -11,8 +11,8 @@ use volume::Epoch;
 
 use crate::exit::Failure;
 
-/// Bytes that are moved at a time.
-pub const STRETCH: u64 = 1 << 20;
+/// Most bytes that are moved at a time.
+const STRETCH: u64 = 1 << 20;
 
 /// One end.
 #[derive(Debug)]
@@ -103,6 +103,17 @@ impl End {
                 initiator.geometry(*volume).map_or(512, |geometry| geometry.logical.into())
             }
             End::File { .. } => 1,
+        }
+    }
+
+    /// Bytes that are moved at a time: no more than one command of a volume carries.
+    pub fn stretch(&self, initiator: &Initiator) -> u64 {
+        match self {
+            End::Remote(volume) => {
+                let room = initiator.geometry(*volume).map_or(STRETCH, |geometry| geometry.max_io.into());
+                room.clamp(self.block(initiator), STRETCH)
+            }
+            End::File { .. } => STRETCH,
         }
     }
 
