@@ -16,7 +16,7 @@ SPDK_COMMIT=${SPDK_COMMIT:-3230130e6a4114a97991d7e27cecd5ab64b696c3} # 26.09-pre
 
 "$ROOT/tests/setup.sh" build spdk
 if [ -x "$SPDK_DIR/build/bin/nvmf_tgt" ] && [ -x "$SPDK_DIR/build/bin/iscsi_tgt" ] &&
-  [ -e "$SPDK_DIR/build/fio/spdk_nvme" ]; then
+  [ -e "$SPDK_DIR/build/fio/spdk_bdev" ]; then
   say "SPDK is there: $SPDK_DIR"
   exit 0
 fi
@@ -59,7 +59,7 @@ sed -i 's/^\(DPDK_LIB_LIST = rte_eal rte_kvargs\) rte_log rte_telemetry rte_argp
   lib/env_dpdk/env.mk
 sed -i 's/if (minor > 4) {/if (minor > 99) {/' lib/env_dpdk/pci_dpdk.c
 quietly spdk-build nice -n 19 make -j"${SPDK_JOBS:-1}"
-for made in bin/nvmf_tgt bin/iscsi_tgt bin/spdk_nvme_perf fio/spdk_nvme; do
+for made in bin/nvmf_tgt bin/iscsi_tgt bin/spdk_nvme_perf fio/spdk_bdev; do
   [ -e "build/$made" ] || fail "$made was not built; see $OUT/spdk-build.log"
 done
 say "SPDK is there: $SPDK_DIR"
