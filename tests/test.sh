@@ -103,6 +103,7 @@ initiators() {
   tests/interop/initiator.sh -a -t istgt
   tests/interop/initiator.sh -a -s -t lio
   tests/interop/initiator.sh -a -s -t nvmet
+  tests/interop/spdk.sh
   GUEST_SUITE=bookworm-backports tests/interop/initiator.sh -s -t lio
   GUEST_SUITE=bookworm-backports PARTS="discovery by_pipe matrix load reservations secrets" \
     tests/interop/initiator.sh -a -s -t nvmet
@@ -129,14 +130,20 @@ guest() {
   done
 }
 
-# The whole matrix of the guest: `make interop` only.
+# The whole matrix of the guest, on both worlds and two kernels: `make interop` only.
 guests() {
   local world
   for world in $(worlds); do
     say "on $world:"
+    IO=$world tests/guest/guest.sh
+    IO=$world tests/guest/guest.sh -k bookworm-backports
     IO=$world tests/guest/nvme.sh -c 4 -q 4 -m 32
     IO=$world tests/guest/nvme.sh -c 1 -q 1 -m 8
+    IO=$world tests/guest/nvme.sh -k bookworm-backports
     IO=$world tests/guest/auth.sh
+    IO=$world tests/guest/fio.sh -c 4 -q 4
+    IO=$world tests/guest/fio.sh -c 8 -q 8 -k bookworm-backports
+    IO=$world tests/guest/disks.sh
   done
   tests/guest/vhost.sh 2
   tests/guest/ublk.sh
