@@ -1,6 +1,6 @@
 # Every target installs what it needs from Debian when run as root, and says what is missing otherwise.
 
-.PHONY: help run test build lint unit interop sessions idle guest sim loom fuzz bench-iscsi bench-nvme bench-host deny install uninstall
+.PHONY: help run test build lint unit interop sessions idle guest sim loom fuzz bench-iscsi bench-nvme bench-host bench-generator deny install uninstall
 
 # Where rustup puts cargo; a fresh shell may not know it yet.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -13,6 +13,7 @@ help:
 	@echo "make bench-iscsi  the same load on Blockwire, the bare responder and tgt (BENCH=options)"
 	@echo "make bench-nvme   the same over NVMe/TCP, and SPDK where it was built (tests/bench/spdk.sh, SPDK_DIR=)"
 	@echo "make bench-host   our initiator, libiscsi's client, SPDK's where it was built, and the bare requester"
+	@echo "make bench-generator  our load generator against fio on one device, and its CPU figures against pidstat"
 	@echo "make install      binary, C library, man pages, completions, systemd unit to \$$(DESTDIR)\$$(PREFIX) (/usr/local)"
 	@echo "make uninstall    takes them away again; configuration and state stay"
 	@echo "make sim          SIM_SEEDS=$(SIM_SEEDS) histories in the simulated world; a failing one says how to replay it"
@@ -58,6 +59,9 @@ bench-nvme:
 
 bench-host:
 	@SPDK_DIR="$(SPDK_DIR)" tests/bench/bench-host.sh $(BENCH)
+
+bench-generator:
+	@tests/bench/generator.sh $(BENCH)
 
 fuzz:
 	@tests/fuzz.sh

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what a step of the tests needs: setup.sh GROUP...
 # Root gets it installed from Debian; everybody else is told what is missing and the command.
-# Groups: build clients attach database dbench capi capture eval guest fio uml tgt istgt spdk ssh lint
+# Groups: build clients attach database dbench capi capture eval generator guest fio uml tgt istgt spdk ssh lint
 set -euo pipefail
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -65,6 +65,10 @@ for group in "$@"; do
     needs valgrind valgrind
     ;;
   capture) needs tshark tshark ;;
+  generator)
+    needs fio fio
+    needs pidstat sysstat
+    ;;
   # Other people's targets and initiators, beside ours, in evaluations.
   eval)
     needs tgtd tgt

@@ -1,0 +1,99 @@
+#!/usr/bin/env bash
+# Holds our load generator against fio on the same attached device, and what it says of its processor
+# time against pidstat: generator.sh [-r ROUNDS] [-s SECONDS]
+# Both drive one loop device over a volume in memory, in turn, round by round; medians are printed.
+set -euo pipefail
+# shellcheck source=tests/lib.sh
+. "$(dirname "$0")/../lib.sh"
+
+ROUNDS=5 SECONDS_EACH=5
+while getopts r:s: option; do
+  case $option in
+  r) ROUNDS=$OPTARG ;;
+  s) SECONDS_EACH=$OPTARG ;;
+  *) fail "usage: generator.sh [-r ROUNDS] [-s SECONDS, at least 3]" ;;
+  esac
+done
+[ "$SECONDS_EACH" -ge 3 ] || fail "-s: at least 3 seconds, since pidstat looks at all but one of them"
+[ "$(nproc)" -ge 2 ] || fail "two cores are needed: one for the device, one for the generators"
+[ "$(id -u)" = 0 ] || fail "loop devices take root"
+"$ROOT/tests/setup.sh" build attach generator
+cd "$ROOT"
+if [ -z "${BLOCKWIRE:-}" ]; then
+  quietly generator-build cargo build --locked --release -p blockwire
+  BLOCKWIRE=$BUILD/release/blockwire
+fi
+export LC_ALL=C
+WORK=$OUT/generator
+rm -rf "$WORK"
+mkdir -p "$WORK"
+
+# started NAME LINE COMMAND...: starts it on the device's core and waits for the line that says it is ready
+started() {
+  local name=$1 line=$2; shift 2
+  taskset -c 0 "$@" >"$WORK/$name" 2>"$WORK/$name.err" </dev/null &
+  ended_at_exit $!
+  wait_until 30 grep -qx "$line" "$WORK/$name" || { cat "$WORK/$name.err" >&2; fail "$name does not come up"; }
+}
+
+started serve ready "$BLOCKWIRE" serve --volume disk=ram:256M --iscsi 127.0.0.1:0 \
+  --state "$WORK/state" --control "$WORK/control.sock"
+port=$(sed -n 's/^listening iscsi .*://p' "$WORK/serve")
+started attach ready "$BLOCKWIRE" attach "iscsi://127.0.0.1:$port/iqn.2026-11.io.blockwire:disk/0" \
+  --via fuse --at "$WORK/mount"
+device=$(sed -n 's/^device //p' "$WORK/attach")
+[ -n "$device" ] || fail "no loop device was made: $(cat "$WORK/attach.err")"
+
+# ours RW BS DEPTH: IOPS, mean latency in us, our own figure of processor time and pidstat's, in % of a core
+ours() {
+  local pid
+  taskset -c 1 "$BLOCKWIRE" bench "$device" "--rw=$1" "--bs=$2" "--iodepth=$3" --norandommap --time_based \
+    --ramp_time=1 "--runtime=$SECONDS_EACH" --events >"$WORK/ours" 2>"$WORK/events" &
+  pid=$!
+  wait_until 20 grep -q begin "$WORK/events" || { cat "$WORK/events" >&2; fail "bench does not begin"; }
+  # The first second and the last are not pidstat's: it is to see nothing of the begin and the end.
+  pidstat -u -p "$pid" $((SECONDS_EACH - 1)) 1 >"$WORK/pidstat"
+  wait "$pid" || { cat "$WORK/events" >&2; fail "bench has failed"; }
+  awk -v seen="$(awk '$1 == "Average:" && $3 ~ /^[0-9]+$/ { print $8 }' "$WORK/pidstat")" \
+    '$1 == "bench" { print $3, $5, $NF * $3 / 1e4, seen }' "$WORK/ours"
+}
+
+# fios RW BS DEPTH: IOPS and mean latency in us
+fios() {
+  taskset -c 1 fio --name=fio "--filename=$device" --ioengine=io_uring --direct=1 --thread "--rw=$1" "--bs=$2" \
+    "--iodepth=$3" --norandommap --time_based --ramp_time=1 "--runtime=$SECONDS_EACH" --output-format=terse \
+    --terse-version=3 >"$WORK/fio" 2>"$WORK/fio.err" || { cat "$WORK/fio.err" >&2; fail "fio has failed"; }
+  # Fields of version 3: IOPS and mean of the total latency, of reads and of writes.
+  awk -F';' '$1 == 3 { print ($8 > 0 ? $8 " " $40 : $49 " " $81) }' "$WORK/fio"
+}
+
+# median FILE COLUMN
+median() {
+  awk -v column="$2" '{ print $column }' "$1" | sort -g |
+    awk '{ all[NR] = $1 } END { half = int((NR + 1) / 2); print (NR % 2 ? all[half] : (all[half] + all[half + 1]) / 2) }'
+}
+
+# agreement OURS THEIRS: how far apart, in %
+agreement() { awk -v a="$1" -v b="$2" 'BEGIN { printf "%+.1f %%", (a / b - 1) * 100 }'; }
+
+"$BLOCKWIRE" bench "$device" --rw=write --bs=128k --iodepth=8 --size=100% >/dev/null
+loads=("randread 4k 1" "randread 4k 16" "randwrite 4k 16" "read 64k 8")
+for ((round = 1; round <= ROUNDS; round++)); do
+  for load in "${loads[@]}"; do
+    # shellcheck disable=SC2086
+    set -- $load
+    # Each goes first in every other round.
+    if [ $((round % 2)) = 1 ]; then order=(ours fios); else order=(fios ours); fi
+    for tool in "${order[@]}"; do "$tool" "$@" >>"$WORK/$tool-$1-$2-$3"; done
+  done
+done
+
+printf '%-18s %10s %10s %9s %10s %10s %9s %8s %9s %9s\n' load "ours IOPS" "fio IOPS" "" "ours us" "fio us" "" \
+  "ours CPU" "pidstat" ""
+for load in "${loads[@]}"; do
+  name=${load// /-} a=$WORK/ours-${load// /-} b=$WORK/fios-${load// /-}
+  printf '%-18s %10.0f %10.0f %9s %10.1f %10.1f %9s %8.1f %9.1f %9s\n' "$name" \
+    "$(median "$a" 1)" "$(median "$b" 1)" "$(agreement "$(median "$a" 1)" "$(median "$b" 1)")" \
+    "$(median "$a" 2)" "$(median "$b" 2)" "$(agreement "$(median "$a" 2)" "$(median "$b" 2)")" \
+    "$(median "$a" 3)" "$(median "$a" 4)" "$(agreement "$(median "$a" 3)" "$(median "$a" 4)")"
+done
