@@ -1,6 +1,6 @@
 # Every target installs what it needs from Debian when run as root, and says what is missing otherwise.
 
-.PHONY: help run test build lint unit interop sessions idle guest sim loom fuzz bench-iscsi bench-nvme bench-host bench-generator deny install uninstall
+.PHONY: help run test build lint unit interop sessions idle guest sim loom fuzz bench-iscsi bench-nvme bench-host bench-generator eval deny install uninstall
 
 # Where rustup puts cargo; a fresh shell may not know it yet.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -14,6 +14,7 @@ help:
 	@echo "make bench-nvme   the same over NVMe/TCP, and SPDK where it was built (tests/bench/spdk.sh, SPDK_DIR=)"
 	@echo "make bench-host   our initiator, libiscsi's client, SPDK's where it was built, and the bare requester"
 	@echo "make bench-generator  our load generator against fio on one device, and its CPU figures against pidstat"
+	@echo "make eval         the papers' experiments on this machine, with all systems that are installed; reports in docs/eval"
 	@echo "make install      binary, C library, man pages, completions, systemd unit to \$$(DESTDIR)\$$(PREFIX) (/usr/local)"
 	@echo "make uninstall    takes them away again; configuration and state stay"
 	@echo "make sim          SIM_SEEDS=$(SIM_SEEDS) histories in the simulated world; a failing one says how to replay it"
@@ -31,7 +32,7 @@ build lint unit sessions guest:
 	@tests/test.sh $@
 
 interop:
-	@tests/test.sh build libiscsi consumers initiators workloads guests
+	@tests/test.sh build libiscsi consumers initiators workloads machines guests
 
 SIM_SEEDS ?= 5000
 sim:
@@ -50,6 +51,9 @@ loom:
 idle:
 	@tests/test.sh build
 	@for io in $${IO:-uring epoll}; do IO=$$io tests/sessions.sh 60 || exit 1; done
+
+eval:
+	@SPDK_DIR="$(SPDK_DIR)" tests/eval.sh auto $(EVAL)
 
 bench-iscsi:
 	@tests/bench/bench-iscsi.sh $(BENCH)

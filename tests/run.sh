@@ -92,3 +92,9 @@ No figure here was taken on a network card."
 kill -0 "$TARGET_PID" || fail "the target died; see $DIR"
 target_stop
 rm -f "$DIR"/*.img
+if [ "$TARGET" = blockwire ]; then
+  say "
+A first report: both protocols, our target and our initiator (about a minute)."
+  "$BUILD/release/blockwire" eval run quick --out "$DIR/quick" | sed -n '/^Report: /p'
+  say "More experiments: blockwire eval list"
+fi

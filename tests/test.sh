@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Everything that must hold before a change is good; `make test` and `.ci/run` run this.
 #   test.sh [STEP]...      without arguments all steps, in this order:
-#     build lint unit libiscsi consumers initiator filesystem packaging capi sessions guest
-#   and, by their names only: guests initiators workloads
+#     build lint unit libiscsi consumers initiator filesystem packaging capi sessions evaluations guest
+#   and, by their names only: guests initiators workloads machines
 #
 # Where the kernel forbids io_uring the steps that need it fail, unless BLOCKWIRE_NO_URING=1 says
 # that this is known; then they run on epoll only.
@@ -116,6 +116,12 @@ sessions() {
   done
 }
 
+# Every experiment of `blockwire eval`, at its smallest.
+evaluations() { tests/eval.sh smallest; }
+
+# Experiments over ssh: `make interop` only.
+machines() { tests/interop/eval-ssh.sh; }
+
 guest() {
   local world
   # One world is enough for a kernel that knows nothing of it.
@@ -156,7 +162,7 @@ if [ "${1:-}" = --one ]; then
 fi
 
 steps=("$@")
-[ $# -gt 0 ] || steps=(build lint unit libiscsi consumers initiator filesystem packaging capi sessions guest)
+[ $# -gt 0 ] || steps=(build lint unit libiscsi consumers initiator filesystem packaging capi sessions evaluations guest)
 tests/setup.sh build
 failed=()
 start=$(now)

@@ -27,6 +27,8 @@ pub struct Room {
 /// How much of a preset's own size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scale {
+    /// The ends of each range only, a fifth of a second each, once: whether it works at all.
+    Smallest,
     /// As much as fits the machine and its time.
     Auto,
     /// This part of times and sizes: above 0, at most 1.
@@ -40,6 +42,28 @@ const VOLUME_MIN: u64 = 64 << 20;
 /// Bytes of all volumes together under [`Scale::Auto`]: each start of a target fills them, which is to take
 /// a second or two.
 const FILLED_MAX: u64 = 2 << 30;
+
+/// How long a load runs at the smallest scale.
+const RUNTIME_SMALLEST: Duration = Duration::from_millis(200);
+/// Most connections at the smallest scale.
+const CONNECTIONS_SMALLEST: u32 = 64;
+/// Most volumes at the smallest scale.
+const VOLUMES_SMALLEST: u32 = 4;
+
+/// The part of a preset that the smallest scale stands for where a runner has nothing smaller of its own.
+const SMALLEST: f64 = 1e-4;
+
+impl Scale {
+    /// As runners that know only two kinds have it: to fit, or a part.
+    #[must_use]
+    pub fn or_part(self) -> Option<f64> {
+        match self {
+            Scale::Auto => None,
+            Scale::Smallest => Some(SMALLEST),
+            Scale::Part(part) => Some(part),
+        }
+    }
+}
 
 struct Fitting {
     notes: Vec<String>,
@@ -69,9 +93,9 @@ pub fn plan(
     }
     let mut fitting = Fitting { notes: Vec::new() };
     let pairs = pairs(preset, room, targets, initiators, &mut fitting)?;
-    let wires = wires(preset, room, &mut fitting)?;
+    let wires = ends(wires(preset, room, &mut fitting)?, scale, "links", &mut fitting);
     let volumes = volumes(preset, room, scale, &mut fitting);
-    let connections = connections(preset, room, volumes.0, &mut fitting);
+    let connections = connections(preset, room, scale, volumes.0, &mut fitting);
     let mut each = Vec::new();
     for (target, initiator) in &pairs {
         for &protocol in preset.protocols {
@@ -88,7 +112,7 @@ pub fn plan(
             }
         }
     }
-    let loads = preset.loads();
+    let loads = loads(preset, scale, &mut fitting);
     let (runtime, rounds) = time(preset, room, scale, each.len() * loads.len(), &mut fitting);
     let mut steps = Vec::new();
     for round in 0..rounds {
@@ -137,13 +161,30 @@ pub struct Shape {
 /// If none of its links can be had here: why.
 pub fn shape(preset: &'static Preset, room: &Room, scale: Scale) -> Result<Shape, String> {
     let mut fitting = Fitting { notes: Vec::new() };
-    let wires = wires(preset, room, &mut fitting)?;
-    let loads = preset.loads();
+    let wires = ends(wires(preset, room, &mut fitting)?, scale, "links", &mut fitting);
+    let loads = loads(preset, scale, &mut fitting);
     // Each protocol alone, and all at once.
     let each = wires.len() * loads.len() * (preset.protocols.len() + 1);
     let (runtime, rounds) = time(preset, room, scale, each, &mut fitting);
     let jobs = loads.iter().map(|load| job(preset, load, runtime, preset.volumes, 1)).collect();
     Ok(Shape { wires, jobs, rounds, notes: fitting.notes })
+}
+
+/// At the smallest scale, the first and the last of a range.
+fn ends<T: Copy + PartialEq>(all: Vec<T>, scale: Scale, what: &str, fitting: &mut Fitting) -> Vec<T> {
+    if scale != Scale::Smallest || all.len() <= 2 {
+        return all;
+    }
+    fitting.note(format!("of {} {what}, the first and the last are used", all.len()));
+    all.first().into_iter().chain(all.last()).copied().collect()
+}
+
+/// The loads, at the smallest scale those of the smallest and the largest I/O.
+fn loads(preset: &Preset, scale: Scale, fitting: &mut Fitting) -> Vec<Load> {
+    let sizes = ends(preset.sizes.to_vec(), scale, "I/O sizes", fitting);
+    let mut loads = preset.loads();
+    loads.retain(|load| sizes.contains(&load.bytes));
+    loads
 }
 
 fn pairs(
@@ -219,6 +260,7 @@ fn volumes(preset: &Preset, room: &Room, scale: Scale, fitting: &mut Fitting) ->
     // A target holds the volumes once, and other systems' targets run while it is torn down.
     let most = (room.memory / 3).min(FILLED_MAX);
     let (count, each) = match scale {
+        Scale::Smallest => (count.min(VOLUMES_SMALLEST), VOLUME_MIN),
         Scale::Auto if u64::from(count) * bytes <= most => (count, bytes),
         Scale::Auto => {
             let each = (most / u64::from(count)).max(VOLUME_MIN);
@@ -238,7 +280,7 @@ fn volumes(preset: &Preset, room: &Room, scale: Scale, fitting: &mut Fitting) ->
     (count, each)
 }
 
-fn connections(preset: &Preset, room: &Room, volumes: u32, fitting: &mut Fitting) -> Vec<u32> {
+fn connections(preset: &Preset, room: &Room, scale: Scale, volumes: u32, fitting: &mut Fitting) -> Vec<u32> {
     if preset.connections.is_empty() {
         return vec![volumes];
     }
@@ -251,12 +293,19 @@ fn connections(preset: &Preset, room: &Room, volumes: u32, fitting: &mut Fitting
             room.files
         ));
     }
+    if scale == Scale::Smallest {
+        fitting.note(format!("at most {CONNECTIONS_SMALLEST} connections are used"));
+        let mut few: Vec<u32> = fits.into_iter().map(|count| count.min(CONNECTIONS_SMALLEST)).collect();
+        few.dedup();
+        return few;
+    }
     fits
 }
 
 fn time(preset: &Preset, room: &Room, scale: Scale, loads: usize, fitting: &mut Fitting) -> (Duration, u32) {
     let (mut runtime, mut rounds) = (preset.runtime, preset.rounds);
     match scale {
+        Scale::Smallest => (runtime, rounds) = (RUNTIME_SMALLEST, 1),
         Scale::Part(part) => runtime = runtime.mul_f64(part).max(RUNTIME_MIN),
         Scale::Auto => {
             let each = |rounds: u32| room.time.div_f64((loads * rounds as usize).max(1) as f64);
@@ -398,6 +447,20 @@ mod tests {
         let shape = shape(Preset::find("unified-wire").unwrap(), &room(), Scale::Part(0.1)).unwrap();
         assert!(shape.wires.iter().any(|wire| matches!(wire, Wire::Limited { .. })));
         assert_eq!((shape.jobs.len(), shape.rounds), (2, 3));
+    }
+
+    #[test]
+    fn the_smallest_scale_takes_seconds() {
+        for preset in PRESETS.iter().filter(|preset| preset.kind == Kind::Block) {
+            let both = (names(&["blockwire", "tgt"]), names(&["blockwire", "libiscsi"]));
+            let plan = plan(preset, &room(), Scale::Smallest, &both.0, &both.1).unwrap();
+            assert!(plan.duration() < Duration::from_secs(16), "{}: {:?}", preset.id, plan.duration());
+            assert!(
+                plan.notes.iter().any(|note| note.contains("it runs for 0.2 s in 1")),
+                "{:?}",
+                plan.notes
+            );
+        }
     }
 
     #[test]

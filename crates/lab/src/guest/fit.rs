@@ -34,18 +34,18 @@ pub(super) fn fit(
     notes: &mut Vec<String>,
 ) -> Size {
     let mut loads = preset.loads();
-    let volume = match scale {
-        Scale::Auto => preset.volumes.1.min(room.memory / 4),
-        Scale::Part(part) => (preset.volumes.1 as f64 * part) as u64,
+    let volume = match scale.or_part() {
+        None => preset.volumes.1.min(room.memory / 4),
+        Some(part) => (preset.volumes.1 as f64 * part) as u64,
     };
     let volume = volume.max(VOLUME_MIN) & !((1 << 20) - 1);
-    let runtime = match scale {
-        Scale::Auto => {
+    let runtime = match scale.or_part() {
+        None => {
             let all = (loads.len() * machines.max(1)) as f64;
             let each = room.time.as_secs_f64() / all - if is_emulated { AROUND } else { 1.0 };
             Duration::from_secs_f64(each.max(0.0)).min(preset.runtime)
         }
-        Scale::Part(part) => preset.runtime.mul_f64(part),
+        Some(part) => preset.runtime.mul_f64(part),
     };
     let runtime = runtime.max(RUNTIME_MIN);
     let wanted = preset.threads;

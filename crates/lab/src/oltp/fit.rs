@@ -66,8 +66,8 @@ pub(super) fn fit(
     let luns = preset.volumes.0 / databases;
     let cores = u32::try_from(room.cores).unwrap_or(u32::MAX);
     let memory = room.memory / 3;
-    let size = match scale {
-        Scale::Part(part) => {
+    let size = match scale.or_part() {
+        Some(part) => {
             let part_of = |all: u32, least: u32| ((f64::from(all) * part) as u32).clamp(least, all);
             let databases = part_of(databases, 1);
             let lun = ((preset.volumes.1 as f64 * part) as u64).max(LUN_MIN);
@@ -83,7 +83,7 @@ pub(super) fn fit(
                 time: None,
             }
         }
-        Scale::Auto => {
+        None => {
             // The paper had six cores for each database, beside those of its target.
             let databases = (cores / 6).clamp(2, databases);
             let each = memory / u64::from(databases * luns);

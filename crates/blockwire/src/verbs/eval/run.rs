@@ -30,8 +30,9 @@ use crate::exit::{Exit, Failure};
 pub struct RunArgs {
     /// Which experiment (see `eval list`)
     pub preset: String,
-    /// How much of the paper's own size: auto, or a part of 1
-    #[arg(long, value_name = "auto|PART", default_value = "auto", value_parser = scale)]
+    /// How much of the paper's own size: auto (what fits the machine and --time), smallest (whether it works at
+    /// all), or a part of 1
+    #[arg(long, value_name = "auto|smallest|PART", default_value = "auto", value_parser = scale)]
     pub scale: Scale,
     /// Targets, separated by commas; those of the preset if none is named
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
@@ -75,9 +76,12 @@ fn scale(text: &str) -> Result<Scale, String> {
     if text == "auto" {
         return Ok(Scale::Auto);
     }
+    if text == "smallest" {
+        return Ok(Scale::Smallest);
+    }
     match text.parse::<f64>() {
         Ok(part) if part > 0.0 && part <= 1.0 => Ok(Scale::Part(part)),
-        _ => Err("auto, or a number above 0 and at most 1 is expected".to_owned()),
+        _ => Err("auto, smallest, or a number above 0 and at most 1 is expected".to_owned()),
     }
 }
 

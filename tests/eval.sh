@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# Runs the experiments of `blockwire eval`.
+#   eval.sh smallest       each for seconds: whether it works (part of `make test`)
+#   eval.sh auto [NAME...] what fits this machine, with every target and initiator that is installed; reports
+#                          go to docs/eval (`make eval`). TIME: seconds for each, 120 unless said.
+set -euo pipefail
+# shellcheck source=tests/lib.sh
+. "$(dirname "$0")/lib.sh"
+cd "$ROOT"
+tests/setup.sh build eval
+quietly build-release cargo build --locked --release -p blockwire
+BLOCKWIRE=$BUILD/release/blockwire
+DIR=$OUT/eval
+rm -rf "$DIR"
+mkdir -p "$DIR"
+
+# points RECORD: how many points it has, each with a run; an I/O that failed is an error
+points() {
+  python3 - "$1" <<'PY'
+import json, sys
+record = json.load(open(sys.argv[1]))
+for point in record["points"]:
+    for run in point["runs"]:
+        assert run["ios"] > 0 and run["errors"] == 0, point
+print(len(record["points"]))
+PY
+}
+
+smallest() {
+  local preset begin kinds="quick t6-100g-sweep demartek-vdbench connections unified-wire windows-100g"
+  kinds+=" nvme-tcp-iops nvme-tcp-latency nvme-tcp-jitter protocol-efficiency"
+  for preset in $kinds; do
+    begin=$(now)
+    quietly "eval-$preset" "$BLOCKWIRE" eval run "$preset" --scale smallest --out "$DIR/$preset"
+    say "$preset: $(points "$DIR/$preset/record.json") points in $(since "$begin") s"
+  done
+  # Systems that we did not write, beside ours; what is not installed is named, not hidden.
+  begin=$(now)
+  quietly eval-systems "$BLOCKWIRE" eval run quick --scale smallest --out "$DIR/systems" \
+    --target blockwire,tgt,istgt --initiator blockwire,libiscsi,fio
+  for system in tgt istgt libiscsi fio; do
+    grep -q "\"$system\"" "$DIR/systems/record.json" || fail "$system was not measured: $(cat "$OUT/eval-systems.log")"
+  done
+  say "systems: $(points "$DIR/systems/record.json") points in $(since "$begin") s"
+}
+
+# auto NAME ARGUMENTS...: one experiment into docs/eval
+auto() {
+  local preset=$1
+  shift
+  say "$preset:"
+  "$BLOCKWIRE" eval run "$preset" --scale auto --time "${TIME:-120}" --out "$DIR/$preset" "$@" >"$DIR/$preset.md"
+  mkdir -p "docs/eval/$preset"
+  cp "$DIR/$preset/report.html" "$DIR/$preset/report.md" "$DIR/$preset/record.json" "docs/eval/$preset/"
+}
+
+all() {
+  local chosen=("$@") name
+  wanted() { [ ${#chosen[@]} = 0 ] || printf '%s\n' "${chosen[@]}" | grep -qx "$1"; }
+  local software=blockwire,tgt,istgt,spdk-iscsi both=blockwire,spdk-nvmf
+  for name in quick t6-100g-sweep demartek-vdbench demartek-oltp connections unified-wire t5-vm windows-100g \
+    nvme-tcp-iops nvme-tcp-latency nvme-tcp-jitter protocol-efficiency; do
+    wanted "$name" || continue
+    case $name in
+    quick) auto quick --target "$software,spdk-nvmf" --initiator blockwire,libiscsi,spdk ;;
+    t6-100g-sweep) auto "$name" --target blockwire,tgt ;;
+    demartek-vdbench) auto "$name" --target blockwire,tgt --initiator blockwire,libiscsi ;;
+    windows-100g) auto "$name" --target blockwire,tgt ;;
+    nvme-tcp-*) auto "$name" --target "$both" ;;
+    protocol-efficiency) auto "$name" --target "$software,spdk-nvmf" ;;
+    *) auto "$name" ;;
+    esac
+  done
+}
+
+case ${1:-} in
+smallest) smallest ;;
+auto) shift; all "$@" ;;
+*) say "usage: eval.sh smallest | auto [NAME...]"; exit 2 ;;
+esac
