@@ -136,6 +136,7 @@ impl Attached {
         if let Some(why) = lacking(place, ISCSI) {
             return Err(Failure::new(why));
         }
+        place.run(&["modprobe", ISCSI.0])?;
         if sessions > 1 {
             return Err(Failure::new(format!("it has one session with each volume, not {sessions}")));
         }
@@ -159,6 +160,7 @@ impl Attached {
         if let Some(why) = lacking(place, NVME) {
             return Err(Failure::new(why));
         }
+        place.run(&["modprobe", NVME.0])?;
         let queues = queues.to_string();
         let connect = [
             "nvme",

@@ -5,6 +5,7 @@
 
 mod blockwire;
 mod istgt;
+mod kernel;
 mod spdk;
 mod stream;
 mod tgt;
@@ -152,6 +153,8 @@ pub fn all(binary: &Path, urls: &[String]) -> Vec<Box<dyn Target>> {
         Box::new(blockwire::Ours::new(binary)),
         Box::new(tgt::Tgt),
         Box::new(istgt::Istgt),
+        Box::new(kernel::Kernel::lio()),
+        Box::new(kernel::Kernel::nvmet()),
         Box::new(spdk::Spdk::iscsi()),
         Box::new(spdk::Spdk::nvmf()),
         Box::new(stream::Receiver::new(binary)),
