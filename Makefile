@@ -32,7 +32,7 @@ build lint unit sessions guest:
 	@tests/test.sh $@
 
 interop:
-	@tests/test.sh build libiscsi consumers initiators workloads machines guests
+	@tests/test.sh build libiscsi consumers initiators workloads experiments machines guests
 
 SIM_SEEDS ?= 5000
 sim:

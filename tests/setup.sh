@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what a step of the tests needs: setup.sh GROUP...
 # Root gets it installed from Debian; everybody else is told what is missing and the command.
-# Groups: build clients attach database dbench capi capture eval generator guest fio uml tgt istgt spdk ssh lint
+# Groups: build clients attach database dbench experiments capi capture eval generator guest fio uml tgt istgt spdk ssh lint
 set -euo pipefail
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -58,6 +58,13 @@ for group in "$@"; do
     needs /usr/sbin/sshd openssh-server
     needs ssh openssh-client
     needs ip iproute2
+    ;;
+  experiments)
+    needs jq jq
+    needs fio fio
+    needs ip iproute2
+    needs "/usr/lib/$(uname -m)-linux-gnu/qemu/block-iscsi.so" qemu-block-extra
+    compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || packages+=(postgresql)
     ;;
   capi)
     needs c++ g++

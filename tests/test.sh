@@ -2,7 +2,7 @@
 # Everything that must hold before a change is good; `make test` and `.ci/run` run this.
 #   test.sh [STEP]...      without arguments all steps, in this order:
 #     build lint unit libiscsi consumers initiator filesystem packaging capi sessions evaluations guest
-#   and, by their names only: guests initiators workloads machines
+#   and, by their names only: guests initiators workloads experiments machines
 #
 # Where the kernel forbids io_uring the steps that need it fail, unless BLOCKWIRE_NO_URING=1 says
 # that this is known; then they run on epoll only.
@@ -95,6 +95,11 @@ workloads() {
   done
   FAILOVER_CUTS=100 quietly failover cargo test --locked -p blockwire --test served failover -- --nocapture
   grep 'percentile' "$OUT/failover.log"
+}
+
+# The papers' experiments with databases and a virtual machine, at their smallest scale: `make interop` only.
+experiments() {
+  tests/interop/experiments.sh
 }
 
 # The same with every combination of what is negotiated: `make interop` only.

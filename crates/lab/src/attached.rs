@@ -90,7 +90,11 @@ impl Raid {
         // A leg's own plus signs and commas are not those of the list.
         let escaped = |url: &String| url.replace('+', "\\+").replace(',', "\\,");
         let legs: Vec<String> = urls.iter().map(escaped).collect();
-        let spec = format!("raid=stripe:{}", legs.join("+"));
+        // Of legs without a UUID, as tgt's, it has none of its own; it is one of a day anyway.
+        let mark = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let uuid =
+            format!("{:08x}-0000-4000-8000-{:012x}", std::process::id(), mark.as_nanos() & 0xffff_ffff_ffff);
+        let spec = format!("raid=stripe:{},uuid={uuid}", legs.join("+"));
         let path = |end: &str| dir.join(format!("{name}.{end}")).display().to_string();
         let (state, control, binary) = (path("state"), path("sock"), binary.display().to_string());
         let words = [

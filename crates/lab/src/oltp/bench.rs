@@ -38,6 +38,8 @@ pub(super) struct Bench {
     pub(super) stands: Vec<Stand>,
     pub(super) serving: Serving,
     pub(super) link: Link,
+    /// What users do.
+    pub(super) script: PathBuf,
 }
 
 /// A directory with a short name: the path of a socket has room for a hundred bytes.
@@ -93,7 +95,8 @@ impl Bench {
             dir: &runner.dir,
         };
         let serving = runner.target(target)?.start(&setup)?;
-        let mut bench = Bench { stands: Vec::new(), serving, link };
+        let script = load::script(&runner.dir)?;
+        let mut bench = Bench { stands: Vec::new(), serving, link, script };
         for at in 0..size.databases as usize {
             let urls = bench.serving.urls(&bench.link.address(at));
             let luns = size.luns as usize;
@@ -116,7 +119,11 @@ impl Bench {
     fn fill(&self, runner: &Runner<'_>, size: &Size) -> Result<(), Failure> {
         let mut all = Vec::new();
         for (at, stand) in self.stands.iter().enumerate() {
-            all.push(client(runner, &format!("filling-{at}"), load::prepare(&stand.database, size))?);
+            all.push(client(
+                runner,
+                &format!("filling-{at}"),
+                load::prepare(&self.script, &stand.database, size),
+            )?);
         }
         all.iter_mut().try_for_each(|process| process.finish(FILLING).map(drop))
     }

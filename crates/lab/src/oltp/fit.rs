@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use eval::preset::{Kind, Preset, Room, Scale};
 
-/// Bytes of a row of sysbench's tables with its share of the index and of free space in pages.
-const ROW: u64 = 256;
-/// Tables of a database.
-const TABLES: u64 = 4;
+/// Bytes of a warehouse with all that belongs to it, indexes and free space in pages included, and its rows.
+const WAREHOUSE: u64 = 8 << 20;
+const ROWS: u64 = 32_000;
 /// Smallest LUN: six of them hold what a database server makes before there is any table.
 const LUN_MIN: u64 = 64 << 20;
 /// Data of one database in the paper.
@@ -17,7 +16,7 @@ const DATA: u64 = 260 << 30;
 /// Part of a volume, in percent, that tables may take: logs and growth need the rest.
 const FULL: u64 = 40;
 /// Rows that are loaded in a second, as a guess that is rather low.
-const ROWS_PER_SECOND: f64 = 8_000.0;
+const ROWS_PER_SECOND: f64 = 6_000.0;
 
 /// How large it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,10 +31,8 @@ pub(super) struct Size {
     pub(super) luns: u32,
     /// Bytes of a LUN.
     pub(super) lun: u64,
-    /// Tables of each database, and rows of each table.
-    pub(super) tables: u64,
-    /// Rows of each.
-    pub(super) rows: u64,
+    /// Warehouses of each database.
+    pub(super) warehouses: u64,
     /// How long all of it is to run, if there is a limit.
     pub(super) time: Option<Duration>,
 }
@@ -43,7 +40,7 @@ pub(super) struct Size {
 impl Size {
     /// Bytes that tables take at first.
     pub(super) fn data(&self) -> u64 {
-        self.tables * self.rows * ROW
+        self.warehouses * WAREHOUSE
     }
 
     /// Memory that a database server gives to its own cache: a 16th of its data.
@@ -71,15 +68,14 @@ pub(super) fn fit(
             let part_of = |all: u32, least: u32| ((f64::from(all) * part) as u32).clamp(least, all);
             let databases = part_of(databases, 1);
             let lun = ((preset.volumes.1 as f64 * part) as u64).max(LUN_MIN);
-            let rows = (DATA as f64 * part) as u64 / ROW / TABLES;
+            let warehouses = (DATA as f64 * part) as u64 / WAREHOUSE;
             Size {
                 databases,
                 users: part_of(users, 2),
                 transactions: Some(u64::from(part_of(transactions, 20))),
                 luns,
                 lun,
-                tables: TABLES,
-                rows: rows.clamp(2_000, most_rows(lun, luns)),
+                warehouses: warehouses.clamp(1, most(lun, luns)),
                 time: None,
             }
         }
@@ -89,15 +85,14 @@ pub(super) fn fit(
             let each = memory / u64::from(databases * luns);
             let lun = each.min(preset.volumes.1).clamp(LUN_MIN, 1 << 30);
             let loading = room.time.mul_f64(0.2).as_secs_f64() / pairs.max(1) as f64;
-            let rows = (ROWS_PER_SECOND * loading) as u64 / u64::from(databases) / TABLES;
+            let warehouses = (ROWS_PER_SECOND * loading) as u64 / u64::from(databases) / ROWS;
             Size {
                 databases,
                 users: (users * cores / 24).clamp(4, users),
                 transactions: None,
                 luns,
                 lun,
-                tables: TABLES,
-                rows: rows.clamp(2_000, most_rows(lun, luns)),
+                warehouses: warehouses.clamp(1, most(lun, luns)),
                 time: Some(room.time),
             }
         }
@@ -124,8 +119,8 @@ pub(super) fn fit(
     Ok(size)
 }
 
-fn most_rows(lun: u64, luns: u32) -> u64 {
-    (lun * u64::from(luns) * FULL / 100 / ROW / TABLES).max(2_000)
+fn most(lun: u64, luns: u32) -> u64 {
+    (lun * u64::from(luns) * FULL / 100 / WAREHOUSE).max(1)
 }
 
 #[cfg(test)]
@@ -161,9 +156,9 @@ mod tests {
 
     #[test]
     fn the_smallest_part_is_small_and_the_whole_does_not_fit() {
-        let (size, _) = made(&room(2, 20 << 30), Scale::Part(0.0001));
+        let (size, _) = made(&room(2, 20 << 30), Scale::Part(0.00002));
         let size = size.unwrap();
-        assert_eq!((size.databases, size.users, size.transactions), (1, 2, Some(20)));
+        assert_eq!((size.databases, size.users, size.transactions, size.warehouses), (1, 2, Some(20), 1));
         assert_eq!(size.lun, LUN_MIN);
         let (size, _) = made(&room(2, 20 << 30), Scale::Part(1.0));
         assert!(size.unwrap_err().contains("--scale"));

@@ -1,15 +1,27 @@
-//! The load on a database: sysbench's read-write transactions, and what it prints about them.
+//! The load on a database: transactions in the manner of TPC-C by sysbench, and what it prints about them.
 //!
-//! Invariant: what is not in its output is an error that names what was looked for, never a zero.
+//! What users do is in `orders.lua`. Invariant: what is not in its output is an error that names what was looked for, never a zero.
+
+use std::path::{Path, PathBuf};
 
 use eval::Histogram;
 
 use super::database::Database;
 use super::fit::Size;
+use crate::Failure;
 
-/// The test of sysbench that is run: point and range reads, updates, a delete and an insert in each
-/// transaction.
-const TEST: &str = "oltp_read_write";
+/// What users do, as sysbench runs it.
+const SCRIPT: &str = include_str!("orders.lua");
+/// Items, and customers of each district: a tenth of TPC-C's.
+const ITEMS: u32 = 10_000;
+const CUSTOMERS: u32 = 300;
+
+/// Puts the script where sysbench finds it, and gives its path.
+pub(super) fn script(dir: &Path) -> Result<PathBuf, Failure> {
+    let path = dir.join("orders.lua");
+    std::fs::write(&path, SCRIPT).map_err(|why| Failure::new(format!("{}: {why}", path.display())))?;
+    Ok(path)
+}
 
 /// What one database's users did.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -24,28 +36,30 @@ pub(super) struct Told {
     pub(super) latency: Histogram,
 }
 
-fn words(database: &Database, size: &Size, last: &[&str]) -> Vec<String> {
-    let mut words = vec!["sysbench".to_owned(), TEST.to_owned()];
+fn words(script: &Path, database: &Database, size: &Size, last: &[&str]) -> Vec<String> {
+    let mut words = vec!["sysbench".to_owned(), script.display().to_string()];
     words.extend(database.client_words());
-    words.push(format!("--tables={}", size.tables));
-    words.push(format!("--table-size={}", size.rows));
+    words.push(format!("--warehouses={}", size.warehouses));
+    words.push(format!("--items={ITEMS}"));
+    words.push(format!("--customers={CUSTOMERS}"));
     words.extend(last.iter().map(|word| (*word).to_owned()));
     words
 }
 
 /// The command that fills a database.
-pub(super) fn prepare(database: &Database, size: &Size) -> Vec<String> {
-    words(database, size, &["prepare"])
+pub(super) fn prepare(script: &Path, database: &Database, size: &Size) -> Vec<String> {
+    words(script, database, size, &["prepare"])
 }
 
 /// The command that runs its users for a number of transactions in all, or for so many seconds.
-pub(super) fn run(database: &Database, size: &Size, until: Until) -> Vec<String> {
+pub(super) fn run(script: &Path, database: &Database, size: &Size, until: Until) -> Vec<String> {
     let until = match until {
         Until::Transactions(count) => ["--time=0".to_owned(), format!("--events={count}")],
         Until::Seconds(seconds) => [format!("--time={seconds}"), "--events=0".to_owned()],
     };
     let users = format!("--threads={}", size.users);
-    words(database, size, &[&users, &until[0], &until[1], "--rand-seed=7", "--histogram=on", "run"])
+    let last = [&users, &until[0], &until[1], "--rand-seed=7", "--histogram=on", "run"];
+    words(script, database, size, &last)
 }
 
 /// How long users go on.
