@@ -4,14 +4,15 @@
 //! Volumes that are no remote ones (a file, a null volume) may stand beside them, so that both ends of a
 //! copy are alike.
 //!
-//! Invariant: a [`Handle`] never names another volume than the one it was given for.
+//! Invariants: a [`Handle`] never names another volume than the one it was given for; a turn looks at the volumes
+//! that something has happened to, and at no others.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use buf::{Cx, Errno, Time};
 use endpoint::{Arrival, Departure, Dial, DialId, Dialled, Endpoint, Leave, LinkId, ShardId, Sockets};
-use stream::{Came, RecvOp, SendOp, Slab, Tag, earliest};
+use stream::{Came, RecvOp, SendOp, Slab, Tag, Timers};
 use volume::{Backend, DiskId, DiskOp, Done, Geometry, Io, IoId};
 
 use crate::path::{Claim, Path};
@@ -39,6 +40,8 @@ struct Slot<P> {
     kind: Kind<P>,
     /// It is in the list of those to be looked at.
     touched: bool,
+    /// Its note in the timers.
+    noted: Option<Time>,
     /// A local one cannot refuse: what is in work is counted.
     in_work: usize,
     read_only: bool,
@@ -59,6 +62,12 @@ pub struct Client<P> {
     touched: VecDeque<Tag>,
     /// Those that were looked at in this turn and may have something to start.
     ready: VecDeque<Tag>,
+    /// Of those, local ones whose disks may be asked for something, and remote ones that may have links that
+    /// leave, or want a connection.
+    disks: VecDeque<Tag>,
+    leaving: VecDeque<Tag>,
+    dialling: VecDeque<Tag>,
+    timers: Timers<Tag>,
     /// By the low half of a link's name: its name and its volume.
     links: Vec<Option<Owned>>,
     /// Links that nobody wants any more.
@@ -80,6 +89,10 @@ impl<P: Path> Client<P> {
             slots: Slab::new(VOLUMES_MAX),
             touched: VecDeque::new(),
             ready: VecDeque::new(),
+            disks: VecDeque::new(),
+            leaving: VecDeque::new(),
+            dialling: VecDeque::new(),
+            timers: Timers::default(),
             links: Vec::new(),
             cuts: VecDeque::new(),
             dials: Vec::new(),
@@ -104,7 +117,8 @@ impl<P: Path> Client<P> {
     }
 
     fn insert(&mut self, kind: Kind<P>, read_only: bool) -> Option<Handle> {
-        let tag = self.slots.insert(Slot { kind, touched: false, in_work: 0, read_only }).ok()?;
+        let tag =
+            self.slots.insert(Slot { kind, touched: false, noted: None, in_work: 0, read_only }).ok()?;
         self.touch(tag);
         Some(Handle(tag))
     }
@@ -241,12 +255,31 @@ impl<P: Path> Client<P> {
         Some(act(remote))
     }
 
-    /// The first remote volume that answers.
-    fn ask<T>(&mut self, mut ask: impl FnMut(&mut RemoteVolume<P>) -> Option<T>) -> Option<(Tag, T)> {
-        self.slots.iter_mut().find_map(|(tag, slot)| match &mut slot.kind {
-            Kind::Remote(remote) => ask(remote).map(|found| (tag, found)),
-            Kind::Local(..) => None,
-        })
+    /// The first remote volume of these that answers; those that do not are taken out.
+    fn ask<T>(
+        slots: &mut Slab<Slot<P>>,
+        of: &mut VecDeque<Tag>,
+        mut ask: impl FnMut(&mut RemoteVolume<P>) -> Option<T>,
+    ) -> Option<(Tag, T)> {
+        while let Some(&tag) = of.front() {
+            if let Some(Slot { kind: Kind::Remote(remote), .. }) = slots.get_mut(tag)
+                && let Some(found) = ask(remote)
+            {
+                return Some((tag, found));
+            }
+            of.pop_front();
+        }
+        None
+    }
+
+    /// Everything that a volume wants now was started: what is left is for later.
+    #[inline]
+    fn looked_at(&mut self, tag: Tag) {
+        if let Some(Slot { kind: Kind::Remote(remote), noted, .. }) = self.slots.get_mut(tag) {
+            self.timers.note(tag, remote.poll_timeout(), noted);
+            self.leaving.push_back(tag);
+            self.dialling.push_back(tag);
+        }
     }
 }
 
@@ -300,16 +333,17 @@ impl<P: Path> Endpoint for Client<P> {
     }
 
     fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
-        let mut due: Vec<Tag> = Vec::new();
-        for (tag, slot) in self.slots.iter_mut() {
-            if let Kind::Remote(remote) = &mut slot.kind
-                && remote.poll_timeout().is_some_and(|time| time <= cx.now)
-            {
+        while let Some((time, tag)) = self.timers.due(cx.now) {
+            let Some(slot) = self.slots.get_mut(tag).filter(|slot| slot.noted == Some(time)) else {
+                continue;
+            };
+            slot.noted = None;
+            if let Kind::Remote(remote) = &mut slot.kind {
                 remote.handle_timeout(cx);
-                due.push(tag);
             }
+            // When it has been looked at, it notes its next time.
+            self.touch(tag);
         }
-        due.into_iter().for_each(|tag| self.touch(tag));
     }
 
     fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
@@ -325,7 +359,10 @@ impl<P: Path> Endpoint for Client<P> {
                 self.touched.push_back(tag);
                 more = true;
             }
-            self.ready.push_back(tag);
+            match slot.kind {
+                Kind::Remote(_) => self.ready.push_back(tag),
+                Kind::Local(..) => self.disks.push_back(tag),
+            }
         }
         more
     }
@@ -340,6 +377,7 @@ impl<P: Path> Endpoint for Client<P> {
                 return Some(link);
             }
             self.ready.pop_front();
+            self.looked_at(tag);
         }
         None
     }
@@ -355,17 +393,22 @@ impl<P: Path> Endpoint for Client<P> {
     }
 
     fn poll_disk(&mut self) -> Option<DiskOp> {
-        self.slots.iter_mut().find_map(|(_, slot)| match &mut slot.kind {
-            Kind::Local(backend, _) => backend.poll_disk(),
-            Kind::Remote(_) => None,
-        })
+        while let Some(&tag) = self.disks.front() {
+            if let Some(Slot { kind: Kind::Local(backend, _), .. }) = self.slots.get_mut(tag)
+                && let Some(op) = backend.poll_disk()
+            {
+                return Some(op);
+            }
+            self.disks.pop_front();
+        }
+        None
     }
 
     fn poll_departure(&mut self) -> Option<(LinkId, Departure<Nothing>)> {
         if let Some(link) = self.cuts.pop_front() {
             return Some((link, Departure::Abort));
         }
-        let (_, (link, how)) = self.ask(Sockets::poll_leave)?;
+        let (_, (link, how)) = Self::ask(&mut self.slots, &mut self.leaving, Sockets::poll_leave)?;
         if let Some(Some(owned)) = self.links.get_mut(link.0 as u32 as usize) {
             owned.left = true;
         }
@@ -380,14 +423,11 @@ impl<P: Path> Endpoint for Client<P> {
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        self.slots.iter().fold(None, |wake, (_, slot)| match &slot.kind {
-            Kind::Remote(remote) => earliest(wake, remote.poll_timeout()),
-            Kind::Local(..) => wake,
-        })
+        self.timers.next()
     }
 
     fn poll_dial(&mut self) -> Option<Dial> {
-        let (tag, dial) = self.ask(Sockets::poll_dial)?;
+        let (tag, dial) = Self::ask(&mut self.slots, &mut self.dialling, Sockets::poll_dial)?;
         let id = DialId(self.next_dial);
         self.next_dial += 1;
         self.dials.push((id, tag, dial.id));

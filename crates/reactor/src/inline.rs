@@ -157,11 +157,14 @@ where
         each!(self.body.as_deref(), shard => &shard.end)
     }
 
-    /// Lets the caller speak with the endpoint. What that makes it want starts with the next turn.
+    /// Lets the caller speak with the endpoint. What that makes it want starts with the next turn. The time that
+    /// it is shown is that of the last turn or of the system's last tick, whichever is later: a few milliseconds
+    /// old at most, so that a caller may come for each operation without reading the clock each time.
     pub fn with<R>(&mut self, act: impl FnOnce(&mut E, &mut Cx<'_>) -> R) -> R {
         self.has_more = true;
         each!(self.body.as_deref_mut(), shard => {
-            let mut cx = Cx { now: clock::now(), pool: &shard.pool, entropy: &mut shard.entropy };
+            let now = shard.world.base().now.max(clock::tick());
+            let mut cx = Cx { now, pool: &shard.pool, entropy: &mut shard.entropy };
             act(&mut shard.end, &mut cx)
         })
     }
@@ -175,7 +178,7 @@ where
     /// not at all; `None`: until something happens). What happened has been told to the endpoint when this
     /// returns. It may return sooner, with nothing that concerns the caller: call it in a loop.
     pub fn turn(&mut self, wait: Option<Duration>) {
-        let at_most = wait.map(|wait| clock::now() + wait);
+        let at_most = wait.filter(|wait| !wait.is_zero()).map(|wait| clock::now() + wait);
         self.bell.wake();
         each!(self.body.as_deref_mut(), shard => {
             let mut more = false;

@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+mod alarms;
 mod contract;
 mod index;
 mod inlet;
@@ -18,6 +19,7 @@ mod outbox;
 mod tag;
 mod timers;
 
+pub use alarms::Timers;
 pub use buf::{Cx, Entropy, Errno, Payload, Time};
 pub use contract::{Close, Connection, Host, HostEvent, Link, Target, TargetEvent};
 pub use index::TagIndex;

@@ -21,7 +21,6 @@ mod links;
 mod login_link;
 mod message;
 mod shard;
-mod timers;
 
 pub use controllers::{CNTLID_MAX, ControllerClaim, ControllerVerdict};
 pub use directory::SESSIONS_MAX;

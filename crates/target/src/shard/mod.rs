@@ -24,7 +24,7 @@ use buf::{Cx, Errno, Time};
 use endpoint::{Arrival, Departure, Dial, DialId, Dialled, Endpoint, LinkId, ShardId};
 use iscsi::wire::Tsih;
 use scsi_server::Server;
-use stream::{Came, RecvOp, SendOp, Slab, Tag};
+use stream::{Came, RecvOp, SendOp, Slab, Tag, Timers};
 use volume::DiskOp;
 
 use crate::backoff::BackOff;
@@ -32,7 +32,6 @@ use crate::directory::{Directory, SESSIONS_MAX};
 use crate::exports::Exports;
 use crate::links::Links;
 use crate::message::{Message, NvmeMessage};
-use crate::timers::Timers;
 
 pub use conns::LogLine;
 use conns::{Conn, Joining};

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use buf::{Cx, Errno, Time};
 use endpoint::{Departure, Dial, DialId, Dialled, Leave, LinkId, Remote};
-use stream::{Came, RecvOp, SendOp, Slab, Tag};
+use stream::{Came, RecvOp, SendOp, Slab, Tag, Timers, earliest};
 use volume::{Ask, Backend, DiskOp, Done, Geometry, Io, IoId, VolumeId};
 
 use super::Shard;
@@ -65,7 +65,8 @@ struct Entry {
     volume: VolumeId,
     /// It is in the list of those to be looked at.
     touched: bool,
-    due: Option<Time>,
+    /// Its note in the timers.
+    noted: Option<Time>,
     /// What its volume's home was told.
     geometry: Geometry,
     read_only: bool,
@@ -86,6 +87,7 @@ struct Owned {
 pub(super) struct Remotes {
     entries: Slab<Entry>,
     touched: VecDeque<Tag>,
+    timers: Timers<Tag>,
     /// By the low half of a link's name.
     links: Vec<Option<Owned>>,
     dials: VecDeque<Dial>,
@@ -99,6 +101,7 @@ impl Remotes {
         Remotes {
             entries: Slab::new(REMOTES_MAX),
             touched: VecDeque::new(),
+            timers: Timers::default(),
             links: Vec::new(),
             dials: VecDeque::new(),
             dialling: Vec::new(),
@@ -119,7 +122,7 @@ impl Remotes {
             shared,
             volume,
             touched: false,
-            due: None,
+            noted: None,
             geometry,
             read_only: false,
             parts_until: None,
@@ -222,19 +225,17 @@ impl Remotes {
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Time> {
-        let entries = self.entries.iter();
-        entries.flat_map(|(_, entry)| [entry.due, entry.parts_until]).flatten().min()
+        self.timers.next()
     }
 
     pub(super) fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
-        let is_due =
-            |entry: &Entry| [entry.due, entry.parts_until].into_iter().flatten().any(|time| time <= cx.now);
-        let due: Vec<Tag> =
-            self.entries.iter().filter(|(_, entry)| is_due(entry)).map(|(tag, _)| tag).collect();
-        for tag in due {
-            if let Some(entry) = self.entries.get(tag) {
-                entry.shared.borrow_mut().remote.handle_timeout(cx);
-            }
+        while let Some((time, tag)) = self.timers.due(cx.now) {
+            let Some(entry) = self.entries.get_mut(tag).filter(|entry| entry.noted == Some(time)) else {
+                continue;
+            };
+            entry.noted = None;
+            entry.shared.borrow_mut().remote.handle_timeout(cx);
+            // When it is looked at, it notes its next time.
             self.touch(tag);
         }
     }
@@ -300,7 +301,8 @@ impl Shard {
             self.remotes.dials.push_back(Dial { id, ..dial });
         }
         let Some(entry) = self.remotes.entries.get_mut(tag) else { return false };
-        entry.due = shared.remote.poll_timeout();
+        let wanted = earliest(shared.remote.poll_timeout(), entry.parts_until);
+        self.remotes.timers.note(tag, wanted, &mut entry.noted);
         if let Some(until) = entry.parts_until {
             if shared.remote.is_closed() || until <= cx.now {
                 let links = self.remotes.forget(tag);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use buf::{Cx, Errno, Sg, Time};
 use endpoint::ShardId;
-use stream::Tag;
+use stream::{Tag, Timers};
 use volume::{
     Ack, Adoption, Answer, Ask, AskId, DiskId, DiskOp, Done, Durability, Gate, Home, Io, IoId, Nexus, Op,
     Refusal, Remark, Shard as Core, Span, StoreOp, VolumeId, Why,
@@ -14,7 +14,6 @@ use volume::{
 use super::remotes::Remotes;
 use super::{LogLine, Shard};
 use crate::message::{CONTROL, Make, Message, Traffic, VolumeEntry, VolumeSpec};
-use crate::timers::Timers;
 
 /// The shard where a volume's authority lives.
 pub fn home_of(volume: VolumeId, shards: u16) -> ShardId {

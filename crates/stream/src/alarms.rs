@@ -1,4 +1,4 @@
-//! When each connection and each volume wants to be called, without asking all of them every turn.
+//! When each of many wants to be called, without asking all of them every turn.
 //!
 //! Its own `poll_timeout` is the truth; the heap holds for each a time that is not later: its
 //! note. A time that passed in vain is simply looked up again, so traffic that pushes a deadline back
@@ -12,7 +12,7 @@ use buf::Time;
 
 /// The earliest times, by whose they are.
 #[derive(Debug)]
-pub(crate) struct Timers<K> {
+pub struct Timers<K> {
     heap: BinaryHeap<Reverse<(Time, K)>>,
 }
 
@@ -25,7 +25,7 @@ impl<K: Copy + Ord> Default for Timers<K> {
 impl<K: Copy + Ord> Timers<K> {
     /// One wants to be called at `wanted`; `noted` is what it said when last asked, and is
     /// brought up to date.
-    pub(crate) fn note(&mut self, whose: K, wanted: Option<Time>, noted: &mut Option<Time>) {
+    pub fn note(&mut self, whose: K, wanted: Option<Time>, noted: &mut Option<Time>) {
         let Some(wanted) = wanted else { return };
         if noted.is_none_or(|noted| wanted < noted) {
             self.heap.push(Reverse((wanted, whose)));
@@ -34,13 +34,13 @@ impl<K: Copy + Ord> Timers<K> {
     }
 
     /// The earliest time.
-    pub(crate) fn next(&self) -> Option<Time> {
+    pub fn next(&self) -> Option<Time> {
         self.heap.peek().map(|Reverse((time, _))| *time)
     }
 
     /// One whose time has come, and that time. If it is its note, the caller forgets the note, calls
     /// it, and notes it again; else there is nothing to do.
-    pub(crate) fn due(&mut self, now: Time) -> Option<(Time, K)> {
+    pub fn due(&mut self, now: Time) -> Option<(Time, K)> {
         let &Reverse((time, whose)) = self.heap.peek()?;
         if time > now {
             return None;
