@@ -78,13 +78,16 @@ pub fn open(urls: &str) -> Result<Remote, String> {
     Ok(Remote { who, ways, terms, geometry, uuid })
 }
 
-/// A daemon does not give up: a volume that comes back is served again, however late.
+/// A daemon does not give up: a volume that comes back is served again, however late. And its hosts may try
+/// again on another shard, which knows nothing of what this one has in doubt: so they hear that a write failed
+/// when it can land no more, and not before.
 fn terms(url: &Url) -> Terms {
     let said = &url.options.volume;
     Terms {
         queue_timeout: said.queue_timeout.unwrap_or(QUEUE_TIMEOUT),
         loss_timeout: said.loss_timeout.unwrap_or(Duration::MAX),
         open_timeout: said.open_timeout.unwrap_or(Duration::MAX),
+        certain: true,
         ..Terms::of(&url.options)
     }
 }

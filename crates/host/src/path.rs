@@ -29,7 +29,8 @@ pub struct Portrait {
     /// The common name of the volume: paths are of one volume if these agree, and by nothing else.
     /// `None`: the target gives none, so the path stands alone.
     pub uuid: Option<Uuid>,
-    /// What its blocks are like, as far as the target tells. `max_io` is what one command carries.
+    /// What its blocks are like, as far as the target tells. `max_io` is what one
+    /// operation of the path carries.
     pub geometry: Geometry,
     /// Whether the target lets us write.
     pub read_only: bool,
@@ -101,6 +102,8 @@ pub enum Why {
     /// The target refused us, in its words and with our advice: trying again changes nothing until
     /// somebody changes something.
     Refused(String),
+    /// There is no such target, unit or namespace, or not for us; else as `Refused`.
+    Absent(String),
     /// The secrets do not match, or are missing; says whose.
     Unproven(String),
     /// The connection was lost, or the target did what the protocol forbids.

@@ -60,6 +60,7 @@ impl Error {
             let Some((_, trouble)) = &path.last else { continue };
             kind = match trouble {
                 host::Trouble::Down(Why::Unproven(_)) => Kind::Unproven,
+                host::Trouble::Down(Why::Absent(_)) if kind != Kind::Unproven => Kind::NotFound,
                 host::Trouble::Down(Why::Unreachable(_)) if kind == Kind::Failed => Kind::Unreachable,
                 _ => kind,
             };

@@ -77,6 +77,7 @@ fn path_json(path: &PathInfo) -> Value {
     let standing = match path.standing {
         Standing::Connecting => "connecting",
         Standing::Up => "up",
+        Standing::Joining => "being registered",
         Standing::Fencing => "fencing",
         Standing::Waiting(_) => "waiting to connect again",
         Standing::GivenUp => "given up",

@@ -269,6 +269,12 @@ fn exit_codes_say_what_went_wrong() {
     fails(&["info", &format!("iscsi://{closed}/iqn.2026-11.io.blockwire:a/0")], 8, "is the target running");
     fails(&["info", "iscsi://h"], 2, "iscsi://");
     fails(&["info", "/dev/sda"], 2, "://");
-    let [iscsi, _] = urls(&daemon, "a");
-    fails(&["info", &iscsi.replace(":a/", ":zzz/")], 1, "zzz");
+    let [iscsi, nvme] = urls(&daemon, "a");
+    // No such target, unit, subsystem or namespace: nothing is found.
+    for wrong in [iscsi.replace(":a/", ":zzz/"), nvme.replace(":a/", ":zzz/")] {
+        fails(&["info", &wrong], 21, "zzz");
+        fails(&["doctor", &wrong], 21, "");
+    }
+    fails(&["info", &iscsi.replace(":a/0", ":a/9")], 21, "logical unit");
+    fails(&["info", &nvme.replace(":a/1", ":a/9")], 21, "Identify");
 }

@@ -18,6 +18,7 @@ pub(super) fn why(failure: &Failure) -> (Why, bool) {
         Failure::Authentication | Failure::Refused(LoginStatus::AUTHENTICATION_FAILURE) => {
             (Why::Unproven(text), true)
         }
+        Failure::Refused(LoginStatus::TARGET_NOT_FOUND) => (Why::Absent(text), false),
         Failure::Refused(LoginStatus::AUTHORIZATION_FAILURE) => (Why::Refused(text), true),
         Failure::TimedOut
         | Failure::Refused(LoginStatus::SERVICE_UNAVAILABLE | LoginStatus::OUT_OF_RESOURCES) => {

@@ -93,7 +93,8 @@ impl IscsiPath {
             Next::Refused(_) if asked == Step::Ready && self.is_up() => self.survey = None,
             Next::Refused(complaint) => {
                 let grace = self.settings.timeouts.abort;
-                self.log_out(cx, grace, Why::Refused(complaint));
+                let why = if asked == Step::Luns { Why::Absent(complaint) } else { Why::Refused(complaint) };
+                self.log_out(cx, grace, why);
             }
         }
     }

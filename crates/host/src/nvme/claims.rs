@@ -29,6 +29,8 @@ pub(super) enum Refused {
     Lie(&'static str),
     /// It may be, but is not spoken here.
     Foreign(&'static str),
+    /// It is not there.
+    Absent(&'static str),
 }
 
 /// A controller, as far as a host must know it.
@@ -227,7 +229,7 @@ impl NamespaceFacts {
     ) -> Result<Self, Refused> {
         let blocks = said.nsze.get();
         if blocks == 0 && said.ncap.get() == 0 {
-            return Err(Refused::Foreign("the namespace is not there, or not for this host"));
+            return Err(Refused::Absent("the namespace is not there, or not for this host"));
         }
         if blocks == 0 {
             return Err(Refused::Lie("NSZE is 0"));

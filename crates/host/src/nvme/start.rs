@@ -16,7 +16,7 @@ use nvme::identify::controller::NvmController;
 use nvme::identify::{self, Cns, Controller, Identifiers, Identify, Independent, Namespace};
 use nvme::log::{GetLogPage, Lid};
 use nvme::property::{Capabilities, Configuration, ControllerStatus};
-use nvme::{Completion, Cqe, Sqe};
+use nvme::{Completion, Cqe, Sqe, Status};
 use stream::{Slab, Tag};
 use volume::Access;
 
@@ -333,7 +333,14 @@ impl NvmePath {
         if !end.status.is_success() && !step.is_optional() {
             let why = format!("{} failed: {}", step.name(), words::status(end.status));
             self.trace.fails(cx.now, (0, step.name()), why.clone(), "");
-            return self.fall(cx, if end.status.is_final() { Why::Refused(why) } else { Why::Lost(why) });
+            return self.fall(
+                cx,
+                match end.status.plain() {
+                    Status::INVALID_NAMESPACE => Why::Absent(why),
+                    _ if end.status.is_final() => Why::Refused(why),
+                    _ => Why::Lost(why),
+                },
+            );
         }
         if end.status.is_success()
             && let Err(refused) = self.judge(cx, step, end, &payload)
@@ -341,6 +348,7 @@ impl NvmePath {
             let why = match refused {
                 Refused::Lie(what) => words::lie(what.to_owned()),
                 Refused::Foreign(what) => Why::Refused(format!("{}: {what}", step.name())),
+                Refused::Absent(what) => Why::Absent(format!("{}: {what}", step.name())),
             };
             let (what, advice) = words::split(&why);
             self.trace.fails(cx.now, (0, step.name()), what, advice);

@@ -14,7 +14,7 @@ use crate::Why;
 /// What went wrong, and the advice behind it.
 pub(super) fn split(why: &Why) -> (String, String) {
     let text = match why {
-        Why::Refused(text) | Why::Unproven(text) | Why::Lost(text) => text.as_str(),
+        Why::Refused(text) | Why::Absent(text) | Why::Unproven(text) | Why::Lost(text) => text.as_str(),
         Why::Unreachable(errno) => return (format!("no connection (errno {})", errno.0), String::new()),
         Why::Ended => "ended",
     };
@@ -113,7 +113,11 @@ fn parameter(result: u64, settings: &Settings) -> Why {
             format!("Connect is refused for byte {at} of its {place}")
         }
     };
-    if (in_data, at) == (true, 16) { Why::Lost(text) } else { Why::Refused(text) }
+    match (in_data, at) {
+        (true, 16) => Why::Lost(text),
+        (true, 256) => Why::Absent(text),
+        _ => Why::Refused(text),
+    }
 }
 
 pub(super) fn authentication_status(end: Status) -> Why {

@@ -2,7 +2,7 @@
 //!
 //! SCSI knows a registrant by initiator port and target port: each path is registered for itself. NVMe knows
 //! the host, whatever path it uses. So a registration goes to every iSCSI path that is up and to one NVMe
-//! path; everything else to one path of the best.
+//! path; everything else to one path of the best. Paths that come up later are registered by `joining`.
 
 use buf::Cx;
 use smallvec::SmallVec;
@@ -119,6 +119,9 @@ impl<P: Path> RemoteVolume<P> {
         name: IoId,
         how: Result<Option<Claims>, Fate>,
     ) {
+        if self.join_ended(cx.now, at, name, &how) {
+            return;
+        }
         let Some(first) = self.claims.first_mut() else { return };
         if first.name != name || first.at != Some(at as u8) {
             return;
@@ -148,6 +151,9 @@ impl<P: Path> RemoteVolume<P> {
             Err(Fate::Unknown) => Err(PATH_LOST),
         };
         let first = self.claims.remove(0);
+        if result.is_ok() {
+            self.acted(&first.claim);
+        }
         self.claimed.push_back((first.id, result));
         self.send_claims(cx);
     }

@@ -40,6 +40,7 @@ impl<P: Path> RemoteVolume<P> {
             since: 0,
             again: false,
             failure: None,
+            long: None,
         };
         let plain = !meets && self.queue.is_empty() && !matches!(task.op, Op::Flush);
         let way = if plain { self.choose() } else { None };
@@ -132,12 +133,18 @@ impl<P: Path> RemoteVolume<P> {
     fn give(&mut self, cx: &mut Cx<'_>, tag: Tag, to: u8, payload: Payload) {
         let way = &mut self.ways[usize::from(to)];
         let task = self.tasks.get_mut(tag).expect("a task that is given is there");
-        match way.path.submit(cx, IoId(tag.to_bits()), task.op.clone(), payload) {
+        let (op, payload) = if payload.len() as u64 > way.most || task.long.is_some() {
+            task.cut(way.most, payload)
+        } else {
+            (task.op.clone(), payload)
+        };
+        match way.path.submit(cx, IoId(tag.to_bits()), op, payload) {
             Ok(()) => {
                 task.at = At::Way(to);
                 way.in_work += 1;
             }
             Err((_, payload)) => {
+                let payload = task.mend(payload);
                 // Its window is smaller than it said: until something of it ends, it is full.
                 way.depth = way.in_work;
                 task.at = At::Queued;
@@ -295,6 +302,7 @@ impl<P: Path> RemoteVolume<P> {
         }
         way.in_work -= 1;
         way.depth = way.window;
+        let payload = if task.long.is_some() { task.mend(payload) } else { payload };
         match how {
             Ok(outcome) => {
                 way.counts.done += 1;
@@ -302,10 +310,20 @@ impl<P: Path> RemoteVolume<P> {
                     self.cached += 1;
                     way.written = self.cached;
                 }
+                if task.long.is_some() && task.goes_on() {
+                    (task.payload, task.at) = (payload, At::Queued);
+                    if task.cancelled {
+                        return self.give_up(tag, ABORTED);
+                    }
+                    self.queue.push_front(tag);
+                    self.uneasy = true;
+                    return;
+                }
                 self.finish(tag, Ok(outcome), payload);
             }
             Err(Fate::Failed(failure)) => {
                 way.counts.failed += 1;
+                let failure = if task.long.is_some() { task.placed(failure) } else { failure };
                 self.finish(tag, Err(failure), payload);
             }
             Err(Fate::NotDone(after)) => {
@@ -467,8 +485,10 @@ impl<P: Path> RemoteVolume<P> {
 
     /// Ends what no path has, and what flushes wait to send.
     pub(super) fn fail_waiting(&mut self, failure: Failure) {
+        let settles = self.terms.certain && failure != ABORTED;
         let waits = |at: At| match at {
-            At::Queued | At::Held | At::Later | At::Doubt(..) => true,
+            At::Doubt(..) => !settles,
+            At::Queued | At::Held | At::Later => true,
             At::Way(_) | At::Flush { .. } => false,
         };
         let tags: Vec<Tag> =

@@ -66,6 +66,7 @@ impl<P: Path> RemoteVolume<P> {
         self.release_held();
         self.drain_queue(cx);
         self.send_flushes(cx);
+        self.send_joins(cx);
         self.send_claims(cx);
         if self.dark_since.is_some() && self.is_hopeless(cx.now) {
             self.fail_waiting(PATH_LOST);
@@ -77,7 +78,7 @@ impl<P: Path> RemoteVolume<P> {
             && self.flushes.is_empty()
             && self.claims.is_empty()
             && self.stage == Stage::Open
-            && self.ways.iter().all(|way| way.state == State::Up && !way.fencing && !way.wants_fence);
+            && self.ways.iter().all(|way| way.state == State::Up && way.is_calm());
         self.uneasy = !(calm && self.ghosts.is_empty() && self.dark_since.is_none());
         self.set_wake();
     }
@@ -113,6 +114,7 @@ impl<P: Path> RemoteVolume<P> {
         way.came_up();
         (way.window, way.depth) = (portrait.depth.max(1), portrait.depth.max(1));
         self.adopt(at, portrait);
+        self.begin_join(cx.now, at);
         if self.stage == Stage::Opening {
             self.stage = Stage::Open;
             self.news.open = true;
@@ -168,6 +170,7 @@ impl<P: Path> RemoteVolume<P> {
 
     /// Takes over what a path says of the volume; the longest operation is what all paths carry.
     fn adopt(&mut self, at: usize, portrait: Arc<Portrait>) {
+        self.ways[at].most = u64::from(portrait.geometry.max_io);
         self.ways[at].portrait = Some(portrait.clone());
         let known = self.ways.iter().filter(|way| way.known).filter_map(|way| way.portrait.as_ref());
         let max_io = known.map(|portrait| portrait.geometry.max_io).min();
@@ -200,13 +203,14 @@ impl<P: Path> RemoteVolume<P> {
         way.news = true;
         way.tried = true;
         way.depth = 0;
+        way.joining = None;
         if way.state == State::Up {
             way.down_since = now;
             way.counts.losses += u64::from(way.expelled.is_none());
         }
         let expelled = way.expelled.take();
         // What nothing but somebody's doing can change is tried again only if it has worked before.
-        let refused = matches!(why, Why::Refused(_));
+        let refused = matches!(why, Why::Refused(_) | Why::Absent(_));
         let firm = expelled.is_some() || refused || matches!(why, Why::Unproven(_));
         // A target that is just starting may not know yet what it is to serve.
         let starting = refused && now < self.opened_at + self.terms.open_timeout;

@@ -9,6 +9,7 @@
 //! - Of two writes that overlap, the second is given to a path when the first has ended, and not before.
 //! - A write that may have been done is repeated only after its path has said that it can land no more;
 //!   nothing that overlaps it goes anywhere before. A compare-and-write is not repeated at all: it fails.
+//! - What is longer than a path carries at once is carried out in pieces, one after the other, and ends as one.
 //! - A flush ends well only if each path that was up and had carried writes since its last flush has
 //!   flushed (NVMe Base: a flush covers what its own controller completed), and one at least.
 //!
@@ -20,7 +21,9 @@
 
 mod claims;
 mod dispatch;
+mod joining;
 mod life;
+mod long;
 mod order;
 mod sockets;
 mod terms;
@@ -38,6 +41,7 @@ use buf::{Cx, Payload};
 use endpoint::{DialId, LinkId};
 use smallvec::SmallVec;
 use stream::{Slab, Tag};
+use volume::reservation::Register;
 use volume::{Done, Failure, Fault, Geometry, IoId, Op, Time, Uuid};
 
 pub use claims::{CLAIMS_MAX, Claimed};
@@ -45,6 +49,7 @@ pub use terms::{Counts, IN_WORK_MAX, News, PATHS_MAX, PathInfo, Standing, Strang
 
 use crate::path::{Path, Portrait};
 use claims::Claiming;
+use long::Long;
 use order::Order;
 use way::{State, Way};
 
@@ -93,6 +98,8 @@ struct Task {
     since: u64,
     again: bool,
     failure: Option<Failure>,
+    /// What no path carries at once: how far it is.
+    long: Option<Box<Long>>,
 }
 
 /// A write that ended without a certain fate, and may land until its path is fenced.
@@ -152,6 +159,8 @@ pub struct RemoteVolume<P> {
     flushes: Vec<Tag>,
     cancels: Vec<IoId>,
     claims: Vec<Claiming>,
+    /// How this host was registered, to register paths that come up later in the same way.
+    registered: Option<Register>,
     claimed: VecDeque<Claimed>,
     done: VecDeque<Done>,
     /// Paths to be looked at in this turn; to be asked for links, dials and leaves.
@@ -230,6 +239,7 @@ impl<P: Path> RemoteVolume<P> {
             flushes: Vec::new(),
             cancels: Vec::new(),
             claims: Vec::new(),
+            registered: None,
             claimed: VecDeque::new(),
             done: VecDeque::new(),
             touched: all,

@@ -36,6 +36,10 @@ pub struct Terms {
     /// An operation that has waited so long for a path that serves, or for a fence, fails. Zero: no
     /// operation waits.
     pub queue_timeout: Duration,
+    /// Whether an operation that may have been done ends only when it is certain that it can land no more,
+    /// however long that takes: for who tells others that it failed, and cannot keep them from trying again by
+    /// another way.
+    pub certain: bool,
     /// How long attempts to open go on while every path fails; each is tried once at least. A wrong
     /// secret, or another volume's path, is not tried again.
     pub open_timeout: Duration,
@@ -52,6 +56,7 @@ impl Default for Terms {
             loss_timeout: Duration::from_secs(600),
             fast_fail: Duration::MAX,
             queue_timeout: Duration::from_secs(120),
+            certain: false,
             open_timeout: Duration::ZERO,
         }
     }
@@ -74,6 +79,7 @@ impl Terms {
             loss_timeout: said.loss_timeout.unwrap_or(plain.loss_timeout),
             fast_fail: said.fast_fail.unwrap_or(plain.fast_fail),
             queue_timeout: said.queue_timeout.unwrap_or(plain.queue_timeout),
+            certain: plain.certain,
             open_timeout: said.open_timeout.unwrap_or(plain.open_timeout),
         }
     }
@@ -104,6 +110,8 @@ pub enum Standing {
     Up,
     /// It is up, but carries nothing until what it lost before can land no more.
     Fencing,
+    /// It is up, but carries nothing until this host is registered by it, as it is by others.
+    Joining,
     /// It is down, and will be tried again at this time.
     Waiting(Time),
     /// It is down, and is not tried any more.
@@ -187,7 +195,9 @@ impl std::fmt::Display for Why {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Why::Unreachable(errno) => write!(f, "not reachable: errno {}", errno.0),
-            Why::Refused(what) | Why::Unproven(what) | Why::Lost(what) => f.write_str(what),
+            Why::Refused(what) | Why::Absent(what) | Why::Unproven(what) | Why::Lost(what) => {
+                f.write_str(what)
+            }
             Why::Ended => f.write_str("it was closed"),
         }
     }

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use stream::{Tag, earliest};
 use volume::Time;
 
-use super::{At, NEVER, PATH_LOST, RemoteVolume, Stage};
+use super::{At, NEVER, PATH_LOST, RemoteVolume, Stage, Task};
 use crate::path::Path;
 
 impl<P: Path> RemoteVolume<P> {
@@ -43,9 +43,13 @@ impl<P: Path> RemoteVolume<P> {
         let now = cx.now;
         self.expiry = NEVER;
         let dark = self.best.is_empty();
-        let fencing = self.is_fencing();
+        let (fencing, certain) = (self.is_fencing(), self.terms.certain);
         let mut over = Vec::new();
         for (tag, task) in self.tasks.iter_mut() {
+            if certain && matches!(task.at, At::Doubt(..)) {
+                // Its fence ends it; if its time is over then, at once.
+                continue;
+            }
             if task.deadline > now {
                 let waits = !matches!(task.at, At::Way(_) | At::Flush { todo: 0, .. });
                 self.expiry = if waits { self.expiry.min(task.deadline) } else { self.expiry };
@@ -69,11 +73,13 @@ impl<P: Path> RemoteVolume<P> {
             }
         }
         self.expire_claims(now);
+        self.expire_joins(now);
     }
 
     /// Finds when the volume has something to do next.
     pub(super) fn set_wake(&mut self) {
-        let waits = !self.tasks.is_empty() || !self.claims.is_empty();
+        let joins = self.ways.iter().any(|way| way.joining.is_some());
+        let waits = !self.tasks.is_empty() || !self.claims.is_empty() || joins;
         if !waits {
             self.expiry = NEVER;
         }
@@ -87,8 +93,11 @@ impl<P: Path> RemoteVolume<P> {
         if let Some(next) = self.next_attempt() {
             also(next);
         }
+        // What waits for its fence only does not fail then.
+        let fails = |task: &Task| !(self.terms.certain && matches!(task.at, At::Doubt(..)));
         if let Some(since) = self.dark_since
             && waits
+            && (!self.claims.is_empty() || self.tasks.iter().any(|(_, task)| fails(task)))
         {
             also(since + self.terms.fast_fail);
         }

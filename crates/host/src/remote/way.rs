@@ -6,6 +6,7 @@ use std::time::Duration;
 use buf::Cx;
 use volume::{Access, Time};
 
+use super::joining::Joining;
 use super::terms::{Counts, PathInfo, Standing, Terms, Trouble};
 use crate::path::{Path, Portrait};
 
@@ -32,10 +33,14 @@ pub(super) struct Way<P> {
     /// How many it takes now, and how many it said that it takes.
     pub(super) depth: u32,
     pub(super) window: u32,
+    /// The most bytes of one operation.
+    pub(super) most: u64,
     /// A fence is awaited.
     pub(super) fencing: bool,
     /// Something was lost since the last fence was asked for.
     pub(super) wants_fence: bool,
+    /// It has to be registered before it is used.
+    pub(super) joining: Option<Joining>,
     /// Counts fences that were asked for; a doubt notes the count at its time.
     pub(super) generation: u32,
     /// Connections that failed since it was last up.
@@ -67,8 +72,10 @@ impl<P: Path> Way<P> {
             in_work: 0,
             depth: 0,
             window: 0,
+            most: 0,
             fencing: false,
             wants_fence: false,
+            joining: None,
             generation: 0,
             attempts: 0,
             down_since: now,
@@ -85,9 +92,15 @@ impl<P: Path> Way<P> {
 
     /// The state of the path at the target, if it may be used.
     pub(super) fn access(&self) -> Option<Access> {
-        let up = self.state == State::Up && self.expelled.is_none() && !self.fencing && !self.wants_fence;
+        let up = self.state == State::Up && self.expelled.is_none() && self.joining.is_none();
+        let up = up && !self.fencing && !self.wants_fence;
         let access = self.portrait.as_ref()?.access;
         (up && access.serves()).then_some(access)
+    }
+
+    /// Whether nothing has to be done about it.
+    pub(super) fn is_calm(&self) -> bool {
+        !self.fencing && !self.wants_fence && self.joining.is_none()
     }
 
     /// Whether it is up and the target serves by it, though it may have to be fenced first.
@@ -123,6 +136,7 @@ impl<P: Path> Way<P> {
         let standing = match self.state {
             State::Connecting => Standing::Connecting,
             State::Up if self.fencing || self.wants_fence => Standing::Fencing,
+            State::Up if self.joining.is_some() => Standing::Joining,
             State::Up => Standing::Up,
             State::Waiting(at) => Standing::Waiting(at),
             State::GivenUp => Standing::GivenUp,

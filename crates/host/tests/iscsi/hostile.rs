@@ -114,7 +114,7 @@ fn attack_88_units_and_sizes_that_cannot_be() {
             _ => honest(cdb),
         }));
         world.with(|path, cx| path.connect(cx));
-        let Event::Down(Why::Refused(text)) = next(&mut world) else { panic!() };
+        let Event::Down(Why::Absent(text)) = next(&mut world) else { panic!() };
         assert!(text.contains(complaint), "{text}");
     }
 }

@@ -79,12 +79,12 @@ fn a_host_that_is_not_let_in_and_a_subsystem_that_is_not_there_are_told_with_adv
     let mut world = World::new(NvmePath::new(wanted), exports());
     world.path.trace().turn(true);
     let how = world.connect();
-    let Err(Why::Refused(why)) = how else { panic!("{how:?}") };
+    let Err(Why::Absent(why)) = how else { panic!("{how:?}") };
     assert!(why.contains("discover"), "{why}");
     let failed = std::iter::from_fn(|| world.path.trace().poll())
         .any(|line| line.stage == "Connect" && matches!(line.what, What::Fails { .. }));
     assert!(failed);
     let wanted = Settings { nsid: 9, ..settings() };
     let how = World::new(NvmePath::new(wanted), exports()).connect();
-    assert!(matches!(how, Err(Why::Refused(_))), "{how:?}");
+    assert!(matches!(how, Err(Why::Absent(_))), "{how:?}");
 }

@@ -1,6 +1,8 @@
 //! The volume over paths that do what a test says.
 
 mod histories;
+mod joining;
+mod long;
 mod script;
 
 use std::sync::Arc;

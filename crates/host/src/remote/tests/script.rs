@@ -194,7 +194,7 @@ impl Rig {
         let id = IoId(self.next);
         self.next += 1;
         let len = match &op {
-            Op::Read(span) | Op::Write(span, _) => span.blocks as usize * 512,
+            Op::Read(span) | Op::Write(span, _) | Op::Compare(span) => span.blocks as usize * 512,
             Op::CompareAndWrite(span) => span.blocks as usize * 1024,
             _ => 0,
         };

@@ -1,0 +1,101 @@
+//! Operations that no path carries at once: one piece after the other.
+//!
+//! A read, a write or a comparison longer than [`Geometry::max_io`](volume::Geometry::max_io) is cut for the
+//! path that takes it, as far as it is done; so a path that carries less than another may take over in the
+//! middle. To everything else it is one operation: what overlaps it waits for its end. Invariant: between two
+//! pieces its memory is whole.
+
+use std::mem;
+
+use buf::{Payload, SgMut};
+use volume::{Failure, Fault, Op, Span};
+
+use super::Task;
+
+/// How far an operation is.
+#[derive(Debug, Default)]
+pub(super) struct Long {
+    /// Blocks that are done, and of the piece that is in work.
+    done: u64,
+    piece: u64,
+    /// Bytes of a block.
+    block: u64,
+    /// Memory before the piece and behind it; of what is written or compared, all of it.
+    before: SgMut,
+    behind: SgMut,
+    whole: Payload,
+}
+
+impl Task {
+    /// The next piece of an operation with this memory, of at most so many bytes. What cannot be cut is given
+    /// as it is: who cannot carry it will say so.
+    pub(super) fn cut(&mut self, most: u64, payload: Payload) -> (Op, Payload) {
+        let (Op::Read(span) | Op::Write(span, _) | Op::Compare(span)) = self.op else {
+            return (self.op.clone(), payload);
+        };
+        let block = payload.len() as u64 / span.blocks.max(1);
+        if block == 0 || most < block || payload.len() as u64 != span.blocks * block {
+            return (self.op.clone(), payload);
+        }
+        let long = self.long.get_or_insert_default();
+        (long.block, long.piece) = (block, (most / block).min(span.blocks - long.done));
+        let piece = Span { lba: span.lba + long.done, blocks: long.piece };
+        let bytes = |blocks: u64| (blocks * block) as usize;
+        let payload = match payload {
+            Payload::In(mut memory) => {
+                let mut rest = memory.split_off(bytes(long.done));
+                long.behind = rest.split_off(bytes(long.piece));
+                long.before = memory;
+                Payload::In(rest)
+            }
+            Payload::Out(data) => {
+                let part = data.slice(bytes(long.done)..bytes(long.done + long.piece));
+                long.whole = Payload::Out(data);
+                Payload::Out(part)
+            }
+            Payload::None => Payload::None,
+        };
+        let op = match self.op {
+            Op::Read(_) => Op::Read(piece),
+            Op::Write(_, durability) => Op::Write(piece, durability),
+            _ => Op::Compare(piece),
+        };
+        (op, payload)
+    }
+
+    /// A path has given a piece back: the memory of all of it.
+    pub(super) fn mend(&mut self, piece: Payload) -> Payload {
+        let Some(long) = &mut self.long else { return piece };
+        match (piece, mem::take(&mut long.whole)) {
+            (Payload::In(piece), _) => {
+                let mut memory = mem::take(&mut long.before);
+                memory.append(piece);
+                memory.append(mem::take(&mut long.behind));
+                Payload::In(memory)
+            }
+            (_, whole) => whole,
+        }
+    }
+
+    /// A piece is done: whether there is another.
+    pub(super) fn goes_on(&mut self) -> bool {
+        let (Op::Read(span) | Op::Write(span, _) | Op::Compare(span), Some(long)) =
+            (&self.op, &mut self.long)
+        else {
+            return false;
+        };
+        long.done += mem::take(&mut long.piece);
+        long.done < span.blocks
+    }
+
+    /// A piece has failed: where that is in the whole.
+    pub(super) fn placed(&self, failure: Failure) -> Failure {
+        match (failure, &self.long) {
+            (Failure::Failed(Fault::Miscompare(at)), Some(long)) => {
+                let at = u64::from(at).saturating_add(long.done * long.block);
+                Fault::Miscompare(u32::try_from(at).unwrap_or(u32::MAX)).into()
+            }
+            (failure, _) => failure,
+        }
+    }
+}
