@@ -77,6 +77,10 @@ impl Initiator for Kernel {
     }
 }
 
+/// Prints the disk of a subsystem's namespace. With multipath the disk is of the subsystem, and the paths
+/// to it are shown beside it without a device of their own.
+const NVME_DISK: &str = include_str!("nvme-disk.sh");
+
 /// A volume's parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Volume {
@@ -178,13 +182,8 @@ impl Attached {
         ];
         place.run(&connect)?;
         self.undo.push(owned(&["nvme", "disconnect", "-n", &volume.name]));
-        // With multipath the disk is of the subsystem, and its name has the subsystem's number.
-        let script = "for d in /sys/block/nvme*n*; do \
-            q=$(cat \"$d/device/subsysnqn\" 2>/dev/null || cat \"$d\"/device/nvme*/subsysnqn 2>/dev/null | head -n1); \
-            [ \"$q\" = \"$1\" ] && [ \"$(cat \"$d/nsid\" 2>/dev/null || echo \"${d##*n}\")\" = \"$2\" ] && echo \"/dev/${d##*/}\"; \
-            done; true";
         let device = wait_for(|| {
-            let found = place.run(&["sh", "-c", script, "sh", &volume.name, &volume.number]).ok()?;
+            let found = place.run(&["sh", "-c", NVME_DISK, "sh", &volume.name, &volume.number]).ok()?;
             found.lines().next().map(str::to_owned)
         });
         let device = device.ok_or_else(|| Failure::new(format!("{}: no disk appears", volume.name)))?;
