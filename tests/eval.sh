@@ -65,6 +65,15 @@ all() {
     quick) auto quick --target "$software,spdk-nvmf" --initiator blockwire,libiscsi,spdk ;;
     t6-100g-sweep) auto "$name" --target blockwire,tgt ;;
     demartek-vdbench) auto "$name" --target blockwire,tgt --initiator blockwire,libiscsi ;;
+    demartek-oltp)
+      tests/setup.sh attach database experiments
+      auto "$name" --target blockwire,tgt
+      ;;
+    t5-vm)
+      tests/setup.sh guest experiments
+      tests/guest/image.sh "$OUT/guest-image"
+      BLOCKWIRE_KERNEL=$OUT/guest-kernel/root auto "$name"
+      ;;
     windows-100g) auto "$name" --target blockwire,tgt ;;
     nvme-tcp-*) auto "$name" --target "$both" ;;
     protocol-efficiency) auto "$name" --target "$software,spdk-nvmf" ;;
