@@ -2,6 +2,7 @@
 
 mod compare;
 mod disk;
+mod docs;
 mod exchange;
 mod plan;
 mod report;

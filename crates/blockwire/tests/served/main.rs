@@ -8,6 +8,7 @@ mod failover;
 mod gateway;
 mod host;
 mod initiator;
+mod papers;
 mod placement;
 mod remote;
 mod stripe;

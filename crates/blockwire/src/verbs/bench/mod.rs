@@ -32,6 +32,8 @@ use crate::plan::IoWorld;
   --time_based  --rwmixread=70  --rate_iops=1000  --norandommap  --verify=crc32c  --ramp_time=1  ...
 Without any: 4 KiB random reads, 32 in flight, for 5 seconds. A job file of fio runs as it stands:
   blockwire bench --job vm.fio --map /dev/sdb=iscsi://10.0.0.1/iqn.2026-11.io.blockwire:v/0
+and so does a command line of fio, as it stands behind the word fio:
+  blockwire bench --map /dev/sdb=iscsi://10.0.0.1/iqn.2026-11.io.blockwire:v/0 fio --name=x --filename=/dev/sdb --rw=write ...
 
 Examples:
   blockwire bench iscsi://127.0.0.1/iqn.2026-11.io.blockwire:demo/0
@@ -46,7 +48,7 @@ pub struct BenchArgs {
     /// A job file of fio
     #[arg(long, value_name = "FILE", conflicts_with = "urls")]
     pub job: Option<PathBuf>,
-    /// Which volume a name in the job file stands for
+    /// Which volume a name in the job file, or in fio's command line, stands for
     #[arg(long, value_name = "NAME=URL", value_parser = mapped)]
     pub map: Vec<(String, String)>,
     /// Threads of the load generator, each with connections of its own
@@ -92,6 +94,12 @@ fn script(args: &BenchArgs) -> Result<Script, Failure> {
         return Ok(script);
     }
     let words = args.words.iter().map(String::as_str);
+    // A command line of fio's, as it stands: it names its job and its files itself.
+    if args.urls == ["fio"] {
+        let mut script = parse_args(words).map_err(refused)?;
+        script.map_files(&args.map).map_err(Failure::usage)?;
+        return Ok(script);
+    }
     let named = |word: &str| {
         args.words.iter().any(|given| given.trim_start_matches('-').split('=').next() == Some(word))
     };

@@ -173,7 +173,10 @@ fn drive(volumes: &mut Volumes, seats: &mut [Seat], begun: Instant, exits_all: b
                         if ask.kind == Kind::Verify {
                             places[at][ask.slot as usize] = (ask.offset, ask.len);
                         }
-                        begin(volumes, seat, at, &ask, &now);
+                        if !begin(volumes, seat, at, &ask, &now) {
+                            // Not again before the clock has been looked at: the load may be over by then.
+                            break Some(time);
+                        }
                     }
                     Poll::Wait(due) => break due,
                     Poll::Finished => {
@@ -231,7 +234,8 @@ fn publish(seats: &[Seat], cell: &Cell) {
     cell.set(ios, bytes, u64::try_from(ns).unwrap_or(u64::MAX));
 }
 
-fn begin(volumes: &mut Volumes, seat: &mut Seat, at: usize, ask: &Ask, now: &impl Fn() -> u64) {
+/// Starts an I/O; `false`: it could not be started and counts as failed.
+fn begin(volumes: &mut Volumes, seat: &mut Seat, at: usize, ask: &Ask, now: &impl Fn() -> u64) -> bool {
     let block = u64::from(seat.shapes[ask.volume].block);
     let span = Span { lba: ask.offset / block, blocks: u64::from(ask.len) / block };
     let (op, payload) = match ask.kind {
@@ -242,14 +246,16 @@ fn begin(volumes: &mut Volumes, seat: &mut Seat, at: usize, ask: &Ask, now: &imp
             }
             let Some(memory) = memory.or_else(|| volumes.memory(ask.len as usize)) else {
                 seat.why.get_or_insert_with(|| "there is no memory left".to_owned());
-                return seat.worker.done(ask.slot, now(), false);
+                seat.worker.done(ask.slot, now(), false);
+                return false;
             };
             (Op::Read(span), Payload::In(memory))
         }
         Kind::Write if seat.verifies => {
             let Some(mut memory) = volumes.memory(ask.len as usize) else {
                 seat.why.get_or_insert_with(|| "there is no memory left".to_owned());
-                return seat.worker.done(ask.slot, now(), false);
+                seat.worker.done(ask.slot, now(), false);
+                return false;
             };
             let mut place = ask.offset;
             for part in memory.slices_mut(0..ask.len as usize) {
@@ -263,10 +269,12 @@ fn begin(volumes: &mut Volumes, seat: &mut Seat, at: usize, ask: &Ask, now: &imp
         Kind::Flush => (Op::Flush, Payload::None),
     };
     let io = Io { id: io_id(at, ask), epoch: Epoch(0), op, payload };
-    if !volumes.submit(seat.volumes[ask.volume], io) {
+    let is_taken = volumes.submit(seat.volumes[ask.volume], io);
+    if !is_taken {
         seat.why.get_or_insert_with(|| "the volume takes no more operations".to_owned());
         seat.worker.done(ask.slot, now(), false);
     }
+    is_taken
 }
 
 /// Tells a worker that an operation has ended; which seat has something to do.

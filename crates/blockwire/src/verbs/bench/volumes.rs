@@ -39,6 +39,11 @@ pub(super) struct Volumes {
     ended: usize,
     /// Which volume is asked next for what has ended.
     next: usize,
+    /// For each volume: how many operations it has, and those that wait for it to take more. They are at most
+    /// as many as the workers have out.
+    queues: Vec<(usize, VecDeque<Io>)>,
+    /// Operations that waited in vain: their volume takes none any more.
+    refused: VecDeque<Io>,
 }
 
 /// An operation that has ended.
@@ -53,7 +58,16 @@ pub(super) struct Ended {
 
 impl Volumes {
     pub(super) fn new(initiator: Initiator, disks: Option<Disks>) -> Volumes {
-        Volumes { initiator, disks, open: Vec::new(), remote: 0, ended: 0, next: 0 }
+        Volumes {
+            initiator,
+            disks,
+            open: Vec::new(),
+            remote: 0,
+            ended: 0,
+            next: 0,
+            queues: Vec::new(),
+            refused: VecDeque::new(),
+        }
     }
 
     /// The volume of a URL, over session `number` to it; opened when it is first asked for.
@@ -75,6 +89,7 @@ impl Volumes {
         };
         self.remote += usize::from(matches!(volume, Volume::Remote(_)));
         self.open.push((url.to_owned(), number, volume));
+        self.queues.push((0, VecDeque::new()));
         Ok(self.open.len() - 1)
     }
 
@@ -107,10 +122,26 @@ impl Volumes {
         }
     }
 
-    /// Starts an operation; `false`: the volume takes no more.
+    /// Starts an operation, now or when the volume takes more; `false`: it takes none at all.
     pub(super) fn submit(&mut self, volume: usize, io: Io) -> bool {
+        let (has, waiting) = &mut self.queues[volume];
         match &mut self.open[volume].2 {
-            Volume::Remote(handle) => self.initiator.submit(*handle, io).is_ok(),
+            Volume::Remote(_) if !waiting.is_empty() => {
+                waiting.push_back(io);
+                true
+            }
+            Volume::Remote(handle) => match self.initiator.submit(*handle, io) {
+                Ok(()) => {
+                    *has += 1;
+                    true
+                }
+                // Room comes when one of those that it has ends.
+                Err(io) if *has > 0 => {
+                    waiting.push_back(io);
+                    true
+                }
+                Err(_) => false,
+            },
             Volume::Disk(disk) => {
                 let disks = self.disks.as_mut().expect("a disk was found among them");
                 disks.submit(*disk, io);
@@ -138,10 +169,26 @@ impl Volumes {
 
     /// The next operation of any volume that has ended.
     pub(super) fn poll_done(&mut self) -> Option<Ended> {
+        if let Some(io) = self.refused.pop_front() {
+            let result = Err("the volume takes no more operations".to_owned());
+            return Some(Ended { id: io.id, result, payload: io.payload });
+        }
         for _ in 0..self.open.len() {
             match &mut self.open[self.next].2 {
                 Volume::Remote(handle) => {
                     if let Some(done) = self.initiator.poll_done(*handle) {
+                        let (has, waiting) = &mut self.queues[self.next];
+                        *has -= 1;
+                        while let Some(io) = waiting.pop_front() {
+                            if let Err(io) = self.initiator.submit(*handle, io) {
+                                waiting.push_front(io);
+                                break;
+                            }
+                            *has += 1;
+                        }
+                        if *has == 0 {
+                            self.refused.extend(waiting.drain(..));
+                        }
                         return Some(ended(done));
                     }
                 }
