@@ -80,6 +80,10 @@ fn drive(target: &dyn Target, initiator: &dyn Initiator, medium: Medium) -> Resu
     let pids = serving.pids();
     drop(serving);
     assert!(pids.iter().all(|pid| !Path::new(&format!("/proc/{pid}")).exists()), "it is gone");
+    let trace = |pid: &u32| {
+        ["iscsi", "nvmf"].iter().any(|kind| Path::new(&format!("/dev/shm/{kind}_trace.pid{pid}")).exists())
+    };
+    assert!(!pids.iter().any(trace), "nothing of it stays in memory");
     let left = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
     let own = format!("blockwire-eval-{}-{}-", target.name(), std::process::id());
     assert!(!left.into_iter().any(|file| file.file_name().to_string_lossy().starts_with(&own)));

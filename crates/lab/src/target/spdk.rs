@@ -95,6 +95,10 @@ impl Target for Spdk {
         });
         let mut serving = Serving::new(setup.protocol, port, volumes.collect());
         serving.commands.push(process.command().to_owned());
+        // What it traced stays in memory when it ends.
+        let trace = |kind: &str| format!("/dev/shm/{kind}_trace.pid{}", process.pid());
+        let removal = ["rm".to_owned(), "-f".to_owned(), trace("iscsi"), trace("nvmf")];
+        serving.undo.push((setup.place.clone(), removal.to_vec()));
         serving.processes.push(process);
         listening?;
         if setup.place.is_local() {
