@@ -1,6 +1,6 @@
 # Every target installs what it needs from Debian when run as root, and says what is missing otherwise.
 
-.PHONY: help run test build lint unit interop sessions idle guest sim loom fuzz bench-iscsi bench-nvme bench-host bench-generator eval deny install uninstall
+.PHONY: help run test build lint unit interop sessions idle guest sim loom fuzz bench-iscsi bench-nvme bench-host bench-generator eval eval-look deny install uninstall
 
 # Where rustup puts cargo; a fresh shell may not know it yet.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -15,6 +15,7 @@ help:
 	@echo "make bench-host   our initiator, libiscsi's client, SPDK's where it was built, and the bare requester"
 	@echo "make bench-generator  our load generator against fio on one device, and its CPU figures against pidstat"
 	@echo "make eval         the papers' experiments on this machine, with all systems that are installed; reports in docs/eval"
+	@echo "make eval-look    a report in a browser: light, dark, phone, print; its charts have data (LOOK=record)"
 	@echo "make install      binary, C library, man pages, completions, systemd unit to \$$(DESTDIR)\$$(PREFIX) (/usr/local)"
 	@echo "make uninstall    takes them away again; configuration and state stay"
 	@echo "make sim          SIM_SEEDS=$(SIM_SEEDS) histories in the simulated world; a failing one says how to replay it"
@@ -51,6 +52,9 @@ loom:
 idle:
 	@tests/test.sh build
 	@for io in $${IO:-uring epoll}; do IO=$$io tests/sessions.sh 60 || exit 1; done
+
+eval-look:
+	@tests/eval-look.sh $(LOOK)
 
 eval:
 	@SPDK_DIR="$(SPDK_DIR)" tests/eval.sh auto $(EVAL)
