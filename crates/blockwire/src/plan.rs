@@ -7,7 +7,11 @@
 mod placement;
 mod subsystem;
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 pub use host::Secret;
 
@@ -200,6 +204,8 @@ pub struct Target {
     pub alias: Option<String>,
     /// Tags of the portal groups through which it is reached; never empty.
     pub portals: Vec<u16>,
+    /// Places in the plan's portals: of those of its groups, it is reached by these only; `None`: by all.
+    pub listeners: Option<Vec<usize>>,
     /// Logical units; numbers are unique within the target.
     pub luns: Vec<Lun>,
     /// Every initiator may reach it, whether a host names it or not.
@@ -214,6 +220,33 @@ pub struct Target {
     pub explicit_alua: bool,
     /// Initiators are sent elsewhere at login.
     pub redirect: Option<Redirect>,
+    /// Logins by these portal groups are sent elsewhere.
+    pub sent_on: Vec<SentOn>,
+    /// How its initiators prove themselves, where their host has no credentials of its own; `None`: as
+    /// [`Auth`] says.
+    pub auth: Option<TargetAuth>,
+    /// How long one of its initiators may leave a ping unanswered; `None`: [`Limits::nop_timeout`].
+    pub nop_timeout: Option<Duration>,
+}
+
+/// A portal group of a target whose logins are sent to others, for the time being.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SentOn {
+    /// Its tag.
+    pub group: u16,
+    /// Where to, spread over them; never empty.
+    pub to: Vec<SocketAddr>,
+}
+
+/// How the initiators of one target prove themselves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TargetAuth {
+    /// Their credentials; never empty.
+    pub chap: Vec<Credentials>,
+    /// AuthMethod values that are allowed; empty: [`Auth::methods`].
+    pub methods: Vec<AuthMethod>,
+    /// An initiator that does not ask the target to prove itself is refused.
+    pub mutual: bool,
 }
 
 /// One logical unit of a target.
@@ -359,10 +392,12 @@ impl Host {
 pub struct Grant {
     /// The target; `None`: every target, also those created later.
     pub target: Option<String>,
-    /// The logical units; `None`: all.
-    pub luns: Option<Vec<u16>>,
-    /// Writes are refused.
+    /// The logical units, and whether each may only be read; `None`: all.
+    pub luns: Option<Vec<(u16, bool)>>,
+    /// Writes are refused, to whichever it is.
     pub read_only: bool,
+    /// Addresses of ours by which it must come; empty: any.
+    pub locals: Vec<IpAddr>,
 }
 
 /// Authentication that is not of one host.
@@ -377,6 +412,8 @@ pub struct Auth {
     pub methods: Vec<AuthMethod>,
     /// CHAP algorithms, most wanted first; empty: [`HASHES_DEFAULT`].
     pub hashes: Vec<Hash>,
+    /// An initiator that proves itself and does not ask us to do so is refused.
+    pub mutual: bool,
     /// DH-HMAC-CHAP secret of NVMe hosts that have none of their own; `None`: such hosts need none.
     pub dhchap: Option<Arc<nvme::auth::Secret>>,
     /// By what NVMe hosts may prove themselves, most wanted first.
@@ -392,6 +429,22 @@ impl Auth {
     /// The methods to offer to an initiator that has credentials.
     pub fn methods(&self) -> &[AuthMethod] {
         if self.methods.is_empty() { &METHODS_DEFAULT } else { &self.methods }
+    }
+
+    /// The credentials of a target's initiators that have none of their own.
+    pub fn common<'a>(&'a self, target: &'a Target) -> &'a [Credentials] {
+        target.auth.as_ref().map_or(&self.chap, |own| &own.chap)
+    }
+
+    /// The methods to offer to an initiator of a target.
+    pub fn methods_of<'a>(&'a self, target: &'a Target) -> &'a [AuthMethod] {
+        let own = target.auth.as_ref().map(|own| own.methods.as_slice());
+        own.filter(|methods| !methods.is_empty()).unwrap_or_else(|| self.methods())
+    }
+
+    /// Whether an initiator of a target must ask it to prove itself too.
+    pub fn demands_mutual(&self, target: &Target) -> bool {
+        target.auth.as_ref().map_or(self.mutual, |own| own.mutual)
     }
 
     /// The CHAP algorithms to accept.
@@ -429,7 +482,7 @@ pub enum Hash {
 }
 
 /// A CHAP user, and optionally how the target proves itself to it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Credentials {
     /// CHAP_N of the initiator.
     pub user: String,

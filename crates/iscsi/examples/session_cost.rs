@@ -56,6 +56,7 @@ fn session(cx: &mut Cx<'_>, digest: bool) -> TargetSession {
         immediate_data: true,
         max_burst: 262_144,
         first_burst: 65_536,
+        segment_max: 262_144,
         max_outstanding_r2t: 1,
         time2wait: 2,
         time2retain: 0,

@@ -2,6 +2,7 @@
 //!
 //! Names and addresses here have been checked; nothing refers to something that is not there.
 
+mod condition;
 mod nvme;
 mod placement;
 
@@ -9,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use endpoint::ListenerId;
+use endpoint::{Accepted, ListenerId};
 use iscsi::login::AuthPolicy;
 use iscsi::name::TargetAddress;
 use iscsi::negotiate::Limits;
@@ -18,6 +19,7 @@ use volume::{PortId, VolumeId};
 
 use crate::directory::SESSIONS_MAX;
 
+pub use condition::{Condition, End, Number, Order};
 pub use nvme::{
     ControllerLimits, DISCOVERY_NQN, HostAuth, HostRule, NamespaceExport, NamespaceMask, NotAllowed,
     NvmeExports, NvmePortal, NvmeProduct, NvmeService, Referral, SubsystemExport,
@@ -81,6 +83,8 @@ pub struct TargetExport {
     pub alias: Option<Arc<str>>,
     /// Portal groups that it is reached by; empty: all.
     pub groups: Vec<u16>,
+    /// Of their portals, those of these listeners only; `None`: all.
+    pub listeners: Option<Vec<ListenerId>>,
     /// Its logical units, ascending by LUN.
     pub luns: Vec<LunExport>,
     /// Who may come: the first rule that fits decides. None fits: 0202h.
@@ -95,6 +99,8 @@ pub struct TargetExport {
     pub limits: SessionLimits,
     /// Where initiators are sent instead, if it moved.
     pub redirect: Option<Redirect>,
+    /// Portal groups whose logins are sent to other portals.
+    pub sent_on: Vec<SentOn>,
 }
 
 /// A logical unit of a target.
@@ -115,6 +121,8 @@ pub struct Rule {
     pub initiators: Vec<Arc<str>>,
     /// Networks that they come from; empty: any.
     pub sources: Vec<Network>,
+    /// Addresses of ours by which they come; empty: any.
+    pub locals: Vec<IpAddr>,
     /// How they authenticate.
     pub auth: AuthPolicy,
     /// Which LUNs they see.
@@ -151,6 +159,15 @@ pub struct Redirect {
     pub permanent: bool,
 }
 
+/// A portal group whose logins are sent to other portals for now (0101h).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SentOn {
+    /// Its tag.
+    pub group: u16,
+    /// Where to, spread over them.
+    pub to: Vec<TargetAddress>,
+}
+
 impl Network {
     /// Whether `address` belongs to it. An IPv4 address that came in IPv6 form counts as IPv4.
     pub fn contains(&self, address: IpAddr) -> bool {
@@ -176,7 +193,7 @@ impl Exports {
 
     /// The ports of a target: one for each portal group that it is reached by, ascending.
     pub fn ports(&self, target: &TargetExport) -> Arc<[scsi_server::TargetPort]> {
-        let reached = self.portals.iter().filter(|portal| target.in_group(portal.group));
+        let reached = self.portals.iter().filter(|portal| target.is_reached_by(portal));
         let mut ports: Vec<_> = reached
             .map(|portal| scsi_server::TargetPort { port: portal.port, portal_group: portal.group })
             .collect();
@@ -185,26 +202,34 @@ impl Exports {
         ports.into()
     }
 
-    /// The target of this name, if it is reached by this portal group.
-    pub fn target(&self, name: &str, group: u16) -> Option<&TargetExport> {
-        self.targets.iter().find(|target| &*target.name == name && target.in_group(group))
+    /// The target of this name, if it is reached by this portal.
+    pub fn target(&self, name: &str, by: &Portal) -> Option<&TargetExport> {
+        self.targets.iter().find(|target| &*target.name == name && target.is_reached_by(by))
     }
 }
 
 impl TargetExport {
-    /// Whether it is reached by this portal group.
-    pub fn in_group(&self, group: u16) -> bool {
-        self.groups.is_empty() || self.groups.contains(&group)
+    /// Whether it is reached by this portal.
+    pub fn is_reached_by(&self, portal: &Portal) -> bool {
+        (self.groups.is_empty() || self.groups.contains(&portal.group))
+            && self.listeners.as_ref().is_none_or(|own| own.contains(&portal.listener))
     }
 
-    /// The rule for an initiator that comes from an address.
-    pub fn rule(&self, initiator: &str, source: IpAddr) -> Option<&Rule> {
-        self.rules.get(self.rule_at(initiator, source)?)
+    /// Where a login by this portal group is sent instead of being served. Those of one machine are spread
+    /// by the ports that they come from.
+    pub fn sent_on(&self, group: u16, by: &Accepted) -> Option<&TargetAddress> {
+        let to = &self.sent_on.iter().find(|one| one.group == group)?.to;
+        to.get(usize::from(by.peer.port()) % to.len().max(1))
+    }
+
+    /// The rule for an initiator that comes by a connection.
+    pub fn rule(&self, initiator: &str, by: &Accepted) -> Option<&Rule> {
+        self.rules.get(self.rule_at(initiator, by)?)
     }
 
     /// Where that rule stands.
-    pub fn rule_at(&self, initiator: &str, source: IpAddr) -> Option<usize> {
-        self.rules.iter().position(|rule| rule.fits(initiator, source))
+    pub fn rule_at(&self, initiator: &str, by: &Accepted) -> Option<usize> {
+        self.rules.iter().position(|rule| rule.fits(initiator, by.peer.ip(), by.local.ip()))
     }
 
     /// What a rule shows of this target's LUNs, and whether each may only be read.
@@ -220,17 +245,35 @@ impl TargetExport {
 }
 
 impl Rule {
-    /// Whether it is for an initiator that comes from an address.
-    pub fn fits(&self, initiator: &str, source: IpAddr) -> bool {
+    /// Whether it is for an initiator that comes from an address to one of ours.
+    pub fn fits(&self, initiator: &str, source: IpAddr, local: IpAddr) -> bool {
         let named = self.initiators.is_empty() || self.initiators.iter().any(|name| &**name == initiator);
         let near = self.sources.is_empty() || self.sources.iter().any(|network| network.contains(source));
-        named && near
+        let reached = self.locals.is_empty() || self.locals.contains(&local.to_canonical());
+        named && near && reached
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rule_may_name_the_address_by_which_its_initiator_comes() {
+        let rule = Rule {
+            initiators: vec!["iqn.2026-11.test:a".into()],
+            sources: Vec::new(),
+            locals: vec!["192.0.2.50".parse().unwrap()],
+            auth: AuthPolicy::None,
+            luns: LunMask::All { read_only: true },
+        };
+        let fits =
+            |name, local: &str| rule.fits(name, "198.51.100.7".parse().unwrap(), local.parse().unwrap());
+        assert!(fits("iqn.2026-11.test:a", "192.0.2.50") && fits("iqn.2026-11.test:a", "::ffff:192.0.2.50"));
+        assert!(!fits("iqn.2026-11.test:a", "192.0.2.51") && !fits("iqn.2026-11.test:b", "192.0.2.50"));
+        let anywhere = Rule { locals: Vec::new(), ..rule.clone() };
+        assert!(anywhere.fits("iqn.2026-11.test:a", "::1".parse().unwrap(), "::1".parse().unwrap()));
+    }
 
     #[test]
     fn networks_contain_their_addresses_only() {

@@ -25,9 +25,10 @@ mod shard;
 pub use controllers::{CNTLID_MAX, ControllerClaim, ControllerVerdict};
 pub use directory::SESSIONS_MAX;
 pub use exports::{
-    Admission, Bind, Comer, ControllerLimits, DISCOVERY_NQN, Exports, HostAuth, HostRule, LunExport, LunMask,
-    NamespaceExport, NamespaceMask, Network, NotAllowed, NvmeExports, NvmePortal, NvmeProduct, NvmeService,
-    PlacementRule, Portal, Redirect, Referral, Rule, SubsystemExport, TargetExport,
+    Admission, Bind, Comer, Condition, ControllerLimits, DISCOVERY_NQN, End, Exports, HostAuth, HostRule,
+    LunExport, LunMask, NamespaceExport, NamespaceMask, Network, NotAllowed, Number, NvmeExports, NvmePortal,
+    NvmeProduct, NvmeService, Order, PlacementRule, Portal, Redirect, Referral, Rule, SentOn,
+    SubsystemExport, TargetExport,
 };
 pub use links::Moved;
 pub use message::{

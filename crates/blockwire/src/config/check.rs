@@ -16,14 +16,14 @@ use crate::{
     name::{self, VolumeName},
     network,
     plan::{
-        Auth, AuthMethod, COMMANDS_DEFAULT, Host, Inquiry, IoWorld, Lun, Negotiation, Plan, Portal, Protocol,
+        AuthMethod, COMMANDS_DEFAULT, Host, Inquiry, IoWorld, Lun, Negotiation, Plan, Portal, Protocol,
         Subsystem, Target, Volume, Ways,
     },
     suggest,
 };
 
 /// Most portals; each costs a socket on every core.
-const PORTS_MAX: usize = 256;
+pub(crate) const PORTS_MAX: usize = 256;
 
 /// What only the command line says.
 #[derive(Clone, Debug, Default)]
@@ -52,8 +52,9 @@ pub fn check(draft: Draft, options: &Options, sink: &Sink) -> Plan {
     let iscsi = tags(&draft.portals, Protocol::Iscsi);
     let nvme_tags = tags(&draft.portals, Protocol::Nvme);
     let mut targets: Vec<Target> = Vec::new();
+    let draft_portals = &draft.portals;
     for draft in &draft.targets {
-        targets.push(target(&draft.value, &volumes, &iscsi, open_unless_said, sink));
+        targets.push(target(&draft.value, &volumes, (draft_portals, &iscsi), open_unless_said, sink));
     }
     let mut subsystems: Vec<Subsystem> = Vec::new();
     for draft in &draft.subsystems {
@@ -78,7 +79,7 @@ pub fn check(draft: Draft, options: &Options, sink: &Sink) -> Plan {
             host
         })
         .collect();
-    methods(&auth, &hosts, sink);
+    methods(&auth, &hosts, &ways.targets, sink);
     discovery_proof(&auth, &hosts, sink);
     let world = placement::World {
         portals: &draft.portals,
@@ -152,6 +153,7 @@ pub fn default_target(node: Option<&VolumeName>, volume: &Volume, tags: &[u16], 
         name: name::default_target(node, &volume.name),
         alias: None,
         portals: tags.to_vec(),
+        listeners: None,
         luns: vec![Lun { lun: 0, volume: volume.name.clone(), read_only: false }],
         open,
         negotiation: Negotiation::default(),
@@ -159,6 +161,9 @@ pub fn default_target(node: Option<&VolumeName>, volume: &Volume, tags: &[u16], 
         inquiry: Inquiry::default(),
         explicit_alua: false,
         redirect: None,
+        sent_on: Vec::new(),
+        auth: None,
+        nop_timeout: None,
     }
 }
 
@@ -207,7 +212,13 @@ fn portals(portals: &[Located<Portal>], sink: &Sink) {
     }
 }
 
-fn target(draft: &TargetDraft, volumes: &[Volume], tags: &[u16], open: bool, sink: &Sink) -> Target {
+fn target(
+    draft: &TargetDraft,
+    volumes: &[Volume],
+    (portals, tags): (&[Located<Portal>], &[u16]),
+    open: bool,
+    sink: &Sink,
+) -> Target {
     let mut luns: Vec<Lun> = Vec::new();
     for lun in &draft.luns {
         let number = lun.lun.value as u16;
@@ -238,6 +249,10 @@ fn target(draft: &TargetDraft, volumes: &[Volume], tags: &[u16], open: bool, sin
         name: draft.name.value.clone(),
         alias: draft.alias.clone(),
         portals: chosen_portals("[[target]]", &draft.name, draft.portals.as_deref(), tags, sink),
+        listeners: draft.addresses.as_ref().map(|addresses| {
+            let own = |portal: &Located<Portal>| addresses.contains(&portal.value.address);
+            (0..portals.len()).filter(|at| own(&portals[*at])).collect()
+        }),
         luns,
         open: draft.open.unwrap_or(open),
         negotiation: draft.negotiation.clone(),
@@ -245,6 +260,9 @@ fn target(draft: &TargetDraft, volumes: &[Volume], tags: &[u16], open: bool, sin
         inquiry: draft.inquiry.clone(),
         explicit_alua: draft.explicit_alua,
         redirect: draft.redirect.clone(),
+        sent_on: draft.sent_on.clone(),
+        auth: draft.auth.clone(),
+        nop_timeout: draft.nop_timeout,
     }
 }
 
@@ -303,8 +321,8 @@ fn host(draft: &Located<HostDraft>, targets: &[Target], sink: &Sink) -> Host {
                 continue;
             };
             let absent =
-                grant.value.luns.iter().flatten().find(|n| !target.luns.iter().any(|lun| lun.lun == **n));
-            if let Some(lun) = absent {
+                grant.value.luns.iter().flatten().find(|(n, _)| !target.luns.iter().any(|lun| lun.lun == *n));
+            if let Some((lun, _)) = absent {
                 sink.error(&grant.at, format!("target \"{wanted}\" has no lun {lun}"));
             }
         }
@@ -318,9 +336,11 @@ fn host(draft: &Located<HostDraft>, targets: &[Target], sink: &Sink) -> Host {
 }
 
 /// Methods without "chap" would make every secret useless, which nobody means.
-fn methods(auth: &Located<AuthDraft>, hosts: &[Host], sink: &Sink) {
+fn methods(auth: &Located<AuthDraft>, hosts: &[Host], targets: &[Target], sink: &Sink) {
     let Some(methods) = &auth.value.methods else { return };
-    let secrets = !auth.value.auth.chap.is_empty() || hosts.iter().any(|host| !host.chap.is_empty());
+    let secrets = !auth.value.auth.chap.is_empty()
+        || hosts.iter().any(|host| !host.chap.is_empty())
+        || targets.iter().any(|target| target.auth.as_ref().is_some_and(|own| own.methods.is_empty()));
     if secrets && !methods.value.contains(&AuthMethod::Chap) {
         sink.error(&methods.at, "methods in [auth] lacks \"chap\", but there are CHAP users");
     }
@@ -390,8 +410,8 @@ fn open_to_strangers(plan: &Plan, portal: &Portal) -> Option<(String, &'static s
 
 /// Whether someone may reach the target without a secret.
 fn anonymous(plan: &Plan, target: &Target) -> bool {
-    let Auth { chap, .. } = &plan.auth;
-    let optional = plan.auth.methods().contains(&AuthMethod::None);
+    let chap = plan.auth.common(target);
+    let optional = plan.auth.methods_of(target).contains(&AuthMethod::None);
     if target.open && (chap.is_empty() || optional) {
         return true;
     }

@@ -98,19 +98,28 @@ pub struct Text {
     name: Arc<str>,
     /// The whole text.
     pub text: String,
+    /// At which byte each line begins.
+    starts: Vec<usize>,
 }
 
 impl Text {
     /// A text under the name that messages show.
     pub fn new(name: &str, text: String) -> Self {
-        Text { name: name.into(), text }
+        let ends = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
+        let starts = std::iter::once(0).chain(ends.map(|(at, _)| at + 1)).collect();
+        Text { name: name.into(), text, starts }
+    }
+
+    /// The name that messages show.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// Where a byte range begins.
     pub fn place(&self, span: Range<usize>) -> Place {
         let before = self.text.get(..span.start).unwrap_or(&self.text);
-        let line = before.bytes().filter(|b| *b == b'\n').count() + 1;
-        let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+        let line = self.starts.partition_point(|start| *start <= before.len());
+        let column = before[self.starts[line - 1]..].chars().count() + 1;
         Place { source: self.name.clone(), position: Some((line, column)) }
     }
 }

@@ -6,6 +6,7 @@ pub mod placement;
 
 use std::{net::SocketAddr, time::Duration};
 
+
 use self::{nvme::SubsystemDraft, placement::PlacementDraft};
 use super::{dhchap, diagnostic::Located, reader::Reader, schema, secret};
 use crate::{
@@ -13,7 +14,8 @@ use crate::{
     network,
     plan::{
         Auth, AuthMethod, COMMANDS_DEFAULT, Credentials, DigestPolicy, Grant, Hash, Host, Inquiry, Limits,
-        Negotiation, Origin, Portal, Protocol, Redirect, Referral, SubsystemGrant, TcpOptions, Volume,
+        Negotiation, Origin, Portal, Protocol, Redirect, Referral, SentOn, SubsystemGrant, TargetAuth,
+        TcpOptions, Volume,
     },
     spec::{self, SpecError},
 };
@@ -23,6 +25,9 @@ const SEGMENT_MAX: u64 = (1 << 24) - 1;
 
 /// Highest logical unit number in flat space addressing (SAM-5 §4.7.7.3).
 pub const LUN_MAX: u64 = 16383;
+
+/// AuthMethod, as written.
+const METHODS: [(&str, AuthMethod); 2] = [("chap", AuthMethod::Chap), ("none", AuthMethod::None)];
 
 /// Everything that was said.
 #[derive(Debug, Default)]
@@ -60,6 +65,8 @@ pub struct TargetDraft {
     pub alias: Option<String>,
     /// Tags; `None`: all.
     pub portals: Option<Vec<Located<u64>>>,
+    /// Of these, the portals at these addresses only: all of them, in the configuration's own words.
+    pub addresses: Option<Vec<SocketAddr>>,
     /// Logical units.
     pub luns: Vec<LunDraft>,
     /// `luns` is written, if only with mistakes.
@@ -78,6 +85,12 @@ pub struct TargetDraft {
     pub explicit_alua: bool,
     /// `redirect`.
     pub redirect: Option<Redirect>,
+    /// Groups whose logins go elsewhere: none, in the configuration's own words.
+    pub sent_on: Vec<SentOn>,
+    /// `chap`, `methods` and `mutual`.
+    pub auth: Option<TargetAuth>,
+    /// How long a ping may stay unanswered: as everywhere, in the configuration's own words.
+    pub nop_timeout: Option<Duration>,
 }
 
 /// An element of `luns`.
@@ -138,7 +151,7 @@ impl Draft {
             self.portals.extend(portal(&table));
         }
         for table in root.tables("target", &schema::TARGET) {
-            self.targets.extend(target(&table));
+            self.targets.extend(target(&table, allow_short));
         }
         for table in root.tables("subsystem", &schema::SUBSYSTEM) {
             self.subsystems.extend(nvme::subsystem(&table));
@@ -278,7 +291,7 @@ fn dscp(table: &Reader<'_>) -> Option<u8> {
     point
 }
 
-fn target(table: &Reader<'_>) -> Option<Located<TargetDraft>> {
+fn target(table: &Reader<'_>, allow_short: bool) -> Option<Located<TargetDraft>> {
     let name = table.needed("name", table.parsed("name", name::iscsi));
     let alias = table.parsed("alias", |text| {
         if text.len() > 255 { Err("is longer than 255 bytes") } else { Ok(text.to_owned()) }
@@ -295,6 +308,7 @@ fn target(table: &Reader<'_>) -> Option<Located<TargetDraft>> {
     let portals = table.numbers("portals", 0..=0xffff);
     let open = table.switch("open").map(|open| open.value);
     let explicit_alua = table.switch("explicit_alua").is_some_and(|on| on.value);
+    let auth = target_auth(table, allow_short);
     let name = name?;
     let at = name.at.clone();
     let alias = alias.map(|alias| alias.value);
@@ -302,6 +316,7 @@ fn target(table: &Reader<'_>) -> Option<Located<TargetDraft>> {
         name,
         alias,
         portals,
+        addresses: None,
         luns,
         luns_written: table.has("luns"),
         open,
@@ -311,8 +326,43 @@ fn target(table: &Reader<'_>) -> Option<Located<TargetDraft>> {
         inquiry,
         explicit_alua,
         redirect,
+        sent_on: Vec::new(),
+        auth,
+        nop_timeout: None,
     };
     Some(Located::new(draft, at))
+}
+
+/// `chap`, and what means nothing without it.
+fn target_auth(table: &Reader<'_>, allow_short: bool) -> Option<TargetAuth> {
+    let chap = credentials(table, "chap", allow_short);
+    let methods = table.words("methods", &METHODS);
+    let mutual = mutual(table, &chap);
+    let places = [
+        ("methods", methods.as_ref().map(|methods| &methods.at)),
+        ("mutual", mutual.as_ref().map(|mutual| &mutual.at)),
+    ];
+    for (key, at) in places {
+        if let (Some(at), false) = (at, table.has("chap")) {
+            table.file.sink.error(at, format!("{key} in [[target]] means nothing without chap"));
+        }
+    }
+    if let Some(methods) = methods.as_ref().filter(|list| !list.value.contains(&AuthMethod::Chap)) {
+        table.file.sink.error(&methods.at, "methods in [[target]] lacks \"chap\", but there are CHAP users");
+    }
+    let methods = methods.map(|methods| methods.value).unwrap_or_default();
+    let mutual = mutual.is_some_and(|demand| demand.value);
+    (!chap.is_empty()).then_some(TargetAuth { chap, methods, mutual })
+}
+
+/// `mutual`: it can be demanded only by who can prove itself.
+fn mutual(table: &Reader<'_>, chap: &[Credentials]) -> Option<Located<bool>> {
+    let demand = table.word("mutual", &[("allow", false), ("require", true)])?;
+    if demand.value && !chap.is_empty() && chap.iter().all(|one| one.mutual.is_none()) {
+        let why = "mutual = \"require\" needs a mutual_user and its secret beside a user";
+        table.file.sink.error(&demand.at, why);
+    }
+    Some(demand)
 }
 
 fn lun(table: &Reader<'_>) -> Option<LunDraft> {
@@ -438,7 +488,7 @@ fn credentials(table: &Reader<'_>, key: &str, allow_short: bool) -> Vec<Credenti
 
 /// Why two credentials cannot stand in one list. The target proves itself before it knows which of
 /// the users it talks to, so a list has one mutual account.
-fn clash(a: &Credentials, b: &Credentials) -> Option<String> {
+pub(crate) fn clash(a: &Credentials, b: &Credentials) -> Option<String> {
     if a.user == b.user {
         return Some(format!("user \"{}\" stands twice", a.user));
     }
@@ -453,14 +503,16 @@ fn clash(a: &Credentials, b: &Credentials) -> Option<String> {
 }
 
 fn auth_section(table: &Reader<'_>, allow_short_secrets: bool) -> AuthDraft {
-    let methods = table.words("methods", &[("chap", AuthMethod::Chap), ("none", AuthMethod::None)]);
+    let methods = table.words("methods", &METHODS);
     let hashes = table.words(
         "hashes",
         &[("sha3-256", Hash::Sha3_256), ("sha256", Hash::Sha256), ("sha1", Hash::Sha1), ("md5", Hash::Md5)],
     );
     let discovery = table.switch("dhchap_discovery");
+    let chap = credentials(table, "chap", allow_short_secrets);
     let auth = Auth {
-        chap: credentials(table, "chap", allow_short_secrets),
+        mutual: mutual(table, &chap).is_some_and(|demand| demand.value),
+        chap,
         discovery: credentials(table, "discovery", allow_short_secrets),
         methods: methods.as_ref().map(|methods| methods.value.clone()).unwrap_or_default(),
         hashes: hashes.map(|hashes| hashes.value).unwrap_or_default(),

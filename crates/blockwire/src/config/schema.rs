@@ -215,6 +215,24 @@ pub const TARGET: Section = Section {
             "128",
             "Commands that one session may have outstanding. It begins with 8 and gets more as it uses them, while memory lasts.",
         ),
+        key(
+            "chap",
+            "{user, secret, ...} or a list of them",
+            "those of [auth]",
+            "Credentials of its initiators whose host has none of its own.",
+        ),
+        key(
+            "methods",
+            "list of \"chap\", \"none\"",
+            "those of [auth]",
+            "Authentication methods that are allowed, beside `chap`.",
+        ),
+        key(
+            "mutual",
+            "\"allow\" or \"require\"",
+            "\"allow\"",
+            "Whether an initiator must ask the target to prove itself too, beside `chap`.",
+        ),
         key("vendor", "text", "\"BLKWIRE\"", "INQUIRY vendor, at most 8 ASCII characters."),
         key("product", "text", "\"Virtual Disk\"", "INQUIRY product, at most 16 ASCII characters."),
         key(
@@ -430,6 +448,12 @@ pub const ACCESS: Section = Section {
         ),
         key("luns", "list of numbers", "all", "The logical units of the target."),
         key(
+            "through",
+            "list of addresses",
+            "all",
+            "Addresses of this machine by which it must come to the target.",
+        ),
+        key(
             "subsystem",
             "NVMe qualified name or \"*\"",
             "needed, or target",
@@ -491,6 +515,12 @@ pub const AUTH: Section = Section {
             "list of \"chap\", \"none\"",
             "[\"chap\"]",
             "Authentication methods that are allowed where credentials exist. If both are, the initiator's order decides (RFC 7143 §6.2.1), not the one here: an initiator that prefers `none` then need not prove anything.",
+        ),
+        key(
+            "mutual",
+            "\"allow\" or \"require\"",
+            "\"allow\"",
+            "Whether an initiator that proves itself, for a target or for discovery, must ask us to prove ourselves too. A target with `chap` says so itself.",
         ),
         key(
             "hashes",

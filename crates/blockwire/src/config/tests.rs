@@ -377,3 +377,53 @@ fn the_reference_in_the_documentation_is_the_schema() {
         "docs/configuration.md is stale: run the tests of blockwire with BLESS=1"
     );
 }
+
+#[test]
+fn a_target_may_have_credentials_of_its_own() {
+    let base = "[[volume]]\nname = \"a\"\nsource = \"ram:1M\"\n[[portal]]\nprotocol = \"iscsi\"\naddress = \"192.0.2.1\"\n";
+    let target = |rest: &str| {
+        format!("{base}[[target]]\nname = \"iqn.2026-11.io:t\"\nluns = [{{lun = 0, volume = \"a\"}}]\n{rest}")
+    };
+    let own = "chap = {user = \"u\", secret = \"secret of 12 bytes\", mutual_user = \"t\", mutual_secret = \"another secret\"}\n";
+    let (plan, _) = load(&target(&format!("{own}mutual = \"require\"\n")), &Options::default()).unwrap();
+    let auth = plan.ways.targets[0].auth.as_ref().unwrap();
+    assert!(
+        auth.mutual && auth.methods.is_empty() && auth.chap[0].user == "u",
+        "and that is enough beyond loopback"
+    );
+    let optional = target(&format!("{own}methods = [\"chap\", \"none\"]\n"));
+    assert!(
+        errors(&optional)[0].contains("asks for no authentication"),
+        "who may come without is nobody proved"
+    );
+    for (rest, want) in [
+        ("mutual = \"require\"", "10:10: mutual in [[target]] means nothing without chap"),
+        ("methods = [\"chap\"]", "10:11: methods in [[target]] means nothing without chap"),
+        (
+            "methods = [\"none\"]\nchap = {user = \"u\", secret = \"secret of 12 bytes\"}",
+            "10:11: methods in [[target]] lacks \"chap\"",
+        ),
+        (
+            "mutual = \"require\"\nchap = {user = \"u\", secret = \"secret of 12 bytes\"}",
+            "10:10: mutual = \"require\" needs a mutual_user",
+        ),
+    ] {
+        let got = errors(&target(rest));
+        let want = format!("blockwire.toml:{want}");
+        assert!(got.iter().any(|line| line.starts_with(&want)), "{rest}\n got {got:#?}\nwant {want}");
+    }
+}
+
+#[test]
+fn a_grant_may_name_addresses_of_ours() {
+    let with = |through: &str| {
+        format!(
+            "[[volume]]\nname = \"a\"\nsource = \"ram:1M\"\n[[portal]]\nprotocol = \"iscsi\"\naddress = \"127.0.0.1\"\n\
+             [[host]]\nname = \"h\"\nsources = [\"127.0.0.1\"]\naccess = [{{target = \"*\", through = {through}}}]\n"
+        )
+    };
+    let (plan, _) = load(&with("[\"127.0.0.1\", \"::1\"]"), &Options::default()).unwrap();
+    assert_eq!(plan.hosts[0].grants[0].locals.len(), 2);
+    assert!(errors(&with("[\"127.0.0.0/8\"]"))[0].contains("through in access of [[host]]"));
+    assert!(errors(&with("[]"))[0].contains("holds no address"));
+}

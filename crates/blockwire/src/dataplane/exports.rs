@@ -6,7 +6,7 @@ use std::{
 };
 
 use endpoint::{ListenerId, ShardId};
-use iscsi::{name::TargetAddress, session::SessionLimits};
+use iscsi::{login::AuthPolicy, name::TargetAddress, session::SessionLimits};
 use scsi_server::Product;
 use target::{Admission, Exports, LunExport, LunMask, Redirect, Rule, SESSIONS_MAX, TargetExport};
 use volume::{PortId, VolumeId};
@@ -72,7 +72,9 @@ impl Frame {
                     at + 1
                 )),
             };
-            let shards: Arc<[ShardId]> = if rule.cores.is_empty() {
+            let shards: Arc<[ShardId]> = if let Some(nth) = rule.nth {
+                Arc::from([ShardId(nth % all.end)])
+            } else if rule.cores.is_empty() {
                 all.clone().map(ShardId).collect()
             } else {
                 rule.cores.iter().map(shard).collect::<Result<_, _>>()?
@@ -87,7 +89,11 @@ impl Frame {
         let at = rule?;
         let (placement, _) = self.placement.get(at)?;
         let cores: Vec<String> = placement.cores.iter().map(ToString::to_string).collect();
-        let cores = if cores.is_empty() { "all".to_owned() } else { cores.join(",") };
+        let cores = match placement.nth {
+            Some(nth) => format!("number {nth} of all"),
+            None if cores.is_empty() => "all".to_owned(),
+            None => cores.join(","),
+        };
         let bind = match placement.bind {
             Bind::Cpu => "least loaded",
             Bind::Random => "random",
@@ -103,6 +109,7 @@ impl Frame {
                 .map(|portals| portals.iter().map(|at| ListenerId(*at as u16)).collect()),
             sources: rule.sources.iter().map(network).collect(),
             peers: rule.peers.as_ref().map(|peers| peers.iter().map(|name| name.as_str().into()).collect()),
+            when: rule.when.clone(),
             destinations: rule.volume.as_ref().map(|volume| ways.leading_to(volume.as_str())),
             shards: shards.clone(),
             bind: match rule.bind {
@@ -178,10 +185,20 @@ impl Frame {
         }
     }
 
-    /// The host that an initiator is, if one lets it in to this target; the same rules decide at login.
-    pub fn host(&self, initiator: &str, source: IpAddr, target: &str) -> Option<&Host> {
+    /// The host that an initiator is, if one lets it in to this target from one address to one of ours;
+    /// the same conditions decide at login.
+    pub fn host(&self, initiator: &str, ends: (IpAddr, IpAddr), target: &str) -> Option<&Host> {
         self.hosts.iter().filter(|host| host.speaks_iscsi()).find(|host| {
-            host.grant(target).is_some_and(|grant| self.rule(host, grant).fits(initiator, source))
+            host.grant(target).is_some_and(|grant| {
+                let rule = Rule {
+                    initiators: host.iqns.iter().map(|iqn| iqn.as_str().into()).collect(),
+                    sources: host.sources.iter().map(network).collect(),
+                    locals: grant.locals.clone(),
+                    auth: AuthPolicy::None,
+                    luns: LunMask::All { read_only: true },
+                };
+                rule.fits(initiator, ends.0, ends.1)
+            })
         })
     }
 
@@ -208,6 +225,10 @@ impl Frame {
             name: target.name.as_str().into(),
             alias: target.alias.as_deref().map(Into::into),
             groups: target.portals.clone(),
+            listeners: target
+                .listeners
+                .as_ref()
+                .map(|portals| portals.iter().map(|at| ListenerId(*at as u16)).collect()),
             luns,
             rules: self.rules(target),
             product: Arc::new(Product {
@@ -220,9 +241,17 @@ impl Frame {
             limits: SessionLimits {
                 commands: target.commands,
                 nop_interval: Some(self.limits.nop_interval).filter(|interval| !interval.is_zero()),
-                nop_timeout: self.limits.nop_timeout,
+                nop_timeout: target.nop_timeout.unwrap_or(self.limits.nop_timeout),
                 ..SessionLimits::default()
             },
+            sent_on: target
+                .sent_on
+                .iter()
+                .map(|one| target::SentOn {
+                    group: one.group,
+                    to: one.to.iter().filter_map(|to| TargetAddress::parse(&to.to_string()).ok()).collect(),
+                })
+                .collect(),
             redirect: target.redirect.as_ref().and_then(|to| {
                 let address = TargetAddress::parse(&to.address.to_string()).ok()?;
                 Some(Redirect { address, permanent: to.permanent })
@@ -233,26 +262,30 @@ impl Frame {
     fn rules(&self, target: &Target) -> Vec<Rule> {
         let hosts = self.hosts.iter().filter(|host| host.speaks_iscsi());
         let mut rules: Vec<Rule> =
-            hosts.filter_map(|host| Some(self.rule(host, host.grant(&target.name)?))).collect();
+            hosts.filter_map(|host| Some(self.rule(target, host, host.grant(&target.name)?))).collect();
         if target.open {
             rules.push(Rule {
                 initiators: Vec::new(),
                 sources: Vec::new(),
-                auth: login::policy(&self.auth, &[]),
+                locals: Vec::new(),
+                auth: login::policy(&self.auth, target, &[]),
                 luns: LunMask::All { read_only: false },
             });
         }
         rules
     }
 
-    fn rule(&self, host: &Host, grant: &Grant) -> Rule {
+    fn rule(&self, target: &Target, host: &Host, grant: &Grant) -> Rule {
         Rule {
             initiators: host.iqns.iter().map(|iqn| iqn.as_str().into()).collect(),
             sources: host.sources.iter().map(network).collect(),
-            auth: login::policy(&self.auth, &host.chap),
+            locals: grant.locals.clone(),
+            auth: login::policy(&self.auth, target, &host.chap),
             luns: match &grant.luns {
                 None => LunMask::All { read_only: grant.read_only },
-                Some(luns) => LunMask::Some(luns.iter().map(|lun| (*lun, grant.read_only)).collect()),
+                Some(luns) => {
+                    LunMask::Some(luns.iter().map(|(lun, ro)| (*lun, grant.read_only || *ro)).collect())
+                }
             },
         }
     }
@@ -271,8 +304,6 @@ pub fn revision() -> String {
 
 #[cfg(test)]
 mod tests {
-    use iscsi::login::AuthPolicy;
-
     use super::*;
     use crate::config::tests::example;
 
@@ -297,6 +328,11 @@ mod tests {
         );
     }
 
+    fn by(peer: &str) -> endpoint::Accepted {
+        let end = |address: &str| SocketAddr::new(address.parse().unwrap(), 3260);
+        endpoint::Accepted { listener: ListenerId(0), peer: end(peer), local: end("192.0.2.99") }
+    }
+
     fn exports() -> Exports {
         let plan = example();
         let number = |name: &VolumeName| {
@@ -310,10 +346,14 @@ mod tests {
     #[test]
     fn hosts_become_rules() {
         let exports = exports();
-        let db = exports.target("iqn.2026-11.com.example:db", 1).unwrap();
-        assert!(exports.target("iqn.2026-11.com.example:db", 2).is_none(), "it is reached by group 1 only");
+        let portal = |group| exports.portals.iter().find(|portal| portal.group == group).unwrap();
+        let db = exports.target("iqn.2026-11.com.example:db", portal(1)).unwrap();
+        assert!(
+            exports.target("iqn.2026-11.com.example:db", portal(2)).is_none(),
+            "it is reached by group 1 only"
+        );
         let seen = |name: &str, from: &str| {
-            let rule = db.rule(name, from.parse().unwrap())?;
+            let rule = db.rule(name, &by(from))?;
             assert!(matches!(rule.auth, AuthPolicy::Required(_)));
             Some(db.visible(rule).map(|(lun, read_only)| (lun.lun, read_only)).collect::<Vec<_>>())
         };
@@ -325,7 +365,10 @@ mod tests {
             Some(vec![(0, true), (1, true)])
         );
         let frame = Frame::of(&example());
-        let host = |name, from: &str| Some(frame.host(name, from.parse().unwrap(), &db.name)?.name.clone());
+        let host = |name, from: &str| {
+            let ends = (from.parse().unwrap(), "192.0.2.99".parse().unwrap());
+            Some(frame.host(name, ends, &db.name)?.name.clone())
+        };
         assert_eq!(host(db1, "192.0.2.1").as_deref(), Some("db1"));
         assert_eq!(host(db1, "198.51.100.1"), None);
         assert_eq!(seen("iqn.1993-08.org.debian:01:other", "192.0.2.1"), None);
@@ -345,7 +388,7 @@ mod tests {
         let ports: Vec<(u16, u16)> =
             exports.portals.iter().map(|portal| (portal.group, portal.port.0)).collect();
         assert_eq!(ports, [(1, 1), (1, 1), (2, 2)]);
-        let moved = exports.target("iqn.2026-11.com.example:moved", 1).unwrap();
+        let moved = exports.target("iqn.2026-11.com.example:moved", &exports.portals[0]).unwrap();
         let redirect = moved.redirect.as_ref().unwrap();
         assert_eq!(
             (redirect.address.host(), redirect.address.port(), redirect.permanent),

@@ -6,7 +6,7 @@ use iscsi::{
     negotiate::{Digest, Limits},
 };
 
-use crate::plan::{Auth, AuthMethod, Credentials, DigestPolicy, Hash, Negotiation};
+use crate::plan::{Auth, AuthMethod, Credentials, DigestPolicy, Hash, Negotiation, Target};
 
 /// What a target agrees to.
 pub fn limits(negotiation: &Negotiation) -> Limits {
@@ -32,19 +32,24 @@ fn digests(policy: DigestPolicy) -> Vec<Digest> {
     }
 }
 
-/// How an initiator that may use `own` credentials must prove itself; those of the whole daemon
-/// count where it has none.
-pub fn policy(auth: &Auth, own: &[Credentials]) -> AuthPolicy {
-    let credentials = if own.is_empty() { &auth.chap } else { own };
-    demand(auth, credentials)
+/// How an initiator of a target that may use `own` credentials must prove itself; those of the target,
+/// then those of the whole daemon, count where it has none.
+pub fn policy(auth: &Auth, target: &Target, own: &[Credentials]) -> AuthPolicy {
+    let credentials = if own.is_empty() { auth.common(target) } else { own };
+    demand(auth, credentials, auth.methods_of(target), auth.demands_mutual(target))
 }
 
 /// How an initiator proves itself for discovery.
 pub fn discovery_policy(auth: &Auth) -> AuthPolicy {
-    demand(auth, &auth.discovery)
+    demand(auth, &auth.discovery, auth.methods(), auth.mutual)
 }
 
-fn demand(auth: &Auth, credentials: &[Credentials]) -> AuthPolicy {
+fn demand(
+    auth: &Auth,
+    credentials: &[Credentials],
+    methods: &[AuthMethod],
+    demands_mutual: bool,
+) -> AuthPolicy {
     if credentials.is_empty() {
         return AuthPolicy::None;
     }
@@ -59,13 +64,10 @@ fn demand(auth: &Auth, credentials: &[Credentials]) -> AuthPolicy {
             .iter()
             .find_map(|c| c.mutual.as_ref())
             .map(|(name, secret)| account(name, secret)),
+        demands_mutual,
         algorithms: auth.hashes().iter().map(|hash| algorithm(*hash)).collect(),
     };
-    if auth.methods().contains(&AuthMethod::None) {
-        AuthPolicy::Optional(chap)
-    } else {
-        AuthPolicy::Required(chap)
-    }
+    if methods.contains(&AuthMethod::None) { AuthPolicy::Optional(chap) } else { AuthPolicy::Required(chap) }
 }
 
 fn algorithm(hash: Hash) -> Algorithm {
@@ -80,7 +82,7 @@ fn algorithm(hash: Hash) -> Algorithm {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::tests::example;
+    use crate::{config::tests::example, plan::TargetAuth};
 
     #[test]
     fn limits_are_those_of_the_plan() {
@@ -95,16 +97,30 @@ mod tests {
     fn credentials_are_the_hosts_own_else_the_daemons() {
         let mut plan = example();
         let own = plan.hosts[1].chap.clone();
-        let AuthPolicy::Required(chap) = policy(&plan.auth, &own) else { panic!("CHAP is required") };
+        let mut target = plan.ways.targets[0].clone();
+        let AuthPolicy::Required(chap) = policy(&plan.auth, &target, &own) else {
+            panic!("CHAP is required")
+        };
         assert_eq!(chap.accounts[0].name, "db1");
         assert_eq!(chap.mutual.as_ref().map(|account| account.name.as_str()), Some("rack4"));
         assert_eq!(chap.algorithms, [Algorithm::SHA3_256, Algorithm::SHA256]);
-        assert!(matches!(policy(&plan.auth, &[]), AuthPolicy::None), "there are no common credentials");
+        assert!(
+            matches!(policy(&plan.auth, &target, &[]), AuthPolicy::None),
+            "there are no common credentials"
+        );
         plan.auth.chap = own;
-        assert!(matches!(policy(&plan.auth, &[]), AuthPolicy::Required(_)));
+        assert!(matches!(policy(&plan.auth, &target, &[]), AuthPolicy::Required(_)));
         plan.auth.methods = vec![AuthMethod::Chap, AuthMethod::None];
-        assert!(matches!(policy(&plan.auth, &[]), AuthPolicy::Optional(_)));
+        assert!(matches!(policy(&plan.auth, &target, &[]), AuthPolicy::Optional(_)));
         let AuthPolicy::Optional(chap) = discovery_policy(&plan.auth) else { panic!("as configured") };
         assert_eq!(chap.accounts[0].name, "discover");
+        // What a target says of its own comes before what is said of the whole daemon, behind its hosts'.
+        let credentials = Credentials { user: "eve".into(), ..plan.auth.chap[0].clone() };
+        let methods = vec![AuthMethod::Chap];
+        target.auth = Some(TargetAuth { chap: vec![credentials], methods, mutual: true });
+        let AuthPolicy::Required(chap) = policy(&plan.auth, &target, &[]) else { panic!("its own methods") };
+        assert!(chap.demands_mutual && chap.accounts[0].name == "eve");
+        let AuthPolicy::Required(chap) = policy(&plan.auth, &target, &plan.auth.chap) else { panic!() };
+        assert!(chap.demands_mutual && chap.accounts[0].name == "db1");
     }
 }

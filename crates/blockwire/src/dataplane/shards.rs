@@ -181,8 +181,9 @@ impl Shards {
 
     /// Which host a session is of.
     fn host(&self, session: &SessionEntry) -> Option<String> {
-        let source = session.connections.first()?.peer.ip();
-        let host = self.frame.host(&session.initiator, source, session.target.as_deref()?)?;
+        let connection = session.connections.first()?;
+        let ends = (connection.peer.ip(), connection.local.ip());
+        let host = self.frame.host(&session.initiator, ends, session.target.as_deref()?)?;
         Some(host.name.clone())
     }
 

@@ -28,6 +28,10 @@ pub struct Placement {
     pub peers: Option<Vec<String>>,
     /// A volume that is led to; `None`: any.
     pub volume: Option<VolumeName>,
+    /// What else must hold of a connection.
+    pub when: target::Condition,
+    /// Of all cores, the one of this number, counted from 0 and round them; `None`: those of `cores`.
+    pub nth: Option<u16>,
     /// Cores; empty: all that the daemon has.
     pub cores: Vec<usize>,
     /// Which of them.

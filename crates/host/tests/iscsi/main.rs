@@ -377,6 +377,7 @@ fn a_trace_tells_each_step_and_no_secret() {
             exports.targets[0].rules[0].auth = AuthPolicy::Required(Chap {
                 accounts: vec![account("alice", "our secret of length")],
                 mutual: Some(account("disk", "the target's own one")),
+                demands_mutual: false,
                 algorithms: Algorithm::ALL.to_vec(),
             });
             let shard = Shard::new(ShardId(0), 1, Arc::new(exports));

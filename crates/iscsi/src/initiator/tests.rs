@@ -39,6 +39,7 @@ fn chap() -> Chap {
     Chap {
         accounts: vec![account("alice", b"our secret of length")],
         mutual: Some(account("disk", b"the target's own one")),
+        demands_mutual: false,
         algorithms: Algorithm::ALL.to_vec(),
     }
 }

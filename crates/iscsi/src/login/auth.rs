@@ -160,6 +160,7 @@ fn check_response(
     let account = chap.accounts.iter().find(|account| account.name == name);
     challenge.verify(account, chap.mutual.as_ref(), response)?;
     match (offered.identifier, offered.challenge) {
+        (None, None) if chap.demands_mutual => return Err(Denied.into()),
         (None, None) => {}
         (Some(identifier), Some(theirs)) => {
             challenge.answer_peer(chap.mutual.as_ref().ok_or(Denied)?, identifier, theirs, out)?;

@@ -126,6 +126,8 @@ pub struct Chap {
     pub accounts: Vec<Account>,
     /// How we prove ourselves, if an initiator asks. Its secret must differ from those of `accounts`.
     pub mutual: Option<Account>,
+    /// Whether an initiator that does not ask us to prove ourselves is refused.
+    pub demands_mutual: bool,
     /// Algorithms allowed, best first; [`Algorithm::ALL`] unless configured.
     pub algorithms: Vec<Algorithm>,
 }

@@ -44,6 +44,7 @@ fn chap() -> Chap {
     Chap {
         accounts: vec![account("alice", SECRET)],
         mutual: Some(account("disk", MUTUAL)),
+        demands_mutual: false,
         algorithms: Algorithm::ALL.to_vec(),
     }
 }
@@ -419,6 +420,18 @@ fn attack_13_and_14_mutual_chap_with_bad_challenges() {
     let c = challenge(&mut t, "5");
     let text = format!("CHAP_N=alice CHAP_R={}", response_to(&c, MUTUAL));
     assert_eq!(t.refusal(S_TO_O, &text), LoginStatus::AUTHENTICATION_FAILURE);
+    // One-way only, where the target wants to prove itself too: the right secret alone does not do.
+    let demanding = Chap { demands_mutual: true, ..chap() };
+    for policy in [AuthPolicy::Required(demanding.clone()), AuthPolicy::Optional(demanding)] {
+        let mut t = Target::new(policy.clone());
+        let c = challenge(&mut t, "5");
+        let text = format!("CHAP_N=alice CHAP_R={}", response_to(&c, SECRET));
+        assert_eq!(t.refusal(S_TO_O, &text), LoginStatus::AUTHENTICATION_FAILURE);
+        let mut t = Target::new(policy);
+        let c = challenge(&mut t, "5");
+        let both = format!("CHAP_N=alice CHAP_R={} CHAP_I=1 CHAP_C=0x0102", response_to(&c, SECRET));
+        assert!(t.answer(S_TO_O, &both).1.contains("CHAP_N=disk"), "with both directions it goes on");
+    }
     // Mutual authentication without a secret of ours.
     let mut t = Target::new(AuthPolicy::Required(Chap { mutual: None, ..chap() }));
     let c = challenge(&mut t, "5");

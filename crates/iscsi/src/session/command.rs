@@ -105,7 +105,9 @@ impl TargetSession {
             return (transfer, None);
         }
         let immediate = pdu.data_segment_len.value();
-        let most = transfer.edtl.min(self.params.first_burst);
+        // What was set aside: a link that joined later may have been told of longer segments.
+        let segment = if self.params.initial_r2t { self.params.segment_max } else { u32::MAX };
+        let most = transfer.edtl.min(self.params.first_burst).min(segment);
         let wrong = if immediate > 0 && !self.params.immediate_data {
             Some(Additional::UNEXPECTED_UNSOLICITED)
         } else if immediate > most {

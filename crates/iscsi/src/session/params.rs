@@ -23,6 +23,8 @@ pub struct SessionParams {
     pub max_burst: u32,
     /// Bytes of unsolicited data per command: 512 to `max_burst`.
     pub first_burst: u32,
+    /// Bytes that may ride on one command at most: the data segment that we declared to receive.
+    pub segment_max: u32,
     /// R2Ts per task: 1 and more; no more than [`R2T_MAX`](super::R2T_MAX) are used.
     pub max_outstanding_r2t: u16,
     /// Seconds before a reconnect.
@@ -50,6 +52,7 @@ impl SessionParams {
             immediate_data: params.immediate_data,
             max_burst: params.max_burst,
             first_burst: params.first_burst.min(params.max_burst),
+            segment_max: params.target_mrdsl,
             max_outstanding_r2t: short(params.max_outstanding_r2t),
             time2wait: short(params.time2wait),
             time2retain: short(params.time2retain),
@@ -58,10 +61,16 @@ impl SessionParams {
         }
     }
 
-    /// Bytes of one whole unsolicited burst, as the initiator may send it; 0 if it may send none.
+    /// Bytes of one whole unsolicited burst, as the initiator may send it; 0 if it may send none. Where
+    /// every Data-Out is asked for, it is what rides on the command: one data segment.
     #[must_use]
     pub fn unsolicited(&self) -> u32 {
-        if self.discovery || (self.initial_r2t && !self.immediate_data) { 0 } else { self.first_burst }
+        match (self.initial_r2t, self.immediate_data) {
+            _ if self.discovery => 0,
+            (true, false) => 0,
+            (true, true) => self.first_burst.min(self.segment_max),
+            (false, _) => self.first_burst,
+        }
     }
 }
 
@@ -128,5 +137,37 @@ impl Default for SessionLimits {
             data_out_timeout: Duration::from_secs(60),
             read_bytes: 8 << 20,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_come_unasked() {
+        let params = |initial_r2t, immediate_data, first_burst, segment_max| SessionParams {
+            isid: Isid([0; 6]),
+            tsih: Tsih::new(1),
+            discovery: false,
+            max_connections: 1,
+            initial_r2t,
+            immediate_data,
+            max_burst: 262_144,
+            first_burst,
+            segment_max,
+            max_outstanding_r2t: 1,
+            time2wait: 2,
+            time2retain: 20,
+            protocol_level: 1,
+            cmd_sn: Sn::new(1),
+        };
+        assert_eq!(params(true, false, 65_536, 8192).unsolicited(), 0);
+        assert_eq!(params(true, true, 65_536, 8192).unsolicited(), 8192, "one segment with the command");
+        assert_eq!(params(true, true, 4096, 8192).unsolicited(), 4096);
+        assert_eq!(params(false, true, 65_536, 8192).unsolicited(), 65_536, "Data-Outs follow");
+        assert_eq!(params(false, false, 65_536, 8192).unsolicited(), 65_536);
+        let looking = SessionParams { discovery: true, ..params(false, true, 65_536, 8192) };
+        assert_eq!(looking.unsolicited(), 0);
     }
 }

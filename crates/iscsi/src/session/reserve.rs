@@ -193,7 +193,11 @@ mod tests {
 
     impl Alone {
         fn new(pool: &Pool, commands: u32) -> Self {
-            let reservation = Reservation::new(pool, 16_384, commands).unwrap();
+            Self::of(pool, 16_384, commands)
+        }
+
+        fn of(pool: &Pool, burst: u32, commands: u32) -> Self {
+            let reservation = Reservation::new(pool, burst, commands).unwrap();
             let window = Window::new(Sn::new(u32::MAX - 5), reservation.commands(commands));
             Alone { window, reservation, demand: Demand::new(Time(0)), now: Time(0), commands }
         }
@@ -267,6 +271,15 @@ mod tests {
         assert_eq!((alone.window.limit(), pool.usage().reserved), (8, 9 * 16_384));
         drop(alone);
         assert_eq!(pool.usage().reserved, 0);
+    }
+
+    #[test]
+    fn a_window_of_2048_has_room_in_256_mebibytes_where_one_segment_rides_on_a_command() {
+        let pool = Pool::new(256 << 20);
+        let mut alone = Alone::of(&pool, 8192, 2048);
+        assert_eq!(alone.window.limit(), 8);
+        assert_eq!(alone.begin(5000), 2048);
+        assert_eq!((alone.window.limit(), pool.usage().reserved), (2048, 2049 * 8192));
     }
 
     #[test]

@@ -1,12 +1,11 @@
 //! Where the operator wants connections to be served: rules that narrow down which shards a session or
 //! controller may live on. What no rule fits goes to the least loaded shard of all.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
-use endpoint::{ListenerId, ShardId};
+use endpoint::{Accepted, ListenerId, ShardId};
 
-use super::{Exports, Network};
+use super::{Condition, Exports, Network};
 
 /// How one of a rule's shards is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +27,8 @@ pub struct PlacementRule {
     pub peers: Option<Vec<Arc<str>>>,
     /// Names of targets and subsystems; `None`: any.
     pub destinations: Option<Vec<Arc<str>>>,
+    /// What else must hold.
+    pub when: Condition,
     /// Where: at least one, and each exists.
     pub shards: Arc<[ShardId]>,
     /// Which of them.
@@ -37,10 +38,8 @@ pub struct PlacementRule {
 /// Who comes, and what for.
 #[derive(Clone, Copy, Debug)]
 pub struct Comer<'a> {
-    /// By which listener.
-    pub listener: ListenerId,
-    /// From where.
-    pub source: IpAddr,
+    /// By which connection.
+    pub by: &'a Accepted,
     /// The initiator's or host's name.
     pub peer: &'a str,
     /// The target's or subsystem's name; empty for iSCSI discovery.
@@ -52,10 +51,11 @@ impl PlacementRule {
         let named = |names: &Option<Vec<Arc<str>>>, name: &str| {
             names.as_ref().is_none_or(|names| names.iter().any(|known| &**known == name))
         };
-        self.listeners.as_ref().is_none_or(|listeners| listeners.contains(&comer.listener))
-            && (self.sources.is_empty() || self.sources.iter().any(|one| one.contains(comer.source)))
+        self.listeners.as_ref().is_none_or(|listeners| listeners.contains(&comer.by.listener))
+            && (self.sources.is_empty() || self.sources.iter().any(|one| one.contains(comer.by.peer.ip())))
             && named(&self.peers, comer.peer)
             && named(&self.destinations, comer.destination)
+            && self.when.holds(comer.by)
     }
 
     /// The shards of which the least loaded is to be taken, given a random number.
@@ -92,6 +92,7 @@ mod tests {
             sources: Vec::new(),
             peers: None,
             destinations: None,
+            when: Condition::Always,
             shards: Arc::from([ShardId(1), ShardId(3)]),
             bind: Bind::LeastLoaded,
         }
@@ -99,12 +100,12 @@ mod tests {
 
     #[test]
     fn a_rule_fits_when_all_of_it_does() {
-        let comer = Comer {
+        let by = Accepted {
             listener: ListenerId(2),
-            source: "10.1.2.3".parse().unwrap(),
-            peer: "iqn.2026-11.test:a",
-            destination: "iqn.2026-11.test:disk",
+            peer: "10.1.2.3:40000".parse().unwrap(),
+            local: "10.1.2.4:3260".parse().unwrap(),
         };
+        let comer = Comer { by: &by, peer: "iqn.2026-11.test:a", destination: "iqn.2026-11.test:disk" };
         assert!(rule().fits(&comer));
         let network = |address: &str| Network { address: address.parse().unwrap(), prefix: 8 };
         let all = PlacementRule {
@@ -117,6 +118,8 @@ mod tests {
         assert!(all.fits(&comer));
         assert!(!PlacementRule { listeners: Some(vec![ListenerId(0)]), ..all.clone() }.fits(&comer));
         assert!(!PlacementRule { sources: vec![network("11.0.0.0")], ..all.clone() }.fits(&comer));
+        let never = Condition::Any(Vec::new());
+        assert!(!PlacementRule { when: never, ..all.clone() }.fits(&comer));
         assert!(!PlacementRule { peers: Some(vec![]), ..all.clone() }.fits(&comer));
         assert!(!all.fits(&Comer { destination: "", ..comer }));
     }

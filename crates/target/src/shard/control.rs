@@ -164,10 +164,10 @@ impl Shard {
         let nexus = session.nexus?;
         let (target, initiator) = (session.target.clone()?, session.initiator.clone());
         let accepted = session.links.first()?.accepted;
-        let group = self.server.nexus(nexus).portal_group;
         let exports = self.exports.clone();
-        let luns = exports.target(&target, group).and_then(|target| {
-            let rule = target.rule(&initiator, accepted.peer.ip())?;
+        let portal = exports.portal(accepted.listener);
+        let luns = portal.and_then(|portal| exports.target(&target, portal)).and_then(|target| {
+            let rule = target.rule(&initiator, &accepted)?;
             let visible = target.visible(rule);
             Some(
                 visible

@@ -147,8 +147,8 @@ impl Shard {
     fn warrant(&self, user: Option<String>, identity: &Authorize, accepted: &Accepted) -> Warrant {
         let rule = || {
             let portal = self.exports.portal(accepted.listener)?;
-            let target = self.exports.target(identity.target_name.as_ref()?.as_str(), portal.group)?;
-            target.rule_at(identity.initiator_name.as_str(), accepted.peer.ip())
+            let target = self.exports.target(identity.target_name.as_ref()?.as_str(), portal)?;
+            target.rule_at(identity.initiator_name.as_str(), accepted)
         };
         Warrant { user, rule: rule() }
     }
@@ -173,7 +173,7 @@ impl Shard {
             (SessionType::Discovery, _) => grant(&self.exports.discovery_auth, &Limits::default(), None),
             (SessionType::Normal, None) => Judged::Refused(LoginStatus::MISSING_PARAMETER),
             (SessionType::Normal, Some(name)) => {
-                let Some(target) = self.exports.target(name.as_str(), portal.group) else {
+                let Some(target) = self.exports.target(name.as_str(), portal) else {
                     return Judged::Refused(LoginStatus::TARGET_NOT_FOUND);
                 };
                 if let Some(redirect) = &target.redirect {
@@ -183,7 +183,10 @@ impl Shard {
                         false => Judged::MovedTemporarily(address),
                     };
                 }
-                match target.rule(question.initiator_name.as_str(), accepted.peer.ip()) {
+                if let Some(address) = target.sent_on(portal.group, accepted) {
+                    return Judged::MovedTemporarily(address.clone());
+                }
+                match target.rule(question.initiator_name.as_str(), accepted) {
                     Some(rule) => {
                         let offer = affordable(cx.pool, &target.negotiation, target.limits.commands);
                         grant(&rule.auth, &offer, target.alias.as_ref())
@@ -340,8 +343,7 @@ impl Shard {
         which: Option<&str>,
     ) -> Box<[u8]> {
         let listing = self.exports.targets.iter().filter(|target| {
-            which.is_none_or(|name| &*target.name == name)
-                && target.rule(initiator, accepted.peer.ip()).is_some()
+            which.is_none_or(|name| &*target.name == name) && target.rule(initiator, accepted).is_some()
         });
         let mut list = TargetList::default();
         for target in listing {
@@ -354,7 +356,7 @@ impl Shard {
     }
 
     fn addresses(&self, target: &TargetExport, local: SocketAddr) -> impl Iterator<Item = (SocketAddr, u16)> {
-        let portals = self.exports.portals.iter().filter(|portal| target.in_group(portal.group));
+        let portals = self.exports.portals.iter().filter(|portal| target.is_reached_by(portal));
         portals.map(move |portal| {
             let mut address = portal.address;
             if address.ip().is_unspecified() {
@@ -366,10 +368,9 @@ impl Shard {
 }
 
 /// Who logs in, as rules of placement see it.
-pub(super) fn comer<'a>(identity: &'a Authorize, accepted: &Accepted) -> Comer<'a> {
+pub(super) fn comer<'a>(identity: &'a Authorize, accepted: &'a Accepted) -> Comer<'a> {
     Comer {
-        listener: accepted.listener,
-        source: accepted.peer.ip(),
+        by: accepted,
         peer: identity.initiator_name.as_str(),
         destination: identity.target_name.as_ref().map_or("", |name| name.as_str()),
     }
@@ -385,7 +386,8 @@ fn affordable(pool: &Pool, wanted: &Limits, commands: u16) -> Limits {
     let left = pool.usage().left_to_promise() / 4;
     let window = usize::from(commands.min(WINDOW_START)) + 1;
     let mut offer = wanted.clone();
-    if !wanted.immediate_data && wanted.initial_r2t || window * wanted.first_burst as usize <= left {
+    let burst = if wanted.initial_r2t { wanted.first_burst.min(wanted.mrdsl) } else { wanted.first_burst };
+    if !wanted.immediate_data && wanted.initial_r2t || window * burst as usize <= left {
         return offer;
     }
     offer.initial_r2t = true;

@@ -104,8 +104,8 @@ impl Shard {
         let established = &baggage.established;
         let portal = self.exports.portal(baggage.accepted.listener)?;
         let name = established.identity.target_name.as_ref()?;
-        let target = self.exports.target(name.as_str(), portal.group)?;
-        let rule = target.rule(initiator, baggage.accepted.peer.ip())?;
+        let target = self.exports.target(name.as_str(), portal)?;
+        let rule = target.rule(initiator, &baggage.accepted)?;
         let luns = target
             .visible(rule)
             .map(|(export, read_only)| LunEntry { lun: export.lun, volume: export.volume, read_only })
@@ -368,6 +368,7 @@ fn session_params(established: &Established) -> SessionParams {
         immediate_data: params.immediate_data,
         max_burst: params.max_burst,
         first_burst: params.first_burst,
+        segment_max: params.target_mrdsl,
         max_outstanding_r2t: short(params.max_outstanding_r2t),
         time2wait: short(params.time2wait),
         time2retain: short(params.time2retain),

@@ -393,7 +393,7 @@ fn attack_15_wrong_passwords_are_put_off_on_every_shard() {
     let mut exports = (*rig::exports(&Terms::default())).clone();
     let accounts = vec![account(b"the right secret")];
     let algorithms = Algorithm::ALL.to_vec();
-    let chap = Chap { accounts, mutual: None, algorithms: algorithms.clone() };
+    let chap = Chap { accounts, mutual: None, demands_mutual: false, algorithms: algorithms.clone() };
     exports.targets[0].rules[0].auth = AuthPolicy::Required(chap);
     let mut world = world_with(9, 3, &Arc::new(exports));
     let mut answers = Vec::new();

@@ -41,6 +41,7 @@ pub fn exports(terms: &Terms) -> Arc<Exports> {
     let rule = Rule {
         initiators: vec![],
         sources: vec![],
+        locals: vec![],
         auth: AuthPolicy::None,
         luns: LunMask::All { read_only: false },
     };
@@ -48,6 +49,7 @@ pub fn exports(terms: &Terms) -> Arc<Exports> {
         name: TARGET.into(),
         alias: Some("disk".into()),
         groups: vec![],
+        listeners: None,
         luns: vec![LunExport { lun: 0, volume: VolumeId(0), read_only: false }],
         rules: vec![rule],
         product: Arc::new(product),
@@ -55,6 +57,7 @@ pub fn exports(terms: &Terms) -> Arc<Exports> {
         negotiation: terms.negotiation.clone(),
         limits: terms.limits.clone(),
         redirect: None,
+        sent_on: vec![],
     };
     let portal = Portal {
         listener: ListenerId(0),

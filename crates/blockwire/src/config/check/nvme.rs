@@ -184,7 +184,8 @@ pub fn one_protocol_each(plan: &Plan, drafts: &[Located<HostDraft>], sink: &Sink
 fn doubly<'a>(plan: &'a Plan, host: &Host) -> Option<(&'a VolumeName, &'a str, &'a str)> {
     for target in plan.ways.targets.iter().filter(|_| host.speaks_iscsi()) {
         let Some(grant) = host.grant(&target.name) else { continue };
-        let seen = |lun: u16| grant.luns.as_ref().is_none_or(|luns| luns.contains(&lun));
+        let seen =
+            |lun: u16| grant.luns.as_ref().is_none_or(|luns| luns.iter().any(|(number, _)| *number == lun));
         for lun in target.luns.iter().filter(|lun| seen(lun.lun)) {
             let found = plan.ways.subsystems.iter().filter(|_| host.speaks_nvme()).find(|subsystem| {
                 let Some(grant) = host.subsystem_grant(&subsystem.nqn) else { return false };

@@ -45,6 +45,8 @@ pub fn placement(draft: &PlacementDraft, world: &World<'_>, sink: &Sink) -> Plac
         sources,
         peers,
         volume: draft.volume.as_ref().and_then(|name| volume(name, world.volumes, sink)),
+        when: draft.when.clone(),
+        nth: draft.nth,
         cores: cores.collect(),
         bind: draft.bind,
     }

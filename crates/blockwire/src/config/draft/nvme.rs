@@ -173,6 +173,7 @@ pub fn grants(table: &Reader<'_>) -> (Vec<Located<Grant>>, Vec<Located<Subsystem
             }
             (false, true) => {
                 misplaced("luns", "target");
+                misplaced("through", "target");
                 subsystems.extend(subsystem_grant(&table));
             }
             (true, true) => table
@@ -201,9 +202,14 @@ fn target_grant(table: &Reader<'_>) -> Option<Located<Grant>> {
     let target = table.parsed("target", |text| everything(text, name::iscsi));
     let luns = table.numbers("luns", 0..=LUN_MAX);
     let read_only = read_only(table);
+    let locals = table.list("through", str::parse::<std::net::IpAddr>);
+    if locals.as_ref().is_some_and(Vec::is_empty) {
+        table.file.sink.error(&table.place(), "through in access of [[host]] holds no address");
+    }
     let target = target?;
-    let luns = luns.map(|luns| luns.into_iter().map(|lun| lun.value as u16).collect());
-    Some(Located::new(Grant { target: target.value, luns, read_only }, target.at))
+    let luns = luns.map(|luns| luns.into_iter().map(|lun| (lun.value as u16, false)).collect());
+    let locals = locals.unwrap_or_default().into_iter().map(|one| one.value).collect();
+    Some(Located::new(Grant { target: target.value, luns, read_only, locals }, target.at))
 }
 
 fn subsystem_grant(table: &Reader<'_>) -> Option<Located<SubsystemGrant>> {

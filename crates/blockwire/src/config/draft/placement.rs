@@ -38,6 +38,10 @@ pub struct PlacementDraft {
     pub host: Option<Located<String>>,
     /// `volume`.
     pub volume: Option<Located<String>>,
+    /// What else must hold: nothing, in the configuration's own words.
+    pub when: target::Condition,
+    /// One core by its place among all; none, likewise.
+    pub nth: Option<u16>,
     /// `cores`.
     pub cores: Vec<Located<u64>>,
     /// `bind`.
@@ -70,6 +74,8 @@ pub fn placement(table: &Reader<'_>) -> PlacementDraft {
             .collect(),
         host: table.text("host"),
         volume: table.text("volume"),
+        when: target::Condition::Always,
+        nth: None,
         cores,
         bind: bind(table),
     }

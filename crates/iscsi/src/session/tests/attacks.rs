@@ -182,6 +182,12 @@ fn attack_29_unsolicited_data_that_was_not_agreed() {
     assert_eq!(sense(&got[0]), UNEXPECTED);
     assert_eq!(pair.log, Vec::<String>::new(), "the server never hears of it");
     still_serves(&mut pair, 1);
+    // More with the command than was set aside, by a link whose segments may be longer.
+    let narrow = SessionParams { initial_r2t: true, segment_max: 1024, ..session_params() };
+    let mut pair = Pair::with(narrow, link_params(0), limits());
+    let got = pair.talk(&pdu(&write(0, 0, 8192), &data[..2048]));
+    assert_eq!(sense(&got[0]), AMOUNT);
+    still_serves(&mut pair, 1);
     // More than FirstBurstLength, immediate and as Data-Out; less than announced.
     let small = SessionParams { first_burst: 1024, ..session_params() };
     let mut pair = Pair::with(small, link_params(0), limits());

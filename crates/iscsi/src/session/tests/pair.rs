@@ -97,6 +97,7 @@ pub fn session_params() -> SessionParams {
         immediate_data: true,
         max_burst: 16384,
         first_burst: 8192,
+        segment_max: 8192,
         max_outstanding_r2t: 2,
         time2wait: 2,
         time2retain: 0,

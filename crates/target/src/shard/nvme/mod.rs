@@ -124,13 +124,8 @@ pub(super) struct Applicant {
 }
 
 /// Who connects, as rules of placement see it.
-fn comer<'a>(names: &'a ConnectNames, accepted: &Accepted) -> Comer<'a> {
-    Comer {
-        listener: accepted.listener,
-        source: accepted.peer.ip(),
-        peer: names.host.as_str(),
-        destination: names.subsystem.as_str(),
-    }
+fn comer<'a>(names: &'a ConnectNames, accepted: &'a Accepted) -> Comer<'a> {
+    Comer { by: accepted, peer: names.host.as_str(), destination: names.subsystem.as_str() }
 }
 
 /// What a queue is.

@@ -169,7 +169,12 @@ pub fn chap(algorithm: Algorithm, mutual: bool) -> (Credentials, AuthPolicy) {
     let ours = account("alice", b"our secret of length");
     let theirs = mutual.then(|| account("disk", b"the target's own one"));
     let algorithms = vec![algorithm];
-    let chap = Chap { accounts: vec![ours.clone()], mutual: theirs.clone(), algorithms: algorithms.clone() };
+    let chap = Chap {
+        accounts: vec![ours.clone()],
+        mutual: theirs.clone(),
+        demands_mutual: false,
+        algorithms: algorithms.clone(),
+    };
     (Credentials { ours, target: theirs, algorithms }, AuthPolicy::Required(chap))
 }
 

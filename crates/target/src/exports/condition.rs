@@ -1,0 +1,197 @@
+//! Conditions over the two ends of a connection, in any combination: what a filter of an offload policy says.
+//!
+//! A condition is a tree that its maker has kept shallow (the parser of policies bounds its depth), so
+//! looking at it costs what is written in it.
+
+use std::net::{IpAddr, SocketAddr};
+
+use endpoint::Accepted;
+
+use super::Network;
+
+/// When a rule applies.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Condition {
+    /// In any case.
+    #[default]
+    Always,
+    /// When the other does not.
+    Not(Box<Condition>),
+    /// When all of them do; an empty list always does.
+    All(Vec<Condition>),
+    /// When one of them does; an empty list never does.
+    Any(Vec<Condition>),
+    /// When the second does if the first does, else when the third does.
+    Choice(Box<[Condition; 3]>),
+    /// When this end lies in the network.
+    Near(End, Network),
+    /// When a number, masked, stands to a value as said.
+    Number {
+        /// Which number.
+        of: Number,
+        /// What is looked at of it.
+        mask: u32,
+        /// How it must stand to `value`.
+        order: Order,
+        /// To what.
+        value: u32,
+    },
+}
+
+/// An end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The peer, which dialled.
+    Source,
+    /// We.
+    Destination,
+}
+
+/// A number of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Number {
+    /// The TCP port of an end.
+    Port(End),
+    /// The version of IP: 4, also where an IPv4 address comes in IPv6 form, or 6.
+    IpVersion,
+}
+
+/// A comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// `==`
+    Equal,
+    /// `!=`
+    Unequal,
+    /// `<`
+    Less,
+    /// `<=`
+    AtMost,
+    /// `>`
+    Greater,
+    /// `>=`
+    AtLeast,
+}
+
+impl Condition {
+    /// Whether it holds for a connection.
+    pub fn holds(&self, by: &Accepted) -> bool {
+        match self {
+            Condition::Always => true,
+            Condition::Not(other) => !other.holds(by),
+            Condition::All(list) => list.iter().all(|one| one.holds(by)),
+            Condition::Any(list) => list.iter().any(|one| one.holds(by)),
+            Condition::Choice(three) => {
+                let [when, then, otherwise] = &**three;
+                if when.holds(by) { then.holds(by) } else { otherwise.holds(by) }
+            }
+            Condition::Near(end, network) => network.contains(end.of(by).ip()),
+            Condition::Number { of, mask, order, value } => order.holds(of.of(by) & mask, *value),
+        }
+    }
+}
+
+impl End {
+    fn of(self, by: &Accepted) -> SocketAddr {
+        match self {
+            End::Source => by.peer,
+            End::Destination => by.local,
+        }
+    }
+}
+
+impl Number {
+    fn of(self, by: &Accepted) -> u32 {
+        match self {
+            Number::Port(end) => end.of(by).port().into(),
+            Number::IpVersion => match by.peer.ip().to_canonical() {
+                IpAddr::V4(_) => 4,
+                IpAddr::V6(_) => 6,
+            },
+        }
+    }
+}
+
+impl Order {
+    fn holds(self, number: u32, value: u32) -> bool {
+        match self {
+            Order::Equal => number == value,
+            Order::Unequal => number != value,
+            Order::Less => number < value,
+            Order::AtMost => number <= value,
+            Order::Greater => number > value,
+            Order::AtLeast => number >= value,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use endpoint::ListenerId;
+
+    use super::*;
+
+    fn by(peer: &str, local: &str) -> Accepted {
+        Accepted { listener: ListenerId(0), peer: peer.parse().unwrap(), local: local.parse().unwrap() }
+    }
+
+    fn near(end: End, address: &str, prefix: u8) -> Condition {
+        Condition::Near(end, Network { address: address.parse().unwrap(), prefix })
+    }
+
+    fn number(of: Number, order: Order, value: u32) -> Condition {
+        Condition::Number { of, mask: u32::MAX, order, value }
+    }
+
+    #[test]
+    fn each_condition_tells_its_connections_from_others() {
+        let here = by("10.1.2.3:40000", "192.0.2.1:3260");
+        let mapped = by("[::ffff:10.1.2.3]:40000", "[::ffff:192.0.2.1]:3260");
+        let six = by("[2001:db8::1]:40000", "[2001:db8::2]:3260");
+        for (condition, holds) in [
+            (Condition::Always, [true, true, true]),
+            (near(End::Source, "10.0.0.0", 8), [true, true, false]),
+            (near(End::Destination, "10.0.0.0", 8), [false, false, false]),
+            (near(End::Destination, "2001:db8::", 32), [false, false, true]),
+            (number(Number::Port(End::Destination), Order::Equal, 3260), [true, true, true]),
+            (number(Number::Port(End::Source), Order::Less, 1024), [false, false, false]),
+            (number(Number::Port(End::Source), Order::AtLeast, 40_000), [true, true, true]),
+            (number(Number::IpVersion, Order::Equal, 4), [true, true, false]),
+            (number(Number::IpVersion, Order::Greater, 4), [false, false, true]),
+            (Condition::Not(Box::new(number(Number::IpVersion, Order::Equal, 6))), [true, true, false]),
+        ] {
+            let said = [&here, &mapped, &six].map(|by| condition.holds(by));
+            assert_eq!(said, holds, "{condition:?}");
+        }
+    }
+
+    #[test]
+    fn comparisons_and_masks() {
+        for (order, holds) in [
+            (Order::Equal, [false, true, false]),
+            (Order::Unequal, [true, false, true]),
+            (Order::Less, [true, false, false]),
+            (Order::AtMost, [true, true, false]),
+            (Order::Greater, [false, false, true]),
+            (Order::AtLeast, [false, true, true]),
+        ] {
+            assert_eq!([9, 10, 11].map(|number| order.holds(number, 10)), holds, "{order:?}");
+        }
+        let low =
+            Condition::Number { of: Number::Port(End::Source), mask: 0xfc00, order: Order::Equal, value: 0 };
+        assert!(low.holds(&by("10.0.0.1:1023", "10.0.0.2:1")));
+        assert!(!low.holds(&by("10.0.0.1:1024", "10.0.0.2:1")));
+    }
+
+    #[test]
+    fn combinations() {
+        let (yes, no) = (|| Condition::Always, || Condition::Any(Vec::new()));
+        let here = by("10.1.2.3:1", "10.1.2.4:2");
+        let choice = |a, b, c| Condition::Choice(Box::new([a, b, c])).holds(&here);
+        assert!(choice(yes(), yes(), no()) && choice(no(), no(), yes()));
+        assert!(!choice(yes(), no(), yes()) && !choice(no(), yes(), no()));
+        assert!(Condition::All(vec![yes(), yes()]).holds(&here) && Condition::All(vec![]).holds(&here));
+        assert!(!Condition::All(vec![yes(), no()]).holds(&here));
+        assert!(Condition::Any(vec![no(), yes()]).holds(&here) && !Condition::Any(vec![no()]).holds(&here));
+    }
+}
