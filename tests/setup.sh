@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what a step of the tests needs: setup.sh GROUP...
 # Root gets it installed from Debian; everybody else is told what is missing and the command.
-# Groups: build clients attach database dbench experiments capi capture eval generator guest fio uml tgt istgt spdk ssh lint
+# Groups: build clients attach database dbench experiments capi capture papers eval generator guest fio uml tgt istgt spdk ssh lint
 # browser
 set -euo pipefail
 # shellcheck source=tests/lib.sh
@@ -84,6 +84,10 @@ for group in "$@"; do
     needs iscsi-perf libiscsi-bin
     needs fio fio
     needs ip iproute2
+    ;;
+  papers)
+    needs ip iproute2
+    needs unshare util-linux
     ;;
   tgt) needs tgtd tgt ;;
   istgt) needs istgt istgt ;;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that must hold before a change is good; `make test` and `.ci/run` run this.
 #   test.sh [STEP]...      without arguments all steps, in this order:
-#     build lint unit libiscsi consumers initiator filesystem packaging capi sessions evaluations guest
+#     build lint unit libiscsi consumers initiator filesystem packaging capi papers sessions evaluations guest
 #   and, by their names only: guests initiators workloads experiments machines
 #
 # Where the kernel forbids io_uring the steps that need it fail, unless BLOCKWIRE_NO_URING=1 says
@@ -114,6 +114,11 @@ initiators() {
     tests/interop/initiator.sh -a -s -t nvmet
 }
 
+# What papers print, run as they print it; but for seconds instead of a minute.
+papers() {
+  tests/papers.sh 3
+}
+
 sessions() {
   local world
   for world in $(worlds); do
@@ -167,7 +172,7 @@ if [ "${1:-}" = --one ]; then
 fi
 
 steps=("$@")
-[ $# -gt 0 ] || steps=(build lint unit libiscsi consumers initiator filesystem packaging capi sessions evaluations guest)
+[ $# -gt 0 ] || steps=(build lint unit libiscsi consumers initiator filesystem packaging capi papers sessions evaluations guest)
 tests/setup.sh build
 failed=()
 start=$(now)

@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::{
     daemon::STATES,
+    iscsictl::{self, IscsictlArgs},
     name::VolumeName,
     network,
     plan::IoWorld,
@@ -135,6 +136,9 @@ pub enum Verb {
     /// Use a volume of another machine
     #[command(flatten)]
     Remote(RemoteVerb),
+    /// Start, stop and show targets by the options of Chelsio's iscsictl
+    #[command(after_help = iscsictl::HELP)]
+    Iscsictl(Box<IscsictlArgs>),
     /// Show whether a daemon runs, and what it serves
     Status(Daemon),
     /// Stop the running daemon
@@ -157,11 +161,17 @@ pub enum Verb {
 }
 
 /// Options of `serve`.
-#[derive(Debug, Default, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub struct ServeArgs {
     /// Configuration file [default: /etc/blockwire/blockwire.toml, if it exists]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Serve what a chiscsi.conf says, of Chelsio's iSCSI target, instead of a configuration file
+    #[arg(long, value_name = "FILE", conflicts_with = "config")]
+    pub chiscsi: Option<PathBuf>,
+    /// Place connections by an offload policy, as Chelsio's cop compiles them
+    #[arg(long, value_name = "FILE")]
+    pub policy: Option<PathBuf>,
     /// A volume to serve; may be repeated
     #[arg(long = "volume", value_name = "NAME=SPEC", value_parser = named_spec)]
     pub volumes: Vec<NamedSpec>,
@@ -540,6 +550,16 @@ mod tests {
             "target show x",
             "shard list",
             "status --json",
+            "serve --chiscsi chiscsi.conf --policy cop.conf",
+            "iscsictl",
+            "iscsictl -S target=ALL",
+            "iscsictl -f chiscsi.conf -S target=ALL --control c",
+            "iscsictl -s target=iqn.x",
+            "iscsictl -c",
+            "iscsictl -c target=iqn.x -k HeaderDigest --json",
+            "iscsictl -r target=iqn.x -k initiator=iqn.y",
+            "iscsictl -D 0x1",
+            "iscsictl -g",
             "stop",
             "completions fish",
             "man dir",

@@ -3,8 +3,10 @@
 //! Invariant: a change is recorded in the state directory before it is reported as done, and undone
 //! in the engine if it cannot be recorded.
 
+mod targets;
 mod truth;
 
+pub use targets::Again;
 pub use truth::STATES;
 
 use std::{
@@ -15,6 +17,7 @@ use std::{
 
 use crate::{
     attached::held::{self, Attachments},
+    chiscsi::report::LineReport,
     config::check,
     control::{Answer, AttachRequest, Code, Refused, Request, server::Service},
     engine::{Engine, EngineError, Stop},
@@ -47,13 +50,19 @@ pub struct Daemon {
     attachments: Arc<Attachments>,
     /// Where the control socket is.
     control: PathBuf,
+    /// Reads the files of the targets again, if they can be read while the daemon runs.
+    again: Option<Again>,
 }
 
 /// What is served now.
 struct Served {
     stores: Vec<Store>,
     ways: Ways,
+    /// Targets that were stopped.
+    stopped: Vec<Target>,
     identities: Identities,
+    /// What became of the lines of foreign files.
+    lines: Vec<LineReport>,
 }
 
 /// Where requests to end are left for the main thread.
@@ -109,9 +118,17 @@ impl Daemon {
         stopping: Arc<Ending>,
         control: PathBuf,
     ) -> Self {
-        let served = Mutex::new(Served { stores, ways: plan.ways.clone(), identities });
-        let attachments = Arc::default();
-        Daemon { engine, plan, state, served, stopping, started: Instant::now(), attachments, control }
+        let (stopped, lines) = (Vec::new(), Vec::new());
+        let served = Mutex::new(Served { stores, ways: plan.ways.clone(), stopped, identities, lines });
+        let (attachments, started) = (Arc::default(), Instant::now());
+        Daemon { engine, plan, state, served, stopping, started, attachments, control, again: None }
+    }
+
+    /// With what became of the lines of foreign files, and how they are read again.
+    #[must_use]
+    pub fn of_files(self, lines: Vec<LineReport>, again: Option<Again>) -> Self {
+        self.served().lines = lines;
+        Daemon { again, ..self }
     }
 
     /// The remote volumes that it holds as local block devices.
@@ -203,6 +220,9 @@ impl Daemon {
         self.engine.remove_volume(name, force).map_err(|why| refused(&why))?;
         served.stores.retain(|store| store.volume.name.as_str() != name);
         served.ways.forget(name);
+        let mut stopped = Ways { targets: std::mem::take(&mut served.stopped), ..Ways::default() };
+        stopped.forget(name);
+        served.stopped = stopped.targets;
         tracing::info!(volume = name, "volume deleted");
         volumes::save(&self.state, served.stores.iter().map(|store| &store.volume)).map_err(|why| {
             let message = format!("no longer served, but it will come back at the next start: {why}");
@@ -272,7 +292,11 @@ impl Daemon {
         let sessions = self.engine.sessions().map_err(|why| refused(&why))?;
         let listeners = self.engine.listeners();
         let served = self.served();
-        Ok(served.ways.targets.iter().map(|target| self.target(target, &sessions, &listeners)).collect())
+        let running = served.ways.targets.iter().map(|target| (target, false));
+        let all = running.chain(served.stopped.iter().map(|target| (target, true)));
+        let report =
+            |(target, stopped)| TargetReport { stopped, ..self.target(target, &sessions, &listeners) };
+        Ok(all.map(report).collect())
     }
 
     fn target(
@@ -281,15 +305,17 @@ impl Daemon {
         sessions: &[SessionReport],
         listeners: &[crate::report::ListenerReport],
     ) -> TargetReport {
-        let through = listeners.iter().filter(|listener| {
-            listener.protocol == Protocol::Iscsi.as_str() && target.portals.contains(&listener.tag)
+        let through = listeners.iter().enumerate().filter(|(at, listener)| {
+            listener.protocol == Protocol::Iscsi.as_str()
+                && target.portals.contains(&listener.tag)
+                && target.listeners.as_ref().is_none_or(|own| own.contains(at))
         });
         let granted =
             self.plan.hosts.iter().filter(|host| host.speaks_iscsi() && host.grant(&target.name).is_some());
         TargetReport {
             name: target.name.clone(),
             alias: target.alias.clone(),
-            portals: through.map(|l| PortalReport { address: l.address, tag: l.tag }).collect(),
+            portals: through.map(|(_, l)| PortalReport { address: l.address, tag: l.tag }).collect(),
             luns: target
                 .luns
                 .iter()
@@ -303,6 +329,7 @@ impl Daemon {
             hosts: granted.map(|host| host.name.clone()).collect(),
             redirect: target.redirect.as_ref().map(|redirect| redirect.address),
             sessions: sessions.iter().filter(|session| session.target.as_ref() == Some(&target.name)).count(),
+            stopped: false,
         }
     }
 
@@ -365,6 +392,14 @@ impl Service for Daemon {
             }
             Request::TargetList => Answer::Targets(self.targets()?),
             Request::TargetShow { name } => Answer::Target(self.target_named(&name)?),
+            Request::TargetStart { names } => Answer::Switched(self.start_targets(names.as_deref())?),
+            Request::TargetStop { names } => Answer::Switched(self.stop_targets(&names)?),
+            Request::TargetSettings { names } => Answer::Settings(self.settings(&names)?),
+            Request::FileLines => Answer::Lines(self.served().lines.clone()),
+            Request::SessionEnd { id } => {
+                self.end_session(id)?;
+                Answer::SessionEnded { id }
+            }
             Request::SessionList => Answer::Sessions(self.engine.sessions().map_err(failed)?),
             Request::ConnectionList => Answer::Connections(self.engine.connections().map_err(failed)?),
             Request::ConnectionShow { id } => Answer::Connection(self.connection(id)?),
@@ -391,7 +426,7 @@ impl Served {
             Err(Refused::new(Code::Conflict, format!("there is already a {what} \"{name}\"")))
         };
         for target in &ways.targets {
-            if self.ways.targets.iter().any(|other| other.name == target.name) {
+            if self.ways.targets.iter().chain(&self.stopped).any(|other| other.name == target.name) {
                 return taken("target", &target.name);
             }
         }

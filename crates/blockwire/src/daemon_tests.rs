@@ -84,6 +84,13 @@ impl Engine for Memory {
     fn remove_volume(&self, name: &str, force: bool) -> Result<(), EngineError> {
         self.tell(format!("remove {name} {force}"))
     }
+    fn set_ways(&self, ways: &Ways) -> Result<(), EngineError> {
+        let names: Vec<&str> = ways.targets.iter().map(|target| target.name.as_str()).collect();
+        self.tell(format!("ways {}", names.join(" ")))
+    }
+    fn end_session(&self, id: u64, shard: usize) -> Result<(), EngineError> {
+        self.tell(format!("end session {id} on {shard}"))
+    }
     fn resize_volume(&self, name: &str, bytes: u64) -> Result<(), EngineError> {
         self.tell(format!("resize {name} {bytes}"))
     }
@@ -304,4 +311,93 @@ fn a_volume_is_shown_with_both_protocols_and_its_truth() {
     };
     assert_eq!(engine.take(), ["protect demo true"]);
     assert_eq!(code(daemon.answer(Request::HostShow { name: "h".into() })), Code::NotFound);
+}
+
+fn switched(answer: Answer) -> Vec<(String, String)> {
+    let Answer::Switched(list) = answer else { panic!("{answer:?}") };
+    list.into_iter().map(|one| (one.target, one.done)).collect()
+}
+
+#[test]
+fn targets_are_stopped_and_started_and_keep_their_name_meanwhile() {
+    let Fixture { root: _root, engine, daemon } = fixture();
+    let demo = "iqn.2026-11.io.blockwire:demo".to_owned();
+    let stop = |names: &[&str]| {
+        let names = names.iter().map(|name| (*name).to_owned()).collect();
+        daemon.answer(Request::TargetStop { names })
+    };
+    let start = |names: Option<Vec<String>>| daemon.answer(Request::TargetStart { names });
+    assert_eq!(switched(stop(&[]).unwrap()), [(demo.clone(), "stopped".to_owned())]);
+    assert_eq!(engine.take(), ["ways "]);
+    let Answer::Target(shown) = daemon.answer(Request::TargetShow { name: "demo".into() }).unwrap() else {
+        panic!()
+    };
+    assert!(shown.stopped);
+    assert_eq!(switched(stop(&[demo.as_str()]).unwrap()), [(demo.clone(), "stopped before".to_owned())]);
+    engine.take();
+    // Its name and its volume are still taken.
+    assert_eq!(code(create(&daemon, "demo", "ram:1M".into())), Code::Conflict);
+    assert_eq!(switched(start(None).unwrap()), [], "without a name only those that run are meant");
+    assert_eq!(switched(start(Some(vec![])).unwrap()), [(demo.clone(), "started".to_owned())]);
+    assert_eq!(engine.take(), ["ways ".to_owned(), format!("ways {demo}")]);
+    assert_eq!(switched(start(Some(vec![demo.clone()])).unwrap()), [(demo.clone(), "running".to_owned())]);
+    let why = stop(&["iqn.2026-11.io.blockwire:demp"]).unwrap_err();
+    assert!(why.code == Code::NotFound && why.message.contains("did you mean"), "{why:?}");
+    // What the engine refuses has not happened.
+    *engine.refuse.lock().unwrap() = true;
+    assert_eq!(code(stop(&[])), Code::Conflict);
+    let Answer::Target(shown) = daemon.answer(Request::TargetShow { name: "demo".into() }).unwrap() else {
+        panic!()
+    };
+    assert!(!shown.stopped);
+}
+
+#[test]
+fn a_stopped_target_goes_with_its_volume() {
+    let Fixture { root: _root, daemon, .. } = fixture();
+    daemon.answer(Request::TargetStop { names: Vec::new() }).unwrap();
+    daemon.answer(Request::VolumeDelete { name: "demo".into(), force: false }).unwrap();
+    assert_eq!(code(daemon.answer(Request::TargetShow { name: "demo".into() })), Code::NotFound);
+    assert_eq!(switched(daemon.answer(Request::TargetStart { names: Some(vec![]) }).unwrap()), []);
+}
+
+#[test]
+fn files_that_are_read_again_change_targets_and_nothing_else() {
+    let Fixture { root: _root, engine, daemon } = fixture();
+    let plan = Arc::new(Mutex::new(daemon.plan.clone()));
+    let seen = plan.clone();
+    let again: Again = Box::new(move |created| {
+        assert!(created.is_empty());
+        Ok((seen.lock().unwrap().clone(), Vec::new()))
+    });
+    let daemon = daemon.of_files(Vec::new(), Some(again));
+    let start = |names: Option<Vec<String>>| daemon.answer(Request::TargetStart { names });
+    let demo = "iqn.2026-11.io.blockwire:demo".to_owned();
+    assert_eq!(switched(start(None).unwrap()), [(demo.clone(), "running".to_owned())]);
+    plan.lock().unwrap().ways.targets[0].negotiation.max_connections = 7;
+    assert_eq!(switched(start(None).unwrap()), [(demo.clone(), "reloaded".to_owned())]);
+    let Answer::Settings(shown) = daemon.answer(Request::TargetSettings { names: vec![] }).unwrap() else {
+        panic!()
+    };
+    let value = |key: &str| shown[0].settings.iter().find(|one| one.key == key).map(|one| one.value.clone());
+    assert_eq!(value("MaxConnections").as_deref(), Some("7"));
+    assert_eq!(value("PortalGroup").as_deref(), Some("1@127.0.0.1:43121"));
+    assert_eq!((value("ACL_Enable").as_deref(), value("AuthMethod").as_deref()), (Some("No"), Some("None")));
+    // A target that is new in the file is started by its name or with all.
+    let mut other = plan.lock().unwrap().ways.targets[0].clone();
+    other.name = "iqn.2026-11.io.blockwire:other".into();
+    plan.lock().unwrap().ways.targets.push(other.clone());
+    assert_eq!(switched(start(None).unwrap()).len(), 1);
+    assert_eq!(
+        switched(start(Some(vec![other.name.clone()])).unwrap()),
+        [(other.name.clone(), "started".to_owned())]
+    );
+    engine.take();
+    plan.lock().unwrap().limits.memory += 1;
+    assert_eq!(switched(start(Some(vec![])).unwrap()).len(), 2, "memory stays as it is");
+    engine.take();
+    plan.lock().unwrap().limits.login_timeout += Duration::from_secs(1);
+    let why = start(Some(vec![])).unwrap_err();
+    assert!(why.code == Code::Conflict && why.message.starts_with("a limit"), "{why:?}");
+    assert_eq!(engine.take(), Vec::<String>::new(), "nothing of it is done");
 }

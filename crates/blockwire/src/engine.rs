@@ -84,6 +84,11 @@ pub trait Engine: Send + Sync {
     /// Stops serving a volume, and removes the targets and subsystems that it leaves with nothing. When
     /// this returns, no operation of it is in flight and its file may be closed.
     fn remove_volume(&self, name: &str, force: bool) -> Result<(), EngineError>;
+    /// Leads to volumes by `ways` from now on, and by nothing else. Sessions of targets that are not among
+    /// them are asked to log out; the others keep what they have negotiated.
+    fn set_ways(&self, ways: &Ways) -> Result<(), EngineError>;
+    /// Ends an iSCSI session at once; its number and shard are those of its report.
+    fn end_session(&self, id: u64, shard: usize) -> Result<(), EngineError>;
     /// The volume's backing now has this many bytes: initiators are told.
     fn resize_volume(&self, name: &str, bytes: u64) -> Result<(), EngineError>;
     /// Stops; returns when all is done. A second call with [`Stop::Now`] ends a clean stop early.

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod attached;
+pub mod chiscsi;
 pub mod cli;
 pub mod config;
 pub mod control;
@@ -14,6 +15,7 @@ pub mod descriptors;
 pub mod engine;
 pub mod exit;
 pub mod hints;
+pub mod iscsictl;
 pub mod key;
 pub mod log;
 pub mod name;

@@ -26,6 +26,13 @@ pub fn text(answer: &Answer) -> String {
         Answer::Paths(list) => truth::path_table(list),
         Answer::Targets(targets) => target_table(targets),
         Answer::Target(target) => target_card(target),
+        Answer::Switched(list) => {
+            let line = |one: &crate::report::SwitchReport| format!("{}: {}\n", one.target, one.done);
+            if list.is_empty() { "no targets\n".to_owned() } else { list.iter().map(line).collect() }
+        }
+        Answer::Settings(list) => list.iter().map(settings).collect(),
+        Answer::Lines(list) => crate::chiscsi::report::text(list),
+        Answer::SessionEnded { id } => format!("session {id:#x} is being ended\n"),
         Answer::Sessions(sessions) => session_table(sessions),
         Answer::Connections(connections) => connection_table(connections),
         Answer::Connection(connection) => connection_card(connection),
@@ -51,6 +58,10 @@ pub fn json(answer: &Answer) -> String {
         Answer::Paths(list) => serde_json::to_value(list),
         Answer::Targets(list) => serde_json::to_value(list),
         Answer::Target(target) => serde_json::to_value(target),
+        Answer::Switched(list) => serde_json::to_value(list),
+        Answer::Settings(list) => serde_json::to_value(list),
+        Answer::Lines(list) => serde_json::to_value(list),
+        Answer::SessionEnded { id } => Ok(serde_json::json!({ "ended": id })),
         Answer::Sessions(list) => serde_json::to_value(list),
         Answer::Connections(list) => serde_json::to_value(list),
         Answer::Connection(connection) => serde_json::to_value(connection),
@@ -166,7 +177,11 @@ fn target_table(targets: &[TargetReport]) -> String {
             target.name.clone(),
             target.luns.len().to_string(),
             target.sessions.to_string(),
-            if target.open { "open".to_owned() } else { format!("{} hosts", target.hosts.len()) },
+            match (target.stopped, target.open) {
+                (true, _) => "stopped".to_owned(),
+                (false, true) => "open".to_owned(),
+                (false, false) => format!("{} hosts", target.hosts.len()),
+            },
             portals.join(","),
         ]
     });
@@ -183,6 +198,7 @@ fn target_card(target: &TargetReport) -> String {
         ("access", Some(if target.open { "open".to_owned() } else { target.hosts.join(", ") })),
         ("redirect", target.redirect.map(|address| address.to_string())),
         ("sessions", Some(target.sessions.to_string())),
+        ("state", target.stopped.then(|| "stopped".to_owned())),
     ]);
     for lun in &target.luns {
         out.push_str(&format!(
@@ -191,6 +207,18 @@ fn target_card(target: &TargetReport) -> String {
             lun.volume,
             if lun.read_only { " (ro)" } else { "" }
         ));
+    }
+    out
+}
+
+/// As a block of the file from which it may have come.
+fn settings(one: &crate::report::SettingsReport) -> String {
+    let mut out = String::from("target:\n");
+    for setting in &one.settings {
+        out.push_str(&format!("\t{}={}\n", setting.key, setting.value));
+    }
+    if !one.is_active {
+        out.push_str("\t# stopped\n");
     }
     out
 }

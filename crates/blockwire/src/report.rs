@@ -82,6 +82,38 @@ pub struct TargetReport {
     pub redirect: Option<SocketAddr>,
     /// Sessions now.
     pub sessions: usize,
+    /// It was stopped: nobody finds it until it is started again.
+    #[serde(default)]
+    pub stopped: bool,
+}
+
+/// What was done with a target that was to be started or stopped.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SwitchReport {
+    /// Its name.
+    pub target: String,
+    /// `started`, `reloaded`, `running`, `stopped` or `stopped before`.
+    pub done: String,
+}
+
+/// What a target is set to, in the words of `chiscsi.conf`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SettingsReport {
+    /// Its name.
+    pub target: String,
+    /// It is not stopped.
+    pub is_active: bool,
+    /// Its settings; a key may stand several times. No secrets.
+    pub settings: Vec<Setting>,
+}
+
+/// A setting.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Setting {
+    /// Its key.
+    pub key: String,
+    /// Its value.
+    pub value: String,
 }
 
 /// A portal of a target.

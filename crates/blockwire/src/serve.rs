@@ -11,6 +11,10 @@ use std::{
 
 use crate::{
     attached::held::Attachments,
+    chiscsi::{
+        self,
+        report::{self, LineReport},
+    },
     cli::ServeArgs,
     config::{
         self,
@@ -19,7 +23,7 @@ use crate::{
         draft::Draft,
     },
     control::server::{Service, Socket},
-    daemon::{Daemon, Ending},
+    daemon::{Again, Daemon, Ending},
     descriptors,
     engine::{Engine, EngineError, Start, Stop},
     exit::{Exit, Failure},
@@ -50,18 +54,12 @@ pub fn serve(
     out: &mut dyn Write,
 ) -> Result<Exit, Failure> {
     let sink = Sink::default();
-    let mut draft = read(args, paths, &sink);
-    let sink = settle(sink)?;
+    let (draft, lines) = read(args, paths, &sink);
+    let (sink, early) = settle(sink)?;
     let state = StateDir::open(args.state.as_deref().unwrap_or(&paths.state)).map_err(Failure::failed)?;
-    complete(&mut draft, args, volumes::load(&state).map_err(Failure::failed)?);
-    let options = Options {
-        allow_anonymous: args.allow_anonymous,
-        cores: args.cores.clone().unwrap_or_default().0,
-        io: args.io,
-    };
-    let plan = check::check(draft, &options, &sink);
+    let plan = planned(draft, args, volumes::load(&state).map_err(Failure::failed)?, &sink);
     let (plan, warnings) = sink.finish(plan).map_err(|errors| usage(&errors))?;
-    for warning in &warnings {
+    for warning in early.iter().chain(&warnings) {
         tracing::warn!("{warning}");
     }
     descriptors::raise(plan.limits.sessions.unwrap_or(SESSIONS_USUAL).into());
@@ -78,9 +76,11 @@ pub fn serve(
     };
     let listeners = engine.listeners();
     let hint = hints::connect(&plan, &listeners);
+    let _ = io::stderr().write_all(report::text(&lines).as_bytes());
     // Notes of attachments name the socket to other processes, whose directories are not ours.
     let control = std::path::absolute(socket.path()).map_err(Failure::failed)?;
     let daemon = Daemon::new(engine.clone(), plan, stores, identities, state, ending.clone(), control);
+    let daemon = daemon.of_files(lines, args.chiscsi.is_some().then(|| again(args, paths)));
     let attachments = daemon.attachments();
     let daemon: Arc<dyn Service> = Arc::new(daemon);
     socket.serve(&daemon).map_err(|why| Failure::failed(format!("cannot start a thread: {why}")))?;
@@ -88,13 +88,49 @@ pub fn serve(
     Ok(end(&engine, &attachments, ending))
 }
 
-/// The configuration file, then the command line.
-fn read(args: &ServeArgs, paths: &Paths, sink: &Sink) -> Draft {
-    let mut draft = match &args.config {
-        Some(path) => config::read_files(path, sink),
-        None if paths.config.exists() => config::read_files(&paths.config, sink),
-        None => Draft::default(),
+/// The plan that a draft comes to beside volumes that were created at run time.
+fn planned(mut draft: Draft, args: &ServeArgs, created: Vec<Volume>, sink: &Sink) -> Plan {
+    complete(&mut draft, args, created);
+    let options = Options {
+        allow_anonymous: args.allow_anonymous,
+        cores: args.cores.clone().unwrap_or_default().0,
+        io: args.io,
     };
+    check::check(draft, &options, sink)
+}
+
+/// How the files are read again while the daemon runs.
+fn again(args: &ServeArgs, paths: &Paths) -> Again {
+    let (args, paths) = (args.clone(), paths.clone());
+    Box::new(move |created| {
+        let sink = Sink::default();
+        let (draft, lines) = read(&args, &paths, &sink);
+        let said =
+            |errors: Vec<Diagnostic>| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+        if !sink.is_clean() {
+            return Err(sink.finish(()).err().map(said).unwrap_or_default());
+        }
+        let plan = planned(draft, &args, created, &sink);
+        sink.finish((plan, lines)).map(|(read, _)| read).map_err(said)
+    })
+}
+
+/// The configuration file, or a foreign one, then the command line; and what became of foreign lines.
+fn read(args: &ServeArgs, paths: &Paths, sink: &Sink) -> (Draft, Vec<LineReport>) {
+    let mut lines = Vec::new();
+    let mut draft = match (&args.chiscsi, &args.config) {
+        (Some(path), _) => {
+            let mut draft = Draft::default();
+            lines = chiscsi::read_file(path, sink, &mut draft);
+            draft
+        }
+        (None, Some(path)) => config::read_files(path, sink),
+        (None, None) if paths.config.exists() => config::read_files(&paths.config, sink),
+        (None, None) => Draft::default(),
+    };
+    if let Some(path) = &args.policy {
+        lines.extend(chiscsi::read_policy(path, sink, &mut draft));
+    }
     let said = |option: &str| Place::whole(&format!("command line: {option}"));
     for volume in &args.volumes {
         let at = said(&format!("--volume {}", volume.name));
@@ -121,7 +157,7 @@ fn read(args: &ServeArgs, paths: &Paths, sink: &Sink) -> Draft {
         // The command line is nearer to the person than the file.
         draft.node = Some(Located::new(node.clone(), said("--node")));
     }
-    draft
+    (draft, lines)
 }
 
 /// Adds the volumes that were created at run time, and what is served when nothing was named.
@@ -157,13 +193,11 @@ fn portal(protocol: Protocol, address: std::net::SocketAddr) -> Portal {
     Portal { protocol, address, tag: 1, digests: (true, true), tcp: TcpOptions::default() }
 }
 
-/// Stops at errors of the files themselves, before the state directory is touched.
-fn settle(sink: Sink) -> Result<Sink, Failure> {
-    if sink.is_clean() {
-        Ok(sink)
-    } else {
-        sink.finish(()).map(|_| Sink::default()).map_err(|errors| usage(&errors))
-    }
+/// Stops at errors of the files themselves, before the state directory is touched; else gives a new sink
+/// and what was warned of.
+fn settle(sink: Sink) -> Result<(Sink, Vec<Diagnostic>), Failure> {
+    let ((), warnings) = sink.finish(()).map_err(|errors| usage(&errors))?;
+    Ok((Sink::default(), warnings))
 }
 
 fn usage(errors: &[Diagnostic]) -> Failure {

@@ -57,6 +57,12 @@ impl Engine for Idle {
     fn remove_volume(&self, _: &str, _: bool) -> Result<(), EngineError> {
         Ok(())
     }
+    fn set_ways(&self, _: &Ways) -> Result<(), EngineError> {
+        Ok(())
+    }
+    fn end_session(&self, _: u64, _: usize) -> Result<(), EngineError> {
+        Ok(())
+    }
     fn resize_volume(&self, _: &str, _: u64) -> Result<(), EngineError> {
         Ok(())
     }

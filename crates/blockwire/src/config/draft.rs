@@ -6,6 +6,7 @@ pub mod placement;
 
 use std::{net::SocketAddr, time::Duration};
 
+pub(crate) use super::secret::DIFFER as SECRETS_DIFFER;
 
 use self::{nvme::SubsystemDraft, placement::PlacementDraft};
 use super::{dhchap, diagnostic::Located, reader::Reader, schema, secret};

@@ -12,9 +12,12 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::report::{
-    AttachmentReport, ConnectionReport, HostReport, PathReport, ReservationReport, SessionReport,
-    ShardReport, StatusReport, SubsystemReport, TargetReport, VolumeReport,
+use crate::{
+    chiscsi::report::LineReport,
+    report::{
+        AttachmentReport, ConnectionReport, HostReport, PathReport, ReservationReport, SessionReport,
+        SettingsReport, ShardReport, StatusReport, SubsystemReport, SwitchReport, TargetReport, VolumeReport,
+    },
 };
 
 /// Version of the protocol; a change that old clients would misread raises it.
@@ -119,8 +122,30 @@ pub enum Request {
         /// Its name, or the end of it.
         name: String,
     },
+    /// Start targets; where they come from a file, read it again.
+    TargetStart {
+        /// Which; an empty list: all; nothing: those that run.
+        names: Option<Vec<String>>,
+    },
+    /// Stop targets.
+    TargetStop {
+        /// Which; an empty list: all.
+        names: Vec<String>,
+    },
+    /// What targets are set to.
+    TargetSettings {
+        /// Which; an empty list: all.
+        names: Vec<String>,
+    },
+    /// What became of the lines of foreign files that the daemon was started with.
+    FileLines,
     /// All sessions.
     SessionList,
+    /// End an iSCSI session.
+    SessionEnd {
+        /// Its number.
+        id: u64,
+    },
     /// All connections.
     ConnectionList,
     /// One connection.
@@ -211,6 +236,17 @@ pub enum Answer {
     Targets(Vec<TargetReport>),
     /// One target.
     Target(TargetReport),
+    /// Targets that were to be started or stopped.
+    Switched(Vec<SwitchReport>),
+    /// What targets are set to.
+    Settings(Vec<SettingsReport>),
+    /// What became of lines.
+    Lines(Vec<LineReport>),
+    /// A session is being ended.
+    SessionEnded {
+        /// Its number.
+        id: u64,
+    },
     /// All sessions.
     Sessions(Vec<SessionReport>),
     /// All connections.

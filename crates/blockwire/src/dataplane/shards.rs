@@ -437,6 +437,20 @@ impl Engine for Shards {
         self.forget(id, &medium)
     }
 
+    fn set_ways(&self, ways: &Ways) -> Result<(), EngineError> {
+        let mut catalog = self.catalog();
+        let before = std::mem::replace(&mut catalog.ways, ways.clone());
+        self.publish(&mut catalog).inspect_err(|_| catalog.ways = before)
+    }
+
+    fn end_session(&self, id: u64, shard: usize) -> Result<(), EngineError> {
+        let (Ok(tsih), Ok(shard)) = (u16::try_from(id), u16::try_from(shard)) else { return Ok(()) };
+        match self.running.post(ShardId(shard), Message::EndSession(iscsi::wire::Tsih::new(tsih))) {
+            true => Ok(()),
+            false => Err(EngineError::Stopped),
+        }
+    }
+
     fn resize_volume(&self, name: &str, bytes: u64) -> Result<(), EngineError> {
         let catalog = self.catalog();
         let Some((id, entry)) = catalog.find(name) else { return Err(EngineError::Stopped) };

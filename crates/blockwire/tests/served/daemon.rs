@@ -35,10 +35,14 @@ impl Place {
     pub fn serve_on(&self, config: &str, arguments: &[&str], environment: &[(&str, &Path)]) -> Daemon {
         fs::write(self.path("blockwire.toml"), config).unwrap();
         set_private(&self.path("blockwire.toml"));
+        let config = self.path("blockwire.toml");
+        self.serve_as(&[&["--config", &config.to_string_lossy()], arguments].concat(), environment)
+    }
+
+    /// Starts a daemon by these arguments, and its own state directory and control socket.
+    pub fn serve_as(&self, arguments: &[&str], environment: &[(&str, &Path)]) -> Daemon {
         let mut child = self
             .command("serve")
-            .arg("--config")
-            .arg(self.path("blockwire.toml"))
             .arg("--state")
             .arg(self.path("state"))
             .args(arguments)
@@ -62,6 +66,21 @@ impl Place {
         }
         let _ = child.kill().and_then(|()| child.wait());
         panic!("no daemon:\n{}", fs::read_to_string(self.path("log")).unwrap());
+    }
+
+    /// Writes a file that only its owner reads; gives its path.
+    pub fn write(&self, name: &str, text: &str) -> String {
+        let path = self.path(name);
+        fs::write(&path, text).unwrap();
+        set_private(&path);
+        path.to_string_lossy().into_owned()
+    }
+
+    /// Runs `serve`, which must not come to serve, and gives its exit code and what it said.
+    pub fn refused(&self, arguments: &[&str]) -> (Option<i32>, String) {
+        let out =
+            self.command("serve").arg("--state").arg(self.path("state")).args(arguments).output().unwrap();
+        (out.status.code(), String::from_utf8_lossy(&out.stderr).into_owned())
     }
 
     fn command(&self, verb: &str) -> Command {
@@ -100,7 +119,9 @@ impl Daemon {
     pub fn run(&self, line: &str) -> Output {
         let home = self.control.parent().unwrap();
         let mut words = line.split(' ');
-        let verb: Vec<&str> = words.by_ref().take(2).collect();
+        // The options of `iscsictl` may take a value: nothing may come between.
+        let length = if line.starts_with("iscsictl") { 1 } else { 2 };
+        let verb: Vec<&str> = words.by_ref().take(length).collect();
         command(&verb.join(" "), &self.control, home).args(words).output().unwrap()
     }
 

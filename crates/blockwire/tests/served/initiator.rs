@@ -145,6 +145,42 @@ impl Initiator {
         }
     }
 
+    /// Sends WRITE(16) of one block without any data as long as the target's window is open, until so many
+    /// wait for their data; gives how many do. What the target asks for is not sent.
+    pub fn fill_window(&mut self, lun: u16, most: u32) -> io::Result<u32> {
+        let mut waiting = 0;
+        self.start(lun, &[0; 6], &Data::None)?;
+        let mut max = ScsiResponse::from_bhs(&self.next()?.0).max_cmd_sn;
+        self.socket.set_read_timeout(Some(Duration::from_secs(5)))?;
+        while waiting < most {
+            if self.logged.cmd_sn.le(max) {
+                let mut pdu = ScsiCommand::new();
+                pdu.lun = Lun::single_level(lun).unwrap();
+                (pdu.itt, pdu.cmd_sn, pdu.exp_stat_sn) = (self.tag(), self.count(), self.logged.exp_stat_sn);
+                pdu.flags = CommandFlags(pdu.flags.0 | CommandFlags::WRITE.0);
+                pdu.expected_data_len = 512.into();
+                pdu.cdb[..16].copy_from_slice(&rw16(0x8a, waiting.into(), 1));
+                send(&mut self.socket, &pdu.to_bhs(), &[])?;
+                waiting += 1;
+                continue;
+            }
+            let (bhs, _) = match receive(&mut self.socket) {
+                Ok(pdu) => pdu,
+                // The target has nothing more to say: its window is what it is.
+                Err(why) if matches!(why.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                    break;
+                }
+                Err(why) => return Err(why),
+            };
+            // MaxCmdSN stands at the same place in all that a target sends.
+            let told = ScsiResponse::from_bhs(&bhs).max_cmd_sn;
+            if max.lt(told) {
+                max = told;
+            }
+        }
+        Ok(waiting)
+    }
+
     fn start(&mut self, lun: u16, cdb: &[u8], data: &Data<'_>) -> io::Result<Itt> {
         let mut pdu = ScsiCommand::new();
         pdu.lun = Lun::single_level(lun).unwrap();

@@ -2,6 +2,7 @@
 
 mod access;
 mod attached;
+mod chiscsi;
 mod daemon;
 mod ending;
 mod failover;

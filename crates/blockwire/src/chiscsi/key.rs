@@ -1,0 +1,186 @@
+//! The keys of a `chiscsi.conf`.
+
+use super::{text::Kind, value};
+
+/// A key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Key {
+    OffloadMode,
+    HaMode,
+    AuthOrder,
+    AclOrder,
+    VendorId,
+    InitiatorIdentity,
+    LoginTime,
+    DiscoveryMethod,
+    DiscoveryPolicy,
+    DiscoveryInitiator,
+    DiscoveryTarget,
+    ChallengeLength,
+    TargetName,
+    TargetAlias,
+    MaxConnections,
+    InitialR2t,
+    ImmediateData,
+    FirstBurstLength,
+    MaxBurstLength,
+    Time2Wait,
+    Time2Retain,
+    MaxOutstandingR2t,
+    DataPduInOrder,
+    DataSequenceInOrder,
+    ErrorRecoveryLevel,
+    HeaderDigest,
+    DataDigest,
+    MaxReceive,
+    OfMarker,
+    IfMarker,
+    OfMarkInt,
+    IfMarkInt,
+    AuthMethod,
+    Policy,
+    Initiator,
+    Target,
+    PortalGroup,
+    ShadowMode,
+    Commands,
+    Device,
+    AclEnable,
+    Acl,
+    RegisterIsns,
+}
+
+use Key::*;
+
+/// The keys of `global:`.
+const GLOBAL: [(&str, Key); 12] = [
+    ("iscsi_offload_mode", OffloadMode),
+    ("iscsi_HA_mode", HaMode),
+    ("iscsi_auth_order", AuthOrder),
+    ("iscsi_acl_order", AclOrder),
+    ("iscsi_target_vendor_id", VendorId),
+    ("iscsi_chelsio_ini_idstr", InitiatorIdentity),
+    ("iscsi_login_complete_time", LoginTime),
+    ("DISC_AuthMethod", DiscoveryMethod),
+    ("DISC_Auth_CHAP_Policy", DiscoveryPolicy),
+    ("DISC_Auth_CHAP_Initiator", DiscoveryInitiator),
+    ("DISC_Auth_CHAP_Target", DiscoveryTarget),
+    ("Auth_CHAP_ChallengeLength", ChallengeLength),
+];
+
+/// The keys of `target:`.
+const TARGET: [(&str, Key); 32] = [
+    ("TargetName", TargetName),
+    ("TargetAlias", TargetAlias),
+    ("MaxConnections", MaxConnections),
+    ("InitialR2T", InitialR2t),
+    ("ImmediateData", ImmediateData),
+    ("FirstBurstLength", FirstBurstLength),
+    ("MaxBurstLength", MaxBurstLength),
+    ("DefaultTime2Wait", Time2Wait),
+    ("DefaultTime2Retain", Time2Retain),
+    ("MaxOutstandingR2T", MaxOutstandingR2t),
+    ("DataPDUInOrder", DataPduInOrder),
+    ("DataSequenceInOrder", DataSequenceInOrder),
+    ("ErrorRecoveryLevel", ErrorRecoveryLevel),
+    ("HeaderDigest", HeaderDigest),
+    ("DataDigest", DataDigest),
+    ("MaxRecvDataSegmentLength", MaxReceive),
+    ("OFMarker", OfMarker),
+    ("IFMarker", IfMarker),
+    ("OFMarkInt", OfMarkInt),
+    ("IFMarkInt", IfMarkInt),
+    ("AuthMethod", AuthMethod),
+    ("Auth_CHAP_Policy", Policy),
+    ("Auth_CHAP_Initiator", Initiator),
+    ("Auth_CHAP_Target", Target),
+    ("Auth_CHAP_ChallengeLength", ChallengeLength),
+    ("PortalGroup", PortalGroup),
+    ("ShadowMode", ShadowMode),
+    ("TargetSessionMaxCmd", Commands),
+    ("TargetDevice", Device),
+    ("ACL_Enable", AclEnable),
+    ("ACL", Acl),
+    ("RegisteriSNS", RegisterIsns),
+];
+
+fn of(kind: Kind) -> &'static [(&'static str, Key)] {
+    match kind {
+        Kind::Global => &GLOBAL,
+        Kind::Target => &TARGET,
+    }
+}
+
+impl Key {
+    /// Its name in the file.
+    pub fn name(self) -> &'static str {
+        let found = GLOBAL.iter().chain(&TARGET).find(|(_, key)| *key == self);
+        found.map_or("", |(name, _)| name)
+    }
+
+    /// Whether it may stand several times in one block.
+    pub fn is_list(self) -> bool {
+        matches!(
+            self,
+            DiscoveryInitiator
+                | HeaderDigest
+                | DataDigest
+                | AuthMethod
+                | Initiator
+                | PortalGroup
+                | Device
+                | Acl
+        )
+    }
+
+    /// Whether its value holds a secret.
+    pub fn is_secret(self) -> bool {
+        matches!(self, DiscoveryInitiator | DiscoveryTarget | Initiator | Target)
+    }
+}
+
+/// The key of that name in a block of that kind, or what is wrong with it.
+pub fn find(name: &str, kind: Kind) -> Result<Key, String> {
+    let found = |kind| of(kind).iter().find(|(known, _)| *known == name).map(|(_, key)| *key);
+    if let Some(key) = found(kind) {
+        return Ok(key);
+    }
+    let (block, other, elsewhere) = match kind {
+        Kind::Global => ("global:", Kind::Target, "target:"),
+        Kind::Target => ("target:", Kind::Global, "global:"),
+    };
+    if found(other).is_some() {
+        return Err(format!("key \"{name}\" does not belong into \"{block}\" but into \"{elsewhere}\""));
+    }
+    let known: Vec<&str> = of(kind).iter().map(|(known, _)| *known).collect();
+    Err(match value::nearest(name, &known) {
+        Some(near) => format!("unknown key \"{name}\" in \"{block}\"; did you mean \"{near}\"?"),
+        None => format!("unknown key \"{name}\" in \"{block}\""),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_known_by_their_block_and_slips_have_a_neighbour() {
+        for kind in [Kind::Global, Kind::Target] {
+            for (name, key) in of(kind) {
+                assert_eq!(find(name, kind), Ok(*key));
+                assert_eq!(key.name(), *name);
+            }
+        }
+        for (name, kind, why) in [
+            ("targetname", Kind::Target, "did you mean \"TargetName\"?"),
+            ("InitalR2T", Kind::Target, "did you mean \"InitialR2T\"?"),
+            ("TargetName", Kind::Global, "not belong into \"global:\" but into \"target:\""),
+            ("iscsi_auth_order", Kind::Target, "not belong into \"target:\" but into \"global:\""),
+            ("iscsi_auth_oder", Kind::Global, "did you mean \"iscsi_auth_order\"?"),
+            ("qqqqqqqq", Kind::Target, "unknown key \"qqqqqqqq\" in \"target:\""),
+        ] {
+            let said = find(name, kind).unwrap_err();
+            assert!(said.contains(why), "{name}: {said}");
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The settings of a rule, and what each comes to where nothing is offloaded.
+
+use super::{super::report::Treatment, Token};
+use crate::suggest;
+
+/// Highest number of a queue.
+const QUEUE_MAX: u16 = 4095;
+/// Highest scheduling class of the adapters.
+const CLASS_MAX: u16 = 15;
+
+/// Where a rule binds its connections to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bound {
+    /// To a queue.
+    Queue(u16),
+    /// To any.
+    Random,
+    /// To that of the processor which opens it.
+    Cpu,
+}
+
+/// A setting.
+#[derive(Debug)]
+pub struct Setting {
+    /// As written, without superfluous blanks.
+    pub text: String,
+    pub treatment: Treatment,
+    pub note: &'static str,
+    pub bound: Option<Bound>,
+}
+
+/// Settings that take no value, and may be negated.
+const FLAGS: [(&str, &str); 6] = [
+    ("offload", "TCP is the kernel's; no connection is offloaded to an adapter"),
+    (
+        "ddp",
+        "data is placed by the processor: received straight into the buffer that the disk writes, where it is long",
+    ),
+    ("tstamp", "TCP timestamps are those of the system (net.ipv4.tcp_timestamps)"),
+    ("timestamp", "TCP timestamps are those of the system (net.ipv4.tcp_timestamps)"),
+    ("coalesce", "segments are coalesced by the kernel and the network adapter (GRO)"),
+    ("sack", "selective acknowledgment is that of the system (net.ipv4.tcp_sack)"),
+];
+const WORDS: [&str; 9] =
+    ["offload", "ddp", "tstamp", "timestamp", "coalesce", "sack", "bind", "class", "cong"];
+const ALGORITHMS: [&str; 4] = ["reno", "tahoe", "newreno", "highspeed"];
+
+/// Reads the settings; none at all is the same as `!offload`.
+pub fn parse(tokens: &[Token<'_>], end: usize) -> Result<Vec<Setting>, (usize, String)> {
+    let mut settings = Vec::new();
+    let mut at = 0;
+    while at < tokens.len() {
+        let first = at;
+        while tokens.get(at).is_some_and(|token| matches!(token.text, "!" | "not")) {
+            at += 1;
+        }
+        let is_negated = at > first;
+        let Some(word) = tokens.get(at) else {
+            return Err((end, "expected a setting behind \"not\"".to_owned()));
+        };
+        at += 1;
+        if let Some((_, note)) = FLAGS.iter().find(|(flag, _)| *flag == word.text) {
+            let text = text_of(&tokens[first..at]);
+            settings.push(Setting { text, treatment: Treatment::Meaningless, note, bound: None });
+            continue;
+        }
+        if !WORDS.contains(&word.text) {
+            return Err((
+                word.at,
+                format!("unknown setting \"{}\"{}", word.text, suggest::hint(word.text, WORDS)),
+            ));
+        }
+        if is_negated {
+            return Err((word.at, format!("\"{}\" cannot be negated", word.text)));
+        }
+        let Some(value) = tokens.get(at) else {
+            return Err((end, format!("\"{}\" needs a value", word.text)));
+        };
+        at += 1;
+        let (treatment, note, bound) = valued(word.text, value)?;
+        settings.push(Setting { text: text_of(&tokens[first..at]), treatment, note, bound });
+    }
+    Ok(settings)
+}
+
+type Valued = (Treatment, &'static str, Option<Bound>);
+
+fn valued(word: &str, value: &Token<'_>) -> Result<Valued, (usize, String)> {
+    let number = |most: u16| value.text.parse::<u16>().ok().filter(|number| *number <= most);
+    match word {
+        "bind" => match value.text {
+            "random" => Ok((Treatment::Applied, "any of the daemon's cores", Some(Bound::Random))),
+            "cpu" => {
+                let note = "the core with the least on it, not that where the connection was opened";
+                Ok((Treatment::Emulated, note, Some(Bound::Cpu)))
+            }
+            _ => match number(QUEUE_MAX) {
+                Some(queue) => {
+                    let note = "queues are the daemon's cores: the one of this number, counted from 0 and round them";
+                    Ok((Treatment::Emulated, note, Some(Bound::Queue(queue))))
+                }
+                None => Err((
+                    value.at,
+                    format!("bind takes a queue's number, random or cpu, not \"{}\"", value.text),
+                )),
+            },
+        },
+        "class" => match number(CLASS_MAX) {
+            Some(_) => Ok((Treatment::Meaningless, "scheduling classes are the adapter's", None)),
+            None => {
+                Err((value.at, format!("class takes a number from 0 to {CLASS_MAX}, not \"{}\"", value.text)))
+            }
+        },
+        _ => match ALGORITHMS.contains(&value.text) {
+            true => {
+                let note = "congestion control is chosen per portal: congestion in [[portal]] of a configuration, \
+                            else the system's";
+                Ok((Treatment::Meaningless, note, None))
+            }
+            false => {
+                let hint = suggest::hint(value.text, ALGORITHMS);
+                Err((value.at, format!("unknown congestion algorithm \"{}\"{hint}", value.text)))
+            }
+        },
+    }
+}
+
+fn text_of(tokens: &[Token<'_>]) -> String {
+    let mut text = String::new();
+    for token in tokens {
+        if !text.is_empty() && !text.ends_with('!') {
+            text.push(' ');
+        }
+        text.push_str(token.text);
+    }
+    text
+}

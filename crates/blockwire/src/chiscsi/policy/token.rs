@@ -1,0 +1,44 @@
+//! The tokens of a rule.
+
+/// Most tokens of one rule.
+const TOKENS_MAX: usize = 512;
+
+/// A token, and at which byte of the line it begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Token<'a> {
+    pub text: &'a str,
+    pub at: usize,
+}
+
+/// Longer ones first: `=>` is no `=`.
+const SIGNS: [&str; 15] = ["=>", "==", "!=", "<=", ">=", "&&", "||", "!", "=", "<", ">", "&", "(", ")", "?"];
+
+/// Cuts a line.
+pub fn tokens(line: &str) -> Result<Vec<Token<'_>>, (usize, String)> {
+    let mut tokens = Vec::new();
+    let mut at = 0;
+    while let Some(c) = line[at..].chars().next() {
+        if c.is_whitespace() {
+            at += c.len_utf8();
+            continue;
+        }
+        let rest = &line[at..];
+        let length = match SIGNS.iter().find(|sign| rest.starts_with(**sign)) {
+            Some(sign) => sign.len(),
+            None if c == ':' && !rest.starts_with("::") => 1,
+            None if is_word(c) => rest.find(|c: char| !is_word(c)).unwrap_or(rest.len()),
+            None => return Err((at, format!("\"{c}\" has no meaning in a rule"))),
+        };
+        if tokens.len() == TOKENS_MAX {
+            return Err((at, format!("a rule of more than {TOKENS_MAX} words")));
+        }
+        tokens.push(Token { text: &rest[..length], at });
+        at += length;
+    }
+    Ok(tokens)
+}
+
+/// Words, numbers, addresses and networks. A `-` alone is the filter that fits everything.
+fn is_word(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '.' | '/' | ':' | '-' | '_')
+}

@@ -1,0 +1,133 @@
+//! `PortalGroup=TAG@ADDRESS[:PORT][,ADDRESS[:PORT]]...[,timeout=SECONDS][,[TAG,TAG...]]`
+
+use std::{net::SocketAddr, time::Duration};
+
+use super::value;
+use crate::network;
+
+/// Most addresses of one line.
+const ADDRESSES_MAX: usize = 64;
+
+/// A portal group of a target.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Its tag, 1 to 65535.
+    pub tag: u16,
+    /// Where it is; at least one address.
+    pub addresses: Vec<SocketAddr>,
+    /// After what silence a connection counts as lost.
+    pub timeout: Option<Duration>,
+    /// Groups of the same target to which logins are sent; empty: they are served.
+    pub sent_to: Vec<u16>,
+}
+
+/// Reads the value.
+pub fn parse(text: &str) -> Result<Group, String> {
+    let form = "is TAG@ADDRESS[:PORT], for example 1@192.0.2.10:3260";
+    let (tag, rest) = text.split_once('@').ok_or(form)?;
+    let mut group =
+        Group { tag: tag_of(tag.trim())?, addresses: Vec::new(), timeout: None, sent_to: Vec::new() };
+    for part in split(rest) {
+        let part = part.trim();
+        if let Some(seconds) = part.strip_prefix("timeout=") {
+            if group.timeout.is_some() {
+                return Err("names its timeout twice".to_owned());
+            }
+            let seconds = value::number(seconds.trim(), 1..=3600).map_err(|why| format!("timeout {why}"))?;
+            group.timeout = Some(Duration::from_secs(seconds));
+        } else if let Some(tags) = redirection(part) {
+            if !group.sent_to.is_empty() {
+                return Err("names groups to redirect to twice".to_owned());
+            }
+            group.sent_to = tags.split(',').map(|tag| tag_of(tag.trim())).collect::<Result<_, _>>()?;
+        } else {
+            let address = network::listen_address(part).map_err(|why| format!("{form}: {why}"))?;
+            if group.addresses.contains(&address) {
+                return Err(format!("names {address} twice"));
+            }
+            group.addresses.push(address);
+        }
+    }
+    match group.addresses.len() {
+        0 => Err(form.to_owned()),
+        1..=ADDRESSES_MAX => Ok(group),
+        _ => Err(format!("names more than {ADDRESSES_MAX} addresses")),
+    }
+}
+
+fn tag_of(text: &str) -> Result<u16, String> {
+    value::number(text, 1..=0xffff).map(|tag| tag as u16).map_err(|why| format!("has a tag that {why}"))
+}
+
+/// What stands in brackets, if that is tags and no IPv6 address.
+fn redirection(part: &str) -> Option<&str> {
+    let inner = part.strip_prefix('[')?.strip_suffix(']')?;
+    inner.bytes().all(|b| b.is_ascii_digit() || b == b',' || b == b' ').then_some(inner)
+}
+
+/// Parts between commas that do not stand in brackets.
+fn split(text: &str) -> Vec<&str> {
+    let (mut parts, mut from, mut is_inside) = (Vec::new(), 0, false);
+    for (at, c) in text.char_indices() {
+        match c {
+            '[' => is_inside = true,
+            ']' => is_inside = false,
+            ',' if !is_inside => {
+                parts.push(&text[from..at]);
+                from = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&text[from..]);
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(text: &str) -> (u16, Vec<String>, Option<u64>, Vec<u16>) {
+        let group = parse(text).unwrap();
+        let addresses = group.addresses.iter().map(ToString::to_string).collect();
+        (group.tag, addresses, group.timeout.map(|time| time.as_secs()), group.sent_to)
+    }
+
+    #[test]
+    fn groups() {
+        let one = |address: &str| vec![address.to_owned()];
+        assert_eq!(group("1@102.11.11.32:3260"), (1, one("102.11.11.32:3260"), None, vec![]));
+        assert_eq!(group("5@192.0.2.178"), (5, one("192.0.2.178:3260"), None, vec![]));
+        assert_eq!(
+            group("2@192.0.2.1:3260, 192.0.2.2:3261,timeout=60,[2,3]"),
+            (2, vec!["192.0.2.1:3260".into(), "192.0.2.2:3261".into()], Some(60), vec![2, 3])
+        );
+        let six = vec!["[fe80::1]:3260".to_owned(), "[2001:db8::2]:3261".to_owned()];
+        assert_eq!(group("1@[fe80::1],[2001:db8::2]:3261,[4]"), (1, six, None, vec![4]));
+    }
+
+    #[test]
+    fn what_is_no_group() {
+        for (text, why) in [
+            ("", "TAG@ADDRESS"),
+            ("192.0.2.1:3260", "TAG@ADDRESS"),
+            ("0@192.0.2.1", "1 to 65535"),
+            ("65536@192.0.2.1", "1 to 65535"),
+            ("x@192.0.2.1", "1 to 65535"),
+            ("1@", "TAG@ADDRESS"),
+            ("1@192.0.2.1:99999", "not an address"),
+            ("1@host.example:3260", "not an address"),
+            ("1@192.0.2.1,192.0.2.1:3260", "twice"),
+            ("1@192.0.2.1,timeout=0", "timeout takes a number from 1 to 3600"),
+            ("1@192.0.2.1,timeout=9,timeout=9", "timeout twice"),
+            ("1@192.0.2.1,[]", "a tag that"),
+            ("1@[2]", "TAG@ADDRESS"),
+            ("1@192.0.2.1,[2,]", "a tag that"),
+        ] {
+            let said = parse(text).unwrap_err();
+            assert!(said.contains(why), "{text}: {said}");
+        }
+        let many: Vec<String> = (0..65).map(|n| format!("192.0.2.{n}")).collect();
+        assert!(parse(&format!("1@{}", many.join(","))).unwrap_err().contains("more than 64"));
+    }
+}

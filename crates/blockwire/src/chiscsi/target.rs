@@ -1,0 +1,346 @@
+//! The blocks of a `chiscsi.conf` as typed values, with the format's own defaults where it says nothing.
+
+use std::time::Duration;
+
+use super::{
+    access::{self, Acl},
+    device::{self, Device},
+    key::Key,
+    portal::{self, Group},
+    proof::{self, Pair, Proof},
+    text::{Block, Entry},
+    value,
+};
+use crate::{
+    config::diagnostic::{Located, Place, Sink},
+    name,
+    plan::{DigestPolicy, Negotiation},
+};
+
+/// Most devices, groups, ACLs or CHAP ids of one target.
+const LIST_MAX: usize = 1024;
+/// Largest length in a negotiation.
+const SEGMENT_MAX: u64 = (1 << 24) - 1;
+/// `TargetSessionMaxCmd` where nothing is said.
+const COMMANDS: u16 = 64;
+
+/// `global:`
+#[derive(Debug, Default)]
+pub struct Global {
+    /// `iscsi_auth_order` is CHAP, the format's default.
+    pub is_chap_first: bool,
+    /// `iscsi_target_vendor_id`
+    pub vendor: Option<String>,
+    /// `iscsi_login_complete_time`; zero: no limit.
+    pub login_time: Option<Duration>,
+    /// `DISC_…`
+    pub discovery: Proof,
+}
+
+/// `target:`
+#[derive(Debug)]
+pub struct Target {
+    /// Where the block begins.
+    pub at: Place,
+    /// `TargetName`
+    pub name: Option<Located<String>>,
+    /// `TargetAlias`
+    pub alias: Option<String>,
+    /// What it negotiates.
+    pub negotiation: Negotiation,
+    /// Where `FirstBurstLength` stands.
+    pub first_burst: Option<Located<u64>>,
+    /// `TargetSessionMaxCmd`
+    pub commands: u16,
+    /// `AuthMethod`, `Auth_CHAP_…`
+    pub proof: Proof,
+    /// `PortalGroup`
+    pub groups: Vec<Located<Group>>,
+    /// `ShadowMode`
+    pub is_shadow: bool,
+    /// `TargetDevice`
+    pub devices: Vec<Located<Device>>,
+    /// `ACL_Enable`
+    pub has_access_list: bool,
+    /// `ACL`, with its line.
+    pub acls: Vec<(usize, Located<Acl>)>,
+}
+
+/// AuthMethod where a target says nothing: None and CHAP.
+pub const METHODS: (bool, bool) = (true, true);
+/// DISC_AuthMethod where nothing is said: None.
+pub const DISCOVERY_METHODS: (bool, bool) = (true, false);
+
+impl Global {
+    /// Reads a block.
+    pub fn read(block: &Block, sink: &Sink) -> Self {
+        let mut global = Global { is_chap_first: true, ..Global::default() };
+        each(block, sink, |entry| global.take(entry));
+        complete(
+            &block.at,
+            &global.discovery,
+            DISCOVERY_METHODS,
+            ("DISC_AuthMethod", "DISC_Auth_CHAP_"),
+            sink,
+        );
+        global
+    }
+
+    fn take(&mut self, entry: &Entry) -> Result<(), String> {
+        let text = entry.value.value.as_str();
+        let discovery = &mut self.discovery;
+        match entry.key {
+            Key::OffloadMode => value::word(text, &[("AUTO", ()), ("TOE", ()), ("ULP", ())])?,
+            Key::HaMode => drop(value::switch(text)?),
+            Key::AuthOrder => self.is_chap_first = value::word(text, &[("CHAP", true), ("ACL", false)])?,
+            Key::AclOrder => acl_order(text)?,
+            Key::VendorId => self.vendor = Some(vendor(text)?),
+            Key::InitiatorIdentity if text.is_empty() || text.len() > 255 => {
+                return Err("takes 1 to 255 characters".to_owned());
+            }
+            Key::InitiatorIdentity => {}
+            Key::LoginTime => self.login_time = Some(Duration::from_secs(value::number(text, 0..=3600)?)),
+            Key::DiscoveryMethod => {
+                let words = [("CHAP", (false, true)), ("None", (true, false)), ("NONE", (true, false))];
+                discovery.methods = Some(value::word(text, &words)?);
+            }
+            Key::DiscoveryPolicy => discovery.is_mutual = policy(text)?,
+            Key::DiscoveryInitiator => push(&mut discovery.initiators, pair(entry)?)?,
+            Key::DiscoveryTarget => discovery.target = Some(pair(entry)?),
+            Key::ChallengeLength => challenge_length(text)?,
+            _ => unreachable!("the key belongs to another kind of block"),
+        }
+        Ok(())
+    }
+}
+
+impl Target {
+    /// Reads a block.
+    pub fn read(block: &Block, sink: &Sink) -> Self {
+        let mut target = Target {
+            at: block.at.clone(),
+            name: None,
+            alias: None,
+            negotiation: negotiation(),
+            first_burst: None,
+            commands: COMMANDS,
+            proof: Proof::default(),
+            groups: Vec::new(),
+            is_shadow: false,
+            devices: Vec::new(),
+            has_access_list: false,
+            acls: Vec::new(),
+        };
+        let mut digests = (Vec::new(), Vec::new());
+        each(block, sink, |entry| target.take(entry, &mut digests));
+        let chosen = |words: &[&str], usual| match (words.contains(&"None"), words.contains(&"CRC32C")) {
+            (_, false) if words.is_empty() => usual,
+            (_, false) => DigestPolicy::Off,
+            (true, true) => DigestPolicy::Allow,
+            (false, true) => DigestPolicy::Require,
+        };
+        target.negotiation.header_digest = chosen(&digests.0, target.negotiation.header_digest);
+        target.negotiation.data_digest = chosen(&digests.1, target.negotiation.data_digest);
+        if target.first_burst.is_none() {
+            let negotiation = &mut target.negotiation;
+            negotiation.first_burst = negotiation.first_burst.min(negotiation.max_burst);
+        }
+        target.check(sink);
+        target
+    }
+
+    fn take<'a>(
+        &mut self,
+        entry: &'a Entry,
+        digests: &mut (Vec<&'a str>, Vec<&'a str>),
+    ) -> Result<(), String> {
+        let text = entry.value.value.as_str();
+        let terms = &mut self.negotiation;
+        let count = || value::number(text, 1..=0xffff).map(|n| n as u16);
+        let length = || value::number(text, 512..=SEGMENT_MAX).map(|n| n as u32);
+        match entry.key {
+            Key::TargetName => {
+                let name = name::iscsi(text).map_err(|why| why.to_string())?;
+                self.name = Some(Located::new(name, entry.value.at.clone()));
+            }
+            Key::TargetAlias if text.is_empty() || text.len() > 255 => {
+                return Err("takes 1 to 255 bytes".to_owned());
+            }
+            Key::TargetAlias => self.alias = Some(text.to_owned()),
+            Key::MaxConnections => terms.max_connections = count()?,
+            Key::InitialR2t => terms.initial_r2t = value::switch(text)?,
+            Key::ImmediateData => terms.immediate_data = value::switch(text)?,
+            Key::FirstBurstLength => {
+                terms.first_burst = length()?;
+                self.first_burst = Some(Located::new(terms.first_burst.into(), entry.value.at.clone()));
+            }
+            Key::MaxBurstLength => terms.max_burst = length()?,
+            Key::Time2Wait | Key::Time2Retain => drop(value::number(text, 0..=3600)?),
+            Key::MaxOutstandingR2t => terms.max_outstanding_r2t = count()?,
+            Key::DataPduInOrder | Key::DataSequenceInOrder => value::fixed(text, "Yes")?,
+            Key::ErrorRecoveryLevel => value::fixed(text, "0")?,
+            Key::OfMarker | Key::IfMarker => value::fixed(text, "No")?,
+            Key::OfMarkInt | Key::IfMarkInt => drop(count()?),
+            Key::HeaderDigest => digests.0.extend(digest(text)?),
+            Key::DataDigest => digests.1.extend(digest(text)?),
+            Key::MaxReceive => terms.max_receive = length()?,
+            Key::AuthMethod => self.method(text)?,
+            Key::Policy => self.proof.is_mutual = policy(text)?,
+            Key::Initiator => push(&mut self.proof.initiators, pair(entry)?)?,
+            Key::Target => self.proof.target = Some(pair(entry)?),
+            Key::ChallengeLength => challenge_length(text)?,
+            Key::PortalGroup => push(&mut self.groups, located(entry, portal::parse(text)?))?,
+            Key::ShadowMode => self.is_shadow = value::switch(text)?,
+            Key::Commands => self.commands = value::number(text, 1..=2048)? as u16,
+            Key::Device => push(&mut self.devices, located(entry, device::parse(text)?))?,
+            Key::AclEnable => self.has_access_list = value::switch(text)?,
+            Key::Acl => push(&mut self.acls, (entry.line, located(entry, access::parse(text)?)))?,
+            Key::RegisterIsns => drop(value::switch(text)?),
+            _ => unreachable!("the key belongs to another kind of block"),
+        }
+        Ok(())
+    }
+
+    /// Methods of several lines count together.
+    fn method(&mut self, text: &str) -> Result<(), String> {
+        let mut methods = self.proof.methods.unwrap_or((false, false));
+        for part in value::parts(text)? {
+            let (none, chap) = value::word(part, &[("None", (true, false)), ("CHAP", (false, true))])?;
+            methods = (methods.0 || none, methods.1 || chap);
+        }
+        self.proof.methods = Some(methods);
+        Ok(())
+    }
+
+    fn check(&self, sink: &Sink) {
+        let Target { at, name, devices, groups, .. } = self;
+        for (key, is_there) in [
+            ("TargetName", name.is_some()),
+            ("TargetDevice", !devices.is_empty()),
+            ("PortalGroup", !groups.is_empty()),
+        ] {
+            if !is_there && sink.is_clean() {
+                sink.error(at, format!("this target needs the key \"{key}\""));
+            }
+        }
+        complete(at, &self.proof, METHODS, ("AuthMethod", "Auth_CHAP_"), sink);
+        for group in groups {
+            self.check_redirection(group, sink);
+        }
+    }
+
+    fn check_redirection(&self, group: &Located<Group>, sink: &Sink) {
+        for tag in &group.value.sent_to {
+            let named: Vec<&Located<Group>> =
+                self.groups.iter().filter(|one| one.value.tag == *tag).collect();
+            if named.is_empty() {
+                sink.error(
+                    &group.at,
+                    format!("PortalGroup redirects to group {tag}, which this target has not"),
+                );
+            } else if named.iter().any(|one| !one.value.sent_to.is_empty()) {
+                sink.error(
+                    &group.at,
+                    format!("PortalGroup redirects to group {tag}, which redirects itself"),
+                );
+            }
+        }
+    }
+
+    /// Whether a group is another machine's: logins are sent there, and `ShadowMode` says so.
+    pub fn is_elsewhere(&self, tag: u16) -> bool {
+        self.is_shadow && self.groups.iter().any(|group| group.value.sent_to.contains(&tag))
+    }
+}
+
+/// What this format's software negotiates where a file says nothing.
+fn negotiation() -> Negotiation {
+    Negotiation {
+        header_digest: DigestPolicy::Off,
+        data_digest: DigestPolicy::Off,
+        max_connections: 1,
+        initial_r2t: true,
+        immediate_data: true,
+        first_burst: 65_536,
+        max_burst: 262_144,
+        max_receive: 8192,
+        max_outstanding_r2t: 1,
+    }
+}
+
+/// Takes every entry of a block; what is no list may stand once.
+fn each<'a>(block: &'a Block, sink: &Sink, mut take: impl FnMut(&'a Entry) -> Result<(), String>) {
+    for (at, entry) in block.entries.iter().enumerate() {
+        let first = block.entries[..at].iter().find(|other| other.key == entry.key);
+        if let Some(first) = first.filter(|_| !entry.key.is_list()) {
+            let why = format!("{} already stands at {}", entry.key.name(), first.value.at);
+            sink.error(&entry.value.at, why);
+        } else if let Err(why) = take(entry) {
+            sink.error(&entry.value.at, format!("{} {why}", entry.key.name()));
+        }
+    }
+}
+
+/// Who is to prove something must be able to.
+fn complete(at: &Place, proof: &Proof, usual: (bool, bool), keys: (&str, &str), sink: &Sink) {
+    let (method, prefix) = keys;
+    if !sink.is_clean() {
+        return;
+    }
+    if proof.methods.unwrap_or(usual) == (false, true) && proof.initiators.is_empty() {
+        sink.error(at, format!("{method}=CHAP needs the key \"{prefix}Initiator\": nobody could log in"));
+    }
+    if proof.is_mutual && proof.is_used(usual) && proof.target.is_none() {
+        sink.error(at, format!("{prefix}Policy=Mutual needs the key \"{prefix}Target\""));
+    }
+}
+
+fn located<T>(entry: &Entry, value: T) -> Located<T> {
+    Located::new(value, entry.value.at.clone())
+}
+
+fn pair(entry: &Entry) -> Result<Located<Pair>, String> {
+    Ok(located(entry, proof::pair(&entry.value.value)?))
+}
+
+fn push<T>(list: &mut Vec<T>, one: T) -> Result<(), String> {
+    if list.len() == LIST_MAX {
+        return Err(format!("stands more than {LIST_MAX} times in one block"));
+    }
+    list.push(one);
+    Ok(())
+}
+
+fn policy(text: &str) -> Result<bool, String> {
+    value::word(text, &[("Oneway", false), ("Mutual", true)])
+}
+
+fn digest(text: &str) -> Result<Vec<&str>, String> {
+    let words = value::parts(text)?;
+    for word in &words {
+        value::word(word, &[("None", ()), ("CRC32C", ())])?;
+    }
+    Ok(words)
+}
+
+fn challenge_length(text: &str) -> Result<(), String> {
+    match value::number(text, 16..=1024)? {
+        length if length % 16 == 0 => Ok(()),
+        _ => Err(format!("takes a multiple of 16, not \"{text}\"")),
+    }
+}
+
+fn acl_order(text: &str) -> Result<(), String> {
+    if text == "ISNS" {
+        return Err("can only be \"CONFIG\" here: there is no iSNS client".to_owned());
+    }
+    value::word(text, &[("CONFIG", ())])
+}
+
+fn vendor(text: &str) -> Result<String, String> {
+    let is_printable = text.bytes().all(|b| (0x20..=0x7e).contains(&b));
+    if text.is_empty() || text.len() > 8 || !is_printable {
+        return Err(format!("takes 1 to 8 printable ASCII characters, not \"{text}\""));
+    }
+    Ok(text.to_owned())
+}

@@ -1,0 +1,104 @@
+//! The lines of a `chiscsi.conf`: blocks that begin with `global:` or `target:`, and `key=value` in them.
+//!
+//! A line that begins with `#` is a comment; a `#` elsewhere belongs to the value.
+
+use crate::{
+    chiscsi::key::{self, Key},
+    config::diagnostic::{Located, Place, Sink, Text},
+};
+
+/// Most blocks of a file.
+const BLOCKS_MAX: usize = 1024;
+
+/// Which kind of block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `global:`
+    Global,
+    /// `target:`
+    Target,
+}
+
+/// A block.
+#[derive(Debug)]
+pub struct Block {
+    /// Its kind.
+    pub kind: Kind,
+    /// Where it begins.
+    pub at: Place,
+    /// What stands in it, in order.
+    pub entries: Vec<Entry>,
+}
+
+/// `key=value`, of a key that is known.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// Which key.
+    pub key: Key,
+    /// What stands behind `=`, without blanks around it.
+    pub value: Located<String>,
+    /// Its line, from 1.
+    pub line: usize,
+}
+
+/// Reads the text. What is wrong goes to `sink`, and is left out.
+pub fn blocks(text: &Text, sink: &Sink) -> Vec<Block> {
+    let mut blocks: Vec<Block> = Vec::new();
+    let mut offset = 0;
+    for (index, raw) in text.text.split_inclusive('\n').enumerate() {
+        let begin = offset;
+        offset += raw.len();
+        let written = raw.trim();
+        if written.is_empty() || written.starts_with('#') {
+            continue;
+        }
+        let first = begin + (raw.len() - raw.trim_start().len());
+        let at = text.place(first..first + written.len());
+        if let Some(kind) = heading(written) {
+            if blocks.len() == BLOCKS_MAX {
+                sink.error(&at, format!("more than {BLOCKS_MAX} blocks"));
+                break;
+            }
+            begin_block(&mut blocks, kind, at, sink);
+            continue;
+        }
+        let Some((name, value)) = written.split_once('=') else {
+            let why = "expected key=value, or the beginning of a block, \"global:\" or \"target:\"";
+            sink.error(&at, why);
+            continue;
+        };
+        let Some(block) = blocks.last_mut() else {
+            sink.error(&at, "stands before the first block; a file begins with \"global:\" or \"target:\"");
+            continue;
+        };
+        match key::find(name.trim_end(), block.kind) {
+            Ok(key) => {
+                let value_at = first + name.len() + 1 + (value.len() - value.trim_start().len());
+                let value = Located::new(value.trim().to_owned(), text.place(value_at..value_at));
+                block.entries.push(Entry { key, value, line: index + 1 });
+            }
+            Err(why) => sink.error(&at, why),
+        }
+    }
+    if !blocks.iter().any(|block| block.kind == Kind::Target) && sink.is_clean() {
+        sink.error(&text.place(0..0), "there is no \"target:\" in it, so nothing to serve");
+    }
+    blocks
+}
+
+fn heading(written: &str) -> Option<Kind> {
+    match written.strip_suffix(':')?.trim_end() {
+        "global" => Some(Kind::Global),
+        "target" => Some(Kind::Target),
+        _ => None,
+    }
+}
+
+fn begin_block(blocks: &mut Vec<Block>, kind: Kind, at: Place, sink: &Sink) {
+    if kind == Kind::Global
+        && let Some(first) = blocks.iter().find(|block| block.kind == Kind::Global)
+    {
+        sink.error(&at, format!("there can be only one \"global:\"; the first stands at {}", first.at));
+    }
+    blocks.push(Block { kind, at, entries: Vec::new() });
+}

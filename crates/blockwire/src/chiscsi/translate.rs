@@ -1,0 +1,438 @@
+//! From typed blocks to the draft of a configuration, and what became of each line.
+
+use std::{collections::HashSet, net::SocketAddr, path::Path, time::Duration};
+
+use super::{
+    access::Luns,
+    device::{Device, Mode},
+    key::Key,
+    proof,
+    report::{LineReport, Treatment},
+    target::{DISCOVERY_METHODS, Global, METHODS, Target},
+    text::{self, Block, Entry, Kind},
+};
+use crate::{
+    config::{
+        check,
+        diagnostic::{Located, Place, Sink, Text},
+        draft::{AuthDraft, Draft, HostDraft, LunDraft, TargetDraft},
+    },
+    name::VolumeName,
+    plan::{
+        Auth, AuthMethod, Grant, Host, Inquiry, Limits, Origin, Portal, Protocol, SentOn, TargetAuth,
+        TcpOptions, Volume,
+    },
+};
+
+/// Longest login that the daemon can be told to wait for.
+const LOGIN_TIME_MAX: Duration = Duration::from_secs(600);
+/// Most payload memory of a core that a file makes the daemon take.
+const MEMORY_MAX: u64 = 1 << 30;
+
+/// Reads the text of a file into `draft`.
+pub fn read(
+    text: &Text,
+    directory: &Path,
+    is_world_readable: bool,
+    sink: &Sink,
+    draft: &mut Draft,
+) -> Vec<LineReport> {
+    let blocks = text::blocks(text, sink);
+    let mut entries = blocks.iter().flat_map(|block| &block.entries);
+    if let Some(entry) = entries.find(|entry| entry.key.is_secret()).filter(|_| is_world_readable) {
+        sink.error(&entry.value.at, "this file holds a secret and others can read it; chmod o= it");
+    }
+    let mut global = Global { is_chap_first: true, ..Global::default() };
+    let mut targets = Vec::new();
+    for block in &blocks {
+        match block.kind {
+            Kind::Global => global = Global::read(block, sink),
+            Kind::Target => targets.push((block, Target::read(block, sink))),
+        }
+    }
+    if !sink.is_clean() {
+        return Vec::new();
+    }
+    let mut volumes = Volumes { directory, taken: names(draft), paths: Vec::new() };
+    for (_, target) in &targets {
+        portals(target, sink, draft);
+        let Some(name) = &target.name else { continue };
+        let luns = volumes.luns(target, sink, draft);
+        access(target, name, draft);
+        let made = target_draft(target, name.clone(), luns, &global, sink);
+        draft.targets.push(Located::new(made, name.at.clone()));
+    }
+    let at = blocks.first().map_or_else(|| text.place(0..0), |block| block.at.clone());
+    draft.auth = Some(Located::new(discovery(&global, sink), at.clone()));
+    draft.limits = Some(Located::new(limits(&global, &targets), at));
+    let mut lines = Vec::new();
+    for block in blocks.iter().filter(|block| block.kind == Kind::Global) {
+        lines.extend(
+            block.entries.iter().map(|entry| line(text, "global", entry, treat_global(entry, &global))),
+        );
+    }
+    for (block, target) in &targets {
+        report_target(text, block, target, &mut lines);
+    }
+    lines.sort_by_key(|line| line.line);
+    lines
+}
+
+fn names(draft: &Draft) -> HashSet<String> {
+    draft.volumes.iter().map(|volume| volume.value.name.to_string()).collect()
+}
+
+/// A listener for each address that is this machine's. An address has one tag, whichever target names it.
+fn portals(target: &Target, sink: &Sink, draft: &mut Draft) {
+    for group in target.groups.iter().filter(|group| !target.is_elsewhere(group.value.tag)) {
+        for address in &group.value.addresses {
+            if draft.portals.len() > check::PORTS_MAX {
+                // One more than there may be: that is said where all portals are checked.
+                return;
+            }
+            let tag = group.value.tag;
+            let known = draft.portals.iter().find(|portal| portal.value.address == *address);
+            match known {
+                Some(known) if known.value.tag == tag => {}
+                Some(known) => {
+                    let why = format!(
+                        "PortalGroup {tag} has the address {address}, which is of group {} at {}",
+                        known.value.tag, known.at
+                    );
+                    sink.error(&group.at, why);
+                }
+                None => {
+                    let portal = Portal {
+                        protocol: Protocol::Iscsi,
+                        address: *address,
+                        tag,
+                        digests: (true, true),
+                        tcp: TcpOptions::default(),
+                    };
+                    draft.portals.push(Located::new(portal, group.at.clone()));
+                }
+            }
+        }
+    }
+}
+
+/// Makes volumes of devices, each once.
+struct Volumes<'a> {
+    directory: &'a Path,
+    taken: HashSet<String>,
+    /// What stands for a path: several targets may share a device.
+    paths: Vec<(Device, VolumeName, Place)>,
+}
+
+impl Volumes<'_> {
+    /// The logical units of a target: numbered as its devices stand.
+    fn luns(&mut self, target: &Target, sink: &Sink, draft: &mut Draft) -> Vec<LunDraft> {
+        let mut luns = Vec::new();
+        let mut memory = HashSet::new();
+        for (number, device) in target.devices.iter().enumerate() {
+            if device.value.mode == Mode::Memory && !memory.insert(device.value.name.as_str()) {
+                let why =
+                    format!("TargetDevice: this target has two RAM disks named \"{}\"", device.value.name);
+                sink.error(&device.at, why);
+            }
+            if let Some(volume) = self.volume(device, sink, draft) {
+                let at = device.at.clone();
+                luns.push(LunDraft {
+                    lun: Located::new(number as u64, at.clone()),
+                    volume: Located::new(volume.to_string(), at),
+                    read_only: false,
+                });
+            }
+        }
+        luns
+    }
+
+    fn volume(&mut self, device: &Located<Device>, sink: &Sink, draft: &mut Draft) -> Option<VolumeName> {
+        let is_shared = |other: &&(Device, VolumeName, Place)| other.0.name == device.value.name;
+        let is_path = device.value.mode != Mode::Memory && !device.value.is_null;
+        if let Some((known, name, at)) = self.paths.iter().find(is_shared).filter(|_| is_path) {
+            if *known == device.value {
+                return Some(name.clone());
+            }
+            let why = format!("TargetDevice {} has other options at {at}", device.value.name);
+            sink.error(&device.at, why);
+            return None;
+        }
+        let spec = match device.value.spec(self.directory) {
+            Ok(spec) => spec,
+            Err(why) => {
+                sink.error(&device.at, format!("TargetDevice {why}"));
+                return None;
+            }
+        };
+        if let Err(why) = spec.check() {
+            sink.error(&device.at, format!("TargetDevice: {why}"));
+            return None;
+        }
+        let name = self.name(&device.value.label())?;
+        if is_path {
+            self.paths.push((device.value.clone(), name.clone(), device.at.clone()));
+        }
+        let volume = Volume { name: name.clone(), spec, origin: Origin::Configured };
+        draft.volumes.push(Located::new(volume, device.at.clone()));
+        Some(name)
+    }
+
+    /// A name that nothing else has.
+    fn name(&mut self, label: &str) -> Option<VolumeName> {
+        let mut name = label.to_owned();
+        let mut number = 1;
+        while !self.taken.insert(name.clone()) {
+            number += 1;
+            name = format!("{label}-{number}");
+        }
+        VolumeName::parse(&name).ok()
+    }
+}
+
+/// What the lines of an access list become: hosts, the first that fits decides.
+fn access(target: &Target, name: &Located<String>, draft: &mut Draft) {
+    if !target.has_access_list {
+        return;
+    }
+    for (line, acl) in &target.acls {
+        let (luns, read_only) = match &acl.value.luns {
+            Luns::All { read_only } => (None, *read_only),
+            Luns::Some(_) => {
+                let seen = |lun: u16| Some((lun, acl.value.luns.of(lun)?));
+                (Some((0..target.devices.len() as u16).filter_map(seen).collect()), false)
+            }
+        };
+        let locals = acl.value.locals.clone();
+        let grant = Grant { target: Some(name.value.clone()), luns, read_only, locals };
+        let host = Host {
+            name: format!("ACL of line {line}"),
+            iqns: acl.value.names.clone(),
+            sources: acl.value.sources.clone(),
+            chap: Vec::new(),
+            grants: Vec::new(),
+            nqns: Vec::new(),
+            hostid: None,
+            dhchap: None,
+            both: false,
+            subsystem_grants: Vec::new(),
+        };
+        let host = HostDraft {
+            host,
+            grants: vec![Located::new(grant, acl.at.clone())],
+            subsystem_grants: Vec::new(),
+            access_written: true,
+        };
+        draft.hosts.push(Located::new(host, acl.at.clone()));
+    }
+}
+
+fn target_draft(
+    target: &Target,
+    name: Located<String>,
+    luns: Vec<LunDraft>,
+    global: &Global,
+    sink: &Sink,
+) -> TargetDraft {
+    let own = target.groups.iter().filter(|group| !target.is_elsewhere(group.value.tag));
+    let mut portals: Vec<Located<u64>> = Vec::new();
+    for group in own.clone() {
+        if !portals.iter().any(|known| known.value == u64::from(group.value.tag)) {
+            portals.push(Located::new(group.value.tag.into(), group.at.clone()));
+        }
+    }
+    let addresses: Vec<SocketAddr> = own.flat_map(|group| group.value.addresses.iter().copied()).collect();
+    let usual = Inquiry::default();
+    let chap = if target.proof.is_used(METHODS) { target.proof.credentials(sink) } else { Vec::new() };
+    let (none, _) = target.proof.methods.unwrap_or(METHODS);
+    let methods = if none { vec![AuthMethod::None, AuthMethod::Chap] } else { vec![AuthMethod::Chap] };
+    let sent_on = target.groups.iter().filter(|group| !group.value.sent_to.is_empty()).map(|group| {
+        let to = target.groups.iter().filter(|other| group.value.sent_to.contains(&other.value.tag));
+        SentOn {
+            group: group.value.tag,
+            to: to.flat_map(|other| other.value.addresses.iter().copied()).collect(),
+        }
+    });
+    TargetDraft {
+        name,
+        alias: target.alias.clone(),
+        portals: Some(portals),
+        addresses: Some(addresses),
+        luns,
+        luns_written: true,
+        open: Some(!target.has_access_list),
+        negotiation: target.negotiation.clone(),
+        first_burst: target.first_burst.clone(),
+        commands: target.commands,
+        inquiry: Inquiry { vendor: global.vendor.clone().unwrap_or(usual.vendor), product: usual.product },
+        explicit_alua: false,
+        redirect: None,
+        sent_on: sent_on.collect(),
+        auth: (!chap.is_empty()).then_some(TargetAuth { chap, methods, mutual: target.proof.is_mutual }),
+        nop_timeout: target.groups.iter().filter_map(|group| group.value.timeout).min(),
+    }
+}
+
+fn discovery(global: &Global, sink: &Sink) -> AuthDraft {
+    let proof = &global.discovery;
+    let discovery = if proof.is_used(DISCOVERY_METHODS) { proof.credentials(sink) } else { Vec::new() };
+    AuthDraft { auth: Auth { discovery, mutual: proof.is_mutual, ..Auth::default() }, ..AuthDraft::default() }
+}
+
+/// The daemon's limits: as everywhere, but that the greatest window of commands has room.
+fn limits(global: &Global, targets: &[(&Block, Target)]) -> Limits {
+    let usual = Limits::default();
+    let wanted = targets.iter().map(|(_, target)| memory(target)).max().unwrap_or(0);
+    let login_timeout = match global.login_time {
+        None => usual.login_timeout,
+        Some(time) if time.is_zero() => LOGIN_TIME_MAX,
+        Some(time) => time.min(LOGIN_TIME_MAX),
+    };
+    Limits { memory: usual.memory.max(wanted.min(MEMORY_MAX)), login_timeout, ..usual }
+}
+
+/// Payload memory of a core in which one session of a target can have its whole window: half of it may be
+/// promised, a quarter of that to one session (see `ARCHITECTURE.md`, Memory).
+fn memory(target: &Target) -> u64 {
+    let terms = &target.negotiation;
+    let burst = match (terms.initial_r2t, terms.immediate_data) {
+        (true, false) => return 0,
+        (true, true) => terms.first_burst.min(terms.max_receive),
+        (false, _) => terms.first_burst,
+    };
+    let unit = u64::from(burst.next_power_of_two().max(512));
+    (8 * (u64::from(target.commands) + 1) * unit).next_power_of_two()
+}
+
+fn line(text: &Text, block: &str, entry: &Entry, (treatment, note): (Treatment, String)) -> LineReport {
+    let value = match entry.key.is_secret() {
+        true => proof::shown(&entry.value.value),
+        false => entry.value.value.clone(),
+    };
+    LineReport {
+        file: text.name().to_owned(),
+        line: entry.line,
+        block: block.to_owned(),
+        text: format!("{}={value}", entry.key.name()),
+        treatment,
+        note,
+    }
+}
+
+fn applied(note: &str) -> (Treatment, String) {
+    (Treatment::Applied, note.to_owned())
+}
+
+fn emulated(note: &str) -> (Treatment, String) {
+    (Treatment::Emulated, note.to_owned())
+}
+
+fn meaningless(note: &str) -> (Treatment, String) {
+    (Treatment::Meaningless, note.to_owned())
+}
+
+fn unused(note: &str) -> (Treatment, String) {
+    (Treatment::Unused, note.to_owned())
+}
+
+/// Why a line of a block about CHAP is not looked at.
+fn chap_unused(proof: &proof::Proof, usual: (bool, bool), method: &str) -> Option<(Treatment, String)> {
+    if proof.is_used(usual) {
+        return None;
+    }
+    Some(match proof.methods.unwrap_or(usual) {
+        (_, true) => unused("no initiator has an id and a secret"),
+        (_, false) => unused(&format!("{method} does not allow CHAP")),
+    })
+}
+
+const CHALLENGE: &str = "a challenge is random and as long as the digest of the algorithm: 16 bytes for MD5";
+
+fn treat_global(entry: &Entry, global: &Global) -> (Treatment, String) {
+    let chap = || chap_unused(&global.discovery, DISCOVERY_METHODS, "DISC_AuthMethod");
+    match entry.key {
+        Key::OffloadMode => {
+            meaningless("TCP, iSCSI and digests are done by the processor; there is no offload engine")
+        }
+        Key::HaMode => meaningless("it is about the vendor's driver"),
+        Key::AuthOrder if global.is_chap_first => {
+            emulated("whom no ACL names is refused before CHAP, not behind it; the same ones get in")
+        }
+        Key::LoginTime if global.login_time.is_some_and(|time| time.is_zero() || time > LOGIN_TIME_MAX) => {
+            emulated("a login may take 600 seconds at most")
+        }
+        Key::AuthOrder | Key::LoginTime | Key::VendorId | Key::DiscoveryMethod => applied(""),
+        Key::AclOrder => applied("access lists are those of this file"),
+        Key::InitiatorIdentity => meaningless("there is nothing to arrange between two adapters"),
+        Key::DiscoveryPolicy => chap().unwrap_or_else(|| applied("")),
+        Key::DiscoveryInitiator => chap().unwrap_or_else(|| applied("for discovery sessions")),
+        Key::DiscoveryTarget => chap().unwrap_or_else(|| applied("for initiators that ask for it")),
+        Key::ChallengeLength => emulated(CHALLENGE),
+        _ => unreachable!("the key belongs to another kind of block"),
+    }
+}
+
+fn report_target(text: &Text, block: &Block, target: &Target, lines: &mut Vec<LineReport>) {
+    let name = target.name.as_ref().map_or("", |name| &name.value);
+    let mut devices = target.devices.iter().enumerate();
+    for entry in &block.entries {
+        let treated = match entry.key {
+            Key::Device => {
+                let (lun, device) = devices.next().expect("one for each entry");
+                treat_device(lun, &device.value)
+            }
+            _ => treat_target(entry, target),
+        };
+        lines.push(line(text, name, entry, treated));
+    }
+}
+
+fn treat_target(entry: &Entry, target: &Target) -> (Treatment, String) {
+    let chap = || chap_unused(&target.proof, METHODS, "AuthMethod");
+    match entry.key {
+        Key::Time2Wait | Key::Time2Retain => meaningless("its own software does not look at it either"),
+        Key::OfMarkInt | Key::IfMarkInt => meaningless("there are no markers"),
+        Key::Policy | Key::Target | Key::Initiator => chap().unwrap_or_else(|| applied("")),
+        Key::AuthMethod if !target.proof.is_used(METHODS) && target.proof.methods.is_some_and(|m| m.1) => {
+            emulated("no initiator has an id and a secret, so nobody is asked for one")
+        }
+        Key::ChallengeLength => chap().unwrap_or_else(|| emulated(CHALLENGE)),
+        Key::Commands => match memory(target) > MEMORY_MAX {
+            true => emulated(
+                "a session's window grows as it is used, as far as 1 GiB of memory per core has room",
+            ),
+            false => applied("a session's window begins with 8 commands at most and grows as it is used"),
+        },
+        Key::PortalGroup
+            if entry.value.value.contains('[')
+                && target.groups.iter().any(|g| !g.value.sent_to.is_empty()) =>
+        {
+            emulated("redirected logins are spread by the port that they come from, not in turn")
+        }
+        Key::ShadowMode if target.groups.iter().all(|group| group.value.sent_to.is_empty()) => {
+            unused("no PortalGroup redirects")
+        }
+        Key::AclEnable if target.has_access_list => applied("the first ACL that fits decides; none: refused"),
+        Key::AclEnable => applied("every initiator may come"),
+        Key::Acl if !target.has_access_list => unused("ACL_Enable is not Yes: every initiator may come"),
+        Key::RegisterIsns if entry.value.value == "Yes" => {
+            meaningless("there is no iSNS client: initiators find it by SendTargets")
+        }
+        _ => applied(""),
+    }
+}
+
+fn treat_device(lun: usize, device: &Device) -> (Treatment, String) {
+    let mut notes = vec![format!("logical unit {lun}")];
+    if device.is_null {
+        notes.push("reads give zeroes, not random data".to_owned());
+    }
+    if device.mode == Mode::Block {
+        notes.push("requests go past the page cache".to_owned());
+    }
+    if device.uuid().is_some() {
+        notes.push("its identity is a UUID made of ID, WWN and SN".to_owned());
+    }
+    let note = notes.join("; ");
+    if notes.len() > 1 { (Treatment::Emulated, note) } else { (Treatment::Applied, note) }
+}

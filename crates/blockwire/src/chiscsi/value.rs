@@ -1,0 +1,74 @@
+//! Values that several keys share: numbers, words, lists. Words are compared as written, case included, as
+//! the format has it.
+
+use std::ops::RangeInclusive;
+
+use crate::suggest;
+
+/// The known word nearest to one that is not, letters of either case being the same.
+pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
+    let lower: Vec<String> = known.iter().map(|known| known.to_ascii_lowercase()).collect();
+    let near = suggest::nearest(word, lower.iter().map(String::as_str))?;
+    known.iter().copied().find(|known| known.eq_ignore_ascii_case(near))
+}
+
+/// The sentence that follows an unknown word.
+pub fn hint(word: &str, known: &[&str]) -> String {
+    match nearest(word, known) {
+        Some(near) => format!("; did you mean \"{near}\"?"),
+        None => format!("; known: {}", known.join(", ")),
+    }
+}
+
+/// A number in a range.
+pub fn number(text: &str, range: RangeInclusive<u64>) -> Result<u64, String> {
+    let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let number = text.parse::<u64>().ok().filter(|number| digits && range.contains(number));
+    number.ok_or_else(|| format!("takes a number from {} to {}, not \"{text}\"", range.start(), range.end()))
+}
+
+/// `Yes` or `No`.
+pub fn switch(text: &str) -> Result<bool, String> {
+    word(text, &[("Yes", true), ("No", false)])
+}
+
+/// One of some words.
+pub fn word<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, String> {
+    if let Some((_, value)) = words.iter().find(|(word, _)| *word == text) {
+        return Ok(*value);
+    }
+    let known: Vec<String> = words.iter().map(|(word, _)| format!("\"{word}\"")).collect();
+    Err(format!("takes {}, not \"{text}\"", known.join(" or ")))
+}
+
+/// A value that only `only` may have: the format knows others, its software never did.
+pub fn fixed(text: &str, only: &str) -> Result<(), String> {
+    if text == only { Ok(()) } else { Err(format!("can only be \"{only}\", not \"{text}\"")) }
+}
+
+/// Parts between commas, without blanks around them; none may be empty.
+pub fn parts(text: &str) -> Result<Vec<&str>, String> {
+    let parts: Vec<&str> = text.split(',').map(str::trim).collect();
+    if parts.iter().any(|part| part.is_empty()) {
+        return Err(format!("has an empty element in \"{text}\""));
+    }
+    Ok(parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values() {
+        assert_eq!(number("2048", 1..=2048), Ok(2048));
+        for text in ["", "0", "2049", "-1", "+1", "1 ", "0x10", "99999999999999999999"] {
+            assert!(number(text, 1..=2048).is_err(), "{text}");
+        }
+        assert_eq!((switch("Yes"), switch("No")), (Ok(true), Ok(false)));
+        assert_eq!(switch("yes").unwrap_err(), "takes \"Yes\" or \"No\", not \"yes\"");
+        assert!(fixed("No", "No").is_ok() && fixed("Yes", "No").is_err());
+        assert_eq!(parts("None, CRC32C"), Ok(vec!["None", "CRC32C"]));
+        assert!(parts("None,,CRC32C").is_err() && parts("").is_err());
+    }
+}

@@ -1,0 +1,326 @@
+//! `blockwire iscsictl`: the options of Chelsio's tool of that name, on a running daemon.
+//!
+//! The options are those of iscsictl(8) of July 2013. What it can do and this one cannot is a usage error
+//! that names what to use; nothing is taken and not done.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::{
+    chiscsi::report,
+    cli::Daemon,
+    control::{Answer, Request, client},
+    exit::Failure,
+    output,
+    paths::Paths,
+    report::{SessionReport, SettingsReport},
+};
+
+/// What stands behind the options in help.
+pub const HELP: &str = "\
+Without an option it says what became of each line of the files that the daemon was started with.
+
+  -S target=ALL          start all targets of the file, and read it again for those that run
+  -S target=NAME         this one; several, or joined by commas
+  -S                     read the file again for targets that run, and start none
+  -s target=NAME|ALL     stop: its initiators are asked to log out, and nobody gets in
+  -c [target=NAME|ALL]   show what targets are set to; of a named one, everything, or only -k KEY
+  -r target=NAME         show its sessions; of one initiator with -k initiator=NAME
+  -D HANDLE              end a session: its handle in hexadecimal, as -r shows it
+  -g                     show what became of the global settings
+
+The daemon is started by `blockwire serve --chiscsi FILE`; it has read FILE and serves all targets of it.
+Sessions keep what they have negotiated. Addresses, devices, access lists and the policy cannot be changed while
+it runs.
+
+Examples:
+  blockwire iscsictl -S target=ALL
+  blockwire iscsictl -c target=iqn.2004-05.com.chelsio.target0 -k HeaderDigest
+  blockwire iscsictl -s target=iqn.2004-05.com.chelsio.target0";
+
+/// The options.
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("action").multiple(false))]
+pub struct IscsictlArgs {
+    /// Start targets, or read the file again
+    #[arg(short = 'S', group = "action")]
+    pub start: bool,
+    /// Stop targets
+    #[arg(short = 's', group = "action")]
+    pub stop: bool,
+    /// Show what targets are set to
+    #[arg(short = 'c', group = "action")]
+    pub config: bool,
+    /// Show the sessions of a target
+    #[arg(short = 'r', group = "action")]
+    pub sessions: bool,
+    /// End a session
+    #[arg(short = 'D', value_name = "HANDLE", group = "action", value_parser = handle)]
+    pub drop: Option<u64>,
+    /// Show what became of the global settings
+    #[arg(short = 'g', group = "action")]
+    pub globals: bool,
+    /// Not built: flush cached data
+    #[arg(short = 'F', group = "action", hide = true)]
+    pub flush: bool,
+    /// Not built: change global settings
+    #[arg(short = 'G', group = "action", hide = true)]
+    pub set: bool,
+    /// Not built: overwrite the file
+    #[arg(short = 'W', group = "action", hide = true)]
+    pub write: bool,
+    /// Show the version
+    #[arg(short = 'v', group = "action")]
+    pub version: bool,
+    /// The file; it must be the one that the daemon was started with
+    #[arg(short = 'f', value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// A key to show, or initiator=NAME
+    #[arg(short = 'k', value_name = "KEY[=VALUE]")]
+    pub key: Option<String>,
+    /// target=NAME[,NAME...] or target=ALL
+    #[arg(value_name = "target=NAME|ALL")]
+    pub words: Vec<String>,
+    /// Which daemon.
+    #[command(flatten)]
+    pub daemon: Daemon,
+}
+
+fn handle(text: &str) -> Result<u64, String> {
+    let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")).unwrap_or(text);
+    u64::from_str_radix(digits, 16)
+        .map_err(|_| "a session's handle is a hexadecimal number, as -r shows it".to_owned())
+}
+
+/// The targets that are meant.
+#[derive(Debug, PartialEq, Eq)]
+enum Meant {
+    /// None was named.
+    Nothing,
+    /// `target=ALL`
+    All,
+    /// These.
+    Named(Vec<String>),
+}
+
+fn meant(words: &[String]) -> Result<Meant, Failure> {
+    let mut names = Vec::new();
+    for (at, word) in words.iter().enumerate() {
+        let list = match word.strip_prefix("target=") {
+            Some(list) => list,
+            // `target=A, B`: the shell has cut it.
+            None if at > 0 && words[at - 1].ends_with(',') => word,
+            None => {
+                return Err(Failure::usage(format!("expected target=NAME or target=ALL, not \"{word}\"")));
+            }
+        };
+        names.extend(list.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned));
+    }
+    if names.iter().any(|name| name == "ALL") {
+        return match names.len() {
+            1 => Ok(Meant::All),
+            _ => Err(Failure::usage("target=ALL stands for all; it takes no other name beside it")),
+        };
+    }
+    if names.is_empty() && !words.is_empty() {
+        return Err(Failure::usage("target= needs a name, or ALL"));
+    }
+    Ok(if names.is_empty() { Meant::Nothing } else { Meant::Named(names) })
+}
+
+/// Does what the options say, and gives what is to be printed.
+pub fn run(args: &IscsictlArgs, paths: &Paths) -> Result<String, Failure> {
+    not_built(args)?;
+    if args.version {
+        return Ok(format!("blockwire {}\n", env!("CARGO_PKG_VERSION")));
+    }
+    let meant = meant(&args.words)?;
+    if args.key.is_some() && !(args.config || args.sessions) {
+        return Err(Failure::usage("-k goes with -c or -r"));
+    }
+    if let (Some(_), false) = (&args.file, args.start) {
+        return Err(Failure::usage("-f goes with -S"));
+    }
+    let socket = args.daemon.control.as_deref().unwrap_or(&paths.control);
+    let ask = |request| client::ask(socket, request);
+    if args.start {
+        return started(args, meant, &ask);
+    }
+    let request = match (args.stop, args.drop, meant) {
+        (true, _, Meant::Nothing) => return Err(Failure::usage("-s needs target=NAME or target=ALL")),
+        (true, _, Meant::All) => Request::TargetStop { names: Vec::new() },
+        (true, _, Meant::Named(names)) => Request::TargetStop { names },
+        (false, Some(id), Meant::Nothing) => Request::SessionEnd { id },
+        (false, Some(_), _) => return Err(Failure::usage("-D takes a session's handle and nothing else")),
+        (false, None, meant) if args.config => return configured(args, meant, &ask),
+        (false, None, meant) if args.sessions => return sessions(args, meant, &ask),
+        (false, None, Meant::Nothing) => return lines(args, &ask),
+        (false, None, _) => {
+            return Err(Failure::usage("what is to be done with it? -S, -s, -c or -r; see -h"));
+        }
+    };
+    shown(args, &ask(request)?)
+}
+
+fn not_built(args: &IscsictlArgs) -> Result<(), Failure> {
+    let why = if args.flush {
+        "-F is not built: initiators flush by themselves (SYNCHRONIZE CACHE); with SYNC behind a TargetDevice \
+         there is never anything to flush"
+    } else if args.set {
+        "-G is not built: change the file and start the daemon anew"
+    } else if args.write {
+        "-W is not built: the file is never written; `blockwire iscsictl -c target=NAME` shows what holds"
+    } else {
+        return Ok(());
+    };
+    Err(Failure::usage(why))
+}
+
+type Ask<'a> = dyn Fn(Request) -> Result<Answer, Failure> + 'a;
+
+fn shown(args: &IscsictlArgs, answer: &Answer) -> Result<String, Failure> {
+    Ok(if args.daemon.json { output::json(answer) } else { output::text(answer) })
+}
+
+fn started(args: &IscsictlArgs, meant: Meant, ask: &Ask<'_>) -> Result<String, Failure> {
+    if let Some(file) = &args.file {
+        let Answer::Lines(lines) = ask(Request::FileLines)? else { return Err(misunderstood()) };
+        let real = |path: &std::path::Path| std::fs::canonicalize(path).ok();
+        let is_it = lines.iter().any(|line| {
+            let known = std::path::Path::new(&line.file);
+            known == file.as_path() || (real(known).is_some() && real(known) == real(file))
+        });
+        if !is_it {
+            let why = format!(
+                "the daemon was not started with {}; start another one: blockwire serve --chiscsi {}",
+                file.display(),
+                file.display()
+            );
+            return Err(Failure::usage(why));
+        }
+    }
+    let names = match meant {
+        Meant::Nothing => None,
+        Meant::All => Some(Vec::new()),
+        Meant::Named(names) => Some(names),
+    };
+    shown(args, &ask(Request::TargetStart { names })?)
+}
+
+fn configured(args: &IscsictlArgs, meant: Meant, ask: &Ask<'_>) -> Result<String, Failure> {
+    let (names, is_brief) = match meant {
+        Meant::Nothing | Meant::All => (Vec::new(), true),
+        Meant::Named(names) => (names, false),
+    };
+    let Answer::Settings(mut all) = ask(Request::TargetSettings { names })? else {
+        return Err(misunderstood());
+    };
+    if let Some(key) = &args.key {
+        for one in &mut all {
+            let known: Vec<String> = one.settings.iter().map(|setting| setting.key.clone()).collect();
+            one.settings.retain(|setting| setting.key == *key);
+            if one.settings.is_empty() {
+                let hint = crate::suggest::hint(key, known.iter().map(String::as_str));
+                return Err(Failure::usage(format!("{} is set to no \"{key}\"{hint}", one.target)));
+            }
+        }
+    } else if is_brief && !args.daemon.json {
+        all.iter_mut().for_each(shorten);
+    }
+    shown(args, &Answer::Settings(all))
+}
+
+/// What is shown of each of all targets.
+fn shorten(one: &mut SettingsReport) {
+    one.settings.retain(|setting| {
+        ["TargetName", "TargetAlias", "PortalGroup", "TargetDevice"].contains(&setting.key.as_str())
+    });
+}
+
+fn sessions(args: &IscsictlArgs, meant: Meant, ask: &Ask<'_>) -> Result<String, Failure> {
+    let Meant::Named(names) = meant else {
+        return Err(Failure::usage("-r needs the name of one target: target=NAME"));
+    };
+    let [name] = &names[..] else { return Err(Failure::usage("-r takes one target")) };
+    let initiator = match args.key.as_deref().map(|key| (key, key.strip_prefix("initiator="))) {
+        None => None,
+        Some((_, Some(initiator))) => Some(initiator),
+        Some((key, None)) => {
+            return Err(Failure::usage(format!("-r takes -k initiator=NAME, not \"{key}\"")));
+        }
+    };
+    // Whether there is such a target at all is the daemon's to say.
+    ask(Request::TargetSettings { names: names.clone() })?;
+    let Answer::Sessions(mut all) = ask(Request::SessionList)? else { return Err(misunderstood()) };
+    all.retain(|one| {
+        one.target.as_ref() == Some(name) && initiator.is_none_or(|initiator| one.initiator == initiator)
+    });
+    if args.daemon.json {
+        return shown(args, &Answer::Sessions(all));
+    }
+    Ok(session_lines(name, &all))
+}
+
+fn session_lines(target: &str, all: &[SessionReport]) -> String {
+    if all.is_empty() {
+        return format!("{target} has no sessions\n");
+    }
+    let line = |one: &SessionReport| {
+        let isid = one.isid.as_deref().unwrap_or("-");
+        let user = one.user.as_deref().unwrap_or("-");
+        format!(
+            "\tHANDLE={:#06x} Initiator={} ISID={isid} Connections={} CHAP={user} Reads={} Writes={}\n",
+            one.id, one.initiator, one.connections, one.reads, one.writes
+        )
+    };
+    format!("{target}\n{}", all.iter().map(line).collect::<String>())
+}
+
+fn lines(args: &IscsictlArgs, ask: &Ask<'_>) -> Result<String, Failure> {
+    let Answer::Lines(mut lines) = ask(Request::FileLines)? else { return Err(misunderstood()) };
+    if lines.is_empty() {
+        let why = "the daemon was started with no --chiscsi and no --policy; `blockwire target list` shows its targets";
+        return Err(Failure::new(crate::exit::Exit::NothingFound, why));
+    }
+    if args.globals {
+        lines.retain(|line| line.block == "global");
+    }
+    if args.daemon.json {
+        return shown(args, &Answer::Lines(lines));
+    }
+    Ok(if lines.is_empty() { "no global settings\n".to_owned() } else { report::text(&lines) })
+}
+
+fn misunderstood() -> Failure {
+    Failure::failed("the daemon answered something else than it was asked; is it of another version?")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(words: &[&str]) -> Result<Meant, String> {
+        meant(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>()).map_err(|why| why.to_string())
+    }
+
+    #[test]
+    fn targets_are_named_as_the_manual_has_it() {
+        let named = |names: &[&str]| Ok(Meant::Named(names.iter().map(|name| (*name).to_owned()).collect()));
+        assert_eq!(of(&[]), Ok(Meant::Nothing));
+        assert_eq!(of(&["target=ALL"]), Ok(Meant::All));
+        assert_eq!(of(&["target=a,b"]), named(&["a", "b"]));
+        assert_eq!(of(&["target=a,", "b"]), named(&["a", "b"]));
+        assert_eq!(of(&["target=a", "target=b"]), named(&["a", "b"]));
+        assert!(of(&["all"]).unwrap_err().contains("target=NAME"));
+        assert!(of(&["target="]).unwrap_err().contains("needs a name"));
+        assert!(of(&["target=ALL,a"]).unwrap_err().contains("no other name"));
+        assert!(of(&["target=a", "b"]).is_err(), "without a comma it is another word");
+    }
+
+    #[test]
+    fn handles_are_hexadecimal() {
+        assert_eq!((handle("0x1f"), handle("1F"), handle("0X2")), (Ok(31), Ok(31), Ok(2)));
+        assert!(handle("x").is_err() && handle("").is_err() && handle("-1").is_err());
+    }
+}
