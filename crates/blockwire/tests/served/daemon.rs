@@ -137,6 +137,19 @@ impl Daemon {
         serde_json::from_str(&self.ask(&format!("{line} --json"))).unwrap()
     }
 
+    /// What `connection list` says once it has so many: one that has logged out stands there a moment longer.
+    pub fn connections(&self, count: usize) -> Vec<serde_json::Value> {
+        for _ in 0..200 {
+            let listed = self.ask_json("connection list");
+            let listed = listed.as_array().expect("a list");
+            if listed.len() == count {
+                return listed.clone();
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        panic!("not {count} connections: {}", self.ask("connection list"));
+    }
+
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }

@@ -2,6 +2,7 @@
 
 use crate::{
     daemon::{Place, cores},
+    host::{Host, Names},
     initiator::{HOST, Initiator},
 };
 
@@ -41,13 +42,57 @@ cores = {cores:?}
         for _ in 0..3 {
             let mut session = Initiator::ready(daemon.at, DISK);
             session.read(0, 0, 1).unwrap().good();
-            let listed = daemon.ask_json("connection list");
-            let connection = &listed.as_array().expect("a list")[0];
-            assert_eq!(connection["shard"], shard, "{listed}");
+            let listed = daemon.connections(1);
+            let connection = &listed[0];
+            assert_eq!(connection["shard"], shard, "{listed:?}");
             assert_eq!(connection["placement"], format!("rule 2: cores {core}, least loaded"));
             let card = daemon.ask(&format!("connection show {}", connection["id"]));
             assert!(card.contains("placement  rule 2: cores "), "{card}");
             session.log_out().unwrap();
         }
     }
+}
+
+/// The queues of a controller go round the cores of its rule: all of them are on its one core; or one on each.
+#[test]
+fn queues_go_round_the_cores_of_the_first_rule_that_fits() {
+    let cores = cores();
+    let list: Vec<String> = cores.iter().map(ToString::to_string).collect();
+    for (shard, core) in cores.iter().enumerate().take(4) {
+        let place = Place::new();
+        let config = format!(
+            r#"
+[[volume]]
+name = "disk"
+source = "ram:1M"
+[[placement]]
+protocol = "iscsi"
+cores = [{}]
+[[placement]]
+protocol = "nvme"
+volume = "disk"
+cores = [{core}]
+"#,
+            cores[0]
+        );
+        let daemon = place.serve(&config, &["--cores", &list.join(","), "--nvme", "127.0.0.1:0"]);
+        let mut host = Host::ready(daemon.nvme.expect("a listener"), &Names::of("disk"));
+        host.read(0).good();
+        let listed = daemon.connections(2);
+        for queue in &listed {
+            assert_eq!(queue["shard"], shard, "{listed:?}");
+            assert_eq!(queue["placement"], format!("rule 2: cores {core}, least loaded"));
+        }
+    }
+    let place = Place::new();
+    let daemon = place.serve(
+        "[[volume]]\nname = \"disk\"\nsource = \"ram:1M\"\n",
+        &["--cores", &list.join(","), "--nvme", "127.0.0.1:0"],
+    );
+    let mut host = Host::ready(daemon.nvme.expect("a listener"), &Names::of("disk"));
+    host.read(0).good();
+    let listed = daemon.connections(2);
+    let shards: std::collections::BTreeSet<u64> =
+        listed.iter().map(|queue| queue["shard"].as_u64().expect("a number")).collect();
+    assert_eq!(shards.len(), cores.len().min(2), "{listed:?}");
 }

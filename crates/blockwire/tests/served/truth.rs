@@ -251,7 +251,7 @@ fn a_connection_says_how_its_initiator_proved_itself() {
         let ours = Account { name: "alice".to_owned(), secret: Secret::new(secret.as_bytes().to_vec()) };
         let proof = Credentials { ours, target: None, algorithms: vec![algorithm] };
         let session = Initiator::connect(daemon.at, wanted(HOST, Some(TARGET), Some(proof))).unwrap();
-        let list = daemon.ask_json("connection list");
+        let list = daemon.connections(1);
         assert_eq!((&list[0]["user"], &list[0]["algorithm"]), (&"alice".into(), &known.into()));
         let card = daemon.ask(&format!("connection show {}", list[0]["id"]));
         assert!(card.contains(&format!("alice, by CHAP with {known}")), "{card}");
