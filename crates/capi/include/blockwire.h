@@ -214,6 +214,21 @@ typedef struct bw_completion {
  * BW_E_AGAIN: 1024 operations of the volume are in work. Any failure: nothing was started. */
 int bw_submit(bw_volume *volume, const bw_request *request, uint64_t *id);
 
+/* One piece of memory; laid out as struct iovec. */
+typedef struct bw_piece {
+    void *data;
+    size_t len; /* any number; 0: nothing is there */
+} bw_piece;
+
+/* Most pieces of one operation. */
+#define BW_PIECES_MAX 1024
+
+/* As bw_submit, for BW_READ and BW_WRITE whose bytes lie in several places, one behind the other: in `count`
+ * pieces. request->data is NULL and request->len 0; the length of all pieces together is a multiple of the
+ * volume's blocks, that of each is any. The array itself is not kept. */
+int bw_submitv(bw_volume *volume, const bw_request *request, const bw_piece *pieces, size_t count,
+               uint64_t *id);
+
 /* Asks that an operation end early. It still completes: as it would have, or with BW_E_ABORTED. A name that
  * is no longer in work is no failure. */
 int bw_cancel(bw_volume *volume, uint64_t id);

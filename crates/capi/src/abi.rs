@@ -31,6 +31,8 @@ pub const BW_FLUSH: u32 = 2;
 pub const BW_DISCARD: u32 = 3;
 pub const BW_WRITE_ZEROES: u32 = 4;
 
+pub const BW_PIECES_MAX: u32 = 1024;
+
 pub const BW_FUA: u32 = 1;
 pub const BW_ALLOCATE: u32 = 2;
 
@@ -82,6 +84,14 @@ pub struct Request {
     pub len: u64,
     pub offset: u64,
     pub user: *mut c_void,
+}
+
+/// `bw_piece`
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Piece {
+    pub data: *mut c_void,
+    pub len: usize,
 }
 
 /// `bw_completion`

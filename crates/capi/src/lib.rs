@@ -5,6 +5,7 @@
 //! "C"` makes one end the process, and it must: memory of the caller's may be out).
 
 mod abi;
+mod pieces;
 mod state;
 mod status;
 
@@ -18,6 +19,7 @@ use std::time::Duration;
 use initiator::{Durability, Error, Initiator, IoChoice, Nexus, Settings};
 
 use crate::abi::{Completion, Geometry, Options, Request};
+use crate::pieces::Piece;
 use crate::state::{For, Stage, State, Volume, What};
 use crate::status::{Status, of_error, said, usage};
 
@@ -364,7 +366,68 @@ pub unsafe extern "C" fn bw_submit(of: *mut Volume, request: *const Request, id:
         }
         // SAFETY: it is not NULL, and the caller's to be read.
         let Request { op, flags, data, len, offset, user } = unsafe { request.read() };
-        let name = state.start(handle, what(op, flags, data, len)?, offset, len, For::Poll(user))?;
+        let name = state.start(handle, what(op, flags, data, len)?, None, offset, len, For::Poll(user))?;
+        if !id.is_null() {
+            // SAFETY: the caller's to be written.
+            unsafe { id.write(name) };
+        }
+        Ok(0)
+    };
+    code(submit())
+}
+
+/// The pieces of an operation, looked at, and their length together.
+///
+/// # Safety
+/// `pieces` is NULL or may be read, `count` of them.
+unsafe fn gathered(pieces: *const abi::Piece, count: usize) -> Result<(Box<[Piece]>, u64), Status> {
+    if pieces.is_null() || count == 0 || count > abi::BW_PIECES_MAX as usize {
+        return Err(usage("there must be 1 to BW_PIECES_MAX pieces"));
+    }
+    let mut sum = 0_u64;
+    let mut gathered = Vec::with_capacity(count);
+    for at in 0..count {
+        // SAFETY: as demanded.
+        let abi::Piece { data, len } = unsafe { pieces.add(at).read() };
+        if len == 0 {
+            continue;
+        }
+        let at = NonNull::new(data.cast::<u8>()).ok_or_else(|| usage("bw_piece.data is NULL"))?;
+        sum = sum.checked_add(len as u64).ok_or_else(|| usage("no memory is that long"))?;
+        gathered.push(Piece { at, len });
+    }
+    Ok((gathered.into(), sum))
+}
+
+/// `bw_submitv`
+///
+/// # Safety
+/// As for [`bw_submit`]; `pieces` is NULL or may be read, `count` of them, and what they name is the library's
+/// for as long as the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bw_submitv(
+    of: *mut Volume,
+    request: *const Request,
+    pieces: *const abi::Piece,
+    count: usize,
+    id: *mut u64,
+) -> c_int {
+    let submit = || {
+        // SAFETY: as demanded.
+        let (state, handle) = unsafe { volume(of) }?;
+        if request.is_null() {
+            return Err(usage("the request is NULL"));
+        }
+        // SAFETY: it is not NULL, and the caller's to be read.
+        let Request { op, flags, data, len, offset, user } = unsafe { request.read() };
+        if !matches!(op, abi::BW_READ | abi::BW_WRITE) || !data.is_null() || len != 0 {
+            return Err(usage("bw_submitv takes BW_READ and BW_WRITE with data NULL and len 0"));
+        }
+        // SAFETY: as demanded.
+        let (pieces, len) = unsafe { gathered(pieces, count) }?;
+        // Its pieces are its memory: this pointer is not looked at.
+        let what = what(op, flags, NonNull::<u8>::dangling().as_ptr().cast(), len)?;
+        let name = state.start(handle, what, Some(pieces), offset, len, For::Poll(user))?;
         if !id.is_null() {
             // SAFETY: the caller's to be written.
             unsafe { id.write(name) };
@@ -399,7 +462,7 @@ unsafe fn call(of: *mut Volume, op: u32, flags: u32, data: *mut c_void, len: u64
             return Ok(0);
         }
         let id = loop {
-            match state.start(handle, what(op, flags, data, len)?, offset, len, For::Call) {
+            match state.start(handle, what(op, flags, data, len)?, None, offset, len, For::Call) {
                 Ok(id) => break id,
                 Err(Status::AGAIN) => {
                     state.turn(None);

@@ -17,6 +17,7 @@ use initiator::{Durability, Failure, Fault, Handle, Initiator, Io, IoId, News, O
 use volume::Epoch;
 
 use crate::abi::{self, Completion};
+use crate::pieces::{Piece, each_piece};
 use crate::status::{Status, of_failure, said, usage};
 
 /// Commands of one operation in flight.
@@ -69,6 +70,8 @@ struct Task {
     volume: Handle,
     whom: For,
     what: What,
+    /// Its memory, where that is not one piece.
+    pieces: Option<Box<[Piece]>>,
     /// In bytes from the operation's begin: what was not made commands yet, up to the end.
     next: u64,
     end: u64,
@@ -88,7 +91,8 @@ struct Command {
     task: u32,
     turn: u32,
     ended: bool,
-    lent: bool,
+    /// Loans that are not over.
+    lent: u32,
 }
 
 /// What the handle of an initiator points to.
@@ -148,6 +152,7 @@ impl State {
         &mut self,
         volume: Handle,
         what: What,
+        pieces: Option<Box<[Piece]>>,
         offset: u64,
         len: u64,
         whom: For,
@@ -158,6 +163,7 @@ impl State {
             volume,
             whom,
             what,
+            pieces,
             next: 0,
             end: len,
             offset,
@@ -228,16 +234,14 @@ impl State {
             task.out += 1;
             let (volume, what, turn) = (task.volume, task.what, task.turn);
             let span = Span { lba: (task.offset + begin) / task.block, blocks: len / task.block };
-            let command = Command { task: at, turn, ended: false, lent: false };
+            let command = Command { task: at, turn, ended: false, lent: 0 };
             let number = place(&mut self.commands, &mut self.commands_free, command);
             let id = IoId(u64::from(turn) << 32 | u64::from(number));
-            let (op, payload) = self.lend(what, span, begin as usize, len as usize, id);
+            let (op, payload, loans) = self.lend(at, what, span, begin as usize, len as usize, id);
             match self.initiator.submit(volume, Io { id, epoch: Epoch(0), op, payload }) {
                 Ok(()) => {
-                    if let (What::Read(_) | What::Write(..), Some(command)) =
-                        (what, &mut self.commands[number as usize])
-                    {
-                        command.lent = true;
+                    if let Some(command) = &mut self.commands[number as usize] {
+                        command.lent = loans;
                     }
                     self.unsent = true;
                 }
@@ -259,22 +263,40 @@ impl State {
         }
     }
 
-    fn lend(&self, what: What, span: Span, begin: usize, len: usize, id: IoId) -> (Op, Payload) {
+    /// An operation's command with its part of the caller's memory, and how many loans that makes.
+    fn lend(
+        &self,
+        task: u32,
+        what: What,
+        span: Span,
+        begin: usize,
+        len: usize,
+        id: IoId,
+    ) -> (Op, Payload, u32) {
+        let pieces = self.tasks[task as usize].as_ref().and_then(|task| task.pieces.as_deref());
         match what {
             What::Read(data) => {
-                // SAFETY: the header has the caller leave `len` bytes at `data` alone until the operation
-                // completes, which it does only when this loan is over (see `settle`).
-                let memory = unsafe { self.lender.lend(data.add(begin), len, id.0) };
-                (Op::Read(span), Payload::In(SgMut::from(memory)))
+                let (mut memory, mut loans) = (SgMut::new(), 0);
+                each_piece(pieces, data, begin, len, |at, len| {
+                    // SAFETY: the header has the caller leave these bytes alone until the operation
+                    // completes, which it does only when all loans are over (see `settle`).
+                    memory.append(SgMut::from(unsafe { self.lender.lend(at, len, id.0) }));
+                    loans += 1;
+                });
+                (Op::Read(span), Payload::In(memory), loans)
             }
             What::Write(data, durability) => {
-                // SAFETY: as above, and the header forbids to change them.
-                let memory = unsafe { self.lender.lend_to_read(data.add(begin), len, true, id.0) };
-                (Op::Write(span, durability), Payload::Out(Sg::from(memory)))
+                let (mut memory, mut loans) = (Sg::new(), 0);
+                each_piece(pieces, data, begin, len, |at, len| {
+                    // SAFETY: as above, and the header forbids to change them.
+                    memory.append(Sg::from(unsafe { self.lender.lend_to_read(at, len, true, id.0) }));
+                    loans += 1;
+                });
+                (Op::Write(span, durability), Payload::Out(memory), loans)
             }
-            What::Flush => (Op::Flush, Payload::None),
-            What::Discard => (Op::Unmap(vec![span]), Payload::None),
-            What::Zero { unmap } => (Op::WriteZeroes { span, unmap }, Payload::None),
+            What::Flush => (Op::Flush, Payload::None, 0),
+            What::Discard => (Op::Unmap(vec![span]), Payload::None, 0),
+            What::Zero { unmap } => (Op::WriteZeroes { span, unmap }, Payload::None, 0),
         }
     }
 
@@ -310,7 +332,7 @@ impl State {
         while let Some(token) = self.lender.poll_returned() {
             let Some(number) = self.named(token) else { continue };
             if let Some(command) = &mut self.commands[number] {
-                command.lent = false;
+                command.lent -= 1;
             }
             self.command_over(number);
         }
@@ -334,7 +356,7 @@ impl State {
     }
 
     fn command_over(&mut self, number: usize) {
-        let Some(command) = self.commands[number].filter(|command| command.ended && !command.lent) else {
+        let Some(command) = self.commands[number].filter(|command| command.ended && command.lent == 0) else {
             return;
         };
         self.commands[number] = None;

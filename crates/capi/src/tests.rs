@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::abi::{self, Completion, Geometry, Options, Request};
+use crate::abi::{self, Completion, Geometry, Options, Piece, Request};
 use crate::status::Status;
 
 fn include() -> PathBuf {
@@ -24,6 +24,7 @@ fn numbers() -> Vec<(&'static str, i64)> {
         BW_ABI_VERSION BW_IO_AUTO BW_IO_URING BW_IO_EPOLL BW_NEXUS_PASSING BW_NEXUS_LASTING
         BW_STATE_OPENING BW_STATE_OPEN BW_GEOMETRY_READ_ONLY BW_GEOMETRY_WRITE_CACHE BW_GEOMETRY_THIN
         BW_GEOMETRY_ZEROES BW_READ BW_WRITE BW_FLUSH BW_DISCARD BW_WRITE_ZEROES BW_FUA BW_ALLOCATE
+        BW_PIECES_MAX
     };
     all.push(("BW_OK", Status::OK.0.into()));
     all.extend(statuses! {
@@ -45,6 +46,7 @@ fn layouts() -> Vec<(String, usize)> {
     layout!(Options, "bw_options": size io nexus open_timeout_ms close_timeout_ms poll_us_max memory)
         .chain(layout!(Geometry, "bw_geometry": bytes block physical io_max flags))
         .chain(layout!(Request, "bw_request": op flags data len offset user))
+        .chain(layout!(Piece, "bw_piece": data len))
         .chain(layout!(Completion, "bw_completion": user volume id block status reserved))
         .collect()
 }

@@ -149,6 +149,58 @@ static void loops(bw_initiator *initiator, bw_volume *disk)
     MUST(compared >= COMPARED);
 }
 
+/* Bytes in many places, of odd lengths, over more than one command; and what makes no sense. */
+static void scatters(bw_initiator *initiator, bw_volume *disk, const bw_geometry *is)
+{
+    static const size_t lengths[] = {1, 511, 0, 4096, 3, 70001, 2, 513};
+    size_t kinds = sizeof lengths / sizeof *lengths, count = 0, at = 0, len;
+    unsigned char *out = malloc(LONG), *back = malloc(LONG);
+    bw_piece pieces[BW_PIECES_MAX];
+    bw_request request;
+    bw_completion done;
+
+    MUST(out && back);
+    fill(out, LONG, 99);
+    /* As many pieces as there may be; the read that follows puts the halves in the other order. */
+    while (at < LONG && count < BW_PIECES_MAX - 1) {
+        len = lengths[count % kinds];
+        if (len > LONG - at)
+            len = LONG - at;
+        pieces[count].data = out + at;
+        pieces[count++].len = len;
+        at += len;
+    }
+    pieces[count].data = out + at;
+    pieces[count++].len = LONG - at;
+    memset(&request, 0, sizeof request);
+    request.op = BW_WRITE;
+    request.offset = is->block;
+    request.user = pieces;
+    MUST(bw_submitv(disk, &request, pieces, count, NULL) == 0);
+    MUST(bw_poll(initiator, &done, 1, 20000) == 1 && done.status == 0 && done.user == pieces);
+    MUST(bw_read(disk, back, LONG, is->block) == 0 && memcmp(out, back, LONG) == 0);
+    memset(back, 0, LONG);
+    pieces[0].data = back + LONG / 2;
+    pieces[1].data = back;
+    pieces[0].len = pieces[1].len = LONG / 2;
+    request.op = BW_READ;
+    MUST(bw_submitv(disk, &request, pieces, 2, NULL) == 0);
+    MUST(bw_poll(initiator, &done, 1, 20000) == 1 && done.status == 0);
+    MUST(memcmp(out, back + LONG / 2, LONG / 2) == 0 && memcmp(out + LONG / 2, back, LONG / 2) == 0);
+    MUST(bw_submitv(disk, &request, NULL, 1, NULL) == BW_E_USAGE);
+    MUST(bw_submitv(disk, &request, pieces, 0, NULL) == BW_E_USAGE);
+    MUST(bw_submitv(disk, &request, pieces, BW_PIECES_MAX + 1, NULL) == BW_E_USAGE);
+    pieces[0].len--;
+    MUST(bw_submitv(disk, &request, pieces, 2, NULL) == BW_E_USAGE);
+    pieces[0].data = NULL;
+    MUST(bw_submitv(disk, &request, pieces, 1, NULL) == BW_E_USAGE);
+    request.op = BW_FLUSH;
+    MUST(bw_submitv(disk, &request, pieces, 1, NULL) == BW_E_USAGE);
+    MUST(bw_in_flight(initiator) == 0);
+    free(out);
+    free(back);
+}
+
 /* More than can be in work is pushed back; a cancel ends, a close takes what is left. */
 static void crowds(bw_initiator *initiator, const char *url)
 {
@@ -257,6 +309,7 @@ int main(int argc, char **argv)
     waits(disk, &is);
     refused(initiator, disk, &is);
     loops(initiator, disk);
+    scatters(initiator, disk, &is);
     opens(initiator, argv[1]);
     crowds(initiator, argv[1]);
     for (at = 2; at < argc; at++)
