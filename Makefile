@@ -1,6 +1,6 @@
 # Every target installs what it needs from Debian when run as root, and says what is missing otherwise.
 
-.PHONY: help run test build lint unit interop sessions idle guest sim loom fuzz bench-iscsi bench-nvme bench-host bench-generator eval eval-look deny install uninstall
+.PHONY: help run test build lint unit interop sessions idle guest sim loom fuzz bench-iscsi bench-nvme bench-host bench-generator eval eval-look deny install uninstall fio-engine
 
 # Where rustup puts cargo; a fresh shell may not know it yet.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -16,6 +16,7 @@ help:
 	@echo "make bench-generator  our load generator against fio on one device, and its CPU figures against pidstat"
 	@echo "make eval         the papers' experiments on this machine, with all systems that are installed; reports in docs/eval"
 	@echo "make eval-look    a report in a browser: light, dark, phone, print; its charts have data (LOOK=record)"
+	@echo "make fio-engine   FIO=DIRECTORY: an engine for the fio of that source tree; see docs/fio.md"
 	@echo "make install      binary, C library, man pages, completions, systemd unit to \$$(DESTDIR)\$$(PREFIX) (/usr/local)"
 	@echo "make uninstall    takes them away again; configuration and state stay"
 	@echo "make sim          SIM_SEEDS=$(SIM_SEEDS) histories in the simulated world; a failing one says how to replay it"
@@ -33,7 +34,7 @@ build lint unit sessions guest:
 	@tests/test.sh $@
 
 interop:
-	@tests/test.sh build libiscsi consumers initiators workloads experiments machines guests
+	@tests/test.sh build libiscsi consumers initiators workloads experiments machines fio guests
 
 SIM_SEEDS ?= 5000
 sim:
@@ -77,6 +78,20 @@ fuzz:
 deny:
 	@command -v cargo-deny >/dev/null || { echo "cargo-deny is missing: cargo install --locked cargo-deny (compiles for minutes)" >&2; exit 1; }
 	@cargo deny check
+
+# An engine for the fio whose source tree FIO names; see docs/fio.md. It holds the library.
+FIO_CFLAGS = -O2 -std=gnu11 -Wall -Wextra -Wno-sign-compare -Wno-unused-parameter -D_GNU_SOURCE
+fio-engine:
+	@tests/setup.sh build
+	@test -n "$(FIO)" || { echo "FIO= is missing: the source tree of the fio that shall load the engine" >&2; exit 2; }
+	@test -e "$(FIO)/ioengines.h" || { echo "$(FIO) is no source tree of fio: there is no ioengines.h" >&2; exit 2; }
+	@test -e "$(FIO)/config-host.h" || { echo "$(FIO) is not configured: run ./configure there" >&2; exit 2; }
+	cargo build --locked --release -p blockwire-capi
+	mkdir -p $(dir $(RELEASE))fio
+	$(CC) $(FIO_CFLAGS) -include $(FIO)/config-host.h -I$(FIO) -Icrates/capi/include -shared -fPIC \
+		contrib/fio/blockwire.c -o $(dir $(RELEASE))fio/blockwire.so \
+		-L$(dir $(RELEASE)) -Wl,-Bstatic -lblockwire -Wl,-Bdynamic \
+		$$(sed -n 's/^Libs.private: //p' crates/capi/blockwire.pc.in)
 
 PREFIX ?= /usr/local
 RELEASE = $${CARGO_TARGET_DIR:-target}/release/blockwire

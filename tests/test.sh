@@ -2,7 +2,7 @@
 # Everything that must hold before a change is good; `make test` and `.ci/run` run this.
 #   test.sh [STEP]...      without arguments all steps, in this order:
 #     build lint unit libiscsi consumers initiator filesystem packaging capi papers sessions evaluations guest
-#   and, by their names only: guests initiators workloads experiments machines
+#   and, by their names only: guests initiators workloads experiments machines fio
 #
 # Where the kernel forbids io_uring the steps that need it fail, unless BLOCKWIRE_NO_URING=1 says
 # that this is known; then they run on epoll only.
@@ -100,6 +100,11 @@ workloads() {
 # The papers' experiments with databases and a virtual machine, at their smallest scale: `make interop` only.
 experiments() {
   tests/interop/experiments.sh
+}
+
+# fio by our engine, built against its source, and by its own NBD engine: `make interop` only.
+fio() {
+  tests/interop/fio.sh
 }
 
 # The same with every combination of what is negotiated: `make interop` only.
