@@ -47,7 +47,7 @@ const TABLE: &[Layer] = &[
     },
     Layer {
         name: "host",
-        on: &["endpoint", "volume", "iscsi", "scsi", "nvme-tcp", "nvme"],
+        on: &["endpoint", "volume", "backends", "iscsi", "scsi", "nvme-tcp", "nvme"],
         foreign: Only(&["smallvec", "strsim", "zeroize"]),
     },
     Layer { name: "reactor", on: &["endpoint"], foreign: Only(&["libc", "io-uring", "smallvec", "rustix"]) },
@@ -57,7 +57,7 @@ const TABLE: &[Layer] = &[
     Layer { name: "eval", on: &[], foreign: Any },
     Layer { name: "lab", on: &["eval"], foreign: Any },
     Layer { name: "bench", on: &["iscsi", "nvme-tcp"], foreign: Any },
-    Layer { name: "initiator", on: &["host", "reactor"], foreign: Any },
+    Layer { name: "initiator", on: &["host", "reactor", "backends"], foreign: Any },
     Layer { name: "capi", on: &["initiator"], foreign: Any },
     Layer {
         name: "blockwire",

@@ -8,15 +8,20 @@
 //! that something has happened to, and at no others.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
+
+use backends::Stripe;
+use backends::stripe::Misfit;
 
 use buf::{Cx, Errno, Time};
 use endpoint::{Arrival, Departure, Dial, DialId, Dialled, Endpoint, Leave, LinkId, ShardId, Sockets};
 use stream::{Came, RecvOp, SendOp, Slab, Tag, Timers};
 use volume::{Backend, DiskId, DiskOp, Done, Geometry, Io, IoId};
 
-use crate::path::{Claim, Path};
-use crate::remote::{Claimed, News, RemoteVolume, Terms};
+use crate::path::{Claim, Path, Portrait};
+use crate::remote::{Claimed, News, PathInfo, RemoteVolume, Terms};
+use crate::striped::Striped;
 
 /// Most volumes of one client.
 pub const VOLUMES_MAX: usize = 1024;
@@ -32,8 +37,24 @@ pub enum Nothing {}
 /// Where the blocks are.
 enum Kind<P> {
     Remote(Box<RemoteVolume<P>>),
+    /// On several remote volumes in turn.
+    Stripe(Box<Striped<P>>),
     /// With the disks that are its own.
     Local(Box<dyn Backend>, Vec<DiskId>),
+}
+
+/// What sockets do, whichever volume has them.
+macro_rules! elsewhere {
+    ($kind:expr, $volume:ident => $what:expr, else $otherwise:expr) => {
+        match $kind {
+            Kind::Remote($volume) => $what,
+            Kind::Stripe(striped) => {
+                let $volume = &mut striped.stripe;
+                $what
+            }
+            Kind::Local(..) => $otherwise,
+        }
+    };
 }
 
 struct Slot<P> {
@@ -110,6 +131,20 @@ impl<P: Path> Client<P> {
         self.insert(Kind::Remote(Box::new(RemoteVolume::open(cx, paths, terms))), read_only)
     }
 
+    /// Opens a stripe of remote volumes, each by these paths; `chunk` is in bytes, as
+    /// [`Stripe::new`] takes it. It is open when all of them are. `None` as for [`Client::open`].
+    ///
+    /// # Panics
+    /// As [`Stripe::new`].
+    pub fn open_stripe(&mut self, cx: &mut Cx<'_>, legs: Vec<(Vec<P>, Terms)>, chunk: u32) -> Option<Handle> {
+        if self.slots.is_full() {
+            return None;
+        }
+        let legs = legs.into_iter().map(|(paths, terms)| (RemoteVolume::open(cx, paths, terms), None));
+        let stripe = Stripe::new(legs.collect(), chunk, None, None);
+        self.insert(Kind::Stripe(Box::new(Striped::new(stripe))), false)
+    }
+
     /// Takes a backend that is open, with the disks that are its own; `None`: there are [`VOLUMES_MAX`]
     /// already.
     pub fn add(&mut self, backend: Box<dyn Backend>, disks: Vec<DiskId>, read_only: bool) -> Option<Handle> {
@@ -127,7 +162,57 @@ impl<P: Path> Client<P> {
     pub fn remote(&self, volume: Handle) -> Option<&RemoteVolume<P>> {
         match &self.slots.get(volume.0)?.kind {
             Kind::Remote(remote) => Some(remote),
+            Kind::Stripe(_) | Kind::Local(..) => None,
+        }
+    }
+
+    /// Whether a volume has paths.
+    pub fn is_elsewhere(&self, volume: Handle) -> bool {
+        self.slots.get(volume.0).is_some_and(|slot| !matches!(slot.kind, Kind::Local(..)))
+    }
+
+    /// What a volume that is elsewhere is like; `None` before it is open.
+    pub fn portrait(&self, volume: Handle) -> Option<Arc<Portrait>> {
+        match &self.slots.get(volume.0)?.kind {
+            Kind::Remote(remote) => remote.portrait().cloned(),
+            Kind::Stripe(striped) => striped.portrait().map(Arc::new),
             Kind::Local(..) => None,
+        }
+    }
+
+    /// The UUIDs of a stripe's legs; `None` if it is none, or one has no UUID, or is not open.
+    pub fn leg_uuids(&self, volume: Handle) -> Option<Vec<[u8; 16]>> {
+        match &self.slots.get(volume.0)?.kind {
+            Kind::Stripe(striped) => striped.uuids(),
+            Kind::Remote(_) | Kind::Local(..) => None,
+        }
+    }
+
+    /// The paths of a volume; of a stripe, those of all legs in their order.
+    pub fn paths(&self, volume: Handle) -> Vec<PathInfo> {
+        match self.slots.get(volume.0).map(|slot| &slot.kind) {
+            Some(Kind::Remote(remote)) => {
+                (0..remote.paths()).filter_map(|path| remote.path_info(path)).collect()
+            }
+            Some(Kind::Stripe(striped)) => striped.paths(),
+            Some(Kind::Local(..)) | None => Vec::new(),
+        }
+    }
+
+    /// Whether a volume's geometry has changed since this was last asked.
+    pub fn has_changed(&mut self, volume: Handle) -> bool {
+        match self.slots.get_mut(volume.0).map(|slot| &mut slot.kind) {
+            Some(Kind::Remote(remote)) => remote.has_changed(),
+            Some(Kind::Stripe(striped)) => striped.has_changed(),
+            Some(Kind::Local(..)) | None => false,
+        }
+    }
+
+    /// Why the legs of a stripe, as far as they are known, make none.
+    pub fn misfit(&self, volume: Handle) -> Option<Misfit> {
+        match &self.slots.get(volume.0)?.kind {
+            Kind::Stripe(striped) => striped.stripe.misfit(),
+            Kind::Remote(_) | Kind::Local(..) => None,
         }
     }
 
@@ -136,7 +221,7 @@ impl<P: Path> Client<P> {
         self.touch(volume.0);
         match &mut self.slots.get_mut(volume.0)?.kind {
             Kind::Remote(remote) => Some(remote),
-            Kind::Local(..) => None,
+            Kind::Stripe(_) | Kind::Local(..) => None,
         }
     }
 
@@ -144,6 +229,7 @@ impl<P: Path> Client<P> {
     pub fn geometry(&self, volume: Handle) -> Option<Geometry> {
         Some(match &self.slots.get(volume.0)?.kind {
             Kind::Remote(remote) => remote.geometry(),
+            Kind::Stripe(striped) => striped.stripe.geometry(),
             Kind::Local(backend, _) => backend.geometry(),
         })
     }
@@ -152,6 +238,7 @@ impl<P: Path> Client<P> {
     pub fn is_read_only(&self, volume: Handle) -> bool {
         self.slots.get(volume.0).is_some_and(|slot| match &slot.kind {
             Kind::Remote(remote) => remote.is_read_only(),
+            Kind::Stripe(striped) => striped.stripe.is_read_only(),
             Kind::Local(..) => slot.read_only,
         })
     }
@@ -164,6 +251,8 @@ impl<P: Path> Client<P> {
         match &mut slot.kind {
             Kind::Remote(remote) if !remote.has_room() => return Err(io),
             Kind::Remote(remote) => remote.submit(cx, io),
+            Kind::Stripe(striped) if !striped.has_room() => return Err(io),
+            Kind::Stripe(striped) => striped.stripe.submit(cx, io),
             Kind::Local(..) if slot.in_work >= Terms::default().in_work => return Err(io),
             Kind::Local(backend, _) => {
                 slot.in_work += 1;
@@ -178,6 +267,7 @@ impl<P: Path> Client<P> {
     pub fn cancel(&mut self, volume: Handle, id: IoId) {
         match self.slots.get_mut(volume.0).map(|slot| &mut slot.kind) {
             Some(Kind::Remote(remote)) => remote.cancel(id),
+            Some(Kind::Stripe(striped)) => striped.stripe.cancel(id),
             Some(Kind::Local(backend, _)) => backend.cancel(id),
             None => return,
         }
@@ -190,6 +280,7 @@ impl<P: Path> Client<P> {
         let slot = self.slots.get_mut(volume.0)?;
         match &mut slot.kind {
             Kind::Remote(remote) => remote.poll_done(),
+            Kind::Stripe(striped) => striped.stripe.poll_done(),
             Kind::Local(backend, _) => {
                 let done = backend.poll_done()?;
                 slot.in_work -= 1;
@@ -200,25 +291,37 @@ impl<P: Path> Client<P> {
 
     /// What has changed about this volume.
     pub fn poll_news(&mut self, volume: Handle) -> Option<News> {
+        if let Kind::Stripe(striped) = &mut self.slots.get_mut(volume.0)?.kind {
+            return striped.poll_news();
+        }
         self.remote_mut(volume)?.poll_news()
     }
 
     /// Asks something about a remote volume's reservations; false if it is no remote one, or too many are
     /// asked already.
     pub fn claim(&mut self, cx: &mut Cx<'_>, volume: Handle, id: IoId, claim: Claim) -> bool {
+        if let Some(Slot { kind: Kind::Stripe(striped), .. }) = self.slots.get_mut(volume.0) {
+            striped.claim(id);
+            return true;
+        }
         self.remote_mut(volume).is_some_and(|remote| remote.claim(cx, id, claim))
     }
 
     /// How such a question ended.
     pub fn poll_claimed(&mut self, volume: Handle) -> Option<Claimed> {
+        if let Kind::Stripe(striped) = &mut self.slots.get_mut(volume.0)?.kind {
+            return striped.poll_claimed();
+        }
         self.remote_mut(volume)?.poll_claimed()
     }
 
     /// Ends a remote volume, as [`RemoteVolume::close`] does. A local one is closed at once.
     pub fn close(&mut self, cx: &mut Cx<'_>, volume: Handle, grace: Duration) {
-        match self.remote_mut(volume) {
-            Some(remote) => remote.close(cx, grace),
-            None => self.forget(volume),
+        self.touch(volume.0);
+        match self.slots.get_mut(volume.0).map(|slot| &mut slot.kind) {
+            Some(Kind::Remote(remote)) => remote.close(cx, grace),
+            Some(Kind::Stripe(striped)) => striped.stripe.close(cx, grace),
+            Some(Kind::Local(..)) | None => self.forget(volume),
         }
     }
 
@@ -248,38 +351,14 @@ impl<P: Path> Client<P> {
         (owned.link == link).then_some(owned.volume)
     }
 
-    #[inline]
-    fn with<T>(&mut self, link: LinkId, act: impl FnOnce(&mut RemoteVolume<P>) -> T) -> Option<T> {
-        let tag = self.owner(link)?;
-        let Kind::Remote(remote) = &mut self.slots.get_mut(tag)?.kind else { return None };
-        Some(act(remote))
-    }
-
-    /// The first remote volume of these that answers; those that do not are taken out.
-    fn ask<T>(
-        slots: &mut Slab<Slot<P>>,
-        of: &mut VecDeque<Tag>,
-        mut ask: impl FnMut(&mut RemoteVolume<P>) -> Option<T>,
-    ) -> Option<(Tag, T)> {
-        while let Some(&tag) = of.front() {
-            if let Some(Slot { kind: Kind::Remote(remote), .. }) = slots.get_mut(tag)
-                && let Some(found) = ask(remote)
-            {
-                return Some((tag, found));
-            }
-            of.pop_front();
-        }
-        None
-    }
-
     /// Everything that a volume wants now was started: what is left is for later.
     #[inline]
     fn looked_at(&mut self, tag: Tag) {
-        if let Some(Slot { kind: Kind::Remote(remote), noted, .. }) = self.slots.get_mut(tag) {
-            self.timers.note(tag, remote.poll_timeout(), noted);
-            self.leaving.push_back(tag);
-            self.dialling.push_back(tag);
-        }
+        let Some(Slot { kind, noted, .. }) = self.slots.get_mut(tag) else { return };
+        let wanted = elsewhere!(kind, volume => volume.poll_timeout(), else None);
+        self.timers.note(tag, wanted, noted);
+        self.leaving.push_back(tag);
+        self.dialling.push_back(tag);
     }
 }
 
@@ -299,24 +378,30 @@ impl<P: Path> Endpoint for Client<P> {
 
     #[inline]
     fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Came) {
-        if let Some(tag) = self.owner(link) {
-            self.with(link, |remote| remote.handle_recv(cx, link, op, came));
+        if let Some(tag) = self.owner(link)
+            && let Some(slot) = self.slots.get_mut(tag)
+        {
+            elsewhere!(&mut slot.kind, volume => volume.handle_recv(cx, link, op, came), else {});
             self.touch(tag);
         }
     }
 
     #[inline]
     fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {
-        if let Some(tag) = self.owner(link) {
-            self.with(link, |remote| remote.handle_written(cx, link, how));
+        if let Some(tag) = self.owner(link)
+            && let Some(slot) = self.slots.get_mut(tag)
+        {
+            elsewhere!(&mut slot.kind, volume => volume.handle_written(cx, link, how), else {});
             self.touch(tag);
         }
     }
 
     #[inline]
     fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
-        if let Some(tag) = self.owner(link) {
-            self.with(link, |remote| remote.handle_sent(cx, link, op));
+        if let Some(tag) = self.owner(link)
+            && let Some(slot) = self.slots.get_mut(tag)
+        {
+            elsewhere!(&mut slot.kind, volume => volume.handle_sent(cx, link, op), else {});
             self.touch(tag);
         }
     }
@@ -338,9 +423,7 @@ impl<P: Path> Endpoint for Client<P> {
                 continue;
             };
             slot.noted = None;
-            if let Kind::Remote(remote) = &mut slot.kind {
-                remote.handle_timeout(cx);
-            }
+            elsewhere!(&mut slot.kind, volume => volume.handle_timeout(cx), else {});
             // When it has been looked at, it notes its next time.
             self.touch(tag);
         }
@@ -352,15 +435,13 @@ impl<P: Path> Endpoint for Client<P> {
             let Some(tag) = self.touched.pop_front() else { break };
             let Some(slot) = self.slots.get_mut(tag) else { continue };
             slot.touched = false;
-            if let Kind::Remote(remote) = &mut slot.kind
-                && remote.turn(cx)
-            {
+            if elsewhere!(&mut slot.kind, volume => volume.turn(cx), else false) {
                 slot.touched = true;
                 self.touched.push_back(tag);
                 more = true;
             }
             match slot.kind {
-                Kind::Remote(_) => self.ready.push_back(tag),
+                Kind::Remote(_) | Kind::Stripe(_) => self.ready.push_back(tag),
                 Kind::Local(..) => self.disks.push_back(tag),
             }
         }
@@ -371,8 +452,7 @@ impl<P: Path> Endpoint for Client<P> {
     fn poll_ready(&mut self) -> Option<LinkId> {
         while let Some(&tag) = self.ready.front() {
             if let Some(slot) = self.slots.get_mut(tag)
-                && let Kind::Remote(remote) = &mut slot.kind
-                && let Some(link) = remote.poll_ready()
+                && let Some(link) = elsewhere!(&mut slot.kind, volume => volume.poll_ready(), else None)
             {
                 return Some(link);
             }
@@ -384,12 +464,14 @@ impl<P: Path> Endpoint for Client<P> {
 
     #[inline]
     fn poll_recv(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<RecvOp> {
-        self.with(link, |remote| remote.poll_recv(cx, link)).flatten()
+        let slot = self.slots.get_mut(self.owner(link)?)?;
+        elsewhere!(&mut slot.kind, volume => volume.poll_recv(cx, link), else None)
     }
 
     #[inline]
     fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
-        self.with(link, |remote| remote.poll_send(cx, link)).flatten()
+        let slot = self.slots.get_mut(self.owner(link)?)?;
+        elsewhere!(&mut slot.kind, volume => volume.poll_send(cx, link), else None)
     }
 
     fn poll_disk(&mut self) -> Option<DiskOp> {
@@ -408,7 +490,13 @@ impl<P: Path> Endpoint for Client<P> {
         if let Some(link) = self.cuts.pop_front() {
             return Some((link, Departure::Abort));
         }
-        let (_, (link, how)) = Self::ask(&mut self.slots, &mut self.leaving, Sockets::poll_leave)?;
+        let (link, how) = loop {
+            let slot = self.slots.get_mut(*self.leaving.front()?);
+            match slot.and_then(|slot| elsewhere!(&mut slot.kind, volume => volume.poll_leave(), else None)) {
+                Some(leave) => break leave,
+                None => self.leaving.pop_front(),
+            };
+        };
         if let Some(Some(owned)) = self.links.get_mut(link.0 as u32 as usize) {
             owned.left = true;
         }
@@ -427,7 +515,14 @@ impl<P: Path> Endpoint for Client<P> {
     }
 
     fn poll_dial(&mut self) -> Option<Dial> {
-        let (tag, dial) = Self::ask(&mut self.slots, &mut self.dialling, Sockets::poll_dial)?;
+        let (tag, dial) = loop {
+            let tag = *self.dialling.front()?;
+            let slot = self.slots.get_mut(tag);
+            match slot.and_then(|slot| elsewhere!(&mut slot.kind, volume => volume.poll_dial(), else None)) {
+                Some(dial) => break (tag, dial),
+                None => self.dialling.pop_front(),
+            };
+        };
         let id = DialId(self.next_dial);
         self.next_dial += 1;
         self.dials.push((id, tag, dial.id));
@@ -448,10 +543,8 @@ impl<P: Path> Endpoint for Client<P> {
                 return self.cuts.push_back(dialled.link);
             }
         }
-        if let Some(slot) = self.slots.get_mut(tag)
-            && let Kind::Remote(remote) = &mut slot.kind
-        {
-            remote.handle_dialled(cx, inner, how);
+        if let Some(slot) = self.slots.get_mut(tag) {
+            elsewhere!(&mut slot.kind, volume => volume.handle_dialled(cx, inner, how), else {});
             self.touch(tag);
         }
     }

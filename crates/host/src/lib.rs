@@ -15,6 +15,7 @@ pub mod nvme;
 mod path;
 mod remote;
 mod secret;
+mod striped;
 pub mod suggest;
 pub mod trace;
 pub mod url;

@@ -12,6 +12,7 @@ use volume::{Done, Geometry, Io, IoId};
 
 use crate::error::{Error, Kind};
 use crate::identity::{self, Standing};
+use crate::name::{Name, stripe_uuid};
 use crate::secret;
 
 /// How an initiator is set up.
@@ -51,6 +52,8 @@ pub struct Initiator {
     who: Who,
     settings: Settings,
     next_id: u64,
+    /// Volumes that are stripes, and the bytes of their chunks.
+    chunks: Vec<(Handle, u32)>,
     /// Paths that were made: the qualifier of the next one's ISID. Two volumes of one target must not end
     /// each other's sessions.
     paths_made: u16,
@@ -76,7 +79,15 @@ impl Initiator {
         let mut entropy = [0; 3];
         inline.with(|_, cx| cx.entropy.fill(&mut entropy));
         let who = identity::who(settings.standing, entropy);
-        Ok(Initiator { inline, who, settings, next_id: 0, paths_made: 0, ended: Vec::new() })
+        Ok(Initiator {
+            inline,
+            who,
+            settings,
+            next_id: 0,
+            chunks: Vec::new(),
+            paths_made: 0,
+            ended: Vec::new(),
+        })
     }
 
     /// Who we are to targets.
@@ -94,7 +105,8 @@ impl Initiator {
         self.inline.io()
     }
 
-    /// Opens a volume by all the paths that the URLs name (joined by commas), and waits until one serves.
+    /// Opens a volume by all the paths that the URLs name (joined by commas), and waits until one serves; or a
+    /// stripe of such volumes, `stripe:URL+URL[,chunk=SIZE]`, and waits until all do.
     ///
     /// # Errors
     /// A URL that makes no sense or names no volume; a host that has no address; a secret that is not
@@ -110,20 +122,31 @@ impl Initiator {
     /// # Errors
     /// As [`Initiator::open`], but for the paths.
     pub fn begin(&mut self, urls: &str) -> Result<Handle, Error> {
-        let urls = Url::parse_joined(urls).map_err(Error::usage)?;
-        let mut paths = Vec::new();
-        for url in &urls {
-            if !url.names_volume() {
-                return Err(Error::usage(url.lacks_volume()));
+        let name = Name::parse(urls)?;
+        let mut legs = Vec::new();
+        for urls in &name.legs {
+            let mut paths = Vec::new();
+            for url in urls {
+                let (addresses, secrets) = (resolve(url)?, secrets(url)?);
+                let path = AnyPath::of(url, addresses, &self.who, &secrets, self.paths_made);
+                self.paths_made = self.paths_made.wrapping_add(1);
+                paths.push(path.map_err(Error::usage)?);
             }
-            let (addresses, secrets) = (resolve(url)?, secrets(url)?);
-            let path = AnyPath::of(url, addresses, &self.who, &secrets, self.paths_made);
-            self.paths_made = self.paths_made.wrapping_add(1);
-            paths.push(path.map_err(Error::usage)?);
+            legs.push((paths, Terms::of(&urls[0].options)));
         }
-        let terms = Terms::of(&urls[0].options);
-        let opened = self.inline.with(|client, cx| client.open(cx, paths, terms));
-        opened.ok_or_else(|| Error::new(Kind::Failed, "too many volumes are open"))
+        let opened = self.inline.with(|client, cx| match (name.chunk, legs.pop()) {
+            (None, Some((paths, terms))) => client.open(cx, paths, terms),
+            (Some(chunk), Some(last)) => {
+                legs.push(last);
+                client.open_stripe(cx, legs, chunk)
+            }
+            (_, None) => None,
+        });
+        let volume = opened.ok_or_else(|| Error::new(Kind::Failed, "too many volumes are open"))?;
+        if let Some(chunk) = name.chunk {
+            self.chunks.push((volume, chunk));
+        }
+        Ok(volume)
     }
 
     /// Why a volume that was begun by these URLs is not open: what its paths said last.
@@ -137,7 +160,7 @@ impl Initiator {
         loop {
             while let Some(news) = self.poll_news(volume) {
                 match news {
-                    News::Open => return Ok(volume),
+                    News::Open => return self.fits(volume),
                     News::Failed => {
                         let why = self.why_not_open(volume, urls);
                         self.forget(volume);
@@ -158,6 +181,13 @@ impl Initiator {
         }
     }
 
+    /// A volume that is open, unless the legs of a stripe make none.
+    fn fits(&mut self, volume: Handle) -> Result<Handle, Error> {
+        let Some(misfit) = self.inline.endpoint().misfit(volume) else { return Ok(volume) };
+        self.forget(volume);
+        Err(Error::usage(misfit))
+    }
+
     /// What a volume's blocks are like; all zero before it is open.
     pub fn geometry(&self, volume: Handle) -> Option<Geometry> {
         self.inline.endpoint().geometry(volume)
@@ -170,18 +200,23 @@ impl Initiator {
 
     /// What its target says of itself; `None` before it is open.
     pub fn portrait(&self, volume: Handle) -> Option<std::sync::Arc<host::Portrait>> {
-        self.inline.endpoint().remote(volume)?.portrait().cloned()
+        let mut portrait = self.inline.endpoint().portrait(volume)?;
+        if let Some((_, chunk)) = self.chunks.iter().find(|(of, _)| *of == volume) {
+            let legs = self.inline.endpoint().leg_uuids(volume)?;
+            let uuid = stripe_uuid(&legs, *chunk);
+            std::sync::Arc::make_mut(&mut portrait).uuid = Some(volume::Uuid(uuid));
+        }
+        Some(portrait)
     }
 
     /// The state of its paths.
     pub fn paths(&self, volume: Handle) -> Vec<PathInfo> {
-        let Some(remote) = self.inline.endpoint().remote(volume) else { return Vec::new() };
-        (0..remote.paths()).filter_map(|path| remote.path_info(path)).collect()
+        self.inline.endpoint().paths(volume)
     }
 
     /// Whether size, access or protection has changed since this was last asked.
     pub fn has_changed(&mut self, volume: Handle) -> bool {
-        self.inline.with(|client, _| client.remote_mut(volume).is_some_and(|remote| remote.has_changed()))
+        self.inline.with(|client, _| client.has_changed(volume))
     }
 
     /// What has happened to a volume.
@@ -270,7 +305,7 @@ impl Initiator {
     /// If the target did not let go in time; the volume is closed all the same.
     pub fn close(&mut self, volume: Handle) -> Result<(), Error> {
         let grace = self.settings.close_timeout;
-        if self.inline.endpoint().remote(volume).is_none() {
+        if !self.inline.endpoint().is_elsewhere(volume) {
             self.forget(volume);
             return Ok(());
         }
@@ -304,6 +339,7 @@ impl Initiator {
     pub fn forget(&mut self, volume: Handle) {
         self.inline.with(|client, _| client.forget(volume));
         self.ended.retain(|(of, _)| *of != volume);
+        self.chunks.retain(|(of, _)| *of != volume);
     }
 
     /// Speaks with the endpoint beneath, for what has no call here.
@@ -324,12 +360,9 @@ impl std::fmt::Debug for Initiator {
     }
 }
 
-/// URLs as they may be shown: without passwords.
+/// A volume's name as it may be shown: without passwords.
 pub(crate) fn shown(urls: &str) -> String {
-    match Url::parse_joined(urls) {
-        Ok(urls) => urls.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
-        Err(_) => "the URL".to_owned(),
-    }
+    Name::parse(urls).map_or_else(|_| "the URL".to_owned(), |name| name.shown())
 }
 
 /// The addresses of a URL's machine.

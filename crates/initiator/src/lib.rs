@@ -29,6 +29,7 @@ mod error;
 mod identity;
 mod initiator;
 mod look;
+mod name;
 mod plain;
 mod secret;
 
@@ -39,5 +40,6 @@ pub use host::{Claim, Claims, Handle, News, PathInfo, Portrait, Protocol, Regist
 pub use identity::Standing as Nexus;
 pub use initiator::{Initiator, Settings, resolve, secrets};
 pub use look::{Discovered, Examined, Found, discover, examine};
+pub use name::{is_volume, stripe_uuid, urls_of};
 pub use reactor::IoChoice;
 pub use volume::{Done, Durability, Extent, Failure, Fault, Geometry, Io, IoId, Op, Outcome, Refusal, Span};

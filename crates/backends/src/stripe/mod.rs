@@ -233,6 +233,16 @@ impl<L: Backend + Sockets> Stripe<L> {
         self.legs.len()
     }
 
+    /// Whether one more operation can be taken on; else it is refused as busy.
+    pub fn has_room(&self) -> bool {
+        !self.tasks.is_full()
+    }
+
+    /// A leg, to take what it has to tell, which makes it want nothing.
+    pub fn leg_to_hear(&mut self, at: usize) -> Option<&mut L> {
+        Some(&mut self.legs.get_mut(at)?.volume)
+    }
+
     /// A leg, to look at.
     pub fn leg(&self, at: usize) -> Option<&L> {
         Some(&self.legs.get(at)?.volume)

@@ -178,7 +178,7 @@ pub fn wish(request: AttachRequest, control: &Path) -> Result<Wish, String> {
     if at.as_deref().is_some_and(Path::is_relative) {
         return Err("the path of the device must be absolute".to_owned());
     }
-    initiator::Url::parse_joined(&url).map_err(|why| why.to_string())?;
+    initiator::urls_of(&url).map_err(|why| why.to_string())?;
     if Source::Remote(url.clone()).has_relative_secret() {
         return Err("the path of a secret's file must be absolute".to_owned());
     }

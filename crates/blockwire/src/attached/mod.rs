@@ -159,8 +159,7 @@ impl Attachment {
     pub fn open(wish: Wish) -> Result<Attachment, Failure> {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
         note::make(&wish.dir)?;
-        let urls = Url::parse_joined(&wish.url).map_err(Failure::usage)?;
-        let shown = urls.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        let (urls, shown) = initiator::urls_of(&wish.url)?;
         let left = left_behind(&wish, &shown)?;
         let (via, remark) = way(&wish, left.as_ref())?;
         let taken = left.as_ref().and_then(|left| left.note.keeper.as_ref()).map(keeper::take);

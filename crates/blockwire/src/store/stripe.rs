@@ -1,5 +1,6 @@
 //! Opens the legs of a stripe, and finds what they are together.
 
+use initiator::stripe_uuid;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 use volume::{Backend, Geometry};
@@ -45,7 +46,10 @@ pub(super) fn open<'a>(
 fn spec_of(volume: &Volume, leg: &Spec) -> Spec {
     let is_remote = matches!(leg.source, Source::Remote(_));
     let uuid = volume.spec.uuid.filter(|_| is_remote);
-    let uuid = uuid.map(|uuid| derived(&[uuid], leg.to_string().as_bytes()));
+    // Of its own for each leg, by its name.
+    let digest = Sha256::digest(leg.to_string());
+    let name: [u8; 16] = std::array::from_fn(|at| digest[at]);
+    let uuid = uuid.map(|uuid| Uuid::from_bytes(stripe_uuid(&[uuid.into_bytes(), name], 0)));
     Spec { read_only: volume.spec.read_only, uuid, ..leg.clone() }
 }
 
@@ -63,9 +67,9 @@ fn together(volume: &Volume, striped: &Striped, legs: &[Store]) -> Result<Store,
     let mut volume = volume.clone();
     let spec = &mut volume.spec;
     (spec.block, spec.thin, spec.cache) = (geometry.logical, geometry.thin, geometry.write_cache);
-    let uuids: Vec<Uuid> = legs.iter().map(|leg| leg.uuid).collect();
+    let uuids: Vec<[u8; 16]> = legs.iter().map(|leg| leg.uuid.into_bytes()).collect();
     Ok(Store {
-        uuid: volume.spec.uuid.unwrap_or_else(|| derived(&uuids, &striped.chunk.to_be_bytes())),
+        uuid: volume.spec.uuid.unwrap_or_else(|| Uuid::from_bytes(stripe_uuid(&uuids, striped.chunk))),
         bytes: geometry.bytes(),
         physical: geometry.physical,
         memory_align: 1,
@@ -78,17 +82,6 @@ fn together(volume: &Volume, striped: &Striped, legs: &[Store]) -> Result<Store,
         created: false,
         volume,
     })
-}
-
-/// The same for the same legs in the same order with the same chunks, and only for them: a UUID of version 8
-/// (RFC 9562 §5.8).
-fn derived(legs: &[Uuid], chunk: &[u8]) -> Uuid {
-    let mut digest = Sha256::new();
-    digest.update(b"io.blockwire.stripe");
-    legs.iter().for_each(|leg| digest.update(leg.as_bytes()));
-    digest.update(chunk);
-    let digest = digest.finalize();
-    uuid::Builder::from_custom_bytes(std::array::from_fn(|at| digest[at])).into_uuid()
 }
 
 impl Store {

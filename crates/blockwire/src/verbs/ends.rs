@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use buf::{Payload, SgMut};
-use initiator::{Handle, Initiator, Io, IoId, Op, Span, Url};
+use initiator::{Handle, Initiator, Io, IoId, Op, Span};
 use volume::Epoch;
 
 use crate::exit::Failure;
@@ -46,7 +46,7 @@ fn named(path: &Path) -> impl Fn(io::Error) -> Failure + '_ {
 impl End {
     /// Opens what is read from. A URL is a volume, all else a path.
     pub fn source(initiator: &mut Initiator, name: &str) -> Result<End, Failure> {
-        if Url::is_meant(name) {
+        if initiator::is_volume(name) {
             return Ok(End::Remote(initiator.open(name)?));
         }
         let path = PathBuf::from(name);
@@ -62,7 +62,7 @@ impl End {
         bytes: u64,
         resumes: bool,
     ) -> Result<End, Failure> {
-        if Url::is_meant(name) {
+        if initiator::is_volume(name) {
             return Ok(End::Remote(initiator.open(name)?));
         }
         let path = PathBuf::from(name);

@@ -183,3 +183,50 @@ fn a_stripe_lives_and_dies_with_its_legs() {
     }
     assert_eq!(read, [7; 4096]);
 }
+
+/// No daemon stands between: the initiator itself stripes.
+#[test]
+fn the_initiators_verbs_take_stripes() {
+    let ((_one, first), (_other, second)) = (far("epoll", "8M"), far("epoll", "8M"));
+    let legs = [urls(&first, "far")[0].clone(), urls(&second, "far")[1].clone()];
+    let stripe = format!("stripe:{}+{}", legs[0], legs[1]);
+    let place = Place::new();
+    let config = format!("[[volume]]\nname = \"wide\"\nsource = '{stripe}'\n");
+    let near = place.serve(&config, &["--nvme", "127.0.0.1:0"]);
+    let mut initiator = ours("epoll");
+    let [striped, served] = [&stripe, &urls(&near, "wide")[1]].map(|url| initiator.open(url).unwrap());
+    assert_eq!(initiator.geometry(striped).unwrap().bytes(), 16 << 20);
+    let uuids = [striped, served].map(|volume| initiator.portrait(volume).unwrap().uuid.unwrap());
+    assert_eq!(uuids[0], uuids[1], "it is the volume that the daemon serves");
+    let (at, data) = (4096, bytes(3 << 20, 13));
+    initiator.write_at(striped, at as u64, &data).unwrap();
+    initiator.flush(striped).unwrap();
+    let mut read = vec![0; data.len()];
+    initiator.read_at(served, at as u64, &mut read).unwrap();
+    assert!(read == data);
+    initiator.zero(striped, 64 << 10, 1 << 20).unwrap();
+    initiator.read_at(served, at as u64, &mut read).unwrap();
+    let (zero, end) = ((64 << 10) - at, (64 << 10) - at + (1 << 20));
+    assert!(read[zero..end].iter().all(|byte| *byte == 0) && read[end..] == data[end..]);
+    initiator.close(striped).unwrap();
+    drop(near);
+    let image = place.path("image");
+    std::fs::write(&image, bytes(16 << 20, 17)).unwrap();
+    let image = image.to_str().unwrap();
+    good(&["copy", image, &stripe, "--verify"]);
+    good(&["verify", &stripe, image]);
+    let load = ["--rw=randrw", "--bs=96k", "--size=8m", "--iodepth=8", "--verify=crc32c"];
+    good(&[&["bench", &stripe][..], &load].concat());
+    let info: serde_json::Value = serde_json::from_str(&good(&["info", &stripe, "--json"])).unwrap();
+    assert_eq!((&info["bytes"], info["paths"].as_array().unwrap().len()), (&(16 << 20).into(), 2));
+    let fails = |name: &str, said: &str| {
+        let out = Command::new(env!("CARGO_BIN_EXE_blockwire")).args(["info", name]).output().unwrap();
+        let text = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(!out.status.success() && text.contains(said), "{name}: {text}");
+    };
+    fails(&format!("{stripe},chunk=3K"), "power of two");
+    fails(&format!("{stripe},chunk=16M"), "has not room for one chunk");
+    fails(&format!("stripe:{}+{}", legs[0], legs[1].replace(":far/1", ":far/9")), "Identify");
+    second.kill();
+    fails(&stripe, "is the target running");
+}

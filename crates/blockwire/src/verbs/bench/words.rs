@@ -40,7 +40,7 @@ pub fn sort_words(args: Vec<std::ffi::OsString>) -> Vec<std::ffi::OsString> {
         if !text.contains('=')
             && let Some(value) = args.next_if(|next| {
                 !next.to_string_lossy().starts_with("--")
-                    && !initiator::Url::is_meant(&next.to_string_lossy())
+                    && !initiator::is_volume(&next.to_string_lossy())
                     && super::disk::path(&next.to_string_lossy()).is_none()
             })
         {
