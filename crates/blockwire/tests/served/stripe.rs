@@ -147,8 +147,7 @@ fn a_stripe_lives_and_dies_with_its_legs() {
     let place = Place::new();
     let config =
         format!("[[volume]]\nname = \"wide\"\nsource = 'stripe:{}+{}?queue_timeout=1s'\n", legs[0], legs[1]);
-    // One shard: a change of the far end is heard where its news come, and passed on by the home only.
-    let near = place.serve(&config, &["--nvme", "127.0.0.1:0", "--cores", &crate::daemon::a_core()]);
+    let near = place.serve(&config, &["--nvme", "127.0.0.1:0"]);
     let mut initiator = ours("epoll");
     let volumes = urls(&near, "wide").map(|url| initiator.open(&format!("{url}?queue_timeout=2s")).unwrap());
     let grows = |initiator: &mut Initiator, size: u64| {

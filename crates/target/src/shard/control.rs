@@ -79,15 +79,25 @@ impl Shard {
         self.ask_for(cx, Some(id), volume, ask);
     }
 
-    /// Asks a home on this shard for something that nobody waits for.
+    /// Asks a volume's home for something that nobody waits for.
     pub(super) fn ask_of_own(&mut self, cx: &mut Cx<'_>, volume: VolumeId, ask: Ask) {
-        self.ask_for(cx, None, volume, ask);
+        let home = self.fronts.home_of(volume);
+        if home == self.id {
+            return self.ask_for(cx, None, volume, ask);
+        }
+        let number = self.number_ask(None);
+        self.post(home, Message::Ask(volume, self.id, number, ask));
     }
 
-    fn ask_for(&mut self, cx: &mut Cx<'_>, request: Option<u64>, volume: VolumeId, ask: Ask) {
+    fn number_ask(&mut self, request: Option<u64>) -> AskId {
         self.waiting.made += 1;
         let number = AskId(ASKS | self.waiting.made);
         self.waiting.asks.insert(number, request);
+        number
+    }
+
+    fn ask_for(&mut self, cx: &mut Cx<'_>, request: Option<u64>, volume: VolumeId, ask: Ask) {
+        let number = self.number_ask(request);
         if let Some(answer) = self.fronts.ask(cx, volume, self.id, number, ask) {
             self.control_answered(volume, &answer);
         }

@@ -312,6 +312,9 @@ impl Shard {
         }
         let now = shared.remote.geometry();
         let resized = (now.blocks > 0 && now != entry.geometry).then_some(now);
+        // Limits may differ with the paths that each shard has; the home's count. A size is the same for all.
+        let is_home = self.fronts.home_of(volume) == self.id;
+        let resized = resized.filter(|now| is_home || now.blocks != entry.geometry.blocks);
         if let Some(geometry) = resized {
             entry.geometry = geometry;
         }
@@ -324,10 +327,10 @@ impl Shard {
         if again {
             self.remotes.touch(tag);
         }
-        if self.fronts.home_of(volume) == self.id {
-            let asks = [resized.map(Ask::Resize), protected.map(Ask::BackingReadOnly)];
-            asks.into_iter().flatten().for_each(|ask| self.ask_of_own(cx, volume, ask));
-        }
+        // A far end tells a session only when that session does I/O: whichever shard hears first asks. What
+        // the home knows already changes nothing there.
+        let asks = [resized.map(Ask::Resize), protected.map(Ask::BackingReadOnly)];
+        asks.into_iter().flatten().for_each(|ask| self.ask_of_own(cx, volume, ask));
         again
     }
 }
