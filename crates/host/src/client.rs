@@ -24,7 +24,7 @@ use crate::remote::{Claimed, News, PathInfo, RemoteVolume, Terms};
 use crate::striped::Striped;
 
 /// Most volumes of one client.
-pub const VOLUMES_MAX: usize = 1024;
+pub const VOLUMES_MAX: usize = 32_768;
 
 /// Names a volume of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,7 +1,7 @@
 //! Attachments: remote volumes as local devices, held by a process of their own or by the daemon.
 //!
 //! [`Attachment::open`] connects, [`Attachment::serve`] makes the device and serves it on the calling
-//! thread. Beside each attachment a keeper's process holds on if the holder is killed ([`keeper`]): I/O
+//! thread. Beside each attachment a keeper's process holds on if the holder is killed (module `keeper`): I/O
 //! waits until another holder recovers it, or the time-out has passed. Invariant: a holder that recovers
 //! serves nothing before the writes of the killed one can no longer reach the volume, since it issues them
 //! again.
