@@ -51,7 +51,12 @@ auto() {
   say "$preset:"
   "$BLOCKWIRE" eval run "$preset" --scale auto --time "${TIME:-120}" --out "$DIR/$preset" "$@" >"$DIR/$preset.md"
   mkdir -p "docs/eval/$preset"
-  cp "$DIR/$preset/report.html" "$DIR/$preset/report.md" "$DIR/$preset/record.json" "docs/eval/$preset/"
+  # Commands as anybody would type them: without this machine's directories.
+  local name
+  for name in report.html report.md record.json; do
+    sed -e "s#$BUILD/release/##g" -e "s#${SPDK_DIR:-/nowhere}#SPDK#g" -e "s#$DIR/#eval/#g" \
+      "$DIR/$preset/$name" >"docs/eval/$preset/$name"
+  done
 }
 
 all() {
