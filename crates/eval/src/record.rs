@@ -66,7 +66,7 @@ pub struct Point {
     pub depth: u32,
     /// Connections.
     pub connections: u32,
-    /// MTU of the link; 65536 on loopback.
+    /// MTU of the link; 65536 on loopback, 0: not known.
     pub mtu: u32,
     /// What else tells this point from others, as `name=value`.
     #[serde(default)]
@@ -203,6 +203,15 @@ impl Point {
     pub fn system(&self) -> String {
         let labels: String = self.labels.iter().map(|(name, value)| format!(" {name}={value}")).collect();
         format!("{} / {} ({}){labels}", self.target, self.initiator, self.protocol)
+    }
+
+    /// What lay between, in a word or two.
+    pub fn link(&self) -> String {
+        match self.mtu {
+            0 => "a network".to_owned(),
+            60_001.. => "loopback".to_owned(),
+            mtu => format!("MTU {mtu}"),
+        }
     }
 
     fn spread(&self, figure: impl Fn(&Run) -> Option<f64>) -> Option<Spread> {

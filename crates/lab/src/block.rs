@@ -11,7 +11,7 @@ use crate::initiator::Task;
 use crate::live::Moment;
 use crate::measure::{Load, Part, Pulse, measure};
 use crate::place::Place;
-use crate::runner::{Bench, Runner, note_command};
+use crate::runner::{Runner, Testbed, note_command};
 use crate::together::Noise;
 use crate::watch::Watch;
 
@@ -19,7 +19,7 @@ use crate::watch::Watch;
 const FILLING: u32 = 128 << 10;
 
 /// Writes each volume once, so that reads find bytes and memory is there.
-pub(crate) fn fill(runner: &mut Runner<'_>, bench: &Bench) -> Result<(), Failure> {
+pub(crate) fn fill(runner: &mut Runner<'_>, testbed: &Testbed) -> Result<(), Failure> {
     let job = Job {
         name: "fill".to_owned(),
         direction: Direction::Write,
@@ -32,8 +32,8 @@ pub(crate) fn fill(runner: &mut Runner<'_>, bench: &Bench) -> Result<(), Failure
     let initiator = runner.initiator("blockwire")?;
     let task = Task {
         name: "fill".to_owned(),
-        place: &bench.link.initiators()[0],
-        urls: bench.serving.urls(&bench.link.address(0)),
+        place: &testbed.link.initiators()[0],
+        urls: testbed.serving.urls(&testbed.link.address(0)),
         job: &job,
         cores: &runner.cores.initiator,
         connections: 1,
@@ -47,14 +47,14 @@ pub(crate) fn fill(runner: &mut Runner<'_>, bench: &Bench) -> Result<(), Failure
 pub(crate) fn load(
     runner: &mut Runner<'_>,
     step: &Step,
-    bench: &Bench,
+    testbed: &Testbed,
     moment: &Moment,
     record: &mut Record,
 ) -> Result<Run, Failure> {
-    let hosts = bench.link.initiators();
+    let hosts = testbed.link.initiators();
     let mut parts = Vec::new();
     for (host, place) in hosts.iter().enumerate() {
-        let urls = bench.serving.urls(&bench.link.address(host));
+        let urls = testbed.serving.urls(&testbed.link.address(host));
         let urls: Vec<String> = urls.into_iter().skip(host).step_by(hosts.len()).collect();
         let threads = share(step.job.threads, hosts.len(), host);
         let job = Job { threads, seed: step.job.seed + host as u64, ..step.job.clone() };
@@ -65,12 +65,12 @@ pub(crate) fn load(
             connections: share(step.connections, hosts.len(), host),
         });
     }
-    let watch = Watch::new(bench.link.target().clone(), bench.serving.pids(), &runner.cores.target)
-        .asking(bench.serving.polls.clone());
+    let watch = Watch::new(testbed.link.target().clone(), testbed.serving.pids(), &runner.cores.target)
+        .asking(testbed.serving.polls.clone());
     // A target that runs elsewhere cannot be looked at.
     let watch = (step.target != "url").then_some(watch);
     let _noise = match step.wire {
-        Wire::Congested { .. } => Some(Noise::start(runner, &bench.link)?),
+        Wire::Congested { .. } => Some(Noise::start(runner, &testbed.link)?),
         _ => None,
     };
     run(runner, step, &parts, watch.as_ref(), moment, record)

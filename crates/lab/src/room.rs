@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use eval::preset::Room;
+use eval::preset::{Protocol, Room};
 
 use crate::initiator::Initiator;
 use crate::link::namespaces;
 use crate::place::Place;
 use crate::target::Target;
 
-/// What is here. `time`: how long all loads together may run.
+/// What is here; what only sends or receives streams is no system to be compared. `time`: how long all loads together may run.
 pub fn room(targets: &[Box<dyn Target>], initiators: &[Box<dyn Initiator>], time: Duration) -> Room {
     let here = Place::Here;
     let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -25,12 +25,40 @@ pub fn room(targets: &[Box<dyn Target>], initiators: &[Box<dyn Initiator>], time
         memory: kib << 10,
         files: files.current.or(files.maximum).unwrap_or(u64::MAX),
         namespaces: namespaces(),
-        targets: present(targets.iter().map(|target| (target.name(), target.missing(&here)))),
-        initiators: present(initiators.iter().map(|it| (it.name(), it.missing(&here)))),
+        targets: present(
+            targets.iter().filter(|it| has_blocks(it.protocols())).map(|it| (it.name(), it.missing(&here))),
+        ),
+        initiators: present(
+            initiators
+                .iter()
+                .filter(|it| has_blocks(it.protocols()))
+                .map(|it| (it.name(), it.missing(&here))),
+        ),
         time,
     }
 }
 
+fn has_blocks(protocols: &[Protocol]) -> bool {
+    protocols.iter().any(|protocol| *protocol != Protocol::Stream)
+}
+
 fn present<'a>(all: impl Iterator<Item = (&'a str, Option<String>)>) -> Vec<String> {
     all.filter(|(_, missing)| missing.is_none()).map(|(name, _)| name.to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    /// A preset that takes the first software target of all that are here must not get a sink of bytes.
+    #[test]
+    fn streams_are_no_systems_to_be_compared() {
+        let binary = Path::new("/proc/self/exe");
+        let room = room(&crate::target::all(binary, &[]), &crate::initiator::all(binary), Duration::ZERO);
+        assert!(room.targets.contains(&"blockwire".to_owned()), "{:?}", room.targets);
+        assert!(
+            !room.targets.contains(&"stream".to_owned()) && !room.initiators.contains(&"stream".to_owned())
+        );
+    }
 }

@@ -81,7 +81,7 @@ impl Key {
 }
 
 /// A target that serves over a link. The target goes before the link.
-pub(crate) struct Bench {
+pub(crate) struct Testbed {
     pub(crate) serving: Serving,
     pub(crate) link: Link,
 }
@@ -121,7 +121,7 @@ impl Runner<'_> {
         record.environment = self.environment(plan);
         let (steps, left_out) = self.possible(plan);
         record.notes.extend(left_out);
-        let mut bench: Option<(Key, Bench)> = None;
+        let mut testbed: Option<(Key, Testbed)> = None;
         let mut broken: Vec<Broken> = Vec::new();
         let budget: Duration = steps.iter().map(duration).sum();
         for (at, step) in steps.iter().enumerate() {
@@ -140,18 +140,19 @@ impl Runner<'_> {
                 ..Moment::default()
             };
             self.live.begins(&moment);
-            let outcome = self.step(step, &key, &mut bench, &moment, &mut record);
+            let outcome = self.step(step, &key, &mut testbed, &moment, &mut record);
             match &outcome {
                 Ok(run) => self.live.ended(&moment, Ok(run.iops())),
                 Err(why) => {
                     self.live.ended(&moment, Err(&why.to_string()));
                     record.notes.push(format!("{} was left out: {why}", moment.what));
                     broken.push(attempt);
-                    bench = None;
+                    testbed = None;
                 }
             }
             if let Ok(run) = outcome {
-                add(&mut record.points, plan.preset, step, run);
+                let mtu = if self.machines.is_some() { 0 } else { block::mtu(step.wire) };
+                add(&mut record.points, plan.preset, step, mtu, run);
             }
         }
         self.live.over();
@@ -197,25 +198,25 @@ impl Runner<'_> {
         &mut self,
         step: &Step,
         key: &Key,
-        bench: &mut Option<(Key, Bench)>,
+        testbed: &mut Option<(Key, Testbed)>,
         moment: &Moment,
         record: &mut Record,
     ) -> Result<Run, Failure> {
         if step.protocol == Protocol::Local {
-            *bench = None;
+            *testbed = None;
             return block::local(self, step, moment, record);
         }
-        if bench.as_ref().is_none_or(|(known, _)| known != key) {
+        if testbed.as_ref().is_none_or(|(known, _)| known != key) {
             // Two targets must not have the memory, or the cores, at once.
-            *bench = None;
+            *testbed = None;
             let made = self.start(step, record)?;
-            *bench = Some((key.clone(), made));
+            *testbed = Some((key.clone(), made));
         }
-        let Some((_, bench)) = bench else { return Err(Failure::new("no target serves")) };
-        block::load(self, step, bench, moment, record)
+        let Some((_, testbed)) = testbed else { return Err(Failure::new("no target serves")) };
+        block::load(self, step, testbed, moment, record)
     }
 
-    fn start(&mut self, step: &Step, record: &mut Record) -> Result<Bench, Failure> {
+    fn start(&mut self, step: &Step, record: &mut Record) -> Result<Testbed, Failure> {
         let link = match &self.machines {
             Some(machines) => Link::between(machines),
             None => Link::make(step.wire, hosts(step, record))?,
@@ -234,11 +235,11 @@ impl Runner<'_> {
         for command in &serving.commands {
             note_command(record, command);
         }
-        let bench = Bench { serving, link };
+        let testbed = Testbed { serving, link };
         if step.medium == Medium::Ram && step.target != "url" {
-            block::fill(self, &bench)?;
+            block::fill(self, &testbed)?;
         }
-        Ok(bench)
+        Ok(testbed)
     }
 
     /// This machine, the versions of what runs on it, and which cores are whose.
@@ -252,20 +253,21 @@ impl Runner<'_> {
             }
         };
         let here = &mut all[0];
-        let mut versions: Vec<(String, String)> = Vec::new();
-        for step in &plan.steps {
-            let target = self.target(&step.target).ok().and_then(|target| target.version(&Place::Here));
-            let initiator = self.initiator(&step.initiator).ok().and_then(|it| it.version(&Place::Here));
-            for (name, version) in
-                [("target", &step.target, target), ("initiator", &step.initiator, initiator)]
-                    .into_iter()
-                    .filter_map(|(role, name, version)| Some((format!("{role} {name}"), version?)))
-            {
-                if !versions.iter().any(|(known, _)| *known == name) {
-                    versions.push((name, version));
-                }
-            }
+        let mut targets: Vec<&str> = plan.steps.iter().map(|step| step.target.as_str()).collect();
+        let mut initiators: Vec<&str> = plan.steps.iter().map(|step| step.initiator.as_str()).collect();
+        for names in [&mut targets, &mut initiators] {
+            names.sort_unstable();
+            names.dedup();
         }
+        let version =
+            |role: &str, name: &str, version: Option<String>| Some((format!("{role} {name}"), version?));
+        let targets = targets
+            .into_iter()
+            .filter_map(|name| version("target", name, self.target(name).ok()?.version(&Place::Here)));
+        let initiators = initiators
+            .into_iter()
+            .filter_map(|name| version("initiator", name, self.initiator(name).ok()?.version(&Place::Here)));
+        let versions: Vec<(String, String)> = targets.chain(initiators).collect();
         let list = |cores: &[usize]| {
             let cores: Vec<String> = cores.iter().map(ToString::to_string).collect();
             if cores.is_empty() { "all".to_owned() } else { cores.join(", ") }
@@ -347,7 +349,7 @@ pub(crate) fn finish(record: &mut Record, begun: Instant) {
     }
 }
 
-fn add(points: &mut Vec<Point>, preset: &Preset, step: &Step, run: Run) {
+fn add(points: &mut Vec<Point>, preset: &Preset, step: &Step, mtu: u32, run: Run) {
     let mut labels = Vec::new();
     if preset.media.len() > 1 {
         let medium = if step.medium == Medium::Null { "null" } else { "ram" };
@@ -362,7 +364,7 @@ fn add(points: &mut Vec<Point>, preset: &Preset, step: &Step, run: Run) {
         bytes: u64::from(step.job.block.0),
         depth: step.job.depth * step.job.threads,
         connections: step.connections,
-        mtu: block::mtu(step.wire),
+        mtu,
         labels,
         is_closed: step.job.rate == (None, None),
         ..Point::default()

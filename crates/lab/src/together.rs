@@ -17,7 +17,7 @@ use crate::live::Moment;
 use crate::measure::{Load, Part, measure};
 use crate::place::Place;
 use crate::process::{Process, Run as Start};
-use crate::runner::{Bench, Runner, begin, finish, note_command};
+use crate::runner::{Runner, Testbed, begin, finish, note_command};
 use crate::target::{Serving, Setup};
 use crate::watch::Watch;
 
@@ -119,9 +119,9 @@ impl Runner<'_> {
         let mut link = link;
         for kind in all.iter_mut().filter(|kind| kind.protocol != Protocol::Stream) {
             let serving = std::mem::replace(&mut kind.serving, Serving::new(kind.protocol, 0, Vec::new()));
-            let bench = Bench { serving, link };
-            block::fill(self, &bench)?;
-            Bench { serving: kind.serving, link } = bench;
+            let testbed = Testbed { serving, link };
+            block::fill(self, &testbed)?;
+            Testbed { serving: kind.serving, link } = testbed;
         }
         Ok((link, all))
     }

@@ -236,7 +236,15 @@ fn an_experiment_ends_with_its_report() {
     for name in ["report.html", "report.md", "report.csv"] {
         assert!(fs::metadata(dir.join(name)).unwrap().len() > 500, "{name}");
     }
-    fails(&["eval", "run", "quik"], 21, "did you mean quick?");
+    fails(&["eval", "run", "quik"], 2, "did you mean \"quick\"");
+    let secret =
+        ["eval", "run", "quick", "--url", "iscsi://me%hidden@127.0.0.1/iqn.2026-11.io.blockwire:a/0"];
+    fails(&secret, 2, "secret_file");
+    let out = run(&secret);
+    assert!(!String::from_utf8_lossy(&out.stderr).contains("hidden"));
+    let elsewhere =
+        ["eval", "run", "unified-wire", "--target-address", "127.0.0.1", "--out", dir.to_str().unwrap()];
+    fails(&elsewhere, 1, "this machine alone");
     fails(&["eval", "run", "quick", "--target", "nobody", "--out", dir.to_str().unwrap()], 1, "blockwire");
 }
 

@@ -209,7 +209,7 @@ fn jitter(page: &mut String, record: &Record, names: &Names, figures: Part<'_>) 
     }
     for point in &record.points {
         let value = |spread: Option<Spread>| us(spread).map_or(UNKNOWN.to_owned(), figure);
-        let link = if point.mtu > 60_000 { "loopback".to_owned() } else { format!("MTU {}", point.mtu) };
+        let link = point.link();
         rows.push(vec![
             format!("{}, {} {}, {link}{}", names.name(point), point.rw, size(point.bytes), labels(point)),
             "measured here".to_owned(),

@@ -72,7 +72,7 @@ pub(super) fn groups(record: &Record) -> Vec<Group<'_>> {
         }
         let mut words = Vec::new();
         if shows_mtu {
-            words.push(if point.mtu > 60_000 { "loopback".to_owned() } else { format!("MTU {}", point.mtu) });
+            words.push(point.link());
         }
         if shows_connections {
             words.push(format!("{} connections", point.connections));

@@ -23,7 +23,7 @@ use crate::link::Link;
 use crate::live::Moment;
 use crate::place::Place;
 use crate::process::{Late, Process, Run};
-use crate::runner::{self, Bench, Runner};
+use crate::runner::{self, Runner, Testbed};
 use crate::target::{Serving, Setup};
 use crate::watch::Watch;
 use fit::Size;
@@ -210,22 +210,20 @@ impl Guest<'_, '_> {
             dir: &self.runner.dir,
         };
         let serving = self.runner.target(target)?.start(&setup)?;
-        let bench = Bench { serving, link };
-        block::fill(self.runner, &bench)?;
-        let url = bench.serving.urls(&bench.link.address(0)).swap_remove(0);
+        let testbed = Testbed { serving, link };
+        block::fill(self.runner, &testbed)?;
+        let url = testbed.serving.urls(&testbed.link.address(0)).swap_remove(0);
         let front = match self.way {
             Way::Tcp => None,
             Way::SharedMemory => Some(Front::start(self.runner, &url)?),
         };
         let (mut qemu, _initramfs) = self.boot(&url, front.as_ref())?;
         let commands = [
-            bench.serving.commands.clone(),
+            testbed.serving.commands.clone(),
             front.iter().map(|front| front.process.command().to_owned()).collect(),
         ];
         for command in commands.concat().into_iter().chain([qemu.command().to_owned()]) {
-            if !record.commands.contains(&command) {
-                record.commands.push(command);
-            }
+            runner::note_command(record, &command);
         }
         let ready = |line: &str| match line.split_once("@@") {
             Some((_, said)) if said.starts_with("ready") => Some(Ok(())),
@@ -237,7 +235,7 @@ impl Guest<'_, '_> {
         for at in 0..loads {
             let moment = self.moment(target, (pair * loads + at, pairs * loads), begun);
             self.runner.live.begins(&moment);
-            let outcome = self.load(at, &mut qemu, &bench.serving, front.as_ref());
+            let outcome = self.load(at, &mut qemu, &testbed.serving, front.as_ref());
             let told = outcome.as_ref().map(Figures::iops).map_err(ToString::to_string);
             self.runner.live.ended(&moment, told.as_ref().copied().map_err(String::as_str));
             record.points.push(self.point(target, &self.size.loads[at], outcome?));

@@ -14,6 +14,7 @@ use eval::record::Record;
 use lab::{Cores, Live, Machines, Place, Runner};
 
 use super::super::say;
+use super::list::find;
 use crate::exit::{Exit, Failure};
 
 /// `eval run`
@@ -87,13 +88,8 @@ fn scale(text: &str) -> Result<Scale, String> {
 
 /// Runs it.
 pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
-    let Some(preset) = Preset::find(&args.preset) else {
-        let near = nearest(&args.preset);
-        return Err(Failure::new(
-            Exit::NothingFound,
-            format!("no experiment is called {}{near}; `blockwire eval list` shows all", args.preset),
-        ));
-    };
+    let preset = find(&args.preset)?;
+    refuse_passwords(&args.url)?;
     let binary = std::env::current_exe()
         .map_err(|why| Failure::failed(format!("this program's own file cannot be found: {why}")))?;
     let targets = lab::target::all(&binary, &args.url);
@@ -135,6 +131,20 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
     Ok(Exit::Success)
 }
 
+/// A password would stand in the report's commands and in the load generator's arguments.
+fn refuse_passwords(urls: &[String]) -> Result<(), Failure> {
+    for text in urls {
+        let url = initiator::Url::parse(text).map_err(Failure::usage)?;
+        if url.user.as_ref().is_some_and(|user| user.secret.is_some()) {
+            return Err(Failure::usage(format!(
+                "--url {url}: its password would stand in the report; put it into a file and name that: \
+                 ?secret_file=PATH"
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// Whichever runner the preset needs.
 fn experiment(
     args: &RunArgs,
@@ -143,6 +153,13 @@ fn experiment(
     runner: &mut Runner<'_>,
 ) -> Result<Record, String> {
     let (targets, initiators) = systems(args, preset, room);
+    let is_elsewhere = runner.machines.is_some();
+    if is_elsewhere && preset.kind != Kind::Block {
+        return Err(format!("{} runs on this machine alone: leave --target-address away", preset.id));
+    }
+    // Other machines have the network that is there, and no other is made for them.
+    let theirs = Room { namespaces: Err("other machines are named".to_owned()), ..room.clone() };
+    let room = if is_elsewhere { &theirs } else { room };
     match preset.kind {
         Kind::Block => {
             let plan = plan(preset, room, args.scale, &targets, &initiators)?;
@@ -252,11 +269,6 @@ fn write(dir: &Path, record: &Record) -> Result<(), Failure> {
         fs::write(&path, text).map_err(|why| Failure::failed(format!("{}: {why}", path.display())))?;
     }
     Ok(())
-}
-
-fn nearest(name: &str) -> String {
-    let ids = eval::preset::PRESETS.iter().map(|preset| preset.id);
-    crate::suggest::nearest(name, ids).map_or(String::new(), |near| format!(" (did you mean {near}?)"))
 }
 
 #[cfg(test)]
