@@ -3,8 +3,9 @@
 
 # shellcheck source=tests/guest/targets.sh
 . "$ROOT/tests/guest/targets.sh"
+# A target that it does not have it calls unavailable (0301h), which is no "not found" (0203h).
 # shellcheck disable=SC2034
-LINKS=2 ANNOUNCED=10.0.2.15:3260 NO_SUCH="refused the login"
+LINKS=2 ANNOUNCED=10.0.2.15:3260 NO_SUCH="refused the login" NO_SUCH_EXIT=1
 # It closes when CHAP is not offered.
 # shellcheck disable=SC2034
 UNPROVED=1 UNPROVED_SAYS="closed the connection during the login"
