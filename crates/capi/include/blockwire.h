@@ -51,7 +51,7 @@ const char *bw_version(void);
 #define BW_E_AGAIN (-1)        /* as many operations are in work as can be: poll, then submit again */
 #define BW_E_USAGE (-2)        /* what was asked makes no sense: a URL, an offset, a length, a NULL */
 #define BW_E_UNREACHABLE (-3)  /* nobody answered */
-#define BW_E_UNPROVEN (-4)     /* our secret was not believed, or the target's not by us */
+#define BW_E_UNPROVEN (-4)     /* our secret was not believed, or the target's not by us, or it closed amid that */
 #define BW_E_NOT_FOUND (-5)    /* there is no such target, logical unit or namespace */
 #define BW_E_TIMED_OUT (-6)    /* no answer in time, or no path served in time */
 #define BW_E_FAILED (-7)       /* the target, or this system, said no */

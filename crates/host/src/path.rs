@@ -106,6 +106,9 @@ pub enum Why {
     Absent(String),
     /// The secrets do not match, or are missing; says whose.
     Unproven(String),
+    /// The connection ended amid authentication: a refusal that did not reach us, or a mere loss. Tried again as
+    /// after a loss.
+    CutShort(String),
     /// The connection was lost, or the target did what the protocol forbids.
     Lost(String),
     /// The target ended it in good order, or we did.

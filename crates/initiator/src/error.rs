@@ -59,7 +59,7 @@ impl Error {
         for path in paths {
             let Some((_, trouble)) = &path.last else { continue };
             kind = match trouble {
-                host::Trouble::Down(Why::Unproven(_)) => Kind::Unproven,
+                host::Trouble::Down(Why::Unproven(_) | Why::CutShort(_)) => Kind::Unproven,
                 host::Trouble::Down(Why::Absent(_)) if kind != Kind::Unproven => Kind::NotFound,
                 host::Trouble::Down(Why::Unreachable(_)) if kind == Kind::Failed => Kind::Unreachable,
                 _ => kind,

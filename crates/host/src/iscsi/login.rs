@@ -18,7 +18,9 @@ pub(super) fn why(failure: &Failure) -> (Why, bool) {
         Failure::Authentication | Failure::Refused(LoginStatus::AUTHENTICATION_FAILURE) => {
             (Why::Unproven(text), true)
         }
-        Failure::Refused(LoginStatus::TARGET_NOT_FOUND) => (Why::Absent(text), false),
+        Failure::Refused(LoginStatus::TARGET_NOT_FOUND | LoginStatus::TARGET_REMOVED) => {
+            (Why::Absent(text), false)
+        }
         Failure::Refused(LoginStatus::AUTHORIZATION_FAILURE) => (Why::Refused(text), true),
         Failure::TimedOut
         | Failure::Refused(LoginStatus::SERVICE_UNAVAILABLE | LoginStatus::OUT_OF_RESOURCES) => {
@@ -50,4 +52,22 @@ pub(super) fn redirect(
         ));
     }
     Ok(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_that_is_gone_is_as_absent_as_one_that_never_was() {
+        for (status, absent) in [
+            (LoginStatus::TARGET_NOT_FOUND, true),
+            (LoginStatus::TARGET_REMOVED, true),
+            (LoginStatus::SERVICE_UNAVAILABLE, false),
+            (LoginStatus::AUTHORIZATION_FAILURE, false),
+        ] {
+            let (why, _) = why(&Failure::Refused(status));
+            assert_eq!(matches!(why, Why::Absent(_)), absent, "{status:?}: {why:?}");
+        }
+    }
 }

@@ -239,10 +239,9 @@ impl Discovery {
                 }
             }
             Told::Broken(who, how) if who == self.who() => {
-                let why = words::broken(how);
                 let why = match &self.joining {
-                    Some(joining) => joining.broke(cx, &mut self.trace, why),
-                    None => why,
+                    Some(joining) => joining.cut(cx, &mut self.trace, how),
+                    None => words::broken(how),
                 };
                 self.fail(cx, why);
             }

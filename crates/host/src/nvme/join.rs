@@ -8,14 +8,14 @@
 //! Invariant: a queue is up only after its Connect succeeded, and after authentication where either
 //! side wants it; each step has a deadline.
 
-use buf::{Class, Cx, Payload, Time};
+use buf::{Class, Cx, Errno, Payload, Time};
 use nvme::auth::{self, Credentials, HostFault, HostProgress, MESSAGE_LEN_MAX};
 use nvme::fabrics::{Connect, ConnectData, ConnectNames, Connected};
 use nvme::{Completion, Cqe, FabricsType};
 use nvme_tcp::QueueSize;
 use stream::Tag;
 
-use super::links::{Links, QueueId};
+use super::links::{Break, Links, QueueId};
 use super::settings::Settings;
 use super::words;
 use crate::Why;
@@ -24,6 +24,8 @@ use crate::trace::{Side, Stage, Trace};
 const IC_REQ: Stage = "ICReq";
 const CONNECT: Stage = "Connect";
 const AUTHENTICATION: Stage = "Authentication";
+/// ECONNRESET: a controller that closes with bytes of ours unread.
+const RESET: Errno = Errno(104);
 
 /// What every queue of an association has in common.
 pub(super) struct Surroundings<'a> {
@@ -329,7 +331,15 @@ impl Joining {
         self.fail(cx, trace, words::unproven(fault))
     }
 
-    /// The connection broke, or its time is over, while it came up.
+    /// The connection ended by itself while the queue came up: amid authentication that may be a refusal.
+    pub(super) fn cut(&self, cx: &Cx<'_>, trace: &mut Trace, how: Break) -> Why {
+        let proving =
+            matches!(self.step, Step::Proving(..) | Step::Short(Next::Send(..) | Next::Receive(..)));
+        let closed = matches!(how, Break::Closed | Break::Socket(RESET));
+        self.broke(cx, trace, if proving && closed { words::cut_short() } else { words::broken(how) })
+    }
+
+    /// What came up failed, or its time is over.
     pub(super) fn broke(&self, cx: &Cx<'_>, trace: &mut Trace, why: Why) -> Why {
         let (text, advice) = words::split(&why);
         trace.fails(cx.now, (self.who.qid, self.stage()), text, advice);

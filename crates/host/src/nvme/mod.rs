@@ -225,16 +225,13 @@ impl NvmePath {
         if who.association != self.association || lost {
             return;
         }
-        let why = match self.state {
+        let joining = self.joins.iter().find(|joining| joining.who == who);
+        let why = match (&self.state, joining) {
             // A controller that is shut down lets go of its queues.
-            State::Ending { told: true, .. } if !who.is_admin() => return,
-            State::Ending { told: true, .. } => Why::Ended,
-            _ => words::broken(how),
-        };
-        let at = self.joins.iter().position(|joining| joining.who == who);
-        let why = match at {
-            Some(at) => self.joins[at].broke(cx, &mut self.trace, why),
-            None => why,
+            (State::Ending { told: true, .. }, _) if !who.is_admin() => return,
+            (State::Ending { told: true, .. }, _) => Why::Ended,
+            (_, Some(joining)) => joining.cut(cx, &mut self.trace, how),
+            (_, None) => words::broken(how),
         };
         self.fall(cx, why);
     }

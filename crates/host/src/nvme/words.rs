@@ -14,7 +14,11 @@ use crate::Why;
 /// What went wrong, and the advice behind it.
 pub(super) fn split(why: &Why) -> (String, String) {
     let text = match why {
-        Why::Refused(text) | Why::Absent(text) | Why::Unproven(text) | Why::Lost(text) => text.as_str(),
+        Why::Refused(text)
+        | Why::Absent(text)
+        | Why::Unproven(text)
+        | Why::CutShort(text)
+        | Why::Lost(text) => text.as_str(),
         Why::Unreachable(errno) => return (format!("no connection (errno {})", errno.0), String::new()),
         Why::Ended => "ended",
     };
@@ -122,11 +126,18 @@ fn parameter(result: u64, settings: &Settings) -> Why {
 
 pub(super) fn authentication_status(end: Status) -> Why {
     match end.plain() {
-        Status::HOST_PATH_ERROR => {
-            Why::Lost("the controller closed the connection while it was authenticating".to_owned())
-        }
+        Status::HOST_PATH_ERROR => cut_short(),
         _ => Why::Unproven(format!("authentication is refused: {}; see the controller's log", status(end))),
     }
+}
+
+/// The connection ended before authentication did: some controllers close before their refusal is out.
+pub(super) fn cut_short() -> Why {
+    Why::CutShort(
+        "the controller closed the connection amid authentication; compare the secret that it has for this \
+         host with the one that is set here, and see the controller's log"
+            .to_owned(),
+    )
 }
 
 /// Whose secret it is.

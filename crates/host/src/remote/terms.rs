@@ -195,9 +195,11 @@ impl std::fmt::Display for Why {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Why::Unreachable(errno) => write!(f, "not reachable: errno {}", errno.0),
-            Why::Refused(what) | Why::Absent(what) | Why::Unproven(what) | Why::Lost(what) => {
-                f.write_str(what)
-            }
+            Why::Refused(what)
+            | Why::Absent(what)
+            | Why::Unproven(what)
+            | Why::CutShort(what)
+            | Why::Lost(what) => f.write_str(what),
             Why::Ended => f.write_str("it was closed"),
         }
     }

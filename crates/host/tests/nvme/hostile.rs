@@ -1,6 +1,8 @@
 //! Controllers that are silent, never ready, or whose discovery logs have no end, in fixed bytes: the
 //! handshake and Connect are right, what comes after is not.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use blockwire_host::nvme::{Discovery, NvmePath, Settings, Survey};
@@ -355,4 +357,44 @@ fn attack_110_a_thousand_resets_leave_nothing_behind() {
         assert!(matches!(why, Why::Lost(_)), "{why:?}");
     }
     assert_eq!((world.dialled, world.pool.usage().lent), (1000, 0));
+}
+
+/// It closes once it has been sent the first message of a proof, or the Connect before it.
+#[test]
+fn a_controller_that_closes_amid_authentication_may_have_refused_and_before_it_has_not() {
+    let secret = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
+    let secret = || Some(nvme::auth::Secret::parse(secret).unwrap());
+    for proves in [true, false] {
+        let asked = Rc::new(Cell::new(false));
+        let seen = asked.clone();
+        let mut world =
+            World::new(NvmePath::new(Settings { secret: secret(), ..settings() }), move |sqe| match sqe[4] {
+                // Connect: of controller 1, which wants a proof (ATR).
+                1 => {
+                    seen.set(true);
+                    proves.then(|| (1 | 1 << 17, vec![]))
+                }
+                _ => None,
+            });
+        world.host(|path, cx| path.connect(cx));
+        while !asked.get() {
+            assert!(world.step(), "Connect does not come");
+        }
+        if proves {
+            world.closes = true;
+        } else {
+            let op = world.wires[0].recv.take().unwrap();
+            world.wires[0].is_open = false;
+            world.host(|path, cx| path.handle_recv(cx, LinkId(0), op, Came::End));
+        }
+        let why = world.until(Duration::from_secs(60), |path| match path.poll_event()? {
+            Event::Down(why) => Some(why),
+            other => panic!("{other:?}"),
+        });
+        match why {
+            Why::CutShort(text) => assert!(proves && text.contains("compare the secret"), "{text}"),
+            other => assert!(!proves && matches!(other, Why::Lost(_)), "{other:?}"),
+        }
+        assert_eq!(world.pool.usage().lent, 0);
+    }
 }
