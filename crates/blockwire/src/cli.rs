@@ -40,7 +40,7 @@ Examples:
   blockwire volume create scratch=ram:4G                 on the running daemon
   blockwire connection list --json
 
-Exit codes: 0 success, 1 failure, 2 wrong usage, 8 no connection in time, 21 nothing found, 24 not authenticated, 33 no answer in time.";
+Exit codes: 0 success, 1 failure, 2 wrong usage, 8 no connection in time, 15 attached already, 21 nothing found, 24 not authenticated, 33 no answer in time.";
 
 const SERVE_HELP: &str = "\
 SPEC is KIND:ARGUMENT[,key=value]...

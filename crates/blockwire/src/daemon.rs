@@ -10,7 +10,7 @@ pub use targets::Again;
 pub use truth::STATES;
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -134,6 +134,11 @@ impl Daemon {
     /// The remote volumes that it holds as local block devices.
     pub fn attachments(&self) -> Arc<Attachments> {
         self.attachments.clone()
+    }
+
+    /// Its control socket.
+    pub fn control(&self) -> &Path {
+        &self.control
     }
 
     fn attach(&self, request: AttachRequest) -> Result<AttachmentReport, Refused> {
@@ -504,8 +509,11 @@ fn not_attached(why: Failure) -> Refused {
     let code = match why.exit {
         Exit::Usage => Code::Invalid,
         Exit::NothingFound => Code::NotFound,
-        Exit::RequestTimeout | Exit::ConnectTimeout => Code::TimedOut,
-        Exit::Success | Exit::Failure | Exit::NotAuthenticated => Code::Failed,
+        Exit::RequestTimeout => Code::TimedOut,
+        Exit::Exists => Code::Attached,
+        Exit::ConnectTimeout => Code::Unreachable,
+        Exit::NotAuthenticated => Code::Unproven,
+        Exit::Success | Exit::Failure => Code::Failed,
     };
     Refused::new(code, why.message)
 }

@@ -14,6 +14,8 @@ pub enum Exit {
     Usage = 2,
     /// Nothing accepted the connection in time.
     ConnectTimeout = 8,
+    /// What was to be attached there is attached already.
+    Exists = 15,
     /// What was asked for does not exist.
     NothingFound = 21,
     /// One side did not prove who it is.

@@ -82,6 +82,8 @@ pub fn serve(
     let daemon = Daemon::new(engine.clone(), plan, stores, identities, state, ending.clone(), control);
     let daemon = daemon.of_files(lines, args.chiscsi.is_some().then(|| again(args, paths)));
     let attachments = daemon.attachments();
+    // They may be of volumes that are served here, which they are by now.
+    attachments.resume(daemon.control());
     let daemon: Arc<dyn Service> = Arc::new(daemon);
     socket.serve(&daemon).map_err(|why| Failure::failed(format!("cannot start a thread: {why}")))?;
     announce(&hint, &listeners, &socket, out);

@@ -116,9 +116,7 @@ impl Source {
             }
             Source::Ram | Source::File(_) | Source::Device(_) | Source::Null => return false,
         };
-        let urls = Url::parse_joined(urls).unwrap_or_default();
-        let named = urls.iter().flat_map(|url| [&url.options.secret, &url.options.mutual_secret]).flatten();
-        named.into_iter().any(|at| matches!(at, SecretAt::File(path) if path.is_relative()))
+        name_a_relative_secret(&Url::parse_joined(urls).unwrap_or_default())
     }
 
     /// The kind as listed to users.
@@ -145,6 +143,12 @@ impl Source {
             Source::Ram | Source::File(_) | Source::Device(_) | Source::Null => (&KEYS, ""),
         }
     }
+}
+
+/// Whether the file of a secret is named as it is from the directory of whoever wrote the URL.
+pub fn name_a_relative_secret(urls: &[Url]) -> bool {
+    let named = urls.iter().flat_map(|url| [&url.options.secret, &url.options.mutual_secret]).flatten();
+    named.into_iter().any(|at| matches!(at, SecretAt::File(path) if path.is_relative()))
 }
 
 /// A volume as asked for, before anything is opened.

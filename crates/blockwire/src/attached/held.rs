@@ -1,24 +1,31 @@
 //! What the daemon holds: each attachment on a thread of its own.
 //!
 //! Invariant: an attachment is in the list from the answer that it is there until its thread has ended.
-//! One that still has users when the daemon ends is left to its keeper.
+//! One that still has users when the daemon ends, or is killed, is left to its keeper; the next daemon of the
+//! same control socket goes on with it by itself.
 
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use super::note::{self, Found, Standing};
 use super::{Attachment, End, Opened, Wish};
 use crate::control::AttachRequest;
 use crate::exit::{Exit, Failure};
 use crate::report::AttachmentReport;
-use crate::spec::Source;
+use crate::spec;
 
 /// Attachments at one time: each has a thread, 128 MiB of memory at most, and sessions of its own.
 const HELD_MAX: usize = 64;
 /// How long one may take until it is there; opening a volume and waiting for a killed holder's writes take
 /// longest. The command line waits a little longer.
 const PATIENCE: Duration = Duration::from_secs(55);
+/// The same for what the daemon before this one held: nobody waits for an answer.
+const RESUME_PATIENCE: Duration = Duration::from_secs(600);
+/// Between two attempts to go on with it, until its I/O fails.
+const RESUME_PAUSE: Duration = Duration::from_secs(1);
 /// How long the daemon waits for users when it ends.
 const FAREWELL: Duration = Duration::from_secs(5);
 /// Between two looks at whether a thread has ended.
@@ -28,15 +35,23 @@ const LOOK: Duration = Duration::from_millis(20);
 #[derive(Debug, Default)]
 pub struct Attachments {
     held: Mutex<Vec<Held>>,
+    /// What the daemon before this one held, while an attempt to go on with it runs.
+    resuming: Mutex<Vec<Found>>,
+    ending: AtomicBool,
 }
 
 #[derive(Debug)]
 struct Held {
     /// `None` until it is there.
     report: Option<AttachmentReport>,
+    /// It was the last daemon's.
+    resumed: bool,
     end: End,
     thread: JoinHandle<()>,
 }
+
+/// Makes what is to be held, on its thread.
+type Open = Box<dyn FnOnce() -> Result<Attachment, Failure> + Send>;
 
 impl Attachments {
     fn held(&self) -> MutexGuard<'_, Vec<Held>> {
@@ -45,9 +60,9 @@ impl Attachments {
         held
     }
 
-    /// How many there are.
+    /// How many can be used.
     pub fn count(&self) -> usize {
-        self.held().len()
+        self.held().iter().filter(|one| one.report.is_some()).count()
     }
 
     /// Attaches; answers when the device can be used.
@@ -55,6 +70,15 @@ impl Attachments {
     /// # Errors
     /// What the attachment says.
     pub fn attach(&self, wish: Wish) -> Result<AttachmentReport, Failure> {
+        let begun = Instant::now();
+        if let Some(report) = wish.recover.then(|| self.resumed(&wish)).flatten() {
+            return Ok(report);
+        }
+        let patience = PATIENCE.saturating_sub(begun.elapsed());
+        self.start(Box::new(move || Attachment::open(wish)), false, patience)
+    }
+
+    fn start(&self, open: Open, resumed: bool, patience: Duration) -> Result<AttachmentReport, Failure> {
         let end = End::new()?;
         let (say, said) = mpsc::channel();
         let its_end = end.clone();
@@ -63,14 +87,17 @@ impl Attachments {
             if held.len() >= HELD_MAX {
                 return Err(Failure::failed(format!("the daemon holds {HELD_MAX} attachments already")));
             }
-            let hold = move || hold(wish, &its_end, &say);
+            if self.ending.load(Ordering::Acquire) {
+                return Err(Failure::failed("the daemon is stopping"));
+            }
+            let hold = move || hold(open, &its_end, &say);
             let thread = thread::Builder::new().name("attachment".to_owned()).spawn(hold);
             let thread = thread.map_err(|why| Failure::failed(format!("cannot start a thread: {why}")))?;
             let id = thread.thread().id();
-            held.push(Held { report: None, end: end.clone(), thread });
+            held.push(Held { report: None, resumed, end: end.clone(), thread });
             id
         };
-        match said.recv_timeout(PATIENCE) {
+        match said.recv_timeout(patience) {
             Ok(Ok(report)) => {
                 let mut held = self.held();
                 if let Some(one) = held.iter_mut().find(|one| one.thread.thread().id() == thread) {
@@ -89,6 +116,69 @@ impl Attachments {
                 Err(Failure::new(Exit::RequestTimeout, why))
             }
         }
+    }
+
+    /// Goes on with all that waits of what a daemon with this control socket held, each on a thread of its
+    /// own, as often as it takes until its I/O fails. Returns at once.
+    pub fn resume(self: &Arc<Self>, control: &Path) {
+        let dir = note::dir(Some(control));
+        for left in waiting(&dir, control) {
+            self.resuming().push(left.clone());
+            let (held, dir, control) = (self.clone(), dir.clone(), control.to_owned());
+            let go_on = move || held.go_on(left, &dir, &control);
+            if let Err(why) = thread::Builder::new().name("resume".to_owned()).spawn(go_on) {
+                tracing::warn!(%why, "cannot go on with what the last daemon held");
+            }
+        }
+    }
+
+    fn resuming(&self) -> MutexGuard<'_, Vec<Found>> {
+        self.resuming.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Goes on with one; a failure changes nothing of how long it waits.
+    fn go_on(&self, mut left: Found, dir: &Path, control: &Path) {
+        let mut said = String::new();
+        loop {
+            let (found, its_dir, its_control) = (left.clone(), dir.to_owned(), control.to_owned());
+            let open = move || Attachment::resume(found, &its_dir, &its_control);
+            let went = self.start(Box::new(open), true, RESUME_PATIENCE);
+            self.resuming().retain(|one| one.file != left.file);
+            let Err(why) = went else { return };
+            if said != why.message {
+                let (ways, url) = (left.ways(), &left.note.url);
+                let hint = format!("blockwire attach '{url}' --daemon --recover --at {}", left.place());
+                tracing::warn!(%why, hint, "{ways} waits and cannot be gone on with yet");
+                said = why.message;
+            }
+            thread::sleep(RESUME_PAUSE);
+            let still = waiting(dir, control).into_iter().find(|one| one.file == left.file);
+            let Some(still) = still.filter(|_| !self.ending.load(Ordering::Acquire)) else { return };
+            self.resuming().push(still.clone());
+            left = still;
+        }
+    }
+
+    /// What is wished, if this daemon goes on with it already; an attempt that runs is waited for.
+    fn resumed(&self, wish: &Wish) -> Option<AttachmentReport> {
+        let (_, shown) = initiator::urls_of(&wish.url).ok()?;
+        let is_meant = |url: &str, is_at: &dyn Fn(&Path) -> bool| match &wish.at {
+            Some(at) => is_at(at),
+            None => url == shown,
+        };
+        let until = Instant::now() + PATIENCE;
+        while self.resuming().iter().any(|one| is_meant(&one.note.url, &|at| one.is(at))) {
+            if Instant::now() >= until {
+                return None;
+            }
+            thread::sleep(LOOK);
+        }
+        let held = self.held();
+        let mut reports = held.iter().filter(|one| one.resumed).filter_map(|one| one.report.as_ref());
+        let is_at = |report: &AttachmentReport, at: &Path| {
+            report.ways.iter().any(|way| Path::new(way) == at || Path::new(way).parent() == Some(at))
+        };
+        reports.find(|report| is_meant(&report.url, &|at| is_at(report, at))).cloned()
     }
 
     /// Ends the one with this way, and waits for its end. `None`: it is none of ours.
@@ -119,6 +209,7 @@ impl Attachments {
 
     /// Ends all; what is still used after a while is left to its keeper.
     pub fn end(&self) {
+        self.ending.store(true, Ordering::Release);
         self.held().iter().for_each(|one| one.end.end());
         let until = Instant::now() + FAREWELL;
         loop {
@@ -129,7 +220,9 @@ impl Attachments {
             if Instant::now() >= until {
                 for one in held.iter().filter_map(|one| one.report.as_ref()) {
                     let (ways, timeout) = (one.ways.join(" "), one.timeout_ms / 1000);
-                    tracing::warn!("{ways} is in use: its I/O waits {timeout} s for `attach --recover`");
+                    tracing::warn!(
+                        "{ways} is in use: its I/O waits {timeout} s for the next daemon, or `attach --recover`"
+                    );
                 }
                 return;
             }
@@ -139,15 +232,24 @@ impl Attachments {
     }
 }
 
+/// What waits of what a daemon with this control socket held.
+fn waiting(dir: &Path, control: &Path) -> Vec<Found> {
+    let mut all = note::all(dir);
+    all.retain(|one| {
+        one.note.control.as_deref() == Some(control) && matches!(one.standing, Standing::Waiting { .. })
+    });
+    all
+}
+
 /// The thread of one attachment.
-fn hold(wish: Wish, end: &End, say: &mpsc::Sender<Result<AttachmentReport, Failure>>) {
-    let timeout_ms = super::note::millis(wish.timeout);
-    let attachment = match Attachment::open(wish) {
+fn hold(open: Open, end: &End, say: &mpsc::Sender<Result<AttachmentReport, Failure>>) {
+    let attachment = match open() {
         Ok(attachment) => attachment,
         Err(why) => return drop(say.send(Err(why))),
     };
     let (url, via, remark) =
         (attachment.url().to_owned(), attachment.via().name(), attachment.remark.clone());
+    let timeout_ms = note::millis(attachment.timeout());
     let ended = attachment.serve(end, &mut |opened: &Opened| {
         let report = AttachmentReport {
             url: url.clone(),
@@ -178,8 +280,8 @@ pub fn wish(request: AttachRequest, control: &Path) -> Result<Wish, String> {
     if at.as_deref().is_some_and(Path::is_relative) {
         return Err("the path of the device must be absolute".to_owned());
     }
-    initiator::urls_of(&url).map_err(|why| why.to_string())?;
-    if Source::Remote(url.clone()).has_relative_secret() {
+    let (urls, _) = initiator::urls_of(&url).map_err(|why| why.to_string())?;
+    if spec::name_a_relative_secret(&urls) {
         return Err("the path of a secret's file must be absolute".to_owned());
     }
     let timeout = Duration::from_millis(timeout_ms);

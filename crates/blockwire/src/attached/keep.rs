@@ -16,7 +16,7 @@ use clap::Args;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::note::millis;
-use super::wire::{Answer, Charge, Shape, Word, poll_in, receive, send};
+use super::wire::{Answer, Called, Charge, Shape, Word, poll_in, receive, send};
 use crate::exit::{Exit, Failure};
 
 /// How long somebody who connects may take to say what he wants.
@@ -68,6 +68,7 @@ struct Held {
     files: Vec<OwnedFd>,
     note: PathBuf,
     timeout: Duration,
+    called: Option<Called>,
 }
 
 struct Keeper {
@@ -126,11 +127,12 @@ impl Keeper {
     fn hear(&mut self) -> io::Result<Then> {
         let Some(lifeline) = &self.lifeline else { return Ok(Then::GoOn) };
         match receive::<Word>(lifeline, Duration::ZERO) {
-            Ok(Some((Word::Hold { charge, note, timeout_ms }, files))) => {
+            Ok(Some((Word::Hold { charge, note, timeout_ms, called }, files))) => {
                 if let Some(before) = self.held.as_ref().filter(|before| before.note != note) {
                     let _ = fs::remove_file(&before.note);
                 }
-                self.held = Some(Held { charge, files, note, timeout: Duration::from_millis(timeout_ms) });
+                let timeout = Duration::from_millis(timeout_ms);
+                self.held = Some(Held { charge, files, note, timeout, called });
                 self.dead = None;
                 send(lifeline, &Answer::Held, &[])?;
                 Ok(Then::GoOn)
@@ -173,7 +175,8 @@ impl Keeper {
             Word::Take => {
                 // It has the socket's place.
                 self.failing = None;
-                let answer = Answer::Taken { charge: held.charge.clone(), dead_ms: millis(dead.elapsed()) };
+                let (charge, called) = (held.charge.clone(), held.called.clone());
+                let answer = Answer::Taken { charge, dead_ms: millis(dead.elapsed()), called };
                 let files: Vec<_> = held.files.iter().map(AsFd::as_fd).collect();
                 if send(&peer, &answer, &files).is_ok() {
                     self.lifeline = Some(peer);

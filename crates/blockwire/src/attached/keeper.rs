@@ -16,7 +16,7 @@ use std::time::Duration;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::note::{Kept, Process};
-use super::wire::{Answer, Charge, Word, receive, send};
+use super::wire::{Answer, Called, Charge, Word, receive, send};
 use crate::exit::Failure;
 
 /// How long a keeper may take to answer; ending I/O takes longest.
@@ -41,6 +41,8 @@ pub(super) struct Taken {
     pub(super) files: Vec<OwnedFd>,
     /// How long the holder has been dead.
     pub(super) dead_for: Duration,
+    /// How it named the volume.
+    pub(super) called: Option<Called>,
 }
 
 /// Starts a keeper that listens at `path`; it keeps nothing yet.
@@ -74,10 +76,12 @@ impl Lifeline {
         files: &[BorrowedFd<'_>],
         note: PathBuf,
         timeout_ms: u64,
+        called: &str,
     ) -> io::Result<()> {
         let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         let socket = socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
-        send(socket, &Word::Hold { charge, note, timeout_ms }, files)?;
+        let called = Some(Called(called.to_owned()));
+        send(socket, &Word::Hold { charge, note, timeout_ms, called }, files)?;
         match receive::<Answer>(socket, PATIENCE)? {
             Some((Answer::Held, _)) => Ok(()),
             Some((other, _)) => Err(io::Error::other(format!("the keeper says {other:?}"))),
@@ -146,11 +150,12 @@ pub(super) fn end(path: &Path) -> io::Result<()> {
 /// `AddrInUse` if the holder lives; what the system says if the keeper is gone.
 pub(super) fn take(kept: &Kept) -> io::Result<Taken> {
     match exchange(&kept.socket, &Word::Take, PATIENCE)? {
-        (socket, Answer::Taken { charge, dead_ms }, files) => Ok(Taken {
+        (socket, Answer::Taken { charge, dead_ms, called }, files) => Ok(Taken {
             lifeline: Lifeline { socket: Mutex::new(Some(socket)), kept: kept.clone() },
             charge,
             files,
             dead_for: Duration::from_millis(dead_ms),
+            called,
         }),
         _ => Err(io::Error::new(io::ErrorKind::AddrInUse, "its holder lives")),
     }

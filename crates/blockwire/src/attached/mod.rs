@@ -14,6 +14,7 @@ mod keeper;
 pub mod note;
 mod wire;
 
+use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -25,7 +26,7 @@ use attach::{Stop, Via};
 use initiator::{Initiator, Nexus, Protocol, Settings, Url};
 
 use self::disk::RemoteDisk;
-use self::keeper::Lifeline;
+use self::keeper::{Lifeline, Taken};
 use self::note::{Found, Note, Noted, Process, Standing, millis};
 use self::wire::Charge;
 use crate::exit::{Exit, Failure};
@@ -157,13 +158,44 @@ impl Attachment {
     /// # Errors
     /// What the volume says; a place that another attachment has; a recovery of another volume.
     pub fn open(wish: Wish) -> Result<Attachment, Failure> {
-        static SERIAL: AtomicU32 = AtomicU32::new(0);
         note::make(&wish.dir)?;
-        let (urls, shown) = initiator::urls_of(&wish.url)?;
+        let (_, shown) = initiator::urls_of(&wish.url)?;
         let left = left_behind(&wish, &shown)?;
         let (via, remark) = way(&wish, left.as_ref())?;
         let taken = left.as_ref().and_then(|left| left.note.keeper.as_ref()).map(keeper::take);
         let taken = taken.transpose().map_err(|why| Failure::failed(format!("{shown}: {why}")))?;
+        Attachment::connect(wish, (via, remark), left, taken)
+    }
+
+    /// The same for what a killed daemon left, as it was: the volume by the name that its keeper knows.
+    ///
+    /// # Errors
+    /// As [`Attachment::open`]; somebody else who goes on with it.
+    pub fn resume(left: Found, dir: &Path, control: &Path) -> Result<Attachment, Failure> {
+        let why = |why: &dyn fmt::Display| Failure::failed(format!("{}: {why}", left.ways()));
+        let via = via(&left.note.via).map_err(Failure::failed)?;
+        let kept = left.note.keeper.as_ref().ok_or_else(|| why(&"it has no keeper"))?;
+        let taken = keeper::take(kept).map_err(|said| why(&said))?;
+        let wish = Wish {
+            url: taken.called.as_ref().map_or_else(|| left.note.url.clone(), |called| called.0.clone()),
+            via: None,
+            at: None,
+            recover: true,
+            timeout: Duration::from_millis(left.note.timeout_ms),
+            dir: dir.to_owned(),
+            control: Some(control.to_owned()),
+        };
+        Attachment::connect(wish, (via, None), Some(left), Some(taken))
+    }
+
+    fn connect(
+        wish: Wish,
+        (via, remark): (Via, Option<String>),
+        left: Option<Found>,
+        taken: Option<Taken>,
+    ) -> Result<Attachment, Failure> {
+        static SERIAL: AtomicU32 = AtomicU32::new(0);
+        let (urls, shown) = initiator::urls_of(&wish.url)?;
         let standing = left.as_ref().map_or(Nexus::Passing, |left| Nexus::Inherited(left.note.nexus));
         let mut initiator = Initiator::new(Settings { memory: MEMORY, standing, ..Settings::default() })?;
         let volume = initiator.open(&wish.url)?;
@@ -188,6 +220,11 @@ impl Attachment {
     /// The volume, without secrets.
     pub fn url(&self) -> &str {
         &self.records.shown
+    }
+
+    /// How long its I/O waits without a holder.
+    pub fn timeout(&self) -> Duration {
+        self.records.wish.timeout
     }
 
     /// How it will be attached.
@@ -243,7 +280,7 @@ impl Records {
                 Some(lifeline) => lifeline,
                 None => keeper::start(&self.wish.dir.join(format!("{}.keeper", self.stem())))?,
             };
-            let held = lifeline.hold(charge, &files, file.clone(), timeout_ms);
+            let held = lifeline.hold(charge, &files, file.clone(), timeout_ms, &self.wish.url);
             held.map_err(|why| Failure::failed(format!("the attachment's keeper: {why}")))?;
             kept = Some(lifeline.kept.clone());
             *end.lifeline.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(lifeline));
@@ -275,7 +312,7 @@ fn left_behind(wish: &Wish, shown: &str) -> Result<Option<Found>, Failure> {
         return match (found.standing, wish.recover) {
             (Standing::Serving, _) => {
                 let why = format!("{} is attached, by process {}", found.ways(), found.note.holder.pid);
-                Err(Failure::failed(why))
+                Err(Failure::new(Exit::Exists, why))
             }
             (_, true) => Ok(Some(found.clone())),
             (_, false) => Err(Failure::failed(format!(

@@ -123,6 +123,11 @@ impl Found {
         is_pid || note.ways.iter().any(is_way)
     }
 
+    /// What `--at` names of it.
+    pub fn place(&self) -> &str {
+        self.note.ways.first().map_or("", String::as_str)
+    }
+
     /// Its ways, for people.
     pub fn ways(&self) -> String {
         self.note.ways.join(" ")

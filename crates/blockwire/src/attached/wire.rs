@@ -18,8 +18,8 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-/// The longest message, in bytes; a path has at most 4 KiB.
-const MESSAGE_MAX: usize = 16 << 10;
+/// The longest message, in bytes; a path has at most 4 KiB, and a stripe's name those of its legs.
+const MESSAGE_MAX: usize = 64 << 10;
 /// Descriptors of one message: the kernel's end of FUSE, and a loop device.
 const FILES_MAX: usize = 2;
 
@@ -47,6 +47,17 @@ pub(super) enum Charge {
         id: String,
         shape: Shape,
     },
+}
+
+/// The volume as whoever attached it named it, perhaps with passwords: to go on with it by.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(super) struct Called(pub(super) String);
+
+impl std::fmt::Debug for Called {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("(not shown)")
+    }
 }
 
 /// What clients of a socket know of the volume.
@@ -93,7 +104,7 @@ impl Shape {
 #[serde(tag = "word", rename_all = "kebab-case")]
 pub(super) enum Word {
     /// From the holder: it serves; this is to be kept if it is killed, and the note goes with it.
-    Hold { charge: Charge, note: PathBuf, timeout_ms: u64 },
+    Hold { charge: Charge, note: PathBuf, timeout_ms: u64, called: Option<Called> },
     /// From the holder: the device's users are asked to go, so nobody else may have it open.
     LetGo,
     /// From the holder: it has ended in good order.
@@ -113,7 +124,7 @@ pub(super) enum Answer {
     /// It holds on.
     Held,
     /// Here it is; the holder has been dead for so long.
-    Taken { charge: Charge, dead_ms: u64 },
+    Taken { charge: Charge, dead_ms: u64, called: Option<Called> },
     /// The holder lives.
     Busy,
     /// The holder is dead; I/O waits for so long yet, or fails already.

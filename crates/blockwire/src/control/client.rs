@@ -30,6 +30,9 @@ pub fn ask(path: &Path, request: Request) -> Result<Answer, Failure> {
                 Code::NotFound => Exit::NothingFound,
                 Code::Invalid => Exit::Usage,
                 Code::TimedOut => Exit::RequestTimeout,
+                Code::Attached => Exit::Exists,
+                Code::Unreachable => Exit::ConnectTimeout,
+                Code::Unproven => Exit::NotAuthenticated,
                 Code::Conflict | Code::Failed | Code::Unavailable | Code::Version => Exit::Failure,
             };
             Err(Failure::new(exit, refused.message))

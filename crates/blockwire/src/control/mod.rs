@@ -290,6 +290,12 @@ pub enum Code {
     NotFound,
     /// What it names exists already, or is in use.
     Conflict,
+    /// What was to be attached there is attached already.
+    Attached,
+    /// The far end of what was to be attached did not accept a connection in time.
+    Unreachable,
+    /// It, or the daemon to it, did not prove who it is.
+    Unproven,
     /// It was tried and failed.
     Failed,
     /// The shards did not answer in time.

@@ -38,7 +38,8 @@ once. With --daemon it returns then, and the running `blockwire serve` holds the
 and variables, that the URL names are the daemon's.
 
 If the holder is killed, I/O waits until `attach --recover` goes on with the device, or until the time-out has
-passed; then it fails. FUSE needs Linux 6.9 for that.
+passed; then it fails. FUSE needs Linux 6.9 for that. What a daemon held, the next one at the same control socket
+goes on with by itself.
 
 Examples:
   blockwire attach iscsi://10.0.0.1/iqn.2026-11.io.blockwire:db/0

@@ -244,15 +244,70 @@ fn io_waits_for_a_killed_daemon_and_another_goes_on() {
     holder.kill();
     thread::sleep(Duration::from_millis(300));
     let before = writer.count();
+    thread::sleep(Duration::from_millis(300));
+    assert_eq!(writer.count(), before, "somebody answered for a dead daemon");
+    // Nobody asks it to: it knows what the one before held, and how the volume is reached.
     let holder = here.serve(CONFIG, &[]);
-    assert_eq!(writer.count(), before);
-    let said = holder.ask(&format!("attach {url} --daemon --recover"));
-    assert!(said.contains(file), "{said}");
     writer.goes_on(50);
+    // Who asks is told that it is done, and by any of its names.
+    for place in ["", &format!(" --at {}", text(&at))] {
+        let said = holder.ask(&format!("attach {url} --daemon --recover{place}"));
+        assert!(said.contains(file) && said.ends_with("ready\n"), "{said}");
+    }
     writer.verify(&url);
     assert_eq!(holder.ask_json("status")["attachments"], 1);
     assert!(holder.run(&format!("detach {}", text(&at))).status.success());
     assert_eq!(holder.ask_json("status")["attachments"], 0);
+}
+
+/// A host that must prove itself, with a password that stands in the URL and in no file of ours; and the target
+/// is away when the daemon comes back.
+#[test]
+fn a_daemon_goes_on_by_itself_with_a_password_and_when_the_target_is_back() {
+    const GUARDED: &str = r#"
+[[volume]]
+name = "disk"
+source = "file:DISK,size=1M"
+[[target]]
+name = "iqn.2026-11.io.blockwire:disk"
+luns = [{ lun = 0, volume = "disk" }]
+[[host]]
+name = "host"
+iqn = ["iqn.2026-11.test:attached"]
+access = [{ target = "iqn.2026-11.io.blockwire:disk" }]
+chap = { user = "alice", secret = "not-for-the-eyes" }
+"#;
+    let there = Place::new();
+    let guarded = GUARDED.replace("DISK", text(&there.path("disk.img")));
+    let mut target = there.serve(&guarded, &[]);
+    let at = target.at;
+    let url = format!(
+        "iscsi://alice%not-for-the-eyes@{at}/iqn.2026-11.io.blockwire:disk/0\
+         ?initiator=iqn.2026-11.test:attached"
+    );
+    let here = Place::new();
+    let socket = here.path("sock");
+    let holder = here.serve(CONFIG, &[]);
+    let wrong = url.replace("eyes@", "ears@");
+    assert_eq!(holder.run(&format!("attach {wrong} --daemon --via nbd")).status.code(), Some(24));
+    holder.ask(&format!("attach {url} --daemon --via nbd --at {}", text(&socket)));
+    holder.kill();
+    target.signal(rustix::process::Signal::TERM);
+    assert_eq!(target.ended(Duration::from_secs(20)), Some(0));
+    let holder = here.serve(CONFIG, &[]);
+    let until = Instant::now() + Duration::from_secs(20);
+    while !holder.log().contains("--recover --at") {
+        assert!(Instant::now() < until, "it does not say what it waits for: {}", holder.log());
+        thread::sleep(Duration::from_millis(50));
+    }
+    assert!(!holder.log().contains("eyes"), "{}", holder.log());
+    let _target = there.serve_on(&guarded, &["--iscsi", &at.to_string()], &[]);
+    while holder.ask_json("status")["attachments"] != 1 {
+        assert!(Instant::now() < until, "it does not go on: {}", holder.log());
+        thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(holder.ask_json("attach --list")[0]["state"], "serving");
+    assert!(holder.run(&format!("detach {}", text(&socket))).status.success());
 }
 
 #[test]
@@ -279,10 +334,20 @@ fn the_daemon_holds_attachments_and_says_so() {
         .expect("qemu-img is installed by tests/setup.sh");
     assert!(copied.success());
     good(&["verify", text(&image), &nvme]);
-    let taken = refusal(&holder.run(&format!("attach {iscsi} --daemon --via nbd --at {}", text(&one))));
-    assert!(taken.contains("is attached"), "{taken}");
-    let relative = "attach iscsi://me@127.0.0.1/iqn.2026-11.io.blockwire:a/0?secret_file=x --daemon";
-    assert!(refusal(&holder.run(relative)).contains("absolute"));
+    for by in [" --daemon", ""] {
+        let taken = holder.run(&format!("attach {iscsi} --via nbd --at {}{by}", text(&one)));
+        assert_eq!(taken.status.code(), Some(15));
+        assert!(refusal(&taken).contains("is attached"));
+    }
+    let relative = "iscsi://me@127.0.0.1/iqn.2026-11.io.blockwire:a/0?secret_file=x";
+    for name in [relative, &format!("stripe:{iscsi}+{relative}")] {
+        assert!(refusal(&holder.run(&format!("attach {name} --daemon"))).contains("absolute"));
+    }
+    // Its exit codes are those of a process of its own.
+    let nobody = "attach iscsi://127.0.0.1:1/iqn.2026-11.io.blockwire:a/0 --via nbd";
+    for by in [" --daemon", ""] {
+        assert_eq!(holder.run(&format!("{nobody}{by}")).status.code(), Some(8));
+    }
     assert!(holder.run(&format!("detach {}", text(&one))).status.success());
     assert!(!one.exists());
     assert_eq!(holder.run(&format!("detach {}", text(&one))).status.code(), Some(21));
@@ -417,4 +482,55 @@ fn a_remote_volume_is_an_nbd_export() {
     good(&["verify", image.to_str().unwrap(), &nvme]);
     assert!(attached.verb(&["detach", socket.to_str().unwrap()]).status.success());
     assert!(attached.child.wait().unwrap().success());
+}
+
+/// The initiator itself stripes, over a leg of either protocol.
+#[test]
+fn a_stripe_of_two_volumes_is_one_local_disk() {
+    use std::io::Read;
+    const CHUNK: usize = 16 << 10;
+    let ((place, first), (_other, second)) = (served(), served());
+    let legs = [urls(&first, "a")[0].clone(), urls(&second, "b")[1].clone() + "?keep_alive=1s"];
+    let stripe = format!("stripe:{}+{},chunk=16K", legs[0], legs[1]);
+    let mut data = Vec::new();
+    fs::File::open("/dev/urandom").unwrap().take(48 << 20).read_to_end(&mut data).unwrap();
+    let (image, socket) = (place.path("image"), place.path("sock"));
+    fs::write(&image, &data).unwrap();
+    let mut attached = Attached::new(&place, &[&stripe, "--via", "nbd", "--at", text(&socket)]);
+    let export = attached.way("url").unwrap().to_owned();
+    let done = Command::new("qemu-img")
+        .args(["convert", "-n", "-f", "raw", "-O", "raw", text(&image), &export])
+        .status()
+        .expect("qemu-img is installed by tests/setup.sh");
+    assert!(done.success());
+    assert!(attached.verb(&["detach", text(&socket)]).status.success());
+    assert!(attached.child.wait().unwrap().success());
+    for (leg, chunks) in [(0, [0, 2]), (1, [1, 3])] {
+        let read = good(&["read", &legs[leg], "--offset", "0", "--length", "32K"]);
+        let at = |chunk: usize| &data[chunk * CHUNK..][..CHUNK];
+        assert!(read[..CHUNK] == *at(chunks[0]) && read[CHUNK..] == *at(chunks[1]), "leg {leg}");
+    }
+    if has_fuse() {
+        let at = place.path("mnt");
+        let mut attached = Attached::new(&place, &[&stripe, "--via", "fuse", "--at", text(&at)]);
+        let _given_up = GivenUp(attached.home.clone(), at.clone());
+        let file = attached.way("file").unwrap().to_owned();
+        let open = fs::OpenOptions::new().read(true).write(true).open(&file).unwrap();
+        assert_eq!(open.metadata().unwrap().len(), 48 << 20);
+        let (from, mark) = (5 * CHUNK - 777, [9; 3 * CHUNK]);
+        open.write_all_at(&mark, from as u64).unwrap();
+        open.sync_all().unwrap();
+        drop(open);
+        data[from..from + mark.len()].copy_from_slice(&mark);
+        if has_resend() {
+            attached.kill();
+            attached = Attached::new(&place, &[&stripe, "--recover"]);
+            assert_eq!(attached.way("file"), Some(file.as_str()));
+        }
+        assert!(fs::read(&file).unwrap() == data, "the file is not what was written");
+        assert!(attached.verb(&["detach", text(&at)]).status.success());
+        assert!(attached.child.wait().unwrap().success());
+        fs::write(&image, &data).unwrap();
+    }
+    good(&["verify", text(&image), &stripe]);
 }
