@@ -56,8 +56,19 @@ pub struct Store {
     pub remote: Option<Remote>,
     /// What a stripe is made of; nothing for another volume.
     pub legs: Vec<Store>,
-    /// The file did not exist before.
-    pub created: bool,
+    /// What opening it did to its file.
+    pub made: Made,
+}
+
+/// What opening a volume did to its file, to be undone if it is not served after all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Made {
+    /// Nothing.
+    Nothing,
+    /// It did not exist before.
+    File,
+    /// It was shorter before: so many bytes.
+    Growth(u64),
 }
 
 /// Why a volume cannot be opened.
@@ -136,7 +147,7 @@ impl fmt::Display for Why {
 impl std::error::Error for StoreError {}
 
 impl Store {
-    /// Opens `volume` beside `others`. A file that this call created is removed again if it fails.
+    /// Opens `volume` beside `others`. What this call made of a file is undone if it fails.
     pub fn open<'a>(
         volume: &Volume,
         identities: &mut Identities,
@@ -214,10 +225,12 @@ impl Store {
         }
     }
 
-    /// Undoes the creation of a file that will not be served after all.
+    /// Undoes what was made of a file that will not be served after all.
     pub fn discard(self) {
-        if let (true, Some(path)) = (self.created, self.volume.spec.source.path()) {
-            let _ = std::fs::remove_file(path);
+        match (self.made, self.volume.spec.source.path(), &self.file) {
+            (Made::File, Some(path), _) => drop(std::fs::remove_file(path)),
+            (Made::Growth(from), _, Some(file)) => drop(file.set_len(from)),
+            (Made::Nothing | Made::File | Made::Growth(_), ..) => {}
         }
         self.legs.into_iter().for_each(Store::discard);
     }
@@ -264,7 +277,7 @@ fn memory(volume: &Volume) -> Store {
         key: None,
         remote: None,
         legs: Vec::new(),
-        created: false,
+        made: Made::Nothing,
     }
 }
 
@@ -291,7 +304,7 @@ fn elsewhere(volume: &Volume, urls: &str) -> Result<Store, Why> {
         key: None,
         remote: Some(remote),
         legs: Vec::new(),
-        created: false,
+        made: Made::Nothing,
         volume,
     })
 }
@@ -314,7 +327,7 @@ fn file<'a>(volume: &Volume, path: &Path, others: impl Iterator<Item = &'a Store
         why
     };
     let store = settle_file(volume, path, file, others).map_err(undo)?;
-    Ok(Store { created, ..store })
+    Ok(Store { made: if created { Made::File } else { store.made }, ..store })
 }
 
 /// Locks an open file, gives it its size and reads what it is like.
@@ -333,12 +346,10 @@ fn settle_file<'a>(
         born: born(&meta),
     };
     claim(path, &file, &key, spec.read_only, others)?;
-    let mut bytes = file.metadata().map_err(failed("look at"))?.len();
-    if let Some(want) = spec.size.filter(|want| *want > bytes && !spec.read_only) {
-        file.set_len(want).and_then(|()| file.sync_all()).map_err(failed("grow"))?;
-        bytes = want;
-    }
-    bytes -= bytes % u64::from(spec.block);
+    let before = file.metadata().map_err(failed("look at"))?.len();
+    let grown = spec.size.filter(|want| *want > before && !spec.read_only);
+    let length = grown.unwrap_or(before);
+    let bytes = length - length % u64::from(spec.block);
     if bytes == 0 {
         return Err(Why::Empty(path.to_owned()));
     }
@@ -349,7 +360,14 @@ fn settle_file<'a>(
         (_, 0) => (FILE_PHYSICAL, FILE_PHYSICAL),
         (memory, offset) => (memory.max(1), offset),
     };
-    let punch = !spec.read_only && can_punch(&file, bytes);
+    // The last that can fail, so that nothing is to be undone here but itself.
+    if grown.is_some() {
+        file.set_len(length).and_then(|()| file.sync_all()).map_err(|why| {
+            let _ = file.set_len(before);
+            failed("grow")(why)
+        })?;
+    }
+    let punch = !spec.read_only && can_punch(&file, length);
     Ok(Store {
         volume: volume.clone(),
         uuid: Uuid::nil(),
@@ -362,7 +380,7 @@ fn settle_file<'a>(
         key: Some(key),
         remote: None,
         legs: Vec::new(),
-        created: false,
+        made: if grown.is_some() { Made::Growth(before) } else { Made::Nothing },
     })
 }
 
@@ -402,7 +420,7 @@ fn device<'a>(volume: &Volume, path: &Path, others: impl Iterator<Item = &'a Sto
         key: Some(key),
         remote: None,
         legs: Vec::new(),
-        created: false,
+        made: Made::Nothing,
     })
 }
 
@@ -449,10 +467,11 @@ fn claim<'a>(
     }
 }
 
-/// Whether holes can be punched, tried where there is nothing: behind the end of the file.
-fn can_punch(file: &File, bytes: u64) -> bool {
+/// Whether holes can be punched, tried where there is nothing: behind the end of the file, which is `length` bytes
+/// long with what fills no block.
+fn can_punch(file: &File, length: u64) -> bool {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    rustix::fs::fallocate(file, flags, bytes.next_multiple_of(1 << 20), 1 << 20).is_ok()
+    rustix::fs::fallocate(file, flags, length.next_multiple_of(1 << 20), 1 << 20).is_ok()
 }
 
 fn statx(file: &File) -> io::Result<Statx> {
@@ -499,88 +518,4 @@ impl Sys {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{plan::Origin, spec};
-
-    fn volume(name: &str, text: &str) -> Volume {
-        let spec = spec::parse(text).unwrap();
-        Volume { name: VolumeName::parse(name).unwrap(), spec, origin: Origin::Configured }
-    }
-
-    fn open(volume: &Volume, others: &[Store]) -> Result<Store, String> {
-        Store::open(volume, &mut Identities::default(), others.iter()).map_err(|why| why.to_string())
-    }
-
-    #[test]
-    fn a_file_is_created_grown_and_never_shrunk() {
-        let root = tempfile::tempdir().unwrap();
-        let path = root.path().join("a.img");
-        let text = |rest: &str| format!("file:{}{rest}", path.display());
-        assert!(open(&volume("a", &text("")), &[]).unwrap_err().contains("give size="));
-        let store = open(&volume("a", &text(",size=1M")), &[]).unwrap();
-        assert!(store.created && store.bytes == 1 << 20 && store.physical == 4096);
-        assert_eq!(store.file.as_ref().unwrap().metadata().unwrap().blocks(), 0, "sparse");
-        drop(store);
-        assert_eq!(open(&volume("a", &text(",size=2M")), &[]).unwrap().bytes, 2 << 20);
-        assert_eq!(open(&volume("a", &text(",size=1M")), &[]).unwrap().bytes, 2 << 20);
-        File::options().write(true).open(&path).unwrap().set_len(5000).unwrap();
-        assert_eq!(open(&volume("a", &text(",block=4096")), &[]).unwrap().bytes, 4096);
-        File::options().write(true).open(&path).unwrap().set_len(5).unwrap();
-        assert!(open(&volume("a", &text("")), &[]).unwrap_err().contains("less than one block"));
-    }
-
-    #[test]
-    fn aliases_and_second_owners_are_refused() {
-        let root = tempfile::tempdir().unwrap();
-        let path = root.path().join("a.img");
-        let (hard, soft) = (root.path().join("hard"), root.path().join("soft"));
-        let first = open(&volume("a", &format!("file:{},size=1M", path.display())), &[]).unwrap();
-        std::fs::hard_link(&path, &hard).unwrap();
-        std::os::unix::fs::symlink(&path, &soft).unwrap();
-        for alias in [&path, &hard, &soft] {
-            let alias = volume("b", &format!("file:{}", alias.display()));
-            let why = open(&alias, std::slice::from_ref(&first)).unwrap_err();
-            assert!(why.contains("already open as volume \"a\""), "{why}");
-            // Another process would not see our list, but the lock.
-            let why = open(&alias, &[]).unwrap_err();
-            assert!(why.contains("in use by another process"), "{why}");
-        }
-        drop(first);
-        let reader = open(&volume("a", &format!("file:{},ro", path.display())), &[]).unwrap();
-        assert!(open(&volume("b", &format!("file:{}", path.display())), &[]).is_err());
-        drop(reader);
-    }
-
-    #[test]
-    fn what_is_no_file_is_refused() {
-        let root = tempfile::tempdir().unwrap();
-        let why = open(&volume("a", &format!("file:{},size=1M", root.path().display())), &[]).unwrap_err();
-        assert!(why.contains("not a regular file"), "{why}");
-        let why = open(&volume("a", "/dev/null"), &[]).unwrap_err();
-        assert!(why.contains("not a block device"), "{why}");
-    }
-
-    #[test]
-    fn ram_is_new_at_each_start_unless_told() {
-        let [first, second] = [0, 1].map(|_| open(&volume("a", "ram:1M"), &[]).unwrap().uuid);
-        assert_ne!(first, second);
-        assert_eq!(first.get_version_num(), 4);
-        let text = "ram:1M,uuid=6ba7b810-9dad-11d1-80b4-00c04fd430c8";
-        let store = open(&volume("a", text), &[]).unwrap();
-        let why = open(&volume("b", text), &[store]).unwrap_err();
-        assert!(why.contains("already that of volume \"a\""), "{why}");
-    }
-
-    #[test]
-    fn a_file_created_in_vain_is_removed() {
-        let root = tempfile::tempdir().unwrap();
-        let path = root.path().join("a.img");
-        let uuid = "6ba7b810-9dad-11d1-80b4-00c04fd430c8";
-        let other = open(&volume("a", &format!("ram:1M,uuid={uuid}")), &[]).unwrap();
-        let store = open(&volume("b", &format!("file:{},size=1M", path.display())), &[other]).unwrap();
-        assert!(path.exists());
-        store.discard();
-        assert!(!path.exists());
-    }
-}
+mod tests;

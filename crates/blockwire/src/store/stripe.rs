@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 use volume::{Backend, Geometry};
 
-use super::{Store, Why};
+use super::{Made, Store, Why};
 use crate::{
     plan::Volume,
     spec::{Source, Spec, Striped},
@@ -79,7 +79,7 @@ fn together(volume: &Volume, striped: &Striped, legs: &[Store]) -> Result<Store,
         key: None,
         remote: None,
         legs: Vec::new(),
-        created: false,
+        made: Made::Nothing,
         volume,
     })
 }
