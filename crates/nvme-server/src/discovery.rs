@@ -4,7 +4,7 @@
 //! Invariant: a log is made whole, of one [`Book`]; its generation counter is the book's. Who reads
 //! it in pieces, header first and last, and sees the same counter twice, has one book's records.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use nvme::Nqn;
@@ -71,7 +71,7 @@ pub struct Entry {
     /// Its name; of [`EntryKind::Referral`] and [`EntryKind::Current`] that of discovery.
     pub subsystem: Nqn,
     /// Where. A listener's address may be unspecified: then the address is shown by which the host
-    /// came, if it is of that family.
+    /// came, if it is of that family. One on loopback is shown to who came by loopback.
     pub address: SocketAddr,
     /// The port (PORTID).
     pub port: PortId,
@@ -109,16 +109,16 @@ impl Entry {
         if !allowed {
             return None;
         }
-        if !self.address.ip().is_unspecified() {
-            return Some(self.address);
-        }
         let here = local.ip().to_canonical();
-        // A listener on [::] takes both families.
-        let fits = match self.address.ip() {
-            IpAddr::V4(_) => here.is_ipv4(),
-            IpAddr::V6(_) => true,
-        };
-        fits.then(|| SocketAddr::new(here, self.address.port()))
+        match self.address.ip() {
+            // A listener takes one family.
+            ip if ip.is_unspecified() => {
+                (ip.is_ipv4() == here.is_ipv4()).then(|| SocketAddr::new(here, self.address.port()))
+            }
+            // Elsewhere that is another machine; a referral is what the operator says.
+            ip if ip.is_loopback() && !here.is_loopback() && self.kind != EntryKind::Referral => None,
+            _ => Some(self.address),
+        }
     }
 }
 
@@ -148,7 +148,11 @@ mod tests {
         assert_eq!(shown("0.0.0.0:4420", "[::ffff:198.51.100.7]:8009").unwrap(), "198.51.100.7:4420");
         assert_eq!(shown("0.0.0.0:4420", "[2001:db8::1]:8009"), None);
         assert_eq!(shown("[::]:4420", "[2001:db8::1]:8009").unwrap(), "[2001:db8::1]:4420");
-        assert_eq!(shown("[::]:4420", "198.51.100.7:8009").unwrap(), "198.51.100.7:4420");
+        assert_eq!(shown("[::]:4420", "198.51.100.7:8009"), None);
+        assert_eq!(shown("127.0.0.1:4420", "198.51.100.7:8009"), None);
+        assert_eq!(shown("127.0.0.1:4420", "[::1]:8009").unwrap(), "127.0.0.1:4420");
+        let referral = Entry { kind: EntryKind::Referral, ..self::entry("127.0.0.1:8010", Hosts::All) };
+        assert!(referral.shown(&host, "198.51.100.7:8009".parse().unwrap()).is_some());
     }
 
     #[test]

@@ -65,13 +65,28 @@ impl Default for Admission {
 pub struct Portal {
     /// The listener.
     pub listener: ListenerId,
-    /// The address as bound. If it is the unspecified address, discovery names the address that the
-    /// asking connection came by.
+    /// The address as bound; [`Portal::shown`] is what discovery names.
     pub address: SocketAddr,
     /// Target portal group tag: 0 to 65535.
     pub group: u16,
     /// The SCSI target port that connections of this portal come by (one per portal group).
     pub port: PortId,
+}
+
+impl Portal {
+    /// Where an initiator finds it that came by our address `local`. The unspecified address stands for that one,
+    /// if it is of its family (listeners take one family); what is on loopback is shown by loopback only, since
+    /// elsewhere it is another machine.
+    pub fn shown(&self, local: IpAddr) -> Option<SocketAddr> {
+        let here = local.to_canonical();
+        match self.address.ip() {
+            ip if ip.is_unspecified() => {
+                (ip.is_ipv4() == here.is_ipv4()).then(|| SocketAddr::new(here, self.address.port()))
+            }
+            ip if ip.is_loopback() && !here.is_loopback() => None,
+            _ => Some(self.address),
+        }
+    }
 }
 
 /// A target.
@@ -273,6 +288,33 @@ mod tests {
         assert!(!fits("iqn.2026-11.test:a", "192.0.2.51") && !fits("iqn.2026-11.test:b", "192.0.2.50"));
         let anywhere = Rule { locals: Vec::new(), ..rule.clone() };
         assert!(anywhere.fits("iqn.2026-11.test:a", "::1".parse().unwrap(), "::1".parse().unwrap()));
+    }
+
+    #[test]
+    fn a_portal_is_shown_where_the_initiator_can_reach_it() {
+        let shown = |address: &str, local: &str| {
+            let portal = Portal {
+                listener: ListenerId(0),
+                address: address.parse().unwrap(),
+                group: 1,
+                port: PortId(1),
+            };
+            portal.shown(local.parse().unwrap()).map(|at| at.to_string())
+        };
+        for (address, local, at) in [
+            ("192.0.2.1:3260", "198.51.100.7", Some("192.0.2.1:3260")),
+            ("192.0.2.1:3260", "127.0.0.1", Some("192.0.2.1:3260")),
+            ("0.0.0.0:3260", "198.51.100.7", Some("198.51.100.7:3260")),
+            ("0.0.0.0:3260", "::ffff:198.51.100.7", Some("198.51.100.7:3260")),
+            ("0.0.0.0:3260", "2001:db8::1", None),
+            ("[::]:3261", "2001:db8::1", Some("[2001:db8::1]:3261")),
+            ("[::]:3261", "198.51.100.7", None),
+            ("127.0.0.1:3261", "198.51.100.7", None),
+            ("[::1]:3261", "198.51.100.7", None),
+            ("[::1]:3261", "127.0.0.1", Some("[::1]:3261")),
+        ] {
+            assert_eq!(shown(address, local).as_deref(), at, "{address} by {local}");
+        }
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub struct NvmePortal {
     /// The listener.
     pub listener: ListenerId,
     /// The address as bound. If it is the unspecified address, discovery names the address that the
-    /// asking connection came by.
+    /// asking connection came by, if that is of its family.
     pub address: SocketAddr,
     /// What is answered there.
     pub service: NvmeService,

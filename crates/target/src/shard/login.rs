@@ -347,23 +347,19 @@ impl Shard {
         });
         let mut list = TargetList::default();
         for target in listing {
-            list.target(&target.name);
-            for (address, group) in self.addresses(target, accepted.local) {
-                list.address(&TargetAddress::of_portal(address, group));
+            let mut addresses = self.addresses(target, accepted.local.ip()).peekable();
+            // Where no address follows, initiators take the one that they asked (RFC 7143 Appendix C).
+            if addresses.peek().is_some() {
+                list.target(&target.name);
             }
+            addresses.for_each(|(address, group)| list.address(&TargetAddress::of_portal(address, group)));
         }
         list.into_text()
     }
 
-    fn addresses(&self, target: &TargetExport, local: SocketAddr) -> impl Iterator<Item = (SocketAddr, u16)> {
+    fn addresses(&self, target: &TargetExport, local: IpAddr) -> impl Iterator<Item = (SocketAddr, u16)> {
         let portals = self.exports.portals.iter().filter(|portal| target.is_reached_by(portal));
-        portals.map(move |portal| {
-            let mut address = portal.address;
-            if address.ip().is_unspecified() {
-                address.set_ip(local.ip().to_canonical());
-            }
-            (address, portal.group)
-        })
+        portals.filter_map(move |portal| Some((portal.shown(local)?, portal.group)))
     }
 }
 
