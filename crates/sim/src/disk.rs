@@ -113,6 +113,11 @@ impl Disk {
         }
     }
 
+    /// Makes stable all that was written.
+    pub fn settle(&mut self) {
+        self.sync(self.writes);
+    }
+
     /// Makes stable what the first `covered` writes left.
     fn sync(&mut self, covered: u64) {
         let stable = &mut self.stable;

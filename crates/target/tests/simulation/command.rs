@@ -1,6 +1,8 @@
 //! What hosts do in a history, as commands of SCSI.
 
-use crate::model::{Moment, Value, fill};
+use crate::model::{COPIED, Moment, Value, fill};
+use crate::plan::SPAN;
+use crate::rig::UUID;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -18,6 +20,11 @@ pub enum Kind {
     Same {
         value: Value,
     },
+    /// EXTENDED COPY of as many blocks of a page, by this write.
+    Copy {
+        by: Value,
+        page: Value,
+    },
     /// UNMAP, by this write: zeroes are read afterwards.
     Unmap {
         by: Value,
@@ -34,6 +41,7 @@ impl Kind {
             Kind::Write { value, .. } | Kind::Swap { value, .. } | Kind::Same { value } => {
                 Some((value, value))
             }
+            Kind::Copy { by, page } => Some((by, COPIED | page)),
             Kind::Unmap { by } => Some((by, 0)),
             Kind::Read | Kind::Flush | Kind::Ready => None,
         }
@@ -68,10 +76,42 @@ pub fn request(flight: Flight) -> (Vec<u8>, Vec<u8>, usize) {
             (cdb[0], cdb[9], cdb[13]) = (0x89, lba as u8, 1);
             (cdb, [fill(lba, expected), fill(lba, value)].concat(), 0)
         }
+        Kind::Copy { page, .. } => {
+            let list = copy_list(page, lba, blocks);
+            let mut cdb = vec![0; 16];
+            (cdb[0], cdb[13]) = (0x83, list.len() as u8);
+            (cdb, list, 0)
+        }
         Kind::Unmap { .. } => {
             let mut list = vec![0; 24];
             (list[1], list[3], list[15], list[19]) = (22, 16, lba as u8, blocks as u8);
             (vec![0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0], list, 0)
         }
     }
+}
+
+/// The list of an EXTENDED COPY(LID1) within the unit, in two segments: one counts blocks, the other bytes.
+fn copy_list(page: Value, lba: usize, blocks: usize) -> Vec<u8> {
+    let first = blocks / 2;
+    let segments = [(0x02, lba, first), (0x0a, lba + first, blocks - first)].map(|(kind, lba, blocks)| {
+        let mut segment = vec![0; if kind == 0x02 { 28 } else { 32 }];
+        (segment[0], segment[3]) = (kind, segment.len() as u8 - 4);
+        let count = if kind == 0x02 { blocks } else { blocks * 512 };
+        segment[8..12].copy_from_slice(&(count as u32).to_be_bytes());
+        let source = SPAN * (1 + page as usize) + lba;
+        segment[12..20].copy_from_slice(&(source as u64).to_be_bytes());
+        segment[20..28].copy_from_slice(&(lba as u64).to_be_bytes());
+        segment
+    });
+    let segments = segments.concat();
+    // LIST ID USAGE 11b: nobody asks for results.
+    let mut list = vec![0; 16];
+    (list[1], list[3], list[11]) = (0x18, 32, segments.len() as u8);
+    // The unit by its UUID (designator Ah).
+    let mut target = vec![0; 32];
+    (target[0], target[4], target[5], target[7]) = (0xe4, 1, 0x0a, 18);
+    target[8] = 0x10;
+    target[10..26].copy_from_slice(&UUID.0);
+    target[30] = 2;
+    [list, target, segments].concat()
 }

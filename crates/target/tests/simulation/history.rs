@@ -15,7 +15,7 @@ use sim::{Chance, PeerEnd, World};
 use crate::command::{Flight, Kind, request};
 use crate::initiator::Initiator;
 use crate::model::{ALIKE, Model, Moment, Value, value_of};
-use crate::plan::{DISK, Plan, SPAN};
+use crate::plan::{DISK, PAGES, Plan, SPAN};
 use crate::rig;
 
 /// Simulated time after which something that was promised has not come.
@@ -44,6 +44,7 @@ pub struct Tally {
     pub swapped: u64,
     pub miscompared: u64,
     pub unmapped: u64,
+    pub copied: u64,
     pub ordered: u64,
     pub undecided: u64,
 }
@@ -60,6 +61,7 @@ impl Tally {
         self.swapped += other.swapped;
         self.miscompared += other.miscompared;
         self.unmapped += other.unmapped;
+        self.copied += other.copied;
         self.ordered += other.ordered;
         self.undecided += other.undecided;
     }
@@ -67,9 +69,9 @@ impl Tally {
     /// Whether everything that can happen happens.
     pub fn is_eventful(&self) -> bool {
         let Tally { good, failed, aborted, kills, reinstated, power_losses, lost, .. } = *self;
-        let Tally { swapped, miscompared, unmapped, .. } = *self;
+        let Tally { swapped, miscompared, unmapped, copied, .. } = *self;
         let rare = [failed, aborted, kills, reinstated, power_losses, lost];
-        let common = [swapped, miscompared, unmapped];
+        let common = [swapped, miscompared, unmapped, copied];
         rare.iter().all(|count| *count > 5) && common.iter().all(|count| *count > 200) && good > 10_000
     }
 }
@@ -221,6 +223,7 @@ impl History {
                 );
             }
             Kind::Unmap { .. } => self.tally.unmapped += 1,
+            Kind::Copy { .. } => self.tally.copied += 1,
             Kind::Write { .. } | Kind::Same { .. } | Kind::Ready => {}
         }
     }
@@ -264,8 +267,10 @@ impl History {
             }
             return;
         }
-        // Unit attention, medium error, not ready, data protect (no space); BUSY, TASK SET FULL.
-        let known = matches!((status, key), (2, Some(2 | 3 | 6 | 7 | 0xb)) | (8 | 0x28, _));
+        // Unit attention, medium error, not ready, data protect (no space); BUSY, TASK SET FULL. A copy that
+        // fails on its way is COPY ABORTED, whatever the reason.
+        let copied = matches!(flight.kind, Kind::Copy { .. }) && (status, key) == (2, Some(0xa));
+        let known = copied || matches!((status, key), (2, Some(2 | 3 | 6 | 7 | 0xb)) | (8 | 0x28, _));
         assert!(known, "seed {seed}: {flight:?} ended with {status:02x}, {sense:02x?}");
         let calm = self.plan.faults.error_permille + self.plan.faults.full_permille == 0;
         assert!(
@@ -310,14 +315,16 @@ impl History {
 
     fn command(&mut self, host: usize) {
         let began = self.tick();
-        let kind = match self.chance.below(24) {
+        let kinds = if self.plan.copies { 27 } else { 24 };
+        let kind = match self.chance.below(kinds) {
             0..9 => Kind::Write { value: self.next_value(), fua: self.chance.permille(200) },
             9..18 => Kind::Read,
             18 => Kind::Flush,
             19 => Kind::Same { value: self.next_value() | ALIKE },
             20 => Kind::Unmap { by: self.next_value() },
             21 | 22 => Kind::Swap { expected: 0, value: self.next_value() },
-            _ => Kind::Ready,
+            23 => Kind::Ready,
+            _ => Kind::Copy { by: self.next_value(), page: self.chance.below(PAGES as u64) as Value },
         };
         let blocks = if matches!(kind, Kind::Swap { .. }) { 1 } else { self.chance.between(1, 40) as usize };
         let lba = self.chance.below((SPAN - blocks) as u64 + 1) as usize;

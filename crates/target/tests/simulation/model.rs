@@ -120,6 +120,9 @@ impl Model {
 /// Values with this bit are of blocks that are written alike in many places (WRITE SAME).
 pub const ALIKE: Value = 1 << 31;
 
+/// Values with this bit are of the pages that are copied from, and hold the page's number.
+pub const COPIED: Value = 1 << 30;
+
 /// The bytes of a block: its value and its own number, again and again, so that a torn or a misplaced
 /// block shows.
 pub fn fill(lba: usize, value: Value) -> [u8; 512] {

@@ -11,10 +11,13 @@ use sim::{Chance, Config, Disk, Faults, World};
 use volume::{DiskId, Ram, RamDisk};
 
 use crate::liar::{Liar, Lie};
+use crate::model::{COPIED, Value, fill};
 use crate::rig::{self, Terms};
 
 /// Blocks of the volume.
 pub const SPAN: usize = 64;
+/// Behind them, where there are copies: pages of as many blocks that nobody writes, each of contents of its own.
+pub const PAGES: usize = 16;
 /// Where a file's blocks are.
 pub const DISK: DiskId = DiskId(3);
 
@@ -41,6 +44,8 @@ pub struct Plan {
     pub digests: bool,
     pub unsolicited: bool,
     pub power_loss: bool,
+    /// Whether hosts copy from the pages; of some histories, so that the others stay what they were.
+    pub copies: bool,
     pub steps: u32,
     /// A bug that is planted in the backend.
     pub lie: Option<Lie>,
@@ -78,6 +83,7 @@ impl Plan {
             digests: chance.permille(300),
             unsolicited: chance.permille(600),
             power_loss: file && chance.permille(600),
+            copies: file && seed % 3 == 1,
             steps: 100,
             lie: None,
         }
@@ -92,6 +98,21 @@ impl Plan {
         config
     }
 
+    fn blocks(&self) -> usize {
+        if self.copies { SPAN * (1 + PAGES) } else { SPAN }
+    }
+
+    /// A disk on which nothing is but the pages.
+    fn disk(&self) -> Disk {
+        let mut disk = Disk::new(self.faults);
+        for block in SPAN..self.blocks() {
+            let (page, lba) = (block / SPAN - 1, block % SPAN);
+            disk.write((block * 512) as u64, &fill(lba, COPIED | page as Value));
+        }
+        disk.settle();
+        disk
+    }
+
     pub fn world(&self, disk: Option<Disk>, round: u64) -> World<Shard> {
         let mut config = self.config();
         config.seed = config.seed.wrapping_add(round << 32);
@@ -100,10 +121,10 @@ impl Plan {
         terms.negotiation.max_connections = 4;
         let exports = rig::exports(&terms);
         let mut world = World::new(config, |id, _| Shard::new(id, shards, exports.clone()));
-        world.add_disk(DISK, disk.unwrap_or_else(|| Disk::new(self.faults)));
+        world.add_disk(DISK, disk.unwrap_or_else(|| self.disk()));
         let specs = if self.file {
             let facts = FileFacts {
-                bytes: (SPAN * 512) as u64,
+                bytes: (self.blocks() * 512) as u64,
                 device: false,
                 logical: 512,
                 physical: None,

@@ -17,6 +17,8 @@ use iscsi::wire::{Cid, Isid, Sn, Tsih};
 use volume::{Backend, DiskId, Facts, Geometry, Home, PortId, Shared, Uuid, VolumeId};
 
 pub const TARGET: &str = "iqn.2026-11.io.blockwire:disk";
+/// The UUID of volume 0.
+pub const UUID: Uuid = Uuid([7; 16]);
 pub const SUBSYSTEM: &str = "nqn.2026-11.io.blockwire:disk";
 
 /// What the target offers and allows.
@@ -134,7 +136,7 @@ pub fn numbered<B: Backend + 'static>(
     let facts = Arc::new(Facts {
         id,
         name: format!("disk{}", id.0).into(),
-        uuid: Uuid([7 + id.0 as u8; 16]),
+        uuid: Uuid(UUID.0.map(|byte| byte + id.0 as u8)),
         oui: None,
         removable: false,
         rpm: 0,
