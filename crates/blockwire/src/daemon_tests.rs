@@ -94,8 +94,8 @@ impl Engine for Memory {
     fn resize_volume(&self, name: &str, bytes: u64) -> Result<(), EngineError> {
         self.tell(format!("resize {name} {bytes}"))
     }
-    fn stop(&self, how: Stop) {
-        let _ = self.tell(format!("stop {how:?}"));
+    fn stop(&self, how: Stop) -> bool {
+        self.tell(format!("stop {how:?}")).is_ok()
     }
 }
 

@@ -243,7 +243,8 @@ fn announce(hint: &str, listeners: &[crate::report::ListenerReport], socket: &So
     notify(&[sd_notify::NotifyState::Ready]);
 }
 
-/// Waits for the end and goes through it: cleanly, or at once when asked twice.
+/// Waits for the end and goes through it: cleanly, or at once when asked twice. It succeeds if all that was written
+/// is safe.
 fn end(engine: &Arc<dyn Engine>, attachments: &Arc<Attachments>, ending: &Ending) -> Exit {
     let how = ending.wait();
     notify(&[sd_notify::NotifyState::Stopping]);
@@ -256,7 +257,7 @@ fn end(engine: &Arc<dyn Engine>, attachments: &Arc<Attachments>, ending: &Ending
     let stop = move || {
         // They may be of volumes that are served here.
         attachments.end();
-        stopping.stop(Stop::Clean);
+        stopping.stop(Stop::Clean)
     };
     let Ok(clean) = thread::Builder::new().name("stop".to_owned()).spawn(stop) else {
         engine.stop(Stop::Now);
@@ -268,8 +269,8 @@ fn end(engine: &Arc<dyn Engine>, attachments: &Arc<Attachments>, ending: &Ending
         return Exit::Failure;
     }
     match clean.join() {
-        Ok(()) => Exit::Success,
-        Err(_) => Exit::Failure,
+        Ok(true) => Exit::Success,
+        Ok(false) | Err(_) => Exit::Failure,
     }
 }
 

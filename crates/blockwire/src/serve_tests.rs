@@ -21,6 +21,8 @@ use crate::{
 struct Idle {
     portals: Vec<Portal>,
     stuck: bool,
+    /// Whether it can make everything stable.
+    safe: bool,
     hasty: Mutex<bool>,
 }
 
@@ -66,20 +68,31 @@ impl Engine for Idle {
     fn resize_volume(&self, _: &str, _: u64) -> Result<(), EngineError> {
         Ok(())
     }
-    fn stop(&self, how: Stop) {
+    fn stop(&self, how: Stop) -> bool {
         *self.hasty.lock().unwrap() |= how == Stop::Now;
         while self.stuck && !*self.hasty.lock().unwrap() {
             thread::sleep(Duration::from_millis(5));
         }
+        self.safe
+    }
+}
+
+impl Idle {
+    fn start(start: &Start<'_>, stuck: bool, safe: bool) -> Result<Arc<dyn Engine>, EngineError> {
+        Ok(Arc::new(Idle { portals: start.plan.portals.clone(), stuck, safe, hasty: Mutex::default() }))
     }
 }
 
 fn idle(start: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
-    Ok(Arc::new(Idle { portals: start.plan.portals.clone(), stuck: false, hasty: Mutex::default() }))
+    Idle::start(&start, false, true)
 }
 
 fn stuck(start: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
-    Ok(Arc::new(Idle { portals: start.plan.portals.clone(), stuck: true, hasty: Mutex::default() }))
+    Idle::start(&start, true, true)
+}
+
+fn unsafe_at_the_end(start: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
+    Idle::start(&start, false, false)
 }
 
 fn broken(_: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
@@ -186,6 +199,12 @@ fn a_second_request_ends_a_clean_stop_at_once() {
     assert!(!daemon.thread.is_finished(), "it waits for what is in flight");
     daemon.ending.ask(Stop::Now);
     assert_eq!(daemon.thread.join().unwrap(), Ok(Exit::Failure));
+}
+
+#[test]
+fn what_is_not_safe_at_the_end_is_a_failure() {
+    let root = tempfile::tempdir().unwrap();
+    assert_eq!(run(&root, "", unsafe_at_the_end).stop(), Exit::Failure);
 }
 
 #[test]

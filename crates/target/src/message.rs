@@ -173,7 +173,7 @@ pub enum Control {
 pub enum Report {
     /// Done.
     Done,
-    /// Refused by the volume.
+    /// Refused by the volume. Of a stop: not everything that was written is on stable storage.
     Refused(Refusal),
     /// There is no such volume.
     NoVolume,
@@ -249,6 +249,8 @@ pub struct VolumeEntry {
     pub id: VolumeId,
     /// The truth as this shard has it: size, reservations, paths, protection.
     pub view: View,
+    /// A sync has failed, so that nothing is written any more.
+    pub sync_failed: bool,
     /// I/O of this shard since it was added.
     pub io: Traffic,
 }

@@ -225,6 +225,9 @@ pub enum Remark {
     Closed,
     /// What was stuck has ended: the volume is open again.
     Opened,
+    /// A sync has failed: what was written since the last good one is in doubt, and nothing more is written until
+    /// the volume is opened anew.
+    SyncFailed,
     /// A host wanted more blocks marked bad than are kept.
     BadBlocksFull {
         /// Who.

@@ -15,6 +15,7 @@ struct Inner {
     guards: Guards,
     shards: u16,
     sync_failed: AtomicBool,
+    sync_told: AtomicBool,
     atomic_seen: AtomicBool,
     sanitize_rate: AtomicU64,
     sanitize_restricted: AtomicBool,
@@ -58,6 +59,7 @@ impl Shared {
             guards: Guards::new(shards),
             shards,
             sync_failed: AtomicBool::new(false),
+            sync_told: AtomicBool::new(false),
             atomic_seen: AtomicBool::new(false),
             sanitize_rate: AtomicU64::new(0),
             sanitize_restricted: AtomicBool::new(false),
@@ -77,6 +79,11 @@ impl Shared {
 
     pub(crate) fn fail_sync(&self) {
         self.0.sync_failed.store(true, Ordering::Release);
+    }
+
+    /// Whether a sync has failed and nobody was told: true once, over all cores.
+    pub(crate) fn tell_sync_failed(&self) -> bool {
+        self.sync_failed() && !self.0.sync_told.swap(true, Ordering::Relaxed)
     }
 
     /// Whether an operation was submitted that reads must see whole, so that memory must not be

@@ -365,6 +365,8 @@ fn a_failed_sync_is_never_forgotten() {
     assert_eq!(world.run(Op::Flush, Payload::None).0, refused);
     assert_eq!(world.read(0, 1), (Ok(Outcome::Complete), vec![7; 512]));
     assert!(world.gate.sync_failed());
+    assert_eq!(world.gate.poll_remark(), Some(volume::Remark::SyncFailed));
+    assert_eq!(world.gate.poll_remark(), None, "once");
 }
 
 #[test]

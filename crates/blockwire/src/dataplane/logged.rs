@@ -138,6 +138,11 @@ fn write_remark(volume: &str, remark: Remark) {
             "closed: older operations did not end in time for a change; it opens when they end"
         ),
         Remark::Opened => tracing::warn!(volume, "open again: what was stuck has ended"),
+        Remark::SyncFailed => tracing::error!(
+            volume,
+            "a sync has failed: what was written since the last good one may be lost, and nothing more is written; \
+             look at the disk, then delete the volume and create it again, or start the daemon anew"
+        ),
         Remark::BadBlocksFull { by } => {
             tracing::warn!(volume, %by, "no more blocks can be marked bad: write those that are, first");
         }

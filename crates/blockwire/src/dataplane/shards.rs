@@ -243,15 +243,22 @@ impl Shards {
         Ok(disks)
     }
 
-    fn stop_cleanly(&self) {
+    /// Whether everything that was written is on stable storage, or another thread has lost patience.
+    fn stop_cleanly(&self) -> bool {
         self.running.stop_accepting();
-        match self.ask_all(|| Control::Stop { grace: GRACE }, GRACE + FLUSH) {
-            Ok(_) => {}
-            // Another thread has lost patience.
-            Err(EngineError::Stopped) => {}
-            Err(why) => tracing::error!(%why, "not everything was flushed"),
+        let flushed = match self.ask_all(|| Control::Stop { grace: GRACE }, GRACE + FLUSH) {
+            Ok(reports) => match reports.iter().find(|report| !matches!(report, Report::Done)) {
+                None => Ok(()),
+                Some(_) => Err("a sync has failed".to_owned()),
+            },
+            Err(EngineError::Stopped) => Ok(()),
+            Err(why) => Err(why.to_string()),
+        };
+        if let Err(why) = &flushed {
+            tracing::error!(%why, "not everything was flushed");
         }
         self.running.stop(LINGER);
+        flushed.is_ok()
     }
 }
 
@@ -468,13 +475,18 @@ impl Engine for Shards {
         })
     }
 
-    fn stop(&self, how: Stop) {
-        match how {
+    fn stop(&self, how: Stop) -> bool {
+        let well = match how {
             Stop::Clean => self.stop_cleanly(),
-            Stop::Now => self.running.stop(Duration::ZERO),
-        }
+            Stop::Now => {
+                self.running.stop(Duration::ZERO);
+                true
+            }
+        };
         if self.running.join().is_err() {
             tracing::error!("a shard has panicked");
+            return false;
         }
+        well
     }
 }

@@ -18,13 +18,14 @@ pub fn of(frame: &Frame, name: &str, entries: &[VolumeEntry]) -> Option<Standing
     // Shards adopt one after the other; the newest view is what an answer was given for.
     let view = &entries.iter().max_by_key(|entry| entry.view.epoch.0)?.view;
     let sum = |count: fn(&Traffic) -> u64| entries.iter().map(|entry| count(&entry.io)).sum();
+    let sync_failed = entries.iter().any(|entry| entry.sync_failed).then_some(&Why::SyncFailed);
     Some(StandingReport {
         volume: name.to_owned(),
         size_bytes: view.geometry.bytes(),
         backing_read_only: view.backing_read_only,
         write_protected: view.write_protected,
         write_protected_by_host: view.host_protection.is_on(),
-        not_ready: view.not_ready.as_ref().map(|why| not_ready(why).to_owned()),
+        not_ready: view.not_ready.as_ref().or(sync_failed).map(|why| not_ready(why).to_owned()),
         closed: view.closed,
         paths: paths(frame, name, view),
         reservation: reservation(frame, name, &view.reservations),
@@ -131,5 +132,37 @@ fn registrant(frame: &Frame, one: &Registrant, state: &Reservations) -> Registra
             key,
             holder,
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use volume::{Facts, Home, Uuid, VolumeId};
+
+    use super::*;
+    use crate::config::tests::example;
+
+    #[test]
+    fn a_failed_sync_is_shown() {
+        let facts = Facts {
+            id: VolumeId(0),
+            name: "logs".into(),
+            uuid: Uuid([1; 16]),
+            oui: None,
+            removable: false,
+            rpm: 0,
+            vendor: "B".into(),
+            product: "V".into(),
+            revision: "0".into(),
+        };
+        let geometry = volume::RamDisk::new(8, 8, 512, 4096).geometry();
+        let home = Home::restore(facts, geometry, 1, false, None).unwrap();
+        let frame = Frame::of(&example());
+        let shown = |sync_failed| {
+            let (view, io) = (home.view().clone(), Traffic::default());
+            of(&frame, "logs", &[VolumeEntry { id: VolumeId(0), view, sync_failed, io }]).unwrap().not_ready
+        };
+        assert_eq!(shown(false), None);
+        assert_eq!(shown(true).as_deref(), Some("a sync failed: open it anew"));
     }
 }

@@ -8,7 +8,7 @@ use buf::{Cx, Time};
 use endpoint::{Departure, ShardId};
 use scsi_server::LunEntry;
 use stream::{Close, Connection, Tag};
-use volume::{Answer, Ask, AskId, VolumeId};
+use volume::{Answer, Ask, AskId, Refusal, VolumeId, Why};
 
 use super::Shard;
 use super::conns::{Kind, Session};
@@ -26,6 +26,8 @@ pub(super) struct Stopping {
     deadline: Time,
     /// Volumes whose flush is out; `None`: sessions have not ended yet.
     flushing: Option<Vec<VolumeId>>,
+    /// What was written to one of them is not, or may not be, on stable storage.
+    in_doubt: bool,
     told: bool,
 }
 
@@ -205,7 +207,8 @@ impl Shard {
 
     fn stop(&mut self, cx: &mut Cx<'_>, id: u64, grace: Duration) {
         let deadline = cx.now + grace;
-        self.stopping = Some(Stopping { request: id, deadline, flushing: None, told: false });
+        self.stopping =
+            Some(Stopping { request: id, deadline, flushing: None, in_doubt: false, told: false });
         let tags: Vec<Tag> = self.conns.iter().map(|(tag, _)| tag).collect();
         for tag in tags {
             match self.conns.get_mut(tag).map(|conn| &mut conn.kind) {
@@ -252,14 +255,17 @@ impl Shard {
                 self.flush_all(cx);
                 true
             }
-            Some(Stopping { flushing: Some(left), told, request, .. }) if left.is_empty() && !*told => {
+            Some(Stopping { flushing: Some(left), told, request, in_doubt, .. })
+                if left.is_empty() && !*told =>
+            {
                 // What was flushed is safe; now peers that hold volumes of ours are parted from.
                 if !self.remotes.part_all(cx) {
                     return false;
                 }
                 *told = true;
-                let id = *request;
-                self.report(id, Report::Done);
+                let (id, safe) = (*request, !*in_doubt);
+                let refused = Report::Refused(Refusal::NotReady(Why::SyncFailed));
+                self.report(id, if safe { Report::Done } else { refused });
                 true
             }
             Some(_) | None => false,
@@ -276,10 +282,12 @@ impl Shard {
         }
     }
 
-    /// A flush of the stop has ended.
-    pub(super) fn flushed(&mut self, volume: VolumeId) {
-        if let Some(Stopping { flushing: Some(left), .. }) = &mut self.stopping {
+    /// A flush of the stop has ended. After a sync that failed a later one says nothing of what was lost.
+    pub(super) fn flushed(&mut self, volume: VolumeId, well: bool) {
+        let failed = self.fronts.get(volume).is_some_and(|front| front.gate.sync_failed());
+        if let Some(Stopping { flushing: Some(left), in_doubt, .. }) = &mut self.stopping {
             left.retain(|known| *known != volume);
+            *in_doubt |= !well || failed;
         }
     }
 }

@@ -22,6 +22,7 @@ pub fn home_of(volume: VolumeId, shards: u16) -> ShardId {
 
 /// A volume on this shard.
 pub(super) struct Front {
+    name: Arc<str>,
     pub(super) gate: Gate,
     pub(super) home: Option<Box<Home>>,
     io: Traffic,
@@ -86,8 +87,8 @@ impl Fronts {
             }
         };
         let gate = Gate::new(Core(self.shard.0), spec.shared, spec.view, backend);
-        let (home, io) = (spec.home, Traffic::default());
-        self.fronts[at] = Some(Front { gate, home, io, stirred: false, remote, noted: None });
+        let (name, home, io) = (spec.facts.name.clone(), spec.home, Traffic::default());
+        self.fronts[at] = Some(Front { name, gate, home, io, stirred: false, remote, noted: None });
         self.stir(id);
     }
 
@@ -115,6 +116,7 @@ impl Fronts {
         live.map(|(at, front)| VolumeEntry {
             id: VolumeId(at as u32),
             view: front.gate.view().clone(),
+            sync_failed: front.gate.sync_failed(),
             io: front.io,
         })
         .collect()
@@ -331,7 +333,7 @@ impl Shard {
             while let Some(done) = self.poll_done(volume) {
                 ended = true;
                 if done.id == FLUSH {
-                    self.flushed(volume);
+                    self.flushed(volume, done.result.is_ok());
                 } else if done.id.0 & NVME != 0 {
                     self.nvme.server.done(cx, done);
                 } else {
@@ -347,6 +349,12 @@ impl Shard {
         }
         while let Some(core) = self.fronts.front(volume).and_then(|front| front.gate.poll_wake()) {
             self.post(ShardId(core.0), Message::Wake(volume));
+        }
+        if let Some(front) = self.fronts.front(volume)
+            && let Some(remark) = front.gate.poll_remark()
+        {
+            let name = front.name.clone();
+            self.say(LogLine::Volume { name, remark });
         }
         let home = self.fronts.home_of(volume);
         while let Some((id, ask)) = self.fronts.front(volume).and_then(|front| front.gate.poll_ask()) {

@@ -16,7 +16,7 @@ use crate::rig::{self, Terms, wanted};
 const BLOCKS: usize = 64;
 const CONFLICT: u8 = 0x18;
 
-fn world(seed: u64, specs: Vec<blockwire_target::VolumeSpec>) -> World<Shard> {
+pub fn world(seed: u64, specs: Vec<blockwire_target::VolumeSpec>) -> World<Shard> {
     let mut config = Config::new(seed);
     config.shards = specs.len() as u16;
     // A slow disk, so that much is in flight.
@@ -34,7 +34,7 @@ fn world(seed: u64, specs: Vec<blockwire_target::VolumeSpec>) -> World<Shard> {
 }
 
 /// Lets the world go on until `done`; keeps what the target wants kept.
-fn run(
+pub fn run(
     world: &mut World<Shard>,
     hosts: &mut [&mut Initiator],
     mut done: impl FnMut(&[&mut Initiator]) -> bool,
@@ -62,7 +62,7 @@ fn run(
     panic!("it does not come to an end: {world:?}");
 }
 
-fn log_in(world: &mut World<Shard>, isid: u16) -> Initiator {
+pub fn log_in(world: &mut World<Shard>, isid: u16) -> Initiator {
     let mut host = Initiator::connect(world, wanted(isid));
     run(world, &mut [&mut host], |all| all[0].is_in());
     // The unit attention of a new nexus.
@@ -88,7 +88,7 @@ fn reserve_out(action: u8, kind: u8, key: u64, other: u64) -> ([u8; 10], [u8; 24
     (cdb, list)
 }
 
-fn write(world: &mut World<Shard>, host: &mut Initiator, lba: usize, blocks: usize, value: Value) -> u32 {
+pub fn write(world: &mut World<Shard>, host: &mut Initiator, lba: usize, blocks: usize, value: Value) -> u32 {
     let data: Vec<u8> = (lba..lba + blocks).flat_map(|lba| fill(lba, value)).collect();
     host.command(world, 0, &[0x2a, 0, 0, 0, 0, lba as u8, 0, 0, blocks as u8, 0], &data, 0)
 }

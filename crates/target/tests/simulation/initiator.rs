@@ -39,6 +39,13 @@ struct Task {
     next_r2t_sn: u32,
 }
 
+impl Task {
+    fn new(conn: usize, lun: Lun, out: &[u8], edtl: usize) -> Self {
+        let (sn, out, data) = (None, out.to_vec(), vec![]);
+        Task { conn, sn, lun, out, data, edtl, next_data_sn: 0, next_r2t_sn: 0 }
+    }
+}
+
 /// One connection.
 struct Conn {
     peer: Peer,
@@ -441,19 +448,33 @@ impl Initiator {
             flags = flags.without(CommandFlags::FINAL);
         }
         pdu.flags = flags;
-        let task = Task {
-            conn,
-            sn: None,
-            lun,
-            out: out.to_vec(),
-            data: vec![],
-            edtl,
-            next_data_sn: 0,
-            next_r2t_sn: 0,
-        };
-        self.tasks.insert(itt, task);
+        self.tasks.insert(itt, Task::new(conn, lun, out, edtl));
         self.waiting.push_back((itt, pdu));
         self.send_waiting(world);
+        itt
+    }
+
+    /// Sends a command that brings `out` and expects to read, over a window that is open. Gives its tag.
+    pub fn both_ways(&mut self, world: &mut World<Shard>, cdb: &[u8], out: &[u8], read: u32) -> u32 {
+        let itt = self.take_itt();
+        let lun = Lun::single_level(0).expect("a small number");
+        let mut pdu = ScsiCommand::new();
+        (pdu.lun, pdu.itt, pdu.cmd_sn) = (lun, Itt::new(itt), self.cmd_sn);
+        pdu.cdb[..cdb.len()].copy_from_slice(cdb);
+        pdu.exp_stat_sn = self.conns[0].exp_stat_sn;
+        pdu.expected_data_len = (out.len() as u32).into();
+        let both = CommandFlags::READ.with(CommandFlags::WRITE);
+        pdu.flags = CommandFlags(1).with(CommandFlags::FINAL).with(both);
+        pdu.set_data_len(out.len());
+        self.tasks.insert(itt, Task { sn: Some(self.cmd_sn), ..Task::new(0, lun, &[], read as usize) });
+        self.cmd_sn = self.cmd_sn.next();
+        let mut bytes = pdu.as_bhs().bytes().to_vec();
+        // Two words of additional header: the length that is to be read (RFC 7143 §11.2.2.4).
+        bytes[4] = 2;
+        bytes.extend([0, 5, 2, 0]);
+        bytes.extend(read.to_be_bytes());
+        bytes.extend(out);
+        world.send(self.conns[0].peer, &bytes);
         itt
     }
 

@@ -9,11 +9,12 @@ mod liar;
 mod model;
 mod plan;
 mod rig;
+mod stop;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use blockwire_target::{CONTROL, Control, Message, Report, Shard};
+use blockwire_target::{Control, Message, Shard};
 use endpoint::{ListenerId, ShardId};
 use history::{History, Tally};
 use initiator::Initiator;
@@ -265,23 +266,22 @@ fn a_task_management_function_is_answered_after_its_tasks() {
     }
 }
 
+/// No command of a disk moves data both ways.
 #[test]
-fn the_stop_asks_initiators_to_log_out() {
+fn a_command_both_ways_is_refused_and_the_session_goes_on() {
     let mut world = world(Config::new(1));
     let mut initiator = log_in(&mut world, wanted(1));
-    for shard in 0..2 {
-        let stop = Control::Stop { grace: Duration::from_secs(3) };
-        world.tell(ShardId(shard), Message::Control(77, stop));
+    for data in [&[][..], &[7; 512]] {
+        // XDWRITEREAD(10), which is one.
+        initiator.both_ways(&mut world, &[0x53, 0, 0, 0, 0, 0, 0, 0, 1, 0], data, 512);
+        run_until(&mut world, &mut [&mut initiator], |all| all[0].is_idle());
+        let ended = initiator.ended.pop().unwrap();
+        assert_eq!((ended.status, ended.sense[2] & 0xf, &ended.sense[12..14]), (2, 5, &[0x20, 0][..]));
+        assert_eq!((ended.data.len(), ended.residual), (0, data.len() as i64));
+        initiator.command(&mut world, 0, &read10(0, 1), &[], 512);
+        run_until(&mut world, &mut [&mut initiator], |all| all[0].is_idle());
+        assert_eq!(initiator.ended.pop().unwrap().status, 0);
     }
-    run_until(&mut world, &mut [&mut initiator], |all| all[0].asked_to_log_out);
-    initiator.log_out(&mut world);
-    run_until(&mut world, &mut [&mut initiator], |all| all[0].logged_out);
-    world.run_for(Duration::from_secs(1));
-    let heard = world.heard();
-    let done = heard
-        .iter()
-        .filter(|(to, message)| *to == CONTROL && matches!(message, Message::Report(77, Report::Done)));
-    assert_eq!(done.count(), 2, "{heard:?}");
 }
 
 #[test]

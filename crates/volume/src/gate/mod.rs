@@ -28,7 +28,7 @@ use std::time::Duration;
 use buf::{Class, Cx, Errno, Payload, Time};
 
 use crate::backend::{Backend, DiskOp};
-use crate::change::{Ack, Adoption, Ask, AskId, Shard};
+use crate::change::{Ack, Adoption, Ask, AskId, Remark, Shard};
 use crate::guard::Stripes;
 use crate::io::{Done, Failure, Fault, Io, IoId, Op, Outcome, Refusal, Span, Why};
 use crate::nexus::Nexus;
@@ -456,6 +456,11 @@ impl Gate {
         self.task(slot).work = Work::Read { span, before: after, tries, lent };
         let (id, epoch) = (self.backend_id(slot), self.task(slot).epoch);
         self.backend.submit(cx, Io { id, epoch, op: Op::Read(span), payload: done.payload });
+    }
+
+    /// What the operator should hear of, once over all cores.
+    pub fn poll_remark(&mut self) -> Option<Remark> {
+        self.shared.tell_sync_failed().then_some(Remark::SyncFailed)
     }
 
     /// An operation that has ended. Call [`Gate::resume`] first.
