@@ -281,10 +281,8 @@ secrets_nvme() {
     unit="$(url disk)?host_nqn=$host&host_id=$(uuid 3)"
     expect '"bytes": '$((VOLUME_MIB << 20)) bw info --json "$unit&secret_file=$DIR/our.secret"
     whose "wants this host to authenticate" "$unit"
-    # nvmet closes at times before its refusal is out.
-    (whose "secret" "$unit&secret_file=$DIR/wrong.secret") 2>/dev/null ||
-      grep -q "${MISTAKEN:-secret}" "$DIR/said" || { cat "$DIR/said" >&2; fail "a wrong secret"; }
-    ! grep -q DHHC-1 "$DIR/said" || fail "a secret is shown"
+    # nvmet closes at times before its refusal is out, amid authentication.
+    whose "secret" "$unit&secret_file=$DIR/wrong.secret"
   done
 }
 # dhchap_key HASH: a fresh secret, as its text, transformed with the hash (1: SHA-256, 2: SHA-384, 3: SHA-512)

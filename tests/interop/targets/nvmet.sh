@@ -5,8 +5,6 @@
 . "$ROOT/tests/guest/targets.sh"
 # shellcheck disable=SC2034
 ANNOUNCED=10.0.2.15:4420 NO_SUCH="there is no subsystem" NO_DHCHAP="only GUEST_SUITE=bookworm-backports has it"
-# shellcheck disable=SC2034
-MISTAKEN="closed the connection"
 # Linux has reservations since 6.13.
 # shellcheck disable=SC2034
 RESERVES=nothing
