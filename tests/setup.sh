@@ -124,6 +124,7 @@ for group in "$@"; do
     needs mkfs.ext4 e2fsprogs
     needs kmod kmod
     needs cpio cpio
+    needs nbd-client nbd-client
     needs xz xz-utils
     ;;
   fio)

@@ -19,7 +19,7 @@ MODULES="virtio_pci virtio_net virtio_blk iscsi_tcp nvme_tcp sd_mod ext4 xfs crc
   target_core_iblock iscsi_target_mod nvmet_tcp sha3_generic"
 PROGRAMS="iscsid iscsiadm nvme sg_persist sg_vpd sg_rtpg mkfs.ext4 e2fsck $*"
 # Only kernels with NVMe in-band authentication need them; with the machine's own suite it has none.
-[ -z "$SUITE" ] || MODULES+=" sha256_generic sha512_generic hmac ublk_drv"
+[ -z "$SUITE" ] || MODULES+=" sha256_generic sha512_generic hmac ublk_drv nbd"
 mkdir -p "$IMAGE"
 
 # The package that linux-image-cloud-ARCH stands for at present.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A block device of Linux's ublk driver, served by our program inside of a guest whose stock kernel
 # (bookworm-backports) has the driver: ext4 written and verified, also over the death of the server; and
-# `blockwire attach` there: its holder killed and recovered, and killed for good.
+# `blockwire attach` there: its holder killed and recovered, and killed for good; and the kernel's own NBD client.
 set -euo pipefail
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
@@ -16,8 +16,8 @@ quietly build-local cargo build --locked -p blockwire-attach --example local
 quietly build-blockwire cargo build --locked -p blockwire
 # The guest's memory holds all of it.
 strip -o "$DIR/blockwire" "$BUILD/debug/blockwire"
-"$ROOT/tests/guest/image.sh" "$IMAGE" bookworm-backports "$BUILD/debug/examples/local" "$DIR/blockwire"
+"$ROOT/tests/guest/image.sh" "$IMAGE" bookworm-backports "$BUILD/debug/examples/local" "$DIR/blockwire" nbd-client
 
 guest_asks() { fail "the guest asks for: $*"; }
 guest_run "$DIR" "$IMAGE" ublk "$SECONDS_AT_MOST"
-say "guest: $(cat "$IMAGE/package") wrote and verified ext4 over ublk, and over the server's death; attach recovered, and failed in time"
+say "guest: $(cat "$IMAGE/package") wrote and verified ext4 over ublk, and over the server's death; attach recovered, failed in time, and served the kernel's NBD client"
