@@ -27,11 +27,8 @@ fn proof(name: &str, secret: &str, target: Option<(&str, &str)>) -> Option<Crede
     })
 }
 
-const SECRETS: [&str; 5] =
-    ["initiator secret", "the target's secret", "another secret", "discovery secret", "a wrong secret!!"];
-
-fn guarded() -> String {
-    let [own, mutual, other, discovery, _] = SECRETS;
+/// A target with one disk; `target` are more of its keys, `rest` what stands beside it.
+fn one_disk(target: &str, rest: &str) -> String {
     format!(
         r#"
 [[volume]]
@@ -40,6 +37,19 @@ source = "ram:1M"
 [[target]]
 name = "{DISK}"
 luns = [{{ lun = 0, volume = "disk" }}]
+{target}
+{rest}
+"#
+    )
+}
+
+const SECRETS: [&str; 5] =
+    ["initiator secret", "the target's secret", "another secret", "discovery secret", "a wrong secret!!"];
+
+fn guarded() -> String {
+    let [own, mutual, other, discovery, _] = SECRETS;
+    let rest = format!(
+        r#"
 [[host]]
 name = "host"
 iqn = ["{HOST}"]
@@ -56,7 +66,8 @@ discovery = {{ user = "dora", secret = "{discovery}" }}
 sessions = 2
 login_timeout = 1
 "#
-    )
+    );
+    one_disk("", &rest)
 }
 
 #[test]
@@ -122,12 +133,7 @@ fn attack_15_a_source_of_wrong_passwords_waits() {
 #[test]
 fn sessions_are_counted_and_silence_is_cut_off() {
     let place = Place::new();
-    let config = format!(
-        "[[volume]]\nname = \"disk\"\nsource = \"ram:1M\"\n\
-         [[target]]\nname = \"{DISK}\"\nluns = [{{ lun = 0, volume = \"disk\" }}]\n\
-         [limits]\nsessions = 2\nlogin_timeout = 1\n"
-    );
-    let daemon = place.serve(&config, &[]);
+    let daemon = place.serve(&one_disk("", "[limits]\nsessions = 2\nlogin_timeout = 1"), &[]);
     let session = |name: &str| Initiator::connect(daemon.at, wanted(name, Some(DISK), None));
     let first = session("iqn.2026-11.test:1").unwrap();
     let _second = session("iqn.2026-11.test:2").unwrap();
@@ -250,15 +256,8 @@ fn a_thousand_targets_are_listed_in_one_piece() {
 #[test]
 fn attack_17_a_session_is_joined_only_by_its_like() {
     let place = Place::new();
-    let config = format!(
+    let rest = format!(
         r#"
-[[volume]]
-name = "disk"
-source = "ram:1M"
-[[target]]
-name = "{DISK}"
-luns = [{{ lun = 0, volume = "disk" }}]
-max_connections = 2
 [[host]]
 name = "host"
 iqn = ["{HOST}"]
@@ -268,7 +267,7 @@ chap = [{{ user = "alice", secret = "{}" }}, {{ user = "bob", secret = "{}" }}]
 "#,
         SECRETS[0], SECRETS[2]
     );
-    let daemon = place.serve(&config, &[]);
+    let daemon = place.serve(&one_disk("max_connections = 2", &rest), &[]);
     let as_user = |user, secret| wanted(HOST, Some(DISK), proof(user, secret, None));
     let mut first = Initiator::connect(daemon.at, as_user("alice", SECRETS[0])).unwrap();
     let join = |user, secret, cid| {
@@ -304,11 +303,7 @@ fn portal_groups_lead_to_their_targets() {
         return;
     }
     let place = Place::new();
-    let config = format!(
-        r#"
-[[volume]]
-name = "disk"
-source = "ram:1M"
+    let rest = r#"
 [[volume]]
 name = "both"
 source = "ram:1M"
@@ -319,12 +314,8 @@ address = "127.0.0.1:0"
 protocol = "iscsi"
 address = "[::1]:0"
 tag = 2
-[[target]]
-name = "{DISK}"
-portals = [2]
-luns = [{{ lun = 0, volume = "disk" }}]
-"#
-    );
+"#;
+    let config = one_disk("portals = [2]", rest);
     let daemon = place.serve_on(&config, &[], &[]);
     let [four, six] = daemon.addresses[..] else { panic!("two portals: {:?}", daemon.addresses) };
     let mut session = Initiator::connect(six, wanted(HOST, None, None)).unwrap();
@@ -343,14 +334,32 @@ luns = [{{ lun = 0, volume = "disk" }}]
     assert_eq!(by(four, DISK).err(), Some(Failure::Refused(LoginStatus::TARGET_NOT_FOUND)));
 }
 
+/// A listener takes one family: whoever comes by the other is not told of it.
+#[test]
+fn portals_on_all_addresses_are_named_by_the_one_that_was_asked() {
+    if std::net::TcpListener::bind("[::1]:0").is_err() {
+        eprintln!("skipped: there is no IPv6 here");
+        return;
+    }
+    let place = Place::new();
+    let portal =
+        |address, tag| format!("[[portal]]\nprotocol = \"iscsi\"\naddress = \"{address}\"\ntag = {tag}\n");
+    let config = one_disk("", &(portal("0.0.0.0:0", 1) + &portal("[::]:0", 2)));
+    let daemon = place.serve_on(&config, &["--allow-anonymous"], &[]);
+    let [four, six] = daemon.addresses[..] else { panic!("two portals: {:?}", daemon.addresses) };
+    for (host, port, tag) in [("127.0.0.1", four.port(), 1), ("[::1]", six.port(), 2)] {
+        let at = format!("{host}:{port}");
+        let mut session = Initiator::connect(at.parse().unwrap(), wanted(HOST, None, None)).unwrap();
+        let one = format!("TargetName={DISK}\0TargetAddress={at},{tag}\0");
+        assert_eq!(session.send_targets("All"), one);
+        session.log_out().unwrap();
+    }
+}
+
 #[test]
 fn attack_01_silent_strangers_do_not_keep_others_out() {
     let place = Place::new();
-    let config = format!(
-        "[[volume]]\nname = \"disk\"\nsource = \"ram:1M\"\n\
-         [[target]]\nname = \"{DISK}\"\nluns = [{{ lun = 0, volume = \"disk\" }}]\n\
-         [limits]\nlogin_timeout = 600\n"
-    );
+    let config = one_disk("", "[limits]\nlogin_timeout = 600");
     let daemon = place.serve(&config, &["--cores", &a_core()]);
     let mut silent: Vec<TcpStream> = (0..700).map(|_| TcpStream::connect(daemon.at).unwrap()).collect();
     Initiator::ready(daemon.at, DISK).log_out().unwrap();
