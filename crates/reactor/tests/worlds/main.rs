@@ -5,7 +5,9 @@
 
 mod endpoint;
 mod inline;
+mod options;
 mod outward;
+mod storm;
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -15,12 +17,14 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use ::endpoint::ShardId;
-use blockwire_reactor::{Config, IoChoice, KeepAlive, Listen, Reactor, Running, SpawnError, TcpOptions};
+use blockwire_reactor::{Config, IoChoice, Listen, Reactor, Running, SpawnError};
 use buf::Entropy;
 
 use endpoint::*;
 use inline::*;
+use options::*;
 use outward::*;
+use storm::*;
 
 type World = Running<Msg>;
 
@@ -444,120 +448,6 @@ fn a_close_delivers_what_is_being_sent(io: IoChoice) {
         assert_eq!(all.len(), LEN);
     }
     until(|| world.stats()[0].links == 0 || idle.write(&[0]).is_err());
-    end(world);
-}
-
-/// Everything at once, at random, on two shards: every answer that is owed comes and is right, and
-/// the endpoints' books balance.
-fn a_storm(io: IoChoice) {
-    let world = spawn(two(io));
-    let deadline = Instant::now() + Duration::from_millis(1500);
-    let address = world.addresses()[0];
-    let clients: Vec<_> = (0..12u8)
-        .map(|seed| {
-            std::thread::spawn(move || {
-                let mut entropy = Entropy::new([seed; 32]);
-                while Instant::now() < deadline {
-                    visit(TcpStream::connect(address).unwrap(), &mut entropy);
-                }
-            })
-        })
-        .collect();
-    clients.into_iter().for_each(|client| client.join().unwrap());
-    until(|| world.stats().iter().all(|s| s.links == 0 && s.pool_lent == 0));
-    end(world);
-}
-
-/// One connection's life: some frames, and one of several ends.
-fn visit(mut stream: TcpStream, entropy: &mut Entropy) {
-    stream.set_nodelay(true).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    for _ in 0..entropy.next_u64() % 8 {
-        let (mut wire, mut due) = (Vec::new(), Vec::new());
-        for _ in 0..1 + entropy.next_u64() % 4 {
-            if entropy.next_u64().is_multiple_of(4) {
-                let to = (entropy.next_u64() % 2) as u32;
-                wire.extend(frame(MOVE, to));
-                due.extend(to.to_le_bytes());
-            } else {
-                let len = 1 << (entropy.next_u64() % 18);
-                let bytes = random_bytes(entropy, len);
-                wire.extend(frame(ECHO, len as u32));
-                wire.extend(&bytes);
-                due.extend(bytes);
-            }
-        }
-        let cut = entropy.next_u64() as usize % wire.len();
-        stream.write_all(&wire[..cut]).unwrap();
-        stream.write_all(&wire[cut..]).unwrap();
-        let mut back = vec![0; due.len()];
-        stream.read_exact(&mut back).unwrap();
-        assert!(back == due, "an answer differs");
-    }
-    match entropy.next_u64() % 5 {
-        0 => stream.write_all(&frame(CLOSE, 0)).unwrap(),
-        1 => stream.write_all(&frame(ABORT, 0)).unwrap(),
-        2 => stream.write_all(&frame(SOURCE, 100_000)).unwrap(),
-        // Goes in the middle of a frame, with an answer on its way.
-        3 => stream
-            .write_all(&[frame(ECHO, 9), vec![1; 9], frame(ECHO, 70_000), vec![0; 20_000]].concat())
-            .unwrap(),
-        _ => stream.shutdown(Shutdown::Both).unwrap(),
-    }
-}
-
-fn all_options() -> TcpOptions {
-    TcpOptions {
-        congestion: Some("reno".into()),
-        send_buffer: Some(100_000),
-        recv_buffer: Some(200_000),
-        dscp: Some(10),
-        keep_alive: Some(KeepAlive { idle_s: 30, interval_s: 5, count: 3 }),
-    }
-}
-
-/// Checks that this process has a socket with this peer and all these options.
-fn assert_options(peer: SocketAddr, is_ipv4: bool) {
-    let found = (3..4096).find(|&fd| {
-        // SAFETY: the descriptor is only borrowed to ask for its peer; a wrong one gives an error.
-        let other =
-            std::mem::ManuallyDrop::new(unsafe { <TcpStream as std::os::fd::FromRawFd>::from_raw_fd(fd) });
-        other.peer_addr().is_ok_and(|name| name == peer)
-    });
-    let found = found.expect("the socket is ours");
-    let option = |level, name| {
-        let (mut value, mut len) = (0i32, 4u32);
-        // SAFETY: the value is writable for its length.
-        let rc = unsafe { libc::getsockopt(found, level, name, (&raw mut value).cast(), &mut len) };
-        assert_eq!(rc, 0);
-        value
-    };
-    assert_eq!(option(libc::IPPROTO_TCP, libc::TCP_NODELAY), 1);
-    assert_eq!(option(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE), 30);
-    assert_eq!(option(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL), 5);
-    assert_eq!(option(libc::IPPROTO_TCP, libc::TCP_KEEPCNT), 3);
-    assert_eq!(option(libc::SOL_SOCKET, libc::SO_KEEPALIVE), 1);
-    assert_eq!(option(libc::SOL_SOCKET, libc::SO_SNDBUF), 200_000);
-    assert_eq!(option(libc::SOL_SOCKET, libc::SO_RCVBUF), 400_000);
-    match is_ipv4 {
-        true => assert_eq!(option(libc::IPPROTO_IP, libc::IP_TOS), 40),
-        false => assert_eq!(option(libc::IPPROTO_IPV6, libc::IPV6_TCLASS), 40),
-    }
-    let congestion = option(libc::IPPROTO_TCP, libc::TCP_CONGESTION).to_ne_bytes();
-    assert_eq!(&congestion, b"reno");
-}
-
-fn tcp_options_are_inherited(io: IoChoice) {
-    let mut config = config(io);
-    config.listeners[0].tcp = all_options();
-    config.listeners.push(Listen { address: "[::1]:0".parse().unwrap(), ..config.listeners[0].clone() });
-    let world = spawn(config);
-    for address in world.addresses() {
-        let mut stream = TcpStream::connect(address).unwrap();
-        stream.write_all(&frame(WHERE, 0)).unwrap();
-        assert_eq!(word(&mut stream), 0);
-        assert_options(stream.local_addr().unwrap(), address.is_ipv4());
-    }
     end(world);
 }
 

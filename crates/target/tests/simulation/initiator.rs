@@ -76,7 +76,6 @@ pub struct Initiator {
     pub managed: Vec<(u32, u8)>,
     pub logged_out: bool,
     pub asked_to_log_out: bool,
-    pub rejects: u32,
     /// The connection that the next command goes over.
     pub next_conn: usize,
 }
@@ -99,7 +98,6 @@ impl Initiator {
             managed: Vec::new(),
             logged_out: false,
             asked_to_log_out: false,
-            rejects: 0,
             next_conn: 0,
         };
         initiator.log_in(world, wanted);
@@ -254,7 +252,6 @@ impl Initiator {
                 self.conns[conn].exp_stat_sn = self.conns[conn].exp_stat_sn.next();
             }
             Opcode::REJECT => {
-                self.rejects += 1;
                 self.conns[conn].exp_stat_sn = self.conns[conn].exp_stat_sn.next();
             }
             other => panic!("an unexpected PDU {other:?}"),
@@ -461,10 +458,8 @@ impl Initiator {
         let mut pdu = ScsiCommand::new();
         (pdu.lun, pdu.itt, pdu.cmd_sn) = (lun, Itt::new(itt), self.cmd_sn);
         pdu.cdb[..cdb.len()].copy_from_slice(cdb);
-        pdu.exp_stat_sn = self.conns[0].exp_stat_sn;
-        pdu.expected_data_len = (out.len() as u32).into();
-        let both = CommandFlags::READ.with(CommandFlags::WRITE);
-        pdu.flags = CommandFlags(1).with(CommandFlags::FINAL).with(both);
+        (pdu.exp_stat_sn, pdu.expected_data_len) = (self.conns[0].exp_stat_sn, (out.len() as u32).into());
+        pdu.flags = CommandFlags(0xe1); // F, R, W, SIMPLE
         pdu.set_data_len(out.len());
         self.tasks.insert(itt, Task { sn: Some(self.cmd_sn), ..Task::new(0, lun, &[], read as usize) });
         self.cmd_sn = self.cmd_sn.next();
