@@ -22,6 +22,7 @@ pub(super) fn why(failure: &Failure) -> (Why, bool) {
             (Why::Absent(text), false)
         }
         Failure::Refused(LoginStatus::AUTHORIZATION_FAILURE) => (Why::Refused(text), true),
+        Failure::CutShort => (Why::CutShort(text), false),
         Failure::TimedOut
         | Failure::Refused(LoginStatus::SERVICE_UNAVAILABLE | LoginStatus::OUT_OF_RESOURCES) => {
             (Why::Lost(text), false)
@@ -69,5 +70,6 @@ mod tests {
             let (why, _) = why(&Failure::Refused(status));
             assert_eq!(matches!(why, Why::Absent(_)), absent, "{status:?}: {why:?}");
         }
+        assert!(matches!(why(&Failure::CutShort), (Why::CutShort(_), false)));
     }
 }

@@ -26,6 +26,9 @@ pub enum Failure {
     TooManyRequests,
     /// No end within the time that was given.
     TimedOut,
+    /// The target closed the connection after it had agreed to CHAP, and before that was over: a refusal that
+    /// was not said, or a mere loss.
+    CutShort,
 }
 
 impl From<Violation> for Failure {
@@ -64,7 +67,8 @@ impl Failure {
         match self {
             Failure::Refused(LoginStatus::SERVICE_UNAVAILABLE | LoginStatus::OUT_OF_RESOURCES)
             | Failure::Moved(..)
-            | Failure::TimedOut => Blame::Nobody,
+            | Failure::TimedOut
+            | Failure::CutShort => Blame::Nobody,
             Failure::Refused(LoginStatus { class: 2, .. }) | Failure::Authentication => Blame::Initiator,
             Failure::Violation(Violation::NoAgreement(_)) => Blame::Initiator,
             Failure::Refused(_)
@@ -92,6 +96,9 @@ impl Failure {
             | Failure::Violation(_)
             | Failure::TooManyRequests => {
                 "check that an iSCSI target listens at this address, and its version"
+            }
+            Failure::CutShort => {
+                "compare the CHAP names and secrets of both sides, and look into the target's log"
             }
             Failure::TimedOut => "check that the target is up and reachable, or allow more time",
         }
@@ -131,6 +138,7 @@ impl fmt::Display for Failure {
             Failure::Authentication => f.write_str("the target and this side did not authenticate")?,
             Failure::TooManyRequests => f.write_str("the target does not end the login")?,
             Failure::TimedOut => f.write_str("the login took too long")?,
+            Failure::CutShort => f.write_str("the target closed the connection amid authentication")?,
         }
         write!(f, "; {}", self.advice())
     }

@@ -222,6 +222,11 @@ impl InitiatorLogin {
         Ok(Some(next))
     }
 
+    /// Whether both sides have agreed to prove themselves, and are not done with that.
+    fn is_proving(&self) -> bool {
+        self.stage == Stage::SECURITY && self.wanted.credentials.is_some() && self.security.has_begun()
+    }
+
     fn handle_text(
         &mut self,
         text: &[u8],

@@ -24,6 +24,11 @@ impl Security {
         Security::AwaitMethod
     }
 
+    /// Whether the target has agreed to a method.
+    pub(super) fn has_begun(&self) -> bool {
+        !matches!(self, Security::AwaitMethod)
+    }
+
     pub(super) fn is_done(&self) -> bool {
         matches!(self, Security::Done)
     }

@@ -4,6 +4,7 @@ use super::InitiatorSession;
 use super::command::{Data, Kind};
 use super::link::{PONGS_MAX, Phase, Rx, RxState, SMALL_MAX, Segment};
 use super::request::{Fault, Violation};
+use crate::initiator::Failure;
 use crate::wire::{BHS_LEN, Bhs, DataIn, Opcode, Pdu, R2t, pad_len};
 use buf::crc32c::Crc32c;
 use buf::{Cx, SgMut};
@@ -77,7 +78,10 @@ impl InitiatorSession {
             Came::Loaned(pages) => link.rx.inlet.put_loaned(pages),
             Came::Cancelled => {}
             Came::End | Came::Failed(_) => {
-                self.lose_link(at);
+                match &link.phase {
+                    Phase::Login(login) if login.is_proving() => self.fail_login(at, Failure::CutShort),
+                    _ => self.lose_link(at),
+                }
                 return Ok(());
             }
         }

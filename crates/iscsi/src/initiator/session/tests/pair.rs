@@ -125,6 +125,21 @@ fn a_login_that_is_refused_says_whose_fault_it_was() {
 }
 
 #[test]
+fn a_target_that_closes_amid_authentication_may_have_refused_and_before_or_behind_it_has_not() {
+    // Answered: AuthMethod; CHAP_A; CHAP_N and CHAP_R, with the way to the next stage.
+    for (answers, proving) in [(0, false), (1, true), (2, true), (3, false)] {
+        let (mut wanted, mut access) = (wanted(), access());
+        let (credentials, policy) = chap(Algorithm::SHA256, false);
+        (wanted.credentials, access.auth) = (Some(credentials), policy);
+        let mut wire = Wire::new(wanted, access, InitiatorLimits::default());
+        wire.closes_after(answers);
+        assert!(wire.closed && !wire.ready);
+        let cut = matches!(wire.notices[..], [Notice::LoginFailed(Link(0), Failure::CutShort)]);
+        assert!(cut == proving && cut != wire.notices.is_empty(), "{answers}: {:?}", wire.notices);
+    }
+}
+
+#[test]
 fn targets_are_listed_over_many_pieces() {
     let mut wanted = wanted();
     wanted.target_name = None;

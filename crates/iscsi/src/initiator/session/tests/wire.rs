@@ -273,6 +273,18 @@ impl Wire {
         }
     }
 
+    /// The target answers so many requests of the first login, and closes when it has the next.
+    pub fn closes_after(&mut self, answers: usize) {
+        let mut answered = 0;
+        while answered < answers || self.targets[0].end.inbox.is_empty() || self.ends[0].op.is_none() {
+            let (bytes, _) = self.ends[0].turn(&mut self.host, Link(0), cx!(self));
+            self.targets[0].end.inbox.extend(bytes);
+            answered += usize::from(answered < answers && self.log_in(0));
+        }
+        self.ends[0].shut(&mut self.host, Link(0), cx!(self), Came::End);
+        self.take_events();
+    }
+
     pub fn take_events(&mut self) -> bool {
         let mut any = false;
         while let Some(link) = self.host.poll_shut() {
