@@ -39,6 +39,8 @@ pub enum Message {
     Window(u64, Option<(Sn, Sn)>),
     /// To a session's shard: end it, it is being reinstated.
     EndSession(Tsih),
+    /// To every shard: a TARGET COLD RESET of this target was answered, and ends its sessions (RFC 7143 §11.5.1).
+    ColdReset(Arc<str>),
     /// To the directory's shard: a session has ended.
     SessionGone(Tsih),
     /// To the directory's shard: a connection of a session has ended.

@@ -73,6 +73,8 @@ pub(super) struct Session {
     pub(super) io: Traffic,
     /// Logins of further connections that wait for the end of what they replace.
     pub(super) joining: Vec<Joining>,
+    /// A TARGET COLD RESET that is under way.
+    pub(super) cold_reset: Option<Tag>,
     /// `TargetEvent::Closed` has come.
     pub(super) closed: bool,
 }

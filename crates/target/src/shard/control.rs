@@ -19,6 +19,9 @@ use crate::message::{CONTROL, ConnectionEntry, Control, Listing, Message, Report
 /// Asks of the control plane are numbered from here, the server's own from 0.
 const ASKS: u64 = 1 << 62;
 
+/// How long initiators may take to log out after a TARGET COLD RESET, before their connections are closed.
+const COLD_RESET_GRACE: Duration = Duration::from_secs(2);
+
 /// A stop that is under way.
 #[derive(Debug)]
 pub(super) struct Stopping {
@@ -167,6 +170,19 @@ impl Shard {
                     self.touch(tag);
                 }
             }
+        }
+    }
+
+    /// Ends the sessions of a target that was reset: their initiators hear why, and are in again with a login.
+    pub(super) fn end_sessions_of(&mut self, cx: &mut Cx<'_>, target: &str) {
+        let tags: Vec<Tag> = self.sessions.values().copied().collect();
+        for tag in tags {
+            let Some(session) = self.session(tag).filter(|session| session.target.as_deref() == Some(target))
+            else {
+                continue;
+            };
+            session.proto.close(cx, Close::AfterLogout(cx.now + COLD_RESET_GRACE));
+            self.touch(tag);
         }
     }
 

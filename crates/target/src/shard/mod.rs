@@ -151,6 +151,7 @@ impl Shard {
             }
             Message::Window(token, window) => self.window(token, window),
             Message::EndSession(tsih) => self.end_session(cx, tsih),
+            Message::ColdReset(target) => self.end_sessions_of(cx, &target),
             Message::SessionGone(tsih) => {
                 self.directory_change(|directory, orders| directory.gone(tsih, orders))
             }

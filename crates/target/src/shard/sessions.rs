@@ -78,6 +78,7 @@ impl Shard {
             parked: super::steps::Parked::default(),
             io: Traffic::default(),
             joining: Vec::new(),
+            cold_reset: None,
             closed: false,
         };
         let conn = Conn { kind: Kind::Session(Box::new(session)), noted: None, touched: false };
@@ -270,6 +271,9 @@ impl Shard {
             }
             Request::Task(task) => match management(&task) {
                 Some(what) => {
+                    if task.function == TmfFunction::TARGET_COLD_RESET {
+                        session.cold_reset = Some(tag);
+                    }
                     self.server.manage(key, what);
                 }
                 None => session.proto.respond(cx, tag, Response::Task(TmfResponseCode::NOT_SUPPORTED)),

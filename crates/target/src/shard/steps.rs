@@ -56,7 +56,18 @@ impl Shard {
             }
             Step::Managed { task, outcome } => {
                 let response = Response::Task(tmf_response(outcome));
-                self.with_session(task, |session, tag| session.proto.respond(cx, tag, response));
+                let mut reset = None;
+                self.with_session(task, |session, tag| {
+                    session.proto.respond(cx, tag, response);
+                    if session.cold_reset.take_if(|asked| *asked == tag).is_some() {
+                        reset = session.target.clone();
+                    }
+                });
+                if let Some(target) = reset.filter(|_| outcome == Managed::Complete) {
+                    for shard in 0..self.shards {
+                        self.post(ShardId(shard), Message::ColdReset(target.clone()));
+                    }
+                }
             }
             Step::Cancel { volume, io } => match self.remove_waiting(io) {
                 Some(Step::Io { io, .. }) => {

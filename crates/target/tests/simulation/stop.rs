@@ -1,4 +1,4 @@
-//! How shards stop, and what they say of what is not safe.
+//! How shards, and all sessions of a target, end; and what is said of what is not safe.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,9 +6,11 @@ use std::time::Duration;
 use backends::{File, FileDisk, FileFacts};
 use blockwire_target::{CONTROL, Control, LogLine, Message, Report};
 use endpoint::ShardId;
-use sim::Config;
+use iscsi::wire::TmfFunction;
+use sim::{Config, PeerEnd};
 use volume::{DiskId, Refusal, Remark, Why};
 
+use crate::initiator::Initiator;
 use crate::rig::{self, wanted};
 use crate::{fences, log_in, run_until, world};
 
@@ -78,5 +80,37 @@ fn a_sync_that_fails_is_told_and_the_stop_says_so() {
             }
         }
         assert_eq!(told, u32::from(fails));
+    }
+}
+
+/// TARGET COLD RESET is answered, and then ends every session of the target, on every shard; a warm one ends none
+/// (RFC 7143 §11.5.1).
+#[test]
+fn a_cold_reset_is_answered_and_ends_all_sessions() {
+    for function in [TmfFunction::TARGET_WARM_RESET, TmfFunction::TARGET_COLD_RESET] {
+        let mut world = world(Config::new(1));
+        let mut hosts: Vec<Initiator> = (1..=4).map(|isid| log_in(&mut world, wanted(isid))).collect();
+        let (asked, _) = hosts[0].manage(&mut world, function, 0, u32::MAX);
+        let [asker, others @ ..] = &mut hosts[..] else { unreachable!("there are four") };
+        run_until(&mut world, &mut [asker], |all| !all[0].managed.is_empty());
+        assert_eq!(asker.managed, [(asked, 0)]);
+        // One of them goes when it is asked to.
+        world.run_for(Duration::from_millis(100));
+        others[0].poll(&mut world);
+        let cold = function == TmfFunction::TARGET_COLD_RESET;
+        assert_eq!(others[0].asked_to_log_out, cold);
+        if cold {
+            others[0].log_out(&mut world);
+            run_until(&mut world, &mut [&mut others[0]], |all| all[0].logged_out);
+        }
+        world.run_for(Duration::from_secs(3));
+        for host in &mut hosts {
+            host.poll(&mut world);
+            assert_eq!(host.end(&world) != PeerEnd::Open, cold, "{function:?}");
+        }
+        // Whoever comes again is served, and hears of the reset or of the power.
+        if cold {
+            log_in(&mut world, wanted(1));
+        }
     }
 }
