@@ -105,6 +105,11 @@ impl Initiator {
         self.inline.io()
     }
 
+    /// What its loop has counted since it was set up.
+    pub fn stats(&self) -> reactor::ShardStats {
+        self.inline.stats()
+    }
+
     /// Opens a volume by all the paths that the URLs name (joined by commas), and waits until one serves; or a
     /// stripe of such volumes, `stripe:URL+URL[,chunk=SIZE]`, and waits until all do.
     ///

@@ -87,6 +87,11 @@ impl Disks {
         self.inline.turn(Some(wait));
     }
 
+    /// Nanoseconds spent polling before sleeping, useful or not.
+    pub(super) fn polled_ns(&self) -> u64 {
+        self.inline.stats().poll_ns
+    }
+
     pub(super) fn poll_done(&mut self, disk: usize) -> Option<Done> {
         self.inline.with(|ends, _| ends.files[disk].poll_done())
     }

@@ -51,8 +51,8 @@ pub(super) fn run_share(
     barrier.wait();
     let (mut volumes, mut seats) = made?;
     let now = Instant::now();
-    let cell = args.events.then_some(cell);
-    drive(&mut volumes, &mut seats, now, jobs.iter().any(|job| job.exits_all), cell);
+    let told = (cell, args.events);
+    drive(&mut volumes, &mut seats, now, jobs.iter().any(|job| job.exits_all), told);
     let mut share: Share = jobs.iter().map(|_| Default::default()).collect();
     for seat in seats {
         let (tally, failed, why) = &mut share[seat.job];
@@ -154,7 +154,14 @@ fn io_id(seat: usize, ask: &Ask) -> IoId {
 /// How often a thread's counts are stored for who watches.
 const PUBLISH_NS: u64 = 50_000_000;
 
-fn drive(volumes: &mut Volumes, seats: &mut [Seat], begun: Instant, exits_all: bool, cell: Option<&Cell>) {
+/// `cell`: where counts are stored for who watches, and whether those of I/Os are told.
+fn drive(
+    volumes: &mut Volumes,
+    seats: &mut [Seat],
+    begun: Instant,
+    exits_all: bool,
+    (cell, is_told): (&Cell, bool),
+) {
     let now = || begun.elapsed().as_nanos() as u64;
     // Where each verified I/O belongs.
     let mut places: Vec<Vec<(u64, u32)>> = seats.iter().map(|seat| vec![(0, 0); seat.memory.len()]).collect();
@@ -214,9 +221,12 @@ fn drive(volumes: &mut Volumes, seats: &mut [Seat], begun: Instant, exits_all: b
         if exits_all && left < seats.len() {
             awake = (0..seats.len()).filter(|at| !seats[*at].is_over).collect();
         }
-        if let Some(cell) = cell.filter(|_| time >= published + PUBLISH_NS) {
+        if time >= published + PUBLISH_NS {
             published = time;
-            publish(seats, cell);
+            cell.set_polled(volumes.polled_ns());
+            if is_told {
+                publish(seats, cell);
+            }
         }
     }
 }

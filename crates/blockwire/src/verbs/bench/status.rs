@@ -21,9 +21,15 @@ pub(super) struct Cell {
     ios: AtomicU64,
     bytes: AtomicU64,
     ns: AtomicU64,
+    polled_ns: AtomicU64,
 }
 
 impl Cell {
+    /// Stores how long the thread has polled, since it began.
+    pub(super) fn set_polled(&self, ns: u64) {
+        self.polled_ns.store(ns, Ordering::Relaxed);
+    }
+
     /// Stores what the thread has done so far.
     pub(super) fn set(&self, ios: u64, bytes: u64, ns: u64) {
         self.ios.store(ios, Ordering::Relaxed);
@@ -32,21 +38,37 @@ impl Cell {
     }
 }
 
-/// Processor seconds of this process: user, system.
+/// Processor seconds of this process.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Used(pub(super) f64, pub(super) f64);
+pub(super) struct Used {
+    /// Outside of the kernel.
+    pub(super) user: f64,
+    /// Inside of it.
+    pub(super) system: f64,
+    /// Of both, spent polling before sleeping, useful or not.
+    pub(super) polled: f64,
+}
 
 impl Used {
-    /// Until now.
-    pub(super) fn now() -> Used {
+    /// Until now; the threads' polling as they stored it last.
+    fn now(cells: &[Cell]) -> Used {
         let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
         let ticks = rustix::param::clock_ticks_per_second() as f64;
         let process = eval::cpu::Process::parse(&text).unwrap_or_default();
-        Used(process.user as f64 / ticks, process.system as f64 / ticks)
+        let polled: u64 = cells.iter().map(|cell| cell.polled_ns.load(Ordering::Relaxed)).sum();
+        Used {
+            user: process.user as f64 / ticks,
+            system: process.system as f64 / ticks,
+            polled: polled as f64 / 1e9,
+        }
     }
 
     fn minus(self, earlier: Used) -> Used {
-        Used(self.0 - earlier.0, self.1 - earlier.1)
+        Used {
+            user: self.user - earlier.user,
+            system: self.system - earlier.system,
+            polled: self.polled - earlier.polled,
+        }
     }
 }
 
@@ -64,7 +86,7 @@ pub(super) fn watch(jobs: &[Job], cells: &[Cell], over: &Receiver<()>, is_told: 
     // Without a time for every job, the end is when all threads have gone.
     let until = until.collect::<Option<Vec<_>>>().and_then(|all| all.into_iter().max());
     if !is_over_at(over, begun + counts_from) {
-        let before = Used::now();
+        let before = Used::now(cells);
         tell(json!({ "event": "begin" }));
         let mut next = begun + counts_from;
         loop {
@@ -80,7 +102,7 @@ pub(super) fn watch(jobs: &[Job], cells: &[Cell], over: &Receiver<()>, is_told: 
                 break;
             }
         }
-        let used = Used::now().minus(before);
+        let used = Used::now(cells).minus(before);
         tell(json!({ "event": "end" }));
         return used;
     }
@@ -141,7 +163,10 @@ mod tests {
             ..Job::default()
         };
         let begun = Instant::now();
-        let used = watch(&[job], &[], &over, false);
-        assert!(begun.elapsed() >= Duration::from_millis(150) && used.0 >= 0.0);
+        let cells = [Cell::default()];
+        cells[0].set_polled(5_000_000_000);
+        let used = watch(&[job], &cells, &over, false);
+        assert!(begun.elapsed() >= Duration::from_millis(150) && used.user >= 0.0);
+        assert_eq!(used.polled, 0.0, "what was polled before is not of that time");
     }
 }

@@ -23,6 +23,8 @@ pub struct Outcome {
     pub why: Option<String>,
     /// Processor seconds of this process: user, system.
     pub cpu: (f64, f64),
+    /// Seconds of them spent polling before sleeping, useful or not.
+    pub polled: f64,
 }
 
 impl Outcome {
@@ -37,6 +39,7 @@ impl Outcome {
             failed: 0,
             why: None,
             cpu: (0.0, 0.0),
+            polled: 0.0,
         }
     }
 
@@ -76,7 +79,7 @@ pub fn json(outcomes: &[Outcome], notes: &Vec<String>) -> String {
             "name": outcome.name, "rw": outcome.rw, "bs": [outcome.block.0, outcome.block.1],
             "in_flight": outcome.in_flight, "seconds": seconds, "errors": outcome.failed, "error": outcome.why,
             "cpu_user_seconds": outcome.cpu.0, "cpu_system_seconds": outcome.cpu.1,
-            "cpu_seconds_per_million": outcome.cpu_per_million(),
+            "poll_seconds": outcome.polled, "cpu_seconds_per_million": outcome.cpu_per_million(),
         });
         for (name, figures) in kinds(outcome).into_iter().filter(|(_, figures)| figures.ios > 0) {
             facts[name] = json!({

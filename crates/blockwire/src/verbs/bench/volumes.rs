@@ -167,6 +167,12 @@ impl Volumes {
         }
     }
 
+    /// Nanoseconds spent polling before sleeping, useful or not.
+    pub(super) fn polled_ns(&self) -> u64 {
+        let disks = self.disks.as_ref().map_or(0, Disks::polled_ns);
+        self.initiator.stats().poll_ns + disks
+    }
+
     /// The next operation of any volume that has ended.
     pub(super) fn poll_done(&mut self) -> Option<Ended> {
         if let Some(io) = self.refused.pop_front() {
