@@ -2,7 +2,7 @@
 # Runs the experiments of `blockwire eval`.
 #   eval.sh smallest       each for seconds: whether it works (part of `make test`)
 #   eval.sh auto [NAME...] what fits this machine, with every target and initiator that is installed; reports
-#                          go to docs/eval (`make eval`). TIME: seconds for each, 120 unless said.
+#                          go to docs/eval (`make eval`). TIME: seconds for each, all included, 120 unless said.
 set -euo pipefail
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -80,6 +80,7 @@ all() {
       BLOCKWIRE_KERNEL=$OUT/guest-kernel/root auto "$name"
       ;;
     windows-100g) auto "$name" --target blockwire,tgt ;;
+    nvme-tcp-latency) auto "$name" --target "$both" --initiator blockwire,blockwire-polling ;;
     nvme-tcp-*) auto "$name" --target "$both" ;;
     protocol-efficiency) auto "$name" --target "$software,spdk-nvmf" ;;
     *) auto "$name" ;;

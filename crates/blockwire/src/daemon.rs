@@ -513,7 +513,8 @@ fn not_attached(why: Failure) -> Refused {
         Exit::Exists => Code::Attached,
         Exit::ConnectTimeout => Code::Unreachable,
         Exit::NotAuthenticated => Code::Unproven,
-        Exit::Success | Exit::Failure => Code::Failed,
+        // The last three end evaluations, which no daemon runs.
+        Exit::Success | Exit::Failure | Exit::HungUp | Exit::Interrupted | Exit::Terminated => Code::Failed,
     };
     Refused::new(code, why.message)
 }

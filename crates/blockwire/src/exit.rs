@@ -22,6 +22,12 @@ pub enum Exit {
     NotAuthenticated = 24,
     /// The request was accepted and not answered in time.
     RequestTimeout = 33,
+    /// It was ended by SIGHUP before it was done: 128 and the signal's number, as shells have it.
+    HungUp = 129,
+    /// It was ended by SIGINT.
+    Interrupted = 130,
+    /// It was ended by SIGTERM.
+    Terminated = 143,
 }
 
 /// A failure on its way to the terminal.

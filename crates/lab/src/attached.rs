@@ -7,43 +7,37 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::Failure;
+use crate::attach::{Attached, Wanted, Way};
 use crate::place::Place;
 use crate::process::{Process, Run};
 
-/// How long a volume may take to become a device, and a device to be let go.
+/// How long a stripe may take to serve.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A volume that `blockwire attach --via fuse` makes a loop device.
+/// A volume that is a block device here, by a loop device.
 #[derive(Debug)]
-pub(crate) struct Attached {
-    process: Process,
+pub(crate) struct Disk {
+    attached: Attached,
     device: PathBuf,
 }
 
-impl Attached {
-    /// Attaches the volume of a URL. `name` tells it from others in `dir`.
+impl Disk {
+    /// Attaches the volume of a URL. `name` tells it from others in `dir`; `at`: for its file.
     pub(crate) fn start(
         binary: &Path,
         place: &Place,
         cores: &[usize],
         url: &str,
-        dir: &Path,
+        (dir, at): (&Path, &Path),
         name: &str,
-    ) -> Result<Attached, Failure> {
-        let at = std::path::absolute(dir.join(format!("{name}.mount"))).map_err(Failure::new)?;
-        let (binary, at) = (binary.display().to_string(), at.display().to_string());
-        let words = [&binary, "attach", "--via", "fuse", "--at", &at, url].map(str::to_owned).to_vec();
-        let mut process = Process::start(Run { name, place, cores, words, dir })?;
-        let device = process.wait_for(PATIENCE, |line| match line.split_once(' ') {
-            Some(("device", device)) => Some(Ok(PathBuf::from(device))),
-            Some(("note", why)) => Some(Err(why.to_owned())),
-            _ => None,
+    ) -> Result<Disk, Failure> {
+        let wanted = Wanted { binary, place, cores, url, way: Way::Fuse, name, at, dir };
+        let attached = Attached::start(&wanted)?;
+        let device = attached.said("device").map(PathBuf::from).ok_or_else(|| {
+            let why = attached.said("note").unwrap_or("it does not say why");
+            Failure::new(format!("{url}: no block device can be made of it here: {why}"))
         })?;
-        process.wait_for(PATIENCE, |line| (line == "ready").then_some(()))?;
-        match device {
-            Ok(device) => Ok(Attached { process, device }),
-            Err(why) => Err(Failure::new(format!("{url}: no block device can be made of it here: {why}"))),
-        }
+        Ok(Disk { attached, device })
     }
 
     /// The block device.
@@ -53,12 +47,12 @@ impl Attached {
 
     /// The process that serves it.
     pub(crate) fn pid(&self) -> u32 {
-        self.process.pid()
+        self.attached.pid()
     }
 
     /// What a person would type.
     pub(crate) fn command(&self) -> &str {
-        self.process.command()
+        self.attached.command()
     }
 
     /// What the kernel has counted of the device since it was made.

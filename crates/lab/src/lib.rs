@@ -7,8 +7,10 @@
 
 #![forbid(unsafe_code)]
 
+mod attach;
 mod attached;
 mod block;
+pub mod ending;
 mod environment;
 mod failure;
 pub mod guest;
@@ -19,6 +21,7 @@ mod measure;
 pub mod oltp;
 pub mod place;
 mod process;
+pub mod remains;
 mod room;
 mod runner;
 mod spdk;

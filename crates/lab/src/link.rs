@@ -9,6 +9,7 @@ use eval::preset::Wire;
 
 use crate::Failure;
 use crate::place::Place;
+use crate::remains;
 
 /// A link.
 #[derive(Debug)]
@@ -17,8 +18,10 @@ pub struct Link {
     target: Place,
     initiators: Vec<Place>,
     made: Vec<String>,
-    /// The target's address, if machines are what they are.
-    address: Option<String>,
+    /// The target's addresses: one for each initiator machine, or one for all.
+    addresses: Vec<String>,
+    /// Whether machines are what they are, and so is their network.
+    is_found: bool,
 }
 
 /// Machines that an experiment runs on, reached by ssh.
@@ -44,11 +47,12 @@ impl Link {
     /// # Errors
     /// If namespaces cannot be made: what to do about it.
     pub fn make(wire: Wire, hosts: u32) -> Result<Link, Failure> {
-        let mut link =
-            Link { wire, target: Place::Here, initiators: Vec::new(), made: Vec::new(), address: None };
+        let (initiators, made, addresses) = (Vec::new(), Vec::new(), Vec::new());
+        let mut link = Link { wire, target: Place::Here, initiators, made, addresses, is_found: false };
         let mtu = match wire {
             Wire::Loopback => {
                 link.initiators = vec![Place::Here; hosts as usize];
+                link.addresses.push("127.0.0.1".to_owned());
                 return Ok(link);
             }
             Wire::Veth { mtu } | Wire::Limited { mtu, .. } | Wire::Congested { mtu, .. } => mtu,
@@ -57,7 +61,7 @@ impl Link {
             return Err(Failure::new(format!("{hosts} initiator machines; at most {HOSTS_MAX} are made")));
         }
         let own = LINKS.fetch_add(1, Ordering::Relaxed);
-        let name = |end: &str| format!("bw-{}-{own}{end}", std::process::id());
+        let name = |end: &str| remains::namespace(&format!("{own}{end}"));
         link.target = link.namespace(name("t"))?;
         for host in 0..hosts {
             let there = link.namespace(name(&format!("i{host}")))?;
@@ -77,6 +81,7 @@ impl Link {
                 limit_rate(initiator, &far, limit)?;
             }
             link.initiators.push(there);
+            link.addresses.push(Link::subnet(host, 1));
         }
         Ok(link)
     }
@@ -88,7 +93,8 @@ impl Link {
             target: machines.target.clone().unwrap_or(Place::Here),
             initiators: machines.initiators.clone(),
             made: Vec::new(),
-            address: Some(machines.address.clone()),
+            addresses: vec![machines.address.clone()],
+            is_found: true,
         }
     }
 
@@ -120,16 +126,17 @@ impl Link {
 
     /// The address that a target listens on, so that every initiator reaches it.
     pub fn listen(&self) -> &'static str {
-        if self.wire == Wire::Loopback && self.address.is_none() { "127.0.0.1" } else { "0.0.0.0" }
+        if self.wire == Wire::Loopback && !self.is_found { "127.0.0.1" } else { "0.0.0.0" }
+    }
+
+    /// The addresses at which initiators reach it: what a target that must be told each listens on.
+    pub fn addresses(&self) -> &[String] {
+        &self.addresses
     }
 
     /// The target's address, as this initiator machine reaches it.
     pub fn address(&self, host: usize) -> String {
-        match (&self.address, self.wire) {
-            (Some(address), _) => address.clone(),
-            (None, Wire::Loopback) => "127.0.0.1".to_owned(),
-            _ => Link::subnet(u32::try_from(host).unwrap_or(0), 1),
-        }
+        self.addresses[host.min(self.addresses.len() - 1)].clone()
     }
 
     /// This initiator machine's address, as the target reaches it.
@@ -197,7 +204,7 @@ mod tests {
     fn loopback_needs_nothing() {
         let link = Link::make(Wire::Loopback, 3).unwrap();
         assert_eq!((link.listen(), link.address(2).as_str(), link.mtu()), ("127.0.0.1", "127.0.0.1", 65_536));
-        assert_eq!(link.initiators().len(), 3);
+        assert_eq!((link.initiators().len(), link.addresses().len()), (3, 1));
     }
 
     /// Where namespaces can be made: hosts reach the target each by its own interface, with the MTU that
@@ -215,6 +222,7 @@ mod tests {
             let shown = link.initiators()[host].run(&["ip", "link", "show", "bwi"]).unwrap();
             assert!(shown.contains("mtu 9000") && shown.contains("qdisc tbf"), "{shown}");
         }
+        assert_eq!(link.addresses(), [link.address(0), link.address(1)]);
         let names = link.made.clone();
         drop(link);
         let left = ip(&["netns", "list"]).unwrap();

@@ -237,10 +237,11 @@ impl<'a> Window<'a> {
             retransmits: count(link.and_then(|seen| seen.retransmits)),
             packets: count(link.and_then(|seen| seen.packets)),
             target: target.as_ref().map(scaled),
-            initiator: initiator.as_ref().map(scaled).map(|side| match figures.cpu {
-                // Its own count is of the very time of its figures, wherever it runs.
-                Some(process) => Side { process, ..side },
-                None => side,
+            // Its own count is of the very time of its figures, wherever it runs.
+            initiator: initiator.as_ref().map(scaled).map(|side| Side {
+                process: figures.cpu.unwrap_or(side.process),
+                idle_polls: figures.polls.or(side.idle_polls),
+                ..side
             }),
             seconds: figures.seconds,
             ios: figures.ios,

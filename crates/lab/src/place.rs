@@ -4,6 +4,7 @@
 //! expanded by a shell on the way.
 
 use std::io::Write;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -110,6 +111,8 @@ impl Place {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
+            // An interrupt from the terminal must not cut it short: it may be one that undoes.
+            .process_group(0)
             .spawn()
             .map_err(|why| failed(&why))?;
         if let Some(mut stdin) = child.stdin.take() {

@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -12,6 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::Failure;
+use crate::ending;
 use crate::place::{Place, quoted};
 
 /// How long a process has to end by itself.
@@ -60,8 +62,9 @@ impl Process {
     /// Starts it.
     ///
     /// # Errors
-    /// If it cannot be started.
+    /// If it cannot be started, or all was told to end.
     pub fn start(run: Run<'_>) -> Result<Process, Failure> {
+        ending::check()?;
         let mut words = run.words;
         let command = words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
         if !run.cores.is_empty() {
@@ -80,6 +83,8 @@ impl Process {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
+            // An interrupt from the terminal is the harness's, which ends all in its order.
+            .process_group(0)
             .spawn()
             .map_err(failed)?;
         let log = File::options().create(true).append(true).open(run.dir.join(format!("{}.log", run.name)));
@@ -124,20 +129,26 @@ impl Process {
     /// The next line that it prints, within a time. `Ok(None)`: it has closed its output.
     ///
     /// # Errors
-    /// [`Late`] if none comes in time.
+    /// [`Late`] if none comes in time, or all was told to end.
     pub fn next_line(&mut self, within: Duration) -> Result<Option<(Stream, String)>, Late> {
-        match self.lines.recv_timeout(within) {
-            Ok((stream, line, heard)) => {
-                self.heard = heard;
-                if self.tail.len() == TAIL {
-                    self.tail.pop_front();
+        let until = Instant::now() + within;
+        while !ending::is_ending() {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left.min(ending::EACH)) {
+                Ok((stream, line, heard)) => {
+                    self.heard = heard;
+                    if self.tail.len() == TAIL {
+                        self.tail.pop_front();
+                    }
+                    self.tail.push_back(line.clone());
+                    return Ok(Some((stream, line)));
                 }
-                self.tail.push_back(line.clone());
-                Ok(Some((stream, line)))
+                Err(RecvTimeoutError::Timeout) if left > ending::EACH => {}
+                Err(RecvTimeoutError::Timeout) => break,
+                Err(RecvTimeoutError::Disconnected) => return Ok(None),
             }
-            Err(RecvTimeoutError::Timeout) => Err(Late),
-            Err(RecvTimeoutError::Disconnected) => Ok(None),
         }
+        Err(Late)
     }
 
     /// When the last line that was taken came, which may be earlier than when it was taken.
@@ -199,8 +210,11 @@ impl Process {
         }
     }
 
-    /// A failure of this process, with the last that it said.
+    /// A failure of this process, with the last that it said; if all was told to end, this.
     pub fn failure(&mut self, why: &str) -> Failure {
+        if let Err(told) = ending::check() {
+            return told.during(&self.name);
+        }
         // What it printed before it ended may still be on its way.
         while let Ok(Some(_)) = self.next_line(Duration::from_millis(50)) {}
         let said: Vec<String> = self.tail.iter().map(|line| format!("\n    {line}")).collect();

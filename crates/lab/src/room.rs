@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use eval::preset::{Protocol, Room};
+use eval::preset::{Pace, Protocol, Room};
 
 use crate::initiator::Initiator;
 use crate::link::namespaces;
 use crate::place::Place;
 use crate::target::Target;
 
-/// What is here; what only sends or receives streams is no system to be compared. `time`: how long all loads together may run.
+/// What is here; what only sends or receives streams is no system to be compared. `time`: how long all of it may take.
 pub fn room(targets: &[Box<dyn Target>], initiators: &[Box<dyn Initiator>], time: Duration) -> Room {
     let here = Place::Here;
     let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -35,6 +35,7 @@ pub fn room(targets: &[Box<dyn Target>], initiators: &[Box<dyn Initiator>], time
                 .map(|it| (it.name(), it.missing(&here))),
         ),
         time,
+        pace: Pace::default(),
     }
 }
 

@@ -6,12 +6,14 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use eval::preset::{Medium, Plan, Preset, Protocol, Step, Wire, word};
+use eval::fio::Amount;
+use eval::preset::{LeftOut, Medium, Pace, Plan, Preset, Protocol, Step, Wire, word};
 use eval::record::{Machine, Point, Record, Run, SCHEMA};
 use eval::steady;
 
 use crate::Failure;
 use crate::block;
+use crate::ending;
 use crate::environment::machine;
 use crate::initiator::Initiator;
 use crate::link::{Link, Machines};
@@ -68,6 +70,18 @@ struct Key {
 /// What failed once and is not tried again: a target as it was, an initiator, its connections.
 type Broken = (Key, String, u32);
 
+/// How a plan goes.
+struct Course {
+    begun: Instant,
+    testbed: Option<(Key, Testbed)>,
+    broken: Vec<Broken>,
+}
+
+/// How long a load is tried, to see what goes on around it.
+const TRIED: Duration = Duration::from_millis(200);
+/// Bytes of a volume that is tried.
+const VOLUME_TRIED: u64 = 16 << 20;
+
 impl Key {
     fn of(step: &Step) -> Key {
         Key {
@@ -111,56 +125,139 @@ impl Runner<'_> {
         })
     }
 
-    /// Runs a plan. Steps that fail are noted, and their like are not tried again.
+    /// Runs a plan that is made of how long starting and filling take here. Steps that fail are noted, and
+    /// their like are not tried again; rounds for which there is no time any more are left out.
     ///
     /// # Errors
     /// If nothing at all could be measured: why.
-    pub fn run(&mut self, plan: &Plan) -> Result<Record, Failure> {
-        let begun = Instant::now();
-        let mut record = begin(plan.preset, &plan.notes);
-        record.environment = self.environment(plan);
-        let (steps, left_out) = self.possible(plan);
+    pub fn run(&mut self, plan_of: &dyn Fn(&Pace) -> Result<Plan, String>) -> Result<Record, Failure> {
+        let mut course = Course { begun: Instant::now(), testbed: None, broken: Vec::new() };
+        let rough = plan_of(&self.pace()).map_err(Failure::new)?;
+        let mut record = begin(rough.preset, &[]);
+        let (possible, left_out) = self.possible(&rough);
+        let pace = match rough.time {
+            None => self.pace(),
+            Some(_) => {
+                let pace = self.measured_pace(&possible, &mut course, &mut record);
+                let not = rough.steps.iter().filter(|step| !possible.contains(step));
+                Pace { left_out: distinct(not.map(LeftOut::like)), ..pace }
+            }
+        };
+        let plan = plan_of(&pace).map_err(Failure::new)?;
+        record.environment = self.environment(&rough);
+        record.notes.extend(plan.notes.iter().cloned());
         record.notes.extend(left_out);
-        let mut testbed: Option<(Key, Testbed)> = None;
-        let mut broken: Vec<Broken> = Vec::new();
-        let budget: Duration = steps.iter().map(duration).sum();
+        let (steps, _) = self.possible(&plan);
+        let mut round_begun = course.begun.elapsed();
         for (at, step) in steps.iter().enumerate() {
-            let key = Key::of(step);
-            let attempt = (key.clone(), step.initiator.clone(), step.connections);
-            if broken.contains(&attempt) {
-                continue;
+            if ending::is_ending() {
+                record.notes.push(format!("it was told to end after {at} of {} loads", steps.len()));
+                break;
             }
-            let spent: Duration = steps[..at].iter().map(duration).sum();
-            // What starting and filling took so far is expected to go on.
-            let pace = if at == 0 { 1.2 } else { begun.elapsed().as_secs_f64() / spent.as_secs_f64() };
-            let moment = Moment {
-                step: (at + 1, steps.len()),
-                what: what(step),
-                left: (budget - spent).mul_f64(pace),
-                ..Moment::default()
-            };
-            self.live.begins(&moment);
-            let outcome = self.step(step, &key, &mut testbed, &moment, &mut record);
-            match &outcome {
-                Ok(run) => self.live.ended(&moment, Ok(run.iops())),
-                Err(why) => {
-                    self.live.ended(&moment, Err(&why.to_string()));
-                    record.notes.push(format!("{} was left out: {why}", moment.what));
-                    broken.push(attempt);
-                    testbed = None;
+            if at > 0 && step.round > steps[at - 1].round {
+                let passed = course.begun.elapsed();
+                let is_late = |time: Duration| passed + (passed - round_begun).mul_f64(0.8) > time;
+                if plan.time.is_some_and(is_late) {
+                    let rounds = steps.last().map_or(0, |step| step.round + 1);
+                    record.notes.push(format!(
+                        "{} of {rounds} rounds were made: there was no time for more",
+                        step.round
+                    ));
+                    break;
                 }
+                round_begun = passed;
             }
-            if let Ok(run) = outcome {
-                let mtu = if self.machines.is_some() { 0 } else { block::mtu(step.wire) };
-                add(&mut record.points, plan.preset, step, mtu, run);
-            }
+            self.take(step, (at, &steps), &pace, &mut course, &mut record);
         }
         self.live.over();
-        finish(&mut record, begun);
+        drop(course.testbed);
+        finish(&mut record, course.begun);
         if record.points.is_empty() {
             return Err(Failure::new(format!("nothing could be measured:\n  {}", record.notes.join("\n  "))));
         }
         Ok(record)
+    }
+
+    /// One step of many: its run, or a note why there is none.
+    fn take(
+        &mut self,
+        step: &Step,
+        (at, all): (usize, &[&Step]),
+        pace: &Pace,
+        course: &mut Course,
+        record: &mut Record,
+    ) {
+        let attempt = (Key::of(step), step.initiator.clone(), step.connections);
+        if course.broken.contains(&attempt) {
+            return;
+        }
+        let takes = |steps: &[&Step]| pace.of_steps(steps.iter().copied());
+        // What was estimated wrongly so far is expected to be so further on.
+        let done = takes(&all[..at]);
+        let wrong = if at == 0 { 1.0 } else { course.begun.elapsed().as_secs_f64() / done.as_secs_f64() };
+        let moment = Moment {
+            step: (at + 1, all.len()),
+            what: what(step),
+            left: takes(&all[at..]).mul_f64(wrong),
+            ..Moment::default()
+        };
+        self.live.begins(&moment);
+        match self.step(step, &mut course.testbed, &moment, record) {
+            Ok(run) => {
+                self.live.ended(&moment, Ok(run.iops()));
+                let mtu = if self.machines.is_some() { 0 } else { block::mtu(step.wire) };
+                add(record, step, mtu, run);
+            }
+            // What was cut short is no failure of the systems.
+            Err(_) if ending::is_ending() => course.testbed = None,
+            Err(why) => {
+                self.live.ended(&moment, Err(&why.to_string()));
+                record.notes.push(format!("{} was left out: {why}", moment.what));
+                course.broken.push(attempt);
+                course.testbed = None;
+            }
+        }
+    }
+
+    /// What systems take to start and to begin, as they say of themselves.
+    fn pace(&self) -> Pace {
+        Pace {
+            starts: self.targets.iter().map(|it| (it.name().to_owned(), it.starting())).collect(),
+            loads: self.initiators.iter().map(|it| (it.name().to_owned(), it.around())).collect(),
+            ..Pace::default()
+        }
+    }
+
+    /// The same, corrected by the first target, which is started and filled, and by a short load on it. What
+    /// goes wrong here goes wrong again when it counts, and is noted then.
+    fn measured_pace(&mut self, steps: &[&Step], course: &mut Course, record: &mut Record) -> Pace {
+        let mut pace = self.pace();
+        let Some(step) = steps.iter().find(|step| step.protocol != Protocol::Local) else { return pace };
+        let moment =
+            Moment { step: (0, steps.len()), what: format!("trying {}", what(step)), ..Moment::default() };
+        self.live.begins(&moment);
+        // As many volumes, but so small that filling them tells how fast it goes and takes no time.
+        let mut short = (*step).clone();
+        short.volumes.1 = short.volumes.1.min(VOLUME_TRIED);
+        let Ok((testbed, took)) = self.start(&short, record) else { return pace };
+        let (started, filled) = took;
+        Pace::learn(&mut pace.starts, &step.target, started);
+        let bytes = u64::from(short.volumes.0) * short.volumes.1;
+        if !filled.is_zero() {
+            pace.filled = bytes as f64 / filled.as_secs_f64();
+        }
+        course.testbed = Some((Key::of(&short), testbed));
+        short.job.file_size = Some(Amount::Bytes(short.volumes.1));
+        (short.job.ramp, short.job.runtime, short.connections) =
+            (Duration::ZERO, Some(TRIED), step.volumes.0);
+        let begun = Instant::now();
+        if self.step(&short, &mut course.testbed, &moment, &mut Record::default()).is_ok() {
+            let connecting = pace.load("", short.connections) - pace.load("", 0);
+            let took = begun.elapsed().saturating_sub(TRIED).saturating_sub(connecting);
+            Pace::learn(&mut pace.loads, &step.initiator, took);
+        }
+        pace.spent = course.begun.elapsed();
+        pace
     }
 
     /// Steps whose systems speak the protocol and have the medium, and what is left out and why.
@@ -197,7 +294,6 @@ impl Runner<'_> {
     fn step(
         &mut self,
         step: &Step,
-        key: &Key,
         testbed: &mut Option<(Key, Testbed)>,
         moment: &Moment,
         record: &mut Record,
@@ -206,17 +302,24 @@ impl Runner<'_> {
             *testbed = None;
             return block::local(self, step, moment, record);
         }
-        if testbed.as_ref().is_none_or(|(known, _)| known != key) {
+        let key = Key::of(step);
+        if testbed.as_ref().is_none_or(|(known, _)| *known != key) {
             // Two targets must not have the memory, or the cores, at once.
             *testbed = None;
-            let made = self.start(step, record)?;
-            *testbed = Some((key.clone(), made));
+            let (made, _) = self.start(step, record)?;
+            *testbed = Some((key, made));
         }
         let Some((_, testbed)) = testbed else { return Err(Failure::new("no target serves")) };
         block::load(self, step, testbed, moment, record)
     }
 
-    fn start(&mut self, step: &Step, record: &mut Record) -> Result<Testbed, Failure> {
+    /// Starts a target and fills its volumes; says how long either took.
+    fn start(
+        &mut self,
+        step: &Step,
+        record: &mut Record,
+    ) -> Result<(Testbed, (Duration, Duration)), Failure> {
+        let begun = Instant::now();
         let link = match &self.machines {
             Some(machines) => Link::between(machines),
             None => Link::make(step.wire, hosts(step, record))?,
@@ -225,6 +328,7 @@ impl Runner<'_> {
         let setup = Setup {
             place: link.target(),
             listen: link.listen(),
+            addresses: link.addresses(),
             protocol: step.protocol,
             volumes: step.volumes,
             medium: step.medium,
@@ -236,10 +340,12 @@ impl Runner<'_> {
             note_command(record, command);
         }
         let testbed = Testbed { serving, link };
+        let started = begun.elapsed();
         if step.medium == Medium::Ram && step.target != "url" {
             block::fill(self, &testbed)?;
+            return Ok((testbed, (started, begun.elapsed() - started)));
         }
-        Ok(testbed)
+        Ok((testbed, (started, Duration::ZERO)))
     }
 
     /// This machine, the versions of what runs on it, and which cores are whose.
@@ -303,8 +409,14 @@ pub(crate) fn hosts(step: &Step, record: &Record) -> u32 {
     wanted.min(step.job.threads).min(step.volumes.0).max(1)
 }
 
-fn duration(step: &&Step) -> Duration {
-    step.job.ramp + step.job.runtime.unwrap_or_default()
+/// Each once, in their order.
+fn distinct<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
+    all.fold(Vec::new(), |mut known, one| {
+        if !known.contains(&one) {
+            known.push(one);
+        }
+        known
+    })
 }
 
 /// What a step is, in a line.
@@ -349,9 +461,9 @@ pub(crate) fn finish(record: &mut Record, begun: Instant) {
     }
 }
 
-fn add(points: &mut Vec<Point>, preset: &Preset, step: &Step, mtu: u32, run: Run) {
+fn add(record: &mut Record, step: &Step, mtu: u32, run: Run) {
     let mut labels = Vec::new();
-    if preset.media.len() > 1 {
+    if Preset::find(&record.preset).is_some_and(|preset| preset.media.len() > 1) {
         let medium = if step.medium == Medium::Null { "null" } else { "ram" };
         labels.push(("volume".to_owned(), medium.to_owned()));
     }
@@ -373,9 +485,9 @@ fn add(points: &mut Vec<Point>, preset: &Preset, step: &Step, mtu: u32, run: Run
         let bare = Point { runs: Vec::new(), steady_after: None, ..(**point).clone() };
         bare == fresh
     };
-    match points.iter_mut().find(is_same) {
+    match record.points.iter_mut().find(is_same) {
         Some(point) => point.runs.push(run),
-        None => points.push(Point { runs: vec![run], ..fresh }),
+        None => record.points.push(Point { runs: vec![run], ..fresh }),
     }
 }
 

@@ -11,6 +11,7 @@ use eval::record::{Point, Record, Run};
 
 use crate::Failure;
 use crate::block;
+use crate::ending;
 use crate::environment::machine;
 use crate::link::Link;
 use crate::live::Moment;
@@ -54,7 +55,7 @@ impl Runner<'_> {
         let kinds = preset.protocols.len();
         let steps = wires.len() * jobs.len() * rounds as usize * (kinds + 1);
         let mut at = 0;
-        for &wire in wires {
+        'all: for &wire in wires {
             let (link, mut all) = self.start_kinds(preset, wire, &mut record)?;
             for round in 0..rounds {
                 for job in jobs {
@@ -78,7 +79,13 @@ impl Runner<'_> {
                             ..Moment::default()
                         };
                         self.live.begins(&moment);
-                        let runs = self.at_once(&link, &all[those.clone()], &mut record)?;
+                        let runs = match self.at_once(&link, &all[those.clone()], &mut record) {
+                            Err(_) if ending::is_ending() && at > 1 => {
+                                record.notes.push(format!("it was told to end in load {at} of {steps}"));
+                                break 'all;
+                            }
+                            runs => runs?,
+                        };
                         let iops = runs.iter().map(Run::iops).sum();
                         self.live.ended(&moment, Ok(iops));
                         for (kind, run) in all[those].iter().zip(runs) {
@@ -106,6 +113,7 @@ impl Runner<'_> {
             let setup = Setup {
                 place: link.target(),
                 listen: link.listen(),
+                addresses: link.addresses(),
                 protocol,
                 volumes: preset.volumes,
                 medium: Medium::Ram,
@@ -223,6 +231,7 @@ impl Noise {
                 let setup = Setup {
                     place: receiver,
                     listen: link.listen(),
+                    addresses: link.addresses(),
                     protocol: Protocol::Stream,
                     volumes: (0, 0),
                     medium: Medium::Null,

@@ -32,10 +32,11 @@ fn reads(seconds: f64) -> Job {
     }
 }
 
-fn setup(dir: &Path, protocol: Protocol, medium: Medium) -> Setup<'_> {
+fn setup<'a>(dir: &'a Path, addresses: &'a [String], protocol: Protocol, medium: Medium) -> Setup<'a> {
     Setup {
         place: &Place::Here,
         listen: "127.0.0.1",
+        addresses,
         protocol,
         volumes: (2, 64 << 20),
         medium,
@@ -48,7 +49,8 @@ fn setup(dir: &Path, protocol: Protocol, medium: Medium) -> Setup<'_> {
 fn drive(target: &dyn Target, initiator: &dyn Initiator, medium: Medium) -> Result<(), Failure> {
     let dir = tempfile::tempdir().expect("a directory");
     let protocol = target.protocols()[0];
-    let serving = target.start(&setup(dir.path(), protocol, medium))?;
+    let addresses = ["127.0.0.1".to_owned()];
+    let serving = target.start(&setup(dir.path(), &addresses, protocol, medium))?;
     assert!(!serving.commands.is_empty() && serving.pids().len() == 1);
     let before = serving.polls.as_ref().map(|polls| polls.idle_seconds().expect("it tells"));
     let (job, told) = (reads(1.0), RefCell::new(Vec::new()));

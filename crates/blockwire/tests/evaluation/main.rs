@@ -3,6 +3,7 @@
 mod compare;
 mod disk;
 mod docs;
+mod ending;
 mod exchange;
 mod plan;
 mod report;

@@ -18,7 +18,9 @@ fn all_pairs(room: &eval::preset::Room) -> Plan {
     let initiators: Vec<String> = room.initiators.iter().filter(|name| *name != "fio").cloned().collect();
     let mut plan = plan(quick, room, Scale::Part(0.01), &room.targets, &initiators).unwrap();
     let is_kept = |step: &eval::preset::Step| {
-        step.round == 0 && (step.job.direction == Direction::Read || step.target == "blockwire")
+        let is_ours = step.target == "blockwire";
+        let is_told_apart = is_ours || step.initiator != "blockwire-polling";
+        step.round == 0 && is_told_apart && (step.job.direction == Direction::Read || is_ours)
     };
     plan.steps.retain(is_kept);
     // A target that is used again is not started again.
@@ -52,6 +54,11 @@ fn judge(record: &Record, plan: &Plan) {
         let idle = run.target.as_ref().and_then(|side| side.idle_polls);
         let polls = ["blockwire", "spdk-iscsi", "spdk-nvmf"].contains(&point.target.as_str());
         assert_eq!(idle.is_some(), polls, "{what}: who tells how long it polled in vain");
+        let idle = run.initiator.as_ref().and_then(|side| side.idle_polls);
+        let is_ours = point.initiator.starts_with("blockwire");
+        assert_eq!(idle.is_some(), is_ours, "{what}: among initiators ours alone tells");
+        let polls = point.initiator == "blockwire-polling";
+        assert_eq!(idle.is_some_and(|idle| idle > 0.0), polls, "{what}: {idle:?}");
     }
 }
 
@@ -75,7 +82,7 @@ fn every_pair_that_is_installed_is_measured() {
         dir: dir.path().to_owned(),
         live: &mut Silent,
     };
-    let record = runner.run(&plan).unwrap();
+    let record = runner.run(&|_| Ok(plan.clone())).unwrap();
     judge(&record, &plan);
     println!("{} points of {} pairs", record.points.len(), plan.steps.len());
 }

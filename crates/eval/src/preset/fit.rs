@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use super::pace::{Meeting, Pace, Turns, around, ramp, round};
 use super::{Kind, Load, Medium, Pairing, Plan, Preset, Protocol, Step, Wire, word};
 use crate::fio::{Amount, Job};
 
 /// What the machine at hand has to give.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Room {
     /// Processors.
     pub cores: usize,
@@ -20,8 +21,10 @@ pub struct Room {
     pub targets: Vec<String>,
     /// Initiators that are installed.
     pub initiators: Vec<String>,
-    /// How long all loads together may run under [`Scale::Auto`].
+    /// How long all of it may take under [`Scale::Auto`], from the first start to the last end.
     pub time: Duration,
+    /// What is known of how long starting and filling take.
+    pub pace: Pace,
 }
 
 /// How much of a preset's own size.
@@ -39,9 +42,12 @@ pub enum Scale {
 const RUNTIME_MIN: Duration = Duration::from_millis(500);
 /// Smallest volume: larger than a processor's caches.
 const VOLUME_MIN: u64 = 64 << 20;
+/// Smallest of many volumes, which are larger than caches together.
+const VOLUME_OF_MANY_MIN: u64 = 16 << 20;
 /// Bytes of all volumes together under [`Scale::Auto`]: each start of a target fills them, which is to take
-/// a second or two.
+/// a second or two; where the machine is slower than that, they are smaller.
 const FILLED_MAX: u64 = 2 << 30;
+const FILLING_SECONDS_MAX: f64 = 3.0;
 
 /// How long a load runs at the smallest scale.
 const RUNTIME_SMALLEST: Duration = Duration::from_millis(200);
@@ -96,7 +102,7 @@ pub fn plan(
     let wires = ends(wires(preset, room, &mut fitting)?, scale, "links", &mut fitting);
     let volumes = volumes(preset, room, scale, &mut fitting);
     let connections = connections(preset, room, scale, volumes.0, &mut fitting);
-    let mut each = Vec::new();
+    let mut meetings = Vec::new();
     for (target, initiator) in &pairs {
         for &protocol in preset.protocols {
             // Local I/O has neither target nor wire: once, not for every pair.
@@ -106,40 +112,31 @@ pub fn plan(
             for &wire in if protocol == Protocol::Local { &wires[..1] } else { &wires[..] } {
                 for &connections in &connections {
                     for &medium in preset.media {
-                        each.push((target, initiator, protocol, wire, connections, medium));
+                        let (target, initiator) = (target.clone(), initiator.clone());
+                        meetings.push(Meeting { target, initiator, protocol, wire, connections, medium });
                     }
                 }
             }
         }
     }
     let loads = loads(preset, scale, &mut fitting);
-    let (runtime, rounds) = time(preset, room, scale, each.len() * loads.len(), &mut fitting);
+    let around_of = |frame: &Frame| {
+        let steps = round(&frame.wires, &frame.loads, &meetings, frame.turns, &room.pace.left_out);
+        (around(steps.iter().map(|(_, meeting)| *meeting), volumes, &room.pace), steps.len())
+    };
+    let frame = frame(preset, room, scale, Frame::of(preset, wires, loads), &around_of, &mut fitting);
     let mut steps = Vec::new();
-    for round in 0..rounds {
-        // A link is kept for all loads of a round; systems take turns on it under each load.
-        for &over in &wires {
-            for load in &loads {
-                for &(target, initiator, protocol, wire, connections, medium) in
-                    each.iter().filter(|(_, _, _, wire, _, _)| *wire == over)
-                {
-                    let job = job(preset, load, runtime, volumes, connections);
-                    let (target, initiator) = (target.clone(), initiator.clone());
-                    steps.push(Step {
-                        target,
-                        initiator,
-                        protocol,
-                        wire,
-                        volumes,
-                        medium,
-                        connections,
-                        job,
-                        round,
-                    });
-                }
-            }
+    for number in 0..frame.rounds {
+        for (load, meeting) in round(&frame.wires, &frame.loads, &meetings, frame.turns, &room.pace.left_out)
+        {
+            let Meeting { target, initiator, protocol, wire, connections, medium } = meeting.clone();
+            let job = job(preset, load, frame.runtime, volumes, connections);
+            let (round, job) = (number, job);
+            steps.push(Step { target, initiator, protocol, wire, volumes, medium, connections, job, round });
         }
     }
-    Ok(Plan { preset, steps, notes: fitting.notes })
+    let time = (scale == Scale::Auto).then_some(room.time);
+    Ok(Plan { preset, steps, time, notes: fitting.notes })
 }
 
 /// What is measured of a preset that has a runner of its own: its loads, without systems.
@@ -155,6 +152,36 @@ pub struct Shape {
     pub notes: Vec<String>,
 }
 
+/// How long a preset takes with our own systems on a machine where all of it fits: as its paper had it, and
+/// at least. `None`: it does a job instead of running for a time, or a machine boots; that is found out as
+/// it runs.
+pub fn takes(preset: &'static Preset) -> Option<(Duration, Duration)> {
+    let ours = vec!["blockwire".to_owned()];
+    let room = Room {
+        cores: 64,
+        memory: 1 << 40,
+        files: 1 << 20,
+        namespaces: Ok(()),
+        targets: ours.clone(),
+        initiators: ours.clone(),
+        time: Duration::ZERO,
+        pace: Pace::default(),
+    };
+    let at = |scale| match preset.kind {
+        Kind::Block => Some(plan(preset, &room, scale, &ours, &ours).ok()?.duration(&room.pace)),
+        Kind::Together => {
+            let shape = shape(preset, &room, scale).ok()?;
+            let kinds = preset.protocols.len() as u32;
+            let job = |job: &Job| job.ramp + job.runtime.unwrap_or_default() + room.pace.load("", 1);
+            let loads = shape.jobs.iter().map(job).sum::<Duration>() * shape.rounds * (kinds + 1);
+            let starts = room.pace.start("", preset.volumes, Medium::Ram) * kinds;
+            Some((loads + starts) * shape.wires.len() as u32)
+        }
+        Kind::Oltp { .. } | Kind::Machine => None,
+    };
+    Some((at(Scale::Part(1.0))?, at(Scale::Auto)?))
+}
+
 /// The shape of a preset on this machine.
 ///
 /// # Errors
@@ -163,11 +190,153 @@ pub fn shape(preset: &'static Preset, room: &Room, scale: Scale) -> Result<Shape
     let mut fitting = Fitting { notes: Vec::new() };
     let wires = ends(wires(preset, room, &mut fitting)?, scale, "links", &mut fitting);
     let loads = loads(preset, scale, &mut fitting);
-    // Each protocol alone, and all at once.
-    let each = wires.len() * loads.len() * (preset.protocols.len() + 1);
-    let (runtime, rounds) = time(preset, room, scale, each, &mut fitting);
-    let jobs = loads.iter().map(|load| job(preset, load, runtime, preset.volumes, 1)).collect();
-    Ok(Shape { wires, jobs, rounds, notes: fitting.notes })
+    // Each protocol alone, and all at once; targets are started once for a link.
+    let kinds = preset.protocols;
+    let around_of = |frame: &Frame| {
+        let steps = frame.wires.len() * frame.loads.len() * (kinds.len() + 1);
+        let medium = |kind: &Protocol| if *kind == Protocol::Stream { Medium::Null } else { Medium::Ram };
+        let starts: Duration =
+            kinds.iter().map(|kind| room.pace.start(kind.name(), preset.volumes, medium(kind))).sum();
+        let starts = starts * frame.wires.len() as u32 / frame.rounds;
+        (starts + room.pace.load("", 1) * steps as u32, steps)
+    };
+    let frame = frame(preset, room, scale, Frame::of(preset, wires, loads), &around_of, &mut fitting);
+    let jobs = frame.loads.iter().map(|load| job(preset, load, frame.runtime, preset.volumes, 1)).collect();
+    Ok(Shape { wires: frame.wires, jobs, rounds: frame.rounds, notes: fitting.notes })
+}
+
+/// What is done, how often and how long.
+#[derive(Clone, Debug, PartialEq)]
+struct Frame {
+    wires: Vec<Wire>,
+    loads: Vec<Load>,
+    turns: Turns,
+    rounds: u32,
+    runtime: Duration,
+}
+
+impl Frame {
+    /// As the preset has it.
+    fn of(preset: &Preset, wires: Vec<Wire>, loads: Vec<Load>) -> Frame {
+        Frame { wires, loads, turns: Turns::EachLoad, rounds: preset.rounds, runtime: preset.runtime }
+    }
+
+    /// How long each load may run, so that all fits the time.
+    fn fitting(&self, room: &Room, around: &dyn Fn(&Frame) -> (Duration, usize)) -> Duration {
+        let (around, runs) = around(self);
+        let left = room.time.saturating_sub(room.pace.spent) / self.rounds.max(1);
+        // A ramp of a tenth goes before each.
+        left.saturating_sub(around).div_f64(1.1 * runs.max(1) as f64)
+    }
+
+    /// I/O sizes without every second of those between the ends; else links without those between. False:
+    /// there is nothing to be left out.
+    fn thin_out(&mut self) -> bool {
+        let mut sizes: Vec<u32> = self.loads.iter().map(|load| load.bytes).collect();
+        sizes.dedup();
+        let last = sizes.len().saturating_sub(1);
+        if sizes.len() > 2 {
+            let kept: Vec<u32> =
+                (0..=last).filter(|at| at % 2 == 0 || *at == last).map(|at| sizes[at]).collect();
+            // Of three the middle one goes.
+            let kept = if kept.len() == sizes.len() { vec![sizes[0], sizes[last]] } else { kept };
+            self.loads.retain(|load| kept.contains(&load.bytes));
+            return true;
+        }
+        // A link that is held to a speed is what its experiment is about.
+        let is_plain = |wire: &Wire| matches!(wire, Wire::Loopback | Wire::Veth { .. });
+        let can = self.wires.len() > 1 && self.wires.iter().all(is_plain);
+        self.wires.truncate(if can { 1 } else { self.wires.len() });
+        can
+    }
+}
+
+/// Makes what is done fit the scale. `around`: of a round, what its steps take beside their loads, and how
+/// many they are.
+fn frame(
+    preset: &Preset,
+    room: &Room,
+    scale: Scale,
+    mut frame: Frame,
+    around: &dyn Fn(&Frame) -> (Duration, usize),
+    fitting: &mut Fitting,
+) -> Frame {
+    let all = frame.clone();
+    match scale {
+        Scale::Smallest => {
+            (frame.runtime, frame.rounds, frame.turns) = (RUNTIME_SMALLEST, 1, Turns::EachLink);
+        }
+        Scale::Part(part) => frame.runtime = frame.runtime.mul_f64(part).max(RUNTIME_MIN),
+        Scale::Auto => {
+            // Under each load if there is time for three rounds of that.
+            frame.rounds = preset.rounds.min(3);
+            if frame.fitting(room, around) < RUNTIME_MIN * 2 {
+                frame.turns = Turns::EachLink;
+            }
+            frame.rounds = preset.rounds;
+            loop {
+                // Rather less often than too short, and rather both than less of the experiment.
+                let least = if frame.rounds > 2 { RUNTIME_MIN * 2 } else { RUNTIME_MIN };
+                if frame.fitting(room, around) >= least {
+                    break;
+                }
+                if frame.rounds > 1 {
+                    frame.rounds -= 1;
+                } else if !frame.thin_out() {
+                    break;
+                }
+            }
+            frame.runtime = frame.runtime.min(frame.fitting(room, around)).max(RUNTIME_MIN);
+        }
+    }
+    note_frame(preset, room, scale, (&all, &frame), around, fitting);
+    frame
+}
+
+/// Says what was changed.
+fn note_frame(
+    preset: &Preset,
+    room: &Room,
+    scale: Scale,
+    (all, frame): (&Frame, &Frame),
+    around: &dyn Fn(&Frame) -> (Duration, usize),
+    fitting: &mut Fitting,
+) {
+    if (frame.runtime, frame.rounds) != (preset.runtime, preset.rounds) {
+        fitting.note(format!(
+            "each load was to run for {:.1} s in {} rounds; it runs for {:.1} s in {}",
+            preset.runtime.as_secs_f64(),
+            preset.rounds,
+            frame.runtime.as_secs_f64(),
+            frame.rounds
+        ));
+    }
+    if frame.loads.len() < all.loads.len() {
+        let mut sizes: Vec<String> = frame.loads.iter().map(|load| load.bytes.to_string()).collect();
+        sizes.dedup();
+        fitting.note(format!("for want of time not all I/O sizes are used: {}", sizes.join(", ")));
+    }
+    if frame.wires.len() < all.wires.len() {
+        fitting.note("for want of time the first link alone is used".to_owned());
+    }
+    let each_load = Frame { turns: Turns::EachLoad, ..frame.clone() };
+    if scale == Scale::Auto && around(frame).0 < around(&each_load).0 {
+        fitting.note(format!(
+            "systems take turns on each link of a round, not under each load: starting their targets for each \
+             load would take {:.0} s more",
+            ((around(&each_load).0 - around(frame).0) * frame.rounds).as_secs_f64()
+        ));
+    }
+    let (around, runs) = around(frame);
+    let takes =
+        (around + (frame.runtime + ramp(frame.runtime)) * runs as u32) * frame.rounds + room.pace.spent;
+    if scale == Scale::Auto && takes > room.time.mul_f64(1.05) {
+        fitting.note(format!(
+            "it takes about {:.0} s at least, longer than the {:.0} s that were given",
+            takes.as_secs_f64(),
+            room.time.as_secs_f64()
+        ));
+    }
 }
 
 /// At the smallest scale, the first and the last of a range.
@@ -209,7 +378,7 @@ fn pairs(
         }
         Pairing::ThreeSetUps => {
             const OURS: &str = "blockwire";
-            let software = |all: &[String]| all.iter().find(|name| *name != OURS).cloned();
+            let software = |all: &[String]| all.iter().find(|name| !name.starts_with(OURS)).cloned();
             let ours = OURS.to_owned();
             let mut pairs = Vec::new();
             pairs.extend(software(&targets).map(|target| (target, ours.clone())));
@@ -259,12 +428,14 @@ fn volumes(preset: &Preset, room: &Room, scale: Scale, fitting: &mut Fitting) ->
     }
     // A target holds the volumes once, and other systems' targets run while it is torn down.
     let most = (room.memory / 3).min(FILLED_MAX);
+    let most = most.min((room.pace.filled * FILLING_SECONDS_MAX) as u64);
+    let least = (VOLUME_MIN / u64::from(count)).max(VOLUME_OF_MANY_MIN);
     let (count, each) = match scale {
         Scale::Smallest => (count.min(VOLUMES_SMALLEST), VOLUME_MIN),
         Scale::Auto if u64::from(count) * bytes <= most => (count, bytes),
         Scale::Auto => {
-            let each = (most / u64::from(count)).max(VOLUME_MIN);
-            let fit = u32::try_from(most / each).unwrap_or(count).clamp(1, count);
+            let each = (most / u64::from(count)).max(least);
+            let fit = u32::try_from(room.memory / 3 / each).unwrap_or(count).clamp(1, count);
             (fit, each & !((1 << 20) - 1))
         }
         Scale::Part(part) => (count, ((bytes as f64 * part) as u64).max(VOLUME_MIN) & !((1 << 20) - 1)),
@@ -302,30 +473,6 @@ fn connections(preset: &Preset, room: &Room, scale: Scale, volumes: u32, fitting
     fits
 }
 
-fn time(preset: &Preset, room: &Room, scale: Scale, loads: usize, fitting: &mut Fitting) -> (Duration, u32) {
-    let (mut runtime, mut rounds) = (preset.runtime, preset.rounds);
-    match scale {
-        Scale::Smallest => (runtime, rounds) = (RUNTIME_SMALLEST, 1),
-        Scale::Part(part) => runtime = runtime.mul_f64(part).max(RUNTIME_MIN),
-        Scale::Auto => {
-            let each = |rounds: u32| room.time.div_f64((loads * rounds as usize).max(1) as f64);
-            while rounds > 1 && each(rounds) < RUNTIME_MIN * 2 {
-                rounds -= 1;
-            }
-            runtime = runtime.min(each(rounds)).max(RUNTIME_MIN);
-        }
-    }
-    if (runtime, rounds) != (preset.runtime, preset.rounds) {
-        fitting.note(format!(
-            "each load was to run for {:.1} s in {} rounds; it runs for {:.1} s in {rounds}",
-            preset.runtime.as_secs_f64(),
-            preset.rounds,
-            runtime.as_secs_f64()
-        ));
-    }
-    (runtime, rounds)
-}
-
 /// A load as a job. Where connections are what is varied, each has a thread of its own.
 fn job(preset: &Preset, load: &Load, runtime: Duration, volumes: (u32, u64), connections: u32) -> Job {
     let threads = if preset.connections.is_empty() { load.threads } else { load.threads.max(connections) };
@@ -339,7 +486,7 @@ fn job(preset: &Preset, load: &Load, runtime: Duration, volumes: (u32, u64), con
         file_size: Some(Amount::Bytes(volumes.1)),
         runtime: Some(runtime),
         is_time_based: true,
-        ramp: (runtime / 10).min(Duration::from_secs(2)),
+        ramp: ramp(runtime),
         covers: false,
         flushes_at_end: preset.paper == Some("t6-100g"),
         is_grouped: true,
@@ -348,130 +495,4 @@ fn job(preset: &Preset, load: &Load, runtime: Duration, volumes: (u32, u64), con
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::PRESETS;
-    use super::*;
-    use crate::published::published;
-
-    fn room() -> Room {
-        Room {
-            cores: 2,
-            memory: 20 << 30,
-            files: 1024,
-            namespaces: Ok(()),
-            targets: vec!["blockwire".into(), "tgt".into()],
-            initiators: vec!["blockwire".into(), "libiscsi".into()],
-            time: Duration::from_secs(600),
-        }
-    }
-
-    fn names(names: &[&str]) -> Vec<String> {
-        names.iter().map(|name| (*name).to_owned()).collect()
-    }
-
-    #[test]
-    fn every_preset_is_of_a_paper_that_is_there() {
-        let mut ids: Vec<&str> = PRESETS.iter().map(|preset| preset.id).collect();
-        ids.sort_unstable();
-        ids.dedup();
-        assert_eq!(ids.len(), PRESETS.len());
-        for preset in PRESETS {
-            let known = |id: &str| published().papers.iter().any(|paper| paper.id == id);
-            assert!(preset.paper.is_none_or(known), "{}", preset.id);
-        }
-    }
-
-    #[test]
-    fn systems_take_turns_under_one_load() {
-        let quick = Preset::find("quick").unwrap();
-        let both = names(&["blockwire", "tgt"]);
-        let plan = plan(quick, &room(), Scale::Part(1.0), &both, &names(&["blockwire"])).unwrap();
-        // Two directions, two protocols, two targets, three rounds.
-        assert_eq!(plan.steps.len(), 24);
-        assert_eq!(plan.notes, Vec::<String>::new());
-        for turn in plan.steps.chunks(4) {
-            assert!(turn.iter().all(|step| step.job == turn[0].job && step.round == turn[0].round));
-        }
-    }
-
-    #[test]
-    fn what_does_not_fit_is_made_smaller_and_said() {
-        let sweep = Preset::find("t6-100g-sweep").unwrap();
-        let small = Room { memory: 6 << 30, namespaces: Err("not root".into()), ..room() };
-        let plan =
-            plan(sweep, &small, Scale::Auto, &names(&["blockwire", "spdk-iscsi"]), &names(&["blockwire"]))
-                .unwrap();
-        let said = plan.notes.join("\n");
-        for word in ["spdk-iscsi is not installed", "not root", "18 of 113 MiB", "rounds"] {
-            assert!(said.contains(word), "{word}: {said}");
-        }
-        assert!(plan.steps.iter().all(|step| step.wire == Wire::Loopback && step.volumes.0 == 18));
-        assert!(plan.duration() < Duration::from_secs(800), "{:?}", plan.duration());
-        assert_eq!(plan.steps[0].job.threads, 60);
-    }
-
-    #[test]
-    fn demartek_pairs_as_it_did() {
-        let preset = Preset::find("demartek-vdbench").unwrap();
-        let both = (names(&["blockwire", "tgt"]), names(&["blockwire", "libiscsi"]));
-        let plan = plan(preset, &room(), Scale::Auto, &both.0, &both.1).unwrap();
-        let mut pairs: Vec<(&str, &str)> =
-            plan.steps.iter().map(|step| (step.target.as_str(), step.initiator.as_str())).collect();
-        pairs.sort_unstable();
-        pairs.dedup();
-        assert_eq!(pairs, [("blockwire", "blockwire"), ("blockwire", "libiscsi"), ("tgt", "blockwire")]);
-    }
-
-    #[test]
-    fn connections_stop_at_the_limit_of_files() {
-        let preset = Preset::find("connections").unwrap();
-        let plan =
-            plan(preset, &room(), Scale::Auto, &names(&["blockwire"]), &names(&["blockwire"])).unwrap();
-        assert!(plan.steps.iter().any(|step| step.connections == 768));
-        assert!(plan.notes.iter().any(|note| note.contains("ulimit -n")));
-    }
-
-    #[test]
-    fn each_connection_has_work() {
-        let preset = Preset::find("connections").unwrap();
-        let room = Room { files: 1 << 20, ..room() };
-        let plan = plan(preset, &room, Scale::Auto, &names(&["blockwire"]), &names(&["blockwire"])).unwrap();
-        for count in [1, 256, 16_384] {
-            let step = plan.steps.iter().find(|step| step.connections == count).unwrap();
-            assert_eq!(step.job.threads, count);
-        }
-    }
-
-    #[test]
-    fn a_shared_link_is_alone_and_limited() {
-        let shape = shape(Preset::find("unified-wire").unwrap(), &room(), Scale::Part(0.1)).unwrap();
-        assert!(shape.wires.iter().any(|wire| matches!(wire, Wire::Limited { .. })));
-        assert_eq!((shape.jobs.len(), shape.rounds), (2, 3));
-    }
-
-    #[test]
-    fn the_smallest_scale_takes_seconds() {
-        for preset in PRESETS.iter().filter(|preset| preset.kind == Kind::Block) {
-            let both = (names(&["blockwire", "tgt"]), names(&["blockwire", "libiscsi"]));
-            let plan = plan(preset, &room(), Scale::Smallest, &both.0, &both.1).unwrap();
-            assert!(plan.duration() < Duration::from_secs(16), "{}: {:?}", preset.id, plan.duration());
-            assert!(
-                plan.notes.iter().any(|note| note.contains("it runs for 0.2 s in 1")),
-                "{:?}",
-                plan.notes
-            );
-        }
-    }
-
-    #[test]
-    fn nothing_is_left_out_in_silence() {
-        let quick = Preset::find("quick").unwrap();
-        let why = plan(quick, &room(), Scale::Auto, &names(&["lio"]), &names(&["blockwire"])).unwrap_err();
-        assert!(why.contains("blockwire, tgt"), "{why}");
-        let jitter = Preset::find("nvme-tcp-jitter").unwrap();
-        let alone = Room { namespaces: Err("not root".into()), ..room() };
-        let why =
-            plan(jitter, &alone, Scale::Auto, &names(&["blockwire"]), &names(&["blockwire"])).unwrap_err();
-        assert!(why.contains("congested") && why.contains("not root"), "{why}");
-    }
-}
+mod tests;

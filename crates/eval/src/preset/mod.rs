@@ -5,13 +5,15 @@
 //! for every pair of systems, in an order in which the systems take turns.
 
 mod fit;
+mod pace;
 mod table;
 
 use std::time::Duration;
 
 use crate::fio::{Direction, Job};
 use crate::published::{Figure, published};
-pub use fit::{Room, Scale, Shape, plan, shape};
+pub use fit::{Room, Scale, Shape, plan, shape, takes};
+pub use pace::{LeftOut, Pace};
 pub use table::PRESETS;
 
 /// What volumes are made of.
@@ -217,14 +219,29 @@ pub struct Plan {
     pub preset: &'static Preset,
     /// What is measured, in this order.
     pub steps: Vec<Step>,
+    /// How long all of it may take, if it was made to fit a time.
+    pub time: Option<Duration>,
     /// What was changed to fit the machine, and what is left out and why.
     pub notes: Vec<String>,
 }
 
 impl Plan {
-    /// How long its loads run, without starting and stopping systems.
-    pub fn duration(&self) -> Duration {
-        self.steps.iter().map(|step| step.job.ramp + step.job.runtime.unwrap_or_default()).sum()
+    /// How long it takes, with all starting and filling.
+    pub fn duration(&self, pace: &Pace) -> Duration {
+        pace.of_steps(self.steps.iter())
+    }
+}
+
+impl Step {
+    fn meeting(&self) -> pace::Meeting {
+        pace::Meeting {
+            target: self.target.clone(),
+            initiator: self.initiator.clone(),
+            protocol: self.protocol,
+            wire: self.wire,
+            connections: self.connections,
+            medium: self.medium,
+        }
     }
 }
 

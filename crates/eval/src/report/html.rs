@@ -162,6 +162,7 @@ fn results(page: &mut String, record: &Record, names: &Names) {
                 (resident > 0).then_some(resident as f64 / f64::from(1 << 20))
             }),
             counted(|run| Some(run.target.as_ref()?.idle_polls? / run.seconds * 100.0)),
+            counted(|run| Some(run.initiator.as_ref()?.idle_polls? / run.seconds * 100.0)),
             counted(|run| {
                 (run.ios > 0).then_some(run.target.as_ref()?.cores.switches as f64 / run.ios as f64)
             }),
@@ -179,7 +180,8 @@ fn results(page: &mut String, record: &Record, names: &Names) {
         "effectiveness, target",
         "effectiveness, initiator",
         "target MiB",
-        "idle polls, % of a core",
+        "target's idle polls, % of a core",
+        "initiator's idle polls, % of a core",
         "switches per I/O",
         "packets per I/O",
         "retransmits",

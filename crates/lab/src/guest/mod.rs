@@ -17,12 +17,15 @@ use eval::preset::{Load, Medium, Preset, Protocol, Room, Scale, Wire, word};
 use eval::record::{Point, Record, Run as Figures, Side};
 
 use crate::Failure;
+use crate::attach::{self, Attached, Wanted};
 use crate::block;
+use crate::ending;
 use crate::environment::machine;
 use crate::link::Link;
 use crate::live::Moment;
 use crate::place::Place;
 use crate::process::{Late, Process, Run};
+use crate::remains;
 use crate::runner::{self, Runner, Testbed};
 use crate::target::{Serving, Setup};
 use crate::watch::Watch;
@@ -47,7 +50,7 @@ impl Way {
     fn name(self) -> &'static str {
         match self {
             Way::Tcp => "tcp",
-            Way::SharedMemory => "vhost-user",
+            Way::SharedMemory => attach::Way::VhostUser.name(),
         }
     }
 
@@ -123,6 +126,10 @@ pub fn run(
     let mut record = runner::begin(preset, &notes);
     record.environment = vec![environment(runner, targets, &kernel)];
     for (at, (target, way)) in pairs.iter().enumerate() {
+        if ending::is_ending() {
+            record.notes.push(format!("it was told to end in machine {at} of {}", pairs.len()));
+            break;
+        }
         let mut guest =
             Guest { runner, kernel: &kernel, size: &size, emulated: emulated.is_some(), way: *way };
         let outcome = match way.missing() {
@@ -203,6 +210,7 @@ impl Guest<'_, '_> {
         let setup = Setup {
             place: link.target(),
             listen: link.listen(),
+            addresses: link.addresses(),
             protocol: Protocol::Iscsi,
             volumes: (1, self.size.volume),
             medium: Medium::Ram,
@@ -220,7 +228,7 @@ impl Guest<'_, '_> {
         let (mut qemu, _initramfs) = self.boot(&url, front.as_ref())?;
         let commands = [
             testbed.serving.commands.clone(),
-            front.iter().map(|front| front.process.command().to_owned()).collect(),
+            front.iter().map(|front| front.attached.command().to_owned()).collect(),
         ];
         for command in commands.concat().into_iter().chain([qemu.command().to_owned()]) {
             runner::note_command(record, &command);
@@ -321,7 +329,7 @@ impl Guest<'_, '_> {
     ) -> Result<Figures, Failure> {
         let name = format!("load{at}");
         let mut pids = vec![qemu.pid()];
-        pids.extend(front.map(|front| front.process.pid()));
+        pids.extend(front.map(|front| front.attached.pid()));
         let target =
             Watch::new(Place::Here, serving.pids(), &self.runner.cores.target).asking(serving.polls.clone());
         let initiator = Watch::new(Place::Here, pids, &self.runner.cores.initiator);
@@ -437,7 +445,7 @@ impl Drop for Gone {
 
 /// What serves a machine's queues.
 struct Front {
-    process: Process,
+    attached: Attached,
     socket: PathBuf,
     // Removed with the front: a path of a socket has room for a hundred bytes.
     _dir: Short,
@@ -453,21 +461,22 @@ impl Drop for Short {
 
 impl Front {
     fn start(runner: &Runner<'_>, url: &str) -> Result<Front, Failure> {
-        let dir = Short(std::env::temp_dir().join(format!("blockwire-vm-{}", std::process::id())));
+        let dir = Short(remains::directory("vm"));
         std::fs::create_dir_all(&dir.0).map_err(|why| Failure::new(format!("{}: {why}", dir.0.display())))?;
-        let socket = dir.0.join("disk");
-        let binary = std::env::current_exe().map_err(Failure::new)?.display().to_string();
-        let at = socket.display().to_string();
-        let words = [&binary, "attach", "--via", "vhost-user", "--at", &at, url].map(str::to_owned).to_vec();
-        let run = Run {
-            name: "attach-vhost-user",
+        let binary = std::env::current_exe().map_err(Failure::new)?;
+        let attached = Attached::start(&Wanted {
+            binary: &binary,
             place: &Place::Here,
             cores: &runner.cores.initiator,
-            words,
+            url,
+            way: attach::Way::VhostUser,
+            name: "disk",
+            at: &dir.0,
             dir: &runner.dir,
-        };
-        let mut process = Process::start(run)?;
-        process.wait_for(Duration::from_secs(60), |line| (line == "ready").then_some(()))?;
-        Ok(Front { process, socket, _dir: dir })
+        })?;
+        let socket = attached.said("socket").map(PathBuf::from);
+        let socket =
+            socket.ok_or_else(|| Failure::new(format!("{url}: it does not say where its socket is")))?;
+        Ok(Front { attached, socket, _dir: dir })
     }
 }

@@ -17,11 +17,23 @@ use crate::process::{Late, Process, Run, Stream};
 #[derive(Debug)]
 pub(super) struct Ours {
     binary: PathBuf,
+    name: &'static str,
+    /// Microseconds for which it polls before it sleeps.
+    poll_us: u32,
 }
 
+/// How long the one that polls does so: longer than a network and a target in memory take to answer.
+const POLL_US: u32 = 200;
+
 impl Ours {
+    /// It sleeps when there is nothing to do.
     pub(super) fn new(binary: &Path) -> Ours {
-        Ours { binary: binary.to_owned() }
+        Ours { binary: binary.to_owned(), name: "blockwire", poll_us: 0 }
+    }
+
+    /// It polls first: the other way to wait.
+    pub(super) fn polling(binary: &Path) -> Ours {
+        Ours { binary: binary.to_owned(), name: "blockwire-polling", poll_us: POLL_US }
     }
 
     fn words(&self, task: &Task<'_>) -> Vec<String> {
@@ -36,6 +48,9 @@ impl Ours {
             let each = (task.connections as usize).div_ceil(own);
             words.extend(["--sessions".to_owned(), each.to_string()]);
         }
+        if self.poll_us > 0 {
+            words.extend(["--poll".to_owned(), self.poll_us.to_string()]);
+        }
         words.extend(fio_words(task.job));
         words
     }
@@ -43,7 +58,7 @@ impl Ours {
 
 impl Initiator for Ours {
     fn name(&self) -> &'static str {
-        "blockwire"
+        self.name
     }
 
     fn protocols(&self) -> &[Protocol] {
@@ -124,7 +139,8 @@ fn read(text: &str) -> Result<Figures, String> {
         let errors = job.get("errors").and_then(Value::as_u64).unwrap_or(0);
         let used = |name: &str| job.get(name).and_then(Value::as_f64);
         let cpu = used("cpu_user_seconds").zip(used("cpu_system_seconds"));
-        let mut figures = Figures { seconds, errors, cpu, ..Figures::default() };
+        let polls = used("poll_seconds");
+        let mut figures = Figures { seconds, errors, cpu, polls, ..Figures::default() };
         for kind in ["read", "write", "trim"] {
             let Some(part) = job.get(kind) else { continue };
             figures.ios += part.get("ios").and_then(Value::as_u64).unwrap_or(0);
@@ -141,6 +157,19 @@ fn read(text: &str) -> Result<Figures, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn figures_of_all_jobs_are_one() {
+        let job = |polled: f64| {
+            format!(
+                "{{\"seconds\":2.0,\"errors\":1,\"cpu_user_seconds\":0.5,\"cpu_system_seconds\":0.25,\
+                 \"poll_seconds\":{polled},\"read\":{{\"ios\":10,\"bytes\":40960}}}}"
+            )
+        };
+        let all = read(&format!("{{\"jobs\":[{},{}]}}", job(0.125), job(0.25))).unwrap();
+        assert_eq!((all.ios, all.errors, all.cpu, all.polls), (20, 2, Some((1.0, 0.5)), Some(0.375)));
+        assert!(read("{}").is_err());
+    }
 
     #[test]
     fn events_are_read() {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::Event;
 use crate::Failure;
+use crate::ending;
 use crate::process::Process;
 
 /// How often a program is looked after.
@@ -51,7 +52,7 @@ fn sleep_until(moment: Instant, processes: &mut [Process]) -> Result<(), Failure
                 return Err(process.failure("it ended before its time"));
             }
         }
-        std::thread::sleep(left.min(EACH));
+        ending::pause(left.min(EACH))?;
     }
 }
 

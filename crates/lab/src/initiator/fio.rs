@@ -5,7 +5,6 @@
 //! load begins with its line "Starting", figures count after the ramp. Processor time is that of all
 //! processes: both sides of the device are the initiator.
 
-use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -18,45 +17,27 @@ use super::clock::tell_time;
 use super::words::fio_words;
 use super::{Event, Figures, Initiator, Task, patience};
 use crate::Failure;
+use crate::attach::{Attached, Wanted, Way};
 use crate::place::Place;
 use crate::process::{Process, Run};
 
-/// How a volume becomes local.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    Ublk,
-    Fuse,
-    Nbd,
-}
+/// The ways that fio can take, best first.
+const WAYS: [Way; 3] = [Way::Ublk, Way::Nbd, Way::Fuse];
 
-impl Way {
-    fn name(self) -> &'static str {
-        match self {
-            Way::Ublk => "ublk",
-            Way::Fuse => "fuse",
-            Way::Nbd => "nbd",
+/// Why a way cannot be taken in a place.
+fn way_missing(way: Way, place: &Place) -> Option<String> {
+    let there = |path: &str| place.run(&["test", "-e", path]).is_ok();
+    let name = place.name();
+    match way {
+        Way::Ublk => (!there("/dev/ublk-control"))
+            .then(|| format!("/dev/ublk-control is not on {name}: modprobe ublk_drv (Linux 6.5 or newer)")),
+        Way::Fuse => (!there("/dev/fuse")).then(|| format!("/dev/fuse is not on {name}: modprobe fuse")),
+        Way::Nbd => {
+            let engines = place.run(&["fio", "--enghelp"]).unwrap_or_default();
+            let has = engines.lines().any(|line| line.trim() == "nbd");
+            (!has).then(|| format!("fio on {name} was built without its NBD engine (libnbd)"))
         }
-    }
-
-    /// Why it cannot be used in a place.
-    fn missing(self, place: &Place) -> Option<String> {
-        let there = |path: &str| place.run(&["test", "-e", path]).is_ok();
-        match self {
-            Way::Ublk => (!there("/dev/ublk-control")).then(|| {
-                format!(
-                    "/dev/ublk-control is not on {}: modprobe ublk_drv (Linux 6.5 or newer)",
-                    place.name()
-                )
-            }),
-            Way::Fuse => {
-                (!there("/dev/fuse")).then(|| format!("/dev/fuse is not on {}: modprobe fuse", place.name()))
-            }
-            Way::Nbd => {
-                let engines = place.run(&["fio", "--enghelp"]).unwrap_or_default();
-                let has = engines.lines().any(|line| line.trim() == "nbd");
-                (!has).then(|| format!("fio on {} was built without its NBD engine (libnbd)", place.name()))
-            }
-        }
+        Way::VhostUser => Some("fio is no virtual machine".to_owned()),
     }
 }
 
@@ -83,39 +64,25 @@ impl Fio {
 
     fn way(&self, place: &Place) -> Result<Way, String> {
         if let Some(way) = self.way {
-            return way.missing(place).map_or(Ok(way), Err);
+            return way_missing(way, place).map_or(Ok(way), Err);
         }
-        let ways = [Way::Ublk, Way::Nbd, Way::Fuse];
-        let missing: Vec<String> = ways.iter().filter_map(|way| way.missing(place)).collect();
-        ways.into_iter().find(|way| way.missing(place).is_none()).ok_or_else(|| missing.join("; "))
+        let missing: Vec<String> = WAYS.iter().filter_map(|way| way_missing(*way, place)).collect();
+        WAYS.into_iter().find(|way| way_missing(*way, place).is_none()).ok_or_else(|| missing.join("; "))
     }
 
     /// Makes a volume local, and gives what fio is to open.
-    fn attach(&self, task: &Task<'_>, way: Way, number: usize) -> Result<(Process, String), Failure> {
-        let dir = task.place.scratch(task.dir);
-        let at = format!("{dir}/{}-{number}.{}", task.name, way.name());
-        let mut words = vec![task.place.binary(&self.binary), "attach".to_owned(), task.urls[number].clone()];
-        words.extend(["--via".to_owned(), way.name().to_owned()]);
-        if way != Way::Ublk {
-            words.extend(["--at".to_owned(), at]);
-        }
+    fn attach(&self, task: &Task<'_>, way: Way, number: usize) -> Result<(Attached, String), Failure> {
         let name = format!("{}-attach-{number}", task.name);
-        let run = Run { name: &name, place: task.place, cores: task.cores, words, dir: task.dir };
-        let mut process = Process::start(run)?;
-        // The last line is `ready`; of what was said before it, a device goes before a file.
-        let said = RefCell::new(Vec::new());
-        process.wait_for(Duration::from_secs(30), |line| {
-            said.borrow_mut().push(line.to_owned());
-            (line == "ready").then_some(())
-        })?;
-        let said = said.into_inner();
-        let named = |start: &str| said.iter().find_map(|line| Some(line.strip_prefix(start)?.to_owned()));
-        let opened = match way {
-            Way::Nbd => named("url "),
-            Way::Ublk | Way::Fuse => named("device ").or_else(|| named("file ")),
-        };
-        let opened = opened.ok_or_else(|| process.failure("it does not say what it made"))?;
-        Ok((process, opened))
+        let Task { place, cores, dir, .. } = *task;
+        let url = &task.urls[number];
+        let at = PathBuf::from(place.scratch(dir));
+        let wanted = Wanted { binary: &self.binary, place, cores, url, way, name: &name, at: &at, dir };
+        let mut attached = Attached::start(&wanted)?;
+        // A device goes before a file.
+        let words: &[&str] = if way == Way::Nbd { &["url"] } else { &["device", "file"] };
+        let opened = words.iter().find_map(|word| attached.said(word)).map(str::to_owned);
+        let opened = opened.ok_or_else(|| attached.failure("it does not say what it made"))?;
+        Ok((attached, opened))
     }
 }
 
@@ -141,6 +108,10 @@ impl Initiator for Fio {
         Some(format!("{} by {}", version(place)?, way.name()))
     }
 
+    fn around(&self) -> Duration {
+        Duration::from_millis(1200)
+    }
+
     fn run(&self, task: &Task<'_>, tell: &dyn Fn(Event)) -> Result<Figures, Failure> {
         let way = self.way(task.place).map_err(Failure::new)?;
         let volumes = task.urls.len();
@@ -152,14 +123,14 @@ impl Initiator for Fio {
         let mut attached = Vec::new();
         let mut opened = Vec::new();
         for number in 0..volumes {
-            let (process, name) = self.attach(task, way, number)?;
-            attached.push(process);
+            let (one, name) = self.attach(task, way, number)?;
+            attached.push(one);
             opened.push(name);
         }
         let engine = if way == Way::Nbd { Engine::Nbd } else { Engine::Aio };
-        let servers = attached.iter().map(Process::pid).collect();
+        let servers = attached.iter().map(Attached::pid).collect();
         let mut figures = load(task, &opened, engine, Workers::These(servers), tell)?;
-        let commands: Vec<String> = attached.iter().map(|process| process.command().to_owned()).collect();
+        let commands: Vec<String> = attached.iter().map(|one| one.command().to_owned()).collect();
         figures.command = format!("{} & {}", commands.join(" & "), figures.command);
         // The device goes before what it was made of.
         attached.reverse();

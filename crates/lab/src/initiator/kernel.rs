@@ -12,6 +12,7 @@ use eval::preset::Protocol;
 use super::fio::{self, Engine, Workers};
 use super::{Event, Figures, Initiator, Task};
 use crate::Failure;
+use crate::ending;
 use crate::place::Place;
 
 /// open-iscsi or nvme-cli, whichever speaks the protocol.
@@ -57,6 +58,10 @@ impl Initiator for Kernel {
     fn version(&self, place: &Place) -> Option<String> {
         let kernel = place.read("/proc/sys/kernel/osrelease").ok()?;
         Some(format!("Linux {}, {}", kernel.trim(), fio::version(place)?))
+    }
+
+    fn around(&self) -> Duration {
+        Duration::from_secs(2)
     }
 
     fn run(&self, task: &Task<'_>, tell: &dyn Fn(Event)) -> Result<Figures, Failure> {
@@ -197,10 +202,9 @@ fn wait_for(found: impl Fn() -> Option<String>) -> Option<String> {
         if let Some(found) = found() {
             return Some(found);
         }
-        if Instant::now() > until {
+        if Instant::now() > until || ending::pause(Duration::from_millis(100)).is_err() {
             return None;
         }
-        std::thread::sleep(Duration::from_millis(100));
     }
 }
 

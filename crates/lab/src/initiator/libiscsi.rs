@@ -55,6 +55,11 @@ impl Initiator for Libiscsi {
         place.run(&words).ok().map(|said| said.trim().to_owned()).filter(|said| !said.is_empty())
     }
 
+    fn around(&self) -> Duration {
+        // Whole seconds, and one more so that its processes run together.
+        Duration::from_millis(1700)
+    }
+
     fn run(&self, task: &Task<'_>, tell: &dyn Fn(Event)) -> Result<Figures, Failure> {
         let sessions = task.connections.max(task.urls.len() as u32);
         let depth = task.job.depth * task.job.threads;

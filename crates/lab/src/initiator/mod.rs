@@ -43,6 +43,11 @@ pub trait Initiator: Sync {
     /// Its version, as it says it.
     fn version(&self, place: &Place) -> Option<String>;
 
+    /// How long a load takes beside its ramp and run time, about.
+    fn around(&self) -> Duration {
+        Duration::from_millis(200)
+    }
+
     /// Runs a load to its end, and tells what happens while it runs.
     ///
     /// # Errors
@@ -108,6 +113,8 @@ pub struct Figures {
     pub latency: Histogram,
     /// Processor seconds while figures counted, user and system, where the initiator itself tells.
     pub cpu: Option<(f64, f64)>,
+    /// Seconds of them spent looking for work, where the initiator itself tells.
+    pub polls: Option<f64>,
     /// What a person would type to do the same.
     pub command: String,
 }
@@ -124,6 +131,10 @@ impl Figures {
             (Some(ours), Some(theirs)) => Some((ours.0 + theirs.0, ours.1 + theirs.1)),
             (ours, theirs) => ours.or(theirs),
         };
+        self.polls = match (self.polls, other.polls) {
+            (Some(ours), Some(theirs)) => Some(ours + theirs),
+            (ours, theirs) => ours.or(theirs),
+        };
     }
 }
 
@@ -136,6 +147,7 @@ pub fn all(binary: &Path) -> Vec<Box<dyn Initiator>> {
         Box::new(kernel::Kernel),
         Box::new(stream::Sender::new(binary)),
     ];
+    all.push(Box::new(blockwire::Ours::polling(binary)));
     all.extend(fio::Fio::all(binary).map(|fio| Box::new(fio) as Box<dyn Initiator>));
     all
 }

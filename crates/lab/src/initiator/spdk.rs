@@ -54,6 +54,11 @@ impl Initiator for Spdk {
         spdk::version(place, "nvmf_tgt")
     }
 
+    fn around(&self) -> Duration {
+        // Whole seconds of ramp and run, and its environment.
+        Duration::from_secs(3)
+    }
+
     fn run(&self, task: &Task<'_>, tell: &dyn Fn(Event)) -> Result<Figures, Failure> {
         let ramp = Duration::from_secs(whole_seconds(task.job.ramp));
         let seconds = whole_seconds(task.job.runtime.unwrap_or_default()).max(1);
@@ -77,6 +82,7 @@ impl Initiator for Spdk {
             latency: latencies(&text, &total),
             command: process.command().to_owned(),
             cpu: None,
+            polls: None,
         })
     }
 }

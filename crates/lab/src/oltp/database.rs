@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::Failure;
+use crate::ending;
 use crate::place::Place;
 use crate::process::{Process, Run};
 
@@ -137,7 +138,7 @@ impl Database {
             if Instant::now() > until {
                 return Err(why.during("the database server does not get ready"));
             }
-            std::thread::sleep(Duration::from_millis(100));
+            ending::pause(Duration::from_millis(100))?;
         }
         self.sql("create database bench").map(drop)
     }

@@ -136,6 +136,7 @@ mod tests {
             targets: Vec::new(),
             initiators: Vec::new(),
             time: Duration::from_secs(600),
+            pace: eval::preset::Pace::default(),
         }
     }
 

@@ -4,10 +4,10 @@
 //! the paper had. File system caches are dropped every second while users work. Invariant: systems that are
 //! compared do the same number of transactions, from the same seed, on tables that were made anew.
 
-mod bench;
 mod database;
 mod fit;
 mod load;
+mod stands;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,16 +20,17 @@ use eval::record::{Point, Record, Run, Side};
 
 use crate::Failure;
 use crate::attached::{self, Counted};
+use crate::ending;
 use crate::environment::machine;
 use crate::live::Moment;
 use crate::place::Place;
 use crate::process::Process;
 use crate::runner::{self, Runner};
 use crate::watch::Watch;
-use bench::{Bench, Stand};
 use database::Engine;
 use fit::Size;
 use load::{Told, Until};
+use stands::{Stand, Stands};
 
 /// The initiator that makes block devices of volumes.
 const OURS: &str = "blockwire";
@@ -72,6 +73,16 @@ pub fn run(
     let mut record = runner::begin(preset, &notes);
     record.environment = vec![environment(runner, &pairs)];
     for (at, pair) in pairs.iter().enumerate() {
+        if ending::is_ending() {
+            record.notes.push(format!("it was told to end at pair {at} of {}", pairs.len()));
+            break;
+        }
+        if size.time.is_some_and(|time| !has_time(begun.elapsed(), at, time)) {
+            let left: Vec<String> =
+                pairs[at..].iter().map(|pair| format!("{} on {}", pair.engine.name(), pair.target)).collect();
+            record.notes.push(format!("left out for want of time: {}", left.join(", ")));
+            break;
+        }
         let moment = moment(pair, at, pairs.len(), begun, &size);
         runner.live.begins(&moment);
         let outcome = measure(runner, pair, wire, &mut size, begun, pairs.len() - at, &mut record);
@@ -153,7 +164,7 @@ fn pairs(
             others.join(", ")
         ));
     }
-    let mut pairs = Vec::new();
+    let mut usable = Vec::new();
     for name in targets {
         let target = runner.target(name)?;
         if name == "url" {
@@ -165,9 +176,12 @@ fn pairs(
             let note = format!("target {name} does not speak {}: left out", preset.protocols[0].name());
             notes.extend((target.protocols() != [Protocol::Stream]).then_some(note));
         } else {
-            pairs.extend(engines.iter().map(|engine| Pair { target: name.clone(), engine: *engine }));
+            usable.push(name);
         }
     }
+    // Those that are compared come together: what there is no time for is another database.
+    let all = engines.iter().flat_map(|engine| usable.iter().map(move |name| (*name, *engine)));
+    let pairs: Vec<Pair> = all.map(|(name, engine)| Pair { target: name.clone(), engine }).collect();
     if pairs.is_empty() {
         return Err(Failure::new(format!(
             "none of the targets that were named can be used (here: {})",
@@ -232,13 +246,9 @@ fn measure(
     pairs_left: usize,
     record: &mut Record,
 ) -> Result<Point, Failure> {
-    let bench = Bench::start(runner, &pair.target, pair.engine, wire, size)?;
-    for command in bench.commands() {
-        if !record.commands.contains(&command) {
-            record.commands.push(command);
-        }
-    }
-    let warm = users(runner, &bench, size, Until::Seconds(WARM))?;
+    let stands = Stands::start(runner, &pair.target, pair.engine, wire, size)?;
+    stands.commands().iter().for_each(|command| runner::note_command(record, command));
+    let warm = users(runner, &stands, size, Until::Seconds(WARM))?;
     let done: u64 = warm.told.iter().map(|told| told.transactions).sum();
     let each = match size.transactions {
         Some(each) => each,
@@ -252,24 +262,30 @@ fn measure(
     };
     let until = Until::Transactions(each * u64::from(size.users));
     let watches = (
-        Watch::new(bench.link.target().clone(), bench.serving.pids(), &runner.cores.target)
-            .asking(bench.serving.polls.clone()),
-        Watch::new(Place::Here, bench.initiator_pids(), &runner.cores.initiator),
+        Watch::new(stands.testbed.link.target().clone(), stands.testbed.serving.pids(), &runner.cores.target)
+            .asking(stands.testbed.serving.polls.clone()),
+        Watch::new(Place::Here, stands.initiator_pids(), &runner.cores.initiator),
     );
     let looks = (watches.0.ask()?, watches.1.look()?);
-    let before = bench.counted()?;
-    let dropper = Dropper::start();
-    let worked = users(runner, &bench, size, until)?;
+    let before = stands.counted()?;
+    let mut dropper = Dropper::start();
+    let worked = users(runner, &stands, size, until)?;
     if let Some(why) = dropper.stop() {
         let note = format!("file system caches were not dropped every second: {why}");
         record.notes.extend((!record.notes.contains(&note)).then_some(note));
     }
     let seen = (watches.0.since(&looks.0, &watches.0.ask()?), watches.1.since(&looks.1, &watches.1.look()?));
-    let counted = bench.counted()?.since(before);
-    bench.check()?;
+    let counted = stands.counted()?.since(before);
+    stands.check()?;
     let sides = (worked.scaled(seen.0.seconds, seen.0.side), worked.scaled(seen.1.seconds, seen.1.side));
     let run = figures(&worked, counted, sides, (seen.0.retransmits, seen.0.packets));
-    Ok(point(pair, &bench, size, &worked, run))
+    Ok(point(pair, &stands, size, &worked, run))
+}
+
+/// Whether one more pair fits, if it takes as long as each did so far; a quarter more than the time that was
+/// given is no reason to leave it out.
+fn has_time(passed: Duration, done: usize, time: Duration) -> bool {
+    done == 0 || passed + passed / u32::try_from(done).unwrap_or(1) <= time.mul_f64(1.25)
 }
 
 /// Transactions of each user, so that all pairs that are left fit the time that is left.
@@ -300,12 +316,12 @@ impl Worked {
 }
 
 /// Lets the users of all databases work at once.
-fn users(runner: &Runner<'_>, bench: &Bench, size: &Size, until: Until) -> Result<Worked, Failure> {
+fn users(runner: &Runner<'_>, stands: &Stands, size: &Size, until: Until) -> Result<Worked, Failure> {
     let begun = Instant::now();
     let mut all: Vec<Process> = Vec::new();
-    for (at, stand) in bench.stands.iter().enumerate() {
-        let words = load::run(&bench.script, &stand.database, size, until);
-        all.push(bench::client(runner, &format!("users-{at}"), words)?);
+    for (at, stand) in stands.all.iter().enumerate() {
+        let words = load::run(&stands.script, &stand.database, size, until);
+        all.push(stands::client(runner, &format!("users-{at}"), words)?);
     }
     // A target that stands still for long is to be seen as that, not waited for without end.
     let patience = Duration::from_secs(match until {
@@ -320,7 +336,7 @@ fn users(runner: &Runner<'_>, bench: &Bench, size: &Size, until: Until) -> Resul
     // Starting users and reading what they say takes time that is not theirs.
     let longest = told.iter().map(|told| told.seconds).fold(0.0, f64::max);
     let seconds =
-        if bench.stands.len() == 1 { longest } else { begun.elapsed().as_secs_f64().min(longest * 1.1) };
+        if stands.all.len() == 1 { longest } else { begun.elapsed().as_secs_f64().min(longest * 1.1) };
     Ok(Worked { told, seconds })
 }
 
@@ -342,7 +358,7 @@ fn figures(worked: &Worked, counted: Counted, sides: (Side, Side), net: (Option<
     }
 }
 
-fn point(pair: &Pair, bench: &Bench, size: &Size, worked: &Worked, run: Run) -> Point {
+fn point(pair: &Pair, stands: &Stands, size: &Size, worked: &Worked, run: Run) -> Point {
     let label = |name: &str, value: &dyn std::fmt::Display| (name.to_owned(), value.to_string());
     Point {
         target: pair.target.clone(),
@@ -352,7 +368,7 @@ fn point(pair: &Pair, bench: &Bench, size: &Size, worked: &Worked, run: Run) -> 
         bytes: 0,
         depth: size.users * size.databases,
         connections: size.luns * size.databases,
-        mtu: bench.link.mtu(),
+        mtu: stands.testbed.link.mtu(),
         labels: vec![
             label("database", &pair.engine.name()),
             label("databases", &size.databases),
@@ -368,7 +384,7 @@ fn point(pair: &Pair, bench: &Bench, size: &Size, worked: &Worked, run: Run) -> 
 /// Drops the kernel's caches of file systems every second, as the paper's script did.
 struct Dropper {
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<Option<String>>,
+    thread: Option<JoinHandle<Option<String>>>,
 }
 
 impl Dropper {
@@ -388,25 +404,39 @@ impl Dropper {
             }
             None
         });
-        Dropper { stop, thread }
+        Dropper { stop, thread: Some(thread) }
     }
 
     /// Ends it, and gives what was in its way.
-    fn stop(self) -> Option<String> {
+    fn stop(&mut self) -> Option<String> {
         self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().unwrap_or_else(|_| Some("the thread ended".to_owned()))
+        self.thread.take()?.join().unwrap_or_else(|_| Some("the thread ended".to_owned()))
+    }
+}
+
+impl Drop for Dropper {
+    fn drop(&mut self) {
+        // Users that failed leave caches to those who come next.
+        self.stop();
     }
 }
 
 impl Stand {
     fn counted(&self) -> Result<Counted, Failure> {
-        self.attached.counted()
+        self.disk.counted()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_does_not_fit_the_time_is_left_out() {
+        let seconds = Duration::from_secs;
+        assert!(has_time(seconds(500), 0, seconds(60)), "one is done in any case");
+        assert!(has_time(seconds(60), 2, seconds(75)) && !has_time(seconds(60), 2, seconds(70)));
+    }
 
     #[test]
     fn transactions_fill_the_time_that_is_left() {

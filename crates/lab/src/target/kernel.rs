@@ -121,6 +121,7 @@ mod tests {
         Setup {
             place: &Place::Here,
             listen: "127.0.0.1",
+            addresses: &[],
             protocol,
             volumes: (2, 64 << 20),
             medium,

@@ -19,8 +19,10 @@ use std::time::{Duration, Instant};
 use eval::preset::{Medium, Protocol};
 
 use crate::Failure;
+use crate::ending;
 use crate::place::Place;
 use crate::process::Process;
+use crate::remains;
 
 /// A system that serves volumes.
 pub trait Target: Sync {
@@ -41,6 +43,11 @@ pub trait Target: Sync {
     /// Its version, as it says it.
     fn version(&self, place: &Place) -> Option<String>;
 
+    /// How long it takes to start and to end, about, without filling its volumes.
+    fn starting(&self) -> Duration {
+        Duration::from_millis(500)
+    }
+
     /// Starts it, with all volumes ready to be used.
     ///
     /// # Errors
@@ -53,8 +60,10 @@ pub trait Target: Sync {
 pub struct Setup<'a> {
     /// Where it runs.
     pub place: &'a Place,
-    /// The address that it listens on.
+    /// The address that it listens on; `0.0.0.0`: all that the place has.
     pub listen: &'a str,
+    /// The addresses at which initiators reach it, for targets that answer at none that they were not told.
+    pub addresses: &'a [String],
     /// What it speaks.
     pub protocol: Protocol,
     /// How many volumes, of so many bytes each.
@@ -198,10 +207,12 @@ fn images(setup: &Setup<'_>, name: &str) -> Result<Vec<PathBuf>, Failure> {
     let in_memory = setup.place.run(&["test", "-d", "/dev/shm"]).is_ok();
     let scratch = PathBuf::from(setup.place.scratch(setup.dir));
     let dir = if in_memory { memory } else { &scratch };
-    let own = std::process::id();
-    let paths: Vec<PathBuf> = (0..setup.volumes.0)
-        .map(|number| dir.join(format!("blockwire-eval-{name}-{own}-{number}")))
-        .collect();
+    // On another machine no process of ours tells that they are still needed.
+    let named = |number| match setup.place.is_local() {
+        true => remains::image(name, number),
+        false => format!("blockwire-far-{name}-{}-{number}", std::process::id()),
+    };
+    let paths: Vec<PathBuf> = (0..setup.volumes.0).map(|number| dir.join(named(number))).collect();
     let bytes = setup.volumes.1.to_string();
     let texts: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
     let words: Vec<&str> =
@@ -230,7 +241,7 @@ fn wait_for_port(place: &Place, port: u16, process: &mut Process, within: Durati
         if Instant::now() > until {
             return Err(process.failure(&format!("it does not listen on port {port}")));
         }
-        std::thread::sleep(Duration::from_millis(50));
+        ending::pause(Duration::from_millis(50))?;
     }
 }
 

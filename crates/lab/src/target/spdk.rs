@@ -7,13 +7,14 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use eval::preset::{Medium, Protocol};
 use serde_json::{Value, json};
 
 use super::{Polls, Serving, Setup, Target, free_port, wait_for_port};
 use crate::Failure;
+use crate::ending;
 use crate::place::Place;
 use crate::process::{Process, Run};
 use crate::spdk;
@@ -69,6 +70,10 @@ impl Target for Spdk {
         spdk::version(place, self.program)
     }
 
+    fn starting(&self) -> Duration {
+        Duration::from_secs(3)
+    }
+
     fn start(&self, setup: &Setup<'_>) -> Result<Serving, Failure> {
         let port = free_port(setup.place)?;
         let dir = PathBuf::from(setup.place.scratch(setup.dir));
@@ -102,10 +107,44 @@ impl Target for Spdk {
         serving.processes.push(process);
         listening?;
         if setup.place.is_local() {
+            wait_for_volumes(setup, &socket)?;
             serving.polls = Some(Arc::new(Reactors { socket }));
+        } else {
+            // Its socket is out of reach; what comes behind the first listener takes a moment.
+            ending::pause(Duration::from_secs(2))?;
         }
         Ok(serving)
     }
+}
+
+/// It listens before it has all its volumes, and refuses hosts of those that are still to come.
+fn wait_for_volumes(setup: &Setup<'_>, socket: &Path) -> Result<(), Failure> {
+    let until = Instant::now() + Duration::from_secs(60);
+    let method = match setup.protocol {
+        Protocol::NvmeTcp => "nvmf_get_subsystems",
+        _ => "iscsi_get_target_nodes",
+    };
+    while asked(socket, method).is_none_or(|said| ready(setup, &said) < setup.volumes.0) {
+        if Instant::now() > until {
+            return Err(Failure::new(format!("{method}: its volumes are not all there after 60 s")));
+        }
+        ending::pause(Duration::from_millis(50))?;
+    }
+    Ok(())
+}
+
+/// How many volumes of ours hosts can connect to.
+fn ready(setup: &Setup<'_>, said: &Value) -> u32 {
+    let all = said.as_array().map(Vec::as_slice).unwrap_or_default();
+    let has = |one: &&Value| match setup.protocol {
+        Protocol::NvmeTcp => {
+            let listens = one["listen_addresses"].as_array().map_or(0, Vec::len);
+            let is_ours = one["nqn"].as_str().is_some_and(|nqn| nqn.contains(":spdk"));
+            is_ours && listens >= setup.addresses.len()
+        }
+        _ => one["luns"].as_array().is_some_and(|luns| !luns.is_empty()),
+    };
+    u32::try_from(all.iter().filter(has).count()).unwrap_or(u32::MAX)
 }
 
 /// All that the target is told as it starts.
@@ -136,15 +175,18 @@ fn nvmf(setup: &Setup<'_>, port: u16, call: impl Fn(&str, Value) -> Value) -> Ve
     let mut calls = vec![call("nvmf_create_transport", transport)];
     for number in 0..setup.volumes.0 {
         let nqn = name(Protocol::NvmeTcp, number);
-        let listen = json!({
-            "trtype": "TCP", "adrfam": "IPv4", "traddr": setup.listen, "trsvcid": port.to_string(),
-        });
         let subsystem =
             json!({ "nqn": nqn, "allow_any_host": true, "serial_number": format!("SPDK{number}") });
         let namespace = json!({ "nsid": 1, "bdev_name": format!("v{number}") });
         calls.push(call("nvmf_create_subsystem", subsystem));
         calls.push(call("nvmf_subsystem_add_ns", json!({ "nqn": nqn, "namespace": namespace })));
-        calls.push(call("nvmf_subsystem_add_listener", json!({ "nqn": nqn, "listen_address": listen })));
+        // A host is let in at an address that the subsystem names, and at no other: not by all zeros.
+        for address in setup.addresses {
+            let listen = json!({
+                "trtype": "TCP", "adrfam": "IPv4", "traddr": address, "trsvcid": port.to_string(),
+            });
+            calls.push(call("nvmf_subsystem_add_listener", json!({ "nqn": nqn, "listen_address": listen })));
+        }
     }
     calls
 }
@@ -208,10 +250,11 @@ fn asked(socket: &Path, method: &str) -> Option<Value> {
 mod tests {
     use super::*;
 
-    fn setup(protocol: Protocol, medium: Medium) -> Setup<'static> {
+    fn setup(addresses: &[String], protocol: Protocol, medium: Medium) -> Setup<'_> {
         Setup {
             place: &Place::Here,
-            listen: "127.0.0.1",
+            listen: "0.0.0.0",
+            addresses,
             protocol,
             volumes: (2, 64 << 20),
             medium,
@@ -222,13 +265,33 @@ mod tests {
 
     #[test]
     fn the_configuration_names_all_volumes_and_the_port() {
-        let all = configuration(&setup(Protocol::NvmeTcp, Medium::Ram), 4420);
+        let addresses = ["10.77.0.1", "10.77.1.1"].map(str::to_owned);
+        let all = configuration(&setup(&addresses, Protocol::NvmeTcp, Medium::Ram), 4420);
         assert_eq!(all["subsystems"][0]["config"][1]["params"]["num_blocks"], json!(131_072));
-        assert_eq!(all["subsystems"][1]["config"][6]["params"]["listen_address"]["trsvcid"], json!("4420"));
-        let all = configuration(&setup(Protocol::Iscsi, Medium::Null), 3260);
+        // Each subsystem listens where each initiator machine connects.
+        let calls = all["subsystems"][1]["config"].as_array().unwrap();
+        let listens: Vec<&Value> =
+            calls.iter().map(|call| &call["params"]["listen_address"]).filter(|it| it.is_object()).collect();
+        let at: Vec<&str> = listens.iter().filter_map(|it| it["traddr"].as_str()).collect();
+        assert_eq!(at, ["10.77.0.1", "10.77.1.1", "10.77.0.1", "10.77.1.1"]);
+        assert!(listens.iter().all(|it| it["trsvcid"] == json!("4420")));
+        let all = configuration(&setup(&addresses, Protocol::Iscsi, Medium::Null), 3260);
         assert_eq!(all["subsystems"][0]["config"][0]["method"], json!("bdev_null_create"));
         assert_eq!(all["subsystems"][1]["config"][0]["params"]["portals"][0]["port"], json!("3260"));
         assert_eq!(all["subsystems"][1]["config"][3]["params"]["luns"][0]["bdev_name"], json!("v1"));
+    }
+
+    /// Others of the target, as that of discovery, do not count, nor do those without all listeners.
+    #[test]
+    fn volumes_are_ready_when_hosts_can_connect() {
+        let addresses = ["10.77.0.1", "10.77.1.1"].map(str::to_owned);
+        let setup = setup(&addresses, Protocol::NvmeTcp, Medium::Ram);
+        let one = |nqn: &str, count: usize| json!({ "nqn": nqn, "listen_addresses": vec![json!({}); count] });
+        let nqn = |number| name(Protocol::NvmeTcp, number);
+        let discovery = one("nqn.2014-08.org.nvmexpress.discovery", 2);
+        assert_eq!(ready(&setup, &json!([discovery, one(&nqn(0), 2), one(&nqn(1), 1)])), 1);
+        assert_eq!(ready(&setup, &json!([discovery, one(&nqn(0), 2), one(&nqn(1), 2)])), 2);
+        assert_eq!(ready(&setup, &Value::Null), 0);
     }
 
     #[test]

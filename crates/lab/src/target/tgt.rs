@@ -9,6 +9,7 @@ use eval::preset::{Medium, Protocol};
 
 use super::{Serving, Setup, Target, free_port, images, lacking, removal};
 use crate::Failure;
+use crate::ending;
 use crate::place::Place;
 use crate::process::{Process, Run};
 
@@ -88,7 +89,7 @@ fn wait(place: &Place, control: &str, serving: &mut Serving) -> Result<(), Failu
                 return Err(process.failure("it does not answer tgtadm"));
             }
         }
-        std::thread::sleep(Duration::from_millis(50));
+        ending::pause(Duration::from_millis(50))?;
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use clap::Args;
-use eval::preset::{PRESETS, Preset, word};
+use eval::preset::{PRESETS, Preset, takes, word};
 use eval::published::{Figure, Paper, Slip, check, published};
 use serde_json::{Value, json};
 
@@ -50,7 +50,7 @@ pub fn list(args: &ListArgs) -> Result<Exit, Failure> {
         say(&text)?;
         return Ok(Exit::Success);
     }
-    let presets: Vec<&Preset> = match &args.preset {
+    let presets: Vec<&'static Preset> = match &args.preset {
         Some(name) => vec![find(name)?],
         None => PRESETS.iter().collect(),
     };
@@ -69,12 +69,13 @@ fn paper(preset: &Preset) -> Option<&'static Paper> {
     preset.paper.and_then(|id| published().papers.iter().find(|paper| paper.id == id))
 }
 
-fn preset_text(preset: &Preset, shown: usize, slips: &[Slip]) -> String {
+fn preset_text(preset: &'static Preset, shown: usize, slips: &[Slip]) -> String {
     let mut text = format!("{}\n  {}\n", preset.id, preset.title);
     if let Some(paper) = paper(preset) {
         let date = paper.date.as_ref().map(|date| format!(", {date}")).unwrap_or_default();
         let _ = writeln!(text, "  paper: {}, {}{date}; {}", paper.title, paper.by, preset.at);
     }
+    let _ = writeln!(text, "  takes: {}", time(preset));
     let figures: Vec<&Figure> = preset.published().collect();
     // A line that says that there is one more would take the place of that one.
     let shown = if figures.len() <= shown.saturating_add(1) { figures.len() } else { shown };
@@ -92,7 +93,28 @@ fn preset_text(preset: &Preset, shown: usize, slips: &[Slip]) -> String {
     text
 }
 
-fn preset_json(preset: &Preset, slips: &[Slip]) -> Value {
+/// How long a run takes, in words.
+fn time(preset: &'static Preset) -> String {
+    let fitted = "with --scale auto as long as --time says";
+    match takes(preset) {
+        Some((whole, least)) => {
+            let (whole, least) = (clock(whole.as_secs()), clock(least.as_secs().max(1)));
+            format!("{whole} as it is (--scale 1); {fitted}, {least} at least (our own systems)")
+        }
+        None => format!("{fitted}; the first start on a machine tells how long one is"),
+    }
+}
+
+/// `7 h 05 min`, `3 min 20 s`, `20 s`.
+fn clock(seconds: u64) -> String {
+    match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
+        (0, 0, seconds) => format!("{seconds} s"),
+        (0, minutes, seconds) => format!("{minutes} min {seconds:02} s"),
+        (hours, minutes, _) => format!("{hours} h {minutes:02} min"),
+    }
+}
+
+fn preset_json(preset: &'static Preset, slips: &[Slip]) -> Value {
     let figures = preset.published().map(|figure| {
         let slip = slips.iter().find(|slip| slip.figure == figure.id).map(ToString::to_string);
         json!({
@@ -118,6 +140,7 @@ fn preset_json(preset: &Preset, slips: &[Slip]) -> Value {
         "threads": preset.threads,
         "runtime_seconds": preset.runtime.as_secs(),
         "rounds": preset.rounds,
+        "takes_seconds": takes(preset).map(|(whole, least)| [whole.as_secs_f64(), least.as_secs_f64()]),
         "figures": figures.collect::<Vec<_>>(),
     })
 }
@@ -151,4 +174,17 @@ fn slips_json(slips: &[Slip]) -> String {
         })
         .collect();
     format!("{:#}\n", Value::from(all))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_said_as_people_say_them() {
+        let said = [20, 200, 25_500].map(clock);
+        assert_eq!(said, ["20 s", "3 min 20 s", "7 h 05 min"]);
+        let sweep = time(Preset::find("t6-100g-sweep").unwrap());
+        assert!(sweep.contains(" h ") && sweep.contains("at least"), "{sweep}");
+    }
 }

@@ -11,6 +11,7 @@ mod plan;
 mod records;
 mod report;
 mod run;
+mod signals;
 mod stream;
 
 use clap::{Args, Subcommand};

@@ -1,20 +1,21 @@
 //! `blockwire eval run`: an experiment on this machine, and its report.
 //!
 //! Invariant: whatever ends it, what was measured until then is written down once the first step is done,
-//! and nothing that was started stays.
+//! and nothing that was started stays ([`signals`](super::signals)).
 
 use std::fs;
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use eval::preset::{Kind, Pairing, Preset, Room, Scale, plan};
+use eval::preset::{Kind, Pace, Pairing, Preset, Room, Scale, plan};
 use eval::record::Record;
 use lab::{Cores, Live, Machines, Place, Runner};
 
 use super::super::say;
 use super::list::find;
+use super::signals;
 use crate::exit::{Exit, Failure};
 
 /// `eval run`
@@ -47,7 +48,7 @@ pub struct RunArgs {
     /// Directory for the report, the record and logs
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// How long all loads together may run with --scale auto, in seconds
+    /// How long all of it may take with --scale auto, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(5..=604_800))]
     pub time: u64,
     /// Processors of the target, as 0,1; half of the machine's if not said
@@ -90,6 +91,10 @@ fn scale(text: &str) -> Result<Scale, String> {
 pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
     let preset = find(&args.preset)?;
     refuse_passwords(&args.url)?;
+    let ended = signals::obey()?;
+    for what in lab::remains::remove() {
+        let _ = writeln!(io::stderr(), "removed what a killed evaluation left: {what}");
+    }
     let binary = std::env::current_exe()
         .map_err(|why| Failure::failed(format!("this program's own file cannot be found: {why}")))?;
     let targets = lab::target::all(&binary, &args.url);
@@ -117,8 +122,12 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
         dir: logs,
         live: live.as_mut(),
     };
-    let mut record = experiment(args, preset, &room, &mut runner).map_err(Failure::failed)?;
-    record.commands.insert(0, std::env::args().collect::<Vec<_>>().join(" "));
+    let record = experiment(args, preset, &room, &mut runner);
+    // Machines are left before anybody is told.
+    drop(machines);
+    let exit = ended.exit();
+    let mut record = record.map_err(|why| Failure::new(exit.unwrap_or(Exit::Failure), why))?;
+    record.commands.insert(0, command(std::env::args()));
     record.notes.extend(more(&targets, &initiators));
     write(&dir, &record)?;
     if args.json {
@@ -128,7 +137,12 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
         say(&eval::report::markdown(&record))?;
         say(&format!("\nReport: {}\n", dir.join("report.html").display()))?;
     }
-    Ok(Exit::Success)
+    Ok(exit.unwrap_or(Exit::Success))
+}
+
+/// What was typed, as a shell takes it. It holds no secret: URLs with one are refused.
+fn command(words: impl Iterator<Item = String>) -> String {
+    words.map(|word| lab::place::quoted(&word)).collect::<Vec<_>>().join(" ")
 }
 
 /// A password would stand in the report's commands and in the load generator's arguments.
@@ -162,8 +176,11 @@ fn experiment(
     let room = if is_elsewhere { &theirs } else { room };
     match preset.kind {
         Kind::Block => {
-            let plan = plan(preset, room, args.scale, &targets, &initiators)?;
-            runner.run(&plan).map_err(|why| why.to_string())
+            let plan_of = |pace: &Pace| {
+                let room = Room { pace: pace.clone(), ..room.clone() };
+                plan(preset, &room, args.scale, &targets, &initiators)
+            };
+            runner.run(&plan_of).map_err(|why| why.to_string())
         }
         Kind::Together => {
             let shape = eval::preset::shape(preset, room, args.scale)?;
@@ -274,6 +291,12 @@ fn write(dir: &Path, record: &Record) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_command_is_written_as_a_shell_takes_it() {
+        let words = ["blockwire", "eval", "run", "--ssh", "ssh -F file", "--out", "it's"].map(str::to_owned);
+        assert_eq!(command(words.into_iter()), r"blockwire eval run --ssh 'ssh -F file' --out 'it'\''s'");
+    }
 
     #[test]
     fn a_scale_is_auto_or_a_part() {

@@ -14,12 +14,13 @@ use super::database::{Database, Engine};
 use super::fit::Size;
 use super::load;
 use crate::Failure;
-use crate::attached::{Attached, Counted, Mounted, Raid};
+use crate::attached::{Counted, Disk, Mounted, Raid};
 use crate::link::Link;
 use crate::place::Place;
 use crate::process::{Process, Run};
-use crate::runner::Runner;
-use crate::target::{Serving, Setup};
+use crate::remains;
+use crate::runner::{Runner, Testbed};
+use crate::target::Setup;
 
 /// How long filling a database may take.
 const FILLING: Duration = Duration::from_secs(3600);
@@ -28,16 +29,15 @@ const FILLING: Duration = Duration::from_secs(3600);
 pub(super) struct Stand {
     pub(super) database: Database,
     pub(super) mounted: Mounted,
-    pub(super) attached: Attached,
+    pub(super) disk: Disk,
     raid: Option<Raid>,
     _home: Home,
 }
 
 /// A target and the databases on its volumes.
-pub(super) struct Bench {
-    pub(super) stands: Vec<Stand>,
-    pub(super) serving: Serving,
-    pub(super) link: Link,
+pub(super) struct Stands {
+    pub(super) all: Vec<Stand>,
+    pub(super) testbed: Testbed,
     /// What users do.
     pub(super) script: PathBuf,
 }
@@ -49,8 +49,7 @@ static HOMES: AtomicU32 = AtomicU32::new(0);
 
 impl Home {
     fn make() -> Result<Home, Failure> {
-        let name = format!("blockwire-{}-{}", std::process::id(), HOMES.fetch_add(1, Ordering::Relaxed));
-        let home = Home(std::env::temp_dir().join(name));
+        let home = Home(remains::directory(&HOMES.fetch_add(1, Ordering::Relaxed).to_string()));
         let run = home.run();
         std::fs::create_dir_all(&run).map_err(|why| Failure::new(format!("{}: {why}", run.display())))?;
         // A server may run as a user of its own.
@@ -76,18 +75,19 @@ impl Drop for Home {
     }
 }
 
-impl Bench {
+impl Stands {
     pub(super) fn start(
         runner: &Runner<'_>,
         target: &str,
         engine: Engine,
         wire: Wire,
         size: &Size,
-    ) -> Result<Bench, Failure> {
+    ) -> Result<Stands, Failure> {
         let link = Link::make(wire, size.databases)?;
         let setup = Setup {
             place: link.target(),
             listen: link.listen(),
+            addresses: link.addresses(),
             protocol: Protocol::Iscsi,
             volumes: (size.databases * size.luns, size.lun),
             medium: Medium::Ram,
@@ -96,29 +96,24 @@ impl Bench {
         };
         let serving = runner.target(target)?.start(&setup)?;
         let script = load::script(&runner.dir)?;
-        let mut bench = Bench { stands: Vec::new(), serving, link, script };
+        let mut stands = Stands { all: Vec::new(), testbed: Testbed { serving, link }, script };
         for at in 0..size.databases as usize {
-            let urls = bench.serving.urls(&bench.link.address(at));
+            let Testbed { serving, link } = &stands.testbed;
+            let urls = serving.urls(&link.address(at));
             let luns = size.luns as usize;
-            let stand = Stand::make(
-                runner,
-                &bench.link.initiators()[at],
-                &urls[at * luns..][..luns],
-                engine,
-                at,
-                size,
-            )
-            .map_err(|why| why.during(format!("database {at}")))?;
-            bench.stands.push(stand);
+            let stand =
+                Stand::make(runner, &link.initiators()[at], &urls[at * luns..][..luns], engine, at, size)
+                    .map_err(|why| why.during(format!("database {at}")))?;
+            stands.all.push(stand);
         }
-        bench.fill(runner, size)?;
-        Ok(bench)
+        stands.fill(runner, size)?;
+        Ok(stands)
     }
 
     /// Fills all databases at once.
     fn fill(&self, runner: &Runner<'_>, size: &Size) -> Result<(), Failure> {
         let mut all = Vec::new();
-        for (at, stand) in self.stands.iter().enumerate() {
+        for (at, stand) in self.all.iter().enumerate() {
             all.push(client(
                 runner,
                 &format!("filling-{at}"),
@@ -132,22 +127,22 @@ impl Bench {
     pub(super) fn initiator_pids(&self) -> Vec<u32> {
         let own = |stand: &Stand| {
             let raid = stand.raid.as_ref().map(Raid::pid);
-            [Some(stand.attached.pid()), Some(stand.database.pid()), raid]
+            [Some(stand.disk.pid()), Some(stand.database.pid()), raid]
         };
-        self.stands.iter().flat_map(own).flatten().collect()
+        self.all.iter().flat_map(own).flatten().collect()
     }
 
     /// I/Os of all devices.
     pub(super) fn counted(&self) -> Result<Counted, Failure> {
-        self.stands.iter().try_fold(Counted::default(), |sum, stand| Ok(sum.and(stand.counted()?)))
+        self.all.iter().try_fold(Counted::default(), |sum, stand| Ok(sum.and(stand.counted()?)))
     }
 
     /// What a person would type to have the same.
     pub(super) fn commands(&self) -> Vec<String> {
-        let mut commands = self.serving.commands.clone();
-        for stand in &self.stands {
+        let mut commands = self.testbed.serving.commands.clone();
+        for stand in &self.all {
             commands.extend(stand.raid.as_ref().map(|raid| raid.command().to_owned()));
-            commands.push(stand.attached.command().to_owned());
+            commands.push(stand.disk.command().to_owned());
             commands.push(stand.database.command().to_owned());
         }
         commands
@@ -155,7 +150,7 @@ impl Bench {
 
     /// After the work: no file system has seen an error, and every server still answers.
     pub(super) fn check(&self) -> Result<(), Failure> {
-        for stand in &self.stands {
+        for stand in &self.all {
             stand.database.sql("select 1")?;
             let probe = stand.mounted.at().join("probe");
             std::fs::write(&probe, b"1")
@@ -180,13 +175,13 @@ impl Stand {
             _ => Some(Raid::start(&binary, place, cores, urls, dir, &format!("raid-{at}"))?),
         };
         let url = raid.as_ref().map_or(&urls[0], Raid::url);
-        let attached = Attached::start(&binary, place, cores, url, dir, &format!("attach-{at}"))?;
         let home = Home::make()?;
-        let mounted = Mounted::make(attached.device(), &home.mount())?;
+        let disk = Disk::start(&binary, place, cores, url, (dir, &home.0), &format!("attach-{at}"))?;
+        let mounted = Mounted::make(disk.device(), &home.mount())?;
         let name = format!("{}-{at}", engine.name());
         let (mount, run) = (home.mount(), home.run());
         let database = Database::start(engine, &mount, &run, size.cache(), cores, dir, &name)?;
-        Ok(Stand { database, mounted, attached, raid, _home: home })
+        Ok(Stand { database, mounted, disk, raid, _home: home })
     }
 }
 

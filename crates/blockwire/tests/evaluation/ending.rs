@@ -1,0 +1,107 @@
+//! `eval run` that is ended before it is done.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::said;
+
+/// A run that would take half a minute, in the middle of its first loads: a target serves, over a link where
+/// those can be made.
+fn in_the_middle(dir: &Path, is_over_links: bool) -> Child {
+    let (preset, scale) = if is_over_links { ("nvme-tcp-jitter", "0.02") } else { ("quick", "0.5") };
+    let mut run = Command::new(env!("CARGO_BIN_EXE_blockwire"))
+        .args(["eval", "run", preset, "--scale", scale, "--out", "run"])
+        .current_dir(dir)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(run.stderr.take().unwrap()).lines();
+    // The first load is over: the second is being done.
+    let found = lines.by_ref().map_while(Result::ok).any(|line| line.starts_with('['));
+    assert!(found, "it ended by itself");
+    // Who reads no more must not stop it.
+    std::thread::spawn(move || lines.for_each(drop));
+    run
+}
+
+/// Names with the id of a process in them, in a directory.
+fn named_after(dir: &str, pid: u32) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    names.filter(|name| name.split('-').any(|part| part == pid.to_string())).collect()
+}
+
+/// Command lines of processes that name a directory.
+fn processes_in(dir: &Path) -> Vec<String> {
+    let dir = dir.display().to_string();
+    let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let lines = all.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
+    lines.map(|line| String::from_utf8_lossy(&line).replace('\0', " ")).filter(|l| l.contains(&dir)).collect()
+}
+
+/// Ended by a signal, it takes down what it started, writes what it measured, and says how it ended.
+#[test]
+fn a_signal_leaves_nothing_behind() {
+    let is_over_links = lab::namespaces().is_ok();
+    for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130)] {
+        let dir = tempfile::tempdir().unwrap();
+        let dir_path = dir.path().canonicalize().unwrap();
+        let run = in_the_middle(&dir_path, is_over_links);
+        let pid = run.id();
+        assert!(!is_over_links || !named_after("/run/netns", pid).is_empty(), "a link is there");
+        let told = Instant::now();
+        kill_process(Pid::from_child(&run), signal).unwrap();
+        let (_, _, exit) = said(&run.wait_with_output().unwrap());
+        assert_eq!(exit, Some(code));
+        assert!(told.elapsed() < Duration::from_secs(20), "{:?}", told.elapsed());
+        assert_eq!(named_after("/run/netns", pid), Vec::<String>::new());
+        assert_eq!(named_after("/tmp", pid), Vec::<String>::new());
+        assert_eq!(named_after("/dev/shm", pid), Vec::<String>::new());
+        assert_eq!(processes_in(&dir_path), Vec::<String>::new());
+        let record = std::fs::read_to_string(dir_path.join("run/record.json")).unwrap();
+        let record = eval::record::Record::parse(&record).unwrap();
+        assert!(!record.points.is_empty());
+        assert!(
+            record.notes.iter().any(|note| note.starts_with("it was told to end after")),
+            "{:?}",
+            record.notes
+        );
+    }
+}
+
+/// What a killed run could not take down, the next one does.
+#[test]
+fn the_next_run_removes_what_a_killed_one_left() {
+    if lab::namespaces().is_err() {
+        eprintln!("not tried: network namespaces cannot be made here");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut run = in_the_middle(dir.path(), true);
+    let pid = run.id();
+    run.kill().unwrap();
+    run.wait().unwrap();
+    assert!(!named_after("/run/netns", pid).is_empty());
+    // Its target ends with it, wherever it is by then.
+    let until = Instant::now() + Duration::from_secs(10);
+    while !processes_in(&dir.path().canonicalize().unwrap()).is_empty() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let out = Command::new(env!("CARGO_BIN_EXE_blockwire"))
+        .args(["eval", "run", "quick", "--scale", "smallest", "--out", "next"])
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    let (_, err, code) = said(&out);
+    assert_eq!(code, Some(0), "{err}");
+    assert!(
+        err.contains(&format!("removed what a killed evaluation left: network namespace bw-{pid}-")),
+        "{err}"
+    );
+    assert_eq!(named_after("/run/netns", pid), Vec::<String>::new());
+}

@@ -1,0 +1,180 @@
+//! Presets on machines of several sizes.
+
+use super::super::PRESETS;
+use super::*;
+use crate::published::published;
+
+fn room() -> Room {
+    Room {
+        cores: 2,
+        memory: 20 << 30,
+        files: 1024,
+        namespaces: Ok(()),
+        targets: vec!["blockwire".into(), "tgt".into()],
+        initiators: vec!["blockwire".into(), "libiscsi".into()],
+        time: Duration::from_secs(600),
+        pace: Pace::default(),
+    }
+}
+
+fn names(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+#[test]
+fn every_preset_is_of_a_paper_that_is_there() {
+    let mut ids: Vec<&str> = PRESETS.iter().map(|preset| preset.id).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), PRESETS.len());
+    for preset in PRESETS {
+        let known = |id: &str| published().papers.iter().any(|paper| paper.id == id);
+        assert!(preset.paper.is_none_or(known), "{}", preset.id);
+    }
+}
+
+#[test]
+fn systems_take_turns_under_one_load() {
+    let quick = Preset::find("quick").unwrap();
+    let both = names(&["blockwire", "tgt"]);
+    let plan = plan(quick, &room(), Scale::Part(1.0), &both, &names(&["blockwire"])).unwrap();
+    // Two directions, two protocols, two targets, three rounds.
+    assert_eq!(plan.steps.len(), 24);
+    assert_eq!(plan.notes, Vec::<String>::new());
+    for turn in plan.steps.chunks(4) {
+        assert!(turn.iter().all(|step| step.job == turn[0].job && step.round == turn[0].round));
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_made_smaller_and_said() {
+    let sweep = Preset::find("t6-100g-sweep").unwrap();
+    let small = Room { memory: 6 << 30, namespaces: Err("not root".into()), ..room() };
+    let plan = plan(sweep, &small, Scale::Auto, &names(&["blockwire", "spdk-iscsi"]), &names(&["blockwire"]))
+        .unwrap();
+    let said = plan.notes.join("\n");
+    for word in ["spdk-iscsi is not installed", "not root", "18 of 113 MiB", "rounds"] {
+        assert!(said.contains(word), "{word}: {said}");
+    }
+    assert!(plan.steps.iter().all(|step| step.wire == Wire::Loopback && step.volumes.0 == 18));
+    assert!(
+        plan.duration(&Pace::default()) < Duration::from_secs(800),
+        "{:?}",
+        plan.duration(&Pace::default())
+    );
+    assert_eq!(plan.steps[0].job.threads, 60);
+}
+
+/// Of what is slow there is less: volumes are smaller, and all of it ends in about the time that was given.
+#[test]
+fn what_starting_takes_is_in_the_time() {
+    let both = names(&["blockwire", "tgt"]);
+    for preset in PRESETS.iter().filter(|preset| preset.kind == Kind::Block) {
+        for (seconds, filled, start) in [(60, 1e9, 500), (120, 1e9, 500), (120, 2e8, 1500), (600, 5e9, 100)] {
+            let starts = both.iter().map(|name| (name.clone(), Duration::from_millis(start))).collect();
+            let pace = Pace { starts, filled, spent: Duration::from_secs(5), ..Pace::default() };
+            let time = Duration::from_secs(seconds);
+            let room = Room { time, files: 1 << 20, pace: pace.clone(), ..room() };
+            let plan = plan(preset, &room, Scale::Auto, &both, &names(&["blockwire"])).unwrap();
+            let takes = plan.duration(&pace) + pace.spent;
+            let said = plan.notes.iter().any(|note| note.contains("longer than"));
+            let is_whole = plan.steps[0].job.runtime == Some(preset.runtime);
+            let what = format!("{}: {takes:?} of {time:?}: {:?}", preset.id, plan.notes);
+            assert!(takes <= time.mul_f64(1.1) || said, "{what}");
+            assert!(takes >= time.mul_f64(0.75) || is_whole, "{what}");
+            assert_eq!(said, takes > time.mul_f64(1.05), "{what}");
+        }
+    }
+}
+
+/// A target is started once for all loads on a link, if starting it for each would leave no time.
+#[test]
+fn systems_take_turns_on_links_where_starts_are_dear() {
+    let sweep = Preset::find("t6-100g-sweep").unwrap();
+    let room = Room { time: Duration::from_secs(120), ..room() };
+    let both = names(&["blockwire", "tgt"]);
+    let plan = plan(sweep, &room, Scale::Auto, &both, &names(&["blockwire"])).unwrap();
+    let changes = plan.steps.windows(2).filter(|pair| pair[0].target != pair[1].target).count();
+    assert!(changes < 6 * plan.steps.last().unwrap().round as usize + 6, "{changes}");
+    assert!(plan.notes.iter().any(|note| note.contains("take turns on each link")), "{:?}", plan.notes);
+}
+
+#[test]
+fn demartek_pairs_as_it_did() {
+    let preset = Preset::find("demartek-vdbench").unwrap();
+    let both = (names(&["blockwire", "tgt"]), names(&["blockwire", "libiscsi"]));
+    let plan = plan(preset, &room(), Scale::Auto, &both.0, &both.1).unwrap();
+    let mut pairs: Vec<(&str, &str)> =
+        plan.steps.iter().map(|step| (step.target.as_str(), step.initiator.as_str())).collect();
+    pairs.sort_unstable();
+    pairs.dedup();
+    assert_eq!(pairs, [("blockwire", "blockwire"), ("blockwire", "libiscsi"), ("tgt", "blockwire")]);
+}
+
+#[test]
+fn connections_stop_at_the_limit_of_files() {
+    let preset = Preset::find("connections").unwrap();
+    let plan = plan(preset, &room(), Scale::Auto, &names(&["blockwire"]), &names(&["blockwire"])).unwrap();
+    assert!(plan.steps.iter().any(|step| step.connections == 768));
+    assert!(plan.notes.iter().any(|note| note.contains("ulimit -n")));
+}
+
+#[test]
+fn each_connection_has_work() {
+    let preset = Preset::find("connections").unwrap();
+    let room = Room { files: 1 << 20, ..room() };
+    let plan = plan(preset, &room, Scale::Auto, &names(&["blockwire"]), &names(&["blockwire"])).unwrap();
+    for count in [1, 256, 16_384] {
+        let step = plan.steps.iter().find(|step| step.connections == count).unwrap();
+        assert_eq!(step.job.threads, count);
+    }
+}
+
+#[test]
+fn a_shared_link_is_alone_and_limited() {
+    let shape = shape(Preset::find("unified-wire").unwrap(), &room(), Scale::Part(0.1)).unwrap();
+    assert!(shape.wires.iter().any(|wire| matches!(wire, Wire::Limited { .. })));
+    assert_eq!((shape.jobs.len(), shape.rounds), (2, 3));
+}
+
+/// As the papers had it takes longer than at least, and that is about what a plan says for such a time.
+#[test]
+fn what_a_preset_takes_is_said() {
+    for preset in PRESETS {
+        let has_time = matches!(preset.kind, Kind::Block | Kind::Together);
+        assert_eq!(takes(preset).is_some(), has_time, "{}", preset.id);
+        let Some((whole, least)) = takes(preset) else { continue };
+        assert!(least < whole && least < Duration::from_secs(120), "{}: {least:?} of {whole:?}", preset.id);
+        // All loads of all rounds, one after the other, and not much more.
+        let loads = preset.loads().len() as u32 * preset.rounds * preset.wires.len() as u32;
+        assert!(whole > preset.runtime * loads, "{}: {whole:?}", preset.id);
+    }
+}
+
+#[test]
+fn the_smallest_scale_takes_seconds() {
+    for preset in PRESETS.iter().filter(|preset| preset.kind == Kind::Block) {
+        let both = (names(&["blockwire", "tgt"]), names(&["blockwire", "libiscsi"]));
+        let mut plan = plan(preset, &room(), Scale::Smallest, &both.0, &both.1).unwrap();
+        // It takes longer the more systems are named; of our own it takes seconds.
+        plan.steps.retain(|step| step.target == "blockwire" && step.initiator == "blockwire");
+        assert!(
+            plan.duration(&Pace::default()) < Duration::from_secs(20),
+            "{}: {:?}",
+            preset.id,
+            plan.duration(&Pace::default())
+        );
+        assert!(plan.notes.iter().any(|note| note.contains("it runs for 0.2 s in 1")), "{:?}", plan.notes);
+    }
+}
+
+#[test]
+fn nothing_is_left_out_in_silence() {
+    let quick = Preset::find("quick").unwrap();
+    let why = plan(quick, &room(), Scale::Auto, &names(&["lio"]), &names(&["blockwire"])).unwrap_err();
+    assert!(why.contains("blockwire, tgt"), "{why}");
+    let jitter = Preset::find("nvme-tcp-jitter").unwrap();
+    let alone = Room { namespaces: Err("not root".into()), ..room() };
+    let why = plan(jitter, &alone, Scale::Auto, &names(&["blockwire"]), &names(&["blockwire"])).unwrap_err();
+    assert!(why.contains("congested") && why.contains("not root"), "{why}");
+}

@@ -1,0 +1,196 @@
+//! How long a plan takes: what starting, filling and connecting cost beside the loads' own time, and which
+//! order of steps costs least of it.
+
+use std::time::Duration;
+
+use crate::fio::Direction;
+
+use super::{Load, Medium, Protocol, Step, Wire};
+
+/// What a plan's steps take beside the time for which figures count.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pace {
+    /// A target's start and end with its link, by its name; others take half a second.
+    pub starts: Vec<(String, Duration)>,
+    /// A load's begin and end beside its ramp and run time, by the initiator's name; others take a fifth of a
+    /// second.
+    pub loads: Vec<(String, Duration)>,
+    /// Bytes of volumes that are filled in a second.
+    pub filled: f64,
+    /// Connections that are made and ended in a second.
+    pub connected: f64,
+    /// What has passed already of the time that there is.
+    pub spent: Duration,
+    /// What is known not to be possible, and so takes no time.
+    pub left_out: Vec<LeftOut>,
+}
+
+/// A load that a pair of systems cannot do.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LeftOut {
+    /// The target.
+    pub target: String,
+    /// The initiator.
+    pub initiator: String,
+    /// What carries it.
+    pub protocol: Protocol,
+    /// What volumes are made of.
+    pub medium: Medium,
+    /// What the load does, in I/Os of so many bytes.
+    pub load: (Direction, u32),
+}
+
+impl LeftOut {
+    /// A step that is left out, and its like.
+    pub fn like(step: &Step) -> LeftOut {
+        LeftOut {
+            target: step.target.clone(),
+            initiator: step.initiator.clone(),
+            protocol: step.protocol,
+            medium: step.medium,
+            load: (step.job.direction, step.job.block.0),
+        }
+    }
+
+    fn is(&self, load: &Load, meeting: &Meeting) -> bool {
+        (&self.target, &self.initiator, self.protocol, self.medium)
+            == (&meeting.target, &meeting.initiator, meeting.protocol, meeting.medium)
+            && self.load == (load.direction, load.bytes)
+    }
+}
+
+impl Default for Pace {
+    fn default() -> Pace {
+        Pace {
+            starts: Vec::new(),
+            loads: Vec::new(),
+            filled: 1e9,
+            connected: 2_000.0,
+            spent: Duration::ZERO,
+            left_out: Vec::new(),
+        }
+    }
+}
+
+/// What most targets take to start, and most initiators to begin and to end.
+const START: Duration = Duration::from_millis(500);
+const LOAD: Duration = Duration::from_millis(200);
+
+fn of(known: &[(String, Duration)], name: &str, other: Duration) -> Duration {
+    known.iter().find(|(one, _)| one == name).map_or(other, |(_, time)| *time)
+}
+
+impl Pace {
+    /// A target with its volumes, until the first load can begin.
+    pub fn start(&self, target: &str, (count, bytes): (u32, u64), medium: Medium) -> Duration {
+        let filled = if medium == Medium::Ram { u64::from(count) * bytes } else { 0 };
+        of(&self.starts, target, START) + Duration::from_secs_f64(filled as f64 / self.filled)
+    }
+
+    /// A load, beside its ramp and run time.
+    pub fn load(&self, initiator: &str, connections: u32) -> Duration {
+        let connecting = Duration::from_secs_f64(f64::from(connections) / self.connected);
+        of(&self.loads, initiator, LOAD) + connecting
+    }
+
+    /// How long steps take in this order, with all starting and filling.
+    pub fn of_steps<'a>(&self, steps: impl Iterator<Item = &'a Step> + Clone) -> Duration {
+        let loads: Duration =
+            steps.clone().map(|step| step.job.ramp + step.job.runtime.unwrap_or_default()).sum();
+        let volumes = steps.clone().next().map_or((0, 0), |step| step.volumes);
+        let meetings: Vec<Meeting> = steps.map(Step::meeting).collect();
+        loads + around(meetings.iter(), volumes, self)
+    }
+
+    /// Says how long a target or an initiator takes, whatever was known before.
+    pub fn learn(known: &mut Vec<(String, Duration)>, name: &str, time: Duration) {
+        known.retain(|(one, _)| one != name);
+        known.push((name.to_owned(), time));
+    }
+}
+
+/// The ramp before figures count.
+pub(super) fn ramp(runtime: Duration) -> Duration {
+    (runtime / 10).min(Duration::from_secs(2))
+}
+
+/// When systems that are compared take turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turns {
+    /// Under each load, so that what changes in the machine meets all alike.
+    EachLoad,
+    /// On each link of a round: a target does all loads, and is started once for them.
+    EachLink,
+}
+
+/// A pair of systems with what lies between them.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Meeting {
+    pub(super) target: String,
+    pub(super) initiator: String,
+    pub(super) protocol: Protocol,
+    pub(super) wire: Wire,
+    pub(super) connections: u32,
+    pub(super) medium: Medium,
+}
+
+impl Meeting {
+    /// Whether the same target can go on serving.
+    fn has_target_of(&self, other: &Meeting) -> bool {
+        (&self.target, self.protocol, self.wire, self.medium)
+            == (&other.target, other.protocol, other.wire, other.medium)
+    }
+}
+
+/// The steps of a round, in the order in which they are done.
+pub(super) fn round<'a>(
+    wires: &[Wire],
+    loads: &'a [Load],
+    meetings: &'a [Meeting],
+    turns: Turns,
+    left_out: &[LeftOut],
+) -> Vec<(&'a Load, &'a Meeting)> {
+    let mut steps = Vec::new();
+    // A link is kept for all loads of a round.
+    for wire in wires {
+        let here: Vec<&Meeting> = meetings.iter().filter(|meeting| meeting.wire == *wire).collect();
+        match turns {
+            Turns::EachLoad => {
+                steps.extend(loads.iter().flat_map(|load| here.iter().map(move |meeting| (load, *meeting))));
+            }
+            Turns::EachLink => {
+                let mut left = here;
+                while let Some(first) = left.first().copied() {
+                    let (same, others): (Vec<&Meeting>, Vec<&Meeting>) =
+                        left.into_iter().partition(|meeting| meeting.has_target_of(first));
+                    steps.extend(
+                        loads.iter().flat_map(|load| same.iter().map(move |meeting| (load, *meeting))),
+                    );
+                    left = others;
+                }
+            }
+        }
+    }
+    steps.retain(|(load, meeting)| !left_out.iter().any(|one| one.is(load, meeting)));
+    steps
+}
+
+/// What steps take beside their loads' ramp and run time.
+pub(super) fn around<'a>(
+    steps: impl Iterator<Item = &'a Meeting>,
+    volumes: (u32, u64),
+    pace: &Pace,
+) -> Duration {
+    let mut before: Option<&Meeting> = None;
+    let mut sum = Duration::ZERO;
+    for meeting in steps {
+        if meeting.protocol == Protocol::Local {
+            before = None;
+        } else if !before.is_some_and(|before| before.has_target_of(meeting)) {
+            sum += pace.start(&meeting.target, volumes, meeting.medium);
+            before = Some(meeting);
+        }
+        sum += pace.load(&meeting.initiator, meeting.connections);
+    }
+    sum
+}

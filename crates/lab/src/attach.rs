@@ -1,0 +1,111 @@
+//! `blockwire attach`: a volume made local, for programs that know no URLs.
+//!
+//! Invariant: what it made is gone when its owner is dropped; if this process is killed, by the attachment's
+//! own keeper, who is told that nothing will be recovered.
+
+use std::cell::RefCell;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::Failure;
+use crate::place::Place;
+use crate::process::{Process, Run};
+
+/// How long a volume may take to be there.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How a volume becomes local.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// A block device.
+    Ublk,
+    /// A file, with a loop device over it where that is allowed.
+    Fuse,
+    /// A Unix socket.
+    Nbd,
+    /// A Unix socket by which a virtual machine shares its memory.
+    VhostUser,
+}
+
+impl Way {
+    /// As `--via` and records have it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Way::Ublk => "ublk",
+            Way::Fuse => "fuse",
+            Way::Nbd => "nbd",
+            Way::VhostUser => "vhost-user",
+        }
+    }
+}
+
+/// What is to be made local.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted<'a> {
+    /// This program, by its path here.
+    pub(crate) binary: &'a Path,
+    /// Where.
+    pub(crate) place: &'a Place,
+    /// Processors of what serves it.
+    pub(crate) cores: &'a [usize],
+    /// The volume.
+    pub(crate) url: &'a str,
+    /// How.
+    pub(crate) way: Way,
+    /// What tells it from others in messages, `dir` and `at`.
+    pub(crate) name: &'a str,
+    /// For its mount or socket, whose name must be short.
+    pub(crate) at: &'a Path,
+    /// For logs.
+    pub(crate) dir: &'a Path,
+}
+
+/// A volume that is local.
+#[derive(Debug)]
+pub(crate) struct Attached {
+    process: Process,
+    /// What it said until it was ready: a word and the rest of the line.
+    said: Vec<(String, String)>,
+}
+
+impl Attached {
+    /// Makes a volume local.
+    pub(crate) fn start(wanted: &Wanted<'_>) -> Result<Attached, Failure> {
+        let Wanted { place, cores, name, dir, .. } = *wanted;
+        let mut words = vec![place.binary(wanted.binary), "attach".to_owned()];
+        words.extend(["--timeout", "0s", "--via", wanted.way.name()].map(str::to_owned));
+        if wanted.way != Way::Ublk {
+            let at = wanted.at.join(format!("{name}.{}", wanted.way.name()));
+            let at = std::path::absolute(at).map_err(Failure::new)?;
+            words.extend(["--at".to_owned(), at.display().to_string()]);
+        }
+        words.push(wanted.url.to_owned());
+        let mut process = Process::start(Run { name, place, cores, words, dir })?;
+        let said = RefCell::new(Vec::new());
+        process.wait_for(PATIENCE, |line| {
+            said.borrow_mut().extend(line.split_once(' ').map(|(word, rest)| (word.into(), rest.into())));
+            (line == "ready").then_some(())
+        })?;
+        Ok(Attached { process, said: said.into_inner() })
+    }
+
+    /// What it said behind a word: `device`, `file`, `url`, `note`.
+    pub(crate) fn said(&self, word: &str) -> Option<&str> {
+        self.said.iter().find(|(known, _)| known == word).map(|(_, rest)| rest.as_str())
+    }
+
+    /// Why it is not as it was to be, with the last that it said.
+    pub(crate) fn failure(&mut self, why: &str) -> Failure {
+        self.process.failure(why)
+    }
+
+    /// The process that serves it.
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// What a person would type.
+    pub(crate) fn command(&self) -> &str {
+        self.process.command()
+    }
+}
