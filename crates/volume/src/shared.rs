@@ -3,8 +3,13 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use buf::Time;
+
 use crate::change::Shard;
 use crate::guard::Guards;
+
+/// How long a lack of space is not told again.
+const SPACE_TOLD_NS: u64 = 60_000_000_000;
 
 /// The shared state of a volume's gates. Make one per opened volume, and give a clone to each gate.
 #[derive(Clone, Debug)]
@@ -15,7 +20,8 @@ struct Inner {
     guards: Guards,
     shards: u16,
     sync_failed: AtomicBool,
-    sync_told: AtomicBool,
+    /// When it was last told that there is no space, in nanoseconds; 0: never.
+    space_told: AtomicU64,
     atomic_seen: AtomicBool,
     sanitize_rate: AtomicU64,
     sanitize_restricted: AtomicBool,
@@ -59,7 +65,7 @@ impl Shared {
             guards: Guards::new(shards),
             shards,
             sync_failed: AtomicBool::new(false),
-            sync_told: AtomicBool::new(false),
+            space_told: AtomicU64::new(0),
             atomic_seen: AtomicBool::new(false),
             sanitize_rate: AtomicU64::new(0),
             sanitize_restricted: AtomicBool::new(false),
@@ -77,13 +83,18 @@ impl Shared {
         self.0.sync_failed.load(Ordering::Acquire)
     }
 
-    pub(crate) fn fail_sync(&self) {
-        self.0.sync_failed.store(true, Ordering::Release);
+    /// Notes that a sync has failed; whether it is the first one, over all cores.
+    pub(crate) fn fail_sync(&self) -> bool {
+        !self.0.sync_failed.swap(true, Ordering::AcqRel)
     }
 
-    /// Whether a sync has failed and nobody was told: true once, over all cores.
-    pub(crate) fn tell_sync_failed(&self) -> bool {
-        self.sync_failed() && !self.0.sync_told.swap(true, Ordering::Relaxed)
+    /// Whether it is to be told that there is no space: once a minute, over all cores.
+    pub(crate) fn tell_no_space(&self, now: Time) -> bool {
+        let told = self.0.space_told.load(Ordering::Relaxed);
+        let due = told == 0 || now.0 >= told.saturating_add(SPACE_TOLD_NS);
+        let tell =
+            || self.0.space_told.compare_exchange(told, now.0.max(1), Ordering::Relaxed, Ordering::Relaxed);
+        due && tell().is_ok()
     }
 
     /// Whether an operation was submitted that reads must see whole, so that memory must not be

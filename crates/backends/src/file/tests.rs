@@ -377,7 +377,10 @@ fn errors_name_the_block_and_leave_the_volume_usable() {
     assert_eq!(world.write(10, &[1; 512]), Err(Fault::Unwritable(10).into()));
     assert_eq!(world.write(0, &[1; 512]), Ok(Outcome::Complete));
     world.disk.full = true;
-    assert_eq!(world.write(0, &[2; 512]), Err(Fault::NoSpace.into()));
+    assert_eq!(world.write(0, &[1; 512]), Err(Fault::NoSpace.into()));
+    assert_eq!(world.write(0, &[1; 512]), Err(Fault::NoSpace.into()));
+    assert_eq!(world.gate.poll_remark(), Some(volume::Remark::NoSpace));
+    assert_eq!(world.gate.poll_remark(), None, "not for each write");
     world.disk.full = false;
     assert_eq!(world.write(0, &[2; 512]), Ok(Outcome::Complete));
     assert_eq!(world.read(0, 1).1, vec![2; 512]);

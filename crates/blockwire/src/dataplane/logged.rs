@@ -138,6 +138,11 @@ fn write_remark(volume: &str, remark: Remark) {
             "closed: older operations did not end in time for a change; it opens when they end"
         ),
         Remark::Opened => tracing::warn!(volume, "open again: what was stuck has ended"),
+        Remark::NoSpace => tracing::error!(
+            volume,
+            "no space left for a write, which its host is told; make room where the volume lies, or have its hosts \
+             give back what they do not need (fstrim)"
+        ),
         Remark::SyncFailed => tracing::error!(
             volume,
             "a sync has failed: what was written since the last good one may be lost, and nothing more is written; \

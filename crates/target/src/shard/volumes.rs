@@ -33,6 +33,13 @@ pub(super) struct Front {
     noted: Option<Time>,
 }
 
+impl Front {
+    fn poll_remark(&mut self) -> Option<(Arc<str>, Remark)> {
+        let remark = self.gate.poll_remark()?;
+        Some((self.name.clone(), remark))
+    }
+}
+
 /// All volumes of a shard.
 pub(super) struct Fronts {
     shard: ShardId,
@@ -350,10 +357,7 @@ impl Shard {
         while let Some(core) = self.fronts.front(volume).and_then(|front| front.gate.poll_wake()) {
             self.post(ShardId(core.0), Message::Wake(volume));
         }
-        if let Some(front) = self.fronts.front(volume)
-            && let Some(remark) = front.gate.poll_remark()
-        {
-            let name = front.name.clone();
+        while let Some((name, remark)) = self.fronts.front(volume).and_then(Front::poll_remark) {
             self.say(LogLine::Volume { name, remark });
         }
         let home = self.fronts.home_of(volume);

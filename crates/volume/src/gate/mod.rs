@@ -61,6 +61,7 @@ pub struct Gate {
     /// Ended parts of tasks in steps.
     ended: VecDeque<(u32, Result<Outcome, Failure>, Payload)>,
     done: VecDeque<Done>,
+    remarks: VecDeque<Remark>,
     wakes: VecDeque<Shard>,
     /// Asks to the volume's home, and the tasks that wait for an answer.
     asks: VecDeque<(AskId, Ask)>,
@@ -120,6 +121,7 @@ impl Gate {
             waiting: VecDeque::new(),
             ended: VecDeque::new(),
             done: VecDeque::new(),
+            remarks: VecDeque::new(),
             wakes: VecDeque::new(),
             asks: VecDeque::new(),
             asked: Vec::new(),
@@ -415,8 +417,14 @@ impl Gate {
         while let Some(done) = self.backend.poll_done() {
             let slot = done.id.0 as u32;
             debug_assert_eq!(self.backend_id(slot), done.id, "a backend ends an operation once");
-            if done.result == Err(Failure::Failed(Fault::Sync)) {
-                self.shared.fail_sync();
+            match done.result {
+                Err(Failure::Failed(Fault::Sync)) if self.shared.fail_sync() => {
+                    self.remarks.push_back(Remark::SyncFailed);
+                }
+                Err(Failure::Failed(Fault::NoSpace)) if self.shared.tell_no_space(cx.now) => {
+                    self.remarks.push_back(Remark::NoSpace);
+                }
+                Ok(_) | Err(_) => {}
             }
             match self.task(slot).work {
                 Work::Read { span, before, tries, lent } => {
@@ -458,9 +466,9 @@ impl Gate {
         self.backend.submit(cx, Io { id, epoch, op: Op::Read(span), payload: done.payload });
     }
 
-    /// What the operator should hear of, once over all cores.
+    /// What the operator should hear of: a failed sync once, a lack of space once a minute, over all cores.
     pub fn poll_remark(&mut self) -> Option<Remark> {
-        self.shared.tell_sync_failed().then_some(Remark::SyncFailed)
+        self.remarks.pop_front()
     }
 
     /// An operation that has ended. Call [`Gate::resume`] first.
