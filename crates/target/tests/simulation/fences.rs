@@ -13,7 +13,7 @@ use crate::initiator::{Ended, Initiator};
 use crate::model::{Value, fill, value_of};
 use crate::rig::{self, Terms, wanted};
 
-const BLOCKS: usize = 64;
+pub const BLOCKS: usize = 64;
 const CONFLICT: u8 = 0x18;
 
 pub fn world(seed: u64, specs: Vec<blockwire_target::VolumeSpec>) -> World<Shard> {
@@ -72,7 +72,7 @@ pub fn log_in(world: &mut World<Shard>, isid: u16) -> Initiator {
     host
 }
 
-fn ask(world: &mut World<Shard>, host: &mut Initiator, cdb: &[u8], out: &[u8], read: usize) -> Ended {
+pub fn ask(world: &mut World<Shard>, host: &mut Initiator, cdb: &[u8], out: &[u8], read: usize) -> Ended {
     let itt = host.command(world, 0, cdb, out, read);
     let ended = |host: &Initiator| host.ended.iter().position(|ended| ended.itt == itt);
     run(world, &mut [host], |all| ended(all[0]).is_some());
@@ -93,7 +93,7 @@ pub fn write(world: &mut World<Shard>, host: &mut Initiator, lba: usize, blocks:
     host.command(world, 0, &[0x2a, 0, 0, 0, 0, lba as u8, 0, 0, blocks as u8, 0], &data, 0)
 }
 
-fn read_all(world: &mut World<Shard>, host: &mut Initiator) -> Vec<Value> {
+pub fn read_all(world: &mut World<Shard>, host: &mut Initiator) -> Vec<Value> {
     let cdb = [0x28, 0, 0, 0, 0, 0, 0, 0, BLOCKS as u8, 0];
     let ended = ask(world, host, &cdb, &[], BLOCKS * 512);
     assert_eq!(ended.status, 0, "{ended:?}");

@@ -2,6 +2,7 @@
 //! seed decides, driven by an initiator that checks the rules of the protocol.
 
 mod command;
+mod copies;
 mod fences;
 mod history;
 mod initiator;

@@ -1,0 +1,74 @@
+//! Copies that are ended while their blocks are on their way: by an abort, by a reset of the unit, by a new login of
+//! the initiator port that asked for them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use backends::{File, FileDisk, FileFacts};
+use iscsi::wire::TmfFunction;
+use sim::Chance;
+use volume::DiskId;
+
+use crate::command::{Flight, Kind, request};
+use crate::fences::{self, BLOCKS, ask, log_in, read_all, run};
+use crate::model::{COPIED, fill};
+use crate::rig;
+
+/// After the answer to what ended it nothing of a copy lands.
+#[test]
+fn nothing_of_a_copy_lands_after_its_end() {
+    let mut partly = 0;
+    for seed in 0..60 {
+        let facts = FileFacts {
+            bytes: (2 * BLOCKS * 512) as u64,
+            device: false,
+            logical: 512,
+            physical: None,
+            preferred: 4096,
+            direct: true,
+            memory_align: 512,
+            offset_align: if seed % 2 == 0 { 512 } else { 4096 },
+            punch: true,
+            write_cache: true,
+        };
+        let file = Arc::new(FileDisk::new(DiskId(1), &facts, 2).unwrap());
+        let geometry = file.geometry();
+        let make = move |shard| File::new(file.clone(), shard);
+        let mut world = fences::world(seed, rig::volume(2, geometry, &[DiskId(1)], None, make));
+        let mut keeper = log_in(&mut world, 1);
+        let mut copier = log_in(&mut world, 2);
+        let page: Vec<u8> = (0..BLOCKS).flat_map(|lba| fill(lba, COPIED)).collect();
+        let behind = [0x2a, 0, 0, 0, 0, BLOCKS as u8, 0, 0, BLOCKS as u8, 0];
+        assert_eq!(ask(&mut world, &mut keeper, &behind, &page, 0).status, 0);
+        let kind = Kind::Copy { by: 1, page: 0 };
+        let (cdb, list, _) = request(Flight { host: 0, kind, lba: 0, blocks: BLOCKS, began: 0 });
+        let copy = copier.command(&mut world, 0, &cdb, &list, 0);
+        let mut chance = Chance::new(!seed);
+        let until = world.now() + Duration::from_micros(chance.below(20_000));
+        while world.step(until) {
+            copier.poll(&mut world);
+        }
+        match seed % 3 {
+            0 => {
+                copier.manage(&mut world, TmfFunction::ABORT_TASK, 0, copy);
+                run(&mut world, &mut [&mut copier], |all| !all[0].managed.is_empty());
+            }
+            1 => {
+                keeper.manage(&mut world, TmfFunction::LOGICAL_UNIT_RESET, 0, u32::MAX);
+                run(&mut world, &mut [&mut keeper], |all| !all[0].managed.is_empty());
+            }
+            _ => copier = log_in(&mut world, 2),
+        }
+        copier.forget(copy);
+        // It hears of the reset.
+        ask(&mut world, &mut keeper, &[0; 6], &[], 0);
+        let first = read_all(&mut world, &mut keeper);
+        for _ in 0..20 {
+            world.run_for(Duration::from_millis(5));
+            copier.poll(&mut world);
+        }
+        assert_eq!(read_all(&mut world, &mut keeper), first, "seed {seed}: part of a copy landed late");
+        partly += usize::from(first.contains(&0) && first.contains(&COPIED));
+    }
+    assert!(partly > 10, "hardly any copy was on its way: {partly}");
+}
