@@ -43,10 +43,13 @@ DIR=$OUT/guest-uml IMAGE=$OUT/guest-image-ublk
 rm -rf "$DIR"
 mkdir -p "$DIR"
 quietly build-local cargo build --locked -p blockwire-attach --example local
-"$ROOT/tests/guest/image.sh" "$IMAGE" bookworm-backports "$BUILD/debug/examples/local"
+quietly build-blockwire cargo build --locked -p blockwire
+# The guest's memory holds all of it.
+strip -o "$DIR/blockwire" "$BUILD/debug/blockwire"
+"$ROOT/tests/guest/image.sh" "$IMAGE" bookworm-backports "$BUILD/debug/examples/local" "$DIR/blockwire" nbd-client
 
 # Its exit status says nothing of the job's; what it prints does.
 TMPDIR=$DIR timeout -k 5 240 "$KERNEL" mem=768M seccomp=on initrd="$IMAGE/initramfs" root=/dev/ram0 \
-  con=null con0=fd:0,fd:1 quiet panic=-1 bw.JOB=ublk bw.PARTS=device </dev/null >"$DIR/guest.log" 2>&1 || true
+  con=null con0=fd:0,fd:1 quiet panic=-1 bw.JOB=ublk </dev/null >"$DIR/guest.log" 2>&1 || true
 grep -q '^@@exit 0' "$DIR/guest.log" || { tail -n 60 "$DIR/guest.log" >&2; fail "the guest failed; see $DIR"; }
-say "guest: User-Mode Linux from $UML_SOURCE wrote and verified ext4 over ublk, and over the server's death"
+say "guest: User-Mode Linux from $UML_SOURCE wrote and verified ext4 over ublk, and over the server's death; attach recovered, failed in time, and served the kernel's NBD client"
