@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # A block device of Linux's ublk driver, served by our program inside of a guest whose stock kernel
 # (bookworm-backports) has the driver: ext4 written and verified, also over the death of the server; and
-# `blockwire attach` there: its holder killed and recovered, and killed for good; and the kernel's own NBD client.
+# `blockwire attach` there: its holder killed and recovered, and killed for good; the kernel's own NBD client; and a
+# new size, where the kernel lets a device have one.
 set -euo pipefail
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
