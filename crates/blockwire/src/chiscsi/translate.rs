@@ -245,7 +245,7 @@ fn target_draft(
     let usual = Inquiry::default();
     let chap = if target.proof.is_used(METHODS) { target.proof.credentials(sink) } else { Vec::new() };
     let (none, _) = target.proof.methods.unwrap_or(METHODS);
-    let methods = if none { vec![AuthMethod::None, AuthMethod::Chap] } else { vec![AuthMethod::Chap] };
+    let methods = if none { vec![AuthMethod::Chap, AuthMethod::None] } else { vec![AuthMethod::Chap] };
     let sent_on = target.groups.iter().filter(|group| !group.value.sent_to.is_empty()).map(|group| {
         let to = target.groups.iter().filter(|other| group.value.sent_to.contains(&other.value.tag));
         SentOn {

@@ -229,7 +229,7 @@ pub const TARGET: Section = Section {
             "methods",
             "list of \"chap\", \"none\"",
             "those of [auth]",
-            "Authentication methods that are allowed, beside `chap`.",
+            "Authentication methods that are allowed, most wanted first, beside `chap`.",
         ),
         key(
             "mutual",
@@ -440,7 +440,7 @@ pub const AUTH: Section = Section {
             "methods",
             "list of \"chap\", \"none\"",
             "[\"chap\"]",
-            "Authentication methods that are allowed where credentials exist. If both are, the initiator's order decides (RFC 7143 §6.2.1), not the one here: an initiator that prefers `none` then need not prove anything.",
+            "Authentication methods that are allowed where credentials exist, most wanted first: the first that the initiator offers too is taken, whatever it would rather have. With `[\"chap\", \"none\"]` whoever offers CHAP must prove itself; whoever does not need not.",
         ),
         key(
             "mutual",

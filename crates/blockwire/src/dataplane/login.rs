@@ -67,7 +67,12 @@ fn demand(
         demands_mutual,
         algorithms: auth.hashes().iter().map(|hash| algorithm(*hash)).collect(),
     };
-    if methods.contains(&AuthMethod::None) { AuthPolicy::Optional(chap) } else { AuthPolicy::Required(chap) }
+    let at = |method| methods.iter().position(|one| *one == method);
+    match (at(AuthMethod::Chap), at(AuthMethod::None)) {
+        (_, None) => AuthPolicy::Required(chap),
+        (Some(chap_at), Some(none_at)) if chap_at < none_at => AuthPolicy::Optional(chap),
+        (_, Some(_)) => AuthPolicy::Dispensable(chap),
+    }
 }
 
 fn algorithm(hash: Hash) -> Algorithm {
@@ -114,6 +119,8 @@ mod tests {
         assert!(matches!(policy(&plan.auth, &target, &[]), AuthPolicy::Optional(_)));
         let AuthPolicy::Optional(chap) = discovery_policy(&plan.auth) else { panic!("as configured") };
         assert_eq!(chap.accounts[0].name, "discover");
+        plan.auth.methods.reverse();
+        assert!(matches!(policy(&plan.auth, &target, &[]), AuthPolicy::Dispensable(_)));
         // What a target says of its own comes before what is said of the whole daemon, behind its hosts'.
         let credentials = Credentials { user: "eve".into(), ..plan.auth.chap[0].clone() };
         let methods = vec![AuthMethod::Chap];

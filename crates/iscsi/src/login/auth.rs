@@ -68,7 +68,9 @@ impl Auth {
     /// The initiator steps on: without a method, only a policy that asks nobody lets it pass.
     pub(super) fn settle(&mut self, policy: &AuthPolicy) -> Result<(), Denied> {
         match (&self, policy) {
-            (Auth::AwaitMethod, AuthPolicy::None | AuthPolicy::Optional(_)) => *self = Auth::Done(None),
+            (Auth::AwaitMethod, AuthPolicy::None | AuthPolicy::Optional(_) | AuthPolicy::Dispensable(_)) => {
+                *self = Auth::Done(None);
+            }
             (Auth::AwaitMethod, AuthPolicy::Required(_)) => return Err(Denied),
             (Auth::AwaitAlgorithm | Auth::AwaitResponse(_) | Auth::Done(_), _) => {}
         }
@@ -116,18 +118,19 @@ impl Auth {
 fn chap_of(policy: &AuthPolicy) -> Result<&Chap, Denied> {
     match policy {
         AuthPolicy::None => Err(Denied),
-        AuthPolicy::Optional(chap) | AuthPolicy::Required(chap) => Ok(chap),
+        AuthPolicy::Optional(chap) | AuthPolicy::Dispensable(chap) | AuthPolicy::Required(chap) => Ok(chap),
     }
 }
 
 fn choose_method(policy: &AuthPolicy, methods: &str, out: &mut TextBuf) -> Result<Auth, Cause> {
-    let (none, chap) = match policy {
-        AuthPolicy::None => (true, false),
-        AuthPolicy::Optional(_) => (true, true),
-        AuthPolicy::Required(_) => (false, true),
+    let allowed: &[&str] = match policy {
+        AuthPolicy::None => &["None"],
+        AuthPolicy::Optional(_) => &["CHAP", "None"],
+        AuthPolicy::Dispensable(_) => &["None", "CHAP"],
+        AuthPolicy::Required(_) => &["CHAP"],
     };
-    let chosen = text::list(methods).find(|method| none && *method == "None" || chap && *method == "CHAP");
-    let chosen = chosen.ok_or(Denied)?;
+    let offers = |method: &&str| text::list(methods).any(|offered| offered == *method);
+    let chosen = allowed.iter().copied().find(offers).ok_or(Denied)?;
     out.push("AuthMethod", chosen)?;
     Ok(if chosen == "CHAP" { Auth::AwaitAlgorithm } else { Auth::Done(None) })
 }

@@ -108,13 +108,16 @@ pub struct Access {
     pub target_alias: Option<String>,
 }
 
-/// Authentication methods that are allowed. With both, the initiator's order decides (RFC 7143 §6.2.1).
+/// Authentication methods that are allowed. The answer is the first of the offer that an initiator is allowed to use
+/// (RFC 7143 §6.2.1); where both are, what it offers decides which one that is.
 #[derive(Clone, Debug)]
 pub enum AuthPolicy {
     /// Nobody is asked.
     None,
-    /// CHAP, or nothing at all if the initiator prefers so.
+    /// CHAP if the initiator offers it, else nothing at all.
     Optional(Chap),
+    /// Nothing at all if the initiator offers that, else CHAP.
+    Dispensable(Chap),
     /// CHAP.
     Required(Chap),
 }

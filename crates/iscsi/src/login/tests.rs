@@ -175,6 +175,30 @@ fn response_to((algorithm, identifier, challenge): &(Algorithm, u8, Vec<u8>), se
     encode_hex(Response::compute(*algorithm, *identifier, &secret, challenge).unwrap().as_slice())
 }
 
+/// The most wanted method that is offered, whatever the initiator would rather have.
+#[test]
+fn our_order_of_methods_decides() {
+    for (offer, wanted, dispensable) in [
+        ("CHAP,None", "CHAP", "None"),
+        ("None,CHAP", "CHAP", "None"),
+        ("None", "None", "None"),
+        ("CHAP", "CHAP", "CHAP"),
+    ] {
+        let policies =
+            [(AuthPolicy::Optional(chap()), wanted), (AuthPolicy::Dispensable(chap()), dispensable)];
+        for (policy, method) in policies {
+            let mut t = Target::new(policy.clone());
+            let answer = t.answer(S, &format!("{INITIATOR} AuthMethod={offer}")).1;
+            assert!(answer.ends_with(&format!("AuthMethod={method}")), "{offer}, {policy:?}: {answer}");
+        }
+    }
+    let mut t = Target::new(AuthPolicy::Dispensable(chap()));
+    assert!(
+        matches!(t.say(O_TO_F, INITIATOR), Step::Established(..)),
+        "who says nothing need not prove anything"
+    );
+}
+
 #[test]
 fn chap_takes_the_strongest_algorithm_of_both() {
     for (offer, chosen) in [("5", 5), ("5,6", 6), ("5,7,6", 7), ("0x8,5", 8), ("5,6,7,8,9", 8)] {
