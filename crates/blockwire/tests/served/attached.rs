@@ -291,6 +291,11 @@ chap = { user = "alice", secret = "not-for-the-eyes" }
     let wrong = url.replace("eyes@", "ears@");
     assert_eq!(holder.run(&format!("attach {wrong} --daemon --via nbd")).status.code(), Some(24));
     holder.ask(&format!("attach {url} --daemon --via nbd --at {}", text(&socket)));
+    let notes: Vec<_> =
+        fs::read_dir(here.path("attached")).unwrap().map(|file| file.unwrap().path()).collect();
+    let notes = notes.iter().filter(|file| file.extension().is_some_and(|extension| extension == "json"));
+    let notes: String = notes.map(|file| fs::read_to_string(file).unwrap()).collect();
+    assert!(notes.contains("alice") && !notes.contains("eyes"), "{notes}");
     holder.kill();
     target.signal(rustix::process::Signal::TERM);
     assert_eq!(target.ended(Duration::from_secs(20)), Some(0));
