@@ -260,6 +260,35 @@ fn io_waits_for_a_killed_daemon_and_another_goes_on() {
     assert_eq!(holder.ask_json("status")["attachments"], 0);
 }
 
+#[test]
+fn a_daemon_is_started_anew_under_the_users_of_what_it_holds() {
+    if !has_resend() {
+        return;
+    }
+    let (_place, target) = served();
+    let url = urls(&target, "a")[0].clone();
+    let here = Place::new();
+    let at = here.path("mnt");
+    let _given_up = GivenUp(here.path(""), at.clone());
+    let mut holder = here.serve(CONFIG, &[]);
+    let said = holder.ask(&format!("attach {url} --daemon --via fuse --at {}", text(&at)));
+    let file = said.lines().find_map(|line| line.strip_prefix("file ")).unwrap();
+    let mut writer = Writer::new(&here, file);
+    writer.goes_on(50);
+    holder.ask("stop");
+    assert_eq!(holder.ended(Duration::from_secs(20)), Some(0));
+    assert!(holder.log().contains("waits 120 s for the next daemon"), "{}", holder.log());
+    let holder = here.serve(CONFIG, &[]);
+    writer.goes_on(50);
+    writer.verify(&url);
+    // It was asked to end when its users go.
+    let until = Instant::now() + Duration::from_secs(20);
+    while holder.ask_json("status")["attachments"] != 0 || at.exists() {
+        assert!(Instant::now() < until, "it does not end: {}", holder.ask("attach --list"));
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
 /// A host that must prove itself, with a password that stands in the URL and in no file of ours; and the target
 /// is away when the daemon comes back.
 #[test]
