@@ -266,6 +266,10 @@ pub enum VolumeVerb {
         daemon: Daemon,
     },
     /// Change the size of a volume in use; initiators are told
+    #[command(
+        after_help = "At the next start a volume that was created at run time has this size again; one of the \
+        configuration has the size that it says there, or that of its file if it is larger."
+    )]
     Resize {
         /// The volume
         name: String,
