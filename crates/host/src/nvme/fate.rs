@@ -69,7 +69,9 @@ pub(super) fn of(status: Option<Status>, how: Circumstances) -> Fate {
         Status::NAMESPACE_NOT_READY => retry_unless_final(refused(Refusal::NotReady(Why::Stopped))),
         Status::INVALID_NAMESPACE => refused(Refusal::NotReady(Why::Removed)),
         Status::INVALID_OPCODE => refused(Refusal::Unsupported),
-        Status::COMMAND_SIZE_LIMIT_EXCEEDED => refused(Refusal::AtomicUnit),
+        Status::COMMAND_SIZE_LIMIT_EXCEEDED | Status::ATOMIC_WRITE_UNIT_EXCEEDED => {
+            refused(Refusal::AtomicUnit)
+        }
         Status::WRITE_FAULT | Status::UNRECOVERED_READ_ERROR | Status::UNWRITTEN_BLOCK => {
             failed(Fault::Medium(how.lba))
         }

@@ -156,7 +156,8 @@ fn halves_that_do_not_fit() {
     let data = vec![0; (max as usize + 1) * 512];
     let a = world.start(host, &first(0, max + 1), &data);
     let b = world.start(host, &second(0, max + 1), &data);
-    assert_eq!((world.status(a), world.status(b)), (invalid, invalid));
+    let exceeded = Status::ATOMIC_WRITE_UNIT_EXCEEDED.final_();
+    assert_eq!((world.status(a), world.status(b)), (exceeded, exceeded));
     assert_eq!(world.read(host, 3, 1), block(0));
 }
 
