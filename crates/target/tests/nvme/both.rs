@@ -39,7 +39,7 @@ fn run(
     panic!("it does not come to an end: {world:?}");
 }
 
-fn both(world: &mut World<Shard>) -> (Initiator, Host) {
+pub fn both(world: &mut World<Shard>) -> (Initiator, Host) {
     let mut nvme = Host::connect(world, Wanted::default());
     let mut scsi = Initiator::connect(world, wanted(1));
     run(world, &mut scsi, &mut nvme, |scsi, _| scsi.is_in());
@@ -48,7 +48,7 @@ fn both(world: &mut World<Shard>) -> (Initiator, Host) {
     (scsi, nvme)
 }
 
-fn ask(
+pub fn ask(
     world: &mut World<Shard>,
     scsi: &mut Initiator,
     nvme: &mut Host,
@@ -62,7 +62,7 @@ fn ask(
     scsi.ended.remove(at)
 }
 
-fn scsi_read(
+pub fn scsi_read(
     world: &mut World<Shard>,
     scsi: &mut Initiator,
     nvme: &mut Host,

@@ -11,6 +11,7 @@ mod attacks;
 mod auth;
 mod both;
 mod ends;
+mod facts;
 mod host;
 mod pipe;
 mod proofs;
@@ -22,7 +23,7 @@ use std::time::Duration;
 use blockwire_target::{Control, Exports, Message, Shard};
 use endpoint::ShardId;
 use sim::{Config, World};
-use volume::{Backend, DiskId, Ram, RamDisk};
+use volume::{Backend, DiskId, Geometry, Ram, RamDisk};
 
 use rig::Terms;
 
@@ -43,10 +44,20 @@ pub fn world_with(seed: u64, shards: u16, exports: &Arc<Exports>) -> World<Shard
 
 /// The same as configured.
 pub fn world_of(config: Config, exports: &Arc<Exports>) -> World<Shard> {
-    let shards = config.shards;
-    let mut world = World::new(config, |id, _| Shard::new(id, shards, exports.clone()));
     let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096));
     let geometry = Ram::new(disk.clone()).geometry();
+    world_on(config, exports, disk, geometry)
+}
+
+/// The same on this memory, which says of itself what it is told to.
+pub fn world_on(
+    config: Config,
+    exports: &Arc<Exports>,
+    disk: Arc<RamDisk>,
+    geometry: Geometry,
+) -> World<Shard> {
+    let shards = config.shards;
+    let mut world = World::new(config, |id, _| Shard::new(id, shards, exports.clone()));
     let specs = rig::volume(shards, geometry, &[DiskId(0)], None, move |_| Ram::new(disk.clone()));
     for (shard, spec) in (0..).zip(specs) {
         world.tell(ShardId(shard), Message::Control(0, Control::AddVolume(Box::new(spec))));
