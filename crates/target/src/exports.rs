@@ -21,8 +21,8 @@ use crate::directory::SESSIONS_MAX;
 
 pub use condition::{Condition, End, Number, Order};
 pub use nvme::{
-    ControllerLimits, DISCOVERY_NQN, HostAuth, HostRule, NamespaceExport, NamespaceMask, NotAllowed,
-    NvmeExports, NvmePortal, NvmeProduct, NvmeService, Referral, SubsystemExport,
+    ControllerLimits, DISCOVERY_NQN, DataTerms, HostAuth, HostRule, NamespaceExport, NamespaceMask,
+    NotAllowed, NvmeExports, NvmePortal, NvmeProduct, NvmeService, Referral, SubsystemExport,
 };
 pub use placement::{Bind, Comer, PlacementRule};
 

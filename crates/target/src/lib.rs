@@ -25,9 +25,9 @@ mod shard;
 pub use controllers::{CNTLID_MAX, ControllerClaim, ControllerVerdict};
 pub use directory::SESSIONS_MAX;
 pub use exports::{
-    Admission, Bind, Comer, Condition, ControllerLimits, DISCOVERY_NQN, End, Exports, HostAuth, HostRule,
-    LunExport, LunMask, NamespaceExport, NamespaceMask, Network, NotAllowed, Number, NvmeExports, NvmePortal,
-    NvmeProduct, NvmeService, Order, PlacementRule, Portal, Redirect, Referral, Rule, SentOn,
+    Admission, Bind, Comer, Condition, ControllerLimits, DISCOVERY_NQN, DataTerms, End, Exports, HostAuth,
+    HostRule, LunExport, LunMask, NamespaceExport, NamespaceMask, Network, NotAllowed, Number, NvmeExports,
+    NvmePortal, NvmeProduct, NvmeService, Order, PlacementRule, Portal, Redirect, Referral, Rule, SentOn,
     SubsystemExport, TargetExport,
 };
 pub use links::Moved;

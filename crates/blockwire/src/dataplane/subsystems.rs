@@ -80,6 +80,7 @@ impl Frame {
             port: self.port(portal.protocol, portal.tag),
             header_digest: portal.digests.0,
             data_digest: portal.digests.1,
+            data: target::DataTerms::default(),
         })
     }
 

@@ -7,6 +7,7 @@ use endpoint::ListenerId;
 use nvme::HostId;
 use nvme::auth::{Policy, Secret};
 use nvme_server::KeepAlive;
+use nvme_tcp::QueueLimits;
 use volume::{PortId, VolumeId};
 
 use super::Network;
@@ -54,6 +55,26 @@ pub struct NvmePortal {
     pub header_digest: bool,
     /// Whether CRC32C behind data is granted to hosts that ask.
     pub data_digest: bool,
+    /// How hosts are to send the data of writes.
+    pub data: DataTerms,
+}
+
+/// How hosts are to send the data of writes that does not come in capsules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataTerms {
+    /// CPDA: it begins at a multiple of (CPDA + 1) × 4 bytes; 0 to 31.
+    pub cpda: u8,
+    /// MAXH2CDATA: the most of it in one PDU, in bytes; 4096 and more, a multiple of 4.
+    pub pdu_max: u32,
+    /// The most of it that one R2T asks for, in bytes; 4096 and more.
+    pub r2t_max: u32,
+}
+
+impl Default for DataTerms {
+    fn default() -> Self {
+        let QueueLimits { cpda, max_h2c_data, r2t_len_max, .. } = QueueLimits::default();
+        DataTerms { cpda, pdu_max: max_h2c_data, r2t_max: r2t_len_max }
+    }
 }
 
 /// What an address answers to.

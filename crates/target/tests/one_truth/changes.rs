@@ -17,7 +17,6 @@ use crate::history::{History, Tally};
 use crate::host::Side;
 use crate::plan::{MOST, Plan, SPAN};
 use crate::queue::{Ended, Queue};
-use crate::rig::{self, Terms};
 
 /// Requests for events that a host keeps under way.
 const REQUESTS: usize = 3;
@@ -75,7 +74,8 @@ impl History {
             Status::SUCCESS => {
                 let (kind, log) = (ended.result & 7, (ended.result >> 16) as u8);
                 assert!(kind == 2 && [CHANGED_NAMESPACES, ANA].contains(&log), "seed {seed}: {ended:?}");
-                controller.told.push(log);
+                // Which namespaces it is about, the log says.
+                controller.told.extend((log == ANA).then_some((log, 0)));
                 // Reading the log lets the next event of its kind come.
                 let mut read = sqe(Opcode(0x02));
                 read.nsid = U32::new(u32::MAX);
@@ -95,23 +95,28 @@ impl History {
         let status = Status(ended.status.0 & 0x7ff);
         let gone = [Status::HOST_PATH_ERROR, Status::ABORTED_SQ_DELETION].contains(&status);
         assert!(gone || status == Status::SUCCESS, "seed {seed}: log {log:?}: {ended:?}");
-        let says = match log {
-            Some(CHANGED_NAMESPACES) => ended.data.first() == Some(&1),
-            Some(ANA) => true,
-            _ => false,
-        };
         let controller = self.hosts[host].controller();
-        controller.told.extend(log.filter(|_| says && !gone));
+        match log {
+            Some(log @ CHANGED_NAMESPACES) if !gone => {
+                let numbers =
+                    ended.data.chunks_exact(4).map(|bytes| u32::from_le_bytes(*bytes.first_chunk().unwrap()));
+                controller.told.extend(numbers.take_while(|nsid| *nsid > 0).map(|nsid| (log, nsid)));
+            }
+            Some(log @ ANA) if !gone => controller.told.push((log, 0)),
+            _ => {}
+        }
     }
 
     fn controllers(&self) -> Vec<usize> {
         (0..self.hosts.len()).filter(|host| matches!(self.hosts[*host].side, Side::Nvme(_))).collect()
     }
 
-    /// Asks the volume's home for a change, and waits for it under load.
-    fn ask(&mut self, ask: Ask) {
+    /// Asks a volume's home for a change, and waits for it under load.
+    fn ask(&mut self, volume: usize, ask: Ask) {
         self.reports.clear();
-        self.world.tell(ShardId(0), Message::Control(5, Control::Ask(VolumeId(0), ask.clone())));
+        let id = VolumeId(volume as u32);
+        let home = ShardId(volume as u16 % self.plan.shards);
+        self.world.tell(home, Message::Control(5, Control::Ask(id, ask.clone())));
         self.wait("a change", |history| !history.reports.is_empty());
         assert!(
             matches!(self.reports[..], [Report::Done]),
@@ -140,12 +145,13 @@ impl History {
         }
     }
 
-    /// Every host hears of a change: NVMe hosts by an event that names this log, SCSI hosts by this unit
-    /// attention.
-    fn all_are_told(&mut self, log: u8, code: Option<[u8; 2]>) {
+    /// Every host hears of a change of a volume: NVMe hosts by an event that names this log, SCSI hosts by
+    /// this unit attention.
+    fn all_are_told(&mut self, volume: usize, log: u8, code: Option<[u8; 2]>) {
+        let told = (log, if log == ANA { 0 } else { volume as u32 + 1 });
         self.wait("events", |history| {
             let all = history.controllers();
-            all.into_iter().all(|host| history.hosts[host].controller().told.contains(&log))
+            all.into_iter().all(|host| history.hosts[host].controller().told.contains(&told))
         });
         let Some(code) = code else { return };
         for host in 0..self.hosts.len() {
@@ -156,7 +162,7 @@ impl History {
                 if self.hosts[host].session().told.contains(&code) {
                     break;
                 }
-                let ended = self.scsi_once(host, &[0; 6], &[], 0);
+                let ended = self.scsi_once((host, volume), &[0; 6], &[], 0);
                 if ended.status == 2 && ended.sense[2] & 0x0f == 6 {
                     let code = [ended.sense[12], ended.sense[13]];
                     self.hosts[host].session().told.push(code);
@@ -167,15 +173,17 @@ impl History {
         }
     }
 
-    /// Changes something, and after a while changes it back.
+    /// Changes something of a volume, and after a while changes it back.
     pub fn change(&mut self) {
         self.tally.changes += 1;
+        let volumes = self.plan.volumes as u64;
+        let volume = if volumes > 1 { self.chance.below(volumes) as usize } else { 0 };
         match self.chance.below(6) {
-            0 => self.change_size(),
-            1 => self.protect(),
-            2 => self.change_paths(Access::NonOptimized),
-            3 => self.change_paths(Access::Inaccessible),
-            4 => self.take_away(),
+            0 => self.change_size(volume),
+            1 => self.protect(volume),
+            2 => self.change_paths(volume, Access::NonOptimized),
+            3 => self.change_paths(volume, Access::Inaccessible),
+            4 => self.take_away(volume),
             _ => self.fall_silent(),
         }
     }
@@ -210,62 +218,60 @@ impl History {
         controller.queues[0].send(id, abort, vec![], 0);
     }
 
-    fn change_size(&mut self) {
-        let geometry = self.rams[0].geometry();
+    fn change_size(&mut self, volume: usize) {
+        let geometry = self.rams[volume].geometry();
         for blocks in [MOST as u64, SPAN as u64] {
             self.forget_told();
             let grows = blocks == MOST as u64;
-            assert!(!grows || self.rams[0].resize(blocks));
-            self.ask(Ask::Resize(Geometry { blocks, ..geometry }));
+            assert!(!grows || self.rams[volume].resize(blocks));
+            self.ask(volume, Ask::Resize(Geometry { blocks, ..geometry }));
             // Nothing is in flight behind the new end any more.
-            assert!(grows || self.rams[0].resize(blocks));
+            assert!(grows || self.rams[volume].resize(blocks));
             self.work();
-            self.all_are_told(CHANGED_NAMESPACES, Some([0x2a, 0x09]));
+            self.all_are_told(volume, CHANGED_NAMESPACES, Some([0x2a, 0x09]));
         }
     }
 
-    fn protect(&mut self) {
+    fn protect(&mut self, volume: usize) {
         self.forget_told();
-        self.ask(Ask::WriteProtect(true));
-        self.protected = Some(self.tick());
+        self.ask(volume, Ask::WriteProtect(true));
+        self.protected = Some((volume, self.tick()));
         self.work();
-        self.all_are_told(CHANGED_NAMESPACES, Some([0x2a, 0x01]));
+        self.all_are_told(volume, CHANGED_NAMESPACES, Some([0x2a, 0x01]));
         self.protected = None;
         self.forget_told();
-        self.ask(Ask::WriteProtect(false));
+        self.ask(volume, Ask::WriteProtect(false));
         self.work();
-        self.all_are_told(CHANGED_NAMESPACES, Some([0x2a, 0x01]));
+        self.all_are_told(volume, CHANGED_NAMESPACES, Some([0x2a, 0x01]));
     }
 
-    fn change_paths(&mut self, to: Access) {
+    fn change_paths(&mut self, volume: usize, to: Access) {
         let ports = vec![PortId(1), PortId(2)];
         for to in [to, Access::Optimized] {
             self.forget_told();
-            self.ask(Ask::SetAccess { ports: ports.clone(), to, by: None });
+            self.ask(volume, Ask::SetAccess { ports: ports.clone(), to, by: None });
             if to == Access::Inaccessible {
-                self.protected = Some(self.tick());
+                self.protected = Some((volume, self.tick()));
             }
             self.work();
-            self.all_are_told(ANA, Some([0x2a, 0x06]));
+            self.all_are_told(volume, ANA, Some([0x2a, 0x06]));
             self.protected = None;
         }
     }
 
     /// The logical unit and the namespace are offered no more, and then again.
-    fn take_away(&mut self) {
-        let mut terms = Terms::default();
-        terms.negotiation.max_connections = 4;
-        let whole = (*rig::exports(&terms)).clone();
+    fn take_away(&mut self, volume: usize) {
+        let whole = self.plan.exports();
         let mut without = whole.clone();
-        without.targets[0].luns.clear();
-        without.nvme.subsystems[0].namespaces.clear();
-        for exports in [without, whole] {
+        let id = VolumeId(volume as u32);
+        without.targets[0].luns.retain(|lun| lun.volume != id);
+        without.nvme.subsystems[0].namespaces.retain(|namespace| namespace.volume != id);
+        for (exports, gone) in [(without, true), (whole, false)] {
             self.forget_told();
-            let gone = exports.targets[0].luns.is_empty();
             self.offer(exports);
-            self.protected = gone.then(|| self.tick());
+            self.protected = gone.then(|| (volume, self.tick()));
             self.work();
-            self.all_are_told(CHANGED_NAMESPACES, None);
+            self.all_are_told(volume, CHANGED_NAMESPACES, None);
             self.protected = None;
         }
     }

@@ -29,6 +29,8 @@ struct Met {
     done: usize,
     /// Writes that were refused or aborted.
     refused: usize,
+    /// How much of their data went in more pieces than one.
+    pieces: u64,
 }
 
 fn bytes(one: u64, other: u64, big: bool) -> Vec<u8> {
@@ -44,7 +46,7 @@ impl History {
     /// PERSISTENT RESERVE OUT, or the NVMe command; they must succeed.
     fn reserve(
         &mut self,
-        host: usize,
+        (host, volume): (usize, usize),
         (action, kind): (u8, u8),
         (opcode, word): (Opcode, u32),
         keys: (u64, u64),
@@ -53,22 +55,23 @@ impl History {
         if self.is_scsi(host) {
             let mut list = bytes(keys.0, keys.1, true);
             list.resize(24, 0);
-            let ended = self.scsi_errand(host, &[0x5f, action, kind, 0, 0, 0, 0, 0, 24, 0], &list, 0);
+            let cdb = [0x5f, action, kind, 0, 0, 0, 0, 0, 24, 0];
+            let ended = self.scsi_errand((host, volume), &cdb, &list, 0);
             assert_eq!(ended.status, 0, "seed {seed}: action {action}: {ended:?}");
         } else {
             let mut command = sqe(opcode);
-            command.nsid = U32::new(1);
+            command.nsid = U32::new(volume as u32 + 1);
             command.cdw10[0] = U32::new(word);
             let ended = self.errand(host, 1, command, bytes(keys.0, keys.1, false), 0);
             assert!(ended.status.is_success(), "seed {seed}: action {action}: {ended:?}");
         }
     }
 
-    fn register(&mut self, host: usize, key: u64) {
-        self.reserve(host, (0, 0), (Opcode::RESERVATION_REGISTER, 0), (0, key));
+    fn register(&mut self, at: (usize, usize), key: u64) {
+        self.reserve(at, (0, 0), (Opcode::RESERVATION_REGISTER, 0), (0, key));
     }
 
-    fn acquire(&mut self, host: usize, action: AcquireAction, kind: (u8, u8), keys: (u64, u64)) {
+    fn acquire(&mut self, at: (usize, usize), action: AcquireAction, kind: (u8, u8), keys: (u64, u64)) {
         let scsi = match action {
             AcquireAction::Acquire => 1,
             AcquireAction::Preempt => 4,
@@ -77,24 +80,25 @@ impl History {
         let mut command = sqe(Opcode::RESERVATION_ACQUIRE);
         Acquire { action, ignore_key: false, kind: kind.1 }.put(&mut command);
         let word = command.cdw10[0].get();
-        self.reserve(host, (scsi, kind.0), (Opcode::RESERVATION_ACQUIRE, word), keys);
+        self.reserve(at, (scsi, kind.0), (Opcode::RESERVATION_ACQUIRE, word), keys);
     }
 
     /// A host writes, and waits for nothing.
-    fn write(&mut self, host: usize) {
+    fn write(&mut self, (host, volume): (usize, usize)) {
         let began = self.tick();
-        let blocks = self.chance.between(1, 30) as usize;
+        let most = if self.plan.block == 512 { 30 } else { 8 };
+        let blocks = self.chance.between(1, most) as usize;
         let lba = self.chance.below((SPAN - blocks) as u64 + 1) as usize;
         let action = Action::Write { stamp: began, fua: false };
-        let flight = Flight { host, action, volume: 0, lba, blocks, began };
+        let flight = Flight { host, action, volume, lba, blocks, began };
         self.send(flight);
         // Their ends are looked at all together.
         self.hosts[host].flights.clear();
     }
 
-    fn medium(&mut self) -> Vec<u8> {
+    fn medium(&mut self, volume: usize) -> Vec<u8> {
         let mut bytes = vec![0; SPAN * self.plan.block];
-        self.world.disk(disk(0)).expect("a file has a disk").read(0, &mut bytes);
+        self.world.disk(disk(volume)).expect("a file has a disk").read(0, &mut bytes);
         bytes
     }
 
@@ -124,26 +128,28 @@ impl History {
         }
     }
 
-    /// Every queue of a host, every connection: each write meets a conflict.
-    fn is_shut_out(&mut self, host: usize) {
+    /// Every queue of a host, every connection: each write meets a conflict, or none does.
+    fn is_shut_out(&mut self, (host, volume): (usize, usize), shut_out: bool) {
         let seed = self.plan.seed;
         let began = self.tick();
         let action = Action::Write { stamp: began, fua: false };
-        let flight = Flight { host, action, volume: 0, lba: 3, blocks: 2, began };
+        let flight = Flight { host, action, volume, lba: 3, blocks: 2, began };
         if self.is_scsi(host) {
             let (cdb, out, _) = flight.cdb(self.plan.block).expect("SCSI writes");
             for conn in 0..usize::from(self.plan.connections) {
                 // Attentions are taken over whatever connection they come.
-                self.scsi_errand(host, &[0; 6], &[], 0);
+                self.scsi_errand((host, volume), &[0; 6], &[], 0);
                 self.hosts[host].session().initiator.next_conn = conn;
-                let ended = self.scsi_once(host, &cdb, &out, 0);
-                assert_eq!(ended.status, CONFLICT, "seed {seed}: {ended:?}");
+                let ended = self.scsi_once((host, volume), &cdb, &out, 0);
+                let status = if shut_out { CONFLICT } else { 0 };
+                assert_eq!(ended.status, status, "seed {seed}: volume {volume}: {ended:?}");
             }
         } else {
             for at in 1..=usize::from(self.plan.queues) {
                 let (command, out, _) = flight.sqes(self.plan.block).remove(0);
                 let ended = self.errand(host, at, command, out, 0);
-                assert_eq!(ended.status.0 & 0x7ff, Status::RESERVATION_CONFLICT.0, "seed {seed}: {ended:?}");
+                let status = if shut_out { Status::RESERVATION_CONFLICT } else { Status::SUCCESS };
+                assert_eq!(ended.status.0 & 0x7ff, status.0, "seed {seed}: volume {volume}: {ended:?}");
             }
         }
     }
@@ -158,19 +164,23 @@ fn fence(plan: Plan) -> Met {
     let (scsi, nvme, all) = *chance.pick(&KINDS);
     let kind = (scsi, nvme);
     let victims: Vec<usize> = (0..hosts).filter(|host| *host != keeper).collect();
-    victims.iter().for_each(|host| history.register(*host, VICTIMS));
-    history.register(keeper, KEEPER);
+    // What happens to one volume is nothing to the other.
+    let volumes = history.plan.volumes;
+    let fenced = chance.below(volumes as u64) as usize;
+    victims.iter().for_each(|host| history.register((*host, fenced), VICTIMS));
+    history.register((keeper, fenced), KEEPER);
     // Where only the holder may write, it is a victim.
     let holder = if all { keeper } else { *chance.pick(&victims) };
     let key = if all { KEEPER } else { VICTIMS };
-    history.acquire(holder, AcquireAction::Acquire, kind, (key, 0));
+    history.acquire((holder, fenced), AcquireAction::Acquire, kind, (key, 0));
     for host in victims.iter().filter(|host| history.is_scsi(**host)).copied().collect::<Vec<_>>() {
-        history.scsi_errand(host, &[0; 6], &[], 0);
+        (0..volumes).for_each(|volume| drop(history.scsi_errand((host, volume), &[0; 6], &[], 0)));
     }
     let writers = if all { victims.clone() } else { vec![holder] };
     for _ in 0..36 {
         let host = *chance.pick(&writers);
-        history.write(host);
+        let other = volumes > 1 && chance.permille(200);
+        history.write((host, if other { 1 - fenced } else { fenced }));
     }
     let until = history.world.now() + Duration::from_micros(chance.below(6_000));
     // Some are not there to send the data that is asked for, nor to read what is answered.
@@ -180,8 +190,8 @@ fn fence(plan: Plan) -> Met {
         history.step();
     }
     let action = *chance.pick(&[AcquireAction::Preempt, AcquireAction::PreemptAndAbort]);
-    history.acquire(keeper, action, kind, (KEEPER, VICTIMS));
-    let stands = history.medium();
+    history.acquire((keeper, fenced), action, kind, (KEEPER, VICTIMS));
+    let stands = history.medium(fenced);
     history.deaf.clear();
     for _ in 0..200 {
         let until = history.world.now() + Duration::from_millis(1);
@@ -189,7 +199,7 @@ fn fence(plan: Plan) -> Met {
             history.poll();
             history.step();
         }
-        assert!(history.medium() == stands, "seed {seed}: a write of a preempted host lands");
+        assert!(history.medium(fenced) == stands, "seed {seed}: a write of a preempted host lands");
     }
     let mut met = Met::default();
     for host in victims {
@@ -200,11 +210,12 @@ fn fence(plan: Plan) -> Met {
             silent.into_iter().for_each(|itt| session.initiator.forget(itt));
         }
         history.count(host, &mut met);
-        history.is_shut_out(host);
+        (0..volumes).for_each(|volume| history.is_shut_out((host, volume), volume == fenced));
     }
-    assert!(history.medium() == stands, "seed {seed}: a preempted host writes");
-    history.write(keeper);
-    history.wait("the keeper's write", |history| history.medium() != stands);
+    assert!(history.medium(fenced) == stands, "seed {seed}: a preempted host writes");
+    history.write((keeper, fenced));
+    history.wait("the keeper's write", |history| history.medium(fenced) != stands);
+    met.pieces = history.tally.pieces;
     met
 }
 
@@ -218,10 +229,12 @@ fn fences_hold_over_both_protocols() {
         let met = met.unwrap_or_else(|_| panic!("seed {seed} fails"));
         total.done += met.done;
         total.refused += met.refused;
+        total.pieces += met.pieces;
     }
     println!("{total:?}");
     let enough = seeds as usize;
     assert!(total.done > enough && total.refused > enough, "fences met hardly any write: {total:?}");
+    assert!(enough < 20 || total.pieces > seeds, "hardly any write goes in pieces: {total:?}");
 }
 
 #[test]

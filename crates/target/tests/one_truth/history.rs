@@ -18,6 +18,7 @@ use crate::command::{Action, Flight};
 use crate::host::{Controller, Host, Session, Side};
 use crate::ledger::{BAD, Ledger, Moment};
 use crate::plan::{Bug, PATTERNS, Plan, SPAN};
+use crate::queue::Queue;
 
 /// Simulated time after which something that was promised has not come.
 pub const PATIENCE: Duration = Duration::from_secs(100);
@@ -48,6 +49,8 @@ pub struct Tally {
     pub noises: u64,
     pub undigested: u64,
     pub torn: u64,
+    /// R2Ts behind the first of a command, and data PDUs before the last of an R2T.
+    pub pieces: u64,
 }
 
 impl Tally {
@@ -73,21 +76,32 @@ impl Tally {
         self.noises += other.noises;
         self.undigested += other.undigested;
         self.torn += other.torn;
+        self.pieces += other.pieces;
     }
 
     /// Whether everything that can happen happens, in a hundred histories or more.
     pub fn is_eventful(&self) -> bool {
         let Tally { good, failed, swapped, miscompared, parted, spoilt, unreadable, .. } = *self;
-        let Tally { aborted, lost_links, resets, unit_resets, .. } = *self;
-        let rare =
-            [failed, miscompared, parted, spoilt, unreadable, aborted, lost_links, resets, unit_resets];
+        let Tally { aborted, lost_links, resets, unit_resets, pieces, .. } = *self;
+        let rare = [
+            failed,
+            miscompared,
+            parted,
+            spoilt,
+            unreadable,
+            aborted,
+            lost_links,
+            resets,
+            unit_resets,
+            pieces,
+        ];
         good > 5_000 && swapped > 200 && rare.iter().all(|count| *count > 20)
     }
 
     /// The same of what only wide histories have.
     pub fn is_wide(&self) -> bool {
-        let Tally { copied, verified, power_losses, noises, undigested, .. } = *self;
-        let rare = [copied, verified, power_losses, noises, undigested];
+        let Tally { copied, verified, power_losses, noises, undigested, pieces, .. } = *self;
+        let rare = [copied, verified, power_losses, noises, undigested, pieces];
         self.good > 5_000 && rare.iter().all(|count| *count > 10)
     }
 }
@@ -111,8 +125,8 @@ pub struct History {
     pub rams: Vec<Arc<RamDisk>>,
     /// What shards have reported.
     pub reports: Vec<Report>,
-    /// Since when nobody may write.
-    pub protected: Option<Moment>,
+    /// Since when nobody may write, and to which volume.
+    pub protected: Option<(usize, Moment)>,
     pub tally: Tally,
 }
 
@@ -215,10 +229,12 @@ impl History {
         match &mut self.hosts[host].side {
             Side::Scsi(session) => {
                 session.initiator.poll(&mut self.world);
+                self.tally.pieces += std::mem::take(&mut session.initiator.later_r2ts);
                 self.settle_session(host);
             }
             Side::Nvme(controller) => {
                 controller.queues.iter_mut().for_each(|queue| queue.poll(&mut self.world));
+                self.tally.pieces += controller.queues.iter_mut().map(Queue::pieces).sum::<u64>();
                 self.settle_controller(host);
                 self.listen(host);
             }

@@ -52,8 +52,8 @@ pub struct Controller {
     pub requests: BTreeSet<u64>,
     /// Logs that are being read, and Keep Alives.
     pub chores: BTreeMap<u64, Option<u8>>,
-    /// Logs that events have named, or that were read and told of something.
-    pub told: Vec<u8>,
+    /// Logs that events have named, or that were read; with the namespaces that such a log told of.
+    pub told: Vec<(u8, u32)>,
     /// When it last sent a Keep Alive.
     pub kept: Time,
 }

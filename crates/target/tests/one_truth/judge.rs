@@ -19,7 +19,7 @@ impl History {
         let (seed, block) = (self.plan.seed, self.plan.block);
         let (client, Flight { lba, blocks, began, .. }) = (flight.host as u32, flight);
         if flight.puts(0).is_some() {
-            let late = self.protected.is_some_and(|since| since < began);
+            let late = self.protected.is_some_and(|(volume, since)| volume == flight.volume && since < began);
             assert!(!late, "seed {seed}: {flight:?} though nobody may write");
         }
         let stable = flight.is_stable(matches!(self.hosts[flight.host].side, Side::Scsi(_)));

@@ -66,10 +66,10 @@ fn play(test: &str, many: u64, plan: fn(u64) -> Plan) -> (Tally, bool) {
     (total, seeds.end - seeds.start >= 100)
 }
 
-/// Many histories, each checked against one volume.
+/// Many histories, each checked against one volume; half of them with data of writes in small pieces.
 #[test]
 fn histories_of_both_protocols_agree_with_one_volume() {
-    let (total, enough) = play("histories_of_both", 200, Plan::of);
+    let (total, enough) = play("histories_of_both", 200, |seed| Plan::of(seed).in_pieces());
     assert!(!enough || total.is_eventful(), "nothing much happens: {total:?}");
 }
 
@@ -77,7 +77,7 @@ fn histories_of_both_protocols_agree_with_one_volume() {
 /// verifying, and with wires that turn bits over.
 #[test]
 fn wide_histories_agree_with_their_volumes() {
-    let (total, enough) = play("wide_histories", 120, Plan::wide);
+    let (total, enough) = play("wide_histories", 120, |seed| Plan::wide(seed).in_pieces());
     assert!(!enough || total.is_wide(), "nothing much happens: {total:?}");
 }
 

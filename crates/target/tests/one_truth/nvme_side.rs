@@ -51,10 +51,12 @@ impl History {
 
     /// Connects a queue.
     pub fn join(&mut self, host: usize, qid: u16) -> Ended {
+        let pieces = self.plan.pieces;
         let limits = HostLimits {
             header_digest: self.plan.digests.0,
             data_digest: self.plan.digests.1,
             r2ts: self.plan.r2ts,
+            hpda: pieces.map_or(0, |pieces| pieces.hpda),
             ..HostLimits::default()
         };
         let queue = Queue::open(&mut self.world, &self.pool, limits, self.chance.fork());
@@ -62,7 +64,8 @@ impl History {
         let controller = self.hosts[host].controller();
         controller.queues.push(queue);
         let at = controller.queues.len() - 1;
-        let size = if qid == 0 { ADMIN } else { QueueSize { entries, flow_control, ..ADMIN } };
+        let in_capsule_max = pieces.map_or(ADMIN.in_capsule_max, |pieces| pieces.in_capsule);
+        let size = if qid == 0 { ADMIN } else { QueueSize { entries, flow_control, in_capsule_max } };
         let connect = Connect {
             qid,
             entries: size.entries.into(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backends::{File, FileDisk, FileFacts};
-use blockwire_target::{Control, Exports, LunExport, Message, NamespaceExport, Shard, VolumeSpec};
+use blockwire_target::{Control, DataTerms, Exports, LunExport, Message, NamespaceExport, Shard, VolumeSpec};
 use endpoint::ShardId;
 use sim::{Chance, Config, Disk, Faults, World};
 use volume::{DiskId, Ram, RamDisk, Shared, VolumeId};
@@ -38,6 +38,23 @@ pub enum Bug {
     DataOfAnother,
     /// Write Zeroes, Dataset Management and UNMAP do nothing.
     NothingDeallocated,
+}
+
+/// How data of writes is cut on its way.
+#[derive(Clone, Copy, Debug)]
+pub struct Pieces {
+    /// What NVMe hosts are asked to keep to.
+    pub data: DataTerms,
+    /// What they put in a capsule at most, in bytes, though they may put more.
+    pub in_capsule: u32,
+    /// What they ask the controller to keep to.
+    pub hpda: u8,
+    /// Bytes that come to iSCSI unasked, and that one R2T asks for, at most.
+    pub bursts: (u32, u32),
+    /// Whether iSCSI has Data-Out unasked; whether data rides on its commands.
+    pub unasked: (bool, bool),
+    /// R2Ts of an iSCSI task at a time.
+    pub outstanding: u32,
 }
 
 /// See the module.
@@ -81,6 +98,8 @@ pub struct Plan {
     pub power_loss: bool,
     /// Bits that turn over on the wires of NVMe, in thousandths of the batches.
     pub noise_permille: u32,
+    /// Data of writes goes in small pieces; else in as few as can be.
+    pub pieces: Option<Pieces>,
     pub bug: Option<Bug>,
 }
 
@@ -126,6 +145,7 @@ impl Plan {
             wide: false,
             power_loss: false,
             noise_permille: 0,
+            pieces: None,
             bug: None,
         }
     }
@@ -146,6 +166,38 @@ impl Plan {
             digests: if noise_permille > 0 { (true, true) } else { plan.digests },
             ..plan
         }
+    }
+
+    /// The same; for every other seed with data of writes in small pieces, so that most of it is asked for,
+    /// many a time for one command, and mostly on blocks of 4096 bytes.
+    #[must_use]
+    pub fn in_pieces(self) -> Self {
+        let mut chance = Chance::new(self.seed ^ 0x9ece5);
+        if chance.permille(500) {
+            return self;
+        }
+        let pages = |chance: &mut Chance, most| chance.between(1, most) as u32 * 4096;
+        let pieces = Pieces {
+            data: DataTerms {
+                cpda: *chance.pick(&[0, 0, 3, 31]),
+                pdu_max: pages(&mut chance, 2),
+                r2t_max: pages(&mut chance, 4),
+            },
+            in_capsule: *chance.pick(&[0, 512, 4096]),
+            hpda: *chance.pick(&[0, 0, 3, 31]),
+            bursts: *chance.pick(&[(512, 512), (512, 2048), (4096, 4096), (4096, 8192)]),
+            unasked: (chance.permille(500), chance.permille(500)),
+            outstanding: chance.between(1, 4) as u32,
+        };
+        let block = if self.wide { self.block } else { *chance.pick(&[512, 4096, 4096]) };
+        Plan { pieces: Some(pieces), block, ..self }
+    }
+
+    /// The same on one or two volumes of blocks of either size.
+    #[must_use]
+    fn on_any_blocks(self) -> Self {
+        let mut chance = Chance::new(self.seed ^ 0xb10c5);
+        Plan { block: *chance.pick(&[512, 4096]), volumes: chance.between(1, 2) as usize, ..self }
     }
 
     /// Whether the disk works.
@@ -169,9 +221,11 @@ impl Plan {
             disk_delay_max: Duration::from_millis(5),
             ..Plan::of(seed)
         }
+        .in_pieces()
+        .on_any_blocks()
     }
 
-    /// A world whose volume changes under load.
+    /// A world with a volume that changes under load.
     pub fn changing(seed: u64) -> Self {
         Plan {
             pool_bytes: 16 << 20,
@@ -181,6 +235,8 @@ impl Plan {
             kato_ms: 5_000,
             ..Plan::of(seed)
         }
+        .in_pieces()
+        .on_any_blocks()
     }
 
     /// Blocks of a volume at its start.
@@ -222,10 +278,13 @@ impl Plan {
         })
     }
 
-    fn exports(&self) -> Arc<Exports> {
+    pub fn exports(&self) -> Exports {
         let mut terms = Terms::default();
         terms.negotiation.max_connections = 4;
         let mut exports = (*rig::exports(&terms)).clone();
+        if let Some(pieces) = self.pieces {
+            exports.nvme.portals.iter_mut().for_each(|portal| portal.data = pieces.data);
+        }
         for volume in 1..self.volumes {
             let id = VolumeId(volume as u32);
             let lun = LunExport { lun: volume as u16, volume: id, ..exports.targets[0].luns[0] };
@@ -234,7 +293,7 @@ impl Plan {
             let nsid = volume as u32 + 1;
             subsystem.namespaces.push(NamespaceExport { nsid, volume: id, ..subsystem.namespaces[0] });
         }
-        Arc::new(exports)
+        exports
     }
 
     /// A world that nothing was kept for.
@@ -257,7 +316,7 @@ impl Plan {
         config.window = self.window;
         config.disk_delay_max = self.disk_delay_max;
         config.loaned_permille = self.loaned_permille;
-        let (shards, exports) = (self.shards, self.exports());
+        let (shards, exports) = (self.shards, Arc::new(self.exports()));
         let mut world = World::new(config, |id, _| Shard::new(id, shards, exports.clone()));
         for (volume, (contents, saved)) in kept.into_iter().enumerate() {
             world.add_disk(disk(volume), contents);

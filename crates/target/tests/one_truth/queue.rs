@@ -29,6 +29,41 @@ struct Request {
     read: usize,
 }
 
+/// Watches PDUs go by in one direction.
+#[derive(Default)]
+struct Watch {
+    header: Vec<u8>,
+    /// Bytes until the next header.
+    rest: usize,
+    /// R2Ts that are not the first of their commands.
+    later_r2ts: u64,
+    /// H2CData PDUs behind which another one follows for the same R2T.
+    cut_bursts: u64,
+}
+
+impl Watch {
+    /// Every header has so many bytes at least.
+    const HEADER: usize = 24;
+
+    fn see(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let skipped = self.rest.min(bytes.len());
+            self.rest -= skipped;
+            let taken = (Self::HEADER - self.header.len()).min(bytes.len() - skipped);
+            self.header.extend_from_slice(&bytes[skipped..skipped + taken]);
+            bytes = &bytes[skipped + taken..];
+            if self.header.len() < Self::HEADER {
+                continue;
+            }
+            let word = |at: usize| u32::from_le_bytes(*self.header[at..].first_chunk().expect("24 bytes"));
+            self.rest = (word(4) as usize).saturating_sub(Self::HEADER);
+            self.later_r2ts += u64::from(self.header[0] == 0x09 && word(12) > 0);
+            self.cut_bursts += u64::from(self.header[0] == 0x06 && self.header[1] & 4 == 0);
+            self.header.clear();
+        }
+    }
+}
+
 /// A connection, and the queue that it becomes.
 pub struct Queue {
     pub peer: Peer,
@@ -54,6 +89,8 @@ pub struct Queue {
     wants_shut: bool,
     /// Some bit has turned over: what the controller sends may look like anything.
     was_noisy: bool,
+    /// What the host sends, and what the controller does.
+    watches: [Watch; 2],
 }
 
 impl Queue {
@@ -80,6 +117,7 @@ impl Queue {
             noises: 0,
             wants_shut: false,
             was_noisy: false,
+            watches: Default::default(),
         }
     }
 
@@ -92,6 +130,12 @@ impl Queue {
     /// Sends a command when there is room for it, behind all that were sent before.
     pub fn send(&mut self, id: u64, sqe: Sqe, out: Vec<u8>, read: usize) {
         self.waiting.push_back(Request { id, sqe, out, read });
+    }
+
+    /// R2Ts behind the first of a command, and H2CData PDUs before the last of an R2T, since it was asked.
+    pub fn pieces(&mut self) -> u64 {
+        let [sent, came] = &mut self.watches;
+        std::mem::take(&mut came.later_r2ts) + std::mem::take(&mut sent.cut_bursts)
     }
 
     pub fn is_closed(&self) -> bool {
@@ -129,6 +173,7 @@ impl Queue {
     /// Takes what has come, and sends what waits.
     pub fn poll(&mut self, world: &mut World<Shard>) {
         let mut bytes = world.receive(self.peer);
+        self.watches[1].see(&bytes);
         self.disturb(&mut bytes);
         self.inbox.extend(bytes);
         let now = world.now();
@@ -250,6 +295,7 @@ impl Queue {
         let Some(op) = self.with(now, |queue, cx| queue.poll_send(cx, LINK)) else { return false };
         let mut bytes = vec![0; op.len];
         assert_eq!(op.copy_to(0, &mut bytes), op.len, "a batch is as long as it says");
+        self.watches[0].see(&bytes);
         self.disturb(&mut bytes);
         world.send(self.peer, &bytes);
         self.with(now, |queue, cx| {

@@ -21,6 +21,11 @@ impl History {
         if self.plan.digests.1 {
             wanted.limits.data_digest = vec![Digest::Crc32c];
         }
+        if let Some(pieces) = self.plan.pieces {
+            (wanted.limits.first_burst, wanted.limits.max_burst) = pieces.bursts;
+            (wanted.limits.initial_r2t, wanted.limits.immediate_data) = (!pieces.unasked.0, pieces.unasked.1);
+            wanted.limits.max_outstanding_r2t = pieces.outstanding;
+        }
         let mut initiator = Initiator::connect(&mut self.world, wanted);
         for cid in 0..self.plan.connections {
             if cid > 0 {
@@ -40,11 +45,11 @@ impl History {
 
     /// Sends a command that is no part of the history, and waits for its end; unit attentions are taken
     /// before.
-    pub fn scsi_errand(&mut self, host: usize, cdb: &[u8], out: &[u8], read: usize) -> Ended {
+    pub fn scsi_errand(&mut self, at: (usize, usize), cdb: &[u8], out: &[u8], read: usize) -> Ended {
         loop {
-            let initiator = &mut self.hosts[host].session().initiator;
+            let initiator = &mut self.hosts[at.0].session().initiator;
             initiator.next_conn = 0;
-            let ended = self.scsi_once(host, cdb, out, read);
+            let ended = self.scsi_once(at, cdb, out, read);
             if ended.status != 2 || ended.sense[2] & 0x0f != 6 {
                 return ended;
             }
@@ -53,12 +58,18 @@ impl History {
 
     /// Sends a command that is no part of the history over the connection that was chosen last, and waits
     /// for its end.
-    pub fn scsi_once(&mut self, host: usize, cdb: &[u8], out: &[u8], read: usize) -> Ended {
+    pub fn scsi_once(
+        &mut self,
+        (host, volume): (usize, usize),
+        cdb: &[u8],
+        out: &[u8],
+        read: usize,
+    ) -> Ended {
         let session = match &mut self.hosts[host].side {
             Side::Scsi(session) => session,
             Side::Nvme(_) => unreachable!("this host speaks NVMe"),
         };
-        let itt = session.initiator.command(&mut self.world, 0, cdb, out, read);
+        let itt = session.initiator.command(&mut self.world, volume as u16, cdb, out, read);
         let mut answer = None;
         self.wait("an answer to an initiator", |history| {
             let answers = &mut history.hosts[host].session().answers;

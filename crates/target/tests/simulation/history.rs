@@ -47,6 +47,8 @@ pub struct Tally {
     pub copied: u64,
     pub ordered: u64,
     pub undecided: u64,
+    /// R2Ts that were not the first of their tasks.
+    pub later_r2ts: u64,
 }
 
 impl Tally {
@@ -64,14 +66,15 @@ impl Tally {
         self.copied += other.copied;
         self.ordered += other.ordered;
         self.undecided += other.undecided;
+        self.later_r2ts += other.later_r2ts;
     }
 
     /// Whether everything that can happen happens.
     pub fn is_eventful(&self) -> bool {
         let Tally { good, failed, aborted, kills, reinstated, power_losses, lost, .. } = *self;
-        let Tally { swapped, miscompared, unmapped, copied, .. } = *self;
+        let Tally { swapped, miscompared, unmapped, copied, later_r2ts, .. } = *self;
         let rare = [failed, aborted, kills, reinstated, power_losses, lost];
-        let common = [swapped, miscompared, unmapped, copied];
+        let common = [swapped, miscompared, unmapped, copied, later_r2ts];
         rare.iter().all(|count| *count > 5) && common.iter().all(|count| *count > 200) && good > 10_000
     }
 }
@@ -151,6 +154,10 @@ impl History {
         }
         wanted.limits.initial_r2t = !self.plan.unsolicited;
         wanted.limits.immediate_data = self.plan.unsolicited;
+        if let Some((first, all, outstanding)) = self.plan.bursts {
+            (wanted.limits.first_burst, wanted.limits.max_burst) = (first, all);
+            wanted.limits.max_outstanding_r2t = outstanding;
+        }
         let mut initiator = Initiator::connect(&mut self.world, wanted);
         for cid in 0..self.plan.connections {
             if cid > 0 {
@@ -180,6 +187,8 @@ impl History {
     }
 
     fn settle(&mut self, host: usize) {
+        let initiator = &mut self.hosts[host].initiator;
+        self.tally.later_r2ts += std::mem::take(&mut initiator.later_r2ts);
         for ended in std::mem::take(&mut self.hosts[host].initiator.ended) {
             let now = self.tick();
             let flight = self.hosts[host].flights.remove(&ended.itt).expect("it was sent");

@@ -76,6 +76,8 @@ pub struct Initiator {
     pub managed: Vec<(u32, u8)>,
     pub logged_out: bool,
     pub asked_to_log_out: bool,
+    /// R2Ts that were not the first of their tasks.
+    pub later_r2ts: u64,
     /// The connection that the next command goes over.
     pub next_conn: usize,
 }
@@ -98,6 +100,7 @@ impl Initiator {
             managed: Vec::new(),
             logged_out: false,
             asked_to_log_out: false,
+            later_r2ts: 0,
             next_conn: 0,
         };
         initiator.log_in(world, wanted);
@@ -328,9 +331,8 @@ impl Initiator {
         assert!(task.data.len() <= task.edtl, "no byte beyond what was expected");
         if pdu.flags.contains(DataInFlags::STATUS) {
             self.acknowledge(conn, pdu.stat_sn, pdu.exp_cmd_sn, pdu.max_cmd_sn);
-            let residual = i64::from(pdu.residual.get());
-            let residual = if pdu.flags.0 & 0x02 != 0 { residual } else { -residual };
-            self.end_task(conn, itt, pdu.status.0, Vec::new(), residual);
+            let sign = if pdu.flags.0 & 0x02 != 0 { 1 } else { -1 };
+            self.end_task(conn, itt, pdu.status.0, Vec::new(), sign * i64::from(pdu.residual.get()));
         } else {
             self.see_window(pdu.exp_cmd_sn, pdu.max_cmd_sn);
         }
@@ -344,6 +346,7 @@ impl Initiator {
         let Some(task) = self.tasks.get_mut(&itt.value()) else { return };
         assert_eq!(pdu.r2t_sn.value(), task.next_r2t_sn, "R2TSN goes up by one");
         task.next_r2t_sn += 1;
+        self.later_r2ts += u64::from(task.next_r2t_sn > 1);
         let (at, len) = (pdu.buffer_offset.get() as usize, pdu.desired_len.get() as usize);
         assert!(
             len > 0 && pdu.desired_len.get() <= max_burst && at + len <= task.out.len(),
@@ -519,10 +522,8 @@ impl Initiator {
     /// Fills every number that may be missing with a ping; those that came are ignored.
     pub fn fill_holes(&mut self, world: &mut World<Shard>) {
         let Some(&conn) = self.living().first() else { return };
-        for sn in std::mem::take(&mut self.holes) {
-            if sn.lt(self.exp_cmd_sn) {
-                continue;
-            }
+        let expected = self.exp_cmd_sn;
+        for sn in std::mem::take(&mut self.holes).into_iter().filter(|sn| !sn.lt(expected)) {
             let mut ping = NopOut::new();
             let itt = self.take_itt();
             self.pings.insert(itt, (conn, sn));
@@ -594,7 +595,6 @@ impl std::fmt::Debug for Initiator {
         let waiting: Vec<u32> = self.waiting.iter().map(|(itt, _)| *itt).collect();
         write!(f, "next {:?}, window {:?} to {:?}, ", self.cmd_sn, self.exp_cmd_sn, self.max_cmd_sn)?;
         write!(f, "living {:?} of {}, {waiting:?} wait, ", self.living(), self.conns.len())?;
-        let peers: Vec<Peer> = self.conns.iter().map(|conn| conn.peer).collect();
-        write!(f, "{peers:?}")
+        write!(f, "{:?}", self.conns.iter().map(|conn| conn.peer).collect::<Vec<Peer>>())
     }
 }

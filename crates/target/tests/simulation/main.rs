@@ -126,8 +126,8 @@ fn what_is_written_is_read_back() {
     }
 }
 
-/// Many histories, each against a model of the disk. `SIM_SEEDS=n` plays n of them, from `SIM_FROM` on;
-/// `SIM_SEED=n` plays that one.
+/// Many histories, each against a model of the disk; half of them with short bursts. `SIM_SEEDS=n` plays n
+/// of them, from `SIM_FROM` on; `SIM_SEED=n` plays that one.
 #[test]
 fn histories_agree_with_a_disk() {
     let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
@@ -147,7 +147,7 @@ fn histories_agree_with_a_disk() {
                     if seed >= seeds.end {
                         return;
                     }
-                    match std::panic::catch_unwind(|| History::new(Plan::of(seed)).play()) {
+                    match std::panic::catch_unwind(|| History::new(Plan::of(seed).in_pieces()).play()) {
                         Ok(tally) => total.lock().unwrap().add(tally),
                         Err(_) => failed.lock().unwrap().push(seed),
                     }

@@ -43,6 +43,8 @@ pub struct Plan {
     pub reset_permille: u32,
     pub digests: bool,
     pub unsolicited: bool,
+    /// Bytes of a first burst and of any, and R2Ts of a task at a time, if they are to be few.
+    pub bursts: Option<(u32, u32, u32)>,
     pub power_loss: bool,
     /// Whether hosts copy from the pages; of some histories, so that the others stay what they were.
     pub copies: bool,
@@ -82,11 +84,24 @@ impl Plan {
             reset_permille: trouble(&mut chance, 20),
             digests: chance.permille(300),
             unsolicited: chance.permille(600),
+            bursts: None,
             power_loss: file && chance.permille(600),
             copies: file && seed % 3 == 1,
             steps: 100,
             lie: None,
         }
+    }
+
+    /// The same; for every other seed with short bursts, so that data is asked for many times for one
+    /// command.
+    #[must_use]
+    pub fn in_pieces(self) -> Self {
+        let mut chance = Chance::new(self.seed ^ 0x9ece5);
+        if chance.permille(500) {
+            return self;
+        }
+        let (first, all) = *chance.pick(&[(512, 512), (512, 2048), (1024, 8192), (4096, 4096)]);
+        Plan { bursts: Some((first, all, chance.between(1, 4) as u32)), ..self }
     }
 
     fn config(&self) -> Config {

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use blockwire_target::{
-    ControllerLimits, Exports, HostAuth, HostRule, LunExport, LunMask, Make, NamespaceExport, NamespaceMask,
-    NvmeExports, NvmePortal, NvmeProduct, NvmeService, Portal, Rule, SubsystemExport, TargetExport,
-    VolumeSpec,
+    ControllerLimits, DataTerms, Exports, HostAuth, HostRule, LunExport, LunMask, Make, NamespaceExport,
+    NamespaceMask, NvmeExports, NvmePortal, NvmeProduct, NvmeService, Portal, Rule, SubsystemExport,
+    TargetExport, VolumeSpec,
 };
 use endpoint::ListenerId;
 use iscsi::initiator::Wanted;
@@ -86,6 +86,7 @@ fn nvme_exports() -> NvmeExports {
         port: PortId(listener + 1),
         header_digest: true,
         data_digest: true,
+        data: DataTerms::default(),
     };
     let rule = HostRule {
         hosts: vec![],

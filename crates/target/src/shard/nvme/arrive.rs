@@ -57,11 +57,15 @@ impl Shard {
 
     pub(super) fn queue_limits(&self, accepted: &Accepted) -> QueueLimits {
         let policy = |granted: bool| if granted { DigestPolicy::IfAsked } else { DigestPolicy::Never };
-        let digests = self.exports.nvme.portal(accepted.listener);
-        let granted = |of: fn(&NvmePortal) -> bool| policy(digests.is_none_or(of));
+        let portal = self.exports.nvme.portal(accepted.listener);
+        let granted = |of: fn(&NvmePortal) -> bool| policy(portal.is_none_or(of));
+        let data = portal.map(|portal| portal.data).unwrap_or_default();
         QueueLimits {
             header_digest: granted(|portal| portal.header_digest),
             data_digest: granted(|portal| portal.data_digest),
+            cpda: data.cpda,
+            max_h2c_data: data.pdu_max,
+            r2t_len_max: data.r2t_max,
             handshake_timeout: self.exports.admission.login_time,
             ..QueueLimits::default()
         }
