@@ -212,9 +212,22 @@ impl History {
             if done(self) {
                 return;
             }
-            assert!(self.world.now() < limit, "seed {}: waited in vain for {what}", self.plan.seed);
+            let seed = self.plan.seed;
+            assert!(self.world.now() < limit, "seed {seed}: waited in vain for {what}: {}", self.open());
             self.step();
         }
+    }
+
+    /// What has not ended yet, and what memory there is.
+    fn open(&self) -> String {
+        let host = |host: &Host| match &host.side {
+            Side::Scsi(session) => format!("{:?} {:?}", host.flights, session.initiator),
+            Side::Nvme(controller) => format!("{:?} {:?}", host.flights, controller.queues),
+        };
+        let hosts: Vec<String> = self.hosts.iter().map(host).collect();
+        let usage = |shard| self.world.pool(ShardId(shard)).usage();
+        let pools: Vec<_> = (0..self.plan.shards).map(usage).collect();
+        format!("{hosts:#?} {pools:?} {:?}", self.plan)
     }
 
     /// Everybody takes what has come.

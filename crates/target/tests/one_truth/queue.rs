@@ -334,3 +334,16 @@ impl Queue {
         }
     }
 }
+
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let wire: Vec<u16> = self.cids();
+        write!(
+            f,
+            "{:?}: {wire:?} on the wire, {} wait, {} bytes unread",
+            self.peer,
+            self.waiting.len(),
+            self.inbox.len()
+        )
+    }
+}
