@@ -83,8 +83,23 @@ for point in record["points"]:
         assert run["target"]["resident"] > 1 << 20
         assert run["packets"] > run["ios"] / 64, run["packets"]
 PY
+# What serves there already, and nobody of ours started: the cores of its machine are looked at.
+ip netns exec "$TAG-t" "$BLOCKWIRE" serve --nvme 10.78.0.2:4420 --volume there=ram:64M --allow-anonymous \
+  --state "$DIR/there" --control "$DIR/there.sock" >"$DIR/there.out" 2>"$DIR/there.log" </dev/null &
+ended_at_exit $!
+wait_until 20 grep -qx ready "$DIR/there.out" || { cat "$DIR/there.log" >&2; fail "it does not come up"; }
+ip netns exec "$TAG-h" "$BLOCKWIRE" eval run quick --scale 1 --out "$DIR/url" \
+  --url nvme+tcp://10.78.0.2/nqn.2026-11.io.blockwire:there/1 \
+  --target-host target --target-address 10.78.0.2 --initiator-host load --ssh "ssh -F $DIR/ssh.conf" >>"$DIR/said"
+python3 - "$DIR/url/record.json" <<'PY'
+import json, sys
+points = json.load(open(sys.argv[1]))["points"]
+assert len(points) == 2 and all(point["target"] == "url" for point in points), points
+for run in (run for point in points for run in point["runs"]):
+    assert run["ios"] > 100 and sum(run["target"]["process"]) > 0, run["target"]
+PY
 for name in target load; do
   left=$(there "$name" "ls -d /tmp/blockwire-eval-* 2>/dev/null || true")
   [ -z "$left" ] || fail "$name: left behind: $left"
 done
-say "eval over ssh: two machines, both protocols, both ends looked at, nothing left behind"
+say "eval over ssh: two machines, both protocols, both ends looked at, also of what serves already; nothing left behind"

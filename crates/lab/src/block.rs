@@ -67,8 +67,9 @@ pub(crate) fn load(
     }
     let watch = Watch::new(testbed.link.target().clone(), testbed.serving.pids(), &runner.cores.target)
         .asking(testbed.serving.polls.clone());
-    // A target that runs elsewhere cannot be looked at.
-    let watch = (step.target != "url").then_some(watch);
+    // What serves already has processes that nobody knows: its machine's cores are looked at, if it was named.
+    let is_known = step.target != "url" || !testbed.link.target().is_local();
+    let watch = is_known.then_some(watch);
     let _noise = match step.wire {
         Wire::Congested { .. } => Some(Noise::start(runner, &testbed.link)?),
         _ => None,

@@ -34,6 +34,7 @@ pub fn room(targets: &[Box<dyn Target>], initiators: &[Box<dyn Initiator>], time
                 .filter(|it| has_blocks(it.protocols()))
                 .map(|it| (it.name(), it.missing(&here))),
         ),
+        wires: Vec::new(),
         time,
         pace: Pace::default(),
     }

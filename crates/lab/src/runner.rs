@@ -79,6 +79,8 @@ struct Course {
 
 /// How long a load is tried, to see what goes on around it.
 const TRIED: Duration = Duration::from_millis(200);
+/// How much longer than the time that it was given a plan may take.
+const OVER: f64 = 1.25;
 /// Bytes of a volume that is tried.
 const VOLUME_TRIED: u64 = 16 << 20;
 
@@ -152,6 +154,16 @@ impl Runner<'_> {
         for (at, step) in steps.iter().enumerate() {
             if ending::is_ending() {
                 record.notes.push(format!("it was told to end after {at} of {} loads", steps.len()));
+                break;
+            }
+            // Wherever estimates were wrong it ends in time, and says what that cost.
+            let is_over = |time: Duration| course.begun.elapsed() > time.mul_f64(OVER);
+            if at > 0 && plan.time.is_some_and(is_over) {
+                record.notes.push(format!(
+                    "{at} of {} loads were done, of which the last was {}: there was no time for more",
+                    steps.len(),
+                    what(steps[at - 1])
+                ));
                 break;
             }
             if at > 0 && step.round > steps[at - 1].round {
@@ -409,6 +421,12 @@ pub(crate) fn hosts(step: &Step, record: &Record) -> u32 {
     wanted.min(step.job.threads).min(step.volumes.0).max(1)
 }
 
+/// Whether one more of several fits, if it takes as long as each did so far; a quarter more than the time that was
+/// given is no reason to leave it out.
+pub(crate) fn has_time(passed: Duration, done: usize, time: Duration) -> bool {
+    done == 0 || passed + passed / u32::try_from(done).unwrap_or(1) <= time.mul_f64(OVER)
+}
+
 /// Each once, in their order.
 fn distinct<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
     all.fold(Vec::new(), |mut known, one| {
@@ -524,6 +542,13 @@ mod tests {
         assert_eq!(at(951_782_400), "2000-02-29T00:00:00Z");
         assert_eq!(at(1_795_305_599), "2026-11-21T23:59:59Z");
         assert_eq!(at(4_107_542_400), "2100-03-01T00:00:00Z");
+    }
+
+    #[test]
+    fn what_does_not_fit_the_time_is_left_out() {
+        let seconds = Duration::from_secs;
+        assert!(has_time(seconds(500), 0, seconds(60)), "one is done in any case");
+        assert!(has_time(seconds(60), 2, seconds(75)) && !has_time(seconds(60), 2, seconds(70)));
     }
 
     #[test]

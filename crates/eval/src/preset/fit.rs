@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::pace::{Meeting, Pace, Turns, around, ramp, round};
+use super::pace::{Meeting, Pace, Turns, around, ramp, round, thinned};
 use super::{Kind, Load, Medium, Pairing, Plan, Preset, Protocol, Step, Wire, word};
 use crate::fio::{Amount, Job};
 
@@ -21,6 +21,8 @@ pub struct Room {
     pub targets: Vec<String>,
     /// Initiators that are installed.
     pub initiators: Vec<String>,
+    /// Links instead of those that presets have; empty: theirs.
+    pub wires: Vec<Wire>,
     /// How long all of it may take under [`Scale::Auto`], from the first start to the last end.
     pub time: Duration,
     /// What is known of how long starting and filling take.
@@ -164,6 +166,7 @@ pub fn takes(preset: &'static Preset) -> Option<(Duration, Duration)> {
         namespaces: Ok(()),
         targets: ours.clone(),
         initiators: ours.clone(),
+        wires: Vec::new(),
         time: Duration::ZERO,
         pace: Pace::default(),
     };
@@ -234,12 +237,8 @@ impl Frame {
     fn thin_out(&mut self) -> bool {
         let mut sizes: Vec<u32> = self.loads.iter().map(|load| load.bytes).collect();
         sizes.dedup();
-        let last = sizes.len().saturating_sub(1);
         if sizes.len() > 2 {
-            let kept: Vec<u32> =
-                (0..=last).filter(|at| at % 2 == 0 || *at == last).map(|at| sizes[at]).collect();
-            // Of three the middle one goes.
-            let kept = if kept.len() == sizes.len() { vec![sizes[0], sizes[last]] } else { kept };
+            let kept = thinned(&sizes);
             self.loads.retain(|load| kept.contains(&load.bytes));
             return true;
         }
@@ -403,9 +402,17 @@ fn pairs(
 }
 
 fn wires(preset: &Preset, room: &Room, fitting: &mut Fitting) -> Result<Vec<Wire>, String> {
-    let Err(why) = &room.namespaces else { return Ok(preset.wires.to_vec()) };
-    let left: Vec<Wire> = preset.wires.iter().copied().filter(|wire| *wire == Wire::Loopback).collect();
-    if left.len() < preset.wires.len() {
+    let is_held = |wire: &Wire| matches!(wire, Wire::Limited { .. } | Wire::Congested { .. });
+    if !room.wires.is_empty() && preset.wires.iter().any(is_held) {
+        return Err(format!("{} is about links that are held to a speed: it has its own", preset.id));
+    }
+    let wanted = if room.wires.is_empty() { preset.wires } else { &room.wires };
+    if wanted != preset.wires {
+        fitting.note("links are those that were asked for, not the preset's".to_owned());
+    }
+    let Err(why) = &room.namespaces else { return Ok(wanted.to_vec()) };
+    let left: Vec<Wire> = wanted.iter().copied().filter(|wire| *wire == Wire::Loopback).collect();
+    if left.len() < wanted.len() {
         fitting.note(format!("virtual links are left out: network namespaces cannot be made here ({why})"));
     }
     if left.is_empty() {

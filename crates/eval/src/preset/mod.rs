@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::fio::{Direction, Job};
 use crate::published::{Figure, published};
 pub use fit::{Room, Scale, Shape, plan, shape, takes};
-pub use pace::{LeftOut, Pace};
+pub use pace::{LeftOut, Pace, thinned};
 pub use table::PRESETS;
 
 /// What volumes are made of.

@@ -109,6 +109,19 @@ impl Pace {
     }
 }
 
+/// Every second of a range with both its ends; of three, the ends alone.
+pub fn thinned<T: Copy>(range: &[T]) -> Vec<T> {
+    match range {
+        [first, _, last] => vec![*first, *last],
+        [.., last] if range.len() > 3 => {
+            let every = range.iter().step_by(2).copied();
+            // The last one is among them if their number is odd.
+            every.chain(range.len().is_multiple_of(2).then_some(*last)).collect()
+        }
+        _ => range.to_vec(),
+    }
+}
+
 /// The ramp before figures count.
 pub(super) fn ramp(runtime: Duration) -> Duration {
     (runtime / 10).min(Duration::from_secs(2))
@@ -193,4 +206,29 @@ pub(super) fn around<'a>(
         sum += pace.load(&meeting.initiator, meeting.connections);
     }
     sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_keeps_its_ends() {
+        let thin = |count: u32| thinned(&(1..=count).collect::<Vec<_>>());
+        assert_eq!([thin(2), thin(3), thin(4)], [vec![1, 2], vec![1, 3], vec![1, 3, 4]]);
+        assert_eq!((thin(5), thin(6), thin(0)), (vec![1, 3, 5], vec![1, 3, 5, 6], vec![]));
+    }
+
+    #[test]
+    fn what_is_known_of_a_system_is_its_own() {
+        let mut pace = Pace::default();
+        Pace::learn(&mut pace.starts, "slow", Duration::from_secs(9));
+        Pace::learn(&mut pace.starts, "slow", Duration::from_secs(3));
+        assert_eq!(pace.starts.len(), 1);
+        let volumes = (2, 500_000_000);
+        assert_eq!(pace.start("slow", volumes, Medium::Ram), Duration::from_secs(4));
+        assert_eq!(pace.start("slow", volumes, Medium::Null), Duration::from_secs(3));
+        assert_eq!(pace.start("other", volumes, Medium::Null), START);
+        assert_eq!(pace.load("any", 2_000), LOAD + Duration::from_secs(1));
+    }
 }

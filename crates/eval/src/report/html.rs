@@ -10,7 +10,7 @@ use super::words::{summary, time};
 use super::{UNKNOWN, figure, size, with_spread};
 use crate::compare::Spread;
 use crate::derived::{Improvement, cores_at_least};
-use crate::record::{End, Point, Record, Run};
+use crate::record::{End, Point, Record, Run, Side};
 
 /// Text as HTML.
 pub(super) fn escaped(text: &str) -> String {
@@ -157,10 +157,8 @@ fn results(page: &mut String, record: &Record, names: &Names) {
             with_spread(point.busy(End::Initiator), 1.0),
             with_spread(point.effectiveness(End::Target), 1.0),
             with_spread(point.effectiveness(End::Initiator), 1.0),
-            counted(|run| {
-                let resident = run.target.as_ref()?.resident;
-                (resident > 0).then_some(resident as f64 / f64::from(1 << 20))
-            }),
+            counted(|run| mebibytes(run.target.as_ref())),
+            counted(|run| mebibytes(run.initiator.as_ref())),
             counted(|run| Some(run.target.as_ref()?.idle_polls? / run.seconds * 100.0)),
             counted(|run| Some(run.initiator.as_ref()?.idle_polls? / run.seconds * 100.0)),
             counted(|run| {
@@ -180,6 +178,7 @@ fn results(page: &mut String, record: &Record, names: &Names) {
         "effectiveness, target",
         "effectiveness, initiator",
         "target MiB",
+        "initiator MiB",
         "target's idle polls, % of a core",
         "initiator's idle polls, % of a core",
         "switches per I/O",
@@ -191,6 +190,12 @@ fn results(page: &mut String, record: &Record, names: &Names) {
         finishes(page, &all, names);
     }
     page.push_str("</section>");
+}
+
+/// Resident memory of an end's processes; `None`: it has none of its own, or had ended.
+fn mebibytes(side: Option<&Side>) -> Option<f64> {
+    let resident = side?.resident;
+    (resident > 0).then_some(resident as f64 / f64::from(1 << 20))
 }
 
 fn finishes(page: &mut String, all: &[(&Point, String)], names: &Names) {

@@ -4,14 +4,16 @@
 
 use std::time::Duration;
 
-use eval::preset::{Load, Preset, Room, Scale};
+use eval::preset::{Load, Preset, Room, Scale, thinned};
 
 /// Smallest volume and shortest run that tell anything.
 const VOLUME_MIN: u64 = 64 << 20;
 const RUNTIME_MIN: Duration = Duration::from_millis(500);
-/// What a load takes beside its own time: fio's start, and its figures over the serial line. Of an
-/// emulated processor.
-const AROUND: f64 = 6.0;
+/// What a load takes beside its own time: fio's start, and its figures over the serial line; and what a
+/// machine takes to boot, with its target's start and filling. In seconds, of an emulated processor and of
+/// one that runs guests itself.
+const AROUND: (f64, f64) = (1.5, 0.5);
+const BOOT: (f64, f64) = (15.0, 5.0);
 /// Jobs that an emulated processor starts in a time that does not hide the load.
 const JOBS_EMULATED: u32 = 4;
 
@@ -41,9 +43,20 @@ pub(super) fn fit(
     let volume = volume.max(VOLUME_MIN) & !((1 << 20) - 1);
     let runtime = match scale.or_part() {
         None => {
-            let all = (loads.len() * machines.max(1)) as f64;
-            let each = room.time.as_secs_f64() / all - if is_emulated { AROUND } else { 1.0 };
-            Duration::from_secs_f64(each.max(0.0)).min(preset.runtime)
+            let (around, boot) = if is_emulated { (AROUND.0, BOOT.0) } else { (AROUND.1, BOOT.1) };
+            let left = room.time.as_secs_f64() / machines.max(1) as f64 - boot;
+            let each =
+                |loads: &[Load]| Duration::from_secs_f64((left / loads.len() as f64 - around).max(0.0));
+            let mut kept = preset.sizes.to_vec();
+            while each(&loads) < RUNTIME_MIN && kept.len() > 2 {
+                kept = thinned(&kept);
+                loads.retain(|load| kept.contains(&load.bytes));
+            }
+            if kept.len() < preset.sizes.len() {
+                let kept: Vec<String> = kept.iter().map(ToString::to_string).collect();
+                notes.push(format!("for want of time not all I/O sizes are used: {}", kept.join(", ")));
+            }
+            each(&loads).min(preset.runtime)
         }
         Some(part) => preset.runtime.mul_f64(part),
     };
@@ -79,6 +92,7 @@ mod tests {
             namespaces: Ok(()),
             targets: Vec::new(),
             initiators: Vec::new(),
+            wires: Vec::new(),
             time: Duration::from_secs(600),
             pace: eval::preset::Pace::default(),
         }
@@ -97,7 +111,14 @@ mod tests {
         assert!(notes[0].contains("32 jobs") && notes[1].contains("64 MiB"), "{notes:?}");
         notes.clear();
         let size = fit(preset, &room(), Scale::Auto, (2, false), &mut notes);
-        assert_eq!((size.volume, size.runtime), (1 << 30, Duration::from_secs(19)));
+        // Of 300 s for a machine 5 are its boot; a load has a fifteenth of the rest.
+        assert_eq!((size.volume, size.runtime.as_millis()), (1 << 30, 19_166));
         assert!(size.loads.iter().all(|load| load.threads == 32) && notes.len() == 1, "{notes:?}");
+        // For what does not fit there are fewer sizes.
+        notes.clear();
+        let short = Room { time: Duration::from_secs(60), ..room() };
+        let size = fit(preset, &short, Scale::Auto, (2, true), &mut notes);
+        assert_eq!((size.loads.len(), size.runtime), (6, Duration::from_secs(1)));
+        assert!(notes.iter().any(|note| note.ends_with("are used: 4096, 65536")), "{notes:?}");
     }
 }

@@ -130,6 +130,12 @@ pub fn run(
             record.notes.push(format!("it was told to end in machine {at} of {}", pairs.len()));
             break;
         }
+        if scale == Scale::Auto && !runner::has_time(begun.elapsed(), at, room.time) {
+            let left: Vec<String> =
+                pairs[at..].iter().map(|(target, way)| format!("{target} by {}", way.name())).collect();
+            record.notes.push(format!("left out for want of time: {}", left.join(", ")));
+            break;
+        }
         let mut guest =
             Guest { runner, kernel: &kernel, size: &size, emulated: emulated.is_some(), way: *way };
         let outcome = match way.missing() {

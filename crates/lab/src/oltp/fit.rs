@@ -135,6 +135,7 @@ mod tests {
             namespaces: Ok(()),
             targets: Vec::new(),
             initiators: Vec::new(),
+            wires: Vec::new(),
             time: Duration::from_secs(600),
             pace: eval::preset::Pace::default(),
         }

@@ -77,7 +77,7 @@ pub fn run(
             record.notes.push(format!("it was told to end at pair {at} of {}", pairs.len()));
             break;
         }
-        if size.time.is_some_and(|time| !has_time(begun.elapsed(), at, time)) {
+        if size.time.is_some_and(|time| !runner::has_time(begun.elapsed(), at, time)) {
             let left: Vec<String> =
                 pairs[at..].iter().map(|pair| format!("{} on {}", pair.engine.name(), pair.target)).collect();
             record.notes.push(format!("left out for want of time: {}", left.join(", ")));
@@ -282,12 +282,6 @@ fn measure(
     Ok(point(pair, &stands, size, &worked, run))
 }
 
-/// Whether one more pair fits, if it takes as long as each did so far; a quarter more than the time that was
-/// given is no reason to leave it out.
-fn has_time(passed: Duration, done: usize, time: Duration) -> bool {
-    done == 0 || passed + passed / u32::try_from(done).unwrap_or(1) <= time.mul_f64(1.25)
-}
-
 /// Transactions of each user, so that all pairs that are left fit the time that is left.
 fn as_many_as_fit(size: &Size, begun: Instant, pairs_left: usize, done_warm: u64) -> u64 {
     let all = size.time.unwrap_or_default();
@@ -430,13 +424,6 @@ impl Stand {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_does_not_fit_the_time_is_left_out() {
-        let seconds = Duration::from_secs;
-        assert!(has_time(seconds(500), 0, seconds(60)), "one is done in any case");
-        assert!(has_time(seconds(60), 2, seconds(75)) && !has_time(seconds(60), 2, seconds(70)));
-    }
 
     #[test]
     fn transactions_fill_the_time_that_is_left() {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use eval::preset::{Kind, Pace, Pairing, Preset, Room, Scale, plan};
+use eval::preset::{Kind, Pace, Pairing, Preset, Room, Scale, Wire, plan};
 use eval::record::Record;
 use lab::{Cores, Live, Machines, Place, Runner};
 
@@ -23,7 +23,7 @@ use crate::exit::{Exit, Failure};
 #[command(after_help = "Examples:
   blockwire eval run quick
   blockwire eval run t6-100g-sweep --target blockwire,tgt --initiator blockwire,libiscsi
-  blockwire eval run nvme-tcp-latency --scale 0.1 --out /tmp/latency
+  blockwire eval run nvme-tcp-latency --scale 0.1 --wire loopback,1500,9000 --out /tmp/latency
   blockwire eval run demartek-oltp --target blockwire,tgt      (root; apt install mariadb-server-core
                                                 mariadb-client-core sysbench; postgresql if it is wanted)
   blockwire eval run t5-vm --scale 0.01         (apt install qemu-system-x86 qemu-block-extra busybox-static
@@ -51,6 +51,9 @@ pub struct RunArgs {
     /// How long all of it may take with --scale auto, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(5..=604_800))]
     pub time: u64,
+    /// Links between the ends, instead of the preset's: loopback, 1500, 9000 (virtual links of that MTU)
+    #[arg(long, value_name = "LINK", value_delimiter = ',', value_parser = wire)]
+    pub wire: Vec<Wire>,
     /// Processors of the target, as 0,1; half of the machine's if not said
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub target_cores: Vec<usize>,
@@ -72,6 +75,14 @@ pub struct RunArgs {
     /// Print the record as JSON instead of tables
     #[arg(long)]
     pub json: bool,
+}
+
+fn wire(text: &str) -> Result<Wire, String> {
+    match (text, text.parse()) {
+        ("loopback", _) => Ok(Wire::Loopback),
+        (_, Ok(mtu)) if (576..=65_535).contains(&mtu) => Ok(Wire::Veth { mtu }),
+        _ => Err("loopback, or an MTU from 576 to 65535 is expected".to_owned()),
+    }
 }
 
 fn scale(text: &str) -> Result<Scale, String> {
@@ -99,7 +110,8 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
         .map_err(|why| Failure::failed(format!("this program's own file cannot be found: {why}")))?;
     let targets = lab::target::all(&binary, &args.url);
     let initiators = lab::initiator::all(&binary);
-    let room = lab::room(&targets, &initiators, Duration::from_secs(args.time));
+    let mut room = lab::room(&targets, &initiators, Duration::from_secs(args.time));
+    room.wires.clone_from(&args.wire);
     let dir = match &args.out {
         Some(dir) => dir.clone(),
         None => lab::directory(Path::new("."), preset.id),
@@ -168,6 +180,9 @@ fn experiment(
 ) -> Result<Record, String> {
     let (targets, initiators) = systems(args, preset, room);
     let is_elsewhere = runner.machines.is_some();
+    if !args.wire.is_empty() && (is_elsewhere || preset.kind != Kind::Block) {
+        return Err("--wire is for loads on volumes between ends on this machine".to_owned());
+    }
     if is_elsewhere && preset.kind != Kind::Block {
         return Err(format!("{} runs on this machine alone: leave --target-address away", preset.id));
     }
@@ -296,6 +311,12 @@ mod tests {
     fn a_command_is_written_as_a_shell_takes_it() {
         let words = ["blockwire", "eval", "run", "--ssh", "ssh -F file", "--out", "it's"].map(str::to_owned);
         assert_eq!(command(words.into_iter()), r"blockwire eval run --ssh 'ssh -F file' --out 'it'\''s'");
+    }
+
+    #[test]
+    fn a_link_is_loopback_or_an_mtu() {
+        assert_eq!((wire("loopback"), wire("9000")), (Ok(Wire::Loopback), Ok(Wire::Veth { mtu: 9000 })));
+        assert!(wire("0").is_err() && wire("70000").is_err() && wire("eth0").is_err());
     }
 
     #[test]

@@ -12,6 +12,7 @@ fn room() -> Room {
         namespaces: Ok(()),
         targets: vec!["blockwire".into(), "tgt".into()],
         initiators: vec!["blockwire".into(), "libiscsi".into()],
+        wires: Vec::new(),
         time: Duration::from_secs(600),
         pace: Pace::default(),
     }
@@ -135,6 +136,22 @@ fn a_shared_link_is_alone_and_limited() {
     let shape = shape(Preset::find("unified-wire").unwrap(), &room(), Scale::Part(0.1)).unwrap();
     assert!(shape.wires.iter().any(|wire| matches!(wire, Wire::Limited { .. })));
     assert_eq!((shape.jobs.len(), shape.rounds), (2, 3));
+}
+
+#[test]
+fn links_can_be_asked_for() {
+    let wires = vec![Wire::Loopback, Wire::Veth { mtu: 1500 }, Wire::Veth { mtu: 9000 }];
+    let room = Room { wires: wires.clone(), ..room() };
+    let ours = names(&["blockwire"]);
+    for preset in PRESETS.iter().filter(|preset| preset.kind == Kind::Block && preset.id != "nvme-tcp-jitter")
+    {
+        let plan = plan(preset, &room, Scale::Part(0.1), &ours, &ours).unwrap();
+        for wire in &wires {
+            assert!(plan.steps.iter().any(|step| step.wire == *wire), "{}: {wire:?}", preset.id);
+        }
+    }
+    let jitter = Preset::find("nvme-tcp-jitter").unwrap();
+    assert!(plan(jitter, &room, Scale::Auto, &ours, &ours).unwrap_err().contains("has its own"));
 }
 
 /// As the papers had it takes longer than at least, and that is about what a plan says for such a time.
