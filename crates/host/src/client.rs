@@ -30,6 +30,14 @@ pub const VOLUMES_MAX: usize = 32_768;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Handle(Tag);
 
+impl Handle {
+    /// A number below [`VOLUMES_MAX`] that no other volume of the same client has while this one is open, for
+    /// tables of the caller's.
+    pub fn slot(self) -> usize {
+        self.0.slot()
+    }
+}
+
 /// What shards of clients tell each other: nothing.
 #[derive(Debug)]
 pub enum Nothing {}
@@ -61,6 +69,8 @@ struct Slot<P> {
     kind: Kind<P>,
     /// It is in the list of those to be looked at.
     touched: bool,
+    /// It is in the list of those that may have ended something.
+    busy: bool,
     /// Its note in the timers.
     noted: Option<Time>,
     /// A local one cannot refuse: what is in work is counted.
@@ -83,6 +93,8 @@ pub struct Client<P> {
     touched: VecDeque<Tag>,
     /// Those that were looked at in this turn and may have something to start.
     ready: VecDeque<Tag>,
+    /// Those that may have ended something since they were last named; each once.
+    busy: VecDeque<Tag>,
     /// Of those, local ones whose disks may be asked for something, and remote ones that may have links that
     /// leave, or want a connection.
     disks: VecDeque<Tag>,
@@ -110,6 +122,7 @@ impl<P: Path> Client<P> {
             slots: Slab::new(VOLUMES_MAX),
             touched: VecDeque::new(),
             ready: VecDeque::new(),
+            busy: VecDeque::new(),
             disks: VecDeque::new(),
             leaving: VecDeque::new(),
             dialling: VecDeque::new(),
@@ -152,8 +165,8 @@ impl<P: Path> Client<P> {
     }
 
     fn insert(&mut self, kind: Kind<P>, read_only: bool) -> Option<Handle> {
-        let tag =
-            self.slots.insert(Slot { kind, touched: false, noted: None, in_work: 0, read_only }).ok()?;
+        let slot = Slot { kind, touched: false, busy: false, noted: None, in_work: 0, read_only };
+        let tag = self.slots.insert(slot).ok()?;
         self.touch(tag);
         Some(Handle(tag))
     }
@@ -289,6 +302,19 @@ impl<P: Path> Client<P> {
         }
     }
 
+    /// A volume that [`Client::poll_done`] may have something for. It is named again only after more has
+    /// happened to it, so whoever asks takes all that has ended of it.
+    #[inline]
+    pub fn poll_busy(&mut self) -> Option<Handle> {
+        loop {
+            let tag = self.busy.pop_front()?;
+            if let Some(slot) = self.slots.get_mut(tag) {
+                slot.busy = false;
+                return Some(Handle(tag));
+            }
+        }
+    }
+
     /// What has changed about this volume.
     pub fn poll_news(&mut self, volume: Handle) -> Option<News> {
         if let Kind::Stripe(striped) = &mut self.slots.get_mut(volume.0)?.kind {
@@ -327,6 +353,9 @@ impl<P: Path> Client<P> {
 
     /// Drops a volume with everything that it holds; its sockets, if it has any, are cut.
     pub fn forget(&mut self, volume: Handle) {
+        if self.slots.get(volume.0).is_some_and(|slot| slot.busy) {
+            self.busy.retain(|tag| *tag != volume.0);
+        }
         self.slots.discard(volume.0);
         for owned in self.links.iter_mut().flatten().filter(|owned| owned.volume == volume.0) {
             if !std::mem::replace(&mut owned.left, true) {
@@ -435,6 +464,9 @@ impl<P: Path> Endpoint for Client<P> {
             let Some(tag) = self.touched.pop_front() else { break };
             let Some(slot) = self.slots.get_mut(tag) else { continue };
             slot.touched = false;
+            if !std::mem::replace(&mut slot.busy, true) {
+                self.busy.push_back(tag);
+            }
             if elsewhere!(&mut slot.kind, volume => volume.turn(cx), else false) {
                 slot.touched = true;
                 self.touched.push_back(tag);

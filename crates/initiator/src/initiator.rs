@@ -118,7 +118,7 @@ impl Initiator {
     /// there; no path that comes up in time, with what each said last.
     pub fn open(&mut self, urls: &str) -> Result<Handle, Error> {
         let volume = self.begin(urls)?;
-        self.await_open(volume, urls)
+        self.finish(volume, urls)
     }
 
     /// Begins to open a volume, without waiting for more than the resolving of names. [`News::Open`] or
@@ -159,7 +159,12 @@ impl Initiator {
         Error::of_paths(&shown(urls), &self.paths(volume))
     }
 
-    fn await_open(&mut self, volume: Handle, urls: &str) -> Result<Handle, Error> {
+    /// Waits until a volume that was begun by these URLs serves. Whoever opens many begins several before
+    /// it waits for the first.
+    ///
+    /// # Errors
+    /// As [`Initiator::open`]; the volume is forgotten then.
+    pub fn finish(&mut self, volume: Handle, urls: &str) -> Result<Handle, Error> {
         // What a URL's own times allow is more important than ours, which only stops what never ends.
         let begun = Instant::now();
         loop {
@@ -261,6 +266,17 @@ impl Initiator {
             return Some(self.ended.remove(at).1);
         }
         self.inline.with(|client, _| client.poll_done(volume))
+    }
+
+    /// A volume that [`Initiator::poll_done`] may have something for. It is named again only after more has
+    /// happened to it, so whoever asks takes all that has ended of it: a loop over thousands of volumes looks
+    /// at those alone that did something.
+    #[inline]
+    pub fn poll_busy(&mut self) -> Option<Handle> {
+        match self.ended.first() {
+            Some((volume, _)) => Some(*volume),
+            None => self.inline.with(|client, _| client.poll_busy()),
+        }
     }
 
     /// Moves what is ready, and if that is nothing waits for at most this long (zero: not at all; `None`:

@@ -61,6 +61,8 @@ counters! {
     recvs,
     /// Bytes received.
     recv_bytes,
+    /// Times that a receive found no memory and had to wait for some.
+    recvs_starved,
     /// Sends that were written whole.
     sends,
     /// Bytes sent.

@@ -53,6 +53,7 @@ pub struct Inline<E: Endpoint> {
 }
 
 /// The shard, on either world.
+#[expect(clippy::large_enum_variant, reason = "there is one, in a box of its own")]
 enum Body<E: Endpoint> {
     /// The ring is dropped after the world that borrows it: fields are dropped in their order.
     Uring(Shard<E, Uring<'static, E::Message>>, OwnRing),

@@ -219,6 +219,7 @@ impl<M> Epoll<M> {
         let room = recv::list(&self.base, &mut self.iov, &mut op);
         if room == 0 {
             link.recv = Some(op);
+            self.base.counters.recvs_starved.add(1);
             self.starved.push(tag);
             return;
         }

@@ -74,6 +74,8 @@ pub(crate) struct Uring<'r, M> {
     stages: Option<Stages>,
     /// Links whose receive found no memory.
     starved: VecDeque<Tag>,
+    /// When such were tried last, none could be started.
+    in_vain: bool,
 }
 
 struct Link<M> {
@@ -162,6 +164,7 @@ impl<'r, M> Uring<'r, M> {
             sends: Flights::new(),
             stages,
             starved: VecDeque::new(),
+            in_vain: false,
         };
         world.watch_bell();
         for at in 0..world.base.listeners.len() {
@@ -228,9 +231,11 @@ impl<'r, M> Uring<'r, M> {
         }
     }
 
-    /// When receives that found no memory are tried again.
+    /// When receives that wait for memory are tried: at once, unless none of those that were tried last found
+    /// any.
     fn retry(&self) -> Option<Time> {
-        (!self.starved.is_empty()).then(|| self.base.retry_at())
+        let at = if self.in_vain { self.base.retry_at() } else { self.base.now };
+        (!self.starved.is_empty()).then_some(at)
     }
 
     fn is_open(&self, tag: Tag) -> bool {

@@ -34,7 +34,7 @@ impl<M> Uring<'_, M> {
                 _ => opcode::RecvMsg::new(fd, flight.message.header()).build(),
             }
         } else {
-            if !stages.has_any() {
+            if stages.ready() == 0 {
                 return self.starve(tag, slot, op);
             }
             let len = op.stage_len.min(STAGE_LEN) as u32;
@@ -54,19 +54,26 @@ impl<M> Uring<'_, M> {
         if let Some(link) = self.links.get_mut(tag) {
             link.recv = Receiving::Starved(op);
             self.starved.push_back(tag);
+            self.base.counters.recvs_starved.add(1);
         }
     }
 
+    /// Tries as many of the receives that wait for memory as there are stages ready: more would find none
+    /// again, and thousands of links would do nothing but ask. The others come by in the next turns.
     pub(super) fn feed(&mut self) {
         let stages = self.stages.as_mut().expect("there while the world runs");
         stages.fill(&self.base.pool);
-        for _ in 0..self.starved.len() {
-            let Some(tag) = self.starved.pop_front() else { return };
+        let batch = stages.ready().max(stages::READY_MIN).min(self.starved.len());
+        let mut started = false;
+        for _ in 0..batch {
+            let Some(tag) = self.starved.pop_front() else { break };
             let Some(link) = self.links.get_mut(tag) else { continue };
             if let Receiving::Starved(op) = std::mem::replace(&mut link.recv, Receiving::Nothing) {
                 self.receive(tag, op);
+                started |= self.links.get(tag).is_some_and(|link| matches!(link.recv, Receiving::Out(_)));
             }
         }
+        self.in_vain = batch > 0 && !started;
     }
 
     pub(super) fn received(&mut self, slot: u32, of: Completion) {
@@ -96,6 +103,7 @@ impl<M> Uring<'_, M> {
                 self.stages.as_mut().expect("there while the world runs").ran_out();
                 link.recv = Receiving::Starved(op);
                 self.starved.push_back(tag);
+                self.base.counters.recvs_starved.add(1);
                 return;
             }
             Err(Errno(libc::EINTR | libc::EAGAIN)) if is_open => {

@@ -22,7 +22,7 @@ const ENTRIES: u16 = 256;
 /// Length of a stage in bytes.
 pub(crate) const STAGE_LEN: usize = 64 << 10;
 /// How many stages are kept ready at first.
-const READY_MIN: usize = 8;
+pub(crate) const READY_MIN: usize = 8;
 
 pub(crate) struct Stages {
     ring: NonNull<BufRingEntry>,
@@ -31,7 +31,7 @@ pub(crate) struct Stages {
     lent: Vec<Option<BufMut>>,
     free: Vec<u16>,
     /// How many to keep in the ring.
-    ready: usize,
+    wanted: usize,
 }
 
 fn layout() -> Layout {
@@ -51,7 +51,7 @@ impl Stages {
             tail: 0,
             lent: (0..ENTRIES).map(|_| None).collect(),
             free: (0..ENTRIES).rev().collect(),
-            ready: READY_MIN,
+            wanted: READY_MIN,
         };
         // SAFETY: the memory is page-aligned and long enough, and is freed only after
         // `unregister` has succeeded.
@@ -72,7 +72,7 @@ impl Stages {
     /// Puts buffers in until as many are ready as were lately needed, or the pool has no more.
     pub(crate) fn fill(&mut self, pool: &Pool) {
         let tail = self.tail;
-        while usize::from(ENTRIES) - self.free.len() < self.ready {
+        while self.ready() < self.wanted {
             let Some(mut buffer) = pool.take(Class::Wire, STAGE_LEN) else { break };
             let Some(number) = self.free.pop() else { break };
             // SAFETY: the index is below ENTRIES. The kernel reads no entry at or behind the tail.
@@ -93,19 +93,19 @@ impl Stages {
         }
     }
 
-    /// Whether a receive that is submitted now may find a buffer.
-    pub(crate) fn has_any(&self) -> bool {
-        self.free.len() < usize::from(ENTRIES)
+    /// How many receives that are submitted now may find a buffer.
+    pub(crate) fn ready(&self) -> usize {
+        usize::from(ENTRIES) - self.free.len()
     }
 
     /// Pool memory in the ring, in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        (usize::from(ENTRIES) - self.free.len()) * STAGE_LEN
+        self.ready() * STAGE_LEN
     }
 
     /// A receive found none.
     pub(crate) fn ran_out(&mut self) {
-        self.ready = (self.ready * 2).min(usize::from(ENTRIES));
+        self.wanted = (self.wanted * 2).min(usize::from(ENTRIES));
     }
 
     /// Takes the buffer that the kernel chose.

@@ -501,6 +501,7 @@ macro_rules! worlds {
 worlds! {
     echoes,
     many_links_are_balanced,
+    many_links_share_little_memory,
     a_slow_reader_gets_all,
     a_reader_that_never_reads_is_dropped,
     a_reset_by_the_peer,

@@ -4,11 +4,11 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
-use blockwire_reactor::IoChoice;
+use blockwire_reactor::{Config, IoChoice};
 use buf::Entropy;
 
 use crate::endpoint::*;
-use crate::{end, frame, random_bytes, spawn, two, until};
+use crate::{config, connect, end, frame, random_bytes, spawn, two, until, word};
 
 /// Everything at once, at random, on two shards: every answer that is owed comes and is right, and
 /// the endpoints' books balance.
@@ -67,4 +67,18 @@ fn visit(mut stream: TcpStream, entropy: &mut Entropy) {
             .unwrap(),
         _ => stream.shutdown(Shutdown::Both).unwrap(),
     }
+}
+
+/// A thousand links have bytes at the same time, and the shard memory for a few receives.
+pub fn many_links_share_little_memory(io: IoChoice) {
+    let world = spawn(Config { pool_bytes: 1 << 20, ..config(io) });
+    let mut streams: Vec<_> = (0..1000).map(|_| connect(&world)).collect();
+    until(|| world.stats()[0].links == 1000);
+    for _ in 0..3 {
+        streams.iter_mut().for_each(|stream| stream.write_all(&frame(WHERE, 0)).unwrap());
+        streams.iter_mut().for_each(|stream| assert_eq!(word(stream), 0));
+    }
+    let starved = world.stats()[0].recvs_starved;
+    assert!(starved < 10 * 3 * 1000, "{starved} receives of 3,000 found no memory");
+    end(world);
 }

@@ -3,7 +3,7 @@
 //! Invariant: what is measured is counted by the worker, from completions alone.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashSet};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
@@ -99,37 +99,61 @@ fn set_share_up(args: &BenchArgs, jobs: &[Job], thread: usize) -> Result<(Volume
         Some(Disks::open(&disks, writes, how)?)
     };
     let mut open = Volumes::new(Initiator::new(settings)?, disks);
+    let name = |url: &String, number: u32| (url.clone(), number / args.threads % args.sessions);
+    let mut wanted = Vec::new();
+    let mut seen = HashSet::new();
+    for job in jobs {
+        for number in mine(job) {
+            let names = job.files.iter().map(|url| name(url, number));
+            wanted.extend(names.filter(|name| seen.insert(name.clone())));
+        }
+    }
+    open.open_all(&wanted, in_flight.div_ceil(u64::from(args.sessions)))?;
     let mut seats = Vec::new();
     for (at, job) in jobs.iter().enumerate() {
+        let pattern = pattern(&mut open, job)?;
         for number in mine(job) {
             let mut volumes = Vec::new();
             for url in &job.files {
-                let session = number / args.threads % args.sessions;
-                let volume = open.open(url, session, in_flight.div_ceil(u64::from(args.sessions)))?;
+                let volume = open.find(&name(url, number)).expect("all were opened");
                 if job.direction != Direction::Read && open.is_read_only(volume) {
                     return Err(Failure::usage(format!("{}: it is read-only for us", job.name)));
                 }
                 volumes.push(volume);
             }
-            seats.push(seat(&mut open, job, at, number, volumes)?);
+            seats.push(seat(&mut open, job, (at, number), volumes, &pattern)?);
         }
     }
     Ok((open, seats))
 }
 
-fn seat(open: &mut Volumes, job: &Job, at: usize, number: u32, volumes: Vec<usize>) -> Result<Seat, Failure> {
-    let lacking = || Failure::failed("there is no memory for so much in flight");
+fn no_memory() -> Failure {
+    Failure::failed("there is no memory for so much in flight")
+}
+
+/// What all writes of a job carry, unless they are verified.
+fn pattern(open: &mut Volumes, job: &Job) -> Result<Sg, Failure> {
+    let mut pattern = open.memory(job.block.1 as usize).ok_or_else(no_memory)?;
+    let mut bytes = vec![0; job.block.1 as usize];
+    fill(&mut bytes, 0, job.seed);
+    pattern.copy_from(0, &bytes);
+    Ok(pattern.freeze())
+}
+
+fn seat(
+    open: &mut Volumes,
+    job: &Job,
+    (at, number): (usize, u32),
+    volumes: Vec<usize>,
+    pattern: &Sg,
+) -> Result<Seat, Failure> {
     let shapes: Vec<Shape> = volumes.iter().map(|volume| open.shape(*volume)).collect();
     let mut memory = Vec::new();
     if job.direction != Direction::Write || job.verifies {
         for _ in 0..job.depth {
-            memory.push(Some(open.memory(job.block.0.max(job.block.1) as usize).ok_or_else(lacking)?));
+            memory.push(Some(open.memory(job.block.0.max(job.block.1) as usize).ok_or_else(no_memory)?));
         }
     }
-    let mut pattern = open.memory(job.block.1 as usize).ok_or_else(lacking)?;
-    let mut bytes = vec![0; job.block.1 as usize];
-    fill(&mut bytes, 0, job.seed);
-    pattern.copy_from(0, &bytes);
     let worker = Worker::new(job, number, &shapes, 0).map_err(Failure::usage)?;
     Ok(Seat {
         worker,
@@ -138,7 +162,7 @@ fn seat(open: &mut Volumes, job: &Job, at: usize, number: u32, volumes: Vec<usiz
         volumes,
         shapes,
         memory,
-        pattern: pattern.freeze(),
+        pattern: pattern.clone(),
         verifies: job.verifies,
         why: None,
         asleep_until: None,

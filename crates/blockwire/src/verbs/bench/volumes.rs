@@ -3,7 +3,7 @@
 //! `local:SIZE` is memory of this process, read and written by copying, with no network and no target:
 //! what remote I/O is compared with. Invariant: every operation that is taken ends once.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use buf::{Payload, SgMut};
@@ -13,6 +13,9 @@ use initiator::{Handle, Initiator, Io, IoId, Op, Span};
 use super::disk::{self, Disks};
 use crate::exit::Failure;
 
+/// How many volumes are opened at a time: as many as can log in to a target of ours together when its memory is
+/// nearly promised, since it offers each login a quarter of what is left.
+const OPENING: usize = 4;
 /// Bytes of a logical block of local memory.
 const LOCAL_BLOCK: u32 = 512;
 /// Name of local memory, before its size.
@@ -31,14 +34,17 @@ pub(super) struct Volumes {
     initiator: Initiator,
     /// Disks of this machine, if there are any; then nothing is remote.
     disks: Option<Disks>,
-    /// By URL and number of session.
-    open: Vec<(String, u32, Volume)>,
-    /// How many of them are remote.
-    remote: usize,
+    open: Vec<Volume>,
+    /// By URL and number of session: its place there.
+    known: HashMap<(String, u32), usize>,
+    /// By [`Handle::slot`]: the place of a remote one. There may be thousands, of which few have ended something.
+    remote: Vec<usize>,
+    /// The remote one that is asked for all that it has ended.
+    busy: Option<(Handle, usize)>,
+    /// Places of those that are not remote, and which of them is asked next.
+    near: (Vec<usize>, usize),
     /// Operations on local memory that were not told of yet.
     ended: usize,
-    /// Which volume is asked next for what has ended.
-    next: usize,
     /// For each volume: how many operations it has, and those that wait for it to take more. They are at most
     /// as many as the workers have out.
     queues: Vec<(usize, VecDeque<Io>)>,
@@ -62,21 +68,33 @@ impl Volumes {
             initiator,
             disks,
             open: Vec::new(),
-            remote: 0,
+            known: HashMap::new(),
+            remote: Vec::new(),
+            busy: None,
+            near: (Vec::new(), 0),
             ended: 0,
-            next: 0,
             queues: Vec::new(),
             refused: VecDeque::new(),
         }
     }
 
-    /// The volume of a URL, over session `number` to it; opened when it is first asked for.
-    pub(super) fn open(&mut self, url: &str, number: u32, in_flight: u64) -> Result<usize, Failure> {
-        let known = self.open.iter().position(|(known, at, _)| known == url && *at == number);
-        if let Some(known) = known {
-            return Ok(known);
+    /// Opens the volumes of these URLs, each over the session of that number to it; several at a time.
+    pub(super) fn open_all(&mut self, wanted: &[(String, u32)], in_flight: u64) -> Result<(), Failure> {
+        for some in wanted.chunks(OPENING) {
+            let begun: Vec<Volume> =
+                some.iter().map(|(url, _)| self.begin(url, in_flight)).collect::<Result<_, Failure>>()?;
+            for (volume, (url, number)) in begun.into_iter().zip(some) {
+                if let Volume::Remote(handle) = &volume {
+                    self.initiator.finish(*handle, &with_depth(url, in_flight))?;
+                }
+                self.add(volume, url, *number);
+            }
         }
-        let volume = match (url.strip_prefix(LOCAL), &self.disks) {
+        Ok(())
+    }
+
+    fn begin(&mut self, url: &str, in_flight: u64) -> Result<Volume, Failure> {
+        Ok(match (url.strip_prefix(LOCAL), &self.disks) {
             (Some(size), _) => Volume::Local(Local::new(size)?),
             (None, Some(disks)) => {
                 let mixed = || {
@@ -85,17 +103,33 @@ impl Volumes {
                 };
                 Volume::Disk(disks.find(url).ok_or_else(mixed)?)
             }
-            (None, None) => Volume::Remote(self.initiator.open(&with_depth(url, in_flight))?),
-        };
-        self.remote += usize::from(matches!(volume, Volume::Remote(_)));
-        self.open.push((url.to_owned(), number, volume));
+            (None, None) => Volume::Remote(self.initiator.begin(&with_depth(url, in_flight))?),
+        })
+    }
+
+    fn add(&mut self, volume: Volume, url: &str, number: u32) {
+        let at = self.open.len();
+        match &volume {
+            Volume::Remote(handle) => {
+                let slots = self.remote.len().max(handle.slot() + 1);
+                self.remote.resize(slots, usize::MAX);
+                self.remote[handle.slot()] = at;
+            }
+            Volume::Disk(_) | Volume::Local(_) => self.near.0.push(at),
+        }
+        self.open.push(volume);
+        self.known.insert((url.to_owned(), number), at);
         self.queues.push((0, VecDeque::new()));
-        Ok(self.open.len() - 1)
+    }
+
+    /// Which of the open volumes is that of a URL over a session to it.
+    pub(super) fn find(&self, name: &(String, u32)) -> Option<usize> {
+        self.known.get(name).copied()
     }
 
     /// What a volume looks like to a job.
     pub(super) fn shape(&self, volume: usize) -> Shape {
-        match &self.open[volume].2 {
+        match &self.open[volume] {
             Volume::Remote(handle) => {
                 self.initiator.geometry(*handle).map_or(Shape { bytes: 0, block: LOCAL_BLOCK }, |geometry| {
                     Shape { bytes: geometry.bytes(), block: geometry.logical }
@@ -107,7 +141,7 @@ impl Volumes {
     }
 
     pub(super) fn is_read_only(&self, volume: usize) -> bool {
-        matches!(&self.open[volume].2, Volume::Remote(handle) if self.initiator.is_read_only(*handle))
+        matches!(&self.open[volume], Volume::Remote(handle) if self.initiator.is_read_only(*handle))
     }
 
     fn disks(&self) -> &Disks {
@@ -125,7 +159,7 @@ impl Volumes {
     /// Starts an operation, now or when the volume takes more; `false`: it takes none at all.
     pub(super) fn submit(&mut self, volume: usize, io: Io) -> bool {
         let (has, waiting) = &mut self.queues[volume];
-        match &mut self.open[volume].2 {
+        match &mut self.open[volume] {
             Volume::Remote(_) if !waiting.is_empty() => {
                 waiting.push_back(io);
                 true
@@ -160,7 +194,7 @@ impl Volumes {
         let wait = if self.ended > 0 { Duration::ZERO } else { wait };
         if let Some(disks) = &mut self.disks {
             disks.turn(wait);
-        } else if self.remote > 0 {
+        } else if !self.remote.is_empty() {
             self.initiator.turn(Some(wait));
         } else if !wait.is_zero() {
             std::thread::sleep(wait);
@@ -179,25 +213,46 @@ impl Volumes {
             let result = Err("the volume takes no more operations".to_owned());
             return Some(Ended { id: io.id, result, payload: io.payload });
         }
-        for _ in 0..self.open.len() {
-            match &mut self.open[self.next].2 {
-                Volume::Remote(handle) => {
-                    if let Some(done) = self.initiator.poll_done(*handle) {
-                        let (has, waiting) = &mut self.queues[self.next];
-                        *has -= 1;
-                        while let Some(io) = waiting.pop_front() {
-                            if let Err(io) = self.initiator.submit(*handle, io) {
-                                waiting.push_front(io);
-                                break;
-                            }
-                            *has += 1;
-                        }
-                        if *has == 0 {
-                            self.refused.extend(waiting.drain(..));
-                        }
-                        return Some(ended(done));
-                    }
+        self.poll_remote().or_else(|| self.poll_near())
+    }
+
+    fn poll_remote(&mut self) -> Option<Ended> {
+        loop {
+            let (handle, at) = match self.busy {
+                Some(busy) => busy,
+                None => {
+                    let handle = self.initiator.poll_busy()?;
+                    *self.busy.insert((handle, self.remote[handle.slot()]))
                 }
+            };
+            if let Some(done) = self.initiator.poll_done(handle) {
+                self.room_came(handle, at);
+                return Some(ended(done));
+            }
+            self.busy = None;
+        }
+    }
+
+    /// An operation of a remote volume has ended: those that wait take its room.
+    fn room_came(&mut self, handle: Handle, at: usize) {
+        let (has, waiting) = &mut self.queues[at];
+        *has -= 1;
+        while let Some(io) = waiting.pop_front() {
+            if let Err(io) = self.initiator.submit(handle, io) {
+                waiting.push_front(io);
+                break;
+            }
+            *has += 1;
+        }
+        if *has == 0 {
+            self.refused.extend(waiting.drain(..));
+        }
+    }
+
+    fn poll_near(&mut self) -> Option<Ended> {
+        let (near, next) = &mut self.near;
+        for _ in 0..near.len() {
+            match &mut self.open[near[*next]] {
                 Volume::Disk(disk) => {
                     let disks = self.disks.as_mut().expect("a disk was found among them");
                     if let Some(done) = disks.poll_done(*disk) {
@@ -210,15 +265,16 @@ impl Volumes {
                         return Some(Ended { id, result: Ok(()), payload });
                     }
                 }
+                Volume::Remote(_) => {}
             }
-            self.next = (self.next + 1) % self.open.len();
+            *next = (*next + 1) % near.len();
         }
         None
     }
 
     /// Says goodbye to all targets.
     pub(super) fn close(mut self) {
-        for (_, _, volume) in self.open.drain(..) {
+        for volume in self.open.drain(..) {
             if let Volume::Remote(handle) = volume {
                 let _ = self.initiator.close(handle);
             }
