@@ -38,6 +38,8 @@ pub struct Fit {
 pub enum Unfit {
     /// Fewer than two different sizes were measured.
     OneSize,
+    /// Fewer than four were, so that without one of them no fit could tell how far it is off.
+    FewSizes,
     /// A cost or a size is not above zero.
     NotPositive,
 }
@@ -46,6 +48,7 @@ impl std::fmt::Display for Unfit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Unfit::OneSize => "the run has one I/O size only: measure at least two, for example 4k and 128k",
+            Unfit::FewSizes => "to leave a size out and predict it takes four sizes: three are fitted, so that the fit knows its own error",
             Unfit::NotPositive => "a cost in the run is not above zero: it was too short to be measured",
         })
     }
@@ -121,8 +124,14 @@ impl Miss {
 /// Leaves each size out in turn and predicts it from all others.
 ///
 /// # Errors
-/// If fewer than three sizes were measured, or a cost is not above zero.
+/// If fewer than four sizes were measured, or a cost is not above zero.
 pub fn misses(costs: &[Cost]) -> Result<Vec<Miss>, Unfit> {
+    let mut sizes: Vec<f64> = costs.iter().map(|cost| cost.bytes).collect();
+    sizes.sort_by(f64::total_cmp);
+    sizes.dedup();
+    if sizes.len() < 4 {
+        return Err(Unfit::FewSizes);
+    }
     let predict = |at: usize| {
         let left: Vec<Cost> = costs.iter().filter(|cost| cost.bytes != costs[at].bytes).copied().collect();
         let fit = Fit::of(&left)?;
@@ -284,7 +293,8 @@ mod tests {
         bent[1].seconds *= 1.5;
         let misses = misses(&bent).unwrap();
         assert!((misses[1].part() + 1.0 / 3.0).abs() < 1e-9 && !misses[1].is_within(), "{misses:?}");
-        assert_eq!(super::misses(&costs[..2]), Err(Unfit::OneSize));
+        // Of three, two would be left: a line through both fits them without any error, whatever they are.
+        assert_eq!(super::misses(&costs[..3]), Err(Unfit::FewSizes));
     }
 
     #[test]

@@ -306,10 +306,7 @@ fn check(args: &PlanArgs, chosen: &[&Series]) -> Result<String, Failure> {
     }
     if found.is_empty() {
         let why = why.unwrap_or_default();
-        return Err(Failure::failed(format!(
-            "{}: {why}; to leave one out and predict it takes three sizes",
-            args.from.display()
-        )));
+        return Err(Failure::failed(format!("{}: {why}", args.from.display())));
     }
     if args.json {
         let all = found.iter().flat_map(|(one, end, misses)| {
