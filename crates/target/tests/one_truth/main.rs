@@ -85,13 +85,15 @@ fn wide_histories_agree_with_their_volumes() {
 /// that it was admitted under, so a fence waited for it, the guard for the home, and the home for the
 /// fence (1819 and 2088). One half of a pair was answered before the link of the other was lost (1047). The
 /// record forgot that a block was bad while a cache had what was written over it, so that a failure of the
-/// power brought back what had stood there before (wide 28).
+/// power brought back what had stood there before (wide 28). What was claimed for a write that was then not done
+/// at once stayed claimed while its shard had nothing to do, and exclusive operations waited for that (wide 1734).
 #[test]
 fn histories_that_found_something_pass() {
     for seed in [1047, 1819, 2088] {
         History::new(Plan::of(seed)).play();
     }
     History::new(Plan::wide(28)).play();
+    History::new(Plan::wide(1734).in_pieces()).play();
 }
 
 /// Targets with a planted bug: each is noticed within a few histories.

@@ -38,10 +38,17 @@ impl Gate {
         {
             return false;
         }
-        if self.claimed == Stripes::NONE {
+        let begins = self.claimed == Stripes::NONE;
+        if begins {
             self.claimed = self.shared.guards().claim(self.shard);
         }
-        self.claimed.has(self.stripes(span)) && self.backend.write_at_once(span, durability, from)
+        let written =
+            self.claimed.has(self.stripes(span)) && self.backend.write_at_once(span, durability, from);
+        if begins && !written {
+            // Nothing need follow what was not done, so nobody would drop the claim.
+            self.settle();
+        }
+        written
     }
 
     /// Ends a run of writes at once: all cores see them, and nothing waits for them any more.
