@@ -3,11 +3,15 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::said;
+
+/// One at a time: every run removes what killed ones left.
+static TURN: Mutex<()> = Mutex::new(());
 
 /// A run that would take half a minute, in the middle of its first loads: a target serves, over a link where
 /// those can be made.
@@ -47,6 +51,7 @@ fn processes_in(dir: &Path) -> Vec<String> {
 /// Ended by a signal, it takes down what it started, writes what it measured, and says how it ended.
 #[test]
 fn a_signal_leaves_nothing_behind() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let is_over_links = lab::namespaces().is_ok();
     for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130)] {
         let dir = tempfile::tempdir().unwrap();
@@ -81,6 +86,7 @@ fn the_next_run_removes_what_a_killed_one_left() {
         eprintln!("not tried: network namespaces cannot be made here");
         return;
     }
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
     let mut run = in_the_middle(dir.path(), true);
     let pid = run.id();
