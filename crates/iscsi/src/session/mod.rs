@@ -207,11 +207,13 @@ impl TargetSession {
     pub fn reinstate(&mut self, cx: &mut Cx<'_>, cid: Cid, until: Time) {
         let bears =
             |link: &LinkState| link.params.cid == cid && matches!(link.phase, Phase::Open | Phase::Finishing);
-        let Some(at) = self.links.iter().position(bears) else { return };
+        let old = self.links.iter().position(bears);
+        // Also where none bears it: the last link may die while the new one is on its way.
         if !self.closing {
             self.expected.retain(|(other, _)| *other != cid);
             self.expected.push((cid, until));
         }
+        let Some(at) = old else { return };
         self.fail_link(cx, at);
         self.tidy(cx);
     }

@@ -276,3 +276,20 @@ fn a_reinstatement_that_never_comes_ends_the_session() {
     pair.pump();
     assert!(pair.closed);
 }
+
+#[test]
+fn a_session_waits_for_a_connection_on_its_way_when_its_last_one_dies() {
+    let mut pair = Pair::new();
+    let second = usize::from(pair.attach(link_params(1)).0);
+    pair.hang_up(second);
+    // Its CID is to be borne again; nothing is left that bears it.
+    let until = pair.now + Duration::from_secs(15);
+    pair.with_cx(|session, cx| session.reinstate(cx, Cid::new(1), until));
+    pair.hang_up(0);
+    assert!(!pair.closed, "its login may be answered already");
+    let third = usize::from(pair.attach(link_params(1)).0);
+    pair.feed(third, &pdu(&read(0, 0, 8), &[]));
+    assert!(pair.take(third).iter().any(|got| got.op() == Opcode::DATA_IN));
+    pair.hang_up(third);
+    assert!(pair.closed);
+}
