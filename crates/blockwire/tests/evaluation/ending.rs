@@ -17,7 +17,9 @@ static TURN: Mutex<()> = Mutex::new(());
 /// those can be made.
 fn in_the_middle(dir: &Path, is_over_links: bool) -> Child {
     let (preset, scale) = if is_over_links { ("nvme-tcp-jitter", "0.02") } else { ("quick", "0.5") };
-    let mut run = Command::new(env!("CARGO_BIN_EXE_blockwire"))
+    // A shell that starts the tests in its background lets them ignore SIGINT, and then the run does, too.
+    let mut run = Command::new("env")
+        .args(["--default-signal=INT,TERM", env!("CARGO_BIN_EXE_blockwire")])
         .args(["eval", "run", preset, "--scale", scale, "--out", "run"])
         .current_dir(dir)
         .stdout(Stdio::piped())
