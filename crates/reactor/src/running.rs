@@ -2,13 +2,13 @@
 
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use buf::{Cx, Entropy, Pool};
 use endpoint::{Endpoint, ListenerId, ShardId};
@@ -17,7 +17,7 @@ use volume::DiskId;
 use crate::base::{Base, Parts};
 use crate::blocking;
 use crate::clock;
-use crate::config::{Config, IoChoice, IoKind, TcpOptions};
+use crate::config::{Config, IoChoice, IoKind, Listen, TcpOptions};
 use crate::counters::{Counters, ShardStats};
 use crate::epoll::Epoll;
 use crate::mail::{Bell, Door, LETTERS_MAX, Letter};
@@ -30,6 +30,12 @@ use crate::world::World;
 /// Messages that may wait for the control plane. Beyond it they are dropped and counted
 /// ([`ShardStats::control_lost`]): the data path never waits for the control plane.
 pub(crate) const CONTROL_MAX: usize = 16 << 10;
+
+/// How long an address that is in use is waited for. What a killed process had out on a ring, and the sockets
+/// with it, the kernel ends some time after the process: whoever is started in its place must not fail by that.
+const ADDRESS_WAIT: Duration = Duration::from_secs(2);
+/// Between two tries.
+const ADDRESS_PAUSE: Duration = Duration::from_millis(20);
 
 /// The real world.
 #[derive(Debug)]
@@ -133,7 +139,7 @@ impl Reactor {
         let mut listeners: Vec<Vec<_>> = (0..count).map(|_| Vec::new()).collect();
         for (at, how) in config.listeners.iter().enumerate() {
             let failed = |e| SpawnError::Listen(how.address, e);
-            let socket = socket::listen(how).map_err(failed)?;
+            let socket = listen_in_time(how).map_err(failed)?;
             running.addresses.push(socket.local_addr().map_err(failed)?);
             listeners[at % count].push((ListenerId(at as u16), socket));
         }
@@ -252,6 +258,18 @@ impl<M: Send + 'static> Seat<M> {
                 }
                 Err(e) => tell(Err(SpawnError::System(e))),
             }
+        }
+    }
+}
+
+fn listen_in_time(how: &Listen) -> io::Result<TcpListener> {
+    let until = Instant::now() + ADDRESS_WAIT;
+    loop {
+        match socket::listen(how) {
+            Err(why) if why.kind() == io::ErrorKind::AddrInUse && Instant::now() < until => {
+                thread::sleep(ADDRESS_PAUSE);
+            }
+            done => return done,
         }
     }
 }

@@ -542,6 +542,20 @@ fn an_address_in_use_is_an_error() {
     assert!(matches!(failed, Err(SpawnError::Listen(..))));
 }
 
+/// As that of a process that was killed, whose ring the kernel has not ended yet.
+#[test]
+fn an_address_that_comes_free_is_taken() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut config = config(IoChoice::Auto);
+    config.listeners[0].address = taken.local_addr().unwrap();
+    let freed = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        drop(taken);
+    });
+    end(spawn(config));
+    freed.join().unwrap();
+}
+
 #[test]
 fn a_core_that_is_not_there_is_an_error() {
     let config = Config { cores: vec![0, 1000], ..config(IoChoice::Auto) };
