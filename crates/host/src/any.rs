@@ -202,6 +202,11 @@ fn negotiation(url: &Url, settings: &mut iscsi::Settings) {
     wishes.first_burst = options.first_burst.unwrap_or(wishes.first_burst);
     wishes.max_burst = options.max_burst.unwrap_or(wishes.max_burst);
     wishes.mrdsl = options.max_recv.unwrap_or(wishes.mrdsl);
+    let number = |said: Option<u16>, usual: u32| said.map_or(usual, u32::from);
+    wishes.max_outstanding_r2t = number(options.max_outstanding_r2t, wishes.max_outstanding_r2t);
+    wishes.time2wait = number(options.time2wait, wishes.time2wait);
+    wishes.time2retain = number(options.time2retain, wishes.time2retain);
+    wishes.protocol_level = number(options.protocol_level, wishes.protocol_level);
     settings.links = options.connections.unwrap_or(settings.links);
     settings.commands = options.commands.unwrap_or(settings.commands).min(iscsi::COMMANDS_MAX);
     let times = &mut settings.timeouts;
@@ -219,6 +224,9 @@ fn queues(url: &Url, settings: &mut nvme::Settings) {
     }
     settings.queues = options.queues.unwrap_or(settings.queues);
     settings.depth = options.commands.map_or(settings.depth, u32::from).min(nvme::DEPTH_MAX);
+    settings.r2ts = options.max_r2t.map_or(settings.r2ts, u32::from);
+    settings.hpda = options.hpda.and_then(|hpda| u8::try_from(hpda).ok()).unwrap_or(settings.hpda);
+    settings.flow_control = options.flow_control.unwrap_or(settings.flow_control);
     let times = &mut settings.times;
     if let Some(timeout) = options.connect_timeout {
         (times.dial, times.join) = (timeout, timeout);

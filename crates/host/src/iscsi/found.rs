@@ -333,7 +333,10 @@ impl Found {
             ("MaxRecvDataSegmentLength (target)", params.target_mrdsl.to_string()),
             ("DefaultTime2Wait", params.time2wait.to_string()),
             ("DefaultTime2Retain", params.time2retain.to_string()),
+            ("DataPDUInOrder", yes(params.data_pdu_in_order)),
+            ("DataSequenceInOrder", yes(params.data_sequence_in_order)),
             ("ErrorRecoveryLevel", params.erl.to_string()),
+            ("TaskReporting", params.task_reporting.name().to_owned()),
             ("iSCSIProtocolLevel", params.protocol_level.to_string()),
         ]);
         terms.extend(self.names.iter().map(|(kind, text)| (*kind, text.clone())));

@@ -84,7 +84,9 @@ pub struct Settings {
     pub isid: Isid,
     /// How we prove ourselves, and the target itself.
     pub credentials: Option<Credentials>,
-    /// What is offered and accepted: digests, immediate data, InitialR2T, bursts.
+    /// What is offered and accepted: digests, immediate data, InitialR2T, bursts, R2Ts, times, level. What
+    /// the session cannot do at all is not offered, whatever stands here
+    /// ([`InitiatorSession::new`](iscsi::initiator::InitiatorSession::new)).
     pub negotiation: Limits,
     /// TCP connections of the session, as far as the target allows: 1 to 16.
     pub links: u16,

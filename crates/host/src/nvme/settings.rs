@@ -40,6 +40,11 @@ pub struct Settings {
     pub queues: u16,
     /// Commands in work per I/O queue; 1 to [`DEPTH_MAX`], and what the controller allows.
     pub depth: u32,
+    /// R2Ts of one command that the controller may have outstanding; 1 to 16.
+    pub r2ts: u32,
+    /// HPDA: data comes at multiples of (HPDA + 1) × 4 bytes; 0 to 31. Some controllers refuse anything
+    /// but 0.
+    pub hpda: u8,
     /// Whether SQHD counts. Without it the end of a read rides on its data, which every controller that
     /// is known here can do.
     pub flow_control: bool,
@@ -65,6 +70,8 @@ impl Settings {
             data_digest: false,
             queues: 1,
             depth: 128,
+            r2ts: 1,
+            hpda: 0,
             flow_control: false,
             transfer_max: 1 << 20,
             times: Times::default(),
@@ -76,6 +83,7 @@ impl Settings {
         self.queues = self.queues.clamp(1, QUEUES_MAX);
         self.depth = self.depth.clamp(1, DEPTH_MAX);
         self.transfer_max = self.transfer_max.max(4096);
+        (self.r2ts, self.hpda) = (self.r2ts.clamp(1, 16), self.hpda.min(31));
         let second = Duration::from_secs(1);
         self.times.keep_alive = self.times.keep_alive.clamp(second, Duration::from_secs(3600));
         self
@@ -86,6 +94,8 @@ impl Settings {
         HostLimits {
             header_digest: self.header_digest,
             data_digest: self.data_digest,
+            r2ts: self.r2ts,
+            hpda: self.hpda,
             handshake_timeout: self.times.join,
             pdu_timeout: self.times.command,
             stall_timeout: self.times.command,

@@ -519,6 +519,7 @@ impl NvmePath {
             ),
             ("I/O queues", self.lanes.list.len().to_string()),
             ("SQSIZE", (self.entries() - 1).to_string()),
+            ("SQ flow control", if settings.flow_control { "enabled" } else { "disabled" }.to_owned()),
             ("IOCCSZ", format!("{} bytes of data", controller.in_capsule_max)),
             ("MDTS", controller.transfer_max.map_or("no limit".into(), |bytes| format!("{bytes} bytes"))),
             ("KATO", format!("{} ms", settings.times.keep_alive.as_millis())),
@@ -537,6 +538,8 @@ impl NvmePath {
             list.push(("DGST", words::digests((terms.header_digest, terms.data_digest))));
             list.push(("MAXH2CDATA", terms.max_h2c_data.to_string()));
             list.push(("CPDA", (terms.controller_alignment / 4 - 1).to_string()));
+            list.push(("HPDA", (terms.host_alignment / 4 - 1).to_string()));
+            list.push(("MAXR2T", (terms.r2ts - 1).to_string()));
         }
         list.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }

@@ -80,6 +80,14 @@ pub struct Options {
     pub max_burst: Option<u32>,
     /// `max_recv=512..16M`: MaxRecvDataSegmentLength, what we take in one PDU.
     pub max_recv: Option<u32>,
+    /// `max_outstanding_r2t=1..65535`: MaxOutstandingR2T.
+    pub max_outstanding_r2t: Option<u16>,
+    /// `time2wait=0..1h`: DefaultTime2Wait, in seconds.
+    pub time2wait: Option<u16>,
+    /// `time2retain=0..1h`: DefaultTime2Retain, in seconds.
+    pub time2retain: Option<u16>,
+    /// `protocol_level=0..2`: iSCSIProtocolLevel.
+    pub protocol_level: Option<u16>,
 
     /// `host_nqn=`: our NVMe name.
     pub host_nqn: Option<Nqn>,
@@ -87,6 +95,12 @@ pub struct Options {
     pub host_id: Option<HostId>,
     /// `queues=1..64`: I/O queues.
     pub queues: Option<u16>,
+    /// `max_r2t=1..16`: R2Ts of one command that may be outstanding (MAXR2T, less one).
+    pub max_r2t: Option<u16>,
+    /// `hpda=0..31`: data comes at multiples of (HPDA + 1) × 4 bytes.
+    pub hpda: Option<u16>,
+    /// `flow_control=yes|no`: whether the submission queue's head counts.
+    pub flow_control: Option<bool>,
 
     /// What is said of the volume as a whole.
     pub volume: VolumeOptions,
@@ -146,9 +160,20 @@ const TABLE: &[(&str, Scope, Take)] = &[
     ("first_burst", Scope::Iscsi, |to, text| put(&mut to.first_burst, segment(text))),
     ("max_burst", Scope::Iscsi, |to, text| put(&mut to.max_burst, segment(text))),
     ("max_recv", Scope::Iscsi, |to, text| put(&mut to.max_recv, segment(text))),
+    ("max_outstanding_r2t", Scope::Iscsi, |to, text| {
+        put(&mut to.max_outstanding_r2t, number(text, 1, u16::MAX, "a number from 1 to 65535"))
+    }),
+    ("time2wait", Scope::Iscsi, |to, text| put(&mut to.time2wait, seconds(text))),
+    ("time2retain", Scope::Iscsi, |to, text| put(&mut to.time2retain, seconds(text))),
+    ("protocol_level", Scope::Iscsi, |to, text| {
+        put(&mut to.protocol_level, number(text, 0, 2, "0, 1 (RFC 7143) or 2 (RFC 7144)"))
+    }),
     ("host_nqn", Scope::Nvme, |to, text| put(&mut to.host_nqn, nqn(text))),
     ("host_id", Scope::Nvme, |to, text| put(&mut to.host_id, host_id(text))),
     ("queues", Scope::Nvme, |to, text| put(&mut to.queues, number(text, 1, 64, "a number from 1 to 64"))),
+    ("max_r2t", Scope::Nvme, |to, text| put(&mut to.max_r2t, number(text, 1, 16, "a number from 1 to 16"))),
+    ("hpda", Scope::Nvme, |to, text| put(&mut to.hpda, number(text, 0, 31, "a number from 0 to 31"))),
+    ("flow_control", Scope::Nvme, |to, text| put(&mut to.flow_control, yes(text))),
     ("policy", Scope::Both, |to, text| put(&mut to.volume.policy, policy(text))),
     ("reconnect_delay", Scope::Both, |to, text| put(&mut to.volume.reconnect_delay, positive(text))),
     ("reconnect_delay_max", Scope::Both, |to, text| put(&mut to.volume.reconnect_delay_max, positive(text))),
@@ -342,6 +367,13 @@ fn time_or_never(text: &str) -> Result<Duration, &'static str> {
 
 fn time_or_off(text: &str) -> Result<Duration, &'static str> {
     if text == "off" { Ok(Duration::ZERO) } else { time(text).ok_or("a time, as 500ms or 10s, or off") }
+}
+
+/// DefaultTime2Wait and DefaultTime2Retain: whole seconds, up to an hour (RFC 7143 §13.15, §13.16).
+fn seconds(text: &str) -> Result<u16, &'static str> {
+    let whole = time(text).filter(|time| time.subsec_nanos() == 0);
+    let short = whole.and_then(|time| u16::try_from(time.as_secs()).ok());
+    short.filter(|seconds| *seconds <= 3600).ok_or("whole seconds, up to 1h")
 }
 
 /// MaxBurstLength and its kin: 512 bytes to 16 MiB less one (RFC 7143 §13.13).

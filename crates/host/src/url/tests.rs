@@ -144,6 +144,47 @@ fn options_are_typed() {
 }
 
 #[test]
+fn numbers_that_are_negotiated_have_the_ranges_of_their_keys() {
+    let of = |query: &str| parse(&format!("iscsi://h/{DISK}/0?{query}")).options;
+    assert_eq!(of("max_outstanding_r2t=65535").max_outstanding_r2t, Some(65_535));
+    assert_eq!((of("time2wait=0").time2wait, of("time2retain=1h").time2retain), (Some(0), Some(3600)));
+    assert_eq!((of("protocol_level=0").protocol_level, of("time2wait=2m").time2wait), (Some(0), Some(120)));
+    for (query, error) in [
+        ("max_outstanding_r2t=0", "the option max_outstanding_r2t wants a number from 1 to 65535"),
+        ("max_outstanding_r2t=65536", "the option max_outstanding_r2t wants a number from 1 to 65535"),
+        ("time2wait=61m", "the option time2wait wants whole seconds, up to 1h"),
+        ("time2retain=500ms", "the option time2retain wants whole seconds, up to 1h"),
+        ("protocol_level=3", "the option protocol_level wants 0, 1 (RFC 7143) or 2 (RFC 7144)"),
+        ("hpda=0", "the option hpda is of NVMe/TCP"),
+    ] {
+        let found = refused(&format!("iscsi://h/{DISK}/0?{query}"));
+        assert!(found.starts_with(error), "{query}: {found}");
+    }
+    let of = |query: &str| parse(&format!("nvme+tcp://h/{SUBSYSTEM}/1?{query}")).options;
+    let options = of("max_r2t=16&hpda=31&flow_control=yes");
+    assert_eq!((options.max_r2t, options.hpda, options.flow_control), (Some(16), Some(31), Some(true)));
+    for (query, error) in [
+        ("max_r2t=0", "the option max_r2t wants a number from 1 to 16"),
+        ("max_r2t=17", "the option max_r2t wants a number from 1 to 16"),
+        ("hpda=32", "the option hpda wants a number from 0 to 31"),
+        ("flow_control=2", "the option flow_control wants yes or no"),
+        ("time2wait=2", "the option time2wait is of iSCSI"),
+    ] {
+        let found = refused(&format!("nvme+tcp://h/{SUBSYSTEM}/1?{query}"));
+        assert!(found.starts_with(error), "{query}: {found}");
+    }
+}
+
+/// Who looks for an option finds it in the documents, with its key as it is typed.
+#[test]
+fn every_option_is_documented() {
+    let page = include_str!("../../../../docs/initiator.md");
+    for key in Options::keys() {
+        assert!(page.contains(&format!("| `{key}` |")), "{key} is not in a table of docs/initiator.md");
+    }
+}
+
+#[test]
 fn wrong_options_are_told_with_the_nearest_known() {
     for (query, error) in [
         ("digets=both", "the option \"digets\" is not known; did you mean \"digest\"?"),

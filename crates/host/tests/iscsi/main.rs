@@ -2,6 +2,7 @@
 
 mod hostile;
 mod script;
+mod terms;
 mod world;
 
 // The name by which the target's own tests call it.
@@ -38,8 +39,12 @@ fn settings() -> Settings {
 }
 
 fn world(settings: Settings, terms: &rig::Terms) -> World<IscsiPath> {
+    world_of(IscsiPath::new(settings).unwrap(), terms)
+}
+
+fn world_of(path: IscsiPath, terms: &rig::Terms) -> World<IscsiPath> {
     let shard = Shard::new(ShardId(0), 1, rig::exports(terms));
-    let mut world = World::new(IscsiPath::new(settings).unwrap(), shard);
+    let mut world = World::new(path, shard);
     let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096));
     let make = move |_| Ram::new(disk.clone());
     let geometry = make(0).geometry();

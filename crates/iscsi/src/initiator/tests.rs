@@ -193,6 +193,30 @@ fn attack_90_targets_that_skip_and_downgrade() {
     }
 }
 
+/// An answer may not lie beyond what was offered, whichever key it is.
+#[test]
+fn attack_90_answers_beyond_the_offer() {
+    use crate::keys::Key;
+    for (answer, key) in [
+        ("MaxConnections=5", Key::MaxConnections),
+        ("FirstBurstLength=65540", Key::FirstBurstLength),
+        ("DefaultTime2Wait=1", Key::DefaultTime2Wait),
+        ("DefaultTime2Retain=1", Key::DefaultTime2Retain),
+        ("MaxOutstandingR2T=9", Key::MaxOutstandingR2T),
+        ("MaxOutstandingR2T=0", Key::MaxOutstandingR2T),
+        ("DataPDUInOrder=No", Key::DataPduInOrder),
+        ("DataSequenceInOrder=No", Key::DataSequenceInOrder),
+        ("ErrorRecoveryLevel=1", Key::ErrorRecoveryLevel),
+        ("iSCSIProtocolLevel=3", Key::ProtocolLevel),
+        ("TaskReporting=FastAbort", Key::TaskReporting),
+        ("MaxRecvDataSegmentLength=511", Key::MaxRecvDataSegmentLength),
+    ] {
+        let responses = [respond(0x81, 0, ""), respond(0x87, 1, answer)];
+        let failure = Failure::Violation(Violation::Value(key));
+        assert_eq!(against(None, &responses).unwrap_err(), failure, "{answer}");
+    }
+}
+
 #[test]
 fn attack_91_challenges_that_were_not_offered() {
     let begun = respond(0, 0, "AuthMethod=CHAP");

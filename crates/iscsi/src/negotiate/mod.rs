@@ -41,7 +41,9 @@ pub enum TaskReporting {
 }
 
 impl TaskReporting {
-    const fn name(self) -> &'static str {
+    /// Its word on the wire.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
         match self {
             TaskReporting::Rfc3720 => "RFC3720",
             TaskReporting::ResponseFence => "ResponseFence",
