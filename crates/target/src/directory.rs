@@ -107,6 +107,9 @@ struct Entry {
     cids: Vec<Cid>,
     connections_max: u16,
     warrant: Warrant,
+    among: Option<Arc<[ShardId]>>,
+    /// Shards that had no memory for it.
+    refused: Vec<ShardId>,
     /// A login of the same name waits for this session's end.
     successor: Option<Claim>,
 }
@@ -184,7 +187,7 @@ impl Directory {
             orders.push(answer(&claim, Verdict::Full));
             return;
         };
-        let shard = self.least_loaded(claim.from.0, claim.among.as_deref());
+        let shard = self.least_loaded(claim.from.0, claim.among.as_deref(), &[]).unwrap_or(claim.from.0);
         self.load[usize::from(shard.0)] += 1;
         orders.push(answer(&claim, Verdict::Granted { tsih, shard, new: true }));
         self.by_name.insert(claim.name.clone(), tsih);
@@ -194,6 +197,8 @@ impl Directory {
             cids: vec![claim.cid],
             connections_max: claim.connections_max,
             warrant: claim.warrant,
+            among: claim.among,
+            refused: Vec::new(),
             successor: None,
         };
         self.by_tsih.insert(tsih, entry);
@@ -211,11 +216,35 @@ impl Directory {
         }
     }
 
-    fn least_loaded(&self, near: ShardId, among: Option<&[ShardId]>) -> ShardId {
+    fn least_loaded(&self, near: ShardId, among: Option<&[ShardId]>, refused: &[ShardId]) -> Option<ShardId> {
         let shards = (0..self.load.len() as u16).map(ShardId);
         let allowed = shards.filter(|shard| among.is_none_or(|among| among.contains(shard)));
-        let least = allowed.min_by_key(|shard| (self.load[usize::from(shard.0)], *shard != near, shard.0));
-        least.unwrap_or(near)
+        let left = allowed.filter(|shard| !refused.contains(shard));
+        left.min_by_key(|shard| (self.load[usize::from(shard.0)], *shard != near, shard.0))
+    }
+
+    /// The shard that was to have a new session has no memory for it: another has it, if one is left. `from`:
+    /// who asks, as in [`Claim`].
+    pub fn elsewhere(&mut self, tsih: Tsih, from: (ShardId, u64), orders: &mut Vec<Order>) {
+        let answer = |verdict| Order::Answer { shard: from.0, token: from.1, verdict };
+        let Some(entry) = self.by_tsih.get_mut(&tsih).filter(|entry| entry.successor.is_none()) else {
+            // A later login of the same name has overtaken it.
+            self.gone(tsih, orders);
+            return orders.push(answer(Verdict::NoSuchSession));
+        };
+        let old = entry.shard;
+        entry.refused.push(old);
+        let (among, refused) = (entry.among.clone(), entry.refused.clone());
+        let Some(shard) = self.least_loaded(from.0, among.as_deref(), &refused) else {
+            self.gone(tsih, orders);
+            return orders.push(answer(Verdict::Full));
+        };
+        self.load[usize::from(old.0)] -= 1;
+        self.load[usize::from(shard.0)] += 1;
+        if let Some(entry) = self.by_tsih.get_mut(&tsih) {
+            entry.shard = shard;
+        }
+        orders.push(answer(Verdict::Granted { tsih, shard, new: true }));
     }
 
     /// A session has ended, or never came to be.
@@ -306,6 +335,31 @@ mod tests {
         let mut orders = Vec::new();
         directory.gone(old, &mut orders);
         assert_eq!(granted(&orders).1, ShardId(2));
+    }
+
+    #[test]
+    fn a_session_goes_where_there_is_memory_for_it() {
+        let mut directory = Directory::new(3, SESSIONS_MAX);
+        let among: Option<Arc<[ShardId]>> = Some(Arc::from([ShardId(0), ShardId(1)]));
+        let (tsih, shard) = granted(&ask(&mut directory, Claim { among, ..claim(1, 0, 0, 1) }));
+        assert_eq!(shard, ShardId(1));
+        let elsewhere = |directory: &mut Directory| {
+            let mut orders = Vec::new();
+            directory.elsewhere(tsih, (ShardId(1), 1), &mut orders);
+            orders
+        };
+        assert_eq!(granted(&elsewhere(&mut directory)), (tsih, ShardId(0)));
+        assert_eq!(directory.load, [1, 0, 0]);
+        assert_eq!(verdict(&elsewhere(&mut directory)), Verdict::Full, "the rule leaves no other");
+        assert!(directory.by_tsih.is_empty() && directory.load == [0, 0, 0]);
+        // The next of its name begins anew.
+        let (tsih, _) = granted(&ask(&mut directory, claim(1, 0, 0, 2)));
+        // What a later login has overtaken is not placed again.
+        assert!(matches!(ask(&mut directory, claim(1, 0, 0, 3))[..], [Order::End { .. }]));
+        let mut orders = Vec::new();
+        directory.elsewhere(tsih, (ShardId(1), 2), &mut orders);
+        assert_eq!(verdict(&orders[1..]), Verdict::NoSuchSession);
+        granted(&orders[..1]);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use endpoint::{Accepted, Remote, ShardId};
 use iscsi::chap::Algorithm;
 use iscsi::login::Established;
 use iscsi::session::SessionParams;
-use iscsi::wire::{Cid, Sn, Tsih};
+use iscsi::wire::{Cid, LoginStatus, Sn, Tsih};
 use scsi_server::UnitSpec;
 use volume::{
     Ack, Adoption, Answer, Ask, AskId, Backend, DiskId, Facts, Home, Refusal, Shared, StoreOp, View, VolumeId,
@@ -32,11 +32,25 @@ pub enum Message {
     Claim(Claim),
     /// From it: the answer to the login of this number.
     Verdict(u64, Verdict),
-    /// To a session's shard: where does its command window stand? For the login of this number on
-    /// that shard, whose connection has this CID: one that bears it already is ended before the answer.
+    /// To the shard where a new session shall live: set aside what its login is about to announce. For the
+    /// login of this number on that shard. Held until the link comes, or [`Message::Forsaken`].
+    AskRoom(Tsih, RoomWanted, ShardId, u64),
+    /// The answer: it is set aside, or with what the login is refused.
+    Room(u64, Result<(), LoginStatus>),
+    /// To the directory's shard: the shard that was to have this new session has no memory for it. For the
+    /// login of this number on that shard, which is answered once more.
+    Elsewhere(Tsih, ShardId, u64),
+    /// To the shard where a new session was to live: its login came to nothing.
+    Forsaken(Tsih),
+    /// To a session's shard: keep a place for a connection; where does the command window stand? For the
+    /// login of this number on that shard, whose connection has this CID: one that bears it already is
+    /// ended before the answer. Held until the link comes, or [`Message::NotJoined`].
     AskWindow(Tsih, Cid, ShardId, u64),
-    /// The answer: ExpCmdSN and MaxCmdSN, if the session still lives.
-    Window(u64, Option<(Sn, Sn)>),
+    /// The answer: ExpCmdSN and MaxCmdSN, or with what the login is refused.
+    Window(u64, Result<(Sn, Sn), LoginStatus>),
+    /// To a session's shard: the login of this number on that shard, whose connection was to join with this
+    /// CID, came to nothing.
+    NotJoined(Tsih, Cid, ShardId, u64),
     /// To a session's shard: end it, it is being reinstated.
     EndSession(Tsih),
     /// To every shard: a TARGET COLD RESET of this target was answered, and ends its sessions (RFC 7143 §11.5.1).
@@ -76,6 +90,15 @@ pub enum Message {
     Control(u64, Control),
     /// To it.
     Report(u64, Report),
+}
+
+/// For what a new session needs memory of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RoomWanted {
+    /// Bytes that a command may bring unasked.
+    pub unsolicited: u32,
+    /// Most commands in work.
+    pub commands: u16,
 }
 
 /// What a shard must know of a link that comes to it in full feature phase.

@@ -41,8 +41,8 @@ pub use params::{LinkParams, SessionLimits, SessionParams};
 pub use request::{
     Cdb, Fault, Request, Response, ScsiCommand, ScsiResult, SenseBytes, TaskManagement, Violation,
 };
-pub use reserve::WINDOW_START;
-use reserve::{Demand, Reservation};
+use reserve::Demand;
+pub use reserve::{Reservation, WINDOW_START};
 use std::collections::VecDeque;
 use std::time::Duration;
 use stream::{Came, Close, Connection, Link, RecvOp, SendOp, Slab, Tag, TagIndex, Target, TargetEvent};
@@ -52,6 +52,8 @@ use window::Window;
 
 use crate::wire::{Cid, Itt, Lun};
 
+/// Most commands that a session may have in work.
+const COMMANDS_MAX: u16 = 4096;
 /// How long a link waits before it asks for memory again.
 const RETRY: Duration = Duration::from_millis(1);
 
@@ -107,15 +109,30 @@ pub struct TargetSession {
 }
 
 impl TargetSession {
-    /// Begins a session; [`TargetSession::attach`] gives it its links.
+    /// Begins a session with what memory can be had; [`TargetSession::attach`] gives it its links.
     pub fn new(cx: &mut Cx<'_>, params: SessionParams, limits: SessionLimits) -> Result<Self, AttachError> {
+        let commands = limits.commands.clamp(1, COMMANDS_MAX);
+        let reservation = Reservation::new(cx.pool, params.unsolicited(), u32::from(commands));
+        Ok(Self::with(cx, params, limits, reservation.ok_or(AttachError::NoMemory)?))
+    }
+
+    /// Begins a session with memory that was set aside for it before its login was answered.
+    ///
+    /// # Panics
+    /// If the memory was set aside for another length of bursts.
+    #[must_use]
+    pub fn with(
+        cx: &mut Cx<'_>,
+        params: SessionParams,
+        limits: SessionLimits,
+        reservation: Reservation,
+    ) -> Self {
+        assert!(reservation.is_for(params.unsolicited()), "memory is set aside for what was negotiated");
         let immediate = limits.immediate.clamp(2, 256);
-        let limits = SessionLimits { immediate, commands: limits.commands.clamp(1, 4096), ..limits };
+        let limits = SessionLimits { immediate, commands: limits.commands.clamp(1, COMMANDS_MAX), ..limits };
         let commands = u32::from(limits.commands);
-        let reservation =
-            Reservation::new(cx.pool, params.unsolicited(), commands).ok_or(AttachError::NoMemory)?;
         let tasks = commands as usize + usize::from(immediate);
-        Ok(TargetSession {
+        TargetSession {
             window: Window::new(params.cmd_sn, reservation.commands(commands)),
             reservation,
             demand: Demand::new(cx.now),
@@ -143,7 +160,7 @@ impl TargetSession {
             closed: false,
             params,
             limits,
-        })
+        }
     }
 
     /// Adds a link whose login is over: its final Login Response is written, and `leftover` is what
@@ -170,11 +187,8 @@ impl TargetSession {
         if free.is_none() && self.links.len() >= 2 * most.min(usize::from(u16::MAX) / 2) {
             return Err(AttachError::TooManyLinks);
         }
-        if !self.links.is_empty() && !self.reservation.has_room_for_link(open + 1) {
-            self.reservation.secure(open as u32 + 1);
-            if !self.reservation.has_room_for_link(open + 1) {
-                return Err(AttachError::NoMemory);
-            }
+        if !self.links.is_empty() && !self.reservation.make_room_for_links(open as u32 + 1) {
+            return Err(AttachError::NoMemory);
         }
         self.expected.retain(|(cid, _)| *cid != params.cid);
         let link = LinkState::new(params, leftover, cx.now);
@@ -215,6 +229,34 @@ impl TargetSession {
         }
         let Some(at) = old else { return };
         self.fail_link(cx, at);
+        self.tidy(cx);
+    }
+
+    /// Keeps a place for a connection that [`reinstate`](Self::reinstate) expects and whose login is about
+    /// to be answered, with memory for a burst of its own; or says why it must be refused.
+    pub fn keep_place(&mut self, cid: Cid) -> Result<(), AttachError> {
+        if self.closing || !self.expected.iter().any(|(expected, _)| *expected == cid) {
+            return Err(AttachError::Closing);
+        }
+        let most = usize::from(self.params.max_connections.max(1));
+        let kept = links_to_keep(&self.links, &self.expected);
+        // Links that are ending keep their places for a while.
+        let taken = self.links.iter().filter(|link| link.phase != Phase::Gone).count();
+        let places = 2 * most.min(usize::from(u16::MAX) / 2);
+        if kept as usize > most || taken + self.expected.len() > places {
+            return Err(AttachError::TooManyLinks);
+        }
+        if self.reservation.make_room_for_links(kept) { Ok(()) } else { Err(AttachError::NoMemory) }
+    }
+
+    /// A connection that was expected does not come.
+    pub fn expect_no_more(&mut self, cx: &mut Cx<'_>, cid: Cid) {
+        let before = self.expected.len();
+        self.expected.retain(|(expected, _)| *expected != cid);
+        let lives = self.links.iter().any(|link| matches!(link.phase, Phase::Open | Phase::Finishing));
+        if before > 0 && self.expected.is_empty() && !lives {
+            self.fail_session(cx);
+        }
         self.tidy(cx);
     }
 
@@ -275,7 +317,7 @@ impl TargetSession {
 
     /// Sets more memory aside, where less than a session begins with could be.
     fn secure(&mut self) {
-        let least = least_window(&self.limits, &self.links);
+        let least = least_window(&self.limits, &self.links, &self.expected);
         if self.window.limit() < least {
             self.reservation.secure(least);
             self.window.set_limit(self.reservation.commands(self.commands_max()));
@@ -290,8 +332,8 @@ impl TargetSession {
     fn note_demand(&mut self, now: Time) {
         if self.reservation.binds() {
             let commands = self.commands_max();
-            let TargetSession { window, reservation, demand, limits, links, .. } = self;
-            let least = || least_window(limits, links);
+            let TargetSession { window, reservation, demand, limits, links, expected, .. } = self;
+            let least = || least_window(limits, links, expected);
             demand.delivered(now, window, reservation, commands, least);
         }
     }
@@ -302,9 +344,13 @@ impl TargetSession {
 }
 
 /// Commands that the window admits in any case: one for each link at least.
-fn least_window(limits: &SessionLimits, links: &[LinkState]) -> u32 {
-    let links = links.iter().filter(|link| link.is_open()).count() as u32;
-    links.max(u32::from(WINDOW_START)).min(u32::from(limits.commands))
+fn least_window(limits: &SessionLimits, links: &[LinkState], expected: &[(Cid, Time)]) -> u32 {
+    links_to_keep(links, expected).max(u32::from(WINDOW_START)).min(u32::from(limits.commands))
+}
+
+/// Links that are open or on their way.
+fn links_to_keep(links: &[LinkState], expected: &[(Cid, Time)]) -> u32 {
+    (links.iter().filter(|link| link.is_open()).count() + expected.len()) as u32
 }
 
 impl Connection for TargetSession {

@@ -24,8 +24,10 @@ const SHARE: usize = 4;
 /// How long a session must have used less than a quarter of its window before it is halved.
 const REVIEW: Duration = Duration::from_secs(1);
 
+/// Memory set aside for a session. Where the session is still to come, it is held from before its login is
+/// answered, so that nobody is let in to what cannot be kept.
 #[derive(Debug)]
-pub(super) struct Reservation {
+pub struct Reservation {
     pool: Pool,
     /// Bytes of one unit; 0 if no data comes unasked.
     unit: usize,
@@ -33,12 +35,19 @@ pub(super) struct Reservation {
 }
 
 impl Reservation {
-    /// Sets aside as much as can be had for as many of `commands` as a session begins with; `None` if
-    /// not even for one.
-    pub(super) fn new(pool: &Pool, burst: u32, commands: u32) -> Option<Self> {
+    /// Sets aside as much as can be had for as many of `commands` as a session begins with, where one may
+    /// bring `burst` bytes unasked ([`SessionParams::unsolicited`](super::SessionParams::unsolicited));
+    /// `None` if not even for one.
+    #[must_use]
+    pub fn new(pool: &Pool, burst: u32, commands: u32) -> Option<Self> {
         let mut reservation = Reservation { pool: pool.clone(), unit: rounded(burst as usize), units: 0 };
-        reservation.secure(commands.min(u32::from(WINDOW_START)));
+        reservation.secure(commands.clamp(1, u32::from(WINDOW_START)));
         (reservation.unit == 0 || reservation.units >= 2).then_some(reservation)
+    }
+
+    /// Whether it is for bursts of so many bytes.
+    pub(super) fn is_for(&self, burst: u32) -> bool {
+        self.unit == rounded(burst as usize)
     }
 
     /// Whether the window follows what is set aside.
@@ -83,9 +92,10 @@ impl Reservation {
         if self.unit == 0 { commands } else { commands.min(self.units - 1) }
     }
 
-    /// Whether each of `links` links has one whole burst of its own.
-    pub(super) fn has_room_for_link(&self, links: usize) -> bool {
-        self.unit == 0 || self.units as usize > links
+    /// Whether each of `links` links has one whole burst of its own, or can have it.
+    pub(super) fn make_room_for_links(&mut self, links: u32) -> bool {
+        self.secure(links);
+        self.unit == 0 || self.units > links
     }
 }
 
@@ -135,11 +145,12 @@ impl Demand {
         }
     }
 
-    /// A command has ended: what no command can need any more goes back.
+    /// A command has ended: what no command can need any more goes back, but for one unit for each of
+    /// `links` links.
     #[inline]
-    pub(super) fn ended(window: &Window, reservation: &mut Reservation) {
+    pub(super) fn ended(window: &Window, reservation: &mut Reservation, links: impl FnOnce() -> u32) {
         if reservation.units > window.limit() + 1 && reservation.unit > 0 {
-            reservation.shrink(window.promised().max(window.limit()));
+            reservation.shrink(window.promised().max(window.limit()).max(links()));
         }
     }
 }
@@ -229,7 +240,7 @@ mod tests {
             for _ in 0..count {
                 self.window.end();
                 self.window.told();
-                Demand::ended(&self.window, &mut self.reservation);
+                Demand::ended(&self.window, &mut self.reservation, || 1);
                 self.check();
             }
         }

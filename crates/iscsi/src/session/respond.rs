@@ -1,12 +1,12 @@
 //! Answers: read data and status (RFC 7143 §11.4, §11.7), and how tasks end.
 
-use super::TargetSession;
 use super::control::ends_many;
 use super::link::LinkState;
 use super::outgoing::{DataIn, Out, Residual, Scsi};
 use super::request::{Response, ScsiResult};
 use super::reserve::Demand;
 use super::task::{Answer, Death, Kind, State, Task, Transfer};
+use super::{TargetSession, links_to_keep};
 use crate::wire::{Itt, ScsiStatus, TmfFunction, TmfResponseCode};
 use buf::{Cx, Sg};
 use stream::{Tag, TargetEvent};
@@ -246,7 +246,8 @@ impl TargetSession {
         self.index.remove(task.itt.value());
         if task.counted {
             self.window.end();
-            Demand::ended(&self.window, &mut self.reservation);
+            let TargetSession { window, reservation, links, expected, .. } = self;
+            Demand::ended(window, reservation, || links_to_keep(links, expected));
         }
         self.immediates -= u32::from(task.immediate);
         if task.immediate && task.kind.has_unsolicited() {

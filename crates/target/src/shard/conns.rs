@@ -17,7 +17,7 @@ use super::nvme::{NvmeLine, Queue};
 use super::steps::Parked;
 use crate::links::Owner;
 use crate::login_link::LoginLink;
-use crate::message::{Message, Traffic};
+use crate::message::{Message, RoomWanted, Traffic};
 
 /// How many lines wait for the log at most.
 const LOG_MAX: usize = 256;
@@ -46,6 +46,8 @@ pub(super) struct Entering {
     pub(super) login: LoginLink,
     /// The connection's CID, once the login has come so far.
     pub(super) cid: Option<Cid>,
+    /// What is to be set aside for a new session before the last response goes out.
+    pub(super) room: RoomWanted,
     /// What the directory granted, until the last response is written.
     pub(super) grant: Option<(endpoint::ShardId, Tsih, bool)>,
     /// A question to another shard is open; the login is kept until it is answered.
@@ -73,14 +75,16 @@ pub(super) struct Session {
     pub(super) io: Traffic,
     /// Logins of further connections that wait for the end of what they replace.
     pub(super) joining: Vec<Joining>,
+    /// Those that were answered and whose links are on their way.
+    pub(super) welcomed: Vec<Joining>,
     /// A TARGET COLD RESET that is under way.
     pub(super) cold_reset: Option<Tag>,
     /// `TargetEvent::Closed` has come.
     pub(super) closed: bool,
 }
 
-/// A login that wants to know where the command window stands.
-#[derive(Clone, Copy, Debug)]
+/// A login that wants to join a session, and to know where its command window stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Joining {
     pub(super) cid: Cid,
     /// Its shard, and its number there.

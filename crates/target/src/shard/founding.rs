@@ -1,17 +1,24 @@
 //! Messages that overtake the link which founds their session.
 //!
-//! A login ends on the shard that accepted it; then its link moves to the shard of its session. Meanwhile
-//! a second connection may ask for that session, or a reinstatement for its end. Both wait here for
-//! the link, as long as a link can take; if it never comes, the session never was.
+//! A login ends on the shard that accepted it; then its link moves to the shard of its session. What its last
+//! response announces is set aside on that shard before the response goes out, and is kept here for the
+//! link. Meanwhile a second connection may ask for that session, or a reinstatement for its end. Both wait
+//! here too, as long as a link can take; if it never comes, the session never was.
+//!
+//! Invariant: a session is founded with memory that was set aside here, or not at all.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use buf::{Cx, Time};
-use iscsi::wire::Tsih;
+use iscsi::session::Reservation;
+use iscsi::wire::{LoginStatus, Tsih};
+
+use endpoint::ShardId;
 
 use super::conns::Joining;
 use super::{DIRECTORY, LOGINS_MAX, Shard};
-use crate::message::Message;
+use crate::message::{Message, RoomWanted};
 
 /// How long a founding link may be on its way.
 const TRANSIT_MAX: Duration = Duration::from_secs(1);
@@ -29,6 +36,8 @@ enum Matter {
 #[derive(Debug, Default)]
 pub(super) struct Founding {
     waiting: Vec<(Tsih, Time, Matter)>,
+    /// Memory of sessions whose links are still to come.
+    rooms: HashMap<Tsih, Reservation>,
 }
 
 impl Founding {
@@ -40,24 +49,57 @@ impl Founding {
         self.waiting.extract_if(.., |(of, ..)| *of == tsih).map(|(.., matter)| matter).collect()
     }
 
+    /// The memory that was set aside for a session.
+    pub(super) fn take_room(&mut self, tsih: Tsih) -> Option<Reservation> {
+        self.rooms.remove(&tsih)
+    }
+
     pub(super) fn poll_timeout(&self) -> Option<Time> {
         self.waiting.first().map(|(_, until, _)| *until)
     }
 }
 
 impl Shard {
+    /// A login is about to found a session here: what it will announce is set aside first (law 3).
+    pub(super) fn ask_room(
+        &mut self,
+        cx: &mut Cx<'_>,
+        tsih: Tsih,
+        wanted: RoomWanted,
+        (from, token): (ShardId, u64),
+    ) {
+        let answer = if self.stopping.is_some() {
+            Err(LoginStatus::SERVICE_UNAVAILABLE)
+        } else if !self.is_wanted(tsih) {
+            Err(LoginStatus::SESSION_DOES_NOT_EXIST)
+        } else {
+            let room = Reservation::new(cx.pool, wanted.unsolicited, u32::from(wanted.commands));
+            room.map(|room| drop(self.founding.rooms.insert(tsih, room))).ok_or(LoginStatus::OUT_OF_RESOURCES)
+        };
+        self.post(from, Message::Room(token, answer));
+    }
+
+    /// A session that was to live here does not come to be. What was set aside for it is given back before
+    /// the directory hears of it, so that who comes in its place finds it.
+    pub(super) fn forsaken(&mut self, cx: &mut Cx<'_>, tsih: Tsih) {
+        drop(self.founding.take_room(tsih));
+        self.post(DIRECTORY, Message::SessionGone(tsih));
+        self.founded(cx, tsih);
+    }
+
     /// Another connection asks for a session that is not here.
     pub(super) fn window_of_nobody(&mut self, cx: &Cx<'_>, tsih: Tsih, joining: Joining) {
         if self.founding.waiting.len() < usize::from(self.shards) * LOGINS_MAX {
             self.founding.wait(tsih, cx.now, Matter::Window(joining));
         } else {
-            self.post(joining.from, Message::Window(joining.token, None));
+            self.post(joining.from, Message::Window(joining.token, Err(LoginStatus::SESSION_DOES_NOT_EXIST)));
         }
     }
 
     /// A session that is not here is to end: its founding link is still on its way, or it has just
     /// ended, and the directory knows by now.
     pub(super) fn end_of_nobody(&mut self, cx: &Cx<'_>, tsih: Tsih) {
+        drop(self.founding.take_room(tsih));
         self.founding.wait(tsih, cx.now, Matter::End);
     }
 
@@ -72,7 +114,8 @@ impl Shard {
             if let Matter::Window(joining) = matter
                 && !self.join_soon(cx, tsih, joining)
             {
-                self.post(joining.from, Message::Window(joining.token, None));
+                let gone = Err(LoginStatus::SESSION_DOES_NOT_EXIST);
+                self.post(joining.from, Message::Window(joining.token, gone));
             }
         }
     }

@@ -7,11 +7,13 @@ use std::sync::Arc;
 use buf::{Cx, Pool};
 use endpoint::{Accepted, Departure, LinkId, ShardId};
 use iscsi::discovery::TargetList;
-use iscsi::login::{Access, AuthPolicy, Authorize, Cause, Completion, Established, Verdict as Judged};
+use iscsi::login::{
+    Access, AuthPolicy, Authorize, Cause, Complete, Completion, Established, Verdict as Judged,
+};
 use iscsi::name::TargetAddress;
 use iscsi::negotiate::{Limits, SessionType};
-use iscsi::session::WINDOW_START;
-use iscsi::wire::{LoginStatus, Sn, Tsih};
+use iscsi::session::{AttachError, SessionLimits, SessionParams, WINDOW_START};
+use iscsi::wire::{Cid, LoginStatus, Sn, Tsih};
 use stream::{Link, Tag};
 
 use super::conns::{Conn, Entering, Joining, Kind, LogLine};
@@ -20,7 +22,7 @@ use crate::directory::{Claim, Directory, Order, SessionName, Verdict, Warrant};
 use crate::exports::{Comer, TargetExport};
 use crate::links::Owner;
 use crate::login_link::{LoginEvent, LoginLink};
-use crate::message::{Baggage, Message};
+use crate::message::{Baggage, Message, RoomWanted};
 
 impl Shard {
     pub(super) fn accept(&mut self, cx: &mut Cx<'_>, id: LinkId, accepted: Accepted) {
@@ -35,7 +37,8 @@ impl Shard {
             return self.accept_queue(cx, id, accepted);
         }
         let login = LoginLink::new(cx.now + self.exports.admission.login_time, accepted);
-        let entering = Entering { id, login, cid: None, grant: None, asked: false, gone: false };
+        let room = RoomWanted::default();
+        let entering = Entering { id, login, cid: None, room, grant: None, asked: false, gone: false };
         let conn = Conn { kind: Kind::Login(Box::new(entering)), noted: None, touched: false };
         match self.conns.insert(conn) {
             Ok(tag) => {
@@ -102,12 +105,13 @@ impl Shard {
                         tsih: question.identity.tsih,
                         cid,
                         connections_max: u16::try_from(question.params.max_connections).unwrap_or(u16::MAX),
-                        warrant: self.warrant(question.user, &question.identity, &accepted),
+                        warrant: self.warrant(question.user.clone(), &question.identity, &accepted),
                         among,
                     };
+                    let room = self.room_for(&question, &accepted);
                     if let Some(entering) = self.entering(tag) {
                         entering.asked = true;
-                        entering.cid = Some(cid);
+                        (entering.cid, entering.room) = (Some(cid), room);
                     }
                     self.post(DIRECTORY, Message::Claim(claim));
                 }
@@ -142,6 +146,19 @@ impl Shard {
             target: identity.target_name.as_ref().map_or("", |name| name.as_str()).into(),
             portal_group: self.exports.portal(accepted.listener).map_or(0, |portal| portal.group),
         }
+    }
+
+    /// What the session that a login founds needs set aside.
+    fn room_for(&self, question: &Complete, accepted: &Accepted) -> RoomWanted {
+        let identity = &question.identity;
+        let target = || {
+            let portal = self.exports.portal(accepted.listener)?;
+            self.exports.target(identity.target_name.as_ref()?.as_str(), portal)
+        };
+        let commands = target().map_or(SessionLimits::default().commands, |target| target.limits.commands);
+        let params =
+            SessionParams::negotiated(&question.params, identity.isid, identity.tsih, question.cmd_sn);
+        RoomWanted { unsolicited: params.unsolicited(), commands }
     }
 
     fn warrant(&self, user: Option<String>, identity: &Authorize, accepted: &Accepted) -> Warrant {
@@ -221,9 +238,8 @@ impl Shard {
             Verdict::Granted { tsih, shard, new } => {
                 entering.grant = Some((shard, tsih, new));
                 if new {
-                    // Every session starts with a window of one command; it opens as far as memory was
-                    // set aside for it, with the first response.
-                    self.complete(tag, Completion::NewSession { tsih, window: 1 });
+                    let room = entering.room;
+                    self.post(shard, Message::AskRoom(tsih, room, self.id, token));
                 } else {
                     let Some(cid) = entering.cid else { unreachable!("a claim names its connection") };
                     self.post(shard, Message::AskWindow(tsih, cid, self.id, token));
@@ -240,11 +256,33 @@ impl Shard {
         }
     }
 
+    /// Memory for the session was set aside where it shall live, or not.
+    pub(super) fn room(&mut self, token: u64, room: Result<(), LoginStatus>) {
+        let tag = Tag::from_bits(token);
+        let Some(entering) = self.entering(tag) else { return };
+        let Some((_, tsih, _)) = entering.grant else { unreachable!("room is asked for what was granted") };
+        let wanted = entering.login.awaits_answer();
+        match room {
+            // Every session starts with a window of one command; it opens as far as memory was set aside
+            // for it, with the first response.
+            Ok(()) => self.complete(tag, Completion::NewSession { tsih, window: 1 }),
+            Err(LoginStatus::OUT_OF_RESOURCES) if wanted => {
+                entering.grant = None;
+                self.post(DIRECTORY, Message::Elsewhere(tsih, self.id, token));
+            }
+            Err(status) => {
+                entering.grant = None;
+                self.post(DIRECTORY, Message::SessionGone(tsih));
+                self.complete(tag, Completion::Refused(status));
+            }
+        }
+    }
+
     pub(super) fn ask_window(&mut self, cx: &mut Cx<'_>, tsih: Tsih, joining: Joining) {
         if !self.sessions.contains_key(&tsih) {
             self.window_of_nobody(cx, tsih, joining);
         } else if !self.join_soon(cx, tsih, joining) {
-            self.post(joining.from, Message::Window(joining.token, None));
+            self.post(joining.from, Message::Window(joining.token, Err(LoginStatus::SESSION_DOES_NOT_EXIST)));
         }
     }
 
@@ -260,25 +298,59 @@ impl Shard {
         true
     }
 
-    /// Answers the logins that wait to join a session, as far as nothing of what they replace is left.
-    pub(super) fn welcome(&mut self, conn: Tag) {
+    /// Answers the logins that wait to join a session, as far as nothing of what they replace is left, and
+    /// keeps places for their links.
+    pub(super) fn welcome(&mut self, cx: &mut Cx<'_>, conn: Tag) {
         let Some(session) = self.session(conn) else { return };
         if session.joining.is_empty() {
             return;
         }
-        let numbers = (!session.closed).then(|| session.proto.command_numbers());
         let (proto, closed) = (&session.proto, session.closed);
         let ready = |joining: &mut Joining| closed || proto.is_clear_of(joining.cid);
         let ready: Vec<Joining> = session.joining.extract_if(.., ready).collect();
-        for Joining { from, token, .. } in ready {
-            self.post(from, Message::Window(token, numbers));
+        for joining in ready {
+            let Some(session) = self.session(conn) else { return };
+            let window = match session.proto.keep_place(joining.cid) {
+                Ok(()) => {
+                    session.welcomed.push(joining);
+                    Ok(session.proto.command_numbers())
+                }
+                Err(AttachError::NoMemory) => Err(LoginStatus::OUT_OF_RESOURCES),
+                Err(AttachError::TooManyLinks) => Err(LoginStatus::TOO_MANY_CONNECTIONS),
+                Err(AttachError::Closing) => Err(LoginStatus::SESSION_DOES_NOT_EXIST),
+            };
+            if window.is_err() {
+                self.expect_no_more(cx, conn, joining.cid);
+            }
+            self.post(joining.from, Message::Window(joining.token, window));
         }
     }
 
-    pub(super) fn window(&mut self, token: u64, window: Option<(Sn, Sn)>) {
+    /// A login that was to join a session came to nothing: the session waits for its link no longer.
+    pub(super) fn not_joined(&mut self, cx: &mut Cx<'_>, tsih: Tsih, joining: Joining) {
+        if let Some(conn) = self.sessions.get(&tsih).copied()
+            && let Some(session) = self.session(conn)
+            && let Some(at) = session.welcomed.iter().position(|welcomed| *welcomed == joining)
+        {
+            session.welcomed.swap_remove(at);
+            self.expect_no_more(cx, conn, joining.cid);
+        }
+        self.connection_gone(tsih, joining.cid);
+    }
+
+    fn expect_no_more(&mut self, cx: &mut Cx<'_>, conn: Tag, cid: Cid) {
+        let Some(session) = self.session(conn) else { return };
+        // Another login may be on its way with the same CID.
+        if !session.joining.iter().chain(&session.welcomed).any(|joining| joining.cid == cid) {
+            session.proto.expect_no_more(cx, cid);
+            self.touch(conn);
+        }
+    }
+
+    pub(super) fn window(&mut self, token: u64, window: Result<(Sn, Sn), LoginStatus>) {
         let completion = match window {
-            Some((exp_cmd_sn, max_cmd_sn)) => Completion::Join { exp_cmd_sn, max_cmd_sn },
-            None => Completion::Refused(LoginStatus::SESSION_DOES_NOT_EXIST),
+            Ok((exp_cmd_sn, max_cmd_sn)) => Completion::Join { exp_cmd_sn, max_cmd_sn },
+            Err(status) => Completion::Refused(status),
         };
         self.complete(Tag::from_bits(token), completion);
     }
@@ -318,9 +390,9 @@ impl Shard {
         }
         match (entering.grant, entering.cid) {
             // What was granted never came to be.
-            (Some((_, tsih, true)), _) => self.post(DIRECTORY, Message::SessionGone(tsih)),
-            (Some((_, tsih, false)), Some(cid)) => {
-                self.post(DIRECTORY, Message::ConnectionGone(tsih, cid));
+            (Some((shard, tsih, true)), _) => self.post(shard, Message::Forsaken(tsih)),
+            (Some((shard, tsih, false)), Some(cid)) => {
+                self.post(shard, Message::NotJoined(tsih, cid, self.id, tag.to_bits()));
             }
             (Some((.., false)) | None, _) => {}
         }
@@ -329,9 +401,9 @@ impl Shard {
     }
 
     /// The peer's address and target of a link that is lost on its way between shards.
-    pub(super) fn baggage_without_link(&mut self, baggage: &Baggage) {
+    pub(super) fn baggage_without_link(&mut self, cx: &mut Cx<'_>, baggage: &Baggage) {
         if baggage.new {
-            self.post(DIRECTORY, Message::SessionGone(baggage.established.tsih));
+            self.forsaken(cx, baggage.established.tsih);
         }
     }
 

@@ -150,6 +150,15 @@ impl Shard {
                 self.ask_window(cx, tsih, Joining { cid, from, token });
             }
             Message::Window(token, window) => self.window(token, window),
+            Message::NotJoined(tsih, cid, from, token) => {
+                self.not_joined(cx, tsih, Joining { cid, from, token });
+            }
+            Message::AskRoom(tsih, wanted, from, token) => self.ask_room(cx, tsih, wanted, (from, token)),
+            Message::Room(token, room) => self.room(token, room),
+            Message::Elsewhere(tsih, from, token) => {
+                self.directory_change(|directory, orders| directory.elsewhere(tsih, (from, token), orders));
+            }
+            Message::Forsaken(tsih) => self.forsaken(cx, tsih),
             Message::EndSession(tsih) => self.end_session(cx, tsih),
             Message::ColdReset(target) => self.end_sessions_of(cx, &target),
             Message::SessionGone(tsih) => {
@@ -160,7 +169,7 @@ impl Shard {
             }
             Message::Unproven(from) => self.backoff.failed(cx.now, from),
             // Comes with a socket, by `handle_arrival`.
-            Message::Link(baggage) => self.baggage_without_link(&baggage),
+            Message::Link(baggage) => self.baggage_without_link(cx, &baggage),
             Message::Nvme(message) => self.take_nvme(cx, message),
             Message::Ask(volume, from, id, ask) => {
                 if let Some(answer) = self.fronts.ask(cx, volume, from, id, ask) {

@@ -6,7 +6,7 @@ use buf::Cx;
 use endpoint::{Departure, LinkId};
 use iscsi::discovery::SendTargets;
 use iscsi::login::Established;
-use iscsi::negotiate::{Digest, SessionType};
+use iscsi::negotiate::SessionType;
 use iscsi::session::{
     LinkParams, Request, Response, ScsiCommand, ScsiResult, SessionLimits, SessionParams, TargetSession,
     TaskManagement,
@@ -36,20 +36,19 @@ impl Shard {
         };
         let attached = conn.and_then(|conn| self.join(cx, conn, id, &baggage));
         if attached.is_none() {
-            if baggage.new {
-                self.post(DIRECTORY, Message::SessionGone(tsih));
-            } else {
-                self.connection_gone(tsih, baggage.established.identity.cid);
-            }
             self.departures.push_back((id, Departure::Close));
         }
-        if baggage.new {
-            self.founded(cx, tsih);
+        match (baggage.new, attached) {
+            (true, Some(())) => self.founded(cx, tsih),
+            (true, None) => self.forsaken(cx, tsih),
+            (false, Some(())) => {}
+            (false, None) => self.connection_gone(tsih, baggage.established.identity.cid),
         }
     }
 
     /// Makes the session that a login founds. `None`: what it logged in to is not there any more.
     fn found(&mut self, cx: &mut Cx<'_>, baggage: &Baggage) -> Option<Tag> {
+        let room = self.founding.take_room(baggage.established.tsih)?;
         let established = &baggage.established;
         let initiator: Arc<str> = established.identity.initiator_name.as_str().into();
         let discovery = established.identity.session_type == SessionType::Discovery;
@@ -62,7 +61,9 @@ impl Shard {
             let (target, limits, spec) = self.nexus_spec(&initiator, baggage)?;
             (Some(target), limits, Some(spec))
         };
-        let proto = TargetSession::new(cx, session_params(established), limits).ok()?;
+        let Established { identity, tsih, params, exp_cmd_sn, .. } = established;
+        let params = SessionParams::negotiated(params, identity.isid, *tsih, *exp_cmd_sn);
+        let proto = TargetSession::with(cx, params, limits, room);
         let nexus = nexus.map(|spec| self.server.open_nexus(spec));
         let placed = self.exports.placement(&comer(&established.identity, &baggage.accepted));
         let session = Session {
@@ -78,6 +79,7 @@ impl Shard {
             parked: super::steps::Parked::default(),
             io: Traffic::default(),
             joining: Vec::new(),
+            welcomed: Vec::new(),
             cold_reset: None,
             closed: false,
         };
@@ -134,11 +136,13 @@ impl Shard {
         if session.closed {
             return None;
         }
-        let params = link_params(established);
+        let params =
+            LinkParams::negotiated(&established.params, established.identity.cid, established.stat_sn);
         let digests = (params.header_digest, params.data_digest);
         let segments = (params.initiator_mrdsl, params.target_mrdsl);
         let link = session.proto.attach(cx, params, &baggage.rest).ok()?;
         let cid = established.identity.cid;
+        session.welcomed.retain(|welcomed| welcomed.cid != cid);
         session.links.push(SessionLink {
             id,
             link,
@@ -205,7 +209,7 @@ impl Shard {
             }
         }
         self.unpark(cx, conn);
-        self.welcome(conn);
+        self.welcome(cx, conn);
         let Some(session) = self.session(conn) else { return };
         let links: smallvec::SmallVec<[LinkId; 8]> = session.links.iter().map(|link| link.id).collect();
         for id in links {
@@ -215,11 +219,12 @@ impl Shard {
     }
 
     /// Tells the directory, unless another link bears the same CID, or is about to: it is reinstated.
-    fn connection_gone(&mut self, tsih: Tsih, cid: Cid) {
+    pub(super) fn connection_gone(&mut self, tsih: Tsih, cid: Cid) {
         let conn = self.sessions.get(&tsih).copied();
         let session = conn.and_then(|conn| self.session(conn));
         let replaced = |session: &mut Session| {
-            session.proto.has_connection(cid) || session.joining.iter().any(|joining| joining.cid == cid)
+            session.proto.has_connection(cid)
+                || session.joining.iter().chain(&session.welcomed).any(|joining| joining.cid == cid)
         };
         if !session.is_some_and(replaced) {
             self.post(DIRECTORY, Message::ConnectionGone(tsih, cid));
@@ -357,39 +362,6 @@ impl Shard {
         if over {
             self.conns.remove(conn);
         }
-    }
-}
-
-fn session_params(established: &Established) -> SessionParams {
-    let params = &established.params;
-    let short = |number: u32| u16::try_from(number).unwrap_or(u16::MAX);
-    SessionParams {
-        isid: established.identity.isid,
-        tsih: established.tsih,
-        discovery: params.session_type == SessionType::Discovery,
-        max_connections: short(params.max_connections),
-        initial_r2t: params.initial_r2t,
-        immediate_data: params.immediate_data,
-        max_burst: params.max_burst,
-        first_burst: params.first_burst,
-        segment_max: params.target_mrdsl,
-        max_outstanding_r2t: short(params.max_outstanding_r2t),
-        time2wait: short(params.time2wait),
-        time2retain: short(params.time2retain),
-        protocol_level: u8::try_from(params.protocol_level).unwrap_or(u8::MAX),
-        cmd_sn: established.exp_cmd_sn,
-    }
-}
-
-fn link_params(established: &Established) -> LinkParams {
-    let params = &established.params;
-    LinkParams {
-        cid: established.identity.cid,
-        header_digest: params.header_digest == Digest::Crc32c,
-        data_digest: params.data_digest == Digest::Crc32c,
-        initiator_mrdsl: params.initiator_mrdsl,
-        target_mrdsl: params.target_mrdsl,
-        stat_sn: established.stat_sn,
     }
 }
 

@@ -7,6 +7,7 @@ mod fences;
 mod history;
 mod initiator;
 mod liar;
+mod logins;
 mod model;
 mod plan;
 mod rig;

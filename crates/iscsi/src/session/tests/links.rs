@@ -118,6 +118,48 @@ fn attack_19_more_links_than_agreed() {
 }
 
 #[test]
+fn a_connection_is_let_in_only_where_a_place_is_kept_for_it() {
+    let params =
+        SessionParams { max_connections: 4, first_burst: 65_536, max_burst: 65_536, ..session_params() };
+    let mut pair = Pair::with(params, link_params(0), SessionLimits { commands: 2, ..limits() });
+    let whole = pair.pool.usage().promise_max();
+    let others = whole - pair.pool.usage().reserved - 65_536;
+    assert!(pair.pool.reserve(others));
+    let until = Time(1 << 40);
+    let keep = |pair: &mut Pair, cid| {
+        pair.with_cx(|session, cx| {
+            session.reinstate(cx, Cid::new(cid), until);
+            session.keep_place(Cid::new(cid))
+        })
+    };
+    // Two commands and an immediate one have a burst each: enough for two links; and there is one more.
+    assert_eq!((keep(&mut pair, 1), keep(&mut pair, 2)), (Ok(()), Ok(())));
+    assert_eq!(keep(&mut pair, 3), Err(AttachError::NoMemory));
+    pair.with_cx(|session, cx| session.expect_no_more(cx, Cid::new(3)));
+    // Commands that end give nothing of it back.
+    pair.talk(&pdu(&read(0, 0, 8), &[]));
+    assert_eq!(pair.pool.usage().left_to_promise(), 0);
+    pair.attach(link_params(2));
+    pair.attach(link_params(1));
+    // With memory enough, the number that was negotiated bounds them.
+    pair.pool.unreserve(others);
+    assert_eq!((keep(&mut pair, 3), keep(&mut pair, 4)), (Ok(()), Err(AttachError::TooManyLinks)));
+    assert_eq!(pair.session.keep_place(Cid::new(5)), Err(AttachError::Closing), "nobody expects it");
+}
+
+#[test]
+fn a_session_ends_when_its_only_connection_does_not_come() {
+    let mut pair = Pair::new();
+    pair.with_cx(|session, cx| session.reinstate(cx, Cid::new(0), Time(1 << 40)));
+    pair.pump();
+    assert!(!pair.closed, "it waits for the new one");
+    pair.with_cx(|session, cx| session.expect_no_more(cx, Cid::new(0)));
+    pair.pump();
+    assert!(pair.closed);
+    assert_eq!(pair.session.keep_place(Cid::new(0)), Err(AttachError::Closing));
+}
+
+#[test]
 fn one_link_can_log_another_out() {
     let mut pair = Pair::new();
     pair.mode = Mode::Keep;
