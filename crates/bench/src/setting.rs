@@ -2,16 +2,118 @@
 
 use std::fs;
 use std::io;
-use std::path::Path;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
 
 use serde_json::{Value, json};
 
-use crate::servers::VOLUME_MIB;
+use crate::servers::{Places, VOLUME_MIB};
 use crate::{system, usage};
 
+/// What every comparison is told.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Setting {
+    /// The program: the daemon, and the client where one is compared.
+    #[arg(long, default_value = "target/release/blockwire")]
+    pub blockwire: PathBuf,
+    /// Rounds of each load.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    pub rounds: u32,
+    /// Seconds of each measurement.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
+    pub seconds: u32,
+    /// Congestion control of all connections, in a network of its own (needs root); without it the
+    /// system's default.
+    #[arg(long)]
+    pub congestion: Option<String>,
+    /// Core of the servers.
+    #[arg(long, default_value_t = 0)]
+    pub server_core: usize,
+    /// Core of the clients.
+    #[arg(long, default_value_t = 1)]
+    pub client_core: usize,
+    /// Writes all figures here.
+    #[arg(long)]
+    pub json: Option<PathBuf>,
+}
+
+impl Setting {
+    /// Enters the network that was asked for, tells the environment and gives it, and says where things are.
+    pub fn begin(
+        &self,
+        scratch: &Path,
+        spdk: Option<&Path>,
+        versions: &[(&str, String)],
+    ) -> io::Result<(Places, Value)> {
+        if let Some(name) = &self.congestion {
+            own_network(name)?;
+        }
+        let own = std::env::current_exe()?;
+        let places = Places {
+            programs: own.parent().map(PathBuf::from).unwrap_or_default(),
+            blockwire: self.blockwire.clone(),
+            scratch: scratch.to_owned(),
+            spdk: spdk.map(Path::to_owned),
+            server_core: self.server_core,
+            client_core: self.client_core,
+        };
+        let environment = self.describe(versions);
+        for (key, value) in environment.as_object().into_iter().flatten() {
+            println!("{key:20} {}", value.as_str().unwrap_or_default());
+        }
+        Ok((places, environment))
+    }
+
+    /// The numbers of the rounds, told as each begins.
+    pub fn each_round(&self) -> impl Iterator<Item = u32> {
+        let rounds = self.rounds;
+        (1..=rounds).inspect(move |round| eprintln!("round {round} of {rounds}"))
+    }
+
+    /// Tells the load that the machine had at the end, and writes all figures where they are wanted.
+    pub fn end(&self, all: &Value) -> io::Result<()> {
+        println!("\nload average at the end: {}", usage::line_of("/proc/loadavg"));
+        self.json.as_ref().map_or(Ok(()), |path| fs::write(path, format!("{all:#}\n")))
+    }
+
+    /// The machine, the cores of server and client, the number of rounds and their seconds, and the
+    /// versions of what is compared.
+    fn describe(&self, versions: &[(&str, String)]) -> Value {
+        let processor = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let processor =
+            processor.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
+        let mut all = json!({
+            "kernel": usage::line_of("/proc/sys/kernel/osrelease"),
+            "processor": processor.trim_start_matches([' ', '\t', ':']),
+            "cores": format!("server {}, client {}", self.server_core, self.client_core),
+            "congestion control": usage::line_of("/proc/sys/net/ipv4/tcp_congestion_control"),
+            "load average": usage::line_of("/proc/loadavg"),
+            "volumes": format!("{VOLUME_MIB} MiB in memory, written once from end to end"),
+            "rounds": format!("{} of {} s, interleaved, medians", self.rounds, self.seconds),
+        });
+        for (name, version) in versions {
+            all[*name] = json!(version);
+        }
+        all
+    }
+}
+
+/// Runs a comparison with a directory of its own, which is gone afterwards.
+pub fn run(name: &str, comparison: impl FnOnce(&Path) -> io::Result<()>) -> ExitCode {
+    let scratch = std::env::temp_dir().join(format!("blockwire-bench-{}", std::process::id()));
+    let result = fs::create_dir_all(&scratch).and_then(|()| comparison(&scratch));
+    fs::remove_dir_all(&scratch).ok();
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{name}: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
 /// A network with nothing but loopback, where the default congestion control is `name`.
-pub fn own_network(name: &str) -> io::Result<()> {
+fn own_network(name: &str) -> io::Result<()> {
     system::leave_network()?;
     if !Command::new("ip").args(["link", "set", "lo", "up"]).status()?.success() {
         return Err(io::Error::other("loopback does not come up"));
@@ -26,22 +128,7 @@ pub fn said(program: &Path, arg: &str) -> String {
     text.lines().next().unwrap_or("not to be had").to_owned()
 }
 
-/// The machine, the cores of server and client, the number of rounds and their seconds, and the
-/// versions of what is compared.
-pub fn describe(cores: (usize, usize), rounds: (u32, u32), versions: &[(&str, String)]) -> Value {
-    let processor = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let processor = processor.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
-    let mut all = json!({
-        "kernel": usage::line_of("/proc/sys/kernel/osrelease"),
-        "processor": processor.trim_start_matches([' ', '\t', ':']),
-        "cores": format!("server {}, client {}", cores.0, cores.1),
-        "congestion control": usage::line_of("/proc/sys/net/ipv4/tcp_congestion_control"),
-        "load average": usage::line_of("/proc/loadavg"),
-        "volumes": format!("{VOLUME_MIB} MiB in memory, written once from end to end"),
-        "rounds": format!("{} of {} s, interleaved, medians", rounds.0, rounds.1),
-    });
-    for (name, version) in versions {
-        all[*name] = json!(version);
-    }
-    all
+/// The version of SPDK that was built there.
+pub fn version_of_spdk(built: &Path) -> String {
+    fs::read_to_string(built.join("VERSION")).unwrap_or_default().trim().to_owned()
 }

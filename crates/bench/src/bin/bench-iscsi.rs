@@ -2,13 +2,12 @@
 
 #![forbid(unsafe_code)]
 
-use std::path::PathBuf;
+use std::io;
 use std::process::{Command, ExitCode};
-use std::{fs, io};
 
 use bench::compare::{self, GAPS, LIBISCSI_DEPTHS, LOADS, Table};
 use bench::servers::{Kind, Places, Server};
-use bench::{setting, usage};
+use bench::setting::{self, Setting};
 use clap::{Parser, ValueEnum};
 use serde_json::{Value, json};
 
@@ -16,31 +15,14 @@ use serde_json::{Value, json};
 /// medians. No figure was taken on a network card.
 #[derive(Parser)]
 struct Args {
-    /// The daemon.
-    #[arg(long, default_value = "target/release/blockwire")]
-    blockwire: PathBuf,
+    #[command(flatten)]
+    setting: Setting,
     /// What is compared.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "bare,bare-memory,blockwire,tgt")]
     servers: Vec<Kind>,
     /// What is measured.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "load,libiscsi,gaps,idle,memory")]
     parts: Vec<Part>,
-    /// Rounds of each load.
-    #[arg(long, default_value_t = 3)]
-    rounds: u32,
-    /// Seconds of each measurement.
-    #[arg(long, default_value_t = 2)]
-    seconds: u32,
-    /// Congestion control of all connections, in a network of its own (needs root); without it the
-    /// system's default.
-    #[arg(long)]
-    congestion: Option<String>,
-    /// Core of the servers.
-    #[arg(long, default_value_t = 0)]
-    server_core: usize,
-    /// Core of the clients.
-    #[arg(long, default_value_t = 1)]
-    client_core: usize,
     /// Idle sessions while idle processor time is measured, and for how many seconds.
     #[arg(long, default_value_t = 100)]
     idle_sessions: u32,
@@ -50,9 +32,6 @@ struct Args {
     /// Sessions while memory is measured.
     #[arg(long, default_value_t = 2000)]
     memory_sessions: u32,
-    /// Writes all figures here.
-    #[arg(long)]
-    json: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -71,35 +50,11 @@ enum Part {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let scratch = std::env::temp_dir().join(format!("blockwire-bench-{}", std::process::id()));
-    let result = fs::create_dir_all(&scratch).and_then(|()| run(&args, &scratch));
-    fs::remove_dir_all(&scratch).ok();
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("bench-iscsi: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    setting::run("bench-iscsi", |scratch| run(&args, scratch))
 }
 
 fn run(args: &Args, scratch: &std::path::Path) -> io::Result<()> {
-    if let Some(name) = &args.congestion {
-        setting::own_network(name)?;
-    }
-    let own = std::env::current_exe()?;
-    let places = Places {
-        programs: own.parent().map(PathBuf::from).unwrap_or_default(),
-        blockwire: args.blockwire.clone(),
-        scratch: scratch.to_owned(),
-        spdk: None,
-        server_core: args.server_core,
-        client_core: args.client_core,
-    };
-    let environment = environment(args);
-    for (key, value) in environment.as_object().into_iter().flatten() {
-        println!("{key:20} {}", value.as_str().unwrap_or_default());
-    }
+    let (places, environment) = args.setting.begin(scratch, None, &versions(args))?;
     let mut servers = Vec::new();
     for kind in &args.servers {
         if *kind == Kind::Tgt && Command::new("tgtd").arg("-V").output().is_err() {
@@ -112,36 +67,31 @@ fn run(args: &Args, scratch: &std::path::Path) -> io::Result<()> {
     }
     let wants = |part| args.parts.contains(&part);
     let mut tables = [Table::default(), Table::default(), Table::default()];
-    for round in 1..=args.rounds {
-        eprintln!("round {round} of {}", args.rounds);
+    for _ in args.setting.each_round() {
         if wants(Part::Load) {
-            compare::round(&LOADS, &servers, &places, args.seconds, &mut tables[0])?;
+            compare::round(&LOADS, &servers, &places, args.setting.seconds, &mut tables[0])?;
         }
         if wants(Part::Libiscsi) {
             libiscsi(&servers, args, &mut tables[1])?;
         }
         if wants(Part::Gaps) {
             let polite: Vec<&Server> = servers.iter().filter(|server| server.kind != Kind::Tgt).collect();
-            compare::round(&GAPS, polite, &places, args.seconds, &mut tables[2])?;
+            compare::round(&GAPS, polite, &places, args.setting.seconds, &mut tables[2])?;
         }
     }
     let rest = rest(args, &mut servers, &places)?;
     print(&tables, &rest);
-    println!("\nload average at the end: {}", usage::line_of("/proc/loadavg"));
-    if let Some(path) = &args.json {
-        let [load, libiscsi, gaps] = tables.each_ref().map(Table::to_json);
-        let all = json!({
-            "environment": environment, "load": load, "libiscsi": libiscsi, "gaps": gaps, "rest": rest,
-        });
-        fs::write(path, format!("{all:#}\n"))?;
-    }
-    Ok(())
+    let [load, libiscsi, gaps] = tables.each_ref().map(Table::to_json);
+    let all = json!({
+        "environment": environment, "load": load, "libiscsi": libiscsi, "gaps": gaps, "rest": rest,
+    });
+    args.setting.end(&all)
 }
 
 fn libiscsi(servers: &[Server], args: &Args, table: &mut Table) -> io::Result<()> {
     for depth in LIBISCSI_DEPTHS {
         for server in servers.iter().filter(|server| server.kind.is_iscsi()) {
-            let figures = compare::measure_libiscsi(server, 4096, depth, args.seconds)?;
+            let figures = compare::measure_libiscsi(server, 4096, depth, args.setting.seconds)?;
             table.add(format!("4K read QD{depth}"), server.kind, figures);
         }
     }
@@ -195,14 +145,7 @@ fn print([load, libiscsi, gaps]: &[Table; 3], rest: &Value) {
     }
 }
 
-fn environment(args: &Args) -> Value {
-    let cores = (args.server_core, args.client_core);
-    setting::describe(
-        cores,
-        (args.rounds, args.seconds),
-        &[
-            ("blockwire", setting::said(&args.blockwire, "--version")),
-            ("tgt", setting::said("tgtd".as_ref(), "-V")),
-        ],
-    )
+fn versions(args: &Args) -> [(&'static str, String); 2] {
+    let daemon = setting::said(&args.setting.blockwire, "--version");
+    [("blockwire", daemon), ("tgt", setting::said("tgtd".as_ref(), "-V"))]
 }

@@ -3,13 +3,14 @@
 
 #![forbid(unsafe_code)]
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::{fs, io};
 
 use bench::compare::{self, LOADS, Load, Table};
 use bench::servers::{Kind, Places, Server};
-use bench::{setting, spdk, usage};
+use bench::setting::{self, Setting};
+use bench::spdk;
 use clap::{Parser, ValueEnum};
 use serde_json::{Value, json};
 
@@ -17,9 +18,8 @@ use serde_json::{Value, json};
 /// medians. No figure was taken on a network card.
 #[derive(Parser)]
 struct Args {
-    /// The daemon.
-    #[arg(long, default_value = "target/release/blockwire")]
-    blockwire: PathBuf,
+    #[command(flatten)]
+    setting: Setting,
     /// Directory in which SPDK was built; without it SPDK is left out.
     #[arg(long)]
     spdk: Option<PathBuf>,
@@ -34,31 +34,12 @@ struct Args {
     /// What is measured.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "load,perf,idle")]
     parts: Vec<Part>,
-    /// Rounds of each load.
-    #[arg(long, default_value_t = 3)]
-    rounds: u32,
-    /// Seconds of each measurement.
-    #[arg(long, default_value_t = 2)]
-    seconds: u32,
-    /// Congestion control of all connections, in a network of its own (needs root); without it the
-    /// system's default.
-    #[arg(long)]
-    congestion: Option<String>,
-    /// Core of the servers.
-    #[arg(long, default_value_t = 0)]
-    server_core: usize,
-    /// Core of the clients.
-    #[arg(long, default_value_t = 1)]
-    client_core: usize,
     /// Idle associations, with one I/O queue each.
     #[arg(long, default_value_t = 100)]
     idle_associations: u32,
     /// Seconds of idleness, at most 100.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=100))]
     idle_seconds: u32,
-    /// Writes all figures here.
-    #[arg(long)]
-    json: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -73,57 +54,28 @@ enum Part {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let scratch = std::env::temp_dir().join(format!("blockwire-bench-{}", std::process::id()));
-    let result = fs::create_dir_all(&scratch).and_then(|()| run(&args, &scratch));
-    fs::remove_dir_all(&scratch).ok();
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("bench-nvme: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    setting::run("bench-nvme", |scratch| run(&args, scratch))
 }
 
 fn run(args: &Args, scratch: &Path) -> io::Result<()> {
-    if let Some(name) = &args.congestion {
-        setting::own_network(name)?;
-    }
-    let own = std::env::current_exe()?;
-    let places = Places {
-        programs: own.parent().map(PathBuf::from).unwrap_or_default(),
-        blockwire: args.blockwire.clone(),
-        scratch: scratch.to_owned(),
-        spdk: args.spdk.clone(),
-        server_core: args.server_core,
-        client_core: args.client_core,
-    };
-    let environment = environment(args);
-    for (key, value) in environment.as_object().into_iter().flatten() {
-        println!("{key:20} {}", value.as_str().unwrap_or_default());
-    }
+    let (places, environment) = args.setting.begin(scratch, args.spdk.as_deref(), &versions(args))?;
     let servers = start(args, &places)?;
     let mut tables = [Table::default(), Table::default()];
-    for round in 1..=args.rounds {
-        eprintln!("round {round} of {}", args.rounds);
+    for _ in args.setting.each_round() {
         if args.parts.contains(&Part::Load) {
-            compare::round(&LOADS, &servers, &places, args.seconds, &mut tables[0])?;
+            compare::round(&LOADS, &servers, &places, args.setting.seconds, &mut tables[0])?;
         }
         if args.parts.contains(&Part::Perf) && places.spdk.is_some() {
-            perf(&servers, &places, args.seconds, &mut tables[1])?;
+            perf(&servers, &places, args.setting.seconds, &mut tables[1])?;
         }
     }
     drop(servers);
     print(&tables);
     let idle = idle(args, &places)?;
     print_idle(&idle);
-    println!("\nload average at the end: {}", usage::line_of("/proc/loadavg"));
-    if let Some(path) = &args.json {
-        let [load, perf] = tables.each_ref().map(Table::to_json);
-        let all = json!({ "environment": environment, "load": load, "perf": perf, "idle": idle });
-        fs::write(path, format!("{all:#}\n"))?;
-    }
-    Ok(())
+    let [load, perf] = tables.each_ref().map(Table::to_json);
+    let all = json!({ "environment": environment, "load": load, "perf": perf, "idle": idle });
+    args.setting.end(&all)
 }
 
 /// Starts what is to be compared and writes each volume once.
@@ -215,13 +167,10 @@ fn latency(table: &Table, load: &str) {
     }
 }
 
-fn environment(args: &Args) -> Value {
-    let mut versions = vec![("blockwire", setting::said(&args.blockwire, "--version"))];
-    if let Some(spdk) = &args.spdk {
-        let version = fs::read_to_string(spdk.join("VERSION")).unwrap_or_default();
-        versions.push(("spdk", version.trim().to_owned()));
-    }
-    setting::describe((args.server_core, args.client_core), (args.rounds, args.seconds), &versions)
+fn versions(args: &Args) -> Vec<(&'static str, String)> {
+    let mut versions = vec![("blockwire", setting::said(&args.setting.blockwire, "--version"))];
+    versions.extend(args.spdk.as_deref().map(|spdk| ("spdk", setting::version_of_spdk(spdk))));
+    versions
 }
 
 #[cfg(test)]
