@@ -367,6 +367,11 @@ impl Negotiation {
     /// many a peer.
     fn accept(&mut self, rule: &Rule, value: &str) -> Result<(), Violation> {
         if [text::REJECT, text::IRRELEVANT, text::NOT_UNDERSTOOD].contains(&value) {
+            // Who does not know of levels has none: that is no reason against the one that we offered.
+            if rule.key == Key::ProtocolLevel {
+                let level = &mut self.params.protocol_level;
+                *level = self.limits.protocol_level.min(*level);
+            }
             return Ok(());
         }
         let wrong = Violation::Value(rule.key);

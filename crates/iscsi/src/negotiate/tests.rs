@@ -182,6 +182,17 @@ fn a_peer_that_does_not_know_a_key_gets_its_default() {
     assert_eq!((n.params().task_reporting, n.params().protocol_level), (TaskReporting::Rfc3720, 1));
 }
 
+/// Such a target is no reason against a level below the default.
+#[test]
+fn who_knows_no_levels_has_none() {
+    let limits = Limits { protocol_level: 0, ..Limits::default() };
+    let mut n = Negotiation::new(Side::Initiator, Connection::Leading, SessionType::Normal, limits);
+    n.proposed.insert(Key::ProtocolLevel);
+    assert_eq!(say(&mut n, "iSCSIProtocolLevel=NotUnderstood").as_deref(), Ok(""));
+    assert_eq!(n.finish(), Ok(()));
+    assert_eq!(n.params().protocol_level, 0);
+}
+
 /// LIO answers neither order once it is offered Yes.
 #[test]
 fn an_offer_with_one_result_needs_no_answer() {
