@@ -56,6 +56,10 @@ fn one_mistake_one_line() {
             "blockwire.toml:13:16: max_transfer in [[subsystem]] must be a power of two",
         ),
         (
+            format!("{SUBSYSTEM}max_transfer = \"4K\""),
+            "blockwire.toml:13:16: max_transfer in [[subsystem]] must be from 8192 to 1048576 bytes",
+        ),
+        (
             format!("{SUBSYSTEM}queue_depth = 1"),
             "blockwire.toml:13:15: queue_depth in [[subsystem]] must be from 2 to 1024",
         ),

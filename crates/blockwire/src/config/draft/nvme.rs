@@ -101,7 +101,8 @@ fn grants_of(table: &Reader<'_>) -> ControllerGrants {
         ),
         max_transfer: length(
             "max_transfer",
-            4 << 10..=1 << 20,
+            // MDTS has no word for 4 KiB: 0 is no limit.
+            8 << 10..=1 << 20,
             u64::is_power_of_two,
             "a power of two",
             usual.max_transfer,

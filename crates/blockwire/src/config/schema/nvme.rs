@@ -46,7 +46,7 @@ pub const SUBSYSTEM: Section = Section {
         ),
         key(
             "max_transfer",
-            "size, 4K to 1M, a power of two",
+            "size, 8K to 1M, a power of two",
             "1M",
             "Largest transfer of one command (MDTS).",
         ),
