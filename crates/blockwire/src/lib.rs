@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod attached;
+pub mod called;
 pub mod chiscsi;
 pub mod cli;
 pub mod config;

@@ -58,17 +58,18 @@ pub fn run(args: impl IntoIterator<Item = OsString>, start: StartEngine) -> Exit
     }
 }
 
-/// The text without what stands between `%` and `@` of a URL in it.
+/// The text without what stands between `%` and `@` of a URL in it. A password may hold anything, blanks and
+/// quotes too, so it ends at the last `@` of its line; rather too much is left out than a piece of one shown.
 fn without_passwords(text: &str) -> String {
     let (mut safe, mut rest) = (String::new(), text);
     while let Some(at) = rest.find("://") {
         let (before, url) = rest.split_at(at + 3);
         safe.push_str(before);
-        let end = url.find(|c: char| c.is_whitespace() || c == '\'').unwrap_or(url.len());
-        let word = &url[..end];
-        match (word.find('%'), word.rfind('@')) {
+        let line = &url[..url.find('\n').unwrap_or(url.len())];
+        let name = &line[..line.find(|c: char| c.is_whitespace() || "/?'".contains(c)).unwrap_or(line.len())];
+        match (name.find('%'), line.rfind('@')) {
             (Some(from), Some(to)) if from < to => {
-                safe.push_str(&word[..from]);
+                safe.push_str(&line[..from]);
                 safe.push_str("%...");
                 rest = &url[to..];
             }
@@ -226,7 +227,10 @@ mod tests {
     fn a_password_is_not_said_again() {
         let said =
             "invalid value 'v=iscsi://user%secret/word@host/iqn/0,ro' for '--volume': a URL, x://a%b@c";
-        let safe = "invalid value 'v=iscsi://user%...@host/iqn/0,ro' for '--volume': a URL, x://a%...@c";
+        let safe = "invalid value 'v=iscsi://user%...@c";
+        assert_eq!(without_passwords(said), safe);
+        let said = "unexpected argument 'iscsi://user%my 'quoted' pass@host/iqn/0' found\n\nUsage: a@b";
+        let safe = "unexpected argument 'iscsi://user%...@host/iqn/0' found\n\nUsage: a@b";
         assert_eq!(without_passwords(said), safe);
         let plain = "iscsi://user@host/iqn%20x/0 and iscsi://host/a%20b";
         assert_eq!(without_passwords(plain), plain);

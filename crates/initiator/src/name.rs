@@ -28,6 +28,9 @@ impl Name {
             chunk = match field.split_once('=') {
                 Some(("chunk", size)) => chunk_of(size)?,
                 _ => {
+                    // It may be a URL, or a piece of one, whose comma is not escaped: with a password.
+                    let is_url = field.contains("://") || field.contains('@');
+                    let field = if is_url { "..." } else { field };
                     return Err(Error::usage(format!(
                         "\"{field}\" means nothing for a stripe; it takes chunk=, and a comma inside of a leg is \
                          written \\,"
@@ -129,6 +132,8 @@ mod tests {
             (format!("stripe:{ISCSI}+/dev/sda"), "leg 2"),
             (format!("stripe:{ISCSI}+{NVME},chunk=3K"), "power of two"),
             (format!("stripe:{ISCSI}+{NVME},{NVME}"), "a comma inside of a leg"),
+            (format!("stripe:{ISCSI}+{NVME},iscsi://u%hush@h/iqn.2026-11.x/0"), "a comma inside of a leg"),
+            (format!("stripe:{NVME}+iscsi://u%a,hush@h/iqn.2026-11.x/0"), "a comma inside of a leg"),
             (format!("stripe:iscsi://u%hush@h/iqn.2026-11.io.blockwire:d+{NVME}"), "leg 1"),
         ] {
             let why = Name::parse(&text).unwrap_err();

@@ -16,7 +16,8 @@ use clap::Args;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::note::millis;
-use super::wire::{Answer, Called, Charge, Shape, Word, poll_in, receive, send};
+use super::wire::{Answer, Charge, Shape, Word, poll_in, receive, send};
+use crate::called::Called;
 use crate::exit::{Exit, Failure};
 
 /// How long somebody who connects may take to say what he wants.

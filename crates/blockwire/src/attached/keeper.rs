@@ -16,7 +16,8 @@ use std::time::Duration;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::note::{Kept, Process};
-use super::wire::{Answer, Called, Charge, Word, receive, send};
+use super::wire::{Answer, Charge, Word, receive, send};
+use crate::called::Called;
 use crate::exit::Failure;
 
 /// How long a keeper may take to answer; ending I/O takes longest.
@@ -76,11 +77,11 @@ impl Lifeline {
         files: &[BorrowedFd<'_>],
         note: PathBuf,
         timeout_ms: u64,
-        called: &str,
+        called: &Called,
     ) -> io::Result<()> {
         let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         let socket = socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
-        let called = Some(Called(called.to_owned()));
+        let called = Some(called.clone());
         send(socket, &Word::Hold { charge, note, timeout_ms, called }, files)?;
         match receive::<Answer>(socket, PATIENCE)? {
             Some((Answer::Held, _)) => Ok(()),

@@ -29,6 +29,7 @@ use self::disk::RemoteDisk;
 use self::keeper::{Lifeline, Taken};
 use self::note::{Found, Note, Noted, Process, Standing, millis};
 use self::wire::Charge;
+use crate::called::Called;
 use crate::exit::{Exit, Failure};
 
 pub use keep::{KeepArgs, keep};
@@ -57,7 +58,7 @@ pub fn via(name: &str) -> Result<Via, String> {
 #[derive(Clone, Debug)]
 pub struct Wish {
     /// The volume; several URLs of it, joined by commas, are its paths.
-    pub url: String,
+    pub url: Called,
     /// How; the best way unless given.
     pub via: Option<Via>,
     /// The directory, socket or device; absolute.
@@ -177,7 +178,7 @@ impl Attachment {
         let kept = left.note.keeper.as_ref().ok_or_else(|| why(&"it has no keeper"))?;
         let taken = keeper::take(kept).map_err(|said| why(&said))?;
         let wish = Wish {
-            url: taken.called.as_ref().map_or_else(|| left.note.url.clone(), |called| called.0.clone()),
+            url: taken.called.clone().unwrap_or_else(|| left.note.url.as_str().into()),
             via: None,
             at: None,
             recover: true,

@@ -18,6 +18,8 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+use crate::called::Called;
+
 /// The longest message, in bytes; a path has at most 4 KiB, and a stripe's name those of its legs.
 const MESSAGE_MAX: usize = 64 << 10;
 /// Descriptors of one message: the kernel's end of FUSE, and a loop device.
@@ -47,17 +49,6 @@ pub(super) enum Charge {
         id: String,
         shape: Shape,
     },
-}
-
-/// The volume as whoever attached it named it, perhaps with passwords: to go on with it by.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub(super) struct Called(pub(super) String);
-
-impl std::fmt::Debug for Called {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("(not shown)")
-    }
 }
 
 /// What clients of a socket know of the volume.

@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    called::Called,
     chiscsi::report::LineReport,
     report::{
         AttachmentReport, ConnectionReport, HostReport, PathReport, ReservationReport, SessionReport,
@@ -177,7 +178,7 @@ pub enum Request {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttachRequest {
     /// The volume; several URLs of it, joined by commas, are its paths. Files that it names are the daemon's.
-    pub url: String,
+    pub url: Called,
     /// How; the best way unless given.
     pub via: Option<String>,
     /// The directory, socket or device. Relative paths have no meaning here.

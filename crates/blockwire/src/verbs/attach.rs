@@ -18,6 +18,7 @@ use signal_hook::{
 use super::say;
 use crate::attached::note::{self, Found, Note, Standing, millis};
 use crate::attached::{self, Attachment, End, Opened, TIMEOUT_MAX, Wish};
+use crate::called::Called;
 use crate::control::{AttachRequest, Request, client};
 use crate::exit::{Exit, Failure};
 use crate::output;
@@ -51,7 +52,7 @@ Examples:
 pub struct AttachArgs {
     /// The volume; several URLs of it, joined by commas, are its paths
     #[arg(required_unless_present = "list")]
-    pub url: Option<String>,
+    pub url: Option<Called>,
     /// How: ublk (a block device of the kernel's), fuse (a file, and a loop device over it where that is
     /// allowed), nbd (a Unix socket for qemu, fio, libnbd), vhost-user (a disk for a QEMU virtual machine).
     /// The best that the machine offers unless given
@@ -136,9 +137,9 @@ fn socket(given: Option<&Path>) -> PathBuf {
     given.map_or_else(|| Paths::of_process().control, Path::to_owned)
 }
 
-fn by_daemon(args: &AttachArgs, url: &str, at: Option<PathBuf>) -> Result<Exit, Failure> {
+fn by_daemon(args: &AttachArgs, url: &Called, at: Option<PathBuf>) -> Result<Exit, Failure> {
     let request = AttachRequest {
-        url: url.to_owned(),
+        url: url.clone(),
         via: args.via.map(|via| via.name().to_owned()),
         at,
         recover: args.recover,

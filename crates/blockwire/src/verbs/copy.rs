@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::ends::{End, Run, is_zero, start};
 use super::progress::Progress;
 use super::{say, set_up};
+use crate::called::Called;
 use crate::exit::{Exit, Failure};
 use crate::size::human;
 
@@ -30,9 +31,9 @@ const SETTLE_EACH: Duration = Duration::from_secs(2);
   blockwire copy db.img nvme+tcp://10.0.0.2/nqn.2026-11.io.blockwire:db/1 --resume db.copy")]
 pub struct CopyArgs {
     /// The source: a URL, or a file or device
-    pub from: String,
+    pub from: Called,
     /// The destination: a URL, or a file or device; all that it held is lost
-    pub to: String,
+    pub to: Called,
     /// Keep in FILE how far it is, and go on from there if it exists
     #[arg(long, value_name = "FILE")]
     pub resume: Option<PathBuf>,

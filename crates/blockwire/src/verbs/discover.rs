@@ -8,6 +8,7 @@ use initiator::{Found, Protocol};
 use serde_json::json;
 
 use super::say;
+use crate::called::Called;
 use crate::exit::{Exit, Failure};
 
 /// `discover`
@@ -17,7 +18,7 @@ use crate::exit::{Exit, Failure};
   blockwire discover nvme+tcp://10.0.0.1:8009")]
 pub struct DiscoverArgs {
     /// A portal or discovery service: iscsi://HOST or nvme+tcp://HOST
-    pub url: String,
+    pub url: Called,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -27,7 +28,7 @@ pub struct DiscoverArgs {
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
     /// The volume, by one path
-    pub url: String,
+    pub url: Called,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

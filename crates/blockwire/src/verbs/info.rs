@@ -7,6 +7,7 @@ use initiator::{Claim, PathInfo, Protocol, Settings, Standing};
 use serde_json::{Value, json};
 
 use super::{say, set_up};
+use crate::called::Called;
 use crate::exit::{Exit, Failure};
 use crate::size::human;
 
@@ -14,7 +15,7 @@ use crate::size::human;
 #[derive(Debug, Args)]
 pub struct InfoArgs {
     /// The volume; several URLs of it, joined by commas, are its paths
-    pub url: String,
+    pub url: Called,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

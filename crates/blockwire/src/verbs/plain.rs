@@ -8,6 +8,7 @@ use clap::Args;
 use initiator::Settings;
 
 use super::{set_up, size};
+use crate::called::Called;
 use crate::exit::{Exit, Failure};
 
 /// Bytes that are moved at a time; a multiple of every block size.
@@ -17,7 +18,7 @@ const STRETCH: usize = 4 << 20;
 #[derive(Debug, Args)]
 pub struct ReadArgs {
     /// The volume
-    pub url: String,
+    pub url: Called,
     /// Where to begin, in bytes
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "0")]
     pub offset: u64,
@@ -33,7 +34,7 @@ pub struct ReadArgs {
 #[derive(Debug, Args)]
 pub struct WriteArgs {
     /// The volume
-    pub url: String,
+    pub url: Called,
     /// Where to begin, in bytes
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "0")]
     pub offset: u64,

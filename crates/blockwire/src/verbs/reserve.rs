@@ -7,6 +7,7 @@ use volume::Identity;
 use volume::reservation::{Action, Key, Kind, Register, RegisterMode};
 
 use super::{say, set_up};
+use crate::called::Called;
 use crate::exit::{Exit, Failure};
 
 /// What to do.
@@ -79,7 +80,7 @@ This machine is the same registrant at each call: over iSCSI by its initiator na
 NVMe/TCP by its host identifier.")]
 pub struct ReserveArgs {
     /// The volume, by one path
-    pub url: String,
+    pub url: Called,
     /// What to do
     pub word: Word,
     /// This machine's key: a number, decimal or 0x and hexadecimal

@@ -6,6 +6,7 @@ use initiator::{Initiator, Settings};
 use super::ends::End;
 use super::progress::Progress;
 use super::{say, set_up};
+use crate::called::Called;
 use crate::exit::{Exit, Failure};
 use crate::size::human;
 
@@ -16,9 +17,9 @@ const STRETCH: usize = 4 << 20;
 #[derive(Debug, Args)]
 pub struct VerifyArgs {
     /// A URL, or a file or device
-    pub one: String,
+    pub one: Called,
     /// What to compare it with: a URL, or a file or device
-    pub other: String,
+    pub other: Called,
     /// Draw no progress bar
     #[arg(long, short)]
     pub quiet: bool,
@@ -49,8 +50,13 @@ pub fn verify(args: &VerifyArgs) -> Result<Exit, Failure> {
     Ok(Exit::Success)
 }
 
+/// An end as it may be shown: a volume without its passwords.
 fn shown(name: &str) -> String {
-    initiator::Url::parse(name).map_or_else(|_| name.to_owned(), |url| url.to_string())
+    match initiator::urls_of(name) {
+        Ok((_, shown)) => shown,
+        // It was opened, so it is a path.
+        Err(_) => name.to_owned(),
+    }
 }
 
 /// Compares so many bytes of both.
@@ -100,5 +106,20 @@ fn read(initiator: &mut Initiator, end: &End, at: u64, into: &mut [u8]) -> Resul
             use std::os::unix::fs::FileExt;
             file.read_exact_at(into, at).map_err(|why| Failure::failed(format!("{}: {why}", path.display())))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shown;
+
+    #[test]
+    fn ends_are_shown_without_passwords() {
+        let path = "iscsi://u%hush@127.0.0.1/iqn.2026-11.x:y/0";
+        for name in [path.to_owned(), format!("{path},{path}"), format!("stripe:{path}+{path}")] {
+            let said = shown(&name);
+            assert!(said.contains("iqn.2026-11.x:y") && !said.contains("hush"), "{said}");
+        }
+        assert_eq!(shown("/srv/a,b"), "/srv/a,b");
     }
 }

@@ -22,6 +22,7 @@ use self::status::Cell;
 use self::table::{Outcome, json, table};
 pub use self::words::sort_words;
 use super::say;
+use crate::called::Called;
 use crate::exit::{Exit, Failure};
 use crate::plan::IoWorld;
 
@@ -44,13 +45,13 @@ pub struct BenchArgs {
     /// Volumes, each used in turn: URLs; file:PATH and /dev/NAME, disks of this machine; local:SIZE, this
     /// process's own memory
     #[arg(required_unless_present = "job")]
-    pub urls: Vec<String>,
+    pub urls: Vec<Called>,
     /// A job file of fio
     #[arg(long, value_name = "FILE", conflicts_with = "urls")]
     pub job: Option<PathBuf>,
     /// Which volume a name in the job file, or in fio's command line, stands for
     #[arg(long, value_name = "NAME=URL", value_parser = mapped)]
-    pub map: Vec<(String, String)>,
+    pub map: Vec<(String, Called)>,
     /// Threads of the load generator, each with connections of its own
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub threads: u32,
@@ -77,27 +78,29 @@ pub struct BenchArgs {
     pub words: Vec<String>,
 }
 
-fn mapped(text: &str) -> Result<(String, String), String> {
+fn mapped(text: &str) -> Result<(String, Called), String> {
     let (name, url) = text.split_once('=').ok_or("NAME=URL is expected")?;
-    Ok((name.to_owned(), url.to_owned()))
+    Ok((name.to_owned(), url.into()))
 }
 
 fn script(args: &BenchArgs) -> Result<Script, Failure> {
     let refused = |wrong: Vec<eval::fio::Wrong>| {
         Failure::usage(wrong.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
     };
+    let map: Vec<(String, String)> =
+        args.map.iter().map(|(name, url)| (name.clone(), url.to_string())).collect();
     if let Some(path) = &args.job {
         let text = std::fs::read_to_string(path)
             .map_err(|why| Failure::failed(format!("{}: {why}", path.display())))?;
         let mut script = parse_file(&path.display().to_string(), &text).map_err(refused)?;
-        script.map_files(&args.map).map_err(Failure::usage)?;
+        script.map_files(&map).map_err(Failure::usage)?;
         return Ok(script);
     }
     let words = args.words.iter().map(String::as_str);
     // A command line of fio's, as it stands: it names its job and its files itself.
-    if args.urls == ["fio"] {
+    if args.urls.iter().map(|url| &**url).eq(["fio"]) {
         let mut script = parse_args(words).map_err(refused)?;
-        script.map_files(&args.map).map_err(Failure::usage)?;
+        script.map_files(&map).map_err(Failure::usage)?;
         return Ok(script);
     }
     let named = |word: &str| {
@@ -115,7 +118,7 @@ fn script(args: &BenchArgs) -> Result<Script, Failure> {
     }
     let mut script = parse_args(line.into_iter().chain(words)).map_err(refused)?;
     for job in &mut script.jobs {
-        job.files.clone_from(&args.urls);
+        job.files = args.urls.iter().map(|url| url.to_string()).collect();
     }
     Ok(script)
 }
