@@ -297,7 +297,7 @@ fn connection_card(connection: &ConnectionReport) -> String {
         ("local", Some(connection.local.to_string())),
         ("digests", Some(digests(connection).to_owned())),
         ("shard", Some(connection.shard.to_string())),
-        ("placement", Some(connection.placement.clone().unwrap_or_else(|| "least loaded core".to_owned()))),
+        ("placement", Some(connection.placement.clone())),
         ("received", Some(human(connection.received_bytes))),
         ("sent", Some(human(connection.sent_bytes))),
     ];

@@ -198,8 +198,8 @@ pub struct ConnectionReport {
     pub local: SocketAddr,
     /// The shard that carries it.
     pub shard: usize,
-    /// The rule of `[[placement]]` that chose the core; none: the least loaded of all.
-    pub placement: Option<String>,
+    /// How its core was chosen, and by which rule of `[[placement]]`.
+    pub placement: String,
     /// The algorithm by which the initiator proved itself: of CHAP `sha3-256`, `sha256`, `sha1` or `md5`;
     /// of DH-HMAC-CHAP `sha512`, `sha384` or `sha256`.
     pub algorithm: Option<String>,

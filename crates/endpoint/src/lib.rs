@@ -52,6 +52,9 @@ pub struct Accepted {
     pub local: SocketAddr,
     /// The peer's.
     pub peer: SocketAddr,
+    /// The processor that takes in what the peer sends, as far as the world knows: the one that the
+    /// network card's queue interrupts. Over loopback it is whichever the peer runs on.
+    pub cpu: Option<u32>,
 }
 
 /// How a socket reaches a shard.

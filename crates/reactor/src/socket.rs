@@ -3,7 +3,7 @@
 use std::io;
 use std::mem::{self, ManuallyDrop};
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use buf::Errno;
 use endpoint::{Accepted, ListenerId};
@@ -187,7 +187,8 @@ pub(crate) fn accept(listener: &TcpListener, id: ListenerId) -> Accept {
             // A peer that is gone already has no local address either.
             Ok((stream, peer)) => {
                 if let Ok(local) = stream.local_addr() {
-                    return Accept::Socket(stream.into(), Accepted { listener: id, local, peer });
+                    let cpu = incoming_cpu(&stream);
+                    return Accept::Socket(stream.into(), Accepted { listener: id, local, peer, cpu });
                 }
             }
             Err(e) => match e.raw_os_error() {
@@ -199,6 +200,12 @@ pub(crate) fn accept(listener: &TcpListener, id: ListenerId) -> Accept {
             },
         }
     }
+}
+
+/// The processor that takes in what comes by a socket; `None`: nothing has come yet, or the system does not
+/// say. What it tells of nobody is -1.
+fn incoming_cpu(socket: &impl AsFd) -> Option<u32> {
+    rustix::net::sockopt::socket_incoming_cpu(socket).ok().filter(|cpu| *cpu <= i32::MAX as u32)
 }
 
 fn is_of_connection(e: &io::Error) -> bool {
@@ -262,6 +269,30 @@ pub(crate) fn drain(fd: RawFd) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Over loopback a connection's bytes come in on the processor that the peer runs on.
+    #[test]
+    fn an_accepted_socket_says_on_which_processor_its_bytes_come_in() {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let mut seen = 0;
+        for core in 0..cores {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let to = listener.local_addr().unwrap();
+            let peer = std::thread::spawn(move || {
+                // Which of the machine's cores this process may use is not said.
+                crate::clock::pin_to(core).ok().map(|()| TcpStream::connect(to).unwrap())
+            });
+            let Some(_peer) = peer.join().unwrap() else { continue };
+            let Accept::Socket(_, accepted) = accept(&listener, ListenerId(0)) else {
+                panic!("somebody has connected")
+            };
+            assert_eq!(accepted.cpu, Some(core as u32));
+            seen += 1;
+        }
+        assert!(seen > 0 || cores == 1, "this process may use one of the first {cores} cores");
+        let fresh = tcp("127.0.0.1:0".parse().unwrap()).unwrap();
+        assert!(incoming_cpu(&fresh).is_none_or(|cpu| (cpu as usize) < 4096), "-1 is no processor");
+    }
 
     #[test]
     fn a_socket_that_meets_itself_is_refused() {

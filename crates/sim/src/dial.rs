@@ -172,7 +172,7 @@ impl<E: Endpoint> World<E> {
         }
         let to = ShardId(first + self.chance.below(count) as u16);
         let local = address(near.0 + 1);
-        let accepted = Accepted { listener, local: dial.to, peer: local };
+        let accepted = Accepted { listener, local: dial.to, peer: local, cpu: None };
         let at = self.soon(self.config.wire_delay_max);
         self.queue.push(at, Happening::Arrive(to, far, None, accepted));
         let faults = self.config.lines;

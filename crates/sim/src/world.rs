@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use buf::{Class, Cx, Entropy, Errno, Pool, Time};
@@ -197,7 +197,8 @@ impl<M> Driver<M> for Hands<'_, M> {
                 assert!(nothing, "a link moves with nothing out");
                 self.links.remove(&link);
                 wire.home = None;
-                let accepted = Accepted { listener: ListenerId(0), local: address(0), peer: address(peer.0) };
+                let accepted =
+                    Accepted { listener: ListenerId(0), local: address(0), peer: address(peer.0), cpu: None };
                 self.deliver(to, Happening::Arrive(to, peer, Some(message), accepted));
             }
         }
@@ -233,6 +234,8 @@ pub struct World<E: Endpoint> {
     /// Messages to no shard: to the control plane, which is the test.
     outside: Vec<(ShardId, E::Message)>,
     pub(crate) listeners: BTreeMap<SocketAddr, Listening>,
+    /// Whence peers connect, and the processor that takes in what they send.
+    comers: Option<(IpAddr, u32)>,
 }
 
 impl<E: Endpoint> World<E> {
@@ -261,6 +264,7 @@ impl<E: Endpoint> World<E> {
             queue,
             outside: Vec::new(),
             listeners: BTreeMap::new(),
+            comers: None,
         }
     }
 
@@ -314,12 +318,21 @@ impl<E: Endpoint> World<E> {
         std::mem::take(&mut self.outside)
     }
 
+    /// Whence peers connect from now on, not over loopback, and the processor that takes in what they send.
+    pub fn set_comers(&mut self, from: IpAddr, cpu: u32) {
+        self.comers = Some((from, cpu));
+    }
+
     /// Connects to a listener; the accepting shard is chosen by chance.
     pub fn connect(&mut self, listener: ListenerId) -> Peer {
         let peer = Peer(self.wires.len());
         self.wires.push(Wire::new(self.config.window));
         let shard = ShardId(self.chance.below(u64::from(self.config.shards)) as u16);
-        let accepted = Accepted { listener, local: address(0), peer: address(peer.0 + 1) };
+        let mut accepted = Accepted { listener, local: address(0), peer: address(peer.0 + 1), cpu: None };
+        if let Some((from, cpu)) = self.comers {
+            accepted.peer.set_ip(from);
+            accepted.cpu = Some(cpu);
+        }
         self.queue.push(self.now, Happening::Arrive(shard, peer, None, accepted));
         peer
     }

@@ -120,7 +120,7 @@ impl World {
         let link = LinkId(self.hands.wires.len() as u64);
         self.hands.wires.push(Wire::default());
         let address = SocketAddr::from(([127, 0, 0, 1], 3260));
-        let accepted = Accepted { listener, local: address, peer: address };
+        let accepted = Accepted { listener, local: address, peer: address, cpu: None };
         self.with(|shard, cx| shard.handle_arrival(cx, link, Arrival::Accepted(accepted)));
         link
     }

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use endpoint::ShardId;
 
 use crate::backoff;
+use crate::exports::Wish;
 
 /// The largest controller number: FFF0h and above are reserved (NVMe Base §5.17.2.1).
 pub const CNTLID_MAX: u16 = 0xffef;
@@ -36,8 +37,8 @@ pub struct ControllerClaim {
     /// Whether the host needs no proof of who it is, so that its identifier is bound at once. If not,
     /// `Controllers::bind` does it once the host has given that proof.
     pub binds: bool,
-    /// Where it may live; `None`: anywhere.
-    pub among: Option<Arc<[ShardId]>>,
+    /// Where it may live, and where best.
+    pub wish: Wish,
 }
 
 /// The directory's answer to a [`ControllerClaim`].
@@ -128,7 +129,7 @@ impl Controllers {
                 return ControllerVerdict::SourceFull;
             }
         }
-        let Some((cntlid, shard)) = self.place(claim.from.0, claim.among.as_deref()) else {
+        let Some((cntlid, shard)) = self.place(claim.from.0, &claim.wish) else {
             return ControllerVerdict::Full;
         };
         let source = source.map(|(source, _)| source);
@@ -189,12 +190,11 @@ impl Controllers {
         self.bindings.get(&key).map(|binding| binding.host.clone())
     }
 
-    /// A free number of the least loaded shard, the asking one first; of another if that has none.
-    fn place(&mut self, near: ShardId, among: Option<&[ShardId]>) -> Option<(u16, ShardId)> {
-        let allowed = |shard: &u16| among.is_none_or(|among| among.contains(&ShardId(*shard)));
-        let mut shards: Vec<u16> = (0..self.load.len() as u16).filter(allowed).collect();
-        shards.sort_by_key(|&shard| (self.load[usize::from(shard)], shard != near.0, shard));
-        shards.into_iter().find_map(|shard| Some((self.free_number(shard)?, ShardId(shard))))
+    /// A free number of the best shard, the asking one first of those that carry the same; of another if that
+    /// has none.
+    fn place(&mut self, near: ShardId, wish: &Wish) -> Option<(u16, ShardId)> {
+        let order = wish.order(&self.load, |shard| if shard == near { 0 } else { 1 + u32::from(shard.0) });
+        order.into_iter().find_map(|shard| Some((self.free_number(shard.0)?, shard)))
     }
 
     fn free_number(&mut self, shard: u16) -> Option<u16> {
@@ -262,7 +262,7 @@ mod tests {
             limit: 3,
             source: None,
             binds: true,
-            among: None,
+            wish: Wish::default(),
         }
     }
 
@@ -331,7 +331,8 @@ mod tests {
         let mut directory = Controllers::new(4);
         let among: Option<Arc<[ShardId]>> = Some(Arc::from([ShardId(2), ShardId(3)]));
         for want in [2, 3, 2] {
-            let claim = ControllerClaim { among: among.clone(), ..claim("a", 1) };
+            let claim =
+                ControllerClaim { wish: Wish { among: among.clone(), ..Wish::default() }, ..claim("a", 1) };
             let (cntlid, shard) = granted(directory.claim(&claim, None));
             assert_eq!((cntlid % 4, shard), (want, want));
         }

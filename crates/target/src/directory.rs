@@ -13,6 +13,8 @@ use std::sync::Arc;
 use endpoint::ShardId;
 use iscsi::wire::{Cid, Isid, Tsih};
 
+use crate::exports::Wish;
+
 /// How many sessions one daemon keeps at most: every TSIH but 0.
 pub const SESSIONS_MAX: usize = 65_535;
 
@@ -53,8 +55,8 @@ pub struct Claim {
     pub connections_max: u16,
     /// By what it got in.
     pub warrant: Warrant,
-    /// Where a new session may live; `None`: anywhere.
-    pub among: Option<Arc<[ShardId]>>,
+    /// Where a new session may live, and where best.
+    pub wish: Wish,
 }
 
 /// The directory's answer to a [`Claim`].
@@ -107,7 +109,7 @@ struct Entry {
     cids: Vec<Cid>,
     connections_max: u16,
     warrant: Warrant,
-    among: Option<Arc<[ShardId]>>,
+    wish: Wish,
     /// Shards that had no memory for it.
     refused: Vec<ShardId>,
     /// A login of the same name waits for this session's end.
@@ -187,7 +189,7 @@ impl Directory {
             orders.push(answer(&claim, Verdict::Full));
             return;
         };
-        let shard = self.least_loaded(claim.from.0, claim.among.as_deref(), &[]).unwrap_or(claim.from.0);
+        let shard = self.best(claim.from.0, &claim.wish, &[]).unwrap_or(claim.from.0);
         self.load[usize::from(shard.0)] += 1;
         orders.push(answer(&claim, Verdict::Granted { tsih, shard, new: true }));
         self.by_name.insert(claim.name.clone(), tsih);
@@ -197,7 +199,7 @@ impl Directory {
             cids: vec![claim.cid],
             connections_max: claim.connections_max,
             warrant: claim.warrant,
-            among: claim.among,
+            wish: claim.wish,
             refused: Vec::new(),
             successor: None,
         };
@@ -216,11 +218,9 @@ impl Directory {
         }
     }
 
-    fn least_loaded(&self, near: ShardId, among: Option<&[ShardId]>, refused: &[ShardId]) -> Option<ShardId> {
-        let shards = (0..self.load.len() as u16).map(ShardId);
-        let allowed = shards.filter(|shard| among.is_none_or(|among| among.contains(shard)));
-        let left = allowed.filter(|shard| !refused.contains(shard));
-        left.min_by_key(|shard| (self.load[usize::from(shard.0)], *shard != near, shard.0))
+    fn best(&self, near: ShardId, wish: &Wish, refused: &[ShardId]) -> Option<ShardId> {
+        let order = wish.order(&self.load, |shard| if shard == near { 0 } else { 1 + u32::from(shard.0) });
+        order.into_iter().find(|shard| !refused.contains(shard))
     }
 
     /// The shard that was to have a new session has no memory for it: another has it, if one is left. `from`:
@@ -234,8 +234,8 @@ impl Directory {
         };
         let old = entry.shard;
         entry.refused.push(old);
-        let (among, refused) = (entry.among.clone(), entry.refused.clone());
-        let Some(shard) = self.least_loaded(from.0, among.as_deref(), &refused) else {
+        let (wish, refused) = (entry.wish.clone(), entry.refused.clone());
+        let Some(shard) = self.best(from.0, &wish, &refused) else {
             self.gone(tsih, orders);
             return orders.push(answer(Verdict::Full));
         };
@@ -286,7 +286,7 @@ mod tests {
             cid: Cid::new(cid),
             connections_max: 2,
             warrant: Warrant { user: Some("alice".into()), rule: Some(0) },
-            among: None,
+            wish: Wish::default(),
         }
     }
 
@@ -323,14 +323,18 @@ mod tests {
         let mut directory = Directory::new(4, SESSIONS_MAX);
         let among: Option<Arc<[ShardId]>> = Some(Arc::from([ShardId(3), ShardId(2)]));
         let mut place = |isid, among: &Option<Arc<[ShardId]>>| {
-            granted(&ask(&mut directory, Claim { among: among.clone(), ..claim(isid, 0, 0, 1) })).1
+            granted(&ask(
+                &mut directory,
+                Claim { wish: Wish { among: among.clone(), ..Wish::default() }, ..claim(isid, 0, 0, 1) },
+            ))
+            .1
         };
         let placed: Vec<u16> = (1..=4).map(|isid| place(isid, &among).0).collect();
         assert_eq!(placed, [2, 3, 2, 3], "the least loaded of them");
         assert_eq!(place(5, &None), ShardId(1), "others count all");
         // A session that is reinstated is placed anew, by what its new login fits.
         let old = granted(&ask(&mut directory, claim(6, 0, 0, 1))).0;
-        let again = Claim { among, ..claim(6, 0, 0, 2) };
+        let again = Claim { wish: Wish { among, ..Wish::default() }, ..claim(6, 0, 0, 2) };
         assert!(matches!(ask(&mut directory, again)[..], [Order::End { .. }]));
         let mut orders = Vec::new();
         directory.gone(old, &mut orders);
@@ -338,10 +342,25 @@ mod tests {
     }
 
     #[test]
+    fn sessions_follow_their_queue_in_balance() {
+        let mut directory = Directory::new(2, SESSIONS_MAX);
+        let wish = Wish { queue: Some(ShardId(0)), ..Wish::default() };
+        let placed: Vec<u16> = (1..=8)
+            .map(|isid| {
+                granted(&ask(&mut directory, Claim { wish: wish.clone(), ..claim(isid, 0, 0, 1) })).1.0
+            })
+            .collect();
+        assert_eq!(placed, [0, 1, 0, 1, 0, 0, 1, 0]);
+    }
+
+    #[test]
     fn a_session_goes_where_there_is_memory_for_it() {
         let mut directory = Directory::new(3, SESSIONS_MAX);
         let among: Option<Arc<[ShardId]>> = Some(Arc::from([ShardId(0), ShardId(1)]));
-        let (tsih, shard) = granted(&ask(&mut directory, Claim { among, ..claim(1, 0, 0, 1) }));
+        let (tsih, shard) = granted(&ask(
+            &mut directory,
+            Claim { wish: Wish { among, ..Wish::default() }, ..claim(1, 0, 0, 1) },
+        ));
         assert_eq!(shard, ShardId(1));
         let elsewhere = |directory: &mut Directory| {
             let mut orders = Vec::new();

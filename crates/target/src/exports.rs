@@ -24,7 +24,7 @@ pub use nvme::{
     ControllerLimits, DISCOVERY_NQN, DataTerms, HostAuth, HostRule, NamespaceExport, NamespaceMask,
     NotAllowed, NvmeExports, NvmePortal, NvmeProduct, NvmeService, Referral, SubsystemExport,
 };
-pub use placement::{Bind, Comer, PlacementRule};
+pub use placement::{Bind, Choice, Comer, Placed, PlacementRule, Wish};
 
 /// Everything that a shard must know to let initiators in.
 #[derive(Clone, Debug)]
@@ -41,6 +41,8 @@ pub struct Exports {
     pub admission: Admission,
     /// Where connections are served, first match first.
     pub placement: Vec<PlacementRule>,
+    /// The processor of each shard; empty: they have none of their own.
+    pub cores: Arc<[u32]>,
 }
 
 /// Bounds of what initiators take before they do anything. What is set when a shard is made holds;

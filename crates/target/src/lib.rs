@@ -25,10 +25,10 @@ mod shard;
 pub use controllers::{CNTLID_MAX, ControllerClaim, ControllerVerdict};
 pub use directory::SESSIONS_MAX;
 pub use exports::{
-    Admission, Bind, Comer, Condition, ControllerLimits, DISCOVERY_NQN, DataTerms, End, Exports, HostAuth,
-    HostRule, LunExport, LunMask, NamespaceExport, NamespaceMask, Network, NotAllowed, Number, NvmeExports,
-    NvmePortal, NvmeProduct, NvmeService, Order, PlacementRule, Portal, Redirect, Referral, Rule, SentOn,
-    SubsystemExport, TargetExport,
+    Admission, Bind, Choice, Comer, Condition, ControllerLimits, DISCOVERY_NQN, DataTerms, End, Exports,
+    HostAuth, HostRule, LunExport, LunMask, NamespaceExport, NamespaceMask, Network, NotAllowed, Number,
+    NvmeExports, NvmePortal, NvmeProduct, NvmeService, Order, Placed, PlacementRule, Portal, Redirect,
+    Referral, Rule, SentOn, SubsystemExport, TargetExport, Wish,
 };
 pub use links::Moved;
 pub use message::{

@@ -17,7 +17,7 @@ use volume::{
 };
 
 use crate::directory::{Claim, Verdict};
-use crate::exports::Exports;
+use crate::exports::{Exports, Placed};
 use crate::links::Moved;
 
 pub use nvme::{NvmeBaggage, NvmeMessage, Proof, QueueEntry, QueueGrant};
@@ -238,8 +238,8 @@ pub struct SessionEntry {
     pub params: SessionParams,
     /// Commands that it may have in work now.
     pub window: u32,
-    /// Which rule of placement chose its shard, counted from 0; `None`: none did.
-    pub placed: Option<usize>,
+    /// How its shard was chosen.
+    pub placed: Placed,
     /// Its connections.
     pub connections: Vec<ConnectionEntry>,
     /// Tasks in work.

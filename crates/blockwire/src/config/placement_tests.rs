@@ -32,9 +32,10 @@ fn rule(text: &str) -> Placement {
 #[test]
 fn rules_are_resolved() {
     let all = rule("protocol = \"iscsi\"\nhost = \"web\"\nvolume = \"a\"\ncores = [5, 0]");
-    assert_eq!((all.portals, &*all.cores, all.bind), (Some(vec![0]), &[5, 0][..], Bind::Cpu));
+    assert_eq!((all.portals, &*all.cores, all.bind), (Some(vec![0]), &[5, 0][..], Bind::Balanced));
     assert_eq!(all.peers, Some(vec!["iqn.2026-11.test:web".to_owned()]));
     assert_eq!((all.sources.len(), all.volume.unwrap().as_str()), (1, "a"));
+    assert_eq!((rule("bind = \"queue\"").bind, rule("bind = \"cpu\"").bind), (Bind::Queue, Bind::Cpu));
     let one = rule("portal = \"127.0.0.1:4420\"\nbind = \"random\"");
     assert_eq!((one.portals, one.cores.len(), one.bind), (Some(vec![1]), 0, Bind::Random));
     assert_eq!(rule("host = \"web\"\nsources = []\ncores = [0]").sources.len(), 1);
@@ -49,7 +50,10 @@ fn what_cannot_be_applied_is_refused_with_its_place() {
         ("cores = [1]\nvolume = \"b\"", "17:10: there is no volume \"b\"; known: a"),
         ("cores = [9999]", "16:10: cores in [[placement]] must be from 0 to 4095"),
         ("core = [1]", "16:1: unknown key \"core\" in [[placement]]; did you mean \"cores\"?"),
-        ("bind = \"queue\"", "16:8: bind in [[placement]]: \"queue\" would follow the core"),
+        (
+            "cores = [1]\ndigest = \"crc32c\"",
+            "17:10: digest in [[placement]] cannot be chosen per connection",
+        ),
         ("bind = \"nic\"", "16:8: bind in [[placement]]"),
         (
             "cores = [1]\npolling = \"50us\"",

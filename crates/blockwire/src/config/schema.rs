@@ -68,7 +68,7 @@ pub const ROOT: Section = Section {
         key("subsystem", "[[subsystem]]", "one per volume", "NVMe/TCP subsystems."),
         key("referral", "[[referral]]", "none", "Other NVMe discovery services that ours names to hosts."),
         key("host", "[[host]]", "none", "Machines that connect, and what they may reach."),
-        key("placement", "[[placement]]", "the least loaded core", "Which cores serve whom."),
+        key("placement", "[[placement]]", "see there", "Which cores serve whom."),
         key("auth", "[auth]", "none", "Authentication that is not of one host."),
         key("limits", "[limits]", "see there", "Limits of the whole daemon."),
     ],
@@ -283,7 +283,7 @@ pub const REDIRECT: Section = Section {
 /// `[[placement]]`
 pub const PLACEMENT: Section = Section {
     title: "[[placement]]",
-    about: "Which cores serve a session or controller. The first rule whose conditions all hold decides, when a session logs in or a queue connects; what no rule fits goes to the core with the least on it. All connections of one iSCSI session are served by one core, and queues of an NVMe controller go round the cores of the rule. `connection show` names the rule.",
+    about: "Which cores serve a session or controller. The first rule whose conditions all hold decides, when a session logs in or a queue connects; what no rule fits may be served by all cores. Unless `bind` says otherwise it is served by the core that the network card's queue of the connection interrupts (SO_INCOMING_CPU), so that its bytes stay in that core's caches: as long as that core is one of them and carries at most half as much again as the one that carries least (iSCSI sessions and NVMe controllers are counted, and of NVMe I/O queues those of the same controller), so that one queue of the card does not crowd one core. Else, and for connections of this machine itself (over loopback, or from one of its own addresses to the same), it goes to the core that carries least. All connections of one iSCSI session are served by the core of the first, and queues of an NVMe controller that follow no queue of the card go round the cores of the rule. `connection show` says which rule and what decided.",
     keys: &[
         key("protocol", "\"iscsi\" or \"nvme\"", "both", "Condition: the protocol."),
         key(
@@ -313,12 +313,17 @@ pub const PLACEMENT: Section = Section {
         ),
         key(
             "bind",
-            "\"cpu\" or \"random\"",
-            "\"cpu\"",
-            "Take the core with the least on it, or any of them.",
+            "\"queue\", \"cpu\" or \"random\"",
+            "that of the card's queue, in balance",
+            "\"queue\": always the core that the network card's queue interrupts, whatever it carries, over loopback too (there it is the peer's own); the least loaded if it is none of `cores`. \"cpu\": the core that carries least; of NVMe queues the next in turn. \"random\": any of them.",
         ),
         key("polling", "refused", "", "A core polls for all of its connections alike."),
-        key("digest", "refused", "", "Digests are settled per target and per portal."),
+        key(
+            "digest",
+            "refused",
+            "",
+            "Digests are settled per target (`negotiation`) and per portal (`header_digest`, `data_digest`): NVMe/TCP settles them before the host has said who it is.",
+        ),
         key("tx", "refused", "", "Everything is sent by copying."),
         key("rx", "refused", "", "Everything is received by copying."),
     ],

@@ -8,7 +8,7 @@ use std::{
 use endpoint::{ListenerId, ShardId};
 use iscsi::{login::AuthPolicy, name::TargetAddress, session::SessionLimits};
 use scsi_server::Product;
-use target::{Admission, Exports, LunExport, LunMask, Redirect, Rule, SESSIONS_MAX, TargetExport};
+use target::{Admission, Choice, Exports, LunExport, LunMask, Redirect, Rule, SESSIONS_MAX, TargetExport};
 use volume::{PortId, VolumeId};
 
 use super::login;
@@ -28,6 +28,8 @@ pub struct Frame {
     referrals: Vec<Referral>,
     /// With the shards that the cores are.
     placement: Vec<(Placement, Arc<[ShardId]>)>,
+    /// The daemon's cores, in shard order.
+    cores: Arc<[u32]>,
     ports: Vec<(Protocol, u16)>,
 }
 
@@ -53,6 +55,7 @@ impl Frame {
             ports,
             referrals: plan.referrals.clone(),
             placement: Vec::new(),
+            cores: Arc::default(),
             portals: plan.portals.clone(),
             hosts: plan.hosts.clone(),
             auth: plan.auth.clone(),
@@ -63,6 +66,7 @@ impl Frame {
     /// Finds the shards of the cores that rules name: `cores` are those of the daemon, in shard order; the
     /// daemon has one shard at least.
     pub fn place(&mut self, rules: &[Placement], cores: &[usize]) -> Result<(), String> {
+        self.cores = cores.iter().map(|core| *core as u32).collect();
         let all = 0..cores.len().max(1) as u16;
         for (at, rule) in rules.iter().enumerate() {
             let shard = |core: &usize| match cores.iter().position(|own| own == core) {
@@ -84,21 +88,25 @@ impl Frame {
         Ok(())
     }
 
-    /// What a report says of a rule, counted from 0.
-    pub fn placed(&self, rule: Option<usize>) -> Option<String> {
-        let at = rule?;
-        let (placement, _) = self.placement.get(at)?;
+    /// What a report says of how a core was chosen.
+    pub fn placed(&self, placed: target::Placed) -> String {
+        let how = match placed.choice {
+            Choice::LeastLoaded => "least loaded",
+            Choice::Random => "random",
+            Choice::Queue => "its network queue's",
+            Choice::NotQueue => "least loaded, since its network queue's has far more",
+        };
+        let Some((at, (placement, _))) = placed.rule.and_then(|at| Some((at, self.placement.get(at)?)))
+        else {
+            return format!("all cores, {how}");
+        };
         let cores: Vec<String> = placement.cores.iter().map(ToString::to_string).collect();
         let cores = match placement.nth {
             Some(nth) => format!("number {nth} of all"),
             None if cores.is_empty() => "all".to_owned(),
             None => cores.join(","),
         };
-        let bind = match placement.bind {
-            Bind::Cpu => "least loaded",
-            Bind::Random => "random",
-        };
-        Some(format!("rule {}: cores {cores}, {bind}", at + 1))
+        format!("rule {}: cores {cores}, {how}", at + 1)
     }
 
     fn placement_rules(&self, ways: &Ways) -> Vec<target::PlacementRule> {
@@ -113,6 +121,8 @@ impl Frame {
             destinations: rule.volume.as_ref().map(|volume| ways.leading_to(volume.as_str())),
             shards: shards.clone(),
             bind: match rule.bind {
+                Bind::Balanced => target::Bind::Balanced,
+                Bind::Queue => target::Bind::Queue,
                 Bind::Cpu => target::Bind::LeastLoaded,
                 Bind::Random => target::Bind::Random,
             },
@@ -182,6 +192,7 @@ impl Frame {
                 login_time: self.limits.login_timeout,
             },
             placement: self.placement_rules(ways),
+            cores: self.cores.clone(),
         }
     }
 
@@ -320,7 +331,10 @@ mod tests {
         let leading = rules[0].destinations.as_ref().unwrap();
         assert!(!leading.is_empty() && leading.iter().all(|name| plan.ways.lead(name, volume.as_str())));
         assert_eq!((rules[1].shards.len(), rules[1].destinations.as_ref()), (3, None));
-        assert_eq!(frame.placed(Some(0)).unwrap(), "rule 1: cores 7,2, least loaded");
+        let placed = |rule, choice| frame.placed(target::Placed { rule, choice });
+        assert_eq!(placed(Some(0), Choice::LeastLoaded), "rule 1: cores 7,2, least loaded");
+        assert_eq!(placed(None, Choice::Queue), "all cores, its network queue's");
+        assert_eq!(rules[0].bind, target::Bind::Balanced);
         let why = Frame::of(&plan).place(&plan.placement, &[2, 5]).unwrap_err();
         assert!(
             why.starts_with("rule 1 of [[placement]] names core 7; the daemon has the cores [2, 5]"),
@@ -330,7 +344,7 @@ mod tests {
 
     fn by(peer: &str) -> endpoint::Accepted {
         let end = |address: &str| SocketAddr::new(address.parse().unwrap(), 3260);
-        endpoint::Accepted { listener: ListenerId(0), peer: end(peer), local: end("192.0.2.99") }
+        endpoint::Accepted { listener: ListenerId(0), peer: end(peer), local: end("192.0.2.99"), cpu: None }
     }
 
     fn exports() -> Exports {

@@ -139,7 +139,7 @@ mod tests {
             proof: if qid == 1 { Proof::Given(Hash::Sha384, Group::Ffdhe4096) } else { Proof::Due },
             commands: 1,
             moved: Moved::default(),
-            placed: None,
+            placed: target::Placed { rule: None, choice: target::Choice::LeastLoaded },
             counters: Counters { reads, read_bytes: reads * 4096, ..Counters::default() },
         }
     }

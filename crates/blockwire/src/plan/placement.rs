@@ -5,8 +5,12 @@ use crate::{name::VolumeName, network::Network};
 /// How one of a rule's cores is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Bind {
-    /// The one with the least on it.
+    /// That of the network card's queue as long as balance is kept, else the one with the least on it.
     #[default]
+    Balanced,
+    /// That of the network card's queue.
+    Queue,
+    /// The one with the least on it.
     Cpu,
     /// Any.
     Random,
@@ -14,7 +18,8 @@ pub enum Bind {
 
 impl Bind {
     /// As the configuration has them.
-    pub const WORDS: [(&'static str, Bind); 2] = [("cpu", Bind::Cpu), ("random", Bind::Random)];
+    pub const WORDS: [(&'static str, Bind); 3] =
+        [("cpu", Bind::Cpu), ("queue", Bind::Queue), ("random", Bind::Random)];
 }
 
 /// A `[[placement]]` rule; whoever fits all of it is served by its cores.

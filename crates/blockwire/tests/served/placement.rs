@@ -53,6 +53,30 @@ cores = {cores:?}
     }
 }
 
+/// Over loopback a connection's bytes come in on the core of the peer, which a rule may follow.
+#[test]
+fn sessions_follow_the_core_that_takes_their_bytes_in() {
+    let cores = cores();
+    let list: Vec<String> = cores.iter().map(ToString::to_string).collect();
+    let place = Place::new();
+    let config = "[[volume]]\nname = \"disk\"\nsource = \"ram:1M\"\n[[placement]]\nbind = \"queue\"\n";
+    let daemon = place.serve(config, &["--cores", &list.join(",")]);
+    for (shard, core) in cores.iter().enumerate().take(4) {
+        let (at, core) = (daemon.at, *core);
+        let peer = move || {
+            let mut own = rustix::thread::CpuSet::new();
+            own.set(core);
+            rustix::thread::sched_setaffinity(None, &own).unwrap();
+            Initiator::ready(at, "iqn.2026-11.io.blockwire:disk")
+        };
+        let session = std::thread::spawn(peer).join().unwrap();
+        let listed = daemon.connections(1);
+        assert_eq!(listed[0]["shard"], shard, "{listed:?}");
+        assert_eq!(listed[0]["placement"], "rule 1: cores all, its network queue's");
+        session.log_out().unwrap();
+    }
+}
+
 /// The queues of a controller go round the cores of its rule: all of them are on its one core; or one on each.
 #[test]
 fn queues_go_round_the_cores_of_the_first_rule_that_fits() {

@@ -229,7 +229,7 @@ impl<S: Sockets> World<S> {
         if self.script.is_some() {
             return Dialled { link, local: peer, peer: to };
         }
-        let accepted = Accepted { listener: ListenerId(0), local: to, peer };
+        let accepted = Accepted { listener: ListenerId(0), local: to, peer, cpu: None };
         self.serve(|shard, cx| shard.handle_arrival(cx, link, Arrival::Accepted(accepted)));
         Dialled { link, local: peer, peer: to }
     }

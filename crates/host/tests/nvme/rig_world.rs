@@ -240,7 +240,7 @@ impl<P: Sockets> World<P> {
         let link = LinkId(self.hands.wires.len() as u64);
         self.hands.wires.push(Wire::default());
         let local: SocketAddr = "127.0.0.1:50000".parse().unwrap();
-        let accepted = Accepted { listener, local: peer, peer: local };
+        let accepted = Accepted { listener, local: peer, peer: local, cpu: None };
         self.target(|shard, cx| shard.handle_arrival(cx, link, Arrival::Accepted(accepted)));
         self.host(|path, cx| path.handle_dialled(cx, id, Ok(Dialled { link, local, peer })));
     }

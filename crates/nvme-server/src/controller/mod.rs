@@ -356,6 +356,12 @@ impl Server {
         Ok(QueueSpec { seat, ..spec })
     }
 
+    /// The shard of each I/O queue that a controller has, or has let in.
+    pub fn queue_shards(&self, cntlid: u16) -> impl Iterator<Item = Shard> + '_ {
+        let controller = self.controllers.find(cntlid);
+        controller.into_iter().flat_map(|controller| controller.members.iter().map(|member| member.shard))
+    }
+
     /// How the Connect that made this queue is answered, once it is open.
     pub fn connected(&self, key: QueueKey) -> Completion {
         self.queue(key).spec.connected()

@@ -132,7 +132,12 @@ mod tests {
     use super::*;
 
     fn by(peer: &str, local: &str) -> Accepted {
-        Accepted { listener: ListenerId(0), peer: peer.parse().unwrap(), local: local.parse().unwrap() }
+        Accepted {
+            listener: ListenerId(0),
+            peer: peer.parse().unwrap(),
+            local: local.parse().unwrap(),
+            cpu: None,
+        }
     }
 
     fn near(end: End, address: &str, prefix: u8) -> Condition {

@@ -11,6 +11,7 @@ use nvme_server::{ComputeId, Counters, Join, QueueSpec, Roll, Word};
 use nvme_tcp::Parked;
 
 use crate::controllers::{ControllerClaim, ControllerVerdict};
+use crate::exports::{Placed, Wish};
 use crate::links::Moved;
 
 /// One message of the NVMe side.
@@ -29,9 +30,10 @@ pub enum NvmeMessage {
     /// From it: another host has proved that the identifier is its own; the controller is to end.
     Impostor(u16),
     /// To a controller's shard: an I/O queue connects. For the connection of this number on that shard.
-    Join(u16, ShardId, u64, Box<Join>),
-    /// The answer.
-    Joined(u64, Result<Box<QueueSpec>, ConnectRefusal>),
+    /// What it says of its own shard is replaced by where it shall live, as is wished.
+    Join(u16, ShardId, u64, Box<(Join, Wish)>),
+    /// The answer, and where it shall live.
+    Joined(u64, Result<(ShardId, Box<QueueSpec>), ConnectRefusal>),
     /// With a socket: its Connect is granted and not answered yet.
     Link(Box<NvmeBaggage>),
     /// To every shard: which controllers does it have of these? The question's number is the asking shard's.
@@ -125,8 +127,8 @@ pub struct QueueEntry {
     pub proof: Proof,
     /// Commands in work.
     pub commands: usize,
-    /// Which rule of placement fits it, counted from 0; `None`: none does.
-    pub placed: Option<usize>,
+    /// How its shard was chosen.
+    pub placed: Placed,
     /// What it has done since it was opened.
     pub counters: Counters,
     /// Bytes of its socket.

@@ -15,6 +15,7 @@ use stream::{Came, Connection, Link, RecvOp, SendOp, Tag};
 use super::Shard;
 use super::nvme::{NvmeLine, Queue};
 use super::steps::Parked;
+use crate::exports::Placed;
 use crate::links::Owner;
 use crate::login_link::LoginLink;
 use crate::message::{Message, RoomWanted, Traffic};
@@ -60,8 +61,8 @@ pub(super) struct Entering {
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) proto: TargetSession,
-    /// The rule of placement that its leading login fitted.
-    pub(super) placed: Option<usize>,
+    /// How its leading login was placed.
+    pub(super) placed: Placed,
     pub(super) tsih: Tsih,
     pub(super) initiator: Arc<str>,
     pub(super) isid: iscsi::wire::Isid,

@@ -97,8 +97,8 @@ impl Shard {
                 }
                 LoginEvent::Complete(question) => {
                     let cid = question.identity.cid;
-                    let among =
-                        self.exports.among(&comer(&question.identity, &accepted), cx.entropy.next_u64());
+                    let wish =
+                        self.exports.wish(&comer(&question.identity, &accepted), cx.entropy.next_u64());
                     let claim = Claim {
                         from: (self.id, tag.to_bits()),
                         name: self.session_name(&question.identity, &accepted),
@@ -106,7 +106,7 @@ impl Shard {
                         cid,
                         connections_max: u16::try_from(question.params.max_connections).unwrap_or(u16::MAX),
                         warrant: self.warrant(question.user.clone(), &question.identity, &accepted),
-                        among,
+                        wish,
                     };
                     let room = self.room_for(&question, &accepted);
                     if let Some(entering) = self.entering(tag) {

@@ -65,7 +65,7 @@ impl Shard {
         let params = SessionParams::negotiated(params, identity.isid, *tsih, *exp_cmd_sn);
         let proto = TargetSession::with(cx, params, limits, room);
         let nexus = nexus.map(|spec| self.server.open_nexus(spec));
-        let placed = self.exports.placement(&comer(&established.identity, &baggage.accepted));
+        let placed = self.exports.placed(&comer(&established.identity, &baggage.accepted), self.id);
         let session = Session {
             proto,
             placed,

@@ -111,7 +111,7 @@ impl World {
             ..Wire::default()
         });
         let address = SocketAddr::from(([127, 0, 0, 1], 3260));
-        let accepted = Accepted { listener, local: address, peer: address };
+        let accepted = Accepted { listener, local: address, peer: address, cpu: None };
         self.with(|shard, cx| shard.handle_arrival(cx, LinkId(at as u64), Arrival::Accepted(accepted)));
         at
     }

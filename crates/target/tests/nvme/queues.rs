@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use blockwire_target::{
-    Control, ControllerLimits, Exports, HostRule, Listing, Message, NamespaceMask, Report, Shard,
+    Choice, Control, ControllerLimits, Exports, HostRule, Listing, Message, NamespaceMask, Report, Shard,
 };
 use endpoint::ShardId;
 use nvme::fabrics::{ConnectData, ConnectRefusal};
@@ -73,6 +73,26 @@ fn full_queues_on_all_shards_answer_everything() {
             }
         }
     }
+}
+
+#[test]
+fn queues_go_where_the_network_card_hands_their_bytes_over_while_balance_is_kept() {
+    let mut world = world(3, 3);
+    world.set_comers("192.0.2.7".parse().unwrap(), 1);
+    let mut host = Host::connect(&mut world, Wanted { queues: 4, ..Wanted::default() });
+    for at in 1..=4 {
+        assert!(host.read(&mut world, at, 0, 8).len() == 4096);
+    }
+    let listings = listings(&mut world);
+    let of = |shard: usize| {
+        let queues = listings[shard].queues.iter().filter(|queue| queue.qid > 0);
+        queues.map(|queue| queue.placed.choice).collect::<Vec<_>>()
+    };
+    // One for each shard, and the fourth is the queue's again.
+    assert_eq!(of(1), [Choice::Queue; 2]);
+    assert_eq!((of(0), of(2)), (vec![Choice::NotQueue], vec![Choice::NotQueue]));
+    let admin = listings[1].queues.iter().find(|queue| queue.qid == 0).expect("the admin queue too");
+    assert_eq!(admin.placed.choice, Choice::Queue);
 }
 
 #[test]

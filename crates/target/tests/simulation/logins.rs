@@ -2,19 +2,17 @@
 //! whoever is let in stays in, and whoever cannot be kept is refused (0302h). Nothing of it leaks, wherever a
 //! login ends.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use blockwire_target::{Control, Message, Shard};
+use blockwire_target::Shard;
 use endpoint::ShardId;
 use iscsi::initiator::{Failure, Wanted};
 use iscsi::wire::LoginStatus;
 use sim::{Config, PeerEnd, World};
-use volume::{Ram, RamDisk};
 
 use super::initiator::Initiator;
 use super::rig::{self, Terms, wanted};
-use super::{BLOCKS, read10, run_until, write10};
+use super::{read10, run_until, write10};
 
 /// Logins at once, for each shard. 14 sessions have what they begin with in a pool of 1 MiB, where half of it
 /// may be promised and bursts of 4 KiB are offered: 9 of them for a window of 8.
@@ -26,17 +24,7 @@ fn scarce(seed: u64, shards: u16) -> World<Shard> {
     let config = Config { shards, pool_bytes: 1 << 20, ..Config::new(seed) };
     let mut terms = Terms::default();
     terms.negotiation.max_connections = 4;
-    let exports = rig::exports(&terms);
-    let mut world = World::new(config, |id, _| Shard::new(id, shards, exports.clone()));
-    let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096));
-    let geometry = disk.geometry();
-    let specs = rig::volume(shards, geometry, &[], None, move |_| Ram::new(disk.clone()));
-    for (shard, spec) in (0..).zip(specs) {
-        world.tell(ShardId(shard), Message::Control(0, Control::AddVolume(Box::new(spec))));
-    }
-    world.run_for(Duration::from_millis(1));
-    world.heard();
-    world
+    super::world_with(config, rig::exports(&terms))
 }
 
 fn asked(isid: u16) -> Wanted {

@@ -9,6 +9,7 @@ mod initiator;
 mod liar;
 mod logins;
 mod model;
+mod placement;
 mod plan;
 mod rig;
 mod stop;
@@ -16,7 +17,7 @@ mod stop;
 use std::sync::Arc;
 use std::time::Duration;
 
-use blockwire_target::{Control, Message, Shard};
+use blockwire_target::{Control, Exports, Message, Shard};
 use endpoint::{ListenerId, ShardId};
 use history::{History, Tally};
 use initiator::Initiator;
@@ -31,8 +32,11 @@ use volume::{Ram, RamDisk};
 const BLOCKS: u64 = 4096;
 
 fn world(config: Config) -> World<Shard> {
+    world_with(config, rig::exports(&Terms::default()))
+}
+
+fn world_with(config: Config, exports: Arc<Exports>) -> World<Shard> {
     let shards = config.shards;
-    let exports = rig::exports(&Terms::default());
     let mut world = World::new(config, |id, _| Shard::new(id, shards, exports.clone()));
     let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096));
     let geometry = disk.geometry();

@@ -69,6 +69,7 @@ pub fn exports(terms: &Terms) -> Arc<Exports> {
     };
     Arc::new(Exports {
         placement: Vec::new(),
+        cores: Arc::from([0, 1, 2, 3]),
         portals: vec![portal],
         targets: vec![target],
         discovery_auth: AuthPolicy::None,

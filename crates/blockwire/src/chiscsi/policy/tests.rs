@@ -13,7 +13,12 @@ fn read_text(text: &str) -> (Vec<PlacementDraft>, Vec<LineReport>, Vec<String>) 
 }
 
 fn by(peer: &str, local: &str) -> Accepted {
-    Accepted { listener: ListenerId(0), peer: peer.parse().unwrap(), local: local.parse().unwrap() }
+    Accepted {
+        listener: ListenerId(0),
+        peer: peer.parse().unwrap(),
+        local: local.parse().unwrap(),
+        cpu: None,
+    }
 }
 
 /// Whether a filter holds for a connection.

@@ -19,7 +19,8 @@ const REFUSED: [(&str, &str); 4] = [
     ),
     (
         "digest",
-        "digests are settled per target (`negotiation`) and per portal (`header_digest`, `data_digest`)",
+        "they are settled per target (`negotiation`) and per portal (`header_digest`, `data_digest`), over \
+         NVMe/TCP before the host has said who it is",
     ),
     ("tx", "everything is sent by copying"),
     ("rx", "everything is received by copying"),
@@ -77,16 +78,6 @@ pub fn placement(table: &Reader<'_>) -> PlacementDraft {
         when: target::Condition::Always,
         nth: None,
         cores,
-        bind: bind(table),
+        bind: table.word("bind", &Bind::WORDS).map(|word| word.value).unwrap_or_default(),
     }
-}
-
-fn bind(table: &Reader<'_>) -> Bind {
-    if let Some(text) = table.text("bind").filter(|text| text.value == "queue") {
-        let why = "bind in [[placement]]: \"queue\" would follow the core that a network queue interrupts, \
-                   which this version does not look at; use \"cpu\" with the cores of that interrupt, or \"random\"";
-        table.file.sink.error(&text.at, why.to_owned());
-        return Bind::default();
-    }
-    table.word("bind", &Bind::WORDS).map(|word| word.value).unwrap_or_default()
 }

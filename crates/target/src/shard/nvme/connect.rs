@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use buf::Cx;
-use endpoint::{Accepted, Departure, ShardId};
+use endpoint::{Departure, ShardId};
 use nvme::fabrics::ConnectRefusal;
 use nvme_server::{Host, Join, QueueSpec};
 use stream::Tag;
@@ -13,7 +13,7 @@ use volume::Shard as Core;
 use super::arrive::Leave;
 use super::{Applicant, NvmeCause, Stage, comer};
 use crate::controllers::{ControllerClaim, ControllerVerdict};
-use crate::exports::Exports;
+use crate::exports::Wish;
 use crate::message::{Message, NvmeBaggage, NvmeMessage, QueueGrant};
 use crate::shard::conns::{Conn, Kind};
 use crate::shard::{DIRECTORY, Shard};
@@ -33,7 +33,7 @@ impl Shard {
                 limit: leave.controllers,
                 source: leave.source,
                 binds: !leave.proves,
-                among: self.exports.among(&comer(names, &accepted), applicant.draw),
+                wish: self.exports.wish(&comer(names, &accepted), applicant.draw),
             };
             (DIRECTORY, NvmeMessage::Claim(claim))
         } else {
@@ -45,9 +45,11 @@ impl Shard {
                 flow_control: applicant.connect.flow_control,
                 subsystem: names.subsystem.clone(),
                 host: Host { nqn: names.host.clone(), id: names.host_id },
-                shard: Core(place_of((&self.exports, self.shards), home, &applicant, &accepted).0),
+                // The controller's shard knows where its other queues are.
+                shard: Core(home.0),
             };
-            (home, NvmeMessage::Join(names.cntlid, id, conn.to_bits(), Box::new(join)))
+            let wish = self.exports.wish(&comer(names, &accepted), applicant.draw);
+            (home, NvmeMessage::Join(names.cntlid, id, conn.to_bits(), Box::new((join, wish))))
         };
         if let Some(queue) = self.queue(conn) {
             queue.stage = Stage::Asked(Box::new(applicant));
@@ -91,8 +93,20 @@ impl Shard {
     }
 
     /// An I/O queue wants to join a controller that should live here.
-    pub(super) fn join_controller(&mut self, cntlid: u16, from: ShardId, token: u64, join: &Join) {
-        let answer = self.nvme.server.join(cntlid, join).map(Box::new);
+    pub(super) fn join_controller(
+        &mut self,
+        cntlid: u16,
+        (from, token): (ShardId, u64),
+        mut join: Join,
+        wish: &Wish,
+    ) {
+        let mut load = vec![0; usize::from(self.shards)];
+        for shard in self.nvme.server.queue_shards(cntlid) {
+            load[usize::from(shard.0)] += 1;
+        }
+        let shard = place_of(wish, self.id, join.qid, &load);
+        join.shard = Core(shard.0);
+        let answer = self.nvme.server.join(cntlid, &join).map(|spec| (shard, Box::new(spec)));
         self.post(from, Message::Nvme(NvmeMessage::Joined(token, answer)));
     }
 
@@ -100,21 +114,11 @@ impl Shard {
         &mut self,
         cx: &mut Cx<'_>,
         token: u64,
-        answer: Result<Box<QueueSpec>, ConnectRefusal>,
+        answer: Result<(ShardId, Box<QueueSpec>), ConnectRefusal>,
     ) {
         let conn = Tag::from_bits(token);
         match answer {
-            Ok(spec) => {
-                let (exports, shards) = (self.exports.clone(), self.shards);
-                let Some(queue) = self.queue(conn) else { return self.give_back(QueueGrant::Io(spec)) };
-                let asked = match &queue.stage {
-                    Stage::Asked(applicant) => applicant,
-                    // It went away while it was asked for.
-                    _ => return self.give_back(QueueGrant::Io(spec)),
-                };
-                let shard = place_of((&exports, shards), ShardId(spec.home.0), asked, &queue.accepted);
-                self.granted(cx, conn, shard, QueueGrant::Io(spec));
-            }
+            Ok((shard, spec)) => self.granted(cx, conn, shard, QueueGrant::Io(spec)),
             Err(refusal) => self.rejected(cx, conn, refusal, NvmeCause::Refused(refusal)),
         }
     }
@@ -182,20 +186,20 @@ impl Shard {
     }
 }
 
-/// Where an I/O queue lives: a controller's queues go round the shards, or those that a rule of placement
-/// leaves, its own last.
-fn place_of(
-    (exports, shards): (&Exports, u16),
-    home: ShardId,
-    applicant: &Applicant,
-    accepted: &Accepted,
-) -> ShardId {
-    let qid = applicant.connect.qid;
-    match exports.among(&comer(&applicant.names, accepted), applicant.draw) {
+/// Where an I/O queue lives: a controller's queues go round the shards that may carry them, its own last; or
+/// where their bytes come in, as long as its others are in balance (`load`: how many of them each shard has).
+fn place_of(wish: &Wish, home: ShardId, qid: u16, load: &[u32]) -> ShardId {
+    let shards = load.len() as u32;
+    let turn = match &wish.among {
         Some(among) => {
             let own = among.iter().position(|shard| *shard == home).unwrap_or_default();
             among[(own + usize::from(qid)) % among.len()]
         }
-        None => ShardId(((u32::from(home.0) + u32::from(qid)) % u32::from(shards)) as u16),
+        None => ShardId(((u32::from(home.0) + u32::from(qid)) % shards) as u16),
+    };
+    if wish.queue.is_none() {
+        return turn;
     }
+    let order = wish.order(load, |shard| (u32::from(shard.0) + shards - u32::from(turn.0)) % shards);
+    order.first().copied().unwrap_or(turn)
 }

@@ -121,7 +121,7 @@ impl Shard {
                 None => Proof::NotNeeded,
             },
             commands: queue.proto.tasks_in_work(),
-            placed: self.exports.placement(&comer(&seat.names, &queue.accepted)),
+            placed: self.exports.placed(&comer(&seat.names, &queue.accepted), self.id),
             counters: self.nvme.server.counters(seat.key),
             moved: self.links.moved(queue.id),
         })

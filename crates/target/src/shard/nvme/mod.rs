@@ -212,8 +212,9 @@ impl Shard {
             }
             NvmeMessage::Proven(cntlid) => self.bind_identifier(cntlid),
             NvmeMessage::Impostor(cntlid) => self.nvme.server.end_controller(cntlid),
-            NvmeMessage::Join(cntlid, from, token, join) => {
-                self.join_controller(cntlid, from, token, &join);
+            NvmeMessage::Join(cntlid, from, token, asked) => {
+                let (join, wish) = *asked;
+                self.join_controller(cntlid, (from, token), join, &wish);
             }
             NvmeMessage::Joined(token, answer) => self.joined_controller(cx, token, answer),
             // Comes with a socket, by `handle_arrival`; without one, the link was lost on its way.

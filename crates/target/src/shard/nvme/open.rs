@@ -122,8 +122,10 @@ impl Shard {
             return Err((ConnectRefusal::SQSIZE, NvmeCause::Refused(ConnectRefusal::SQSIZE)));
         }
         // Its queues go round the shards that a rule leaves it.
-        let rule = self.exports.placement(&comer(&applicant.names, &accepted));
+        let comer = comer(&applicant.names, &accepted);
+        let rule = self.exports.placement(&comer);
         let shards = rule.map_or(self.shards, |at| self.exports.placement[at].shards.len() as u16);
+        let shards = self.exports.wish(&comer, 0).breadth(shards);
         spec.limits = affordable(left_elsewhere.min(left(cx)), spec.limits, shards);
         let size = QueueSize {
             entries: u16::try_from(spec.entries).unwrap_or(u16::MAX),
