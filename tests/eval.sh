@@ -77,7 +77,7 @@ all() {
     t5-vm)
       tests/setup.sh guest experiments
       tests/guest/image.sh "$OUT/guest-image"
-      BLOCKWIRE_KERNEL=$OUT/guest-kernel/root auto "$name"
+      BLOCKWIRE_KERNEL=$OUT/guest-kernel/root auto "$name" --target blockwire,tgt
       ;;
     windows-100g) auto "$name" --target blockwire,tgt ;;
     nvme-tcp-latency) auto "$name" --target "$both" --initiator blockwire,blockwire-polling ;;

@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod allowance;
 mod attach;
 mod attached;
 mod block;

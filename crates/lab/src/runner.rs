@@ -12,6 +12,7 @@ use eval::record::{Machine, Point, Record, Run, SCHEMA};
 use eval::steady;
 
 use crate::Failure;
+use crate::allowance::Allowance;
 use crate::block;
 use crate::ending;
 use crate::environment::machine;
@@ -72,15 +73,13 @@ type Broken = (Key, String, u32);
 
 /// How a plan goes.
 struct Course {
-    begun: Instant,
+    allowance: Allowance,
     testbed: Option<(Key, Testbed)>,
     broken: Vec<Broken>,
 }
 
 /// How long a load is tried, to see what goes on around it.
 const TRIED: Duration = Duration::from_millis(200);
-/// How much longer than the time that it was given a plan may take.
-const OVER: f64 = 1.25;
 /// Bytes of a volume that is tried.
 const VOLUME_TRIED: u64 = 16 << 20;
 
@@ -133,8 +132,9 @@ impl Runner<'_> {
     /// # Errors
     /// If nothing at all could be measured: why.
     pub fn run(&mut self, plan_of: &dyn Fn(&Pace) -> Result<Plan, String>) -> Result<Record, Failure> {
-        let mut course = Course { begun: Instant::now(), testbed: None, broken: Vec::new() };
+        let mut course = Course { allowance: Allowance::begin(None), testbed: None, broken: Vec::new() };
         let rough = plan_of(&self.pace()).map_err(Failure::new)?;
+        course.allowance = course.allowance.of(rough.time);
         let mut record = begin(rough.preset, &[]);
         let (possible, left_out) = self.possible(&rough);
         let pace = match rough.time {
@@ -150,15 +150,14 @@ impl Runner<'_> {
         record.notes.extend(plan.notes.iter().cloned());
         record.notes.extend(left_out);
         let (steps, _) = self.possible(&plan);
-        let mut round_begun = course.begun.elapsed();
+        let mut round_begun = course.allowance.passed();
         for (at, step) in steps.iter().enumerate() {
             if ending::is_ending() {
                 record.notes.push(format!("it was told to end after {at} of {} loads", steps.len()));
                 break;
             }
             // Wherever estimates were wrong it ends in time, and says what that cost.
-            let is_over = |time: Duration| course.begun.elapsed() > time.mul_f64(OVER);
-            if at > 0 && plan.time.is_some_and(is_over) {
+            if at > 0 && course.allowance.is_over() {
                 record.notes.push(format!(
                     "{at} of {} loads were done, of which the last was {}: there was no time for more",
                     steps.len(),
@@ -167,9 +166,7 @@ impl Runner<'_> {
                 break;
             }
             if at > 0 && step.round > steps[at - 1].round {
-                let passed = course.begun.elapsed();
-                let is_late = |time: Duration| passed + (passed - round_begun).mul_f64(0.8) > time;
-                if plan.time.is_some_and(is_late) {
+                if !course.allowance.has_round(round_begun) {
                     let rounds = steps.last().map_or(0, |step| step.round + 1);
                     record.notes.push(format!(
                         "{} of {rounds} rounds were made: there was no time for more",
@@ -177,13 +174,13 @@ impl Runner<'_> {
                     ));
                     break;
                 }
-                round_begun = passed;
+                round_begun = course.allowance.passed();
             }
             self.take(step, (at, &steps), &pace, &mut course, &mut record);
         }
         self.live.over();
         drop(course.testbed);
-        finish(&mut record, course.begun);
+        finish(&mut record, course.allowance.begun());
         if record.points.is_empty() {
             return Err(Failure::new(format!("nothing could be measured:\n  {}", record.notes.join("\n  "))));
         }
@@ -206,7 +203,7 @@ impl Runner<'_> {
         let takes = |steps: &[&Step]| pace.of_steps(steps.iter().copied());
         // What was estimated wrongly so far is expected to be so further on.
         let done = takes(&all[..at]);
-        let wrong = if at == 0 { 1.0 } else { course.begun.elapsed().as_secs_f64() / done.as_secs_f64() };
+        let wrong = if at == 0 { 1.0 } else { course.allowance.passed().as_secs_f64() / done.as_secs_f64() };
         let moment = Moment {
             step: (at + 1, all.len()),
             what: what(step),
@@ -268,7 +265,7 @@ impl Runner<'_> {
             let took = begun.elapsed().saturating_sub(TRIED).saturating_sub(connecting);
             Pace::learn(&mut pace.loads, &step.initiator, took);
         }
-        pace.spent = course.begun.elapsed();
+        pace.spent = course.allowance.passed();
         pace
     }
 
@@ -421,12 +418,6 @@ pub(crate) fn hosts(step: &Step, record: &Record) -> u32 {
     wanted.min(step.job.threads).min(step.volumes.0).max(1)
 }
 
-/// Whether one more of several fits, if it takes as long as each did so far; a quarter more than the time that was
-/// given is no reason to leave it out.
-pub(crate) fn has_time(passed: Duration, done: usize, time: Duration) -> bool {
-    done == 0 || passed + passed / u32::try_from(done).unwrap_or(1) <= time.mul_f64(OVER)
-}
-
 /// Each once, in their order.
 fn distinct<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
     all.fold(Vec::new(), |mut known, one| {
@@ -499,13 +490,16 @@ fn add(record: &mut Record, step: &Step, mtu: u32, run: Run) {
         is_closed: step.job.rate == (None, None),
         ..Point::default()
     };
-    let is_same = |point: &&mut Point| {
-        let bare = Point { runs: Vec::new(), steady_after: None, ..(**point).clone() };
-        bare == fresh
-    };
-    match record.points.iter_mut().find(is_same) {
-        Some(point) => point.runs.push(run),
-        None => record.points.push(Point { runs: vec![run], ..fresh }),
+    join(record, Point { runs: vec![run], ..fresh });
+}
+
+/// Puts the runs of a point to those of the same point, if there is one.
+pub(crate) fn join(record: &mut Record, fresh: Point) {
+    let bare = |point: &Point| Point { runs: Vec::new(), steady_after: None, ..point.clone() };
+    let wanted = bare(&fresh);
+    match record.points.iter_mut().find(|point| bare(point) == wanted) {
+        Some(point) => point.runs.extend(fresh.runs),
+        None => record.points.push(fresh),
     }
 }
 
@@ -542,13 +536,6 @@ mod tests {
         assert_eq!(at(951_782_400), "2000-02-29T00:00:00Z");
         assert_eq!(at(1_795_305_599), "2026-11-21T23:59:59Z");
         assert_eq!(at(4_107_542_400), "2100-03-01T00:00:00Z");
-    }
-
-    #[test]
-    fn what_does_not_fit_the_time_is_left_out() {
-        let seconds = Duration::from_secs;
-        assert!(has_time(seconds(500), 0, seconds(60)), "one is done in any case");
-        assert!(has_time(seconds(60), 2, seconds(75)) && !has_time(seconds(60), 2, seconds(70)));
     }
 
     #[test]

@@ -3,13 +3,14 @@
 //! Each kind is measured alone and with the others, over the same link and for the same time. Invariant:
 //! all kinds begin within the ramp of the first, so that figures are of the time in which all run.
 
-use std::time::Instant;
+use std::time::Duration;
 
 use eval::fio::Job;
-use eval::preset::{Medium, Preset, Protocol, Wire, word};
+use eval::preset::{Medium, Preset, Protocol, Shape, Wire, word};
 use eval::record::{Point, Record, Run};
 
 use crate::Failure;
+use crate::allowance::Allowance;
 use crate::block;
 use crate::ending;
 use crate::environment::machine;
@@ -37,67 +38,110 @@ impl Kind {
 }
 
 impl Runner<'_> {
-    /// Runs an experiment in which all protocols share one link. `job`: the load of each block protocol.
+    /// Runs an experiment in which all protocols share one link. What fails is noted, and so is what there was
+    /// no time for. `time`: how long all of it may take; `None`: as long as it does.
     ///
     /// # Errors
-    /// If any of them cannot be run.
+    /// If nothing at all could be measured: why.
     pub fn run_together(
         &mut self,
         preset: &Preset,
-        wires: &[Wire],
-        jobs: &[Job],
-        rounds: u32,
-        notes: &[String],
+        shape: &Shape,
+        time: Option<Duration>,
     ) -> Result<Record, Failure> {
-        let begun = Instant::now();
-        let mut record = begin(preset, notes);
+        let allowance = Allowance::begin(time);
+        let mut record = begin(preset, &shape.notes);
         record.environment = vec![machine(&Place::Here, "target and initiator")];
-        let kinds = preset.protocols.len();
-        let steps = wires.len() * jobs.len() * rounds as usize * (kinds + 1);
+        for (at, &wire) in shape.wires.iter().enumerate() {
+            // Each link has its part of the time, so that the last one is not what is left out.
+            let links = (at + 1) as f64 / shape.wires.len() as f64;
+            let part = allowance.of(time.map(|time| time.mul_f64(links)));
+            if at > 0 && allowance.is_over() {
+                record.notes.push(format!("{} was left out for want of time", block::wire_name(wire)));
+                continue;
+            }
+            match self.on_link(preset, shape, (at, wire), part, &mut record) {
+                Ok(()) => {}
+                Err(_) if ending::is_ending() => {
+                    let runs: usize = record.points.iter().map(|point| point.runs.len()).sum();
+                    let link = block::wire_name(wire);
+                    record.notes.push(format!("it was told to end after {runs} runs, on {link}"));
+                    break;
+                }
+                Err(why) => record.notes.push(format!("{} ended early: {why}", block::wire_name(wire))),
+            }
+        }
+        self.live.over();
+        finish(&mut record, allowance.begun());
+        if record.points.is_empty() {
+            return Err(Failure::new(format!("nothing could be measured:\n  {}", record.notes.join("\n  "))));
+        }
+        Ok(record)
+    }
+
+    /// All rounds on one link.
+    fn on_link(
+        &mut self,
+        preset: &Preset,
+        shape: &Shape,
+        (link_at, wire): (usize, Wire),
+        allowance: Allowance,
+        record: &mut Record,
+    ) -> Result<(), Failure> {
+        let (link, mut all) = self.start_kinds(preset, wire, record)?;
+        let kinds = all.len();
+        let steps = shape.jobs.len() * shape.rounds as usize * (kinds + 1);
         let mut at = 0;
-        'all: for &wire in wires {
-            let (link, mut all) = self.start_kinds(preset, wire, &mut record)?;
-            for round in 0..rounds {
-                for job in jobs {
-                    for kind in &mut all {
-                        kind.job = job.clone();
+        let mut round_begun = allowance.passed();
+        for round in 0..shape.rounds {
+            if round > 0 && !allowance.has_round(round_begun) {
+                record.notes.push(format!(
+                    "{round} of {} rounds were made on {}: there was no time for more",
+                    shape.rounds,
+                    block::wire_name(wire)
+                ));
+                return Ok(());
+            }
+            round_begun = allowance.passed();
+            for job in &shape.jobs {
+                for kind in &mut all {
+                    kind.job = job.clone();
+                }
+                // Each alone, in the order of the preset, then all at once.
+                let alone = (0..kinds).map(|kind| kind..kind + 1);
+                for those in alone.chain(std::iter::once(0..kinds)) {
+                    if round > 0 && allowance.is_over() {
+                        record.notes.push(format!(
+                            "round {} on {} was cut short for want of time",
+                            round + 1,
+                            block::wire_name(wire)
+                        ));
+                        return Ok(());
                     }
-                    // Each alone, in the order of the preset, then all at once.
-                    let alone = (0..kinds).map(|kind| kind..kind + 1);
-                    for those in alone.chain(std::iter::once(0..kinds)) {
-                        at += 1;
-                        let is_alone = those.len() == 1;
-                        let moment = Moment {
-                            step: (at, steps),
-                            what: format!(
-                                "{} {}, round {}, {}",
-                                if is_alone { all[those.start].protocol.name() } else { "all at once" },
-                                job.name,
-                                round + 1,
-                                block::wire_name(wire)
-                            ),
-                            ..Moment::default()
-                        };
-                        self.live.begins(&moment);
-                        let runs = match self.at_once(&link, &all[those.clone()], &mut record) {
-                            Err(_) if ending::is_ending() && at > 1 => {
-                                record.notes.push(format!("it was told to end in load {at} of {steps}"));
-                                break 'all;
-                            }
-                            runs => runs?,
-                        };
-                        let iops = runs.iter().map(Run::iops).sum();
-                        self.live.ended(&moment, Ok(iops));
-                        for (kind, run) in all[those].iter().zip(runs) {
-                            add(&mut record, kind, wire, is_alone, run);
-                        }
+                    at += 1;
+                    let is_alone = those.len() == 1;
+                    let moment = Moment {
+                        step: (link_at * steps + at, steps * shape.wires.len()),
+                        what: format!(
+                            "{} {}, round {}, {}",
+                            if is_alone { all[those.start].protocol.name() } else { "all at once" },
+                            job.name,
+                            round + 1,
+                            block::wire_name(wire)
+                        ),
+                        ..Moment::default()
+                    };
+                    self.live.begins(&moment);
+                    let runs = self.at_once(&link, &all[those.clone()], record)?;
+                    let iops = runs.iter().map(Run::iops).sum();
+                    self.live.ended(&moment, Ok(iops));
+                    for (kind, run) in all[those].iter().zip(runs) {
+                        add(record, kind, wire, is_alone, run);
                     }
                 }
             }
         }
-        self.live.over();
-        finish(&mut record, begun);
-        Ok(record)
+        Ok(())
     }
 
     fn start_kinds(

@@ -15,8 +15,7 @@ static TURN: Mutex<()> = Mutex::new(());
 
 /// A run that would take half a minute, in the middle of its first loads: a target serves, over a link where
 /// those can be made.
-fn in_the_middle(dir: &Path, is_over_links: bool) -> Child {
-    let (preset, scale) = if is_over_links { ("nvme-tcp-jitter", "0.02") } else { ("quick", "0.5") };
+fn in_the_middle(dir: &Path, (preset, scale): (&str, &str)) -> Child {
     // A shell that starts the tests in its background lets them ignore SIGINT, and then the run does, too.
     let mut run = Command::new("env")
         .args(["--default-signal=INT,TERM", env!("CARGO_BIN_EXE_blockwire")])
@@ -55,10 +54,12 @@ fn processes_in(dir: &Path) -> Vec<String> {
 fn a_signal_leaves_nothing_behind() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let is_over_links = lab::namespaces().is_ok();
-    for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130)] {
+    let loads = if is_over_links { ("nvme-tcp-jitter", "0.02") } else { ("quick", "0.5") };
+    // Both have a runner of their own.
+    for (signal, code, of) in [(Signal::TERM, 143, loads), (Signal::INT, 130, ("unified-wire", "0.02"))] {
         let dir = tempfile::tempdir().unwrap();
         let dir_path = dir.path().canonicalize().unwrap();
-        let run = in_the_middle(&dir_path, is_over_links);
+        let run = in_the_middle(&dir_path, of);
         let pid = run.id();
         assert!(!is_over_links || !named_after("/run/netns", pid).is_empty(), "a link is there");
         let told = Instant::now();
@@ -90,7 +91,7 @@ fn the_next_run_removes_what_a_killed_one_left() {
     }
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
-    let mut run = in_the_middle(dir.path(), true);
+    let mut run = in_the_middle(dir.path(), ("nvme-tcp-jitter", "0.02"));
     let pid = run.id();
     run.kill().unwrap();
     run.wait().unwrap();

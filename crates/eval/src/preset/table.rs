@@ -113,7 +113,7 @@ pub static PRESETS: &[Preset] = &[
         wires: JUMBO,
         directions: &[],
         sizes: &[],
-        rounds: 1,
+        rounds: 2,
         ..BASE
     },
     Preset {
@@ -155,7 +155,7 @@ pub static PRESETS: &[Preset] = &[
         sizes: &[4 * KIB, 8 * KIB, 16 * KIB, 32 * KIB, 64 * KIB],
         depth: 64,
         threads: 32,
-        rounds: 1,
+        rounds: 2,
         ..BASE
     },
     Preset {

@@ -17,6 +17,7 @@ use eval::preset::{Load, Medium, Preset, Protocol, Room, Scale, Wire, word};
 use eval::record::{Point, Record, Run as Figures, Side};
 
 use crate::Failure;
+use crate::allowance::Allowance;
 use crate::attach::{self, Attached, Wanted};
 use crate::block;
 use crate::ending;
@@ -109,7 +110,7 @@ pub fn run(
         return Err(cannot(why));
     }
     let kernel = Kernel::find().map_err(cannot)?;
-    let begun = Instant::now();
+    let allowance = Allowance::begin((scale == Scale::Auto).then_some(room.time));
     let emulated = is_emulated();
     let mut notes = not_comparable(emulated.as_deref());
     let mut pairs = Vec::new();
@@ -125,29 +126,54 @@ pub fn run(
     let size = fit::fit(preset, room, scale, (pairs.len(), emulated.is_some()), &mut notes);
     let mut record = runner::begin(preset, &notes);
     record.environment = vec![environment(runner, targets, &kernel)];
-    for (at, (target, way)) in pairs.iter().enumerate() {
+    let all = pairs.len() * size.rounds as usize;
+    let mut broken: Vec<usize> = Vec::new();
+    let mut round_began = allowance.passed();
+    for at in 0..all {
+        let (round, pair) = (at / pairs.len(), at % pairs.len());
         if ending::is_ending() {
-            record.notes.push(format!("it was told to end in machine {at} of {}", pairs.len()));
+            record.notes.push(format!("it was told to end after {at} of {all} machines"));
             break;
         }
-        if scale == Scale::Auto && !runner::has_time(begun.elapsed(), at, room.time) {
+        if pair == 0 && round > 0 {
+            if !allowance.has_round(round_began) {
+                record
+                    .notes
+                    .push(format!("{round} of {} rounds were made: there was no time for more", size.rounds));
+                break;
+            }
+            round_began = allowance.passed();
+        }
+        if !allowance.has_one_more(at) {
             let left: Vec<String> =
-                pairs[at..].iter().map(|(target, way)| format!("{target} by {}", way.name())).collect();
-            record.notes.push(format!("left out for want of time: {}", left.join(", ")));
+                pairs[pair..].iter().map(|(target, way)| format!("{target} by {}", way.name())).collect();
+            let left = left.join(", ");
+            record.notes.push(format!("left out of round {} for want of time: {left}", round + 1));
             break;
         }
-        let mut guest =
-            Guest { runner, kernel: &kernel, size: &size, emulated: emulated.is_some(), way: *way };
+        if broken.contains(&pair) {
+            continue;
+        }
+        let (target, way) = &pairs[pair];
+        let mut guest = Guest {
+            runner,
+            kernel: &kernel,
+            size: &size,
+            emulated: emulated.is_some(),
+            way: *way,
+            allowance,
+        };
         let outcome = match way.missing() {
             Some(why) => Err(Failure::new(why)),
-            None => guest.measure(target, (at, pairs.len()), begun, &mut record),
+            None => guest.measure(target, (at, all), &mut record),
         };
         if let Err(why) = outcome {
             record.notes.push(format!("{target} by {} ended early: {why}", way.name()));
+            broken.push(pair);
         }
     }
     runner.live.over();
-    runner::finish(&mut record, begun);
+    runner::finish(&mut record, allowance.begun());
     if record.points.is_empty() {
         return Err(Failure::new(format!("nothing could be measured:\n  {}", record.notes.join("\n  "))));
     }
@@ -202,14 +228,14 @@ struct Guest<'r, 'a> {
     size: &'r Size,
     emulated: bool,
     way: Way,
+    allowance: Allowance,
 }
 
 impl Guest<'_, '_> {
     fn measure(
         &mut self,
         target: &str,
-        (pair, pairs): (usize, usize),
-        begun: Instant,
+        (machine, machines): (usize, usize),
         record: &mut Record,
     ) -> Result<(), Failure> {
         let link = Link::make(Wire::Loopback, 1)?;
@@ -247,12 +273,20 @@ impl Guest<'_, '_> {
         qemu.wait_for(PATIENCE, ready)?.map_err(|why| qemu.failure(&format!("the guest: {why}")))?;
         let loads = self.size.loads.len();
         for at in 0..loads {
-            let moment = self.moment(target, (pair * loads + at, pairs * loads), begun);
+            if at > 0 && self.allowance.is_over() {
+                let way = self.way.name();
+                record.notes.push(format!(
+                    "machine {} of {machines} ({target} by {way}) was ended after {at} of {loads} loads for want of time",
+                    machine + 1
+                ));
+                break;
+            }
+            let moment = self.moment(target, (machine * loads + at, machines * loads));
             self.runner.live.begins(&moment);
             let outcome = self.load(at, &mut qemu, &testbed.serving, front.as_ref());
             let told = outcome.as_ref().map(Figures::iops).map_err(ToString::to_string);
             self.runner.live.ended(&moment, told.as_ref().copied().map_err(String::as_str));
-            record.points.push(self.point(target, &self.size.loads[at], outcome?));
+            runner::join(record, self.point(target, &self.size.loads[at], outcome?));
         }
         Ok(())
     }
@@ -382,9 +416,9 @@ impl Guest<'_, '_> {
         }
     }
 
-    fn moment(&self, target: &str, (at, all): (usize, usize), begun: Instant) -> Moment {
+    fn moment(&self, target: &str, (at, all): (usize, usize)) -> Moment {
         let load = &self.size.loads[at % self.size.loads.len()];
-        let each = if at == 0 { self.size.runtime * 3 } else { begun.elapsed().div_f64(at as f64) };
+        let each = if at == 0 { self.size.runtime * 3 } else { self.allowance.passed().div_f64(at as f64) };
         Moment {
             step: (at + 1, all),
             what: format!(

@@ -25,8 +25,11 @@ pub(super) struct Size {
     pub(super) databases: u32,
     /// Users of each.
     pub(super) users: u32,
-    /// Transactions of each user; `None`: as many as there is time for, found out by the first system.
+    /// Transactions of each user; `None`: as many as there is time for, found out by the first system on each
+    /// database server.
     pub(super) transactions: Option<u64>,
+    /// How often each pair of systems does them, in turn with the others.
+    pub(super) rounds: u32,
     /// LUNs of each database.
     pub(super) luns: u32,
     /// Bytes of a LUN.
@@ -73,6 +76,7 @@ pub(super) fn fit(
                 databases,
                 users: part_of(users, 2),
                 transactions: Some(u64::from(part_of(transactions, 20))),
+                rounds: 1,
                 luns,
                 lun,
                 warehouses: warehouses.clamp(1, most(lun, luns)),
@@ -84,12 +88,15 @@ pub(super) fn fit(
             let databases = (cores / 6).clamp(2, databases);
             let each = memory / u64::from(databases * luns);
             let lun = each.min(preset.volumes.1).clamp(LUN_MIN, 1 << 30);
-            let loading = room.time.mul_f64(0.2).as_secs_f64() / pairs.max(1) as f64;
+            // A fifth of the time is for filling, in each round anew.
+            let fillings = pairs.max(1) as f64 * f64::from(preset.rounds);
+            let loading = room.time.mul_f64(0.2).as_secs_f64() / fillings;
             let warehouses = (ROWS_PER_SECOND * loading) as u64 / u64::from(databases) / ROWS;
             Size {
                 databases,
                 users: (users * cores / 24).clamp(4, users),
                 transactions: None,
+                rounds: preset.rounds,
                 luns,
                 lun,
                 warehouses: warehouses.clamp(1, most(lun, luns)),

@@ -54,7 +54,10 @@ pub(super) fn prepare(script: &Path, database: &Database, size: &Size) -> Vec<St
 /// The command that runs its users for a number of transactions in all, or for so many seconds.
 pub(super) fn run(script: &Path, database: &Database, size: &Size, until: Until) -> Vec<String> {
     let until = match until {
-        Until::Transactions(count) => ["--time=0".to_owned(), format!("--events={count}")],
+        // Whichever comes first ends them in order; no seconds are no limit.
+        Until::Transactions(count, seconds) => {
+            [format!("--time={}", seconds.unwrap_or(0)), format!("--events={count}")]
+        }
         Until::Seconds(seconds) => [format!("--time={seconds}"), "--events=0".to_owned()],
     };
     let users = format!("--threads={}", size.users);
@@ -65,8 +68,8 @@ pub(super) fn run(script: &Path, database: &Database, size: &Size, until: Until)
 /// How long users go on.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Until {
-    /// Until they have done so many together.
-    Transactions(u64),
+    /// Until they have done so many together, or for so many seconds if that comes first.
+    Transactions(u64, Option<u64>),
     /// For so long.
     Seconds(u64),
 }

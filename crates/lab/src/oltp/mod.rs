@@ -2,11 +2,13 @@
 //!
 //! Every database has volumes, a file system, a server and users of its own, as each initiator machine of
 //! the paper had. File system caches are dropped every second while users work. Invariant: systems that are
-//! compared do the same number of transactions, from the same seed, on tables that were made anew.
+//! compared do the same number of transactions, from the same seed, on tables that were made anew; a run that
+//! was ended before it had done them is a point of its own, and says so.
 
 mod database;
 mod fit;
 mod load;
+mod pace;
 mod stands;
 
 use std::sync::Arc;
@@ -19,6 +21,7 @@ use eval::preset::{Preset, Protocol, Room, Scale, Wire};
 use eval::record::{Point, Record, Run, Side};
 
 use crate::Failure;
+use crate::allowance::Allowance;
 use crate::attached::{self, Counted};
 use crate::ending;
 use crate::environment::machine;
@@ -64,45 +67,90 @@ pub fn run(
     if let Some(why) = missing() {
         return Err(Failure::new(format!("{} cannot be run here: {why}", preset.id)));
     }
-    let begun = Instant::now();
     let mut notes = not_comparable();
     let engines = engines(&mut notes);
     let pairs = pairs(runner, room, preset, targets, initiators, &engines, &mut notes)?;
-    let mut size = fit::fit(preset, room, scale, pairs.len(), &mut notes).map_err(Failure::new)?;
+    let size = fit::fit(preset, room, scale, pairs.len(), &mut notes).map_err(Failure::new)?;
     let wire = wire(preset, room, &mut notes);
     let mut record = runner::begin(preset, &notes);
     record.environment = vec![environment(runner, &pairs)];
-    for (at, pair) in pairs.iter().enumerate() {
-        if ending::is_ending() {
-            record.notes.push(format!("it was told to end at pair {at} of {}", pairs.len()));
-            break;
-        }
-        if size.time.is_some_and(|time| !runner::has_time(begun.elapsed(), at, time)) {
-            let left: Vec<String> =
-                pairs[at..].iter().map(|pair| format!("{} on {}", pair.engine.name(), pair.target)).collect();
-            record.notes.push(format!("left out for want of time: {}", left.join(", ")));
-            break;
-        }
-        let moment = moment(pair, at, pairs.len(), begun, &size);
-        runner.live.begins(&moment);
-        let outcome = measure(runner, pair, wire, &mut size, begun, pairs.len() - at, &mut record);
-        match outcome {
-            Ok(point) => {
-                runner.live.ended(&moment, Ok(point.runs[0].iops()));
-                record.points.push(point);
-            }
-            Err(why) => {
-                runner.live.ended(&moment, Err(&why.to_string()));
-                record.notes.push(format!("{} was left out: {why}", moment.what));
-            }
-        }
-    }
+    let mut course = Course {
+        allowance: Allowance::begin(size.time),
+        wire,
+        rounds: size.rounds,
+        jobs: Vec::new(),
+        pairs: pairs.len(),
+        at: 0,
+    };
+    rounds(runner, &pairs, &size, &mut course, &mut record);
     runner.live.over();
-    runner::finish(&mut record, begun);
+    runner::finish(&mut record, course.allowance.begun());
     if record.points.is_empty() {
         return Err(Failure::new(format!("nothing could be measured:\n  {}", record.notes.join("\n  "))));
     }
     Ok(record)
+}
+
+/// How the experiment goes.
+struct Course {
+    allowance: Allowance,
+    wire: Wire,
+    /// How many rounds are made.
+    rounds: u32,
+    /// Transactions of each user, by database server, as they were found out.
+    jobs: Vec<(Engine, u64)>,
+    /// Pairs of systems in a round.
+    pairs: usize,
+    /// How many of all rounds were visited.
+    at: usize,
+}
+
+/// All pairs in turn, round by round.
+fn rounds(runner: &mut Runner<'_>, pairs: &[Pair], size: &Size, course: &mut Course, record: &mut Record) {
+    let mut broken: Vec<usize> = Vec::new();
+    let mut round_began = course.allowance.passed();
+    let named = |pair: &Pair| format!("{} on {}", pair.engine.name(), pair.target);
+    while course.at < pairs.len() * course.rounds as usize {
+        let (round, number) = (course.at / pairs.len(), course.at % pairs.len());
+        if number == 0 && round > 0 {
+            if !course.allowance.has_round(round_began) {
+                let rounds = course.rounds;
+                record
+                    .notes
+                    .push(format!("{round} of {rounds} rounds were made: there was no time for more"));
+                return;
+            }
+            round_began = course.allowance.passed();
+        }
+        if !course.allowance.has_one_more(course.at) {
+            let left: Vec<String> = pairs[number..].iter().map(named).collect();
+            let left = left.join(", ");
+            record.notes.push(format!("left out of round {} for want of time: {left}", round + 1));
+            return;
+        }
+        let pair = &pairs[number];
+        if !broken.contains(&number) {
+            let moment = moment(pair, course, size);
+            runner.live.begins(&moment);
+            match measure(runner, pair, size, course, record) {
+                Ok(point) => {
+                    runner.live.ended(&moment, Ok(point.runs[0].iops()));
+                    runner::join(record, point);
+                }
+                Err(_) if ending::is_ending() => {
+                    let all = pairs.len() * course.rounds as usize;
+                    record.notes.push(format!("it was told to end after {} of {all} runs", course.at));
+                    return;
+                }
+                Err(why) => {
+                    runner.live.ended(&moment, Err(&why.to_string()));
+                    record.notes.push(format!("{} was left out: {why}", moment.what));
+                    broken.push(number);
+                }
+            }
+        }
+        course.at += 1;
+    }
 }
 
 /// A target and a database server.
@@ -221,12 +269,12 @@ fn environment(runner: &Runner<'_>, pairs: &[Pair]) -> eval::record::Machine {
     here
 }
 
-fn moment(pair: &Pair, at: usize, all: usize, begun: Instant, size: &Size) -> Moment {
-    let passed = begun.elapsed();
+fn moment(pair: &Pair, course: &Course, size: &Size) -> Moment {
+    let (at, all) = (course.at, course.pairs * course.rounds as usize);
     let left = match (at, size.time) {
         (0, Some(time)) => time,
         (0, None) => Duration::ZERO,
-        _ => passed.div_f64(at as f64) * u32::try_from(all - at).unwrap_or(1),
+        _ => course.allowance.passed().div_f64(at as f64) * u32::try_from(all - at).unwrap_or(1),
     };
     Moment {
         step: (at + 1, all),
@@ -240,27 +288,18 @@ fn moment(pair: &Pair, at: usize, all: usize, begun: Instant, size: &Size) -> Mo
 fn measure(
     runner: &mut Runner<'_>,
     pair: &Pair,
-    wire: Wire,
-    size: &mut Size,
-    begun: Instant,
-    pairs_left: usize,
+    size: &Size,
+    course: &mut Course,
     record: &mut Record,
 ) -> Result<Point, Failure> {
-    let stands = Stands::start(runner, &pair.target, pair.engine, wire, size)?;
+    let entered = course.allowance.passed();
+    let stands =
+        Stands::start(runner, &pair.target, pair.engine, course.wire, size, course.allowance.left())?;
     stands.commands().iter().for_each(|command| runner::note_command(record, command));
     let warm = users(runner, &stands, size, Until::Seconds(WARM))?;
     let done: u64 = warm.told.iter().map(|told| told.transactions).sum();
-    let each = match size.transactions {
-        Some(each) => each,
-        None => {
-            let all = as_many_as_fit(size, begun, pairs_left, done);
-            record.notes.push(format!(
-                "the paper's users did 20,000 transactions each; these do {all} each, for which there is time"
-            ));
-            *size.transactions.insert(all)
-        }
-    };
-    let until = Until::Transactions(each * u64::from(size.users));
+    let (each, limit) = course.job(pair.engine, size, entered, done as f64 / WARM as f64, record);
+    let until = Until::Transactions(each * u64::from(size.users), limit);
     let watches = (
         Watch::new(stands.testbed.link.target().clone(), stands.testbed.serving.pids(), &runner.cores.target)
             .asking(stands.testbed.serving.polls.clone()),
@@ -279,19 +318,64 @@ fn measure(
     stands.check()?;
     let sides = (worked.scaled(seen.0.seconds, seen.0.side), worked.scaled(seen.1.seconds, seen.1.side));
     let run = figures(&worked, counted, sides, (seen.0.retransmits, seen.0.packets));
-    Ok(point(pair, &stands, size, &worked, run))
+    let mut point = point(pair, &stands, size, &worked, run);
+    let wanted = each * u64::from(size.users * size.databases);
+    match limit.filter(|limit| worked.is_cut(*limit)) {
+        Some(limit) => {
+            let done = point.work.unwrap_or(0);
+            record.notes.push(format!(
+                "{} on {}, round {}, was ended after {limit} s for want of time, with {done} of {wanted} transactions: \
+                 it is a point of its own",
+                pair.engine.name(),
+                pair.target,
+                course.at / course.pairs + 1
+            ));
+            point.labels.push(("ended early".to_owned(), format!("{done} of {wanted}")));
+        }
+        None => point.work = Some(wanted),
+    }
+    Ok(point)
 }
 
-/// Transactions of each user, so that all pairs that are left fit the time that is left.
-fn as_many_as_fit(size: &Size, begun: Instant, pairs_left: usize, done_warm: u64) -> u64 {
-    let all = size.time.unwrap_or_default();
-    let started = begun.elapsed();
-    // What starting took once, it takes for each pair.
-    let left = all.saturating_sub(started * u32::try_from(pairs_left).unwrap_or(1));
-    let each_pair = left.as_secs_f64() / pairs_left.max(1) as f64;
-    let rate = done_warm as f64 / WARM as f64;
-    let users = f64::from(size.users * size.databases);
-    ((rate * each_pair.max(5.0) / users) as u64).clamp(20, 20_000)
+impl Course {
+    /// Transactions of each user on a database server, and after how many seconds the run is ended if they are
+    /// not done by then. `entered`: what had passed when this run began to be started; `rate`: transactions
+    /// that its users did in a second.
+    fn job(
+        &mut self,
+        engine: Engine,
+        size: &Size,
+        entered: Duration,
+        rate: f64,
+        record: &mut Record,
+    ) -> (u64, Option<u64>) {
+        let passed = self.allowance.passed();
+        let starting = passed - entered;
+        let left = self.allowance.time().unwrap_or_default().saturating_sub(passed);
+        let runs = |course: &Course| course.pairs * course.rounds as usize - course.at;
+        let mut seconds = pace::seconds(left, starting, runs(self));
+        let known = self.jobs.iter().find(|(known, _)| *known == engine).map(|(_, each)| *each);
+        let each = size.transactions.or(known).unwrap_or_else(|| {
+            if seconds < pace::WORTH && self.rounds > 1 && self.at < self.pairs {
+                record.notes.push(format!("of {} rounds there is time for one", self.rounds));
+                self.rounds = 1;
+                seconds = pace::seconds(left, starting, runs(self));
+            }
+            let each = pace::transactions(size, rate, seconds);
+            record.notes.push(format!(
+                "the paper's users did 20,000 transactions each; those of {} do {each} each, for which there is time",
+                engine.name()
+            ));
+            self.jobs.push((engine, each));
+            each
+        });
+        let others = self.pairs - 1 - self.at % self.pairs;
+        let one = match u32::try_from(self.at) {
+            Ok(0) | Err(_) => starting + Duration::from_secs_f64(seconds),
+            Ok(done) => entered / done,
+        };
+        (each, self.allowance.left().map(|left| pace::limit(left, others, one)))
+    }
 }
 
 /// What all users did.
@@ -302,6 +386,11 @@ struct Worked {
 }
 
 impl Worked {
+    /// Whether the users of a database were ended by their limit.
+    fn is_cut(&self, limit: u64) -> bool {
+        self.told.iter().any(|told| told.seconds >= limit as f64)
+    }
+
     /// A side over the time of the figures.
     fn scaled(&self, seconds: f64, side: Side) -> Side {
         let scale = if seconds > 0.0 { self.seconds / seconds } else { 1.0 };
@@ -319,8 +408,8 @@ fn users(runner: &Runner<'_>, stands: &Stands, size: &Size, until: Until) -> Res
     }
     // A target that stands still for long is to be seen as that, not waited for without end.
     let patience = Duration::from_secs(match until {
-        Until::Seconds(seconds) => seconds + 120,
-        Until::Transactions(_) => 24 * 3600,
+        Until::Seconds(seconds) | Until::Transactions(_, Some(seconds)) => seconds + 120,
+        Until::Transactions(_, None) => 24 * 3600,
     });
     let mut told = Vec::new();
     for process in &mut all {
@@ -418,27 +507,5 @@ impl Drop for Dropper {
 impl Stand {
     fn counted(&self) -> Result<Counted, Failure> {
         self.disk.counted()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn transactions_fill_the_time_that_is_left() {
-        let size = Size {
-            databases: 2,
-            users: 5,
-            transactions: None,
-            luns: 6,
-            lun: 64 << 20,
-            warehouses: 3,
-            time: Some(Duration::from_secs(600)),
-        };
-        // 300 a second for 300 s, shared by ten users.
-        let each = as_many_as_fit(&size, Instant::now(), 2, 300 * WARM);
-        assert!((8_900..=9_000).contains(&each), "{each}");
-        assert_eq!(as_many_as_fit(&size, Instant::now(), 2, 0), 20);
     }
 }

@@ -76,12 +76,14 @@ impl Drop for Home {
 }
 
 impl Stands {
+    /// Starts all of it and fills the databases, which may take so long; `None`: an hour.
     pub(super) fn start(
         runner: &Runner<'_>,
         target: &str,
         engine: Engine,
         wire: Wire,
         size: &Size,
+        patience: Option<Duration>,
     ) -> Result<Stands, Failure> {
         let link = Link::make(wire, size.databases)?;
         let setup = Setup {
@@ -106,12 +108,12 @@ impl Stands {
                     .map_err(|why| why.during(format!("database {at}")))?;
             stands.all.push(stand);
         }
-        stands.fill(runner, size)?;
+        stands.fill(runner, size, patience.unwrap_or(FILLING))?;
         Ok(stands)
     }
 
     /// Fills all databases at once.
-    fn fill(&self, runner: &Runner<'_>, size: &Size) -> Result<(), Failure> {
+    fn fill(&self, runner: &Runner<'_>, size: &Size, patience: Duration) -> Result<(), Failure> {
         let mut all = Vec::new();
         for (at, stand) in self.all.iter().enumerate() {
             all.push(client(
@@ -120,7 +122,7 @@ impl Stands {
                 load::prepare(&self.script, &stand.database, size),
             )?);
         }
-        all.iter_mut().try_for_each(|process| process.finish(FILLING).map(drop))
+        all.iter_mut().try_for_each(|process| process.finish(patience).map(drop))
     }
 
     /// Processes of the initiator's end: those that make devices, and servers with their users' processes.

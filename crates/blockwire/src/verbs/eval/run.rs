@@ -199,10 +199,8 @@ fn experiment(
         }
         Kind::Together => {
             let shape = eval::preset::shape(preset, room, args.scale)?;
-            let jobs = shape.jobs.as_slice();
-            runner
-                .run_together(preset, &shape.wires, jobs, shape.rounds, &shape.notes)
-                .map_err(|why| why.to_string())
+            let time = (args.scale == Scale::Auto).then_some(room.time);
+            runner.run_together(preset, &shape, time).map_err(|why| why.to_string())
         }
         Kind::Oltp { .. } => lab::oltp::run(runner, preset, room, args.scale, &targets, &initiators)
             .map_err(|why| why.to_string()),
