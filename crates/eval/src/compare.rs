@@ -167,6 +167,20 @@ impl Comparison {
         self.least >= SIGNIFICANT
     }
 
+    /// Whether there is one run each, of which nothing can be known about chance.
+    pub fn is_of_one_round(&self) -> bool {
+        self.least >= 1.0
+    }
+
+    /// The chance in a table's cell.
+    pub fn chance_in_words(&self) -> String {
+        if self.is_of_one_round() {
+            "one round cannot tell".to_owned()
+        } else {
+            format!("{:.3}", self.chance)
+        }
+    }
+
     /// By how much the second is worse than the first: 0.1 is a tenth. Below 0 it is better.
     pub fn loss(&self, is_more_better: bool) -> f64 {
         if is_more_better { 1.0 - self.ratio } else { self.ratio - 1.0 }
@@ -240,5 +254,15 @@ mod tests {
         assert!(mixed.is_short() && !mixed.is_worse(true, 0.05), "{mixed:?}");
         let four = Comparison::of(&[1.0; 4], &[2.0; 4]).unwrap();
         assert!(!four.is_short());
+    }
+
+    #[test]
+    fn one_round_cannot_tell() {
+        let one = Comparison::of(&[100.0], &[80.0]).unwrap();
+        assert!(one.is_of_one_round());
+        assert_eq!(one.chance_in_words(), "one round cannot tell");
+        let two = Comparison::of(&[100.0, 101.0], &[80.0, 81.0]).unwrap();
+        assert!(!two.is_of_one_round());
+        assert_eq!(two.chance_in_words(), "0.333");
     }
 }

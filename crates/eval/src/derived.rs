@@ -94,8 +94,12 @@ pub enum Discord {
 pub struct Raw {
     /// I/Os per second.
     pub iops: f64,
-    /// Mean latency in seconds, where it is told.
-    pub latency_s: Option<f64>,
+    /// Mean latency in seconds and its standard deviation, where it is told.
+    pub latency_s: Option<(f64, f64)>,
+    /// How long figures counted, in seconds.
+    pub seconds: f64,
+    /// What of that time and of the latencies is of full load.
+    pub edges: Edges,
     /// Bytes of each I/O.
     pub bytes: f64,
     /// Bytes per second, counted on their own.
@@ -108,6 +112,24 @@ pub struct Raw {
     pub processor: (f64, f64),
 }
 
+/// What is not of full load: an I/O that was in flight when figures began to count is counted with all of its
+/// latency, and those that are out when load ceases end in a time in which nothing is refilled.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Edges {
+    /// None: nothing was in flight before, or what was is of no account.
+    None,
+    /// As the generator tells them.
+    Told {
+        /// Seconds for which load was refilled at once while figures counted.
+        refilled: f64,
+        /// Latency, summed over all I/Os, that lies outside of that time.
+        outside: f64,
+    },
+    /// The generator does not tell. At a random moment an I/O in flight is as old as half of the mean of the
+    /// squares over the mean; twice that is allowed for each.
+    Untold,
+}
+
 /// How far figures of one run may miss each other: clocks start and stop apart.
 const SLACK: f64 = 0.02;
 
@@ -115,11 +137,21 @@ impl Raw {
     /// All that does not add up.
     pub fn discords(&self) -> Vec<Discord> {
         let mut found = Vec::new();
-        if let Some(latency) = self.latency_s {
-            let inside = outstanding(self.iops, latency);
-            if inside > self.depth * (1.0 + SLACK) {
+        // At a rate, what waits for its turn counts too: there is no bound.
+        if let Some((mean, deviation)) = self.latency_s.filter(|(mean, _)| self.is_closed && *mean > 0.0) {
+            let (inside, spare) = match self.edges {
+                Edges::None => (outstanding(self.iops, mean), 0.0),
+                Edges::Told { refilled, outside } => {
+                    ((outstanding(self.iops, mean) * self.seconds - outside) / refilled, 0.0)
+                }
+                Edges::Untold => {
+                    let old = (mean * mean + deviation * deviation) / mean;
+                    (outstanding(self.iops, mean), self.depth * old / self.seconds)
+                }
+            };
+            if inside > self.depth * (1.0 + SLACK) + spare {
                 found.push(Discord::TooMany { found: inside, most: self.depth });
-            } else if self.is_closed && inside < self.depth * 0.8 {
+            } else if inside < self.depth * 0.8 {
                 found.push(Discord::TooFew { found: inside, most: self.depth });
             }
         }
@@ -156,7 +188,9 @@ mod tests {
     fn what_does_not_add_up_is_named() {
         let good = Raw {
             iops: 100_000.0,
-            latency_s: Some(320e-6),
+            latency_s: Some((320e-6, 0.0)),
+            seconds: 1.0,
+            edges: Edges::None,
             bytes: 4096.0,
             bandwidth: 409.6e6,
             depth: 32.0,
@@ -165,11 +199,42 @@ mod tests {
         };
         assert_eq!(good.discords(), []);
         let found = |raw: Raw| raw.discords().len();
-        assert_eq!(found(Raw { latency_s: Some(400e-6), ..good }), 1);
-        assert_eq!(found(Raw { latency_s: Some(100e-6), ..good }), 1);
-        assert_eq!(found(Raw { latency_s: Some(100e-6), is_closed: false, ..good }), 0);
+        assert_eq!(found(Raw { latency_s: Some((400e-6, 0.0)), ..good }), 1);
+        assert_eq!(found(Raw { latency_s: Some((100e-6, 0.0)), ..good }), 1);
+        assert_eq!(found(Raw { latency_s: Some((100e-6, 0.0)), is_closed: false, ..good }), 0);
         assert_eq!(found(Raw { latency_s: None, ..good }), 0, "what is not told is not judged");
         assert_eq!(found(Raw { bandwidth: 390e6, ..good }), 1);
         assert_eq!(found(Raw { processor: (2.1, 2.0), ..good }), 1);
+    }
+    /// A short load of long I/Os, one of whose slots each is always in use: in flight since 10 ms when figures
+    /// begin, it ends 32 I/Os after 10, 30, 50, 70, 90 and, past the 100 ms that it was to last, 110 ms.
+    #[test]
+    fn a_short_load_adds_up_and_its_slips_do_not() {
+        let (ios, seconds) = (6.0 * 32.0, 0.11);
+        let short = Raw {
+            iops: ios / seconds,
+            latency_s: Some((0.020, 0.0)),
+            seconds,
+            edges: Edges::Told { refilled: 0.1, outside: 32.0 * 0.020 },
+            bytes: 4096.0,
+            bandwidth: ios * 4096.0 / seconds,
+            depth: 32.0,
+            is_closed: true,
+            processor: (0.0, 1.0),
+        };
+        assert_eq!(short.discords(), []);
+        // Without an account of its edges 34.9 would have been in flight.
+        assert_eq!(Raw { edges: Edges::None, ..short }.discords().len(), 1);
+        assert_eq!(Raw { edges: Edges::Untold, ..short }.discords(), []);
+        for slip in [1.03, 0.7] {
+            assert_eq!(Raw { latency_s: Some((0.020 * slip, 0.0)), ..short }.discords().len(), 1, "{slip}");
+        }
+        // Who does not tell is held to what can have been: not to a slip of a third.
+        let untold = Raw { edges: Edges::Untold, latency_s: Some((0.032, 0.0)), ..short };
+        assert_eq!(untold.discords().len(), 1);
+        // Of a long load edges are nothing.
+        let long = Raw { seconds: 60.0, iops: 1_648.0, bandwidth: 1_648.0 * 4096.0, ..untold };
+        assert_eq!(long.discords().len(), 1);
+        assert_eq!(Raw { latency_s: Some((32.0 / 1_648.0, 0.0)), ..long }.discords(), []);
     }
 }

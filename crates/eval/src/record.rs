@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::compare::Spread;
 use crate::cpu::Usage;
-use crate::derived::{self, Discord, Raw};
+use crate::derived::{self, Discord, Edges, Raw};
 use crate::histogram::Histogram;
 
 /// Version of the form; another number is refused when a record is read.
@@ -100,6 +100,9 @@ pub struct Run {
     /// Latency as another tool summed it up; then `latency` holds nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_summary: Option<Summary>,
+    /// How much of the time and of the latencies is of full load; `None`: the generator does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refilled: Option<Refilled>,
     /// Of a fixed job: mean latency of its I/Os in microseconds, as the initiator's kernel counted it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub io_latency_us: Option<f64>,
@@ -115,6 +118,16 @@ pub struct Run {
     /// Packets that the interface counted, both ways.
     #[serde(default)]
     pub packets: Option<u64>,
+}
+
+/// Full load, as part of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Refilled {
+    /// How long I/Os that ended were followed by others while figures counted, in seconds.
+    pub seconds: f64,
+    /// Latency outside of that time, in seconds over all I/Os: before figures counted, of those that were in
+    /// flight by then, and after load had ceased.
+    pub outside: f64,
 }
 
 /// Latency of which only this is known, in nanoseconds.
@@ -173,10 +186,19 @@ impl Run {
         // What is in flight of a fixed job are its units.
         let units = point.work.filter(|_| self.seconds > 0.0).map(|work| work as f64 / self.seconds);
         let rate = units.unwrap_or(self.iops());
+        let edges = match (units, self.refilled) {
+            (Some(_), _) => Edges::None,
+            (None, Some(Refilled { seconds, outside })) if seconds > 0.0 => {
+                Edges::Told { refilled: seconds, outside }
+            }
+            _ => Edges::Untold,
+        };
         let bytes = if point.bytes == 0 { self.bandwidth() / rate.max(1e-9) } else { point.bytes as f64 };
         let raw = Raw {
             iops: rate,
-            latency_s: self.mean_and_deviation().map(|(mean, _)| mean / 1e9),
+            latency_s: self.mean_and_deviation().map(|(mean, deviation)| (mean / 1e9, deviation / 1e9)),
+            seconds: self.seconds,
+            edges,
             bytes,
             bandwidth: self.bandwidth(),
             depth: f64::from(point.depth),
@@ -391,6 +413,7 @@ pub(crate) mod tests {
             errors: 0,
             latency,
             latency_summary: None,
+            refilled: None,
             io_latency_us: None,
             target: side(0.25),
             initiator: side(0.5),

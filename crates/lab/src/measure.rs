@@ -249,6 +249,7 @@ impl<'a> Window<'a> {
             errors: figures.errors,
             latency: figures.latency,
             latency_summary: None,
+            refilled: figures.refilled,
             io_latency_us: None,
         }
     }

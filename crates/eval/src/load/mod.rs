@@ -115,6 +115,11 @@ pub struct Tally {
     pub flush: Figures,
     /// When figures began to count, and when the last I/O ended.
     pub span: Option<(u64, u64)>,
+    /// For how long I/Os that ended were followed by others while figures counted.
+    pub refilled: u64,
+    /// What of the latencies of reads, writes and deallocations, summed up, lies outside of that time: before
+    /// figures counted, of those that were in flight by then, and after load had ceased.
+    pub outside: u64,
 }
 
 impl Tally {
@@ -128,6 +133,8 @@ impl Tally {
             (Some((a, b)), Some((c, d))) => Some((a.min(c), b.max(d))),
             (one, two) => one.or(two),
         };
+        self.refilled = self.refilled.max(other.refilled);
+        self.outside += other.outside;
     }
 }
 
@@ -187,6 +194,8 @@ pub struct Worker {
     start: u64,
     counts_from: u64,
     until: Option<u64>,
+    /// When load ceased.
+    ceased: Option<u64>,
     is_time_based: bool,
     /// Bytes to move; `None`: until time is over.
     left: Option<u64>,
@@ -264,6 +273,7 @@ impl Worker {
             start,
             counts_from,
             until,
+            ceased: None,
             is_time_based: job.is_time_based,
             left,
             read_pace: Pace { rate: job.rate.0, used: 0 },
@@ -306,6 +316,9 @@ impl Worker {
 
     /// What to do at this time.
     pub fn poll(&mut self, now: u64) -> Poll {
+        if self.phase != Phase::Load {
+            self.cease(now);
+        }
         loop {
             match self.phase {
                 Phase::Load => {
@@ -313,6 +326,7 @@ impl Worker {
                         return poll;
                     }
                     self.phase = Phase::Ending;
+                    self.cease(now);
                 }
                 Phase::Ending if !self.is_idle() => return Poll::Wait(None),
                 Phase::Ending => {
@@ -340,6 +354,21 @@ impl Worker {
                 Phase::Over => return Poll::Finished,
             }
         }
+    }
+
+    /// Nothing follows any more: since its time was over, or from now on.
+    fn cease(&mut self, now: u64) {
+        if self.ceased.is_none() {
+            let ceased = self.until.map_or(now, |until| until.min(now));
+            self.ceased = Some(ceased);
+            self.tally.refilled = ceased.saturating_sub(self.counts_from);
+        }
+    }
+
+    /// How much of an I/O's latency lies before figures counted or after load had ceased.
+    fn outside(&self, from: u64, now: u64) -> u64 {
+        let ceased = self.ceased.or(self.until).unwrap_or(now);
+        self.counts_from.saturating_sub(from) + now.saturating_sub(ceased.max(from))
     }
 
     /// The next I/O of the load; `None` if there are no more.
@@ -420,6 +449,7 @@ impl Worker {
             self.not_before = now + self.think;
         }
         self.failed += u64::from(!is_good);
+        let outside = if out.kind == Kind::Flush { 0 } else { self.outside(out.from, now) };
         let figures = match out.kind {
             Kind::Read => &mut self.tally.read,
             Kind::Write => &mut self.tally.write,
@@ -435,6 +465,7 @@ impl Worker {
             figures.ios += 1;
             figures.bytes += u64::from(out.len);
             figures.latency.record(now.saturating_sub(out.from));
+            self.tally.outside += outside;
         } else {
             figures.errors += 1;
         }

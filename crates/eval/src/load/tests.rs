@@ -134,9 +134,24 @@ fn a_worker_that_is_stopped_waits_for_what_is_out() {
     assert_eq!(worker.poll(1), Poll::Wait(None));
     worker.done(ask.slot, 2, false);
     assert_eq!((worker.poll(3), worker.failed()), (Poll::Finished, 1));
+    assert_eq!((worker.tally().refilled, worker.tally().outside), (1, 0), "load ceased when it was stopped");
 }
 
 proptest! {
+    /// By Little's law what is in flight while load is refilled is the depth, to the nanosecond: however long
+    /// I/Os take, whatever is in flight when figures begin to count and when load ceases.
+    #[test]
+    fn a_full_load_has_its_depth_in_flight(a in 1u64..5000, b in 1u64..3, depth in 1u32..9, ramp in 0u64..3000) {
+        let (ramp, runtime) = (Duration::from_nanos(ramp), Duration::from_nanos(7000));
+        let job = Job { is_random: true, covers: false, is_time_based: true, depth, ramp, runtime: Some(runtime), ..job() };
+        let mut worker = Worker::new(&job, 0, &[SHAPE], 0).unwrap();
+        run(&mut worker, |at| 1 + a * (1 + at % 3) * b);
+        let tally = worker.tally();
+        let inside = tally.read.latency.sum() - u128::from(tally.outside);
+        prop_assert_eq!(tally.refilled, 7000);
+        prop_assert_eq!(inside, u128::from(depth) * 7000);
+    }
+
     /// However long I/Os take, the same come in the same order.
     #[test]
     fn a_sequence_does_not_depend_on_latency(a in 1u64..5000, b in 1u64..5000, depth in 1u32..9, mix in 0u8..=100) {

@@ -243,7 +243,7 @@ fn comparison(page: &mut String, record: &Record, names: &Names) {
             change(base.effectiveness(End::Target), point.effectiveness(End::Target)),
             change(base.cpu_per_million(End::Target), point.cpu_per_million(End::Target)),
             change(base.finish(), point.finish()),
-            format!("{:.3}", comparison.chance),
+            comparison.chance_in_words(),
         ]
     });
     let head = [

@@ -228,11 +228,11 @@ pub fn markdown(record: &Record) -> String {
             let (system, against) = (point.system(), base.system());
             let _ = writeln!(
                 text,
-                "| {system} | {against} | {} | {} | {:.2} | {:.3} |",
+                "| {system} | {against} | {} | {} | {:.2} | {} |",
                 point.rw,
                 size(point.bytes),
                 comparison.ratio,
-                comparison.chance
+                comparison.chance_in_words()
             );
         }
     }

@@ -178,6 +178,12 @@ fn finding(group: &Group<'_>, bytes: u64, names: &Names) -> Option<String> {
 fn against(best: &Point, other: &Point, names: &Names) -> Option<String> {
     let comparison = Comparison::of(&iops(other), &iops(best))?;
     let other_name = escaped(&names.name(other));
+    if comparison.is_of_one_round() {
+        let more = more(comparison.ratio);
+        return Some(format!(
+            "In one run of each, that is {more} {other_name}: one round cannot tell it from chance."
+        ));
+    }
     if !comparison.is_significant() {
         return Some(format!("{other_name} did about as many: the runs do not tell the two apart."));
     }
@@ -281,6 +287,20 @@ mod tests {
         ]);
         assert!(page.contains("blockwire did 30,000 I/Os per second"), "{page}");
         assert!(page.contains("That is 3.0 times as many as tgt, with 67 % less latency"), "{page}");
+    }
+
+    #[test]
+    fn one_round_is_no_proof() {
+        let mut points =
+            vec![point("blockwire", "randread", 4096, 30_000), point("tgt", "randread", 4096, 10_000)];
+        points.iter_mut().for_each(|point| point.runs.truncate(1));
+        let page = summary_of(points);
+        assert!(
+            page.contains(
+                "In one run of each, that is 3.0 times as many as tgt: one round cannot tell it from chance."
+            ),
+            "{page}"
+        );
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::time::Instant;
 use eval::Histogram;
 use eval::fio::Job;
 use eval::preset::Protocol;
+use eval::record::Refilled;
 use serde_json::Value;
 
 use super::words::fio_words;
@@ -140,7 +141,9 @@ fn read(text: &str) -> Result<Figures, String> {
         let used = |name: &str| job.get(name).and_then(Value::as_f64);
         let cpu = used("cpu_user_seconds").zip(used("cpu_system_seconds"));
         let polls = used("poll_seconds");
-        let mut figures = Figures { seconds, errors, cpu, polls, ..Figures::default() };
+        let refilled = used("refilled_seconds").zip(used("latency_outside_seconds"));
+        let refilled = refilled.map(|(seconds, outside)| Refilled { seconds, outside });
+        let mut figures = Figures { seconds, errors, refilled, cpu, polls, ..Figures::default() };
         for kind in ["read", "write", "trim"] {
             let Some(part) = job.get(kind) else { continue };
             figures.ios += part.get("ios").and_then(Value::as_u64).unwrap_or(0);
@@ -163,11 +166,13 @@ mod tests {
         let job = |polled: f64| {
             format!(
                 "{{\"seconds\":2.0,\"errors\":1,\"cpu_user_seconds\":0.5,\"cpu_system_seconds\":0.25,\
-                 \"poll_seconds\":{polled},\"read\":{{\"ios\":10,\"bytes\":40960}}}}"
+                 \"poll_seconds\":{polled},\"refilled_seconds\":1.5,\"latency_outside_seconds\":0.25,\
+                 \"read\":{{\"ios\":10,\"bytes\":40960}}}}"
             )
         };
         let all = read(&format!("{{\"jobs\":[{},{}]}}", job(0.125), job(0.25))).unwrap();
         assert_eq!((all.ios, all.errors, all.cpu, all.polls), (20, 2, Some((1.0, 0.5)), Some(0.375)));
+        assert_eq!(all.refilled, Some(Refilled { seconds: 1.5, outside: 0.5 }));
         assert!(read("{}").is_err());
     }
 

@@ -19,6 +19,7 @@ use std::time::Duration;
 use eval::Histogram;
 use eval::fio::Job;
 use eval::preset::Protocol;
+use eval::record::Refilled;
 
 use crate::Failure;
 use crate::place::Place;
@@ -111,6 +112,8 @@ pub struct Figures {
     pub errors: u64,
     /// Latencies; empty: not told.
     pub latency: Histogram,
+    /// How much of the time and of the latencies is of full load, where the initiator tells.
+    pub refilled: Option<Refilled>,
     /// Processor seconds while figures counted, user and system, where the initiator itself tells.
     pub cpu: Option<(f64, f64)>,
     /// Seconds of them spent looking for work, where the initiator itself tells.
@@ -122,6 +125,7 @@ pub struct Figures {
 impl Figures {
     /// Adds what another machine did over the same time.
     pub fn merge(&mut self, other: &Figures) {
+        let is_first = *self == Figures::default();
         self.seconds = self.seconds.max(other.seconds);
         self.ios += other.ios;
         self.moved += other.moved;
@@ -130,6 +134,15 @@ impl Figures {
         self.cpu = match (self.cpu, other.cpu) {
             (Some(ours), Some(theirs)) => Some((ours.0 + theirs.0, ours.1 + theirs.1)),
             (ours, theirs) => ours.or(theirs),
+        };
+        // What one of them does not tell is not known of all.
+        self.refilled = match (self.refilled, other.refilled) {
+            (Some(ours), Some(theirs)) => Some(Refilled {
+                seconds: ours.seconds.max(theirs.seconds),
+                outside: ours.outside + theirs.outside,
+            }),
+            (_, theirs) if is_first => theirs,
+            _ => None,
         };
         self.polls = match (self.polls, other.polls) {
             (Some(ours), Some(theirs)) => Some(ours + theirs),

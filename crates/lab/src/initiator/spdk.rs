@@ -78,11 +78,9 @@ impl Initiator for Spdk {
             seconds: seconds as f64,
             ios,
             moved: ios * u64::from(task.job.block.0),
-            errors: 0,
             latency: latencies(&text, &total),
             command: process.command().to_owned(),
-            cpu: None,
-            polls: None,
+            ..Figures::default()
         })
     }
 }

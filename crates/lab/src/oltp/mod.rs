@@ -433,6 +433,7 @@ fn figures(worked: &Worked, counted: Counted, sides: (Side, Side), net: (Option<
         errors: worked.told.iter().map(|told| told.errors).sum(),
         latency,
         latency_summary: None,
+        refilled: None,
         io_latency_us: (counted.ios > 0).then(|| counted.wait_ms as f64 * 1e3 / counted.ios as f64),
         target: Some(sides.0),
         initiator: Some(sides.1),

@@ -77,7 +77,9 @@ pub fn json(outcomes: &[Outcome], notes: &Vec<String>) -> String {
         let seconds = outcome.seconds();
         let mut facts = json!({
             "name": outcome.name, "rw": outcome.rw, "bs": [outcome.block.0, outcome.block.1],
-            "in_flight": outcome.in_flight, "seconds": seconds, "errors": outcome.failed, "error": outcome.why,
+            "in_flight": outcome.in_flight, "seconds": seconds,
+            "refilled_seconds": outcome.tally.refilled as f64 / 1e9,
+            "latency_outside_seconds": outcome.tally.outside as f64 / 1e9, "errors": outcome.failed, "error": outcome.why,
             "cpu_user_seconds": outcome.cpu.0, "cpu_system_seconds": outcome.cpu.1,
             "poll_seconds": outcome.polled, "cpu_seconds_per_million": outcome.cpu_per_million(),
         });
