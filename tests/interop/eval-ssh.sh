@@ -78,10 +78,12 @@ assert len(record["points"]) == 4, [point["protocol"] for point in record["point
 for point in record["points"]:
     for run in point["runs"]:
         assert run["ios"] > 100 and run["errors"] == 0, run["ios"]
+        # On a machine that is busy with other things ssh may take longer than a load: then the record says so.
+        late = [side for side in ("target", "initiator") if "late" in run[side]]
         for side in ("target", "initiator"):
-            assert sum(run[side]["process"]) > 0, (point["protocol"], side)
+            assert side in late or sum(run[side]["process"]) > 0, (point["protocol"], side)
         assert run["target"]["resident"] > 1 << 20
-        assert run["packets"] > run["ios"] / 64, run["packets"]
+        assert "target" in late or run["packets"] > run["ios"] / 64, run["packets"]
 PY
 # What serves there already, and nobody of ours started: the cores of its machine are looked at.
 ip netns exec "$TAG-t" "$BLOCKWIRE" serve --nvme 10.78.0.2:4420 --volume there=ram:64M --allow-anonymous \
@@ -96,7 +98,8 @@ import json, sys
 points = json.load(open(sys.argv[1]))["points"]
 assert len(points) == 2 and all(point["target"] == "url" for point in points), points
 for run in (run for point in points for run in point["runs"]):
-    assert run["ios"] > 100 and sum(run["target"]["process"]) > 0, run["target"]
+    assert run["ios"] > 100, run["ios"]
+    assert "late" in run["target"] or sum(run["target"]["process"]) > 0, run["target"]
 PY
 for name in target load; do
   left=$(there "$name" "ls -d /tmp/blockwire-eval-* 2>/dev/null || true")

@@ -80,6 +80,15 @@ pub enum Discord {
         /// What was measured, bytes per second.
         measured: f64,
     },
+    /// An end's processors were looked at too late.
+    Late {
+        /// Which end.
+        end: &'static str,
+        /// By how many seconds, at most.
+        late: f64,
+        /// How long figures counted.
+        seconds: f64,
+    },
     /// More processor time than there was: so many seconds of a wall of so many.
     Processor {
         /// Seconds used.

@@ -153,6 +153,10 @@ pub struct Side {
     /// Seconds of the above that were spent looking for work in vain, where the system tells.
     #[serde(default)]
     pub idle_polls: Option<f64>,
+    /// How many seconds late it was looked at, at most, if that is too late for what was seen to be of the time of
+    /// the figures.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub late: Option<f64>,
 }
 
 impl Run {
@@ -205,7 +209,12 @@ impl Run {
             is_closed: point.is_closed,
             processor,
         };
-        if self.ios == 0 { Vec::new() } else { raw.discords() }
+        let mut found = if self.ios == 0 { Vec::new() } else { raw.discords() };
+        for (end, side) in [("target", &self.target), ("initiator", &self.initiator)] {
+            let late = side.as_ref().and_then(|side| side.late);
+            found.extend(late.map(|late| Discord::Late { end, late, seconds: self.seconds }));
+        }
+        found
     }
 }
 
@@ -386,6 +395,11 @@ fn words(discord: &Discord) -> String {
         Discord::Bandwidth { found, measured } => {
             format!("IOPS times size is {} bytes/s, and {} were counted", short(*found), short(*measured))
         }
+        Discord::Late { end, late, seconds } => format!(
+            "the {end}'s processors were looked at up to {} s late in a run of {} s: what is said of them is of another time",
+            short(*late),
+            short(*seconds)
+        ),
         Discord::Processor { used, had } => {
             format!("{} processor seconds were used of {}", short(*used), short(*had))
         }
@@ -404,7 +418,7 @@ pub(crate) mod tests {
         let kinds = |user| Kinds { user, system: user, idle: 1.0 - 2.0 * user, ..Kinds::default() };
         let cores = Usage { cores: vec![(0, kinds(0.3)), (1, kinds(0.45))], switches: 10 };
         let side = |used| {
-            Some(Side { cores: cores.clone(), process: (used, used), resident: 1 << 20, idle_polls: None })
+            Some(Side { cores: cores.clone(), process: (used, used), resident: 1 << 20, ..Side::default() })
         };
         Run {
             seconds: 1.0,
@@ -476,6 +490,21 @@ pub(crate) mod tests {
         assert!(point.runs.iter().all(|run| run.discords(&point).is_empty()));
         point.work = Some(8000);
         assert_eq!(point.runs[0].discords(&point).len(), 1, "more than its users can have done");
+    }
+
+    #[test]
+    fn who_was_looked_at_late_is_named() {
+        let mut point = point("tgt", "randread", 4096, 10_000);
+        if let Some(side) = &mut point.runs[2].target {
+            side.late = Some(3.0);
+        }
+        let record = Record { points: vec![point], ..Record::default() };
+        let discords = record.discords();
+        assert_eq!(discords.len(), 1);
+        assert!(
+            discords[0].contains("run 3: the target's processors were looked at up to 3 s late"),
+            "{discords:?}"
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! One load while it runs: all initiator machines at once, both ends looked at while figures count.
 //!
 //! Invariant: processors are looked at when every machine's figures count and until the first machine's
-//! cease to, and are scaled to the time of the figures.
+//! cease to, and are scaled to the time of the figures; a look that came late is said to have.
 
 use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -59,7 +59,7 @@ pub(crate) struct Pulse {
 
 /// What a thread of an initiator machine says.
 enum Said {
-    Event(usize, Event),
+    Event(usize, Event, Instant),
     Over(usize, Box<Result<Figures, Failure>>),
 }
 
@@ -87,7 +87,7 @@ pub(crate) fn measure(load: &Load<'_>, tell: &mut dyn FnMut(Pulse)) -> Result<(R
                     connections: part.connections,
                     dir: load.dir,
                 };
-                let tell = |event| drop(to.send(Said::Event(host, event)));
+                let tell = |event| drop(to.send(Said::Event(host, event, Instant::now())));
                 let figures = load.initiator.run(&task, &tell);
                 drop(to.send(Said::Over(host, Box::new(figures))));
             });
@@ -95,14 +95,14 @@ pub(crate) fn measure(load: &Load<'_>, tell: &mut dyn FnMut(Pulse)) -> Result<(R
         drop(to);
         loop {
             match from.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(Said::Event(host, event)) => {
-                    window.hear(host, event);
+                Ok(Said::Event(host, event, at)) => {
+                    window.hear(host, event, at);
                     if let Some(pulse) = window.pulse() {
                         tell(pulse);
                     }
                 }
                 Ok(Said::Over(host, figures)) => {
-                    window.close();
+                    window.close(Instant::now());
                     all[host] = Some(*figures);
                 }
                 Err(RecvTimeoutError::Disconnected | RecvTimeoutError::Timeout) => break,
@@ -122,6 +122,10 @@ pub(crate) fn measure(load: &Load<'_>, tell: &mut dyn FnMut(Pulse)) -> Result<(R
     Ok((window.run(figures), commands))
 }
 
+/// How late a look may be, in seconds or as part of the time of the figures, whichever is more.
+const LATE: f64 = 0.05;
+const LATE_PART: f64 = 0.1;
+
 /// The time over which processors are looked at.
 struct Window<'a> {
     load: &'a Load<'a>,
@@ -130,6 +134,8 @@ struct Window<'a> {
     /// One for each machine, whatever its namespaces.
     initiators: Vec<Watch>,
     open: Option<(Option<Look>, Vec<Option<Look>>)>,
+    /// How late the target's looks were, and the initiators', in seconds.
+    late: (f64, f64),
     seen: Option<(Option<Seen>, Option<Seen>)>,
     progress: Vec<Progress>,
     last: (f64, u64),
@@ -143,25 +149,28 @@ impl<'a> Window<'a> {
             began: vec![None; hosts],
             initiators: Vec::new(),
             open: None,
+            late: (0.0, 0.0),
             seen: None,
             progress: vec![Progress::default(); hosts],
             last: (0.0, 0),
         }
     }
 
-    fn hear(&mut self, host: usize, event: Event) {
+    fn hear(&mut self, host: usize, event: Event, at: Instant) {
         match event {
             Event::Began(pids) => {
                 self.began[host] = Some(pids);
                 if self.began.iter().all(Option::is_some) && self.open.is_none() {
                     self.initiators = self.watches();
                     let target = self.load.target.and_then(|watch| watch.ask().ok());
-                    let looks = self.initiators.iter().map(|watch| watch.look().ok()).collect();
+                    let looks: Vec<_> = self.initiators.iter().map(|watch| watch.look().ok()).collect();
+                    let late = |look: &Option<Look>| look.as_ref().map_or(0.0, |look| look.late(at));
+                    self.late = (late(&target), looks.iter().map(late).fold(0.0, f64::max));
                     self.open = Some((target, looks));
                 }
             }
             Event::Progress(progress) => self.progress[host] = progress,
-            Event::Ended => self.close(),
+            Event::Ended => self.close(at),
         }
     }
 
@@ -179,10 +188,17 @@ impl<'a> Window<'a> {
         machines.into_iter().map(|(place, pids)| Watch::new(place, pids, self.load.cores)).collect()
     }
 
-    /// Looks for the last time, once.
-    fn close(&mut self) {
+    /// Looks for the last time, once, since figures ceased to count.
+    fn close(&mut self, ceased: Instant) {
         if self.seen.is_none() {
             self.seen = self.look(Watch::ask);
+            let late = |seen: &Option<Seen>| {
+                let until = seen.as_ref().map_or(ceased, |seen| seen.until);
+                until.saturating_duration_since(ceased).as_secs_f64()
+            };
+            let (target, initiator) =
+                self.seen.as_ref().map_or((0.0, 0.0), |(far, near)| (late(far), late(near)));
+            self.late = (self.late.0.max(target), self.late.1.max(initiator));
         }
     }
 
@@ -221,6 +237,8 @@ impl<'a> Window<'a> {
 
     fn run(self, figures: Figures) -> Run {
         let (target, initiator) = self.seen.unwrap_or_default();
+        let late = |late: f64| Some(late).filter(|late| *late > LATE.max(figures.seconds * LATE_PART));
+        let late = (late(self.late.0), late(self.late.1));
         let scaled = |seen: &Seen| {
             let scale = if seen.seconds > 0.0 { figures.seconds / seen.seconds } else { 1.0 };
             let (user, system) = seen.side.process;
@@ -236,11 +254,12 @@ impl<'a> Window<'a> {
         Run {
             retransmits: count(link.and_then(|seen| seen.retransmits)),
             packets: count(link.and_then(|seen| seen.packets)),
-            target: target.as_ref().map(scaled),
+            target: target.as_ref().map(scaled).map(|side| Side { late: late.0, ..side }),
             // Its own count is of the very time of its figures, wherever it runs.
             initiator: initiator.as_ref().map(scaled).map(|side| Side {
                 process: figures.cpu.unwrap_or(side.process),
                 idle_polls: figures.polls.or(side.idle_polls),
+                late: late.1,
                 ..side
             }),
             seconds: figures.seconds,
@@ -271,6 +290,7 @@ fn merged(all: Vec<Seen>) -> Option<Seen> {
         sum.side.resident += seen.side.resident;
         let add = |a: Option<u64>, b: Option<u64>| Some(a? + b?);
         sum.retransmits = add(sum.retransmits, seen.retransmits);
+        sum.until = sum.until.max(seen.until);
         sum.packets = add(sum.packets, seen.packets);
     }
     Some(sum)
@@ -285,8 +305,8 @@ mod tests {
     fn machines_keep_their_cores_apart() {
         let seen = |user| {
             let cores = Usage { cores: vec![(0, Kinds { user, ..Kinds::default() })], switches: 3 };
-            let side = Side { cores, process: (user, 0.5), resident: 10, idle_polls: None };
-            Seen { seconds: 1.0, side, retransmits: Some(1), packets: None }
+            let side = Side { cores, process: (user, 0.5), resident: 10, ..Side::default() };
+            Seen { seconds: 1.0, until: Instant::now(), side, retransmits: Some(1), packets: None }
         };
         let all = merged(vec![seen(0.25), seen(0.75)]).unwrap();
         let cores: Vec<u32> = all.side.cores.cores.iter().map(|(core, _)| *core).collect();

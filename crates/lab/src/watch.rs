@@ -31,7 +31,10 @@ pub struct Watch {
 /// One moment.
 #[derive(Clone, Debug)]
 pub struct Look {
-    at: Instant,
+    /// When it was here, by our clock: it was taken before that.
+    here: Instant,
+    /// When it was taken, in seconds by its own machine's clock; `None`: that is this machine, and no time went by.
+    taken: Option<f64>,
     cores: Reading,
     processes: BTreeMap<u32, Times>,
     retransmits: Option<u64>,
@@ -42,8 +45,10 @@ pub struct Look {
 /// What passed between two looks.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    /// Seconds between them.
+    /// Seconds between them, by the clock of their machine.
     pub seconds: f64,
+    /// When the second was here, by our clock.
+    pub until: Instant,
     /// Processors and processes, scaled to nothing: as they were.
     pub side: Side,
     /// Segments sent again.
@@ -66,13 +71,14 @@ impl Watch {
         Watch { polls, ..self }
     }
 
-    /// Looks now, and asks the system itself: for the begin and the end of a run, since that takes a while.
+    /// Looks now, and then asks the system itself, since that takes a while: for the begin and the end of a run.
     ///
     /// # Errors
     /// If the machine's counters cannot be read.
     pub fn ask(&self) -> Result<Look, Failure> {
+        let look = self.look()?;
         let polls = self.polls.as_ref().and_then(|polls| polls.idle_seconds());
-        Ok(Look { polls, ..self.look()? })
+        Ok(Look { polls, ..look })
     }
 
     /// Looks now.
@@ -89,7 +95,8 @@ impl Watch {
         };
         let processes = texts.iter().filter_map(times).collect();
         Ok(Look {
-            at: Instant::now(),
+            here: Instant::now(),
+            taken: texts.get("uptime").and_then(|text| uptime(text)),
             cores,
             processes,
             retransmits: texts.get("snmp").and_then(|text| cpu::retransmits(text)),
@@ -118,7 +125,7 @@ impl Watch {
         }
         let pids: Vec<String> = self.pids.iter().map(ToString::to_string).collect();
         let script = format!(
-            "echo =stat; cat /proc/stat; for p in {}; do for c in $p $(cat /proc/$p/task/*/children); do \
+            "echo =uptime; cat /proc/uptime; echo =stat; cat /proc/stat; for p in {}; do for c in $p $(cat /proc/$p/task/*/children); do \
              echo =process $c; cat /proc/$c/stat; done; done 2>/dev/null; \
              echo =snmp; cat /proc/{net}/net/snmp; echo =dev; cat /proc/{net}/net/dev; true",
             pids.join(" ")
@@ -154,19 +161,38 @@ impl Watch {
         if self.pids.is_empty() {
             process = by_cores(&usage);
         }
+        // What was late on its way was taken in time, or not: its own machine knows how long apart.
+        let seconds = match (earlier.taken, now.taken) {
+            (Some(earlier), Some(now)) => (now - earlier).max(0.0),
+            _ => (now.here - earlier.here).as_secs_f64(),
+        };
         let less = |now: Option<u64>, then: Option<u64>| Some(now?.saturating_sub(then?));
         Seen {
-            seconds: (now.at - earlier.at).as_secs_f64(),
+            seconds,
+            until: now.here,
             side: Side {
                 cores: usage,
                 process,
                 resident,
+                late: None,
                 idle_polls: now.polls.zip(earlier.polls).map(|(now, then)| (now - then).max(0.0)),
             },
             retransmits: less(now.retransmits, earlier.retransmits),
             packets: less(now.packets, earlier.packets),
         }
     }
+}
+
+impl Look {
+    /// How late it is for something that happened at a moment, at most, in seconds.
+    pub fn late(&self, happened: Instant) -> f64 {
+        self.here.saturating_duration_since(happened).as_secs_f64()
+    }
+}
+
+/// Seconds since a machine was started: the first number of `/proc/uptime`.
+fn uptime(text: &str) -> Option<f64> {
+    text.split_ascii_whitespace().next()?.parse().ok()
 }
 
 /// What cores did, as user and system time: for systems that live in the kernel.
@@ -242,6 +268,21 @@ mod tests {
         assert!(seen.side.process.0 + seen.side.process.1 > 0.0, "{:?}", seen.side.process);
         assert!(seen.side.process.0 + seen.side.process.1 <= seen.seconds + 0.02);
         assert!(seen.side.resident > 0 && !seen.side.cores.cores.is_empty());
+    }
+
+    /// A look that was seconds on its way over the network is still of the moment at which it was taken.
+    #[test]
+    fn a_look_is_of_its_own_machines_time() {
+        let watch = Watch::new(Place::Here, Vec::new(), &[]);
+        let look = |taken, on_its_way| {
+            let look = watch.look().unwrap();
+            Look { taken, here: look.here + Duration::from_secs(on_its_way), ..look }
+        };
+        let (first, last) = (look(uptime("100.25 7.00\n"), 0), look(uptime("102.75 9.00\n"), 7));
+        assert_eq!(watch.since(&first, &last).seconds, 2.5);
+        let late = last.late(first.here);
+        assert!((7.0..8.0).contains(&late), "{late}");
+        assert!((watch.since(&look(None, 0), &look(None, 7)).seconds - 7.0).abs() < 0.5);
     }
 
     #[test]

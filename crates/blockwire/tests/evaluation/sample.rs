@@ -55,7 +55,7 @@ fn run(system: System, bytes: u64, random: &mut Random) -> Run {
     let side = |each: f64| {
         let used = each * ios as f64;
         let process = (used * 0.4, used * 0.4);
-        Some(Side { cores: cores.clone(), process, resident: 64 << 20, idle_polls: None })
+        Some(Side { cores: cores.clone(), process, resident: 64 << 20, ..Side::default() })
     };
     Run {
         seconds: LENGTH,
