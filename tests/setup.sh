@@ -76,6 +76,7 @@ for group in "$@"; do
   generator)
     needs fio fio
     needs pidstat sysstat
+    needs ip iproute2
     ;;
   # Other people's targets and initiators, beside ours, in evaluations.
   eval)
