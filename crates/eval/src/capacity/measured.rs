@@ -79,7 +79,8 @@ pub fn series(record: &Record) -> Vec<Series> {
     all
 }
 
-/// What an I/O cost one side: its processes, and its part of what interrupts took on its machine.
+/// What an I/O cost one side: its processes, without the time that they polled in vain, which is what there was no work
+/// for, and its part of what interrupts took on its machine.
 fn cost(
     point: &Point,
     is_one_machine: bool,
@@ -88,7 +89,7 @@ fn cost(
     let each = |run: &Run| {
         let (mine, other) = sides(run);
         let mine = mine?;
-        let used = |side: &Side| side.process.0 + side.process.1;
+        let used = |side: &Side| side.process.0 + side.process.1 - side.idle_polls.unwrap_or(0.0);
         let total = mine.cores.total();
         // Ends on the same cores share what interrupts cost there.
         let numbers = |side: &Side| side.cores.cores.iter().map(|(core, _)| *core).collect::<Vec<_>>();
@@ -99,7 +100,8 @@ fn cost(
         let others = other.filter(is_shared).map_or(0.0, used);
         let part = used(mine) / (used(mine) + others).max(f64::MIN_POSITIVE);
         let seconds = used(mine) + (total.irq + total.softirq) * part;
-        (run.ios > 0).then(|| seconds / run.ios as f64)
+        // Of processes that say that they did nothing else no cost is known.
+        (run.ios > 0 && used(mine) > 0.0).then(|| seconds / run.ios as f64)
     };
     let seconds: Vec<f64> = point.runs.iter().filter_map(each).collect();
     let spread = Spread::of(&seconds)?;
@@ -125,6 +127,24 @@ mod tests {
         // Half a second of the processes for 10,000 I/Os, no interrupts.
         assert!((all[0].target_costs[0].seconds - 0.5 / 10_000.0).abs() < 1e-12);
         assert_eq!(all[0].per_connection(5000), Some(10_000.0));
+    }
+
+    /// A target that polls uses its core whole however little there is to do.
+    #[test]
+    fn polling_in_vain_is_no_cost_of_an_io() {
+        let mut one = point("blockwire", "randread", 4096, 10_000);
+        for side in one.runs.iter_mut().filter_map(|run| run.target.as_mut()) {
+            side.idle_polls = Some(0.4);
+        }
+        let cost = |point: &Point| {
+            let record = Record { points: vec![point.clone()], ..Record::default() };
+            series(&record)[0].target_costs.first().map(|cost| cost.seconds)
+        };
+        assert!((cost(&one).unwrap() - 0.1 / 10_000.0).abs() < 1e-12);
+        for side in one.runs.iter_mut().filter_map(|run| run.target.as_mut()) {
+            side.idle_polls = Some(0.5);
+        }
+        assert_eq!(cost(&one), None);
     }
 
     #[test]
