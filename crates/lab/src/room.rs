@@ -23,6 +23,7 @@ pub fn room(targets: &[Box<dyn Target>], initiators: &[Box<dyn Initiator>], time
     Room {
         cores: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
         memory: kib << 10,
+        ports: ports(&std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default()),
         files: files.current.or(files.maximum).unwrap_or(u64::MAX),
         namespaces: namespaces(),
         targets: present(
@@ -40,6 +41,14 @@ pub fn room(targets: &[Box<dyn Target>], initiators: &[Box<dyn Initiator>], time
     }
 }
 
+/// How many ports a range of them holds, as the kernel shows it: the first and the last.
+fn ports(range: &str) -> u64 {
+    let mut ends = range.split_ascii_whitespace().filter_map(|word| word.parse::<u64>().ok());
+    // Linux's own range where it does not tell.
+    let (first, last) = ends.next().zip(ends.next()).unwrap_or((32_768, 60_999));
+    last.saturating_sub(first) + 1
+}
+
 fn has_blocks(protocols: &[Protocol]) -> bool {
     protocols.iter().any(|protocol| *protocol != Protocol::Stream)
 }
@@ -52,6 +61,12 @@ fn present<'a>(all: impl Iterator<Item = (&'a str, Option<String>)>) -> Vec<Stri
 mod tests {
     use super::*;
     use std::path::Path;
+
+    #[test]
+    fn a_range_of_ports_has_both_its_ends() {
+        assert_eq!((ports("32768\t60999\n"), ports("")), (28_232, 28_232));
+        assert_eq!(ports("1024 65535"), 64_512);
+    }
 
     /// A preset that takes the first software target of all that are here must not get a sink of bytes.
     #[test]

@@ -75,6 +75,8 @@ type Broken = (Key, String, u32);
 struct Course {
     allowance: Allowance,
     testbed: Option<(Key, Testbed)>,
+    /// Most connections of any step: what a target must be ready for.
+    connections: u32,
     broken: Vec<Broken>,
 }
 
@@ -132,15 +134,17 @@ impl Runner<'_> {
     /// # Errors
     /// If nothing at all could be measured: why.
     pub fn run(&mut self, plan_of: &dyn Fn(&Pace) -> Result<Plan, String>) -> Result<Record, Failure> {
-        let mut course = Course { allowance: Allowance::begin(None), testbed: None, broken: Vec::new() };
+        let mut course =
+            Course { allowance: Allowance::begin(None), testbed: None, connections: 0, broken: Vec::new() };
         let rough = plan_of(&self.pace()).map_err(Failure::new)?;
         course.allowance = course.allowance.of(rough.time);
         let mut record = begin(rough.preset, &[]);
         let (possible, left_out) = self.possible(&rough);
+        course.connections = possible.iter().map(|step| step.connections).max().unwrap_or(1);
         let pace = match rough.time {
             None => self.pace(),
             Some(_) => {
-                let pace = self.measured_pace(&possible, &mut course, &mut record);
+                let pace = self.measured_pace(&possible, &mut course, &record);
                 let not = rough.steps.iter().filter(|step| !possible.contains(step));
                 Pace { left_out: distinct(not.map(LeftOut::like)), ..pace }
             }
@@ -211,7 +215,7 @@ impl Runner<'_> {
             ..Moment::default()
         };
         self.live.begins(&moment);
-        match self.step(step, &mut course.testbed, &moment, record) {
+        match self.step(step, course, &moment, record) {
             Ok(run) => {
                 self.live.ended(&moment, Ok(run.iops()));
                 let mtu = if self.machines.is_some() { 0 } else { block::mtu(step.wire) };
@@ -239,7 +243,7 @@ impl Runner<'_> {
 
     /// The same, corrected by the first target, which is started and filled, and by a short load on it. What
     /// goes wrong here goes wrong again when it counts, and is noted then.
-    fn measured_pace(&mut self, steps: &[&Step], course: &mut Course, record: &mut Record) -> Pace {
+    fn measured_pace(&mut self, steps: &[&Step], course: &mut Course, record: &Record) -> Pace {
         let mut pace = self.pace();
         let Some(step) = steps.iter().find(|step| step.protocol != Protocol::Local) else { return pace };
         let moment =
@@ -248,7 +252,9 @@ impl Runner<'_> {
         // As many volumes, but so small that filling them tells how fast it goes and takes no time.
         let mut short = (*step).clone();
         short.volumes.1 = short.volumes.1.min(VOLUME_TRIED);
-        let Ok((testbed, took)) = self.start(&short, record) else { return pace };
+        // What is written down is what is done when it counts.
+        let mut aside = Record { preset: record.preset.clone(), ..Record::default() };
+        let Ok((testbed, took)) = self.start(&short, course.connections, &mut aside) else { return pace };
         let (started, filled) = took;
         Pace::learn(&mut pace.starts, &step.target, started);
         let bytes = u64::from(short.volumes.0) * short.volumes.1;
@@ -260,7 +266,7 @@ impl Runner<'_> {
         (short.job.ramp, short.job.runtime, short.connections) =
             (Duration::ZERO, Some(TRIED), step.volumes.0);
         let begun = Instant::now();
-        if self.step(&short, &mut course.testbed, &moment, &mut Record::default()).is_ok() {
+        if self.step(&short, course, &moment, &mut aside).is_ok() {
             let connecting = pace.load("", short.connections) - pace.load("", 0);
             let took = begun.elapsed().saturating_sub(TRIED).saturating_sub(connecting);
             Pace::learn(&mut pace.loads, &step.initiator, took);
@@ -303,29 +309,30 @@ impl Runner<'_> {
     fn step(
         &mut self,
         step: &Step,
-        testbed: &mut Option<(Key, Testbed)>,
+        course: &mut Course,
         moment: &Moment,
         record: &mut Record,
     ) -> Result<Run, Failure> {
         if step.protocol == Protocol::Local {
-            *testbed = None;
+            course.testbed = None;
             return block::local(self, step, moment, record);
         }
         let key = Key::of(step);
-        if testbed.as_ref().is_none_or(|(known, _)| *known != key) {
+        if course.testbed.as_ref().is_none_or(|(known, _)| *known != key) {
             // Two targets must not have the memory, or the cores, at once.
-            *testbed = None;
-            let (made, _) = self.start(step, record)?;
-            *testbed = Some((key, made));
+            course.testbed = None;
+            let (made, _) = self.start(step, course.connections, record)?;
+            course.testbed = Some((key, made));
         }
-        let Some((_, testbed)) = testbed else { return Err(Failure::new("no target serves")) };
+        let Some((_, testbed)) = &course.testbed else { return Err(Failure::new("no target serves")) };
         block::load(self, step, testbed, moment, record)
     }
 
-    /// Starts a target and fills its volumes; says how long either took.
+    /// Starts a target that may have so many connections and fills its volumes; says how long either took.
     fn start(
         &mut self,
         step: &Step,
+        connections: u32,
         record: &mut Record,
     ) -> Result<(Testbed, (Duration, Duration)), Failure> {
         let begun = Instant::now();
@@ -341,6 +348,7 @@ impl Runner<'_> {
             protocol: step.protocol,
             volumes: step.volumes,
             medium: step.medium,
+            connections,
             cores: &self.cores.target,
             dir: &self.dir,
         };

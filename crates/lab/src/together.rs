@@ -161,6 +161,7 @@ impl Runner<'_> {
                 protocol,
                 volumes: preset.volumes,
                 medium: Medium::Ram,
+                connections: 1,
                 cores: &self.cores.target,
                 dir: &self.dir,
             };
@@ -279,6 +280,7 @@ impl Noise {
                     protocol: Protocol::Stream,
                     volumes: (0, 0),
                     medium: Medium::Null,
+                    connections: 1,
                     cores: &[],
                     dir: &runner.dir,
                 };

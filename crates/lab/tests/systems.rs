@@ -40,6 +40,7 @@ fn setup<'a>(dir: &'a Path, addresses: &'a [String], protocol: Protocol, medium:
         protocol,
         volumes: (2, 64 << 20),
         medium,
+        connections: 1,
         cores: &[0],
         dir,
     }

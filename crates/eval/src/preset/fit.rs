@@ -15,6 +15,8 @@ pub struct Room {
     pub memory: u64,
     /// Open files that a process may have.
     pub files: u64,
+    /// Ports that connections to one address and port may come from.
+    pub ports: u64,
     /// Whether network namespaces can be made; else why not.
     pub namespaces: Result<(), String>,
     /// Targets that can be started, and initiators.
@@ -53,6 +55,13 @@ const FILLING_SECONDS_MAX: f64 = 3.0;
 
 /// How long a load runs at the smallest scale.
 const RUNTIME_SMALLEST: Duration = Duration::from_millis(200);
+/// What a process opens beside its connections, and ports that others may have.
+const FILES_BESIDE: u64 = 256;
+const PORTS_BESIDE: u64 = 512;
+/// Links of a core of our target and of our initiator, and how many of them are kept free for links that are
+/// made anew.
+const LINKS_OF_A_CORE: u64 = 16_384;
+const LINKS_ANEW: u64 = 128;
 /// Most connections at the smallest scale.
 const CONNECTIONS_SMALLEST: u32 = 64;
 /// Most volumes at the smallest scale.
@@ -103,7 +112,6 @@ pub fn plan(
     let pairs = pairs(preset, room, targets, initiators, &mut fitting)?;
     let wires = ends(wires(preset, room, &mut fitting)?, scale, "links", &mut fitting);
     let volumes = volumes(preset, room, scale, &mut fitting);
-    let connections = connections(preset, room, scale, volumes.0, &mut fitting);
     let mut meetings = Vec::new();
     for (target, initiator) in &pairs {
         for &protocol in preset.protocols {
@@ -112,7 +120,7 @@ pub fn plan(
                 continue;
             }
             for &wire in if protocol == Protocol::Local { &wires[..1] } else { &wires[..] } {
-                for &connections in &connections {
+                for connections in connections(preset, protocol, room, scale, volumes.0, &mut fitting) {
                     for &medium in preset.media {
                         let (target, initiator) = (target.clone(), initiator.clone());
                         meetings.push(Meeting { target, initiator, protocol, wire, connections, medium });
@@ -163,6 +171,7 @@ pub fn takes(preset: &'static Preset) -> Option<(Duration, Duration)> {
         cores: 64,
         memory: 1 << 40,
         files: 1 << 20,
+        ports: 1 << 20,
         namespaces: Ok(()),
         targets: ours.clone(),
         initiators: ours.clone(),
@@ -458,17 +467,44 @@ fn volumes(preset: &Preset, room: &Room, scale: Scale, fitting: &mut Fitting) ->
     (count, each)
 }
 
-fn connections(preset: &Preset, room: &Room, scale: Scale, volumes: u32, fitting: &mut Fitting) -> Vec<u32> {
+fn connections(
+    preset: &Preset,
+    protocol: Protocol,
+    room: &Room,
+    scale: Scale,
+    volumes: u32,
+    fitting: &mut Fitting,
+) -> Vec<u32> {
     if preset.connections.is_empty() {
         return vec![volumes];
     }
-    // Each connection is a descriptor at either end, which may be one process's limit.
-    let most = u32::try_from(room.files.saturating_sub(256)).unwrap_or(u32::MAX);
-    let fits: Vec<u32> = preset.connections.iter().map(|count| (*count).min(most)).collect();
-    for (wanted, fit) in preset.connections.iter().zip(&fits).filter(|(wanted, fit)| wanted != fit) {
+    let (links, cores) = (u64::from(protocol.links().max(1)), (room.cores as u64 / 2).max(1));
+    // Each link is a descriptor at either end, which may be one process's limit, a port at one, and has a place
+    // on a core of ours; half of the cores are either end's. Links that are made anew need some room.
+    let anew = LINKS_ANEW * (links - 1);
+    let limits = [
+        (
+            room.files.saturating_sub(FILES_BESIDE),
+            format!("a process may open {} files (ulimit -n)", room.files),
+        ),
+        (
+            room.ports.saturating_sub(PORTS_BESIDE),
+            format!("there are {} ports to come from (sysctl net.ipv4.ip_local_port_range)", room.ports),
+        ),
+        (
+            LINKS_OF_A_CORE * cores - anew,
+            format!("each end has {cores} of the cores, and a core of ours carries {LINKS_OF_A_CORE} links"),
+        ),
+    ];
+    let (least, why) = limits.into_iter().min_by_key(|(limit, _)| *limit).unwrap_or_default();
+    let most = u32::try_from(least / links).unwrap_or(u32::MAX).max(1);
+    let mut fits: Vec<u32> = preset.connections.iter().map(|count| (*count).min(most)).collect();
+    fits.dedup();
+    for wanted in preset.connections.iter().filter(|wanted| **wanted > most) {
+        let more = if links > 1 { ", each with a second one for its admin queue" } else { "" };
         fitting.note(format!(
-            "{wanted} connections were wanted; {fit} are used, since a process may open {} files (ulimit -n)",
-            room.files
+            "{wanted} connections were wanted; over {} {most} are used{more}, since {why}",
+            protocol.name()
         ));
     }
     if scale == Scale::Smallest {

@@ -39,6 +39,16 @@ pub enum Protocol {
 }
 
 impl Protocol {
+    /// Descriptors and ports that a connection of it takes: an NVMe host has one more to each controller, for its
+    /// admin queue, and each connection of ours has a controller of its own.
+    pub fn links(self) -> u32 {
+        match self {
+            Protocol::NvmeTcp => 2,
+            Protocol::Iscsi | Protocol::Stream => 1,
+            Protocol::Local => 0,
+        }
+    }
+
     /// Its name in records and on the command line.
     pub fn name(self) -> &'static str {
         match self {

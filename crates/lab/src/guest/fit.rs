@@ -98,6 +98,7 @@ mod tests {
             cores: 2,
             memory: 20 << 30,
             files: 1024,
+            ports: 28_232,
             namespaces: Ok(()),
             targets: Vec::new(),
             initiators: Vec::new(),

@@ -246,6 +246,7 @@ impl Guest<'_, '_> {
             protocol: Protocol::Iscsi,
             volumes: (1, self.size.volume),
             medium: Medium::Ram,
+            connections: 1,
             cores: &self.runner.cores.target,
             dir: &self.runner.dir,
         };

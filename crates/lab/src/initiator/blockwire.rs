@@ -39,7 +39,7 @@ impl Ours {
 
     fn words(&self, task: &Task<'_>) -> Vec<String> {
         let mut words = vec![task.place.binary(&self.binary), "bench".to_owned()];
-        words.extend(task.urls.iter().cloned());
+        words.extend(task.urls.iter().map(|url| patient(url, task.connections)));
         words.extend(["--json", "--events"].map(str::to_owned));
         let threads = task.cores.len().max(1).min(task.job.threads as usize);
         words.extend(["--threads".to_owned(), threads.to_string()]);
@@ -89,6 +89,18 @@ impl Initiator for Ours {
         process.command().clone_into(&mut figures.command);
         Ok(figures)
     }
+}
+
+/// Connections that take so long to be made and served in turn that the usual 5 s are no sign of a dead one.
+const MANY: u32 = 1000;
+
+/// A URL whose controllers have a Keep Alive Timeout for so many connections; sessions of iSCSI have none.
+fn patient(url: &str, connections: u32) -> String {
+    if connections <= MANY || !url.starts_with("nvme") || url.contains("keep_alive=") {
+        return url.to_owned();
+    }
+    let mark = if url.contains('?') { '&' } else { '?' };
+    format!("{url}{mark}keep_alive=120s")
 }
 
 /// Passes on what a process says with `--events` until it ends, and gives what it printed.
@@ -174,6 +186,15 @@ mod tests {
         assert_eq!((all.ios, all.errors, all.cpu, all.polls), (20, 2, Some((1.0, 0.5)), Some(0.375)));
         assert_eq!(all.refilled, Some(Refilled { seconds: 1.5, outside: 0.5 }));
         assert!(read("{}").is_err());
+    }
+
+    #[test]
+    fn thousands_of_controllers_are_waited_for() {
+        let url = "nvme+tcp://h:4420/nqn.2026-11.io.example:v0/1";
+        assert_eq!(patient(url, 256), url);
+        assert_eq!(patient(url, 8_128), format!("{url}?keep_alive=120s"));
+        assert_eq!(patient("nvme+tcp://h/n?a=b", 8_128), "nvme+tcp://h/n?a=b&keep_alive=120s");
+        assert_eq!(patient("iscsi://h/iqn.2026-11.x:v0/0", 16_384), "iscsi://h/iqn.2026-11.x:v0/0");
     }
 
     #[test]

@@ -139,6 +139,7 @@ mod tests {
             cores,
             memory,
             files: 1024,
+            ports: 28_232,
             namespaces: Ok(()),
             targets: Vec::new(),
             initiators: Vec::new(),

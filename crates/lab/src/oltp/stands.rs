@@ -93,6 +93,7 @@ impl Stands {
             protocol: Protocol::Iscsi,
             volumes: (size.databases * size.luns, size.lun),
             medium: Medium::Ram,
+            connections: size.databases * size.luns,
             cores: &runner.cores.target,
             dir: &runner.dir,
         };

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{Polls, Serving, Setup, Target};
 use crate::Failure;
-use crate::place::Place;
+use crate::place::{Place, quoted};
 use crate::process::{Process, Run};
 
 /// `blockwire serve`.
@@ -63,6 +63,13 @@ impl Target for Ours {
         for number in 0..count {
             words.extend(["--volume".to_owned(), format!("v{number}={kind}:{bytes}")]);
         }
+        let config = config(setup);
+        let path = format!("{scratch}/{name}.toml");
+        if let Some(lines) = &config {
+            let text = format!("{}\n", lines.join("\n"));
+            setup.place.run_with(&["sh", "-c", "cat > \"$1\"", "sh", &path], text.as_bytes())?;
+            words.extend(["--config".to_owned(), path.clone()]);
+        }
         words.extend(["--state".to_owned(), format!("{scratch}/{name}-state")]);
         let control = format!("{scratch}/{name}.sock");
         words.extend(["--control".to_owned(), control.clone()]);
@@ -86,6 +93,8 @@ impl Target for Ours {
             _ => format!("iqn.2026-11.io.blockwire:v{number}/0"),
         };
         let mut serving = Serving::new(setup.protocol, port, (0..count).map(name).collect());
+        let said = config.map(|lines| lines.iter().map(|line| quoted(line)).collect::<Vec<_>>().join(" "));
+        serving.commands.extend(said.map(|lines| format!("printf '%s\\n' {lines} > {}", quoted(&path))));
         serving.commands.push(process.command().to_owned());
         serving.processes.push(process);
         serving.polls = Some(Arc::new(Shards {
@@ -95,6 +104,33 @@ impl Target for Ours {
         }));
         Ok(serving)
     }
+}
+
+/// Connections for which the daemon's usual limits do: it has 1,024 controllers for each volume.
+const USUAL: u32 = 1000;
+/// What an admin queue and an I/O queue with capsules of 8 KiB reserve: two capsules each.
+const RESERVED: u64 = 4 * (8 << 10);
+/// The memory of a core unless it is told otherwise.
+const MEMORY: u64 = 128 << 20;
+
+/// The configuration for thousands of NVMe/TCP hosts, each with a controller of its own; `None`: none is needed.
+fn config(setup: &Setup<'_>) -> Option<Vec<String>> {
+    if setup.protocol != Protocol::NvmeTcp || setup.connections <= USUAL {
+        return None;
+    }
+    let connections = u64::from(setup.connections);
+    let each = connections.div_ceil(setup.cores.len().max(1) as u64);
+    // At most half of a core's memory may be promised.
+    let memory = (2 * each * RESERVED + MEMORY).next_multiple_of(1 << 20);
+    let mut lines = vec!["[limits]".to_owned(), format!("memory = \"{}M\"", memory >> 20)];
+    for number in 0..setup.volumes.0 {
+        lines.push("[[subsystem]]".to_owned());
+        lines.push(format!("nqn = \"nqn.2026-11.io.blockwire:v{number}\""));
+        lines.push(format!("namespaces = [{{ volume = \"v{number}\" }}]"));
+        // The harness's own hosts, and one that fills the volumes.
+        lines.push(format!("controllers = {}", (connections + 16).min(65_519)));
+    }
+    Some(lines)
 }
 
 /// The daemon's shards, asked over its control socket.
@@ -122,6 +158,27 @@ fn idle(text: &str) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn thousands_of_hosts_get_memory_and_controllers() {
+        let setup = |protocol, connections| Setup {
+            place: &Place::Here,
+            listen: "127.0.0.1",
+            addresses: &[],
+            protocol,
+            volumes: (1, 1 << 20),
+            medium: Medium::Ram,
+            connections,
+            cores: &[0, 1],
+            dir: Path::new("/"),
+        };
+        assert_eq!(config(&setup(Protocol::Iscsi, 16_384)), None);
+        assert_eq!(config(&setup(Protocol::NvmeTcp, 256)), None);
+        let lines = config(&setup(Protocol::NvmeTcp, 16_384)).unwrap();
+        // 8,192 hosts of a core have 256 MiB, which is half of what it has beside its usual memory.
+        assert_eq!(lines[1], "memory = \"640M\"");
+        assert_eq!(lines.last().unwrap(), "controllers = 16400");
+    }
 
     #[test]
     fn polling_is_that_of_all_shards() {

@@ -70,6 +70,8 @@ pub struct Setup<'a> {
     pub volumes: (u32, u64),
     /// What they are made of.
     pub medium: Medium,
+    /// Most connections, over all volumes, that it will have at once.
+    pub connections: u32,
     /// Processors that it may use.
     pub cores: &'a [usize],
     /// For its files and logs.

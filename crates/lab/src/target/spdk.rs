@@ -258,6 +258,7 @@ mod tests {
             protocol,
             volumes: (2, 64 << 20),
             medium,
+            connections: 1,
             cores: &[],
             dir: Path::new("/"),
         }

@@ -9,6 +9,7 @@ fn room() -> Room {
         cores: 2,
         memory: 20 << 30,
         files: 1024,
+        ports: 28_232,
         namespaces: Ok(()),
         targets: vec!["blockwire".into(), "tgt".into()],
         initiators: vec!["blockwire".into(), "libiscsi".into()],
@@ -75,7 +76,7 @@ fn what_starting_takes_is_in_the_time() {
             let starts = both.iter().map(|name| (name.clone(), Duration::from_millis(start))).collect();
             let pace = Pace { starts, filled, spent: Duration::from_secs(5), ..Pace::default() };
             let time = Duration::from_secs(seconds);
-            let room = Room { time, files: 1 << 20, pace: pace.clone(), ..room() };
+            let room = Room { time, files: 1 << 20, ports: 1 << 20, pace: pace.clone(), ..room() };
             let plan = plan(preset, &room, Scale::Auto, &both, &names(&["blockwire"])).unwrap();
             let takes = plan.duration(&pace) + pace.spent;
             let said = plan.notes.iter().any(|note| note.contains("longer than"));
@@ -116,16 +117,41 @@ fn demartek_pairs_as_it_did() {
 fn connections_stop_at_the_limit_of_files() {
     let preset = Preset::find("connections").unwrap();
     let plan = plan(preset, &room(), Scale::Auto, &names(&["blockwire"]), &names(&["blockwire"])).unwrap();
-    assert!(plan.steps.iter().any(|step| step.connections == 768));
-    assert!(plan.notes.iter().any(|note| note.contains("ulimit -n")));
+    let most = |plan: &Plan, protocol: Protocol| {
+        plan.steps.iter().filter(|step| step.protocol == protocol).map(|step| step.connections).max()
+    };
+    // An NVMe/TCP host has two links for each.
+    assert_eq!((most(&plan, Protocol::Iscsi), most(&plan, Protocol::NvmeTcp)), (Some(768), Some(384)));
+    assert!(
+        plan.notes
+            .iter()
+            .any(|note| note.contains("over nvme-tcp 384 are used") && note.contains("ulimit -n"))
+    );
+}
+
+#[test]
+fn connections_stop_at_ports_and_at_links_of_cores() {
+    let preset = Preset::find("connections").unwrap();
+    for (cores, ports, want, why) in [
+        (4, 28_232, 13_860, "there are 28232 ports to come from"),
+        (2, 1 << 20, 8_128, "each end has 1 of the cores, and a core of ours carries 16384 links"),
+    ] {
+        let room = Room { files: 1 << 20, ports, cores, ..room() };
+        let plan = plan(preset, &room, Scale::Auto, &names(&["blockwire"]), &names(&["blockwire"])).unwrap();
+        let most = |protocol| {
+            plan.steps.iter().filter(|step| step.protocol == protocol).map(|step| step.connections).max()
+        };
+        assert_eq!((most(Protocol::Iscsi), most(Protocol::NvmeTcp)), (Some(16_384), Some(want)));
+        assert!(plan.notes.iter().any(|note| note.contains(why)), "{:?}", plan.notes);
+    }
 }
 
 #[test]
 fn each_connection_has_work() {
     let preset = Preset::find("connections").unwrap();
-    let room = Room { files: 1 << 20, ..room() };
+    let room = Room { files: 1 << 20, ports: 1 << 20, ..room() };
     let plan = plan(preset, &room, Scale::Auto, &names(&["blockwire"]), &names(&["blockwire"])).unwrap();
-    for count in [1, 256, 16_384] {
+    for count in [1, 256, 8_128, 16_384] {
         let step = plan.steps.iter().find(|step| step.connections == count).unwrap();
         assert_eq!(step.job.threads, count);
     }
