@@ -7,9 +7,9 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError};
+use std::sync::{Arc, OnceLock};
 
 use buf::{Errno, Time};
 use endpoint::{Accepted, Arrival};
@@ -67,6 +67,8 @@ pub(crate) struct Bell {
     rung: AtomicBool,
     asleep: AtomicBool,
     event: OwnedFd,
+    /// Signalled as well.
+    watched: OnceLock<Arc<OwnedFd>>,
 }
 
 impl Bell {
@@ -78,7 +80,8 @@ impl Bell {
         }
         // SAFETY: the call has just given us this descriptor, and nobody else knows it.
         let event = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(Bell { rung: AtomicBool::new(false), asleep: AtomicBool::new(false), event })
+        let (rung, asleep) = (AtomicBool::new(false), AtomicBool::new(false));
+        Ok(Bell { rung, asleep, event, watched: OnceLock::new() })
     }
 
     /// Tells that something waits; true if the shard had to be woken.
@@ -87,10 +90,16 @@ impl Bell {
         if !self.asleep.swap(false, Ordering::SeqCst) {
             return false;
         }
-        let one = 1u64;
-        // SAFETY: eight readable bytes. A full counter means that a wake-up is pending anyway.
-        unsafe { libc::write(self.event.as_raw_fd(), (&raw const one).cast(), 8) };
+        signal(&self.event);
+        if let Some(event) = self.watched.get() {
+            signal(event);
+        }
         true
+    }
+
+    /// Another eventfd is to be signalled whenever this bell wakes a sleeper.
+    pub(crate) fn signal_too(&self, event: Arc<OwnedFd>) {
+        let _ = self.watched.set(event);
     }
 
     /// Whether somebody has rung since [`Bell::answer`].
@@ -123,6 +132,13 @@ impl Bell {
     pub(crate) fn fd(&self) -> RawFd {
         self.event.as_raw_fd()
     }
+}
+
+/// Makes an eventfd readable.
+fn signal(event: &OwnedFd) {
+    let one = 1u64;
+    // SAFETY: eight readable bytes. A full counter means that a wake-up is pending anyway.
+    unsafe { libc::write(event.as_raw_fd(), (&raw const one).cast(), 8) };
 }
 
 /// Where letters for one shard are put in.

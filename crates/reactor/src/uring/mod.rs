@@ -394,7 +394,7 @@ impl<M> World<M> for Uring<'_, M> {
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
-        self.ring.fd()
+        self.ring.fd(&self.base.bell)
     }
 
     fn due(&mut self) -> Option<Time> {

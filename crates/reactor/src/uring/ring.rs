@@ -3,11 +3,14 @@
 use std::cell::OnceCell;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use io_uring::squeue::Entry;
 use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{CompletionQueue, EnterFlags, IoUring, SubmissionQueue, Submitter};
+
+use crate::mail::Bell;
 
 /// Submissions that fit before they must be handed over.
 const SQ_ENTRIES: u32 = 1024;
@@ -68,7 +71,7 @@ pub(crate) struct Ring<'r> {
     pub(crate) enters: u64,
     fd: BorrowedFd<'r>,
     /// Made when somebody first asks for a descriptor to watch.
-    watch: OnceCell<OwnedFd>,
+    watch: OnceCell<Arc<OwnedFd>>,
 }
 
 impl<'r> Ring<'r> {
@@ -89,15 +92,18 @@ impl<'r> Ring<'r> {
 
     /// Readable when something has completed or deferred work waits. The ring's own descriptor is not: who
     /// sleeps on it by epoll is not woken when work is deferred (nobody runs it while the thread waits
-    /// elsewhere), so an eventfd is registered, which the kernel signals then too.
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+    /// elsewhere), so an eventfd is registered, which the kernel signals then too. Not in every case: what
+    /// completes because of a write to another eventfd, as the poll of the bell does, signals later or never,
+    /// since the kernel lets no eventfd signal another. So who rings the bell signals this one as well.
+    pub(crate) fn fd(&self, bell: &Bell) -> BorrowedFd<'_> {
         if self.watch.get().is_none()
-            && let Ok(event) = event()
+            && let Ok(event) = event().map(Arc::new)
             && self.submitter.register_eventfd(event.as_raw_fd()).is_ok()
         {
+            bell.signal_too(event.clone());
             let _ = self.watch.set(event);
         }
-        self.watch.get().map_or(self.fd, AsFd::as_fd)
+        self.watch.get().map_or(self.fd, |event| event.as_fd())
     }
 
     /// What was signalled so far has been looked at. What comes later signals again; what came between
