@@ -110,7 +110,16 @@ fn words(failure: &Failure) -> String {
         }
         Failure::Refused(Refusal::NoRegistrationSpace) => "the target has no room for another registration",
         Failure::Refused(Refusal::InvalidRelease) => "the reservation is of another type",
-        Failure::Refused(refusal) => return format!("refused by the target ({refusal:?})"),
+        Failure::Refused(Refusal::AtomicUnit) => "it is longer than the target writes atomically",
+        Failure::Refused(Refusal::NoMarkSpace) => "the target can mark no more blocks",
+        Failure::Refused(Refusal::InvalidAction) => "the volume is in no state for it",
+        Failure::Refused(Refusal::NotDurable) => {
+            "the target could not make it durable, so nothing has changed"
+        }
+        Failure::Refused(Refusal::RemovalPrevented) => "a host prevents that the medium is removed",
+        Failure::Refused(Refusal::NotFenced) => {
+            "the target did it, but what was in flight before did not end in time: it has closed the volume"
+        }
         Failure::Failed(Fault::Unwritable(block)) => return format!("block {block} cannot be written"),
         Failure::Failed(Fault::Medium(block)) => return format!("block {block} cannot be read"),
         Failure::Failed(Fault::Miscompare(at)) => return format!("byte {at} differs from what was expected"),

@@ -229,7 +229,12 @@ impl Medium {
             store.volume.spec.persist,
             saved.as_deref(),
         )
-        .map_err(|why| refuse(format!("{record} is damaged: {why:?}")))?;
+        .map_err(|why| {
+            refuse(format!(
+                "{record} in the state directory is damaged ({why}); restore it, or move it away if the reservations \
+                 and bad blocks that it remembers may be lost"
+            ))
+        })?;
         let (facts, shared, view) = (Arc::new(facts), Shared::new(shards), home.view().clone());
         shared.set_sanitize_rate(store.volume.spec.sanitize_rate.unwrap_or(0));
         if let Some(gauge) = self.gauge(store, usage) {

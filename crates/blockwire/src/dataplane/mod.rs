@@ -7,6 +7,7 @@ pub mod logged;
 pub mod login;
 pub mod medium;
 mod queues;
+mod refusal;
 pub mod shards;
 mod standing;
 mod subsystems;

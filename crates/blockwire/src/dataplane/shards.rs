@@ -12,7 +12,7 @@ use std::{
 use endpoint::{Endpoint, ShardId};
 use reactor::{IoKind, Reactor, Running, SpawnError};
 use target::{ConnectionEntry, Control, Listing, Message, Report, SessionEntry, Shard, VolumeSpec};
-use volume::{Ask, DiskId, PortId, Refusal, VolumeId};
+use volume::{Ask, DiskId, PortId, VolumeId};
 
 use super::{
     catalog::{Catalog, Entry},
@@ -20,7 +20,7 @@ use super::{
     inbox::{self, Requests},
     logged::{self, Logged},
     medium::{Medium, descriptors},
-    queues, standing,
+    queues, refusal, standing,
     usage::Usage,
     world,
 };
@@ -199,11 +199,11 @@ impl Shards {
     }
 
     /// Asks a volume's home for a change.
-    fn change(&self, volume: VolumeId, ask: Ask) -> Result<(), EngineError> {
+    fn change(&self, (name, volume): (&str, VolumeId), ask: Ask) -> Result<(), EngineError> {
         let home = target::home_of(volume, self.running.shards());
         match self.ask(home, Control::Ask(volume, ask), CHANGE)? {
             Report::Done => Ok(()),
-            Report::Refused(refusal) => Err(refused(&refusal)),
+            Report::Refused(refusal) => Err(EngineError::Unsupported(refusal::words(name, &refusal))),
             Report::NoVolume | Report::Listing(_) => Err(EngineError::Stopped),
         }
     }
@@ -275,10 +275,6 @@ fn negotiated(session: &SessionEntry, connection: &ConnectionEntry) -> Negotiate
         max_connections: params.max_connections,
         commands: session.window,
     }
-}
-
-fn refused(refusal: &Refusal) -> EngineError {
-    EngineError::Unsupported(format!("the volume refuses: {refusal:?}"))
 }
 
 impl Engine for Shards {
@@ -364,11 +360,11 @@ impl Engine for Shards {
 
     fn set_access(&self, name: &str, ports: &[u16], to: volume::Access) -> Result<(), EngineError> {
         let ports = ports.iter().map(|port| PortId(*port)).collect();
-        self.change(self.number(name)?, Ask::SetAccess { ports, to, by: None })
+        self.change((name, self.number(name)?), Ask::SetAccess { ports, to, by: None })
     }
 
     fn protect_volume(&self, name: &str, on: bool) -> Result<(), EngineError> {
-        self.change(self.number(name)?, Ask::WriteProtect(on))
+        self.change((name, self.number(name)?), Ask::WriteProtect(on))
     }
 
     fn shards(&self) -> Result<Vec<ShardReport>, EngineError> {
@@ -440,7 +436,7 @@ impl Engine for Shards {
         catalog.ways.forget(name);
         catalog.volumes.remove(&id);
         self.publish(&mut catalog)?;
-        self.change(id, Ask::Remove)?;
+        self.change((name, id), Ask::Remove)?;
         self.forget(id, &medium)
     }
 
@@ -466,11 +462,11 @@ impl Engine for Shards {
         let blocks = bytes / u64::from(before.logical);
         if blocks < before.blocks {
             // Nobody may be promised blocks that are gone: first the promise, then the medium.
-            self.change(id, Ask::Resize(volume::Geometry { blocks, ..before }))?;
+            self.change((name, id), Ask::Resize(volume::Geometry { blocks, ..before }))?;
             return entry.medium.resize(bytes).map(drop);
         }
         let after = entry.medium.resize(bytes)?;
-        self.change(id, Ask::Resize(after)).inspect_err(|_| {
+        self.change((name, id), Ask::Resize(after)).inspect_err(|_| {
             let _ = entry.medium.resize(bytes_before);
         })
     }
