@@ -67,10 +67,15 @@ consumers() {
   done
 }
 
-# Our initiator against targets that others wrote.
+# Our initiator against targets that others wrote, and against ours.
 initiator() {
   tests/interop/initiator.sh -t tgt
   PARTS="discovery load restarts secrets" tests/interop/initiator.sh -t istgt
+  local protocol world
+  world=$(worlds)
+  for protocol in iscsi nvme; do
+    IO=${world%% *} PARTS="matrix reservations" tests/interop/initiator.sh -s -t blockwire -p "$protocol"
+  done
 }
 
 # A file system on a volume that our initiator attaches, a database and a benchmark on it, while its target is
@@ -111,6 +116,10 @@ fio() {
 initiators() {
   tests/interop/initiator.sh -a -t tgt
   tests/interop/initiator.sh -a -t istgt
+  local world
+  world=$(worlds)
+  IO=${world%% *} tests/interop/initiator.sh -a -t blockwire -p iscsi
+  IO=${world%% *} tests/interop/initiator.sh -a -t blockwire -p nvme
   tests/interop/initiator.sh -a -s -t lio
   tests/interop/initiator.sh -a -s -t nvmet
   tests/interop/spdk.sh

@@ -1,20 +1,24 @@
 #!/usr/bin/env bash
 # Our initiator against a target, by the command line.
-#   initiator.sh [-a] [-s] [-t TARGET]
-# -a: every combination of what is negotiated; -s: few of them, with less data, for slow targets.
+#   initiator.sh [-a] [-s] [-t TARGET] [-p PROTOCOL]
+# -a: all of what is negotiated against each other: every combination of digests, InitialR2T, ImmediateData and
+# bursts (of digests, queues and commands), and every two values of all options that there are; of our own target
+# also of its settings. -s: few of them, with less data, for slow targets.
 # TARGET is tgt, istgt (both from Debian), lio, nvmet (the kernel's, in a guest), spdk-iscsi, spdk-nvme
-# (where SPDK was built: SPDK_DIR) or blockwire. PARTS names the parts, unless all are to be run.
+# (where SPDK was built: SPDK_DIR) or blockwire. PROTOCOL is iscsi or nvme, for who serves both (blockwire).
+# PARTS names the parts, unless all are to be run.
 set -euo pipefail
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/../lib.sh"
 TARGET=tgt
 ALL=0
 SHORT=0
-while getopts ast: opt; do
+while getopts asp:t: opt; do
   case $opt in
   a) ALL=1 ;;
   s) SHORT=1 ;;
   t) TARGET=$OPTARG ;;
+  p) OVER=$OPTARG ;;
   *) exit 2 ;;
   esac
 done
@@ -23,7 +27,7 @@ tgt | istgt) "$ROOT/tests/setup.sh" "$TARGET" ;;
 esac
 BLOCKWIRE=${BLOCKWIRE:-$BUILD/release/blockwire}
 use_target "$TARGET"
-DIR=$OUT/initiator-$TARGET
+DIR=$OUT/initiator-$TARGET${OVER:+-$OVER}
 rm -rf "$DIR"
 mkdir -p "$DIR"
 # What is written of a volume, and the volume.
@@ -31,7 +35,7 @@ MIB=16
 VOLUME_MIB=${VOLUME_MIB:-64}
 [ "$SHORT" = 0 ] || MIB=2
 case $(url disk) in
-nvme*) PROTOCOL=nvme ;;
+nvme*) PROTOCOL=nvme NO_SUCH=${NO_SUCH:-there is no subsystem} ;;
 *) PROTOCOL=iscsi ;;
 esac
 # Every wait of a test ends, whatever the initiator does.
@@ -101,6 +105,16 @@ round_trip() {
   cmp "$DIR/image" "$DIR/back" || fail "$unit: what came back is not what was written"
 }
 
+# small_io OPTIONS: writes and reads that are shorter than a burst or capsule, with these terms
+small_io() {
+  local unit bs
+  unit="$(url disk)?$(able "$1")"
+  for bs in 512 12k; do
+    expect '^bench' bw bench "$unit" --rw=randwrite --bs=$bs --iodepth=8 --size=192k --verify=crc32c
+    ! grep -q failed "$DIR/said" || { cat "$DIR/said" >&2; fail "bench --bs=$bs on $unit"; }
+  done
+}
+
 # every_iscsi, every_nvme: every combination, into TERMS
 every_iscsi() {
   local digest r2t immediate bursts
@@ -124,6 +138,38 @@ every_nvme() {
   done
 }
 
+# pairs: sets of the values on its input, every two values of two lines together in at least one
+pairs() { awk -f "$ROOT/tests/interop/pairs.awk"; }
+# pairs_iscsi, pairs_nvme: every option that takes part in a login or a connect
+pairs_iscsi() {
+  pairs <<TERMS
+digest=none digest=header digest=data digest=both
+initial_r2t=yes initial_r2t=no
+immediate=yes immediate=no
+first_burst=512&max_burst=512 first_burst=4K&max_burst=64K first_burst=64K&max_burst=256K first_burst=256K&max_burst=16M
+max_recv=512 max_recv=4K max_recv=64K max_recv=16M
+max_outstanding_r2t=1 max_outstanding_r2t=2 max_outstanding_r2t=65535
+$(seq -f 'connections=%g' -s ' ' "$LINKS")
+commands=1 commands=8 commands=4096
+time2wait=0 time2wait=2 time2wait=1h
+time2retain=0 time2retain=20 time2retain=1h
+protocol_level=0 protocol_level=1 protocol_level=2
+keep_alive=1s keep_alive=off
+TERMS
+}
+# HPDAS: data alignments that the target takes
+pairs_nvme() {
+  pairs <<TERMS
+digest=none digest=header digest=data digest=both
+queues=1 queues=2 queues=8
+commands=1 commands=2 commands=32 commands=1023
+max_r2t=1 max_r2t=2 max_r2t=16
+${HPDAS:-hpda=0 hpda=1 hpda=31}
+flow_control=yes flow_control=no
+keep_alive=1s keep_alive=5s keep_alive=off
+TERMS
+}
+
 # LINKS: connections of a session, where the target takes more than one into it
 LINKS=${LINKS:-1}
 matrix() {
@@ -131,17 +177,48 @@ matrix() {
   if [ "$ALL" = 1 ]; then
     "every_$PROTOCOL"
   elif [ "$PROTOCOL" = nvme ]; then
-    TERMS=("digest=none&queues=2" "digest=both")
+    TERMS=("digest=none&queues=2&max_r2t=4" "digest=both&flow_control=yes")
     [ "$SHORT" = 1 ] || TERMS+=("digest=header&queues=4&commands=4" "digest=data&commands=1")
   else
-    TERMS=("initial_r2t=yes&immediate=yes&first_burst=64K&max_burst=64K" "connections=$LINKS&digest=both&commands=8")
-    [ "$SHORT" = 1 ] || TERMS+=("digest=none" "digest=both" "digest=header&initial_r2t=yes&immediate=no"
-      "digest=data&initial_r2t=no&immediate=no&first_burst=4K&max_burst=16K"
+    TERMS=("initial_r2t=yes&immediate=yes&first_burst=64K&max_burst=64K&max_outstanding_r2t=1&protocol_level=0"
+      "connections=$LINKS&digest=both&commands=8&time2wait=0&time2retain=20")
+    [ "$SHORT" = 1 ] || TERMS+=("digest=none&protocol_level=1&time2wait=1h" "digest=both"
+      "digest=header&initial_r2t=yes&immediate=no&max_outstanding_r2t=2&max_burst=16K&first_burst=4K"
+      "digest=data&initial_r2t=no&immediate=no&first_burst=4K&max_burst=16K&max_outstanding_r2t=65535"
       "initial_r2t=yes&immediate=yes&first_burst=64K&max_burst=64K&max_recv=4K"
       "digest=both&initial_r2t=no&immediate=yes&first_burst=512&max_burst=512")
   fi
   for terms in "${TERMS[@]}"; do round_trip "$terms"; done
   say "$TARGET: ${#TERMS[@]} sets of terms, $MIB MiB there and back with each"
+  [ "$ALL" = 1 ] || return 0
+  mapfile -t TERMS < <("pairs_$PROTOCOL")
+  for terms in "${TERMS[@]}"; do
+    round_trip "$terms"
+    small_io "$terms"
+  done
+  say "$TARGET: ${#TERMS[@]} more sets with every two values of all options"
+  ! declare -F target_terms >/dev/null || settings
+}
+
+# The same from the other side: a target of ours with other settings, every two values of them.
+settings() {
+  local TERMS=() terms
+  target_stop
+  mapfile -t TERMS < <(pairs < <("target_settings_$PROTOCOL"))
+  for terms in "${TERMS[@]}"; do
+    target_terms "$DIR" "$PROTOCOL" "$terms"
+    target_start "$DIR"
+    if [ "$PROTOCOL" = nvme ]; then set -- "queues=4&commands=64" "queues=1&digest=both&max_r2t=4&flow_control=yes"
+    else set -- "connections=2&max_outstanding_r2t=16" "immediate=no&initial_r2t=no&max_burst=16M&first_burst=512K"; fi
+    for asked; do
+      round_trip "$asked"
+      small_io "$asked"
+    done
+    target_stop
+  done
+  rm -f "$DIR/blockwire.toml"
+  target_start "$DIR"
+  say "$TARGET: ${#TERMS[@]} sets of the target's own settings, two sets of terms with each"
 }
 
 load() {
@@ -191,10 +268,14 @@ reservations() {
 }
 uuid() { printf '%08d-3c1b-4b8e-9d0e-2d8f6a1b7c55' "$1"; }
 
+# Others' targets are always killed: some ignore being asked.
+KILL=target_stop
+! declare -F target_killed >/dev/null || KILL=target_killed
+
 # outage SECONDS: the target is killed without warning and comes back
 outage() {
   sleep 1
-  target_stop
+  "$KILL"
   sleep "$1"
   target_start "$DIR"
 }
@@ -216,7 +297,7 @@ restarts() {
   bw_long copy -q "$DIR/image" "$(url disk)?commands=2&$SLOWLY&open_timeout=$wait" >"$DIR/said" 2>&1 &
   pid=$!
   sleep 0.2
-  target_stop
+  "$KILL"
   target_start "$DIR"
   wait "$pid" || rc=$?
   [ "$rc" = 0 ] || { cat "$DIR/said" >&2; fail "copy over a restart: exit $rc"; }

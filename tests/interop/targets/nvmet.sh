@@ -4,7 +4,7 @@
 # shellcheck source=tests/guest/targets.sh
 . "$ROOT/tests/guest/targets.sh"
 # shellcheck disable=SC2034
-ANNOUNCED=10.0.2.15:4420 NO_SUCH="there is no subsystem" NO_DHCHAP="only GUEST_SUITE=bookworm-backports has it"
+ANNOUNCED=10.0.2.15:4420 HPDAS=hpda=0 NO_DHCHAP="only GUEST_SUITE=bookworm-backports has it"
 # Linux has reservations since 6.13.
 # shellcheck disable=SC2034
 RESERVES=nothing

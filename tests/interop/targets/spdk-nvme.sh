@@ -3,8 +3,6 @@
 
 # shellcheck source=tests/interop/spdk-target.sh
 . "$ROOT/tests/interop/spdk-target.sh"
-# shellcheck disable=SC2034
-NO_SUCH="there is no subsystem"
 # Its commands carry no more (MDTS).
 # shellcheck disable=SC2034
 SIZES="512 4k 64k 128k"
