@@ -362,6 +362,12 @@ impl Server {
         controller.into_iter().flat_map(|controller| controller.members.iter().map(|member| member.shard))
     }
 
+    /// Whether the controller has a queue of this number that has proved what it must.
+    pub fn holds(&self, cntlid: u16, qid: u16) -> bool {
+        let controller = self.controllers.find(cntlid).filter(|controller| controller.ending.is_none());
+        controller.is_some_and(|it| it.members.iter().any(|member| member.qid == qid && member.proven))
+    }
+
     /// How the Connect that made this queue is answered, once it is open.
     pub fn connected(&self, key: QueueKey) -> Completion {
         self.queue(key).spec.connected()

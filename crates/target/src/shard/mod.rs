@@ -256,6 +256,7 @@ impl Endpoint for Shard {
             more |= self.feed(cx);
             more |= self.run_steps(cx);
             more |= self.run_nvme_steps(cx);
+            more |= self.run_heirs(cx);
             more |= self.run_fronts(cx);
             more |= self.stop_progress(cx);
             if !more {
@@ -304,6 +305,7 @@ impl Endpoint for Shard {
 
     fn poll_timeout(&self) -> Option<Time> {
         let own = [self.stop_deadline(), self.founding.poll_timeout(), self.remotes.poll_timeout()];
+        let own = own.into_iter().chain([self.heirs_timeout()]);
         let times = [self.timers.next(), self.fronts.poll_timeout(), self.nvme.server.poll_timeout()];
         times.into_iter().chain(own).flatten().min()
     }

@@ -75,6 +75,30 @@ fn full_queues_on_all_shards_answer_everything() {
     }
 }
 
+/// SPDK frees a queue and makes it again at once: the end of the old connection may be heard of later.
+#[test]
+fn a_queue_that_is_connected_anew_waits_for_the_end_of_the_old_one() {
+    for seed in 0..40 {
+        let mut world = world(seed, 1 + (seed % 3) as u16);
+        let mut host = Host::connect(&mut world, Wanted { queues: 2, ..Wanted::default() });
+        for round in 0..3 {
+            reset(&mut world, &host.pipes[1]);
+            let ended = host.join(&mut world, 1);
+            assert!(ended.status.is_success(), "seed {seed}, round {round}: {ended:?}");
+            // The new one stands where the old one was.
+            let new = host.pipes.pop().unwrap();
+            host.pipes[1] = new;
+            let data = pattern(8, 4, round);
+            assert_eq!(host.write(&mut world, 1, 8, &data), Status::SUCCESS, "seed {seed}");
+            assert!(host.read(&mut world, 2, 8, 4) == data, "seed {seed}");
+        }
+        // Who is there and stays keeps its number.
+        let ended = host.join(&mut world, 1);
+        assert_eq!(ended.status.0 & 0x7ff, Status::COMMAND_SEQUENCE_ERROR.0, "seed {seed}: {ended:?}");
+        assert!(host.read(&mut world, 1, 8, 4) == pattern(8, 4, 2), "seed {seed}");
+    }
+}
+
 #[test]
 fn queues_go_where_the_network_card_hands_their_bytes_over_while_balance_is_kept() {
     let mut world = world(3, 3);

@@ -18,6 +18,9 @@ use crate::message::{Message, NvmeBaggage, NvmeMessage, QueueGrant};
 use crate::shard::conns::{Conn, Kind};
 use crate::shard::{DIRECTORY, Shard};
 
+/// Where an I/O queue is to live, and what it is; or why it may not be.
+pub(super) type Joined = Result<(ShardId, Box<QueueSpec>), ConnectRefusal>;
+
 impl Shard {
     /// Asks whoever can grant a Connect that the exports allow.
     pub(super) fn apply(&mut self, conn: Tag, applicant: Applicant, leave: Leave) {
@@ -92,30 +95,18 @@ impl Shard {
         }
     }
 
-    /// An I/O queue wants to join a controller that should live here.
-    pub(super) fn join_controller(
-        &mut self,
-        cntlid: u16,
-        (from, token): (ShardId, u64),
-        mut join: Join,
-        wish: &Wish,
-    ) {
+    /// Lets an I/O queue into a controller of this shard, and says where it is to live.
+    pub(super) fn let_in(&mut self, cntlid: u16, join: &mut Join, wish: &Wish) -> Joined {
         let mut load = vec![0; usize::from(self.shards)];
         for shard in self.nvme.server.queue_shards(cntlid) {
             load[usize::from(shard.0)] += 1;
         }
         let shard = place_of(wish, self.id, join.qid, &load);
         join.shard = Core(shard.0);
-        let answer = self.nvme.server.join(cntlid, &join).map(|spec| (shard, Box::new(spec)));
-        self.post(from, Message::Nvme(NvmeMessage::Joined(token, answer)));
+        self.nvme.server.join(cntlid, join).map(|spec| (shard, Box::new(spec)))
     }
 
-    pub(super) fn joined_controller(
-        &mut self,
-        cx: &mut Cx<'_>,
-        token: u64,
-        answer: Result<(ShardId, Box<QueueSpec>), ConnectRefusal>,
-    ) {
+    pub(super) fn joined_controller(&mut self, cx: &mut Cx<'_>, token: u64, answer: Joined) {
         let conn = Tag::from_bits(token);
         match answer {
             Ok((shard, spec)) => self.granted(cx, conn, shard, QueueGrant::Io(spec)),

@@ -8,6 +8,7 @@
 mod arrive;
 mod connect;
 mod control;
+mod heirs;
 mod log;
 mod offer;
 mod open;
@@ -48,6 +49,8 @@ pub(super) struct Nvme {
     seated: usize,
     /// What the directory was told last of the memory that is left to promise.
     left_told: Option<u64>,
+    /// Queues that wait for their numbers.
+    heirs: heirs::Heirs,
 }
 
 impl Nvme {
@@ -59,6 +62,7 @@ impl Nvme {
             directory: (id == DIRECTORY).then(|| Controllers::new(shards)),
             seated: 0,
             left_told: None,
+            heirs: heirs::Heirs::new(),
         }
     }
 
@@ -214,7 +218,7 @@ impl Shard {
             NvmeMessage::Impostor(cntlid) => self.nvme.server.end_controller(cntlid),
             NvmeMessage::Join(cntlid, from, token, asked) => {
                 let (join, wish) = *asked;
-                self.join_controller(cntlid, (from, token), join, &wish);
+                self.join_controller(cx, cntlid, (from, token), (join, wish));
             }
             NvmeMessage::Joined(token, answer) => self.joined_controller(cx, token, answer),
             // Comes with a socket, by `handle_arrival`; without one, the link was lost on its way.
