@@ -1,10 +1,13 @@
 //! What the standard library has no word for: cores, congestion control, descriptors, name spaces.
 
-use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+use rustix::net::sockopt;
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
@@ -12,59 +15,28 @@ fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
 
 /// Binds this thread, and what it starts from now on, to one core.
 pub fn pin(core: usize) -> io::Result<()> {
-    if core >= libc::CPU_SETSIZE as usize {
+    if core >= CpuSet::MAX_CPU {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // SAFETY: a set of cores is a plain bit field, for which zero is a value.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the core is within the set.
-    unsafe { libc::CPU_SET(core, &mut set) };
-    // SAFETY: the set is as long as said; 0 is this thread.
-    checked(unsafe { libc::sched_setaffinity(0, size_of_val(&set), &set) }).map(drop)
+    let mut set = CpuSet::new();
+    set.set(core);
+    Ok(sched_setaffinity(None, &set)?)
 }
 
 /// Sets a socket's congestion control.
-pub fn set_congestion(socket: &impl AsRawFd, name: &str) -> io::Result<()> {
-    let (level, option) = (libc::IPPROTO_TCP, libc::TCP_CONGESTION);
-    // SAFETY: the value is `name.len()` bytes at that address.
-    checked(unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            level,
-            option,
-            name.as_ptr().cast(),
-            name.len() as libc::socklen_t,
-        )
-    })
-    .map(drop)
+pub fn set_congestion(socket: &impl AsFd, name: &str) -> io::Result<()> {
+    Ok(sockopt::set_tcp_congestion(socket, name)?)
 }
 
 /// A socket's congestion control.
-pub fn congestion(socket: &impl AsRawFd) -> io::Result<String> {
-    let mut name = [0u8; 32];
-    let mut len = name.len() as libc::socklen_t;
-    // SAFETY: the system writes at most `len` bytes there.
-    checked(unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_CONGESTION,
-            name.as_mut_ptr().cast(),
-            &mut len,
-        )
-    })?;
-    let name = CStr::from_bytes_until_nul(&name).unwrap_or_default();
-    Ok(name.to_string_lossy().into_owned())
+pub fn congestion(socket: &impl AsFd) -> io::Result<String> {
+    Ok(sockopt::tcp_congestion(socket)?)
 }
 
 /// Lets this process have as many descriptors as the system allows.
 pub fn raise_descriptor_limit() -> io::Result<()> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the structure is the one that the call fills.
-    checked(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) })?;
-    limit.rlim_cur = limit.rlim_max;
-    // SAFETY: as above.
-    checked(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }).map(drop)
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    Ok(setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?)
 }
 
 /// Moves this thread, and what it starts from now on, into a network of its own.
@@ -85,23 +57,22 @@ pub fn children_cpu_ns() -> io::Result<u64> {
 
 /// Asks a process to end.
 pub fn terminate(pid: u32) -> io::Result<()> {
-    signal(pid, libc::SIGTERM)
+    signal(pid, Signal::TERM)
 }
 
 /// Stops a process until [`resume`].
 pub fn pause(pid: u32) -> io::Result<()> {
-    signal(pid, libc::SIGSTOP)
+    signal(pid, Signal::STOP)
 }
 
 /// Lets a process go on.
 pub fn resume(pid: u32) -> io::Result<()> {
-    signal(pid, libc::SIGCONT)
+    signal(pid, Signal::CONT)
 }
 
-fn signal(pid: u32, signal: libc::c_int) -> io::Result<()> {
-    let pid = libc::pid_t::try_from(pid).map_err(|_| io::ErrorKind::InvalidInput)?;
-    // SAFETY: no memory is involved.
-    checked(unsafe { libc::kill(pid, signal) }).map(drop)
+fn signal(pid: u32, signal: Signal) -> io::Result<()> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
+    Ok(kill_process(pid, signal)?)
 }
 
 static STOP: AtomicBool = AtomicBool::new(false);
@@ -174,5 +145,32 @@ impl Epoll {
             other => other?,
         };
         Ok(self.events[..count as usize].iter().map(|event| event.u64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_set_is_in_force() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        set_congestion(&listener, "reno").unwrap();
+        assert_eq!(congestion(&listener).unwrap(), "reno");
+        assert!(set_congestion(&listener, "none such").is_err());
+        raise_descriptor_limit().unwrap();
+        let limit = getrlimit(Resource::Nofile);
+        assert_eq!(limit.current, limit.maximum);
+        assert_eq!(pin(CpuSet::MAX_CPU).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        let own = rustix::thread::sched_getaffinity(None).unwrap();
+        let core = (0..CpuSet::MAX_CPU).find(|core| own.is_set(*core)).unwrap();
+        std::thread::spawn(move || {
+            pin(core).unwrap();
+            let now = rustix::thread::sched_getaffinity(None).unwrap();
+            assert!(now.is_set(core) && now.count() == 1);
+        })
+        .join()
+        .unwrap();
+        assert_eq!(signal(0, Signal::TERM).unwrap_err().kind(), io::ErrorKind::InvalidInput, "nobody's");
     }
 }
