@@ -1,11 +1,12 @@
 //! How many cores, links and connections a load needs, from what I/Os were measured to cost.
 //!
-//! The model: an I/O costs a fixed time and a time per byte. Both are fitted by least squares to
-//! measured costs, each point weighted by the inverse of its cost, so that small I/Os count as much as
-//! large ones. The error is what the fit leaves unexplained plus how noisy the points were themselves.
+//! The model: an I/O costs a fixed time and a time per byte, and a write whose data the target has to ask for
+//! (R2T) a fixed time more. They are fitted by least squares to measured costs, none below zero, each point
+//! weighted by the inverse of its cost, so that small I/Os count as much as large ones. The error is what the fit leaves unexplained plus how noisy the points were themselves.
 //! Invariant: no figure is given beyond a fit of at least two sizes.
 
 mod measured;
+mod solve;
 
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +21,8 @@ pub struct Cost {
     pub seconds: f64,
     /// Spread of the runs: highest less lowest, as part of the median.
     pub noise: f64,
+    /// Whether its data does not ride with its command: the target asks for it.
+    pub is_asked: bool,
 }
 
 /// What an I/O costs.
@@ -29,6 +32,8 @@ pub struct Fit {
     pub per_io: f64,
     /// Processor seconds for each byte.
     pub per_byte: f64,
+    /// Processor seconds more for each I/O whose data is asked for.
+    pub per_ask: f64,
     /// How far a prediction may be off, as part of it.
     pub error: f64,
 }
@@ -48,7 +53,8 @@ impl std::fmt::Display for Unfit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Unfit::OneSize => "the run has one I/O size only: measure at least two, for example 4k and 128k",
-            Unfit::FewSizes => "to leave a size out and predict it takes four sizes: three are fitted, so that the fit knows its own error",
+            Unfit::FewSizes => "to leave a size out and predict it takes four sizes, or five if the data of some writes rides with their command \
+                 and that of others is asked for: one more than terms are fitted, so that the fit knows its own error",
             Unfit::NotPositive => "a cost in the run is not above zero: it was too short to be measured",
         })
     }
@@ -66,36 +72,52 @@ impl Fit {
         if costs.iter().all(|cost| cost.bytes == first) {
             return Err(Unfit::OneSize);
         }
-        let (mut w, mut wx, mut wy, mut wxx, mut wxy) = (0.0, 0.0, 0.0, 0.0, 0.0);
-        for cost in costs {
-            let weight = 1.0 / (cost.seconds * cost.seconds);
-            w += weight;
-            wx += weight * cost.bytes;
-            wy += weight * cost.seconds;
-            wxx += weight * cost.bytes * cost.bytes;
-            wxy += weight * cost.bytes * cost.seconds;
-        }
-        let slope = (w * wxy - wx * wy) / (w * wxx - wx * wx);
-        // A line that falls, or begins below zero, says that one of the two terms is too small to see.
-        let (per_io, per_byte) = if slope <= 0.0 {
-            (wy / w, 0.0)
-        } else if wy < slope * wx {
-            (0.0, wxy / wxx)
-        } else {
-            ((wy - slope * wx) / w, slope)
-        };
-        let mut fit = Fit { per_io, per_byte, error: 0.0 };
-        let miss = |cost: &Cost| (fit.cost(cost.bytes) / cost.seconds - 1.0).abs();
+        let (per_io, per_byte, per_ask) = solve::least(costs, has_ask(costs));
+        let mut fit = Fit { per_io, per_byte, per_ask, error: 0.0 };
+        let miss = |cost: &Cost| (fit.cost(cost.bytes, cost.is_asked) / cost.seconds - 1.0).abs();
         let worst = costs.iter().map(miss).fold(0.0, f64::max);
         let noise = costs.iter().map(|cost| cost.noise / 2.0).fold(0.0, f64::max);
         fit.error = worst + noise;
         Ok(fit)
     }
 
-    /// Processor seconds of an I/O of so many bytes.
-    pub fn cost(&self, bytes: f64) -> f64 {
-        self.per_io + self.per_byte * bytes
+    /// Processor seconds of an I/O of so many bytes, which the target asks for or not.
+    pub fn cost(&self, bytes: f64, is_asked: bool) -> f64 {
+        self.per_io + self.per_byte * bytes + if is_asked { self.per_ask } else { 0.0 }
     }
+}
+
+/// Bytes of a write that ride with its command; the target asks for those of larger ones. NVMe/TCP: what a capsule
+/// holds; iSCSI: the first burst, of others than named as RFC 7143 has it unless it is negotiated.
+fn rides(target: &str, protocol: &str) -> f64 {
+    match (protocol, target) {
+        ("nvme-tcp", _) => IN_CAPSULE,
+        (_, "blockwire") => 16_384.0,
+        (_, "spdk-iscsi") => 8192.0,
+        _ => 65_536.0,
+    }
+}
+
+/// Whether a target asks for the data of a load's I/Os.
+pub fn is_asked(target: &str, protocol: &str, rw: &str, bytes: f64) -> bool {
+    rw.contains("write") && bytes > rides(target, protocol)
+}
+
+/// How many sizes these costs are of.
+fn sizes(costs: &[Cost]) -> usize {
+    let mut sizes: Vec<f64> = costs.iter().map(|cost| cost.bytes).collect();
+    sizes.sort_by(f64::total_cmp);
+    sizes.dedup();
+    sizes.len()
+}
+
+/// Whether costs are of both kinds and enough to tell three terms and how far they are off.
+fn has_ask(costs: &[Cost]) -> bool {
+    is_of_both(costs) && sizes(costs) > 3
+}
+
+fn is_of_both(costs: &[Cost]) -> bool {
+    costs.iter().any(|cost| cost.is_asked) && costs.iter().any(|cost| !cost.is_asked)
 }
 
 /// What leaving a size out of the fit shows.
@@ -121,31 +143,37 @@ impl Miss {
     }
 }
 
-/// Leaves each size out in turn and predicts it from all others.
+/// Leaves each size out in turn and predicts it from all others. The only size of its kind, whose data rides with
+/// its command or is asked for, is not predicted from those of the other kind.
 ///
 /// # Errors
-/// If fewer than four sizes were measured, or a cost is not above zero.
+/// If fewer than four sizes were measured (of both kinds: five), or a cost is not above zero.
 pub fn misses(costs: &[Cost]) -> Result<Vec<Miss>, Unfit> {
-    let mut sizes: Vec<f64> = costs.iter().map(|cost| cost.bytes).collect();
-    sizes.sort_by(f64::total_cmp);
-    sizes.dedup();
-    if sizes.len() < 4 {
-        return Err(Unfit::FewSizes);
-    }
-    let predict = |at: usize| {
-        let left: Vec<Cost> = costs.iter().filter(|cost| cost.bytes != costs[at].bytes).copied().collect();
+    let mut found = Vec::new();
+    for measured in costs {
+        let left: Vec<Cost> = costs.iter().filter(|cost| cost.bytes != measured.bytes).copied().collect();
+        if !left.iter().any(|cost| cost.is_asked == measured.is_asked) {
+            continue;
+        }
+        // As many sizes as terms would be fitted without any error, whatever they are.
+        if sizes(&left) < 3 || is_of_both(&left) && !has_ask(&left) {
+            return Err(Unfit::FewSizes);
+        }
         let fit = Fit::of(&left)?;
-        Ok(Miss { measured: costs[at], predicted: fit.cost(costs[at].bytes), error: fit.error })
-    };
-    (0..costs.len()).map(predict).collect()
+        let predicted = fit.cost(measured.bytes, measured.is_asked);
+        found.push(Miss { measured: *measured, predicted, error: fit.error });
+    }
+    if found.is_empty() { Err(Unfit::FewSizes) } else { Ok(found) }
 }
+
+/// Data of a write in an NVMe/TCP command's capsule.
+const IN_CAPSULE: f64 = 8192.0;
 
 /// Bytes that an I/O has beside its payload in the payload's direction: headers of its PDUs, and the
 /// command or the answer. iSCSI: 48 bytes each (RFC 7143, 11.1), data in segments of at most 256 KiB.
 /// NVMe/TCP: a command capsule of 72 bytes, else 24 each; writes up to 8 KiB ride in their capsule.
 pub fn headers(protocol: &str, is_write: bool, bytes: f64) -> f64 {
     const SEGMENT: f64 = 262_144.0;
-    const IN_CAPSULE: f64 = 8192.0;
     let segments = (bytes / SEGMENT).ceil().max(1.0);
     match (protocol, is_write) {
         ("nvme-tcp", true) if bytes <= IN_CAPSULE => 72.0,
@@ -169,6 +197,8 @@ pub struct Load {
     pub mtu: f64,
     /// Bytes of protocol headers for each I/O, both ways together.
     pub headers: f64,
+    /// Whether the target asks for its data.
+    pub is_asked: bool,
     /// How full a core may be, 0 to 1.
     pub fill: f64,
     /// I/Os per second that one connection was measured to carry.
@@ -202,7 +232,7 @@ const TCP_IP: f64 = 52.0;
 impl Load {
     /// What the load needs of a side that costs as much as the fit says.
     pub fn need(&self, fit: &Fit) -> Need {
-        let cores = self.iops * fit.cost(self.bytes) / self.fill;
+        let cores = self.iops * fit.cost(self.bytes, self.is_asked) / self.fill;
         let stream = self.bytes + self.headers;
         let segment = self.mtu - TCP_IP;
         let each = 8.0 * stream * (self.mtu + FRAME) / segment;
@@ -224,7 +254,7 @@ mod tests {
     use super::*;
 
     fn cost(bytes: f64, seconds: f64) -> Cost {
-        Cost { bytes, seconds, noise: 0.0 }
+        Cost { bytes, seconds, noise: 0.0, is_asked: false }
     }
 
     #[test]
@@ -234,7 +264,7 @@ mod tests {
         assert!((fit.per_io / 1e-6 - 1.0).abs() < 1e-9 && (fit.per_byte / 2e-10 - 1.0).abs() < 1e-9);
         assert!(fit.error < 1e-9);
         // One that was not used for the fit.
-        assert!((fit.cost(65_536.0) / line(65_536.0).seconds - 1.0).abs() < 1e-9);
+        assert!((fit.cost(65_536.0, false) / line(65_536.0).seconds - 1.0).abs() < 1e-9);
     }
 
     #[test]
@@ -263,13 +293,14 @@ mod tests {
 
     #[test]
     fn a_load_needs_what_arithmetic_says() {
-        let fit = Fit { per_io: 1e-6, per_byte: 0.0, error: 0.1 };
+        let fit = Fit { per_io: 1e-6, per_byte: 0.0, per_ask: 0.0, error: 0.1 };
         let load = Load {
             iops: 2.9e6,
             bytes: 4096.0,
             link: 100e9,
             mtu: 9000.0,
             headers: 96.0,
+            is_asked: false,
             fill: 1.0,
             per_connection: 100_000.0,
         };
@@ -295,6 +326,29 @@ mod tests {
         assert!((misses[1].part() + 1.0 / 3.0).abs() < 1e-9 && !misses[1].is_within(), "{misses:?}");
         // Of three, two would be left: a line through both fits them without any error, whatever they are.
         assert_eq!(super::misses(&costs[..3]), Err(Unfit::FewSizes));
+    }
+
+    /// A step where data begins to be asked for is no slope.
+    #[test]
+    fn what_is_asked_for_costs_more() {
+        let step = |bytes: f64| {
+            let is_asked = bytes > 8192.0;
+            let more = if is_asked { 3e-6 } else { 0.0 };
+            Cost { is_asked, ..cost(bytes, 1e-6 + bytes * 2e-10 + more) }
+        };
+        let costs = [2048.0, 4096.0, 16_384.0, 65_536.0, 262_144.0].map(step);
+        let fit = Fit::of(&costs).unwrap();
+        assert!((fit.per_io / 1e-6 - 1.0).abs() < 1e-6 && (fit.per_ask / 3e-6 - 1.0).abs() < 1e-6, "{fit:?}");
+        let load = step(32_768.0);
+        assert!((fit.cost(load.bytes, true) / load.seconds - 1.0).abs() < 1e-6);
+        for miss in misses(&costs).unwrap() {
+            assert!(miss.part().abs() < 1e-6, "{miss:?}");
+        }
+        // One that rides alone is not predicted from those that do not, and three terms take four sizes.
+        let lone = misses(&[costs.as_slice(), &[step(131_072.0)]].concat()[1..]).unwrap();
+        assert!(lone.iter().all(|miss| miss.measured.bytes > 8192.0), "{lone:?}");
+        assert_eq!(misses(&costs[1..]), Err(Unfit::FewSizes));
+        assert_eq!((rides("spdk-nvmf", "nvme-tcp"), rides("blockwire", "iscsi")), (8192.0, 16_384.0));
     }
 
     #[test]

@@ -30,19 +30,21 @@ fn a_load_is_computed_from_what_ios_cost() {
 #[test]
 fn a_size_that_was_left_out_is_predicted() {
     let root = tempfile::tempdir().unwrap();
-    write(root.path(), "run/record.json", &record("t6-100g-sweep", &[OURS], &SIZES, 5, 7));
+    // Two whose data rides with a write, and three whose data is asked for.
+    let sizes = [SIZES.as_slice(), &[262_144]].concat();
+    write(root.path(), "run/record.json", &record("t6-100g-sweep", &[OURS], &sizes, 5, 7));
     let (out, err, code) =
         said(&blockwire(root.path(), &["eval", "plan", "--check", "--from", "run", "--json"]));
     assert_eq!(code, Some(0), "{err}");
     let all: serde_json::Value = serde_json::from_str(&out).unwrap();
     let all = all.as_array().unwrap();
-    assert_eq!(all.len(), 2 * 2 * SIZES.len(), "two loads, two ends");
+    assert_eq!(all.len(), 2 * 2 * sizes.len(), "two loads, two ends");
     for one in all {
         let miss = one["miss"].as_f64().unwrap().abs();
         assert!(miss < 0.05, "{one}");
     }
     let (out, _, _) = said(&blockwire(root.path(), &["eval", "plan", "--check", "--from", "run"]));
-    assert!(out.contains("16 predictions: the middle one misses by"), "{out}");
+    assert!(out.contains("20 predictions: the middle one misses by"), "{out}");
 }
 
 #[test]

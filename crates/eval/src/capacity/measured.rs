@@ -2,7 +2,7 @@
 //!
 //! Invariant: a series holds points that differ in their size only.
 
-use super::Cost;
+use super::{Cost, is_asked};
 use crate::compare::Spread;
 use crate::record::{Point, Record, Run, Side};
 
@@ -105,7 +105,9 @@ fn cost(
     };
     let seconds: Vec<f64> = point.runs.iter().filter_map(each).collect();
     let spread = Spread::of(&seconds)?;
-    Some(Cost { bytes: point.bytes as f64, seconds: spread.median, noise: spread.noise() })
+    let bytes = point.bytes as f64;
+    let is_asked = is_asked(&point.target, &point.protocol, &point.rw, bytes);
+    Some(Cost { bytes, seconds: spread.median, noise: spread.noise(), is_asked })
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 use clap::Args;
-use eval::capacity::{Fit, Load, Miss, Need, Series, headers, misses, series};
+use eval::capacity::{Fit, Load, Miss, Need, Series, headers, is_asked, misses, series};
 use serde_json::{Value, json};
 
 use super::super::{say, size};
@@ -204,15 +204,20 @@ fn load(args: &PlanArgs, one: &Series, bytes: u64, iops: f64) -> Load {
         link: args.link,
         mtu: f64::from(args.mtu),
         headers: headers(&one.protocol, is_write, bytes as f64),
+        is_asked: is_asked(&one.target, &one.protocol, &one.rw, bytes as f64),
         fill: args.fill,
         per_connection: one.per_connection(bytes).filter(|rate| *rate > 0.0).unwrap_or(1.0),
     }
 }
 
 fn cores(text: &mut String, end: &str, fit: &Fit, need: &Need) {
+    let asked = match fit.per_ask {
+        0.0 => String::new(),
+        more => format!(", {:.2} us more if its data is asked for", more * 1e6),
+    };
     let _ = writeln!(
         text,
-        "  {end:<11} {:.2} cores ({:.2} to {:.2}): an I/O costs {:.2} us and {:.3} ns for each byte; may be off by {:.0} %",
+        "  {end:<11} {:.2} cores ({:.2} to {:.2}): an I/O costs {:.2} us and {:.3} ns for each byte{asked}; may be off by {:.0} %",
         need.cores,
         need.cores_least,
         need.cores_most,
@@ -273,8 +278,8 @@ fn assumptions(text: &mut String, one: &Series, bytes: u64) {
     let _ = write!(
         text,
         "\nAssumed:\n\
-         - An I/O costs a fixed time and a time per byte, fitted to sizes from {} to {}, and cores add up: no cache,\n  \
-           lock or memory bus gets in the way of more of them. Processors are those of the run.\n\
+         - An I/O costs a fixed time and a time per byte (and a write whose data is asked for a fixed time more), fitted\n  \
+           to sizes from {} to {}, and cores add up: no cache, lock or memory bus gets in the way of more of them. Processors are those of the run.\n\
          - The cost is that of the processes (user and system, without polling in vain where they tell), and of\n  \
            interrupts: on one machine for both ends, in proportion to their processes. What a network card's driver costs beyond the run's own link is not in it.\n\
          - The range of cores is what the fit leaves unexplained plus half of the runs' own spread, not a guarantee.\n\
