@@ -33,7 +33,8 @@ pub use exports::{
 pub use links::Moved;
 pub use message::{
     Baggage, CONTROL, ConnectionEntry, Control, Listing, Make, MakeBackend, MakeRemote, Message, NvmeBaggage,
-    NvmeMessage, Proof, QueueEntry, QueueGrant, Report, SessionEntry, Traffic, VolumeEntry, VolumeSpec,
+    NvmeMessage, Proof, QueueEntry, QueueGrant, Report, RoomWanted, SessionEntry, Traffic, VolumeEntry,
+    VolumeSpec,
 };
 pub use nvme_server::{Gone, KeepAlive};
 pub use shard::{LogLine, NvmeCause, NvmeLine, Shard, home_of};

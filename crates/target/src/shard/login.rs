@@ -338,6 +338,17 @@ impl Shard {
         self.connection_gone(tsih, joining.cid);
     }
 
+    /// The link of a login that was let in to a session does not become part of it.
+    pub(super) fn never_came(&mut self, cx: &mut Cx<'_>, tsih: Tsih, cid: Cid) {
+        if let Some(conn) = self.sessions.get(&tsih).copied()
+            && let Some(session) = self.session(conn)
+        {
+            session.welcomed.retain(|welcomed| welcomed.cid != cid);
+            self.expect_no_more(cx, conn, cid);
+        }
+        self.connection_gone(tsih, cid);
+    }
+
     fn expect_no_more(&mut self, cx: &mut Cx<'_>, conn: Tag, cid: Cid) {
         let Some(session) = self.session(conn) else { return };
         // Another login may be on its way with the same CID.
@@ -402,8 +413,11 @@ impl Shard {
 
     /// The peer's address and target of a link that is lost on its way between shards.
     pub(super) fn baggage_without_link(&mut self, cx: &mut Cx<'_>, baggage: &Baggage) {
+        let (tsih, cid) = (baggage.established.tsih, baggage.established.identity.cid);
         if baggage.new {
-            self.forsaken(cx, baggage.established.tsih);
+            self.forsaken(cx, tsih);
+        } else {
+            self.never_came(cx, tsih, cid);
         }
     }
 

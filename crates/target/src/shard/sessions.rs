@@ -42,7 +42,7 @@ impl Shard {
             (true, Some(())) => self.founded(cx, tsih),
             (true, None) => self.forsaken(cx, tsih),
             (false, Some(())) => {}
-            (false, None) => self.connection_gone(tsih, baggage.established.identity.cid),
+            (false, None) => self.never_came(cx, tsih, baggage.established.identity.cid),
         }
     }
 

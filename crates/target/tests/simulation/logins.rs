@@ -4,10 +4,13 @@
 
 use std::time::Duration;
 
-use blockwire_target::Shard;
-use endpoint::ShardId;
+use blockwire_target::{Baggage, Message, Shard};
+use endpoint::{Accepted, ListenerId, ShardId};
 use iscsi::initiator::{Failure, Wanted};
-use iscsi::wire::LoginStatus;
+use iscsi::login::{Authorize, Established};
+use iscsi::name::IscsiName;
+use iscsi::negotiate::{Params, SessionType};
+use iscsi::wire::{Cid, LoginStatus, Sn, Tsih};
 use sim::{Config, PeerEnd, World};
 
 use super::initiator::Initiator;
@@ -146,4 +149,50 @@ fn connections_that_join_at_once_are_kept_or_refused() {
         end_all(&mut world, &mut all);
     }
     assert!(kept > 100 && refused > 10, "{kept} joined, {refused} were refused");
+}
+
+/// A link that was to join a session and is lost between two shards: the session does not wait for it.
+#[test]
+fn a_place_is_given_back_when_its_link_is_lost_on_its_way() {
+    let mut world = super::world(Config { shards: 1, ..Config::new(3) });
+    let here = ShardId(0);
+    let mut initiator = super::log_in(&mut world, asked(1));
+    // The first that is given.
+    let (tsih, cid) = (Tsih::new(1), Cid::new(1));
+    // Nobody waits for the answer.
+    world.tell(here, Message::AskWindow(tsih, cid, here, u64::MAX));
+    world.run_for(Duration::from_millis(1));
+    let identity = Authorize {
+        initiator_name: IscsiName::parse("iqn.2026-11.test:host").unwrap(),
+        target_name: None,
+        session_type: SessionType::Normal,
+        isid: asked(1).isid,
+        tsih,
+        cid,
+    };
+    let established = Established {
+        identity,
+        tsih,
+        user: None,
+        algorithm: None,
+        initiator_alias: None,
+        portal_group_tag: 1,
+        params: Params::defaults(SessionType::Normal),
+        exp_cmd_sn: Sn::new(1),
+        max_cmd_sn: Sn::new(1),
+        stat_sn: Sn::new(1),
+    };
+    let end = "127.0.0.1:3260".parse().unwrap();
+    let accepted = Accepted { listener: ListenerId(0), local: end, peer: end, cpu: None };
+    let baggage = Baggage { established, accepted, new: false, rest: Vec::new() };
+    world.tell(here, Message::Link(Box::new(baggage)));
+    world.run_for(Duration::from_millis(1));
+    assert!(world.pool(here).usage().reserved > 0);
+    initiator.kill(&mut world, 0, true);
+    world.run_for(Duration::from_millis(100));
+    assert_eq!(
+        world.pool(here).usage().reserved,
+        0,
+        "its last connection was the last that it had to wait for"
+    );
 }
