@@ -228,6 +228,8 @@ pub enum Remark {
     /// A sync has failed: what was written since the last good one is in doubt, and nothing more is written until
     /// the volume is opened anew.
     SyncFailed,
+    /// The flush of the stop has failed: what was written since the last good one may be lost.
+    NotFlushed,
     /// What the volume lies on has no space for a write.
     NoSpace,
     /// A host wanted more blocks marked bad than are kept.

@@ -148,6 +148,11 @@ fn write_remark(volume: &str, remark: Remark) {
             "a sync has failed: what was written since the last good one may be lost, and nothing more is written; \
              look at the disk, then delete the volume and create it again, or start the daemon anew"
         ),
+        Remark::NotFlushed => tracing::error!(
+            volume,
+            "not flushed: what was written since the last good flush may be lost; look at the disk or the machine \
+             that holds it before its hosts go on"
+        ),
         Remark::BadBlocksFull { by } => {
             tracing::warn!(volume, %by, "no more blocks can be marked bad: write those that are, first");
         }

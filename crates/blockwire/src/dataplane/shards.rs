@@ -249,7 +249,7 @@ impl Shards {
         let flushed = match self.ask_all(|| Control::Stop { grace: GRACE }, GRACE + FLUSH) {
             Ok(reports) => match reports.iter().find(|report| !matches!(report, Report::Done)) {
                 None => Ok(()),
-                Some(_) => Err("a sync has failed".to_owned()),
+                Some(_) => Err("see what is said of each volume".to_owned()),
             },
             Err(EngineError::Stopped) => Ok(()),
             Err(why) => Err(why.to_string()),

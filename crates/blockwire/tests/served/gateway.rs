@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ::initiator::{Initiator, IoChoice, Settings};
+use rustix::process::Signal;
 
 use crate::daemon::{Daemon, Place, worlds};
 
@@ -241,6 +242,39 @@ fn a_far_end_that_is_gone_is_an_error_in_time() {
             let begun = Instant::now();
             let why = initiator.read_at(volume, 0, &mut [0; 4096]).unwrap_err();
             assert!(begun.elapsed() < Duration::from_secs(15), "{:?}: {why}", begun.elapsed());
+        }
+    }
+}
+
+/// What was written and not flushed may be lost with the far end, and only that holds up the stop.
+#[test]
+fn a_stop_without_the_far_end_fails_only_for_what_may_be_lost() {
+    for back in 0..2 {
+        for (writes, flushes) in [(false, false), (true, true), (true, false)] {
+            let (_there, far) = far("epoll");
+            let place = Place::new();
+            let source = format!("{}?queue_timeout=2s", urls(&far, "far")[back]);
+            let mut near = place.serve(&gateway(&source), &["--nvme", "127.0.0.1:0"]);
+            let mut initiator = ours("epoll");
+            let volume = initiator.open(&urls(&near, "near")[1 - back]).unwrap();
+            if writes {
+                initiator.write_at(volume, 0, &[1; 4096]).unwrap();
+            }
+            if flushes {
+                initiator.flush(volume).unwrap();
+            }
+            initiator.read_at(volume, 0, &mut [0; 4096]).unwrap();
+            initiator.close(volume).unwrap();
+            far.kill();
+            let begun = Instant::now();
+            near.signal(Signal::TERM);
+            let lost = writes && !flushes;
+            let code = near.ended(Duration::from_secs(20));
+            let (log, case) = (near.log(), format!("over {back}, writes {writes}, flushes {flushes}"));
+            assert_eq!(code, Some(i32::from(lost)), "{case}: {log}");
+            assert!(lost || begun.elapsed() < Duration::from_secs(6), "{case}: {:?}: {log}", begun.elapsed());
+            let named = log.lines().any(|line| line.contains("not flushed") && line.contains("near"));
+            assert_eq!(named, lost, "{case}: {log}");
         }
     }
 }

@@ -8,10 +8,10 @@ use buf::{Cx, Time};
 use endpoint::{Departure, ShardId};
 use scsi_server::LunEntry;
 use stream::{Close, Connection, Tag};
-use volume::{Answer, Ask, AskId, Refusal, VolumeId, Why};
+use volume::{Answer, Ask, AskId, Refusal, Remark, VolumeId, Why};
 
-use super::Shard;
 use super::conns::{Kind, Session};
+use super::{LogLine, Shard};
 use crate::exports::Exports;
 use crate::links::Links;
 use crate::message::{CONTROL, ConnectionEntry, Control, Listing, Message, Report, SessionEntry};
@@ -289,7 +289,7 @@ impl Shard {
     }
 
     fn flush_all(&mut self, cx: &mut Cx<'_>) {
-        let volumes = self.fronts.ids();
+        let volumes = self.fronts.unflushed();
         if let Some(stopping) = &mut self.stopping {
             stopping.flushing = Some(volumes.clone());
         }
@@ -304,6 +304,10 @@ impl Shard {
         if let Some(Stopping { flushing: Some(left), in_doubt, .. }) = &mut self.stopping {
             left.retain(|known| *known != volume);
             *in_doubt |= !well || failed;
+        }
+        if let Some(front) = self.fronts.get(volume).filter(|_| !well || failed) {
+            let name = front.name().clone();
+            self.say(LogLine::Volume { name, remark: Remark::NotFlushed });
         }
     }
 }

@@ -29,11 +29,43 @@ pub(super) struct Front {
     stirred: bool,
     /// Its backend, if that has sockets.
     remote: Option<Tag>,
+    /// Something was written that may still lie in a cache.
+    unflushed: bool,
+    /// The flush that covers all of it, if it ends well.
+    flush: Option<IoId>,
     /// Its note in the timers.
     noted: Option<Time>,
 }
 
 impl Front {
+    pub(super) fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// Notes what an operation that is about to be submitted does to what is not flushed.
+    fn note(&mut self, io: &Io) {
+        match &io.op {
+            // What is in flight now may be answered behind it, and is not covered.
+            Op::Flush if self.gate.in_flight() == 0 => self.flush = Some(io.id),
+            Op::Flush | Op::Write(_, Durability::Stable) => {}
+            op if op.is_write() => (self.unflushed, self.flush) = (true, None),
+            _ => {}
+        }
+    }
+
+    fn note_done(&mut self, done: &Done) {
+        if self.flush == Some(done.id) {
+            self.flush = None;
+            self.unflushed &= done.result.is_err();
+        }
+    }
+
+    /// Whether the stop has to flush it. Where a peer holds it, that may wait for the peer in vain: so only
+    /// if there is something to lose.
+    fn wants_flush(&self) -> bool {
+        self.remote.is_none() || self.unflushed && self.gate.view().geometry.write_cache
+    }
+
     fn poll_remark(&mut self) -> Option<(Arc<str>, Remark)> {
         let remark = self.gate.poll_remark()?;
         Some((self.name.clone(), remark))
@@ -95,7 +127,17 @@ impl Fronts {
         };
         let gate = Gate::new(Core(self.shard.0), spec.shared, spec.view, backend);
         let (name, home, io) = (spec.facts.name.clone(), spec.home, Traffic::default());
-        self.fronts[at] = Some(Front { name, gate, home, io, stirred: false, remote, noted: None });
+        self.fronts[at] = Some(Front {
+            name,
+            gate,
+            home,
+            io,
+            stirred: false,
+            remote,
+            unflushed: false,
+            flush: None,
+            noted: None,
+        });
         self.stir(id);
     }
 
@@ -116,6 +158,12 @@ impl Fronts {
     pub(super) fn ids(&self) -> Vec<VolumeId> {
         let live = self.fronts.iter().enumerate().filter(|(_, front)| front.is_some());
         live.map(|(at, _)| VolumeId(at as u32)).collect()
+    }
+
+    /// Volumes that the stop has to flush.
+    pub(super) fn unflushed(&self) -> Vec<VolumeId> {
+        let wants = |id: &VolumeId| self.get(*id).is_some_and(Front::wants_flush);
+        self.ids().into_iter().filter(wants).collect()
     }
 
     pub(super) fn entries(&self) -> Vec<VolumeEntry> {
@@ -156,6 +204,7 @@ impl Fronts {
             Op::Write(span, _) => front.io.count_write(span.blocks * u64::from(bytes)),
             _ => {}
         }
+        front.note(&io);
         front.gate.submit(cx, who, io);
         self.stir(volume);
     }
@@ -370,7 +419,10 @@ impl Shard {
     }
 
     fn poll_done(&mut self, volume: VolumeId) -> Option<Done> {
-        self.fronts.front(volume)?.gate.poll_done()
+        let front = self.fronts.front(volume)?;
+        let done = front.gate.poll_done()?;
+        front.note_done(&done);
+        Some(done)
     }
 
     fn run_home(&mut self, volume: VolumeId) {
