@@ -24,22 +24,51 @@ use crate::exit::{Exit, Failure};
 
 pub use bench::sort_words;
 
+/// What a URL may say, for the help of verbs that take one.
+const URL_HELP: &str = "\
+A URL is iscsi://[USER@]HOST[:PORT]/IQN/LUN or nvme+tcp://HOST[:PORT]/NQN/NSID, and may have options behind ?,
+joined by &. Times are 500ms, 10s, 2m; sizes 4K, 1M.
+
+  both:        digest=none|header|data|both  commands=128  ro=yes  connect_timeout=5s  command_timeout=30s
+               keep_alive=5s  secret_file=FILE  secret_env=NAME  mutual_secret_file=FILE  mutual_secret_env=NAME
+  iscsi:       initiator=IQN  mutual_user=NAME  chap=sha3-256+sha256+sha1+md5  connections=1
+               immediate=yes  initial_r2t=no  first_burst=64K  max_burst=1M  max_recv=256K
+               max_outstanding_r2t=8  time2wait=2s  time2retain=0  protocol_level=2
+  nvme+tcp:    host_nqn=NQN  host_id=UUID  queues=1  max_r2t=1  hpda=0  flow_control=no
+  the volume:  policy=least-queue|round-robin  open_timeout=off  reconnect_delay=100ms
+               reconnect_delay_max=10s  loss_timeout=10m  queue_timeout=2m  fast_fail=never
+
+Example:
+  blockwire info 'iscsi://me@10.0.0.1/iqn.2026-11.io.blockwire:db/0?secret_file=/etc/secret&digest=both'";
+
 /// A verb of the initiator.
 #[derive(Debug, Subcommand)]
 pub enum RemoteVerb {
     /// Show the targets or subsystems that a machine offers
     Discover(discover::DiscoverArgs),
     /// Connect step by step, and say what fails and what to change
+    #[command(after_help = URL_HELP)]
     Doctor(discover::DoctorArgs),
     /// Show what a remote volume is: identity, size, limits, paths
+    #[command(after_help = URL_HELP)]
     Info(info::InfoArgs),
     /// Read bytes of a remote volume
+    #[command(
+        after_help = "From --offset, a multiple of the volume's blocks. What URLs may say: `blockwire info --help`."
+    )]
     Read(plain::ReadArgs),
     /// Write bytes to a remote volume
+    #[command(
+        after_help = "From --offset, a multiple of the volume's blocks; where the input ends within a block, the rest of the block
+stays as it was. All is flushed before it returns. What URLs may say: `blockwire info --help`."
+    )]
     Write(plain::WriteArgs),
     /// Copy a volume: a URL or a file on either side
     Copy(copy::CopyArgs),
     /// Compare two volumes, or a volume and a file, byte by byte
+    #[command(
+        after_help = "It exits with 1 at the first byte that differs. What URLs may say: `blockwire info --help`."
+    )]
     Verify(verify::VerifyArgs),
     /// Show or change the reservations of a remote volume
     Reserve(reserve::ReserveArgs),
@@ -107,4 +136,16 @@ fn say(text: &str) -> Result<(), Failure> {
 /// A size of the command line.
 fn size(text: &str) -> Result<u64, String> {
     crate::size::parse(text).map_err(|why| why.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::URL_HELP;
+
+    #[test]
+    fn the_help_names_every_option_of_urls() {
+        for key in initiator::Options::keys() {
+            assert!(URL_HELP.contains(&format!(" {key}=")), "{key} is not in the help");
+        }
+    }
 }

@@ -70,10 +70,12 @@ pub fn read(args: &ReadArgs) -> Result<Exit, Failure> {
     let end = end.filter(|end| *end <= bytes && args.offset <= *end).ok_or_else(|| {
         Failure::usage(format!("the volume has {bytes} bytes: offset and length go beyond its end"))
     })?;
+    let block = initiator.geometry(volume).map_or(512, |geometry| geometry.logical as usize);
     let (mut at, mut buffer) = (args.offset, vec![0; STRETCH]);
     while at < end {
         let len = usize::try_from(end - at).unwrap_or(STRETCH).min(STRETCH);
-        initiator.read_at(volume, at, &mut buffer[..len])?;
+        // The last block is read whole, and given as far as it was asked for.
+        initiator.read_at(volume, at, &mut buffer[..len.next_multiple_of(block)])?;
         to.write_all(&buffer[..len]).map_err(|why| named(output, "standard output", &why))?;
         at += len as u64;
     }
