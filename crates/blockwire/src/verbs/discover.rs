@@ -113,10 +113,16 @@ pub fn doctor(args: &DoctorArgs) -> Result<Exit, Failure> {
 
 fn story(examined: &initiator::Examined) -> String {
     let mut text = String::new();
+    let mut last = None;
     for line in &examined.lines {
-        let at = line.connection;
+        let at = (line.connection, line.stage);
+        // Of several connections and of stages that begin without a word each line is told where it belongs.
+        if line.what == What::Begins || last != Some(at) {
+            let _ = writeln!(text, "{}  (connection {})", line.stage, line.connection);
+        }
+        last = Some(at);
         let _ = match &line.what {
-            What::Begins => writeln!(text, "{}  (connection {at})", line.stage),
+            What::Begins => Ok(()),
             What::Ends => writeln!(text, "  done"),
             What::Field { by: Side::Us, name, value } => writeln!(text, "  we say      {name} = {value}"),
             What::Field { by: Side::Target, name, value } => writeln!(text, "  target says {name} = {value}"),

@@ -263,6 +263,13 @@ fn what_is_offered_is_found_and_each_step_is_told() {
         assert!(found.contains(&url.as_str()) && found.len() == 2, "{told}");
         let story = String::from_utf8(good(&["doctor", url])).unwrap();
         assert!(story.contains("healthy: ") && story.contains("target says"), "{story}");
+        // Each step has its heading, whether or not it begins with a word of its own.
+        let steps = if url.starts_with("iscsi") {
+            ["SecurityNegotiation  (", "LoginOperationalNegotiation  (", "INQUIRY"]
+        } else {
+            ["ICReq  (", "Connect  (", "Identify"]
+        };
+        assert!(steps.iter().all(|step| story.contains(&format!("\n{step}"))), "{story}");
         let steps = json(&["doctor", url, "--json"]);
         assert_eq!(steps["healthy"], true);
         let wrong = url.replace(":b/", ":nobody/");
@@ -270,6 +277,9 @@ fn what_is_offered_is_found_and_each_step_is_told() {
         let story = String::from_utf8_lossy(&out.stdout).into_owned();
         assert!(!out.status.success() && story.contains("FAILED"), "{wrong}: {story}");
     }
+    // Another protocol's port.
+    let wrong = urls(&daemon, "b")[1].replace(&daemon.nvme.unwrap().to_string(), &daemon.at.to_string());
+    fails(&["doctor", &wrong], 1, "is it an NVMe/TCP port?");
 }
 
 #[test]

@@ -336,7 +336,12 @@ impl Joining {
         let proving =
             matches!(self.step, Step::Proving(..) | Step::Short(Next::Send(..) | Next::Receive(..)));
         let closed = matches!(how, Break::Closed | Break::Socket(RESET));
-        self.broke(cx, trace, if proving && closed { words::cut_short() } else { words::broken(how) })
+        let why = match (&self.step, closed) {
+            (Step::Shaking, true) => words::closed_at_once(),
+            _ if proving && closed => words::cut_short(),
+            _ => words::broken(how),
+        };
+        self.broke(cx, trace, why)
     }
 
     /// What came up failed, or its time is over.

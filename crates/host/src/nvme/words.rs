@@ -208,6 +208,13 @@ pub(super) fn chosen(message: &[u8]) -> Option<(String, String)> {
     Some((hash, group))
 }
 
+/// The first word was not even answered.
+pub(super) fn closed_at_once() -> Why {
+    Why::Lost(
+        "the controller closed the connection before it answered ICReq; is it an NVMe/TCP port?".to_owned(),
+    )
+}
+
 /// What a break means.
 pub(super) fn broken(how: Break) -> Why {
     Why::Lost(match how {

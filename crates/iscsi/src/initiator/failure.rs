@@ -100,7 +100,9 @@ impl Failure {
             Failure::CutShort => {
                 "compare the CHAP names and secrets of both sides, and look into the target's log"
             }
-            Failure::TimedOut => "check that the target is up and reachable, or allow more time",
+            Failure::TimedOut => {
+                "check that the target is up, and that this is an iSCSI port, or allow more time"
+            }
         }
     }
 }
