@@ -57,16 +57,39 @@ impl Machine {
         }
     }
 
-    /// ssh with all its options. The first command opens the connection, and it stays for a while.
+    /// ssh with all its options, over the connection that commands share; over one of its own if there is none.
     fn words(&self) -> Vec<String> {
+        [self.options("ControlMaster=no"), vec![self.name.clone()]].concat()
+    }
+
+    fn options(&self, master: &str) -> Vec<String> {
         let mut words = self.ssh.clone();
         words.extend(SSH.map(str::to_owned));
-        for option in ["ControlMaster=auto", "ControlPersist=120"] {
-            words.extend(["-o".to_owned(), option.to_owned()]);
-        }
-        words.extend(["-S".to_owned(), self.control.clone(), self.name.clone()]);
+        words.extend(["-o", master, "-S"].map(str::to_owned));
+        words.push(self.control.clone());
         words
     }
+
+    /// Opens the connection that commands share: a look at a busy machine must not wait for keys to be exchanged.
+    /// It stays for a while after the last command, with nothing of ours open.
+    fn connect(&self) {
+        let mut words = self.options("ControlMaster=yes");
+        words.extend(["-o", "ControlPersist=300", &self.name, "true"].map(str::to_owned));
+        // Without it every command has its own.
+        let _ = Command::new(&words[0])
+            .args(&words[1..])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .status();
+    }
+}
+
+/// A command line for a shell, whose process first says its id.
+fn script(words: &[String]) -> String {
+    let line: Vec<String> = words.iter().map(|word| quoted(word)).collect();
+    format!("echo pid $$; exec {}", line.join(" "))
 }
 
 impl Place {
@@ -82,10 +105,8 @@ impl Place {
             Place::Here => words.to_vec(),
             Place::Namespace(name) => [texts(&["ip", "netns", "exec", name]), words.to_vec()].concat(),
             Place::Ssh(machine) => {
-                let line: Vec<String> = words.iter().map(|word| quoted(word)).collect();
-                let script = format!("echo pid $$; exec {}", line.join(" "));
-                [machine.ssh.clone(), texts(&SSH), vec![machine.name.clone(), "--".to_owned(), script]]
-                    .concat()
+                let last = vec![machine.name.clone(), "--".to_owned(), script(words)];
+                [machine.ssh.clone(), texts(&SSH), last].concat()
             }
         }
     }
@@ -104,7 +125,10 @@ impl Place {
     /// If it cannot be run, or fails: what it said.
     pub fn run_with(&self, words: &[&str], input: &[u8]) -> Result<String, Failure> {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-        let whole = self.words(&words);
+        let whole = match self {
+            Place::Ssh(machine) => [machine.words(), vec!["--".to_owned(), script(&words)]].concat(),
+            _ => self.words(&words),
+        };
         let failed = |why: &dyn std::fmt::Display| Failure::new(format!("{}: {why}", words.join(" ")));
         let mut child = Command::new(&whole[0])
             .args(&whole[1..])
@@ -178,6 +202,9 @@ impl Place {
     pub fn settle(&mut self, binary: &Path) -> Result<(), Failure> {
         if self.is_local() {
             return Ok(());
+        }
+        if let Place::Ssh(machine) = &*self {
+            machine.connect();
         }
         let bytes =
             std::fs::read(binary).map_err(|why| Failure::new(format!("{}: {why}", binary.display())))?;
@@ -296,5 +323,22 @@ mod tests {
         let there = Place::Ssh(machine).words(&words);
         assert_eq!(there[0], "ssh");
         assert_eq!(there.last().unwrap(), "echo pid $$; exec blockwire 'a b'");
+    }
+    /// Commands that end by themselves go over the connection that they share: each on one of its own would
+    /// take seconds on a busy machine.
+    #[test]
+    fn commands_to_a_machine_share_a_connection() {
+        let dir = tempfile::tempdir().unwrap();
+        let said = dir.path().join("said");
+        let script = format!("echo \"$*\" >> {}; echo pid 1; echo answer", said.display());
+        let ssh = ["sh", "-c", &script].map(str::to_owned).to_vec();
+        let machine = Machine::new(ssh, "storage");
+        let control = machine.control.clone();
+        machine.connect();
+        assert_eq!(Place::Ssh(machine).run(&["cat", "file"]).unwrap(), "answer\n");
+        let said = std::fs::read_to_string(said).unwrap();
+        let lines: Vec<&str> = said.lines().collect();
+        assert!(lines[0].contains("ControlMaster=yes") && lines[0].contains(&control), "{said}");
+        assert!(lines[1].contains("ControlMaster=no") && lines[1].contains(&control), "{said}");
     }
 }

@@ -124,10 +124,14 @@ impl Watch {
             return Ok(texts);
         }
         let pids: Vec<String> = self.pids.iter().map(ToString::to_string).collect();
+        // By the shell alone: on a busy machine each program that is started takes its time, and the clock is to
+        // be that of what is read after it.
         let script = format!(
-            "echo =uptime; cat /proc/uptime; echo =stat; cat /proc/stat; for p in {}; do for c in $p $(cat /proc/$p/task/*/children); do \
-             echo =process $c; cat /proc/$c/stat; done; done 2>/dev/null; \
-             echo =snmp; cat /proc/{net}/net/snmp; echo =dev; cat /proc/{net}/net/dev; true",
+            "f() {{ while IFS= read -r l; do printf '%s\\n' \"$l\"; done <\"$1\"; }}; \
+             echo =uptime; f /proc/uptime; echo =stat; f /proc/stat; for p in {}; do all=$p; \
+             for t in /proc/$p/task/*/children; do c=; read -r c <$t; all=\"$all $c\"; done; \
+             for c in $all; do echo =process $c; f /proc/$c/stat; done; done 2>/dev/null; \
+             echo =snmp; f /proc/{net}/net/snmp; echo =dev; f /proc/{net}/net/dev; true",
             pids.join(" ")
         );
         let said = self.place.run(&["sh", "-c", &script])?;
