@@ -81,10 +81,11 @@ fn histories_over_a_slow_disk_agree_with_one_volume() {
     assert!(total.fences > 50 && total.unknown > 100, "hardly anything is fenced: {total:?}");
 }
 
-/// A path that says too early that what it lost is over.
+/// A path that says too early that what it lost is over. One history in a hundred notices it: with 300 of them
+/// one change in twenty of what the seeds play would leave it unnoticed.
 #[test]
 fn a_fence_that_is_over_too_early_is_noticed() {
-    let caught = (0..300).find(|&seed| {
+    let caught = (0..1000).find(|&seed| {
         let plan = Plan { lie: Some(Lie::FencedEarly), ..Plan::slow(seed) };
         catch_unwind(|| History::new(plan).play()).is_err()
     });
