@@ -107,6 +107,15 @@ impl Load {
         (slot * BLOCKS + version % BLOCKS, bytes)
     }
 
+    /// Whose bytes these are.
+    fn found(bytes: &[u8; LEN]) -> String {
+        let words = bytes.as_chunks::<8>().0.iter().zip(0..);
+        let stamps: Vec<u64> = words.map(|(word, at)| (u64::from_le_bytes(*word) ^ at) >> 16).collect();
+        let whole = stamps.iter().all(|stamp| *stamp == stamps[0]);
+        let (slot, version) = (stamps[0] >> 32, stamps[0] & 0xffff_ffff);
+        format!("slot {slot}'s version {version}{}", if whole { "" } else { ", torn" })
+    }
+
     fn next(&mut self, initiator: &mut Initiator, number: u64) {
         let slot = &mut self.slots[number as usize];
         slot.writes = !slot.writes;
@@ -152,7 +161,12 @@ impl Load {
                 let version = slot.version.saturating_sub(BLOCKS / 2).max(1);
                 let mut read = [0; LEN];
                 done.payload.into_sg().copy_to(0, &mut read);
-                assert!(read == Load::place(number, version).1, "slot {number}, version {version} is lost");
+                let found = Load::found(&read);
+                assert!(
+                    read == Load::place(number, version).1,
+                    "slot {number} wrote version {version} to its block and finds {found}; {:?}",
+                    initiator.paths(self.volume)
+                );
             }
             self.next(initiator, number);
         }
