@@ -71,20 +71,22 @@ impl Fence {
 }
 
 impl NvmePath {
-    /// How long after its loss a controller may carry on.
+    /// How long after its loss a controller may carry on; `ended`: its admin queue was closed in good order.
     fn patience(&self, ended: bool) -> Duration {
         let controller = self.known.map(|known| known.controller);
         let quiesce = controller.map_or(Duration::ZERO, |controller| controller.quiesce);
         let times = self.settings.times;
-        if ended {
-            return times.quiesce.max(quiesce);
-        }
         times.lost.unwrap_or_else(|| {
             let unit = controller.map_or(Duration::from_secs(1), |controller| controller.keep_alive_unit);
             let units = times.keep_alive.as_millis().div_ceil(unit.as_millis().max(1));
             let keep_alive = unit * u32::try_from(units).unwrap_or(u32::MAX);
             let any = controller.is_none_or(|controller| controller.any_traffic_keeps_alive);
-            keep_alive * if any { 3 } else { 2 } + quiesce
+            let count = match (ended, any) {
+                (true, _) => 1,
+                (false, true) => 3,
+                (false, false) => 2,
+            };
+            keep_alive * count + quiesce
         })
     }
 

@@ -12,8 +12,10 @@
 //! controller later. If the admin queue lives, the controller is reset by it (CC.EN = 0, then RDY = 0);
 //! after that no command of the association can run any more. If it does not live, the time is waited
 //! after which the controller must have given up: twice the KATO, thrice if any traffic keeps it alive,
-//! and its Command Quiesce Time (NVMe Base 2.1 §9.6). If the controller itself closed the admin queue in
-//! good order, it has ended the association, and only the quiesce time is waited.
+//! and its Command Quiesce Time (NVMe Base 2.1 §9.6). If the admin queue was closed in good order, the
+//! association is over for the controller, too, and one KATO is waited instead. Not less: who closed may
+//! have been something between the two, and a processor of the controller that is busy elsewhere may
+//! come late to what stands in its sockets.
 //!
 //! Invariants:
 //! - Each operation ends once; [`Event::Down`] follows the last of them.

@@ -123,11 +123,9 @@ pub struct Times {
     pub keep_alive: Duration,
     /// How long after its connection was lost a controller may still carry commands out, if it cannot be
     /// asked. `None` counts as NVMe Base 2.1 §9.6 does: twice the KATO, thrice if any traffic keeps it
-    /// alive, and the Command Quiesce Time that it reports.
+    /// alive, and the Command Quiesce Time that it reports; once the KATO, and that time, where the
+    /// connection of the admin queue was closed in good order.
     pub lost: Option<Duration>,
-    /// The same after the controller itself has closed the connection of its admin queue in good order,
-    /// and so has ended the association: at least this, and the Command Quiesce Time.
-    pub quiesce: Duration,
 }
 
 impl Default for Times {
@@ -141,7 +139,6 @@ impl Default for Times {
             abort: Duration::from_secs(5),
             keep_alive: Duration::from_secs(5),
             lost: None,
-            quiesce: Duration::from_millis(500),
         }
     }
 }

@@ -97,8 +97,10 @@ fn a_controller_that_cannot_be_asked_is_given_the_time_of_the_standard() {
     assert!(waited >= kato * 3 - Duration::from_secs(1) && waited <= kato * 3, "{waited:?}");
 }
 
+/// Half a second was too little where a proxy cut the paths of a target whose second processor had no time
+/// for it: a write landed 0.9 s later, on top of newer ones (`served/failover.rs`).
 #[test]
-fn a_controller_that_closed_its_admin_queue_has_ended_the_association() {
+fn a_controller_whose_admin_queue_was_closed_in_order_is_given_a_keep_alive_time() {
     let mut world = up(settings());
     world.cut(0);
     world.cut(1);
@@ -109,7 +111,8 @@ fn a_controller_that_closed_its_admin_queue_has_ended_the_association() {
     assert!(matches!(world.wait(id).0, Err(Fate::Unknown)));
     world.down();
     let waited = fence(&mut world);
-    assert!(waited <= Duration::from_millis(500), "{waited:?}");
+    let kato = Duration::from_secs(5);
+    assert!(waited >= kato - Duration::from_millis(10) && waited <= kato, "{waited:?}");
 }
 
 #[test]
