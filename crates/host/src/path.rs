@@ -109,6 +109,8 @@ pub enum Why {
     /// The connection ended amid authentication: a refusal that did not reach us, or a mere loss. Tried again as
     /// after a loss.
     CutShort(String),
+    /// There is a connection, but no answer in time. Tried again as after a loss.
+    Silent(String),
     /// The connection was lost, or the target did what the protocol forbids.
     Lost(String),
     /// The target ended it in good order, or we did.

@@ -61,16 +61,26 @@ impl Error {
             kind = match trouble {
                 host::Trouble::Down(Why::Unproven(_) | Why::CutShort(_)) => Kind::Unproven,
                 host::Trouble::Down(Why::Absent(_)) if kind != Kind::Unproven => Kind::NotFound,
+                host::Trouble::Down(Why::Silent(_) | Why::Ended)
+                    if matches!(kind, Kind::Failed | Kind::Unreachable) =>
+                {
+                    Kind::TimedOut
+                }
                 host::Trouble::Down(Why::Unreachable(_)) if kind == Kind::Failed => Kind::Unreachable,
                 _ => kind,
             };
             let words = match trouble {
                 host::Trouble::Down(Why::Unreachable(errno)) => unreachable(errno.0),
+                // By us, when `open_timeout` had passed.
+                host::Trouble::Down(Why::Ended) => "it did not come up in time".to_owned(),
                 other => other.to_string(),
             };
             if !said.contains(&words) {
                 said.push(words);
             }
+        }
+        if said.is_empty() {
+            kind = Kind::TimedOut;
         }
         let said = if said.is_empty() { "no path came up in time".to_owned() } else { said.join("; ") };
         Error::new(kind, format!("{url}: {said}"))

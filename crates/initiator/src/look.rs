@@ -64,6 +64,7 @@ fn error_of(url: &Url, why: &Why) -> Error {
         Why::Unreachable(errno) => (Kind::Unreachable, unreachable(errno.0)),
         Why::Unproven(words) | Why::CutShort(words) => (Kind::Unproven, words.clone()),
         Why::Absent(words) => (Kind::NotFound, words.clone()),
+        Why::Silent(words) => (Kind::TimedOut, words.clone()),
         Why::Refused(words) | Why::Lost(words) => (Kind::Failed, words.clone()),
         Why::Ended => (Kind::Failed, "the target closed the connection".to_owned()),
     };

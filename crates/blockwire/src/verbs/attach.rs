@@ -96,6 +96,9 @@ pub struct DetachArgs {
     /// The daemon's control socket, if it is not at its usual place
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
+    /// Print what ended as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Attaches, or lists.
@@ -207,15 +210,23 @@ fn listed(found: &Found) -> serde_json::Value {
 /// Ends an attachment, and waits until it is gone.
 pub fn detach(args: &DetachArgs) -> Result<Exit, Failure> {
     let found = attached::find(&dirs(args.control.as_deref()), &args.name)?;
+    end(&found, args.now)?;
+    if args.json {
+        let Note { url, via, ways, uuid, .. } = &found.note;
+        let facts = serde_json::json!({ "url": url, "via": via, "ways": ways, "uuid": uuid });
+        say(&format!("{facts:#}\n"))?;
+    }
+    Ok(Exit::Success)
+}
+
+fn end(found: &Found, now: bool) -> Result<(), Failure> {
     let note = &found.note;
     if found.standing != Standing::Serving {
-        attached::give_up(&found)?;
-        return Ok(Exit::Success);
+        return attached::give_up(found);
     }
     if let (Some(control), Some(way)) = (&note.control, note.ways.first()) {
-        let request = Request::Detach { way: way.clone(), now: args.now };
-        client::ask(control, request)?;
-        return Ok(Exit::Success);
+        let request = Request::Detach { way: way.clone(), now };
+        return client::ask(control, request).map(drop);
     }
     let signal = || {
         let pid = rustix::process::Pid::from_raw(note.holder.pid as i32);
@@ -223,7 +234,7 @@ pub fn detach(args: &DetachArgs) -> Result<Exit, Failure> {
             .map_err(|why| Failure::failed(format!("process {}: {why}", note.holder.pid)))
     };
     signal()?;
-    if args.now {
+    if now {
         thread::sleep(Duration::from_millis(50));
         if note.holder.lives() {
             signal()?;
@@ -237,7 +248,7 @@ pub fn detach(args: &DetachArgs) -> Result<Exit, Failure> {
         }
         thread::sleep(Duration::from_millis(20));
     }
-    Ok(Exit::Success)
+    Ok(())
 }
 
 #[cfg(test)]

@@ -3,11 +3,12 @@
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use clap::Args;
 use initiator::Settings;
 
-use super::{set_up, size};
+use super::{say, set_up, size};
 use crate::called::Called;
 use crate::exit::{Exit, Failure};
 
@@ -28,6 +29,9 @@ pub struct ReadArgs {
     /// Whither; to standard output unless given
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
+    /// Print what was read as JSON; the bytes go to --output
+    #[arg(long, requires = "output")]
+    pub json: bool,
 }
 
 /// `write`
@@ -44,6 +48,9 @@ pub struct WriteArgs {
     /// Whence; from standard input unless given
     #[arg(long, short, value_name = "FILE")]
     pub input: Option<PathBuf>,
+    /// Print what was written as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 fn named(path: Option<&Path>, usual: &str, why: &io::Error) -> Failure {
@@ -51,9 +58,16 @@ fn named(path: Option<&Path>, usual: &str, why: &io::Error) -> Failure {
     Failure::failed(format!("{name}: {why}"))
 }
 
+/// What was moved, from the byte at `offset` on; all of it is where it was to go.
+fn told(offset: u64, bytes: u64, begun: Instant) -> Result<(), Failure> {
+    let seconds = begun.elapsed().as_secs_f64();
+    let facts = serde_json::json!({ "offset": offset, "bytes": bytes, "seconds": seconds });
+    say(&format!("{facts:#}\n"))
+}
+
 /// Reads.
 pub fn read(args: &ReadArgs) -> Result<Exit, Failure> {
-    let output = args.output.as_deref();
+    let (output, begun) = (args.output.as_deref(), Instant::now());
     let mut to: Box<dyn Write> = match output {
         Some(path) => Box::new(File::create(path).map_err(|why| named(output, "", &why))?),
         None if io::stdout().is_terminal() => {
@@ -81,12 +95,15 @@ pub fn read(args: &ReadArgs) -> Result<Exit, Failure> {
     }
     to.flush().map_err(|why| named(output, "standard output", &why))?;
     initiator.close(volume)?;
+    if args.json {
+        told(args.offset, at - args.offset, begun)?;
+    }
     Ok(Exit::Success)
 }
 
 /// Writes, and makes it stable.
 pub fn write(args: &WriteArgs) -> Result<Exit, Failure> {
-    let input = args.input.as_deref();
+    let (input, begun) = (args.input.as_deref(), Instant::now());
     let from: Box<dyn Read> = match input {
         Some(path) => Box::new(File::open(path).map_err(|why| named(input, "", &why))?),
         None if io::stdin().is_terminal() => {
@@ -126,6 +143,9 @@ pub fn write(args: &WriteArgs) -> Result<Exit, Failure> {
         return Err(Failure::failed(why));
     }
     initiator.close(volume)?;
+    if args.json {
+        told(args.offset, at - args.offset, begun)?;
+    }
     Ok(Exit::Success)
 }
 

@@ -434,7 +434,9 @@ fn what_waits_can_be_given_up() {
     let mut reader = reader(attached.way("file").unwrap());
     thread::sleep(Duration::from_millis(500));
     assert!(reader.try_wait().unwrap().is_none(), "it does not wait");
-    assert!(attached.verb(&["detach", text(&at)]).status.success());
+    let ended = attached.verb(&["detach", text(&at), "--json"]);
+    let ended: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
+    assert!(ended["ways"].as_array().is_some_and(|ways| !ways.is_empty()), "{ended}");
     assert!(!reader.wait().unwrap().success());
     assert!(!at.exists());
 }

@@ -92,8 +92,12 @@ fn bytes_go_by_pipes_and_files() {
         // As much as was written, though it ends within a block.
         assert_eq!(good(&["read", &url, "--offset", "1M", "--length", "5000"]), [7; 5000]);
         let file = place.path("whole");
-        good(&["read", &url, "--output", file.to_str().unwrap()]);
+        let told = json(&["read", &url, "--output", file.to_str().unwrap(), "--json"]);
+        assert_eq!((&told["offset"], &told["bytes"]), (&0.into(), &(24 << 20).into()));
         assert_eq!(fs::metadata(&file).unwrap().len(), 24 << 20);
+        let told = json(&["write", &url, "--input", file.to_str().unwrap(), "--length", "2M", "--json"]);
+        assert_eq!(told["bytes"], 2 << 20);
+        fails(&["read", &url, "--json"], 2, "--output");
         fails(&["read", &url, "--offset", "24M", "--length", "512"], 2, "beyond its end");
     }
 }
@@ -297,4 +301,14 @@ fn exit_codes_say_what_went_wrong() {
     }
     fails(&["info", &iscsi.replace(":a/0", ":a/9")], 21, "logical unit");
     fails(&["info", &nvme.replace(":a/1", ":a/9")], 21, "Identify");
+    // Somebody takes the connection and says nothing.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = format!("{}", silent.local_addr().unwrap());
+    for url in
+        [iscsi.replace(&daemon.at.to_string(), &at), nvme.replace(&daemon.nvme.unwrap().to_string(), &at)]
+    {
+        let url = format!("{url}?connect_timeout=500ms&open_timeout=1s");
+        fails(&["info", &url], 33, "");
+        fails(&["doctor", &url], 33, "");
+    }
 }

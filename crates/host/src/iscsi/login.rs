@@ -23,8 +23,8 @@ pub(super) fn why(failure: &Failure) -> (Why, bool) {
         }
         Failure::Refused(LoginStatus::AUTHORIZATION_FAILURE) => (Why::Refused(text), true),
         Failure::CutShort => (Why::CutShort(text), false),
-        Failure::TimedOut
-        | Failure::Refused(LoginStatus::SERVICE_UNAVAILABLE | LoginStatus::OUT_OF_RESOURCES) => {
+        Failure::TimedOut => (Why::Silent(text), false),
+        Failure::Refused(LoginStatus::SERVICE_UNAVAILABLE | LoginStatus::OUT_OF_RESOURCES) => {
             (Why::Lost(text), false)
         }
         Failure::Refused(_) | Failure::Moved(..) | Failure::Unexpected(_) | Failure::Malformed => {

@@ -449,11 +449,11 @@ impl Discovery {
         let now = cx.now;
         if self.until.is_some_and(|until| until <= now) {
             self.next.clear();
-            self.fail(cx, Why::Lost("discovery took too long".to_owned()));
+            self.fail(cx, Why::Silent("discovery took too long".to_owned()));
         }
         let late = self.joining.as_ref().is_some_and(|joining| joining.until <= now);
         if late || self.errands.overdue(now).is_some() {
-            let why = Why::Lost("the discovery controller does not answer".to_owned());
+            let why = Why::Silent("the discovery controller does not answer".to_owned());
             self.fail(cx, why);
         }
         if let Some((step, at)) = self.asked.as_ref().and_then(|asked| asked.waiting)

@@ -289,7 +289,7 @@ impl NvmePath {
             self.try_again(cx);
         }
         if let Some(joining) = self.joins.iter().find(|joining| joining.until <= now) {
-            let why = Why::Lost("the controller does not answer; is it an NVMe/TCP port?".to_owned());
+            let why = Why::Silent("the controller does not answer; is it an NVMe/TCP port?".to_owned());
             let why = joining.broke(cx, &mut self.trace, why);
             self.fall(cx, why);
         }
@@ -301,7 +301,7 @@ impl NvmePath {
             } else if who.association == self.association {
                 self.fall(
                     cx,
-                    Why::Lost("the controller does not answer a command of the admin queue".into()),
+                    Why::Silent("the controller does not answer a command of the admin queue".into()),
                 );
             }
         }

@@ -18,6 +18,7 @@ pub(super) fn split(why: &Why) -> (String, String) {
         | Why::Absent(text)
         | Why::Unproven(text)
         | Why::CutShort(text)
+        | Why::Silent(text)
         | Why::Lost(text) => text.as_str(),
         Why::Unreachable(errno) => return (format!("no connection (errno {})", errno.0), String::new()),
         Why::Ended => "ended",
@@ -217,7 +218,12 @@ pub(super) fn closed_at_once() -> Why {
 
 /// What a break means.
 pub(super) fn broken(how: Break) -> Why {
-    Why::Lost(match how {
+    let silent = [Violation::HandshakeTimeout, Violation::PduTimeout, Violation::Stalled];
+    let why = match &how {
+        Break::Violation(violation) if silent.contains(violation) => Why::Silent,
+        _ => Why::Lost,
+    };
+    why(match how {
         Break::Closed => "the controller closed the connection".to_owned(),
         Break::Socket(errno) => format!("the connection failed (errno {})", errno.0),
         Break::Violation(violation) => match violation {

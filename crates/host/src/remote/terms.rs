@@ -199,6 +199,7 @@ impl std::fmt::Display for Why {
             | Why::Absent(what)
             | Why::Unproven(what)
             | Why::CutShort(what)
+            | Why::Silent(what)
             | Why::Lost(what) => f.write_str(what),
             Why::Ended => f.write_str("it was closed"),
         }

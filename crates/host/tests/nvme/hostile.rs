@@ -291,9 +291,9 @@ fn attack_110_controllers_that_are_never_ready_or_fall_silent() {
     let seconds = |most: u64| Duration::from_millis(most * 1000 + 10);
     // It accepts and says nothing but ICResp; nothing after Connect; CSTS.RDY stays 0; CSTS.CFS.
     let (why, took) = down(|_| None);
-    assert!(matches!(why, Why::Lost(_)) && took <= seconds(10), "{why:?} {took:?}");
+    assert!(matches!(why, Why::Silent(_)) && took <= seconds(10), "{why:?} {took:?}");
     let (why, took) = down(|sqe| property(sqe, 1).filter(|_| sqe[4] == 1));
-    assert!(matches!(why, Why::Lost(_)) && took <= seconds(10), "{why:?} {took:?}");
+    assert!(matches!(why, Why::Silent(_)) && took <= seconds(10), "{why:?} {took:?}");
     let (why, took) = down(|sqe| property(sqe, 0));
     assert!(
         matches!(&why, Why::Lost(why) if why.contains("ready")) && took <= seconds(30),

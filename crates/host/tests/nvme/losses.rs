@@ -88,7 +88,7 @@ fn a_controller_that_cannot_be_asked_is_given_the_time_of_the_standard() {
     let begun = world.now;
     let (how, _) = world.wait(id);
     assert!(matches!(how, Err(Fate::Unknown)), "{how:?}");
-    assert!(matches!(world.down(), Why::Lost(_)));
+    assert!(matches!(world.down(), Why::Silent(_)));
     // Keep Alive was not answered: at most a quarter of the KATO until it went, and all of it.
     let kato = Duration::from_secs(5);
     assert!(world.now.since(begun) <= kato * 5 / 4 + Duration::from_millis(10));
@@ -164,7 +164,7 @@ fn an_idle_path_is_kept_alive_and_a_dead_one_is_noticed() {
     world.cut(0);
     world.cut(1);
     let begun = world.now;
-    assert!(matches!(world.down(), Why::Lost(_)));
+    assert!(matches!(world.down(), Why::Silent(_)));
     assert!(world.now.since(begun) < Duration::from_secs(8));
 }
 
