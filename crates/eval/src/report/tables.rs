@@ -206,18 +206,29 @@ fn quoted(text: &str) -> String {
     }
 }
 
+/// Of [`COLUMNS`], the one that names the load.
+const LOAD: usize = 3;
+
+/// The link that a load went by, if it was not loopback.
+fn link(point: &Point) -> String {
+    if point.link() == "loopback" { String::new() } else { format!(", {}", point.link()) }
+}
+
 /// The record as Markdown.
 pub fn markdown(record: &Record) -> String {
     let mut text = format!(
         "# {}\n\nPreset `{}`, {}, {:.0} s.\n\n",
         record.title, record.preset, record.started, record.seconds
     );
-    for command in &record.commands {
-        let _ = writeln!(text, "    {command}");
+    // The first says how to have it again; what it started stands at the end.
+    let mut commands = record.commands.iter();
+    if let Some(first) = commands.next() {
+        let _ = writeln!(text, "    {first}\n");
     }
-    let _ = writeln!(text, "\n| {} |\n|{}", COLUMNS.join(" | "), "---|".repeat(COLUMNS.len()));
+    let _ = writeln!(text, "| {} |\n|{}", COLUMNS.join(" | "), "---|".repeat(COLUMNS.len()));
     for point in &record.points {
-        let cells: Vec<String> = row(point).into_iter().map(|cell| cell.replace('|', "\\|")).collect();
+        let mut cells: Vec<String> = row(point).into_iter().map(|cell| cell.replace('|', "\\|")).collect();
+        cells[LOAD] += &link(point);
         let _ = writeln!(text, "| {} |", cells.join(" | "));
     }
     finishes(&mut text, record);
@@ -228,8 +239,9 @@ pub fn markdown(record: &Record) -> String {
             let (system, against) = (point.system(), base.system());
             let _ = writeln!(
                 text,
-                "| {system} | {against} | {} | {} | {:.2} | {} |",
+                "| {system} | {against} | {}{} | {} | {:.2} | {} |",
                 point.rw,
+                link(point),
                 size(point.bytes),
                 comparison.ratio,
                 comparison.chance_in_words()
@@ -242,6 +254,12 @@ pub fn markdown(record: &Record) -> String {
         let facts: Vec<String> =
             machine.facts.iter().map(|(name, value)| format!("{name}: {value}")).collect();
         section(&mut text, &format!("Machine ({})", machine.role), &facts);
+    }
+    if commands.len() > 0 {
+        text.push_str("\n## Commands\n\n");
+        for command in commands {
+            let _ = writeln!(text, "    {command}");
+        }
     }
     text
 }
@@ -259,6 +277,20 @@ fn section(text: &mut String, title: &str, lines: &[String]) {
 mod tests {
     use super::*;
     use crate::record::tests::point;
+
+    #[test]
+    fn links_are_told_apart_and_commands_stand_behind_the_figures() {
+        let mut far = point("tgt", "randread", 4096, 10_000);
+        far.mtu = 9000;
+        let points = vec![point("tgt", "randread", 4096, 10_000), far];
+        let commands = ["blockwire eval run x", "tgtd -f"].map(str::to_owned).to_vec();
+        let text = markdown(&Record { points, commands, ..Record::default() });
+        assert_eq!(COLUMNS[LOAD], "load");
+        assert_eq!(text.matches("| randread, MTU 9000 |").count(), 1, "{text}");
+        assert_eq!(text.matches("| randread |").count(), 1, "{text}");
+        let places = ["eval run x", "| target |", "## Commands", "tgtd -f"].map(|what| text.find(what));
+        assert!(places.is_sorted() && places[0].is_some(), "{text}");
+    }
 
     #[test]
     fn a_fixed_job_is_told_by_its_time() {
