@@ -55,6 +55,7 @@ auto() {
   local name
   for name in report.html report.md record.json; do
     sed -e "s#$BUILD/release/##g" -e "s#${SPDK_DIR:-/nowhere}#SPDK#g" -e "s#$DIR/#eval/#g" \
+      -e "s#$OUT/guest-kernel/root/#guest-kernel/#g" -e "s#$ROOT/##g" \
       "$DIR/$preset/$name" >"docs/eval/$preset/$name"
   done
 }
