@@ -84,15 +84,10 @@ impl<M> Uring<'_, M> {
 
     pub(super) fn cancel_recv(&mut self, tag: Tag) {
         let Some(link) = self.links.get_mut(tag) else { return };
-        match std::mem::replace(&mut link.recv, Receiving::Nothing) {
-            Receiving::Nothing => {}
-            Receiving::Out(slot) => {
-                link.recv = Receiving::Out(slot);
-                self.cancel(kind::RECV, slot);
-            }
-            Receiving::Starved(op) => {
-                self.base.events.push_back(Event::Recv(link_of(tag), op, Came::Cancelled));
-            }
+        if let Some(op) = link.recv.take_starved() {
+            self.base.events.push_back(Event::Recv(link_of(tag), op, Came::Cancelled));
+        } else if let Receiving::Out(slot) = link.recv {
+            self.cancel(kind::RECV, slot);
         }
     }
 }

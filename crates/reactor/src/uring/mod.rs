@@ -101,6 +101,20 @@ enum Receiving {
     Starved(RecvOp),
 }
 
+impl Receiving {
+    /// Takes the receive that waits for memory, if one does. What is out stays: the kernel has it, and its
+    /// completion must find its link.
+    fn take_starved(&mut self) -> Option<RecvOp> {
+        match std::mem::replace(self, Receiving::Nothing) {
+            Receiving::Starved(op) => Some(op),
+            other => {
+                *self = other;
+                None
+            }
+        }
+    }
+}
+
 enum Phase<M> {
     /// It is being connected: watched for being writable, in a slot of the receives.
     Dialling(dial::Dialling),

@@ -68,7 +68,8 @@ impl<M> Uring<'_, M> {
         for _ in 0..batch {
             let Some(tag) = self.starved.pop_front() else { break };
             let Some(link) = self.links.get_mut(tag) else { continue };
-            if let Receiving::Starved(op) = std::mem::replace(&mut link.recv, Receiving::Nothing) {
+            // A link that has left its wait since (it is being closed) still has its turn here.
+            if let Some(op) = link.recv.take_starved() {
                 self.receive(tag, op);
                 started |= self.links.get(tag).is_some_and(|link| matches!(link.recv, Receiving::Out(_)));
             }

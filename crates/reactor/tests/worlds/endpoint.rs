@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use buf::{Buf, Class, Cx, Errno, Sg, SgMut, Time};
+use buf::{Buf, BufMut, Class, Cx, Errno, Sg, SgMut, Time};
 use endpoint::{Arrival, Departure, Dial, DialId, Dialled, Endpoint, LinkId, ShardId};
 use smallvec::SmallVec;
 use stream::{Came, Direct, Piece, RecvOp, SendOp, Slab};
@@ -52,6 +52,8 @@ pub enum Msg {
     AbortAll,
     /// Close every link, whatever is out.
     CloseAll,
+    /// Take all memory of the pool and what every receive brings, so that no receive finds any; or give it back.
+    Hoard(bool),
 }
 
 pub enum Step {
@@ -92,6 +94,8 @@ pub struct TestEnd {
     dialling: HashMap<DialId, Sender<Result<Dialled, i32>>>,
     dialled: u64,
     tags: Slab<()>,
+    /// Memory that is held back from the world; none unless told so.
+    hoard: Option<Vec<BufMut>>,
 }
 
 impl TestEnd {
@@ -109,6 +113,7 @@ impl TestEnd {
             dialling: HashMap::new(),
             dialled: 0,
             tags: Slab::new(1),
+            hoard: None,
         }
     }
 
@@ -266,6 +271,13 @@ impl Endpoint for TestEnd {
             }
             Msg::AbortAll => self.depart_all(|| Departure::Abort),
             Msg::CloseAll => self.depart_all(|| Departure::Close),
+            Msg::Hoard(false) => self.hoard = None,
+            Msg::Hoard(true) => {
+                let hoard = self.hoard.insert(Vec::new());
+                for len in [1 << 20, 64 << 10, 4096, 512] {
+                    hoard.extend(std::iter::from_fn(|| cx.pool.take(Class::Wire, len)));
+                }
+            }
             Msg::Disk(disk, step, to) => {
                 let kind = match step {
                     Step::Write(offset, bytes, durable) => {
@@ -308,6 +320,9 @@ impl Endpoint for TestEnd {
                     Some(stage) => {
                         assert_eq!(stage.len(), n - direct, "the stage's length is what arrived in it");
                         conn.staged.extend_from_slice(&stage);
+                        if let Some(hoard) = &mut self.hoard {
+                            hoard.push(stage);
+                        }
                     }
                     None => assert_eq!(n, direct),
                 }

@@ -451,6 +451,31 @@ fn a_close_delivers_what_is_being_sent(io: IoChoice) {
     end(world);
 }
 
+/// Receives that wait for memory when their links are closed, and peers that end only after the world has given
+/// them up: the end of such a peer must find nothing that it can harm.
+fn a_late_end_of_a_link_that_starved_does_not_end_the_world(io: IoChoice) {
+    let world = spawn(Config { pool_bytes: 64 << 20, linger: Duration::from_millis(50), ..config(io) });
+    let mut streams: Vec<_> = (0..40).map(|_| connect(&world)).collect();
+    until(|| world.stats()[0].links == 40);
+    assert!(world.post(ShardId(0), Msg::Hoard(true)));
+    // Half a frame: it is kept, and more is asked for.
+    for stream in &mut streams {
+        stream.write_all(&[0]).unwrap();
+    }
+    until(|| world.stats()[0].recvs_starved >= 20);
+    assert!(world.post(ShardId(0), Msg::CloseAll));
+    // The world gives them up after its linger, while their peers have said nothing.
+    for stream in &mut streams {
+        assert!(matches!(stream.read(&mut [0]), Ok(0) | Err(_)), "nothing was owed");
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    drop(streams);
+    assert!(world.post(ShardId(0), Msg::Hoard(false)));
+    until(|| world.stats()[0].links == 0 && world.stats()[0].pool_lent == 0);
+    echo_random(connect(&world), 1, 10, 10_000);
+    end(world);
+}
+
 fn links_beyond_the_limit_are_reset(io: IoChoice) {
     let world = spawn(Config { links_max: 3, ..config(io) });
     let mut streams: Vec<_> = (0..5).map(|_| connect(&world)).collect();
@@ -514,6 +539,7 @@ worlds! {
     links_that_arrive_at_the_end_hold_nobody_up,
     links_can_be_aborted_while_busy,
     a_close_delivers_what_is_being_sent,
+    a_late_end_of_a_link_that_starved_does_not_end_the_world,
     a_storm,
     tcp_options_are_inherited,
     links_beyond_the_limit_are_reset,
