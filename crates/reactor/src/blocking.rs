@@ -55,11 +55,8 @@ fn perform(call: Call) -> (Result<usize, Errno>, Option<(u64, u64)>) {
             // has ended (see `Call`).
             unsafe { libc::preadv(fd, iov, count as i32, offset as i64) }
         }),
-        What::Write { iov, count, offset, durable } => retry(|| {
-            let flags = if durable { libc::RWF_DSYNC } else { 0 };
-            // SAFETY: as for the read.
-            unsafe { libc::pwritev2(fd, iov, count as i32, offset as i64, flags) }
-        }),
+        // SAFETY: as for the read.
+        What::Write { iov, count, offset, durable } => unsafe { write(fd, iov, count, offset, durable) },
         // SAFETY: no pointers are passed (so for the rest).
         What::Sync => retry(|| unsafe { libc::fdatasync(fd) as isize }),
         What::Punch { offset, len } => {
@@ -85,12 +82,42 @@ fn perform(call: Call) -> (Result<usize, Errno>, Option<(u64, u64)>) {
     (came, None)
 }
 
+/// Writes, and syncs with it if `durable`. Where pwritev2 (Linux 4.6, RWF_DSYNC 4.7) is not to be had, a sync
+/// follows the write.
+///
+/// # Safety
+/// The list and the memory that it names are valid until the call has ended.
+unsafe fn write(
+    fd: i32,
+    iov: *const libc::iovec,
+    count: u32,
+    offset: u64,
+    durable: bool,
+) -> Result<usize, Errno> {
+    let (count, offset) = (count as i32, offset as i64);
+    if durable {
+        // SAFETY: as the caller promises.
+        let came = retry(|| unsafe { libc::pwritev2(fd, iov, count, offset, libc::RWF_DSYNC) });
+        // EPERM is a filter's answer, too; of a file that may not be written the plain write says it again.
+        if !matches!(came, Err(Errno(libc::ENOSYS | libc::EPERM | libc::EOPNOTSUPP))) {
+            return came;
+        }
+    }
+    // SAFETY: as the caller promises.
+    let written = retry(|| unsafe { libc::pwritev(fd, iov, count, offset) })?;
+    if durable {
+        // SAFETY: no pointers are passed.
+        retry(|| unsafe { libc::fdatasync(fd) as isize })?;
+    }
+    Ok(written)
+}
+
 /// Zeroes a range and keeps its space: FALLOC_FL_ZERO_RANGE, which block devices understand too.
 fn zero(fd: i32, offset: u64, len: u64) -> Result<usize, Errno> {
     let mode = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
     // SAFETY: no pointers are passed.
     let came = retry(|| unsafe { libc::fallocate(fd, mode, offset as i64, len as i64) as isize });
-    if came != Err(Errno(libc::EOPNOTSUPP)) {
+    if !matches!(came, Err(Errno(libc::EOPNOTSUPP | libc::ENOSYS | libc::EPERM))) {
         return came;
     }
     /// _IO(0x12, 127) of linux/fs.h.
@@ -130,4 +157,40 @@ fn retry(mut call: impl FnMut() -> isize) -> Result<usize, Errno> {
 
 pub(crate) fn last_errno() -> Errno {
     Errno(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::denied;
+    use std::io::{Read, Seek};
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn a_filter_that_refuses_pwritev2_does_not_make_a_durable_write_fail() {
+        for errno in [libc::EPERM, libc::ENOSYS] {
+            let mut file = tempfile();
+            let bytes = [7u8; 4096];
+            let iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+            let fd = file.as_raw_fd();
+            let at = &raw const iov as usize;
+            denied::on_a_thread(&[libc::SYS_pwritev2], errno, || {
+                // SAFETY: the list and the bytes stand in this function, which waits for the thread.
+                let came = unsafe { write(fd, at as *const libc::iovec, 1, 0, true) };
+                assert_eq!(came, Ok(4096));
+            });
+            let mut back = Vec::new();
+            file.rewind().unwrap();
+            file.read_to_end(&mut back).unwrap();
+            assert_eq!(back, bytes);
+        }
+    }
+
+    /// A file that has no name.
+    fn tempfile() -> std::fs::File {
+        use std::os::unix::fs::OpenOptionsExt;
+        let mut options = std::fs::OpenOptions::new();
+        options.read(true).write(true).custom_flags(libc::O_TMPFILE);
+        options.open(std::env::temp_dir()).unwrap()
+    }
 }

@@ -21,6 +21,8 @@ mod blocking;
 mod clock;
 mod config;
 mod counters;
+#[cfg(test)]
+mod denied;
 mod disk;
 mod epoll;
 mod flight;

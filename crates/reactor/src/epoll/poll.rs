@@ -13,7 +13,7 @@ const EVENTS_MAX: usize = 256;
 pub(crate) struct Poll {
     fd: OwnedFd,
     events: Vec<libc::epoll_event>,
-    /// Whether the kernel has epoll_pwait2 (Linux 5.11).
+    /// Whether epoll_pwait2 (Linux 5.11) is to be had: kernels before it and filters of system calls refuse it.
     has_nanoseconds: Cell<bool>,
 }
 
@@ -67,8 +67,9 @@ impl Poll {
         };
         let fd = self.fd.as_raw_fd();
         let at = self.events.as_mut_ptr();
+        let in_nanoseconds = timeout.is_some_and(|ns| ns > 0) && self.has_nanoseconds.get();
         let count = match timeout {
-            Some(ns) if ns > 0 && self.has_nanoseconds.get() => {
+            Some(ns) if in_nanoseconds => {
                 let ts = libc::timespec {
                     tv_sec: (ns / 1_000_000_000) as libc::time_t,
                     tv_nsec: (ns % 1_000_000_000) as libc::c_long,
@@ -98,8 +99,10 @@ impl Poll {
             return count as usize;
         }
         match io::Error::last_os_error().raw_os_error() {
-            Some(libc::ENOSYS) => self.has_nanoseconds.set(false),
             Some(libc::EINTR) => {}
+            // ENOSYS of the kernel; EPERM, ENOSYS or any other number of a filter (seccomp). The next turn
+            // takes the call that every system has.
+            Some(_) if in_nanoseconds => self.has_nanoseconds.set(false),
             other => panic!("epoll_wait on our own descriptor fails with {other:?}"),
         }
         0
@@ -109,5 +112,26 @@ impl Poll {
     pub(crate) fn event(&self, at: usize) -> (u64, u32) {
         let event = self.events[at];
         (event.u64, event.events)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::denied;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn a_filter_that_refuses_epoll_pwait2_does_not_end_the_world() {
+        for errno in [libc::EPERM, libc::ENOSYS, libc::EACCES] {
+            denied::on_a_thread(&[libc::SYS_epoll_pwait2], errno, || {
+                let mut poll = Poll::new().unwrap();
+                let start = Instant::now();
+                while start.elapsed() < Duration::from_millis(20) {
+                    assert_eq!(poll.wait(Wait::Until(Some(clock::now() + Duration::from_millis(5)))), 0);
+                }
+                assert!(!poll.has_nanoseconds.get());
+            });
+        }
     }
 }

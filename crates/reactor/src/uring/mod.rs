@@ -57,9 +57,13 @@ fn name(kind: u64, slot: u32) -> u64 {
     kind << SLOT_BITS | u64::from(slot)
 }
 
-/// Whether this kernel lets us have all that the world needs.
+/// Whether this kernel, and a filter of system calls before it, lets us have all that the world needs: each of
+/// io_uring's three calls is tried.
 pub(crate) fn probe() -> io::Result<()> {
     let mut ring = make()?;
+    // SAFETY: nothing is pointed to.
+    unsafe { ring.submission().push(&opcode::Nop::new().build()) }.map_err(io::Error::other)?;
+    ring.submit_and_wait(1)?;
     let ring = Ring::new(&mut ring);
     Stages::new(&ring.submitter)?.unregister(&ring.submitter);
     Ok(())
@@ -434,5 +438,19 @@ impl<M> Drop for Uring<'_, M> {
         std::mem::forget(std::mem::replace(&mut self.recvs, Flights::new()));
         std::mem::forget(std::mem::replace(&mut self.sends, Flights::new()));
         std::mem::forget(std::mem::replace(&mut self.base.works, Flights::new()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::denied;
+
+    #[test]
+    fn a_filter_that_refuses_one_call_of_io_uring_is_seen_before_a_shard_starts() {
+        for call in [libc::SYS_io_uring_setup, libc::SYS_io_uring_register, libc::SYS_io_uring_enter] {
+            denied::on_a_thread(&[call], libc::EPERM, || {
+                assert!(super::probe().is_err(), "system call {call} is refused");
+            });
+        }
     }
 }
