@@ -239,8 +239,35 @@ impl IscsiPath {
         }
     }
 
-    /// Takes what the sessions have to tell; true if they had anything.
+    /// Takes what the sessions have to tell; true if they had anything. What was received and not parsed for
+    /// want of room is parsed behind it, and what that tells is taken too: `tidy` sees nothing half told.
     pub(super) fn drain(&mut self, cx: &mut Cx<'_>) -> bool {
+        let mut any = false;
+        loop {
+            any |= self.take_news(cx);
+            let Some(nexus) = &mut self.nexuses.now else { break };
+            let broken = nexus.session.resume(cx).err();
+            // Each round takes PDUs out of what was received, so it ends.
+            let more = nexus.session.has_news();
+            if let Some(violation) = broken {
+                any = true;
+                self.violated(violation);
+            }
+            if !more {
+                break;
+            }
+        }
+        for old in &mut self.nexuses.old {
+            // All but its end was taken before it was retired.
+            while old.session.poll_event().is_some() {
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Takes what the session that serves has to tell; true if it had anything.
+    fn take_news(&mut self, cx: &mut Cx<'_>) -> bool {
         let mut any = false;
         while let Some(nexus) = &mut self.nexuses.now {
             if let Some(event) = nexus.session.poll_event() {
@@ -255,18 +282,6 @@ impl IscsiPath {
                 break;
             }
             any = true;
-        }
-        if let Some(nexus) = &mut self.nexuses.now
-            && let Err(violation) = nexus.session.resume(cx)
-        {
-            any = true;
-            self.violated(violation);
-        }
-        for old in &mut self.nexuses.old {
-            while let Some(event) = old.session.poll_event() {
-                assert!(matches!(event, HostEvent::Closed), "an old session has no request any more");
-                any = true;
-            }
         }
         any
     }
@@ -381,7 +396,10 @@ impl IscsiPath {
     pub(super) fn tidy(&mut self, cx: &mut Cx<'_>) {
         if let Some(nexus) = &mut self.nexuses.now {
             nexus.pass_leaves(&mut self.wishes);
-            if nexus.session.is_over() {
+            if nexus.session.has_news() {
+                // What it has to tell comes first, the ends of its requests among it.
+                self.touched = true;
+            } else if nexus.session.is_over() {
                 self.tidy_over(cx);
             } else {
                 self.add_links(cx);

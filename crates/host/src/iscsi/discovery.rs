@@ -149,6 +149,29 @@ impl Discovery {
     }
 
     fn drain(&mut self, cx: &mut Cx<'_>) {
+        loop {
+            self.take_news(cx);
+            let Some(nexus) = &mut self.nexuses.now else { break };
+            // A violation ends the session, which is seen below. What was received and not parsed for want of
+            // room may hold the answer; each round takes PDUs out of it, so it ends.
+            let _ = nexus.session.resume(cx);
+            if !nexus.session.has_news() {
+                break;
+            }
+        }
+        if let Some(nexus) = &mut self.nexuses.now {
+            nexus.pass_leaves(&mut self.wishes);
+            if nexus.session.is_over() {
+                self.over();
+            }
+        }
+        for old in &mut self.nexuses.old {
+            old.pass_leaves(&mut self.wishes);
+        }
+        self.nexuses.old.retain(|old| !old.session.is_gone());
+    }
+
+    fn take_news(&mut self, cx: &mut Cx<'_>) {
         while let Some(nexus) = &mut self.nexuses.now {
             if let Some(step) = nexus.session.poll_login_step() {
                 self.texts.take(&mut self.trace, cx.now, &step);
@@ -160,18 +183,6 @@ impl Discovery {
                 break;
             }
         }
-        if let Some(nexus) = &mut self.nexuses.now {
-            // A violation ends the session, which is seen below.
-            let _ = nexus.session.resume(cx);
-            nexus.pass_leaves(&mut self.wishes);
-            if nexus.session.is_over() {
-                self.over();
-            }
-        }
-        for old in &mut self.nexuses.old {
-            old.pass_leaves(&mut self.wishes);
-        }
-        self.nexuses.old.retain(|old| !old.session.is_gone());
     }
 
     /// The session has ended, as it was to, or not.

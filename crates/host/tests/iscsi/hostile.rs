@@ -4,11 +4,11 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use blockwire_host::iscsi::IscsiPath;
+use blockwire_host::iscsi::{Discovery, IscsiPath, Question, Timeouts};
 use blockwire_host::{Claim, Event, Path, Why};
 use buf::Payload;
 use iscsi::name::TargetAddress;
-use iscsi::wire::TmfResponseCode;
+use iscsi::wire::{AsyncEvent, AsyncMessage, Isid, Itt, NopIn, Pdu, TmfResponseCode, Ttt};
 use volume::{Access, Durability, Extent, IoId, Op, Outcome};
 
 use crate::script::{Answer, Script, honest};
@@ -384,5 +384,72 @@ fn a_change_is_told_and_another_volume_ends_the_path() {
             Event::Down(Why::Lost(text)) => break assert!(text.contains("another volume"), "{text}"),
             other => panic!("{other:?}"),
         }
+    }
+}
+
+/// So many asynchronous messages, or pings, that what is behind them is parsed only when they were taken.
+fn burst(kind: u8) -> Vec<u8> {
+    let mut pdu = AsyncMessage::new();
+    pdu.event = AsyncEvent(0xff);
+    let mut ping = NopIn::new();
+    (ping.itt, ping.ttt) = (Itt::NONE, Ttt::new(7));
+    let bhs = if kind == 0 { pdu.as_bhs() } else { ping.as_bhs() };
+    bhs.bytes().repeat(64)
+}
+
+#[test]
+fn a_burst_an_answer_and_a_bad_pdu_in_one_segment_do_not_end_the_process_nor_lose_the_operation() {
+    for kind in [0, 1] {
+        for bad in [0x3e, 0x20, 0x25] {
+            let mut script = Script::new(honest);
+            script.mangle = Some(Box::new(move |said| {
+                if said.first().is_some_and(|pdu| pdu[0] & 0x3f == 0x25 && pdu.len() == 48 + 512) {
+                    said.insert(0, burst(kind));
+                    let mut last = vec![0; 48];
+                    last[0] = bad;
+                    said.push(last);
+                }
+            }));
+            let mut world = against(script);
+            up(&mut world);
+            let room = world::room(&world.pool, 512);
+            let (how, payload) = run(&mut world, Op::Read(span(0, 1)), room);
+            assert_eq!(how, Ok(Outcome::Complete), "the answer had come: {kind} {bad:x}");
+            assert!(world::bytes(payload).iter().all(|byte| *byte == 0x5a));
+
+            let Event::Down(Why::Lost(_)) = next(&mut world) else { panic!("{kind} {bad:x}") };
+            up(&mut world);
+        }
+    }
+}
+
+#[test]
+fn a_list_of_targets_behind_a_burst_and_before_a_bad_pdu_is_not_lost() {
+    for kind in [0, 1] {
+        let mut script = Script::new(honest);
+        script.mangle = Some(Box::new(move |said| {
+            if said.first().is_some_and(|pdu| pdu[0] & 0x3f == 0x24) {
+                said.insert(0, burst(kind));
+                said.push(vec![0x3e; 48]);
+            }
+        }));
+        let question = Question {
+            portal: "127.0.0.1:3260".parse().unwrap(),
+            initiator: "iqn.2026-11.test:host".to_owned(),
+            isid: Isid::random([1, 2, 3], 4),
+            credentials: None,
+            target: None,
+            timeouts: Timeouts::default(),
+        };
+        let mut world = crate::world_of(Discovery::new(question), &rig::Terms::default());
+        world.script = Some(script);
+        world.with(|discovery, cx| discovery.start(cx));
+        let mut outcome = None;
+        world.run(Duration::from_secs(60), |world| {
+            outcome = world.path.poll_outcome();
+            outcome.is_some()
+        });
+        let targets = outcome.expect("an outcome").expect("the list had come");
+        assert_eq!(targets.records.len(), 1, "{kind}");
     }
 }

@@ -19,7 +19,7 @@ use blockwire_host::iscsi::{Discovery, IscsiPath, Question, Settings, Timeouts};
 use blockwire_host::trace::{Side, What};
 use blockwire_host::{Claim, Claims, Event, Fate, Path, Portrait, Why};
 use buf::Payload;
-use endpoint::ShardId;
+use endpoint::{ShardId, Sockets};
 use iscsi::wire::Isid;
 use target::{Control, Message, Shard};
 use volume::reservation::{Action, Key, Kind, Register, RegisterMode};
@@ -42,7 +42,7 @@ fn world(settings: Settings, terms: &rig::Terms) -> World<IscsiPath> {
     world_of(IscsiPath::new(settings).unwrap(), terms)
 }
 
-fn world_of(path: IscsiPath, terms: &rig::Terms) -> World<IscsiPath> {
+fn world_of<S: Sockets>(path: S, terms: &rig::Terms) -> World<S> {
     let shard = Shard::new(ShardId(0), 1, rig::exports(terms));
     let mut world = World::new(path, shard);
     let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096));
@@ -55,6 +55,7 @@ fn world_of(path: IscsiPath, terms: &rig::Terms) -> World<IscsiPath> {
 }
 
 /// Lets things happen until the path says something.
+#[track_caller]
 fn next(world: &mut World<IscsiPath>) -> Event {
     let mut event = None;
     world.run(Duration::from_secs(300), |world| {
@@ -64,6 +65,7 @@ fn next(world: &mut World<IscsiPath>) -> Event {
     event.expect("the path says something in time")
 }
 
+#[track_caller]
 fn up(world: &mut World<IscsiPath>) -> Arc<Portrait> {
     world.with(|path, cx| path.connect(cx));
     match next(world) {
@@ -73,6 +75,7 @@ fn up(world: &mut World<IscsiPath>) -> Arc<Portrait> {
 }
 
 /// Does one operation.
+#[track_caller]
 fn run(world: &mut World<IscsiPath>, op: Op, payload: Payload) -> (Result<Outcome, String>, Payload) {
     world.with(|path, cx| path.submit(cx, IoId(7), op, payload)).expect("there is room");
     loop {

@@ -8,7 +8,8 @@ use iscsi::name::TargetAddress;
 use iscsi::negotiate::Limits;
 use iscsi::wire::{
     BHS_LEN, Bhs, CommandFlags, DataIn, DataInFlags, LogoutResponse, NopIn, Opcode, Pdu, ResponseFlags,
-    ScsiCommand, ScsiResponse, ScsiStatus, Sn, TmfRequest, TmfResponse, TmfResponseCode, Tsih, padded_len,
+    ScsiCommand, ScsiResponse, ScsiStatus, Sn, TextFlags, TextResponse, TmfRequest, TmfResponse,
+    TmfResponseCode, Tsih, padded_len,
 };
 
 /// How a command is answered.
@@ -32,10 +33,14 @@ struct Conn {
 }
 
 type Answers = Box<dyn FnMut(&[u8; 16]) -> Answer>;
+/// Does something to the PDUs that are said in answer to one of the full feature phase.
+type Mangle = Box<dyn FnMut(&mut Vec<Vec<u8>>)>;
 
 pub struct Script {
     conns: Vec<Conn>,
     answer: Answers,
+    /// What is said is changed by this.
+    pub mangle: Option<Mangle>,
     /// Where logins are sent on, one after another.
     pub moves: VecDeque<TargetAddress>,
     /// How task management is answered; `None`: not at all.
@@ -50,6 +55,7 @@ impl Script {
         Script {
             conns: Vec::new(),
             answer: Box::new(answer),
+            mangle: None,
             moves: VecDeque::new(),
             managed: Some(TmfResponseCode::COMPLETE),
             functions: Vec::new(),
@@ -70,12 +76,17 @@ impl Script {
                 break;
             }
             let pdu: Vec<u8> = self.conns[at].inbox.drain(..whole).collect();
-            self.take_pdu(at, &bhs, &pdu[BHS_LEN..BHS_LEN + bhs.data_len()], &mut out);
+            let (open, mut said) = (self.conns[at].open, Vec::new());
+            self.take_pdu(at, &bhs, &pdu[BHS_LEN..BHS_LEN + bhs.data_len()], &mut said);
+            if let (Some(mangle), true) = (&mut self.mangle, open) {
+                mangle(&mut said);
+            }
+            out.extend(said.into_iter().flatten());
         }
         out
     }
 
-    fn take_pdu(&mut self, at: usize, bhs: &Bhs, data: &[u8], out: &mut Vec<u8>) {
+    fn take_pdu(&mut self, at: usize, bhs: &Bhs, data: &[u8], out: &mut Vec<Vec<u8>>) {
         if !self.conns[at].open {
             return self.log_in(at, bhs, data, out);
         }
@@ -86,9 +97,9 @@ impl Script {
             ($pdu:ident, $data:expr) => {{
                 ($pdu.exp_cmd_sn, $pdu.max_cmd_sn, $pdu.stat_sn) = (exp, max, stat_sn);
                 $pdu.set_data_len($data.len());
-                out.extend($pdu.as_bhs().bytes());
-                out.extend($data);
-                out.resize(out.len().next_multiple_of(4), 0);
+                let mut said = [$pdu.as_bhs().bytes(), &$data[..]].concat();
+                said.resize(said.len().next_multiple_of(4), 0);
+                out.push(said);
             }};
         }
         match bhs.opcode() {
@@ -136,6 +147,11 @@ impl Script {
                 (pdu.itt, pdu.response) = (request.itt, response);
                 say!(pdu, &[0u8; 0]);
             }
+            Opcode::TEXT_REQUEST => {
+                let mut pdu = TextResponse::new();
+                (pdu.itt, pdu.flags) = (bhs.itt, TextFlags::FINAL);
+                say!(pdu, b"TargetName=iqn.2026-11.test:one\0TargetAddress=127.0.0.1:3260,1\0");
+            }
             Opcode::NOP_OUT => {
                 let mut pdu = NopIn::new();
                 pdu.itt = bhs.itt;
@@ -151,7 +167,7 @@ impl Script {
         self.conns[at].stat_sn += 1;
     }
 
-    fn log_in(&mut self, at: usize, bhs: &Bhs, data: &[u8], out: &mut Vec<u8>) {
+    fn log_in(&mut self, at: usize, bhs: &Bhs, data: &[u8], out: &mut Vec<Vec<u8>>) {
         let conn = &mut self.conns[at];
         let Some(login) = &mut conn.login else { return };
         if login.handle_header(bhs).is_err() {
@@ -184,9 +200,9 @@ impl Script {
                 Step::Drop(_) => return,
             }
         };
-        out.extend(pdu.bhs.bytes());
-        out.extend(&pdu.text);
-        out.resize(out.len().next_multiple_of(4), 0);
+        let mut said = [pdu.bhs.bytes(), &pdu.text[..]].concat();
+        said.resize(said.len().next_multiple_of(4), 0);
+        out.push(said);
     }
 }
 

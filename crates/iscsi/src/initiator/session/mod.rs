@@ -298,6 +298,13 @@ impl InitiatorSession {
         self.violation.take()
     }
 
+    /// Whether something waits to be taken: an event, a notice, a violation. What was received is parsed only
+    /// as far as there is room for what it tells, so `resume` may bring more as long as this was true before it.
+    #[must_use]
+    pub fn has_news(&self) -> bool {
+        !self.events.is_empty() || !self.notices.is_empty() || self.violation.is_some()
+    }
+
     /// Whether nothing can be submitted any more, now or ever. What is in work ends when its memory is back.
     #[must_use]
     pub fn is_over(&self) -> bool {
