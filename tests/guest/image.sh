@@ -79,6 +79,8 @@ for applet in $("$TREE/bin/busybox" --list); do
   [ "$applet" = busybox ] || ln -s busybox "$TREE/bin/$applet"
 done
 for program in $PROGRAMS; do take "$program"; done
+# The kernel's calls for reservations, which no program of Debian makes.
+cc -static -O1 -Wall -o "$TREE/sbin/pr" "$HERE/reservations.c"
 # Loaded at run time by iscsid when a thread ends.
 cp -L "/lib/$(uname -m)-linux-gnu/libgcc_s.so.1" "$TREE/lib/$(uname -m)-linux-gnu/"
 cp /etc/iscsi/iscsid.conf "$TREE/etc/iscsi/"

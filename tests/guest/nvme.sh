@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # A stock Linux kernel as the NVMe/TCP host: discovery, many queues, both digests, ext4 written and
 # verified over resets, new connections and a restart of the target; path states and size changed
-# under load; then the same volume over iSCSI too: the same bytes, one identity, one reservation.
+# under load; then the same volume over iSCSI too: the same bytes, one identity, one reservation, by
+# nvme-cli and sg_persist, and by the kernel's own calls.
 #   nvme.sh [-c CPUS] [-q QUEUES] [-m MIB] [-k SUITE]     -k: the kernel of another Debian suite
 set -euo pipefail
 # shellcheck source=tests/lib.sh

@@ -32,8 +32,8 @@ pub use exec::at_once::AtOnce;
 pub use exec::{COPY_BLOCKS_MAX, COPY_RANGE_BLOCKS_MAX, COPY_RANGES_MAX, UNCORRECTABLE_MAX_POWER};
 pub use server::{Server, VolumeInfo};
 pub use spec::{
-    ADMIN_ENTRIES_MAX, ControllerLimits, ControllerSpec, DiscoverySpec, Host, Join, KeepAlive,
-    NAMESPACES_MAX, NamespaceEntry, QUEUES_MAX, QueueSpec, Subsystem,
+    ADMIN_ENTRIES_MAX, ANA_GROUPS_MAX, ControllerLimits, ControllerSpec, DiscoverySpec, Host, Join,
+    KeepAlive, NAMESPACES_MAX, NamespaceEntry, QUEUES_MAX, QueueSpec, Subsystem, namespaces_max,
 };
 pub use step::{CommandKey, ComputeId, Gone, QueueKey, Step};
 pub use word::{Counters, FAILURES_MAX, Failure, News, Report, Word};

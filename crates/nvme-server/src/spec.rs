@@ -26,13 +26,23 @@ pub struct Subsystem {
     pub firmware: [u8; 8],
     /// The highest NSID that it may ever have (NN, MNAN): 1 to [`NAMESPACES_MAX`].
     pub nsid_max: u32,
-    /// The highest ANA group that it may ever have (ANAGRPMAX): 1 to [`NAMESPACES_MAX`].
+    /// The highest ANA group that it may ever have (ANAGRPMAX): 1 to [`ANA_GROUPS_MAX`].
     pub ana_group_max: u32,
 }
 
-/// The most namespaces of a subsystem, and so the most ANA groups: the ANA log (16 bytes, 32 per
-/// group, 4 per namespace) stays below 64 KiB, and a list of namespaces fits its 1,024 places.
+/// The highest NSID of a subsystem: a list of namespaces fits its 1,024 places.
 pub const NAMESPACES_MAX: u32 = 1024;
+
+/// The most ANA groups of a subsystem.
+pub const ANA_GROUPS_MAX: u32 = 128;
+
+/// The most namespaces whose ANA log a host can take that transfers no more than `transfer` bytes at once
+/// (MNAN): 16 bytes, 32 for each of [`ANA_GROUPS_MAX`] groups, 4 for each namespace. Linux reckons with what
+/// is announced, reads the log in one command, and does without ANA where MDTS is less.
+pub const fn namespaces_max(transfer: u32) -> u32 {
+    let fit = transfer.saturating_sub(16 + 32 * ANA_GROUPS_MAX) / 4;
+    if fit < NAMESPACES_MAX { fit } else { NAMESPACES_MAX }
+}
 
 /// A namespace as one controller sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

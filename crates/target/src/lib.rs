@@ -36,5 +36,5 @@ pub use message::{
     NvmeMessage, Proof, QueueEntry, QueueGrant, Report, RoomWanted, SessionEntry, Traffic, VolumeEntry,
     VolumeSpec,
 };
-pub use nvme_server::{Gone, KeepAlive};
+pub use nvme_server::{ANA_GROUPS_MAX, Gone, KeepAlive, NAMESPACES_MAX, namespaces_max};
 pub use shard::{LogLine, NvmeCause, NvmeLine, Shard, home_of};

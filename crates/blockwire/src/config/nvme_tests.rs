@@ -18,6 +18,26 @@ fn with(rest: &str) -> String {
 const SUBSYSTEM: &str = "[[subsystem]]\nnqn = \"nqn.2026-11.io:s\"\nnamespaces = [{volume = \"a\"}]\n";
 const NQN: &str = "nqn = [\"nqn.2026-11.io:h\"]\n";
 
+/// Linux does without path states where their log is longer than one transfer.
+#[test]
+fn no_subsystem_has_more_namespaces_than_its_hosts_can_read_the_states_of() {
+    let many = |count: u32, transfer: &str| {
+        let volumes: String =
+            (1..=count).map(|n| format!("[[volume]]\nname = \"v{n}\"\nsource = \"null:1M\"\n")).collect();
+        let list: Vec<_> = (1..=count).map(|n| format!("{{volume = \"v{n}\"}}")).collect();
+        let list = list.join(", ");
+        with(&format!(
+            "{volumes}[[subsystem]]\nnqn = \"nqn.2026-11.io:s\"\nmax_transfer = \"{transfer}\"\nnamespaces = [{list}]\n"
+        ))
+    };
+    let refused = errors(&many(1021, "8K"));
+    let told = |line: &String| line.contains("has 1021 namespaces") && line.contains("use 16K or more");
+    assert!(refused.len() == 1 && refused.iter().all(told), "{refused:?}");
+    for (count, transfer) in [(1020, "8K"), (1024, "16K")] {
+        assert!(load(&many(count, transfer), &Options::default()).is_ok(), "{count} {transfer}");
+    }
+}
+
 #[test]
 fn one_mistake_one_line() {
     let mut wrong = Vec::new();

@@ -37,10 +37,10 @@ pub struct Namespace {
 }
 
 /// Highest namespace number: what the list of active namespaces shows at once (NVMe Base §5.17.2.2).
-pub const NSID_MAX: u32 = 1024;
+pub const NSID_MAX: u32 = target::NAMESPACES_MAX;
 
-/// Highest ANA group: as many as one log page of 64 KiB describes.
-pub const ANA_GROUP_MAX: u32 = 128;
+/// Highest ANA group.
+pub const ANA_GROUP_MAX: u32 = target::ANA_GROUPS_MAX;
 
 /// MN where the configuration says nothing.
 pub const MODEL_DEFAULT: &str = "Blockwire";

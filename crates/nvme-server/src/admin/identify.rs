@@ -16,7 +16,7 @@ use super::Outcome;
 use crate::controller::{Controller, KAS, RETRY_DELAY, abort, ana, errors, events};
 use crate::exec::{COPY_BLOCKS_MAX, COPY_RANGE_BLOCKS_MAX, COPY_RANGES_MAX, UNCORRECTABLE_MAX_POWER};
 use crate::server::{Server, Volume};
-use crate::spec::NamespaceEntry;
+use crate::spec::{NamespaceEntry, namespaces_max};
 
 /// Not listed: FFFFFFFEh and above name no namespace to begin a list behind.
 const LIST_AFTER_MAX: u32 = 0xffff_fffd;
@@ -170,7 +170,7 @@ fn io(server: &Server, controller: &Controller) -> Data {
     data.nanagrpid = U32::new(spec.subsystem.ana_group_max);
     (data.sqes, data.cqes) = (0x66, 0x44);
     data.nn = U32::new(spec.subsystem.nsid_max);
-    data.mnan = U32::new(spec.subsystem.nsid_max);
+    data.mnan = U32::new(spec.subsystem.nsid_max.min(namespaces_max(spec.limits.transfer)));
     data.oncs = U16::new(
         Data::ONCS_COMPARE
             | Data::ONCS_WRITE_UNCORRECTABLE

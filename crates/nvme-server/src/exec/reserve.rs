@@ -34,7 +34,9 @@ pub(super) fn start(server: &mut Server, key: CommandKey, sqe: &Sqe, data_out: u
         _ => Release::of(sqe).filter(|words| !words.ignore_key).map(|_| size_of::<u64>()),
     };
     let len = len.ok_or(Status::INVALID_FIELD.final_())?;
-    if data_out as usize != len {
+    // Linux gives every one of them 16 bytes (`nvme_pr_command`, to 6.11 and later), where Release has a
+    // key of 8: what is behind the keys means nothing.
+    if (data_out as usize) < len {
         return Err(Status::SGL_LENGTH_INVALID.final_());
     }
     volume.view.admit_class(server.nexus(key.queue), reservation::Class::Status).map_err(status::refused)?;
@@ -67,6 +69,9 @@ fn register(words: Register, list: &[u8; 16], nqn: &str) -> Option<Action> {
     let mode = match words.action {
         RegisterAction::Register => RegisterMode::Add,
         RegisterAction::Unregister => RegisterMode::Remove,
+        // No key is zero. Linux has no other word for leaving: IOC_PR_REGISTER with an old key is a
+        // Replace whatever the new one is.
+        RegisterAction::Replace if new == Key::NONE => RegisterMode::Remove,
         RegisterAction::Replace => RegisterMode::Replace,
     };
     if mode != RegisterMode::Remove && new == Key::NONE {

@@ -173,9 +173,9 @@ fn registering() {
     let (mut world, [a, b, c]) = three();
     let words = |action, ignore_key| Register { action, ignore_key, persist: None };
     let invalid = Status::INVALID_FIELD.final_();
-    // A key of zero is none.
+    // A key of zero is none; to replace by it is to leave, for those who are there.
     assert_eq!(register_with(&mut world, a, words(RegisterAction::Register, false), 0, 0), invalid);
-    assert_eq!(register_with(&mut world, a, words(RegisterAction::Replace, true), 0, 0), invalid);
+    assert_eq!(register_with(&mut world, a, words(RegisterAction::Replace, true), 0, 0), CONFLICT);
     register(&mut world, a, 0x11);
     register(&mut world, a, 0x11);
     assert_eq!(register_with(&mut world, a, words(RegisterAction::Register, false), 0, 0x12), CONFLICT);
@@ -203,6 +203,38 @@ fn registering() {
     assert_eq!(unregister, Status::SUCCESS);
     let (summary, registrants) = report(&mut world, c);
     assert_eq!((summary.generation, registrants.len()), (generation + 1, 1));
+}
+
+/// What Linux sends (`drivers/nvme/host/pr.c`): 16 bytes with every command, and Replace with a new key
+/// of zero to unregister. None of it may be refused, or a cluster manager cannot give a disk back.
+#[test]
+fn linux_is_not_kept_from_releasing_clearing_or_unregistering() {
+    let (mut world, [a, b, _]) = three();
+    let sixteen = |key: u64| [key.to_le_bytes(), [0xff; 8]].concat();
+    let mut given_up = sqe(Opcode::RESERVATION_RELEASE);
+    Release { action: ReleaseAction::Release, ignore_key: false, kind: 1 }.put(&mut given_up);
+    let mut cleared = given_up;
+    Release { action: ReleaseAction::Clear, ignore_key: false, kind: 0 }.put(&mut cleared);
+    register(&mut world, a, 1);
+    register(&mut world, b, 2);
+    for sqe in [given_up, cleared] {
+        assert_eq!(acquire(&mut world, a, AcquireAction::Acquire, 1, 1, 0), Status::SUCCESS);
+        assert_eq!(world.command(a, &sqe, &sixteen(9)), CONFLICT);
+        assert_eq!(report(&mut world, a).0.kind, 1);
+        assert_eq!(world.command(a, &sqe, &sixteen(1)), Status::SUCCESS);
+        assert_eq!(report(&mut world, a).0.kind, 0);
+    }
+    assert_eq!(report(&mut world, a).1, []);
+
+    let words = |ignore_key| Register { action: RegisterAction::Replace, ignore_key, persist: Some(true) };
+    register(&mut world, a, 1);
+    register(&mut world, b, 2);
+    assert_eq!(acquire(&mut world, a, AcquireAction::Acquire, 1, 1, 0), Status::SUCCESS);
+    assert_eq!(register_with(&mut world, a, words(false), 9, 0), CONFLICT);
+    assert_eq!(register_with(&mut world, a, words(false), 1, 0), Status::SUCCESS);
+    assert_eq!(register_with(&mut world, b, words(true), 9, 0), Status::SUCCESS);
+    let (summary, registrants) = report(&mut world, a);
+    assert_eq!((summary.kind, registrants), (0, Vec::new()));
 }
 
 #[test]
@@ -268,7 +300,7 @@ fn words_that_are_not_defined() {
             assert_eq!(world.command(a, &sqe, &vec![1; len]), invalid, "{opcode:?} {dword:x}");
         }
         sqe.cdw10[0] = U32::new(0x100);
-        for wrong in [0, len - 1, len + 1] {
+        for wrong in [0, len - 1, 8193] {
             let status = world.command(a, &sqe, &vec![1; wrong]);
             assert_eq!(status, Status::SGL_LENGTH_INVALID.final_(), "{opcode:?} {wrong}");
         }

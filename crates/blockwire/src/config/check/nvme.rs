@@ -35,6 +35,14 @@ pub fn subsystem(
     if !draft.namespaces_written {
         sink.error(&draft.nqn.at, format!("subsystem \"{}\" has no namespaces", draft.nqn.value));
     }
+    let most = target::namespaces_max(draft.grants.max_transfer) as usize;
+    if namespaces.len() > most {
+        let (nqn, count) = (&draft.nqn.value, namespaces.len());
+        sink.error(
+            &draft.nqn.at,
+            format!("subsystem \"{nqn}\" has {count} namespaces, but hosts could not read the states of more than {most} at once with its max_transfer: use 16K or more"),
+        );
+    }
     Subsystem {
         nqn: draft.nqn.value.clone(),
         portals: super::chosen_portals("[[subsystem]]", &draft.nqn, draft.portals.as_deref(), tags, sink),

@@ -48,7 +48,7 @@ pub const SUBSYSTEM: Section = Section {
             "max_transfer",
             "size, 8K to 1M, a power of two",
             "1M",
-            "Largest transfer of one command (MDTS).",
+            "Largest transfer of one command (MDTS). With 8K a subsystem has at most 1,020 namespaces, so that hosts can read the states of all of them at once.",
         ),
     ],
 };

@@ -53,6 +53,26 @@ fn the_controller_says_what_hosts_need() {
     assert_eq!((data[1802], data[1803], u16_at(&data, 1804)), (0, 1, 1));
 }
 
+/// Linux makes room for a log of all groups and namespaces that are announced, and does without ANA, so
+/// with paths that all seem equal, where MDTS is less (`nvme_mpath_init_identify`).
+#[test]
+fn no_transfer_is_too_short_for_the_ana_log_that_is_announced() {
+    for transfer in (13..=20).map(|power| 1u32 << power) {
+        let mut world = World::new(1);
+        world.add(4096, |_| {});
+        let mut spec = spec(3, 1, vec![entry(0)]);
+        spec.limits.transfer = transfer;
+        let subsystem = Arc::make_mut(&mut spec.subsystem);
+        (subsystem.nsid_max, subsystem.ana_group_max) = (crate::NAMESPACES_MAX, crate::ANA_GROUPS_MAX);
+        let host = world.controller(spec);
+        let data = world.good(host, &identify(1, 0), &[]);
+        let (groups, namespaces) = (u32_at(&data, 348), u32_at(&data, 540));
+        assert_eq!((u32_at(&data, 344), u32_at(&data, 516)), (128, 1024));
+        assert!(16 + 32 * groups + 4 * namespaces <= 4096 << data[77], "{transfer}: {groups}, {namespaces}");
+        assert_eq!(namespaces, if transfer == 8192 { 1020 } else { 1024 });
+    }
+}
+
 /// Offsets: Linux nvme_id_ns.
 #[test]
 fn namespaces_say_what_their_volumes_are() {

@@ -9,8 +9,8 @@ use nvme::auth::{Credentials, Policy};
 use nvme::fabrics::{ConnectNames, ConnectRefusal};
 use nvme_server::discovery::{Book, Entry, EntryKind, Hosts};
 use nvme_server::{
-    ADMIN_ENTRIES_MAX, Authentication, ControllerLimits, ControllerSpec, DiscoverySpec, Host, NAMESPACES_MAX,
-    NamespaceEntry, QueueKey, QueueSpec, Subsystem,
+    ADMIN_ENTRIES_MAX, ANA_GROUPS_MAX, Authentication, ControllerLimits, ControllerSpec, DiscoverySpec, Host,
+    NAMESPACES_MAX, NamespaceEntry, QueueKey, QueueSpec, Subsystem,
 };
 use nvme_tcp::{ControllerQueue, QueueSize};
 use stream::{Tag, Target};
@@ -292,7 +292,7 @@ fn subsystem(export: &SubsystemExport, nqn: &Nqn) -> Subsystem {
         model: padded(&export.product.model),
         firmware: padded(&export.product.firmware),
         nsid_max: NAMESPACES_MAX,
-        ana_group_max: NAMESPACES_MAX,
+        ana_group_max: ANA_GROUPS_MAX,
     }
 }
 
