@@ -67,6 +67,7 @@ impl From<Refusal> for Trouble {
             | Refusal::NotRegistered
             | Refusal::InvalidRelease
             | Refusal::InvalidAction
+            | Refusal::NothingReserved
             | Refusal::NotDurable
             | Refusal::RemovalPrevented
             | Refusal::NotFenced => Trouble::Io,

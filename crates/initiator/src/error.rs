@@ -123,6 +123,7 @@ fn words(failure: &Failure) -> String {
         Failure::Refused(Refusal::AtomicUnit) => "it is longer than the target writes atomically",
         Failure::Refused(Refusal::NoMarkSpace) => "the target can mark no more blocks",
         Failure::Refused(Refusal::InvalidAction) => "the volume is in no state for it",
+        Failure::Refused(Refusal::NothingReserved) => "nothing is reserved",
         Failure::Refused(Refusal::NotDurable) => {
             "the target could not make it durable, so nothing has changed"
         }

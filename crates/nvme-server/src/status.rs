@@ -26,7 +26,9 @@ pub(crate) fn refused(refusal: Refusal) -> Status {
         Refusal::Unsupported => Status::INVALID_OPCODE.final_(),
         // Of a fused pair that is longer than ACWU (NVM Command Set §4.1.5.2).
         Refusal::AtomicUnit => Status::ATOMIC_WRITE_UNIT_EXCEEDED.final_(),
-        Refusal::InvalidRelease | Refusal::InvalidAction => Status::INVALID_FIELD.final_(),
+        Refusal::InvalidRelease | Refusal::InvalidAction | Refusal::NothingReserved => {
+            Status::INVALID_FIELD.final_()
+        }
         // As many blocks are marked bad as can be: those must be written first.
         Refusal::NoMarkSpace => Status::CAPACITY_EXCEEDED.final_(),
         Refusal::NoRegistrationSpace | Refusal::RemovalPrevented => Status::INTERNAL_ERROR.final_(),

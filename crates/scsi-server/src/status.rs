@@ -44,7 +44,7 @@ pub(crate) fn refused(refusal: Refusal) -> Reply {
         },
         Refusal::OutOfRange => Sense::LBA_OUT_OF_RANGE,
         Refusal::ReadOnly => Sense::WRITE_PROTECTED,
-        Refusal::AtomicUnit => Sense::INVALID_FIELD_IN_CDB,
+        Refusal::AtomicUnit | Refusal::NothingReserved => Sense::INVALID_FIELD_IN_CDB,
         Refusal::NotReady(why) => not_ready(why),
         Refusal::Unsupported => Sense::INVALID_OPCODE,
         // No SCSI command marks blocks bad, and none that clears marks needs space for it.

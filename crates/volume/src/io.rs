@@ -226,6 +226,8 @@ pub enum Refusal {
     InvalidRelease,
     /// A field of the action is not valid here.
     InvalidAction,
+    /// The action needs a reservation, and there is none.
+    NothingReserved,
     /// The new state could not be made durable; nothing changed.
     NotDurable,
     /// A nexus prevents that the medium is removed.

@@ -35,6 +35,16 @@ impl Identity {
             Identity::Host(id) => Identity::Host(*id),
         }
     }
+
+    /// Whether both are one initiator port, or one host, by whatever target ports.
+    pub fn is_same_port(&self, other: &Identity) -> bool {
+        match (self, other) {
+            (Identity::Initiator { name, isid, .. }, Identity::Initiator { name: known, isid: same, .. }) => {
+                name == known && isid == same
+            }
+            (one, other) => one == other,
+        }
+    }
 }
 
 /// As a log line or an operator names it.

@@ -33,6 +33,7 @@ pub fn words(name: &str, refusal: &Refusal) -> String {
         Refusal::InvalidAction => {
             format!("it makes no sense in the state that it is in: see `blockwire volume show {name}`")
         }
+        Refusal::NothingReserved => format!("nothing of it is reserved: see {show}"),
         Refusal::NotDurable => {
             "the change could not be made durable, so nothing has changed: see whether the state directory is full \
              or read-only, then try again"
@@ -83,6 +84,7 @@ mod tests {
             Refusal::NotRegistered,
             Refusal::InvalidRelease,
             Refusal::InvalidAction,
+            Refusal::NothingReserved,
             Refusal::NotDurable,
             Refusal::RemovalPrevented,
             Refusal::NotFenced,

@@ -25,7 +25,9 @@ pub(crate) fn judge(server: &Server, slot: u32) -> Result<(), Refusal> {
         Conflicts::Read => Some(Class::Read),
         Conflicts::Write => Some(Class::Write),
     };
-    if class.is_some_and(|class| !view.reservations.admits(&who.identity, class)) {
+    // SPC-2 §5.5.1: so also for the holder of a RESERVE; its PERSISTENT RESERVE OUT the volume refuses.
+    let mixes = matches!(command, Command::ReserveIn { .. }) && view.reservations.legacy().is_some();
+    if mixes || class.is_some_and(|class| !view.reservations.admits(&who.identity, class)) {
         return Err(Refusal::Conflict);
     }
     match unit.not_ready() {

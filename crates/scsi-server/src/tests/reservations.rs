@@ -225,6 +225,15 @@ fn attack_45_a_reservation_moves_to_a_nexus_that_goes() {
         parameters
     };
     let isid = Some([0x80, 0, 0, 0, 0, 1]);
+    // Not to the port that asks, whatever target port is named; and only what is reserved can move.
+    for port in [1, 2] {
+        let own = to("iqn.a", port, isid);
+        world.refused(a, &cdb(7, 0, own.len()), &own, 0, 0x05_2600);
+    }
+    good(&mut world, a, 2, 1, 1, 0);
+    let parameters = to("iqn.b", 1, isid);
+    world.refused(a, &cdb(7, 0, parameters.len()), &parameters, 0, 0x05_2400);
+    good(&mut world, a, 1, 1, 1, 0);
     for parameters in [to("iqn.b", 9, isid), to("iqn.b", 1, None)] {
         world.refused(a, &cdb(7, 0, parameters.len()), &parameters, 0, 0x05_2600);
     }
@@ -288,7 +297,13 @@ fn reserve_and_release_of_old() {
     world.conflicts(b, &[0x1a, 0, 0x3f, 0, 255, 0], &[], 255);
     world.conflicts(b, &TUR, &[], 0);
     world.conflicts(b, &read_10(0, 1), &[], 512);
-    world.conflicts(b, &[0x5e, 0, 0, 0, 0, 0, 0, 0, 8, 0], &[], 8);
+    // Neither the holder nor another mixes the two kinds of reservations.
+    for host in [a, b] {
+        for action in 0..4 {
+            world.conflicts(host, &[0x5e, action, 0, 0, 0, 0, 0, 0, 8, 0], &[], 8);
+        }
+        world.conflicts(host, &cdb(0, 0, 24), &list(0, 1, 0), 0);
+    }
     world.good(b, &release, &[], 0);
     world.good(b, &[0x12, 0, 0, 0, 36, 0], &[], 36);
     world.good(b, &[0xa0, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0], &[], 16);

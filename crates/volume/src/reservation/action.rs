@@ -243,66 +243,88 @@ impl Reservations {
     fn register(&self, who: &Nexus, register: &Register) -> Result<Effect, Refusal> {
         let has = self.key_of(&who.identity);
         let known = register.current.is_none_or(|current| has.unwrap_or(Key::NONE) == current);
+        let own = [who.identity.clone()];
         match (register.mode, has) {
             (RegisterMode::Set, _) if !known => Err(Refusal::NotRegistered),
-            (RegisterMode::Set, None) => self.add(who, register),
             (RegisterMode::Set, Some(_)) if !register.also.is_empty() => Err(Refusal::InvalidAction),
-            (RegisterMode::Set, Some(_)) if register.new == Key::NONE => {
-                Ok(self.unregister(&who.identity, register.persist))
-            }
-            (RegisterMode::Set, Some(_)) => self.replace(who, register),
+            (RegisterMode::Set, _) => self.set(who, register),
             (RegisterMode::Add, Some(has)) if has != register.new => Err(Refusal::Conflict),
             (RegisterMode::Add | RegisterMode::Replace, _) if register.new == Key::NONE => {
                 Err(Refusal::InvalidAction)
             }
-            (RegisterMode::Add, Some(_)) => self.replace(who, register),
+            (RegisterMode::Add, Some(_)) => self.replace(who, register, &own),
             (RegisterMode::Add, None) => self.add(who, register),
             (RegisterMode::Replace, None) if register.current.is_none() => self.add(who, register),
             (RegisterMode::Replace | RegisterMode::Remove, None) => Err(Refusal::NotRegistered),
             (RegisterMode::Replace | RegisterMode::Remove, Some(_)) if !known => Err(Refusal::NotRegistered),
-            (RegisterMode::Replace, Some(_)) => self.replace(who, register),
-            (RegisterMode::Remove, Some(_)) => Ok(self.unregister(&who.identity, register.persist)),
+            (RegisterMode::Replace, Some(_)) => self.replace(who, register, &own),
+            (RegisterMode::Remove, Some(_)) => Ok(self.unregister(who, &own, register.persist)),
+        }
+    }
+
+    /// SCSI's REGISTER, on every port that it names as if it had come by each (SPC-4 §6.16.3, ALL_TG_PT):
+    /// all or nothing. A port where nothing is registered, because it is younger than the others'
+    /// registrations, follows them; one where another key stands is not this request's to change.
+    fn set(&self, who: &Nexus, register: &Register) -> Result<Effect, Refusal> {
+        let everywhere = on_ports(&who.identity, &register.ports);
+        let foreign = |current: Key| {
+            everywhere
+                .iter()
+                .filter_map(|identity| self.key_of(identity))
+                .any(|key| key != current && key != register.new)
+        };
+        if register.current.is_some_and(foreign) {
+            return Err(Refusal::NotRegistered);
+        }
+        let is_registered = |identity: &Arc<Identity>| self.key_of(identity).is_some();
+        if register.new == Key::NONE {
+            return Ok(match everywhere.iter().any(is_registered) {
+                true => self.unregister(who, &everywhere, register.persist),
+                // SPC-4 §5.9.7: an unregistered nexus that registers no key does nothing, well.
+                false => self.effect(self.clone()),
+            });
+        }
+        if is_registered(&who.identity) {
+            self.replace(who, register, &everywhere)
+        } else {
+            self.add(who, register)
         }
     }
 
     fn add(&self, who: &Nexus, register: &Register) -> Result<Effect, Refusal> {
-        if register.new == Key::NONE {
-            // SPC-4 §5.9.7: an unregistered nexus that registers no key does nothing, well.
-            return Ok(self.effect(self.clone()));
-        }
         if register.also.len() > REGISTRANTS_MAX {
             return Err(Refusal::NoRegistrationSpace);
         }
         let mut state = self.counted();
-        let also = register.also.iter().filter(|also| **also != who.identity);
-        for identity in also.clone() {
-            // Nobody's key is replaced behind its back.
-            if self.key_of(identity).is_some_and(|has| has != register.new) {
+        let own = on_ports(&who.identity, &register.ports);
+        for also in register.also.iter().flat_map(|also| on_ports(also, &register.ports)) {
+            // Nobody's key is replaced behind its back, on whatever port.
+            if !own.contains(&also) && self.key_of(&also).is_some_and(|has| has != register.new) {
                 return Err(Refusal::Conflict);
             }
+            state.put(also, register.new)?;
         }
-        for identity in std::iter::once(&who.identity).chain(also) {
+        for identity in own {
+            state.put(identity, register.new)?;
+        }
+        state.bind(&who.identity, register.nqn.as_ref())?;
+        state.set_persist(register.persist);
+        Ok(self.effect(state))
+    }
+
+    fn replace(&self, who: &Nexus, register: &Register, own: &[Arc<Identity>]) -> Result<Effect, Refusal> {
+        let mut state = self.counted();
+        for identity in own {
             state.put(identity.clone(), register.new)?;
-            for port in &register.ports {
-                state.put(Arc::new(identity.on_port(*port)), register.new)?;
-            }
         }
         state.bind(&who.identity, register.nqn.as_ref())?;
         state.set_persist(register.persist);
         Ok(self.effect(state))
     }
 
-    fn replace(&self, who: &Nexus, register: &Register) -> Result<Effect, Refusal> {
+    fn unregister(&self, who: &Nexus, own: &[Arc<Identity>], persist: Option<bool>) -> Effect {
         let mut state = self.counted();
-        state.put(who.identity.clone(), register.new)?;
-        state.bind(&who.identity, register.nqn.as_ref())?;
-        state.set_persist(register.persist);
-        Ok(self.effect(state))
-    }
-
-    fn unregister(&self, who: &Arc<Identity>, persist: Option<bool>) -> Effect {
-        let mut state = self.counted();
-        state.registrants.retain(|registrant| registrant.identity != *who);
+        state.registrants.retain(|registrant| !own.contains(&registrant.identity));
         state.set_persist(persist);
         let mut effect = self.effect(state);
         effect.release_if_orphaned();
@@ -310,7 +332,7 @@ impl Reservations {
         if let (Some(held), None) = (&self.held, &effect.state.held)
             && held.kind.favours_registrants()
         {
-            effect.tell_registrants(who, Cause::ReservationsReleased);
+            effect.tell_registrants(&who.identity, Cause::ReservationsReleased);
         }
         // The one who left may do less now.
         effect.drain = self.held.is_some();
@@ -325,12 +347,15 @@ impl Reservations {
         unregister: bool,
         persist: Option<bool>,
     ) -> Result<Effect, Refusal> {
-        let Some(held) = &self.held else { return Err(Refusal::InvalidAction) };
+        // SPC-4 §5.9.8: that nothing is reserved is the CDB's fault.
+        let Some(held) = &self.held else { return Err(Refusal::NothingReserved) };
         // SPC-4 §5.9.8: neither an all-registrants reservation nor another's can be moved.
         if held.holder.as_ref() != Some(&who.identity) {
             return Err(Refusal::Conflict);
         }
-        if new == Key::NONE || *to == who.identity {
+        // Nor to the initiator port that asks, by whatever target port.
+        let to_itself = to.is_same_port(&who.identity);
+        if new == Key::NONE || to_itself {
             return Err(Refusal::InvalidAction);
         }
         let mut state = self.counted();
@@ -459,6 +484,17 @@ impl Reservations {
         let state = self.without_legacy_of(Some(&who.identity)).unwrap_or_else(|| self.clone());
         Ok(self.effect(state))
     }
+}
+
+/// An initiator port as it is named on these target ports, and on the one that it is named on.
+fn on_ports(identity: &Arc<Identity>, ports: &[PortId]) -> Vec<Arc<Identity>> {
+    let mut all = vec![identity.clone()];
+    for other in ports.iter().map(|port| identity.on_port(*port)) {
+        if other != **identity {
+            all.push(Arc::new(other));
+        }
+    }
+    all
 }
 
 impl Effect {

@@ -226,11 +226,11 @@ impl Model {
             }
             Step::Preempt { victim, kind, .. } => self.preempt(who, victim, kind)?,
             Step::Move { new, to, unregister, .. } => {
-                let Some((kind, holder)) = self.held else { return Err(Refusal::InvalidAction) };
+                let Some((kind, holder)) = self.held else { return Err(Refusal::NothingReserved) };
                 if holder != Some(who) {
                     return Err(Refusal::Conflict);
                 }
-                if new == 0 || to == who {
+                if new == 0 || to == who || (to < 4 && who < 4 && to / 2 == who / 2) {
                     return Err(Refusal::InvalidAction);
                 }
                 self.generation += 1;
@@ -437,6 +437,75 @@ fn registering_for_others_and_on_all_ports() {
     assert_eq!(state.generation(), 1);
     // SPEC_I_PT is for those who are not registered.
     assert_eq!(state.apply(&who, &Action::Register(all)), Err(Refusal::InvalidAction));
+}
+
+/// ALL_TG_PT is as if the request had come by every port, for who is registered already too (SPC-4 §6.16.3).
+#[test]
+fn all_ports_are_not_forgotten_when_a_registered_nexus_names_them() {
+    let who = nexus(0);
+    let on_all = |current: Option<u64>, new| {
+        let (current, ports) = (current.map(Key), vec![PortId(1), PortId(2)]);
+        Action::Register(Register { current, ports, ..register(new) })
+    };
+    let here =
+        |current: Option<u64>, new| Action::Register(Register { current: current.map(Key), ..register(new) });
+    let keys =
+        |state: &Reservations| [0, 1].map(|number| state.key_of(&nexus(number).identity).map(|key| key.0));
+    // Both ways to change a key reach both ports, also one where nothing was registered.
+    let one = Reservations::default().apply(&who, &on_all(Some(0), 1)).unwrap().state;
+    assert_eq!(keys(&one), [Some(1); 2]);
+    let two = one.apply(&who, &on_all(Some(1), 2)).unwrap().state;
+    assert_eq!((keys(&two), two.generation()), ([Some(2); 2], 2));
+    let three = two.apply(&who, &on_all(None, 3)).unwrap().state;
+    assert_eq!(keys(&three), [Some(3); 2]);
+    let young = Reservations::default().apply(&who, &here(Some(0), 1)).unwrap().state;
+    assert_eq!(keys(&young.apply(&who, &on_all(Some(1), 2)).unwrap().state), [Some(2); 2]);
+    // To leave is to leave both, and what was held with it.
+    for current in [Some(3), None] {
+        let take = Action::Reserve { key: Some(Key(3)), kind: Kind::WriteExclusive };
+        let held = three.apply(&nexus(1), &take).unwrap().state;
+        let gone = held.apply(&who, &on_all(current, 0)).unwrap().state;
+        assert!(gone.registrants().is_empty() && gone.held().is_none());
+    }
+    // Who ignores the existing key leaves the other port though it is not registered here.
+    let there = Reservations::default().apply(&nexus(1), &here(Some(0), 4)).unwrap().state;
+    assert_eq!(keys(&there.apply(&who, &on_all(None, 0)).unwrap().state), [None; 2]);
+    // With another key there the request would have been refused there: nothing changes.
+    assert_eq!(there.apply(&who, &on_all(Some(0), 5)), Err(Refusal::NotRegistered));
+    let both = there.apply(&who, &here(Some(0), 5)).unwrap().state;
+    for new in [0, 6] {
+        assert_eq!(both.apply(&who, &on_all(Some(5), new)), Err(Refusal::NotRegistered));
+    }
+    assert_eq!(keys(&both.apply(&who, &on_all(None, 6)).unwrap().state), [Some(6); 2]);
+}
+
+#[test]
+fn nobody_is_given_another_key_behind_its_back_on_any_port() {
+    let other = nexus(3);
+    let state = Reservations::default().apply(&other, &Action::Register(register(9))).unwrap().state;
+    let ports = vec![PortId(1), PortId(2)];
+    let all = Register { ports, also: vec![nexus(2).identity], ..register(7) };
+    assert_eq!(state.apply(&nexus(0), &Action::Register(all)), Err(Refusal::Conflict));
+}
+
+#[test]
+fn a_reservation_is_not_moved_without_one_or_to_the_port_that_asks() {
+    let who = nexus(0);
+    let state = Reservations::default().apply(&who, &Action::Register(register(1))).unwrap().state;
+    let to = |number| Action::Move {
+        key: Key(1),
+        new: Key(2),
+        to: nexus(number).identity,
+        unregister: false,
+        persist: None,
+    };
+    assert_eq!(state.apply(&who, &to(2)), Err(Refusal::NothingReserved));
+    let take = Action::Reserve { key: Some(Key(1)), kind: Kind::WriteExclusive };
+    let held = state.apply(&who, &take).unwrap().state;
+    for own in [0, 1] {
+        assert_eq!(held.apply(&who, &to(own)), Err(Refusal::InvalidAction));
+    }
+    assert!(held.apply(&who, &to(2)).is_ok());
 }
 
 #[test]
