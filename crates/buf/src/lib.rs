@@ -15,6 +15,8 @@ mod cx;
 mod lent;
 mod memory;
 mod payload;
+#[cfg(feature = "rig")]
+pub mod poison;
 mod pool;
 mod region;
 mod sg;

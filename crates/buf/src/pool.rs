@@ -77,6 +77,9 @@ pub(crate) struct Inner {
     /// Bytes asked for (not lent: blocks are larger) of what was reserved, in whole units.
     used: Cell<usize>,
     returned: Cell<u64>,
+    /// Whether its memory shows that nobody has filled it.
+    #[cfg(feature = "rig")]
+    poisoned: Cell<bool>,
 }
 
 /// One block that is lent.
@@ -138,8 +141,21 @@ impl Pool {
             reserved: Cell::new(0),
             used: Cell::new(0),
             returned: Cell::new(0),
+            #[cfg(feature = "rig")]
+            poisoned: Cell::new(false),
         };
         Pool { inner: Rc::new(inner) }
+    }
+    /// The same for tests: what it lends and what it gets back holds a pattern that
+    /// [`poison::find`](crate::poison::find) finds.
+    ///
+    /// # Panics
+    /// As [`Pool::new`].
+    #[cfg(feature = "rig")]
+    pub fn poisoned(bytes: usize) -> Self {
+        let pool = Pool::new(bytes);
+        pool.inner.poisoned.set(true);
+        pool
     }
 
     /// One contiguous buffer of `len` bytes (0 to 1 MiB), its contents whatever was there last;
@@ -155,6 +171,7 @@ impl Pool {
         let first = inner.blocks.take(order)?;
         let lease = Lease { first, asked: asked as u16, shape: order as u8, class };
         inner.lend(lease);
+        inner.poison(lease);
         Some(BufMut::new(inner.clone(), lease, len as u32))
     }
 
@@ -270,8 +287,26 @@ impl Inner {
             self.used.set(self.used.get() - lease.asked_bytes());
         }
         self.returned.set(self.returned.get() + 1);
+        self.poison(lease);
         self.blocks.give(lease.first, lease.order());
     }
+
+    /// Nothing of a block that nobody names is what was there last.
+    #[cfg(feature = "rig")]
+    fn poison(&self, lease: Lease) {
+        if self.poisoned.get() {
+            // SAFETY: the block is within the arena, which is mapped and initialised, and nobody names it: it is
+            // not lent yet, or its last owner has just given it back.
+            let memory =
+                unsafe { std::slice::from_raw_parts_mut(self.address(lease).as_ptr(), lease.block_bytes()) };
+            crate::poison::fill(memory);
+        }
+    }
+
+    /// Nothing is done to memory outside of tests.
+    #[cfg(not(feature = "rig"))]
+    #[inline(always)]
+    fn poison(&self, _: Lease) {}
 
     /// Starts to count the shares of a block that had one owner.
     pub(crate) fn share_first(&self, lease: Lease) {

@@ -30,11 +30,13 @@ pub enum Bug {
     DataMisplaced,
     /// Transport: a read whose data says that it has succeeded is answered besides.
     AnsweredTwice,
+    /// Transport: the first data that comes for a buffer makes it full, whatever the buffer's length.
+    DataMadeUp,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 10] = [
+    pub const ALL: [Bug; 11] = [
         Bug::HalfWaits,
         Bug::FlushForgotten,
         Bug::FuaForgotten,
@@ -45,6 +47,7 @@ impl Bug {
         Bug::HeaderDigestUnchecked,
         Bug::DataMisplaced,
         Bug::AnsweredTwice,
+        Bug::DataMadeUp,
     ];
 }
 

@@ -115,7 +115,7 @@ impl<E: Endpoint> World<E> {
                 self.lose_end(peer);
             }
             let shard = &mut self.shards[usize::from(id)];
-            let pool = Pool::new(self.config.pool_bytes);
+            let pool = Pool::poisoned(self.config.pool_bytes);
             let mut cx = Cx { now: self.now, pool: &pool, entropy: &mut shard.entropy };
             shard.end = make(ShardId(id), &mut cx);
             shard.pool = pool;

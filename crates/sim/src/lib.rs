@@ -6,6 +6,9 @@
 //! fail, when a message crosses from shard to shard. So a run is its seed: the same seed gives the
 //! same run, and a failing seed is a test.
 //!
+//! Every pool of a world shows what nobody has filled ([`buf::poison`]), and every write of a disk and every
+//! send on a wire is looked through for it: a run in which such memory leaves its shard panics.
+//!
 //! [`linear`] says whether what clients saw can have happened.
 //!
 //! The other end of each connection is a [`Peer`]: bytes in, bytes out, in the hands of the test; or
@@ -20,6 +23,7 @@
 mod chance;
 mod dial;
 mod disk;
+mod filled;
 pub mod linear;
 mod net;
 mod world;
@@ -27,5 +31,6 @@ mod world;
 pub use chance::Chance;
 pub use dial::{LineFaults, Reach};
 pub use disk::{Disk, Faults};
+pub use filled::UNFILLED;
 pub use net::{Peer, PeerEnd};
 pub use world::{Config, World};

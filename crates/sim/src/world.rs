@@ -168,6 +168,7 @@ impl<M> Driver<M> for Hands<'_, M> {
     fn send(&mut self, link: LinkId, op: SendOp) {
         let peer = self.links[&link];
         assert!(op.len > 0, "a batch is not empty");
+        crate::filled::check_send(&op);
         let wire = &mut self.wires[peer.0];
         assert!(wire.send.is_none(), "one send is out at a time");
         wire.send = Some((op, 0));
@@ -176,6 +177,7 @@ impl<M> Driver<M> for Hands<'_, M> {
     }
 
     fn disk(&mut self, op: DiskOp) {
+        crate::filled::check_disk(&op);
         let at = self.later(self.config.disk_delay_max);
         let begun = self.disks.entry(op.disk).or_default().writes();
         self.queue.push(at, Happening::Disk(self.shard, op, begun));
@@ -244,7 +246,7 @@ impl<E: Endpoint> World<E> {
         let mut chance = Chance::new(config.seed);
         let shards = (0..config.shards)
             .map(|id| {
-                let pool = Pool::new(config.pool_bytes);
+                let pool = Pool::poisoned(config.pool_bytes);
                 let mut seed = [0; 32];
                 seed[..8].copy_from_slice(&chance.next_u64().to_le_bytes());
                 let mut entropy = Entropy::new(seed);

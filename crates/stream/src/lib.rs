@@ -16,6 +16,7 @@ mod index;
 mod inlet;
 mod ops;
 mod outbox;
+mod place;
 mod tag;
 mod timers;
 
@@ -26,5 +27,6 @@ pub use index::TagIndex;
 pub use inlet::Inlet;
 pub use ops::{Came, Direct, Piece, RecvOp, SendOp};
 pub use outbox::{Batch, COPY_MAX, HEAD_MAX, Outbox};
+pub use place::Place;
 pub use tag::{Slab, Tag};
 pub use timers::earliest;

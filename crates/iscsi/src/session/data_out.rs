@@ -3,11 +3,11 @@
 use super::TargetSession;
 use super::link::{RxState, Segment};
 use super::outgoing::Out;
-use super::task::{Additional, Asked, Death, Kind, Place, State, Task, Transfer};
+use super::task::{Additional, Asked, Death, Kind, State, Task, Transfer};
 use crate::wire::{Bhs, DataOut, DataOutFlags, Pdu, RejectReason, Ttt, pad_len};
 use buf::crc32c::Crc32c;
 use buf::{Cx, SgMut};
-use stream::{Tag, TargetEvent};
+use stream::{Place, Tag, TargetEvent};
 
 /// What is wrong with a Data-Out.
 enum Wrong {
@@ -103,8 +103,8 @@ impl TargetSession {
             return;
         }
         let Some(transfer) = task.transfer() else { return };
-        let end = at.saturating_add(into.len() as u32);
-        transfer.places.push(Place { at, end, data: Some(into) });
+        let Some(place) = Place::new(at, into, transfer.edtl) else { return };
+        transfer.places.push(place);
         self.settle(cx, tag);
     }
 

@@ -49,10 +49,8 @@ impl TargetSession {
     #[expect(clippy::option_option, reason = "no place now, or none needed")]
     fn direct(&mut self, cx: &mut Cx<'_>, at: usize, tag: Tag, left: u32) -> Option<Option<Direct>> {
         let aim = self.aim(cx, at, tag, left, true)?;
-        let (Aim::Place(_, want) | Aim::Hold(want)) = &aim else { return Some(None) };
-        let transfer = self.tasks.get_mut(tag)?.transfer()?;
-        let data = transfer.memory(&aim)?.take()?;
-        let want = want.clone();
+        let (Aim::Place(..) | Aim::Hold(_)) = &aim else { return Some(None) };
+        let (data, want) = self.tasks.get_mut(tag)?.transfer()?.lend(&aim)?;
         self.links[at].rx.aim = Some(aim);
         Some(Some(Direct { tag, data, want }))
     }
@@ -107,10 +105,8 @@ impl TargetSession {
         let Some(task) = self.tasks.get_mut(tag) else { return n };
         let wanted = task.wants_data();
         let Some(transfer) = task.transfer() else { return n };
-        let memory = aim.as_ref().and_then(|aim| transfer.memory(aim));
-        if let (Some(memory), true) = (memory, wanted) {
-            *memory = Some(data);
-            transfer.got += n as u32;
+        if let (Some(aim), true) = (aim, wanted) {
+            transfer.take_back(&aim, data, n as u32);
             transfer.spill();
         }
         n
@@ -279,24 +275,15 @@ impl TargetSession {
         let link = &mut self.links[at];
         let RxState::Data { left, .. } = &mut link.rx.state else { return Step::On };
         let transfer = self.tasks.get_mut(tag).and_then(|task| task.transfer());
-        let n = match (&aim, transfer) {
-            (Aim::Place(_, range) | Aim::Hold(range), Some(transfer)) => {
-                let Some(Some(data)) = transfer.memory(&aim) else { return Step::Stop };
-                let n = link.rx.inlet.copy_into(data, range.clone());
-                if link.params.data_digest {
-                    feed(&mut link.rx.crc, data, range.start..range.start + n);
-                }
-                transfer.got += n as u32;
+        let n = match transfer {
+            Some(transfer) => {
+                let crc = link.params.data_digest.then_some(&mut link.rx.crc);
+                let Some(n) = transfer.fill(&aim, &mut link.rx.inlet, crc) else { return Step::Stop };
                 n
             }
-            (Aim::Skip(len), Some(transfer)) => {
-                let n = link.rx.inlet.skip(*len as usize);
-                transfer.got = transfer.got.saturating_add(n as u32);
-                n
-            }
-            (_, _) => link.rx.inlet.skip(*left as usize),
+            None => link.rx.inlet.skip(*left as usize) as u32,
         };
-        *left -= n as u32;
+        *left -= n;
         Step::On
     }
 

@@ -8,9 +8,10 @@
 use super::request::{Response, ScsiResult};
 use crate::wire::{Itt, Lun, Sn, TmfFunction, TmfResponseCode};
 use buf::SgMut;
+use buf::crc32c::Crc32c;
 use smallvec::SmallVec;
 use std::ops::Range;
-use stream::Tag;
+use stream::{Inlet, Place, Tag};
 
 /// Most R2Ts outstanding per task.
 pub const R2T_MAX: usize = 4;
@@ -136,15 +137,6 @@ pub(super) struct Asked {
     pub(super) end: u32,
 }
 
-/// A buffer of the server.
-#[derive(Debug)]
-pub(super) struct Place {
-    pub(super) at: u32,
-    pub(super) end: u32,
-    /// `None` while it is out with a receive.
-    pub(super) data: Option<SgMut>,
-}
-
 /// Unsolicited data that came before the server said where to.
 #[derive(Debug)]
 pub(super) struct Hold {
@@ -152,6 +144,8 @@ pub(super) struct Hold {
     base: u32,
     /// Offset of the first byte that was not copied on.
     from: u32,
+    /// Offset of the first byte that has not come.
+    came: u32,
     end: u32,
     /// `None` while it is out with a receive.
     pub(super) data: Option<SgMut>,
@@ -160,8 +154,8 @@ pub(super) struct Hold {
 /// Where the next bytes of a task go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Aim {
-    /// Into the server's buffer of this index.
-    Place(usize, Range<usize>),
+    /// Into the server's buffer of this index: so many bytes.
+    Place(usize, u32),
     /// Into the hold.
     Hold(Range<usize>),
     /// The hold must be taken first.
@@ -183,13 +177,12 @@ impl Kind {
 impl Transfer {
     /// Where the next at most `left` bytes go.
     pub(super) fn aim(&self, left: u32) -> Aim {
-        if let Some((index, place)) = self.places.iter().enumerate().find(|(_, place)| self.got < place.end) {
-            if self.got < place.at {
-                return Aim::Skip(left.min(place.at - self.got));
+        if let Some((index, place)) = self.places.iter().enumerate().find(|(_, place)| self.got < place.end())
+        {
+            if self.got < place.at() {
+                return Aim::Skip(left.min(place.at() - self.got));
             }
-            let from = (self.got - place.at) as usize;
-            let len = left.min(place.end - self.got) as usize;
-            return Aim::Place(index, from..from + len);
+            return Aim::Place(index, left.min(place.end() - self.got));
         }
         match &self.hold {
             None => Aim::NeedHold,
@@ -208,16 +201,57 @@ impl Transfer {
 
     pub(super) fn set_hold(&mut self, data: SgMut) {
         let end = self.got.saturating_add(data.len() as u32);
-        self.hold = Some(Hold { base: self.got, from: self.got, end, data: Some(data) });
+        self.hold = Some(Hold { base: self.got, from: self.got, came: self.got, end, data: Some(data) });
     }
 
-    /// The memory that `aim` named.
-    pub(super) fn memory(&mut self, aim: &Aim) -> Option<&mut Option<SgMut>> {
+    /// Gives the memory that `aim` names to a receive, with the part of it that is to be filled.
+    pub(super) fn lend(&mut self, aim: &Aim) -> Option<(SgMut, Range<usize>)> {
         match aim {
-            Aim::Place(index, _) => self.places.get_mut(*index).map(|place| &mut place.data),
-            Aim::Hold(_) => self.hold.as_mut().map(|hold| &mut hold.data),
+            Aim::Place(index, len) => self.places.get_mut(*index)?.lend(self.got, *len),
+            Aim::Hold(range) => Some((self.hold.as_mut()?.data.take()?, range.clone())),
             Aim::NeedHold | Aim::Skip(_) => None,
         }
+    }
+
+    /// Takes it back from a receive that has put `n` bytes in.
+    pub(super) fn take_back(&mut self, aim: &Aim, data: SgMut, n: u32) {
+        match aim {
+            Aim::Place(index, _) => {
+                let Some(place) = self.places.get_mut(*index) else { return };
+                place.take_back(data, n as usize);
+            }
+            Aim::Hold(_) => {
+                let Some(hold) = &mut self.hold else { return };
+                hold.data = Some(data);
+                hold.came = hold.came.saturating_add(n);
+            }
+            Aim::NeedHold | Aim::Skip(_) => return,
+        }
+        self.got = self.got.saturating_add(n);
+    }
+
+    /// Moves what is here of the stream to where `aim` says, and digests it where that is wanted; gives how
+    /// many bytes that were. `None` while that memory is out.
+    pub(super) fn fill(&mut self, aim: &Aim, inlet: &mut Inlet, mut crc: Option<&mut Crc32c>) -> Option<u32> {
+        let n = match aim {
+            Aim::Place(index, len) => self.places.get_mut(*index)?.fill(inlet, self.got, *len, crc)?,
+            Aim::Hold(range) => {
+                let hold = self.hold.as_mut()?;
+                let data = hold.data.as_mut()?;
+                let n = inlet.copy_into(data, range.clone());
+                for slice in data.slices_mut(range.start..range.start + n) {
+                    if let Some(crc) = &mut crc {
+                        crc.update(slice);
+                    }
+                }
+                hold.came = hold.came.saturating_add(n as u32);
+                n
+            }
+            Aim::Skip(len) => inlet.skip(*len as usize),
+            Aim::NeedHold => 0,
+        };
+        self.got = self.got.saturating_add(n as u32);
+        Some(n as u32)
     }
 
     /// Copies held bytes on into the places that want them, and frees the hold when it is empty.
@@ -225,24 +259,17 @@ impl Transfer {
         let Some(hold) = &mut self.hold else { return };
         let Some(held) = &mut hold.data else { return };
         for place in &mut self.places {
-            let from = hold.from.max(place.at);
-            let to = self.got.min(place.end);
+            let from = hold.from.max(place.at());
+            let to = hold.came.min(place.end());
             if from >= to {
                 continue;
             }
-            let Some(data) = &mut place.data else { return };
-            let mut source = (from - hold.base) as usize;
-            for slice in data.slices_mut((from - place.at) as usize..(to - place.at) as usize) {
-                let mut done = 0;
-                for piece in held.slices_mut(source..source + slice.len()) {
-                    slice[done..done + piece.len()].copy_from_slice(piece);
-                    done += piece.len();
-                }
-                source += slice.len();
+            if !place.copy_in(from, held, (from - hold.base) as usize..(to - hold.base) as usize) {
+                return;
             }
             hold.from = to;
         }
-        let later_bytes_have_a_place = self.places.iter().any(|place| place.end > self.got);
+        let later_bytes_have_a_place = self.places.iter().any(|place| place.end() > self.got);
         if hold.from >= hold.end || (hold.from >= self.got && later_bytes_have_a_place) {
             self.hold = None;
         }
@@ -250,12 +277,12 @@ impl Transfer {
 
     /// Takes the next buffer out that is full of whole data.
     pub(super) fn full_place(&mut self) -> Option<(u32, SgMut)> {
-        let first = self.places.first()?;
-        if first.end.min(self.edtl) > self.whole || first.data.is_none() {
+        let first = self.places.first_mut()?;
+        if first.end() > self.whole {
             return None;
         }
-        let place = self.places.remove(0);
-        place.data.map(|data| (place.at, data))
+        first.confirm();
+        if first.is_full() { self.places.remove(0).into_full() } else { None }
     }
 
     /// The next sequence to ask for, of at most `burst` bytes.
@@ -264,9 +291,9 @@ impl Transfer {
             return None;
         }
         let asked = self.asked.max(self.whole);
-        let place = self.places.iter().find(|place| place.end > asked)?;
-        let at = asked.max(place.at);
-        let end = place.end.min(self.edtl).min(at.saturating_add(burst));
+        let place = self.places.iter().find(|place| place.end() > asked)?;
+        let at = asked.max(place.at());
+        let end = place.end().min(self.edtl).min(at.saturating_add(burst));
         (at < end).then_some((at, end))
     }
 
@@ -311,5 +338,58 @@ impl Answer {
             Response::TargetFailure => Some(Answer::Failure),
             Response::Task(_) | Response::Targets(_) => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use buf::{Class, Pool};
+
+    fn write(edtl: u32, at: u32, len: usize) -> Transfer {
+        let pool = Pool::poisoned(1 << 20);
+        let mut transfer = Transfer { write: true, edtl, asked: edtl, ..Transfer::default() };
+        transfer.places.extend(Place::new(at, pool.take_sg(Class::Solicited, len).unwrap(), edtl));
+        transfer
+    }
+
+    /// What a session says of the order of the data is one thing, what stands in a buffer another.
+    #[test]
+    fn a_buffer_is_never_full_of_bytes_that_did_not_come() {
+        // All is said to have come, and nothing was put in.
+        let mut transfer = write(4096, 0, 4096);
+        (transfer.got, transfer.whole) = (4096, 4096);
+        assert!(transfer.full_place().is_none());
+        // It begins where bytes were skipped that nobody wanted.
+        let mut transfer = write(4096, 512, 512);
+        let mut inlet = Inlet::with_bytes(&[7; 4096]);
+        while transfer.got < 4096 {
+            let aim = transfer.aim(4096 - transfer.got);
+            let aim = if aim == Aim::NeedHold { Aim::Skip(4096) } else { aim };
+            transfer.fill(&aim, &mut inlet, None).unwrap();
+        }
+        transfer.whole = 4096;
+        assert_eq!(transfer.full_place().map(|(at, data)| (at, data.len())), Some((512, 512)));
+        // It is longer than the data, or lies behind it.
+        let mut transfer = write(512, 0, 4096);
+        let mut inlet = Inlet::with_bytes(&[7; 512]);
+        transfer.fill(&transfer.aim(512), &mut inlet, None).unwrap();
+        transfer.whole = 512;
+        assert_eq!(transfer.full_place().map(|(at, data)| (at, data.len())), Some((0, 512)));
+        assert!(write(512, 512, 512).places.is_empty());
+    }
+
+    #[test]
+    fn a_hold_gives_no_more_than_came_into_it() {
+        let pool = Pool::poisoned(1 << 20);
+        let mut transfer = Transfer { write: true, edtl: 1024, unsolicited: 1024, ..Transfer::default() };
+        transfer.set_hold(pool.take_sg(Class::Unsolicited, 1024).unwrap());
+        let mut inlet = Inlet::with_bytes(&[7; 100]);
+        transfer.fill(&transfer.aim(1024), &mut inlet, None).unwrap();
+        // What is said to have come and did not.
+        (transfer.got, transfer.whole) = (1024, 1024);
+        transfer.places.extend(Place::new(0, pool.take_sg(Class::Solicited, 1024).unwrap(), 1024));
+        transfer.spill();
+        assert!(transfer.full_place().is_none());
     }
 }

@@ -123,6 +123,9 @@ fn payload_of(sqe: &Sqe, data: u32) -> Result<Payload, Status> {
         Direction::None | Direction::Both => Ok(none),
         Direction::ToController | Direction::ToHost if len == 0 => Ok(none),
         Direction::ToController => match sgl.identifier {
+            // Data has one source. A capsule that brings some, and says that it goes by data PDUs,
+            // contradicts itself: which bytes are meant cannot be known.
+            Descriptor::TRANSPORT if data > 0 => Err(Status::SGL_TYPE_INVALID.final_()),
             Descriptor::TRANSPORT => Ok(Payload { source: Source::Host, len, offset: 0 }),
             Descriptor::IN_CAPSULE => {
                 let offset = u32::try_from(sgl.address.get()).ok().filter(|offset| *offset <= data);

@@ -3,13 +3,12 @@
 use super::ControllerQueue;
 use super::outgoing::Out;
 use super::receive::{Purpose, Stretch};
-use super::task::{Death, Place, State};
+use super::task::{Death, State};
 use crate::wire::{CommonHeader, Fatal, FatalStatus, Flags, Frame, H2cData};
 use buf::{Cx, SgMut};
 use nvme::Status;
 use nvme::planted::{Bug, planted};
-use std::ops::Range;
-use stream::{Tag, TargetEvent};
+use stream::{Place, Tag, TargetEvent};
 
 impl ControllerQueue {
     /// Acts on an H2CData's header; says where its data goes.
@@ -40,7 +39,7 @@ impl ControllerQueue {
         }
         asked.next = end;
         self.owed_since = cx.now;
-        let purpose = Purpose::Solicited { tag, ttag, at, len };
+        let purpose = Purpose::Solicited { tag, ttag };
         let lead = if planted(Bug::DataMisplaced) { len.min(16) } else { 0 };
         Ok(Stretch { lead, want: len - lead, tail: 0, at, purpose })
     }
@@ -50,7 +49,7 @@ impl ControllerQueue {
         let Some(task) = self.tasks.get_mut(tag) else { return };
         task.arriving = false;
         if good {
-            task.count_whole(0, task.len);
+            task.confirm();
         } else {
             self.doom(tag, Death::Status(Status::TRANSIENT_TRANSPORT_ERROR));
         }
@@ -58,11 +57,11 @@ impl ControllerQueue {
     }
 
     /// An H2CData is whole.
-    pub(super) fn end_data(&mut self, cx: &mut Cx<'_>, tag: Tag, ttag: u16, range: Range<u32>, good: bool) {
+    pub(super) fn end_data(&mut self, cx: &mut Cx<'_>, tag: Tag, ttag: u16, good: bool) {
         let Some(task) = self.tasks.get_mut(tag) else { return };
         task.r2ts.retain(|asked| asked.ttag != ttag || asked.next < asked.end);
         if good {
-            task.count_whole(range.start, range.end - range.start);
+            task.confirm();
         } else {
             self.doom(tag, Death::Status(Status::TRANSIENT_TRANSPORT_ERROR));
         }
@@ -72,11 +71,8 @@ impl ControllerQueue {
     /// The server places data of a task.
     pub(super) fn add_place(&mut self, cx: &mut Cx<'_>, tag: Tag, at: u32, into: SgMut) {
         let Some(task) = self.tasks.get_mut(tag).filter(|task| task.wants_data()) else { return };
-        let end = at.saturating_add(into.len() as u32).min(task.len);
-        if at >= end {
-            return;
-        }
-        task.places.push(Place { at, end, whole: 0, data: Some(into) });
+        let Some(place) = Place::new(at, into, task.len) else { return };
+        task.places.push(place);
         self.placed(cx.now);
         self.settle(cx, tag);
     }

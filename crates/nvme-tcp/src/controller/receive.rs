@@ -64,8 +64,8 @@ pub(super) struct Stretch {
 pub(super) enum Purpose {
     /// It came with its command.
     Capsule(Tag),
-    /// An R2T asked for it: `len` bytes from `at` on.
-    Solicited { tag: Tag, ttag: u16, at: u32, len: u32 },
+    /// An R2T asked for it.
+    Solicited { tag: Tag, ttag: u16 },
     /// Nothing; behind it the command of this CID is refused.
     Refuse(u16, Status),
     /// Nothing.
@@ -128,11 +128,9 @@ impl ControllerQueue {
     fn direct(&mut self, stretch: Stretch) -> Option<Direct> {
         let tag = stretch.tag()?;
         let task = self.tasks.get_mut(tag).filter(|task| task.wants_data())?;
-        let place = task.place_of(stretch.at).filter(|place| place.at <= stretch.at)?;
-        let from = (stretch.at - place.at) as usize;
-        let len = stretch.want.min(place.end - stretch.at) as usize;
-        let data = place.data.take()?;
-        Some(Direct { tag, data, want: from..from + len })
+        let place = task.place_of(stretch.at).filter(|place| place.at() <= stretch.at)?;
+        let (data, want) = place.lend(stretch.at, stretch.want)?;
+        Some(Direct { tag, data, want })
     }
 
     /// Takes a receive back.
@@ -178,7 +176,7 @@ impl ControllerQueue {
             && task.wants_data()
             && let Some(place) = task.place_of(at)
         {
-            place.data = Some(data);
+            place.take_back(data, n);
         }
         n
     }
@@ -352,18 +350,13 @@ impl ControllerQueue {
             *placeless = true;
             return Step::Stop;
         };
-        if place.at > stretch.at {
-            let gap = stretch.want.min(place.at - stretch.at);
+        if place.at() > stretch.at {
+            let gap = stretch.want.min(place.at() - stretch.at);
             (stretch.lead, stretch.want, stretch.at) = (gap, stretch.want - gap, stretch.at + gap);
             return Step::On;
         }
-        let from = (stretch.at - place.at) as usize;
-        let len = stretch.want.min(place.end - stretch.at) as usize;
-        let Some(data) = &mut place.data else { return Step::Stop };
-        let n = inlet.copy_into(data, from..from + len);
-        if self.terms.data_digest {
-            feed(crc, data, from..from + n);
-        }
+        let crc = self.terms.data_digest.then_some(crc);
+        let Some(n) = place.fill(inlet, stretch.at, stretch.want, crc) else { return Step::Stop };
         stretch.want -= n as u32;
         stretch.at += n as u32;
         Step::On
@@ -386,7 +379,7 @@ impl ControllerQueue {
     fn end_pdu(&mut self, cx: &mut Cx<'_>, stretch: Stretch, good: bool) {
         match stretch.purpose {
             Purpose::Capsule(tag) => self.end_capsule(cx, tag, good),
-            Purpose::Solicited { tag, ttag, at, len } => self.end_data(cx, tag, ttag, at..at + len, good),
+            Purpose::Solicited { tag, ttag } => self.end_data(cx, tag, ttag, good),
             Purpose::Refuse(cid, status) => {
                 self.out.push_back(Out::Response { cid, completion: status.into(), connect: false });
             }

@@ -156,7 +156,7 @@ fn sqe(opcode: Opcode, offset: u32) -> Sqe {
 
 impl Wire {
     fn new(host: HostLimits, controller: QueueLimits) -> Self {
-        let pool = Pool::new(32 << 20);
+        let pool = Pool::poisoned(32 << 20);
         let mut entropy = Entropy::new([3; 32]);
         let now = Time(1);
         let cx = &mut Cx { now, pool: &pool, entropy: &mut entropy };

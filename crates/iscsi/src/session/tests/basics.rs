@@ -103,9 +103,10 @@ fn residuals_compare_the_scsi_length_with_the_expected_one() {
     for (n, transferred) in [(0, 600), (1, 512), (2, 100)] {
         pair.feed(0, &pdu(&read(n, 0, 512), &[]));
         let (tag, _) = pair.kept.pop().unwrap();
-        let data = pair.pool.take_sg(buf::Class::Solicited, transferred as usize).unwrap().freeze();
+        let mut data = pair.pool.take_sg(buf::Class::Solicited, transferred as usize).unwrap();
+        data.zero(0..transferred as usize);
         pair.with_cx(|session, cx| {
-            session.send_data(cx, tag, 0, data);
+            session.send_data(cx, tag, 0, data.freeze());
             session.respond(cx, tag, Response::Scsi(ScsiResult::good(transferred)));
         });
         pair.pump();

@@ -127,7 +127,7 @@ impl Pair {
     }
 
     pub fn with(params: SessionParams, link: LinkParams, limits: SessionLimits) -> Self {
-        let pool = Pool::new(32 << 20);
+        let pool = Pool::poisoned(32 << 20);
         let mut entropy = Entropy::new([7; 32]);
         let now = Time(1_000_000_000);
         let mut cx = Cx { now, pool: &pool, entropy: &mut entropy };
@@ -281,6 +281,7 @@ impl Pair {
         }
         let mut bytes = vec![0; op.len];
         assert_eq!(op.copy_to(0, &mut bytes), op.len);
+        assert_eq!(buf::poison::find(&bytes), None, "memory that nobody has filled");
         self.ends[at].sent.extend(bytes);
         self.with_cx(|session, cx| {
             session.handle_written(cx, link, Ok(()));
@@ -403,6 +404,7 @@ impl Pair {
         let from = (offset + at) as usize;
         let len = data.len();
         data.copy_to(0, &mut self.disk[from..from + len]);
+        assert_eq!(buf::poison::find(&self.disk[from..from + len]), None, "memory that nobody has filled");
         self.log.push(format!("data {at} {len}"));
         self.answer(tag, Response::Scsi(ScsiResult::good(len as u64)));
     }

@@ -95,6 +95,71 @@ fn attack_61_the_last_flag_missing_or_early() {
     pair.assert_gone();
 }
 
+/// What another command left in every block of the pool, and how to tell.
+const ANOTHERS: u8 = 0xa5;
+
+fn leave_behind(pair: &Pair) {
+    let blocks: Vec<_> = std::iter::from_fn(|| pair.pool.take(buf::Class::Solicited, 1 << 20)).collect();
+    for mut block in blocks {
+        block.fill(ANOTHERS);
+    }
+}
+
+/// A write by data PDUs whose capsule brings data too: its buffer is not full of what never came.
+#[test]
+fn capsule_data_never_stands_for_data_that_was_not_sent() {
+    for (poisoned, brought) in [(true, 512), (true, 8192), (false, 512), (false, 8192), (false, 4)] {
+        let mut pair = if poisoned { Pair::plain() } else { Pair::unpoisoned() };
+        leave_behind(&pair);
+        let before = pair.disk.clone();
+        let capsule = PLAIN.capsule(&write(1, 0, 8192), &vec![0xee; brought]);
+        // The header, most of its data, and the end of it: the buffer is placed before the last of them.
+        let (head, rest) = capsule.split_at(72);
+        let (most, last) = rest.split_at(rest.len() - 1);
+        let mut got = Vec::new();
+        for part in [head, most, last] {
+            got.extend(pair.talk(part));
+        }
+        assert_eq!(got.len(), 1, "{got:?}");
+        assert_eq!(got[0].status(), Status::SGL_TYPE_INVALID.final_());
+        assert!(pair.disk == before, "nothing was written: {brought}");
+        assert!(pair.violations.is_empty());
+        // The queue goes on.
+        let got = pair.command(&write_here(2, 0, 512), &[7; 512]);
+        assert_eq!((got[0].status(), &pair.disk[..512]), (Status::SUCCESS, &[7; 512][..]));
+    }
+}
+
+/// A command that moves data to the host, or none, has no use for data in its capsule.
+#[test]
+fn capsule_data_of_a_read_is_skipped() {
+    let mut pair = Pair::plain();
+    let (data, rest) = gather(pair.command(&read(1, 0, 512), &[0xee; 512]), 512);
+    assert_eq!((rest[0].status(), &data[..]), (Status::SUCCESS, &pair.disk[..512]));
+    assert_eq!(pair.command(&sqe(FLUSH, 2, 0, 0, 0), &[0xee; 64])[0].status(), Status::SUCCESS);
+}
+
+/// A server that places more than the command has gets no more than came.
+#[test]
+fn a_buffer_longer_than_the_data_is_cut_to_what_comes() {
+    let mut pair = Pair::plain();
+    pair.mode = Mode::Keep;
+    pair.command(&write_here(1, 0, 512), &[]);
+    assert!(pair.kept.is_empty(), "an SGL that is longer than the capsule is refused");
+    pair.feed(&PLAIN.capsule(&write_here(2, 0, 512), &[9; 512]));
+    let (tag, _) = pair.kept[0];
+    let memory = pair.pool.take_sg(buf::Class::Solicited, 4096).unwrap();
+    pair.with_cx(|queue, cx| queue.recv_data(cx, tag, 0, memory));
+    let received = loop {
+        match pair.queue.poll_event() {
+            Some(TargetEvent::DataReceived { data, .. }) => break data,
+            Some(_) => {}
+            None => pair.with_cx(|queue, cx| queue.resume(cx).unwrap()),
+        }
+    };
+    assert_eq!(received.len(), 512);
+}
+
 #[test]
 fn attack_61_a_host_that_never_sends_what_was_asked_for() {
     let (mut pair, _) = asked();

@@ -113,8 +113,9 @@ fn a_read_that_succeeds_needs_no_capsule_without_flow_control() {
     pair.mode = Mode::Keep;
     assert!(pair.command(&read(4, 0, 512), &[]).is_empty());
     let (tag, _) = pair.kept[0];
-    let memory = pair.pool.take_sg(buf::Class::Solicited, 512).unwrap().freeze();
-    pair.with_cx(|queue, cx| queue.send_data(cx, tag, 0, memory));
+    let mut memory = pair.pool.take_sg(buf::Class::Solicited, 512).unwrap();
+    memory.zero(0..512);
+    pair.with_cx(|queue, cx| queue.send_data(cx, tag, 0, memory.freeze()));
     pair.answer(tag, Completion { result: 9, status: Status::SUCCESS });
     pair.pump();
     let got = pair.take();

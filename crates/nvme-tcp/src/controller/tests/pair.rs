@@ -179,7 +179,10 @@ pub fn pattern(len: usize) -> Vec<u8> {
 impl Pair {
     /// A connection that was just accepted.
     pub fn fresh(limits: QueueLimits) -> Self {
-        let pool = Pool::new(32 << 20);
+        Self::with_pool(limits, Pool::poisoned(32 << 20))
+    }
+
+    fn with_pool(limits: QueueLimits, pool: Pool) -> Self {
         let mut entropy = Entropy::new([7; 32]);
         let now = Time(1_000_000_000);
         let queue = ControllerQueue::new(&mut Cx { now, pool: &pool, entropy: &mut entropy }, limits);
@@ -222,6 +225,13 @@ impl Pair {
     /// An open queue without digests.
     pub fn plain() -> Self {
         Self::open(IcReq::new(0, false, false, 1), SIZE)
+    }
+
+    /// The same with memory that keeps what was there last, as in production.
+    pub fn unpoisoned() -> Self {
+        let mut pair = Self::with_pool(QueueLimits::default(), Pool::new(32 << 20));
+        pair.establish(IcReq::new(0, false, false, 1), SIZE);
+        pair
     }
 
     /// ICReq and Connect, with whatever splits are set.
@@ -345,6 +355,7 @@ impl Pair {
         }
         let mut bytes = vec![0; op.len];
         assert_eq!(op.copy_to(0, &mut bytes), op.len);
+        assert_eq!(buf::poison::find(&bytes), None, "memory that nobody has filled");
         self.sent.extend(bytes);
         self.with_cx(|queue, cx| {
             queue.handle_written(cx, LINK, Ok(()));
@@ -456,6 +467,7 @@ impl Pair {
         let from = (self.writes[write].1 + at) as usize;
         let len = data.len();
         data.copy_to(0, &mut self.disk[from..from + len]);
+        assert_eq!(buf::poison::find(&self.disk[from..from + len]), None, "memory that nobody has filled");
         self.log.push(format!("data {at} {len}"));
         let whole = self.queue.tasks.get(tag).is_some_and(|task| at + len as u32 == task.len);
         if whole {

@@ -43,7 +43,7 @@ impl Liar {
         }
         let mut limits = InitiatorLimits::default();
         set(&mut limits);
-        let pool = Pool::new(16 << 20);
+        let pool = Pool::poisoned(16 << 20);
         let mut entropy = Entropy::new([5; 32]);
         let now = Time(1_000_000_000);
         let host = InitiatorSession::new(&mut Cx { now, pool: &pool, entropy: &mut entropy }, wanted, limits)

@@ -192,7 +192,7 @@ pub fn scsi(offset: u32) -> Request {
 
 impl Wire {
     pub fn new(wanted: Wanted, access: Access, limits: InitiatorLimits) -> Self {
-        let pool = Pool::new(64 << 20);
+        let pool = Pool::poisoned(64 << 20);
         let mut entropy = Entropy::new([3; 32]);
         let now = Time(1_000_000_000);
         let cx = &mut Cx { now, pool: &pool, entropy: &mut entropy };

@@ -1,0 +1,36 @@
+//! Looks for memory that nobody has filled, where bytes leave a shard: before any of them is cut, since a
+//! short piece of it could not be told from data.
+
+use stream::SendOp;
+use volume::{DiskKind, DiskOp};
+
+/// What the panic says that ends a run.
+pub const UNFILLED: &str = "memory that nobody has filled reaches";
+
+/// A batch is about to leave.
+///
+/// # Panics
+/// If memory of a pool is in it that was not filled since it was taken.
+pub(crate) fn check_send(op: &SendOp) {
+    let mut bytes = vec![0; op.len];
+    let len = op.copy_to(0, &mut bytes);
+    check(&bytes[..len], "a wire");
+}
+
+/// A disk is about to be given something to do.
+///
+/// # Panics
+/// As [`check_send`].
+pub(crate) fn check_disk(op: &DiskOp) {
+    if let DiskKind::Write { from, skip, .. } = &op.kind {
+        let mut bytes = vec![0; from.len() - *skip];
+        from.copy_to(*skip, &mut bytes);
+        check(&bytes, "a disk");
+    }
+}
+
+fn check(bytes: &[u8], place: &str) {
+    if let Some(at) = buf::poison::find(bytes) {
+        panic!("{UNFILLED} {place}: {} bytes, from byte {at} on", bytes.len());
+    }
+}

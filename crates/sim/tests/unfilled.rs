@@ -1,0 +1,116 @@
+//! A shard that lets memory go out which it has not filled is found out, by the wire and by the disk.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use blockwire_sim::{Config, UNFILLED, World};
+use buf::{Class, Cx, Errno, SgMut, Time};
+use endpoint::{Arrival, Departure, Endpoint, LinkId, ListenerId, ShardId};
+use stream::{Came, Piece, RecvOp, SendOp};
+use volume::{DiskId, DiskKind, DiskOp, DiskTicket};
+
+/// Bytes that go out.
+const LEN: usize = 4096;
+
+/// Sends a block to whoever connects, and writes one; `filled` bytes of each are its own.
+struct Careless {
+    filled: usize,
+    send: Option<(LinkId, SendOp)>,
+    disk: Option<DiskOp>,
+}
+
+impl Careless {
+    fn block(&self, cx: &Cx<'_>) -> SgMut {
+        // What stood there last is another's.
+        let mut other = cx.pool.take(Class::Wire, LEN).expect("memory");
+        other.fill(0x77);
+        drop(other);
+        let mut block = cx.pool.take_sg(Class::Wire, LEN).expect("memory");
+        block.copy_from(0, &vec![0x33; self.filled]);
+        block
+    }
+}
+
+impl Endpoint for Careless {
+    type Message = ();
+
+    fn handle_arrival(&mut self, cx: &mut Cx<'_>, link: LinkId, _: Arrival<()>) {
+        let pieces = self.block(cx).freeze().pieces().iter().cloned().map(Piece::Shared).collect();
+        self.send = Some((link, SendOp { head: None, pieces, len: LEN }));
+    }
+
+    fn handle_message(&mut self, cx: &mut Cx<'_>, (): ()) {
+        let kind = DiskKind::Write { offset: 0, from: self.block(cx).freeze(), skip: 0, durable: false };
+        self.disk = Some(DiskOp { disk: DiskId(0), ticket: DiskTicket(0), kind });
+    }
+
+    fn handle_recv(&mut self, _: &mut Cx<'_>, _: LinkId, _: RecvOp, _: Came) {}
+    fn handle_written(&mut self, _: &mut Cx<'_>, _: LinkId, _: Result<(), Errno>) {}
+    fn handle_sent(&mut self, _: &mut Cx<'_>, _: LinkId, _: SendOp) {}
+    fn handle_disk(&mut self, _: &mut Cx<'_>, _: DiskOp, _: Result<usize, Errno>) {}
+    fn handle_timeout(&mut self, _: &mut Cx<'_>) {}
+
+    fn turn(&mut self, _: &mut Cx<'_>) -> bool {
+        false
+    }
+
+    fn poll_ready(&mut self) -> Option<LinkId> {
+        self.send.as_ref().map(|(link, _)| *link)
+    }
+
+    fn poll_recv(&mut self, _: &mut Cx<'_>, _: LinkId) -> Option<RecvOp> {
+        None
+    }
+
+    fn poll_send(&mut self, _: &mut Cx<'_>, _: LinkId) -> Option<SendOp> {
+        self.send.take().map(|(_, op)| op)
+    }
+
+    fn poll_disk(&mut self) -> Option<DiskOp> {
+        self.disk.take()
+    }
+
+    fn poll_departure(&mut self) -> Option<(LinkId, Departure<()>)> {
+        None
+    }
+
+    fn poll_message(&mut self) -> Option<(ShardId, ())> {
+        None
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        None
+    }
+}
+
+fn world(filled: usize) -> World<Careless> {
+    World::new(Config { shards: 1, ..Config::new(1) }, |_, _| Careless { filled, send: None, disk: None })
+}
+
+/// What ends the run in which a block of which so much is filled goes out, by a wire and to a disk.
+fn ends(filled: usize) -> [Option<String>; 2] {
+    let run = |act: fn(&mut World<Careless>)| {
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            let mut world = world(filled);
+            act(&mut world);
+            world.run_for(Duration::from_millis(1));
+        }));
+        outcome.err().map(|why| why.downcast_ref::<String>().cloned().unwrap_or_default())
+    };
+    [
+        run(|world| {
+            world.connect(ListenerId(0));
+        }),
+        run(|world| world.tell(ShardId(0), ())),
+    ]
+}
+
+#[test]
+fn memory_that_nobody_filled_never_leaves_a_shard_unnoticed() {
+    assert_eq!(ends(LEN), [None, None]);
+    for filled in [0, 512, LEN - 16] {
+        for end in ends(filled) {
+            assert!(end.as_ref().is_some_and(|why| why.contains(UNFILLED)), "{filled}: {end:?}");
+        }
+    }
+}
