@@ -96,6 +96,8 @@ impl<P: Path> RemoteVolume<P> {
         if self.ways[at].path.claim(cx, first.name, first.claim.clone()).is_ok() {
             first.at = Some(at as u8);
             self.touch(at);
+        } else {
+            self.ask_again_soon(cx.now);
         }
     }
 

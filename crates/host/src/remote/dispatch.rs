@@ -152,18 +152,38 @@ impl<P: Path> RemoteVolume<P> {
                 self.queue.push_front(tag);
                 self.uneasy = true;
                 if way.in_work == 0 {
-                    self.look_again(cx.now, tag);
+                    self.stalled(cx.now);
                 }
             }
         }
         self.touch(usize::from(to));
     }
 
-    /// A path that has nothing in work took nothing: it is asked again after a while.
-    fn look_again(&mut self, now: Time, tag: Tag) {
-        self.queue.pop_front();
-        self.set_deadline(now, tag);
-        self.postpone(now + AGAIN, tag);
+    /// A path that has nothing in work took nothing. No end of an operation will say that it has room again,
+    /// so the clock does.
+    fn stalled(&mut self, now: Time) {
+        self.ask_again_soon(now);
+        let tags: SmallVec<[Tag; 8]> = self.queue.iter().copied().collect();
+        tags.into_iter().for_each(|tag| self.set_deadline(now, tag));
+    }
+
+    /// Something was asked of a path that did not take it, and nothing else may bring us here again.
+    pub(super) fn ask_again_soon(&mut self, now: Time) {
+        self.ask_again = self.ask_again.min(now + AGAIN);
+        self.uneasy = true;
+    }
+
+    /// It is time to ask again: who has nothing in work takes as much as it said, for all that is known.
+    pub(super) fn ask_again(&mut self) {
+        self.ask_again = NEVER;
+        for way in self.ways.iter_mut().filter(|way| way.in_work == 0 && way.state == State::Up) {
+            way.depth = way.window;
+        }
+    }
+
+    /// Whether no path carries anything, though some could.
+    pub(super) fn is_stalled(&self) -> bool {
+        self.best.iter().map(|at| &self.ways[usize::from(*at)]).all(|way| way.in_work == 0 && !way.has_room())
     }
 
     pub(super) fn postpone(&mut self, until: Time, tag: Tag) {
@@ -266,6 +286,7 @@ impl<P: Path> RemoteVolume<P> {
     fn send_legs(&mut self, cx: &mut Cx<'_>, tag: Tag) -> bool {
         let Some(task) = self.tasks.get_mut(tag) else { return true };
         let At::Flush { mut todo, mut out } = task.at else { return true };
+        let mut refused = false;
         for (at, way) in self.ways.iter_mut().enumerate() {
             if todo >> at & 1 == 0 || !way.has_room() || way.access().is_none() {
                 continue;
@@ -275,9 +296,15 @@ impl<P: Path> RemoteVolume<P> {
                 (todo, out) = (todo & !(1 << at), out | 1 << at);
                 self.touched |= 1 << at;
                 self.ready |= 1 << at;
+            } else {
+                way.depth = way.in_work;
+                refused |= way.in_work == 0;
             }
         }
         task.at = At::Flush { todo, out };
+        if refused {
+            self.ask_again_soon(cx.now);
+        }
         todo == 0
     }
 

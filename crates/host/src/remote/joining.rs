@@ -83,11 +83,12 @@ impl<P: Path> RemoteVolume<P> {
                 }
                 (Step::Looking(_) | Step::Registering(_), _) => continue,
             };
-            // A path that has no room has some when something of it has ended, which brings it here again.
             if way.path.claim(cx, name, claim).is_ok() {
                 joining.step = next;
                 self.numbers += 1;
                 self.touch(at);
+            } else {
+                self.ask_again_soon(cx.now);
             }
         }
     }

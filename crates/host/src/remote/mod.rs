@@ -177,6 +177,8 @@ pub struct RemoteVolume<P> {
     uneasy: bool,
     /// The earliest deadline of what waits, or earlier.
     expiry: Time,
+    /// When paths are asked again that took nothing although they had nothing in work.
+    ask_again: Time,
     wake: Option<Time>,
     news: VolumeNews,
     #[cfg(test)]
@@ -251,6 +253,7 @@ impl<P: Path> RemoteVolume<P> {
             opened_at: cx.now,
             uneasy: true,
             expiry: NEVER,
+            ask_again: NEVER,
             wake: None,
             news: VolumeNews::default(),
             #[cfg(test)]

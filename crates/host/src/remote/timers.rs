@@ -27,6 +27,9 @@ impl<P: Path> RemoteVolume<P> {
                 self.queue.push_back(tag);
             }
         }
+        if cx.now >= self.ask_again {
+            self.ask_again();
+        }
         if cx.now >= self.expiry {
             self.expire(cx);
         }
@@ -42,7 +45,7 @@ impl<P: Path> RemoteVolume<P> {
     fn expire(&mut self, cx: &mut Cx<'_>) {
         let now = cx.now;
         self.expiry = NEVER;
-        let dark = self.best.is_empty();
+        let dark = self.best.is_empty() || self.is_stalled();
         let (fencing, certain) = (self.is_fencing(), self.terms.certain);
         let mut over = Vec::new();
         for (tag, task) in self.tasks.iter_mut() {
@@ -90,6 +93,7 @@ impl<P: Path> RemoteVolume<P> {
             }
         };
         also(self.expiry);
+        also(self.ask_again);
         if let Some(next) = self.next_attempt() {
             also(next);
         }

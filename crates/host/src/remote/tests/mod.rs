@@ -1,6 +1,7 @@
 //! The volume over paths that do what a test says.
 
 mod histories;
+mod idle;
 mod joining;
 mod long;
 mod script;

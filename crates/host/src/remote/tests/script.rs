@@ -21,6 +21,8 @@ pub struct Script {
     /// How many operations it takes at once.
     pub window: usize,
     pub given: VecDeque<(IoId, Op, Payload)>,
+    /// It has no room for questions about reservations.
+    pub claims_refused: bool,
     pub claims: VecDeque<(IoId, Claim)>,
     pub says: VecDeque<Event>,
     pub connects: u32,
@@ -81,7 +83,11 @@ impl Path for Scripted {
         Ok(())
     }
     fn claim(&mut self, _: &mut Cx<'_>, id: IoId, claim: Claim) -> Result<(), Claim> {
-        self.0.borrow_mut().claims.push_back((id, claim));
+        let mut script = self.0.borrow_mut();
+        if script.claims_refused {
+            return Err(claim);
+        }
+        script.claims.push_back((id, claim));
         Ok(())
     }
     fn cancel(&mut self, _: &mut Cx<'_>, id: IoId) {
