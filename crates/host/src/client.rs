@@ -238,13 +238,13 @@ impl<P: Path> Client<P> {
         }
     }
 
-    /// What a volume's blocks are like; all zero before it is open.
+    /// What a volume's blocks are like; `None` before it is open.
     pub fn geometry(&self, volume: Handle) -> Option<Geometry> {
-        Some(match &self.slots.get(volume.0)?.kind {
-            Kind::Remote(remote) => remote.geometry(),
-            Kind::Stripe(striped) => striped.stripe.geometry(),
-            Kind::Local(backend, _) => backend.geometry(),
-        })
+        match &self.slots.get(volume.0)?.kind {
+            Kind::Remote(remote) => remote.known_geometry(),
+            Kind::Stripe(striped) => Some(striped.stripe.geometry()).filter(|geometry| geometry.blocks > 0),
+            Kind::Local(backend, _) => Some(backend.geometry()),
+        }
     }
 
     /// Whether writes are refused.

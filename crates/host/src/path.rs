@@ -29,9 +29,9 @@ pub struct Portrait {
     /// The common name of the volume: paths are of one volume if these agree, and by nothing else.
     /// `None`: the target gives none, so the path stands alone.
     pub uuid: Option<Uuid>,
-    /// What its blocks are like, as far as the target tells. `max_io` is what one
-    /// operation of the path carries.
-    pub geometry: Geometry,
+    /// What its blocks are like; `max_io` is what one operation of the path carries. `None`: the path is in a
+    /// state in which the target does not tell, so nothing is known, and nothing may be submitted.
+    pub geometry: Option<Geometry>,
     /// Whether the target lets us write.
     pub read_only: bool,
     /// The state of the path.

@@ -82,12 +82,12 @@ impl<P: Path> Striped<P> {
         };
         Some(Portrait {
             uuid: None,
-            geometry: self.stripe.geometry(),
+            geometry: Some(self.stripe.geometry()).filter(|geometry| geometry.blocks > 0),
             read_only: self.stripe.is_read_only(),
             access: legs.iter().fold(Access::Optimized, |access, leg| worst(access, leg.access)),
             product: format!("stripe of {}", legs.len()),
             serial: legs.iter().map(|leg| name(leg)).collect::<Vec<_>>().join("+"),
-            depth: legs.iter().map(|leg| leg.depth).min().unwrap_or(0),
+            depth: legs.iter().map(|leg| leg.depth).min()?,
             terms: legs.iter().enumerate().map(term).collect(),
         })
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use buf::Cx;
 use host::trace::Line;
 use host::url::{Target, Url};
-use host::{Alone, AnyPath, Event, Path, Portrait, Protocol, Trace, Why};
+use host::{Alone, AnyPath, Event, Path, Portrait, Protocol, Trace, Trouble, Why};
 use reactor::{Config, Inline};
 
 use crate::error::{Error, Kind, unreachable};
@@ -195,7 +195,12 @@ pub fn examine(text: &str) -> Result<Examined, Error> {
         while let Some(event) = path.poll_event() {
             match event {
                 Event::Up(portrait) => {
-                    outcome.get_or_insert(Ok(portrait));
+                    // Whose size is not told serves nobody, however well it came up.
+                    let untold = Trouble::Untold(portrait.access);
+                    outcome.get_or_insert(match portrait.geometry {
+                        Some(_) => Ok(portrait),
+                        None => Err(error_of(&url, &Why::Lost(untold.to_string()))),
+                    });
                     path.disconnect(cx, Duration::from_secs(2));
                 }
                 Event::Down(why) => {

@@ -130,8 +130,10 @@ fn story(examined: &initiator::Examined) -> String {
             What::Fails { why, advice } => writeln!(text, "  FAILED: {why}\n  what to do: {advice}"),
         };
     }
-    if let Ok(portrait) = &examined.outcome {
-        let _ = writeln!(text, "healthy: {} ({} bytes)", portrait.product, portrait.geometry.bytes());
+    if let Ok(portrait) = &examined.outcome
+        && let Some(geometry) = portrait.geometry
+    {
+        let _ = writeln!(text, "healthy: {} ({} bytes)", portrait.product, geometry.bytes());
     }
     text
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use buf::{Payload, SgMut};
 use initiator::{Handle, Initiator, Io, IoId, Op, Span};
-use volume::Epoch;
+use volume::{Epoch, Geometry};
 
 use crate::exit::Failure;
 
@@ -83,7 +83,7 @@ impl End {
     /// How many bytes it has.
     pub fn bytes(&self, initiator: &Initiator) -> Result<u64, Failure> {
         match self {
-            End::Remote(volume) => Ok(initiator.geometry(*volume).map_or(0, |geometry| geometry.bytes())),
+            End::Remote(volume) => Ok(known(initiator, *volume)?.bytes()),
             End::File { file, path, .. } => {
                 let meta = file.metadata().map_err(named(path))?;
                 if meta.file_type().is_block_device() {
@@ -232,6 +232,11 @@ impl End {
     }
 }
 
+/// What a volume's blocks are like. What is not known is no volume of no bytes.
+pub fn known(initiator: &Initiator, volume: Handle) -> Result<Geometry, Failure> {
+    initiator.geometry(volume).ok_or_else(|| Failure::failed("the volume has gone; try again"))
+}
+
 /// Starts an operation on a stretch of a remote volume; the volume has room, since copies keep few in work.
 pub fn start(
     initiator: &mut Initiator,
@@ -240,7 +245,7 @@ pub fn start(
     (at, len): (u64, u64),
     payload: Payload,
 ) -> Result<IoId, Failure> {
-    let block = initiator.geometry(volume).map_or(512, |geometry| u64::from(geometry.logical));
+    let block = u64::from(known(initiator, volume)?.logical);
     let op = what(Span { lba: at / block, blocks: len / block });
     let id = initiator.fresh_id();
     let io = Io { id, epoch: Epoch(0), op, payload };

@@ -8,6 +8,7 @@ use std::time::Instant;
 use clap::Args;
 use initiator::Settings;
 
+use super::ends::known;
 use super::{say, set_up, size};
 use crate::called::Called;
 use crate::exit::{Exit, Failure};
@@ -79,12 +80,13 @@ pub fn read(args: &ReadArgs) -> Result<Exit, Failure> {
     };
     let mut initiator = set_up(Settings::default())?;
     let volume = initiator.open(&args.url)?;
-    let bytes = initiator.geometry(volume).map_or(0, |geometry| geometry.bytes());
+    let geometry = known(&initiator, volume)?;
+    let bytes = geometry.bytes();
     let end = args.length.map_or(Some(bytes), |length| args.offset.checked_add(length));
     let end = end.filter(|end| *end <= bytes && args.offset <= *end).ok_or_else(|| {
         Failure::usage(format!("the volume has {bytes} bytes: offset and length go beyond its end"))
     })?;
-    let block = initiator.geometry(volume).map_or(512, |geometry| geometry.logical as usize);
+    let block = geometry.logical as usize;
     let (mut at, mut buffer) = (args.offset, vec![0; STRETCH]);
     while at < end {
         let len = usize::try_from(end - at).unwrap_or(STRETCH).min(STRETCH);
@@ -116,7 +118,7 @@ pub fn write(args: &WriteArgs) -> Result<Exit, Failure> {
     let mut from = from.take(args.length.unwrap_or(u64::MAX));
     let mut initiator = set_up(Settings::default())?;
     let volume = initiator.open(&args.url)?;
-    let block = initiator.geometry(volume).map_or(512, |geometry| geometry.logical as usize);
+    let block = known(&initiator, volume)?.logical as usize;
     let (mut at, mut buffer) = (args.offset, vec![0; STRETCH]);
     loop {
         let len = fill(&mut from, &mut buffer).map_err(|why| named(input, "standard input", &why))?;

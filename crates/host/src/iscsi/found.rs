@@ -246,17 +246,23 @@ impl Found {
         self.uuid == other.uuid && self.names == other.names && self.serial == other.serial
     }
 
-    pub(super) fn abilities(&self) -> Abilities {
-        let block = self.block_len();
+    /// Whether the path may be used: it serves, and it is known how long blocks are and how many.
+    pub(super) fn is_usable(&self) -> bool {
+        self.serves() && self.capacity.is_some()
+    }
+
+    /// `None`: nothing is known of its blocks.
+    pub(super) fn abilities(&self) -> Option<Abilities> {
+        let capacity = self.capacity?;
+        let block = capacity.block_len;
         let most = TRANSFER_MAX / block;
         let limits = &self.limits;
         let or_none = |limit: u32, most: u32| if limit == 0 { most } else { limit.min(most) };
         let unmap =
             self.provisioning.unmap && limits.unmap_blocks_max > 0 && limits.unmap_descriptors_max > 0;
         let aligned = limits.atomic_alignment <= 1 && limits.atomic_granularity <= 1;
-        Abilities {
+        Some(Abilities {
             block,
-            blocks: self.capacity.map_or(0, |capacity| capacity.last_lba.saturating_add(1)),
             transfer_max: or_none(limits.transfer_max, most),
             same_max: u32::try_from(limits.write_same_max).map_or(SAME_MAX, |limit| or_none(limit, SAME_MAX)),
             prefetch_max: or_none(limits.prefetch_max, SAME_MAX),
@@ -269,7 +275,7 @@ impl Found {
             fua: self.fua,
             write_cache: self.write_cache,
             unknown: 0,
-        }
+        })
     }
 
     fn reads_zeros(&self) -> bool {
@@ -277,18 +283,13 @@ impl Found {
         self.capacity.is_some_and(zeros) || self.provisioning.reads_zeros
     }
 
-    fn block_len(&self) -> u32 {
-        self.capacity.map_or(512, |capacity| capacity.block_len)
-    }
-
-    /// What there is to tell of the path by which `session` goes.
-    pub(super) fn portrait(&self, session: &InitiatorSession, address: SocketAddr, depth: u32) -> Portrait {
-        let abilities = self.abilities();
-        let logical = self.block_len();
-        let exponent = self.capacity.map_or(0, |capacity| capacity.physical_exponent);
-        let physical = logical.checked_mul(1 << exponent);
-        let geometry = Geometry {
-            blocks: abilities.blocks,
+    fn geometry(&self) -> Option<Geometry> {
+        let (abilities, capacity) = (self.abilities()?, self.capacity?);
+        let logical = capacity.block_len;
+        let physical = logical.checked_mul(1 << capacity.physical_exponent);
+        Some(Geometry {
+            // `take_capacity` has seen that they can be counted.
+            blocks: capacity.last_lba + 1,
             logical,
             physical: physical.filter(|bytes| *bytes >= logical && *bytes <= PHYSICAL_MAX).unwrap_or(logical),
             dio_align: logical,
@@ -300,10 +301,14 @@ impl Found {
             caw_max: abilities.caw_max,
             dealloc_reads_zero: self.reads_zeros(),
             lends: false,
-        };
+        })
+    }
+
+    /// What there is to tell of the path by which `session` goes.
+    pub(super) fn portrait(&self, session: &InitiatorSession, address: SocketAddr, depth: u32) -> Portrait {
         Portrait {
             uuid: self.uuid,
-            geometry,
+            geometry: self.geometry(),
             read_only: self.write_protected,
             access: self.access,
             product: self.product.clone(),
@@ -368,7 +373,6 @@ pub(super) const UNMAPS_MAX: u32 = 255;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Abilities {
     pub(super) block: u32,
-    pub(super) blocks: u64,
     pub(super) transfer_max: u32,
     pub(super) same_max: u32,
     pub(super) prefetch_max: u32,

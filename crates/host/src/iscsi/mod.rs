@@ -102,7 +102,8 @@ pub struct IscsiPath {
     survey: Option<Survey>,
     /// What the logical unit is, once known.
     found: Option<Found>,
-    can: Abilities,
+    /// What it can do, once that is known.
+    can: Option<Abilities>,
     portrait: Option<Arc<Portrait>>,
     to_learn: Learn,
     /// When a path that does not serve is looked at again.
@@ -154,7 +155,7 @@ impl IscsiPath {
             resetting: None,
             survey: None,
             found: None,
-            can: Found::new().abilities(),
+            can: None,
             portrait: None,
             to_learn: Learn::Nothing,
             look_again: None,

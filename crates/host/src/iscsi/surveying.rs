@@ -8,7 +8,7 @@ use iscsi::initiator::Response;
 use scsi::Sense;
 
 use super::connecting::Phase;
-use super::found::Found;
+use super::found::{Abilities, Found};
 use super::survey::{Next, Step, Survey};
 use super::verdict::{self, Learn};
 use super::{IscsiPath, Owner, tracing};
@@ -111,13 +111,13 @@ impl IscsiPath {
             return self.end_session(cx, Why::Lost(text.to_owned()));
         }
         let portrait = found.portrait(&nexus.session, nexus.address, self.settings.commands().into());
-        let unknown = if up { self.can.unknown } else { 0 };
-        self.can = found.abilities();
-        self.can.unknown = unknown;
+        let before = self.can.take().filter(|_| up);
+        let unknown = before.map_or(0, |can| can.unknown);
+        self.can = found.abilities().map(|can| Abilities { unknown, ..can });
         // No command tells that a path serves again: it is looked at.
-        self.look_again = (!portrait.access.serves()).then(|| cx.now + self.look_after);
-        self.look_after =
-            if portrait.access.serves() { LOOK_AGAIN } else { (self.look_after * 2).min(LOOK_AGAIN_MAX) };
+        let usable = found.is_usable();
+        self.look_again = (!usable).then(|| cx.now + self.look_after);
+        self.look_after = if usable { LOOK_AGAIN } else { (self.look_after * 2).min(LOOK_AGAIN_MAX) };
         let news = self.portrait.as_deref() != Some(&portrait);
         let portrait = Arc::new(portrait);
         (self.found, self.portrait) = (Some(found), Some(portrait.clone()));

@@ -13,6 +13,7 @@ use scsi::provisioning::encode_unmap;
 use stream::{Host, Tag};
 use volume::{Failure, Fault, IoId, Op, Outcome, Refusal};
 
+use super::found::Abilities;
 use super::plan::{self, Cursor, Data, Form, Next};
 use super::verdict::{self, Learn, Verdict};
 use super::{IscsiPath, Owner};
@@ -86,6 +87,11 @@ impl Work {
     }
 }
 
+/// The target does not know it. False: it had been told before, or nothing is known.
+fn forget(can: &mut Option<Abilities>, form: Form) -> bool {
+    can.as_mut().is_some_and(|can| can.forget(form))
+}
+
 /// What became of an attempt to send a command.
 enum Sending {
     Sent(Tag),
@@ -106,8 +112,13 @@ impl IscsiPath {
             return Err((op, payload));
         }
         let filled = matches!(payload, Payload::In(_));
-        if let Err(failure) = plan::admit(&op, &self.can, filled, payload.len()) {
-            self.events.push_back(Event::Done { id, how: Err(Fate::Failed(failure)), payload });
+        let refused = match &self.can {
+            Some(can) => plan::admit(&op, can, filled, payload.len()).map_err(Fate::Failed),
+            // Nothing is known of its blocks yet.
+            None => Err(Fate::NotDone(PAUSE_MAX)),
+        };
+        if let Err(fate) = refused {
+            self.events.push_back(Event::Done { id, how: Err(fate), payload });
             return Ok(());
         }
         let work = Work {
@@ -140,7 +151,8 @@ impl IscsiPath {
     /// Sends the next command of an operation, or ends it.
     pub(super) fn go_on(&mut self, cx: &mut Cx<'_>, tag: Tag) {
         let Some(work) = self.works.get_mut(tag) else { return };
-        match plan::next(&work.op, &mut work.at, &self.can) {
+        let Some(can) = &self.can else { return self.finish(tag, Err(Fate::NotDone(PAUSE_MAX))) };
+        match plan::next(&work.op, &mut work.at, can) {
             Next::Done(outcome) => self.finish(tag, Ok(outcome)),
             Next::Refused(failure) => self.finish(tag, Err(Fate::Failed(failure))),
             Next::Send { .. } if work.cancelled => {
@@ -187,8 +199,8 @@ impl IscsiPath {
             },
             Data::UnmapList(count) => {
                 let Some(mut list) = cx.pool.take(Class::Wire, 8 + 16 * count) else { return Sending::Later };
-                let Op::Unmap(spans) = &work.op else { return Sending::Later };
-                encode_unmap(plan::unmap_list(spans, work.at, &self.can), &mut Writer::new(&mut list));
+                let (Op::Unmap(spans), Some(can)) = (&work.op, &self.can) else { return Sending::Later };
+                encode_unmap(plan::unmap_list(spans, work.at, can), &mut Writer::new(&mut list));
                 Payload::Out(SgMut::from(list).freeze())
             }
         };
@@ -274,7 +286,7 @@ impl IscsiPath {
             Verdict::Done => {
                 // Of a list the target need not say that it took it all.
                 let whole = answer.transferred as usize == len || work.data != Data::Caller;
-                if !whole && work.form == Form::Compare && self.can.forget(Form::Compare) {
+                if !whole && work.form == Form::Compare && forget(&mut self.can, Form::Compare) {
                     // It took nothing to compare with: it does not know BYTCHK.
                     return self.go_on(cx, tag);
                 }
@@ -295,7 +307,7 @@ impl IscsiPath {
             Verdict::Failed(failure) => self.finish(tag, Err(Fate::Failed(failure))),
             Verdict::Unknown => {
                 let form = work.form;
-                if form == Form::Plain || !self.can.forget(form) && form != Form::Stable {
+                if form == Form::Plain || !forget(&mut self.can, form) && form != Form::Stable {
                     self.finish(tag, Err(Fate::Failed(Failure::Refused(Refusal::Unsupported))));
                 } else {
                     self.go_on(cx, tag);

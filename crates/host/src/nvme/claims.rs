@@ -204,12 +204,26 @@ impl Limits {
     }
 }
 
-/// A namespace, as far as a host must know it.
+/// What the blocks of a namespace are like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct NamespaceFacts {
+pub(super) struct Shape {
     pub(super) geometry: Geometry,
     /// Shift of the block size.
     pub(super) shift: u8,
+}
+
+impl Shape {
+    /// Blocks that one transfer carries.
+    pub(super) fn transfer_blocks(&self) -> u32 {
+        self.geometry.max_io >> self.shift
+    }
+}
+
+/// A namespace, as far as a host must know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct NamespaceFacts {
+    /// `None`: the path is in a state in which the controller does not tell.
+    pub(super) shape: Option<Shape>,
     pub(super) write_protected: bool,
     pub(super) ana_group: u32,
     pub(super) shared: bool,
@@ -227,6 +241,34 @@ impl NamespaceFacts {
         controller: &ControllerFacts,
         settings: &Settings,
     ) -> Result<Self, Refused> {
+        // The ANA states in which nothing is served let a controller tell no size (NVMe Base 2.1 §8.1.1): a
+        // group shows that the namespace is there all the same.
+        let is_silent = said.nsze.get() == 0
+            && said.ncap.get() == 0
+            && controller.ana_groups.is_some()
+            && said.anagrpid.get() != 0;
+        let shape = if is_silent { None } else { Some(Shape::judge(said, controller, settings)?) };
+        Ok(NamespaceFacts {
+            shape,
+            write_protected: said.nsattr & Namespace::NSATTR_WRITE_PROTECTED != 0,
+            ana_group: said.anagrpid.get(),
+            shared: said.nmic & Namespace::NMIC_SHARED != 0,
+            reservations: said.rescap,
+            zeroes_deallocate: said.dlfeat & Namespace::DLFEAT_WRITE_ZEROES != 0,
+            eui64: said.eui64,
+            nguid: said.nguid,
+        })
+    }
+
+    /// Takes what does not depend on the command set (CNS 08h).
+    pub(super) fn and(mut self, said: &Independent) -> Self {
+        self.write_protected |= said.nsattr & Namespace::NSATTR_WRITE_PROTECTED != 0;
+        self
+    }
+}
+
+impl Shape {
+    fn judge(said: &Namespace, controller: &ControllerFacts, settings: &Settings) -> Result<Self, Refused> {
         let blocks = said.nsze.get();
         if blocks == 0 && said.ncap.get() == 0 {
             return Err(Refused::Absent("the namespace is not there, or not for this host"));
@@ -264,7 +306,7 @@ impl NamespaceFacts {
         let performance = said.nsfeat & Namespace::NSFEAT_PERFORMANCE != 0;
         let granularity = if performance { u32::from(said.npwg.get()) + 1 } else { 1 };
         let granularity = if granularity.is_power_of_two() { granularity.min(256) } else { 1 };
-        Ok(NamespaceFacts {
+        Ok(Shape {
             geometry: Geometry {
                 blocks,
                 logical,
@@ -280,25 +322,7 @@ impl NamespaceFacts {
                 lends: false,
             },
             shift,
-            write_protected: said.nsattr & Namespace::NSATTR_WRITE_PROTECTED != 0,
-            ana_group: said.anagrpid.get(),
-            shared: said.nmic & Namespace::NMIC_SHARED != 0,
-            reservations: said.rescap,
-            zeroes_deallocate: said.dlfeat & Namespace::DLFEAT_WRITE_ZEROES != 0,
-            eui64: said.eui64,
-            nguid: said.nguid,
         })
-    }
-
-    /// Takes what does not depend on the command set (CNS 08h).
-    pub(super) fn and(mut self, said: &Independent) -> Self {
-        self.write_protected |= said.nsattr & Namespace::NSATTR_WRITE_PROTECTED != 0;
-        self
-    }
-
-    /// Blocks that one transfer carries.
-    pub(super) fn transfer_blocks(&self) -> u32 {
-        self.geometry.max_io >> self.shift
     }
 }
 

@@ -7,7 +7,7 @@ use nvme::io::{DatasetManagement, Transfer};
 use nvme::{Opcode, Sqe, admin};
 use volume::{Durability, Failure, Fault, IoId, Op, Refusal, Span};
 
-use super::claims::{COMMAND_BLOCKS_MAX, ControllerFacts, Limits, NamespaceFacts};
+use super::claims::{COMMAND_BLOCKS_MAX, ControllerFacts, Limits, NamespaceFacts, Shape};
 use super::reserve::Asked;
 use crate::Fate;
 
@@ -103,28 +103,24 @@ impl Known {
         sqe
     }
 
-    /// Whether blocks are where the namespace has some.
-    fn holds(&self, span: Span) -> bool {
-        span.end().is_some_and(|end| end <= self.namespace.geometry.blocks)
-    }
-
-    /// How to carry an operation out.
-    pub(super) fn plan(&self, op: &mut Op, payload: Payload) -> Plan {
+    /// How to carry an operation out on blocks of this shape. Where the namespace ends is for the controller to
+    /// say: it may have grown, and we have not heard of it.
+    pub(super) fn plan(&self, shape: &Shape, op: &mut Op, payload: Payload) -> Plan {
         let can = |bit| self.controller.can(bit);
         match op {
-            Op::Read(span) => self.data(Opcode::READ, *span, 0, payload),
+            Op::Read(span) => self.data(shape, Opcode::READ, *span, 0, payload),
             Op::Write(span, durability) => {
                 let fua = if *durability == Durability::Stable { Transfer::FUA } else { 0 };
-                self.data(Opcode::WRITE, *span, fua, payload)
+                self.data(shape, Opcode::WRITE, *span, fua, payload)
             }
-            Op::WriteAtomic(span) if span.blocks > u64::from(self.namespace.geometry.atomic) => {
+            Op::WriteAtomic(span) if span.blocks > u64::from(shape.geometry.atomic) => {
                 Plan::Refused(Refusal::AtomicUnit.into(), payload)
             }
-            Op::WriteAtomic(span) => self.data(Opcode::WRITE, *span, 0, payload),
+            Op::WriteAtomic(span) => self.data(shape, Opcode::WRITE, *span, 0, payload),
             Op::Compare(span) if can(Controller::ONCS_COMPARE) => {
-                self.data(Opcode::COMPARE, *span, 0, payload)
+                self.data(shape, Opcode::COMPARE, *span, 0, payload)
             }
-            Op::CompareAndWrite(span) => self.pair(*span, payload),
+            Op::CompareAndWrite(span) => self.pair(shape, *span, payload),
             Op::Flush if !self.controller.write_cache => Plan::Nothing(payload),
             Op::Flush => Plan::One(self.sqe(Opcode::FLUSH), payload),
             Op::WriteZeroes { span, unmap } if can(Controller::ONCS_WRITE_ZEROES) => {
@@ -140,7 +136,7 @@ impl Known {
                 self.range(Opcode::WRITE_UNCORRECTABLE, *span, 0, most, payload)
             }
             Op::Unmap(spans) if can(Controller::ONCS_DATASET_MANAGEMENT) => {
-                if spans.iter().any(|span| !self.holds(*span)) {
+                if spans.iter().any(|span| !can_be(*span)) {
                     return Plan::Refused(Refusal::OutOfRange.into(), payload);
                 }
                 spans.retain(|span| span.blocks > 0);
@@ -150,7 +146,7 @@ impl Known {
                 Plan::Work(Work::Unmap { spans: std::mem::take(spans), at: 0, done: 0 })
             }
             // A hint; NVMe has no command that reads ahead and keeps nothing else from being read.
-            Op::Prefetch(span) if self.holds(*span) => Plan::Nothing(payload),
+            Op::Prefetch(span) if can_be(*span) => Plan::Nothing(payload),
             Op::Prefetch(_) => Plan::Refused(Refusal::OutOfRange.into(), payload),
             Op::Compare(_)
             | Op::WriteZeroes { .. }
@@ -164,34 +160,34 @@ impl Known {
         }
     }
 
-    fn data(&self, opcode: Opcode, span: Span, flags: u32, payload: Payload) -> Plan {
-        if !self.holds(span) {
+    fn data(&self, shape: &Shape, opcode: Opcode, span: Span, flags: u32, payload: Payload) -> Plan {
+        if !can_be(span) {
             return Plan::Refused(Refusal::OutOfRange.into(), payload);
         }
         let right = matches!((&payload, opcode), (Payload::In(_), Opcode::READ))
             || opcode != Opcode::READ && matches!(payload, Payload::Out(_));
-        let most = u64::from(self.namespace.transfer_blocks());
+        let most = u64::from(shape.transfer_blocks());
         if span.blocks == 0 && payload.is_empty() {
             return Plan::Nothing(payload);
         }
         if span.blocks > most {
             return Plan::Refused(Refusal::Unsupported.into(), payload);
         }
-        if !right || payload.len() as u64 != span.blocks << self.namespace.shift {
+        if !right || payload.len() as u64 != span.blocks << shape.shift {
             return Plan::Refused(Fault::Internal.into(), payload);
         }
         Plan::One(self.transfer(opcode, span.lba, span.blocks as u32, flags), payload)
     }
 
-    fn pair(&self, span: Span, payload: Payload) -> Plan {
-        let most = u64::from(self.namespace.geometry.caw_max);
+    fn pair(&self, shape: &Shape, span: Span, payload: Payload) -> Plan {
+        let most = u64::from(shape.geometry.caw_max);
         if most == 0 || span.blocks > most {
             return Plan::Refused(Refusal::Unsupported.into(), payload);
         }
-        if !self.holds(span) {
+        if !can_be(span) {
             return Plan::Refused(Refusal::OutOfRange.into(), payload);
         }
-        let half = (span.blocks << self.namespace.shift) as usize;
+        let half = (span.blocks << shape.shift) as usize;
         let (Payload::Out(both), false) = (&payload, half == 0) else {
             return Plan::Refused(Fault::Internal.into(), payload);
         };
@@ -210,7 +206,7 @@ impl Known {
     }
 
     fn range(&self, opcode: Opcode, span: Span, flags: u32, most: u32, payload: Payload) -> Plan {
-        if !self.holds(span) {
+        if !can_be(span) {
             return Plan::Refused(Refusal::OutOfRange.into(), payload);
         }
         if span.blocks == 0 {
@@ -271,6 +267,11 @@ impl Known {
         DatasetManagement { ranges: ranges as u16, deallocate: true }.put(&mut sqe);
         Some((sqe, Payload::Out(list.freeze()), Advance::Spans(at, done)))
     }
+}
+
+/// Whether blocks can have these numbers.
+fn can_be(span: Span) -> bool {
+    span.end().is_some()
 }
 
 /// How far a command brings an operation.

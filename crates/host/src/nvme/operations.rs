@@ -20,6 +20,9 @@ const SCANS: u32 = 8;
 /// Until a caller's wish to end an operation is looked at again, where Aborts are short.
 const ABORT_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
 
+/// Until an operation comes again that a path could not take whose blocks are not known.
+const UNKNOWN_PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
+
 impl NvmePath {
     /// [`Path::submit`](crate::Path::submit).
     pub(super) fn operate(
@@ -34,6 +37,11 @@ impl NvmePath {
         if self.flights.is_full() || !self.parked.is_empty() {
             return Err((op, payload));
         }
+        let Some(shape) = known.namespace.shape else {
+            // Nothing is known of its blocks yet.
+            self.events.push_back(Event::Done { id, how: Err(Fate::NotDone(UNKNOWN_PAUSE)), payload });
+            return Ok(());
+        };
         let Some(lane) = self.lanes.choose(commands) else { return Err((op, payload)) };
         let who = lane.who;
         let (writes, lba) = (op.is_write(), first(&op));
@@ -49,7 +57,7 @@ impl NvmePath {
             stage: Stage::Working,
             parked: false,
         };
-        match known.plan(&mut op, payload) {
+        match known.plan(&shape, &mut op, payload) {
             Plan::Nothing(payload) => {
                 self.events.push_back(Event::Done { id, how: Ok(Outcome::Complete), payload });
             }
@@ -184,7 +192,12 @@ impl NvmePath {
             asked.reported(report, self.settings.host_id.bytes());
         }
         let access = fate::access(status);
+        // Who knows of other blocks than the controller asks it again.
+        let resized = status.plain() == Status::LBA_OUT_OF_RANGE;
         self.land(tag, payload, how);
+        if resized && matches!(self.state, State::Up) {
+            self.size_differs(cx);
+        }
         if let (Some(access), State::Up) = (access, &self.state) {
             self.path_says(cx, access);
         }

@@ -359,7 +359,16 @@ impl NvmePath {
             return;
         }
         self.trace.ends(cx.now, 0, step.name());
+        if step == Step::Ana && self.is_contradictory() {
+            return self.fall(cx, words::unsized_path());
+        }
         self.after(cx, step);
+    }
+
+    /// Whether the path serves, and what was learnt of the namespace is from when it did not.
+    pub(super) fn is_contradictory(&self) -> bool {
+        let is_silent = self.found.namespace.is_some_and(|namespace| namespace.shape.is_none());
+        is_silent && self.found.access.is_some_and(|access| access.serves())
     }
 
     fn after(&mut self, cx: &mut Cx<'_>, step: Step) {
@@ -429,9 +438,9 @@ impl NvmePath {
             }
             Step::Limits => {
                 let said = NvmController::parse(&structure(payload)?);
-                if let Some(namespace) = self.found.namespace {
-                    let unknown = Limits::unknown(namespace.transfer_blocks());
-                    self.found.limits = Some(Limits::judge(&said, namespace.shift, unknown));
+                if let Some(shape) = self.found.namespace.and_then(|namespace| namespace.shape) {
+                    let unknown = Limits::unknown(shape.transfer_blocks());
+                    self.found.limits = Some(Limits::judge(&said, shape.shift, unknown));
                 }
             }
             Step::Ana => self.take_ana(payload),
@@ -462,7 +471,9 @@ impl NvmePath {
         let (Some(controller), Some(namespace)) = (self.found.controller, self.found.namespace) else {
             unreachable!("queues are dialled when both are known")
         };
-        let limits = self.found.limits.unwrap_or(Limits::unknown(namespace.transfer_blocks()));
+        // Without a shape nothing is sent, and one block is what every command carries.
+        let transfer = namespace.shape.map_or(1, |shape| shape.transfer_blocks());
+        let limits = self.found.limits.unwrap_or(Limits::unknown(transfer));
         self.known = Some(Known { nsid: self.settings.nsid, controller, namespace, limits });
         if self.flights.is_empty() {
             // Twice the commands: an operation may wait for its next command, and pairs are two.
@@ -486,7 +497,7 @@ impl NvmePath {
         let controller = known.controller;
         Portrait {
             uuid: claims::uuid(&found.identifiers),
-            geometry: namespace.geometry,
+            geometry: namespace.shape.map(|shape| shape.geometry),
             read_only: namespace.write_protected,
             access: found.access.unwrap_or(Access::Optimized),
             product: format!("{} {}", claims::text(&controller.model), claims::text(&controller.firmware)),

@@ -14,9 +14,9 @@ use nvme::log::{GetLogPage, Lid};
 use nvme::{Cqe, Sqe, admin};
 use volume::Access;
 
-use super::claims::NamespaceFacts;
+use super::claims::{NamespaceFacts, Shape};
 use super::start::structure;
-use super::{Errand, NvmePath, RETRY, State};
+use super::{Errand, NvmePath, RETRY, State, words};
 use crate::{Event, Why};
 
 /// Requests for events that wait at the controller.
@@ -122,6 +122,12 @@ impl NvmePath {
         self.look(cx);
     }
 
+    /// The controller says that a block is beyond the end: perhaps the namespace has another size by now.
+    pub(super) fn size_differs(&mut self, cx: &mut Cx<'_>) {
+        self.watch.want(&[Look::Namespace]);
+        self.look(cx);
+    }
+
     /// Looks at the next thing.
     pub(super) fn look(&mut self, cx: &mut Cx<'_>) {
         if self.watch.looking || !matches!(self.state, State::Up) {
@@ -192,6 +198,9 @@ impl NvmePath {
         if cqe.completion().status.is_success() {
             self.take_look(cx, look, &payload);
         }
+        if matches!(self.state, State::Up) && self.is_contradictory() {
+            return self.fall(cx, words::unsized_path());
+        }
         if matches!(self.state, State::Up) {
             self.changed();
             self.look(cx);
@@ -206,12 +215,17 @@ impl NvmePath {
                 let said = structure(payload).map(|bytes| Namespace::parse(&bytes));
                 let judged =
                     said.and_then(|said| NamespaceFacts::judge(&said, &known.controller, &self.settings));
+                // What it does not tell now is as it was.
+                let before = known.namespace.shape;
+                let judged = judged.map(|facts| NamespaceFacts { shape: facts.shape.or(before), ..facts });
+                let shift = |shape: Option<Shape>| shape.map(|shape| shape.shift);
                 match judged {
                     // Another block size is another namespace: nothing that is in work fits it.
-                    Ok(facts) if facts.shift == known.namespace.shift => {
-                        let write_protected = facts.write_protected;
+                    Ok(facts) if before.is_none() || shift(facts.shape) == shift(before) => {
+                        // Of the limits that go with a shape nothing was learnt without it: that is begun anew.
+                        let facts = NamespaceFacts { shape: before.and(facts.shape), ..facts };
                         known.namespace = facts;
-                        self.found.namespace = Some(NamespaceFacts { write_protected, ..facts });
+                        self.found.namespace = Some(facts);
                     }
                     Ok(_) | Err(_) => {
                         let why = "the namespace is gone, or is another one now".to_owned();

@@ -65,6 +65,14 @@ pub(super) fn secret_missing(wanted_by_controller: bool) -> Why {
     })
 }
 
+/// A path serves whose namespace told no size before: all of it is asked again.
+pub(super) fn unsized_path() -> Why {
+    Why::Lost(
+        "the path has begun to serve, and the namespace had told no size before: it is asked again"
+            .to_owned(),
+    )
+}
+
 /// A status as the standard writes it.
 pub(super) fn status(status: Status) -> String {
     let last = if status.is_final() { ", do not retry" } else { "" };

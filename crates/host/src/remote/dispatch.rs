@@ -4,18 +4,22 @@ use buf::{Cx, Payload};
 use smallvec::SmallVec;
 use std::time::Duration;
 use stream::Tag;
-use volume::{Access, Done, Durability, Failure, Io, IoId, Op, Outcome, Refusal, Time};
+use volume::{Access, Done, Durability, Failure, Io, IoId, Op, Outcome, Refusal, Span, Time};
 
-use super::order::overlap;
+use super::order::{overlap, spans};
 use super::way::State;
 use super::{ABORTED, At, Ghost, NEVER, PATH_LOST, RemoteVolume, Stage, Task};
-use crate::path::{Fate, Path};
+use crate::path::{Fate, Path, Portrait};
 use crate::url::Policy;
 
 /// What comes back undone again and again, without a time to wait, waits for so long.
 const AGAIN: Duration = Duration::from_millis(10);
 /// How often it comes back before it does.
 const TRIES_MAX: u32 = 2;
+/// How soon an operation is tried again that a path took for one beyond the end, though others have told of
+/// more blocks, and how often: 5 s for the ports of a target to agree.
+const GROWING: Duration = Duration::from_millis(100);
+const GROWING_MAX: u32 = 50;
 
 impl<P: Path> RemoteVolume<P> {
     /// Takes an operation on.
@@ -348,6 +352,13 @@ impl<P: Path> RemoteVolume<P> {
                 }
                 self.finish(tag, Ok(outcome), payload);
             }
+            Err(Fate::Failed(Failure::Refused(Refusal::OutOfRange)))
+                if may_be(task, self.portrait.as_deref()) =>
+            {
+                // Others have told of a growth that this path's port has not heard of yet.
+                way.counts.retried += 1;
+                self.retry(cx, tag, payload, GROWING);
+            }
             Err(Fate::Failed(failure)) => {
                 way.counts.failed += 1;
                 let failure = if task.long.is_some() { task.placed(failure) } else { failure };
@@ -578,4 +589,12 @@ impl<P: Path> RemoteVolume<P> {
             }
         }
     }
+}
+
+/// Whether an operation that was refused as beyond the end lies within the volume's newest size, and has not been
+/// tried often enough to believe it all the same.
+fn may_be(task: &Task, portrait: Option<&Portrait>) -> bool {
+    let Some(geometry) = portrait.and_then(|portrait| portrait.geometry) else { return false };
+    let within = |span: &Span| span.end().is_some_and(|end| end <= geometry.blocks);
+    task.tries < GROWING_MAX && !spans(&task.op).is_empty() && spans(&task.op).iter().all(within)
 }

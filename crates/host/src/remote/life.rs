@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use buf::Cx;
 use stream::Tag;
-use volume::{Access, Op, Time};
+use volume::{Access, Geometry, Op, Time};
 
 use super::terms::{Stranger, Trouble};
 use super::way::State;
@@ -113,13 +113,21 @@ impl<P: Path> RemoteVolume<P> {
         way.known = true;
         way.came_up();
         (way.window, way.depth) = (portrait.depth.max(1), portrait.depth.max(1));
-        self.adopt(at, portrait);
+        way.portrait = None;
+        self.adopt(cx.now, at, portrait);
         self.begin_join(cx.now, at);
-        if self.stage == Stage::Opening {
+        self.choose_best(cx.now);
+        self.look_whether_open(cx);
+    }
+
+    /// A volume is open when a path has told what it is like. One that is reached by paths that do not serve is
+    /// there, and nothing is known of it.
+    fn look_whether_open(&mut self, cx: &mut Cx<'_>) {
+        if self.stage == Stage::Opening && self.portrait.is_some() {
             self.stage = Stage::Open;
             self.news.open = true;
         }
-        self.choose_best(cx.now);
+        self.look_whether_over(cx);
     }
 
     fn changed(&mut self, cx: &mut Cx<'_>, at: usize, portrait: Arc<Portrait>) {
@@ -133,8 +141,9 @@ impl<P: Path> RemoteVolume<P> {
         }
         let lost = portrait.access == Access::PersistentLoss;
         self.ways[at].window = portrait.depth.max(1);
-        self.adopt(at, portrait);
+        self.adopt(cx.now, at, portrait);
         self.choose_best(cx.now);
+        self.look_whether_open(cx);
         if !self.ways[at].serves() {
             self.drop_legs(cx, at);
         }
@@ -160,24 +169,43 @@ impl<P: Path> RemoteVolume<P> {
             }
             (Some(Identity::Alone(..)), _) => return Err(Stranger::NoUuid),
         }
-        match &self.portrait {
-            Some(ours) if ours.geometry.logical != portrait.geometry.logical => {
-                Err(Stranger::OtherBlocks { volume: ours.geometry.logical, path: portrait.geometry.logical })
-            }
+        let logical = |portrait: &Portrait| portrait.geometry.map(|geometry| geometry.logical);
+        let ours = self.portrait.as_deref().and_then(logical);
+        match ours.zip(logical(portrait)) {
+            Some((volume, path)) if volume != path => Err(Stranger::OtherBlocks { volume, path }),
             Some(_) | None => Ok(()),
         }
     }
 
-    /// Takes over what a path says of the volume; the longest operation is what all paths carry.
-    fn adopt(&mut self, at: usize, portrait: Arc<Portrait>) {
-        self.ways[at].most = u64::from(portrait.geometry.max_io);
-        self.ways[at].portrait = Some(portrait.clone());
-        let known = self.ways.iter().filter(|way| way.known).filter_map(|way| way.portrait.as_ref());
-        let max_io = known.map(|portrait| portrait.geometry.max_io).min();
-        let max_io = max_io.unwrap_or(portrait.geometry.max_io);
+    /// Takes over what a path says of the volume, where it says something new: what it had said before may be
+    /// older than what another path has said since. The longest operation is what all paths carry.
+    fn adopt(&mut self, now: Time, at: usize, portrait: Arc<Portrait>) {
+        let way = &mut self.ways[at];
+        let before = way.portrait.replace(portrait.clone());
+        let Some(said) = portrait.geometry else {
+            // Its state is all that it tells.
+            if self.portrait.is_none() && way.untold.is_none() {
+                way.untold = Some(now);
+                way.last = Some((now, Trouble::Untold(portrait.access)));
+            }
+            return;
+        };
+        (way.most, way.untold) = (u64::from(said.max_io), None);
+        let known =
+            self.ways.iter().filter(|way| way.known).filter_map(|way| way.portrait.as_ref()?.geometry);
+        let max_io = known.map(|geometry| geometry.max_io).min().unwrap_or(said.max_io);
         let mut ours = portrait;
-        if ours.geometry.max_io != max_io {
-            Arc::make_mut(&mut ours).geometry.max_io = max_io;
+        if let (Some(volume), Some(before)) = (&self.portrait, &before) {
+            let is_same = |one: &Portrait, other: &Portrait| one.geometry == other.geometry;
+            let geometry = if is_same(before, &ours) { volume.geometry } else { ours.geometry };
+            let is_protected =
+                if before.read_only == ours.read_only { volume.read_only } else { ours.read_only };
+            let ours = Arc::make_mut(&mut ours);
+            (ours.geometry, ours.read_only) = (geometry, is_protected);
+        }
+        if ours.geometry.is_some_and(|geometry| geometry.max_io != max_io) {
+            let ours = Arc::make_mut(&mut ours);
+            ours.geometry = ours.geometry.map(|geometry| Geometry { max_io, ..geometry });
         }
         let differs = self.portrait.as_ref().is_none_or(|before| before.geometry != ours.geometry);
         let protection = self.portrait.as_ref().is_some_and(|before| before.read_only != ours.read_only);
@@ -203,7 +231,7 @@ impl<P: Path> RemoteVolume<P> {
         way.news = true;
         way.tried = true;
         way.depth = 0;
-        way.joining = None;
+        (way.joining, way.untold) = (None, None);
         if way.state == State::Up {
             way.down_since = now;
             way.counts.losses += u64::from(way.expelled.is_none());
@@ -235,7 +263,7 @@ impl<P: Path> RemoteVolume<P> {
         match self.stage {
             Stage::Opening => {
                 let hopeless = self.ways.iter().all(|way| over(way.state));
-                let tried = self.ways.iter().all(|way| way.tried);
+                let tried = self.ways.iter().all(|way| way.is_tried(cx.now));
                 if hopeless || tried && cx.now >= self.opened_at + self.terms.open_timeout {
                     self.stage = Stage::Failed;
                     self.news.failed = true;

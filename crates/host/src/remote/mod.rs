@@ -136,7 +136,7 @@ pub struct RemoteVolume<P> {
     terms: Terms,
     stage: Stage,
     identity: Option<Identity>,
-    /// What the volume is like, of the path that told it last.
+    /// What the volume is like, of the path that told something new of it last; its geometry is known.
     portrait: Option<Arc<Portrait>>,
     ways: Vec<Way<P>>,
     /// Paths that may be used, of the best state that any has.
@@ -271,6 +271,11 @@ impl<P: Path> RemoteVolume<P> {
         self.portrait.as_ref()
     }
 
+    /// What its blocks are like; `None` before it is open.
+    pub fn known_geometry(&self) -> Option<Geometry> {
+        self.portrait.as_ref()?.geometry
+    }
+
     /// Whether writes are refused.
     pub fn is_read_only(&self) -> bool {
         self.terms.read_only || self.portrait.as_ref().is_some_and(|portrait| portrait.read_only)
@@ -361,9 +366,9 @@ impl<P: Path> RemoteVolume<P> {
     }
 
     fn geometry_now(&self) -> Geometry {
-        match &self.portrait {
-            Some(portrait) => portrait.geometry,
-            // Nothing is known: nothing can be done.
+        match self.known_geometry() {
+            Some(geometry) => geometry,
+            // Nothing is known: nothing can be done. Who can wait asks for what is known.
             None => Geometry {
                 blocks: 0,
                 logical: 512,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use volume::Time;
+use volume::{Access, Time};
 
 use crate::path::{Portrait, Protocol, Why};
 use crate::url::{Options, Policy};
@@ -144,6 +144,8 @@ pub enum Trouble {
     Down(Why),
     /// What stands at its other end is not this volume.
     Stranger(Stranger),
+    /// It is up and does not serve, and the target tells nothing of the volume by a path in this state.
+    Untold(Access),
 }
 
 /// Why what a path found is not taken for this volume.
@@ -211,6 +213,17 @@ impl std::fmt::Display for Trouble {
         match self {
             Trouble::Down(why) => why.fmt(f),
             Trouble::Stranger(stranger) => stranger.fmt(f),
+            Trouble::Untold(access) => write!(
+                f,
+                "the target does not serve the volume by this path, which is {}, and does not tell its size by \
+                 it: add a path that serves, or change the path's state at the target",
+                match access {
+                    Access::Optimized | Access::NonOptimized => "about to change",
+                    Access::Inaccessible => "inaccessible",
+                    Access::Transition => "in transition",
+                    Access::PersistentLoss => "lost for good",
+                }
+            ),
         }
     }
 }

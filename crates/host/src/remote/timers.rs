@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use stream::{Tag, earliest};
 use volume::Time;
 
+use super::way::Way;
 use super::{At, NEVER, PATH_LOST, RemoteVolume, Stage, Task};
 use crate::path::Path;
 
@@ -105,8 +106,10 @@ impl<P: Path> RemoteVolume<P> {
         {
             also(since + self.terms.fast_fail);
         }
-        if self.stage == Stage::Opening && self.ways.iter().all(|way| way.tried) {
-            also(self.opened_at + self.terms.open_timeout);
+        if self.stage == Stage::Opening && self.ways.iter().all(|way| way.tried || way.untold.is_some()) {
+            let untold = self.ways.iter().filter_map(Way::untold_until).max();
+            let until = self.opened_at + self.terms.open_timeout;
+            also(untold.map_or(until, |untold| untold.max(until)));
         }
         self.wake = wake;
     }

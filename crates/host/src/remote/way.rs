@@ -23,6 +23,9 @@ pub(super) enum State {
     Closed,
 }
 
+/// How long a path that is in transition while the volume is opened may be.
+const TRANSITION_MAX: Duration = Duration::from_secs(30);
+
 #[derive(Debug)]
 pub(super) struct Way<P> {
     pub(super) path: P,
@@ -51,6 +54,8 @@ pub(super) struct Way<P> {
     pub(super) known: bool,
     /// It has been down since the volume was opened.
     pub(super) tried: bool,
+    /// Since when it is up and tells nothing of the volume.
+    pub(super) untold: Option<Time>,
     /// The volume's count of cached writes when its last one ended.
     pub(super) written: u64,
     /// All its writes up to this count are flushed.
@@ -81,6 +86,7 @@ impl<P: Path> Way<P> {
             down_since: now,
             known: false,
             tried: false,
+            untold: None,
             written: 0,
             flushed: 0,
             last: None,
@@ -94,8 +100,20 @@ impl<P: Path> Way<P> {
     pub(super) fn access(&self) -> Option<Access> {
         let up = self.state == State::Up && self.expelled.is_none() && self.joining.is_none();
         let up = up && !self.fencing && !self.wants_fence;
-        let access = self.portrait.as_ref()?.access;
-        (up && access.serves()).then_some(access)
+        let portrait = self.portrait.as_ref()?;
+        (up && portrait.access.serves() && portrait.geometry.is_some()).then_some(portrait.access)
+    }
+
+    /// Until when it is hoped that a path will tell what it does not tell yet: the state of one that is in
+    /// transition is about to be another.
+    pub(super) fn untold_until(&self) -> Option<Time> {
+        let is_transition = self.portrait.as_ref().is_some_and(|it| it.access == Access::Transition);
+        self.untold.map(|since| if is_transition { since + TRANSITION_MAX } else { since })
+    }
+
+    /// Whether what it was opened for has been tried once.
+    pub(super) fn is_tried(&self, now: Time) -> bool {
+        self.tried || self.untold_until().is_some_and(|until| now >= until)
     }
 
     /// Whether nothing has to be done about it.
@@ -105,7 +123,8 @@ impl<P: Path> Way<P> {
 
     /// Whether it is up and the target serves by it, though it may have to be fenced first.
     pub(super) fn serves(&self) -> bool {
-        let serves = self.portrait.as_ref().is_some_and(|portrait| portrait.access.serves());
+        let serves = |portrait: &Arc<Portrait>| portrait.access.serves() && portrait.geometry.is_some();
+        let serves = self.portrait.as_ref().is_some_and(serves);
         self.state == State::Up && self.expelled.is_none() && serves
     }
 

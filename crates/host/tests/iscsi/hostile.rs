@@ -1,6 +1,6 @@
 //! Targets whose frames are right and whose words are not: every one has an answer, in bounded time.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -34,9 +34,10 @@ fn but_for(opcode: u8, second: Option<u8>, third: Option<u8>, answer: Answer) ->
 fn an_honest_target_is_believed() {
     let mut world = against(Script::new(honest));
     let portrait = up(&mut world);
-    assert_eq!((portrait.geometry.blocks, portrait.geometry.max_io), (1000, 64 * 512));
+    let geometry = portrait.geometry.unwrap();
+    assert_eq!((geometry.blocks, geometry.max_io), (1000, 64 * 512));
     assert_eq!(portrait.uuid.map(|uuid| uuid.0), Some([9; 16]));
-    assert!(portrait.geometry.thin && portrait.geometry.write_cache && !portrait.read_only);
+    assert!(geometry.thin && geometry.write_cache && !portrait.read_only);
     assert_eq!(portrait.access, Access::Optimized);
 }
 
@@ -71,8 +72,8 @@ fn attack_88_vital_product_data_and_mode_data_that_lie_about_their_lengths() {
     for (opcode, second, third, answer) in cases {
         let mut world = but_for(opcode, second, third, answer.clone());
         let portrait = up(&mut world);
-        assert_eq!(portrait.geometry.blocks, 1000, "{answer:?}");
-        let geometry = portrait.geometry;
+        let geometry = portrait.geometry.unwrap();
+        assert_eq!(geometry.blocks, 1000, "{answer:?}");
         assert!(geometry.max_io >= 512 && geometry.max_io <= 1 << 20 && geometry.max_io.is_multiple_of(512));
         let text = format!("{portrait:?}");
         assert!(text.is_ascii() && !text.contains('\u{1b}'), "{text}");
@@ -223,6 +224,59 @@ fn a_closed_path_says_so_before_its_operations_end() {
     }
 }
 
+/// A path that does not serve, and refuses READ CAPACITY too (SPC-4 §5.15.2.4.4): nothing is known of its blocks.
+#[test]
+fn a_path_whose_capacity_is_not_told_does_not_show_a_volume_of_no_blocks() {
+    for sense in [0x040c, 0x040b, 0x040a] {
+        let state = Rc::new(Cell::new(false));
+        let serves = state.clone();
+        let mut world = against(Script::new(move |cdb| match (cdb[0], honest(cdb)) {
+            (0x00 | 0x28 | 0x9e | 0x25 | 0x1a, _) if !serves.get() => Answer::Check(2, sense),
+            (0xa3, Answer::Good(mut data)) if !serves.get() => {
+                data[4] = if sense == 0x040a { 0x0f } else { 0x03 };
+                Answer::Good(data)
+            }
+            // Blocks of 4,096 bytes.
+            (0x9e, Answer::Good(mut data)) => {
+                data[10] = 0x10;
+                Answer::Good(data)
+            }
+            (_, answer) => answer,
+        }));
+        let portrait = up(&mut world);
+        assert_eq!((portrait.geometry, portrait.access.serves()), (None, false), "{sense:x}");
+        assert!(portrait.uuid.is_some(), "whose path it is, is known");
+        world.with(|path, cx| path.submit(cx, IoId(1), Op::Flush, Payload::None)).unwrap();
+        let Event::Done { how: Err(fate), .. } = next(&mut world) else { panic!("{sense:x}") };
+        assert!(format!("{fate:?}").starts_with("NotDone"), "{fate:?}");
+        state.set(true);
+        let Event::Changed(portrait) = next(&mut world) else { panic!("{sense:x}: it is not told") };
+        let geometry = portrait.geometry.unwrap();
+        assert_eq!((geometry.blocks, geometry.logical, portrait.access), (1000, 4096, Access::Optimized));
+        // What it does not tell any more is as it was.
+        state.set(false);
+        let room = world::room(&world.pool, 4096);
+        world.with(|path, cx| path.submit(cx, IoId(7), Op::Read(span(0, 1)), room)).unwrap();
+        for _ in 0..2 {
+            if let Event::Changed(portrait) = next(&mut world) {
+                assert_eq!((portrait.geometry, portrait.access.serves()), (Some(geometry), false));
+            }
+        }
+    }
+}
+
+/// Where the volume ends is the target's to say.
+#[test]
+fn a_path_that_has_not_heard_of_a_growth_asks_the_target() {
+    let mut world = against(Script::new(honest));
+    up(&mut world);
+    let room = world::room(&world.pool, 512);
+    assert_eq!(run(&mut world, Op::Read(span(1500, 1)), room).0, Ok(Outcome::Complete));
+    let room = world::room(&world.pool, 1024);
+    let how = run(&mut world, Op::Read(span(u64::MAX, 2)), room).0;
+    assert_eq!(how, Err("Failed(Refused(OutOfRange))".to_owned()));
+}
+
 /// However long a path has been closed, it is looked at when it is needed.
 #[test]
 fn a_closed_path_is_looked_at_when_no_other_serves() {
@@ -368,7 +422,7 @@ fn a_change_is_told_and_another_volume_ends_the_path() {
     let (mut told, mut read) = (false, false);
     while !told || !read {
         match next(&mut world) {
-            Event::Changed(portrait) => told = portrait.geometry.blocks == 1024,
+            Event::Changed(portrait) => told = portrait.geometry.unwrap().blocks == 1024,
             Event::Done { how: Ok(_), .. } => read = true,
             other => panic!("{other:?}"),
         }

@@ -98,8 +98,9 @@ fn a_path_comes_up_and_tells_what_it_found() {
     let mut world = world(settings(), &rig::Terms::default());
     let portrait = up(&mut world);
     assert_eq!(portrait.uuid, Some(Uuid([7; 16])));
-    assert_eq!((portrait.geometry.blocks, portrait.geometry.logical), (BLOCKS, 512));
-    assert_eq!((portrait.geometry.physical, portrait.access), (4096, Access::Optimized));
+    let geometry = portrait.geometry.unwrap();
+    assert_eq!((geometry.blocks, geometry.logical), (BLOCKS, 512));
+    assert_eq!((geometry.physical, portrait.access), (4096, Access::Optimized));
     assert_eq!(portrait.product, "BLOCKWIR Volume 0");
     assert!(!portrait.read_only && portrait.depth == 128);
     world.with(|path, cx| path.disconnect(cx, SOON));

@@ -16,7 +16,7 @@ use volume::{IoId, Op, Span};
 use crate::settings;
 
 /// What a controller says to a command: the result of its completion, and data before it; `None`: nothing.
-type Answer = Option<(u64, Vec<u8>)>;
+pub type Answer = Option<(u64, Vec<u8>)>;
 /// By the 64 bytes of the command.
 type Answers = Box<dyn FnMut(&[u8]) -> Answer>;
 
@@ -30,9 +30,9 @@ struct Wire {
 }
 
 /// A path, or discovery, and a controller behind every address.
-struct World<P> {
+pub struct World<P> {
     path: P,
-    pool: Pool,
+    pub pool: Pool,
     entropy: Entropy,
     now: Time,
     wires: Vec<Wire>,
@@ -43,7 +43,7 @@ struct World<P> {
 }
 
 impl<P: Sockets> World<P> {
-    fn new(path: P, answer: impl FnMut(&[u8]) -> Answer + 'static) -> Self {
+    pub fn new(path: P, answer: impl FnMut(&[u8]) -> Answer + 'static) -> Self {
         let (pool, entropy) = (Pool::new(8 << 20), Entropy::new([5; 32]));
         let now = Time(1_000_000_000);
         World {
@@ -58,7 +58,7 @@ impl<P: Sockets> World<P> {
         }
     }
 
-    fn host<R>(&mut self, act: impl FnOnce(&mut P, &mut Cx<'_>) -> R) -> R {
+    pub fn host<R>(&mut self, act: impl FnOnce(&mut P, &mut Cx<'_>) -> R) -> R {
         let World { path, pool, entropy, now, .. } = self;
         act(path, &mut Cx { now: *now, pool, entropy })
     }
@@ -151,7 +151,7 @@ impl<P: Sockets> World<P> {
     }
 
     /// Goes on until there is something, for at most so long.
-    fn until<R>(&mut self, most: Duration, mut done: impl FnMut(&mut P) -> Option<R>) -> R {
+    pub fn until<R>(&mut self, most: Duration, mut done: impl FnMut(&mut P) -> Option<R>) -> R {
         let end = self.now + most;
         while self.now <= end {
             let moved = self.step();
@@ -171,7 +171,7 @@ impl<P: Sockets> World<P> {
 }
 
 /// Connect is answered with controller 1, properties with `status` as CSTS.
-fn property(sqe: &[u8], status: u64) -> Answer {
+pub fn property(sqe: &[u8], status: u64) -> Answer {
     match (sqe[0], sqe[4]) {
         (0x7f, 1) => Some((1, vec![])),
         (0x7f, 4) if sqe[44] == 0x1c => Some((status, vec![])),

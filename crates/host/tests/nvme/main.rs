@@ -15,6 +15,7 @@ mod losses;
 mod operations;
 mod proofs;
 mod reservations;
+mod silent;
 mod terms;
 
 use std::sync::Arc;

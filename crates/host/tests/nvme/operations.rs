@@ -25,7 +25,8 @@ fn a_path_identifies_reads_writes_and_flushes() {
         let mut world = crate::World::new(super::NvmePath::new(settings), crate::exports());
         let portrait = world.connect().unwrap();
         assert_eq!(portrait.uuid, Some(Uuid([7; 16])));
-        assert_eq!((portrait.geometry.blocks, portrait.geometry.logical), (BLOCKS, 512));
+        let geometry = portrait.geometry.unwrap();
+        assert_eq!((geometry.blocks, geometry.logical), (BLOCKS, 512));
         assert!(portrait.access == Access::Optimized && !portrait.read_only);
         assert_eq!(portrait.depth, u32::from(queues) * 31);
         assert_eq!((portrait.product.as_str(), portrait.serial.as_str()), ("Volume 0", "7"));

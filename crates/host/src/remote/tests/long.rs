@@ -6,7 +6,7 @@ use std::time::Duration;
 use buf::Payload;
 use volume::{Durability, Failure, Fault, Geometry, Op, Span};
 
-use super::script::{Rig, portrait, read, write};
+use super::script::{Rig, geometry, portrait, read, write};
 use super::*;
 use crate::path::{Event, Fate, Portrait, Why};
 
@@ -14,7 +14,7 @@ use crate::path::{Event, Fate, Portrait, Why};
 fn rig(most: &[u32], terms: Terms) -> Rig {
     let mut rig = Rig::new(most.len(), terms);
     for (path, blocks) in most.iter().enumerate() {
-        let geometry = Geometry { max_io: blocks * 512, ..portrait().geometry };
+        let geometry = Some(Geometry { max_io: blocks * 512, ..geometry() });
         rig.say(path, Event::Up(Arc::new(Portrait { geometry, ..portrait() })));
     }
     while rig.volume.poll_news().is_some() {}
@@ -42,7 +42,7 @@ fn first(rig: &Rig, path: usize) -> (usize, Option<u8>) {
 #[test]
 fn what_a_path_cannot_carry_at_once_goes_in_pieces() {
     let mut rig = rig(&[8], Terms::default());
-    assert_eq!(rig.volume.portrait().unwrap().geometry.max_io, 8 * 512);
+    assert_eq!(rig.volume.known_geometry().unwrap().max_io, 8 * 512);
     let lent = rig.pool.usage().lent;
     rig.submit(Op::Read(span(3, 20)));
     for (lba, blocks) in [(3, 8), (11, 8), (19, 4)] {
@@ -113,7 +113,7 @@ fn a_long_operation_says_where_it_failed_and_what_is_in_doubt() {
     rig.say(
         0,
         Event::Up(Arc::new(Portrait {
-            geometry: Geometry { max_io: 8 * 512, ..portrait().geometry },
+            geometry: Some(Geometry { max_io: 8 * 512, ..geometry() }),
             ..portrait()
         })),
     );

@@ -5,6 +5,7 @@ mod idle;
 mod joining;
 mod long;
 mod script;
+mod unknown;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use volume::{Access, Failure, Fault, Geometry, IoId, Op, Span, Uuid};
 use super::{News, Standing, Stranger, Terms, Trouble};
 use crate::path::{Claim, Event, Fate, Portrait, Protocol, Why};
 use crate::url::Policy;
-use script::{Rig, portrait, read, write};
+use script::{Rig, geometry, portrait, read, write};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -414,11 +415,11 @@ fn a_volume_that_cannot_be_opened_says_so() {
 fn changes_are_told() {
     let mut rig = Rig::up(2, robin());
     assert!(rig.volume.has_changed() && !rig.volume.has_changed());
-    let grown = Portrait { geometry: Geometry { blocks: 2000, ..portrait().geometry }, ..portrait() };
+    let grown = Portrait { geometry: Some(Geometry { blocks: 2000, ..geometry() }), ..portrait() };
     rig.say(0, Event::Changed(Arc::new(grown.clone())));
     assert_eq!(rig.volume.poll_news(), Some(News::Changed));
     assert!(rig.volume.has_changed());
-    assert_eq!(rig.volume.portrait().unwrap().geometry.blocks, 2000);
+    assert_eq!(rig.volume.known_geometry().unwrap().blocks, 2000);
     rig.say(1, Event::Changed(Arc::new(Portrait { read_only: true, ..grown })));
     assert!(rig.volume.is_read_only());
     rig.submit(write(0));

@@ -106,23 +106,27 @@ impl Path for Scripted {
 
 pub const UUID: Uuid = Uuid(*b"0123456789abcdef");
 
+pub fn geometry() -> Geometry {
+    Geometry {
+        blocks: 1000,
+        logical: 512,
+        physical: 4096,
+        dio_align: 1,
+        max_io: 1 << 20,
+        thin: true,
+        write_cache: true,
+        atomic: 1,
+        atomic_powerfail: 1,
+        caw_max: 1,
+        dealloc_reads_zero: true,
+        lends: false,
+    }
+}
+
 pub fn portrait() -> Portrait {
     Portrait {
         uuid: Some(UUID),
-        geometry: Geometry {
-            blocks: 1000,
-            logical: 512,
-            physical: 4096,
-            dio_align: 1,
-            max_io: 1 << 20,
-            thin: true,
-            write_cache: true,
-            atomic: 1,
-            atomic_powerfail: 1,
-            caw_max: 1,
-            dealloc_reads_zero: true,
-            lends: false,
-        },
+        geometry: Some(geometry()),
         read_only: false,
         access: Access::Optimized,
         product: "scripted".into(),
