@@ -22,6 +22,34 @@ use crate::trouble::Trouble;
 pub(crate) use memory::{Parts, read_parts, truncate_parts};
 use memory::{fill_edges, inner};
 
+/// The name that an operation has at the disk: of which slot, in which of its lives, and which part of the
+/// request there. A request has a part per block where a disk carries no more at a time, so a part's number
+/// has more bits than a slot's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Name {
+    /// The low 24 bits count.
+    generation: u32,
+    index: u16,
+    /// Below [`PARTS_MAX`].
+    part: u32,
+}
+
+/// Most parts of a request.
+const PARTS_MAX: u32 = 1 << 24;
+/// What of a generation is in a name.
+const GENERATION: u32 = (1 << 24) - 1;
+
+impl Name {
+    fn pack(self) -> IoId {
+        let generation = u64::from(self.generation & GENERATION);
+        IoId(generation << 40 | u64::from(self.index) << 24 | u64::from(self.part % PARTS_MAX))
+    }
+
+    fn unpack(id: IoId) -> Name {
+        Name { generation: (id.0 >> 40) as u32, index: (id.0 >> 24) as u16, part: id.0 as u32 % PARTS_MAX }
+    }
+}
+
 /// What a request wants. Positions and lengths are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ask {
@@ -231,8 +259,11 @@ impl<T> Requests<T> {
         if request.ask.is_write() && disk.is_read_only() {
             return Err(Trouble::ReadOnly);
         }
+        let has_parts = matches!(request.ask, Ask::Read | Ask::Write { .. });
         match request.ask {
             Ask::Flush => Ok(()),
+            // Of one more part than blocks, where both ends are ragged.
+            _ if has_parts && request.len / self.block + 2 > PARTS_MAX.into() => Err(Trouble::Invalid),
             _ if end <= disk.geometry().bytes() => Ok(()),
             Ask::Write { .. } | Ask::Zero { .. } => Err(Trouble::NoSpace),
             Ask::Read | Ask::Unmap { .. } | Ask::Prefetch | Ask::Extents => Err(Trouble::Invalid),
@@ -294,9 +325,10 @@ impl<T> Requests<T> {
 
     fn submit(&mut self, disk: &mut dyn Disk, index: u16, part: usize, op: Op, payload: Payload) {
         let slot = &mut self.slots[usize::from(index)];
-        let id = u64::from(slot.generation) << 32 | u64::from(index) << 16 | part as u64;
+        // Whoever has more parts was refused by `check`.
+        let name = Name { generation: slot.generation, index, part: part as u32 };
         slot.task.as_mut().expect("a slot that is named has a task").out += 1;
-        disk.submit(Io { id: IoId(id), epoch: Epoch::default(), op, payload });
+        disk.submit(Io { id: name.pack(), epoch: Epoch::default(), op, payload });
     }
 
     /// Starts the main phase: everything that the request is about.
@@ -370,9 +402,10 @@ impl<T> Requests<T> {
 
     /// Takes an operation's end.
     pub(crate) fn handle_done(&mut self, disk: &mut dyn Disk, done: Done) {
-        let (index, part) = ((done.id.0 >> 16) as u16, usize::from(done.id.0 as u16));
+        let Name { generation, index, part } = Name::unpack(done.id);
+        let part = part as usize;
         let Some(slot) = self.slots.get_mut(usize::from(index)) else { return };
-        if slot.generation != (done.id.0 >> 32) as u32 {
+        if slot.generation & GENERATION != generation {
             return;
         }
         let Some(task) = slot.task.as_mut() else { return };

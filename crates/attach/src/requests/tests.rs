@@ -176,3 +176,36 @@ fn what_is_given_up_ends_with_an_error_and_late_answers_are_nothing() {
     assert!(requests.poll_ended().is_none());
     assert_eq!(requests.in_flight(), 0);
 }
+
+/// A far target may carry one block at a time: then a request has more parts than 16 bits count.
+#[test]
+fn the_parts_of_a_request_are_never_taken_for_those_of_another() {
+    const BLOCKS: u64 = (1 << 16) + 2;
+    let ram = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096));
+    let mood = Mood { never_lends: true, max_io: Some(512), ..Mood::default() };
+    let mut disk = RamVolume::new(ram, mood);
+    let mut requests = Requests::new(&disk, 4, Arc::default());
+    let len = (BLOCKS - 2) * 512;
+    for token in 0..2 {
+        // Ragged at both ends: one more block than 16 bits have numbers.
+        requests.start(&mut disk, Request::new(token, Ask::Read, 100, len)).unwrap();
+    }
+    let mut ends = Vec::new();
+    for _ in 0..1000 {
+        turn(&mut disk, &mut requests);
+        ends.extend(std::iter::from_fn(|| requests.poll_ended()));
+        if ends.len() == 2 {
+            break;
+        }
+    }
+    assert_eq!((ends.len(), requests.in_flight()), (2, 0));
+    assert!(ends.iter().all(|end| end.result.is_ok() && end.data.len() as u64 == len));
+}
+
+#[test]
+fn names_keep_what_they_are_made_of() {
+    for (generation, index, part) in [(0, 0, 0), (GENERATION, u16::MAX, PARTS_MAX - 1), (7, 1, 1 << 16)] {
+        let name = Name { generation, index, part };
+        assert_eq!(Name::unpack(name.pack()), name);
+    }
+}

@@ -81,19 +81,28 @@ struct Run {
     bytes: u64,
 }
 
-/// EXTENDED COPY.
+/// EXTENDED COPY. Whether there is room for one more copy is asked here, so that no list is received in vain,
+/// and again when the list has come, bindingly: any number of them may be on their way at once.
 pub(crate) fn start(server: &mut Server, slot: u32, list_len: u32) {
     if list_len == 0 {
         good(server, slot);
-    } else if server.copies >= LIMITS.concurrent {
+    } else if is_full(server) {
         server.respond(slot, Reply::plain(Status::BUSY));
     } else {
         server.receive_list(slot, list_len, LIMITS.list_len_max());
     }
 }
 
+/// Whether as many copies are under way as may be.
+fn is_full(server: &Server) -> bool {
+    server.copies >= LIMITS.concurrent
+}
+
 /// The list of an EXTENDED COPY is here.
 pub(crate) fn list(server: &mut Server, slot: u32, data: &Sg) {
+    if is_full(server) {
+        return server.respond(slot, Reply::plain(Status::BUSY));
+    }
     let bytes = contiguous(data);
     let list = match CopyList::parse(&bytes, &LIMITS) {
         Ok(list) => list,

@@ -268,3 +268,31 @@ fn operating_parameters_leave_room_for_what_they_promise() {
     let (targets, segments) = (number(8) >> 16, number(8) & 0xffff);
     assert!(32 * (targets + 1) + 28 <= number(12) && 32 + 28 * (segments + 1) <= number(12));
 }
+
+/// The count of copies is looked at when a list is asked for, and again when it is here.
+#[test]
+fn copies_whose_lists_come_all_at_once_are_no_more_than_may_be() {
+    let (mut world, a, _) = two();
+    let hosts = [a, world.host(0, "iqn.c", &[0, 1])];
+    world.withhold = true;
+    let mut copies = Vec::new();
+    for host in hosts {
+        for id in 0..150 {
+            let parameters = list(id, &[0, 1], &[segment(0, 1, 0, 0, 8)]);
+            copies.push(world.start(host, &copy_cdb(parameters.len()), &parameters, 0));
+        }
+    }
+    world.withhold = false;
+    world.disks.hold.set(true);
+    for copy in &copies {
+        world.feed(*copy);
+    }
+    let busy = copies.iter().filter(|copy| world.end(**copy).is_some()).count();
+    assert_eq!((usize::from(world.server(a).copies), busy), (64, 300 - 64));
+    world.disks.hold.set(false);
+    world.run();
+    let good = copies.iter().filter(|copy| world.outcome(**copy).status == Status::GOOD).count();
+    assert_eq!((good, world.server(a).copies), (64, 0));
+    hosts.into_iter().for_each(|host| world.close(host));
+    assert_eq!(world.lent(), 0);
+}
