@@ -27,11 +27,22 @@ pub(super) struct Flight {
     pub(super) fate: Option<Fate>,
     pub(super) writes: bool,
     pub(super) lba: u64,
-    /// When something is done about it.
+    /// When something is done about the command that is in work, or waits to be.
     pub(super) until: Time,
     pub(super) stage: Stage,
     /// It waits for memory or for room.
     pub(super) parked: bool,
+}
+
+impl Flight {
+    /// Its next command has until then, however long those before took.
+    pub(super) fn begin_command(&mut self, until: Time) {
+        self.until = until;
+        if let Stage::Late | Stage::Aborting { wanted: false } = self.stage {
+            // An Abort is for the command before, which has ended.
+            self.stage = Stage::Working;
+        }
+    }
 }
 
 /// How patient we still are.

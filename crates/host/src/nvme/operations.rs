@@ -149,6 +149,7 @@ impl NvmePath {
                 && let Ok(command) = self.links.submit(cx, who, sqe, payload)
             {
                 flight.work.advance(by);
+                flight.begin_command(cx.now + self.settings.times.operation);
                 return self.sent(tag, who, command);
             }
         }
@@ -206,6 +207,10 @@ impl NvmePath {
             flight.out == 0 && flight.fate.is_none() && !flight.work.is_done() && !flight.stage.is_cancelled()
         });
         if on && more {
+            if let Some(flight) = self.flights.get_mut(tag) {
+                // It may have to wait before it is sent: that is part of its time.
+                flight.begin_command(cx.now + self.settings.times.operation);
+            }
             return self.go_on(cx, tag);
         }
         self.finish_if_over(tag);

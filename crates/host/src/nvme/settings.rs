@@ -115,7 +115,7 @@ pub struct Times {
     pub command: Duration,
     /// For the controller to become ready, or to stop: what it says (CAP.TO), but no longer than this.
     pub ready_max: Duration,
-    /// For an operation, until it is aborted.
+    /// For a command of an operation, until it is aborted. An operation may take several, one after another.
     pub operation: Duration,
     /// For an operation that was asked to abort, until the controller is reset.
     pub abort: Duration,

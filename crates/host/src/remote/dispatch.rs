@@ -521,14 +521,19 @@ impl<P: Path> RemoteVolume<P> {
         self.done.push_back(Done { id: task.id, result, payload });
     }
 
-    /// Ends what no path has, and what flushes wait to send.
-    pub(super) fn fail_waiting(&mut self, failure: Failure) {
-        let settles = self.terms.certain && failure != ABORTED;
-        let waits = |at: At| match at {
-            At::Doubt(..) => !settles,
+    /// Whether an operation ends where nobody waits for a path any more. What a path has ends with that path;
+    /// what waits for its fence only, where it must be certain, waits on.
+    pub(super) fn ends_lost(&self, at: At) -> bool {
+        match at {
+            At::Doubt(..) => !self.terms.certain,
             At::Queued | At::Held | At::Later => true,
             At::Way(_) | At::Flush { .. } => false,
-        };
+        }
+    }
+
+    /// Ends what no path has.
+    pub(super) fn fail_waiting(&mut self, failure: Failure) {
+        let waits = |at: At| self.ends_lost(at) || failure == ABORTED && matches!(at, At::Doubt(..));
         let tags: Vec<Tag> =
             self.tasks.iter().filter(|(_, task)| waits(task.at)).map(|(tag, _)| tag).collect();
         tags.into_iter().for_each(|tag| self.give_up(tag, failure));

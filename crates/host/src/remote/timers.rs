@@ -6,7 +6,7 @@ use stream::{Tag, earliest};
 use volume::Time;
 
 use super::way::Way;
-use super::{At, NEVER, PATH_LOST, RemoteVolume, Stage, Task};
+use super::{At, NEVER, PATH_LOST, RemoteVolume, Stage};
 use crate::path::Path;
 
 impl<P: Path> RemoteVolume<P> {
@@ -98,11 +98,10 @@ impl<P: Path> RemoteVolume<P> {
         if let Some(next) = self.next_attempt() {
             also(next);
         }
-        // What waits for its fence only does not fail then.
-        let fails = |task: &Task| !(self.terms.certain && matches!(task.at, At::Doubt(..)));
+        // Once that time is over nothing is left that it ends, so it is never a time that has passed.
         if let Some(since) = self.dark_since
             && waits
-            && (!self.claims.is_empty() || self.tasks.iter().any(|(_, task)| fails(task)))
+            && (!self.claims.is_empty() || self.tasks.iter().any(|(_, task)| self.ends_lost(task.at)))
         {
             also(since + self.terms.fast_fail);
         }

@@ -2,6 +2,7 @@
 //! handshake and Connect are right, what comes after is not.
 
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -39,6 +40,9 @@ pub struct World<P> {
     dialled: usize,
     /// The controller closes as soon as something is asked of it.
     closes: bool,
+    /// How long the controller takes for a Write Zeroes; what it will say then, and by which wire.
+    zeroes: Duration,
+    late: VecDeque<(Time, usize, Vec<u8>)>,
     answer: Answers,
 }
 
@@ -54,6 +58,8 @@ impl<P: Sockets> World<P> {
             wires: Vec::new(),
             dialled: 0,
             closes: false,
+            zeroes: Duration::ZERO,
+            late: VecDeque::new(),
             answer: Box::new(answer),
         }
     }
@@ -80,6 +86,10 @@ impl<P: Sockets> World<P> {
             }
         }
         while self.path.poll_ready().is_some() {}
+        while self.late.front().is_some_and(|(due, ..)| *due <= self.now) {
+            let Some((_, at, said)) = self.late.pop_front() else { break };
+            self.wires[at].goes.extend(said);
+        }
         for at in 0..self.wires.len() {
             moved |= self.wires[at].is_open && self.exchange(at);
         }
@@ -144,9 +154,14 @@ impl<P: Sockets> World<P> {
                 wire.goes.extend([0; 4]);
                 wire.goes.extend(data);
             }
-            wire.goes.extend([5, 0, 24, 0, 24, 0, 0, 0]);
-            wire.goes.extend(result.to_le_bytes());
-            wire.goes.extend([0, 0, 0, 0, cid[0], cid[1], 0, 0]);
+            let mut end = vec![5, 0, 24, 0, 24, 0, 0, 0];
+            end.extend(result.to_le_bytes());
+            end.extend([0, 0, 0, 0, cid[0], cid[1], 0, 0]);
+            if pdu[8] == 8 && self.zeroes > Duration::ZERO {
+                self.late.push_back((self.now + self.zeroes, at, end));
+            } else {
+                wire.goes.extend(end);
+            }
         }
     }
 
@@ -162,7 +177,9 @@ impl<P: Sockets> World<P> {
                 continue;
             }
             let soon = self.now + Duration::from_secs(1);
-            self.now = self.path.poll_timeout().map_or(soon, |due| due.min(soon)).max(self.now);
+            let late = self.late.front().map(|(due, ..)| *due);
+            let due = stream::earliest(self.path.poll_timeout(), late);
+            self.now = due.map_or(soon, |due| due.min(soon)).max(self.now);
             self.now.0 += 1000;
             self.host(|path, cx| path.handle_timeout(cx));
         }
@@ -397,4 +414,41 @@ fn a_controller_that_closes_amid_authentication_may_have_refused_and_before_it_h
         }
         assert_eq!(world.pool.usage().lent, 0);
     }
+}
+
+/// Each command has its time: an operation of many is not given up because all of them together take longer.
+#[test]
+fn a_long_zeroing_of_many_commands_does_not_end_the_path() {
+    let mut world = World::new(NvmePath::new(settings()), |sqe| match (sqe[0], flood(sqe)) {
+        (0x0c, _) => None,
+        (6, Some((result, mut page))) if sqe[40] == 1 => {
+            // ONCS: Write Zeroes. MDTS: 256 blocks.
+            page[520] = 8;
+            Some((result, page))
+        }
+        (_, answer) => answer,
+    });
+    world.zeroes = Duration::from_secs(20);
+    world.host(|path, cx| path.connect(cx));
+    world.until(Duration::from_secs(5), |path| matches!(path.poll_event()?, Event::Up(_)).then_some(()));
+    let op = Op::WriteZeroes { span: Span { lba: 0, blocks: 1024 }, unmap: false };
+    let begun = world.now;
+    world.host(|path, cx| path.submit(cx, IoId(1), op, Payload::None)).unwrap();
+    let how = world.until(Duration::from_secs(200), |path| match path.poll_event()? {
+        Event::Done { how, .. } => Some(how),
+        other => panic!("{other:?}"),
+    });
+    assert!(how.is_ok(), "{how:?}");
+    assert_eq!(world.now.since(begun).as_secs(), 80, "four commands");
+    // One command that takes too long still ends: it is aborted, and then the path.
+    world.zeroes = Duration::from_secs(1000);
+    let op = Op::WriteZeroes { span: Span { lba: 0, blocks: 1024 }, unmap: false };
+    world.host(|path, cx| path.submit(cx, IoId(2), op, Payload::None)).unwrap();
+    let begun = world.now;
+    let why = world.until(Duration::from_secs(200), |path| match path.poll_event()? {
+        Event::Down(why) => Some(why),
+        _ => None,
+    });
+    assert!(matches!(&why, Why::Lost(text) if text.contains("not answered in time")), "{why:?}");
+    assert!(world.now.since(begun) < Duration::from_secs(45));
 }

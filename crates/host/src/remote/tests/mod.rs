@@ -513,3 +513,32 @@ fn a_registration_goes_to_every_path_that_is_a_nexus_of_its_own() {
     rig.pass(120 * SECOND);
     assert_eq!(rig.volume.poll_claimed(), Some((IoId(3), Err(Failure::Failed(Fault::PathLost)))));
 }
+
+/// What a path still has, when no path has served for `fast_fail`, is that path's: the clock is not looked at
+/// again and again until it ends.
+#[test]
+fn after_fast_fail_nothing_is_due_that_does_nothing() {
+    for (op, certain) in [(read(0), false), (write(0), true), (Op::Flush, false)] {
+        let mut rig = Rig::up(2, Terms { fast_fail: 5 * SECOND, certain, ..robin() });
+        rig.submit(op);
+        let closed = || Event::Changed(Arc::new(Portrait { access: Access::Inaccessible, ..portrait() }));
+        rig.say(0, closed());
+        rig.say(1, closed());
+        rig.submit(read(64));
+        assert_eq!(rig.given(0) + rig.given(1), 1);
+        for _ in 0..20 {
+            let Some(due) = rig.volume.poll_timeout() else { break };
+            assert!(
+                rig.now.0 == 1_000_000_000 || due > rig.now,
+                "the clock was looked at, and is due at once"
+            );
+            rig.now = rig.now.max(due);
+            rig.with(|volume, cx| volume.handle_timeout(cx));
+        }
+        assert_eq!((rig.volume.in_work(), rig.ends()), (1, vec![(2, false)]), "what a path has is its own");
+        assert!(rig.volume.poll_timeout().is_none_or(|due| due > rig.now));
+        let at = usize::from(rig.given(0) == 0);
+        rig.end_well(at);
+        assert_eq!(rig.volume.in_work(), 0);
+    }
+}
