@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use buf::{Cx, Errno, Time};
 use stream::{Came, RecvOp, SendOp};
-use volume::Backend;
+use volume::{Backend, Remark};
 
 use crate::LinkId;
 
@@ -84,6 +84,11 @@ pub trait Sockets {
     /// Ends it: it parts from its peers within `grace`, then at once. Who does not know how is cut off.
     fn close(&mut self, cx: &mut Cx<'_>, grace: Duration) {
         let _ = (cx, grace);
+    }
+    /// What its operator should hear of: a path that is lost, one that is up again. Bounded, and seldom.
+    #[must_use]
+    fn poll_remark(&mut self) -> Option<Remark> {
+        None
     }
     /// Whether it has parted from all peers for ever.
     #[must_use]

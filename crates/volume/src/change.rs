@@ -237,6 +237,18 @@ pub enum Remark {
         /// Who.
         by: Arc<Identity>,
     },
+    /// The volume lies on other machines, and a path there has been lost, or does not come up.
+    PathDown {
+        /// Which path, counted from 0 in the order of the volume's URLs; of a stripe, which leg before it.
+        path: (Option<usize>, usize),
+        /// Why, and what to do, in words.
+        why: String,
+    },
+    /// Such a path is up again.
+    PathUp {
+        /// As in [`Remark::PathDown`].
+        path: (Option<usize>, usize),
+    },
 }
 
 /// State to be made durable: write it to a new file, sync it, rename it to `name`, sync the

@@ -5,7 +5,7 @@ use std::time::Duration;
 use buf::{Cx, Errno, Time};
 use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Sockets};
 use stream::{Came, RecvOp, SendOp, earliest};
-use volume::Backend;
+use volume::{Backend, Remark};
 
 use super::Stripe;
 
@@ -77,6 +77,17 @@ impl<L: Backend + Sockets> Sockets for Stripe<L> {
     fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
         let leg = self.leg_of(link)?;
         self.legs[leg].volume.poll_send(cx, link)
+    }
+
+    fn poll_remark(&mut self) -> Option<Remark> {
+        let legs = self.legs.iter_mut().enumerate();
+        let (leg, remark) =
+            legs.filter_map(|(at, leg)| leg.volume.poll_remark().map(|remark| (at, remark))).next()?;
+        Some(match remark {
+            Remark::PathDown { path: (_, path), why } => Remark::PathDown { path: (Some(leg), path), why },
+            Remark::PathUp { path: (_, path) } => Remark::PathUp { path: (Some(leg), path) },
+            other => other,
+        })
     }
 
     fn poll_leave(&mut self) -> Option<(LinkId, Leave)> {

@@ -153,6 +153,12 @@ fn write_remark(volume: &str, remark: Remark) {
             "not flushed: what was written since the last good flush may be lost; look at the disk or the machine \
              that holds it before its hosts go on"
         ),
+        Remark::PathDown { path: (leg, path), why } => {
+            tracing::warn!(volume, leg, path, cause = why, "a path to where the volume lies is down");
+        }
+        Remark::PathUp { path: (leg, path) } => {
+            tracing::info!(volume, leg, path, "a path to where the volume lies is up again");
+        }
         Remark::BadBlocksFull { by } => {
             tracing::warn!(volume, %by, "no more blocks can be marked bad: write those that are, first");
         }

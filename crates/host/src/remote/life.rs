@@ -111,7 +111,8 @@ impl<P: Path> RemoteVolume<P> {
         }
         let way = &mut self.ways[at];
         way.known = true;
-        way.came_up();
+        way.came_up(cx.now);
+        self.remarks = true;
         (way.window, way.depth) = (portrait.depth.max(1), portrait.depth.max(1));
         way.portrait = None;
         self.adopt(cx.now, at, portrait);
@@ -244,7 +245,12 @@ impl<P: Path> RemoteVolume<P> {
         let starting = refused && now < self.opened_at + self.terms.open_timeout;
         let lost = way.portrait.as_ref().is_some_and(|portrait| portrait.access == Access::PersistentLoss);
         let closing = matches!(way.state, State::Closing | State::Closed);
-        way.last = Some((now, expelled.unwrap_or(Trouble::Down(why))));
+        let trouble = expelled.unwrap_or(Trouble::Down(why));
+        if !closing && matches!(self.stage, Stage::Opening | Stage::Open) {
+            way.say_down(now, way.state == State::Up, &trouble);
+            self.remarks = true;
+        }
+        way.last = Some((now, trouble));
         way.state = match self.stage {
             _ if closing => State::Closed,
             Stage::Failed | Stage::Closing | Stage::Closed => State::Closed,

@@ -181,6 +181,8 @@ pub struct RemoteVolume<P> {
     ask_again: Time,
     wake: Option<Time>,
     news: VolumeNews,
+    /// A path may have something to be said of it.
+    remarks: bool,
     #[cfg(test)]
     bug: Option<Bug>,
 }
@@ -256,6 +258,7 @@ impl<P: Path> RemoteVolume<P> {
             ask_again: NEVER,
             wake: None,
             news: VolumeNews::default(),
+            remarks: false,
             #[cfg(test)]
             bug: None,
         };

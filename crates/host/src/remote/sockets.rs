@@ -5,7 +5,7 @@ use std::time::Duration;
 use buf::{Cx, Errno};
 use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Sockets};
 use stream::{Came, RecvOp, SendOp, earliest};
-use volume::{Backend, DiskOp, Done, Geometry, Io, IoId, Time};
+use volume::{Backend, DiskOp, Done, Geometry, Io, IoId, Remark, Time};
 
 use super::{RemoteVolume, Stage};
 use crate::path::Path;
@@ -151,6 +151,15 @@ impl<P: Path> Sockets for RemoteVolume<P> {
 
     fn close(&mut self, cx: &mut Cx<'_>, grace: Duration) {
         RemoteVolume::close(self, cx, grace);
+    }
+
+    fn poll_remark(&mut self) -> Option<Remark> {
+        if !self.remarks {
+            return None;
+        }
+        let remark = self.ways.iter_mut().enumerate().find_map(|(at, way)| way.poll_remark(at));
+        self.remarks = remark.is_some();
+        remark
     }
 
     fn is_closed(&self) -> bool {

@@ -24,7 +24,7 @@ pub struct Terms {
     /// Whether writes are refused here.
     pub read_only: bool,
     /// From the loss of a path to the first attempt to connect it again, more or less a quarter by
-    /// chance; twice as long each time up to `reconnect_delay_max`.
+    /// chance; twice as long each time up to `reconnect_delay_max`, until the path has been up for so long.
     pub reconnect_delay: Duration,
     /// See `reconnect_delay`.
     pub reconnect_delay_max: Duration,

@@ -4,11 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use buf::Cx;
-use volume::{Access, Time};
+use volume::{Access, Remark, Time};
 
 use super::joining::Joining;
 use super::terms::{Counts, PathInfo, Standing, Terms, Trouble};
 use crate::path::{Path, Portrait};
+
+/// After how long a path that stays down for the same reason is said to be down again.
+const SAID_AGAIN: Duration = Duration::from_secs(60);
 
 /// Where a path stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,8 +49,14 @@ pub(super) struct Way<P> {
     pub(super) joining: Option<Joining>,
     /// Counts fences that were asked for; a doubt notes the count at its time.
     pub(super) generation: u32,
-    /// Connections that failed since it was last up.
+    /// Connections that failed, or served for too short a time, since one last served for long enough.
     attempts: u32,
+    /// Since when it has been up.
+    up_since: Option<Time>,
+    /// Why it was last said to be down, and when.
+    said: Option<(Time, String)>,
+    /// What is to be said of it: `None` of its reason if it is up again.
+    remark: Option<Option<String>>,
     /// Since when it has not been up.
     pub(super) down_since: Time,
     /// It has been of this volume.
@@ -83,6 +92,9 @@ impl<P: Path> Way<P> {
             joining: None,
             generation: 0,
             attempts: 0,
+            up_since: None,
+            said: None,
+            remark: None,
             down_since: now,
             known: false,
             tried: false,
@@ -138,17 +150,43 @@ impl<P: Path> Way<P> {
     }
 
     /// When it is tried next: twice as long each time, with a quarter more or less by chance, so that
-    /// many hosts do not come at once.
+    /// many hosts do not come at once. A path that comes up and fails at once is not up: the delay begins
+    /// at the shortest again after it was up for as long as the longest.
     pub(super) fn next_attempt(&mut self, cx: &mut Cx<'_>, terms: &Terms, slowly: bool) -> Time {
+        if self.up_since.take().is_some_and(|since| cx.now.since(since) >= terms.reconnect_delay_max) {
+            self.attempts = 0;
+        }
         let doubled = terms.reconnect_delay.saturating_mul(1 << self.attempts.min(16));
-        self.attempts += 1;
+        self.attempts = self.attempts.saturating_add(1);
         let delay = if slowly { terms.reconnect_delay_max } else { doubled.min(terms.reconnect_delay_max) };
         let nanos = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX) / 4;
         cx.now + (delay - delay / 4) + Duration::from_nanos(cx.entropy.next_u64() % (2 * nanos + 1).max(1))
     }
 
-    pub(super) fn came_up(&mut self) {
-        self.attempts = 0;
+    pub(super) fn came_up(&mut self, now: Time) {
+        self.up_since = Some(now);
+        if self.said.take().is_some() {
+            self.remark = Some(None);
+        }
+    }
+
+    /// It is down: that is said once for each reason, and again from time to time.
+    pub(super) fn say_down(&mut self, now: Time, was_up: bool, why: &Trouble) {
+        let why = why.to_string();
+        let known = self.said.as_ref().is_some_and(|(at, said)| *said == why && now.since(*at) < SAID_AGAIN);
+        if was_up || !known {
+            self.said = Some((now, why.clone()));
+            self.remark = Some(Some(why));
+        }
+    }
+
+    /// What is to be said of it.
+    pub(super) fn poll_remark(&mut self, at: usize) -> Option<Remark> {
+        let path = (None, at);
+        Some(match self.remark.take()? {
+            Some(why) => Remark::PathDown { path, why },
+            None => Remark::PathUp { path },
+        })
     }
 
     pub(super) fn info(&self) -> PathInfo {

@@ -15,7 +15,7 @@ use endpoint::{Departure, Dial, DialId, Dialled, Leave, LinkId, Remote};
 use stream::{Came, RecvOp, SendOp, Slab, Tag, Timers, earliest};
 use volume::{Ask, Backend, DiskOp, Done, Geometry, Io, IoId, VolumeId};
 
-use super::Shard;
+use super::{LogLine, Shard};
 
 /// Most remote volumes of a shard, among them those that are being parted from.
 const REMOTES_MAX: usize = 65_536;
@@ -280,6 +280,11 @@ impl Shard {
         let (volume, shared) = (entry.volume, entry.shared.clone());
         let shared = &mut *shared.borrow_mut();
         let again = shared.remote.turn(cx);
+        while let Some(remark) = shared.remote.poll_remark() {
+            if let Some(name) = self.fronts.get(volume).map(|front| front.name().clone()) {
+                self.say(LogLine::Volume { name, remark });
+            }
+        }
         while let Some(done) = shared.remote.poll_done() {
             shared.done.push_back(done);
         }

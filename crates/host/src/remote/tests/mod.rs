@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use endpoint::Sockets;
 use volume::reservation::{Action, Key, Register, RegisterMode};
-use volume::{Access, Failure, Fault, Geometry, IoId, Op, Span, Uuid};
+use volume::{Access, Failure, Fault, Geometry, IoId, Op, Remark, Span, Uuid};
 
 use super::{News, Standing, Stranger, Terms, Trouble};
 use crate::path::{Claim, Event, Fate, Portrait, Protocol, Why};
@@ -541,4 +541,67 @@ fn after_fast_fail_nothing_is_due_that_does_nothing() {
         rig.end_well(at);
         assert_eq!(rig.volume.in_work(), 0);
     }
+}
+
+/// How often a path is connected in a minute that comes up, and fails after a while.
+fn connects_in_a_minute(serves: Duration) -> u32 {
+    let mut rig = Rig::up(1, robin());
+    let (begun, before) = (rig.now, rig.count(0, |path| path.connects));
+    while rig.now.since(begun) < 60 * SECOND {
+        rig.pass(serves);
+        rig.lose(0);
+        let connects = rig.count(0, |path| path.connects);
+        while rig.count(0, |path| path.connects) == connects {
+            let next = rig.volume.poll_timeout().expect("it is tried again");
+            rig.pass(next.since(rig.now));
+        }
+        rig.raise(0);
+    }
+    rig.count(0, |path| path.connects) - before
+}
+
+#[test]
+fn a_path_that_comes_up_and_fails_at_once_is_not_tried_without_end() {
+    let at_once = connects_in_a_minute(Duration::from_millis(1));
+    assert!((6..=16).contains(&at_once), "{at_once}");
+    // One that served for long enough comes back soon.
+    let mut rig = Rig::up(1, robin());
+    for _ in 0..8 {
+        rig.lose(0);
+        rig.pass(20 * SECOND);
+        rig.raise(0);
+    }
+    rig.pass(10 * SECOND);
+    rig.lose(0);
+    let next = rig.volume.poll_timeout().expect("it is tried again");
+    assert!(next.since(rig.now) <= Duration::from_millis(125), "{:?}", next.since(rig.now));
+}
+
+#[test]
+fn what_becomes_of_paths_is_said_once_for_each_reason() {
+    let mut rig = Rig::up(2, robin());
+    let said = |rig: &mut Rig| std::iter::from_fn(|| rig.volume.poll_remark()).collect::<Vec<_>>();
+    assert_eq!(said(&mut rig), []);
+    let down = |why: &str| Remark::PathDown { path: (None, 1), why: why.into() };
+    rig.lose(1);
+    assert_eq!(said(&mut rig), [down("the wire is cut")]);
+    let mut lines = 0;
+    let begun = rig.now;
+    while rig.now.since(begun) < 600 * SECOND {
+        rig.pass(15 * SECOND);
+        if rig.volume.path_info(1).unwrap().standing == Standing::Connecting {
+            rig.say(1, Event::Down(Why::Silent("no answer".into())));
+        }
+        lines += said(&mut rig).len();
+    }
+    assert!((5..=11).contains(&lines), "once a minute: {lines}");
+    rig.pass(15 * SECOND);
+    rig.raise(1);
+    if rig.volume.path_info(1).unwrap().standing == Standing::Up {
+        assert_eq!(said(&mut rig), [Remark::PathUp { path: (None, 1) }]);
+    }
+    rig.with(|volume, cx| volume.close(cx, SECOND));
+    rig.say(0, Event::Down(Why::Ended));
+    rig.say(1, Event::Down(Why::Ended));
+    assert_eq!(said(&mut rig), [], "what is closed is no news");
 }
