@@ -522,7 +522,7 @@ fn not_attached(why: Failure) -> Refused {
 fn refused(why: &EngineError) -> Refused {
     let code = match why {
         EngineError::Listen { .. } | EngineError::Start(_) => Code::Failed,
-        EngineError::InUse { .. } => Code::Conflict,
+        EngineError::InUse { .. } | EngineError::Lingers => Code::Conflict,
         EngineError::Unsupported(_) => Code::Invalid,
         EngineError::TimedOut => Code::TimedOut,
         EngineError::Stopped => Code::Unavailable,

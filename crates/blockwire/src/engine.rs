@@ -31,6 +31,8 @@ pub enum EngineError {
     },
     /// The backing cannot change in this way.
     Unsupported(String),
+    /// Nothing leads to the volume any more, but operations of it are still out.
+    Lingers,
     /// The shards did not answer in time.
     TimedOut,
     /// The engine has stopped.
@@ -46,6 +48,10 @@ impl fmt::Display for EngineError {
                 write!(f, "in use by {sessions} session(s); log them out first, or use --force")
             }
             EngineError::Unsupported(why) => f.write_str(why),
+            EngineError::Lingers => f.write_str(
+                "no host reaches it any more, but operations of it are still out, since what it lies on does not \
+                 answer; its file stays open until they end: delete it again then",
+            ),
             EngineError::TimedOut => write!(f, "the shards did not answer in time"),
             EngineError::Stopped => write!(f, "the daemon is stopping"),
         }
@@ -82,7 +88,8 @@ pub trait Engine: Send + Sync {
     /// Begins to serve a volume by `ways`, which lead to nothing else.
     fn add_volume(&self, volume: &Store, ways: &Ways) -> Result<(), EngineError>;
     /// Stops serving a volume, and removes the targets and subsystems that it leaves with nothing. When
-    /// this returns, no operation of it is in flight and its file may be closed.
+    /// this returns, no operation of it is in flight and its file may be closed. After [`EngineError::Lingers`] it
+    /// is asked again.
     fn remove_volume(&self, name: &str, force: bool) -> Result<(), EngineError>;
     /// Leads to volumes by `ways` from now on, and by nothing else. Sessions of targets that are not among
     /// them are asked to log out; the others keep what they have negotiated.

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use buf::{Cx, Payload, Pool, Sg};
 use nvme::{Completion, Sqe, Status};
 use volume::{
-    Adoption, Ask, AskId, Done, Epoch, Facts, Io, IoId, Nexus, Op, Refusal, Shard, Shared, Time, View,
-    VolumeId,
+    Adoption, Ask, AskId, ByVolume, Done, Epoch, Facts, Io, IoId, Nexus, Op, Refusal, Shard, Shared, Time,
+    View, VolumeId,
 };
 
 use crate::admin;
@@ -47,7 +47,7 @@ pub(crate) struct Volume {
 #[derive(Debug)]
 pub struct Server {
     pub(crate) shard: Shard,
-    volumes: Vec<Option<Volume>>,
+    volumes: ByVolume<Volume>,
     queues: Vec<Option<Queue>>,
     pub(crate) tasks: Tasks,
     pub(crate) steps: VecDeque<Step>,
@@ -66,7 +66,7 @@ impl Server {
     pub fn new(shard: Shard) -> Self {
         Server {
             shard,
-            volumes: Vec::new(),
+            volumes: ByVolume::default(),
             queues: Vec::new(),
             tasks: Tasks::default(),
             steps: VecDeque::new(),
@@ -90,20 +90,15 @@ impl Server {
         self.steps.pop_front()
     }
 
-    /// Makes a volume known to this shard.
+    /// Makes a volume known to this shard. One that is known already stays as it is.
     pub fn add_volume(&mut self, info: VolumeInfo, view: View) {
-        let at = info.facts.id.0 as usize;
-        if self.volumes.len() <= at {
-            self.volumes.resize_with(at + 1, || None);
-        }
-        self.volumes[at] = Some(Volume { info, view, report: None });
+        let volume = info.facts.id;
+        let _ = self.volumes.insert(volume, Volume { info, view, report: None });
     }
 
     /// Serves a volume no more: commands on it end, its namespaces are not there.
     pub fn remove_volume(&mut self, volume: VolumeId) {
-        if let Some(known) = self.volumes.get_mut(volume.0 as usize) {
-            *known = None;
-        }
+        self.volumes.remove(volume);
         let victims = self.tasks.select(|_, task| task.volume == volume && task.nsid != 0);
         self.stop_all(&victims, Ending::Status(Status::INVALID_NAMESPACE.final_()));
     }
@@ -115,12 +110,12 @@ impl Server {
 
     #[inline]
     pub(crate) fn volume(&self, volume: VolumeId) -> Option<&Volume> {
-        self.volumes.get(volume.0 as usize)?.as_ref()
+        self.volumes.get(volume)
     }
 
     /// Keeps a volume's reservation report until the volume changes, or no report.
     pub(crate) fn keep_report(&mut self, volume: VolumeId, report: Option<Sg>) {
-        if let Some(known) = self.volumes.get_mut(volume.0 as usize).and_then(Option::as_mut) {
+        if let Some(known) = self.volumes.get_mut(volume) {
             known.report = report;
         }
     }
@@ -323,7 +318,7 @@ impl Server {
 
     /// The volume has changed: takes the new view over, and ends the commands that the change ends.
     pub fn adopt(&mut self, volume: VolumeId, adoption: &Adoption) {
-        if let Some(known) = self.volumes.get_mut(volume.0 as usize).and_then(Option::as_mut) {
+        if let Some(known) = self.volumes.get_mut(volume) {
             known.view = adoption.view.clone();
             known.report = None;
         }

@@ -315,7 +315,9 @@ impl<M> Running<M> {
     /// Makes an open file or device known to every shard. What is posted afterwards may name it.
     pub fn add_disk(&self, file: OwnedFd) -> io::Result<DiskId> {
         let files: Vec<_> = self.doors.iter().map(|_| file.try_clone()).collect::<Result<_, _>>()?;
-        let id = DiskId(self.next_disk.fetch_add(1, Ordering::Relaxed));
+        // A number is never given twice: what is out on a disk that was taken away bears it still.
+        let next = self.next_disk.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |id| id.checked_add(1));
+        let id = DiskId(next.map_err(|_| io::Error::other("more files were opened than can be counted"))?);
         for (door, file) in self.doors.iter().zip(files) {
             door.post(Letter::Disk { id, file: Some(file) });
         }

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use buf::{Cx, Payload, Pool, Sg};
 use scsi::sense::Sense;
 use scsi::status::Status;
-use volume::{Adoption, Ask, AskId, Done, Io, IoId, Op, Refusal, Shard, View, VolumeId};
+use volume::{Adoption, Ask, AskId, ByVolume, Done, Io, IoId, Op, Refusal, Shard, View, VolumeId};
 
 use crate::exec;
 use crate::manage;
@@ -39,7 +39,7 @@ pub struct Arrived<'a> {
 #[derive(Debug)]
 pub struct Server {
     pub(crate) shard: Shard,
-    units: Vec<Option<Unit>>,
+    units: ByVolume<Unit>,
     pub(crate) nexuses: Vec<Option<NexusState>>,
     pub(crate) tasks: Tasks,
     pub(crate) steps: VecDeque<Step>,
@@ -61,7 +61,7 @@ impl Server {
     pub fn new(shard: Shard) -> Self {
         Server {
             shard,
-            units: Vec::new(),
+            units: ByVolume::default(),
             nexuses: Vec::new(),
             tasks: Tasks::default(),
             steps: VecDeque::new(),
@@ -81,13 +81,10 @@ impl Server {
         self.steps.pop_front()
     }
 
-    /// Makes a volume a logical unit of this shard.
+    /// Makes a volume a logical unit of this shard. One that is known already stays as it is.
     pub fn add_unit(&mut self, spec: UnitSpec, view: View) {
-        let at = spec.volume.0 as usize;
-        if self.units.len() <= at {
-            self.units.resize_with(at + 1, || None);
-        }
-        self.units[at] = Some(Unit { spec, view });
+        let volume = spec.volume;
+        let _ = self.units.insert(volume, Unit { spec, view });
     }
 
     /// Opens a nexus. Its first command to each logical unit reports POWER ON (29h/00h).
@@ -193,7 +190,7 @@ impl Server {
     }
 
     pub(crate) fn unit(&self, volume: VolumeId) -> Option<&Unit> {
-        self.units.get(volume.0 as usize)?.as_ref()
+        self.units.get(volume)
     }
 
     /// The logical unit of a task that goes on.
@@ -347,7 +344,7 @@ impl Server {
     /// The volume has changed: takes the new view over, ends the tasks that the change ends, and
     /// queues what must be reported.
     pub fn adopt(&mut self, volume: VolumeId, adoption: &Adoption) {
-        if let Some(unit) = self.units.get_mut(volume.0 as usize).and_then(Option::as_mut) {
+        if let Some(unit) = self.units.get_mut(volume) {
             unit.view = adoption.view.clone();
         }
         manage::adopt(self, volume, adoption);
@@ -355,9 +352,7 @@ impl Server {
 
     /// Serves a volume no more: its tasks end, its LUNs are not there.
     pub fn remove_unit(&mut self, volume: VolumeId) {
-        if let Some(unit) = self.units.get_mut(volume.0 as usize) {
-            *unit = None;
-        }
+        self.units.remove(volume);
         let victims = self.tasks.select(|_, task| task.volume == volume);
         self.stop_all(&victims, Ending::Check(Sense::LOGICAL_UNIT_NOT_SUPPORTED));
     }

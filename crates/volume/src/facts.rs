@@ -4,9 +4,23 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// Names a volume on every core of a daemon.
+/// Names a volume on every core of a daemon, and no other volume for as long as the daemon runs: the low half is
+/// the volume's place in tables, the high half tells it from whatever had that place before. So what is still on
+/// its way for a volume that has gone finds nobody.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct VolumeId(pub u32);
+pub struct VolumeId(pub u64);
+
+impl VolumeId {
+    /// The volume that has this place; `life` was given to no other.
+    pub fn new(place: u32, life: u32) -> Self {
+        VolumeId(u64::from(life) << 32 | u64::from(place))
+    }
+
+    /// Its place in tables: what has one at a time is told apart by the whole number.
+    pub fn place(self) -> u32 {
+        self.0 as u32
+    }
+}
 
 /// A UUID (RFC 9562) in wire order. The world makes it; nothing here draws one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

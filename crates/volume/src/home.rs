@@ -16,7 +16,7 @@ use buf::Time;
 use crate::backend::Geometry;
 use crate::change::{Ack, Adoption, Answer, Ask, AskId, ChangeId, Remark, Shard, StoreOp};
 use crate::facts::Facts;
-use crate::io::Refusal;
+use crate::io::{Refusal, Why};
 use crate::record::{self, Damaged, Kept};
 use crate::reservation::Reservations;
 use crate::truth::{Change, Volume};
@@ -235,6 +235,20 @@ impl Home {
     #[must_use]
     pub fn poll_remark(&mut self) -> Option<Remark> {
         self.remarks.pop_front()
+    }
+
+    /// The volume goes, and nothing of it is in flight: every ask that has no answer yet is refused, so that nobody
+    /// waits for one for ever.
+    #[must_use]
+    pub fn dissolve(mut self) -> Vec<Answer> {
+        let gone = Err(Refusal::NotReady(Why::Removed));
+        if let Some(Pending { from, id, .. }) = self.current.take() {
+            self.answer(from, id, gone);
+        }
+        for Asked { from, id, .. } in std::mem::take(&mut self.queue) {
+            self.answer(from, id, gone);
+        }
+        self.answers.into()
     }
 
     fn turn(&mut self, now: Time) {

@@ -34,6 +34,7 @@
 
 mod backend;
 mod bad;
+mod by_volume;
 mod change;
 mod facts;
 mod gate;
@@ -54,6 +55,7 @@ mod view;
 pub use backend::{Backend, DiskId, DiskKind, DiskOp, DiskTicket, Geometry};
 pub use bad::{BAD_BLOCKS_MAX, BadBlocks};
 pub use buf::{Cx, Errno, Payload, Time};
+pub use by_volume::ByVolume;
 pub use change::{Abort, Ack, Adoption, Answer, Ask, AskId, ChangeId, Remark, Shard, StoreOp};
 pub use facts::{Facts, Uuid, VolumeId};
 pub use gate::Gate;

@@ -1,6 +1,12 @@
 //! What is served now: volumes by number, and what leads to them.
+//!
+//! Invariant: a number names one volume for as long as the daemon runs, and its place in the shards' tables is given
+//! again only when every shard has let the volume go that had it.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use target::Exports;
 use volume::VolumeId;
@@ -16,6 +22,10 @@ use crate::{name::VolumeName, plan::Ways, store::Store};
 pub struct Catalog {
     /// The volumes.
     pub volumes: BTreeMap<VolumeId, Entry>,
+    /// Volumes that nothing leads to any more, while a shard may still have something of them out.
+    pub leaving: BTreeMap<VolumeId, Entry>,
+    /// How many numbers were given.
+    given: u32,
     /// What leads to them.
     pub ways: Ways,
     /// How often exports were made of it: each makes hosts read the discovery log anew.
@@ -48,6 +58,11 @@ impl Entry {
 }
 
 impl Catalog {
+    /// No volume yet, and these ways.
+    pub fn of(ways: Ways) -> Self {
+        Catalog { ways, ..Catalog::default() }
+    }
+
     /// The volume of that name.
     pub fn find(&self, name: &str) -> Option<(VolumeId, &Entry)> {
         self.volumes.iter().find(|(_, entry)| entry.name.as_str() == name).map(|(id, entry)| (*id, entry))
@@ -64,12 +79,65 @@ impl Catalog {
         Arc::new(frame.exports(&self.ways, self.generation, number))
     }
 
-    /// The lowest number that is free.
-    pub fn free(&self) -> VolumeId {
-        let mut id = VolumeId(0);
-        while self.volumes.contains_key(&id) {
-            id.0 += 1;
+    /// The volume of that name that is on its way out.
+    pub fn leaver(&self, name: &str) -> Option<VolumeId> {
+        let mut leaving = self.leaving.iter();
+        leaving.find(|(_, entry)| entry.name.as_str() == name).map(|(id, _)| *id)
+    }
+
+    /// A number that no volume ever had; `None` after four billion volumes.
+    pub fn give(&mut self) -> Option<VolumeId> {
+        let taken: BTreeSet<u32> =
+            self.volumes.keys().chain(self.leaving.keys()).map(|id| id.place()).collect();
+        let place = (0..=u32::MAX).find(|place| !taken.contains(place))?;
+        let life = self.given;
+        self.given = life.checked_add(1)?;
+        Some(VolumeId::new(place, life))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        plan::{Origin, Volume},
+        spec,
+        state::identity::Identities,
+    };
+
+    fn entry(name: &str) -> Entry {
+        let volume = Volume {
+            name: VolumeName::parse(name).unwrap(),
+            spec: spec::parse("null:1M").unwrap(),
+            origin: Origin::Created,
+        };
+        let store = Store::open(&volume, &mut Identities::default(), [].iter()).unwrap();
+        Entry::of(&store, Medium::of(&store, &[None], 1).unwrap())
+    }
+
+    #[test]
+    fn no_number_is_given_twice_and_no_place_while_its_volume_leaves() {
+        let mut catalog = Catalog::default();
+        let mut seen = BTreeSet::new();
+        let a = catalog.give().unwrap();
+        catalog.volumes.insert(a, entry("a"));
+        let b = catalog.give().unwrap();
+        assert_eq!((a.place(), b.place()), (0, 1));
+        // The delete of the first one failed: it is not served, and its operations are out.
+        let left = catalog.volumes.remove(&a).unwrap();
+        catalog.leaving.insert(a, left);
+        assert_eq!(catalog.leaver("a"), Some(a));
+        assert!(catalog.find("a").is_none());
+        seen.extend([a, b]);
+        for _ in 0..5 {
+            let next = catalog.give().unwrap();
+            assert_ne!(next.place(), a.place(), "somebody may still hold what is there");
+            assert!(seen.insert(next), "{next:?}");
         }
-        id
+        catalog.leaving.clear();
+        let next = catalog.give().unwrap();
+        assert!(next.place() == a.place() && seen.insert(next), "the place is free, the number is new");
+        catalog.given = u32::MAX;
+        assert_eq!(catalog.give(), None);
     }
 }

@@ -352,7 +352,7 @@ mod tests {
         let number = |name: &VolumeName| {
             let at = plan.volumes.iter().position(|volume| volume.name == *name)?;
             let read_only = plan.volumes[at].spec.read_only;
-            Some(Known { id: VolumeId(at as u32), read_only, uuid: volume::Uuid([1; 16]) })
+            Some(Known { id: VolumeId(at as u64), read_only, uuid: volume::Uuid([1; 16]) })
         };
         Frame::of(&plan).exports(&plan.ways, 1, number)
     }

@@ -37,6 +37,8 @@ use crate::{
 const ANSWER: Duration = Duration::from_secs(10);
 /// How long a volume may take to change: twice its fence's deadline, and some.
 const CHANGE: Duration = Duration::from_secs(30);
+/// How long is waited for a volume whose operations did not end in time before.
+const LOOK: Duration = Duration::from_millis(200);
 /// How long initiators may take to log out when asked to.
 const GRACE: Duration = Duration::from_secs(5);
 /// How long the flush of all volumes may take after that.
@@ -62,7 +64,7 @@ pub fn start(start: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
     let Start { plan, volumes, state } = start;
     let mut config = world::config(plan);
     let shards = config.cores.len().max(1) as u16;
-    let mut catalog = Catalog { ways: plan.ways.clone(), ..Catalog::default() };
+    let mut catalog = Catalog::of(plan.ways.clone());
     let mut specs: Vec<Vec<VolumeSpec>> = (0..shards).map(|_| Vec::new()).collect();
     let usage = Usage::start().map_err(|why| EngineError::Start(why.to_string()))?;
     for store in volumes {
@@ -74,7 +76,8 @@ pub fn start(start: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
                 DiskId(config.disks.len() as u32 - 1)
             }));
         }
-        let (id, medium) = (catalog.free(), Medium::of(store, &disks, shards)?);
+        let id = catalog.give().ok_or_else(no_number)?;
+        let medium = Medium::of(store, &disks, shards)?;
         for (of, spec) in specs.iter_mut().zip(medium.specs(store, id, shards, plan.oui, &state, &usage)?) {
             of.push(spec);
         }
@@ -121,6 +124,12 @@ pub fn start(start: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
     // The ports that the system chose are known only now.
     engine.publish(&mut engine.catalog())?;
     Ok(Arc::new(engine))
+}
+
+fn no_number() -> EngineError {
+    EngineError::Unsupported(
+        "the daemon has served as many volumes as it can count: start it anew".to_owned(),
+    )
 }
 
 fn spawn_failed(why: SpawnError) -> EngineError {
@@ -195,7 +204,7 @@ impl Shards {
 
     fn number(&self, name: &str) -> Result<VolumeId, EngineError> {
         // Whoever asks has seen it a moment ago: then it is being removed.
-        Ok(self.catalog().find(name).ok_or(EngineError::Stopped)?.0)
+        Ok(self.catalog().find(name).ok_or(EngineError::Lingers)?.0)
     }
 
     /// Asks a volume's home for a change.
@@ -204,7 +213,8 @@ impl Shards {
         match self.ask(home, Control::Ask(volume, ask), CHANGE)? {
             Report::Done => Ok(()),
             Report::Refused(refusal) => Err(EngineError::Unsupported(refusal::words(name, &refusal))),
-            Report::NoVolume | Report::Listing(_) => Err(EngineError::Stopped),
+            Report::NoVolume => Err(EngineError::Lingers),
+            Report::Listing(_) => Err(EngineError::Stopped),
         }
     }
 
@@ -215,16 +225,37 @@ impl Shards {
         specs.rotate_left(usize::from(home.0));
         for (turn, spec) in specs.into_iter().enumerate() {
             let shard = ShardId((home.0 + turn as u16) % shards);
-            self.ask(shard, Control::AddVolume(Box::new(spec)), ANSWER)?;
+            match self.ask(shard, Control::AddVolume(Box::new(spec)), ANSWER)? {
+                Report::Done => {}
+                Report::Refused(_) | Report::NoVolume | Report::Listing(_) => {
+                    let why = format!("shard {} still has another volume in this one's place", shard.0);
+                    return Err(EngineError::Start(why));
+                }
+            }
         }
         Ok(())
     }
 
-    /// Takes a volume from every shard; nothing may lead to it any more.
-    fn forget(&self, id: VolumeId, medium: &Medium) -> Result<(), EngineError> {
-        self.ask_all(|| Control::DropVolume(id), CHANGE)?;
-        medium.disks().into_iter().for_each(|disk| self.running.remove_disk(disk));
+    /// Takes a volume that nothing leads to any more from every shard. While one of them has something of it out, it
+    /// stays among those that leave: its place is nobody's, and its files stay open.
+    fn part(&self, catalog: &mut Catalog, id: VolumeId, patience: Duration) -> Result<(), EngineError> {
+        let Some(entry) = catalog.leaving.get(&id) else { return Ok(()) };
+        match self.ask_all(|| Control::DropVolume(id), patience) {
+            Ok(_) => {}
+            Err(EngineError::TimedOut) => return Err(EngineError::Lingers),
+            Err(why) => return Err(why),
+        }
+        entry.medium.disks().into_iter().for_each(|disk| self.running.remove_disk(disk));
+        catalog.leaving.remove(&id);
         Ok(())
+    }
+
+    /// Looks whether volumes have gone whose operations were out when they were deleted.
+    fn sweep(&self, catalog: &mut Catalog) {
+        let leaving: Vec<VolumeId> = catalog.leaving.keys().copied().collect();
+        for id in leaving {
+            let _ = self.part(catalog, id, LOOK);
+        }
     }
 
     /// Gives the volume's files to the shards: their numbers, one per part of the volume.
@@ -241,6 +272,13 @@ impl Shards {
             }
         }
         Ok(disks)
+    }
+
+    /// Takes back a volume that could not be added.
+    fn take_back(&self, catalog: &mut Catalog, id: VolumeId, store: &Store) {
+        if let Err(why) = self.publish(catalog).and_then(|()| self.part(catalog, id, ANSWER)) {
+            tracing::error!(%why, volume = %store.volume.name, "cannot take back a volume that failed");
+        }
     }
 
     /// Whether everything that was written is on stable storage, or another thread has lost patience.
@@ -398,7 +436,8 @@ impl Engine for Shards {
     fn add_volume(&self, store: &Store, ways: &Ways) -> Result<(), EngineError> {
         let shards = self.running.shards();
         let mut catalog = self.catalog();
-        let id = catalog.free();
+        self.sweep(&mut catalog);
+        let id = catalog.give().ok_or_else(no_number)?;
         let disks = self.add_disks(store)?;
         let give_up = |why| {
             disks.iter().flatten().for_each(|disk| self.running.remove_disk(*disk));
@@ -406,38 +445,49 @@ impl Engine for Shards {
         };
         let medium = Medium::of(store, &disks, shards).map_err(give_up)?;
         let specs = medium.specs(store, id, shards, self.oui, &self.state, &self.usage).map_err(give_up)?;
-        let added = self.tell(id, specs).and_then(|()| {
-            catalog.volumes.insert(id, Entry::of(store, medium.clone()));
-            catalog.ways.extend(ways);
-            self.publish(&mut catalog)
-        });
-        added.inspect_err(|_| {
-            // Some shards may know it, or lead there: all forget it.
-            catalog.volumes.remove(&id);
+        let entry = Entry::of(store, medium);
+        if let Err(why) = self.tell(id, specs) {
+            // Some shards may know it: all forget it.
+            catalog.leaving.insert(id, entry);
+            self.take_back(&mut catalog, id, store);
+            return Err(why);
+        }
+        catalog.volumes.insert(id, entry);
+        catalog.ways.extend(ways);
+        self.publish(&mut catalog).inspect_err(|_| {
+            // Some shards may lead there.
             catalog.ways.forget(store.volume.name.as_str());
-            if let Err(why) = self.publish(&mut catalog).and_then(|()| self.forget(id, &medium)) {
-                tracing::error!(%why, volume = %store.volume.name, "cannot take back a volume that failed");
+            if let Some(entry) = catalog.volumes.remove(&id) {
+                catalog.leaving.insert(id, entry);
             }
+            self.take_back(&mut catalog, id, store);
         })
     }
 
     fn remove_volume(&self, name: &str, force: bool) -> Result<(), EngineError> {
         let mut catalog = self.catalog();
-        let Some((id, entry)) = catalog.find(name) else { return Ok(()) };
-        let medium = entry.medium.clone();
-        let using = self
-            .sessions()?
-            .into_iter()
-            .filter(|session| session.target.as_ref().is_some_and(|target| catalog.ways.lead(target, name)));
-        let sessions = using.count();
-        if sessions > 0 && !force {
-            return Err(EngineError::InUse { sessions });
+        if let Some((id, _)) = catalog.find(name) {
+            let using = self.sessions()?.into_iter();
+            let using = using.filter(|session| {
+                session.target.as_ref().is_some_and(|target| catalog.ways.lead(target, name))
+            });
+            let sessions = using.count();
+            if sessions > 0 && !force {
+                return Err(EngineError::InUse { sessions });
+            }
+            catalog.ways.forget(name);
+            if let Some(entry) = catalog.volumes.remove(&id) {
+                catalog.leaving.insert(id, entry);
+            }
         }
-        catalog.ways.forget(name);
-        catalog.volumes.remove(&id);
+        let Some(id) = catalog.leaver(name) else { return Ok(()) };
+        // Also if this is not the first try: a shard may not have heard it.
         self.publish(&mut catalog)?;
-        self.change((name, id), Ask::Remove)?;
-        self.forget(id, &medium)
+        // Whatever comes of it: hosts are told, and nothing new begins. What counts is that all shards let it go.
+        if let Err(why) = self.change((name, id), Ask::Remove) {
+            tracing::warn!(%why, volume = name, "a volume that is deleted does not come to rest");
+        }
+        self.part(&mut catalog, id, ANSWER)
     }
 
     fn set_ways(&self, ways: &Ways) -> Result<(), EngineError> {
@@ -456,7 +506,7 @@ impl Engine for Shards {
 
     fn resize_volume(&self, name: &str, bytes: u64) -> Result<(), EngineError> {
         let catalog = self.catalog();
-        let Some((id, entry)) = catalog.find(name) else { return Err(EngineError::Stopped) };
+        let Some((id, entry)) = catalog.find(name) else { return Err(EngineError::Lingers) };
         let before = entry.medium.geometry();
         let bytes_before = before.blocks * u64::from(before.logical);
         let blocks = bytes / u64::from(before.logical);

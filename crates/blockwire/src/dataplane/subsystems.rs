@@ -205,7 +205,7 @@ mod tests {
         let number = |name: &VolumeName| {
             let at = plan.volumes.iter().position(|volume| volume.name == *name)?;
             let uuid = volume::Uuid([at as u8 + 1; 16]);
-            Some(Known { id: VolumeId(at as u32), read_only: plan.volumes[at].spec.read_only, uuid })
+            Some(Known { id: VolumeId(at as u64), read_only: plan.volumes[at].spec.read_only, uuid })
         };
         Frame::of(&plan).nvme(&plan.ways.subsystems, &number, 7)
     }

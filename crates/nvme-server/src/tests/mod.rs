@@ -137,7 +137,7 @@ impl World {
     }
 
     pub(super) fn add_of(&mut self, blocks: u64, logical: u32, alter: impl Fn(&mut Geometry)) -> VolumeId {
-        let id = VolumeId(self.homes.len() as u32);
+        let id = VolumeId(self.homes.len() as u64);
         let disk = Arc::new(RamDisk::new(blocks, 2 * blocks, logical, 4096));
         let mut geometry = disk.geometry();
         alter(&mut geometry);
@@ -449,11 +449,11 @@ impl World {
             moved = true;
         }
         while let Some((id, ask)) = gate.poll_ask() {
-            self.mail.push_back(Mail::Ask(VolumeId(at as u32), Shard(shard as u16), id, ask));
+            self.mail.push_back(Mail::Ask(VolumeId(at as u64), Shard(shard as u16), id, ask));
             moved = true;
         }
         if let Some(ack) = gate.poll_ack() {
-            self.mail.push_back(Mail::Ack(VolumeId(at as u32), ack));
+            self.mail.push_back(Mail::Ack(VolumeId(at as u64), ack));
             moved = true;
         }
         moved

@@ -88,7 +88,7 @@ fn host() -> Host {
 }
 
 pub fn entry(volume: u32, read_only: bool) -> NamespaceEntry {
-    NamespaceEntry { nsid: volume + 1, volume: VolumeId(volume), read_only, ana_group: 1 }
+    NamespaceEntry { nsid: volume + 1, volume: VolumeId(volume.into()), read_only, ana_group: 1 }
 }
 
 impl Rig {
@@ -109,7 +109,7 @@ impl Rig {
             tag: 0,
             reached: Reached::default(),
         };
-        (0..VOLUMES).for_each(|volume| rig.add(VolumeId(volume)));
+        (0..VOLUMES).for_each(|volume| rig.add(VolumeId(volume.into())));
         rig.open_controller();
         rig
     }
@@ -238,7 +238,7 @@ impl Rig {
     }
 
     pub fn ask(&mut self, volume: u32, ask: Ask) {
-        self.mail.push_back(Mail::Ask(VolumeId(volume % VOLUMES), Shard(0), AskId(1), ask));
+        self.mail.push_back(Mail::Ask(VolumeId((volume % VOLUMES).into()), Shard(0), AskId(1), ask));
     }
 
     pub fn change_namespaces(&mut self, namespaces: Vec<NamespaceEntry>) {
@@ -352,7 +352,7 @@ impl Rig {
 
     fn run_gate(&mut self, shard: usize, at: usize) -> bool {
         let mut moved = self.with(shard, |core, cx| core.gates[at].resume(cx));
-        let volume = VolumeId(at as u32);
+        let volume = VolumeId(at as u64);
         while let Some(done) = self.cores[shard].gates[at].poll_done() {
             self.with(shard, |core, cx| core.server.done(cx, done));
             self.steps();
@@ -446,7 +446,7 @@ impl Rig {
         assert!(self.live.is_empty(), "every command ends: {:?}", self.live.keys());
         assert!(!self.alive, "the controller is gone");
         for volume in 0..VOLUMES {
-            self.cores.iter_mut().for_each(|core| core.server.remove_volume(VolumeId(volume)));
+            self.cores.iter_mut().for_each(|core| core.server.remove_volume(VolumeId(volume.into())));
         }
         assert_eq!(self.pool.usage().lent, 0, "all memory came back");
         self.reached

@@ -168,7 +168,7 @@ fn attack_49_copies_reach_only_own_units() {
     world.good(a, &copy_cdb(overlapping.len()), &overlapping, 0);
     assert_eq!(world.read(a, 1, 1), block(7));
     // A unit that may only be read.
-    let entry = |lun: u16, read_only| LunEntry { lun, volume: VolumeId(u32::from(lun)), read_only };
+    let entry = |lun: u16, read_only| LunEntry { lun, volume: VolumeId(u64::from(lun)), read_only };
     world.server(a).change_luns(a.key, vec![entry(0, false), entry(1, true)]);
     assert_eq!(world.command(a, &[0; 6], &[], 0).code(), 0x06_3f0e);
     let parameters = list(7, &[0, 1], &[segment(0, 1, 0, 0, 1)]);

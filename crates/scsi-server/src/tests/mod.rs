@@ -138,7 +138,7 @@ impl World {
         removable: bool,
         alter: impl Fn(&mut Geometry),
     ) -> VolumeId {
-        let id = VolumeId(self.homes.len() as u32);
+        let id = VolumeId(self.homes.len() as u64);
         let disk = Arc::new(RamDisk::new(blocks, 2 * blocks, 512, 4096));
         let mut geometry = disk.geometry();
         alter(&mut geometry);
@@ -465,7 +465,7 @@ impl World {
             moved = true;
         }
         if let Some(ack) = gate.poll_ack() {
-            self.mail.push_back(Mail::Ack(VolumeId(at as u32), ack));
+            self.mail.push_back(Mail::Ack(VolumeId(at as u64), ack));
             moved = true;
         }
         moved

@@ -276,8 +276,12 @@ mod tests {
 
     fn subsystem() -> SubsystemExport {
         let product = NvmeProduct { serial: "1".into(), model: "Blockwire".into(), firmware: "0".into() };
-        let namespace =
-            |nsid, read_only| NamespaceExport { nsid, volume: VolumeId(nsid), read_only, ana_group: 1 };
+        let namespace = |nsid, read_only| NamespaceExport {
+            nsid,
+            volume: VolumeId(nsid.into()),
+            read_only,
+            ana_group: 1,
+        };
         SubsystemExport {
             nqn: "nqn.2026-11.test:disk".into(),
             product: Arc::new(product),

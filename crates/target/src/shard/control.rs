@@ -49,6 +49,10 @@ pub(super) struct Waiting {
 impl Shard {
     pub(super) fn control(&mut self, cx: &mut Cx<'_>, id: u64, control: Control) {
         let report = match control {
+            // A place is given again only when every shard has let go who had it.
+            Control::AddVolume(spec) if !self.fronts.is_free_for(spec.facts.id) => {
+                Report::Refused(Refusal::Busy)
+            }
             Control::AddVolume(spec) => {
                 let view = spec.view.clone();
                 self.server.add_unit(spec.unit(), view.clone());
@@ -59,6 +63,8 @@ impl Shard {
             Control::DropVolume(volume) => {
                 self.server.remove_unit(volume);
                 self.nvme.server.remove_volume(volume);
+                // Who asked before has lost patience, or would not ask again.
+                self.waiting.drops.retain(|(_, known)| *known != volume);
                 self.waiting.drops.push((id, volume));
                 return;
             }
@@ -120,19 +126,25 @@ impl Shard {
         true
     }
 
-    /// Lets volumes go on which nothing is in flight any more.
-    pub(super) fn drop_volumes(&mut self, cx: &mut Cx<'_>) {
+    /// Lets volumes go on which nothing is in flight any more; true if one went.
+    pub(super) fn drop_volumes(&mut self, cx: &mut Cx<'_>) -> bool {
         if self.waiting.drops.is_empty() {
-            return;
+            return false;
         }
+        let mut dropped = false;
         let drops = std::mem::take(&mut self.waiting.drops);
         for (id, volume) in drops {
-            if self.fronts.drop_idle(cx, &mut self.remotes, volume) {
-                self.report(id, Report::Done);
-            } else {
+            let Some(answers) = self.fronts.drop_idle(cx, &mut self.remotes, volume) else {
                 self.waiting.drops.push((id, volume));
+                continue;
+            };
+            for answer in answers {
+                self.post(ShardId(answer.to.0), Message::Answer(volume, answer));
             }
+            self.report(id, Report::Done);
+            dropped = true;
         }
+        dropped
     }
 
     /// Reports a change once every shard has done what this one told it of the change: a controller's
@@ -261,8 +273,7 @@ impl Shard {
 
     /// When all sessions have ended, flushes; when all is flushed, says so. True if it did either.
     pub(super) fn stop_progress(&mut self, cx: &mut Cx<'_>) -> bool {
-        self.drop_volumes(cx);
-        if self.stopping.is_some() && self.end_controllers() {
+        if self.drop_volumes(cx) || self.stopping.is_some() && self.end_controllers() {
             return true;
         }
         let over = self.sessions.is_empty() && (self.stopping.is_none() || self.queues_ended());

@@ -7,8 +7,8 @@ use buf::{Cx, Errno, Sg, Time};
 use endpoint::ShardId;
 use stream::{Tag, Timers};
 use volume::{
-    Ack, Adoption, Answer, Ask, AskId, DiskId, DiskOp, Done, Durability, Gate, Home, Io, IoId, Nexus, Op,
-    Refusal, Remark, Shard as Core, Span, StoreOp, VolumeId, Why,
+    Ack, Adoption, Answer, Ask, AskId, ByVolume, DiskId, DiskOp, Done, Durability, Gate, Home, Io, IoId,
+    Nexus, Op, Refusal, Remark, Shard as Core, Span, StoreOp, VolumeId, Why,
 };
 
 use super::remotes::Remotes;
@@ -17,7 +17,7 @@ use crate::message::{CONTROL, Make, Message, Traffic, VolumeEntry, VolumeSpec};
 
 /// The shard where a volume's authority lives.
 pub fn home_of(volume: VolumeId, shards: u16) -> ShardId {
-    ShardId((volume.0 % u32::from(shards)) as u16)
+    ShardId((volume.place() % u32::from(shards)) as u16)
 }
 
 /// A volume on this shard.
@@ -76,12 +76,14 @@ impl Front {
 pub(super) struct Fronts {
     shard: ShardId,
     shards: u16,
-    fronts: Vec<Option<Front>>,
+    fronts: ByVolume<Front>,
     disks: HashMap<DiskId, VolumeId>,
     /// Volumes that may have something to give.
     stirred: VecDeque<VolumeId>,
     timers: Timers<VolumeId>,
     out: VecDeque<DiskOp>,
+    /// Operations that came for a volume that is not there (any more): they end too.
+    stray: VecDeque<Done>,
 }
 
 impl Fronts {
@@ -89,11 +91,12 @@ impl Fronts {
         Fronts {
             shard,
             shards,
-            fronts: Vec::new(),
+            fronts: ByVolume::default(),
             disks: HashMap::new(),
             stirred: VecDeque::new(),
             timers: Timers::default(),
             out: VecDeque::new(),
+            stray: VecDeque::new(),
         }
     }
 
@@ -103,18 +106,21 @@ impl Fronts {
     }
 
     fn front(&mut self, volume: VolumeId) -> Option<&mut Front> {
-        self.fronts.get_mut(volume.0 as usize)?.as_mut()
+        self.fronts.get_mut(volume)
     }
 
     pub(super) fn get(&self, volume: VolumeId) -> Option<&Front> {
-        self.fronts.get(volume.0 as usize)?.as_ref()
+        self.fronts.get(volume)
     }
 
+    /// Whether no volume has the place of this one.
+    pub(super) fn is_free_for(&self, volume: VolumeId) -> bool {
+        self.fronts.is_free_for(volume)
+    }
+
+    /// Takes a volume on, whose place is free.
     pub(super) fn add(&mut self, cx: &mut Cx<'_>, remotes: &mut Remotes, spec: VolumeSpec) {
-        let (id, at) = (spec.facts.id, spec.facts.id.0 as usize);
-        if self.fronts.len() <= at {
-            self.fronts.resize_with(at + 1, || None);
-        }
+        let id = spec.facts.id;
         for &disk in &spec.disks {
             self.disks.insert(disk, id);
         }
@@ -127,7 +133,7 @@ impl Fronts {
         };
         let gate = Gate::new(Core(self.shard.0), spec.shared, spec.view, backend);
         let (name, home, io) = (spec.facts.name.clone(), spec.home, Traffic::default());
-        self.fronts[at] = Some(Front {
+        let front = Front {
             name,
             gate,
             home,
@@ -137,27 +143,33 @@ impl Fronts {
             unflushed: false,
             flush: None,
             noted: None,
-        });
+        };
+        let added = self.fronts.insert(id, front);
+        assert!(added.is_ok(), "whoever adds a volume has asked whether its place is free");
         self.stir(id);
     }
 
-    /// Forgets a volume on which nothing is in flight.
-    pub(super) fn drop_idle(&mut self, cx: &mut Cx<'_>, remotes: &mut Remotes, volume: VolumeId) -> bool {
-        let Some(front) = self.front(volume) else { return true };
-        if front.gate.in_flight() > 0 {
-            return false;
+    /// Forgets a volume on which nothing is in flight: what its home has not answered is answered now. `None`
+    /// while something is in flight.
+    pub(super) fn drop_idle(
+        &mut self,
+        cx: &mut Cx<'_>,
+        remotes: &mut Remotes,
+        volume: VolumeId,
+    ) -> Option<Vec<Answer>> {
+        if self.front(volume).is_some_and(|front| front.gate.in_flight() > 0 || front.stirred) {
+            return None;
         }
+        let Some(front) = self.fronts.remove(volume) else { return Some(Vec::new()) };
         if let Some(tag) = front.remote {
             remotes.part(cx, tag);
         }
-        self.fronts[volume.0 as usize] = None;
         self.disks.retain(|_, of| *of != volume);
-        true
+        Some(front.home.map(|home| home.dissolve()).unwrap_or_default())
     }
 
     pub(super) fn ids(&self) -> Vec<VolumeId> {
-        let live = self.fronts.iter().enumerate().filter(|(_, front)| front.is_some());
-        live.map(|(at, _)| VolumeId(at as u32)).collect()
+        self.fronts.iter().map(|(id, _)| id).collect()
     }
 
     /// Volumes that the stop has to flush.
@@ -167,14 +179,13 @@ impl Fronts {
     }
 
     pub(super) fn entries(&self) -> Vec<VolumeEntry> {
-        let live = self.fronts.iter().enumerate().filter_map(|(at, front)| Some((at, front.as_ref()?)));
-        live.map(|(at, front)| VolumeEntry {
-            id: VolumeId(at as u32),
+        let entry = |(id, front): (VolumeId, &Front)| VolumeEntry {
+            id,
             view: front.gate.view().clone(),
             sync_failed: front.gate.sync_failed(),
             io: front.io,
-        })
-        .collect()
+        };
+        self.fronts.iter().map(entry).collect()
     }
 
     /// Notes that a volume may have something to give.
@@ -197,7 +208,11 @@ impl Fronts {
     }
 
     pub(super) fn submit(&mut self, cx: &mut Cx<'_>, who: &Nexus, volume: VolumeId, io: Io) {
-        let Some(front) = self.front(volume) else { return };
+        let Some(front) = self.front(volume) else {
+            // The volume went while this waited for memory, or for its turn in a longer command.
+            let result = Err(Refusal::NotReady(Why::Removed).into());
+            return self.stray.push_back(Done { id: io.id, result, payload: io.payload });
+        };
         let bytes = front.gate.view().geometry.logical;
         match &io.op {
             Op::Read(span) => front.io.count_read(span.blocks * u64::from(bytes)),
@@ -275,7 +290,7 @@ impl Fronts {
 
     /// Notes when a volume wants to be called next.
     fn note_timeout(&mut self, volume: VolumeId) {
-        let Some(Some(front)) = self.fronts.get_mut(volume.0 as usize) else { return };
+        let Some(front) = self.fronts.get_mut(volume) else { return };
         let home = front.home.as_ref().and_then(|home| home.poll_timeout());
         let wanted = [front.gate.poll_timeout(), home].into_iter().flatten().min();
         self.timers.note(volume, wanted, &mut front.noted);
@@ -366,6 +381,10 @@ impl Shard {
     /// Takes from gates and homes what they have to give.
     pub(super) fn run_fronts(&mut self, cx: &mut Cx<'_>) -> bool {
         let mut worked = false;
+        while let Some(done) = self.fronts.stray.pop_front() {
+            worked = true;
+            self.tell_server(cx, done);
+        }
         while let Some(volume) = self.fronts.stirred.pop_front() {
             worked = true;
             if let Some(front) = self.fronts.front(volume) {
@@ -381,6 +400,15 @@ impl Shard {
         worked
     }
 
+    /// An operation has ended: its server hears of it.
+    fn tell_server(&mut self, cx: &mut Cx<'_>, done: Done) {
+        if done.id.0 & NVME != 0 {
+            self.nvme.server.done(cx, done);
+        } else {
+            self.server.done(cx, done);
+        }
+    }
+
     fn run_gate(&mut self, cx: &mut Cx<'_>, volume: VolumeId) {
         loop {
             let Some(front) = self.fronts.front(volume) else { return };
@@ -390,10 +418,8 @@ impl Shard {
                 ended = true;
                 if done.id == FLUSH {
                     self.flushed(volume, done.result.is_ok());
-                } else if done.id.0 & NVME != 0 {
-                    self.nvme.server.done(cx, done);
                 } else {
-                    self.server.done(cx, done);
+                    self.tell_server(cx, done);
                 }
             }
             if !more && !ended {

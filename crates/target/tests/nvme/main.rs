@@ -13,6 +13,7 @@ mod both;
 mod ends;
 mod facts;
 mod host;
+mod leaving;
 mod pipe;
 mod proofs;
 mod queues;

@@ -114,7 +114,7 @@ impl History {
     /// Asks a volume's home for a change, and waits for it under load.
     fn ask(&mut self, volume: usize, ask: Ask) {
         self.reports.clear();
-        let id = VolumeId(volume as u32);
+        let id = VolumeId(volume as u64);
         let home = ShardId(volume as u16 % self.plan.shards);
         self.world.tell(home, Message::Control(5, Control::Ask(id, ask.clone())));
         self.wait("a change", |history| !history.reports.is_empty());
@@ -263,7 +263,7 @@ impl History {
     fn take_away(&mut self, volume: usize) {
         let whole = self.plan.exports();
         let mut without = whole.clone();
-        let id = VolumeId(volume as u32);
+        let id = VolumeId(volume as u64);
         without.targets[0].luns.retain(|lun| lun.volume != id);
         without.nvme.subsystems[0].namespaces.retain(|namespace| namespace.volume != id);
         for (exports, gone) in [(without, true), (whole, false)] {

@@ -194,7 +194,7 @@ impl History {
             match message {
                 Message::Store(volume, op) => {
                     self.records[volume.0 as usize] = Some(op.bytes);
-                    let home = ShardId((volume.0 % u32::from(self.plan.shards)) as u16);
+                    let home = blockwire_target::home_of(volume, self.plan.shards);
                     self.world.tell(home, Message::Stored(volume, op.ticket, true));
                 }
                 Message::Nvme(NvmeMessage::Compute(..)) => unreachable!("nobody authenticates"),

@@ -252,7 +252,7 @@ impl Plan {
 
     fn specs(&self, volume: usize, ram: &Arc<RamDisk>, saved: Option<&[u8]>) -> Vec<VolumeSpec> {
         let bug = self.bug;
-        let id = VolumeId(volume as u32);
+        let id = VolumeId(volume as u64);
         if !self.file {
             let (geometry, ram) = (ram.geometry(), ram.clone());
             return rig::numbered(id, self.shards, geometry, &[], saved, move |_| {
@@ -286,7 +286,7 @@ impl Plan {
             exports.nvme.portals.iter_mut().for_each(|portal| portal.data = pieces.data);
         }
         for volume in 1..self.volumes {
-            let id = VolumeId(volume as u32);
+            let id = VolumeId(volume as u64);
             let lun = LunExport { lun: volume as u16, volume: id, ..exports.targets[0].luns[0] };
             exports.targets[0].luns.push(lun);
             let subsystem = &mut exports.nvme.subsystems[0];

@@ -158,7 +158,7 @@ pub fn numbered<B: Backend + 'static>(
             view: view.clone(),
             make: Make::Backend(Box::new(move || Box::new(make(shard)))),
             disks: disks.to_vec(),
-            home: if u32::from(shard) == id.0 % u32::from(shards) { home.take() } else { None },
+            home: if blockwire_target::home_of(id, shards).0 == shard { home.take() } else { None },
         }
     };
     (0..shards).map(spec).collect()
