@@ -79,7 +79,9 @@ mod tests {
         assert_eq!(table.remove(first), Some('a'));
         assert!(table.is_free_for(second));
         table.insert(second, 'b').unwrap();
-        assert_eq!((table.get(first), table.get_mut(first), table.remove(first)), (None, None, None));
+        assert_eq!(table.get(first), None);
+        assert_eq!(table.get_mut(first), None);
+        assert_eq!(table.remove(first), None);
         assert_eq!(table.iter().collect::<Vec<_>>(), [(second, &'b')]);
         assert!(table.get(VolumeId::new(9, 0)).is_none() && table.is_free_for(VolumeId::new(9, 0)));
     }

@@ -45,7 +45,7 @@ fn flush_of_all_namespaces_flushes_each() {
     world.run();
     for volume in [1, 2] {
         world.ask_later(volume, Ask::Remove);
-        world.server(host).remove_volume(VolumeId(volume));
+        world.server(host).remove_volume(VolumeId(volume.into()));
     }
     world.disks.hold.set(false);
     world.run();

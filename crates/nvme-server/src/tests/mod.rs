@@ -223,14 +223,14 @@ impl World {
 
     /// Asks as another server does, and runs until all is quiet.
     pub(super) fn ask(&mut self, volume: u32, ask: Ask) -> Result<(), volume::Refusal> {
-        self.mail.push_back(Mail::Ask(VolumeId(volume), Shard(0), AskId(7), ask));
+        self.mail.push_back(Mail::Ask(VolumeId(volume.into()), Shard(0), AskId(7), ask));
         self.run();
         self.answers.pop().expect("an ask is answered").result
     }
 
     /// Asks as another server does, and runs as far as that goes.
     pub(super) fn ask_later(&mut self, volume: u32, ask: Ask) {
-        self.mail.push_back(Mail::Ask(VolumeId(volume), Shard(0), AskId(7), ask));
+        self.mail.push_back(Mail::Ask(VolumeId(volume.into()), Shard(0), AskId(7), ask));
         self.run();
     }
 
@@ -523,7 +523,7 @@ impl World {
 }
 
 pub(super) fn entry(volume: u32, read_only: bool) -> NamespaceEntry {
-    NamespaceEntry { nsid: volume + 1, volume: VolumeId(volume), read_only, ana_group: 1 }
+    NamespaceEntry { nsid: volume + 1, volume: VolumeId(volume.into()), read_only, ana_group: 1 }
 }
 
 /// A command without data on namespace 1.
