@@ -150,6 +150,39 @@ pub enum Ask {
     Remove,
 }
 
+impl Ask {
+    /// In whose name it is asked, if a nexus did.
+    pub(crate) fn asker(&self) -> Option<&Arc<Identity>> {
+        match self {
+            Ask::Reserve { who, .. } | Ask::MarkBad { who, .. } | Ask::ClearBad { who, .. } => {
+                Some(&who.identity)
+            }
+            Ask::SetAccess { by, .. } | Ask::Eject { by } | Ask::Load { by } => by.as_ref(),
+            Ask::WriteProtectByHost { by, .. } | Ask::HostSettings { by, .. } => Some(by),
+            Ask::PreventRemoval { by, .. } | Ask::ClearTasks { by } => Some(by),
+            Ask::AbortTasks { of } => Some(of),
+            Ask::NexusLost(who) => Some(who),
+            Ask::Resize(_) | Ask::WriteProtect(_) | Ask::BackingReadOnly(_) | Ask::Stop | Ask::Start => None,
+            Ask::Reset | Ask::SanitizeStart | Ask::SanitizeEnd { .. } | Ask::SanitizeForgive => None,
+            Ask::Withdraw | Ask::Remove => None,
+        }
+    }
+
+    /// Whether it tells what has happened already, so that it must never be refused for want of a place.
+    pub(crate) fn must_be_done(&self) -> bool {
+        match self {
+            Ask::NexusLost(_) | Ask::SanitizeEnd { .. } | Ask::Remove => true,
+            Ask::Resize(_) | Ask::BackingReadOnly(_) => true,
+            Ask::Reserve { .. } | Ask::SetAccess { .. } | Ask::WriteProtect(_) => false,
+            Ask::WriteProtectByHost { .. } | Ask::HostSettings { .. } | Ask::PreventRemoval { .. } => false,
+            Ask::Eject { .. } | Ask::Load { .. } | Ask::Stop | Ask::Start | Ask::Reset => false,
+            Ask::ClearTasks { .. } | Ask::AbortTasks { .. } => false,
+            Ask::SanitizeStart | Ask::SanitizeForgive => false,
+            Ask::MarkBad { .. } | Ask::ClearBad { .. } | Ask::Withdraw => false,
+        }
+    }
+}
+
 /// How an ask ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {

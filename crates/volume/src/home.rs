@@ -3,9 +3,12 @@
 //!
 //! Invariants: an ask is answered exactly once. `Ok` is answered only after every shard has
 //! acknowledged the change (and drained, if asked). Nothing is adopted that was to be durable and is
-//! not. A fence that misses its deadline closes the volume on every port until it is drained: the
+//! not. What was answered as not durable does not come back either: as long as the record may hold it, the
+//! truth that stands is written over it again and again. A fence that misses its deadline closes the volume on every port until it is drained: the
 //! change stands, its answer is withheld, and after a second deadline it is
 //! [`Refusal::NotFenced`], never `Ok`.
+
+mod asks;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,14 +20,14 @@ use crate::backend::Geometry;
 use crate::change::{Ack, Adoption, Answer, Ask, AskId, ChangeId, Remark, Shard, StoreOp};
 use crate::facts::Facts;
 use crate::io::{Refusal, Why};
+use crate::nexus::Identity;
 use crate::record::{self, Damaged, Kept};
 use crate::reservation::Reservations;
 use crate::truth::{Change, Volume};
 use crate::view::View;
 
-/// How many asks wait for their turn: two per path of a cluster of 64 nodes with 4 paths each.
-/// Beyond, they are refused with [`Refusal::Busy`].
-pub const ASKS_MAX: usize = 512;
+pub use asks::ASKS_MAX;
+use asks::{Asked, Asks};
 
 /// How many remarks wait to be taken; more are dropped, since each turn takes all.
 const REMARKS_MAX: usize = 16;
@@ -34,7 +37,7 @@ const REMARKS_MAX: usize = 16;
 pub struct Home {
     volume: Volume,
     fence_timeout: Duration,
-    queue: VecDeque<Asked>,
+    queue: Asks,
     current: Option<Pending>,
     change: ChangeId,
     /// What each shard has acknowledged.
@@ -43,18 +46,13 @@ pub struct Home {
     closed_for: Option<ChangeId>,
     /// What is known to be durable; `None` after a store that failed, which may have half happened.
     saved: Option<Vec<u8>>,
+    /// The truth that stands is being written over what a failed store may have left.
+    amending: Option<Amending>,
     ticket: u64,
     stores: VecDeque<StoreOp>,
     adoptions: VecDeque<Adoption>,
     answers: VecDeque<Answer>,
     remarks: VecDeque<Remark>,
-}
-
-#[derive(Debug)]
-struct Asked {
-    from: Shard,
-    id: AskId,
-    ask: Ask,
 }
 
 #[derive(Debug)]
@@ -64,14 +62,32 @@ struct Pending {
     stage: Stage,
 }
 
+/// A store of the truth that stands.
+#[derive(Debug)]
+struct Amending {
+    ticket: u64,
+    bytes: Vec<u8>,
+    /// When it is tried again, once it has failed.
+    again: Option<Time>,
+}
+
 #[derive(Debug)]
 enum Stage {
     /// The state is being made durable.
-    Storing { ask: Ask, bytes: Vec<u8>, ticket: u64 },
+    Storing { ask: Ask, bytes: Vec<u8>, ticket: u64, deadline: Time },
     /// Shards adopt and drain.
     Fencing { change: ChangeId, deadline: Time },
     /// They did not in time; the volume is closed.
     Late { change: ChangeId, deadline: Time },
+}
+
+impl Pending {
+    fn deadline(&self) -> Time {
+        match self.stage {
+            Stage::Storing { deadline, .. } | Stage::Fencing { deadline, .. } => deadline,
+            Stage::Late { deadline, .. } => deadline,
+        }
+    }
 }
 
 impl Home {
@@ -101,12 +117,13 @@ impl Home {
         Ok(Home {
             volume: Volume::new(facts, geometry, kept),
             fence_timeout: Duration::from_secs(10),
-            queue: VecDeque::new(),
+            queue: Asks::default(),
             current: None,
             change: ChangeId(0),
             acked: vec![ChangeId(0); usize::from(shards)],
             closed_for: None,
             saved,
+            amending: None,
             ticket: 0,
             stores: VecDeque::new(),
             adoptions: VecDeque::new(),
@@ -133,7 +150,8 @@ impl Home {
 
     /// Whether there is nothing to do, store or wait for.
     pub fn is_idle(&self) -> bool {
-        self.current.is_none() && self.queue.is_empty() && self.closed_for.is_none()
+        let waits = self.current.is_some() || !self.queue.is_empty() || self.amending.is_some();
+        !waits && self.closed_for.is_none()
     }
 
     /// Takes an ask. [`Home::poll_answer`] gives its answer, perhaps at once.
@@ -141,24 +159,46 @@ impl Home {
         if ask == Ask::Withdraw {
             return self.withdraw(from, id);
         }
-        if self.queue.len() >= ASKS_MAX {
-            return self.answer(from, id, Err(Refusal::Busy));
+        if let Ask::NexusLost(who) = &ask
+            && self.has_nothing_of(who)
+        {
+            return self.answer(from, id, Ok(()));
         }
-        self.queue.push_back(Asked { from, id, ask });
+        if let Some(Asked { from, id, .. }) = self.queue.push(Asked { from, id, ask }) {
+            self.answer(from, id, Err(Refusal::Busy));
+        }
         self.turn(now);
     }
 
+    /// Whether a nexus that is lost leaves nothing behind, so that hosts that come and go fill no queue.
+    fn has_nothing_of(&self, who: &Arc<Identity>) -> bool {
+        let stores = match &self.current {
+            Some(Pending { stage: Stage::Storing { ask, .. }, .. }) => {
+                ask.asker().is_some_and(|known| known == who)
+            }
+            Some(_) | None => false,
+        };
+        !stores && !self.queue.has_of(who) && self.closed_for.is_none() && self.volume.has_nothing_of(who)
+    }
+
     fn withdraw(&mut self, from: Shard, id: AskId) {
-        if let Some(at) = self.queue.iter().position(|asked| asked.from == from && asked.id == id) {
-            self.queue.remove(at);
+        if self.queue.withdraw(from, id) {
             self.answer(from, id, Err(Refusal::Busy));
         }
     }
 
     /// A [`StoreOp`] was made durable, or not.
     pub fn handle_stored(&mut self, now: Time, ticket: u64, durable: bool) {
+        if let Some(amending) = self.amending.take_if(|amending| amending.ticket == ticket) {
+            if durable {
+                self.saved = Some(amending.bytes);
+            } else {
+                let again = Some(now + self.fence_timeout);
+                self.amending = Some(Amending { again, ..amending });
+            }
+        }
         match self.current.take() {
-            Some(Pending { from, id, stage: Stage::Storing { ask, bytes, ticket: asked } })
+            Some(Pending { from, id, stage: Stage::Storing { ask, bytes, ticket: asked, .. } })
                 if asked == ticket =>
             {
                 if durable {
@@ -171,13 +211,33 @@ impl Home {
                         self.note_persistence(&ask, &change);
                         self.adopt(now, from, id, change);
                     }
-                    Ok(_) => self.answer(from, id, Err(Refusal::NotDurable)),
-                    Err(refusal) => self.answer(from, id, Err(refusal)),
+                    Ok(_) => self.not_stored(from, id, Refusal::NotDurable),
+                    Err(refusal) => self.not_stored(from, id, refusal),
                 }
             }
             other => self.current = other,
         }
         self.turn(now);
+    }
+
+    /// What was to be stored does not stand, and the record may hold it.
+    fn not_stored(&mut self, from: Shard, id: AskId, refusal: Refusal) {
+        self.answer(from, id, Err(refusal));
+        self.amend();
+    }
+
+    fn amend(&mut self) {
+        let bytes = record::save(self.volume.facts().uuid, &Kept::of(self.volume.view()));
+        self.saved = None;
+        let ticket = self.store(bytes.clone());
+        self.amending = Some(Amending { ticket, bytes, again: None });
+    }
+
+    fn store(&mut self, bytes: Vec<u8>) -> u64 {
+        self.ticket += 1;
+        let name = format!("{}.reservations", self.volume.facts().uuid);
+        self.stores.push_back(StoreOp { ticket: self.ticket, name, bytes });
+        self.ticket
     }
 
     /// A shard has adopted a change, and what it must wait for has ended there.
@@ -189,17 +249,21 @@ impl Home {
 
     /// The time that [`Home::poll_timeout`] named has come.
     pub fn handle_timeout(&mut self, now: Time) {
-        let Some(pending) = &mut self.current else { return };
-        match pending.stage {
-            Stage::Fencing { change, deadline } if deadline <= now => {
-                pending.stage = Stage::Late { change, deadline: now + self.fence_timeout };
-                self.close(change);
+        let again = self.amending.as_ref().and_then(|amending| amending.again);
+        if again.is_some_and(|time| time <= now) {
+            self.amend();
+        }
+        if let Some(Pending { from, id, stage }) = self.current.take_if(|pending| pending.deadline() <= now) {
+            match stage {
+                // It may still become durable: what stands is written behind it.
+                Stage::Storing { .. } => self.not_stored(from, id, Refusal::NotDurable),
+                Stage::Fencing { change, .. } => {
+                    let stage = Stage::Late { change, deadline: now + self.fence_timeout };
+                    self.current = Some(Pending { from, id, stage });
+                    self.close(change);
+                }
+                Stage::Late { .. } => self.answer(from, id, Err(Refusal::NotFenced)),
             }
-            Stage::Late { deadline, .. } if deadline <= now => {
-                let Pending { from, id, .. } = self.current.take().expect("matched above");
-                self.answer(from, id, Err(Refusal::NotFenced));
-            }
-            Stage::Storing { .. } | Stage::Fencing { .. } | Stage::Late { .. } => {}
         }
         self.turn(now);
     }
@@ -207,10 +271,9 @@ impl Home {
     /// When [`Home::handle_timeout`] wants to be called, if at all.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
-        match &self.current.as_ref()?.stage {
-            Stage::Storing { .. } => None,
-            Stage::Fencing { deadline, .. } | Stage::Late { deadline, .. } => Some(*deadline),
-        }
+        let again = self.amending.as_ref().and_then(|amending| amending.again);
+        let deadline = self.current.as_ref().map(Pending::deadline);
+        again.into_iter().chain(deadline).min()
     }
 
     /// State to be made durable.
@@ -245,7 +308,7 @@ impl Home {
         if let Some(Pending { from, id, .. }) = self.current.take() {
             self.answer(from, id, gone);
         }
-        for Asked { from, id, .. } in std::mem::take(&mut self.queue) {
+        while let Some(Asked { from, id, .. }) = self.queue.pop() {
             self.answer(from, id, gone);
         }
         self.answers.into()
@@ -267,7 +330,7 @@ impl Home {
             self.remark(Remark::Opened);
         }
         while self.current.is_none() {
-            let Some(asked) = self.queue.pop_front() else { break };
+            let Some(asked) = self.queue.pop() else { break };
             self.begin(now, asked);
         }
     }
@@ -283,13 +346,12 @@ impl Home {
             self.note_persistence(&ask, &change);
             return self.adopt(now, from, id, change);
         }
-        // Until it is known to be durable, neither the old nor the new contents are.
-        self.saved = None;
-        self.ticket += 1;
-        let ticket = self.ticket;
-        let name = format!("{}.reservations", self.volume.facts().uuid);
-        self.stores.push_back(StoreOp { ticket, name, bytes: bytes.clone() });
-        self.current = Some(Pending { from, id, stage: Stage::Storing { ask, bytes, ticket } });
+        // Until it is known to be durable, neither the old nor the new contents are; and it is written behind
+        // whatever else was to be.
+        (self.saved, self.amending) = (None, None);
+        let ticket = self.store(bytes.clone());
+        let stage = Stage::Storing { ask, bytes, ticket, deadline: now + self.fence_timeout };
+        self.current = Some(Pending { from, id, stage });
     }
 
     fn refuse(&mut self, from: Shard, id: AskId, ask: &Ask, refusal: Refusal) {

@@ -336,6 +336,11 @@ impl Volume {
         Change { drain: true, abort: Abort::Initiators, notices, ..self.same() }
     }
 
+    /// Whether nothing ends with this nexus.
+    pub fn has_nothing_of(&self, who: &Arc<Identity>) -> bool {
+        self.view.reservations.without_legacy_of(Some(who)).is_none() && !self.preventing.contains(who)
+    }
+
     fn nexus_lost(&self, who: &Arc<Identity>) -> Change {
         let mut change = self.with(|standing| {
             if let Some(without) = standing.reservations.without_legacy_of(Some(who)) {

@@ -13,7 +13,8 @@ use slow::daemon::{Daemon, facts, home, register, reserve};
 use slow::{geometry, initiator, nexus};
 use volume::reservation::{Action, Key, Kind};
 use volume::{
-    Access, Ack, Ask, AskId, Failure, Home, Nexus, Op, Payload, PortId, Refusal, Remark, Shard, Time,
+    ASKS_MAX, Access, Ack, Ask, AskId, Failure, Home, Nexus, Op, Payload, PortId, Refusal, Remark, Shard,
+    StoreOp, Time,
 };
 
 /// The key that all victims share: two initiator ports of one machine, and an NVMe host.
@@ -231,6 +232,8 @@ fn reservations_that_persist_are_durable_before_anyone_adopts_them() {
     let answer = home.poll_answer().expect("an answer");
     assert_eq!(answer.result, Err(Refusal::NotDurable));
     assert!(home.view().reservations.registrants().is_empty());
+    let amended = home.poll_store().expect("what stands, over what may have been written");
+    assert!(kept(&amended).view().reservations.registrants().is_empty());
 
     // Which contents the disk has now is not known: even a change of nothing durable writes again.
     home.handle_ask(now, Shard(0), AskId(2), register(&nexus(1), 5, false));
@@ -252,6 +255,135 @@ fn reservations_that_persist_are_durable_before_anyone_adopts_them() {
     damaged[30] ^= 1;
     assert!(Home::restore(facts(), geometry(64, 512), 2, false, Some(&damaged)).is_err());
     assert!(Home::restore(facts(), geometry(64, 512), 2, false, Some(&[])).is_err());
+}
+
+fn kept(store: &StoreOp) -> Home {
+    Home::restore(facts(), geometry(64, 512), 2, false, Some(&store.bytes)).unwrap()
+}
+
+/// A change that was refused as not durable is in no record for longer than the disk refuses to write: what stands
+/// is written behind it, until that is done.
+#[test]
+fn what_was_refused_as_not_durable_does_not_come_back() {
+    let (mut home, mut now) = (home(1), Time(0));
+    home.handle_ask(now, Shard(0), AskId(1), register(&nexus(1), 5, true));
+    let store = home.poll_store().expect("a store");
+    assert_eq!(kept(&store).view().reservations.registrants().len(), 1);
+    home.handle_stored(now, store.ticket, false);
+    assert_eq!(home.poll_answer().map(|answer| answer.result), Some(Err(Refusal::NotDurable)));
+    for _ in 0..3 {
+        let over = home.poll_store().expect("what stands");
+        assert!(kept(&over).view().reservations.registrants().is_empty());
+        assert!(!home.is_idle());
+        home.handle_stored(now, over.ticket, false);
+        assert!(home.poll_store().is_none(), "not in a loop");
+        now = home.poll_timeout().expect("it is tried again");
+        home.handle_timeout(now);
+    }
+    let over = home.poll_store().expect("what stands");
+    home.handle_stored(now, over.ticket, true);
+    assert!(home.is_idle() && home.poll_timeout().is_none());
+    // Known again: what changes nothing durable is not written.
+    home.handle_ask(now, Shard(0), AskId(2), register(&nexus(1), 5, false));
+    assert!(home.poll_store().is_none() && home.poll_adoption().is_some());
+}
+
+/// A disk that never ends a store keeps no host waiting for ever, and what it writes late is written over.
+#[test]
+fn a_store_that_does_not_end_is_refused_in_time() {
+    let (mut home, now) = (home(1), Time(0));
+    home.handle_ask(now, Shard(0), AskId(1), register(&nexus(1), 5, true));
+    home.handle_ask(now, Shard(0), AskId(2), Ask::WriteProtect(false));
+    let store = home.poll_store().expect("a store");
+    let deadline = home.poll_timeout().expect("a store has a deadline");
+    home.handle_timeout(deadline);
+    assert_eq!(home.poll_answer().map(|answer| answer.result), Some(Err(Refusal::NotDurable)));
+    let over = home.poll_store().expect("what stands");
+    assert!(over.ticket > store.ticket && kept(&over).view().reservations.registrants().is_empty());
+    // Whoever is next is served: it stores too, behind both.
+    let next = home.poll_store().expect("the next one's");
+    home.handle_stored(deadline, store.ticket, true);
+    assert!(home.poll_adoption().is_none(), "what was refused is not adopted when it is durable late");
+    home.handle_stored(deadline, over.ticket, true);
+    home.handle_stored(deadline, next.ticket, true);
+    assert_eq!(home.poll_answer().map(|answer| (answer.id, answer.result)), Some((AskId(2), Ok(()))));
+    assert!(home.view().reservations.registrants().is_empty());
+}
+
+fn busy(home: &mut Home) -> Vec<u64> {
+    let answers = std::iter::from_fn(|| home.poll_answer());
+    answers.filter(|answer| answer.result == Err(Refusal::Busy)).map(|answer| answer.id.0).collect()
+}
+
+/// However much a few nexuses ask while a fence takes its time, another's ask has its place.
+#[test]
+fn a_few_nexuses_that_ask_much_do_not_turn_anothers_preempt_away() {
+    let (mut home, now) = (home(1), Time(0));
+    home.handle_ask(now, Shard(0), AskId(1), Ask::Reset);
+    assert!(home.poll_adoption().is_some(), "it waits for the shard");
+    for at in 0..2 * ASKS_MAX as u64 {
+        home.handle_ask(now, Shard(0), AskId(100 + at), register(&initiator(1 + (at % 3) as u8), at, false));
+    }
+    assert_eq!(busy(&mut home).len(), ASKS_MAX, "the queue is full");
+    for fill in 10..20 {
+        home.handle_ask(now, Shard(0), AskId(fill), register(&nexus(fill as u8), 7, false));
+    }
+    let refused = busy(&mut home);
+    assert!(refused.len() == 10 && refused.iter().all(|id| *id >= 100), "{refused:?}");
+    // What ends something, or has happened already, is never refused.
+    let who = initiator(1).identity;
+    let told =
+        [Ask::NexusLost(who), Ask::SanitizeEnd { done: true }, Ask::BackingReadOnly(true), Ask::Remove];
+    for (at, ask) in told.into_iter().enumerate() {
+        home.handle_ask(now, Shard(0), AskId(50 + at as u64), ask);
+    }
+    assert_eq!(busy(&mut home), [] as [u64; 0]);
+    home.handle_ack(now, Ack { from: Shard(0), change: volume::ChangeId(1) });
+    let mut change = 1;
+    while let Some(adoption) = home.poll_adoption() {
+        change += 1;
+        assert_eq!(adoption.change, volume::ChangeId(change));
+        home.handle_ack(now, Ack { from: Shard(0), change: adoption.change });
+    }
+    let ends: Vec<u64> = std::iter::from_fn(|| home.poll_answer()).map(|answer| answer.id.0).collect();
+    for id in (10..20).chain(50..54) {
+        assert_eq!(ends.iter().filter(|end| **end == id).count(), 1, "{id}");
+    }
+    assert!(home.is_idle());
+}
+
+/// The SCSI-2 reservation of a nexus that is lost ends, also if its end came while the queue was full.
+#[test]
+fn a_legacy_reservation_ends_with_its_nexus_when_many_ask() {
+    let mut daemon = Daemon::new(2);
+    let holder = initiator(1);
+    let reserve = Ask::Reserve { who: holder.clone(), action: Action::LegacyReserve };
+    assert_eq!(daemon.asked(reserve), Ok(()));
+    daemon.write(1, &holder, 1, 0, false);
+    daemon.ask(Ask::Reset);
+    let reserve = Ask::Reserve { who: holder.clone(), action: Action::LegacyReserve };
+    daemon.ask(reserve);
+    for at in 0..ASKS_MAX as u64 {
+        daemon.ask(register(&initiator(2), at, false));
+    }
+    let lost = daemon.ask(Ask::NexusLost(holder.identity.clone()));
+    daemon.settle();
+    assert_eq!(daemon.answer_to(lost), Some(Ok(())));
+    let other = Ask::Reserve { who: initiator(2), action: Action::LegacyReserve };
+    assert_eq!(daemon.asked(other), Ok(()), "nobody holds it any more");
+}
+
+/// When a volume goes, whoever still waits for its home is told so.
+#[test]
+fn no_ask_waits_for_ever_for_a_volume_that_went() {
+    let (mut home, now) = (home(2), Time(0));
+    for (id, ask) in [(1, Ask::Remove), (2, register(&nexus(1), 5, true)), (3, Ask::Reset)] {
+        home.handle_ask(now, Shard(1), AskId(id), ask);
+    }
+    let answers = home.dissolve();
+    let gone = Err(Refusal::NotReady(volume::Why::Removed));
+    assert_eq!(answers.iter().map(|answer| answer.id.0).collect::<Vec<_>>(), [1, 2, 3]);
+    assert!(answers.iter().all(|answer| answer.result == gone && answer.to == Shard(1)));
 }
 
 #[test]

@@ -371,6 +371,7 @@ fn a_path_state_that_cannot_be_kept_is_refused() {
         home.handle_stored(Time(0), store.ticket, false);
         assert_eq!(home.poll_answer().map(|answer| answer.result), Some(Err(Refusal::NotDurable)));
         assert_eq!(home.poll_adoption(), None);
+        assert!(home.poll_store().is_some(), "what stands is written over it");
     }
     assert_eq!(home.view().access(PortId(1)), Access::Optimized);
     assert!(!home.view().write_protected);

@@ -180,8 +180,11 @@ impl World {
     }
 
     pub(super) fn fresh_host(&mut self, shard: usize, name: &str, port: u16, volumes: &[u32]) -> Host {
-        let entry =
-            |volume: &u32| LunEntry { lun: *volume as u16, volume: VolumeId((*volume).into()), read_only: false };
+        let entry = |volume: &u32| LunEntry {
+            lun: *volume as u16,
+            volume: VolumeId((*volume).into()),
+            read_only: false,
+        };
         let isid = [0x80, 0, 0, 0, 0, 1];
         let identity = Identity::Initiator { name: name.into(), isid, port: PortId(port) };
         let spec = NexusSpec {

@@ -121,6 +121,7 @@ fn designators_that_embed_an_oui_are_there_with_one_only() {
     let known = world.server(host).volume_info(volume::VolumeId(1)).unwrap().clone();
     let view = world.home(1).view().clone();
     let facts = volume::Facts { oui: Some([0xaa, 0xbb, 0xcc]), ..volume::Facts::clone(&known.facts) };
+    world.server(host).remove_volume(volume::VolumeId(1));
     world.server(host).add_volume(crate::VolumeInfo { facts: Arc::new(facts), shared: known.shared }, view);
     let data = world.good(host, &identify(0, 7), &[]);
     assert_eq!(data[104..120], [2, 2, 2, 2, 2, 2, 2, 2, 0xaa, 0xbb, 0xcc, 2, 2, 2, 2, 2]);

@@ -1,0 +1,110 @@
+//! Asks that wait for their turn at a volume's home.
+//!
+//! Invariants: every ask that was taken on comes out once, to be begun or to be refused. What somebody asks for
+//! never depends on how much others ask: when the queue is full, a place is that of whoever has most in it. What
+//! ends something (a nexus, a sanitize, the volume itself) or says what the backing is like is never refused; at most
+//! one of each kind waits per shard, or per nexus that has something to lose.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use crate::change::{Ask, AskId, Shard};
+use crate::nexus::Identity;
+
+/// How many asks wait for their turn, but for those that are never refused: two per path of a cluster of 64 nodes
+/// with 4 paths each.
+pub const ASKS_MAX: usize = 512;
+
+/// One ask.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) from: Shard,
+    pub(super) id: AskId,
+    pub(super) ask: Ask,
+}
+
+/// Whose share of the queue an ask is in.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Asker {
+    Nexus(Arc<Identity>),
+    /// Asks that name nobody: resets, sanitizes, the operator.
+    Shard(Shard),
+}
+
+impl Asked {
+    fn asker(&self) -> Asker {
+        self.ask.asker().map_or(Asker::Shard(self.from), |who| Asker::Nexus(who.clone()))
+    }
+}
+
+/// Those that wait, oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Asks {
+    queue: VecDeque<Asked>,
+}
+
+impl Asks {
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    pub(super) fn pop(&mut self) -> Option<Asked> {
+        self.queue.pop_front()
+    }
+
+    /// Whether an ask of this nexus waits.
+    pub(super) fn has_of(&self, who: &Identity) -> bool {
+        self.queue.iter().any(|asked| asked.ask.asker().is_some_and(|known| **known == *who))
+    }
+
+    /// Takes an ask on; gives the one that has to be refused for it, which may be itself.
+    #[must_use]
+    pub(super) fn push(&mut self, asked: Asked) -> Option<Asked> {
+        if asked.ask.must_be_done() {
+            let replaced = self.replaced_by(&asked).and_then(|at| self.queue.remove(at));
+            self.queue.push_back(asked);
+            return replaced;
+        }
+        if self.queue.len() < ASKS_MAX {
+            self.queue.push_back(asked);
+            return None;
+        }
+        let Some(at) = self.greedier_than(&asked.asker()) else { return Some(asked) };
+        let refused = self.queue.remove(at);
+        self.queue.push_back(asked);
+        refused
+    }
+
+    /// The one that says what a newer one says better: what the backing of a volume is like.
+    fn replaced_by(&self, newer: &Asked) -> Option<usize> {
+        self.queue.iter().position(|older| {
+            let both = (&older.ask, &newer.ask);
+            let same = matches!(
+                both,
+                (Ask::Resize(_), Ask::Resize(_)) | (Ask::BackingReadOnly(_), Ask::BackingReadOnly(_))
+            );
+            same && older.from == newer.from
+        })
+    }
+
+    /// The newest ask of whoever has most, if that is at least two more than this one has.
+    fn greedier_than(&self, asker: &Asker) -> Option<usize> {
+        let mut counts: HashMap<Asker, usize> = HashMap::new();
+        for asked in self.queue.iter().filter(|asked| !asked.ask.must_be_done()) {
+            *counts.entry(asked.asker()).or_default() += 1;
+        }
+        let own = counts.get(asker).copied().unwrap_or_default();
+        let most = counts.values().copied().max().filter(|most| *most >= own + 2)?;
+        let newest = self
+            .queue
+            .iter()
+            .rposition(|asked| !asked.ask.must_be_done() && counts.get(&asked.asker()) == Some(&most))?;
+        Some(newest)
+    }
+
+    /// Takes one out again.
+    pub(super) fn withdraw(&mut self, from: Shard, id: AskId) -> bool {
+        let at = self.queue.iter().position(|asked| asked.from == from && asked.id == id);
+        at.and_then(|at| self.queue.remove(at)).is_some()
+    }
+}
