@@ -116,10 +116,20 @@ impl StateDir {
         }
     }
 
-    /// Replaces a record. When this returns, a power failure leaves the new one; before, the old one.
+    /// Replaces a record. When this returns, a power failure leaves the new one; before, the old one. If it fails,
+    /// the old one stands: what was answered as failed does not come back at the next start.
     pub fn write(&self, name: &str, payload: &[u8]) -> Result<(), StateError> {
+        self.write_then(name, payload, || File::open(&self.path)?.sync_all())
+    }
+
+    fn write_then(
+        &self,
+        name: &str,
+        payload: &[u8],
+        sync_directory: impl Fn() -> io::Result<()>,
+    ) -> Result<(), StateError> {
         let path = self.path.join(name);
-        let new = self.path.join(format!("{name}.new"));
+        let (new, old) = (self.path.join(format!("{name}.new")), self.path.join(format!("{name}.old")));
         let failed = |what| {
             let path = path.clone();
             move |why| StateError::Io { what, path, why }
@@ -134,10 +144,24 @@ impl StateDir {
         let head = format!("{MAGIC} {VERSION} {:08x} {}\n", buf::crc32c::crc32c(payload), payload.len());
         file.write_all(head.as_bytes()).and_then(|()| file.write_all(payload)).map_err(failed("write"))?;
         file.sync_all().map_err(failed("sync"))?;
+        // The old one keeps a name until the new one is safe.
+        let had_one = match fs::remove_file(&old).or_else(absent).and_then(|()| fs::hard_link(&path, &old)) {
+            Ok(()) => true,
+            Err(why) if why.kind() == io::ErrorKind::NotFound => false,
+            Err(why) => return Err(failed("keep the old version of")(why)),
+        };
         fs::rename(&new, &path).map_err(failed("replace"))?;
-        File::open(&self.path)
-            .and_then(|directory| directory.sync_all())
-            .map_err(failed("sync the directory of"))
+        let synced = sync_directory();
+        if synced.is_err() {
+            let back = if had_one { fs::rename(&old, &path) } else { fs::remove_file(&path) };
+            let back = back.and_then(|()| sync_directory());
+            if let Err(why) = back {
+                tracing::error!(%why, record = %path.display(), "what was refused may be there at the next start");
+            }
+        } else if had_one {
+            let _ = fs::remove_file(&old);
+        }
+        synced.map_err(failed("sync the directory of"))
     }
 
     /// Removes a record; it is no mistake if there is none.
@@ -168,6 +192,11 @@ impl StateDir {
         })?;
         self.write(name, &json)
     }
+}
+
+/// It is no mistake if there is none.
+fn absent(why: io::Error) -> io::Result<()> {
+    if why.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(why) }
 }
 
 /// Opens the envelope of a record.
@@ -241,6 +270,22 @@ mod tests {
         state.write("x", b"new").unwrap();
         assert_eq!(state.read("x").unwrap().as_deref(), Some(&b"new"[..]));
         assert!(!state.path().join("x.new").exists());
+    }
+
+    #[test]
+    fn a_record_that_was_answered_as_failed_is_not_there_at_the_next_start() {
+        let (_root, state) = directory();
+        let fails = || Err(io::Error::other("no power"));
+        assert!(matches!(state.write_then("x", b"refused", fails), Err(StateError::Io { .. })));
+        assert_eq!(state.read("x").unwrap(), None);
+        state.write("x", b"old").unwrap();
+        assert!(matches!(state.write_then("x", b"refused", fails), Err(StateError::Io { .. })));
+        assert_eq!(state.read("x").unwrap().as_deref(), Some(&b"old"[..]));
+        state.write("x", b"new").unwrap();
+        assert_eq!(state.read("x").unwrap().as_deref(), Some(&b"new"[..]));
+        let left: Vec<_> =
+            fs::read_dir(state.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
+        assert_eq!(left.len(), 2, "the record and the lock: {left:?}");
     }
 
     #[test]
