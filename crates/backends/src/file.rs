@@ -1,10 +1,15 @@
 //! A file or block device as a volume's backend.
 //!
-//! Short reads and writes are continued; memory or offsets that O_DIRECT cannot take go through
-//! aligned memory; with the write cache off every change is stable before it ends. Flushes that
-//! wait share one sync. Invariant: an operation's memory is given back exactly once, and none is
+//! Short reads and writes are continued, but not without end; memory or offsets that O_DIRECT cannot
+//! take go through aligned memory; with the write cache off every change is stable before it ends.
+//! Flushes that wait share one sync, whichever shard they wait on (see `dirty.rs`). A write that is to
+//! be stable is, past the page cache, stable by itself (RWF_DSYNC); through the page cache it is
+//! written and waits for a sync, since there such a call may be told of what others have lost, or
+//! others of what it has. Invariant: an operation's memory is given back exactly once, and none is
 //! touched while the disk has it.
 
+mod space;
+mod sync;
 #[cfg(test)]
 mod tests;
 
@@ -15,19 +20,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use buf::{Class, Cx, Errno, Payload, Sg, SgMut};
 use volume::{
     Backend, DiskId, DiskKind, DiskOp, DiskTicket, Done, Durability, Extent, Failure, Fault, Geometry, Io,
-    IoId, Op, Outcome, Refusal, Span,
+    IoId, Op, Outcome, Refusal, Shard, Span,
 };
 
 use crate::dirty::Dirty;
 use crate::facts::{FileFacts, IO_MAX, Unfit};
-use crate::job::{Erase, Job, Work, copy_out, fault_of, is_transient, is_unsupported};
-
-/// Bytes of zeroes written at a time where a file can zero in no better way.
-const FILL_BYTES: u64 = 256 << 10;
-/// How many extents one answer names.
-const EXTENTS_MAX: usize = 64;
-/// The ticket of a sync.
-const SYNC: DiskTicket = DiskTicket(u64::MAX);
+use crate::job::{Erase, Job, TRIES_MAX, Work, copy_out, fault_of, is_transient};
+use sync::Sync;
 
 /// A file or block device, as all shards of its volume see it.
 #[derive(Debug)]
@@ -71,7 +70,14 @@ impl FileDisk {
         let unit = u64::from(self.geometry.unit());
         let blocks = bytes / u64::from(self.geometry.logical) / unit * unit;
         self.blocks.store(blocks, Ordering::Release);
+        self.dirty.changed();
         self.geometry()
+    }
+
+    /// Somebody else than the shards has synced the file, and it failed: what is in it is in doubt, as if a
+    /// shard had been told.
+    pub fn sync_failed(&self) {
+        self.dirty.fail();
     }
 }
 
@@ -87,8 +93,12 @@ pub struct File {
     /// Jobs that the sync which is out covers, and those that wait for the next.
     syncing: Vec<u32>,
     sync_next: Vec<u32>,
-    sync_is_out: bool,
+    sync: Sync,
+    /// How often in a row the sync could not be made.
+    sync_tries: u8,
     covered: Vec<u64>,
+    /// Shards that wait for this one.
+    wakes: VecDeque<u16>,
 }
 
 impl File {
@@ -103,8 +113,10 @@ impl File {
             done: VecDeque::new(),
             syncing: Vec::new(),
             sync_next: Vec::new(),
-            sync_is_out: false,
+            sync: Sync::Idle,
+            sync_tries: 0,
             covered: Vec::new(),
+            wakes: VecDeque::new(),
         }
     }
 
@@ -113,7 +125,7 @@ impl File {
     }
 
     fn open(&mut self, id: IoId, payload: Payload, work: Work) -> u32 {
-        let job = Job { id, payload, work, cancelled: false };
+        let job = Job { id, payload, work, cancelled: false, tries: 0 };
         match self.free.pop() {
             Some(slot) => {
                 self.jobs[slot as usize] = Some(job);
@@ -202,8 +214,8 @@ impl File {
         let durable = durability == Durability::Stable || !self.disk.geometry.write_cache;
         let offset = span.lba * self.logical();
         if from.pieces().iter().all(|one| self.fits(one.as_ptr(), one.len())) {
-            let slot = self.open(id, Payload::None, Work::Write);
-            return self.push(slot, DiskKind::Write { offset, from, skip: 0, durable });
+            let slot = self.open(id, Payload::None, Work::Write { durable, side: None });
+            return self.push_write(slot, offset, from);
         }
         let Some(mut copy) = self.aligned(cx, from.len()) else {
             return self.end(id, Err(Refusal::Busy.into()), Payload::Out(from));
@@ -213,109 +225,21 @@ impl File {
             from.copy_to(at, slice);
             at += slice.len();
         }
-        let slot = self.open(id, Payload::Out(from), Work::Write);
-        self.push(slot, DiskKind::Write { offset, from: copy.freeze(), skip: 0, durable });
+        let slot = self.open(id, Payload::Out(from), Work::Write { durable, side: None });
+        self.push_write(slot, offset, copy.freeze());
     }
 
-    fn erase(&mut self, cx: &mut Cx<'_>, id: IoId, span: Span, unmap: bool) {
-        if span.blocks == 0 {
-            return self.end(id, Ok(Outcome::Complete), Payload::None);
+    /// The first of a write. Past the page cache it is stable by itself if it is to be stable.
+    fn push_write(&mut self, slot: u32, offset: u64, from: Sg) {
+        let (direct, shard, disk) = (self.disk.direct, self.shard, self.disk.clone());
+        let Work::Write { durable, side } = &mut self.job(slot).work else { unreachable!("a write") };
+        let durable = *durable && direct;
+        if durable {
+            let (begun, wake) = disk.dirty.begin_stable(shard);
+            *side = Some(begun);
+            self.wake(wake);
         }
-        if self.disk.dirty.has_failed() {
-            return self.end(id, Err(Fault::Sync.into()), Payload::None);
-        }
-        let stable = !self.disk.geometry.write_cache;
-        let how = if unmap { Erase::Punch } else { Erase::Zero };
-        let slot = self.open(id, Payload::None, Work::Erase { span, how, stable });
-        self.go_on_erasing(cx, slot);
-    }
-
-    /// Starts the next disk operation of an erasure, in the best way that has not failed to work.
-    fn go_on_erasing(&mut self, cx: &mut Cx<'_>, slot: u32) {
-        let logical = self.logical();
-        let disk = self.disk.clone();
-        let Work::Erase { span, how, .. } = &mut self.job(slot).work else { unreachable!("an erasure") };
-        let (offset, len) = (span.lba * logical, span.blocks * logical);
-        if matches!(how, Erase::Punch) && disk.no_punch.load(Ordering::Relaxed) {
-            *how = Erase::Zero;
-        }
-        if matches!(how, Erase::Zero) && disk.no_zero.load(Ordering::Relaxed) {
-            *how = Erase::Fill { done: 0, zeroes: Sg::new() };
-        }
-        let how = how.clone();
-        match how {
-            Erase::Punch => self.push(slot, DiskKind::Punch { offset, len }),
-            Erase::Zero => self.push(slot, DiskKind::Zero { offset, len }),
-            Erase::Fill { done, zeroes } => self.fill(cx, slot, offset, len, done, zeroes),
-        }
-    }
-
-    fn fill(&mut self, cx: &mut Cx<'_>, slot: u32, offset: u64, len: u64, done: u64, mut zeroes: Sg) {
-        let align = u64::from(self.disk.geometry.dio_align);
-        if !offset.is_multiple_of(align) || !len.is_multiple_of(align) {
-            // Neither punching nor zeroing works, and less than a unit cannot be written.
-            return self.close(slot, Err(Refusal::Unsupported.into()));
-        }
-        if zeroes.is_empty() {
-            let Some(mut fresh) = self.aligned(cx, len.min(FILL_BYTES) as usize) else {
-                return self.close(slot, Err(Refusal::Busy.into()));
-            };
-            fresh.zero(0..fresh.len());
-            zeroes = fresh.freeze();
-        }
-        let part = zeroes.slice(0..(len - done).min(zeroes.len() as u64) as usize);
-        if let Work::Erase { how, .. } = &mut self.job(slot).work {
-            *how = Erase::Fill { done, zeroes };
-        }
-        self.push(slot, DiskKind::Write { offset: offset + done, from: part, skip: 0, durable: false });
-    }
-
-    fn flush(&mut self, slot: u32) {
-        if self.disk.dirty.has_failed() {
-            return self.close(slot, Err(Fault::Sync.into()));
-        }
-        self.sync_next.push(slot);
-        self.start_sync();
-    }
-
-    /// One sync at a time: what comes while one is out may not be covered by it.
-    fn start_sync(&mut self) {
-        if self.sync_is_out || self.sync_next.is_empty() {
-            return;
-        }
-        if self.disk.dirty.is_clean() {
-            while let Some(slot) = self.sync_next.pop() {
-                self.close(slot, Ok(Outcome::Complete));
-            }
-            return;
-        }
-        std::mem::swap(&mut self.syncing, &mut self.sync_next);
-        self.sync_is_out = true;
-        self.disk.dirty.note(&mut self.covered);
-        self.out.push_back(DiskOp { disk: self.disk.disk, ticket: SYNC, kind: DiskKind::Sync });
-    }
-
-    fn has_synced(&mut self, came: Result<usize, Errno>) {
-        self.sync_is_out = false;
-        match came {
-            Err(errno) if is_transient(errno) => {
-                self.sync_next.append(&mut self.syncing);
-                return self.start_sync();
-            }
-            Err(_) => self.disk.dirty.fail(),
-            Ok(_) => self.disk.dirty.synced(&self.covered),
-        }
-        // Another shard's sync may have been the one that was told of the failure.
-        let failed = self.disk.dirty.has_failed();
-        while let Some(slot) = self.syncing.pop() {
-            self.close(slot, if failed { Err(Fault::Sync.into()) } else { Ok(Outcome::Complete) });
-        }
-        if failed {
-            while let Some(slot) = self.sync_next.pop() {
-                self.close(slot, Err(Fault::Sync.into()));
-            }
-        }
-        self.start_sync();
+        self.push(slot, DiskKind::Write { offset, from, skip: 0, durable });
     }
 
     /// How far a transfer is after `came` bytes more, of which O_DIRECT counts whole units only.
@@ -327,23 +251,14 @@ impl File {
 
     fn has_read(&mut self, slot: u32, offset: u64, into: SgMut, skip: usize, came: Result<usize, Errno>) {
         let logical = self.logical();
-        let again = match came {
-            Ok(0) => None,
-            Ok(came) => Some(self.advance(skip, came, into.len())),
-            Err(errno) if is_transient(errno) => Some(skip),
-            Err(_) => None,
-        };
-        if let Some(skip) = again
-            && skip < into.len()
-        {
+        if let Some(skip) = self.goes_on(slot, (skip, into.len()), came) {
             return self.push(slot, DiskKind::Read { offset, into, skip });
         }
-        // Nothing where blocks should be: the file was cut short behind our back.
-        let lba = (offset + skip as u64) / logical;
         let result = match came {
-            Err(errno) => Err(fault_of(errno, Fault::Medium(lba))),
-            Ok(0) => Err(Fault::Medium(lba).into()),
-            Ok(_) => Ok(Outcome::Complete),
+            Err(errno) => Err(fault_of(errno, Fault::Medium((offset + skip as u64) / logical))),
+            Ok(came) if skip + came >= into.len() => Ok(Outcome::Complete),
+            // Nothing where blocks should be: the file was cut short behind our back.
+            Ok(came) => Err(Fault::Medium((offset + (skip + came) as u64) / logical).into()),
         };
         let job = self.job(slot);
         let result = match (&job.work, &mut job.payload) {
@@ -363,133 +278,70 @@ impl File {
 
     fn has_written(&mut self, cx: &mut Cx<'_>, slot: u32, op: Written, came: Result<usize, Errno>) {
         let Written { offset, from, skip, durable } = op;
-        let again = match came {
-            Ok(0) => None,
-            Ok(came) => Some(self.advance(skip, came, from.len())),
-            Err(errno) if is_transient(errno) => Some(skip),
-            Err(_) => None,
-        };
         if came.is_ok() && !durable {
             self.disk.dirty.wrote(self.shard);
         }
-        if let Some(skip) = again
-            && skip < from.len()
-        {
+        if let Some(skip) = self.goes_on(slot, (skip, from.len()), came) {
             return self.push(slot, DiskKind::Write { offset, from, skip, durable });
         }
         let lba = (offset + skip as u64) / self.logical();
         let result = match came {
+            Err(errno) if durable && self.may_hide_a_failed_sync(errno) => {
+                self.disk.dirty.fail();
+                Err(Fault::Sync.into())
+            }
             Err(errno) => Err(fault_of(errno, Fault::Unwritable(lba))),
-            Ok(0) => Err(Fault::NoSpace.into()),
-            Ok(_) => Ok(Outcome::Complete),
+            Ok(came) if skip + came >= from.len() => Ok(Outcome::Complete),
+            Ok(_) => Err(Fault::NoSpace.into()),
         };
+        self.end_stable(slot);
         let written = from.len() as u64;
         let job = self.job(slot);
         match &mut job.work {
             Work::Erase { how: Erase::Fill { done, .. }, .. } => {
                 *done += written;
-                self.has_erased(cx, slot, result);
+                return self.has_erased(cx, slot, result);
             }
-            _ => {
+            Work::Write { durable: wanted, .. } => {
+                let syncs = *wanted && !durable && result.is_ok();
                 if let Payload::None = job.payload {
                     job.payload = Payload::Out(from);
                 }
-                self.close(slot, result);
+                if syncs {
+                    job.work = Work::Sync;
+                    return self.flush(slot);
+                }
             }
+            Work::Read | Work::ReadAround { .. } | Work::Erase { .. } => unreachable!("it writes"),
+            Work::Sync | Work::Extents { .. } | Work::Prefetch => unreachable!("it writes"),
         }
+        self.close(slot, result);
     }
 
-    fn has_erased(&mut self, cx: &mut Cx<'_>, slot: u32, result: Result<Outcome, Failure>) {
-        let logical = self.logical();
+    /// Where a transfer of `len` bytes, `skip` of them done before, goes on after a call; `None` if it has
+    /// ended, well or not. What brings nothing on is tried a bounded number of times.
+    fn goes_on(
+        &mut self,
+        slot: u32,
+        (skip, len): (usize, usize),
+        came: Result<usize, Errno>,
+    ) -> Option<usize> {
+        let next = match came {
+            Ok(0) => return None,
+            Ok(came) => self.advance(skip, came, len),
+            Err(errno) if is_transient(errno) => skip,
+            Err(_) => return None,
+        };
         let job = self.job(slot);
-        let Work::Erase { span, how, stable } = &job.work else { unreachable!("an erasure") };
-        let stable = *stable;
-        let more = matches!(how, Erase::Fill { done, .. } if *done < span.blocks * logical);
-        match result {
-            Err(failure) => self.close(slot, Err(failure)),
-            Ok(_) if more && job.cancelled => self.close(slot, Err(Fault::Aborted.into())),
-            Ok(_) if more => self.go_on_erasing(cx, slot),
-            Ok(_) if stable => {
-                self.job(slot).work = Work::Sync;
-                self.flush(slot);
-            }
-            Ok(_) => self.close(slot, Ok(Outcome::Complete)),
-        }
+        job.tries = if next > skip { 0 } else { job.tries + 1 };
+        (next < len && job.tries <= TRIES_MAX).then_some(next)
     }
 
-    /// A file was asked to punch or to zero.
-    fn has_asked(&mut self, cx: &mut Cx<'_>, slot: u32, kind: DiskKind, came: Result<usize, Errno>) {
-        let Work::Erase { span, .. } = &self.job(slot).work else { unreachable!("an erasure") };
-        let lba = span.lba;
-        let cannot = match kind {
-            DiskKind::Punch { .. } => &self.disk.no_punch,
-            _ => &self.disk.no_zero,
-        };
-        match came {
-            Ok(_) => {
-                self.disk.dirty.wrote(self.shard);
-                self.has_erased(cx, slot, Ok(Outcome::Complete));
-            }
-            Err(errno) if is_transient(errno) => self.push(slot, kind),
-            Err(errno) if is_unsupported(errno) => {
-                cannot.store(true, Ordering::Relaxed);
-                self.go_on_erasing(cx, slot);
-            }
-            Err(errno) => self.close(slot, Err(fault_of(errno, Fault::Unwritable(lba)))),
-        }
-    }
-
-    fn extents(&mut self, id: IoId, span: Span) {
-        if span.blocks == 0 || self.disk.no_extents.load(Ordering::Relaxed) {
-            let all = vec![Extent { span, mapped: true }];
-            return self.end(id, Ok(Outcome::Extents(all)), Payload::None);
-        }
-        let at = span.lba * self.logical();
-        let slot = self.open(id, Payload::None, Work::Extents { span, at, found: Vec::new() });
-        self.push(slot, DiskKind::NextData { offset: at, data: None });
-    }
-
-    fn has_found(&mut self, slot: u32, offset: u64, data: Option<(u64, u64)>, came: Result<usize, Errno>) {
-        let logical = self.logical();
-        let disk = self.disk.clone();
+    /// Counts one more try of what could not be made: false if there were enough.
+    fn tries_again(&mut self, slot: u32) -> bool {
         let job = self.job(slot);
-        let Work::Extents { span, at, found } = &mut job.work else { unreachable!("a search") };
-        let end = (span.lba + span.blocks) * logical;
-        // A block with any data is mapped.
-        let data = match (came, data) {
-            (Err(errno), _) if is_transient(errno) => {
-                return self.push(slot, DiskKind::NextData { offset, data: None });
-            }
-            (Err(_), _) => {
-                disk.no_extents.store(true, Ordering::Relaxed);
-                Some((*at, end))
-            }
-            (Ok(_), data) => data,
-        };
-        let (from, to) = data.unwrap_or((end, end));
-        let from = (from / logical * logical).clamp(*at, end);
-        let to = to.div_ceil(logical).saturating_mul(logical).clamp(from, end);
-        let mut add = |start: u64, stop: u64, mapped: bool| {
-            if start < stop {
-                let span = Span { lba: start / logical, blocks: (stop - start) / logical };
-                found.push(Extent { span, mapped });
-            }
-        };
-        add(*at, from, false);
-        add(from, to, true);
-        // No progress would be an answer that contradicts itself: the rest counts as mapped.
-        if to == *at {
-            add(*at, end, true);
-            *at = end;
-        } else {
-            *at = to;
-        }
-        if *at < end && found.len() < EXTENTS_MAX {
-            let offset = *at;
-            return self.push(slot, DiskKind::NextData { offset, data: None });
-        }
-        let found = std::mem::take(found);
-        self.close(slot, Ok(Outcome::Extents(found)));
+        job.tries += 1;
+        job.tries <= TRIES_MAX
     }
 }
 
@@ -559,12 +411,21 @@ impl Backend for File {
         let job = self.job(slot);
         match (op.kind, &job.payload) {
             (DiskKind::Read { into, .. }, Payload::None) => job.payload = Payload::In(into),
-            (DiskKind::Write { from, .. }, Payload::None) if matches!(job.work, Work::Write) => {
+            (DiskKind::Write { from, .. }, Payload::None) if matches!(job.work, Work::Write { .. }) => {
                 job.payload = Payload::Out(from);
             }
             _ => {}
         }
+        self.end_stable(slot);
         self.close(slot, Err(Fault::Aborted.into()));
+    }
+
+    fn poll_wake(&mut self) -> Option<Shard> {
+        self.wakes.pop_front().map(Shard)
+    }
+
+    fn handle_wake(&mut self) {
+        self.go_on_syncing();
     }
 
     fn poll_done(&mut self) -> Option<Done> {

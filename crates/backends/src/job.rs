@@ -3,6 +3,12 @@
 use buf::{Errno, Payload, Sg, SgMut};
 use volume::{Extent, Failure, Fault, IoId, Refusal, Span};
 
+use crate::dirty::Side;
+
+/// How often in a row a call is made once more that brought nothing on: interrupted, told to come again, or
+/// of less than a unit. Each of them is over by itself, or never.
+pub(crate) const TRIES_MAX: u8 = 16;
+
 /// An operation between its submission and its end.
 #[derive(Debug)]
 pub(crate) struct Job {
@@ -12,6 +18,8 @@ pub(crate) struct Job {
     pub(crate) work: Work,
     /// Asked to end early.
     pub(crate) cancelled: bool,
+    /// How many calls in a row have brought nothing on.
+    pub(crate) tries: u8,
 }
 
 /// What is being done.
@@ -21,8 +29,9 @@ pub(crate) enum Work {
     Read,
     /// Into aligned memory of `cover` bytes; the caller's part starts at `from`.
     ReadAround { span: Span, from: usize },
-    /// Bytes of the caller, or a copy of them in aligned memory.
-    Write,
+    /// Bytes of the caller, or a copy of them in aligned memory. Whether they are to be stable, and if the
+    /// write itself makes them so, where it is counted.
+    Write { durable: bool, side: Option<Side> },
     /// Giving space back, zeroing, or writing zeroes, whichever the file can do.
     Erase { span: Span, how: Erase, stable: bool },
     /// Waiting for a sync.
@@ -54,8 +63,8 @@ pub(crate) fn fault_of(errno: Errno, medium: Fault) -> Failure {
         6 | 19 | 107 | 110 | 67 | 116 | 123 => Fault::PathLost.into(),
         // ECANCELED.
         125 => Fault::Aborted.into(),
-        // ENOMEM, ENOBUFS.
-        12 | 105 => Refusal::Busy.into(),
+        // ENOMEM, ENOBUFS; EINTR, EAGAIN, again and again.
+        12 | 105 | 4 | 11 => Refusal::Busy.into(),
         // EROFS, EPERM.
         30 | 1 => Refusal::ReadOnly.into(),
         // EIO, EREMOTEIO, ENODATA, EILSEQ, EBADMSG, and what nobody expects.
@@ -71,6 +80,13 @@ pub(crate) fn is_transient(errno: Errno) -> bool {
 /// Whether the file cannot do this at all: EOPNOTSUPP, ENOSYS, ENOTTY, EINVAL.
 pub(crate) fn is_unsupported(errno: Errno) -> bool {
     matches!(errno.0, 95 | 38 | 25 | 22)
+}
+
+/// Whether an error of a write that is stable by itself is about the write alone, and says nothing of what
+/// others have written: ENOSPC, EDQUOT, EFBIG, which past the page cache come before anything is written;
+/// EINVAL, EOPNOTSUPP, ENOSYS, EPERM, which refuse the call; EINTR, EAGAIN, which put it off.
+pub(crate) fn is_own(errno: Errno) -> bool {
+    matches!(errno.0, 28 | 122 | 27 | 22 | 95 | 38 | 1 | 4 | 11)
 }
 
 /// Copies the caller's part out of what was read around it.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use buf::{Cx, Errno, Sg, Time};
 use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Remote, Sockets};
 use stream::{Came, RecvOp, SendOp};
-use volume::{Backend, DiskOp, Done, Durability, Geometry, Io, IoId, Span};
+use volume::{Backend, DiskOp, Done, Durability, Geometry, Io, IoId, Shard, Span};
 
 /// Either kind of backend. One of this machine has no sockets, and says so.
 pub enum AnyLeg {
@@ -77,6 +77,12 @@ impl Backend for AnyLeg {
     }
     fn handle_disk(&mut self, cx: &mut Cx<'_>, op: DiskOp, came: Result<usize, Errno>) {
         each!(self, leg => leg.handle_disk(cx, op, came));
+    }
+    fn poll_wake(&mut self) -> Option<Shard> {
+        each!(self, leg => leg.poll_wake())
+    }
+    fn handle_wake(&mut self) {
+        each!(self, leg => leg.handle_wake());
     }
 }
 

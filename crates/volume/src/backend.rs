@@ -2,6 +2,7 @@
 
 use buf::{Cx, Errno, Sg, SgMut};
 
+use crate::change::Shard;
 use crate::io::{Done, Durability, Io, IoId, Span};
 
 /// What a volume's blocks are like. Lengths in logical blocks unless said otherwise.
@@ -80,6 +81,14 @@ pub trait Backend {
     fn poll_disk(&mut self) -> Option<DiskOp>;
     /// The world has done it: how many bytes, or what the system said.
     fn handle_disk(&mut self, cx: &mut Cx<'_>, op: DiskOp, came: Result<usize, Errno>);
+    /// A core whose backend of this volume waits for this one and may go on:
+    /// [`Backend::handle_wake`] is to be called there.
+    #[must_use]
+    fn poll_wake(&mut self) -> Option<Shard> {
+        None
+    }
+    /// Another core's backend of this volume may have named this one by [`Backend::poll_wake`].
+    fn handle_wake(&mut self) {}
 }
 
 /// Names an open file or device; the world knows what it is.

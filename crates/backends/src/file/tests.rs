@@ -1,6 +1,8 @@
 //! The file backend behind a gate, on a disk that checks O_DIRECT's rules, moves fewer bytes than
 //! asked, fails, and forgets what was not synced; against a plain array of bytes.
 
+mod shards;
+
 use buf::{Entropy, Pool, Time};
 use proptest::prelude::*;
 use volume::{Gate, Identity, Nexus, PortId, Shard, Shared, View};

@@ -26,7 +26,7 @@ use std::fmt;
 use buf::{Cx, Errno, SgMut};
 use endpoint::{DialId, LinkId, Sockets};
 use stream::Slab;
-use volume::{Backend, DiskId, DiskOp, Done, Geometry, Io, IoId};
+use volume::{Backend, DiskId, DiskOp, Done, Geometry, Io, IoId, Shard};
 
 use layout::Layout;
 use work::Task;
@@ -65,6 +65,7 @@ pub struct Stripe<L> {
     /// ready, dials, and links that leave.
     ended: u64,
     disk: u64,
+    waking: u64,
     touched: u64,
     ready: u64,
     dialling: u64,
@@ -216,6 +217,7 @@ impl<L: Backend + Sockets> Stripe<L> {
             done: VecDeque::new(),
             ended: all,
             disk: all,
+            waking: all,
             touched: all,
             ready: all,
             dialling: all,
@@ -291,6 +293,7 @@ impl<L: Backend + Sockets> Stripe<L> {
         self.touched |= leg;
         self.ended |= leg;
         self.disk |= leg;
+        self.waking |= leg;
         self.ready |= leg;
         self.dialling |= leg;
         self.leaving |= leg;
@@ -369,5 +372,20 @@ impl<L: Backend + Sockets> Backend for Stripe<L> {
         };
         self.legs[at].volume.handle_disk(cx, op, came);
         self.touch(at);
+    }
+
+    #[inline]
+    fn poll_wake(&mut self) -> Option<Shard> {
+        Self::ask(&mut self.legs, &mut self.waking, Backend::poll_wake).map(|(_, shard)| shard)
+    }
+
+    fn handle_wake(&mut self) {
+        // Only what is on this machine is shared with other cores.
+        for at in 0..self.legs.len() {
+            if self.legs[at].disk.is_some() {
+                self.legs[at].volume.handle_wake();
+                self.touch(at);
+            }
+        }
     }
 }

@@ -179,7 +179,7 @@ impl Shard {
             Message::Answer(volume, answer) => self.answered(cx, volume, answer),
             Message::Adopt(volume, adoption) => self.adopt(cx, volume, &adoption),
             Message::Ack(volume, ack) => self.fronts.ack(cx, volume, ack),
-            Message::Wake(volume) => self.fronts.stir(volume),
+            Message::Wake(volume) => self.fronts.wake(volume),
             Message::Control(id, control) => self.control(cx, id, control),
             Message::Settle(from, id) => {
                 // What is to be answered to its earlier messages goes before.

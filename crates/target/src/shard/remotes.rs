@@ -13,7 +13,7 @@ use std::time::Duration;
 use buf::{Cx, Errno, Time};
 use endpoint::{Departure, Dial, DialId, Dialled, Leave, LinkId, Remote};
 use stream::{Came, RecvOp, SendOp, Slab, Tag, Timers, earliest};
-use volume::{Ask, Backend, DiskOp, Done, Geometry, Io, IoId, VolumeId};
+use volume::{Ask, Backend, DiskOp, Done, Geometry, Io, IoId, Shard as Core, VolumeId};
 
 use super::{LogLine, Shard};
 
@@ -56,6 +56,14 @@ impl Backend for Line {
 
     fn handle_disk(&mut self, cx: &mut Cx<'_>, op: DiskOp, came: Result<usize, Errno>) {
         self.0.borrow_mut().remote.handle_disk(cx, op, came);
+    }
+
+    fn poll_wake(&mut self) -> Option<Core> {
+        self.0.borrow_mut().remote.poll_wake()
+    }
+
+    fn handle_wake(&mut self) {
+        self.0.borrow_mut().remote.handle_wake();
     }
 }
 

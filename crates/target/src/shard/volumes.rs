@@ -149,6 +149,14 @@ impl Fronts {
         self.stir(id);
     }
 
+    /// Another shard says that this one may go on with what it waits for.
+    pub(super) fn wake(&mut self, volume: VolumeId) {
+        if let Some(front) = self.front(volume) {
+            front.gate.handle_wake();
+        }
+        self.stir(volume);
+    }
+
     /// Forgets a volume on which nothing is in flight: what its home has not answered is answered now. `None`
     /// while something is in flight.
     pub(super) fn drop_idle(

@@ -122,4 +122,12 @@ impl<B: Backend> Backend for Liar<B> {
     fn handle_disk(&mut self, cx: &mut Cx<'_>, op: DiskOp, came: Result<usize, Errno>) {
         self.inner.handle_disk(cx, op, came);
     }
+
+    fn poll_wake(&mut self) -> Option<volume::Shard> {
+        self.inner.poll_wake()
+    }
+
+    fn handle_wake(&mut self) {
+        self.inner.handle_wake();
+    }
 }

@@ -489,10 +489,16 @@ impl Gate {
         self.reap(cx);
     }
 
-    /// A shard whose gate to this volume shall [`Gate::resume`]: what it waits for may be free.
+    /// A shard whose gate to this volume shall [`Gate::handle_wake`] and [`Gate::resume`]: what it waits for
+    /// may be free.
     #[must_use]
     pub fn poll_wake(&mut self) -> Option<Shard> {
-        self.wakes.pop_front()
+        self.wakes.pop_front().or_else(|| self.backend.poll_wake())
+    }
+
+    /// Another shard's [`Gate::poll_wake`] named this one.
+    pub fn handle_wake(&mut self) {
+        self.backend.handle_wake();
     }
 
     /// When to call [`Gate::resume`] at the latest, if nothing else happens.
