@@ -11,9 +11,9 @@
 //! so may be told of a failure too) and had begun before the sync's end has ended as well. A failure
 //! is remembered for good.
 //!
-//! Invariants: a failure is noted before the turn, or the place among the stable writes, is given
-//! up. Whoever waits for the turn has said so before he looks at it for the last time, and whoever
-//! gives it up looks afterwards who waits; likewise for those who wait for stable writes.
+//! Invariants: a failure is noted before the turn, or the place among the stable writes, is given up. A shard
+//! that waits for the turn says so before it looks at it for the last time, and the shard that gives it up looks
+//! afterwards who waits; likewise where stable writes are waited for.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -139,7 +139,7 @@ impl Dirty {
         (0..).zip(&self.shards).filter(waits).map(|(shard, _)| shard)
     }
 
-    /// The sync of whoever has the turn has come back well: which stable writes must end first.
+    /// The sync of the shard that has the turn has come back: which stable writes must end first.
     pub(crate) fn begin_settling(&self) -> Side {
         Side((self.side.fetch_xor(1, Ordering::SeqCst) & 1) as usize)
     }

@@ -19,8 +19,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use buf::{Class, Cx, Errno, Payload, Sg, SgMut};
 use volume::{
-    Backend, DiskId, DiskKind, DiskOp, DiskTicket, Done, Durability, Extent, Failure, Fault, Geometry, Io,
-    IoId, Op, Outcome, Refusal, Shard, Span,
+    Backend, DiskId, DiskKind, DiskOp, DiskTicket, Done, Durability, Failure, Fault, Geometry, Io, IoId, Op,
+    Outcome, Refusal, Shard, Span,
 };
 
 use crate::dirty::Dirty;

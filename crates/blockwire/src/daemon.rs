@@ -223,6 +223,9 @@ impl Daemon {
         let mut served = self.served();
         let report = served.volume(name)?;
         self.engine.remove_volume(name, force).map_err(|why| refused(&why))?;
+        // No shard has it any more; what hosts were told is written is made stable before its file is let go.
+        let named = served.stores.iter_mut().find(|store| store.volume.name.as_str() == name);
+        let synced = named.map_or(Ok(()), Store::sync);
         served.stores.retain(|store| store.volume.name.as_str() != name);
         served.ways.forget(name);
         let mut stopped = Ways { targets: std::mem::take(&mut served.stopped), ..Ways::default() };
@@ -231,6 +234,11 @@ impl Daemon {
         tracing::info!(volume = name, "volume deleted");
         volumes::save(&self.state, served.stores.iter().map(|store| &store.volume)).map_err(|why| {
             let message = format!("no longer served, but it will come back at the next start: {why}");
+            Refused::new(Code::Failed, message)
+        })?;
+        synced.map_err(|why| {
+            let message =
+                format!("no longer served, but what was written last may be lost: cannot sync: {why}");
             Refused::new(Code::Failed, message)
         })?;
         Ok(report)
@@ -274,14 +282,22 @@ impl Daemon {
         // Growing: first the file, then the initiators. Shrinking: the other way round, so that
         // nobody is promised blocks that are not there.
         if bytes >= before {
-            store.set_len(bytes).map_err(failed)?;
+            let grown = store.set_len(bytes);
+            if store.in_doubt {
+                self.engine.sync_failed(name);
+            }
+            grown.map_err(failed)?;
             if let Err(why) = self.engine.resize_volume(name, bytes) {
                 let _ = store.set_len(before);
                 return Err(refused(&why));
             }
         } else {
             self.engine.resize_volume(name, bytes).map_err(|why| refused(&why))?;
-            if let Err(why) = store.set_len(bytes) {
+            let shrunk = store.set_len(bytes);
+            if store.in_doubt {
+                self.engine.sync_failed(name);
+            }
+            if let Err(why) = shrunk {
                 let _ = self.engine.resize_volume(name, before);
                 return Err(failed(why));
             }

@@ -91,6 +91,9 @@ impl Engine for Memory {
     fn end_session(&self, id: u64, shard: usize) -> Result<(), EngineError> {
         self.tell(format!("end session {id} on {shard}"))
     }
+    fn sync_failed(&self, name: &str) {
+        let _ = self.tell(format!("sync of {name} failed"));
+    }
     fn resize_volume(&self, name: &str, bytes: u64) -> Result<(), EngineError> {
         self.tell(format!("resize {name} {bytes}"))
     }
@@ -237,6 +240,26 @@ fn resizing() {
     assert_eq!(length(), 1 << 20, "undone");
     let recorded = volumes::load(&daemon.state).unwrap();
     assert_eq!(recorded[0].spec.size, Some(1 << 20));
+}
+
+/// The file of a volume can be synced no more: what this system keeps nowhere can be made stable nowhere.
+fn lose_file(daemon: &Daemon, name: &str) {
+    let mut served = daemon.served();
+    let store = served.stores.iter_mut().find(|store| store.volume.name.as_str() == name).unwrap();
+    store.file = Some(std::fs::File::open("/proc/self/status").unwrap());
+}
+
+#[test]
+fn a_volume_that_cannot_be_synced_is_not_deleted_in_silence() {
+    let Fixture { root, engine, daemon } = fixture();
+    let path = root.path().join("x.img");
+    create(&daemon, "x", format!("file:{},size=1M", path.display())).unwrap();
+    lose_file(&daemon, "x");
+    engine.take();
+    let refused = daemon.answer(Request::VolumeDelete { name: "x".into(), force: true }).unwrap_err();
+    assert!(refused.message.contains("may be lost"), "{}", refused.message);
+    assert_eq!(engine.take(), ["remove x true"]);
+    assert_eq!(volumes::load(&daemon.state).unwrap().len(), 0, "it does not come back");
 }
 
 #[test]

@@ -98,6 +98,9 @@ pub trait Engine: Send + Sync {
     fn end_session(&self, id: u64, shard: usize) -> Result<(), EngineError>;
     /// The volume's backing now has this many bytes: initiators are told.
     fn resize_volume(&self, name: &str, bytes: u64) -> Result<(), EngineError>;
+    /// A sync of the volume's file has failed that the engine did not ask for: its writes and flushes are refused
+    /// from now on, as if a shard had been told.
+    fn sync_failed(&self, name: &str);
     /// Stops; returns when all is done. False: not everything that was written is on stable storage, though the
     /// stop was to be clean. A second call with [`Stop::Now`] ends a clean stop early.
     fn stop(&self, how: Stop) -> bool;

@@ -65,6 +65,7 @@ impl Engine for Idle {
     fn end_session(&self, _: u64, _: usize) -> Result<(), EngineError> {
         Ok(())
     }
+    fn sync_failed(&self, _: &str) {}
     fn resize_volume(&self, _: &str, _: u64) -> Result<(), EngineError> {
         Ok(())
     }

@@ -2,7 +2,8 @@
 //!
 //! Invariant: one file or device is open in one volume only. It is locked (flock) against other
 //! processes, and compared by device and inode against the volumes of this one, whatever names lead
-//! to it, and whether they are volumes themselves or legs of one.
+//! to it, and whether they are volumes themselves or legs of one. It is synced before it is served:
+//! what a killed daemon wrote may lie in the system's memory still.
 
 mod stripe;
 
@@ -10,8 +11,13 @@ use std::{
     fmt,
     fs::{File, TryLockError},
     io::{self, Seek, SeekFrom},
-    os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
+    os::{
+        fd::AsRawFd,
+        unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
+    },
     path::{Path, PathBuf},
+    thread,
+    time::Duration,
 };
 
 use backends::FileFacts;
@@ -30,6 +36,11 @@ use crate::{
 const FILE_PHYSICAL: u32 = 4096;
 /// Physical block of memory: a page, by which it is given back.
 const MEMORY_PHYSICAL: u32 = 4096;
+/// How often a lock that another process has is asked for: 2 s long. One that was killed has its files until
+/// the last of what it asked of the disk has ended.
+const LOCK_TRIES: u32 = if cfg!(test) { 3 } else { 200 };
+/// How long to wait before a lock is asked for again.
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// A volume that is open and ready to be served.
 #[derive(Debug)]
@@ -58,6 +69,9 @@ pub struct Store {
     pub legs: Vec<Store>,
     /// What opening it did to its file.
     pub made: Made,
+    /// A sync of its file has failed that no shard asked for: what is in it may be lost. Hosts are told so by
+    /// the shards until it is opened again.
+    pub in_doubt: bool,
 }
 
 /// What opening a volume did to its file, to be undone if it is not served after all.
@@ -183,7 +197,22 @@ impl Store {
             Source::Stripe(_) => unreachable!("a stripe is no leg of another: the SPEC was checked"),
         };
         store.uuid = store.identity(identities);
+        if let Err(why) = store.sync() {
+            let (volume, place) = (&volume.name, volume.spec.source.place().unwrap_or_default());
+            tracing::error!(
+                %volume, %place, %why,
+                "what was written to it before cannot be made stable, and may be lost; it can be read, and is written \
+                 again when it has been opened once more"
+            );
+        }
         Ok(store)
+    }
+
+    /// Makes stable what was written to its file, or its legs' files.
+    pub fn sync(&mut self) -> io::Result<()> {
+        let own = self.file.as_ref().map_or(Ok(()), File::sync_data);
+        self.in_doubt |= own.is_err();
+        self.legs.iter_mut().map(Store::sync).fold(own, io::Result::and)
     }
 
     /// Whether the other is, or has a leg that is, the same volume as this or one of its legs.
@@ -239,7 +268,9 @@ impl Store {
     pub fn set_len(&mut self, bytes: u64) -> io::Result<()> {
         if let (Some(file), Source::File(_)) = (&self.file, &self.volume.spec.source) {
             file.set_len(bytes)?;
-            file.sync_all()?;
+            // By a descriptor of its own, which is told of a failure besides the shards', not in their stead.
+            let own = File::open(format!("/proc/self/fd/{}", file.as_raw_fd()));
+            own.as_ref().unwrap_or(file).sync_all().inspect_err(|_| self.in_doubt = true)?;
         }
         self.bytes = bytes;
         Ok(())
@@ -278,6 +309,7 @@ fn memory(volume: &Volume) -> Store {
         remote: None,
         legs: Vec::new(),
         made: Made::Nothing,
+        in_doubt: false,
     }
 }
 
@@ -305,6 +337,7 @@ fn elsewhere(volume: &Volume, urls: &str) -> Result<Store, Why> {
         remote: Some(remote),
         legs: Vec::new(),
         made: Made::Nothing,
+        in_doubt: false,
         volume,
     })
 }
@@ -318,8 +351,16 @@ fn file<'a>(volume: &Volume, path: &Path, others: impl Iterator<Item = &'a Store
         Err(why) if why.kind() == io::ErrorKind::NotFound => return Err(Why::Missing(path.to_owned())),
         Err(why) => return Err(Why::Io("look at", path.to_owned(), why)),
     };
-    let file =
-        open_options(volume).create_new(created).mode(0o600).open(path).map_err(|why| opening(path, why))?;
+    let file = open_options(volume)
+        .create_new(created)
+        .mode(0o600)
+        .open(path)
+        .and_then(blocking)
+        .map_err(|why| opening(path, why))?;
+    // The open file is judged, not what its name led to before.
+    if !file.metadata().is_ok_and(|meta| meta.is_file()) {
+        return Err(Why::NotAFile(path.to_owned()));
+    }
     let undo = |why| {
         if created {
             let _ = std::fs::remove_file(path);
@@ -381,6 +422,7 @@ fn settle_file<'a>(
         remote: None,
         legs: Vec::new(),
         made: if grown.is_some() { Made::Growth(before) } else { Made::Nothing },
+        in_doubt: false,
     })
 }
 
@@ -391,9 +433,13 @@ fn device<'a>(volume: &Volume, path: &Path, others: impl Iterator<Item = &'a Sto
     if !meta.file_type().is_block_device() {
         return Err(Why::NotADevice(path.to_owned()));
     }
-    let mut file = open_options(volume).open(path).map_err(|why| opening(path, why))?;
+    let mut file = open_options(volume).open(path).and_then(blocking).map_err(|why| opening(path, why))?;
     // The open device is judged, not what its name led to before.
-    let number = file.metadata().map_err(failed("look at"))?.rdev();
+    let meta = file.metadata().map_err(failed("look at"))?;
+    if !meta.file_type().is_block_device() {
+        return Err(Why::NotADevice(path.to_owned()));
+    }
+    let number = meta.rdev();
     let sys = Sys::of(number);
     let key = sys.wwid().map_or(Key::Numbered { number }, |wwid| Key::Device { wwid });
     claim(path, &file, &key, spec.read_only, others)?;
@@ -421,6 +467,7 @@ fn device<'a>(volume: &Volume, path: &Path, others: impl Iterator<Item = &'a Sto
         remote: None,
         legs: Vec::new(),
         made: Made::Nothing,
+        in_doubt: false,
     })
 }
 
@@ -437,6 +484,14 @@ fn open_options(volume: &Volume) -> std::fs::OpenOptions {
     let mut options = File::options();
     options.read(true).write(!spec.read_only).custom_flags(flags.bits() as i32);
     options
+}
+
+/// Opening waits for nobody, but what is open has no call return for want of waiting: devices that are made of
+/// others (dm-crypt, thin) would answer with EAGAIN for ever.
+fn blocking(file: File) -> io::Result<File> {
+    let flags = rustix::fs::fcntl_getfl(&file)?;
+    rustix::fs::fcntl_setfl(&file, flags - OFlags::NONBLOCK)?;
+    Ok(file)
 }
 
 fn opening(path: &Path, why: io::Error) -> Why {
@@ -459,12 +514,25 @@ fn claim<'a>(
     if let Some(other) = others.find(|other| other.parts().iter().any(is_alias)) {
         return Err(Why::Alias(path.to_owned(), other.volume.name.clone()));
     }
-    let locked = if read_only { file.try_lock_shared() } else { file.try_lock() };
-    match locked {
-        Ok(()) => Ok(()),
-        Err(TryLockError::WouldBlock) => Err(Why::Locked(path.to_owned())),
-        Err(TryLockError::Error(why)) => Err(Why::Io("lock", path.to_owned(), why)),
+    let lock = || if read_only { file.try_lock_shared() } else { file.try_lock() };
+    lock_in_time(lock, || thread::sleep(LOCK_PAUSE)).map_err(|why| match why {
+        TryLockError::WouldBlock => Why::Locked(path.to_owned()),
+        TryLockError::Error(why) => Why::Io("lock", path.to_owned(), why),
+    })
+}
+
+/// Asks for a lock until it is had, or another process has had it for too long.
+fn lock_in_time(
+    mut lock: impl FnMut() -> Result<(), TryLockError>,
+    mut pause: impl FnMut(),
+) -> Result<(), TryLockError> {
+    for _ in 1..LOCK_TRIES {
+        match lock() {
+            Err(TryLockError::WouldBlock) => pause(),
+            done => return done,
+        }
     }
+    lock()
 }
 
 /// Whether holes can be punched, tried where there is nothing: behind the end of the file, which is `length` bytes

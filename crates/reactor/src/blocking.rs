@@ -14,6 +14,10 @@ use buf::Errno;
 use crate::disk::{Call, What};
 use crate::mail::{Door, Letter};
 
+/// How often in a row a call may be interrupted. These threads take no signal that the process handles, so once
+/// is rare.
+const INTERRUPTIONS_MAX: u32 = 64;
+
 /// One call, and the slot of the shard that waits for it.
 pub(crate) struct Job {
     pub(crate) shard: u16,
@@ -106,8 +110,9 @@ unsafe fn write(
     // SAFETY: as the caller promises.
     let written = retry(|| unsafe { libc::pwritev(fd, iov, count, offset) })?;
     if durable {
+        // Of a sync's failure, whatever it is, nobody may read that the write found no room.
         // SAFETY: no pointers are passed.
-        retry(|| unsafe { libc::fdatasync(fd) as isize })?;
+        retry(|| unsafe { libc::fdatasync(fd) as isize }).map_err(|_| Errno(libc::EIO))?;
     }
     Ok(written)
 }
@@ -143,15 +148,19 @@ fn next_data(fd: i32, offset: u64) -> Result<Option<(u64, u64)>, Errno> {
     }
 }
 
+/// Makes a call, again where a signal has interrupted it. One that never gets further is the asker's concern:
+/// no thread is lost to it.
 fn retry(mut call: impl FnMut() -> isize) -> Result<usize, Errno> {
-    loop {
+    for _ in 1..INTERRUPTIONS_MAX {
         match call() {
-            -1 => match last_errno() {
-                Errno(libc::EINTR) => {}
-                e => return Err(e),
-            },
+            -1 if last_errno() == Errno(libc::EINTR) => {}
+            -1 => return Err(last_errno()),
             n => return Ok(n as usize),
         }
+    }
+    match call() {
+        -1 => Err(last_errno()),
+        n => Ok(n as usize),
     }
 }
 
@@ -192,5 +201,19 @@ mod tests {
         let mut options = std::fs::OpenOptions::new();
         options.read(true).write(true).custom_flags(libc::O_TMPFILE);
         options.open(std::env::temp_dir()).unwrap()
+    }
+
+    #[test]
+    fn a_call_that_is_always_interrupted_does_not_keep_its_thread_for_ever() {
+        let mut calls = 0;
+        let mut interrupted = || {
+            calls += 1;
+            // SAFETY: the address is this thread's own error number.
+            unsafe { *libc::__errno_location() = libc::EINTR };
+            -1
+        };
+        assert_eq!(retry(&mut interrupted), Err(Errno(libc::EINTR)));
+        assert_eq!(calls, INTERRUPTIONS_MAX);
+        assert_eq!(retry(|| 7), Ok(7));
     }
 }

@@ -1,7 +1,7 @@
 //! Syncs of a file, of which one is out at a time over all shards; and writes that are stable by themselves.
 //!
-//! Invariant: whoever is told that a flush is done is told so after every call that may have heard of a
-//! failure in its stead has come back without one (see `dirty.rs`).
+//! Invariant: a flush is done only after every call that may have heard of a failure in its stead has come back
+//! without one (see `dirty.rs`).
 
 use buf::Errno;
 use volume::{DiskKind, DiskOp, DiskTicket, Fault, Outcome};

@@ -84,7 +84,11 @@ impl Medium {
                 let made = FileDisk::new(disk, &store.facts(), shards);
                 let unfit =
                     |why| EngineError::Unsupported(format!("volume \"{}\": {why}", store.volume.name));
-                Ok(Medium::File(Arc::new(made.map_err(unfit)?), disk))
+                let medium = Medium::File(Arc::new(made.map_err(unfit)?), disk);
+                if store.in_doubt {
+                    medium.sync_failed();
+                }
+                Ok(medium)
             }
             (Source::Remote(_), _) => match &store.remote {
                 Some(remote) => Ok(Medium::Remote(Arc::new(remote.clone()))),
@@ -119,6 +123,14 @@ impl Medium {
         match self {
             Medium::File(_, disk) => Some(*disk),
             Medium::Ram(_) | Medium::Null { .. } | Medium::Remote(_) | Medium::Stripe(_) => None,
+        }
+    }
+
+    /// A sync of its file has failed that no shard asked for.
+    pub fn sync_failed(&self) {
+        match self {
+            Medium::File(disk, _) => disk.sync_failed(),
+            Medium::Ram(_) | Medium::Null { .. } | Medium::Remote(_) | Medium::Stripe(_) => {}
         }
     }
 
@@ -273,4 +285,36 @@ fn ram(store: &Store) -> Option<RamDisk> {
 pub fn descriptors(store: &Store) -> Vec<Option<io::Result<OwnedFd>>> {
     let of = |part: &Store| Some(part.file.as_ref()?.try_clone().map(OwnedFd::from));
     store.parts().iter().map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use buf::{Cx, Entropy, Payload, Pool, Time};
+    use volume::{Backend, Fault, Io, IoId, Op};
+
+    use super::*;
+    use crate::{name::VolumeName, plan::Origin, plan::Volume, spec, state::identity::Identities};
+
+    /// The end of the first flush of a volume on a file.
+    fn flush(in_doubt: bool) -> Option<volume::Done> {
+        let root = tempfile::tempdir().unwrap();
+        let text = format!("file:{},size=1M", root.path().join("a.img").display());
+        let spec = spec::parse(&text).unwrap();
+        let volume = Volume { name: VolumeName::parse("a").unwrap(), spec, origin: Origin::Configured };
+        let store = Store::open(&volume, &mut Identities::default(), [].iter()).unwrap();
+        let store = Store { in_doubt, ..store };
+        let medium = Medium::of(&store, &[Some(DiskId(1))], 1).unwrap();
+        let Make::Backend(make) = medium.make(0) else { panic!("a file is a backend") };
+        let (mut backend, pool, mut entropy) = (make(), Pool::new(1 << 20), Entropy::new([0; 32]));
+        let mut cx = Cx { now: Time(1), pool: &pool, entropy: &mut entropy };
+        let io = Io { id: IoId(1), epoch: volume::Epoch(0), op: Op::Flush, payload: Payload::None };
+        Backend::submit(&mut *backend, &mut cx, io);
+        backend.poll_done()
+    }
+
+    #[test]
+    fn the_first_flush_is_never_answered_before_the_disk_has_synced() {
+        assert!(flush(false).is_none());
+        assert_eq!(flush(true).unwrap().result, Err(Fault::Sync.into()), "opening it could not sync it");
+    }
 }

@@ -521,6 +521,12 @@ impl Engine for Shards {
         })
     }
 
+    fn sync_failed(&self, name: &str) {
+        if let Some((_, entry)) = self.catalog().find(name) {
+            entry.medium.sync_failed();
+        }
+    }
+
     fn stop(&self, how: Stop) -> bool {
         let well = match how {
             Stop::Clean => self.stop_cleanly(),

@@ -6,13 +6,13 @@ use std::{
     path::Path,
     sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rustix::fs::OFlags;
 use volume::Gauge;
 
-/// How old what is shown may be.
+/// How old what is shown may be, and how long a descriptor may outlive its volume.
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// Whom to tell of files.
@@ -54,16 +54,22 @@ impl Usage {
 
 fn watch(told: &Receiver<Watched>) {
     let mut all: Vec<Watched> = Vec::new();
+    let mut due = Instant::now() + PERIOD;
     loop {
         let next = if all.is_empty() {
             told.recv().map_err(|_| RecvTimeoutError::Disconnected)
         } else {
-            told.recv_timeout(PERIOD)
+            told.recv_timeout(due.saturating_duration_since(Instant::now()))
         };
         match next {
             Ok(watched) => all.push(watched),
-            Err(RecvTimeoutError::Timeout) => all.retain(|one| one.gauge.is_read() && one.look()),
+            Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
+        }
+        // However often files come: else those that have gone would be kept while others come.
+        if Instant::now() >= due {
+            all.retain(|one| one.gauge.is_read() && one.look());
+            due = Instant::now() + PERIOD;
         }
     }
 }
@@ -71,7 +77,6 @@ fn watch(told: &Receiver<Watched>) {
 #[cfg(test)]
 mod tests {
     use std::io::{Seek, SeekFrom, Write};
-    use std::time::Instant;
 
     use super::*;
 
@@ -91,5 +96,27 @@ mod tests {
         }
         assert!((64 << 10..=1 << 20).contains(&gauge.get()), "{}", gauge.get());
         assert!(usage.watch(Path::new("/nonexistent/file")).is_none());
+    }
+
+    /// How many descriptors of this process are of this file.
+    fn descriptors(path: &Path) -> usize {
+        let path = path.canonicalize().unwrap();
+        let all = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+        all.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|link| link == path)).count()
+    }
+
+    #[test]
+    fn files_of_deleted_volumes_are_not_kept_open_while_others_come() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("a.img");
+        std::fs::write(&path, [7; 4096]).unwrap();
+        let usage = Usage::start().unwrap();
+        // One every 50 ms, gone at once: 60 s long, or until some were let go.
+        let let_go = (1..1200).any(|made| {
+            drop(usage.watch(&path).unwrap());
+            thread::sleep(Duration::from_millis(50));
+            descriptors(&path) < made
+        });
+        assert!(let_go);
     }
 }

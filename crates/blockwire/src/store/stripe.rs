@@ -80,6 +80,7 @@ fn together(volume: &Volume, striped: &Striped, legs: &[Store]) -> Result<Store,
         remote: None,
         legs: Vec::new(),
         made: Made::Nothing,
+        in_doubt: false,
         volume,
     })
 }

@@ -104,3 +104,52 @@ fn a_rest_behind_the_last_block_is_left_alone() {
         assert!(std::fs::read(&path).unwrap() == content, "{block}");
     }
 }
+
+/// A process that was killed has its files until the last of what it asked of the disk has ended.
+#[test]
+fn a_lock_that_is_about_to_be_given_up_is_waited_for() {
+    let held = |tries: u32| {
+        let (mut asked, mut paused) = (0, 0);
+        let lock = || {
+            asked += 1;
+            if asked > tries { Ok(()) } else { Err(TryLockError::WouldBlock) }
+        };
+        let had = lock_in_time(lock, || paused += 1).is_ok();
+        (had, paused)
+    };
+    assert_eq!(held(0), (true, 0));
+    assert_eq!(held(LOCK_TRIES - 1), (true, LOCK_TRIES - 1));
+    assert_eq!(held(u32::MAX), (false, LOCK_TRIES - 1));
+    let refused =
+        lock_in_time(|| Err(TryLockError::Error(io::ErrorKind::Other.into())), || panic!("it helps nobody"));
+    assert!(matches!(refused, Err(TryLockError::Error(_))));
+}
+
+#[test]
+fn no_call_on_a_volumes_file_is_told_to_come_again() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("a.img");
+    let store = open(&volume("a", &format!("file:{},size=1M", path.display())), &[]).unwrap();
+    let flags = rustix::fs::fcntl_getfl(store.file.as_ref().unwrap()).unwrap();
+    assert!(!flags.contains(OFlags::NONBLOCK), "{flags:?}");
+}
+
+#[test]
+fn a_file_that_cannot_be_synced_is_not_taken_for_safe() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("a.img");
+    let mut store = open(&volume("a", &format!("file:{},size=1M", path.display())), &[]).unwrap();
+    store.sync().unwrap();
+    assert!(!store.in_doubt);
+    store.set_len(2 << 20).unwrap();
+    assert!(!store.in_doubt);
+    // What this system keeps nowhere can be made stable nowhere.
+    store.file = Some(File::open("/proc/self/status").unwrap());
+    store.sync().unwrap_err();
+    assert!(store.in_doubt);
+    let mut stripe = open(&volume("s", "ram:1M"), &[]).unwrap();
+    store.in_doubt = false;
+    stripe.legs.push(store);
+    stripe.sync().unwrap_err();
+    assert!(stripe.legs[0].in_doubt);
+}
