@@ -5,7 +5,7 @@ mod shards;
 
 use buf::{Entropy, Pool, Time};
 use proptest::prelude::*;
-use volume::{Gate, Identity, Nexus, PortId, Shard, Shared, View};
+use volume::{Extent, Gate, Identity, Nexus, PortId, Shard, Shared, View};
 
 use super::*;
 
