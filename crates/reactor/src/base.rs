@@ -42,6 +42,7 @@ pub(crate) struct Base<M> {
     pub(crate) works: Flights<Work>,
     pub(crate) links_max: usize,
     pub(crate) linger: Duration,
+    closing_max: usize,
     outward: TcpOptions,
     /// Pool memory that the world itself keeps ready, in bytes.
     pub(crate) kept: usize,
@@ -53,8 +54,15 @@ pub(crate) struct Base<M> {
     disks: Disks,
     jobs: Sender<Job>,
     /// Links that are being closed, by the time when that takes too long; all took the same `linger`,
-    /// so they stand in order.
+    /// so they stand in order. Links that are gone by now are among them.
     closing: VecDeque<(Time, Tag)>,
+    /// How many of them are there still.
+    closing_now: usize,
+    /// How many of them, the oldest first, are to go before their time, for want of descriptors.
+    shed: usize,
+    /// A descriptor that is kept for the time when there is none left: with it a connection that waits can be
+    /// accepted and reset, instead of waiting for ever. `None`: there was none to keep.
+    spare: Option<OwnedFd>,
     /// Connections that are being made, by the time when their makers give up.
     dialling: BTreeSet<(Time, Tag)>,
     /// Where the search for the emptiest shard starts.
@@ -77,6 +85,7 @@ pub(crate) struct Parts<M> {
     pub(crate) listeners: Vec<(ListenerId, TcpListener)>,
     pub(crate) links_max: usize,
     pub(crate) linger: Duration,
+    pub(crate) closing_max: usize,
     pub(crate) outward: TcpOptions,
     pub(crate) letters: Receiver<Letter<M>>,
     pub(crate) doors: Arc<[Door<M>]>,
@@ -98,6 +107,7 @@ impl<M> Base<M> {
             works: Flights::new(),
             links_max: parts.links_max,
             linger: parts.linger,
+            closing_max: parts.closing_max,
             outward: parts.outward,
             kept: 0,
             letters: parts.letters,
@@ -107,6 +117,9 @@ impl<M> Base<M> {
             disks: Disks::default(),
             jobs: parts.jobs,
             closing: VecDeque::new(),
+            closing_now: 0,
+            shed: 0,
+            spare: socket::spare(),
             dialling: BTreeSet::new(),
             next_shard: usize::from(parts.id.0),
         }
@@ -192,11 +205,36 @@ impl<M> Base<M> {
                 }
                 Accept::Empty => return,
                 Accept::Exhausted => {
-                    listener.rests_until = Some(self.now + ACCEPT_REST);
-                    return;
+                    self.counters.exhausted.add(1);
+                    if self.closing_now > 0 {
+                        // What we have closed ourselves gives its descriptors back first.
+                        self.shed = ACCEPTS_MAX;
+                        self.listeners[at].rests_until = Some(self.now + RETRY);
+                        return;
+                    }
+                    if !self.turn_away(at) {
+                        self.listeners[at].rests_until = Some(self.now + ACCEPT_REST);
+                        return;
+                    }
                 }
             }
         }
+    }
+
+    /// Resets a connection that waits, with the descriptor that is kept for it; false if that cannot be done
+    /// again.
+    fn turn_away(&mut self, at: usize) -> bool {
+        if self.spare.take().is_none() {
+            self.spare = socket::spare();
+            return false;
+        }
+        let listener = &self.listeners[at];
+        if let Accept::Socket(fd, _) = socket::accept(&listener.socket, listener.id) {
+            socket::reset_on_close(&fd);
+            self.counters.refused.add(1);
+        }
+        self.spare = socket::spare();
+        self.spare.is_some()
     }
 
     fn emptiest(&mut self) -> ShardId {
@@ -208,20 +246,30 @@ impl<M> Base<M> {
         ShardId(at.expect("there is a shard") as u16)
     }
 
-    /// A link starts to close: [`Base::overdue`] names it when it takes too long.
+    /// A link starts to close: [`Base::overdue`] names it when it takes too long. The caller calls
+    /// [`Base::has_closed`] when it is gone, or is aborted.
     pub(crate) fn closes(&mut self, tag: Tag) {
         self.closing.push_back((self.now + self.linger, tag));
+        self.closing_now += 1;
     }
 
-    /// A link whose closing has taken too long (or that is closed already).
+    /// A link closes no longer.
+    pub(crate) fn has_closed(&mut self) {
+        self.closing_now -= 1;
+    }
+
+    /// A link to abort: its closing has taken too long, or the place is wanted (or it is closed already).
     pub(crate) fn overdue(&mut self) -> Option<Tag> {
-        match self.closing.front() {
-            Some(&(time, tag)) if time <= self.now => {
-                self.closing.pop_front();
-                Some(tag)
-            }
-            Some(_) | None => None,
+        let &(time, tag) = self.closing.front()?;
+        if self.shed == 0 && self.closing_now <= self.closing_max && time > self.now {
+            return None;
         }
+        self.shed = self.shed.saturating_sub(1);
+        self.closing.pop_front();
+        if self.closing.is_empty() {
+            self.shed = 0;
+        }
+        Some(tag)
     }
 
     /// A socket on its way to where a dial wants it; the caller calls [`Base::dials`] or fails it.

@@ -28,8 +28,11 @@ pub struct Config {
     pub outward: TcpOptions,
     /// The longest time, in nanoseconds, that a shard polls before it sleeps; 0 turns polling off.
     pub poll_ns_max: u64,
-    /// How long a closed link may take to deliver what was handed to it.
+    /// How long a closed link may take to deliver what was handed to it, and its peer to end too.
     pub linger: Duration,
+    /// Links per shard that may linger so at a time. One more costs the oldest of them its place, with a reset;
+    /// so do connections that come when the process has no descriptor left.
+    pub closing_max: usize,
     /// Threads, shared by all shards, for calls that have no asynchronous form (1 to 64).
     pub blocking_threads: usize,
 }
@@ -46,6 +49,7 @@ impl Default for Config {
             outward: TcpOptions::default(),
             poll_ns_max: 50_000,
             linger: Duration::from_secs(5),
+            closing_max: 1024,
             blocking_threads: 4,
         }
     }

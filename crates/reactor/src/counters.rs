@@ -73,8 +73,10 @@ counters! {
     disks,
     /// Sockets accepted here, for whichever shard.
     accepted,
-    /// Sockets dropped for want of room on the shard.
+    /// Sockets reset for want of room on the shard, or of descriptors.
     refused,
+    /// Times that accepting found no descriptor or memory left.
+    exhausted,
     /// Messages for the control plane that it did not fetch in time, dropped.
     control_lost,
     /// Links now.

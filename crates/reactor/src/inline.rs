@@ -123,6 +123,7 @@ where
             listeners: Vec::new(),
             links_max: config.links_max,
             linger: config.linger,
+            closing_max: config.closing_max,
             outward: config.outward,
             letters: inbox,
             doors,

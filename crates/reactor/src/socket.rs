@@ -202,6 +202,11 @@ pub(crate) fn accept(listener: &TcpListener, id: ListenerId) -> Accept {
     }
 }
 
+/// A descriptor of no use but to be given up; `None` if there is none left.
+pub(crate) fn spare() -> Option<OwnedFd> {
+    std::fs::File::open("/dev/null").ok().map(OwnedFd::from)
+}
+
 /// The processor that takes in what comes by a socket; `None`: nothing has come yet, or the system does not
 /// say. What it tells of nobody is -1.
 fn incoming_cpu(socket: &impl AsFd) -> Option<u32> {

@@ -54,6 +54,8 @@ struct Link<M> {
     hung_up: bool,
     is_due: bool,
     phase: Phase<M>,
+    /// It counts among those that close.
+    closes: bool,
 }
 
 impl<M> Link<M> {
@@ -67,6 +69,7 @@ impl<M> Link<M> {
             hung_up: false,
             is_due: false,
             phase: Phase::Open,
+            closes: false,
         }
     }
 }
@@ -325,6 +328,9 @@ impl<M> Epoll<M> {
     fn remove(&mut self, tag: Tag) -> Option<OwnedFd> {
         let link = self.links.remove(tag)?;
         assert!(link.recv.is_none() && link.send.is_none(), "a link goes when nothing of it is out");
+        if link.closes {
+            self.base.has_closed();
+        }
         self.base.unload();
         Some(link.fd)
     }
@@ -333,6 +339,9 @@ impl<M> Epoll<M> {
     fn abort(&mut self, tag: Tag) {
         let Some(link) = self.links.get_mut(tag) else { return };
         link.phase = Phase::Leaving(Departure::Abort);
+        if std::mem::take(&mut link.closes) {
+            self.base.has_closed();
+        }
         if let Some(op) = link.recv.take() {
             self.base.events.push_back(Event::Recv(link_of(tag), op, Came::Cancelled));
         }
@@ -390,6 +399,7 @@ impl<M> Driver<M> for Epoll<M> {
         let recv = at.recv.take();
         let at_rest = at.send.is_none();
         at.phase = Phase::Leaving(how);
+        at.closes = true;
         if let Some(op) = recv {
             self.base.events.push_back(Event::Recv(link, op, Came::Cancelled));
         }

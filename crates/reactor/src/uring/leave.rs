@@ -63,6 +63,9 @@ impl<M> Uring<'_, M> {
 
     pub(super) fn remove(&mut self, tag: Tag) -> Option<OwnedFd> {
         let link = self.links.remove(tag)?;
+        if link.closes {
+            self.base.has_closed();
+        }
         self.base.unload();
         Some(link.fd)
     }
@@ -74,6 +77,9 @@ impl<M> Uring<'_, M> {
             return self.give_up(tag, Errno(libc::ECANCELED));
         }
         link.phase = Phase::Leaving(Departure::Abort);
+        if std::mem::take(&mut link.closes) {
+            self.base.has_closed();
+        }
         let send = link.send;
         self.cancel_recv(tag);
         if let Some(slot) = send {

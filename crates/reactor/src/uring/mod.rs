@@ -89,11 +89,13 @@ struct Link<M> {
     /// The last receive left bytes in the socket.
     has_more: bool,
     phase: Phase<M>,
+    /// It counts among those that close.
+    closes: bool,
 }
 
 impl<M> Link<M> {
     fn new(fd: OwnedFd, phase: Phase<M>) -> Self {
-        Link { fd, recv: Receiving::Nothing, send: None, has_more: false, phase }
+        Link { fd, recv: Receiving::Nothing, send: None, has_more: false, phase, closes: false }
     }
 }
 
@@ -315,6 +317,7 @@ impl<M> Driver<M> for Uring<'_, M> {
         }
         if let Some(at) = self.links.get_mut(tag) {
             at.phase = Phase::Leaving(how);
+            at.closes = true;
         }
         self.base.closes(tag);
         self.cancel_recv(tag);

@@ -451,6 +451,25 @@ fn a_close_delivers_what_is_being_sent(io: IoChoice) {
     end(world);
 }
 
+/// Whom we have closed and who stays silent has a place for as long as it is wanted by no other.
+fn links_that_linger_are_bounded(io: IoChoice) {
+    let world = spawn(Config { linger: Duration::from_secs(600), closing_max: 4, ..config(io) });
+    let mut streams: Vec<_> = (0..20).map(|_| connect(&world)).collect();
+    for stream in &mut streams {
+        stream.write_all(&frame(CLOSE, 0)).unwrap();
+        assert!(matches!(stream.read(&mut [0]), Ok(0) | Err(_)), "the link is closed");
+    }
+    // What is counted is told with the next turn.
+    let links = || {
+        world.post(ShardId(0), Msg::Ping(channel().0));
+        world.stats()[0].links
+    };
+    until(|| links() <= 4);
+    drop(streams);
+    until(|| links() == 0);
+    end(world);
+}
+
 /// Receives that wait for memory when their links are closed, and peers that end only after the world has given
 /// them up: the end of such a peer must find nothing that it can harm.
 fn a_late_end_of_a_link_that_starved_does_not_end_the_world(io: IoChoice) {
@@ -539,6 +558,7 @@ worlds! {
     links_that_arrive_at_the_end_hold_nobody_up,
     links_can_be_aborted_while_busy,
     a_close_delivers_what_is_being_sent,
+    links_that_linger_are_bounded,
     a_late_end_of_a_link_that_starved_does_not_end_the_world,
     a_storm,
     tcp_options_are_inherited,
