@@ -26,6 +26,8 @@ use crate::world::Event;
 const ACCEPTS_MAX: usize = 16;
 /// How long accepting rests when descriptors or memory are used up.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
+/// How often it is told that accepting found nothing left.
+const EXHAUSTED_EVERY: Duration = Duration::from_secs(60);
 /// How soon to try again what found a full box or an empty pool.
 const RETRY: Duration = Duration::from_millis(1);
 /// The smallest stage worth receiving into, in bytes.
@@ -43,6 +45,9 @@ pub(crate) struct Base<M> {
     pub(crate) links_max: usize,
     pub(crate) linger: Duration,
     closing_max: usize,
+    on_exhausted: Option<fn()>,
+    /// When it may be called again.
+    exhausted_again: Time,
     outward: TcpOptions,
     /// Pool memory that the world itself keeps ready, in bytes.
     pub(crate) kept: usize,
@@ -86,6 +91,7 @@ pub(crate) struct Parts<M> {
     pub(crate) links_max: usize,
     pub(crate) linger: Duration,
     pub(crate) closing_max: usize,
+    pub(crate) on_exhausted: Option<fn()>,
     pub(crate) outward: TcpOptions,
     pub(crate) letters: Receiver<Letter<M>>,
     pub(crate) doors: Arc<[Door<M>]>,
@@ -108,6 +114,8 @@ impl<M> Base<M> {
             links_max: parts.links_max,
             linger: parts.linger,
             closing_max: parts.closing_max,
+            on_exhausted: parts.on_exhausted,
+            exhausted_again: Time(0),
             outward: parts.outward,
             kept: 0,
             letters: parts.letters,
@@ -205,7 +213,7 @@ impl<M> Base<M> {
                 }
                 Accept::Empty => return,
                 Accept::Exhausted => {
-                    self.counters.exhausted.add(1);
+                    self.tell_exhausted();
                     if self.closing_now > 0 {
                         // What we have closed ourselves gives its descriptors back first.
                         self.shed = ACCEPTS_MAX;
@@ -218,6 +226,16 @@ impl<M> Base<M> {
                     }
                 }
             }
+        }
+    }
+
+    fn tell_exhausted(&mut self) {
+        self.counters.exhausted.add(1);
+        if let Some(tell) = self.on_exhausted
+            && self.now >= self.exhausted_again
+        {
+            self.exhausted_again = self.now + EXHAUSTED_EVERY;
+            tell();
         }
     }
 

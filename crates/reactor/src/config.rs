@@ -33,6 +33,9 @@ pub struct Config {
     /// Links per shard that may linger so at a time. One more costs the oldest of them its place, with a reset;
     /// so do connections that come when the process has no descriptor left.
     pub closing_max: usize,
+    /// Called on a shard's thread when a connection found no descriptor or memory, at most once a minute and
+    /// shard: for the log.
+    pub on_exhausted: Option<fn()>,
     /// Threads, shared by all shards, for calls that have no asynchronous form (1 to 64).
     pub blocking_threads: usize,
 }
@@ -50,6 +53,7 @@ impl Default for Config {
             poll_ns_max: 50_000,
             linger: Duration::from_secs(5),
             closing_max: 1024,
+            on_exhausted: None,
             blocking_threads: 4,
         }
     }

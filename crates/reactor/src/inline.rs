@@ -124,6 +124,7 @@ where
             links_max: config.links_max,
             linger: config.linger,
             closing_max: config.closing_max,
+            on_exhausted: config.on_exhausted,
             outward: config.outward,
             letters: inbox,
             doors,

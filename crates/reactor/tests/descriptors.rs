@@ -4,8 +4,11 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
+use ::endpoint::ShardId;
 use blockwire_reactor::{Config, IoChoice, Listen, Reactor, Running};
 use rustix::net::{AddressFamily, SocketType};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -14,6 +17,12 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 #[allow(dead_code)]
 mod endpoint;
 use endpoint::{CLOSE, Msg, TestEnd, WHERE};
+
+/// How often it was told that there are none left.
+static TOLD: AtomicU32 = AtomicU32::new(0);
+fn told() {
+    TOLD.fetch_add(1, Ordering::Relaxed);
+}
 
 /// Descriptors that are free when connections begin to come.
 const FREE: u64 = 6;
@@ -56,7 +65,9 @@ fn until(mut what: impl FnMut() -> bool) {
 fn at_the_limit(io: IoChoice) {
     let listen = Listen::from("127.0.0.1:0".parse::<SocketAddr>().unwrap());
     let linger = Duration::from_secs(600);
-    let config = Config { io, listeners: vec![listen], linger, ..Config::default() };
+    let on_exhausted = Some(told as fn());
+    let config = Config { io, listeners: vec![listen], linger, on_exhausted, ..Config::default() };
+    TOLD.store(0, Ordering::Relaxed);
     let world: Running<Msg> = Reactor::spawn(config, |id, _| TestEnd::new(id)).unwrap();
     let to = world.addresses()[0];
     let mut sockets = sockets(40);
@@ -72,6 +83,8 @@ fn at_the_limit(io: IoChoice) {
     let stats = world.stats()[0];
     assert!(stats.exhausted > 0 && stats.refused == 20 - places as u64, "{io:?}: {stats:?}");
 
+    assert_eq!(TOLD.load(Ordering::Relaxed), 1, "told once, however often it happens");
+
     // Whom we have closed gives the place to who comes, however long it would linger.
     let mut told: Vec<_> = streams.into_iter().zip(served).filter(|(_, served)| *served).collect();
     for (stream, _) in &mut told {
@@ -84,7 +97,11 @@ fn at_the_limit(io: IoChoice) {
     }
     // A peer that goes by itself leaves its place as well.
     drop((later, told));
-    until(|| world.stats()[0].links == 0);
+    // What is counted is told with the next turn.
+    until(|| {
+        world.post(ShardId(0), Msg::Ping(channel().0));
+        world.stats()[0].links == 0
+    });
     assert!(is_served(&mut connect(sockets.pop().unwrap(), to)));
     setrlimit(Resource::Nofile, before).unwrap();
     world.stop(Duration::from_millis(200));

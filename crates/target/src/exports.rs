@@ -18,6 +18,7 @@ use iscsi::session::SessionLimits;
 use volume::{PortId, VolumeId};
 
 use crate::directory::SESSIONS_MAX;
+use crate::shard::LOGINS_MAX;
 
 pub use condition::{Condition, End, Number, Order};
 pub use nvme::{
@@ -54,11 +55,14 @@ pub struct Admission {
     pub sessions: usize,
     /// From the accepted connection to the last login response, or to an answered Connect.
     pub login_time: Duration,
+    /// Connections of one shard that may be logging in, or have yet to connect their queue: 1 to
+    /// [`LOGINS_MAX`]. One more costs the oldest that owes a request its place.
+    pub logins: usize,
 }
 
 impl Default for Admission {
     fn default() -> Self {
-        Admission { sessions: SESSIONS_MAX, login_time: Duration::from_secs(15) }
+        Admission { sessions: SESSIONS_MAX, login_time: Duration::from_secs(15), logins: LOGINS_MAX }
     }
 }
 

@@ -37,4 +37,4 @@ pub use message::{
     VolumeSpec,
 };
 pub use nvme_server::{ANA_GROUPS_MAX, Gone, KeepAlive, NAMESPACES_MAX, namespaces_max};
-pub use shard::{LogLine, NvmeCause, NvmeLine, Shard, home_of};
+pub use shard::{LOGINS_MAX, LogLine, NvmeCause, NvmeLine, Shard, home_of};

@@ -61,6 +61,7 @@ pub(crate) struct LoginLink {
     /// Batches whose memory the kernel may still hold.
     in_kernel: u32,
     deadline: Time,
+    evicted: bool,
     event: Option<LoginEvent>,
 }
 
@@ -78,6 +79,7 @@ impl LoginLink {
             sending: false,
             deadline,
             in_kernel: 0,
+            evicted: false,
             event: None,
         }
     }
@@ -100,9 +102,15 @@ impl LoginLink {
     pub(crate) fn give_up(&mut self) -> bool {
         let owes = matches!(self.phase, Phase::AwaitRequest);
         if owes {
+            self.evicted = true;
             self.over(None);
         }
         owes
+    }
+
+    /// Whether [`LoginLink::give_up`] has ended it.
+    pub(crate) fn is_evicted(&self) -> bool {
+        self.evicted
     }
 
     /// Bytes that came behind the last request; there are none unless the peer breaks the rules.

@@ -190,6 +190,7 @@ impl Frame {
             admission: Admission {
                 sessions: self.limits.sessions.map_or(SESSIONS_MAX, usize::from),
                 login_time: self.limits.login_timeout,
+                logins: crate::descriptors::logins(self.cores.len()),
             },
             placement: self.placement_rules(ways),
             cores: self.cores.clone(),

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use reactor::{Config, IoChoice, KeepAlive, Listen};
 
+use crate::descriptors;
 use crate::plan::{IoWorld, Plan, Portal, TcpOptions};
 
 /// Seconds between keep-alive probes, and how many may stay unanswered: a dead peer is noticed
@@ -13,8 +14,11 @@ const PROBES: u8 = 3;
 
 /// The reactor's configuration. Listeners stand in the order of the plan's portals.
 pub fn config(plan: &Plan) -> Config {
+    let cores = if plan.cores.is_empty() { allowed_cores() } else { plan.cores.clone() };
     Config {
-        cores: if plan.cores.is_empty() { allowed_cores() } else { plan.cores.clone() },
+        closing_max: 4 * descriptors::logins(cores.len()),
+        on_exhausted: Some(descriptors::tell_exhausted),
+        cores,
         io: match plan.io {
             IoWorld::Auto => IoChoice::Auto,
             IoWorld::Uring => IoChoice::Uring,

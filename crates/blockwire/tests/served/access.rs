@@ -9,7 +9,7 @@ use iscsi::{
 };
 
 use crate::{
-    daemon::{Place, a_core},
+    daemon::{Place, a_core, worlds},
     initiator::{Data, HOST, Initiator, wanted},
 };
 
@@ -353,6 +353,31 @@ fn portals_on_all_addresses_are_named_by_the_one_that_was_asked() {
         let one = format!("TargetName={DISK}\0TargetAddress={at},{tag}\0");
         assert_eq!(session.send_targets("All"), one);
         session.log_out().unwrap();
+    }
+}
+
+/// Neither who is silent nor who is refused and stays keeps a descriptor of ours beyond a bound.
+#[test]
+fn attack_01_strangers_do_not_use_up_the_descriptors() {
+    // Both ends of 900 connections, beside what other tests have open.
+    blockwire::descriptors::raise(1);
+    let place = Place::new();
+    for world in worlds() {
+        let config = one_disk("", "[limits]\nlogin_timeout = 600");
+        let daemon = place.serve(&config, &["--cores", &a_core(), "--io", world]);
+        let at_rest = daemon.descriptors();
+        let mut silent = Vec::new();
+        for at in 0..900 {
+            let mut stream = TcpStream::connect(daemon.at).unwrap();
+            if at % 2 == 0 {
+                // What is no login is closed at its first header.
+                std::io::Write::write_all(&mut stream, &[0x16; 48]).unwrap();
+            }
+            silent.push(stream);
+        }
+        Initiator::ready(daemon.at, DISK).log_out().unwrap();
+        let held = daemon.descriptors() - at_rest;
+        assert!(held < 800, "{world}: {held} descriptors for 900 strangers");
     }
 }
 

@@ -115,6 +115,11 @@ pub struct Daemon {
 }
 
 impl Daemon {
+    /// How many files it has open.
+    pub fn descriptors(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
+    }
+
     /// Runs a verb against it.
     pub fn run(&self, line: &str) -> Output {
         let home = self.control.parent().unwrap();

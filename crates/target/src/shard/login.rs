@@ -26,11 +26,12 @@ use crate::message::{Baggage, Message, RoomWanted};
 
 impl Shard {
     pub(super) fn accept(&mut self, cx: &mut Cx<'_>, id: LinkId, accepted: Accepted) {
-        if self.logins >= LOGINS_ROOM || self.stopping.is_some() {
+        let logins = self.exports.admission.logins.clamp(1, LOGINS_MAX);
+        if self.logins >= 2 * logins || self.stopping.is_some() {
             self.departures.push_back((id, Departure::Abort));
             return;
         }
-        if self.logins >= LOGINS_MAX {
+        if self.logins >= logins {
             self.cut_oldest_login(cx);
         }
         if self.exports.nvme.portal(accepted.listener).is_some() {
@@ -121,7 +122,10 @@ impl Shard {
                         self.tell_unproven(accepted.peer.ip());
                     }
                     self.say(LogLine::LoginFailed { peer: accepted.peer, cause });
-                    self.depart(id, Departure::Close);
+                    // Who lost the place to another is told nothing: the descriptor is free at once.
+                    let evicted = self.entering(tag).is_some_and(|entering| entering.login.is_evicted());
+                    let how = if evicted { Departure::Abort } else { Departure::Close };
+                    self.depart(id, how);
                 }
             }
         }

@@ -46,11 +46,11 @@ pub use volumes::home_of;
 
 /// The shard that keeps the directory of sessions.
 const DIRECTORY: ShardId = ShardId(0);
-/// Connections that may be logging in on one shard at a time. With the longest text that a login
-/// holds (see `iscsi::login::LOGIN_MEMORY_MAX`) they bound what strangers can make us keep.
-const LOGINS_MAX: usize = 256;
-/// Beyond [`LOGINS_MAX`] each new login costs the oldest one that owes a request its place, so that
-/// strangers who are silent keep nobody out. Those on their way out are bounded by this number.
+/// Connections that may be logging in on one shard at a time, at most (`Admission::logins`). With the longest
+/// text that a login holds (see `iscsi::login::LOGIN_MEMORY_MAX`) they bound what strangers can make us keep.
+pub const LOGINS_MAX: usize = 256;
+/// Beyond `Admission::logins` each new login costs the oldest one that owes a request its place, so that
+/// strangers who are silent keep nobody out. Those on their way out are at most as many again.
 const LOGINS_ROOM: usize = 2 * LOGINS_MAX;
 
 /// How many NVMe queues a shard carries at most. A Connect beyond it is refused, or its link closed.

@@ -77,6 +77,9 @@ fn attack_54_silent_strangers_give_way() {
     world.run_for(Duration::from_millis(10));
     let open = silent.iter().filter(|peer| world.peer_end(**peer) == sim::PeerEnd::Open).count();
     assert!(open <= 512, "{open} strangers are kept");
+    // Those that lost their place are reset: none keeps a descriptor until its peer ends.
+    let is_reset = |peer: &&_| world.peer_end(**peer) == sim::PeerEnd::Reset;
+    assert_eq!(silent.iter().filter(is_reset).count(), 600 - open);
     let mut host = Host::connect(&mut world, Wanted::default());
     assert_eq!(host.write(&mut world, 1, 0, &pattern(0, 1, 1)), Status::SUCCESS);
     // The others have their time, and no more.

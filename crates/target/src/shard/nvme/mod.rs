@@ -94,6 +94,8 @@ pub(super) struct Queue {
     parked: VecDeque<Step>,
     /// It counts among the strangers: it is not connected yet, or has still to prove who it is.
     counted: bool,
+    /// It has lost its place to another stranger: there is nothing to tell it.
+    evicted: bool,
     /// Its link is gone.
     pub(super) gone: bool,
     /// `TargetEvent::Closed` has come.
@@ -151,6 +153,7 @@ impl Queue {
             key: None,
             parked: VecDeque::new(),
             counted,
+            evicted: false,
             gone: false,
             closed: false,
         }
@@ -164,6 +167,7 @@ impl Queue {
             Stage::Asked(_) | Stage::Granted(_) | Stage::Over => false,
         };
         if owes {
+            self.evicted = true;
             self.proto.close(cx, Close::Now);
         }
         owes
@@ -329,6 +333,8 @@ impl Shard {
         self.leave_seat(cx, conn);
         let Some(queue) = self.queue(conn) else { return };
         let (id, peer, names) = (queue.id, queue.accepted.peer, queue.names());
+        // Its descriptor is free at once.
+        let how = if queue.evicted { Departure::Abort } else { Departure::Close };
         match std::mem::replace(&mut queue.stage, Stage::Over) {
             Stage::Over | Stage::Open(_) => {}
             Stage::Stranger | Stage::Reading(_) | Stage::Asked(_) => {
@@ -339,7 +345,7 @@ impl Shard {
                 self.say(LogLine::Nvme(NvmeLine::NotConnected { peer, names, cause: None }));
             }
         }
-        self.depart(id, Departure::Close);
+        self.depart(id, how);
     }
 
     /// Forgets a connection that has ended and whose link is gone.

@@ -32,7 +32,7 @@ impl Shard {
         }
         if stranger {
             self.remember_age(conn);
-            if self.logins > LOGINS_MAX {
+            if self.logins > self.exports.admission.logins.clamp(1, LOGINS_MAX) {
                 self.cut_oldest_login(cx);
             }
         }
