@@ -16,7 +16,7 @@ mod session;
 mod wire;
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub use session::{Export, Kind, OPTION_MAX, OPTIONS_MAX, Request, Session, Step}
 
 use crate::disk::Disk;
 use crate::requests::{Ended, Requests};
-use crate::socket;
+use crate::socket::Listener;
 use crate::statistics::Statistics;
 use crate::turn::{self, Face, Leave};
 use crate::vectors::Vectors;
@@ -73,7 +73,7 @@ impl Settings {
 #[derive(Debug)]
 pub struct Front {
     settings: Settings,
-    socket: OwnedFd,
+    socket: Listener,
     statistics: Arc<Statistics>,
 }
 
@@ -84,7 +84,7 @@ impl Front {
     /// What the system says; `AddrInUse` if another server listens there, or something that is no socket
     /// is in the way.
     pub fn new(settings: Settings) -> io::Result<Front> {
-        let socket = socket::listen(&settings.path, settings.mode)?;
+        let socket = Listener::new(&settings.path, settings.mode)?;
         Ok(Front { settings, socket, statistics: Arc::default() })
     }
 
@@ -119,12 +119,6 @@ impl Front {
             front: self,
         };
         turn::run(&mut server, disk, stop)
-    }
-}
-
-impl Drop for Front {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.settings.path);
     }
 }
 

@@ -27,14 +27,13 @@ mod ring;
 mod server;
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 pub use message::{ConfigAt, Envelope, InflightAt, Malformed, Message, PAYLOAD_MAX, RegionAt, RingAt, parse};
 
 use crate::disk::Disk;
-use crate::socket;
+use crate::socket::Listener;
 use crate::statistics::Statistics;
 use crate::turn;
 use crate::wait::Stop;
@@ -68,7 +67,7 @@ impl Settings {
 #[derive(Debug)]
 pub struct Front {
     settings: Settings,
-    socket: OwnedFd,
+    socket: Listener,
     statistics: Arc<Statistics>,
 }
 
@@ -79,7 +78,7 @@ impl Front {
     /// What the system says; `AddrInUse` if another server listens there, or something that is no socket
     /// is in the way.
     pub fn new(settings: Settings) -> io::Result<Front> {
-        let socket = socket::listen(&settings.path, settings.mode)?;
+        let socket = Listener::new(&settings.path, settings.mode)?;
         Ok(Front { settings, socket, statistics: Arc::default() })
     }
 
@@ -108,11 +107,5 @@ impl Front {
     pub fn run(&mut self, disk: &mut dyn Disk, stop: &Stop) -> io::Result<()> {
         let mut server = server::Server::new(self, disk);
         turn::run(&mut server, disk, stop)
-    }
-}
-
-impl Drop for Front {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.settings.path);
     }
 }
