@@ -40,13 +40,17 @@ fn main() -> std::io::Result<()> {
         }
         "fuse" => fuse::Front::new(fuse::Settings::new(place))?.run(&mut volume, &stop, &mut |place| {
             println!("{} {:?}", place.file.display(), place.device);
+            Ok(())
         }),
         "ublk" => {
             let front = match place.as_str() {
                 "new" => ublk::Front::new(ublk::Settings::default(), &volume)?,
                 number => ublk::Front::recover(number.parse().map_err(|_| usage())?, &volume)?,
             };
-            front.run(&mut volume, &stop, &mut |device| println!("{}", device.display()))
+            front.run(&mut volume, &stop, &mut |device| {
+                println!("{}", device.display());
+                Ok(())
+            })
         }
         _ => Err(usage()),
     }

@@ -29,7 +29,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub use mount::{available, clean};
+pub use mount::{Made, Name, available, clean, clean_named};
 
 use crate::disk::Disk;
 use crate::statistics::Statistics;
@@ -93,6 +93,9 @@ pub struct Place<'a> {
     pub kept: Option<Keep<'a>>,
 }
 
+/// Called once, when a place can be used; what it says ends the front.
+pub type Ready<'a> = &'a mut dyn FnMut(Place<'_>) -> io::Result<()>;
+
 /// What serves a place, lent: to be given to another process that holds on.
 #[derive(Clone, Copy, Debug)]
 pub struct Keep<'a> {
@@ -109,8 +112,10 @@ pub struct Keep<'a> {
 pub struct Facts {
     /// The longest write that the kernel may send, in bytes.
     pub write_max: u32,
-    /// The directory was made by us, and is to be removed.
-    pub made: bool,
+    /// What tells the mount apart.
+    pub name: Name,
+    /// The directory, if it was made by us, and is to be removed.
+    pub made: Option<Made>,
     /// `fusermount3` mounted it.
     pub by_program: bool,
 }
@@ -156,7 +161,7 @@ impl Front {
     /// What the system says of the descriptors; `BrokenPipe` if the kernel has ended the connection.
     pub fn recover(settings: Settings, kept: Kept) -> io::Result<Front> {
         let Kept { fuse, device, facts } = kept;
-        let mount = Mount::inherited(&settings.dir, facts.made, facts.by_program)?;
+        let mount = Mount::inherited(&settings.dir, &facts)?;
         rustix::io::ioctl_fionbio(&fuse, true)?;
         let inherited = Some((device, facts.write_max));
         Ok(Front { settings, mount, fuse, inherited, statistics: Arc::default() })
@@ -169,17 +174,13 @@ impl Front {
 
     /// Serves `disk` until `stop` is asked and all users are gone (or it is asked twice), or somebody
     /// unmounts the place. `ready` is called once, when the loop device is there or it is known that there
-    /// will be none.
+    /// will be none. If it fails, or anything before it, a recovered place stays as it was found, for whoever
+    /// recovers it next; a new one is taken away.
     ///
     /// # Errors
-    /// Of the disk, when it is gone: all that was out has been answered with an error. Of the kernel, if
+    /// What `ready` says. Of the disk, when it is gone: all that was out has been answered with an error. Of the kernel, if
     /// it speaks an older protocol (before Linux 4.20) or takes no answers.
-    pub fn run(
-        &mut self,
-        disk: &mut dyn Disk,
-        stop: &Stop,
-        ready: &mut dyn FnMut(Place<'_>),
-    ) -> io::Result<()> {
+    pub fn run(&mut self, disk: &mut dyn Disk, stop: &Stop, ready: Ready<'_>) -> io::Result<()> {
         let mut server = server::Server::new(self, disk, ready)?;
         turn::run(&mut server, disk, stop)
     }

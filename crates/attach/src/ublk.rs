@@ -70,6 +70,9 @@ pub struct Front {
     statistics: Arc<Statistics>,
 }
 
+/// Called once, with the device's name, when it can be used; what it says ends the front.
+pub type Ready<'a> = &'a mut dyn FnMut(&Path) -> io::Result<()>;
+
 /// Whether this kernel has the driver, and we may use it.
 ///
 /// # Errors
@@ -178,19 +181,30 @@ impl Front {
 
     /// Serves `disk` until `stop` is asked and all users are gone (or it is asked twice), or somebody
     /// stops the device. `ready` is called once, with the device's name, when it can be used. The device is
-    /// then taken away.
+    /// then taken away; but one that was recovered stays as it is, for the next to recover, if `ready` fails or
+    /// anything before it.
     ///
     /// # Errors
-    /// Of the disk, when it is gone: all that was out has been answered with an error. Of the driver.
-    pub fn run(self, disk: &mut dyn Disk, stop: &Stop, ready: &mut dyn FnMut(&Path)) -> io::Result<()> {
+    /// What `ready` says. Of the disk, when it is gone: all that was out has been answered with an error. Of the
+    /// driver.
+    pub fn run(self, disk: &mut dyn Disk, stop: &Stop, ready: Ready<'_>) -> io::Result<()> {
+        let mut settled = !self.recovers;
+        let mut tell = |device: &Path| {
+            ready(device)?;
+            settled = true;
+            Ok(())
+        };
         let number = self.info.device;
         let path = PathBuf::from(format!("/dev/ublkc{number}"));
         let file = File::options().read(true).write(true).open(path)?;
         let queue = Queue::new(file, self.info.depth)?;
         let result = {
-            let mut server = server::Server::new(&self, Channel::open()?, queue, disk, ready);
+            let mut server = server::Server::new(&self, Channel::open()?, queue, disk, &mut tell);
             turn::run(&mut server, disk, stop)
         };
+        if !settled {
+            return result;
+        }
         // The character device is closed, which deleting waits for.
         let deleted = delete(number);
         result.and(deleted)

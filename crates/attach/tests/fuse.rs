@@ -57,6 +57,7 @@ impl Server {
                     eprintln!("no loop device: {why}");
                 }
                 say.send((place.file.to_owned(), place.device.map(Path::to_owned))).unwrap();
+                Ok(())
             })
         });
         let (file, device) = said.recv_timeout(Duration::from_secs(20)).expect("it is ready");
@@ -354,7 +355,7 @@ fn child() {
     let settings = fuse::Settings { loop_devices: fuse::LoopDevices::Never, ..fuse::Settings::new(dir) };
     let mut front = fuse::Front::new(settings).unwrap();
     let mut volume = RamVolume::new(disk, Mood::default());
-    front.run(&mut volume, &Stop::new().unwrap(), &mut |_| ()).unwrap();
+    front.run(&mut volume, &Stop::new().unwrap(), &mut |_| Ok(())).unwrap();
 }
 
 struct Killed(Child);
@@ -391,4 +392,148 @@ fn what_a_killed_process_left_is_cleaned() {
     assert!(!fuse::clean(&dir).unwrap(), "nothing is left to clean");
     assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
     std::fs::remove_dir(&dir).unwrap();
+}
+
+/// A file system of somebody else's, with something in it.
+fn mount_tmpfs(dir: &Path) -> Mounted {
+    run("mount", &["-t", "tmpfs", "tmpfs", text(dir)]);
+    std::fs::write(dir.join("precious"), "data").unwrap();
+    Mounted(dir.to_owned())
+}
+
+fn keeps_its_data(dir: &Path) {
+    assert_eq!(std::fs::read_to_string(dir.join("precious")).unwrap(), "data");
+}
+
+fn start() -> Option<Server> {
+    let is_root = rustix_is_root();
+    is_root.then(|| Server::start(1, 512, Mood::default(), fuse::LoopDevices::Never)).flatten()
+}
+
+fn rustix_is_root() -> bool {
+    // SAFETY: it always succeeds and touches no memory.
+    unsafe { libc::geteuid() == 0 }
+}
+
+#[test]
+fn the_end_does_not_unmount_what_others_mounted_over_it() {
+    let Some(mut server) = start() else { return };
+    let dir = server.dir.clone();
+    let theirs = mount_tmpfs(&dir);
+    server.stop.stop();
+    server.stop.stop();
+    let _ = server.thread.take().unwrap().join().unwrap();
+    keeps_its_data(&dir);
+    drop(theirs);
+    assert!(fuse::clean(&dir).unwrap(), "what is left under it is dead, and ours");
+    std::fs::remove_dir(&dir).unwrap();
+}
+
+#[test]
+fn the_end_does_not_unmount_what_others_mounted_in_its_place() {
+    let Some(mut server) = start() else { return };
+    let dir = server.dir.clone();
+    // As long as a user is there, the front goes on.
+    let open = File::open(&server.file).unwrap();
+    run("umount", &["-l", text(&dir)]);
+    let theirs = mount_tmpfs(&dir);
+    drop(open);
+    let _ = server.end();
+    keeps_its_data(&dir);
+    drop(theirs);
+    let _ = std::fs::remove_dir(&dir);
+    // The kernel gives the second mount the numbers of the first.
+    let Some(mut server) = start() else { return };
+    let dir = server.dir.clone();
+    let open = File::open(&server.file).unwrap();
+    run("umount", &["-l", text(&dir)]);
+    let second = fuse::Front::new(fuse::Settings::new(&dir)).unwrap();
+    let is_mounted = || std::fs::read_to_string("/proc/self/mountinfo").unwrap().contains(text(&dir));
+    assert!(is_mounted());
+    drop(open);
+    let _ = server.end();
+    assert!(is_mounted(), "another attachment's file system was taken away");
+    drop(second);
+    assert!(!is_mounted());
+    let _ = std::fs::remove_dir(&dir);
+}
+
+#[test]
+fn the_end_does_not_remove_a_directory_that_others_made() {
+    let Some(mut server) = start() else { return };
+    let dir = server.dir.clone();
+    let open = File::open(&server.file).unwrap();
+    run("umount", &["-l", text(&dir)]);
+    let between = dir.with_extension("between");
+    std::fs::rename(&dir, &between).unwrap();
+    std::fs::create_dir(&dir).unwrap();
+    drop(open);
+    let _ = server.end();
+    assert!(dir.exists(), "it was not ours to remove");
+    std::fs::remove_dir(&dir).unwrap();
+    std::fs::remove_dir(&between).unwrap();
+}
+
+#[test]
+fn nothing_is_mounted_through_a_link() {
+    if !rustix_is_root() {
+        return;
+    }
+    let dir = std::env::temp_dir().join(format!("attach-fuse-{}-target", std::process::id()));
+    std::fs::create_dir(&dir).unwrap();
+    let link = dir.with_extension("link");
+    std::os::unix::fs::symlink(&dir, &link).unwrap();
+    assert!(fuse::Front::new(fuse::Settings::new(&link)).is_err());
+    std::fs::remove_file(&link).unwrap();
+    std::fs::remove_dir(&dir).unwrap();
+}
+
+/// A process that is gone, whose descriptors somebody holds.
+fn orphan(dir: &Path, disk: &Arc<RamDisk>) -> Option<(std::os::fd::OwnedFd, fuse::Facts)> {
+    let settings = fuse::Settings { loop_devices: fuse::LoopDevices::Never, ..fuse::Settings::new(dir) };
+    let front = Box::leak(Box::new(fuse::Front::new(settings).unwrap()));
+    let mut kept = None;
+    let mut volume = RamVolume::new(disk.clone(), Mood::default());
+    let stop = Stop::new().unwrap();
+    let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        front.run(&mut volume, &stop, &mut |place| {
+            kept = place.kept.map(|keep| (keep.fuse.try_clone_to_owned().unwrap(), keep.facts));
+            std::panic::panic_any("it is gone")
+        })
+    }));
+    assert!(ended.is_err());
+    kept
+}
+
+#[test]
+fn a_recovery_that_fails_takes_nothing_away() {
+    if !rustix_is_root() {
+        return;
+    }
+    let dir = std::env::temp_dir().join(format!("attach-fuse-{}-orphan", std::process::id()));
+    let disk = Arc::new(RamDisk::new(2048, 2048, 512, 4096));
+    let Some((fuse, facts)) = orphan(&dir, &disk) else {
+        eprintln!("not tried: it needs Linux 6.9");
+        fuse::clean(&dir).unwrap();
+        return;
+    };
+    let recover = |ready: &mut dyn FnMut(fuse::Place<'_>) -> std::io::Result<()>, stop: &Stop| {
+        let settings = fuse::Settings { loop_devices: fuse::LoopDevices::Never, ..fuse::Settings::new(&dir) };
+        let kept = fuse::Kept { fuse: fuse.try_clone().unwrap(), device: None, facts };
+        let mut volume = RamVolume::new(disk.clone(), Mood::default());
+        fuse::Front::recover(settings, kept).unwrap().run(&mut volume, stop, ready)
+    };
+    let is_mounted = || std::fs::read_to_string("/proc/self/mountinfo").unwrap().contains(text(&dir));
+    let stop = Stop::new().unwrap();
+    assert!(recover(&mut |_| Err(std::io::ErrorKind::StorageFull.into()), &stop).is_err());
+    assert!(is_mounted(), "who failed has taken it away");
+    // The next one serves, until it is told to end.
+    let mut served = false;
+    let mut ready = |_: fuse::Place<'_>| {
+        served = true;
+        stop.stop();
+        Ok(())
+    };
+    recover(&mut ready, &stop).unwrap();
+    assert!(served && !is_mounted() && !dir.exists());
 }

@@ -88,7 +88,7 @@ Examples:
   blockwire serve --volume demo=ram:1G
   blockwire serve --volume db=/dev/sdb,cache=off --iscsi 192.0.2.10 --config chap.toml
   blockwire serve --volume fast=ram:8G --nvme 127.0.0.1 --nvme-discovery 127.0.0.1
-  blockwire serve --volume a=ram:1G --iscsi 127.0.0.1:0 --control /tmp/bw.sock --state /tmp/bw";
+  blockwire serve --volume a=ram:1G --iscsi 127.0.0.1:0 --control /tmp/bw/control.sock --state /tmp/bw";
 
 /// The whole command line.
 #[derive(Debug, Parser)]

@@ -22,6 +22,7 @@ pub mod log;
 pub mod name;
 pub mod network;
 pub mod output;
+pub mod owned;
 pub mod paths;
 pub mod plan;
 pub mod remote;

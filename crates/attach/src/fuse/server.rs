@@ -17,7 +17,7 @@ use volume::Geometry;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::wire::{self, opcode};
-use super::{FILE, Facts, Front, Keep, LoopDevices, Place};
+use super::{FILE, Front, Keep, LoopDevices, Place, Ready as Called};
 use crate::disk::Disk;
 use crate::loop_device::LoopDevice;
 use crate::requests::{Ended, Parts, Request, Requests, read_parts};
@@ -92,7 +92,7 @@ struct LoopThread {
 
 pub(super) struct Server<'a> {
     front: &'a mut Front,
-    ready: Option<&'a mut dyn FnMut(Place<'_>)>,
+    ready: Option<Called<'a>>,
     requests: Requests<Token>,
     geometry: Geometry,
     read_only: bool,
@@ -122,11 +122,7 @@ pub(super) struct Server<'a> {
 }
 
 impl<'a> Server<'a> {
-    pub(super) fn new(
-        front: &'a mut Front,
-        disk: &dyn Disk,
-        ready: &'a mut dyn FnMut(Place<'_>),
-    ) -> io::Result<Self> {
+    pub(super) fn new(front: &'a mut Front, disk: &dyn Disk, ready: Called<'a>) -> io::Result<Self> {
         let geometry = disk.geometry();
         let most = (geometry.max_io as usize).min(WRITE_MAX) / PAGE * PAGE;
         let requests = Requests::new(disk, front.settings.depth, front.statistics.clone());
@@ -169,8 +165,7 @@ impl<'a> Server<'a> {
     fn begin_loop_device(&mut self, waiter: &Waiter) -> io::Result<()> {
         let inherited = self.inherited.take();
         if self.front.settings.loop_devices == LoopDevices::Never && inherited.is_none() {
-            self.tell_ready(Err(None));
-            return Ok(());
+            return self.tell_ready(Err(None));
         }
         let (resize, resizes) = mpsc::channel();
         let (reports, report) = mpsc::channel();
@@ -204,23 +199,24 @@ impl<'a> Server<'a> {
         Ok(())
     }
 
-    fn tell_ready(&mut self, device: Result<(PathBuf, OwnedFd), Option<io::Error>>) {
+    fn tell_ready(&mut self, device: Result<(PathBuf, OwnedFd), Option<io::Error>>) -> io::Result<()> {
         let file = self.file();
         if let Some(ready) = self.ready.take() {
             let (device, why) = match device {
                 Ok(device) => (Some(device), None),
                 Err(why) => (None, why),
             };
-            let (made, by_program) = self.front.mount.facts();
-            let facts = Facts { write_max: self.write_max as u32, made, by_program };
+            let facts = self.front.mount.facts(self.write_max as u32);
             let keep = Keep {
                 fuse: self.front.fuse.as_fd(),
                 device: device.as_ref().map(|(_, kept)| kept.as_fd()),
                 facts,
             };
             let kept = self.resends.then_some(keep);
-            ready(Place { file: &file, device: device.as_ref().map(|(path, _)| path.as_path()), why, kept });
+            ready(Place { file: &file, device: device.as_ref().map(|(path, _)| path.as_path()), why, kept })?;
+            self.front.mount.settled = true;
         }
+        Ok(())
     }
 
     /// Reads a request; false if there is none, or nothing to read it to.
@@ -321,7 +317,7 @@ impl Face for Server<'_> {
             let Some(thread) = &self.loop_thread else { return Ok(()) };
             let _ = rustix::io::read(&thread.wake, &mut [0; 8]);
             if let Ok(report) = thread.report.try_recv() {
-                self.tell_ready(report.map_err(Some));
+                self.tell_ready(report.map_err(Some))?;
             }
             return Ok(());
         }
@@ -391,6 +387,11 @@ impl Face for Server<'_> {
         // The thread lets go of the loop device, which goes when nobody else has it; and none is made now.
         self.loop_thread = None;
         self.ready = None;
+        if !self.front.mount.settled {
+            // Its users go on waiting, for somebody else.
+            self.over = true;
+            return false;
+        }
         let detached = self.front.mount.detach();
         how == Leave::WhenDone && detached.is_ok()
     }

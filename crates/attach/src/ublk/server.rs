@@ -1,7 +1,6 @@
 //! A ublk device at work.
 
 use std::io;
-use std::path::Path;
 use std::time::Duration;
 
 use buf::Time;
@@ -11,7 +10,7 @@ use volume::Geometry;
 use super::control::Channel;
 use super::queue::{Came, Queue};
 use super::wire::{self, Descriptor, op};
-use super::{Front, block_path};
+use super::{Front, Ready as Called, block_path};
 use crate::disk::Disk;
 use crate::requests::{Ask, Ended, Parts, Request, Requests};
 use crate::turn::{Face, Leave};
@@ -33,7 +32,7 @@ enum Command {
 
 pub(super) struct Server<'a> {
     front: &'a Front,
-    ready: Option<&'a mut dyn FnMut(&Path)>,
+    ready: Option<Called<'a>>,
     control: Channel,
     queue: Queue,
     requests: Requests<u16>,
@@ -60,7 +59,7 @@ impl<'a> Server<'a> {
         control: Channel,
         queue: Queue,
         disk: &dyn Disk,
-        ready: &'a mut dyn FnMut(&Path),
+        ready: Called<'a>,
     ) -> Self {
         let requests = Requests::new(disk, queue.depth(), front.statistics.clone());
         Server {
@@ -107,7 +106,7 @@ impl<'a> Server<'a> {
             Some(Command::Start) => {
                 result?;
                 if let Some(ready) = self.ready.take() {
-                    ready(&block_path(self.front.info.device));
+                    ready(&block_path(self.front.info.device))?;
                 }
             }
             // Nothing is lost but the new size: the old one still holds.

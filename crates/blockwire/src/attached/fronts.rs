@@ -30,16 +30,39 @@ fn at(place: &Path) -> impl Fn(io::Error) -> Failure + use<> {
     move |why| Failure::failed(format!("{}: {why}", place.display()))
 }
 
-/// A front that makes its device on the thread that serves it tells of it there; what went wrong then ends
-/// the attachment.
-fn told(noted: &mut Option<Result<Noted, Failure>>, end: &End, result: Result<Noted, Failure>) -> bool {
-    let is_good = result.is_ok();
-    if !is_good {
-        end.end();
-        end.end();
+/// A front that makes its device on the thread that serves it tells of it there; what goes wrong then ends it,
+/// and comes back through it.
+struct Told {
+    noted: Option<Noted>,
+    failed: Option<Failure>,
+}
+
+impl Told {
+    fn new() -> Told {
+        Told { noted: None, failed: None }
     }
-    *noted = Some(result);
-    is_good
+
+    fn take(&mut self, settled: Result<Noted, Failure>) -> io::Result<()> {
+        match settled {
+            Ok(noted) => self.noted = Some(noted),
+            Err(why) => {
+                let said = io::Error::other(why.message.clone());
+                self.failed = Some(why);
+                return Err(said);
+            }
+        }
+        Ok(())
+    }
+
+    /// How the attachment ended.
+    fn end(self, ran: io::Result<()>, failed: impl FnOnce(io::Error) -> Failure) -> Result<(), Failure> {
+        match (self.failed, &self.noted, ran) {
+            (Some(why), ..) => Err(why),
+            (None, _, Err(why)) => Err(failed(why)),
+            (None, None, Ok(())) => Err(Failure::failed("it was ended before it served anybody")),
+            (None, Some(_), Ok(())) => Ok(()),
+        }
+    }
 }
 
 fn serve_ublk(attachment: &mut Attachment, end: &End, ready: Ready<'_>) -> Result<(), Failure> {
@@ -63,16 +86,14 @@ fn serve_ublk(attachment: &mut Attachment, end: &End, ready: Ready<'_>) -> Resul
     };
     let front = front.map_err(&failed)?;
     let charge = Charge::Ublk { number: front.number() };
-    let mut noted = None;
+    let mut told = Told::new();
     let ran = front.run(disk, &end.stop, &mut |device: &Path| {
         let opened = Opened { ways: vec![("device", device.display().to_string())], remarks: Vec::new() };
-        let settled = records.settle(end, &opened, Some((charge.clone(), Vec::new())));
-        if told(&mut noted, end, settled) {
-            ready(&opened);
-        }
+        told.take(records.settle(end, &opened, Some((charge.clone(), Vec::new()))))?;
+        ready(&opened);
+        Ok(())
     });
-    noted.transpose()?;
-    ran.map_err(failed)
+    told.end(ran, failed)
 }
 
 /// The N of `/dev/ublkbN`.
@@ -85,8 +106,9 @@ fn ublk_number(at: &Path) -> Result<u32, Failure> {
 fn serve_fuse(attachment: &mut Attachment, end: &End, ready: Ready<'_>) -> Result<(), Failure> {
     let Attachment { disk, records, .. } = attachment;
     let inherited = match records.inherit() {
-        Some((Charge::Fuse { dir, write_max, made, by_program, .. }, files)) => {
-            Some((dir, fuse::Facts { write_max, made, by_program }, files))
+        Some((Charge::Fuse { dir, write_max, name, made, by_program, .. }, files)) => {
+            let made = made.map(|(device, inode)| fuse::Made { device, inode });
+            Some((dir, fuse::Facts { write_max, name: fuse::Name(name), made, by_program }, files))
         }
         _ => None,
     };
@@ -102,7 +124,7 @@ fn serve_fuse(attachment: &mut Attachment, end: &End, ready: Ready<'_>) -> Resul
             fuse::Front::new(settings)
         }
     };
-    let mut noted = None;
+    let mut told = Told::new();
     let ran = front.map_err(&failed)?.run(disk, &end.stop, &mut |place| {
         let mut opened = Opened { ways: vec![("file", place.file.display().to_string())], remarks: Vec::new() };
         if let Some(device) = place.device {
@@ -116,13 +138,11 @@ fn serve_fuse(attachment: &mut Attachment, end: &End, ready: Ready<'_>) -> Resul
                           flight (Linux 6.9 can)";
             opened.remarks.push(remark.to_owned());
         }
-        let settled = records.settle(end, &opened, place.kept.map(|keep| charge(&dir, keep)));
-        if told(&mut noted, end, settled) {
-            ready(&opened);
-        }
+        told.take(records.settle(end, &opened, place.kept.map(|keep| charge(&dir, keep))))?;
+        ready(&opened);
+        Ok(())
     });
-    noted.transpose()?;
-    ran.map_err(failed)
+    told.end(ran, failed)
 }
 
 /// A front over the descriptors that a keeper held.
@@ -133,9 +153,9 @@ fn go_on(settings: fuse::Settings, facts: fuse::Facts, files: Vec<OwnedFd>) -> i
 }
 
 fn charge<'a>(dir: &Path, keep: fuse::Keep<'a>) -> (Charge, Vec<std::os::fd::BorrowedFd<'a>>) {
-    let fuse::Facts { write_max, made, by_program } = keep.facts;
-    let device = keep.device.is_some();
-    let charge = Charge::Fuse { dir: dir.to_owned(), write_max, made, by_program, device };
+    let fuse::Facts { write_max, name, made, by_program } = keep.facts;
+    let (device, made) = (keep.device.is_some(), made.map(|made| (made.device, made.inode)));
+    let charge = Charge::Fuse { dir: dir.to_owned(), write_max, name: name.0, made, by_program, device };
     (charge, std::iter::once(keep.fuse).chain(keep.device).collect())
 }
 

@@ -11,9 +11,10 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::note::{self, Found, Standing};
-use super::{Attachment, End, Opened, Wish};
+use super::{Attachment, End, Opened, Wanted, Wish};
 use crate::control::AttachRequest;
 use crate::exit::{Exit, Failure};
+use crate::owned;
 use crate::report::AttachmentReport;
 use crate::spec;
 
@@ -50,8 +51,44 @@ struct Held {
     thread: JoinHandle<()>,
 }
 
+/// How long one that has begun to take its device over, or to make it, may take on top.
+const SETTLING: Duration = Duration::from_secs(3);
+
 /// Makes what is to be held, on its thread.
-type Open = Box<dyn FnOnce() -> Result<Attachment, Failure> + Send>;
+type Open = Box<dyn FnOnce(&Wanted) -> Result<Opening, Failure> + Send>;
+/// Serves it until it is told to end; calls when it can be used.
+type Serve = Box<dyn FnOnce(&End, &mut dyn FnMut(&Opened)) -> Result<(), Failure>>;
+
+/// What is open, and has touched no device yet.
+struct Opening {
+    url: String,
+    via: String,
+    remark: Option<String>,
+    timeout_ms: u64,
+    serve: Serve,
+}
+
+impl From<Attachment> for Opening {
+    fn from(attachment: Attachment) -> Self {
+        Opening {
+            url: attachment.url().to_owned(),
+            via: attachment.via().name().to_owned(),
+            remark: attachment.remark.clone(),
+            timeout_ms: note::millis(attachment.timeout()),
+            serve: Box::new(move |end, ready| attachment.serve(end, ready)),
+        }
+    }
+}
+
+/// Whose an attachment is, and how long who asked for it waits.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    /// It was the last daemon's.
+    resumed: bool,
+    /// A device is there already, which users wait for.
+    recovers: bool,
+    patience: Duration,
+}
 
 impl Attachments {
     fn held(&self) -> MutexGuard<'_, Vec<Held>> {
@@ -75,11 +112,15 @@ impl Attachments {
             return Ok(report);
         }
         let patience = PATIENCE.saturating_sub(begun.elapsed());
-        self.start(Box::new(move || Attachment::open(wish)), false, patience)
+        let asked = Asked { resumed: false, recovers: wish.recover, patience };
+        self.start(Box::new(move |wanted| Attachment::open(wish, wanted).map(Opening::from)), asked)
     }
 
-    fn start(&self, open: Open, resumed: bool, patience: Duration) -> Result<AttachmentReport, Failure> {
+    fn start(&self, open: Open, asked: Asked) -> Result<AttachmentReport, Failure> {
+        let Asked { resumed, recovers, patience } = asked;
         let end = End::new()?;
+        let wanted = Arc::new(Wanted::new());
+        let its_wanted = wanted.clone();
         let (say, said) = mpsc::channel();
         let its_end = end.clone();
         let thread = {
@@ -90,14 +131,25 @@ impl Attachments {
             if self.ending.load(Ordering::Acquire) {
                 return Err(Failure::failed("the daemon is stopping"));
             }
-            let hold = move || hold(open, &its_end, &say);
+            let hold = move || hold(open, &its_wanted, &its_end, &say);
             let thread = thread::Builder::new().name("attachment".to_owned()).spawn(hold);
             let thread = thread.map_err(|why| Failure::failed(format!("cannot start a thread: {why}")))?;
             let id = thread.thread().id();
             held.push(Held { report: None, resumed, end: end.clone(), thread });
             id
         };
-        match said.recv_timeout(patience) {
+        let mut heard = said.recv_timeout(patience);
+        let is_late = |heard: &Result<_, _>| matches!(heard, Err(mpsc::RecvTimeoutError::Timeout));
+        // Either it is given up before it touches a device, and touches none, or it is past that, which takes
+        // but a moment more.
+        if is_late(&heard) && !wanted.give_up() {
+            heard = said.recv_timeout(SETTLING);
+            if is_late(&heard) && recovers {
+                let why = "the device is taken over, and not served yet: `blockwire attach --list` shows it";
+                return Err(Failure::new(Exit::RequestTimeout, why));
+            }
+        }
+        match heard {
             Ok(Ok(report)) => {
                 let mut held = self.held();
                 if let Some(one) = held.iter_mut().find(|one| one.thread.thread().id() == thread) {
@@ -108,7 +160,7 @@ impl Attachments {
             Ok(Err(why)) => Err(why),
             Err(mpsc::RecvTimeoutError::Disconnected) => Err(Failure::failed("the attachment broke down")),
             Err(mpsc::RecvTimeoutError::Timeout) => {
-                // It ends as soon as it can; nobody was told of it.
+                // Nobody was told of it; a device that it has just made goes again.
                 end.end();
                 end.end();
                 let why =
@@ -141,8 +193,11 @@ impl Attachments {
         let mut said = String::new();
         loop {
             let (found, its_dir, its_control) = (left.clone(), dir.to_owned(), control.to_owned());
-            let open = move || Attachment::resume(found, &its_dir, &its_control);
-            let went = self.start(Box::new(open), true, RESUME_PATIENCE);
+            let open = move |wanted: &Wanted| {
+                Attachment::resume(found, &its_dir, &its_control, wanted).map(Opening::from)
+            };
+            let asked = Asked { resumed: true, recovers: true, patience: RESUME_PATIENCE };
+            let went = self.start(Box::new(open), asked);
             self.resuming().retain(|one| one.file != left.file);
             let Err(why) = went else { return };
             if said != why.message {
@@ -234,7 +289,12 @@ impl Attachments {
 
 /// What waits of what a daemon with this control socket held.
 fn waiting(dir: &Path, control: &Path) -> Vec<Found> {
-    let mut all = note::all(dir);
+    let mut all = note::all(dir).unwrap_or_else(|why| {
+        tracing::warn!(%why, "what the last daemon held is not gone on with");
+        Vec::new()
+    });
+    // Of nobody else, whoever we are.
+    all.retain(|one| one.dir.owner() == owned::user());
     all.retain(|one| {
         one.note.control.as_deref() == Some(control) && matches!(one.standing, Standing::Waiting { .. })
     });
@@ -242,18 +302,19 @@ fn waiting(dir: &Path, control: &Path) -> Vec<Found> {
 }
 
 /// The thread of one attachment.
-fn hold(open: Open, end: &End, say: &mpsc::Sender<Result<AttachmentReport, Failure>>) {
-    let attachment = match open() {
-        Ok(attachment) => attachment,
+fn hold(open: Open, wanted: &Wanted, end: &End, say: &mpsc::Sender<Result<AttachmentReport, Failure>>) {
+    let Opening { url, via, remark, timeout_ms, serve } = match open(wanted) {
+        Ok(opening) => opening,
         Err(why) => return drop(say.send(Err(why))),
     };
-    let (url, via, remark) =
-        (attachment.url().to_owned(), attachment.via().name(), attachment.remark.clone());
-    let timeout_ms = note::millis(attachment.timeout());
-    let ended = attachment.serve(end, &mut |opened: &Opened| {
+    if !wanted.begin() {
+        tracing::info!(url, via, "given up before it touched a device: it took too long");
+        return;
+    }
+    let ended = serve(end, &mut |opened: &Opened| {
         let report = AttachmentReport {
             url: url.clone(),
-            via: via.to_owned(),
+            via: via.clone(),
             ways: opened.names(),
             lines: remark.iter().cloned().chain(opened.lines()).collect(),
             timeout_ms,
@@ -297,4 +358,69 @@ pub fn wish(request: AttachRequest, control: &Path) -> Result<Wish, String> {
         dir: super::note::dir(Some(control)),
         control: Some(control.to_owned()),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(recovers: bool, patience: Duration) -> Asked {
+        Asked { resumed: false, recovers, patience }
+    }
+
+    fn opening(serve: Serve) -> Opening {
+        Opening { url: "u".into(), via: "fuse".into(), remark: None, timeout_ms: 1, serve }
+    }
+
+    fn until_all_have_ended(attachments: &Attachments) {
+        let until = Instant::now() + Duration::from_secs(60);
+        while !attachments.held().is_empty() {
+            assert!(Instant::now() < until, "a thread goes on for ever");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn a_recovery_that_timed_out_touches_no_device_later() {
+        let (attachments, served) = (Attachments::default(), Arc::new(AtomicBool::new(false)));
+        let its_served = served.clone();
+        let open = move |wanted: &Wanted| {
+            while wanted.is_wanted() {
+                thread::sleep(Duration::from_millis(1));
+            }
+            // It comes up after all.
+            let serve = move |_: &End, _: &mut dyn FnMut(&Opened)| {
+                its_served.store(true, Ordering::Release);
+                Ok(())
+            };
+            Ok(opening(Box::new(serve)))
+        };
+        let why = attachments.start(Box::new(open), asked(true, Duration::from_millis(20))).unwrap_err();
+        assert_eq!(why.exit, Exit::RequestTimeout);
+        until_all_have_ended(&attachments);
+        assert!(!served.load(Ordering::Acquire), "the device was taken over, to be taken away");
+    }
+
+    #[test]
+    fn a_recovery_that_has_begun_is_not_ended_by_a_time_out() {
+        let (attachments, ended) = (Attachments::default(), Arc::new(AtomicBool::new(false)));
+        let (go, wait) = mpsc::channel::<()>();
+        let its_ended = ended.clone();
+        let open = move |_: &Wanted| {
+            let serve = move |end: &End, ready: &mut dyn FnMut(&Opened)| {
+                // Longer than who asked is patient for.
+                thread::sleep(Duration::from_millis(200));
+                ready(&Opened::default());
+                let _ = wait.recv();
+                its_ended.store(end.stop.times() > 0, Ordering::Release);
+                Ok(())
+            };
+            Ok(opening(Box::new(serve)))
+        };
+        let report = attachments.start(Box::new(open), asked(true, Duration::from_millis(50)));
+        assert!(report.is_ok() && attachments.count() == 1, "{report:?}");
+        drop(go);
+        until_all_have_ended(&attachments);
+        assert!(!ended.load(Ordering::Acquire));
+    }
 }

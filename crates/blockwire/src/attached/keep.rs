@@ -7,6 +7,7 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -19,6 +20,7 @@ use super::note::millis;
 use super::wire::{Answer, Charge, Shape, Word, poll_in, receive, send};
 use crate::called::Called;
 use crate::exit::{Exit, Failure};
+use crate::owned::{Dir, Peer, user};
 
 /// How long somebody who connects may take to say what he wants.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -46,21 +48,37 @@ pub fn keep(args: &KeepArgs) -> Result<Exit, Failure> {
     let _ = std::env::set_current_dir("/");
     let lifeline = io::stdin().as_fd().try_clone_to_owned().map_err(failed)?;
     let listener = listen(&args.socket).map_err(failed)?;
+    let made = fs::symlink_metadata(&args.socket).map_err(failed)?;
     let mut keeper = Keeper { lifeline: Some(lifeline), held: None, dead: None, failing: None };
     let result = keeper.run(&listener);
-    let _ = fs::remove_file(&args.socket);
+    let is_ours = |now: &fs::Metadata| {
+        (now.dev(), now.ino()) == (made.dev(), made.ino()) && now.file_type().is_socket()
+    };
+    if fs::symlink_metadata(&args.socket).is_ok_and(|now| is_ours(&now)) {
+        let _ = fs::remove_file(&args.socket);
+    }
     result.map(|()| Exit::Success).map_err(failed)
 }
 
+/// Listens where nothing is yet.
 fn listen(path: &Path) -> io::Result<OwnedFd> {
-    let _ = fs::remove_file(path);
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    // What is bound has this mode from the first moment.
+    rustix::fs::fchmod(&socket, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-    // Before anybody can connect: what does not listen refuses.
-    rustix::fs::chmod(path, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
     rustix::net::listen(&socket, 16)?;
     Ok(socket)
+}
+
+/// Removes a note of ours.
+fn forget(note: &Path) {
+    if let (Some(dir), Some(name)) = (note.parent(), note.file_name())
+        && let Ok(Some(dir)) = Dir::find(dir)
+        && dir.owner() == user()
+    {
+        let _ = dir.remove(name);
+    }
 }
 
 /// What is kept.
@@ -107,7 +125,7 @@ impl Keeper {
             }
         }
         if let Some(held) = self.held.take() {
-            let _ = fs::remove_file(held.note);
+            forget(&held.note);
         }
         Ok(())
     }
@@ -130,7 +148,7 @@ impl Keeper {
         match receive::<Word>(lifeline, Duration::ZERO) {
             Ok(Some((Word::Hold { charge, note, timeout_ms, called }, files))) => {
                 if let Some(before) = self.held.as_ref().filter(|before| before.note != note) {
-                    let _ = fs::remove_file(&before.note);
+                    forget(&before.note);
                 }
                 let timeout = Duration::from_millis(timeout_ms);
                 self.held = Some(Held { charge, files, note, timeout, called });
@@ -160,6 +178,9 @@ impl Keeper {
     /// Somebody else has come.
     fn answer(&mut self, listener: &OwnedFd) -> Then {
         let Ok(peer) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC) else { return Then::GoOn };
+        if !Peer::of(&peer).is_ok_and(Peer::commands_us) {
+            return Then::GoOn;
+        }
         let Ok(Some((word, _))) = receive::<Word>(&peer, PATIENCE) else { return Then::GoOn };
         let (Some(held), Some(dead), None) = (&self.held, self.dead, &self.lifeline) else {
             // Also while somebody takes over. If the answer does not reach him he is gone.
@@ -212,16 +233,17 @@ impl Keeper {
     fn give_up(&mut self) {
         let Some(held) = &mut self.held else { return };
         match &held.charge {
-            Charge::Fuse { dir, made, .. } => {
+            Charge::Fuse { dir, name, made, .. } => {
                 let mut files = held.files.drain(..);
                 // The last descriptor of the kernel's end: it answers everything with errors from now on.
                 drop(files.next());
                 let until = Instant::now() + CLOSING;
-                while !matches!(fuse::clean(dir), Ok(true)) && Instant::now() < until {
+                let name = fuse::Name(*name);
+                while !matches!(fuse::clean_named(dir, name), Ok(true)) && Instant::now() < until {
                     std::thread::sleep(Duration::from_millis(50));
                 }
-                if *made {
-                    let _ = fs::remove_dir(dir);
+                if let Some((device, inode)) = *made {
+                    fuse::Made { device, inode }.remove(dir);
                 }
                 // Nobody waits for the loop device's own users.
                 files.for_each(drop);

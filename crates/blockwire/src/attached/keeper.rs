@@ -19,6 +19,7 @@ use super::note::{Kept, Process};
 use super::wire::{Answer, Charge, Word, receive, send};
 use crate::called::Called;
 use crate::exit::Failure;
+use crate::owned::{Peer, user};
 
 /// How long a keeper may take to answer; ending I/O takes longest.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -85,7 +86,7 @@ impl Lifeline {
         send(socket, &Word::Hold { charge, note, timeout_ms, called }, files)?;
         match receive::<Answer>(socket, PATIENCE)? {
             Some((Answer::Held, _)) => Ok(()),
-            Some((other, _)) => Err(io::Error::other(format!("the keeper says {other:?}"))),
+            Some(_) => Err(io::Error::other("the keeper answers something else than that it holds on")),
             None => Err(io::Error::new(io::ErrorKind::BrokenPipe, "the keeper is gone")),
         }
     }
@@ -109,26 +110,38 @@ impl Lifeline {
     }
 }
 
-fn connect(path: &Path) -> io::Result<OwnedFd> {
+/// Connects to a keeper: to the very process that the note names, of the user whose note it is.
+fn connect(kept: &Kept, owner: u32) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-    Ok(socket)
+    rustix::net::connect(&socket, &SocketAddrUnix::new(&kept.socket)?)?;
+    let peer = Peer::of(&socket)?;
+    match peer == (Peer { user: owner, pid: kept.process.pid }) && kept.process.lives() {
+        true => Ok(socket),
+        false => Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            format!("process {} of user {} listens in the keeper's place", peer.pid, peer.user),
+        )),
+    }
 }
 
-fn exchange(path: &Path, word: &Word, wait: Duration) -> io::Result<(OwnedFd, Answer, Vec<OwnedFd>)> {
-    let socket = connect(path)?;
+fn exchange(
+    (kept, owner): (&Kept, u32),
+    word: &Word,
+    wait: Duration,
+) -> io::Result<(OwnedFd, Answer, Vec<OwnedFd>)> {
+    let socket = connect(kept, owner)?;
     send(&socket, word, &[])?;
     let (answer, files) = receive(&socket, wait)?.ok_or(io::ErrorKind::BrokenPipe)?;
     Ok((socket, answer, files))
 }
 
-/// How long I/O still waits; `None`: it fails already.
+/// How long I/O still waits; `None`: it fails already. `owner`: the user whose keeper it is.
 ///
 /// # Errors
 /// If the keeper has ended, or its holder lives.
-pub(super) fn ask(path: &Path) -> io::Result<Option<Duration>> {
-    match exchange(path, &Word::Ask, SOON)? {
+pub(super) fn ask(kept: &Kept, owner: u32) -> io::Result<Option<Duration>> {
+    match exchange((kept, owner), &Word::Ask, SOON)? {
         (_, Answer::Waiting { left_ms }, _) => Ok(left_ms.map(Duration::from_millis)),
         _ => Err(io::ErrorKind::AddrInUse.into()),
     }
@@ -138,8 +151,8 @@ pub(super) fn ask(path: &Path) -> io::Result<Option<Duration>> {
 ///
 /// # Errors
 /// If the keeper has ended, or its holder lives.
-pub(super) fn end(path: &Path) -> io::Result<()> {
-    match exchange(path, &Word::End, PATIENCE)? {
+pub(super) fn end(kept: &Kept, owner: u32) -> io::Result<()> {
+    match exchange((kept, owner), &Word::End, PATIENCE)? {
         (_, Answer::Ended, _) => Ok(()),
         _ => Err(io::ErrorKind::AddrInUse.into()),
     }
@@ -150,7 +163,7 @@ pub(super) fn end(path: &Path) -> io::Result<()> {
 /// # Errors
 /// `AddrInUse` if the holder lives; what the system says if the keeper is gone.
 pub(super) fn take(kept: &Kept) -> io::Result<Taken> {
-    match exchange(&kept.socket, &Word::Take, PATIENCE)? {
+    match exchange((kept, user()), &Word::Take, PATIENCE)? {
         (socket, Answer::Taken { charge, dead_ms, called }, files) => Ok(Taken {
             lifeline: Lifeline { socket: Mutex::new(Some(socket)), kept: kept.clone() },
             charge,

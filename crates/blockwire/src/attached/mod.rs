@@ -12,12 +12,14 @@ pub mod held;
 mod keep;
 mod keeper;
 pub mod note;
+pub mod process;
 mod wire;
 
+use std::ffi::OsString;
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -31,6 +33,7 @@ use self::note::{Found, Note, Noted, Process, Standing, millis};
 use self::wire::Charge;
 use crate::called::Called;
 use crate::exit::{Exit, Failure};
+use crate::owned::{self, Dir};
 
 pub use keep::{KeepArgs, keep};
 
@@ -42,6 +45,8 @@ pub const TIMEOUT: Duration = Duration::from_secs(120);
 pub const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
 /// NVMe's keep-alive time if a URL says nothing; see `host::nvme`.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
+/// Between two looks at whether who waits has given up.
+const LOOK: Duration = Duration::from_millis(100);
 /// Memory for payloads of an attachment, bytes.
 const MEMORY: usize = 128 << 20;
 
@@ -125,6 +130,38 @@ impl End {
     }
 }
 
+/// Whether somebody still waits for an attachment that is being opened. Until it begins it has changed nothing,
+/// and one that is given up never begins.
+#[derive(Debug)]
+pub struct Wanted(AtomicU8);
+
+const OPENING: u8 = 0;
+const BEGUN: u8 = 1;
+const GIVEN_UP: u8 = 2;
+
+impl Wanted {
+    /// It is.
+    #[allow(clippy::new_without_default)]
+    pub fn new() -> Wanted {
+        Wanted(AtomicU8::new(OPENING))
+    }
+
+    /// Whether it still is.
+    pub fn is_wanted(&self) -> bool {
+        self.0.load(Ordering::Acquire) != GIVEN_UP
+    }
+
+    /// From now on the device is touched; false: it was given up.
+    pub fn begin(&self) -> bool {
+        self.0.compare_exchange(OPENING, BEGUN, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Nobody waits any more; false: it has begun already.
+    pub fn give_up(&self) -> bool {
+        self.0.compare_exchange(OPENING, GIVEN_UP, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+}
+
 /// What a killed holder left, taken over.
 struct Legacy {
     found: Found,
@@ -143,13 +180,15 @@ pub struct Attachment {
 /// What is written down of an attachment, and who keeps it.
 struct Records {
     wish: Wish,
+    dir: Arc<Dir>,
     via: Via,
     shown: String,
     uuid: Option<String>,
     nexus: [u8; 3],
     legacy: Option<Legacy>,
     lifeline: Option<Lifeline>,
-    serial: u32,
+    /// What its files begin with.
+    stem: String,
 }
 
 impl Attachment {
@@ -158,21 +197,22 @@ impl Attachment {
     ///
     /// # Errors
     /// What the volume says; a place that another attachment has; a recovery of another volume.
-    pub fn open(wish: Wish) -> Result<Attachment, Failure> {
-        note::make(&wish.dir)?;
+    pub fn open(wish: Wish, wanted: &Wanted) -> Result<Attachment, Failure> {
+        let dir = Arc::new(Dir::make(&wish.dir)?);
         let (_, shown) = initiator::urls_of(&wish.url)?;
         let left = left_behind(&wish, &shown)?;
         let (via, remark) = way(&wish, left.as_ref())?;
         let taken = left.as_ref().and_then(|left| left.note.keeper.as_ref()).map(keeper::take);
         let taken = taken.transpose().map_err(|why| Failure::failed(format!("{shown}: {why}")))?;
-        Attachment::connect(wish, (via, remark), left, taken)
+        Attachment::connect(wish, dir, (via, remark), (left, taken), wanted)
     }
 
     /// The same for what a killed daemon left, as it was: the volume by the name that its keeper knows.
     ///
     /// # Errors
     /// As [`Attachment::open`]; somebody else who goes on with it.
-    pub fn resume(left: Found, dir: &Path, control: &Path) -> Result<Attachment, Failure> {
+    pub fn resume(left: Found, dir: &Path, control: &Path, wanted: &Wanted) -> Result<Attachment, Failure> {
+        let own = Arc::new(Dir::make(dir)?);
         let why = |why: &dyn fmt::Display| Failure::failed(format!("{}: {why}", left.ways()));
         let via = via(&left.note.via).map_err(Failure::failed)?;
         let kept = left.note.keeper.as_ref().ok_or_else(|| why(&"it has no keeper"))?;
@@ -186,16 +226,19 @@ impl Attachment {
             dir: dir.to_owned(),
             control: Some(control.to_owned()),
         };
-        Attachment::connect(wish, (via, None), Some(left), Some(taken))
+        Attachment::connect(wish, own, (via, None), (Some(left), Some(taken)), wanted)
     }
 
     fn connect(
         wish: Wish,
+        dir: Arc<Dir>,
         (via, remark): (Via, Option<String>),
-        left: Option<Found>,
-        taken: Option<Taken>,
+        (left, taken): (Option<Found>, Option<Taken>),
+        wanted: &Wanted,
     ) -> Result<Attachment, Failure> {
-        static SERIAL: AtomicU32 = AtomicU32::new(0);
+        // A name that no attachment has had, nor has left behind.
+        let random = owned::random().map_err(Failure::failed)?;
+        let stem = format!("{}-{:08x}", std::process::id(), random as u32);
         let (urls, shown) = initiator::urls_of(&wish.url)?;
         let standing = left.as_ref().map_or(Nexus::Passing, |left| Nexus::Inherited(left.note.nexus));
         let mut initiator = Initiator::new(Settings { memory: MEMORY, standing, ..Settings::default() })?;
@@ -205,16 +248,15 @@ impl Attachment {
         if let Some(left) = &left {
             is_same_volume(left, uuid.as_deref(), &shown)?;
             let dead_for = taken.as_ref().map_or(Duration::ZERO, |taken| taken.dead_for);
-            while_writes_may_land(&urls, dead_for, |wait| initiator.turn(Some(wait)));
+            while_writes_may_land(&urls, dead_for, wanted, |wait| initiator.turn(Some(wait)))?;
         }
         let (lifeline, charge) = match taken {
             Some(taken) => (Some(taken.lifeline), Some((taken.charge, taken.files))),
             None => (None, None),
         };
         let legacy = left.map(|found| Legacy { found, charge });
-        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         let nexus = initiator.who().isid;
-        let records = Records { wish, via, shown, uuid, nexus, legacy, lifeline, serial };
+        let records = Records { wish, dir, via, shown, uuid, nexus, legacy, lifeline, stem };
         Ok(Attachment { disk: RemoteDisk::new(initiator, volume), records, remark })
     }
 
@@ -257,12 +299,8 @@ impl Records {
 
     /// Where the device is to be: as it was, as it was wished, or at a place of its own.
     fn place(&self, was: Option<&Path>, name: &str) -> PathBuf {
-        let own = || self.wish.dir.join(format!("{}.{name}", self.stem()));
+        let own = || self.dir.path().join(format!("{}.{name}", self.stem));
         was.or(self.wish.at.as_deref()).map_or_else(own, Path::to_owned)
-    }
-
-    fn stem(&self) -> String {
-        format!("{}-{}", std::process::id(), self.serial)
     }
 
     /// From now on the keeper holds on, and the note says what is there; `charge`: what is to be kept,
@@ -273,33 +311,35 @@ impl Records {
         opened: &Opened,
         charge: Option<(Charge, Vec<BorrowedFd<'_>>)>,
     ) -> Result<Noted, Failure> {
-        let file = self.wish.dir.join(format!("{}.json", self.stem()));
+        let file = OsString::from(format!("{}.json", self.stem));
         let timeout_ms = millis(self.wish.timeout);
-        let mut kept = None;
-        if let Some((charge, files)) = charge {
-            let lifeline = match self.lifeline.take() {
-                Some(lifeline) => lifeline,
-                None => keeper::start(&self.wish.dir.join(format!("{}.keeper", self.stem())))?,
-            };
-            let held = lifeline.hold(charge, &files, file.clone(), timeout_ms, &self.wish.url);
-            held.map_err(|why| Failure::failed(format!("the attachment's keeper: {why}")))?;
-            kept = Some(lifeline.kept.clone());
-            *end.lifeline.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(lifeline));
-        }
+        let lifeline = match (&charge, self.lifeline.take()) {
+            (None, _) => None,
+            (Some(_), Some(lifeline)) => Some(lifeline),
+            (Some(_), None) => Some(keeper::start(&self.dir.path().join(format!("{}.keeper", self.stem)))?),
+        };
         let note = Note {
             holder: Process::own(),
             url: self.shown.clone(),
             via: self.via.name().to_owned(),
             ways: opened.names(),
             control: self.wish.control.clone(),
-            keeper: kept,
+            keeper: lifeline.as_ref().map(|lifeline| lifeline.kept.clone()),
             timeout_ms,
             uuid: self.uuid.clone(),
             nexus: self.nexus,
         };
-        let noted = Noted::write(file, &note)?;
-        if let Some(legacy) = self.legacy.take() {
-            let _ = std::fs::remove_file(legacy.found.file);
+        // What fails before the keeper has heard of us leaves it as it was, waiting.
+        let noted = Noted::write(self.dir.clone(), &file, &note)?;
+        if let (Some(lifeline), Some((charge, files))) = (lifeline, charge) {
+            let at = self.dir.path().join(&file);
+            let held = lifeline.hold(charge, &files, at, timeout_ms, &self.wish.url);
+            held.map_err(|why| Failure::failed(format!("the attachment's keeper: {why}")))?;
+            *end.lifeline.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(lifeline));
+        }
+        if let Some(Legacy { found, .. }) = self.legacy.take() {
+            // The keeper may have been faster.
+            let _ = found.dir.remove(&found.file);
         }
         Ok(noted)
     }
@@ -307,7 +347,7 @@ impl Records {
 
 /// The attachment that waits at the wished place, or of the wished volume.
 fn left_behind(wish: &Wish, shown: &str) -> Result<Option<Found>, Failure> {
-    let all = note::all(&wish.dir);
+    let all = note::all(&wish.dir)?;
     let at = wish.at.as_deref().and_then(|at| all.iter().find(|found| found.is(at)));
     if let Some(found) = at {
         return match (found.standing, wish.recover) {
@@ -376,16 +416,28 @@ fn is_same_volume(left: &Found, uuid: Option<&str>, shown: &str) -> Result<(), F
 /// Over iSCSI the new session has ended the old one. An NVMe controller knows nothing of it: as long as
 /// it may not have missed its keep-alives (three times KATO, as for a path that is lost), it may still
 /// carry out what it has.
-fn while_writes_may_land(urls: &[Url], dead_for: Duration, mut turn: impl FnMut(Duration)) {
+fn while_writes_may_land(
+    urls: &[Url],
+    dead_for: Duration,
+    wanted: &Wanted,
+    mut turn: impl FnMut(Duration),
+) -> Result<(), Failure> {
     let nvme = urls.iter().filter(|url| url.protocol == Protocol::Nvme);
     let keep_alive =
         nvme.map(|url| url.options.keep_alive.unwrap_or(KEEP_ALIVE).max(Duration::from_secs(1))).max();
-    let Some(keep_alive) = keep_alive else { return };
+    let Some(keep_alive) = keep_alive else { return Ok(()) };
     let begun = std::time::Instant::now();
     let wait = (3 * keep_alive).saturating_sub(dead_for);
     while let Some(left) = wait.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) {
-        turn(left);
+        if !wanted.is_wanted() {
+            return Err(Failure::new(
+                Exit::RequestTimeout,
+                "the killed holder's writes are still waited for",
+            ));
+        }
+        turn(left.min(LOOK));
     }
+    Ok(())
 }
 
 /// Ends whatever waits for a holder that is gone: I/O fails.
@@ -394,7 +446,8 @@ fn while_writes_may_land(urls: &[Url], dead_for: Duration, mut turn: impl FnMut(
 /// If its keeper does not answer.
 pub fn give_up(found: &Found) -> Result<(), Failure> {
     let Some(kept) = &found.note.keeper else { return Ok(()) };
-    keeper::end(&kept.socket).map_err(|why| Failure::failed(format!("{}: {why}", found.ways())))?;
+    keeper::end(kept, found.dir.owner())
+        .map_err(|why| Failure::failed(format!("{}: {why}", found.ways())))?;
     for _ in 0..100 {
         if !kept.process.lives() {
             break;
@@ -404,12 +457,21 @@ pub fn give_up(found: &Found) -> Result<(), Failure> {
     Ok(())
 }
 
+/// All that is attached, as the notes of these directories say.
+///
+/// # Errors
+/// A directory whose notes cannot be believed.
+pub fn all(dirs: &[PathBuf]) -> Result<Vec<Found>, Failure> {
+    let found: Vec<Vec<Found>> = dirs.iter().map(|dir| note::all(dir)).collect::<Result<_, _>>()?;
+    Ok(found.into_iter().flatten().collect())
+}
+
 /// The attachment of this name.
 ///
 /// # Errors
 /// `NothingFound`, with what there is.
 pub fn find(dirs: &[PathBuf], name: &str) -> Result<Found, Failure> {
-    let all: Vec<Found> = dirs.iter().flat_map(|dir| note::all(dir)).collect();
+    let all = all(dirs)?;
     let said = Path::new(name);
     // A name as it was typed first: looking into a place that nobody serves would wait.
     let absolute = std::path::absolute(said).unwrap_or_else(|_| said.to_owned());

@@ -1,49 +1,24 @@
 //! What is attached on this machine: a file for each attachment, so that every process finds all of them.
 //!
-//! Invariant: a note whose holder and keeper are both gone is no attachment, and is removed by whoever
-//! sees it.
+//! Invariants: a note whose holder and keeper are both gone is no attachment, and is removed by whoever
+//! sees it. A note is believed only if it stands in a directory that its owner alone can change, and no further
+//! than its owner could act: the processes that it names must be this user's.
 
-use std::fs;
-use std::io;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::keeper;
+pub use super::process::Process;
 use crate::exit::Failure;
+use crate::owned::Dir;
 use crate::paths::Paths;
 
-/// A process, told apart from a later one of the same number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Process {
-    /// Its number.
-    pub pid: u32,
-    /// When it began, in ticks since boot.
-    pub started: u64,
-}
-
-impl Process {
-    /// The process of this number, if there is one.
-    pub fn of(pid: u32) -> Option<Process> {
-        let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let words: Vec<&str> = text[text.rfind(')')? + 1..].split_ascii_whitespace().collect();
-        // Field 22 of proc(5); the first word is field 3. A zombie has ended.
-        let started = (*words.first()? != "Z").then(|| words.get(19)?.parse().ok()).flatten()?;
-        Some(Process { pid, started })
-    }
-
-    /// This one.
-    pub fn own() -> Process {
-        let pid = std::process::id();
-        Process::of(pid).unwrap_or(Process { pid, started: 0 })
-    }
-
-    /// Whether it still runs.
-    pub fn lives(self) -> bool {
-        Process::of(self.pid) == Some(self)
-    }
-}
+/// The longest note, in bytes; a stripe's name has those of its legs.
+const NOTE_MAX: u64 = 256 << 10;
 
 /// Who holds on if the holder is killed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,8 +78,10 @@ pub enum Standing {
 pub struct Found {
     /// The note.
     pub note: Note,
-    /// Its file.
-    pub file: PathBuf,
+    /// Where it stands.
+    pub dir: Arc<Dir>,
+    /// Its file there.
+    pub file: OsString,
     /// As it stands.
     pub standing: Standing,
 }
@@ -142,32 +119,38 @@ pub fn dir(control: Option<&Path>) -> PathBuf {
 }
 
 /// All that is attached; what is dead is forgotten.
-pub fn all(dir: &Path) -> Vec<Found> {
-    let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
+///
+/// # Errors
+/// A directory whose notes cannot be believed, and why.
+pub fn all(dir: &Path) -> Result<Vec<Found>, Failure> {
+    let failed = |why: std::io::Error| Failure::failed(format!("{}: {why}", dir.display()));
+    let Some(dir) = Dir::find(dir)?.map(Arc::new) else { return Ok(Vec::new()) };
     let mut found = Vec::new();
-    for file in entries.flatten().map(|entry| entry.path()) {
-        if file.extension().is_none_or(|extension| extension != "json") {
+    for file in dir.names().map_err(failed)? {
+        let is_note = Path::new(&file).extension().is_some_and(|extension| extension == "json");
+        // What begins with a dot is being written, and seen next time.
+        if !is_note || file.as_encoded_bytes().starts_with(b".") {
             continue;
         }
-        let text = fs::read_to_string(&file).unwrap_or_default();
-        // One that is being written is seen next time.
-        let Ok(note) = serde_json::from_str::<Note>(&text) else { continue };
-        match standing(&note) {
-            Some(standing) => found.push(Found { note, file, standing }),
-            None => drop(fs::remove_file(&file)),
+        // What is no note, or has just gone, is nobody's business.
+        let Ok(text) = dir.read(&file, NOTE_MAX) else { continue };
+        let Ok(note) = serde_json::from_slice::<Note>(&text) else { continue };
+        match standing(&note, dir.owner()) {
+            Some(standing) => found.push(Found { note, dir: dir.clone(), file, standing }),
+            None => drop(dir.remove(&file)),
         }
     }
     found.sort_by(|a, b| (a.note.holder.pid, &a.file).cmp(&(b.note.holder.pid, &b.file)));
-    found
+    Ok(found)
 }
 
-fn standing(note: &Note) -> Option<Standing> {
-    if note.holder.lives() {
+fn standing(note: &Note, owner: u32) -> Option<Standing> {
+    if note.holder.is_of(owner) {
         return Some(Standing::Serving);
     }
-    let kept = note.keeper.as_ref().filter(|kept| kept.process.lives())?;
-    match keeper::ask(&kept.socket) {
-        Ok(Some(left)) => Some(Standing::Waiting { left_ms: left.as_millis() as u64 }),
+    let kept = note.keeper.as_ref().filter(|kept| kept.process.is_of(owner))?;
+    match keeper::ask(kept, owner) {
+        Ok(Some(left)) => Some(Standing::Waiting { left_ms: millis(left) }),
         Ok(None) => Some(Standing::Failing),
         // It is just going, or just taken over: its process says that somebody is there.
         Err(_) => Some(Standing::Waiting { left_ms: 0 }),
@@ -176,30 +159,30 @@ fn standing(note: &Note) -> Option<Standing> {
 
 /// A note that goes away with the attachment.
 #[derive(Debug)]
-pub struct Noted(PathBuf);
+pub struct Noted {
+    dir: Arc<Dir>,
+    file: OsString,
+}
 
 impl Noted {
-    /// Writes it; whoever looks sees all of it or nothing.
-    pub fn write(file: PathBuf, note: &Note) -> Result<Noted, Failure> {
-        let new = file.with_extension("new");
-        let text = serde_json::to_string(note).unwrap_or_default();
-        let written = fs::write(&new, text).and_then(|()| fs::rename(&new, &file));
-        written.map_err(|why| Failure::failed(format!("{}: {why}", file.display())))?;
-        Ok(Noted(file))
+    /// Writes it; who looks sees all of it or nothing.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn write(dir: Arc<Dir>, file: &OsStr, note: &Note) -> Result<Noted, Failure> {
+        let failed =
+            |why: std::io::Error| Failure::failed(format!("{}: {why}", dir.path().join(file).display()));
+        let text = serde_json::to_vec(note).map_err(|why| failed(why.into()))?;
+        dir.make_file(file, &text).map_err(failed)?;
+        Ok(Noted { dir, file: file.to_owned() })
     }
 }
 
 impl Drop for Noted {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
+        // Who went on with it, or the keeper, may have been faster.
+        let _ = self.dir.remove(&self.file);
     }
-}
-
-/// Makes the directory of notes, for its owner alone.
-pub fn make(dir: &Path) -> Result<(), Failure> {
-    use std::os::unix::fs::DirBuilderExt;
-    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
-    made.map_err(|why: io::Error| Failure::failed(format!("{}: {why}", dir.display())))
 }
 
 /// Milliseconds, which a note and a message carry.

@@ -33,7 +33,10 @@ pub(super) enum Charge {
     Fuse {
         dir: PathBuf,
         write_max: u32,
-        made: bool,
+        /// The mount's name.
+        name: u64,
+        /// Device and inode of the directory, if it was made by us.
+        made: Option<(u64, u64)>,
         by_program: bool,
         device: bool,
     },

@@ -2,20 +2,45 @@
 
 use std::{
     io::{self, BufReader, Write},
-    os::unix::net::UnixStream,
+    os::unix::{fs::MetadataExt, net::UnixStream},
     path::Path,
     time::Duration,
 };
 
 use super::{Answer, Call, Code, Outcome, REPLY_BYTES_MAX, Reply, Request, VERSION, read_line};
 use crate::exit::{Exit, Failure};
+use crate::owned::{Peer, user};
 
 /// How long a request may take. The daemon itself gives up on its shards before.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Asks the daemon at `path` once.
+/// Asks the daemon at `path` once: one of our own user or of root, or, if we are root, of the user whose
+/// directory the socket stands in. Requests may carry passwords, and answers are believed.
 pub fn ask(path: &Path, request: Request) -> Result<Answer, Failure> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let owner = std::fs::metadata(directory).map(|facts| facts.uid());
+    ask_whom(path, request, |peer| {
+        peer.commands_us() || user() == 0 && owner.is_ok_and(|owner| owner == peer.user)
+    })
+}
+
+/// The same of a daemon of this user and no other.
+pub fn ask_user(path: &Path, request: Request, owner: u32) -> Result<Answer, Failure> {
+    ask_whom(path, request, |peer| peer.user == owner)
+}
+
+fn ask_whom(path: &Path, request: Request, is_meant: impl FnOnce(Peer) -> bool) -> Result<Answer, Failure> {
     let stream = UnixStream::connect(path).map_err(|why| unreachable(path, &why))?;
+    let peer = Peer::of(&stream).map_err(|why| unreachable(path, &why))?;
+    if !is_meant(peer) {
+        return Err(Failure::failed(format!(
+            "what answers at {} is process {} of another user ({}): nothing was said to it; name the socket of your \
+             daemon with --control PATH",
+            path.display(),
+            peer.pid,
+            peer.user
+        )));
+    }
     let answered = exchange(&stream, request).map_err(|why| match why.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Failure::new(
             Exit::RequestTimeout,

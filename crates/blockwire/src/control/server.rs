@@ -1,10 +1,10 @@
 //! The daemon's end of the control socket.
 
 use std::{
-    fs::{self, DirBuilder, Permissions},
+    fs,
     io::{self, BufReader, Write},
     os::unix::{
-        fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt},
+        fs::{FileTypeExt, MetadataExt},
         net::{UnixListener, UnixStream},
     },
     path::{Path, PathBuf},
@@ -16,11 +16,14 @@ use std::{
     time::Duration,
 };
 
+use rustix::fs::Mode;
+
 use super::{
     Answer, Call, Code, Outcome, REPLY_BYTES_MAX, REQUEST_BYTES_MAX, Refused, Reply, Request, VERSION,
     read_line,
 };
 use crate::exit::Failure;
+use crate::owned::{self, Peer, user};
 
 /// Clients at one time; each costs a thread.
 const CLIENTS_MAX: usize = 16;
@@ -42,7 +45,8 @@ pub trait Service: Send + Sync + 'static {
 pub struct Socket {
     listener: UnixListener,
     path: PathBuf,
-    inode: u64,
+    /// Device and number of its inode.
+    inode: (u64, u64),
 }
 
 impl Socket {
@@ -51,11 +55,19 @@ impl Socket {
         let failed = |what: &str, why: io::Error| {
             Failure::failed(format!("cannot {what} the control socket {}: {why}", path.display()))
         };
+        owned::make_for_socket(path.parent().unwrap_or(Path::new("/")))?;
         match fs::symlink_metadata(path) {
             Ok(meta) if !meta.file_type().is_socket() => {
                 return Err(Failure::failed(format!(
                     "{} exists and is not a control socket",
                     path.display()
+                )));
+            }
+            Ok(meta) if meta.uid() != user() => {
+                return Err(Failure::failed(format!(
+                    "{} is a socket of another user ({}): give this daemon --control PATH",
+                    path.display(),
+                    meta.uid()
                 )));
             }
             Ok(_) if UnixStream::connect(path).is_ok() => {
@@ -66,21 +78,16 @@ impl Socket {
             }
             _ => {}
         }
-        if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
-            let create = DirBuilder::new().recursive(true).mode(0o700).create(directory);
-            create.map_err(|why| failed("make the directory of", why))?;
-        }
-        // Bound under another name and renamed once its mode is right: there is no moment in which
-        // others could connect, and a stale socket is replaced in one step.
+        // Bound under another name and renamed: there is no moment in which others could connect, and a
+        // stale socket is replaced in one step. That name is nobody's.
         let mut new = path.as_os_str().to_owned();
-        new.push("~");
+        new.push(format!("~{:08x}", owned::random().map_err(|why| failed("name", why))? as u32));
         let new = PathBuf::from(new);
-        let _ = fs::remove_file(&new);
-        let listener = UnixListener::bind(&new).map_err(|why| failed("bind", why))?;
+        let listener = listen(&new).map_err(|why| failed("bind", why))?;
         let settle = || {
-            fs::set_permissions(&new, Permissions::from_mode(0o600))?;
             fs::rename(&new, path)?;
-            Ok(fs::symlink_metadata(path)?.ino())
+            let meta = fs::symlink_metadata(path)?;
+            Ok((meta.dev(), meta.ino()))
         };
         let inode = settle().map_err(|why| {
             let _ = fs::remove_file(&new);
@@ -107,17 +114,31 @@ impl Socket {
 impl Drop for Socket {
     fn drop(&mut self) {
         // Another daemon may have replaced it: that one is not ours to remove.
-        if fs::symlink_metadata(&self.path).is_ok_and(|meta| meta.ino() == self.inode) {
+        if fs::symlink_metadata(&self.path).is_ok_and(|meta| (meta.dev(), meta.ino()) == self.inode) {
             let _ = fs::remove_file(&self.path);
         }
     }
+}
+
+/// Listens at a path where nothing is yet.
+fn listen(path: &Path) -> io::Result<UnixListener> {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+    let flags = SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // What is bound has this mode from the first moment.
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::net::listen(&socket, 128)?;
+    Ok(socket.into())
 }
 
 fn accept(listener: &UnixListener, service: &Weak<dyn Service>) {
     let clients = Arc::new(AtomicUsize::new(0));
     loop {
         let stream = match listener.accept() {
-            Ok((stream, _)) => stream,
+            Ok((stream, _)) if Peer::of(&stream).is_ok_and(Peer::commands_us) => stream,
+            // The socket's mode keeps them out; this, if somebody changes the mode.
+            Ok(_) => continue,
             Err(why) => {
                 tracing::warn!(%why, "control socket: cannot accept");
                 // Out of descriptors, most likely: do not spin.

@@ -17,7 +17,7 @@ use signal_hook::{
 
 use super::say;
 use crate::attached::note::{self, Found, Note, Standing, millis};
-use crate::attached::{self, Attachment, End, Opened, TIMEOUT_MAX, Wish};
+use crate::attached::{self, Attachment, End, Opened, TIMEOUT_MAX, Wanted, Wish};
 use crate::called::Called;
 use crate::control::{AttachRequest, Request, client};
 use crate::exit::{Exit, Failure};
@@ -118,7 +118,7 @@ pub fn attach(args: &AttachArgs) -> Result<Exit, Failure> {
         dir: note::dir(args.control.as_deref()),
         control: None,
     };
-    let attachment = Attachment::open(wish)?;
+    let attachment = Attachment::open(wish, &Wanted::new())?;
     if let Some(remark) = &attachment.remark {
         say(&format!("{remark}\n"))?;
     }
@@ -165,7 +165,7 @@ fn dirs(control: Option<&Path>) -> Vec<PathBuf> {
 }
 
 fn list(args: &AttachArgs) -> Result<Exit, Failure> {
-    let found: Vec<Found> = dirs(args.control.as_deref()).iter().flat_map(|dir| note::all(dir)).collect();
+    let found = attached::all(&dirs(args.control.as_deref()))?;
     if args.json {
         let all: Vec<_> = found.iter().map(listed).collect();
         say(&format!("{:#}\n", serde_json::json!(all)))?;
@@ -226,19 +226,19 @@ fn end(found: &Found, now: bool) -> Result<(), Failure> {
     }
     if let (Some(control), Some(way)) = (&note.control, note.ways.first()) {
         let request = Request::Detach { way: way.clone(), now };
-        return client::ask(control, request).map(drop);
+        return client::ask_user(control, request, found.dir.owner()).map(drop);
     }
-    let signal = || {
-        let pid = rustix::process::Pid::from_raw(note.holder.pid as i32);
-        pid.map_or(Ok(()), |pid| rustix::process::kill_process(pid, rustix::process::Signal::TERM))
-            .map_err(|why| Failure::failed(format!("process {}: {why}", note.holder.pid)))
+    let signal = || match note.holder.signal(rustix::process::Signal::TERM, found.dir.owner()) {
+        Err(why) if why.kind() != std::io::ErrorKind::NotFound => {
+            Err(Failure::failed(format!("process {}: {why}", note.holder.pid)))
+        }
+        // One that has just ended needs no signal.
+        Ok(()) | Err(_) => Ok(()),
     };
     signal()?;
     if now {
         thread::sleep(Duration::from_millis(50));
-        if note.holder.lives() {
-            signal()?;
-        }
+        signal()?;
     }
     let until = Instant::now() + Duration::from_secs(30);
     while note.holder.lives() {

@@ -12,9 +12,9 @@ use serde_json::Value;
 use crate::daemon::Place;
 use crate::verbs::{CONFIG, good, served, urls};
 
-const BLOCKWIRE: &str = env!("CARGO_BIN_EXE_blockwire");
+pub const BLOCKWIRE: &str = env!("CARGO_BIN_EXE_blockwire");
 
-fn has_fuse() -> bool {
+pub fn has_fuse() -> bool {
     let has = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
     let known = std::env::var_os("BLOCKWIRE_NO_FUSE").is_some();
     assert!(has || known, "there is no /dev/fuse: set BLOCKWIRE_NO_FUSE if that is known");
@@ -22,7 +22,7 @@ fn has_fuse() -> bool {
 }
 
 /// Whether a killed holder's FUSE users wait here: Linux 6.9.
-fn has_resend() -> bool {
+pub fn has_resend() -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
     has_fuse() && (numbers.next(), numbers.next()) >= (Some(6), Some(9))
@@ -84,12 +84,12 @@ fn listed(home: &Path) -> Value {
 }
 
 /// What a verb says that must not go well.
-fn refusal(out: &Output) -> String {
+pub fn refusal(out: &Output) -> String {
     assert!(!out.status.success());
     String::from_utf8_lossy(&out.stderr).into_owned()
 }
 
-fn text(path: &Path) -> &str {
+pub fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 

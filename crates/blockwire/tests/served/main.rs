@@ -9,6 +9,7 @@ mod failover;
 mod gateway;
 mod host;
 mod initiator;
+mod ours;
 mod papers;
 mod placement;
 mod remote;
