@@ -215,6 +215,7 @@ fn negotiation(url: &Url, settings: &mut iscsi::Settings) {
     }
     times.command = options.command_timeout.map_or(times.command, for_ever);
     times.ping = options.keep_alive.map_or(times.ping, for_ever);
+    times.fence = options.fence_timeout.unwrap_or(times.fence);
 }
 
 fn queues(url: &Url, settings: &mut nvme::Settings) {
@@ -233,6 +234,7 @@ fn queues(url: &Url, settings: &mut nvme::Settings) {
     }
     times.operation = options.command_timeout.map_or(times.operation, for_ever);
     times.keep_alive = options.keep_alive.map_or(times.keep_alive, for_ever);
+    times.lost_least = options.fence_timeout.unwrap_or(times.lost_least);
 }
 
 /// Zero stands for no limit in a URL; a day is one that nobody reaches, and no clock overflows by it.
@@ -315,6 +317,15 @@ impl Path for AnyPath {
     }
     fn fence(&mut self, cx: &mut Cx<'_>) {
         each!(self, path => path.fence(cx));
+    }
+    fn portals(&self) -> Option<(&str, &[SocketAddr])> {
+        each!(self, path => path.portals())
+    }
+    fn fence_by(&mut self, portals: Vec<SocketAddr>) {
+        each!(self, path => path.fence_by(portals));
+    }
+    fn look_now(&mut self) {
+        each!(self, path => path.look_now());
     }
     fn disconnect(&mut self, cx: &mut Cx<'_>, grace: Duration) {
         each!(self, path => path.disconnect(cx, grace));

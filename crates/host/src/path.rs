@@ -6,6 +6,7 @@
 //!   [`Path::poll_timeout`]'s time later than the loss.
 //! - After [`Event::Fenced`] nothing that was submitted before can reach the medium any more.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -170,9 +171,15 @@ pub trait Path: Sockets {
     /// whether the path is up or down, and not again before `Fenced`; [`Path::connect`] may be called
     /// meanwhile. It covers what was lost before the call.
     fn fence(&mut self, cx: &mut Cx<'_>);
+    /// Where its target is reached, and by which name, if a login elsewhere in the same portal group would end
+    /// what this path has lost.
+    fn portals(&self) -> Option<(&str, &[SocketAddr])>;
+    /// Portals by which other paths reach the same target: what this path loses is ended by them where its own
+    /// are out of reach.
+    fn fence_by(&mut self, portals: Vec<SocketAddr>);
     /// No path serves now: if this one did not, it looks at once whether it does by now, where nothing else
     /// would tell it. [`Event::Changed`] follows if it does.
-    fn look_now(&mut self) {}
+    fn look_now(&mut self);
     /// Ends the connection: politely within `grace`, then at once. [`Event::Down`] follows.
     fn disconnect(&mut self, cx: &mut Cx<'_>, grace: Duration);
     /// What happened, oldest first.

@@ -507,7 +507,7 @@ pub const LIMITS: Section = Section {
             "nop_interval",
             "seconds, 0 to 3600",
             "30",
-            "Idle time after which an initiator is asked for a sign of life; 0: never.",
+            "Idle time after which an initiator is asked for a sign of life; 0: never. With `nop_timeout` it is how long a silent session lives, and a write that it holds: initiators wait longer than that before they repeat such a write by another portal group (ours: `fence_timeout`, 100 s), so keep the sum below, and 0 for initiators with one path.",
         ),
         key(
             "nop_timeout",

@@ -53,6 +53,10 @@ pub(super) struct Attempt {
     address: Option<SocketAddr>,
     /// Where redirections led from, since the last of our own addresses.
     hops: Vec<SocketAddr>,
+    /// Portals of other paths, to be tried for a fence when all of ours have failed.
+    elsewhere: VecDeque<SocketAddr>,
+    /// The one being tried is such a portal; why ours failed.
+    detour: Option<Why>,
 }
 
 /// A session that was lost with commands whose fate nobody knows.
@@ -149,8 +153,21 @@ impl IscsiPath {
                 left.push_back(*portal);
             }
         }
-        self.attempt = Attempt { left, address: None, hops: Vec::new() };
+        let tried = left.clone();
+        let elsewhere = self.elsewhere.iter().copied().filter(|portal| !tried.contains(portal)).collect();
+        self.attempt = Attempt { left, address: None, hops: Vec::new(), elsewhere, detour: None };
         self.next_address(cx);
+    }
+
+    /// Goes by a portal of another path, only to end what was lost.
+    fn next_elsewhere(&mut self, cx: &mut Cx<'_>, why: &Why) -> bool {
+        // Only the group tells that it is the same one, so it must have been told.
+        let helps = self.fencing.is_some() && self.lost.iter().any(|lost| lost.group.is_some());
+        let Some(address) = self.attempt.elsewhere.pop_front().filter(|_| helps) else { return false };
+        self.attempt.detour.get_or_insert_with(|| why.clone());
+        self.attempt.hops.clear();
+        self.dial_to(cx, address);
+        true
     }
 
     fn next_address(&mut self, cx: &mut Cx<'_>) -> bool {
@@ -197,10 +214,12 @@ impl IscsiPath {
     /// An attempt came to nothing; `hopeless`: nor would it at another address.
     pub(super) fn attempt_failed(&mut self, cx: &mut Cx<'_>, why: Why, hopeless: bool) {
         self.touched = true;
-        if !hopeless && self.next_address(cx) {
+        if !hopeless && self.next_address(cx) || self.next_elsewhere(cx, &why) {
             return;
         }
         self.wanted = false;
+        // What stands in the way is what is wrong with our own portals.
+        let why = self.attempt.detour.take().unwrap_or(why);
         self.go_down(cx, why);
     }
 
@@ -323,6 +342,11 @@ impl IscsiPath {
             self.events.push_back(Event::Fenced);
         }
         self.phase = Phase::Idle;
+        if let Some(why) = self.attempt.detour.take() {
+            // It has done what it was for. This path goes by its own portals, or not at all.
+            let grace = self.settings.timeouts.abort;
+            return self.log_out(cx, grace, why);
+        }
         if self.wanted {
             self.start_survey(cx);
         }
@@ -395,6 +419,9 @@ impl IscsiPath {
     /// Goes on where something has ended.
     pub(super) fn tidy(&mut self, cx: &mut Cx<'_>) {
         if let Some(nexus) = &mut self.nexuses.now {
+            // What may still stand in a socket must not come after the end that was told of it.
+            nexus.polite &=
+                !self.unknown && (nexus.session.commands_in_work() == 0 || !nexus.session.is_over());
             nexus.pass_leaves(&mut self.wishes);
             if nexus.session.has_news() {
                 // What it has to tell comes first, the ends of its requests among it.

@@ -7,7 +7,9 @@
 //!
 //! Every login is a reinstatement: with the same ISID and a TSIH of 0 it ends the session before it, and the
 //! Login Response comes after that session's tasks have ended (RFC 7143 §6.3.5). So a login to the same
-//! target port group is also a fence.
+//! target portal group is also a fence, by whichever portal of the group: where the path's own are out of reach,
+//! it goes by those of other paths to the same target ([`Path::fence_by`]), and logs out again. If none helps,
+//! time must ([`Timeouts::fence`]).
 
 mod claims;
 mod connecting;
@@ -25,6 +27,7 @@ mod wires;
 mod work;
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -85,6 +88,8 @@ pub struct IscsiPath {
     owes_down: bool,
     /// Sessions that were lost with commands whose fate nobody knows.
     lost: Vec<Lost>,
+    /// Portals by which others reach the same target: where a fence goes when ours are out of reach.
+    elsewhere: Vec<SocketAddr>,
     /// The owner waits for their end: at the latest then.
     fencing: Option<Time>,
     /// The session that serves has left a command's fate open.
@@ -145,6 +150,7 @@ impl IscsiPath {
             wanted_next: false,
             owes_down: false,
             lost: Vec::new(),
+            elsewhere: Vec::new(),
             fencing: None,
             unknown: false,
             works,
@@ -232,6 +238,14 @@ impl Path for IscsiPath {
 
     fn fence(&mut self, cx: &mut Cx<'_>) {
         self.begin_fence(cx);
+    }
+
+    fn portals(&self) -> Option<(&str, &[SocketAddr])> {
+        Some((&self.settings.target, &self.settings.portals))
+    }
+
+    fn fence_by(&mut self, portals: Vec<SocketAddr>) {
+        self.elsewhere = portals;
     }
 
     fn look_now(&mut self) {

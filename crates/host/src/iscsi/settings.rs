@@ -30,7 +30,8 @@ pub struct Timeouts {
     /// How long a command is tried again that the target puts off (BUSY, TASK SET FULL, becoming ready).
     pub retry: Duration,
     /// How long after the loss of a session its commands are taken to live at most, if no login could
-    /// end them: more than Time2Wait and Time2Retain, and than the target's own time for a command.
+    /// end them; as long as Time2Wait and Time2Retain together, if that is longer. It must be more than the time
+    /// after which the target ends a session that is silent.
     pub fence: Duration,
     /// Silence after which the target is pinged. Zero: never.
     pub ping: Duration,
@@ -58,7 +59,7 @@ impl Default for Timeouts {
             abort: s(10),
             reset: s(15),
             retry: s(30),
-            fence: s(60),
+            fence: s(100),
             ping: s(5),
             pong: s(5),
             stall: s(20),

@@ -76,18 +76,19 @@ impl NvmePath {
         let controller = self.known.map(|known| known.controller);
         let quiesce = controller.map_or(Duration::ZERO, |controller| controller.quiesce);
         let times = self.settings.times;
-        times.lost.unwrap_or_else(|| {
-            let unit = controller.map_or(Duration::from_secs(1), |controller| controller.keep_alive_unit);
-            let units = times.keep_alive.as_millis().div_ceil(unit.as_millis().max(1));
-            let keep_alive = unit * u32::try_from(units).unwrap_or(u32::MAX);
-            let any = controller.is_none_or(|controller| controller.any_traffic_keeps_alive);
-            let count = match (ended, any) {
-                (true, _) => 1,
-                (false, true) => 3,
-                (false, false) => 2,
-            };
-            keep_alive * count + quiesce
-        })
+        let unit = controller.map_or(Duration::from_secs(1), |controller| controller.keep_alive_unit);
+        // The controller may have taken a longer one than it was asked for.
+        let keep_alive =
+            self.found.keep_alive.map_or(times.keep_alive, |theirs| theirs.max(times.keep_alive));
+        let units = keep_alive.as_millis().div_ceil(unit.as_millis().max(1));
+        let keep_alive = unit.saturating_mul(u32::try_from(units).unwrap_or(u32::MAX));
+        let any = controller.is_none_or(|controller| controller.any_traffic_keeps_alive);
+        let count = match (ended, any) {
+            (true, _) => 1,
+            (false, true) => 3,
+            (false, false) => 2,
+        };
+        (keep_alive.saturating_mul(count).saturating_add(quiesce)).max(times.lost_least)
     }
 
     /// The association is over: its controller is stopped, if that can be.

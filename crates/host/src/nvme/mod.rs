@@ -38,6 +38,7 @@ mod watch;
 mod words;
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -416,6 +417,16 @@ impl Path for NvmePath {
         self.fence.asked = true;
         self.fence_clock(cx);
     }
+
+    /// A controller belongs to its association, and no other one ends it.
+    fn portals(&self) -> Option<(&str, &[SocketAddr])> {
+        None
+    }
+
+    fn fence_by(&mut self, _portals: Vec<SocketAddr>) {}
+
+    /// The controller tells, and where it does not, it is asked with each keep-alive.
+    fn look_now(&mut self) {}
 
     fn disconnect(&mut self, cx: &mut Cx<'_>, grace: Duration) {
         self.end(cx, grace);

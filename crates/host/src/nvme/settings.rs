@@ -9,6 +9,8 @@ use nvme_tcp::HostLimits;
 
 /// Most I/O queues of one path: its tables are walked, and a path lives on one core.
 pub const QUEUES_MAX: u16 = 64;
+/// The longest Keep Alive Timeout that is asked for, or believed.
+pub(super) const KEEP_ALIVE_MAX: Duration = Duration::from_secs(3600);
 /// Most commands in work per queue.
 pub const DEPTH_MAX: u32 = 1023;
 
@@ -85,7 +87,7 @@ impl Settings {
         self.transfer_max = self.transfer_max.max(4096);
         (self.r2ts, self.hpda) = (self.r2ts.clamp(1, 16), self.hpda.min(31));
         let second = Duration::from_secs(1);
-        self.times.keep_alive = self.times.keep_alive.clamp(second, Duration::from_secs(3600));
+        self.times.keep_alive = self.times.keep_alive.clamp(second, KEEP_ALIVE_MAX);
         self
     }
 
@@ -121,11 +123,11 @@ pub struct Times {
     pub abort: Duration,
     /// Keep Alive Timeout (KATO), at least a second: as long may either side be silent.
     pub keep_alive: Duration,
-    /// How long after its connection was lost a controller may still carry commands out, if it cannot be
-    /// asked. `None` counts as NVMe Base 2.1 §9.6 does: twice the KATO, thrice if any traffic keeps it
-    /// alive, and the Command Quiesce Time that it reports; once the KATO, and that time, where the
-    /// connection of the admin queue was closed in good order.
-    pub lost: Option<Duration>,
+    /// How long at least a controller is taken to carry commands out after its connection was lost, if it
+    /// cannot be asked. Else it is counted as NVMe Base 2.1 §9.6 does: twice the KATO that the controller says
+    /// that it has, thrice if any traffic keeps it alive, and the Command Quiesce Time that it reports; once the
+    /// KATO, and that time, where the connection of the admin queue was closed in good order.
+    pub lost_least: Duration,
 }
 
 impl Default for Times {
@@ -138,7 +140,7 @@ impl Default for Times {
             operation: Duration::from_secs(30),
             abort: Duration::from_secs(5),
             keep_alive: Duration::from_secs(5),
-            lost: None,
+            lost_least: Duration::ZERO,
         }
     }
 }

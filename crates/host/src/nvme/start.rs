@@ -11,7 +11,7 @@ use std::time::Duration;
 use buf::{Cx, Errno, Payload, Time};
 use endpoint::Dialled;
 use nvme::fabrics::{Connect, ConnectData, Connected, Property, PropertyAccess};
-use nvme::feature::{Fid, SetFeatures};
+use nvme::feature::{Fid, GetFeatures, Select, SetFeatures};
 use nvme::identify::controller::NvmController;
 use nvme::identify::{self, Cns, Controller, Identifiers, Identify, Independent, Namespace};
 use nvme::log::{GetLogPage, Lid};
@@ -26,7 +26,7 @@ use super::flight::Known;
 use super::join::{Joining, Progress, Surroundings};
 use super::lanes::Lane;
 use super::links::QueueId;
-use super::settings::Settings;
+use super::settings::{KEEP_ALIVE_MAX, Settings};
 use super::{Errand, NvmePath, RETRY, State, around, words};
 use crate::trace::{Side, Stage};
 use crate::{Event, Portrait, Why};
@@ -50,6 +50,7 @@ pub(super) enum Step {
     Enable,
     Ready,
     Controller,
+    KeepAlive,
     Queues,
     Events,
     Namespace,
@@ -67,6 +68,7 @@ impl Step {
             Step::Enable => "Property Set CC.EN = 1",
             Step::Ready => "Property Get CSTS",
             Step::Controller => "Identify Controller",
+            Step::KeepAlive => "Get Features, Keep Alive Timer",
             Step::Queues => "Set Features, Number of Queues",
             Step::Events => "Set Features, Asynchronous Event Configuration",
             Step::Namespace => "Identify Namespace",
@@ -83,7 +85,8 @@ impl Step {
             Step::Version => Step::Enable,
             Step::Enable => Step::Ready,
             Step::Ready => Step::Controller,
-            Step::Controller => Step::Queues,
+            Step::Controller => Step::KeepAlive,
+            Step::KeepAlive => Step::Queues,
             Step::Queues => Step::Events,
             Step::Events => Step::Namespace,
             Step::Namespace => Step::Independent,
@@ -96,7 +99,7 @@ impl Step {
 
     /// Whether a controller may do without it.
     fn is_optional(self) -> bool {
-        matches!(self, Step::Events | Step::Independent | Step::Descriptors | Step::Limits)
+        matches!(self, Step::KeepAlive | Step::Events | Step::Independent | Step::Descriptors | Step::Limits)
     }
 }
 
@@ -112,6 +115,8 @@ pub(super) struct Found {
     pub(super) identifiers: Identifiers,
     limits: Option<Limits>,
     pub(super) access: Option<Access>,
+    /// The Keep Alive Timeout that the controller says that it has; `None`: it does not say, or has none.
+    pub(super) keep_alive: Option<Duration>,
     queues: u16,
     /// A step that waits for memory, or for the controller to get ready.
     waiting: Option<Step>,
@@ -291,6 +296,11 @@ impl NvmePath {
             Step::Enable => Some((PropertyAccess::set_sqe(Property::CC, self.found.configuration().0), 0)),
             Step::Ready => Some((PropertyAccess::get_sqe(Property::CSTS, 4), 0)),
             Step::Controller => identify(Cns::CONTROLLER, 0),
+            Step::KeepAlive => {
+                let get =
+                    GetFeatures { fid: Fid::KEEP_ALIVE_TIMER, select: Select::Current, argument: 0, nsid: 0 };
+                Some((get.sqe(), 0))
+            }
             Step::Queues => {
                 let count = u32::from(self.settings.queues - 1);
                 feature(Fid::NUMBER_OF_QUEUES, count << 16 | count)
@@ -409,6 +419,13 @@ impl NvmePath {
                 }
                 let until = self.found.ready.map_or(cx.now, |(_, until)| until);
                 self.found.ready = if status.ready { None } else { Some((cx.now + POLL, until)) };
+            }
+            Step::KeepAlive => {
+                let kato = result as u32;
+                self.trace.field(cx.now, at, Side::Target, "KATO", || format!("{kato} ms"));
+                // An hour is the longest that we ask for: what claims more is not waited for any longer.
+                let kato = Duration::from_millis(kato.into()).min(KEEP_ALIVE_MAX);
+                self.found.keep_alive = Some(kato).filter(|kato| !kato.is_zero());
             }
             Step::Queues => {
                 let granted = (result as u16).min((result >> 16) as u16).saturating_add(1);

@@ -34,6 +34,7 @@ mod way;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -215,12 +216,26 @@ struct VolumeNews {
     geometry: bool,
 }
 
+/// Tells each path by which portals others reach its target.
+fn introduce<P: Path>(paths: &mut [P]) {
+    for at in 0..paths.len() {
+        let Some((target, own)) = paths[at].portals() else { continue };
+        let others = paths.iter().filter_map(Path::portals).filter(|(name, _)| *name == target);
+        let mut elsewhere: Vec<SocketAddr> = others.flat_map(|(_, portals)| portals).copied().collect();
+        elsewhere.retain(|portal| !own.contains(portal));
+        elsewhere.dedup();
+        paths[at].fence_by(elsewhere);
+    }
+}
+
 impl<P: Path> RemoteVolume<P> {
     /// Begins to connect all paths, at most [`PATHS_MAX`] and at least one. [`News::Open`] follows with the
     /// first that is up, [`News::Failed`] if none comes up. What is submitted before waits.
     pub fn open(cx: &mut Cx<'_>, paths: Vec<P>, terms: Terms) -> Self {
         assert!((1..=PATHS_MAX).contains(&paths.len()), "a volume has 1 to {PATHS_MAX} paths");
         let in_work = terms.in_work.clamp(1, IN_WORK_MAX);
+        let mut paths = paths;
+        introduce(&mut paths);
         let ways: Vec<_> = paths.into_iter().map(|path| Way::new(path, cx.now)).collect();
         let all = u32::MAX >> (PATHS_MAX - ways.len());
         let mut volume = RemoteVolume {

@@ -57,6 +57,8 @@ pub struct Options {
     pub command_timeout: Option<Duration>,
     /// `keep_alive=`: silence after which the target is asked for a sign of life; zero: never.
     pub keep_alive: Option<Duration>,
+    /// `fence_timeout=`: how long after the loss of a path what it carried may still be done at most.
+    pub fence_timeout: Option<Duration>,
     /// `secret_file=`, `secret_env=`: what proves who we are.
     pub secret: Option<SecretAt>,
     /// `mutual_secret_file=`, `mutual_secret_env=`: what proves who the target is.
@@ -145,6 +147,7 @@ const TABLE: &[(&str, Scope, Take)] = &[
     ("connect_timeout", Scope::Both, |to, text| put(&mut to.connect_timeout, positive(text))),
     ("command_timeout", Scope::Both, |to, text| put(&mut to.command_timeout, time_or_off(text))),
     ("keep_alive", Scope::Both, |to, text| put(&mut to.keep_alive, time_or_off(text))),
+    ("fence_timeout", Scope::Both, |to, text| put(&mut to.fence_timeout, positive(text))),
     ("secret_file", Scope::Both, |to, text| put(&mut to.secret, file(text))),
     ("secret_env", Scope::Both, |to, text| put(&mut to.secret, variable(text))),
     ("mutual_secret_file", Scope::Both, |to, text| put(&mut to.mutual_secret, file(text))),

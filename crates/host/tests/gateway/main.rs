@@ -312,6 +312,8 @@ fn a_far_daemon_that_is_away_for_a_while_is_waited_for() {
         for peer in rig.world.connections(portal(FAR, back)) {
             rig.world.reset(peer);
         }
+        // What is on its way when they break is in doubt, and waits for its fence; this is about what comes later.
+        rig.world.run_for(Duration::from_millis(50));
         let id = rig.start(Op::Write(span(5, 1), Durability::Cached), Some(&[9; 512]));
         rig.world.run_for(Duration::from_secs(1));
         rig.world.set_reach(portal(FAR, back), Reach::Open);

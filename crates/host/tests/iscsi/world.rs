@@ -6,7 +6,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use buf::{Class, Cx, Entropy, Errno, Payload, Pool, SgMut, Time};
-use endpoint::{Accepted, Arrival, Departure, Dialled, Driver, Endpoint, LinkId, ListenerId, Sockets, pump};
+use endpoint::{
+    Accepted, Arrival, Departure, Dialled, Driver, Endpoint, Leave, LinkId, ListenerId, Sockets, pump,
+};
 use stream::{Came, RecvOp, SendOp};
 use target::{Message, Shard};
 use volume::DiskOp;
@@ -31,6 +33,10 @@ pub struct Wire {
     pub theirs: End,
     /// Nothing passes any more.
     pub cut: bool,
+    /// Nothing passes, but somebody between the two keeps what was sent, and neither end of the other's hears.
+    pub held: bool,
+    /// What is kept for the target; the reset of a socket of ours is lost like all else.
+    kept: Vec<u8>,
 }
 
 const RESET: Errno = Errno(104);
@@ -83,6 +89,7 @@ pub struct World<S> {
     received: bool,
     /// Where connections were asked for.
     pub dialled: Vec<SocketAddr>,
+    left: Vec<Leave>,
 }
 
 impl<S: Sockets> World<S> {
@@ -101,6 +108,7 @@ impl<S: Sockets> World<S> {
             shut: Vec::new(),
             received: false,
             dialled: Vec::new(),
+            left: Vec::new(),
         }
     }
 
@@ -127,6 +135,24 @@ impl<S: Sockets> World<S> {
     /// Breaks every connection.
     pub fn cut(&mut self) {
         self.hands.wires.iter_mut().for_each(|wire| wire.cut = true);
+    }
+
+    /// From now on somebody between the two keeps what passes.
+    pub fn hold(&mut self) {
+        self.hands.wires.iter_mut().for_each(|wire| wire.held = true);
+    }
+
+    /// What was kept comes to the target.
+    pub fn heal(&mut self) {
+        for wire in self.hands.wires.iter_mut().filter(|wire| wire.held) {
+            wire.held = false;
+            wire.theirs.inbox.extend(wire.kept.drain(..));
+        }
+    }
+
+    /// How our sockets left, in order.
+    pub fn left(&self) -> &[Leave] {
+        &self.left
     }
 
     /// Lets everything happen that needs no time.
@@ -184,8 +210,9 @@ impl<S: Sockets> World<S> {
                 assert!(ours.send.replace(op).is_none(), "one batch is out");
             }
         }
-        while let Some((link, _how)) = self.path.poll_leave() {
+        while let Some((link, how)) = self.path.poll_leave() {
             any = true;
+            self.left.push(how);
             self.hands.wires[link.0 as usize].ours.left = true;
         }
         for at in 0..self.hands.wires.len() {
@@ -240,11 +267,15 @@ impl<S: Sockets> World<S> {
         let mut any = false;
         if let Some(op) = wire.ours.send.take() {
             any = true;
-            let how = if gone || wire.theirs.left { Err(RESET) } else { Ok(()) };
+            let how = if gone || wire.theirs.left && !wire.held { Err(RESET) } else { Ok(()) };
             if how.is_ok() {
                 let mut bytes = vec![0; op.len];
                 op.copy_to(0, &mut bytes);
-                wire.theirs.inbox.extend(bytes);
+                if wire.held {
+                    wire.kept.extend(bytes);
+                } else {
+                    wire.theirs.inbox.extend(bytes);
+                }
             }
             self.with(|path, cx| {
                 path.handle_written(cx, link, how);
@@ -252,7 +283,7 @@ impl<S: Sockets> World<S> {
             });
         }
         let wire = &mut self.hands.wires[at];
-        let over = wire.theirs.left && wire.ours.inbox.is_empty();
+        let over = wire.theirs.left && wire.ours.inbox.is_empty() && !wire.held;
         if let Some((op, came)) = receive(&pool, &mut wire.ours, gone, over) {
             (any, self.received) = (true, true);
             self.with(|path, cx| path.handle_recv(cx, link, op, came));
@@ -275,8 +306,8 @@ impl<S: Sockets> World<S> {
         let mut any = false;
         if let Some(op) = wire.theirs.send.take() {
             any = true;
-            let how = if gone || wire.ours.left { Err(RESET) } else { Ok(()) };
-            if how.is_ok() {
+            let how = if gone || wire.ours.left && !wire.held { Err(RESET) } else { Ok(()) };
+            if how.is_ok() && !wire.held {
                 let mut bytes = vec![0; op.len];
                 op.copy_to(0, &mut bytes);
                 wire.ours.inbox.extend(bytes);
@@ -287,7 +318,7 @@ impl<S: Sockets> World<S> {
             });
         }
         let wire = &mut self.hands.wires[at];
-        let over = wire.ours.left && wire.theirs.inbox.is_empty();
+        let over = wire.ours.left && wire.theirs.inbox.is_empty() && !wire.held;
         if let Some((op, came)) = receive(&pool, &mut wire.theirs, gone, over) {
             any = true;
             self.serve(|shard, cx| shard.handle_recv(cx, link, op, came));

@@ -97,6 +97,39 @@ fn a_controller_that_cannot_be_asked_is_given_the_time_of_the_standard() {
     assert!(waited >= kato * 3 - Duration::from_secs(1) && waited <= kato * 3, "{waited:?}");
 }
 
+/// Our target can be told a least Keep Alive Timeout (`keep_alive_min`): it keeps a silent host for longer than that
+/// host asked for.
+#[test]
+fn a_controller_that_took_a_longer_keep_alive_is_not_given_up_before_its_own_time() {
+    let mut exports = exports();
+    let terms = std::sync::Arc::get_mut(&mut exports).unwrap();
+    terms.nvme.keep_alive.least_ms = 20_000;
+    let mut world = World::new(NvmePath::new(settings()), exports);
+    world.connect().unwrap();
+    world.cut(0);
+    world.cut(1);
+    let id = write(&mut world, 1);
+    assert!(matches!(world.wait(id).0, Err(Fate::Unknown)));
+    world.down();
+    let (waited, kato) = (fence(&mut world), Duration::from_secs(20));
+    assert!(waited >= kato * 3 - Duration::from_secs(1) && waited <= kato * 3, "{waited:?}");
+}
+
+/// The time that is asked for is waited, where it is longer.
+#[test]
+fn a_fence_by_time_is_no_shorter_than_it_was_asked_for() {
+    let mut settings = settings();
+    settings.times.lost_least = Duration::from_secs(70);
+    let mut world = up(settings);
+    world.cut(0);
+    world.cut(1);
+    let id = write(&mut world, 1);
+    assert!(matches!(world.wait(id).0, Err(Fate::Unknown)));
+    world.down();
+    let waited = fence(&mut world);
+    assert!(waited >= Duration::from_secs(69) && waited <= Duration::from_secs(70), "{waited:?}");
+}
+
 /// Half a second was too little where a proxy cut the paths of a target whose second processor had no time
 /// for it: a write landed 0.9 s later, on top of newer ones (`served/failover.rs`).
 #[test]

@@ -102,6 +102,15 @@ impl Path for Liar {
         self.inner.fence(cx);
         self.early |= self.lie == Some(Lie::FencedEarly);
     }
+    fn portals(&self) -> Option<(&str, &[std::net::SocketAddr])> {
+        self.inner.portals()
+    }
+    fn fence_by(&mut self, portals: Vec<std::net::SocketAddr>) {
+        self.inner.fence_by(portals);
+    }
+    fn look_now(&mut self) {
+        self.inner.look_now();
+    }
     fn disconnect(&mut self, cx: &mut Cx<'_>, grace: Duration) {
         self.inner.disconnect(cx, grace);
     }

@@ -96,6 +96,11 @@ impl Path for Scripted {
     fn fence(&mut self, _: &mut Cx<'_>) {
         self.0.borrow_mut().fences += 1;
     }
+    fn portals(&self) -> Option<(&str, &[std::net::SocketAddr])> {
+        None
+    }
+    fn fence_by(&mut self, _: Vec<std::net::SocketAddr>) {}
+    fn look_now(&mut self) {}
     fn disconnect(&mut self, _: &mut Cx<'_>, _: Duration) {
         self.0.borrow_mut().disconnects += 1;
     }
