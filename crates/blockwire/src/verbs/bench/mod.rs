@@ -13,6 +13,7 @@ mod words;
 
 use std::path::PathBuf;
 use std::sync::Barrier;
+use std::sync::atomic::AtomicBool;
 
 use clap::Args;
 use eval::fio::{Job, Script, parse_args, parse_file};
@@ -148,6 +149,7 @@ fn run_group(args: &BenchArgs, jobs: &[Job]) -> Result<Vec<Outcome>, Failure> {
     let threads = args.threads as usize;
     // The threads, and who watches them.
     let barrier = Barrier::new(threads + 1);
+    let has_failed = AtomicBool::new(false);
     let cells: Vec<Cell> = (0..threads).map(|_| Cell::default()).collect();
     let (to, over) = std::sync::mpsc::channel();
     let (shares, used) = std::thread::scope(|scope| {
@@ -155,9 +157,9 @@ fn run_group(args: &BenchArgs, jobs: &[Job]) -> Result<Vec<Outcome>, Failure> {
             .iter()
             .enumerate()
             .map(|(thread, cell)| {
-                let (barrier, to) = (&barrier, to.clone());
+                let (start, to) = ((&barrier, &has_failed), to.clone());
                 scope.spawn(move || {
-                    let share = run_share(args, jobs, thread, barrier, cell);
+                    let share = run_share(args, jobs, thread, start, cell);
                     drop(to);
                     share
                 })

@@ -5,6 +5,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use buf::{Payload, Sg, SgMut};
@@ -43,13 +44,21 @@ pub(super) fn run_share(
     args: &BenchArgs,
     jobs: &[Job],
     thread: usize,
-    barrier: &Barrier,
+    (barrier, has_failed): (&Barrier, &AtomicBool),
     cell: &Cell,
 ) -> Result<Share, Failure> {
     let made = set_share_up(args, jobs, thread);
-    // Whoever fails still comes to the barrier, so that nobody waits for it in vain.
+    if made.is_err() {
+        has_failed.store(true, Ordering::Release);
+    }
+    // One that fails still comes to the barrier, so that nobody waits for it for ever.
     barrier.wait();
     let (mut volumes, mut seats) = made?;
+    if has_failed.load(Ordering::Acquire) {
+        // Load that is refused in part is refused: nothing may be written.
+        volumes.close();
+        return Ok(jobs.iter().map(|_| Default::default()).collect());
+    }
     let now = Instant::now();
     let told = (cell, args.events);
     drive(&mut volumes, &mut seats, now, jobs.iter().any(|job| job.exits_all), told);
