@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use host::{PathInfo, Why};
+use host::{PathInfo, Standing, Why};
 use volume::{Access, Failure, Fault, Refusal};
 
 /// What kind of failure it is; the command line's exit codes follow from it.
@@ -79,11 +79,41 @@ impl Error {
                 said.push(words);
             }
         }
-        if said.is_empty() {
+        let is_up = paths.iter().any(|path| path.standing == Standing::Up);
+        if is_up {
+            // It is there and does not serve.
+            (kind, said) = (Kind::Failed, vec![unserved(paths)]);
+        } else if said.is_empty() {
             kind = Kind::TimedOut;
         }
         let said = if said.is_empty() { "no path came up in time".to_owned() } else { said.join("; ") };
         Error::new(kind, format!("{url}: {said}"))
+    }
+}
+
+/// Why a volume is not served, from the states of its paths.
+pub(crate) fn unserved(paths: &[PathInfo]) -> String {
+    let of_path = |path: &PathInfo| match (&path.portrait, &path.standing) {
+        (Some(portrait), Standing::Up) if !portrait.access.serves() => access(portrait.access),
+        (_, Standing::Up) => "the target does not tell it",
+        _ => "a path is not up",
+    };
+    let mut said: Vec<&str> = paths.iter().map(of_path).collect();
+    said.sort_unstable();
+    said.dedup();
+    match said.is_empty() {
+        true => "there is no path".to_owned(),
+        false => said.join("; "),
+    }
+}
+
+/// The state of a path that does not serve, in words.
+pub(crate) fn access(access: Access) -> &'static str {
+    match access {
+        Access::Optimized | Access::NonOptimized => "the path serves",
+        Access::Inaccessible => "the path is inaccessible: the target serves the volume by another path only",
+        Access::PersistentLoss => "the target has lost this path to the volume for good",
+        Access::Transition => "the path is changing its state: try again",
     }
 }
 

@@ -10,7 +10,7 @@ use host::{AnyPath, Claim, Claims, Client, Handle, News, PathInfo, Secrets, Term
 use reactor::{Config, Inline, IoChoice, SpawnError};
 use volume::{Done, Geometry, Io, IoId};
 
-use crate::error::{Error, Kind};
+use crate::error::{Error, Kind, unserved};
 use crate::identity::{self, Standing};
 use crate::name::{Name, stripe_uuid};
 use crate::secret;
@@ -130,14 +130,7 @@ impl Initiator {
         let name = Name::parse(urls)?;
         let mut legs = Vec::new();
         for urls in &name.legs {
-            let mut paths = Vec::new();
-            for url in urls {
-                let (addresses, secrets) = (resolve(url)?, secrets(url)?);
-                let path = AnyPath::of(url, addresses, &self.who, &secrets, self.paths_made);
-                self.paths_made = self.paths_made.wrapping_add(1);
-                paths.push(path.map_err(Error::usage)?);
-            }
-            legs.push((paths, Terms::of(&urls[0].options)));
+            legs.push((self.paths_of(urls)?, Terms::of(&urls[0].options)));
         }
         let opened = self.inline.with(|client, cx| match (name.chunk, legs.pop()) {
             (None, Some((paths, terms))) => client.open(cx, paths, terms),
@@ -154,6 +147,17 @@ impl Initiator {
         Ok(volume)
     }
 
+    fn paths_of(&mut self, urls: &[Url]) -> Result<Vec<AnyPath>, Error> {
+        let mut paths = Vec::new();
+        for url in urls {
+            let (addresses, secrets) = (resolve(url)?, secrets(url)?);
+            let path = AnyPath::of(url, addresses, &self.who, &secrets, self.paths_made);
+            self.paths_made = self.paths_made.wrapping_add(1);
+            paths.push(path.map_err(Error::usage)?);
+        }
+        Ok(paths)
+    }
+
     /// Why a volume that was begun by these URLs is not open: what its paths said last.
     pub fn why_not_open(&self, volume: Handle, urls: &str) -> Error {
         Error::of_paths(&shown(urls), &self.paths(volume))
@@ -167,10 +171,11 @@ impl Initiator {
     pub fn finish(&mut self, volume: Handle, urls: &str) -> Result<Handle, Error> {
         // What a URL's own times allow is more important than ours, which only stops what never ends.
         let begun = Instant::now();
+        let mut is_open = false;
         loop {
             while let Some(news) = self.poll_news(volume) {
                 match news {
-                    News::Open => return self.fits(volume),
+                    News::Open => is_open = true,
                     News::Failed => {
                         let why = self.why_not_open(volume, urls);
                         self.forget(volume);
@@ -179,9 +184,14 @@ impl Initiator {
                     News::Changed | News::Path(_) | News::Closed => {}
                 }
             }
+            // A path that does not serve need not tell how large the volume is: another may.
+            if is_open && (self.known(volume).is_ok() || self.inline.endpoint().misfit(volume).is_some()) {
+                return self.fits(volume);
+            }
             let Some(left) = self.settings.open_timeout.checked_sub(begun.elapsed()) else {
                 let mut why = self.why_not_open(volume, urls);
-                if why.kind == Kind::Failed {
+                let is_up = self.paths(volume).iter().any(|path| path.standing == host::Standing::Up);
+                if why.kind == Kind::Failed && !is_up {
                     why.kind = Kind::TimedOut;
                 }
                 self.forget(volume);
@@ -196,6 +206,52 @@ impl Initiator {
         let Some(misfit) = self.inline.endpoint().misfit(volume) else { return Ok(volume) };
         self.forget(volume);
         Err(Error::usage(misfit))
+    }
+
+    /// What a volume's blocks are like, once its target has told: size and block are not zero.
+    ///
+    /// # Errors
+    /// If no path has told yet. Nothing may be concluded then from [`Initiator::geometry`].
+    pub fn known(&self, volume: Handle) -> Result<Geometry, Error> {
+        let geometry = self.geometry(volume).filter(|geometry| geometry.bytes() > 0);
+        geometry.ok_or_else(|| {
+            Error::new(
+                Kind::Failed,
+                format!("the size of the volume is not known: {}", unserved(&self.paths(volume))),
+            )
+        })
+    }
+
+    /// The reservations of a volume that is open by this name; of a stripe, those of each of its legs. None
+    /// for a target that knows no reservations.
+    ///
+    /// # Errors
+    /// As [`Initiator::claim`]; of a stripe, as [`Initiator::open`] too.
+    pub fn claims(&mut self, volume: Handle, name: &str) -> Result<Vec<Claims>, Error> {
+        let name = Name::parse(name)?;
+        if name.chunk.is_none() {
+            return Ok(self.report(volume)?.into_iter().collect());
+        }
+        let mut all = Vec::new();
+        for urls in &name.legs {
+            let (paths, terms) = (self.paths_of(urls)?, Terms::of(&urls[0].options));
+            let leg = self.inline.with(|client, cx| client.open(cx, paths, terms));
+            let leg = leg.ok_or_else(|| Error::new(Kind::Failed, "too many volumes are open"))?;
+            let shown: Vec<String> = urls.iter().map(ToString::to_string).collect();
+            let leg = self.finish(leg, &shown.join(","))?;
+            let report = self.report(leg);
+            self.close(leg)?;
+            all.extend(report?);
+        }
+        Ok(all)
+    }
+
+    fn report(&mut self, volume: Handle) -> Result<Option<Claims>, Error> {
+        use volume::{Failure::Refused, Refusal::Unsupported};
+        match self.claim(volume, Claim::Report) {
+            Err(Error { failure: Some(Refused(Unsupported)), .. }) => Ok(None),
+            other => other,
+        }
     }
 
     /// What a volume's blocks are like; all zero before it is open.

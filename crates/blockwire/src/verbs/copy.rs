@@ -1,7 +1,8 @@
 //! `blockwire copy`: a volume to another, or to a file, or a file to a volume.
 //!
-//! Reads and writes are both in flight; holes are not read, and zeroes are not written but made. Invariant:
-//! what the resume file says is done was flushed at the destination before it was written there.
+//! Reads and writes are both in flight; holes are not read, and zeroes are not written but made. Invariants:
+//! - What the resume file says is done was flushed at the destination before it was written there.
+//! - A copy that is refused has changed nothing: all that refuses comes before [`Aim::begin`].
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,9 +11,10 @@ use std::time::{Duration, Instant};
 use buf::{Payload, SgMut};
 use clap::Args;
 use initiator::{Done, Durability, Initiator, IoId, Op, Settings};
-use serde::{Deserialize, Serialize};
 
-use super::ends::{End, Run, is_zero, start};
+use super::ends::{Aim, End, Run, is_zero, start};
+use super::journal::Journal;
+use super::place::Key;
 use super::progress::Progress;
 use super::{say, set_up};
 use crate::called::Called;
@@ -28,12 +30,18 @@ const SETTLE_EACH: Duration = Duration::from_secs(2);
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   blockwire copy iscsi://10.0.0.1/iqn.2026-11.io.blockwire:db/0 db.img
-  blockwire copy db.img nvme+tcp://10.0.0.2/nqn.2026-11.io.blockwire:db/1 --resume db.copy")]
+  blockwire copy db.img nvme+tcp://10.0.0.2/nqn.2026-11.io.blockwire:db/1 --resume db.copy
+
+A new file of one bare word is named ./WORD, so that no volume's name is taken for one.")]
 pub struct CopyArgs {
     /// The source: a URL, or a file or device
     pub from: Called,
     /// The destination: a URL, or a file or device; all that it held is lost
     pub to: Called,
+    /// Also to what somebody seems to use: a device that is mounted, a file behind a loop device, a volume that
+    /// is attached here or reserved by another host
+    #[arg(long)]
+    pub force: bool,
     /// Keep in FILE how far it is, and go on from there if it exists
     #[arg(long, value_name = "FILE")]
     pub resume: Option<PathBuf>,
@@ -51,36 +59,6 @@ pub struct CopyArgs {
     pub json: bool,
 }
 
-/// How far a copy is, as its file says.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Journal {
-    from: String,
-    to: String,
-    bytes: u64,
-    done: u64,
-}
-
-impl Journal {
-    fn read(path: &Path) -> Result<Option<Journal>, Failure> {
-        let text = match fs::read_to_string(path) {
-            Ok(text) => text,
-            Err(why) if why.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(why) => return Err(Failure::failed(format!("{}: {why}", path.display()))),
-        };
-        let journal = serde_json::from_str(&text);
-        journal.map(Some).map_err(|why| {
-            Failure::usage(format!("{} is no copy's record ({why}): remove it to begin anew", path.display()))
-        })
-    }
-
-    fn write(&self, path: &Path) -> Result<(), Failure> {
-        let failed = |why: std::io::Error| Failure::failed(format!("{}: {why}", path.display()));
-        let beside = path.with_extension("new");
-        let text = serde_json::to_string(self).unwrap_or_default();
-        fs::write(&beside, text).and_then(|()| fs::rename(&beside, path)).map_err(failed)
-    }
-}
-
 /// What is in flight.
 #[derive(Debug)]
 enum Flight {
@@ -92,6 +70,9 @@ struct Copy<'a> {
     initiator: Initiator,
     from: &'a End,
     to: &'a End,
+    /// Bytes of the source.
+    bytes: u64,
+    /// The same, to the end of the last block.
     total: u64,
     /// Bytes of the larger block of both ends.
     block: u64,
@@ -106,36 +87,159 @@ struct Copy<'a> {
     zeroed: u64,
 }
 
-/// Copies.
-pub fn copy(args: &CopyArgs) -> Result<Exit, Failure> {
+/// A copy that nothing refuses any more, and that has changed nothing yet.
+struct Plan {
+    initiator: Initiator,
+    from: End,
+    to: Aim,
+    from_id: String,
+    bytes: u64,
+    block: u64,
+    /// How far an earlier copy came; `None`: there was none.
+    done: Option<u64>,
+    /// The destination is a new file.
+    is_new: bool,
+}
+
+/// Refuses a new file whose name looks like a volume's.
+fn refuse_bare_word(name: &str, aim: &Aim) -> Result<(), Failure> {
+    let is_bare = !name.contains(['/', '.']);
+    match aim {
+        Aim::Here(place) if place.is_absent() && is_bare => Err(Failure::usage(format!(
+            "\"{name}\" is no volume's URL (iscsi://... or nvme+tcp://...), and no file of this name exists; \
+             write ./{name} to make one"
+        ))),
+        Aim::Here(_) | Aim::Remote { .. } => Ok(()),
+    }
+}
+
+/// Looks at everything that could refuse the copy.
+fn plan(args: &CopyArgs) -> Result<Plan, Failure> {
     let mut initiator = set_up(Settings { memory: 128 << 20, ..Settings::default() })?;
     let from = End::source(&mut initiator, &args.from)?;
-    let bytes = from.bytes(&initiator)?;
-    let journal = args.resume.as_deref().map(Journal::read).transpose()?.flatten();
-    let to = End::destination(&mut initiator, &args.to, bytes, journal.is_some())?;
-    let (from_id, to_id) = (from.identity(&initiator), to.identity(&initiator));
-    if from_id == to_id && !from_id.is_empty() {
-        return Err(Failure::usage("source and destination are the same volume"));
+    let bytes = from.bytes()?;
+    if bytes == 0 {
+        return Err(Failure::usage("the source holds nothing"));
     }
-    let block = from.block(&initiator).max(to.block(&initiator));
+    let journal = args.resume.as_deref().map(Journal::read).transpose()?.flatten();
+    refuse_same(args, &from)?;
+    let to = Aim::look(&mut initiator, &args.to, args.force)?;
+    refuse_bare_word(&args.to, &to)?;
+    let (from_id, to_id) = (from.identity(&initiator)?, to.identity(&initiator)?);
+    if to_id.as_ref() == Some(&from_id) && !from_id.is_empty() {
+        return Err(same());
+    }
+    let is_new = matches!(&to, Aim::Here(place) if place.is_absent());
+    if let Some(path) = &args.resume {
+        let ends = [(from.key()?, Path::new(&*args.from)), (to.key()?, Path::new(&*args.to))];
+        Journal::stands_apart(path, &ends)?;
+    }
+    if !args.force {
+        from.hold()?;
+    }
+    let block = from.block().max(to.block());
     let total = bytes.next_multiple_of(block);
-    let stretch = from.stretch(&initiator).min(to.stretch(&initiator));
-    let stretch = (stretch - stretch % block).max(block);
-    let room = to.bytes(&initiator)?;
-    if matches!(to, End::Remote(_)) && room < total
-        || matches!(to, End::File { is_fresh: false, .. }) && room < bytes
-    {
+    if let Some(room) = to.room()?.filter(|room| *room < total) {
         let why = format!("the destination has {room} bytes, the source {bytes}: make it larger first");
         return Err(Failure::usage(why));
     }
-    let done = match journal {
-        None => 0,
-        Some(old) if (&old.from, &old.to, old.bytes) == (&from_id, &to_id, bytes) => old.done,
-        Some(_) => {
-            let why = "the resume file is of another copy (other volumes, or another size): name another, or remove it";
-            return Err(Failure::usage(why));
+    let done = match &journal {
+        None => None,
+        Some(old) => {
+            let is_this = old.from == from_id && Some(&old.to) == to_id.as_ref() && old.bytes == bytes;
+            let fits = old.done <= total && (old.done == total || old.done.is_multiple_of(block));
+            if !(is_this && fits) {
+                let why = "the resume file is of another copy (other volumes, files that were made again, or \
+                           another size): name another, or remove it to begin again";
+                return Err(Failure::usage(why));
+            }
+            refuse_changed(&mut initiator, (&from, &to), (bytes, old.done), block)?;
+            // One that had not come to do anything may not have come to empty the destination either.
+            Some(old.done).filter(|done| *done > 0)
         }
     };
+    Ok(Plan { initiator, from, to, from_id, bytes, block, done, is_new })
+}
+
+fn same() -> Failure {
+    Failure::usage("source and destination are the same volume, or lie on one another: nothing was changed")
+}
+
+/// Refuses a destination that is the source by another name, before it is locked.
+fn refuse_same(args: &CopyArgs, from: &End) -> Result<(), Failure> {
+    let to = (!initiator::is_volume(&args.to)).then(|| fs::metadata(&*args.to).ok()).flatten();
+    match (from.key()?, to.map(|meta| Key::of(&meta))) {
+        (Some(from), Some(to)) if from.overlaps(to) => Err(same()),
+        _ if *args.from == *args.to => Err(same()),
+        _ => Ok(()),
+    }
+}
+
+/// Places at which a copy that is gone on with is compared.
+const LOOKS: u64 = 64;
+/// Bytes that are compared there.
+const LOOK_LEN: u64 = 64 << 10;
+
+/// Refuses to go on with a copy whose destination does not hold what was copied: names and identities may be
+/// those of another file or volume.
+fn refuse_changed(
+    initiator: &mut Initiator,
+    (from, to): (&End, &Aim),
+    (bytes, done): (u64, u64),
+    block: u64,
+) -> Result<(), Failure> {
+    let changed = |why: &str| {
+        let why = format!("the destination does not hold what the resume file says is done ({why})");
+        Failure::usage(format!("{why}: remove the resume file to begin again"))
+    };
+    let is_file = to.room()?.is_none();
+    let Some(to) = to.reader()? else { return Err(changed("it is gone")) };
+    let done = done.min(bytes);
+    let held = to.bytes()?;
+    if done > 0 && (held < bytes || is_file && held > bytes) {
+        return Err(changed(&format!("it has {held} bytes")));
+    }
+    let compare = |initiator: &mut Initiator, at: u64| {
+        let end = (at + LOOK_LEN.next_multiple_of(block)).min(done);
+        let same = super::verify::compare_part(initiator, (from, &to), at, end - at)?;
+        same.map_or(Ok(()), |differs| Err(changed(&differs)))
+    };
+    let floor = |at: u64| at - at % block;
+    for look in 0..=LOOKS {
+        let at =
+            floor(u64::try_from(u128::from(done) * u128::from(look) / u128::from(LOOKS)).unwrap_or(done));
+        let at = at.min(floor(done.saturating_sub(LOOK_LEN)));
+        if at >= done {
+            continue;
+        }
+        compare(initiator, at)?;
+        // A hole proves little: what comes behind it is looked at too.
+        let run = from.run(initiator, at, done)?;
+        if !run.is_data && floor(run.end) < done {
+            compare(initiator, floor(run.end))?;
+        }
+    }
+    Ok(())
+}
+
+/// Copies.
+pub fn copy(args: &CopyArgs) -> Result<Exit, Failure> {
+    let Plan { initiator, from, mut to, from_id, bytes, block, done, is_new } = plan(args)?;
+    let total = bytes.next_multiple_of(block);
+    to.create()?;
+    let journal = |done: u64, to: String| Journal { from: from_id.clone(), to, bytes, done };
+    let to_id = to.identity(&initiator)?.unwrap_or_default();
+    // Before anything of the destination is changed: who cannot keep a record need not begin.
+    if let Some(path) = args.resume.as_deref()
+        && let Err(why) = journal(done.unwrap_or(0), to_id.clone()).write(path)
+    {
+        to.discard();
+        return Err(why);
+    }
+    let to = to.begin(bytes, done.is_some())?;
+    let stretch = from.stretch().min(to.stretch());
+    let stretch = (stretch - stretch % block).max(block);
+    let done = done.unwrap_or(0);
     let mut progress = Progress::new(total, done, args.quiet);
     let run = Run { end: done, is_data: false };
     let (sparse, begun) = (!args.no_sparse, Instant::now());
@@ -143,6 +247,7 @@ pub fn copy(args: &CopyArgs) -> Result<Exit, Failure> {
         initiator,
         from: &from,
         to: &to,
+        bytes,
         total,
         block,
         stretch,
@@ -159,7 +264,7 @@ pub fn copy(args: &CopyArgs) -> Result<Exit, Failure> {
         if let Some(path) = args.resume.as_deref().filter(|_| settled.elapsed() >= SETTLE_EACH) {
             let done = copy.low_water();
             copy.to.settle(&mut copy.initiator)?;
-            Journal { from: from_id.clone(), to: to_id.clone(), bytes, done }.write(path)?;
+            journal(done, to_id.clone()).write(path)?;
             settled = Instant::now();
         }
     }
@@ -175,21 +280,29 @@ pub fn copy(args: &CopyArgs) -> Result<Exit, Failure> {
     let Copy { mut initiator, written, zeroed, .. } = copy;
     from.close(&mut initiator)?;
     to.close(&mut initiator)?;
-    say(&told(args, bytes, (written, zeroed), begun.elapsed(), rate))?;
+    say(&told(args, bytes, (written, zeroed), is_new, (begun.elapsed(), rate)))?;
     Ok(Exit::Success)
 }
 
-fn told(args: &CopyArgs, bytes: u64, (written, zeroed): (u64, u64), time: Duration, rate: f64) -> String {
+fn told(
+    args: &CopyArgs,
+    bytes: u64,
+    (written, zeroed): (u64, u64),
+    is_new: bool,
+    (time, rate): (Duration, f64),
+) -> String {
     if args.json {
         let seconds = time.as_secs_f64();
         let facts = serde_json::json!({
             "bytes": bytes, "written": written, "zeroed": zeroed, "seconds": seconds, "verified": args.verify,
+            "new_file": is_new,
         });
         return format!("{facts:#}\n");
     }
     let verified = if args.verify { ", compared and alike" } else { "" };
+    let whither = if is_new { format!(" to the new file {}", &*args.to) } else { String::new() };
     format!(
-        "{} copied in {:.1} s ({}/s): {} written, {} left or made zero{verified}\n",
+        "{} copied{whither} in {:.1} s ({}/s): {} written, {} left or made zero{verified}\n",
         human(bytes),
         time.as_secs_f64(),
         human(rate as u64),
@@ -227,7 +340,7 @@ impl Copy<'_> {
         }
         let mut ended = false;
         for end in [self.from, self.to] {
-            let End::Remote(volume) = end else { continue };
+            let End::Remote { volume, .. } = end else { continue };
             while let Some(done) = self.initiator.poll_done(*volume) {
                 self.ended(done)?;
                 ended = true;
@@ -260,13 +373,21 @@ impl Copy<'_> {
             return Ok(false);
         };
         match self.from {
-            End::Remote(volume) => {
+            // The last block of the destination may begin in the source and end beyond it.
+            End::Remote { volume, .. } if self.next + len > self.bytes => {
+                let there = (self.bytes - self.next) as usize;
+                let mut tail = vec![0; len as usize];
+                self.initiator.read_at(*volume, self.next, &mut tail[..there])?;
+                memory.copy_from(0, &tail);
+                self.write(memory, self.next)?;
+            }
+            End::Remote { volume, .. } => {
                 let id =
                     start(&mut self.initiator, *volume, Op::Read, (self.next, len), Payload::In(memory))?;
                 self.flights.push(Flight::Read(id, self.next));
             }
             End::File { .. } => {
-                self.from.read_file(&mut memory, self.next)?;
+                self.from.read_file(&mut memory, self.next, self.bytes)?;
                 self.write(memory, self.next)?;
             }
         }
@@ -276,7 +397,7 @@ impl Copy<'_> {
     fn zero(&mut self, at: u64, len: u64) -> Result<bool, Failure> {
         self.zeroed += len;
         match self.to {
-            End::Remote(volume) => {
+            End::Remote { volume, .. } => {
                 let what = |span| Op::WriteZeroes { span, unmap: true };
                 let id = start(&mut self.initiator, *volume, what, (at, len), Payload::None)?;
                 self.flights.push(Flight::Write(id, at, 0));
@@ -292,7 +413,7 @@ impl Copy<'_> {
             return self.zero(at, len).map(drop);
         }
         match self.to {
-            End::Remote(volume) => {
+            End::Remote { volume, .. } => {
                 let what = |span| Op::Write(span, Durability::Cached);
                 let payload = Payload::Out(memory.freeze());
                 let id = start(&mut self.initiator, *volume, what, (at, len), payload)?;

@@ -1,14 +1,21 @@
 //! The ends of a copy or a comparison: a remote volume, or a file or device of this machine.
+//!
+//! Invariant: a destination begins as an [`Aim`], which cannot be written to. It becomes an [`End`] by
+//! [`Aim::begin`], which is called when nothing is left that could refuse.
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use buf::{Payload, SgMut};
-use initiator::{Handle, Initiator, Io, IoId, Op, Span};
-use volume::{Epoch, Geometry};
+use initiator::{Geometry, Handle, Initiator, Io, IoId, Op, Span};
+use rustix::fs::OFlags;
+use volume::Epoch;
 
+use super::place::{self, Key, Place};
+use super::reserve::{type_word, who};
+use crate::attached::note;
 use crate::exit::Failure;
 
 /// Most bytes that are moved at a time.
@@ -18,7 +25,12 @@ const STRETCH: u64 = 1 << 20;
 #[derive(Debug)]
 pub enum End {
     /// A volume of another machine.
-    Remote(Handle),
+    Remote {
+        /// Open.
+        volume: Handle,
+        /// What its target has told.
+        geometry: Geometry,
+    },
     /// A file, or a block device.
     File {
         /// Open.
@@ -28,6 +40,20 @@ pub enum End {
         /// It was created or emptied by us: what is not written there is zero.
         is_fresh: bool,
     },
+}
+
+/// A destination that was looked at, and of which nothing was changed.
+#[derive(Debug)]
+pub enum Aim {
+    /// A volume of another machine.
+    Remote {
+        /// Open.
+        volume: Handle,
+        /// What its target has told.
+        geometry: Geometry,
+    },
+    /// A path of this machine.
+    Here(Place),
 }
 
 /// A run of bytes that are data, or known to read as zero.
@@ -43,101 +69,233 @@ fn named(path: &Path) -> impl Fn(io::Error) -> Failure + '_ {
     move |why| Failure::failed(format!("{}: {why}", path.display()))
 }
 
+/// What tells a volume from another of the same name: its UUID, or its serial number.
+fn identity_of(initiator: &Initiator, volume: Handle) -> String {
+    let portrait = initiator.portrait(volume);
+    let uuid = portrait.as_ref().and_then(|portrait| portrait.uuid);
+    uuid.map_or_else(|| portrait.map_or_else(String::new, |p| p.serial.clone()), |uuid| uuid.to_string())
+}
+
+/// Bytes that are moved at a time: no more than one command of the volume carries.
+fn stretch_of(geometry: &Geometry) -> u64 {
+    u64::from(geometry.max_io).clamp(geometry.logical.into(), STRETCH.max(geometry.logical.into()))
+}
+
+/// Refuses a volume that somebody uses, as far as can be told: by a reservation, or as a device of this
+/// machine.
+fn refuse_used(initiator: &mut Initiator, volume: Handle, name: &str) -> Result<(), Failure> {
+    let uuid = initiator.portrait(volume).and_then(|portrait| portrait.uuid).map(|uuid| uuid.to_string());
+    let is_it = |found: &&note::Found| uuid.is_some() && found.note.uuid == uuid;
+    if let Some(found) = note::all(&note::dir(None))?.iter().find(is_it) {
+        let why =
+            format!("the destination is attached here ({}): detach it first, or give --force", found.ways());
+        return Err(Failure::usage(why));
+    }
+    let claims = initiator.claims(volume, name);
+    let claims = match claims {
+        // Who holds it by RESERVE(6) need not let others ask.
+        Err(initiator::Error {
+            failure: Some(initiator::Failure::Refused(initiator::Refusal::Conflict)),
+            ..
+        }) => {
+            return Err(Failure::usage(
+                "a reservation of another host stands on the destination: give --force",
+            ));
+        }
+        other => other?,
+    };
+    for report in claims {
+        let Some(kind) = report.held else { continue };
+        let mut others = report.registrations.iter().filter(|one| one.holds && !one.ours);
+        let is_ours = report.registrations.iter().any(|one| one.holds && one.ours);
+        let holder = match (others.next(), is_ours) {
+            (None, true) => continue,
+            (Some(one), _) => who(&one.identity),
+            (None, false) => "a host that the target does not name".to_owned(),
+        };
+        let kind = type_word(kind);
+        let why = format!("a reservation ({kind}) of {holder} stands on the destination: have it released");
+        return Err(Failure::usage(format!("{why}, or give --force")));
+    }
+    Ok(())
+}
+
+fn became_shorter(path: &Path) -> Failure {
+    Failure::failed(format!("{} became shorter while it was read", path.display()))
+}
+
+impl Aim {
+    /// Looks at what is to be written to. A URL is a volume, all else a path. `force`: also what is in use.
+    pub fn look(initiator: &mut Initiator, name: &str, force: bool) -> Result<Aim, Failure> {
+        if !initiator::is_volume(name) {
+            let place = Place::look(Path::new(name), force)?;
+            if !place.has_offsets() {
+                let why = format!("{name} is neither a file nor a block device: nothing can be copied to it");
+                return Err(Failure::usage(why));
+            }
+            return Ok(Aim::Here(place));
+        }
+        let volume = initiator.open(name)?;
+        let geometry = initiator.known(volume)?;
+        if initiator.is_read_only(volume) {
+            return Err(Failure::usage("the destination is read-only for us"));
+        }
+        if !force {
+            refuse_used(initiator, volume, name)?;
+        }
+        Ok(Aim::Remote { volume, geometry })
+    }
+
+    /// Bytes that it has; `None`: it becomes as long as what comes.
+    pub fn room(&self) -> Result<Option<u64>, Failure> {
+        match self {
+            Aim::Remote { geometry, .. } => Ok(Some(geometry.bytes())),
+            Aim::Here(place) => place.room(),
+        }
+    }
+
+    /// As [`End::block`].
+    pub fn block(&self) -> u64 {
+        match self {
+            Aim::Remote { geometry, .. } => geometry.logical.into(),
+            Aim::Here(_) => 1,
+        }
+    }
+
+    /// As [`End::identity`]; `None`: nothing is there yet.
+    pub fn identity(&self, initiator: &Initiator) -> Result<Option<String>, Failure> {
+        match self {
+            Aim::Remote { volume, .. } => Ok(Some(identity_of(initiator, *volume))),
+            Aim::Here(place) => place.identity(),
+        }
+    }
+
+    /// As [`End::key`].
+    pub fn key(&self) -> Result<Option<Key>, Failure> {
+        match self {
+            Aim::Remote { .. } => Ok(None),
+            Aim::Here(place) => place.key(),
+        }
+    }
+
+    /// The file, if it is to be one, is there afterwards; what was there is as it was.
+    pub fn create(&mut self) -> Result<(), Failure> {
+        match self {
+            Aim::Remote { .. } => Ok(()),
+            Aim::Here(place) => place.create(),
+        }
+    }
+
+    /// It is not written to after all.
+    pub fn discard(self) {
+        if let Aim::Here(place) = self {
+            place.discard();
+        }
+    }
+
+    /// It is written to from now on. A regular file is made as long as what comes, and what it held is gone,
+    /// unless an earlier copy is gone on with.
+    pub fn begin(self, bytes: u64, goes_on: bool) -> Result<End, Failure> {
+        match self {
+            Aim::Remote { volume, geometry } => Ok(End::Remote { volume, geometry }),
+            Aim::Here(place) => {
+                let path = place.path().to_owned();
+                let (file, is_fresh) = if goes_on { (place.kept()?, false) } else { place.emptied(bytes)? };
+                Ok(End::File { file, path, is_fresh })
+            }
+        }
+    }
+
+    /// It as something to be compared, of which nothing was changed; `None`: nothing is there yet.
+    pub fn reader(&self) -> Result<Option<End>, Failure> {
+        match self {
+            Aim::Remote { volume, geometry } => {
+                Ok(Some(End::Remote { volume: *volume, geometry: *geometry }))
+            }
+            Aim::Here(place) => place.reader(),
+        }
+    }
+}
+
 impl End {
     /// Opens what is read from. A URL is a volume, all else a path.
     pub fn source(initiator: &mut Initiator, name: &str) -> Result<End, Failure> {
         if initiator::is_volume(name) {
-            return Ok(End::Remote(initiator.open(name)?));
+            let volume = initiator.open(name)?;
+            let geometry = initiator.known(volume)?;
+            return Ok(End::Remote { volume, geometry });
         }
         let path = PathBuf::from(name);
-        let file = File::open(&path).map_err(named(&path))?;
+        // Not to wait for whoever is at a pipe's other end.
+        let flags = OFlags::NONBLOCK.bits().cast_signed();
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(&path).map_err(named(&path))?;
+        let meta = file.metadata().map_err(named(&path))?;
+        if !meta.is_file() && !matches!(Key::of(&meta), Key::Device(_)) {
+            return Err(Failure::usage(format!("{name} is neither a file nor a block device")));
+        }
+        let flags = rustix::fs::fcntl_getfl(&file).map_err(|why| named(&path)(why.into()))?;
+        rustix::fs::fcntl_setfl(&file, flags - OFlags::NONBLOCK).map_err(|why| named(&path)(why.into()))?;
         Ok(End::File { file, path, is_fresh: false })
     }
 
-    /// Opens what is written to. A regular file is made as long as what comes; what it held is gone, unless
-    /// an earlier copy is gone on with.
-    pub fn destination(
-        initiator: &mut Initiator,
-        name: &str,
-        bytes: u64,
-        resumes: bool,
-    ) -> Result<End, Failure> {
-        if initiator::is_volume(name) {
-            return Ok(End::Remote(initiator.open(name)?));
+    /// Keeps what is read from being changed by who locks it; refuses what somebody writes.
+    pub fn hold(&self) -> Result<(), Failure> {
+        match self {
+            End::Remote { .. } => Ok(()),
+            End::File { file, path, .. } => place::hold_source(path, file),
         }
-        let path = PathBuf::from(name);
-        let is_there = path.metadata().is_ok_and(|meta| !meta.is_file());
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(!is_there);
-        let file = options.open(&path).map_err(named(&path))?;
-        let is_regular = file.metadata().map_err(named(&path))?.is_file();
-        if is_regular && !resumes {
-            file.set_len(0).map_err(named(&path))?;
-        }
-        if is_regular {
-            file.set_len(bytes).map_err(named(&path))?;
-        }
-        Ok(End::File { file, path, is_fresh: is_regular })
     }
 
     /// How many bytes it has.
-    pub fn bytes(&self, initiator: &Initiator) -> Result<u64, Failure> {
+    pub fn bytes(&self) -> Result<u64, Failure> {
         match self {
-            End::Remote(volume) => Ok(known(initiator, *volume)?.bytes()),
+            End::Remote { geometry, .. } => Ok(geometry.bytes()),
             End::File { file, path, .. } => {
                 let meta = file.metadata().map_err(named(path))?;
-                if meta.file_type().is_block_device() {
-                    // A device has no length of its own: its end is where seeking ends.
-                    return rustix::fs::seek(file, rustix::fs::SeekFrom::End(0))
-                        .map_err(|why| named(path)(why.into()));
+                match Key::of(&meta) {
+                    Key::Device(_) => place::size_of_device(file).map_err(named(path)),
+                    Key::File(..) => Ok(meta.len()),
                 }
-                Ok(meta.size())
             }
         }
     }
 
     /// Bytes that can be moved at least, and multiples of which everything must be.
-    pub fn block(&self, initiator: &Initiator) -> u64 {
+    pub fn block(&self) -> u64 {
         match self {
-            End::Remote(volume) => {
-                initiator.geometry(*volume).map_or(512, |geometry| geometry.logical.into())
-            }
+            End::Remote { geometry, .. } => geometry.logical.into(),
             End::File { .. } => 1,
         }
     }
 
-    /// Bytes that are moved at a time: no more than one command of a volume carries.
-    pub fn stretch(&self, initiator: &Initiator) -> u64 {
+    /// Bytes that are moved at a time.
+    pub fn stretch(&self) -> u64 {
         match self {
-            End::Remote(volume) => {
-                let room = initiator.geometry(*volume).map_or(STRETCH, |geometry| geometry.max_io.into());
-                room.clamp(self.block(initiator), STRETCH)
-            }
+            End::Remote { geometry, .. } => stretch_of(geometry),
             End::File { .. } => STRETCH,
         }
     }
 
-    /// What tells this end from another of the same name: a volume's UUID, a file's device and inode.
-    pub fn identity(&self, initiator: &Initiator) -> String {
+    /// What tells this end from another of the same name.
+    pub fn identity(&self, initiator: &Initiator) -> Result<String, Failure> {
         match self {
-            End::Remote(volume) => {
-                let portrait = initiator.portrait(*volume);
-                let uuid = portrait.as_ref().and_then(|portrait| portrait.uuid);
-                uuid.map_or_else(
-                    || portrait.map_or_else(String::new, |p| p.serial.clone()),
-                    |uuid| uuid.to_string(),
-                )
-            }
-            End::File { file, .. } => file
-                .metadata()
-                .map_or_else(|_| String::new(), |meta| format!("{}:{}", meta.dev(), meta.ino())),
+            End::Remote { volume, .. } => Ok(identity_of(initiator, *volume)),
+            End::File { file, path, .. } => place::identity(file).map_err(named(path)),
+        }
+    }
+
+    /// Which file or device of this machine it is.
+    pub fn key(&self) -> Result<Option<Key>, Failure> {
+        match self {
+            End::Remote { .. } => Ok(None),
+            End::File { file, path, .. } => Ok(Some(Key::of(&file.metadata().map_err(named(path))?))),
         }
     }
 
     /// What stands at an offset, and how far.
     pub fn run(&self, initiator: &mut Initiator, at: u64, total: u64) -> Result<Run, Failure> {
         match self {
-            End::File { file, .. } => {
+            End::File { file, path, .. } => {
                 use rustix::fs::{SeekFrom, seek};
                 // Who cannot tell holes says that all is data.
                 match seek(file, SeekFrom::Data(at)) {
@@ -146,13 +304,15 @@ impl End {
                         let hole = seek(file, SeekFrom::Hole(at)).unwrap_or(total);
                         Ok(Run { end: hole.clamp(at + 1, total.max(at + 1)).min(total), is_data: true })
                     }
+                    // Nothing but a hole follows, unless the end was before it already.
+                    Err(rustix::io::Errno::NXIO) if self.bytes()? < at => Err(became_shorter(path)),
                     Err(rustix::io::Errno::NXIO) => Ok(Run { end: total, is_data: false }),
                     Err(_) => Ok(Run { end: total, is_data: true }),
                 }
             }
-            End::Remote(volume) => {
-                let geometry =
-                    initiator.geometry(*volume).ok_or_else(|| Failure::failed("the volume has gone"))?;
+            End::Remote { volume, geometry } => {
+                // Beyond its own end a volume tells nothing.
+                let total = total.min(geometry.bytes()).max(at);
                 // Only where deallocated blocks are known to read as zeroes can they be left unread.
                 let len = (total - at).min(1 << 30);
                 let extents = if geometry.thin && geometry.dealloc_reads_zero {
@@ -160,29 +320,31 @@ impl End {
                 } else {
                     Vec::new()
                 };
-                let Some(first) = extents.first() else { return Ok(Run { end: at + len, is_data: true }) };
+                // What is told of other blocks than those that were asked about says nothing of these.
+                let begins_here =
+                    |first: &&initiator::Extent| first.span.lba <= at / u64::from(geometry.logical);
+                let Some(first) = extents.first().filter(begins_here) else {
+                    return Ok(Run { end: at + len, is_data: true });
+                };
                 let end = first.span.end().unwrap_or(u64::MAX).saturating_mul(u64::from(geometry.logical));
                 Ok(Run { end: end.clamp(at + 1, at + len), is_data: first.mapped })
             }
         }
     }
 
-    /// Fills memory from an offset of a file.
-    pub fn read_file(&self, memory: &mut SgMut, at: u64) -> Result<(), Failure> {
+    /// Fills memory from an offset of a file of so many bytes; what lies beyond them is zero.
+    pub fn read_file(&self, memory: &mut SgMut, at: u64, bytes: u64) -> Result<(), Failure> {
         let End::File { file, path, .. } = self else { return Ok(()) };
         let (len, mut place) = (memory.len(), at);
         for part in memory.slices_mut(0..len) {
             // A file that is no multiple of the other end's blocks ends in zeroes.
-            let mut had = 0;
-            while had < part.len() {
-                match file.read_at(&mut part[had..], place + had as u64).map_err(named(path))? {
-                    0 => {
-                        part[had..].fill(0);
-                        break;
-                    }
-                    more => had += more,
-                }
-            }
+            let there = bytes.saturating_sub(place).min(part.len() as u64) as usize;
+            let (told, rest) = part.split_at_mut(there);
+            file.read_exact_at(told, place).map_err(|why| match why.kind() {
+                io::ErrorKind::UnexpectedEof => became_shorter(path),
+                _ => named(path)(why),
+            })?;
+            rest.fill(0);
             place += part.len() as u64;
         }
         Ok(())
@@ -218,7 +380,7 @@ impl End {
     /// Makes everything stable.
     pub fn settle(&self, initiator: &mut Initiator) -> Result<(), Failure> {
         match self {
-            End::Remote(volume) => Ok(initiator.flush(*volume)?),
+            End::Remote { volume, .. } => Ok(initiator.flush(*volume)?),
             End::File { file, path, .. } => file.sync_all().map_err(named(path)),
         }
     }
@@ -226,15 +388,10 @@ impl End {
     /// Parts in good order.
     pub fn close(&self, initiator: &mut Initiator) -> Result<(), Failure> {
         match self {
-            End::Remote(volume) => Ok(initiator.close(*volume)?),
+            End::Remote { volume, .. } => Ok(initiator.close(*volume)?),
             End::File { .. } => Ok(()),
         }
     }
-}
-
-/// What a volume's blocks are like. What is not known is no volume of no bytes.
-pub fn known(initiator: &Initiator, volume: Handle) -> Result<Geometry, Failure> {
-    initiator.geometry(volume).ok_or_else(|| Failure::failed("the volume has gone; try again"))
 }
 
 /// Starts an operation on a stretch of a remote volume; the volume has room, since copies keep few in work.
@@ -245,7 +402,7 @@ pub fn start(
     (at, len): (u64, u64),
     payload: Payload,
 ) -> Result<IoId, Failure> {
-    let block = u64::from(known(initiator, volume)?.logical);
+    let block = u64::from(initiator.known(volume)?.logical);
     let op = what(Span { lba: at / block, blocks: len / block });
     let id = initiator.fresh_id();
     let io = Io { id, epoch: Epoch(0), op, payload };

@@ -10,6 +10,8 @@ mod discover;
 mod ends;
 mod eval;
 mod info;
+mod journal;
+mod place;
 mod plain;
 mod progress;
 mod reserve;

@@ -1,4 +1,7 @@
 //! `blockwire read` and `blockwire write`: bytes of a volume to a pipe or file, and back.
+//!
+//! Invariant: what is refused has changed nothing. A file that is read into is looked at before and emptied
+//! when the first bytes have come; a volume that is written to is asked first whether all of it has room there.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
@@ -6,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::Args;
-use initiator::Settings;
+use initiator::{Geometry, Settings};
 
-use super::ends::known;
+use super::place::{self, Key, Place};
 use super::{say, set_up, size};
 use crate::called::Called;
 use crate::exit::{Exit, Failure};
@@ -30,6 +33,9 @@ pub struct ReadArgs {
     /// Whither; to standard output unless given
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
+    /// Also to a device that is mounted, or a file behind a loop device
+    #[arg(long, requires = "output")]
+    pub force: bool,
     /// Print what was read as JSON; the bytes go to --output
     #[arg(long, requires = "output")]
     pub json: bool,
@@ -66,36 +72,80 @@ fn told(offset: u64, bytes: u64, begun: Instant) -> Result<(), Failure> {
     say(&format!("{facts:#}\n"))
 }
 
+/// What is read from or written to, in whole blocks.
+fn span(geometry: &Geometry, offset: u64, length: u64) -> Result<u64, Failure> {
+    let (bytes, block) = (geometry.bytes(), u64::from(geometry.logical));
+    if !offset.is_multiple_of(block) {
+        let why = format!("offset {offset} is no multiple of the volume's blocks of {block} bytes");
+        return Err(Failure::usage(why));
+    }
+    let end = offset.checked_add(length).filter(|end| *end <= bytes && offset <= *end);
+    end.ok_or_else(|| {
+        Failure::usage(format!("the volume has {bytes} bytes: offset and length go beyond its end"))
+    })
+}
+
+/// Where bytes that are read go to.
+enum Sink {
+    Pipe(io::StdoutLock<'static>),
+    /// Nothing of it was changed yet.
+    Looked(Place),
+    File(File),
+    Gone,
+}
+
+impl Sink {
+    /// Takes bytes; a file is emptied before the first.
+    fn put(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        if let Sink::Looked(_) = self
+            && let Sink::Looked(place) = std::mem::replace(self, Sink::Gone)
+        {
+            *self = Sink::File(place.emptied(0)?.0);
+        }
+        let wrote = match self {
+            Sink::Pipe(pipe) => pipe.write_all(bytes).and_then(|()| pipe.flush()),
+            Sink::File(file) => file.write_all(bytes),
+            Sink::Looked(_) | Sink::Gone => Ok(()),
+        };
+        wrote.map_err(|why| Failure::failed(format!("output: {why}")))
+    }
+}
+
 /// Reads.
 pub fn read(args: &ReadArgs) -> Result<Exit, Failure> {
     let (output, begun) = (args.output.as_deref(), Instant::now());
-    let mut to: Box<dyn Write> = match output {
-        Some(path) => Box::new(File::create(path).map_err(|why| named(output, "", &why))?),
+    let mut to = match output {
+        Some(path) => Sink::Looked(Place::look(path, args.force)?),
         None if io::stdout().is_terminal() => {
             return Err(Failure::usage(
                 "the bytes would go to the terminal: name a file with --output, or use a pipe",
             ));
         }
-        None => Box::new(io::stdout().lock()),
+        None => Sink::Pipe(io::stdout().lock()),
     };
     let mut initiator = set_up(Settings::default())?;
     let volume = initiator.open(&args.url)?;
-    let geometry = known(&initiator, volume)?;
-    let bytes = geometry.bytes();
-    let end = args.length.map_or(Some(bytes), |length| args.offset.checked_add(length));
-    let end = end.filter(|end| *end <= bytes && args.offset <= *end).ok_or_else(|| {
-        Failure::usage(format!("the volume has {bytes} bytes: offset and length go beyond its end"))
-    })?;
+    let geometry = initiator.known(volume)?;
+    let length = args.length.unwrap_or(geometry.bytes().saturating_sub(args.offset));
+    let end = span(&geometry, args.offset, length)?;
+    if let Sink::Looked(place) = &to
+        && let Some(room) = place.room()?.filter(|room| *room < length)
+    {
+        let why = format!("{} has {room} bytes, and {length} are to be read", place.path().display());
+        return Err(Failure::usage(why));
+    }
     let block = geometry.logical as usize;
     let (mut at, mut buffer) = (args.offset, vec![0; STRETCH]);
+    if at == end {
+        to.put(&[])?;
+    }
     while at < end {
         let len = usize::try_from(end - at).unwrap_or(STRETCH).min(STRETCH);
         // The last block is read whole, and given as far as it was asked for.
         initiator.read_at(volume, at, &mut buffer[..len.next_multiple_of(block)])?;
-        to.write_all(&buffer[..len]).map_err(|why| named(output, "standard output", &why))?;
+        to.put(&buffer[..len])?;
         at += len as u64;
     }
-    to.flush().map_err(|why| named(output, "standard output", &why))?;
     initiator.close(volume)?;
     if args.json {
         told(args.offset, at - args.offset, begun)?;
@@ -103,27 +153,71 @@ pub fn read(args: &ReadArgs) -> Result<Exit, Failure> {
     Ok(Exit::Success)
 }
 
-/// Writes, and makes it stable.
-pub fn write(args: &WriteArgs) -> Result<Exit, Failure> {
-    let (input, begun) = (args.input.as_deref(), Instant::now());
-    let from: Box<dyn Read> = match input {
-        Some(path) => Box::new(File::open(path).map_err(|why| named(input, "", &why))?),
-        None if io::stdin().is_terminal() => {
+/// How many bytes the input has, where that can be known before it is read.
+fn input_bytes(file: &File) -> io::Result<Option<u64>> {
+    let meta = file.metadata()?;
+    match Key::of(&meta) {
+        Key::Device(_) => place::size_of_device(file).map(Some).and_then(|bytes| {
+            rustix::fs::seek(file, rustix::fs::SeekFrom::Start(0))?;
+            Ok(bytes)
+        }),
+        Key::File(..) => Ok(meta.is_file().then_some(meta.len())),
+    }
+}
+
+/// Opens what is written from; how long it is, if that is known.
+fn source(args: &WriteArgs) -> Result<(Box<dyn Read>, Option<u64>), Failure> {
+    let Some(path) = args.input.as_deref() else {
+        if io::stdin().is_terminal() {
             return Err(Failure::usage(
                 "the bytes would come from the terminal: name a file with --input, or use a pipe",
             ));
         }
-        None => Box::new(io::stdin().lock()),
+        return Ok((Box::new(io::stdin().lock()), None));
     };
+    let failed = |why: io::Error| named(Some(path), "", &why);
+    let file = File::open(path).map_err(failed)?;
+    if file.metadata().map_err(failed)?.is_dir() {
+        return Err(Failure::usage(format!("{}: it is a directory", path.display())));
+    }
+    let bytes = input_bytes(&file).map_err(failed)?;
+    Ok((Box::new(file), bytes))
+}
+
+/// Writes, and makes it stable.
+pub fn write(args: &WriteArgs) -> Result<Exit, Failure> {
+    let (input, begun) = (args.input.as_deref(), Instant::now());
+    let (from, there) = source(args)?;
+    if let (Some(there), Some(length)) = (there, args.length)
+        && there < length
+    {
+        return Err(Failure::usage(format!("the input has {there} bytes, and {length} are to be written")));
+    }
     let mut from = from.take(args.length.unwrap_or(u64::MAX));
     let mut initiator = set_up(Settings::default())?;
     let volume = initiator.open(&args.url)?;
-    let block = known(&initiator, volume)?.logical as usize;
+    let geometry = initiator.known(volume)?;
+    if initiator.is_read_only(volume) {
+        return Err(Failure::usage("the volume is read-only for us"));
+    }
+    // Before the first byte is written, as far as it can be known.
+    let room = geometry.bytes().saturating_sub(args.offset);
+    span(&geometry, args.offset, args.length.or(there).unwrap_or(0))?;
+    let block = geometry.logical as usize;
     let (mut at, mut buffer) = (args.offset, vec![0; STRETCH]);
     loop {
         let len = fill(&mut from, &mut buffer).map_err(|why| named(input, "standard input", &why))?;
         if len == 0 {
             break;
+        }
+        let written = at - args.offset;
+        if written + len as u64 > room {
+            let why = format!("the volume has {} bytes: the input goes beyond its end", geometry.bytes());
+            if written == 0 {
+                return Err(Failure::usage(why));
+            }
+            initiator.flush(volume)?;
+            return Err(Failure::failed(format!("{why}; its first {written} bytes are written")));
         }
         // What is less than a block keeps the rest of the block as it was.
         let whole = len.next_multiple_of(block);

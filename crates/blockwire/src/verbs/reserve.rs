@@ -181,7 +181,8 @@ pub fn reserve(args: &ReserveArgs) -> Result<Exit, Failure> {
     Ok(Exit::Success)
 }
 
-fn who(identity: &Identity) -> String {
+/// Whose a registration is.
+pub fn who(identity: &Identity) -> String {
     match identity {
         Identity::Initiator { name, isid, .. } => {
             let isid: String = isid.iter().map(|byte| format!("{byte:02x}")).collect();

@@ -33,7 +33,7 @@ pub fn verify(args: &VerifyArgs) -> Result<Exit, Failure> {
     let mut initiator = set_up(Settings::default())?;
     let one = End::source(&mut initiator, &args.one)?;
     let other = End::source(&mut initiator, &args.other)?;
-    let (a, b) = (one.bytes(&initiator)?, other.bytes(&initiator)?);
+    let (a, b) = (one.bytes()?, other.bytes()?);
     if a != b {
         let why = format!("{} has {a} bytes, {} has {b}", shown(&args.one), shown(&args.other));
         return Err(Failure::failed(why));
@@ -70,29 +70,43 @@ pub(super) fn compare(
     is_quiet: bool,
 ) -> Result<(), Failure> {
     let mut progress = Progress::new(bytes, 0, is_quiet);
-    let (mut a, mut b) = (vec![0; STRETCH], vec![0; STRETCH]);
     let mut at = 0;
     while at < bytes {
-        let len = usize::try_from(bytes - at).unwrap_or(STRETCH).min(STRETCH);
-        read(initiator, one, at, &mut a[..len])?;
-        read(initiator, other, at, &mut b[..len])?;
-        if a[..len] != b[..len] {
-            let differs = a[..len].iter().zip(&b[..len]).position(|(a, b)| a != b).unwrap_or(0);
-            let (left, right) = (a[differs], b[differs]);
-            let why = format!("byte {} differs: {left:02x} and {right:02x}", at + differs as u64);
-            return Err(Failure::failed(why));
+        let len = (bytes - at).min(STRETCH as u64);
+        if let Some(differs) = compare_part(initiator, (one, other), at, len)? {
+            return Err(Failure::failed(differs));
         }
-        at += len as u64;
+        at += len;
         progress.at(at);
     }
     Ok(())
 }
 
+/// Compares so many bytes of both from an offset on, at most [`STRETCH`]. `Some`: what differs.
+pub(super) fn compare_part(
+    initiator: &mut Initiator,
+    (one, other): (&End, &End),
+    at: u64,
+    len: u64,
+) -> Result<Option<String>, Failure> {
+    let (mut a, mut b) = (vec![0; len as usize], vec![0; len as usize]);
+    read(initiator, one, at, &mut a)?;
+    read(initiator, other, at, &mut b)?;
+    if a == b {
+        return Ok(None);
+    }
+    let differs = a.iter().zip(&b).position(|(a, b)| a != b);
+    Ok(differs.map(|differs| {
+        let (left, right) = (a[differs], b[differs]);
+        format!("byte {} differs: {left:02x} and {right:02x}", at + differs as u64)
+    }))
+}
+
 fn read(initiator: &mut Initiator, end: &End, at: u64, into: &mut [u8]) -> Result<(), Failure> {
     match end {
-        End::Remote(volume) => {
+        End::Remote { volume, .. } => {
             // The last stretch may end within a block.
-            let block = end.block(initiator) as usize;
+            let block = end.block() as usize;
             let whole = into.len().next_multiple_of(block);
             if whole == into.len() {
                 return Ok(initiator.read_at(*volume, at, into)?);

@@ -12,6 +12,7 @@ mod initiator;
 mod ours;
 mod papers;
 mod placement;
+mod refused;
 mod remote;
 mod stripe;
 mod truth;

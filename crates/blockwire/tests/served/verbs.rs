@@ -124,6 +124,35 @@ fn a_volume_is_copied_between_files_and_both_protocols() {
     fails(&["copy", "/no/such/file", &iscsi], 1, "/no/such/file");
 }
 
+/// A volume of blocks of 512 bytes need not end where a block of 4096 does.
+#[test]
+fn the_end_of_a_volume_within_a_larger_block_is_copied() {
+    let place = Place::new();
+    let config = "[[volume]]\nname = \"small\"\nsource = \"ram:1539584\"\n[[volume]]\nname = \"large\"\n\
+        source = \"ram:2M,block=4096\"\n";
+    let daemon = place.serve(config, &["--nvme", "127.0.0.1:0"]);
+    let bytes: Vec<u8> = (0..1_539_584_usize).map(|at| (at ^ (at >> 9)) as u8 | 1).collect();
+    let (file, back) = (place.path("file"), place.path("back"));
+    fs::write(&file, &bytes).unwrap();
+    let (file, back) = (file.to_str().unwrap(), back.to_str().unwrap());
+    for (small, large) in urls(&daemon, "small").iter().zip(urls(&daemon, "large")) {
+        good(&["write", small, "--input", file]);
+        assert!(good(&["read", small]) == bytes);
+        for more in [&["--verify"][..], &["--verify", "--no-sparse"]] {
+            good(&["write", &large, "--input", "/dev/urandom", "--length", "2M"]);
+            good(&[&["copy", small, &large][..], more].concat());
+            let copied = good(&["read", &large]);
+            assert!(copied[..bytes.len()] == bytes && copied[bytes.len()..1_540_096].iter().all(|b| *b == 0));
+            good(&["copy", small, back, "--verify"]);
+            assert!(fs::read(back).unwrap() == bytes);
+        }
+        good(&["verify", small, file]);
+        good(&["write", &large, "--input", file, "--offset", "4096"]);
+        assert!(good(&["read", &large, "--offset", "4096", "--length", "1539584"]) == bytes);
+        fails(&["copy", &large, small], 2, "make it larger");
+    }
+}
+
 #[test]
 fn a_copy_that_was_ended_goes_on() {
     let (place, daemon) = served();
@@ -134,11 +163,7 @@ fn a_copy_that_was_ended_goes_on() {
     // As it was left by one that ended in the middle: the first half is there, the second is not.
     let uuid = json(&["info", &iscsi, "--json"])["uuid"].as_str().unwrap().to_owned();
     good(&["write", &iscsi, "--input", source, "--length", "8M"]);
-    let meta = fs::metadata(source).unwrap();
-    let from = {
-        use std::os::unix::fs::MetadataExt;
-        format!("{}:{}", meta.dev(), meta.ino())
-    };
+    let from = crate::refused::identity(Path::new(source));
     let state = serde_json::json!({ "from": from, "to": uuid, "bytes": bytes.len(), "done": 8 << 20 });
     fs::write(journal, state.to_string()).unwrap();
     let told = json(&["copy", source, &iscsi, "--resume", journal, "--verify", "--json"]);
