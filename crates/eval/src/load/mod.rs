@@ -4,7 +4,8 @@
 //! [`Worker::done`] when it was done. Time comes in with each call. Invariants:
 //! - The same job, seed and volumes give the same I/Os in the same order, however long each takes.
 //! - With a rate, latency counts from the moment at which the I/O was meant to start, so a target that
-//!   stalls is charged for all that waited (no coordinated omission).
+//!   stalls is charged for all that waited (no coordinated omission). I/Os start in the order of the mix: one
+//!   was not meant to start before those ahead of it, nor while its worker thought.
 //! - At most `depth` I/Os are out.
 
 mod offsets;
@@ -203,6 +204,8 @@ pub struct Worker {
     write_pace: Pace,
     think: u64,
     not_before: u64,
+    /// When the last one was meant to start.
+    meant: u64,
     verifies: bool,
     flushes_at_end: bool,
     flush_every: u32,
@@ -280,6 +283,7 @@ impl Worker {
             write_pace: Pace { rate: job.rate.1, used: 0 },
             think: job.think.as_nanos() as u64,
             not_before: start,
+            meant: start,
             verifies: job.verifies && job.direction != Direction::Read,
             flushes_at_end: job.flushes_at_end,
             flush_every: job.flush_every,
@@ -403,7 +407,9 @@ impl Worker {
                 self.written.push_back((volume, offset, len));
             }
         }
-        Some(self.start(kind, volume, offset, len, due.unwrap_or(now)))
+        let thought = if self.think > 0 { self.not_before } else { 0 };
+        self.meant = due.unwrap_or(now).max(self.meant).max(thought);
+        Some(self.start(kind, volume, offset, len, self.meant))
     }
 
     fn choose(&mut self) -> Option<(Kind, usize, u64, u32)> {

@@ -96,6 +96,40 @@ fn what_waits_is_charged_from_its_intended_start() {
     assert!(latency.percentile(50.0) < 20_000, "{}", latency.percentile(50.0));
 }
 
+/// What one direction waits for by its rate is not charged to the target by the other, which waits behind it.
+#[test]
+fn an_idle_target_is_not_charged_for_the_mix_of_two_rates() {
+    let rates = [
+        (Some(Rate::Iops(100)), Some(Rate::Iops(100))),
+        (Some(Rate::Bytes(409_600)), Some(Rate::Bytes(409_600))),
+        (Some(Rate::Iops(100)), None),
+        (Some(Rate::Iops(100)), Some(Rate::Iops(1000))),
+    ];
+    for (rate, think) in rates.into_iter().flat_map(|rate| [(rate, 0), (rate, 20)]) {
+        let job = Job {
+            direction: Direction::Mixed(50),
+            is_random: true,
+            covers: false,
+            is_time_based: true,
+            runtime: Some(Duration::from_secs(60)),
+            think: Duration::from_millis(think),
+            rate,
+            ..job()
+        };
+        let mut worker = Worker::new(&job, 0, &[SHAPE], 0).unwrap();
+        run(&mut worker, |_| 100_000);
+        for figures in [&worker.tally().read, &worker.tally().write] {
+            assert!(figures.ios > 500, "{rate:?}: {}", figures.ios);
+            // Those that catch up with their rate at once wait for one another, a few deep.
+            let (half, most) = (figures.latency.percentile(50.0), figures.latency.percentile(100.0));
+            assert!(
+                half < 150_000 && most < 2_000_000,
+                "{rate:?}, thinking {think} ms: {half} and {most} ns"
+            );
+        }
+    }
+}
+
 #[test]
 fn writes_are_flushed_and_read_again() {
     let job = Job {
