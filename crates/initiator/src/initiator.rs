@@ -222,6 +222,22 @@ impl Initiator {
         })
     }
 
+    /// Whether a path serves a volume now.
+    ///
+    /// # Errors
+    /// If none does: why not.
+    pub fn is_served(&self, volume: Handle) -> Result<(), Error> {
+        let paths = self.paths(volume);
+        let serves = |path: &PathInfo| {
+            path.standing == host::Standing::Up
+                && path.portrait.as_ref().is_some_and(|portrait| portrait.access.serves())
+        };
+        match paths.iter().any(serves) {
+            true => Ok(()),
+            false => Err(Error::new(Kind::Failed, format!("nothing serves it now: {}", unserved(&paths)))),
+        }
+    }
+
     /// The reservations of a volume that is open by this name; of a stripe, those of each of its legs. None
     /// for a target that knows no reservations.
     ///

@@ -2,13 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use buf::Cx;
+use buf::{Class, Cx, Payload, Time};
 use host::trace::Line;
 use host::url::{Target, Url};
-use host::{Alone, AnyPath, Event, Path, Portrait, Protocol, Trace, Trouble, Why};
+use host::{Alone, AnyPath, Event, Fate, Path, Portrait, Protocol, Trace, Trouble, Why};
 use reactor::{Config, Inline};
+use volume::{IoId, Op, Outcome, Span};
 
-use crate::error::{Error, Kind, unreachable};
+use crate::error::{Error, Kind, access, unreachable};
 use crate::identity::{self, Standing};
 use crate::initiator::{resolve, secrets};
 
@@ -168,7 +169,75 @@ fn of_survey(survey: &host::nvme::Survey) -> Discovered {
     all
 }
 
-/// Brings one path up and looks at each step.
+/// How long a path may take to part.
+const GRACE: Duration = Duration::from_secs(2);
+/// How often a read that the target put off is tried.
+const TRIALS: u32 = 8;
+/// The step in which a block is read.
+const TRIAL: &str = "READ";
+
+/// Whether a path that is up serves, and how large the volume is.
+fn served(url: &Url, portrait: &Portrait) -> Result<(), Error> {
+    // Whose size is not told serves nobody, however well it came up.
+    if portrait.geometry.is_none() {
+        return Err(error_of(url, &Why::Lost(Trouble::Untold(portrait.access).to_string())));
+    }
+    match portrait.access.serves() {
+        true => Ok(()),
+        false => Err(error_of(url, &Why::Lost(access(portrait.access).to_owned()))),
+    }
+}
+
+/// A block is read, since a target may greet and describe what it does not serve.
+#[derive(Default)]
+struct Trial {
+    portrait: Option<std::sync::Arc<Portrait>>,
+    is_out: bool,
+    trials: u32,
+}
+
+impl Trial {
+    /// Reads the first block, once the path is up and takes it.
+    fn begin(&mut self, path: &mut AnyPath, cx: &mut Cx<'_>) {
+        let geometry = self.portrait.as_ref().and_then(|portrait| portrait.geometry);
+        let Some(geometry) = geometry.filter(|_| !self.is_out) else { return };
+        let Some(memory) = cx.pool.take_sg(Class::Wire, geometry.logical as usize) else { return };
+        let read = Op::Read(Span { lba: 0, blocks: 1 });
+        self.is_out = path.submit(cx, IoId(1), read, Payload::In(memory)).is_ok();
+        if self.is_out && self.trials == 0 {
+            path.trace().begins(cx.now, 0, TRIAL);
+        }
+    }
+
+    /// The read has ended; `None`: it is tried again.
+    fn ended(
+        &mut self,
+        path: &mut AnyPath,
+        now: Time,
+        url: &Url,
+        how: Result<Outcome, Fate>,
+    ) -> Option<Result<std::sync::Arc<Portrait>, Error>> {
+        self.is_out = false;
+        let what = format!("{url}: reading its first block");
+        let why = match how {
+            Ok(_) => {
+                path.trace().ends(now, 0, TRIAL);
+                return self.portrait.take().map(Ok);
+            }
+            Err(Fate::NotDone(_)) if self.trials < TRIALS => {
+                self.trials += 1;
+                return None;
+            }
+            Err(Fate::NotDone(_)) => Error::new(Kind::Failed, format!("{what}: the target puts it off")),
+            Err(Fate::Unknown) => Error::new(Kind::TimedOut, format!("{what}: no answer in time")),
+            Err(Fate::Failed(failure)) => Error::of(failure, &what),
+        };
+        path.trace().fails(now, (0, TRIAL), why.message.clone(), "look into the target");
+        Some(Err(why))
+    }
+}
+
+/// Brings one path up, looks at each step and reads a block.
 ///
 /// # Errors
 /// If the URL makes no sense, its host has no address, or a secret is not there; what fails after that is in
@@ -190,18 +259,23 @@ pub fn examine(text: &str) -> Result<Examined, Error> {
     });
     let mut outcome = None;
     let mut lines = Vec::new();
+    let mut trial = Trial::default();
     wait(&mut inline, |alone, cx| {
         let path = &mut alone.0;
         while let Some(event) = path.poll_event() {
             match event {
-                Event::Up(portrait) => {
-                    // Whose size is not told serves nobody, however well it came up.
-                    let untold = Trouble::Untold(portrait.access);
-                    outcome.get_or_insert(match portrait.geometry {
-                        Some(_) => Ok(portrait),
-                        None => Err(error_of(&url, &Why::Lost(untold.to_string()))),
-                    });
-                    path.disconnect(cx, Duration::from_secs(2));
+                Event::Up(portrait) => match served(&url, &portrait) {
+                    Ok(()) => trial.portrait = Some(portrait),
+                    Err(why) => {
+                        outcome.get_or_insert(Err(why));
+                        path.disconnect(cx, GRACE);
+                    }
+                },
+                Event::Done { how, .. } => {
+                    if let Some(ended) = trial.ended(path, cx.now, &url, how) {
+                        outcome.get_or_insert(ended);
+                        path.disconnect(cx, GRACE);
+                    }
                 }
                 Event::Down(why) => {
                     outcome.get_or_insert_with(|| Err(error_of(&url, &why)));
@@ -209,8 +283,11 @@ pub fn examine(text: &str) -> Result<Examined, Error> {
                     return Some(());
                 }
                 Event::Changed(_) | Event::ReservationsChanged | Event::Fenced => {}
-                Event::Done { .. } | Event::Claimed { .. } => {}
+                Event::Claimed { .. } => {}
             }
+        }
+        if outcome.is_none() {
+            trial.begin(path, cx);
         }
         None
     })?;

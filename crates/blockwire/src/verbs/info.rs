@@ -1,6 +1,7 @@
 //! `blockwire info`: what a remote volume is.
 
 use std::fmt::Write;
+use std::time::Duration;
 
 use clap::Args;
 use initiator::{Claim, PathInfo, Protocol, Settings, Standing};
@@ -10,6 +11,9 @@ use super::{say, set_up};
 use crate::called::Called;
 use crate::exit::{Exit, Failure};
 use crate::size::human;
+
+/// How long paths may take to say what the volume is like.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// `info`
 #[derive(Debug, Args)]
@@ -23,15 +27,20 @@ pub struct InfoArgs {
 
 /// Shows it.
 pub fn info(args: &InfoArgs) -> Result<Exit, Failure> {
-    let mut initiator = set_up(Settings::default())?;
+    let mut initiator = set_up(Settings { open_timeout: OPEN_TIMEOUT, ..Settings::default() })?;
     let volume = initiator.open(&args.url)?;
     // The other paths come up in their own time; a second shows what they come to.
-    let until = std::time::Instant::now() + std::time::Duration::from_secs(1);
+    let until = std::time::Instant::now() + Duration::from_secs(1);
     while initiator.paths(volume).iter().any(|path| path.standing == Standing::Connecting) {
         let Some(left) = until.checked_duration_since(std::time::Instant::now()) else { break };
         initiator.turn(Some(left));
     }
-    let claims = initiator.claim(volume, Claim::Report);
+    // What no path serves would be asked for in silence until the time-out of operations.
+    let served = initiator.is_served(volume);
+    let claims = match &served {
+        Ok(()) => initiator.claim(volume, Claim::Report),
+        Err(why) => Err(why.clone()),
+    };
     let (geometry, portrait) = (initiator.geometry(volume), initiator.portrait(volume));
     let (Some(geometry), Some(portrait)) = (geometry, portrait) else {
         return Err(Failure::failed("the volume has gone"));
@@ -66,6 +75,7 @@ pub fn info(args: &InfoArgs) -> Result<Exit, Failure> {
     });
     let ended = initiator.close(volume);
     say(&if args.json { format!("{facts:#}\n") } else { card(&facts) })?;
+    served?;
     ended?;
     Ok(Exit::Success)
 }

@@ -206,6 +206,9 @@ fn load_is_put_on_and_measured() {
         "{told}"
     );
     assert_eq!(job["errors"], 0);
+    // As the usage line has it.
+    let told = json(&["bench", &both[0], "--json", "--", "--rw=read", "--runtime=100ms"]);
+    assert!(told["jobs"][0]["read"]["ios"].as_u64().unwrap() > 0, "{told}");
     for url in &both {
         let words =
             ["--rw=randwrite", "--bs=8k", "--size=8m", "--iodepth=16", "--numjobs=1", "--verify=crc32c"];
@@ -309,6 +312,43 @@ fn what_is_offered_is_found_and_each_step_is_told() {
     // Another protocol's port.
     let wrong = urls(&daemon, "b")[1].replace(&daemon.nvme.unwrap().to_string(), &daemon.at.to_string());
     fails(&["doctor", &wrong], 1, "is it an NVMe/TCP port?");
+}
+
+/// A volume that no path serves is not healthy, and its size is not zero.
+#[test]
+fn what_no_path_serves_is_neither_healthy_nor_known() {
+    let (_place, daemon) = served();
+    daemon.ask("path set a --state inaccessible");
+    let both = urls(&daemon, "a");
+    std::thread::scope(|scope| {
+        for url in &both {
+            scope.spawn(move || {
+                let begun = std::time::Instant::now();
+                for verb in ["info", "doctor"] {
+                    let out = run(&[verb, url]);
+                    let (told, why) =
+                        (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+                    assert!(!out.status.success(), "{verb} {url}: {told}{why}");
+                    assert!(why.contains("inaccessible"), "{verb} {url}: {why}");
+                    assert!(
+                        !told.contains("healthy: ") && !told.contains("(0 bytes)"),
+                        "{verb} {url}: {told}"
+                    );
+                    let out = run(&[verb, url, "--json"]);
+                    assert!(!out.status.success(), "{verb} {url} --json");
+                    let told = serde_json::from_slice::<Value>(&out.stdout).unwrap_or_default();
+                    assert!(told["healthy"] != true && told["bytes"] != 0, "{told}");
+                }
+                assert!(begun.elapsed() < std::time::Duration::from_secs(90), "it was silent for long");
+            });
+        }
+    });
+    daemon.ask("path set a --state optimized");
+    for url in &both {
+        let story = String::from_utf8(good(&["doctor", url])).unwrap();
+        assert!(story.contains("\nREAD ") && story.contains("healthy: "), "{story}");
+        good(&["info", url]);
+    }
 }
 
 #[test]
