@@ -1,5 +1,6 @@
 //! The commands that are being executed, from their arrival to their one ending step.
 
+use buf::Sg;
 use nvme::{Sqe, Status};
 use volume::{IoId, Op, VolumeId};
 
@@ -47,6 +48,8 @@ pub(crate) enum Job {
     Plain,
     /// The data that was read, and the answer.
     Read,
+    /// Read with FUA: with what it has read, once that is being made stable.
+    ReadStable(Option<Box<Sg>>),
     /// With the payload this operation, and with `true` a flush (FUA) after it.
     Payload(Op, bool),
     /// A flush (FUA), then the answer.

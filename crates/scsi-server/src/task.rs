@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use buf::Sg;
 use scsi::cdb::Command;
 use scsi::sense::Sense;
 use volume::{Ask, IoId, VolumeId};
@@ -52,6 +53,8 @@ pub(crate) enum Job {
     Plain,
     /// FUA of what has no such option below: a flush.
     Flush,
+    /// READ with FUA: what was read is being made stable, and then sent.
+    Seen(Box<Sg>),
     /// WRITE AND VERIFY: what was written is looked at.
     LookAgain,
     /// VERIFY against one block.

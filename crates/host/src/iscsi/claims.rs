@@ -292,6 +292,7 @@ fn conflict(action: &Action) -> Refusal {
         Action::Reserve { .. } | Action::LegacyReserve | Action::LegacyRelease => Refusal::Conflict,
         Action::Register(_) | Action::Move { .. } | Action::Release { .. } => Refusal::NotRegistered,
         Action::Clear { .. } | Action::Preempt { .. } => Refusal::NotRegistered,
+        Action::Persist { .. } => Refusal::Unsupported,
     }
 }
 
@@ -332,6 +333,8 @@ fn command_of(action: &Action) -> Result<(Command, Option<Vec<u8>>), Refusal> {
             let act = if *abort { PrOutAction::PreemptAndAbort } else { PrOutAction::Preempt };
             (act, Some(kind), plain(*key, *victim)?)
         }
+        // SCSI says it by a registration only.
+        Action::Persist { .. } => return Err(Refusal::Unsupported),
         Action::LegacyReserve => return Ok((Command::Reserve, None)),
         Action::LegacyRelease => return Ok((Command::Release, None)),
     };

@@ -148,6 +148,8 @@ fn words(action: &Action) -> Option<(Words, [u64; 2])> {
             let words = Release { action: ReleaseAction::Clear, ignore_key: current.is_none(), kind: 0 };
             (Words::Release(words), [key(current), 0])
         }
-        Action::Move { .. } | Action::LegacyReserve | Action::LegacyRelease => return None,
+        Action::Move { .. } | Action::Persist { .. } | Action::LegacyReserve | Action::LegacyRelease => {
+            return None;
+        }
     })
 }

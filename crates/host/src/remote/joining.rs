@@ -52,7 +52,7 @@ impl<P: Path> RemoteVolume<P> {
             }
             Action::Clear { .. } => self.registered = None,
             Action::Reserve { .. } | Action::Release { .. } | Action::Preempt { .. } => {}
-            Action::Move { .. } | Action::LegacyReserve | Action::LegacyRelease => {}
+            Action::Move { .. } | Action::Persist { .. } | Action::LegacyReserve | Action::LegacyRelease => {}
         }
     }
 

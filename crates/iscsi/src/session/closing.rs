@@ -29,7 +29,7 @@ impl TargetSession {
         link.text = None;
         self.shut.push_back(Link(at as u16));
         self.unsettled = true;
-        self.graves.retain(|(_, link)| *link != at);
+        self.graves.forget(at);
         self.unfence(at);
         self.note_cleared(at);
         self.doom_tasks_of(cx, at);
@@ -183,8 +183,8 @@ impl TargetSession {
 
     /// When the next ping is due, or the answer to the last one.
     fn idle_deadline(&self, link: &LinkState) -> Option<Time> {
-        match link.ping {
-            Some((_, since)) => Some(since + self.limits.nop_timeout),
+        match link.pings.since() {
+            Some(since) => Some(since + self.limits.nop_timeout),
             None if link.is_open() => self.limits.nop_interval.map(|interval| link.heard + interval),
             None => None,
         }
@@ -215,7 +215,7 @@ impl TargetSession {
                 self.note(at, Fault::Stalled);
                 self.fail_link(cx, at);
             } else if due(self.idle_deadline(link)) {
-                if link.ping.is_some() {
+                if link.pings.since().is_some() {
                     self.note(at, Fault::PingUnanswered);
                     self.fail_link(cx, at);
                 } else {

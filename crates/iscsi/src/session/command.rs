@@ -154,7 +154,7 @@ impl TargetSession {
         self.immediate_burst |= bursts;
         if !self.graves.is_empty() {
             // The tag lives again: what comes for it now is meant for this task.
-            self.graves.retain(|(itt, link)| (*itt, *link) != (bhs.itt, at));
+            self.graves.take(bhs.itt, at);
         }
         self.immediates += u32::from(immediate);
         Some(tag)
@@ -163,9 +163,13 @@ impl TargetSession {
     /// A request other than a SCSI Command or Data-Out, whole with its data.
     pub(super) fn request(&mut self, cx: &mut Cx<'_>, at: usize, bhs: Bhs, data: Sg) {
         let link = at;
-        if bhs.opcode() == Opcode::NOP_OUT && bhs.itt.is_none() {
-            // It carries no CmdSN of its own (RFC 7143 §11.18.1).
-            return self.handle_pong(at, &bhs);
+        if bhs.opcode() == Opcode::NOP_OUT {
+            // Without a task tag it carries no CmdSN of its own, and wants no answer (RFC 7143 §11.18.1).
+            let wants = !bhs.itt.is_none();
+            let is_new = !wants || self.turn_of(&bhs) != Turn::Never;
+            if !is_new || !self.admit_nop(at, &bhs) || !wants {
+                return;
+            }
         }
         match self.turn_of(&bhs) {
             Turn::Never => {}

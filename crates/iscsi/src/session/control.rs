@@ -14,6 +14,9 @@ use crate::wire::{
 use buf::{Cx, Sg};
 use stream::{Tag, TargetEvent};
 
+/// The bit of a NOP-Out's second byte that is always set (RFC 7143 §11.18).
+const FINAL: u8 = 0x80;
+
 /// A logout that waits for the tasks it ends.
 #[derive(Debug)]
 pub(super) struct Logout {
@@ -84,16 +87,21 @@ impl TargetSession {
         }
     }
 
-    /// A NOP-Out without a task tag: the answer to our ping, or one that wants none.
-    pub(super) fn handle_pong(&mut self, at: usize, bhs: &Bhs) {
+    /// A NOP-Out: what it says of our pings, also if it wants an answer itself (RFC 7143 §11.18). False: it
+    /// is refused.
+    pub(super) fn admit_nop(&mut self, at: usize, bhs: &Bhs) -> bool {
         let pdu = NopOut::from_bhs(bhs);
-        if !bhs.is_immediate() {
-            return self.reject(at, bhs, RejectReason::PROTOCOL_ERROR);
-        }
-        let link = &mut self.links[at];
-        if link.ping.is_some_and(|(ttt, _)| ttt == pdu.ttt.value()) {
-            link.ping = None;
-        }
+        let reason = if bhs.flags & FINAL == 0 {
+            RejectReason::INVALID_PDU_FIELD
+        } else if bhs.itt.is_none() && !bhs.is_immediate() {
+            RejectReason::PROTOCOL_ERROR
+        } else if pdu.ttt.is_none() || self.links[at].pings.answer(pdu.ttt.value()) {
+            return true;
+        } else {
+            RejectReason::INVALID_PDU_FIELD
+        };
+        self.reject(at, bhs, reason);
+        false
     }
 
     /// Pings the initiator.
@@ -101,7 +109,7 @@ impl TargetSession {
         let ttt = self.next_ttt;
         self.next_ttt = after(ttt);
         let link = &mut self.links[at];
-        link.ping = Some((ttt, cx.now));
+        link.pings.send(ttt, cx.now);
         let (itt, ttt, lun) = (crate::wire::Itt::NONE, Ttt::new(ttt), Lun::default());
         link.out.push_back(Out::NopIn { itt, ttt, lun, data: Sg::new() });
     }

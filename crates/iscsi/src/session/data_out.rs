@@ -23,7 +23,7 @@ impl TargetSession {
         let pdu = DataOut::from_bhs(bhs);
         let found = self.index.find(pdu.itt.value());
         let Some(tag) = found.filter(|tag| self.is_write_on(*tag, at)) else {
-            if !self.graves.contains(&(pdu.itt, at)) || found.is_some() {
+            if !self.graves.has(pdu.itt, at) || found.is_some() {
                 self.reject(at, bhs, RejectReason::INVALID_PDU_FIELD);
             }
             return Segment::Skip;

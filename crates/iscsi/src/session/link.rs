@@ -2,6 +2,7 @@
 
 use super::outgoing::Out;
 use super::params::LinkParams;
+use super::pings::Pings;
 use super::task::Aim;
 use crate::exchange::TextExchange;
 use crate::wire::{Bhs, Itt, Lun, Sn, Ttt};
@@ -38,8 +39,8 @@ pub(super) struct LinkState {
     pub(super) text: Option<Box<TextExchange>>,
     /// When something last came.
     pub(super) heard: Time,
-    /// Our ping that is unanswered: its transfer tag, and when it was sent.
-    pub(super) ping: Option<(u32, Time)>,
+    /// Our pings.
+    pub(super) pings: Pings,
     /// How many tasks the peer owes data for, and since when none of it has come.
     pub(super) owed: usize,
     pub(super) owed_since: Time,
@@ -128,7 +129,7 @@ impl LinkState {
             echo_bytes: 0,
             text: None,
             heard: now,
-            ping: None,
+            pings: Pings::default(),
             owed: 0,
             owed_since: now,
             retry: None,

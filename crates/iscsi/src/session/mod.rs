@@ -18,9 +18,11 @@ mod command;
 mod control;
 mod data_out;
 mod fence;
+mod graves;
 mod link;
 mod outgoing;
 mod params;
+mod pings;
 mod receive;
 mod request;
 mod reserve;
@@ -35,6 +37,7 @@ mod tests;
 use buf::{Cx, Errno, Sg, SgMut, Time};
 use control::{Early, Logout};
 use fence::Fence;
+use graves::Graves;
 use link::{LinkState, Phase};
 use outgoing::Stamp;
 pub use params::{LinkParams, SessionLimits, SessionParams};
@@ -50,7 +53,7 @@ pub use task::R2T_MAX;
 use task::Task;
 use window::Window;
 
-use crate::wire::{Cid, Itt, Lun};
+use crate::wire::{Cid, Lun};
 
 /// Most commands that a session may have in work.
 const COMMANDS_MAX: u16 = 4096;
@@ -86,7 +89,7 @@ pub struct TargetSession {
     events: VecDeque<TargetEvent<Request>>,
     shut: VecDeque<Link>,
     /// Tasks that ended while the peer still owed them data: that data is skipped.
-    graves: VecDeque<(Itt, usize)>,
+    graves: Graves,
     early: Vec<Early>,
     /// Responses that wait for acknowledgments, in order.
     fences: VecDeque<Fence>,
@@ -143,7 +146,7 @@ impl TargetSession {
             links: Vec::new(),
             events: VecDeque::new(),
             shut: VecDeque::new(),
-            graves: VecDeque::new(),
+            graves: Graves::new(tasks),
             early: Vec::new(),
             fences: VecDeque::new(),
             violations: Vec::new(),

@@ -11,9 +11,6 @@ use crate::wire::{Itt, ScsiStatus, TmfFunction, TmfResponseCode};
 use buf::{Cx, Sg};
 use stream::{Tag, TargetEvent};
 
-/// Ends of write sequences that may still come for tasks that are gone, at most.
-const GRAVES_MAX: usize = 64;
-
 impl TargetSession {
     pub(super) fn allow_read(&mut self, tag: Tag, len: u32) -> bool {
         let Some(task) = self.tasks.get_mut(tag) else { return true };
@@ -223,10 +220,7 @@ impl TargetSession {
         let was_closed = self.window.is_closed();
         let Some(task) = self.remove(tag) else { return };
         if task.is_owed() && self.links[task.link].is_open() {
-            if self.graves.len() == GRAVES_MAX {
-                self.graves.pop_front();
-            }
-            self.graves.push_back((task.itt, task.link));
+            self.graves.put(task.itt, task.link);
         }
         if was_closed {
             // Nothing that is sent for this task tells of the open window.

@@ -10,6 +10,7 @@ use nvme::log::ReservationNotice;
 use nvme::log::effects::Scope;
 use nvme::{Completion, Status};
 use volume::Ask;
+use volume::reservation::Action;
 
 use super::Outcome;
 use super::identify::names_no_namespace;
@@ -49,8 +50,8 @@ pub(super) const TABLE: [Feature; 16] = [
     // Connect has set it (NVMe Base §5.27.1.25).
     feature(Fid::HOST_IDENTIFIER, Scope::Controller, false, false),
     feature(Fid::RESERVATION_NOTIFICATION_MASK, Scope::Namespace, true, false),
-    // A registration changes it (CPTPL), for both protocols.
-    feature(Fid::RESERVATION_PERSISTENCE, Scope::Namespace, false, false),
+    // A registration changes it too (CPTPL), and it is the same for both protocols.
+    feature(Fid::RESERVATION_PERSISTENCE, Scope::Namespace, true, false),
     feature(Fid::NAMESPACE_WRITE_PROTECTION, Scope::Namespace, true, false),
 ];
 
@@ -271,12 +272,7 @@ pub(super) fn set(
         // What is so already may be set so.
         Fid::VOLATILE_WRITE_CACHE if set.value & 1 == 1 => return Ok(Outcome::SUCCESS),
         Fid::HOST_IDENTIFIER => return Err(Status::COMMAND_SEQUENCE_ERROR.final_()),
-        Fid::RESERVATION_PERSISTENCE => {
-            let controller = server.controllers.find(cntlid).ok_or(Status::INTERNAL_ERROR)?;
-            let now = of_volume(server, controller, set.nsid, |view| view.reservations.persists().into())?;
-            let same = set.value & 1 == now;
-            return if same { Ok(Outcome::SUCCESS) } else { Err(Status::FEATURE_NOT_CHANGEABLE.final_()) };
-        }
+        Fid::RESERVATION_PERSISTENCE => return persist(server, cntlid, key, cid, set),
         _ => {}
     }
     if !feature.changeable {
@@ -419,5 +415,33 @@ fn protect(
     let id = server.controllers.next_ask();
     wait(server, cntlid, Waiting { key, cid, on: Wait::Ask(id) });
     server.steps.push_back(Step::Ask { volume, id, ask: Ask::WriteProtectByHost { by, on } });
+    Ok(Outcome::Later)
+}
+
+/// Feature 83h (PTPL).
+fn persist(
+    server: &mut Server,
+    cntlid: u16,
+    key: CommandKey,
+    cid: u16,
+    set: SetFeatures,
+) -> Result<Outcome, Status> {
+    let on = set.value & 1 == 1;
+    let controller = server.controllers.find(cntlid).ok_or(Status::INTERNAL_ERROR)?;
+    let entry = controller.namespace(set.nsid).ok_or(Status::INVALID_NAMESPACE.final_())?;
+    let volume = server.volume(entry.volume).ok_or(Status::INVALID_NAMESPACE.final_())?;
+    let reservations = &volume.view.reservations;
+    if reservations.persists() == on {
+        return Ok(Outcome::SUCCESS);
+    }
+    // What is configured to last no host ends, and who may only read changes nothing for others.
+    if entry.read_only || (!on && reservations.must_persist()) {
+        return Err(Status::FEATURE_NOT_CHANGEABLE.final_());
+    }
+    let (volume, who) = (entry.volume, controller.spec.nexus.clone());
+    let id = server.controllers.next_ask();
+    wait(server, cntlid, Waiting { key, cid, on: Wait::Ask(id) });
+    let action = Action::Persist { on };
+    server.steps.push_back(Step::Ask { volume, id, ask: Ask::Reserve { who, action } });
     Ok(Outcome::Later)
 }

@@ -147,7 +147,7 @@ fn discovery(controller: &Controller) -> Data {
     let mut data = common(controller);
     data.oaes = U32::new(Data::OAES_DISCOVERY_CHANGE);
     data.cntrltype = Data::TYPE_DISCOVERY;
-    data.dctype = Data::DCTYPE_DIRECT;
+    // DCTYPE is not reported: a direct discovery controller has Discovery Information Management.
     data
 }
 

@@ -25,6 +25,10 @@ use crate::word::{News, Word};
 /// How long after the loss of an I/O queue its host may still reset or shut down in good order.
 pub(super) const LOST_GRACE: Duration = Duration::from_secs(5);
 
+/// How long a controller that is not enabled, or that has been shut down, stays for a host that says
+/// nothing: its keep-alive timer does not run (NVMe Base §3.9).
+pub(super) const IDLE_PATIENCE: Duration = Duration::from_secs(120);
+
 /// How long a discovery controller without keep alive stays for a host that says nothing: so that
 /// nobody holds it for ever.
 pub(super) const DISCOVERY_PATIENCE: Duration = Duration::from_secs(120);
@@ -46,14 +50,23 @@ impl Controller {
 
     /// When something must happen, if nothing else does.
     fn deadline(&self) -> Option<Time> {
+        if self.ending.is_some() {
+            return None;
+        }
         // Its I/O queues tell of commands no more often than each quarter of the timeout.
         let quarters = if self.members.is_empty() { 4 } else { 5 };
-        let silent = self.patience.map(|patience| self.heard + patience / 4 * quarters);
+        let patience = if self.keeps_alive() { self.patience } else { Some(IDLE_PATIENCE) };
+        let silent = patience.map(|patience| self.heard + patience / 4 * quarters);
         let lost = self.lost.map(|lost| lost + LOST_GRACE);
         match (silent, lost) {
             (Some(silent), Some(lost)) => Some(silent.min(lost)),
             (one, other) => one.or(other),
         }
+    }
+
+    /// Whether its keep-alive timer runs: from ready to the begin of a shutdown.
+    fn keeps_alive(&self) -> bool {
+        self.status.ready && self.configuration.is_enabled() && self.configuration.shutdown() == 0
     }
 
     /// Words that end all I/O queues that have not been told.
@@ -69,9 +82,12 @@ impl Controller {
 impl Server {
     /// The host writes CC.
     pub(crate) fn configure(&mut self, cntlid: u16, to: Configuration) {
+        let now = self.now;
         let Some(controller) = self.controllers.find_mut(cntlid) else { return };
         let from = std::mem::replace(&mut controller.configuration, to);
-        if !from.is_enabled() && to.is_enabled() {
+        let starts = !from.is_enabled() && to.is_enabled();
+        if starts {
+            controller.heard = controller.heard.max(now);
             if controller.status.ready || !controller.suits(to) {
                 controller.status.fatal = true;
             } else {
@@ -97,6 +113,8 @@ impl Server {
                 controller.forget();
             }
             self.settle(cntlid);
+        }
+        if starts || stops || shuts {
             self.arm(cntlid);
         }
     }

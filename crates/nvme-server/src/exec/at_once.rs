@@ -47,6 +47,9 @@ impl Server {
         let (entry, volume) = place(self, key.queue, sqe.nsid.get()).ok()?;
         let bytes = block::measure(self, key, volume, transfer, offered).ok()?;
         let may = bytes > 0 && !(write.is_some() && entry.read_only);
+        // A read that is to be made stable first takes two steps.
+        let stable = transfer.has(Transfer::FUA) && volume.view.geometry.write_cache;
+        let may = may && !(write.is_none() && stable);
         may.then(|| AtOnce { volume: entry.volume, span: block::span(transfer), bytes, write })
     }
 

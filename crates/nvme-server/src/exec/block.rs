@@ -81,7 +81,9 @@ pub(super) fn read(server: &mut Server, key: CommandKey, sqe: &Sqe) -> Result<()
     let (entry, volume) = place(server, key.queue, sqe.nsid.get())?;
     let bytes = measure(server, key, volume, transfer, sqe.dptr.length.get())?;
     let want = if volume.view.geometry.lends { 0 } else { bytes };
-    let slot = server.open(key, sqe, &entry, bytes, Job::Read)?;
+    let stable = transfer.has(Transfer::FUA) && volume.view.geometry.write_cache;
+    let job = if stable { Job::ReadStable(None) } else { Job::Read };
+    let slot = server.open(key, sqe, &entry, bytes, job)?;
     server.tasks.get_mut(slot).tally = Tally::Read;
     server.submit(slot, Op::Read(span(transfer)), Payload::None, want);
     Ok(())
@@ -93,6 +95,24 @@ pub(super) fn finish_read(server: &mut Server, slot: u32, payload: Payload) {
     let command = server.tasks.get(slot).key;
     server.steps.push_back(Step::Send { command, at: 0, data: payload.into_sg() });
     server.complete(slot, Completion::SUCCESS);
+}
+
+/// Read with FUA has read, or made stable what it has read: that may have stood in the cache only, and must
+/// be stable before anybody is told of it (NVM command set §3.2.4). Who may not flush, because another has
+/// reserved writing, is told what is there.
+pub(super) fn finish_stable_read(server: &mut Server, slot: u32, payload: Payload) {
+    let task = server.tasks.get_mut(slot);
+    let (id, queue) = (task.volume, task.key.queue);
+    if let Job::ReadStable(data @ Some(_)) = &mut task.job {
+        let data = data.take().map(|data| *data).unwrap_or_default();
+        return finish_read(server, slot, Payload::Out(data));
+    }
+    let admitted = |volume: &Volume| volume.view.admit(server.nexus(queue), &Op::Flush).is_ok();
+    if server.volume(id).is_some_and(admitted) {
+        server.tasks.get_mut(slot).job = Job::ReadStable(Some(Box::new(payload.into_sg())));
+        return server.submit(slot, Op::Flush, Payload::None, 0);
+    }
+    finish_read(server, slot, payload);
 }
 
 /// Write: payload first.

@@ -137,6 +137,7 @@ fn done_other(server: &mut Server, slot: u32, done: Done) {
         (Job::Half(_), result) => fused::done(server, slot, result),
         (Job::FlushAll(_), result) => flush::next(server, slot, result),
         (Job::Flush, Ok(_)) => flush::make_stable(server, slot),
+        (Job::ReadStable(_), Ok(_)) => block::finish_stable_read(server, slot, payload),
         (_, Err(failure)) => {
             server.complete(slot, status::of(failure).into());
         }

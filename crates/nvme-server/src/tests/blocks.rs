@@ -238,3 +238,32 @@ fn only_what_is_plain_in_every_respect_is_done_at_once() {
     assert!(world.server(reader).at_once(now, key, &read, 0).is_some());
     assert_eq!(world.server(reader).at_once(now, key, &write, 1024), None);
 }
+
+/// What Read with FUA gives must not be in a cache alone (NVM command set §3.2.4).
+#[test]
+fn a_read_with_fua_gives_nothing_that_is_not_stable() {
+    use nvme::reservation::{Acquire, AcquireAction, Register, RegisterAction};
+    for cached in [true, false] {
+        let mut world = World::new(1);
+        world.add(4096, |geometry| geometry.write_cache = cached);
+        let (a, b) = (world.host(0, 0xa, &[0]), world.host(0, 0xb, &[0]));
+        world.write(a, 0, &block(1));
+        let read = transfer_with(Opcode::READ, 0, 1, Transfer::FUA);
+        let flushes =
+            |world: &World| world.disks.kinds.borrow().iter().filter(|op| **op == volume::Op::Flush).count();
+        assert_eq!(world.good(a, &read, &[]), block(1));
+        assert_eq!(flushes(&world), usize::from(cached));
+        // Who may only read because another has reserved writing reads all the same.
+        let mut sqe = sqe(Opcode::RESERVATION_REGISTER);
+        Register { action: RegisterAction::Register, ignore_key: false, persist: None }.put(&mut sqe);
+        world.good(a, &sqe, &[0u64.to_le_bytes(), 1u64.to_le_bytes()].concat());
+        sqe.opcode = Opcode::RESERVATION_ACQUIRE;
+        Acquire { action: AcquireAction::Acquire, ignore_key: false, kind: 1 }.put(&mut sqe);
+        world.good(a, &sqe, &[1u64.to_le_bytes(), 0u64.to_le_bytes()].concat());
+        assert_eq!(world.good(b, &read, &[]), block(1));
+        assert_eq!(flushes(&world), usize::from(cached));
+        world.disks.sync_fails.set(true);
+        assert_eq!(world.command(a, &read, &[]) == Status::SUCCESS, !cached);
+        assert_eq!(world.lent(), 0);
+    }
+}

@@ -127,7 +127,6 @@ impl Controller {
     /// SGLs of any alignment; data in capsules by offset; transport descriptors.
     pub const SGLS_TCP: u32 = 1 | 1 << 20 | 1 << 21;
     pub const OFCS_DISCONNECT: u16 = 1;
-    pub const DCTYPE_DIRECT: u8 = 1;
 }
 
 /// What the NVM command set adds (CNS 06h, CSI 0): limits of commands without data, in units of the

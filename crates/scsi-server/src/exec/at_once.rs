@@ -51,6 +51,8 @@ impl Server {
         let bytes = transfer.blocks.checked_mul(geometry.logical)?;
         let expected = if write.is_some() { arrived.data_out } else { arrived.data_in };
         let fits = bytes > 0 && bytes == expected && bytes <= geometry.max_io;
+        // A read that is to be made stable first takes two steps.
+        let fits = fits && !(write.is_none() && transfer.fua && geometry.write_cache);
         fits.then(|| AtOnce { volume: entry.volume, span: block::span(transfer), bytes, write })
     }
 }

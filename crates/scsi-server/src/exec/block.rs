@@ -70,12 +70,32 @@ pub(crate) fn read(server: &mut Server, slot: u32, transfer: Transfer) {
     server.submit(slot, Op::Read(Span { lba: transfer.lba, blocks }), Payload::None, want);
 }
 
-/// READ has read.
+/// READ has read. With FUA what it has read may stand in the cache only, and must be stable before anybody
+/// is told of it (SBC-3 §5.12); who may not flush, because another has reserved writing, is told what is
+/// there.
 pub(crate) fn finish_read(server: &mut Server, slot: u32, transfer: Transfer, payload: Payload) {
+    let cached = server.unit_of(slot).view.geometry.write_cache;
+    if transfer.fua && cached && admit(server, slot, &Op::Flush).is_ok() {
+        server.tasks.get_mut(slot).job = Job::Seen(Box::new(payload.into_sg()));
+        return server.submit(slot, Op::Flush, Payload::None, 0);
+    }
+    give_read(server, slot, transfer, payload.into_sg());
+}
+
+/// What READ with FUA has read is stable.
+pub(crate) fn seen(server: &mut Server, slot: u32) {
+    let task = server.tasks.get_mut(slot);
+    match (std::mem::replace(&mut task.job, Job::Plain), task.command) {
+        (Job::Seen(data), scsi::Command::Read(transfer)) => give_read(server, slot, transfer, *data),
+        (job, command) => unreachable!("{command:?} has seen nothing: {job:?}"),
+    }
+}
+
+fn give_read(server: &mut Server, slot: u32, transfer: Transfer, data: Sg) {
     let logical = server.unit_of(slot).view.geometry.logical;
     let task = server.tasks.get(slot);
     let (key, data_in) = (task.key, task.data_in);
-    server.send(key, data_in, payload.into_sg());
+    server.send(key, data_in, data);
     server.respond(slot, Reply::good(u64::from(transfer.blocks) * u64::from(logical)));
 }
 

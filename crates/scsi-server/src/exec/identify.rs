@@ -72,8 +72,9 @@ pub(crate) fn capacity(server: &mut Server, slot: u32, sixteen: Option<u32>) {
 /// REPORT LUNS: whoever reads the inventory need not be told any more that it has changed.
 pub(crate) fn report_luns(server: &mut Server, slot: u32, select: u8, allocation: u32) {
     let nexus = server.tasks.get(slot).key.nexus;
-    server.report(slot, allocation as usize, |server, w| luns(server, nexus, select, w));
-    forget_inventory(server, nexus);
+    if server.report(slot, allocation as usize, |server, w| luns(server, nexus, select, w)) {
+        forget_inventory(server, nexus);
+    }
 }
 
 fn luns(server: &Server, nexus: NexusKey, select: u8, w: &mut Writer<'_>) -> Result<(), Sense> {
@@ -114,7 +115,9 @@ pub(crate) fn elsewhere(
         }
         Command::ReportLuns { select, allocation } => {
             let data = server.parameters(allocation as usize, |server, w| luns(server, key.nexus, select, w));
-            forget_inventory(server, key.nexus);
+            if data.is_ok() {
+                forget_inventory(server, key.nexus);
+            }
             data
         }
         Command::RequestSense { descriptor, allocation } => {

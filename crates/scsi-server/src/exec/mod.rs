@@ -61,7 +61,7 @@ pub(crate) fn route(server: &mut Server, key: TaskKey, arrived: &Arrived<'_>) ->
         return elsewhere(arrived.cdb, well_known);
     };
     let parsed = unit.commands(state.spec.explicit_alua).parse(arrived.cdb);
-    let descriptor = unit.descriptor_sense();
+    let (descriptor, logical) = (unit.descriptor_sense(), unit.view.geometry.logical);
     let refused = |sense| Route::Refused(Reply { descriptor, ..Reply::check(sense) });
     // SAM-5 §5.14: INQUIRY, REPORT LUNS and REQUEST SENSE report no unit attention.
     let exempt = matches!(arrived.cdb.first(), Some(0x03 | 0x12 | 0xa0));
@@ -77,7 +77,21 @@ pub(crate) fn route(server: &mut Server, key: TaskKey, arrived: &Arrived<'_>) ->
     match (parsed, Attribute::parse(arrived.attr)) {
         (Err(error), _) => refused(error.sense()),
         (Ok(_), None) => refused(Sense::INVALID_MESSAGE_ERROR),
+        (Ok(command), Some(_)) if goes_the_other_way(command.data(logical), arrived) => {
+            refused(Sense::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT)
+        }
         (Ok(command), Some(attribute)) => Route::Unit { command, at, attribute },
+    }
+}
+
+/// Whether the initiator takes where the command would have it send, or sends where it would take: then the
+/// command may not end as if its data had been moved. Less than it names, none included, is told by the
+/// residual.
+fn goes_the_other_way(data: Data, arrived: &Arrived<'_>) -> bool {
+    match data {
+        Data::In(len) => len > 0 && arrived.data_in == 0 && arrived.data_out > 0,
+        Data::Out(len) => len > 0 && arrived.data_out == 0 && arrived.data_in > 0,
+        Data::None => false,
     }
 }
 
@@ -197,6 +211,7 @@ pub(crate) fn done(server: &mut Server, slot: u32, done: Done) {
         },
         (Job::Flush, Ok(_)) => block::make_stable(server, slot),
         (Job::LookAgain, Ok(_)) => block::look_again(server, slot, payload),
+        (Job::Seen(_), Ok(_)) => block::seen(server, slot),
         (Job::CompareOne(_), Ok(_)) => compare::next(server, slot, payload),
         (Job::Usage(_), Ok(outcome)) => usage::counted(server, slot, outcome),
         (Job::Eject, Ok(_)) => power::eject(server, slot),

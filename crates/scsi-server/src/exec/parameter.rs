@@ -33,21 +33,25 @@ impl Server {
         Ok(buffer.freeze().into())
     }
 
-    /// Ends a task with parameter data.
+    /// Ends a task with parameter data; false: with why there is none.
     pub(crate) fn report(
         &mut self,
         slot: u32,
         allocation: usize,
         encode: impl Fn(&Server, &mut Writer<'_>) -> Result<(), Sense>,
-    ) {
+    ) -> bool {
         match self.parameters(allocation, encode) {
-            Err(reply) => self.respond(slot, reply),
+            Err(reply) => {
+                self.respond(slot, reply);
+                false
+            }
             Ok(data) => {
                 let task = self.tasks.get(slot);
                 let (key, data_in) = (task.key, task.data_in);
                 let transferred = data.len() as u64;
                 self.send(key, data_in, data);
                 self.respond(slot, Reply::good(transferred));
+                true
             }
         }
     }

@@ -39,9 +39,6 @@ fn the_shorter_length_is_moved_and_the_rest_is_the_residual() {
         assert_eq!((got.status, got.data.len() as u32), (Status::GOOD, moved));
         assert_eq!(got.reply.transferred, u64::from(blocks) * 512);
     }
-    // READ with data from the initiator: nothing is asked for, nothing sent.
-    let got = world.command(host, &read_10(0, 1), &block(9), 0);
-    assert_eq!((got.status, got.data.len()), (Status::GOOD, 0));
     for verify in [0x2a, 0x2e] {
         let mut cdb = write_10(0, 2);
         cdb[0] = verify;
@@ -77,7 +74,8 @@ fn attack_42_ranges_do_not_wrap() {
             (1 << 63, 2),
             (0, total as u32 + 1),
         ] {
-            let got = world.command(host, &cdb_16(opcode, 0, lba, len), &block(0), 0);
+            let (out, data_in): (&[u8], u32) = if opcode == 0x88 { (&[], 512) } else { (&[0; 512], 0) };
+            let got = world.command(host, &cdb_16(opcode, 0, lba, len), out, data_in);
             assert_eq!(got.code(), 0x05_2100, "{opcode:02x} {lba:x} {len:x}");
         }
         if opcode != 0x93 {
@@ -273,4 +271,84 @@ fn attack_43_unmap_lists_that_lie() {
     world.refused(host, &anchored, &good, 0, 0x05_2400);
     let most = unmap_list(&vec![(0, 32); 1024]);
     world.good(host, &unmap_cdb(most.len()), &most, 0);
+}
+
+/// What the initiator takes where the command would have it send, and the other way: nothing of it may end
+/// as if it had been done.
+#[test]
+fn data_that_goes_the_other_way_is_not_told_as_moved() {
+    let (mut world, host) = disk();
+    world.write(host, 0, &block(1));
+    let persist = [0x5f, 0, 0, 0, 0, 0, 0, 0, 24, 0];
+    let out: [&[u8]; 6] = [
+        &write_10(0, 1),
+        &cdb_16(0x8a, 0, 0, 1),
+        &cdb_16(0x93, 0, 0, 1),
+        &[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0],
+        &[0x15, 0x10, 0, 0, 24, 0],
+        &persist,
+    ];
+    for cdb in out {
+        world.refused(host, cdb, &[], 512, 0x05_0e03);
+    }
+    let into: [&[u8]; 4] =
+        [&read_10(0, 1), &cdb_16(0x88, 0, 0, 1), &[0x12, 0, 0, 0, 36, 0], &[0x1a, 0, 0x3f, 0, 255, 0]];
+    for cdb in into {
+        world.refused(host, cdb, &block(2), 0, 0x05_0e03);
+    }
+    assert_eq!(world.read(host, 0, 1), block(1));
+    // No data at all is told by the residual (libiscsi's Write10Residuals), and so is data for a command
+    // that has none.
+    let got = world.command(host, &write_10(0, 1), &[], 0);
+    assert_eq!((got.status, got.reply.transferred), (Status::GOOD, 512));
+    world.good(host, &[0; 6], &[], 512);
+    world.good(host, &[0; 6], &block(2), 0);
+}
+
+/// What READ with FUA gives must not be in a cache alone (SBC-3 §5.12).
+#[test]
+fn a_read_with_fua_gives_nothing_that_is_not_stable() {
+    let read = |lba: u32| {
+        let mut cdb = read_10(lba, 1);
+        cdb[1] = 8;
+        cdb
+    };
+    for cached in [true, false] {
+        let mut world = World::new(1);
+        world.add(4096, |geometry| geometry.write_cache = cached);
+        let (a, b) = (world.host(0, "iqn.a", &[0]), world.host(0, "iqn.b", &[0]));
+        world.write(a, 0, &block(1));
+        world.disks.kinds.borrow_mut().clear();
+        world.disks.hold.set(true);
+        let waits = world.start(a, &read(0), &[], 512);
+        world.run();
+        assert_eq!(world.end(waits), None);
+        world.disks.hold.set(false);
+        world.run();
+        assert_eq!(world.outcome(waits).data, block(1));
+        let flushes =
+            |world: &World| world.disks.kinds.borrow().iter().filter(|op| **op == volume::Op::Flush).count();
+        assert_eq!(flushes(&world), usize::from(cached));
+        // Who may only read because another has reserved writing reads all the same.
+        world.good(a, &[0x5f, 0, 0, 0, 0, 0, 0, 0, 24, 0], &registration(1), 0);
+        world.good(a, &[0x5f, 1, 1, 0, 0, 0, 0, 0, 24, 0], &reservation(1), 0);
+        assert_eq!(world.good(b, &read(0), &[], 512), block(1));
+        assert_eq!(flushes(&world), usize::from(cached));
+        world.disks.sync_fails.set(true);
+        let got = world.command(a, &read(0), &[], 512);
+        assert_eq!((got.status == Status::GOOD, got.data.is_empty()), (!cached, cached));
+        assert_eq!(world.lent(), 0);
+    }
+}
+
+fn registration(key: u64) -> [u8; 24] {
+    let mut list = [0; 24];
+    list[8..16].copy_from_slice(&key.to_be_bytes());
+    list
+}
+
+fn reservation(key: u64) -> [u8; 24] {
+    let mut list = [0; 24];
+    list[..8].copy_from_slice(&key.to_be_bytes());
+    list
 }

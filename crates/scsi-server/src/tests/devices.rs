@@ -246,3 +246,25 @@ fn a_stopped_volume_says_so() {
     world.good(host, &[0x1b, 0, 0, 0, 1, 0], &[], 0);
     world.good(host, &read_10(0, 1), &[], 512);
 }
+
+/// Only who has read the inventory has heard that it changed.
+#[test]
+fn a_report_luns_that_fails_takes_no_attention_back() {
+    let mut world = World::new(1);
+    world.add(4096, |_| {});
+    world.add(4096, |_| {});
+    let host = world.host(0, "iqn.a", &[0, 1]);
+    let entry = |lun: u16| LunEntry { lun, volume: VolumeId(u64::from(lun)), read_only: false };
+    for well_known in [false, true] {
+        world.server(host).change_luns(host.key, vec![entry(0)]);
+        world.server(host).change_luns(host.key, vec![entry(0), entry(1)]);
+        let wrong = [0xa0, 0, 0x77, 0, 0, 0, 0, 0, 0, 32, 0, 0];
+        let field = if well_known { [0xc1, 1, 0, 0, 0, 0, 0, 0] } else { [0; 8] };
+        let refused = world.start_as(host, &field, TaskAttribute::SIMPLE, &wrong, &[], 32);
+        world.run();
+        assert_eq!(world.outcome(refused).code(), 0x05_2400);
+        world.refused(host, &TUR, &[], 0, 0x06_3f0e);
+        assert_eq!(world.command_on(host, 1, &TUR, &[], 0).code(), 0x06_3f0e);
+        world.good(host, &TUR, &[], 0);
+    }
+}

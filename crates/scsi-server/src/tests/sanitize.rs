@@ -74,7 +74,7 @@ fn a_running_sanitize_survives_everything() {
         [&TUR, &read_10(0, 1), &[0x1b, 0, 0, 0, 1, 0], &overwrite(8, 0), &[0x1a, 0, 0x3f, 0, 255, 0]];
     for host in [a, b] {
         for cdb in blocked {
-            let got = world.command(host, cdb, &list, 0);
+            let got = world.command(host, cdb, &list, 512);
             assert_eq!(got.code(), 0x02_041b, "{cdb:02x?}");
             let scsi::sense::Specific::Progress(progress) = got.sense.unwrap().specific else {
                 panic!("no progress: {got:?}")

@@ -63,6 +63,12 @@ pub enum Action {
         /// Whether the victims' commands are aborted.
         abort: bool,
     },
+    /// Says whether registrations and the reservation survive power loss, without touching them (NVMe
+    /// feature 83h).
+    Persist {
+        /// Whether they do.
+        on: bool,
+    },
     /// SCSI-2 RESERVE of the whole logical unit.
     LegacyReserve,
     /// SCSI-2 RELEASE.
@@ -128,7 +134,7 @@ impl Action {
             Action::LegacyRelease => Ok(Action::LegacyRelease),
             Action::Register(_) | Action::Move { .. } | Action::Reserve { .. } => Err(Refusal::ReadOnly),
             Action::Release { .. } | Action::Clear { .. } | Action::Preempt { .. } => Err(Refusal::ReadOnly),
-            Action::LegacyReserve => Err(Refusal::ReadOnly),
+            Action::LegacyReserve | Action::Persist { .. } => Err(Refusal::ReadOnly),
         }
     }
 }
@@ -143,6 +149,11 @@ impl Reservations {
         match action {
             Action::LegacyReserve => return self.legacy_reserve(who),
             Action::LegacyRelease => return self.legacy_release(who),
+            Action::Persist { on } => {
+                let mut state = self.clone();
+                state.set_persist(Some(*on));
+                return Ok(self.effect(state));
+            }
             Action::Register(_) | Action::Move { .. } | Action::Reserve { .. } => {}
             Action::Release { .. } | Action::Clear { .. } | Action::Preempt { .. } => {}
         }
@@ -173,7 +184,9 @@ impl Reservations {
                 self.require(who, *key)?;
                 self.preempt(who, *victim, *kind, *abort)
             }
-            Action::LegacyReserve | Action::LegacyRelease => unreachable!("handled above"),
+            Action::LegacyReserve | Action::LegacyRelease | Action::Persist { .. } => {
+                unreachable!("handled above")
+            }
         }
     }
 

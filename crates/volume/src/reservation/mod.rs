@@ -248,6 +248,11 @@ impl Reservations {
         self.persist
     }
 
+    /// Whether the operator has them survive power loss, whatever hosts ask for.
+    pub fn must_persist(&self) -> bool {
+        self.persist_forced
+    }
+
     fn find(&self, who: &Identity) -> Result<usize, usize> {
         self.registrants.binary_search_by(|registrant| (*registrant.identity).cmp(who))
     }

@@ -49,6 +49,74 @@ fn attack_33_abort_of_a_write_that_waits_for_data() {
     assert_eq!(pair.pool.usage().lent, 0);
 }
 
+/// One reset may end as many writes as there are commands, each in the middle of its burst; what the peer
+/// still sends for them it sends in good faith (RFC 7143 §4.2.3.3).
+#[test]
+fn late_data_of_many_aborted_writes_is_not_rejected() {
+    let mut pair = Pair::with(session_params(), link_params(0), SessionLimits { commands: 200, ..limits() });
+    let asked: Vec<Ttt> = (0..200)
+        .map(|n| {
+            let ttt = pair.talk(&pdu(&write(n, 0, 512), &[]))[0].as_pdu::<R2t>().ttt;
+            let abort = pdu(&tmf(n + 1, 900, TmfFunction::ABORT_TASK, n), &[]);
+            assert_eq!(outcome(&pair.talk(&abort)), TmfResponseCode::COMPLETE);
+            ttt
+        })
+        .collect();
+    for (n, ttt) in asked.iter().enumerate() {
+        assert_eq!(pair.talk(&pdu(&data_out(n as u32, *ttt, 0, 0, true), &pattern(512))), [], "{n}");
+    }
+    still_serves(&mut pair, 200);
+}
+
+/// What a NOP-Out may say (RFC 7143 §11.18): the final bit, and a transfer tag of a ping of ours or none.
+#[test]
+fn nop_outs_that_answer_nothing_are_refused() {
+    let mut pair = Pair::new();
+    let immediate = |itt| {
+        let mut pong = nop(0, itt);
+        pong.op = pong.op.immediate();
+        pong
+    };
+    let refused = |got: Vec<Got>| {
+        let reasons: Vec<_> = got.iter().map(|got| got.as_pdu::<Reject>().reason).collect();
+        reasons == [RejectReason::INVALID_PDU_FIELD]
+    };
+    // A tag that nobody gave, with and without a wish for an answer.
+    for itt in [u32::MAX, 77] {
+        let mut pong = immediate(itt);
+        pong.ttt = Ttt::new(12345);
+        assert!(refused(pair.talk(&pdu(&pong, &[]))));
+    }
+    let mut unfinished = pdu(&immediate(77), &[]);
+    unfinished[1] = 0;
+    assert!(refused(pair.talk(&unfinished)));
+    // An answer, but only one, to each of ours.
+    pair.pass(Duration::from_secs(15));
+    let mut pong = immediate(u32::MAX);
+    pong.ttt = pair.take(0)[0].as_pdu::<NopIn>().ttt;
+    assert_eq!(pair.talk(&pdu(&pong, b"data of an answer is nobody's")), []);
+    assert!(refused(pair.talk(&pdu(&pong, &[]))));
+    still_serves(&mut pair, 0);
+}
+
+/// A NOP-Out may answer our ping and ask for an answer itself (RFC 7143 §11.18).
+#[test]
+fn a_ping_that_answers_ours_is_not_taken_for_silence() {
+    for is_immediate in [true, false] {
+        let mut pair = Pair::new();
+        pair.pass(Duration::from_secs(15));
+        let mut both = nop(0, 77);
+        both.op = if is_immediate { both.op.immediate() } else { both.op };
+        both.ttt = pair.take(0)[0].as_pdu::<NopIn>().ttt;
+        let got = pair.talk(&pdu(&both, b"hello"));
+        assert_eq!((got[0].as_pdu::<NopIn>().itt, &got[0].data[..]), (Itt::new(77), &b"hello"[..]));
+        pair.pass(Duration::from_secs(14));
+        assert!(pair.take(0).is_empty());
+        pair.pass(Duration::from_secs(17));
+        assert!(pair.violations.is_empty() && !pair.ends[0].shut, "the next ping has its own time");
+    }
+}
+
 #[test]
 fn attack_33_abort_of_a_command_that_never_came_plugs_the_hole() {
     let mut pair = Pair::new();

@@ -118,7 +118,7 @@ fn there_is_nothing_but_discovery() {
     let (mut world, host) = world(0);
     assert_eq!(world.property(host, Property::CAP, 8), 0x0800_0020_1e01_007f);
     let data = world.good(host, &admin(0x06, 0, &[1], 4096), &[]);
-    assert_eq!((data[78], data[111], data[1806], data[76], data[261]), (1, 2, 1, 0, 4));
+    assert_eq!((data[78], data[111], data[1806], data[76], data[261]), (1, 2, 0, 0, 4));
     assert_eq!(data[92..96], [0, 0, 0, 0x80]);
     assert_eq!(&data[768..804], b"nqn.2014-08.org.nvmexpress.discovery");
     for cns in [0, 2, 3, 5, 6, 8, 0x1c] {
@@ -131,4 +131,12 @@ fn there_is_nothing_but_discovery() {
     assert_eq!(world.ends(host, &set_feature(7, 0, 0), &[]).status, Status::INVALID_FIELD.final_());
     assert_eq!(world.ends(host, &admin(0x08, 0, &[0], 0), &[]).status, Status::INVALID_OPCODE.final_());
     assert_eq!(world.join(1, &join(1, 1, 0)).unwrap_err(), ConnectRefusal::CNTLID);
+}
+
+/// A direct discovery controller (DCTYPE 1) has Discovery Information Management, which there is not.
+#[test]
+fn no_kind_of_discovery_controller_is_claimed_whose_commands_there_are_not() {
+    let (mut world, host) = world(0);
+    assert_eq!(world.good(host, &admin(0x06, 0, &[1], 4096), &[])[1806], 0);
+    assert_ne!(world.ends(host, &admin(0x21, 0, &[], 0), &[]).status, Status::SUCCESS);
 }

@@ -69,7 +69,7 @@ fn each_feature_says_what_can_be_done_with_it() {
         (0x19, 4),
         (0x81, 0),
         (0x82, 6),
-        (0x83, 2),
+        (0x83, 6),
         (0x84, 6),
     ];
     for fid in 0..=0xff {
@@ -93,7 +93,7 @@ fn wrong_fields_are_refused() {
         // Not changeable.
         (set_feature(0x06, 0, 0), 0, Status::FEATURE_NOT_CHANGEABLE),
         (set_feature(0x81, 0, 1), 0, Status::COMMAND_SEQUENCE_ERROR),
-        (set_feature(0x83, 1, 1), 0, Status::FEATURE_NOT_CHANGEABLE),
+        (set_feature(0x83, 2, 1), 0, Status::INVALID_NAMESPACE),
         // Not a namespace's, and no such namespace.
         (set_feature(0x0b, 1, 0), 0, Status::FEATURE_NOT_NAMESPACE_SPECIFIC),
         (set_feature(0x82, 0, 0), 0, Status::INVALID_NAMESPACE),
@@ -184,4 +184,16 @@ fn write_protection_is_the_volumes_own() {
     world.ask(0, Ask::WriteProtect(true)).unwrap();
     let status = world.ends(host, &set_feature(0x84, 1, 0), &[]).status;
     assert_eq!(status, Status::FEATURE_NOT_CHANGEABLE.final_());
+}
+
+/// RESCAP says that a namespace can persist its reservations (PTPL), so a host can have it do so, and see
+/// what others did by a registration.
+#[test]
+fn persistence_of_reservations_is_not_refused_where_it_is_offered() {
+    let (mut world, host) = world();
+    for on in [1, 0, 0, 1] {
+        assert_eq!(world.ends(host, &set_feature(0x83, 1, on), &[]).status, Status::SUCCESS);
+        assert_eq!(world.ends(host, &get_feature(0x83, 1, 0, 0), &[]).result, u64::from(on));
+        assert_eq!(world.home(0).view().reservations.persists(), on == 1);
+    }
 }

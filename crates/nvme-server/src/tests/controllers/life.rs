@@ -302,3 +302,28 @@ fn admin_queues_are_not_disconnected_and_do_no_io() {
     };
     assert_eq!(world.ends(host, &fused, &[]).status, Status::INVALID_FIELD.final_());
 }
+
+/// The keep-alive timer runs while a controller is enabled and not shut down (NVMe Base §3.9): a host that
+/// takes its time before and afterwards loses nothing, and nobody holds a controller for ever.
+#[test]
+fn a_controller_that_is_not_enabled_is_not_ended_by_its_keep_alive_timeout() {
+    for shut_down in [false, true] {
+        let mut world = World::new(1);
+        world.add(4096, |_| {});
+        let spec = ControllerSpec { kato_ms: 1000, ..spec(1, 1, vec![entry(0)]) };
+        let host = if shut_down { world.controller(spec) } else { world.open(spec) };
+        if shut_down {
+            assert_eq!(world.set(host, Property::CC, 0x0046_4001), Status::SUCCESS);
+        }
+        world.pass(100);
+        assert!(world.gone.is_empty(), "{shut_down}");
+        if !shut_down {
+            assert_eq!(world.set(host, Property::CC, 0x0046_0001), Status::SUCCESS);
+            world.now.0 += SECOND - 1;
+            world.fire();
+            assert!(world.gone.is_empty(), "its time begins with its enabling");
+        }
+        world.pass(121);
+        assert_eq!(world.gone, [(1, Gone::Silent)], "{shut_down}");
+    }
+}

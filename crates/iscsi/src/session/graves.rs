@@ -1,0 +1,90 @@
+//! Write tasks that ended while the peer still owed them data: what comes for them is skipped, not refused
+//! (RFC 7143 §4.2.3.3; without FastAbort an initiator sends on until the sequence is whole).
+//!
+//! Every task in work may end so at once, by one LOGICAL UNIT RESET, so there are as many places as tasks.
+//! A tag that is used again, or whose last sequence has come, is taken out; of those whose data never comes
+//! the oldest goes when there is no place.
+
+use crate::wire::Itt;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Task tag and link.
+type Name = (u32, usize);
+
+#[derive(Debug)]
+pub(super) struct Graves {
+    /// With the number of the burial.
+    known: BTreeMap<Name, u64>,
+    /// In the order in which they came; what is not known by the same number was taken out.
+    order: VecDeque<(Name, u64)>,
+    burials: u64,
+    most: usize,
+}
+
+impl Graves {
+    /// With places for `most`.
+    pub(super) fn new(most: usize) -> Self {
+        Graves { known: BTreeMap::new(), order: VecDeque::new(), burials: 0, most: most.max(1) }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+
+    pub(super) fn has(&self, itt: Itt, link: usize) -> bool {
+        self.known.contains_key(&(itt.value(), link))
+    }
+
+    pub(super) fn put(&mut self, itt: Itt, link: usize) {
+        let name = (itt.value(), link);
+        let Graves { known, order, burials, most } = self;
+        if order.len() >= 2 * *most {
+            order.retain(|(name, burial)| known.get(name) == Some(burial));
+        }
+        *burials += 1;
+        known.insert(name, *burials);
+        order.push_back((name, *burials));
+        while known.len() > *most {
+            let Some((oldest, burial)) = order.pop_front() else { return };
+            if known.get(&oldest) == Some(&burial) {
+                known.remove(&oldest);
+            }
+        }
+    }
+
+    pub(super) fn take(&mut self, itt: Itt, link: usize) {
+        self.known.remove(&(itt.value(), link));
+    }
+
+    /// A link is gone.
+    pub(super) fn forget(&mut self, link: usize) {
+        self.known.retain(|(_, of), _| *of != link);
+        self.order.retain(|((_, of), _)| *of != link);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn none_is_lost_while_there_are_places_and_the_oldest_goes_first() {
+        let mut graves = Graves::new(4);
+        for round in 0..100 {
+            graves.put(Itt::new(round), 0);
+            graves.put(Itt::new(round), 0);
+            let kept: Vec<_> = (0..=round).filter(|itt| graves.has(Itt::new(*itt), 0)).collect();
+            assert_eq!(kept, (0..=round).skip((round as usize + 1).saturating_sub(4)).collect::<Vec<_>>());
+            assert!(graves.order.len() <= 8);
+        }
+        graves.take(Itt::new(98), 0);
+        assert!(!graves.has(Itt::new(98), 0) && !graves.has(Itt::new(99), 1));
+        for _ in 0..100 {
+            graves.put(Itt::new(1), 1);
+            graves.take(Itt::new(1), 1);
+            assert!(graves.order.len() <= 8);
+        }
+        graves.forget(0);
+        assert!(graves.is_empty());
+    }
+}

@@ -1,0 +1,46 @@
+//! Our NOP-Ins that want an answer, and which NOP-Out answers one (RFC 7143 §11.18.2, §11.19).
+//!
+//! The clock runs for the last of them, since an answer to it shows that the link lives. The tags of those
+//! before it are kept too: their answers may still come, and are no violation.
+
+use buf::Time;
+use std::collections::VecDeque;
+
+/// How many are kept. More go out only where a peer acknowledges by other requests and answers none.
+const KEPT_MAX: usize = 64;
+
+#[derive(Debug, Default)]
+pub(super) struct Pings {
+    unanswered: VecDeque<u32>,
+    /// Some were given up: their answers cannot be told from made-up ones.
+    forgot: bool,
+    /// When the last was sent that is not answered.
+    since: Option<Time>,
+}
+
+impl Pings {
+    /// One goes out under this transfer tag.
+    pub(super) fn send(&mut self, ttt: u32, now: Time) {
+        if self.unanswered.len() == KEPT_MAX {
+            self.unanswered.pop_front();
+            self.forgot = true;
+        }
+        self.unanswered.push_back(ttt);
+        self.since = Some(now);
+    }
+
+    /// An answer has come. False: to nothing that was asked.
+    pub(super) fn answer(&mut self, ttt: u32) -> bool {
+        let Some(at) = self.unanswered.iter().position(|asked| *asked == ttt) else { return self.forgot };
+        if at + 1 == self.unanswered.len() {
+            self.since = None;
+        }
+        self.unanswered.remove(at);
+        true
+    }
+
+    /// Since when the last is unanswered.
+    pub(super) fn since(&self) -> Option<Time> {
+        self.since
+    }
+}
