@@ -21,6 +21,7 @@ pub fn check(root: &Path) -> Result<Report, String> {
         findings.extend(path_findings(&file, &text, &machine));
         if file.extension().is_some_and(|extension| extension == "rs") {
             findings.extend(mark_findings(&file, &text));
+            findings.extend(log_findings(&file, &text));
             let lines = text.lines().count();
             lengths.push(lines);
             if lines > TOO_LONG_FILE {
@@ -69,6 +70,50 @@ fn path_findings(file: &Path, text: &str, machine: &[String]) -> Vec<String> {
     findings
 }
 
+/// Calls of the log that would show a Rust value as `Debug` prints it: whoever reads a log is told in words.
+fn log_findings(file: &Path, text: &str) -> Vec<String> {
+    // Spelled in halves, so that this file does not find itself.
+    let macros =
+        ["error!(", "warn!(", "info!(", "debug!(", "trace!("].map(|name| format!("{}{name}", "tracing::"));
+    let mut findings = Vec::new();
+    for name in &macros {
+        for (at, _) in text.match_indices(name.as_str()) {
+            let call = arguments(&text[at + name.len()..]);
+            let fields = call.split('"').step_by(2).any(|code| {
+                let code: String = code.split_whitespace().collect();
+                code.starts_with('?') || code.contains(",?") || code.contains("=?")
+            });
+            let strings = call.split('"').skip(1).step_by(2).any(|said| said.contains(concat!(":", "?}")));
+            if fields || strings {
+                let line = text[..at].lines().count().max(1);
+                findings.push(format!("{}:{line}: logs a Debug form; say it in words", file.display()));
+            }
+        }
+    }
+    findings
+}
+
+/// The text up to the parenthesis that closes a call.
+fn arguments(text: &str) -> &str {
+    let (mut depth, mut quoted, mut escaped) = (1usize, false, false);
+    for (at, c) in text.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' if quoted => escaped = true,
+            '"' => quoted = !quoted,
+            '(' if !quoted => depth += 1,
+            ')' if !quoted => {
+                depth -= 1;
+                if depth == 0 {
+                    return &text[..at];
+                }
+            }
+            _ => {}
+        }
+    }
+    text
+}
+
 fn mark_findings(file: &Path, text: &str) -> Vec<String> {
     // Spelled in halves, so that this file does not find itself.
     let marks = [
@@ -92,6 +137,24 @@ fn mark_findings(file: &Path, text: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn debug_forms_in_the_log_are_found() {
+        let log = |arguments: &str| format!("fn f() {{\n    {}warn!({arguments});\n}}\n", "tracing::");
+        let found = |arguments: &str| !log_findings(Path::new("a.rs"), &log(arguments)).is_empty();
+        for wrong in [
+            "?cause, \"no\"",
+            "%peer, ?cause, \"no\"",
+            "%peer,\n        cause = ?why,\n        \"no\"",
+            concat!("\"no: {cause:", "?}\""),
+            concat!("\"no (really): {:", "?}\", (why)"),
+        ] {
+            assert!(found(wrong), "{wrong}");
+        }
+        for right in ["%cause, \"no\"", "\"what now, ?cause\"", "cause = f(why)?, \"no\"", "\"no\""] {
+            assert!(!found(right), "{right}");
+        }
+    }
 
     #[test]
     fn marks_are_found() {

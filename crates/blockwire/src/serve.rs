@@ -248,7 +248,7 @@ fn announce(hint: &str, listeners: &[crate::report::ListenerReport], socket: &So
 fn end(engine: &Arc<dyn Engine>, attachments: &Arc<Attachments>, ending: &Ending) -> Exit {
     let how = ending.wait();
     notify(&[sd_notify::NotifyState::Stopping]);
-    tracing::info!(?how, "stopping");
+    tracing::info!(how = if how == Stop::Now { "at once" } else { "in order" }, "stopping");
     if how == Stop::Now {
         engine.stop(Stop::Now);
         return Exit::Success;

@@ -286,6 +286,14 @@ pub static RULES: [Rule; 35] = [
     rule(Key::OfMarkInt, "OFMarkInt", When::Operational, None, Kind::Obsolete("Reject")),
 ];
 
+impl Key {
+    /// Its name on the wire.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        RULES.iter().find(|rule| rule.key == self).map_or("a key", |rule| rule.name)
+    }
+}
+
 /// The row of a key's name, which is case sensitive.
 #[must_use]
 pub fn rule_of(name: &str) -> Option<&'static Rule> {

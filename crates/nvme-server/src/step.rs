@@ -162,3 +162,16 @@ pub enum Gone {
     /// We ended it: its subsystem, its host's leave or its port is gone.
     Removed,
 }
+
+/// In words.
+impl core::fmt::Display for Gone {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Gone::Closed => "its host closed the connection",
+            Gone::Silent => "its host was silent for longer than the keep-alive timeout",
+            Gone::QueueLost => "the connection of an I/O queue was lost",
+            Gone::Unauthenticated => "its host did not authenticate",
+            Gone::Removed => "it may not be there any more, as things are configured",
+        })
+    }
+}

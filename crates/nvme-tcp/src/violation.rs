@@ -1,6 +1,8 @@
 //! What ends a connection, as a value for the log and the counters.
 
-use crate::wire::Fatal;
+use core::fmt;
+
+use crate::wire::{Fatal, FatalStatus};
 
 /// What a peer did that ends the connection. Each is told once; the connection itself does what
 /// follows from it.
@@ -18,4 +20,41 @@ pub enum Violation {
     PduTimeout,
     /// The peer leaves what we send unread, or does not send data that it was asked for.
     Stalled,
+}
+
+/// In words, with what to do about it where the operator can.
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Violation::Fatal(fatal) => write!(f, "it sent a PDU that breaks the protocol: {}", Why(fatal)),
+            Violation::TooManyCommands => f.write_str("it sent more commands than its queue has entries"),
+            Violation::Terminated(fatal) => write!(f, "it says that we broke the protocol: {}", Why(fatal)),
+            Violation::HandshakeTimeout => {
+                f.write_str("its handshake was not over in time: see whether NVMe/TCP is spoken to this port")
+            }
+            Violation::PduTimeout => f.write_str("it began a PDU and did not end it in time"),
+            Violation::Stalled => f.write_str(
+                "it leaves unread what is sent, or does not send the data that it was asked for: see whether it hangs",
+            ),
+        }
+    }
+}
+
+struct Why<'a>(&'a Fatal);
+
+impl fmt::Display for Why<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Fatal { fes, fei } = self.0;
+        match *fes {
+            FatalStatus::INVALID_FIELD => write!(f, "a wrong header field at offset {fei}"),
+            FatalStatus::SEQUENCE => f.write_str("a PDU that may not come then"),
+            FatalStatus::HEADER_DIGEST => {
+                f.write_str("a wrong header digest: look for what damages data on the way")
+            }
+            FatalStatus::OUT_OF_RANGE => f.write_str("data outside of what was asked for"),
+            FatalStatus::LIMIT_EXCEEDED => f.write_str("more than was agreed"),
+            FatalStatus::UNSUPPORTED => write!(f, "a parameter that is not supported at offset {fei}"),
+            FatalStatus(other) => write!(f, "fatal status {other:04x}h"),
+        }
+    }
 }

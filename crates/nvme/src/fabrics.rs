@@ -127,7 +127,15 @@ impl ConnectData {
     pub fn names(&self) -> Result<ConnectNames, ConnectRefusal> {
         let host_id = HostId::new(self.host_id).ok_or(ConnectRefusal::HOSTID)?;
         let subsystem = Nqn::from_field(&self.subsystem).map_err(|_| ConnectRefusal::SUBNQN)?;
-        let host = Nqn::from_field(&self.host).map_err(|_| ConnectRefusal::HOSTNQN)?;
+        // SPDK's programs send none unless they are told one. Such a host is known by its identifier, under
+        // the name that a host without a better one makes of it (NVMe Base §4.5.1): rules that let every
+        // host come let it come.
+        let host = if self.host == [0; NQN_FIELD] {
+            Nqn::parse(&format!("nqn.2014-08.org.nvmexpress:uuid:{host_id}"))
+        } else {
+            Nqn::from_field(&self.host)
+        };
+        let host = host.map_err(|_| ConnectRefusal::HOSTNQN)?;
         Ok(ConnectNames { host_id, cntlid: self.cntlid.get(), subsystem, host })
     }
 }
@@ -186,6 +194,29 @@ impl ConnectRefusal {
 
     const fn parameter(at: u16, in_data: bool, lasting: bool) -> ConnectRefusal {
         ConnectRefusal::Parameter { at, in_data, lasting }
+    }
+}
+
+/// In words, with what to do about it.
+impl core::fmt::Display for ConnectRefusal {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match *self {
+            ConnectRefusal::Format => "its Connect has a format that is not known",
+            ConnectRefusal::Busy => "no place for it now: it may come again",
+            ConnectRefusal::SQSIZE => "it asked for a queue of a size that is not granted: see queue_depth",
+            ConnectRefusal::HOSTID => "its host identifier is none: give the machine one (/etc/nvme/hostid)",
+            ConnectRefusal::SUBNQN => "the name of the subsystem that it asked for is none",
+            ConnectRefusal::HOSTNQN => "its host NQN is none: give the machine one (nvme gen-hostnqn, /etc/nvme/hostnqn)",
+            ConnectRefusal::Parameter { at, in_data, .. } => {
+                let place = if in_data { "data" } else { "command" };
+                return write!(f, "the {place} of its Connect has a wrong value at offset {at}");
+            }
+            ConnectRefusal::Host => "its host is not allowed here",
+            ConnectRefusal::Sequence => "its queue is connected already, or its controller is not ready",
+            ConnectRefusal::KeepAlive => {
+                "its keep-alive timeout is none that is granted: see keep_alive, and nvme connect --keep-alive-tmo"
+            }
+        })
     }
 }
 

@@ -94,7 +94,8 @@ impl Daemon {
             return Err(Refused::new(Code::NotFound, why));
         }
         self.engine.set_access(name, &ports, *to).map_err(|why| refused(&why))?;
-        tracing::info!(volume = name, ?ports, state, "paths set");
+        let ports = ports.iter().map(u16::to_string).collect::<Vec<_>>().join(",");
+        tracing::info!(volume = name, ports, state, "paths set");
         self.paths(Some(name))
     }
 

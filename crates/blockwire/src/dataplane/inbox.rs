@@ -129,7 +129,9 @@ pub fn attend(
                 Message::Nvme(message @ NvmeMessage::Compute(..)) => {
                     let _ = works.send(message);
                 }
-                other => tracing::error!(?other, "not for the control plane"),
+                _ => tracing::error!(
+                    "a shard has sent the control plane what is not for it: please report this"
+                ),
             }
         }
         requests.end();

@@ -52,7 +52,7 @@ pub fn write(lines: Receiver<LogLine>) {
 fn write_line(line: LogLine) {
     match line {
         LogLine::LoginFailed { peer, cause: Some(cause) } => {
-            tracing::warn!(%peer, ?cause, "login failed")
+            tracing::warn!(%peer, %cause, "login failed")
         }
         LogLine::LoginFailed { peer, cause: None } => tracing::info!(%peer, "login not finished"),
         LogLine::LoggedIn { peer, initiator, target } => match target {
@@ -65,7 +65,7 @@ fn write_line(line: LogLine) {
         // A discovery session ends as it should; its beginning was noted.
         LogLine::LoggedOut { target: None, .. } => {}
         LogLine::Violation { initiator, violation } => {
-            tracing::warn!(%initiator, ?violation, "protocol broken");
+            tracing::warn!(%initiator, violation = %violation.fault, "protocol broken");
         }
         LogLine::Volume { name, remark } => write_remark(&name, remark),
         LogLine::Nvme(line) => write_nvme(line),
@@ -96,9 +96,9 @@ fn write_nvme(line: NvmeLine) {
                  again in a few seconds"
             ),
             (Some((host, subsystem)), cause) => {
-                tracing::warn!(%peer, %host, %subsystem, ?cause, "connect refused");
+                tracing::warn!(%peer, %host, %subsystem, %cause, "connect refused");
             }
-            (None, cause) => tracing::warn!(%peer, ?cause, "connect refused"),
+            (None, cause) => tracing::warn!(%peer, %cause, "connect refused"),
         },
         NvmeLine::NotConnected { peer, cause: None, .. } => tracing::info!(%peer, "connect not finished"),
         NvmeLine::Connected { peer, host, subsystem, cntlid } => {
@@ -113,13 +113,13 @@ fn write_nvme(line: NvmeLine) {
             );
         }
         NvmeLine::Disconnected { host, subsystem, cntlid, why } => {
-            tracing::info!(%host, %subsystem, cntlid, ?why, "controller ended");
+            tracing::info!(%host, %subsystem, cntlid, %why, "controller ended");
         }
         NvmeLine::Violation { peer, host: Some(host), violation } => {
-            tracing::warn!(%peer, %host, ?violation, "protocol broken");
+            tracing::warn!(%peer, %host, %violation, "protocol broken");
         }
         NvmeLine::Violation { peer, host: None, violation } => {
-            tracing::warn!(%peer, ?violation, "protocol broken");
+            tracing::warn!(%peer, %violation, "protocol broken");
         }
     }
 }

@@ -252,7 +252,7 @@ impl IscsiPath {
     pub(super) fn violated(&mut self, violation: SessionViolation) {
         if !matches!(self.phase, Phase::Ending(_)) {
             self.phase = Phase::Ending(Why::Lost(format!(
-                "the target broke the protocol ({:?}); look into its log",
+                "the target broke the protocol ({}); look into its log",
                 violation.fault
             )));
         }

@@ -43,8 +43,8 @@ impl IscsiPath {
         }
         if survey.until <= cx.now {
             let text = format!(
-                "the logical unit does not get ready (at {:?}); look into the target's log",
-                survey.step
+                "the logical unit does not get ready (at {}); look into the target's log",
+                survey.step.name()
             );
             return self.end_session(cx, Why::Lost(text));
         }

@@ -134,9 +134,11 @@ impl fmt::Display for Failure {
                 write!(f, "the target refused the login ({:02x}{:02x}h)", status.class, status.detail)?;
             }
             Failure::Moved(_, address) => write!(f, "the target has moved to {address}")?,
-            Failure::Unexpected(opcode) => write!(f, "the target answered with a PDU {opcode:?}")?,
+            Failure::Unexpected(opcode) => {
+                write!(f, "the target answered with a PDU of opcode {:02x}h", opcode.0)?
+            }
             Failure::Malformed => f.write_str("the target sent a login response that makes no sense")?,
-            Failure::Violation(violation) => write!(f, "negotiation failed: {violation:?}")?,
+            Failure::Violation(violation) => write!(f, "negotiation failed: {violation}")?,
             Failure::Authentication => f.write_str("the target and this side did not authenticate")?,
             Failure::TooManyRequests => f.write_str("the target does not end the login")?,
             Failure::TimedOut => f.write_str("the login took too long")?,

@@ -258,6 +258,68 @@ impl Cause {
     }
 }
 
+/// In words, with what to do about it where the operator can.
+impl core::fmt::Display for Cause {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let text = match self {
+            Cause::NotLogin(_) => {
+                "what came first is no iSCSI login: another protocol is spoken to this port"
+            }
+            Cause::WrongPdu(_) => "the initiator sent a request of a session before its login was over",
+            Cause::SegmentTooLong => "the initiator sent more than 8192 bytes of text at once",
+            Cause::Header => "a login request of the initiator has a header that none may have",
+            Cause::Version => "the initiator speaks no version 0 of iSCSI",
+            Cause::Changed => {
+                "the initiator changed its tags, its ISID or its CID in the middle of the login"
+            }
+            Cause::Stage => "the initiator asked for a stage of the login that there is not",
+            Cause::Unasked => "the initiator sent text where none was due",
+            Cause::Overtaken => "the initiator sent a request before the last was answered",
+            Cause::TooManyRequests => "the initiator does not come to the end of its login",
+            Cause::Missing(key) => return write!(f, "the initiator did not send {}", key.name()),
+            Cause::InitiatorName => {
+                "the initiator's name is none: give it one that begins with iqn., eui. or naa."
+            }
+            Cause::TargetName => {
+                "the target name that was asked for is none: see the initiator's configuration"
+            }
+            Cause::SessionType => "the initiator asked for a type of session that there is not",
+            Cause::Violation(violation) => return write!(f, "{violation}"),
+            Cause::Authentication => {
+                "the initiator did not authenticate: compare its CHAP names and secrets with those configured here"
+            }
+            Cause::Refused(status) => return refused(*status, f),
+        };
+        f.write_str(text)
+    }
+}
+
+fn refused(status: LoginStatus, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+    let text = match status {
+        LoginStatus::AUTHENTICATION_FAILURE => {
+            "the initiator did not authenticate: compare its CHAP names and secrets with those configured here"
+        }
+        LoginStatus::AUTHORIZATION_FAILURE => {
+            "no rule lets this initiator in from there: name it in a [[host]] of this target"
+        }
+        LoginStatus::TARGET_NOT_FOUND => {
+            "there is no such target at this address: `blockwire target list` shows them"
+        }
+        LoginStatus::TARGET_REMOVED => "the target is gone",
+        LoginStatus::TOO_MANY_CONNECTIONS => "its session has as many connections as were agreed",
+        LoginStatus::CANNOT_INCLUDE => "its session cannot have this connection",
+        LoginStatus::SESSION_DOES_NOT_EXIST => "the session that it would join is not there",
+        LoginStatus::SERVICE_UNAVAILABLE => {
+            "put off for a while: too many tries from there, or the target is stopping"
+        }
+        LoginStatus::OUT_OF_RESOURCES => "no memory or no place is left for it: see [limits]",
+        LoginStatus { class, detail } => {
+            return write!(f, "refused with login status {class:02x}{detail:02x}h");
+        }
+    };
+    f.write_str(text)
+}
+
 impl From<Violation> for Cause {
     fn from(violation: Violation) -> Self {
         Cause::Violation(violation)

@@ -220,6 +220,27 @@ pub enum Violation {
     NoAgreement(Key),
 }
 
+/// In words.
+impl core::fmt::Display for Violation {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Violation::Text(error) => write!(f, "{error}"),
+            Violation::Sender(key) => write!(f, "the peer sent {}, which is not its to send", key.name()),
+            Violation::Phase(key) => {
+                write!(f, "the peer sent {} in a phase where it has no place", key.name())
+            }
+            Violation::LeadingOnly(key) => {
+                write!(f, "the peer sent {} on a connection that is not its session's first", key.name())
+            }
+            Violation::Redeclared(key) => write!(f, "the peer sent {} twice", key.name()),
+            Violation::Value(key) => {
+                write!(f, "the peer sent a value of {} that it may not have", key.name())
+            }
+            Violation::NoAgreement(key) => write!(f, "no value of {} suits both sides", key.name()),
+        }
+    }
+}
+
 impl From<TextError> for Violation {
     fn from(error: TextError) -> Self {
         Violation::Text(error)

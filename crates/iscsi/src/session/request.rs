@@ -150,3 +150,22 @@ pub enum Fault {
     /// No acknowledgment (ExpStatSN) of what was sent, though it was asked for: the link ends.
     Unacknowledged,
 }
+
+/// In words.
+impl core::fmt::Display for Fault {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Fault::HeaderDigest => "a header digest is wrong: look for what damages data on the way",
+            Fault::SegmentTooLong(len) => {
+                return write!(f, "a data segment of {len} bytes is longer than was agreed");
+            }
+            Fault::UnexpectedAhs => "an additional header segment stands where none may be",
+            Fault::Stalled => {
+                "it leaves its answers unread, or does not send the data that it was asked for: see whether the \
+                 initiator hangs"
+            }
+            Fault::PingUnanswered => "no answer to a ping in time: see whether the initiator or the network is down",
+            Fault::Unacknowledged => "no acknowledgment in time of what was sent: see whether the initiator hangs",
+        })
+    }
+}

@@ -58,6 +58,21 @@ pub enum TextError {
     ValueTooLong,
 }
 
+/// In words.
+impl core::fmt::Display for TextError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            TextError::TooLong => "the text is too long",
+            TextError::TooManyPairs => "the text has too many keys",
+            TextError::NotTerminated => "the text is cut off",
+            TextError::NotUtf8 => "the text is no UTF-8",
+            TextError::NoEquals => "the text has a key without a value",
+            TextError::Key => "the text has a key that cannot be one",
+            TextError::ValueTooLong => "the text has a value that is too long",
+        })
+    }
+}
+
 /// Parses a whole text. Zero bytes behind the last pair are tolerated: some initiators count their padding.
 pub fn parse(bytes: &[u8]) -> Result<Vec<Pair<'_>>, TextError> {
     if bytes.len() > TEXT_LEN_MAX {

@@ -78,7 +78,7 @@ fn refusals_name_the_field_that_is_wrong() {
     let at = |at: u64| Completion { result: at | 1 << 16, status: Status(0x4182) };
     assert_eq!(bad(|data| data.host_id = [0; 16]), at(0));
     assert_eq!(bad(|data| data.subsystem = [b'a'; 256]), at(256));
-    assert_eq!(bad(|data| data.host = [0; 256]), at(512));
+    assert_eq!(bad(|data| data.host = [b'a'; 256]), at(512));
     // A controller that is gone is no reason to give up for ever.
     let gone = Completion { result: 16 | 1 << 16, status: Status(0x0182) };
     assert_eq!(Completion::from(ConnectRefusal::CNTLID), gone);
@@ -86,6 +86,39 @@ fn refusals_name_the_field_that_is_wrong() {
     assert_eq!(Completion::from(ConnectRefusal::Host).status.0, 0x4184);
     assert_eq!(Completion::from(ConnectRefusal::Sequence).status.0, 0x000c);
     assert_eq!(Completion::from(ConnectRefusal::KeepAlive).status.0, 0x401a);
+}
+
+/// SPDK's programs send no Host NQN unless they are told one; their identifier tells them apart.
+#[test]
+fn a_host_is_not_refused_for_an_empty_name() {
+    let mut data = data();
+    data.host = [0; 256];
+    let names = data.names().unwrap();
+    assert_eq!(names.host.as_str(), format!("nqn.2014-08.org.nvmexpress:uuid:{}", names.host_id));
+    data.host[255] = 1;
+    assert_eq!(data.names(), Err(ConnectRefusal::HOSTNQN), "what is not empty must be a name");
+    (data.host, data.host_id) = ([0; 256], [0; 16]);
+    assert_eq!(data.names(), Err(ConnectRefusal::HOSTID));
+}
+
+/// What is logged of a refusal is words, not names of the program's.
+#[test]
+fn refusals_are_told_in_words() {
+    let refusals = [
+        ConnectRefusal::Format,
+        ConnectRefusal::Busy,
+        ConnectRefusal::SQSIZE,
+        ConnectRefusal::QID,
+        ConnectRefusal::HOSTID,
+        ConnectRefusal::SUBNQN,
+        ConnectRefusal::HOSTNQN,
+        ConnectRefusal::Host,
+        ConnectRefusal::Sequence,
+        ConnectRefusal::KeepAlive,
+    ];
+    let said: std::collections::BTreeSet<String> = refusals.iter().map(ToString::to_string).collect();
+    assert_eq!(said.len(), refusals.len());
+    assert!(said.iter().all(|text| text.contains(' ') && !text.contains("Parameter") && !text.contains('{')));
 }
 
 #[test]

@@ -208,3 +208,39 @@ pub enum Fault {
     /// The window stayed closed too long.
     WindowClosed,
 }
+
+/// In words.
+impl core::fmt::Display for Fault {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let of = |opcode: &Opcode| opcode.0;
+        match self {
+            Fault::HeaderDigest => f.write_str("a header digest is wrong"),
+            Fault::DataDigest(opcode) => {
+                write!(f, "the data digest of a PDU of opcode {:02x}h is wrong", of(opcode))
+            }
+            Fault::SegmentTooLong(len) => {
+                write!(f, "a data segment of {len} bytes is longer than was agreed")
+            }
+            Fault::UnexpectedAhs => f.write_str("an additional header segment stands where none may be"),
+            Fault::Unexpected(opcode) => write!(f, "a PDU of opcode {:02x}h may not come there", of(opcode)),
+            Fault::UnknownTask(opcode) => {
+                write!(f, "a PDU of opcode {:02x}h names a task that there is not", of(opcode))
+            }
+            Fault::WrongTask(opcode) => {
+                write!(f, "a PDU of opcode {:02x}h names a task of another kind", of(opcode))
+            }
+            Fault::DataBeyond => f.write_str("it sent data beyond a command's length"),
+            Fault::DataOrder => f.write_str("it sent data out of order"),
+            Fault::R2tOrder => f.write_str("it asked for data out of order"),
+            Fault::R2tRange => f.write_str("it asked for data that the command has not"),
+            Fault::R2tTooMany => f.write_str("it asked for more at once than was agreed"),
+            Fault::Status => f.write_str("it sent a status where none may be"),
+            Fault::Residual => f.write_str("its residual counts contradict the command"),
+            Fault::Sense => f.write_str("its sense data is missing or too long"),
+            Fault::Stalled => f.write_str("it leaves unread what is sent"),
+            Fault::PingUnanswered => f.write_str("it did not answer a ping in time"),
+            Fault::CommandTimeout => f.write_str("a command took too long"),
+            Fault::WindowClosed => f.write_str("its command window stayed closed too long"),
+        }
+    }
+}

@@ -76,6 +76,25 @@ pub enum NvmeCause {
     NoMemory,
 }
 
+/// In words, with what to do about it.
+impl std::fmt::Display for NvmeCause {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            NvmeCause::NoSubsystem => "there is no such subsystem at this address",
+            NvmeCause::NotAllowed => "no rule lets this host in from there: name it in a [[host]] of the subsystem",
+            NvmeCause::TooManyControllers => "there are as many controllers as may be: see controllers and [limits]",
+            NvmeCause::TooManyOfSource => {
+                "its address has as many controllers of the discovery service as it may: see discovery_per_source"
+            }
+            NvmeCause::IdentifierTaken(bearer) => return write!(f, "its host identifier is in use by {bearer}"),
+            NvmeCause::PutOff => "hosts from there did not authenticate several times: it has to wait",
+            NvmeCause::NotConnect => "it sent another command than Connect first",
+            NvmeCause::Refused(refusal) => return write!(f, "{refusal}"),
+            NvmeCause::NoMemory => "there is no memory for it: see memory in [limits]",
+        })
+    }
+}
+
 impl NvmeLine {
     /// Whether anybody can cause it at will.
     pub fn is_strangers(&self) -> bool {
