@@ -98,6 +98,12 @@ impl Default for Features {
 }
 
 impl Features {
+    /// Whether this temperature, in kelvins, is at or beyond a threshold.
+    pub(crate) fn warns_of(&self, kelvins: u16) -> bool {
+        let [over, under] = self.thresholds;
+        u32::from(kelvins) >= over || u32::from(kelvins) <= under
+    }
+
     /// Whether the host wants not to hear of such a notice.
     pub(crate) fn masks(&self, nsid: u32, what: ReservationNotice) -> bool {
         self.mask(nsid) >> (what as u8) & 1 != 0

@@ -171,11 +171,16 @@ fn discovery(controller: &mut Controller, page: GetLogPage) -> Result<Outcome, S
     cut(snapshot, page)
 }
 
+/// The composite temperature in kelvins. There is no sensor, and the page has no word for that: hosts would
+/// show zero as -273 °C. So it is 25 °C, at which nobody is alarmed.
+const TEMPERATURE: u16 = 298;
+
 fn health(controller: &Controller, now: Time) -> Health {
     let counters = controller.counters();
     let mut health = Health::new_zeroed();
-    // There is no sensor, nothing wears out, and spare is not what a volume has.
-    health.temperature = U16::ZERO;
+    // Nothing wears out, and spare is not what a volume has.
+    health.temperature = U16::new(TEMPERATURE);
+    health.critical = u8::from(controller.features.warns_of(TEMPERATURE)) << 1;
     health.spare = 100;
     health.units_read = data_units(counters.read_bytes);
     health.units_written = data_units(counters.written_bytes);

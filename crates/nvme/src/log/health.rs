@@ -27,7 +27,7 @@ impl From<u64> for U128 {
 pub struct Health {
     /// Bit 0 spare is low, 1 temperature, 2 reliability, 3 media are read only, 4 backup, 5 memory region.
     pub critical: u8,
-    /// In kelvins; 0 if not known.
+    /// The composite temperature in kelvins.
     pub temperature: U16,
     /// Spare in percent.
     pub spare: u8,

@@ -268,3 +268,22 @@ fn a_report_luns_that_fails_takes_no_attention_back() {
         world.good(host, &TUR, &[], 0);
     }
 }
+
+/// START STOP UNIT without eject makes stable what was written, and that is all: a volume is shared, and one
+/// host that powers its disks down must not take it from the others, nor from NVMe hosts, which know no such
+/// state.
+#[test]
+fn a_stop_by_one_host_keeps_nobody_out() {
+    let mut world = World::new(1);
+    world.add(4096, |_| {});
+    let (a, b) = (world.host(0, "iqn.a", &[0]), world.host(0, "iqn.b", &[0]));
+    world.write(a, 0, &block(1));
+    world.disks.kinds.borrow_mut().clear();
+    world.good(a, &[0x1b, 0, 0, 0, 0, 0], &[], 0);
+    assert!(world.disks.kinds.borrow().contains(&volume::Op::Flush));
+    for host in [a, b] {
+        world.good(host, &TUR, &[], 0);
+        assert_eq!(world.read(host, 0, 1), block(1));
+    }
+    world.write(b, 0, &block(2));
+}

@@ -161,3 +161,19 @@ fn wrong_fields_are_refused() {
     assert_eq!(world.ends(host, &zoned, &[]).status, Status::INVALID_FIELD.final_());
     assert_eq!(world.pool.usage().lent, 0);
 }
+
+/// There is no word for a temperature that nobody measures, and hosts show 0 K as -273 °C.
+#[test]
+fn no_host_is_told_of_absolute_zero() {
+    let (mut world, host) = world();
+    let told = |world: &mut World| {
+        let health = world.good(host, &get_log(2, 512), &[]);
+        (health[0], u16::from_le_bytes([health[1], health[2]]))
+    };
+    assert_eq!(told(&mut world), (0, 298));
+    // A threshold that is set means what it says: over and under.
+    for (threshold, warns) in [(290, 2), (298, 2), (299, 0), (1 << 20 | 299, 2), (1 << 20 | 297, 0)] {
+        assert_eq!(world.ends(host, &set_feature(0x04, 0, threshold), &[]).status, Status::SUCCESS);
+        assert_eq!(told(&mut world), (warns, 298), "{threshold:x}");
+    }
+}
