@@ -114,6 +114,20 @@ pub fn delete(number: u32) -> io::Result<()> {
     control.call(wire::DEL_DEV, number, &[], 0).map(drop)
 }
 
+/// Takes a device away that a killed process left, and nobody serves.
+///
+/// # Errors
+/// `ResourceBusy` if it has a server, or was another process's; as [`delete`].
+pub fn delete_left(number: u32, process: u32) -> io::Result<()> {
+    let info = Channel::open()?.info(number)?;
+    // What the driver has forgotten of its server is 0 or negative.
+    let is_others = i32::try_from(process) != Ok(info.server) && info.server > 0;
+    if info.state != wire::STATE_QUIESCED || is_others {
+        return Err(io::Error::new(io::ErrorKind::ResourceBusy, "the device has another server"));
+    }
+    delete(number)
+}
+
 impl Front {
     /// Makes a device; it can be used when [`Front::run`] serves it.
     ///

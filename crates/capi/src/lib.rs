@@ -160,6 +160,7 @@ fn settings(options: &Options) -> Result<Settings, Status> {
         memory: usize::try_from(options.memory).map_err(|_| usage("bw_options.memory is too much"))?,
         poll_ns_max: u64::from(options.poll_us_max) * 1000,
         standing,
+        inherited: Vec::new(),
         open_timeout: Duration::from_millis(options.open_timeout_ms.into()),
         close_timeout: Duration::from_millis(options.close_timeout_ms.into()),
     })

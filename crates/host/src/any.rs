@@ -327,6 +327,10 @@ impl Path for AnyPath {
     fn look_now(&mut self) {
         each!(self, path => path.look_now());
     }
+    fn lands_for(&self) -> Duration {
+        each!(self, path => path.lands_for())
+    }
+
     fn disconnect(&mut self, cx: &mut Cx<'_>, grace: Duration) {
         each!(self, path => path.disconnect(cx, grace));
     }

@@ -177,6 +177,9 @@ pub trait Path: Sockets {
     /// Portals by which other paths reach the same target: what this path loses is ended by them where its own
     /// are out of reach.
     fn fence_by(&mut self, portals: Vec<SocketAddr>);
+    /// How long after the loss of its connection commands of this path may still be carried out, as far as is
+    /// known now: for who goes on after this process has died, and can fence nothing.
+    fn lands_for(&self) -> Duration;
     /// No path serves now: if this one did not, it looks at once whether it does by now, where nothing else
     /// would tell it. [`Event::Changed`] follows if it does.
     fn look_now(&mut self);

@@ -27,6 +27,9 @@ pub struct Settings {
     pub poll_ns_max: u64,
     /// Which nexus targets see.
     pub standing: Standing,
+    /// The paths of a process that is gone ([`Initiator::trails`]), with [`Standing::Inherited`]: a path to the same
+    /// place is the same nexus again, and any other path is another one, in whatever order they are opened.
+    pub inherited: Vec<Trail>,
     /// Longest time for a volume to open, beside what its URL says.
     pub open_timeout: Duration,
     /// How long [`Initiator::close`] waits for a polite end.
@@ -40,9 +43,30 @@ impl Default for Settings {
             memory: 64 << 20,
             poll_ns_max: 0,
             standing: Standing::Passing,
+            inherited: Vec::new(),
             open_timeout: Duration::from_secs(30),
             close_timeout: Duration::from_secs(2),
         }
+    }
+}
+
+/// A path, as another process must know it to be the same nexus.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trail {
+    /// Where it leads, and as whom.
+    pub place: String,
+    /// What tells its nexus apart from those of this process's other paths.
+    pub number: u16,
+}
+
+/// Where a path leads, and over iSCSI as whom: over NVMe no nexus is known by that.
+fn place_of(url: &Url, who: &Who) -> String {
+    match url.protocol {
+        host::Protocol::Iscsi => {
+            let name = url.options.initiator.as_ref().map_or(&*who.initiator, |name| name.as_str());
+            format!("{url} as {name}")
+        }
+        host::Protocol::Nvme => url.to_string(),
     }
 }
 
@@ -57,6 +81,10 @@ pub struct Initiator {
     /// Paths that were made: the qualifier of the next one's ISID. Two volumes of one target must not end
     /// each other's sessions.
     paths_made: u16,
+    /// Those of a process that is gone which nobody has taken yet; and numbers that are theirs.
+    inherited: Vec<Trail>,
+    inherited_numbers: Vec<u16>,
+    trails: Vec<(Handle, Vec<Trail>)>,
     /// Operations of other volumes that ended while one was waited for.
     pub(crate) ended: Vec<(Handle, Done)>,
 }
@@ -79,6 +107,8 @@ impl Initiator {
         let mut entropy = [0; 3];
         inline.with(|_, cx| cx.entropy.fill(&mut entropy));
         let who = identity::who(settings.standing, entropy);
+        let inherited = settings.inherited.clone();
+        let inherited_numbers = inherited.iter().map(|trail| trail.number).collect();
         Ok(Initiator {
             inline,
             who,
@@ -86,6 +116,9 @@ impl Initiator {
             next_id: 0,
             chunks: Vec::new(),
             paths_made: 0,
+            inherited,
+            inherited_numbers,
+            trails: Vec::new(),
             ended: Vec::new(),
         })
     }
@@ -128,9 +161,11 @@ impl Initiator {
     /// As [`Initiator::open`], but for the paths.
     pub fn begin(&mut self, urls: &str) -> Result<Handle, Error> {
         let name = Name::parse(urls)?;
-        let mut legs = Vec::new();
+        let (mut legs, mut trails) = (Vec::new(), Vec::new());
         for urls in &name.legs {
-            legs.push((self.paths_of(urls)?, Terms::of(&urls[0].options)));
+            let (paths, its_trails) = self.paths_of(urls)?;
+            trails.extend(its_trails);
+            legs.push((paths, Terms::of(&urls[0].options)));
         }
         let opened = self.inline.with(|client, cx| match (name.chunk, legs.pop()) {
             (None, Some((paths, terms))) => client.open(cx, paths, terms),
@@ -141,21 +176,46 @@ impl Initiator {
             (_, None) => None,
         });
         let volume = opened.ok_or_else(|| Error::new(Kind::Failed, "too many volumes are open"))?;
+        self.trails.retain(|(of, _)| *of != volume);
+        self.trails.push((volume, trails));
         if let Some(chunk) = name.chunk {
             self.chunks.push((volume, chunk));
         }
         Ok(volume)
     }
 
-    fn paths_of(&mut self, urls: &[Url]) -> Result<Vec<AnyPath>, Error> {
-        let mut paths = Vec::new();
+    fn paths_of(&mut self, urls: &[Url]) -> Result<(Vec<AnyPath>, Vec<Trail>), Error> {
+        let (mut paths, mut trails) = (Vec::new(), Vec::new());
         for url in urls {
             let (addresses, secrets) = (resolve(url)?, secrets(url)?);
-            let path = AnyPath::of(url, addresses, &self.who, &secrets, self.paths_made);
-            self.paths_made = self.paths_made.wrapping_add(1);
+            let place = place_of(url, &self.who);
+            let number = self.number_of(&place);
+            let path = AnyPath::of(url, addresses, &self.who, &secrets, number);
+            trails.push(Trail { place, number });
             paths.push(path.map_err(Error::usage)?);
         }
-        Ok(paths)
+        Ok((paths, trails))
+    }
+
+    /// The number of a path to this place: that of the path there before, or one that no path has or had.
+    fn number_of(&mut self, place: &str) -> u16 {
+        if let Some(at) = self.inherited.iter().position(|trail| trail.place == place) {
+            return self.inherited.swap_remove(at).number;
+        }
+        // Those that are inherited are paths of one process: far fewer than there are numbers.
+        loop {
+            let number = self.paths_made;
+            self.paths_made = self.paths_made.wrapping_add(1);
+            if !self.inherited_numbers.contains(&number) {
+                return number;
+            }
+        }
+    }
+
+    /// The paths of a volume, in the order of [`Initiator::paths`], as another process must know them that goes on
+    /// after this one.
+    pub fn trails(&self, volume: Handle) -> &[Trail] {
+        self.trails.iter().find(|(of, _)| *of == volume).map_or(&[], |(_, trails)| trails)
     }
 
     /// Why a volume that was begun by these URLs is not open: what its paths said last.
@@ -250,7 +310,7 @@ impl Initiator {
         }
         let mut all = Vec::new();
         for urls in &name.legs {
-            let (paths, terms) = (self.paths_of(urls)?, Terms::of(&urls[0].options));
+            let ((paths, _), terms) = (self.paths_of(urls)?, Terms::of(&urls[0].options));
             let leg = self.inline.with(|client, cx| client.open(cx, paths, terms));
             let leg = leg.ok_or_else(|| Error::new(Kind::Failed, "too many volumes are open"))?;
             let shown: Vec<String> = urls.iter().map(ToString::to_string).collect();
@@ -486,4 +546,27 @@ pub fn resolve(url: &Url) -> Result<Vec<SocketAddr>, Error> {
 pub fn secrets(url: &Url) -> Result<Secrets, Error> {
     let fetch = |at: &Option<host::url::SecretAt>| at.as_ref().map(secret::fetch).transpose();
     Ok(Secrets { ours: fetch(&url.options.secret)?, target: fetch(&url.options.mutual_secret)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(initiator: &mut Initiator, ports: &[u16]) -> Vec<u16> {
+        let url = |port: &u16| format!("iscsi://127.0.0.1:{port}/iqn.2026-11.io.blockwire:a/0");
+        let urls: Vec<String> = ports.iter().map(url).collect();
+        let volume = initiator.begin(&urls.join(",")).unwrap();
+        initiator.trails(volume).iter().map(|trail| trail.number).collect()
+    }
+
+    #[test]
+    fn whose_paths_are_inherited_in_another_order_is_the_same_nexus_on_each() {
+        let mut first = Initiator::new(Settings::default()).unwrap();
+        assert_eq!(numbers(&mut first, &[1, 2]), [0, 1]);
+        let inherited = first.trails.iter().flat_map(|(_, trails)| trails.clone()).collect();
+        let standing = Standing::Inherited(first.who().isid);
+        let mut second = Initiator::new(Settings { standing, inherited, ..Settings::default() }).unwrap();
+        // Not that of another path's session, which it would end.
+        assert_eq!(numbers(&mut second, &[3, 2, 1]), [2, 1, 0]);
+    }
 }

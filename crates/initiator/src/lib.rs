@@ -38,7 +38,7 @@ pub use host::trace;
 pub use host::url::{Options, Url, time};
 pub use host::{Claim, Claims, Handle, News, PathInfo, Portrait, Protocol, Registration, Standing};
 pub use identity::Standing as Nexus;
-pub use initiator::{Initiator, Settings, resolve, secrets};
+pub use initiator::{Initiator, Settings, Trail, resolve, secrets};
 pub use look::{Discovered, Examined, Found, discover, examine};
 pub use name::{is_volume, stripe_uuid, urls_of};
 pub use reactor::IoChoice;

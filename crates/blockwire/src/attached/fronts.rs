@@ -97,7 +97,7 @@ fn serve_ublk(attachment: &mut Attachment, end: &End, ready: Ready<'_>) -> Resul
 }
 
 /// The N of `/dev/ublkbN`.
-fn ublk_number(at: &Path) -> Result<u32, Failure> {
+pub(super) fn ublk_number(at: &Path) -> Result<u32, Failure> {
     let name = at.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let number = name.strip_prefix("ublkb").and_then(|number| number.parse().ok());
     number.ok_or_else(|| Failure::usage(format!("{} is no ublk device: write /dev/ublkbN", at.display())))

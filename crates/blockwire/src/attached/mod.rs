@@ -11,21 +11,23 @@ mod fronts;
 pub mod held;
 mod keep;
 mod keeper;
+pub mod landing;
 pub mod note;
 pub mod process;
+pub mod users;
 mod wire;
 
 use std::ffi::OsString;
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use attach::{Stop, Via};
-use initiator::{Initiator, Nexus, Protocol, Settings, Url};
+use initiator::{Initiator, Nexus, Settings, Trail};
 
 use self::disk::RemoteDisk;
 use self::keeper::{Lifeline, Taken};
@@ -43,10 +45,6 @@ pub use keep::{KeepArgs, keep};
 pub const TIMEOUT: Duration = Duration::from_secs(120);
 /// The longest such time.
 pub const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
-/// NVMe's keep-alive time if a URL says nothing; see `host::nvme`.
-const KEEP_ALIVE: Duration = Duration::from_secs(5);
-/// Between two looks at whether who waits has given up.
-const LOOK: Duration = Duration::from_millis(100);
 /// Memory for payloads of an attachment, bytes.
 const MEMORY: usize = 128 << 20;
 
@@ -184,6 +182,7 @@ struct Records {
     via: Via,
     shown: String,
     uuid: Option<String>,
+    paths: Vec<landing::Noted>,
     nexus: [u8; 3],
     legacy: Option<Legacy>,
     lifeline: Option<Lifeline>,
@@ -236,27 +235,51 @@ impl Attachment {
         (left, taken): (Option<Found>, Option<Taken>),
         wanted: &Wanted,
     ) -> Result<Attachment, Failure> {
-        // A name that no attachment has had, nor has left behind.
+        // A name that no attachment has had, nor has left behind; in the order in which they were made.
+        static SERIAL: AtomicU32 = AtomicU32::new(0);
         let random = owned::random().map_err(Failure::failed)?;
-        let stem = format!("{}-{:08x}", std::process::id(), random as u32);
-        let (urls, shown) = initiator::urls_of(&wish.url)?;
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        let stem = format!("{}-{serial:04}-{:08x}", std::process::id(), random as u32);
+        let (_, shown) = initiator::urls_of(&wish.url)?;
         let standing = left.as_ref().map_or(Nexus::Passing, |left| Nexus::Inherited(left.note.nexus));
-        let mut initiator = Initiator::new(Settings { memory: MEMORY, standing, ..Settings::default() })?;
+        let before = left.as_ref().map(|left| left.note.paths.clone()).unwrap_or_default();
+        let trail = |path: &landing::Noted| Trail { place: path.place.clone(), number: path.number };
+        let inherited = before.iter().map(trail).collect();
+        let settings = Settings { memory: MEMORY, standing, inherited, ..Settings::default() };
+        let mut initiator = Initiator::new(settings)?;
         let volume = initiator.open(&wish.url)?;
         let portrait = initiator.portrait(volume);
         let uuid = portrait.and_then(|portrait| portrait.uuid).map(|uuid| uuid.to_string());
         if let Some(left) = &left {
             is_same_volume(left, uuid.as_deref(), &shown)?;
-            let dead_for = taken.as_ref().map_or(Duration::ZERO, |taken| taken.dead_for);
-            while_writes_may_land(&urls, dead_for, wanted, |wait| initiator.turn(Some(wait)))?;
         }
+        // A device that waits although nothing is written down of it: all is waited for that may be.
+        let is_bare = left.is_none() && wish.recover && via == Via::Ublk;
+        if left.is_some() || is_bare {
+            let dead_for = taken.as_ref().map_or(Duration::ZERO, |taken| taken.dead_for);
+            landing::wait((&mut initiator, volume), &before, dead_for, wanted)?;
+        }
+        let paths: Vec<_> = landing::paths(&initiator, volume).into_iter().map(|(path, _)| path).collect();
+        let lands_for = paths.iter().filter(|path| !path.reinstates).map(|path| path.lands_for_ms).max();
+        let slow = lands_for.filter(|lands_for| *lands_for > millis(wish.timeout));
+        let remarks = slow.map(|lands_for| {
+            format!(
+                "note if this process is killed, its writes may land for {} s, and a recovery waits for that: a \
+                 shorter keep_alive in the URL makes it shorter",
+                lands_for / 1000
+            )
+        });
+        let remark = match (remark, remarks) {
+            (Some(one), Some(other)) => Some(format!("{one}\n{other}")),
+            (one, other) => one.or(other),
+        };
         let (lifeline, charge) = match taken {
             Some(taken) => (Some(taken.lifeline), Some((taken.charge, taken.files))),
             None => (None, None),
         };
         let legacy = left.map(|found| Legacy { found, charge });
         let nexus = initiator.who().isid;
-        let records = Records { wish, dir, via, shown, uuid, nexus, legacy, lifeline, stem };
+        let records = Records { wish, dir, via, shown, uuid, paths, nexus, legacy, lifeline, stem };
         Ok(Attachment { disk: RemoteDisk::new(initiator, volume), records, remark })
     }
 
@@ -327,6 +350,7 @@ impl Records {
             keeper: lifeline.as_ref().map(|lifeline| lifeline.kept.clone()),
             timeout_ms,
             uuid: self.uuid.clone(),
+            paths: self.paths.clone(),
             nexus: self.nexus,
         };
         // What fails before the keeper has heard of us leaves it as it was, waiting.
@@ -413,38 +437,14 @@ fn is_same_volume(left: &Found, uuid: Option<&str>, shown: &str) -> Result<(), F
     }
 }
 
-/// Over iSCSI the new session has ended the old one. An NVMe controller knows nothing of it: as long as
-/// it may not have missed its keep-alives (three times KATO, as for a path that is lost), it may still
-/// carry out what it has.
-fn while_writes_may_land(
-    urls: &[Url],
-    dead_for: Duration,
-    wanted: &Wanted,
-    mut turn: impl FnMut(Duration),
-) -> Result<(), Failure> {
-    let nvme = urls.iter().filter(|url| url.protocol == Protocol::Nvme);
-    let keep_alive =
-        nvme.map(|url| url.options.keep_alive.unwrap_or(KEEP_ALIVE).max(Duration::from_secs(1))).max();
-    let Some(keep_alive) = keep_alive else { return Ok(()) };
-    let begun = std::time::Instant::now();
-    let wait = (3 * keep_alive).saturating_sub(dead_for);
-    while let Some(left) = wait.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) {
-        if !wanted.is_wanted() {
-            return Err(Failure::new(
-                Exit::RequestTimeout,
-                "the killed holder's writes are still waited for",
-            ));
-        }
-        turn(left.min(LOOK));
-    }
-    Ok(())
-}
-
 /// Ends whatever waits for a holder that is gone: I/O fails.
 ///
 /// # Errors
 /// If its keeper does not answer.
 pub fn give_up(found: &Found) -> Result<(), Failure> {
+    if found.standing == Standing::Stranded {
+        return delete_stranded(found);
+    }
     let Some(kept) = &found.note.keeper else { return Ok(()) };
     keeper::end(kept, found.dir.owner())
         .map_err(|why| Failure::failed(format!("{}: {why}", found.ways())))?;
@@ -455,6 +455,17 @@ pub fn give_up(found: &Found) -> Result<(), Failure> {
         thread::sleep(Duration::from_millis(20));
     }
     Ok(())
+}
+
+/// Takes away a device whose holder and keeper are both gone.
+fn delete_stranded(found: &Found) -> Result<(), Failure> {
+    let failed = |why: &dyn fmt::Display| Failure::failed(format!("{}: {why}", found.ways()));
+    let number = fronts::ublk_number(Path::new(found.place()))?;
+    if found.dir.owner() != owned::user() {
+        return Err(failed(&"it is another user's, and nobody of theirs is left to take it away"));
+    }
+    attach::ublk::delete_left(number, found.note.holder.pid).map_err(|why| failed(&why))?;
+    found.dir.remove(&found.file).map_err(|why| failed(&why))
 }
 
 /// All that is attached, as the notes of these directories say.

@@ -1,7 +1,7 @@
 //! What is attached on this machine: a file for each attachment, so that every process finds all of them.
 //!
-//! Invariants: a note whose holder and keeper are both gone is no attachment, and is removed by whoever
-//! sees it. A note is believed only if it stands in a directory that its owner alone can change, and no further
+//! Invariants: a note whose holder and keeper are both gone is no attachment, unless its device is still there,
+//! and is removed by who sees it. A note is believed only if it stands in a directory that its owner alone can change, and no further
 //! than its owner could act: the processes that it names must be this user's.
 
 use std::ffi::{OsStr, OsString};
@@ -53,6 +53,9 @@ pub struct Note {
     /// The identity of the volume, if its target tells it.
     #[serde(default)]
     pub uuid: Option<String>,
+    /// The holder's paths; none: it did not write them down.
+    #[serde(default)]
+    pub paths: Vec<super::landing::Noted>,
     /// The qualifier of the holder's iSCSI sessions.
     #[serde(default)]
     pub nexus: [u8; 3],
@@ -71,6 +74,8 @@ pub enum Standing {
     },
     /// Nobody recovered it in time: I/O fails.
     Failing,
+    /// Holder and keeper are gone, and its device is still there: I/O waits to be recovered, without end.
+    Stranded,
 }
 
 /// A note, where it was found, and how the attachment stands.
@@ -140,6 +145,20 @@ pub fn all(dir: &Path) -> Result<Vec<Found>, Failure> {
             None => drop(dir.remove(&file)),
         }
     }
+    // A number that was given again is the one's who serves it.
+    let served: Vec<String> = found
+        .iter()
+        .filter(|one| one.standing != Standing::Stranded)
+        .flat_map(|one| one.note.ways.clone())
+        .collect();
+    found.retain(|one| {
+        let is_gone =
+            one.standing == Standing::Stranded && one.note.ways.iter().any(|way| served.contains(way));
+        if is_gone {
+            let _ = one.dir.remove(&one.file);
+        }
+        !is_gone
+    });
     found.sort_by(|a, b| (a.note.holder.pid, &a.file).cmp(&(b.note.holder.pid, &b.file)));
     Ok(found)
 }
@@ -148,13 +167,23 @@ fn standing(note: &Note, owner: u32) -> Option<Standing> {
     if note.holder.is_of(owner) {
         return Some(Standing::Serving);
     }
-    let kept = note.keeper.as_ref().filter(|kept| kept.process.is_of(owner))?;
+    let Some(kept) = note.keeper.as_ref().filter(|kept| kept.process.is_of(owner)) else {
+        return is_stranded(note).then_some(Standing::Stranded);
+    };
     match keeper::ask(kept, owner) {
         Ok(Some(left)) => Some(Standing::Waiting { left_ms: millis(left) }),
         Ok(None) => Some(Standing::Failing),
         // It is just going, or just taken over: its process says that somebody is there.
         Err(_) => Some(Standing::Waiting { left_ms: 0 }),
     }
+}
+
+/// Whether what nobody holds is there all the same: a ublk device stays until it is taken away.
+fn is_stranded(note: &Note) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    let is_device =
+        |way: &String| std::fs::symlink_metadata(way).is_ok_and(|facts| facts.file_type().is_block_device());
+    note.via == "ublk" && note.ways.first().is_some_and(is_device)
 }
 
 /// A note that goes away with the attachment.
@@ -188,4 +217,42 @@ impl Drop for Noted {
 /// Milliseconds, which a note and a message carry.
 pub fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::FileTypeExt;
+
+    use super::*;
+
+    fn left_by_the_dead(via: &str, way: &Path) -> String {
+        // No process began before the kernel.
+        let way = serde_json::json!([way]);
+        format!(r#"{{"pid":1,"started":0,"url":"u","via":"{via}","ways":{way},"uuid":"x","nexus":[1,2,3]}}"#)
+    }
+
+    #[test]
+    fn a_ublk_device_that_outlives_holder_and_keeper_is_not_forgotten() {
+        let block = |path: &PathBuf| {
+            fs::symlink_metadata(path).is_ok_and(|facts| facts.file_type().is_block_device())
+        };
+        let device = fs::read_dir("/dev").unwrap().map(|entry| entry.unwrap().path()).find(block);
+        let Some(device) = device else { return };
+        let root = tempfile::tempdir().unwrap();
+        let notes = root.path().join("attached");
+        let dir = Dir::make(&notes).unwrap();
+        for (name, via, way) in [
+            ("1.json", "ublk", device.as_path()),
+            ("2.json", "ublk", Path::new("/dev/ublkb4294967295")),
+            ("3.json", "nbd", device.as_path()),
+        ] {
+            dir.make_file(OsStr::new(name), left_by_the_dead(via, way).as_bytes()).unwrap();
+        }
+        let found = all(&notes).unwrap();
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!((found[0].standing, found[0].note.uuid.as_deref()), (Standing::Stranded, Some("x")));
+        assert_eq!(found[0].note.nexus, [1, 2, 3]);
+        assert_eq!(dir.names().unwrap(), ["1.json"], "what is gone is forgotten");
+    }
 }

@@ -17,12 +17,16 @@ use signal_hook::{
 
 use super::say;
 use crate::attached::note::{self, Found, Note, Standing, millis};
+use crate::attached::users;
 use crate::attached::{self, Attachment, End, Opened, TIMEOUT_MAX, Wanted, Wish};
 use crate::called::Called;
 use crate::control::{AttachRequest, Request, client};
 use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::paths::Paths;
+
+/// How long a device may be in use by who only looks at it.
+const PASSING: Duration = Duration::from_secs(1);
 
 /// A time of the command line.
 fn timeout(text: &str) -> Result<Duration, String> {
@@ -177,6 +181,7 @@ fn list(args: &AttachArgs) -> Result<Exit, Failure> {
             Standing::Serving => "serving".to_owned(),
             Standing::Waiting { left_ms } => format!("waits {} s for --recover", left_ms.div_ceil(1000)),
             Standing::Failing => "fails".to_owned(),
+            Standing::Stranded => "waits for --recover, without end".to_owned(),
         };
         let Note { via, url, .. } = note;
         say(&format!(
@@ -221,6 +226,9 @@ pub fn detach(args: &DetachArgs) -> Result<Exit, Failure> {
 
 fn end(found: &Found, now: bool) -> Result<(), Failure> {
     let note = &found.note;
+    if !now {
+        refuse_if_used(found)?;
+    }
     if found.standing != Standing::Serving {
         return attached::give_up(found);
     }
@@ -243,12 +251,34 @@ fn end(found: &Found, now: bool) -> Result<(), Failure> {
     let until = Instant::now() + Duration::from_secs(30);
     while note.holder.lives() {
         if Instant::now() >= until {
-            let why = format!("{} is still in use: unmount it, or use --now", found.ways());
+            let users = users::of(note).join("; ");
+            let why = format!("{} is still in use ({users}): end that, or use --now", found.ways());
             return Err(Failure::new(Exit::RequestTimeout, why));
         }
         thread::sleep(Duration::from_millis(20));
     }
     Ok(())
+}
+
+/// What is used is not pulled from under its users.
+fn refuse_if_used(found: &Found) -> Result<(), Failure> {
+    // Some look at every device for a moment when it changes.
+    let until = Instant::now() + PASSING;
+    loop {
+        let users = users::of(&found.note);
+        if users.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() >= until {
+            let why = format!(
+                "{} is in use: {}; end that first, or use --now, and its users get errors",
+                found.ways(),
+                users.join("; ")
+            );
+            return Err(Failure::failed(why));
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::daemon::Place;
+use crate::daemon::{Daemon, Place};
 use crate::verbs::{CONFIG, good, served, urls};
 
 pub const BLOCKWIRE: &str = env!("CARGO_BIN_EXE_blockwire");
@@ -434,7 +434,7 @@ fn what_waits_can_be_given_up() {
     let mut reader = reader(attached.way("file").unwrap());
     thread::sleep(Duration::from_millis(500));
     assert!(reader.try_wait().unwrap().is_none(), "it does not wait");
-    let ended = attached.verb(&["detach", text(&at), "--json"]);
+    let ended = attached.verb(&["detach", text(&at), "--now", "--json"]);
     let ended: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
     assert!(ended["ways"].as_array().is_some_and(|ways| !ways.is_empty()), "{ended}");
     assert!(!reader.wait().unwrap().success());
@@ -569,4 +569,103 @@ fn a_stripe_of_two_volumes_is_one_local_disk() {
         fs::write(&image, &data).unwrap();
     }
     good(&["verify", text(&image), &stripe]);
+}
+
+/// A target with two portals, and the URLs of its volume by each.
+fn two_paths(place: &Place) -> (Daemon, [String; 2]) {
+    let daemon = place.serve(CONFIG, &["--iscsi", "127.0.0.1:0"]);
+    let url = |at: usize| format!("iscsi://{}/iqn.2026-11.io.blockwire:a/0", daemon.addresses[at]);
+    let urls = [url(0), url(1)];
+    (daemon, urls)
+}
+
+/// The paths that the one note in a home tells of, by place.
+fn noted_paths(home: &Path) -> Vec<(String, u64)> {
+    let mut notes = fs::read_dir(home.join("attached")).unwrap().map(|file| file.unwrap().path());
+    let note = notes.find(|file| file.extension().is_some_and(|extension| extension == "json")).unwrap();
+    let note: Value = serde_json::from_slice(&fs::read(note).unwrap()).unwrap();
+    let of = |path: &Value| (path["place"].as_str().unwrap().to_owned(), path["number"].as_u64().unwrap());
+    let mut paths: Vec<_> = note["paths"].as_array().unwrap().iter().map(of).collect();
+    paths.sort();
+    paths
+}
+
+#[test]
+fn a_recovery_by_reordered_urls_takes_every_path_in_its_own_place() {
+    let place = Place::new();
+    let (_daemon, [one, two]) = two_paths(&place);
+    let socket = place.path("sock");
+    let mut attached =
+        Attached::new(&place, &[&format!("{one},{two}"), "--via", "nbd", "--at", text(&socket)]);
+    let before = noted_paths(&attached.home);
+    assert_eq!(before.len(), 2);
+    attached.kill();
+    let again = Attached::new(&place, &[&format!("{two},{one}"), "--recover", "--at", text(&socket)]);
+    assert_eq!(again.way("socket"), Some(text(&socket)), "it waits although both paths are up again");
+    assert_eq!(noted_paths(&again.home), before);
+    assert!(again.verb(&["detach", text(&socket)]).status.success());
+}
+
+#[test]
+fn a_recovery_does_not_serve_before_a_path_that_it_cannot_reinstate_must_have_ended() {
+    use std::io::Read;
+    let place = Place::new();
+    let (_daemon, [one, two]) = two_paths(&place);
+    let socket = place.path("sock");
+    let mut attached =
+        Attached::new(&place, &[&format!("{one},{two}"), "--via", "nbd", "--at", text(&socket)]);
+    attached.kill();
+    let mut early = Command::new(BLOCKWIRE)
+        .args(["attach", &one, "--recover", "--at", text(&socket)])
+        .env("RUNTIME_DIRECTORY", &attached.home)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    thread::sleep(Duration::from_secs(3));
+    assert!(early.try_wait().unwrap().is_none(), "it does not wait");
+    early.kill().unwrap();
+    early.wait().unwrap();
+    let mut said = String::new();
+    early.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(said, "", "it serves while the other path's writes may land");
+    // One that ended before it served has changed nothing.
+    assert_eq!(listed(&attached.home)[0]["state"], "waiting");
+    assert!(attached.verb(&["detach", text(&socket)]).status.success());
+}
+
+#[test]
+fn a_mounted_disk_is_not_detached_and_it_is_said_where_it_is_mounted() {
+    if !has_resend() {
+        return;
+    }
+    let (place, daemon) = served();
+    let at = place.path("mnt");
+    let mut attached = Attached::new(&place, &[&urls(&daemon, "a")[0], "--via", "fuse", "--at", text(&at)]);
+    let _given_up = GivenUp(attached.home.clone(), at.clone());
+    let Some(device) = attached.way("device").map(str::to_owned) else { return };
+    let run = |program: &str, words: &[&str]| {
+        let out = Command::new(program).args(words).output().unwrap();
+        assert!(out.status.success(), "{program}: {}", String::from_utf8_lossy(&out.stderr));
+    };
+    run("mkfs.ext4", &["-q", "-F", &device]);
+    let on = place.path("on");
+    fs::create_dir(&on).unwrap();
+    run("mount", &["-o", "ro,noload", &device, text(&on)]);
+    struct Unmounted(PathBuf);
+    impl Drop for Unmounted {
+        fn drop(&mut self) {
+            let _ = Command::new("umount").arg("-l").arg(&self.0).output();
+        }
+    }
+    let _unmounted = Unmounted(on.clone());
+    let is_refused = |attached: &Attached| {
+        let said = refusal(&attached.verb(&["detach", text(&at)]));
+        assert!(said.contains(&format!("mounted at {}", text(&on))), "{said}");
+    };
+    is_refused(&attached);
+    assert_eq!(listed(&attached.home)[0]["state"], "serving", "it was told to end");
+    attached.kill();
+    is_refused(&attached);
+    assert_eq!(listed(&attached.home)[0]["state"], "waiting", "the disk was pulled from under its mount");
+    assert!(attached.verb(&["detach", text(&at), "--now"]).status.success());
 }

@@ -248,6 +248,10 @@ impl Path for IscsiPath {
         self.elsewhere = portals;
     }
 
+    fn lands_for(&self) -> Duration {
+        self.settings.timeouts.fence
+    }
+
     fn look_now(&mut self) {
         if self.look_again.take().is_some() && self.is_up() {
             self.look_after = surveying::LOOK_AGAIN;

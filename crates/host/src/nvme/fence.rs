@@ -72,7 +72,7 @@ impl Fence {
 
 impl NvmePath {
     /// How long after its loss a controller may carry on; `ended`: its admin queue was closed in good order.
-    fn patience(&self, ended: bool) -> Duration {
+    pub(super) fn patience(&self, ended: bool) -> Duration {
         let controller = self.known.map(|known| known.controller);
         let quiesce = controller.map_or(Duration::ZERO, |controller| controller.quiesce);
         let times = self.settings.times;

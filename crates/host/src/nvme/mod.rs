@@ -428,6 +428,10 @@ impl Path for NvmePath {
     /// The controller tells, and where it does not, it is asked with each keep-alive.
     fn look_now(&mut self) {}
 
+    fn lands_for(&self) -> Duration {
+        self.patience(false)
+    }
+
     fn disconnect(&mut self, cx: &mut Cx<'_>, grace: Duration) {
         self.end(cx, grace);
     }

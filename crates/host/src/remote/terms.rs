@@ -135,6 +135,8 @@ pub struct PathInfo {
     pub in_work: u32,
     /// What it has done.
     pub counts: Counts,
+    /// How long after its loss its commands may still be carried out.
+    pub lands_for: Duration,
 }
 
 /// Why a path cannot be used.

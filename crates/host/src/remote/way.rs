@@ -206,6 +206,7 @@ impl<P: Path> Way<P> {
             last: self.last.clone(),
             in_work: self.in_work,
             counts: self.counts,
+            lands_for: self.path.lands_for(),
         }
     }
 }

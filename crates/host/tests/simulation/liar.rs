@@ -111,6 +111,9 @@ impl Path for Liar {
     fn look_now(&mut self) {
         self.inner.look_now();
     }
+    fn lands_for(&self) -> Duration {
+        self.inner.lands_for()
+    }
     fn disconnect(&mut self, cx: &mut Cx<'_>, grace: Duration) {
         self.inner.disconnect(cx, grace);
     }

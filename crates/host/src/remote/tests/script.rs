@@ -101,6 +101,9 @@ impl Path for Scripted {
     }
     fn fence_by(&mut self, _: Vec<std::net::SocketAddr>) {}
     fn look_now(&mut self) {}
+    fn lands_for(&self) -> Duration {
+        Duration::from_secs(60)
+    }
     fn disconnect(&mut self, _: &mut Cx<'_>, _: Duration) {
         self.0.borrow_mut().disconnects += 1;
     }
