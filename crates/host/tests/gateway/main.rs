@@ -200,7 +200,9 @@ impl Rig {
             world.tell(ShardId(0), Message::Control(1, Control::AddVolume(Box::new(spec))));
         }
         let make = move |cx: &mut Cx<'_>| {
-            let remote = RemoteVolume::open(cx, vec![path(FAR, back, 7)], terms(5));
+            // As a daemon's: the far one may be away when this one starts.
+            let terms = Terms { open_timeout: Duration::MAX, ..terms(5) };
+            let remote = RemoteVolume::open(cx, vec![path(FAR, back, 7)], terms);
             Box::new(remote) as Box<dyn endpoint::Remote>
         };
         for mut spec in far(&disk) {
