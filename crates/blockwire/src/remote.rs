@@ -1,13 +1,14 @@
 //! Volumes of other machines, which this daemon serves on.
 //!
 //! Each is opened once when the daemon starts, to learn what it is like and to say at once what is wrong; then
-//! every shard connects to it by itself. Invariant: what shards connect with is what was tried here, but that
-//! each path of each shard is a session of its own.
+//! every shard connects to it by itself. Invariants: what shards connect with is what was tried here, but that
+//! each path of each shard is a session of its own; what they find is the volume that was found here, or it is
+//! refused with both named.
 
 use std::{net::SocketAddr, time::Duration};
 
 use buf::Cx;
-use host::{AnyPath, RemoteVolume, Secrets, Terms, Url, Who};
+use host::{AnyPath, Expected, RemoteVolume, Secrets, Terms, Url, Who};
 use initiator::{Initiator, Settings};
 use uuid::Uuid;
 use volume::Geometry;
@@ -18,6 +19,9 @@ const QUEUE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Memory for the one time that a volume is opened to look at it, bytes.
 const LOOK_MEMORY: usize = 8 << 20;
+
+/// What hosts may move by one command, bytes: what volumes of our own take, and what we tell (MDTS, block limits).
+const MAX_IO: u32 = 1 << 20;
 
 /// A volume of another machine, as it was found.
 #[derive(Clone, Debug)]
@@ -68,12 +72,16 @@ pub fn open(urls: &str) -> Result<Remote, String> {
         way.path(&who, 0)?;
     }
     let volume = initiator.open(urls).map_err(said)?;
-    let geometry =
-        initiator.geometry(volume).ok_or("the volume was lost as soon as it was open; try again")?;
-    let uuid = initiator.portrait(volume).and_then(|portrait| portrait.uuid);
+    let lost = "the volume was lost as soon as it was open; try again";
+    let (found, portrait) = initiator.geometry(volume).zip(initiator.portrait(volume)).ok_or(lost)?;
+    // What a path carries at once is no matter of our hosts: theirs goes in pieces.
+    let geometry = Geometry { max_io: MAX_IO.max(found.logical), ..found };
+    let (uuid, serial) = (portrait.uuid, portrait.serial.clone());
     // A target that does not let go in time is no reason against serving its volume.
     let _ = initiator.close(volume);
-    let terms = terms(&ways[0].url);
+    // Each shard comes to it by itself: what it finds must be what was found here.
+    let expected = Some(Expected { uuid, serial, logical: found.logical });
+    let terms = Terms { expected, max_io: Some(geometry.max_io), ..terms(&ways[0].url) };
     let uuid = uuid.map(|uuid| Uuid::from_bytes(uuid.0));
     Ok(Remote { who, ways, terms, geometry, uuid })
 }

@@ -25,8 +25,8 @@ pub use any::{AnyPath, Secrets, Unfit, Who, ask_subsystems, ask_targets};
 pub use client::{Client, Handle, Nothing, VOLUMES_MAX};
 pub use path::{Claim, Claims, Event, Fate, Path, Portrait, Protocol, Registration, Why};
 pub use remote::{
-    CLAIMS_MAX, Claimed, Counts, IN_WORK_MAX, News, PATHS_MAX, PathInfo, RemoteVolume, Standing, Stranger,
-    Terms, Trouble,
+    CLAIMS_MAX, Claimed, Counts, Expected, IN_WORK_MAX, News, PATHS_MAX, PathInfo, RemoteVolume, Standing,
+    Stranger, Terms, Trouble,
 };
 pub use secret::Secret;
 pub use trace::Trace;

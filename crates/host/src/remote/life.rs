@@ -155,6 +155,9 @@ impl<P: Path> RemoteVolume<P> {
 
     /// Whether what a path found is our volume.
     fn accept(&mut self, at: usize, portrait: &Portrait) -> Result<(), Stranger> {
+        if let Some(expected) = &self.terms.expected {
+            expected.accept(portrait)?;
+        }
         match (&self.identity, portrait.uuid) {
             (None, Some(uuid)) => self.identity = Some(Identity::Uuid(uuid)),
             (None, None) => self.identity = Some(Identity::Alone(at as u8, portrait.serial.clone())),
@@ -194,7 +197,8 @@ impl<P: Path> RemoteVolume<P> {
         (way.most, way.untold) = (u64::from(said.max_io), None);
         let known =
             self.ways.iter().filter(|way| way.known).filter_map(|way| way.portrait.as_ref()?.geometry);
-        let max_io = known.map(|geometry| geometry.max_io).min().unwrap_or(said.max_io);
+        let carried = known.map(|geometry| geometry.max_io).min().unwrap_or(said.max_io);
+        let max_io = self.terms.max_io.unwrap_or(carried);
         let mut ours = portrait;
         if let (Some(volume), Some(before)) = (&self.portrait, &before) {
             let is_same = |one: &Portrait, other: &Portrait| one.geometry == other.geometry;
@@ -244,6 +248,8 @@ impl<P: Path> RemoteVolume<P> {
         // A target that is just starting may not know yet what it is to serve.
         let starting = refused && now < self.opened_at + self.terms.open_timeout;
         let lost = way.portrait.as_ref().is_some_and(|portrait| portrait.access == Access::PersistentLoss);
+        // What is expected was found before, so it has worked for others.
+        let worked = way.known || self.terms.expected.is_some();
         let closing = matches!(way.state, State::Closing | State::Closed);
         let trouble = expelled.unwrap_or(Trouble::Down(why));
         if !closing && matches!(self.stage, Stage::Opening | Stage::Open) {
@@ -254,7 +260,7 @@ impl<P: Path> RemoteVolume<P> {
         way.state = match self.stage {
             _ if closing => State::Closed,
             Stage::Failed | Stage::Closing | Stage::Closed => State::Closed,
-            Stage::Opening | Stage::Open if firm && !way.known && !starting || lost => State::GivenUp,
+            Stage::Opening | Stage::Open if firm && !worked && !starting || lost => State::GivenUp,
             Stage::Opening | Stage::Open => State::Waiting(way.next_attempt(cx, &self.terms, firm)),
         };
         self.drop_legs(cx, at);

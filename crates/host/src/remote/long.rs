@@ -30,7 +30,7 @@ impl Task {
     /// The next piece of an operation with this memory, of at most so many bytes. What cannot be cut is given
     /// as it is: who cannot carry it will say so.
     pub(super) fn cut(&mut self, most: u64, payload: Payload) -> (Op, Payload) {
-        let (Op::Read(span) | Op::Write(span, _) | Op::Compare(span)) = self.op else {
+        let (Op::Read(span) | Op::Write(span, _) | Op::Compare(span) | Op::Or(span)) = self.op else {
             return (self.op.clone(), payload);
         };
         let block = payload.len() as u64 / span.blocks.max(1);
@@ -58,6 +58,7 @@ impl Task {
         let op = match self.op {
             Op::Read(_) => Op::Read(piece),
             Op::Write(_, durability) => Op::Write(piece, durability),
+            Op::Or(_) => Op::Or(piece),
             _ => Op::Compare(piece),
         };
         (op, payload)
@@ -79,7 +80,7 @@ impl Task {
 
     /// A piece is done: whether there is another.
     pub(super) fn goes_on(&mut self) -> bool {
-        let (Op::Read(span) | Op::Write(span, _) | Op::Compare(span), Some(long)) =
+        let (Op::Read(span) | Op::Write(span, _) | Op::Compare(span) | Op::Or(span), Some(long)) =
             (&self.op, &mut self.long)
         else {
             return false;

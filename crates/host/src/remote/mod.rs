@@ -46,7 +46,9 @@ use volume::reservation::Register;
 use volume::{Done, Failure, Fault, Geometry, IoId, Op, Time, Uuid};
 
 pub use claims::{CLAIMS_MAX, Claimed};
-pub use terms::{Counts, IN_WORK_MAX, News, PATHS_MAX, PathInfo, Standing, Stranger, Terms, Trouble};
+pub use terms::{
+    Counts, Expected, IN_WORK_MAX, News, PATHS_MAX, PathInfo, Standing, Stranger, Terms, Trouble,
+};
 
 use crate::path::{Path, Portrait};
 use claims::Claiming;

@@ -14,6 +14,42 @@ pub const PATHS_MAX: usize = 32;
 /// Most operations in work on a volume.
 pub const IN_WORK_MAX: usize = 16_384;
 
+/// Which volume is meant: what was found of it before, perhaps by others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expected {
+    /// Its UUID, if its target gives one.
+    pub uuid: Option<volume::Uuid>,
+    /// Its serial number, by which it is known where there is no UUID.
+    pub serial: String,
+    /// Bytes of its blocks.
+    pub logical: u32,
+}
+
+impl Expected {
+    /// Whether what a path found is that volume.
+    pub(super) fn accept(&self, found: &Portrait) -> Result<(), Stranger> {
+        match (self.uuid, found.uuid) {
+            (Some(volume), Some(path)) if volume != path => return Err(Stranger::OtherUuid { volume, path }),
+            (Some(_), Some(_)) => {}
+            (None, None) if self.serial == found.serial => {}
+            (volume, path) => {
+                let name = |uuid: Option<volume::Uuid>, serial: &str| match uuid {
+                    Some(uuid) => format!("the UUID {uuid}"),
+                    None => format!("the serial number \"{serial}\" and no UUID"),
+                };
+                let (volume, path) = (name(volume, &self.serial), name(path, &found.serial));
+                return Err(Stranger::Other { volume, path });
+            }
+        }
+        match found.geometry {
+            Some(geometry) if geometry.logical != self.logical => {
+                Err(Stranger::OtherBlocks { volume: self.logical, path: geometry.logical })
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+}
+
 /// How a volume uses its paths. [`Duration::MAX`] is for ever.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Terms {
@@ -40,6 +76,11 @@ pub struct Terms {
     /// however long that takes: for who tells others that it failed, and cannot keep them from trying again by
     /// another way.
     pub certain: bool,
+    /// Which volume it must be; `None`: what the first path finds.
+    pub expected: Option<Expected>,
+    /// What one operation carries is this, in bytes, however little a path carries: what is longer goes in
+    /// pieces. `None`: what every path carries. For who has told others already.
+    pub max_io: Option<u32>,
     /// How long attempts to open go on while every path fails; each is tried once at least. A wrong
     /// secret, or another volume's path, is not tried again.
     pub open_timeout: Duration,
@@ -57,6 +98,8 @@ impl Default for Terms {
             fast_fail: Duration::MAX,
             queue_timeout: Duration::from_secs(120),
             certain: false,
+            expected: None,
+            max_io: None,
             open_timeout: Duration::ZERO,
         }
     }
@@ -80,6 +123,8 @@ impl Terms {
             fast_fail: said.fast_fail.unwrap_or(plain.fast_fail),
             queue_timeout: said.queue_timeout.unwrap_or(plain.queue_timeout),
             certain: plain.certain,
+            expected: plain.expected,
+            max_io: plain.max_io,
             open_timeout: said.open_timeout.unwrap_or(plain.open_timeout),
         }
     }
@@ -160,6 +205,13 @@ pub enum Stranger {
         /// The path's.
         path: volume::Uuid,
     },
+    /// Not the volume that was found before: what each is known by.
+    Other {
+        /// The volume.
+        volume: String,
+        /// What the path leads to.
+        path: String,
+    },
     /// The path's volume has no UUID, or ours has none: nothing shows that they are one.
     NoUuid,
     /// Without a UUID, the serial number is another than before.
@@ -180,6 +232,11 @@ impl std::fmt::Display for Stranger {
                 f,
                 "it leads to the volume with the UUID {path}, not to {volume}: check the target's name and \
                  the unit, or whether the target has lost its volume"
+            ),
+            Stranger::Other { volume, path } => write!(
+                f,
+                "it leads to a volume with {path}, not to the one with {volume}: check the target's name and the \
+                 unit, or whether the target has lost its volume"
             ),
             Stranger::NoUuid => f.write_str(
                 "without a UUID from the target on every path nothing shows that they lead to one volume: \

@@ -7,6 +7,7 @@ use volume::{Access, Backend, Geometry};
 use super::script::{Rig, geometry, portrait, read, write};
 use super::*;
 use crate::path::{Event, Portrait, Why};
+use crate::remote::Expected;
 
 /// What a path says that is up, in a state in which its target tells nothing.
 fn silent(access: Access) -> Event {
@@ -138,4 +139,50 @@ fn a_write_beyond_the_end_that_a_path_knows_is_not_refused_for_good_where_the_vo
     let way = usize::from(rig.given(0) == 0);
     rig.end(way, beyond());
     assert_eq!(rig.ends(), [(id.0, false)]);
+}
+
+#[test]
+fn a_shard_does_not_serve_another_volume_than_the_one_that_was_found_at_the_start() {
+    let expected = |uuid| Expected { uuid, serial: "1".into(), logical: 512 };
+    let expelled = |expected: Expected, found: Portrait| {
+        let terms = Terms { expected: Some(expected), open_timeout: Duration::MAX, ..Terms::default() };
+        let mut rig = Rig::new(1, terms);
+        rig.say(0, Event::Up(Arc::new(found)));
+        let last = (rig.count(0, |path| path.disconnects) > 0).then(|| {
+            rig.say(0, Event::Down(Why::Ended));
+            rig.volume.path_info(0).unwrap()
+        });
+        assert_eq!(rig.volume.known_geometry().is_none(), last.is_some());
+        // It is tried again: what was there before may come back.
+        last.map(|info| {
+            assert!(matches!(info.standing, Standing::Waiting(_)), "{:?}", info.standing);
+            info.last.unwrap().1.to_string()
+        })
+    };
+    let ours = portrait().uuid;
+    assert_eq!(expelled(expected(ours), portrait()), None);
+    let other = Portrait { uuid: Some(Uuid([9; 16])), ..portrait() };
+    let why = expelled(expected(ours), other.clone()).unwrap();
+    assert!(why.contains(&ours.unwrap().to_string()) && why.contains(&Uuid([9; 16]).to_string()), "{why}");
+    let bare = Portrait { uuid: None, ..portrait() };
+    assert!(expelled(expected(ours), bare.clone()).is_some());
+    assert!(expelled(expected(None), other).is_some());
+    assert_eq!(expelled(expected(None), bare.clone()), None);
+    let why = expelled(expected(None), Portrait { serial: "2".into(), ..bare.clone() }).unwrap();
+    assert!(why.contains("\"1\"") && why.contains("\"2\""), "{why}");
+    let long = Some(Geometry { logical: 4096, ..geometry() });
+    assert!(expelled(expected(ours), Portrait { geometry: long, ..portrait() }).is_some());
+}
+
+#[test]
+fn what_hosts_were_told_that_they_may_move_at_once_is_not_taken_back_for_a_path_that_carries_less() {
+    let mut rig = Rig::new(1, Terms { max_io: Some(1 << 20), ..Terms::default() });
+    let small = Some(Geometry { max_io: 2 * 512, ..geometry() });
+    rig.say(0, Event::Up(Arc::new(Portrait { geometry: small, ..portrait() })));
+    assert_eq!(rig.volume.known_geometry().unwrap().max_io, 1 << 20);
+    rig.submit(read(0));
+    for lba in [0, 2, 4, 6] {
+        assert_eq!(rig.end_well(0), Op::Read(Span { lba, blocks: 2 }));
+    }
+    assert_eq!(rig.ends(), [(1, true)]);
 }
