@@ -20,8 +20,12 @@ pub struct Faults {
     pub error_permille: u32,
     /// ENOSPC on a write.
     pub full_permille: u32,
-    /// A failing sync. What was not synced before is read still, but may never become stable.
+    /// A failing sync, or the sync of a write that is stable by itself. What was not synced before is read
+    /// still, but may never become stable.
     pub sync_permille: u32,
+    /// Writes into the cache of which the system cannot write something back later. It is read still, never
+    /// becomes stable, and the next call that syncs is told, and no other.
+    pub lost_permille: u32,
 }
 
 /// A disk's contents: what is stable, and over it what only the cache has.
@@ -37,6 +41,10 @@ pub struct Disk {
     forgotten: BTreeMap<u64, Sector>,
     /// How many writes there have been.
     writes: u64,
+    /// Something is forgotten, and nobody was told yet.
+    untold: bool,
+    /// A call was told that something is forgotten, or that its sync has failed.
+    told: bool,
     /// Bytes of a sector, which is written whole or not at all.
     sector: usize,
     /// The disk's faults.
@@ -61,7 +69,7 @@ impl Disk {
     pub fn of_sectors(sector: usize, faults: Faults) -> Self {
         assert!(sector > 0, "a sector has bytes");
         let (stable, cached, forgotten) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Disk { stable, cached, forgotten, writes: 0, sector, faults }
+        Disk { stable, cached, forgotten, writes: 0, untold: false, told: false, sector, faults }
     }
 
     /// The number of the sector at `offset`, and where in it that is.
@@ -113,6 +121,18 @@ impl Disk {
         }
     }
 
+    /// Whether a call was told that something cannot be made stable. Who was told may have been killed since.
+    pub fn has_told(&self) -> bool {
+        self.told
+    }
+
+    /// A call that was told so will never hear of it: the next one that syncs is told.
+    pub(crate) fn unheard(&mut self, op: &DiskOp, came: Result<usize, Errno>) {
+        if came.is_err() && matches!(op.kind, DiskKind::Sync | DiskKind::Write { durable: true, .. }) {
+            self.untold = true;
+        }
+    }
+
     /// Makes stable all that was written.
     pub fn settle(&mut self) {
         self.sync(self.writes);
@@ -142,9 +162,32 @@ impl Disk {
         }
     }
 
+    /// The system cannot write back what the newest write left in these sectors, and will say so to the next call
+    /// that syncs.
+    fn lose(&mut self, offset: u64, len: u64) {
+        for sector in self.place(offset).0..=self.place(offset + len - 1).0 {
+            if let Some((_, newest)) = self.cached.remove(&sector).and_then(|mut versions| versions.pop()) {
+                self.forgotten.insert(sector, newest);
+            }
+        }
+        self.untold = true;
+    }
+
+    /// A call syncs: whether it is told of a failure.
+    fn tells(&mut self, chance: &mut Chance) -> bool {
+        let fails = self.faults.sync_permille > 0 && chance.permille(self.faults.sync_permille);
+        if fails {
+            self.forget(chance);
+        }
+        let tells = std::mem::take(&mut self.untold) || fails;
+        self.told |= tells;
+        tells
+    }
+
     /// The power fails: of each sector that is in the cache any version may have reached the medium,
     /// or none.
     pub fn lose_power(&mut self, chance: &mut Chance) {
+        (self.untold, self.told) = (false, false);
         self.forgotten.clear();
         for (sector, versions) in std::mem::take(&mut self.cached) {
             let kept = chance.below(versions.len() as u64 + 1) as usize;
@@ -157,6 +200,8 @@ impl Disk {
     /// Carries an operation out that began when there had been `begun` writes.
     pub(crate) fn run(&mut self, chance: &mut Chance, op: &mut DiskOp, begun: u64) -> Result<usize, Errno> {
         if chance.permille(self.faults.error_permille) {
+            // Of a call that syncs nobody can say which half has failed.
+            self.told |= matches!(op.kind, DiskKind::Sync);
             return Err(EIO);
         }
         match &mut op.kind {
@@ -176,19 +221,22 @@ impl Disk {
                 let len = self.shorten(chance, from.len() - *skip);
                 let mut bytes = vec![0; len];
                 from.copy_to(*skip, &mut bytes);
-                self.write(*offset + *skip as u64, &bytes);
+                let at = *offset + *skip as u64;
+                self.write(at, &bytes);
                 if *durable {
-                    self.harden(*offset + *skip as u64, len as u64);
+                    let fails = self.tells(chance);
+                    self.harden(at, len as u64);
+                    return if fails { Err(EIO) } else { Ok(len) };
+                }
+                if self.faults.lost_permille > 0 && chance.permille(self.faults.lost_permille) {
+                    self.lose(at, len as u64);
                 }
                 Ok(len)
             }
-            DiskKind::Sync if chance.permille(self.faults.sync_permille) => {
-                self.forget(chance);
-                Err(EIO)
-            }
             DiskKind::Sync => {
+                let fails = self.tells(chance);
                 self.sync(begun);
-                Ok(0)
+                if fails { Err(EIO) } else { Ok(0) }
             }
             DiskKind::Punch { offset, len } | DiskKind::Zero { offset, len } => {
                 let zeroes = vec![0; *len as usize];
@@ -276,5 +324,40 @@ mod tests {
             seen[usize::from(bytes[0])] = true;
         }
         assert_eq!(seen, [false, true, true]);
+    }
+
+    /// A disk that loses all that it takes into its cache, and a call.
+    fn call(disk: &mut Disk, kind: DiskKind) -> Result<usize, Errno> {
+        let begun = disk.writes();
+        let mut op = DiskOp { disk: volume::DiskId(0), ticket: volume::DiskTicket(0), kind };
+        disk.run(&mut Chance::new(7), &mut op, begun)
+    }
+
+    fn write(disk: &mut Disk, at: u64, fill: u8, durable: bool) -> Result<usize, Errno> {
+        let pool = buf::Pool::new(1 << 20);
+        let mut from = pool.take_sg(buf::Class::Wire, 512).unwrap();
+        from.copy_from(0, &[fill; 512]);
+        call(disk, DiskKind::Write { offset: at, from: from.freeze(), skip: 0, durable })
+    }
+
+    #[test]
+    fn what_cannot_be_written_back_is_told_once_to_whatever_syncs_next() {
+        for by_a_stable_write in [false, true] {
+            let mut disk = Disk::new(Faults { lost_permille: 1000, ..Faults::default() });
+            assert_eq!(write(&mut disk, 0, 1, false), Ok(512));
+            if by_a_stable_write {
+                assert_eq!(write(&mut disk, 512, 2, true), Err(EIO));
+            } else {
+                assert_eq!(call(&mut disk, DiskKind::Sync), Err(EIO));
+            }
+            assert!(disk.has_told());
+            assert_eq!(call(&mut disk, DiskKind::Sync), Ok(0), "and to nobody again");
+            let mut bytes = [0; 512];
+            disk.read(0, &mut bytes);
+            assert_eq!(bytes, [1; 512], "it is read still");
+            disk.lose_power(&mut Chance::new(7));
+            disk.read(0, &mut bytes);
+            assert_eq!(bytes, [0; 512]);
+        }
     }
 }

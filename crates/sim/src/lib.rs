@@ -23,6 +23,7 @@
 mod chance;
 mod dial;
 mod disk;
+mod ends;
 mod filled;
 pub mod linear;
 mod net;

@@ -30,6 +30,8 @@ pub struct Config {
     pub loaned_permille: u32,
     /// The longest delay of a disk operation.
     pub disk_delay_max: Duration,
+    /// The longest time between the end of a disk operation and its shard's hearing of it.
+    pub disk_tell_delay_max: Duration,
     /// The longest delay of a message between shards.
     pub message_delay_max: Duration,
     /// The longest delay of bytes on the wire.
@@ -51,6 +53,7 @@ impl Config {
             pool_bytes: 16 << 20,
             loaned_permille: 0,
             disk_delay_max: Duration::from_micros(200),
+            disk_tell_delay_max: Duration::ZERO,
             message_delay_max: Duration::from_micros(20),
             wire_delay_max: Duration::from_micros(100),
             window: 1 << 20,
@@ -68,6 +71,8 @@ pub(crate) enum Happening<M> {
     Release(Peer),
     /// With how many writes there had been on that disk when it began.
     Disk(ShardId, DiskOp, u64),
+    /// It has ended, and its shard hears of it.
+    DiskEnded(ShardId, DiskOp, Result<usize, Errno>),
     Message(ShardId, M),
     Arrive(ShardId, Peer, Option<M>, Accepted),
     /// A connection is to be made.
@@ -460,6 +465,14 @@ impl<E: Endpoint> World<E> {
             Happening::Disk(shard, mut op, begun) => {
                 let disk = self.disks.entry(op.disk).or_default();
                 let came = disk.run(&mut self.chance, &mut op, begun);
+                let most = self.config.disk_tell_delay_max.as_nanos() as u64;
+                if most == 0 {
+                    return self.with(usize::from(shard.0), |end, cx| end.handle_disk(cx, op, came));
+                }
+                let delay = Duration::from_nanos(self.chance.below(most + 1));
+                self.queue.push(self.now + delay, Happening::DiskEnded(shard, op, came));
+            }
+            Happening::DiskEnded(shard, op, came) => {
                 self.with(usize::from(shard.0), |end, cx| end.handle_disk(cx, op, came));
             }
             Happening::Message(to, message) => {
@@ -570,15 +583,6 @@ impl<E: Endpoint> World<E> {
         self.wires[peer.0].home = None;
         self.shards[at].links.remove(&link);
         self.carry_soon(peer);
-    }
-
-    /// The daemon is killed: its shards stop where they stand, every connection is reset, disks lose
-    /// what was not synced. Gives the disks, for the next world.
-    pub fn kill(mut self) -> BTreeMap<DiskId, Disk> {
-        for (_, disk) in self.disks.iter_mut() {
-            disk.lose_power(&mut self.chance);
-        }
-        self.disks
     }
 
     /// How many sockets a shard holds.

@@ -221,7 +221,11 @@ impl<L: Backend + Sockets> Stripe<L> {
         let layout = self.layout.expect("nothing was taken on without it");
         match &task.what {
             What::Read(span) if !task.parts.is_empty() => {
-                let whole = join(&layout, *span, self.block(&layout), &mut task.parts);
+                let block = self.block(&layout);
+                let whole = join(&layout, *span, block, &mut task.parts);
+                if result.is_ok() && whole.len() as u64 != span.blocks * block as u64 {
+                    result = Err(Fault::Internal.into());
+                }
                 task.payload = Payload::In(whole);
             }
             What::Extents(span, found) if result.is_ok() => {
@@ -270,8 +274,9 @@ fn translated(layout: &Layout, block: u64, what: &What, leg: usize, failure: Fai
         }
         (Failure::Failed(Fault::Miscompare(offset)), What::Compare(span)) => {
             let (blocks, rest) = (u64::from(offset) / block, u64::from(offset) % block);
-            let lba = layout.lba(leg, layout.part(span, leg).lba + blocks);
-            let offset = (lba - span.lba) * block + rest;
+            // Where it is may be what another machine says.
+            let lba = layout.lba(leg, layout.part(span, leg).lba.saturating_add(blocks));
+            let offset = lba.saturating_sub(span.lba).saturating_mul(block).saturating_add(rest);
             (
                 at(lba).saturating_add(rest),
                 Fault::Miscompare(u32::try_from(offset).unwrap_or(u32::MAX)).into(),
@@ -291,11 +296,12 @@ fn split(layout: &Layout, span: Span, block: usize, mut whole: SgMut, parts: &mu
 }
 
 /// Makes one of what legs have read. From the end on: so each cut leaves one piece, and each joint makes one.
+/// It is shorter than the span if a leg gave less memory back than it was given.
 fn join(layout: &Layout, span: Span, block: usize, parts: &mut [SgMut]) -> SgMut {
     let mut whole = SgMut::new();
     for piece in layout.pieces(span).rev() {
         let part = &mut parts[piece.leg];
-        let mut last = part.split_off(part.len() - piece.on_leg.blocks as usize * block);
+        let mut last = part.split_off(part.len().saturating_sub(piece.on_leg.blocks as usize * block));
         last.append(whole);
         whole = last;
     }
@@ -321,16 +327,18 @@ fn merge(layout: &Layout, span: Span, found: &[Vec<Extent>]) -> Vec<Extent> {
         while lba < end {
             let list = &found[piece.leg];
             let Some(extent) = list.get(next[piece.leg]) else { break 'pieces };
-            let until = extent.span.lba.saturating_add(extent.span.blocks);
+            let (begin, until) = (extent.span.lba, extent.span.lba.saturating_add(extent.span.blocks));
             if until <= lba {
                 next[piece.leg] += 1;
                 continue;
             }
+            // Of what a leg says nothing of, nobody knows that it is no data.
+            let (until, mapped) = if begin > lba { (begin, true) } else { (until, extent.mapped) };
             let blocks = until.min(end) - lba;
             let at = span.lba + piece.before + (lba - piece.on_leg.lba);
             match all.last_mut() {
-                Some(last) if last.mapped == extent.mapped => last.span.blocks += blocks,
-                _ => all.push(Extent { span: Span { lba: at, blocks }, mapped: extent.mapped }),
+                Some(last) if last.mapped == mapped => last.span.blocks += blocks,
+                _ => all.push(Extent { span: Span { lba: at, blocks }, mapped }),
             }
             lba += blocks;
         }
@@ -340,4 +348,33 @@ fn merge(layout: &Layout, span: Span, found: &[Vec<Extent>]) -> Vec<Extent> {
         all.push(Extent { span, mapped: true });
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extent(lba: u64, blocks: u64, mapped: bool) -> Extent {
+        Extent { span: Span { lba, blocks }, mapped }
+    }
+
+    #[test]
+    fn what_a_leg_says_nothing_of_is_not_taken_for_a_hole() {
+        let layout = Layout::new(2, 4);
+        // The first leg says nothing of its blocks 0 and 1, and that 2 and 3 are a hole.
+        let found = [vec![extent(2, 2, false)], vec![extent(0, 4, false)]];
+        let all = merge(&layout, Span { lba: 0, blocks: 8 }, &found);
+        assert_eq!(all, [extent(0, 2, true), extent(2, 6, false)]);
+    }
+
+    #[test]
+    fn a_place_that_is_nowhere_ends_no_daemon() {
+        let layout = Layout::new(2, 4);
+        let span = Span { lba: u64::MAX >> 1, blocks: 16 };
+        let lie = Failure::Failed(Fault::Miscompare(u32::MAX));
+        let (_, told) = translated(&layout, 4096, &What::Compare(span), 1, lie);
+        assert!(matches!(told, Failure::Failed(Fault::Miscompare(_))));
+        let mut parts = vec![SgMut::new(), SgMut::new()];
+        assert_eq!(join(&layout, Span { lba: 0, blocks: 8 }, 512, &mut parts).len(), 0);
+    }
 }

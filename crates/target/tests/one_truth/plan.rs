@@ -131,6 +131,7 @@ impl Plan {
                 error_permille: if faulty { chance.below(40) as u32 } else { 0 },
                 full_permille: if faulty { chance.below(40) as u32 } else { 0 },
                 sync_permille: 0,
+                lost_permille: 0,
             },
             abort_permille: trouble(&mut chance, 100),
             lose_permille: trouble(&mut chance, 15),
@@ -155,12 +156,15 @@ impl Plan {
     pub fn wide(seed: u64) -> Self {
         let plan = Plan::of(seed);
         let mut chance = Chance::new(seed ^ 0x31de);
+        // Of its own, so that the rest of a history stays what it was.
+        let loses = plan.file && Chance::new(seed ^ 0x105e).permille(200);
         let noise_permille = if chance.permille(300) { chance.between(2, 20) as u32 } else { 0 };
         Plan {
             block: *chance.pick(&[512, 4096]),
             volumes: chance.between(1, 2) as usize,
             wide: true,
             power_loss: plan.file && chance.permille(700),
+            faults: Faults { lost_permille: if loses { 4 } else { 0 }, ..plan.faults },
             noise_permille,
             // Without digests noise is what is read.
             digests: if noise_permille > 0 { (true, true) } else { plan.digests },
@@ -202,7 +206,7 @@ impl Plan {
 
     /// Whether the disk works.
     pub fn is_calm(&self) -> bool {
-        self.faults.error_permille + self.faults.full_permille == 0
+        self.faults.error_permille + self.faults.full_permille + self.faults.lost_permille == 0
     }
 
     /// A world for the races of fences: a slow disk that works, and nothing else that goes wrong.

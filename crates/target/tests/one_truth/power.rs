@@ -18,9 +18,10 @@ impl History {
         self.hosts.iter().position(is_nvme).expect("there is one at least")
     }
 
-    /// Writes what is copied from, and makes it stable. A disk that fails now and then does not fail always.
+    /// Writes what is copied from, and makes it stable, before disks begin to fail.
     pub fn lay_patterns(&mut self) {
         let (host, block) = (self.nvme_host(), self.plan.block);
+        self.fail_as(Faults { short_permille: self.plan.faults.short_permille, ..Faults::default() });
         for volume in 0..self.plan.volumes {
             let contents = (0..PATTERNS).flat_map(|number| fill(0, pattern(volume, number), block));
             let mut contents: Vec<u8> = contents.collect();
@@ -33,6 +34,16 @@ impl History {
                 ended.status == Status::SUCCESS
             });
             assert!(done, "seed {}: patterns cannot be written", self.plan.seed);
+        }
+        self.fail_as(self.plan.faults);
+    }
+
+    /// How disks fail from now on.
+    fn fail_as(&mut self, faults: Faults) {
+        for volume in 0..self.plan.volumes {
+            if let Some(disk) = self.world.disk(disk(volume)) {
+                disk.faults = faults;
+            }
         }
     }
 

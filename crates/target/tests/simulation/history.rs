@@ -2,6 +2,8 @@
 //! connections die, sessions are reinstated, tasks aborted, units reset, the disk fails and the power goes.
 //! Every seed is a history of its own, and every history must agree with a disk.
 
+mod power;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -10,12 +12,12 @@ use endpoint::ShardId;
 use iscsi::negotiate::Digest;
 use iscsi::wire::TmfFunction;
 use sim::linear::{self, Operation, Verdict, What};
-use sim::{Chance, PeerEnd, World};
+use sim::{Chance, Faults, PeerEnd, World};
 
 use crate::command::{Flight, Kind, request};
 use crate::initiator::Initiator;
 use crate::model::{ALIKE, Model, Moment, Value, value_of};
-use crate::plan::{DISK, PAGES, Plan, SPAN};
+use crate::plan::{PAGES, Plan, SPAN};
 use crate::rig;
 
 /// Simulated time after which something that was promised has not come.
@@ -40,6 +42,9 @@ pub struct Tally {
     pub kills: u64,
     pub reinstated: u64,
     pub power_losses: u64,
+    pub crashes: u64,
+    /// Flushes that were answered GOOD after a crash, and before anything was written.
+    pub first_flushes: u64,
     pub lost: u64,
     pub swapped: u64,
     pub miscompared: u64,
@@ -59,6 +64,8 @@ impl Tally {
         self.kills += other.kills;
         self.reinstated += other.reinstated;
         self.power_losses += other.power_losses;
+        self.crashes += other.crashes;
+        self.first_flushes += other.first_flushes;
         self.lost += other.lost;
         self.swapped += other.swapped;
         self.miscompared += other.miscompared;
@@ -72,8 +79,8 @@ impl Tally {
     /// Whether everything that can happen happens.
     pub fn is_eventful(&self) -> bool {
         let Tally { good, failed, aborted, kills, reinstated, power_losses, lost, .. } = *self;
-        let Tally { swapped, miscompared, unmapped, copied, later_r2ts, .. } = *self;
-        let rare = [failed, aborted, kills, reinstated, power_losses, lost];
+        let Tally { swapped, miscompared, unmapped, copied, later_r2ts, crashes, first_flushes, .. } = *self;
+        let rare = [failed, aborted, kills, reinstated, power_losses, lost, crashes, first_flushes];
         let common = [swapped, miscompared, unmapped, copied, later_r2ts];
         rare.iter().all(|count| *count > 5) && common.iter().all(|count| *count > 200) && good > 10_000
     }
@@ -281,7 +288,8 @@ impl History {
         let copied = matches!(flight.kind, Kind::Copy { .. }) && (status, key) == (2, Some(0xa));
         let known = copied || matches!((status, key), (2, Some(2 | 3 | 6 | 7 | 0xb)) | (8 | 0x28, _));
         assert!(known, "seed {seed}: {flight:?} ended with {status:02x}, {sense:02x?}");
-        let calm = self.plan.faults.error_permille + self.plan.faults.full_permille == 0;
+        let Faults { error_permille, full_permille, sync_permille, lost_permille, .. } = self.plan.faults;
+        let calm = error_permille + full_permille + sync_permille + lost_permille == 0;
         assert!(
             !calm || key == Some(6) || key == Some(2) || status != 2,
             "seed {seed}: {flight:?} failed with {sense:02x?} and no fault"
@@ -342,6 +350,10 @@ impl History {
             Kind::Swap { value, .. } => Kind::Swap { expected: self.seen[lba], value },
             other => other,
         };
+        self.send(began, host, kind, (lba, blocks));
+    }
+
+    fn send(&mut self, began: Moment, host: usize, kind: Kind, (lba, blocks): (usize, usize)) {
         let flight = Flight { host, kind, lba, blocks, began };
         if let Some((by, value)) = kind.writes() {
             self.model.begin(lba, blocks, by, value, began);
@@ -508,45 +520,6 @@ impl History {
         }
     }
 
-    /// The power fails, and a daemon starts on what the disk has.
-    fn lose_power(&mut self) {
-        self.tally.power_losses += 1;
-        let now = self.tick();
-        let hosts = std::mem::take(&mut self.hosts);
-        let lost = hosts.iter().flat_map(|host| host.flights.values().chain(&host.orphans));
-        lost.for_each(|flight| self.give_up(*flight, now));
-        self.check_order();
-        self.done = linear::History::new(0);
-        let plan = self.plan.clone();
-        let fresh = plan.world(None, 7);
-        let mut disks = std::mem::replace(&mut self.world, fresh).kill();
-        drop(hosts);
-        let disk = disks.remove(&DISK).expect("a file has a disk");
-        let now = self.tick();
-        for lba in 0..SPAN {
-            let mut bytes = [0; 512];
-            disk.read((lba * 512) as u64, &mut bytes);
-            let seed = self.plan.seed;
-            let Some(value) = value_of(lba, &bytes) else {
-                panic!("seed {seed}: block {lba} is torn by the power's failure");
-            };
-            assert!(
-                self.model.survives(lba, value),
-                "seed {seed}: block {lba} has {value} after the power's failure, of {}",
-                self.model.describe(lba)
-            );
-            self.model.settle(lba, value, now);
-            self.seen[lba] = value;
-            let what = What::Write(value.into());
-            self.done.note(lba as u64, Operation { client: u32::MAX, begin: now, end: Some(now), what });
-        }
-        self.world = plan.world(Some(disk), 1);
-        for isid in 1..=self.plan.hosts as u16 {
-            let host = self.log_in(isid);
-            self.hosts.push(host);
-        }
-    }
-
     /// Everybody logs out: sockets are closed, and all memory is back.
     fn end(&mut self) {
         for host in &mut self.hosts {
@@ -567,6 +540,12 @@ impl History {
     /// The whole of it.
     pub fn play(mut self) -> Tally {
         self.run();
+        if self.plan.crash {
+            self.crash();
+            if !self.plan.power_loss || self.chance.permille(500) {
+                self.run();
+            }
+        }
         if self.plan.power_loss {
             self.lose_power();
             self.run();

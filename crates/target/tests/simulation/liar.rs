@@ -1,9 +1,11 @@
 //! Backends with a planted bug: a simulation that does not notice them proves nothing.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use buf::{Cx, Errno, Payload};
-use volume::{Backend, DiskOp, Done, Durability, Geometry, Io, IoId, Op, Outcome};
+use volume::{Backend, DiskKind, DiskOp, Done, Durability, Geometry, Io, IoId, Op, Outcome};
 
 /// The bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,10 +24,20 @@ pub enum Lie {
     WrongBlock,
     /// One read in forty is never answered.
     Lost,
+    /// Until somebody writes, everything is taken for stable.
+    BeginsClean,
+    /// A sync that failed is taken for one that did not.
+    ErrorEaten,
+    /// What a stable write is told is taken for its own concern.
+    StableErrorEaten,
+    /// Shards do not know of each other's writes and syncs.
+    DisksApart,
 }
 
 pub const LIES: [Lie; 7] =
     [Lie::EarlyFlush, Lie::NoFua, Lie::EarlyWrite, Lie::Misplaced, Lie::Torn, Lie::WrongBlock, Lie::Lost];
+pub const LIES_OF_SYNCS: [Lie; 4] =
+    [Lie::BeginsClean, Lie::ErrorEaten, Lie::StableErrorEaten, Lie::DisksApart];
 
 /// A backend that is honest but for one thing.
 pub struct Liar<B> {
@@ -35,11 +47,13 @@ pub struct Liar<B> {
     done: VecDeque<Done>,
     /// Operations whose end was told already, or never will be.
     told: BTreeSet<IoId>,
+    /// Whether any shard has written something.
+    written: Arc<AtomicBool>,
 }
 
 impl<B: Backend> Liar<B> {
-    pub fn new(inner: B, lie: Option<Lie>) -> Self {
-        Liar { inner, lie, count: 0, done: VecDeque::new(), told: BTreeSet::new() }
+    pub fn new(inner: B, lie: Option<Lie>, written: Arc<AtomicBool>) -> Self {
+        Liar { inner, lie, count: 0, done: VecDeque::new(), told: BTreeSet::new(), written }
     }
 
     /// Whether this is one in forty of the operations that the lie is about.
@@ -83,8 +97,14 @@ impl<B: Backend> Backend for Liar<B> {
     }
 
     fn submit(&mut self, cx: &mut Cx<'_>, mut io: Io) {
+        if io.op.is_write() {
+            self.written.store(true, Ordering::Relaxed);
+        }
         match (self.lie, &mut io.op, &io.payload) {
             (Some(Lie::EarlyFlush), Op::Flush, _) => return self.tell(io.id, io.payload),
+            (Some(Lie::BeginsClean), Op::Flush, _) if !self.written.load(Ordering::Relaxed) => {
+                return self.tell(io.id, io.payload);
+            }
             (Some(Lie::NoFua), Op::Write(_, durability), _) => *durability = Durability::Cached,
             (Some(Lie::EarlyWrite), Op::Write(..), Payload::Out(data)) => {
                 let data = data.clone();
@@ -120,6 +140,13 @@ impl<B: Backend> Backend for Liar<B> {
     }
 
     fn handle_disk(&mut self, cx: &mut Cx<'_>, op: DiskOp, came: Result<usize, Errno>) {
+        /// ENOSPC, which is about the write alone.
+        const OWN: Errno = Errno(28);
+        let came = match (self.lie, &op.kind, came) {
+            (Some(Lie::ErrorEaten), DiskKind::Sync, Err(_)) => Ok(0),
+            (Some(Lie::StableErrorEaten), DiskKind::Write { durable: true, .. }, Err(_)) => Err(OWN),
+            (_, _, came) => came,
+        };
         self.inner.handle_disk(cx, op, came);
     }
 

@@ -24,6 +24,8 @@ struct Put {
     ended: Moment,
     sure: bool,
     durable: bool,
+    /// Hosts may know that it is lost: no flush makes it durable any more.
+    doubted: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -47,13 +49,13 @@ pub struct Model {
 impl Model {
     /// Blocks of zeroes, value 0.
     pub fn new(blocks: usize) -> Self {
-        let zero = Put { by: 0, value: 0, began: 0, ended: 0, sure: true, durable: true };
+        let zero = Put { by: 0, value: 0, began: 0, ended: 0, sure: true, durable: true, doubted: false };
         Model { blocks: vec![Block { writes: vec![zero] }; blocks] }
     }
 
     /// A write was sent.
     pub fn begin(&mut self, lba: usize, blocks: usize, by: Write, value: Value, now: Moment) {
-        let write = Put { by, value, began: now, ended: NEVER, sure: false, durable: false };
+        let write = Put { by, value, began: now, ended: NEVER, sure: false, durable: false, doubted: false };
         for block in &mut self.blocks[lba..lba + blocks] {
             block.writes.push(write);
         }
@@ -87,7 +89,14 @@ impl Model {
     /// A flush that began then was answered GOOD.
     pub fn flushed(&mut self, began: Moment) {
         for write in self.blocks.iter_mut().flat_map(|block| &mut block.writes) {
-            write.durable |= write.sure && write.ended < began;
+            write.durable |= write.sure && write.ended < began && !write.doubted;
+        }
+    }
+
+    /// It was told that something is lost: of what is not durable by now nobody knows whether it ever will be.
+    pub fn doubt(&mut self) {
+        for write in self.blocks.iter_mut().flat_map(|block| &mut block.writes) {
+            write.doubted |= !write.durable;
         }
     }
 
@@ -107,7 +116,7 @@ impl Model {
 
     /// What stands in a block is known, and nothing is in flight.
     pub fn settle(&mut self, lba: usize, value: Value, now: Moment) {
-        let write = Put { by: 0, value, began: now, ended: now, sure: true, durable: true };
+        let write = Put { by: 0, value, began: now, ended: now, sure: true, durable: true, doubted: false };
         self.blocks[lba].writes = vec![write];
     }
 

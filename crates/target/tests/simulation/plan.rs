@@ -46,6 +46,10 @@ pub struct Plan {
     /// Bytes of a first burst and of any, and R2Ts of a task at a time, if they are to be few.
     pub bursts: Option<(u32, u32, u32)>,
     pub power_loss: bool,
+    /// Whether the daemon is killed and started again before.
+    pub crash: bool,
+    /// The longest time that a shard does not hear what a disk has done.
+    pub tell_delay_max: Duration,
     /// Whether hosts copy from the pages; of some histories, so that the others stay what they were.
     pub copies: bool,
     pub steps: u32,
@@ -60,6 +64,9 @@ impl Plan {
         let file = chance.permille(700);
         let faulty = file && chance.permille(400);
         let trouble = |chance: &mut Chance, most| if calm { 0 } else { chance.below(most) as u32 };
+        // Of its own, so that the rest of a history stays what it was.
+        let mut unsafe_disk = Chance::new(seed ^ 0xd15c);
+        let loses = file && unsafe_disk.permille(200);
         Plan {
             seed,
             shards: chance.between(1, 3) as u16,
@@ -77,6 +84,7 @@ impl Plan {
                 error_permille: if faulty { chance.below(40) as u32 } else { 0 },
                 full_permille: if faulty { chance.below(40) as u32 } else { 0 },
                 sync_permille: if faulty && chance.permille(300) { 200 } else { 0 },
+                lost_permille: if loses { unsafe_disk.between(1, 10) as u32 } else { 0 },
             },
             kill_permille: trouble(&mut chance, 25),
             reinstate_permille: trouble(&mut chance, 15),
@@ -86,6 +94,8 @@ impl Plan {
             unsolicited: chance.permille(600),
             bursts: None,
             power_loss: file && chance.permille(600),
+            crash: file && unsafe_disk.permille(500),
+            tell_delay_max: Duration::from_micros(if unsafe_disk.permille(500) { 300 } else { 0 }),
             copies: file && seed % 3 == 1,
             steps: 100,
             lie: None,
@@ -104,12 +114,30 @@ impl Plan {
         Plan { bursts: Some((first, all, chance.between(1, 4) as u32)), ..self }
     }
 
+    /// The same with a bug; one of what must be stable, on a disk that loses something.
+    #[must_use]
+    pub fn with(self, lie: Lie) -> Self {
+        let plan = Plan { lie: Some(lie), ..self };
+        // Short, so that what is lost is not written over.
+        let on_a_disk =
+            Plan { file: true, write_cache: true, power_loss: true, crash: false, steps: 30, ..plan.clone() };
+        let losing = Faults { short_permille: 100, lost_permille: 60, ..Faults::default() };
+        match lie {
+            Lie::BeginsClean => Plan { crash: true, ..on_a_disk },
+            Lie::ErrorEaten => Plan { faults: losing, ..on_a_disk },
+            Lie::StableErrorEaten => Plan { direct_align: Some(512), faults: losing, ..on_a_disk },
+            Lie::DisksApart => Plan { shards: 3, ..on_a_disk },
+            _ => plan,
+        }
+    }
+
     fn config(&self) -> Config {
         let mut config = Config::new(self.seed);
         config.shards = self.shards;
         config.pool_bytes = self.pool_bytes;
         config.window = self.window;
         config.loaned_permille = self.loaned_permille;
+        config.disk_tell_delay_max = self.tell_delay_max;
         config
     }
 
@@ -152,15 +180,21 @@ impl Plan {
             };
             let file = Arc::new(FileDisk::new(DISK, &facts, shards).unwrap());
             let geometry = file.geometry();
-            let lie = self.lie;
+            let (lie, written) = (self.lie, Arc::default());
             rig::volume(shards, geometry, &[DISK], None, move |shard| {
-                Liar::new(File::new(file.clone(), shard), lie)
+                let file = match lie {
+                    Some(Lie::DisksApart) => Arc::new(FileDisk::new(DISK, &facts, shards).unwrap()),
+                    _ => file.clone(),
+                };
+                Liar::new(File::new(file, shard), lie, Arc::clone(&written))
             })
         } else {
             let ram = Arc::new(RamDisk::new(SPAN as u64, SPAN as u64, 512, 4096));
             let geometry = ram.geometry();
             let lie = self.lie;
-            rig::volume(shards, geometry, &[], None, move |_| Liar::new(Ram::new(ram.clone()), lie))
+            rig::volume(shards, geometry, &[], None, move |_| {
+                Liar::new(Ram::new(ram.clone()), lie, Arc::default())
+            })
         };
         for (shard, spec) in (0..).zip(specs) {
             world.tell(ShardId(shard), Message::Control(0, Control::AddVolume(Box::new(spec))));
