@@ -329,7 +329,7 @@ pub fn hold_source(path: &Path, file: &File) -> Result<(), Failure> {
 }
 
 /// Who uses a regular file of this machine as a disk, as far as the system tells.
-fn user(file: &File, key: Key) -> Option<String> {
+pub fn user(file: &File, key: Key) -> Option<String> {
     let is_it = |path: &str| fs::metadata(path).is_ok_and(|meta| Key::of(&meta) == key);
     let line = |path: PathBuf| Some(fs::read_to_string(path).ok()?.trim_end_matches('\n').to_owned());
     for entry in entries("/sys/block") {

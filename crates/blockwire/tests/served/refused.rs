@@ -483,6 +483,7 @@ fn what_this_machine_uses_is_not_overwritten() {
     stage.refuses(&[
         (to_file, 2, "the loop device"),
         ("read iscsi:a -o other.img", 2, "the loop device"),
+        ("bench file:other.img --rw=write --runtime=1", 2, "the loop device"),
         (&to_disk, 2, "is in use by this system"),
         (&read, 2, "is in use by this system"),
         (&onto, 2, "lie on one another"),

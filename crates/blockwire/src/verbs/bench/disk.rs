@@ -20,6 +20,7 @@ use rustix::fs::OFlags;
 use stream::{Came, RecvOp, SendOp};
 use volume::{Backend, DiskId, DiskOp};
 
+use super::super::place::{self, Key};
 use crate::exit::Failure;
 
 /// How a file is named; devices are named by their paths in `/dev`.
@@ -106,6 +107,13 @@ fn open(path: &str, writes: bool) -> Result<File, Failure> {
     let flags = (OFlags::DIRECT | exclusive).bits().cast_signed();
     let file = OpenOptions::new().read(true).write(writes).custom_flags(flags).open(path).map_err(failed)?;
     match file.try_lock_shared() {
+        Ok(()) if writes && !is_device => {
+            let key = Key::of(&file.metadata().map_err(failed)?);
+            match place::user(&file, key) {
+                Some(user) => Err(Failure::usage(format!("{path} is in use by {user}: end that use first"))),
+                None => Ok(file),
+            }
+        }
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => {
             Err(Failure::failed(format!("{path} is in use by another process: end it first")))
