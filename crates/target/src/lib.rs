@@ -32,9 +32,9 @@ pub use exports::{
 };
 pub use links::Moved;
 pub use message::{
-    Baggage, CONTROL, ConnectionEntry, Control, Listing, Make, MakeBackend, MakeRemote, Message, NvmeBaggage,
-    NvmeMessage, Proof, QueueEntry, QueueGrant, Report, RoomWanted, SessionEntry, Traffic, VolumeEntry,
-    VolumeSpec,
+    Baggage, CONTROL, ConnectionEntry, Control, Joined, Joining, Listing, Make, MakeBackend, MakeRemote,
+    Message, NotJoined, NvmeBaggage, NvmeMessage, Proof, QueueEntry, QueueGrant, Report, RoomWanted,
+    SessionEntry, Traffic, VolumeEntry, VolumeSpec,
 };
 pub use nvme_server::{ANA_GROUPS_MAX, Gone, KeepAlive, NAMESPACES_MAX, namespaces_max};
 pub use shard::{LOGINS_MAX, LogLine, NvmeCause, NvmeLine, Shard, home_of};

@@ -20,7 +20,7 @@ use crate::directory::{Claim, Verdict};
 use crate::exports::{Exports, Placed};
 use crate::links::Moved;
 
-pub use nvme::{NvmeBaggage, NvmeMessage, Proof, QueueEntry, QueueGrant};
+pub use nvme::{Joined, Joining, NotJoined, NvmeBaggage, NvmeMessage, Proof, QueueEntry, QueueGrant};
 
 /// The control plane, as an address for messages.
 pub const CONTROL: ShardId = ShardId(u16::MAX);

@@ -349,7 +349,12 @@ pub const HOST: Section = Section {
             "false",
             "It may reach one volume over both protocols. No multipath of today merges an iSCSI and an NVMe path to one disk: only say so for software that does.",
         ),
-        key("sources", "list of networks", "any", "Networks it connects from, for example `192.0.2.0/24`."),
+        key(
+            "sources",
+            "list of networks",
+            "any",
+            "Networks it connects from, for example `192.0.2.0/24`. All connections of an iSCSI session, and all queues of an NVMe controller, have to come under the same [[host]]: one from an address that another holds for is refused.",
+        ),
         key(
             "access",
             "list of {target, luns, mode} or {subsystem, namespaces, mode}",

@@ -95,6 +95,13 @@ fn write_nvme(line: NvmeLine) {
                 "connect put off: hosts from this address did not authenticate several times; it may come \
                  again in a few seconds"
             ),
+            (Some((host, subsystem)), NvmeCause::OtherRule) => tracing::warn!(
+                %peer,
+                %host,
+                %subsystem,
+                "connect of an I/O queue refused: its address comes under another host rule than that of its \
+                 controller's admin queue; let one rule hold for all addresses of a host"
+            ),
             (Some((host, subsystem)), cause) => {
                 tracing::warn!(%peer, %host, %subsystem, %cause, "connect refused");
             }

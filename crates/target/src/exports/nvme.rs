@@ -237,7 +237,12 @@ impl SubsystemExport {
 
     /// The rule for a host of this name and identifier that comes from an address.
     pub fn rule(&self, host: &str, id: HostId, source: IpAddr) -> Option<&HostRule> {
-        self.rules.iter().find(|rule| rule.fits(host, id, source))
+        self.rule_at(host, id, source).map(|at| &self.rules[at])
+    }
+
+    /// Its place among the rules.
+    pub fn rule_at(&self, host: &str, id: HostId, source: IpAddr) -> Option<usize> {
+        self.rules.iter().position(|rule| rule.fits(host, id, source))
     }
 
     /// What a rule shows of this subsystem's namespaces; `read_only` holds for the rule's hosts.

@@ -30,10 +30,9 @@ pub enum NvmeMessage {
     /// From it: another host has proved that the identifier is its own; the controller is to end.
     Impostor(u16),
     /// To a controller's shard: an I/O queue connects. For the connection of this number on that shard.
-    /// What it says of its own shard is replaced by where it shall live, as is wished.
-    Join(u16, ShardId, u64, Box<(Join, Wish)>),
+    Join(u16, ShardId, u64, Box<Joining>),
     /// The answer, and where it shall live.
-    Joined(u64, Result<(ShardId, Box<QueueSpec>), ConnectRefusal>),
+    Joined(u64, Result<(ShardId, Box<Joined>), NotJoined>),
     /// With a socket: its Connect is granted and not answered yet.
     Link(Box<NvmeBaggage>),
     /// To every shard: which controllers does it have of these? The question's number is the asking shard's.
@@ -63,6 +62,38 @@ pub struct NvmeBaggage {
     pub grant: QueueGrant,
 }
 
+/// An I/O queue that connects.
+#[derive(Clone, Debug)]
+pub struct Joining {
+    /// What its Connect asks. What it says of its own shard is replaced by where it shall live.
+    pub join: Join,
+    /// Where it would like to live.
+    pub wish: Wish,
+    /// Who connects to whom.
+    pub names: ConnectNames,
+    /// Whence, and by which address.
+    pub accepted: Accepted,
+}
+
+/// An I/O queue that its controller has let in.
+#[derive(Clone, Debug)]
+pub struct Joined {
+    /// What it is.
+    pub spec: QueueSpec,
+    /// Where its controller's admin queue was accepted: the same rule must hold for both as long as the queue
+    /// lives.
+    pub admin: Accepted,
+}
+
+/// Why an I/O queue may not join a controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotJoined {
+    /// The controller refuses it.
+    Refused(ConnectRefusal),
+    /// It comes under another rule than the controller's admin queue.
+    OtherRule,
+}
+
 /// What a connection becomes.
 #[derive(Clone, Debug)]
 pub enum QueueGrant {
@@ -74,7 +105,7 @@ pub enum QueueGrant {
         left: u64,
     },
     /// An I/O queue.
-    Io(Box<QueueSpec>),
+    Io(Box<Joined>),
 }
 
 impl QueueGrant {
@@ -82,7 +113,7 @@ impl QueueGrant {
     pub fn cntlid(&self) -> u16 {
         match self {
             QueueGrant::Admin { cntlid, .. } => *cntlid,
-            QueueGrant::Io(spec) => spec.cntlid,
+            QueueGrant::Io(joined) => joined.spec.cntlid,
         }
     }
 }

@@ -169,7 +169,7 @@ impl Shard {
     /// Sessions keep what they may still reach; those that may reach nothing any more are ended.
     fn change_exports(&mut self, cx: &mut Cx<'_>, exports: Arc<Exports>) {
         self.exports = exports;
-        self.change_controllers();
+        self.change_controllers(cx);
         let tags: Vec<Tag> = self.sessions.values().copied().collect();
         for tag in tags {
             let Some((nexus, luns)) = self.luns_now(tag) else { continue };

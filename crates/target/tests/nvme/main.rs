@@ -14,6 +14,7 @@ mod ends;
 mod facts;
 mod host;
 mod leaving;
+mod joins;
 mod pipe;
 mod proofs;
 mod queues;

@@ -107,7 +107,7 @@ fn leave_behind(pair: &Pair) {
 
 /// A write by data PDUs whose capsule brings data too: its buffer is not full of what never came.
 #[test]
-fn capsule_data_never_stands_for_data_that_was_not_sent() {
+fn attack_62_capsule_data_never_stands_for_data_that_was_not_sent() {
     for (poisoned, brought) in [(true, 512), (true, 8192), (false, 512), (false, 8192), (false, 4)] {
         let mut pair = if poisoned { Pair::plain() } else { Pair::unpoisoned() };
         leave_behind(&pair);

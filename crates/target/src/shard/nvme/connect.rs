@@ -4,22 +4,22 @@
 use std::sync::Arc;
 
 use buf::Cx;
-use endpoint::{Departure, ShardId};
-use nvme::fabrics::ConnectRefusal;
-use nvme_server::{Host, Join, QueueSpec};
+use endpoint::{Accepted, Departure, ShardId};
+use nvme::fabrics::{ConnectNames, ConnectRefusal};
+use nvme_server::{Host, Join};
 use stream::Tag;
 use volume::Shard as Core;
 
 use super::arrive::Leave;
-use super::{Applicant, NvmeCause, Stage, comer};
+use super::{Applicant, Controller, NvmeCause, Stage, comer};
 use crate::controllers::{ControllerClaim, ControllerVerdict};
 use crate::exports::Wish;
-use crate::message::{Message, NvmeBaggage, NvmeMessage, QueueGrant};
+use crate::message::{Joined, Joining, Message, NotJoined, NvmeBaggage, NvmeMessage, QueueGrant};
 use crate::shard::conns::{Conn, Kind};
 use crate::shard::{DIRECTORY, Shard};
 
 /// Where an I/O queue is to live, and what it is; or why it may not be.
-pub(super) type Joined = Result<(ShardId, Box<QueueSpec>), ConnectRefusal>;
+pub(super) type LetIn = Result<(ShardId, Box<Joined>), NotJoined>;
 
 impl Shard {
     /// Asks whoever can grant a Connect that the exports allow.
@@ -52,7 +52,8 @@ impl Shard {
                 shard: Core(home.0),
             };
             let wish = self.exports.wish(&comer(names, &accepted), applicant.draw);
-            (home, NvmeMessage::Join(names.cntlid, id, conn.to_bits(), Box::new((join, wish))))
+            let joining = Joining { join, wish, names: names.clone(), accepted };
+            (home, NvmeMessage::Join(names.cntlid, id, conn.to_bits(), Box::new(joining)))
         };
         if let Some(queue) = self.queue(conn) {
             queue.stage = Stage::Asked(Box::new(applicant));
@@ -96,21 +97,49 @@ impl Shard {
     }
 
     /// Lets an I/O queue into a controller of this shard, and says where it is to live.
-    pub(super) fn let_in(&mut self, cntlid: u16, join: &mut Join, wish: &Wish) -> Joined {
+    pub(super) fn let_in(&mut self, cntlid: u16, joining: &mut Joining) -> LetIn {
+        let unknown = NotJoined::Refused(ConnectRefusal::CNTLID);
+        let Controller { names, accepted: admin, .. } = self.nvme.controllers.get(&cntlid).ok_or(unknown)?;
+        let (asks, admin) = (&joining.names, *admin);
+        // Who is not its host is told that, and learns nothing of its rule.
+        let its = (&names.subsystem, &names.host, names.host_id);
+        let named = its == (&asks.subsystem, &asks.host, asks.host_id);
+        if named && !self.have_one_rule(asks, &joining.accepted, &admin) {
+            return Err(NotJoined::OtherRule);
+        }
         let mut load = vec![0; usize::from(self.shards)];
         for shard in self.nvme.server.queue_shards(cntlid) {
             load[usize::from(shard.0)] += 1;
         }
-        let shard = place_of(wish, self.id, join.qid, &load);
-        join.shard = Core(shard.0);
-        self.nvme.server.join(cntlid, join).map(|spec| (shard, Box::new(spec)))
+        let shard = place_of(&joining.wish, self.id, joining.join.qid, &load);
+        joining.join.shard = Core(shard.0);
+        let spec = self.nvme.server.join(cntlid, &joining.join).map_err(NotJoined::Refused)?;
+        Ok((shard, Box::new(Joined { spec, admin })))
     }
 
-    pub(super) fn joined_controller(&mut self, cx: &mut Cx<'_>, token: u64, answer: Joined) {
+    /// Whether one rule lets a host in by both ways. A controller has the authentication and the namespaces of
+    /// the rule that its admin queue came under, so it is for queues of that rule and no others: else a host
+    /// would pass the secret or the bounds that a rule asks of its address by joining one that came by another.
+    pub(super) fn have_one_rule(&self, names: &ConnectNames, one: &Accepted, other: &Accepted) -> bool {
+        let nvme = &self.exports.nvme;
+        let rule = |accepted: &Accepted| {
+            let portal = nvme.portal(accepted.listener)?;
+            let subsystem = nvme.subsystem(names.subsystem.as_str(), portal.port)?;
+            subsystem.rule_at(names.host.as_str(), names.host_id, accepted.peer.ip())
+        };
+        rule(one).is_some_and(|at| rule(other) == Some(at))
+    }
+
+    pub(super) fn joined_controller(&mut self, cx: &mut Cx<'_>, token: u64, answer: LetIn) {
         let conn = Tag::from_bits(token);
         match answer {
-            Ok((shard, spec)) => self.granted(cx, conn, shard, QueueGrant::Io(spec)),
-            Err(refusal) => self.rejected(cx, conn, refusal, NvmeCause::Refused(refusal)),
+            Ok((shard, joined)) => self.granted(cx, conn, shard, QueueGrant::Io(joined)),
+            Err(NotJoined::Refused(refusal)) => {
+                self.rejected(cx, conn, refusal, NvmeCause::Refused(refusal));
+            }
+            Err(NotJoined::OtherRule) => {
+                self.rejected(cx, conn, ConnectRefusal::Host, NvmeCause::OtherRule);
+            }
         }
     }
 
@@ -172,7 +201,7 @@ impl Shard {
             QueueGrant::Admin { cntlid, .. } => {
                 self.post(DIRECTORY, Message::Nvme(NvmeMessage::ControllerGone(cntlid)));
             }
-            QueueGrant::Io(spec) => self.nvme.server.give_up(&spec),
+            QueueGrant::Io(joined) => self.nvme.server.give_up(&joined.spec),
         }
     }
 }

@@ -14,7 +14,7 @@ impl Shard {
     /// Controllers keep what their hosts may still reach. Those whose hosts may reach nothing any more are
     /// ended, and those of hosts that must prove now who they are and have not. Another secret holds for
     /// queues that connect from now on; digests are settled for each connection's life.
-    pub(in crate::shard) fn change_controllers(&mut self) {
+    pub(in crate::shard) fn change_controllers(&mut self, cx: &mut Cx<'_>) {
         let exports = self.exports.clone();
         let ids: Vec<u16> = self.nvme.controllers.keys().copied().collect();
         for cntlid in ids {
@@ -48,6 +48,27 @@ impl Shard {
                 }
                 Some(_) | None => server.end_controller(cntlid),
             }
+        }
+        self.end_strays(cx);
+    }
+
+    /// I/O queues end whose addresses come under another rule now than those of their admin queues: what a
+    /// controller tells its queues from now on is its own rule's.
+    fn end_strays(&mut self, cx: &mut Cx<'_>) {
+        let strays: Vec<_> = self
+            .conns
+            .iter()
+            .filter_map(|(_, conn)| match &conn.kind {
+                Kind::Queue(queue) => {
+                    let seat = queue.seat()?;
+                    let one = self.have_one_rule(&seat.names, &queue.accepted, seat.admin.as_ref()?);
+                    (!one).then_some(seat.key)
+                }
+                Kind::Login(_) | Kind::Session(_) => None,
+            })
+            .collect();
+        for key in strays {
+            self.end_queue(cx, key);
         }
     }
 

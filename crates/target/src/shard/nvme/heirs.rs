@@ -10,11 +10,9 @@ use std::time::Duration;
 use buf::{Cx, Time};
 use endpoint::ShardId;
 use nvme::fabrics::ConnectRefusal;
-use nvme_server::Join;
 
 use super::Shard;
-use crate::exports::Wish;
-use crate::message::{Message, NvmeMessage};
+use crate::message::{Joining, Message, NotJoined, NvmeMessage};
 
 /// How long a Connect waits for the number of its queue.
 const WAIT_MAX: Duration = Duration::from_millis(100);
@@ -27,7 +25,7 @@ pub(super) struct Heir {
     cntlid: u16,
     from: ShardId,
     token: u64,
-    asked: (Join, Wish),
+    asked: Joining,
 }
 
 /// Those who wait, the first to lose patience in front.
@@ -40,14 +38,14 @@ impl Shard {
         cx: &Cx<'_>,
         cntlid: u16,
         (from, token): (ShardId, u64),
-        (mut join, wish): (Join, Wish),
+        mut asked: Joining,
     ) {
-        let answer = self.let_in(cntlid, &mut join, &wish);
-        let held =
-            matches!(answer, Err(ConnectRefusal::Sequence)) && self.nvme.server.holds(cntlid, join.qid);
+        let answer = self.let_in(cntlid, &mut asked);
+        let held = matches!(answer, Err(NotJoined::Refused(ConnectRefusal::Sequence)))
+            && self.nvme.server.holds(cntlid, asked.join.qid);
         if held && self.nvme.heirs.len() < HEIRS_MAX {
             let until = cx.now + WAIT_MAX;
-            return self.nvme.heirs.push_back(Heir { until, cntlid, from, token, asked: (join, wish) });
+            return self.nvme.heirs.push_back(Heir { until, cntlid, from, token, asked });
         }
         self.post(from, Message::Nvme(NvmeMessage::Joined(token, answer)));
     }
@@ -57,12 +55,12 @@ impl Shard {
         let mut any = false;
         for _ in 0..self.nvme.heirs.len() {
             let Some(mut heir) = self.nvme.heirs.pop_front() else { break };
-            if cx.now < heir.until && self.nvme.server.holds(heir.cntlid, heir.asked.0.qid) {
+            if cx.now < heir.until && self.nvme.server.holds(heir.cntlid, heir.asked.join.qid) {
                 self.nvme.heirs.push_back(heir);
                 continue;
             }
             any = true;
-            let answer = self.let_in(heir.cntlid, &mut heir.asked.0, &heir.asked.1);
+            let answer = self.let_in(heir.cntlid, &mut heir.asked);
             self.post(heir.from, Message::Nvme(NvmeMessage::Joined(heir.token, answer)));
         }
         any

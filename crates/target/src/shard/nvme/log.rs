@@ -60,6 +60,9 @@ pub enum NvmeCause {
     NoSubsystem,
     /// No rule of the subsystem lets the host in.
     NotAllowed,
+    /// It is an I/O queue, and its address comes under another rule of the subsystem than that of the
+    /// controller's admin queue.
+    OtherRule,
     /// The subsystem, or the daemon, has as many controllers as it may.
     TooManyControllers,
     /// Its source has as many controllers of the discovery service as it may.
@@ -82,6 +85,9 @@ impl std::fmt::Display for NvmeCause {
         f.write_str(match self {
             NvmeCause::NoSubsystem => "there is no such subsystem at this address",
             NvmeCause::NotAllowed => "no rule lets this host in from there: name it in a [[host]] of the subsystem",
+            NvmeCause::OtherRule => {
+                "its address comes under another rule than that of its controller's admin queue"
+            }
             NvmeCause::TooManyControllers => "there are as many controllers as may be: see controllers and [limits]",
             NvmeCause::TooManyOfSource => {
                 "its address has as many controllers of the discovery service as it may: see discovery_per_source"

@@ -141,6 +141,8 @@ pub(super) struct Seat {
     cntlid: u16,
     qid: u16,
     names: ConnectNames,
+    /// Of an I/O queue: where its controller's admin queue was accepted.
+    admin: Option<Accepted>,
 }
 
 impl Queue {
@@ -221,8 +223,7 @@ impl Shard {
             NvmeMessage::Proven(cntlid) => self.bind_identifier(cntlid),
             NvmeMessage::Impostor(cntlid) => self.nvme.server.end_controller(cntlid),
             NvmeMessage::Join(cntlid, from, token, asked) => {
-                let (join, wish) = *asked;
-                self.join_controller(cx, cntlid, (from, token), (join, wish));
+                self.join_controller(cx, cntlid, (from, token), *asked);
             }
             NvmeMessage::Joined(token, answer) => self.joined_controller(cx, token, answer),
             // Comes with a socket, by `handle_arrival`; without one, the link was lost on its way.

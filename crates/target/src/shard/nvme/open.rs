@@ -10,7 +10,7 @@ use nvme::fabrics::{ConnectNames, ConnectRefusal};
 use nvme_server::discovery::{Book, Entry, EntryKind, Hosts};
 use nvme_server::{
     ADMIN_ENTRIES_MAX, ANA_GROUPS_MAX, Authentication, ControllerLimits, ControllerSpec, DiscoverySpec, Host,
-    NAMESPACES_MAX, NamespaceEntry, QueueKey, QueueSpec, Subsystem,
+    NAMESPACES_MAX, NamespaceEntry, QueueKey, Subsystem,
 };
 use nvme_tcp::{ControllerQueue, QueueSize};
 use stream::{Tag, Target};
@@ -19,7 +19,7 @@ use volume::{Identity, Nexus, PortId};
 use super::offer::{affordable, left};
 use super::{Applicant, Controller, NvmeCause, Queue, Seat, Stage, comer};
 use crate::exports::{HostAuth, HostRule, NvmeService, SubsystemExport};
-use crate::message::{NvmeBaggage, QueueGrant};
+use crate::message::{Joined, NvmeBaggage, QueueGrant};
 use crate::shard::Shard;
 
 /// In-capsule data of an admin queue (NVMe-TCP §3.3): what Connect may carry anyway.
@@ -48,9 +48,13 @@ impl Shard {
     pub(super) fn open_queue(&mut self, cx: &mut Cx<'_>, conn: Tag, applicant: Applicant, grant: QueueGrant) {
         let opened = match &grant {
             QueueGrant::Admin { cntlid, left } => self.open_admin(cx, conn, &applicant, (*cntlid, *left)),
-            QueueGrant::Io(spec) => self.open_io(cx, conn, &applicant, spec),
+            QueueGrant::Io(joined) => self.open_io(cx, conn, &applicant, joined),
         };
         let (cntlid, qid, tag) = (grant.cntlid(), applicant.connect.qid, applicant.tag);
+        let admin = match &grant {
+            QueueGrant::Admin { .. } => None,
+            QueueGrant::Io(joined) => Some(joined.admin),
+        };
         let key = match opened {
             Ok(key) => key,
             Err((refusal, cause)) => {
@@ -69,7 +73,7 @@ impl Shard {
         let completion = self.nvme.server.connected(key);
         let Some(queue) = self.queue(conn) else { return };
         queue.key = Some(key);
-        queue.stage = Stage::Open(Box::new(Seat { key, cntlid, qid, names: applicant.names }));
+        queue.stage = Stage::Open(Box::new(Seat { key, cntlid, qid, names: applicant.names, admin }));
         queue.proto.respond(cx, tag, completion);
         let stranger = self.nvme.server.must_prove(key);
         self.count_queue(cx, conn, stranger);
@@ -84,7 +88,7 @@ impl Shard {
         cx: &mut Cx<'_>,
         conn: Tag,
         applicant: &Applicant,
-        spec: &QueueSpec,
+        joined: &Joined,
     ) -> Result<QueueKey, Refused> {
         let Some(queue) = self.queue(conn) else { return Err((ConnectRefusal::Busy, NvmeCause::NoMemory)) };
         let accepted = queue.accepted;
@@ -92,7 +96,10 @@ impl Shard {
         let namespaces = self
             .visible_namespaces(&applicant.names, &accepted)
             .ok_or((ConnectRefusal::Host, NvmeCause::NotAllowed))?;
-        let mut spec = spec.clone();
+        if !self.have_one_rule(&applicant.names, &accepted, &joined.admin) {
+            return Err((ConnectRefusal::Host, NvmeCause::OtherRule));
+        }
+        let mut spec = joined.spec.clone();
         spec.set_namespaces(namespaces);
         let size = QueueSize {
             entries: u16::try_from(spec.entries).unwrap_or(u16::MAX),

@@ -74,7 +74,7 @@ impl Shard {
     }
 
     /// What was queued for a queue is sent, then its link is closed.
-    fn end_queue(&mut self, cx: &mut Cx<'_>, key: QueueKey) {
+    pub(super) fn end_queue(&mut self, cx: &mut Cx<'_>, key: QueueKey) {
         let Some(Some(conn)) = self.nvme.conns.get(key.0 as usize).copied() else { return };
         let Some(queue) = self.queue(conn) else { return };
         if queue.seat().is_none_or(|seat| seat.key != key) {
