@@ -127,17 +127,25 @@ pub enum Step {
         /// Which.
         queue: QueueKey,
     },
-    /// The host has failed to prove to this queue who it is, and the queue ends.
+    /// The host has failed to prove to this queue who it is, or has gone when something had been computed for
+    /// it, and the queue ends.
     Unproven {
         /// Which.
         queue: QueueKey,
     },
-    /// Compute this where no data waits for it; `Server::computed` follows.
+    /// Compute this where no data waits for it; `Server::computed` follows, or `Server::not_computed`.
     Compute {
+        /// The queue that it is for.
+        queue: QueueKey,
         /// Its name.
         id: ComputeId,
         /// What.
         work: Work,
+    },
+    /// What was to be computed is of no use any more: its queue has closed.
+    Forget {
+        /// Its name.
+        id: ComputeId,
     },
     /// The controller is no more, with all its queues: its number may be given again.
     ControllerGone {
@@ -159,6 +167,8 @@ pub enum Gone {
     QueueLost,
     /// The host did not authenticate.
     Unauthenticated,
+    /// Too much waits to be computed for hosts that have still to authenticate.
+    Overloaded,
     /// We ended it: its subsystem, its host's leave or its port is gone.
     Removed,
 }
@@ -171,6 +181,7 @@ impl core::fmt::Display for Gone {
             Gone::Silent => "its host was silent for longer than the keep-alive timeout",
             Gone::QueueLost => "the connection of an I/O queue was lost",
             Gone::Unauthenticated => "its host did not authenticate",
+            Gone::Overloaded => "too much waits to be computed for hosts that have still to authenticate",
             Gone::Removed => "it may not be there any more, as things are configured",
         })
     }

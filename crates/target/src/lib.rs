@@ -36,5 +36,5 @@ pub use message::{
     Message, NotJoined, NvmeBaggage, NvmeMessage, Proof, QueueEntry, QueueGrant, Report, RoomWanted,
     SessionEntry, Traffic, VolumeEntry, VolumeSpec,
 };
-pub use nvme_server::{ANA_GROUPS_MAX, Gone, KeepAlive, NAMESPACES_MAX, namespaces_max};
+pub use nvme_server::{ANA_GROUPS_MAX, ComputeId, Gone, KeepAlive, NAMESPACES_MAX, namespaces_max};
 pub use shard::{LOGINS_MAX, LogLine, NvmeCause, NvmeLine, Shard, home_of};

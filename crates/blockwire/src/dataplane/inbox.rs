@@ -11,9 +11,11 @@ use std::{
 };
 
 use endpoint::ShardId;
+use nvme::auth::Work;
 use target::{Message, NvmeMessage, Report};
 use volume::{StoreOp, VolumeId};
 
+use super::powers::{Job, Powers};
 use crate::{engine::EngineError, state::StateDir};
 
 /// Requests that wait for their answers, by number. 0 is nobody's: answers to it are dropped.
@@ -95,7 +97,7 @@ pub fn attend(
     requests: Arc<Requests>,
     state: Arc<StateDir>,
     stored: impl Fn(VolumeId, u64, bool) + Send + 'static,
-    tell: impl Fn(ShardId, Message) + Send + 'static,
+    tell: impl Fn(ShardId, Message) + Clone + Send + 'static,
 ) -> std::io::Result<()> {
     // A sync may take long, and answers must not wait for it.
     let (stores, jobs) = channel::<(VolumeId, StoreOp)>();
@@ -109,13 +111,12 @@ pub fn attend(
         }
     };
     thread::Builder::new().name("state".to_owned()).spawn(keep)?;
-    // Powers for DH-HMAC-CHAP take milliseconds each. A queue waits for one at a time.
-    let (works, powers) = channel();
+    let powers = Arc::new(Powers::<Box<Work>>::new());
+    let asked = powers.clone();
+    let answers = tell.clone();
     let compute = move || {
-        for message in powers {
-            if let NvmeMessage::Compute(shard, id, work) = message {
-                tell(shard, Message::Nvme(NvmeMessage::Computed(id, Box::new(work.run()))));
-            }
+        while let Some(Job { shard, id, work }) = asked.next() {
+            answers(shard, Message::Nvme(NvmeMessage::Computed(id, Box::new(work.run()))));
         }
     };
     thread::Builder::new().name("auth".to_owned()).spawn(compute)?;
@@ -126,15 +127,19 @@ pub fn attend(
                 Message::Store(volume, store) => {
                     let _ = stores.send((volume, store));
                 }
-                Message::Nvme(message @ NvmeMessage::Compute(..)) => {
-                    let _ = works.send(message);
+                Message::Nvme(NvmeMessage::Compute(shard, id, source, work)) => {
+                    if let Some(Job { shard, id, .. }) = powers.put(source, Job { shard, id, work }) {
+                        tell(shard, Message::Nvme(NvmeMessage::NotComputed(id)));
+                    }
                 }
+                Message::Nvme(NvmeMessage::Forget(shard, id)) => powers.forget(shard, id),
                 _ => tracing::error!(
                     "a shard has sent the control plane what is not for it: please report this"
                 ),
             }
         }
         requests.end();
+        powers.end();
     };
     thread::Builder::new().name("inbox".to_owned()).spawn(take)?;
     Ok(())

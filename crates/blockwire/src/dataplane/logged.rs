@@ -74,7 +74,8 @@ fn write_line(line: LogLine) {
 
 /// Whether anybody can cause a line at will.
 fn anybodys(line: &NvmeLine) -> bool {
-    line.is_strangers() || matches!(line, NvmeLine::Disconnected { why: Gone::Unauthenticated, .. })
+    line.is_strangers()
+        || matches!(line, NvmeLine::Disconnected { why: Gone::Unauthenticated | Gone::Overloaded, .. })
 }
 
 fn write_nvme(line: NvmeLine) {
@@ -117,6 +118,13 @@ fn write_nvme(line: NvmeLine) {
                 %subsystem,
                 "the host did not authenticate: its key is not the one configured here, or it has none \
                  (nvme connect --dhchap-secret, /etc/nvme/hosts)"
+            );
+        }
+        NvmeLine::Disconnected { host, subsystem, why: Gone::Overloaded, .. } => {
+            tracing::warn!(
+                %host,
+                %subsystem,
+                "put off: too many hosts from this address, or from all, wait to authenticate; it may come again"
             );
         }
         NvmeLine::Disconnected { host, subsystem, cntlid, why } => {

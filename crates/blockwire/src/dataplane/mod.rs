@@ -6,6 +6,7 @@ pub mod inbox;
 pub mod logged;
 pub mod login;
 pub mod medium;
+mod powers;
 mod queues;
 mod refusal;
 pub mod shards;

@@ -301,7 +301,7 @@ impl<P: Sockets> World<P> {
             self.hands.moved = true;
             match message {
                 Message::Store(volume, op) => self.tell(Message::Stored(volume, op.ticket, true)),
-                Message::Nvme(NvmeMessage::Compute(_, id, work)) => {
+                Message::Nvme(NvmeMessage::Compute(_, id, _, work)) => {
                     self.tell(Message::Nvme(NvmeMessage::Computed(id, Box::new(work.run()))));
                 }
                 _ => {}

@@ -46,6 +46,8 @@ pub(crate) struct Guard {
     deadline: Option<Time>,
     /// The host has authenticated once.
     proven: bool,
+    /// Something was computed for it, or was to be.
+    cost: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -68,7 +70,8 @@ impl std::fmt::Debug for Guard {
 impl Guard {
     pub(crate) fn new(what: &Arc<Authentication>) -> Guard {
         let Authentication { credentials, policy } = Authentication::clone(what);
-        Guard { machine: Machine::new(credentials, policy), waiting: None, deadline: None, proven: false }
+        let machine = Machine::new(credentials, policy);
+        Guard { machine, waiting: None, deadline: None, proven: false, cost: false }
     }
 
     /// Whether commands are served.
@@ -243,6 +246,19 @@ impl Server {
         self.proceed(key, cid, progress);
     }
 
+    /// What [`Step::Compute`] gave out is not done, since too much else waits: the queue ends, and its host may
+    /// come again.
+    pub fn not_computed(&mut self, cx: &mut Cx<'_>, id: ComputeId) {
+        self.now = cx.now;
+        let Some(queue) = self.computing.remove(&id) else { return };
+        let Some(guard) = self.open_queue_mut(queue).and_then(|queue| queue.guard.as_mut()) else { return };
+        let Some((key, cid, _)) = guard.waiting.take_if(|(_, _, on)| *on == Wait::Work(id)) else { return };
+        // Nobody is to be blamed for what was not done.
+        guard.cost = false;
+        self.answer_guarded(key, cid, Status::INTERNAL_ERROR.into());
+        self.end_guarded(key.queue, Gone::Overloaded);
+    }
+
     fn proceed(&mut self, key: CommandKey, cid: u16, progress: Progress) {
         let now = self.now;
         if let Some(guard) = &mut self.queue_mut(key.queue).guard {
@@ -259,8 +275,9 @@ impl Server {
                 self.computing.insert(id, key.queue);
                 if let Some(guard) = &mut self.queue_mut(key.queue).guard {
                     guard.waiting = Some((key, cid, Wait::Work(id)));
+                    guard.cost = true;
                 }
-                self.steps.push_back(Step::Compute { id, work });
+                self.steps.push_back(Step::Compute { queue: key.queue, id, work });
             }
             Progress::Authenticated => {
                 self.answer_guarded(key, cid, Completion::SUCCESS);
@@ -290,9 +307,13 @@ impl Server {
 
     /// The host has failed to authenticate: the queue ends, and with it the association.
     pub(crate) fn turn_away(&mut self, key: QueueKey) {
+        self.end_guarded(key, Gone::Unauthenticated);
+    }
+
+    fn end_guarded(&mut self, key: QueueKey, why: Gone) {
         let spec = &self.queue(key).spec;
         if spec.qid == 0 {
-            return self.end_association(spec.cntlid, Gone::Unauthenticated);
+            return self.end_association(spec.cntlid, why);
         }
         if !std::mem::replace(&mut self.queue_mut(key).told_away, true) {
             self.steps.push_back(Step::EndQueue { queue: key });
@@ -304,8 +325,9 @@ impl Server {
         let Some(guard) = self.open_queue_mut(key.queue).and_then(|queue| queue.guard.as_mut()) else {
             return false;
         };
-        if guard.waiting.take_if(|(command, _, _)| *command == key).is_none() {
-            return false;
+        let Some((_, _, on)) = guard.waiting.take_if(|(command, _, _)| *command == key) else { return false };
+        if let Wait::Work(id) = on {
+            self.forget(id);
         }
         self.steps.push_back(Step::Retire { command: key });
         true
@@ -314,19 +336,28 @@ impl Server {
     /// A queue with a guard closes: what waits there ends.
     pub(crate) fn unguard(&mut self, key: QueueKey) {
         let queue = self.queue_mut(key);
-        let Some(Guard { machine, waiting, proven, .. }) = queue.guard.take() else { return };
+        let Some(Guard { machine, waiting, proven, cost, .. }) = queue.guard.take() else { return };
         // Of whom it is not proved that the queue is theirs, they cannot end an association by losing it.
         queue.ended |= !proven;
-        if machine.stage() == Stage::Failed {
+        // Who lets powers be computed and goes has failed as much as who sends a wrong answer; else it would be
+        // the cheaper way to keep us busy.
+        if machine.stage() == Stage::Failed || (cost && !proven) {
             self.steps.push_back(Step::Unproven { queue: key });
         }
         if let Some((command, _, on)) = waiting {
             if let Wait::Work(id) = on {
-                self.computing.remove(&id);
+                self.forget(id);
             }
             self.steps.push_back(Step::Retire { command });
         }
         self.arm_queue(key);
+    }
+
+    /// What was to be computed is of no use any more.
+    fn forget(&mut self, id: ComputeId) {
+        if self.computing.remove(&id).is_some() {
+            self.steps.push_back(Step::Forget { id });
+        }
     }
 
     /// Puts a queue's deadline among the timers.

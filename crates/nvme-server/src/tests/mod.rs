@@ -83,6 +83,9 @@ pub(super) struct World {
     pub(super) disks: Hand,
     /// While set, hosts send no data.
     pub(super) withhold: bool,
+    /// Powers are computed; else they wait, and what waits is kept.
+    pub(super) computes: bool,
+    pub(super) uncomputed: Vec<crate::ComputeId>,
     /// While set, messages between cores wait.
     pub(super) hold_mail: bool,
     /// Answers to asks of no server's.
@@ -122,6 +125,8 @@ impl World {
             tag: 0,
             disks: Hand::default(),
             withhold: false,
+            computes: true,
+            uncomputed: Vec::new(),
             hold_mail: false,
             answers: Vec::new(),
             linked: false,
@@ -218,6 +223,13 @@ impl World {
     pub(super) fn close(&mut self, host: Host) {
         let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
         self.cores[host.shard].server.close_queue(&mut cx, host.key);
+        self.steps(host.shard);
+    }
+
+    /// What this name was given to is not computed.
+    pub(super) fn not_computed(&mut self, host: Host, id: crate::ComputeId) {
+        let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
+        self.cores[host.shard].server.not_computed(&mut cx, id);
         self.steps(host.shard);
     }
 
@@ -372,7 +384,9 @@ impl World {
                 self.ended.push(Host { shard, key: queue });
                 core.server.close_queue(&mut cx, queue);
             }
-            Step::Compute { id, work } => core.server.computed(&mut cx, id, work.run()),
+            Step::Compute { id, work, .. } if self.computes => core.server.computed(&mut cx, id, work.run()),
+            Step::Compute { id, .. } => self.uncomputed.push(id),
+            Step::Forget { id } => self.uncomputed.retain(|waiting| *waiting != id),
             Step::ControllerGone { cntlid, why } => self.gone.push((cntlid, why)),
             Step::Proven { .. } => {}
             Step::Unproven { queue } => self.unproven.push(queue),

@@ -315,7 +315,7 @@ impl Rig {
                 assert!(cntlid == CNTLID && self.alive, "a controller goes once");
                 self.alive = false;
             }
-            Step::Compute { .. } | Step::Proven { .. } | Step::Unproven { .. } => {
+            Step::Compute { .. } | Step::Forget { .. } | Step::Proven { .. } | Step::Unproven { .. } => {
                 unreachable!("nobody authenticates")
             }
         }

@@ -133,7 +133,14 @@ impl Frame {
 
     fn without_data(self, common: &CommonHeader, rules: &Rules) -> Result<Frame, Fatal> {
         let stray = common.flags.contains(Flags::DATA_DIGEST) && !rules.data_digest;
-        if stray { Err(Fatal::field(CommonHeader::AT_FLAGS)) } else { Ok(self) }
+        if stray {
+            return Err(Fatal::field(CommonHeader::AT_FLAGS));
+        }
+        // It means nothing here, and hosts differ in what they leave there; but it points into the PDU.
+        if u32::from(common.pdo) > common.plen.get() {
+            return Err(Fatal::field(CommonHeader::AT_PDO));
+        }
+        Ok(self)
     }
 
     fn with_data(self, common: &CommonHeader, rules: &Rules) -> Result<Frame, Fatal> {

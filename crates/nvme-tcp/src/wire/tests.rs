@@ -164,6 +164,11 @@ fn each_wrong_field_is_named() {
         ("04 00 48 48 49200000", &plain, Fatal::field(4)),
         ("02 00 18 00 99000000", &plain, Fatal::field(4)),
         ("00 00 80 00 81000000", &plain, Fatal::field(4)),
+        // Without data PDO means nothing, but it cannot point out of the PDU.
+        ("04 00 48 49 48000000", &plain, Fatal::field(3)),
+        ("04 03 48 4d 4c000000", &both, Fatal::field(3)),
+        ("06 04 18 ff 18000000", &plain, Fatal::field(3)),
+        ("00 00 80 81 80000000", &plain, Fatal::field(3)),
     ] {
         assert_eq!(judge(bytes, rules), Err(fatal), "{bytes}");
     }

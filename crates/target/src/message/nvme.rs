@@ -1,6 +1,6 @@
 //! What shards tell each other about NVMe controllers and their queues.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use endpoint::{Accepted, ShardId};
@@ -41,10 +41,15 @@ pub enum NvmeMessage {
     Called(u64, Vec<u16>),
     /// From a controller to its queue, or back.
     Word(Word),
-    /// To the control plane: what would keep the data of this shard waiting too long.
-    Compute(ShardId, ComputeId, Box<Work>),
+    /// To the control plane: what would keep the data of this shard waiting too long, for a host of this
+    /// source (an IPv4 address, an IPv6 /64), which shares with others.
+    Compute(ShardId, ComputeId, IpAddr, Box<Work>),
+    /// To it: of no use any more.
+    Forget(ShardId, ComputeId),
     /// From it.
     Computed(ComputeId, Box<Outcome>),
+    /// From it: too much else waits.
+    NotComputed(ComputeId),
 }
 
 /// What a shard must know of a queue's link that comes to it.

@@ -183,7 +183,10 @@ impl Shard {
             }
             Step::Send { .. } | Step::Respond { .. } | Step::Retire { .. } => unreachable!("needs no memory"),
             Step::Cancel { .. } | Step::Ask { .. } | Step::Word { .. } => unreachable!("needs no memory"),
-            Step::EndQueue { .. } | Step::ControllerGone { .. } | Step::Compute { .. } => {
+            Step::EndQueue { .. }
+            | Step::ControllerGone { .. }
+            | Step::Compute { .. }
+            | Step::Forget { .. } => {
                 unreachable!("needs no memory")
             }
             Step::Proven { .. } | Step::Unproven { .. } | Step::CallRoll { .. } => {

@@ -130,10 +130,11 @@ pub fn heed(world: &mut World<Shard>, reports: &mut Vec<Report>) {
             Message::Store(volume, op) => {
                 world.tell(ShardId(0), Message::Stored(volume, op.ticket, true));
             }
-            Message::Nvme(NvmeMessage::Compute(shard, id, work)) => {
+            Message::Nvme(NvmeMessage::Compute(shard, id, _, work)) => {
                 let outcome = Box::new(work.run());
                 world.tell(shard, Message::Nvme(NvmeMessage::Computed(id, outcome)));
             }
+            Message::Nvme(NvmeMessage::Forget(..)) => {}
             Message::Report(_, report) => reports.push(report),
             other => panic!("unexpected: {other:?}"),
         }

@@ -1,9 +1,11 @@
 //! Hosts that must prove who they are (DH-HMAC-CHAP), from end to end.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use blockwire_target::{HostAuth, LogLine, Shard};
+use blockwire_target::{ComputeId, HostAuth, LogLine, Message, NvmeMessage, Shard};
+use endpoint::ShardId;
 use iscsi::chap::{self, Account, Algorithm};
 use iscsi::initiator::{Credentials, Failure};
 use iscsi::login::{AuthPolicy, Chap};
@@ -384,6 +386,75 @@ fn a_host_that_must_prove_now_who_it_is_begins_anew() {
     assert!(prove(&mut world, &wanted, &mut pipe, &secret(3)));
     host.pipes.push(pipe);
     assert_eq!(host.write(&mut world, 1, 5, &pattern(5, 8, 1)), Status::SUCCESS);
+}
+
+/// What the control plane has been asked to compute and has not begun.
+fn note_work(world: &mut World<Shard>, waiting: &mut Vec<(ShardId, ComputeId, IpAddr)>) {
+    for (_, message) in world.heard() {
+        match message {
+            Message::Nvme(NvmeMessage::Compute(shard, id, source, _)) => waiting.push((shard, id, source)),
+            Message::Nvme(NvmeMessage::Forget(shard, id)) => {
+                let at = waiting.iter().position(|(of, its, _)| (*of, *its) == (shard, id));
+                waiting.remove(at.expect("what was asked for is forgotten once"));
+            }
+            Message::Report(..) => {}
+            other => panic!("unexpected: {other:?}"),
+        }
+    }
+}
+
+/// Connections that let the longest powers be computed and close leave no work behind, and are put off; a host
+/// from elsewhere finds nobody before it.
+#[test]
+fn attack_77_powers_for_connections_that_closed_keep_no_host_waiting() {
+    const CROWD: usize = 150;
+    for shards in [1, 2] {
+        let mut exports = (*rig::exports(&Terms::default())).clone();
+        exports.nvme.subsystems[0].rules[0].auth = HostAuth::Required(secret(1));
+        let mut world = world_with(11, shards, &Arc::new(exports));
+        let wanted = Wanted::default();
+        let crowd = "192.0.2.9".parse().unwrap();
+        world.set_comers(crowd, 0);
+        let mut waiting = Vec::new();
+        let pipes: Vec<Pipe> = (0..CROWD)
+            .map(|_| {
+                let (mut pipe, _) = connect(&mut world, &wanted, 0, ConnectData::DYNAMIC);
+                let credentials = nvme::auth::Credentials {
+                    host_nqn: wanted.host.to_owned(),
+                    subsystem_nqn: wanted.subsystem.to_owned(),
+                    host: Some(secret(2).key(wanted.host)),
+                    controller: None,
+                };
+                let longest = Policy { groups: vec![nvme::auth::Group::Ffdhe8192], ..Policy::default() };
+                let (_, first) = Prover::start(credentials, longest, 7, &mut |bytes| bytes.fill(9));
+                let send = command(FabricsType::AUTHENTICATION_SEND, first.len() as u32);
+                pipe.command(&mut world, send, &first, true, 0);
+                world.run_for(Duration::from_millis(2));
+                note_work(&mut world, &mut waiting);
+                pipe
+            })
+            .collect();
+        assert_eq!(waiting.len(), CROWD);
+        assert!(waiting.iter().all(|(_, _, source)| *source == crowd));
+        for (at, pipe) in pipes.iter().enumerate() {
+            if at % 2 == 0 { crate::host::reset(&mut world, pipe) } else { world.shut(sim::Peer(pipe.at)) }
+        }
+        world.run_for(Duration::from_millis(50));
+        note_work(&mut world, &mut waiting);
+        assert_eq!(waiting, [], "{shards} shards: nothing is computed for who has gone");
+        // The next of them have to wait before anything is computed for them.
+        for _ in 0..10 {
+            let mut pipe = Pipe::open(&mut world, wanted.listener, wanted.digests);
+            let cid = pipe.connect(&mut world, &wanted.connect(0), &wanted.names(ConnectData::DYNAMIC));
+            assert_eq!(wait(&mut world, &mut pipe, cid).status, Status::CONTROLLER_BUSY);
+        }
+        // Another host comes in at once.
+        world.set_comers("198.51.100.9".parse().unwrap(), 0);
+        let began = world.now();
+        let (mut admin, _) = connect(&mut world, &wanted, 0, ConnectData::DYNAMIC);
+        assert!(prove(&mut world, &wanted, &mut admin, &secret(1)));
+        assert!(world.now().since(began) < Duration::from_secs(1));
+    }
 }
 
 #[test]

@@ -126,6 +126,52 @@ fn attack_77_a_host_that_falls_silent_is_closed_when_its_time_is_over() {
     assert_eq!(world.gone, [(2, Gone::Unauthenticated)]);
 }
 
+/// Begins to authenticate, up to the work that the controller has from it.
+fn offer(world: &mut World, queue: Host, group: Group) {
+    let mut fill = |bytes: &mut [u8]| bytes.fill(0x5a);
+    let (_, first) = nvme::auth::Host::start(credentials(SECRET), policy(group), 7, &mut fill);
+    let sqe = command(FabricsType::AUTHENTICATION_SEND, first.len() as u32);
+    world.start(queue, &sqe, &first);
+    world.run();
+}
+
+/// Nothing is computed for who has gone, and going then is no way to be spared the back-off.
+#[test]
+fn attack_77_work_of_a_queue_that_closes_is_not_done_and_counts_as_a_failure() {
+    let (mut world, host) = world(Group::Ffdhe8192);
+    world.computes = false;
+    offer(&mut world, host, Group::Ffdhe8192);
+    assert_eq!(world.uncomputed.len(), 1);
+    world.close(host);
+    world.run();
+    assert_eq!((world.uncomputed.as_slice(), world.unproven.as_slice()), (&[][..], &[host.key][..]));
+    // Who goes when it was computed has cost as much.
+    let (mut world, host) = self::world(Group::Ffdhe2048);
+    offer(&mut world, host, Group::Ffdhe2048);
+    world.close(host);
+    world.run();
+    assert_eq!(world.unproven, [host.key]);
+    // Who has proved itself and is cut off while it does so anew has not failed.
+    let (mut world, host) = self::world(Group::Ffdhe2048);
+    assert!(world.authenticate(host, SECRET, Group::Ffdhe2048));
+    offer(&mut world, host, Group::Ffdhe2048);
+    world.close(host);
+    world.run();
+    assert!(world.unproven.is_empty());
+}
+
+#[test]
+fn a_host_that_is_not_computed_for_is_told_and_blamed_for_nothing() {
+    let (mut world, host) = world(Group::Ffdhe2048);
+    world.computes = false;
+    offer(&mut world, host, Group::Ffdhe2048);
+    let id = world.uncomputed[0];
+    world.not_computed(host, id);
+    world.run();
+    assert_eq!(world.gone, [(2, Gone::Overloaded)]);
+    assert!(world.unproven.is_empty());
+}
+
 #[test]
 fn an_io_queue_that_does_not_authenticate_ends_alone() {
     let (mut world, host) = world(Group::Null);

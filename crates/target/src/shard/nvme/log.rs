@@ -106,7 +106,7 @@ impl NvmeLine {
     pub fn is_strangers(&self) -> bool {
         match self {
             NvmeLine::NotConnected { .. } | NvmeLine::Violation { .. } => true,
-            NvmeLine::Disconnected { why, .. } => *why == Gone::Unauthenticated,
+            NvmeLine::Disconnected { why, .. } => matches!(why, Gone::Unauthenticated | Gone::Overloaded),
             NvmeLine::Connected { .. } => false,
         }
     }

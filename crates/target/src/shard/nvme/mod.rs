@@ -235,8 +235,9 @@ impl Shard {
             NvmeMessage::Called(id, here) => self.nvme.server.called(cx, id, self.shards, &here),
             NvmeMessage::Word(word) => self.nvme.server.handle_word(cx, word),
             NvmeMessage::Computed(id, outcome) => self.nvme.server.computed(cx, id, *outcome),
+            NvmeMessage::NotComputed(id) => self.nvme.server.not_computed(cx, id),
             // For the control plane only.
-            NvmeMessage::Compute(..) => {}
+            NvmeMessage::Compute(..) | NvmeMessage::Forget(..) => {}
         }
     }
 

@@ -6,12 +6,14 @@
 
 use buf::Cx;
 use endpoint::ShardId;
+use nvme::auth::Work;
 use nvme::fabrics::ConnectNames;
-use nvme_server::{Gone, QueueKey};
+use nvme_server::{ComputeId, Gone, QueueKey};
 use stream::Tag;
 
 use super::NvmeLine;
-use crate::message::{Message, NvmeMessage};
+use crate::backoff::source;
+use crate::message::{CONTROL, Message, NvmeMessage};
 use crate::shard::{DIRECTORY, LOGINS_MAX, LogLine, Shard};
 
 impl Shard {
@@ -68,7 +70,7 @@ impl Shard {
     pub(super) fn controller_gone(&mut self, cntlid: u16, why: Gone) {
         let Some(gone) = self.nvme.controllers.remove(&cntlid) else { return };
         let ConnectNames { host, subsystem, .. } = gone.names;
-        let line = if gone.introduced || why == Gone::Unauthenticated {
+        let line = if gone.introduced || matches!(why, Gone::Unauthenticated | Gone::Overloaded) {
             NvmeLine::Disconnected { host, subsystem, cntlid, why }
         } else {
             let (peer, names) = (gone.accepted.peer, Some((host, subsystem)));
@@ -77,11 +79,24 @@ impl Shard {
         self.say(LogLine::Nvme(line));
     }
 
-    /// A queue's host has failed to.
+    /// A queue's host has failed to. Whom we put out ourselves, for the place of another, has failed nothing.
     pub(super) fn host_unproven(&mut self, key: QueueKey) {
         let Some(conn) = self.conn_of(key) else { return };
-        let Some(from) = self.queue(conn).map(|queue| queue.accepted.peer.ip()) else { return };
+        let Some(queue) = self.queue(conn).filter(|queue| !queue.evicted) else { return };
+        let from = queue.accepted.peer.ip();
         self.tell_unproven(from);
+    }
+
+    /// Has something computed for a queue's host, by the control plane.
+    pub(super) fn compute(&mut self, cx: &mut Cx<'_>, key: QueueKey, id: ComputeId, work: Work) {
+        let conn = self.conn_of(key);
+        match conn.and_then(|conn| self.queue(conn)).map(|queue| queue.accepted.peer.ip()) {
+            Some(from) => {
+                let message = NvmeMessage::Compute(self.id, id, source(from), Box::new(work));
+                self.post(CONTROL, Message::Nvme(message));
+            }
+            None => self.nvme.server.not_computed(cx, id),
+        }
     }
 
     /// On the directory's shard: a controller's host has proved who it is, and its identifier is its own.

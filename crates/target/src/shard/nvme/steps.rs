@@ -62,10 +62,8 @@ impl Shard {
             Step::EndQueue { queue } => self.end_queue(cx, queue),
             Step::Proven { queue } => self.host_proven(cx, queue),
             Step::Unproven { queue } => self.host_unproven(queue),
-            Step::Compute { id, work } => {
-                let message = NvmeMessage::Compute(self.id, id, Box::new(work));
-                self.post(CONTROL, Message::Nvme(message));
-            }
+            Step::Compute { queue, id, work } => self.compute(cx, queue, id, work),
+            Step::Forget { id } => self.post(CONTROL, Message::Nvme(NvmeMessage::Forget(self.id, id))),
             Step::ControllerGone { cntlid, why } => {
                 self.controller_gone(cntlid, why);
                 self.post(DIRECTORY, Message::Nvme(NvmeMessage::ControllerGone(cntlid)));
