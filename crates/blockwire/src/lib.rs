@@ -29,6 +29,7 @@ pub mod remote;
 pub mod report;
 pub mod run;
 pub mod serve;
+pub mod shown;
 pub mod size;
 pub mod spec;
 pub mod state;

@@ -13,6 +13,7 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+use crate::shown::{is_hidden, line as shown_line};
 use tracing::{
     Event, Level, Metadata, Subscriber,
     callsite::Identifier,
@@ -142,9 +143,10 @@ struct Fields {
 impl Visit for Fields {
     fn record_str(&mut self, field: &Field, value: &str) {
         if field.name() == "message" {
-            self.message.push_str(&plain(value));
-        } else if value.is_empty() || value.contains([' ', '"', '=']) || value.chars().any(char::is_control) {
-            let _ = write!(self.rest, " {}={value:?}", field.name());
+            self.message.push_str(&shown_line(value));
+        } else if value.is_empty() || value.contains([' ', '"', '=']) || value.chars().any(is_hidden) {
+            let quoted = value.replace('\\', "\\\\").replace('"', "\\\"");
+            let _ = write!(self.rest, " {}=\"{}\"", field.name(), shown_line(&quoted));
         } else {
             let _ = write!(self.rest, " {}={value}", field.name());
         }
@@ -153,11 +155,6 @@ impl Visit for Fields {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         self.record_str(field, &format!("{value:?}"));
     }
-}
-
-/// Text without control characters: what a peer sends must not forge lines or drive a terminal.
-fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 /// `2026-11-21T00:00:00Z`.
@@ -208,6 +205,6 @@ mod tests {
 
     #[test]
     fn control_characters_do_not_reach_the_terminal() {
-        assert_eq!(plain("a\nb\x1b[1m"), "a?b?[1m");
+        assert_eq!(shown_line("a\nb\x1b[1m"), "a\\u000ab\\u001b[1m");
     }
 }

@@ -8,11 +8,16 @@ use crate::{
         ConnectionReport, NegotiatedReport, SessionReport, ShardReport, StatusReport, TargetReport,
         VolumeReport,
     },
+    shown,
     size::human,
 };
 
 /// The text of an answer, with its last line end.
 pub fn text(answer: &Answer) -> String {
+    shown::lines(&plain(answer)).into_owned()
+}
+
+fn plain(answer: &Answer) -> String {
     match answer {
         Answer::Volumes(volumes) => volume_table(volumes),
         Answer::Volume(volume) => volume_card(volume),
@@ -72,7 +77,7 @@ pub fn json(answer: &Answer) -> String {
         Answer::Stopping { pid } => Ok(serde_json::json!({ "stopping": true, "pid": pid })),
     };
     // Reports hold texts, numbers and lists only, which always have a JSON form.
-    format!("{:#}\n", value.unwrap_or_default())
+    shown::lines(&format!("{:#}\n", value.unwrap_or_default())).into_owned()
 }
 
 /// Columns as wide as their widest cell, two spaces apart; a hint if there is nothing.
@@ -81,6 +86,9 @@ fn table<const N: usize>(head: [&str; N], rows: Vec<[String; N]>, empty: &str) -
         return format!("{empty}\n");
     }
     let head = head.map(str::to_owned);
+    // What a peer has named neither ends a line nor moves what stands beside it.
+    let rows: Vec<[String; N]> =
+        rows.into_iter().map(|row| row.map(|cell| shown::line(&cell).into_owned())).collect();
     let mut widths = [0; N];
     for row in std::iter::once(&head).chain(&rows) {
         for (width, cell) in widths.iter_mut().zip(row) {

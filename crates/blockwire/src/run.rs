@@ -26,7 +26,7 @@ use crate::{
     iscsictl, key, log, output,
     paths::Paths,
     serve::{StartEngine, serve},
-    suggest, verbs,
+    shown, suggest, verbs,
 };
 
 /// Does what `args` say and gives the exit code; `start` starts the data path for `serve`.
@@ -52,7 +52,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>, start: StartEngine) -> Exit
     match act(cli.verb, start) {
         Ok(exit) => exit,
         Err(failure) => {
-            let _ = writeln!(io::stderr(), "blockwire: {failure}");
+            let _ = writeln!(io::stderr(), "blockwire: {}", shown::lines(&failure.to_string()));
             failure.exit
         }
     }
@@ -96,7 +96,7 @@ fn act(verb: Verb, start: StartEngine) -> Result<Exit, Failure> {
         Verb::Remote(verb) => return verbs::act(&verb),
         Verb::Other(words) => return Err(unknown_verb(&words)),
         Verb::Status(daemon) => (daemon, Request::Status),
-        Verb::Iscsictl(args) => return Ok(print(iscsictl::run(&args, &paths)?.as_bytes())),
+        Verb::Iscsictl(args) => return Ok(print(shown::lines(&iscsictl::run(&args, &paths)?).as_bytes())),
         Verb::Stop(args) => (args.daemon, Request::Stop { now: args.now }),
         Verb::Volume(verb) => volume(verb)?,
         Verb::Target(TargetVerb::List(daemon)) => (daemon, Request::TargetList),

@@ -127,7 +127,7 @@ fn set_up(settings: Settings) -> Result<Initiator, Failure> {
 
 /// Prints to standard output; a reader that has gone is no failure of ours.
 fn say(text: &str) -> Result<(), Failure> {
-    match io::stdout().write_all(text.as_bytes()).and_then(|()| io::stdout().flush()) {
+    match io::stdout().write_all(crate::shown::lines(text).as_bytes()).and_then(|()| io::stdout().flush()) {
         Err(why) if why.kind() != io::ErrorKind::BrokenPipe => {
             Err(Failure::failed(format!("standard output: {why}")))
         }

@@ -1,0 +1,72 @@
+//! What others have named, as it may be shown: in the log, in tables, in JSON and in errors.
+//!
+//! A host chooses its NQN, an initiator its name and alias, a target what it discovers; any of them may hold
+//! characters that no terminal shows as they are: controls, line and paragraph separators (U+2028, U+2029),
+//! overrides of the direction of writing (U+202E), invisible ones. They would forge lines, hide what stands
+//! beside them, or drive the terminal. All text that leaves this program for eyes or for other programs goes
+//! through here, and through nothing else, so it has one form everywhere: `\uXXXX`, which is JSON's.
+//!
+//! Invariant: what is given has no such character but line ends and tabs where they were asked for.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+/// Whether a character does not show as itself.
+pub fn is_hidden(c: char) -> bool {
+    // The standard library knows which are printable; it escapes quotes and backslashes besides.
+    !matches!(c, '"' | '\'' | '\\') && c.escape_debug().len() > 1
+}
+
+/// The text with every hidden character written as `\uXXXX`; of one beyond U+FFFF, as JSON has it, two.
+pub fn line(text: &str) -> Cow<'_, str> {
+    escaped(text, is_hidden)
+}
+
+/// The same for a text of several lines, whose line ends and tabs stay.
+pub fn lines(text: &str) -> Cow<'_, str> {
+    escaped(text, |c| !matches!(c, '\n' | '\t') && is_hidden(c))
+}
+
+fn escaped(text: &str, hides: impl Fn(char) -> bool) -> Cow<'_, str> {
+    if !text.chars().any(&hides) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if hides(c) {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                let _ = write!(shown, "\\u{unit:04x}");
+            }
+        } else {
+            shown.push(c);
+        }
+    }
+    Cow::Owned(shown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_hidden_character_is_shown_as_it_is() {
+        let evil = "nqn.a\u{202e}txt\u{2028}b\u{2029}c\u{200b}d\u{feff}e\u{1b}[2J\u{85}\u{7f}\u{e0001}\n";
+        let shown = line(evil);
+        assert!(!shown.chars().any(is_hidden), "{shown}");
+        assert!(shown.starts_with("nqn.a\\u202etxt\\u2028b\\u2029c\\u200bd\\ufeffe\\u001b[2J\\u0085\\u007f"));
+        assert!(shown.ends_with("\\udb40\\udc01\\u000a"));
+        assert_eq!(lines("a\nb\u{2028}\n"), "a\nb\\u2028\n");
+        for plain in ["iqn.2026-11.test:host", "Prüfung 日本 'a' \"b\" \\ é"] {
+            assert!(matches!(line(plain), Cow::Borrowed(_)), "{plain}");
+        }
+    }
+
+    #[test]
+    fn json_means_the_same_as_before() {
+        let evil = "a\u{202e}b\u{2028}\u{e0001}\\\"\n";
+        let json = serde_json::json!({ "name": evil }).to_string();
+        let shown = line(&json);
+        assert!(!shown.chars().any(is_hidden));
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap()["name"], evil);
+    }
+}
