@@ -5,9 +5,11 @@
 
 mod targets;
 mod truth;
+mod volumes;
 
 pub use targets::Again;
 pub use truth::STATES;
+pub use volumes::Unserved;
 
 use std::{
     path::{Path, PathBuf},
@@ -18,19 +20,16 @@ use std::{
 use crate::{
     attached::held::{self, Attachments},
     chiscsi::report::LineReport,
-    config::check,
     control::{Answer, AttachRequest, Code, Refused, Request, server::Service},
     engine::{Engine, EngineError, Stop},
     exit::{Exit, Failure},
     name::VolumeName,
-    plan::{Origin, Plan, Protocol, Target, Volume, Ways},
+    plan::{Plan, Protocol, Target, Ways},
     report::{
-        AttachmentReport, ConnectionReport, ExportReport, LunReport, PortalReport, SessionReport,
-        StatusReport, TargetReport, VolumeReport,
+        AttachmentReport, ConnectionReport, LunReport, PortalReport, SessionReport, StatusReport,
+        TargetReport,
     },
-    size,
-    spec::{self, Source},
-    state::{StateDir, identity::Identities, volumes},
+    state::{StateDir, identity::Identities},
     store::Store,
     suggest,
 };
@@ -57,6 +56,10 @@ pub struct Daemon {
 /// What is served now.
 struct Served {
     stores: Vec<Store>,
+    /// Volumes that should be served and cannot be.
+    unserved: Vec<Unserved>,
+    /// Volumes that were deleted while operations of them were out: their files stay open until those end.
+    leaving: Vec<Store>,
     ways: Ways,
     /// Targets that were stopped.
     stopped: Vec<Target>,
@@ -118,8 +121,10 @@ impl Daemon {
         stopping: Arc<Ending>,
         control: PathBuf,
     ) -> Self {
-        let (stopped, lines) = (Vec::new(), Vec::new());
-        let served = Mutex::new(Served { stores, ways: plan.ways.clone(), stopped, identities, lines });
+        let (ways, lines) = (plan.ways.clone(), Vec::new());
+        let (unserved, leaving, stopped) = (Vec::new(), Vec::new(), Vec::new());
+        let served = Served { stores, unserved, leaving, ways, stopped, identities, lines };
+        let served = Mutex::new(served);
         let (attachments, started) = (Arc::default(), Instant::now());
         Daemon { engine, plan, state, served, stopping, started, attachments, control, again: None }
     }
@@ -129,6 +134,13 @@ impl Daemon {
     pub fn of_files(self, lines: Vec<LineReport>, again: Option<Again>) -> Self {
         self.served().lines = lines;
         Daemon { again, ..self }
+    }
+
+    /// With volumes that it should serve and does not.
+    #[must_use]
+    pub fn without(self, unserved: Vec<Unserved>) -> Self {
+        self.served().unserved = unserved;
+        self
     }
 
     /// The remote volumes that it holds as local block devices.
@@ -156,157 +168,6 @@ impl Daemon {
     /// One change at a time; a panic in another one leaves a state that was valid before it.
     fn served(&self) -> MutexGuard<'_, Served> {
         self.served.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn create(&self, name: &str, spec: &str) -> Result<VolumeReport, Refused> {
-        let invalid = |why: &dyn std::fmt::Display| Refused::new(Code::Invalid, why);
-        let name = VolumeName::parse(name).map_err(|why| invalid(&why))?;
-        let spec = spec::parse(spec).map_err(|why| invalid(&why))?;
-        if spec.source.has_relative_file() {
-            return Err(invalid(&"the path of a file must be absolute"));
-        }
-        if spec.source.has_relative_secret() {
-            return Err(invalid(&"the path of a secret's file must be absolute"));
-        }
-        let volume = Volume { name, spec, origin: Origin::Created };
-        let mut served = self.served();
-        if served.stores.iter().any(|store| store.volume.name == volume.name) {
-            return Err(Refused::new(
-                Code::Conflict,
-                format!("there is already a volume \"{}\"", volume.name),
-            ));
-        }
-        let ways = self.default_ways(&volume);
-        served.free_to_use(&ways)?;
-        let Served { stores, identities, .. } = &mut *served;
-        let store =
-            Store::open(&volume, identities, stores.iter()).map_err(|why| Refused::new(Code::Failed, why))?;
-        if let Err(why) = served.identities.save(&self.state) {
-            store.discard();
-            return Err(Refused::new(Code::Failed, why));
-        }
-        if let Err(why) = self.engine.add_volume(&store, &ways) {
-            store.discard();
-            return Err(refused(&why));
-        }
-        let name = volume.name.clone();
-        let recorded = served.stores.iter().map(|store| &store.volume).chain([&volume]);
-        if let Err(why) = volumes::save(&self.state, recorded) {
-            // What cannot be remembered must not be served: it would be gone after a restart.
-            let _ = self.engine.remove_volume(name.as_str(), true);
-            store.discard();
-            return Err(Refused::new(Code::Failed, why));
-        }
-        served.stores.push(store);
-        served.ways.extend(&ways);
-        tracing::info!(volume = %name, "volume created");
-        served.volume(name.as_str())
-    }
-
-    /// What leads to a volume that no configuration names.
-    fn default_ways(&self, volume: &Volume) -> Ways {
-        let (node, open) = (self.plan.node.as_ref(), self.plan.hosts.is_empty());
-        let tags = |protocol| check::tags_of(self.plan.portals.iter(), protocol);
-        let mut ways = Ways::default();
-        let iscsi = tags(Protocol::Iscsi);
-        if !iscsi.is_empty() {
-            ways.targets.push(check::default_target(node, volume, &iscsi, open));
-        }
-        let nvme = tags(Protocol::Nvme);
-        if !nvme.is_empty() {
-            ways.subsystems.push(check::default_subsystem(node, volume, &nvme, open));
-        }
-        ways
-    }
-
-    fn delete(&self, name: &str, force: bool) -> Result<VolumeReport, Refused> {
-        let mut served = self.served();
-        let report = served.volume(name)?;
-        self.engine.remove_volume(name, force).map_err(|why| refused(&why))?;
-        // No shard has it any more; what hosts were told is written is made stable before its file is let go.
-        let named = served.stores.iter_mut().find(|store| store.volume.name.as_str() == name);
-        let synced = named.map_or(Ok(()), Store::sync);
-        served.stores.retain(|store| store.volume.name.as_str() != name);
-        served.ways.forget(name);
-        let mut stopped = Ways { targets: std::mem::take(&mut served.stopped), ..Ways::default() };
-        stopped.forget(name);
-        served.stopped = stopped.targets;
-        tracing::info!(volume = name, "volume deleted");
-        volumes::save(&self.state, served.stores.iter().map(|store| &store.volume)).map_err(|why| {
-            let message = format!("no longer served, but it will come back at the next start: {why}");
-            Refused::new(Code::Failed, message)
-        })?;
-        synced.map_err(|why| {
-            let message =
-                format!("no longer served, but what was written last may be lost: cannot sync: {why}");
-            Refused::new(Code::Failed, message)
-        })?;
-        Ok(report)
-    }
-
-    fn resize(&self, name: &str, bytes: u64, shrink: bool) -> Result<VolumeReport, Refused> {
-        let mut served = self.served();
-        served.volume(name)?;
-        let Some(store) = served.stores.iter_mut().find(|store| store.volume.name.as_str() == name) else {
-            return Err(Refused::new(Code::NotFound, name));
-        };
-        let before = store.bytes;
-        if bytes == 0 || !bytes.is_multiple_of(u64::from(store.volume.spec.block)) {
-            let why = format!("the size must be a multiple of the block, {} bytes", store.volume.spec.block);
-            return Err(Refused::new(Code::Invalid, why));
-        }
-        if matches!(store.volume.spec.source, Source::Remote(_)) {
-            let why = "the volume is resized on the machine that has it; its hosts here see it at once";
-            return Err(Refused::new(Code::Invalid, why));
-        }
-        if matches!(store.volume.spec.source, Source::Stripe(_)) {
-            let why = "a stripe has the size of its legs: it follows volumes of other machines at once, files and \
-                       devices when it is opened";
-            return Err(Refused::new(Code::Invalid, why));
-        }
-        if matches!(store.volume.spec.source, Source::Device(_)) {
-            return Err(Refused::new(Code::Invalid, "a device has the size that it has"));
-        }
-        if store.volume.spec.read_only {
-            return Err(Refused::new(Code::Invalid, "the volume is write-protected"));
-        }
-        if bytes < before && !shrink {
-            let why = format!(
-                "it has {}; to make it smaller, and lose what lies beyond, use --shrink",
-                size::human(before)
-            );
-            return Err(Refused::new(Code::Conflict, why));
-        }
-        let failed =
-            |why: std::io::Error| Refused::new(Code::Failed, format!("cannot change the file: {why}"));
-        // Growing: first the file, then the initiators. Shrinking: the other way round, so that
-        // nobody is promised blocks that are not there.
-        if bytes >= before {
-            let grown = store.set_len(bytes);
-            if store.in_doubt {
-                self.engine.sync_failed(name);
-            }
-            grown.map_err(failed)?;
-            if let Err(why) = self.engine.resize_volume(name, bytes) {
-                let _ = store.set_len(before);
-                return Err(refused(&why));
-            }
-        } else {
-            self.engine.resize_volume(name, bytes).map_err(|why| refused(&why))?;
-            let shrunk = store.set_len(bytes);
-            if store.in_doubt {
-                self.engine.sync_failed(name);
-            }
-            if let Err(why) = shrunk {
-                let _ = self.engine.resize_volume(name, before);
-                return Err(failed(why));
-            }
-        }
-        store.volume.spec.size = Some(bytes);
-        tracing::info!(volume = name, bytes, "volume resized");
-        volumes::save(&self.state, served.stores.iter().map(|store| &store.volume))
-            .map_err(|why| Refused::new(Code::Failed, format!("resized, but not recorded: {why}")))?;
-        served.volume(name)
     }
 
     fn targets(&self) -> Result<Vec<TargetReport>, Refused> {
@@ -378,6 +239,7 @@ impl Daemon {
             io: shards.first().map_or_else(|| self.plan.io.as_str().to_owned(), |shard| shard.io.clone()),
             listeners: self.engine.listeners(),
             volumes: served.stores.len(),
+            failed: served.failures(),
             targets: served.ways.targets.len(),
             subsystems: served.ways.subsystems.len(),
             sessions,
@@ -408,6 +270,7 @@ impl Service for Daemon {
             }
             Request::VolumeCreate { name, spec } => Answer::Volume(self.create(&name, &spec)?),
             Request::VolumeDelete { name, force } => Answer::Deleted(self.delete(&name, force)?),
+            Request::VolumeRetry { name } => Answer::Volume(self.retry(&name)?),
             Request::VolumeResize { name, size_bytes, shrink } => {
                 Answer::Volume(self.resize(&name, size_bytes, shrink)?)
             }
@@ -458,46 +321,6 @@ impl Served {
         }
         Ok(())
     }
-
-    fn volumes(&self) -> Vec<VolumeReport> {
-        self.stores.iter().map(|store| self.report(store)).collect()
-    }
-
-    fn volume(&self, name: &str) -> Result<VolumeReport, Refused> {
-        let found = self.stores.iter().find(|store| store.volume.name.as_str() == name);
-        let names = self.stores.iter().map(|store| store.volume.name.as_str());
-        found.map(|store| self.report(store)).ok_or_else(|| unknown("volume", name, names))
-    }
-
-    fn report(&self, store: &Store) -> VolumeReport {
-        let (volume, spec) = (&store.volume, &store.volume.spec);
-        let exports = self.ways.targets.iter().flat_map(|target| {
-            let luns = target.luns.iter().filter(|lun| lun.volume == volume.name);
-            luns.map(|lun| ExportReport {
-                target: target.name.clone(),
-                lun: lun.lun,
-                read_only: lun.read_only,
-            })
-        });
-        VolumeReport {
-            name: volume.name.to_string(),
-            kind: spec.source.kind().to_owned(),
-            path: spec.source.place(),
-            size_bytes: store.bytes,
-            block_bytes: spec.block,
-            physical_bytes: store.physical,
-            read_only: spec.read_only,
-            write_cache: spec.cache,
-            direct: spec.direct,
-            thin: spec.thin,
-            removable: spec.removable,
-            uuid: store.uuid,
-            created: volume.origin == Origin::Created,
-            exports: exports.collect(),
-            namespaces: self.namespaces_of(&volume.name),
-            standing: None,
-        }
-    }
 }
 
 /// The one of that name, or the only one whose name ends in it.
@@ -538,6 +361,7 @@ fn not_attached(why: Failure) -> Refused {
 fn refused(why: &EngineError) -> Refused {
     let code = match why {
         EngineError::Listen { .. } | EngineError::Start(_) => Code::Failed,
+        EngineError::Record(_) | EngineError::Unsettled(_) => Code::Failed,
         EngineError::InUse { .. } | EngineError::Lingers => Code::Conflict,
         EngineError::Unsupported(_) => Code::Invalid,
         EngineError::TimedOut => Code::TimedOut,

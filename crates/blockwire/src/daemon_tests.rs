@@ -1,12 +1,20 @@
 //! Changes at run time against an engine that only remembers what it was told.
 
 use super::*;
+use crate::{
+    config::check,
+    plan::{Origin, Volume},
+    spec,
+    state::volumes,
+};
 
 /// What the engine was told, and what it shall refuse.
 #[derive(Default)]
 pub struct Memory {
     told: Mutex<Vec<String>>,
     refuse: Mutex<bool>,
+    /// What comes of the next change, done or not.
+    comes: Mutex<Option<EngineError>>,
 }
 
 impl Memory {
@@ -15,7 +23,7 @@ impl Memory {
             return Err(EngineError::InUse { sessions: 2 });
         }
         self.told.lock().unwrap().push(what);
-        Ok(())
+        self.comes.lock().unwrap().take().map_or(Ok(()), Err)
     }
 
     fn take(&self) -> Vec<String> {
@@ -170,7 +178,7 @@ fn a_created_volume_is_served_recorded_and_forgotten_when_deleted() {
     let spec = format!("file:{},size=1M", path.display());
     let Answer::Volume(report) = create(&daemon, "x", spec.clone()).unwrap() else { panic!() };
     assert_eq!(report.exports[0].target, "iqn.2026-11.io.blockwire:x");
-    assert!(report.created && report.size_bytes == 1 << 20);
+    assert!(report.created && report.size_bytes == Some(1 << 20));
     assert_eq!(engine.take(), ["add x as iqn.2026-11.io.blockwire:x and nqn.2026-11.io.blockwire:x"]);
     let recorded = volumes::load(&daemon.state).unwrap();
     assert_eq!(recorded.iter().map(|volume| volume.name.as_str()).collect::<Vec<_>>(), ["x"]);
@@ -211,10 +219,7 @@ fn what_cannot_be_recorded_is_not_served() {
     let Fixture { root: _root, engine, daemon } = fixture();
     std::fs::create_dir(daemon.state.path().join("volumes.new")).unwrap();
     assert_eq!(code(create(&daemon, "x", "ram:1M".into())), Code::Failed);
-    assert_eq!(
-        engine.take(),
-        ["add x as iqn.2026-11.io.blockwire:x and nqn.2026-11.io.blockwire:x", "remove x true"]
-    );
+    assert_eq!(engine.take(), [] as [&str; 0], "no host has seen it");
     assert_eq!(code(daemon.answer(Request::VolumeShow { name: "x".into() })), Code::NotFound);
 }
 
@@ -239,7 +244,56 @@ fn resizing() {
     assert_eq!(code(resize(4 << 20, false)), Code::Conflict);
     assert_eq!(length(), 1 << 20, "undone");
     let recorded = volumes::load(&daemon.state).unwrap();
-    assert_eq!(recorded[0].spec.size, Some(1 << 20));
+    assert_eq!(recorded[0].read().unwrap().spec.size, Some(1 << 20));
+}
+
+/// Growth that some hosts may have been told of stays: what they write beyond the old end must have a place.
+#[test]
+fn a_growth_that_was_not_fenced_in_time_is_not_taken_back() {
+    for why in [EngineError::Unsettled("a shard is late".into()), EngineError::TimedOut, EngineError::Stopped]
+    {
+        let Fixture { root, engine, daemon } = fixture();
+        let path = root.path().join("x.img");
+        create(&daemon, "x", format!("file:{},size=1M", path.display())).unwrap();
+        *engine.comes.lock().unwrap() = Some(why);
+        let request = Request::VolumeResize { name: "x".into(), size_bytes: 4 << 20, shrink: false };
+        let why = daemon.answer(request).unwrap_err();
+        assert!(why.message.contains("4 MiB now, but not every host"), "{why:?}");
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 4 << 20);
+        assert_eq!(volumes::load(&daemon.state).unwrap()[0].read().unwrap().spec.size, Some(4 << 20));
+    }
+}
+
+/// A volume that hosts may have seen is not taken back with its file.
+#[test]
+fn a_create_that_may_have_been_told_leaves_the_file() {
+    let Fixture { root, engine, daemon } = fixture();
+    *engine.comes.lock().unwrap() = Some(EngineError::TimedOut);
+    let path = root.path().join("x.img");
+    assert_eq!(code(create(&daemon, "x", format!("file:{},size=1M", path.display()))), Code::TimedOut);
+    assert!(path.exists());
+    assert_eq!(volumes::load(&daemon.state).unwrap(), []);
+}
+
+/// A delete that does not come to its end is not forgotten: the volume is shown, keeps its name and its file, does not
+/// come back at the next start, and can be deleted again.
+#[test]
+fn a_volume_whose_operations_are_out_is_shown_until_they_end() {
+    let Fixture { root, engine, daemon } = fixture();
+    let path = root.path().join("x.img");
+    let spec = format!("file:{},size=1M", path.display());
+    create(&daemon, "x", spec.clone()).unwrap();
+    let delete = || daemon.answer(Request::VolumeDelete { name: "x".into(), force: true });
+    *engine.comes.lock().unwrap() = Some(EngineError::Lingers);
+    assert_eq!(code(delete()), Code::Conflict);
+    assert_eq!(volumes::load(&daemon.state).unwrap(), []);
+    let Answer::Status(status) = daemon.answer(Request::Status).unwrap() else { panic!() };
+    assert_eq!((status.volumes, status.failed[0].volume.as_str()), (1, "x"));
+    assert_eq!(code(create(&daemon, "x", "ram:1M".into())), Code::Conflict);
+    let why = create(&daemon, "y", spec.clone()).unwrap_err();
+    assert!(why.message.contains("already open as volume \"x\""), "{why:?}");
+    delete().unwrap();
+    create(&daemon, "y", spec).unwrap();
 }
 
 /// The file of a volume can be synced no more: what this system keeps nowhere can be made stable nowhere.

@@ -6,6 +6,7 @@
 use std::{fmt, net::SocketAddr, sync::Arc};
 
 use crate::{
+    name::VolumeName,
     plan::{Plan, Ways},
     report::{ConnectionReport, ListenerReport, SessionReport, ShardReport, StandingReport},
     state::StateDir,
@@ -31,6 +32,10 @@ pub enum EngineError {
     },
     /// The backing cannot change in this way.
     Unsupported(String),
+    /// What is kept of a volume (reservations, bad blocks, paths, protection) is damaged.
+    Record(String),
+    /// The change stands, but not every shard has heard of it in time: some hosts were told, and some were not.
+    Unsettled(String),
     /// Nothing leads to the volume any more, but operations of it are still out.
     Lingers,
     /// The shards did not answer in time.
@@ -47,7 +52,8 @@ impl fmt::Display for EngineError {
             EngineError::InUse { sessions } => {
                 write!(f, "in use by {sessions} session(s); log them out first, or use --force")
             }
-            EngineError::Unsupported(why) => f.write_str(why),
+            EngineError::Unsupported(why) | EngineError::Record(why) => f.write_str(why),
+            EngineError::Unsettled(why) => write!(f, "{why}"),
             EngineError::Lingers => f.write_str(
                 "no host reaches it any more, but operations of it are still out, since what it lies on does not \
                  answer; its file stays open until they end: delete it again then",
@@ -71,6 +77,11 @@ pub enum Stop {
 
 /// The running data path.
 pub trait Engine: Send + Sync {
+    /// Volumes that it was started with and does not serve, and why. The ways that lead to them stay: once such a
+    /// volume is added, they lead to it.
+    fn unserved(&self) -> Vec<(VolumeName, String)> {
+        Vec::new()
+    }
     /// Where it listens, with the ports that the system chose, in the order of the plan's portals.
     fn listeners(&self) -> Vec<ListenerReport>;
     /// The sessions.
@@ -96,7 +107,8 @@ pub trait Engine: Send + Sync {
     fn set_ways(&self, ways: &Ways) -> Result<(), EngineError>;
     /// Ends an iSCSI session at once; its number and shard are those of its report.
     fn end_session(&self, id: u64, shard: usize) -> Result<(), EngineError>;
-    /// The volume's backing now has this many bytes: initiators are told.
+    /// The volume's backing now has this many bytes: initiators are told. After [`EngineError::Unsettled`], and
+    /// wherever it is not known what became of it, they may have been.
     fn resize_volume(&self, name: &str, bytes: u64) -> Result<(), EngineError>;
     /// A sync of the volume's file has failed that the engine did not ask for: its writes and flushes are refused
     /// from now on, as if a shard had been told.

@@ -133,10 +133,13 @@ fn volume_table(volumes: &[VolumeReport]) -> String {
         [
             volume.name.clone(),
             volume.kind.clone(),
-            human(volume.size_bytes),
-            volume.block_bytes.to_string(),
+            or_dash(volume.size_bytes.map(human)),
+            or_dash(volume.block_bytes),
             flags(volume),
-            exported(volume).into_iter().next().unwrap_or_else(|| "-".to_owned()),
+            match &volume.failed {
+                Some(why) => format!("FAILED: {why}"),
+                None => or_dash(exported(volume).into_iter().next()),
+            },
         ]
     });
     table(["NAME", "KIND", "SIZE", "BLOCK", "OPTIONS", "EXPORTED AS"], rows.collect(), "no volumes")
@@ -149,16 +152,24 @@ fn exported(volume: &VolumeReport) -> Vec<String> {
     luns.chain(namespaces).collect()
 }
 
+/// What to do about a volume that has failed.
+fn next_step(volume: &VolumeReport) -> String {
+    format!("`blockwire volume retry {0}`, or `blockwire volume delete {0}`", volume.name)
+}
+
 fn volume_card(volume: &VolumeReport) -> String {
     let exports = exported(volume);
+    let both = volume.block_bytes.zip(volume.physical_bytes);
+    let block = both.map(|(block, physical)| format!("{block} bytes, physical {physical}"));
     let mut rows = vec![
         ("name", Some(volume.name.clone())),
         ("kind", Some(volume.kind.clone())),
         ("path", volume.path.clone()),
-        ("size", Some(format!("{} ({} bytes)", human(volume.size_bytes), volume.size_bytes))),
-        ("block", Some(format!("{} bytes, physical {}", volume.block_bytes, volume.physical_bytes))),
+        ("failed", volume.failed.as_ref().map(|why| format!("{why} (then: {})", next_step(volume)))),
+        ("size", volume.size_bytes.map(|bytes| format!("{} ({bytes} bytes)", human(bytes)))),
+        ("block", block),
         ("options", Some(flags(volume))),
-        ("uuid", Some(volume.uuid.to_string())),
+        ("uuid", volume.uuid.map(|uuid| uuid.to_string())),
         ("from", Some(if volume.created { "created at run time" } else { "configuration" }.to_owned())),
         ("exported as", (!exports.is_empty()).then(|| exports.join(", "))),
     ];
@@ -387,6 +398,8 @@ fn status_card(status: &StatusReport) -> String {
         .iter()
         .map(|listener| format!("{} {}", listener.protocol, listener.address))
         .collect();
+    let failed: Vec<String> =
+        status.failed.iter().map(|one| format!("volume {}: {}", one.volume, one.why)).collect();
     card(&[
         ("version", Some(status.version.clone())),
         ("process", Some(status.pid.to_string())),
@@ -395,6 +408,7 @@ fn status_card(status: &StatusReport) -> String {
         ("io", Some(format!("{}, {} shards", status.io, status.shards))),
         ("listening", Some(listeners.join(", "))),
         ("volumes", Some(status.volumes.to_string())),
+        ("failed", (!failed.is_empty()).then(|| failed.join("; "))),
         ("targets", Some(status.targets.to_string())),
         ("subsystems", Some(status.subsystems.to_string())),
         ("sessions", Some(format!("{}, {} connections", status.sessions, status.connections))),
@@ -422,16 +436,17 @@ mod tests {
             name: name.into(),
             kind: "ram".into(),
             path: None,
-            size_bytes: 64 << 20,
-            block_bytes: 512,
-            physical_bytes: 512,
+            size_bytes: Some(64 << 20),
+            block_bytes: Some(512),
+            physical_bytes: Some(512),
             read_only: false,
             write_cache: false,
             direct: false,
             thin: true,
             removable: false,
-            uuid: Uuid::from_u128(1),
+            uuid: Some(Uuid::from_u128(1)),
             created: false,
+            failed: None,
             exports: vec![ExportReport { target: "iqn.x".into(), lun: 0, read_only: false }],
             namespaces: Vec::new(),
             standing: None,

@@ -23,12 +23,12 @@ pub struct VolumeReport {
     pub kind: String,
     /// The file or device, or the URLs of the volume on another machine, without what proves who we are.
     pub path: Option<String>,
-    /// Size.
-    pub size_bytes: u64,
+    /// Size; `null` where the volume has failed, as with all that is not known then.
+    pub size_bytes: Option<u64>,
     /// Logical block.
-    pub block_bytes: u32,
+    pub block_bytes: Option<u32>,
     /// Physical block.
-    pub physical_bytes: u32,
+    pub physical_bytes: Option<u32>,
     /// Write-protected.
     pub read_only: bool,
     /// A volatile write cache is reported.
@@ -40,9 +40,12 @@ pub struct VolumeReport {
     /// A removable medium is reported.
     pub removable: bool,
     /// Its identity.
-    pub uuid: Uuid,
+    pub uuid: Option<Uuid>,
     /// Created at run time, so kept in the state directory.
     pub created: bool,
+    /// Why it is not served; nothing if it is.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub failed: Option<String>,
     /// Where it is exported over iSCSI.
     pub exports: Vec<ExportReport>,
     /// Where it is exported over NVMe/TCP.
@@ -50,6 +53,15 @@ pub struct VolumeReport {
     /// What is true of it now, where one volume is shown.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub standing: Option<StandingReport>,
+}
+
+/// A volume that is not served.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailureReport {
+    /// Its name.
+    pub volume: String,
+    /// Why.
+    pub why: String,
 }
 
 /// A logical unit of a volume.
@@ -344,8 +356,11 @@ pub struct StatusReport {
     pub io: String,
     /// Where it listens.
     pub listeners: Vec<ListenerReport>,
-    /// How many volumes.
+    /// How many volumes are served.
     pub volumes: usize,
+    /// Volumes that should be and are not.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub failed: Vec<FailureReport>,
     /// How many targets.
     pub targets: usize,
     /// How many subsystems.

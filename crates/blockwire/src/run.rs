@@ -6,6 +6,7 @@ use std::{
     path::Path,
     sync::Arc,
     thread,
+    time::{Duration, Instant},
 };
 
 use clap::{CommandFactory, Parser, error::ErrorKind};
@@ -19,7 +20,7 @@ use crate::{
         Cli, ConnectionVerb, Daemon, HostVerb, ListVerb, PathVerb, ReservationVerb, ServeArgs, SubsystemVerb,
         Switch, TargetVerb, VERBS_LATER, Verb, VolumeVerb,
     },
-    control::{Request, client},
+    control::{Answer, Request, client},
     daemon::Ending,
     engine::Stop,
     exit::{Exit, Failure},
@@ -149,6 +150,7 @@ fn volume(verb: VolumeVerb) -> Result<(Daemon, Request), Failure> {
             (daemon, Request::VolumeCreate { name: volume.name.to_string(), spec: spec.to_string() })
         }
         VolumeVerb::Delete { name, force, daemon } => (daemon, Request::VolumeDelete { name, force }),
+        VolumeVerb::Retry { name, daemon } => (daemon, Request::VolumeRetry { name }),
         VolumeVerb::Set { name, read_only, daemon } => {
             (daemon, Request::VolumeProtect { name, on: read_only == Switch::On })
         }
@@ -162,7 +164,19 @@ fn ask(daemon: &Daemon, paths: &Paths, request: Request) -> Result<Exit, Failure
     let socket = daemon.control.as_deref().unwrap_or(&paths.control);
     let answer = client::ask(socket, request)?;
     let text = if daemon.json { output::json(&answer) } else { output::text(&answer) };
-    Ok(print(text.as_bytes()))
+    Ok(match print(text.as_bytes()) {
+        Exit::Success => judged(&answer),
+        other => other,
+    })
+}
+
+/// What an answer means for the caller: a volume that is not served as it should be is a failure.
+fn judged(answer: &Answer) -> Exit {
+    match answer {
+        Answer::Volume(volume) if volume.failed.is_some() => Exit::Failure,
+        Answer::Status(status) if !status.failed.is_empty() => Exit::Failure,
+        _ => Exit::Success,
+    }
 }
 
 /// Writes to stdout. A reader that has gone away (`| head`) is no failure.
@@ -181,16 +195,44 @@ fn served(args: &ServeArgs, paths: &Paths, start: StartEngine) -> Result<Exit, F
     serve(args, paths, start, &ending, &mut io::stdout())
 }
 
-/// The first signal asks for a clean end, the next one for an end at once.
+/// What signals come to.
+#[derive(Debug, Default)]
+struct Heed {
+    /// When a clean end was asked for first.
+    asked: Option<Instant>,
+}
+
+impl Heed {
+    /// What a signal asks for. SIGTERM asks for a clean end however often it comes: supervisors send it more than
+    /// once. Who presses Ctrl-C again when a clean end has begun means it. SIGHUP ends nothing.
+    fn heed(&mut self, signal: i32, now: Instant) -> Option<Stop> {
+        if signal == SIGHUP {
+            return None;
+        }
+        let asked = *self.asked.get_or_insert(now);
+        let insists = signal == SIGINT && now.saturating_duration_since(asked) >= INSIST_AFTER;
+        Some(if insists { Stop::Now } else { Stop::Clean })
+    }
+}
+
+/// How long after the first signal SIGINT means that a clean end is not waited for: a terminal and what wraps the
+/// daemon may both pass one Ctrl-C on.
+const INSIST_AFTER: Duration = Duration::from_secs(1);
+
 fn obey_signals(ending: &Arc<Ending>) -> Result<(), Failure> {
     let failed = |why: io::Error| Failure::failed(format!("cannot watch signals: {why}"));
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(failed)?;
     let ending = ending.clone();
     let watch = move || {
-        let mut how = Stop::Clean;
-        for _ in signals.forever() {
-            ending.ask(how);
-            how = Stop::Now;
+        let mut heed = Heed::default();
+        for signal in signals.forever() {
+            match heed.heed(signal, Instant::now()) {
+                Some(how) => ending.ask(how),
+                None => tracing::warn!(
+                    "SIGHUP changes nothing: the configuration is read at the start (targets of --chiscsi: by \
+                     `blockwire iscsictl`); `blockwire stop` or SIGTERM ends the daemon"
+                ),
+            }
         }
     };
     thread::Builder::new().name("signals".to_owned()).spawn(watch).map_err(failed)?;
@@ -221,7 +263,21 @@ fn unknown_verb(words: &[OsString]) -> Failure {
 
 #[cfg(test)]
 mod tests {
-    use super::without_passwords;
+    use super::*;
+
+    #[test]
+    fn a_hangup_ends_nothing_and_a_second_sigterm_skips_nothing() {
+        let (mut heed, now) = (Heed::default(), Instant::now());
+        let later = now + INSIST_AFTER;
+        assert_eq!(heed.heed(SIGHUP, now), None);
+        assert_eq!(heed.heed(SIGTERM, now), Some(Stop::Clean));
+        assert_eq!(heed.heed(SIGTERM, now), Some(Stop::Clean), "both at once");
+        assert_eq!(heed.heed(SIGTERM, later), Some(Stop::Clean));
+        assert_eq!(heed.heed(SIGHUP, later), None);
+        assert_eq!(heed.heed(SIGINT, now), Some(Stop::Clean), "with the first signal");
+        assert_eq!(heed.heed(SIGINT, later), Some(Stop::Now), "who presses it again means it");
+        assert_eq!(Heed::default().heed(SIGINT, later), Some(Stop::Clean));
+    }
 
     #[test]
     fn a_password_is_not_said_again() {

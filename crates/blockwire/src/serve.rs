@@ -23,7 +23,7 @@ use crate::{
         draft::Draft,
     },
     control::server::{Service, Socket},
-    daemon::{Again, Daemon, Ending},
+    daemon::{Again, Daemon, Ending, Unserved},
     descriptors,
     engine::{Engine, EngineError, Start, Stop},
     exit::{Exit, Failure},
@@ -33,7 +33,11 @@ use crate::{
     paths::Paths,
     plan::{Origin, Plan, Portal, Protocol, TcpOptions, Volume},
     spec,
-    state::{StateDir, identity::Identities, volumes},
+    state::{
+        StateDir,
+        identity::Identities,
+        volumes::{self, Recorded},
+    },
     store::Store,
 };
 
@@ -57,7 +61,8 @@ pub fn serve(
     let (draft, lines) = read(args, paths, &sink);
     let (sink, early) = settle(sink)?;
     let state = StateDir::open(args.state.as_deref().unwrap_or(&paths.state)).map_err(Failure::failed)?;
-    let plan = planned(draft, args, volumes::load(&state).map_err(Failure::failed)?, &sink);
+    let (created, mut unserved) = recorded(volumes::load(&state).map_err(Failure::failed)?);
+    let plan = planned(draft, args, created, &sink);
     let (plan, warnings) = sink.finish(plan).map_err(|errors| usage(&errors))?;
     for warning in early.iter().chain(&warnings) {
         tracing::warn!("{warning}");
@@ -66,7 +71,7 @@ pub fn serve(
     let state = Arc::new(state);
     let mut identities = Identities::load(&state).map_err(Failure::failed)?;
     let socket = Socket::bind(args.control.as_deref().unwrap_or(&paths.control))?;
-    let stores = open_all(&plan, &mut identities, &state)?;
+    let mut stores = open_all(&plan, &mut identities, &state, &mut unserved)?;
     let engine = match start(Start { plan: &plan, volumes: &stores, state: state.clone() }) {
         Ok(engine) => engine,
         Err(why) => {
@@ -74,13 +79,25 @@ pub fn serve(
             return Err(Failure::failed(why));
         }
     };
+    for (name, why) in engine.unserved() {
+        for store in stores.extract_if(.., |store| store.volume.name == name) {
+            unserved.push(Unserved::of(&store.volume, &why));
+        }
+    }
+    for one in &unserved {
+        tracing::error!(
+            volume = one.recorded.name,
+            why = one.why,
+            "a volume cannot be served; the others are"
+        );
+    }
     let listeners = engine.listeners();
     let hint = hints::connect(&plan, &listeners);
     let _ = io::stderr().write_all(report::text(&lines).as_bytes());
     // Notes of attachments name the socket to other processes, whose directories are not ours.
     let control = std::path::absolute(socket.path()).map_err(Failure::failed)?;
     let daemon = Daemon::new(engine.clone(), plan, stores, identities, state, ending.clone(), control);
-    let daemon = daemon.of_files(lines, args.chiscsi.is_some().then(|| again(args, paths)));
+    let daemon = daemon.without(unserved).of_files(lines, args.chiscsi.is_some().then(|| again(args, paths)));
     let attachments = daemon.attachments();
     // They may be of volumes that are served here, which they are by now.
     attachments.resume(daemon.control());
@@ -207,14 +224,33 @@ fn usage(errors: &[Diagnostic]) -> Failure {
     Failure::usage(lines.join("\n"))
 }
 
-/// Opens every volume, or none: files that were made for it are removed again.
-fn open_all(plan: &Plan, identities: &mut Identities, state: &StateDir) -> Result<Vec<Store>, Failure> {
+/// The volumes that were created at run time, and those of whose record nothing can be made.
+fn recorded(all: Vec<Recorded>) -> (Vec<Volume>, Vec<Unserved>) {
+    let (mut created, mut unserved) = (Vec::new(), Vec::new());
+    for recorded in all {
+        match recorded.read() {
+            Ok(volume) => created.push(volume),
+            Err(why) => unserved.push(Unserved { recorded, volume: None, why }),
+        }
+    }
+    (created, unserved)
+}
+
+/// Opens every volume that the configuration names, or none: files that were made for it are removed again. One that
+/// was created at run time and cannot be opened keeps the others from nothing.
+fn open_all(
+    plan: &Plan,
+    identities: &mut Identities,
+    state: &StateDir,
+    unserved: &mut Vec<Unserved>,
+) -> Result<Vec<Store>, Failure> {
     let mut stores: Vec<Store> = Vec::new();
     let mut failures: Vec<String> = Vec::new();
     for volume in &plan.volumes {
-        match Store::open(volume, identities, stores.iter()) {
-            Ok(store) => stores.push(store),
-            Err(why) => failures.push(why.to_string()),
+        match (Store::open(volume, identities, stores.iter()), volume.origin) {
+            (Ok(store), _) => stores.push(store),
+            (Err(why), Origin::Created) => unserved.push(Unserved::of(volume, why)),
+            (Err(why), Origin::Configured) => failures.push(why.to_string()),
         }
     }
     if failures.is_empty()

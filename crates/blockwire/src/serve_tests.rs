@@ -277,6 +277,50 @@ fn a_damaged_record_stops_the_start() {
     assert!(why.message.contains("identities is damaged (its checksum is wrong)"), "{why}");
 }
 
+/// A volume that was created at run time and cannot be opened keeps no other from being served; it is shown with its
+/// reason, and can be tried again or deleted. So can one whose record nobody can read.
+#[test]
+fn one_volume_that_cannot_be_opened_does_not_keep_the_others_from_starting() {
+    let root = tempfile::tempdir().unwrap();
+    let file = root.path().join("gone.img");
+    let spec = format!("file:{},size=1M", file.display());
+    let daemon = run(&root, "", idle);
+    for (name, spec) in [("gone", spec.as_str()), ("fine", "ram:1M")] {
+        daemon.ask(Request::VolumeCreate { name: name.into(), spec: spec.into() });
+    }
+    daemon.stop();
+    // The directory is not mounted, say: a directory stands where the file was.
+    fs::remove_file(&file).unwrap();
+    fs::create_dir(&file).unwrap();
+    let state = StateDir::open(&paths(&root).state).unwrap();
+    let mut all = volumes::load(&state).unwrap();
+    all.push(Recorded { name: "odd".into(), spec: "rma:1M".into() });
+    state.write_json(volumes::RECORD, &all).unwrap();
+    drop(state);
+
+    let daemon = run(&root, "", idle);
+    let mut listed = names(daemon.ask(Request::VolumeList));
+    listed.sort();
+    assert_eq!(listed, ["demo", "fine", "gone", "odd"]);
+    let Answer::Status(status) = daemon.ask(Request::Status) else { panic!() };
+    assert_eq!((status.volumes, status.failed.len()), (2, 2));
+    let Answer::Volume(shown) = daemon.ask(Request::VolumeShow { name: "gone".into() }) else { panic!() };
+    assert!(shown.failed.as_deref().is_some_and(|why| why.contains("is not a regular file")), "{shown:?}");
+    assert_eq!((shown.size_bytes, shown.uuid), (None, None), "nothing is made up");
+    let retry = |name: &str| client::ask(&daemon.paths.control, Request::VolumeRetry { name: name.into() });
+    assert!(retry("gone").is_err());
+    assert!(retry("fine").unwrap_err().message.contains("has not failed"));
+    fs::remove_dir(&file).unwrap();
+    let Answer::Volume(shown) = retry("gone").unwrap() else { panic!() };
+    assert_eq!((shown.failed, shown.size_bytes), (None, Some(1 << 20)));
+    daemon.ask(Request::VolumeDelete { name: "odd".into(), force: false });
+    daemon.stop();
+    let daemon = run(&root, "", idle);
+    let Answer::Status(status) = daemon.ask(Request::Status) else { panic!() };
+    assert_eq!((status.volumes, status.failed.len()), (3, 0));
+    daemon.stop();
+}
+
 #[test]
 fn the_default_file_is_read_and_added_to() {
     let root = tempfile::tempdir().unwrap();

@@ -63,6 +63,11 @@ pub enum Request {
         /// Also if it is in use.
         force: bool,
     },
+    /// Serve a volume that could not be served before.
+    VolumeRetry {
+        /// Its name.
+        name: String,
+    },
     /// Change a volume's size.
     VolumeResize {
         /// Its name.
@@ -215,7 +220,7 @@ pub enum Outcome {
 pub enum Answer {
     /// All volumes.
     Volumes(Vec<VolumeReport>),
-    /// One volume: shown, created or resized.
+    /// One volume: shown, created, retried or resized.
     Volume(VolumeReport),
     /// A volume is no longer served.
     Deleted(VolumeReport),

@@ -21,7 +21,7 @@ pub const STATES: [(&str, volume::Access); 5] = [
 
 /// A volume that is elsewhere may have changed since it was opened.
 fn bring_up_to_date(report: &mut VolumeReport, standing: &StandingReport) {
-    report.size_bytes = standing.size_bytes;
+    report.size_bytes = Some(standing.size_bytes);
     report.read_only |= standing.backing_read_only;
 }
 

@@ -184,7 +184,12 @@ impl Frame {
         };
         Exports {
             portals: self.portals.iter().enumerate().filter_map(portal).collect(),
-            targets: ways.targets.iter().map(|target| self.target(target, &number)).collect(),
+            targets: {
+                // One whose volumes have all failed is not there, as if they had been deleted.
+                let all = ways.targets.iter().map(|target| (target, self.target(target, &number)));
+                let there = |(of, one): &(&Target, TargetExport)| of.luns.is_empty() || !one.luns.is_empty();
+                all.filter(there).map(|(_, one)| one).collect()
+            },
             discovery_auth: login::discovery_policy(&self.auth),
             nvme: self.nvme(&ways.subsystems, &number, generation),
             admission: Admission {

@@ -218,7 +218,7 @@ impl Medium {
         usage: &Usage,
     ) -> Result<Vec<VolumeSpec>, EngineError> {
         let name = &store.volume.name;
-        let refuse = |why: String| EngineError::Start(format!("volume \"{name}\": {why}"));
+        let refuse = |why: String| EngineError::Record(format!("volume \"{name}\": {why}"));
         let uuid = Uuid(*store.uuid.as_bytes());
         let inquiry = Inquiry::default();
         let facts = Facts {

@@ -12,7 +12,7 @@ use std::{
 use endpoint::{Endpoint, ShardId};
 use reactor::{IoKind, Reactor, Running, SpawnError};
 use target::{ConnectionEntry, Control, Listing, Message, Report, SessionEntry, Shard, VolumeSpec};
-use volume::{Ask, DiskId, PortId, VolumeId};
+use volume::{Ask, DiskId, PortId, Refusal, VolumeId};
 
 use super::{
     catalog::{Catalog, Entry},
@@ -26,7 +26,8 @@ use super::{
 };
 use crate::{
     engine::{Engine, EngineError, Start, Stop},
-    plan::{Protocol, Ways},
+    name::VolumeName,
+    plan::{Origin, Protocol, Ways},
     report::{
         ConnectionReport, ListenerReport, NegotiatedReport, SessionReport, ShardReport, StandingReport,
     },
@@ -57,6 +58,7 @@ pub struct Shards {
     cores: Vec<usize>,
     oui: Option<[u8; 3]>,
     catalog: Mutex<Catalog>,
+    unserved: Vec<(VolumeName, String)>,
 }
 
 /// Starts the shards.
@@ -67,21 +69,34 @@ pub fn start(start: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
     let mut catalog = Catalog::of(plan.ways.clone());
     let mut specs: Vec<Vec<VolumeSpec>> = (0..shards).map(|_| Vec::new()).collect();
     let usage = Usage::start().map_err(|why| EngineError::Start(why.to_string()))?;
+    let mut unserved = Vec::new();
     for store in volumes {
-        let mut disks = Vec::new();
-        for file in descriptors(store) {
-            let file = file.transpose().map_err(|why| EngineError::Start(why.to_string()))?;
-            disks.push(file.map(|file| {
+        let files = descriptors(store).into_iter().map(Option::transpose).collect::<Result<Vec<_>, _>>();
+        let files = files.map_err(|why| EngineError::Start(why.to_string()))?;
+        let first = config.disks.len();
+        let disks = files.into_iter().map(|file| {
+            file.map(|file| {
                 config.disks.push(Arc::new(file));
                 DiskId(config.disks.len() as u32 - 1)
-            }));
-        }
+            })
+        });
+        let disks: Vec<Option<DiskId>> = disks.collect();
         let id = catalog.give().ok_or_else(no_number)?;
-        let medium = Medium::of(store, &disks, shards)?;
-        for (of, spec) in specs.iter_mut().zip(medium.specs(store, id, shards, plan.oui, &state, &usage)?) {
-            of.push(spec);
+        let opened = Medium::of(store, &disks, shards).and_then(|medium| {
+            let specs = medium.specs(store, id, shards, plan.oui, &state, &usage)?;
+            Ok((medium, specs))
+        });
+        match opened {
+            Ok((medium, own)) => {
+                specs.iter_mut().zip(own).for_each(|(of, spec)| of.push(spec));
+                catalog.volumes.insert(id, Entry::of(store, medium));
+            }
+            Err(why) if is_its_own_affair(store, &why) => {
+                config.disks.truncate(first);
+                unserved.push((store.volume.name.clone(), why.to_string()));
+            }
+            Err(why) => return Err(why),
         }
-        catalog.volumes.insert(id, Entry::of(store, medium));
     }
     let mut frame = Frame::of(plan);
     let cores = config.cores.clone();
@@ -120,10 +135,17 @@ pub fn start(start: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
     inbox::attend(inbox, requests.clone(), state.clone(), stored, tell).map_err(failed)?;
     thread::Builder::new().name("log".to_owned()).spawn(move || logged::write(written)).map_err(failed)?;
     let oui = plan.oui;
-    let engine = Shards { running, requests, state, usage, frame, cores, oui, catalog: Mutex::new(catalog) };
+    let catalog = Mutex::new(catalog);
+    let engine = Shards { running, requests, state, usage, frame, cores, oui, catalog, unserved };
     // The ports that the system chose are known only now.
     engine.publish(&mut engine.catalog())?;
     Ok(Arc::new(engine))
+}
+
+/// Whether the others start though this volume cannot: what was created at run time can be deleted only while a
+/// daemon runs, and a record that is damaged is nothing that the configuration could mend.
+fn is_its_own_affair(store: &Store, why: &EngineError) -> bool {
+    store.volume.origin == Origin::Created || matches!(why, EngineError::Record(_))
 }
 
 fn no_number() -> EngineError {
@@ -316,6 +338,10 @@ fn negotiated(session: &SessionEntry, connection: &ConnectionEntry) -> Negotiate
 }
 
 impl Engine for Shards {
+    fn unserved(&self) -> Vec<(VolumeName, String)> {
+        self.unserved.clone()
+    }
+
     fn listeners(&self) -> Vec<ListenerReport> {
         let report = |portal: &crate::plan::Portal| ListenerReport {
             protocol: portal.protocol.as_str().to_owned(),
@@ -516,9 +542,19 @@ impl Engine for Shards {
             return entry.medium.resize(bytes).map(drop);
         }
         let after = entry.medium.resize(bytes)?;
-        self.change((name, id), Ask::Resize(after)).inspect_err(|_| {
-            let _ = entry.medium.resize(bytes_before);
-        })
+        let home = target::home_of(id, self.running.shards());
+        match self.ask(home, Control::Ask(id, Ask::Resize(after)), CHANGE) {
+            Ok(Report::Done) => Ok(()),
+            // It was not begun, so nobody was told.
+            Ok(Report::Refused(refusal)) if refusal != Refusal::NotFenced => {
+                let _ = entry.medium.resize(bytes_before);
+                Err(EngineError::Unsupported(refusal::words(name, &refusal)))
+            }
+            // What hosts may have been told never shrinks by itself.
+            Ok(Report::Refused(refusal)) => Err(EngineError::Unsettled(refusal::words(name, &refusal))),
+            Ok(Report::NoVolume | Report::Listing(_)) => Err(EngineError::Lingers),
+            Err(why) => Err(EngineError::Unsettled(why.to_string())),
+        }
     }
 
     fn sync_failed(&self, name: &str) {

@@ -112,7 +112,7 @@ impl Frame {
         let mut namespaces: Vec<NamespaceExport> =
             subsystem.namespaces.iter().filter_map(namespace).collect();
         namespaces.sort_by_key(|namespace| namespace.nsid);
-        let first = subsystem.namespaces.first().and_then(|one| number(&one.volume));
+        let first = subsystem.namespaces.iter().find_map(|one| number(&one.volume));
         let serial = subsystem.serial.clone().or_else(|| Some(serial(first?.uuid)));
         let grants = subsystem.grants;
         SubsystemExport {

@@ -12,33 +12,45 @@ use crate::{
 /// The record's name.
 pub const RECORD: &str = "volumes";
 
-#[derive(Debug, Serialize, Deserialize)]
+/// A volume as it is recorded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Entry {
-    name: String,
+pub struct Recorded {
+    /// Its name.
+    pub name: String,
     /// In the form of the command line.
-    spec: String,
+    pub spec: String,
+}
+
+impl Recorded {
+    /// The volume, or what is wrong with its record. One that cannot be read says nothing of the others.
+    pub fn read(&self) -> Result<Volume, String> {
+        let name =
+            VolumeName::parse(&self.name).map_err(|why| format!("its record cannot be read: {why}"))?;
+        let spec = spec::parse(&self.spec).map_err(|why| format!("its record cannot be read: {why}"))?;
+        Ok(Volume { name, spec, origin: Origin::Created })
+    }
+}
+
+impl From<&Volume> for Recorded {
+    fn from(volume: &Volume) -> Self {
+        Recorded { name: volume.name.to_string(), spec: volume.spec.to_string() }
+    }
 }
 
 /// Reads them.
-pub fn load(state: &StateDir) -> Result<Vec<Volume>, StateError> {
-    let entries: Vec<Entry> = state.read_json(RECORD)?.unwrap_or_default();
-    entries.iter().map(|entry| volume(state, entry)).collect()
+pub fn load(state: &StateDir) -> Result<Vec<Recorded>, StateError> {
+    Ok(state.read_json(RECORD)?.unwrap_or_default())
 }
 
-fn volume(state: &StateDir, entry: &Entry) -> Result<Volume, StateError> {
-    let damaged = |why: String| StateError::Damaged { path: state.path().join(RECORD), why };
-    let name = VolumeName::parse(&entry.name).map_err(|why| damaged(why.to_string()))?;
-    let spec = spec::parse(&entry.spec).map_err(|why| damaged(format!("volume {name}: {why}")))?;
-    Ok(Volume { name, spec, origin: Origin::Created })
-}
-
-/// Writes those of `volumes` that were created at run time.
-pub fn save<'a>(state: &StateDir, volumes: impl Iterator<Item = &'a Volume>) -> Result<(), StateError> {
-    let created = volumes.filter(|volume| volume.origin == Origin::Created);
-    let entries: Vec<Entry> = created
-        .map(|volume| Entry { name: volume.name.to_string(), spec: volume.spec.to_string() })
-        .collect();
+/// Writes those of `volumes` that were created at run time, and those that are not served but shall come back.
+pub fn save<'a>(
+    state: &StateDir,
+    volumes: impl Iterator<Item = &'a Volume>,
+    unserved: impl Iterator<Item = &'a Recorded>,
+) -> Result<(), StateError> {
+    let created = volumes.filter(|volume| volume.origin == Origin::Created).map(Recorded::from);
+    let entries: Vec<Recorded> = created.chain(unserved.cloned()).collect();
     state.write_json(RECORD, &entries)
 }
 
@@ -58,9 +70,14 @@ mod tests {
         };
         let kept = volume("a", "file:/srv/x\\,y,size=1G,ro", Origin::Created);
         let configured = volume("b", "ram:1M", Origin::Configured);
-        save(&state, [&kept, &configured].into_iter()).unwrap();
-        assert_eq!(load(&state).unwrap(), [kept]);
-        state.write(RECORD, br#"[{"name":"a","spec":"rma:1M"}]"#).unwrap();
+        let odd = Recorded { name: "odd".into(), spec: "rma:1M".into() };
+        save(&state, [&kept, &configured].into_iter(), [&odd].into_iter()).unwrap();
+        let loaded = load(&state).unwrap();
+        assert_eq!(loaded[0].read(), Ok(kept));
+        // One that cannot be read keeps no other from being read, and is not forgotten.
+        assert_eq!(loaded[1], odd);
+        assert!(loaded[1].read().unwrap_err().contains("cannot be read"));
+        state.write(RECORD, b"[{]").unwrap();
         assert!(matches!(load(&state), Err(StateError::Damaged { .. })));
     }
 }

@@ -1,0 +1,372 @@
+//! Volumes that come, go, change their size and are tried again while the daemon runs.
+//!
+//! Invariants: whoever is refused has changed nothing; what hosts may have been told (a volume, a size) does not go
+//! away by itself; and one volume that cannot be served keeps no other from being served.
+
+use super::{Daemon, Served, refused, unknown};
+use crate::{
+    config::check,
+    control::{Code, Refused},
+    engine::EngineError,
+    name::VolumeName,
+    plan::{Origin, Protocol, Volume, Ways},
+    report::{ExportReport, FailureReport, VolumeReport},
+    size,
+    spec::{self, Source},
+    state::volumes::{self, Recorded},
+    store::Store,
+};
+
+/// A volume that should be served and cannot be.
+#[derive(Clone, Debug)]
+pub struct Unserved {
+    /// As it is recorded; one of the configuration as it would be.
+    pub recorded: Recorded,
+    /// The volume, if what is recorded can be read.
+    pub volume: Option<Volume>,
+    /// Why it is not served.
+    pub why: String,
+}
+
+impl Unserved {
+    /// A volume that could not be opened.
+    pub fn of(volume: &Volume, why: impl ToString) -> Self {
+        Unserved { recorded: volume.into(), volume: Some(volume.clone()), why: why.to_string() }
+    }
+
+    fn is_created(&self) -> bool {
+        self.volume.as_ref().is_none_or(|volume| volume.origin == Origin::Created)
+    }
+}
+
+impl Daemon {
+    pub(super) fn create(&self, name: &str, spec: &str) -> Result<VolumeReport, Refused> {
+        let invalid = |why: &dyn std::fmt::Display| Refused::new(Code::Invalid, why);
+        let name = VolumeName::parse(name).map_err(|why| invalid(&why))?;
+        let spec = spec::parse(spec).map_err(|why| invalid(&why))?;
+        if spec.source.has_relative_file() {
+            return Err(invalid(&"the path of a file must be absolute"));
+        }
+        if spec.source.has_relative_secret() {
+            return Err(invalid(&"the path of a secret's file must be absolute"));
+        }
+        let volume = Volume { name, spec, origin: Origin::Created };
+        let mut served = self.served();
+        served.free_for(volume.name.as_str())?;
+        let ways = self.default_ways(&volume);
+        served.free_to_use(&ways)?;
+        let store = served.open(&volume)?;
+        if let Err(why) = served.identities.save(&self.state) {
+            store.discard();
+            return Err(Refused::new(Code::Failed, why));
+        }
+        // First the record: a volume that hosts have found comes back after a restart.
+        let unserved = served.recorded();
+        let stores = served.stores.iter().map(|store| &store.volume);
+        if let Err(why) = volumes::save(&self.state, stores.chain([&volume]), unserved.iter()) {
+            store.discard();
+            return Err(Refused::new(Code::Failed, why));
+        }
+        if let Err(why) = self.engine.add_volume(&store, &ways) {
+            if let Err(why) = self.record(&served) {
+                tracing::error!(why = why.message, volume = %volume.name, "what was refused stays recorded");
+            }
+            if was_not_begun(&why) {
+                store.discard();
+            }
+            return Err(refused(&why));
+        }
+        let name = volume.name.clone();
+        served.stores.push(store);
+        served.ways.extend(&ways);
+        tracing::info!(volume = %name, "volume created");
+        served.volume(name.as_str())
+    }
+
+    /// Serves a volume that could not be served before.
+    pub(super) fn retry(&self, name: &str) -> Result<VolumeReport, Refused> {
+        let mut served = self.served();
+        served.volume(name)?;
+        let Some(at) = served.unserved.iter().position(|one| one.recorded.name == name) else {
+            return Err(Refused::new(Code::Conflict, format!("volume \"{name}\" has not failed")));
+        };
+        let Some(volume) = served.unserved[at].volume.clone() else {
+            return Err(Refused::new(Code::Failed, &served.unserved[at].why));
+        };
+        let opened = served.open(&volume).and_then(|store| {
+            let saved = served.identities.save(&self.state).map_err(|why| Refused::new(Code::Failed, why));
+            // What leads to it was never taken away.
+            let added = saved
+                .and_then(|()| self.engine.add_volume(&store, &Ways::default()).map_err(|why| refused(&why)));
+            added.map(|()| store)
+        });
+        let store = opened.inspect_err(|why| served.unserved[at].why.clone_from(&why.message))?;
+        served.unserved.remove(at);
+        served.stores.push(store);
+        tracing::info!(volume = name, "a volume that had failed is served");
+        served.volume(name)
+    }
+
+    /// Writes down which volumes come back.
+    fn record(&self, served: &Served) -> Result<(), Refused> {
+        let unserved = served.recorded();
+        volumes::save(&self.state, served.stores.iter().map(|store| &store.volume), unserved.iter())
+            .map_err(|why| Refused::new(Code::Failed, why))
+    }
+
+    /// What leads to a volume that no configuration names.
+    fn default_ways(&self, volume: &Volume) -> Ways {
+        let (node, open) = (self.plan.node.as_ref(), self.plan.hosts.is_empty());
+        let tags = |protocol| check::tags_of(self.plan.portals.iter(), protocol);
+        let mut ways = Ways::default();
+        let iscsi = tags(Protocol::Iscsi);
+        if !iscsi.is_empty() {
+            ways.targets.push(check::default_target(node, volume, &iscsi, open));
+        }
+        let nvme = tags(Protocol::Nvme);
+        if !nvme.is_empty() {
+            ways.subsystems.push(check::default_subsystem(node, volume, &nvme, open));
+        }
+        ways
+    }
+
+    pub(super) fn delete(&self, name: &str, force: bool) -> Result<VolumeReport, Refused> {
+        let mut served = self.served();
+        let report = served.volume(name)?;
+        let gone = match served.unserved.iter().position(|one| one.recorded.name == name) {
+            // The engine never had it.
+            Some(at) => {
+                served.unserved.remove(at);
+                Ok(())
+            }
+            None => self.engine.remove_volume(name, force),
+        };
+        let mut synced = Ok(());
+        match &gone {
+            // No shard has it any more; what hosts were told is written is made stable before its file is let go.
+            Ok(()) => {
+                let Served { stores, leaving, .. } = &mut *served;
+                let named =
+                    stores.iter_mut().chain(leaving.iter_mut()).find(|one| one.volume.name.as_str() == name);
+                synced = named.map_or(Ok(()), Store::sync);
+                leaving.retain(|store| store.volume.name.as_str() != name);
+            }
+            // No host reaches it, and it is not to come back; its files are open until its operations end.
+            Err(EngineError::Lingers) => {
+                let left = served.stores.extract_if(.., |store| store.volume.name.as_str() == name);
+                let left: Vec<Store> = left.collect();
+                served.leaving.extend(left);
+            }
+            Err(why) => return Err(refused(why)),
+        }
+        served.stores.retain(|store| store.volume.name.as_str() != name);
+        served.ways.forget(name);
+        let mut stopped = Ways { targets: std::mem::take(&mut served.stopped), ..Ways::default() };
+        stopped.forget(name);
+        served.stopped = stopped.targets;
+        tracing::info!(volume = name, "volume deleted");
+        self.record(&served).map_err(|why| {
+            let message =
+                format!("no longer served, but it will come back at the next start: {}", why.message);
+            Refused::new(Code::Failed, message)
+        })?;
+        gone.map_err(|why| refused(&why))?;
+        synced.map_err(|why| {
+            let message =
+                format!("no longer served, but what was written last may be lost: cannot sync: {why}");
+            Refused::new(Code::Failed, message)
+        })?;
+        Ok(report)
+    }
+
+    pub(super) fn resize(&self, name: &str, bytes: u64, shrink: bool) -> Result<VolumeReport, Refused> {
+        let mut served = self.served();
+        served.volume(name)?;
+        let Some(store) = served.stores.iter_mut().find(|store| store.volume.name.as_str() == name) else {
+            return Err(Refused::new(Code::NotFound, name));
+        };
+        let before = store.bytes;
+        if bytes == 0 || !bytes.is_multiple_of(u64::from(store.volume.spec.block)) {
+            let why = format!("the size must be a multiple of the block, {} bytes", store.volume.spec.block);
+            return Err(Refused::new(Code::Invalid, why));
+        }
+        if matches!(store.volume.spec.source, Source::Remote(_)) {
+            let why = "the volume is resized on the machine that has it; its hosts here see it at once";
+            return Err(Refused::new(Code::Invalid, why));
+        }
+        if matches!(store.volume.spec.source, Source::Stripe(_)) {
+            let why = "a stripe has the size of its legs: it follows volumes of other machines at once, files and \
+                       devices when it is opened";
+            return Err(Refused::new(Code::Invalid, why));
+        }
+        if matches!(store.volume.spec.source, Source::Device(_)) {
+            return Err(Refused::new(Code::Invalid, "a device has the size that it has"));
+        }
+        if store.volume.spec.read_only {
+            return Err(Refused::new(Code::Invalid, "the volume is write-protected"));
+        }
+        if bytes < before && !shrink {
+            let why = format!(
+                "it has {}; to make it smaller, and lose what lies beyond, use --shrink",
+                size::human(before)
+            );
+            return Err(Refused::new(Code::Conflict, why));
+        }
+        let failed =
+            |why: std::io::Error| Refused::new(Code::Failed, format!("cannot change the file: {why}"));
+        // Growing: first the file, then the initiators. Shrinking: the other way round, so that
+        // nobody is promised blocks that are not there.
+        let mut unsettled = None;
+        if bytes >= before {
+            let grown = store.set_len(bytes);
+            if store.in_doubt {
+                self.engine.sync_failed(name);
+            }
+            grown.map_err(failed)?;
+            match self.engine.resize_volume(name, bytes) {
+                Ok(()) => {}
+                Err(why) if was_not_begun(&why) => {
+                    let _ = store.set_len(before);
+                    return Err(refused(&why));
+                }
+                // Hosts may know the new size already, and write there: the file keeps it.
+                Err(why) => unsettled = Some(why),
+            }
+        } else {
+            self.engine.resize_volume(name, bytes).map_err(|why| refused(&why))?;
+            let shrunk = store.set_len(bytes);
+            if store.in_doubt {
+                self.engine.sync_failed(name);
+            }
+            if let Err(why) = shrunk {
+                let _ = self.engine.resize_volume(name, before);
+                return Err(failed(why));
+            }
+        }
+        store.volume.spec.size = Some(bytes);
+        tracing::info!(volume = name, bytes, "volume resized");
+        self.record(&served).map_err(|why| {
+            Refused::new(Code::Failed, format!("resized, but not recorded: {}", why.message))
+        })?;
+        if let Some(why) = unsettled {
+            let message = format!(
+                "its size is {} now, but not every host may have been told: {why}",
+                size::human(bytes)
+            );
+            return Err(Refused::new(Code::Failed, message));
+        }
+        served.volume(name)
+    }
+}
+
+/// Whether the engine has told no host of what it refused.
+fn was_not_begun(why: &EngineError) -> bool {
+    match why {
+        EngineError::Listen { .. } | EngineError::Start(_) | EngineError::InUse { .. } => true,
+        EngineError::Unsupported(_) | EngineError::Record(_) => true,
+        EngineError::Unsettled(_) | EngineError::Lingers => false,
+        EngineError::TimedOut | EngineError::Stopped => false,
+    }
+}
+
+impl Served {
+    /// Opens a volume beside the others.
+    fn open(&mut self, volume: &Volume) -> Result<Store, Refused> {
+        let Served { stores, leaving, identities, .. } = self;
+        let others = stores.iter().chain(leaving.iter());
+        Store::open(volume, identities, others).map_err(|why| Refused::new(Code::Failed, why))
+    }
+
+    /// Refuses a name that a volume has, whatever has become of it.
+    fn free_for(&self, name: &str) -> Result<(), Refused> {
+        match self.volume(name) {
+            Ok(_) => Err(Refused::new(Code::Conflict, format!("there is already a volume \"{name}\""))),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// What is recorded of volumes that are not served and shall come back.
+    fn recorded(&self) -> Vec<Recorded> {
+        let created = self.unserved.iter().filter(|one| one.is_created());
+        created.map(|one| one.recorded.clone()).collect()
+    }
+
+    pub(super) fn volumes(&self) -> Vec<VolumeReport> {
+        let served = self.stores.iter().map(|store| self.report(store));
+        let leaving = self.leaving.iter().map(|store| self.leaver(store));
+        served.chain(self.unserved.iter().map(|one| self.failed(one))).chain(leaving).collect()
+    }
+
+    /// The volumes that are not served as they should be, and why.
+    pub(super) fn failures(&self) -> Vec<FailureReport> {
+        let failed = self.volumes().into_iter();
+        failed.filter_map(|one| Some(FailureReport { volume: one.name, why: one.failed? })).collect()
+    }
+
+    pub(super) fn volume(&self, name: &str) -> Result<VolumeReport, Refused> {
+        let all = self.volumes();
+        let found = all.iter().find(|report| report.name == name).cloned();
+        found.ok_or_else(|| unknown("volume", name, all.iter().map(|report| report.name.as_str())))
+    }
+
+    fn leaver(&self, store: &Store) -> VolumeReport {
+        let failed = Some(format!("deleted: {}", EngineError::Lingers));
+        VolumeReport { failed, ..self.report(store) }
+    }
+
+    /// A volume of which nothing is known but what was asked for.
+    fn failed(&self, one: &Unserved) -> VolumeReport {
+        let spec = one.volume.as_ref().map(|volume| &volume.spec);
+        let is = |flag: fn(&spec::Spec) -> bool| spec.is_some_and(flag);
+        VolumeReport {
+            name: one.recorded.name.clone(),
+            kind: spec.map_or("unknown", |spec| spec.source.kind()).to_owned(),
+            path: spec.and_then(|spec| spec.source.place()),
+            size_bytes: None,
+            block_bytes: None,
+            physical_bytes: None,
+            read_only: is(|spec| spec.read_only),
+            write_cache: is(|spec| spec.cache),
+            direct: is(|spec| spec.direct),
+            thin: is(|spec| spec.thin),
+            removable: is(|spec| spec.removable),
+            uuid: spec.and_then(|spec| spec.uuid),
+            created: one.is_created(),
+            failed: Some(one.why.clone()),
+            exports: Vec::new(),
+            namespaces: Vec::new(),
+            standing: None,
+        }
+    }
+
+    fn report(&self, store: &Store) -> VolumeReport {
+        let (volume, spec) = (&store.volume, &store.volume.spec);
+        let exports = self.ways.targets.iter().flat_map(|target| {
+            let luns = target.luns.iter().filter(|lun| lun.volume == volume.name);
+            luns.map(|lun| ExportReport {
+                target: target.name.clone(),
+                lun: lun.lun,
+                read_only: lun.read_only,
+            })
+        });
+        VolumeReport {
+            name: volume.name.to_string(),
+            kind: spec.source.kind().to_owned(),
+            path: spec.source.place(),
+            size_bytes: Some(store.bytes),
+            block_bytes: Some(spec.block),
+            physical_bytes: Some(store.physical),
+            read_only: spec.read_only,
+            write_cache: spec.cache,
+            direct: spec.direct,
+            thin: spec.thin,
+            removable: spec.removable,
+            uuid: Some(store.uuid),
+            created: volume.origin == Origin::Created,
+            failed: None,
+            exports: exports.collect(),
+            namespaces: self.namespaces_of(&volume.name),
+            standing: None,
+        }
+    }
+}
