@@ -144,7 +144,7 @@ pub enum Verb {
     Iscsictl(Box<IscsictlArgs>),
     /// Show whether a daemon runs, and what it serves
     Status(Daemon),
-    /// Stop the running daemon
+    /// Stop the running daemon, and wait until it has ended
     Stop(StopArgs),
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  blockwire completions bash > /etc/bash_completion.d/blockwire")]
@@ -467,6 +467,9 @@ pub struct StopArgs {
     /// At once: do not wait for what is in flight
     #[arg(long)]
     pub now: bool,
+    /// Return when the daemon has been told, before it has ended
+    #[arg(long)]
+    pub no_wait: bool,
     /// Which daemon.
     #[command(flatten)]
     pub daemon: Daemon,

@@ -17,8 +17,8 @@ use signal_hook::{
 
 use crate::{
     cli::{
-        Cli, ConnectionVerb, Daemon, HostVerb, ListVerb, PathVerb, ReservationVerb, ServeArgs, SubsystemVerb,
-        Switch, TargetVerb, VERBS_LATER, Verb, VolumeVerb,
+        Cli, ConnectionVerb, Daemon, HostVerb, ListVerb, PathVerb, ReservationVerb, ServeArgs, StopArgs,
+        SubsystemVerb, Switch, TargetVerb, VERBS_LATER, Verb, VolumeVerb,
     },
     control::{Answer, Request, client},
     daemon::Ending,
@@ -98,6 +98,7 @@ fn act(verb: Verb, start: StartEngine) -> Result<Exit, Failure> {
         Verb::Other(words) => return Err(unknown_verb(&words)),
         Verb::Status(daemon) => (daemon, Request::Status),
         Verb::Iscsictl(args) => return Ok(print(shown::lines(&iscsictl::run(&args, &paths)?).as_bytes())),
+        Verb::Stop(args) if !args.no_wait => return stop(&args, &paths),
         Verb::Stop(args) => (args.daemon, Request::Stop { now: args.now }),
         Verb::Volume(verb) => volume(verb)?,
         Verb::Target(TargetVerb::List(daemon)) => (daemon, Request::TargetList),
@@ -168,6 +169,19 @@ fn ask(daemon: &Daemon, paths: &Paths, request: Request) -> Result<Exit, Failure
         Exit::Success => judged(&answer),
         other => other,
     })
+}
+
+/// How long the end of a daemon is waited for: more than a clean stop takes.
+const STOPS: Duration = Duration::from_secs(120);
+
+fn stop(args: &StopArgs, paths: &Paths) -> Result<Exit, Failure> {
+    let socket = args.daemon.control.as_deref().unwrap_or(&paths.control);
+    let mut printed = Exit::Success;
+    client::stop(socket, args.now, STOPS, |answer| {
+        let text = if args.daemon.json { output::json(answer) } else { output::text(answer) };
+        printed = print(text.as_bytes());
+    })?;
+    Ok(printed)
 }
 
 /// What an answer means for the caller: a volume that is not served as it should be is a failure.

@@ -34,7 +34,7 @@ use crate::{
     plan::{Origin, Plan, Portal, Protocol, TcpOptions, Volume},
     spec,
     state::{
-        StateDir,
+        StateDir, StateError,
         identity::Identities,
         volumes::{self, Recorded},
     },
@@ -60,7 +60,9 @@ pub fn serve(
     let sink = Sink::default();
     let (draft, lines) = read(args, paths, &sink);
     let (sink, early) = settle(sink)?;
-    let state = StateDir::open(args.state.as_deref().unwrap_or(&paths.state)).map_err(Failure::failed)?;
+    let waits = |why: &StateError| tracing::info!(%why, "waiting for another daemon to end");
+    let place = args.state.as_deref().unwrap_or(&paths.state);
+    let state = StateDir::open_in_turn(place, waits).map_err(Failure::failed)?;
     let (created, mut unserved) = recorded(volumes::load(&state).map_err(Failure::failed)?);
     let plan = planned(draft, args, created, &sink);
     let (plan, warnings) = sink.finish(plan).map_err(|errors| usage(&errors))?;
@@ -96,6 +98,8 @@ pub fn serve(
     let _ = io::stderr().write_all(report::text(&lines).as_bytes());
     // Notes of attachments name the socket to other processes, whose directories are not ours.
     let control = std::path::absolute(socket.path()).map_err(Failure::failed)?;
+    // Held to the end, so that whoever waits for it finds the socket gone too.
+    let held = state.clone();
     let daemon = Daemon::new(engine.clone(), plan, stores, identities, state, ending.clone(), control);
     let daemon = daemon.without(unserved).of_files(lines, args.chiscsi.is_some().then(|| again(args, paths)));
     let attachments = daemon.attachments();
@@ -104,7 +108,7 @@ pub fn serve(
     let daemon: Arc<dyn Service> = Arc::new(daemon);
     socket.serve(&daemon).map_err(|why| Failure::failed(format!("cannot start a thread: {why}")))?;
     announce(&hint, &listeners, &socket, out);
-    Ok(end(&engine, &attachments, ending))
+    Ok(end(&engine, &attachments, ending, &held))
 }
 
 /// The plan that a draft comes to beside volumes that were created at run time.
@@ -281,8 +285,9 @@ fn announce(hint: &str, listeners: &[crate::report::ListenerReport], socket: &So
 
 /// Waits for the end and goes through it: cleanly, or at once when asked twice. It succeeds if all that was written
 /// is safe.
-fn end(engine: &Arc<dyn Engine>, attachments: &Arc<Attachments>, ending: &Ending) -> Exit {
+fn end(engine: &Arc<dyn Engine>, attachments: &Arc<Attachments>, ending: &Ending, state: &StateDir) -> Exit {
     let how = ending.wait();
+    state.say_stopping();
     notify(&[sd_notify::NotifyState::Stopping]);
     tracing::info!(how = if how == Stop::Now { "at once" } else { "in order" }, "stopping");
     if how == Stop::Now {

@@ -40,6 +40,14 @@ pub struct Warrant {
     pub rule: Option<usize>,
 }
 
+impl Warrant {
+    /// Whether who has this other warrant may replace a session of this one: its like; or who came by the same rule
+    /// and proved more, since that rule may have begun to demand a proof after the session was let in.
+    fn yields_to(&self, other: &Warrant) -> bool {
+        self == other || self.user.is_none() && self.rule == other.rule
+    }
+}
+
 /// What a login asks before its last response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
@@ -150,7 +158,7 @@ impl Directory {
             None => self.create(claim, orders),
             Some(tsih) => {
                 let entry = self.by_tsih.get_mut(tsih).expect("both maps hold the same sessions");
-                if entry.warrant != claim.warrant {
+                if !entry.warrant.yields_to(&claim.warrant) {
                     return orders.push(answer(&claim, Verdict::NotTheirs));
                 }
                 match entry.successor.replace(claim) {
@@ -308,6 +316,25 @@ mod tests {
             [Order::Answer { verdict, .. }] => *verdict,
             other => panic!("no answer: {other:?}"),
         }
+    }
+
+    /// CHAP was turned on while a session lived that had proved nothing: its own initiator, which proves now who it is,
+    /// replaces it at once. Who came by another rule, or proves less, does not.
+    #[test]
+    fn an_initiator_that_must_prove_now_who_it_is_is_not_kept_out_by_its_own_session() {
+        let mut directory = Directory::new(2, SESSIONS_MAX);
+        let by = |user: Option<&str>, rule, token| Claim {
+            warrant: Warrant { user: user.map(Into::into), rule: Some(rule) },
+            ..claim(1, 0, 0, token)
+        };
+        let (old, _) = granted(&ask(&mut directory, by(None, 0, 1)));
+        assert_eq!(verdict(&ask(&mut directory, by(Some("mallory"), 1, 2))), Verdict::NotTheirs);
+        let orders = ask(&mut directory, by(Some("alice"), 0, 3));
+        assert!(matches!(orders[..], [Order::End { tsih, .. }] if tsih == old), "{orders:?}");
+        let mut orders = Vec::new();
+        directory.gone(old, &mut orders);
+        granted(&orders);
+        assert_eq!(verdict(&ask(&mut directory, by(None, 0, 4))), Verdict::NotTheirs);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The command line's end of the control socket.
 
 use std::{
-    io::{self, BufReader, Write},
+    io::{self, BufReader, Read, Write},
     os::unix::{fs::MetadataExt, net::UnixStream},
     path::Path,
     time::Duration,
@@ -17,6 +17,36 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Asks the daemon at `path` once: one of our own user or of root, or, if we are root, of the user whose
 /// directory the socket stands in. Requests may carry passwords, and answers are believed.
 pub fn ask(path: &Path, request: Request) -> Result<Answer, Failure> {
+    ask_ours(path, request).map(|(answer, _)| answer)
+}
+
+/// Ends the daemon at `path`, and waits until its process has gone. `said` is given its answer before.
+pub fn stop(path: &Path, now: bool, patience: Duration, said: impl FnOnce(&Answer)) -> Result<(), Failure> {
+    let (answer, mut stream) = ask_ours(path, Request::Stop { now })?;
+    said(&answer);
+    let waits = |why: io::Error| Failure::failed(format!("cannot wait for the daemon's end: {why}"));
+    stream.set_read_timeout(Some(patience)).map_err(waits)?;
+    loop {
+        match stream.read(&mut [0; 64]) {
+            Ok(0) => return Ok(()),
+            Ok(_) => {}
+            Err(why) if why.kind() == io::ErrorKind::Interrupted => {}
+            // Whatever ends the connection ends with the process.
+            Err(why) if why.kind() == io::ErrorKind::ConnectionReset => return Ok(()),
+            Err(why) if matches!(why.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                let message = format!(
+                    "the daemon at {} is still stopping; its log says what it waits for, and `blockwire stop --now` \
+                     ends it at once",
+                    path.display()
+                );
+                return Err(Failure::new(Exit::RequestTimeout, message));
+            }
+            Err(why) => return Err(waits(why)),
+        }
+    }
+}
+
+fn ask_ours(path: &Path, request: Request) -> Result<(Answer, UnixStream), Failure> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let owner = std::fs::metadata(directory).map(|facts| facts.uid());
     ask_whom(path, request, |peer| {
@@ -24,12 +54,16 @@ pub fn ask(path: &Path, request: Request) -> Result<Answer, Failure> {
     })
 }
 
-/// The same of a daemon of this user and no other.
+/// The same as [`ask`], of a daemon of this user and no other.
 pub fn ask_user(path: &Path, request: Request, owner: u32) -> Result<Answer, Failure> {
-    ask_whom(path, request, |peer| peer.user == owner)
+    ask_whom(path, request, |peer| peer.user == owner).map(|(answer, _)| answer)
 }
 
-fn ask_whom(path: &Path, request: Request, is_meant: impl FnOnce(Peer) -> bool) -> Result<Answer, Failure> {
+fn ask_whom(
+    path: &Path,
+    request: Request,
+    is_meant: impl FnOnce(Peer) -> bool,
+) -> Result<(Answer, UnixStream), Failure> {
     let stream = UnixStream::connect(path).map_err(|why| unreachable(path, &why))?;
     let peer = Peer::of(&stream).map_err(|why| unreachable(path, &why))?;
     if !is_meant(peer) {
@@ -49,7 +83,7 @@ fn ask_whom(path: &Path, request: Request, is_meant: impl FnOnce(Peer) -> bool) 
         _ => Failure::failed(format!("talking to the daemon at {} failed: {why}", path.display())),
     })?;
     match answered.outcome {
-        Outcome::Ok(answer) => Ok(*answer),
+        Outcome::Ok(answer) => Ok((*answer, stream)),
         Outcome::Error(refused) => {
             let exit = match refused.code {
                 Code::NotFound => Exit::NothingFound,

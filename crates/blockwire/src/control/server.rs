@@ -3,17 +3,15 @@
 use std::{
     fs,
     io::{self, BufReader, Write},
+    net::Shutdown,
     os::unix::{
         fs::{FileTypeExt, MetadataExt},
         net::{UnixListener, UnixStream},
     },
     path::{Path, PathBuf},
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rustix::fs::Mode;
@@ -133,7 +131,7 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
 }
 
 fn accept(listener: &UnixListener, service: &Weak<dyn Service>) {
-    let clients = Arc::new(AtomicUsize::new(0));
+    let seats = Arc::new(Seats::default());
     loop {
         let stream = match listener.accept() {
             Ok((stream, _)) if Peer::of(&stream).is_ok_and(Peer::commands_us) => stream,
@@ -146,10 +144,10 @@ fn accept(listener: &UnixListener, service: &Weak<dyn Service>) {
                 continue;
             }
         };
-        let (counted, service) = (Seat::take(&clients), service.clone());
+        let (seat, service) = (seats.take(&stream), service.clone());
         let spawned = thread::Builder::new().name("control-client".to_owned()).spawn(move || {
             // A client that goes away is its own affair.
-            let _ = talk(&stream, &service, counted.as_ref());
+            let _ = talk(&stream, &service, seat.as_ref());
         });
         if let Err(why) = spawned {
             tracing::warn!(%why, "control socket: cannot start a thread");
@@ -157,20 +155,58 @@ fn accept(listener: &UnixListener, service: &Weak<dyn Service>) {
     }
 }
 
-/// One of the [`CLIENTS_MAX`] places.
-struct Seat(Arc<AtomicUsize>);
+/// The [`CLIENTS_MAX`] places. When all are taken a new client gets that of the one that has asked nothing for
+/// longest, so that clients that hold on keep nobody out.
+#[derive(Default)]
+struct Seats {
+    taken: Mutex<(u64, Vec<Taken>)>,
+}
+
+struct Taken {
+    number: u64,
+    /// To hang up on it.
+    stream: UnixStream,
+    /// Since when it asks nothing; `None`: it is being answered, or waits for the daemon's end.
+    idle: Option<Instant>,
+}
+
+/// One of the places.
+struct Seat {
+    seats: Arc<Seats>,
+    number: u64,
+}
+
+impl Seats {
+    fn taken(&self) -> MutexGuard<'_, (u64, Vec<Taken>)> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(self: &Arc<Self>, stream: &UnixStream) -> Option<Seat> {
+        let stream = stream.try_clone().ok()?;
+        let mut guard = self.taken();
+        let (last, all) = &mut *guard;
+        if all.len() >= CLIENTS_MAX {
+            let idle = all.iter().enumerate().filter_map(|(at, one)| Some((one.idle?, at)));
+            let (_, at) = idle.min()?;
+            let _ = all.swap_remove(at).stream.shutdown(Shutdown::Both);
+        }
+        *last += 1;
+        all.push(Taken { number: *last, stream, idle: Some(Instant::now()) });
+        Some(Seat { seats: self.clone(), number: *last })
+    }
+}
 
 impl Seat {
-    fn take(clients: &Arc<AtomicUsize>) -> Option<Seat> {
-        let free = |taken: usize| (taken < CLIENTS_MAX).then_some(taken + 1);
-        clients.fetch_update(Ordering::AcqRel, Ordering::Acquire, free).ok()?;
-        Some(Seat(clients.clone()))
+    fn set_idle(&self, since: Option<Instant>) {
+        if let Some(one) = self.seats.taken().1.iter_mut().find(|one| one.number == self.number) {
+            one.idle = since;
+        }
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+        self.seats.taken().1.retain(|one| one.number != self.number);
     }
 }
 
@@ -178,9 +214,9 @@ fn talk(stream: &UnixStream, service: &Weak<dyn Service>, seat: Option<&Seat>) -
     stream.set_read_timeout(Some(IDLE))?;
     stream.set_write_timeout(Some(STALLED))?;
     let mut reader = BufReader::new(stream);
-    if seat.is_none() {
+    let Some(seat) = seat else {
         return send(stream, Err(Refused::new(Code::Unavailable, "too many clients at the control socket")));
-    }
+    };
     loop {
         let line = match read_line(&mut reader, REQUEST_BYTES_MAX) {
             Ok(Some(line)) => line,
@@ -200,11 +236,18 @@ fn talk(stream: &UnixStream, service: &Weak<dyn Service>, seat: Option<&Seat>) -
         let Some(service) = service.upgrade() else {
             return send(stream, Err(Refused::new(Code::Unavailable, "the daemon has stopped")));
         };
+        seat.set_idle(None);
         let answer = service.answer(request.clone());
         let done = answer.is_ok();
         let sent = send(stream, answer);
         service.replied(&request, done);
         sent?;
+        if matches!(request, Request::Stop { .. }) && done {
+            // It may wait for the end of the process, which is the end of this connection.
+            stream.set_read_timeout(None)?;
+        } else {
+            seat.set_idle(Some(Instant::now()));
+        }
     }
 }
 

@@ -97,21 +97,40 @@ fn nonsense_is_answered_and_bounded() {
 }
 
 #[test]
-fn clients_beyond_the_bound_are_turned_away() {
+fn clients_that_hold_on_and_ask_nothing_keep_nobody_out() {
     let (_root, socket, _service) = served();
-    let ask = b"{\"version\":1,\"verb\":\"session-list\"}\n";
-    let mut held = Vec::new();
-    for _ in 0..16 {
-        let mut stream = UnixStream::connect(socket.path()).unwrap();
-        stream.write_all(ask).unwrap();
-        let mut line = String::new();
-        BufReader::new(stream.try_clone().unwrap()).read_line(&mut line).unwrap();
-        assert!(line.contains("ok"), "{line}");
-        held.push(stream);
-    }
+    let mut held: Vec<UnixStream> = (0..64).map(|_| UnixStream::connect(socket.path()).unwrap()).collect();
+    client::ask(socket.path(), Request::SessionList).unwrap();
+    // The oldest have been hung up on; the last one is still heard.
+    let mut byte = [0];
+    assert_eq!(held[0].read(&mut byte).unwrap(), 0);
+    let last = held.last_mut().unwrap();
+    last.write_all(b"{\"version\":1,\"verb\":\"session-list\"}\n").unwrap();
     let mut line = String::new();
-    BufReader::new(UnixStream::connect(socket.path()).unwrap()).read_line(&mut line).unwrap();
-    assert!(line.contains("too many clients"), "{line}");
+    BufReader::new(last).read_line(&mut line).unwrap();
+    assert!(line.contains("ok"), "{line}");
+}
+
+#[test]
+fn who_stops_the_daemon_can_wait_for_its_end() {
+    let (_root, socket, _service) = served();
+    let mut said = None;
+    let patience = std::time::Duration::from_millis(300);
+    let why = client::stop(socket.path(), true, patience, |answer| said = Some(answer.clone())).unwrap_err();
+    assert_eq!(said, Some(Answer::Stopping { pid: 7 }));
+    assert!(why.exit == Exit::RequestTimeout && why.message.contains("is still stopping"), "{why:?}");
+
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("s");
+    let listener = UnixListener::bind(&path).unwrap();
+    let daemon = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        BufReader::new(stream.try_clone().unwrap()).read_line(&mut String::new()).unwrap();
+        stream.write_all(b"{\"version\":1,\"ok\":{\"stopping\":{\"pid\":7}}}\n").unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(200));
+    });
+    client::stop(&path, false, std::time::Duration::from_secs(30), |_| {}).unwrap();
+    daemon.join().unwrap();
 }
 
 #[test]

@@ -12,8 +12,10 @@ use std::{
     fmt,
     fs::{self, DirBuilder, File, TryLockError},
     io::{self, Read, Write},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt},
     path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
 };
 
 /// First word of each record.
@@ -22,6 +24,16 @@ const MAGIC: &str = "blockwire-state";
 const VERSION: &str = "1";
 /// Largest record, bytes: 65,536 volumes of 1 KiB each.
 const RECORD_BYTES_MAX: u64 = 64 << 20;
+
+/// What a daemon notes beside its process in the file that it locks.
+const SERVING: &str = "serving";
+const STOPPING: &str = "stopping";
+/// How long a daemon that is stopping is waited for: more than a clean stop takes.
+const ENDS: Duration = Duration::from_secs(90);
+/// How long one is waited for that has not said so: it may have been killed just now.
+const SETTLES: Duration = Duration::from_millis(500);
+/// How often is looked.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Why the state directory cannot be used.
 #[derive(Debug)]
@@ -36,7 +48,14 @@ pub enum StateError {
         why: io::Error,
     },
     /// Another daemon uses it.
-    InUse(PathBuf),
+    InUse {
+        /// The directory.
+        path: PathBuf,
+        /// The daemon's process, as far as it has said so.
+        pid: Option<u32>,
+        /// It is stopping.
+        stopping: bool,
+    },
     /// A record is not what was written.
     Damaged {
         /// The record.
@@ -50,11 +69,23 @@ impl fmt::Display for StateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             StateError::Io { what, path, why } => write!(f, "cannot {what} {}: {why}", path.display()),
-            StateError::InUse(path) => write!(
-                f,
-                "the state directory {} is in use by another daemon; give this one its own with --state DIR",
-                path.display()
-            ),
+            StateError::InUse { path, pid, stopping } => {
+                let who = pid.map(|pid| format!(" (process {pid})")).unwrap_or_default();
+                let path = path.display();
+                if *stopping {
+                    return write!(
+                        f,
+                        "the daemon{who} that uses the state directory {path} is still stopping: start again when it \
+                         has ended (`blockwire stop` waits for that)"
+                    );
+                }
+                write!(
+                    f,
+                    "the state directory {path} is in use by another daemon{who}: end that by `blockwire stop`; one \
+                     that is to run beside it needs a --state and a --control of its own, and gives volumes other \
+                     identities there"
+                )
+            }
             StateError::Damaged { path, why } => write!(
                 f,
                 "{} is damaged ({why}); restore it, or move it away if what it remembers may be lost",
@@ -70,8 +101,8 @@ impl std::error::Error for StateError {}
 #[derive(Debug)]
 pub struct StateDir {
     path: PathBuf,
-    /// Held for its lock.
-    _lock: File,
+    /// Held for its lock, and with a note of who holds it.
+    lock: File,
 }
 
 impl StateDir {
@@ -88,10 +119,50 @@ impl StateDir {
             .open(&name)
             .map_err(failed("write in"))?;
         match lock.try_lock() {
-            Ok(()) => Ok(StateDir { path: path.to_owned(), _lock: lock }),
-            Err(TryLockError::WouldBlock) => Err(StateError::InUse(path.to_owned())),
+            Ok(()) => {
+                let state = StateDir { path: path.to_owned(), lock };
+                state.note(SERVING);
+                Ok(state)
+            }
+            Err(TryLockError::WouldBlock) => {
+                let note = fs::read_to_string(&name).unwrap_or_default();
+                let (pid, word) = note.trim_end().split_once(' ').unwrap_or_default();
+                let (pid, stopping) = (pid.parse().ok(), word == STOPPING);
+                Err(StateError::InUse { path: path.to_owned(), pid, stopping })
+            }
             Err(TryLockError::Error(why)) => Err(failed("lock")(why)),
         }
+    }
+
+    /// The same, but a daemon that is stopping, or was killed just now, is waited for. `waits` is called once if so.
+    pub fn open_in_turn(path: &Path, waits: impl Fn(&StateError)) -> Result<Self, StateError> {
+        let begun = Instant::now();
+        let mut told = false;
+        loop {
+            let why = match StateDir::open(path) {
+                Err(why @ StateError::InUse { .. }) => why,
+                other => return other,
+            };
+            let stopping = matches!(why, StateError::InUse { stopping: true, .. });
+            if begun.elapsed() >= if stopping { ENDS } else { SETTLES } {
+                return Err(why);
+            }
+            if stopping && !std::mem::replace(&mut told, true) {
+                waits(&why);
+            }
+            thread::sleep(LOOK);
+        }
+    }
+
+    /// Tells others who find the directory held that it will soon be free.
+    pub fn say_stopping(&self) {
+        self.note(STOPPING);
+    }
+
+    /// What is noted is for people and for patience only: what counts is the lock.
+    fn note(&self, word: &str) {
+        let note = format!("{} {word}\n", std::process::id());
+        let _ = self.lock.set_len(0).and_then(|()| self.lock.write_all_at(note.as_bytes(), 0));
     }
 
     /// Where it is.
@@ -302,8 +373,30 @@ mod tests {
     fn one_daemon_at_a_time() {
         let (_root, state) = directory();
         let path = state.path().to_owned();
-        assert!(matches!(StateDir::open(&path), Err(StateError::InUse(_))));
+        let own = Some(std::process::id());
+        let is_held = |pid| matches!(StateDir::open(&path), Err(StateError::InUse { pid: held, stopping: false, .. }) if held == pid);
+        assert!(is_held(own));
         drop(state);
         StateDir::open(&path).unwrap();
+    }
+
+    #[test]
+    fn one_that_is_stopping_is_waited_for_and_named_as_such() {
+        let (_root, state) = directory();
+        let path = state.path().to_owned();
+        let why = StateDir::open_in_turn(&path, |_| panic!("it serves")).unwrap_err().to_string();
+        assert!(why.contains("in use by another daemon (process"), "{why}");
+        state.say_stopping();
+        let why = StateDir::open(&path).unwrap_err().to_string();
+        assert!(why.contains("is still stopping") && !why.contains("--state"), "{why}");
+        let (told, heard) = std::sync::mpsc::channel();
+        let there = path.clone();
+        let next = thread::spawn(move || {
+            StateDir::open_in_turn(&there, |why| told.send(why.to_string()).unwrap()).map(drop)
+        });
+        assert!(heard.recv_timeout(Duration::from_secs(30)).unwrap().contains("still stopping"));
+        assert!(!next.is_finished());
+        drop(state);
+        next.join().unwrap().unwrap();
     }
 }

@@ -5,14 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use buf::{Cx, Time};
-use endpoint::{Departure, ShardId};
+use endpoint::{Accepted, Departure, ShardId};
+use iscsi::login::AuthPolicy;
 use scsi_server::LunEntry;
 use stream::{Close, Connection, Tag};
 use volume::{Answer, Ask, AskId, Refusal, Remark, VolumeId, Why};
 
 use super::conns::{Kind, Session};
 use super::{LogLine, Shard};
-use crate::exports::Exports;
+use crate::exports::{Exports, LunExport};
 use crate::links::Links;
 use crate::message::{CONTROL, ConnectionEntry, Control, Listing, Message, Report, SessionEntry};
 
@@ -203,18 +204,24 @@ impl Shard {
         let session = self.session(tag)?;
         let nexus = session.nexus?;
         let (target, initiator) = (session.target.clone()?, session.initiator.clone());
-        let accepted = session.links.first()?.accepted;
+        let proved = session.user.is_some();
+        let links: Vec<Accepted> = session.links.iter().map(|link| link.accepted).collect();
         let exports = self.exports.clone();
-        let portal = exports.portal(accepted.listener);
-        let luns = portal.and_then(|portal| exports.target(&target, portal)).and_then(|target| {
-            let rule = target.rule(&initiator, &accepted)?;
-            let visible = target.visible(rule);
-            Some(
-                visible
-                    .map(|(lun, read_only)| LunEntry { lun: lun.lun, volume: lun.volume, read_only })
-                    .collect(),
-            )
-        });
+        // Each connection is judged by its own source, as it was when it came.
+        let reached = |accepted: &Accepted| {
+            let target = exports.target(&target, exports.portal(accepted.listener)?)?;
+            let rule = target.rule(&initiator, accepted)?;
+            // Who must prove now who it is, and never did, comes again and does.
+            let may = proved || !matches!(rule.auth, AuthPolicy::Required(_));
+            let entry = |(lun, read_only): (LunExport, bool)| LunEntry {
+                lun: lun.lun,
+                volume: lun.volume,
+                read_only,
+            };
+            may.then(|| target.visible(rule).map(entry).collect::<Vec<LunEntry>>())
+        };
+        let first = reached(links.first()?);
+        let luns = first.filter(|luns| links.iter().all(|link| reached(link).as_ref() == Some(luns)));
         Some((nexus, luns))
     }
 
