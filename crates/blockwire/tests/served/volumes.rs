@@ -17,6 +17,43 @@ fn target(volume: &str) -> String {
     format!("iqn.2026-11.io.blockwire:{volume}")
 }
 
+/// What is kept of one volume (reservations and the like) is damaged: that volume is not served, since hosts rely on
+/// it, and all others are. Moved away, it keeps nobody out any more.
+#[test]
+fn a_damaged_record_of_one_volume_keeps_no_other_from_being_served() {
+    let place = Place::new();
+    let config = format!(
+        "[[volume]]\nname = \"fine\"\nsource = \"ram:8M\"\n\
+         [[volume]]\nname = \"hurt\"\nsource = \"file:{}\"\nsize = \"8M\"\n",
+        place.path("disk.img").display()
+    );
+    let mut daemon = place.serve(&config, &[]);
+    let uuid = daemon.ask_json("volume show hurt")["uuid"].as_str().unwrap().to_owned();
+    daemon.ask("stop");
+    assert_eq!(daemon.ended(Duration::from_secs(1)), Some(0), "stop waits for the end");
+    let record = place.path("state").join(format!("{uuid}.reservations"));
+    fs::write(&record, "not what was written").unwrap();
+
+    let mut daemon = place.serve(&config, &[]);
+    let mut session = Initiator::ready(daemon.at, &target("fine"));
+    session.write(0, 0, &[7; 512]).unwrap().good();
+    assert!(Initiator::connect(daemon.at, wanted(HOST, Some(&target("hurt")), None)).is_err());
+    for (line, code) in [("volume show fine", 0), ("volume show hurt", 1), ("status", 1), ("volume list", 0)]
+    {
+        let out = daemon.run(line);
+        let said = String::from_utf8_lossy(&out.stdout);
+        assert_eq!(out.status.code(), Some(code), "{line}: {said}");
+        assert_eq!(said.contains("is damaged"), line != "volume show fine", "{line}: {said}");
+    }
+    assert_eq!(daemon.run("volume retry hurt").status.code(), Some(1));
+    fs::remove_file(&record).unwrap();
+    assert_eq!(daemon.ask_json("volume retry hurt")["uuid"], uuid);
+    daemon.ask("status");
+    Initiator::ready(daemon.at, &target("hurt")).write(0, 0, &[8; 512]).unwrap().good();
+    daemon.ask("stop");
+    assert_eq!(daemon.ended(Duration::from_secs(1)), Some(0));
+}
+
 #[test]
 fn a_resize_under_load_is_told_and_takes_effect() {
     for world in worlds() {
