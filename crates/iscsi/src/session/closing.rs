@@ -2,20 +2,85 @@
 //!
 //! A link that fails takes its tasks with it (ErrorRecoveryLevel 0). Its place is free again when the
 //! world has given every operation back and the server has let go of every task.
+//!
+//! What ends with a session, such as a reservation of its nexus, ends before its logout is answered, and
+//! before it is told as closed: whoever hears of either finds nothing of it left.
 
 use super::TargetSession;
+use super::control::Logout;
 use super::link::{LinkState, Phase};
 use super::outgoing::Out;
 use super::request::{Fault, Violation};
 use super::task::Kind;
 use crate::wire::{AsyncEvent, LogoutResponseCode};
 use buf::{Cx, Time};
+use std::time::Duration;
 use stream::{Close, Link, TargetEvent, earliest};
 
 /// Most violations kept for [`TargetSession::poll_violation`].
 const VIOLATIONS_MAX: usize = 16;
 
+/// How long those above may take to let the nexus go. An initiator that waits for the answer to its logout
+/// gives up after 15 s or so (open-iscsi's `logout_timeout`).
+pub(super) const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How far those above are with the end of the session's nexus.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Leave {
+    /// The session goes on, or has tasks still.
+    No,
+    /// They are to be asked: [`TargetSession::poll_leaving`].
+    Due { until: Time },
+    /// They were asked, and have until then.
+    Asked { until: Time },
+    /// Nothing is left of the nexus, or its time is over.
+    Done,
+}
+
 impl TargetSession {
+    /// Whether the session is ending and all its tasks have ended: what lasts as long as its nexus is to be
+    /// ended now, and [`left`](Self::left) to be called when that is done. Says so once. Until then, or until
+    /// 5 s have gone, its logout is not answered and it is not told as closed.
+    #[must_use]
+    pub fn poll_leaving(&mut self) -> bool {
+        let Leave::Due { until } = self.leave else { return false };
+        self.leave = Leave::Asked { until };
+        true
+    }
+
+    /// Nothing is left of the session's nexus.
+    pub fn left(&mut self, cx: &mut Cx<'_>) {
+        if let Leave::Due { .. } | Leave::Asked { .. } = self.leave {
+            self.leave = Leave::Done;
+            self.unsettled = true;
+            self.tidy(cx);
+        }
+    }
+
+    /// Whether the session takes no further links.
+    pub(super) fn is_ending(&self) -> bool {
+        let logs_out = self.logout.is_some_and(|logout| logout.scope.is_none());
+        self.closing || logs_out || self.leave != Leave::No
+    }
+
+    /// Whether nothing is left of the nexus; asks those above, at first.
+    fn has_left(&mut self, now: Time) -> bool {
+        match self.leave {
+            // A discovery session has no nexus.
+            Leave::No if self.params.discovery => self.leave = Leave::Done,
+            Leave::No => self.leave = Leave::Due { until: now + LEAVE_TIMEOUT },
+            Leave::Due { .. } | Leave::Asked { .. } | Leave::Done => {}
+        }
+        self.leave == Leave::Done
+    }
+
+    fn leave_deadline(&self) -> Option<Time> {
+        match self.leave {
+            Leave::Due { until } | Leave::Asked { until } => Some(until),
+            Leave::No | Leave::Done => None,
+        }
+    }
+
     /// Ends a link at once.
     pub(super) fn fail_link(&mut self, cx: &mut Cx<'_>, at: usize) {
         let link = &mut self.links[at];
@@ -91,7 +156,7 @@ impl TargetSession {
             return;
         }
         self.unsettled = false;
-        self.tidy_logout();
+        self.tidy_logout(cx.now);
         for at in 0..self.links.len() {
             if self.has_said_all(at) {
                 self.fail_link(cx, at);
@@ -104,20 +169,25 @@ impl TargetSession {
         }
         self.unsettled |= self.logout.is_some();
         let gone = self.links.iter().all(|link| link.phase == Phase::Gone);
-        if self.closing && gone && self.tasks.is_empty() && !self.closed {
+        if self.closing && gone && self.tasks.is_empty() && !self.closed && self.has_left(cx.now) {
             self.closed = true;
             self.events.push_back(TargetEvent::Closed);
         }
     }
 
-    fn tidy_logout(&mut self) {
-        let Some(logout) = &self.logout else { return };
-        let in_scope = |at: usize| logout.scope.is_none_or(|scope| scope == at);
+    fn tidy_logout(&mut self, now: Time) {
+        let Some(Logout { itt, at, scope }) = self.logout else { return };
+        let in_scope = |at: usize| scope.is_none_or(|scope| scope == at);
         let busy = |(at, link): (usize, &LinkState)| in_scope(at) && link.tasks > 0;
         if self.links.iter().enumerate().any(busy) {
             return;
         }
-        let (itt, at) = (logout.itt, logout.at);
+        let stays = |(at, link): (usize, &LinkState)| link.is_open() && !in_scope(at);
+        let goes_on = !self.expected.is_empty() || self.links.iter().enumerate().any(stays);
+        let ends = !goes_on || self.is_ending();
+        if ends && !(self.tasks.is_empty() && self.has_left(now)) {
+            return;
+        }
         self.logout = None;
         self.answer_logout(at, itt, LogoutResponseCode::CLOSED);
     }
@@ -165,6 +235,7 @@ impl TargetSession {
         let links = self.links.iter().filter(|link| matches!(link.phase, Phase::Open | Phase::Finishing));
         let expected = self.expected.iter().map(|(_, until)| *until).min();
         let first = earliest(earliest(self.close_at, expected), self.fence_deadline());
+        let first = earliest(first, self.leave_deadline());
         links.fold(first, |first, link| {
             let stalled = self.stall_deadline(link);
             let owed = self.owed_deadline(link);
@@ -196,6 +267,10 @@ impl TargetSession {
         if due(self.close_at) {
             self.close_at = None;
             return self.fail_session(cx);
+        }
+        if due(self.leave_deadline()) {
+            self.leave = Leave::Done;
+            self.unsettled = true;
         }
         let before = self.expected.len();
         self.expected.retain(|(_, until)| *until > now);

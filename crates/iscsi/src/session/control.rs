@@ -18,7 +18,7 @@ use stream::{Tag, TargetEvent};
 const FINAL: u8 = 0x80;
 
 /// A logout that waits for the tasks it ends.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Logout {
     pub(super) itt: crate::wire::Itt,
     /// The link that asked.

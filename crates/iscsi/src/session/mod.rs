@@ -35,6 +35,7 @@ mod window;
 mod tests;
 
 use buf::{Cx, Errno, Sg, SgMut, Time};
+use closing::Leave;
 use control::{Early, Logout};
 use fence::Fence;
 use graves::Graves;
@@ -108,6 +109,8 @@ pub struct TargetSession {
     /// Something is ending.
     unsettled: bool,
     closing: bool,
+    /// How far the end of its nexus is.
+    leave: Leave,
     closed: bool,
 }
 
@@ -160,6 +163,7 @@ impl TargetSession {
             window_news: false,
             unsettled: false,
             closing: false,
+            leave: Leave::No,
             closed: false,
             params,
             limits,
@@ -175,7 +179,7 @@ impl TargetSession {
         params: LinkParams,
         leftover: &[u8],
     ) -> Result<Link, AttachError> {
-        if self.closing {
+        if self.is_ending() {
             return Err(AttachError::Closing);
         }
         let same = |link: &LinkState| link.params.cid == params.cid && link.phase != Phase::Gone;
@@ -226,7 +230,7 @@ impl TargetSession {
             |link: &LinkState| link.params.cid == cid && matches!(link.phase, Phase::Open | Phase::Finishing);
         let old = self.links.iter().position(bears);
         // Also where none bears it: the last link may die while the new one is on its way.
-        if !self.closing {
+        if !self.is_ending() {
             self.expected.retain(|(other, _)| *other != cid);
             self.expected.push((cid, until));
         }
@@ -238,7 +242,7 @@ impl TargetSession {
     /// Keeps a place for a connection that [`reinstate`](Self::reinstate) expects and whose login is about
     /// to be answered, with memory for a burst of its own; or says why it must be refused.
     pub fn keep_place(&mut self, cid: Cid) -> Result<(), AttachError> {
-        if self.closing || !self.expected.iter().any(|(expected, _)| *expected == cid) {
+        if self.is_ending() || !self.expected.iter().any(|(expected, _)| *expected == cid) {
             return Err(AttachError::Closing);
         }
         let most = usize::from(self.params.max_connections.max(1));

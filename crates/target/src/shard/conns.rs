@@ -80,6 +80,8 @@ pub(super) struct Session {
     pub(super) welcomed: Vec<Joining>,
     /// A TARGET COLD RESET that is under way.
     pub(super) cold_reset: Option<Tag>,
+    /// Homes of volumes that have still to end what lasts as long as the nexus.
+    pub(super) leaving: usize,
     /// `TargetEvent::Closed` has come.
     pub(super) closed: bool,
 }

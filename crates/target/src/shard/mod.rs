@@ -41,6 +41,7 @@ use memory::Hunger;
 use nvme::Nvme;
 pub use nvme::{NvmeCause, NvmeLine};
 use remotes::Remotes;
+use sessions::Leaving;
 use volumes::Fronts;
 pub use volumes::home_of;
 
@@ -90,6 +91,7 @@ pub struct Shard {
     own: VecDeque<Message>,
     stopping: Option<Stopping>,
     waiting: Waiting,
+    leaving: Leaving,
     log: VecDeque<LogLine>,
 }
 
@@ -124,6 +126,7 @@ impl Shard {
             own: VecDeque::new(),
             stopping: None,
             waiting: Waiting::default(),
+            leaving: Leaving::default(),
             log: VecDeque::new(),
         }
     }

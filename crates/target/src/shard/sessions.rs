@@ -1,5 +1,6 @@
 //! Sessions: links that join them, events that come from them, and their end.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use buf::Cx;
@@ -22,8 +23,25 @@ use super::{DIRECTORY, Shard};
 use crate::links::Owner;
 use crate::message::{Baggage, Message, Traffic};
 
-/// Asks whose answer nobody waits for.
-const NOBODY: AskId = AskId(u64::MAX >> 1);
+/// Asks about the ends of nexuses are numbered from here, those of the control plane below.
+const LEAVING: u64 = 1 << 62 | 1 << 61;
+
+/// Volumes' homes that have still to let go of nexuses that end.
+#[derive(Debug, Default)]
+pub(super) struct Leaving {
+    /// The session that waits for the answer.
+    asks: HashMap<AskId, Tag>,
+    made: u64,
+}
+
+impl Leaving {
+    fn number(&mut self, conn: Tag) -> AskId {
+        self.made += 1;
+        let id = AskId(LEAVING | self.made);
+        self.asks.insert(id, conn);
+        id
+    }
+}
 
 impl Shard {
     /// A link that has logged in comes to its session.
@@ -81,6 +99,7 @@ impl Shard {
             joining: Vec::new(),
             welcomed: Vec::new(),
             cold_reset: None,
+            leaving: 0,
             closed: false,
         };
         let conn = Conn { kind: Kind::Session(Box::new(session)), noted: None, touched: false };
@@ -190,6 +209,10 @@ impl Shard {
                 if let Some(nexus) = session.nexus {
                     self.server.commands_cleared(nexus, lun);
                 }
+                continue;
+            }
+            if session.proto.poll_leaving() {
+                self.leave_nexus(cx, conn);
                 continue;
             }
             if let Err(violation) = session.proto.resume(cx) {
@@ -344,14 +367,48 @@ impl Shard {
         self.post(DIRECTORY, Message::SessionGone(tsih));
     }
 
-    fn close_nexus(&mut self, nexus: NexusKey) {
-        let spec = self.server.nexus(nexus);
-        let identity = spec.nexus.identity.clone();
-        let volumes: Vec<_> = spec.luns.iter().map(|entry| entry.volume).collect();
-        for volume in volumes {
-            let home = self.fronts.home_of(volume);
-            self.post(home, Message::Ask(volume, self.id, NOBODY, Ask::NexusLost(identity.clone())));
+    /// All tasks of a session that is ending have ended: asks the homes of its volumes to end what lasts as
+    /// long as its nexus, such as a reservation by RESERVE(6). Its end is told when all have answered.
+    fn leave_nexus(&mut self, cx: &mut Cx<'_>, conn: Tag) {
+        let nexus = self.session(conn).and_then(|session| session.nexus);
+        let mut asked = 0;
+        if let Some(nexus) = nexus {
+            let spec = self.server.nexus(nexus);
+            let identity = spec.nexus.identity.clone();
+            let mut volumes: Vec<_> = spec.luns.iter().map(|entry| entry.volume).collect();
+            volumes.sort_unstable();
+            volumes.dedup();
+            for volume in volumes {
+                let id = self.leaving.number(conn);
+                let home = self.fronts.home_of(volume);
+                self.post(home, Message::Ask(volume, self.id, id, Ask::NexusLost(identity.clone())));
+                asked += 1;
+            }
         }
+        if let Some(session) = self.session(conn) {
+            session.leaving = asked;
+        }
+        self.tell_if_left(cx, conn);
+    }
+
+    /// Whether an answer was about the end of a nexus.
+    pub(super) fn leaving_answered(&mut self, cx: &mut Cx<'_>, id: AskId) -> bool {
+        let Some(conn) = self.leaving.asks.remove(&id) else { return false };
+        if let Some(session) = self.session(conn) {
+            session.leaving -= 1;
+        }
+        self.tell_if_left(cx, conn);
+        true
+    }
+
+    fn tell_if_left(&mut self, cx: &mut Cx<'_>, conn: Tag) {
+        if let Some(session) = self.session(conn).filter(|session| session.leaving == 0) {
+            session.proto.left(cx);
+            self.touch(conn);
+        }
+    }
+
+    fn close_nexus(&mut self, nexus: NexusKey) {
         self.server.close_nexus(nexus);
         self.nexuses[nexus.0 as usize] = None;
     }

@@ -207,7 +207,7 @@ impl Shard {
         }
         if answer.id.0 & NVME != 0 {
             self.nvme.server.answered(cx, answer.id, answer.result);
-        } else if !self.control_answered(volume, &answer) {
+        } else if !self.leaving_answered(cx, answer.id) && !self.control_answered(volume, &answer) {
             self.server.answered(cx, answer.id, answer.result);
         }
     }

@@ -6,6 +6,7 @@ mod copies;
 mod fences;
 mod history;
 mod initiator;
+mod leaving;
 mod liar;
 mod logins;
 mod model;

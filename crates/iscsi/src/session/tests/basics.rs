@@ -207,6 +207,85 @@ fn logout_ends_the_session_when_its_tasks_are_gone() {
     assert_eq!(pair.pool.usage().lent, 0);
 }
 
+fn logout_request(itt: u32, n: u32) -> Vec<u8> {
+    let mut logout = LogoutRequest::new();
+    logout.set_reason(LogoutReason::CLOSE_SESSION);
+    (logout.itt, logout.cmd_sn) = (Itt::new(itt), sn(n));
+    pdu(&logout, &[])
+}
+
+/// A reservation of the nexus, for one, is gone when the initiator hears that it is out.
+#[test]
+fn logout_is_not_answered_before_nothing_is_left_of_the_nexus() {
+    let mut pair = Pair::new();
+    pair.keeps_nexus = true;
+    assert_eq!(pair.talk(&logout_request(9, 0)), []);
+    assert_eq!((pair.leavings, pair.closed), (1, false));
+    // Nor does anything come to it meanwhile.
+    let late = pair.with_cx(|session, cx| session.attach(cx, link_params(1), &[]));
+    assert_eq!(late, Err(AttachError::Closing));
+    pair.with_cx(|session, cx| session.left(cx));
+    pair.pump();
+    assert_eq!(pair.take(0)[0].as_pdu::<LogoutResponse>().response, LogoutResponseCode::CLOSED);
+    assert!(pair.closed && pair.ends[0].shut);
+    assert_eq!(pair.leavings, 1, "asked once");
+}
+
+#[test]
+fn a_nexus_that_does_not_end_does_not_hold_a_logout_for_ever() {
+    let mut pair = Pair::new();
+    pair.keeps_nexus = true;
+    assert_eq!(pair.talk(&logout_request(9, 0)), []);
+    pair.pass(Duration::from_millis(4_999));
+    assert_eq!((pair.take(0), pair.closed), (vec![], false));
+    assert!(
+        pair.with_cx(|session, _| session.poll_timeout())
+            .is_some_and(|time| time <= pair.now + Duration::from_millis(1))
+    );
+    pair.pass(Duration::from_millis(1));
+    assert_eq!(pair.take(0)[0].as_pdu::<LogoutResponse>().response, LogoutResponseCode::CLOSED);
+    assert!(pair.closed);
+    // What comes too late changes nothing.
+    pair.with_cx(|session, cx| session.left(cx));
+}
+
+/// A session that is reinstated gives its name to the next only then.
+#[test]
+fn a_session_that_is_cut_off_is_not_told_as_closed_before_nothing_is_left_of_its_nexus() {
+    for late in [false, true] {
+        let mut pair = Pair::new();
+        pair.keeps_nexus = true;
+        pair.with_cx(|session, cx| session.close(cx, Close::Now));
+        pair.pump();
+        assert_eq!((pair.leavings, pair.closed), (1, false));
+        if late {
+            pair.pass(Duration::from_secs(5));
+        } else {
+            pair.with_cx(|session, cx| session.left(cx));
+            pair.pump();
+        }
+        assert!(pair.closed, "{late}");
+        assert_eq!(pair.leavings, 1);
+    }
+}
+
+/// One of several connections: the nexus goes on, and what it has made stays.
+#[test]
+fn the_logout_of_one_connection_of_two_ends_nothing_of_the_nexus() {
+    let mut pair = Pair::new();
+    pair.attach(link_params(1));
+    let mut logout = LogoutRequest::new();
+    logout.set_reason(LogoutReason::CLOSE_CONNECTION);
+    (logout.itt, logout.cmd_sn, logout.cid) = (Itt::new(9), sn(0), Cid::new(1));
+    let got = pair.talk(&pdu(&logout, &[]));
+    assert_eq!(got[0].as_pdu::<LogoutResponse>().response, LogoutResponseCode::CLOSED);
+    assert_eq!(pair.leavings, 0);
+    (logout.itt, logout.cmd_sn, logout.cid) = (Itt::new(10), sn(1), Cid::new(0));
+    pair.keeps_nexus = true;
+    assert_eq!(pair.talk(&pdu(&logout, &[])), [], "the last one");
+    assert_eq!(pair.leavings, 1);
+}
+
 #[test]
 fn logouts_that_cannot_be_are_answered() {
     let mut pair = Pair::new();

@@ -85,6 +85,10 @@ pub struct Pair {
     pub bounded: bool,
     /// The answer to SendTargets.
     pub records: Vec<u8>,
+    /// The nexus lasts until the test ends it.
+    pub keeps_nexus: bool,
+    /// How often the end of the nexus was asked for.
+    pub leavings: usize,
 }
 
 pub fn session_params() -> SessionParams {
@@ -157,6 +161,8 @@ impl Pair {
             hands: 0,
             bounded: false,
             records: b"TargetName=iqn.x:a\0TargetAddress=10.0.0.1:3260,1\0".to_vec(),
+            keeps_nexus: false,
+            leavings: 0,
         }
     }
 
@@ -335,6 +341,14 @@ impl Pair {
         for (tag, len) in std::mem::take(&mut self.late) {
             let memory = self.pool.take_sg(Class::Solicited, len as usize).unwrap();
             self.with_cx(|session, cx| session.recv_data(cx, tag, 0, memory));
+            any = true;
+        }
+        if self.session.poll_leaving() {
+            self.leavings += 1;
+            assert_eq!(self.session.tasks_in_work(), 0, "a task could make something that lasts");
+            if !self.keeps_nexus {
+                self.with_cx(|session, cx| session.left(cx));
+            }
             any = true;
         }
         while let Some(event) = self.session.poll_event() {

@@ -386,6 +386,10 @@ impl Wire {
 
     fn serve(&mut self) -> bool {
         let mut any = false;
+        if self.target.as_mut().is_some_and(TargetSession::poll_leaving) {
+            any = true;
+            self.target.as_mut().unwrap().left(cx!(self));
+        }
         while let Some(event) = self.target.as_mut().and_then(Connection::poll_event) {
             any = true;
             match event {
