@@ -42,6 +42,7 @@ sim:
 	SIM_SEEDS=$(SIM_SEEDS) cargo test --locked --release -p blockwire-target --test simulation histories -- --nocapture
 	SIM_SEEDS=$(SIM_SEEDS) cargo test --locked --release -p blockwire-target --test one_truth histories -- --nocapture
 	SIM_SEEDS=$(SIM_SEEDS) cargo test --locked --release -p blockwire-host --test simulation histories -- --nocapture
+	SIM_SEEDS=$(SIM_SEEDS) cargo test --locked --release -p blockwire-host --test hostile sessions -- --nocapture
 	SIM_SEEDS=$(SIM_SEEDS) cargo test --locked --release -p blockwire-host --lib random_histories -- --nocapture
 
 # A build of its own: the flag would make everything else be built again.
