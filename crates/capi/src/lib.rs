@@ -474,7 +474,7 @@ unsafe fn call(of: *mut Volume, op: u32, flags: u32, data: *mut c_void, len: u64
         };
         let ended = state.wait_for(id);
         let place = || if len > 0 { format!("{name} of {len} bytes at {offset}") } else { name.to_owned() };
-        ended.map_err(|failure| of_error(&Error::of(failure, &place()))).map(|()| 0)
+        ended.map_err(|failure| of_error(&state.initiator.failed(handle, failure, &place()))).map(|()| 0)
     }))
 }
 

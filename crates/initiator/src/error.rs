@@ -52,6 +52,28 @@ impl Error {
         Error { kind, message: format!("{what}: {}", words(&failure)), failure: Some(failure) }
     }
 
+    /// An operation of a volume that failed: if for want of a path, with what its paths say last.
+    pub(crate) fn of_volume(failure: Failure, what: &str, paths: &[PathInfo]) -> Self {
+        let mut error = Error::of(failure, what);
+        if failure != Failure::Failed(Fault::PathLost) {
+            return error;
+        }
+        let mut said: Vec<String> = Vec::new();
+        for (_, trouble) in paths.iter().filter_map(|path| path.last.as_ref()) {
+            let words = match trouble {
+                host::Trouble::Down(Why::Unreachable(errno)) => unreachable(errno.0),
+                other => other.to_string(),
+            };
+            if !said.contains(&words) {
+                said.push(words);
+            }
+        }
+        if !said.is_empty() {
+            error.message = format!("{}; the last of it: {}", error.message, said.join("; "));
+        }
+        error
+    }
+
     /// A volume that could not be opened, from what its paths say last.
     pub(crate) fn of_paths(url: &str, paths: &[PathInfo]) -> Self {
         let mut kind = Kind::Failed;
@@ -180,3 +202,33 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use buf::Time;
+    use host::{Counts, PathInfo, Protocol, Standing, Trouble};
+
+    use super::*;
+
+    #[test]
+    fn an_operation_without_a_path_says_what_ended_the_path() {
+        let path = |why: Why| PathInfo {
+            protocol: Protocol::Iscsi,
+            standing: Standing::Connecting,
+            portrait: None,
+            last: Some((Time(1), Trouble::Down(why))),
+            in_work: 0,
+            lands_for: None,
+            counts: Counts::default(),
+        };
+        let broke = || path(Why::Lost("the target broke the protocol: it sent a wrong header digest".into()));
+        let paths = [broke(), broke(), path(Why::Unreachable(buf::Errno(111)))];
+        let lost = Failure::Failed(Fault::PathLost);
+        let message = Error::of_volume(lost, "read of 512 bytes at 0", &paths).message;
+        assert_eq!(message.matches("wrong header digest").count(), 1, "{message}");
+        assert!(message.contains("no path to the volume served in time"), "{message}");
+        assert!(message.contains("nothing listens there"), "{message}");
+        let other = Error::of_volume(Failure::Failed(Fault::NoSpace), "write", &paths).message;
+        assert!(!other.contains("header digest"), "{other}");
+    }
+}

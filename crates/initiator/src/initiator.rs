@@ -223,6 +223,11 @@ impl Initiator {
         Error::of_paths(&shown(urls), &self.paths(volume))
     }
 
+    /// Why an operation of a volume failed, in words: if for want of a path, with what its paths say last.
+    pub fn failed(&self, volume: Handle, failure: volume::Failure, what: &str) -> Error {
+        Error::of_volume(failure, what, &self.paths(volume))
+    }
+
     /// Waits until a volume that was begun by these URLs serves. Whoever opens many begins several before
     /// it waits for the first.
     ///
@@ -446,7 +451,7 @@ impl Initiator {
             if let Some((of, how)) = self.inline.with(|client, _| client.poll_claimed(volume))
                 && of == id
             {
-                return how.map_err(|failure| Error::of(failure, "reservation"));
+                return how.map_err(|failure| self.failed(volume, failure, "reservation"));
             }
             self.turn(None);
         }

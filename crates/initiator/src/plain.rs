@@ -105,7 +105,7 @@ impl Initiator {
         let id = self.fresh_id();
         self.start(volume, Io { id, epoch: Epoch(0), op, payload: Payload::None })?;
         let done = self.wait_for(volume, &mut |done| done.id == id)?;
-        done.result.map_err(|failure| Error::of(failure, what))
+        done.result.map_err(|failure| self.failed(volume, failure, what))
     }
 
     fn span(&self, volume: Handle, offset: u64, len: u64) -> Result<Span, Error> {
@@ -216,7 +216,8 @@ impl Initiator {
                 (Err(failure), ..) => {
                     let what = if let Bytes::Into(_) = bytes { "read" } else { "write" };
                     let place = offset + begin as u64;
-                    failed.get_or_insert(Error::of(failure, &format!("{what} of {piece} bytes at {place}")));
+                    let what = format!("{what} of {piece} bytes at {place}");
+                    failed.get_or_insert_with(|| self.failed(volume, failure, &what));
                     at = len;
                 }
             }

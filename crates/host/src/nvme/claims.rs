@@ -331,8 +331,14 @@ pub(super) fn uuid(said: &Identifiers) -> Option<Uuid> {
     said.uuid.filter(|uuid| *uuid != [0; 16]).map(Uuid)
 }
 
-/// The state of paths of this group, by the log; a group that is not in it does not serve.
-pub(super) fn access(log: &[u8], group: u32) -> Access {
+/// The state of paths of this group, by the log; a group that is not in it does not serve. Nor does any by a log
+/// that has more groups than the controller (`most`): what it says of one cannot be told from what it makes up.
+pub(super) fn access(log: &[u8], group: u32, most: u32) -> Access {
+    let count = log.get(8..10).map_or(0, |count| u32::from(u16::from_le_bytes([count[0], count[1]])));
+    // Of more groups than are read it is not known how many there are.
+    if most < ANA_GROUPS_MAX && count > most {
+        return Access::Inaccessible;
+    }
     match ana::state_of(log, group) {
         Some(ana::State::Optimized) => Access::Optimized,
         Some(ana::State::NonOptimized) => Access::NonOptimized,

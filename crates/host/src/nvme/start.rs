@@ -471,7 +471,8 @@ impl NvmePath {
         let mut bytes = Vec::with_capacity(log.len());
         log.pieces().iter().for_each(|piece| bytes.extend_from_slice(piece));
         let group = self.found.namespace.map_or(0, |namespace| namespace.ana_group);
-        self.found.access = Some(claims::access(&bytes, group));
+        let most = self.found.controller.and_then(|controller| controller.ana_groups).unwrap_or(0);
+        self.found.access = Some(claims::access(&bytes, group, most));
     }
 
     fn dial_queues(&mut self, cx: &mut Cx<'_>) {

@@ -172,6 +172,11 @@ fn each_wrong_field_is_named() {
     ] {
         assert_eq!(judge(bytes, rules), Err(fatal), "{bytes}");
     }
+    // A controller's PDU without data names no place outside of itself.
+    let from = Rules { from: Sender::Controller, ..plain };
+    assert_eq!(judge("05 00 18 19 18000000", &from), Err(Fatal::field(3)));
+    assert_eq!(judge("07 04 18 ff 18000000", &from), Err(Fatal::field(3)));
+    assert!(judge("05 00 18 18 18000000", &from).is_ok());
     let coarse = Rules { alignment: 16, ..plain };
     assert_eq!(judge("04 00 48 48 00100000", &coarse), Err(Fatal::field(3)));
     assert!(judge("04 00 48 50 00100000", &coarse).is_ok());

@@ -121,3 +121,16 @@ fn attack_107_namespaces_that_cannot_be() {
     let bounded = judge_namespace(|bytes| (bytes[24], bytes[34], bytes[40]) = (2, 63, 7)).unwrap();
     assert_eq!(bounded.shape.unwrap().geometry.atomic, 1);
 }
+
+#[test]
+fn attack_107_a_log_of_more_groups_than_there_are_says_nothing() {
+    let groups = [1, 2].map(|id| ana::Group { id, changes: 1, state: ana::State::Optimized, nsids: vec![] });
+    let mut log = ana::page(1, &groups, true);
+    assert_eq!(access(&log, 2, 2), Access::Optimized);
+    assert_eq!(access(&log, 2, 1), Access::Inaccessible);
+    log[8..10].copy_from_slice(&0xffff_u16.to_le_bytes());
+    assert_eq!(access(&log, 1, 2), Access::Inaccessible, "it lies about its count");
+    // Of those that are read of very many it is not known how many there are.
+    assert_eq!(access(&log, 1, ANA_GROUPS_MAX), Access::Optimized);
+    assert_eq!(access(&[], 1, 2), Access::Inaccessible);
+}

@@ -5,7 +5,7 @@ use super::command::{Data, Kind};
 use super::link::{PONGS_MAX, Phase, Rx, RxState, SMALL_MAX, Segment};
 use super::request::{Fault, Violation};
 use crate::initiator::Failure;
-use crate::wire::{BHS_LEN, Bhs, DataIn, Opcode, Pdu, R2t, pad_len};
+use crate::wire::{BHS_LEN, Bhs, DataIn, NopIn, Opcode, Pdu, R2t, pad_len};
 use buf::crc32c::Crc32c;
 use buf::{Cx, SgMut};
 use std::ops::Range;
@@ -13,6 +13,10 @@ use stream::{Came, Direct, Inlet, Link, RecvOp, Tag};
 
 /// Most notices that wait to be taken: parsing waits for room.
 const NOTICES_MAX: usize = 64;
+
+/// How far StatSN may run ahead. Over TCP no answer is lost, and some targets count what they say unasked, so a
+/// small gap is no harm; a number that is beyond all that can be in work would be acknowledged for ever.
+const STAT_SN_AHEAD_MAX: u32 = 4096;
 
 /// Whether parsing goes on.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -195,14 +199,22 @@ impl InitiatorSession {
             }
             Opcode::REJECT | Opcode::ASYNC_MESSAGE => Segment::Small { filled: 0 },
             Opcode::R2T => {
-                self.take_numbers(at, bhs);
+                self.take_numbers(at, bhs)?;
                 self.take_r2t(at, R2t::from_bhs(bhs))?;
                 return Ok(Segment::Skip);
             }
-            Opcode::NOP_IN | Opcode::LOGOUT_RESPONSE => Segment::Skip,
+            Opcode::NOP_IN => {
+                // A ping of the target's has no data; any is final (RFC 7143 §11.19).
+                let nop = NopIn::from_bhs(bhs);
+                if nop.flags & 0x80 == 0 || nop.itt.is_none() && bhs.data_len() > 0 {
+                    return Err(Fault::Ping);
+                }
+                Segment::Skip
+            }
+            Opcode::LOGOUT_RESPONSE => Segment::Skip,
             other => return Err(Fault::Unexpected(other)),
         };
-        self.take_numbers(at, bhs);
+        self.take_numbers(at, bhs)?;
         Ok(segment)
     }
 
@@ -215,7 +227,7 @@ impl InitiatorSession {
 
     /// Takes the numbers that every PDU of a target carries at the same places. StatSN counts with what
     /// has a status only; one that is behind is ignored.
-    fn take_numbers(&mut self, at: usize, bhs: &Bhs) {
+    fn take_numbers(&mut self, at: usize, bhs: &Bhs) -> Result<(), Fault> {
         let pdu = DataIn::from_bhs(bhs);
         let counts = match bhs.opcode() {
             Opcode::DATA_IN => pdu.flags.contains(crate::wire::DataInFlags::STATUS),
@@ -225,12 +237,16 @@ impl InitiatorSession {
         };
         let link = &mut self.links[at];
         if counts && link.exp_stat_sn.le(pdu.stat_sn) {
+            if pdu.stat_sn.since(link.exp_stat_sn) > STAT_SN_AHEAD_MAX {
+                return Err(Fault::StatSn);
+            }
             link.exp_stat_sn = pdu.stat_sn.next();
         }
         self.window.take(pdu.exp_cmd_sn, pdu.max_cmd_sn);
         if self.window.room() > self.waiting {
             self.refused = None;
         }
+        Ok(())
     }
 
     fn parse_data(&mut self, at: usize, left: u32, segment: Segment) -> Step {

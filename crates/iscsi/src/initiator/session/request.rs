@@ -193,6 +193,10 @@ pub enum Fault {
     R2tRange,
     /// More R2Ts than were agreed.
     R2tTooMany,
+    /// StatSN far beyond what comes next.
+    StatSn,
+    /// A NOP-In that is not final, or a ping of the target's that carries data.
+    Ping,
     /// Status with a Data-In that is not final, or that needs sense data.
     Status,
     /// Residual flags or counts that contradict each other, or the command.
@@ -234,6 +238,8 @@ impl core::fmt::Display for Fault {
             Fault::R2tOrder => f.write_str("it asked for data out of order"),
             Fault::R2tRange => f.write_str("it asked for data that the command has not"),
             Fault::R2tTooMany => f.write_str("it asked for more at once than was agreed"),
+            Fault::StatSn => f.write_str("it jumped over numbers of its answers (StatSN)"),
+            Fault::Ping => f.write_str("it sent a NOP-In with data, or without F"),
             Fault::Status => f.write_str("it sent a status where none may be"),
             Fault::Residual => f.write_str("its residual counts contradict the command"),
             Fault::Sense => f.write_str("its sense data is missing or too long"),

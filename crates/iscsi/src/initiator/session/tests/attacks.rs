@@ -428,3 +428,35 @@ fn pings_without_end_wait_for_their_answers_to_leave() {
     liar.turn();
     assert_eq!((liar.sent().len(), liar.fault), (1000 * BHS_LEN, None));
 }
+
+#[test]
+fn pings_with_data_or_without_f_are_not_answered() {
+    let ping = || {
+        let mut ping = crate::wire::NopIn::new();
+        ping.ttt = Ttt::new(7);
+        ping
+    };
+    let mut liar = Liar::reading(512);
+    liar.say(ping(), &[1; 4]);
+    liar.assert_ended(Fault::Ping, &[]);
+    let mut liar = Liar::reading(512);
+    let mut bare = ping();
+    bare.flags = 0;
+    liar.say(bare, &[]);
+    liar.assert_ended(Fault::Ping, &[]);
+}
+
+#[test]
+fn a_stat_sn_that_jumps_is_not_acknowledged() {
+    for (jump, ends) in [(0, false), (1, false), (5000, true), (0x7fff_fff0, true)] {
+        let mut liar = Liar::reading(512);
+        liar.say(data_in(0, 0, false), &[1; 512]);
+        liar.stat_sn += jump;
+        liar.say(status(ScsiStatus::GOOD), &[]);
+        if ends {
+            liar.assert_ended(Fault::StatSn, &[1; 512]);
+        } else {
+            assert_eq!(liar.outcome().0, answered(ScsiStatus::GOOD, 512, Residual::None));
+        }
+    }
+}
