@@ -218,7 +218,7 @@ mod tests {
             portrait: None,
             last: Some((Time(1), Trouble::Down(why))),
             in_work: 0,
-            lands_for: None,
+            lands_for: std::time::Duration::ZERO,
             counts: Counts::default(),
         };
         let broke = || path(Why::Lost("the target broke the protocol: it sent a wrong header digest".into()));

@@ -81,6 +81,11 @@ impl Lanes {
         self.list.iter_mut().find(|lane| lane.who == who)
     }
 
+    /// Whether any queue can ever have so many commands in work at once.
+    pub(super) fn carries(&self, commands: usize) -> bool {
+        self.list.iter().any(|lane| lane.window >= commands)
+    }
+
     /// Commands that may be in work at once.
     pub(super) fn window(&self) -> usize {
         self.list.iter().map(|lane| lane.window).sum()

@@ -34,6 +34,12 @@ impl NvmePath {
     ) -> Result<(), (Op, Payload)> {
         let (Some(known), State::Up) = (self.known, &self.state) else { return Err((op, payload)) };
         let commands = if matches!(op, Op::CompareAndWrite(_)) { 2 } else { 1 };
+        if !self.lanes.carries(commands) {
+            // A pair in queues of one command would wait for ever, with all that waits behind it.
+            let how = Err(Fate::Failed(Failure::Refused(Refusal::Unsupported)));
+            self.events.push_back(Event::Done { id, how, payload });
+            return Ok(());
+        }
         if self.flights.is_full() || !self.parked.is_empty() {
             return Err((op, payload));
         }

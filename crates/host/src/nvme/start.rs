@@ -515,7 +515,11 @@ impl NvmePath {
         let controller = known.controller;
         Portrait {
             uuid: claims::uuid(&found.identifiers),
-            geometry: namespace.shape.map(|shape| shape.geometry),
+            // Compare and write is a pair of commands in one queue.
+            geometry: namespace.shape.map(|shape| volume::Geometry {
+                caw_max: if self.lanes.carries(2) { shape.geometry.caw_max } else { 0 },
+                ..shape.geometry
+            }),
             read_only: namespace.write_protected,
             access: found.access.unwrap_or(Access::Optimized),
             product: format!("{} {}", claims::text(&controller.model), claims::text(&controller.firmware)),

@@ -79,3 +79,10 @@ fn a_seed_determines_everything() {
         assert_eq!(one, other);
     }
 }
+
+/// Sessions that found something: a controller of queues of one command, in which a compare and write, a pair,
+/// waited for ever with all that stood behind it.
+#[test]
+fn sessions_that_found_something_end_well() {
+    Session::new(96, Protocol::Nvme).play();
+}

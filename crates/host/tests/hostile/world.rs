@@ -185,7 +185,12 @@ impl Session {
         let until = self.now + Duration::from_secs(3_600);
         self.run(until, |session| session.open.is_empty() && session.claims.is_empty());
         let (seed, left, claims) = (self.seed, &self.open, &self.claims);
-        assert!(left.is_empty() && claims.is_empty(), "seed {seed}: never end: {left:?} {claims:?}");
+        let paths = self.client.paths(self.volume);
+        assert!(
+            left.is_empty() && claims.is_empty(),
+            "seed {seed}: never end: {left:?} {claims:?}, at {:?}: {paths:?}",
+            self.now
+        );
         let volume = self.volume;
         self.host(|client, cx| client.close(cx, volume, Duration::from_secs(5)));
         let mut closed = false;

@@ -99,6 +99,17 @@ fn compare_and_write_is_one_step_and_comes_back_whole() {
     assert!(matches!(how, Err(Fate::Failed(Failure::Failed(Fault::Miscompare(_))))), "{how:?}");
 }
 
+#[test]
+fn a_pair_that_no_queue_can_carry_is_refused_and_does_not_wait_for_ever() {
+    let mut world = up(Settings { depth: 1, ..settings() });
+    let out = world.out(&[0; 1024]);
+    let (how, payload) = world.run(Op::CompareAndWrite(span(5, 1)), out);
+    assert!(matches!(how, Err(Fate::Failed(Failure::Refused(Refusal::Unsupported)))), "{how:?}");
+    assert_eq!(payload.len(), 1024);
+    let out = world.out(&[1; 512]);
+    world.run(Op::Write(span(5, 1), Durability::Cached), out).0.unwrap();
+}
+
 /// The transport's table gives a place away as soon as a command has ended, heard or not.
 #[test]
 fn operations_may_be_submitted_before_the_ends_of_others_are_heard() {
