@@ -123,7 +123,7 @@ fn attack_107_namespaces_that_cannot_be() {
 }
 
 #[test]
-fn attack_107_a_log_of_more_groups_than_there_are_says_nothing() {
+fn a_log_of_more_groups_than_there_are_says_nothing() {
     let groups = [1, 2].map(|id| ana::Group { id, changes: 1, state: ana::State::Optimized, nsids: vec![] });
     let mut log = ana::page(1, &groups, true);
     assert_eq!(access(&log, 2, 2), Access::Optimized);
