@@ -28,6 +28,6 @@ pub use buffer::{Buf, BufMut};
 pub use cx::{Cx, Entropy, Time};
 pub use lent::Lender;
 pub use payload::{Errno, Payload};
-pub use pool::{Class, Pool, PoolUse};
+pub use pool::{Account, Class, Pool, PoolUse};
 pub use region::{Region, RegionHandle};
 pub use sg::{Sg, SgMut};

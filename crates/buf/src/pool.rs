@@ -48,8 +48,28 @@ pub struct PoolUse {
     pub capacity: usize,
     /// Lent to anyone, rounded to block sizes.
     pub lent: usize,
-    /// Set aside for unsolicited payload.
+    /// Set aside for unsolicited payload, on all accounts.
     pub reserved: usize,
+}
+
+/// On whose account memory is set aside: one for each transport that shares a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Account {
+    /// Sessions of iSCSI.
+    Iscsi,
+    /// Queues of NVMe/TCP.
+    NvmeTcp,
+}
+
+impl Account {
+    const COUNT: usize = 2;
+
+    fn other(self) -> Account {
+        match self {
+            Account::Iscsi => Account::NvmeTcp,
+            Account::NvmeTcp => Account::Iscsi,
+        }
+    }
 }
 
 impl PoolUse {
@@ -57,11 +77,6 @@ impl PoolUse {
     /// could be served.
     pub fn promise_max(&self) -> usize {
         self.capacity / 2
-    }
-
-    /// How much of that is not set aside yet.
-    pub fn left_to_promise(&self) -> usize {
-        self.promise_max().saturating_sub(self.reserved)
     }
 }
 
@@ -73,7 +88,10 @@ pub(crate) struct Inner {
     shares: Box<[Cell<u32>]>,
     /// Bytes of the blocks that are lent.
     lent: Cell<usize>,
-    reserved: Cell<usize>,
+    /// By account.
+    reserved: [Cell<usize>; Account::COUNT],
+    /// What each account may have, whatever the other one has: none takes all.
+    floor: Cell<usize>,
     /// Bytes asked for (not lent: blocks are larger) of what was reserved, in whole units.
     used: Cell<usize>,
     returned: Cell<u64>,
@@ -138,7 +156,8 @@ impl Pool {
             blocks: Blocks::new(units),
             shares: vec![Cell::new(0); units as usize].into(),
             lent: Cell::new(0),
-            reserved: Cell::new(0),
+            reserved: Default::default(),
+            floor: Cell::new(0),
             used: Cell::new(0),
             returned: Cell::new(0),
             #[cfg(feature = "rig")]
@@ -201,29 +220,45 @@ impl Pool {
         Some(sg)
     }
 
+    /// From now on one part in `share` of what may be promised is kept for each account, however much the
+    /// other one wants; 0: nothing is. What was promised before stays.
+    pub fn share_between_accounts(&self, share: usize) {
+        self.inner.floor.set(self.usage().promise_max().checked_div(share).unwrap_or(0));
+    }
+
+    /// How much more may be set aside on an account.
+    pub fn left_to_promise(&self, account: Account) -> usize {
+        let others = self.inner.reserved[account.other() as usize].get().max(self.inner.floor.get());
+        let own = self.inner.reserved[account as usize].get();
+        self.usage().promise_max().saturating_sub(others).saturating_sub(own)
+    }
+
     /// Sets `bytes` (rounded up to 512) aside for unsolicited payload; false if so much is not left
     /// to promise. Each payload to come takes up whole units of 512 bytes.
-    pub fn reserve(&self, bytes: usize) -> bool {
+    pub fn reserve(&self, account: Account, bytes: usize) -> bool {
         let inner = &self.inner;
-        let sum =
-            bytes.checked_next_multiple_of(UNIT).and_then(|more| more.checked_add(inner.reserved.get()));
-        let Some(sum) = sum.filter(|sum| *sum <= self.usage().promise_max()) else { return false };
+        let Some(more) = bytes.checked_next_multiple_of(UNIT) else { return false };
+        if more > self.left_to_promise(account) {
+            return false;
+        }
         // What is lent already cannot be promised.
-        let promised = sum.saturating_sub(inner.used.get());
+        let promised = (inner.reserved() + more).saturating_sub(inner.used.get());
         if promised > inner.capacity() - inner.lent.get() {
             return false;
         }
-        inner.reserved.set(sum);
+        let own = &inner.reserved[account as usize];
+        own.set(own.get() + more);
         true
     }
 
-    /// Gives back what [`Pool::reserve`] set aside, called with the same number.
+    /// Gives back what [`Pool::reserve`] set aside, called with the same number and account.
     ///
     /// # Panics
     /// If that is more than is reserved.
-    pub fn unreserve(&self, bytes: usize) {
-        let left = self.inner.reserved.get().checked_sub(bytes.next_multiple_of(UNIT));
-        self.inner.reserved.set(left.expect("no more is given back than was reserved"));
+    pub fn unreserve(&self, account: Account, bytes: usize) {
+        let own = &self.inner.reserved[account as usize];
+        let left = own.get().checked_sub(bytes.next_multiple_of(UNIT));
+        own.set(left.expect("no more is given back than was reserved"));
     }
 
     /// How many buffers have come back since the start: who was refused memory and sees another
@@ -238,7 +273,7 @@ impl Pool {
         PoolUse {
             capacity: self.inner.capacity(),
             lent: self.inner.lent.get(),
-            reserved: self.inner.reserved.get(),
+            reserved: self.inner.reserved(),
         }
     }
 
@@ -259,10 +294,16 @@ impl Inner {
         self.units as usize * UNIT
     }
 
+    /// On all accounts.
+    #[inline]
+    fn reserved(&self) -> usize {
+        self.reserved.iter().map(Cell::get).sum()
+    }
+
     /// Whether a block of `bytes` may go to `class` for `asked` bytes, if there is one.
     #[inline]
     fn may_take(&self, class: Class, bytes: usize, asked: usize) -> bool {
-        let promised = self.reserved.get().saturating_sub(self.used.get());
+        let promised = self.reserved().saturating_sub(self.used.get());
         let kept = match class {
             // What a block is larger than was asked must not come out of others' promises.
             Class::Unsolicited => promised.saturating_sub(asked),

@@ -12,7 +12,7 @@
 //! turn waits for a command that may stand behind the one that waits. So no link may stop.
 
 use super::window::Window;
-use buf::{Pool, Time};
+use buf::{Account, Pool, Time};
 use std::time::Duration;
 
 /// Commands that a session may send from the start, if unsolicited data was agreed; it never has fewer
@@ -61,7 +61,7 @@ impl Reservation {
         let mut step = want.saturating_sub(self.units);
         while self.unit > 0 && step > 0 && self.units < want {
             step = step.min(want - self.units);
-            if self.pool.reserve(step as usize * self.unit) {
+            if self.pool.reserve(Account::Iscsi, step as usize * self.unit) {
                 self.units += step;
             } else {
                 step /= 2;
@@ -72,7 +72,7 @@ impl Reservation {
     /// Likewise, as far as enough is left for others.
     fn grow(&mut self, commands: u32) {
         let (usage, own) = (self.pool.usage(), self.units as usize * self.unit);
-        let left = usage.left_to_promise();
+        let left = self.pool.left_to_promise(Account::Iscsi);
         let most = (own + left.saturating_sub(usage.promise_max() / SHARE)).min((own + left) / SHARE);
         let most = u32::try_from(most / self.unit.max(1)).unwrap_or(u32::MAX);
         if most > self.units {
@@ -83,7 +83,7 @@ impl Reservation {
     /// Gives back what is beyond a unit for each of `commands`.
     fn shrink(&mut self, commands: u32) {
         let back = self.units.saturating_sub(commands + 1);
-        self.pool.unreserve(back as usize * self.unit);
+        self.pool.unreserve(Account::Iscsi, back as usize * self.unit);
         self.units -= back;
     }
 
@@ -101,7 +101,7 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.pool.unreserve(self.units as usize * self.unit);
+        self.pool.unreserve(Account::Iscsi, self.units as usize * self.unit);
     }
 }
 

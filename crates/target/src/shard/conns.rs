@@ -65,6 +65,8 @@ pub(super) struct Session {
     pub(super) placed: Placed,
     pub(super) tsih: Tsih,
     pub(super) initiator: Arc<str>,
+    /// What it was promised when it began, in bytes.
+    pub(super) promised: usize,
     pub(super) isid: iscsi::wire::Isid,
     pub(super) target: Option<Arc<str>>,
     pub(super) user: Option<String>,

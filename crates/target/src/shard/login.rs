@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use buf::{Cx, Pool};
+use buf::{Account, Cx, Pool};
 use endpoint::{Accepted, Departure, LinkId, ShardId};
 use iscsi::discovery::TargetList;
 use iscsi::login::{
@@ -26,6 +26,9 @@ use crate::message::{Baggage, Message, RoomWanted};
 
 impl Shard {
     pub(super) fn accept(&mut self, cx: &mut Cx<'_>, id: LinkId, accepted: Accepted) {
+        if !self.exports.portals.is_empty() && !self.exports.nvme.portals.is_empty() {
+            cx.pool.share_between_accounts(PROTOCOL_SHARE);
+        }
         let logins = self.exports.admission.logins.clamp(1, LOGINS_MAX);
         if self.logins >= 2 * logins || self.stopping.is_some() {
             self.departures.push_back((id, Departure::Abort));
@@ -209,7 +212,13 @@ impl Shard {
                 }
                 match target.rule(question.initiator_name.as_str(), accepted) {
                     Some(rule) => {
-                        let offer = affordable(cx.pool, &target.negotiation, target.limits.commands);
+                        let held = self.promised_to.get(question.initiator_name.as_str()).copied();
+                        let offer = affordable(
+                            cx.pool,
+                            &target.negotiation,
+                            target.limits.commands,
+                            held.unwrap_or(0),
+                        );
                         grant(&rule.auth, &offer, target.alias.as_ref())
                     }
                     None => Judged::Refused(LoginStatus::AUTHORIZATION_FAILURE),
@@ -465,19 +474,35 @@ pub(super) fn comer<'a>(identity: &'a Authorize, accepted: &'a Accepted) -> Come
 /// The first burst that is offered when memory grows short: one 4 KiB write.
 const SHORT_BURST: u32 = 4096;
 
+/// One part in so many of what a pool may promise is kept for either protocol, where both are served.
+const PROTOCOL_SHARE: usize = 4;
+/// One initiator's sessions are promised one part in so many of it at most; beyond that they send no data unasked.
+const HOST_SHARE: usize = 4;
+
+/// What a session begins with, in bytes: a burst for each command of its first window, and one for immediate
+/// commands.
+pub(super) fn promise(commands: u16, burst: u32) -> usize {
+    (usize::from(commands.min(WINDOW_START)) + 1) * burst as usize
+}
+
 /// What can be offered with the memory that is left to promise (law 3): a whole first burst for each
 /// command that a session begins with; or a short one; or no unsolicited data at all, which needs no
-/// promise. That may take a quarter of what is left, so that the next ones are served too.
-fn affordable(pool: &Pool, wanted: &Limits, commands: u16) -> Limits {
-    let left = pool.usage().left_to_promise() / 4;
-    let window = usize::from(commands.min(WINDOW_START)) + 1;
+/// promise. That may take a quarter of what is left, so that the next ones are served too. `held`: what is
+/// promised to other sessions of the initiator on this shard, in bytes.
+fn affordable(pool: &Pool, wanted: &Limits, commands: u16, held: usize) -> Limits {
+    let left = pool.left_to_promise(Account::Iscsi) / 4;
+    let most = pool.usage().promise_max() / HOST_SHARE;
+    let fits = |burst: u32| {
+        let need = promise(commands, burst);
+        need <= left && held + need <= most
+    };
     let mut offer = wanted.clone();
     let burst = if wanted.initial_r2t { wanted.first_burst.min(wanted.mrdsl) } else { wanted.first_burst };
-    if !wanted.immediate_data && wanted.initial_r2t || window * burst as usize <= left {
+    if !wanted.immediate_data && wanted.initial_r2t || fits(burst) {
         return offer;
     }
     offer.initial_r2t = true;
-    if window * SHORT_BURST as usize <= left {
+    if fits(SHORT_BURST) {
         offer.first_burst = wanted.first_burst.min(SHORT_BURST);
     } else {
         offer.immediate_data = false;
@@ -493,12 +518,27 @@ mod tests {
     fn the_offer_shrinks_with_the_memory_that_is_left() {
         let pool = Pool::new(64 << 20);
         let wanted = Limits { first_burst: 16_384, ..Limits::default() };
-        assert_eq!(affordable(&pool, &wanted, 128), wanted);
-        assert!(pool.reserve((32 << 20) - (576 << 10) + 512));
-        let short = affordable(&pool, &wanted, 128);
+        assert_eq!(affordable(&pool, &wanted, 128, 0), wanted);
+        assert!(pool.reserve(Account::Iscsi, (32 << 20) - (576 << 10) + 512));
+        let short = affordable(&pool, &wanted, 128, 0);
         assert_eq!((short.first_burst, short.immediate_data, short.initial_r2t), (4096, true, true));
-        assert!(pool.reserve(432 << 10));
-        let none = affordable(&pool, &wanted, 128);
+        assert!(pool.reserve(Account::Iscsi, 432 << 10));
+        let none = affordable(&pool, &wanted, 128, 0);
         assert_eq!((none.immediate_data, none.initial_r2t), (false, true));
+    }
+
+    #[test]
+    fn one_initiator_is_not_promised_what_others_may_need() {
+        let pool = Pool::new(64 << 20);
+        let wanted = Limits { first_burst: 16_384, ..Limits::default() };
+        let offered = |held| {
+            let offer = affordable(&pool, &wanted, 128, held);
+            (offer.first_burst, offer.immediate_data)
+        };
+        let most = 8 << 20;
+        assert_eq!(offered(most - (144 << 10)), (16_384, true));
+        assert_eq!(offered(most - (144 << 10) + 1), (4096, true));
+        assert_eq!(offered(most - (36 << 10)), (4096, true));
+        assert!(!offered(most - (36 << 10) + 1).1);
     }
 }

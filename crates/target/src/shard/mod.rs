@@ -71,6 +71,8 @@ pub struct Shard {
     backoff: BackOff,
     /// Sessions of this shard by their handle.
     sessions: HashMap<Tsih, Tag>,
+    /// Bytes that were promised to each initiator's sessions when they began.
+    promised_to: HashMap<Arc<str>, usize>,
     /// The connection of each nexus of the server.
     nexuses: Vec<Option<Tag>>,
     server: Server,
@@ -110,6 +112,7 @@ impl Shard {
             by_age: VecDeque::new(),
             backoff: BackOff::default(),
             sessions: HashMap::new(),
+            promised_to: HashMap::new(),
             nexuses: Vec::new(),
             server: Server::new(volume::Shard(id.0)),
             nvme: Nvme::new(id, shards),

@@ -1,6 +1,7 @@
 //! Sessions: links that join them, events that come from them, and their end.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use buf::Cx;
@@ -18,7 +19,7 @@ use stream::{Close, Connection, Tag, Target, TargetEvent};
 use volume::{Ask, AskId, Identity, Nexus};
 
 use super::conns::{Conn, Kind, LogLine, Session, SessionLink};
-use super::login::comer;
+use super::login::{comer, promise};
 use super::{DIRECTORY, Shard};
 use crate::links::Owner;
 use crate::message::{Baggage, Message, Traffic};
@@ -81,6 +82,7 @@ impl Shard {
         };
         let Established { identity, tsih, params, exp_cmd_sn, .. } = established;
         let params = SessionParams::negotiated(params, identity.isid, *tsih, *exp_cmd_sn);
+        let promised = promise(limits.commands, params.unsolicited());
         let proto = TargetSession::with(cx, params, limits, room);
         let nexus = nexus.map(|spec| self.server.open_nexus(spec));
         let placed = self.exports.placed(&comer(&established.identity, &baggage.accepted), self.id);
@@ -89,6 +91,7 @@ impl Shard {
             placed,
             tsih: established.tsih,
             initiator: initiator.clone(),
+            promised,
             isid: established.identity.isid,
             target: target.clone(),
             user: established.user.clone(),
@@ -107,6 +110,7 @@ impl Shard {
             unreachable!("the directory grants no more sessions than a shard can hold")
         };
         self.sessions.insert(established.tsih, tag);
+        *self.promised_to.entry(initiator.clone()).or_default() += promised;
         if let Some(nexus) = nexus {
             let at = nexus.0 as usize;
             if self.nexuses.len() <= at {
@@ -357,10 +361,18 @@ impl Shard {
         let Some(session) = self.session(conn) else { return };
         session.closed = true;
         let (tsih, nexus) = (session.tsih, session.nexus.take());
+        let (initiator, promised) = (session.initiator.clone(), session.promised);
         let line =
             LogLine::LoggedOut { initiator: session.initiator.clone(), target: session.target.clone() };
         self.say(line);
-        self.sessions.remove(&tsih);
+        if self.sessions.remove(&tsih).is_some()
+            && let Entry::Occupied(mut all) = self.promised_to.entry(initiator)
+        {
+            *all.get_mut() -= promised;
+            if *all.get() == 0 {
+                all.remove();
+            }
+        }
         if let Some(nexus) = nexus {
             self.close_nexus(nexus);
         }

@@ -14,7 +14,7 @@ use zerocopy::little_endian::U32;
 use crate::host::{Host, Wanted, heed, keys, reserve, sqe, transfer};
 use crate::initiator::{Ended, Initiator};
 use crate::rig::{self, Terms, wanted};
-use crate::{BLOCKS, pattern, world};
+use crate::{BLOCKS, pattern, world, world_of};
 
 const CONFLICT: u8 = 0x18;
 
@@ -130,6 +130,33 @@ fn a_reservation_of_one_holds_for_the_other_and_a_preempt_unseats_it() {
         let cdb = [0x2a, 0, 0, 0, 0, 0, 0, 0, 1, 0];
         assert_eq!(ask(&mut world, &mut scsi, &mut nvme, &cdb, &pattern(0, 1, 2), 0).status, 0);
     }
+}
+
+/// Memory is promised to sessions at rest, too. Those of one initiator leave enough to other hosts of either
+/// protocol.
+#[test]
+fn idle_sessions_of_one_initiator_shut_no_other_host_out() {
+    let config = Config { pool_bytes: 8 << 20, ..Config::new(11) };
+    let mut exports = (*rig::exports(&Terms::default())).clone();
+    exports.nvme.subsystems.iter_mut().for_each(|subsystem| subsystem.limits.controllers = 64);
+    let mut world = world_of(config, &Arc::new(exports));
+    let mut nvme = Host::connect(&mut world, Wanted::default());
+    let mut log_in = |world: &mut World<Shard>, name: &str, isid| {
+        let asked = iscsi::initiator::Wanted { initiator_name: name.into(), ..wanted(isid) };
+        let mut scsi = Initiator::connect(world, asked);
+        run(world, &mut scsi, &mut nvme, |scsi, _| scsi.is_in());
+        scsi
+    };
+    let mut idle: Vec<Initiator> =
+        (0..100).map(|isid| log_in(&mut world, "iqn.2026-11.test:many", isid)).collect();
+    let reserved = world.pool(ShardId(0)).usage().reserved;
+    // Beside those of the NVMe host.
+    assert!(reserved <= (1 << 20) + (48 << 10), "{reserved} of 4 MiB are promised to one initiator");
+    idle.extend((0..100).map(|at| log_in(&mut world, &format!("iqn.2026-11.test:host-{at}"), 1)));
+    let many: Vec<Host> = (0..18)
+        .map(|host_id| Host::connect(&mut world, Wanted { host_id: host_id + 2, ..Wanted::default() }))
+        .collect();
+    drop((idle, many));
 }
 
 /// A world with a slow file, so that much is in flight.

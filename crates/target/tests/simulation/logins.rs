@@ -32,6 +32,8 @@ fn scarce(seed: u64, shards: u16) -> World<Shard> {
 
 fn asked(isid: u16) -> Wanted {
     let mut asked = wanted(isid);
+    // One initiator's sessions have a bound of their own.
+    asked.initiator_name = format!("iqn.2026-11.test:host-{isid}");
     asked.limits.max_connections = 4;
     asked
 }

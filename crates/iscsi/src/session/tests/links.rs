@@ -124,7 +124,7 @@ fn a_connection_is_let_in_only_where_a_place_is_kept_for_it() {
     let mut pair = Pair::with(params, link_params(0), SessionLimits { commands: 2, ..limits() });
     let whole = pair.pool.usage().promise_max();
     let others = whole - pair.pool.usage().reserved - 65_536;
-    assert!(pair.pool.reserve(others));
+    assert!(pair.pool.reserve(buf::Account::Iscsi, others));
     let until = Time(1 << 40);
     let keep = |pair: &mut Pair, cid| {
         pair.with_cx(|session, cx| {
@@ -138,11 +138,11 @@ fn a_connection_is_let_in_only_where_a_place_is_kept_for_it() {
     pair.with_cx(|session, cx| session.expect_no_more(cx, Cid::new(3)));
     // Commands that end give nothing of it back.
     pair.talk(&pdu(&read(0, 0, 8), &[]));
-    assert_eq!(pair.pool.usage().left_to_promise(), 0);
+    assert_eq!(pair.pool.left_to_promise(buf::Account::Iscsi), 0);
     pair.attach(link_params(2));
     pair.attach(link_params(1));
     // With memory enough, the number that was negotiated bounds them.
-    pair.pool.unreserve(others);
+    pair.pool.unreserve(buf::Account::Iscsi, others);
     assert_eq!((keep(&mut pair, 3), keep(&mut pair, 4)), (Ok(()), Err(AttachError::TooManyLinks)));
     assert_eq!(pair.session.keep_place(Cid::new(5)), Err(AttachError::Closing), "nobody expects it");
 }

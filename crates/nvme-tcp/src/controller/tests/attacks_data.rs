@@ -227,7 +227,7 @@ fn in_capsule_data_waits_in_the_stream_while_no_memory_is_set_aside() {
     // Half of 32 MiB may be promised: what is left is enough for two capsules of this queue.
     let mut pair = Pair::fresh(QueueLimits::default());
     let taken = (16 << 20) - 2 * 8192;
-    assert!(pair.pool.reserve(taken));
+    assert!(pair.pool.reserve(buf::Account::NvmeTcp, taken));
     pair.establish(IcReq::new(0, false, false, 1), SIZE);
     pair.mode = Mode::Keep;
     let bytes: Vec<u8> =
@@ -249,7 +249,7 @@ fn in_capsule_data_waits_in_the_stream_while_no_memory_is_set_aside() {
     pair.answer(first, Completion::SUCCESS);
     pair.pump();
     assert_eq!(pair.kept.len(), 2, "one of the first two, and the third");
-    pair.pool.unreserve(taken);
+    pair.pool.unreserve(buf::Account::NvmeTcp, taken);
     let third = pair.kept[1].0;
     place(&mut pair, third);
     assert_eq!(pair.kept.len(), 3, "memory came back, and is set aside");

@@ -1,6 +1,6 @@
 //! What a new controller is offered with the memory that is left to promise (law 3).
 
-use buf::Cx;
+use buf::{Account, Cx};
 use nvme_server::ControllerLimits;
 use nvme_tcp::CAPSULES_KEPT;
 
@@ -35,7 +35,7 @@ pub(super) fn affordable(left: u64, wanted: ControllerLimits, shards: u16) -> Co
 
 /// What this shard has left to promise, in bytes.
 pub(super) fn left(cx: &Cx<'_>) -> u64 {
-    cx.pool.usage().left_to_promise() as u64
+    cx.pool.left_to_promise(Account::NvmeTcp) as u64
 }
 
 impl Shard {
@@ -62,22 +62,22 @@ mod tests {
         let pool = Pool::new(128 << 20);
         let wanted = ControllerLimits { queues: 128, entries: 1024, transfer: 1 << 20, in_capsule: 8192 };
         let offer = || {
-            let offer = affordable(pool.usage().left_to_promise() as u64, wanted, 1);
+            let offer = affordable(pool.left_to_promise(Account::NvmeTcp) as u64, wanted, 1);
             (offer.queues, offer.in_capsule)
         };
         assert_eq!(offer(), (128, 8192));
-        assert!(pool.reserve(56 << 20));
+        assert!(pool.reserve(Account::NvmeTcp, 56 << 20));
         assert_eq!(offer(), (128, 8192));
-        assert!(pool.reserve(6 << 20));
+        assert!(pool.reserve(Account::NvmeTcp, 6 << 20));
         assert_eq!(offer(), (32, 8192));
-        assert_eq!(affordable(pool.usage().left_to_promise() as u64, wanted, 4), wanted);
-        assert!(pool.reserve((1 << 20) + 1));
+        assert_eq!(affordable(pool.left_to_promise(Account::NvmeTcp) as u64, wanted, 4), wanted);
+        assert!(pool.reserve(Account::NvmeTcp, (1 << 20) + 1));
         assert_eq!(offer(), (31, 4096));
-        assert!(pool.reserve(512 << 10));
+        assert!(pool.reserve(Account::NvmeTcp, 512 << 10));
         assert_eq!(offer(), (128, 0));
         let few = ControllerLimits { queues: 4, ..wanted };
-        assert_eq!(affordable(pool.usage().left_to_promise() as u64, few, 1), few);
+        assert_eq!(affordable(pool.left_to_promise(Account::NvmeTcp) as u64, few, 1), few);
         let none = ControllerLimits { in_capsule: 0, ..wanted };
-        assert_eq!(affordable(pool.usage().left_to_promise() as u64, none, 1), none);
+        assert_eq!(affordable(pool.left_to_promise(Account::NvmeTcp) as u64, none, 1), none);
     }
 }
