@@ -22,6 +22,9 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
+    /// The kind of its mount, as the kernel's table of mounts has it.
+    pub(crate) const KIND: &str = "fuse.blockwire";
+
     /// Attaches the volume of a URL. `name` tells it from others in `dir`; `at`: for its file.
     pub(crate) fn start(
         binary: &Path,
@@ -174,12 +177,15 @@ pub(crate) struct Mounted {
 }
 
 impl Mounted {
+    /// Its kind, as the kernel's table of mounts has it.
+    pub(crate) const KIND: &str = "ext4";
+
     /// Makes a file system on a device, and mounts it at a directory that is made for it.
     pub(crate) fn make(device: &Path, at: &Path) -> Result<Mounted, Failure> {
         let (device, mount) = (device.display().to_string(), at.display().to_string());
         std::fs::create_dir_all(at).map_err(|why| Failure::new(format!("{mount}: {why}")))?;
         Place::Here.run(&["mkfs.ext4", "-q", "-F", &device])?;
-        Place::Here.run(&["mount", "-t", "ext4", "-o", "errors=remount-ro", &device, &mount])?;
+        Place::Here.run(&["mount", "-t", Mounted::KIND, "-o", "errors=remount-ro", &device, &mount])?;
         Ok(Mounted { at: at.to_owned() })
     }
 

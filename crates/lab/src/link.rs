@@ -3,13 +3,14 @@
 //! Each initiator machine is a namespace with an interface of its own to the target's. Invariant: what a
 //! [`Link`] made is gone when it is dropped, and it touches nothing that it did not make.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::net::{IpAddr, ToSocketAddrs};
+use std::sync::Arc;
 
 use eval::preset::Wire;
 
 use crate::Failure;
 use crate::place::Place;
-use crate::remains;
+use crate::scratch::{Made, Scratch};
 
 /// A link.
 #[derive(Debug)]
@@ -18,10 +19,9 @@ pub struct Link {
     target: Place,
     initiators: Vec<Place>,
     made: Vec<String>,
+    scratch: Option<Arc<Scratch>>,
     /// The target's addresses: one for each initiator machine, or one for all.
     addresses: Vec<String>,
-    /// Whether machines are what they are, and so is their network.
-    is_found: bool,
 }
 
 /// Machines that an experiment runs on, reached by ssh.
@@ -38,17 +38,20 @@ pub struct Machines {
 /// Most initiator machines of one link: each has a subnet of its own.
 const HOSTS_MAX: u32 = 200;
 
-/// Links of this process, so that names differ.
-static LINKS: AtomicU32 = AtomicU32::new(0);
-
 impl Link {
     /// Makes a link to so many initiator machines (at least 1, at most 200).
     ///
     /// # Errors
     /// If namespaces cannot be made: what to do about it.
     pub fn make(wire: Wire, hosts: u32) -> Result<Link, Failure> {
-        let (initiators, made, addresses) = (Vec::new(), Vec::new(), Vec::new());
-        let mut link = Link { wire, target: Place::Here, initiators, made, addresses, is_found: false };
+        let mut link = Link {
+            wire,
+            target: Place::Here,
+            initiators: Vec::new(),
+            made: Vec::new(),
+            scratch: None,
+            addresses: Vec::new(),
+        };
         let mtu = match wire {
             Wire::Loopback => {
                 link.initiators = vec![Place::Here; hosts as usize];
@@ -60,8 +63,10 @@ impl Link {
         if hosts > HOSTS_MAX {
             return Err(Failure::new(format!("{hosts} initiator machines; at most {HOSTS_MAX} are made")));
         }
-        let own = LINKS.fetch_add(1, Ordering::Relaxed);
-        let name = |end: &str| remains::namespace(&format!("{own}{end}"));
+        let scratch = Scratch::current()?;
+        link.scratch = Some(Arc::clone(&scratch));
+        let own = scratch.number();
+        let name = |end: &str| scratch.name("bw-", &format!("-{own}{end}"));
         link.target = link.namespace(name("t"))?;
         for host in 0..hosts {
             let there = link.namespace(name(&format!("i{host}")))?;
@@ -93,12 +98,15 @@ impl Link {
             target: machines.target.clone().unwrap_or(Place::Here),
             initiators: machines.initiators.clone(),
             made: Vec::new(),
-            addresses: vec![machines.address.clone()],
-            is_found: true,
+            scratch: None,
+            addresses: vec![numeric(&machines.address)],
         }
     }
 
     fn namespace(&mut self, name: String) -> Result<Place, Failure> {
+        if let Some(scratch) = &self.scratch {
+            scratch.note(&Made::Namespace(name.clone()))?;
+        }
         ip(&["netns", "add", &name])?;
         self.made.push(name.clone());
         ip(&["-n", &name, "link", "set", "lo", "up"])?;
@@ -125,8 +133,13 @@ impl Link {
     }
 
     /// The address that a target listens on, so that every initiator reaches it.
-    pub fn listen(&self) -> &'static str {
-        if self.wire == Wire::Loopback && !self.is_found { "127.0.0.1" } else { "0.0.0.0" }
+    ///
+    /// In a namespace of ours all addresses are the experiment's. Between machines others may reach the rest.
+    pub fn listen(&self) -> &str {
+        match self.addresses.first() {
+            Some(address) if self.wire == Wire::Loopback => address,
+            _ => "0.0.0.0",
+        }
     }
 
     /// The addresses at which initiators reach it: what a target that must be told each listens on.
@@ -161,6 +174,19 @@ impl Drop for Link {
         for name in self.made.drain(..) {
             let _ = ip(&["netns", "del", &name]);
         }
+    }
+}
+
+/// An address in numbers, as targets listen on it; a name that is not known here stays as it is.
+fn numeric(address: &str) -> String {
+    if address.trim_matches(['[', ']']).parse::<IpAddr>().is_ok() {
+        return address.to_owned();
+    }
+    let found = (address, 0).to_socket_addrs().ok().and_then(|mut found| found.next());
+    match found.map(|found| found.ip()) {
+        Some(IpAddr::V6(found)) => format!("[{found}]"),
+        Some(IpAddr::V4(found)) => found.to_string(),
+        None => address.to_owned(),
     }
 }
 

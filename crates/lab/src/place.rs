@@ -7,9 +7,10 @@ use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
 
 use crate::Failure;
+use crate::scratch::Scratch;
 
 /// Where a command runs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -33,6 +34,8 @@ pub struct Machine {
     pub control: String,
     /// A directory of ours on it, for this program, sockets and state; empty until [`Place::settle`].
     pub dir: String,
+    /// Where that socket lies: in a directory that nobody else may enter, for as long as the machine is used.
+    scratch: Arc<Scratch>,
     /// Its clock ticks per second and bytes per page; this machine's until [`Place::settle`].
     pub units: (u64, u64),
 }
@@ -40,21 +43,22 @@ pub struct Machine {
 /// Options of ssh under which nothing is asked of a person, and a dead machine is given up.
 const SSH: [&str; 6] = ["-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5"];
 
-/// Machines of this process, so that their sockets differ.
-static MACHINES: AtomicU32 = AtomicU32::new(0);
-
 impl Machine {
     /// A machine that nothing was said to yet.
-    pub fn new(ssh: Vec<String>, name: &str) -> Machine {
-        let number = MACHINES.fetch_add(1, Ordering::Relaxed);
-        let control = std::env::temp_dir().join(format!("blockwire-ssh-{}-{number}", std::process::id()));
-        Machine {
+    ///
+    /// # Errors
+    /// If there is no place for its socket.
+    pub fn new(ssh: Vec<String>, name: &str) -> Result<Machine, Failure> {
+        let scratch = Scratch::current()?;
+        let control = scratch.path().join(format!("ssh{}", scratch.number()));
+        Ok(Machine {
             ssh,
             name: name.to_owned(),
             control: control.display().to_string(),
             dir: String::new(),
+            scratch,
             units: units(),
-        }
+        })
     }
 
     /// ssh with all its options, over the connection that commands share; over one of its own if there is none.
@@ -319,7 +323,7 @@ mod tests {
         let words = ["blockwire".to_owned(), "a b".to_owned()];
         let there = Place::Namespace("bw-t".into()).words(&words);
         assert_eq!(there.join(" "), "ip netns exec bw-t blockwire a b");
-        let machine = Machine::new(vec!["ssh".into()], "root@storage");
+        let machine = Machine::new(vec!["ssh".into()], "root@storage").unwrap();
         let there = Place::Ssh(machine).words(&words);
         assert_eq!(there[0], "ssh");
         assert_eq!(there.last().unwrap(), "echo pid $$; exec blockwire 'a b'");
@@ -332,7 +336,7 @@ mod tests {
         let said = dir.path().join("said");
         let script = format!("echo \"$*\" >> {}; echo pid 1; echo answer", said.display());
         let ssh = ["sh", "-c", &script].map(str::to_owned).to_vec();
-        let machine = Machine::new(ssh, "storage");
+        let machine = Machine::new(ssh, "storage").unwrap();
         let control = machine.control.clone();
         machine.connect();
         assert_eq!(Place::Ssh(machine).run(&["cat", "file"]).unwrap(), "answer\n");

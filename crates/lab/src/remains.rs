@@ -1,153 +1,311 @@
 //! What an evaluation that was killed could not undo, and its removal by a later one.
 //!
-//! Invariant: only that is touched whose name carries the id of a process that is there no more and whose
-//! owner is this user.
+//! Invariant: only that is touched which a run of ours made: it is on the list in the run's own directory,
+//! which belongs to this user, lets no other user in to write, and holds a marker that the run had locked
+//! until it died. A name alone proves nothing.
 
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, openat};
+
+use crate::initiator;
 use crate::place::Place;
+use crate::scratch::{DIGITS, DIRECTORY, LIST, MARKER, MEMORY, Made};
+use crate::target;
+use crate::tree;
 
-/// How names of network namespaces begin, before the id of the process that made them.
-const NAMESPACE: &str = "bw-";
-/// How names of directories for temporary files begin.
-const DIRECTORY: &str = "blockwire-";
-/// How names of volumes in memory begin, before the target's.
-const IMAGE: &str = "blockwire-eval-";
-/// Where they are.
-const MEMORY: &str = "/dev/shm";
-
-/// The name of a network namespace of this process.
-pub(crate) fn namespace(end: &str) -> String {
-    format!("{NAMESPACE}{}-{end}", std::process::id())
-}
-
-/// A directory of this process for mounts and sockets, with a short name; not made yet.
-pub(crate) fn directory(what: &str) -> PathBuf {
-    std::env::temp_dir().join(format!("{DIRECTORY}{}-{what}", std::process::id()))
-}
-
-/// The name of a target's volume of this process, in memory.
-pub(crate) fn image(target: &str, number: u32) -> String {
-    format!("{IMAGE}{target}-{}-{number}", std::process::id())
-}
+/// Most bytes of a list that are read: thousands of entries.
+const LIST_MAX: u64 = 1 << 20;
 
 /// Removes what killed evaluations left on this machine; says what that was.
 pub fn remove() -> Vec<String> {
+    remove_from(&std::env::temp_dir())
+}
+
+fn remove_from(parent: &Path) -> Vec<String> {
     let mut gone = Vec::new();
-    for name in names_of_namespaces() {
-        let is_empty = |name: &str| {
-            Place::Here.run(&["ip", "netns", "pids", name]).is_ok_and(|pids| pids.trim().is_empty())
-        };
-        if namespace_owner(&name).is_some_and(is_dead)
-            && is_empty(&name)
-            && Place::Here.run(&["ip", "netns", "del", &name]).is_ok()
-        {
-            gone.push(format!("network namespace {name}"));
-        }
-    }
-    for dir in theirs(&std::env::temp_dir(), directory_owner) {
-        for at in mounts_below(&dir) {
-            let at = at.display().to_string();
-            if Place::Here.run(&["umount", "-l", &at]).is_ok() {
-                gone.push(format!("mount {at}"));
-            }
-        }
-        // Never through a mount that is still there.
-        if mounts_below(&dir).is_empty() && std::fs::remove_dir_all(&dir).is_ok() {
-            gone.push(dir.display().to_string());
-        }
-    }
-    for file in theirs(Path::new(MEMORY), image_owner) {
-        if std::fs::remove_file(&file).is_ok() {
-            gone.push(file.display().to_string());
-        }
+    let Ok(parent) = parent.canonicalize() else { return gone };
+    let entries = std::fs::read_dir(&parent).into_iter().flatten().flatten();
+    for name in entries.filter_map(|entry| entry.file_name().into_string().ok()) {
+        let Some(token) = token(&name) else { continue };
+        // Held until it is gone: two runs that begin at once do not both remove it.
+        let Some(_lock) = dead(&parent, &name) else { continue };
+        gone.extend(take_down(&parent.join(&name), token));
     }
     gone
 }
 
-fn is_dead(pid: u32) -> bool {
-    !Path::new(&format!("/proc/{pid}")).exists()
+/// The token of a directory's name.
+fn token(name: &str) -> Option<&str> {
+    let token = name.strip_prefix(DIRECTORY)?;
+    let is_token = token.len() == DIGITS && token.chars().all(|c| matches!(c, '0'..='9' | 'a'..='f'));
+    is_token.then_some(token)
 }
 
-fn names_of_namespaces() -> Vec<String> {
-    let entries = std::fs::read_dir("/run/netns").into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+/// The lock of a directory that a run of this user made and left; `None`: the run lives, or no run made it.
+fn dead(parent: &Path, name: &str) -> Option<OwnedFd> {
+    let dir = tree::open(File::open(parent).ok()?, name).ok()?;
+    if !is_private(&fstat(&dir).ok()?) {
+        return None;
+    }
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let marker = openat(&dir, MARKER, flags, Mode::empty()).ok()?;
+    let found = fstat(&marker).ok()?;
+    let mut text = String::new();
+    File::from(marker.try_clone().ok()?).take(64).read_to_string(&mut text).ok()?;
+    let is_marker = is_private(&found) && found.st_nlink == 1 && Some(text.as_str()) == token(name);
+    (is_marker && flock(&marker, FlockOperation::NonBlockingLockExclusive).is_ok()).then_some(marker)
 }
 
-/// The id at the begin of a text, before a dash.
-fn leading(text: &str) -> Option<u32> {
-    text.split_once('-')?.0.parse().ok()
+/// Whether something is this user's, and no other user can change it. Group `x`: a server that runs as a user of
+/// its own passes through.
+fn is_private(found: &rustix::fs::Stat) -> bool {
+    found.st_uid == rustix::process::geteuid().as_raw() && found.st_mode & 0o067 == 0
 }
 
-fn namespace_owner(name: &str) -> Option<u32> {
-    leading(name.strip_prefix(NAMESPACE)?)
-}
-
-fn directory_owner(name: &str) -> Option<u32> {
-    leading(name.strip_prefix(DIRECTORY)?)
-}
-
-/// The target's name may hold dashes.
-fn image_owner(name: &str) -> Option<u32> {
-    let (rest, _) = name.strip_prefix(IMAGE)?.rsplit_once('-')?;
-    rest.rsplit_once('-')?.1.parse().ok()
-}
-
-/// What stands in a directory by the name of a dead process of this user.
-fn theirs(dir: &Path, owner: fn(&str) -> Option<u32>) -> Vec<PathBuf> {
+/// Whether a directory is there, and is this user's.
+pub(crate) fn is_ours(dir: &Path) -> bool {
     let me = rustix::process::geteuid().as_raw();
-    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    let is_theirs = |path: &PathBuf| {
-        let pid = path.file_name().and_then(|name| owner(name.to_str()?));
-        let is_mine = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.uid() == me);
-        is_mine && pid.is_some_and(is_dead)
-    };
-    entries.map(|entry| entry.path()).filter(is_theirs).collect()
+    std::fs::symlink_metadata(dir).is_ok_and(|found| found.is_dir() && found.uid() == me)
 }
 
-/// Mounts below a directory, those on others first.
-fn mounts_below(dir: &Path) -> Vec<PathBuf> {
-    let text = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let mut found: Vec<PathBuf> = text
-        .lines()
-        .filter_map(|line| line.split(' ').nth(1))
-        .map(PathBuf::from)
-        .filter(|at| at.starts_with(dir))
-        .collect();
-    found.reverse();
-    found
+/// Undoes all on a directory's list and removes it; says what was there. What cannot be undone keeps the
+/// directory and its list.
+pub(crate) fn take_down(dir: &Path, token: &str) -> Vec<String> {
+    let mut gone = Vec::new();
+    let mut text = String::new();
+    let list = File::open(dir.join(LIST));
+    if list.and_then(|list| list.take(LIST_MAX).read_to_string(&mut text)).is_err() {
+        return gone;
+    }
+    let mut is_whole = true;
+    // Each thing once, the last first.
+    let mut done: Vec<Made> = Vec::new();
+    for made in text.lines().rev().filter_map(|line| Made::parse(line, token)) {
+        if done.contains(&made) {
+            continue;
+        }
+        match undo(&made, dir, token) {
+            Undone::Was(what) => gone.push(what),
+            Undone::WasNot => {}
+            Undone::Stays => is_whole = false,
+        }
+        done.push(made);
+    }
+    let name = dir.file_name().and_then(|name| name.to_str());
+    if is_whole
+        && let (Some(parent), Some(name)) = (dir.parent(), name)
+        && tree::remove(parent, name).is_ok()
+    {
+        gone.push(dir.display().to_string());
+    }
+    gone
+}
+
+/// What came of undoing.
+pub(crate) enum Undone {
+    /// It was there and is gone.
+    Was(String),
+    /// It was not there.
+    WasNot,
+    /// It is still there.
+    Stays,
+}
+
+impl Undone {
+    fn of(what: String, is_there: impl Fn() -> bool, undo: impl FnOnce()) -> Undone {
+        if !is_there() {
+            return Undone::WasNot;
+        }
+        undo();
+        if is_there() { Undone::Stays } else { Undone::Was(what) }
+    }
+}
+
+fn undo(made: &Made, dir: &Path, token: &str) -> Undone {
+    match made {
+        Made::Namespace(name) => {
+            let is_there = || Path::new("/run/netns").join(name).exists();
+            Undone::of(format!("network namespace {name}"), is_there, || {
+                let pids = Place::Here.run(&["ip", "netns", "pids", name]);
+                if pids.is_ok_and(|pids| pids.trim().is_empty()) {
+                    let _ = Place::Here.run(&["ip", "netns", "del", name]);
+                }
+            })
+        }
+        Made::Memory => {
+            let name = format!("{DIRECTORY}{token}");
+            let path = Path::new(MEMORY).join(&name);
+            Undone::of(
+                path.display().to_string(),
+                || is_ours(&path),
+                || {
+                    let _ = tree::remove(Path::new(MEMORY), &name);
+                },
+            )
+        }
+        Made::Mount(at, kind) => {
+            let at = dir.join(at);
+            let is_there = || {
+                let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+                tree::mounts(&table).any(|mount| mount.at == at && mount.kind == *kind)
+            };
+            Undone::of(format!("mount {}", at.display()), is_there, || {
+                let at = at.display().to_string();
+                if Place::Here.run(&["umount", &at]).is_err() {
+                    let _ = Place::Here.run(&["umount", "-l", &at]);
+                }
+            })
+        }
+        Made::Lio(own) => {
+            let what = format!("exports of LIO named {own}");
+            Undone::of(what, || target::lio_has(own), || target::undo_lio(own))
+        }
+        Made::Nvmet(own) => {
+            let what = format!("exports of nvmet named {own}");
+            Undone::of(what, || target::nvmet_has(own), || target::undo_nvmet(own))
+        }
+        Made::IscsiInterface(name) => {
+            let what = format!("iSCSI sessions over the interface {name}");
+            let has = || initiator::iscsi_has(&Place::Here, name);
+            Undone::of(what, has, || initiator::undo_iscsi(&Place::Here, name))
+        }
+        Made::NvmeHost(id) => {
+            let what = format!("NVMe connections of the host {id}");
+            let has = || initiator::nvme_has(&Place::Here, id);
+            Undone::of(what, has, || initiator::undo_nvme(&Place::Here, id))
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
-    #[test]
-    fn names_carry_who_made_them() {
-        let own = std::process::id();
-        assert_eq!(namespace_owner(&namespace("0t")), Some(own));
-        assert_eq!(image_owner(&image("spdk-iscsi", 17)), Some(own));
-        let directory = directory("vm");
-        assert_eq!(directory_owner(directory.file_name().unwrap().to_str().unwrap()), Some(own));
-        for other in ["blockwire-ssh-7-0", "blockwire-eval-AbC123", "bw-nvme-t", "bwssh7-t", "blockwire-7"] {
-            assert_eq!((namespace_owner(other), directory_owner(other)), (None, None), "{other}");
-        }
+    use super::*;
+    use crate::scratch::Scratch;
+
+    /// A directory as a killed run leaves it.
+    fn left(parent: &Path) -> (std::path::PathBuf, String) {
+        let scratch = Scratch::make(parent).unwrap();
+        let (from, token) = (scratch.path().to_owned(), scratch.name("", ""));
+        let aside = parent.join("aside");
+        std::fs::rename(&from, &aside).unwrap();
+        // Its marker is free from now on; there is nothing at its path that it could remove.
+        drop(scratch);
+        std::fs::rename(aside, &from).unwrap();
+        (from, token)
     }
 
-    /// What a process that has ended left goes; what one that lives made stays.
+    /// Whatever bears a name as ours, and is not what a run of ours left, is never removed.
     #[test]
-    fn only_what_the_dead_left_is_removed() {
+    fn directories_that_no_run_made_are_never_removed() {
+        let parent = tempfile::tempdir().unwrap();
+        let make = |name: &str| {
+            let path = parent.path().join(name);
+            std::fs::create_dir(&path).unwrap();
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(0o700)).unwrap();
+            std::fs::write(path.join("report"), b"1").unwrap();
+            path
+        };
+        // A date, the id of a process that has ended, a token without a marker, one with that of another.
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let dead = child.id();
         child.wait().unwrap();
-        let left = std::env::temp_dir().join(format!("{DIRECTORY}{dead}-test"));
-        let ours = directory("test");
-        std::fs::create_dir_all(left.join("run")).unwrap();
-        std::fs::create_dir_all(&ours).unwrap();
-        let gone = remove();
-        assert!(!left.exists() && gone.iter().any(|what| what.contains(&format!("{dead}-test"))), "{gone:?}");
-        assert!(ours.exists());
-        std::fs::remove_dir(&ours).unwrap();
+        let names = ["blockwire-2026-11-22", &format!("blockwire-{dead}-vm"), "blockwire-0123456789abcdef"];
+        let mut kept: Vec<_> = names.into_iter().map(make).collect();
+        let strange = make("blockwire-00000000000000aa");
+        std::fs::write(strange.join(MARKER), b"0123456789abcdef").unwrap();
+        std::fs::set_permissions(strange.join(MARKER), PermissionsExt::from_mode(0o600)).unwrap();
+        std::fs::write(strange.join(LIST), b"").unwrap();
+        // One that others may write to, and one behind a link.
+        let (open, _) = left(parent.path());
+        std::fs::set_permissions(&open, PermissionsExt::from_mode(0o777)).unwrap();
+        std::fs::write(open.join("report"), b"1").unwrap();
+        let elsewhere = tempfile::tempdir().unwrap();
+        let (far, _) = left(elsewhere.path());
+        std::fs::write(far.join("report"), b"1").unwrap();
+        std::os::unix::fs::symlink(&far, parent.path().join(far.file_name().unwrap())).unwrap();
+        kept.extend([strange, open, far]);
+        assert_eq!(remove_from(parent.path()), Vec::<String>::new());
+        assert!(kept.iter().all(|dir| dir.join("report").exists()));
+    }
+
+    #[test]
+    fn what_a_living_run_made_is_never_removed() {
+        let parent = tempfile::tempdir().unwrap();
+        let scratch = Scratch::make(parent.path()).unwrap();
+        std::fs::write(scratch.path().join("file"), b"1").unwrap();
+        assert_eq!(remove_from(parent.path()), Vec::<String>::new());
+        assert!(scratch.path().join("file").exists());
+        let path = scratch.path().to_owned();
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o7777, 0o700);
+        drop(scratch);
+        assert!(!path.exists(), "it goes with its owner");
+    }
+
+    #[test]
+    fn what_a_dead_run_left_goes() {
+        let parent = tempfile::tempdir().unwrap();
+        let (path, token) = left(parent.path());
+        std::fs::create_dir(path.join("run0")).unwrap();
+        std::fs::write(path.join("run0/file"), b"1").unwrap();
+        let memory = Path::new(MEMORY).join(format!("{DIRECTORY}{token}"));
+        let has_memory = std::fs::create_dir(&memory).is_ok();
+        std::fs::write(path.join(LIST), "[\"memory\"]\n[\"memory\"]\n[\"namespace\",\"eth0\"]\n").unwrap();
+        let gone = remove_from(parent.path());
+        assert!(!path.exists() && !memory.exists(), "{gone:?}");
+        assert_eq!(gone.len(), if has_memory { 2 } else { 1 }, "{gone:?}");
+    }
+
+    /// What somebody mounted there, and no run has on its list, is not unmounted, and the directory stays.
+    #[test]
+    fn a_mount_that_no_run_made_is_never_undone() {
+        let parent = tempfile::tempdir().unwrap();
+        let (path, _) = left(parent.path());
+        for name in ["ours", "theirs"] {
+            std::fs::create_dir(path.join(name)).unwrap();
+        }
+        let at = |name: &str| path.join(name).display().to_string();
+        if Place::Here.run(&["mount", "-t", "tmpfs", "none", &at("ours")]).is_err() {
+            eprintln!("not tried: this user cannot mount");
+            return;
+        }
+        Place::Here.run(&["mount", "-t", "tmpfs", "none", &at("theirs")]).unwrap();
+        std::fs::write(path.join("theirs/file"), b"1").unwrap();
+        // The second is on the list as another kind of file system: it is another mount.
+        let list = "[\"mount\",\"theirs\",\"ext4\"]\n[\"mount\",\"ours\",\"tmpfs\"]\n";
+        std::fs::write(path.join(LIST), list).unwrap();
+        let gone = remove_from(parent.path());
+        let stays = path.join("theirs/file").exists() && path.join(LIST).exists();
+        Place::Here.run(&["umount", &at("theirs")]).unwrap();
+        assert!(stays && gone == [format!("mount {}", at("ours"))], "{gone:?}");
+        assert_eq!(remove_from(parent.path()), [path.display().to_string()]);
+    }
+
+    #[test]
+    fn a_list_names_only_what_carries_its_token() {
+        let token = "0123456789abcdef";
+        let id = crate::scratch::Scratch::make(tempfile::tempdir().unwrap().path()).unwrap().host_id();
+        for line in [
+            "[\"namespace\",\"bw-0123456789abcdee-0t\"]",
+            "[\"namespace\",\"bw-0123456789abcdef/../x\"]",
+            "[\"mount\",\"../x\",\"ext4\"]",
+            "[\"mount\",\"/x\",\"ext4\"]",
+            "[\"lio\",\"bw\"]",
+            "[\"iscsi-interface\",\"default\"]",
+            &format!("[\"nvme-host\",\"{id}\"]"),
+            "[\"memory\",\"x\"]",
+            "{}",
+            "",
+        ] {
+            assert_eq!(Made::parse(line, token), None, "{line}");
+        }
+        let line = "[\"namespace\",\"bw-0123456789abcdef-0t\"]";
+        assert_eq!(Made::parse(line, token), Some(Made::Namespace("bw-0123456789abcdef-0t".to_owned())));
     }
 }

@@ -87,9 +87,10 @@ fn drive(target: &dyn Target, initiator: &dyn Initiator, medium: Medium) -> Resu
         ["iscsi", "nvmf"].iter().any(|kind| Path::new(&format!("/dev/shm/{kind}_trace.pid{pid}")).exists())
     };
     assert!(!pids.iter().any(trace), "nothing of it stays in memory");
-    let left = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
-    let own = format!("blockwire-eval-{}-{}-", target.name(), std::process::id());
-    assert!(!left.into_iter().any(|file| file.file_name().to_string_lossy().starts_with(&own)));
+    let scratch = blockwire_lab::Scratch::current()?;
+    let own = scratch.path().file_name().unwrap_or_default().to_owned();
+    let volumes = std::fs::read_dir(Path::new("/dev/shm").join(&own)).into_iter().flatten().flatten();
+    assert_eq!(volumes.count(), 0, "nor do its volumes");
     Ok(())
 }
 

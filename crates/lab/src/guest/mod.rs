@@ -11,6 +11,7 @@ mod image;
 mod told;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use eval::preset::{Load, Medium, Preset, Protocol, Room, Scale, Wire, word};
@@ -26,8 +27,8 @@ use crate::link::Link;
 use crate::live::Moment;
 use crate::place::Place;
 use crate::process::{Late, Process, Run};
-use crate::remains;
 use crate::runner::{self, Runner, Testbed};
+use crate::scratch::Scratch;
 use crate::target::{Serving, Setup};
 use crate::watch::Watch;
 use fit::Size;
@@ -488,22 +489,14 @@ impl Drop for Gone {
 struct Front {
     attached: Attached,
     socket: PathBuf,
-    // Removed with the front: a path of a socket has room for a hundred bytes.
-    _dir: Short,
-}
-
-struct Short(PathBuf);
-
-impl Drop for Short {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+    // Its directory lies in the run's, and goes with it.
+    _scratch: Arc<Scratch>,
 }
 
 impl Front {
     fn start(runner: &Runner<'_>, url: &str) -> Result<Front, Failure> {
-        let dir = Short(remains::directory("vm"));
-        std::fs::create_dir_all(&dir.0).map_err(|why| Failure::new(format!("{}: {why}", dir.0.display())))?;
+        let scratch = Scratch::current()?;
+        let dir = scratch.directory("vm")?;
         let binary = std::env::current_exe().map_err(Failure::new)?;
         let attached = Attached::start(&Wanted {
             binary: &binary,
@@ -512,12 +505,12 @@ impl Front {
             url,
             way: attach::Way::VhostUser,
             name: "disk",
-            at: &dir.0,
+            at: &dir,
             dir: &runner.dir,
         })?;
         let socket = attached.said("socket").map(PathBuf::from);
         let socket =
             socket.ok_or_else(|| Failure::new(format!("{url}: it does not say where its socket is")))?;
-        Ok(Front { attached, socket, _dir: dir })
+        Ok(Front { attached, socket, _scratch: scratch })
     }
 }

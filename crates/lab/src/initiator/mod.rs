@@ -9,6 +9,7 @@ mod clock;
 mod fio;
 mod kernel;
 mod libiscsi;
+mod sessions;
 mod spdk;
 mod stream;
 mod words;
@@ -150,6 +151,8 @@ impl Figures {
         };
     }
 }
+
+pub(crate) use sessions::{iscsi_has, nvme_has, undo_iscsi, undo_nvme};
 
 /// All initiators that are known. `binary`: this program.
 pub fn all(binary: &Path) -> Vec<Box<dyn Initiator>> {

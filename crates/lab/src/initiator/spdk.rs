@@ -78,7 +78,7 @@ impl Initiator for Spdk {
             seconds: seconds as f64,
             ios,
             moved: ios * u64::from(task.job.block.0),
-            latency: latencies(&text, &total),
+            latency: latencies(&text, &total).map_err(Failure::new)?,
             command: process.command().to_owned(),
             ..Figures::default()
         })
@@ -153,7 +153,7 @@ fn total(text: &str) -> Option<Total> {
 }
 
 /// All histograms that it prints, one for each volume and thread, in one.
-fn latencies(text: &str, total: &Total) -> Histogram {
+fn latencies(text: &str, total: &Total) -> Result<Histogram, &'static str> {
     let bins: Vec<(f64, u64)> = text.lines().filter_map(bin).collect();
     let count: u64 = bins.iter().map(|(_, count)| count).sum();
     let squares: f64 = bins.iter().map(|(ns, count)| (ns - total.mean).powi(2) * *count as f64).sum();
@@ -191,7 +191,7 @@ mod tests {
     fn its_figures_are_read() {
         let found = total(TEXT).unwrap();
         assert_eq!(found, Total { iops: 586_123.4, mean: 54_590.0, min: 30_910, max: 812_330 });
-        let histogram = latencies(TEXT, &found);
+        let histogram = latencies(TEXT, &found).unwrap();
         assert_eq!(histogram.count(), 100);
         assert!((histogram.percentile(50.0) as f64 / 56_000.0 - 1.0).abs() < 1.0 / 64.0);
         assert!((histogram.mean() - 54_590.0).abs() < 1.0);

@@ -1,8 +1,13 @@
 //! Database servers: each a process of its own, with its own data directory and socket and no network.
 //!
+//! Who connects is known by the kernel's word (a socket's peer credentials): root alone gets in. A socket lies
+//! in a directory that only the server's own user may enter.
+//!
 //! Invariant: nothing of a database server that the machine may run is used or changed: no configuration
 //! file is read, and no directory of its is touched.
 
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -74,6 +79,18 @@ impl Engine {
         Place::Here.has(name).then(|| name.to_owned())
     }
 
+    /// Lets the server's own user, and no other, pass through directories of ours to its socket and data.
+    pub(super) fn let_through(self, dirs: &[&Path]) -> Result<(), Failure> {
+        if self == Engine::MariaDb {
+            // It runs as root.
+            return Ok(());
+        }
+        let dirs: Vec<String> = dirs.iter().map(|dir| dir.display().to_string()).collect();
+        let dirs: Vec<&str> = dirs.iter().map(String::as_str).collect();
+        Place::Here.run(&[&["chgrp", "postgres"], &dirs[..]].concat())?;
+        Place::Here.run(&[&["chmod", "710"], &dirs[..]].concat()).map(drop)
+    }
+
     /// Its version, as it says it.
     pub(super) fn version(self) -> Option<String> {
         let program = match self {
@@ -108,7 +125,7 @@ pub(super) struct Database {
 
 impl Database {
     /// Makes a data directory on a file system and starts a server on it. `run`: an empty directory for its
-    /// socket, with a short name; `cache`: bytes of memory for its own cache.
+    /// socket, with a short name, which nobody else may enter; `cache`: bytes of memory for its own cache.
     pub(super) fn start(
         engine: Engine,
         mount: &Path,
@@ -224,15 +241,26 @@ fn postgres(data: &str, mount: &Path, run: &Path, cache: u64) -> Result<Vec<Stri
         let found = Engine::Postgres.program(name);
         found.ok_or_else(|| Failure::new(format!("{name} is missing: apt install postgresql")))
     };
+    // Root is let in as `bench` because the kernel says that it is root, and nobody else is, the server's own
+    // user included.
+    let (rules, names) = (run.join("hba.conf"), run.join("ident.conf"));
+    for (path, text) in [(&rules, "local all bench peer map=eval\n"), (&names, "eval root bench\n")] {
+        let made = std::fs::File::options().write(true).create_new(true).mode(0o644).open(path);
+        let written = made.and_then(|mut file| file.write_all(text.as_bytes()));
+        written.map_err(|why| Failure::new(format!("{}: {why}", path.display())))?;
+    }
     let (mount, run) = (mount.display().to_string(), run.display().to_string());
     Place::Here.run(&["chown", "postgres:postgres", &mount, &run])?;
     let (initdb, server) = (program("initdb")?, program("postgres")?);
-    let made = ["-D", data, "-U", "bench", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-instructions"];
+    let made = ["-D", data, "-U", "bench", "-A", "peer", "-E", "UTF8", "--locale=C", "--no-instructions"];
     Place::Here.run(&[&AS_POSTGRES[..], &[&initdb], &made].concat())?;
     let mut words: Vec<String> = AS_POSTGRES.iter().map(|word| (*word).to_owned()).collect();
     words.extend([server, "-D".to_owned(), data.to_owned(), "-k".to_owned(), run]);
     for setting in [
         "listen_addresses=".to_owned(),
+        format!("hba_file={}", rules.display()),
+        format!("ident_file={}", names.display()),
+        "unix_socket_permissions=0700".to_owned(),
         "max_connections=500".to_owned(),
         "max_wal_size=96MB".to_owned(),
         "min_wal_size=32MB".to_owned(),
@@ -245,7 +273,37 @@ fn postgres(data: &str, mount: &Path, run: &Path, cache: u64) -> Result<Vec<Stri
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::DirBuilderExt;
+
     use super::*;
+
+    /// Asks a database as another user of this machine, by its owner's name there.
+    fn asked_as(user: &str, database: &Database) -> Result<String, Failure> {
+        let run = database.run.display();
+        let client = match database.engine {
+            Engine::MariaDb => {
+                format!("mariadb --no-defaults --socket={run}/socket --user=root -e 'select 1'")
+            }
+            Engine::Postgres => {
+                let psql = Engine::Postgres.program("psql").unwrap();
+                format!("{psql} -Xw -h {run} -U bench -d postgres -c 'select 1'")
+            }
+        };
+        let group = if user == "nobody" { "nogroup" } else { user };
+        let (user, group) = (format!("--reuid={user}"), format!("--regid={group}"));
+        Place::Here.run(&["setpriv", &user, &group, "--clear-groups", "sh", "-c", &format!("cd /; {client}")])
+    }
+
+    /// Whoever is let in as the owner of all databases runs programs as the server's user.
+    fn other_users_are_never_let_in(database: &Database) {
+        let why = asked_as("nobody", database).unwrap_err().to_string();
+        assert!(why.contains("ermission denied") || why.contains("(13)"), "{why}");
+        if database.engine == Engine::Postgres {
+            // Whom the directory does not stop the server itself refuses.
+            let why = asked_as("postgres", database).unwrap_err().to_string();
+            assert!(why.contains("eer authentication failed"), "{why}");
+        }
+    }
 
     /// A server on an ordinary directory: it comes up, answers, and is gone with its owner.
     #[test]
@@ -256,14 +314,14 @@ mod tests {
                 continue;
             }
             let dir = tempfile::tempdir().unwrap();
-            // Another user has to get in.
-            Place::Here.run(&["chmod", "755", &dir.path().display().to_string()]).unwrap();
+            engine.let_through(&[dir.path()]).unwrap();
             let (mount, run) = (dir.path().join("m"), dir.path().join("r"));
             std::fs::create_dir(&mount).unwrap();
-            std::fs::create_dir(&run).unwrap();
+            std::fs::DirBuilder::new().mode(0o700).create(&run).unwrap();
             let database =
                 Database::start(engine, &mount, &run, 32 << 20, &[], dir.path(), engine.name()).unwrap();
             assert_eq!(database.sql("select 6*7").unwrap().trim(), "42");
+            other_users_are_never_let_in(&database);
             let pid = database.pid();
             drop(database);
             assert!(!Path::new(&format!("/proc/{pid}")).exists());

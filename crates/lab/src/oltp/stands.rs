@@ -4,8 +4,9 @@
 //! Invariant: fields are dropped in their order: servers before file systems, these before devices, these
 //! before the target.
 
+use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
 use std::time::Duration;
 
 use eval::preset::{Medium, Protocol, Wire};
@@ -18,9 +19,10 @@ use crate::attached::{Counted, Disk, Mounted, Raid};
 use crate::link::Link;
 use crate::place::Place;
 use crate::process::{Process, Run};
-use crate::remains;
 use crate::runner::{Runner, Testbed};
+use crate::scratch::Scratch;
 use crate::target::Setup;
+use crate::tree;
 
 /// How long filling a database may take.
 const FILLING: Duration = Duration::from_secs(3600);
@@ -43,35 +45,37 @@ pub(super) struct Stands {
 }
 
 /// A directory with a short name: the path of a socket has room for a hundred bytes.
-struct Home(PathBuf);
-
-static HOMES: AtomicU32 = AtomicU32::new(0);
+struct Home {
+    dir: PathBuf,
+    scratch: Arc<Scratch>,
+}
 
 impl Home {
-    fn make() -> Result<Home, Failure> {
-        let home = Home(remains::directory(&HOMES.fetch_add(1, Ordering::Relaxed).to_string()));
+    fn make(engine: Engine) -> Result<Home, Failure> {
+        let scratch = Scratch::current()?;
+        let home = Home { dir: scratch.directory("db")?, scratch };
         let run = home.run();
-        std::fs::create_dir_all(&run).map_err(|why| Failure::new(format!("{}: {why}", run.display())))?;
-        // A server may run as a user of its own.
-        Place::Here.run(&["chmod", "755", &home.0.display().to_string(), &run.display().to_string()])?;
+        let made = std::fs::DirBuilder::new().mode(0o700).create(&run);
+        made.map_err(|why| Failure::new(format!("{}: {why}", run.display())))?;
+        engine.let_through(&[home.scratch.path(), &home.dir])?;
         Ok(home)
     }
 
     fn run(&self) -> PathBuf {
-        self.0.join("run")
+        self.dir.join("run")
     }
 
     fn mount(&self) -> PathBuf {
-        self.0.join("mount")
+        self.dir.join("mount")
     }
 }
 
 impl Drop for Home {
     fn drop(&mut self) {
-        // Never what may still be mounted: only what is empty, and sockets.
-        let _ = std::fs::remove_dir_all(self.run());
-        let _ = std::fs::remove_dir(self.mount());
-        let _ = std::fs::remove_dir(&self.0);
+        // Never what may still be mounted. What stays goes with the directory of the run.
+        if let Some(name) = self.dir.file_name().and_then(|name| name.to_str()) {
+            let _ = tree::remove(self.scratch.path(), name);
+        }
     }
 }
 
@@ -178,8 +182,10 @@ impl Stand {
             _ => Some(Raid::start(&binary, place, cores, urls, dir, &format!("raid-{at}"))?),
         };
         let url = raid.as_ref().map_or(&urls[0], Raid::url);
-        let home = Home::make()?;
-        let disk = Disk::start(&binary, place, cores, url, (dir, &home.0), &format!("attach-{at}"))?;
+        let home = Home::make(engine)?;
+        home.scratch.note_mount(&home.dir.join(format!("attach-{at}.fuse")), Disk::KIND)?;
+        let disk = Disk::start(&binary, place, cores, url, (dir, &home.dir), &format!("attach-{at}"))?;
+        home.scratch.note_mount(&home.mount(), Mounted::KIND)?;
         let mounted = Mounted::make(disk.device(), &home.mount())?;
         let name = format!("{}-{at}", engine.name());
         let (mount, run) = (home.mount(), home.run());

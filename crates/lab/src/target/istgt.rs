@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use eval::preset::Protocol;
 
-use super::{Serving, Setup, Target, free_port, images, lacking, removal, wait_for_port};
+use super::{Images, Serving, Setup, Target, free_port, lacking, wait_for_port};
 use crate::Failure;
 use crate::place::Place;
 use crate::process::{Process, Run};
@@ -41,14 +41,15 @@ impl Target for Istgt {
         let (port, control) = (free_port(setup.place)?, free_port(setup.place)?);
         // In a place of its own both would be the same.
         let control = if control == port { port + 1 } else { control };
-        let images = images(setup, "istgt")?;
+        let images = Images::make(setup, "istgt")?;
         let volumes = (0..setup.volumes.0).map(|number| format!("{BASE}:v{number}/0")).collect();
         let mut serving = Serving::new(Protocol::Iscsi, port, volumes);
         serving.is_stubborn = true;
-        serving.undo.push((setup.place.clone(), removal(&images)));
+        serving.undo.push((setup.place.clone(), images.removal()));
+        serving.scratch.clone_from(&images.scratch);
         let file = format!("{}/istgt.conf", setup.place.scratch(setup.dir));
         let mut text = general(setup, port, control);
-        for (number, image) in images.iter().enumerate() {
+        for (number, image) in images.paths.iter().enumerate() {
             let _ = write!(
                 text,
                 "[LogicalUnit{}]\n  TargetName v{number}\n  Mapping PortalGroup1 InitiatorGroup1\n  \

@@ -12,6 +12,7 @@ mod tgt;
 mod url;
 
 use std::fmt::Debug;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,7 +23,7 @@ use crate::Failure;
 use crate::ending;
 use crate::place::Place;
 use crate::process::Process;
-use crate::remains;
+use crate::scratch::Scratch;
 
 /// A system that serves volumes.
 pub trait Target: Sync {
@@ -60,7 +61,7 @@ pub trait Target: Sync {
 pub struct Setup<'a> {
     /// Where it runs.
     pub place: &'a Place,
-    /// The address that it listens on; `0.0.0.0`: all that the place has.
+    /// The address that it listens on; `0.0.0.0`: all that its namespace has, and the experiment alone is there.
     pub listen: &'a str,
     /// The addresses at which initiators reach it, for targets that answer at none that they were not told.
     pub addresses: &'a [String],
@@ -101,6 +102,8 @@ pub struct Serving {
     pub fixed: Option<Vec<String>>,
     /// Commands that undo what was changed, in order.
     pub undo: Vec<(Place, Vec<String>)>,
+    /// Where what it was given lies, for as long as it serves.
+    pub scratch: Option<Arc<Scratch>>,
     /// Whether its processes do not end when asked.
     pub is_stubborn: bool,
     /// Who says how long it looked for work in vain, if it tells.
@@ -118,6 +121,7 @@ impl Serving {
             commands: Vec::new(),
             fixed: None,
             undo: Vec::new(),
+            scratch: None,
             is_stubborn: false,
             polls: None,
         }
@@ -157,6 +161,8 @@ impl Drop for Serving {
         }
     }
 }
+
+pub(crate) use kernel::{lio_has, nvmet_has, undo_lio, undo_nvmet};
 
 /// All targets that are known. `binary`: this program; `urls`: volumes that something else serves.
 pub fn all(binary: &Path, urls: &[String]) -> Vec<Box<dyn Target>> {
@@ -203,30 +209,49 @@ fn lacking(place: &Place, programs: &[(&str, &str)]) -> Option<String> {
     })
 }
 
-/// Files of so many bytes for a target's volumes: in memory, if the place has a file system there.
-fn images(setup: &Setup<'_>, name: &str) -> Result<Vec<PathBuf>, Failure> {
-    let memory = Path::new("/dev/shm");
-    let in_memory = setup.place.run(&["test", "-d", "/dev/shm"]).is_ok();
-    let scratch = PathBuf::from(setup.place.scratch(setup.dir));
-    let dir = if in_memory { memory } else { &scratch };
-    // On another machine no process of ours tells that they are still needed.
-    let named = |number| match setup.place.is_local() {
-        true => remains::image(name, number),
-        false => format!("blockwire-far-{name}-{}-{number}", std::process::id()),
-    };
-    let paths: Vec<PathBuf> = (0..setup.volumes.0).map(|number| dir.join(named(number))).collect();
-    let bytes = setup.volumes.1.to_string();
-    let texts: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
-    let words: Vec<&str> =
-        ["truncate", "-s", &bytes].into_iter().chain(texts.iter().map(String::as_str)).collect();
-    setup.place.run(&words)?;
-    Ok(paths)
+/// Files of so many bytes for a target's volumes, in a directory that nobody else may enter: in memory, if the
+/// place has a file system there.
+struct Images {
+    dir: PathBuf,
+    paths: Vec<PathBuf>,
+    /// Where they are here, the directory goes with the run's.
+    scratch: Option<Arc<Scratch>>,
 }
 
-/// The command that removes files.
-fn removal(paths: &[PathBuf]) -> Vec<String> {
-    let paths = paths.iter().map(|path| path.display().to_string());
-    ["rm", "-f"].map(str::to_owned).into_iter().chain(paths).collect()
+impl Images {
+    fn make(setup: &Setup<'_>, name: &str) -> Result<Images, Failure> {
+        let mut images = if setup.place.is_local() {
+            let scratch = Scratch::current()?;
+            let dir = match scratch.memory()? {
+                Some(memory) => memory.join(format!("{name}{}", scratch.number())),
+                None => scratch.path().join(format!("{name}{}", scratch.number())),
+            };
+            let made = std::fs::DirBuilder::new().mode(0o700).create(&dir);
+            made.map_err(|why| Failure::new(format!("{}: {why}", dir.display())))?;
+            Images { dir, paths: Vec::new(), scratch: Some(scratch) }
+        } else {
+            // The parent of a name is made by the kernel's own rules there: exclusively, mode 0700.
+            let script = "[ -d /dev/shm ] && exec mktemp -d /dev/shm/blockwire-XXXXXXXXXX; exec mktemp -d \"$1/XXXXXX\"";
+            let far = setup.place.scratch(setup.dir);
+            let dir = setup.place.run(&["sh", "-c", script, "sh", &far])?;
+            Images { dir: PathBuf::from(dir.trim()), paths: Vec::new(), scratch: None }
+        };
+        let named = |number: u32| images.dir.join(format!("{name}-{number}"));
+        images.paths = (0..setup.volumes.0).map(named).collect();
+        let bytes = setup.volumes.1.to_string();
+        let texts: Vec<String> = images.paths.iter().map(|path| path.display().to_string()).collect();
+        let words: Vec<&str> =
+            ["truncate", "-s", &bytes].into_iter().chain(texts.iter().map(String::as_str)).collect();
+        setup.place.run(&words)?;
+        Ok(images)
+    }
+
+    /// The command that removes them: files that were made, by their names, and the directory if it is empty then.
+    fn removal(&self) -> Vec<String> {
+        let script = "dir=$1; shift; rm -f -- \"$@\"; rmdir -- \"$dir\"";
+        let paths = [&self.dir].into_iter().chain(&self.paths).map(|path| path.display().to_string());
+        ["sh", "-c", script, "sh"].map(str::to_owned).into_iter().chain(paths).collect()
+    }
 }
 
 /// Waits until a port of a place is listened on, as its kernel's table of sockets says: nothing connects.

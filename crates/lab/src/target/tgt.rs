@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use eval::preset::{Medium, Protocol};
 
-use super::{Serving, Setup, Target, free_port, images, lacking, removal};
+use super::{Images, Serving, Setup, Target, free_port, lacking};
 use crate::Failure;
 use crate::ending;
 use crate::place::Place;
@@ -51,6 +51,12 @@ impl Target for Tgt {
         let port = free_port(setup.place)?;
         // Each daemon has a number for its socket, up to 32,767: the port tells them apart here.
         let control = (u32::from(port) % 32_000 + 1).to_string();
+        // One that answers there already is not ours, and would be changed in place of ours.
+        if admin(setup.place, &control, &["--op", "show", "--mode", "sys"]).is_ok() {
+            return Err(Failure::new(format!(
+                "a tgtd that is not the experiment's has the control number {control}: end it, or try again"
+            )));
+        }
         let portal = format!("portal={}:{port}", setup.listen);
         let words = ["tgtd", "-f", "-C", &control, "--iscsi", &portal].map(str::to_owned).to_vec();
         let run = Run { name: "tgt", place: setup.place, cores: setup.cores, words, dir: setup.dir };
@@ -62,17 +68,20 @@ impl Target for Tgt {
         serving.processes.push(process);
         wait(setup.place, &control, &mut serving)?;
         let made = match setup.medium {
-            Medium::Ram => images(setup, "tgt")?,
-            Medium::Null => Vec::new(),
+            Medium::Ram => Some(Images::make(setup, "tgt")?),
+            Medium::Null => None,
         };
         let configured = (0..setup.volumes.0).try_for_each(|number| {
-            let backing = made.get(number as usize).map(|path| path.display().to_string());
+            let path = made.as_ref().and_then(|made| made.paths.get(number as usize));
+            let backing = path.map(|path| path.display().to_string());
             configure(setup.place, &control, number, backing.as_deref(), &mut serving)
         });
         // The daemon has them open; their names are not needed any more.
-        let words = removal(&made);
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        setup.place.run(&words)?;
+        if let Some(made) = made {
+            let words = made.removal();
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            setup.place.run(&words)?;
+        }
         configured.map(|()| serving)
     }
 }
@@ -83,7 +92,12 @@ fn admin(place: &Place, control: &str, words: &[&str]) -> Result<String, Failure
 
 fn wait(place: &Place, control: &str, serving: &mut Serving) -> Result<(), Failure> {
     let until = Instant::now() + Duration::from_secs(20);
-    while admin(place, control, &["--op", "show", "--mode", "sys"]).is_err() {
+    loop {
+        let answers = admin(place, control, &["--op", "show", "--mode", "sys"]).is_ok();
+        // Of two that begin at once with one number, one ends: the other's answer is not taken for its own.
+        if answers && serving.processes.iter_mut().all(Process::is_alive) {
+            return Ok(());
+        }
         for process in &mut serving.processes {
             if !process.is_alive() || Instant::now() > until {
                 return Err(process.failure("it does not answer tgtadm"));
@@ -91,7 +105,6 @@ fn wait(place: &Place, control: &str, serving: &mut Serving) -> Result<(), Failu
         }
         ending::pause(Duration::from_millis(50))?;
     }
-    Ok(())
 }
 
 /// Makes a target with one volume, open to all.

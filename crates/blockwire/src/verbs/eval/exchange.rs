@@ -161,8 +161,7 @@ pub fn import(args: &ImportArgs) -> Result<Exit, Failure> {
             .map_err(|why| Failure::failed(format!("{}: {why}", path.display())))?;
     }
     record.seconds = record.points.iter().flat_map(|point| &point.runs).map(|run| run.seconds).sum();
-    let text = serde_json::to_string(&record)
-        .map_err(|why| Failure::failed(format!("the record cannot be written: {why}")))?;
+    let text = record.to_text().map_err(Failure::failed)?;
     match &args.out {
         None => say(&(text + "\n"))?,
         Some(directory) => {

@@ -244,10 +244,11 @@ fn machines(args: &RunArgs, binary: &Path) -> Result<Settled, Failure> {
     }
     let mut settled = Settled(Some(Machines { address: address.clone(), ..Machines::default() }));
     let Some(machines) = &mut settled.0 else { return Ok(settled) };
-    let settle = |name: &String| {
-        let mut place = Place::Ssh(lab::place::Machine::new(ssh.clone(), name));
-        let settled = place.settle(binary).map_err(|why| Failure::failed(format!("{name}: {why}")));
-        settled.map(|()| place)
+    let settle = |name: &String| -> Result<Place, Failure> {
+        let failed = |why: lab::Failure| Failure::failed(format!("{name}: {why}"));
+        let mut place = Place::Ssh(lab::place::Machine::new(ssh.clone(), name).map_err(failed)?);
+        place.settle(binary).map_err(failed)?;
+        Ok(place)
     };
     if let Some(name) = &args.target_host {
         machines.target = Some(settle(name)?);
@@ -287,18 +288,14 @@ fn more(targets: &[Box<dyn lab::Target>], initiators: &[Box<dyn lab::Initiator>]
 
 /// The record, and reports made of it.
 fn write(dir: &Path, record: &Record) -> Result<(), Failure> {
-    let json = serde_json::to_string(record).map_err(Failure::failed)?;
-    let files = [
-        ("record.json", json),
-        ("report.html", eval::report::html(record)),
-        ("report.md", eval::report::markdown(record)),
-        ("report.csv", eval::report::csv(record)),
-    ];
-    for (name, text) in files {
+    let put = |name: &str, text: String| {
         let path = dir.join(name);
-        fs::write(&path, text).map_err(|why| Failure::failed(format!("{}: {why}", path.display())))?;
-    }
-    Ok(())
+        fs::write(&path, text).map_err(|why| Failure::failed(format!("{}: {why}", path.display())))
+    };
+    put("report.html", eval::report::html(record))?;
+    put("report.md", eval::report::markdown(record))?;
+    put("report.csv", eval::report::csv(record))?;
+    put("record.json", record.to_text().map_err(Failure::failed)?)
 }
 
 #[cfg(test)]

@@ -1,0 +1,243 @@
+//! The one directory of a run for temporary files, and the list of what the run makes elsewhere.
+//!
+//! Invariant: the directory is ours alone (mode 0700) under a name that nobody can foretell, made exclusively;
+//! a marker in it is locked (flock(2)) for as long as the run lives, so that a later run knows a dead one by
+//! the lock, not by a process id. Whatever lies elsewhere carries the directory's token in its name and is
+//! written into the list before it is made.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::Failure;
+use crate::remains;
+
+/// How names of these directories begin, before the token.
+pub(crate) const DIRECTORY: &str = "blockwire-";
+/// The locked marker.
+pub(crate) const MARKER: &str = "lock";
+/// The list of what was made elsewhere.
+pub(crate) const LIST: &str = "made";
+/// Where volumes in memory are.
+pub(crate) const MEMORY: &str = "/dev/shm";
+/// Digits of a token: 64 bits.
+pub(crate) const DIGITS: usize = 16;
+
+/// Something that a run made outside of its directory, or mounted in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Made {
+    /// A network namespace.
+    Namespace(String),
+    /// The directory in [`MEMORY`] for volumes.
+    Memory,
+    /// A mount below the directory, by its path from there, and the kind of its file system.
+    Mount(String, String),
+    /// Exports of LIO whose names begin so.
+    Lio(String),
+    /// Exports of nvmet whose names begin so.
+    Nvmet(String),
+    /// An interface of open-iscsi, with the sessions over it.
+    IscsiInterface(String),
+    /// Controllers of NVMe that were connected with this host identifier.
+    NvmeHost(String),
+}
+
+impl Made {
+    fn words(&self) -> Vec<&str> {
+        match self {
+            Made::Namespace(name) => vec!["namespace", name],
+            Made::Memory => vec!["memory"],
+            Made::Mount(at, kind) => vec!["mount", at, kind],
+            Made::Lio(own) => vec!["lio", own],
+            Made::Nvmet(own) => vec!["nvmet", own],
+            Made::IscsiInterface(name) => vec!["iscsi-interface", name],
+            Made::NvmeHost(id) => vec!["nvme-host", id],
+        }
+    }
+
+    /// Reads a line; `None`: it is none, or names what does not carry the token.
+    pub(crate) fn parse(line: &str, token: &str) -> Option<Made> {
+        let words: Vec<String> = serde_json::from_str(line).ok()?;
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let own = |start: &str, name: &str| {
+            let rest = name.strip_prefix(start)?.strip_prefix(token)?;
+            let is_plain = rest.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
+            is_plain.then(|| name.to_owned())
+        };
+        Some(match words[..] {
+            ["namespace", name] => Made::Namespace(own("bw-", name)?),
+            ["memory"] => Made::Memory,
+            ["mount", at, kind] => {
+                let is_below =
+                    Path::new(at).components().all(|part| matches!(part, std::path::Component::Normal(_)));
+                is_below.then(|| Made::Mount(at.to_owned(), kind.to_owned()))?
+            }
+            ["lio", name] => Made::Lio(own("bw", name)?),
+            ["nvmet", name] => Made::Nvmet(own("bw", name)?),
+            ["iscsi-interface", name] => Made::IscsiInterface(own("bw-", name)?),
+            ["nvme-host", id] => (id == host_id(token)).then(|| Made::NvmeHost(id.to_owned()))?,
+            _ => return None,
+        })
+    }
+}
+
+/// The identifier (a UUID of version 8, RFC 9562) of a run's NVMe hosts.
+fn host_id(token: &str) -> String {
+    let digit = |from: usize, to: usize| token.get(from..to).unwrap_or_default();
+    format!("b10c317e-0000-8000-8{}-{}", digit(0, 3), digit(4, 16))
+}
+
+/// The directory of a run. Dropped, it goes with all that is in it and on its list.
+#[derive(Debug)]
+pub struct Scratch {
+    path: PathBuf,
+    token: String,
+    list: Mutex<File>,
+    next: AtomicU32,
+    /// Locked until it is closed.
+    _marker: File,
+}
+
+/// The one of this process, for as long as anybody has it.
+static CURRENT: Mutex<Weak<Scratch>> = Mutex::new(Weak::new());
+
+impl PartialEq for Scratch {
+    fn eq(&self, other: &Scratch) -> bool {
+        self.path == other.path
+    }
+}
+
+impl Eq for Scratch {}
+
+impl std::hash::Hash for Scratch {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.path.hash(state);
+    }
+}
+
+/// Digits that nobody can foretell.
+///
+/// # Errors
+/// If the kernel gives none.
+pub(crate) fn random_digits() -> Result<String, Failure> {
+    let mut bytes = [0; DIGITS / 2];
+    let read = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
+    read.map_err(|why| Failure::new(format!("/dev/urandom: {why}")))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+impl Scratch {
+    /// That of this process; made if nobody has it.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    pub fn current() -> Result<Arc<Scratch>, Failure> {
+        let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(scratch) = current.upgrade() {
+            return Ok(scratch);
+        }
+        let scratch = Arc::new(Scratch::make(&std::env::temp_dir())?);
+        *current = Arc::downgrade(&scratch);
+        Ok(scratch)
+    }
+
+    /// Makes one in a directory that others may write to.
+    pub(crate) fn make(parent: &Path) -> Result<Scratch, Failure> {
+        let failed = |what: &Path, why: &dyn std::fmt::Display| {
+            Failure::new(format!("{}: {why}: set TMPDIR to a directory that can be written", what.display()))
+        };
+        let parent = parent.canonicalize().map_err(|why| failed(parent, &why))?;
+        let token = random_digits()?;
+        let path = parent.join(format!("{DIRECTORY}{token}"));
+        // Not under its own name before it is locked: a run that begins now must not take it for a dead one's.
+        let fresh = parent.join(format!("{DIRECTORY}{token}.new"));
+        let made = (|| {
+            std::fs::DirBuilder::new().mode(0o700).create(&fresh)?;
+            let new =
+                |name: &str| File::options().write(true).create_new(true).mode(0o600).open(fresh.join(name));
+            let (mut marker, list) = (new(MARKER)?, new(LIST)?);
+            marker.write_all(token.as_bytes())?;
+            flock(&marker, FlockOperation::NonBlockingLockExclusive)?;
+            std::fs::rename(&fresh, &path)?;
+            Ok::<_, std::io::Error>((marker, list))
+        })();
+        let (marker, list) = made.map_err(|why| failed(&fresh, &why))?;
+        Ok(Scratch { path, token, list: Mutex::new(list), next: AtomicU32::new(0), _marker: marker })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Makes a directory in it, for root or us alone (mode 0700). Its path is short, as that of a socket must be.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    pub(crate) fn directory(&self, what: &str) -> Result<PathBuf, Failure> {
+        let path = self.path.join(format!("{what}{}", self.number()));
+        let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
+        made.map_err(|why| Failure::new(format!("{}: {why}", path.display())))?;
+        Ok(path)
+    }
+
+    /// A number that tells what was made in it apart.
+    pub(crate) fn number(&self) -> u32 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A name that nobody else has: `start`, the token, `end`.
+    pub(crate) fn name(&self, start: &str, end: &str) -> String {
+        format!("{start}{}{end}", self.token)
+    }
+
+    /// The identifier of this run's NVMe hosts.
+    pub(crate) fn host_id(&self) -> String {
+        host_id(&self.token)
+    }
+
+    /// Makes the directory in memory for volumes, if it is not there; `None`: there is no such file system.
+    pub(crate) fn memory(&self) -> Result<Option<PathBuf>, Failure> {
+        if !Path::new(MEMORY).is_dir() {
+            return Ok(None);
+        }
+        let path = Path::new(MEMORY).join(self.name(DIRECTORY, ""));
+        // Under the lock of the list: it is made once.
+        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        if !remains::is_ours(&path) {
+            write(&mut list, &Made::Memory)?;
+            let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
+            made.map_err(|why| Failure::new(format!("{}: {why}", path.display())))?;
+        }
+        Ok(Some(path))
+    }
+
+    /// Writes down what is about to be made.
+    pub(crate) fn note(&self, made: &Made) -> Result<(), Failure> {
+        write(&mut self.list.lock().unwrap_or_else(PoisonError::into_inner), made)
+    }
+
+    /// Writes down what is about to be mounted below it.
+    pub(crate) fn note_mount(&self, at: &Path, kind: &str) -> Result<(), Failure> {
+        let below = at.strip_prefix(&self.path).ok().and_then(Path::to_str);
+        let below = below.ok_or_else(|| Failure::new(format!("{}: not in our directory", at.display())))?;
+        self.note(&Made::Mount(below.to_owned(), kind.to_owned()))
+    }
+}
+
+fn write(list: &mut File, made: &Made) -> Result<(), Failure> {
+    let line = format!("{}\n", serde_json::json!(made.words()));
+    list.write_all(line.as_bytes()).map_err(|why| Failure::new(format!("the list of what was made: {why}")))
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What cannot be removed now stays on the list, for the next run.
+        let _ = remains::take_down(&self.path, &self.token);
+    }
+}
