@@ -12,7 +12,7 @@ const BUCKETS: usize = ((64 - FINE as usize) + 1) << FINE;
 
 /// How often each latency came. Nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "Sparse", into = "Sparse")]
+#[serde(try_from = "Sparse", into = "Sparse")]
 pub struct Histogram {
     counts: Vec<u64>,
     count: u64,
@@ -89,38 +89,51 @@ impl Histogram {
         self.counts[bucket(ns)] += 1;
         self.count += 1;
         self.sum += u128::from(ns);
-        self.squares += u128::from(ns) * u128::from(ns);
+        self.squares = self.squares.saturating_add(u128::from(ns) * u128::from(ns));
         self.min = self.min.min(ns);
         self.max = self.max.max(ns);
     }
 
     /// Of counts that were gathered elsewhere, each at a latency in nanoseconds, with the extremes, the mean
     /// and the standard deviation that were computed there from what was not yet rounded.
+    ///
+    /// # Errors
+    /// If these cannot be of one set of latencies.
     pub fn gathered(
         counts: impl IntoIterator<Item = (u64, u64)>,
         (min, max): (u64, u64),
         mean: f64,
         deviation: f64,
-    ) -> Histogram {
+    ) -> Result<Histogram, &'static str> {
         let mut histogram = Histogram { min, max, ..Histogram::default() };
         for (ns, count) in counts {
+            let all = histogram.count.checked_add(count).ok_or("latencies are more than 64 bits count")?;
             histogram.counts[bucket(ns)] += count;
-            histogram.count += count;
+            histogram.count = all;
+        }
+        if histogram.count == 0 {
+            return Ok(Histogram::default());
+        }
+        let (low, high) = (min as f64, max as f64);
+        if low > high || !(low - 1.0..=high + 1.0).contains(&mean) || !(0.0..=high + 1.0).contains(&deviation)
+        {
+            return Err("the extremes, the mean and the deviation of latencies do not agree");
         }
         let count = histogram.count as f64;
         histogram.sum = (mean * count) as u128;
         histogram.squares = ((deviation * deviation + mean * mean) * count) as u128;
-        if histogram.count == 0 { Histogram::default() } else { histogram }
+        Ok(histogram)
     }
 
     /// Adds all of another.
     pub fn merge(&mut self, other: &Histogram) {
+        // Records of others may hold more than can be counted together.
         for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
-            *mine += theirs;
+            *mine = mine.saturating_add(*theirs);
         }
-        self.count += other.count;
-        self.sum += other.sum;
-        self.squares += other.squares;
+        self.count = self.count.saturating_add(other.count);
+        self.sum = self.sum.saturating_add(other.sum);
+        self.squares = self.squares.saturating_add(other.squares);
         self.min = self.min.min(other.min);
         self.max = self.max.max(other.max);
     }
@@ -168,7 +181,7 @@ impl Histogram {
         let rank = ((percent / 100.0 * self.count as f64).ceil() as u64).clamp(1, self.count);
         let mut seen = 0;
         for (at, count) in self.counts.iter().enumerate() {
-            seen += count;
+            seen = u64::saturating_add(seen, *count);
             if seen >= rank {
                 let (low, width) = range(at);
                 return (low + width / 2).clamp(self.min, self.max);
@@ -200,9 +213,14 @@ impl From<Histogram> for Sparse {
     }
 }
 
-impl From<Sparse> for Histogram {
-    /// Buckets that do not exist are left out.
-    fn from(sparse: Sparse) -> Self {
+/// How far a mean that was rounded may lie beyond the extremes, as a part of them.
+const ROUNDED: f64 = 1e-6;
+
+impl TryFrom<Sparse> for Histogram {
+    type Error = &'static str;
+
+    /// Whoever wrote it may have written anything: what is shown of a histogram takes it as it is.
+    fn try_from(sparse: Sparse) -> Result<Self, &'static str> {
         let mut histogram = Histogram {
             sum: sparse.sum_ns,
             squares: sparse.squares_ns2,
@@ -211,12 +229,23 @@ impl From<Sparse> for Histogram {
             ..Histogram::default()
         };
         for (at, count) in sparse.buckets {
-            if let Some(mine) = histogram.counts.get_mut(at as usize) {
-                *mine += count;
-                histogram.count += count;
-            }
+            let mine = histogram.counts.get_mut(at as usize).ok_or("a bucket of latencies does not exist")?;
+            let all = histogram.count.checked_add(count).ok_or("latencies are more than 64 bits count")?;
+            // No more than all of them.
+            (*mine, histogram.count) = (*mine + count, all);
         }
-        histogram
+        if histogram.count == 0 {
+            return Ok(Histogram::default());
+        }
+        if histogram.min > histogram.max {
+            return Err("the shortest latency is above the longest");
+        }
+        let (low, high) =
+            (histogram.min as f64 * (1.0 - ROUNDED) - 1.0, histogram.max as f64 * (1.0 + ROUNDED) + 1.0);
+        if !(low..=high).contains(&histogram.mean()) {
+            return Err("the mean of latencies is not between the shortest and the longest");
+        }
+        Ok(histogram)
     }
 }
 

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod capacity;
+mod checked;
 pub mod compare;
 pub mod cpu;
 pub mod derived;

@@ -346,14 +346,25 @@ impl Record {
     /// Reads a record.
     ///
     /// # Errors
-    /// If it is no record, or of another version.
+    /// If it is no record, of another version, or has figures that cannot be.
     pub fn parse(text: &str) -> Result<Record, String> {
         let record: Record =
             serde_json::from_str(text).map_err(|why| format!("this is no record of a run: {why}"))?;
         if record.schema != SCHEMA {
             return Err(format!("this record is of version {}, and {SCHEMA} is known here", record.schema));
         }
+        record.check().map_err(|why| format!("this is no record of a run: {why}"))?;
         Ok(record)
+    }
+
+    /// The record as text, which [`parse`](Self::parse) takes.
+    ///
+    /// # Errors
+    /// If it has figures that cannot be: which.
+    pub fn to_text(&self) -> Result<String, String> {
+        self.check()
+            .map_err(|why| format!("the record is not written, since it could not be read again: {why}"))?;
+        serde_json::to_string(self).map_err(|why| why.to_string())
     }
 
     /// All that does not add up, in words.

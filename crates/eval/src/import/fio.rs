@@ -84,7 +84,7 @@ impl Latency {
     }
 
     /// As a histogram: of its bins, else of its percentiles: what lies between two of them counts at the upper.
-    fn histogram(&self) -> Histogram {
+    fn histogram(&self) -> Result<Histogram, &'static str> {
         let number = |text: &String| text.parse::<f64>().ok();
         let counts: Vec<(u64, u64)> = if self.bins.is_empty() {
             let mut ranks: Vec<(f64, u64)> =
@@ -122,7 +122,8 @@ pub(super) fn points(about: &About, text: &str) -> Result<(Vec<Point>, String), 
             loads.push((key, Load::default()));
             loads.len() - 1
         });
-        loads[at].1.take(job, &output.global);
+        let taken = loads[at].1.take(job, &output.global);
+        taken.map_err(|why| format!("job \"{}\": {why}", job.jobname))?;
     }
     let is_completion = loads.iter().any(|(_, load)| load.is_completion);
     let points: Vec<Point> = loads.into_iter().filter_map(|(_, load)| load.point(about)).collect();
@@ -153,7 +154,7 @@ struct Load {
 }
 
 impl Load {
-    fn take(&mut self, job: &Job, global: &BTreeMap<String, String>) {
+    fn take(&mut self, job: &Job, global: &BTreeMap<String, String>) -> Result<(), &'static str> {
         let option = |names: &[&str]| {
             let found = names.iter().find_map(|name| job.options.get(*name).or_else(|| global.get(*name)));
             found.map(String::as_str)
@@ -174,15 +175,18 @@ impl Load {
         let side = self.run.initiator.get_or_insert_with(Side::default);
         side.process.0 += job.usr_cpu / 100.0 * threads;
         side.process.1 += job.sys_cpu / 100.0 * threads;
-        self.run.errors += job.total_err.max(u64::from(job.error != 0));
+        const MANY: &str = "counts of its I/Os are more than 64 bits hold";
+        let sum = |all: u64, one: u64| all.checked_add(one).ok_or(MANY);
+        self.run.errors = sum(self.run.errors, job.total_err.max(u64::from(job.error != 0)))?;
         for direction in [&job.read, &job.write, &job.trim].into_iter().filter(|one| one.total_ios > 0) {
-            self.run.ios += direction.total_ios;
-            self.run.moved += direction.io_bytes;
+            self.run.ios = sum(self.run.ios, direction.total_ios)?;
+            self.run.moved = sum(self.run.moved, direction.io_bytes)?;
             self.run.seconds = self.run.seconds.max(direction.runtime as f64 / 1e3);
             let latency = if direction.lat_ns.is_spread() { &direction.lat_ns } else { &direction.clat_ns };
             self.is_completion |= !direction.lat_ns.is_spread();
-            self.run.latency.merge(&latency.histogram());
+            self.run.latency.merge(&latency.histogram()?);
         }
+        Ok(())
     }
 
     fn point(mut self, about: &About) -> Option<Point> {
@@ -192,7 +196,7 @@ impl Load {
         if self.run.initiator.as_ref().is_some_and(|side| side.process == (0.0, 0.0)) {
             self.run.initiator = None;
         }
-        let depth = self.each * if self.entries == 1 { self.jobs } else { self.entries };
+        let depth = self.each.saturating_mul(if self.entries == 1 { self.jobs } else { self.entries });
         Some(Point {
             rw: self.rw,
             bytes: self.block.unwrap_or(self.run.moved / self.run.ios),

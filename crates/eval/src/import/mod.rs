@@ -44,7 +44,10 @@ pub fn import(record: &mut Record, about: &About, text: &str) -> Result<(), Stri
     if points.is_empty() {
         return Err("it holds no run that did any I/O".to_owned());
     }
-    for point in points {
+    // Nothing of it is taken unless all of it can be written down.
+    let all = Record { points, ..Record::default() };
+    all.check().map_err(|why| format!("its figures cannot be: {why}"))?;
+    for point in all.points {
         add(record, point);
     }
     if !record.notes.contains(&note) {
@@ -98,6 +101,50 @@ mod tests {
         import(&mut record, &about(), text).unwrap();
         assert_eq!(record.points.len(), loads);
         assert!(record.points.iter().all(|point| point.runs.len() == 2));
+    }
+
+    /// Whatever stands in place of a figure: it is refused by a message, or taken and can be written and read.
+    #[test]
+    fn a_hostile_result_never_ends_the_program() {
+        let values = ["1e308", "-1e308", "18446744073709551615", "-1", "0", "1e-300", "null", "\"x\"", "[]"];
+        let mut taken = 0;
+        for name in [
+            "min",
+            "max",
+            "mean",
+            "stddev",
+            "N",
+            "total_ios",
+            "io_bytes",
+            "runtime",
+            "job_runtime",
+            "usr_cpu",
+        ] {
+            for value in values {
+                for text in [include_str!("fio-json.json"), include_str!("fio-json-plus.json")] {
+                    // Every line that gives this figure.
+                    let changed: Vec<String> = text
+                        .lines()
+                        .map(|line| match line.split_once(&format!("\"{name}\" : ")) {
+                            Some((start, rest)) if !rest.starts_with(['{', '[', '"']) => {
+                                let comma = if rest.trim_end().ends_with(',') { "," } else { "" };
+                                format!("{start}\"{name}\" : {value}{comma}")
+                            }
+                            _ => line.to_owned(),
+                        })
+                        .collect();
+                    let mut record = Record { schema: crate::record::SCHEMA, ..Record::default() };
+                    if import(&mut record, &about(), &changed.join("\n")).is_ok() {
+                        assert!(Record::parse(&record.to_text().unwrap()).is_ok(), "{name} {value}");
+                        assert!(!crate::report::html(&record).is_empty());
+                        taken += 1;
+                    } else {
+                        assert!(record.points.is_empty(), "{name} {value}: it was refused and is there");
+                    }
+                }
+            }
+        }
+        assert!(taken > 20, "{taken}");
     }
 
     #[test]

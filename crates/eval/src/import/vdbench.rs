@@ -88,8 +88,8 @@ fn note(form: &str) -> String {
 /// `2-60` of `avg_2-60`: how many intervals were averaged.
 fn intervals(word: &str) -> Option<f64> {
     let (from, to) = word.strip_prefix("avg_")?.split_once('-')?;
-    let (from, to): (i64, i64) = (from.parse().ok()?, to.parse().ok()?);
-    (to >= from).then(|| (to - from + 1) as f64)
+    let (from, to): (u32, u32) = (from.parse().ok()?, to.parse().ok()?);
+    (to >= from).then(|| f64::from(to - from) + 1.0)
 }
 
 /// Seconds of the day of `12:34:56.789`.
@@ -123,7 +123,8 @@ pub(super) fn flat_file(about: &About, text: &str) -> Result<(Vec<Point>, String
         let figure = |name: &str| -> Result<f64, String> {
             let cell = place(name).and_then(|at| cells.get(at));
             let cell = cell.ok_or_else(|| format!("vdbench's flat file has no column \"{name}\""))?;
-            cell.parse().map_err(|_| format!("line {}: \"{cell}\" is no figure of {name}", at + 1))
+            let figure = cell.parse().ok().filter(|figure: &f64| figure.is_finite());
+            figure.ok_or_else(|| format!("line {}: \"{cell}\" is no figure of {name}", at + 1))
         };
         let averages = Averages {
             label: cells[run_at].to_owned(),
@@ -217,6 +218,21 @@ cpu_used cpu_user cpu_kernel cpu_wait cpu_idle
         assert_eq!(point.jitter().unwrap().median, 250.0);
         assert_eq!(point.latency(99.0), None, "it keeps no percentiles");
         assert!(point.runs[0].discords(point).is_empty() && note.contains("no percentiles"));
+    }
+
+    /// It was written as a record that nothing could read again.
+    #[test]
+    fn a_figure_that_overflows_is_never_taken() {
+        use crate::record::Record;
+        for figure in ["1e308", "inf", "NaN", "-1"] {
+            let text = FLAT.replace("100 0.320 0.320", &format!("100 {figure} 0.320"));
+            let mut record = Record::default();
+            let why = super::super::import(&mut record, &about(), &text).unwrap_err();
+            assert!(why.contains("figure") && record.points.is_empty(), "{figure}: {why}");
+        }
+        for word in ["avg_-9223372036854775808-9223372036854775807", "avg_4-2", "avg_", "avg_0-4294967295"] {
+            let _ = flat_file(&about(), &FLAT.replace("avg_2-2", word));
+        }
     }
 
     #[test]

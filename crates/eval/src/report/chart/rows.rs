@@ -85,7 +85,8 @@ pub(in super::super) fn shapes(title: &str, shapes: &[Shape]) -> String {
         let mut bins = [0.0; BINS];
         for (start, wide, count) in shape.latencies.buckets() {
             // A bucket that is wider than a bin is spread over the bins that it covers.
-            let (from, to) = (part(start as f64) * BINS as f64, part((start + wide) as f64) * BINS as f64);
+            let (from, to) =
+                (part(start as f64) * BINS as f64, part(start as f64 + wide as f64) * BINS as f64);
             let (first, last) = ((from as usize).min(BINS - 1), (to as usize).min(BINS - 1));
             let share = count as f64 / (last - first + 1) as f64;
             bins[first..=last].iter_mut().for_each(|bin| *bin += share);

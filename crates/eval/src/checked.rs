@@ -1,0 +1,198 @@
+//! Figures that a record may hold. A record comes from a file that anybody may have written, or from another
+//! tool's figures; reports, comparisons and charts then take it as it is.
+//!
+//! Invariant: what is read or written passed [`Record::check`]: every figure is finite and not negative, and none
+//! is so large or so small that what is computed of several is not.
+
+use crate::record::{Point, Record, Run, Side};
+
+/// Most of any time, in seconds: 30,000 years.
+const SECONDS_MAX: f64 = 1e12;
+/// Least of a run that has figures, in seconds: a nanosecond.
+const SECONDS_MIN: f64 = 1e-9;
+/// Most nanoseconds of one latency: those that 64 bits hold.
+const NANOSECONDS_MAX: f64 = u64::MAX as f64;
+/// Most of any count, bytes included: 64 PiB. Two hundred runs' are counted together without loss.
+const COUNT_MAX: u64 = 1 << 56;
+/// Most runs of all points: their counts are summed up in 64 bits.
+const RUNS_MAX: usize = 200;
+
+/// Which figure cannot be.
+type Wrong = String;
+
+fn figure(name: &str, value: f64, most: f64) -> Result<(), Wrong> {
+    if value.is_finite() && (0.0..=most).contains(&value) {
+        return Ok(());
+    }
+    Err(format!("{name} is {value:e}, and from 0 to {most:e} can be"))
+}
+
+fn optional(name: &str, value: Option<f64>, most: f64) -> Result<(), Wrong> {
+    value.map_or(Ok(()), |value| figure(name, value, most))
+}
+
+fn count(name: &str, value: u64) -> Result<(), Wrong> {
+    (value <= COUNT_MAX)
+        .then_some(())
+        .ok_or_else(|| format!("{name} is {value}, and at most {COUNT_MAX} can be"))
+}
+
+impl Record {
+    /// Whether its figures can be.
+    ///
+    /// # Errors
+    /// Which cannot, and why.
+    pub fn check(&self) -> Result<(), String> {
+        figure("seconds", self.seconds, SECONDS_MAX)?;
+        for (at, point) in self.points.iter().enumerate() {
+            point.check().map_err(|why| format!("load {}: {why}", at + 1))?;
+        }
+        let runs: usize = self.points.iter().map(|point| point.runs.len()).sum();
+        let errors = self.points.iter().flat_map(|point| &point.runs).map(|run| run.errors);
+        if errors.fold(0_u64, u64::saturating_add) > COUNT_MAX {
+            return Err(format!("errors of its {runs} runs are more than {COUNT_MAX}"));
+        }
+        Ok(())
+    }
+}
+
+impl Point {
+    fn check(&self) -> Result<(), Wrong> {
+        count("bytes", self.bytes)?;
+        count("work", self.work.unwrap_or(0))?;
+        if self.runs.len() > RUNS_MAX {
+            return Err(format!("it has {} runs, and at most {RUNS_MAX} can be", self.runs.len()));
+        }
+        let run = |(at, run): (usize, &Run)| run.check().map_err(|why| format!("run {}: {why}", at + 1));
+        self.runs.iter().enumerate().try_for_each(run)
+    }
+}
+
+impl Run {
+    fn check(&self) -> Result<(), Wrong> {
+        figure("seconds", self.seconds, SECONDS_MAX)?;
+        if self.seconds > 0.0 && self.seconds < SECONDS_MIN {
+            return Err(format!("seconds is {:e}, and 0 or at least {SECONDS_MIN:e} can be", self.seconds));
+        }
+        for (name, value) in [("ios", self.ios), ("moved", self.moved), ("errors", self.errors)] {
+            count(name, value)?;
+        }
+        count("retransmits", self.retransmits.unwrap_or(0))?;
+        count("packets", self.packets.unwrap_or(0))?;
+        count("latency's count", self.latency.count())?;
+        if let Some(summary) = &self.latency_summary {
+            figure("mean", summary.mean, NANOSECONDS_MAX)?;
+            figure("deviation", summary.deviation, NANOSECONDS_MAX)?;
+            figure("max", summary.max, NANOSECONDS_MAX)?;
+        }
+        if let Some(refilled) = &self.refilled {
+            figure("refilled seconds", refilled.seconds, SECONDS_MAX)?;
+            // Over all I/Os.
+            figure("latency outside", refilled.outside.abs(), SECONDS_MAX * COUNT_MAX as f64)?;
+        }
+        optional("io_latency_us", self.io_latency_us, NANOSECONDS_MAX)?;
+        for (end, side) in [("target", &self.target), ("initiator", &self.initiator)] {
+            side.as_ref().map_or(Ok(()), Side::check).map_err(|why| format!("{end}: {why}"))?;
+        }
+        Ok(())
+    }
+}
+
+impl Side {
+    fn check(&self) -> Result<(), Wrong> {
+        for (_, kinds) in &self.cores.cores {
+            let all =
+                [kinds.user, kinds.system, kinds.irq, kinds.softirq, kinds.idle, kinds.iowait, kinds.steal];
+            all.into_iter().try_for_each(|time| figure("a core's time", time, SECONDS_MAX))?;
+        }
+        figure("user time", self.process.0, SECONDS_MAX)?;
+        figure("system time", self.process.1, SECONDS_MAX)?;
+        count("context switches", self.cores.switches)?;
+        count("resident", self.resident)?;
+        optional("idle_polls", self.idle_polls, SECONDS_MAX)?;
+        optional("late", self.late, SECONDS_MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Histogram;
+    use crate::record::{Record, SCHEMA, Summary, tests};
+
+    fn record() -> Record {
+        let points = vec![tests::point("blockwire", "randread", 4096, 1000)];
+        Record { schema: SCHEMA, preset: "quick".into(), points, ..Record::default() }
+    }
+
+    /// A record with one figure of its first run changed, as text.
+    fn with(path: &str, value: serde_json::Value) -> String {
+        let mut json = serde_json::to_value(record()).unwrap();
+        *json.pointer_mut(path).unwrap_or_else(|| panic!("{path}")) = value;
+        json.to_string()
+    }
+
+    /// It ended `eval report` and `eval compare`, and with them all clean-ups of a run.
+    #[test]
+    fn a_record_never_ends_the_program_by_its_latencies() {
+        let latency = "/points/0/runs/0/latency";
+        for (name, value) in [
+            ("min_ns", serde_json::json!(u64::MAX)),
+            ("max_ns", serde_json::json!(0)),
+            ("buckets", serde_json::json!([[0, u64::MAX], [1, 1]])),
+            ("buckets", serde_json::json!([[4_000_000, 1]])),
+            ("sum_ns", serde_json::json!(u128::MAX.to_string())),
+        ] {
+            let read = Record::parse(&with(&format!("{latency}/{name}"), value.clone()));
+            let why = read.expect_err(&format!("{name} {value}"));
+            assert!(why.starts_with("this is no record of a run: "), "{why}");
+        }
+    }
+
+    #[test]
+    fn figures_that_cannot_be_are_never_read() {
+        for (path, value) in [
+            ("/seconds", 1e308),
+            ("/points/0/runs/0/seconds", 1e308),
+            ("/points/0/runs/0/seconds", -1.0),
+            ("/points/0/runs/0/seconds", 1e-300),
+            ("/points/0/runs/1/target/process/0", 1e308),
+            ("/points/0/runs/1/initiator/cores/cores/0/1/user", -1e9),
+        ] {
+            let why = Record::parse(&with(path, value.into())).expect_err(path);
+            assert!(why.contains(" is "), "{why}");
+        }
+        let text = with("/points/0/runs/0/ios", u64::MAX.into());
+        assert!(Record::parse(&text).unwrap_err().contains("load 1: run 1: ios"), "{text}");
+        assert_eq!(Record::parse(&record().to_text().unwrap()).unwrap(), record());
+    }
+
+    /// A figure that is not finite would be written as `null`, which no record has.
+    #[test]
+    fn a_record_that_cannot_be_read_again_is_never_written() {
+        for figure in [f64::INFINITY, f64::NAN, 1e308] {
+            let mut record = record();
+            let run = &mut record.points[0].runs[0];
+            run.latency = Histogram::default();
+            run.latency_summary = Some(Summary { mean: figure, deviation: 1.0, max: 1.0 });
+            let why = record.to_text().unwrap_err();
+            assert!(why.contains("load 1: run 1: mean"), "{why}");
+        }
+    }
+
+    /// Of whatever is taken, all that is shown of it can be made.
+    #[test]
+    fn what_is_read_is_shown_without_an_end() {
+        let mut record = record();
+        let run = &mut record.points[0].runs[0];
+        (run.seconds, run.ios, run.moved, run.errors) = (1e-9, 1 << 56, 1 << 56, 1 << 55);
+        run.latency = Histogram::default();
+        run.latency.record(0);
+        run.latency.record(u64::MAX);
+        record.points[0].runs[1].seconds = 1e12;
+        record.points[0].runs[2].seconds = 0.0;
+        let record = Record::parse(&record.to_text().unwrap()).unwrap();
+        assert!(!crate::report::html(&record).is_empty() && !crate::report::markdown(&record).is_empty());
+        assert!(!crate::report::csv(&record).is_empty() && record.points[0].latencies().count() > 0);
+        let _ = record.discords();
+    }
+}
