@@ -204,7 +204,8 @@ impl<T> Requests<T> {
     /// Starts a request, or gives it back if there is no room or no memory for it now.
     pub(crate) fn start(&mut self, disk: &mut dyn Disk, request: Request<T>) -> Result<(), Request<T>> {
         let Some(&index) = self.free.last() else { return Err(request) };
-        if let Err(trouble) = self.check(disk, &request) {
+        let judged = self.judge(disk, request.ask, request.at, request.len);
+        if let Err(trouble) = judged.and_then(|()| self.check_payload(&request)) {
             self.end_at_once(request, Err(trouble));
             return Ok(());
         }
@@ -231,7 +232,6 @@ impl<T> Requests<T> {
         let ready = match ask {
             Ask::Read => self.prepare_read(disk, &mut task),
             Ask::Write { .. } if !request.lent.is_empty() => {
-                assert!(inner(at, at + len, self.block) == Some(task.span), "lent memory is whole blocks");
                 task.lent = request.lent;
                 Ok(())
             }
@@ -254,20 +254,38 @@ impl<T> Requests<T> {
         Ok(())
     }
 
-    fn check(&self, disk: &dyn Disk, request: &Request<T>) -> Result<(), Trouble> {
-        let end = request.at.checked_add(request.len).ok_or(Trouble::Invalid)?;
-        if request.ask.is_write() && disk.is_read_only() {
+    /// Whether the volume, as it is now, takes such a request. A front asks before it looks for a write's
+    /// memory, and [`Requests::start`] asks again: nobody keeps an answer, for protection and size change.
+    pub(crate) fn judge(&self, disk: &dyn Disk, ask: Ask, at: u64, len: u64) -> Result<(), Trouble> {
+        let end = at.checked_add(len).ok_or(Trouble::Invalid)?;
+        if ask.is_write() && disk.is_read_only() {
             return Err(Trouble::ReadOnly);
         }
-        let has_parts = matches!(request.ask, Ask::Read | Ask::Write { .. });
-        match request.ask {
+        let has_parts = matches!(ask, Ask::Read | Ask::Write { .. });
+        match ask {
             Ask::Flush => Ok(()),
             // Of one more part than blocks, where both ends are ragged.
-            _ if has_parts && request.len / self.block + 2 > PARTS_MAX.into() => Err(Trouble::Invalid),
+            _ if has_parts && len / self.block + 2 > PARTS_MAX.into() => Err(Trouble::Invalid),
             _ if end <= disk.geometry().bytes() => Ok(()),
             Ask::Write { .. } | Ask::Zero { .. } => Err(Trouble::NoSpace),
             Ask::Read | Ask::Unmap { .. } | Ask::Prefetch | Ask::Extents => Err(Trouble::Invalid),
         }
+    }
+
+    /// A write brings all of its bytes, or fails: one that a front thought would be refused, and that is not, has
+    /// none, and must not end as if it had been written.
+    fn check_payload(&self, request: &Request<T>) -> Result<(), Trouble> {
+        let &Request { ask, at, len, .. } = request;
+        if !matches!(ask, Ask::Write { .. }) || len == 0 {
+            return Ok(());
+        }
+        let (span, lent) = (self.span(at, len), request.lent.len() as u64);
+        let held: u64 = request.data.iter().map(|part| part.len() as u64).sum();
+        let is_whole = match lent {
+            0 => held == span.blocks * self.block,
+            _ => lent == len && inner(at, at + len, self.block) == Some(span),
+        };
+        if is_whole { Ok(()) } else { Err(Trouble::Io) }
     }
 
     fn end_at_once(&mut self, request: Request<T>, result: Result<(), Trouble>) {
@@ -325,7 +343,7 @@ impl<T> Requests<T> {
 
     fn submit(&mut self, disk: &mut dyn Disk, index: u16, part: usize, op: Op, payload: Payload) {
         let slot = &mut self.slots[usize::from(index)];
-        // Whoever has more parts was refused by `check`.
+        // What has more parts was refused by `judge`.
         let name = Name { generation: slot.generation, index, part: part as u32 };
         slot.task.as_mut().expect("a slot that is named has a task").out += 1;
         disk.submit(Io { id: name.pack(), epoch: Epoch::default(), op, payload });
@@ -409,10 +427,18 @@ impl<T> Requests<T> {
             return;
         }
         let Some(task) = slot.task.as_mut() else { return };
+        // cannot fail: the name is one of this task's operations, and each of them ends once.
         task.out -= 1;
         match done.result {
             Ok(outcome) => match (task.phase, task.ask) {
-                (Phase::Edges, _) => task.edges[part].memory = done.payload,
+                // cannot fail: an operation's part is that of the edge, or of the memory, that it was given.
+                (Phase::Edges, _) if done.payload.len() as u64 == self.block => {
+                    task.edges[part].memory = done.payload;
+                }
+                // What did not come must not be made up.
+                (Phase::Edges, _) => {
+                    task.trouble.get_or_insert(Trouble::Io);
+                }
                 (Phase::Body, Ask::Read) => task.back[part] = done.payload,
                 (Phase::Body, Ask::Extents) => {
                     if let Outcome::Extents(extents) = outcome {
@@ -461,14 +487,17 @@ impl<T> Requests<T> {
         if !task.edges.is_empty() && task.phase != Phase::Waiting {
             self.ragged -= 1;
         }
-        let result = task.trouble.map_or(Ok(()), Err);
+        let mut result = task.trouble.map_or(Ok(()), Err);
         let mut data = Sg::new();
         if task.ask == Ask::Read && result.is_ok() {
             for payload in task.back.drain(..) {
                 data.append(payload.into_sg());
             }
             let skip = (task.at % self.block) as usize;
-            if skip > 0 || data.len() as u64 != task.len {
+            if data.len() as u64 != task.span.blocks * self.block {
+                (data, result) = (Sg::new(), Err(Trouble::Io));
+            } else if skip > 0 || data.len() as u64 != task.len {
+                // cannot fail: the request lies within the blocks that it touches, and they are all here.
                 data = data.slice(skip..skip + task.len as usize);
             }
         }

@@ -7,8 +7,12 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use buf::Time;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::wait::{Key, Waiter, now};
 
 /// A socket that listens at a path, which goes with it.
 #[derive(Debug)]
@@ -61,6 +65,73 @@ impl Drop for Listener {
     }
 }
 
+/// How long nobody is let in when the system has no descriptor or no memory for another.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Whether those who wait at a listener are let in. Invariant: while there is no descriptor for another, the
+/// listener is not waited for, so that who waits there keeps nobody awake.
+#[derive(Debug, Default)]
+pub(crate) struct Gate {
+    watched: bool,
+    paused_until: Option<Time>,
+}
+
+impl Gate {
+    /// Has the waiter tell of a listener, or not.
+    pub(crate) fn watch(
+        &mut self,
+        listener: &Listener,
+        key: Key,
+        waiter: &Waiter,
+        may: bool,
+    ) -> io::Result<()> {
+        self.paused_until = self.paused_until.filter(|until| now() < *until);
+        let may = may && self.paused_until.is_none();
+        match (self.watched, may) {
+            (false, true) => match waiter.add(listener.as_fd(), key, true, false) {
+                Ok(()) => self.watched = true,
+                Err(_) => self.pause(),
+            },
+            (true, false) => {
+                waiter.remove(listener.as_fd())?;
+                self.watched = false;
+            }
+            (false, false) | (true, true) => {}
+        }
+        Ok(())
+    }
+
+    /// Lets one in who waits.
+    pub(crate) fn accept(&mut self, listener: &Listener) -> Option<OwnedFd> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        self.handle_accepted(rustix::net::accept_with(listener, flags))
+    }
+
+    fn handle_accepted(&mut self, accepted: rustix::io::Result<OwnedFd>) -> Option<OwnedFd> {
+        use rustix::io::Errno;
+        match accepted {
+            Ok(fd) => Some(fd),
+            // Nobody is there, or not any more.
+            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => None,
+            // The listener stays ready, however often it is asked.
+            Err(_) => {
+                self.pause();
+                None
+            }
+        }
+    }
+
+    /// Lets nobody in for a while.
+    pub(crate) fn pause(&mut self) {
+        self.paused_until = Some(now() + PAUSE);
+    }
+
+    /// When [`Gate::watch`] is to be called at the latest.
+    pub(crate) fn poll_timeout(&self) -> Option<Time> {
+        self.paused_until
+    }
+}
+
 /// Whether a path is a socket of ours that nobody listens on.
 fn is_stale(path: &Path, address: &SocketAddrUnix) -> io::Result<bool> {
     let there = std::fs::symlink_metadata(path)?;
@@ -78,6 +149,8 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     use super::*;
+    use crate::test_disk::{Mood, RamVolume};
+    use crate::wait::Stop;
 
     fn place(name: &str) -> PathBuf {
         std::env::temp_dir().join(format!("attach-socket-{}-{name}", std::process::id()))
@@ -96,6 +169,34 @@ mod tests {
         // It is stale now, and ours.
         drop(Listener::new(&path, 0o600).unwrap());
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn who_waits_where_there_are_no_descriptors_keeps_nobody_awake() {
+        let path = place("full");
+        let listener = Listener::new(&path, 0o600).unwrap();
+        let ram = std::sync::Arc::new(volume::RamDisk::new(8, 8, 512, 512));
+        let (disk, stop) = (RamVolume::new(ram, Mood::default()), Stop::new().unwrap());
+        let mut waiter = Waiter::new(&disk, &stop).unwrap();
+        let mut gate = Gate::default();
+        gate.watch(&listener, Key(7), &waiter, true).unwrap();
+        let _client = std::os::unix::net::UnixStream::connect(&path).unwrap();
+        let is_told = |waiter: &mut Waiter| {
+            waiter.wait(&disk, Some(Duration::ZERO)).unwrap();
+            waiter.ready(0).is_some()
+        };
+        assert!(is_told(&mut waiter));
+        for errno in [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE, rustix::io::Errno::NOMEM] {
+            assert!(gate.handle_accepted(Err(errno)).is_none());
+            gate.watch(&listener, Key(7), &waiter, true).unwrap();
+            let until = gate.poll_timeout().expect("there is a time when it is tried again");
+            assert!(now() >= until || !is_told(&mut waiter), "{errno:?}: a busy loop");
+            std::thread::sleep(until.since(now()) + Duration::from_millis(1));
+            gate.watch(&listener, Key(7), &waiter, true).unwrap();
+            assert!(gate.poll_timeout().is_none() && is_told(&mut waiter));
+        }
+        assert!(gate.accept(&listener).is_some() && gate.accept(&listener).is_none());
+        assert!(gate.poll_timeout().is_none(), "nobody waits, which is no lack");
     }
 
     #[test]

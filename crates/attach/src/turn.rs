@@ -15,6 +15,9 @@ const STOP_WAIT: Duration = Duration::from_secs(10);
 /// How long it then still tries to get its answers to those who asked.
 const FAREWELL: Duration = Duration::from_secs(2);
 
+/// How often disk and front may move in turn before descriptors are looked at.
+const ROUNDS: usize = 64;
+
 /// What the loop needs of a front.
 pub(crate) trait Face {
     /// Its name for a request.
@@ -54,8 +57,10 @@ pub(crate) fn run(face: &mut impl Face, disk: &mut dyn Disk, stop: &Stop) -> io:
     let mut deadline: Option<Time> = None;
     let mut asked = 0;
     loop {
-        match work(face, disk, &waiter, gone.is_some())? {
-            Work::Settled => {}
+        let work = work(face, disk, &waiter, gone.is_some())?;
+        let is_busy = matches!(work, Work::Busy);
+        match work {
+            Work::Settled | Work::Busy => {}
             Work::DiskGone(error) => {
                 waiter.forget_disk(disk);
                 gone = Some(error);
@@ -75,7 +80,8 @@ pub(crate) fn run(face: &mut impl Face, disk: &mut dyn Disk, stop: &Stop) -> io:
             continue;
         }
         let until = [face.poll_timeout(), deadline].into_iter().flatten().min();
-        waiter.wait(disk, until.map(|until| until.since(now())))?;
+        let most = until.map(|until| until.since(now()));
+        waiter.wait(disk, if is_busy { Some(Duration::ZERO) } else { most })?;
         if stop.times() > asked {
             stop.clear();
             asked = stop.times();
@@ -97,12 +103,15 @@ pub(crate) fn run(face: &mut impl Face, disk: &mut dyn Disk, stop: &Stop) -> io:
 
 enum Work {
     Settled,
+    /// There is more to do.
+    Busy,
     DiskGone(io::Error),
 }
 
-/// Lets disk and front work until neither has anything to do.
+/// Lets disk and front work until neither has anything to do, or others wait to be heard: a machine that asks
+/// without end must not keep a [`Stop`] or its own front end from being heard.
 fn work(face: &mut impl Face, disk: &mut dyn Disk, waiter: &Waiter, gone: bool) -> io::Result<Work> {
-    loop {
+    for _ in 0..ROUNDS {
         let mut moved = false;
         if !gone {
             if let Err(error) = disk.drive(Some(Duration::ZERO)) {
@@ -125,4 +134,5 @@ fn work(face: &mut impl Face, disk: &mut dyn Disk, waiter: &Waiter, gone: bool) 
             return Ok(Work::Settled);
         }
     }
+    Ok(Work::Busy)
 }

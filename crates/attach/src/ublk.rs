@@ -13,6 +13,11 @@
 //! [`Stop`] ends when nobody has the device mounted or open exclusively any more; asked a second time it
 //! takes the device away at once, and users get errors.
 //!
+//! # Protection
+//! The kernel is told once whether the device may be written. What it then writes is judged by what holds then:
+//! writes to a volume that has been protected meanwhile fail (EROFS). A device that was protected when it was
+//! made stays so until it is attached anew.
+//!
 //! # Sizes
 //! A new size is told to the driver where it can learn it (UBLK_F_UPDATE_SIZE, Linux 6.16); before, the
 //! device keeps its size until it is attached anew.
@@ -227,13 +232,14 @@ impl Front {
 
 fn parameters(disk: &dyn Disk, info: &DeviceInfo) -> Parameters {
     let geometry = disk.geometry();
-    let physical = geometry.physical.min(4096);
+    // Whatever the far side says, a physical block has at least one logical block.
+    let physical = geometry.physical.min(4096).max(geometry.logical).max(SECTOR);
     let read_only = if disk.is_read_only() { wire::ATTRIBUTE_READ_ONLY } else { 0 };
     Parameters {
         len: size_of::<Parameters>() as u32,
         kinds: wire::PARAMETERS_BASIC | wire::PARAMETERS_DISCARD,
         attributes: wire::ATTRIBUTE_VOLATILE_CACHE | wire::ATTRIBUTE_FUA | read_only,
-        logical_shift: geometry.logical.ilog2() as u8,
+        logical_shift: geometry.logical.max(SECTOR).ilog2() as u8,
         physical_shift: physical.ilog2() as u8,
         optimal_shift: physical.ilog2() as u8,
         minimum_shift: physical.ilog2() as u8,

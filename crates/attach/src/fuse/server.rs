@@ -346,6 +346,7 @@ impl Face for Server<'_> {
 
     fn handle_change(&mut self, disk: &mut dyn Disk) -> io::Result<()> {
         self.geometry = disk.geometry();
+        self.read_only = disk.is_read_only();
         let notice = wire::InvalInode { ino: VOLUME, offset: -1, len: 0 };
         // The kernel does not mind if it does not know the file yet (ENOENT).
         self.say(0, wire::NOTIFY_INVAL_INODE, notice.as_bytes(), &Sg::new())?;

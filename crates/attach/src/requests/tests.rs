@@ -31,7 +31,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![3 => (ask, place).prop_map(|(ask, (at, len))| Step::Ask(ask, at, len)), 1 => Just(Step::Drive)]
 }
 
-fn turn(disk: &mut RamVolume, requests: &mut Requests<usize>) {
+fn turn<T>(disk: &mut RamVolume, requests: &mut Requests<T>) {
     disk.drive(Some(std::time::Duration::ZERO)).unwrap();
     while let Some(done) = disk.poll_done() {
         requests.handle_done(disk, done);
@@ -207,5 +207,51 @@ fn names_keep_what_they_are_made_of() {
     for (generation, index, part) in [(0, 0, 0), (GENERATION, u16::MAX, PARTS_MAX - 1), (7, 1, 1 << 16)] {
         let name = Name { generation, index, part };
         assert_eq!(Name::unpack(name.pack()), name);
+    }
+}
+
+/// A front that takes a volume for protected brings no memory for a write.
+#[test]
+fn a_write_without_its_bytes_is_never_acknowledged_and_ends_nobody() {
+    let ram = Arc::new(RamDisk::new(64, 64, 4096, 4096));
+    let mut disk = RamVolume::new(ram, Mood::default());
+    let mut requests = Requests::new(&disk, 4, Arc::default());
+    for (at, len) in [(0, 4096), (0, 8192), (1, 4096), (512, 512), (4095, 2)] {
+        let ask = Ask::Write { stable: false };
+        requests.start(&mut disk, Request::new((), ask, at, len)).unwrap();
+        // Of another request, which is shorter.
+        let some = requests.memory(&mut disk, 0, len).unwrap();
+        let longer = Request::write((), false, at, len + 8192, some);
+        requests.start(&mut disk, longer).unwrap();
+        turn(&mut disk, &mut requests);
+        for _ in 0..2 {
+            assert_eq!(requests.poll_ended().unwrap().result, Err(Trouble::Io), "{len} bytes at {at}");
+        }
+    }
+    assert_eq!(requests.in_flight(), 0);
+}
+
+#[test]
+fn protection_is_looked_at_for_each_request() {
+    let ram = Arc::new(RamDisk::new(64, 64, 512, 4096));
+    let mood = Mood::default();
+    let mut disk = RamVolume::new(ram, mood.clone());
+    let mut requests = Requests::new(&disk, 4, Arc::default());
+    for protected in [true, false, true] {
+        mood.protected.store(protected, std::sync::atomic::Ordering::Relaxed);
+        for ask in [
+            Ask::Write { stable: true },
+            Ask::Zero { unmap: true, stable: false },
+            Ask::Unmap { stable: false },
+        ] {
+            let data = match ask {
+                Ask::Write { .. } => requests.memory(&mut disk, 0, 512).unwrap(),
+                _ => Parts::new(),
+            };
+            requests.start(&mut disk, Request { data, ..Request::new((), ask, 0, 512) }).unwrap();
+            turn(&mut disk, &mut requests);
+            let expected = if protected { Err(Trouble::ReadOnly) } else { Ok(()) };
+            assert_eq!(requests.poll_ended().map(|ended| ended.result), Some(expected), "{ask:?}");
+        }
     }
 }

@@ -35,6 +35,8 @@ impl Channel {
 
     /// Begins a command. One may be out at a time.
     pub(super) fn begin(&mut self, command: u32, device: u32, bytes: &[u8], data: u64) -> io::Result<()> {
+        // cannot fail: who begins a command holds the channel alone, or has seen the end of the last one; and
+        // the longest of them are those of 64 bytes.
         assert!(!self.is_out && bytes.len() <= self.memory.len(), "one command at a time");
         self.memory[..bytes.len()].copy_from_slice(bytes);
         let address = if bytes.is_empty() { 0 } else { self.memory.as_mut_ptr() as u64 };

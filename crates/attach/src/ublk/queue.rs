@@ -42,6 +42,7 @@ impl Descriptors {
     }
 
     fn of(&self, tag: u16) -> Descriptor {
+        // cannot fail: the tag is the one that went with the command, below the depth.
         assert!(tag < self.depth, "a slot of the queue");
         // SAFETY: within the mapping, aligned as its start is (a page); the driver writes it only while
         // the slot is with it, and then nobody asks.
@@ -101,6 +102,7 @@ impl Queue {
             .cmd(words)
             .build()
             .user_data(tag.into());
+        // cannot fail: the ring has room for a command of each slot, and a slot has one at a time.
         // SAFETY: the entry names no memory, and the file lives as long as the ring.
         unsafe { self.ring.submission().push(&entry) }.expect("a slot has one command at a time");
     }

@@ -10,7 +10,7 @@ use volume::Geometry;
 use super::control::Channel;
 use super::queue::{Came, Queue};
 use super::wire::{self, Descriptor, op};
-use super::{Front, Ready as Called, block_path};
+use super::{Front, IO_MAX, RANGE_MAX, Ready as Called, block_path};
 use crate::disk::Disk;
 use crate::requests::{Ask, Ended, Parts, Request, Requests};
 use crate::turn::{Face, Leave};
@@ -20,6 +20,7 @@ use crate::wait::{Key, Ready, Waiter, now};
 const QUEUE: Key = Key(0);
 const CONTROL: Key = Key(1);
 const SECTOR: u64 = 512;
+const RANGE_MAX_BYTES: u64 = RANGE_MAX as u64 * SECTOR;
 /// How often a device that is to stop is asked whether it is still used.
 const LOOK: Duration = Duration::from_millis(200);
 
@@ -37,7 +38,6 @@ pub(super) struct Server<'a> {
     queue: Queue,
     requests: Requests<u16>,
     geometry: Geometry,
-    read_only: bool,
     vectors: Vectors,
     watched: bool,
     /// The control command that is out.
@@ -69,7 +69,6 @@ impl<'a> Server<'a> {
             queue,
             requests,
             geometry: disk.geometry(),
-            read_only: disk.is_read_only(),
             vectors: Vectors::default(),
             watched: false,
             command: None,
@@ -133,8 +132,13 @@ impl<'a> Server<'a> {
         let Some(at) = place else { return self.commit(tag, -libc::EIO) };
         let len = if ask == Ask::Flush { 0 } else { u64::from(sectors) * SECTOR };
         let mut data = Parts::new();
-        let is_within = at.checked_add(len).is_some_and(|end| end <= self.geometry.bytes());
-        if matches!(ask, Ask::Write { .. }) && is_within && !self.read_only {
+        // The kernel asks for no more than it was told; what nobody can have memory for would wait for ever.
+        let most = if matches!(ask, Ask::Read | Ask::Write { .. }) { IO_MAX.into() } else { RANGE_MAX_BYTES };
+        if len > most {
+            return self.commit(tag, -libc::EIO);
+        }
+        // What is refused anyhow needs no memory: `start` refuses it by the same facts.
+        if matches!(ask, Ask::Write { .. }) && self.requests.judge(disk, ask, at, len).is_ok() {
             let Some(memory) = self.requests.memory(disk, at, len) else {
                 return self.parked.push((tag, descriptor));
             };
@@ -209,6 +213,7 @@ impl Face for Server<'_> {
                     Err(_) => -libc::EIO,
                 }
             }
+            // cannot fail, here and above: no request is longer than RANGE_MAX_BYTES, 1 GiB.
             Ok(()) => ended.len as i32,
         };
         self.commit(ended.token, result);

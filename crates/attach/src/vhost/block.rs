@@ -60,7 +60,8 @@ const _: () = assert!(size_of::<Config>() == 60 && std::mem::offset_of!(Config, 
 
 impl Config {
     pub(super) fn new(geometry: &Geometry, queues: u16, write_back: bool) -> Self {
-        let per_physical = geometry.physical / geometry.logical;
+        // Whatever the far side says, a physical block has at least one logical block.
+        let per_physical = (geometry.physical / geometry.logical.max(1)).max(1);
         Config {
             capacity: (geometry.bytes() / SECTOR).into(),
             size_max: SEGMENT_MAX.into(),
@@ -70,7 +71,7 @@ impl Config {
             physical_block_exp: per_physical.ilog2() as u8,
             alignment_offset: 0,
             min_io_size: u16::try_from(per_physical).unwrap_or(u16::MAX).into(),
-            opt_io_size: (geometry.max_io / geometry.logical).into(),
+            opt_io_size: (geometry.max_io / geometry.logical.max(1)).into(),
             wce: write_back.into(),
             unused: 0,
             num_queues: queues.into(),

@@ -94,7 +94,8 @@ impl Inflight {
     /// A chain was taken.
     pub(super) fn taken(&mut self, head: u16) {
         if head < self.size {
-            self.counter += 1;
+            // It goes on from what the front end's memory says, which may be the last number there is.
+            self.counter = self.counter.wrapping_add(1);
             self.memory.region().write(self.entry(head) + COUNTER, &self.counter.to_ne_bytes());
             self.set_in_flight(head, true);
         }

@@ -47,6 +47,7 @@ impl Memory {
         if at.size == 0 || ends.contains(&None) || self.regions.len() >= REGIONS_MAX {
             return Err(invalid());
         }
+        // cannot fail, here and below: no region is taken whose ends are no 64-bit numbers.
         let clashes =
             |other: &Mapped| at.guest < other.at.guest + other.at.size && other.at.guest < at.guest + at.size;
         if self.regions.iter().any(clashes) {
@@ -102,6 +103,7 @@ impl Memory {
     pub(super) fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Nowhere> {
         let mut done = 0;
         self.each(address, into.len(), |stretch| {
+            // cannot fail: the stretches together are as long as `into`, and each lies in its region.
             stretch.memory.region().read(stretch.at, &mut into[done..done + stretch.len]);
             done += stretch.len;
         })

@@ -1,7 +1,9 @@
 //! A split virtqueue (virtio 1.2 §2.7) in memory that the guest may change at any time.
 //!
 //! Invariants: a number from the ring is an index only after it was found less than the queue's size; a
-//! chain has at most [`CHAIN_MAX`] descriptors, so a circle ends; a head that is out is not taken again.
+//! chain has at most [`CHAIN_MAX`] descriptors, so a circle ends; a head that is out is not taken again; while
+//! chains are out, the ring keeps its size, its place and its count, so that each of them ends where it came
+//! from.
 
 use buf::RegionHandle;
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
@@ -85,8 +87,10 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// A ring of `size` descriptors, which must be a power of two up to [`SIZE_MAX`].
+    /// A ring of `size` descriptors, which must be a power of two up to [`SIZE_MAX`]. Refused while chains are
+    /// out (vhost-user has rings change only while they are stopped), as is each change of what they depend on.
     pub(super) fn set_size(&mut self, size: u32) -> Result<(), Broken> {
+        self.check_idle()?;
         let size = u16::try_from(size).ok().filter(|size| size.is_power_of_two() && *size <= SIZE_MAX);
         self.size = size.ok_or(Broken)?;
         self.places = None;
@@ -100,7 +104,19 @@ impl Ring {
         self.size
     }
 
+    fn check_idle(&self) -> Result<(), Broken> {
+        if self.out == 0 { Ok(()) } else { Err(Broken) }
+    }
+
+    /// Where in the available ring to begin.
+    pub(super) fn set_base(&mut self, base: u32) -> Result<(), Broken> {
+        self.check_idle()?;
+        self.next_available = u16::try_from(base).map_err(|_| Broken)?;
+        Ok(())
+    }
+
     pub(super) fn set_at(&mut self, at: RingAt, memory: &Memory) -> Result<(), Broken> {
+        self.check_idle()?;
         self.at = at;
         self.find(memory)?;
         let (region, base) = &self.places.as_ref().ok_or(Broken)?.used;
@@ -147,12 +163,15 @@ impl Ring {
 
     /// The device has this chain no more.
     pub(super) fn release(&mut self, head: u16) {
-        let chain = &mut self.chains[usize::from(head)];
-        self.out -= usize::from(std::mem::take(&mut chain.out));
+        if let Some(chain) = self.chains.get_mut(usize::from(head)) {
+            // cannot fail: `out` counts the chains that are marked, and each mark is taken once.
+            self.out -= usize::from(std::mem::take(&mut chain.out));
+        }
     }
 
-    pub(super) fn chain(&mut self, head: u16) -> &mut Chain {
-        &mut self.chains[usize::from(head)]
+    /// A chain that was taken.
+    pub(super) fn chain(&self, head: u16) -> Result<&Chain, Broken> {
+        self.chains.get(usize::from(head)).ok_or(Broken)
     }
 
     /// Takes what the driver made available: its head, the chain being in [`Ring::chain`].
@@ -166,6 +185,7 @@ impl Ring {
         if waiting > self.size {
             return Err(Broken);
         }
+        // cannot fail: a ring that has a place has a size, which is a power of two.
         let slot = usize::from(self.next_available & (self.size - 1));
         let head = u16::from_le(region.region().load_u16(base + 4 + 2 * slot));
         self.take(memory, head)?;
@@ -175,13 +195,12 @@ impl Ring {
 
     /// Takes the chain that begins with this descriptor.
     pub(super) fn take(&mut self, memory: &Memory, head: u16) -> Result<(), Broken> {
-        if head >= self.size || self.chains[usize::from(head)].out {
-            return Err(Broken);
-        }
-        let mut chain = std::mem::take(&mut self.chains[usize::from(head)]);
+        let place = self.chains.get_mut(usize::from(head)).filter(|chain| !chain.out).ok_or(Broken)?;
+        let mut chain = std::mem::take(place);
         let walked = self.walk(memory, head, &mut chain);
         chain.out = walked.is_ok();
         self.out += usize::from(chain.out);
+        // cannot fail: it was there three lines above, and a walk changes no ring.
         self.chains[usize::from(head)] = chain;
         walked
     }
@@ -219,6 +238,7 @@ impl Ring {
     pub(super) fn push(&mut self, head: u16, written: u32) -> Result<(), Broken> {
         self.release(head);
         let (region, base) = &self.places()?.used;
+        // cannot fail: as in `pop`.
         let slot = usize::from(self.next_used & (self.size - 1));
         let element = UsedElement { id: u32::from(head).into(), len: written.into() };
         region.region().write(base + 4 + 8 * slot, element.as_bytes());

@@ -12,7 +12,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use buf::Time;
-use rustix::net::{SendFlags, SocketFlags};
+use rustix::net::SendFlags;
 use smallvec::SmallVec;
 use volume::Geometry;
 
@@ -24,6 +24,7 @@ use super::message::{self, PAYLOAD_MAX};
 use super::ring::Ring;
 use crate::disk::Disk;
 use crate::requests::{Ask, Ended, Requests};
+use crate::socket::Gate;
 use crate::turn::{Face, Leave};
 use crate::wait::{Key, Ready, Waiter};
 
@@ -85,7 +86,7 @@ pub(super) struct Server<'a> {
     read_only: bool,
     session: u32,
     peer: Option<Peer>,
-    listening: bool,
+    gate: Gate,
     stopped: bool,
     out: Vec<u8>,
 }
@@ -100,28 +101,30 @@ impl<'a> Server<'a> {
             read_only: disk.is_read_only(),
             session: 0,
             peer: None,
-            listening: false,
+            gate: Gate::default(),
             stopped: false,
             out: Vec::new(),
         }
     }
 
+    /// What a machine is told of the volume is as the volume is now. Requests are judged by the disk itself.
+    fn look(&mut self, disk: &dyn Disk) {
+        self.geometry = disk.geometry();
+        self.read_only = disk.is_read_only();
+    }
+
     fn watch_listener(&mut self, waiter: &Waiter) -> io::Result<()> {
         let may = !self.stopped && self.peer.is_none() && self.requests.in_flight() == 0;
-        if may != self.listening {
-            self.listening = may;
-            match may {
-                true => waiter.add(self.front.socket.as_fd(), LISTENER, true, false)?,
-                false => waiter.remove(self.front.socket.as_fd())?,
-            }
-        }
-        Ok(())
+        self.gate.watch(&self.front.socket, LISTENER, waiter, may)
     }
 
     fn accept(&mut self, waiter: &Waiter) -> io::Result<()> {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let Ok(fd) = rustix::net::accept_with(&self.front.socket, flags) else { return Ok(()) };
-        waiter.add(fd.as_fd(), PEER, true, false)?;
+        let Some(fd) = self.gate.accept(&self.front.socket) else { return self.watch_listener(waiter) };
+        if waiter.add(fd.as_fd(), PEER, true, false).is_err() {
+            // It connects again.
+            self.gate.pause();
+            return self.watch_listener(waiter);
+        }
         self.session = self.session.wrapping_add(1);
         self.peer = Some(Peer {
             fd,
@@ -158,10 +161,11 @@ impl Face for Server<'_> {
         &mut self.requests
     }
 
-    fn handle_ready(&mut self, _disk: &mut dyn Disk, waiter: &Waiter, ready: Ready) -> io::Result<()> {
+    fn handle_ready(&mut self, disk: &mut dyn Disk, waiter: &Waiter, ready: Ready) -> io::Result<()> {
         match ready.key {
             LISTENER => return self.accept(waiter),
             PEER => {
+                self.look(disk);
                 let is_stopping = self.peer.as_ref().is_some_and(|peer| peer.stopping.is_some());
                 if (ready.hung_up && is_stopping) || self.hear(waiter).is_err() {
                     return self.end_session(waiter);
@@ -173,9 +177,12 @@ impl Face for Server<'_> {
                 if let Some(queue) = queue {
                     queue.kicked = true;
                     if let Some(kick) = &queue.kick {
-                        // A descriptor that does not behave as an eventfd would keep us awake for ever.
+                        // A descriptor that does not behave as an eventfd would keep us awake for ever, and
+                        // so would one whose other side is gone.
                         let mut count = [0; 8];
-                        if rustix::io::read(kick, &mut count).is_err() {
+                        let is_spurious = |read| read == Err(rustix::io::Errno::AGAIN) && !ready.hung_up;
+                        let read = rustix::io::read(kick, &mut count);
+                        if read != Ok(count.len()) && !is_spurious(read) {
                             queue.forget_kick(waiter)?;
                         }
                     }
@@ -189,7 +196,7 @@ impl Face for Server<'_> {
     fn handle_ended(&mut self, ended: Ended<Token>) -> io::Result<()> {
         let Token { session, queue, head } = ended.token;
         let Some(peer) = self.peer.as_mut().filter(|_| session == self.session) else { return Ok(()) };
-        let queue = &mut peer.queues[usize::from(queue)];
+        let Some(queue) = peer.queues.get_mut(usize::from(queue)) else { return Ok(()) };
         let mut status = match ended.result {
             Ok(()) => Status::Ok,
             Err(crate::Trouble::Unsupported) => Status::Unsupported,
@@ -197,9 +204,10 @@ impl Face for Server<'_> {
         };
         let mut written = 0;
         if status == Status::Ok && ended.ask == Ask::Read {
-            written = ended.data.len();
-            if queue.ring.chain(head).writable.write_sg(&peer.memory, 0, &ended.data).is_err() {
-                status = Status::Failed;
+            let chain = queue.ring.chain(head).ok();
+            match chain.map(|chain| chain.writable.write_sg(&peer.memory, 0, &ended.data)) {
+                Some(Ok(())) => written = ended.data.len(),
+                Some(Err(_)) | None => status = Status::Failed,
             }
         }
         if queue.finish(&peer.memory, head, status, written).is_err() {
@@ -209,7 +217,7 @@ impl Face for Server<'_> {
     }
 
     fn handle_change(&mut self, disk: &mut dyn Disk) -> io::Result<()> {
-        self.geometry = disk.geometry();
+        self.look(disk);
         if let Some(backend) = self.peer.as_ref().and_then(|peer| peer.backend.as_ref()) {
             let bytes = message::backend_message(message::BACKEND_CONFIG_CHANGE);
             // A front end that does not listen learns it when it reads the configuration next.
@@ -219,10 +227,12 @@ impl Face for Server<'_> {
     }
 
     fn settle(&mut self, disk: &mut dyn Disk, waiter: &Waiter) -> io::Result<bool> {
+        self.look(disk);
         let mut started = false;
         for index in 0..self.peer.as_ref().map_or(0, |peer| peer.queues.len()) {
             started |= self.serve(disk, index as u16);
             if let Some(peer) = &mut self.peer {
+                // cannot fail: a session's queues are as many from its begin to its end.
                 peer.queues[index].call();
             }
         }
@@ -235,7 +245,7 @@ impl Face for Server<'_> {
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        None
+        self.gate.poll_timeout()
     }
 
     fn stop(&mut self, waiter: &Waiter, how: Leave) -> bool {

@@ -22,6 +22,8 @@ pub struct Mood {
     /// Reads are given memory, as remote volumes need it.
     pub never_lends: bool,
     pub read_only: bool,
+    /// While true writes are refused, of which nothing is told.
+    pub protected: Arc<AtomicBool>,
     /// The longest operation, if not what memory has.
     pub max_io: Option<u32>,
     /// Bytes of payload memory; 128 MiB if nothing is said.
@@ -75,7 +77,7 @@ impl Disk for RamVolume {
     }
 
     fn is_read_only(&self) -> bool {
-        self.mood.read_only
+        self.mood.read_only || self.mood.protected.load(Ordering::Relaxed)
     }
 
     fn memory(&mut self, len: usize) -> Option<SgMut> {

@@ -110,6 +110,12 @@ impl Machine {
         Machine { stream, file, memory, kick, call, error, available: 0, used: 0 }
     }
 
+    /// Another one, nothing said, when this one is gone.
+    pub fn connect_behind(machine: Machine, server: &Server) -> Machine {
+        drop(machine);
+        Machine::connect(server)
+    }
+
     /// Ready to be used.
     pub fn start(server: &Server, features: u64) -> Machine {
         let mut machine = Machine::connect(server);

@@ -99,6 +99,97 @@ fn a_new_size_is_told() {
 }
 
 #[test]
+fn a_write_after_protection_is_lifted_is_never_acknowledged_without_being_written() {
+    for logical in [512, 4096] {
+        let mood = Mood::default();
+        mood.protected.store(true, Ordering::Relaxed);
+        let server = Server::start(logical, mood.clone());
+        let mut machine = Machine::start(&server, FEATURES);
+        let bytes = [0xa5; 3 * 512];
+        machine.memory.write(DATA, &bytes);
+        assert_eq!(machine.request(1, 3, bytes.len(), false, false).0, 1, "protected");
+        mood.protected.store(false, Ordering::Relaxed);
+        assert_eq!(machine.request(1, 3, bytes.len(), false, false), (0, 1));
+        machine.memory.zero(DATA, bytes.len());
+        assert_eq!(machine.request(0, 3, bytes.len(), true, false).0, 0);
+        let mut back = [0; 3 * 512];
+        machine.memory.read(DATA, &mut back);
+        assert_eq!(back, bytes, "acknowledged and not written");
+        mood.protected.store(true, Ordering::Relaxed);
+        assert_eq!(machine.request(1, 3, bytes.len(), false, false).0, 1, "protected again");
+        // What a machine is offered is what holds now.
+        let mut next = Machine::connect_behind(machine, &server);
+        let mut offers = |protected| {
+            mood.protected.store(protected, Ordering::Relaxed);
+            next.ask_u64(1) & 1 << 5 != 0
+        };
+        assert!(offers(true) && !offers(false));
+    }
+}
+
+/// What a ring's requests depend on stays as it is until they have ended, whatever is said meanwhile.
+#[test]
+fn a_ring_that_is_changed_with_requests_in_flight_ends_nobody() {
+    let mood = Mood { shuffle: Some(2), never_lends: true, ..Mood::default() };
+    let server = Server::start(512, mood.clone());
+    let ring = |index: u32| {
+        let mut ring = state(index, 0).to_vec();
+        for at in [DESCRIPTORS, USED, AVAILABLE, 0] {
+            ring.extend((USER + at as u64 + 0x40).to_ne_bytes());
+        }
+        ring
+    };
+    let region: Vec<u8> =
+        [0, GUEST, MEMORY as u64, USER, 0].iter().flat_map(|n: &u64| n.to_ne_bytes()).collect();
+    for change in 0..10 {
+        let mut machine = Machine::start(&server, FEATURES);
+        mood.stuck.store(true, Ordering::Relaxed);
+        let guest = |at: usize| GUEST + at as u64;
+        machine.header(0, 0);
+        // The last head that there is.
+        machine.descriptor(DESCRIPTORS, 15, guest(HEADERS), 16, NEXT, 1);
+        machine.descriptor(DESCRIPTORS, 1, guest(DATA), 512, NEXT | WRITE, 2);
+        machine.descriptor(DESCRIPTORS, 2, guest(HEADERS + 64), 1, WRITE, 0);
+        machine.make_available(15);
+        let until = Instant::now() + Duration::from_secs(20);
+        while u16::from_le(machine.memory.load_u16(USED + 2)) == 0
+            && rustix::io::read(&machine.kick, &mut [0; 8]).is_ok()
+        {
+            assert!(Instant::now() < until);
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        let file = machine.file.try_clone().unwrap();
+        let refused = match change {
+            0 => machine.acknowledged(8, &state(0, 1), &[]),
+            1 => machine.acknowledged(10, &state(0, 5), &[]),
+            2 => machine.acknowledged(9, &ring(0), &[]),
+            3 => machine.acknowledged(18, &state(0, 0), &[]) + 1,
+            4 => machine.acknowledged(4, &[], &[]) + 1,
+            5 => machine.acknowledged(34, &[], &[]) + 1,
+            // Memory goes, and the same or none comes.
+            6 => machine.acknowledged(38, &region, &[]) + 1,
+            7 => {
+                assert_eq!(machine.acknowledged(38, &region, &[]), 0);
+                machine.acknowledged(37, &region, &[file.as_fd()]) + 1
+            }
+            8 => machine.acknowledged(5, &[&[1; 1][..], &[0; 7], &region[8..]].concat(), &[file.as_fd()]) + 1,
+            _ => machine.acknowledged(2, &(FEATURES | EVENT_IDX).to_ne_bytes(), &[]) + 1,
+        };
+        assert_eq!(refused, 1, "change {change}");
+        // Stopped, it is answered when nothing is in flight.
+        machine.say(11, &state(0, 0), &[]);
+        mood.stuck.store(false, Ordering::Relaxed);
+        assert_eq!(machine.reply(11)[4..], 1_u32.to_ne_bytes(), "change {change}");
+        if change != 6 {
+            assert_eq!(machine.wait().0, 15, "change {change}");
+        }
+        drop(machine);
+        let mut next = Machine::start(&server, FEATURES);
+        assert_eq!(next.request(4, 0, 0, false, false), (0, 1), "change {change}");
+    }
+}
+
+#[test]
 fn what_was_in_flight_is_carried_out_again() {
     let mood = Mood { shuffle: Some(4), ..Mood::default() };
     let server = Server::start(512, mood.clone());

@@ -47,6 +47,7 @@ impl Server<'_> {
             if peer.stopping.is_some() {
                 return Ok(());
             }
+            // cannot fail: `receive` fills what it is given, which ends with the input.
             match message::parse(&peer.input[..peer.have])? {
                 Some((used, envelope)) => {
                     peer.input.copy_within(used..peer.have, 0);
@@ -135,10 +136,7 @@ impl Server<'_> {
                 peer.memory = memory;
                 done?
             }
-            Message::SetRingBase(index, base) => {
-                peer.queue(index)?.ring.next_available = base as u16;
-                Ok(())
-            }
+            Message::SetRingBase(index, base) => peer.queue(index)?.ring.set_base(base),
             Message::GetRingBase(index) => {
                 peer.queue(index)?;
                 peer.stopping = Some((index, request));
@@ -146,20 +144,18 @@ impl Server<'_> {
                 return self.answer_stopped(waiter);
             }
             Message::SetKick(index, true) => {
-                let kick = files.pop().ok_or(Ends)?;
+                let kick = unblocked(files.pop().ok_or(Ends)?)?;
                 peer.start(waiter, session, index, kick)?;
                 Ok(())
             }
             // Without a kick the ring would have to be looked at all the time.
             Message::SetKick(_, false) => Err(Broken),
             Message::SetCall(index, some) => {
-                let file = files.pop();
-                peer.queue(index)?.call = file.filter(|_| some);
+                peer.queue(index)?.call = files.pop().filter(|_| some).map(unblocked).transpose()?;
                 Ok(())
             }
             Message::SetError(index, some) => {
-                let file = files.pop();
-                peer.queue(index)?.error = file.filter(|_| some);
+                peer.queue(index)?.error = files.pop().filter(|_| some).map(unblocked).transpose()?;
                 Ok(())
             }
             Message::SetRingEnabled(index, on) => {
@@ -176,6 +172,7 @@ impl Server<'_> {
                 let mut bytes = [0; message::CONFIG_MAX];
                 let config = Config::new(&self.geometry, queues, peer.write_back);
                 bytes[..size_of::<Config>()].copy_from_slice(config.as_bytes());
+                // cannot fail: the message's parser refuses what is not within CONFIG_MAX.
                 let range = at.offset as usize..(at.offset + at.size) as usize;
                 return peer.say(out, request, &[at.as_bytes(), &bytes[range]]);
             }
@@ -196,6 +193,10 @@ impl Server<'_> {
             }
             Message::SetInflight(at) => {
                 let file = files.pop().ok_or(Ends)?;
+                if peer.queues.iter().any(|queue| queue.ring.out() > 0) {
+                    // What is out is noted in the record that was there when it was taken.
+                    return Err(Ends);
+                }
                 let records = inflight::open(file.as_fd(), at).map_err(|_| Ends)?;
                 for (queue, record) in peer.queues.iter_mut().zip(records) {
                     queue.inflight = Some(record);
@@ -229,6 +230,12 @@ impl Server<'_> {
         self.out.clear();
         peer.say(&mut self.out, request, &[&index.to_ne_bytes(), &base.to_ne_bytes()])
     }
+}
+
+/// What is read or written to say that something happened: whatever the front end gave, it never waits.
+fn unblocked(file: OwnedFd) -> Result<OwnedFd, Ends> {
+    rustix::io::ioctl_fionbio(&file, true).map_err(|_| Ends)?;
+    Ok(file)
 }
 
 impl Peer {

@@ -17,20 +17,22 @@ use crate::vhost::ID_MAX;
 use crate::vhost::block::{self, HEADER, RANGE, Range, RequestHeader, Status, Wish};
 use crate::vhost::memory::Memory;
 use crate::vhost::message::feature;
-use crate::vhost::ring::{Broken, Chain};
+use crate::vhost::ring::{Broken, Chain, SIZE_MAX};
 use crate::wait::Waiter;
 
 impl Server<'_> {
-    /// Takes what is in a ring. True if anything was started.
+    /// Takes what is in a ring, at most as much as a ring holds: a driver that goes on adding keeps nobody else
+    /// waiting. True if anything was started.
     pub(super) fn serve(&mut self, disk: &mut dyn Disk, index: u16) -> bool {
         let mut started = false;
-        while let Some(head) = self.next(index) {
+        for _ in 0..SIZE_MAX {
+            let Some(head) = self.next(index) else { break };
             match self.begin(disk, index, head) {
                 Ok(true) => started = true,
                 Ok(false) => break,
                 Err(Broken) => {
-                    if let Some(peer) = &mut self.peer {
-                        let queue = &mut peer.queues[usize::from(index)];
+                    let queue = self.peer.as_mut().and_then(|peer| peer.queues.get_mut(usize::from(index)));
+                    if let Some(queue) = queue {
                         queue.ring.release(head);
                         queue.break_down();
                     }
@@ -47,7 +49,7 @@ impl Server<'_> {
         let peer = self.peer.as_mut()?;
         let needs_enabling = peer.features & feature::PROTOCOL_FEATURES != 0;
         let is_stopping = peer.stopping.is_some_and(|(stopping, _)| stopping == u32::from(index));
-        let queue = &mut peer.queues[usize::from(index)];
+        let queue = peer.queues.get_mut(usize::from(index))?;
         let may = queue.kick.is_some() && queue.ring.is_placed() && !queue.broken && !is_stopping;
         if !may || !has_room || (needs_enabling && !queue.enabled) {
             return None;
@@ -87,8 +89,8 @@ impl Server<'_> {
     fn begin(&mut self, disk: &mut dyn Disk, index: u16, head: u16) -> Result<bool, Broken> {
         let Some(peer) = &mut self.peer else { return Ok(false) };
         let stable = !peer.write_back || peer.features & block::feature::FLUSH == 0;
-        let queue = &mut peer.queues[usize::from(index)];
-        let chain = queue.ring.chain(head);
+        let queue = peer.queues.get_mut(usize::from(index)).ok_or(Broken)?;
+        let chain = queue.ring.chain(head)?;
         let (payload, room) = (chain.readable.len().checked_sub(HEADER), chain.writable.len().checked_sub(1));
         let (Some(payload), Some(room)) = (payload, room) else { return Err(Broken) };
         let mut bytes = [0; HEADER];
@@ -115,8 +117,8 @@ impl Server<'_> {
         };
         let token = Token { session: self.session, queue: index, head };
         let mut request = Request::new(token, ask, at, len);
-        let is_within = at.checked_add(len).is_some_and(|end| end <= self.geometry.bytes());
-        if matches!(ask, Ask::Write { .. }) && is_within && !self.read_only {
+        // What is refused anyhow needs no memory: `start` refuses it by the same facts.
+        if matches!(ask, Ask::Write { .. }) && self.requests.judge(disk, ask, at, len).is_ok() {
             match payload_of(&peer.memory, &self.geometry, chain, at, len)? {
                 Some(lent) => request.lent = lent,
                 None => match self.requests.memory(disk, at, len) {
@@ -208,7 +210,7 @@ impl Queue {
         written: usize,
     ) -> Result<(), Broken> {
         self.ring.release(head);
-        let chain = self.ring.chain(head);
+        let chain = self.ring.chain(head)?;
         let last = chain.writable.len().checked_sub(1).ok_or(Broken)?;
         chain.writable.write(memory, last, &[status as u8])?;
         if let Some(inflight) = &self.inflight {
