@@ -10,8 +10,14 @@
 //! clients that connect later; connections that are there go on with the size that they know (with the
 //! kernel's client, `nbd-client -d` and anew). Requests behind the end of a volume that shrank are
 //! refused: EINVAL, and ENOSPC for writes.
+//!
+//! # Protection
+//! A client is told once, too, whether it may write: what holds when it negotiates. Each request is judged by
+//! what holds then: writes to a volume that has been protected meanwhile are refused with EPERM, and when
+//! protection is lifted, clients that connect anew may write.
 
 mod client;
+mod replies;
 mod session;
 mod wire;
 
@@ -22,18 +28,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use buf::Time;
-use rustix::net::SocketFlags;
-
 pub use session::{Export, Kind, OPTION_MAX, OPTIONS_MAX, Request, Session, Step};
 
 use crate::disk::Disk;
 use crate::requests::{Ended, Requests};
-use crate::socket::Listener;
+use crate::socket::{Gate, Listener};
 use crate::statistics::Statistics;
 use crate::turn::{self, Face, Leave};
 use crate::vectors::Vectors;
 use crate::wait::{Key, Ready, Stop, Waiter, now};
-use client::{Client, Token};
+use client::Client;
+use replies::Token;
 
 /// How to serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,7 +118,7 @@ impl Front {
             requests: Requests::new(disk, self.settings.depth, self.statistics.clone()),
             clients: Vec::new(),
             generation: 0,
-            accepting: false,
+            gate: Gate::default(),
             stopped: false,
             vectors: Vectors::default(),
             front: self,
@@ -156,7 +161,7 @@ struct Server<'a> {
     requests: Requests<Token>,
     clients: Vec<Option<Client>>,
     generation: u32,
-    accepting: bool,
+    gate: Gate,
     stopped: bool,
     vectors: Vectors,
 }
@@ -168,21 +173,21 @@ impl Server<'_> {
 
     fn accept(&mut self, waiter: &Waiter) -> io::Result<()> {
         while self.count() < self.front.settings.clients_max.clamp(1, 1024) as usize {
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let fd = match rustix::net::accept_with(&self.front.socket, flags) {
-                Ok(fd) => fd,
-                // The next one waits until one has gone.
-                Err(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE) => break,
-                Err(_) => return Ok(()),
-            };
+            // Without a descriptor for the next one, it waits.
+            let Some(fd) = self.gate.accept(&self.front.socket) else { break };
             let index = self.clients.iter().position(Option::is_none).unwrap_or(self.clients.len());
             self.generation = (self.generation + 1) & 0x3fff_ffff;
             let key = Key(u64::from(self.generation) << 32 | index as u64);
-            waiter.add(fd.as_fd(), key, true, false)?;
+            if waiter.add(fd.as_fd(), key, true, false).is_err() {
+                // It finds its connection closed; those who are there stay.
+                self.gate.pause();
+                break;
+            }
             let client = Client::new(fd, index as u32, self.generation, key);
             if index == self.clients.len() {
                 self.clients.push(None);
             }
+            // cannot fail: it is a place that was found, or the one that was just made.
             self.clients[index] = Some(client);
             self.front.statistics.clients(self.count() as u64);
         }
@@ -191,14 +196,7 @@ impl Server<'_> {
 
     fn watch_listener(&mut self, waiter: &Waiter) -> io::Result<()> {
         let may = !self.stopped && self.count() < self.front.settings.clients_max.clamp(1, 1024) as usize;
-        if may != self.accepting {
-            self.accepting = may;
-            match may {
-                true => waiter.add(self.front.socket.as_fd(), LISTENER, true, false)?,
-                false => waiter.remove(self.front.socket.as_fd())?,
-            }
-        }
-        Ok(())
+        self.gate.watch(&self.front.socket, LISTENER, waiter, may)
     }
 
     fn drop_stalled(&mut self) {
@@ -245,6 +243,8 @@ impl Face for Server<'_> {
     }
 
     fn settle(&mut self, disk: &mut dyn Disk, waiter: &Waiter) -> io::Result<bool> {
+        // A client that negotiates is told what holds now, and a write that is refused now is refused with EPERM.
+        self.export.read_only = disk.is_read_only();
         self.drop_stalled();
         // Who waits for room or memory has it first that waited: the list is short.
         let mut started = false;
@@ -265,7 +265,8 @@ impl Face for Server<'_> {
 
     fn poll_timeout(&self) -> Option<Time> {
         let stall = self.front.settings.stall;
-        self.clients.iter().flatten().filter_map(Client::owes_since).min().map(|since| since + stall)
+        let owes = self.clients.iter().flatten().filter_map(Client::owes_since).min();
+        [owes.map(|since| since + stall), self.gate.poll_timeout()].into_iter().flatten().min()
     }
 
     fn stop(&mut self, waiter: &Waiter, _how: Leave) -> bool {

@@ -520,6 +520,57 @@ fn a_hostile_client_harms_nobody_else() {
     assert_eq!(honest.simple(), (0, 7));
 }
 
+/// A target that answers nothing for longer than a client may owe: the client is not to blame, however much it
+/// had asked for, and however little of it was read.
+#[test]
+fn a_client_with_many_requests_is_not_cut_while_the_target_stalls() {
+    let mood = Mood { shuffle: Some(11), ..Mood::default() };
+    let stall = Duration::from_millis(400);
+    let server = Server::start_with(8, 512, mood.clone(), |settings| settings.stall = stall);
+    let mut client = Client::connect(&server.socket, Form::ExportName);
+    mood.stuck.store(true, Ordering::Relaxed);
+    for n in 0..300 {
+        client.request(0, 0, n, 512 * n, 512);
+    }
+    std::thread::sleep(3 * stall);
+    mood.stuck.store(false, Ordering::Relaxed);
+    let mut ended: Vec<u64> = (0..300)
+        .map(|_| {
+            let (error, cookie) = client.simple();
+            assert_eq!((error, client.take(512)), (0, vec![0; 512]));
+            cookie
+        })
+        .collect();
+    ended.sort_unstable();
+    assert!(ended.into_iter().eq(0..300));
+}
+
+#[test]
+fn protection_is_heard_by_clients_and_by_each_request() {
+    let mood = Mood::default();
+    let server = Server::start(1, 512, mood.clone());
+    let mut early = Client::connect(&server.socket, Form::ExportName);
+    let write = |client: &mut Client, len: u32| {
+        client.request(1, 0, 7, 0, len);
+        client.send(&vec![9; len as usize]);
+        client.simple().0
+    };
+    let is_read_only = || run("nbdinfo", &[&server.url]).contains("is_read_only: true");
+    assert_eq!(write(&mut early, 512), 0);
+    assert!(!is_read_only());
+    mood.protected.store(true, Ordering::Relaxed);
+    assert!(is_read_only());
+    // Whole blocks, a ragged one, zeroes, a trim: EPERM.
+    assert_eq!([512, 100].map(|len| write(&mut early, len)), [1, 1]);
+    for command in [4, 6] {
+        early.request(command, 0, 8, 0, 512);
+        assert_eq!(early.simple(), (1, 8));
+    }
+    mood.protected.store(false, Ordering::Relaxed);
+    assert!(!is_read_only());
+    assert_eq!([512, 100].map(|len| write(&mut early, len)), [0, 0]);
+}
+
 #[test]
 fn more_clients_than_allowed_wait_for_their_turn() {
     let server = Server::start_with(1, 512, Mood::default(), |settings| settings.clients_max = 2);

@@ -8,12 +8,10 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use buf::{Sg, Time};
-use smallvec::SmallVec;
-use volume::Extent;
-use zerocopy::IntoBytes;
 
-use super::session::{CONTEXT, Export, Kind, OPTION_MAX, Request, Session, Step};
-use super::wire::{self, chunk, error};
+use super::replies::{Reply, Token, chunk_data, chunk_error, chunk_status, number, simple};
+use super::session::{Export, Kind, OPTION_MAX, Request, Session, Step};
+use super::wire::error;
 use crate::disk::{Disk, REQUEST_MAX};
 use crate::requests::{Ask, Ended, Parts, Requests};
 use crate::trouble::Trouble;
@@ -29,35 +27,12 @@ const DEPTH: usize = 128;
 /// Replies that one system call sends.
 const BATCH: usize = 64;
 
-/// The front's name for a request: whose it is, and how to answer.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Token {
-    pub(super) client: u32,
-    pub(super) generation: u32,
-    cookie: u64,
-    structured: bool,
-    one: bool,
-}
-
 /// A payload that is being received.
 #[derive(Debug)]
 struct Incoming {
     request: Request,
     data: Parts,
     filled: u64,
-}
-
-/// A reply that is being sent.
-#[derive(Debug)]
-struct Reply {
-    head: SmallVec<[u8; 48]>,
-    data: Sg,
-}
-
-impl Reply {
-    fn len(&self) -> usize {
-        self.head.len() + self.data.len()
-    }
 }
 
 #[derive(Debug)]
@@ -159,9 +134,17 @@ impl Client {
         self.parked.is_some()
     }
 
-    /// Whether it is we who keep it waiting.
+    /// Whether it is we who keep it waiting: for memory or room, or for the end of what it asked before.
     fn is_held_up(&self) -> bool {
-        self.parked.is_some() && self.has_said_all()
+        let is_full = self.session.is_ready() && self.incoming.is_none() && !self.may_take(0);
+        (self.parked.is_some() || is_full) && self.has_said_all()
+    }
+
+    /// Before anything changes: as long as we keep it waiting its time does not run.
+    fn excuse(&mut self) {
+        if self.is_held_up() {
+            self.owing_since = now();
+        }
     }
 
     /// Takes no more requests.
@@ -359,6 +342,7 @@ impl Client {
         let now = (len - incoming.filled).min(from.len() as u64);
         let (first, last) = (incoming.filled, incoming.filled + now);
         requests.slices(&mut incoming.data, incoming.request.at, first, last, |slice| {
+            // cannot fail: the slices together are as long as what is moved, which is not more than there is.
             let (here, later) = from.split_at(slice.len());
             slice.copy_from_slice(here);
             from = later;
@@ -368,7 +352,7 @@ impl Client {
         if incoming.filled < len {
             return false;
         }
-        let Incoming { request, data, .. } = self.incoming.take().expect("looked at above");
+        let Some(Incoming { request, data, .. }) = self.incoming.take() else { return false };
         let token = Token {
             client: self.index,
             generation: self.generation,
@@ -401,6 +385,9 @@ impl Client {
     /// A request of this client has ended.
     pub(super) fn handle_ended(&mut self, mut ended: Ended<Token>, export: &Export) {
         self.touched = true;
+        self.excuse();
+        // cannot fail, here and with `held`: each request that was started ends once, and what was held for it
+        // was counted by the same length.
         self.in_flight -= 1;
         if matches!(ended.ask, Ask::Write { .. }) || (ended.ask == Ask::Read && ended.result.is_err()) {
             self.held -= ended.len;
@@ -466,6 +453,7 @@ impl Client {
             return;
         }
         while let Some(reply) = self.out.front().filter(|reply| self.sent >= reply.len()) {
+            // cannot fail: what is sent is counted by what was there to send.
             self.sent -= reply.len();
             self.held -= reply.data.len() as u64;
             self.out.pop_front();
@@ -481,6 +469,7 @@ impl Client {
         vectors: &mut Vectors,
     ) -> bool {
         let mut started = false;
+        self.excuse();
         loop {
             self.send(vectors);
             let before = self.end - self.start;
@@ -508,82 +497,4 @@ impl Client {
         }
         Ok(())
     }
-}
-
-/// The protocol's number for a failure.
-fn number(trouble: Trouble) -> u32 {
-    match trouble {
-        Trouble::Io | Trouble::Gone | Trouble::Conflict => error::IO,
-        Trouble::NoSpace => error::NOSPC,
-        Trouble::ReadOnly => error::PERM,
-        Trouble::Unsupported => error::NOTSUP,
-        Trouble::Invalid => error::INVAL,
-    }
-}
-
-fn simple(cookie: u64, number: u32, data: Sg) -> Reply {
-    let head = wire::SimpleReply {
-        magic: wire::SIMPLE_REPLY_MAGIC.into(),
-        error: number.into(),
-        cookie: cookie.into(),
-    };
-    Reply { head: SmallVec::from_slice(head.as_bytes()), data }
-}
-
-fn chunk(cookie: u64, kind: u16, len: usize) -> SmallVec<[u8; 48]> {
-    let head = wire::ChunkHeader {
-        magic: wire::STRUCTURED_REPLY_MAGIC.into(),
-        flags: chunk::DONE.into(),
-        kind: kind.into(),
-        cookie: cookie.into(),
-        len: (len as u32).into(),
-    };
-    SmallVec::from_slice(head.as_bytes())
-}
-
-fn chunk_data(cookie: u64, at: u64, data: Sg) -> Reply {
-    let mut head = chunk(cookie, chunk::OFFSET_DATA, 8 + data.len());
-    head.extend_from_slice(&at.to_be_bytes());
-    Reply { head, data }
-}
-
-fn chunk_error(cookie: u64, number: u32) -> Reply {
-    let mut head = chunk(cookie, chunk::ERROR, 6);
-    head.extend_from_slice(&number.to_be_bytes());
-    head.extend_from_slice(&[0; 2]);
-    Reply { head, data: Sg::new() }
-}
-
-/// The extents of a request, in bytes, none past its end; at least one.
-fn chunk_status(ended: &Ended<Token>, export: &Export) -> Reply {
-    let states = states(&ended.extents, ended.at, ended.len, export);
-    let states = if ended.token.one { &states[..1] } else { &states[..] };
-    let mut head = chunk(ended.token.cookie, chunk::BLOCK_STATUS, 4 + 8 * states.len());
-    head.extend_from_slice(&CONTEXT.to_be_bytes());
-    for (len, state) in states {
-        head.extend_from_slice(&len.to_be_bytes());
-        head.extend_from_slice(&state.to_be_bytes());
-    }
-    Reply { head, data: Sg::new() }
-}
-
-fn states(extents: &[Extent], at: u64, len: u64, export: &Export) -> SmallVec<[(u32, u32); 4]> {
-    let block = u64::from(export.minimum);
-    let end = at + len;
-    let mut states: SmallVec<[(u32, u32); 4]> = SmallVec::new();
-    let mut here = at;
-    for extent in extents {
-        let stop = extent.span.lba.saturating_add(extent.span.blocks).saturating_mul(block).min(end);
-        // Deallocated blocks that are not known to read as zeroes are holes with whatever in them.
-        let hole =
-            if export.unmapped_is_zero { wire::STATE_HOLE | wire::STATE_ZERO } else { wire::STATE_HOLE };
-        if stop > here {
-            states.push(((stop - here) as u32, if extent.mapped { 0 } else { hole }));
-            here = stop;
-        }
-    }
-    if states.is_empty() {
-        states.push((len as u32, 0));
-    }
-    states
 }
