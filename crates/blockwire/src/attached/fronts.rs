@@ -75,7 +75,7 @@ fn serve_ublk(attachment: &mut Attachment, end: &End, ready: Ready<'_>) -> Resul
     let number = match (was, &records.wish.at) {
         (Some(number), _) => Some(number),
         (None, Some(place)) => Some(ublk_number(place)?),
-        (None, None) => None,
+        (None, None) => records.stranded().map(ublk_number).transpose()?,
     };
     let front = match (records.wish.recover, number) {
         (true, Some(number)) => ublk::Front::recover(number, disk),
@@ -163,7 +163,7 @@ fn charge<'a>(dir: &Path, keep: fuse::Keep<'a>) -> (Charge, Vec<std::os::fd::Bor
 fn inherited_path(attachment: &mut Attachment) -> Option<PathBuf> {
     match attachment.records.inherit() {
         Some((Charge::Nbd { path, .. } | Charge::VhostUser { path, .. }, _)) => Some(path),
-        _ => None,
+        _ => attachment.records.stranded().map(Path::to_owned),
     }
 }
 

@@ -182,6 +182,8 @@ struct Records {
     via: Via,
     shown: String,
     uuid: Option<String>,
+    serial: Option<String>,
+    block: Option<u32>,
     paths: Vec<landing::Noted>,
     nexus: [u8; 3],
     legacy: Option<Legacy>,
@@ -201,7 +203,9 @@ impl Attachment {
         let (_, shown) = initiator::urls_of(&wish.url)?;
         let left = left_behind(&wish, &shown)?;
         let (via, remark) = way(&wish, left.as_ref())?;
-        let taken = left.as_ref().and_then(|left| left.note.keeper.as_ref()).map(keeper::take);
+        // Of what is stranded the keeper is dead too, and has nothing to give.
+        let kept = left.as_ref().filter(|left| left.standing != Standing::Stranded);
+        let taken = kept.and_then(|left| left.note.keeper.as_ref()).map(keeper::take);
         let taken = taken.transpose().map_err(|why| Failure::failed(format!("{shown}: {why}")))?;
         Attachment::connect(wish, dir, (via, remark), (left, taken), wanted)
     }
@@ -249,12 +253,14 @@ impl Attachment {
         let mut initiator = Initiator::new(settings)?;
         let volume = initiator.open(&wish.url)?;
         let portrait = initiator.portrait(volume);
-        let uuid = portrait.and_then(|portrait| portrait.uuid).map(|uuid| uuid.to_string());
+        let uuid = portrait.as_ref().and_then(|portrait| portrait.uuid).map(|uuid| uuid.to_string());
+        let (serial, block) = identity(portrait.as_deref());
         if let Some(left) = &left {
-            is_same_volume(left, uuid.as_deref(), &shown)?;
+            is_same_volume(left, (uuid.as_deref(), serial.as_deref(), block), &shown)?;
         }
-        // A device that waits although nothing is written down of it: all is waited for that may be.
-        let is_bare = left.is_none() && wish.recover && via == Via::Ublk;
+        // Users who ask again although nothing is written down of what was: all is waited for that may be. What a
+        // FUSE file had in flight failed with its holder.
+        let is_bare = left.is_none() && wish.recover && via != Via::Fuse;
         if left.is_some() || is_bare {
             let dead_for = taken.as_ref().map_or(Duration::ZERO, |taken| taken.dead_for);
             landing::wait((&mut initiator, volume), &before, dead_for, wanted)?;
@@ -279,7 +285,8 @@ impl Attachment {
         };
         let legacy = left.map(|found| Legacy { found, charge });
         let nexus = initiator.who().isid;
-        let records = Records { wish, dir, via, shown, uuid, paths, nexus, legacy, lifeline, stem };
+        let records =
+            Records { wish, dir, via, shown, uuid, serial, block, paths, nexus, legacy, lifeline, stem };
         Ok(Attachment { disk: RemoteDisk::new(initiator, volume), records, remark })
     }
 
@@ -320,6 +327,12 @@ impl Records {
         self.legacy.as_mut()?.charge.take()
     }
 
+    /// Where that was of which no keeper is left.
+    fn stranded(&self) -> Option<&Path> {
+        let found = &self.legacy.as_ref()?.found;
+        (found.standing == Standing::Stranded).then(|| Path::new(found.place()))
+    }
+
     /// Where the device is to be: as it was, as it was wished, or at a place of its own.
     fn place(&self, was: Option<&Path>, name: &str) -> PathBuf {
         let own = || self.dir.path().join(format!("{}.{name}", self.stem));
@@ -350,6 +363,8 @@ impl Records {
             keeper: lifeline.as_ref().map(|lifeline| lifeline.kept.clone()),
             timeout_ms,
             uuid: self.uuid.clone(),
+            serial: self.serial.clone(),
+            block: self.block,
             paths: self.paths.clone(),
             nexus: self.nexus,
         };
@@ -427,10 +442,41 @@ fn way(wish: &Wish, left: Option<&Found>) -> Result<(Via, Option<String>), Failu
     }
 }
 
-fn is_same_volume(left: &Found, uuid: Option<&str>, shown: &str) -> Result<(), Failure> {
-    match (left.note.uuid.as_deref(), uuid) {
+/// The serial number of a volume, and the bytes of its blocks.
+fn identity(portrait: Option<&initiator::Portrait>) -> (Option<String>, Option<u32>) {
+    let serial = portrait.map(|portrait| portrait.serial.clone());
+    (serial, portrait.and_then(|portrait| portrait.geometry).map(|geometry| geometry.logical))
+}
+
+/// Refuses a volume that is not shown to be the one that the killed holder had: by its UUID, or where the target
+/// gave none, by its serial number; and by its blocks.
+fn is_same_volume(
+    left: &Found,
+    (uuid, serial, block): (Option<&str>, Option<&str>, Option<u32>),
+    shown: &str,
+) -> Result<(), Failure> {
+    let note = &left.note;
+    let name = |uuid: Option<&str>, serial: Option<&str>| match (uuid, serial) {
+        (Some(uuid), _) => format!("volume {uuid}"),
+        (None, Some(serial)) => format!("a volume with the serial number \"{serial}\" and no UUID"),
+        (None, None) => "a volume without UUID and serial number".to_owned(),
+    };
+    let is_named = match (note.uuid.as_deref(), uuid) {
+        (None, None) => note.serial.is_none() || note.serial.as_deref() == serial,
+        // A note from before serial numbers were written down.
+        (None, Some(_)) => note.serial.is_none(),
+        (was, now) => was == now,
+    };
+    if !is_named {
+        let (was, now) = (name(note.uuid.as_deref(), note.serial.as_deref()), name(uuid, serial));
+        return Err(Failure::usage(format!(
+            "{} was {was}, and {shown} is {now}: what waits would be written to another volume",
+            left.ways()
+        )));
+    }
+    match (note.block, block) {
         (Some(was), Some(now)) if was != now => Err(Failure::usage(format!(
-            "{} was volume {was}, and {shown} is volume {now}: what waits would be written to another volume",
+            "{} had blocks of {was} bytes, and {shown} has blocks of {now}: it is another volume, or was made anew",
             left.ways()
         ))),
         _ => Ok(()),
@@ -457,14 +503,18 @@ pub fn give_up(found: &Found) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Takes away a device whose holder and keeper are both gone.
+/// Takes away a device, or socket, whose holder and keeper are both gone.
 fn delete_stranded(found: &Found) -> Result<(), Failure> {
     let failed = |why: &dyn fmt::Display| Failure::failed(format!("{}: {why}", found.ways()));
-    let number = fronts::ublk_number(Path::new(found.place()))?;
     if found.dir.owner() != owned::user() {
         return Err(failed(&"it is another user's, and nobody of theirs is left to take it away"));
     }
-    attach::ublk::delete_left(number, found.note.holder.pid).map_err(|why| failed(&why))?;
+    if note::is_stale_socket(found.place(), owned::user()) {
+        std::fs::remove_file(found.place()).map_err(|why| failed(&why))?;
+    } else {
+        let number = fronts::ublk_number(Path::new(found.place()))?;
+        attach::ublk::delete_left(number, found.note.holder.pid).map_err(|why| failed(&why))?;
+    }
     found.dir.remove(&found.file).map_err(|why| failed(&why))
 }
 
@@ -494,4 +544,38 @@ pub fn find(dirs: &[PathBuf], name: &str) -> Result<Found, Failure> {
         let here = if here.is_empty() { "nothing".to_owned() } else { here.join(", ") };
         Failure::new(Exit::NothingFound, format!("nothing is attached as {name}; attached: {here}"))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn left(facts: serde_json::Value) -> (tempfile::TempDir, Found) {
+        let root = tempfile::tempdir().unwrap();
+        let dir = Arc::new(Dir::make(&root.path().join("attached")).unwrap());
+        let mut note = serde_json::json!({"pid": 1, "started": 0, "url": "u", "via": "nbd", "ways": ["/a"]});
+        let (Some(note_facts), serde_json::Value::Object(facts)) = (note.as_object_mut(), facts) else {
+            panic!()
+        };
+        note_facts.extend(facts);
+        let note = serde_json::from_value(note).unwrap();
+        (root, Found { note, dir, file: "1.json".into(), standing: Standing::Stranded })
+    }
+
+    #[test]
+    fn what_waits_is_not_written_to_a_volume_that_is_not_shown_to_be_the_same() {
+        let is_same = |facts, now| is_same_volume(&left(facts).1, now, "v").is_ok();
+        let known = || serde_json::json!({"uuid": "x", "serial": "1", "block": 512});
+        assert!(is_same(known(), (Some("x"), Some("2"), Some(512))));
+        assert!(!is_same(known(), (Some("y"), Some("1"), Some(512))));
+        assert!(!is_same(known(), (None, Some("1"), Some(512))), "one that tells no UUID any more");
+        assert!(!is_same(known(), (Some("x"), Some("1"), Some(4096))), "other blocks");
+        let nameless = || serde_json::json!({"uuid": null, "serial": "1", "block": 512});
+        assert!(is_same(nameless(), (None, Some("1"), Some(512))));
+        assert!(!is_same(nameless(), (None, Some("2"), Some(512))), "another serial number");
+        assert!(!is_same(nameless(), (None, None, Some(512))));
+        assert!(!is_same(nameless(), (Some("x"), Some("1"), Some(512))), "one with a UUID");
+        // Nothing was written down of it.
+        assert!(is_same(serde_json::json!({}), (Some("x"), Some("1"), Some(512))));
+    }
 }

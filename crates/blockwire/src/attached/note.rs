@@ -1,10 +1,11 @@
 //! What is attached on this machine: a file for each attachment, so that every process finds all of them.
 //!
-//! Invariants: a note whose holder and keeper are both gone is no attachment, unless its device is still there,
+//! Invariants: a note whose holder and keeper are both gone is no attachment, unless its device or socket is still there,
 //! and is removed by who sees it. A note is believed only if it stands in a directory that its owner alone can change, and no further
 //! than its owner could act: the processes that it names must be this user's.
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,6 +54,12 @@ pub struct Note {
     /// The identity of the volume, if its target tells it.
     #[serde(default)]
     pub uuid: Option<String>,
+    /// Its serial number, by which it is known where there is no UUID.
+    #[serde(default)]
+    pub serial: Option<String>,
+    /// Bytes of its blocks.
+    #[serde(default)]
+    pub block: Option<u32>,
     /// The holder's paths; none: it did not write them down.
     #[serde(default)]
     pub paths: Vec<super::landing::Noted>,
@@ -74,7 +81,8 @@ pub enum Standing {
     },
     /// Nobody recovered it in time: I/O fails.
     Failing,
-    /// Holder and keeper are gone, and its device is still there: I/O waits to be recovered, without end.
+    /// Holder and keeper are gone, and its device or socket is still there: I/O waits to be recovered, as long as
+    /// its users do.
     Stranded,
 }
 
@@ -168,7 +176,7 @@ fn standing(note: &Note, owner: u32) -> Option<Standing> {
         return Some(Standing::Serving);
     }
     let Some(kept) = note.keeper.as_ref().filter(|kept| kept.process.is_of(owner)) else {
-        return is_stranded(note).then_some(Standing::Stranded);
+        return is_stranded(note, owner).then_some(Standing::Stranded);
     };
     match keeper::ask(kept, owner) {
         Ok(Some(left)) => Some(Standing::Waiting { left_ms: millis(left) }),
@@ -178,12 +186,30 @@ fn standing(note: &Note, owner: u32) -> Option<Standing> {
     }
 }
 
-/// Whether what nobody holds is there all the same: a ublk device stays until it is taken away.
-fn is_stranded(note: &Note) -> bool {
-    use std::os::unix::fs::FileTypeExt;
+/// Whether what nobody holds is there all the same: a ublk device stays until it is taken away; and who was at a
+/// socket comes again when somebody listens there, and asks again what was in flight.
+fn is_stranded(note: &Note, owner: u32) -> bool {
     let is_device =
         |way: &String| std::fs::symlink_metadata(way).is_ok_and(|facts| facts.file_type().is_block_device());
-    note.via == "ublk" && note.ways.first().is_some_and(is_device)
+    let Some(way) = note.ways.first() else { return false };
+    match &*note.via {
+        "ublk" => is_device(way),
+        "nbd" | "vhost-user" => is_stale_socket(way, owner),
+        _ => false,
+    }
+}
+
+/// Whether a path is a socket of this owner that nobody listens on.
+pub(super) fn is_stale_socket(path: &str, owner: u32) -> bool {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+    let is_ours = |facts: std::fs::Metadata| facts.file_type().is_socket() && facts.uid() == owner;
+    if !std::fs::symlink_metadata(path).is_ok_and(is_ours) {
+        return false;
+    }
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let probe = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+    let (Ok(probe), Ok(address)) = (probe, SocketAddrUnix::new(path)) else { return false };
+    connect(&probe, &address) == Err(rustix::io::Errno::CONNREFUSED)
 }
 
 /// A note that goes away with the attachment.
@@ -221,15 +247,40 @@ pub fn millis(time: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-    use std::os::unix::fs::FileTypeExt;
-
     use super::*;
+    use std::fs;
 
     fn left_by_the_dead(via: &str, way: &Path) -> String {
         // No process began before the kernel.
         let way = serde_json::json!([way]);
         format!(r#"{{"pid":1,"started":0,"url":"u","via":"{via}","ways":{way},"uuid":"x","nexus":[1,2,3]}}"#)
+    }
+
+    #[test]
+    fn whose_clients_come_again_and_ask_again_is_not_forgotten_while_its_socket_stands() {
+        use std::os::unix::net::UnixListener;
+        let root = tempfile::tempdir().unwrap();
+        let (notes, stale, served) =
+            (root.path().join("attached"), root.path().join("stale"), root.path().join("served"));
+        let dir = Dir::make(&notes).unwrap();
+        drop(UnixListener::bind(&stale).unwrap());
+        let listener = UnixListener::bind(&served).unwrap();
+        for (name, via, way) in [
+            ("1.json", "nbd", &stale),
+            ("2.json", "vhost-user", &served),
+            ("3.json", "vhost-user", &root.path().join("gone")),
+            ("4.json", "fuse", &stale),
+        ] {
+            dir.make_file(OsStr::new(name), left_by_the_dead(via, way).as_bytes()).unwrap();
+        }
+        let found = all(&notes).unwrap();
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!((found[0].standing, found[0].note.nexus), (Standing::Stranded, [1, 2, 3]));
+        // Who gives it up takes the socket away, and no other.
+        super::super::give_up(&found[0]).unwrap();
+        assert!(!stale.exists() && served.exists());
+        assert!(all(&notes).unwrap().is_empty() && dir.names().unwrap().is_empty());
+        drop(listener);
     }
 
     #[test]

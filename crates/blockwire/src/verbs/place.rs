@@ -374,8 +374,12 @@ fn unescaped(text: &str) -> String {
 }
 
 /// A device has no length of its own: its end is where seeking ends.
+/// It is read and written from where it was before.
 pub fn size_of_device(file: &File) -> io::Result<u64> {
-    Ok(rustix::fs::seek(file, rustix::fs::SeekFrom::End(0))?)
+    use rustix::fs::SeekFrom::{Current, End, Start};
+    let (at, end) = (rustix::fs::seek(file, Current(0))?, rustix::fs::seek(file, End(0))?);
+    rustix::fs::seek(file, Start(at))?;
+    Ok(end)
 }
 
 /// The directory that a path lies in.
@@ -440,6 +444,18 @@ mod tests {
         thread::sleep(Duration::from_millis(20));
         fs::write(&path, b"1").unwrap();
         assert_ne!(identity(&File::open(&path).unwrap()).unwrap(), before);
+    }
+
+    #[test]
+    fn who_asks_how_long_a_device_is_does_not_have_it_written_at_its_end() {
+        use std::io::{Read, Write};
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"it begins here").unwrap();
+        rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(3)).unwrap();
+        assert_eq!(size_of_device(&file).unwrap(), 14);
+        let mut rest = String::new();
+        file.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, "begins here");
     }
 
     #[test]

@@ -157,10 +157,7 @@ pub fn read(args: &ReadArgs) -> Result<Exit, Failure> {
 fn input_bytes(file: &File) -> io::Result<Option<u64>> {
     let meta = file.metadata()?;
     match Key::of(&meta) {
-        Key::Device(_) => place::size_of_device(file).map(Some).and_then(|bytes| {
-            rustix::fs::seek(file, rustix::fs::SeekFrom::Start(0))?;
-            Ok(bytes)
-        }),
+        Key::Device(_) => place::size_of_device(file).map(Some),
         Key::File(..) => Ok(meta.is_file().then_some(meta.len())),
     }
 }

@@ -442,6 +442,50 @@ fn what_waits_can_be_given_up() {
 }
 
 #[test]
+fn a_socket_whose_holder_and_keeper_are_killed_is_not_served_before_their_writes_are_over() {
+    let (place, daemon) = served();
+    let socket = place.path("sock");
+    let (url, other) = (&urls(&daemon, "a")[0], &urls(&daemon, "b")[0]);
+    let words = |url| [url, "--via", "nbd", "--at", text(&socket)].map(str::to_owned);
+    let mut attached = Attached::new(&place, &words(url).each_ref().map(String::as_str));
+    let _given_up = GivenUp(attached.home.clone(), socket.clone());
+    let notes = attached.home.join("attached");
+    let note = || {
+        let names = fs::read_dir(&notes).unwrap().map(|entry| entry.unwrap().path());
+        names.filter(|path| path.extension().is_some_and(|kind| kind == "json")).collect::<Vec<_>>()
+    };
+    let said: Value = serde_json::from_slice(&fs::read(&note()[0]).unwrap()).unwrap();
+    let keeper = said["keeper"]["process"]["pid"].as_u64().unwrap().to_string();
+    // As a supervisor that ends a whole group does: the keeper first, or it would see the holder's end.
+    assert!(Command::new("kill").args(["-STOP", &keeper]).status().unwrap().success());
+    attached.kill();
+    assert!(Command::new("kill").args(["-KILL", &keeper]).status().unwrap().success());
+    let until = Instant::now() + Duration::from_secs(20);
+    while listed(&attached.home)[0]["state"] != "stranded" {
+        assert!(Instant::now() < until, "it is forgotten: {}", listed(&attached.home));
+        thread::sleep(Duration::from_millis(20));
+    }
+    let attach = |url, recover: bool| {
+        let mut all = vec!["attach".to_owned()];
+        all.extend(words(url));
+        all.extend(recover.then(|| "--recover".to_owned()));
+        attached.verb(&all.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    assert!(refusal(&attach(url, false)).contains("use --recover"));
+    let why = refusal(&attach(other, true));
+    assert!(why.contains("would be written to another volume"), "{why}");
+    assert_eq!(listed(&attached.home)[0]["state"], "stranded", "who was refused has changed it");
+    // By the URL alone, at the place that it had; the session of the killed one is ended by the login.
+    let begun = Instant::now();
+    let again = Attached::new(&place, &[url, "--recover"]);
+    assert_eq!(again.way("socket"), Some(text(&socket)));
+    assert!(begun.elapsed() < Duration::from_secs(60), "it waited although the login ended the old session");
+    let listed = listed(&attached.home);
+    assert_eq!((listed.as_array().unwrap().len(), &listed[0]["state"]), (1, &"serving".into()));
+    assert_eq!(note().len(), 1);
+}
+
+#[test]
 fn a_socket_that_nobody_recovers_answers_with_errors() {
     let (place, daemon) = served();
     let socket = place.path("sock");
