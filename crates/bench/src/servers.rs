@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{self, BufRead, BufReader};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
@@ -255,30 +256,44 @@ fn tgt(places: &Places) -> io::Result<Server> {
     // On a memory file system if there is one: its volume is to be memory as well.
     let memory = Path::new("/dev/shm");
     let directory = if memory.is_dir() { memory } else { places.scratch.as_path() };
-    let image = directory.join(format!("blockwire-bench-{}.img", std::process::id()));
-    fs::File::create(&image)?.set_len((VOLUME_MIB as u64) << 20)?;
+    // The name of our own directory is random, and what has this name already is not written to.
+    let own = places.scratch.file_name().unwrap_or_default().to_string_lossy();
+    let image = directory.join(format!("{own}.img"));
+    let made = fs::File::options().write(true).create_new(true).mode(0o600).open(&image)?;
+    let sized = made.set_len((VOLUME_MIB as u64) << 20);
+    let server = sized.and_then(|()| tgt_over(&image));
+    // The daemon has it open; its name is not needed any more.
+    fs::remove_file(&image)?;
+    server
+}
+
+/// A tgtd of its own, whose volume is a file.
+fn tgt_over(image: &Path) -> io::Result<Server> {
     fs::create_dir_all("/var/run/tgtd")?;
     // A port that nobody has at the moment.
     let address = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     let control = (std::process::id() % 30_000 + 1).to_string();
+    if tgtadm(&control, &["--op", "show", "--mode", "sys"])? {
+        return Err(io::Error::other(format!("another tgtd has the control number {control}: end it first")));
+    }
     let mut command = Command::new("tgtd");
     command.args(["-f", "-C", &control, "--iscsi", &format!("portal={address}")]).stderr(Stdio::null());
-    let server = Server::new(Kind::Tgt, command);
-    let configured = server.and_then(|server| configure_tgt(server, &control, &image));
-    // The daemon has it open; its name is not needed any more.
-    fs::remove_file(&image)?;
-    let mut server = configured?;
+    let server = Server::new(Kind::Tgt, command)?;
+    let mut server = configure_tgt(server, &control, image)?;
     server.url = Some(format!("iscsi://{address}/{TGT_NAME}/1"));
     server.load_args = iscsi_args(address.to_string(), TGT_NAME, 1);
     Ok(server)
 }
 
+/// Whether a tgtd takes this.
+fn tgtadm(control: &str, args: &[&str]) -> io::Result<bool> {
+    let mut command = Command::new("tgtadm");
+    command.args(["-C", control, "--lld", "iscsi"]).args(args);
+    command.stdout(Stdio::null()).stderr(Stdio::null()).status().map(|status| status.success())
+}
+
 fn configure_tgt(server: Server, control: &str, image: &Path) -> io::Result<Server> {
-    let admin = |args: &[&str]| {
-        let mut command = Command::new("tgtadm");
-        command.args(["-C", control, "--lld", "iscsi"]).args(args);
-        command.stdout(Stdio::null()).stderr(Stdio::null()).status().map(|status| status.success())
-    };
+    let admin = |args: &[&str]| tgtadm(control, args);
     let end = Instant::now() + PATIENCE;
     while !admin(&["--op", "show", "--mode", "sys"])? {
         if Instant::now() > end {

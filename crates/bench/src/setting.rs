@@ -1,7 +1,8 @@
 //! What a comparison runs in: its network, and what has to be known to repeat it.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
@@ -100,9 +101,12 @@ impl Setting {
 
 /// Runs a comparison with a directory of its own, which is gone afterwards.
 pub fn run(name: &str, comparison: impl FnOnce(&Path) -> io::Result<()>) -> ExitCode {
-    let scratch = std::env::temp_dir().join(format!("blockwire-bench-{}", std::process::id()));
-    let result = fs::create_dir_all(&scratch).and_then(|()| comparison(&scratch));
-    fs::remove_dir_all(&scratch).ok();
+    let result = own_directory(&std::env::temp_dir()).and_then(|scratch| {
+        let result = comparison(&scratch);
+        // Made just now, by us alone: what is in it is ours.
+        fs::remove_dir_all(&scratch).ok();
+        result
+    });
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -110,6 +114,16 @@ pub fn run(name: &str, comparison: impl FnOnce(&Path) -> io::Result<()>) -> Exit
             ExitCode::FAILURE
         }
     }
+}
+
+/// Makes a directory that nobody else may enter, under a name that nobody can foretell: servers run as root, and
+/// the directory that holds it is everybody's.
+fn own_directory(parent: &Path) -> io::Result<PathBuf> {
+    let mut random = [0; 8];
+    fs::File::open("/dev/urandom")?.read_exact(&mut random)?;
+    let path = parent.join(format!("blockwire-bench-{:016x}", u64::from_ne_bytes(random)));
+    fs::DirBuilder::new().mode(0o700).create(&path)?;
+    Ok(path)
 }
 
 /// A network with nothing but loopback, where the default congestion control is `name`.
@@ -131,4 +145,22 @@ pub fn said(program: &Path, arg: &str) -> String {
 /// The version of SPDK that was built there.
 pub fn version_of_spdk(built: &Path) -> String {
     fs::read_to_string(built.join("VERSION")).unwrap_or_default().trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn names_that_can_be_foretold_are_never_used() {
+        let parent = own_directory(&std::env::temp_dir()).unwrap();
+        let (one, two) = (own_directory(&parent).unwrap(), own_directory(&parent).unwrap());
+        let mode = fs::metadata(&one).unwrap().permissions().mode() & 0o7777;
+        fs::remove_dir_all(&parent).unwrap();
+        assert!(one != two && mode == 0o700, "{mode:o}");
+        let name = one.file_name().unwrap().to_str().unwrap().to_owned();
+        assert!(!name.contains(&format!("-{}", std::process::id())), "{name}");
+    }
 }

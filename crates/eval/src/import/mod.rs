@@ -125,14 +125,15 @@ mod tests {
                     // Every line that gives this figure.
                     let changed: Vec<String> = text
                         .lines()
-                        .map(|line| match line.split_once(&format!("\"{name}\" : ")) {
+                        .map(|line| match line.split_once(&format!("\"{name}\": ")) {
                             Some((start, rest)) if !rest.starts_with(['{', '[', '"']) => {
                                 let comma = if rest.trim_end().ends_with(',') { "," } else { "" };
-                                format!("{start}\"{name}\" : {value}{comma}")
+                                format!("{start}\"{name}\": {value}{comma}")
                             }
                             _ => line.to_owned(),
                         })
                         .collect();
+                    assert_ne!(changed, text.lines().collect::<Vec<_>>(), "{name} is there");
                     let mut record = Record { schema: crate::record::SCHEMA, ..Record::default() };
                     if import(&mut record, &about(), &changed.join("\n")).is_ok() {
                         assert!(Record::parse(&record.to_text().unwrap()).is_ok(), "{name} {value}");
