@@ -8,7 +8,7 @@ set -euo pipefail
 cd "$ROOT"
 tests/setup.sh build browser
 LOOK=$OUT/look
-rm -rf "$LOOK"
+gone "$LOOK"
 mkdir -p "$LOOK"
 if [ -z "${BLOCKWIRE:-}" ]; then
   quietly build-release cargo build --locked --release -p blockwire

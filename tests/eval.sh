@@ -11,7 +11,7 @@ tests/setup.sh build eval
 quietly build-release cargo build --locked --release -p blockwire
 BLOCKWIRE=$BUILD/release/blockwire
 DIR=$OUT/eval
-rm -rf "$DIR"
+gone "$DIR"
 mkdir -p "$DIR"
 
 # points RECORD: how many points it has, each with a run; an I/O that failed is an error

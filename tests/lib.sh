@@ -19,17 +19,40 @@ now() { printf '%s' "${EPOCHREALTIME/[.,]/}"; }
 # since START: the time from START (of `now`) as seconds with one digit behind the point
 since() { local d=$(($(now) - $1)); printf '%d.%d' $((d / 1000000)) $((d % 1000000 / 100000)); }
 
+# gone DIR: removes what an earlier run of the script made under $OUT; never through a link or a mount
+gone() {
+  local dir=$1 at real
+  [ "${dir#"$OUT"/}" != "$dir" ] || fail "$dir is not under $OUT: it stays"
+  [ ! -L "$dir" ] || fail "$dir is a link: it stays"
+  real=$(realpath -m "$dir")
+  while read -r _ _ _ _ at _; do
+    case $at in "$real" | "$real"/*) fail "$at is mounted since an earlier run: umount it first" ;; esac
+  done </proc/self/mountinfo
+  rm -rf --one-file-system "$dir"
+}
+
 # --- processes ------------------------------------------------------------------------------
 PIDS=()
-ended_at_exit() { PIDS+=("$1"); }
+declare -A BEGAN=()
+# began PID: when it began, in ticks since boot; nothing if it is not there. Process ids are given again.
+began() {
+  local stat
+  read -r stat 2>/dev/null <"/proc/$1/stat" || return 0
+  # The name, in parentheses, may hold blanks; behind it stand the fields from the third on.
+  read -ra stat <<<"${stat##*) }"
+  printf '%s' "${stat[19]}"
+}
+ended_at_exit() { PIDS+=("$1"); BEGAN[$1]=$(began "$1"); }
 end_all() {
   local pid
   for pid in ${PIDS[@]+"${PIDS[@]}"}; do end "$pid"; done
   PIDS=()
 }
-# end PID: ask, wait five seconds, insist
+# end PID: ask, wait five seconds, insist; nothing is done to another process that has its id by now
 end() {
   local n
+  [ -n "$1" ] || return 0
+  [ "${BEGAN[$1]-$(began "$1")}" = "$(began "$1")" ] || return 0
   kill "$1" 2>/dev/null || return 0
   for ((n = 0; n < 50; n++)); do
     kill -0 "$1" 2>/dev/null || { wait "$1" 2>/dev/null || true; return 0; }

@@ -60,6 +60,6 @@ if [ "${1:-}" = --inside ]; then
 fi
 tests/setup.sh papers
 [ -x "$BLOCKWIRE" ] || fail "missing: $BLOCKWIRE (tests/test.sh build)"
-rm -rf "$DIR"
+gone "$DIR"
 mkdir -p "$DIR"
 unshare --net --mount --map-root-user --user "$0" --inside "$@"

@@ -25,7 +25,7 @@ fi
 IO=${IO:-auto}
 use_target "$TARGET"
 DIR=$OUT/run-$TARGET
-rm -rf "$DIR"
+gone "$DIR"
 mkdir -p "$DIR"
 
 # prove KIND: random bytes go there and come back the same, by sha256

@@ -22,7 +22,7 @@ quietly build-load cargo build --locked --workspace --bin raw-load
 # rest NAME FORM SESSIONS SECONDS: prints what sessions cost a fresh daemon, as `key value` lines
 rest() {
   local dir=$OUT/sessions-$IO-$1-$2 port=PORT
-  rm -rf "$dir"
+  gone "$dir"
   # shellcheck disable=SC2034
   PORT=0
   target_start "$dir"

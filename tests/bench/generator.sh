@@ -29,7 +29,7 @@ if [ -z "${BLOCKWIRE:-}" ]; then
 fi
 export LC_ALL=C
 WORK=$OUT/generator
-rm -rf "$WORK"
+gone "$WORK"
 mkdir -p "$WORK"
 
 # started NAME LINE COMMAND...: starts it on the device's core and waits for the line that says it is ready

@@ -10,7 +10,7 @@ set -euo pipefail
 use_target blockwire
 DIR=$OUT/guest-auth IMAGE=$OUT/guest-image-backports
 SECONDS_AT_MOST=240
-rm -rf "$DIR"
+gone "$DIR"
 mkdir -p "$DIR"
 "$ROOT/tests/guest/image.sh" "$IMAGE" bookworm-backports
 

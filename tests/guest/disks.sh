@@ -13,7 +13,7 @@ set -euo pipefail
 use_target blockwire
 DIR=$OUT/guest-disks IMAGE=$OUT/guest-image
 SECONDS_AT_MOST=300
-rm -rf "$DIR"
+gone "$DIR"
 mkdir -p "$DIR"
 "$ROOT/tests/guest/image.sh" "$IMAGE"
 

@@ -20,7 +20,7 @@ done
 use_target blockwire
 DIR=$OUT/guest-fio IMAGE=$OUT/guest-image-fio${SUITE:+-$SUITE}
 SECONDS_AT_MOST=580
-rm -rf "$DIR"
+gone "$DIR"
 mkdir -p "$DIR"
 "$ROOT/tests/guest/image.sh" "$IMAGE" "$SUITE" fio mkfs.xfs xfs_repair
 

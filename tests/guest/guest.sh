@@ -23,7 +23,7 @@ use_target "$TARGET"
 DIR=$OUT/guest-$TARGET IMAGE=$OUT/guest-image${SUITE:+-backports}
 SECONDS_AT_MOST=240
 USER_NAME=guest SECRET=not-a-secret-42
-rm -rf "$DIR"
+gone "$DIR"
 mkdir -p "$DIR"
 "$ROOT/tests/guest/image.sh" "$IMAGE" "$SUITE"
 

@@ -26,7 +26,7 @@ use_target blockwire
 DIR=$OUT/guest-nvme IMAGE=$OUT/guest-image${SUITE:+-backports}
 SECONDS_AT_MOST=240
 UUID=6a2f41a3-c54c-4a6b-8d3a-5b1f7e0c9d21
-rm -rf "$DIR"
+gone "$DIR"
 mkdir -p "$DIR"
 "$ROOT/tests/guest/image.sh" "$IMAGE" "$SUITE"
 

@@ -11,7 +11,7 @@ set -euo pipefail
 "$ROOT/tests/setup.sh" build guest
 DIR=$OUT/guest-ublk IMAGE=$OUT/guest-image-ublk
 SECONDS_AT_MOST=240
-rm -rf "$DIR"
+gone "$DIR"
 mkdir -p "$DIR"
 quietly build-local cargo build --locked -p blockwire-attach --example local
 quietly build-blockwire cargo build --locked -p blockwire

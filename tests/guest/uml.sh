@@ -42,7 +42,7 @@ build
 if [ "${1:-}" = build ]; then exit; fi
 "$ROOT/tests/setup.sh" build guest
 DIR=$OUT/guest-uml IMAGE=$OUT/guest-image-ublk
-rm -rf "$DIR"
+gone "$DIR"
 mkdir -p "$DIR"
 quietly build-local cargo build --locked -p blockwire-attach --example local
 quietly build-blockwire cargo build --locked -p blockwire

@@ -11,7 +11,7 @@ QUEUES=${1:-1}
 "$ROOT/tests/setup.sh" build guest
 DIR=$OUT/guest-vhost IMAGE=$OUT/guest-image
 SECONDS_AT_MOST=180
-rm -rf "$DIR"
+gone "$DIR"
 mkdir -p "$DIR"
 "$ROOT/tests/guest/image.sh" "$IMAGE"
 quietly build-local cargo build --locked -p blockwire-attach --example local

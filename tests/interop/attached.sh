@@ -9,7 +9,11 @@ MOUNT=$DIR/mount
 # How long the target is away, in seconds.
 AWAY=${AWAY:-1}
 
-unmount() { ! mountpoint -q "$MOUNT" || umount "$MOUNT" || umount -l "$MOUNT"; }
+# unmount: only what is mounted there from our own device
+unmount() {
+  [ -n "${DEVICE:-}" ] && [ "$(findmnt -n -o SOURCE --mountpoint "$MOUNT" 2>/dev/null)" = "$DEVICE" ] || return 0
+  umount "$MOUNT" || umount -l "$MOUNT"
+}
 
 # attach: sets ATTACH_PID, and DEVICE and FILE if there are such
 attach() {

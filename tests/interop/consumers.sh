@@ -17,7 +17,7 @@ done
 "$ROOT/tests/setup.sh" clients capture
 use_target "$TARGET"
 DIR=$OUT/consumers-$TARGET-${IO:-x}
-rm -rf "$DIR"
+gone "$DIR"
 mkdir -p "$DIR"
 
 # expect PATTERN COMMAND...: the command succeeds and a line of its output matches

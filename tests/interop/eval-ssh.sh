@@ -12,7 +12,7 @@ if [ -z "${BLOCKWIRE:-}" ]; then
   BLOCKWIRE=$BUILD/release/blockwire
 fi
 DIR=$OUT/eval-ssh
-rm -rf "$DIR"
+gone "$DIR"
 mkdir -p "$DIR" /run/sshd
 chmod 700 "$DIR"
 TAG=bwssh$$

@@ -8,7 +8,7 @@ set -euo pipefail
 [ $# -gt 0 ] || set -- oltp machine
 BLOCKWIRE=${BLOCKWIRE:-$BUILD/release/blockwire}
 DIR=$OUT/experiments
-rm -rf "$DIR"
+gone "$DIR"
 mkdir -p "$DIR"
 [ "$(id -u)" = 0 ] || fail "mounting and namespaces need root"
 

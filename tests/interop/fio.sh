@@ -10,7 +10,7 @@ set -euo pipefail
 IO=${IO:-auto}
 use_target blockwire
 DIR=$OUT/fio
-rm -rf "$DIR"
+gone "$DIR"
 mkdir -p "$DIR/run"
 export RUNTIME_DIRECTORY=$DIR/run
 ENGINE=$BUILD/release/fio/blockwire.so

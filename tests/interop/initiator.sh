@@ -28,7 +28,7 @@ esac
 BLOCKWIRE=${BLOCKWIRE:-$BUILD/release/blockwire}
 use_target "$TARGET"
 DIR=$OUT/initiator-$TARGET${OVER:+-$OVER}
-rm -rf "$DIR"
+gone "$DIR"
 mkdir -p "$DIR"
 # What is written of a volume, and the volume.
 MIB=16

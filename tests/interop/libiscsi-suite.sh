@@ -21,7 +21,7 @@ done
 "$ROOT/tests/setup.sh" clients
 use_target "$TARGET"
 DIR=$OUT/libiscsi-$TARGET-${IO:-x}
-rm -rf "$DIR"
+gone "$DIR"
 mkdir -p "$DIR"
 EXPECTED=$ROOT/tests/interop/libiscsi-suite.expected LIMIT=5
 [ "$TARGET" = blockwire ] || { EXPECTED=$DIR/expected LIMIT=230 UPDATE=(--update); }

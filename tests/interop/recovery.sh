@@ -19,7 +19,7 @@ use_target blockwire
 DIR=$OUT/recovery-$PROTOCOL
 AT=$DIR/attached
 TIMEOUT=4
-rm -rf "$DIR"
+gone "$DIR"
 mkdir -p "$DIR/run"
 export RUNTIME_DIRECTORY=$DIR/run
 trap '"$BLOCKWIRE" detach "$AT" --now >/dev/null 2>&1 || true; end_all' EXIT

@@ -18,7 +18,7 @@ for plugin in spdk_bdev spdk_nvme; do
 done
 use_target blockwire
 DIR=$OUT/spdk-fio-$IO
-rm -rf "$DIR"
+gone "$DIR"
 mkdir -p "$DIR"
 target_start "$DIR"
 

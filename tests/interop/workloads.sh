@@ -26,7 +26,7 @@ use_target blockwire
 DIR=$OUT/workloads-$PROTOCOL
 # shellcheck source=tests/interop/attached.sh
 . "$ROOT/tests/interop/attached.sh"
-rm -rf "$DIR"
+gone "$DIR"
 mkdir -p "$DIR"
 # shellcheck disable=SC2034 # the target's adapter reads it
 DISK_SIZE=1G

@@ -51,9 +51,18 @@ fn layouts() -> Vec<(String, usize)> {
         .collect()
 }
 
+/// A directory of ours alone, under a name that nobody else can foretell.
+fn own_directory(what: &str) -> PathBuf {
+    use std::hash::BuildHasher;
+    use std::os::unix::fs::DirBuilderExt;
+    let random = std::hash::RandomState::new().hash_one(what);
+    let dir = std::env::temp_dir().join(format!("blockwire-capi-{what}-{random:016x}"));
+    std::fs::DirBuilder::new().mode(0o700).create(&dir).unwrap();
+    dir
+}
+
 fn compiled(compiler: &str, flags: &[&str], name: &str, text: &str) -> PathBuf {
-    let room = std::env::temp_dir().join(format!("blockwire-capi-{}-{name}", std::process::id()));
-    std::fs::create_dir_all(&room).unwrap();
+    let room = own_directory(name);
     let (source, program) = (room.join("source"), room.join("program"));
     std::fs::write(&source, text).unwrap();
     let mut command = Command::new(compiler);

@@ -47,12 +47,21 @@ pub struct Server {
     pub thread: Option<JoinHandle<io::Result<()>>>,
 }
 
+/// A directory of ours alone, under a name that nobody else can foretell.
+fn own_directory(what: &str) -> PathBuf {
+    use std::hash::BuildHasher;
+    use std::os::unix::fs::DirBuilderExt;
+    let random = std::hash::RandomState::new().hash_one(what);
+    let dir = std::env::temp_dir().join(format!("attach-vhost-{what}-{random:016x}"));
+    std::fs::DirBuilder::new().mode(0o700).create(&dir).unwrap();
+    dir
+}
+
 impl Server {
     pub fn start(logical: u32, mood: Mood) -> Server {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
-        let dir = std::env::temp_dir().join(format!("attach-vhost-{}-{n}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
+        let dir = own_directory(&n.to_string());
         let socket = dir.join("sock");
         let blocks = 8 * MIB / u64::from(logical);
         let disk = Arc::new(RamDisk::new(blocks, 2 * blocks, logical, 4096));
