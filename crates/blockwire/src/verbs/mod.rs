@@ -40,6 +40,7 @@ joined by &. Times are 500ms, 10s, 2m; sizes 4K, 1M.
   nvme+tcp:    host_nqn=NQN  host_id=UUID  queues=1  max_r2t=1  hpda=0  flow_control=no
   the volume:  policy=least-queue|round-robin  open_timeout=off  reconnect_delay=100ms
                reconnect_delay_max=10s  loss_timeout=10m  queue_timeout=2m  fast_fail=never
+               fence_timeout=100s
 
 Example:
   blockwire info 'iscsi://me@10.0.0.1/iqn.2026-11.io.blockwire:db/0?secret_file=/etc/secret&digest=both'";

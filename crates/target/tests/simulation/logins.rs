@@ -27,7 +27,10 @@ fn scarce(seed: u64, shards: u16) -> World<Shard> {
     let config = Config { shards, pool_bytes: 1 << 20, ..Config::new(seed) };
     let mut terms = Terms::default();
     terms.negotiation.max_connections = 4;
-    super::world_with(config, rig::exports(&terms))
+    // iSCSI alone, so that nothing is kept for the other protocol.
+    let mut exports = (*rig::exports(&terms)).clone();
+    exports.nvme.portals.clear();
+    super::world_with(config, std::sync::Arc::new(exports))
 }
 
 fn asked(isid: u16) -> Wanted {
