@@ -10,21 +10,31 @@ const PIECES_MAX: usize = 1024;
 
 /// Addresses and lengths. They name memory without owning it: whoever calls with them promises that it
 /// is there.
+///
+/// What is sent or received as a stream goes on in the next call, so there the first [`PIECES_MAX`] pieces are
+/// enough. What must go in one call is refused if it has more.
 #[derive(Debug, Default)]
-pub(crate) struct Vectors(Vec<libc::iovec>);
+pub(crate) struct Vectors {
+    pieces: Vec<libc::iovec>,
+    /// More were pushed than one call takes.
+    is_cut: bool,
+}
 
 impl Vectors {
     pub(crate) fn clear(&mut self) {
-        self.0.clear();
+        self.pieces.clear();
+        self.is_cut = false;
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.0.len() >= PIECES_MAX
+        self.pieces.len() >= PIECES_MAX
     }
 
     fn push(&mut self, base: *mut libc::c_void, len: usize) {
-        if len > 0 && !self.is_full() {
-            self.0.push(libc::iovec { iov_base: base, iov_len: len });
+        if len > 0 && self.is_full() {
+            self.is_cut = true;
+        } else if len > 0 {
+            self.pieces.push(libc::iovec { iov_base: base, iov_len: len });
         }
     }
 
@@ -51,14 +61,24 @@ impl Vectors {
 
     /// Length in bytes.
     pub(crate) fn len(&self) -> usize {
-        self.0.iter().map(|vector| vector.iov_len).sum()
+        self.pieces.iter().map(|vector| vector.iov_len).sum()
+    }
+
+    /// All that was pushed, for a call that must take all of it.
+    fn whole(&self) -> io::Result<&[libc::iovec]> {
+        match self.is_cut {
+            false => Ok(&self.pieces),
+            true => {
+                Err(io::Error::new(io::ErrorKind::InvalidInput, "more pieces of memory than one call takes"))
+            }
+        }
     }
 
     fn header(&mut self) -> libc::msghdr {
         // SAFETY: zeroes are a msghdr without name, vectors, control data and flags.
         let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-        header.msg_iov = self.0.as_mut_ptr();
-        header.msg_iovlen = self.0.len() as _;
+        header.msg_iov = self.pieces.as_mut_ptr();
+        header.msg_iovlen = self.pieces.len() as _;
         header
     }
 }
@@ -91,8 +111,9 @@ pub(crate) unsafe fn send(fd: RawFd, from: &mut Vectors) -> io::Result<usize> {
 /// # Safety
 /// As of [`receive`].
 pub(crate) unsafe fn read(fd: RawFd, into: &mut Vectors) -> io::Result<usize> {
+    let pieces = into.whole()?;
     // SAFETY: as in `receive`.
-    result(unsafe { libc::readv(fd, into.0.as_ptr(), into.0.len() as libc::c_int) })
+    result(unsafe { libc::readv(fd, pieces.as_ptr(), pieces.len() as libc::c_int) })
 }
 
 /// writev.
@@ -100,8 +121,9 @@ pub(crate) unsafe fn read(fd: RawFd, into: &mut Vectors) -> io::Result<usize> {
 /// # Safety
 /// As of [`send`].
 pub(crate) unsafe fn write(fd: RawFd, from: &mut Vectors) -> io::Result<usize> {
+    let pieces = from.whole()?;
     // SAFETY: as in `receive`.
-    result(unsafe { libc::writev(fd, from.0.as_ptr(), from.0.len() as libc::c_int) })
+    result(unsafe { libc::writev(fd, pieces.as_ptr(), pieces.len() as libc::c_int) })
 }
 
 /// preadv.
@@ -109,8 +131,9 @@ pub(crate) unsafe fn write(fd: RawFd, from: &mut Vectors) -> io::Result<usize> {
 /// # Safety
 /// As of [`receive`].
 pub(crate) unsafe fn read_at(fd: RawFd, into: &mut Vectors, at: u64) -> io::Result<usize> {
+    let pieces = into.whole()?;
     // SAFETY: as in `receive`.
-    result(unsafe { libc::preadv(fd, into.0.as_ptr(), into.0.len() as libc::c_int, at as libc::off_t) })
+    result(unsafe { libc::preadv(fd, pieces.as_ptr(), pieces.len() as libc::c_int, at as libc::off_t) })
 }
 
 /// pwritev.
@@ -118,6 +141,49 @@ pub(crate) unsafe fn read_at(fd: RawFd, into: &mut Vectors, at: u64) -> io::Resu
 /// # Safety
 /// As of [`send`].
 pub(crate) unsafe fn write_at(fd: RawFd, from: &mut Vectors, at: u64) -> io::Result<usize> {
+    let pieces = from.whole()?;
     // SAFETY: as in `receive`.
-    result(unsafe { libc::pwritev(fd, from.0.as_ptr(), from.0.len() as libc::c_int, at as libc::off_t) })
+    result(unsafe { libc::pwritev(fd, pieces.as_ptr(), pieces.len() as libc::c_int, at as libc::off_t) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    #[test]
+    fn what_one_call_cannot_take_is_refused_and_never_cut_in_silence() {
+        let file = rustix::fs::memfd_create("vectors", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, 1 << 20).unwrap();
+        let mut memory = vec![7; 2 * (PIECES_MAX + 1)];
+        for count in [PIECES_MAX, PIECES_MAX + 1] {
+            let mut vectors = Vectors::default();
+            memory.chunks_mut(2).take(count).for_each(|piece| vectors.push_mut(piece));
+            // Nothing is behind the last one.
+            vectors.push_mut(&mut []);
+            let fd = file.as_raw_fd();
+            // SAFETY: the vectors name `memory`, which lives on, and which nobody else touches.
+            let ends = unsafe {
+                [
+                    write_at(fd, &mut vectors, 0),
+                    read_at(fd, &mut vectors, 0),
+                    write(fd, &mut vectors),
+                    read(fd, &mut vectors),
+                ]
+            };
+            for end in ends {
+                match end {
+                    Ok(n) => assert_eq!((n, count), (2 * PIECES_MAX, PIECES_MAX)),
+                    Err(error) => {
+                        assert_eq!((error.kind(), count), (io::ErrorKind::InvalidInput, PIECES_MAX + 1));
+                    }
+                }
+            }
+            vectors.clear();
+            vectors.push_mut(&mut memory[..2]);
+            // SAFETY: as above.
+            assert_eq!(unsafe { write_at(fd, &mut vectors, 0) }.unwrap(), 2);
+        }
+    }
 }

@@ -105,6 +105,8 @@ pub struct State {
     tasks_free: Vec<u32>,
     commands: Vec<Option<Command>>,
     commands_free: Vec<u32>,
+    /// Loans that are over and that nobody has been told of.
+    loans_over: VecDeque<u64>,
     /// Tasks that wait for room on their volume.
     stalled: VecDeque<u32>,
     completed: VecDeque<Completion>,
@@ -127,6 +129,7 @@ impl State {
             tasks_free: Vec::new(),
             commands: Vec::new(),
             commands_free: Vec::new(),
+            loans_over: VecDeque::new(),
             stalled: VecDeque::new(),
             completed: VecDeque::new(),
             returned: Vec::new(),
@@ -250,9 +253,15 @@ impl State {
                     drop(back);
                     self.commands[number as usize] = None;
                     self.commands_free.push(number);
-                    self.take_returned();
                     if let Some(task) = &mut self.tasks[at as usize] {
                         (task.next, task.out) = (begin, task.out - 1);
+                    }
+                    // No loan of this command may be left that another with its name would be told of. Those of
+                    // others wait: what they let go on must not come here again before this is done.
+                    while let Some(token) = self.lender.poll_returned() {
+                        if token != id.0 {
+                            self.loans_over.push_back(token);
+                        }
                     }
                     if !self.stalled.contains(&at) {
                         self.stalled.push_back(at);
@@ -329,7 +338,7 @@ impl State {
     }
 
     fn take_returned(&mut self) {
-        while let Some(token) = self.lender.poll_returned() {
+        while let Some(token) = self.loans_over.pop_front().or_else(|| self.lender.poll_returned()) {
             let Some(number) = self.named(token) else { continue };
             if let Some(command) = &mut self.commands[number] {
                 command.lent -= 1;
@@ -455,7 +464,7 @@ impl State {
 
     /// How long a loop may wait for the descriptor.
     pub(crate) fn wait_max(&mut self) -> Option<Duration> {
-        if !self.completed.is_empty() || self.unsent {
+        if !self.completed.is_empty() || !self.loans_over.is_empty() || self.unsent {
             return Some(Duration::ZERO);
         }
         self.initiator.wait_max()

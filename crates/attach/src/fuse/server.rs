@@ -276,6 +276,16 @@ impl<'a> Server<'a> {
         self.vectors.push_from(header.as_bytes(), 0);
         self.vectors.push_from(bytes, 0);
         self.vectors.push_sg(data, 0);
+        let mut copy = Vec::new();
+        if self.vectors.len() < len {
+            // The kernel takes an answer in one call, which takes only so many pieces.
+            copy.resize(data.len(), 0);
+            data.copy_to(0, &mut copy);
+            self.vectors.clear();
+            self.vectors.push_from(header.as_bytes(), 0);
+            self.vectors.push_from(bytes, 0);
+            self.vectors.push_from(&copy, 0);
+        }
         // SAFETY: the vectors were made above, of memory that stays until the call returns.
         match unsafe { write(self.front.fuse.as_raw_fd(), &mut self.vectors) } {
             Ok(_) => Ok(()),
