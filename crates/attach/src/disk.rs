@@ -30,7 +30,7 @@ pub trait Disk {
     fn submit(&mut self, io: Io);
     /// An operation that has ended.
     fn poll_done(&mut self) -> Option<Done>;
-    /// Whether the geometry has changed since this was last asked.
+    /// Whether the geometry or the protection has changed since this was last asked.
     fn has_changed(&mut self) -> bool;
     /// Lets the volume work: moves what is ready, and waits for at most this long if nothing is
     /// (zero: not at all; `None`: until something happens). An error is the end of the disk: nothing

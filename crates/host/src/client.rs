@@ -212,7 +212,7 @@ impl<P: Path> Client<P> {
         }
     }
 
-    /// Whether a volume's geometry has changed since this was last asked.
+    /// Whether a volume's geometry or protection has changed since this was last asked.
     pub fn has_changed(&mut self, volume: Handle) -> bool {
         match self.slots.get_mut(volume.0).map(|slot| &mut slot.kind) {
             Some(Kind::Remote(remote)) => remote.has_changed(),

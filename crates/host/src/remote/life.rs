@@ -214,7 +214,7 @@ impl<P: Path> RemoteVolume<P> {
         }
         let differs = self.portrait.as_ref().is_none_or(|before| before.geometry != ours.geometry);
         let protection = self.portrait.as_ref().is_some_and(|before| before.read_only != ours.read_only);
-        self.news.geometry |= differs;
+        self.news.geometry |= differs || protection;
         self.news.changed |= self.portrait.is_some() && (differs || protection);
         self.portrait = Some(ours);
     }

@@ -301,7 +301,7 @@ impl<P: Path> RemoteVolume<P> {
         self.terms.read_only || self.portrait.as_ref().is_some_and(|portrait| portrait.read_only)
     }
 
-    /// Whether the geometry has changed since this was last asked.
+    /// Whether the geometry or the protection has changed since this was last asked.
     pub fn has_changed(&mut self) -> bool {
         std::mem::take(&mut self.news.geometry)
     }
