@@ -168,6 +168,21 @@ impl Ask {
         }
     }
 
+    /// Whether it may change what outlives power. Where the record's contents are not known, such an ask is
+    /// answered when they are, even if it changes nothing.
+    pub(crate) fn may_change_record(&self) -> bool {
+        match self {
+            Ask::Reserve { action: Action::LegacyReserve | Action::LegacyRelease, .. } => false,
+            Ask::Reserve { .. } | Ask::SetAccess { .. } | Ask::WriteProtect(_) => true,
+            Ask::WriteProtectByHost { .. } | Ask::MarkBad { .. } | Ask::ClearBad { .. } => true,
+            Ask::HostSettings { .. } | Ask::PreventRemoval { .. } | Ask::NexusLost(_) => false,
+            Ask::Eject { .. } | Ask::Load { .. } | Ask::Stop | Ask::Start | Ask::Reset => false,
+            Ask::ClearTasks { .. } | Ask::AbortTasks { .. } | Ask::Resize(_) => false,
+            Ask::SanitizeStart | Ask::SanitizeEnd { .. } | Ask::SanitizeForgive => false,
+            Ask::BackingReadOnly(_) | Ask::Withdraw | Ask::Remove => false,
+        }
+    }
+
     /// Whether it tells what has happened already, so that it must never be refused for want of a place.
     pub(crate) fn must_be_done(&self) -> bool {
         match self {

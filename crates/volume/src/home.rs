@@ -342,7 +342,11 @@ impl Home {
             Err(refusal) => return self.refuse(from, id, &ask, refusal),
         };
         let bytes = record::save(self.volume.facts().uuid, &Kept::of(&change.view));
-        if self.saved.as_ref() == Some(&bytes) {
+        // What is no matter of the record does not depend on it: a reservation of a nexus that is lost ends, and
+        // a unit is reset, also while the disk with the records is full. What stands is being written meanwhile.
+        let is_as_it_stands =
+            || bytes == record::save(self.volume.facts().uuid, &Kept::of(self.volume.view()));
+        if self.saved.as_ref() == Some(&bytes) || (!ask.may_change_record() && is_as_it_stands()) {
             self.note_persistence(&ask, &change);
             return self.adopt(now, from, id, change);
         }

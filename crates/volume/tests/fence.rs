@@ -310,6 +310,59 @@ fn a_store_that_does_not_end_is_refused_in_time() {
     assert!(home.view().reservations.registrants().is_empty());
 }
 
+/// Hears what the home has to say; its one shard adopts at once, and the disk takes no record.
+fn serve_on_a_full_disk(home: &mut Home, now: Time) -> Vec<(u64, Result<(), Refusal>)> {
+    let mut answers = Vec::new();
+    loop {
+        if let Some(store) = home.poll_store() {
+            home.handle_stored(now, store.ticket, false);
+        } else if let Some(adoption) = home.poll_adoption() {
+            home.handle_ack(now, Ack { from: Shard(0), change: adoption.change });
+        } else if let Some(answer) = home.poll_answer() {
+            answers.push((answer.id.0, answer.result));
+        } else {
+            return answers;
+        }
+    }
+}
+
+/// What no record holds does not depend on it. A nexus that is lost has nobody who would ask once more: what it
+/// had reserved would keep all others out for ever.
+#[test]
+fn no_reservation_outlives_its_nexus_because_the_record_cannot_be_written() {
+    let (mut home, now) = (home(1), Time(0));
+    let holder = initiator(1);
+    let reserve = |who: &Nexus| Ask::Reserve { who: who.clone(), action: Action::LegacyReserve };
+    home.handle_ask(now, Shard(0), AskId(1), reserve(&holder));
+    assert_eq!(serve_on_a_full_disk(&mut home, now), [(1, Ok(()))]);
+    home.handle_ask(now, Shard(0), AskId(2), Ask::WriteProtect(true));
+    assert_eq!(serve_on_a_full_disk(&mut home, now), [(2, Err(Refusal::NotDurable))]);
+
+    home.handle_ask(now, Shard(0), AskId(3), Ask::NexusLost(holder.identity.clone()));
+    assert_eq!(serve_on_a_full_disk(&mut home, now), [(3, Ok(()))]);
+    assert!(home.view().reservations.legacy().is_none());
+    for (id, ask) in [
+        (4, reserve(&initiator(2))),
+        (5, Ask::Reset),
+        (6, Ask::AbortTasks { of: initiator(2).identity }),
+        (7, Ask::SanitizeStart),
+        (8, Ask::SanitizeEnd { done: true }),
+        (9, Ask::BackingReadOnly(true)),
+        (10, Ask::Remove),
+    ] {
+        home.handle_ask(now, Shard(0), AskId(id), ask);
+        assert_eq!(serve_on_a_full_disk(&mut home, now), [(id, Ok(()))]);
+    }
+    // What stands is still to be written over what may be there.
+    assert!(!home.is_idle());
+    let again = home.poll_timeout().expect("it is tried again");
+    home.handle_timeout(again);
+    let over = home.poll_store().expect("what stands");
+    assert!(!kept(&over).view().write_protected);
+    home.handle_stored(again, over.ticket, true);
+    assert!(home.is_idle());
+}
+
 fn busy(home: &mut Home) -> Vec<u64> {
     let answers = std::iter::from_fn(|| home.poll_answer());
     answers.filter(|answer| answer.result == Err(Refusal::Busy)).map(|answer| answer.id.0).collect()
