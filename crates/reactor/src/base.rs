@@ -33,6 +33,16 @@ const RETRY: Duration = Duration::from_millis(1);
 /// The smallest stage worth receiving into, in bytes.
 const STAGE_MIN: usize = 512;
 
+/// What became of a connection for which there is no descriptor.
+enum Turned {
+    /// It was reset.
+    Away,
+    /// None waits.
+    Nobody,
+    /// It waits on: accepting is of no use for a while.
+    NotNow,
+}
+
 pub(crate) struct Base<M> {
     pub(crate) id: ShardId,
     pub(crate) pool: Pool,
@@ -220,9 +230,13 @@ impl<M> Base<M> {
                         self.listeners[at].rests_until = Some(self.now + RETRY);
                         return;
                     }
-                    if !self.turn_away(at) {
-                        self.listeners[at].rests_until = Some(self.now + ACCEPT_REST);
-                        return;
+                    match self.turn_away(at) {
+                        Turned::Away => {}
+                        Turned::Nobody => return,
+                        Turned::NotNow => {
+                            self.listeners[at].rests_until = Some(self.now + ACCEPT_REST);
+                            return;
+                        }
                     }
                 }
             }
@@ -239,20 +253,24 @@ impl<M> Base<M> {
         }
     }
 
-    /// Resets a connection that waits, with the descriptor that is kept for it; false if that cannot be done
-    /// again.
-    fn turn_away(&mut self, at: usize) -> bool {
-        if self.spare.take().is_none() {
-            self.spare = socket::spare();
-            return false;
-        }
+    /// Resets a connection that waits, with the descriptor that is kept for it.
+    fn turn_away(&mut self, at: usize) -> Turned {
+        let had_one = self.spare.take().is_some();
         let listener = &self.listeners[at];
-        if let Accept::Socket(fd, _) = socket::accept(&listener.socket, listener.id) {
-            socket::reset_on_close(&fd);
-            self.counters.refused.add(1);
-        }
+        let accepted =
+            if had_one { socket::accept(&listener.socket, listener.id) } else { Accept::Exhausted };
+        let turned = match accepted {
+            Accept::Socket(fd, _) => {
+                socket::reset_on_close(&fd);
+                self.counters.refused.add(1);
+                Turned::Away
+            }
+            Accept::Empty => Turned::Nobody,
+            // It is not descriptors that are short, or somebody else had this one first.
+            Accept::Exhausted => Turned::NotNow,
+        };
         self.spare = socket::spare();
-        self.spare.is_some()
+        if self.spare.is_none() { Turned::NotNow } else { turned }
     }
 
     fn emptiest(&mut self) -> ShardId {

@@ -3,6 +3,8 @@
 //! Where the kernel forbids io_uring its half fails, unless BLOCKWIRE_NO_URING is set to say that
 //! this is known.
 
+#[path = "../../src/denied.rs"]
+mod denied;
 mod endpoint;
 mod inline;
 mod options;
@@ -496,6 +498,27 @@ fn a_late_end_of_a_link_that_starved_does_not_end_the_world(io: IoChoice) {
     end(world);
 }
 
+/// Accepting that fails for want of memory, not of a descriptor, is not helped by giving one up: it rests.
+fn accepting_that_fails_keeps_no_processor_busy(io: IoChoice) {
+    denied::on_a_thread(&[libc::SYS_accept4], libc::ENOMEM, || {
+        let world = spawn(config(io));
+        let exhausted = || {
+            world.post(ShardId(0), Msg::Ping(channel().0));
+            world.stats()[0].exhausted
+        };
+        let stream = connect(&world);
+        until(|| exhausted() > 0);
+        let (start, before) = (Instant::now(), exhausted());
+        std::thread::sleep(Duration::from_millis(400));
+        let times = exhausted() - before;
+        // It rests for 100 ms at a time.
+        let most = start.elapsed().as_millis() as u64 / 50 + 2;
+        assert!(times <= most, "{times} times, where {most} were enough");
+        drop(stream);
+        end(world);
+    });
+}
+
 fn links_beyond_the_limit_are_reset(io: IoChoice) {
     let world = spawn(Config { links_max: 3, ..config(io) });
     let mut streams: Vec<_> = (0..5).map(|_| connect(&world)).collect();
@@ -563,6 +586,7 @@ worlds! {
     a_late_end_of_a_link_that_starved_does_not_end_the_world,
     a_storm,
     tcp_options_are_inherited,
+    accepting_that_fails_keeps_no_processor_busy,
     links_beyond_the_limit_are_reset,
     stopping_ends_accepting,
     connections_outwards_are_links,
