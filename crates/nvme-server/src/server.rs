@@ -480,7 +480,7 @@ impl Server {
         if task.read_only && op.is_write() {
             return self.complete(slot, status::refused(Refusal::ReadOnly).into());
         }
-        let (volume, to_host) = (task.volume, matches!(task.job, Job::Read));
+        let (volume, to_host) = (task.volume, task.job.reads_for_host());
         self.submit_on(slot, volume, op, payload, want, to_host);
     }
 

@@ -66,6 +66,14 @@ pub(crate) enum Job {
     Report,
 }
 
+impl Job {
+    /// Whether what its operation reads goes to the host, and is counted to what its link has under way.
+    #[inline]
+    pub(crate) fn reads_for_host(&self) -> bool {
+        matches!(self, Job::Read | Job::ReadStable(None))
+    }
+}
+
 /// How a command counts in its queue's counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tally {

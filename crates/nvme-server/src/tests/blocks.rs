@@ -267,3 +267,22 @@ fn a_read_with_fua_gives_nothing_that_is_not_stable() {
         assert_eq!(world.lent(), 0);
     }
 }
+
+/// Reads that were started and not sent yet are capped per link, so that a host that does not read drains nobody:
+/// whatever flags they bear.
+#[test]
+fn no_read_goes_round_what_a_link_may_have_under_way() {
+    for cached in [true, false] {
+        let mut world = World::new(1);
+        world.add(4096, |geometry| geometry.write_cache = cached);
+        let host = world.host(0, 0xa, &[0]);
+        for flags in [0, Transfer::FUA, Transfer::LIMITED_RETRY] {
+            let before = world.to_host;
+            world.good(host, &transfer_with(Opcode::READ, 0, 8, flags), &[]);
+            assert_eq!(world.to_host - before, 8, "{flags:x}");
+        }
+        // What a flush of it takes is not for the host.
+        world.good(host, &sqe(Opcode::FLUSH), &[]);
+        assert_eq!(world.to_host, 3 * 8);
+    }
+}

@@ -100,6 +100,8 @@ pub(super) struct World {
     pub(super) hungry: Vec<(Started, Class, u32)>,
     /// Queues whose hosts failed to prove who they are.
     pub(super) unproven: Vec<QueueKey>,
+    /// Blocks of reads for hosts, which need leave before they begin.
+    pub(super) to_host: u64,
 }
 
 /// A 16 MiB thin volume of 512-byte blocks on 4 KiB physical ones, on one shard, and a host on it
@@ -133,6 +135,7 @@ impl World {
             ended: Vec::new(),
             gone: Vec::new(),
             hungry: Vec::new(),
+            to_host: 0,
             unproven: Vec::new(),
         }
     }
@@ -359,7 +362,11 @@ impl World {
             }
             Step::Respond { command, completion } => self.ended(shard, command, End::Completion(completion)),
             Step::Retire { command } => self.ended(shard, command, End::Retired),
-            Step::Io { command, volume, mut io, want, .. } => {
+            Step::Io { command, volume, mut io, want, to_host } => {
+                match &io.op {
+                    volume::Op::Read(span) if to_host => self.to_host += span.blocks,
+                    op => assert!(!to_host, "{op:?} reads nothing"),
+                }
                 assert!(io.id.0 >> 63 == 1 && io.id.0 != u64::MAX, "operations bear the server's mark");
                 if want > 0 {
                     io.payload = Payload::In(self.pool.take_sg(Class::Solicited, want as usize).unwrap());
