@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use buf::{Cx, Errno, Sg, Time};
-use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Remote, Sockets};
+use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Remote, Sockets, Work};
 use stream::{Came, RecvOp, SendOp};
 use volume::{Backend, DiskOp, Done, Durability, Geometry, Io, IoId, Shard, Span};
 
@@ -119,6 +119,12 @@ impl Sockets for AnyLeg {
     }
     fn poll_leave(&mut self) -> Option<(LinkId, Leave)> {
         elsewhere!(self, leg => leg.poll_leave(), else None)
+    }
+    fn poll_work(&mut self) -> Option<Work> {
+        elsewhere!(self, leg => leg.poll_work(), else None)
+    }
+    fn handle_worked(&mut self) {
+        elsewhere!(self, leg => leg.handle_worked(), else ());
     }
     #[inline]
     fn turn(&mut self, cx: &mut Cx<'_>) -> bool {

@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod outward;
+mod work;
 
 use std::net::SocketAddr;
 
@@ -23,6 +24,7 @@ use stream::{Came, RecvOp, SendOp};
 use volume::DiskOp;
 
 pub use outward::{Dial, DialId, Dialled, Leave, Remote, Sockets};
+pub use work::{Awaited, NotDone, Work};
 
 /// Names one socket of a shard, chosen by the world: a dense index in the low 32 bits, and above it a
 /// generation, so that a name is never used for another socket.

@@ -10,7 +10,7 @@ use buf::{Cx, Errno, Time};
 use stream::{Came, RecvOp, SendOp};
 use volume::{Backend, Remark};
 
-use crate::LinkId;
+use crate::{LinkId, Work};
 
 /// Names a connection that was asked for, until it is answered. Chosen by who asks; whoever composes
 /// several gives each its own names and translates.
@@ -74,6 +74,14 @@ pub trait Sockets {
     /// A link that leaves. Nothing is asked of it afterwards, but what is out comes back.
     #[must_use]
     fn poll_leave(&mut self) -> Option<(LinkId, Leave)>;
+    /// Something that takes long, to be computed where it keeps nothing else waiting;
+    /// [`Sockets::handle_worked`] follows, whether it was done or dropped. To be asked after each turn.
+    #[must_use]
+    fn poll_work(&mut self) -> Option<Work> {
+        None
+    }
+    /// Some of its work has been done, or was dropped; [`Sockets::turn`] follows.
+    fn handle_worked(&mut self) {}
     /// Does the work that is due between events and operations; true if there may be more to poll.
     fn turn(&mut self, cx: &mut Cx<'_>) -> bool;
     /// When [`Sockets::handle_timeout`] wants to be called, if at all.

@@ -7,6 +7,15 @@ use volume::DiskOp;
 
 use crate::client::Nothing;
 
+/// Computes one piece of work, here and now, if one is wanted; true if there was. For who has no other thread than
+/// its caller's: others that it serves wait for one piece at most before they have a turn.
+pub(crate) fn compute_one(sockets: &mut impl Sockets) -> bool {
+    let Some(work) = sockets.poll_work() else { return false };
+    work.run();
+    sockets.handle_worked();
+    true
+}
+
 /// An endpoint that is nothing but `S`.
 #[derive(Debug)]
 pub struct Alone<S>(pub S);
@@ -39,7 +48,8 @@ impl<S: Sockets> Endpoint for Alone<S> {
         self.0.handle_timeout(cx);
     }
     fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
-        self.0.turn(cx)
+        let again = self.0.turn(cx);
+        compute_one(&mut self.0) || again
     }
     fn poll_ready(&mut self) -> Option<LinkId> {
         self.0.poll_ready()

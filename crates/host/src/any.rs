@@ -13,7 +13,7 @@ use ::iscsi::negotiate::Digest;
 use ::iscsi::wire::Isid;
 use ::nvme::{HostId, Nqn};
 use buf::{Cx, Errno, Payload, Time};
-use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Sockets};
+use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Sockets, Work};
 use stream::{Came, RecvOp, SendOp};
 use volume::{IoId, Op};
 
@@ -285,6 +285,12 @@ impl Sockets for AnyPath {
     }
     fn poll_leave(&mut self) -> Option<(LinkId, Leave)> {
         each!(self, path => path.poll_leave())
+    }
+    fn poll_work(&mut self) -> Option<Work> {
+        each!(self, path => path.poll_work())
+    }
+    fn handle_worked(&mut self) {
+        each!(self, path => path.handle_worked());
     }
     #[inline]
     fn turn(&mut self, cx: &mut Cx<'_>) -> bool {

@@ -4,6 +4,8 @@
 //! Volumes that are no remote ones (a file, a null volume) may stand beside them, so that both ends of a
 //! copy are alike.
 //!
+//! What takes long (powers for DH-HMAC-CHAP) is computed on the thread that drives the client, one piece per turn.
+//!
 //! Invariants: a [`Handle`] never names another volume than the one it was given for; a turn looks at the volumes
 //! that something has happened to, and at no others.
 
@@ -19,6 +21,7 @@ use endpoint::{Arrival, Departure, Dial, DialId, Dialled, Endpoint, Leave, LinkI
 use stream::{Came, RecvOp, SendOp, Slab, Tag, Timers};
 use volume::{Backend, DiskId, DiskOp, Done, Geometry, Io, IoId};
 
+use crate::alone::compute_one;
 use crate::path::{Claim, Path, Portrait};
 use crate::remote::{Claimed, News, PathInfo, RemoteVolume, Terms};
 use crate::striped::Striped;
@@ -55,7 +58,10 @@ enum Kind<P> {
 macro_rules! elsewhere {
     ($kind:expr, $volume:ident => $what:expr, else $otherwise:expr) => {
         match $kind {
-            Kind::Remote($volume) => $what,
+            Kind::Remote(remote) => {
+                let $volume = &mut **remote;
+                $what
+            }
             Kind::Stripe(striped) => {
                 let $volume = &mut striped.stripe;
                 $what
@@ -467,7 +473,9 @@ impl<P: Path> Endpoint for Client<P> {
             if !std::mem::replace(&mut slot.busy, true) {
                 self.busy.push_back(tag);
             }
-            if elsewhere!(&mut slot.kind, volume => volume.turn(cx), else false) {
+            let again =
+                elsewhere!(&mut slot.kind, volume => volume.turn(cx) | compute_one(volume), else false);
+            if again {
                 slot.touched = true;
                 self.touched.push_back(tag);
                 more = true;

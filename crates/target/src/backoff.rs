@@ -82,7 +82,7 @@ fn penalty(failures: u32) -> Duration {
 }
 
 /// What one host can choose its addresses from.
-pub(crate) fn source(address: IpAddr) -> IpAddr {
+pub fn source(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => address.into(),
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),

@@ -22,6 +22,7 @@ mod login_link;
 mod message;
 mod shard;
 
+pub use backoff::source;
 pub use controllers::{CNTLID_MAX, ControllerClaim, ControllerVerdict};
 pub use directory::SESSIONS_MAX;
 pub use exports::{

@@ -6,12 +6,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use buf::Cx;
-use endpoint::{Accepted, Remote, ShardId};
+use endpoint::{Accepted, Remote, ShardId, Work};
 use iscsi::chap::Algorithm;
 use iscsi::login::Established;
 use iscsi::session::SessionParams;
 use iscsi::wire::{Cid, LoginStatus, Sn, Tsih};
 use scsi_server::UnitSpec;
+use stream::Tag;
 use volume::{
     Ack, Adoption, Answer, Ask, AskId, Backend, DiskId, Facts, Home, Refusal, Shared, StoreOp, View, VolumeId,
 };
@@ -65,6 +66,11 @@ pub enum Message {
     Link(Box<Baggage>),
     /// About NVMe controllers and queues.
     Nvme(NvmeMessage),
+    /// To the control plane: what would keep the data of this shard waiting too long, for a remote volume of
+    /// it. [`Message::Computed`] follows, when it has been done or dropped.
+    Compute(ShardId, Tag, Work),
+    /// From it.
+    Computed(Tag),
     /// To a volume's home.
     Ask(VolumeId, ShardId, AskId, Ask),
     /// From it.

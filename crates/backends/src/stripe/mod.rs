@@ -69,6 +69,7 @@ pub struct Stripe<L> {
     touched: u64,
     ready: u64,
     dialling: u64,
+    working: u64,
     leaving: u64,
     /// By the low half of a link's name: its name and its leg.
     links: Vec<Option<(LinkId, u8)>>,
@@ -221,6 +222,7 @@ impl<L: Backend + Sockets> Stripe<L> {
             touched: all,
             ready: all,
             dialling: all,
+            working: all,
             leaving: all,
             links: Vec::new(),
             dials: Vec::new(),
@@ -296,6 +298,7 @@ impl<L: Backend + Sockets> Stripe<L> {
         self.waking |= leg;
         self.ready |= leg;
         self.dialling |= leg;
+        self.working |= leg;
         self.leaving |= leg;
     }
 

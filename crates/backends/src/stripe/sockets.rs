@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use buf::{Cx, Errno, Time};
-use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Sockets};
+use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Sockets, Work};
 use stream::{Came, RecvOp, SendOp, earliest};
 use volume::{Backend, Remark};
 
@@ -92,6 +92,18 @@ impl<L: Backend + Sockets> Sockets for Stripe<L> {
 
     fn poll_leave(&mut self) -> Option<(LinkId, Leave)> {
         Self::ask(&mut self.legs, &mut self.leaving, Sockets::poll_leave).map(|(_, leave)| leave)
+    }
+
+    fn poll_work(&mut self) -> Option<Work> {
+        Self::ask(&mut self.legs, &mut self.working, Sockets::poll_work).map(|(_, work)| work)
+    }
+
+    /// Whose it was is not told: it happens when a connection comes up, and a look costs little.
+    fn handle_worked(&mut self) {
+        for at in 0..self.legs.len() {
+            self.legs[at].volume.handle_worked();
+            self.touch(at);
+        }
     }
 
     #[inline]

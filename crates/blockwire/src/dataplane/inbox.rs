@@ -12,10 +12,11 @@ use std::{
 
 use endpoint::ShardId;
 use nvme::auth::Work;
-use target::{Message, NvmeMessage, Report};
+use stream::Tag;
+use target::{ComputeId, Message, NvmeMessage, Report};
 use volume::{StoreOp, VolumeId};
 
-use super::powers::{Job, Powers};
+use super::powers::{Asked, Job, Powers};
 use crate::{engine::EngineError, state::StateDir};
 
 /// Requests that wait for their answers, by number. 0 is nobody's: answers to it are dropped.
@@ -90,6 +91,52 @@ impl Drop for Expected {
     }
 }
 
+/// What is computed for a shard.
+enum Power {
+    /// For a host of ours.
+    Host(ComputeId, Box<Work>),
+    /// For a remote volume.
+    Remote(Tag, endpoint::Work),
+}
+
+impl Asked for Power {
+    fn is_wanted(&self) -> bool {
+        match self {
+            Power::Host(..) => true,
+            Power::Remote(_, work) => work.is_wanted(),
+        }
+    }
+
+    fn is_for(&self, id: ComputeId) -> bool {
+        matches!(self, Power::Host(of, _) if *of == id)
+    }
+}
+
+/// Computes what is wanted, and tells who asked.
+fn compute(job: Job<Power>, tell: &impl Fn(ShardId, Message)) {
+    match job.work {
+        Power::Host(id, work) => {
+            tell(job.shard, Message::Nvme(NvmeMessage::Computed(id, Box::new(work.run()))));
+        }
+        Power::Remote(remote, work) => {
+            work.run();
+            tell(job.shard, Message::Computed(remote));
+        }
+    }
+}
+
+/// Tells who asked that too much else waits.
+fn refuse(job: Job<Power>, tell: &impl Fn(ShardId, Message)) {
+    match job.work {
+        Power::Host(id, _) => tell(job.shard, Message::Nvme(NvmeMessage::NotComputed(id))),
+        Power::Remote(remote, work) => {
+            // It says itself that it was not done.
+            drop(work);
+            tell(job.shard, Message::Computed(remote));
+        }
+    }
+}
+
 /// Starts the threads that take what arrives. `stored` carries the outcome of a store back to the
 /// volume's home, `tell` that of a computation to the shard that asked.
 pub fn attend(
@@ -111,15 +158,15 @@ pub fn attend(
         }
     };
     thread::Builder::new().name("state".to_owned()).spawn(keep)?;
-    let powers = Arc::new(Powers::<Box<Work>>::new());
+    let powers = Arc::new(Powers::<Power>::new());
     let asked = powers.clone();
     let answers = tell.clone();
-    let compute = move || {
-        while let Some(Job { shard, id, work }) = asked.next() {
-            answers(shard, Message::Nvme(NvmeMessage::Computed(id, Box::new(work.run()))));
+    let work = move || {
+        while let Some(job) = asked.next() {
+            compute(job, &answers);
         }
     };
-    thread::Builder::new().name("auth".to_owned()).spawn(compute)?;
+    thread::Builder::new().name("auth".to_owned()).spawn(work)?;
     let take = move || {
         for message in inbox {
             match message {
@@ -128,9 +175,13 @@ pub fn attend(
                     let _ = stores.send((volume, store));
                 }
                 Message::Nvme(NvmeMessage::Compute(shard, id, source, work)) => {
-                    if let Some(Job { shard, id, .. }) = powers.put(source, Job { shard, id, work }) {
-                        tell(shard, Message::Nvme(NvmeMessage::NotComputed(id)));
-                    }
+                    let job = Job { shard, work: Power::Host(id, work) };
+                    powers.put(source, job).into_iter().for_each(|job| refuse(job, &tell));
+                }
+                Message::Compute(shard, remote, work) => {
+                    let source = target::source(work.peer());
+                    let job = Job { shard, work: Power::Remote(remote, work) };
+                    powers.put(source, job).into_iter().for_each(|job| refuse(job, &tell));
                 }
                 Message::Nvme(NvmeMessage::Forget(shard, id)) => powers.forget(shard, id),
                 _ => tracing::error!(

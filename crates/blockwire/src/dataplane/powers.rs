@@ -1,12 +1,13 @@
 //! Who is computed for next: powers for DH-HMAC-CHAP take tens of milliseconds each, and anybody who can
-//! connect may ask for them before anything is proved.
+//! connect may ask for them before anything is proved; so may every far controller that a remote volume is on.
 //!
 //! One thread takes them, one after another. Sources (an IPv4 address, an IPv6 /64) take turns, so that one
 //! that asks for much delays itself; what belongs to a queue that has closed is taken out; and no source, nor
 //! all of them, may have more waiting than a bound. What is beyond it is refused at once: the queue ends, and
 //! its host may come again.
 //!
-//! Invariant: each piece of work that is put in comes out once: taken, refused, or forgotten.
+//! Invariant: each piece of work that is put in comes out once: taken, refused, or forgotten. What nobody
+//! wants any more has no place that another could have.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -21,13 +22,19 @@ const OF_SOURCE_MAX: usize = 256;
 /// Most that wait of all.
 const WAITING_MAX: usize = 1024;
 
+/// What is asked for.
+pub trait Asked {
+    /// Whether it is still of use. What is forgotten by name always is.
+    fn is_wanted(&self) -> bool;
+    /// Whether it is what a queue's host asks for by this number of its shard.
+    fn is_for(&self, id: ComputeId) -> bool;
+}
+
 /// A piece of work and whose it is.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Job<W> {
     /// The shard that asked.
     pub shard: ShardId,
-    /// Its number there.
-    pub id: ComputeId,
     /// What is to be computed.
     pub work: W,
 }
@@ -40,7 +47,7 @@ struct Line<W> {
     ended: bool,
 }
 
-impl<W> Line<W> {
+impl<W: Asked> Line<W> {
     fn new() -> Self {
         Line { sources: VecDeque::new(), waiting: 0, ended: false }
     }
@@ -48,6 +55,12 @@ impl<W> Line<W> {
     /// Puts a job in; gives one that is refused, this or another.
     fn put(&mut self, source: IpAddr, job: Job<W>) -> Option<Job<W>> {
         let own = self.sources.iter().position(|(from, _)| *from == source);
+        if let Some(at) = own.filter(|at| self.sources[*at].1.len() >= OF_SOURCE_MAX) {
+            let jobs = &mut self.sources[at].1;
+            let had = jobs.len();
+            jobs.retain(|job| job.work.is_wanted());
+            self.waiting -= had - jobs.len();
+        }
         let has = own.map_or(0, |at| self.sources[at].1.len());
         if has >= OF_SOURCE_MAX {
             return Some(job);
@@ -85,7 +98,7 @@ impl<W> Line<W> {
 
     /// Takes a job out whose queue has closed. It may be gone already.
     fn forget(&mut self, shard: ShardId, id: ComputeId) {
-        let is_it = |job: &Job<W>| job.shard == shard && job.id == id;
+        let is_it = |job: &Job<W>| job.shard == shard && job.work.is_for(id);
         for at in 0..self.sources.len() {
             let jobs = &mut self.sources[at].1;
             let Some(place) = jobs.iter().position(is_it) else { continue };
@@ -106,7 +119,7 @@ pub struct Powers<W> {
     more: Condvar,
 }
 
-impl<W> Powers<W> {
+impl<W: Asked> Powers<W> {
     /// Nothing waits.
     pub fn new() -> Self {
         Powers { line: Mutex::new(Line::new()), more: Condvar::new() }
@@ -158,12 +171,26 @@ mod tests {
         IpAddr::from([10, 0, high, low])
     }
 
-    fn job(id: u64) -> Job<()> {
-        Job { shard: ShardId(0), id: ComputeId(id), work: () }
+    /// Its number, and whether it is wanted.
+    #[derive(Debug, PartialEq, Eq)]
+    struct Plain(u64, bool);
+
+    impl Asked for Plain {
+        fn is_wanted(&self) -> bool {
+            self.1
+        }
+
+        fn is_for(&self, id: ComputeId) -> bool {
+            self.0 == id.0
+        }
     }
 
-    fn order(line: &mut Line<()>) -> Vec<u64> {
-        std::iter::from_fn(|| line.take()).map(|job| job.id.0).collect()
+    fn job(id: u64) -> Job<Plain> {
+        Job { shard: ShardId(0), work: Plain(id, true) }
+    }
+
+    fn order(line: &mut Line<Plain>) -> Vec<u64> {
+        std::iter::from_fn(|| line.take()).map(|job| job.work.0).collect()
     }
 
     #[test]
@@ -208,7 +235,7 @@ mod tests {
         }
         assert_eq!(line.waiting, WAITING_MAX);
         // Every source has its turn, though the line is full.
-        let first: Vec<u64> = (0..900).filter_map(|_| line.take()).map(|job| job.id.0).collect();
+        let first: Vec<u64> = (0..900).filter_map(|_| line.take()).map(|job| job.work.0).collect();
         assert_eq!(first.iter().filter(|id| **id < 10_000).count(), 1);
         // Where all have one, one more waits for nobody's place.
         let mut line = Line::new();
@@ -216,6 +243,18 @@ mod tests {
             assert!(line.put(source(from), job(u64::from(from))).is_none());
         }
         assert_eq!(line.put(source(5000), job(9)), Some(job(9)));
+    }
+
+    #[test]
+    fn what_is_not_wanted_any_more_takes_nobodys_place() {
+        let mut line = Line::new();
+        for id in 0..OF_SOURCE_MAX as u64 {
+            assert!(line.put(source(1), Job { shard: ShardId(0), work: Plain(id, id % 2 == 0) }).is_none());
+        }
+        assert!(line.put(source(1), job(1000)).is_none());
+        assert_eq!(line.waiting, OF_SOURCE_MAX / 2 + 1);
+        assert_eq!(order(&mut line).last(), Some(&1000));
+        assert_eq!(line.waiting, 0);
     }
 
     #[test]

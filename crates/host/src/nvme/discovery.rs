@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use buf::{Cx, Errno, Payload, Time};
-use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Sockets};
+use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Sockets, Work};
 use nvme::fabrics::{Connect, ConnectData, Property, PropertyAccess};
 use nvme::log::discovery::{Header, RECORD, Record};
 use nvme::log::{GetLogPage, Lid};
@@ -445,6 +445,13 @@ impl Discovery {
         self.next.push_back((to, hops));
     }
 
+    /// What was computed for the queue that comes up.
+    fn take_answers(&mut self, cx: &mut Cx<'_>) {
+        if self.joining.as_ref().is_some_and(Joining::is_answered) {
+            self.join(cx, |joining, cx, around| joining.computed(cx, around));
+        }
+    }
+
     fn look_at_clocks(&mut self, cx: &mut Cx<'_>) {
         let now = cx.now;
         if self.until.is_some_and(|until| until <= now) {
@@ -517,10 +524,15 @@ impl Sockets for Discovery {
         self.links.poll_leave()
     }
 
+    fn poll_work(&mut self) -> Option<Work> {
+        self.links.poll_work()
+    }
+
     fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
         while let Some(told) = self.links.poll(cx) {
             self.heed(cx, told);
         }
+        self.take_answers(cx);
         false
     }
 

@@ -1,14 +1,16 @@
 //! How one queue comes up: TCP, ICReq, Connect, and where the controller asks for it (or we want it to
 //! prove itself) authentication; the same for admin queues, I/O queues and discovery.
 //!
-//! Powers modulo a large prime are computed here and now, when a connection comes up: one power for our
-//! public value and one for the session key, some milliseconds each up to ffdhe4096, some tens for
-//! ffdhe8192. Whoever cannot let a shard wait for that leaves large groups out of the policy.
+//! Powers modulo a large prime (one for our public value and one for the session key, tens of milliseconds
+//! each for ffdhe8192, and the controller chooses) are not computed here: they are given away as
+//! [`endpoint::Work`], so that no other path waits for them. A queue that is given up drops what it awaits,
+//! and then it is not computed.
 //!
 //! Invariant: a queue is up only after its Connect succeeded, and after authentication where either
 //! side wants it; each step has a deadline.
 
 use buf::{Class, Cx, Errno, Payload, Time};
+use endpoint::{Awaited, NotDone};
 use nvme::auth::{self, Credentials, HostFault, HostProgress, MESSAGE_LEN_MAX};
 use nvme::fabrics::{Connect, ConnectData, ConnectNames, Connected};
 use nvme::{Completion, Cqe, FabricsType};
@@ -58,6 +60,8 @@ enum Step {
     Connecting(Tag),
     /// A message of authentication is in work.
     Proving(Box<auth::Host>, Tag, Connected),
+    /// Powers are being computed.
+    Computing(Box<auth::Host>, Connected, Awaited<auth::Outcome>),
     Over,
 }
 
@@ -96,7 +100,7 @@ impl Joining {
         match self.step {
             Step::Shaking => IC_REQ,
             Step::Short(Next::Connect) | Step::Connecting(_) => CONNECT,
-            Step::Short(_) | Step::Proving(..) | Step::Over => AUTHENTICATION,
+            Step::Short(_) | Step::Proving(..) | Step::Computing(..) | Step::Over => AUTHENTICATION,
         }
     }
 
@@ -287,7 +291,7 @@ impl Joining {
             let why = words::authentication_status(end.status);
             return self.fail(cx, around.trace, why);
         }
-        let mut progress = match payload {
+        let progress = match payload {
             Payload::In(message) => {
                 let mut bytes = [0; MESSAGE_LEN_MAX];
                 let message = message.freeze();
@@ -298,22 +302,62 @@ impl Joining {
             }
             Payload::Out(_) | Payload::None => side.sent(),
         };
-        loop {
-            self.step = match progress {
-                HostProgress::Compute(work) => {
-                    progress = side.computed(work.run());
-                    continue;
+        self.proceed(cx, around, (side, connected), progress)
+    }
+
+    /// Whether what it awaits has been computed, or never will be.
+    pub(super) fn is_answered(&self) -> bool {
+        matches!(&self.step, Step::Computing(_, _, awaited) if awaited.get().is_some())
+    }
+
+    /// What it awaits has been computed, or never will be.
+    pub(super) fn computed(&mut self, cx: &mut Cx<'_>, around: Surroundings<'_>) -> Progress {
+        let (mut side, connected, answer) = match std::mem::replace(&mut self.step, Step::Over) {
+            Step::Computing(side, connected, awaited) => match awaited.get() {
+                Some(answer) => (side, connected, answer),
+                None => {
+                    self.step = Step::Computing(side, connected, awaited);
+                    return Progress::Going;
                 }
-                HostProgress::Send(message) => Step::Short(Next::Send(side, connected, message)),
-                HostProgress::Receive => Step::Short(Next::Receive(side, connected)),
-                HostProgress::Authenticated => {
-                    around.trace.ends(cx.now, self.who.qid, AUTHENTICATION);
-                    return Progress::Up(connected);
-                }
-                HostProgress::Failed(fault) => return self.unproven(cx, around.trace, fault),
-            };
-            return self.go(cx, around);
+            },
+            other => {
+                self.step = other;
+                return Progress::Going;
+            }
+        };
+        match answer {
+            Ok(outcome) => {
+                let progress = side.computed(outcome);
+                self.proceed(cx, around, (side, connected), progress)
+            }
+            Err(NotDone) => self.fail(cx, around.trace, words::not_computed()),
         }
+    }
+
+    fn proceed(
+        &mut self,
+        cx: &mut Cx<'_>,
+        around: Surroundings<'_>,
+        (side, connected): (Box<auth::Host>, Connected),
+        progress: HostProgress,
+    ) -> Progress {
+        self.step = match progress {
+            HostProgress::Compute(work) => {
+                // Where the queue is gone, that is told by itself.
+                if let Some(awaited) = around.links.compute(self.who, work) {
+                    self.step = Step::Computing(side, connected, awaited);
+                }
+                return Progress::Going;
+            }
+            HostProgress::Send(message) => Step::Short(Next::Send(side, connected, message)),
+            HostProgress::Receive => Step::Short(Next::Receive(side, connected)),
+            HostProgress::Authenticated => {
+                around.trace.ends(cx.now, self.who.qid, AUTHENTICATION);
+                return Progress::Up(connected);
+            }
+            HostProgress::Failed(fault) => return self.unproven(cx, around.trace, fault),
+        };
+        self.go(cx, around)
     }
 
     /// Says which message came, and of a challenge what it chose: nothing that helps to guess a secret.
@@ -333,8 +377,10 @@ impl Joining {
 
     /// The connection ended by itself while the queue came up: amid authentication that may be a refusal.
     pub(super) fn cut(&self, cx: &Cx<'_>, trace: &mut Trace, how: Break) -> Why {
-        let proving =
-            matches!(self.step, Step::Proving(..) | Step::Short(Next::Send(..) | Next::Receive(..)));
+        let proving = matches!(
+            self.step,
+            Step::Proving(..) | Step::Computing(..) | Step::Short(Next::Send(..) | Next::Receive(..))
+        );
         let closed = matches!(how, Break::Closed | Break::Socket(RESET));
         let why = match (&self.step, closed) {
             (Step::Shaking, true) => words::closed_at_once(),

@@ -12,8 +12,8 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use buf::{Cx, Errno, Payload, Time};
-use endpoint::{Dial, DialId, Dialled, Leave, LinkId};
-use nvme::{Cqe, Sqe};
+use endpoint::{Awaited, Dial, DialId, Dialled, Leave, LinkId, Work};
+use nvme::{Cqe, Sqe, auth};
 use nvme_tcp::{HostLimits, HostQueue, QueueSize, Violation};
 use stream::{Came, Close, Connection, Host, HostEvent, Link, RecvOp, SendOp, Tag, earliest};
 
@@ -65,6 +65,7 @@ pub(super) enum Told {
 struct Linked {
     who: QueueId,
     link: LinkId,
+    peer: SocketAddr,
     core: HostQueue,
     /// It stands among those that are ready.
     listed: bool,
@@ -86,6 +87,8 @@ pub(super) struct Links {
     ready: VecDeque<LinkId>,
     leaves: VecDeque<(LinkId, Leave)>,
     told: VecDeque<Told>,
+    /// What is to be computed for queues that come up: one piece each.
+    work: VecDeque<Work>,
     next: u64,
 }
 
@@ -100,6 +103,24 @@ impl Links {
 
     pub(super) fn poll_dial(&mut self) -> Option<Dial> {
         self.dials.pop_front()
+    }
+
+    /// Has something computed elsewhere for a queue; gives what will have come of it.
+    pub(super) fn compute(&mut self, who: QueueId, work: auth::Work) -> Option<Awaited<auth::Outcome>> {
+        let peer = self.list.iter().find(|linked| linked.who == who && !linked.over)?.peer;
+        let (work, awaited) = Work::new(peer.ip(), move || work.run());
+        self.work.push_back(work);
+        Some(awaited)
+    }
+
+    /// What is to be computed and still wanted.
+    pub(super) fn poll_work(&mut self) -> Option<Work> {
+        while let Some(work) = self.work.pop_front() {
+            if work.is_wanted() {
+                return Some(work);
+            }
+        }
+        None
     }
 
     pub(super) fn handle_dialled(
@@ -118,6 +139,7 @@ impl Links {
                 self.list.push(Linked {
                     who,
                     link,
+                    peer: dialled.peer,
                     core,
                     listed: true,
                     lively: true,

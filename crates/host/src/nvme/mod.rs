@@ -43,7 +43,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use buf::{Cx, Errno, Payload, Time};
-use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Sockets};
+use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Sockets, Work};
 use nvme::Cqe;
 use stream::{Came, RecvOp, SendOp, Slab, Tag, earliest};
 use volume::{IoId, Op};
@@ -313,6 +313,15 @@ impl NvmePath {
         self.fence_clock(cx);
     }
 
+    /// What was computed for queues that come up.
+    fn take_answers(&mut self, cx: &mut Cx<'_>) {
+        while let Some(who) =
+            self.joins.iter().find(|joining| joining.is_answered()).map(|joining| joining.who)
+        {
+            self.join(cx, who, |joining, cx, around| joining.computed(cx, around));
+        }
+    }
+
     /// Memory, or a place, was short.
     fn try_again(&mut self, cx: &mut Cx<'_>) {
         let short: Vec<QueueId> =
@@ -362,10 +371,15 @@ impl Sockets for NvmePath {
         self.links.poll_leave()
     }
 
+    fn poll_work(&mut self) -> Option<Work> {
+        self.links.poll_work()
+    }
+
     fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
         while let Some(told) = self.links.poll(cx) {
             self.heed(cx, told);
         }
+        self.take_answers(cx);
         self.launch(cx);
         false
     }

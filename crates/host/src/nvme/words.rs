@@ -149,6 +149,14 @@ pub(super) fn cut_short() -> Why {
     )
 }
 
+/// We have too much else to compute.
+pub(super) fn not_computed() -> Why {
+    Why::Lost(
+        "this daemon has too much else to compute for authentication at the moment; the path is tried again"
+            .to_owned(),
+    )
+}
+
 /// Whose secret it is.
 pub(super) fn unproven(fault: HostFault) -> Why {
     Why::Unproven(match fault {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use buf::{Cx, Errno};
-use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Sockets};
+use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Sockets, Work};
 use stream::{Came, RecvOp, SendOp, earliest};
 use volume::{Backend, DiskOp, Done, Geometry, Io, IoId, Remark, Time};
 
@@ -128,6 +128,18 @@ impl<P: Path> Sockets for RemoteVolume<P> {
 
     fn poll_leave(&mut self) -> Option<(LinkId, Leave)> {
         self.ask(|this, at| this.ways[at].path.poll_leave())
+    }
+
+    fn poll_work(&mut self) -> Option<Work> {
+        self.ask(|this, at| this.ways[at].path.poll_work())
+    }
+
+    /// Whose it was is not told: it happens when a connection comes up, and a look costs little.
+    fn handle_worked(&mut self) {
+        for at in 0..self.ways.len() {
+            self.ways[at].path.handle_worked();
+            self.touch(at);
+        }
     }
 
     #[inline]

@@ -1,11 +1,13 @@
 //! Proving who we are, and what a trace tells of it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use blockwire_host::Why;
 use blockwire_host::nvme::{NvmePath, Settings};
 use blockwire_host::trace::What;
+use blockwire_host::{Event, Path, Why};
 use blockwire_target::{Exports, HostAuth};
+use endpoint::Sockets;
 use nvme::auth::{Group, Hash, Policy, Secret};
 
 use crate::world::World;
@@ -51,6 +53,57 @@ fn every_hash_and_group_gets_in_and_the_trace_shows_no_secret() {
         assert!(told.contains("2 Authentication Ends"), "{told}");
         assert!(!told.contains("ia6zGod"), "{told}");
     }
+}
+
+/// A path on its way up, whose powers nobody has computed yet.
+fn computing() -> World<NvmePath> {
+    let policy = Policy { hashes: vec![Hash::Sha256], groups: vec![Group::Ffdhe8192] };
+    let wanted = Settings { secret: Some(secret(SECRET)), policy, queues: 1, ..settings() };
+    let mut world = World::new(NvmePath::new(wanted), guarded());
+    world.holds = true;
+    world.host(|path, cx| path.connect(cx));
+    while world.step() {}
+    assert_eq!(world.work.len(), 1);
+    assert!(world.work[0].is_wanted() && world.path.poll_event().is_none());
+    world
+}
+
+#[test]
+fn powers_of_the_controllers_choosing_keep_nobody_waiting() {
+    let mut world = computing();
+    // Its turns go by while nobody computes.
+    world.run_for(Duration::from_millis(500));
+    assert!(world.work.len() == 1 && world.path.poll_event().is_none());
+    world.compute();
+    world.holds = false;
+    let up = world.until("connection", |events| events.pop());
+    assert!(matches!(up, Event::Up(_)), "{up:?}");
+}
+
+#[test]
+fn an_answer_that_comes_after_the_path_has_gone_is_dropped_and_nothing_is_computed_for_it() {
+    let mut world = computing();
+    world.host(|path, cx| path.disconnect(cx, Duration::ZERO));
+    let down = world.until("end", |events| events.pop());
+    assert!(matches!(down, Event::Down(_)), "{down:?}");
+    assert!(!world.work[0].is_wanted());
+    world.compute();
+    while world.step() {}
+    assert!(world.path.poll_event().is_none());
+    world.holds = false;
+    assert!(world.connect().is_ok());
+}
+
+#[test]
+fn a_worker_that_refuses_or_never_answers_ends_the_attempt_in_time() {
+    let mut world = computing();
+    world.work.clear();
+    world.path.handle_worked();
+    let down = world.until("end", |events| events.pop());
+    assert!(matches!(down, Event::Down(Why::Lost(_))), "{down:?}");
+    let mut world = computing();
+    let down = world.until("end", |events| events.pop());
+    assert!(matches!(down, Event::Down(Why::Silent(_))), "{down:?}");
 }
 
 #[test]

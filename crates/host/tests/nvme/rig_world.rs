@@ -11,7 +11,7 @@ use blockwire_target::{Control, Exports, Message, NvmeMessage, Shard};
 use buf::{Class, Cx, Entropy, Errno, Payload, Pool, Sg, Time};
 use endpoint::{
     Accepted, Arrival, Departure, DialId, Dialled, Driver, Endpoint, Leave, LinkId, ListenerId, ShardId,
-    Sockets, pump,
+    Sockets, Work, pump,
 };
 use stream::{Came, RecvOp, SendOp};
 use volume::{Backend, DiskId, DiskOp, IoId, Op, Ram, RamDisk};
@@ -156,6 +156,9 @@ pub struct World<P> {
     pub ports: Vec<(SocketAddr, ListenerId)>,
     pub events: Vec<Event>,
     next: u64,
+    /// Whether nobody computes what the path gives away: it is kept here.
+    pub holds: bool,
+    pub work: Vec<Work>,
     /// What runs around the path's calls, to count.
     pub around: fn(&mut dyn FnMut()),
 }
@@ -177,6 +180,8 @@ impl<P: Sockets> World<P> {
             ],
             events: Vec::new(),
             next: 0,
+            holds: false,
+            work: Vec::new(),
             around: |act| act(),
         };
         let geometry = Ram::new(disk.clone()).geometry();
@@ -226,10 +231,25 @@ impl<P: Sockets> World<P> {
         while let Some((link, how)) = self.path.poll_leave() {
             self.leave(link, how);
         }
+        while let Some(work) = self.path.poll_work() {
+            self.hands.moved = true;
+            self.work.push(work);
+        }
+        if !self.holds {
+            self.compute();
+        }
         self.deliver();
         self.control();
         self.target(|_, _| ());
         self.hands.moved
+    }
+
+    /// Somebody computes what was kept.
+    pub fn compute(&mut self) {
+        for work in std::mem::take(&mut self.work) {
+            work.run();
+            self.path.handle_worked();
+        }
     }
 
     fn dial(&mut self, id: DialId, to: SocketAddr) {

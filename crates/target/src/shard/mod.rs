@@ -177,6 +177,7 @@ impl Shard {
             // Comes with a socket, by `handle_arrival`.
             Message::Link(baggage) => self.baggage_without_link(cx, &baggage),
             Message::Nvme(message) => self.take_nvme(cx, message),
+            Message::Computed(remote) => self.remotes.handle_worked(remote),
             Message::Ask(volume, from, id, ask) => {
                 if let Some(answer) = self.fronts.ask(cx, volume, from, id, ask) {
                     self.post(from, Message::Answer(volume, answer));
@@ -195,7 +196,7 @@ impl Shard {
             Message::Settled(id) => self.settled(id),
             Message::Stored(volume, ticket, durable) => self.fronts.stored(cx, volume, ticket, durable),
             // For the control plane only.
-            Message::Store(..) | Message::Report(..) => {}
+            Message::Store(..) | Message::Report(..) | Message::Compute(..) => {}
         }
     }
 }

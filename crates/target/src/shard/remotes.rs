@@ -16,6 +16,7 @@ use stream::{Came, RecvOp, SendOp, Slab, Tag, Timers, earliest};
 use volume::{Ask, Backend, DiskOp, Done, Geometry, Io, IoId, Shard as Core, VolumeId};
 
 use super::{LogLine, Shard};
+use crate::message::{CONTROL, Message};
 
 /// Most remote volumes of a shard, among them those that are being parted from.
 const REMOTES_MAX: usize = 65_536;
@@ -232,6 +233,14 @@ impl Remotes {
         None
     }
 
+    /// Something was computed for a remote, which may be gone.
+    pub(super) fn handle_worked(&mut self, tag: Tag) {
+        if let Some(entry) = self.entries.get(tag) {
+            entry.shared.borrow_mut().remote.handle_worked();
+            self.touch(tag);
+        }
+    }
+
     pub(super) fn poll_timeout(&self) -> Option<Time> {
         self.timers.next()
     }
@@ -312,6 +321,9 @@ impl Shard {
             self.remotes.dialled += 1;
             self.remotes.dialling.push((id, tag, dial.id));
             self.remotes.dials.push_back(Dial { id, ..dial });
+        }
+        while let Some(work) = shared.remote.poll_work() {
+            self.post(CONTROL, Message::Compute(self.id, tag, work));
         }
         let Some(entry) = self.remotes.entries.get_mut(tag) else { return false };
         let wanted = earliest(shared.remote.poll_timeout(), entry.parts_until);

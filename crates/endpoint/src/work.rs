@@ -1,0 +1,142 @@
+//! What takes long and needs nothing but itself (a power modulo a large prime), as a value: so that it can be
+//! done where it keeps no data waiting.
+//!
+//! Invariants:
+//! - What is not wanted any more is not begun: a [`Work`] whose [`Awaited`] is gone does nothing.
+//! - A [`Work`] that is dropped without being done says so to its [`Awaited`].
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::{Arc, OnceLock, Weak};
+
+/// Where the answer is put: `None`, it never will be computed.
+type Place<T> = OnceLock<Option<T>>;
+
+/// Something to be computed, anywhere: [`Work::run`], or drop it, and then
+/// [`Sockets::handle_worked`](crate::Sockets::handle_worked) for who gave it.
+pub struct Work {
+    peer: IpAddr,
+    task: Box<dyn Task>,
+}
+
+/// What a [`Work`] will have come to. Who drops it wants it no more.
+pub struct Awaited<T>(Arc<Place<T>>);
+
+/// Work was refused: whoever computes has too much else to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotDone;
+
+trait Task: Send {
+    fn is_wanted(&self) -> bool;
+    fn run(&mut self);
+}
+
+struct Job<T, F> {
+    place: Weak<Place<T>>,
+    compute: Option<F>,
+}
+
+impl<T: Send + Sync, F: FnOnce() -> T + Send> Task for Job<T, F> {
+    fn is_wanted(&self) -> bool {
+        self.place.strong_count() > 0
+    }
+
+    fn run(&mut self) {
+        if let (Some(compute), true) = (self.compute.take(), self.is_wanted()) {
+            let answer = compute();
+            if let Some(place) = self.place.upgrade() {
+                // Cannot fail: this is the first that is put there.
+                let _ = place.set(Some(answer));
+            }
+        }
+    }
+}
+
+impl<T, F> Drop for Job<T, F> {
+    fn drop(&mut self) {
+        if let Some(place) = self.place.upgrade() {
+            // Changes nothing where there is an answer.
+            let _ = place.set(None);
+        }
+    }
+}
+
+impl Work {
+    /// Work that is asked for by what this peer said: where many wait, peers take turns.
+    pub fn new<T, F>(peer: IpAddr, compute: F) -> (Work, Awaited<T>)
+    where
+        T: Send + Sync + 'static,
+        F: FnOnce() -> T + Send + 'static,
+    {
+        let place = Arc::new(Place::new());
+        let job = Job { place: Arc::downgrade(&place), compute: Some(compute) };
+        (Work { peer, task: Box::new(job) }, Awaited(place))
+    }
+
+    /// On account of whom it is to be done.
+    pub fn peer(&self) -> IpAddr {
+        self.peer
+    }
+
+    /// Whether anybody still waits for it.
+    pub fn is_wanted(&self) -> bool {
+        self.task.is_wanted()
+    }
+
+    /// Computes, if it is wanted: on any thread.
+    pub fn run(mut self) {
+        self.task.run();
+    }
+}
+
+impl<T: Clone> Awaited<T> {
+    /// The answer, once there is one.
+    pub fn get(&self) -> Option<Result<T, NotDone>> {
+        self.0.get().map(|answer| answer.clone().ok_or(NotDone))
+    }
+}
+
+impl fmt::Debug for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Work({}, ..)", self.peer)
+    }
+}
+
+impl<T> fmt::Debug for Awaited<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Awaited(..)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    const PEER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+    #[test]
+    fn what_nobody_waits_for_is_not_computed() {
+        let begun = Arc::new(AtomicBool::new(false));
+        let flag = begun.clone();
+        let (work, awaited) = Work::new(PEER, move || flag.store(true, Ordering::Relaxed));
+        assert!(work.is_wanted());
+        drop(awaited);
+        assert!(!work.is_wanted());
+        work.run();
+        assert!(!begun.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn who_waits_hears_the_answer_or_that_there_is_none() {
+        let (work, awaited) = Work::new(PEER, || 7);
+        assert_eq!(awaited.get(), None);
+        std::thread::spawn(move || work.run()).join().unwrap();
+        assert_eq!(awaited.get(), Some(Ok(7)));
+        let (work, awaited) = Work::new(PEER, || 7);
+        drop(work);
+        assert_eq!(awaited.get(), Some(Err(NotDone)));
+    }
+}
