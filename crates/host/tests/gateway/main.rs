@@ -286,6 +286,79 @@ const WAYS: [(Over, Over); 4] = [
     (Over::Nvme, Over::Nvme),
 ];
 
+/// A far controller whose host must prove itself, in a group of the controller's choosing: the gateway's shard gives
+/// the powers away, serves meanwhile, and goes on with the answer.
+#[test]
+fn a_gateways_shard_serves_while_powers_for_a_far_controller_are_computed() {
+    const SECRET: &str = "DHHC-1:01:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
+    let config = Config { shards: 2, pool_bytes: 64 << 20, ..Config::new(1) };
+    let mut world = World::new(config, |id, _| {
+        let mut exports = target::Exports::clone(&rig::exports(&rig::Terms::default()));
+        if id.0 == 0 {
+            for rule in exports.nvme.subsystems.iter_mut().flat_map(|subsystem| &mut subsystem.rules) {
+                let secret = nvme::auth::Secret::parse(SECRET).unwrap();
+                rule.auth = target::HostAuth::Required(Arc::new(secret));
+            }
+        }
+        Node::Daemon(id.0, Box::new(Shard::new(ShardId(0), 1, Arc::new(exports))))
+    });
+    world.listen(portal(FAR, Over::Nvme), ListenerId(1), 0..1);
+    let disk = Arc::new(RamDisk::new(BLOCKS, 2 * BLOCKS, 512, 4096));
+    for spec in far(&disk) {
+        world.tell(ShardId(0), Message::Control(1, Control::AddVolume(Box::new(spec))));
+    }
+    for mut spec in far(&disk) {
+        spec.make = Make::Remote(Box::new(|cx: &mut Cx<'_>| {
+            let url = format!("nvme+tcp://{}/{}/1", portal(FAR, Over::Nvme), rig::SUBSYSTEM);
+            let who = Who {
+                initiator: "iqn.2026-11.test:host7".into(),
+                host: Nqn::parse("nqn.2026-11.test:host7").unwrap(),
+                host_id: HostId::new([7; 16]).unwrap(),
+                isid: [7; 3],
+            };
+            let secrets =
+                Secrets { ours: Some(blockwire_host::Secret::new(SECRET.into())), ..Secrets::default() };
+            let addresses = vec![portal(FAR, Over::Nvme)];
+            let path = AnyPath::of(&Url::parse(&url).unwrap(), addresses, &who, &secrets, 0).unwrap();
+            let remote =
+                RemoteVolume::open(cx, vec![path], Terms { open_timeout: Duration::MAX, ..terms(5) });
+            Box::new(remote) as Box<dyn endpoint::Remote>
+        }));
+        world.tell(ShardId(1), Message::Control(1, Control::AddVolume(Box::new(spec))));
+    }
+    let (mut asked, mut up) = (0, false);
+    for round in 0..20_000 {
+        world.run_for(Duration::from_millis(1));
+        for (_, message) in world.heard() {
+            match message {
+                Message::Nvme(target::NvmeMessage::Compute(_, id, _, work)) => {
+                    let computed = target::NvmeMessage::Computed(id, Box::new(work.run()));
+                    world.tell(ShardId(0), Message::Nvme(computed));
+                }
+                Message::Compute(_, remote, work) => {
+                    asked += 1;
+                    assert_eq!(work.peer(), portal(FAR, Over::Nvme).ip());
+                    if asked == 1 {
+                        // Nothing has been computed on the shard, and it answers others.
+                        world.tell(ShardId(1), Message::Settle(ShardId::CONTROL, 7));
+                        world.run_for(Duration::from_millis(100));
+                        let settled = |(_, message): &(_, Message)| matches!(message, Message::Settled(7));
+                        assert!(world.heard().iter().any(settled) && work.is_wanted());
+                    }
+                    work.run();
+                    world.tell(ShardId(1), Message::Computed(remote));
+                }
+                _ => {}
+            }
+        }
+        up = up || world.connections(portal(FAR, Over::Nvme)).len() > 1 && asked > 1;
+        if up && round > 1000 {
+            break;
+        }
+    }
+    assert!(up, "the admin queue has proved itself, and so does an I/O queue: {asked}");
+}
+
 #[test]
 fn bytes_pass_from_either_protocol_to_either() {
     for (seed, (front, back)) in WAYS.into_iter().enumerate() {
