@@ -3,12 +3,12 @@
 //! Each is opened once when the daemon starts, to learn what it is like and to say at once what is wrong; then
 //! every shard connects to it by itself. Invariants: what shards connect with is what was tried here, but that
 //! each path of each shard is a session of its own; what they find is the volume that was found here, or it is
-//! refused with both named.
+//! refused with both named. So is what is found here, if it is not what was found at an earlier start.
 
 use std::{net::SocketAddr, time::Duration};
 
 use buf::Cx;
-use host::{AnyPath, Expected, RemoteVolume, Secrets, Terms, Url, Who};
+use host::{AnyPath, Expected, RemoteVolume, Secrets, Stranger, Terms, Url, Who};
 use initiator::{Initiator, Settings};
 use uuid::Uuid;
 use volume::Geometry;
@@ -31,6 +31,8 @@ pub struct Remote {
     terms: Terms,
     /// What its blocks were like.
     pub geometry: Geometry,
+    /// Which volume it is.
+    pub expected: Expected,
     /// Its identity, if the target tells it.
     pub uuid: Option<Uuid>,
 }
@@ -50,11 +52,26 @@ impl Way {
     }
 }
 
-/// Looks at the volume that these URLs name.
+/// Why a volume of another machine is not served.
+#[derive(Debug)]
+pub enum Refused {
+    /// What is wrong, at which URL, and what to do.
+    Unusable(String),
+    /// Another volume than before is there: what each is known by.
+    Replaced(Stranger),
+}
+
+impl From<String> for Refused {
+    fn from(why: String) -> Self {
+        Refused::Unusable(why)
+    }
+}
+
+/// Looks at the volume that these URLs name, which is `known` if it was found there before.
 ///
 /// # Errors
-/// What is wrong, at which URL, and what to do.
-pub fn open(urls: &str) -> Result<Remote, String> {
+/// Why it is not served.
+pub fn open(urls: &str, known: Option<&Expected>) -> Result<Remote, Refused> {
     let said = |why: initiator::Error| why.message;
     let parsed = Url::parse_joined(urls).map_err(|why| why.to_string())?;
     let mut ways = Vec::new();
@@ -73,17 +90,19 @@ pub fn open(urls: &str) -> Result<Remote, String> {
     }
     let volume = initiator.open(urls).map_err(said)?;
     let lost = "the volume was lost as soon as it was open; try again";
-    let (found, portrait) = initiator.geometry(volume).zip(initiator.portrait(volume)).ok_or(lost)?;
+    let (found, portrait) =
+        initiator.geometry(volume).zip(initiator.portrait(volume)).ok_or_else(|| lost.to_owned())?;
     // What a path carries at once is no matter of our hosts: theirs goes in pieces.
     let geometry = Geometry { max_io: MAX_IO.max(found.logical), ..found };
     let (uuid, serial) = (portrait.uuid, portrait.serial.clone());
     // A target that does not let go in time is no reason against serving its volume.
     let _ = initiator.close(volume);
     // Each shard comes to it by itself: what it finds must be what was found here.
-    let expected = Some(Expected { uuid, serial, logical: found.logical });
-    let terms = Terms { expected, max_io: Some(geometry.max_io), ..terms(&ways[0].url) };
-    let uuid = uuid.map(|uuid| Uuid::from_bytes(uuid.0));
-    Ok(Remote { who, ways, terms, geometry, uuid })
+    let expected = Expected { uuid, serial, logical: found.logical };
+    known.map_or(Ok(()), |known| known.accept(&portrait)).map_err(Refused::Replaced)?;
+    let (uuid, max_io) = (uuid.map(|uuid| Uuid::from_bytes(uuid.0)), Some(geometry.max_io));
+    let terms = Terms { expected: Some(expected.clone()), max_io, ..terms(&ways[0].url) };
+    Ok(Remote { who, ways, terms, geometry, expected, uuid })
 }
 
 /// A daemon does not give up: a volume that comes back is served again, however late. And its hosts may try

@@ -241,7 +241,8 @@ fn recorded(all: Vec<Recorded>) -> (Vec<Volume>, Vec<Unserved>) {
 }
 
 /// Opens every volume that the configuration names, or none: files that were made for it are removed again. One that
-/// was created at run time and cannot be opened keeps the others from nothing.
+/// was created at run time and cannot be opened, or of which the operator has to say something first, keeps the others
+/// from nothing.
 fn open_all(
     plan: &Plan,
     identities: &mut Identities,
@@ -254,6 +255,9 @@ fn open_all(
         match (Store::open(volume, identities, stores.iter()), volume.origin) {
             (Ok(store), _) => stores.push(store),
             (Err(why), Origin::Created) => unserved.push(Unserved::of(volume, why)),
+            (Err(why), Origin::Configured) if why.is_for_the_operator() => {
+                unserved.push(Unserved::of(volume, why));
+            }
             (Err(why), Origin::Configured) => failures.push(why.to_string()),
         }
     }

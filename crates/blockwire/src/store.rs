@@ -5,10 +5,10 @@
 //! to it, and whether they are volumes themselves or legs of one. It is synced before it is served:
 //! what a killed daemon wrote may lie in the system's memory still.
 
+mod refused;
 mod stripe;
 
 use std::{
-    fmt,
     fs::{File, TryLockError},
     io::{self, Seek, SeekFrom},
     os::{
@@ -24,14 +24,18 @@ use backends::FileFacts;
 use rustix::fs::{AtFlags, FallocateFlags, OFlags, Statx, StatxFlags};
 use uuid::Uuid;
 
+pub use refused::StoreError;
+use refused::Why;
+
 use crate::{
-    name::VolumeName,
     plan::Volume,
     remote::{self, Remote},
     spec::Source,
     state::identity::{Identities, Key},
 };
 
+/// In the place of a leg's number: no leg, but the whole volume.
+const WHOLE: usize = 0;
 /// Physical block of a file where nothing is said: what file systems allocate by.
 const FILE_PHYSICAL: u32 = 4096;
 /// Physical block of memory: a page, by which it is given back.
@@ -85,81 +89,6 @@ pub enum Made {
     Growth(u64),
 }
 
-/// Why a volume cannot be opened.
-#[derive(Debug)]
-pub struct StoreError {
-    volume: VolumeName,
-    why: Why,
-}
-
-#[derive(Debug)]
-enum Why {
-    Io(&'static str, PathBuf, io::Error),
-    NotAFile(PathBuf),
-    NotADevice(PathBuf),
-    Missing(PathBuf),
-    Empty(PathBuf),
-    Locked(PathBuf),
-    InUseBySystem(PathBuf),
-    Alias(PathBuf, VolumeName),
-    BlockTooSmall(PathBuf, u32),
-    NoDirect(PathBuf),
-    SameUuid(Uuid, VolumeName),
-    Remote(String),
-    Leg(usize, Box<Why>),
-    SameLeg(usize),
-    Misfit(backends::stripe::Misfit),
-    Unfit(backends::Unfit),
-    TooLarge(u64, u64),
-}
-
-impl fmt::Display for StoreError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "volume \"{}\": {}", self.volume, self.why)
-    }
-}
-
-impl fmt::Display for Why {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Why::Io(what, path, why) => write!(f, "cannot {what} {}: {why}", path.display()),
-            Why::NotAFile(path) => {
-                write!(f, "{} is not a regular file (a device is named without \"file:\")", path.display())
-            }
-            Why::NotADevice(path) => write!(f, "{} is not a block device", path.display()),
-            Why::Missing(path) => {
-                write!(f, "{} does not exist; give size= to create it", path.display())
-            }
-            Why::Empty(path) => write!(f, "{} holds less than one block; give size=", path.display()),
-            Why::Locked(path) => write!(f, "{} is in use by another process", path.display()),
-            Why::InUseBySystem(path) => {
-                write!(f, "{} is in use by this system (mounted, or part of another device)", path.display())
-            }
-            Why::Alias(path, other) => write!(f, "{} is already open as volume \"{other}\"", path.display()),
-            Why::BlockTooSmall(path, block) => {
-                write!(f, "{} has blocks of {block} bytes; give block={block}", path.display())
-            }
-            Why::NoDirect(path) => {
-                write!(f, "{} cannot be opened past the page cache (direct)", path.display())
-            }
-            Why::Remote(why) => f.write_str(why),
-            Why::Leg(leg, why) => write!(f, "leg {leg} of the stripe: {why}"),
-            Why::SameLeg(leg) => write!(f, "it is the same volume as leg {leg}"),
-            Why::Misfit(why) => why.fmt(f),
-            Why::Unfit(why) => why.fmt(f),
-            Why::TooLarge(size, most) => {
-                let (size, most) = (crate::size::exact(*size), crate::size::exact(*most));
-                write!(f, "size={size} is more than the legs of the stripe have, {most}")
-            }
-            Why::SameUuid(uuid, other) => {
-                write!(f, "the identity {uuid} is already that of volume \"{other}\"")
-            }
-        }
-    }
-}
-
-impl std::error::Error for StoreError {}
-
 impl Store {
     /// Opens `volume` beside `others`. What this call made of a file is undone if it fails.
     pub fn open<'a>(
@@ -169,7 +98,7 @@ impl Store {
     ) -> Result<Self, StoreError> {
         let opened = match &volume.spec.source {
             Source::Stripe(striped) => stripe::open(volume, striped, identities, others.clone()),
-            _ => Store::open_one(volume, identities, others.clone()),
+            _ => Store::open_one(volume, WHOLE, identities, others.clone()),
         };
         let identified =
             opened.and_then(|store| match others.into_iter().find(|other| other.shares(&store)) {
@@ -183,15 +112,16 @@ impl Store {
         identified.map_err(|why| StoreError { volume: volume.name.clone(), why })
     }
 
-    /// Opens what is no stripe.
+    /// Opens what is no stripe: a whole volume, or a leg by its number.
     fn open_one<'a>(
         volume: &Volume,
+        leg: usize,
         identities: &mut Identities,
         others: impl Iterator<Item = &'a Store>,
     ) -> Result<Self, Why> {
         let mut store = match &volume.spec.source {
             Source::Ram | Source::Null => memory(volume),
-            Source::Remote(urls) => elsewhere(volume, urls)?,
+            Source::Remote(urls) => elsewhere(volume, leg, urls, identities)?,
             Source::File(path) => file(volume, path, others)?,
             Source::Device(path) => device(volume, path, others)?,
             Source::Stripe(_) => unreachable!("a stripe is no leg of another: the SPEC was checked"),
@@ -313,15 +243,22 @@ fn memory(volume: &Volume) -> Store {
     }
 }
 
-/// A volume of another machine is as it is there.
-fn elsewhere(volume: &Volume, urls: &str) -> Result<Store, Why> {
-    let remote = remote::open(urls).map_err(Why::Remote)?;
+/// A volume of another machine is as it is there, and the one that it was at an earlier start.
+fn elsewhere(volume: &Volume, leg: usize, urls: &str, identities: &mut Identities) -> Result<Store, Why> {
+    let remote =
+        remote::open(urls, identities.elsewhere(&volume.name, leg).as_ref()).map_err(|why| match why {
+            remote::Refused::Unusable(why) => Why::Remote(why),
+            remote::Refused::Replaced(stranger) => {
+                Why::Replaced(volume.spec.source.place().unwrap_or_default(), volume.name.clone(), stranger)
+            }
+        })?;
     if remote.uuid.is_none() && volume.spec.uuid.is_none() {
         let place = volume.spec.source.place().unwrap_or_default();
         return Err(Why::Remote(format!(
             "{place}: the target gives the volume no UUID; choose one with uuid="
         )));
     }
+    identities.found_elsewhere(&volume.name, leg, &remote.expected);
     let (mut volume, geometry) = (volume.clone(), remote.geometry);
     let spec = &mut volume.spec;
     (spec.block, spec.thin, spec.cache) = (geometry.logical, geometry.thin, geometry.write_cache);

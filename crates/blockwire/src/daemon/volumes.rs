@@ -13,7 +13,10 @@ use crate::{
     report::{ExportReport, FailureReport, VolumeReport},
     size,
     spec::{self, Source},
-    state::volumes::{self, Recorded},
+    state::{
+        StateDir, StateError,
+        volumes::{self, Recorded},
+    },
     store::Store,
 };
 
@@ -55,6 +58,8 @@ impl Daemon {
         served.free_for(volume.name.as_str())?;
         let ways = self.default_ways(&volume);
         served.free_to_use(&ways)?;
+        // What is created has no past, whatever had its name.
+        served.identities.forget(&volume.name);
         let store = served.open(&volume)?;
         if let Err(why) = served.identities.save(&self.state) {
             store.discard();
@@ -165,12 +170,16 @@ impl Daemon {
         stopped.forget(name);
         served.stopped = stopped.targets;
         tracing::info!(volume = name, "volume deleted");
+        let forgotten = served.forget(name, &self.state);
         self.record(&served).map_err(|why| {
             let message =
                 format!("no longer served, but it will come back at the next start: {}", why.message);
             Refused::new(Code::Failed, message)
         })?;
         gone.map_err(|why| refused(&why))?;
+        forgotten.map_err(|why| {
+            Refused::new(Code::Failed, format!("no longer served, but what was known of it still is: {why}"))
+        })?;
         synced.map_err(|why| {
             let message =
                 format!("no longer served, but what was written last may be lost: cannot sync: {why}");
@@ -275,6 +284,14 @@ impl Served {
         let Served { stores, leaving, identities, .. } = self;
         let others = stores.iter().chain(leaving.iter());
         Store::open(volume, identities, others).map_err(|why| Refused::new(Code::Failed, why))
+    }
+
+    /// Forgets what was known of a volume by its name; one that comes by that name is another.
+    fn forget(&mut self, name: &str, state: &StateDir) -> Result<(), StateError> {
+        if let Ok(name) = VolumeName::parse(name) {
+            self.identities.forget(&name);
+        }
+        self.identities.save(state)
     }
 
     /// Refuses a name that a volume has, whatever has become of it.

@@ -1,17 +1,22 @@
-//! Which UUID a file or device has: kept by device and inode, never by name alone.
+//! Which UUID a file or device has: kept by device and inode, never by name alone. And which volume of another
+//! machine a volume's name has stood for.
 //!
 //! A file that replaces another under the same name is another disk; a file that was renamed is
 //! the same one. The time of birth tells a reused inode number from the file that had it before.
 
 use std::path::{Path, PathBuf};
 
+use host::Expected;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::{StateDir, StateError};
+use crate::name::VolumeName;
 
 /// The record's name.
 const RECORD: &str = "identities";
+/// The record of volumes of other machines.
+const ELSEWHERE: &str = "elsewhere";
 
 /// What makes a file or device the same one as before.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,18 +65,36 @@ struct Entry {
     path: PathBuf,
 }
 
+/// The volume of another machine that was found where a volume, or a leg of one, lies.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Elsewhere {
+    volume: String,
+    /// The leg's number, from 1; 0 for the whole volume.
+    leg: usize,
+    /// Its UUID, if its target gives one.
+    uuid: Option<Uuid>,
+    /// Its serial number, by which it is known where there is no UUID.
+    serial: String,
+    /// Bytes of its blocks.
+    block: u32,
+}
+
 /// All identities that were ever given out.
 #[derive(Debug, Default)]
 pub struct Identities {
     entries: Vec<Entry>,
     changed: bool,
+    elsewhere: Vec<Elsewhere>,
+    elsewhere_changed: bool,
 }
 
 impl Identities {
     /// Reads them.
     pub fn load(state: &StateDir) -> Result<Self, StateError> {
         let entries = state.read_json(RECORD)?.unwrap_or_default();
-        Ok(Identities { entries, changed: false })
+        let elsewhere = state.read_json(ELSEWHERE)?.unwrap_or_default();
+        Ok(Identities { entries, elsewhere, ..Identities::default() })
     }
 
     /// Writes them if one was added; before a volume is served, so that no identity is shown that
@@ -81,7 +104,38 @@ impl Identities {
             state.write_json(RECORD, &self.entries)?;
             self.changed = false;
         }
+        if self.elsewhere_changed {
+            state.write_json(ELSEWHERE, &self.elsewhere)?;
+            self.elsewhere_changed = false;
+        }
         Ok(())
+    }
+
+    /// What was found of another machine's volume at an earlier start.
+    pub fn elsewhere(&self, volume: &VolumeName, leg: usize) -> Option<Expected> {
+        let known = self.elsewhere.iter().find(|one| one.volume == volume.as_str() && one.leg == leg)?;
+        let uuid = known.uuid.map(|uuid| volume::Uuid(uuid.into_bytes()));
+        Some(Expected { uuid, serial: known.serial.clone(), logical: known.block })
+    }
+
+    /// This was found of it now.
+    pub fn found_elsewhere(&mut self, volume: &VolumeName, leg: usize, found: &Expected) {
+        let uuid = found.uuid.map(|uuid| Uuid::from_bytes(uuid.0));
+        let (serial, block) = (found.serial.clone(), found.logical);
+        let found = Elsewhere { volume: volume.to_string(), leg, uuid, serial, block };
+        if self.elsewhere.contains(&found) {
+            return;
+        }
+        self.elsewhere.retain(|one| (&one.volume, one.leg) != (&found.volume, leg));
+        self.elsewhere.push(found);
+        self.elsewhere_changed = true;
+    }
+
+    /// The volume was deleted: what comes by its name may be another.
+    pub fn forget(&mut self, volume: &VolumeName) {
+        let before = self.elsewhere.len();
+        self.elsewhere.retain(|one| one.volume != volume.as_str());
+        self.elsewhere_changed |= self.elsewhere.len() != before;
     }
 
     /// The UUID of what `key` names; `fresh` if it was never seen.
@@ -121,6 +175,32 @@ mod tests {
 
     fn file(device: u64, inode: u64, born: u64) -> Key {
         Key::File { device, inode, born: Some(born) }
+    }
+
+    #[test]
+    fn what_was_found_elsewhere_is_known_at_the_next_start() {
+        let root = tempfile::tempdir().unwrap();
+        let state = StateDir::open(root.path()).unwrap();
+        let (near, other) = (VolumeName::parse("near").unwrap(), VolumeName::parse("other").unwrap());
+        let found = |uuid: Option<u8>| Expected {
+            uuid: uuid.map(|byte| volume::Uuid([byte; 16])),
+            serial: "7".into(),
+            logical: 512,
+        };
+        let mut ids = Identities::load(&state).unwrap();
+        assert_eq!(ids.elsewhere(&near, 0), None);
+        ids.found_elsewhere(&near, 0, &found(Some(1)));
+        ids.found_elsewhere(&other, 2, &found(None));
+        ids.save(&state).unwrap();
+        let mut ids = Identities::load(&state).unwrap();
+        assert_eq!(ids.elsewhere(&near, 0), Some(found(Some(1))));
+        assert_eq!((ids.elsewhere(&other, 2), ids.elsewhere(&other, 1)), (Some(found(None)), None));
+        ids.forget(&near);
+        ids.save(&state).unwrap();
+        let ids = Identities::load(&state).unwrap();
+        assert_eq!((ids.elsewhere(&near, 0), ids.elsewhere(&other, 2)), (None, Some(found(None))));
+        state.write(ELSEWHERE, b"[{}]").unwrap();
+        assert!(matches!(Identities::load(&state), Err(StateError::Damaged { .. })));
     }
 
     #[test]

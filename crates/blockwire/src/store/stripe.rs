@@ -24,7 +24,7 @@ pub(super) fn open<'a>(
         let leg = Volume { spec: spec_of(volume, leg), ..volume.clone() };
         let beside = others.clone().map(|other| -> &Store { other }).chain(legs.iter());
         let wrong = |why| Why::Leg(at + 1, Box::new(why));
-        let mut leg = Store::open_one(&leg, identities, beside).map_err(wrong)?;
+        let mut leg = Store::open_one(&leg, at + 1, identities, beside).map_err(wrong)?;
         if let Some(own) = leg.remote.as_ref().and_then(|remote| remote.uuid) {
             leg.uuid = own;
         }

@@ -1,7 +1,7 @@
 //! Files as volumes: what is made of them, who else has them, and what is left when they are given up.
 
 use super::*;
-use crate::{plan::Origin, spec};
+use crate::{name::VolumeName, plan::Origin, spec};
 
 fn volume(name: &str, text: &str) -> Volume {
     let spec = spec::parse(text).unwrap();

@@ -331,3 +331,60 @@ fn a_created_volume_is_recorded_without_secrets() {
     let volume = initiator.open(&urls(&near, "near")[1]).unwrap();
     assert!(initiator.write_at(volume, 0, &[0; 512]).is_err(), "write-protected");
 }
+
+/// The far end lost its volumes and made new ones of the same names while the gateway was down.
+#[test]
+fn a_far_volume_that_was_replaced_while_the_gateway_was_down_is_not_served_in_its_place() {
+    let there = Place::new();
+    let files = |which: &str| -> String {
+        let volume = |name: &str| {
+            let file = there.path(&format!("{which}-{name}.img"));
+            format!("[[volume]]\nname = \"{name}\"\nsource = \"file:{}\"\nsize = \"8M\"\n", file.display())
+        };
+        ["one", "two"].map(volume).concat()
+    };
+    let far = there.serve(&files("old"), &["--nvme", "127.0.0.1:0"]);
+    let uuids = |far: &Daemon| {
+        ["one", "two"]
+            .map(|name| far.ask_json(&format!("volume show {name}"))["uuid"].as_str().unwrap().to_owned())
+    };
+    let (old, iscsi, nvme) = (uuids(&far), far.at.to_string(), far.nvme.unwrap().to_string());
+    let (one, two) = (urls(&far, "one")[0].clone(), urls(&far, "two")[1].clone());
+    let place = Place::new();
+    let config = format!(
+        "[[volume]]\nname = \"named\"\nsource = \"{one}\"\n[[volume]]\nname = \"other\"\nsource = \"ram:1M\"\n"
+    );
+    let near = place.serve(&config, &["--nvme", "127.0.0.1:0"]);
+    near.ask(&format!("volume create made={two}"));
+    near.kill();
+    // The same volumes are served again.
+    let near = place.serve(&config, &["--nvme", "127.0.0.1:0"]);
+    assert_eq!(near.ask_json("volume show named")["uuid"], old[0].as_str());
+    assert_eq!(near.ask_json("volume show made")["uuid"], old[1].as_str());
+    near.kill();
+    far.kill();
+    let far = there.serve_on(&files("new"), &["--iscsi", &iscsi, "--nvme", &nvme], &[]);
+    let new = uuids(&far);
+    let near = place.serve(&config, &["--nvme", "127.0.0.1:0"]);
+    let mut initiator = ours("epoll");
+    for (at, name) in ["named", "made"].into_iter().enumerate() {
+        let out = near.run(&format!("volume show {name}"));
+        let said = [out.stdout, out.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        assert!(said.contains(&old[at]) && said.contains(&new[at]), "{name}: {said}");
+        assert!(said.contains(&format!("volume delete {name}")), "{name}: {said}");
+        for url in urls(&near, name) {
+            assert!(initiator.open(&url).is_err(), "{url} leads to another volume than before");
+        }
+    }
+    let other = initiator.open(&urls(&near, "other")[1]).unwrap();
+    initiator.write_at(other, 0, &[1; 4096]).unwrap();
+    // The operator says that the new ones are meant.
+    near.ask("volume delete named");
+    near.ask("volume delete made");
+    near.ask(&format!("volume create made={two}"));
+    near.kill();
+    let near = place.serve(&config, &["--nvme", "127.0.0.1:0"]);
+    assert_eq!(near.ask_json("volume show named")["uuid"], new[0].as_str());
+    assert_eq!(near.ask_json("volume show made")["uuid"], new[1].as_str());
+}

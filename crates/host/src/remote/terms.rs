@@ -27,7 +27,10 @@ pub struct Expected {
 
 impl Expected {
     /// Whether what a path found is that volume.
-    pub(super) fn accept(&self, found: &Portrait) -> Result<(), Stranger> {
+    ///
+    /// # Errors
+    /// What each of both is known by.
+    pub fn accept(&self, found: &Portrait) -> Result<(), Stranger> {
         match (self.uuid, found.uuid) {
             (Some(volume), Some(path)) if volume != path => return Err(Stranger::OtherUuid { volume, path }),
             (Some(_), Some(_)) => {}
