@@ -165,9 +165,8 @@ impl Face for Server<'_> {
         match ready.key {
             LISTENER => return self.accept(waiter),
             PEER => {
-                self.look(disk);
                 let is_stopping = self.peer.as_ref().is_some_and(|peer| peer.stopping.is_some());
-                if (ready.hung_up && is_stopping) || self.hear(waiter).is_err() {
+                if (ready.hung_up && is_stopping) || self.hear(disk, waiter).is_err() {
                     return self.end_session(waiter);
                 }
             }
@@ -237,7 +236,7 @@ impl Face for Server<'_> {
             }
         }
         let stopping = self.peer.as_ref().is_some_and(|peer| peer.stopping.is_some());
-        if stopping && (self.answer_stopped(waiter).is_err() || self.hear(waiter).is_err()) {
+        if stopping && (self.answer_stopped(waiter).is_err() || self.hear(disk, waiter).is_err()) {
             self.end_session(waiter)?;
         }
         self.watch_listener(waiter)?;

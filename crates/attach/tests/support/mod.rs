@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use blockwire_attach::Disk;
@@ -28,6 +28,8 @@ pub struct Mood {
     pub max_io: Option<u32>,
     /// Bytes of payload memory; 128 MiB if nothing is said.
     pub memory: Option<usize>,
+    /// How many operations were taken.
+    pub taken: Arc<AtomicU64>,
     /// While true every operation fails.
     pub fails: Arc<AtomicBool>,
     /// While true nothing that is late ends.
@@ -104,6 +106,7 @@ impl Disk for RamVolume {
             assert_eq!(io.payload.len() as u64, span.unwrap().blocks * logical, "payload of {:?}", io.op);
         }
         self.flushes += u64::from(io.op == Op::Flush);
+        self.mood.taken.fetch_add(1, Ordering::Relaxed);
         if self.mood.fails.load(Ordering::Relaxed) {
             self.done.push_back(Done { id: io.id, result: Err(Fault::PathLost.into()), payload: io.payload });
             return;

@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 use zerocopy::IntoBytes;
 
 use super::{DESCRIPTORS_MAX, KICKS, PEER, Peer, Queue, Server};
+use crate::disk::Disk;
 use crate::vhost::block::{self, Config, WCE};
 use crate::vhost::inflight;
 use crate::vhost::memory::REGIONS_MAX;
@@ -40,8 +41,10 @@ impl From<message::Malformed> for Ends {
 
 impl Server<'_> {
     /// Takes what the front end says.
-    pub(super) fn hear(&mut self, waiter: &Waiter) -> Result<(), Ends> {
+    pub(super) fn hear(&mut self, disk: &dyn Disk, waiter: &Waiter) -> Result<(), Ends> {
         loop {
+            // One call hears many messages, and each is answered by what holds then.
+            self.look(disk);
             let Some(peer) = &mut self.peer else { return Ok(()) };
             // A ring is being stopped: what is said next is heard when it has been.
             if peer.stopping.is_some() {
