@@ -55,6 +55,12 @@ impl Connect {
         })
     }
 
+    /// Whether a command of this type, well-formed or not, is for an Admin Queue.
+    pub fn names_admin_queue(sqe: &Sqe) -> bool {
+        let bytes = sqe.as_bytes();
+        bytes[Self::QID_AT..Self::QID_AT + 2] == [0, 0]
+    }
+
     /// The command, for a host to send: its identifier and its data pointer are the transport's.
     pub fn sqe(&self) -> Sqe {
         let mut sqe = command(FabricsType::CONNECT);

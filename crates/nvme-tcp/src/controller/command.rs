@@ -6,7 +6,7 @@ use super::task::{Death, Source, Task};
 use super::{ControllerQueue, DigestPolicy, Phase};
 use crate::Violation;
 use crate::wire::{CommonHeader, Fatal, IcReq, alignment};
-use nvme::{Descriptor, Direction, Fuse, Opcode, Sqe, Status};
+use nvme::{Descriptor, Direction, FabricsType, Fuse, Opcode, Sqe, Status};
 use stream::TargetEvent;
 
 /// Where DGST stands in ICReq.
@@ -53,6 +53,9 @@ impl ControllerQueue {
             return Err(Violation::Fatal(Fatal::field(CommonHeader::AT_PLEN)));
         }
         let cid = sqe.cid.get();
+        if is_property_access(sqe) {
+            self.take_from_event_request(cid);
+        }
         let payload = if self.phase == Phase::Draining {
             Err(Status::ABORTED_SQ_DELETION)
         } else if self.index.find(cid.into()).is_some() {
@@ -80,6 +83,7 @@ impl ControllerQueue {
             task.capsule = true;
         }
         task.arriving = data > 0;
+        task.event_request = self.admin && sqe.opcode == Opcode::ASYNC_EVENT_REQUEST;
         let Ok(tag) = self.tasks.insert(task) else { return Err(Violation::TooManyCommands) };
         self.index.insert(cid.into(), tag);
         self.half = (sqe.fuse() == Fuse::First).then_some(tag);
@@ -98,7 +102,24 @@ impl ControllerQueue {
     }
 }
 
+/// Whether it reads or writes a property: it moves no data, and a host shuts its controller down by it.
+fn is_property_access(sqe: &Sqe) -> bool {
+    let kind = sqe.fabrics_type();
+    sqe.opcode == Opcode::FABRICS && matches!(kind, FabricsType::PROPERTY_GET | FabricsType::PROPERTY_SET)
+}
+
 impl ControllerQueue {
+    /// Some hosts give up their outstanding Asynchronous Event Requests as they detach, without a word, and
+    /// name the commands that shut the controller down by the identifiers of those (SPDK does). Neither moves
+    /// data, so nothing can be mixed up: the request ends without an answer, and its name is free.
+    fn take_from_event_request(&mut self, cid: u16) {
+        let Some(tag) = self.index.find(cid.into()) else { return };
+        if self.tasks.get(tag).is_some_and(|task| task.event_request) {
+            self.index.remove(cid.into());
+            self.doom(tag, Death::Silent);
+        }
+    }
+
     /// The command behind the first half of a pair is refused here, where the server does not hear of it:
     /// so the half ends here too.
     fn end_half(&mut self, behind: Fuse) {

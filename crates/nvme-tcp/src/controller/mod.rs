@@ -83,6 +83,8 @@ pub struct ControllerQueue {
     index: TagIndex,
     /// The Connect that waits for its answer.
     connect: Option<(Tag, Sqe)>,
+    /// It is an Admin Queue, and open.
+    admin: bool,
     rx: Rx,
     out: VecDeque<Out>,
     outbox: Outbox,
@@ -142,6 +144,7 @@ impl ControllerQueue {
             tasks: Slab::new(usize::from(ENTRIES_MAX)),
             index: TagIndex::new(1),
             connect: None,
+            admin: false,
             rx: Rx::new(inlet),
             out: VecDeque::new(),
             outbox: Outbox::new(),
@@ -205,9 +208,10 @@ impl ControllerQueue {
     #[must_use]
     pub fn open(&mut self, cx: &mut Cx<'_>, size: QueueSize) -> bool {
         let entries = size.entries.clamp(2, ENTRIES_MAX);
-        if self.phase != Phase::Connect || self.connect.is_none() {
+        if self.phase != Phase::Connect {
             return false;
         }
+        let Some((_, connect)) = self.connect else { return false };
         let mut capsules = Capsules::none(cx.pool);
         if !capsules.set_aside(size.in_capsule_max, CAPSULES_KEPT) {
             return false;
@@ -215,6 +219,7 @@ impl ControllerQueue {
         self.capsules = capsules;
         self.size = QueueSize { entries, ..size };
         self.index.grow(entries.into());
+        self.admin = nvme::fabrics::Connect::names_admin_queue(&connect);
         self.phase = Phase::Open;
         self.deadline = None;
         true

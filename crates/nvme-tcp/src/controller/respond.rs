@@ -134,7 +134,10 @@ impl ControllerQueue {
     fn remove(&mut self, tag: Tag) -> Option<u16> {
         let task = self.tasks.get(tag)?;
         let cid = task.cid;
-        self.index.remove(cid.into());
+        // Its name may be another's already (see `take_from_event_request`).
+        if self.index.find(cid.into()) == Some(tag) {
+            self.index.remove(cid.into());
+        }
         if task.capsule {
             self.capsules.give();
         }

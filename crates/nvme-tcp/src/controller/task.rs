@@ -26,6 +26,8 @@ pub(super) struct Task {
     pub(super) capsule: bool,
     /// Whether the queue counts it among those that the host owes data for.
     pub(super) owing: bool,
+    /// It asks for an event: it moves no data, and only its answer, which may never come, uses its name.
+    pub(super) event_request: bool,
     /// Bytes that [`reserve_read`](stream::Target::reserve_read) allowed and nobody has sent yet.
     pub(super) read_reserved: u32,
     /// End of what was asked for by R2T.
@@ -90,6 +92,7 @@ impl Task {
             arriving: false,
             capsule: false,
             owing: false,
+            event_request: false,
             read_reserved: 0,
             asked: 0,
             r2ts: SmallVec::new(),

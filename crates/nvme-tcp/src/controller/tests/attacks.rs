@@ -4,8 +4,9 @@ use super::super::*;
 use super::pair::*;
 use crate::wire::{CapsuleCmd, Fatal, FatalStatus, Flags, IcReq, PduType, TermReq};
 use buf::{Class, Entropy, Pool};
-use nvme::Status;
+use nvme::{Completion, Descriptor, FabricsType, Opcode, Sqe, Status};
 use zerocopy::IntoBytes;
+use zerocopy::little_endian::U32;
 
 /// A TermReq that says this, and nothing after it; the link closes when the host does, or in time.
 fn assert_fatal(mut pair: Pair, bytes: &[u8], fatal: Fatal) {
@@ -307,6 +308,74 @@ fn attack_65_the_same_identifier_twice() {
     pair.send_read(tag, 0, 512);
     pair.pump();
     assert_eq!(pair.take()[1].cqe().cid.get(), 7, "the first one is not disturbed");
+}
+
+fn fabrics(kind: FabricsType, cid: u16) -> Sqe {
+    let mut command = sqe(Opcode::FABRICS, cid, 0, Descriptor::TRANSPORT, 0);
+    command.nsid = U32::new(kind.0.into());
+    command
+}
+
+/// SPDK's hosts shut their controller down by commands with the identifiers of Asynchronous Event Requests
+/// that they have given up.
+#[test]
+fn a_host_that_gives_its_event_requests_up_can_still_shut_down() {
+    for kind in [FabricsType::PROPERTY_GET, FabricsType::PROPERTY_SET] {
+        let mut pair = Pair::plain();
+        pair.mode = Mode::Keep;
+        let event_request = sqe(Opcode::ASYNC_EVENT_REQUEST, 7, 0, Descriptor::TRANSPORT, 0);
+        assert_eq!(pair.command(&event_request, &[]), []);
+        let (request, _) = pair.kept[0];
+        assert_eq!(pair.command(&fabrics(kind, 7), &[]), [], "with the server");
+        assert_eq!((pair.aborted.as_slice(), pair.kept.len()), (&[request][..], 1));
+        let (tag, command) = pair.kept[0];
+        assert_eq!(command.fabrics_type(), kind);
+        // The request is not answered any more, whatever the server says of it.
+        pair.answer(request, Completion::SUCCESS);
+        pair.pump();
+        assert_eq!(pair.take(), []);
+        pair.answer(tag, Completion::SUCCESS);
+        pair.pump();
+        let got = pair.take();
+        assert_eq!((got.len(), got[0].cqe().cid.get(), got[0].status()), (1, 7, Status::SUCCESS));
+        // Its name is free again.
+        assert_eq!(pair.command(&fabrics(kind, 7), &[]), []);
+        assert_eq!(pair.kept.last().unwrap().1.cid.get(), 7);
+    }
+}
+
+/// A request whose end the server has not heard of yet does not take the name from the command behind it.
+#[test]
+fn an_event_request_that_ends_late_does_not_free_the_name_of_what_took_its_place() {
+    let mut pair = Pair::plain();
+    pair.mode = Mode::Keep;
+    let event_request = sqe(Opcode::ASYNC_EVENT_REQUEST, 7, 0, Descriptor::TRANSPORT, 0);
+    pair.command(&event_request, &[]);
+    let set = fabrics(FabricsType::PROPERTY_SET, 7);
+    pair.command(&set, &[]);
+    assert_eq!(pair.aborted.len(), 1);
+    let got = pair.command(&set, &[]);
+    assert_eq!(got[0].status(), Status::COMMAND_ID_CONFLICT.final_());
+}
+
+#[test]
+fn attack_65_no_other_command_takes_the_identifier_of_an_event_request_nor_of_anything_else() {
+    let event_request = sqe(Opcode::ASYNC_EVENT_REQUEST, 7, 0, Descriptor::TRANSPORT, 0);
+    let set = fabrics(FabricsType::PROPERTY_SET, 7);
+    let again = [read(7, 0, 512), event_request, fabrics(FabricsType::DISCONNECT, 7)];
+    let cases = again.map(|second| (true, event_request, second));
+    // On an I/O Queue the same opcode is Verify.
+    for (admin, first, second) in
+        cases.into_iter().chain([(false, event_request, set), (true, read(7, 0, 512), set)])
+    {
+        let mut pair = Pair::plain();
+        pair.mode = Mode::Keep;
+        pair.queue.admin = admin;
+        pair.command(&first, &[]);
+        let got = pair.command(&second, &[]);
+        assert_eq!((got.len(), got[0].status()), (1, Status::COMMAND_ID_CONFLICT.final_()), "{second:?}");
+        assert_eq!((pair.kept.len(), pair.aborted.len()), (1, 0));
+    }
 }
 
 #[test]
