@@ -84,14 +84,13 @@ pub(crate) fn route(server: &mut Server, key: TaskKey, arrived: &Arrived<'_>) ->
     }
 }
 
-/// Whether the initiator takes where the command would have it send, or sends where it would take: then the
-/// command may not end as if its data had been moved. Less than it names, none included, is told by the
-/// residual.
+/// Whether the initiator takes where the command would have it send: then the command may not end as if its
+/// data had been moved. Less than it names, none included, is told by the residual; so is what a READ cannot
+/// send to an initiator that says it sends.
 fn goes_the_other_way(data: Data, arrived: &Arrived<'_>) -> bool {
     match data {
-        Data::In(len) => len > 0 && arrived.data_in == 0 && arrived.data_out > 0,
         Data::Out(len) => len > 0 && arrived.data_out == 0 && arrived.data_in > 0,
-        Data::None => false,
+        Data::In(_) | Data::None => false,
     }
 }
 
