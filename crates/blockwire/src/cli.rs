@@ -64,13 +64,14 @@ SPEC is KIND:ARGUMENT[,key=value]...
   direct           pass by the page cache
   thin=on|off      give unmapped blocks back (on but for devices)
   removable        report a removable medium
+  tas=on|off       answer a SCSI command that another initiator ends with TASK ABORTED; on unless given
   sanitize_rate=SIZE  what a sanitize writes per second at most; no limit unless given
   persist=force    reservations survive a restart whatever hosts ask for
 
 A comma inside a path is written \\, and a plus sign \\+. So is a comma inside a leg of a stripe, which may
 have its own keys: stripe:file:/a\\,size=1G+file:/b\\,size=1G,chunk=128K. A stripe takes size, chunk, ro, uuid,
-removable, sanitize_rate and persist; the plus sign of nvme+tcp:// needs no backslash.
-A URL takes ro, uuid, removable, sanitize_rate and persist behind a comma at its end; its own options
+removable, tas, sanitize_rate and persist; the plus sign of nvme+tcp:// needs no backslash.
+A URL takes ro, uuid, removable, tas, sanitize_rate and persist behind a comma at its end; its own options
 stand behind ?. It holds no password: ?secret_file=FILE or ?secret_env=NAME say where that is. While the
 other machine is away, hosts wait for as long as ?queue_timeout= says (20s), then get errors until it is back.
 

@@ -19,7 +19,7 @@ pub use self::stripe::Striped;
 use crate::{size, suggest};
 
 /// The keys that may follow the argument, in the order in which help lists them.
-pub const KEYS: [&str; 12] = [
+pub const KEYS: [&str; 13] = [
     "size",
     "chunk",
     "block",
@@ -30,6 +30,7 @@ pub const KEYS: [&str; 12] = [
     "direct",
     "thin",
     "removable",
+    "tas",
     "sanitize_rate",
     "persist",
 ];
@@ -44,7 +45,7 @@ const KINDS_LATER: [&str; 1] = ["rbd"];
 const SCHEMES: [&str; 2] = ["iscsi", "nvme+tcp"];
 
 /// The keys that mean something for a volume of another machine: the rest is as it is there.
-const KEYS_OF_REMOTE: [&str; 5] = ["ro", "uuid", "removable", "sanitize_rate", "persist"];
+const KEYS_OF_REMOTE: [&str; 6] = ["ro", "uuid", "removable", "tas", "sanitize_rate", "persist"];
 
 /// Largest physical block, bytes; the exponent field of READ CAPACITY (16) could say more, no disk does.
 const PHYSICAL_BYTES_MAX: u64 = 64 << 10;
@@ -175,6 +176,8 @@ pub struct Spec {
     pub thin: bool,
     /// Reported as a removable medium.
     pub removable: bool,
+    /// TAS: a SCSI command that another initiator ends is answered with TASK ABORTED.
+    pub task_aborted_status: bool,
     /// Bytes per second that a sanitize writes at most; `None`: as many as it can.
     pub sanitize_rate: Option<u64>,
     /// Reservations survive a restart even if the hosts that made them did not ask for it.
@@ -195,6 +198,7 @@ impl Spec {
             direct: false,
             thin: !matches!(source, Source::Device(_)),
             removable: false,
+            task_aborted_status: true,
             sanitize_rate: None,
             persist: false,
             source,
@@ -238,6 +242,7 @@ impl Spec {
             "direct" => self.direct = switch(value).map_err(bad)?,
             "thin" => self.thin = switch(value).map_err(bad)?,
             "removable" => self.removable = switch(value).map_err(bad)?,
+            "tas" => self.task_aborted_status = switch(value).map_err(bad)?,
             "sanitize_rate" => {
                 let rate = size::parse(need()?).map_err(|e| bad(e.to_string()))?;
                 if rate == 0 {
@@ -519,6 +524,7 @@ impl fmt::Display for Spec {
             ("direct", self.direct, default.direct),
             ("thin", self.thin, default.thin),
             ("removable", self.removable, default.removable),
+            ("tas", self.task_aborted_status, default.task_aborted_status),
         ] {
             if value != usual && keys.contains(&key) {
                 write!(f, ",{key}={}", if value { "on" } else { "off" })?;

@@ -22,9 +22,10 @@ fn accepted_specs() {
         ("/dev/sdb,ro", spec(Source::Device("/dev/sdb".into()), |s| s.read_only = true)),
         ("/dev/disk/by-id/x,ro=off", spec(Source::Device("/dev/disk/by-id/x".into()), |_| {})),
         (
-            "null:1G,sanitize_rate=4M",
+            "null:1G,tas=off,sanitize_rate=4M",
             spec(Source::Null, |s| {
                 s.size = Some(1 << 30);
+                s.task_aborted_status = false;
                 s.sanitize_rate = Some(4 << 20);
             }),
         ),

@@ -2,8 +2,8 @@
 //!
 //! What concerns one nexus is done here, since a nexus lives on one shard. What concerns all nexuses
 //! of a logical unit goes through the volume's home: it is answered when every shard has ended its
-//! tasks. TAS is 0: tasks that another nexus' function ends are not answered, and their nexus is told
-//! by a unit attention.
+//! tasks. What a nexus ends of its own is not answered. What it ends of others' is answered with TASK
+//! ABORTED if TAS is 1 (SPC-4 §7.5.8); else it is not, and CLEAR TASK SET tells it by a unit attention.
 
 use scsi::lun::Address;
 use scsi::sense::Sense;
@@ -186,7 +186,9 @@ pub(crate) fn answered(server: &mut Server, id: AskId, result: Result<(), Refusa
 }
 
 /// A change of a volume: ends the tasks that it ends, and queues what must be reported.
-pub(crate) fn adopt(server: &mut Server, volume: VolumeId, adoption: &Adoption) {
+/// `answered`: TAS.
+pub(crate) fn adopt(server: &mut Server, volume: VolumeId, adoption: &Adoption, answered: bool) {
+    let asker = asker(server, adoption);
     let asked = adoption.asked.filter(|(shard, _)| *shard == server.shard).map(|(_, id)| IoId(id.0));
     let victims = server.tasks.select(|slot, task| {
         let asks = task.phase == Phase::Ask && asked == Some(server.tasks.io_id(slot));
@@ -197,9 +199,9 @@ pub(crate) fn adopt(server: &mut Server, volume: VolumeId, adoption: &Adoption) 
         let Some(state) = state else { continue };
         let who = state.spec.nexus.identity.clone();
         for notice in adoption.notices.iter().filter(|notice| notice.is_for(&who)) {
-            // Only whose commands were cleared is told so (SAM-5 §5.14).
+            // Only whose commands were cleared is told so, and was not told by their status (SAM-5 §5.14).
             let spared = victims.iter().all(|(_, task)| task.nexus.0 as usize != at);
-            if notice.cause == Cause::TasksCleared && spared {
+            if notice.cause == Cause::TasksCleared && (spared || answered) {
                 continue;
             }
             if let Some(code) = status::attention(notice.cause) {
@@ -207,5 +209,20 @@ pub(crate) fn adopt(server: &mut Server, volume: VolumeId, adoption: &Adoption) 
             }
         }
     }
-    server.stop_all(&victims, Ending::Silent);
+    server.stop_each(&victims, |victim| match asker {
+        Some(asker) if asker == victim.nexus => Ending::Silent,
+        _ if answered => Ending::Aborted,
+        _ => Ending::Silent,
+    });
+}
+
+/// The nexus whose command or function is behind a change; `None`: it is of another shard, whose nexuses have
+/// no tasks here, or none of SCSI's.
+fn asker(server: &Server, adoption: &Adoption) -> Option<NexusKey> {
+    let (_, id) = adoption.asked.filter(|(shard, _)| *shard == server.shard)?;
+    if let Some(slot) = server.tasks.find_io(IoId(id.0)) {
+        return Some(server.tasks.get(slot).key.nexus);
+    }
+    let asked = |pending: &&Pending| pending.asks.iter().any(|(asked, _)| *asked == id);
+    server.managing.iter().find(asked).map(|pending| pending.function.nexus)
 }

@@ -302,12 +302,17 @@ impl Server {
 
     /// Tells tasks to end: those that wait for nothing that is out end now.
     pub(crate) fn stop_all(&mut self, victims: &[(u32, TaskKey)], how: Ending) {
+        self.stop_each(victims, |_| how);
+    }
+
+    /// The same, each in its own way.
+    pub(crate) fn stop_each(&mut self, victims: &[(u32, TaskKey)], how: impl Fn(TaskKey) -> Ending) {
         // All are told before one ends, since the end of one can start another.
         let mut told = Vec::with_capacity(victims.len());
         for &(slot, key) in victims {
             let task = self.tasks.get_mut(slot);
             if task.ending == Ending::No {
-                task.ending = how;
+                task.ending = how(key);
                 told.push((slot, key));
             }
         }
@@ -337,6 +342,7 @@ impl Server {
         match task.ending {
             _ if task.is_own() => exec::end_own(self, slot),
             Ending::Check(sense) => self.check(slot, sense),
+            Ending::Aborted => self.respond(slot, Reply::plain(Status::TASK_ABORTED)),
             Ending::No | Ending::Silent => self.retire(slot),
         }
     }
@@ -344,10 +350,12 @@ impl Server {
     /// The volume has changed: takes the new view over, ends the tasks that the change ends, and
     /// queues what must be reported.
     pub fn adopt(&mut self, volume: VolumeId, adoption: &Adoption) {
+        // A reset takes TAS back, but what it ends ends as TAS was before.
+        let answered = self.unit(volume).is_some_and(Unit::answers_aborted);
         if let Some(unit) = self.units.get_mut(volume) {
             unit.view = adoption.view.clone();
         }
-        manage::adopt(self, volume, adoption);
+        manage::adopt(self, volume, adoption, answered);
     }
 
     /// Serves a volume no more: its tasks end, its LUNs are not there.

@@ -42,7 +42,9 @@ pub(crate) enum Ending {
     No,
     /// Without an answer.
     Silent,
-    /// With this one.
+    /// With TASK ABORTED: another nexus has ended it, and TAS is 1.
+    Aborted,
+    /// With CHECK CONDITION and this.
     Check(Sense),
 }
 

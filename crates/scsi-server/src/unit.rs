@@ -15,6 +15,8 @@ pub struct UnitSpec {
     pub removable: bool,
     /// Rotations per minute; 0 if nothing rotates.
     pub rpm: u16,
+    /// TAS, until an initiator changes it and after a reset (SPC-4 §7.5.8).
+    pub task_aborted_status: bool,
     /// What the volume's gates share: whether a failed sanitize may be forgiven.
     pub shared: Shared,
 }
@@ -27,7 +29,9 @@ pub(crate) struct Unit {
 }
 
 /// The bit of the volume's host settings that is D_SENSE.
-pub(crate) const D_SENSE: u32 = 1;
+const D_SENSE: u32 = 1;
+/// The bit of the volume's host settings that says that TAS is not what it is after a reset.
+const TAS_CHANGED: u32 = 2;
 
 impl Unit {
     /// The commands that it has.
@@ -53,11 +57,29 @@ impl Unit {
         self.view.host_settings & D_SENSE != 0
     }
 
+    /// Whether commands that another nexus ends are answered with TASK ABORTED (TAS).
+    pub(crate) fn answers_aborted(&self) -> bool {
+        self.spec.task_aborted_status != (self.view.host_settings & TAS_CHANGED != 0)
+    }
+
+    /// The volume's host settings with which the mode pages say this.
+    pub(crate) fn host_settings(&self, parameters: &mode::Parameters) -> u32 {
+        let mut bits = self.view.host_settings & !(D_SENSE | TAS_CHANGED);
+        if parameters.descriptor_sense {
+            bits |= D_SENSE;
+        }
+        if parameters.task_aborted_status != self.spec.task_aborted_status {
+            bits |= TAS_CHANGED;
+        }
+        bits
+    }
+
     /// What the mode pages say.
     pub(crate) fn parameters(&self) -> mode::Parameters {
         mode::Parameters {
             descriptor_sense: self.descriptor_sense(),
             write_protect: self.view.host_protection.is_on(),
+            task_aborted_status: self.answers_aborted(),
             ..self.default_parameters()
         }
     }
@@ -68,7 +90,7 @@ impl Unit {
             write_cache: self.view.geometry.write_cache,
             descriptor_sense: false,
             write_protect: false,
-            task_aborted_status: false,
+            task_aborted_status: self.spec.task_aborted_status,
             implicit_access: true,
         }
     }

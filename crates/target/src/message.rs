@@ -158,6 +158,7 @@ impl VolumeSpec {
             uuid: self.facts.uuid,
             removable: self.facts.removable,
             rpm: self.facts.rpm,
+            task_aborted_status: self.facts.task_aborted_status,
             shared: self.shared.clone(),
         }
     }

@@ -88,6 +88,8 @@ pub struct Facts {
     pub removable: bool,
     /// Rotations per minute; 0 if nothing rotates.
     pub rpm: u16,
+    /// SCSI commands that another initiator ends are answered with TASK ABORTED, if no initiator changes that.
+    pub task_aborted_status: bool,
 }
 
 #[cfg(test)]

@@ -122,6 +122,12 @@ pub const VOLUME: Section = Section {
         key("thin", "true or false", "true but for devices", "Give unmapped blocks back, and report it."),
         key("removable", "true or false", "false", "Report a removable medium."),
         key(
+            "tas",
+            "true or false",
+            "true",
+            "Answer a SCSI command that another initiator ends, by a reset, CLEAR TASK SET or PREEMPT AND ABORT, with TASK ABORTED; without it such a command gets no answer. Initiators can change it until the next reset (TAS of the Control mode page).",
+        ),
+        key(
             "sanitize_rate",
             "size",
             "no limit",

@@ -231,6 +231,7 @@ impl Medium {
             revision: revision().into(),
             removable: store.volume.spec.removable,
             rpm: 0,
+            task_aborted_status: store.volume.spec.task_aborted_status,
         };
         let record = format!("{uuid}.reservations");
         let saved = state.read(&record).map_err(|why| refuse(why.to_string()))?;

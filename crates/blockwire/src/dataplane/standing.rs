@@ -151,6 +151,7 @@ mod tests {
             oui: None,
             removable: false,
             rpm: 0,
+            task_aborted_status: true,
             vendor: "B".into(),
             product: "V".into(),
             revision: "0".into(),

@@ -11,7 +11,8 @@ use super::{Source, Spec, SpecError};
 use crate::size;
 
 /// The keys that mean something for the whole.
-pub(super) const KEYS: [&str; 7] = ["size", "chunk", "ro", "uuid", "removable", "sanitize_rate", "persist"];
+pub(super) const KEYS: [&str; 8] =
+    ["size", "chunk", "ro", "uuid", "removable", "tas", "sanitize_rate", "persist"];
 
 /// The keys that mean something for a leg: of a volume of another machine, none.
 const KEYS_OF_LEG: [&str; 6] = ["size", "block", "physical", "cache", "direct", "thin"];

@@ -159,6 +159,7 @@ impl World {
             revision: "1".into(),
             removable: false,
             rpm: 0,
+            task_aborted_status: true,
         };
         let shards = self.cores.len() as u16;
         let shared = Shared::new(shards);

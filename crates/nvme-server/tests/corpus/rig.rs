@@ -126,6 +126,7 @@ impl Rig {
             revision: "1".into(),
             removable: false,
             rpm: 0,
+            task_aborted_status: true,
         };
         let shared = Shared::new(SHARDS as u16);
         let home = Home::restore(facts.clone(), disk.geometry(), SHARDS as u16, false, None).unwrap();

@@ -1,4 +1,4 @@
-//! MODE SENSE and MODE SELECT (SPC-4 §6.9 to §6.12). What can be changed (SWP and D_SENSE) is kept by
+//! MODE SENSE and MODE SELECT (SPC-4 §6.9 to §6.12). What can be changed (SWP, D_SENSE and TAS) is kept by
 //! the volume's home, so that all nexuses of all shards see the same.
 
 use std::collections::VecDeque;
@@ -13,7 +13,6 @@ use super::good;
 use super::parameter::contiguous;
 use crate::server::Server;
 use crate::task::Job;
-use crate::unit::D_SENSE;
 
 /// The longest list that is taken: all pages, a header and a long block descriptor fit several times.
 const LIST_MAX: usize = 1024;
@@ -52,9 +51,9 @@ pub(crate) fn list(server: &mut Server, slot: u32, select: ModeSelect, data: &Sg
         }
         asks.push_back(Ask::WriteProtectByHost { by: by.clone(), on: new.write_protect });
     }
-    if new.descriptor_sense != old.descriptor_sense {
-        let bits = server.unit_of(slot).view.host_settings & !D_SENSE;
-        let bits = if new.descriptor_sense { bits | D_SENSE } else { bits };
+    let unit = server.unit_of(slot);
+    let bits = unit.host_settings(&new);
+    if bits != unit.view.host_settings {
         asks.push_back(Ask::HostSettings { by, bits });
     }
     ask_all(server, slot, asks);

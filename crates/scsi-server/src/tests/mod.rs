@@ -153,6 +153,7 @@ impl World {
             revision: "1".into(),
             removable,
             rpm: 0,
+            task_aborted_status: true,
         };
         let shards = self.cores.len() as u16;
         let shared = Shared::new(shards);
@@ -162,7 +163,14 @@ impl World {
             let view = home.view().clone();
             let gate = Gate::new(Shard(at as u16), shared.clone(), view.clone(), Box::new(backend));
             core.gates.push(gate);
-            let spec = UnitSpec { volume: id, uuid, removable, rpm: 0, shared: shared.clone() };
+            let spec = UnitSpec {
+                volume: id,
+                uuid,
+                removable,
+                rpm: 0,
+                task_aborted_status: true,
+                shared: shared.clone(),
+            };
             core.server.add_unit(spec, view);
         }
         self.homes.push(home);

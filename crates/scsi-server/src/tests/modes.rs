@@ -75,9 +75,9 @@ fn lists_that_are_wrong_change_nothing() {
     let page = control_page(&mut world, host);
     let all = world.good(host, &[0x1a, 8, 0x3f, 0, 255, 0], &[], 255);
     assert!(all.windows(page.len()).any(|part| part == page));
-    // What cannot be changed: TAS.
+    // What cannot be changed: TST.
     let mut other = page.clone();
-    other[5] |= 0x40;
+    other[2] |= 0x20;
     let list = select(&other);
     world.refused(host, &[0x15, 0x10, 0, 0, list.len() as u8, 0], &list, 0, 0x05_2600);
     let list = select(&page);

@@ -180,12 +180,12 @@ fn preempt_and_abort_fences_over_shards() {
     world.run();
     // The write is still with the disk: no answer, but the new commands of b are refused already.
     assert_eq!(world.end(preempt), None);
-    assert_eq!(world.end(waiting), Some(End::Retired));
+    assert_eq!(world.outcome(waiting).status, Status::TASK_ABORTED);
     world.refused(b, &TUR, &[], 0, 0x06_2a05);
     world.conflicts(b, &write_10(2, 1), &block(0xbb), 0);
     world.disks.hold.set(false);
     world.run();
-    assert_eq!(world.end(write), Some(End::Retired));
+    assert_eq!(world.outcome(write).status, Status::TASK_ABORTED);
     assert_eq!(world.outcome(preempt).status, Status::GOOD);
     world.write(a, 0, &block(0xaa));
     world.feed(waiting);

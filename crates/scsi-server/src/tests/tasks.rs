@@ -28,7 +28,8 @@ fn a_reset_is_answered_when_every_shard_has_ended_its_tasks() {
         world.disks.hold.set(false);
         world.run();
         assert_eq!(world.end(reset), Some(End::Managed(Managed::Complete)));
-        assert_eq!((world.end(mine), world.end(other)), (Some(End::Retired), Some(End::Retired)));
+        assert_eq!(world.end(mine), Some(End::Retired));
+        assert_eq!(world.outcome(other).status, Status::TASK_ABORTED);
         for host in [a, b] {
             world.refused(host, &TUR, &[], 0, 0x06_2903);
             world.good(host, &TUR, &[], 0);
@@ -37,8 +38,70 @@ fn a_reset_is_answered_when_every_shard_has_ended_its_tasks() {
 }
 
 #[test]
-fn clearing_a_task_set_is_told_to_whose_tasks_it_ended() {
+fn clearing_a_task_set_leaves_no_command_of_another_without_an_answer() {
     let (mut world, a, b) = two();
+    let c = world.host(1, "iqn.c", &[0]);
+    world.disks.hold.set(true);
+    let queued = world.start_as(b, &UNIT, TaskAttribute::ORDERED, &read_10(0, 1), &[], 512);
+    let others =
+        [world.start(b, &write_10(1, 1), &block(1), 0), world.start(c, &read_10(0, 1), &[], 512), queued];
+    let own = world.start(a, &write_10(2, 1), &block(1), 0);
+    world.run();
+    let clear = world.manage(a, Management::ClearTaskSet(UNIT));
+    world.run();
+    assert_eq!(world.end(clear), None);
+    world.disks.hold.set(false);
+    world.run();
+    assert_eq!(world.end(clear), Some(End::Managed(Managed::Complete)));
+    assert_eq!(world.end(own), Some(End::Retired), "who asks is told by the function's answer");
+    for other in others {
+        let told = world.outcome(other);
+        assert_eq!((told.status, told.reply.transferred), (Status::TASK_ABORTED, 0));
+    }
+    // The status says it: there is no unit attention.
+    for host in [a, b, c] {
+        world.good(host, &TUR, &[], 0);
+    }
+}
+
+/// TAS as an initiator set it goes for what a reset ends, and is back at its default behind it.
+#[test]
+fn a_reset_ends_commands_as_tas_was_and_takes_it_back() {
+    let (mut world, a, b) = two();
+    set_tas(&mut world, a, false);
+    world.refused(b, &TUR, &[], 0, 0x06_2a01);
+    for end in [Some(End::Retired), None] {
+        world.disks.hold.set(true);
+        let other = world.start(b, &write_10(1, 1), &block(1), 0);
+        world.run();
+        let reset = world.manage(a, Management::LogicalUnitReset(UNIT));
+        world.run();
+        world.disks.hold.set(false);
+        world.run();
+        assert_eq!(world.end(reset), Some(End::Managed(Managed::Complete)));
+        match end {
+            Some(end) => assert_eq!(world.end(other), Some(end)),
+            None => assert_eq!(world.outcome(other).status, Status::TASK_ABORTED),
+        }
+        for host in [a, b] {
+            world.refused(host, &TUR, &[], 0, 0x06_2903);
+        }
+    }
+}
+
+fn set_tas(world: &mut World, host: Host, on: bool) {
+    let page = &mut world.good(host, &[0x1a, 8, 0x0a, 0, 255, 0], &[], 255)[4..].to_vec();
+    page[5] = if on { 0x40 } else { 0 };
+    let list = [&[0; 4][..], page].concat();
+    world.good(host, &[0x15, 0x10, 0, 0, list.len() as u8, 0], &list, 0);
+    assert_eq!(world.good(host, &[0x1a, 8, 0x0a, 0, 255, 0], &[], 255)[4 + 5], page[5]);
+}
+
+#[test]
+fn without_tas_clearing_a_task_set_is_told_by_attentions_to_whose_tasks_it_ended() {
+    let (mut world, a, b) = two();
+    set_tas(&mut world, a, false);
+    world.refused(b, &TUR, &[], 0, 0x06_2a01);
     let c = world.host(1, "iqn.c", &[0]);
     world.disks.hold.set(true);
     let other = world.start(b, &write_10(1, 1), &block(1), 0);
@@ -189,7 +252,7 @@ fn what_a_reset_ends_is_not_carried_out_behind_it() {
     let register = world.start(b, &[0x5f, 0, 0, 0, 0, 0, 0, 0, 24, 0], &list, 0);
     world.run();
     assert_eq!(world.end(reset), Some(End::Managed(Managed::Complete)));
-    assert_eq!(world.end(register), Some(End::Retired));
+    assert_eq!(world.outcome(register).status, Status::TASK_ABORTED);
     assert!(world.homes[0].view().reservations.registrants().is_empty());
     world.refused(b, &TUR, &[], 0, 0x06_2903);
     let register = world.start(b, &[0x5f, 0, 0, 0, 0, 0, 0, 0, 24, 0], &list, 0);

@@ -37,7 +37,7 @@ pub struct Parameters {
     pub descriptor_sense: bool,
     /// SWP: software write protect. Changeable.
     pub write_protect: bool,
-    /// TAS: commands aborted by another I_T nexus end with TASK ABORTED. Not changeable.
+    /// TAS: commands aborted by another I_T nexus end with TASK ABORTED. Changeable.
     pub task_aborted_status: bool,
     /// IALUAE: implicit changes of asymmetric access states happen. Not changeable.
     pub implicit_access: bool,

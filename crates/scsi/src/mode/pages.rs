@@ -79,6 +79,7 @@ impl Image {
         if (page, subpage) == (CONTROL, 0) {
             image.bytes[2] = flag(true, D_SENSE);
             image.bytes[4] = flag(true, SWP);
+            image.bytes[5] = flag(true, TAS);
         }
         Some(image)
     }
@@ -90,6 +91,7 @@ impl Parameters {
         if (page, subpage) == (CONTROL, 0) {
             self.descriptor_sense = bit(bytes[2], D_SENSE);
             self.write_protect = bit(bytes[4], SWP);
+            self.task_aborted_status = bit(bytes[5], TAS);
         }
     }
 }

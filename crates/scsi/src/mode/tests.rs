@@ -69,7 +69,7 @@ fn all_pages_and_subpages() {
 fn page_control() {
     let changeable = ModeSense { control: PageControl::Changeable, disable_block_descriptors: true, ..SIX };
     let control = sensed(&ModeSense { page: CONTROL, ..changeable }, &DEVICE).unwrap();
-    assert_eq!(control[4..], [0x0a, 0x0a, 0x04, 0, 0x08, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(control[4..], [0x0a, 0x0a, 0x04, 0, 0x08, 0x40, 0, 0, 0, 0, 0, 0]);
     let caching = sensed(&ModeSense { page: CACHING, ..changeable }, &DEVICE).unwrap();
     assert_eq!(caching[6..], [0; 18]);
     let saved = sensed(&ModeSense { control: PageControl::Saved, ..SIX }, &DEVICE);
@@ -95,7 +95,7 @@ fn selected(form: ModeForm, list: &[u8]) -> Result<Parameters, Sense> {
 }
 
 #[test]
-fn select_changes_d_sense_and_swp() {
+fn select_changes_d_sense_swp_and_tas() {
     let mut list = vec![0, 0, 0, 0];
     list.extend([0x0a, 0x0a, 0x06, 0x10, 0, 0, 0, 0, 0xff, 0xff, 0, 0]);
     let d_sense = Parameters { descriptor_sense: true, ..PARAMETERS };
@@ -103,6 +103,11 @@ fn select_changes_d_sense_and_swp() {
     list[4] |= 0x80;
     list[8] = 0x08;
     assert_eq!(selected(ModeForm::Six, &list), Ok(Parameters { write_protect: true, ..d_sense }));
+    let both = list.clone();
+    list[9] = 0x40;
+    let all = Parameters { write_protect: true, task_aborted_status: true, ..d_sense };
+    assert_eq!(selected(ModeForm::Six, &list), Ok(all));
+    let list = both;
     let mut ten = vec![0; 8];
     ten.extend(&list[4..]);
     assert_eq!(selected(ModeForm::Ten, &ten), Ok(Parameters { write_protect: true, ..d_sense }));

@@ -6,6 +6,7 @@ use buf::{Cx, Payload, SgMut};
 use endpoint::ShardId;
 use iscsi::session::{Response, ScsiResult, SenseBytes};
 use iscsi::wire::{ScsiStatus, TmfResponseCode};
+use scsi::Status;
 use scsi_server::{Arrived, Managed, Reply, Step, TaskKey};
 use stream::{Tag, Target};
 use volume::{Done, Failure, Fault, Op};
@@ -47,6 +48,10 @@ impl Shard {
                 });
             }
             Step::Respond { task, reply } => {
+                // One that ended by another's doing may have waited for memory for its payload.
+                if reply.status != Status::GOOD {
+                    self.hunger.remove_transfer(task);
+                }
                 let result = Response::Scsi(result(&reply));
                 self.with_session(task, |session, tag| session.proto.respond(cx, tag, result));
             }

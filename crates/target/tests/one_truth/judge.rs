@@ -184,8 +184,8 @@ impl History {
             (2, Some(5)) if sense[12] == 0x21 => return self.refused(flight),
             // What was under way when it was removed.
             (2, Some(5)) if sense[12] == 0x25 && self.plan.change_permille > 0 => {}
-            // Unit attention, aborted; BUSY, TASK SET FULL.
-            (2, Some(0xb)) | (8 | 0x28, _) => {}
+            // Unit attention, aborted; BUSY, TASK SET FULL, TASK ABORTED.
+            (2, Some(0xb)) | (8 | 0x28 | 0x40, _) => {}
             // Not ready, no space.
             (2, Some(2 | 7)) if !calm => {}
             _ => panic!("seed {seed}: {flight:?} ended with {status:02x}, {sense:02x?}"),

@@ -56,6 +56,8 @@ fn nothing_of_a_copy_lands_after_its_end() {
             1 => {
                 keeper.manage(&mut world, TmfFunction::LOGICAL_UNIT_RESET, 0, u32::MAX);
                 run(&mut world, &mut [&mut keeper], |all| !all[0].managed.is_empty());
+                // TASK ABORTED, if it had not ended yet.
+                run(&mut world, &mut [&mut copier], |all| all[0].ended.iter().any(|ended| ended.itt == copy));
             }
             _ => copier = log_in(&mut world, 2),
         }

@@ -283,10 +283,10 @@ impl History {
             }
             return;
         }
-        // Unit attention, medium error, not ready, data protect (no space); BUSY, TASK SET FULL. A copy that
-        // fails on its way is COPY ABORTED, whatever the reason.
+        // Unit attention, medium error, not ready, data protect (no space); BUSY, TASK SET FULL,
+        // TASK ABORTED. A copy that fails on its way is COPY ABORTED, whatever the reason.
         let copied = matches!(flight.kind, Kind::Copy { .. }) && (status, key) == (2, Some(0xa));
-        let known = copied || matches!((status, key), (2, Some(2 | 3 | 6 | 7 | 0xb)) | (8 | 0x28, _));
+        let known = copied || matches!((status, key), (2, Some(2 | 3 | 6 | 7 | 0xb)) | (8 | 0x28 | 0x40, _));
         assert!(known, "seed {seed}: {flight:?} ended with {status:02x}, {sense:02x?}");
         let Faults { error_permille, full_permille, sync_permille, lost_permille, .. } = self.plan.faults;
         let calm = error_permille + full_permille + sync_permille + lost_permille == 0;

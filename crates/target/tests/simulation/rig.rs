@@ -142,6 +142,7 @@ pub fn numbered<B: Backend + 'static>(
         oui: None,
         removable: false,
         rpm: 0,
+        task_aborted_status: true,
         vendor: "BLOCKWIR".into(),
         product: "Volume".into(),
         revision: "0".into(),

@@ -24,6 +24,7 @@ pub fn facts() -> Facts {
         revision: "1".into(),
         removable: true,
         rpm: 0,
+        task_aborted_status: true,
     }
 }
 
