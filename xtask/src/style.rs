@@ -70,7 +70,7 @@ fn path_findings(file: &Path, text: &str, machine: &[String]) -> Vec<String> {
     findings
 }
 
-/// Calls of the log that would show a Rust value as `Debug` prints it: whoever reads a log is told in words.
+/// Calls of the log that would show a Rust value as `Debug` prints it: anyone who reads a log is told in words.
 fn log_findings(file: &Path, text: &str) -> Vec<String> {
     // Spelled in halves, so that this file does not find itself.
     let macros =

@@ -174,7 +174,7 @@ impl Front {
 
     /// Serves `disk` until `stop` is asked and all users are gone (or it is asked twice), or somebody
     /// unmounts the place. `ready` is called once, when the loop device is there or it is known that there
-    /// will be none. If it fails, or anything before it, a recovered place stays as it was found, for whoever
+    /// will be none. If it fails, or anything before it, a recovered place stays as it was found, for anyone who
     /// recovers it next; a new one is taken away.
     ///
     /// # Errors

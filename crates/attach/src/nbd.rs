@@ -14,7 +14,7 @@
 //! # Protection
 //! A client is told once, too, whether it may write: what holds when it negotiates. Each request is judged by
 //! what holds then: writes to a volume that has been protected meanwhile are refused with EPERM, and when
-//! protection is lifted, clients that connect anew may write.
+//! protection is lifted, clients that connect again may write.
 
 mod client;
 mod replies;

@@ -16,7 +16,7 @@
 //! # Protection
 //! The kernel is told once whether the device may be written. What it then writes is judged by what holds then:
 //! writes to a volume that has been protected meanwhile fail (EROFS). A device that was protected when it was
-//! made stays so until it is attached anew.
+//! made stays so until it is attached again.
 //!
 //! # Sizes
 //! A new size is told to the driver where it can learn it (UBLK_F_UPDATE_SIZE, Linux 6.16); before, the

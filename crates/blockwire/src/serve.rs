@@ -98,7 +98,7 @@ pub fn serve(
     let _ = io::stderr().write_all(report::text(&lines).as_bytes());
     // Notes of attachments name the socket to other processes, whose directories are not ours.
     let control = std::path::absolute(socket.path()).map_err(Failure::failed)?;
-    // Held to the end, so that whoever waits for it finds the socket gone too.
+    // Held to the end, so that anyone who waits for it finds the socket gone too.
     let held = state.clone();
     let daemon = Daemon::new(engine.clone(), plan, stores, identities, state, ending.clone(), control);
     let daemon = daemon.without(unserved).of_files(lines, args.chiscsi.is_some().then(|| again(args, paths)));

@@ -22,7 +22,7 @@ pub struct Work {
 /// What a [`Work`] will have come to. Who drops it wants it no more.
 pub struct Awaited<T>(Arc<Place<T>>);
 
-/// Work was refused: whoever computes has too much else to do.
+/// Work was refused: anyone who computes has too much else to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotDone;
 

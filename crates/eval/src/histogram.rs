@@ -219,7 +219,7 @@ const ROUNDED: f64 = 1e-6;
 impl TryFrom<Sparse> for Histogram {
     type Error = &'static str;
 
-    /// Whoever wrote it may have written anything: what is shown of a histogram takes it as it is.
+    /// Anyone who wrote it may have written anything: what is shown of a histogram takes it as it is.
     fn try_from(sparse: Sparse) -> Result<Self, &'static str> {
         let mut histogram = Histogram {
             sum: sparse.sum_ns,

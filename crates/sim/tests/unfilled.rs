@@ -12,7 +12,7 @@ use volume::{DiskId, DiskKind, DiskOp, DiskTicket};
 /// Bytes that go out.
 const LEN: usize = 4096;
 
-/// Sends a block to whoever connects, and writes one; `filled` bytes of each are its own.
+/// Sends a block to each peer that connects, and writes one; `filled` bytes of each are its own.
 struct Careless {
     filled: usize,
     send: Option<(LinkId, SendOp)>,

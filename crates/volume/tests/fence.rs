@@ -300,7 +300,7 @@ fn a_store_that_does_not_end_is_refused_in_time() {
     assert_eq!(home.poll_answer().map(|answer| answer.result), Some(Err(Refusal::NotDurable)));
     let over = home.poll_store().expect("what stands");
     assert!(over.ticket > store.ticket && kept(&over).view().reservations.registrants().is_empty());
-    // Whoever is next is served: it stores too, behind both.
+    // The next one is served: it stores too, behind both.
     let next = home.poll_store().expect("the next one's");
     home.handle_stored(deadline, store.ticket, true);
     assert!(home.poll_adoption().is_none(), "what was refused is not adopted when it is durable late");
@@ -426,7 +426,7 @@ fn a_legacy_reservation_ends_with_its_nexus_when_many_ask() {
     assert_eq!(daemon.asked(other), Ok(()), "nobody holds it any more");
 }
 
-/// When a volume goes, whoever still waits for its home is told so.
+/// When a volume goes, anyone who still waits for its home is told so.
 #[test]
 fn no_ask_waits_for_ever_for_a_volume_that_went() {
     let (mut home, now) = (home(2), Time(0));

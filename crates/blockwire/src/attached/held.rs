@@ -293,7 +293,7 @@ fn waiting(dir: &Path, control: &Path) -> Vec<Found> {
         tracing::warn!(%why, "what the last daemon held is not gone on with");
         Vec::new()
     });
-    // Of nobody else, whoever we are.
+    // Of nobody else, whichever user we are.
     all.retain(|one| one.dir.owner() == owned::user());
     all.retain(|one| {
         one.note.control.as_deref() == Some(control) && matches!(one.standing, Standing::Waiting { .. })

@@ -476,7 +476,7 @@ fn is_same_volume(
     }
     match (note.block, block) {
         (Some(was), Some(now)) if was != now => Err(Failure::usage(format!(
-            "{} had blocks of {was} bytes, and {shown} has blocks of {now}: it is another volume, or was made anew",
+            "{} had blocks of {was} bytes, and {shown} has blocks of {now}: it is another volume, or was made again",
             left.ways()
         ))),
         _ => Ok(()),

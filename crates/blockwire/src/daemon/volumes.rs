@@ -1,6 +1,6 @@
 //! Volumes that come, go, change their size and are tried again while the daemon runs.
 //!
-//! Invariants: whoever is refused has changed nothing; what hosts may have been told (a volume, a size) does not go
+//! Invariants: anyone who is refused has changed nothing; what hosts may have been told (a volume, a size) does not go
 //! away by itself; and one volume that cannot be served keeps no other from being served.
 
 use super::{Daemon, Served, refused, unknown};

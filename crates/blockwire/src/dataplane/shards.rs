@@ -150,7 +150,7 @@ fn is_its_own_affair(store: &Store, why: &EngineError) -> bool {
 
 fn no_number() -> EngineError {
     EngineError::Unsupported(
-        "the daemon has served as many volumes as it can count: start it anew".to_owned(),
+        "the daemon has served as many volumes as it can count: start it again".to_owned(),
     )
 }
 

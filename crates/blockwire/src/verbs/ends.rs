@@ -226,7 +226,7 @@ impl End {
             return Ok(End::Remote { volume, geometry });
         }
         let path = PathBuf::from(name);
-        // Not to wait for whoever is at a pipe's other end.
+        // Not to wait for the one at a pipe's other end.
         let flags = OFlags::NONBLOCK.bits().cast_signed();
         let file = OpenOptions::new().read(true).custom_flags(flags).open(&path).map_err(named(&path))?;
         let meta = file.metadata().map_err(named(&path))?;

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use super::ends::End;
 use crate::exit::Failure;
 
-/// How long a lock is waited for: whoever looks what a new device is holds it for a moment.
+/// How long a lock is waited for: anyone who looks what a new device is holds it for a moment.
 const LOCK_WAIT: Duration = Duration::from_millis(500);
 
 /// What tells a file or device from every other of this machine while it is open.
@@ -119,7 +119,7 @@ impl Place {
             Ok(meta) if meta.file_type().is_block_device() => device(path, force)?,
             Ok(meta) => {
                 let file = open(path, meta.is_file())?;
-                // It was only opened so as not to wait for whoever is at a pipe's other end.
+                // It was only opened so as not to wait for the one at a pipe's other end.
                 let flags = rustix::fs::fcntl_getfl(&file).map_err(|why| named(path)(why.into()))?;
                 rustix::fs::fcntl_setfl(&file, flags - OFlags::NONBLOCK)
                     .map_err(|why| named(path)(why.into()))?;

@@ -113,7 +113,7 @@ fn a_note_that_others_can_write_is_not_believed() {
         return;
     }
     let place = Place::new();
-    // Non-sticky: whoever writes there may put anything in place of the notes.
+    // Non-sticky: anyone who writes there may put anything in place of the notes.
     let shared = shared(&place, false, 0);
     let mut victim = Victim::of("root");
     thread::sleep(Duration::from_millis(200));

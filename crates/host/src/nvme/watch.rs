@@ -222,7 +222,7 @@ impl NvmePath {
                 match judged {
                     // Another block size is another namespace: nothing that is in work fits it.
                     Ok(facts) if before.is_none() || shift(facts.shape) == shift(before) => {
-                        // Of the limits that go with a shape nothing was learnt without it: that is begun anew.
+                        // Of the limits that go with a shape nothing was learnt without it: that is begun again.
                         let facts = NamespaceFacts { shape: before.and(facts.shape), ..facts };
                         known.namespace = facts;
                         self.found.namespace = Some(facts);

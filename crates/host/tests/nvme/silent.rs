@@ -67,7 +67,7 @@ fn a_path_that_is_inaccessible_and_tells_no_size_is_up_and_not_given_up() {
     world.host(|path, cx| path.submit(cx, IoId(1), Op::Flush, buf::Payload::None)).unwrap();
     let Event::Done { how: Err(fate), .. } = next(&mut world) else { panic!("it ends") };
     assert!(format!("{fate:?}").starts_with("NotDone"), "{fate:?}");
-    // It serves again: all of it is asked anew.
+    // It serves again: all of it is asked again.
     access.set(1);
     tells.set(true);
     match next(&mut world) {

@@ -4,7 +4,7 @@
 //! world has given every operation back and the server has let go of every task.
 //!
 //! What ends with a session, such as a reservation of its nexus, ends before its logout is answered, and
-//! before it is told as closed: whoever hears of either finds nothing of it left.
+//! before it is told as closed: anyone who hears of either finds nothing of it left.
 
 use super::TargetSession;
 use super::control::Logout;

@@ -294,7 +294,7 @@ mod tests {
         Place::Here.run(&["setpriv", &user, &group, "--clear-groups", "sh", "-c", &format!("cd /; {client}")])
     }
 
-    /// Whoever is let in as the owner of all databases runs programs as the server's user.
+    /// Anyone who is let in as the owner of all databases runs programs as the server's user.
     fn other_users_are_never_let_in(database: &Database) {
         let why = asked_as("nobody", database).unwrap_err().to_string();
         assert!(why.contains("ermission denied") || why.contains("(13)"), "{why}");

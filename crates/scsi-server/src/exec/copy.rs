@@ -81,7 +81,7 @@ struct Run {
     bytes: u64,
 }
 
-/// EXTENDED COPY. Whether there is room for one more copy is asked here, so that no list is received in vain,
+/// EXTENDED COPY. Whether there is room for one more copy is asked here, so that no list is received for nothing,
 /// and again when the list has come, bindingly: any number of them may be on their way at once.
 pub(crate) fn start(server: &mut Server, slot: u32, list_len: u32) {
     if list_len == 0 {

@@ -76,7 +76,7 @@ pub struct Joining {
     pub wish: Wish,
     /// Who connects to whom.
     pub names: ConnectNames,
-    /// Whence, and by which address.
+    /// From where, and by which address.
     pub accepted: Accepted,
 }
 

@@ -145,7 +145,7 @@ impl Fronts {
             noted: None,
         };
         let added = self.fronts.insert(id, front);
-        assert!(added.is_ok(), "whoever adds a volume has asked whether its place is free");
+        assert!(added.is_ok(), "anyone who adds a volume has asked whether its place is free");
         self.stir(id);
     }
 

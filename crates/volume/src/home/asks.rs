@@ -1,7 +1,7 @@
 //! Asks that wait for their turn at a volume's home.
 //!
 //! Invariants: every ask that was taken on comes out once, to be begun or to be refused. What somebody asks for
-//! never depends on how much others ask: when the queue is full, a place is that of whoever has most in it. What
+//! never depends on how much others ask: when the queue is full, a place is that of the one that has most in it. What
 //! ends something (a nexus, a sanitize, the volume itself) or says what the backing is like is never refused; at most
 //! one of each kind waits per shard, or per nexus that has something to lose.
 
@@ -87,7 +87,7 @@ impl Asks {
         })
     }
 
-    /// The newest ask of whoever has most, if that is at least two more than this one has.
+    /// The newest ask of the one that has most, if that is at least two more than this one has.
     fn greedier_than(&self, asker: &Asker) -> Option<usize> {
         let mut counts: HashMap<Asker, usize> = HashMap::new();
         for asked in self.queue.iter().filter(|asked| !asked.ask.must_be_done()) {

@@ -34,7 +34,7 @@ fn a_path_that_took_nothing_while_idle_is_not_left_without_work_for_ever() {
     assert_eq!(rig.given(0), 4, "as many as it said that it takes");
     (0..4).for_each(|_| _ = rig.end_well(0));
     assert!(rig.ends().iter().all(|(_, well)| *well));
-    // And what comes later is not looked at in vain either.
+    // And what comes later is not looked at for nothing either.
     (0..4).for_each(|lba| _ = rig.submit(read(lba * 8)));
     assert_eq!(rig.given(0), 4);
 }

@@ -151,7 +151,7 @@ fn attack_77_work_of_a_queue_that_closes_is_not_done_and_counts_as_a_failure() {
     world.close(host);
     world.run();
     assert_eq!(world.unproven, [host.key]);
-    // Who has proved itself and is cut off while it does so anew has not failed.
+    // Who has proved itself and is cut off while it does so again has not failed.
     let (mut world, host) = self::world(Group::Ffdhe2048);
     assert!(world.authenticate(host, SECRET, Group::Ffdhe2048));
     offer(&mut world, host, Group::Ffdhe2048);
