@@ -19,12 +19,16 @@
 //!     match choice.via {
 //!         Via::Ublk => {
 //!             let front = ublk::Front::new(ublk::Settings::default(), disk)?;
-//!             front.run(disk, stop, &mut |device| println!("{}", device.display()))
+//!             front.run(disk, stop, &mut |device| {
+//!                 println!("{}", device.display());
+//!                 Ok(())
+//!             })
 //!         }
 //!         Via::Fuse => {
 //!             let mut front = fuse::Front::new(fuse::Settings::new("/run/user/1000/volume"))?;
 //!             front.run(disk, stop, &mut |place| {
 //!                 println!("{}", place.device.unwrap_or(place.file).display());
+//!                 Ok(())
 //!             })
 //!         }
 //!         Via::Nbd | Via::VhostUser => {

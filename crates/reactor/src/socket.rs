@@ -1,7 +1,7 @@
 //! Socket calls that both worlds make: listening, accepting, connecting, options, closing.
 
 use std::io;
-use std::mem::{self, ManuallyDrop};
+use std::mem::{self, ManuallyDrop, MaybeUninit};
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
@@ -254,10 +254,14 @@ pub(crate) fn reset_on_close(fd: &OwnedFd) {
 pub(crate) fn drain(fd: RawFd) -> bool {
     /// So that one flooding peer holds no shard up.
     const CALLS_MAX: usize = 16;
+    let mut sink = MaybeUninit::<[u8; 64 << 10]>::uninit();
     for _ in 0..CALLS_MAX {
-        // SAFETY: with MSG_TRUNC a TCP socket drops the bytes and writes nothing to the buffer (tcp(7)).
-        let got =
-            unsafe { libc::recv(fd, std::ptr::null_mut(), 1 << 20, libc::MSG_TRUNC | libc::MSG_DONTWAIT) };
+        // SAFETY: the buffer is writable for its length. With MSG_TRUNC a TCP socket drops the bytes and writes
+        // nothing to it (tcp(7)).
+        let got = unsafe {
+            let at = sink.as_mut_ptr().cast();
+            libc::recv(fd, at, size_of_val(&sink), libc::MSG_TRUNC | libc::MSG_DONTWAIT)
+        };
         match got {
             0 => return true,
             1.. => {}
