@@ -1,5 +1,6 @@
 //! A remote volume as the fronts see it.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -17,11 +18,16 @@ pub(super) struct RemoteDisk {
     waiting: VecDeque<Io>,
     /// When [`Disk::drive`] has something to do, as of its last call; at once after a submission.
     due: Option<Time>,
+    /// What the volume was when it last told: a stripe whose legs do not fit any more tells nothing, and fails
+    /// its operations.
+    told: Cell<Geometry>,
 }
 
 impl RemoteDisk {
-    pub(super) fn new(initiator: Initiator, volume: Handle) -> Self {
-        RemoteDisk { initiator, volume, waiting: VecDeque::new(), due: None }
+    /// `None` if the volume has not told yet what it is.
+    pub(super) fn new(initiator: Initiator, volume: Handle) -> Option<Self> {
+        let told = Cell::new(initiator.geometry(volume)?);
+        Some(RemoteDisk { initiator, volume, waiting: VecDeque::new(), due: None, told })
     }
 
     fn submit_waiting(&mut self) {
@@ -36,7 +42,10 @@ impl RemoteDisk {
 
 impl Disk for RemoteDisk {
     fn geometry(&self) -> Geometry {
-        self.initiator.geometry(self.volume).expect("the volume is there as long as the disk")
+        if let Some(now) = self.initiator.geometry(self.volume) {
+            self.told.set(now);
+        }
+        self.told.get()
     }
     fn is_read_only(&self) -> bool {
         self.initiator.is_read_only(self.volume)

@@ -287,7 +287,9 @@ impl Attachment {
         let nexus = initiator.who().isid;
         let records =
             Records { wish, dir, via, shown, uuid, serial, block, paths, nexus, legacy, lifeline, stem };
-        Ok(Attachment { disk: RemoteDisk::new(initiator, volume), records, remark })
+        let disk = RemoteDisk::new(initiator, volume)
+            .ok_or_else(|| Failure::failed("the volume has not told its size: try again"))?;
+        Ok(Attachment { disk, records, remark })
     }
 
     /// The volume, without secrets.

@@ -46,6 +46,9 @@ impl Shard {
     }
 
     pub(super) fn open_queue(&mut self, cx: &mut Cx<'_>, conn: Tag, applicant: Applicant, grant: QueueGrant) {
+        // What ends commands of a queue that was here before goes to its connection, not to this one, which may
+        // get its key.
+        self.run_nvme_steps(cx);
         let opened = match &grant {
             QueueGrant::Admin { cntlid, left } => self.open_admin(cx, conn, &applicant, (*cntlid, *left)),
             QueueGrant::Io(joined) => self.open_io(cx, conn, &applicant, joined),

@@ -33,6 +33,10 @@ impl Shard {
                 self.with_queue(command, |queue, tag| queue.proto.send_data(cx, tag, at, data));
             }
             Step::Respond { command, completion } => {
+                // A command that ends before its data has come wants no memory for it any more.
+                if !completion.status.is_success() {
+                    self.hunger.remove_command(command);
+                }
                 self.with_queue(command, |queue, tag| queue.proto.respond(cx, tag, completion));
             }
             Step::Retire { command } => {
