@@ -54,7 +54,7 @@ impl Counts {
 pub(crate) struct Side(usize);
 
 impl Dirty {
-    /// Of a file of which nobody knows what of it is stable.
+    /// Of a file where it is not known what is stable.
     pub(crate) fn new(shards: u16) -> Self {
         let others = Counts::default();
         others.written.store(1, Ordering::Relaxed);

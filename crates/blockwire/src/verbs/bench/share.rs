@@ -51,7 +51,7 @@ pub(super) fn run_share(
     if made.is_err() {
         has_failed.store(true, Ordering::Release);
     }
-    // One that fails still comes to the barrier, so that nobody waits for it for ever.
+    // One that fails still comes to the barrier, so no other thread waits for it for ever.
     barrier.wait();
     let (mut volumes, mut seats) = made?;
     if has_failed.load(Ordering::Acquire) {
