@@ -39,11 +39,13 @@ interop:
 SIM_SEEDS ?= 5000
 sim:
 	@tests/setup.sh build
-	SIM_SEEDS=$(SIM_SEEDS) cargo test --locked --release -p blockwire-target --test simulation histories -- --nocapture
-	SIM_SEEDS=$(SIM_SEEDS) cargo test --locked --release -p blockwire-target --test one_truth histories -- --nocapture
-	SIM_SEEDS=$(SIM_SEEDS) cargo test --locked --release -p blockwire-host --test simulation histories -- --nocapture
-	SIM_SEEDS=$(SIM_SEEDS) cargo test --locked --release -p blockwire-host --test hostile sessions -- --nocapture
-	SIM_SEEDS=$(SIM_SEEDS) cargo test --locked --release -p blockwire-host --lib random_histories -- --nocapture
+	SIM_SEEDS=$(SIM_SEEDS) cargo test --locked --release -p blockwire-shard --test simulation histories -- --nocapture
+	SIM_SEEDS=$(SIM_SEEDS) cargo test --locked --release -p blockwire-shard --test one_truth histories -- --nocapture
+	SIM_SEEDS=$(SIM_SEEDS) cargo test --locked --release -p blockwire-multipath --test simulation histories -- --nocapture
+	SIM_SEEDS=$(SIM_SEEDS) cargo test --locked --release -p blockwire-multipath --test hostile sessions -- --nocapture
+	SIM_SEEDS=$(SIM_SEEDS) cargo test --locked --release -p blockwire-multipath --lib random_histories -- --nocapture
+	SIM_SEEDS=$(SIM_SEEDS) cargo test --locked --release -p blockwire-block-device --test hostile --test vhost sessions -- --nocapture
+	SIM_SEEDS=$(SIM_SEEDS) cargo test --locked --release -p blockwire-block-device --lib seeds -- --nocapture
 
 # A build of its own: the flag would make everything else be built again.
 loom:
@@ -92,7 +94,7 @@ fio-engine:
 	$(CC) $(FIO_CFLAGS) -include $(FIO)/config-host.h -I$(FIO) -Icrates/capi/include -shared -fPIC \
 		contrib/fio/blockwire.c -o $(dir $(RELEASE))fio/blockwire.so \
 		-L$(dir $(RELEASE)) -Wl,-Bstatic -lblockwire -Wl,-Bdynamic \
-		$$(sed -n 's/^Libs.private: //p' crates/capi/blockwire.pc.in)
+		$$(sed -n 's/^Libs.private: //p' crates/initiator/capi/blockwire.pc.in)
 
 PREFIX ?= /usr/local
 RELEASE = $${CARGO_TARGET_DIR:-target}/release/blockwire
@@ -124,9 +126,9 @@ install:
 	install -D -m 644 $(dir $(RELEASE))libblockwire.so $(LIB)/libblockwire.so.1
 	ln -sf libblockwire.so.1 $(LIB)/libblockwire.so
 	install -m 644 $(dir $(RELEASE))libblockwire.a $(LIB)/libblockwire.a
-	install -D -m 644 crates/capi/include/blockwire.h $(HEADER)
+	install -D -m 644 crates/initiator/capi/include/blockwire.h $(HEADER)
 	install -d $(dir $(PKGCONFIG))
-	sed 's|@PREFIX@|$(PREFIX)|;s|@VERSION@|'"$$($(RELEASE) --version | cut -d' ' -f2)"'|' crates/capi/blockwire.pc.in >$(PKGCONFIG)
+	sed 's|@PREFIX@|$(PREFIX)|;s|@VERSION@|'"$$($(RELEASE) --version | cut -d' ' -f2)"'|' crates/initiator/capi/blockwire.pc.in >$(PKGCONFIG)
 	chmod 644 $(PKGCONFIG)
 
 # Configuration, state and the user stay.

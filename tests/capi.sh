@@ -16,10 +16,10 @@ read -ra FLAGS < <(pkg-config --cflags blockwire)
 read -ra SHARED < <(pkg-config --libs blockwire)
 read -ra STATIC < <(pkg-config --libs --static blockwire)
 STRICT=(-std=c99 -Wall -Wextra -Werror -pedantic -O1 -g)
-cc "${STRICT[@]}" "${FLAGS[@]}" crates/capi/tests/check.c -o "$ROOM/check" "${SHARED[@]}" -lpthread
-cc "${STRICT[@]}" "${FLAGS[@]}" crates/capi/tests/check.c -o "$ROOM/check-static" \
+cc "${STRICT[@]}" "${FLAGS[@]}" crates/initiator/capi/tests/check.c -o "$ROOM/check" "${SHARED[@]}" -lpthread
+cc "${STRICT[@]}" "${FLAGS[@]}" crates/initiator/capi/tests/check.c -o "$ROOM/check-static" \
   "${STATIC[@]/#-lblockwire/-l:libblockwire.a}"
-cc "${STRICT[@]}" -D_POSIX_C_SOURCE=200112L "${FLAGS[@]}" crates/capi/examples/copy.c -o "$ROOM/copy" "${SHARED[@]}"
+cc "${STRICT[@]}" -D_POSIX_C_SOURCE=200112L "${FLAGS[@]}" crates/initiator/capi/examples/copy.c -o "$ROOM/copy" "${SHARED[@]}"
 export LD_LIBRARY_PATH=$ROOM/usr/lib
 # No pipe: what ends as soon as it has found something would end ldd too.
 [[ $(ldd "$ROOM/check") == *libblockwire.so.1* ]] || fail "the program is not bound to the library's version"
@@ -47,7 +47,7 @@ if command -v valgrind >/dev/null; then
     begin=$(now)
     # io_uring's memory is the kernel's, which valgrind does not see.
     IO=epoll quietly capi-valgrind valgrind --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite \
-      --suppressions=crates/capi/tests/valgrind.supp \
+      --suppressions=crates/initiator/capi/tests/valgrind.supp \
       "$ROOM/check" "$($way thin)"
     say "$way under valgrind: $(since "$begin") s"
   done

@@ -31,10 +31,15 @@ lint() {
 }
 
 unit() {
-  local rc=0
+  local rc=0 limit=1440
   tests/setup.sh attach capi eval
-  cargo test --locked --workspace --no-fail-fast >"$OUT/unit.log" 2>&1 </dev/null || rc=$?
+  timeout --kill-after=30 "$limit" cargo test --locked --workspace --no-fail-fast >"$OUT/unit.log" 2>&1 </dev/null ||
+    rc=$?
   grep -E '^test result|^test .*FAILED|panicked at' "$OUT/unit.log" || true
+  if [ "$rc" = 124 ] || [ "$rc" = 137 ]; then
+    printf 'the tests did not end within %s s; these were slow, the last of them may hang:\n' "$limit" >&2
+    grep 'has been running for over' "$OUT/unit.log" >&2 || true
+  fi
   [ "$rc" = 0 ] || tail -n 60 "$OUT/unit.log" >&2
   return "$rc"
 }
@@ -180,6 +185,17 @@ guests() {
   tests/guest/uml.sh
 }
 
+# limit STEP: seconds after which a step is ended and has failed, so that one that hangs is named. Those of
+# `make test` take a third of this on two cores; together they stay below what a hosted machine grants.
+limit() {
+  case $1 in
+  build | unit) echo 1500 ;;
+  lint | guest | evaluations) echo 900 ;;
+  guests | initiators | workloads | experiments | machines | fio) echo 14400 ;;
+  *) echo 600 ;;
+  esac
+}
+
 if [ "${1:-}" = --one ]; then
   "$2"
   exit
@@ -193,9 +209,16 @@ start=$(now)
 for step in "${steps[@]}"; do
   say "=== $step"
   begin=$(now)
-  # A process of its own, because `set -e` is off inside of what `||` follows.
+  # A process of its own, because `set -e` is off inside of what `||` follows; in the background, because a
+  # signal that asks this script to end is heard only between commands. `timeout` ends all that the step started.
   rc=0
-  tests/test.sh --one "$step" || rc=$?
+  timeout --kill-after=60 "$(limit "$step")" tests/test.sh --one "$step" &
+  running=$!
+  ended_at_exit "$running"
+  wait "$running" || rc=$?
+  if [ "$rc" = 124 ] || [ "$rc" = 137 ]; then
+    say "=== $step: did not end within $(limit "$step") s; its logs are in $OUT"
+  fi
   say "=== $step: $([ "$rc" = 0 ] && echo ok || echo FAILED), $(since "$begin") s"
   [ "$rc" = 0 ] || failed+=("$step")
   if [ "$rc" != 0 ] && [ "$step" = build ]; then break; fi

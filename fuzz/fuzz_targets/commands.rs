@@ -1,10 +1,10 @@
 //! See `bodies::commands`.
 #![no_main]
 
-#[path = "../../crates/nvme-server/tests/corpus/bodies.rs"]
+#[path = "../../crates/server/nvme-server/tests/corpus/bodies.rs"]
 #[allow(dead_code)]
 mod bodies;
-#[path = "../../crates/nvme-server/tests/corpus/rig.rs"]
+#[path = "../../crates/server/nvme-server/tests/corpus/rig.rs"]
 mod rig;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| bodies::commands(data));

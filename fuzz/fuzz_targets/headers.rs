@@ -1,10 +1,10 @@
 //! See `bodies::headers`.
 #![no_main]
 
-#[path = "../../crates/target/tests/corpus/bodies.rs"]
+#[path = "../../crates/server/shard/tests/corpus/bodies.rs"]
 #[allow(dead_code)]
 mod bodies;
-#[path = "../../crates/target/tests/simulation/rig.rs"]
+#[path = "../../crates/server/shard/tests/simulation/rig.rs"]
 mod rig;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| bodies::headers(data));

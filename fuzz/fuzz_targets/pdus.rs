@@ -1,7 +1,7 @@
 //! See `bodies::pdus`.
 #![no_main]
 
-#[path = "../../crates/nvme-tcp/tests/corpus/bodies.rs"]
+#[path = "../../crates/protocol/nvme-tcp/tests/corpus/bodies.rs"]
 #[allow(dead_code)]
 mod bodies;
 

@@ -1,7 +1,7 @@
 //! See `bodies::vhost`.
 #![no_main]
 
-#[path = "../../crates/attach/tests/corpus/bodies.rs"]
+#[path = "../../crates/initiator/block-device/tests/corpus/bodies.rs"]
 #[allow(dead_code)]
 mod bodies;
 

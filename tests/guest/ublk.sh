@@ -13,7 +13,7 @@ DIR=$OUT/guest-ublk IMAGE=$OUT/guest-image-ublk
 SECONDS_AT_MOST=240
 gone "$DIR"
 mkdir -p "$DIR"
-quietly build-local cargo build --locked -p blockwire-attach --example local
+quietly build-local cargo build --locked -p blockwire-block-device --example local
 quietly build-blockwire cargo build --locked -p blockwire
 # The guest's memory holds all of it.
 strip -o "$DIR/blockwire" "$BUILD/debug/blockwire"

@@ -44,7 +44,7 @@ if [ "${1:-}" = build ]; then exit; fi
 DIR=$OUT/guest-uml IMAGE=$OUT/guest-image-ublk
 gone "$DIR"
 mkdir -p "$DIR"
-quietly build-local cargo build --locked -p blockwire-attach --example local
+quietly build-local cargo build --locked -p blockwire-block-device --example local
 quietly build-blockwire cargo build --locked -p blockwire
 # The guest's memory holds all of it.
 strip -o "$DIR/blockwire" "$BUILD/debug/blockwire"

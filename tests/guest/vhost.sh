@@ -14,7 +14,7 @@ SECONDS_AT_MOST=180
 gone "$DIR"
 mkdir -p "$DIR"
 "$ROOT/tests/guest/image.sh" "$IMAGE"
-quietly build-local cargo build --locked -p blockwire-attach --example local
+quietly build-local cargo build --locked -p blockwire-block-device --example local
 truncate -s 256M "$DIR/disk.img"
 
 serve() {

@@ -260,7 +260,8 @@ reservations() {
   expect 'abc1 .*holds it' bw reserve "$flat" report
   # Another host may read and not write.
   image 1
-  refused 1 'reserv' bw write "$other" --input "$DIR/image"
+  refused 2 'reservation .* stands' bw write "$other" --input "$DIR/image"
+  refused 1 'reserv' bw write "$other" --force --input "$DIR/image"
   bw read --length 1M "$other" >"$DIR/back"
   expect '^reservation none' bw reserve "$flat" release --key 0xabc1 --type write-exclusive
   expect '^reservation none' bw reserve "$flat" unregister --key 0xabc1

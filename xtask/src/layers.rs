@@ -1,21 +1,30 @@
-//! The layers of the workspace: who may depend on whom, and where what is dangerous may stand.
+//! The layers of the workspace: which crate depends on which, and where what is dangerous may stand.
 //!
-//! Dependencies point down only, as the table below says; a crate may also name what it reaches
-//! through its own dependencies. Development dependencies are free. `unsafe` stands in the crates
-//! that touch memory, rings or foreign code; below the worlds nothing reads a clock, starts a
-//! thread, prints or locks, so that the same code runs in production and in simulation.
+//! The table names every direct dependency of every crate: one that is not named is refused, and one
+//! that is named without being used as well. Dependencies point down only; development dependencies
+//! are free. ARCHITECTURE.md shows the table as it stands here. `unsafe` stands in the crates that
+//! touch memory, rings or foreign code; below the worlds nothing reads a clock, starts a thread,
+//! prints or locks, so that the same code runs in production and in simulation.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use crate::Report;
 use crate::metadata::{self, Package};
 
-/// A layer: its directory under `crates/`, the layers it stands on, the foreign crates it may use.
+/// A crate: its directory, the crates of this workspace that it names, the foreign crates it may use.
 struct Layer {
-    name: &'static str,
+    directory: &'static str,
     on: &'static [&'static str],
     foreign: Foreign,
+}
+
+impl Layer {
+    /// Its name: the last part of its directory.
+    fn name(&self) -> &'static str {
+        self.directory.rsplit('/').next().unwrap_or(self.directory)
+    }
 }
 
 /// Foreign crates that a layer may depend on.
@@ -28,52 +37,91 @@ enum Foreign {
 
 use Foreign::{Any, Only};
 
+/// From the bottom to the top: a crate stands on crates above its row in this list only.
 const TABLE: &[Layer] = &[
-    Layer { name: "buf", on: &[], foreign: Only(&["libc", "smallvec", "rand_chacha"]) },
-    Layer { name: "stream", on: &["buf"], foreign: Only(&["smallvec"]) },
-    Layer { name: "scsi", on: &[], foreign: Only(&["zerocopy"]) },
-    Layer { name: "nvme", on: &[], foreign: Only(NVME_WORDS) },
-    Layer { name: "volume", on: &["buf"], foreign: Only(&["smallvec"]) },
-    Layer { name: "iscsi", on: &["stream"], foreign: Only(PROTOCOL) },
-    Layer { name: "nvme-tcp", on: &["stream", "nvme"], foreign: Only(PROTOCOL) },
-    Layer { name: "scsi-server", on: &["scsi", "volume"], foreign: Only(&["smallvec"]) },
-    Layer { name: "nvme-server", on: &["nvme", "volume"], foreign: Only(&["smallvec", "zerocopy"]) },
-    Layer { name: "endpoint", on: &["stream", "volume"], foreign: Only(&["smallvec"]) },
-    Layer { name: "backends", on: &["endpoint", "stream", "volume"], foreign: Only(&["libc", "smallvec"]) },
+    Layer { directory: "core/buf", on: &[], foreign: Only(&["libc", "smallvec", "rand_chacha"]) },
+    Layer { directory: "core/stream", on: &["buf"], foreign: Only(&["smallvec"]) },
+    Layer { directory: "core/volume", on: &["buf"], foreign: Only(&[]) },
+    Layer { directory: "core/endpoint", on: &["buf", "stream", "volume"], foreign: Only(&[]) },
+    Layer { directory: "core/backends", on: &["buf", "endpoint", "stream", "volume"], foreign: Only(&[]) },
+    Layer { directory: "protocol/scsi", on: &[], foreign: Only(&[]) },
+    Layer { directory: "protocol/nvme", on: &[], foreign: Only(NVME) },
+    Layer { directory: "protocol/iscsi", on: &["buf", "stream"], foreign: Only(ISCSI) },
     Layer {
-        name: "target",
-        on: &["endpoint", "iscsi", "scsi-server", "nvme-tcp", "nvme-server"],
+        directory: "protocol/nvme-tcp",
+        on: &["buf", "nvme", "stream"],
+        foreign: Only(&["smallvec", "zerocopy"]),
+    },
+    Layer { directory: "server/scsi-server", on: &["buf", "scsi", "volume"], foreign: Only(&[]) },
+    Layer { directory: "server/nvme-server", on: &["buf", "nvme", "volume"], foreign: Only(&["zerocopy"]) },
+    Layer {
+        directory: "server/shard",
+        on: &[
+            "buf",
+            "endpoint",
+            "iscsi",
+            "nvme",
+            "nvme-server",
+            "nvme-tcp",
+            "scsi",
+            "scsi-server",
+            "stream",
+            "volume",
+        ],
         foreign: Only(&["smallvec"]),
     },
     Layer {
-        name: "host",
-        on: &["endpoint", "volume", "backends", "iscsi", "scsi", "nvme-tcp", "nvme"],
+        directory: "initiator/multipath",
+        on: &["backends", "buf", "endpoint", "iscsi", "nvme", "nvme-tcp", "scsi", "stream", "volume"],
         foreign: Only(&["smallvec", "strsim", "zeroize"]),
     },
-    Layer { name: "reactor", on: &["endpoint"], foreign: Only(&["libc", "io-uring", "smallvec", "rustix"]) },
-    Layer { name: "sim", on: &["endpoint"], foreign: Only(&["smallvec"]) },
-    Layer { name: "attach", on: &["volume"], foreign: Any },
-    Layer { name: "rbd", on: &["volume"], foreign: Any },
-    Layer { name: "eval", on: &[], foreign: Any },
-    Layer { name: "lab", on: &["eval"], foreign: Any },
-    Layer { name: "bench", on: &["iscsi", "nvme-tcp"], foreign: Any },
-    Layer { name: "initiator", on: &["host", "reactor", "backends"], foreign: Any },
-    Layer { name: "capi", on: &["initiator"], foreign: Any },
     Layer {
-        name: "blockwire",
-        on: &["reactor", "target", "initiator", "backends", "attach", "eval", "lab", "rbd"],
+        directory: "runtime/reactor",
+        on: &["buf", "endpoint", "stream", "volume"],
+        foreign: Only(&["io-uring", "libc", "rustix"]),
+    },
+    Layer { directory: "runtime/sim", on: &["buf", "endpoint", "stream", "volume"], foreign: Only(&[]) },
+    Layer {
+        directory: "initiator/client",
+        on: &["backends", "buf", "endpoint", "iscsi", "multipath", "nvme", "reactor", "volume"],
+        foreign: Any,
+    },
+    Layer { directory: "initiator/capi", on: &["buf", "client", "volume"], foreign: Any },
+    Layer { directory: "initiator/block-device", on: &["buf", "volume"], foreign: Any },
+    Layer { directory: "evaluation/eval", on: &[], foreign: Any },
+    Layer { directory: "evaluation/lab", on: &["eval"], foreign: Any },
+    Layer { directory: "evaluation/bench", on: &["iscsi", "nvme", "nvme-tcp"], foreign: Any },
+    Layer {
+        directory: "cli",
+        on: &[
+            "backends",
+            "block-device",
+            "buf",
+            "client",
+            "endpoint",
+            "eval",
+            "iscsi",
+            "lab",
+            "multipath",
+            "nvme",
+            "nvme-server",
+            "reactor",
+            "scsi-server",
+            "shard",
+            "stream",
+            "volume",
+        ],
         foreign: Any,
     },
 ];
 
-/// What a transport needs beside the wire's layout: hashes for authentication.
-const PROTOCOL: &[&str] =
-    &["zerocopy", "smallvec", "md-5", "sha1", "sha2", "sha3", "digest", "hmac", "subtle", "zeroize"];
+/// What iSCSI needs beside the wire's layout: hashes for CHAP.
+const ISCSI: &[&str] = &["zerocopy", "smallvec", "md-5", "sha1", "sha2", "sha3", "subtle", "zeroize"];
 
-/// What NVMe's words need beside layout: hashes and modular powers for DH-HMAC-CHAP.
-const NVME_WORDS: &[&str] = &["zerocopy", "sha2", "hmac", "subtle", "zeroize", "crypto-bigint"];
+/// What NVMe needs beside layout: hashes and modular powers for DH-HMAC-CHAP.
+const NVME: &[&str] = &["zerocopy", "sha2", "hmac", "subtle", "zeroize", "crypto-bigint"];
 
-const UNSAFE_ALLOWED: &[&str] = &["buf", "reactor", "attach", "rbd", "capi", "bench"];
+const UNSAFE_ALLOWED: &[&str] = &["buf", "reactor", "block-device", "capi", "bench"];
 
 /// Crates in which nothing but `Cx` may tell the time or give randomness.
 const BELOW_THE_WORLDS: &[&str] = &[
@@ -88,8 +136,8 @@ const BELOW_THE_WORLDS: &[&str] = &[
     "nvme-server",
     "endpoint",
     "backends",
-    "target",
-    "host",
+    "shard",
+    "multipath",
 ];
 
 /// What code below the worlds must not say.
@@ -116,29 +164,56 @@ pub fn check(root: &Path) -> Result<Report, String> {
     let members: Vec<Package> = metadata::load(root)?.into_iter().filter(|package| package.member).collect();
     let mut findings = dependency_findings(&members);
     for package in &members {
+        findings.extend(place_finding(root, package));
         findings.extend(source_findings(package)?);
+    }
+    let page = read(&root.join("ARCHITECTURE.md"))?;
+    if !page.contains(&table(&members)) {
+        findings.push(
+            "ARCHITECTURE.md: its table of crates is not that of `cargo run -p xtask -- layers --table`"
+                .to_owned(),
+        );
     }
     Ok(Report { findings, notes: Vec::new(), summary: format!("{} crates", members.len()) })
 }
 
-/// The layer's name of a workspace package: crates carry the project's name as a prefix.
-fn layer_name(package: &str) -> &str {
-    package.strip_prefix("blockwire-").unwrap_or(package)
+/// Prints the table of ARCHITECTURE.md.
+pub fn print_table(root: &Path) -> Result<Report, String> {
+    let members: Vec<Package> = metadata::load(root)?.into_iter().filter(|package| package.member).collect();
+    print!("{}", table(&members));
+    Ok(Report { findings: Vec::new(), notes: Vec::new(), summary: format!("{} crates", members.len()) })
 }
 
-/// All layers that a layer reaches by the table.
-fn reachable(name: &str) -> BTreeSet<&'static str> {
-    let mut found = BTreeSet::new();
-    let mut open: Vec<&str> = vec![name];
-    while let Some(next) = open.pop() {
-        let Some(layer) = TABLE.iter().find(|layer| layer.name == next) else { continue };
-        for below in layer.on {
-            if found.insert(*below) {
-                open.push(below);
-            }
-        }
+/// The crates as ARCHITECTURE.md shows them: where they stand, what they are, what they name.
+fn table(members: &[Package]) -> String {
+    let mut text = "| crate | what it is | stands on | `unsafe` |\n|---|---|---|---|\n".to_owned();
+    for layer in TABLE {
+        let found = members.iter().find(|package| layer_name(&package.name) == layer.name());
+        let Some(package) = found else { continue };
+        let on: Vec<String> = layer.on.iter().map(|name| format!("`{name}`")).collect();
+        let allowed = if UNSAFE_ALLOWED.contains(&layer.name()) { "yes" } else { "no" };
+        let what = package.description.trim_end_matches('.');
+        let on = if on.is_empty() { "nothing".to_owned() } else { on.join(", ") };
+        let _ = writeln!(text, "| `{}` | {what} | {on} | {allowed} |", layer.directory);
     }
-    found
+    text
+}
+
+/// A crate that does not stand in the directory that the table names.
+fn place_finding(root: &Path, package: &Package) -> Option<String> {
+    let layer = TABLE.iter().find(|layer| layer.name() == layer_name(&package.name))?;
+    let is = package.directory.strip_prefix(root).unwrap_or(&package.directory);
+    let wanted = Path::new("crates").join(layer.directory);
+    (is != wanted)
+        .then(|| format!("{} stands in {}, not in {}", package.name, is.display(), wanted.display()))
+}
+
+/// The layer's name of a workspace package: crates carry the project's name as a prefix.
+fn layer_name(package: &str) -> &str {
+    match package {
+        "blockwire" => "cli",
+        other => other.strip_prefix("blockwire-").unwrap_or(other),
+    }
 }
 
 fn dependency_findings(members: &[Package]) -> Vec<String> {
@@ -147,20 +222,26 @@ fn dependency_findings(members: &[Package]) -> Vec<String> {
     let mut findings = Vec::new();
     for package in members.iter().filter(|package| package.name != "xtask") {
         let name = layer_name(&package.name);
-        let Some(layer) = TABLE.iter().find(|layer| layer.name == name) else {
+        let Some(layer) = TABLE.iter().find(|layer| layer.name() == name) else {
             findings.push(format!("{name} has no row in the dependency table"));
             continue;
         };
-        let below = reachable(name);
-        for dependency in package.normal.iter().chain(&package.build) {
-            match (ours.get(dependency.as_str()), &layer.foreign) {
-                (Some(other), _) if below.contains(other) => {}
+        let named: BTreeSet<&str> = package.normal.iter().chain(&package.build).map(String::as_str).collect();
+        for dependency in &named {
+            match (ours.get(dependency), &layer.foreign) {
+                (Some(other), _) if layer.on.contains(other) => {}
                 (Some(other), _) => findings.push(format!("{name} must not depend on {other}")),
-                (None, Only(list)) if !list.contains(&dependency.as_str()) => {
+                (None, Only(list)) if !list.contains(dependency) => {
                     findings.push(format!("{name} must not use the foreign crate {dependency}"));
                 }
                 (None, Only(_) | Any) => {}
             }
+        }
+        let foreign: &[&str] = if let Only(list) = &layer.foreign { list } else { &[] };
+        let unused =
+            layer.on.iter().filter(|on| !named.iter().any(|dependency| ours.get(dependency) == Some(on)));
+        for row in unused.chain(foreign.iter().filter(|foreign| !named.contains(**foreign))) {
+            findings.push(format!("{name} does not depend on {row}, which its row names"));
         }
     }
     findings
@@ -252,6 +333,7 @@ mod tests {
         Package {
             name: name.to_owned(),
             version: "0.1.0".to_owned(),
+            description: String::new(),
             license: None,
             member: true,
             normal: normal.iter().map(|name| (*name).to_owned()).collect(),
@@ -261,41 +343,70 @@ mod tests {
         }
     }
 
+    const STREAM: &[&str] = &["blockwire-buf", "smallvec"];
+
+    fn found(name: &str, normal: &[&str]) -> Vec<String> {
+        let mut members: Vec<Package> =
+            TABLE.iter().map(|layer| package(&format!("blockwire-{}", layer.name()), &[])).collect();
+        members.push(package("blockwire", &[]));
+        members.retain(|member| member.name != name);
+        members.push(package(name, normal));
+        let name = format!("{} ", layer_name(name));
+        dependency_findings(&members).into_iter().filter(|finding| finding.starts_with(&name)).collect()
+    }
+
     #[test]
-    fn what_is_reached_may_be_named() {
-        let members = [
-            package("blockwire-buf", &["libc"]),
-            package("blockwire-stream", &["blockwire-buf"]),
-            package("blockwire-iscsi", &["blockwire-stream", "blockwire-buf", "zerocopy"]),
-        ];
-        assert_eq!(dependency_findings(&members), Vec::<String>::new());
+    fn what_the_row_names_may_be_used() {
+        assert_eq!(found("blockwire-stream", STREAM), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_is_only_reached_through_others_is_found() {
+        let findings = found(
+            "blockwire-scsi-server",
+            &["blockwire-buf", "blockwire-scsi", "blockwire-volume", "blockwire-stream"],
+        );
+        assert_eq!(findings, ["scsi-server must not depend on stream"]);
     }
 
     #[test]
     fn a_dependency_upwards_or_sideways_is_found() {
-        let members = [
-            package("blockwire-volume", &["blockwire-scsi"]),
-            package("blockwire-scsi", &[]),
-            package("blockwire-scsi-server", &["blockwire-iscsi"]),
-            package("blockwire-iscsi", &[]),
-            package("blockwire-reactor", &["blockwire-sim"]),
-            package("blockwire-sim", &[]),
-        ];
-        let findings = dependency_findings(&members);
         assert_eq!(
-            findings,
-            [
-                "volume must not depend on scsi",
-                "scsi-server must not depend on iscsi",
-                "reactor must not depend on sim",
-            ]
+            found("blockwire-volume", &["blockwire-buf", "blockwire-scsi"]),
+            ["volume must not depend on scsi"]
+        );
+        let sim = [
+            "blockwire-buf",
+            "blockwire-endpoint",
+            "blockwire-reactor",
+            "blockwire-stream",
+            "blockwire-volume",
+        ];
+        assert_eq!(found("blockwire-sim", &sim), ["sim must not depend on reactor"]);
+    }
+
+    #[test]
+    fn a_row_that_names_what_is_not_used_is_found() {
+        assert_eq!(
+            found("blockwire-stream", &["blockwire-buf"]),
+            ["stream does not depend on smallvec, which its row names"]
         );
     }
 
     #[test]
     fn a_foreign_crate_on_the_data_path_is_found() {
-        let findings = dependency_findings(&[package("blockwire-scsi", &["tokio"])]);
-        assert_eq!(findings, ["scsi must not use the foreign crate tokio"]);
+        assert_eq!(found("blockwire-scsi", &["tokio"]), ["scsi must not use the foreign crate tokio"]);
+    }
+
+    #[test]
+    fn a_crate_in_another_directory_is_found() {
+        let mut moved = package("blockwire-scsi", &[]);
+        moved.directory = PathBuf::from("/tree/crates/core/scsi");
+        let finding = place_finding(Path::new("/tree"), &moved);
+        assert_eq!(
+            finding.as_deref(),
+            Some("blockwire-scsi stands in crates/core/scsi, not in crates/protocol/scsi")
+        );
     }
 
     #[test]
@@ -305,11 +416,14 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_no_cycle_and_no_unknown_layer() {
-        for layer in TABLE {
-            assert!(!reachable(layer.name).contains(layer.name), "{} reaches itself", layer.name);
+    fn each_row_stands_on_rows_above_it() {
+        for (index, layer) in TABLE.iter().enumerate() {
             for below in layer.on {
-                assert!(TABLE.iter().any(|other| other.name == *below), "{below} has no row");
+                assert!(
+                    TABLE[..index].iter().any(|other| other.name() == *below),
+                    "{} stands on {below}, which has no row above it",
+                    layer.name()
+                );
             }
         }
     }

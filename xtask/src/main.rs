@@ -18,7 +18,8 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo run -p xtask -- CHECK
 
-  layers      dependency table, unsafe code and ambient authority, crate by crate
+  layers      dependency table, unsafe code and ambient authority, crate by crate; --table prints the
+              table for ARCHITECTURE.md
   licences    licences of all dependencies against the allow-list; duplicate versions
   attacks     every row of docs/attacks.md has its tests, and every such test its row
   style       unfinished marks, paths of the building machine, long files
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
     let rest: Vec<String> = args.collect();
     let root = workspace_root();
     let report = match check.as_str() {
+        "layers" if rest == ["--table"] => layers::print_table(&root),
         "layers" => layers::check(&root),
         "licences" => licences::check(&root),
         "attacks" => attacks::check(&root),

@@ -12,6 +12,8 @@ pub struct Package {
     pub name: String,
     /// Version, as written.
     pub version: String,
+    /// What it is, in a sentence.
+    pub description: String,
     /// SPDX expression, absent if the package names a licence file only.
     pub license: Option<String>,
     /// Whether it belongs to this workspace.
@@ -78,6 +80,7 @@ fn read_package(package: &Value, members: &[&str]) -> Result<Package, String> {
     Ok(Package {
         name: text("name").ok_or("a package without name")?,
         version: text("version").unwrap_or_default(),
+        description: text("description").unwrap_or_default(),
         license: text("license"),
         member: members.contains(&id),
         normal,

@@ -1,0 +1,77 @@
+//! A remote volume as the fronts see it.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use block_device::Disk;
+use buf::{SgMut, Time};
+use client::{Done, Geometry, Handle, Initiator, Io};
+
+/// A volume that the calling thread drives.
+pub(super) struct RemoteDisk {
+    pub(super) initiator: Initiator,
+    pub(super) volume: Handle,
+    /// What found no room.
+    waiting: VecDeque<Io>,
+    /// When [`Disk::drive`] has something to do, as of its last call; at once after a submission.
+    due: Option<Time>,
+    /// What the volume was when it last told: a stripe whose legs do not fit any more tells nothing, and fails
+    /// its operations.
+    told: Cell<Geometry>,
+}
+
+impl RemoteDisk {
+    /// `None` if the volume has not told yet what it is.
+    pub(super) fn new(initiator: Initiator, volume: Handle) -> Option<Self> {
+        let told = Cell::new(initiator.geometry(volume)?);
+        Some(RemoteDisk { initiator, volume, waiting: VecDeque::new(), due: None, told })
+    }
+
+    fn submit_waiting(&mut self) {
+        while let Some(io) = self.waiting.pop_front() {
+            if let Err(back) = self.initiator.submit(self.volume, io) {
+                self.waiting.push_front(back);
+                return;
+            }
+        }
+    }
+}
+
+impl Disk for RemoteDisk {
+    fn geometry(&self) -> Geometry {
+        if let Some(now) = self.initiator.geometry(self.volume) {
+            self.told.set(now);
+        }
+        self.told.get()
+    }
+    fn is_read_only(&self) -> bool {
+        self.initiator.is_read_only(self.volume)
+    }
+    fn memory(&mut self, len: usize) -> Option<SgMut> {
+        self.initiator.memory(len)
+    }
+    fn submit(&mut self, io: Io) {
+        self.waiting.push_back(io);
+        self.submit_waiting();
+        self.due = Some(Initiator::now());
+    }
+    fn poll_done(&mut self) -> Option<Done> {
+        let done = self.initiator.poll_done(self.volume)?;
+        self.submit_waiting();
+        Some(done)
+    }
+    fn has_changed(&mut self) -> bool {
+        self.initiator.has_changed(self.volume)
+    }
+    fn drive(&mut self, wait: Option<Duration>) -> io::Result<()> {
+        self.initiator.turn(wait);
+        self.due = self.initiator.poll_timeout();
+        Ok(())
+    }
+    fn wake(&self) -> (BorrowedFd<'_>, Option<Time>) {
+        (self.initiator.as_fd(), self.due)
+    }
+}

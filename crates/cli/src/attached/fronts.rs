@@ -1,0 +1,229 @@
+//! The fronts of `attach`: what users open of each, what its keeper holds, and how each goes on with what
+//! a killed holder left.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use block_device::{Disk, Via, fuse, nbd, ublk, vhost};
+
+use super::note::Noted;
+use super::wire::{Charge, Shape};
+use super::{Attachment, End, Opened};
+use crate::exit::Failure;
+
+/// What is told when the device can be used.
+type Ready<'a> = &'a mut dyn FnMut(&Opened);
+
+/// Serves by the way that was chosen.
+pub(super) fn serve(attachment: &mut Attachment, end: &End, ready: Ready<'_>) -> Result<(), Failure> {
+    match attachment.records.via {
+        Via::Ublk => serve_ublk(attachment, end, ready),
+        Via::Fuse => serve_fuse(attachment, end, ready),
+        Via::Nbd => serve_nbd(attachment, end, ready),
+        Via::VhostUser => serve_vhost(attachment, end, ready),
+    }
+}
+
+fn at(place: &Path) -> impl Fn(io::Error) -> Failure + use<> {
+    let place = place.to_owned();
+    move |why| Failure::failed(format!("{}: {why}", place.display()))
+}
+
+/// A front that makes its device on the thread that serves it tells of it there; what goes wrong then ends it,
+/// and comes back through it.
+struct Told {
+    noted: Option<Noted>,
+    failed: Option<Failure>,
+}
+
+impl Told {
+    fn new() -> Told {
+        Told { noted: None, failed: None }
+    }
+
+    fn take(&mut self, settled: Result<Noted, Failure>) -> io::Result<()> {
+        match settled {
+            Ok(noted) => self.noted = Some(noted),
+            Err(why) => {
+                let said = io::Error::other(why.message.clone());
+                self.failed = Some(why);
+                return Err(said);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether somebody knows of the device.
+    fn is_told(&self) -> bool {
+        self.noted.is_some()
+    }
+
+    /// How the attachment ended.
+    fn end(self, ran: io::Result<()>, failed: impl FnOnce(io::Error) -> Failure) -> Result<(), Failure> {
+        match (self.failed, &self.noted, ran) {
+            (Some(why), ..) => Err(why),
+            (None, _, Err(why)) => Err(failed(why)),
+            (None, None, Ok(())) => Err(Failure::failed("it was ended before it served anybody")),
+            (None, Some(_), Ok(())) => Ok(()),
+        }
+    }
+}
+
+fn serve_ublk(attachment: &mut Attachment, end: &End, ready: Ready<'_>) -> Result<(), Failure> {
+    let Attachment { disk, records, .. } = attachment;
+    let failed = at(Path::new("ublk"));
+    let was = match records.inherit() {
+        Some((Charge::Ublk { number }, _)) => Some(number),
+        _ => None,
+    };
+    let number = match (was, &records.wish.at) {
+        (Some(number), _) => Some(number),
+        (None, Some(place)) => Some(ublk_number(place)?),
+        (None, None) => records.stranded().map(ublk_number).transpose()?,
+    };
+    let front = match (records.wish.recover, number) {
+        (true, Some(number)) => ublk::Front::recover(number, disk),
+        (true, None) => {
+            return Err(Failure::usage("--recover needs --at /dev/ublkbN, the device to go on with"));
+        }
+        (false, number) => ublk::Front::new(ublk::Settings { number, ..ublk::Settings::default() }, disk),
+    };
+    let front = front.map_err(&failed)?;
+    let number = front.number();
+    let charge = Charge::Ublk { number };
+    let mut told = Told::new();
+    let mut ran = front.run(disk, &end.stop, &mut |device: &Path| {
+        let opened = Opened { ways: vec![("device", device.display().to_string())], remarks: Vec::new() };
+        told.take(records.settle(end, &opened, Some((charge.clone(), Vec::new()))))?;
+        ready(&opened);
+        Ok(())
+    });
+    // What failed here was the system or the driver, not the volume: the device's users wait, and are served again.
+    for _ in 0..RECOVERIES {
+        if ran.is_ok() || !told.is_told() || end.stop.times() > 0 {
+            break;
+        }
+        let Ok(front) = ublk::Front::recover(number, disk) else { break };
+        ran = front.run(disk, &end.stop, &mut |_: &Path| Ok(()));
+    }
+    if ran.is_err() && told.is_told() {
+        // Or they would wait for ever. It is there no more if the volume is gone; the driver notices its server's
+        // end a moment later.
+        for _ in 0..100 {
+            match ublk::delete_left(number, std::process::id()) {
+                Err(why) if why.kind() == io::ErrorKind::ResourceBusy => {
+                    std::thread::sleep(std::time::Duration::from_millis(50));
+                }
+                _ => break,
+            }
+        }
+    }
+    told.end(ran, failed)
+}
+
+/// How often a device is gone on with whose server failed for reasons of its own.
+const RECOVERIES: u32 = 3;
+
+/// The N of `/dev/ublkbN`.
+pub(super) fn ublk_number(at: &Path) -> Result<u32, Failure> {
+    let name = at.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let number = name.strip_prefix("ublkb").and_then(|number| number.parse().ok());
+    number.ok_or_else(|| Failure::usage(format!("{} is no ublk device: write /dev/ublkbN", at.display())))
+}
+
+fn serve_fuse(attachment: &mut Attachment, end: &End, ready: Ready<'_>) -> Result<(), Failure> {
+    let Attachment { disk, records, .. } = attachment;
+    let inherited = match records.inherit() {
+        Some((Charge::Fuse { dir, write_max, name, made, by_program, .. }, files)) => {
+            let made = made.map(|(device, inode)| fuse::Made { device, inode });
+            Some((dir, fuse::Facts { write_max, name: fuse::Name(name), made, by_program }, files))
+        }
+        _ => None,
+    };
+    let dir = records.place(inherited.as_ref().map(|(dir, ..)| dir.as_path()), "mount");
+    let failed = at(&dir);
+    let settings = fuse::Settings::new(&dir);
+    let front = match inherited {
+        Some((_, facts, files)) => go_on(settings, facts, files),
+        None => {
+            if records.wish.recover {
+                fuse::clean(&dir).map_err(&failed)?;
+            }
+            fuse::Front::new(settings)
+        }
+    };
+    let mut told = Told::new();
+    let ran = front.map_err(&failed)?.run(disk, &end.stop, &mut |place| {
+        let mut opened = Opened { ways: vec![("file", place.file.display().to_string())], remarks: Vec::new() };
+        if let Some(device) = place.device {
+            opened.ways.push(("device", device.display().to_string()));
+        }
+        if let Some(why) = &place.why {
+            opened.remarks.push(format!("there is no loop device: {why}"));
+        }
+        if place.kept.is_none() {
+            let remark = "if this process is killed, I/O fails at once: the kernel cannot ask again what was in \
+                          flight (Linux 6.9 can)";
+            opened.remarks.push(remark.to_owned());
+        }
+        told.take(records.settle(end, &opened, place.kept.map(|keep| charge(&dir, keep))))?;
+        ready(&opened);
+        Ok(())
+    });
+    told.end(ran, failed)
+}
+
+/// A front over the descriptors that a keeper held.
+fn go_on(settings: fuse::Settings, facts: fuse::Facts, files: Vec<OwnedFd>) -> io::Result<fuse::Front> {
+    let mut files = files.into_iter();
+    let fuse = files.next().ok_or_else(|| io::Error::other("the keeper holds nothing"))?;
+    fuse::Front::recover(settings, fuse::Kept { fuse, device: files.next(), facts })
+}
+
+fn charge<'a>(dir: &Path, keep: fuse::Keep<'a>) -> (Charge, Vec<std::os::fd::BorrowedFd<'a>>) {
+    let fuse::Facts { write_max, name, made, by_program } = keep.facts;
+    let (device, made) = (keep.device.is_some(), made.map(|made| (made.device, made.inode)));
+    let charge = Charge::Fuse { dir: dir.to_owned(), write_max, name: name.0, made, by_program, device };
+    (charge, std::iter::once(keep.fuse).chain(keep.device).collect())
+}
+
+/// The path that a killed holder's socket had.
+fn inherited_path(attachment: &mut Attachment) -> Option<PathBuf> {
+    match attachment.records.inherit() {
+        Some((Charge::Nbd { path, .. } | Charge::VhostUser { path, .. }, _)) => Some(path),
+        _ => attachment.records.stranded().map(Path::to_owned),
+    }
+}
+
+fn serve_nbd(attachment: &mut Attachment, end: &End, ready: Ready<'_>) -> Result<(), Failure> {
+    let was = inherited_path(attachment);
+    let Attachment { disk, records, .. } = attachment;
+    let path = records.place(was.as_deref(), "nbd");
+    let failed = at(&path);
+    let mut front = nbd::Front::new(nbd::Settings::new(&path)).map_err(&failed)?;
+    let opened = Opened {
+        ways: vec![("socket", path.display().to_string()), ("url", front.url())],
+        remarks: Vec::new(),
+    };
+    let shape = Shape::of(&disk.geometry(), disk.is_read_only());
+    let _noted = records.settle(end, &opened, Some((Charge::Nbd { path, shape }, Vec::new())))?;
+    ready(&opened);
+    front.run(disk, &end.stop).map_err(failed)
+}
+
+fn serve_vhost(attachment: &mut Attachment, end: &End, ready: Ready<'_>) -> Result<(), Failure> {
+    let was = inherited_path(attachment);
+    let Attachment { disk, records, .. } = attachment;
+    let path = records.place(was.as_deref(), "vhost");
+    let failed = at(&path);
+    let portrait = disk.initiator.portrait(disk.volume);
+    let id = portrait.map(|portrait| portrait.serial.clone()).unwrap_or_default();
+    let settings = vhost::Settings { id: id.clone(), ..vhost::Settings::new(&path) };
+    let mut front = vhost::Front::new(settings).map_err(&failed)?;
+    let opened = Opened { ways: vec![("socket", path.display().to_string())], remarks: Vec::new() };
+    let shape = Shape::of(&disk.geometry(), disk.is_read_only());
+    let _noted = records.settle(end, &opened, Some((Charge::VhostUser { path, id, shape }, Vec::new())))?;
+    ready(&opened);
+    front.run(disk, &end.stop).map_err(failed)
+}

@@ -1,0 +1,426 @@
+//! What the daemon holds: each attachment on a thread of its own.
+//!
+//! Invariant: an attachment is in the list from the answer that it is there until its thread has ended.
+//! One that still has users when the daemon ends, or is killed, is left to its keeper; the next daemon of the
+//! same control socket goes on with it by itself.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::note::{self, Found, Standing};
+use super::{Attachment, End, Opened, Wanted, Wish};
+use crate::control::AttachRequest;
+use crate::exit::{Exit, Failure};
+use crate::owned;
+use crate::report::AttachmentReport;
+use crate::spec;
+
+/// Attachments at one time: each has a thread, 128 MiB of memory at most, and sessions of its own.
+const HELD_MAX: usize = 64;
+/// How long one may take until it is there; opening a volume and waiting for a killed holder's writes take
+/// longest. The command line waits a little longer.
+const PATIENCE: Duration = Duration::from_secs(55);
+/// The same for what the daemon before this one held: nobody waits for an answer.
+const RESUME_PATIENCE: Duration = Duration::from_secs(600);
+/// Between two attempts to go on with it, until its I/O fails.
+const RESUME_PAUSE: Duration = Duration::from_secs(1);
+/// How long the daemon waits for users when it ends.
+const FAREWELL: Duration = Duration::from_secs(5);
+/// Between two looks at whether a thread has ended.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// The daemon's attachments.
+#[derive(Debug, Default)]
+pub struct Attachments {
+    held: Mutex<Vec<Held>>,
+    /// What the daemon before this one held, while an attempt to go on with it runs.
+    resuming: Mutex<Vec<Found>>,
+    ending: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Held {
+    /// `None` until it is there.
+    report: Option<AttachmentReport>,
+    /// It was the last daemon's.
+    resumed: bool,
+    end: End,
+    thread: JoinHandle<()>,
+}
+
+/// How long one that has begun to take its device over, or to make it, may take on top.
+const SETTLING: Duration = Duration::from_secs(3);
+
+/// Makes what is to be held, on its thread.
+type Open = Box<dyn FnOnce(&Wanted) -> Result<Opening, Failure> + Send>;
+/// Serves it until it is told to end; calls when it can be used.
+type Serve = Box<dyn FnOnce(&End, &mut dyn FnMut(&Opened)) -> Result<(), Failure>>;
+
+/// What is open, and has touched no device yet.
+struct Opening {
+    url: String,
+    via: String,
+    remark: Option<String>,
+    timeout_ms: u64,
+    serve: Serve,
+}
+
+impl From<Attachment> for Opening {
+    fn from(attachment: Attachment) -> Self {
+        Opening {
+            url: attachment.url().to_owned(),
+            via: attachment.via().name().to_owned(),
+            remark: attachment.remark.clone(),
+            timeout_ms: note::millis(attachment.timeout()),
+            serve: Box::new(move |end, ready| attachment.serve(end, ready)),
+        }
+    }
+}
+
+/// Whose an attachment is, and how long who asked for it waits.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    /// It was the last daemon's.
+    resumed: bool,
+    /// A device is there already, which users wait for.
+    recovers: bool,
+    patience: Duration,
+}
+
+impl Attachments {
+    fn held(&self) -> MutexGuard<'_, Vec<Held>> {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.retain(|one| !one.thread.is_finished());
+        held
+    }
+
+    /// How many can be used.
+    pub fn count(&self) -> usize {
+        self.held().iter().filter(|one| one.report.is_some()).count()
+    }
+
+    /// Attaches; answers when the device can be used.
+    ///
+    /// # Errors
+    /// What the attachment says.
+    pub fn attach(&self, wish: Wish) -> Result<AttachmentReport, Failure> {
+        let begun = Instant::now();
+        if let Some(report) = wish.recover.then(|| self.resumed(&wish)).flatten() {
+            return Ok(report);
+        }
+        let patience = PATIENCE.saturating_sub(begun.elapsed());
+        let asked = Asked { resumed: false, recovers: wish.recover, patience };
+        self.start(Box::new(move |wanted| Attachment::open(wish, wanted).map(Opening::from)), asked)
+    }
+
+    fn start(&self, open: Open, asked: Asked) -> Result<AttachmentReport, Failure> {
+        let Asked { resumed, recovers, patience } = asked;
+        let end = End::new()?;
+        let wanted = Arc::new(Wanted::new());
+        let its_wanted = wanted.clone();
+        let (say, said) = mpsc::channel();
+        let its_end = end.clone();
+        let thread = {
+            let mut held = self.held();
+            if held.len() >= HELD_MAX {
+                return Err(Failure::failed(format!("the daemon holds {HELD_MAX} attachments already")));
+            }
+            if self.ending.load(Ordering::Acquire) {
+                return Err(Failure::failed("the daemon is stopping"));
+            }
+            let hold = move || hold(open, &its_wanted, &its_end, &say);
+            let thread = thread::Builder::new().name("attachment".to_owned()).spawn(hold);
+            let thread = thread.map_err(|why| Failure::failed(format!("cannot start a thread: {why}")))?;
+            let id = thread.thread().id();
+            held.push(Held { report: None, resumed, end: end.clone(), thread });
+            id
+        };
+        let mut heard = said.recv_timeout(patience);
+        let is_late = |heard: &Result<_, _>| matches!(heard, Err(mpsc::RecvTimeoutError::Timeout));
+        // Either it is given up before it touches a device, and touches none, or it is past that, which takes
+        // but a moment more.
+        if is_late(&heard) && !wanted.give_up() {
+            heard = said.recv_timeout(SETTLING);
+            if is_late(&heard) && recovers {
+                let why = "the device is taken over, and not served yet: `blockwire attach --list` shows it";
+                return Err(Failure::new(Exit::RequestTimeout, why));
+            }
+        }
+        match heard {
+            Ok(Ok(report)) => {
+                let mut held = self.held();
+                if let Some(one) = held.iter_mut().find(|one| one.thread.thread().id() == thread) {
+                    one.report = Some(report.clone());
+                }
+                Ok(report)
+            }
+            Ok(Err(why)) => Err(why),
+            Err(mpsc::RecvTimeoutError::Disconnected) => Err(Failure::failed("the attachment broke down")),
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                // Nobody was told of it; a device that it has just made goes again.
+                end.end();
+                end.end();
+                let why =
+                    "the volume did not come up in time, or the killed holder's writes are still waited for";
+                Err(Failure::new(Exit::RequestTimeout, why))
+            }
+        }
+    }
+
+    /// Goes on with all that waits of what a daemon with this control socket held, each on a thread of its
+    /// own, as often as it takes until its I/O fails. Returns at once.
+    pub fn resume(self: &Arc<Self>, control: &Path) {
+        let dir = note::dir(Some(control));
+        for left in waiting(&dir, control) {
+            self.resuming().push(left.clone());
+            let (held, dir, control) = (self.clone(), dir.clone(), control.to_owned());
+            let go_on = move || held.go_on(left, &dir, &control);
+            if let Err(why) = thread::Builder::new().name("resume".to_owned()).spawn(go_on) {
+                tracing::warn!(%why, "cannot go on with what the last daemon held");
+            }
+        }
+    }
+
+    fn resuming(&self) -> MutexGuard<'_, Vec<Found>> {
+        self.resuming.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Goes on with one; a failure changes nothing of how long it waits.
+    fn go_on(&self, mut left: Found, dir: &Path, control: &Path) {
+        let mut said = String::new();
+        loop {
+            let (found, its_dir, its_control) = (left.clone(), dir.to_owned(), control.to_owned());
+            let open = move |wanted: &Wanted| {
+                Attachment::resume(found, &its_dir, &its_control, wanted).map(Opening::from)
+            };
+            let asked = Asked { resumed: true, recovers: true, patience: RESUME_PATIENCE };
+            let went = self.start(Box::new(open), asked);
+            self.resuming().retain(|one| one.file != left.file);
+            let Err(why) = went else { return };
+            if said != why.message {
+                let (ways, url) = (left.ways(), &left.note.url);
+                let hint = format!("blockwire attach '{url}' --daemon --recover --at {}", left.place());
+                tracing::warn!(%why, hint, "{ways} waits and cannot be gone on with yet");
+                said = why.message;
+            }
+            thread::sleep(RESUME_PAUSE);
+            let still = waiting(dir, control).into_iter().find(|one| one.file == left.file);
+            let Some(still) = still.filter(|_| !self.ending.load(Ordering::Acquire)) else { return };
+            self.resuming().push(still.clone());
+            left = still;
+        }
+    }
+
+    /// What is wished, if this daemon goes on with it already; an attempt that runs is waited for.
+    fn resumed(&self, wish: &Wish) -> Option<AttachmentReport> {
+        let (_, shown) = client::urls_of(&wish.url).ok()?;
+        let is_meant = |url: &str, is_at: &dyn Fn(&Path) -> bool| match &wish.at {
+            Some(at) => is_at(at),
+            None => url == shown,
+        };
+        let until = Instant::now() + PATIENCE;
+        while self.resuming().iter().any(|one| is_meant(&one.note.url, &|at| one.is(at))) {
+            if Instant::now() >= until {
+                return None;
+            }
+            thread::sleep(LOOK);
+        }
+        let held = self.held();
+        let mut reports = held.iter().filter(|one| one.resumed).filter_map(|one| one.report.as_ref());
+        let is_at = |report: &AttachmentReport, at: &Path| {
+            report.ways.iter().any(|way| Path::new(way) == at || Path::new(way).parent() == Some(at))
+        };
+        reports.find(|report| is_meant(&report.url, &|at| is_at(report, at))).cloned()
+    }
+
+    /// Ends the one with this way, and waits for its end. `None`: it is none of ours.
+    ///
+    /// # Errors
+    /// If its users do not go within `patience`.
+    pub fn detach(&self, way: &str, now: bool, patience: Duration) -> Option<Result<(), Failure>> {
+        let has =
+            |one: &Held| one.report.as_ref().is_some_and(|report| report.ways.iter().any(|mine| mine == way));
+        {
+            let held = self.held();
+            let one = held.iter().find(|one| has(one))?;
+            one.end.end();
+            if now {
+                one.end.end();
+            }
+        }
+        let until = Instant::now() + patience;
+        while self.held().iter().any(has) {
+            if Instant::now() >= until {
+                let why = format!("{way} is still in use: unmount it, or use --now");
+                return Some(Err(Failure::new(Exit::RequestTimeout, why)));
+            }
+            thread::sleep(LOOK);
+        }
+        Some(Ok(()))
+    }
+
+    /// Ends all; what is still used after a while is left to its keeper.
+    pub fn end(&self) {
+        self.ending.store(true, Ordering::Release);
+        self.held().iter().for_each(|one| one.end.end());
+        let until = Instant::now() + FAREWELL;
+        loop {
+            let held = self.held();
+            if held.is_empty() {
+                return;
+            }
+            if Instant::now() >= until {
+                for one in held.iter().filter_map(|one| one.report.as_ref()) {
+                    let (ways, timeout) = (one.ways.join(" "), one.timeout_ms / 1000);
+                    tracing::warn!(
+                        "{ways} is in use: its I/O waits {timeout} s for the next daemon, or `attach --recover`"
+                    );
+                }
+                return;
+            }
+            drop(held);
+            thread::sleep(LOOK);
+        }
+    }
+}
+
+/// What waits of what a daemon with this control socket held.
+fn waiting(dir: &Path, control: &Path) -> Vec<Found> {
+    let mut all = note::all(dir).unwrap_or_else(|why| {
+        tracing::warn!(%why, "what the last daemon held is not gone on with");
+        Vec::new()
+    });
+    // Of nobody else, whichever user we are.
+    all.retain(|one| one.dir.owner() == owned::user());
+    all.retain(|one| {
+        one.note.control.as_deref() == Some(control) && matches!(one.standing, Standing::Waiting { .. })
+    });
+    all
+}
+
+/// The thread of one attachment.
+fn hold(open: Open, wanted: &Wanted, end: &End, say: &mpsc::Sender<Result<AttachmentReport, Failure>>) {
+    let Opening { url, via, remark, timeout_ms, serve } = match open(wanted) {
+        Ok(opening) => opening,
+        Err(why) => return drop(say.send(Err(why))),
+    };
+    if !wanted.begin() {
+        tracing::info!(url, via, "given up before it touched a device: it took too long");
+        return;
+    }
+    let ended = serve(end, &mut |opened: &Opened| {
+        let report = AttachmentReport {
+            url: url.clone(),
+            via: via.clone(),
+            ways: opened.names(),
+            lines: remark.iter().cloned().chain(opened.lines()).collect(),
+            timeout_ms,
+        };
+        tracing::info!(url, via, ways = report.ways.join(" "), "attached");
+        // Who asked may have given up.
+        let _ = say.send(Ok(report));
+    });
+    match ended {
+        Ok(()) => tracing::info!(url, "detached"),
+        Err(why) => {
+            tracing::warn!(url, %why, "an attachment has ended");
+            let _ = say.send(Err(why));
+        }
+    }
+}
+
+/// A request to attach, made a wish: what has no meaning in another process is refused.
+///
+/// # Errors
+/// What makes no sense.
+pub fn wish(request: AttachRequest, control: &Path) -> Result<Wish, String> {
+    let AttachRequest { url, via, at, recover, timeout_ms } = request;
+    if at.as_deref().is_some_and(Path::is_relative) {
+        return Err("the path of the device must be absolute".to_owned());
+    }
+    let (urls, _) = client::urls_of(&url).map_err(|why| why.to_string())?;
+    if spec::name_a_relative_secret(&urls) {
+        return Err("the path of a secret's file must be absolute".to_owned());
+    }
+    let timeout = Duration::from_millis(timeout_ms);
+    if timeout > super::TIMEOUT_MAX {
+        return Err("the time-out is at most a day".to_owned());
+    }
+    Ok(Wish {
+        url,
+        via: via.as_deref().map(super::via).transpose()?,
+        at,
+        recover,
+        timeout,
+        dir: super::note::dir(Some(control)),
+        control: Some(control.to_owned()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(recovers: bool, patience: Duration) -> Asked {
+        Asked { resumed: false, recovers, patience }
+    }
+
+    fn opening(serve: Serve) -> Opening {
+        Opening { url: "u".into(), via: "fuse".into(), remark: None, timeout_ms: 1, serve }
+    }
+
+    fn until_all_have_ended(attachments: &Attachments) {
+        let until = Instant::now() + Duration::from_secs(60);
+        while !attachments.held().is_empty() {
+            assert!(Instant::now() < until, "a thread goes on for ever");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn a_recovery_that_timed_out_touches_no_device_later() {
+        let (attachments, served) = (Attachments::default(), Arc::new(AtomicBool::new(false)));
+        let its_served = served.clone();
+        let open = move |wanted: &Wanted| {
+            while wanted.is_wanted() {
+                thread::sleep(Duration::from_millis(1));
+            }
+            // It comes up after all.
+            let serve = move |_: &End, _: &mut dyn FnMut(&Opened)| {
+                its_served.store(true, Ordering::Release);
+                Ok(())
+            };
+            Ok(opening(Box::new(serve)))
+        };
+        let why = attachments.start(Box::new(open), asked(true, Duration::from_millis(20))).unwrap_err();
+        assert_eq!(why.exit, Exit::RequestTimeout);
+        until_all_have_ended(&attachments);
+        assert!(!served.load(Ordering::Acquire), "the device was taken over, to be taken away");
+    }
+
+    #[test]
+    fn a_recovery_that_has_begun_is_not_ended_by_a_time_out() {
+        let (attachments, ended) = (Attachments::default(), Arc::new(AtomicBool::new(false)));
+        let (go, wait) = mpsc::channel::<()>();
+        let its_ended = ended.clone();
+        let open = move |_: &Wanted| {
+            let serve = move |end: &End, ready: &mut dyn FnMut(&Opened)| {
+                // Longer than who asked is patient for.
+                thread::sleep(Duration::from_millis(200));
+                ready(&Opened::default());
+                let _ = wait.recv();
+                its_ended.store(end.stop.times() > 0, Ordering::Release);
+                Ok(())
+            };
+            Ok(opening(Box::new(serve)))
+        };
+        let report = attachments.start(Box::new(open), asked(true, Duration::from_millis(50)));
+        assert!(report.is_ok() && attachments.count() == 1, "{report:?}");
+        drop(go);
+        until_all_have_ended(&attachments);
+        assert!(!ended.load(Ordering::Acquire));
+    }
+}

@@ -1,0 +1,316 @@
+//! `blockwire keep`: the keeper's process. Holders start it; nobody types it.
+//!
+//! Invariant: while the holder lives nothing is done with what is kept. When it is dead, I/O waits until
+//! somebody takes over or the time-out has passed, and then fails; a take-over that ends before it serves
+//! changes nothing of when that is.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use block_device::{Failing, Statistics, Stop, fuse, nbd, ublk, vhost};
+use clap::Args;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use super::note::millis;
+use super::wire::{Answer, Charge, Shape, Word, poll_in, receive, send};
+use crate::called::Called;
+use crate::exit::{Exit, Failure};
+use crate::owned::{Dir, Peer, user};
+
+/// How long somebody who connects may take to say what he wants.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a socket is still served with errors when no client is there: those who come again by
+/// themselves come within seconds.
+const DESERTED: Duration = Duration::from_secs(60);
+/// Between two looks at whether a client is there.
+const LOOK: Duration = Duration::from_secs(1);
+/// How long the kernel may take to see that a killed holder's descriptors are closed.
+const CLOSING: Duration = Duration::from_secs(2);
+
+/// `keep`
+#[derive(Debug, Args)]
+pub struct KeepArgs {
+    /// Where to listen
+    #[arg(long)]
+    socket: PathBuf,
+}
+
+/// Keeps, with the lifeline as standard input.
+pub fn keep(args: &KeepArgs) -> Result<Exit, Failure> {
+    let failed = |why: io::Error| Failure::failed(format!("{}: {why}", args.socket.display()));
+    // What ends the holder's terminal or group does not end this.
+    let _ = rustix::process::setsid();
+    let _ = std::env::set_current_dir("/");
+    let lifeline = io::stdin().as_fd().try_clone_to_owned().map_err(failed)?;
+    let listener = listen(&args.socket).map_err(failed)?;
+    let made = fs::symlink_metadata(&args.socket).map_err(failed)?;
+    let mut keeper = Keeper { lifeline: Some(lifeline), held: None, dead: None, failing: None };
+    let result = keeper.run(&listener);
+    let is_ours = |now: &fs::Metadata| {
+        (now.dev(), now.ino()) == (made.dev(), made.ino()) && now.file_type().is_socket()
+    };
+    if fs::symlink_metadata(&args.socket).is_ok_and(|now| is_ours(&now)) {
+        let _ = fs::remove_file(&args.socket);
+    }
+    result.map(|()| Exit::Success).map_err(failed)
+}
+
+/// Listens where nothing is yet.
+fn listen(path: &Path) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    // What is bound has this mode from the first moment.
+    rustix::fs::fchmod(&socket, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::net::listen(&socket, 16)?;
+    Ok(socket)
+}
+
+/// Removes a note of ours.
+fn forget(note: &Path) {
+    if let (Some(dir), Some(name)) = (note.parent(), note.file_name())
+        && let Ok(Some(dir)) = Dir::find(dir)
+        && dir.owner() == user()
+    {
+        let _ = dir.remove(name);
+    }
+}
+
+/// What is kept.
+struct Held {
+    charge: Charge,
+    files: Vec<OwnedFd>,
+    note: PathBuf,
+    timeout: Duration,
+    called: Option<Called>,
+}
+
+struct Keeper {
+    /// The holder's, or that of who is taking over.
+    lifeline: Option<OwnedFd>,
+    held: Option<Held>,
+    /// When the holder died; it stays while somebody takes over, until he serves.
+    dead: Option<Instant>,
+    /// A server of errors, where clients would wait for ever.
+    failing: Option<FailingServer>,
+}
+
+/// What follows.
+#[derive(PartialEq, Eq)]
+enum Then {
+    GoOn,
+    Leave,
+}
+
+impl Keeper {
+    fn run(&mut self, listener: &OwnedFd) -> io::Result<()> {
+        loop {
+            let due = self.due();
+            let mut fds = vec![listener.as_fd()];
+            fds.extend(self.lifeline.as_ref().map(AsFd::as_fd));
+            let ready = poll_in(&fds, due)?;
+            if ready.get(1) == Some(&true) && self.hear()? == Then::Leave {
+                break;
+            }
+            if ready[0] && self.answer(listener) == Then::Leave {
+                break;
+            }
+            if self.due() == Some(Duration::ZERO) && self.end() == Then::Leave {
+                break;
+            }
+        }
+        if let Some(held) = self.held.take() {
+            forget(&held.note);
+        }
+        Ok(())
+    }
+
+    /// When something is to be done; `None`: when somebody says something.
+    fn due(&self) -> Option<Duration> {
+        if self.lifeline.is_some() {
+            return None;
+        }
+        if let Some(failing) = &self.failing {
+            return Some(failing.due());
+        }
+        let (held, dead) = (self.held.as_ref()?, self.dead?);
+        Some(held.timeout.saturating_sub(dead.elapsed()))
+    }
+
+    /// The holder says something, or is gone.
+    fn hear(&mut self) -> io::Result<Then> {
+        let Some(lifeline) = &self.lifeline else { return Ok(Then::GoOn) };
+        match receive::<Word>(lifeline, Duration::ZERO) {
+            Ok(Some((Word::Hold { charge, note, timeout_ms, called }, files))) => {
+                if let Some(before) = self.held.as_ref().filter(|before| before.note != note) {
+                    forget(&before.note);
+                }
+                let timeout = Duration::from_millis(timeout_ms);
+                self.held = Some(Held { charge, files, note, timeout, called });
+                self.dead = None;
+                send(lifeline, &Answer::Held, &[])?;
+                Ok(Then::GoOn)
+            }
+            Ok(Some((Word::LetGo, _))) => {
+                if let Some(Held { charge: Charge::Fuse { device, .. }, files, .. }) = &mut self.held {
+                    *device = false;
+                    files.truncate(1);
+                }
+                Ok(Then::GoOn)
+            }
+            Ok(Some((Word::Leave, _))) => Ok(Then::Leave),
+            Ok(Some((Word::Take | Word::End | Word::Ask, _))) => Ok(Then::GoOn),
+            // What cannot be understood comes from no holder of ours: it counts as its end.
+            Ok(None) | Err(_) => {
+                self.lifeline = None;
+                self.dead.get_or_insert_with(Instant::now);
+                // A holder that never served leaves nothing.
+                Ok(if self.held.is_some() { Then::GoOn } else { Then::Leave })
+            }
+        }
+    }
+
+    /// Somebody else has come.
+    fn answer(&mut self, listener: &OwnedFd) -> Then {
+        let Ok(peer) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC) else { return Then::GoOn };
+        if !Peer::of(&peer).is_ok_and(Peer::commands_us) {
+            return Then::GoOn;
+        }
+        let Ok(Some((word, _))) = receive::<Word>(&peer, PATIENCE) else { return Then::GoOn };
+        let (Some(held), Some(dead), None) = (&self.held, self.dead, &self.lifeline) else {
+            // Also while somebody takes over. If the answer does not reach him he is gone.
+            let _ = send(&peer, &Answer::Busy, &[]);
+            return Then::GoOn;
+        };
+        match word {
+            Word::Ask => {
+                let left = held.timeout.saturating_sub(dead.elapsed());
+                let left_ms = self.failing.is_none().then(|| millis(left));
+                let _ = send(&peer, &Answer::Waiting { left_ms }, &[]);
+                Then::GoOn
+            }
+            Word::Take => {
+                // It has the socket's place.
+                self.failing = None;
+                let (charge, called) = (held.charge.clone(), held.called.clone());
+                let answer = Answer::Taken { charge, dead_ms: millis(dead.elapsed()), called };
+                let files: Vec<_> = held.files.iter().map(AsFd::as_fd).collect();
+                if send(&peer, &answer, &files).is_ok() {
+                    self.lifeline = Some(peer);
+                }
+                Then::GoOn
+            }
+            Word::End => {
+                self.failing = None;
+                self.give_up();
+                let _ = send(&peer, &Answer::Ended, &[]);
+                Then::Leave
+            }
+            Word::Hold { .. } | Word::LetGo | Word::Leave => Then::GoOn,
+        }
+    }
+
+    /// The time-out has passed, or nobody is left whom errors must be told.
+    fn end(&mut self) -> Then {
+        if let Some(failing) = &mut self.failing {
+            return if failing.is_deserted() { Then::Leave } else { Then::GoOn };
+        }
+        self.give_up();
+        let Some(held) = &self.held else { return Then::Leave };
+        self.failing = match &held.charge {
+            Charge::Fuse { .. } | Charge::Ublk { .. } => None,
+            Charge::Nbd { .. } | Charge::VhostUser { .. } => FailingServer::start(held.charge.clone()),
+        };
+        if self.failing.is_some() { Then::GoOn } else { Then::Leave }
+    }
+
+    /// Who waits gets errors.
+    fn give_up(&mut self) {
+        let Some(held) = &mut self.held else { return };
+        match &held.charge {
+            Charge::Fuse { dir, name, made, .. } => {
+                let mut files = held.files.drain(..);
+                // The last descriptor of the kernel's end: it answers everything with errors from now on.
+                drop(files.next());
+                let until = Instant::now() + CLOSING;
+                let name = fuse::Name(*name);
+                while !matches!(fuse::clean_named(dir, name), Ok(true)) && Instant::now() < until {
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+                if let Some((device, inode)) = *made {
+                    fuse::Made { device, inode }.remove(dir);
+                }
+                // Nobody waits for the loop device's own users.
+                files.for_each(drop);
+            }
+            Charge::Ublk { number } => drop(ublk::delete(*number)),
+            // Who connects waits for nobody: it is told at once that nobody is there.
+            Charge::Nbd { .. } | Charge::VhostUser { .. } => {}
+        }
+    }
+}
+
+/// Serves a socket's clients with errors, who would else come again and again, their users waiting.
+struct FailingServer {
+    stop: Stop,
+    statistics: std::sync::Arc<Statistics>,
+    thread: Option<JoinHandle<()>>,
+    /// Since when no client is there.
+    deserted: Instant,
+    /// When to look whether one is.
+    look_at: Instant,
+}
+
+impl FailingServer {
+    fn start(charge: Charge) -> Option<FailingServer> {
+        let stop = Stop::new().ok()?;
+        let its_stop = stop.clone();
+        let disk = |shape: Shape| Failing::new(shape.geometry(), shape.read_only).ok();
+        // If the place is taken, somebody serves there.
+        let (statistics, thread) = match charge {
+            Charge::Nbd { path, shape } => {
+                let mut front = nbd::Front::new(nbd::Settings::new(path)).ok()?;
+                let statistics = front.statistics();
+                let mut serve = move || disk(shape).map(|mut disk| front.run(&mut disk, &its_stop));
+                (statistics, std::thread::spawn(move || drop(serve())))
+            }
+            Charge::VhostUser { path, id, shape } => {
+                let settings = vhost::Settings { id, ..vhost::Settings::new(path) };
+                let mut front = vhost::Front::new(settings).ok()?;
+                let statistics = front.statistics();
+                let mut serve = move || disk(shape).map(|mut disk| front.run(&mut disk, &its_stop));
+                (statistics, std::thread::spawn(move || drop(serve())))
+            }
+            Charge::Fuse { .. } | Charge::Ublk { .. } => return None,
+        };
+        let (deserted, look_at) = (Instant::now(), Instant::now() + LOOK);
+        Some(FailingServer { stop, statistics, thread: Some(thread), deserted, look_at })
+    }
+
+    fn due(&self) -> Duration {
+        self.look_at.saturating_duration_since(Instant::now())
+    }
+
+    fn is_deserted(&mut self) -> bool {
+        self.look_at = Instant::now() + LOOK;
+        if self.statistics.snapshot().clients > 0 {
+            self.deserted = Instant::now();
+        }
+        self.deserted.elapsed() >= DESERTED || self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+}
+
+impl Drop for FailingServer {
+    fn drop(&mut self) {
+        self.stop.stop();
+        self.stop.stop();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

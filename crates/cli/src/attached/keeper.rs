@@ -1,0 +1,176 @@
+//! The keeper of an attachment, as its holder and others see it: a process that does nothing but hold on
+//! when the holder is killed, so that I/O waits to be recovered instead of failing, and then ends the
+//! waiting in time.
+//!
+//! Invariant: the keeper knows of the holder's end by the end of one connection, the lifeline, and by
+//! nothing else; who has the lifeline is the holder.
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use super::note::{Kept, Process};
+use super::wire::{Answer, Charge, Word, receive, send};
+use crate::called::Called;
+use crate::exit::Failure;
+use crate::owned::{Peer, user};
+
+/// How long a keeper may take to answer; ending I/O takes longest.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How long an answer to a mere question may take.
+const SOON: Duration = Duration::from_secs(2);
+
+/// The holder's end of the lifeline.
+#[derive(Debug)]
+pub(super) struct Lifeline {
+    /// `None` when the end was said.
+    socket: Mutex<Option<OwnedFd>>,
+    /// Where the keeper is found.
+    pub(super) kept: Kept,
+}
+
+/// What was taken over.
+#[derive(Debug)]
+pub(super) struct Taken {
+    pub(super) lifeline: Lifeline,
+    pub(super) charge: Charge,
+    pub(super) files: Vec<OwnedFd>,
+    /// How long the holder has been dead.
+    pub(super) dead_for: Duration,
+    /// How it named the volume.
+    pub(super) called: Option<Called>,
+}
+
+/// Starts a keeper that listens at `path`; it keeps nothing yet.
+pub(super) fn start(path: &Path) -> Result<Lifeline, Failure> {
+    let failed = |why: io::Error| Failure::failed(format!("cannot start the attachment's keeper: {why}"));
+    let flags = SocketFlags::CLOEXEC;
+    let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+        .map_err(|why| failed(why.into()))?;
+    // This very program, also when another version has taken its place on disk.
+    let mut keeper = Command::new("/proc/self/exe");
+    keeper
+        .arg0("blockwire")
+        .args(["keep", "--socket"])
+        .arg(path)
+        .stdin(theirs)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let mut child = keeper.spawn().map_err(failed)?;
+    let process = Process::of(child.id()).ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
+    // It ends after its holder said so, or died; then somebody must have waited for it.
+    let spawned = std::thread::Builder::new().name("keeper".into()).spawn(move || child.wait());
+    spawned.map_err(failed)?;
+    Ok(Lifeline { socket: Mutex::new(Some(ours)), kept: Kept { process, socket: path.to_owned() } })
+}
+
+impl Lifeline {
+    /// What is kept from now on. When this returns, the holder may be killed.
+    pub(super) fn hold(
+        &self,
+        charge: Charge,
+        files: &[BorrowedFd<'_>],
+        note: PathBuf,
+        timeout_ms: u64,
+        called: &Called,
+    ) -> io::Result<()> {
+        let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        let socket = socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        let called = Some(called.clone());
+        send(socket, &Word::Hold { charge, note, timeout_ms, called }, files)?;
+        match receive::<Answer>(socket, PATIENCE)? {
+            Some((Answer::Held, _)) => Ok(()),
+            Some(_) => Err(io::Error::other("the keeper answers something else than that it holds on")),
+            None => Err(io::Error::new(io::ErrorKind::BrokenPipe, "the keeper is gone")),
+        }
+    }
+
+    /// The device is to go with its last user.
+    pub(super) fn let_go(&self) {
+        self.say(&Word::LetGo);
+    }
+
+    /// The attachment has ended in good order: nothing is to be kept.
+    pub(super) fn leave(&self) {
+        self.say(&Word::Leave);
+        *self.socket.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    fn say(&self, word: &Word) {
+        if let Some(socket) = &*self.socket.lock().unwrap_or_else(PoisonError::into_inner) {
+            // A keeper that is gone keeps nothing.
+            let _ = send(socket, word, &[]);
+        }
+    }
+}
+
+/// Connects to a keeper: to the very process that the note names, of the user whose note it is.
+fn connect(kept: &Kept, owner: u32) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(&kept.socket)?)?;
+    let peer = Peer::of(&socket)?;
+    match peer == (Peer { user: owner, pid: kept.process.pid }) && kept.process.lives() {
+        true => Ok(socket),
+        false => Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            format!("process {} of user {} listens in the keeper's place", peer.pid, peer.user),
+        )),
+    }
+}
+
+fn exchange(
+    (kept, owner): (&Kept, u32),
+    word: &Word,
+    wait: Duration,
+) -> io::Result<(OwnedFd, Answer, Vec<OwnedFd>)> {
+    let socket = connect(kept, owner)?;
+    send(&socket, word, &[])?;
+    let (answer, files) = receive(&socket, wait)?.ok_or(io::ErrorKind::BrokenPipe)?;
+    Ok((socket, answer, files))
+}
+
+/// How long I/O still waits; `None`: it fails already. `owner`: the user whose keeper it is.
+///
+/// # Errors
+/// If the keeper has ended, or its holder lives.
+pub(super) fn ask(kept: &Kept, owner: u32) -> io::Result<Option<Duration>> {
+    match exchange((kept, owner), &Word::Ask, SOON)? {
+        (_, Answer::Waiting { left_ms }, _) => Ok(left_ms.map(Duration::from_millis)),
+        _ => Err(io::ErrorKind::AddrInUse.into()),
+    }
+}
+
+/// Ends the waiting: I/O fails.
+///
+/// # Errors
+/// If the keeper has ended, or its holder lives.
+pub(super) fn end(kept: &Kept, owner: u32) -> io::Result<()> {
+    match exchange((kept, owner), &Word::End, PATIENCE)? {
+        (_, Answer::Ended, _) => Ok(()),
+        _ => Err(io::ErrorKind::AddrInUse.into()),
+    }
+}
+
+/// Takes over what a killed holder had: its time-out stands still until this holder serves, or ends.
+///
+/// # Errors
+/// `AddrInUse` if the holder lives; what the system says if the keeper is gone.
+pub(super) fn take(kept: &Kept) -> io::Result<Taken> {
+    match exchange((kept, user()), &Word::Take, PATIENCE)? {
+        (socket, Answer::Taken { charge, dead_ms, called }, files) => Ok(Taken {
+            lifeline: Lifeline { socket: Mutex::new(Some(socket)), kept: kept.clone() },
+            charge,
+            files,
+            dead_for: Duration::from_millis(dead_ms),
+            called,
+        }),
+        _ => Err(io::Error::new(io::ErrorKind::AddrInUse, "its holder lives")),
+    }
+}

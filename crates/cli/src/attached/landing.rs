@@ -1,0 +1,141 @@
+//! When nothing that a killed holder had sent can reach the volume any more.
+//!
+//! The holder writes down each of its paths: by which nexus it was, and for how long after its loss the target may
+//! still carry commands out. Who goes on takes the same nexuses, so that over iSCSI a login ends the session before
+//! it, with all its tasks (RFC 7143 §6.3.5). Invariant: a path counts as ended if this process has logged in as the
+//! same nexus at the same place and portal group, or its time is over; nothing else counts, and what is not known
+//! is waited for.
+
+use std::time::{Duration, Instant};
+
+use client::{Handle, Initiator, Protocol, Trail};
+use serde::{Deserialize, Serialize};
+
+use super::Wanted;
+use super::note::millis;
+use crate::exit::{Exit, Failure};
+
+/// Between two looks at the paths, and at whether who waits has given up.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A path of a holder, as its note says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Noted {
+    /// Where it leads, and as whom.
+    pub place: String,
+    /// What told its nexus apart from those of the holder's other paths.
+    pub number: u16,
+    /// Whether a login as the same nexus ends its session.
+    pub reinstates: bool,
+    /// The target portal group that it reached, if that was told.
+    pub group: Option<String>,
+    /// How long after its loss commands may still be carried out, in milliseconds.
+    pub lands_for_ms: u64,
+}
+
+/// The paths of a volume as they are now, and whether each has been up in this process.
+pub fn paths(initiator: &Initiator, volume: Handle) -> Vec<(Noted, bool)> {
+    let trails = initiator.trails(volume).iter().cloned();
+    let of = |(Trail { place, number }, info): (Trail, client::PathInfo)| {
+        let terms = info.portrait.as_ref().map(|portrait| portrait.terms.as_slice()).unwrap_or_default();
+        let group = terms.iter().find(|(name, _)| name == "TargetPortalGroupTag");
+        let noted = Noted {
+            place,
+            number,
+            reinstates: info.protocol == Protocol::Iscsi,
+            group: group.map(|(_, tag)| tag.clone()),
+            lands_for_ms: millis(info.lands_for),
+        };
+        (noted, info.counts.connects > 0)
+    };
+    trails.zip(initiator.paths(volume)).map(of).collect()
+}
+
+/// How long the paths of a holder that is dead for `dead_for` are still to be waited for.
+fn left(before: &[Noted], now: &[(Noted, bool)], dead_for: Duration) -> Duration {
+    let has_ended = |old: &Noted| {
+        let same_group = |new: &Noted| match (&old.group, &new.group) {
+            (Some(theirs), Some(ours)) => theirs == ours,
+            (None, _) | (_, None) => true,
+        };
+        let reinstated = |(new, up): &(Noted, bool)| {
+            *up && (&new.place, new.number) == (&old.place, old.number) && same_group(new)
+        };
+        old.reinstates && now.iter().any(reinstated)
+    };
+    let open = before.iter().filter(|old| !has_ended(old)).map(|old| Duration::from_millis(old.lands_for_ms));
+    open.max().unwrap_or_default().saturating_sub(dead_for)
+}
+
+/// Waits, while the volume goes on connecting. `before`: the holder's paths; none if it wrote none down, and then
+/// as long as any of ours would take.
+///
+/// # Errors
+/// If nobody wants it any more.
+pub fn wait(
+    (initiator, volume): (&mut Initiator, Handle),
+    before: &[Noted],
+    dead_for: Duration,
+    wanted: &Wanted,
+) -> Result<(), Failure> {
+    let begun = Instant::now();
+    loop {
+        let now = paths(initiator, volume);
+        let unknown: Vec<Noted>;
+        let before = if before.is_empty() {
+            unknown = now.iter().map(|(path, _)| Noted { reinstates: false, ..path.clone() }).collect();
+            &unknown
+        } else {
+            before
+        };
+        let left = left(before, &now, dead_for + begun.elapsed());
+        if left.is_zero() {
+            return Ok(());
+        }
+        if !wanted.is_wanted() {
+            return Err(Failure::new(
+                Exit::RequestTimeout,
+                "the killed holder's writes are still waited for",
+            ));
+        }
+        initiator.turn(Some(left.min(LOOK)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    fn iscsi(place: &str, number: u16) -> Noted {
+        let (place, group) = (place.to_owned(), Some("1".to_owned()));
+        Noted { place, number, reinstates: true, group, lands_for_ms: 60_000 }
+    }
+
+    #[test]
+    fn a_path_that_did_not_come_up_is_not_taken_for_ended() {
+        let before = [iscsi("a", 0), iscsi("b", 1)];
+        let up = [(iscsi("a", 0), true), (iscsi("b", 1), true)];
+        assert_eq!(left(&before, &up, Duration::ZERO), Duration::ZERO);
+        let one = [(iscsi("a", 0), true), (iscsi("b", 1), false)];
+        assert_eq!(left(&before, &one, Duration::ZERO), MINUTE);
+        assert_eq!(left(&before, &one, MINUTE), Duration::ZERO);
+    }
+
+    #[test]
+    fn another_nexus_or_portal_group_does_not_end_a_session() {
+        let before = [iscsi("a", 0)];
+        let elsewhere = Noted { group: Some("2".to_owned()), ..iscsi("a", 0) };
+        for other in [iscsi("b", 0), iscsi("a", 1), elsewhere] {
+            assert_eq!(left(&before, &[(other, true)], Duration::ZERO), MINUTE);
+        }
+    }
+
+    #[test]
+    fn no_login_ends_an_nvme_controller_and_its_own_time_is_waited() {
+        let path = Noted { reinstates: false, lands_for_ms: 3 * 3_600_000, ..iscsi("a", 0) };
+        let now = [(path.clone(), true)];
+        assert_eq!(left(&[path], &now, MINUTE), 180 * MINUTE - MINUTE);
+    }
+}

@@ -1,0 +1,583 @@
+//! Attachments: remote volumes as local devices, held by a process of their own or by the daemon.
+//!
+//! [`Attachment::open`] connects, [`Attachment::serve`] makes the device and serves it on the calling
+//! thread. Beside each attachment a keeper's process holds on if the holder is killed (module `keeper`): I/O
+//! waits until another holder recovers it, or the time-out has passed. Invariant: a holder that recovers
+//! serves nothing before the writes of the killed one can no longer reach the volume, since it issues them
+//! again.
+
+mod disk;
+mod fronts;
+pub mod held;
+mod keep;
+mod keeper;
+pub mod landing;
+pub mod note;
+pub mod process;
+pub mod users;
+mod wire;
+
+use std::ffi::OsString;
+use std::fmt;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use block_device::{Stop, Via};
+use client::{Initiator, Nexus, Settings, Trail};
+
+use self::disk::RemoteDisk;
+use self::keeper::{Lifeline, Taken};
+use self::note::{Found, Note, Noted, Process, Standing, millis};
+use self::wire::Charge;
+use crate::called::Called;
+use crate::exit::{Exit, Failure};
+use crate::owned::{self, Dir};
+
+pub use keep::{KeepArgs, keep};
+
+/// How long I/O waits for a new holder unless something else is said: as long as an operation waits for a
+/// path (`queue_timeout`), so that users see one patience, whichever end is gone; and no longer than Linux
+/// lets a task hang before it complains (`hung_task_timeout_secs`, 120 s).
+pub const TIMEOUT: Duration = Duration::from_secs(120);
+/// The longest such time.
+pub const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
+/// Memory for payloads of an attachment, bytes.
+const MEMORY: usize = 128 << 20;
+
+/// The way of this name.
+///
+/// # Errors
+/// Which names there are.
+pub fn via(name: &str) -> Result<Via, String> {
+    let known = Via::ALL.into_iter().find(|via| via.name() == name);
+    known.ok_or_else(|| format!("the ways are {}", Via::ALL.map(Via::name).join(", ")))
+}
+
+/// What is to be attached, and how.
+#[derive(Clone, Debug)]
+pub struct Wish {
+    /// The volume; several URLs of it, joined by commas, are its paths.
+    pub url: Called,
+    /// How; the best way unless given.
+    pub via: Option<Via>,
+    /// The directory, socket or device; absolute.
+    pub at: Option<PathBuf>,
+    /// Go on with what a killed holder left.
+    pub recover: bool,
+    /// How long I/O waits without a holder.
+    pub timeout: Duration,
+    /// Where notes are.
+    pub dir: PathBuf,
+    /// The control socket of the daemon that is to hold it; `None`: this process is all.
+    pub control: Option<PathBuf>,
+}
+
+/// What users have of an attachment that is served.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Opened {
+    /// What they may open, and what it is: `device`, `file`, `socket`, `url`.
+    pub ways: Vec<(&'static str, String)>,
+    /// What they should know.
+    pub remarks: Vec<String>,
+}
+
+impl Opened {
+    /// A line for each, as the command line prints them.
+    pub fn lines(&self) -> Vec<String> {
+        let ways = self.ways.iter().map(|(kind, name)| format!("{kind} {name}"));
+        ways.chain(self.remarks.iter().map(|remark| format!("note {remark}"))).collect()
+    }
+
+    /// What a note says: the device first, no URLs.
+    fn names(&self) -> Vec<String> {
+        let of = |wanted: bool| {
+            let ways =
+                self.ways.iter().filter(move |(kind, _)| *kind != "url" && (*kind == "device") == wanted);
+            ways.map(|(_, name)| name.clone())
+        };
+        of(true).chain(of(false)).collect()
+    }
+}
+
+/// Ends an attachment, from any thread.
+#[derive(Clone, Debug)]
+pub struct End {
+    stop: Stop,
+    lifeline: Arc<Mutex<Option<Arc<Lifeline>>>>,
+}
+
+impl End {
+    /// Not yet.
+    ///
+    /// # Errors
+    /// If the system gives no descriptor.
+    pub fn new() -> Result<End, Failure> {
+        Ok(End { stop: Stop::new().map_err(Failure::failed)?, lifeline: Arc::default() })
+    }
+
+    /// As soon as the device's users are gone; asked again, at once.
+    pub fn end(&self) {
+        if let Some(lifeline) = &*self.lifeline.lock().unwrap_or_else(PoisonError::into_inner) {
+            lifeline.let_go();
+        }
+        self.stop.stop();
+    }
+}
+
+/// Whether somebody still waits for an attachment that is being opened. Until it begins it has changed nothing,
+/// and one that is given up never begins.
+#[derive(Debug)]
+pub struct Wanted(AtomicU8);
+
+const OPENING: u8 = 0;
+const BEGUN: u8 = 1;
+const GIVEN_UP: u8 = 2;
+
+impl Wanted {
+    /// It is.
+    #[allow(clippy::new_without_default)]
+    pub fn new() -> Wanted {
+        Wanted(AtomicU8::new(OPENING))
+    }
+
+    /// Whether it still is.
+    pub fn is_wanted(&self) -> bool {
+        self.0.load(Ordering::Acquire) != GIVEN_UP
+    }
+
+    /// From now on the device is touched; false: it was given up.
+    pub fn begin(&self) -> bool {
+        self.0.compare_exchange(OPENING, BEGUN, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Nobody waits any more; false: it has begun already.
+    pub fn give_up(&self) -> bool {
+        self.0.compare_exchange(OPENING, GIVEN_UP, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+}
+
+/// What a killed holder left, taken over.
+struct Legacy {
+    found: Found,
+    /// From its keeper, if that lives.
+    charge: Option<(Charge, Vec<OwnedFd>)>,
+}
+
+/// A volume that is open, and is to become a device.
+pub struct Attachment {
+    disk: RemoteDisk,
+    records: Records,
+    /// What is to be told before the device is there.
+    pub remark: Option<String>,
+}
+
+/// What is written down of an attachment, and who keeps it.
+struct Records {
+    wish: Wish,
+    dir: Arc<Dir>,
+    via: Via,
+    shown: String,
+    uuid: Option<String>,
+    serial: Option<String>,
+    block: Option<u32>,
+    paths: Vec<landing::Noted>,
+    nexus: [u8; 3],
+    legacy: Option<Legacy>,
+    lifeline: Option<Lifeline>,
+    /// What its files begin with.
+    stem: String,
+}
+
+impl Attachment {
+    /// Connects to the volume; of a recovery also takes over what is kept, and waits until nothing of the
+    /// killed holder can reach the volume.
+    ///
+    /// # Errors
+    /// What the volume says; a place that another attachment has; a recovery of another volume.
+    pub fn open(wish: Wish, wanted: &Wanted) -> Result<Attachment, Failure> {
+        let dir = Arc::new(Dir::make(&wish.dir)?);
+        let (_, shown) = client::urls_of(&wish.url)?;
+        let left = left_behind(&wish, &shown)?;
+        let (via, remark) = way(&wish, left.as_ref())?;
+        // Of what is stranded the keeper is dead too, and has nothing to give.
+        let kept = left.as_ref().filter(|left| left.standing != Standing::Stranded);
+        let taken = kept.and_then(|left| left.note.keeper.as_ref()).map(keeper::take);
+        let taken = taken.transpose().map_err(|why| Failure::failed(format!("{shown}: {why}")))?;
+        Attachment::connect(wish, dir, (via, remark), (left, taken), wanted)
+    }
+
+    /// The same for what a killed daemon left, as it was: the volume by the name that its keeper knows.
+    ///
+    /// # Errors
+    /// As [`Attachment::open`]; somebody else who goes on with it.
+    pub fn resume(left: Found, dir: &Path, control: &Path, wanted: &Wanted) -> Result<Attachment, Failure> {
+        let own = Arc::new(Dir::make(dir)?);
+        let why = |why: &dyn fmt::Display| Failure::failed(format!("{}: {why}", left.ways()));
+        let via = via(&left.note.via).map_err(Failure::failed)?;
+        let kept = left.note.keeper.as_ref().ok_or_else(|| why(&"it has no keeper"))?;
+        let taken = keeper::take(kept).map_err(|said| why(&said))?;
+        let wish = Wish {
+            url: taken.called.clone().unwrap_or_else(|| left.note.url.as_str().into()),
+            via: None,
+            at: None,
+            recover: true,
+            timeout: Duration::from_millis(left.note.timeout_ms),
+            dir: dir.to_owned(),
+            control: Some(control.to_owned()),
+        };
+        Attachment::connect(wish, own, (via, None), (Some(left), Some(taken)), wanted)
+    }
+
+    fn connect(
+        wish: Wish,
+        dir: Arc<Dir>,
+        (via, remark): (Via, Option<String>),
+        (left, taken): (Option<Found>, Option<Taken>),
+        wanted: &Wanted,
+    ) -> Result<Attachment, Failure> {
+        // A name that no attachment has had, nor has left behind; in the order in which they were made.
+        static SERIAL: AtomicU32 = AtomicU32::new(0);
+        let random = owned::random().map_err(Failure::failed)?;
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        let stem = format!("{}-{serial:04}-{:08x}", std::process::id(), random as u32);
+        let (_, shown) = client::urls_of(&wish.url)?;
+        let standing = left.as_ref().map_or(Nexus::Passing, |left| Nexus::Inherited(left.note.nexus));
+        let before = left.as_ref().map(|left| left.note.paths.clone()).unwrap_or_default();
+        let trail = |path: &landing::Noted| Trail { place: path.place.clone(), number: path.number };
+        let inherited = before.iter().map(trail).collect();
+        let settings = Settings { memory: MEMORY, standing, inherited, ..Settings::default() };
+        let mut initiator = Initiator::new(settings)?;
+        let volume = initiator.open(&wish.url)?;
+        let portrait = initiator.portrait(volume);
+        let uuid = portrait.as_ref().and_then(|portrait| portrait.uuid).map(|uuid| uuid.to_string());
+        let (serial, block) = identity(portrait.as_deref());
+        if let Some(left) = &left {
+            is_same_volume(left, (uuid.as_deref(), serial.as_deref(), block), &shown)?;
+        }
+        // Users who ask again although nothing is written down of what was: all is waited for that may be. What a
+        // FUSE file had in flight failed with its holder.
+        let is_bare = left.is_none() && wish.recover && via != Via::Fuse;
+        if left.is_some() || is_bare {
+            let dead_for = taken.as_ref().map_or(Duration::ZERO, |taken| taken.dead_for);
+            landing::wait((&mut initiator, volume), &before, dead_for, wanted)?;
+        }
+        let paths: Vec<_> = landing::paths(&initiator, volume).into_iter().map(|(path, _)| path).collect();
+        let lands_for = paths.iter().filter(|path| !path.reinstates).map(|path| path.lands_for_ms).max();
+        let slow = lands_for.filter(|lands_for| *lands_for > millis(wish.timeout));
+        let remarks = slow.map(|lands_for| {
+            format!(
+                "note if this process is killed, its writes may land for {} s, and a recovery waits for that: a \
+                 shorter keep_alive in the URL makes it shorter",
+                lands_for / 1000
+            )
+        });
+        let remark = match (remark, remarks) {
+            (Some(one), Some(other)) => Some(format!("{one}\n{other}")),
+            (one, other) => one.or(other),
+        };
+        let (lifeline, charge) = match taken {
+            Some(taken) => (Some(taken.lifeline), Some((taken.charge, taken.files))),
+            None => (None, None),
+        };
+        let legacy = left.map(|found| Legacy { found, charge });
+        let nexus = initiator.who().isid;
+        let records =
+            Records { wish, dir, via, shown, uuid, serial, block, paths, nexus, legacy, lifeline, stem };
+        let disk = RemoteDisk::new(initiator, volume)
+            .ok_or_else(|| Failure::failed("the volume has not told its size: try again"))?;
+        Ok(Attachment { disk, records, remark })
+    }
+
+    /// The volume, without secrets.
+    pub fn url(&self) -> &str {
+        &self.records.shown
+    }
+
+    /// How long its I/O waits without a holder.
+    pub fn timeout(&self) -> Duration {
+        self.records.wish.timeout
+    }
+
+    /// How it will be attached.
+    pub fn via(&self) -> Via {
+        self.records.via
+    }
+
+    /// Makes the device and serves it until `end` is asked and its users are gone. `ready` is called once,
+    /// when it can be used.
+    ///
+    /// # Errors
+    /// What the system says when the device is made; the end of the volume.
+    pub fn serve(mut self, end: &End, ready: &mut dyn FnMut(&Opened)) -> Result<(), Failure> {
+        let result = fronts::serve(&mut self, end, ready);
+        if let Some(lifeline) = end.lifeline.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            lifeline.leave();
+        }
+        let ended = self.disk.initiator.close(self.disk.volume);
+        result?;
+        Ok(ended?)
+    }
+}
+
+impl Records {
+    /// What the killed holder's keeper had, once.
+    fn inherit(&mut self) -> Option<(Charge, Vec<OwnedFd>)> {
+        self.legacy.as_mut()?.charge.take()
+    }
+
+    /// Where that was of which no keeper is left.
+    fn stranded(&self) -> Option<&Path> {
+        let found = &self.legacy.as_ref()?.found;
+        (found.standing == Standing::Stranded).then(|| Path::new(found.place()))
+    }
+
+    /// Where the device is to be: as it was, as it was wished, or at a place of its own.
+    fn place(&self, was: Option<&Path>, name: &str) -> PathBuf {
+        let own = || self.dir.path().join(format!("{}.{name}", self.stem));
+        was.or(self.wish.at.as_deref()).map_or_else(own, Path::to_owned)
+    }
+
+    /// From now on the keeper holds on, and the note says what is there; `charge`: what is to be kept,
+    /// `None` where nothing could be.
+    fn settle(
+        &mut self,
+        end: &End,
+        opened: &Opened,
+        charge: Option<(Charge, Vec<BorrowedFd<'_>>)>,
+    ) -> Result<Noted, Failure> {
+        let file = OsString::from(format!("{}.json", self.stem));
+        let timeout_ms = millis(self.wish.timeout);
+        let lifeline = match (&charge, self.lifeline.take()) {
+            (None, _) => None,
+            (Some(_), Some(lifeline)) => Some(lifeline),
+            (Some(_), None) => Some(keeper::start(&self.dir.path().join(format!("{}.keeper", self.stem)))?),
+        };
+        let note = Note {
+            holder: Process::own(),
+            url: self.shown.clone(),
+            via: self.via.name().to_owned(),
+            ways: opened.names(),
+            control: self.wish.control.clone(),
+            keeper: lifeline.as_ref().map(|lifeline| lifeline.kept.clone()),
+            timeout_ms,
+            uuid: self.uuid.clone(),
+            serial: self.serial.clone(),
+            block: self.block,
+            paths: self.paths.clone(),
+            nexus: self.nexus,
+        };
+        // What fails before the keeper has heard of us leaves it as it was, waiting.
+        let noted = Noted::write(self.dir.clone(), &file, &note)?;
+        if let (Some(lifeline), Some((charge, files))) = (lifeline, charge) {
+            let at = self.dir.path().join(&file);
+            let held = lifeline.hold(charge, &files, at, timeout_ms, &self.wish.url);
+            held.map_err(|why| Failure::failed(format!("the attachment's keeper: {why}")))?;
+            *end.lifeline.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(lifeline));
+        }
+        if let Some(Legacy { found, .. }) = self.legacy.take() {
+            // The keeper may have been faster.
+            let _ = found.dir.remove(&found.file);
+        }
+        Ok(noted)
+    }
+}
+
+/// The attachment that waits at the wished place, or of the wished volume.
+fn left_behind(wish: &Wish, shown: &str) -> Result<Option<Found>, Failure> {
+    let all = note::all(&wish.dir)?;
+    let at = wish.at.as_deref().and_then(|at| all.iter().find(|found| found.is(at)));
+    if let Some(found) = at {
+        return match (found.standing, wish.recover) {
+            (Standing::Serving, _) => {
+                let why = format!("{} is attached, by process {}", found.ways(), found.note.holder.pid);
+                Err(Failure::new(Exit::Exists, why))
+            }
+            (_, true) => Ok(Some(found.clone())),
+            (_, false) => Err(Failure::failed(format!(
+                "{} waits to be recovered: use --recover, or give it up with `blockwire detach {}`",
+                found.ways(),
+                found.note.ways.first().map_or("", String::as_str),
+            ))),
+        };
+    }
+    if !wish.recover || wish.at.is_some() {
+        return Ok(None);
+    }
+    let mut waiting =
+        all.iter().filter(|found| found.standing != Standing::Serving && found.note.url == shown);
+    match (waiting.next(), waiting.next()) {
+        (Some(found), None) => Ok(Some(found.clone())),
+        (None, _) => {
+            let why = "nothing of this volume waits to be recovered; --at names the place of what a killed \
+                       process left";
+            Err(Failure::new(Exit::NothingFound, why))
+        }
+        (Some(one), Some(other)) => {
+            let why =
+                format!("several wait to be recovered ({}, {}): --at says which", one.ways(), other.ways());
+            Err(Failure::usage(why))
+        }
+    }
+}
+
+/// Which way, and what is to be said of the choice.
+fn way(wish: &Wish, left: Option<&Found>) -> Result<(Via, Option<String>), Failure> {
+    let Some(left) = left else {
+        return Ok(match wish.via {
+            Some(via) => (via, None),
+            None => {
+                let choice = block_device::best();
+                (choice.via, Some(format!("via {choice}")))
+            }
+        });
+    };
+    let was = via(&left.note.via).map_err(Failure::failed)?;
+    match wish.via {
+        Some(wished) if wished != was => {
+            Err(Failure::usage(format!("{} was attached via {was}", left.ways())))
+        }
+        _ => Ok((was, None)),
+    }
+}
+
+/// The serial number of a volume, and the bytes of its blocks.
+fn identity(portrait: Option<&client::Portrait>) -> (Option<String>, Option<u32>) {
+    let serial = portrait.map(|portrait| portrait.serial.clone());
+    (serial, portrait.and_then(|portrait| portrait.geometry).map(|geometry| geometry.logical))
+}
+
+/// Refuses a volume that is not shown to be the one that the killed holder had: by its UUID, or where the target
+/// gave none, by its serial number; and by its blocks.
+fn is_same_volume(
+    left: &Found,
+    (uuid, serial, block): (Option<&str>, Option<&str>, Option<u32>),
+    shown: &str,
+) -> Result<(), Failure> {
+    let note = &left.note;
+    let name = |uuid: Option<&str>, serial: Option<&str>| match (uuid, serial) {
+        (Some(uuid), _) => format!("volume {uuid}"),
+        (None, Some(serial)) => format!("a volume with the serial number \"{serial}\" and no UUID"),
+        (None, None) => "a volume without UUID and serial number".to_owned(),
+    };
+    let is_named = match (note.uuid.as_deref(), uuid) {
+        (None, None) => note.serial.is_none() || note.serial.as_deref() == serial,
+        // A note from before serial numbers were written down.
+        (None, Some(_)) => note.serial.is_none(),
+        (was, now) => was == now,
+    };
+    if !is_named {
+        let (was, now) = (name(note.uuid.as_deref(), note.serial.as_deref()), name(uuid, serial));
+        return Err(Failure::usage(format!(
+            "{} was {was}, and {shown} is {now}: what waits would be written to another volume",
+            left.ways()
+        )));
+    }
+    match (note.block, block) {
+        (Some(was), Some(now)) if was != now => Err(Failure::usage(format!(
+            "{} had blocks of {was} bytes, and {shown} has blocks of {now}: it is another volume, or was made again",
+            left.ways()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Ends whatever waits for a holder that is gone: I/O fails.
+///
+/// # Errors
+/// If its keeper does not answer.
+pub fn give_up(found: &Found) -> Result<(), Failure> {
+    if found.standing == Standing::Stranded {
+        return delete_stranded(found);
+    }
+    let Some(kept) = &found.note.keeper else { return Ok(()) };
+    keeper::end(kept, found.dir.owner())
+        .map_err(|why| Failure::failed(format!("{}: {why}", found.ways())))?;
+    for _ in 0..100 {
+        if !kept.process.lives() {
+            break;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// Takes away a device, or socket, whose holder and keeper are both gone.
+fn delete_stranded(found: &Found) -> Result<(), Failure> {
+    let failed = |why: &dyn fmt::Display| Failure::failed(format!("{}: {why}", found.ways()));
+    if found.dir.owner() != owned::user() {
+        return Err(failed(&"it is another user's, and nobody of theirs is left to take it away"));
+    }
+    if note::is_stale_socket(found.place(), owned::user()) {
+        std::fs::remove_file(found.place()).map_err(|why| failed(&why))?;
+    } else {
+        let number = fronts::ublk_number(Path::new(found.place()))?;
+        block_device::ublk::delete_left(number, found.note.holder.pid).map_err(|why| failed(&why))?;
+    }
+    found.dir.remove(&found.file).map_err(|why| failed(&why))
+}
+
+/// All that is attached, as the notes of these directories say.
+///
+/// # Errors
+/// A directory whose notes cannot be believed.
+pub fn all(dirs: &[PathBuf]) -> Result<Vec<Found>, Failure> {
+    let found: Vec<Vec<Found>> = dirs.iter().map(|dir| note::all(dir)).collect::<Result<_, _>>()?;
+    Ok(found.into_iter().flatten().collect())
+}
+
+/// The attachment of this name.
+///
+/// # Errors
+/// `NothingFound`, with what there is.
+pub fn find(dirs: &[PathBuf], name: &str) -> Result<Found, Failure> {
+    let all = all(dirs)?;
+    let said = Path::new(name);
+    // A name as it was typed first: looking into a place that nobody serves would wait.
+    let absolute = std::path::absolute(said).unwrap_or_else(|_| said.to_owned());
+    let found = all.iter().find(|found| found.is(said) || found.is(&absolute));
+    let real = || std::fs::canonicalize(said).ok();
+    let found = found.or_else(|| real().and_then(|real| all.iter().find(|found| found.is(&real))));
+    found.cloned().ok_or_else(|| {
+        let here: Vec<String> = all.iter().map(Found::ways).collect();
+        let here = if here.is_empty() { "nothing".to_owned() } else { here.join(", ") };
+        Failure::new(Exit::NothingFound, format!("nothing is attached as {name}; attached: {here}"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn left(facts: serde_json::Value) -> (tempfile::TempDir, Found) {
+        let root = tempfile::tempdir().unwrap();
+        let dir = Arc::new(Dir::make(&root.path().join("attached")).unwrap());
+        let mut note = serde_json::json!({"pid": 1, "started": 0, "url": "u", "via": "nbd", "ways": ["/a"]});
+        let (Some(note_facts), serde_json::Value::Object(facts)) = (note.as_object_mut(), facts) else {
+            panic!()
+        };
+        note_facts.extend(facts);
+        let note = serde_json::from_value(note).unwrap();
+        (root, Found { note, dir, file: "1.json".into(), standing: Standing::Stranded })
+    }
+
+    #[test]
+    fn what_waits_is_not_written_to_a_volume_that_is_not_shown_to_be_the_same() {
+        let is_same = |facts, now| is_same_volume(&left(facts).1, now, "v").is_ok();
+        let known = || serde_json::json!({"uuid": "x", "serial": "1", "block": 512});
+        assert!(is_same(known(), (Some("x"), Some("2"), Some(512))));
+        assert!(!is_same(known(), (Some("y"), Some("1"), Some(512))));
+        assert!(!is_same(known(), (None, Some("1"), Some(512))), "one that tells no UUID any more");
+        assert!(!is_same(known(), (Some("x"), Some("1"), Some(4096))), "other blocks");
+        let nameless = || serde_json::json!({"uuid": null, "serial": "1", "block": 512});
+        assert!(is_same(nameless(), (None, Some("1"), Some(512))));
+        assert!(!is_same(nameless(), (None, Some("2"), Some(512))), "another serial number");
+        assert!(!is_same(nameless(), (None, None, Some(512))));
+        assert!(!is_same(nameless(), (Some("x"), Some("1"), Some(512))), "one with a UUID");
+        // Nothing was written down of it.
+        assert!(is_same(serde_json::json!({}), (Some("x"), Some("1"), Some(512))));
+    }
+}

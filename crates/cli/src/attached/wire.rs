@@ -1,0 +1,196 @@
+//! What holder, keeper and who takes over say to each other: JSON in messages of a Unix socket, with
+//! descriptors beside it.
+//!
+//! Invariant: a message is taken whole or not at all, and descriptors belong to the message that they came
+//! with.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use client::Geometry;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::called::Called;
+
+/// The longest message, in bytes; a path has at most 4 KiB, and a stripe's name those of its legs.
+const MESSAGE_MAX: usize = 64 << 10;
+/// Descriptors of one message: the kernel's end of FUSE, and a loop device.
+const FILES_MAX: usize = 2;
+
+/// What is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "via", rename_all = "kebab-case")]
+pub(super) enum Charge {
+    /// The kernel's end of a FUSE mount, and with `device` the loop device; both are descriptors.
+    Fuse {
+        dir: PathBuf,
+        write_max: u32,
+        /// The mount's name.
+        name: u64,
+        /// Device and inode of the directory, if it was made by us.
+        made: Option<(u64, u64)>,
+        by_program: bool,
+        device: bool,
+    },
+    Ublk {
+        number: u32,
+    },
+    Nbd {
+        path: PathBuf,
+        shape: Shape,
+    },
+    VhostUser {
+        path: PathBuf,
+        id: String,
+        shape: Shape,
+    },
+}
+
+/// What clients of a socket know of the volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Shape {
+    blocks: u64,
+    logical: u32,
+    physical: u32,
+    max_io: u32,
+    thin: bool,
+    write_cache: bool,
+    dealloc_reads_zero: bool,
+    pub(super) read_only: bool,
+}
+
+impl Shape {
+    pub(super) fn of(geometry: &Geometry, read_only: bool) -> Shape {
+        let Geometry { blocks, logical, physical, max_io, thin, write_cache, dealloc_reads_zero, .. } =
+            *geometry;
+        Shape { blocks, logical, physical, max_io, thin, write_cache, dealloc_reads_zero, read_only }
+    }
+
+    pub(super) fn geometry(self) -> Geometry {
+        let Shape { blocks, logical, physical, max_io, thin, write_cache, dealloc_reads_zero, .. } = self;
+        Geometry {
+            blocks,
+            logical,
+            physical,
+            dio_align: 1,
+            max_io,
+            thin,
+            write_cache,
+            atomic: 0,
+            atomic_powerfail: 1,
+            caw_max: 0,
+            dealloc_reads_zero,
+            lends: false,
+        }
+    }
+}
+
+/// To the keeper.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "word", rename_all = "kebab-case")]
+pub(super) enum Word {
+    /// From the holder: it serves; this is to be kept if it is killed, and the note goes with it.
+    Hold { charge: Charge, note: PathBuf, timeout_ms: u64, called: Option<Called> },
+    /// From the holder: the device's users are asked to go, so nobody else may have it open.
+    LetGo,
+    /// From the holder: it has ended in good order.
+    Leave,
+    /// From who takes over what a killed holder had.
+    Take,
+    /// From who wants no more waiting: I/O shall fail now.
+    End,
+    /// How it stands?
+    Ask,
+}
+
+/// From the keeper.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "word", rename_all = "kebab-case")]
+pub(super) enum Answer {
+    /// It holds on.
+    Held,
+    /// Here it is; the holder has been dead for so long.
+    Taken { charge: Charge, dead_ms: u64, called: Option<Called> },
+    /// The holder lives.
+    Busy,
+    /// The holder is dead; I/O waits for so long yet, or fails already.
+    Waiting { left_ms: Option<u64> },
+    /// There is no more waiting.
+    Ended,
+}
+
+/// Sends a message.
+pub(super) fn send(to: &OwnedFd, message: &impl Serialize, files: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let bytes = serde_json::to_vec(message)?;
+    assert!(files.len() <= FILES_MAX, "a message has room for its descriptors");
+    if bytes.len() > MESSAGE_MAX {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path is too long"));
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !files.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(files));
+    }
+    rustix::net::sendmsg(to, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Receives a message; `None`: the other side is gone. It waits no longer than `wait`.
+pub(super) fn receive<T: DeserializeOwned>(
+    from: &OwnedFd,
+    wait: Duration,
+) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    if !is_readable(from, wait)? {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    let mut bytes = vec![0; MESSAGE_MAX];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let came = match rustix::net::recvmsg(from, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
+        Ok(came) => came,
+        Err(rustix::io::Errno::CONNRESET) => return Ok(None),
+        Err(why) => return Err(why.into()),
+    };
+    let mut files = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(came) = message {
+            files.extend(came);
+        }
+    }
+    if came.bytes == 0 {
+        return Ok(None);
+    }
+    if came.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "the message was cut off"));
+    }
+    Ok(Some((serde_json::from_slice(&bytes[..came.bytes])?, files)))
+}
+
+/// Waits until there is something to receive, or the other side is gone.
+fn is_readable(fd: &OwnedFd, wait: Duration) -> io::Result<bool> {
+    Ok(poll_in(&[fd.as_fd()], Some(wait))?[0])
+}
+
+/// Waits until one of these is readable or at its end; which ones are. Not for longer than `wait`.
+pub(super) fn poll_in(fds: &[BorrowedFd<'_>], wait: Option<Duration>) -> io::Result<Vec<bool>> {
+    let mut polled: Vec<PollFd<'_>> =
+        fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+    let wait = wait.map(|wait| Timespec {
+        tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(wait.subsec_nanos()),
+    });
+    match poll(&mut polled, wait.as_ref()) {
+        Ok(_) => Ok(polled.iter().map(|one| !one.revents().is_empty()).collect()),
+        Err(rustix::io::Errno::INTR) => Ok(vec![false; fds.len()]),
+        Err(why) => Err(why.into()),
+    }
+}

@@ -1,0 +1,64 @@
+//! Files of Chelsio's iSCSI target: `chiscsi.conf`, and offload policies as `cop` compiles them.
+//!
+//! They are read into the same [`Draft`] as a configuration in TOML, so every check after that is the
+//! same one. Invariant: each setting of a file ends as a [`LineReport`] (done, done in another way, or
+//! without meaning in software), or as an error that names file and line; none is passed over in silence.
+//!
+//! What the formats mean is taken from the vendor's published documents: the "iSCSI Software User Guide
+//! for Linux" (release 5.4: keys, values, defaults, ACLs, CHAP, redirection, reload), the manual page
+//! iscsictl(8) of July 2013, the sample `chiscsi.conf` of the Unified Wire package, and the manual page
+//! cop(8) of August 2009. Where they leave something open, `docs/chiscsi.md` says what is done here.
+
+mod access;
+mod device;
+mod key;
+pub mod policy;
+mod portal;
+mod proof;
+pub mod report;
+mod target;
+mod text;
+mod translate;
+mod value;
+
+use std::path::Path;
+
+use self::report::LineReport;
+use crate::config::{
+    diagnostic::{Place, Sink, Text},
+    draft::Draft,
+    file,
+};
+
+/// Largest file, bytes.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Reads a `chiscsi.conf` into `draft`, and says what became of each line. What is wrong goes to `sink`.
+pub fn read_file(path: &Path, sink: &Sink, draft: &mut Draft) -> Vec<LineReport> {
+    let Some((text, is_world_readable)) = load(path, sink) else { return Vec::new() };
+    let directory = path.parent().unwrap_or(Path::new("."));
+    translate::read(&text, directory, is_world_readable, sink, draft)
+}
+
+/// Reads a policy likewise: each rule becomes one of placement.
+pub fn read_policy(path: &Path, sink: &Sink, draft: &mut Draft) -> Vec<LineReport> {
+    match load(path, sink) {
+        Some((text, _)) => policy::read(&text, sink, draft),
+        None => Vec::new(),
+    }
+}
+
+/// A file's text, and whether everybody may read it.
+fn load(path: &Path, sink: &Sink) -> Option<(Text, bool)> {
+    let shown = path.to_string_lossy();
+    match file::text(path, FILE_BYTES_MAX) {
+        Ok((content, is_world_readable)) => Some((Text::new(&shown, content), is_world_readable)),
+        Err(why) => {
+            sink.error(&Place::whole(&shown), why);
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

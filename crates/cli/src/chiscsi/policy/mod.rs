@@ -1,0 +1,155 @@
+//! Offload policies: rules `filter => settings`, one a line, the first that fits a connection decides
+//! (cop(8)). Each becomes a rule of placement; what is about offloading is said to be without meaning.
+//!
+//! A rule whose filter asks for what a daemon cannot see of a connection (TOS, DSCP, VLAN, mark) is left out,
+//! and one about listening sockets or active opens fits no connection that is served here: both are
+//! reported, and neither changes what gets in.
+
+mod filter;
+mod setting;
+mod token;
+
+use shard::Condition;
+
+use self::{filter::Sight, setting::Bound, token::Token};
+use super::report::{LineReport, Treatment};
+use crate::{
+    config::{
+        diagnostic::{Sink, Text},
+        draft::{Draft, placement::PlacementDraft},
+    },
+    plan::Bind,
+};
+
+/// Most rules of a policy.
+const RULES_MAX: usize = 1024;
+
+/// Reads the text of a policy into `draft`.
+pub fn read(text: &Text, sink: &Sink, draft: &mut Draft) -> Vec<LineReport> {
+    let (mut lines, mut offset, mut rules) = (Vec::new(), 0, 0);
+    for (index, raw) in text.text.split_inclusive('\n').enumerate() {
+        let begin = offset;
+        offset += raw.len();
+        let written = raw.split('#').next().unwrap_or_default().trim_end();
+        if written.trim().is_empty() {
+            continue;
+        }
+        rules += 1;
+        if rules > RULES_MAX {
+            sink.error(&text.place(begin..begin), format!("more than {RULES_MAX} rules"));
+            break;
+        }
+        match rule(written) {
+            Ok(rule) => {
+                let mut report = |text_of: String, treatment, note: String| {
+                    lines.push(LineReport {
+                        file: text.name().to_owned(),
+                        line: index + 1,
+                        block: "policy".to_owned(),
+                        text: text_of,
+                        treatment,
+                        note,
+                    });
+                };
+                rule.report(&mut report);
+                draft.placement.extend(rule.placement());
+            }
+            Err((at, why)) => sink.error(&text.place(begin + at..begin + at), why),
+        }
+    }
+    if rules == 0 {
+        sink.error(
+            &text.place(0..0),
+            "there is no rule in it; one is, for example, any => offload bind random",
+        );
+    }
+    lines
+}
+
+/// A rule.
+struct Rule {
+    /// The filter as written.
+    filter: String,
+    sight: Sight,
+    settings: Vec<setting::Setting>,
+}
+
+/// Reads one line; what is wrong, and at which byte.
+fn rule(line: &str) -> Result<Rule, (usize, String)> {
+    let tokens = token::tokens(line)?;
+    let arrow = tokens.iter().position(|token| token.text == "=>").ok_or_else(|| {
+        (
+            line.len() - line.trim_start().len(),
+            "expected \"filter => settings\", for example any => offload".to_owned(),
+        )
+    })?;
+    let (before, behind) = (&tokens[..arrow], &tokens[arrow + 1..]);
+    let end = tokens[arrow].at;
+    if let Some(second) = behind.iter().find(|token| token.text == "=>") {
+        return Err((second.at, "a second \"=>\" in one rule".to_owned()));
+    }
+    let sight = filter::parse(before, end)?;
+    let settings = setting::parse(behind, line.len())?;
+    let filter = line[..end].trim().to_owned();
+    Ok(Rule { filter, sight, settings })
+}
+
+impl Rule {
+    /// The rule of placement; `None`: it fits nothing that is served here, or what it asks cannot be seen.
+    fn placement(&self) -> Option<PlacementDraft> {
+        let Sight::Seen(when) = &self.sight else { return None };
+        if is_never(when) {
+            return None;
+        }
+        let bound = self.settings.iter().rev().find_map(|setting| setting.bound);
+        let (bind, nth) = match bound {
+            None | Some(Bound::Cpu) => (Bind::Cpu, None),
+            Some(Bound::Random) => (Bind::Random, None),
+            Some(Bound::Queue(queue)) => (Bind::Cpu, Some(queue)),
+        };
+        Some(PlacementDraft {
+            protocol: None,
+            portal: None,
+            sources: Vec::new(),
+            host: None,
+            volume: None,
+            when: when.clone(),
+            nth,
+            cores: Vec::new(),
+            bind,
+        })
+    }
+
+    fn report(&self, report: &mut impl FnMut(String, Treatment, String)) {
+        let (treatment, note) = match &self.sight {
+            Sight::Hidden(what) => {
+                let why = format!("{what} of a connection cannot be seen by a daemon; the rule is left out");
+                (Treatment::Meaningless, why)
+            }
+            Sight::Seen(when) if is_never(when) => {
+                let why = "no connection that is served here fits: it is about listening sockets, or about \
+                           connections that this machine opens";
+                (Treatment::Meaningless, why.to_owned())
+            }
+            Sight::Seen(Condition::Always) => (Treatment::Applied, "every connection".to_owned()),
+            Sight::Seen(_) => (Treatment::Applied, String::new()),
+        };
+        let is_live = self.placement().is_some();
+        report(format!("{} =>", self.filter), treatment, note);
+        for setting in &self.settings {
+            let (treatment, note) = match is_live {
+                true => (setting.treatment, setting.note),
+                false => (Treatment::Unused, "its rule fits nothing that is served here"),
+            };
+            report(setting.text.clone(), treatment, note.to_owned());
+        }
+    }
+}
+
+/// Whether a condition that was simplified holds for nothing.
+fn is_never(when: &Condition) -> bool {
+    matches!(when, Condition::Any(list) if list.is_empty())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,609 @@
+//! The command line: what clap parses, and nothing that acts.
+//!
+//! The verbs and options are a contract (scripts depend on them). What the contract names and this
+//! version cannot do is a usage error that says so.
+
+use std::{ffi::OsString, path::PathBuf};
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::{
+    daemon::STATES,
+    iscsictl::{self, IscsictlArgs},
+    name::VolumeName,
+    network,
+    plan::IoWorld,
+    size,
+    spec::{self, Spec, SpecError},
+    suggest,
+    verbs::RemoteVerb,
+};
+
+/// Verbs that the contract names and that do not exist yet.
+pub const VERBS_LATER: [&str; 3] = ["plan", "apply", "upgrade"];
+
+const ABOUT: &str = "Block storage over Ethernet, in user space";
+
+const LONG_ABOUT: &str = "\
+Block storage over Ethernet, in user space.
+
+`blockwire serve` turns memory, files and block devices of this machine into disks that other machines \
+reach over iSCSI and NVMe/TCP. `discover`, `info`, `read`, `write`, `copy`, `verify`, `reserve`, `doctor`, \
+`attach` and `bench` use the disks of other machines, without kernel module and without root. The other verbs ask a \
+running daemon what it is doing, or change its volumes.";
+
+const EXAMPLES: &str = "\
+Examples:
+  blockwire serve                                        a 256 MiB RAM disk on 127.0.0.1, over both protocols
+  blockwire serve --volume db=file:/srv/db.img,size=200G a file as a disk; the file is created
+  blockwire serve --config /etc/blockwire/blockwire.toml
+  blockwire volume create scratch=ram:4G                 on the running daemon
+  blockwire connection list --json
+
+Exit codes: 0 success, 1 failure, 2 wrong usage, 8 no connection in time, 15 attached already, 21 nothing found, 24 not authenticated, 33 no answer in time.";
+
+const SERVE_HELP: &str = "\
+SPEC is KIND:ARGUMENT[,key=value]...
+
+  ram:SIZE     memory of the daemon; empty at each start
+  file:PATH    a file; with size= it is created, or grown to that size
+  /dev/NAME    a block device
+  null:SIZE    keeps nothing; for measuring
+  URL          a volume of another machine: iscsi://HOST/IQN/LUN or nvme+tcp://HOST/NQN/NSID,
+               several paths joined by commas; its size, blocks and identity are those of that volume
+  stripe:SPEC+SPEC...  several of these as one, chunk by chunk (RAID 0); what one of them loses is lost
+
+  size=SIZE        size of a file, for example 64M or 1T (binary); of a stripe: at most that of its legs
+  chunk=SIZE       what of a stripe lies on one leg in a row, a power of two; 64K unless given
+  block=512|4096   logical block size; 512 unless given
+  physical=SIZE    physical block size
+  ro               write-protected
+  uuid=UUID        identity shown to initiators
+  cache=on|off     report and use a volatile write cache (on for files and devices);
+                   off: every write reaches stable storage before it is answered
+  direct           pass by the page cache
+  thin=on|off      give unmapped blocks back (on but for devices)
+  removable        report a removable medium
+  tas=on|off       answer a SCSI command that another initiator ends with TASK ABORTED; on unless given
+  sanitize_rate=SIZE  what a sanitize writes per second at most; no limit unless given
+  persist=force    reservations survive a restart whatever hosts ask for
+
+A comma inside a path is written \\, and a plus sign \\+. So is a comma inside a leg of a stripe, which may
+have its own keys: stripe:file:/a\\,size=1G+file:/b\\,size=1G,chunk=128K. A stripe takes size, chunk, ro, uuid,
+removable, tas, sanitize_rate and persist; the plus sign of nvme+tcp:// needs no backslash.
+A URL takes ro, uuid, removable, tas, sanitize_rate and persist behind a comma at its end; its own options
+stand behind ?. It holds no password: ?secret_file=FILE or ?secret_env=NAME say where that is. While the
+other machine is away, hosts wait for as long as ?queue_timeout= says (20s), then get errors until it is back.
+
+Each volume becomes LUN 0 of an iSCSI target of its own, iqn.2026-11.io.blockwire:NAME, and namespace 1
+of an NVMe subsystem of its own, nqn.2026-11.io.blockwire:NAME; a configuration file can group them.
+Where no address is named, it is served over both protocols on 127.0.0.1: iSCSI on port 3260, NVMe/TCP
+on 4420 and its discovery also on 8009. When the daemon serves, it prints one line for each listener,
+for example \"listening iscsi 127.0.0.1:3260\", then a line that is exactly \"ready\".
+
+SIGTERM or SIGINT ends it after what is in flight is answered and flushed, and a second SIGTERM changes nothing
+of that. SIGINT (Ctrl-C) again after a second, or `blockwire stop --now`, ends it at once. SIGHUP ends nothing. It
+exits with 1 if something that was written may be lost, and its log names the volume. A volume of another
+machine is only flushed if there is something to flush, so its absence holds up no stop for nothing.
+
+Examples:
+  blockwire serve --volume demo=ram:1G
+  blockwire serve --volume db=/dev/sdb,cache=off --iscsi 192.0.2.10 --config chap.toml
+  blockwire serve --volume fast=ram:8G --nvme 127.0.0.1 --nvme-discovery 127.0.0.1
+  blockwire serve --volume a=ram:1G --iscsi 127.0.0.1:0 --control /tmp/bw/control.sock --state /tmp/bw";
+
+/// The whole command line.
+#[derive(Debug, Parser)]
+#[command(
+    name = "blockwire", version, about = ABOUT, long_about = LONG_ABOUT, after_help = EXAMPLES,
+    disable_help_subcommand = true, subcommand_required = true, arg_required_else_help = true
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// A verb.
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Serve volumes until told to stop
+    #[command(after_help = SERVE_HELP)]
+    Serve(Box<ServeArgs>),
+    /// Show or change the volumes of the running daemon
+    #[command(subcommand, arg_required_else_help = true)]
+    Volume(VolumeVerb),
+    /// Show the targets of the running daemon
+    #[command(subcommand, arg_required_else_help = true)]
+    Target(TargetVerb),
+    /// Show the NVMe subsystems of the running daemon
+    #[command(subcommand, arg_required_else_help = true)]
+    Subsystem(SubsystemVerb),
+    /// Show the configured hosts: machines by their names in both protocols
+    #[command(subcommand, arg_required_else_help = true)]
+    Host(HostVerb),
+    /// Show the reservations of volumes, over both protocols
+    #[command(subcommand, arg_required_else_help = true)]
+    Reservation(ReservationVerb),
+    /// Show or change the states of the paths to volumes (ALUA and ANA)
+    #[command(subcommand, arg_required_else_help = true)]
+    Path(PathVerb),
+    /// Show the sessions and controllers of the running daemon
+    #[command(subcommand, arg_required_else_help = true)]
+    Session(ListVerb),
+    /// Show the connections of the running daemon
+    #[command(subcommand, arg_required_else_help = true)]
+    Connection(ConnectionVerb),
+    /// Show the shards (one per core) of the running daemon
+    #[command(subcommand, arg_required_else_help = true)]
+    Shard(ListVerb),
+    /// Use a volume of another machine
+    #[command(flatten)]
+    Remote(RemoteVerb),
+    /// Start, stop and show targets by the options of Chelsio's iscsictl
+    #[command(after_help = iscsictl::HELP)]
+    Iscsictl(Box<IscsictlArgs>),
+    /// Show whether a daemon runs, and what it serves
+    Status(Daemon),
+    /// Stop the running daemon, and wait until it has ended
+    Stop(StopArgs),
+    /// Print a completion script for a shell
+    #[command(after_help = "Example:\n  blockwire completions bash > /etc/bash_completion.d/blockwire")]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Write the man pages into a directory
+    #[command(hide = true)]
+    Man {
+        /// The directory; it is created
+        directory: PathBuf,
+    },
+    /// Anything else: later verbs, and mistakes.
+    #[command(external_subcommand)]
+    Other(Vec<OsString>),
+}
+
+/// Options of `serve`.
+#[derive(Clone, Debug, Default, Args)]
+pub struct ServeArgs {
+    /// Configuration file [default: /etc/blockwire/blockwire.toml, if it exists]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Serve what a chiscsi.conf says, of Chelsio's iSCSI target, instead of a configuration file
+    #[arg(long, value_name = "FILE", conflicts_with = "config")]
+    pub chiscsi: Option<PathBuf>,
+    /// Place connections by an offload policy, as Chelsio's cop compiles them
+    #[arg(long, value_name = "FILE")]
+    pub policy: Option<PathBuf>,
+    /// A volume to serve; may be repeated
+    #[arg(long = "volume", value_name = "NAME=SPEC", value_parser = served_spec)]
+    pub volumes: Vec<NamedSpec>,
+    /// Address to serve iSCSI on, IP or IP:PORT; may be repeated [default, if no address is named: 127.0.0.1:3260]
+    #[arg(long, value_name = "ADDR", value_parser = network::listen_address)]
+    pub iscsi: Vec<std::net::SocketAddr>,
+    /// Address to serve NVMe/TCP on, discovery included; may be repeated [likewise: 127.0.0.1:4420]
+    #[arg(long, value_name = "ADDR", value_parser = network::nvme_address)]
+    pub nvme: Vec<std::net::SocketAddr>,
+    /// Address to answer NVMe/TCP discovery on, and nothing else; may be repeated [likewise: 127.0.0.1:8009]
+    #[arg(long, value_name = "ADDR", value_parser = network::discovery_address)]
+    pub nvme_discovery: Vec<std::net::SocketAddr>,
+    /// Metrics over HTTP: not built yet
+    #[arg(long, value_name = "ADDR", hide = true, value_parser = not_built)]
+    pub http: Option<String>,
+    /// Control socket [default: /run/blockwire/control.sock]
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
+    /// State directory: identities, volumes made at run time, reservations [default: /var/lib/blockwire]
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
+    /// This machine's name inside default target and subsystem names
+    #[arg(long, value_name = "ID", value_parser = VolumeName::parse)]
+    pub node: Option<VolumeName>,
+    /// Cores to run on, for example 0-3,6 [default: all]
+    #[arg(long, value_name = "LIST", value_parser = cores)]
+    pub cores: Option<Cores>,
+    /// How to move bytes; auto takes io_uring where the kernel allows it
+    #[arg(long, value_name = "HOW", value_enum, default_value_t)]
+    pub io: IoWorld,
+    /// Allow listeners beyond this machine although no authentication is configured
+    #[arg(long)]
+    pub allow_anonymous: bool,
+}
+
+/// Which daemon to ask, and how to show the answer.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Daemon {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Control socket of the daemon [default: /run/blockwire/control.sock]
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
+}
+
+/// Verbs of `volume`.
+#[derive(Debug, Subcommand)]
+pub enum VolumeVerb {
+    /// List the volumes
+    List(Daemon),
+    /// Show one volume
+    Show {
+        /// The volume
+        name: String,
+        /// Which daemon.
+        #[command(flatten)]
+        daemon: Daemon,
+    },
+    /// Create a volume and serve it at once; it comes back when the daemon is restarted
+    #[command(after_help = "SPEC is as for `blockwire serve --volume`.\n\nExamples:\n  \
+        blockwire volume create scratch=ram:4G\n  \
+        blockwire volume create vm7=file:/srv/vm7.img,size=40G,block=4096")]
+    Create {
+        /// The volume
+        #[arg(value_name = "NAME=SPEC", value_parser = named_spec)]
+        volume: NamedSpec,
+        /// Which daemon.
+        #[command(flatten)]
+        daemon: Daemon,
+    },
+    /// Stop serving a volume; its file or device is not touched
+    Delete {
+        /// The volume
+        name: String,
+        /// Also if initiators are using it
+        #[arg(long)]
+        force: bool,
+        /// Which daemon.
+        #[command(flatten)]
+        daemon: Daemon,
+    },
+    /// Try to serve a volume again that has failed, once what is wrong with it was put right; of one that was served,
+    /// acknowledge that what was written before a failed sync may be lost
+    Retry {
+        /// The volume
+        name: String,
+        /// Which daemon.
+        #[command(flatten)]
+        daemon: Daemon,
+    },
+    /// Change a setting of a volume in use; hosts of both protocols are told
+    Set {
+        /// The volume
+        name: String,
+        /// Forbid writes, or allow them again; until the daemon ends
+        #[arg(long, value_name = "on|off", value_enum)]
+        read_only: Switch,
+        /// Which daemon.
+        #[command(flatten)]
+        daemon: Daemon,
+    },
+    /// Change the size of a volume in use; initiators are told
+    #[command(
+        after_help = "At the next start a volume that was created at run time has this size again; one of the \
+        configuration has the size that it says there, or that of its file if it is larger."
+    )]
+    Resize {
+        /// The volume
+        name: String,
+        /// The new size, for example 200G
+        #[arg(value_parser = size::parse)]
+        size: u64,
+        /// Also if it gets smaller: what lies beyond the new end is lost
+        #[arg(long)]
+        shrink: bool,
+        /// Which daemon.
+        #[command(flatten)]
+        daemon: Daemon,
+    },
+}
+
+/// Verbs of `subsystem`.
+#[derive(Debug, Subcommand)]
+pub enum SubsystemVerb {
+    /// List the subsystems
+    List(Daemon),
+    /// Show one subsystem
+    Show {
+        /// Its NQN, or the end of it
+        name: String,
+        /// Which daemon.
+        #[command(flatten)]
+        daemon: Daemon,
+    },
+}
+
+const KEY_HELP: &str = "\
+The daemon reads the file by the key \"dhchap_key_file\" of a [[host]] or of [auth]. The host needs the same \
+text: copy the file to it and give its content to its NVMe software, for example as dhchap_key in \
+/etc/nvme/config.json. The secret is shown nowhere else.
+
+Example:
+  blockwire host key --hash sha384 /etc/blockwire/web1.key";
+
+/// Verbs of `host`.
+#[derive(Debug, Subcommand)]
+pub enum HostVerb {
+    /// Draw a secret for NVMe in-band authentication (DH-HMAC-CHAP) into a new file
+    #[command(after_help = KEY_HELP)]
+    Key {
+        /// The hash that makes the secret a key of its host, and its length; none: it is used as it is
+        #[arg(long, value_enum, default_value_t)]
+        hash: KeyHash,
+        /// The file; it must not exist, and nobody else will be able to read it
+        file: PathBuf,
+    },
+    /// List the configured hosts
+    List(Daemon),
+    /// Show one host
+    Show {
+        /// Its name in the configuration
+        name: String,
+        /// Which daemon.
+        #[command(flatten)]
+        daemon: Daemon,
+    },
+}
+
+/// Verbs of `reservation`.
+#[derive(Debug, Subcommand)]
+pub enum ReservationVerb {
+    /// List the reservations of all volumes
+    List(Daemon),
+    /// Show the reservation of a volume and its registrants, with keys
+    Show {
+        /// The volume
+        volume: String,
+        /// Which daemon.
+        #[command(flatten)]
+        daemon: Daemon,
+    },
+}
+
+/// Verbs of `path`.
+#[derive(Debug, Subcommand)]
+pub enum PathVerb {
+    /// List the paths of all volumes
+    List {
+        /// Of this volume only
+        volume: Option<String>,
+        /// Which daemon.
+        #[command(flatten)]
+        daemon: Daemon,
+    },
+    /// Set the state of paths to a volume; hosts of both protocols are told
+    #[command(
+        after_help = "SCSI hosts see the state as ALUA, NVMe hosts as ANA. It holds until it is set again, \
+        over restarts too.\n\nExamples:\n  blockwire path set db --group 2 --state inaccessible\n  \
+        blockwire path set db --state optimized"
+    )]
+    Set {
+        /// The volume
+        volume: String,
+        /// By this port only, as `path list` numbers them
+        #[arg(long)]
+        port: Option<u16>,
+        /// By the ports of this portal group only
+        #[arg(long, value_name = "TAG", conflicts_with = "port")]
+        group: Option<u16>,
+        /// optimized, non-optimized, inaccessible, persistent-loss or transition
+        #[arg(long, value_parser = path_state)]
+        state: String,
+        /// Which daemon.
+        #[command(flatten)]
+        daemon: Daemon,
+    },
+}
+
+/// Hashes of DH-HMAC-CHAP secrets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum KeyHash {
+    /// None: 32 bytes.
+    None,
+    /// SHA-256: 32 bytes.
+    #[default]
+    Sha256,
+    /// SHA-384: 48 bytes.
+    Sha384,
+    /// SHA-512: 64 bytes.
+    Sha512,
+}
+
+fn path_state(text: &str) -> Result<String, String> {
+    let words = STATES.map(|(word, _)| word);
+    match words.contains(&text) {
+        true => Ok(text.to_owned()),
+        false => Err(format!("unknown state{}", suggest::hint(text, words))),
+    }
+}
+
+/// `on` or `off`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Switch {
+    /// On.
+    On,
+    /// Off.
+    Off,
+}
+
+/// Verbs of `target`.
+#[derive(Debug, Subcommand)]
+pub enum TargetVerb {
+    /// List the targets
+    List(Daemon),
+    /// Show one target
+    Show {
+        /// Its iSCSI name, or the end of it
+        name: String,
+        /// Which daemon.
+        #[command(flatten)]
+        daemon: Daemon,
+    },
+}
+
+/// Verbs of what can only be listed.
+#[derive(Debug, Subcommand)]
+pub enum ListVerb {
+    /// List them
+    List(Daemon),
+}
+
+/// Verbs of `connection`.
+#[derive(Debug, Subcommand)]
+pub enum ConnectionVerb {
+    /// List the connections
+    List(Daemon),
+    /// Show one connection
+    Show {
+        /// Its number, as listed
+        id: u64,
+        /// Which daemon.
+        #[command(flatten)]
+        daemon: Daemon,
+    },
+}
+
+/// Options of `stop`.
+#[derive(Debug, Args)]
+pub struct StopArgs {
+    /// At once: do not wait for what is in flight
+    #[arg(long)]
+    pub now: bool,
+    /// Return when the daemon has been told, before it has ended
+    #[arg(long)]
+    pub no_wait: bool,
+    /// Which daemon.
+    #[command(flatten)]
+    pub daemon: Daemon,
+}
+
+/// `NAME=SPEC`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedSpec {
+    /// The name.
+    pub name: VolumeName,
+    /// The volume.
+    pub spec: Spec,
+    /// `thin=off` of memory was left out.
+    pub left_out_thin: bool,
+}
+
+fn named_spec(text: &str) -> Result<NamedSpec, String> {
+    named(text, |spec| Ok((spec::parse(spec)?, false)))
+}
+
+/// One that may stand in a start script for long.
+fn served_spec(text: &str) -> Result<NamedSpec, String> {
+    named(text, spec::parse_older)
+}
+
+fn named(text: &str, parse: fn(&str) -> Result<(Spec, bool), SpecError>) -> Result<NamedSpec, String> {
+    let (name, spec) = text.split_once('=').ok_or("write NAME=SPEC, for example demo=ram:64M")?;
+    let name = VolumeName::parse(name).map_err(|why| format!("the name {why}"))?;
+    let (spec, left_out_thin) = parse(spec).map_err(|why| why.to_string())?;
+    Ok(NamedSpec { name, spec, left_out_thin })
+}
+
+fn not_built(_: &str) -> Result<String, String> {
+    Err("this is not built yet".to_owned())
+}
+
+/// A set of cores, ascending.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cores(pub Vec<usize>);
+
+/// Highest core number; CPU sets of the system are this long.
+const CORE_MAX: usize = 1023;
+
+fn cores(text: &str) -> Result<Cores, String> {
+    let malformed = || format!("\"{text}\" is not a list of cores such as 0-3,6");
+    let mut list = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let number = |text: &str| text.parse::<usize>().ok().filter(|n| *n <= CORE_MAX);
+        let (first, last) = number(first).zip(number(last)).ok_or_else(malformed)?;
+        if first > last {
+            return Err(malformed());
+        }
+        list.extend(first..=last);
+    }
+    list.sort_unstable();
+    list.dedup();
+    Ok(Cores(list))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn core_lists() {
+        assert_eq!(cores("0-3,6,2"), Ok(Cores(vec![0, 1, 2, 3, 6])));
+        for text in ["", "3-1", "a", "1,", "-1", "0-99999", "1024"] {
+            assert!(cores(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_contract_parses() {
+        for line in [
+            "serve",
+            "serve --nvme 127.0.0.1 --nvme [::1]:0 --nvme-discovery 127.0.0.1",
+            "serve --config f --volume a=ram:1M --volume b=null:1G --iscsi 127.0.0.1 --iscsi [::1]:0 --control c --state s \
+             --node n --cores 0-1 --io epoll --allow-anonymous",
+            "volume list --json --control c",
+            "volume show a",
+            "volume create a=ram:1M",
+            "volume delete a --force",
+            "volume resize a 2G",
+            "volume set a --read-only on",
+            "subsystem list --json",
+            "subsystem show a",
+            "host list",
+            "host show a --json",
+            "reservation list",
+            "reservation show a --json",
+            "path list",
+            "path list a",
+            "path set a --port 2 --state inaccessible",
+            "path set a --group 1 --state optimized --json",
+            "connection list",
+            "connection show 3 --json",
+            "session list",
+            "target list",
+            "target show x",
+            "shard list",
+            "status --json",
+            "serve --chiscsi chiscsi.conf --policy cop.conf",
+            "iscsictl",
+            "iscsictl -S target=ALL",
+            "iscsictl -f chiscsi.conf -S target=ALL --control c",
+            "iscsictl -s target=iqn.x",
+            "iscsictl -c",
+            "iscsictl -c target=iqn.x -k HeaderDigest --json",
+            "iscsictl -r target=iqn.x -k initiator=iqn.y",
+            "iscsictl -D 0x1",
+            "iscsictl -g",
+            "stop",
+            "completions fish",
+            "man dir",
+        ] {
+            let words = std::iter::once("blockwire").chain(line.split_whitespace());
+            Cli::try_parse_from(words).unwrap_or_else(|why| panic!("{line}: {why}"));
+        }
+    }
+
+    #[test]
+    fn what_is_not_built_says_so() {
+        let why = Cli::try_parse_from(["blockwire", "serve", "--http", "127.0.0.1"]).unwrap_err();
+        assert_eq!(why.exit_code(), 2);
+        assert!(why.to_string().contains("not built yet"), "{why}");
+    }
+}

@@ -1,0 +1,81 @@
+//! Files that an operator names, as text: opened once, judged as they are open, and read no further than they may be
+//! long.
+//!
+//! Invariant: whatever stands at the name, nothing waits for somebody at its other end, and nothing is read without a
+//! bound.
+
+use std::{
+    fs::{File, Metadata},
+    io::{self, Read},
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    path::Path,
+};
+
+use crate::size;
+
+fn cannot(why: io::Error) -> String {
+    format!("cannot be read: {why}")
+}
+
+/// A regular file, open, and what it is like. The open file is judged, not its name: what is checked is what is read.
+///
+/// # Errors
+/// Words that go behind its name.
+pub fn open(path: &Path) -> Result<(File, Metadata), String> {
+    // Not to wait for the one at a FIFO's other end.
+    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let file = File::options().read(true).custom_flags(flags).open(path).map_err(cannot)?;
+    let meta = file.metadata().map_err(cannot)?;
+    match meta.is_file() {
+        true => Ok((file, meta)),
+        false => Err("is not a regular file".to_owned()),
+    }
+}
+
+/// All that an open file holds; `None`: more than `bytes_max` bytes.
+///
+/// # Errors
+/// As [`open`].
+pub fn read(file: File, bytes_max: u64) -> Result<Option<Vec<u8>>, String> {
+    let mut bytes = Vec::new();
+    file.take(bytes_max + 1).read_to_end(&mut bytes).map_err(cannot)?;
+    Ok(Some(bytes).filter(|bytes| bytes.len() as u64 <= bytes_max))
+}
+
+/// The text of a regular file, and whether everybody may read it.
+///
+/// # Errors
+/// As [`open`].
+pub fn text(path: &Path, bytes_max: u64) -> Result<(String, bool), String> {
+    let (file, meta) = open(path)?;
+    let bytes = read(file, bytes_max)?.ok_or_else(|| format!("is larger than {}", size::human(bytes_max)))?;
+    let text = String::from_utf8(bytes).map_err(|_| "cannot be read: it is not UTF-8 text".to_owned())?;
+    Ok((text, meta.mode() & 0o004 != 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn what_is_no_file_is_neither_waited_for_nor_read_without_end() {
+        let root = tempfile::tempdir().unwrap();
+        let fifo = root.path().join("fifo");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
+        for path in [&fifo, Path::new("/dev/zero"), root.path()] {
+            assert_eq!(text(path, 100).unwrap_err(), "is not a regular file", "{}", path.display());
+        }
+        let path = root.path().join("file");
+        std::fs::write(&path, "0123456789").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o604)).unwrap();
+        assert_eq!(text(&path, 10), Ok(("0123456789".to_owned(), true)));
+        assert!(text(&path, 9).unwrap_err().contains("larger than"));
+        // One that says that it is empty and is not.
+        assert!(text(Path::new("/proc/self/maps"), 10).unwrap_err().contains("larger than"));
+        std::fs::write(&path, [0xff]).unwrap();
+        assert!(text(&path, 10).unwrap_err().contains("UTF-8"));
+        assert!(text(&root.path().join("none"), 10).unwrap_err().contains("cannot be read"));
+    }
+}

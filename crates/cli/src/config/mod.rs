@@ -1,0 +1,92 @@
+//! The configuration: TOML files, read with the place of every value, merged with the command line
+//! and checked as a whole before anything is opened.
+
+pub mod check;
+mod dhchap;
+pub mod diagnostic;
+pub mod draft;
+pub mod file;
+pub mod reader;
+pub mod schema;
+mod secret;
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use toml::de::DeTable;
+
+use self::{
+    diagnostic::{Place, Sink, Text},
+    draft::Draft,
+    reader::{Context, Reader},
+};
+
+/// Largest configuration file, bytes.
+const FILE_BYTES_MAX: u64 = 4 << 20;
+
+/// Reads `path` and the `*.toml` of the `conf.d` beside it, in the order of their names.
+/// What is wrong goes to `sink`.
+pub fn read_files(path: &Path, sink: &Sink) -> Draft {
+    let mut draft = Draft::default();
+    read_file(path, sink, &mut draft);
+    let parts = path.parent().unwrap_or(Path::new(".")).join("conf.d");
+    match part_files(&parts) {
+        Ok(files) => files.iter().for_each(|file| read_file(file, sink, &mut draft)),
+        Err(why) => sink.error(&Place::whole(&parts.to_string_lossy()), format!("cannot be listed: {why}")),
+    }
+    draft
+}
+
+/// The `*.toml` files of a directory; none if there is no directory.
+fn part_files(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(why) if matches!(why.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Ok(Vec::new());
+        }
+        Err(why) => return Err(why),
+    };
+    let mut files = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "toml") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn read_file(path: &Path, sink: &Sink, draft: &mut Draft) {
+    let shown = path.to_string_lossy();
+    let (content, is_world_readable) = match file::text(path, FILE_BYTES_MAX) {
+        Ok(read) => read,
+        Err(why) => return sink.error(&Place::whole(&shown), why),
+    };
+    let directory = path.parent().unwrap_or(Path::new("."));
+    read_text(&Text::new(&shown, content), directory, is_world_readable, sink, draft);
+}
+
+/// Reads the text of one file.
+pub fn read_text(text: &Text, directory: &Path, world_readable: bool, sink: &Sink, draft: &mut Draft) {
+    let (table, errors) = DeTable::parse_recoverable(&text.text);
+    if !errors.is_empty() {
+        // After a syntax error the rest of the tree is a guess: its keys are not judged.
+        for error in errors {
+            let at = text.place(error.span().unwrap_or(0..0));
+            sink.error(&at, error.message());
+        }
+        return;
+    }
+    let context = Context { text, directory, world_readable, sink };
+    draft.read(&Reader::new(context, &schema::ROOT, table.get_ref(), 0));
+}
+
+#[cfg(test)]
+mod nvme_tests;
+#[cfg(test)]
+mod placement_tests;
+#[cfg(test)]
+pub(crate) mod tests;

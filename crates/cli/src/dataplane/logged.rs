@@ -1,0 +1,302 @@
+//! A shard whose log lines leave by a bounded channel, so that a slow stderr never slows the data
+//! path: what finds no room is dropped. Of the lines that strangers can cause at will only a few per
+//! second are written; the others are counted.
+
+use std::{
+    sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
+    time::{Duration, Instant},
+};
+
+use buf::{Cx, Errno, Time};
+use endpoint::{Arrival, Departure, Dial, DialId, Dialled, Endpoint, LinkId, ShardId};
+use shard::{Gone, LogLine, Message, NvmeCause, NvmeLine, Shard};
+use stream::{Came, RecvOp, SendOp};
+use volume::{DiskOp, Remark};
+
+/// Lines that may wait to be written.
+const LINES_MAX: usize = 1024;
+
+/// How many lines of strangers are written in each [`SPAN`].
+const STRANGERS_MAX: u32 = 20;
+const SPAN: Duration = Duration::from_secs(1);
+
+/// The two ends of the channel.
+pub fn channel() -> (SyncSender<LogLine>, Receiver<LogLine>) {
+    sync_channel(LINES_MAX)
+}
+
+/// Writes the lines until every shard is gone.
+pub fn write(lines: Receiver<LogLine>) {
+    let mut flood = Flood::new(Instant::now());
+    loop {
+        let line = lines.recv_timeout(SPAN);
+        let passes = match &line {
+            Ok(LogLine::LoginFailed { .. } | LogLine::Violation { .. } | LogLine::Volume { .. }) => {
+                flood.passes(Instant::now())
+            }
+            Ok(LogLine::Nvme(line)) => !anybodys(line) || flood.passes(Instant::now()),
+            Ok(LogLine::LoggedIn { .. } | LogLine::LoggedOut { .. }) | Err(_) => true,
+        };
+        let kept = flood.kept_back(Instant::now());
+        if kept > 0 {
+            tracing::warn!(lines = kept, "more failed logins and broken rules, not written one by one");
+        }
+        match line {
+            Ok(line) if passes => write_line(line),
+            Ok(_) | Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+fn write_line(line: LogLine) {
+    match line {
+        LogLine::LoginFailed { peer, cause: Some(cause) } => {
+            tracing::warn!(%peer, %cause, "login failed")
+        }
+        LogLine::LoginFailed { peer, cause: None } => tracing::info!(%peer, "login not finished"),
+        LogLine::LoggedIn { peer, initiator, target } => match target {
+            Some(target) => tracing::info!(%peer, %initiator, %target, "logged in"),
+            None => tracing::info!(%peer, %initiator, "discovery"),
+        },
+        LogLine::LoggedOut { initiator, target: Some(target) } => {
+            tracing::info!(%initiator, %target, "session ended");
+        }
+        // A discovery session ends as it should; its beginning was noted.
+        LogLine::LoggedOut { target: None, .. } => {}
+        LogLine::Violation { initiator, violation } => {
+            tracing::warn!(%initiator, violation = %violation.fault, "protocol broken");
+        }
+        LogLine::Volume { name, remark } => write_remark(&name, remark),
+        LogLine::Nvme(line) => write_nvme(line),
+    }
+}
+
+/// Whether anybody can cause a line at will.
+fn anybodys(line: &NvmeLine) -> bool {
+    line.is_strangers()
+        || matches!(line, NvmeLine::Disconnected { why: Gone::Unauthenticated | Gone::Overloaded, .. })
+}
+
+fn write_nvme(line: NvmeLine) {
+    match line {
+        NvmeLine::NotConnected { peer, names, cause: Some(cause) } => match (names, cause) {
+            (Some((host, subsystem)), NvmeCause::IdentifierTaken(other)) => tracing::warn!(
+                %peer,
+                %host,
+                %subsystem,
+                bearer = %other,
+                "connect refused: the host identifier is in use by another host; give each machine its own \
+                 (nvme gen-hostnqn, /etc/nvme/hostid)"
+            ),
+            (Some((host, subsystem)), NvmeCause::PutOff) => tracing::warn!(
+                %peer,
+                %host,
+                %subsystem,
+                "connect put off: hosts from this address did not authenticate several times; it may come \
+                 again in a few seconds"
+            ),
+            (Some((host, subsystem)), NvmeCause::OtherRule) => tracing::warn!(
+                %peer,
+                %host,
+                %subsystem,
+                "connect of an I/O queue refused: its address comes under another host rule than that of its \
+                 controller's admin queue; let one rule hold for all addresses of a host"
+            ),
+            (Some((host, subsystem)), cause) => {
+                tracing::warn!(%peer, %host, %subsystem, %cause, "connect refused");
+            }
+            (None, cause) => tracing::warn!(%peer, %cause, "connect refused"),
+        },
+        NvmeLine::NotConnected { peer, cause: None, .. } => tracing::info!(%peer, "connect not finished"),
+        NvmeLine::Connected { peer, host, subsystem, cntlid } => {
+            tracing::info!(%peer, %host, %subsystem, cntlid, "connected");
+        }
+        NvmeLine::Disconnected { host, subsystem, why: Gone::Unauthenticated, .. } => {
+            tracing::warn!(
+                %host,
+                %subsystem,
+                "the host did not authenticate: its key is not the one configured here, or it has none \
+                 (nvme connect --dhchap-secret, /etc/nvme/hosts)"
+            );
+        }
+        NvmeLine::Disconnected { host, subsystem, why: Gone::Overloaded, .. } => {
+            tracing::warn!(
+                %host,
+                %subsystem,
+                "put off: too many hosts from this address, or from all, wait to authenticate; it may come again"
+            );
+        }
+        NvmeLine::Disconnected { host, subsystem, cntlid, why } => {
+            tracing::info!(%host, %subsystem, cntlid, %why, "controller ended");
+        }
+        NvmeLine::Violation { peer, host: Some(host), violation } => {
+            tracing::warn!(%peer, %host, %violation, "protocol broken");
+        }
+        NvmeLine::Violation { peer, host: None, violation } => {
+            tracing::warn!(%peer, %violation, "protocol broken");
+        }
+    }
+}
+
+fn write_remark(volume: &str, remark: Remark) {
+    match remark {
+        Remark::Persistence { by, persists, registrants } => tracing::warn!(
+            volume,
+            %by,
+            persists,
+            registrants,
+            "a registration changed for all registrants whether reservations survive power loss"
+        ),
+        Remark::Closed => tracing::error!(
+            volume,
+            "closed: older operations did not end in time for a change; it opens when they end"
+        ),
+        Remark::Opened => tracing::warn!(volume, "open again: what was stuck has ended"),
+        Remark::NoSpace => tracing::error!(
+            volume,
+            "no space left for a write, which its host is told; make room where the volume lies, or have its hosts \
+             give back what they do not need (fstrim)"
+        ),
+        Remark::SyncFailed => tracing::error!(
+            volume,
+            "a sync has failed: what was written since the last good one may be lost, and nothing more is written; \
+             look at the disk, then acknowledge it by `blockwire volume retry`; a restart alone changes nothing"
+        ),
+        Remark::NotFlushed => tracing::error!(
+            volume,
+            "not flushed: what was written since the last good flush may be lost; look at the disk or the machine \
+             that holds it before its hosts go on"
+        ),
+        Remark::PathDown { path: (leg, path), why } => {
+            tracing::warn!(volume, leg, path, cause = why, "a path to where the volume lies is down");
+        }
+        Remark::PathUp { path: (leg, path) } => {
+            tracing::info!(volume, leg, path, "a path to where the volume lies is up again");
+        }
+        Remark::BadBlocksFull { by } => {
+            tracing::warn!(volume, %by, "no more blocks can be marked bad: write those that are, first");
+        }
+    }
+}
+
+/// Counts lines that anybody can cause.
+struct Flood {
+    since: Instant,
+    written: u32,
+    kept: u64,
+}
+
+impl Flood {
+    fn new(now: Instant) -> Self {
+        Flood { since: now, written: 0, kept: 0 }
+    }
+
+    /// Whether one more line may be written now.
+    fn passes(&mut self, now: Instant) -> bool {
+        if now.duration_since(self.since) >= SPAN && self.kept == 0 {
+            (self.since, self.written) = (now, 0);
+        }
+        let passes = self.written < STRANGERS_MAX;
+        self.written += u32::from(passes);
+        self.kept += u64::from(!passes);
+        passes
+    }
+
+    /// How many were not, once per span.
+    fn kept_back(&mut self, now: Instant) -> u64 {
+        if self.kept == 0 || now.duration_since(self.since) < SPAN {
+            return 0;
+        }
+        (self.since, self.written) = (now, 0);
+        std::mem::take(&mut self.kept)
+    }
+}
+
+/// The shard.
+pub struct Logged {
+    /// The shard itself.
+    pub shard: Shard,
+    /// Where its lines go.
+    pub lines: SyncSender<LogLine>,
+}
+
+impl Endpoint for Logged {
+    type Message = Message;
+
+    fn handle_arrival(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Arrival<Message>) {
+        self.shard.handle_arrival(cx, link, how);
+    }
+    fn handle_message(&mut self, cx: &mut Cx<'_>, message: Message) {
+        self.shard.handle_message(cx, message);
+    }
+    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Came) {
+        self.shard.handle_recv(cx, link, op, came);
+    }
+    fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {
+        self.shard.handle_written(cx, link, how);
+    }
+    fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
+        self.shard.handle_sent(cx, link, op);
+    }
+    fn handle_disk(&mut self, cx: &mut Cx<'_>, op: DiskOp, came: Result<usize, Errno>) {
+        self.shard.handle_disk(cx, op, came);
+    }
+    fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
+        self.shard.handle_timeout(cx);
+    }
+    fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
+        let more = self.shard.turn(cx);
+        while let Some(line) = self.shard.poll_log() {
+            // Full: the writer is behind, and these lines are of a flood.
+            let _ = self.lines.try_send(line);
+        }
+        more
+    }
+    fn poll_ready(&mut self) -> Option<LinkId> {
+        self.shard.poll_ready()
+    }
+    fn poll_recv(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<RecvOp> {
+        self.shard.poll_recv(cx, link)
+    }
+    fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
+        self.shard.poll_send(cx, link)
+    }
+    fn poll_disk(&mut self) -> Option<DiskOp> {
+        self.shard.poll_disk()
+    }
+    fn poll_departure(&mut self) -> Option<(LinkId, Departure<Message>)> {
+        self.shard.poll_departure()
+    }
+    fn poll_message(&mut self) -> Option<(ShardId, Message)> {
+        self.shard.poll_message()
+    }
+    fn poll_timeout(&self) -> Option<Time> {
+        self.shard.poll_timeout()
+    }
+    fn poll_dial(&mut self) -> Option<Dial> {
+        self.shard.poll_dial()
+    }
+    fn handle_dialled(&mut self, cx: &mut Cx<'_>, id: DialId, how: Result<Dialled, Errno>) {
+        self.shard.handle_dialled(cx, id, how);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_is_counted_and_a_trickle_is_written() {
+        let begin = Instant::now();
+        let mut flood = Flood::new(begin);
+        assert!((0..STRANGERS_MAX).all(|_| flood.passes(begin)));
+        assert!((0..1000).all(|_| !flood.passes(begin)));
+        assert_eq!(flood.kept_back(begin), 0, "not before the span is over");
+        let later = begin + SPAN;
+        assert_eq!((flood.kept_back(later), flood.kept_back(later)), (1000, 0));
+        assert!(flood.passes(later));
+        // One line a second is written for ever.
+        assert!((2..200).all(|second| flood.passes(begin + SPAN * second)));
+    }
+}

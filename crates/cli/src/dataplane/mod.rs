@@ -1,0 +1,17 @@
+//! Turns the plan into what the data path's crates take, and runs it.
+
+mod catalog;
+pub mod exports;
+pub mod inbox;
+pub mod logged;
+pub mod login;
+pub mod medium;
+pub mod notes;
+mod powers;
+mod queues;
+mod refusal;
+pub mod shards;
+mod standing;
+mod subsystems;
+mod usage;
+pub mod world;

@@ -1,0 +1,311 @@
+//! Runs one command line: the only place that knows the terminal, signals and exit codes together.
+
+use std::{
+    ffi::OsString,
+    io::{self, Write},
+    path::Path,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use clap::{CommandFactory, Parser, error::ErrorKind};
+use signal_hook::{
+    consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ},
+    iterator::Signals,
+};
+
+use crate::{
+    cli::{
+        Cli, ConnectionVerb, Daemon, HostVerb, ListVerb, PathVerb, ReservationVerb, ServeArgs, StopArgs,
+        SubsystemVerb, Switch, TargetVerb, VERBS_LATER, Verb, VolumeVerb,
+    },
+    control::{Answer, Request, client},
+    daemon::Ending,
+    engine::Stop,
+    exit::{Exit, Failure},
+    iscsictl, key, log, output,
+    paths::Paths,
+    serve::{StartEngine, serve},
+    shown, suggest, verbs,
+};
+
+/// Does what `args` say and gives the exit code; `start` starts the data path for `serve`.
+pub fn run(args: impl IntoIterator<Item = OsString>, start: StartEngine) -> Exit {
+    // A write beyond the limit of a file's size (RLIMIT_FSIZE) is an error of that file (EFBIG), and no reason to end
+    // the process, which is what the signal does that nobody handles. Without a handler all is as it was.
+    let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
+    let cli = match Cli::try_parse_from(verbs::sort_words(args.into_iter().collect())) {
+        Ok(cli) => cli,
+        Err(why) => {
+            let exit = match why.kind() {
+                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Exit::Success,
+                _ => Exit::Usage,
+            };
+            // What was typed is shown again, but for a password in it.
+            let said = why.render().to_string();
+            let safe = without_passwords(&said);
+            if safe == said {
+                let _ = why.print();
+            } else {
+                let _ = io::stderr().write_all(safe.as_bytes());
+            }
+            return exit;
+        }
+    };
+    let exit = act(cli.verb, start).unwrap_or_else(|failure| {
+        log::say(&format!("blockwire: {}\n", shown::lines(&failure.to_string())));
+        failure.exit
+    });
+    log::settle();
+    exit
+}
+
+/// The text without what stands between `%` and `@` of a URL in it. A password may hold anything, blanks and
+/// quotes too, so it ends at the last `@` of its line; rather too much is left out than a piece of one shown.
+fn without_passwords(text: &str) -> String {
+    let (mut safe, mut rest) = (String::new(), text);
+    while let Some(at) = rest.find("://") {
+        let (before, url) = rest.split_at(at + 3);
+        safe.push_str(before);
+        let line = &url[..url.find('\n').unwrap_or(url.len())];
+        let name = &line[..line.find(|c: char| c.is_whitespace() || "/?'".contains(c)).unwrap_or(line.len())];
+        match (name.find('%'), line.rfind('@')) {
+            (Some(from), Some(to)) if from < to => {
+                safe.push_str(&line[..from]);
+                safe.push_str("%...");
+                rest = &url[to..];
+            }
+            _ => rest = url,
+        }
+    }
+    safe + rest
+}
+
+fn act(verb: Verb, start: StartEngine) -> Result<Exit, Failure> {
+    let paths = Paths::of_process();
+    let (daemon, request) = match verb {
+        Verb::Serve(args) => return served(&args, &paths, start),
+        Verb::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "blockwire", &mut script);
+            return Ok(print(&script));
+        }
+        Verb::Man { directory } => return man(&directory),
+        Verb::Host(HostVerb::Key { hash, file }) => {
+            key::draw(hash, &file)?;
+            return Ok(Exit::Success);
+        }
+        Verb::Remote(verb) => return verbs::act(&verb),
+        Verb::Other(words) => return Err(unknown_verb(&words)),
+        Verb::Status(daemon) => (daemon, Request::Status),
+        Verb::Iscsictl(args) => return Ok(print(shown::lines(&iscsictl::run(&args, &paths)?).as_bytes())),
+        Verb::Stop(args) if !args.no_wait => return stop(&args, &paths),
+        Verb::Stop(args) => (args.daemon, Request::Stop { now: args.now }),
+        Verb::Volume(verb) => volume(verb)?,
+        Verb::Target(TargetVerb::List(daemon)) => (daemon, Request::TargetList),
+        Verb::Target(TargetVerb::Show { name, daemon }) => (daemon, Request::TargetShow { name }),
+        Verb::Subsystem(SubsystemVerb::List(daemon)) => (daemon, Request::SubsystemList),
+        Verb::Subsystem(SubsystemVerb::Show { name, daemon }) => (daemon, Request::SubsystemShow { name }),
+        Verb::Host(HostVerb::List(daemon)) => (daemon, Request::HostList),
+        Verb::Host(HostVerb::Show { name, daemon }) => (daemon, Request::HostShow { name }),
+        Verb::Reservation(verb) => reservation(verb),
+        Verb::Path(verb) => path(verb),
+        Verb::Session(ListVerb::List(daemon)) => (daemon, Request::SessionList),
+        Verb::Connection(ConnectionVerb::List(daemon)) => (daemon, Request::ConnectionList),
+        Verb::Connection(ConnectionVerb::Show { id, daemon }) => (daemon, Request::ConnectionShow { id }),
+        Verb::Shard(ListVerb::List(daemon)) => (daemon, Request::ShardList),
+    };
+    ask(&daemon, &paths, request)
+}
+
+fn reservation(verb: ReservationVerb) -> (Daemon, Request) {
+    match verb {
+        ReservationVerb::List(daemon) => (daemon, Request::ReservationList),
+        ReservationVerb::Show { volume, daemon } => (daemon, Request::ReservationShow { name: volume }),
+    }
+}
+
+fn path(verb: PathVerb) -> (Daemon, Request) {
+    match verb {
+        PathVerb::List { volume, daemon } => (daemon, Request::PathList { name: volume }),
+        PathVerb::Set { volume, port, group, state, daemon } => {
+            (daemon, Request::PathSet { name: volume, port, group, state })
+        }
+    }
+}
+
+fn volume(verb: VolumeVerb) -> Result<(Daemon, Request), Failure> {
+    Ok(match verb {
+        VolumeVerb::List(daemon) => (daemon, Request::VolumeList),
+        VolumeVerb::Show { name, daemon } => (daemon, Request::VolumeShow { name }),
+        VolumeVerb::Create { volume, daemon } => {
+            let mut spec = volume.spec;
+            let mut failed = None;
+            // The daemon has a current directory of its own: ours is meant.
+            spec.source.each_file(&mut |path| match std::path::absolute(&*path) {
+                Ok(absolute) => *path = absolute,
+                Err(why) => failed = Some(Failure::failed(format!("{}: {why}", path.display()))),
+            });
+            if let Some(why) = failed {
+                return Err(why);
+            }
+            (daemon, Request::VolumeCreate { name: volume.name.to_string(), spec: spec.to_string() })
+        }
+        VolumeVerb::Delete { name, force, daemon } => (daemon, Request::VolumeDelete { name, force }),
+        VolumeVerb::Retry { name, daemon } => (daemon, Request::VolumeRetry { name }),
+        VolumeVerb::Set { name, read_only, daemon } => {
+            (daemon, Request::VolumeProtect { name, on: read_only == Switch::On })
+        }
+        VolumeVerb::Resize { name, size, shrink, daemon } => {
+            (daemon, Request::VolumeResize { name, size_bytes: size, shrink })
+        }
+    })
+}
+
+fn ask(daemon: &Daemon, paths: &Paths, request: Request) -> Result<Exit, Failure> {
+    let socket = daemon.control.as_deref().unwrap_or(&paths.control);
+    let answer = client::ask(socket, request)?;
+    let text = if daemon.json { output::json(&answer) } else { output::text(&answer) };
+    Ok(match print(text.as_bytes()) {
+        Exit::Success => judged(&answer),
+        other => other,
+    })
+}
+
+/// How long the end of a daemon is waited for: more than a clean stop takes.
+const STOPS: Duration = Duration::from_secs(120);
+
+fn stop(args: &StopArgs, paths: &Paths) -> Result<Exit, Failure> {
+    let socket = args.daemon.control.as_deref().unwrap_or(&paths.control);
+    let mut printed = Exit::Success;
+    client::stop(socket, args.now, STOPS, |answer| {
+        let text = if args.daemon.json { output::json(answer) } else { output::text(answer) };
+        printed = print(text.as_bytes());
+    })?;
+    Ok(printed)
+}
+
+/// What an answer means for the caller: a volume that is not served as it should be is a failure.
+fn judged(answer: &Answer) -> Exit {
+    match answer {
+        Answer::Volume(volume) if volume.failed.is_some() => Exit::Failure,
+        Answer::Status(status) if !status.failed.is_empty() => Exit::Failure,
+        _ => Exit::Success,
+    }
+}
+
+/// Writes to stdout. A reader that has gone away (`| head`) is no failure.
+fn print(bytes: &[u8]) -> Exit {
+    match io::stdout().write_all(bytes).and_then(|()| io::stdout().flush()) {
+        Ok(()) => Exit::Success,
+        Err(why) if why.kind() == io::ErrorKind::BrokenPipe => Exit::Success,
+        Err(_) => Exit::Failure,
+    }
+}
+
+fn served(args: &ServeArgs, paths: &Paths, start: StartEngine) -> Result<Exit, Failure> {
+    let failed = |why: io::Error| Failure::failed(format!("cannot log: {why}"));
+    log::install(tracing::Level::INFO).map_err(failed)?;
+    let ending = Arc::new(Ending::default());
+    obey_signals(&ending)?;
+    serve(args, paths, start, &ending, Box::new(io::stdout()))
+}
+
+/// What signals come to.
+#[derive(Debug, Default)]
+struct Heed {
+    /// When a clean end was asked for first.
+    asked: Option<Instant>,
+}
+
+impl Heed {
+    /// What a signal asks for. SIGTERM asks for a clean end however often it comes: supervisors send it more than
+    /// once. Who presses Ctrl-C again when a clean end has begun means it. SIGHUP ends nothing.
+    fn heed(&mut self, signal: i32, now: Instant) -> Option<Stop> {
+        if signal == SIGHUP {
+            return None;
+        }
+        let asked = *self.asked.get_or_insert(now);
+        let insists = signal == SIGINT && now.saturating_duration_since(asked) >= INSIST_AFTER;
+        Some(if insists { Stop::Now } else { Stop::Clean })
+    }
+}
+
+/// How long after the first signal SIGINT means that a clean end is not waited for: a terminal and what wraps the
+/// daemon may both pass one Ctrl-C on.
+const INSIST_AFTER: Duration = Duration::from_secs(1);
+
+fn obey_signals(ending: &Arc<Ending>) -> Result<(), Failure> {
+    let failed = |why: io::Error| Failure::failed(format!("cannot watch signals: {why}"));
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(failed)?;
+    let ending = ending.clone();
+    let watch = move || {
+        let mut heed = Heed::default();
+        for signal in signals.forever() {
+            match heed.heed(signal, Instant::now()) {
+                Some(how) => ending.ask(how),
+                None => tracing::warn!(
+                    "SIGHUP changes nothing: the configuration is read at the start (targets of --chiscsi: by \
+                     `blockwire iscsictl`); `blockwire stop` or SIGTERM ends the daemon"
+                ),
+            }
+        }
+    };
+    thread::Builder::new().name("signals".to_owned()).spawn(watch).map_err(failed)?;
+    Ok(())
+}
+
+fn man(directory: &Path) -> Result<Exit, Failure> {
+    let failed =
+        |why: io::Error| Failure::failed(format!("cannot write man pages to {}: {why}", directory.display()));
+    std::fs::create_dir_all(directory).map_err(failed)?;
+    clap_mangen::generate_to(Cli::command(), directory).map_err(failed)?;
+    Ok(Exit::Success)
+}
+
+fn unknown_verb(words: &[OsString]) -> Failure {
+    let word = words.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
+    if VERBS_LATER.contains(&word.as_str()) {
+        return Failure::usage(format!(
+            "`blockwire {word}` is not built yet; see `blockwire --help` for what is"
+        ));
+    }
+    let command = Cli::command();
+    let verbs: Vec<&str> =
+        command.get_subcommands().filter(|verb| !verb.is_hide_set()).map(|v| v.get_name()).collect();
+    let hint = suggest::hint(&word, verbs.iter().copied());
+    Failure::usage(format!("unknown verb \"{word}\"{hint}\nSee `blockwire --help`."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hangup_ends_nothing_and_a_second_sigterm_skips_nothing() {
+        let (mut heed, now) = (Heed::default(), Instant::now());
+        let later = now + INSIST_AFTER;
+        assert_eq!(heed.heed(SIGHUP, now), None);
+        assert_eq!(heed.heed(SIGTERM, now), Some(Stop::Clean));
+        assert_eq!(heed.heed(SIGTERM, now), Some(Stop::Clean), "both at once");
+        assert_eq!(heed.heed(SIGTERM, later), Some(Stop::Clean));
+        assert_eq!(heed.heed(SIGHUP, later), None);
+        assert_eq!(heed.heed(SIGINT, now), Some(Stop::Clean), "with the first signal");
+        assert_eq!(heed.heed(SIGINT, later), Some(Stop::Now), "who presses it again means it");
+        assert_eq!(Heed::default().heed(SIGINT, later), Some(Stop::Clean));
+    }
+
+    #[test]
+    fn a_password_is_not_said_again() {
+        let said =
+            "invalid value 'v=iscsi://user%secret/word@host/iqn/0,ro' for '--volume': a URL, x://a%b@c";
+        let safe = "invalid value 'v=iscsi://user%...@c";
+        assert_eq!(without_passwords(said), safe);
+        let said = "unexpected argument 'iscsi://user%my 'quoted' pass@host/iqn/0' found\n\nUsage: a@b";
+        let safe = "unexpected argument 'iscsi://user%...@host/iqn/0' found\n\nUsage: a@b";
+        assert_eq!(without_passwords(said), safe);
+        let plain = "iscsi://user@host/iqn%20x/0 and iscsi://host/a%20b";
+        assert_eq!(without_passwords(plain), plain);
+    }
+}

@@ -1,0 +1,579 @@
+//! The volume SPEC of the command line, `KIND:ARG[,key=value]...`, and the volume it describes.
+//!
+//! The same keys stand in a `[[volume]]` table of the configuration. A comma inside an argument is
+//! written `\,`, a plus sign `\+`. Every refusal names the key that it is about. A stripe's argument is other
+//! SPECs, with a plus sign between them.
+//!
+//! A volume of another machine is written as its URL, or as several that commas join. Everything belongs to
+//! the URL but what stands at the very end and is `,` and one of [`KEYS`]; such a comma that the URL itself
+//! needs is written `%2C`. Invariant: no [`Spec`] holds a password, so it can be recorded and shown.
+
+mod stripe;
+
+use std::{fmt, path::PathBuf};
+
+use multipath::{Url, url::SecretAt};
+use uuid::Uuid;
+
+pub use self::stripe::Striped;
+use crate::{size, suggest};
+
+/// The keys that may follow the argument, in the order in which help lists them.
+pub const KEYS: [&str; 13] = [
+    "size",
+    "chunk",
+    "block",
+    "physical",
+    "ro",
+    "uuid",
+    "cache",
+    "direct",
+    "thin",
+    "removable",
+    "tas",
+    "sanitize_rate",
+    "persist",
+];
+
+/// The kinds that can be built now.
+pub const KINDS: [&str; 4] = ["ram", "file", "null", "stripe"];
+
+/// The kinds that the contract names and that do not exist yet.
+const KINDS_LATER: [&str; 1] = ["rbd"];
+
+/// What a URL begins with, to tell one that lacks its `//` from an unknown kind.
+const SCHEMES: [&str; 2] = ["iscsi", "nvme+tcp"];
+
+/// The keys that mean something for a volume of another machine: the rest is as it is there.
+const KEYS_OF_REMOTE: [&str; 6] = ["ro", "uuid", "removable", "tas", "sanitize_rate", "persist"];
+
+/// What is said where `thin=off` of memory is left out.
+pub const THIN_IGNORED: &str = "thin=off is ignored, as it means nothing for memory, which is taken when it is \
+                                written, and given back when unmapped; leave it out";
+
+/// Largest physical block, bytes; the exponent field of READ CAPACITY (16) could say more, no disk does.
+const PHYSICAL_BYTES_MAX: u64 = 64 << 10;
+
+/// Where a volume's bytes live.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Memory of this process; gone when it ends.
+    Ram,
+    /// A regular file.
+    File(PathBuf),
+    /// A block device.
+    Device(PathBuf),
+    /// Nowhere: writes are dropped, reads give zeroes. For measuring.
+    Null,
+    /// A volume of another machine: the URLs of its paths, joined by commas. They make sense, each names a
+    /// volume, and none holds a password.
+    Remote(String),
+    /// Several volumes as one, chunk by chunk.
+    Stripe(Striped),
+}
+
+impl Source {
+    /// The file or device behind the volume.
+    pub fn path(&self) -> Option<&PathBuf> {
+        match self {
+            Source::File(path) | Source::Device(path) => Some(path),
+            Source::Ram | Source::Null | Source::Remote(_) | Source::Stripe(_) => None,
+        }
+    }
+
+    /// Does something with each path of a file, those of a stripe's legs among them.
+    pub fn each_file(&mut self, act: &mut dyn FnMut(&mut PathBuf)) {
+        match self {
+            Source::File(path) => act(path),
+            Source::Stripe(striped) => striped.legs.iter_mut().for_each(|leg| leg.source.each_file(act)),
+            Source::Ram | Source::Null | Source::Device(_) | Source::Remote(_) => {}
+        }
+    }
+
+    /// Whether a file is named by a path that depends on the current directory.
+    pub fn has_relative_file(&self) -> bool {
+        match self {
+            Source::File(path) => path.is_relative(),
+            Source::Stripe(striped) => striped.legs.iter().any(|leg| leg.source.has_relative_file()),
+            Source::Ram | Source::Null | Source::Device(_) | Source::Remote(_) => false,
+        }
+    }
+
+    /// Where the volume is, as shown to users: the file, the device, or the URLs without their options.
+    pub fn place(&self) -> Option<String> {
+        match self {
+            Source::File(path) | Source::Device(path) => Some(path.display().to_string()),
+            Source::Remote(urls) => {
+                let urls = Url::parse_joined(urls).ok()?;
+                Some(urls.iter().map(ToString::to_string).collect::<Vec<_>>().join(","))
+            }
+            Source::Stripe(striped) => Some(striped.place()),
+            Source::Ram | Source::Null => None,
+        }
+    }
+
+    /// Whether a file with a secret is named by a path that depends on the current directory.
+    pub fn has_relative_secret(&self) -> bool {
+        let urls = match self {
+            Source::Remote(urls) => urls,
+            Source::Stripe(striped) => {
+                return striped.legs.iter().any(|leg| leg.source.has_relative_secret());
+            }
+            Source::Ram | Source::File(_) | Source::Device(_) | Source::Null => return false,
+        };
+        name_a_relative_secret(&Url::parse_joined(urls).unwrap_or_default())
+    }
+
+    /// The kind as listed to users.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Source::Ram => "ram",
+            Source::File(_) => "file",
+            Source::Device(_) => "device",
+            Source::Null => "null",
+            Source::Remote(_) => "remote",
+            Source::Stripe(_) => "stripe",
+        }
+    }
+
+    /// The keys that mean something, and what to say of the others.
+    fn keys(&self) -> (&'static [&'static str], &'static str) {
+        match self {
+            Source::Remote(_) => {
+                (&KEYS_OF_REMOTE, "is that of the volume on the other machine; it cannot be chosen here")
+            }
+            Source::Stripe(_) => {
+                (&stripe::KEYS, "is that of the legs; write it behind a leg, with \"\\,\" before it")
+            }
+            Source::Ram | Source::File(_) | Source::Device(_) | Source::Null => (&KEYS, ""),
+        }
+    }
+}
+
+/// Whether the file of a secret is named as it is from the directory of who wrote the URL.
+pub fn name_a_relative_secret(urls: &[Url]) -> bool {
+    let named = urls.iter().flat_map(|url| [&url.options.secret, &url.options.mutual_secret]).flatten();
+    named.into_iter().any(|at| matches!(at, SecretAt::File(path) if path.is_relative()))
+}
+
+/// A volume as asked for, before anything is opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spec {
+    /// Where the bytes live.
+    pub source: Source,
+    /// Bytes, a multiple of `block`. `None`: as large as what is there (an existing file, a device).
+    pub size: Option<u64>,
+    /// Logical block, bytes: 512 or 4096.
+    pub block: u32,
+    /// Physical block, bytes, a power of two of at least `block`; `None`: what the backing says.
+    pub physical: Option<u32>,
+    /// Initiators may only read.
+    pub read_only: bool,
+    /// The identity to show instead of the one that the state directory keeps.
+    pub uuid: Option<Uuid>,
+    /// A volatile write cache is reported and used: only FLUSH and FUA reach stable storage.
+    /// Off: every write does.
+    pub cache: bool,
+    /// Pass by the page cache (O_DIRECT).
+    pub direct: bool,
+    /// Unmapped blocks are given back, and this is reported.
+    pub thin: bool,
+    /// Reported as a removable medium.
+    pub removable: bool,
+    /// TAS: a SCSI command that another initiator ends is answered with TASK ABORTED.
+    pub task_aborted_status: bool,
+    /// Bytes per second that a sanitize writes at most; `None`: as many as it can.
+    pub sanitize_rate: Option<u64>,
+    /// Reservations survive a restart even if the hosts that made them did not ask for it.
+    pub persist: bool,
+}
+
+impl Spec {
+    /// A volume of `source` with every option at its default.
+    pub fn new(source: Source) -> Self {
+        let on_disk = source.path().is_some();
+        Spec {
+            size: None,
+            block: 512,
+            physical: None,
+            read_only: false,
+            uuid: None,
+            cache: on_disk,
+            direct: false,
+            thin: !matches!(source, Source::Device(_)),
+            removable: false,
+            task_aborted_status: true,
+            sanitize_rate: None,
+            persist: false,
+            source,
+        }
+    }
+
+    /// Sets the key `key` from its written value; `None` for a bare key such as `ro`.
+    pub fn set(&mut self, key: &str, value: Option<&str>) -> Result<(), SpecError> {
+        let bad = |why: String| SpecError::BadValue { key: key.to_owned(), why };
+        let (keys, otherwise) = self.source.keys();
+        if KEYS.contains(&key) && !keys.contains(&key) {
+            return Err(bad(otherwise.to_owned()));
+        }
+        let need = || value.ok_or_else(|| bad("needs a value".to_owned()));
+        match key {
+            "size" => self.size = Some(size::parse(need()?).map_err(|e| bad(e.to_string()))?),
+            "chunk" => self.source.set_chunk(need()?).map_err(bad)?,
+            "block" => {
+                self.block = match size::parse(need()?) {
+                    Ok(512) => 512,
+                    Ok(4096) => 4096,
+                    _ => return Err(bad(format!("is 512 or 4096, not \"{}\"", need()?))),
+                }
+            }
+            "physical" => {
+                let bytes = size::parse(need()?).map_err(|e| bad(e.to_string()))?;
+                if !bytes.is_power_of_two() || !(512..=PHYSICAL_BYTES_MAX).contains(&bytes) {
+                    return Err(bad("is a power of two from 512 to 64K".to_owned()));
+                }
+                self.physical = Some(bytes as u32);
+            }
+            "uuid" => {
+                let uuid: Uuid = need()?.parse().map_err(|e| bad(format!("is not a UUID: {e}")))?;
+                if uuid.is_nil() {
+                    return Err(bad("must not be all zero".to_owned()));
+                }
+                self.uuid = Some(uuid);
+            }
+            "ro" => self.read_only = switch(value).map_err(bad)?,
+            "cache" => self.cache = switch(value).map_err(bad)?,
+            "direct" => self.direct = switch(value).map_err(bad)?,
+            "thin" => self.thin = switch(value).map_err(bad)?,
+            "removable" => self.removable = switch(value).map_err(bad)?,
+            "tas" => self.task_aborted_status = switch(value).map_err(bad)?,
+            "sanitize_rate" => {
+                let rate = size::parse(need()?).map_err(|e| bad(e.to_string()))?;
+                if rate == 0 {
+                    return Err(bad("must not be zero".to_owned()));
+                }
+                self.sanitize_rate = Some(rate);
+            }
+            "persist" => {
+                self.persist = match need()? {
+                    "force" => true,
+                    "host" => false,
+                    other => return Err(bad(format!("is force or host, not \"{other}\""))),
+                }
+            }
+            _ => return Err(SpecError::UnknownKey(key.to_owned())),
+        }
+        Ok(())
+    }
+
+    /// Leaves out `thin=off` of memory, which earlier versions took and did nothing about; whether it was there.
+    pub fn leave_out_thin(&mut self) -> bool {
+        match &mut self.source {
+            Source::Ram | Source::Null => !std::mem::replace(&mut self.thin, true),
+            Source::Stripe(striped) => {
+                striped.legs.iter_mut().map(Spec::leave_out_thin).fold(false, |before, it| before | it)
+            }
+            Source::File(_) | Source::Device(_) | Source::Remote(_) => false,
+        }
+    }
+
+    /// Checks what involves several keys at once. Nothing is opened.
+    pub fn check(&self) -> Result<(), SpecError> {
+        let bad =
+            |key: &str, why: &str| Err(SpecError::BadValue { key: key.to_owned(), why: why.to_owned() });
+        match (&self.source, self.size) {
+            (Source::Ram | Source::Null, None) => return bad("size", "is needed for this kind of volume"),
+            (Source::Device(_), Some(_)) => {
+                return bad("size", "cannot be chosen for a device: it has its own");
+            }
+            _ => {}
+        }
+        if let Source::Stripe(striped) = &self.source {
+            striped.check(self.size)?;
+        }
+        if let Some(size) = self.size {
+            if size == 0 {
+                return bad("size", "must not be zero");
+            }
+            if size % u64::from(self.block) != 0 {
+                return bad("size", "is not a multiple of the block size");
+            }
+        }
+        if self.physical.is_some_and(|physical| physical < self.block) {
+            return bad("physical", "must not be smaller than the logical block");
+        }
+        if self.direct && self.source.path().is_none() {
+            return bad("direct", "only means something for a file or a device");
+        }
+        if !self.thin && matches!(self.source, Source::Ram | Source::Null) {
+            return bad(
+                "thin",
+                "cannot be off here: memory is taken when it is written, and given back when unmapped",
+            );
+        }
+        if self.cache && self.source.path().is_none() {
+            return bad("cache", "only means something for a file or a device");
+        }
+        Ok(())
+    }
+}
+
+/// `on`, `off` and their usual synonyms; a bare key means on.
+fn switch(value: Option<&str>) -> Result<bool, String> {
+    match value {
+        None | Some("on" | "yes" | "true" | "1") => Ok(true),
+        Some("off" | "no" | "false" | "0") => Ok(false),
+        Some(other) => Err(format!("is on or off, not \"{other}\"")),
+    }
+}
+
+/// Why a SPEC is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SpecError {
+    /// No kind that anyone knows.
+    UnknownKind(String),
+    /// A kind that the contract names and this version cannot do.
+    NotBuilt(String),
+    /// The part after the kind is missing.
+    NoArgument(&'static str),
+    /// A URL that makes no sense or names no volume, in words without a password.
+    BadUrl(String),
+    /// A URL with a password in it.
+    Password,
+    /// A stripe that is not written as it must be.
+    BadStripe(backends::stripe::Miswritten),
+    /// What is wrong with a leg of a stripe, counted from 1.
+    BadLeg(usize, Box<SpecError>),
+    /// `/dev/...` was expected where another absolute path stands.
+    NotADevice(String),
+    /// A key that does not exist.
+    UnknownKey(String),
+    /// The same key twice.
+    Repeated(String),
+    /// A value that the key does not take.
+    BadValue {
+        /// The key.
+        key: String,
+        /// What is wrong, as the rest of a sentence that begins with the key.
+        why: String,
+    },
+    /// A backslash at the end, or before something that needs none.
+    BadEscape,
+}
+
+impl fmt::Display for SpecError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SpecError::UnknownKind(kind) => {
+                let hint = suggest::hint(kind, KINDS);
+                write!(f, "unknown kind of volume \"{kind}\"{hint} (or a device as /dev/NAME)")
+            }
+            SpecError::NotBuilt(kind) => write!(f, "volumes of kind \"{kind}\" are not built yet"),
+            SpecError::NoArgument("file") => write!(f, "file: needs a path, as in file:/srv/disk.img"),
+            SpecError::NoArgument(kind) => write!(f, "{kind}: needs a size, as in {kind}:64M"),
+            SpecError::BadUrl(why) => f.write_str(why),
+            SpecError::Password => f.write_str(
+                "a URL of a served volume must not hold a password: write it to a file and add ?secret_file=FILE, \
+                 or name a variable of the daemon's environment with ?secret_env=NAME",
+            ),
+            SpecError::BadStripe(why) => why.fmt(f),
+            SpecError::BadLeg(leg, why) => write!(f, "leg {leg} of the stripe: {why}"),
+            SpecError::NotADevice(path) => {
+                write!(f, "\"{path}\" is not under /dev; write file:{path} for a file")
+            }
+            SpecError::UnknownKey(key) => write!(f, "unknown key \"{key}\"{}", suggest::hint(key, KEYS)),
+            SpecError::Repeated(key) => write!(f, "key \"{key}\" is given twice"),
+            SpecError::BadValue { key, why } => write!(f, "{key} {why}"),
+            SpecError::BadEscape => write!(f, "a backslash must stand before \",\", \"+\" or \"\\\""),
+        }
+    }
+}
+
+impl std::error::Error for SpecError {}
+
+/// A written SPEC, cut but not yet checked as a whole: the configuration adds its own keys first.
+pub fn parse_parts(text: &str) -> Result<(Spec, Vec<String>), SpecError> {
+    let (mut spec, fields) = if is_remote(text) {
+        let (urls, keys) = cut_keys(text);
+        (Spec::new(remote(urls)?), keys.into_iter().map(str::to_owned).collect())
+    } else if backends::stripe::is_meant(text) {
+        let (striped, fields) = Striped::parse(text)?;
+        (Spec::new(Source::Stripe(striped)), fields)
+    } else {
+        let mut fields = split(text)?;
+        let head = fields.remove(0);
+        (source(&head)?, fields)
+    };
+    let mut given: Vec<String> = Vec::new();
+    if spec.size.is_some() {
+        given.push("size".to_owned());
+    }
+    for field in fields {
+        let (key, value) = match field.split_once('=') {
+            Some((key, value)) => (key.trim(), Some(value)),
+            None => (field.trim(), None),
+        };
+        if given.iter().any(|seen| seen == key) {
+            return Err(SpecError::Repeated(key.to_owned()));
+        }
+        spec.set(key, value)?;
+        given.push(key.to_owned());
+    }
+    Ok((spec, given))
+}
+
+/// The volume that a complete SPEC describes.
+pub fn parse(text: &str) -> Result<Spec, SpecError> {
+    let (spec, _) = parse_parts(text)?;
+    spec.check()?;
+    Ok(spec)
+}
+
+/// The same of one that was written for an earlier version, and whether it says `thin=off` of memory, which is left
+/// out.
+pub fn parse_older(text: &str) -> Result<(Spec, bool), SpecError> {
+    let (mut spec, _) = parse_parts(text)?;
+    let left_out = spec.leave_out_thin();
+    spec.check()?;
+    Ok((spec, left_out))
+}
+
+/// Whether a URL is meant.
+fn is_remote(text: &str) -> bool {
+    Url::is_meant(text) || text.split_once(':').is_some_and(|(kind, _)| SCHEMES.contains(&kind))
+}
+
+/// URLs, and the keys behind the last of them. Keys can only stand behind the host of the last URL: a password
+/// in front of it may hold any comma.
+fn cut_keys(text: &str) -> (&str, Vec<&str>) {
+    let last = text.rfind("://").map_or(0, |at| at + 3);
+    let first = text[last..].find('/').map_or(text.len(), |at| last + at);
+    let (mut urls, mut keys) = (text, Vec::new());
+    while let Some(at) = urls.rfind(',').filter(|at| *at > first) {
+        let field = &urls[at + 1..];
+        let key = field.split_once('=').map_or(field, |(key, _)| key).trim();
+        if !KEYS.contains(&key) {
+            break;
+        }
+        keys.insert(0, field);
+        urls = &urls[..at];
+    }
+    (urls, keys)
+}
+
+fn remote(urls: &str) -> Result<Source, SpecError> {
+    let parsed = Url::parse_joined(urls).map_err(|why| SpecError::BadUrl(why.to_string()))?;
+    if parsed.iter().any(|url| url.user.as_ref().is_some_and(|user| user.secret.is_some())) {
+        return Err(SpecError::Password);
+    }
+    match parsed.iter().find(|url| !url.names_volume()) {
+        Some(url) => Err(SpecError::BadUrl(url.lacks_volume().to_string())),
+        None => Ok(Source::Remote(urls.to_owned())),
+    }
+}
+
+/// The first field: `KIND:ARG` or `/dev/NAME`.
+fn source(head: &str) -> Result<Spec, SpecError> {
+    if head.starts_with("/dev/") && head.len() > 5 {
+        return Ok(Spec::new(Source::Device(head.into())));
+    }
+    if head.starts_with('/') {
+        return Err(SpecError::NotADevice(head.to_owned()));
+    }
+    let (kind, argument) = head.split_once(':').unwrap_or((head, ""));
+    if KINDS_LATER.contains(&kind) {
+        return Err(SpecError::NotBuilt(kind.to_owned()));
+    }
+    let sized = |source, kind| {
+        if argument.is_empty() {
+            return Err(SpecError::NoArgument(kind));
+        }
+        let mut spec = Spec::new(source);
+        spec.set("size", Some(argument))?;
+        Ok(spec)
+    };
+    match kind {
+        "ram" => sized(Source::Ram, "ram"),
+        "null" => sized(Source::Null, "null"),
+        "file" if argument.is_empty() => Err(SpecError::NoArgument("file")),
+        "file" => Ok(Spec::new(Source::File(argument.into()))),
+        _ => Err(SpecError::UnknownKind(kind.to_owned())),
+    }
+}
+
+/// Cuts at commas that no backslash protects, and takes the backslashes away.
+fn split(text: &str) -> Result<Vec<String>, SpecError> {
+    let mut fields = vec![String::new()];
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        let last = fields.len() - 1;
+        match c {
+            '\\' => match chars.next() {
+                Some(escaped @ (',' | '+' | '\\')) => fields[last].push(escaped),
+                _ => return Err(SpecError::BadEscape),
+            },
+            ',' => fields.push(String::new()),
+            c => fields[last].push(c),
+        }
+    }
+    Ok(fields)
+}
+
+/// The SPEC that [`parse`] reads back to the same value; this is how volumes are recorded.
+impl fmt::Display for Spec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let default = Spec::new(self.source.clone());
+        let mut size = self.size;
+        match &self.source {
+            Source::Ram | Source::Null => {
+                write!(f, "{}:{}", self.source.kind(), size::exact(size.take().unwrap_or(0)))?;
+            }
+            Source::File(path) => write!(f, "file:{}", escape(&path.to_string_lossy()))?,
+            Source::Device(path) => write!(f, "{}", escape(&path.to_string_lossy()))?,
+            Source::Remote(urls) => f.write_str(urls)?,
+            Source::Stripe(striped) => striped.fmt(f)?,
+        }
+        if let Some(bytes) = size {
+            write!(f, ",size={}", size::exact(bytes))?;
+        }
+        // What a volume of another machine or a stripe's leg is like is found there again at each start.
+        let keys = self.source.keys().0;
+        let chosen = keys.contains(&"block");
+        if chosen && self.block != default.block {
+            write!(f, ",block={}", self.block)?;
+        }
+        if let Some(physical) = self.physical {
+            write!(f, ",physical={physical}")?;
+        }
+        if let Some(uuid) = self.uuid {
+            write!(f, ",uuid={uuid}")?;
+        }
+        for (key, value, usual) in [
+            ("ro", self.read_only, default.read_only),
+            ("cache", self.cache, default.cache),
+            ("direct", self.direct, default.direct),
+            ("thin", self.thin, default.thin),
+            ("removable", self.removable, default.removable),
+            ("tas", self.task_aborted_status, default.task_aborted_status),
+        ] {
+            if value != usual && keys.contains(&key) {
+                write!(f, ",{key}={}", if value { "on" } else { "off" })?;
+            }
+        }
+        if let Some(rate) = self.sanitize_rate {
+            write!(f, ",sanitize_rate={}", size::exact(rate))?;
+        }
+        if self.persist {
+            write!(f, ",persist=force")?;
+        }
+        Ok(())
+    }
+}
+
+fn escape(text: &str) -> String {
+    text.replace('\\', "\\\\").replace(',', "\\,")
+}
+
+#[cfg(test)]
+#[path = "spec_tests.rs"]
+mod tests;

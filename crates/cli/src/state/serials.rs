@@ -1,0 +1,44 @@
+//! Which serial number a subsystem of several volumes was given, where the configuration gives none.
+//!
+//! Hosts know a subsystem by it, so it does not depend on which of its volumes can be served: it is made once, of the
+//! identity of the first volume that the configuration names, or drawn where that is not known, and stays the
+//! subsystem's from then on.
+
+use std::collections::BTreeMap;
+
+use super::{StateDir, StateError};
+
+/// The record's name.
+const RECORD: &str = "serials";
+
+/// All that were ever given, by the subsystems' names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Serials {
+    given: BTreeMap<String, String>,
+}
+
+impl Serials {
+    /// Reads them.
+    pub fn load(state: &StateDir) -> Result<Self, StateError> {
+        Ok(Serials { given: state.read_json(RECORD)?.unwrap_or_default() })
+    }
+
+    /// Writes them; before a subsystem is served.
+    pub fn save(&self, state: &StateDir) -> Result<(), StateError> {
+        state.write_json(RECORD, &self.given)
+    }
+
+    /// Gives a subsystem a serial number if it has none. Says whether it had none.
+    pub fn give(&mut self, nqn: &str, serial: impl FnOnce() -> String) -> bool {
+        let is_new = !self.given.contains_key(nqn);
+        if is_new {
+            self.given.insert(nqn.to_owned(), serial());
+        }
+        is_new
+    }
+
+    /// That of a subsystem, if it was given one.
+    pub fn of(&self, nqn: &str) -> Option<&str> {
+        self.given.get(nqn).map(String::as_str)
+    }
+}

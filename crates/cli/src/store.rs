@@ -1,0 +1,719 @@
+//! Opens what a volume stands on: the file or device, its size, alignment and identity.
+//!
+//! Invariant: one file or device is open in one volume only. It is locked (flock) against other
+//! processes, and compared by device and inode against the volumes of this one, whatever names lead
+//! to it, and whether they are volumes themselves or legs of one. It is synced before it is served:
+//! what a killed daemon wrote may lie in the system's memory still.
+
+mod known;
+mod refused;
+mod scout;
+mod stripe;
+
+use std::{
+    fs::{File, TryLockError},
+    io::{self, Read, Seek, SeekFrom},
+    os::{
+        fd::AsRawFd,
+        unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
+    },
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
+
+use backends::FileFacts;
+use rustix::fs::{AtFlags, FallocateFlags, OFlags, Statx, StatxFlags};
+use uuid::Uuid;
+
+pub use known::known_uuid;
+pub use refused::StoreError;
+use refused::Why;
+pub use scout::{Scout, Scouted};
+
+use crate::{
+    plan::{Origin, Volume},
+    remote::{self, Remote},
+    spec::Source,
+    state::identity::{Identities, Key},
+};
+
+/// In the place of a leg's number: no leg, but the whole volume.
+const WHOLE: usize = 0;
+/// Physical block of a file where nothing is said: what file systems allocate by.
+const FILE_PHYSICAL: u32 = 4096;
+/// Largest block by which file systems count what holds data.
+const FILE_BLOCK_MAX: u64 = 64 << 10;
+/// Physical block of memory: a page, by which it is given back.
+const MEMORY_PHYSICAL: u32 = 4096;
+/// How often a lock that another process has is asked for: 2 s long. One that was killed has its files until
+/// the last of what it asked of the disk has ended.
+const LOCK_TRIES: u32 = if cfg!(test) { 3 } else { 200 };
+/// How long to wait before a lock is asked for again.
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
+
+/// A volume that is open and ready to be served.
+#[derive(Debug)]
+pub struct Store {
+    /// What was asked for.
+    pub volume: Volume,
+    /// Its identity.
+    pub uuid: Uuid,
+    /// Its size, bytes: a multiple of the block, not zero.
+    pub bytes: u64,
+    /// Physical block, bytes.
+    pub physical: u32,
+    /// Alignment of memory that direct I/O needs, bytes.
+    pub memory_align: u32,
+    /// Alignment of offsets and lengths that direct I/O needs, bytes.
+    pub offset_align: u32,
+    /// Space can be given back (holes can be punched).
+    pub punch: bool,
+    /// The open file or device; `None` for memory.
+    pub file: Option<File>,
+    /// What it is on, to find aliases.
+    pub key: Option<Key>,
+    /// How the other machine is reached that has the volume.
+    pub remote: Option<Remote>,
+    /// What a stripe is made of; nothing for another volume.
+    pub legs: Vec<Store>,
+    /// What opening it did to its file.
+    pub made: Made,
+    /// A sync of its file has failed that no shard asked for: what is in it may be lost. Hosts are told so by
+    /// the shards until the operator acknowledges it.
+    pub in_doubt: bool,
+}
+
+/// What opening a volume did to its file, to be undone if it is not served after all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Made {
+    /// Nothing.
+    Nothing,
+    /// It did not exist before.
+    File,
+    /// It was shorter before: so many bytes.
+    Growth(u64),
+}
+
+/// Whether a file that is missing may be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Making {
+    /// No: it was there before.
+    Never,
+    /// If nothing was ever found in its place.
+    First,
+    /// Yes: the operator asks for it.
+    Asked,
+}
+
+impl Making {
+    fn allows(self, path: &Path, uuid: Option<Uuid>, identities: &Identities) -> bool {
+        match self {
+            Making::Never => false,
+            // Of a volume with `uuid=` earlier versions kept nothing but what hosts had left in it.
+            Making::First => {
+                !identities.knows(path) && !uuid.is_some_and(|uuid| identities.has_records(uuid))
+            }
+            Making::Asked => true,
+        }
+    }
+}
+
+impl Store {
+    /// Opens `volume` beside `others`. What this call made of a file is undone if it fails. A file is made only for a
+    /// volume of the configuration, and only where none was found before: one that is missing later is a file system
+    /// that is not mounted, or a loss. Other machines are asked for as long as they take.
+    pub fn open<'a>(
+        volume: &Volume,
+        identities: &mut Identities,
+        others: impl Iterator<Item = &'a Store> + Clone,
+    ) -> Result<Self, StoreError> {
+        let scouted = Scout::of(volume, identities).look();
+        Store::open_scouted(volume, identities, others, scouted)
+    }
+
+    /// The same, when other machines have been asked; asks none.
+    pub fn open_scouted<'a>(
+        volume: &Volume,
+        identities: &mut Identities,
+        others: impl Iterator<Item = &'a Store> + Clone,
+        scouted: Scouted,
+    ) -> Result<Self, StoreError> {
+        let making = match volume.origin {
+            Origin::Configured => Making::First,
+            Origin::Created => Making::Never,
+        };
+        Store::open_or_make(volume, making, identities, others, scouted)
+    }
+
+    /// The same at the word of the operator, who wants the file to be made if there is none.
+    pub fn create<'a>(
+        volume: &Volume,
+        identities: &mut Identities,
+        others: impl Iterator<Item = &'a Store> + Clone,
+        scouted: Scouted,
+    ) -> Result<Self, StoreError> {
+        Store::open_or_make(volume, Making::Asked, identities, others, scouted)
+    }
+
+    fn open_or_make<'a>(
+        volume: &Volume,
+        making: Making,
+        identities: &mut Identities,
+        others: impl Iterator<Item = &'a Store> + Clone,
+        mut scouted: Scouted,
+    ) -> Result<Self, StoreError> {
+        let scouted = &mut scouted;
+        let opened = match &volume.spec.source {
+            Source::Stripe(striped) => {
+                stripe::open(volume, (striped, making), identities, others.clone(), scouted)
+            }
+            _ => Store::open_one(volume, (WHOLE, making), identities, others.clone(), scouted),
+        };
+        let identified =
+            opened.and_then(|store| match others.into_iter().find(|other| other.shares(&store)) {
+                Some(other) => {
+                    let why = Why::SameUuid(store.uuid, other.volume.name.clone());
+                    store.discard(identities);
+                    Err(why)
+                }
+                None => Ok(store),
+            });
+        identified.map_err(|why| StoreError { volume: volume.name.clone(), why })
+    }
+
+    /// Opens what is no stripe: a whole volume, or a leg by its number.
+    fn open_one<'a>(
+        volume: &Volume,
+        (leg, making): (usize, Making),
+        identities: &mut Identities,
+        others: impl Iterator<Item = &'a Store>,
+        scouted: &mut Scouted,
+    ) -> Result<Self, Why> {
+        let mut store = match &volume.spec.source {
+            Source::Ram | Source::Null => memory(volume),
+            Source::Remote(urls) => elsewhere(volume, leg, urls, identities, scouted)?,
+            Source::File(path) => {
+                let may_make = making.allows(path, volume.spec.uuid, identities);
+                file(volume, path, may_make, others)?
+            }
+            Source::Device(path) => device(volume, path, others)?,
+            Source::Stripe(_) => unreachable!("a stripe is no leg of another: the SPEC was checked"),
+        };
+        store.uuid = store.identity(identities);
+        if let Err(why) = store.sync() {
+            let (volume, place) = (&volume.name, volume.spec.source.place().unwrap_or_default());
+            tracing::error!(
+                %volume, %place, %why,
+                "what was written to it before cannot be made stable, and may be lost; it can be read, and is written \
+                 again when that was acknowledged by `blockwire volume retry`"
+            );
+        }
+        Ok(store)
+    }
+
+    /// Makes stable what was written to its file, or its legs' files.
+    pub fn sync(&mut self) -> io::Result<()> {
+        let own = self.file.as_ref().map_or(Ok(()), File::sync_data);
+        self.in_doubt |= own.is_err();
+        self.legs.iter_mut().map(Store::sync).fold(own, io::Result::and)
+    }
+
+    /// The operator has acknowledged that what is in its file, or its legs' files, may be lost.
+    pub fn forgive(&mut self) {
+        self.in_doubt = false;
+        self.legs.iter_mut().for_each(Store::forgive);
+    }
+
+    /// Whether the other is, or has a leg that is, the same volume as this or one of its legs.
+    fn shares(&self, other: &Store) -> bool {
+        let all = |store: &Store| {
+            std::iter::once(store.uuid).chain(store.legs.iter().map(|leg| leg.uuid)).collect()
+        };
+        let (ours, theirs): (Vec<Uuid>, Vec<Uuid>) = (all(self), all(other));
+        ours.iter().any(|uuid| theirs.contains(uuid))
+    }
+
+    /// What it stands on: itself, or its legs.
+    pub fn parts(&self) -> &[Store] {
+        if self.legs.is_empty() { std::slice::from_ref(self) } else { &self.legs }
+    }
+
+    fn identity(&self, identities: &mut Identities) -> Uuid {
+        match (self.volume.spec.uuid, &self.key, self.volume.spec.source.path()) {
+            // What is kept of it tells that the file was there, and is its own again without `uuid=`.
+            (Some(uuid), Some(key @ Key::File { .. }), Some(path)) => {
+                identities.of(key, path, fresh_uuid);
+                uuid
+            }
+            (Some(uuid), _, _) => uuid,
+            (None, Some(key), Some(path)) => identities.of(key, path, fresh_uuid),
+            (None, _, _) => self.remote.as_ref().and_then(|remote| remote.uuid).unwrap_or_else(fresh_uuid),
+        }
+    }
+
+    /// What the system says of its file or device.
+    pub fn facts(&self) -> FileFacts {
+        let spec = &self.volume.spec;
+        FileFacts {
+            bytes: self.bytes,
+            device: matches!(spec.source, Source::Device(_)),
+            logical: spec.block,
+            physical: Some(self.physical),
+            preferred: 0,
+            direct: spec.direct,
+            memory_align: self.memory_align,
+            offset_align: self.offset_align,
+            punch: spec.thin && self.punch,
+            write_cache: spec.cache,
+        }
+    }
+
+    /// Whether it holds nothing of an earlier life: it is memory, or its file was made now.
+    pub fn is_blank(&self) -> bool {
+        match &self.volume.spec.source {
+            Source::Ram | Source::Null => true,
+            Source::File(_) => self.made == Made::File,
+            Source::Stripe(_) => !self.legs.is_empty() && self.legs.iter().all(Store::is_blank),
+            Source::Device(_) | Source::Remote(_) => false,
+        }
+    }
+
+    /// Undoes what was made of a file that will not be served after all. What holds data by now stays: a host may
+    /// have written it. A file that is removed was never there: the identities, which the caller saves, have it no
+    /// longer.
+    pub fn discard(self, identities: &mut Identities) {
+        match (self.made, self.volume.spec.source.path(), &self.file) {
+            (Made::File, Some(path), Some(file)) if is_empty(file, 0) && leads_to(path, file) => {
+                if let (Ok(()), Some(key)) = (std::fs::remove_file(path), &self.key) {
+                    identities.unmade(key, path);
+                }
+            }
+            (Made::Growth(from), _, Some(file)) if is_empty(file, from) => drop(file.set_len(from)),
+            (Made::Nothing | Made::File | Made::Growth(_), ..) => {}
+        }
+        self.legs.into_iter().for_each(|leg| leg.discard(identities));
+    }
+
+    /// The length of its file, with what fills no block; `None`: it is not on a file.
+    pub fn file_len(&self) -> io::Result<Option<u64>> {
+        match (&self.file, &self.volume.spec.source) {
+            (Some(file), Source::File(_)) => Ok(Some(file.metadata()?.len())),
+            _ => Ok(None),
+        }
+    }
+
+    /// Undoes [`Store::set_len`] that made it larger: the file has its length of before, and what is behind its last
+    /// block.
+    pub fn undo_growth(&mut self, bytes: u64, file_len: Option<u64>) {
+        if let (Some(file), Some(len)) = (&self.file, file_len)
+            && file.metadata().is_ok_and(|meta| meta.len() > len && meta.len() == self.bytes)
+        {
+            let _ = file.set_len(len);
+        }
+        self.bytes = bytes;
+    }
+
+    /// Changes the size of the volume, and of its file. The new size must be a multiple of the block and not zero. Where
+    /// it is not smaller, nothing is cut off: a file may have more than its volume.
+    pub fn set_len(&mut self, bytes: u64) -> io::Result<()> {
+        let is_there = bytes >= self.bytes && self.file_len()?.is_some_and(|len| len >= bytes);
+        if let (Some(file), Source::File(_), false) = (&self.file, &self.volume.spec.source, is_there) {
+            file.set_len(bytes)?;
+            // By a descriptor of its own, which is told of a failure besides the shards', not in their stead.
+            let own = File::open(format!("/proc/self/fd/{}", file.as_raw_fd()));
+            own.as_ref().unwrap_or(file).sync_all().inspect_err(|_| self.in_doubt = true)?;
+        }
+        self.bytes = bytes;
+        Ok(())
+    }
+}
+
+/// Fills memory with what nobody can guess.
+pub fn fill_random(bytes: &mut [u8]) {
+    let mut filled = 0;
+    while filled < bytes.len() {
+        // The call can only fail by being interrupted: a few bytes never block once the system is up.
+        filled +=
+            rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty()).unwrap_or(0);
+    }
+}
+
+/// A random UUID (RFC 9562 §5.4).
+fn fresh_uuid() -> Uuid {
+    let mut bytes = [0; 16];
+    fill_random(&mut bytes);
+    uuid::Builder::from_random_bytes(bytes).into_uuid()
+}
+
+fn memory(volume: &Volume) -> Store {
+    let spec = &volume.spec;
+    Store {
+        volume: volume.clone(),
+        uuid: Uuid::nil(),
+        bytes: spec.size.unwrap_or(0),
+        physical: spec.physical.unwrap_or(MEMORY_PHYSICAL.max(spec.block)),
+        memory_align: 1,
+        offset_align: spec.block,
+        punch: true,
+        file: None,
+        key: None,
+        remote: None,
+        legs: Vec::new(),
+        made: Made::Nothing,
+        in_doubt: false,
+    }
+}
+
+/// A volume of another machine is as it is there, and the one that it was at an earlier start.
+fn elsewhere(
+    volume: &Volume,
+    leg: usize,
+    urls: &str,
+    identities: &mut Identities,
+    scouted: &mut Scouted,
+) -> Result<Store, Why> {
+    let remote = scouted.take(leg, urls, identities.elsewhere(&volume.name, leg).as_ref()).map_err(
+        |why| match why {
+            remote::Refused::Unusable(why) => Why::Remote(why),
+            remote::Refused::Absent(why) => Why::Absent(why),
+            remote::Refused::Replaced(stranger) => {
+                Why::Replaced(volume.spec.source.place().unwrap_or_default(), volume.name.clone(), stranger)
+            }
+        },
+    )?;
+    if remote.uuid.is_none() && volume.spec.uuid.is_none() {
+        let place = volume.spec.source.place().unwrap_or_default();
+        return Err(Why::Remote(format!(
+            "{place}: the target gives the volume no UUID; choose one with uuid="
+        )));
+    }
+    identities.found_elsewhere(&volume.name, leg, &remote.expected);
+    let (mut volume, geometry) = (volume.clone(), remote.geometry);
+    let spec = &mut volume.spec;
+    (spec.block, spec.thin, spec.cache) = (geometry.logical, geometry.thin, geometry.write_cache);
+    Ok(Store {
+        uuid: Uuid::nil(),
+        bytes: geometry.bytes(),
+        physical: geometry.physical,
+        memory_align: 1,
+        offset_align: geometry.logical,
+        punch: geometry.thin,
+        file: None,
+        key: None,
+        remote: Some(remote),
+        legs: Vec::new(),
+        made: Made::Nothing,
+        in_doubt: false,
+        volume,
+    })
+}
+
+fn file<'a>(
+    volume: &Volume,
+    path: &Path,
+    may_make: bool,
+    others: impl Iterator<Item = &'a Store>,
+) -> Result<Store, Why> {
+    let spec = &volume.spec;
+    let created = match std::fs::metadata(path) {
+        Ok(meta) if !meta.is_file() => return Err(Why::NotAFile(path.to_owned())),
+        Ok(_) => false,
+        Err(why) if why.kind() == io::ErrorKind::NotFound && spec.size.is_some() && !spec.read_only => {
+            if !may_make {
+                return Err(Why::Gone(path.to_owned(), volume.name.clone()));
+            }
+            true
+        }
+        Err(why) if why.kind() == io::ErrorKind::NotFound => return Err(Why::Missing(path.to_owned())),
+        Err(why) => return Err(Why::Io("look at", path.to_owned(), why)),
+    };
+    let open = |new| open_options(volume).create_new(new).mode(0o600).open(path);
+    let (file, created) = match open(created) {
+        // Somebody else has made it meanwhile: then it is theirs, if they have its lock.
+        Err(why) if created && why.kind() == io::ErrorKind::AlreadyExists => (open(false), false),
+        opened => (opened, created),
+    };
+    let file = file.and_then(blocking).map_err(|why| opening(path, why))?;
+    // The open file is judged, not what its name led to before.
+    if !file.metadata().is_ok_and(|meta| meta.is_file()) {
+        return Err(Why::NotAFile(path.to_owned()));
+    }
+    let made = if created { file.try_clone().ok() } else { None };
+    let undo = |why| {
+        // Who has the lock has found it, and may serve it.
+        let is_ours = |file: &File| leads_to(path, file) && is_empty(file, 0);
+        if !matches!(why, Why::Locked(_)) && made.as_ref().is_some_and(is_ours) {
+            let _ = std::fs::remove_file(path);
+        }
+        why
+    };
+    let store = settle_file(volume, path, file, others).map_err(undo)?;
+    Ok(Store { made: if created { Made::File } else { store.made }, ..store })
+}
+
+/// Whether the name leads to the open file still.
+fn leads_to(path: &Path, file: &File) -> bool {
+    let both = std::fs::metadata(path).and_then(|named| Ok((named, file.metadata()?)));
+    both.is_ok_and(|(named, open)| (named.dev(), named.ino()) == (open.dev(), open.ino()))
+}
+
+/// Whether a file holds nothing but zeroes from an offset on: nothing was written there, or it was given back.
+fn is_empty(file: &File, from: u64) -> bool {
+    // Systems count data by blocks: within that of the offset what was there before is looked past.
+    let rest = from.next_multiple_of(FILE_BLOCK_MAX) - from;
+    let mut bytes = Vec::new();
+    // A descriptor without O_DIRECT, which reads any length.
+    let read = File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).and_then(|mut own| {
+        own.seek(SeekFrom::Start(from))?;
+        own.take(rest).read_to_end(&mut bytes)
+    });
+    let behind = rustix::fs::SeekFrom::Data(from + rest);
+    read.is_ok()
+        && bytes.iter().all(|byte| *byte == 0)
+        && matches!(rustix::fs::seek(file, behind), Err(rustix::io::Errno::NXIO))
+}
+
+/// Locks an open file, gives it its size and reads what it is like.
+fn settle_file<'a>(
+    volume: &Volume,
+    path: &Path,
+    file: File,
+    others: impl Iterator<Item = &'a Store>,
+) -> Result<Store, Why> {
+    let spec = &volume.spec;
+    let failed = |what| move |why| Why::Io(what, path.to_owned(), why);
+    let meta = statx(&file).map_err(failed("look at"))?;
+    let key = Key::File {
+        device: rustix::fs::makedev(meta.stx_dev_major, meta.stx_dev_minor),
+        inode: meta.stx_ino,
+        born: born(&meta),
+    };
+    claim(path, &file, &key, spec.read_only, others)?;
+    // Who made it may have removed it again before it gave up the lock.
+    if !leads_to(path, &file) {
+        return Err(Why::Moved(path.to_owned()));
+    }
+    let before = file.metadata().map_err(failed("look at"))?.len();
+    let grown = spec.size.filter(|want| *want > before && !spec.read_only);
+    let length = grown.unwrap_or(before);
+    let bytes = length - length % u64::from(spec.block);
+    if bytes == 0 {
+        return Err(Why::Empty(path.to_owned()));
+    }
+    let known = StatxFlags::from_bits_retain(meta.stx_mask).contains(StatxFlags::DIOALIGN);
+    let (memory_align, offset_align) = match (meta.stx_dio_mem_align, meta.stx_dio_offset_align) {
+        (_, 0) if known && spec.direct => return Err(Why::NoDirect(path.to_owned())),
+        // Before Linux 6.1 nobody says; a page suits every file system.
+        (_, 0) => (FILE_PHYSICAL, FILE_PHYSICAL),
+        (memory, offset) => (memory.max(1), offset),
+    };
+    // The last that can fail, so that nothing is to be undone here but itself.
+    if grown.is_some() {
+        file.set_len(length).and_then(|()| file.sync_all()).map_err(|why| {
+            let _ = file.set_len(before);
+            failed("grow")(why)
+        })?;
+    }
+    let punch = !spec.read_only && can_punch(&file, length);
+    Ok(Store {
+        volume: volume.clone(),
+        uuid: Uuid::nil(),
+        bytes,
+        physical: spec.physical.unwrap_or(FILE_PHYSICAL.max(spec.block)),
+        memory_align,
+        offset_align,
+        punch,
+        file: Some(file),
+        key: Some(key),
+        remote: None,
+        legs: Vec::new(),
+        made: if grown.is_some() { Made::Growth(before) } else { Made::Nothing },
+        in_doubt: false,
+    })
+}
+
+fn device<'a>(volume: &Volume, path: &Path, others: impl Iterator<Item = &'a Store>) -> Result<Store, Why> {
+    let spec = &volume.spec;
+    let failed = |what| move |why| Why::Io(what, path.to_owned(), why);
+    let meta = std::fs::metadata(path).map_err(failed("look at"))?;
+    if !meta.file_type().is_block_device() {
+        return Err(Why::NotADevice(path.to_owned()));
+    }
+    let mut file = open_options(volume).open(path).and_then(blocking).map_err(|why| opening(path, why))?;
+    // The open device is judged, not what its name led to before.
+    let meta = file.metadata().map_err(failed("look at"))?;
+    if !meta.file_type().is_block_device() {
+        return Err(Why::NotADevice(path.to_owned()));
+    }
+    let number = meta.rdev();
+    let sys = Sys::of(number);
+    let key = device_key(number);
+    if let (Key::Numbered { .. }, None) = (&key, spec.uuid) {
+        tracing::warn!(
+            volume = %volume.name, device = %path.display(),
+            "the system tells no serial number of the device: its identity lasts until it is set up anew or the machine \
+             starts again; give the volume one for good by uuid="
+        );
+    }
+    claim(path, &file, &key, spec.read_only, others)?;
+    let bytes = file.seek(SeekFrom::End(0)).map_err(failed("measure"))?;
+    let bytes = bytes - bytes % u64::from(spec.block);
+    if bytes == 0 {
+        return Err(Why::Empty(path.to_owned()));
+    }
+    let logical = sys.queue("logical_block_size").unwrap_or(512);
+    if logical > spec.block {
+        return Err(Why::BlockTooSmall(path.to_owned(), logical));
+    }
+    let physical = sys.queue("physical_block_size").unwrap_or(logical).max(spec.block);
+    Ok(Store {
+        volume: volume.clone(),
+        uuid: Uuid::nil(),
+        bytes,
+        physical: spec.physical.unwrap_or(physical),
+        memory_align: logical,
+        offset_align: logical,
+        // The kernel zeroes what a device cannot discard, and the operator has asked for it.
+        punch: !spec.read_only,
+        file: Some(file),
+        key: Some(key),
+        remote: None,
+        legs: Vec::new(),
+        made: Made::Nothing,
+        in_doubt: false,
+    })
+}
+
+fn open_options(volume: &Volume) -> std::fs::OpenOptions {
+    let spec = &volume.spec;
+    let mut flags = OFlags::CLOEXEC | OFlags::NONBLOCK;
+    if spec.direct {
+        flags |= OFlags::DIRECT;
+    }
+    // For a device, O_EXCL without O_CREAT asks the kernel whether the system itself uses it.
+    if matches!(spec.source, Source::Device(_)) && !spec.read_only {
+        flags |= OFlags::EXCL;
+    }
+    let mut options = File::options();
+    options.read(true).write(!spec.read_only).custom_flags(flags.bits() as i32);
+    options
+}
+
+/// Opening waits for nobody, but what is open has no call return for want of waiting: devices that are made of
+/// others (dm-crypt, thin) would answer with EAGAIN for ever.
+fn blocking(file: File) -> io::Result<File> {
+    let flags = rustix::fs::fcntl_getfl(&file)?;
+    rustix::fs::fcntl_setfl(&file, flags - OFlags::NONBLOCK)?;
+    Ok(file)
+}
+
+fn opening(path: &Path, why: io::Error) -> Why {
+    match why.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
+        Some(rustix::io::Errno::BUSY) => Why::InUseBySystem(path.to_owned()),
+        Some(rustix::io::Errno::INVAL) => Why::NoDirect(path.to_owned()),
+        _ => Why::Io("open", path.to_owned(), why),
+    }
+}
+
+/// Refuses aliases within this process and locks against others.
+fn claim<'a>(
+    path: &Path,
+    file: &File,
+    key: &Key,
+    read_only: bool,
+    mut others: impl Iterator<Item = &'a Store>,
+) -> Result<(), Why> {
+    let is_alias = |part: &Store| part.key.as_ref().is_some_and(|other| other.aliases(key));
+    if let Some(other) = others.find(|other| other.parts().iter().any(is_alias)) {
+        return Err(Why::Alias(path.to_owned(), other.volume.name.clone()));
+    }
+    let lock = || if read_only { file.try_lock_shared() } else { file.try_lock() };
+    lock_in_time(lock, || thread::sleep(LOCK_PAUSE)).map_err(|why| match why {
+        TryLockError::WouldBlock => Why::Locked(path.to_owned()),
+        TryLockError::Error(why) => Why::Io("lock", path.to_owned(), why),
+    })
+}
+
+/// Asks for a lock until it is had, or another process has had it for too long.
+fn lock_in_time(
+    mut lock: impl FnMut() -> Result<(), TryLockError>,
+    mut pause: impl FnMut(),
+) -> Result<(), TryLockError> {
+    for _ in 1..LOCK_TRIES {
+        match lock() {
+            Err(TryLockError::WouldBlock) => pause(),
+            done => return done,
+        }
+    }
+    lock()
+}
+
+/// Whether holes can be punched, tried where there is nothing: behind the end of the file, which is `length` bytes
+/// long with what fills no block.
+fn can_punch(file: &File, length: u64) -> bool {
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(file, flags, length.next_multiple_of(1 << 20), 1 << 20).is_ok()
+}
+
+fn statx(file: &File) -> io::Result<Statx> {
+    let want = StatxFlags::BASIC_STATS | StatxFlags::BTIME | StatxFlags::DIOALIGN;
+    Ok(rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, want)?)
+}
+
+fn born(meta: &Statx) -> Option<u64> {
+    let known = StatxFlags::from_bits_retain(meta.stx_mask).contains(StatxFlags::BTIME);
+    let seconds = u64::try_from(meta.stx_btime.tv_sec).ok()?;
+    known.then(|| seconds.saturating_mul(1_000_000_000).saturating_add(meta.stx_btime.tv_nsec.into()))
+}
+
+/// What tells a block device from every other one: what it is called for good, or its number and when it was set up.
+pub fn device_key(number: u64) -> Key {
+    let sys = Sys::of(number);
+    match sys.wwid() {
+        Some(wwid) => Key::Device { wwid },
+        None => Key::Numbered { number, set_up: sys.set_up() },
+    }
+}
+
+/// What sysfs says about a block device.
+struct Sys {
+    directory: PathBuf,
+}
+
+impl Sys {
+    fn of(number: u64) -> Self {
+        let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+        Sys { directory: format!("/sys/dev/block/{major}:{minor}").into() }
+    }
+
+    fn read(&self, name: &str) -> Option<String> {
+        let text = std::fs::read_to_string(self.directory.join(name)).ok()?;
+        let text = text.trim();
+        (!text.is_empty()).then(|| text.to_owned())
+    }
+
+    /// A name that stays with the device over reboots. A partition has its disk's and its number.
+    fn wwid(&self) -> Option<String> {
+        if let Some(partition) = self.read("partition") {
+            let disk = Sys { directory: self.directory.join("..") };
+            return Some(format!("{} partition {partition}", disk.wwid()?));
+        }
+        ["dm/uuid", "wwid", "device/wwid", "serial", "device/serial"].iter().find_map(|name| self.read(name))
+    }
+
+    /// Which boot this is, and which of the disks since; no other disk has that, nor will have.
+    fn set_up(&self) -> Option<String> {
+        let number = self.read("diskseq").or_else(|| self.read("../diskseq"))?;
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        Some(format!("{} {number}", boot.trim()))
+    }
+
+    fn queue(&self, name: &str) -> Option<u32> {
+        let own = self.read(&format!("queue/{name}")).or_else(|| self.read(&format!("../queue/{name}")));
+        own?.parse().ok().filter(|bytes: &u32| bytes.is_power_of_two())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,100 @@
+//! Opens the legs of a stripe, and finds what they are together.
+
+use client::stripe_uuid;
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+use volume::{Backend, Geometry};
+
+use super::{Made, Making, Scouted, Store, Why};
+use crate::{
+    plan::Volume,
+    spec::{Source, Spec, Striped},
+    state::identity::Identities,
+};
+
+/// Opens all legs; those that were opened are given up again if one fails.
+pub(super) fn open<'a>(
+    volume: &Volume,
+    (striped, making): (&Striped, Making),
+    identities: &mut Identities,
+    others: impl Iterator<Item = &'a Store> + Clone,
+    scouted: &mut Scouted,
+) -> Result<Store, Why> {
+    let mut legs: Vec<Store> = Vec::new();
+    let opened = striped.legs.iter().enumerate().try_for_each(|(at, leg)| {
+        let leg = Volume { spec: spec_of(volume, leg), ..volume.clone() };
+        let beside = others.clone().map(|other| -> &Store { other }).chain(legs.iter());
+        let wrong = |why| Why::Leg(at + 1, Box::new(why));
+        let mut leg = Store::open_one(&leg, (at + 1, making), identities, beside, scouted).map_err(wrong)?;
+        if let Some(own) = leg.remote.as_ref().and_then(|remote| remote.uuid) {
+            leg.uuid = own;
+        }
+        let same = legs.iter().position(|before| before.uuid == leg.uuid);
+        legs.push(leg);
+        same.map_or(Ok(()), |same| Err(wrong(Why::SameLeg(same + 1))))
+    });
+    match opened.and_then(|()| together(volume, striped, &legs)) {
+        Ok(store) => Ok(Store { legs, ..store }),
+        Err(why) => {
+            legs.into_iter().for_each(|leg| leg.discard(identities));
+            Err(why)
+        }
+    }
+}
+
+/// What is said of the whole holds for each leg. A volume of another machine that has no identity need not have
+/// one here if the stripe has.
+fn spec_of(volume: &Volume, leg: &Spec) -> Spec {
+    let is_remote = matches!(leg.source, Source::Remote(_));
+    let uuid = volume.spec.uuid.filter(|_| is_remote);
+    // Of its own for each leg, by its name.
+    let digest = Sha256::digest(leg.to_string());
+    let name: [u8; 16] = std::array::from_fn(|at| digest[at]);
+    let uuid = uuid.map(|uuid| Uuid::from_bytes(stripe_uuid(&[uuid.into_bytes(), name], 0)));
+    Spec { read_only: volume.spec.read_only, uuid, ..leg.clone() }
+}
+
+/// The stripe that these legs are.
+fn together(volume: &Volume, striped: &Striped, legs: &[Store]) -> Result<Store, Why> {
+    let shapes: Vec<Geometry> = legs
+        .iter()
+        .enumerate()
+        .map(|(at, leg)| leg.shape().map_err(|why| Why::Leg(at + 1, Box::new(Why::Unfit(why)))))
+        .collect::<Result<_, _>>()?;
+    let geometry = backends::stripe::fit(&shapes, striped.chunk, volume.spec.size).map_err(Why::Misfit)?;
+    if let Some(size) = volume.spec.size.filter(|size| *size > geometry.bytes()) {
+        return Err(Why::TooLarge(size, geometry.bytes()));
+    }
+    let mut volume = volume.clone();
+    let spec = &mut volume.spec;
+    (spec.block, spec.thin, spec.cache) = (geometry.logical, geometry.thin, geometry.write_cache);
+    let uuids: Vec<[u8; 16]> = legs.iter().map(|leg| leg.uuid.into_bytes()).collect();
+    Ok(Store {
+        uuid: volume.spec.uuid.unwrap_or_else(|| Uuid::from_bytes(stripe_uuid(&uuids, striped.chunk))),
+        bytes: geometry.bytes(),
+        physical: geometry.physical,
+        memory_align: 1,
+        offset_align: geometry.logical,
+        punch: geometry.thin,
+        file: None,
+        key: None,
+        remote: None,
+        legs: Vec::new(),
+        made: Made::Nothing,
+        in_doubt: false,
+        volume,
+    })
+}
+
+impl Store {
+    /// What its blocks are like, as its backend will say.
+    fn shape(&self) -> Result<Geometry, backends::Unfit> {
+        let (spec, blocks) = (&self.volume.spec, self.bytes / u64::from(self.volume.spec.block));
+        Ok(match (&spec.source, &self.remote) {
+            (Source::File(_) | Source::Device(_), _) => return self.facts().geometry(),
+            (_, Some(remote)) => remote.geometry,
+            // Memory has no limits of its own that would matter here.
+            _ => Geometry { physical: self.physical, ..backends::Null::new(blocks, spec.block).geometry() },
+        })
+    }
+}

@@ -1,0 +1,295 @@
+//! `blockwire attach` and `blockwire detach`: a remote volume as a local block device.
+//!
+//! `attach` stays in the foreground and serves the device until it is told to stop; with `--daemon` it asks
+//! the running daemon to do that. Invariant: `--list` and `detach` find what either holds, and what a killed
+//! holder left.
+
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use block_device::Via;
+use clap::Args;
+use signal_hook::{
+    consts::{SIGHUP, SIGINT, SIGTERM},
+    iterator::Signals,
+};
+
+use super::say;
+use crate::attached::note::{self, Found, Note, Standing, millis};
+use crate::attached::users;
+use crate::attached::{self, Attachment, End, Opened, TIMEOUT_MAX, Wanted, Wish};
+use crate::called::Called;
+use crate::control::{AttachRequest, Request, client};
+use crate::exit::{Exit, Failure};
+use crate::output;
+use crate::paths::Paths;
+
+/// How long a device may be in use by who only looks at it.
+const PASSING: Duration = Duration::from_secs(1);
+
+/// A time of the command line.
+fn timeout(text: &str) -> Result<Duration, String> {
+    let time = ::client::time(text).filter(|time| *time <= TIMEOUT_MAX);
+    time.ok_or_else(|| "a time of at most a day, for example 500ms, 30s or 2m".to_owned())
+}
+
+/// `attach`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "It prints a line for each way in, for example \"device /dev/loop0\", then a line that is exactly \"ready\".
+SIGTERM or SIGINT, or `blockwire detach`, ends it when the device's users are gone; a second signal ends it at
+once. With --daemon it returns then, and the running `blockwire serve` holds the device; files with secrets,
+and variables, that the URL names are the daemon's.
+
+If the holder is killed, I/O waits until `attach --recover` goes on with the device, or until the time-out has
+passed; then it fails. FUSE needs Linux 6.9 for that. What a daemon held, the next one at the same control socket
+goes on with by itself.
+
+Examples:
+  blockwire attach iscsi://10.0.0.1/iqn.2026-11.io.blockwire:db/0
+  blockwire attach nvme+tcp://10.0.0.1/nqn.2026-11.io.blockwire:db/1 --via nbd --at /tmp/db.sock
+  blockwire attach iscsi://10.0.0.1/iqn.2026-11.io.blockwire:db/0 --daemon --timeout 5m
+  blockwire attach iscsi://10.0.0.1/iqn.2026-11.io.blockwire:db/0 --recover
+  blockwire attach --list"
+)]
+pub struct AttachArgs {
+    /// The volume; several URLs of it, joined by commas, are its paths
+    #[arg(required_unless_present = "list")]
+    pub url: Option<Called>,
+    /// How: ublk (a block device of the kernel's), fuse (a file, and a loop device over it where that is
+    /// allowed), nbd (a Unix socket for qemu, fio, libnbd), vhost-user (a disk for a QEMU virtual machine).
+    /// The best that the machine offers unless given
+    #[arg(long, value_name = "WAY", value_parser = attached::via)]
+    pub via: Option<Via>,
+    /// The directory (fuse), socket (nbd, vhost-user) or device (ublk: /dev/ublkbN) to make; one of its own
+    /// unless given
+    #[arg(long, value_name = "PATH")]
+    pub at: Option<PathBuf>,
+    /// Have the running daemon hold it
+    #[arg(long)]
+    pub daemon: bool,
+    /// Go on with what a killed holder left: of this volume, or at the place that --at names. What waits
+    /// there is issued again
+    #[arg(long)]
+    pub recover: bool,
+    /// How long I/O waits for --recover if the holder is killed; 0: not at all. As long as an operation waits
+    /// for a path to the volume, unless given
+    #[arg(long, value_name = "TIME", value_parser = timeout, default_value = "120s")]
+    pub timeout: Duration,
+    /// Show what is attached, and what waits
+    #[arg(long, conflicts_with = "url")]
+    pub list: bool,
+    /// The daemon's control socket, if it is not at its usual place
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `detach`
+#[derive(Debug, Args)]
+pub struct DetachArgs {
+    /// The device, file, socket or directory as `attach --list` shows them, or the process of an attachment in
+    /// the foreground
+    pub name: String,
+    /// Do not wait for the device's users
+    #[arg(long)]
+    pub now: bool,
+    /// The daemon's control socket, if it is not at its usual place
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
+    /// Print what ended as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Attaches, or lists.
+pub fn attach(args: &AttachArgs) -> Result<Exit, Failure> {
+    let Some(url) = &args.url else { return list(args) };
+    let at = args.at.as_deref().map(std::path::absolute).transpose();
+    let at = at.map_err(|why| Failure::failed(format!("--at: {why}")))?;
+    if args.daemon {
+        return by_daemon(args, url, at);
+    }
+    let wish = Wish {
+        url: url.clone(),
+        via: args.via,
+        at,
+        recover: args.recover,
+        timeout: args.timeout,
+        dir: note::dir(args.control.as_deref()),
+        control: None,
+    };
+    let attachment = Attachment::open(wish, &Wanted::new())?;
+    if let Some(remark) = &attachment.remark {
+        say(&format!("{remark}\n"))?;
+    }
+    let end = End::new()?;
+    let heard = end.clone();
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(Failure::failed)?;
+    let handle = signals.handle();
+    let ears = thread::spawn(move || signals.forever().for_each(|_| heard.end()));
+    let served = attachment.serve(&end, &mut |opened: &Opened| {
+        // Who reads no lines still wants the device.
+        let _ = say(&(opened.lines().join("\n") + "\nready\n"));
+    });
+    handle.close();
+    let _ = ears.join();
+    served.map(|()| Exit::Success)
+}
+
+fn socket(given: Option<&Path>) -> PathBuf {
+    given.map_or_else(|| Paths::of_process().control, Path::to_owned)
+}
+
+fn by_daemon(args: &AttachArgs, url: &Called, at: Option<PathBuf>) -> Result<Exit, Failure> {
+    let request = AttachRequest {
+        url: url.clone(),
+        via: args.via.map(|via| via.name().to_owned()),
+        at,
+        recover: args.recover,
+        timeout_ms: millis(args.timeout),
+    };
+    let answer = client::ask(&socket(args.control.as_deref()), Request::Attach(request))?;
+    match args.json {
+        true => say(&output::json(&answer))?,
+        false => say(&(output::text(&answer) + "ready\n"))?,
+    }
+    Ok(Exit::Success)
+}
+
+/// Where notes may be: beside the socket that is named, and at the usual place.
+fn dirs(control: Option<&Path>) -> Vec<PathBuf> {
+    let mut dirs = vec![note::dir(None)];
+    let named = control.map(|control| note::dir(Some(control)));
+    dirs.extend(named.filter(|named| *named != dirs[0]));
+    dirs
+}
+
+fn list(args: &AttachArgs) -> Result<Exit, Failure> {
+    let found = attached::all(&dirs(args.control.as_deref()))?;
+    if args.json {
+        let all: Vec<_> = found.iter().map(listed).collect();
+        say(&format!("{:#}\n", serde_json::json!(all)))?;
+        return Ok(Exit::Success);
+    }
+    for Found { note, standing, .. } in &found {
+        let holder = if note.control.is_some() { "daemon" } else { "process" };
+        let state = match standing {
+            Standing::Serving => "serving".to_owned(),
+            Standing::Waiting { left_ms } => format!("waits {} s for --recover", left_ms.div_ceil(1000)),
+            Standing::Failing => "fails".to_owned(),
+            Standing::Stranded => "waits for --recover, without end".to_owned(),
+        };
+        let Note { via, url, .. } = note;
+        say(&format!(
+            "{holder} {:>7}  {via:<10}  {}  {url}  {state}\n",
+            note.holder.pid,
+            note.ways.join(" ")
+        ))?;
+    }
+    Ok(Exit::Success)
+}
+
+fn listed(found: &Found) -> serde_json::Value {
+    let Found { note, standing, .. } = found;
+    let mut value = serde_json::json!({
+        "pid": note.holder.pid,
+        "daemon": note.control.is_some(),
+        "url": note.url,
+        "via": note.via,
+        "ways": note.ways,
+        "uuid": note.uuid,
+        "timeout_ms": note.timeout_ms,
+    });
+    if let (Some(value), Ok(serde_json::Value::Object(standing))) =
+        (value.as_object_mut(), serde_json::to_value(standing))
+    {
+        value.extend(standing);
+    }
+    value
+}
+
+/// Ends an attachment, and waits until it is gone.
+pub fn detach(args: &DetachArgs) -> Result<Exit, Failure> {
+    let found = attached::find(&dirs(args.control.as_deref()), &args.name)?;
+    end(&found, args.now)?;
+    if args.json {
+        let Note { url, via, ways, uuid, .. } = &found.note;
+        let facts = serde_json::json!({ "url": url, "via": via, "ways": ways, "uuid": uuid });
+        say(&format!("{facts:#}\n"))?;
+    }
+    Ok(Exit::Success)
+}
+
+fn end(found: &Found, now: bool) -> Result<(), Failure> {
+    let note = &found.note;
+    if !now {
+        refuse_if_used(found)?;
+    }
+    if found.standing != Standing::Serving {
+        return attached::give_up(found);
+    }
+    if let (Some(control), Some(way)) = (&note.control, note.ways.first()) {
+        let request = Request::Detach { way: way.clone(), now };
+        return client::ask_user(control, request, found.dir.owner()).map(drop);
+    }
+    let signal = || match note.holder.signal(rustix::process::Signal::TERM, found.dir.owner()) {
+        Err(why) if why.kind() != std::io::ErrorKind::NotFound => {
+            Err(Failure::failed(format!("process {}: {why}", note.holder.pid)))
+        }
+        // One that has just ended needs no signal.
+        Ok(()) | Err(_) => Ok(()),
+    };
+    signal()?;
+    if now {
+        thread::sleep(Duration::from_millis(50));
+        signal()?;
+    }
+    let until = Instant::now() + Duration::from_secs(30);
+    while note.holder.lives() {
+        if Instant::now() >= until {
+            let users = users::of(note).join("; ");
+            let why = format!("{} is still in use ({users}): end that, or use --now", found.ways());
+            return Err(Failure::new(Exit::RequestTimeout, why));
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// What is used is not pulled from under its users.
+fn refuse_if_used(found: &Found) -> Result<(), Failure> {
+    // Some look at every device for a moment when it changes.
+    let until = Instant::now() + PASSING;
+    loop {
+        let users = users::of(&found.note);
+        if users.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() >= until {
+            let why = format!(
+                "{} is in use: {}; end that first, or use --now, and its users get errors",
+                found.ways(),
+                users.join("; ")
+            );
+            return Err(Failure::failed(why));
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attached::TIMEOUT;
+
+    #[test]
+    fn the_time_out_that_help_names_is_the_default() {
+        assert_eq!(timeout("120s"), Ok(TIMEOUT));
+        assert_eq!(timeout("0"), Ok(Duration::ZERO));
+        assert!(timeout("25h").is_err() && timeout("never").is_err());
+    }
+}

@@ -1,0 +1,199 @@
+//! `blockwire bench`: load on remote volumes, in fio's words.
+//!
+//! Workers ([`eval::load`]) decide what starts when; each thread ([`share`]) drives its share of them over
+//! sessions or queues of its own, and [`status`] watches them. Invariant: processor time is that of the
+//! span in which figures count.
+
+mod disk;
+mod share;
+mod status;
+mod table;
+mod volumes;
+mod words;
+
+use std::path::PathBuf;
+use std::sync::Barrier;
+use std::sync::atomic::AtomicBool;
+
+use clap::Args;
+use eval::fio::{Job, Script, parse_args, parse_file};
+
+use self::share::run_share;
+use self::status::Cell;
+use self::table::{Outcome, json, table};
+pub use self::words::sort_words;
+use super::say;
+use crate::called::Called;
+use crate::exit::{Exit, Failure};
+use crate::plan::IoWorld;
+
+/// `bench`
+#[derive(Debug, Args)]
+#[command(after_help = "Words are fio's, as --name=value or --name value behind the URLs; K is 1024:
+  --rw=read|write|randread|randwrite|rw|randrw  --bs=4k  --iodepth=32  --numjobs=1  --size=1g  --runtime=10
+  --time_based  --rwmixread=70  --rate_iops=1000  --norandommap  --verify=crc32c  --ramp_time=1  ...
+Without any: 4 KiB random reads, 32 in flight, for 5 seconds. A job file of fio runs as it stands:
+  blockwire bench --job vm.fio --map /dev/sdb=iscsi://10.0.0.1/iqn.2026-11.io.blockwire:v/0
+and so does a command line of fio, as it stands behind the word fio:
+  blockwire bench --map /dev/sdb=iscsi://10.0.0.1/iqn.2026-11.io.blockwire:v/0 fio --name=x --filename=/dev/sdb --rw=write ...
+
+Examples:
+  blockwire bench iscsi://127.0.0.1/iqn.2026-11.io.blockwire:demo/0
+  blockwire bench nvme+tcp://127.0.0.1/nqn.2026-11.io.blockwire:demo/1 --rw=randwrite --iodepth=128 --runtime=10
+
+Writing destroys what the volume holds; what somebody uses is written with --force only.")]
+pub struct BenchArgs {
+    /// Volumes, each used in turn: URLs; file:PATH and /dev/NAME, disks of this machine; local:SIZE, this
+    /// process's own memory
+    #[arg(required_unless_present = "job")]
+    pub urls: Vec<Called>,
+    /// A job file of fio
+    #[arg(long, value_name = "FILE", conflicts_with = "urls")]
+    pub job: Option<PathBuf>,
+    /// Which volume a name in the job file, or in fio's command line, stands for
+    #[arg(long, value_name = "NAME=URL", value_parser = mapped)]
+    pub map: Vec<(String, Called)>,
+    /// Write also to what somebody seems to use: a device that is mounted, a file behind a loop device, a volume
+    /// that is attached here or reserved by another host
+    #[arg(long)]
+    pub force: bool,
+    /// Threads of the load generator, each with connections of its own
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub threads: u32,
+    /// Sessions or controllers that each thread has with every volume; its workers are dealt to them
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16_384))]
+    pub sessions: u32,
+    /// Processor that the first thread is bound to; the others follow
+    #[arg(long, value_name = "CORE")]
+    pub core: Option<usize>,
+    /// How bytes are moved
+    #[arg(long, value_enum, default_value = "auto")]
+    pub io: IoWorld,
+    /// Look at memory for so many microseconds before sleeping
+    #[arg(long, value_name = "US", default_value_t = 0)]
+    pub poll: u64,
+    /// Tell on standard error, a JSON object a line, when figures begin and cease to count, and progress
+    #[arg(long)]
+    pub events: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// fio's words
+    #[arg(last = true)]
+    pub words: Vec<String>,
+}
+
+fn mapped(text: &str) -> Result<(String, Called), String> {
+    let (name, url) = text.split_once('=').ok_or("NAME=URL is expected")?;
+    Ok((name.to_owned(), url.into()))
+}
+
+fn script(args: &BenchArgs) -> Result<Script, Failure> {
+    let refused = |wrong: Vec<eval::fio::Wrong>| {
+        Failure::usage(wrong.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
+    };
+    let map: Vec<(String, String)> =
+        args.map.iter().map(|(name, url)| (name.clone(), url.to_string())).collect();
+    if let Some(path) = &args.job {
+        let text = std::fs::read_to_string(path)
+            .map_err(|why| Failure::failed(format!("{}: {why}", path.display())))?;
+        let mut script = parse_file(&path.display().to_string(), &text).map_err(refused)?;
+        script.map_files(&map).map_err(Failure::usage)?;
+        return Ok(script);
+    }
+    let words = args.words.iter().map(String::as_str);
+    // A command line of fio's, as it stands: it names its job and its files itself.
+    if args.urls.iter().map(|url| &**url).eq(["fio"]) {
+        let mut script = parse_args(words).map_err(refused)?;
+        script.map_files(&map).map_err(Failure::usage)?;
+        return Ok(script);
+    }
+    let named = |word: &str| {
+        args.words.iter().any(|given| given.trim_start_matches('-').split('=').next() == Some(word))
+    };
+    let mut line = vec!["--name=bench", "--filename=-"];
+    if !named("rw") && !named("readwrite") {
+        line.extend(["--rw=randread", "--norandommap"]);
+    }
+    if !named("iodepth") {
+        line.push("--iodepth=32");
+    }
+    if !named("runtime") && !named("size") && !named("io_size") {
+        line.extend(["--runtime=5", "--time_based"]);
+    }
+    let mut script = parse_args(line.into_iter().chain(words)).map_err(refused)?;
+    for job in &mut script.jobs {
+        job.files = args.urls.iter().map(|url| url.to_string()).collect();
+    }
+    Ok(script)
+}
+
+/// Runs the jobs: those that are walled off one after the other, the rest side by side.
+pub fn bench(args: &BenchArgs) -> Result<Exit, Failure> {
+    let script = script(args)?;
+    let notes =
+        script.notes.iter().map(|note| format!("{} changes nothing: {}", note.word, note.why)).collect();
+    let mut outcomes = Vec::new();
+    let mut jobs = script.jobs.as_slice();
+    while let Some((_, rest)) = jobs.split_first() {
+        let together = rest.iter().take_while(|job| !job.is_walled).count();
+        let group = &jobs[..=together];
+        outcomes.extend(run_group(args, group)?);
+        jobs = &jobs[together + 1..];
+    }
+    let failed: u64 = outcomes.iter().map(|outcome| outcome.failed).sum();
+    say(&if args.json { json(&outcomes, &notes) } else { table(&outcomes, &notes) })?;
+    if failed > 0 {
+        return Err(Failure::failed(format!("{failed} I/Os failed")));
+    }
+    Ok(Exit::Success)
+}
+
+fn run_group(args: &BenchArgs, jobs: &[Job]) -> Result<Vec<Outcome>, Failure> {
+    let threads = args.threads as usize;
+    let disks = disk::open_all(&volumes::disks_of(jobs), args.force)?;
+    // The threads, and who watches them.
+    let barrier = Barrier::new(threads + 1);
+    let has_failed = AtomicBool::new(false);
+    let cells: Vec<Cell> = (0..threads).map(|_| Cell::default()).collect();
+    let (to, over) = std::sync::mpsc::channel();
+    let (shares, used) = std::thread::scope(|scope| {
+        let spawned: Vec<_> = cells
+            .iter()
+            .enumerate()
+            .map(|(thread, cell)| {
+                let (start, to, disks) = ((&barrier, &has_failed), to.clone(), &disks);
+                scope.spawn(move || {
+                    let share = run_share(args, jobs, thread, disks, start, cell);
+                    drop(to);
+                    share
+                })
+            })
+            .collect();
+        drop(to);
+        barrier.wait();
+        let used = status::watch(jobs, &cells, &over, args.events);
+        let joined = spawned.into_iter().map(|thread| {
+            thread
+                .join()
+                .unwrap_or_else(|_| Err(Failure::failed("a thread of the load generator has panicked")))
+        });
+        Ok::<_, Failure>((joined.collect::<Result<Vec<_>, _>>()?, used))
+    })?;
+    let mut outcomes: Vec<Outcome> = jobs.iter().map(Outcome::of).collect();
+    for share in shares {
+        for (outcome, (tally, failed, why)) in outcomes.iter_mut().zip(share) {
+            outcome.tally.merge(&tally);
+            outcome.failed += failed;
+            outcome.why = outcome.why.take().or(why);
+        }
+    }
+    // Jobs that run side by side share what was used by the I/Os that they did.
+    let all: u64 = outcomes.iter().map(Outcome::ios).sum();
+    for outcome in &mut outcomes {
+        let part = if all == 0 { 0.0 } else { outcome.ios() as f64 / all as f64 };
+        outcome.cpu = (used.user * part, used.system * part);
+        outcome.polled = used.polled * part;
+    }
+    Ok(outcomes)
+}

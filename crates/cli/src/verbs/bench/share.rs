@@ -1,0 +1,356 @@
+//! One thread of the load generator: its workers, their memory, and the loop that moves them on.
+//!
+//! Invariant: what is measured is counted by the worker, from completions alone.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashSet};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use buf::{Payload, Sg, SgMut};
+use client::{Durability, Initiator, Io, IoChoice, IoId, Op, Settings, Span};
+use eval::fio::{Direction, Job};
+use eval::load::{Ask, Kind, Poll, Shape, Tally, Worker, fill, verify};
+use volume::Epoch;
+
+use super::BenchArgs;
+use super::disk::{Disks, Opened};
+use super::status::Cell;
+use super::volumes::{Ended, Volumes};
+use crate::exit::Failure;
+use crate::plan::IoWorld;
+
+pub(super) type Share = Vec<(Tally, u64, Option<String>)>;
+
+/// One worker with the volumes and memory that it uses.
+struct Seat {
+    worker: Worker,
+    job: usize,
+    seed: u64,
+    volumes: Vec<usize>,
+    shapes: Vec<Shape>,
+    /// What each slot reads into, and what all write.
+    memory: Vec<Option<SgMut>>,
+    pattern: Sg,
+    verifies: bool,
+    why: Option<String>,
+    asleep_until: Option<u64>,
+    is_over: bool,
+}
+
+/// A thread's share of the workers: every `threads`-th, on connections of its own.
+pub(super) fn run_share(
+    args: &BenchArgs,
+    jobs: &[Job],
+    thread: usize,
+    disks: &[Opened],
+    (barrier, has_failed): (&Barrier, &AtomicBool),
+    cell: &Cell,
+) -> Result<Share, Failure> {
+    let made = set_share_up(args, jobs, thread, disks);
+    if made.is_err() {
+        has_failed.store(true, Ordering::Release);
+    }
+    // One that fails still comes to the barrier, so no other thread waits for it for ever.
+    barrier.wait();
+    let (mut volumes, mut seats) = made?;
+    if has_failed.load(Ordering::Acquire) {
+        // Load that is refused in part is refused: nothing may be written.
+        volumes.close();
+        return Ok(jobs.iter().map(|_| Default::default()).collect());
+    }
+    let now = Instant::now();
+    let told = (cell, args.events);
+    drive(&mut volumes, &mut seats, now, jobs.iter().any(|job| job.exits_all), told);
+    let mut share: Share = jobs.iter().map(|_| Default::default()).collect();
+    for seat in seats {
+        let (tally, failed, why) = &mut share[seat.job];
+        tally.merge(seat.worker.tally());
+        *failed += seat.worker.failed();
+        *why = why.take().or(seat.why);
+    }
+    volumes.close();
+    Ok(share)
+}
+
+fn set_share_up(
+    args: &BenchArgs,
+    jobs: &[Job],
+    thread: usize,
+    disks: &[Opened],
+) -> Result<(Volumes, Vec<Seat>), Failure> {
+    let cores =
+        jobs.iter().find(|job| !job.cores.is_empty()).map(|job| job.cores.clone()).unwrap_or_default();
+    let core =
+        args.core.map(|core| core + thread).or_else(|| cores.get(thread % cores.len().max(1)).copied());
+    if let Some(core) = core {
+        let mut set = rustix::thread::CpuSet::new();
+        set.set(core);
+        rustix::thread::sched_setaffinity(None, &set)
+            .map_err(|why| Failure::usage(format!("processor {core}: {why}")))?;
+    }
+    let mine =
+        |job: &Job| (0..job.threads).filter(|number| *number as usize % args.threads as usize == thread);
+    let in_flight: u64 = jobs.iter().map(|job| mine(job).count() as u64 * u64::from(job.depth)).sum();
+    let largest = jobs.iter().map(|job| job.block.0.max(job.block.1)).max().unwrap_or(4096);
+    let memory = (in_flight * 2 + 4).saturating_mul(u64::from(largest)).max(32 << 20);
+    let settings = Settings {
+        io: match args.io {
+            IoWorld::Auto => IoChoice::Auto,
+            IoWorld::Uring => IoChoice::Uring,
+            IoWorld::Epoll => IoChoice::Epoll,
+        },
+        memory: usize::try_from(memory).map_err(|_| Failure::usage("too much would be in flight"))?,
+        poll_ns_max: args.poll * 1000,
+        ..Settings::default()
+    };
+    let disks = match disks {
+        [] => None,
+        disks => Some(Disks::of(disks, (settings.io, settings.memory, settings.poll_ns_max))?),
+    };
+    let mut open = Volumes::new(Initiator::new(settings)?, disks);
+    let name = |url: &String, number: u32| (url.clone(), number / args.threads % args.sessions);
+    let mut wanted = Vec::new();
+    let mut seen = HashSet::new();
+    for job in jobs {
+        for number in mine(job) {
+            let names = job.files.iter().map(|url| name(url, number));
+            wanted.extend(names.filter(|name| seen.insert(name.clone())));
+        }
+    }
+    open.open_all(&wanted, in_flight.div_ceil(u64::from(args.sessions)))?;
+    let mut seats = Vec::new();
+    let mut asked = HashSet::new();
+    for (at, job) in jobs.iter().enumerate() {
+        let pattern = pattern(&mut open, job)?;
+        for number in mine(job) {
+            let mut volumes = Vec::new();
+            for url in &job.files {
+                let volume = open.find(&name(url, number)).expect("all were opened");
+                if job.direction != Direction::Read && open.is_read_only(volume) {
+                    return Err(Failure::usage(format!("{}: it is read-only for us", job.name)));
+                }
+                if job.direction != Direction::Read && !args.force && asked.insert(url) {
+                    open.refuse_used(volume, url)?;
+                }
+                volumes.push(volume);
+            }
+            seats.push(seat(&mut open, job, (at, number), volumes, &pattern)?);
+        }
+    }
+    Ok((open, seats))
+}
+
+fn no_memory() -> Failure {
+    Failure::failed("there is no memory for so much in flight")
+}
+
+/// What all writes of a job carry, unless they are verified.
+fn pattern(open: &mut Volumes, job: &Job) -> Result<Sg, Failure> {
+    let mut pattern = open.memory(job.block.1 as usize).ok_or_else(no_memory)?;
+    let mut bytes = vec![0; job.block.1 as usize];
+    fill(&mut bytes, 0, job.seed);
+    pattern.copy_from(0, &bytes);
+    Ok(pattern.freeze())
+}
+
+fn seat(
+    open: &mut Volumes,
+    job: &Job,
+    (at, number): (usize, u32),
+    volumes: Vec<usize>,
+    pattern: &Sg,
+) -> Result<Seat, Failure> {
+    let shapes: Vec<Shape> = volumes.iter().map(|volume| open.shape(*volume)).collect();
+    let mut memory = Vec::new();
+    if job.direction != Direction::Write || job.verifies {
+        for _ in 0..job.depth {
+            memory.push(Some(open.memory(job.block.0.max(job.block.1) as usize).ok_or_else(no_memory)?));
+        }
+    }
+    let worker = Worker::new(job, number, &shapes, 0).map_err(Failure::usage)?;
+    Ok(Seat {
+        worker,
+        job: at,
+        seed: u64::from(number),
+        volumes,
+        shapes,
+        memory,
+        pattern: pattern.clone(),
+        verifies: job.verifies,
+        why: None,
+        asleep_until: None,
+        is_over: false,
+    })
+}
+
+/// The name of an I/O: which seat, which slot, and what it was.
+fn io_id(seat: usize, ask: &Ask) -> IoId {
+    IoId((seat as u64) << 32 | u64::from(ask.slot) << 1 | u64::from(ask.kind == Kind::Verify))
+}
+
+/// How often a thread's counts are stored for who watches.
+const PUBLISH_NS: u64 = 50_000_000;
+
+/// `cell`: where counts are stored for who watches, and whether those of I/Os are told.
+fn drive(
+    volumes: &mut Volumes,
+    seats: &mut [Seat],
+    begun: Instant,
+    exits_all: bool,
+    (cell, is_told): (&Cell, bool),
+) {
+    let now = || begun.elapsed().as_nanos() as u64;
+    // Where each verified I/O belongs.
+    let mut places: Vec<Vec<(u64, u32)>> = seats.iter().map(|seat| vec![(0, 0); seat.memory.len()]).collect();
+    // Seats to be asked what to do: those that something ended for, and those whose time has come.
+    let mut awake: Vec<usize> = (0..seats.len()).collect();
+    let mut alarms: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
+    let mut left = seats.len();
+    let mut time = now();
+    let mut published = 0;
+    loop {
+        for at in awake.drain(..) {
+            let seat = &mut seats[at];
+            let due = loop {
+                match seat.worker.poll(time) {
+                    Poll::Start(ask) => {
+                        if ask.kind == Kind::Verify {
+                            places[at][ask.slot as usize] = (ask.offset, ask.len);
+                        }
+                        if !begin(volumes, seat, at, &ask, &now) {
+                            // Not again before the clock has been looked at: the load may be over by then.
+                            break Some(time);
+                        }
+                    }
+                    Poll::Wait(due) => break due,
+                    Poll::Finished => {
+                        left -= usize::from(!std::mem::replace(&mut seat.is_over, true));
+                        break None;
+                    }
+                }
+            };
+            if due != std::mem::replace(&mut seat.asleep_until, due)
+                && let Some(due) = due
+            {
+                alarms.push(Reverse((due, at)));
+            }
+        }
+        if left == 0 {
+            return;
+        }
+        if exits_all && left < seats.len() {
+            seats.iter_mut().filter(|seat| !seat.is_over).for_each(|seat| seat.worker.stop());
+        }
+        let next = alarms.peek().map(|Reverse((due, _))| Duration::from_nanos(due.saturating_sub(now())));
+        volumes.turn(next.unwrap_or(Duration::from_secs(1)).min(Duration::from_secs(1)));
+        time = now();
+        while let Some(done) = volumes.poll_done() {
+            awake.extend(end(seats, &places, done, time));
+        }
+        while let Some(Reverse((due, at))) = alarms.peek().copied().filter(|Reverse((due, _))| *due <= time) {
+            alarms.pop();
+            // What was put off since has an alarm of its own.
+            if seats[at].asleep_until == Some(due) {
+                seats[at].asleep_until = None;
+                awake.push(at);
+            }
+        }
+        if exits_all && left < seats.len() {
+            awake = (0..seats.len()).filter(|at| !seats[*at].is_over).collect();
+        }
+        if time >= published + PUBLISH_NS {
+            published = time;
+            cell.set_polled(volumes.polled_ns());
+            if is_told {
+                publish(seats, cell);
+            }
+        }
+    }
+}
+
+/// Stores what the thread has done where the watching thread sees it.
+fn publish(seats: &[Seat], cell: &Cell) {
+    let (mut ios, mut bytes, mut ns) = (0, 0, 0);
+    for tally in seats.iter().map(|seat| seat.worker.tally()) {
+        for figures in [&tally.read, &tally.write, &tally.trim] {
+            ios += figures.ios;
+            bytes += figures.bytes;
+            ns += figures.latency.sum();
+        }
+    }
+    cell.set(ios, bytes, u64::try_from(ns).unwrap_or(u64::MAX));
+}
+
+/// Starts an I/O; `false`: it could not be started and counts as failed.
+fn begin(volumes: &mut Volumes, seat: &mut Seat, at: usize, ask: &Ask, now: &impl Fn() -> u64) -> bool {
+    let block = u64::from(seat.shapes[ask.volume].block);
+    let span = Span { lba: ask.offset / block, blocks: u64::from(ask.len) / block };
+    let (op, payload) = match ask.kind {
+        Kind::Read | Kind::Verify => {
+            let mut memory = seat.memory.get_mut(ask.slot as usize).and_then(Option::take);
+            if let Some(memory) = memory.as_mut().filter(|memory| memory.len() != ask.len as usize) {
+                memory.truncate(ask.len as usize);
+            }
+            let Some(memory) = memory.or_else(|| volumes.memory(ask.len as usize)) else {
+                seat.why.get_or_insert_with(|| "there is no memory left".to_owned());
+                seat.worker.done(ask.slot, now(), false);
+                return false;
+            };
+            (Op::Read(span), Payload::In(memory))
+        }
+        Kind::Write if seat.verifies => {
+            let Some(mut memory) = volumes.memory(ask.len as usize) else {
+                seat.why.get_or_insert_with(|| "there is no memory left".to_owned());
+                seat.worker.done(ask.slot, now(), false);
+                return false;
+            };
+            let mut place = ask.offset;
+            for part in memory.slices_mut(0..ask.len as usize) {
+                fill(part, place, seat.seed);
+                place += part.len() as u64;
+            }
+            (Op::Write(span, Durability::Cached), Payload::Out(memory.freeze()))
+        }
+        Kind::Write => (Op::Write(span, Durability::Cached), Payload::Out(seat.pattern.clone())),
+        Kind::Trim => (Op::Unmap(vec![span]), Payload::None),
+        Kind::Flush => (Op::Flush, Payload::None),
+    };
+    let io = Io { id: io_id(at, ask), epoch: Epoch(0), op, payload };
+    let is_taken = volumes.submit(seat.volumes[ask.volume], io);
+    if !is_taken {
+        seat.why.get_or_insert_with(|| "the volume takes no more operations".to_owned());
+        seat.worker.done(ask.slot, now(), false);
+    }
+    is_taken
+}
+
+/// Tells a worker that an operation has ended; which seat has something to do.
+fn end(seats: &mut [Seat], places: &[Vec<(u64, u32)>], done: Ended, time: u64) -> Option<usize> {
+    let (at, slot, is_look) = ((done.id.0 >> 32) as usize, (done.id.0 as u32) >> 1, done.id.0 & 1 == 1);
+    let seat = seats.get_mut(at)?;
+    let mut is_good = true;
+    if let Err(why) = done.result {
+        is_good = false;
+        seat.why.get_or_insert(why);
+    }
+    if let Payload::In(mut memory) = done.payload {
+        if is_good && is_look {
+            let (mut place, len) = places[at][slot as usize];
+            for part in memory.slices_mut(0..len as usize) {
+                if let Err(wrong) = verify(part, place, seat.seed) {
+                    is_good = false;
+                    seat.why = Some(format!("what was written does not come back: {wrong}"));
+                    break;
+                }
+                place += part.len() as u64;
+            }
+        }
+        if let Some(place) = seat.memory.get_mut(slot as usize) {
+            *place = Some(memory);
+        }
+    }
+    seat.worker.done(slot, time, is_good);
+    Some(at)
+}

@@ -1,0 +1,516 @@
+//! `blockwire copy`: a volume to another, or to a file, or a file to a volume.
+//!
+//! Reads and writes are both in flight; holes are not read, and zeroes are not written but made. Invariants:
+//! - What the resume file says is done was flushed at the destination before it was written there.
+//! - A copy that is refused has changed nothing: all that refuses comes before [`Aim::begin`].
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use buf::{Payload, SgMut};
+use clap::Args;
+use client::{Done, Durability, Initiator, IoId, Op, Settings};
+
+use super::ends::{Aim, End, Run, is_zero, start};
+use super::journal::Journal;
+use super::place::Key;
+use super::progress::Progress;
+use super::{say, set_up};
+use crate::called::Called;
+use crate::exit::{Exit, Failure};
+use crate::size::human;
+
+/// Stretches in flight.
+const AHEAD: usize = 16;
+/// How often a copy that can be resumed makes what it did stable.
+const SETTLE_EACH: Duration = Duration::from_secs(2);
+
+/// `copy`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  blockwire copy iscsi://10.0.0.1/iqn.2026-11.io.blockwire:db/0 db.img
+  blockwire copy db.img nvme+tcp://10.0.0.2/nqn.2026-11.io.blockwire:db/1 --resume db.copy
+
+A new file of one bare word is named ./WORD, so that no volume's name is taken for one.")]
+pub struct CopyArgs {
+    /// The source: a URL, or a file or device
+    pub from: Called,
+    /// The destination: a URL, or a file or device; all that it held is lost
+    pub to: Called,
+    /// Also to what somebody seems to use: a device that is mounted, a file behind a loop device, a volume that
+    /// is attached here or reserved by another host
+    #[arg(long)]
+    pub force: bool,
+    /// Keep in FILE how far it is, and go on from there if it exists
+    #[arg(long, value_name = "FILE")]
+    pub resume: Option<PathBuf>,
+    /// Read and write every block, holes and zeroes too
+    #[arg(long)]
+    pub no_sparse: bool,
+    /// Compare both ends afterwards: the destination, where it is a file or device, as it lies on its medium and not
+    /// as this system's page cache has it
+    #[arg(long)]
+    pub verify: bool,
+    /// Draw no progress bar
+    #[arg(long, short)]
+    pub quiet: bool,
+    /// Print what was done as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What is in flight.
+#[derive(Debug)]
+enum Flight {
+    Read(IoId, u64),
+    Write(IoId, u64, u64),
+}
+
+struct Copy<'a> {
+    initiator: Initiator,
+    from: &'a End,
+    to: &'a End,
+    /// Bytes of the source.
+    bytes: u64,
+    /// The same, to the end of the last block.
+    total: u64,
+    /// Bytes of the larger block of both ends.
+    block: u64,
+    /// Bytes of a transfer: whole blocks that both ends carry by one command.
+    stretch: u64,
+    /// Everything before it has been started.
+    next: u64,
+    run: Run,
+    sparse: bool,
+    flights: Vec<Flight>,
+    written: u64,
+    zeroed: u64,
+}
+
+/// A copy that nothing refuses any more, and that has changed nothing yet.
+struct Plan {
+    initiator: Initiator,
+    from: End,
+    to: Aim,
+    from_id: String,
+    bytes: u64,
+    block: u64,
+    /// How far an earlier copy came; `None`: there was none.
+    done: Option<u64>,
+    /// The destination is a new file.
+    is_new: bool,
+}
+
+/// Refuses a new file whose name looks like a volume's.
+fn refuse_bare_word(name: &str, aim: &Aim) -> Result<(), Failure> {
+    let is_bare = !name.contains(['/', '.']);
+    match aim {
+        Aim::Here(place) if place.is_absent() && is_bare => Err(Failure::usage(format!(
+            "\"{name}\" is no volume's URL (iscsi://... or nvme+tcp://...), and no file of this name exists; \
+             write ./{name} to make one"
+        ))),
+        Aim::Here(_) | Aim::Remote { .. } => Ok(()),
+    }
+}
+
+/// Looks at everything that could refuse the copy.
+fn plan(args: &CopyArgs) -> Result<Plan, Failure> {
+    let mut initiator = set_up(Settings { memory: 128 << 20, ..Settings::default() })?;
+    let from = End::source(&mut initiator, &args.from)?;
+    let bytes = from.bytes()?;
+    if bytes == 0 {
+        return Err(Failure::usage("the source holds nothing"));
+    }
+    let journal = args.resume.as_deref().map(Journal::read).transpose()?.flatten();
+    refuse_same(args, &from)?;
+    let to = Aim::look(&mut initiator, &args.to, args.force)?;
+    refuse_bare_word(&args.to, &to)?;
+    let (from_id, to_id) = (from.identity(&initiator)?, to.identity(&initiator)?);
+    if to_id.as_ref() == Some(&from_id) && !from_id.is_empty() {
+        return Err(same());
+    }
+    let is_new = matches!(&to, Aim::Here(place) if place.is_absent());
+    if let Some(path) = &args.resume {
+        let ends = [(from.key()?, Path::new(&*args.from)), (to.key()?, Path::new(&*args.to))];
+        Journal::stands_apart(path, &ends)?;
+    }
+    if !args.force {
+        from.hold()?;
+    }
+    let block = from.block().max(to.block());
+    let total = bytes.next_multiple_of(block);
+    if let Some(room) = to.room()?.filter(|room| *room < total) {
+        let why = format!("the destination has {room} bytes, the source {bytes}: make it larger first");
+        return Err(Failure::usage(why));
+    }
+    let done = match &journal {
+        None => None,
+        Some(old) => {
+            let is_this = old.from == from_id && Some(&old.to) == to_id.as_ref() && old.bytes == bytes;
+            let fits = old.done <= total && (old.done == total || old.done.is_multiple_of(block));
+            if !(is_this && fits) {
+                let why = "the resume file is of another copy (other volumes, files that were made again, or \
+                           another size): name another, or remove it to begin again";
+                return Err(Failure::usage(why));
+            }
+            refuse_changed(&mut initiator, (&from, &to), (bytes, old.done), block)?;
+            // One that had not come to do anything may not have come to empty the destination either.
+            Some(old.done).filter(|done| *done > 0)
+        }
+    };
+    Ok(Plan { initiator, from, to, from_id, bytes, block, done, is_new })
+}
+
+fn same() -> Failure {
+    Failure::usage("source and destination are the same volume, or lie on one another: nothing was changed")
+}
+
+/// Refuses a destination that is the source by another name, before it is locked.
+fn refuse_same(args: &CopyArgs, from: &End) -> Result<(), Failure> {
+    let to = (!client::is_volume(&args.to)).then(|| fs::metadata(&*args.to).ok()).flatten();
+    match (from.key()?, to.map(|meta| Key::of(&meta))) {
+        (Some(from), Some(to)) if from.overlaps(to) => Err(same()),
+        _ if *args.from == *args.to => Err(same()),
+        _ => Ok(()),
+    }
+}
+
+/// Places at which a copy that is gone on with is compared.
+const LOOKS: u64 = 64;
+/// Bytes that are compared there.
+const LOOK_LEN: u64 = 64 << 10;
+
+/// Refuses to go on with a copy whose destination does not hold what was copied: names and identities may be
+/// those of another file or volume.
+fn refuse_changed(
+    initiator: &mut Initiator,
+    (from, to): (&End, &Aim),
+    (bytes, done): (u64, u64),
+    block: u64,
+) -> Result<(), Failure> {
+    let changed = |why: &str| {
+        let why = format!("the destination does not hold what the resume file says is done ({why})");
+        Failure::usage(format!("{why}: remove the resume file to begin again"))
+    };
+    let is_file = to.room()?.is_none();
+    let Some(to) = to.reader()? else { return Err(changed("it is gone")) };
+    let done = done.min(bytes);
+    let held = to.bytes()?;
+    if done > 0 && (held < bytes || is_file && held > bytes) {
+        return Err(changed(&format!("it has {held} bytes")));
+    }
+    let compare = |initiator: &mut Initiator, at: u64| {
+        let end = (at + LOOK_LEN.next_multiple_of(block)).min(done);
+        let same = super::verify::compare_part(initiator, (from, &to), at, end - at)?;
+        same.map_or(Ok(()), |differs| Err(changed(&differs)))
+    };
+    let floor = |at: u64| at - at % block;
+    for look in 0..=LOOKS {
+        let at =
+            floor(u64::try_from(u128::from(done) * u128::from(look) / u128::from(LOOKS)).unwrap_or(done));
+        let at = at.min(floor(done.saturating_sub(LOOK_LEN)));
+        if at >= done {
+            continue;
+        }
+        compare(initiator, at)?;
+        // A hole proves little: what comes behind it is looked at too.
+        let run = from.run(initiator, at, done, bytes)?;
+        if !run.is_data && floor(run.end) < done {
+            compare(initiator, floor(run.end))?;
+        }
+    }
+    Ok(())
+}
+
+/// Copies.
+pub fn copy(args: &CopyArgs) -> Result<Exit, Failure> {
+    let Plan { initiator, from, mut to, from_id, bytes, block, done, is_new } = plan(args)?;
+    let total = bytes.next_multiple_of(block);
+    to.create()?;
+    let journal = |done: u64, to: String| Journal { from: from_id.clone(), to, bytes, done };
+    let to_id = to.identity(&initiator)?.unwrap_or_default();
+    // Before anything of the destination is changed: who cannot keep a record need not begin.
+    if let Some(path) = args.resume.as_deref()
+        && let Err(why) = journal(done.unwrap_or(0), to_id.clone()).write(path)
+    {
+        to.discard();
+        return Err(why);
+    }
+    let to = to.begin(bytes, done.is_some())?;
+    let stretch = from.stretch().min(to.stretch());
+    let stretch = (stretch - stretch % block).max(block);
+    let done = done.unwrap_or(0);
+    let mut progress = Progress::new(total, done, args.quiet);
+    let run = Run { end: done, is_data: false };
+    let (sparse, begun) = (!args.no_sparse, Instant::now());
+    let mut copy = Copy {
+        initiator,
+        from: &from,
+        to: &to,
+        bytes,
+        total,
+        block,
+        stretch,
+        next: done,
+        run,
+        sparse,
+        flights: Vec::new(),
+        written: 0,
+        zeroed: 0,
+    };
+    let mut settled = Instant::now();
+    while copy.step()? {
+        progress.at(copy.low_water());
+        if let Some(path) = args.resume.as_deref().filter(|_| settled.elapsed() >= SETTLE_EACH) {
+            let done = copy.low_water();
+            copy.to.settle(&mut copy.initiator)?;
+            journal(done, to_id.clone()).write(path)?;
+            settled = Instant::now();
+        }
+    }
+    from.refuse_shorter(bytes)?;
+    to.settle(&mut copy.initiator)?;
+    progress.end();
+    let rate = progress.rate(total);
+    if args.verify {
+        // What was just written is in this system's memory: what lies on the medium is what is to be compared.
+        to.forget_cached()?;
+        super::verify::compare(&mut copy.initiator, (&from, &to), bytes, args.quiet)?;
+    }
+    if let Some(path) = &args.resume {
+        let _ = fs::remove_file(path);
+    }
+    let Copy { mut initiator, written, zeroed, .. } = copy;
+    from.close(&mut initiator)?;
+    to.close(&mut initiator)?;
+    say(&told(args, bytes, (written, zeroed), is_new, (begun.elapsed(), rate)))?;
+    Ok(Exit::Success)
+}
+
+fn told(
+    args: &CopyArgs,
+    bytes: u64,
+    (written, zeroed): (u64, u64),
+    is_new: bool,
+    (time, rate): (Duration, f64),
+) -> String {
+    if args.json {
+        let seconds = time.as_secs_f64();
+        let facts = serde_json::json!({
+            "bytes": bytes, "written": written, "zeroed": zeroed, "seconds": seconds, "verified": args.verify,
+            "new_file": is_new,
+        });
+        return format!("{facts:#}\n");
+    }
+    let verified = if args.verify { ", compared and alike" } else { "" };
+    let whither = if is_new { format!(" to the new file {}", &*args.to) } else { String::new() };
+    format!(
+        "{} copied{whither} in {:.1} s ({}/s): {} written, {} left or made zero{verified}\n",
+        human(bytes),
+        time.as_secs_f64(),
+        human(rate as u64),
+        human(written),
+        human(zeroed)
+    )
+}
+
+impl Copy<'_> {
+    /// Everything before it is written.
+    fn low_water(&self) -> u64 {
+        let at = |flight: &Flight| match flight {
+            Flight::Read(_, at) | Flight::Write(_, at, _) => *at,
+        };
+        self.flights.iter().map(at).min().unwrap_or(self.next).min(self.next)
+    }
+
+    /// Starts what can be started and takes what has ended; false when all is written.
+    fn step(&mut self) -> Result<bool, Failure> {
+        // Between two ends of this machine nothing is ever in flight: the record and the bar have their turn all the
+        // same.
+        let mut is_full = false;
+        for _ in 0..AHEAD {
+            is_full = self.next >= self.total || self.flights.len() >= AHEAD;
+            if is_full {
+                break;
+            }
+            if self.next >= self.run.end {
+                self.run = if self.sparse {
+                    let run = self.from.run(&mut self.initiator, self.next, self.total, self.bytes)?;
+                    self.whole_blocks(run)
+                } else {
+                    Run { end: self.total, is_data: true }
+                };
+            }
+            let len = (self.run.end - self.next).min(self.stretch);
+            let whole = if self.run.is_data { self.begin_stretch(len)? } else { self.zero(self.next, len)? };
+            if !whole {
+                is_full = true;
+                break;
+            }
+            self.next += len;
+        }
+        let mut ended = false;
+        for end in [self.from, self.to] {
+            let End::Remote { volume, .. } = end else { continue };
+            while let Some(done) = self.initiator.poll_done(*volume) {
+                self.ended(done)?;
+                ended = true;
+            }
+        }
+        if !ended && !self.flights.is_empty() {
+            let wait = if is_full { Duration::from_secs(1) } else { Duration::ZERO };
+            self.initiator.turn(Some(wait));
+        }
+        Ok(self.next < self.total || !self.flights.is_empty())
+    }
+
+    /// A run that ends where a block ends: data may be taken too far, a hole may not.
+    fn whole_blocks(&self, run: Run) -> Run {
+        let block = self.block;
+        if run.is_data {
+            return Run { end: run.end.next_multiple_of(block).min(self.total), ..run };
+        }
+        match run.end - run.end % block {
+            end if end > self.next => Run { end, ..run },
+            _ => Run { end: (self.next + block).min(self.total), is_data: true },
+        }
+    }
+
+    /// Reads a stretch; false if there is no memory now.
+    fn begin_stretch(&mut self, len: u64) -> Result<bool, Failure> {
+        let Some(mut memory) = self.initiator.memory(len as usize) else {
+            if self.flights.is_empty() {
+                return Err(Failure::failed("there is no memory for a single stretch"));
+            }
+            return Ok(false);
+        };
+        match self.from {
+            // The last block of the destination may begin in the source and end beyond it.
+            End::Remote { volume, .. } if self.next + len > self.bytes => {
+                let there = (self.bytes - self.next) as usize;
+                let mut tail = vec![0; len as usize];
+                self.initiator.read_at(*volume, self.next, &mut tail[..there])?;
+                memory.copy_from(0, &tail);
+                self.write(memory, self.next)?;
+            }
+            End::Remote { volume, .. } => {
+                let id =
+                    start(&mut self.initiator, *volume, Op::Read, (self.next, len), Payload::In(memory))?;
+                self.flights.push(Flight::Read(id, self.next));
+            }
+            End::File { .. } => {
+                self.from.read_file(&mut memory, self.next, self.bytes)?;
+                self.write(memory, self.next)?;
+            }
+        }
+        Ok(true)
+    }
+
+    fn zero(&mut self, at: u64, len: u64) -> Result<bool, Failure> {
+        self.zeroed += len;
+        match self.to {
+            End::Remote { volume, .. } => {
+                let what = |span| Op::WriteZeroes { span, unmap: true };
+                let id = start(&mut self.initiator, *volume, what, (at, len), Payload::None)?;
+                self.flights.push(Flight::Write(id, at, 0));
+            }
+            End::File { .. } => self.to.zero_file(at, len)?,
+        }
+        Ok(true)
+    }
+
+    fn write(&mut self, mut memory: SgMut, at: u64) -> Result<(), Failure> {
+        let len = memory.len() as u64;
+        if self.sparse && is_zero(&mut memory) {
+            return self.zero(at, len).map(drop);
+        }
+        match self.to {
+            End::Remote { volume, .. } => {
+                let what = |span| Op::Write(span, Durability::Cached);
+                let payload = Payload::Out(memory.freeze());
+                let id = start(&mut self.initiator, *volume, what, (at, len), payload)?;
+                self.flights.push(Flight::Write(id, at, len));
+            }
+            End::File { .. } => {
+                self.to.write_file(&mut memory, at, self.total)?;
+                self.written += len;
+            }
+        }
+        Ok(())
+    }
+
+    fn ended(&mut self, done: Done) -> Result<(), Failure> {
+        let named = |flight: &Flight| match flight {
+            Flight::Read(id, _) | Flight::Write(id, ..) => *id == done.id,
+        };
+        let Some(at) = self.flights.iter().position(named) else { return Ok(()) };
+        let flight = self.flights.swap_remove(at);
+        let (what, place) = match flight {
+            Flight::Read(_, at) => ("reading the source", at),
+            Flight::Write(_, at, _) => ("writing the destination", at),
+        };
+        if let Err(failure) = done.result {
+            let why = client::Error::of(failure, &format!("{what} at byte {place}"));
+            return Err(why.into());
+        }
+        match (flight, done.payload) {
+            (Flight::Read(_, at), Payload::In(memory)) => self.write(memory, at),
+            (Flight::Write(_, _, len), _) => {
+                self.written += len;
+                Ok(())
+            }
+            (Flight::Read(..), _) => Err(Failure::failed("a read came back without its memory")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+
+    fn end(path: &Path, bytes: u64) -> End {
+        let file = File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap();
+        file.set_len(bytes).unwrap();
+        End::File { file, path: path.to_owned(), is_fresh: false }
+    }
+
+    /// How far the copy is after each step.
+    fn steps(from: &End, to: &End, bytes: u64, sparse: bool) -> Vec<u64> {
+        let run = Run { end: 0, is_data: false };
+        let mut copy = Copy {
+            initiator: set_up(Settings::default()).unwrap(),
+            from,
+            to,
+            bytes,
+            total: bytes,
+            block: 1,
+            stretch: 4096,
+            next: 0,
+            run,
+            sparse,
+            flights: Vec::new(),
+            written: 0,
+            zeroed: 0,
+        };
+        let mut marks = Vec::new();
+        while copy.step().unwrap() {
+            marks.push(copy.low_water());
+        }
+        marks
+    }
+
+    #[test]
+    fn a_copy_between_ends_of_here_is_not_done_in_one_step_that_keeps_no_record() {
+        let dir = tempfile::tempdir().unwrap();
+        let bytes = 4096 * 100;
+        let (from, to) = (end(&dir.path().join("from"), bytes), end(&dir.path().join("to"), bytes));
+        for sparse in [false, true] {
+            let marks = steps(&from, &to, bytes, sparse);
+            let far = 4096 * AHEAD as u64;
+            assert_eq!(marks, (1..=6).map(|step| step * far).collect::<Vec<_>>(), "sparse: {sparse}");
+        }
+    }
+}

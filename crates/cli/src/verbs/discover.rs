@@ -1,0 +1,138 @@
+//! `blockwire discover` and `blockwire doctor`: what is there, and where it fails.
+
+use std::fmt::Write;
+
+use clap::Args;
+use client::trace::{Side, What};
+use client::{Found, Protocol};
+use serde_json::json;
+
+use super::say;
+use crate::called::Called;
+use crate::exit::{Exit, Failure};
+
+/// `discover`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  blockwire discover iscsi://10.0.0.1
+  blockwire discover nvme+tcp://10.0.0.1:8009")]
+pub struct DiscoverArgs {
+    /// A portal or discovery service: iscsi://HOST or nvme+tcp://HOST
+    pub url: Called,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `doctor`
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// The volume, by one path
+    pub url: Called,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn word(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Iscsi => "iscsi",
+        Protocol::Nvme => "nvme-tcp",
+    }
+}
+
+/// What to type next: a URL without unit, since discovery names none.
+fn url(found: &Found) -> String {
+    let scheme = if found.protocol == Protocol::Iscsi { "iscsi" } else { "nvme+tcp" };
+    let unit = if found.protocol == Protocol::Iscsi { 0 } else { 1 };
+    format!("{scheme}://{}/{}/{unit}", found.address, found.name)
+}
+
+/// Asks what there is.
+pub fn discover(args: &DiscoverArgs) -> Result<Exit, Failure> {
+    let discovered = client::discover(&args.url)?;
+    let mut text = String::new();
+    if args.json {
+        let found: Vec<_> = discovered
+            .found
+            .iter()
+            .map(|one| {
+                json!({
+                    "protocol": word(one.protocol), "name": one.name, "address": one.address, "tag": one.tag,
+                    "tls": one.tls, "url": url(one),
+                })
+            })
+            .collect();
+        text = format!("{:#}\n", json!({ "found": found, "troubles": discovered.troubles }));
+    } else {
+        for one in &discovered.found {
+            let tls = if one.tls { "  (wants TLS, which is not spoken here)" } else { "" };
+            let _ = writeln!(text, "{}{tls}", url(one));
+        }
+        for trouble in &discovered.troubles {
+            let _ = writeln!(text, "note: {trouble}");
+        }
+    }
+    say(&text)?;
+    if discovered.found.is_empty() {
+        // Without the password that may stand in what was typed.
+        let place = client::Url::parse(&args.url).map_or_else(|_| String::new(), |url| format!(" at {url}"));
+        return Err(Failure::new(Exit::NothingFound, format!("nothing is offered to us{place}")));
+    }
+    Ok(Exit::Success)
+}
+
+/// Brings a path up and shows each step.
+pub fn doctor(args: &DoctorArgs) -> Result<Exit, Failure> {
+    let examined = client::examine(&args.url)?;
+    if args.json {
+        let lines: Vec<_> = examined
+            .lines
+            .iter()
+            .map(|line| {
+                let (event, more) = match &line.what {
+                    What::Begins => ("begins", json!({})),
+                    What::Ends => ("ends", json!({})),
+                    What::Field { by, name, value } => {
+                        let by = if *by == Side::Us { "us" } else { "target" };
+                        ("field", json!({ "by": by, "name": name, "value": value }))
+                    }
+                    What::Fails { why, advice } => ("fails", json!({ "why": why, "advice": advice })),
+                };
+                json!({ "connection": line.connection, "stage": line.stage, "event": event, "what": more })
+            })
+            .collect();
+        let why = examined.outcome.as_ref().err().map(|why| why.message.clone());
+        say(&format!("{:#}\n", json!({ "steps": lines, "healthy": why.is_none(), "why": why })))?;
+    } else {
+        say(&story(&examined))?;
+    }
+    examined.outcome.map(|_| Exit::Success).map_err(Into::into)
+}
+
+fn story(examined: &client::Examined) -> String {
+    let mut text = String::new();
+    let mut last = None;
+    for line in &examined.lines {
+        let at = (line.connection, line.stage);
+        // Of several connections and of stages that begin without a word each line is told where it belongs.
+        if line.what == What::Begins || last != Some(at) {
+            let _ = writeln!(text, "{}  (connection {})", line.stage, line.connection);
+        }
+        last = Some(at);
+        let _ = match &line.what {
+            What::Begins => Ok(()),
+            What::Ends => writeln!(text, "  done"),
+            What::Field { by: Side::Us, name, value } => writeln!(text, "  we say      {name} = {value}"),
+            What::Field { by: Side::Target, name, value } => writeln!(text, "  target says {name} = {value}"),
+            What::Fails { why, advice } if advice.is_empty() => writeln!(text, "  FAILED: {why}"),
+            What::Fails { why, advice } => writeln!(text, "  FAILED: {why}\n  what to do: {advice}"),
+        };
+    }
+    if let Ok(portrait) = &examined.outcome
+        && let Some(geometry) = portrait.geometry
+    {
+        let _ = writeln!(text, "healthy: {} ({} bytes)", portrait.product, geometry.bytes());
+    }
+    text
+}

@@ -1,0 +1,506 @@
+//! The ends of a copy or a comparison: a remote volume, or a file or device of this machine.
+//!
+//! Invariant: a destination begins as an [`Aim`], which cannot be written to. It becomes an [`End`] by
+//! [`Aim::begin`], which is called when nothing is left that could refuse.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use buf::{Payload, SgMut};
+use client::{Geometry, Handle, Initiator, Io, IoId, Op, Span};
+use multipath::Portrait;
+use rustix::fs::OFlags;
+use volume::Epoch;
+
+use super::place::{self, Key, Place};
+use super::reserve::{type_word, who};
+use crate::attached::note;
+use crate::exit::Failure;
+
+/// Most bytes that are moved at a time.
+const STRETCH: u64 = 1 << 20;
+
+/// One end.
+#[derive(Debug)]
+pub enum End {
+    /// A volume of another machine.
+    Remote {
+        /// Open.
+        volume: Handle,
+        /// What its target has told.
+        geometry: Geometry,
+    },
+    /// A file, or a block device.
+    File {
+        /// Open.
+        file: File,
+        /// For messages.
+        path: PathBuf,
+        /// It was created or emptied by us: what is not written there is zero.
+        is_fresh: bool,
+    },
+}
+
+/// A destination that was looked at, and of which nothing was changed.
+#[derive(Debug)]
+pub enum Aim {
+    /// A volume of another machine.
+    Remote {
+        /// Open.
+        volume: Handle,
+        /// What its target has told.
+        geometry: Geometry,
+    },
+    /// A path of this machine.
+    Here(Place),
+}
+
+/// A run of bytes that are data, or known to read as zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Where it ends.
+    pub end: u64,
+    /// Whether it must be read.
+    pub is_data: bool,
+}
+
+fn named(path: &Path) -> impl Fn(io::Error) -> Failure + '_ {
+    move |why| Failure::failed(format!("{}: {why}", path.display()))
+}
+
+/// What tells a volume from another of the same name: its UUID, or its serial number.
+fn identity_of(initiator: &Initiator, volume: Handle) -> String {
+    let portrait = initiator.portrait(volume);
+    let uuid = portrait.as_ref().and_then(|portrait| portrait.uuid);
+    uuid.map_or_else(|| portrait.map_or_else(String::new, |p| p.serial.clone()), |uuid| uuid.to_string())
+}
+
+/// Bytes that are moved at a time: no more than one command of the volume carries.
+fn stretch_of(geometry: &Geometry) -> u64 {
+    u64::from(geometry.max_io).clamp(geometry.logical.into(), STRETCH.max(geometry.logical.into()))
+}
+
+/// Whether a note is of the volume of this portrait: by its UUID, or by its serial number where there is no UUID.
+fn is_of(note: &note::Note, portrait: &Portrait) -> bool {
+    match portrait.uuid {
+        Some(uuid) => note.uuid.as_deref() == Some(&*uuid.to_string()),
+        None => {
+            let serial = (!portrait.serial.is_empty()).then_some(&*portrait.serial);
+            note.uuid.is_none() && serial.is_some() && note.serial.as_deref() == serial
+        }
+    }
+}
+
+/// Refuses to write to a volume that somebody uses, as far as can be told: by a reservation, or as a device of this
+/// machine. Every verb that writes comes through here, unless it is forced.
+pub fn refuse_used(initiator: &mut Initiator, volume: Handle, name: &str) -> Result<(), Failure> {
+    let portrait = initiator.portrait(volume);
+    let is_it = |found: &&note::Found| portrait.as_deref().is_some_and(|known| is_of(&found.note, known));
+    if let Some(found) = note::all(&note::dir(None))?.iter().find(is_it) {
+        let why =
+            format!("the destination is attached here ({}): detach it first, or give --force", found.ways());
+        return Err(Failure::usage(why));
+    }
+    let claims = initiator.claims(volume, name);
+    let claims = match claims {
+        // Who holds it by RESERVE(6) need not let others ask.
+        Err(client::Error { failure: Some(client::Failure::Refused(client::Refusal::Conflict)), .. }) => {
+            return Err(Failure::usage(
+                "a reservation of another host stands on the destination: give --force",
+            ));
+        }
+        other => other?,
+    };
+    for report in claims {
+        let Some(kind) = report.held else { continue };
+        let mut others = report.registrations.iter().filter(|one| one.holds && !one.ours);
+        let is_ours = report.registrations.iter().any(|one| one.holds && one.ours);
+        let holder = match (others.next(), is_ours) {
+            (None, true) => continue,
+            (Some(one), _) => who(&one.identity),
+            (None, false) => "a host that the target does not name".to_owned(),
+        };
+        let kind = type_word(kind);
+        let why = format!("a reservation ({kind}) of {holder} stands on the destination: have it released");
+        return Err(Failure::usage(format!("{why}, or give --force")));
+    }
+    Ok(())
+}
+
+fn became_shorter(path: &Path) -> Failure {
+    Failure::failed(format!("{} became shorter while it was read", path.display()))
+}
+
+impl Aim {
+    /// Looks at what is to be written to. A URL is a volume, all else a path. `force`: also what is in use.
+    pub fn look(initiator: &mut Initiator, name: &str, force: bool) -> Result<Aim, Failure> {
+        if !client::is_volume(name) {
+            let place = Place::look(Path::new(name), force)?;
+            if !place.has_offsets() {
+                let why = format!("{name} is neither a file nor a block device: nothing can be copied to it");
+                return Err(Failure::usage(why));
+            }
+            return Ok(Aim::Here(place));
+        }
+        let volume = initiator.open(name)?;
+        let geometry = initiator.known(volume)?;
+        if initiator.is_read_only(volume) {
+            return Err(Failure::usage("the destination is read-only for us"));
+        }
+        if !force {
+            refuse_used(initiator, volume, name)?;
+        }
+        Ok(Aim::Remote { volume, geometry })
+    }
+
+    /// Bytes that it has; `None`: it becomes as long as what comes.
+    pub fn room(&self) -> Result<Option<u64>, Failure> {
+        match self {
+            Aim::Remote { geometry, .. } => Ok(Some(geometry.bytes())),
+            Aim::Here(place) => place.room(),
+        }
+    }
+
+    /// As [`End::block`].
+    pub fn block(&self) -> u64 {
+        match self {
+            Aim::Remote { geometry, .. } => geometry.logical.into(),
+            Aim::Here(_) => 1,
+        }
+    }
+
+    /// As [`End::identity`]; `None`: nothing is there yet.
+    pub fn identity(&self, initiator: &Initiator) -> Result<Option<String>, Failure> {
+        match self {
+            Aim::Remote { volume, .. } => Ok(Some(identity_of(initiator, *volume))),
+            Aim::Here(place) => place.identity(),
+        }
+    }
+
+    /// As [`End::key`].
+    pub fn key(&self) -> Result<Option<Key>, Failure> {
+        match self {
+            Aim::Remote { .. } => Ok(None),
+            Aim::Here(place) => place.key(),
+        }
+    }
+
+    /// The file, if it is to be one, is there afterwards; what was there is as it was.
+    pub fn create(&mut self) -> Result<(), Failure> {
+        match self {
+            Aim::Remote { .. } => Ok(()),
+            Aim::Here(place) => place.create(),
+        }
+    }
+
+    /// It is not written to after all.
+    pub fn discard(self) {
+        if let Aim::Here(place) = self {
+            place.discard();
+        }
+    }
+
+    /// It is written to from now on. A regular file is made as long as what comes, and what it held is gone,
+    /// unless an earlier copy is gone on with.
+    pub fn begin(self, bytes: u64, goes_on: bool) -> Result<End, Failure> {
+        match self {
+            Aim::Remote { volume, geometry } => Ok(End::Remote { volume, geometry }),
+            Aim::Here(place) => {
+                let path = place.path().to_owned();
+                let (file, is_fresh) = if goes_on { (place.kept()?, false) } else { place.emptied(bytes)? };
+                Ok(End::File { file, path, is_fresh })
+            }
+        }
+    }
+
+    /// It as something to be compared, of which nothing was changed; `None`: nothing is there yet.
+    pub fn reader(&self) -> Result<Option<End>, Failure> {
+        match self {
+            Aim::Remote { volume, geometry } => {
+                Ok(Some(End::Remote { volume: *volume, geometry: *geometry }))
+            }
+            Aim::Here(place) => place.reader(),
+        }
+    }
+}
+
+impl End {
+    /// Opens what is read from. A URL is a volume, all else a path.
+    pub fn source(initiator: &mut Initiator, name: &str) -> Result<End, Failure> {
+        if client::is_volume(name) {
+            let volume = initiator.open(name)?;
+            let geometry = initiator.known(volume)?;
+            return Ok(End::Remote { volume, geometry });
+        }
+        let path = PathBuf::from(name);
+        // Not to wait for the one at a pipe's other end.
+        let flags = OFlags::NONBLOCK.bits().cast_signed();
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(&path).map_err(named(&path))?;
+        let meta = file.metadata().map_err(named(&path))?;
+        if !meta.is_file() && !matches!(Key::of(&meta), Key::Device(_)) {
+            return Err(Failure::usage(format!("{name} is neither a file nor a block device")));
+        }
+        let flags = rustix::fs::fcntl_getfl(&file).map_err(|why| named(&path)(why.into()))?;
+        rustix::fs::fcntl_setfl(&file, flags - OFlags::NONBLOCK).map_err(|why| named(&path)(why.into()))?;
+        Ok(End::File { file, path, is_fresh: false })
+    }
+
+    /// Keeps what is read from being changed by who locks it; refuses what somebody writes.
+    pub fn hold(&self) -> Result<(), Failure> {
+        match self {
+            End::Remote { .. } => Ok(()),
+            End::File { file, path, .. } => place::hold_source(path, file),
+        }
+    }
+
+    /// How many bytes it has.
+    pub fn bytes(&self) -> Result<u64, Failure> {
+        match self {
+            End::Remote { geometry, .. } => Ok(geometry.bytes()),
+            End::File { file, path, .. } => {
+                let meta = file.metadata().map_err(named(path))?;
+                match Key::of(&meta) {
+                    Key::Device(_) => place::size_of_device(file).map_err(named(path)),
+                    Key::File(..) => Ok(meta.len()),
+                }
+            }
+        }
+    }
+
+    /// Bytes that can be moved at least, and multiples of which everything must be.
+    pub fn block(&self) -> u64 {
+        match self {
+            End::Remote { geometry, .. } => geometry.logical.into(),
+            End::File { .. } => 1,
+        }
+    }
+
+    /// Bytes that are moved at a time.
+    pub fn stretch(&self) -> u64 {
+        match self {
+            End::Remote { geometry, .. } => stretch_of(geometry),
+            End::File { .. } => STRETCH,
+        }
+    }
+
+    /// What tells this end from another of the same name.
+    pub fn identity(&self, initiator: &Initiator) -> Result<String, Failure> {
+        match self {
+            End::Remote { volume, .. } => Ok(identity_of(initiator, *volume)),
+            End::File { file, path, .. } => place::identity(file).map_err(named(path)),
+        }
+    }
+
+    /// Which file or device of this machine it is.
+    pub fn key(&self) -> Result<Option<Key>, Failure> {
+        match self {
+            End::Remote { .. } => Ok(None),
+            End::File { file, path, .. } => Ok(Some(Key::of(&file.metadata().map_err(named(path))?))),
+        }
+    }
+
+    /// Fails if a file has fewer bytes than it had when it was looked at: what is gone must not pass for a hole.
+    pub fn refuse_shorter(&self, planned: u64) -> Result<(), Failure> {
+        match self {
+            End::File { path, .. } if self.bytes()? < planned => Err(became_shorter(path)),
+            End::File { .. } | End::Remote { .. } => Ok(()),
+        }
+    }
+
+    /// What stands at an offset, and how far. `planned`: bytes that it had when it was looked at first.
+    pub fn run(&self, initiator: &mut Initiator, at: u64, total: u64, planned: u64) -> Result<Run, Failure> {
+        match self {
+            End::File { file, .. } => {
+                use rustix::fs::{SeekFrom, seek};
+                // Who cannot tell holes says that all is data.
+                match seek(file, SeekFrom::Data(at)) {
+                    Ok(data) if data > at => Ok(Run { end: data.min(total), is_data: false }),
+                    Ok(_) => {
+                        let hole = seek(file, SeekFrom::Hole(at)).unwrap_or(total);
+                        Ok(Run { end: hole.clamp(at + 1, total.max(at + 1)).min(total), is_data: true })
+                    }
+                    // Nothing but a hole follows, up to the file's end, which must be where it was.
+                    Err(rustix::io::Errno::NXIO) => {
+                        self.refuse_shorter(planned)?;
+                        Ok(Run { end: total, is_data: false })
+                    }
+                    Err(_) => Ok(Run { end: total, is_data: true }),
+                }
+            }
+            End::Remote { volume, geometry } => {
+                // Beyond its own end a volume tells nothing.
+                let total = total.min(geometry.bytes()).max(at);
+                // Only where deallocated blocks are known to read as zeroes can they be left unread.
+                let len = (total - at).min(1 << 30);
+                let extents = if geometry.thin && geometry.dealloc_reads_zero {
+                    initiator.extents(*volume, at, len - len % u64::from(geometry.logical))?
+                } else {
+                    Vec::new()
+                };
+                // What is told of other blocks than those that were asked about says nothing of these.
+                let begins_here =
+                    |first: &&client::Extent| first.span.lba <= at / u64::from(geometry.logical);
+                let Some(first) = extents.first().filter(begins_here) else {
+                    return Ok(Run { end: at + len, is_data: true });
+                };
+                let end = first.span.end().unwrap_or(u64::MAX).saturating_mul(u64::from(geometry.logical));
+                Ok(Run { end: end.clamp(at + 1, at + len), is_data: first.mapped })
+            }
+        }
+    }
+
+    /// Fills memory from an offset of a file of so many bytes; what lies beyond them is zero.
+    pub fn read_file(&self, memory: &mut SgMut, at: u64, bytes: u64) -> Result<(), Failure> {
+        let End::File { file, path, .. } = self else { return Ok(()) };
+        let (len, mut place) = (memory.len(), at);
+        for part in memory.slices_mut(0..len) {
+            // A file that is no multiple of the other end's blocks ends in zeroes.
+            let there = bytes.saturating_sub(place).min(part.len() as u64) as usize;
+            let (told, rest) = part.split_at_mut(there);
+            file.read_exact_at(told, place).map_err(|why| match why.kind() {
+                io::ErrorKind::UnexpectedEof => became_shorter(path),
+                _ => named(path)(why),
+            })?;
+            rest.fill(0);
+            place += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Writes memory to an offset of a file; what lies behind `total` is not written.
+    pub fn write_file(&self, memory: &mut SgMut, at: u64, total: u64) -> Result<(), Failure> {
+        let End::File { file, path, .. } = self else { return Ok(()) };
+        let (len, mut place) = (memory.len(), at);
+        for part in memory.slices_mut(0..len) {
+            let part = &part[..part.len().min(total.saturating_sub(place) as usize)];
+            file.write_all_at(part, place).map_err(named(path))?;
+            place += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Makes zeroes of a stretch, giving its space back where that is possible.
+    pub fn zero_file(&self, at: u64, len: u64) -> Result<(), Failure> {
+        let End::File { file, path, is_fresh } = self else { return Ok(()) };
+        if *is_fresh {
+            return Ok(());
+        }
+        use rustix::fs::{FallocateFlags, fallocate};
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        if fallocate(file, flags, at, len).is_ok() {
+            return Ok(());
+        }
+        let zeroes = vec![0; len as usize];
+        file.write_all_at(&zeroes, at).map_err(named(path))
+    }
+
+    /// What was written to a file or device, and is on its medium, is read from there next and not from this
+    /// system's page cache. File systems that have no medium (tmpfs) keep it.
+    pub fn forget_cached(&self) -> Result<(), Failure> {
+        match self {
+            End::Remote { .. } => Ok(()),
+            End::File { file, path, .. } => {
+                let advised = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
+                advised.map_err(|why| named(path)(why.into()))
+            }
+        }
+    }
+
+    /// Makes everything stable.
+    pub fn settle(&self, initiator: &mut Initiator) -> Result<(), Failure> {
+        match self {
+            End::Remote { volume, .. } => Ok(initiator.flush(*volume)?),
+            End::File { file, path, .. } => file.sync_all().map_err(named(path)),
+        }
+    }
+
+    /// Parts in good order.
+    pub fn close(&self, initiator: &mut Initiator) -> Result<(), Failure> {
+        match self {
+            End::Remote { volume, .. } => Ok(initiator.close(*volume)?),
+            End::File { .. } => Ok(()),
+        }
+    }
+}
+
+/// Starts an operation on a stretch of a remote volume; the volume has room, since copies keep few in work.
+pub fn start(
+    initiator: &mut Initiator,
+    volume: Handle,
+    what: impl FnOnce(Span) -> Op,
+    (at, len): (u64, u64),
+    payload: Payload,
+) -> Result<IoId, Failure> {
+    let block = u64::from(initiator.known(volume)?.logical);
+    let op = what(Span { lba: at / block, blocks: len / block });
+    let id = initiator.fresh_id();
+    let io = Io { id, epoch: Epoch(0), op, payload };
+    initiator
+        .submit(volume, io)
+        .map_err(|_| Failure::failed("the volume takes no more operations: it has gone"))?;
+    Ok(id)
+}
+
+/// Whether all of it is zero.
+pub fn is_zero(memory: &mut SgMut) -> bool {
+    let len = memory.len();
+    memory.slices_mut(0..len).all(|part| {
+        let words = part.chunks_exact(8);
+        let rest = words.remainder();
+        rest.iter().all(|byte| *byte == 0) && words.into_iter().all(|word| word == [0; 8])
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Data, a hole, data again: as thin images are.
+    fn sparse(path: &Path) -> End {
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(path).unwrap();
+        file.set_len(8 << 20).unwrap();
+        file.write_all_at(&[7; 1 << 20], 0).unwrap();
+        file.write_all_at(&[7; 1 << 20], 6 << 20).unwrap();
+        End::File { file, path: path.to_owned(), is_fresh: false }
+    }
+
+    /// Whether a file's first byte lies in this system's memory.
+    fn is_cached(file: &File) -> bool {
+        let (mut byte, nowait) = ([0], rustix::io::ReadWriteFlags::NOWAIT);
+        rustix::io::preadv2(file, &mut [io::IoSliceMut::new(&mut byte)], 0, nowait).is_ok()
+    }
+
+    #[test]
+    fn what_was_just_written_is_not_compared_with_the_memory_of_this_system() {
+        const TMPFS: u64 = 0x0102_1994;
+        let dir = tempfile::tempdir().unwrap();
+        let end = sparse(&dir.path().join("disk"));
+        let mut initiator = crate::verbs::set_up(client::Settings::default()).unwrap();
+        end.settle(&mut initiator).unwrap();
+        end.forget_cached().unwrap();
+        let End::File { file, .. } = &end else { panic!("it is a file") };
+        // There is nothing else where a file of memory could be read from.
+        let is_memory = rustix::fs::fstatfs(file).unwrap().f_type as u64 == TMPFS;
+        assert!(is_memory || !is_cached(file));
+    }
+
+    #[test]
+    fn what_a_file_has_lost_while_it_is_read_is_no_hole() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk");
+        let (end, planned) = (sparse(&path), 8 << 20);
+        let mut initiator = crate::verbs::set_up(client::Settings::default()).unwrap();
+        assert!(end.run(&mut initiator, 0, planned, planned).unwrap().is_data);
+        // Its tail is a hole as it should be.
+        let tail = end.run(&mut initiator, 7 << 20, planned, planned).unwrap();
+        assert_eq!(tail, Run { end: planned, is_data: false });
+        end.refuse_shorter(planned).unwrap();
+        // It ends behind where we are, and before what was planned.
+        File::options().write(true).open(&path).unwrap().set_len(5 << 20).unwrap();
+        let why = end.run(&mut initiator, 1 << 20, planned, planned).unwrap_err();
+        assert!(why.message.contains("became shorter"), "{why}");
+        assert!(end.refuse_shorter(planned).is_err());
+    }
+}

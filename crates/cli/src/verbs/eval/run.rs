@@ -1,0 +1,325 @@
+//! `blockwire eval run`: an experiment on this machine, and its report.
+//!
+//! Invariant: whatever ends it, what was measured until then is written down once the first step is done,
+//! and nothing that was started stays ([`signals`](super::signals)).
+
+use std::fs;
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use eval::preset::{Kind, Pace, Pairing, Preset, Room, Scale, Wire, plan};
+use eval::record::Record;
+use lab::{Cores, Live, Machines, Place, Runner};
+
+use super::super::say;
+use super::list::find;
+use super::signals;
+use crate::exit::{Exit, Failure};
+
+/// `eval run`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  blockwire eval run quick
+  blockwire eval run t6-100g-sweep --target blockwire,tgt --initiator blockwire,libiscsi
+  blockwire eval run nvme-tcp-latency --scale 0.1 --wire loopback,1500,9000 --out /tmp/latency
+  blockwire eval run demartek-oltp --target blockwire,tgt      (root; apt install mariadb-server-core
+                                                mariadb-client-core sysbench; postgresql if it is wanted)
+  blockwire eval run t5-vm --scale 0.01         (apt install qemu-system-x86 qemu-block-extra busybox-static
+                                                fio kmod linux-image-cloud-amd64)
+  blockwire eval run quick --url iscsi://10.0.0.1/iqn.2026-11.io.example:v/0   (writes to it!)")]
+pub struct RunArgs {
+    /// Which experiment (see `eval list`)
+    pub preset: String,
+    /// How much of the paper's own size: auto (what fits the machine and --time), smallest (whether it works at
+    /// all), or a part of 1
+    #[arg(long, value_name = "auto|smallest|PART", default_value = "auto", value_parser = scale)]
+    pub scale: Scale,
+    /// Targets, separated by commas; those of the preset if none is named
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub target: Vec<String>,
+    /// Initiators, separated by commas
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub initiator: Vec<String>,
+    /// Volumes that something else serves already: target `url`. They are written to
+    #[arg(long, value_name = "URL", value_delimiter = ',')]
+    pub url: Vec<String>,
+    /// Directory for the report, the record and logs
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// How long all of it may take with --scale auto, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(5..=604_800))]
+    pub time: u64,
+    /// Links between the ends, instead of the preset's: loopback, 1500, 9000 (virtual links of that MTU)
+    #[arg(long, value_name = "LINK", value_delimiter = ',', value_parser = wire)]
+    pub wire: Vec<Wire>,
+    /// Processors of the target, as 0,1; half of the machine's if not said
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub target_cores: Vec<usize>,
+    /// Processors of the initiators
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub initiator_cores: Vec<usize>,
+    /// The machine that the target runs on, as ssh knows it; this program is copied there for the time
+    #[arg(long, value_name = "HOST", requires = "target_address")]
+    pub target_host: Option<String>,
+    /// The target's address, as initiator machines reach it
+    #[arg(long, value_name = "ADDRESS")]
+    pub target_address: Option<String>,
+    /// Machines that initiators run on, as ssh knows them
+    #[arg(long, value_name = "HOST", value_delimiter = ',', requires = "target_address")]
+    pub initiator_host: Vec<String>,
+    /// ssh and its options
+    #[arg(long, value_name = "COMMAND", default_value = "ssh")]
+    pub ssh: String,
+    /// Print the record as JSON instead of tables
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn wire(text: &str) -> Result<Wire, String> {
+    match (text, text.parse()) {
+        ("loopback", _) => Ok(Wire::Loopback),
+        (_, Ok(mtu)) if (576..=65_535).contains(&mtu) => Ok(Wire::Veth { mtu }),
+        _ => Err("loopback, or an MTU from 576 to 65535 is expected".to_owned()),
+    }
+}
+
+fn scale(text: &str) -> Result<Scale, String> {
+    if text == "auto" {
+        return Ok(Scale::Auto);
+    }
+    if text == "smallest" {
+        return Ok(Scale::Smallest);
+    }
+    match text.parse::<f64>() {
+        Ok(part) if part > 0.0 && part <= 1.0 => Ok(Scale::Part(part)),
+        _ => Err("auto, smallest, or a number above 0 and at most 1 is expected".to_owned()),
+    }
+}
+
+/// Runs it.
+pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
+    let preset = find(&args.preset)?;
+    refuse_passwords(&args.url)?;
+    let ended = signals::obey()?;
+    for what in lab::remains::remove() {
+        let _ = writeln!(io::stderr(), "removed what a killed evaluation left: {what}");
+    }
+    let binary = std::env::current_exe()
+        .map_err(|why| Failure::failed(format!("this program's own file cannot be found: {why}")))?;
+    let targets = lab::target::all(&binary, &args.url);
+    let initiators = lab::initiator::all(&binary);
+    let mut room = lab::room(&targets, &initiators, Duration::from_secs(args.time));
+    room.wires.clone_from(&args.wire);
+    let dir = match &args.out {
+        Some(dir) => dir.clone(),
+        None => lab::directory(Path::new("."), preset.id),
+    };
+    fs::create_dir_all(&dir).map_err(|why| {
+        Failure::failed(format!("{}: {why}: give --out a directory that can be written", dir.display()))
+    })?;
+    let logs = dir.join("logs");
+    fs::create_dir_all(&logs).map_err(|why| Failure::failed(format!("{}: {why}", logs.display())))?;
+    let machines = machines(args, &binary)?;
+    let mut live: Box<dyn Live> = match io::stderr().is_terminal() {
+        true => Box::new(lab::Terminal::default()),
+        false => Box::new(lab::Plain),
+    };
+    let mut runner = Runner {
+        targets: &targets,
+        initiators: &initiators,
+        cores: cores(args, room.cores, machines.0.is_some()),
+        machines: machines.0.clone(),
+        dir: logs,
+        live: live.as_mut(),
+    };
+    let record = experiment(args, preset, &room, &mut runner);
+    // Machines are left before anybody is told.
+    drop(machines);
+    let exit = ended.exit();
+    let mut record = record.map_err(|why| Failure::new(exit.unwrap_or(Exit::Failure), why))?;
+    record.commands.insert(0, command(std::env::args()));
+    record.notes.extend(more(&targets, &initiators));
+    write(&dir, &record)?;
+    if args.json {
+        let text = serde_json::to_string_pretty(&record).unwrap_or_default();
+        say(&format!("{text}\n"))?;
+    } else {
+        say(&eval::report::markdown(&record))?;
+        say(&format!("\nReport: {}\n", dir.join("report.html").display()))?;
+    }
+    Ok(exit.unwrap_or(Exit::Success))
+}
+
+/// What was typed, as a shell takes it. It holds no secret: URLs with one are refused.
+fn command(words: impl Iterator<Item = String>) -> String {
+    words.map(|word| lab::place::quoted(&word)).collect::<Vec<_>>().join(" ")
+}
+
+/// A password would stand in the report's commands and in the load generator's arguments.
+fn refuse_passwords(urls: &[String]) -> Result<(), Failure> {
+    for text in urls {
+        let url = client::Url::parse(text).map_err(Failure::usage)?;
+        if url.user.as_ref().is_some_and(|user| user.secret.is_some()) {
+            return Err(Failure::usage(format!(
+                "--url {url}: its password would stand in the report; put it into a file and name that: \
+                 ?secret_file=PATH"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Whichever runner the preset needs.
+fn experiment(
+    args: &RunArgs,
+    preset: &'static Preset,
+    room: &Room,
+    runner: &mut Runner<'_>,
+) -> Result<Record, String> {
+    let (targets, initiators) = systems(args, preset, room);
+    let is_elsewhere = runner.machines.is_some();
+    if !args.wire.is_empty() && (is_elsewhere || preset.kind != Kind::Block) {
+        return Err("--wire is for loads on volumes between ends on this machine".to_owned());
+    }
+    if is_elsewhere && preset.kind != Kind::Block {
+        return Err(format!("{} runs on this machine alone: leave --target-address away", preset.id));
+    }
+    // Other machines have the network that is there, and no other is made for them.
+    let theirs = Room { namespaces: Err("other machines are named".to_owned()), ..room.clone() };
+    let room = if is_elsewhere { &theirs } else { room };
+    match preset.kind {
+        Kind::Block => {
+            let plan_of = |pace: &Pace| {
+                let room = Room { pace: pace.clone(), ..room.clone() };
+                plan(preset, &room, args.scale, &targets, &initiators)
+            };
+            runner.run(&plan_of).map_err(|why| why.to_string())
+        }
+        Kind::Together => {
+            let shape = eval::preset::shape(preset, room, args.scale)?;
+            let time = (args.scale == Scale::Auto).then_some(room.time);
+            runner.run_together(preset, &shape, time).map_err(|why| why.to_string())
+        }
+        Kind::Oltp { .. } => lab::oltp::run(runner, preset, room, args.scale, &targets, &initiators)
+            .map_err(|why| why.to_string()),
+        Kind::Machine => {
+            lab::guest::run(runner, preset, room, args.scale, &targets).map_err(|why| why.to_string())
+        }
+    }
+}
+
+/// The systems that were named; else ours, and for three set-ups the first software target and initiator
+/// that are here.
+fn systems(args: &RunArgs, preset: &Preset, room: &Room) -> (Vec<String>, Vec<String>) {
+    let ours = || vec!["blockwire".to_owned()];
+    let chosen = |named: &[String], there: &[String]| match (named.is_empty(), preset.pairing) {
+        (false, _) => named.to_vec(),
+        (true, Pairing::ThreeSetUps) => there.to_vec(),
+        (true, Pairing::All) => ours(),
+    };
+    let mut targets = chosen(&args.target, &room.targets);
+    if args.target.is_empty() && !args.url.is_empty() {
+        targets = vec!["url".to_owned()];
+    }
+    (targets, chosen(&args.initiator, &room.initiators))
+}
+
+/// Other machines, with this program on them until they are left.
+struct Settled(Option<Machines>);
+
+impl Drop for Settled {
+    fn drop(&mut self) {
+        let Some(machines) = &self.0 else { return };
+        machines.target.iter().chain(&machines.initiators).for_each(Place::leave);
+    }
+}
+
+fn machines(args: &RunArgs, binary: &Path) -> Result<Settled, Failure> {
+    let Some(address) = &args.target_address else { return Ok(Settled(None)) };
+    let ssh: Vec<String> = args.ssh.split_ascii_whitespace().map(str::to_owned).collect();
+    if ssh.is_empty() {
+        return Err(Failure::usage("--ssh: a command is expected, for example \"ssh -F FILE\""));
+    }
+    let mut settled = Settled(Some(Machines { address: address.clone(), ..Machines::default() }));
+    let Some(machines) = &mut settled.0 else { return Ok(settled) };
+    let settle = |name: &String| -> Result<Place, Failure> {
+        let failed = |why: lab::Failure| Failure::failed(format!("{name}: {why}"));
+        let mut place = Place::Ssh(lab::place::Machine::new(ssh.clone(), name).map_err(failed)?);
+        place.settle(binary).map_err(failed)?;
+        Ok(place)
+    };
+    if let Some(name) = &args.target_host {
+        machines.target = Some(settle(name)?);
+    }
+    for name in &args.initiator_host {
+        let place = settle(name)?;
+        machines.initiators.push(place);
+    }
+    if machines.initiators.is_empty() {
+        machines.initiators.push(Place::Here);
+    }
+    Ok(settled)
+}
+
+/// Other machines have their processors for themselves.
+fn cores(args: &RunArgs, all: usize, is_elsewhere: bool) -> Cores {
+    let mut cores = if is_elsewhere { Cores::default() } else { Cores::halves(all) };
+    if !args.target_cores.is_empty() {
+        cores.target.clone_from(&args.target_cores);
+    }
+    if !args.initiator_cores.is_empty() {
+        cores.initiator.clone_from(&args.initiator_cores);
+    }
+    cores
+}
+
+/// What more could be done if it were installed.
+fn more(targets: &[Box<dyn lab::Target>], initiators: &[Box<dyn lab::Initiator>]) -> Vec<String> {
+    let line = |role: &str, name: &str, missing: Option<String>| {
+        missing.map(|what| format!("not installed: {role} {name}: {what}"))
+    };
+    let here = Place::Here;
+    let targets = targets.iter().filter_map(|it| line("target", it.name(), it.missing(&here)));
+    let initiators = initiators.iter().filter_map(|it| line("initiator", it.name(), it.missing(&here)));
+    targets.chain(initiators).collect()
+}
+
+/// The record, and reports made of it.
+fn write(dir: &Path, record: &Record) -> Result<(), Failure> {
+    let put = |name: &str, text: String| {
+        let path = dir.join(name);
+        fs::write(&path, text).map_err(|why| Failure::failed(format!("{}: {why}", path.display())))
+    };
+    put("report.html", eval::report::html(record))?;
+    put("report.md", eval::report::markdown(record))?;
+    put("report.csv", eval::report::csv(record))?;
+    put("record.json", record.to_text().map_err(Failure::failed)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_written_as_a_shell_takes_it() {
+        let words = ["blockwire", "eval", "run", "--ssh", "ssh -F file", "--out", "it's"].map(str::to_owned);
+        assert_eq!(command(words.into_iter()), r"blockwire eval run --ssh 'ssh -F file' --out 'it'\''s'");
+    }
+
+    #[test]
+    fn a_link_is_loopback_or_an_mtu() {
+        assert_eq!((wire("loopback"), wire("9000")), (Ok(Wire::Loopback), Ok(Wire::Veth { mtu: 9000 })));
+        assert!(wire("0").is_err() && wire("70000").is_err() && wire("eth0").is_err());
+    }
+
+    #[test]
+    fn a_scale_is_auto_or_a_part() {
+        assert_eq!(scale("auto"), Ok(Scale::Auto));
+        assert_eq!(scale("0.1"), Ok(Scale::Part(0.1)));
+        for wrong in ["0", "1.5", "-1", "much", "NaN"] {
+            assert!(scale(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! `blockwire info`: what a remote volume is.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use clap::Args;
+use client::{Claim, PathInfo, Protocol, Settings, Standing};
+use serde_json::{Value, json};
+
+use super::{say, set_up};
+use crate::called::Called;
+use crate::exit::{Exit, Failure};
+use crate::size::human;
+
+/// How long paths may take to say what the volume is like.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// `info`
+#[derive(Debug, Args)]
+pub struct InfoArgs {
+    /// The volume; several URLs of it, joined by commas, are its paths
+    pub url: Called,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Shows it.
+pub fn info(args: &InfoArgs) -> Result<Exit, Failure> {
+    let mut initiator = set_up(Settings { open_timeout: OPEN_TIMEOUT, ..Settings::default() })?;
+    let volume = initiator.open(&args.url)?;
+    // The other paths come up in their own time; a second shows what they come to.
+    let until = std::time::Instant::now() + Duration::from_secs(1);
+    while initiator.paths(volume).iter().any(|path| path.standing == Standing::Connecting) {
+        let Some(left) = until.checked_duration_since(std::time::Instant::now()) else { break };
+        initiator.turn(Some(left));
+    }
+    // What no path serves would be asked for in silence until the time-out of operations.
+    let served = initiator.is_served(volume);
+    let claims = match &served {
+        Ok(()) => initiator.claim(volume, Claim::Report),
+        Err(why) => Err(why.clone()),
+    };
+    let (geometry, portrait) = (initiator.geometry(volume), initiator.portrait(volume));
+    let (Some(geometry), Some(portrait)) = (geometry, portrait) else {
+        return Err(Failure::failed("the volume has gone"));
+    };
+    let paths = initiator.paths(volume);
+    let reservation = match &claims {
+        Ok(Some(claims)) => json!({
+            "generation": claims.generation,
+            "persists": claims.persists,
+            "type": claims.held.map(super::reserve::type_word),
+            "registrations": claims.registrations.iter().map(super::reserve::registration_json).collect::<Vec<_>>(),
+        }),
+        Ok(None) => Value::Null,
+        Err(why) => json!({ "error": why.message }),
+    };
+    let facts = json!({
+        "uuid": portrait.uuid.map(|uuid| uuid.to_string()),
+        "product": portrait.product,
+        "serial": portrait.serial,
+        "bytes": geometry.bytes(),
+        "block": geometry.logical,
+        "physical": geometry.physical,
+        "max_io": geometry.max_io,
+        "thin": geometry.thin,
+        "write_cache": geometry.write_cache,
+        "deallocated_reads_zero": geometry.dealloc_reads_zero,
+        "compare_and_write_blocks": geometry.caw_max,
+        "atomic_blocks": geometry.atomic,
+        "read_only": initiator.is_read_only(volume),
+        "reservation": reservation,
+        "paths": paths.iter().map(path_json).collect::<Vec<_>>(),
+    });
+    let ended = initiator.close(volume);
+    say(&if args.json { format!("{facts:#}\n") } else { card(&facts) })?;
+    served?;
+    ended?;
+    Ok(Exit::Success)
+}
+
+fn path_json(path: &PathInfo) -> Value {
+    let protocol = match path.protocol {
+        Protocol::Iscsi => "iscsi",
+        Protocol::Nvme => "nvme-tcp",
+    };
+    let standing = match path.standing {
+        Standing::Connecting => "connecting",
+        Standing::Up => "up",
+        Standing::Joining => "being registered",
+        Standing::Fencing => "fencing",
+        Standing::Waiting(_) => "waiting to connect again",
+        Standing::GivenUp => "given up",
+        Standing::Closed => "closed",
+    };
+    let terms = path.portrait.as_ref().map(|portrait| {
+        portrait
+            .terms
+            .iter()
+            .map(|(name, value)| (name.clone(), Value::from(value.clone())))
+            .collect::<serde_json::Map<_, _>>()
+    });
+    json!({
+        "protocol": protocol,
+        "state": standing,
+        "access": path.portrait.as_ref().map(|portrait| format!("{:?}", portrait.access)),
+        "depth": path.portrait.as_ref().map(|portrait| portrait.depth),
+        "trouble": path.last.as_ref().map(|(_, trouble)| trouble.to_string()),
+        "negotiated": terms,
+    })
+}
+
+/// The same for people.
+fn card(facts: &Value) -> String {
+    let mut text = String::new();
+    let word = |value: &Value| match value {
+        Value::Null => "-".to_owned(),
+        Value::Bool(true) => "yes".to_owned(),
+        Value::Bool(false) => "no".to_owned(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let bytes = facts["bytes"].as_u64().unwrap_or_default();
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(text, "{name:<24} {value}");
+    };
+    line("size", format!("{} ({bytes} bytes)", human(bytes)));
+    for (name, key) in [
+        ("uuid", "uuid"),
+        ("product", "product"),
+        ("serial", "serial"),
+        ("block, bytes", "block"),
+        ("physical block, bytes", "physical"),
+        ("longest command, bytes", "max_io"),
+        ("thin", "thin"),
+        ("write cache", "write_cache"),
+        ("deallocated reads zero", "deallocated_reads_zero"),
+        ("compare and write, blocks", "compare_and_write_blocks"),
+        ("read-only", "read_only"),
+    ] {
+        line(name, word(&facts[key]));
+    }
+    let reservation = &facts["reservation"];
+    line(
+        "reservation",
+        match (&reservation["error"], &reservation["type"]) {
+            (Value::String(why), _) => why.clone(),
+            (_, Value::String(kind)) => kind.clone(),
+            _ => "none".to_owned(),
+        },
+    );
+    for registration in reservation["registrations"].as_array().into_iter().flatten() {
+        let holds = if registration["holds"] == true { ", holds it" } else { "" };
+        line("  registered", format!("{} {}{holds}", word(&registration["key"]), word(&registration["who"])));
+    }
+    for path in facts["paths"].as_array().into_iter().flatten() {
+        line(
+            "path",
+            format!("{}, {}, {}", word(&path["protocol"]), word(&path["state"]), word(&path["access"])),
+        );
+        if let Value::String(trouble) = &path["trouble"] {
+            line("  trouble", trouble.clone());
+        }
+        for (name, value) in path["negotiated"].as_object().into_iter().flatten() {
+            line(&format!("  {name}"), word(value));
+        }
+    }
+    text
+}

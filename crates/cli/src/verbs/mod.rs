@@ -1,0 +1,155 @@
+//! What the command line does with volumes of other machines: the initiator's verbs.
+//!
+//! Each verb stands in a file of its own, its options beside what it does. Invariant: a verb leaves no
+//! session behind, and says in its exit code which kind of failure it met.
+
+mod attach;
+mod bench;
+mod copy;
+mod discover;
+mod ends;
+mod eval;
+mod info;
+mod journal;
+mod place;
+mod plain;
+mod progress;
+mod reserve;
+mod verify;
+
+use std::io::{self, Write};
+
+use clap::Subcommand;
+use client::{Error, Initiator, Kind, Settings};
+
+use crate::exit::{Exit, Failure};
+
+pub use bench::sort_words;
+
+/// What a URL may say, for the help of verbs that take one.
+const URL_HELP: &str = "\
+A URL is iscsi://[USER@]HOST[:PORT]/IQN/LUN or nvme+tcp://HOST[:PORT]/NQN/NSID, and may have options behind ?,
+joined by &. Times are 500ms, 10s, 2m; sizes 4K, 1M.
+
+  both:        digest=none|header|data|both  commands=128  ro=yes  connect_timeout=5s  command_timeout=30s
+               keep_alive=5s  fence_timeout=100s  secret_file=FILE  secret_env=NAME  mutual_secret_file=FILE
+               mutual_secret_env=NAME
+  iscsi:       initiator=IQN  mutual_user=NAME  chap=sha3-256+sha256+sha1+md5  connections=1
+               immediate=yes  initial_r2t=no  first_burst=64K  max_burst=1M  max_recv=256K
+               max_outstanding_r2t=8  time2wait=2s  time2retain=0  protocol_level=2
+  nvme+tcp:    host_nqn=NQN  host_id=UUID  queues=1  max_r2t=1  hpda=0  flow_control=no
+  the volume:  policy=least-queue|round-robin  open_timeout=off  reconnect_delay=100ms
+               reconnect_delay_max=10s  loss_timeout=10m  queue_timeout=2m  fast_fail=never
+               fence_timeout=100s
+
+Example:
+  blockwire info 'iscsi://me@10.0.0.1/iqn.2026-11.io.blockwire:db/0?secret_file=/etc/secret&digest=both'";
+
+/// A verb of the initiator.
+#[derive(Debug, Subcommand)]
+pub enum RemoteVerb {
+    /// Show the targets or subsystems that a machine offers
+    Discover(discover::DiscoverArgs),
+    /// Connect step by step, and say what fails and what to change
+    #[command(after_help = URL_HELP)]
+    Doctor(discover::DoctorArgs),
+    /// Show what a remote volume is: identity, size, limits, paths
+    #[command(after_help = URL_HELP)]
+    Info(info::InfoArgs),
+    /// Read bytes of a remote volume
+    #[command(
+        after_help = "From --offset, a multiple of the volume's blocks. What URLs may say: `blockwire info --help`."
+    )]
+    Read(plain::ReadArgs),
+    /// Write bytes to a remote volume
+    #[command(
+        after_help = "From --offset, a multiple of the volume's blocks; where the input ends within a block, the rest of the block
+stays as it was. All is flushed before it returns. What URLs may say: `blockwire info --help`."
+    )]
+    Write(plain::WriteArgs),
+    /// Copy a volume: a URL or a file on either side
+    Copy(copy::CopyArgs),
+    /// Compare two volumes, or a volume and a file, byte by byte
+    #[command(
+        after_help = "It exits with 1 at the first byte that differs. What URLs may say: `blockwire info --help`."
+    )]
+    Verify(verify::VerifyArgs),
+    /// Show or change the reservations of a remote volume
+    Reserve(reserve::ReserveArgs),
+    /// Make a remote volume a local block device, or show what is attached
+    Attach(attach::AttachArgs),
+    /// Take a local block device away that `attach` made
+    Detach(attach::DetachArgs),
+    /// Hold on to an attachment whose holder is killed; `attach` starts it
+    #[command(hide = true)]
+    Keep(crate::attached::KeepArgs),
+    /// Put load on remote volumes, in fio's words, and measure
+    Bench(bench::BenchArgs),
+    /// Evaluate targets and initiators as papers do, and show what came of it
+    #[command(arg_required_else_help = true)]
+    Eval(eval::EvalArgs),
+}
+
+/// Does it.
+pub fn act(verb: &RemoteVerb) -> Result<Exit, Failure> {
+    match verb {
+        RemoteVerb::Discover(args) => discover::discover(args),
+        RemoteVerb::Doctor(args) => discover::doctor(args),
+        RemoteVerb::Info(args) => info::info(args),
+        RemoteVerb::Read(args) => plain::read(args),
+        RemoteVerb::Write(args) => plain::write(args),
+        RemoteVerb::Copy(args) => copy::copy(args),
+        RemoteVerb::Verify(args) => verify::verify(args),
+        RemoteVerb::Reserve(args) => reserve::reserve(args),
+        RemoteVerb::Attach(args) => attach::attach(args),
+        RemoteVerb::Detach(args) => attach::detach(args),
+        RemoteVerb::Keep(args) => crate::attached::keep(args),
+        RemoteVerb::Bench(args) => bench::bench(args),
+        RemoteVerb::Eval(args) => eval::act(args),
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(why: Error) -> Self {
+        let exit = match why.kind {
+            Kind::Usage => Exit::Usage,
+            Kind::Unreachable => Exit::ConnectTimeout,
+            Kind::Unproven => Exit::NotAuthenticated,
+            Kind::NotFound => Exit::NothingFound,
+            Kind::TimedOut => Exit::RequestTimeout,
+            Kind::Failed => Exit::Failure,
+        };
+        Failure::new(exit, why.message)
+    }
+}
+
+fn set_up(settings: Settings) -> Result<Initiator, Failure> {
+    Ok(Initiator::new(settings)?)
+}
+
+/// Prints to standard output; a reader that has gone is no failure of ours.
+fn say(text: &str) -> Result<(), Failure> {
+    match io::stdout().write_all(crate::shown::lines(text).as_bytes()).and_then(|()| io::stdout().flush()) {
+        Err(why) if why.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::failed(format!("standard output: {why}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A size of the command line.
+fn size(text: &str) -> Result<u64, String> {
+    crate::size::parse(text).map_err(|why| why.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::URL_HELP;
+
+    #[test]
+    fn the_help_names_every_option_of_urls() {
+        for key in client::Options::keys() {
+            assert!(URL_HELP.contains(&format!(" {key}=")), "{key} is not in the help");
+        }
+    }
+}

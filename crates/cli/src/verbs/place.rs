@@ -1,0 +1,480 @@
+//! A file or device of this machine that is to be written to: looked at first, changed later.
+//!
+//! Invariant: [`Place::look`] makes, empties and changes nothing. What it opened and locked is what is
+//! written to afterwards, whatever its name leads to by then. What another process has locked (a daemon that
+//! serves it) is refused always; what the system uses (a mount, swap, a loop device) unless it is forced.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{AtFlags, FlockOperation, OFlags, StatxFlags};
+use rustix::io::Errno;
+
+use super::ends::End;
+use crate::exit::Failure;
+use crate::state::identity::Key as Identity;
+use crate::store::device_key;
+
+/// How long a lock is waited for: anyone who looks what a new device is holds it for a moment.
+const LOCK_WAIT: Duration = Duration::from_millis(500);
+
+/// What tells a file or device from every other of this machine while it is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Key {
+    /// A file: device and inode.
+    File(u64, u64),
+    /// A block device: its number, whatever name leads to it.
+    Device(u64),
+}
+
+impl Key {
+    /// Of what is open.
+    pub fn of(meta: &fs::Metadata) -> Key {
+        match meta.file_type().is_block_device() {
+            true => Key::Device(meta.rdev()),
+            false => Key::File(meta.dev(), meta.ino()),
+        }
+    }
+
+    /// What this lies on, byte for byte: the disk of a partition, the file of a loop device.
+    fn beneath(self) -> Option<Key> {
+        let Key::Device(number) = self else { return None };
+        let directory = sys(number);
+        if directory.join("partition").exists() {
+            let disk = fs::read_to_string(directory.join("../dev")).ok()?;
+            let (major, minor) = disk.trim().split_once(':')?;
+            return Some(Key::Device(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?)));
+        }
+        let file = fs::read_to_string(directory.join("loop/backing_file")).ok()?;
+        fs::metadata(file.trim_end_matches('\n')).ok().map(|meta| Key::of(&meta))
+    }
+
+    /// Whether a change of one is a change of the other.
+    pub fn overlaps(self, other: Key) -> bool {
+        let lies_on = |one: Key, other: Key| {
+            std::iter::successors(Some(one), |key| key.beneath()).take(8).any(|key| key == other)
+        };
+        lies_on(self, other) || lies_on(other, self)
+    }
+}
+
+fn sys(number: u64) -> PathBuf {
+    let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+    format!("/sys/dev/block/{major}:{minor}").into()
+}
+
+/// What tells a file from a later one of the same inode, over restarts too; a device from others that get its number.
+pub fn identity(file: &File) -> io::Result<String> {
+    let meta = file.metadata()?;
+    let Key::File(device, inode) = Key::of(&meta) else {
+        let number = meta.rdev();
+        let numbers = format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
+        return Ok(match device_key(number) {
+            Identity::Device { wwid } => format!("device {wwid}"),
+            Identity::Numbered { set_up: Some(set_up), .. } => format!("device {numbers} of {set_up}"),
+            Identity::Numbered { set_up: None, .. } | Identity::File { .. } => format!("device {numbers}"),
+        });
+    };
+    let more = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME)?;
+    let known = StatxFlags::from_bits_retain(more.stx_mask).contains(StatxFlags::BTIME);
+    let born = match known {
+        true => format!("{}.{:09}", more.stx_btime.tv_sec, more.stx_btime.tv_nsec),
+        false => "-".to_owned(),
+    };
+    Ok(format!("file {device}:{inode} of {born}"))
+}
+
+/// What stands at a path.
+#[derive(Debug)]
+enum What {
+    /// Nothing.
+    Absent,
+    /// A regular file.
+    Regular(File),
+    /// A block device.
+    Device(File),
+    /// A pipe, or a device that takes a stream.
+    Stream(File),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Place {
+    path: PathBuf,
+    what: What,
+    /// It did not exist before [`Place::create`].
+    is_ours: bool,
+}
+
+fn named(path: &Path) -> impl Fn(io::Error) -> Failure + '_ {
+    move |why| Failure::failed(format!("{}: {why}", path.display()))
+}
+
+impl Place {
+    /// Looks at a path, opens what is there and locks it.
+    ///
+    /// # Errors
+    /// If it is in use, or cannot be written to.
+    pub fn look(path: &Path, force: bool) -> Result<Place, Failure> {
+        let what = match path.metadata() {
+            Err(why) if why.kind() == io::ErrorKind::NotFound => absent(path)?,
+            Err(why) => return Err(named(path)(why)),
+            Ok(meta) if meta.file_type().is_block_device() => device(path, force)?,
+            Ok(meta) => {
+                let file = open(path, meta.is_file())?;
+                // It was only opened so as not to wait for the one at a pipe's other end.
+                let flags = rustix::fs::fcntl_getfl(&file).map_err(|why| named(path)(why.into()))?;
+                rustix::fs::fcntl_setfl(&file, flags - OFlags::NONBLOCK)
+                    .map_err(|why| named(path)(why.into()))?;
+                // What was opened is judged, not what its name led to before.
+                let meta = file.metadata().map_err(named(path))?;
+                match (meta.is_file(), meta.file_type().is_block_device()) {
+                    (true, _) => regular(path, file, &meta, force)?,
+                    (false, true) => {
+                        return Err(Failure::failed(format!("{}: it changes now", path.display())));
+                    }
+                    (false, false) => What::Stream(file),
+                }
+            }
+        };
+        Ok(Place { path: path.to_owned(), what, is_ours: false })
+    }
+
+    /// Its path, for messages.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn file(&self) -> Option<&File> {
+        match &self.what {
+            What::Absent => None,
+            What::Regular(file) | What::Device(file) | What::Stream(file) => Some(file),
+        }
+    }
+
+    /// What it is; `None`: nothing yet.
+    pub fn key(&self) -> Result<Option<Key>, Failure> {
+        let meta = self.file().map(File::metadata).transpose().map_err(named(&self.path))?;
+        Ok(meta.map(|meta| Key::of(&meta)))
+    }
+
+    /// What tells it from a later one of its name; `None`: nothing is there yet.
+    pub fn identity(&self) -> Result<Option<String>, Failure> {
+        self.file().map(identity).transpose().map_err(named(&self.path))
+    }
+
+    /// Bytes that it has and keeps; `None`: it becomes as long as what is written.
+    pub fn room(&self) -> Result<Option<u64>, Failure> {
+        match &self.what {
+            What::Device(file) => size_of_device(file).map(Some).map_err(named(&self.path)),
+            What::Absent | What::Regular(_) | What::Stream(_) => Ok(None),
+        }
+    }
+
+    /// It as something to be compared; `None`: nothing is there yet.
+    pub fn reader(&self) -> Result<Option<End>, Failure> {
+        let file = self.file().map(File::try_clone).transpose().map_err(named(&self.path))?;
+        Ok(file.map(|file| End::File { file, path: self.path.clone(), is_fresh: false }))
+    }
+
+    /// Whether there is nothing at its path.
+    pub fn is_absent(&self) -> bool {
+        matches!(self.what, What::Absent)
+    }
+
+    /// Whether it has offsets: whether it is a file or a block device, or will be.
+    pub fn has_offsets(&self) -> bool {
+        !matches!(self.what, What::Stream(_))
+    }
+
+    /// Makes the file if there is none, durably: one that somebody else has made since is left alone.
+    pub fn create(&mut self) -> Result<(), Failure> {
+        if !self.is_absent() {
+            return Ok(());
+        }
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&self.path);
+        let file = file.map_err(named(&self.path))?;
+        lock(&self.path, &file)?;
+        sync_directory(&self.path).map_err(named(&self.path))?;
+        (self.what, self.is_ours) = (What::Regular(file), true);
+        Ok(())
+    }
+
+    /// Takes away what [`Place::create`] made, if it made something.
+    pub fn discard(self) {
+        if self.is_ours {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+
+    /// To be written from its begin: a regular file is emptied and given this length, what is not written
+    /// then reads as zero. The second value says whether that is so.
+    pub fn emptied(mut self, bytes: u64) -> Result<(File, bool), Failure> {
+        self.create()?;
+        let failed = named(&self.path);
+        match self.what {
+            What::Regular(file) => {
+                file.set_len(0).and_then(|()| file.set_len(bytes)).map_err(failed)?;
+                Ok((file, true))
+            }
+            What::Device(file) | What::Stream(file) => Ok((file, false)),
+            What::Absent => Err(failed(io::ErrorKind::NotFound.into())),
+        }
+    }
+
+    /// To be gone on with: nothing of it is changed.
+    pub fn kept(self) -> Result<File, Failure> {
+        match self.what {
+            What::Regular(file) | What::Device(file) | What::Stream(file) => Ok(file),
+            What::Absent => Err(named(&self.path)(io::ErrorKind::NotFound.into())),
+        }
+    }
+}
+
+fn open(path: &Path, is_file: bool) -> Result<File, Failure> {
+    let mut options = OpenOptions::new();
+    // A pipe or a terminal may be for writing alone.
+    options.read(is_file).write(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed());
+    match options.open(path) {
+        Err(why) if Errno::from_io_error(&why) == Some(Errno::NXIO) => {
+            Err(Failure::failed(format!("{}: nobody reads from it", path.display())))
+        }
+        other => other.map_err(named(path)),
+    }
+}
+
+/// Whether a file could be made, as far as can be said without making one.
+fn absent(path: &Path) -> Result<What, Failure> {
+    if path.symlink_metadata().is_ok() {
+        let why = format!("{}: it is a symbolic link that leads nowhere: remove it first", path.display());
+        return Err(Failure::failed(why));
+    }
+    let directory = directory_of(path);
+    let access = rustix::fs::access(&directory, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK);
+    access.map_err(|why| named(path)(why.into()))?;
+    match path.file_name() {
+        Some(_) if !path.as_os_str().as_encoded_bytes().ends_with(b"/") => Ok(What::Absent),
+        _ => Err(Failure::failed(format!("{}: it names no file", path.display()))),
+    }
+}
+
+fn device(path: &Path, force: bool) -> Result<What, Failure> {
+    let try_open = |flags: OFlags| {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).custom_flags(flags.bits().cast_signed()).open(path)
+    };
+    // O_EXCL without O_CREAT asks the kernel whether it uses the device, and keeps it from doing so.
+    let file = match try_open(OFlags::EXCL) {
+        Err(why) if Errno::from_io_error(&why) == Some(Errno::BUSY) && force => {
+            try_open(OFlags::empty()).map_err(named(path))?
+        }
+        Err(why) if Errno::from_io_error(&why) == Some(Errno::BUSY) => {
+            return Err(used(path, "this system (it is mounted, swap, served, or part of another device)"));
+        }
+        other => other.map_err(named(path))?,
+    };
+    if !file.metadata().map_err(named(path))?.file_type().is_block_device() {
+        return Err(Failure::failed(format!("{}: it changes now", path.display())));
+    }
+    lock(path, &file)?;
+    Ok(What::Device(file))
+}
+
+fn regular(path: &Path, file: File, meta: &fs::Metadata, force: bool) -> Result<What, Failure> {
+    lock(path, &file)?;
+    let user = if force { None } else { user(&file, Key::of(meta)) };
+    match user {
+        Some(user) => Err(used(path, &user)),
+        None => Ok(What::Regular(file)),
+    }
+}
+
+fn used(path: &Path, user: &str) -> Failure {
+    let why = format!("{} is in use by {user}: all that it holds would be lost", path.display());
+    Failure::usage(format!("{why}; end that use first, or give --force"))
+}
+
+/// Takes the lock that a daemon takes of what it serves. Where nobody can lock, no daemon serves.
+fn lock(path: &Path, file: &File) -> Result<(), Failure> {
+    let until = Instant::now() + LOCK_WAIT;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::Error(why)) if cannot_lock(&why) => return Ok(()),
+            Err(TryLockError::Error(why)) => return Err(named(path)(why)),
+            Err(TryLockError::WouldBlock) if Instant::now() < until => {
+                thread::sleep(Duration::from_millis(20));
+            }
+            Err(TryLockError::WouldBlock) => {
+                let why = "is locked by another process, which serves or writes it: end that first, or name \
+                           the volume that it serves by its URL";
+                return Err(Failure::failed(format!("{} {why}", path.display())));
+            }
+        }
+    }
+}
+
+fn cannot_lock(why: &io::Error) -> bool {
+    matches!(Errno::from_io_error(why), Some(Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK | Errno::INVAL))
+}
+
+/// Keeps what is read from being changed meanwhile by who locks it; refuses what somebody writes.
+pub fn hold_source(path: &Path, file: &File) -> Result<(), Failure> {
+    match holds(path, file)? {
+        true => Ok(()),
+        false => Err(Failure::usage(format!(
+            "{} is being written by another process, which serves it perhaps: copy the volume by its URL, or \
+             give --force",
+            path.display()
+        ))),
+    }
+}
+
+/// Keeps what is read from being changed meanwhile by who locks it; `false`: somebody who may write it has locked it.
+pub fn holds(path: &Path, file: &File) -> Result<bool, Failure> {
+    match file.try_lock_shared() {
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(why)) if !cannot_lock(&why) => Err(named(path)(why)),
+        Ok(()) | Err(TryLockError::Error(_)) => Ok(true),
+    }
+}
+
+/// Who uses a regular file of this machine as a disk, as far as the system tells.
+pub fn user(file: &File, key: Key) -> Option<String> {
+    let is_it = |path: &str| fs::metadata(path).is_ok_and(|meta| Key::of(&meta) == key);
+    let line = |path: PathBuf| Some(fs::read_to_string(path).ok()?.trim_end_matches('\n').to_owned());
+    for entry in entries("/sys/block") {
+        if line(entry.join("loop/backing_file")).is_some_and(|backing| is_it(&backing)) {
+            return Some(format!("the loop device /dev/{}", entry.file_name()?.to_string_lossy()));
+        }
+    }
+    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
+    let swap = |line: &str| line.split_ascii_whitespace().next().is_some_and(|path| is_it(&unescaped(path)));
+    if swaps.lines().skip(1).any(swap) {
+        return Some("this system as swap".to_owned());
+    }
+    for subsystem in entries("/sys/kernel/config/nvmet/subsystems") {
+        for namespace in entries(subsystem.join("namespaces")) {
+            if line(namespace.join("device_path")).is_some_and(|path| is_it(&path)) {
+                return Some("the kernel's NVMe target".to_owned());
+            }
+        }
+    }
+    for core in entries("/sys/kernel/config/target/core") {
+        for disk in entries(core) {
+            if line(disk.join("udev_path")).is_some_and(|path| is_it(&path)) {
+                return Some("the kernel's SCSI target".to_owned());
+            }
+        }
+    }
+    // Virtual machines lock ranges of their images.
+    match rustix::fs::fcntl_lock(file, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::AGAIN | Errno::ACCESS) => Some("another process, which has locked it".to_owned()),
+        Ok(()) | Err(_) => None,
+    }
+}
+
+fn entries(directory: impl AsRef<Path>) -> Vec<PathBuf> {
+    fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}
+
+/// A path of proc(5), where blanks are octal escapes.
+fn unescaped(text: &str) -> String {
+    let escapes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
+    escapes.iter().fold(text.to_owned(), |text, (escape, plain)| text.replace(escape, plain))
+}
+
+/// A device has no length of its own: its end is where seeking ends.
+/// It is read and written from where it was before.
+pub fn size_of_device(file: &File) -> io::Result<u64> {
+    use rustix::fs::SeekFrom::{Current, End, Start};
+    let (at, end) = (rustix::fs::seek(file, Current(0))?, rustix::fs::seek(file, End(0))?);
+    rustix::fs::seek(file, Start(at))?;
+    Ok(end)
+}
+
+/// The directory that a path lies in.
+pub fn directory_of(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+/// Makes what has happened to names stable.
+pub fn sync_directory(path: &Path) -> io::Result<()> {
+    match File::open(directory_of(path))?.sync_all() {
+        // Some file systems have nothing to do there, and say so.
+        Err(why) if Errno::from_io_error(&why) == Some(Errno::INVAL) => Ok(()),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_looks_changes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk");
+        assert!(Place::look(&path, false).unwrap().is_absent() && !path.exists());
+        fs::write(&path, b"what it holds").unwrap();
+        let place = Place::look(&path, true).unwrap();
+        assert!(place.reader().unwrap().is_some_and(|end| end.bytes() == Ok(13)));
+        assert_eq!(fs::read(&path).unwrap(), b"what it holds");
+        drop(place);
+        let server = File::open(&path).unwrap();
+        server.lock_shared().unwrap();
+        let why = Place::look(&path, true).unwrap_err();
+        assert!(why.message.contains("locked by another process"), "{why}");
+        assert!(Place::look(&dir.path().join("no/such/disk"), false).is_err());
+        std::os::unix::fs::symlink(dir.path().join("nowhere"), dir.path().join("link")).unwrap();
+        assert!(Place::look(&dir.path().join("link"), false).is_err());
+        assert!(!dir.path().join("nowhere").exists());
+    }
+
+    #[test]
+    fn a_file_that_another_has_made_meanwhile_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk");
+        let place = Place::look(&path, false).unwrap();
+        fs::write(&path, b"somebody's").unwrap();
+        assert!(place.emptied(4096).is_err());
+        assert_eq!(fs::read(&path).unwrap(), b"somebody's");
+    }
+
+    #[test]
+    fn a_file_is_told_from_a_later_one_of_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk");
+        fs::write(&path, b"1").unwrap();
+        let before = identity(&File::open(&path).unwrap()).unwrap();
+        assert_eq!(identity(&File::open(&path).unwrap()).unwrap(), before);
+        fs::remove_file(&path).unwrap();
+        thread::sleep(Duration::from_millis(20));
+        fs::write(&path, b"1").unwrap();
+        assert_ne!(identity(&File::open(&path).unwrap()).unwrap(), before);
+    }
+
+    #[test]
+    fn who_asks_how_long_a_device_is_does_not_have_it_written_at_its_end() {
+        use std::io::{Read, Write};
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"it begins here").unwrap();
+        rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(3)).unwrap();
+        assert_eq!(size_of_device(&file).unwrap(), 14);
+        let mut rest = String::new();
+        file.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, "begins here");
+    }
+
+    #[test]
+    fn swaps_names_are_read_as_they_are_meant() {
+        assert_eq!(unescaped("/a\\040b\\134c"), "/a b\\c");
+    }
+}

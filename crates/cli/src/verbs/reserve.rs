@@ -1,0 +1,305 @@
+//! `blockwire reserve`: reservations of a remote volume, with the same words over both protocols.
+
+use clap::{Args, ValueEnum};
+use client::{Claim, Claims, Nexus, Registration, Settings};
+use serde_json::{Value, json};
+use volume::Identity;
+use volume::reservation::{Action, Key, Kind, Register, RegisterMode};
+
+use super::{say, set_up};
+use crate::called::Called;
+use crate::exit::{Exit, Failure};
+
+/// What to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Word {
+    /// Show who is registered and what is held
+    Report,
+    /// Register this machine with --key
+    Register,
+    /// Change this machine's key from --key to --new-key
+    Replace,
+    /// Take this machine's registration away
+    Unregister,
+    /// Take the reservation
+    Reserve,
+    /// Give the reservation up
+    Release,
+    /// Take the reservation and all registrations away
+    Clear,
+    /// Take registrations of --victim away, and the reservation if it held it
+    Preempt,
+    /// The same, and abort its commands
+    PreemptAbort,
+}
+
+/// The six types, named as both standards name them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Type {
+    /// One holder, others may read
+    WriteExclusive,
+    /// One holder, others may neither read nor write
+    ExclusiveAccess,
+    /// One holder, all registrants may write
+    WriteExclusiveRegistrants,
+    /// One holder, all registrants may read and write
+    ExclusiveAccessRegistrants,
+    /// All registrants hold it, others may read
+    WriteExclusiveAll,
+    /// All registrants hold it, others may neither read nor write
+    ExclusiveAccessAll,
+}
+
+impl Type {
+    fn kind(self) -> Kind {
+        match self {
+            Type::WriteExclusive => Kind::WriteExclusive,
+            Type::ExclusiveAccess => Kind::ExclusiveAccess,
+            Type::WriteExclusiveRegistrants => Kind::WriteExclusiveRegistrants,
+            Type::ExclusiveAccessRegistrants => Kind::ExclusiveAccessRegistrants,
+            Type::WriteExclusiveAll => Kind::WriteExclusiveAll,
+            Type::ExclusiveAccessAll => Kind::ExclusiveAccessAll,
+        }
+    }
+}
+
+/// The word for a type that is held.
+pub fn type_word(kind: Kind) -> String {
+    let word = Type::value_variants().iter().find(|word| word.kind() == kind);
+    word.and_then(ValueEnum::to_possible_value).map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+/// `reserve`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  blockwire reserve iscsi://10.0.0.1/iqn.2026-11.io.blockwire:db/0 report
+  blockwire reserve nvme+tcp://10.0.0.1/nqn.2026-11.io.blockwire:db/1 register --key 0xabc1
+  blockwire reserve nvme+tcp://10.0.0.1/nqn.2026-11.io.blockwire:db/1 reserve --key 0xabc1 --type write-exclusive
+
+This machine is the same registrant at each call: over iSCSI by its initiator name and a lasting ISID, over
+NVMe/TCP by its host identifier.")]
+pub struct ReserveArgs {
+    /// The volume, by one path
+    pub url: Called,
+    /// What to do
+    pub word: Word,
+    /// This machine's key: a number, decimal or 0x and hexadecimal
+    #[arg(long, value_parser = key)]
+    pub key: Option<Key>,
+    /// The key to have from now on
+    #[arg(long, value_parser = key)]
+    pub new_key: Option<Key>,
+    /// Whose registrations are taken away
+    #[arg(long, value_parser = key)]
+    pub victim: Option<Key>,
+    /// The type of the reservation
+    #[arg(long = "type", value_name = "TYPE")]
+    pub kind: Option<Type>,
+    /// Whether registrations are to survive a restart of the target
+    #[arg(long, value_name = "yes|no", value_parser = yes)]
+    pub persist: Option<bool>,
+    /// Register whatever key this machine has now
+    #[arg(long)]
+    pub ignore_key: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn key(text: &str) -> Result<Key, String> {
+    let number = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    match number {
+        Ok(0) => Err("0 is no key".to_owned()),
+        Ok(number) => Ok(Key(number)),
+        Err(_) => Err("a key is a number of 64 bits, for example 0xabc1".to_owned()),
+    }
+}
+
+fn yes(text: &str) -> Result<bool, String> {
+    match text {
+        "yes" => Ok(true),
+        "no" => Ok(false),
+        _ => Err("yes or no".to_owned()),
+    }
+}
+
+/// What is to be asked of the target.
+fn claim(args: &ReserveArgs) -> Result<Claim, Failure> {
+    let needs =
+        |key: Option<Key>, option: &str| key.ok_or_else(|| Failure::usage(format!("this needs {option}")));
+    let own = || needs(args.key, "--key, this machine's key").map(Some);
+    let kind = || args.kind.map(Type::kind).ok_or_else(|| Failure::usage("this needs --type"));
+    let register = |mode, current: Option<Key>, new| {
+        let current = if args.ignore_key { None } else { current };
+        let persist = args.persist;
+        Action::Register(Register {
+            mode,
+            current,
+            new,
+            also: Vec::new(),
+            ports: Vec::new(),
+            nqn: None,
+            persist,
+        })
+    };
+    Ok(Claim::Act(match args.word {
+        Word::Report => return Ok(Claim::Report),
+        Word::Register => {
+            register(RegisterMode::Add, Some(Key(0)), needs(args.key, "--key, the key to have")?)
+        }
+        Word::Replace => {
+            register(RegisterMode::Replace, args.key, needs(args.new_key, "--new-key, the key to have")?)
+        }
+        Word::Unregister => register(RegisterMode::Remove, own()?, Key(0)),
+        Word::Reserve => Action::Reserve { key: own()?, kind: kind()? },
+        Word::Release => Action::Release { key: own()?, kind: kind()? },
+        Word::Clear => Action::Clear { key: own()? },
+        Word::Preempt | Word::PreemptAbort => Action::Preempt {
+            key: own()?,
+            victim: needs(args.victim, "--victim, whose registrations to take away")?,
+            kind: kind()?,
+            abort: args.word == Word::PreemptAbort,
+        },
+    }))
+}
+
+/// Does it, then shows what holds.
+pub fn reserve(args: &ReserveArgs) -> Result<Exit, Failure> {
+    let claim = claim(args)?;
+    let mut initiator = set_up(Settings { standing: Nexus::Lasting, ..Settings::default() })?;
+    let volume = initiator.open(&args.url)?;
+    let asks = claim == Claim::Report;
+    let report = match initiator.claim(volume, claim)? {
+        Some(report) => Ok(report),
+        None => initiator
+            .claim(volume, Claim::Report)
+            .map_err(Failure::from)
+            .and_then(|report| report.ok_or_else(|| Failure::failed("the target reports no reservations"))),
+    };
+    // It was done, or answered, whatever becomes of the rest.
+    let closed = initiator.close(volume);
+    let report = match report {
+        Err(why) if !asks => {
+            let why = why.to_string();
+            return Err(Failure::failed(format!(
+                "the target has done it, but what stands now could not be seen: {why}; ask again with `report`"
+            )));
+        }
+        other => other?,
+    };
+    say(&if args.json { format!("{:#}\n", report_json(&report)) } else { table(&report) })?;
+    closed?;
+    match (args.word, still_held(&report)) {
+        (Word::Release, Some(holder)) => Err(Failure::failed(format!(
+            "the reservation still stands: it is held by {holder}, another port of this machine, and only by that one \
+             can it be released; unregister it by the path that took it, or preempt its key"
+        ))),
+        _ => Ok(Exit::Success),
+    }
+}
+
+/// Who holds the reservation, if this machine holds it by another path: a release by this one succeeds there and
+/// does nothing (SPC-4 §5.9.11.2).
+fn still_held(report: &Claims) -> Option<String> {
+    report.held.filter(|kind| !kind.is_all_registrants())?;
+    let held = |one: &&Registration| one.holds && !one.ours && one.kin == Some(true);
+    report.registrations.iter().find(held).map(|one| who(&one.identity))
+}
+
+/// Whose a registration is.
+pub fn who(identity: &Identity) -> String {
+    match identity {
+        Identity::Initiator { name, isid, .. } => {
+            let isid: String = isid.iter().map(|byte| format!("{byte:02x}")).collect();
+            format!("{name},i,0x{isid}")
+        }
+        Identity::Host(id) => format!("host {}", uuid::Uuid::from_bytes(*id)),
+    }
+}
+
+/// A registration.
+pub fn registration_json(registration: &Registration) -> Value {
+    json!({
+        "key": format!("{:#x}", registration.key.0),
+        "who": who(&registration.identity),
+        "holds": registration.holds,
+        "ours": registration.ours,
+    })
+}
+
+fn report_json(report: &Claims) -> Value {
+    json!({
+        "generation": report.generation,
+        "persists": report.persists,
+        "type": report.held.map(type_word),
+        "registrations": report.registrations.iter().map(registration_json).collect::<Vec<_>>(),
+    })
+}
+
+fn table(report: &Claims) -> String {
+    let held = report.held.map_or_else(|| "none".to_owned(), type_word);
+    let persists = match report.persists {
+        Some(true) => ", survives a restart",
+        Some(false) => ", ends with the target",
+        None => "",
+    };
+    let mut text = format!("reservation {held} (generation {}{persists})\n", report.generation);
+    for one in &report.registrations {
+        let marks = match (one.holds, one.ours) {
+            (true, true) => "  holds it, ours",
+            (true, false) => "  holds it",
+            (false, true) => "  ours",
+            (false, false) => "",
+        };
+        text += &format!("{:#018x}  {}{marks}\n", one.key.0, who(&one.identity));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_numbers_of_64_bits() {
+        assert_eq!(key("0xabc1"), Ok(Key(0xabc1)));
+        assert_eq!(key("17"), Ok(Key(17)));
+        assert!(key("0").is_err() && key("x").is_err() && key("0x1ffffffffffffffff").is_err());
+    }
+
+    #[test]
+    fn a_release_that_left_the_reservation_to_another_port_of_this_machine_is_no_success() {
+        let one = |ours, kin, holds| Registration {
+            identity: Identity::Initiator { name: "iqn.x:a".into(), isid: [1; 6], port: volume::PortId(1) },
+            key: Key(1),
+            holds,
+            ours,
+            kin,
+        };
+        let held = |held, registrations| Claims {
+            generation: 1,
+            persists: None,
+            held,
+            registrations,
+            named: true,
+            whole: true,
+        };
+        let (exclusive, all) = (Some(Kind::WriteExclusive), Some(Kind::WriteExclusiveAll));
+        let port = vec![one(true, Some(true), false), one(false, Some(true), true)];
+        assert_eq!(still_held(&held(exclusive, port.clone())), Some("iqn.x:a,i,0x010101010101".to_owned()));
+        assert_eq!(still_held(&held(all, port)), None);
+        let foreign = vec![one(true, Some(true), false), one(false, Some(false), true)];
+        assert_eq!(still_held(&held(exclusive, foreign)), None, "another host's is not ours to release");
+        assert_eq!(still_held(&held(None, vec![one(true, Some(true), false)])), None);
+    }
+
+    #[test]
+    fn every_type_has_its_word() {
+        let words: Vec<String> = Type::value_variants().iter().map(|word| type_word(word.kind())).collect();
+        assert_eq!(words[2], "write-exclusive-registrants");
+        assert!(words.iter().all(|word| !word.is_empty()));
+    }
+}

@@ -1,0 +1,139 @@
+//! `blockwire verify`: whether two volumes, or a volume and a file, hold the same bytes.
+
+use clap::Args;
+use client::{Initiator, Settings};
+
+use super::ends::End;
+use super::progress::Progress;
+use super::{say, set_up};
+use crate::called::Called;
+use crate::exit::{Exit, Failure};
+use crate::size::human;
+
+/// Bytes that are compared at a time.
+const STRETCH: usize = 4 << 20;
+
+/// `verify`
+#[derive(Debug, Args)]
+pub struct VerifyArgs {
+    /// A URL, or a file or device
+    pub one: Called,
+    /// What to compare it with: a URL, or a file or device
+    pub other: Called,
+    /// Draw no progress bar
+    #[arg(long, short)]
+    pub quiet: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Compares.
+pub fn verify(args: &VerifyArgs) -> Result<Exit, Failure> {
+    let mut initiator = set_up(Settings::default())?;
+    let one = End::source(&mut initiator, &args.one)?;
+    let other = End::source(&mut initiator, &args.other)?;
+    let (a, b) = (one.bytes()?, other.bytes()?);
+    if a != b {
+        let why = format!("{} has {a} bytes, {} has {b}", shown(&args.one), shown(&args.other));
+        return Err(Failure::failed(why));
+    }
+    compare(&mut initiator, (&one, &other), a, args.quiet)?;
+    one.close(&mut initiator)?;
+    other.close(&mut initiator)?;
+    let told = if args.json {
+        format!("{:#}\n", serde_json::json!({ "bytes": a, "alike": true }))
+    } else {
+        format!("{} compared: alike\n", human(a))
+    };
+    say(&told)?;
+    Ok(Exit::Success)
+}
+
+/// An end as it may be shown: a volume without its passwords.
+fn shown(name: &str) -> String {
+    match client::urls_of(name) {
+        Ok((_, shown)) => shown,
+        // It was opened, so it is a path.
+        Err(_) => name.to_owned(),
+    }
+}
+
+/// Compares so many bytes of both.
+///
+/// # Errors
+/// At the first byte that differs.
+pub(super) fn compare(
+    initiator: &mut Initiator,
+    (one, other): (&End, &End),
+    bytes: u64,
+    is_quiet: bool,
+) -> Result<(), Failure> {
+    let mut progress = Progress::new(bytes, 0, is_quiet);
+    let mut at = 0;
+    while at < bytes {
+        let len = (bytes - at).min(STRETCH as u64);
+        if let Some(differs) = compare_part(initiator, (one, other), at, len)? {
+            return Err(Failure::failed(differs));
+        }
+        at += len;
+        progress.at(at);
+    }
+    Ok(())
+}
+
+/// Compares so many bytes of both from an offset on, at most [`STRETCH`]. `Some`: what differs.
+pub(super) fn compare_part(
+    initiator: &mut Initiator,
+    (one, other): (&End, &End),
+    at: u64,
+    len: u64,
+) -> Result<Option<String>, Failure> {
+    let (mut a, mut b) = (vec![0; len as usize], vec![0; len as usize]);
+    read(initiator, one, at, &mut a)?;
+    read(initiator, other, at, &mut b)?;
+    if a == b {
+        return Ok(None);
+    }
+    let differs = a.iter().zip(&b).position(|(a, b)| a != b);
+    Ok(differs.map(|differs| {
+        let (left, right) = (a[differs], b[differs]);
+        format!("byte {} differs: {left:02x} and {right:02x}", at + differs as u64)
+    }))
+}
+
+fn read(initiator: &mut Initiator, end: &End, at: u64, into: &mut [u8]) -> Result<(), Failure> {
+    match end {
+        End::Remote { volume, .. } => {
+            // The last stretch may end within a block.
+            let block = end.block() as usize;
+            let whole = into.len().next_multiple_of(block);
+            if whole == into.len() {
+                return Ok(initiator.read_at(*volume, at, into)?);
+            }
+            let mut bytes = vec![0; whole];
+            initiator.read_at(*volume, at, &mut bytes)?;
+            into.copy_from_slice(&bytes[..into.len()]);
+            Ok(())
+        }
+        End::File { file, path, .. } => {
+            use std::os::unix::fs::FileExt;
+            file.read_exact_at(into, at).map_err(|why| Failure::failed(format!("{}: {why}", path.display())))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shown;
+
+    #[test]
+    fn ends_are_shown_without_passwords() {
+        let path = "iscsi://u%hush@127.0.0.1/iqn.2026-11.x:y/0";
+        for name in [path.to_owned(), format!("{path},{path}"), format!("stripe:{path}+{path}")] {
+            let said = shown(&name);
+            assert!(said.contains("iqn.2026-11.x:y") && !said.contains("hush"), "{said}");
+        }
+        assert_eq!(shown("/srv/a,b"), "/srv/a,b");
+    }
+}

@@ -1,0 +1,23 @@
+//! The daemon as initiators and operators see it: a real process, real sockets, real files.
+
+mod access;
+mod attached;
+mod chiscsi;
+mod daemon;
+mod ending;
+mod failover;
+mod gateway;
+mod host;
+mod initiator;
+mod ours;
+mod papers;
+mod placement;
+mod refused;
+mod remote;
+mod stripe;
+mod truth;
+mod verbs;
+mod volumes;
+#[allow(dead_code, reason = "it is shared with the tests of the crate below")]
+#[path = "../../../initiator/block-device/tests/support/watch.rs"]
+mod watch;

@@ -1,0 +1,590 @@
+//! Who is refused has changed nothing: each refusal of each verb that can destroy, with files and volumes byte for
+//! byte as before.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use ::client::{Claim, Handle, Initiator, Settings};
+
+use crate::daemon::{Daemon, Place};
+use crate::verbs::{fails, good, json, urls};
+
+const VOLUMES: &str = "
+[[volume]]
+name = \"a\"
+source = \"ram:2M\"
+[[volume]]
+name = \"b\"
+source = \"ram:2M\"
+[[volume]]
+name = \"small\"
+source = \"ram:1M\"
+[[volume]]
+name = \"fixed\"
+source = \"ram:2M,ro\"
+[[volume]]
+name = \"reserved\"
+source = \"ram:2M\"
+[[volume]]
+name = \"kept\"
+source = \"file:work/served.img,size=2M\"
+[[volume]]
+name = \"golden\"
+source = \"file:work/fixed.img,ro\"
+";
+
+const MIB: usize = 1 << 20;
+
+fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|at| (at ^ at >> 9) as u8 ^ seed).collect()
+}
+
+/// Everything that verbs could destroy, and a daemon that serves some of it.
+struct Stage {
+    place: Place,
+    daemon: Daemon,
+    work: PathBuf,
+    initiator: Initiator,
+    volumes: Vec<(&'static str, Handle)>,
+}
+
+/// What holds before and after.
+#[derive(PartialEq, Eq)]
+struct Seen {
+    /// Files with what they hold, links with where they lead.
+    files: BTreeMap<PathBuf, Vec<u8>>,
+    volumes: Vec<Vec<u8>>,
+    reservations: String,
+    listed: serde_json::Value,
+}
+
+impl Stage {
+    fn new() -> Stage {
+        let place = Place::new();
+        let work = place.path("work");
+        fs::create_dir_all(work.join("dir/full")).unwrap();
+        let put = |name: &str, bytes: Vec<u8>| fs::write(work.join(name), bytes).unwrap();
+        put("source.img", pattern(MIB, 1));
+        put("big.img", pattern(3 * MIB, 2));
+        put("odd.img", pattern(MIB + 13, 3));
+        put("other.img", pattern(2 * MIB, 4));
+        put("fixed.img", pattern(MIB, 10));
+        put("empty.img", Vec::new());
+        put("notes.txt", b"dear diary".to_vec());
+        put("dir/full/file", b"something".to_vec());
+        std::os::unix::fs::symlink("source.img", work.join("link")).unwrap();
+        std::os::unix::fs::symlink("nowhere", work.join("dangling")).unwrap();
+        fs::hard_link(work.join("source.img"), work.join("hard")).unwrap();
+        let daemon = place.serve(VOLUMES, &["--nvme", "127.0.0.1:0"]);
+        let mut initiator = Initiator::new(Settings::default()).unwrap();
+        let mut volumes = Vec::new();
+        for (name, seed) in [("a", 5), ("b", 6), ("small", 7), ("fixed", 0), ("reserved", 8), ("kept", 9)] {
+            let volume = initiator.open(&urls(&daemon, name)[1]).unwrap();
+            let bytes = initiator.known(volume).unwrap().bytes() as usize;
+            if name != "fixed" {
+                initiator.write_at(volume, 0, &pattern(bytes, seed)).unwrap();
+                initiator.flush(volume).unwrap();
+            }
+            volumes.push((name, volume));
+        }
+        let reserved = &urls(&daemon, "reserved")[0];
+        good(&["reserve", reserved, "register", "--key", "0xabc1"]);
+        good(&["reserve", reserved, "reserve", "--key", "0xabc1", "--type", "write-exclusive"]);
+        Stage { place, daemon, work, initiator, volumes }
+    }
+
+    fn seen(&mut self) -> Seen {
+        let mut files = BTreeMap::new();
+        let mut directories = vec![self.work.clone()];
+        while let Some(directory) = directories.pop() {
+            for entry in fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path()) {
+                let kind = entry.symlink_metadata().unwrap().file_type();
+                if kind.is_dir() {
+                    files.insert(entry.clone(), b"a directory".to_vec());
+                    directories.push(entry);
+                } else if kind.is_symlink() {
+                    let leads = fs::read_link(&entry).unwrap().to_string_lossy().into_owned();
+                    files.insert(entry, leads.into_bytes());
+                } else {
+                    let bytes = fs::read(&entry).unwrap();
+                    files.insert(entry, bytes);
+                }
+            }
+        }
+        let mut volumes = Vec::new();
+        let mut reservations = String::new();
+        for (_, volume) in self.volumes.clone() {
+            let mut bytes = vec![0; self.initiator.known(volume).unwrap().bytes() as usize];
+            self.initiator.read_at(volume, 0, &mut bytes).unwrap();
+            volumes.push(bytes);
+            let claims = self.initiator.claim(volume, Claim::Report).unwrap().unwrap();
+            reservations += &format!("{:?} {:?}\n", claims.held, claims.registrations);
+        }
+        let list = self.daemon.ask_json("volume list");
+        let of = |one: &serde_json::Value| {
+            let keys = ["name", "uuid", "bytes", "size", "block", "source", "read_only"];
+            keys.iter().map(|key| one[key].clone()).collect::<Vec<_>>()
+        };
+        let listed = list.as_array().unwrap().iter().map(of).collect::<Vec<_>>().into();
+        Seen { files, volumes, reservations, listed }
+    }
+
+    fn run(&self, line: &str) -> Output {
+        let mut words: Vec<String> = line.split(' ').map(|word| self.word(word)).collect();
+        if ["volume", "detach"].contains(&words[0].as_str()) {
+            words.extend(["--control".to_owned(), self.place.path("control").display().to_string()]);
+        }
+        Command::new(env!("CARGO_BIN_EXE_blockwire"))
+            .args(words)
+            .current_dir(&self.work)
+            .env("HOME", self.place.path(""))
+            .env("RUNTIME_DIRECTORY", self.place.path("run"))
+            .stdin(Stdio::null())
+            .output()
+            .unwrap()
+    }
+
+    /// `iscsi:NAME` and `nvme:NAME` are volumes of the daemon, `striped:NAME` is one over it and another, `gone:`
+    /// is one that nobody serves.
+    fn word(&self, word: &str) -> String {
+        let url = |name: &str, at: usize| match name {
+            "nobody" => urls(&self.daemon, "a")[at].replace(":a/", ":nobody/"),
+            name => urls(&self.daemon, name)[at].clone(),
+        };
+        match word.split_once(':') {
+            Some(("iscsi", name)) => url(name, 0),
+            Some(("nvme", name)) => url(name, 1),
+            Some(("gone", _)) => {
+                let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+                format!("iscsi://{closed}/iqn.2026-11.io.blockwire:a/0?open_timeout=0s")
+            }
+            Some(("striped", name)) => format!("stripe:{}+{}", url("b", 1), url(name, 0)),
+            _ => word.to_owned(),
+        }
+    }
+
+    /// Each line is refused with this exit code and word, and all is as it was.
+    fn refuses(&mut self, table: &[(&str, i32, &str)]) {
+        let before = self.seen();
+        for (line, exit, said) in table {
+            let out = self.run(line);
+            let complained = String::from_utf8_lossy(&out.stderr);
+            assert_eq!(out.status.code(), Some(*exit), "{line}: {complained}");
+            assert!(complained.contains(said), "{line}: {complained}");
+            let after = self.seen();
+            let changed = |what: &str| panic!("{line}: it was refused, and has changed {what}");
+            for (path, bytes) in &before.files {
+                if after.files.get(path) != Some(bytes) {
+                    changed(&path.display().to_string());
+                }
+            }
+            if let Some((path, _)) = after.files.iter().find(|(path, _)| !before.files.contains_key(*path)) {
+                changed(&format!("what is there: {} is new", path.display()));
+            }
+            for (at, (name, _)) in self.volumes.iter().enumerate() {
+                if after.volumes[at] != before.volumes[at] {
+                    changed(&format!("volume {name}"));
+                }
+            }
+            assert_eq!(after.reservations, before.reservations, "{line}");
+            assert_eq!(after.listed, before.listed, "{line}");
+        }
+    }
+}
+
+#[test]
+fn a_copy_that_is_refused_changes_nothing() {
+    Stage::new().refuses(&[
+        // To itself, by whatever name.
+        ("copy source.img source.img", 2, "the same volume"),
+        ("copy source.img ./source.img", 2, "the same volume"),
+        ("copy source.img link", 2, "the same volume"),
+        ("copy link source.img --force", 2, "the same volume"),
+        ("copy source.img hard", 2, "the same volume"),
+        ("copy iscsi:a iscsi:a", 2, "the same volume"),
+        ("copy iscsi:a nvme:a --force", 2, "the same volume"),
+        // What is not there, or no end of a copy.
+        ("copy absent.img source.img", 1, "absent.img"),
+        ("copy absent.img iscsi:a", 1, "absent.img"),
+        ("copy empty.img iscsi:a", 2, "holds nothing"),
+        ("copy empty.img source.img", 2, "holds nothing"),
+        ("copy dir source.img", 2, "neither a file nor a block device"),
+        ("copy iscsi:a dir", 1, "dir"),
+        ("copy iscsi:a dangling", 1, "leads nowhere"),
+        ("copy iscsi:a absent/disk.img", 1, "absent"),
+        ("copy iscsi:a /dev/null", 2, "neither a file nor a block device"),
+        ("copy gone:a source.img", 8, "is the target running"),
+        ("copy iscsi:nobody source.img", 21, "nobody"),
+        ("copy nvme:nobody source.img", 21, "nobody"),
+        ("copy source.img gone:a", 8, "is the target running"),
+        ("copy source.img iscsi:nobody", 21, "nobody"),
+        ("copy iscsi://nonsense source.img", 2, "iscsi://"),
+        // A volume's name that is none.
+        ("copy source.img demo", 2, "no volume's URL"),
+        ("copy iscsi:a demo", 2, "no volume's URL"),
+        // What does not fit, or must not be written to.
+        ("copy big.img iscsi:small", 2, "make it larger"),
+        ("copy odd.img nvme:small", 2, "make it larger"),
+        ("copy iscsi:a nvme:small", 2, "make it larger"),
+        ("copy source.img iscsi:fixed", 2, "read-only"),
+        ("copy source.img nvme:fixed --force", 2, "read-only"),
+        // What somebody uses.
+        ("copy iscsi:a served.img", 1, "locked by another process"),
+        ("copy iscsi:a served.img --force", 1, "locked by another process"),
+        ("copy iscsi:kept served.img", 1, "locked by another process"),
+        ("copy served.img iscsi:b", 2, "being written by another process"),
+        ("copy source.img iscsi:reserved", 2, "write-exclusive"),
+        ("copy source.img nvme:reserved", 2, "write-exclusive"),
+        ("copy source.img striped:reserved", 2, "write-exclusive"),
+    ]);
+}
+
+#[test]
+fn a_copy_whose_record_does_not_fit_changes_nothing() {
+    let mut stage = Stage::new();
+    let uuid = json(&["info", &urls(&stage.daemon, "b")[0], "--json"])["uuid"].as_str().unwrap().to_owned();
+    let put = |name: &str, from: &str, to: &str, bytes: usize, done: usize| {
+        let record = serde_json::json!({ "from": from, "to": to, "bytes": bytes, "done": done });
+        fs::write(stage.work.join(name), record.to_string()).unwrap();
+    };
+    let (source, other) = (identity(&stage.work.join("source.img")), identity(&stage.work.join("other.img")));
+    put("foreign", "x", &uuid, MIB, 512);
+    put("longer", &source, &uuid, 2 * MIB, 512);
+    put("beyond", &source, &uuid, MIB, 2 * MIB);
+    put("ragged", &source, &uuid, MIB, 100);
+    // The volume's identity is right, and what was copied is not there: it is another one, or was emptied.
+    put("emptied", &source, &uuid, MIB, MIB / 2);
+    put("resized", &source, &other, MIB, MIB / 2);
+    put("removed", &source, "file 1:2 of 3.4", MIB, MIB / 2);
+    stage.refuses(&[
+        ("copy source.img iscsi:b --resume notes.txt", 2, "is no copy's record"),
+        ("copy source.img other.img --resume source.img", 2, "is no copy's record"),
+        ("copy source.img other.img --resume other.img", 2, "is no copy's record"),
+        ("copy source.img ./new.img --resume new.img", 2, "is the source or the destination"),
+        ("copy iscsi:a empty.img --resume dir", 2, "is no copy's record"),
+        ("copy iscsi:a other.img --resume absent/record", 2, "no such directory"),
+        ("copy source.img iscsi:b --resume foreign", 2, "of another copy"),
+        ("copy source.img iscsi:b --resume longer", 2, "of another copy"),
+        ("copy source.img iscsi:b --resume beyond", 2, "of another copy"),
+        ("copy source.img iscsi:b --resume ragged", 2, "of another copy"),
+        ("copy source.img iscsi:b --resume emptied", 2, "does not hold what"),
+        ("copy source.img nvme:b --resume emptied", 2, "does not hold what"),
+        ("copy source.img other.img --resume resized", 2, "does not hold what"),
+        ("copy source.img ./new.img --resume removed", 2, "of another copy"),
+        ("copy source.img empty.img --resume removed", 2, "of another copy"),
+    ]);
+}
+
+#[test]
+fn a_read_that_is_refused_leaves_its_file_alone() {
+    Stage::new().refuses(&[
+        ("read gone:a -o source.img", 8, "is the target running"),
+        ("read iscsi:nobody -o source.img", 21, "nobody"),
+        ("read nvme:nobody --output link", 21, "nobody"),
+        ("read nvme:nobody --output absent.img", 21, "nobody"),
+        ("read iscsi://nonsense -o source.img", 2, "iscsi://"),
+        ("read iscsi:a --offset 2M --length 512 -o source.img", 2, "beyond its end"),
+        ("read iscsi:a --offset 3M -o source.img", 2, "beyond its end"),
+        ("read nvme:a --length 3M -o source.img", 2, "beyond its end"),
+        ("read nvme:a --offset 100 -o source.img", 2, "multiple"),
+        ("read iscsi:kept -o served.img", 1, "locked by another process"),
+        ("read iscsi:a -o served.img --force", 1, "locked by another process"),
+        ("read iscsi:a -o dir", 1, "dir"),
+        ("read iscsi:a -o dangling", 1, "leads nowhere"),
+        ("read iscsi:a -o absent/file", 1, "absent"),
+        ("read iscsi:a --json", 2, "--output"),
+    ]);
+}
+
+#[test]
+fn a_write_that_is_refused_leaves_its_volume_alone() {
+    Stage::new().refuses(&[
+        ("write gone:a -i source.img", 8, "is the target running"),
+        ("write iscsi:nobody -i source.img", 21, "nobody"),
+        ("write iscsi:small -i big.img", 2, "beyond its end"),
+        ("write nvme:small -i odd.img", 2, "beyond its end"),
+        ("write iscsi:a --offset 1536K -i source.img", 2, "beyond its end"),
+        ("write iscsi:a --offset 4M -i source.img", 2, "beyond its end"),
+        ("write iscsi:a --offset 100 -i source.img", 2, "multiple"),
+        ("write nvme:a --length 2M -i source.img", 2, "the input has"),
+        ("write nvme:small --length 2M", 2, "beyond its end"),
+        ("write iscsi:small --length 2M -i /dev/zero", 2, "beyond its end"),
+        ("write iscsi:small -i /dev/zero", 2, "beyond its end"),
+        ("write nvme:fixed -i source.img", 2, "read-only"),
+        ("write iscsi:reserved -i source.img", 2, "write-exclusive"),
+        ("write nvme:reserved -i source.img", 2, "write-exclusive"),
+        ("write striped:reserved -i source.img", 2, "write-exclusive"),
+        ("write nvme:reserved -i source.img --force", 1, "reserv"),
+        ("write iscsi:a -i dir", 2, "a directory"),
+        ("write iscsi:a -i absent.img", 1, "absent.img"),
+    ]);
+}
+
+#[test]
+fn a_comparison_changes_nothing_whatever_it_finds() {
+    Stage::new().refuses(&[
+        ("verify source.img iscsi:a", 1, "bytes"),
+        ("verify other.img iscsi:a", 1, "differs"),
+        ("verify iscsi:a nvme:b", 1, "differs"),
+        ("verify iscsi:a dir", 2, "neither"),
+        ("verify iscsi:a absent.img", 1, "absent.img"),
+        ("verify iscsi:a gone:b", 8, "is the target running"),
+    ]);
+}
+
+#[test]
+fn a_reservation_that_is_refused_stands_as_it_did() {
+    Stage::new().refuses(&[
+        ("reserve iscsi:reserved release --key 0xdead --type write-exclusive", 1, "reserv"),
+        ("reserve iscsi:reserved release --key 0xabc1 --type exclusive-access", 1, "another type"),
+        ("reserve iscsi:reserved release --key 0xabc1", 2, "--type"),
+        ("reserve iscsi:reserved clear --key 0xdead", 1, "reserv"),
+        ("reserve nvme:reserved clear --key 0xabc1", 1, "reserv"),
+        ("reserve iscsi:reserved clear", 2, "--key"),
+        ("reserve nvme:reserved preempt --key 0xabc1 --victim 0xabc1 --type write-exclusive", 1, "reserv"),
+        ("reserve iscsi:reserved preempt --key 0xabc1 --type write-exclusive", 2, "--victim"),
+        (
+            "reserve iscsi:reserved preempt-abort --key 0xdead --victim 0xabc1 --type write-exclusive",
+            1,
+            "reserv",
+        ),
+        ("reserve iscsi:reserved unregister --key 0xdead", 1, "reserv"),
+        ("reserve iscsi:reserved replace --key 0xdead --new-key 1", 1, "reserv"),
+        ("reserve iscsi:reserved replace --key 0xabc1", 2, "--new-key"),
+        ("reserve iscsi:reserved register --key 0xabc2", 1, "reserv"),
+        ("reserve iscsi:reserved reserve --key 0xabc1 --type exclusive-access", 1, "reserv"),
+        ("reserve nvme:reserved reserve --key 0xabc1 --type exclusive-access", 1, "reserv"),
+        ("reserve gone:a clear --key 1", 8, "is the target running"),
+    ]);
+}
+
+#[test]
+fn an_attachment_that_is_refused_changes_nothing() {
+    Stage::new().refuses(&[
+        ("attach iscsi:a --via nbd --at source.img", 1, "source.img"),
+        ("attach iscsi:a --via nbd --at dir", 1, "dir"),
+        ("attach nvme:a --via vhost-user --at source.img", 1, "source.img"),
+        ("attach iscsi:a --via fuse --at source.img", 1, "source.img"),
+        ("attach iscsi:a --via nbd --at absent/socket", 1, "absent"),
+        ("attach gone:a --via nbd --at source.img", 8, "is the target running"),
+        ("attach iscsi:nobody --via nbd --at new.sock", 21, "nobody"),
+        ("attach iscsi:a --via floppy", 2, "floppy"),
+        ("attach iscsi:a --recover --via nbd --at source.img", 1, "source.img"),
+        ("detach source.img", 21, "source.img"),
+        ("detach dir --now", 21, "dir"),
+        ("detach 1", 21, "1"),
+    ]);
+}
+
+#[test]
+fn a_volume_verb_that_is_refused_changes_nothing() {
+    let mut stage = Stage::new();
+    let served = stage.work.join("served.img");
+    let alias = format!("volume create c=file:{},size=4M", served.display());
+    let taken = format!("volume create kept=file:{}/new.img,size=1M", stage.work.display());
+    let grown = format!("volume create a=file:{}/source.img,size=4M", stage.work.display());
+    let missing = format!("volume create c=file:{}/absent.img", stage.work.display());
+    let nowhere = format!("volume create c=file:{}/absent/new.img,size=1M", stage.work.display());
+    let directory = format!("volume create c=file:{}/dir,size=1M", stage.work.display());
+    let empty = format!("volume create c=file:{}/empty.img", stage.work.display());
+    stage.refuses(&[
+        (&alias, 1, "already open"),
+        (&taken, 1, "kept"),
+        (&grown, 1, "\"a\""),
+        (&missing, 1, "does not exist"),
+        (&nowhere, 1, "absent"),
+        (&directory, 1, "not a regular file"),
+        (&empty, 1, "less than one block"),
+        ("volume create c=file:", 2, ""),
+        ("volume delete nobody", 21, "nobody"),
+        ("volume delete nobody --force", 21, "nobody"),
+        ("volume delete a", 1, "force"),
+        ("volume delete kept", 1, "force"),
+        ("volume resize kept 1M", 1, "shrink"),
+        ("volume resize kept 1000001", 2, "multiple of the block"),
+        ("volume resize nobody 4M", 21, "nobody"),
+        ("volume resize nobody 1M --shrink", 21, "nobody"),
+        ("volume set nobody --read-only on", 21, "nobody"),
+        ("volume set a --read-only perhaps", 2, "perhaps"),
+    ]);
+}
+
+#[test]
+fn load_that_is_refused_writes_nothing() {
+    Stage::new().refuses(&[
+        ("bench nvme:fixed --rw=write --runtime=1", 2, "read-only"),
+        ("bench nvme:a nvme:fixed --rw=write --runtime=1", 2, "read-only"),
+        ("bench nvme:a iscsi:nobody --rw=write --runtime=1", 21, "nobody"),
+        ("bench nvme:a --rw=write --bs=100 --runtime=1", 2, ""),
+        ("bench nvme:a --rw=write --bs=4M --runtime=1", 2, "hold no I/O"),
+        ("bench nvme:a --rw=write --sideways=1", 2, "sideways"),
+        ("bench nvme:reserved --rw=write --runtime=1", 2, "write-exclusive"),
+        ("bench iscsi:reserved --rw=randrw --runtime=1 --threads 2", 2, "write-exclusive"),
+        ("bench file:served.img --rw=read --runtime=1", 1, "in use by another process"),
+        ("bench file:served.img --rw=write --runtime=1", 1, "locked by another process"),
+        ("bench file:served.img --rw=write --runtime=1 --force", 1, "locked by another process"),
+        ("bench file:fixed.img --rw=write --runtime=1", 1, "locked by another process"),
+        ("bench file:fixed.img --rw=randtrim --runtime=1", 1, "locked by another process"),
+        ("bench file:absent.img --rw=write --runtime=1", 1, "absent.img"),
+        ("host key source.img", 1, "source.img"),
+        ("host key link", 1, "link"),
+    ]);
+}
+
+/// A disk of this machine that is a volume is not written by that volume's name either.
+#[test]
+fn what_is_attached_here_is_not_written_by_its_url() {
+    let mut stage = Stage::new();
+    let uuid = json(&["info", &urls(&stage.daemon, "a")[0], "--json"])["uuid"].as_str().unwrap().to_owned();
+    let stat = fs::read_to_string("/proc/self/stat").unwrap();
+    let started = stat.rsplit_once(')').unwrap().1.split_ascii_whitespace().nth(19).unwrap().to_owned();
+    let note = serde_json::json!({
+        "pid": std::process::id(), "started": started.parse::<u64>().unwrap(), "url": "iscsi://elsewhere",
+        "via": "ublk", "ways": ["/dev/ublkb77"], "uuid": uuid,
+    });
+    let notes = stage.place.path("run/attached");
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(&notes).unwrap();
+    fs::write(notes.join("1.json"), note.to_string()).unwrap();
+    stage.refuses(&[
+        ("copy source.img iscsi:a", 2, "attached here (/dev/ublkb77)"),
+        ("write iscsi:a -i source.img", 2, "attached here (/dev/ublkb77)"),
+        ("write nvme:a -i source.img", 2, "attached here (/dev/ublkb77)"),
+        ("bench nvme:a --rw=write --runtime=1", 2, "attached here (/dev/ublkb77)"),
+        ("bench iscsi:a --rw=randrw --runtime=1 --threads 2", 2, "attached here (/dev/ublkb77)"),
+    ]);
+    for line in ["write iscsi:a -i source.img --force", "bench nvme:a --rw=read --size=1M"] {
+        let out = stage.run(line);
+        assert!(out.status.success(), "{line}: {}", String::from_utf8_lossy(&out.stderr));
+    }
+}
+
+/// One of several threads cannot begin: the others must not have begun either.
+#[test]
+fn load_of_which_a_part_is_refused_writes_nothing() {
+    let mut stage = Stage::new();
+    let a = urls(&stage.daemon, "a")[1].clone();
+    let fixed = urls(&stage.daemon, "fixed")[1].clone();
+    // The second thread has a worker of the first job alone.
+    let job = format!(
+        "[global]\nrw=write\nbs=4k\nruntime=1\ntime_based\n[one]\nnumjobs=2\nfilename={}\n[two]\nfilename={}\n",
+        "/dev/one", "/dev/two"
+    );
+    fs::write(stage.work.join("job.fio"), job).unwrap();
+    let line = format!("bench --threads 2 --job job.fio --map /dev/one={a} --map /dev/two={fixed}");
+    stage.refuses(&[(&line, 2, "read-only")]);
+}
+
+/// As `copy --resume` names a file: by what tells it from a later one of the same inode.
+pub fn identity(path: &Path) -> String {
+    use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+    use std::os::unix::fs::MetadataExt;
+    let meta = fs::metadata(path).unwrap();
+    let more = statx(CWD, path, AtFlags::empty(), StatxFlags::BTIME).unwrap();
+    let born = match StatxFlags::from_bits_retain(more.stx_mask).contains(StatxFlags::BTIME) {
+        true => format!("{}.{:09}", more.stx_btime.tv_sec, more.stx_btime.tv_nsec),
+        false => "-".to_owned(),
+    };
+    format!("file {}:{} of {born}", meta.dev(), meta.ino())
+}
+
+/// A loop device over a file, as far as this machine has them; it goes away in the end.
+struct Loop(String);
+
+impl Loop {
+    fn over(file: &Path) -> Option<Loop> {
+        let out = Command::new("losetup").args(["--find", "--show"]).arg(file).output().ok()?;
+        out.status.success().then(|| Loop(String::from_utf8_lossy(&out.stdout).trim().to_owned()))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
+    }
+}
+
+/// What the system uses as a disk is not overwritten without a word, and what lies on the other end never is.
+#[test]
+fn what_this_machine_uses_is_not_overwritten() {
+    let mut stage = Stage::new();
+    let Some(disk) = Loop::over(&stage.work.join("other.img")) else {
+        eprintln!("this machine has no loop devices for us");
+        return;
+    };
+    let (to_file, to_disk) = ("copy iscsi:a other.img", format!("copy iscsi:a {}", disk.0));
+    let (onto, under) = (format!("copy {} other.img --force", disk.0), format!("copy other.img {}", disk.0));
+    let read = format!("read iscsi:a -o {}", disk.0);
+    // As one who mounts it has it.
+    let excl = rustix::fs::OFlags::EXCL.bits().cast_signed();
+    let user = fs::OpenOptions::new().read(true).custom_flags(excl).open(&disk.0).unwrap();
+    stage.refuses(&[
+        (to_file, 2, "the loop device"),
+        ("read iscsi:a -o other.img", 2, "the loop device"),
+        ("bench file:other.img --rw=write --runtime=1", 2, "the loop device"),
+        (&to_disk, 2, "is in use by this system"),
+        (&read, 2, "is in use by this system"),
+        (&onto, 2, "lie on one another"),
+        (&under, 2, "lie on one another"),
+    ]);
+    drop(user);
+    let out = stage.run(&to_disk);
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    assert!(fs::read(stage.work.join("other.img")).unwrap() == pattern(2 * MIB, 5));
+    let out = stage.run("copy iscsi:b other.img --force");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+}
+
+/// What is wanted all the same is done.
+#[test]
+fn force_overwrites_what_is_reserved_by_a_kind_that_lets_us() {
+    let stage = Stage::new();
+    let url = &urls(&stage.daemon, "reserved")[0];
+    good(&["reserve", url, "release", "--key", "0xabc1", "--type", "write-exclusive"]);
+    let source = stage.work.join("source.img");
+    let source = source.to_str().unwrap();
+    // Registered, and nothing held.
+    good(&["copy", source, url]);
+    good(&["reserve", url, "reserve", "--key", "0xabc1", "--type", "write-exclusive"]);
+    // Asked for, it is tried: the target refuses it itself.
+    fails(&["copy", source, url, "--force"], 1, "reserv");
+    good(&["reserve", url, "clear", "--key", "0xabc1"]);
+    good(&["copy", source, url, "--verify"]);
+}
+
+/// A record is written beside its place, under no name that a user's file may have.
+#[test]
+fn a_record_does_not_destroy_the_files_beside_it() {
+    let stage = Stage::new();
+    let url = &urls(&stage.daemon, "a")[0];
+    let at = |name: &str| stage.work.join(name).to_str().unwrap().to_owned();
+    fs::copy(at("source.img"), at("db.new")).unwrap();
+    good(&["copy", &at("db.new"), url, "--resume", &at("db.copy"), "--verify"]);
+    assert!(fs::read(at("db.new")).unwrap() == pattern(MIB, 1));
+    good(&["copy", url, &at("db.new"), "--resume", &at("db.copy"), "--verify"]);
+    assert!(fs::read(at("db.new")).unwrap()[..MIB] == pattern(MIB, 1));
+    assert!(!Path::new(&at("db.copy")).exists());
+    let left = fs::read_dir(&stage.work).unwrap().map(|entry| entry.unwrap().file_name());
+    assert!(left.into_iter().all(|name| !name.to_string_lossy().starts_with(".blockwire")));
+}
+
+/// Nothing of the destination is taken to be zero that was not made so by this run.
+#[test]
+fn a_copy_that_goes_on_writes_zeroes_over_what_stood_there() {
+    let stage = Stage::new();
+    let (from, to) = (stage.work.join("half.img"), stage.work.join("back.img"));
+    let mut bytes = pattern(2 * MIB, 1);
+    bytes[MIB..].fill(0);
+    fs::write(&from, &bytes).unwrap();
+    bytes[MIB..].fill(0xFF);
+    fs::write(&to, &bytes).unwrap();
+    let record = serde_json::json!({
+        "from": identity(&from), "to": identity(&to), "bytes": 2 * MIB, "done": MIB,
+    });
+    fs::write(stage.work.join("record"), record.to_string()).unwrap();
+    let out = stage.run("copy half.img back.img --resume record");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    assert!(fs::read(&from).unwrap() == fs::read(&to).unwrap());
+}

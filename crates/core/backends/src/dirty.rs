@@ -1,0 +1,265 @@
+//! Which writes are not stable yet, over all shards, so that a flush covers every write that was
+//! answered before it, and costs nothing if there is none; and whose turn it is to sync.
+//!
+//! Each shard counts its own writes; a sync notes all counts before it begins, and when it has
+//! succeeded, everything counted then is stable. What was written before the volume was opened is
+//! counted too, as one write of no shard: nobody knows whether it is stable.
+//!
+//! The kernel tells each descriptor once of what it could not write, whatever call asks first. So
+//! that nobody is told GOOD while somebody else is told of a failure, one sync of a volume is out at
+//! a time, on all shards, and it has succeeded only when every write that is stable by itself (and
+//! so may be told of a failure too) and had begun before the sync's end has ended as well. A failure
+//! is remembered until the operator takes note of it (see `doubt.rs`).
+//!
+//! Invariants: a failure is noted before the turn, or the place among the stable writes, is given up. A shard
+//! that waits for the turn says so before it looks at it for the last time, and the shard that gives it up looks
+//! afterwards who waits; likewise where stable writes are waited for.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::doubt::{Doubt, Keeper};
+
+#[derive(Debug)]
+pub(crate) struct Dirty {
+    shards: Vec<Counts>,
+    /// Changes that are no shard's: what was there at the start, and new lengths of the file.
+    others: Counts,
+    doubt: Arc<Doubt>,
+    /// The shard that syncs, plus one; 0: none.
+    turn: AtomicU64,
+    /// On which side stable writes that begin now are counted; each sync that has succeeded turns it.
+    side: AtomicU64,
+}
+
+/// One shard's counts, on cache lines of their own.
+#[repr(align(128))]
+#[derive(Debug, Default)]
+struct Counts {
+    written: AtomicU64,
+    stable: AtomicU64,
+    /// Writes that are out and stable by themselves, by the side on which they began.
+    out: [AtomicU64; 2],
+    /// It waits for its turn.
+    waits: AtomicBool,
+}
+
+impl Counts {
+    fn is_clean(&self) -> bool {
+        self.written.load(Ordering::Acquire) == self.stable.load(Ordering::Acquire)
+    }
+}
+
+/// Where a write that is stable by itself is counted while it is out: given back by
+/// [`Dirty::end_stable`].
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Side(usize);
+
+impl Dirty {
+    /// Of a file where it is not known what is stable.
+    pub(crate) fn new(shards: u16) -> Self {
+        let others = Counts::default();
+        others.written.store(1, Ordering::Relaxed);
+        Dirty {
+            shards: (0..shards).map(|_| Counts::default()).collect(),
+            others,
+            doubt: Arc::default(),
+            turn: AtomicU64::new(0),
+            side: AtomicU64::new(0),
+        }
+    }
+
+    /// The same, of a file of which `keeper` makes durable that a sync has failed.
+    pub(crate) fn kept_by(self, keeper: Arc<dyn Keeper>) -> Self {
+        Dirty { doubt: Arc::new(Doubt::new(Some(keeper))), ..self }
+    }
+
+    /// Whether what was written may be lost.
+    pub(crate) fn doubt(&self) -> &Arc<Doubt> {
+        &self.doubt
+    }
+
+    /// This shard has written something that may not be stable. Call it before the write is
+    /// answered.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "shards are numbered below the number that this was made for"
+    )]
+    pub(crate) fn wrote(&self, shard: u16) {
+        let written = &self.shards[usize::from(shard)].written;
+        // Only this shard writes it.
+        written.store(written.load(Ordering::Relaxed) + 1, Ordering::Release);
+    }
+
+    /// The file was changed by no shard.
+    pub(crate) fn changed(&self) {
+        self.others.written.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Whether all that was noted is stable.
+    pub(crate) fn covers(&self, noted: &[u64]) -> bool {
+        let all = self.shards.iter().chain([&self.others]).zip(noted);
+        all.into_iter().all(|(counts, noted)| counts.stable.load(Ordering::Acquire) >= *noted)
+    }
+
+    /// Whether a shard has written something that may not be stable.
+    pub(crate) fn has_writes(&self) -> bool {
+        !self.shards.iter().all(Counts::is_clean)
+    }
+
+    /// Notes what a sync that begins now will cover.
+    pub(crate) fn note(&self, covered: &mut Vec<u64>) {
+        covered.clear();
+        let all = self.shards.iter().chain([&self.others]);
+        covered.extend(all.map(|counts| counts.written.load(Ordering::Acquire)));
+    }
+
+    /// The sync has succeeded, and nothing that was out beside it has failed.
+    pub(crate) fn synced(&self, covered: &[u64]) {
+        for (counts, covered) in self.shards.iter().chain([&self.others]).zip(covered) {
+            counts.stable.fetch_max(*covered, Ordering::AcqRel);
+        }
+    }
+
+    pub(crate) fn fail(&self) {
+        self.doubt.fail();
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.doubt.is_raised()
+    }
+
+    /// Takes the turn to sync. False: another shard has it, and wakes this one when it is over.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "shards are numbered below the number that this was made for"
+    )]
+    pub(crate) fn take_turn(&self, shard: u16) -> bool {
+        let take = || {
+            let mine = u64::from(shard) + 1;
+            self.turn.compare_exchange(0, mine, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        };
+        let waits = &self.shards[usize::from(shard)].waits;
+        if take() {
+            return true;
+        }
+        waits.store(true, Ordering::SeqCst);
+        // Who had it may have given it up before he could see that.
+        if take() {
+            waits.store(false, Ordering::SeqCst);
+            return true;
+        }
+        false
+    }
+
+    /// Gives the turn up: these shards are to try again.
+    pub(crate) fn end_turn(&self) -> impl Iterator<Item = u16> {
+        self.turn.store(0, Ordering::SeqCst);
+        let waits = |(_, counts): &(u16, &Counts)| counts.waits.swap(false, Ordering::SeqCst);
+        (0..).zip(&self.shards).filter(waits).map(|(shard, _)| shard)
+    }
+
+    /// The sync of the shard that has the turn has come back: which stable writes must end first.
+    pub(crate) fn begin_settling(&self) -> Side {
+        Side((self.side.fetch_xor(1, Ordering::SeqCst) & 1) as usize)
+    }
+
+    /// Whether none of them is out any more.
+    #[expect(clippy::indexing_slicing, reason = "a side is 0 or 1")]
+    pub(crate) fn has_settled(&self, side: &Side) -> bool {
+        self.shards.iter().all(|counts| counts.out[side.0].load(Ordering::SeqCst) == 0)
+    }
+
+    /// A write goes out that shall be stable when it ends; and the shard to be woken, if any.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "shards are numbered below the number that this was made for"
+    )]
+    pub(crate) fn begin_stable(&self, shard: u16) -> (Side, Option<u16>) {
+        let mut wake = None;
+        loop {
+            let side = self.side_now();
+            let out = &self.shards[usize::from(shard)].out[side.0];
+            // Only this shard writes it.
+            out.store(out.load(Ordering::Relaxed) + 1, Ordering::SeqCst);
+            if self.side_now().0 == side.0 {
+                return (side, wake);
+            }
+            // A sync has turned the side and may have looked before this was counted, or wait for it.
+            wake = self.end_stable(shard, side).or(wake);
+        }
+    }
+
+    /// It has ended, and if it failed, that is noted: the shard to be woken, if it is the last that
+    /// a sync waits for.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "shards are numbered below the number that this was made for"
+    )]
+    pub(crate) fn end_stable(&self, shard: u16, side: Side) -> Option<u16> {
+        let out = &self.shards[usize::from(shard)].out[side.0];
+        let left = out.load(Ordering::Relaxed) - 1;
+        out.store(left, Ordering::SeqCst);
+        if left > 0 || self.side_now().0 == side.0 {
+            return None;
+        }
+        self.turn.load(Ordering::SeqCst).checked_sub(1).map(|shard| shard as u16)
+    }
+
+    fn side_now(&self) -> Side {
+        Side((self.side.load(Ordering::SeqCst) & 1) as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stands_in_a_file_at_the_start_is_not_taken_for_stable() {
+        let dirty = Dirty::new(2);
+        let is_clean = || {
+            let mut noted = Vec::new();
+            dirty.note(&mut noted);
+            dirty.covers(&noted)
+        };
+        assert!(!is_clean());
+        let mut noted = Vec::new();
+        dirty.note(&mut noted);
+        dirty.wrote(1);
+        dirty.synced(&noted);
+        assert!(!is_clean(), "written behind the note");
+        assert!(dirty.has_writes());
+        dirty.note(&mut noted);
+        dirty.synced(&noted);
+        assert!(is_clean());
+        dirty.changed();
+        assert!(!is_clean(), "another length");
+        assert!(!dirty.has_writes());
+    }
+
+    #[test]
+    fn one_shard_syncs_at_a_time_and_wakes_those_that_wait() {
+        let dirty = Dirty::new(3);
+        assert!(dirty.take_turn(1));
+        assert!(!dirty.take_turn(0) && !dirty.take_turn(2));
+        assert_eq!(dirty.end_turn().collect::<Vec<_>>(), [0, 2]);
+        assert!(dirty.take_turn(2));
+        assert_eq!(dirty.end_turn().count(), 0);
+    }
+
+    #[test]
+    fn a_sync_settles_when_the_stable_writes_before_its_end_have_ended() {
+        let dirty = Dirty::new(2);
+        let (before, _) = dirty.begin_stable(0);
+        assert!(dirty.take_turn(1));
+        let waits_for = dirty.begin_settling();
+        let (behind, _) = dirty.begin_stable(0);
+        assert!(!dirty.has_settled(&waits_for));
+        assert_eq!(dirty.end_stable(0, behind), None);
+        assert!(!dirty.has_settled(&waits_for));
+        assert_eq!(dirty.end_stable(0, before), Some(1));
+        assert!(dirty.has_settled(&waits_for));
+    }
+}

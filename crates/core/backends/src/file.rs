@@ -1,0 +1,509 @@
+//! A file or block device as a volume's backend.
+//!
+//! Short reads and writes are continued, but not without end; memory or offsets that O_DIRECT cannot
+//! take go through aligned memory; with the write cache off every change is stable before it ends.
+//! Flushes that wait share one sync, whichever shard they wait on (see `dirty.rs`). A write that is to
+//! be stable is, past the page cache, stable by itself (RWF_DSYNC); through the page cache it is
+//! written and waits for a sync, since there such a call may be told of what others have lost, or
+//! others of what it has. Invariant: an operation's memory is given back exactly once, and none is
+//! touched while the disk has it.
+
+mod space;
+mod sync;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use buf::{Class, Cx, Errno, Payload, Sg, SgMut};
+use volume::{
+    Backend, DiskId, DiskKind, DiskOp, DiskTicket, Done, Durability, Failure, Fault, Geometry, Io, IoId, Op,
+    Outcome, Refusal, Shard, Span,
+};
+
+use crate::dirty::Dirty;
+use crate::doubt::{Doubt, Keeper};
+use crate::facts::{FileFacts, IO_MAX, Unfit};
+use crate::job::{Erase, Job, TRIES_MAX, Work, copy_out, fault_of, is_own, is_transient};
+use sync::Sync;
+
+/// A file or block device, as all shards of its volume see it.
+#[derive(Debug)]
+pub struct FileDisk {
+    disk: DiskId,
+    geometry: Geometry,
+    blocks: AtomicU64,
+    direct: bool,
+    memory_align: usize,
+    /// What has turned out not to work.
+    no_punch: AtomicBool,
+    no_zero: AtomicBool,
+    no_extents: AtomicBool,
+    dirty: Dirty,
+}
+
+impl FileDisk {
+    /// A disk that the world has opened as `disk` on each of `shards` shards.
+    pub fn new(disk: DiskId, facts: &FileFacts, shards: u16) -> Result<Self, Unfit> {
+        let geometry = facts.geometry()?;
+        Ok(FileDisk {
+            disk,
+            geometry,
+            blocks: AtomicU64::new(geometry.blocks),
+            direct: facts.direct,
+            memory_align: if facts.direct { facts.memory_align as usize } else { 1 },
+            no_punch: AtomicBool::new(!facts.punch),
+            no_zero: AtomicBool::new(false),
+            no_extents: AtomicBool::new(facts.device),
+            dirty: Dirty::new(shards),
+        })
+    }
+
+    /// The same, and `keeper` makes durable that a sync has failed, before any host is told.
+    #[must_use]
+    pub fn kept_by(self, keeper: Arc<dyn Keeper>) -> Self {
+        FileDisk { dirty: self.dirty.kept_by(keeper), ..self }
+    }
+
+    /// Whether what was written to it may be lost.
+    pub fn doubt(&self) -> &Arc<Doubt> {
+        self.dirty.doubt()
+    }
+
+    /// The operator takes note of what may be lost: so many failures, as they were counted before the file was synced
+    /// again, are forgiven. The next flush syncs.
+    pub fn forgive(&self, failures: u64) {
+        self.dirty.changed();
+        self.doubt().forgive(failures);
+    }
+
+    /// What the blocks are like now.
+    pub fn geometry(&self) -> Geometry {
+        Geometry { blocks: self.blocks.load(Ordering::Acquire), ..self.geometry }
+    }
+
+    /// The file has another length now: tells how many blocks that makes.
+    pub fn resized(&self, bytes: u64) -> Geometry {
+        let unit = u64::from(self.geometry.unit());
+        let blocks = bytes / u64::from(self.geometry.logical) / unit * unit;
+        self.blocks.store(blocks, Ordering::Release);
+        self.dirty.changed();
+        self.geometry()
+    }
+
+    /// Somebody else than the shards has synced the file, and it failed: what is in it is in doubt, as if a
+    /// shard had been told.
+    pub fn sync_failed(&self) {
+        self.dirty.fail();
+    }
+}
+
+/// One shard's backend on a [`FileDisk`].
+#[derive(Debug)]
+pub struct File {
+    disk: Arc<FileDisk>,
+    shard: u16,
+    jobs: Vec<Option<Job>>,
+    free: Vec<u32>,
+    out: VecDeque<DiskOp>,
+    done: VecDeque<Done>,
+    /// Ends that tell of a failed sync, until that is durable.
+    held: Vec<Done>,
+    /// Jobs that the sync which is out covers, and those that wait for the next.
+    syncing: Vec<u32>,
+    sync_next: Vec<u32>,
+    sync: Sync,
+    /// How often in a row the sync could not be made.
+    sync_tries: u8,
+    covered: Vec<u64>,
+    /// Shards that wait for this one.
+    wakes: VecDeque<u16>,
+}
+
+impl File {
+    /// The backend of `shard` on this disk.
+    pub fn new(disk: Arc<FileDisk>, shard: u16) -> Self {
+        File {
+            disk,
+            shard,
+            jobs: Vec::new(),
+            free: Vec::new(),
+            out: VecDeque::new(),
+            done: VecDeque::new(),
+            held: Vec::new(),
+            syncing: Vec::new(),
+            sync_next: Vec::new(),
+            sync: Sync::Idle,
+            sync_tries: 0,
+            covered: Vec::new(),
+            wakes: VecDeque::new(),
+        }
+    }
+
+    fn logical(&self) -> u64 {
+        u64::from(self.disk.geometry.logical)
+    }
+
+    #[expect(clippy::indexing_slicing, reason = "slots are given out by this table and are places of it")]
+    fn open(&mut self, id: IoId, payload: Payload, work: Work) -> u32 {
+        let job = Job { id, payload, work, cancelled: false, tries: 0 };
+        match self.free.pop() {
+            Some(slot) => {
+                self.jobs[slot as usize] = Some(job);
+                slot
+            }
+            None => {
+                self.jobs.push(Some(job));
+                (self.jobs.len() - 1) as u32
+            }
+        }
+    }
+
+    #[expect(
+        clippy::indexing_slicing,
+        clippy::expect_used,
+        reason = "a ticket that is out names a job of this table until it ends"
+    )]
+    fn job(&mut self, slot: u32) -> &mut Job {
+        self.jobs[slot as usize].as_mut().expect("a job that is under way")
+    }
+
+    #[expect(
+        clippy::indexing_slicing,
+        clippy::expect_used,
+        reason = "a job ends once: what ends it is the one call that it has out, or a cancel of a call that is not"
+    )]
+    fn close(&mut self, slot: u32, result: Result<Outcome, Failure>) {
+        let job = self.jobs[slot as usize].take().expect("a job ends once");
+        self.free.push(slot);
+        self.end(job.id, result, job.payload);
+    }
+
+    fn end(&mut self, id: IoId, result: Result<Outcome, Failure>, payload: Payload) {
+        let done = Done { id, result, payload };
+        if matches!(done.result, Err(Failure::Failed(Fault::Sync))) && !self.disk.doubt().is_kept() {
+            return self.held.push(done);
+        }
+        self.done.push_back(done);
+    }
+
+    /// Hosts may be told of a failed sync, if that is durable by now.
+    fn tell_failures(&mut self) {
+        let doubt = self.disk.doubt();
+        if !self.held.is_empty() && (doubt.is_kept() || !doubt.is_raised()) {
+            self.done.extend(self.held.drain(..));
+        }
+    }
+
+    fn push(&mut self, slot: u32, kind: DiskKind) {
+        self.out.push_back(DiskOp { disk: self.disk.disk, ticket: DiskTicket(u64::from(slot)), kind });
+    }
+
+    /// Whether the disk can move bytes to and from this memory.
+    fn fits(&self, address: *const u8, len: usize) -> bool {
+        let align = self.disk.memory_align;
+        let dio_align = self.disk.geometry.dio_align as usize;
+        !self.disk.direct
+            || ((address as usize).is_multiple_of(align) && len.is_multiple_of(dio_align.min(4096)))
+    }
+
+    /// Memory that O_DIRECT can take: whole pages. `None` if the pool is empty.
+    fn aligned(&self, cx: &mut Cx<'_>, len: usize) -> Option<SgMut> {
+        let mut sg = SgMut::new();
+        let mut left = len;
+        while left > 0 {
+            let mut want = left.min(IO_MAX as usize);
+            // A piece of at least a page starts on its own size; smaller pieces are no use.
+            let piece = loop {
+                match cx.pool.take(Class::Solicited, want.max(4096)) {
+                    Some(piece) => break piece,
+                    None if want > 4096 => want = (want / 2).next_multiple_of(4096),
+                    None => return None,
+                }
+            };
+            let mut piece = piece;
+            piece.set_len(want);
+            left -= want;
+            sg.push(piece);
+        }
+        Some(sg)
+    }
+
+    fn read(&mut self, cx: &mut Cx<'_>, id: IoId, span: Span, payload: Payload) {
+        let Payload::In(into) = payload else { return self.end(id, Err(Fault::Internal.into()), payload) };
+        let offset = span.lba * self.logical();
+        let align = u64::from(self.disk.geometry.dio_align);
+        let placed = offset.is_multiple_of(align) && (into.len() as u64).is_multiple_of(align);
+        if !self.disk.direct || (placed && into.pieces().iter().all(|one| self.fits(one.as_ptr(), one.len())))
+        {
+            let slot = self.open(id, Payload::None, Work::Read);
+            return self.push(slot, DiskKind::Read { offset, into, skip: 0 });
+        }
+        let start = offset - offset % align;
+        let cover = (offset + into.len() as u64).next_multiple_of(align) - start;
+        let Some(around) = self.aligned(cx, cover as usize) else {
+            return self.end(id, Err(Refusal::Busy.into()), Payload::In(into));
+        };
+        let from = (offset - start) as usize;
+        let slot = self.open(id, Payload::In(into), Work::ReadAround { span, from });
+        self.push(slot, DiskKind::Read { offset: start, into: around, skip: 0 });
+    }
+
+    fn write(&mut self, cx: &mut Cx<'_>, id: IoId, span: Span, durability: Durability, payload: Payload) {
+        let Payload::Out(from) = payload else { return self.end(id, Err(Fault::Internal.into()), payload) };
+        if self.disk.dirty.has_failed() {
+            return self.end(id, Err(Fault::Sync.into()), Payload::Out(from));
+        }
+        let durable = durability == Durability::Stable || !self.disk.geometry.write_cache;
+        let offset = span.lba * self.logical();
+        if from.pieces().iter().all(|one| self.fits(one.as_ptr(), one.len())) {
+            let slot = self.open(id, Payload::None, Work::Write { durable, side: None, probes: false });
+            return self.push_write(slot, offset, from);
+        }
+        let Some(mut copy) = self.aligned(cx, from.len()) else {
+            return self.end(id, Err(Refusal::Busy.into()), Payload::Out(from));
+        };
+        let mut at = 0;
+        for slice in copy.slices_mut(0..from.len()) {
+            from.copy_to(at, slice);
+            at += slice.len();
+        }
+        let slot = self.open(id, Payload::Out(from), Work::Write { durable, side: None, probes: false });
+        self.push_write(slot, offset, copy.freeze());
+    }
+
+    /// The first of a write. Past the page cache it is stable by itself if it is to be stable.
+    #[expect(clippy::unreachable, reason = "its callers have made it a write")]
+    fn push_write(&mut self, slot: u32, offset: u64, from: Sg) {
+        let (direct, shard, disk) = (self.disk.direct, self.shard, self.disk.clone());
+        let Work::Write { durable, side, .. } = &mut self.job(slot).work else { unreachable!("a write") };
+        let durable = *durable && direct;
+        if durable {
+            let (begun, wake) = disk.dirty.begin_stable(shard);
+            *side = Some(begun);
+            self.wake(wake);
+        }
+        self.push(slot, DiskKind::Write { offset, from, skip: 0, durable });
+    }
+
+    /// How far a transfer is after `came` bytes more, of which O_DIRECT counts whole units only.
+    fn advance(&self, skip: usize, came: usize, len: usize) -> usize {
+        let now = (skip + came).min(len);
+        let align = self.disk.geometry.dio_align as usize;
+        if !self.disk.direct || now == len { now } else { now - now % align }
+    }
+
+    fn has_read(&mut self, slot: u32, offset: u64, into: SgMut, skip: usize, came: Result<usize, Errno>) {
+        let logical = self.logical();
+        if let Some(skip) = self.goes_on(slot, (skip, into.len()), came) {
+            return self.push(slot, DiskKind::Read { offset, into, skip });
+        }
+        let result = match came {
+            Err(errno) => Err(fault_of(errno, Fault::Medium((offset + skip as u64) / logical))),
+            Ok(came) if skip + came >= into.len() => Ok(Outcome::Complete),
+            // Nothing where blocks should be: the file was cut short behind our back.
+            Ok(came) => Err(Fault::Medium((offset + (skip + came) as u64) / logical).into()),
+        };
+        let job = self.job(slot);
+        let result = match (&job.work, &mut job.payload) {
+            (Work::ReadAround { from, span }, Payload::In(payload)) => {
+                if result.is_ok() {
+                    copy_out(&into.freeze(), *from, payload);
+                }
+                result.map_err(|failure| within(failure, *span))
+            }
+            _ => {
+                job.payload = Payload::In(into);
+                result
+            }
+        };
+        self.close(slot, result);
+    }
+
+    #[expect(clippy::unreachable, reason = "only these kinds of work write")]
+    fn has_written(&mut self, cx: &mut Cx<'_>, slot: u32, op: Written, came: Result<usize, Errno>) {
+        let Written { offset, from, skip, durable } = op;
+        let probes = matches!(self.job(slot).work, Work::Write { probes: true, .. });
+        if came.is_ok() && !durable && !probes {
+            self.disk.dirty.wrote(self.shard);
+        }
+        if let Some(skip) = self.goes_on(slot, (skip, from.len()), came) {
+            return self.push(slot, DiskKind::Write { offset, from, skip, durable });
+        }
+        let lba = (offset + skip as u64) / self.logical();
+        let result = match came {
+            Err(errno) if durable && self.may_hide_a_failed_sync(errno) => {
+                self.disk.dirty.fail();
+                Err(Fault::Sync.into())
+            }
+            Err(errno) if durable && !is_own(errno) => return self.probe(slot, offset, from),
+            Err(errno) => Err(fault_of(errno, Fault::Unwritable(lba))),
+            Ok(came) if skip + came < from.len() => Err(Fault::NoSpace.into()),
+            // The blocks can be written: what has failed was making stable what lay in the disk's cache, and others
+            // may have been told since that theirs is.
+            Ok(_) if probes => {
+                self.disk.dirty.fail();
+                Err(Fault::Sync.into())
+            }
+            Ok(_) => Ok(Outcome::Complete),
+        };
+        self.end_stable(slot);
+        let written = from.len() as u64;
+        let job = self.job(slot);
+        match &mut job.work {
+            Work::Erase { how: Erase::Fill { done, .. }, .. } => {
+                *done += written;
+                return self.has_erased(cx, slot, result);
+            }
+            Work::Write { durable: wanted, .. } => {
+                let syncs = *wanted && !durable && result.is_ok();
+                if let Payload::None = job.payload {
+                    job.payload = Payload::Out(from);
+                }
+                if syncs {
+                    job.work = Work::Sync;
+                    return self.flush(slot);
+                }
+            }
+            Work::Read | Work::ReadAround { .. } | Work::Erase { .. } => unreachable!("it writes"),
+            Work::Sync | Work::Extents { .. } | Work::Prefetch => unreachable!("it writes"),
+        }
+        self.close(slot, result);
+    }
+
+    /// Where a transfer of `len` bytes, `skip` of them done before, goes on after a call; `None` if it has
+    /// ended, well or not. What brings nothing on is tried a bounded number of times.
+    fn goes_on(
+        &mut self,
+        slot: u32,
+        (skip, len): (usize, usize),
+        came: Result<usize, Errno>,
+    ) -> Option<usize> {
+        let next = match came {
+            Ok(0) => return None,
+            Ok(came) => self.advance(skip, came, len),
+            Err(errno) if is_transient(errno) => skip,
+            Err(_) => return None,
+        };
+        let job = self.job(slot);
+        job.tries = if next > skip { 0 } else { job.tries + 1 };
+        (next < len && job.tries <= TRIES_MAX).then_some(next)
+    }
+
+    /// Counts one more try of what could not be made: false if there were enough.
+    fn tries_again(&mut self, slot: u32) -> bool {
+        let job = self.job(slot);
+        job.tries += 1;
+        job.tries <= TRIES_MAX
+    }
+}
+
+/// A write that came back.
+struct Written {
+    offset: u64,
+    from: Sg,
+    skip: usize,
+    durable: bool,
+}
+
+/// A medium fault in what was read around a span is one of the span's first block at the least.
+fn within(failure: Failure, span: Span) -> Failure {
+    match failure {
+        Failure::Failed(Fault::Medium(lba)) => {
+            Fault::Medium(lba.clamp(span.lba, span.lba + span.blocks.saturating_sub(1))).into()
+        }
+        other => other,
+    }
+}
+
+impl Backend for File {
+    fn geometry(&self) -> Geometry {
+        self.disk.geometry()
+    }
+
+    fn submit(&mut self, cx: &mut Cx<'_>, io: Io) {
+        let Io { id, op, payload, .. } = io;
+        match op {
+            Op::Read(span) => self.read(cx, id, span, payload),
+            Op::Write(span, durability) => self.write(cx, id, span, durability, payload),
+            Op::Flush => {
+                let slot = self.open(id, payload, Work::Sync);
+                self.flush(slot);
+            }
+            Op::WriteZeroes { span, unmap } => self.erase(cx, id, span, unmap),
+            Op::Unmap(spans) => match spans[..] {
+                [span] => self.erase(cx, id, span, true),
+                _ => self.end(id, Err(Fault::Internal.into()), payload),
+            },
+            Op::Prefetch(span) => {
+                let kind = DiskKind::Prefetch {
+                    offset: span.lba * self.logical(),
+                    len: span.blocks * self.logical(),
+                };
+                let slot = self.open(id, payload, Work::Prefetch);
+                self.push(slot, kind);
+            }
+            Op::Extents(span) => self.extents(id, span),
+            Op::WriteAtomic(_) | Op::Compare(_) | Op::CompareAndWrite(_) | Op::WriteSame(_) | Op::Or(_) => {
+                self.end(id, Err(Fault::Internal.into()), payload);
+            }
+            Op::Verify(_) | Op::MarkBad(_) | Op::Sanitize(_) => {
+                self.end(id, Err(Fault::Internal.into()), payload);
+            }
+        }
+    }
+
+    /// What the disk has not been asked yet ends at once; a call that is out cannot be recalled.
+    fn cancel(&mut self, id: IoId) {
+        let found = self.jobs.iter_mut().position(|job| job.as_ref().is_some_and(|job| job.id == id));
+        let Some(slot) = found else { return };
+        let slot = slot as u32;
+        self.job(slot).cancelled = true;
+        let Some(at) = self.out.iter().position(|op| op.ticket.0 == u64::from(slot)) else { return };
+        let Some(op) = self.out.remove(at) else { return };
+        let job = self.job(slot);
+        match (op.kind, &job.payload) {
+            (DiskKind::Read { into, .. }, Payload::None) => job.payload = Payload::In(into),
+            (DiskKind::Write { from, .. }, Payload::None) if matches!(job.work, Work::Write { .. }) => {
+                job.payload = Payload::Out(from);
+            }
+            _ => {}
+        }
+        self.end_stable(slot);
+        self.close(slot, Err(Fault::Aborted.into()));
+    }
+
+    fn poll_wake(&mut self) -> Option<Shard> {
+        self.wakes.pop_front().map(Shard)
+    }
+
+    fn handle_wake(&mut self) {
+        self.go_on_syncing();
+        self.tell_failures();
+    }
+
+    fn poll_done(&mut self) -> Option<Done> {
+        self.done.pop_front()
+    }
+
+    fn poll_disk(&mut self) -> Option<DiskOp> {
+        self.out.pop_front()
+    }
+
+    fn handle_disk(&mut self, cx: &mut Cx<'_>, op: DiskOp, came: Result<usize, Errno>) {
+        let slot = op.ticket.0 as u32;
+        match op.kind {
+            DiskKind::Sync => self.has_synced(came),
+            DiskKind::Read { offset, into, skip } => self.has_read(slot, offset, into, skip, came),
+            DiskKind::Write { offset, from, skip, durable } => {
+                self.has_written(cx, slot, Written { offset, from, skip, durable }, came);
+            }
+            DiskKind::Punch { .. } | DiskKind::Zero { .. } => self.has_asked(cx, slot, op.kind, came),
+            DiskKind::NextData { offset, data } => self.has_found(slot, offset, data, came),
+            // A hint: whether it helped is nobody's concern.
+            DiskKind::Prefetch { .. } => self.close(slot, Ok(Outcome::Complete)),
+        }
+    }
+}

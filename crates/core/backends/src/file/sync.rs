@@ -1,0 +1,161 @@
+//! Syncs of a file, of which one is out at a time over all shards; and writes that are stable by themselves.
+//!
+//! Invariant: a flush is done only after every call that may have heard of a failure in its stead has come back
+//! without one (see `dirty.rs`).
+
+use buf::{Errno, Sg};
+use volume::{DiskKind, DiskOp, DiskTicket, Fault, Outcome};
+
+use super::File;
+use crate::dirty::Side;
+use crate::job::{Job, TRIES_MAX, Work, is_own, is_transient};
+
+/// The ticket of a sync.
+const SYNC: DiskTicket = DiskTicket(u64::MAX);
+
+/// How far this shard's sync is.
+#[derive(Debug)]
+pub(super) enum Sync {
+    /// None is wanted.
+    Idle,
+    /// Another shard has the turn. What was written before is noted: if that shard's syncs cover it, none of
+    /// our own is needed, so nobody waits for more than two.
+    Waiting,
+    /// The turn is ours, and the disk has it.
+    Out,
+    /// It has come back well; writes that were out beside it have not ended.
+    Settling(Side),
+}
+
+impl File {
+    pub(super) fn flush(&mut self, slot: u32) {
+        if self.disk.dirty.has_failed() {
+            return self.close(slot, Err(Fault::Sync.into()));
+        }
+        self.sync_next.push(slot);
+        self.start_sync();
+    }
+
+    /// One sync at a time, over all shards: what comes while one is out may not be covered by it.
+    pub(super) fn start_sync(&mut self) {
+        if !matches!(self.sync, Sync::Idle) || self.sync_next.is_empty() {
+            return;
+        }
+        std::mem::swap(&mut self.syncing, &mut self.sync_next);
+        self.disk.dirty.note(&mut self.covered);
+        self.take_turn();
+    }
+
+    /// Ends the flushes that have begun if they need no sync; else syncs, or waits for the turn.
+    fn take_turn(&mut self) {
+        let covered = self.disk.dirty.covers(&self.covered);
+        let failed = self.disk.dirty.has_failed();
+        if failed || covered {
+            return self.end_flushes(failed);
+        }
+        self.sync = Sync::Waiting;
+        if self.disk.dirty.take_turn(self.shard) {
+            self.syncing.append(&mut self.sync_next);
+            self.sync = Sync::Out;
+            self.disk.dirty.note(&mut self.covered);
+            self.push_sync();
+        }
+    }
+
+    fn push_sync(&mut self) {
+        self.out.push_back(DiskOp { disk: self.disk.disk, ticket: SYNC, kind: DiskKind::Sync });
+    }
+
+    fn end_flushes(&mut self, failed: bool) {
+        self.sync = Sync::Idle;
+        while let Some(slot) = self.syncing.pop() {
+            self.close(slot, if failed { Err(Fault::Sync.into()) } else { Ok(Outcome::Complete) });
+        }
+        self.start_sync();
+    }
+
+    pub(super) fn has_synced(&mut self, came: Result<usize, Errno>) {
+        match came {
+            Err(errno) if is_transient(errno) && self.sync_tries < TRIES_MAX => {
+                self.sync_tries += 1;
+                return self.push_sync();
+            }
+            Err(_) => self.disk.dirty.fail(),
+            Ok(_) => {}
+        }
+        self.sync_tries = 0;
+        self.sync = Sync::Settling(self.disk.dirty.begin_settling());
+        self.go_on_syncing();
+    }
+
+    /// Goes on with what another shard was waited for.
+    pub(super) fn go_on_syncing(&mut self) {
+        match &self.sync {
+            Sync::Waiting => self.take_turn(),
+            // After a failure nothing is ever synced again: then nothing need be waited for.
+            Sync::Settling(side) if self.disk.dirty.has_failed() || self.disk.dirty.has_settled(side) => {
+                let failed = self.disk.dirty.has_failed();
+                if !failed {
+                    self.disk.dirty.synced(&self.covered);
+                }
+                self.wakes.extend(self.disk.dirty.end_turn());
+                self.end_flushes(failed);
+            }
+            Sync::Settling(_) | Sync::Out | Sync::Idle => {}
+        }
+    }
+
+    /// A write that was to be stable by itself has failed, and the system does not say which half of it: it is made
+    /// once more without being stable. If its blocks cannot be written, they are bad, and nobody else's affair; else
+    /// the disk could not make stable what it had taken, of this write and of others.
+    pub(super) fn probe(&mut self, slot: u32, offset: u64, from: Sg) {
+        let job = self.job(slot);
+        job.tries = 0;
+        if let Work::Write { probes, .. } = &mut job.work {
+            *probes = true;
+        }
+        self.push(slot, DiskKind::Write { offset, from, skip: 0, durable: false });
+    }
+
+    /// A write that was stable by itself is out no more; what failed is noted before.
+    pub(super) fn end_stable(&mut self, slot: u32) {
+        let Work::Write { side, .. } = &mut self.job(slot).work else { return };
+        if let Some(side) = side.take() {
+            let wake = self.disk.dirty.end_stable(self.shard, side);
+            self.wake(wake);
+        }
+    }
+
+    /// Wakes the shard that has the turn to sync, which may be this one.
+    pub(super) fn wake(&mut self, shard: Option<u16>) {
+        match shard {
+            Some(shard) if shard == self.shard => self.go_on_syncing(),
+            Some(shard) => self.wakes.push_back(shard),
+            None => {}
+        }
+    }
+
+    /// Whether a stable write's error may be that of its sync, and so be about what others have written: the
+    /// system does not say which half has failed.
+    pub(super) fn may_hide_a_failed_sync(&self, errno: Errno) -> bool {
+        !is_own(errno) && (self.disk.geometry.write_cache || self.disk.dirty.has_writes())
+    }
+}
+
+impl Drop for File {
+    /// Only with its shard does a backend end that has calls out: nobody will hear what came of them, and nobody
+    /// may wait for it.
+    fn drop(&mut self) {
+        let syncs = matches!(self.sync, Sync::Out | Sync::Settling(_));
+        let is_stable = |job: &Job| matches!(job.work, Work::Write { side: Some(_), .. });
+        if !syncs && !self.jobs.iter().flatten().any(is_stable) {
+            return;
+        }
+        self.disk.dirty.fail();
+        if syncs {
+            self.disk.dirty.end_turn().for_each(drop);
+        }
+        // Nobody takes this backend's wakes any more: who keeps the doubt wakes those that waited for it.
+        self.disk.doubt().tell();
+    }
+}

@@ -1,0 +1,34 @@
+//! Volumes on files, block devices, and nothing; and stripes of volumes.
+//!
+//! No backend here opens a file or makes a system call: the world does, tells by [`FileFacts`] what
+//! it found, and carries out the [`DiskOp`](volume::DiskOp)s. What all shards of one volume share is
+//! a [`FileDisk`]; each shard has its own [`File`] on it.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::unreachable,
+        clippy::panic,
+        clippy::indexing_slicing,
+        clippy::string_slice
+    )
+)]
+
+mod dirty;
+mod doubt;
+mod facts;
+mod file;
+mod job;
+mod leg;
+mod null;
+pub mod stripe;
+
+pub use doubt::{Doubt, Keeper};
+pub use facts::{FileFacts, Unfit};
+pub use file::{File, FileDisk};
+pub use leg::AnyLeg;
+pub use null::Null;
+pub use stripe::Stripe;

@@ -1,0 +1,84 @@
+//! A volume that is nothing: reads are zeroes, writes vanish. For measuring what is above it.
+
+use std::collections::VecDeque;
+
+use buf::{Cx, Errno, Payload};
+use volume::{Backend, DiskOp, Done, Extent, Fault, Geometry, Io, IoId, Op, Outcome};
+
+use crate::facts::IO_MAX;
+
+/// Reads zeroes, forgets writes.
+#[derive(Debug)]
+pub struct Null {
+    geometry: Geometry,
+    done: VecDeque<Done>,
+}
+
+impl Null {
+    /// A volume of `blocks` blocks of `logical` bytes.
+    pub fn new(blocks: u64, logical: u32) -> Self {
+        let geometry = Geometry {
+            blocks,
+            logical,
+            physical: logical,
+            dio_align: logical,
+            max_io: IO_MAX,
+            thin: true,
+            write_cache: false,
+            atomic: IO_MAX / logical,
+            atomic_powerfail: IO_MAX / logical,
+            caw_max: 255.min(IO_MAX / logical),
+            dealloc_reads_zero: true,
+            lends: false,
+        };
+        Null { geometry, done: VecDeque::new() }
+    }
+}
+
+impl Backend for Null {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn submit(&mut self, _cx: &mut Cx<'_>, io: Io) {
+        let mut payload = io.payload;
+        let result = match io.op {
+            Op::Read(_) => match &mut payload {
+                Payload::In(into) => {
+                    into.zero(0..into.len());
+                    Ok(Outcome::Complete)
+                }
+                Payload::None | Payload::Out(_) => Err(Fault::Internal.into()),
+            },
+            Op::Extents(span) => Ok(Outcome::Extents(vec![Extent { span, mapped: false }])),
+            Op::Write(..) | Op::Flush | Op::WriteZeroes { .. } | Op::Unmap(_) | Op::Prefetch(_) => {
+                Ok(Outcome::Complete)
+            }
+            Op::WriteAtomic(_) | Op::Compare(_) | Op::CompareAndWrite(_) | Op::WriteSame(_) | Op::Or(_) => {
+                Err(Fault::Internal.into())
+            }
+            Op::Verify(_) | Op::MarkBad(_) | Op::Sanitize(_) => Err(Fault::Internal.into()),
+        };
+        self.done.push_back(Done { id: io.id, result, payload });
+    }
+
+    fn cancel(&mut self, _id: IoId) {
+        // Everything has ended already.
+    }
+
+    fn poll_done(&mut self) -> Option<Done> {
+        self.done.pop_front()
+    }
+
+    fn poll_disk(&mut self) -> Option<DiskOp> {
+        None
+    }
+
+    #[expect(
+        clippy::unreachable,
+        reason = "a world gives back what it was asked for, and nothing is asked for here"
+    )]
+    fn handle_disk(&mut self, _cx: &mut Cx<'_>, op: DiskOp, _came: Result<usize, Errno>) {
+        unreachable!("nothing asks for no disk operation, and got {op:?}");
+    }
+}

@@ -1,0 +1,173 @@
+//! How a stripe is written: `stripe:LEG+LEG...[,key=value]...`.
+//!
+//! A comma, a plus sign or a backslash that belongs to a leg stands behind a backslash; the plus sign of
+//! `nvme+tcp://` needs none. Invariant: what [`written`] makes of legs, [`cut`] reads back.
+
+use std::fmt;
+
+use super::LEGS_MAX;
+
+/// What it begins with.
+const KIND: &str = "stripe:";
+
+/// The two halves of `nvme+tcp://`.
+const SCHEME: [&str; 2] = ["nvme", "tcp://"];
+
+/// A stripe as it was written, cut; what legs and fields mean is for others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// The legs, two at least.
+    pub legs: Vec<String>,
+    /// What follows them.
+    pub fields: Vec<String>,
+}
+
+/// Why it is not written as it must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Miswritten {
+    /// A backslash at the end, or before something that needs none.
+    Escape,
+    /// Nothing stands where this leg should, counted from 1.
+    NoLeg(usize),
+    /// One leg is no stripe.
+    OneLeg,
+    /// More than [`LEGS_MAX`].
+    TooMany,
+}
+
+impl fmt::Display for Miswritten {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Miswritten::Escape => write!(f, "a backslash must stand before \",\", \"+\" or \"\\\""),
+            Miswritten::NoLeg(leg) => {
+                write!(f, "stripe: leg {leg} is empty; a stripe is written stripe:VOLUME+VOLUME")
+            }
+            Miswritten::OneLeg => write!(
+                f,
+                "stripe: needs two legs at least, as in stripe:/dev/sdb+/dev/sdc (a comma inside of a leg is \
+                 written \\,)"
+            ),
+            Miswritten::TooMany => write!(f, "stripe: has more than {LEGS_MAX} legs"),
+        }
+    }
+}
+
+impl std::error::Error for Miswritten {}
+
+/// Whether a stripe is meant.
+pub fn is_meant(text: &str) -> bool {
+    text.starts_with(KIND)
+}
+
+/// Cuts a stripe into legs and fields, without their backslashes.
+///
+/// # Errors
+/// What is not written as it must be.
+pub fn cut(text: &str) -> Result<Written, Miswritten> {
+    let mut rest = text.strip_prefix(KIND).unwrap_or(text);
+    let mut cut = Written { legs: vec![String::new()], fields: Vec::new() };
+    loop {
+        let in_legs = cut.fields.is_empty();
+        let mut chars = rest.chars();
+        // There is one leg from the beginning.
+        let (Some(c), Some(last)) = (chars.next(), cut.fields.last_mut().or(cut.legs.last_mut())) else {
+            break;
+        };
+        let behind = chars.as_str();
+        rest = behind;
+        match c {
+            '\\' => match behind.chars().next() {
+                Some(escaped @ (',' | '+' | '\\')) => {
+                    last.push(escaped);
+                    rest = behind.get(1..).unwrap_or_default();
+                }
+                _ => return Err(Miswritten::Escape),
+            },
+            ',' => cut.fields.push(String::new()),
+            '+' if in_legs && !is_scheme(last, behind) => cut.legs.push(String::new()),
+            c => last.push(c),
+        }
+    }
+    match &cut.legs[..] {
+        legs if legs.len() > LEGS_MAX => Err(Miswritten::TooMany),
+        legs if legs.iter().any(|leg| leg.trim().is_empty()) => {
+            Err(Miswritten::NoLeg(1 + legs.iter().position(|leg| leg.trim().is_empty()).unwrap_or(0)))
+        }
+        [_] => Err(Miswritten::OneLeg),
+        _ => Ok(cut),
+    }
+}
+
+/// Whether the plus sign between these is the one of `nvme+tcp://`.
+fn is_scheme(before: &str, behind: &str) -> bool {
+    before.rsplit(',').next() == Some(SCHEME[0]) && behind.starts_with(SCHEME[1])
+}
+
+/// The legs as they are written.
+pub fn written<'a>(legs: impl Iterator<Item = &'a str>) -> String {
+    let mut text = KIND.to_owned();
+    for (at, leg) in legs.enumerate() {
+        if at > 0 {
+            text.push('+');
+        }
+        for (at, c) in leg.char_indices() {
+            let is_plain = match c {
+                '+' => leg.split_at_checked(at).is_some_and(|(before, rest)| {
+                    is_scheme(before, rest.strip_prefix('+').unwrap_or_default())
+                }),
+                c => !matches!(c, ',' | '\\'),
+            };
+            if !is_plain {
+                text.push('\\');
+            }
+            text.push(c);
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn legs(text: &str) -> Vec<String> {
+        cut(text).unwrap().legs
+    }
+
+    #[test]
+    fn legs_are_cut_at_plus_signs() {
+        assert_eq!(legs("stripe:a+b+c"), ["a", "b", "c"]);
+        assert_eq!(legs(r"stripe:file:/a\+b\,c+/dev/sdb"), ["file:/a+b,c", "/dev/sdb"]);
+        assert_eq!(
+            legs(r"stripe:nvme+tcp://h/n/1\,nvme+tcp://i/n/1+iscsi://h/n/0"),
+            ["nvme+tcp://h/n/1,nvme+tcp://i/n/1", "iscsi://h/n/0"]
+        );
+        assert_eq!(legs(r"stripe:nvme\+tcp://h/n/1+ram:1M"), ["nvme+tcp://h/n/1", "ram:1M"]);
+        let cut = cut("stripe:a+b,chunk=4K,name=x+y").unwrap();
+        assert_eq!(cut.fields, ["chunk=4K", "name=x+y"]);
+    }
+
+    #[test]
+    fn what_is_not_written_well_is_named() {
+        let of = |text: &str| cut(text).unwrap_err();
+        assert_eq!(of("stripe:a"), Miswritten::OneLeg);
+        assert_eq!(of("stripe:a,b"), Miswritten::OneLeg);
+        assert_eq!(of("stripe:a++b"), Miswritten::NoLeg(2));
+        assert_eq!(of("stripe:"), Miswritten::NoLeg(1));
+        assert_eq!(of(r"stripe:a+b\"), Miswritten::Escape);
+        assert_eq!(of(r"stripe:a+\b"), Miswritten::Escape);
+        assert_eq!(of(&format!("stripe:a{}", "+a".repeat(LEGS_MAX))), Miswritten::TooMany);
+        assert!(cut(&format!("stripe:a{}", "+a".repeat(LEGS_MAX - 1))).is_ok());
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_back(
+            legs in prop::collection::vec("(nvme\\+tcp://|,nvme\\+tcp://)?[a-z+,\\\\:/]{1,12}", 2..5)
+        ) {
+            let text = written(legs.iter().map(String::as_str));
+            prop_assert_eq!(cut(&text).unwrap(), Written { legs, fields: Vec::new() });
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Memory: a stripe that is warm allocates nothing per operation on no more chunks than there are legs.
+
+#[path = "../../../server/shard/tests/alloc/counter.rs"]
+mod counter;
+
+use std::sync::Arc;
+
+use blockwire_backends::{AnyLeg, Stripe};
+use buf::{Class, Cx, Entropy, Payload, Pool, Time};
+use counter::counted;
+use volume::{Backend, Durability, Epoch, Io, IoId, Op, Ram, RamDisk, Span};
+
+const CHUNK: u32 = 16 << 10;
+const LEGS: u64 = 4;
+
+fn stripe() -> Stripe<AnyLeg> {
+    let leg = |_| {
+        let disk = Arc::new(RamDisk::new(1 << 12, 1 << 12, 512, 4096));
+        (AnyLeg::Here(Box::new(Ram::new(disk))), None)
+    };
+    Stripe::new((0..LEGS).map(leg).collect(), CHUNK, None, None)
+}
+
+fn round(stripe: &mut Stripe<AnyLeg>, pool: &Pool, len: usize) {
+    let mut entropy = Entropy::new([0; 32]);
+    let mut cx = Cx { now: Time(0), pool, entropy: &mut entropy };
+    for slot in 0..64 {
+        let memory = pool.take_sg(Class::Wire, len).expect("there is memory");
+        // Off the chunks' edges: the longest lies on as many chunks as there are legs.
+        let span = Span { lba: slot * (len as u64 / 512) / 2 * 2 + 8, blocks: len as u64 / 512 };
+        let (op, payload) = match slot % 2 {
+            0 => (Op::Write(span, Durability::Cached), Payload::Out(memory.freeze())),
+            _ => (Op::Read(span), Payload::In(memory)),
+        };
+        counted(|| stripe.submit(&mut cx, Io { id: IoId(slot), epoch: Epoch(0), op, payload }));
+        let done = counted(|| stripe.poll_done()).expect("memory answers at once");
+        assert!(done.result.is_ok(), "{done:?}");
+        assert_eq!(done.payload.len(), len);
+    }
+}
+
+#[test]
+fn reads_and_writes_allocate_nothing() {
+    let (mut stripe, pool) = (stripe(), Pool::new(8 << 20));
+    for len in [4096, 16 << 10, 48 << 10] {
+        (0..4).for_each(|_| round(&mut stripe, &pool, len));
+        counter::take();
+        let before = pool.usage();
+        (0..8).for_each(|_| round(&mut stripe, &pool, len));
+        let count = counter::take();
+        assert_eq!(count.calls, 0, "{len} bytes: {count:?}; {:?}", counter::site());
+        assert_eq!(pool.usage(), before, "all memory came back");
+    }
+}

@@ -1,0 +1,45 @@
+//! Memory for payloads: a pool of buffers per shard, scatter-gather lists of them, memory regions
+//! that several cores and the kernel touch at once, and CRC32C; and [`Cx`], all that a core sees of
+//! the world.
+//!
+//! What is here moves by value. A [`BufMut`] has one owner and may be written; [`BufMut::freeze`]
+//! makes it a [`Buf`], which may be shared and only read. Who holds a buffer may hand it to the
+//! kernel: nobody else can name the memory until it comes back ("owned operations", the first law
+//! in `ARCHITECTURE.md`). The last owner's drop returns the memory to its pool.
+//!
+//! Nothing here is `Send` but [`Region`]: a pool and its buffers live on one shard.
+
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::unreachable,
+        clippy::panic,
+        clippy::indexing_slicing,
+        clippy::string_slice
+    )
+)]
+
+mod blocks;
+mod buffer;
+mod cx;
+mod lent;
+mod memory;
+mod payload;
+#[cfg(feature = "rig")]
+pub mod poison;
+mod pool;
+mod region;
+mod sg;
+mod shared;
+
+pub mod crc32c;
+
+pub use buffer::{Buf, BufMut};
+pub use cx::{Cx, Entropy, Time};
+pub use lent::Lender;
+pub use payload::{Errno, Payload};
+pub use pool::{Account, Class, Pool, PoolUse};
+pub use region::{Region, RegionHandle};
+pub use sg::{Sg, SgMut};

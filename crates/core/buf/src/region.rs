@@ -1,0 +1,247 @@
+//! Memory that several cores and the kernel touch at once: the contents of a RAM volume.
+//!
+//! Invariant: no Rust reference into a region ever exists. All access is by the copies of
+//! [`shared`], which may race: two writers at the same place give a mixture of bytes, as two
+//! overlapping writes of a disk may, and nothing worse. A reference would promise the compiler that
+//! nobody else writes, and what it read once it might read again and find changed.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use crate::buffer::Buf;
+use crate::crc32c::Crc32c;
+use crate::memory::{give_pages_back, try_map_anonymous, try_map_file, unmap};
+use crate::shared;
+
+/// The shortest region, in bytes, that is taken to fit no cache: what is written to it by whole lines goes
+/// to memory at once.
+const UNCACHED_MIN: usize = 32 << 20;
+
+/// A zeroed stretch of memory, shared by all cores.
+#[derive(Debug)]
+pub struct Region {
+    base: NonNull<u8>,
+    len: usize,
+    /// Whether pages that are given back read as zeroes: not those of a file.
+    anonymous: bool,
+}
+
+// SAFETY: the memory is only touched by raw copies, which need no exclusive access (see the module's
+// invariant), and it lives until the last owner is dropped.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+/// One shard's handle on a [`Region`]: cloned and dropped per I/O without touching shared memory.
+#[derive(Clone, Debug)]
+#[expect(
+    clippy::redundant_allocation,
+    reason = "the Rc keeps per-I/O counting off the shared count of the Arc"
+)]
+pub struct RegionHandle(Rc<Arc<Region>>);
+
+impl Region {
+    /// A region of `len` zero bytes; pages take memory when they are first written, 2 MiB at a time where
+    /// the system gives large ones.
+    ///
+    /// # Panics
+    /// If `len` is 0 or the address space has no room for it.
+    #[expect(clippy::panic, reason = "documented: who can go on without the memory asks `try_new`")]
+    pub fn new(len: usize) -> Self {
+        Self::try_new(len).unwrap_or_else(|| panic!("no address space for {len} bytes"))
+    }
+
+    /// As [`Region::new`]; `None` where that panics.
+    pub fn try_new(len: usize) -> Option<Self> {
+        if len == 0 {
+            return None;
+        }
+        Some(Region { base: try_map_anonymous(len)?, len, anonymous: true })
+    }
+
+    /// The first `len` bytes of a file that another process has mapped too, such as a virtual machine's
+    /// memory.
+    ///
+    /// Who may shorten the file can end this process: touching a page behind its end is a SIGBUS.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the file is shorter or `len` is 0; else what the system says.
+    pub fn of_file(file: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
+        let size = std::fs::File::from(file.try_clone_to_owned()?).metadata()?.len();
+        if len == 0 || size < len as u64 {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        Ok(Region { base: try_map_file(file, len)?, len, anonymous: false })
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never: a region has at least one byte.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    fn at(&self, at: usize, len: usize) -> NonNull<u8> {
+        assert!(at.checked_add(len).is_some_and(|end| end <= self.len), "access outside of a region");
+        // SAFETY: `at` is within the mapping.
+        unsafe { self.base.add(at) }
+    }
+
+    fn word(&self, at: usize) -> &AtomicU16 {
+        let word = self.at(at, size_of::<u16>());
+        assert!(word.cast::<u16>().is_aligned(), "a word of a region lies on an even address");
+        // SAFETY: the word is within the mapping, which lives as long as `self`, and aligned; all that
+        // touches it here is this atomic and the raw copies, and neither takes a plain reference.
+        unsafe { AtomicU16::from_ptr(word.cast().as_ptr()) }
+    }
+
+    /// The 16-bit word at an even address, in the machine's order. What was written before it was stored
+    /// there (with release) is seen by who reads after this.
+    ///
+    /// # Panics
+    /// As [`Region::read`], and if the address is odd.
+    pub fn load_u16(&self, at: usize) -> u16 {
+        self.word(at).load(Ordering::Acquire)
+    }
+
+    /// Stores a 16-bit word at an even address, after all that was written before.
+    ///
+    /// # Panics
+    /// As [`Region::load_u16`].
+    pub fn store_u16(&self, at: usize, word: u16) {
+        self.word(at).store(word, Ordering::Release);
+    }
+
+    /// Tells the processor that the bytes from `at` on will soon be read.
+    pub fn prefetch(&self, at: usize, len: usize) {
+        shared::prefetch(self.at(at, len).as_ptr(), len);
+    }
+
+    /// Copies bytes from `at` on into all of `into`.
+    ///
+    /// # Panics
+    /// If the range is not within the region (so for each method here).
+    pub fn read(&self, at: usize, into: &mut [u8]) {
+        let from = self.at(at, into.len());
+        // SAFETY: the source is within the mapping; `into` is a unique borrow elsewhere.
+        unsafe { shared::copy(from.as_ptr(), into.as_mut_ptr(), into.len()) };
+    }
+
+    /// Copies like [`Region::read`] and feeds what was copied to `crc` in the same pass: the digest
+    /// is of the bytes that stand in `into`, even if another core writes meanwhile.
+    pub fn read_crc(&self, at: usize, into: &mut [u8], crc: &mut Crc32c) {
+        let from = self.at(at, into.len());
+        // SAFETY: as in `read`.
+        unsafe { crc.copy_raw(from.as_ptr(), into) };
+    }
+
+    /// Copies all of `from` to `at`.
+    pub fn write(&self, at: usize, from: &[u8]) {
+        let to = self.at(at, from.len());
+        // SAFETY: the destination is within the mapping, and no reference into it exists, so `from`
+        // is elsewhere.
+        unsafe { shared::copy(from.as_ptr(), to.as_ptr(), from.len()) };
+    }
+
+    /// Copies all of `from` to `at` like [`Region::write`], but past the caches if the region fits none:
+    /// that takes half the time. Other cores may see these bytes late, even behind what is stored
+    /// afterwards, until this one calls [`Region::settle`]: do so before anybody is told that they are
+    /// there. This core itself sees them at once.
+    pub fn write_late(&self, at: usize, from: &[u8]) {
+        if self.len < UNCACHED_MIN {
+            return self.write(at, from);
+        }
+        let to = self.at(at, from.len());
+        // SAFETY: as in `write`. That the bytes may come late makes them one more mixture for who reads
+        // them meanwhile, which any reader must expect.
+        unsafe { shared::copy_late(from.as_ptr(), to.as_ptr(), from.len()) };
+    }
+
+    /// What this core wrote by [`Region::write_late`] stands before what it stores from now on.
+    pub fn settle(&self) {
+        if self.len >= UNCACHED_MIN {
+            shared::settle();
+        }
+    }
+
+    /// Copies `from`, whichever memory it is of, to `at`. Where `from` is of this very region the
+    /// bytes arrive as they were before.
+    pub fn write_buf(&self, at: usize, from: &Buf) {
+        if let Some(bytes) = from.bytes() {
+            self.write_late(at, bytes);
+            return self.settle();
+        }
+        let to = self.at(at, from.len());
+        // SAFETY: both ranges are within live memory; pool memory is elsewhere, and of a region no
+        // reference exists.
+        unsafe { shared::move_within(from.as_ptr(), to.as_ptr(), from.len()) };
+    }
+
+    /// The offset in `with` of the first byte that differs from the bytes at `at`; `None` if all
+    /// are equal.
+    #[expect(clippy::indexing_slicing, reason = "bounded by the length of both arrays")]
+    pub fn first_difference(&self, at: usize, with: &Buf) -> Option<usize> {
+        const STEP: usize = 512;
+        self.at(at, with.len());
+        let (mut here, mut there) = ([0; STEP], [0; STEP]);
+        (0..with.len()).step_by(STEP).find_map(|done| {
+            let n = STEP.min(with.len() - done);
+            self.read(at + done, &mut here[..n]);
+            with.copy_to(done, &mut there[..n]);
+            let differ = |(a, b): (&u8, &u8)| a != b;
+            (here[..n] != there[..n]).then(|| here.iter().zip(&there).position(differ))?.map(|n| done + n)
+        })
+    }
+
+    /// Zeroes `len` bytes from `at` on; whole pages of it are returned to the system.
+    pub fn zero(&self, at: usize, len: usize) {
+        const PAGE: usize = 4096;
+        let to = self.at(at, len);
+        let head = (at.next_multiple_of(PAGE) - at).min(len);
+        let pages = (len - head) / PAGE * PAGE;
+        // SAFETY: each of the three stretches is within the mapping, and no reference into it exists.
+        unsafe {
+            shared::zero(to.as_ptr(), head);
+            if pages > 0 && !(self.anonymous && give_pages_back(to.as_ptr().add(head), pages)) {
+                shared::zero(to.as_ptr().add(head), pages);
+            }
+            shared::zero(to.as_ptr().add(head + pages), len - head - pages);
+        }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new` with this length; handles hold an `Arc`, so none is left.
+        unsafe { unmap(self.base, self.len) };
+    }
+}
+
+impl RegionHandle {
+    /// A handle for one shard.
+    pub fn new(region: Arc<Region>) -> Self {
+        RegionHandle(Rc::new(region))
+    }
+
+    /// The region.
+    pub fn region(&self) -> &Region {
+        &self.0
+    }
+
+    /// A view of `len` bytes from `at` on, which may change under the reader's hands.
+    #[expect(clippy::expect_used, reason = "a view is at most one transfer, far below 4 GiB")]
+    pub fn view(&self, at: usize, len: usize) -> Buf {
+        let start = self.0.at(at, len);
+        Buf::of_region(self.clone(), start, u32::try_from(len).expect("a view is smaller than 4 GiB"))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,112 @@
+//! Connections outwards: what an initiator's part of a shard asks of the world.
+//!
+//! Invariant: each [`Dial`] is answered exactly once by [`Sockets::handle_dialled`], at the latest when
+//! its time is over; a socket that comes of it is treated like any other from then on.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use buf::{Cx, Errno, Time};
+use stream::{Came, RecvOp, SendOp};
+use volume::{Backend, Remark};
+
+use crate::{LinkId, Work};
+
+/// Names a connection that was asked for, until it is answered. Chosen by who asks; who composes
+/// several gives each its own names and translates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DialId(pub u64);
+
+/// A TCP connection that is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dial {
+    /// Its name.
+    pub id: DialId,
+    /// Whither.
+    pub to: SocketAddr,
+    /// When the world gives up, with ETIMEDOUT.
+    pub until: Time,
+}
+
+/// A connection that was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dialled {
+    /// The socket.
+    pub link: LinkId,
+    /// Our address.
+    pub local: SocketAddr,
+    /// The peer's.
+    pub peer: SocketAddr,
+}
+
+/// How a socket that was dialled leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leave {
+    /// What was handed to the socket is still delivered.
+    Close,
+    /// With a reset.
+    Abort,
+}
+
+/// Something with sockets of its own making, without I/O: a path to a remote volume, or all of them.
+/// `poll_*` gives, `handle_*` takes, as in [`Endpoint`](crate::Endpoint).
+pub trait Sockets {
+    /// A connection that is wanted.
+    #[must_use]
+    fn poll_dial(&mut self) -> Option<Dial>;
+    /// It stands, or failed this way. From now on the link is asked for operations.
+    fn handle_dialled(&mut self, cx: &mut Cx<'_>, id: DialId, how: Result<Dialled, Errno>);
+    /// Takes a receive back.
+    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Came);
+    /// The socket has taken all of a batch, or failed.
+    fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>);
+    /// The kernel has let go of a batch's memory.
+    fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp);
+    /// A link that may have something to receive or to send, each once per change.
+    #[must_use]
+    fn poll_ready(&mut self) -> Option<LinkId>;
+    /// What to receive on a link; `None` while one receive is out.
+    #[must_use]
+    fn poll_recv(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<RecvOp>;
+    /// What to send on a link; `None` while one send is out and not written.
+    #[must_use]
+    fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp>;
+    /// A link that leaves. Nothing is asked of it afterwards, but what is out comes back.
+    #[must_use]
+    fn poll_leave(&mut self) -> Option<(LinkId, Leave)>;
+    /// Something that takes long, to be computed where it keeps nothing else waiting;
+    /// [`Sockets::handle_worked`] follows, whether it was done or dropped. To be asked after each turn.
+    #[must_use]
+    fn poll_work(&mut self) -> Option<Work> {
+        None
+    }
+    /// Some of its work has been done, or was dropped; [`Sockets::turn`] follows.
+    fn handle_worked(&mut self) {}
+    /// Does the work that is due between events and operations; true if there may be more to poll.
+    fn turn(&mut self, cx: &mut Cx<'_>) -> bool;
+    /// When [`Sockets::handle_timeout`] wants to be called, if at all.
+    #[must_use]
+    fn poll_timeout(&self) -> Option<Time>;
+    /// The time that `poll_timeout` named has come (calling early is harmless).
+    fn handle_timeout(&mut self, cx: &mut Cx<'_>);
+    /// Ends it: it parts from its peers within `grace`, then at once. Who does not know how is cut off.
+    fn close(&mut self, cx: &mut Cx<'_>, grace: Duration) {
+        let _ = (cx, grace);
+    }
+    /// What its operator should hear of: a path that is lost, one that is up again. Bounded, and seldom.
+    #[must_use]
+    fn poll_remark(&mut self) -> Option<Remark> {
+        None
+    }
+    /// Whether it has parted from all peers for ever.
+    #[must_use]
+    fn is_closed(&self) -> bool {
+        true
+    }
+}
+
+/// A backend whose volume is elsewhere, or in part: one value per volume and shard. What is submitted to it
+/// ends by [`Backend::poll_done`] as anywhere.
+pub trait Remote: Backend + Sockets {}
+
+impl<T: Backend + Sockets> Remote for T {}

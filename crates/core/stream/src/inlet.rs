@@ -1,0 +1,512 @@
+//! Framing: what a link has received and not yet parsed.
+//!
+//! Whole headers are looked at where they lie in the stage. A header that the stage cuts off is kept
+//! in a small array until its rest comes. Payload bytes behind a header are copied out once, to the
+//! place that they belong to; the stage is kept only while some payload has no place yet.
+//!
+//! A short command that the stage cuts off behind its header may be kept whole: what is here of it moves
+//! to memory that the next receive fills up. It then lies in one piece like those before it. That is
+//! tried for one receive; what still lacks bytes after it is parsed piecemeal.
+//!
+//! Invariant: while a partial header is kept, all bytes before it have been consumed.
+
+use crate::ops::Direct;
+use crate::tag::Tag;
+use buf::crc32c::Crc32c;
+use buf::{BufMut, Class, Pool, Sg, SgMut};
+use smallvec::SmallVec;
+use std::ops::Range;
+
+/// Shortest stage that is asked for, in bytes: some eighty command headers.
+const STAGE_MIN: usize = 4 << 10;
+/// Longest: some sixty commands with 4 KiB of immediate data each.
+const STAGE_MAX: usize = 256 << 10;
+/// The longest command, in bytes with all its data, that is kept whole.
+const WHOLE_MAX: usize = 16 << 10;
+
+/// Received bytes between the socket and the parser of one link.
+#[derive(Debug)]
+pub struct Inlet {
+    /// The beginning of a header whose rest has not come.
+    carry: SmallVec<[u8; 64]>,
+    source: Option<Source>,
+    /// How much of `source` is consumed.
+    at: usize,
+    /// What was received behind `source`.
+    behind: Option<Source>,
+    /// The command that is being filled up.
+    cut: Option<Cut>,
+    stage_len: usize,
+}
+
+/// A command whose end has not come.
+#[derive(Debug)]
+struct Cut {
+    /// Room for all of it; `None` while it is out with a receive.
+    memory: Option<SgMut>,
+    /// How much of it is here.
+    have: usize,
+    len: usize,
+}
+
+#[derive(Debug)]
+enum Source {
+    /// What the world received into a stage.
+    Stage(BufMut),
+    /// A command that was filled up, as far as its bytes have come: so many.
+    Filled(SgMut, usize),
+    /// Pages that the world chose.
+    Loaned(Sg),
+    /// What an earlier phase of the link left over.
+    Left(Box<[u8]>),
+}
+
+impl Source {
+    fn len(&self) -> usize {
+        match self {
+            Source::Stage(bytes) => bytes.len(),
+            Source::Filled(_, len) => *len,
+            Source::Loaned(pages) => pages.len(),
+            Source::Left(bytes) => bytes.len(),
+        }
+    }
+
+    /// All bytes, where they lie in one piece that nobody else may write.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "a command is filled up to its length at most, and its memory has that length"
+    )]
+    fn contiguous(&self) -> Option<&[u8]> {
+        match self {
+            Source::Stage(bytes) => Some(bytes),
+            Source::Filled(memory, len) => memory.pieces().first().map(|piece| &piece[..*len]),
+            Source::Loaned(_) => None,
+            Source::Left(bytes) => Some(bytes),
+        }
+    }
+
+    #[expect(
+        clippy::indexing_slicing,
+        clippy::unreachable,
+        reason = "the caller takes no more than `rest` says; all sources but pages lie in one piece"
+    )]
+    fn copy_to(&self, at: usize, into: &mut [u8]) {
+        match (self, self.contiguous()) {
+            (Source::Loaned(pages), _) => pages.copy_to(at, into),
+            (_, Some(bytes)) => into.copy_from_slice(&bytes[at..at + into.len()]),
+            (Source::Stage(_) | Source::Filled(..) | Source::Left(_), None) => {
+                unreachable!("all but pages lie in one piece")
+            }
+        }
+    }
+}
+
+impl Default for Inlet {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Inlet {
+    /// Nothing received yet.
+    pub fn new() -> Self {
+        let carry = SmallVec::new();
+        Inlet { carry, source: None, at: 0, behind: None, cut: None, stage_len: STAGE_MIN }
+    }
+
+    /// Starts with bytes that an earlier phase of the link received but did not parse.
+    pub fn with_bytes(left: &[u8]) -> Self {
+        let mut inlet = Self::new();
+        if !left.is_empty() {
+            inlet.source = Some(Source::Left(left.into()));
+        }
+        inlet
+    }
+
+    /// How long a stage the next receive should bring, in bytes: it follows the load.
+    pub fn stage_len(&self) -> usize {
+        self.stage_len
+    }
+
+    /// Whether no received byte waits to be consumed, but for a partial header or command.
+    pub fn is_empty(&self) -> bool {
+        self.source.is_none()
+    }
+
+    /// Whether the link stands within a header, or a command that is being filled up.
+    pub fn is_within_header(&self) -> bool {
+        !self.carry.is_empty() || self.cut.is_some()
+    }
+
+    /// Takes the first `len` bytes of a stage in.
+    ///
+    /// # Panics
+    /// If earlier bytes still wait, but for a command that this receive filled up, or the stage is shorter.
+    pub fn put_stage(&mut self, mut stage: BufMut, len: usize) {
+        stage.set_len(len);
+        if len >= self.stage_len {
+            self.stage_len = (self.stage_len * 2).min(STAGE_MAX);
+        } else if len < self.stage_len / 8 {
+            self.stage_len = (self.stage_len / 2).max(STAGE_MIN);
+        }
+        if len > 0 {
+            self.put(Source::Stage(stage));
+        }
+    }
+
+    /// Takes pages that the world chose.
+    ///
+    /// # Panics
+    /// As for [`Inlet::put_stage`].
+    pub fn put_loaned(&mut self, pages: Sg) {
+        if !pages.is_empty() {
+            self.put(Source::Loaned(pages));
+        }
+    }
+
+    #[expect(clippy::panic, reason = "documented: the caller looks at `is_empty` first")]
+    fn put(&mut self, source: Source) {
+        match &self.source {
+            None => (self.source, self.at) = (Some(source), 0),
+            Some(Source::Filled(..)) if self.behind.is_none() => self.behind = Some(source),
+            Some(_) => panic!("bytes over bytes that wait"),
+        }
+    }
+
+    /// Keeps a command of `len` bytes whole whose header is the next to be looked at: if the stage cuts it
+    /// off, it is short enough and there is memory, the next receive fills it up. True: parsing stops
+    /// until then.
+    #[inline]
+    pub fn keep_whole(&mut self, len: usize, pool: &Pool) -> bool {
+        self.rest() < len && self.keep_cut(len, pool)
+    }
+
+    #[cold]
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "`at` never passes the end of the source; what is here is shorter than the command, for which the memory was taken"
+    )]
+    fn keep_cut(&mut self, len: usize, pool: &Pool) -> bool {
+        let (Some(Source::Stage(bytes)), true) = (&self.source, self.carry.is_empty()) else { return false };
+        let here = &bytes[self.at..];
+        if len > WHOLE_MAX {
+            return false;
+        }
+        // Of what nobody was promised: without it the command goes the longer way, which has its own.
+        let Some(mut memory) = pool.take(Class::Solicited, len) else { return false };
+        let have = here.len();
+        memory[..have].copy_from_slice(here);
+        self.cut = Some(Cut { memory: Some(memory.into()), have, len });
+        self.advance(have);
+        true
+    }
+
+    /// Where the next bytes go, if a command is to be filled up with them. The tag names nothing.
+    pub fn fill_up(&mut self) -> Option<Direct> {
+        let cut = self.cut.as_mut()?;
+        let data = cut.memory.take()?;
+        Some(Direct { tag: Tag::from_bits(u64::MAX), data, want: cut.have..cut.len })
+    }
+
+    /// Whether what a receive brings back is a command that was to be filled up.
+    pub fn is_filling_up(&self) -> bool {
+        self.cut.is_some()
+    }
+
+    /// Takes what [`Inlet::fill_up`] gave back, with `bytes` received in all; gives how many were for it.
+    pub fn filled_up(&mut self, direct: Direct, bytes: usize) -> usize {
+        let n = bytes.min(direct.want.len());
+        self.cut = None;
+        self.put(Source::Filled(direct.data, direct.want.start + n));
+        n
+    }
+
+    /// The next `len` bytes in one piece, if so many are here; they stay unconsumed. If `None`, what
+    /// there was is kept, and asking again later for `len` or more goes on from there.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "bounded by `rest`; what is carried was made as long just before"
+    )]
+    pub fn header(&mut self, len: usize) -> Option<&[u8]> {
+        let in_one_piece = self.source.as_ref().is_some_and(|source| source.contiguous().is_some());
+        if self.carry.is_empty() && in_one_piece && self.rest() >= len {
+            let bytes = self.source.as_ref().and_then(Source::contiguous);
+            return bytes.map(|bytes| &bytes[self.at..self.at + len]);
+        }
+        while self.carry.len() < len {
+            let Some(source) = &self.source else { break };
+            let have = self.carry.len();
+            let now = (len - have).min(self.rest());
+            self.carry.resize(have + now, 0);
+            source.copy_to(self.at, &mut self.carry[have..]);
+            self.advance(now);
+        }
+        self.carry.get(..len)
+    }
+
+    /// The next `len` bytes, if all of them are here in one piece and no header is carried.
+    pub fn peek(&self, len: usize) -> Option<&[u8]> {
+        let bytes = self.source.as_ref().and_then(Source::contiguous)?;
+        if self.carry.is_empty() { bytes.get(self.at..self.at.checked_add(len)?) } else { None }
+    }
+
+    /// Drops the header that was looked at: `len` is the longest that [`Inlet::header`] gave.
+    pub fn consume(&mut self, len: usize) {
+        if self.carry.is_empty() {
+            self.advance(len);
+        } else {
+            assert!(len == self.carry.len(), "a header is consumed as a whole");
+            self.carry.clear();
+        }
+    }
+
+    /// Moves payload bytes into `range` of `into`, as many as are here; gives their number.
+    pub fn copy_into(&mut self, into: &mut SgMut, range: Range<usize>) -> usize {
+        let n = self.rest().min(range.len());
+        if let Some(source) = &self.source {
+            let mut from = self.at;
+            for slice in into.slices_mut(range.start..range.start + n) {
+                source.copy_to(from, slice);
+                from += slice.len();
+            }
+        }
+        self.advance(n);
+        n
+    }
+
+    /// Moves payload bytes into `into`, as many as are here; gives their number.
+    #[expect(clippy::indexing_slicing, reason = "bounded by the length of `into`")]
+    pub fn copy_out(&mut self, into: &mut [u8]) -> usize {
+        let n = self.rest().min(into.len());
+        if let Some(source) = &self.source {
+            source.copy_to(self.at, &mut into[..n]);
+        }
+        self.advance(n);
+        n
+    }
+
+    /// Drops up to `len` payload bytes; gives how many were here.
+    pub fn skip(&mut self, len: usize) -> usize {
+        let n = self.rest().min(len);
+        self.advance(n);
+        n
+    }
+
+    /// Drops up to `len` payload bytes, but feeds them to `crc`; gives how many were here.
+    #[expect(clippy::indexing_slicing, reason = "bounded by the length of the chunk")]
+    pub fn digest(&mut self, len: usize, crc: &mut Crc32c) -> usize {
+        let n = self.rest().min(len);
+        let mut chunk = [0; 512];
+        let mut done = 0;
+        while let (Some(source), true) = (&self.source, done < n) {
+            let now = (n - done).min(chunk.len());
+            source.copy_to(self.at + done, &mut chunk[..now]);
+            crc.update(&chunk[..now]);
+            done += now;
+        }
+        self.advance(n);
+        n
+    }
+
+    /// Drops everything.
+    pub fn clear(&mut self) {
+        self.carry.clear();
+        (self.source, self.at, self.behind) = (None, 0, None);
+        // What is out with a receive comes back, and is dropped then.
+        self.cut = self.cut.take().filter(|cut| cut.memory.is_none());
+    }
+
+    /// Unconsumed bytes behind the carried header, as a copy: to move the link elsewhere.
+    #[expect(clippy::indexing_slicing, reason = "the vector was made longer from there on just before")]
+    pub fn left_over(&self) -> Vec<u8> {
+        let mut bytes = self.carry.to_vec();
+        if let Some(source) = &self.source {
+            let carried = bytes.len();
+            bytes.resize(carried + self.rest(), 0);
+            source.copy_to(self.at, &mut bytes[carried..]);
+        }
+        let cut = self.cut.as_ref().and_then(|cut| cut.memory.as_ref()?.pieces().first()?.get(..cut.have));
+        bytes.extend_from_slice(cut.unwrap_or_default());
+        if let Some(source) = &self.behind {
+            let before = bytes.len();
+            bytes.resize(before + source.len(), 0);
+            source.copy_to(0, &mut bytes[before..]);
+        }
+        bytes
+    }
+
+    fn rest(&self) -> usize {
+        self.source.as_ref().map_or(0, Source::len) - self.at
+    }
+
+    fn advance(&mut self, len: usize) {
+        self.at += len;
+        if self.rest() == 0 {
+            self.next_source();
+        }
+    }
+
+    #[cold]
+    fn next_source(&mut self) {
+        (self.source, self.at) = (self.behind.take(), 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use buf::{Class, Pool};
+
+    fn stage(pool: &Pool, bytes: &[u8]) -> BufMut {
+        let mut stage = pool.take(Class::Wire, bytes.len()).unwrap();
+        stage.copy_from_slice(bytes);
+        stage
+    }
+
+    #[test]
+    fn a_header_cut_off_is_carried_and_payload_is_copied_once() {
+        let pool = Pool::new(1 << 20);
+        let mut inlet = Inlet::new();
+        inlet.put_stage(stage(&pool, b"head1body1he"), 12);
+        assert_eq!(inlet.header(5), Some(&b"head1"[..]));
+        inlet.consume(5);
+        let mut body = SgMut::from(pool.take(Class::Wire, 8).unwrap());
+        assert_eq!(inlet.copy_into(&mut body, 2..7), 5);
+        assert_eq!(&body.pieces()[0][2..7], b"body1");
+        assert_eq!(inlet.header(5), None);
+        assert!(inlet.is_empty() && inlet.is_within_header());
+        inlet.put_stage(stage(&pool, b"ad2bo"), 5);
+        assert_eq!(inlet.header(5), Some(&b"head2"[..]));
+        inlet.consume(5);
+        assert_eq!(inlet.left_over(), b"bo");
+        assert_eq!(inlet.skip(5), 2);
+        assert!(inlet.is_empty() && !inlet.is_within_header());
+    }
+
+    #[test]
+    fn a_header_may_grow_while_it_is_looked_at() {
+        let pool = Pool::new(1 << 20);
+        let mut inlet = Inlet::new();
+        inlet.put_stage(stage(&pool, b"abcd"), 4);
+        assert_eq!(inlet.header(3), Some(&b"abc"[..]));
+        assert_eq!(inlet.header(6), None);
+        inlet.put_stage(stage(&pool, b"efgh"), 4);
+        assert_eq!(inlet.header(3), Some(&b"abc"[..]));
+        assert_eq!(inlet.header(6), Some(&b"abcdef"[..]));
+        inlet.consume(6);
+        assert_eq!(inlet.header(2), Some(&b"gh"[..]));
+    }
+
+    #[test]
+    fn loaned_pages_and_left_over_bytes_read_alike() {
+        let pool = Pool::new(1 << 20);
+        let mut pages = Sg::new();
+        for part in [&b"hea"[..], b"derpay", b"load"] {
+            pages.push(stage(&pool, part).freeze());
+        }
+        let mut loaned = Inlet::new();
+        loaned.put_loaned(pages);
+        for mut inlet in [loaned, Inlet::with_bytes(b"headerpayload")] {
+            assert_eq!(inlet.header(6), Some(&b"header"[..]));
+            inlet.consume(6);
+            let mut into = SgMut::from(pool.take(Class::Wire, 7).unwrap());
+            assert_eq!(inlet.copy_into(&mut into, 0..7), 7);
+            assert_eq!(&into.pieces()[0][..], b"payload");
+        }
+    }
+
+    /// What a receive does with a command that is to be filled up, and a stage behind it.
+    fn receive(inlet: &mut Inlet, pool: &Pool, stream: &[u8]) {
+        let mut direct = inlet.fill_up().unwrap();
+        let (into, behind) = stream.split_at(stream.len().min(direct.want.len()));
+        direct.data.copy_from(direct.want.start, into);
+        assert_eq!(inlet.filled_up(direct, stream.len()), into.len());
+        if !behind.is_empty() {
+            inlet.put_stage(stage(pool, behind), behind.len());
+        }
+    }
+
+    #[test]
+    fn a_command_that_the_stage_cuts_off_is_filled_up_by_the_next() {
+        let pool = Pool::new(1 << 20);
+        let mut inlet = Inlet::new();
+        inlet.put_stage(stage(&pool, b"head1body1head2bo"), 17);
+        assert!(!inlet.keep_whole(10, &pool), "it is whole");
+        assert_eq!(inlet.header(5), Some(&b"head1"[..]));
+        assert_eq!(inlet.skip(10), 10);
+        assert!(!inlet.keep_whole(WHOLE_MAX + 1, &pool), "too long");
+        assert!(inlet.keep_whole(10, &pool) && inlet.is_empty() && inlet.is_within_header());
+        assert_eq!(inlet.left_over(), b"head2bo");
+        receive(&mut inlet, &pool, b"dy2head3");
+        assert_eq!(inlet.peek(10), Some(&b"head2body2"[..]));
+        assert_eq!(inlet.left_over(), b"head2body2head3");
+        assert!(!inlet.keep_whole(11, &pool), "once is enough");
+        assert_eq!(inlet.header(5), Some(&b"head2"[..]));
+        assert_eq!(inlet.skip(10), 10);
+        assert_eq!(inlet.header(5), Some(&b"head3"[..]));
+        inlet.consume(5);
+        assert!(inlet.is_empty() && !inlet.is_within_header() && pool.usage().lent == 0);
+    }
+
+    #[test]
+    fn what_comes_too_late_is_parsed_piecemeal() {
+        let pool = Pool::new(1 << 20);
+        let mut inlet = Inlet::new();
+        inlet.put_stage(stage(&pool, b"he"), 2);
+        assert!(inlet.keep_whole(10, &pool));
+        receive(&mut inlet, &pool, b"a");
+        assert!(!inlet.keep_whole(10, &pool));
+        assert_eq!(inlet.header(5), None);
+        inlet.put_stage(stage(&pool, b"d1body1"), 7);
+        assert_eq!(inlet.header(5), Some(&b"head1"[..]));
+        inlet.consume(5);
+        assert_eq!(inlet.left_over(), b"body1");
+        // Pages behind it, and a header over both.
+        inlet.skip(5);
+        inlet.put_stage(stage(&pool, b"he"), 2);
+        assert!(inlet.keep_whole(10, &pool));
+        let direct = inlet.fill_up().unwrap();
+        assert!(inlet.fill_up().is_none() && inlet.is_filling_up());
+        assert_eq!(inlet.filled_up(direct, 0), 0);
+        inlet.put_loaned(Sg::from(stage(&pool, b"ad2body2").freeze()));
+        assert_eq!(inlet.header(5), Some(&b"head2"[..]));
+        inlet.consume(5);
+        assert_eq!(inlet.skip(5), 5);
+        assert!(inlet.is_empty() && pool.usage().lent == 0);
+        // Dropped while it is out, it comes back and goes.
+        inlet.put_stage(stage(&pool, b"he"), 2);
+        assert!(inlet.keep_whole(10, &pool));
+        let direct = inlet.fill_up().unwrap();
+        inlet.clear();
+        assert!(inlet.is_filling_up());
+        inlet.filled_up(direct, 3);
+        inlet.clear();
+        assert!(inlet.is_empty() && !inlet.is_within_header() && pool.usage().lent == 0);
+    }
+
+    #[test]
+    fn a_command_is_not_kept_whole_where_memory_is_short() {
+        let pool = Pool::new(1 << 20);
+        let mut inlet = Inlet::new();
+        inlet.put_stage(stage(&pool, b"he"), 2);
+        let all: Vec<BufMut> = std::iter::from_fn(|| pool.take(Class::Solicited, 512)).collect();
+        assert!(!inlet.keep_whole(10, &pool), "{} are out", all.len());
+    }
+
+    #[test]
+    fn the_stage_follows_the_load() {
+        let pool = Pool::new(4 << 20);
+        let mut inlet = Inlet::new();
+        for _ in 0..10 {
+            let len = inlet.stage_len();
+            inlet.put_stage(pool.take(Class::Wire, len).unwrap(), len);
+            inlet.clear();
+        }
+        assert_eq!(inlet.stage_len(), STAGE_MAX);
+        for _ in 0..10 {
+            inlet.put_stage(pool.take(Class::Wire, 48).unwrap(), 48);
+            inlet.clear();
+        }
+        assert_eq!(inlet.stage_len(), STAGE_MIN);
+    }
+}

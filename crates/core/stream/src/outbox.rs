@@ -1,0 +1,266 @@
+//! The outbox: everything that a link has ready becomes one [`SendOp`].
+//!
+//! Headers and small payloads stand back to back in one head buffer, which is what the kernel copies
+//! fastest; large payloads are referred to. With a digest, the bytes that were digested are the bytes
+//! that are sent: memory that may change meanwhile is copied first, whatever its size.
+//!
+//! Invariant: at most one batch is out and unwritten. What becomes ready meanwhile waits for the
+//! next one, so load makes batches grow. A batch is bounded by its head and by [`PIECES_MAX`].
+
+use crate::ops::{Piece, SendOp};
+use buf::crc32c::Crc32c;
+use buf::{BufMut, Class, Pool, Sg, Time};
+use smallvec::SmallVec;
+use std::ops::Range;
+
+/// Payloads up to so many bytes are copied behind their header.
+pub const COPY_MAX: usize = 8 << 10;
+/// Longest head, in bytes.
+pub const HEAD_MAX: usize = 256 << 10;
+/// Most pieces of one batch.
+pub const PIECES_MAX: usize = 64;
+/// A batch with so many bytes takes no further PDU.
+pub const BATCH_MAX: usize = 1 << 20;
+
+/// The sending half of one link.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    /// When the batch that is out and unwritten was handed out.
+    unwritten: Option<Time>,
+    /// Batches whose memory the kernel may still hold.
+    in_kernel: usize,
+    /// A list of pieces that came back, to be used again.
+    spare: Option<SmallVec<[Piece; 8]>>,
+}
+
+impl Outbox {
+    /// Nothing is out.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether a batch may be handed out now.
+    pub fn is_free(&self) -> bool {
+        self.unwritten.is_none()
+    }
+
+    /// Whether the kernel holds no memory of this link's batches.
+    pub fn is_idle(&self) -> bool {
+        self.unwritten.is_none() && self.in_kernel == 0
+    }
+
+    /// When the batch that is out was handed out, if the socket has not taken all of it yet.
+    pub fn unwritten_since(&self) -> Option<Time> {
+        self.unwritten
+    }
+
+    /// Begins a batch with a head of `want` bytes, or of any size down to `least` if memory is short.
+    /// `None`: a batch is out, or memory is.
+    pub fn open(&mut self, pool: &Pool, least: usize, want: usize) -> Option<Batch> {
+        if !self.is_free() {
+            return None;
+        }
+        let mut len = want.min(HEAD_MAX).max(least);
+        let mut head = loop {
+            match pool.take(Class::Wire, len) {
+                Some(head) => break head,
+                None if len / 2 >= least && len > 1 => len /= 2,
+                None => return None,
+            }
+        };
+        head.set_len(head.capacity());
+        let pieces = self.spare.take().unwrap_or_default();
+        Some(Batch { head, used: 0, run: 0, pieces, len: 0 })
+    }
+
+    /// Ends the batch; `None` if nothing was put into it.
+    pub fn close(&mut self, batch: Batch, now: Time) -> Option<SendOp> {
+        let op = batch.finish();
+        if op.len == 0 {
+            self.spare = Some(op.pieces);
+            return None;
+        }
+        self.unwritten = Some(now);
+        self.in_kernel += 1;
+        Some(op)
+    }
+
+    /// The socket has taken the batch, or failed.
+    pub fn written(&mut self) {
+        self.unwritten = None;
+    }
+
+    /// A batch's memory came back.
+    pub fn sent(&mut self, mut op: SendOp) {
+        self.in_kernel = self.in_kernel.saturating_sub(1);
+        if op.pieces.spilled() {
+            op.pieces.clear();
+            self.spare = Some(op.pieces);
+        }
+    }
+}
+
+/// A [`SendOp`] in the making.
+#[derive(Debug)]
+pub struct Batch {
+    head: BufMut,
+    /// Bytes of `head` in use.
+    used: usize,
+    /// Where in `head` the stretch begins that is not yet a piece.
+    run: usize,
+    pieces: SmallVec<[Piece; 8]>,
+    /// Bytes of all pieces; the open stretch is not counted.
+    len: usize,
+}
+
+impl Batch {
+    /// How many bytes of head `len` bytes of `data` take: none if they go by reference.
+    pub fn head_need(data: &Sg, len: usize, digest: bool) -> usize {
+        let copied = len <= COPY_MAX || (digest && !data.is_stable());
+        if copied { len } else { 0 }
+    }
+
+    /// Whether a PDU with so many bytes in the head and `data` by reference still fits.
+    pub fn fits(&self, head: usize, data: &Sg) -> bool {
+        let pieces = self.pieces.len() + data.pieces().len() + 2;
+        self.head.len() - self.used >= head
+            && (self.is_empty() || (self.len() < BATCH_MAX && pieces <= PIECES_MAX))
+    }
+
+    /// Bytes in the batch.
+    pub fn len(&self) -> usize {
+        self.len + self.used - self.run
+    }
+
+    /// Whether nothing is in.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Appends bytes: a header, padding, a digest.
+    ///
+    /// # Panics
+    /// If the head is full: ask [`Batch::fits`] first.
+    pub fn put(&mut self, bytes: &[u8]) {
+        self.slot(bytes.len()).copy_from_slice(bytes);
+    }
+
+    /// Appends `range` of a payload, copied or by reference, and feeds it to `digest`.
+    #[expect(
+        clippy::indexing_slicing,
+        clippy::expect_used,
+        reason = "`head_need` copies what is not stable, and a piece is given with a range within it"
+    )]
+    pub fn payload(&mut self, data: &Sg, range: Range<usize>, digest: Option<&mut Crc32c>) {
+        let copied = Self::head_need(data, range.len(), digest.is_some()) > 0;
+        match digest {
+            Some(crc) if copied => {
+                let slot = self.slot(range.len());
+                data.copy_to_crc(range.start, slot, crc);
+            }
+            None if copied => data.copy_to(range.start, self.slot(range.len())),
+            Some(crc) => {
+                data.for_each(range.clone(), |piece, within| {
+                    let bytes = piece.bytes().expect("what is not stable is copied");
+                    crc.update(&bytes[within]);
+                });
+                self.share(data, range);
+            }
+            None => self.share(data, range),
+        }
+    }
+
+    fn share(&mut self, data: &Sg, range: Range<usize>) {
+        self.end_run();
+        self.len += range.len();
+        data.for_each(range, |piece, within| self.pieces.push(Piece::Shared(piece.slice(within))));
+    }
+
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "the caller has asked `fits`; a batch that is too full is a mistake of ours, and documented as a panic"
+    )]
+    fn slot(&mut self, len: usize) -> &mut [u8] {
+        let at = self.used;
+        self.used += len;
+        &mut self.head[at..at + len]
+    }
+
+    fn end_run(&mut self) {
+        if self.used > self.run {
+            self.len += self.used - self.run;
+            self.pieces.push(Piece::Head(self.run as u32..self.used as u32));
+            self.run = self.used;
+        }
+    }
+
+    fn finish(mut self) -> SendOp {
+        self.end_run();
+        let head = (self.used > 0).then_some(self.head);
+        SendOp { head, pieces: self.pieces, len: self.len }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use buf::crc32c::crc32c;
+    use buf::{Region, RegionHandle};
+    use std::sync::Arc;
+
+    fn wire(op: &SendOp) -> Vec<u8> {
+        let mut bytes = vec![0; op.len];
+        assert_eq!(op.copy_to(0, &mut bytes), op.len);
+        bytes
+    }
+
+    #[test]
+    fn small_payloads_stand_behind_their_headers_and_large_ones_are_referred_to() {
+        let pool = Pool::new(4 << 20);
+        let mut large = pool.take_sg(Class::Solicited, 64 << 10).unwrap();
+        large.copy_from(0, &[7; 64 << 10]);
+        let large = large.freeze();
+        let small = large.slice(0..100);
+        let mut outbox = Outbox::new();
+        let mut batch = outbox.open(&pool, 64, 4096).unwrap();
+        batch.put(b"h1");
+        batch.payload(&small, 10..20, None);
+        batch.put(b"h2");
+        batch.payload(&large, 0..64 << 10, None);
+        batch.put(b"end");
+        let op = outbox.close(batch, Time(5)).unwrap();
+        assert_eq!(op.pieces.len(), 3);
+        let want = [b"h1".to_vec(), vec![7; 10], b"h2".to_vec(), vec![7; 64 << 10], b"end".to_vec()].concat();
+        assert_eq!(wire(&op), want);
+        assert!(!outbox.is_free() && outbox.open(&pool, 64, 64).is_none());
+        assert_eq!(outbox.unwritten_since(), Some(Time(5)));
+        outbox.written();
+        assert!(outbox.is_free() && !outbox.is_idle());
+        outbox.sent(op);
+        assert!(outbox.is_idle());
+    }
+
+    #[test]
+    fn what_was_digested_is_what_is_sent_though_the_volume_changes() {
+        let pool = Pool::new(4 << 20);
+        let region = Arc::new(Region::new(64 << 10));
+        let handle = RegionHandle::new(region.clone());
+        let data = Sg::from(handle.view(0, 64 << 10));
+        let mut outbox = Outbox::new();
+        let mut batch = outbox.open(&pool, 64 << 10, 65 << 10).unwrap();
+        let mut crc = Crc32c::new();
+        batch.payload(&data, 0..64 << 10, Some(&mut crc));
+        region.write(100, b"changed");
+        let op = outbox.close(batch, Time(0)).unwrap();
+        assert_eq!(crc32c(&wire(&op)), crc.value());
+    }
+
+    #[test]
+    fn an_empty_batch_is_none() {
+        let pool = Pool::new(1 << 20);
+        let mut outbox = Outbox::new();
+        let batch = outbox.open(&pool, 64, 64).unwrap();
+        assert!(outbox.close(batch, Time(0)).is_none());
+        assert!(outbox.is_idle());
+    }
+}

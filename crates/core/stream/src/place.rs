@@ -1,0 +1,176 @@
+//! A server's buffer for write data, on its way to be full.
+//!
+//! Invariant: a place is full when every byte of it was put in from the stream, in PDUs that ended with
+//! right digests. Nothing else counts: neither what a command announces nor what was skipped. What was put
+//! in is counted here, where it is put in, so memory that holds what was there last never passes for data.
+
+use std::ops::Range;
+
+use buf::SgMut;
+use buf::crc32c::Crc32c;
+
+use crate::inlet::Inlet;
+
+/// Memory for a stretch of a command's data.
+#[derive(Debug)]
+pub struct Place {
+    at: u32,
+    end: u32,
+    /// Bytes that were put in.
+    came: u32,
+    /// Of these, bytes of PDUs that are whole.
+    whole: u32,
+    /// `None` while it is out with a receive.
+    data: Option<SgMut>,
+}
+
+impl Place {
+    /// Memory for the data of a command from offset `at` on, which has `data_len` bytes in all: what lies
+    /// beyond is no part of it. `None` if nothing is left.
+    pub fn new(at: u32, mut into: SgMut, data_len: u32) -> Option<Self> {
+        let len = u32::try_from(into.len()).unwrap_or(u32::MAX).min(data_len.saturating_sub(at));
+        if len == 0 {
+            return None;
+        }
+        into.truncate(len as usize);
+        Some(Place { at, end: at + len, came: 0, whole: 0, data: Some(into) })
+    }
+
+    /// Offset of its first byte in the command's data.
+    pub fn at(&self) -> u32 {
+        self.at
+    }
+
+    /// Offset of the first byte behind it.
+    pub fn end(&self) -> u32 {
+        self.end
+    }
+
+    /// Whether its memory is here, not out with a receive.
+    pub fn is_here(&self) -> bool {
+        self.data.is_some()
+    }
+
+    /// The part of its memory for `len` bytes from offset `at` of the command's data on, as far as it goes.
+    fn within(&self, at: u32, len: u32) -> Range<usize> {
+        let (from, to) = (at.clamp(self.at, self.end), at.saturating_add(len).clamp(self.at, self.end));
+        (from - self.at) as usize..(to - self.at) as usize
+    }
+
+    /// Gives the memory to a receive, which shall put at most `len` bytes there, those from `at` on.
+    pub fn lend(&mut self, at: u32, len: u32) -> Option<(SgMut, Range<usize>)> {
+        let want = self.within(at, len);
+        self.data.take().map(|data| (data, want))
+    }
+
+    /// Takes it back from a receive that has put `came` bytes in.
+    pub fn take_back(&mut self, data: SgMut, came: usize) {
+        self.data = Some(data);
+        self.count(came);
+    }
+
+    /// Moves the next of at most `len` bytes of the stream in, those from `at` on, and digests them where
+    /// that is wanted; gives their number. `None` while the memory is out.
+    pub fn fill(&mut self, inlet: &mut Inlet, at: u32, len: u32, crc: Option<&mut Crc32c>) -> Option<usize> {
+        let range = self.within(at, len);
+        let data = self.data.as_mut()?;
+        let n = inlet.copy_into(data, range.clone());
+        if let Some(crc) = crc {
+            for slice in data.slices_mut(range.start..range.start + n) {
+                crc.update(slice);
+            }
+        }
+        self.count(n);
+        Some(n)
+    }
+
+    /// Copies bytes in that came from the stream before: `source` of `held`, to `at`. False while the memory
+    /// is out.
+    ///
+    /// # Panics
+    /// If `source` ends behind `held`.
+    #[expect(clippy::indexing_slicing, reason = "pieces of a slice together have its length")]
+    pub fn copy_in(&mut self, at: u32, held: &mut SgMut, source: Range<usize>) -> bool {
+        let range = self.within(at, u32::try_from(source.len()).unwrap_or(u32::MAX));
+        let Some(data) = &mut self.data else { return false };
+        let mut from = source.start;
+        let len = range.len();
+        for slice in data.slices_mut(range) {
+            let mut done = 0;
+            for piece in held.slices_mut(from..from + slice.len()) {
+                slice[done..done + piece.len()].copy_from_slice(piece);
+                done += piece.len();
+            }
+            from += slice.len();
+        }
+        self.count(len);
+        true
+    }
+
+    fn count(&mut self, came: usize) {
+        let room = self.end - self.at;
+        self.came = self.came.saturating_add(u32::try_from(came).unwrap_or(u32::MAX)).min(room);
+    }
+
+    /// All that was put in so far belongs to PDUs that are whole.
+    pub fn confirm(&mut self) {
+        self.whole = self.came;
+    }
+
+    /// Whether its memory is here and every byte of it came in a PDU that is whole.
+    pub fn is_full(&self) -> bool {
+        self.whole == self.end - self.at && self.data.is_some()
+    }
+
+    /// Its offset and its memory, if it is full.
+    pub fn into_full(self) -> Option<(u32, SgMut)> {
+        if !self.is_full() {
+            return None;
+        }
+        self.data.map(|data| (self.at, data))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use buf::{Class, Pool};
+
+    fn memory(pool: &Pool, len: usize) -> SgMut {
+        pool.take_sg(Class::Solicited, len).unwrap()
+    }
+
+    #[test]
+    fn only_bytes_that_were_put_in_and_confirmed_make_it_full() {
+        let pool = Pool::new(1 << 20);
+        let mut place = Place::new(100, memory(&pool, 10), 1000).unwrap();
+        assert_eq!((place.at(), place.end(), place.is_full()), (100, 110, false));
+        place.confirm();
+        assert!(!place.is_full(), "nothing came");
+        let mut inlet = Inlet::with_bytes(b"abcdefgh");
+        assert_eq!(place.fill(&mut inlet, 100, 4, None), Some(4));
+        let (data, want) = place.lend(104, 100).unwrap();
+        assert_eq!((want, place.is_here()), (4..10, false));
+        assert_eq!(place.fill(&mut inlet, 104, 4, None), None);
+        place.take_back(data, 2);
+        let mut held: SgMut = memory(&pool, 8);
+        held.copy_from(0, b"....ghij");
+        assert!(place.copy_in(106, &mut held, 4..8));
+        assert!(!place.is_full(), "no PDU is whole");
+        place.confirm();
+        let (at, data) = place.into_full().unwrap();
+        let bytes: Vec<u8> = data.freeze().slice(0..10).pieces()[0].bytes().unwrap().to_vec();
+        assert_eq!((at, &bytes[..4], &bytes[6..]), (100, &b"abcd"[..], &b"ghij"[..]));
+    }
+
+    #[test]
+    fn what_lies_beyond_the_data_is_no_part_of_it() {
+        let pool = Pool::new(1 << 20);
+        let place = Place::new(8, memory(&pool, 512), 20).unwrap();
+        assert_eq!(place.end(), 20);
+        assert!(Place::new(20, memory(&pool, 512), 20).is_none());
+        assert!(Place::new(0, SgMut::new(), 20).is_none());
+        let short = Place::new(8, memory(&pool, 512), 20).unwrap();
+        assert!(short.into_full().is_none());
+    }
+}

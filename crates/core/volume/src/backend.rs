@@ -1,0 +1,167 @@
+//! What carries operations out: one backend value per volume and shard.
+
+use buf::{Cx, Errno, Sg, SgMut};
+
+use crate::change::Shard;
+use crate::io::{Done, Durability, Io, IoId, Span};
+
+/// What a volume's blocks are like. Lengths in logical blocks unless said otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// How many logical blocks.
+    pub blocks: u64,
+    /// Bytes per logical block: 512 or 4096.
+    pub logical: u32,
+    /// Bytes per physical block: at least `logical`, a power of two.
+    pub physical: u32,
+    /// Alignment of memory and offsets for direct I/O, in bytes.
+    pub dio_align: u32,
+    /// The longest operation, in bytes.
+    pub max_io: u32,
+    /// Whether space is allocated on writing only.
+    pub thin: bool,
+    /// Whether answered writes may still be lost with power.
+    pub write_cache: bool,
+    /// The longest [`Op::WriteAtomic`](crate::Op), which concurrent reads see whole or not at all.
+    pub atomic: u32,
+    /// The longest write that a power failure leaves whole or undone; at least 1.
+    pub atomic_powerfail: u32,
+    /// The longest [`Op::CompareAndWrite`](crate::Op).
+    pub caw_max: u32,
+    /// Whether deallocated blocks are known to read as zeroes.
+    pub dealloc_reads_zero: bool,
+    /// Whether reads may be answered from the backend's own memory (see [`Op::Read`](crate::Op)).
+    pub lends: bool,
+}
+
+impl Geometry {
+    /// Blocks that direct I/O must take together: 1 unless blocks are smaller than `dio_align`.
+    /// `blocks` is a multiple of it.
+    pub fn unit(&self) -> u32 {
+        (self.dio_align / self.logical).max(1)
+    }
+
+    /// Bytes of the whole volume.
+    pub fn bytes(&self) -> u64 {
+        self.blocks.saturating_mul(u64::from(self.logical))
+    }
+}
+
+/// Carries operations out. Only [`Op::Read`](crate::Op), `Write`, `Flush`, `WriteZeroes`, `Unmap`
+/// (of one span), `Prefetch`, `Extents` reach a backend: what must exclude other writes, and what
+/// can be made of these, is made of them above. A write is a multiple of [`Geometry::unit`], in
+/// place and in length; a read, and what frees or zeroes, need not be.
+pub trait Backend {
+    /// What its blocks are like now.
+    fn geometry(&self) -> Geometry;
+    /// Whether writes are refused now, who sends them: the volume is elsewhere, and it is so there.
+    fn is_read_only(&self) -> bool {
+        false
+    }
+    /// Takes an operation on. It ends by [`Backend::poll_done`], perhaps at once.
+    fn submit(&mut self, cx: &mut Cx<'_>, io: Io);
+    /// Reads at once: gives its own memory, as [`Geometry::lends`] says. `None`: submit the read.
+    fn lend(&mut self, _span: Span) -> Option<Sg> {
+        None
+    }
+    /// Writes all of `from` at once. False: nothing was done; submit the write. Until
+    /// [`Backend::settle`] other cores may not see it, even if they see what was stored later.
+    fn write_at_once(&mut self, _span: Span, _durability: Durability, _from: &[u8]) -> bool {
+        false
+    }
+    /// What was written at once is what all cores see.
+    fn settle(&mut self) {}
+    /// Asks that the operation end early. It still ends by `poll_done`, either way.
+    fn cancel(&mut self, id: IoId);
+    /// An operation that has ended.
+    #[must_use]
+    fn poll_done(&mut self) -> Option<Done>;
+    /// What the world shall do with the disk next.
+    #[must_use]
+    fn poll_disk(&mut self) -> Option<DiskOp>;
+    /// The world has done it: how many bytes, or what the system said.
+    fn handle_disk(&mut self, cx: &mut Cx<'_>, op: DiskOp, came: Result<usize, Errno>);
+    /// A core whose backend of this volume waits for this one and may go on:
+    /// [`Backend::handle_wake`] is to be called there.
+    #[must_use]
+    fn poll_wake(&mut self) -> Option<Shard> {
+        None
+    }
+    /// Another core's backend of this volume may have named this one by [`Backend::poll_wake`].
+    fn handle_wake(&mut self) {}
+}
+
+/// Names an open file or device; the world knows what it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DiskId(pub u32);
+
+/// The backend's own note of what a disk operation belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct DiskTicket(pub u64);
+
+/// One system call's worth of work, with its memory.
+#[derive(Debug)]
+pub struct DiskOp {
+    /// Which file or device.
+    pub disk: DiskId,
+    /// Which of the backend's operations.
+    pub ticket: DiskTicket,
+    /// What to do.
+    pub kind: DiskKind,
+}
+
+/// What to do with a disk. Offsets and lengths in bytes.
+#[derive(Debug)]
+pub enum DiskKind {
+    /// preadv: fill `into` from byte `skip` of it on.
+    Read {
+        /// Where on the disk the first byte of `into` belongs.
+        offset: u64,
+        /// The memory.
+        into: SgMut,
+        /// How much of it was filled by earlier calls.
+        skip: usize,
+    },
+    /// pwritev: write `from`, from byte `skip` of it on.
+    Write {
+        /// Where on the disk the first byte of `from` belongs.
+        offset: u64,
+        /// The memory.
+        from: Sg,
+        /// How much of it was written by earlier calls.
+        skip: usize,
+        /// RWF_DSYNC.
+        durable: bool,
+    },
+    /// fdatasync.
+    Sync,
+    /// Give the space back; reads zero afterwards.
+    Punch {
+        /// First byte.
+        offset: u64,
+        /// How many.
+        len: u64,
+    },
+    /// Zero, keeping the space.
+    Zero {
+        /// First byte.
+        offset: u64,
+        /// How many.
+        len: u64,
+    },
+    /// Where data (not a hole) starts at or behind `offset`, then where it ends: the world answers
+    /// with both in `data`, or `None` if only a hole follows.
+    NextData {
+        /// First byte.
+        offset: u64,
+        /// Filled by the world: start and end of the next data.
+        data: Option<(u64, u64)>,
+    },
+    /// Ask the system to read ahead.
+    Prefetch {
+        /// First byte.
+        offset: u64,
+        /// How many.
+        len: u64,
+    },
+}

@@ -1,0 +1,89 @@
+//! What is kept of each volume, found by the volume's number.
+//!
+//! Invariant: a place holds what is of one volume, and only that volume's whole number finds it. What comes late
+//! for a volume that has gone, or names one that was never there, finds nothing, whichever volume has the place now.
+
+use crate::facts::VolumeId;
+
+/// A value for each volume that is known.
+#[derive(Debug)]
+pub struct ByVolume<T> {
+    places: Vec<Option<(VolumeId, T)>>,
+}
+
+impl<T> Default for ByVolume<T> {
+    fn default() -> Self {
+        ByVolume { places: Vec::new() }
+    }
+}
+
+impl<T> ByVolume<T> {
+    /// Whether the place of a volume is free for it.
+    pub fn is_free_for(&self, volume: VolumeId) -> bool {
+        self.places.get(volume.place() as usize).is_none_or(Option::is_none)
+    }
+
+    /// Keeps a value. Where a volume has the place already, it stays as it is and the value comes back.
+    #[expect(clippy::indexing_slicing, reason = "the places were made enough just before")]
+    pub fn insert(&mut self, volume: VolumeId, value: T) -> Result<(), T> {
+        let at = volume.place() as usize;
+        if self.places.len() <= at {
+            self.places.resize_with(at + 1, || None);
+        }
+        match &mut self.places[at] {
+            Some(_) => Err(value),
+            free => {
+                *free = Some((volume, value));
+                Ok(())
+            }
+        }
+    }
+
+    /// What is kept of a volume.
+    #[inline]
+    pub fn get(&self, volume: VolumeId) -> Option<&T> {
+        let (known, value) = self.places.get(volume.place() as usize)?.as_ref()?;
+        (*known == volume).then_some(value)
+    }
+
+    /// The same, to be changed.
+    #[inline]
+    pub fn get_mut(&mut self, volume: VolumeId) -> Option<&mut T> {
+        let (known, value) = self.places.get_mut(volume.place() as usize)?.as_mut()?;
+        (*known == volume).then_some(value)
+    }
+
+    /// Forgets a volume.
+    pub fn remove(&mut self, volume: VolumeId) -> Option<T> {
+        let place = self.places.get_mut(volume.place() as usize)?;
+        place.take_if(|(known, _)| *known == volume).map(|(_, value)| value)
+    }
+
+    /// All, by their places.
+    pub fn iter(&self) -> impl Iterator<Item = (VolumeId, &T)> {
+        self.places.iter().flatten().map(|(volume, value)| (*volume, value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_a_place_never_gets_what_is_for_who_had_it_before() {
+        let (first, second) = (VolumeId::new(3, 0), VolumeId::new(3, 1));
+        let mut table = ByVolume::default();
+        table.insert(first, 'a').unwrap();
+        assert_eq!(table.insert(second, 'b'), Err('b'), "the place is taken");
+        assert_eq!((table.get(first), table.get(second)), (Some(&'a'), None));
+        assert_eq!(table.remove(second), None);
+        assert_eq!(table.remove(first), Some('a'));
+        assert!(table.is_free_for(second));
+        table.insert(second, 'b').unwrap();
+        assert_eq!(table.get(first), None);
+        assert_eq!(table.get_mut(first), None);
+        assert_eq!(table.remove(first), None);
+        assert_eq!(table.iter().collect::<Vec<_>>(), [(second, &'b')]);
+        assert!(table.get(VolumeId::new(9, 0)).is_none() && table.is_free_for(VolumeId::new(9, 0)));
+    }
+}

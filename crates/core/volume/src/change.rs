@@ -1,0 +1,314 @@
+//! What cores tell each other about a volume: asks to its home core, adoptions to every core,
+//! acknowledgements back. All of it is plain data.
+
+use std::sync::Arc;
+
+use crate::backend::Geometry;
+use crate::io::{Refusal, Span};
+use crate::nexus::{Identity, Nexus, PortId};
+use crate::notice::Notice;
+use crate::reservation::Action;
+use crate::view::{Access, View};
+
+/// One core of the daemon, from 0 up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Shard(pub u16);
+
+/// Names an ask from its sending to its answer; chosen by the asking shard, unique there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AskId(pub u64);
+
+/// Asks of gates have these bits; no server's ask has all of them.
+const GATE: u64 = 0xffff << 48;
+
+impl AskId {
+    /// The `number`th ask of a gate.
+    pub(crate) fn of_gate(number: u64) -> AskId {
+        AskId(GATE | (number & !GATE))
+    }
+
+    /// Whether its answer is for the shard's [`Gate`](crate::Gate) to the volume.
+    pub fn is_gates(self) -> bool {
+        self.0 & GATE == GATE
+    }
+}
+
+/// Counts the changes of a volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ChangeId(pub u64);
+
+/// Something that only the home core can do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// A reservation action of a nexus.
+    Reserve {
+        /// Who asks.
+        who: Nexus,
+        /// For what.
+        action: Action,
+    },
+    /// New states of the paths by these ports (one group's).
+    SetAccess {
+        /// The ports.
+        ports: Vec<PortId>,
+        /// Their state from now on.
+        to: Access,
+        /// Who asked, if a host did: it is not told.
+        by: Option<Arc<Identity>>,
+    },
+    /// What the blocks are like now, above all how many. Growing: after the backend has grown;
+    /// shrinking: before it shrinks.
+    Resize(Geometry),
+    /// Write protection by the operator.
+    WriteProtect(bool),
+    /// Whether the backend takes no writes, for a reason of its own.
+    BackingReadOnly(bool),
+    /// Software write protection by a host.
+    WriteProtectByHost {
+        /// Who asks: it is not told.
+        by: Arc<Identity>,
+        /// Whether to protect.
+        on: bool,
+    },
+    /// Settings that hosts share (see [`Standing::host_settings`](crate::Standing)).
+    HostSettings {
+        /// Who asks: it is not told.
+        by: Arc<Identity>,
+        /// The bits from now on.
+        bits: u32,
+    },
+    /// A nexus prevents, or allows again, that the medium is removed.
+    PreventRemoval {
+        /// Which.
+        by: Arc<Identity>,
+        /// Whether it prevents.
+        on: bool,
+    },
+    /// Takes the medium out. Refused while a nexus prevents it; done already is fine.
+    Eject {
+        /// Who asks: it is not told.
+        by: Option<Arc<Identity>>,
+    },
+    /// Puts the medium in. Refused while a nexus prevents that it is moved; done already is fine.
+    Load {
+        /// Who asks: it is not told.
+        by: Option<Arc<Identity>>,
+    },
+    /// Stops serving blocks.
+    Stop,
+    /// Serves blocks again.
+    Start,
+    /// Logical unit reset: aborts every SCSI task; a SCSI-2 reservation and the prevention of
+    /// removal end; persistent reservations stay.
+    Reset,
+    /// Aborts every SCSI task (CLEAR TASK SET); the other nexuses are told.
+    ClearTasks {
+        /// Who asks.
+        by: Arc<Identity>,
+    },
+    /// Waits until what this nexus had in flight on any core has ended (ABORT TASK SET of a session
+    /// whose tasks are spread).
+    AbortTasks {
+        /// Whose tasks.
+        of: Arc<Identity>,
+    },
+    /// A nexus is gone: its SCSI-2 reservation and its prevention of removal end.
+    NexusLost(Arc<Identity>),
+    /// Fences the volume for a sanitize: from the answer on only [`Op::Sanitize`](crate::Op) is let
+    /// through, which the asker then submits.
+    SanitizeStart,
+    /// The sanitize that was started ended.
+    SanitizeEnd {
+        /// Whether every block was made unreadable; else the volume stays closed.
+        done: bool,
+    },
+    /// SCSI's SANITIZE with EXIT FAILURE MODE: opens a volume whose sanitize has failed.
+    SanitizeForgive,
+    /// Reads of these blocks fail from now on. A [`Gate`](crate::Gate) asks it, and keeps other
+    /// writes of them out until it is answered.
+    MarkBad {
+        /// Who asks: it must have the right to write.
+        who: Nexus,
+        /// Which blocks.
+        span: Span,
+    },
+    /// These blocks have been written: they are bad no more. Asked as [`Ask::MarkBad`] is, before
+    /// the write is answered; if `who` has lost its right to write meanwhile, it is refused, and
+    /// what was written stays as unreadable as if it had not been.
+    ClearBad {
+        /// Who wrote.
+        who: Nexus,
+        /// Which blocks.
+        span: Span,
+    },
+    /// The shard wants its ask of the same number no more, since who asked was aborted: if its turn
+    /// has not come, it is answered with [`Refusal::Busy`] and nothing comes of it. A shard sends it
+    /// before it acknowledges the change that aborts, so nothing that a reset ends is carried out
+    /// behind the reset. It has no answer of its own.
+    Withdraw,
+    /// The volume goes away: nothing is let through any more.
+    Remove,
+}
+
+impl Ask {
+    /// In whose name it is asked, if a nexus did.
+    pub(crate) fn asker(&self) -> Option<&Arc<Identity>> {
+        match self {
+            Ask::Reserve { who, .. } | Ask::MarkBad { who, .. } | Ask::ClearBad { who, .. } => {
+                Some(&who.identity)
+            }
+            Ask::SetAccess { by, .. } | Ask::Eject { by } | Ask::Load { by } => by.as_ref(),
+            Ask::WriteProtectByHost { by, .. } | Ask::HostSettings { by, .. } => Some(by),
+            Ask::PreventRemoval { by, .. } | Ask::ClearTasks { by } => Some(by),
+            Ask::AbortTasks { of } => Some(of),
+            Ask::NexusLost(who) => Some(who),
+            Ask::Resize(_) | Ask::WriteProtect(_) | Ask::BackingReadOnly(_) | Ask::Stop | Ask::Start => None,
+            Ask::Reset | Ask::SanitizeStart | Ask::SanitizeEnd { .. } | Ask::SanitizeForgive => None,
+            Ask::Withdraw | Ask::Remove => None,
+        }
+    }
+
+    /// Whether it may change what outlives power. Where the record's contents are not known, such an ask is
+    /// answered when they are, even if it changes nothing.
+    pub(crate) fn may_change_record(&self) -> bool {
+        match self {
+            Ask::Reserve { action: Action::LegacyReserve | Action::LegacyRelease, .. } => false,
+            Ask::Reserve { .. } | Ask::SetAccess { .. } | Ask::WriteProtect(_) => true,
+            Ask::WriteProtectByHost { .. } | Ask::MarkBad { .. } | Ask::ClearBad { .. } => true,
+            Ask::HostSettings { .. } | Ask::PreventRemoval { .. } | Ask::NexusLost(_) => false,
+            Ask::Eject { .. } | Ask::Load { .. } | Ask::Stop | Ask::Start | Ask::Reset => false,
+            Ask::ClearTasks { .. } | Ask::AbortTasks { .. } | Ask::Resize(_) => false,
+            Ask::SanitizeStart | Ask::SanitizeForgive => true,
+            // One that has failed is recorded as it was while it ran.
+            Ask::SanitizeEnd { done } => *done,
+            Ask::BackingReadOnly(_) | Ask::Withdraw | Ask::Remove => false,
+        }
+    }
+
+    /// Whether it tells what has happened already, so that it must never be refused for want of a place.
+    pub(crate) fn must_be_done(&self) -> bool {
+        match self {
+            Ask::NexusLost(_) | Ask::SanitizeEnd { .. } | Ask::Remove => true,
+            Ask::Resize(_) | Ask::BackingReadOnly(_) => true,
+            Ask::Reserve { .. } | Ask::SetAccess { .. } | Ask::WriteProtect(_) => false,
+            Ask::WriteProtectByHost { .. } | Ask::HostSettings { .. } | Ask::PreventRemoval { .. } => false,
+            Ask::Eject { .. } | Ask::Load { .. } | Ask::Stop | Ask::Start | Ask::Reset => false,
+            Ask::ClearTasks { .. } | Ask::AbortTasks { .. } => false,
+            Ask::SanitizeStart | Ask::SanitizeForgive => false,
+            Ask::MarkBad { .. } | Ask::ClearBad { .. } | Ask::Withdraw => false,
+        }
+    }
+}
+
+/// How an ask ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The shard that asked.
+    pub to: Shard,
+    /// Its number for the ask.
+    pub id: AskId,
+    /// `Ok`: the change stands on every core, and what it forbids has ended.
+    pub result: Result<(), Refusal>,
+}
+
+/// A change on its way to every core, the home core's own included.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Adoption {
+    /// Which change.
+    pub change: ChangeId,
+    /// The truth from now on.
+    pub view: View,
+    /// Whether to acknowledge only when what was admitted under older views has ended.
+    pub drain: bool,
+    /// Whose tasks end without being carried out.
+    pub abort: Abort,
+    /// Who must hear of what.
+    pub notices: Vec<Notice>,
+    /// The ask behind it, whose own task is not aborted: the shard and its number.
+    pub asked: Option<(Shard, AskId)>,
+}
+
+impl Adoption {
+    /// Whether the tasks of `who` are to be aborted.
+    pub fn aborts(&self, who: &Identity) -> bool {
+        match &self.abort {
+            Abort::Nobody => false,
+            Abort::Initiators => matches!(who, Identity::Initiator { .. }),
+            Abort::These(these) => these.iter().any(|one| **one == *who),
+        }
+    }
+}
+
+/// Whose tasks a change aborts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Abort {
+    /// Nobody's.
+    Nobody,
+    /// All SCSI tasks; commands of NVMe controllers go on.
+    Initiators,
+    /// These nexuses'.
+    These(Vec<Arc<Identity>>),
+}
+
+/// A shard has adopted a change and, if that was asked, drained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ack {
+    /// Which shard.
+    pub from: Shard,
+    /// Which change; earlier ones are acknowledged with it.
+    pub change: ChangeId,
+}
+
+/// Something that the operator should hear of, for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Remark {
+    /// A registration has changed whether reservations survive power loss, for all registrants.
+    Persistence {
+        /// Who did it.
+        by: Arc<Identity>,
+        /// From now on.
+        persists: bool,
+        /// How many registrants there are.
+        registrants: usize,
+    },
+    /// A change could not be fenced in time: the volume is closed until what is stuck has ended.
+    Closed,
+    /// What was stuck has ended: the volume is open again.
+    Opened,
+    /// A sync has failed: what was written since the last good one is in doubt, and nothing more is written until
+    /// the volume is opened again.
+    SyncFailed,
+    /// The flush of the stop has failed: what was written since the last good one may be lost.
+    NotFlushed,
+    /// What the volume lies on has no space for a write.
+    NoSpace,
+    /// A host wanted more blocks marked bad than are kept.
+    BadBlocksFull {
+        /// Who.
+        by: Arc<Identity>,
+    },
+    /// The volume lies on other machines, and a path there has been lost, or does not come up.
+    PathDown {
+        /// Which path, counted from 0 in the order of the volume's URLs; of a stripe, which leg before it.
+        path: (Option<usize>, usize),
+        /// Why, and what to do, in words.
+        why: String,
+    },
+    /// Such a path is up again.
+    PathUp {
+        /// As in [`Remark::PathDown`].
+        path: (Option<usize>, usize),
+    },
+}
+
+/// State to be made durable: write it to a new file, sync it, rename it to `name`, sync the
+/// directory, and only then say that it is done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreOp {
+    /// Counts the stores of this volume.
+    pub ticket: u64,
+    /// The file's name in the state directory.
+    pub name: String,
+    /// Its contents.
+    pub bytes: Vec<u8>,
+}

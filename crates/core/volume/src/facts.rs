@@ -1,0 +1,108 @@
+//! Under which name a volume is known. One UUID stands behind every designator of both protocols,
+//! so that tools can tell that it is one disk.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// Names a volume on every core of a daemon, and no other volume for as long as the daemon runs: the low half is
+/// the volume's place in tables, the high half tells it from whatever had that place before. So what is still on
+/// its way for a volume that has gone finds nobody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct VolumeId(pub u64);
+
+impl VolumeId {
+    /// The volume that has this place; `life` was given to no other.
+    pub fn new(place: u32, life: u32) -> Self {
+        VolumeId(u64::from(life) << 32 | u64::from(place))
+    }
+
+    /// Its place in tables: what has one at a time is told apart by the whole number.
+    pub fn place(self) -> u32 {
+        self.0 as u32
+    }
+}
+
+/// A UUID (RFC 9562) in wire order. The world makes it; nothing here draws one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Uuid(pub [u8; 16]);
+
+impl Uuid {
+    /// A locally assigned NAA designator (NAA 3h, SPC-5 §7.7.6.6), as SCSI shows it: the halves folded,
+    /// the first four bits replaced by the NAA.
+    #[expect(clippy::indexing_slicing, reason = "eight bytes are made of sixteen")]
+    pub fn naa_local(&self) -> [u8; 8] {
+        let mut naa = [0; 8];
+        for (at, byte) in naa.iter_mut().enumerate() {
+            *byte = self.0[at] ^ self.0[at + 8];
+        }
+        naa[0] = 0x30 | (naa[0] & 0x0f);
+        naa
+    }
+
+    /// The serial number: 32 lower-case hexadecimal digits.
+    #[expect(clippy::indexing_slicing, reason = "chunks of two have two, and a half byte is below 16")]
+    pub fn serial(&self) -> [u8; 32] {
+        let mut digits = [0; 32];
+        for (pair, byte) in digits.chunks_exact_mut(2).zip(self.0) {
+            pair[0] = b"0123456789abcdef"[usize::from(byte >> 4)];
+            pair[1] = b"0123456789abcdef"[usize::from(byte & 15)];
+        }
+        digits
+    }
+}
+
+impl fmt::Display for Uuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, byte) in self.0.iter().enumerate() {
+            if matches!(at, 4 | 6 | 8 | 10) {
+                f.write_str("-")?;
+            }
+            write!(f, "{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Uuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// What a volume says of itself; the same on every port and over both protocols.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// Its number in this daemon.
+    pub id: VolumeId,
+    /// Its name in the configuration.
+    pub name: Arc<str>,
+    /// Its name in the world.
+    pub uuid: Uuid,
+    /// The IEEE OUI for designators that embed one; without it there are none.
+    pub oui: Option<[u8; 3]>,
+    /// Whose product it claims to be: at most 8 printable ASCII characters.
+    pub vendor: Arc<str>,
+    /// Which product: at most 16 printable ASCII characters.
+    pub product: Arc<str>,
+    /// Which revision: at most 4 printable ASCII characters.
+    pub revision: Arc<str>,
+    /// Whether its medium can be ejected.
+    pub removable: bool,
+    /// Rotations per minute; 0 if nothing rotates.
+    pub rpm: u16,
+    /// SCSI commands that another initiator ends are answered with TASK ABORTED, if no initiator changes that.
+    pub task_aborted_status: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_follow_from_the_uuid() {
+        let uuid = Uuid(*b"\x01\x23\x45\x67\x89\xab\x4c\xde\x8f\x00\x11\x22\x33\x44\x55\x66");
+        assert_eq!(uuid.to_string(), "01234567-89ab-4cde-8f00-112233445566");
+        assert_eq!(&uuid.serial(), b"0123456789ab4cde8f00112233445566");
+        assert_eq!(uuid.naa_local(), [0x3e, 0x23, 0x54, 0x45, 0xba, 0xef, 0x19, 0xb8]);
+    }
+}

@@ -1,0 +1,51 @@
+//! How a gate takes up a change of the truth: what waits or goes on is admitted again under the new view.
+
+use super::{Gate, Work};
+use crate::change::Adoption;
+use crate::io::{Epoch, Why};
+use crate::view::View;
+
+impl Gate {
+    /// Adopts a change, between two turns. What waits is admitted again under the new view.
+    pub fn adopt(&mut self, adoption: &Adoption) {
+        self.settle();
+        // A gate may have been made with a view that is newer than the change.
+        if adoption.view.epoch > self.view.epoch {
+            let starts = |view: &View| matches!(view.not_ready, Some(Why::Sanitizing(_)));
+            if starts(&adoption.view) && !starts(&self.view) {
+                adoption.view.sanitized.set(0);
+            }
+            self.view = adoption.view.clone();
+            for slot in 0..self.tasks.len() as u32 {
+                self.readmit(slot);
+            }
+        }
+        let below = if adoption.drain { adoption.view.epoch } else { Epoch(0) };
+        self.flights.fence(adoption.change, below);
+    }
+
+    #[expect(clippy::indexing_slicing, reason = "its caller counts up to the length of the table")]
+    fn readmit(&mut self, slot: u32) {
+        let view = &self.view;
+        let Some(task) = self.tasks[slot as usize].task.as_mut() else { return };
+        let refused = match &mut task.work {
+            Work::Read { .. } | Work::Write { .. } | Work::Other | Work::Flush => return,
+            Work::Parked { io, who, .. } => view.admit(who, &io.op).err(),
+            Work::Steps(steps) => {
+                // What is with the backend ends under the old epoch, and what is asked of the home is
+                // admitted there; see `step` for the rest.
+                steps.readmit(view);
+                if steps.is_out() {
+                    return;
+                }
+                None
+            }
+        };
+        if let Some(refusal) = refused {
+            return self.unpark(slot, refusal.into());
+        }
+        self.flights.finish(task.epoch);
+        task.epoch = view.epoch;
+        self.flights.start(task.epoch);
+    }
+}

@@ -1,0 +1,342 @@
+//! How an operation is cut into chunks, each one or two operations of the backend.
+
+use crate::backend::Geometry;
+use crate::io::{Durability, Op, SanitizeKind, Span};
+
+/// Bytes per chunk of what is read or written piece by piece: enough to keep a disk busy, and short
+/// enough that an abort is prompt.
+const CHUNK_BYTES: u32 = 256 << 10;
+/// Bytes per chunk of what is zeroed or deallocated: a RAM volume does it within a few milliseconds.
+const ERASE_BYTES: u32 = 32 << 20;
+
+/// What is to be done, as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Plan {
+    /// Read while exclusive operations are kept out.
+    StableRead(Span),
+    /// Compare with the payload.
+    Compare(Span),
+    /// Read and forget.
+    Verify(Span),
+    /// Write the payload; unaligned.
+    Write(Span, Durability),
+    /// Write the payload in one step that excludes other writes.
+    Atomic(Span),
+    /// Compare with the first half of the payload, write the second.
+    CompareAndWrite(Span),
+    /// Set the payload's bits.
+    Or(Span),
+    /// Write the payload's one block everywhere.
+    Same(Span),
+    /// Mark bad.
+    Mark(Span),
+    /// Zero.
+    Zero { span: Span, unmap: bool },
+    /// Deallocate: the spans before `at`, which have `before` blocks together, are done.
+    Unmap { spans: Vec<Span>, at: usize, before: u64 },
+    /// Make every block unreadable that was written: so many passes are over, flushed, and so many blocks of the one
+    /// that runs. The volume may change its size meanwhile.
+    Sanitize { kind: SanitizeKind, pass: u64, at: u64 },
+}
+
+/// What a chunk does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Reads into the caller's own payload.
+    ReadWhole,
+    /// Reads into scratch memory, to be looked at.
+    Read,
+    /// Writes bytes of the payload as they are.
+    Write(Durability),
+    /// Writes the pattern that fills the scratch memory.
+    Pattern,
+    /// Reads what surrounds the span into scratch memory, changes it, writes it back.
+    Merge(Durability),
+    /// Zeroes.
+    Zero { unmap: bool },
+    /// Deallocates.
+    Unmap,
+    /// Makes what was written stable.
+    Flush,
+    /// Asks the home to mark the blocks bad.
+    Mark,
+}
+
+/// What keeps a chunk apart from others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Permit {
+    /// Nothing need.
+    None,
+    /// It is a plain write.
+    Marks,
+    /// It is exclusive.
+    Guard,
+}
+
+/// One chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Chunk {
+    pub(super) kind: Kind,
+    /// The blocks that are meant.
+    pub(super) span: Span,
+    /// The blocks that are touched: `span`, but for a merge widened to whole units.
+    pub(super) cover: Span,
+    pub(super) permit: Permit,
+}
+
+impl Chunk {
+    /// Whether it writes its span, and so makes bad blocks good.
+    pub(super) fn writes(&self) -> bool {
+        match self.kind {
+            Kind::Write(_) | Kind::Pattern | Kind::Merge(_) | Kind::Zero { .. } | Kind::Unmap => true,
+            Kind::ReadWhole | Kind::Read | Kind::Flush | Kind::Mark => false,
+        }
+    }
+
+    /// Bytes of scratch memory that it needs before it asks for its permit.
+    pub(super) fn scratch_len(&self, logical: u32) -> usize {
+        match self.kind {
+            Kind::Read | Kind::Merge(_) | Kind::Pattern => (self.cover.blocks * u64::from(logical)) as usize,
+            Kind::ReadWhole | Kind::Write(_) | Kind::Zero { .. } | Kind::Unmap => 0,
+            Kind::Flush | Kind::Mark => 0,
+        }
+    }
+}
+
+impl Plan {
+    /// The plan for an operation that is not forwarded as it is.
+    #[expect(
+        clippy::unreachable,
+        reason = "the gate gives these to its backend as they are, and plans all others"
+    )]
+    pub(super) fn of(op: Op) -> Plan {
+        match op {
+            Op::Read(span) => Plan::StableRead(span),
+            Op::Compare(span) => Plan::Compare(span),
+            Op::Verify(span) => Plan::Verify(span),
+            Op::Write(span, durability) => Plan::Write(span, durability),
+            Op::WriteAtomic(span) => Plan::Atomic(span),
+            Op::CompareAndWrite(span) => Plan::CompareAndWrite(span),
+            Op::Or(span) => Plan::Or(span),
+            Op::WriteSame(span) => Plan::Same(span),
+            Op::WriteZeroes { span, unmap } => Plan::Zero { span, unmap },
+            Op::Unmap(spans) => Plan::Unmap { spans, at: 0, before: 0 },
+            Op::Sanitize(kind) => Plan::Sanitize { kind, pass: 0, at: 0 },
+            Op::MarkBad(span) => Plan::Mark(span),
+            Op::Flush | Op::Prefetch(_) | Op::Extents(_) => {
+                unreachable!("these are done in one step")
+            }
+        }
+    }
+
+    /// The operation again, to admit it once more.
+    pub(super) fn op(&self) -> Op {
+        match self {
+            Plan::StableRead(span) => Op::Read(*span),
+            Plan::Compare(span) => Op::Compare(*span),
+            Plan::Verify(span) => Op::Verify(*span),
+            Plan::Write(span, durability) => Op::Write(*span, *durability),
+            Plan::Atomic(span) => Op::WriteAtomic(*span),
+            Plan::CompareAndWrite(span) => Op::CompareAndWrite(*span),
+            Plan::Or(span) => Op::Or(*span),
+            Plan::Same(span) => Op::WriteSame(*span),
+            Plan::Mark(span) => Op::MarkBad(*span),
+            Plan::Zero { span, unmap } => Op::WriteZeroes { span: *span, unmap: *unmap },
+            Plan::Unmap { spans, .. } => Op::Unmap(spans.clone()),
+            Plan::Sanitize { kind, .. } => Op::Sanitize(kind.clone()),
+        }
+    }
+
+    /// Whether it depends on what stands in its blocks.
+    pub(super) fn looks(&self) -> bool {
+        match self {
+            Plan::StableRead(_) | Plan::Compare(_) | Plan::Verify(_) => true,
+            Plan::CompareAndWrite(_) | Plan::Or(_) => true,
+            Plan::Write(..) | Plan::Atomic(_) | Plan::Same(_) | Plan::Zero { .. } => false,
+            Plan::Unmap { .. } | Plan::Sanitize { .. } | Plan::Mark(_) => false,
+        }
+    }
+
+    /// Whether ending early would show others half of it.
+    pub(super) fn is_atomic(&self) -> bool {
+        match self {
+            Plan::Atomic(_) | Plan::CompareAndWrite(_) => true,
+            Plan::StableRead(_) | Plan::Compare(_) | Plan::Verify(_) | Plan::Write(..) | Plan::Or(_) => false,
+            Plan::Same(_) | Plan::Zero { .. } | Plan::Unmap { .. } | Plan::Sanitize { .. } => false,
+            Plan::Mark(_) => false,
+        }
+    }
+
+    /// The chunk that follows when `done` blocks (of an unmap: of all its spans together; a sanitize
+    /// counts by itself) are done; `None` at the end.
+    pub(super) fn chunk(&mut self, done: u64, geometry: &Geometry) -> Option<Chunk> {
+        let plain = |kind, span, permit| Some(Chunk { kind, span, cover: span, permit });
+        match self {
+            Plan::StableRead(span) => plain(Kind::ReadWhole, rest(*span, done, u64::MAX)?, Permit::Guard),
+            Plan::Mark(span) => plain(Kind::Mark, rest(*span, done, u64::MAX)?, Permit::Guard),
+            Plan::Compare(span) | Plan::Verify(span) => {
+                plain(Kind::Read, next(*span, done, CHUNK_BYTES, geometry)?, Permit::None)
+            }
+            Plan::Write(span, durability) => {
+                let span = next(*span, done, CHUNK_BYTES, geometry)?;
+                Some(written(Kind::Write(*durability), *durability, span, geometry))
+            }
+            Plan::Same(span) => {
+                let span = next(*span, done, CHUNK_BYTES, geometry)?;
+                Some(written(Kind::Pattern, Durability::Cached, span, geometry))
+            }
+            Plan::Atomic(span) => {
+                let span = rest(*span, done, u64::MAX)?;
+                let chunk = written(Kind::Write(Durability::Cached), Durability::Cached, span, geometry);
+                Some(Chunk { permit: Permit::Guard, ..chunk })
+            }
+            Plan::CompareAndWrite(span) => {
+                Some(merged(Durability::Cached, rest(*span, done, u64::MAX)?, geometry))
+            }
+            Plan::Or(span) => {
+                Some(merged(Durability::Cached, next(*span, done, CHUNK_BYTES, geometry)?, geometry))
+            }
+            Plan::Zero { span, unmap } => {
+                let span = next(*span, done, ERASE_BYTES, geometry)?;
+                plain(Kind::Zero { unmap: *unmap }, span, Permit::Marks)
+            }
+            Plan::Unmap { spans, at, before } => loop {
+                let span = *spans.get(*at)?;
+                if let Some(part) = next(span, done - *before, ERASE_BYTES, geometry) {
+                    break plain(Kind::Unmap, part, Permit::Marks);
+                }
+                *before += span.blocks;
+                *at += 1;
+            },
+            Plan::Sanitize { kind, pass, at } => sanitize(kind, *pass, *at, geometry),
+        }
+    }
+
+    /// A chunk is done: true if a pass over the volume is over with it.
+    pub(super) fn sanitized(&mut self, chunk: &Chunk) -> bool {
+        let Plan::Sanitize { pass, at, .. } = self else { return false };
+        if chunk.kind == Kind::Flush {
+            (*pass, *at) = (*pass + 1, 0);
+            return true;
+        }
+        *at = chunk.span.lba.saturating_add(chunk.span.blocks);
+        false
+    }
+
+    /// How far a sanitize is, in 65536ths of a volume of so many blocks.
+    pub(super) fn progress(&self, blocks: u64) -> Option<u32> {
+        let Plan::Sanitize { kind, pass, at } = self else { return None };
+        let done = u128::from(*pass) * u128::from(blocks) + u128::from((*at).min(blocks));
+        let total = u128::from(passes(kind)) * u128::from(blocks);
+        Some((done * 65536 / total.max(1)).min(65536) as u32)
+    }
+
+    /// How many blocks all chunks together have, as [`Plan::chunk`] counts.
+    pub(super) fn total(&self) -> u64 {
+        match self {
+            // It ends when there is no further chunk.
+            Plan::Sanitize { .. } => u64::MAX,
+            Plan::Unmap { spans, .. } => spans.iter().map(|span| span.blocks).sum(),
+            Plan::StableRead(span) | Plan::Compare(span) | Plan::Verify(span) => span.blocks,
+            Plan::Write(span, _) | Plan::Atomic(span) | Plan::CompareAndWrite(span) => span.blocks,
+            Plan::Or(span) | Plan::Same(span) | Plan::Zero { span, .. } | Plan::Mark(span) => span.blocks,
+        }
+    }
+}
+
+/// How often a sanitize goes over the volume.
+fn passes(kind: &SanitizeKind) -> u64 {
+    match kind {
+        SanitizeKind::Overwrite { passes, .. } => u64::from((*passes).max(1)),
+        SanitizeKind::BlockErase => 1,
+    }
+}
+
+/// A pass is every block that there is, and a flush.
+fn sanitize(kind: &SanitizeKind, pass: u64, at: u64, geometry: &Geometry) -> Option<Chunk> {
+    if pass >= passes(kind) {
+        return None;
+    }
+    let whole = Span { lba: 0, blocks: geometry.blocks };
+    let (kind, bytes) = match kind {
+        SanitizeKind::Overwrite { .. } => (Kind::Pattern, CHUNK_BYTES),
+        SanitizeKind::BlockErase => (Kind::Zero { unmap: true }, ERASE_BYTES),
+    };
+    // The fence before a sanitize has emptied the volume, so nothing need be kept apart.
+    Some(match next(whole, at, bytes, geometry) {
+        Some(span) => Chunk { kind, span, cover: span, permit: Permit::None },
+        None => {
+            let flush = Span { lba: 0, blocks: 1 };
+            Chunk { kind: Kind::Flush, span: flush, cover: flush, permit: Permit::None }
+        }
+    })
+}
+
+fn rest(span: Span, done: u64, blocks_max: u64) -> Option<Span> {
+    let left = span.blocks.checked_sub(done)?;
+    (left > 0).then(|| Span { lba: span.lba + done, blocks: left.min(blocks_max) })
+}
+
+/// The next at most `bytes` of a span, ending on a whole unit unless the span ends.
+fn next(span: Span, done: u64, bytes: u32, geometry: &Geometry) -> Option<Span> {
+    let unit = u64::from(geometry.unit());
+    let most = u64::from(bytes.min(geometry.max_io) / geometry.logical).max(unit);
+    let part = rest(span, done, most)?;
+    let end = part.lba + part.blocks;
+    let whole = end - end % unit;
+    if done + part.blocks < span.blocks && whole > part.lba {
+        return Some(Span { lba: part.lba, blocks: whole - part.lba });
+    }
+    Some(part)
+}
+
+/// A write of `span` by `kind` if it is aligned, else a merge.
+fn written(kind: Kind, durability: Durability, span: Span, geometry: &Geometry) -> Chunk {
+    let chunk = merged(durability, span, geometry);
+    if chunk.cover == span { Chunk { kind, permit: Permit::Marks, ..chunk } } else { chunk }
+}
+
+fn merged(durability: Durability, span: Span, geometry: &Geometry) -> Chunk {
+    let unit = u64::from(geometry.unit());
+    let lba = span.lba - span.lba % unit;
+    let end = (span.lba + span.blocks).next_multiple_of(unit);
+    let cover = Span { lba, blocks: end - lba };
+    Chunk { kind: Kind::Merge(durability), span, cover, permit: Permit::Guard }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ram::RamDisk;
+
+    /// Whatever becomes of its size, each pass goes to the end that there is then, and is flushed.
+    #[test]
+    fn a_sanitize_in_which_the_volume_is_resized_leaves_nothing_out_and_is_flushed() {
+        let sized = |blocks| RamDisk::new(blocks, blocks, 512, 4096).geometry();
+        let (small, large) = (sized(1000), sized(5000));
+        for (from, to) in [(small, large), (large, small)] {
+            let kind = SanitizeKind::Overwrite { pattern: [1][..].into(), passes: 2, invert: false };
+            let mut plan = Plan::Sanitize { kind, pass: 0, at: 0 };
+            let (mut geometry, mut passes, mut at, mut done) = (from, 0, 0, 0);
+            while let Some(chunk) = plan.chunk(done, &geometry) {
+                assert_eq!(plan.chunk(done, &geometry), Some(chunk), "nothing is done by asking");
+                if chunk.kind == Kind::Flush {
+                    assert!(at >= geometry.blocks, "pass {passes} flushes at {at} of {}", geometry.blocks);
+                    (passes, at) = (passes + 1, 0);
+                } else {
+                    assert_eq!(chunk.span.lba, at);
+                    at += chunk.span.blocks;
+                    assert!(at <= geometry.blocks);
+                }
+                done += chunk.span.blocks;
+                assert_eq!(plan.sanitized(&chunk), chunk.kind == Kind::Flush);
+                assert!(plan.progress(geometry.blocks).is_some_and(|far| far <= 65536));
+                // In the middle of the first pass.
+                if at > 600 {
+                    geometry = to;
+                }
+            }
+            assert_eq!((passes, plan.progress(geometry.blocks)), (2, Some(65536)));
+        }
+    }
+}

@@ -1,0 +1,579 @@
+//! The gate: everything between a shard's servers and a volume's backend.
+//!
+//! It admits bindingly, under the view of this turn; counts what is in flight by the epoch that it
+//! was admitted under, and acknowledges a change when older ones have ended; keeps exclusive
+//! operations and overlapping writes apart (see `guard.rs`); and makes what a backend cannot do of
+//! what it can (see `steps.rs`), in bounded chunks that can be aborted.
+//!
+//! Bad blocks are part of the view. Marking them, and writing them, excludes all other writes of
+//! their stripes until the home has answered, which is when every core has adopted the marks; reads
+//! meanwhile wait. So over all cores one moment divides reads that fail from reads that do not. While
+//! it waits for the home an operation is in no epoch, since the home may itself wait for older ones;
+//! the home admits it again.
+//!
+//! Invariants: every submitted operation ends by [`Gate::poll_done`] exactly once. What waits (for a
+//! guard, for memory) holds no mark, and what waits for memory holds no guard, so that no two
+//! operations wait for each other. What waits is admitted again when the view changes.
+
+mod adopt;
+mod at_once;
+mod bytes;
+mod chunk;
+mod flights;
+mod steps;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use buf::{Class, Cx, Errno, Payload, Time};
+
+use crate::backend::{Backend, DiskOp};
+use crate::change::{Ack, Ask, AskId, Remark, Shard};
+use crate::guard::Stripes;
+use crate::io::{Done, Failure, Fault, Io, IoId, Op, Outcome, Refusal, Span, Why};
+use crate::nexus::Nexus;
+use crate::shared::Shared;
+use crate::view::View;
+
+use flights::Flights;
+use steps::Steps;
+
+/// How soon an exclusive operation looks again whether other cores' writes have ended: they cannot
+/// tell without a second fence per write.
+const LOOK_AGAIN: Duration = Duration::from_micros(20);
+/// How soon an operation that found no memory asks again.
+const MEMORY_AGAIN: Duration = Duration::from_micros(500);
+/// How soon a sanitize asks a backend again that had no room for a part of it.
+const BUSY_AGAIN: Duration = Duration::from_millis(10);
+/// How many parts of operations in steps one [`Gate::resume`] goes on with: where the backend is memory, each
+/// is done within it.
+const PARTS_MAX: usize = 16;
+/// How often a read is repeated because an exclusive operation wrote meanwhile, before it keeps
+/// such operations out.
+const READ_TRIES: u8 = 3;
+
+/// One volume's gate on one shard.
+pub struct Gate {
+    view: View,
+    shard: Shard,
+    shared: Shared,
+    backend: Box<dyn Backend>,
+    tasks: Vec<Slot>,
+    free: Vec<u32>,
+    flights: Flights,
+    /// Tasks that wait for a guard, for marks or for memory, oldest first.
+    waiting: VecDeque<u32>,
+    /// Ended parts of tasks in steps.
+    ended: VecDeque<(u32, Result<Outcome, Failure>, Payload)>,
+    done: VecDeque<Done>,
+    remarks: VecDeque<Remark>,
+    wakes: VecDeque<Shard>,
+    /// Asks to the volume's home, and the tasks that wait for an answer.
+    asks: VecDeque<(AskId, Ask)>,
+    asked: Vec<(AskId, u32)>,
+    asks_made: u64,
+    look_again: Option<Time>,
+    /// The operation that may take memory kept for headers.
+    insists: Option<u32>,
+    /// Where writes at once may go until the next [`Gate::resume`].
+    claimed: Stripes,
+}
+
+struct Slot {
+    generation: u32,
+    task: Option<Task>,
+}
+
+/// An operation between its submission and its end.
+struct Task {
+    id: IoId,
+    epoch: crate::io::Epoch,
+    work: Work,
+}
+
+enum Work {
+    /// A read with the backend: its stripes' sequence when it began.
+    Read { span: Span, before: Option<u64>, tries: u8, lent: bool },
+    /// A write with the backend, its marks raised.
+    Write { stripes: Stripes },
+    /// Something with the backend that needs neither.
+    Other,
+    /// A flush with the backend: in no epoch. What it makes stable was written before, so no change need
+    /// wait for it, however slow the disk is.
+    Flush,
+    /// Not with the backend yet: a write that met a guard.
+    Parked { io: Io, stripes: Stripes, span: Span, who: Nexus },
+    /// In several steps.
+    Steps(Box<Steps>),
+}
+
+impl Gate {
+    /// The gate of `shard` to a volume. All its gates share `shared`, and each has its own backend
+    /// value; `view` is the home's current one.
+    ///
+    /// # Panics
+    /// If `shard` is not below [`Shared::shards`].
+    pub fn new(shard: Shard, shared: Shared, view: View, backend: Box<dyn Backend>) -> Self {
+        shared.check(shard);
+        Gate {
+            view,
+            shard,
+            shared,
+            backend,
+            tasks: Vec::new(),
+            free: Vec::new(),
+            flights: Flights::default(),
+            waiting: VecDeque::new(),
+            ended: VecDeque::new(),
+            done: VecDeque::new(),
+            remarks: VecDeque::new(),
+            wakes: VecDeque::new(),
+            asks: VecDeque::new(),
+            asked: Vec::new(),
+            asks_made: 0,
+            look_again: None,
+            insists: None,
+            claimed: Stripes::NONE,
+        }
+    }
+
+    /// What this core believes of the volume.
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// Whether a read may come with [`Payload::None`] and be given the backend's own memory. Memory that is
+    /// lent is read later: not when an atomic write may have to be seen whole, and not while hosts are
+    /// registered, since one that is preempted would be sent what is written after that.
+    pub fn lends(&self) -> bool {
+        let fenced = !self.view.reservations.registrants().is_empty();
+        self.view.geometry.lends && !self.shared.atomic_seen() && !fenced
+    }
+
+    /// How far the running sanitize is, in 65536ths.
+    pub fn sanitize_progress(&self) -> u16 {
+        self.view.sanitized.get()
+    }
+
+    /// Whether a sync has failed: writes are refused with [`Why::SyncFailed`] until the operator
+    /// takes note of it.
+    pub fn sync_failed(&self) -> bool {
+        self.shared.sync_failed()
+    }
+
+    /// How many operations have not ended.
+    pub fn in_flight(&self) -> usize {
+        self.tasks.len() - self.free.len()
+    }
+
+    /// What [`View::admit`] says, and whether a failed sync forbids it.
+    pub fn admit(&self, who: &Nexus, op: &Op) -> Result<(), Refusal> {
+        self.view.admit(who, op)?;
+        if (op.is_write() || *op == Op::Flush) && self.shared.sync_failed() {
+            return Err(Refusal::NotReady(Why::SyncFailed));
+        }
+        Ok(())
+    }
+
+    /// Takes an operation on, if it is admitted now. It ends by [`Gate::poll_done`], perhaps at once.
+    /// `io.epoch` is set here.
+    ///
+    /// # Panics
+    /// If the payload is not as long as the operation says (see the crate's page).
+    pub fn submit(&mut self, cx: &mut Cx<'_>, who: &Nexus, mut io: Io) {
+        self.settle();
+        if let Err(refusal) = self.admit(who, &io.op) {
+            return self.refuse(io, refusal);
+        }
+        self.check_payload(&io);
+        io.epoch = self.view.epoch;
+        match io.op {
+            Op::Read(span) | Op::Write(span, _) if span.blocks == 0 => {
+                self.done.push_back(Done { id: io.id, result: Ok(Outcome::Complete), payload: io.payload });
+            }
+            Op::Read(span) => self.start_read(cx, io, span),
+            Op::Write(span, _) if self.is_aligned(span) => self.start_write(cx, who, io, span),
+            Op::Flush => self.forward(cx, io, Work::Flush),
+            Op::Extents(_) | Op::Prefetch(_) => self.forward(cx, io, Work::Other),
+            Op::Write(..) | Op::WriteAtomic(_) | Op::CompareAndWrite(_) | Op::WriteZeroes { .. } => {
+                self.start_steps(cx, who, io);
+            }
+            Op::Compare(_) | Op::WriteSame(_) | Op::Or(_) | Op::Unmap(_) => self.start_steps(cx, who, io),
+            Op::Verify(_) | Op::Sanitize(_) | Op::MarkBad(_) => self.start_steps(cx, who, io),
+        }
+    }
+
+    fn refuse(&mut self, io: Io, refusal: Refusal) {
+        self.done.push_back(Done { id: io.id, result: Err(refusal.into()), payload: io.payload });
+    }
+
+    fn check_payload(&self, io: &Io) {
+        let logical = u64::from(self.view.geometry.logical);
+        let len = io.payload.len() as u64;
+        let fits = match &io.op {
+            Op::Read(span) => len == span.blocks * logical || (len == 0 && self.view.geometry.lends),
+            Op::Write(span, _) | Op::WriteAtomic(span) => len == span.blocks * logical,
+            Op::Compare(span) | Op::Or(span) => len == span.blocks * logical,
+            Op::CompareAndWrite(span) => len == 2 * span.blocks * logical,
+            Op::WriteSame(_) => len == logical,
+            Op::WriteZeroes { .. } | Op::Unmap(_) | Op::Verify(_) | Op::MarkBad(_) => true,
+            Op::Flush | Op::Extents(_) | Op::Prefetch(_) | Op::Sanitize(_) => true,
+        };
+        assert!(fits, "a payload of {len} bytes for {:?}", io.op);
+    }
+
+    fn start_read(&mut self, cx: &mut Cx<'_>, mut io: Io, span: Span) {
+        let before = self.shared.guards().sequence(self.stripes(span));
+        let bad = self.view.bad.first_in(span);
+        if let (Some(lba), Some(_)) = (bad, before) {
+            let result = Err(Fault::Medium(lba).into());
+            return self.done.push_back(Done { id: io.id, result, payload: io.payload });
+        }
+        // Blocks that are bad and just being written wait for the end of that.
+        let lent = matches!(io.payload, Payload::None) && self.lends() && bad.is_none();
+        if !lent && matches!(io.payload, Payload::None) {
+            // Asked for before the volume ceased to lend.
+            let len = span.blocks as usize * self.view.geometry.logical as usize;
+            match cx.pool.take_sg(Class::Solicited, len) {
+                Some(memory) => io.payload = Payload::In(memory),
+                None => return self.refuse(io, Refusal::Busy),
+            }
+        }
+        if bad.is_some() {
+            let work = Work::Steps(Box::new(Steps::stable_read(span, io.payload)));
+            let slot = self.open(Task { id: io.id, epoch: io.epoch, work });
+            return self.step(cx, slot);
+        }
+        self.forward(cx, io, Work::Read { span, before, tries: 0, lent });
+    }
+
+    fn start_write(&mut self, cx: &mut Cx<'_>, who: &Nexus, io: Io, span: Span) {
+        let stripes = self.stripes(span);
+        if self.shared.guards().enter(self.shard, stripes) {
+            if self.view.bad.first_in(span).is_none() {
+                return self.forward(cx, io, Work::Write { stripes });
+            }
+            self.shared.guards().leave(self.shard, stripes);
+            return self.start_steps(cx, who, io);
+        }
+        let (id, epoch) = (io.id, io.epoch);
+        let slot = self.open(Task { id, epoch, work: Work::Parked { io, stripes, span, who: who.clone() } });
+        self.wait(slot);
+    }
+
+    fn start_steps(&mut self, cx: &mut Cx<'_>, who: &Nexus, io: Io) {
+        if matches!(io.op, Op::WriteAtomic(_) | Op::CompareAndWrite(_)) {
+            self.shared.see_atomic();
+        }
+        let (id, epoch) = (io.id, io.epoch);
+        let steps = Steps::new(who, io.op, io.payload);
+        let slot = self.open(Task { id, epoch, work: Work::Steps(Box::new(steps)) });
+        self.step(cx, slot);
+    }
+
+    /// Starts a flush that nobody asked for and no reservation can refuse: before the daemon stops.
+    /// It ends by [`Gate::poll_done`].
+    pub fn sync(&mut self, cx: &mut Cx<'_>, id: IoId) {
+        let epoch = self.view.epoch;
+        self.forward(cx, Io { id, epoch, op: Op::Flush, payload: Payload::None }, Work::Flush);
+    }
+
+    fn forward(&mut self, cx: &mut Cx<'_>, io: Io, work: Work) {
+        let slot = self.open(Task { id: io.id, epoch: io.epoch, work });
+        let id = self.backend_id(slot);
+        self.backend.submit(cx, Io { id, ..io });
+    }
+
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "a free slot is a place of the table, or was pushed just before"
+    )]
+    fn open(&mut self, task: Task) -> u32 {
+        if !matches!(task.work, Work::Flush) {
+            self.flights.start(task.epoch);
+        }
+        match self.free.pop() {
+            Some(slot) => {
+                self.tasks[slot as usize].task = Some(task);
+                slot
+            }
+            None => {
+                self.tasks.push(Slot { generation: 0, task: Some(task) });
+                (self.tasks.len() - 1) as u32
+            }
+        }
+    }
+
+    #[expect(clippy::indexing_slicing, reason = "slots are given out by this table and are places of it")]
+    fn backend_id(&self, slot: u32) -> IoId {
+        IoId(u64::from(self.tasks[slot as usize].generation) << 32 | u64::from(slot))
+    }
+
+    #[expect(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        reason = "slots are places of the table, and are used between `open` and `close` only"
+    )]
+    fn task(&mut self, slot: u32) -> &mut Task {
+        self.tasks[slot as usize].task.as_mut().expect("a slot that is in use")
+    }
+
+    /// Ends a task: its slot, its epoch and its marks are free again.
+    #[expect(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        reason = "slots are places of the table, and a task is closed by the one who ends it"
+    )]
+    fn close(&mut self, slot: u32, result: Result<Outcome, Failure>, payload: Payload) {
+        let entry = &mut self.tasks[slot as usize];
+        entry.generation = entry.generation.wrapping_add(1);
+        let task = entry.task.take().expect("a task ends once");
+        self.free.push(slot);
+        if !matches!(task.work, Work::Flush) {
+            self.flights.finish(task.epoch);
+        }
+        self.done.push_back(Done { id: task.id, result, payload });
+    }
+
+    fn stripes(&self, span: Span) -> Stripes {
+        Stripes::of(span, self.view.geometry.logical)
+    }
+
+    fn is_aligned(&self, span: Span) -> bool {
+        let geometry = &self.view.geometry;
+        if geometry.dio_align <= geometry.logical {
+            return true;
+        }
+        let unit = u64::from(geometry.unit());
+        span.lba.is_multiple_of(unit) && span.blocks.is_multiple_of(unit)
+    }
+
+    /// Parks a task until [`Gate::resume`] tries it again.
+    fn wait(&mut self, slot: u32) {
+        self.waiting.push_back(slot);
+    }
+
+    /// Asks that an operation end early. It still ends by [`Gate::poll_done`]: with
+    /// [`Fault::Aborted`], or as if nothing had been asked.
+    pub fn cancel(&mut self, id: IoId) {
+        let found = self.tasks.iter().position(|slot| slot.task.as_ref().is_some_and(|task| task.id == id));
+        let Some(slot) = found else { return };
+        let slot = slot as u32;
+        let backend_id = self.backend_id(slot);
+        match &mut self.task(slot).work {
+            Work::Read { .. } | Work::Write { .. } | Work::Other | Work::Flush => {
+                self.backend.cancel(backend_id);
+            }
+            Work::Parked { .. } => self.unpark(slot, Fault::Aborted.into()),
+            Work::Steps(steps) => {
+                if steps.cancel() {
+                    self.backend.cancel(backend_id);
+                }
+            }
+        }
+    }
+
+    #[expect(clippy::unreachable, reason = "its callers have found it parked")]
+    fn unpark(&mut self, slot: u32, why: Failure) {
+        self.waiting.retain(|waiting| *waiting != slot);
+        let work = std::mem::replace(&mut self.task(slot).work, Work::Other);
+        let Work::Parked { io, .. } = work else { unreachable!("only parked tasks are unparked") };
+        self.close(slot, Err(why), io.payload);
+    }
+
+    /// Goes on with what waits or is made in steps, for a bounded while. True if there is more to do at
+    /// once: call again in the next turn, and not before others have had theirs. Call it each turn, and when another shard's
+    /// [`Gate::poll_wake`] named this one.
+    pub fn resume(&mut self, cx: &mut Cx<'_>) -> bool {
+        self.settle();
+        self.look_again = None;
+        self.reap(cx);
+        for _ in 0..self.ended.len().min(PARTS_MAX) {
+            let Some((slot, result, payload)) = self.ended.pop_front() else { break };
+            self.stepped(cx, slot, result, payload);
+        }
+        if !self.waiting.is_empty() {
+            self.shared.guards().set_waiting(self.shard, true);
+            for _ in 0..self.waiting.len() {
+                let Some(slot) = self.waiting.pop_front() else { break };
+                self.try_again(cx, slot);
+            }
+            if self.waiting.is_empty() {
+                self.shared.guards().set_waiting(self.shard, false);
+            }
+        }
+        self.reap(cx);
+        !self.ended.is_empty()
+    }
+
+    #[expect(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::unreachable,
+        reason = "what waits is in use, and was matched just before; the backend has nothing that waits"
+    )]
+    fn try_again(&mut self, cx: &mut Cx<'_>, slot: u32) {
+        let (shard, guards) = (self.shard, self.shared.guards());
+        let task = self.tasks[slot as usize].task.as_mut().expect("a task that waits");
+        match &task.work {
+            Work::Parked { stripes, .. } if !guards.enter(shard, *stripes) => self.wait(slot),
+            Work::Parked { span, stripes, .. } if self.view.bad.first_in(*span).is_some() => {
+                guards.leave(shard, *stripes);
+                let Work::Parked { io, who, .. } = std::mem::replace(&mut task.work, Work::Other) else {
+                    unreachable!("matched above")
+                };
+                let steps = Steps::new(&who, io.op, io.payload);
+                task.work = Work::Steps(Box::new(steps));
+                self.step(cx, slot);
+            }
+            Work::Parked { stripes, .. } => {
+                let next = Work::Write { stripes: *stripes };
+                let Work::Parked { io, .. } = std::mem::replace(&mut task.work, next) else {
+                    unreachable!("matched above")
+                };
+                let id = self.backend_id(slot);
+                self.backend.submit(cx, Io { id, ..io });
+            }
+            Work::Steps(_) => self.step(cx, slot),
+            Work::Read { .. } | Work::Write { .. } | Work::Other | Work::Flush => {
+                unreachable!("the backend has it")
+            }
+        }
+    }
+
+    /// Takes what the backend has ended.
+    #[expect(
+        clippy::unreachable,
+        reason = "a parked task is given to the backend only when it is parked no more"
+    )]
+    fn reap(&mut self, cx: &mut Cx<'_>) {
+        while let Some(done) = self.backend.poll_done() {
+            let slot = done.id.0 as u32;
+            debug_assert_eq!(self.backend_id(slot), done.id, "a backend ends an operation once");
+            match done.result {
+                Err(Failure::Failed(Fault::Sync)) if self.shared.fail_sync() => {
+                    self.remarks.push_back(Remark::SyncFailed);
+                }
+                Err(Failure::Failed(Fault::NoSpace)) if self.shared.tell_no_space(cx.now) => {
+                    self.remarks.push_back(Remark::NoSpace);
+                }
+                Ok(_) | Err(_) => {}
+            }
+            match self.task(slot).work {
+                Work::Read { span, before, tries, lent } => {
+                    self.finish_read(cx, slot, Work::Read { span, before, tries: tries + 1, lent }, done);
+                }
+                Work::Write { stripes } => {
+                    self.shared.guards().leave(self.shard, stripes);
+                    self.close(slot, done.result, done.payload);
+                }
+                Work::Other | Work::Flush => self.close(slot, done.result, done.payload),
+                Work::Steps(_) => self.ended.push_back((slot, done.result, done.payload)),
+                Work::Parked { .. } => unreachable!("what is parked is not with the backend"),
+            }
+        }
+    }
+
+    #[expect(clippy::unreachable, reason = "its callers give it a read")]
+    fn finish_read(&mut self, cx: &mut Cx<'_>, slot: u32, again: Work, done: Done) {
+        let Work::Read { span, before, tries, lent } = again else { unreachable!("given a read") };
+        let stripes = self.stripes(span);
+        let after = self.shared.guards().sequence_after(stripes);
+        let undisturbed = before.is_some() && before == after;
+        if lent || undisturbed || done.result.is_err() {
+            return self.close(slot, done.result, done.payload);
+        }
+        if let (Some(lba), Some(_)) = (self.view.bad.first_in(span), after) {
+            return self.close(slot, Err(Fault::Medium(lba).into()), done.payload);
+        }
+        if tries >= READ_TRIES {
+            let mut steps = Steps::stable_read(span, done.payload);
+            steps.readmit(&self.view);
+            self.task(slot).work = Work::Steps(Box::new(steps));
+            // It may wait for a guard, and who holds that for the home, which may have to answer a fence
+            // first: so no fence waits for it.
+            self.renew(slot);
+            return self.step(cx, slot);
+        }
+        self.task(slot).work = Work::Read { span, before: after, tries, lent };
+        let (id, epoch) = (self.backend_id(slot), self.task(slot).epoch);
+        self.backend.submit(cx, Io { id, epoch, op: Op::Read(span), payload: done.payload });
+    }
+
+    /// What the operator should hear of: a failed sync once, a lack of space once a minute, over all cores.
+    pub fn poll_remark(&mut self) -> Option<Remark> {
+        self.remarks.pop_front()
+    }
+
+    /// An operation that has ended. Call [`Gate::resume`] first.
+    #[must_use]
+    pub fn poll_done(&mut self) -> Option<Done> {
+        self.done.pop_front()
+    }
+
+    /// What the world shall do with the disk next.
+    #[must_use]
+    pub fn poll_disk(&mut self) -> Option<DiskOp> {
+        self.backend.poll_disk()
+    }
+
+    /// The world has done it.
+    pub fn handle_disk(&mut self, cx: &mut Cx<'_>, op: DiskOp, came: Result<usize, Errno>) {
+        self.backend.handle_disk(cx, op, came);
+        self.reap(cx);
+    }
+
+    /// A shard whose gate to this volume shall [`Gate::handle_wake`] and [`Gate::resume`]: what it waits for
+    /// may be free.
+    #[must_use]
+    pub fn poll_wake(&mut self) -> Option<Shard> {
+        self.wakes.pop_front().or_else(|| self.backend.poll_wake())
+    }
+
+    /// Another shard's [`Gate::poll_wake`] named this one.
+    pub fn handle_wake(&mut self) {
+        self.backend.handle_wake();
+    }
+
+    /// When to call [`Gate::resume`] at the latest, if nothing else happens.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.look_again
+    }
+
+    /// A task goes on under the view that stands now.
+    fn renew(&mut self, slot: u32) {
+        let (old, new) = (self.task(slot).epoch, self.view.epoch);
+        self.flights.finish(old);
+        self.flights.start(new);
+        self.task(slot).epoch = new;
+    }
+
+    /// Something to ask of the volume's home; the answer goes to [`Gate::answered`].
+    #[must_use]
+    pub fn poll_ask(&mut self) -> Option<(AskId, Ask)> {
+        self.asks.pop_front()
+    }
+
+    /// A change that this shard has adopted and drained; goes to the home core.
+    #[must_use]
+    pub fn poll_ack(&mut self) -> Option<Ack> {
+        let change = self.flights.poll_ack()?;
+        Some(Ack { from: self.shard, change })
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        // Gates of other cores may live on.
+        self.settle();
+    }
+}
+
+impl std::fmt::Debug for Gate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gate").field("shard", &self.shard).field("in_flight", &self.in_flight()).finish()
+    }
+}

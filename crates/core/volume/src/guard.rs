@@ -1,0 +1,445 @@
+//! What keeps an exclusive operation apart from every overlapping write, over all cores, while
+//! plain writes need neither lock nor message.
+//!
+//! Blocks are hashed by stripes of 1 MiB into 64. A plain write raises its own core's mark for its
+//! stripes, fences, and reads one shared word; if a bit of a stripe of its own is set, it lowers the
+//! marks and waits. An exclusive operation sets its stripes' bits in ascending order (so two can
+//! never wait for each other in a circle), fences, and waits until no core's mark stands.
+//! Invariant: of a marked write and a guarded operation on one stripe, one sees the other.
+//!
+//! Plain writes that end within the call that begins them need not each raise marks and fence: their core
+//! claims every stripe, fences, reads the word once, gives up the stripes whose bits are set, and writes
+//! to the others as it likes until it drops the claim. An exclusive operation waits for claims as it does
+//! for marks, and since later claims leave its stripes out, it waits for one run of writes at most.
+//!
+//! Reads take no part, but can tell that an exclusive operation wrote meanwhile: each stripe has a
+//! sequence that is odd while one writes (a seqlock's reader side), and such a read is repeated.
+
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+#[cfg(not(loom))]
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+
+use crate::change::Shard;
+use crate::io::Span;
+
+/// Bytes per stripe.
+const STRIPE_BYTES: u32 = 1 << 20;
+/// How many stripes blocks are hashed into: bits of the guard word. Few enough under the model
+/// checker that it can try every interleaving.
+const STRIPES: u32 = if cfg!(loom) { 2 } else { 64 };
+
+/// Every stripe.
+const ALL: u64 = u64::MAX >> (64 - STRIPES);
+
+/// A set of stripes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Stripes(u64);
+
+impl Stripes {
+    pub(crate) const NONE: Stripes = Stripes(0);
+
+    /// The stripes of `span`, whose blocks have `logical` bytes.
+    pub(crate) fn of(span: Span, logical: u32) -> Stripes {
+        if span.blocks == 0 {
+            return Stripes::NONE;
+        }
+        // Blocks are powers of two (see `Geometry`): no division.
+        let per_stripe_bits = STRIPE_BYTES.ilog2().saturating_sub(logical.ilog2());
+        let first = span.lba >> per_stripe_bits;
+        let count = (span.lba.saturating_add(span.blocks - 1) >> per_stripe_bits) - first + 1;
+        if count >= u64::from(STRIPES) {
+            return Stripes(ALL);
+        }
+        (first..first + count)
+            .fold(Stripes::NONE, |all, stripe| Stripes(all.0 | 1 << (stripe % u64::from(STRIPES))))
+    }
+
+    /// Whether it has all of `others`.
+    pub(crate) fn has(self, others: Stripes) -> bool {
+        others.0 & !self.0 == 0
+    }
+
+    fn each(self) -> impl Iterator<Item = usize> {
+        let mut left = self.0;
+        std::iter::from_fn(move || {
+            let next = (left != 0).then(|| left.trailing_zeros() as usize)?;
+            left &= left - 1;
+            Some(next)
+        })
+    }
+}
+
+/// The part of the guards that one core writes.
+#[repr(align(128))]
+#[derive(Debug)]
+struct Core {
+    marks: Vec<AtomicU32>,
+    /// Stripes that a run of plain writes may go to.
+    claim: AtomicU64,
+    waiting: AtomicBool,
+}
+
+/// The guards of one volume, shared by its gates on all cores.
+#[derive(Debug)]
+pub(crate) struct Guards {
+    word: AtomicU64,
+    sequences: Vec<AtomicU32>,
+    cores: Vec<Core>,
+}
+
+impl Guards {
+    pub(crate) fn new(shards: u16) -> Self {
+        let core = |_| Core {
+            marks: (0..STRIPES).map(|_| AtomicU32::new(0)).collect(),
+            claim: AtomicU64::new(0),
+            waiting: AtomicBool::new(false),
+        };
+        Guards {
+            word: AtomicU64::new(0),
+            sequences: (0..STRIPES).map(|_| AtomicU32::new(0)).collect(),
+            cores: (0..shards).map(core).collect(),
+        }
+    }
+
+    /// A plain write begins, unless an exclusive operation holds a stripe of it.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "shards are numbered below the number that this was made for, and stripes are bits of a word, as many as there are marks"
+    )]
+    pub(crate) fn enter(&self, shard: Shard, stripes: Stripes) -> bool {
+        let core = &self.cores[usize::from(shard.0)];
+        for stripe in stripes.each() {
+            // Only this core writes its marks, so no read-modify-write is needed.
+            let marks = core.marks[stripe].load(Ordering::Relaxed);
+            core.marks[stripe].store(marks + 1, Ordering::Relaxed);
+        }
+        fence(Ordering::SeqCst);
+        // Acquire: who sees the bit cleared sees what the exclusive operation did.
+        if self.word.load(Ordering::Acquire) & stripes.0 == 0 {
+            return true;
+        }
+        self.leave(shard, stripes);
+        false
+    }
+
+    /// A plain write has ended.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "shards are numbered below the number that this was made for, and stripes are bits of a word, as many as there are marks"
+    )]
+    pub(crate) fn leave(&self, shard: Shard, stripes: Stripes) {
+        let core = &self.cores[usize::from(shard.0)];
+        for stripe in stripes.each() {
+            let marks = core.marks[stripe].load(Ordering::Relaxed);
+            core.marks[stripe].store(marks - 1, Ordering::Release);
+        }
+    }
+
+    /// A run of plain writes begins; gives the stripes that it may go to, as long as the claim stands.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "shards are numbered below the number that this was made for, and stripes are bits of a word, as many as there are marks"
+    )]
+    pub(crate) fn claim(&self, shard: Shard) -> Stripes {
+        let claim = &self.cores[usize::from(shard.0)].claim;
+        // Release, as every store of a claim: who sees it sees what earlier runs wrote.
+        claim.store(ALL, Ordering::Release);
+        fence(Ordering::SeqCst);
+        // Acquire: who sees a bit cleared sees what the exclusive operation did.
+        let free = ALL & !self.word.load(Ordering::Acquire);
+        claim.store(free, Ordering::Release);
+        Stripes(free)
+    }
+
+    /// The run has ended.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "shards are numbered below the number that this was made for, and stripes are bits of a word, as many as there are marks"
+    )]
+    pub(crate) fn disclaim(&self, shard: Shard) {
+        self.cores[usize::from(shard.0)].claim.store(0, Ordering::Release);
+    }
+
+    /// Takes the stripes of `wanted` that are not in `held`, in ascending order, as far as they are
+    /// free; true once all are held.
+    pub(crate) fn hold(&self, wanted: Stripes, held: &mut Stripes) -> bool {
+        for stripe in Stripes(wanted.0 & !held.0).each() {
+            let bit = 1 << stripe;
+            if self.word.fetch_or(bit, Ordering::AcqRel) & bit != 0 {
+                return false;
+            }
+            held.0 |= bit;
+        }
+        fence(Ordering::SeqCst);
+        true
+    }
+
+    /// Whether no plain write is in flight on stripes that are held.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "shards are numbered below the number that this was made for, and stripes are bits of a word, as many as there are marks"
+    )]
+    pub(crate) fn is_quiet(&self, held: Stripes) -> bool {
+        let unmarked = |core: &Core| held.each().all(|at| core.marks[at].load(Ordering::Acquire) == 0);
+        self.cores.iter().all(|core| core.claim.load(Ordering::Acquire) & held.0 == 0 && unmarked(core))
+    }
+
+    /// Frees stripes that were held. Gates that wait must be woken: see [`Guards::waiters`].
+    pub(crate) fn release(&self, held: Stripes) {
+        self.word.fetch_and(!held.0, Ordering::AcqRel);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Says whether gates of this shard wait for a stripe. Set before trying once more, so that
+    /// either the try succeeds or the one who releases sees it.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "shards are numbered below the number that this was made for, and stripes are bits of a word, as many as there are marks"
+    )]
+    pub(crate) fn set_waiting(&self, shard: Shard, waiting: bool) {
+        self.cores[usize::from(shard.0)].waiting.store(waiting, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// The shards whose gates wait.
+    pub(crate) fn waiters(&self) -> impl Iterator<Item = Shard> {
+        let waits = |core: &Core| core.waiting.load(Ordering::Relaxed);
+        self.cores.iter().enumerate().filter(move |(_, core)| waits(core)).map(|(at, _)| Shard(at as u16))
+    }
+
+    /// An exclusive operation starts to write the stripes that it holds.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "shards are numbered below the number that this was made for, and stripes are bits of a word, as many as there are marks"
+    )]
+    pub(crate) fn begin_writing(&self, held: Stripes) {
+        for stripe in held.each() {
+            self.sequences[stripe].fetch_add(1, Ordering::Relaxed);
+        }
+        fence(Ordering::SeqCst);
+    }
+
+    /// It has written.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "shards are numbered below the number that this was made for, and stripes are bits of a word, as many as there are marks"
+    )]
+    pub(crate) fn end_writing(&self, held: Stripes) {
+        for stripe in held.each() {
+            self.sequences[stripe].fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Tells, by being equal before and after a read, that no exclusive operation wrote meanwhile;
+    /// `None` while one writes.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "shards are numbered below the number that this was made for, and stripes are bits of a word, as many as there are marks"
+    )]
+    pub(crate) fn sequence(&self, stripes: Stripes) -> Option<u64> {
+        let mut sum = 0;
+        for stripe in stripes.each() {
+            let sequence = self.sequences[stripe].load(Ordering::Acquire);
+            if sequence % 2 == 1 {
+                return None;
+            }
+            sum += u64::from(sequence);
+        }
+        Some(sum)
+    }
+
+    /// The same behind a read: what was read is ordered before the look.
+    pub(crate) fn sequence_after(&self, stripes: Stripes) -> Option<u64> {
+        fence(Ordering::Acquire);
+        self.sequence(stripes)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stripes_cover_their_spans() {
+        let of = |lba, blocks| Stripes::of(Span { lba, blocks }, 512);
+        assert_eq!(of(0, 0), Stripes::NONE);
+        assert_eq!(of(0, 1), Stripes(1));
+        assert_eq!(of(2047, 2), Stripes(3));
+        assert_eq!(of(2048 * 63, 2049), Stripes(1 << 63 | 1));
+        assert_eq!(of(5, 2048 * 64), Stripes(u64::MAX));
+        assert_eq!(of(u64::MAX - 1, u64::MAX).each().count(), 1, "what cannot be does no harm");
+        assert_eq!(Stripes::of(Span { lba: 255, blocks: 2 }, 4096), Stripes(3));
+    }
+
+    #[test]
+    fn a_claim_leaves_out_what_is_held_and_keeps_the_rest() {
+        let guards = Guards::new(2);
+        let (mut a, mut b) = (Stripes::NONE, Stripes::NONE);
+        assert!(guards.hold(Stripes(0b0110), &mut a));
+        let claimed = guards.claim(Shard(1));
+        assert!(claimed.has(Stripes(0b1001)) && !claimed.has(Stripes(0b0001_0010)));
+        assert!(guards.is_quiet(a), "what is held was not claimed");
+        assert!(guards.hold(Stripes(0b1000), &mut b));
+        assert!(!guards.is_quiet(b), "the claim was there before");
+        // Under load the next run follows at once, but without what is held now.
+        guards.disclaim(Shard(1));
+        assert!(!guards.claim(Shard(1)).has(Stripes(0b1000)) && guards.is_quiet(b));
+        guards.disclaim(Shard(1));
+    }
+
+    #[test]
+    fn two_exclusive_operations_take_turns() {
+        let guards = Guards::new(2);
+        let (mut a, mut b) = (Stripes::NONE, Stripes::NONE);
+        assert!(guards.hold(Stripes(0b0110), &mut a));
+        assert!(!guards.hold(Stripes(0b0111), &mut b));
+        assert_eq!(b, Stripes(0b0001), "what is free and below is taken");
+        assert!(!guards.enter(Shard(0), Stripes(0b0001)));
+        assert!(guards.enter(Shard(0), Stripes(0b1000)));
+        guards.release(a);
+        assert!(guards.hold(Stripes(0b0111), &mut b));
+        assert!(guards.is_quiet(b));
+        assert!(!guards.is_quiet(Stripes(0b1000)));
+    }
+}
+
+/// Every interleaving and every reordering that the memory model allows, for two cores.
+#[cfg(all(test, loom))]
+mod model {
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::*;
+
+    /// What the guard keeps apart: loom reports two that touch it at once.
+    struct Block(UnsafeCell<u32>);
+
+    impl Block {
+        /// Touches it for writing; loom panics if another does at the same time.
+        fn touch(&self) {
+            self.0.with_mut(|_| ());
+        }
+    }
+
+    const STRIPE: Stripes = Stripes(1);
+
+    fn plain(guards: &Guards, block: &Block, shard: Shard) {
+        if guards.enter(shard, STRIPE) {
+            block.touch();
+            guards.leave(shard, STRIPE);
+        }
+    }
+
+    fn exclusive(guards: &Guards, block: &Block) {
+        let mut held = Stripes::NONE;
+        if guards.hold(STRIPE, &mut held) {
+            if guards.is_quiet(held) {
+                block.touch();
+            }
+            guards.release(held);
+        }
+    }
+
+    #[test]
+    fn a_plain_write_and_an_exclusive_one_never_meet() {
+        loom::model(|| {
+            let guards = Arc::new(Guards::new(2));
+            let block = Arc::new(Block(UnsafeCell::new(0)));
+            let other = thread::spawn({
+                let (guards, block) = (guards.clone(), block.clone());
+                move || plain(&guards, &block, Shard(1))
+            });
+            exclusive(&guards, &block);
+            other.join().unwrap();
+        });
+    }
+
+    /// Two runs, so that a claim is raised again while the exclusive operation waits.
+    fn runs(guards: &Guards, block: &Block, shard: Shard) {
+        for _ in 0..2 {
+            if guards.claim(shard).has(STRIPE) {
+                block.touch();
+            }
+            guards.disclaim(shard);
+        }
+    }
+
+    #[test]
+    fn a_run_of_plain_writes_and_an_exclusive_one_never_meet() {
+        loom::model(|| {
+            let guards = Arc::new(Guards::new(2));
+            let block = Arc::new(Block(UnsafeCell::new(0)));
+            let other = thread::spawn({
+                let (guards, block) = (guards.clone(), block.clone());
+                move || runs(&guards, &block, Shard(1))
+            });
+            exclusive(&guards, &block);
+            other.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn two_exclusive_ones_never_meet() {
+        loom::model(|| {
+            let guards = Arc::new(Guards::new(2));
+            let block = Arc::new(Block(UnsafeCell::new(0)));
+            let other = thread::spawn({
+                let (guards, block) = (guards.clone(), block.clone());
+                move || exclusive(&guards, &block)
+            });
+            exclusive(&guards, &block);
+            other.join().unwrap();
+        });
+    }
+
+    /// One who waits for a stripe either gets it when trying again, or is seen by who frees it.
+    #[test]
+    fn no_wake_is_lost() {
+        loom::model(|| {
+            let guards = Arc::new(Guards::new(2));
+            let mut held = Stripes::NONE;
+            assert!(guards.hold(STRIPE, &mut held));
+            let waiter = thread::spawn({
+                let guards = guards.clone();
+                move || {
+                    guards.set_waiting(Shard(1), true);
+                    guards.enter(Shard(1), STRIPE)
+                }
+            });
+            guards.release(held);
+            let seen = guards.waiters().any(|shard| shard == Shard(1));
+            let entered = waiter.join().unwrap();
+            assert!(entered || seen);
+        });
+    }
+
+    /// A read that finds the sequence the same on both sides saw none or all of an exclusive write.
+    #[test]
+    fn a_read_that_was_torn_is_noticed() {
+        loom::model(|| {
+            let guards = Arc::new(Guards::new(1));
+            let halves = Arc::new((AtomicU32::new(0), AtomicU32::new(0)));
+            let writer = thread::spawn({
+                let (guards, halves) = (guards.clone(), halves.clone());
+                move || {
+                    let mut held = Stripes::NONE;
+                    assert!(guards.hold(STRIPE, &mut held));
+                    guards.begin_writing(held);
+                    halves.0.store(1, Ordering::Relaxed);
+                    halves.1.store(1, Ordering::Relaxed);
+                    guards.end_writing(held);
+                    guards.release(held);
+                }
+            });
+            let before = guards.sequence(STRIPE);
+            let read = (halves.0.load(Ordering::Relaxed), halves.1.load(Ordering::Relaxed));
+            let after = guards.sequence_after(STRIPE);
+            if before.is_some() && before == after {
+                assert_eq!(read.0, read.1);
+            }
+            writer.join().unwrap();
+        });
+    }
+}

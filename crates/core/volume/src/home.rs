@@ -1,0 +1,418 @@
+//! The home core's part: it takes asks one at a time, makes what must survive power loss durable,
+//! sends each change to every core, and answers when all have acknowledged it.
+//!
+//! Invariants: an ask is answered exactly once. `Ok` is answered only after every shard has
+//! acknowledged the change (and drained, if asked). Nothing is adopted that was to be durable and is
+//! not. What was answered as not durable does not come back either: as long as the record may hold it, the
+//! truth that stands is written over it again and again. A fence that misses its deadline closes the volume on every port until it is drained: the
+//! change stands, its answer is withheld, and after a second deadline it is
+//! [`Refusal::NotFenced`], never `Ok`.
+
+mod asks;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use buf::Time;
+
+use crate::backend::Geometry;
+use crate::change::{Ack, Adoption, Answer, Ask, AskId, ChangeId, Remark, Shard, StoreOp};
+use crate::facts::Facts;
+use crate::io::{Refusal, Why};
+use crate::nexus::Identity;
+use crate::record::{self, Damaged, Kept};
+use crate::reservation::Reservations;
+use crate::truth::{Change, Volume};
+use crate::view::View;
+
+pub use asks::ASKS_MAX;
+use asks::{Asked, Asks};
+
+/// How many remarks wait to be taken; more are dropped, since each turn takes all.
+const REMARKS_MAX: usize = 16;
+
+/// The authority over one volume, on its home core.
+#[derive(Debug)]
+pub struct Home {
+    volume: Volume,
+    fence_timeout: Duration,
+    queue: Asks,
+    current: Option<Pending>,
+    change: ChangeId,
+    /// What each shard has acknowledged.
+    acked: Vec<ChangeId>,
+    /// While the volume is closed: the change that must be acknowledged by all to open it.
+    closed_for: Option<ChangeId>,
+    /// What is known to be durable; `None` after a store that failed, which may have half happened.
+    saved: Option<Vec<u8>>,
+    /// The truth that stands is being written over what a failed store may have left.
+    amending: Option<Amending>,
+    ticket: u64,
+    stores: VecDeque<StoreOp>,
+    adoptions: VecDeque<Adoption>,
+    answers: VecDeque<Answer>,
+    remarks: VecDeque<Remark>,
+}
+
+#[derive(Debug)]
+struct Pending {
+    from: Shard,
+    id: AskId,
+    stage: Stage,
+}
+
+/// A store of the truth that stands.
+#[derive(Debug)]
+struct Amending {
+    ticket: u64,
+    bytes: Vec<u8>,
+    /// When it is tried again, once it has failed.
+    again: Option<Time>,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// The state is being made durable.
+    Storing { ask: Ask, bytes: Vec<u8>, ticket: u64, deadline: Time },
+    /// Shards adopt and drain.
+    Fencing { change: ChangeId, deadline: Time },
+    /// They did not in time; the volume is closed.
+    Late { change: ChangeId, deadline: Time },
+}
+
+impl Pending {
+    fn deadline(&self) -> Time {
+        match self.stage {
+            Stage::Storing { deadline, .. } | Stage::Fencing { deadline, .. } => deadline,
+            Stage::Late { deadline, .. } => deadline,
+        }
+    }
+}
+
+impl Home {
+    /// Opens the authority over a volume that `shards` cores serve. `saved` is the contents of its
+    /// record (see `record.rs`), `None` if there is none; a damaged one is an error, and the volume must
+    /// not open. With `persist_forced`, reservations survive power loss whatever hosts ask for.
+    pub fn restore(
+        facts: Facts,
+        geometry: Geometry,
+        shards: u16,
+        persist_forced: bool,
+        saved: Option<&[u8]>,
+    ) -> Result<Home, Damaged> {
+        assert!(shards > 0, "a volume is served by a core");
+        let (kept, durable) = match saved {
+            Some(bytes) => {
+                let kept = record::restore(bytes, facts.uuid, persist_forced)?;
+                // Whatever its version: what it says is durable.
+                (kept.clone(), kept)
+            }
+            None => {
+                let reservations = Arc::new(Reservations::new(persist_forced));
+                (Kept { reservations, ..Kept::default() }, Kept::default())
+            }
+        };
+        let saved = Some(record::save(facts.uuid, &durable));
+        Ok(Home {
+            volume: Volume::new(facts, geometry, kept),
+            fence_timeout: Duration::from_secs(10),
+            queue: Asks::default(),
+            current: None,
+            change: ChangeId(0),
+            acked: vec![ChangeId(0); usize::from(shards)],
+            closed_for: None,
+            saved,
+            amending: None,
+            ticket: 0,
+            stores: VecDeque::new(),
+            adoptions: VecDeque::new(),
+            answers: VecDeque::new(),
+            remarks: VecDeque::new(),
+        })
+    }
+
+    /// Sets how long a fence may take before the volume is closed; 10 s at first. An initiator's own
+    /// time limit for the command should be more than twice that.
+    pub fn set_fence_timeout(&mut self, timeout: Duration) {
+        self.fence_timeout = timeout;
+    }
+
+    /// The truth as it is sent to every core. Gates are made with it.
+    pub fn view(&self) -> &View {
+        self.volume.view()
+    }
+
+    /// What the volume says of itself.
+    pub fn facts(&self) -> &Facts {
+        self.volume.facts()
+    }
+
+    /// Whether there is nothing to do, store or wait for.
+    pub fn is_idle(&self) -> bool {
+        let waits = self.current.is_some() || !self.queue.is_empty() || self.amending.is_some();
+        !waits && self.closed_for.is_none()
+    }
+
+    /// Takes an ask. [`Home::poll_answer`] gives its answer, perhaps at once.
+    pub fn handle_ask(&mut self, now: Time, from: Shard, id: AskId, ask: Ask) {
+        if ask == Ask::Withdraw {
+            return self.withdraw(from, id);
+        }
+        if let Ask::NexusLost(who) = &ask
+            && self.has_nothing_of(who)
+        {
+            return self.answer(from, id, Ok(()));
+        }
+        if let Some(Asked { from, id, .. }) = self.queue.push(Asked { from, id, ask }) {
+            self.answer(from, id, Err(Refusal::Busy));
+        }
+        self.turn(now);
+    }
+
+    /// Whether a nexus that is lost leaves nothing behind, so that hosts that come and go fill no queue.
+    fn has_nothing_of(&self, who: &Arc<Identity>) -> bool {
+        let stores = match &self.current {
+            Some(Pending { stage: Stage::Storing { ask, .. }, .. }) => {
+                ask.asker().is_some_and(|known| known == who)
+            }
+            Some(_) | None => false,
+        };
+        !stores && !self.queue.has_of(who) && self.closed_for.is_none() && self.volume.has_nothing_of(who)
+    }
+
+    fn withdraw(&mut self, from: Shard, id: AskId) {
+        if self.queue.withdraw(from, id) {
+            self.answer(from, id, Err(Refusal::Busy));
+        }
+    }
+
+    /// A [`StoreOp`] was made durable, or not.
+    pub fn handle_stored(&mut self, now: Time, ticket: u64, durable: bool) {
+        if let Some(amending) = self.amending.take_if(|amending| amending.ticket == ticket) {
+            if durable {
+                self.saved = Some(amending.bytes);
+            } else {
+                let again = Some(now + self.fence_timeout);
+                self.amending = Some(Amending { again, ..amending });
+            }
+        }
+        match self.current.take() {
+            Some(Pending { from, id, stage: Stage::Storing { ask, bytes, ticket: asked, .. } })
+                if asked == ticket =>
+            {
+                if durable {
+                    self.saved = Some(bytes);
+                }
+                // Worked out again, since the volume may have been opened again meanwhile; nothing
+                // else can have changed, so what is durable is what comes of it.
+                match self.volume.change(&ask) {
+                    Ok(change) if durable => {
+                        self.note_persistence(&ask, &change);
+                        self.adopt(now, from, id, change);
+                    }
+                    Ok(_) => self.not_stored(from, id, Refusal::NotDurable),
+                    Err(refusal) => self.not_stored(from, id, refusal),
+                }
+            }
+            other => self.current = other,
+        }
+        self.turn(now);
+    }
+
+    /// What was to be stored does not stand, and the record may hold it.
+    fn not_stored(&mut self, from: Shard, id: AskId, refusal: Refusal) {
+        self.answer(from, id, Err(refusal));
+        self.amend();
+    }
+
+    fn amend(&mut self) {
+        let bytes = record::save(self.volume.facts().uuid, &Kept::of(self.volume.view()));
+        self.saved = None;
+        let ticket = self.store(bytes.clone());
+        self.amending = Some(Amending { ticket, bytes, again: None });
+    }
+
+    fn store(&mut self, bytes: Vec<u8>) -> u64 {
+        self.ticket += 1;
+        let name = format!("{}.reservations", self.volume.facts().uuid);
+        self.stores.push_back(StoreOp { ticket: self.ticket, name, bytes });
+        self.ticket
+    }
+
+    /// A shard has adopted a change, and what it must wait for has ended there.
+    pub fn handle_ack(&mut self, now: Time, ack: Ack) {
+        let Some(acked) = self.acked.get_mut(usize::from(ack.from.0)) else { return };
+        *acked = ack.change.max(*acked);
+        self.turn(now);
+    }
+
+    /// The time that [`Home::poll_timeout`] named has come.
+    pub fn handle_timeout(&mut self, now: Time) {
+        let again = self.amending.as_ref().and_then(|amending| amending.again);
+        if again.is_some_and(|time| time <= now) {
+            self.amend();
+        }
+        if let Some(Pending { from, id, stage }) = self.current.take_if(|pending| pending.deadline() <= now) {
+            match stage {
+                // It may still become durable: what stands is written behind it.
+                Stage::Storing { .. } => self.not_stored(from, id, Refusal::NotDurable),
+                Stage::Fencing { change, .. } => {
+                    let stage = Stage::Late { change, deadline: now + self.fence_timeout };
+                    self.current = Some(Pending { from, id, stage });
+                    self.close(change);
+                }
+                Stage::Late { .. } => self.answer(from, id, Err(Refusal::NotFenced)),
+            }
+        }
+        self.turn(now);
+    }
+
+    /// When [`Home::handle_timeout`] wants to be called, if at all.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let again = self.amending.as_ref().and_then(|amending| amending.again);
+        let deadline = self.current.as_ref().map(Pending::deadline);
+        again.into_iter().chain(deadline).min()
+    }
+
+    /// State to be made durable.
+    #[must_use]
+    pub fn poll_store(&mut self) -> Option<StoreOp> {
+        self.stores.pop_front()
+    }
+
+    /// A change for every shard, this one included, in this order.
+    #[must_use]
+    pub fn poll_adoption(&mut self) -> Option<Adoption> {
+        self.adoptions.pop_front()
+    }
+
+    /// An answer to an ask.
+    #[must_use]
+    pub fn poll_answer(&mut self) -> Option<Answer> {
+        self.answers.pop_front()
+    }
+
+    /// Something for the log.
+    #[must_use]
+    pub fn poll_remark(&mut self) -> Option<Remark> {
+        self.remarks.pop_front()
+    }
+
+    /// The volume goes, and nothing of it is in flight: every ask that has no answer yet is refused, so that nobody
+    /// waits for one for ever.
+    #[must_use]
+    pub fn dissolve(mut self) -> Vec<Answer> {
+        let gone = Err(Refusal::NotReady(Why::Removed));
+        if let Some(Pending { from, id, .. }) = self.current.take() {
+            self.answer(from, id, gone);
+        }
+        while let Some(Asked { from, id, .. }) = self.queue.pop() {
+            self.answer(from, id, gone);
+        }
+        self.answers.into()
+    }
+
+    #[expect(clippy::expect_used, reason = "`restore` asserts that there is a shard")]
+    fn turn(&mut self, now: Time) {
+        let fenced = self.acked.iter().copied().min().expect("a volume is served by a core");
+        if let Some(Pending { from, id, stage }) = &self.current
+            && let Stage::Fencing { change, .. } | Stage::Late { change, .. } = stage
+            && *change <= fenced
+        {
+            self.answer(*from, *id, Ok(()));
+            self.current = None;
+        }
+        if self.closed_for.is_some_and(|change| change <= fenced) {
+            self.closed_for = None;
+            let change = self.volume.close(false);
+            self.send(change, None);
+            self.remark(Remark::Opened);
+        }
+        while self.current.is_none() {
+            let Some(asked) = self.queue.pop() else { break };
+            self.begin(now, asked);
+        }
+    }
+
+    fn begin(&mut self, now: Time, asked: Asked) {
+        let Asked { from, id, ask } = asked;
+        let change = match self.volume.change(&ask) {
+            Ok(change) => change,
+            Err(refusal) => return self.refuse(from, id, &ask, refusal),
+        };
+        let bytes = record::save(self.volume.facts().uuid, &Kept::of(&change.view));
+        // What is no matter of the record does not depend on it: a reservation of a nexus that is lost ends, and
+        // a unit is reset, also while the disk with the records is full. What stands is being written meanwhile.
+        let is_as_it_stands =
+            || bytes == record::save(self.volume.facts().uuid, &Kept::of(self.volume.view()));
+        if self.saved.as_ref() == Some(&bytes) || (!ask.may_change_record() && is_as_it_stands()) {
+            self.note_persistence(&ask, &change);
+            return self.adopt(now, from, id, change);
+        }
+        // Until it is known to be durable, neither the old nor the new contents are; and it is written behind
+        // whatever else was to be.
+        (self.saved, self.amending) = (None, None);
+        let ticket = self.store(bytes.clone());
+        let stage = Stage::Storing { ask, bytes, ticket, deadline: now + self.fence_timeout };
+        self.current = Some(Pending { from, id, stage });
+    }
+
+    fn refuse(&mut self, from: Shard, id: AskId, ask: &Ask, refusal: Refusal) {
+        if let (Ask::MarkBad { who, .. }, Refusal::NoMarkSpace) = (ask, refusal) {
+            self.remark(Remark::BadBlocksFull { by: who.identity.clone() });
+        }
+        self.answer(from, id, Err(refusal));
+    }
+
+    /// One bit serves both protocols: who changes it, changes it for all.
+    fn note_persistence(&mut self, ask: &Ask, change: &Change) {
+        let (before, after) = (&self.volume.view().reservations, &change.view.reservations);
+        if let Ask::Reserve { who, .. } = ask
+            && before.persists() != after.persists()
+            && !before.registrants().is_empty()
+        {
+            let (persists, registrants) = (after.persists(), after.registrants().len());
+            self.remark(Remark::Persistence { by: who.identity.clone(), persists, registrants });
+        }
+    }
+
+    fn remark(&mut self, remark: Remark) {
+        if self.remarks.len() < REMARKS_MAX {
+            self.remarks.push_back(remark);
+        }
+    }
+
+    fn adopt(&mut self, now: Time, from: Shard, id: AskId, change: Change) {
+        // While an older fence is not kept, even a repeated ask must wait for it.
+        if self.volume.is_vain(&change) && self.closed_for.is_none() {
+            self.volume.stand(&change);
+            return self.answer(from, id, Ok(()));
+        }
+        let sent = self.send(change, Some((from, id)));
+        let stage = Stage::Fencing { change: sent, deadline: now + self.fence_timeout };
+        self.current = Some(Pending { from, id, stage });
+    }
+
+    fn answer(&mut self, to: Shard, id: AskId, result: Result<(), Refusal>) {
+        self.answers.push_back(Answer { to, id, result });
+    }
+
+    fn close(&mut self, until: ChangeId) {
+        self.closed_for = Some(until);
+        if !self.volume.view().closed {
+            let change = self.volume.close(true);
+            self.send(change, None);
+            self.remark(Remark::Closed);
+        }
+    }
+
+    fn send(&mut self, change: Change, asked: Option<(Shard, AskId)>) -> ChangeId {
+        self.volume.stand(&change);
+        self.change = ChangeId(self.change.0 + 1);
+        let Change { view, drain, abort, notices, .. } = change;
+        self.adoptions.push_back(Adoption { change: self.change, view, drain, abort, notices, asked });
+        self.change
+    }
+}

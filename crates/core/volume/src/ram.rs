@@ -1,0 +1,334 @@
+//! A volume in memory: one region that all shards share, and one backend value per shard.
+//!
+//! Space is allocated by granules of the physical block size, as the bitmap says; a granule that is
+//! not mapped reads as zeroes. Invariant: bytes of the region are only touched by raw copies, and a
+//! granule's bit is set after anything but zeroes was put there.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use buf::{Cx, Errno, Payload, Region, RegionHandle, Sg};
+
+use crate::backend::{Backend, DiskOp, Geometry};
+use crate::io::{Done, Durability, Extent, Failure, Fault, Io, IoId, Op, Outcome, Span};
+use crate::shared::Gauge;
+
+/// The longest operation, in bytes.
+const IO_MAX: u32 = 1 << 20;
+/// How much of what is lent is told to come near, in bytes: the processor sees itself where a read goes
+/// on, and can only fetch so much at once.
+const PREFETCH_MAX: usize = 1 << 10;
+/// How many extents one answer names.
+const EXTENTS_MAX: usize = 64;
+/// How many granules one [`Op::Extents`] looks at, so that an answer is prompt: with 4 KiB blocks
+/// 4 GiB, the bitmap's words being skipped 64 at a time.
+const EXTENTS_LOOK_MAX: u64 = 1 << 20;
+
+/// The memory of a RAM volume, shared by all shards.
+#[derive(Debug)]
+pub struct RamDisk {
+    region: Arc<Region>,
+    /// One bit per granule: whether it is mapped.
+    mapped: Box<[AtomicU64]>,
+    blocks: AtomicU64,
+    logical: u32,
+    physical: u32,
+    /// Bytes of all granules that are mapped.
+    gauge: Gauge,
+}
+
+impl RamDisk {
+    /// A zeroed disk of `blocks` blocks of `logical` bytes, mapped by granules of `physical` bytes,
+    /// that can grow to `blocks_max`. Memory is taken when it is first written.
+    ///
+    /// # Panics
+    /// If a size is zero, `logical` does not divide `physical`, one is no power of two, or there is
+    /// no address space for so much.
+    #[expect(clippy::expect_used, reason = "documented: who can go on without the memory asks `try_new`")]
+    pub fn new(blocks: u64, blocks_max: u64, logical: u32, physical: u32) -> Self {
+        Self::try_new(blocks, blocks_max, logical, physical).expect("a disk fits the address space")
+    }
+
+    /// As [`RamDisk::new`]; `None` if there is no address space for so much.
+    ///
+    /// # Panics
+    /// If the sizes are wrong as for [`RamDisk::new`].
+    pub fn try_new(blocks: u64, blocks_max: u64, logical: u32, physical: u32) -> Option<Self> {
+        assert!(
+            logical.is_power_of_two() && physical.is_power_of_two() && logical <= physical,
+            "block sizes"
+        );
+        assert!(blocks > 0 && blocks <= blocks_max, "a disk has blocks");
+        let bytes = blocks_max.checked_mul(u64::from(logical))?;
+        let granules = bytes.div_ceil(u64::from(physical));
+        Some(RamDisk {
+            region: Arc::new(Region::try_new(usize::try_from(bytes).ok()?)?),
+            mapped: (0..granules.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+            blocks: AtomicU64::new(blocks),
+            logical,
+            physical,
+            gauge: Gauge::default(),
+        })
+    }
+
+    /// Changes the number of blocks; false if there is no room for so many. What is cut off is
+    /// zeroed when the disk grows over it again.
+    pub fn resize(&self, blocks: u64) -> bool {
+        let Some(bytes) = blocks.checked_mul(u64::from(self.logical)) else { return false };
+        if blocks == 0 || bytes > self.region.len() as u64 {
+            return false;
+        }
+        let old = self.blocks.load(Ordering::Acquire);
+        if blocks > old {
+            self.unmap(Span { lba: old, blocks: blocks - old });
+        }
+        self.blocks.store(blocks, Ordering::Release);
+        true
+    }
+
+    /// How much of it is mapped.
+    pub fn gauge(&self) -> Gauge {
+        self.gauge.clone()
+    }
+
+    /// What the blocks are like now.
+    pub fn geometry(&self) -> Geometry {
+        let caw_max = 255.min(IO_MAX / self.logical);
+        Geometry {
+            blocks: self.blocks.load(Ordering::Acquire),
+            logical: self.logical,
+            physical: self.physical,
+            dio_align: self.logical,
+            max_io: IO_MAX,
+            thin: true,
+            write_cache: false,
+            atomic: IO_MAX / self.logical,
+            // Nothing survives a power failure, so nothing survives it torn.
+            atomic_powerfail: IO_MAX / self.logical,
+            caw_max,
+            dealloc_reads_zero: true,
+            lends: true,
+        }
+    }
+
+    fn per_granule(&self) -> u64 {
+        u64::from(self.physical / self.logical)
+    }
+
+    fn offset(&self, lba: u64) -> usize {
+        (lba * u64::from(self.logical)) as usize
+    }
+
+    fn len(&self, span: Span) -> usize {
+        (span.blocks * u64::from(self.logical)) as usize
+    }
+
+    fn map(&self, span: Span) {
+        if span.blocks == 0 {
+            return;
+        }
+        // Both sizes are powers of two: no division.
+        let bits = self.physical.ilog2() - self.logical.ilog2();
+        let (first, last) = (span.lba >> bits, (span.lba + span.blocks - 1) >> bits);
+        self.words(first, last + 1, |word, bits| {
+            // A look first: the usual overwrite then leaves the cache line shared.
+            if word.load(Ordering::Relaxed) & bits != bits {
+                let fresh = bits & !word.fetch_or(bits, Ordering::Release);
+                self.gauge.add(u64::from(fresh.count_ones()) * u64::from(self.physical));
+            }
+        });
+    }
+
+    /// Zeroes the span, and frees the granules that it covers whole.
+    fn unmap(&self, span: Span) {
+        let first = span.lba.div_ceil(self.per_granule());
+        let end = (span.lba + span.blocks) / self.per_granule();
+        if first < end {
+            self.words(first, end, |word, bits| {
+                let freed = bits & word.fetch_and(!bits, Ordering::AcqRel);
+                self.gauge.sub(u64::from(freed.count_ones()) * u64::from(self.physical));
+            });
+        }
+        self.region.zero(self.offset(span.lba), self.len(span));
+    }
+
+    /// Calls `each` with every word of the bitmap that has granules of `first..end`, and their bits.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "the gate admits blocks of the disk only, and the bitmap covers all that it can grow to"
+    )]
+    fn words(&self, first: u64, end: u64, each: impl Fn(&AtomicU64, u64)) {
+        let mut at = first;
+        while at < end {
+            let stop = (at / 64 * 64 + 64).min(end);
+            let bits = (u64::MAX >> (64 - (stop - at))) << (at % 64);
+            each(&self.mapped[(at / 64) as usize], bits);
+            at = stop;
+        }
+    }
+
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "the gate admits blocks of the disk only, and the bitmap covers all that it can grow to"
+    )]
+    fn is_mapped(&self, granule: u64) -> bool {
+        self.mapped[(granule / 64) as usize].load(Ordering::Acquire) >> (granule % 64) & 1 == 1
+    }
+
+    /// Where the run of granules like `granule` ends, at most at `end`.
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "the gate admits blocks of the disk only, and the bitmap covers all that it can grow to"
+    )]
+    fn run_end(&self, granule: u64, end: u64) -> u64 {
+        let mapped = self.is_mapped(granule);
+        let mut at = granule + 1;
+        while at < end {
+            let word = self.mapped[(at / 64) as usize].load(Ordering::Acquire);
+            let same = if mapped { !word } else { word } >> (at % 64);
+            if same != 0 {
+                return (at + u64::from(same.trailing_zeros())).min(end);
+            }
+            at = at / 64 * 64 + 64;
+        }
+        end
+    }
+
+    fn extents(&self, span: Span) -> Vec<Extent> {
+        let per = self.per_granule();
+        let end = (span.lba + span.blocks).min((span.lba / per + EXTENTS_LOOK_MAX) * per);
+        let mut extents = Vec::new();
+        let mut lba = span.lba;
+        while lba < end && extents.len() < EXTENTS_MAX {
+            let granule = lba / per;
+            let stop = (self.run_end(granule, end.div_ceil(per)) * per).min(end);
+            extents.push(Extent { span: Span { lba, blocks: stop - lba }, mapped: self.is_mapped(granule) });
+            lba = stop;
+        }
+        extents
+    }
+}
+
+/// One shard's backend on a [`RamDisk`].
+#[derive(Debug)]
+pub struct Ram {
+    disk: Arc<RamDisk>,
+    region: RegionHandle,
+    done: VecDeque<Done>,
+}
+
+impl Ram {
+    /// A backend on this disk, for the shard that makes it.
+    pub fn new(disk: Arc<RamDisk>) -> Self {
+        let region = RegionHandle::new(disk.region.clone());
+        Ram { disk, region, done: VecDeque::new() }
+    }
+
+    /// The memory of a span. It is read when the answer goes out, so it is told to come near now.
+    fn memory(&self, span: Span) -> Sg {
+        let (at, len) = (self.disk.offset(span.lba), self.disk.len(span));
+        let lent = self.region.view(at, len);
+        self.region.region().prefetch(at, len.min(PREFETCH_MAX));
+        Sg::from(lent)
+    }
+
+    fn read(&self, span: Span, payload: Payload) -> (Result<Outcome, Failure>, Payload) {
+        let at = self.disk.offset(span.lba);
+        match payload {
+            Payload::None => (Ok(Outcome::Complete), Payload::Out(self.memory(span))),
+            Payload::In(mut into) => {
+                let mut done = 0;
+                for slice in into.slices_mut(0..self.disk.len(span)) {
+                    self.region.region().read(at + done, slice);
+                    done += slice.len();
+                }
+                (Ok(Outcome::Complete), Payload::In(into))
+            }
+            Payload::Out(_) => (Err(Fault::Internal.into()), payload),
+        }
+    }
+
+    fn write(&self, span: Span, payload: &Payload) -> Result<Outcome, Failure> {
+        let Payload::Out(from) = payload else { return Err(Fault::Internal.into()) };
+        let mut at = self.disk.offset(span.lba);
+        for piece in from.pieces() {
+            self.region.region().write_buf(at, piece);
+            at += piece.len();
+        }
+        self.disk.map(span);
+        Ok(Outcome::Complete)
+    }
+
+    fn carry_out(&self, op: Op, payload: Payload) -> (Result<Outcome, Failure>, Payload) {
+        let result = match op {
+            Op::Read(span) => return self.read(span, payload),
+            Op::Write(span, _) => self.write(span, &payload),
+            Op::WriteZeroes { span, unmap: true } => {
+                self.disk.unmap(span);
+                Ok(Outcome::Complete)
+            }
+            Op::WriteZeroes { span, unmap: false } => {
+                self.region.region().zero(self.disk.offset(span.lba), self.disk.len(span));
+                self.disk.map(span);
+                Ok(Outcome::Complete)
+            }
+            Op::Unmap(spans) => {
+                spans.iter().for_each(|span| self.disk.unmap(*span));
+                Ok(Outcome::Complete)
+            }
+            Op::Extents(span) => Ok(Outcome::Extents(self.disk.extents(span))),
+            Op::Flush | Op::Prefetch(_) => Ok(Outcome::Complete),
+            Op::WriteAtomic(_) | Op::Compare(_) | Op::CompareAndWrite(_) | Op::WriteSame(_) | Op::Or(_) => {
+                Err(Fault::Internal.into())
+            }
+            Op::Verify(_) | Op::MarkBad(_) | Op::Sanitize(_) => Err(Fault::Internal.into()),
+        };
+        (result, payload)
+    }
+}
+
+impl Backend for Ram {
+    fn geometry(&self) -> Geometry {
+        self.disk.geometry()
+    }
+
+    fn submit(&mut self, _cx: &mut Cx<'_>, io: Io) {
+        let (result, payload) = self.carry_out(io.op, io.payload);
+        self.done.push_back(Done { id: io.id, result, payload });
+    }
+
+    fn lend(&mut self, span: Span) -> Option<Sg> {
+        Some(self.memory(span))
+    }
+
+    fn write_at_once(&mut self, span: Span, _durability: Durability, from: &[u8]) -> bool {
+        self.region.region().write_late(self.disk.offset(span.lba), from);
+        self.disk.map(span);
+        true
+    }
+
+    fn settle(&mut self) {
+        self.region.region().settle();
+    }
+
+    fn cancel(&mut self, _id: IoId) {
+        // Everything has ended already.
+    }
+
+    fn poll_done(&mut self) -> Option<Done> {
+        self.done.pop_front()
+    }
+
+    fn poll_disk(&mut self) -> Option<DiskOp> {
+        None
+    }
+
+    #[expect(
+        clippy::unreachable,
+        reason = "a world gives back what it was asked for, and memory asks for nothing"
+    )]
+    fn handle_disk(&mut self, _cx: &mut Cx<'_>, op: DiskOp, _came: Result<usize, Errno>) {
+        unreachable!("memory asks for no disk operation, and got {op:?}");
+    }
+}

@@ -1,0 +1,317 @@
+//! What of a volume outlives power, as bytes: reservations that persist, bad blocks, path states and
+//! write protection, and whether a sanitize was begun that has not ended well. Versioned, checksummed, bound to the volume's UUID.
+//!
+//! ```text
+//! "BWPR" version=4 flags uuid[16] reservations (see `reservation/saved.rs`)
+//! count(u16) × { lba(u64) blocks(u16) }     bad blocks; none in version 1
+//! protection(u8)                            1 by the operator, 2 by a host; from version 3 on; 4 a sanitize is
+//!                                           owed; from version 4 on
+//! count(u16) × { port(u16) state(u8) }      paths that are not optimized; from version 3 on
+//! crc32c(u32) of all before; numbers little-endian
+//! ```
+//!
+//! Invariant: bytes that differ anywhere from what was written are refused, never read as "nothing".
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::bad::BadBlocks;
+use crate::facts::Uuid;
+use crate::io::Span;
+use crate::nexus::PortId;
+use crate::reservation::Reservations;
+use crate::view::{Access, HostProtection, Standing};
+
+const MAGIC: &[u8; 4] = b"BWPR";
+/// Version 1 knew neither Host NQNs nor bad blocks, version 2 neither paths nor protection, version 3 no sanitize.
+const VERSION: u8 = 4;
+
+const BY_OPERATOR: u8 = 1;
+const BY_HOST: u8 = 2;
+const OWES_SANITIZE: u8 = 4;
+
+/// States of paths, by their numbers in the record.
+const STATES: [Access; 5] = [
+    Access::Optimized,
+    Access::NonOptimized,
+    Access::Inaccessible,
+    Access::PersistentLoss,
+    Access::Transition,
+];
+
+/// What of a volume outlives power.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Kept {
+    pub(crate) reservations: Arc<Reservations>,
+    pub(crate) bad: Arc<BadBlocks>,
+    /// Ascending, none of them optimized.
+    pub(crate) access: Vec<(PortId, Access)>,
+    pub(crate) write_protected: bool,
+    pub(crate) host_protection: HostProtection,
+    pub(crate) owes_sanitize: bool,
+}
+
+impl Kept {
+    pub(crate) fn of(standing: &Standing) -> Kept {
+        Kept {
+            reservations: standing.reservations.clone(),
+            bad: standing.bad.clone(),
+            access: standing.access.clone(),
+            write_protected: standing.write_protected,
+            host_protection: standing.host_protection,
+            owes_sanitize: standing.owes_sanitize,
+        }
+    }
+}
+
+/// Why a volume's record cannot be trusted. The volume must not open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Damaged {
+    /// Not such a record.
+    Foreign,
+    /// Written by a later version of this software.
+    Version(u8),
+    /// The record is of another volume.
+    OtherVolume(Uuid),
+    /// The bytes do not have the checksum that they were written with.
+    Checksum,
+    /// The checksum is right, the contents contradict themselves.
+    Contents,
+}
+
+impl fmt::Display for Damaged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Damaged::Foreign => write!(f, "not a volume's record"),
+            Damaged::Version(version) => write!(f, "written in format {version}, which is not known here"),
+            Damaged::OtherVolume(uuid) => write!(f, "of another volume: {uuid}"),
+            Damaged::Checksum => write!(f, "wrong checksum"),
+            Damaged::Contents => write!(f, "contradictory contents"),
+        }
+    }
+}
+
+impl std::error::Error for Damaged {}
+
+/// The record's bytes: of the reservations everything, or only that nothing is to be kept.
+#[expect(clippy::expect_used, reason = "the table has every state")]
+pub(crate) fn save(uuid: Uuid, kept: &Kept) -> Vec<u8> {
+    let Kept { reservations, bad, access, .. } = kept;
+    let lists = reservations.registrants().len() * 64 + bad.spans().len() * 10 + access.len() * 3;
+    let mut out = Vec::with_capacity(64 + lists);
+    out.extend_from_slice(MAGIC);
+    out.push(VERSION);
+    out.push(reservations.saved_flags());
+    out.extend_from_slice(&uuid.0);
+    reservations.save_to(&mut out);
+    out.extend_from_slice(&(bad.spans().len() as u16).to_le_bytes());
+    for span in bad.spans() {
+        out.extend_from_slice(&span.lba.to_le_bytes());
+        out.extend_from_slice(&(span.blocks as u16).to_le_bytes());
+    }
+    let by_operator = if kept.write_protected { BY_OPERATOR } else { 0 };
+    let by_host = if kept.host_protection == HostProtection::Lasting { BY_HOST } else { 0 };
+    let sanitize = if kept.owes_sanitize { OWES_SANITIZE } else { 0 };
+    out.push(by_operator | by_host | sanitize);
+    out.extend_from_slice(&(access.len() as u16).to_le_bytes());
+    for (port, state) in access {
+        let state = STATES.iter().position(|known| known == state).expect("the table has every state");
+        out.extend_from_slice(&port.0.to_le_bytes());
+        out.push(state as u8);
+    }
+    out.extend_from_slice(&buf::crc32c::crc32c(&out).to_le_bytes());
+    out
+}
+
+/// What [`save`], or an older version of it, wrote for this volume.
+pub(crate) fn restore(bytes: &[u8], uuid: Uuid, persist_forced: bool) -> Result<Kept, Damaged> {
+    let (body, crc) = bytes.split_last_chunk::<4>().ok_or(Damaged::Foreign)?;
+    let mut from = Reader(body);
+    if from.array::<4>().ok_or(Damaged::Foreign)? != *MAGIC {
+        return Err(Damaged::Foreign);
+    }
+    if buf::crc32c::crc32c(body) != u32::from_le_bytes(*crc) {
+        return Err(Damaged::Checksum);
+    }
+    let [version] = from.array().ok_or(Damaged::Contents)?;
+    if version == 0 || version > VERSION {
+        return Err(Damaged::Version(version));
+    }
+    let [flags] = from.array().ok_or(Damaged::Contents)?;
+    let of = Uuid(from.array().ok_or(Damaged::Contents)?);
+    if of != uuid {
+        return Err(Damaged::OtherVolume(of));
+    }
+    let kept = restore_kept(&mut from, version, flags, persist_forced).ok_or(Damaged::Contents)?;
+    if from.0.is_empty() { Ok(kept) } else { Err(Damaged::Contents) }
+}
+
+fn restore_kept(from: &mut Reader<'_>, version: u8, flags: u8, persist_forced: bool) -> Option<Kept> {
+    let reservations = Reservations::restore_from(from, flags, version > 1, persist_forced)?;
+    let mut kept = Kept { reservations: Arc::new(reservations), ..Kept::default() };
+    if version > 1 {
+        kept.bad = Arc::new(restore_bad(from)?);
+    }
+    if version > 2 {
+        let [protection] = from.array()?;
+        let known = BY_OPERATOR | BY_HOST | if version > 3 { OWES_SANITIZE } else { 0 };
+        if protection & !known != 0 {
+            return None;
+        }
+        kept.owes_sanitize = protection & OWES_SANITIZE != 0;
+        kept.write_protected = protection & BY_OPERATOR != 0;
+        if protection & BY_HOST != 0 {
+            kept.host_protection = HostProtection::Lasting;
+        }
+        kept.access = restore_access(from)?;
+    }
+    Some(kept)
+}
+
+fn restore_access(from: &mut Reader<'_>) -> Option<Vec<(PortId, Access)>> {
+    let count = u16::from_le_bytes(from.array()?);
+    let mut access: Vec<(PortId, Access)> = Vec::new();
+    for _ in 0..count {
+        let port = PortId(u16::from_le_bytes(from.array()?));
+        let [state] = from.array()?;
+        let state = *STATES.get(usize::from(state)).filter(|state| **state != Access::Optimized)?;
+        if access.last().is_some_and(|(last, _)| *last >= port) {
+            return None;
+        }
+        access.push((port, state));
+    }
+    Some(access)
+}
+
+fn restore_bad(from: &mut Reader<'_>) -> Option<BadBlocks> {
+    let count = u16::from_le_bytes(from.array()?);
+    let mut spans = Vec::new();
+    for _ in 0..count {
+        let lba = u64::from_le_bytes(from.array()?);
+        let blocks = u64::from(u16::from_le_bytes(from.array()?));
+        spans.push(Span { lba, blocks });
+    }
+    BadBlocks::restore(spans)
+}
+
+/// Takes a record apart; `None` where it ends too soon.
+pub(crate) struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    pub(crate) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (now, later) = self.0.split_first_chunk()?;
+        self.0 = later;
+        Some(*now)
+    }
+
+    /// Text behind its length in one byte.
+    pub(crate) fn text(&mut self) -> Option<&'a str> {
+        let [len] = self.array()?;
+        let (now, later) = self.0.split_at_checked(usize::from(len))?;
+        self.0 = later;
+        std::str::from_utf8(now).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::Span;
+
+    const UUID: Uuid = Uuid([9; 16]);
+
+    /// Bytes that `alter` changes, with the checksum that they should have.
+    fn altered(mut bytes: Vec<u8>, alter: impl FnOnce(&mut [u8])) -> Vec<u8> {
+        let body = bytes.len() - 4;
+        alter(&mut bytes[..body]);
+        let crc = buf::crc32c::crc32c(&bytes[..body]).to_le_bytes();
+        bytes[body..].copy_from_slice(&crc);
+        bytes
+    }
+
+    #[test]
+    fn bad_blocks_paths_and_protection_come_back() {
+        let bad = Arc::new(BadBlocks::default().with(Span { lba: 1 << 40, blocks: 4096 }).unwrap());
+        let access = vec![(PortId(1), Access::Transition), (PortId(7), Access::PersistentLoss)];
+        for (write_protected, host_protection) in [
+            (false, HostProtection::None),
+            (true, HostProtection::None),
+            (false, HostProtection::Lasting),
+            (true, HostProtection::Lasting),
+        ] {
+            let (bad, access) = (bad.clone(), access.clone());
+            let owes_sanitize = write_protected;
+            let kept =
+                Kept { bad, access, write_protected, host_protection, owes_sanitize, ..Kept::default() };
+            assert_eq!(restore(&save(UUID, &kept), UUID, false), Ok(kept));
+        }
+        let until_reset = Kept { host_protection: HostProtection::UntilReset, ..Kept::default() };
+        assert_eq!(restore(&save(UUID, &until_reset), UUID, false), Ok(Kept::default()));
+    }
+
+    /// The record ends: protection(u8) count(u16) { port(u16) state(u8) } { port(u16) state(u8) }.
+    #[test]
+    fn paths_that_contradict_themselves_are_refused() {
+        let access = vec![(PortId(1), Access::Transition), (PortId(7), Access::Inaccessible)];
+        let good = save(UUID, &Kept { access, ..Kept::default() });
+        let refused = |from_end: usize, to: u8| {
+            let bytes = altered(good.clone(), |body| body[body.len() - from_end] = to);
+            assert_eq!(restore(&bytes, UUID, false), Err(Damaged::Contents), "{from_end}: {to}");
+        };
+        refused(1, 0); // Optimized is not listed.
+        refused(1, 5); // There is no such state.
+        refused(3, 1); // The same port twice.
+        refused(8, 1); // More behind the list than it counts.
+        refused(8, 3); // Less.
+        refused(9, 8); // Protection by nobody known.
+    }
+
+    /// What version 1 wrote: an initiator's key 1, a host's key 2 that holds Write Exclusive.
+    #[test]
+    fn the_first_version_is_still_read() {
+        let mut old = b"BWPR\x01\x01".to_vec();
+        old.extend_from_slice(&UUID.0);
+        old.extend_from_slice(&[1, 1, 0, 2, 0]);
+        old.extend_from_slice(&[0, 1, 0, 0x40, 0, 0, 0, 0, 7, 1, 0, 0, 0, 0, 0, 0, 0, 5]);
+        old.extend_from_slice(b"iqn.a");
+        old.push(1);
+        old.extend_from_slice(&[4; 16]);
+        old.extend_from_slice(&2u64.to_le_bytes());
+        old.extend_from_slice(&buf::crc32c::crc32c(&old).to_le_bytes());
+        let kept = restore(&old, UUID, false).unwrap();
+        assert!(kept.bad.is_empty() && kept.reservations.persists() && kept.access.is_empty());
+        let keys: Vec<u64> = kept.reservations.registrants().iter().map(|one| one.key.0).collect();
+        assert_eq!(keys, [1, 2]);
+        let host = crate::Identity::Host([4; 16]);
+        assert!(kept.reservations.is_holder(&host));
+        assert_eq!(kept.reservations.host_nqn(&[4; 16]), None, "version 1 knew no names");
+        assert_eq!(restore(&save(UUID, &kept), UUID, false), Ok(kept));
+    }
+
+    /// What version 2 wrote: no reservations, blocks 5 and 6 bad.
+    #[test]
+    fn the_second_version_is_still_read() {
+        let mut old = b"BWPR\x02\x00".to_vec();
+        old.extend_from_slice(&UUID.0);
+        old.extend_from_slice(&[0, 0xff, 0xff, 0, 0, 1, 0, 5, 0, 0, 0, 0, 0, 0, 0, 2, 0]);
+        old.extend_from_slice(&buf::crc32c::crc32c(&old).to_le_bytes());
+        let bad = Arc::new(BadBlocks::default().with(Span { lba: 5, blocks: 2 }).unwrap());
+        assert_eq!(restore(&old, UUID, false), Ok(Kept { bad, ..Kept::default() }));
+    }
+
+    /// What version 3 wrote: protection by the operator; it knew of no sanitize.
+    #[test]
+    fn the_third_version_is_still_read() {
+        let kept = Kept { write_protected: true, ..Kept::default() };
+        let old = altered(save(UUID, &kept), |body| body[4] = 3);
+        assert_eq!(restore(&old, UUID, false), Ok(kept));
+        let owing = altered(save(UUID, &Kept { owes_sanitize: true, ..Kept::default() }), |body| body[4] = 3);
+        assert_eq!(restore(&owing, UUID, false), Err(Damaged::Contents));
+    }
+
+    #[test]
+    fn a_later_version_is_refused() {
+        let later = altered(save(UUID, &Kept::default()), |body| body[4] = VERSION + 1);
+        assert_eq!(restore(&later, UUID, false), Err(Damaged::Version(VERSION + 1)));
+    }
+}

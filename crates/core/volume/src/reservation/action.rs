@@ -1,0 +1,541 @@
+//! What hosts may ask of reservations, and what comes of it (SPC-4 §5.9 and §6.15; NVMe Base §7.2
+//! to §7.5 and §8.19). Where the two standards differ, a field of [`Action`] says which is meant;
+//! `docs/one-volume.md` has the rules with their reasons.
+
+use std::sync::Arc;
+
+use super::{Held, Key, Kind, REGISTRANTS_MAX, Registrant, Reservations};
+use crate::io::Refusal;
+use crate::nexus::{Identity, Nexus, PortId};
+use crate::notice::{Cause, Notice, Receivers};
+
+/// The longest iSCSI name, and the longest NVMe Qualified Name, in bytes (RFC 7143 §4.2.7.1; NVMe
+/// Base §4.5).
+const NAME_MAX: usize = 223;
+
+/// A change of reservations that a nexus asks for. Where a key is an `Option`, `None` ignores the
+/// existing key (REGISTER AND IGNORE EXISTING KEY, IEKEY); the nexus must be registered all the same
+/// where the action needs it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Registers, changes or removes a key.
+    Register(Register),
+    /// Moves the holder's reservation to another, registering it (SCSI only).
+    Move {
+        /// The holder's key.
+        key: Key,
+        /// The key to register for `to`.
+        new: Key,
+        /// The new holder.
+        to: Arc<Identity>,
+        /// Whether the old holder's registration is removed.
+        unregister: bool,
+        /// APTPL.
+        persist: Option<bool>,
+    },
+    /// Takes the reservation.
+    Reserve {
+        /// The registrant's key.
+        key: Option<Key>,
+        /// Which kind.
+        kind: Kind,
+    },
+    /// Gives the reservation up.
+    Release {
+        /// The registrant's key.
+        key: Option<Key>,
+        /// Must be the reservation's kind.
+        kind: Kind,
+    },
+    /// Removes the reservation and all registrations.
+    Clear {
+        /// The registrant's key.
+        key: Option<Key>,
+    },
+    /// Removes others' registrations, and takes the reservation if they held it.
+    Preempt {
+        /// The registrant's key.
+        key: Option<Key>,
+        /// Whose registrations to remove; zero for everyone else's, if all registrants hold.
+        victim: Key,
+        /// The kind of the reservation if it is taken.
+        kind: Kind,
+        /// Whether the victims' commands are aborted.
+        abort: bool,
+    },
+    /// Says whether registrations and the reservation survive power loss, without touching them (NVMe
+    /// feature 83h).
+    Persist {
+        /// Whether they do.
+        on: bool,
+    },
+    /// SCSI-2 RESERVE of the whole logical unit.
+    LegacyReserve,
+    /// SCSI-2 RELEASE.
+    LegacyRelease,
+}
+
+/// A registration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Register {
+    /// What it may do.
+    pub mode: RegisterMode,
+    /// The existing key, zero if the nexus is not registered; `None` ignores it.
+    pub current: Option<Key>,
+    /// The key to have; zero to have none ([`RegisterMode::Set`] only; [`RegisterMode::Remove`]
+    /// ignores it).
+    pub new: Key,
+    /// SPEC_I_PT: other identities to register with the same key, each as it is named.
+    pub also: Vec<Arc<Identity>>,
+    /// ALL_TG_PT: the ports to register on. Empty: the port that the request came by.
+    pub ports: Vec<PortId>,
+    /// The Host NQN of an NVMe host, at most 223 bytes; `None` for initiators.
+    pub nqn: Option<Arc<str>>,
+    /// APTPL, CPTPL: whether the state shall survive power loss; `None` leaves that as it is.
+    pub persist: Option<bool>,
+}
+
+/// What a registration may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RegisterMode {
+    /// Whichever applies: register, change the key, or with a zero key remove (SCSI).
+    Set,
+    /// Register only; the same key once more is fine (NVMe RREGA 0).
+    Add,
+    /// Change a registrant's key; where the existing key is ignored, register who is not
+    /// registered (NVMe RREGA 2; Base §8.19.3).
+    Replace,
+    /// Remove only (NVMe RREGA 1).
+    Remove,
+}
+
+/// What comes of an action that was not refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Effect {
+    /// The new state.
+    pub state: Reservations,
+    /// Who must hear of it.
+    pub notices: Vec<Notice>,
+    /// Whose commands are to be aborted, but for the one that asks.
+    pub abort: Vec<Arc<Identity>>,
+    /// Whether someone may do less than before, so that what was admitted must end first.
+    pub drain: bool,
+}
+
+impl Action {
+    /// What of the action is left to a nexus that may only read: its own registration, which it needs
+    /// to read beside a reservation for registrants, and whose end gives up what it may still hold. It
+    /// keeps nobody from the volume, removes nobody, and leaves everybody's persistence as it is.
+    fn of_reader(&self) -> Result<Action, Refusal> {
+        match self {
+            Action::Register(register) if register.also.is_empty() => {
+                Ok(Action::Register(Register { persist: None, ..register.clone() }))
+            }
+            Action::LegacyRelease => Ok(Action::LegacyRelease),
+            Action::Register(_) | Action::Move { .. } | Action::Reserve { .. } => Err(Refusal::ReadOnly),
+            Action::Release { .. } | Action::Clear { .. } | Action::Preempt { .. } => Err(Refusal::ReadOnly),
+            Action::LegacyReserve | Action::Persist { .. } => Err(Refusal::ReadOnly),
+        }
+    }
+}
+
+impl Reservations {
+    /// The state after `action`, or why it is refused; `self` stays as it is.
+    #[expect(clippy::unreachable, reason = "these actions were handled above")]
+    pub fn apply(&self, who: &Nexus, action: &Action) -> Result<Effect, Refusal> {
+        if who.read_only {
+            let who = Nexus { read_only: false, ..who.clone() };
+            return self.apply(&who, &action.of_reader()?);
+        }
+        match action {
+            Action::LegacyReserve => return self.legacy_reserve(who),
+            Action::LegacyRelease => return self.legacy_release(who),
+            Action::Persist { on } => {
+                let mut state = self.clone();
+                state.set_persist(Some(*on));
+                return Ok(self.effect(state));
+            }
+            Action::Register(_) | Action::Move { .. } | Action::Reserve { .. } => {}
+            Action::Release { .. } | Action::Clear { .. } | Action::Preempt { .. } => {}
+        }
+        if self.legacy.is_some() {
+            // SPC-2 §5.5.1: persistent reservation commands conflict with RESERVE, the holder's own
+            // included.
+            return Err(Refusal::Conflict);
+        }
+        match action {
+            Action::Register(register) => self.register(who, register),
+            Action::Move { key, new, to, unregister, persist } => {
+                self.require(who, Some(*key))?;
+                self.move_to(who, *new, to, *unregister, *persist)
+            }
+            Action::Reserve { key, kind } => {
+                self.require(who, *key)?;
+                self.reserve(who, *kind)
+            }
+            Action::Release { key, kind } => {
+                self.require(who, *key)?;
+                self.release(who, *kind)
+            }
+            Action::Clear { key } => {
+                self.require(who, *key)?;
+                Ok(self.clear(who))
+            }
+            Action::Preempt { key, victim, kind, abort } => {
+                self.require(who, *key)?;
+                self.preempt(who, *victim, *kind, *abort)
+            }
+            Action::LegacyReserve | Action::LegacyRelease | Action::Persist { .. } => {
+                unreachable!("handled above")
+            }
+        }
+    }
+
+    /// What the loss of a nexus changes: persistent reservations stay, a SCSI-2 one goes. `None`:
+    /// nothing.
+    pub fn without_legacy_of(&self, who: Option<&Identity>) -> Option<Reservations> {
+        let legacy = self.legacy.as_deref()?;
+        if who.is_some_and(|who| who != legacy) {
+            return None;
+        }
+        Some(Reservations { legacy: None, ..self.clone() })
+    }
+
+    fn require(&self, who: &Nexus, key: Option<Key>) -> Result<(), Refusal> {
+        match (self.key_of(&who.identity), key) {
+            (None, _) => Err(Refusal::NotRegistered),
+            (Some(has), Some(given)) if has != given => Err(Refusal::NotRegistered),
+            (Some(_), _) => Ok(()),
+        }
+    }
+
+    fn effect(&self, state: Reservations) -> Effect {
+        Effect { state, notices: Vec::new(), abort: Vec::new(), drain: false }
+    }
+
+    fn counted(&self) -> Reservations {
+        Reservations { generation: self.generation.wrapping_add(1), ..self.clone() }
+    }
+
+    fn set_persist(&mut self, persist: Option<bool>) {
+        if let Some(persist) = persist {
+            self.persist = persist || self.persist_forced;
+        }
+    }
+
+    #[expect(clippy::indexing_slicing, reason = "the place is what the search has found")]
+    fn put(&mut self, identity: Arc<Identity>, key: Key) -> Result<(), Refusal> {
+        let named = match &*identity {
+            Identity::Initiator { name, .. } => !name.is_empty() && name.len() <= NAME_MAX,
+            Identity::Host(id) => *id != [0; 16],
+        };
+        if !named {
+            return Err(Refusal::InvalidAction);
+        }
+        match self.find(&identity) {
+            Ok(at) => self.registrants[at].key = key,
+            Err(_) if self.registrants.len() >= REGISTRANTS_MAX => return Err(Refusal::NoRegistrationSpace),
+            Err(at) => self.registrants.insert(at, Registrant { identity, key, nqn: None }),
+        }
+        Ok(())
+    }
+
+    /// Notes under which NQN a host has registered.
+    #[expect(clippy::indexing_slicing, reason = "the place is what the search has found")]
+    fn bind(&mut self, who: &Identity, nqn: Option<&Arc<str>>) -> Result<(), Refusal> {
+        let (Identity::Host(_), Some(nqn)) = (who, nqn) else { return Ok(()) };
+        let Ok(at) = self.find(who) else { return Ok(()) };
+        if nqn.is_empty() || nqn.len() > NAME_MAX {
+            return Err(Refusal::InvalidAction);
+        }
+        if self.registrants[at].nqn.as_ref().is_some_and(|bound| bound != nqn) {
+            // Two machines with one identifier: a preempt could not tell them apart.
+            return Err(Refusal::Conflict);
+        }
+        self.registrants[at].nqn = Some(nqn.clone());
+        Ok(())
+    }
+
+    fn register(&self, who: &Nexus, register: &Register) -> Result<Effect, Refusal> {
+        let has = self.key_of(&who.identity);
+        let known = register.current.is_none_or(|current| has.unwrap_or(Key::NONE) == current);
+        let own = [who.identity.clone()];
+        match (register.mode, has) {
+            (RegisterMode::Set, _) if !known => Err(Refusal::NotRegistered),
+            (RegisterMode::Set, Some(_)) if !register.also.is_empty() => Err(Refusal::InvalidAction),
+            (RegisterMode::Set, _) => self.set(who, register),
+            (RegisterMode::Add, Some(has)) if has != register.new => Err(Refusal::Conflict),
+            (RegisterMode::Add | RegisterMode::Replace, _) if register.new == Key::NONE => {
+                Err(Refusal::InvalidAction)
+            }
+            (RegisterMode::Add, Some(_)) => self.replace(who, register, &own),
+            (RegisterMode::Add, None) => self.add(who, register),
+            (RegisterMode::Replace, None) if register.current.is_none() => self.add(who, register),
+            (RegisterMode::Replace | RegisterMode::Remove, None) => Err(Refusal::NotRegistered),
+            (RegisterMode::Replace | RegisterMode::Remove, Some(_)) if !known => Err(Refusal::NotRegistered),
+            (RegisterMode::Replace, Some(_)) => self.replace(who, register, &own),
+            (RegisterMode::Remove, Some(_)) => Ok(self.unregister(who, &own, register.persist)),
+        }
+    }
+
+    /// SCSI's REGISTER, on every port that it names as if it had come by each (SPC-4 §6.16.3, ALL_TG_PT):
+    /// all or nothing. A port where nothing is registered, because it is younger than the others'
+    /// registrations, follows them; one where another key stands is not this request's to change.
+    fn set(&self, who: &Nexus, register: &Register) -> Result<Effect, Refusal> {
+        let everywhere = on_ports(&who.identity, &register.ports);
+        let foreign = |current: Key| {
+            everywhere
+                .iter()
+                .filter_map(|identity| self.key_of(identity))
+                .any(|key| key != current && key != register.new)
+        };
+        if register.current.is_some_and(foreign) {
+            return Err(Refusal::NotRegistered);
+        }
+        let is_registered = |identity: &Arc<Identity>| self.key_of(identity).is_some();
+        if register.new == Key::NONE {
+            return Ok(match everywhere.iter().any(is_registered) {
+                true => self.unregister(who, &everywhere, register.persist),
+                // SPC-4 §5.9.7: an unregistered nexus that registers no key does nothing, well.
+                false => self.effect(self.clone()),
+            });
+        }
+        if is_registered(&who.identity) {
+            self.replace(who, register, &everywhere)
+        } else {
+            self.add(who, register)
+        }
+    }
+
+    fn add(&self, who: &Nexus, register: &Register) -> Result<Effect, Refusal> {
+        if register.also.len() > REGISTRANTS_MAX {
+            return Err(Refusal::NoRegistrationSpace);
+        }
+        let mut state = self.counted();
+        let own = on_ports(&who.identity, &register.ports);
+        for also in register.also.iter().flat_map(|also| on_ports(also, &register.ports)) {
+            // Nobody's key is replaced behind its back, on whatever port.
+            if !own.contains(&also) && self.key_of(&also).is_some_and(|has| has != register.new) {
+                return Err(Refusal::Conflict);
+            }
+            state.put(also, register.new)?;
+        }
+        for identity in own {
+            state.put(identity, register.new)?;
+        }
+        state.bind(&who.identity, register.nqn.as_ref())?;
+        state.set_persist(register.persist);
+        Ok(self.effect(state))
+    }
+
+    fn replace(&self, who: &Nexus, register: &Register, own: &[Arc<Identity>]) -> Result<Effect, Refusal> {
+        let mut state = self.counted();
+        for identity in own {
+            state.put(identity.clone(), register.new)?;
+        }
+        state.bind(&who.identity, register.nqn.as_ref())?;
+        state.set_persist(register.persist);
+        Ok(self.effect(state))
+    }
+
+    fn unregister(&self, who: &Nexus, own: &[Arc<Identity>], persist: Option<bool>) -> Effect {
+        let mut state = self.counted();
+        state.registrants.retain(|registrant| !own.contains(&registrant.identity));
+        state.set_persist(persist);
+        let mut effect = self.effect(state);
+        effect.release_if_orphaned();
+        // SPC-4 §5.9.11: who stays registered hears of it if the kind favours registrants.
+        if let (Some(held), None) = (&self.held, &effect.state.held)
+            && held.kind.favours_registrants()
+        {
+            effect.tell_registrants(&who.identity, Cause::ReservationsReleased);
+        }
+        // The one who left may do less now.
+        effect.drain = self.held.is_some();
+        effect
+    }
+
+    fn move_to(
+        &self,
+        who: &Nexus,
+        new: Key,
+        to: &Arc<Identity>,
+        unregister: bool,
+        persist: Option<bool>,
+    ) -> Result<Effect, Refusal> {
+        // SPC-4 §5.9.8: that nothing is reserved is the CDB's fault.
+        let Some(held) = &self.held else { return Err(Refusal::NothingReserved) };
+        // SPC-4 §5.9.8: neither an all-registrants reservation nor another's can be moved.
+        if held.holder.as_ref() != Some(&who.identity) {
+            return Err(Refusal::Conflict);
+        }
+        // Nor to the initiator port that asks, by whatever target port.
+        let to_itself = to.is_same_port(&who.identity);
+        if new == Key::NONE || to_itself {
+            return Err(Refusal::InvalidAction);
+        }
+        let mut state = self.counted();
+        if unregister {
+            state.registrants.retain(|registrant| registrant.identity != who.identity);
+        }
+        state.put(to.clone(), new)?;
+        state.held = Some(Held { kind: held.kind, holder: Some(to.clone()) });
+        state.set_persist(persist);
+        Ok(Effect { drain: true, ..self.effect(state) })
+    }
+
+    fn reserve(&self, who: &Nexus, kind: Kind) -> Result<Effect, Refusal> {
+        match &self.held {
+            Some(held) if self.is_holder(&who.identity) && held.kind == kind => Ok(self.effect(self.clone())),
+            Some(_) => Err(Refusal::Conflict),
+            None => {
+                let mut state = self.clone();
+                state.take(who, kind);
+                Ok(Effect { drain: true, ..self.effect(state) })
+            }
+        }
+    }
+
+    fn take(&mut self, who: &Nexus, kind: Kind) {
+        let holder = (!kind.is_all_registrants()).then(|| who.identity.clone());
+        self.held = Some(Held { kind, holder });
+    }
+
+    fn release(&self, who: &Nexus, kind: Kind) -> Result<Effect, Refusal> {
+        match &self.held {
+            Some(held) if self.is_holder(&who.identity) => {
+                if held.kind != kind {
+                    return Err(Refusal::InvalidRelease);
+                }
+                let mut effect = self.effect(Reservations { held: None, ..self.clone() });
+                if kind.favours_registrants() {
+                    effect.tell_registrants(&who.identity, Cause::ReservationsReleased);
+                }
+                Ok(effect)
+            }
+            Some(_) | None => Ok(self.effect(self.clone())),
+        }
+    }
+
+    fn clear(&self, who: &Nexus) -> Effect {
+        let mut state = self.counted();
+        state.held = None;
+        state.registrants.clear();
+        let mut effect = self.effect(state);
+        let others = self.registrants.iter().map(|registrant| &registrant.identity);
+        effect.tell(others.filter(|one| **one != who.identity), Cause::ReservationsPreempted);
+        effect
+    }
+
+    fn preempt(&self, who: &Nexus, victim: Key, kind: Kind, abort: bool) -> Result<Effect, Refusal> {
+        let all = self.held.as_ref().is_some_and(|held| held.kind.is_all_registrants());
+        // SPC-4 §5.9.11: the reservation changes hands if the key is the holder's, or zero while
+        // all registrants hold; then the one who asks keeps its registration.
+        let takes = match (self.held_key(), victim) {
+            (Some(_), Key::NONE) if all => true,
+            (_, Key::NONE) => return Err(Refusal::InvalidAction),
+            (Some(held), victim) => !all && held == victim,
+            (None, _) => false,
+        };
+        let is_victim = |registrant: &Registrant| match victim {
+            Key::NONE => registrant.identity != who.identity,
+            victim => registrant.key == victim && !(takes && registrant.identity == who.identity),
+        };
+        if !takes && !self.registrants.iter().any(is_victim) {
+            return Err(Refusal::Conflict);
+        }
+        let victims: Vec<_> =
+            self.registrants.iter().filter(|one| is_victim(one)).map(|one| one.identity.clone()).collect();
+        let mut state = self.counted();
+        state.registrants.retain(|registrant| !is_victim(registrant));
+        if takes {
+            state.take(who, kind);
+        }
+        let mut effect = Effect { drain: true, ..self.effect(state) };
+        effect.release_if_orphaned();
+        effect.tell(victims.iter().filter(|one| **one != who.identity), Cause::RegistrationsPreempted);
+        let kept =
+            effect.state.held.as_ref().map(|held| held.kind) == self.held.as_ref().map(|held| held.kind);
+        if !kept {
+            // Survivors may do something else than before, or the reservation is gone.
+            effect.tell_registrants(&who.identity, Cause::ReservationsReleased);
+        }
+        if abort {
+            effect.abort = victims;
+        }
+        Ok(effect)
+    }
+
+    /// SPC-3 §5.6.3: with registrations about, RESERVE and RELEASE of those whose access is assured
+    /// do nothing, well; of others they conflict. `None`: no registrations, SPC-2 holds.
+    fn legacy_compatible(&self, who: &Nexus) -> Option<Result<Effect, Refusal>> {
+        if self.registrants.is_empty() {
+            return None;
+        }
+        let assured = self
+            .held
+            .as_ref()
+            .is_some_and(|held| held.kind.permits(self.rank(held, &who.identity), super::Class::Write));
+        Some(if assured { Ok(self.effect(self.clone())) } else { Err(Refusal::Conflict) })
+    }
+
+    fn legacy_reserve(&self, who: &Nexus) -> Result<Effect, Refusal> {
+        if let Some(answer) = self.legacy_compatible(who) {
+            return answer;
+        }
+        match &self.legacy {
+            Some(holder) if *holder != who.identity => Err(Refusal::Conflict),
+            Some(_) => Ok(self.effect(self.clone())),
+            None => {
+                let state = Reservations { legacy: Some(who.identity.clone()), ..self.clone() };
+                Ok(Effect { drain: true, ..self.effect(state) })
+            }
+        }
+    }
+
+    fn legacy_release(&self, who: &Nexus) -> Result<Effect, Refusal> {
+        if let Some(answer) = self.legacy_compatible(who) {
+            return answer;
+        }
+        let state = self.without_legacy_of(Some(&who.identity)).unwrap_or_else(|| self.clone());
+        Ok(self.effect(state))
+    }
+}
+
+/// An initiator port as it is named on these target ports, and on the one that it is named on.
+fn on_ports(identity: &Arc<Identity>, ports: &[PortId]) -> Vec<Arc<Identity>> {
+    let mut all = vec![identity.clone()];
+    for other in ports.iter().map(|port| identity.on_port(*port)) {
+        if other != **identity {
+            all.push(Arc::new(other));
+        }
+    }
+    all
+}
+
+impl Effect {
+    /// Ends a reservation whose holder, or whose last registrant, has gone.
+    fn release_if_orphaned(&mut self) {
+        let orphaned = match &self.state.held {
+            Some(Held { holder: Some(holder), .. }) => self.state.key_of(holder).is_none(),
+            Some(Held { holder: None, .. }) => self.state.registrants.is_empty(),
+            None => false,
+        };
+        if orphaned {
+            self.state.held = None;
+        }
+    }
+
+    fn tell<'a>(&mut self, whom: impl Iterator<Item = &'a Arc<Identity>>, cause: Cause) {
+        let whom: Arc<[_]> = whom.cloned().collect();
+        if !whom.is_empty() {
+            self.notices.push(Notice { to: Receivers::These(whom), cause });
+        }
+    }
+
+    /// Tells those who are registered in the new state, but for the one who did it.
+    fn tell_registrants(&mut self, doer: &Identity, cause: Cause) {
+        let registrants = self.state.registrants.clone();
+        self.tell(registrants.iter().map(|one| &one.identity).filter(|one| ***one != *doer), cause);
+    }
+}

@@ -1,0 +1,263 @@
+//! Persistent reservations, for both protocols: SPC-4 §5.9 and NVMe Base §8.19.
+//!
+//! One table says who may do what; one set of registrants holds keys of SCSI initiator ports and of
+//! NVMe hosts, and a key means the same over both. What the standards do differently are fields of
+//! [`Action`]. A SCSI-2 RESERVE is kept here too, since the two exclude each other.
+//!
+//! Invariants: registrants are sorted by identity and unique; no key is zero; a holder is a
+//! registrant; an all-registrants reservation has at least one registrant; a legacy hold and
+//! registrations never stand together.
+
+mod action;
+mod saved;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use crate::nexus::Identity;
+
+pub use crate::record::Damaged;
+pub use action::{Action, Effect, Register, RegisterMode};
+
+/// How many registrations a volume keeps (one per initiator port and target port, or per host): a
+/// cluster of 64 nodes with 16 paths each. The state file stays below 512 KiB.
+pub const REGISTRANTS_MAX: usize = 1024;
+
+/// A reservation key. Zero names nobody.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key(pub u64);
+
+impl Key {
+    /// The key that no registrant has.
+    pub const NONE: Key = Key(0);
+}
+
+/// The six kinds of reservation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// Only the holder writes.
+    WriteExclusive,
+    /// Only the holder reads and writes.
+    ExclusiveAccess,
+    /// Only registrants write; one of them holds.
+    WriteExclusiveRegistrants,
+    /// Only registrants read and write; one of them holds.
+    ExclusiveAccessRegistrants,
+    /// Only registrants write; all of them hold.
+    WriteExclusiveAll,
+    /// Only registrants read and write; all of them hold.
+    ExclusiveAccessAll,
+}
+
+impl Kind {
+    /// All kinds, in the order of both standards' numbers.
+    pub const ALL: [Kind; 6] = [
+        Kind::WriteExclusive,
+        Kind::ExclusiveAccess,
+        Kind::WriteExclusiveRegistrants,
+        Kind::ExclusiveAccessRegistrants,
+        Kind::WriteExclusiveAll,
+        Kind::ExclusiveAccessAll,
+    ];
+    const SCSI: [u8; 6] = [1, 3, 5, 6, 7, 8];
+
+    /// The SCSI type code (SPC-4 §6.14.3.3): 1, 3, 5, 6, 7 or 8.
+    #[expect(clippy::indexing_slicing, reason = "the table has an entry for each kind")]
+    pub fn scsi(self) -> u8 {
+        Self::SCSI[self as usize]
+    }
+
+    /// The kind that a SCSI type code names.
+    #[expect(clippy::indexing_slicing, reason = "both tables have an entry for each kind")]
+    pub fn from_scsi(code: u8) -> Option<Kind> {
+        Self::SCSI.iter().position(|&known| known == code).map(|at| Self::ALL[at])
+    }
+
+    /// The NVMe type code (RTYPE): 1 to 6.
+    pub fn nvme(self) -> u8 {
+        self as u8 + 1
+    }
+
+    /// The kind that an NVMe type code names.
+    pub fn from_nvme(code: u8) -> Option<Kind> {
+        Self::ALL.get(usize::from(code).checked_sub(1)?).copied()
+    }
+
+    /// Whether every registrant holds it.
+    pub fn is_all_registrants(self) -> bool {
+        matches!(self, Kind::WriteExclusiveAll | Kind::ExclusiveAccessAll)
+    }
+
+    /// Whether registrants have the holder's rights.
+    pub fn favours_registrants(self) -> bool {
+        !matches!(self, Kind::WriteExclusive | Kind::ExclusiveAccess)
+    }
+
+    /// Whether it forbids strangers to read.
+    pub fn excludes_reads(self) -> bool {
+        match self {
+            Kind::WriteExclusive | Kind::WriteExclusiveRegistrants | Kind::WriteExclusiveAll => false,
+            Kind::ExclusiveAccess | Kind::ExclusiveAccessRegistrants | Kind::ExclusiveAccessAll => true,
+        }
+    }
+
+    /// The table: whether a nexus of this rank may do something of this class.
+    pub fn permits(self, rank: Rank, class: Class) -> bool {
+        let has_rights = match rank {
+            Rank::Holder => true,
+            Rank::Registrant => self.favours_registrants(),
+            Rank::Stranger => false,
+        };
+        match class {
+            Class::Read => has_rights || !self.excludes_reads(),
+            Class::Write => has_rights,
+            Class::Status => true,
+        }
+    }
+}
+
+/// What a nexus is to a reservation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Rank {
+    /// Holds it (every registrant holds an all-registrants reservation).
+    Holder,
+    /// Is registered.
+    Registrant,
+    /// Neither.
+    Stranger,
+}
+
+/// How reservations look at a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// Looks at blocks: allowed to everyone under the write-exclusive kinds.
+    Read,
+    /// Changes something, or is listed as conflicting under every kind (MODE SENSE and MODE SELECT,
+    /// SYNCHRONIZE CACHE, START STOP UNIT that stops, PREVENT ALLOW that prevents).
+    Write,
+    /// Allowed in the presence of every persistent reservation (TEST UNIT READY, READ CAPACITY), but
+    /// not of another's SCSI-2 reservation. What even that one allows (INQUIRY, REQUEST SENSE,
+    /// REPORT LUNS, RELEASE) is not asked at all.
+    Status,
+}
+
+/// Someone whose key is registered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Registrant {
+    /// Who.
+    pub identity: Arc<Identity>,
+    /// Its key; never zero.
+    pub key: Key,
+    /// The Host NQN that an NVMe host registered under: while it is registered, no other may use its
+    /// Host Identifier. `None` for initiators, whose identity is a name, and where a record of an
+    /// older version did not say.
+    pub nqn: Option<Arc<str>>,
+}
+
+/// A reservation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Which kind.
+    pub kind: Kind,
+    /// Who holds it; `None` if all registrants do.
+    pub holder: Option<Arc<Identity>>,
+}
+
+/// Everything about a volume's reservations. [`Reservations::apply`] makes the next state.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reservations {
+    registrants: Vec<Registrant>,
+    held: Option<Held>,
+    legacy: Option<Arc<Identity>>,
+    generation: u32,
+    persist: bool,
+    persist_forced: bool,
+}
+
+impl Reservations {
+    /// None. With `persist_forced`, they survive power loss whatever hosts ask for.
+    pub fn new(persist_forced: bool) -> Self {
+        Reservations { persist: persist_forced, persist_forced, ..Self::default() }
+    }
+
+    /// Whether `who` may do something of this class.
+    pub fn admits(&self, who: &Identity, class: Class) -> bool {
+        if let Some(legacy) = &self.legacy {
+            return **legacy == *who;
+        }
+        match &self.held {
+            None => true,
+            Some(held) => held.kind.permits(self.rank(held, who), class),
+        }
+    }
+
+    fn rank(&self, held: &Held, who: &Identity) -> Rank {
+        if held.holder.as_deref() == Some(who) {
+            return Rank::Holder;
+        }
+        match (self.key_of(who), &held.holder) {
+            (Some(_), None) => Rank::Holder,
+            (Some(_), Some(_)) => Rank::Registrant,
+            (None, _) => Rank::Stranger,
+        }
+    }
+
+    /// The key that `who` has registered.
+    #[expect(clippy::indexing_slicing, reason = "the place is what the search has found")]
+    pub fn key_of(&self, who: &Identity) -> Option<Key> {
+        self.find(who).ok().map(|at| self.registrants[at].key)
+    }
+
+    /// The Host NQN that a registered NVMe host goes by, if it is known.
+    #[expect(clippy::indexing_slicing, reason = "the place is what the search has found")]
+    pub fn host_nqn(&self, host: &[u8; 16]) -> Option<&Arc<str>> {
+        let at = self.find(&Identity::Host(*host)).ok()?;
+        self.registrants[at].nqn.as_ref()
+    }
+
+    /// Whether `who` holds the reservation.
+    pub fn is_holder(&self, who: &Identity) -> bool {
+        self.held.as_ref().is_some_and(|held| self.rank(held, who) == Rank::Holder)
+    }
+
+    /// Registrants in the order of their identities.
+    pub fn registrants(&self) -> &[Registrant] {
+        &self.registrants
+    }
+
+    /// The reservation, if there is one.
+    pub fn held(&self) -> Option<&Held> {
+        self.held.as_ref()
+    }
+
+    /// The key to show for the reservation: the holder's, or zero if all registrants hold it.
+    pub fn held_key(&self) -> Option<Key> {
+        let held = self.held.as_ref()?;
+        Some(held.holder.as_ref().and_then(|holder| self.key_of(holder)).unwrap_or(Key::NONE))
+    }
+
+    /// Who holds a SCSI-2 reservation.
+    pub fn legacy(&self) -> Option<&Arc<Identity>> {
+        self.legacy.as_ref()
+    }
+
+    /// Counts changes of registrations (PRGENERATION, GEN); wraps, and starts again at 0.
+    pub fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// Whether registrations and the reservation survive power loss (APTPL, PTPL).
+    pub fn persists(&self) -> bool {
+        self.persist
+    }
+
+    /// Whether the operator has them survive power loss, whatever hosts ask for.
+    pub fn must_persist(&self) -> bool {
+        self.persist_forced
+    }
+
+    fn find(&self, who: &Identity) -> Result<usize, usize> {
+        self.registrants.binary_search_by(|registrant| (*registrant.identity).cmp(who))
+    }
+}

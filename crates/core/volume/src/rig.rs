@@ -1,0 +1,98 @@
+//! What tests of the servers above need of a volume: a disk that does as it is told. With feature `rig`
+//! only, which nothing but tests turns on.
+#![allow(clippy::unreachable, reason = "a test that asks for what it does not have shall end")]
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use buf::{Cx, Entropy, Errno, Pool, Time};
+
+use crate::backend::{Backend, DiskOp, Geometry};
+use crate::io::{Done, Fault, Io, IoId, Op, Span};
+use crate::ram::Ram;
+
+/// What a test does to its disks, and learns of them. Clones are the same hand.
+#[derive(Clone, Debug, Default)]
+pub struct Hand {
+    /// While set, disks keep what they are given.
+    pub hold: Rc<Cell<bool>>,
+    /// What reached the disks.
+    pub kinds: Rc<RefCell<Vec<Op>>>,
+    /// While set, flushes that end fail.
+    pub sync_fails: Rc<Cell<bool>>,
+    /// While set, what is written to this block fails.
+    pub unwritable: Rc<Cell<Option<u64>>>,
+}
+
+/// A RAM disk whose operations can be held up, and whose flushes and writes can fail; what is held does not listen
+/// to cancels.
+#[derive(Debug)]
+pub struct Holding {
+    inner: Ram,
+    hand: Hand,
+    held: VecDeque<Io>,
+    ended: VecDeque<Done>,
+    geometry: Geometry,
+}
+
+impl Holding {
+    /// The disk `inner`, which shows itself as `geometry`.
+    pub fn new(inner: Ram, geometry: Geometry, hand: Hand) -> Self {
+        Holding { inner, hand, held: VecDeque::new(), ended: VecDeque::new(), geometry }
+    }
+
+    fn give(&mut self, cx: &mut Cx<'_>, io: Io) {
+        let fault = match &io.op {
+            Op::Flush if self.hand.sync_fails.get() => Some(Fault::Sync),
+            Op::Write(span, _) => {
+                let unwritable = self.hand.unwritable.get();
+                unwritable.filter(|lba| span.overlaps(&Span { lba: *lba, blocks: 1 })).map(Fault::Unwritable)
+            }
+            _ => None,
+        };
+        if let Some(fault) = fault {
+            let result = Err(fault.into());
+            self.ended.push_back(Done { id: io.id, result, payload: io.payload });
+        } else {
+            self.inner.submit(cx, io);
+        }
+    }
+}
+
+impl Backend for Holding {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn submit(&mut self, cx: &mut Cx<'_>, io: Io) {
+        self.hand.kinds.borrow_mut().push(io.op.clone());
+        if self.hand.hold.get() {
+            self.held.push_back(io);
+        } else {
+            self.give(cx, io);
+        }
+    }
+
+    fn cancel(&mut self, _id: IoId) {}
+
+    fn poll_done(&mut self) -> Option<Done> {
+        if !self.hand.hold.get() && !self.held.is_empty() {
+            let pool = Pool::new(1 << 20);
+            let mut entropy = Entropy::new([9; 32]);
+            let mut cx = Cx { now: Time(0), pool: &pool, entropy: &mut entropy };
+            while let Some(io) = self.held.pop_front() {
+                self.give(&mut cx, io);
+            }
+        }
+        self.ended.pop_front().or_else(|| self.inner.poll_done())
+    }
+
+    fn poll_disk(&mut self) -> Option<DiskOp> {
+        None
+    }
+
+    fn handle_disk(&mut self, _cx: &mut Cx<'_>, _op: DiskOp, _came: Result<usize, Errno>) {
+        unreachable!("memory asks for no disk operation");
+    }
+}

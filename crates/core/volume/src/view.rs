@@ -1,0 +1,254 @@
+//! One core's copy of the truth.
+//!
+//! Invariant: a view never changes. The home core makes a new one, and a shard swaps its copy
+//! between two turns; so whatever is asked of one view within a turn agrees.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::backend::Geometry;
+use crate::bad::BadBlocks;
+use crate::io::{Epoch, Op, Refusal, Span, Why};
+use crate::nexus::{Nexus, PortId};
+use crate::reservation::{Class, Reservations};
+
+/// The state of a path from a port to a volume (ALUA and ANA show the same one).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Access {
+    /// Best.
+    Optimized,
+    /// Works, at a price.
+    NonOptimized,
+    /// Not now; perhaps later.
+    Inaccessible,
+    /// Never again by this path.
+    PersistentLoss,
+    /// About to change.
+    Transition,
+}
+
+impl Access {
+    /// Whether blocks can be read and written by such a path.
+    pub fn serves(self) -> bool {
+        match self {
+            Access::Optimized | Access::NonOptimized => true,
+            Access::Inaccessible | Access::PersistentLoss | Access::Transition => false,
+        }
+    }
+}
+
+/// Write protection by a host: one state for both protocols, but how long it holds is by the standard
+/// of who set it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum HostProtection {
+    /// Not protected.
+    #[default]
+    None,
+    /// Until it is taken back, a logical unit reset, or the end of the daemon: SCSI's SWP, a mode
+    /// parameter that is not saved (SPC-4 §7.5.8).
+    UntilReset,
+    /// Until it is taken back: NVMe's Write Protect state, which stays over power cycles (NVMe Base
+    /// §8.12).
+    Lasting,
+}
+
+impl HostProtection {
+    /// Whether writes are refused.
+    pub fn is_on(self) -> bool {
+        self != HostProtection::None
+    }
+}
+
+/// What can be true of a volume at one moment. Read it through a [`View`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Which view it is.
+    pub epoch: Epoch,
+    /// What the blocks are like.
+    pub geometry: Geometry,
+    /// Registrations, keys and holder.
+    pub reservations: Arc<Reservations>,
+    /// Blocks whose reads fail until they are written.
+    pub bad: Arc<BadBlocks>,
+    /// Ports whose paths are not [`Access::Optimized`], ascending.
+    pub access: Vec<(PortId, Access)>,
+    /// Write protection by the configuration or the operator.
+    pub write_protected: bool,
+    /// The backend takes no writes ([`Backend::is_read_only`](crate::Backend::is_read_only)).
+    pub backing_read_only: bool,
+    /// Write protection that a host asked for.
+    pub host_protection: HostProtection,
+    /// Settings that the hosts of one protocol share, in that protocol's own bits: its server makes
+    /// and reads them, nothing here does. (SCSI: bits of shared mode pages.)
+    pub host_settings: u32,
+    /// Why nothing can be read or written, if so. A sanitize's progress stands in `sanitized`.
+    pub not_ready: Option<Why>,
+    /// How far a running sanitize is.
+    pub sanitized: Progress,
+    /// A sanitize was begun and has not ended well: contents may be there that were to be made unreadable, and part
+    /// of what should be there is not. This outlives power.
+    pub owes_sanitize: bool,
+    /// A change could not be fenced in time: nothing is let through by any port until what is
+    /// stuck in the backend has ended.
+    pub closed: bool,
+}
+
+impl Standing {
+    /// Whether writes are refused for a reason that no host can take away.
+    pub fn is_protected(&self) -> bool {
+        self.write_protected || self.backing_read_only
+    }
+}
+
+/// How far a sanitize is, as the shard that carries it out last said: the one part of a view that
+/// moves, so that telling costs no message.
+#[derive(Clone, Debug, Default)]
+pub struct Progress(Arc<AtomicU32>);
+
+impl Progress {
+    /// In 65536ths.
+    pub fn get(&self) -> u16 {
+        self.0.load(Ordering::Relaxed).min(u32::from(u16::MAX)) as u16
+    }
+
+    /// Up to 65536.
+    pub(crate) fn set(&self, to: u32) {
+        self.0.store(to, Ordering::Relaxed);
+    }
+}
+
+/// The same sanitize's progress is equal to itself, however far it is.
+impl PartialEq for Progress {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Progress {}
+
+/// What one core believes of a volume between two turns. Cloning shares it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct View(Arc<Standing>);
+
+impl Deref for View {
+    type Target = Standing;
+    fn deref(&self) -> &Standing {
+        &self.0
+    }
+}
+
+impl From<Standing> for View {
+    fn from(standing: Standing) -> Self {
+        View(Arc::new(standing))
+    }
+}
+
+impl View {
+    /// The first view of a volume without reservations, open on every port: for a volume that has
+    /// no home (a remote one), and for tests.
+    pub fn of(geometry: Geometry) -> View {
+        View::from(Standing {
+            epoch: Epoch(0),
+            geometry,
+            reservations: Arc::default(),
+            bad: Arc::default(),
+            access: Vec::new(),
+            write_protected: false,
+            backing_read_only: false,
+            host_protection: HostProtection::None,
+            host_settings: 0,
+            not_ready: None,
+            sanitized: Progress::default(),
+            owes_sanitize: false,
+            closed: false,
+        })
+    }
+
+    /// The state of the paths by `port`.
+    #[expect(clippy::indexing_slicing, reason = "the place is what the search has found")]
+    pub fn access(&self, port: PortId) -> Access {
+        if self.closed {
+            return Access::Inaccessible;
+        }
+        match self.access.binary_search_by_key(&port, |(port, _)| *port) {
+            Ok(at) => self.access[at].1,
+            Err(_) => Access::Optimized,
+        }
+    }
+
+    /// Whether `who` may do `op` now. Takes no lock and allocates nothing. Ask when a command
+    /// arrives, so as to refuse before its data is solicited; [`Gate::submit`](crate::Gate::submit)
+    /// asks again, bindingly.
+    pub fn admit(&self, who: &Nexus, op: &Op) -> Result<(), Refusal> {
+        self.admit_class(who, op.class())?;
+        let sanitize = matches!(op, Op::Sanitize(_));
+        self.ready(sanitize)?;
+        if op.is_write() && self.is_read_only(who) {
+            return Err(Refusal::ReadOnly);
+        }
+        self.admit_range(op)
+    }
+
+    /// Whether `who` may do something of this class that is no operation on blocks (the tables
+    /// "commands that are allowed in the presence of various reservations" of SPC and SBC): first
+    /// the path, then the reservation.
+    pub fn admit_class(&self, who: &Nexus, class: Class) -> Result<(), Refusal> {
+        let access = self.access(who.port);
+        if !access.serves() {
+            return Err(Refusal::Inaccessible(access));
+        }
+        if self.reservations.admits(&who.identity, class) { Ok(()) } else { Err(Refusal::Conflict) }
+    }
+
+    /// Whether the medium can be read (what TEST UNIT READY tells).
+    pub fn admit_medium(&self) -> Result<(), Refusal> {
+        self.ready(false)
+    }
+
+    /// Whether writes by `who` are refused as [`Refusal::ReadOnly`].
+    pub fn is_read_only(&self, who: &Nexus) -> bool {
+        self.is_protected() || self.host_protection.is_on() || who.read_only
+    }
+
+    fn ready(&self, sanitize: bool) -> Result<(), Refusal> {
+        match self.not_ready {
+            None => Ok(()),
+            Some(Why::Sanitizing(_) | Why::SanitizeFailed) if sanitize => Ok(()),
+            Some(Why::Sanitizing(_)) => Err(Refusal::NotReady(Why::Sanitizing(self.sanitized.get()))),
+            Some(why) => Err(Refusal::NotReady(why)),
+        }
+    }
+
+    fn admit_range(&self, op: &Op) -> Result<(), Refusal> {
+        match op {
+            Op::Read(span) | Op::Write(span, _) | Op::Compare(span) => self.in_range(span),
+            Op::WriteZeroes { span, .. } | Op::WriteSame(span) | Op::Or(span) => self.in_range(span),
+            Op::Verify(span) | Op::MarkBad(span) | Op::Prefetch(span) => self.in_range(span),
+            Op::Extents(span) if span.lba >= self.geometry.blocks => Err(Refusal::OutOfRange),
+            Op::Extents(span) => self.in_range(span),
+            Op::WriteAtomic(span) => {
+                self.in_range(span)?;
+                self.in_unit(span, self.geometry.atomic)
+            }
+            Op::CompareAndWrite(span) => {
+                self.in_range(span)?;
+                self.in_unit(span, self.geometry.caw_max)
+            }
+            Op::Unmap(spans) => spans.iter().try_for_each(|span| self.in_range(span)),
+            Op::Flush | Op::Sanitize(_) => Ok(()),
+        }
+    }
+
+    /// An empty span may stand at the end, but not behind it.
+    fn in_range(&self, span: &Span) -> Result<(), Refusal> {
+        match span.end() {
+            Some(end) if end <= self.geometry.blocks => Ok(()),
+            Some(_) | None => Err(Refusal::OutOfRange),
+        }
+    }
+
+    fn in_unit(&self, span: &Span, blocks_max: u32) -> Result<(), Refusal> {
+        if span.blocks <= u64::from(blocks_max) { Ok(()) } else { Err(Refusal::AtomicUnit) }
+    }
+}

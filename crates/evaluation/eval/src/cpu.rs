@@ -1,0 +1,249 @@
+//! Where processor time went, per core and per process, from the kernel's own counters.
+//!
+//! Texts come from outside (`/proc` of this machine or of another, read over ssh) and are parsed here.
+//! Invariant: a difference is taken only of two readings of the same cores; a counter that went back
+//! (a core that was offline) counts as nothing.
+
+use serde::{Deserialize, Serialize};
+
+/// Kinds of processor time, in the order of `/proc/stat` (proc(5)). In ticks when read, in seconds once
+/// it is a difference.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Kinds {
+    /// In user space, niced included; guests' time is part of it.
+    pub user: f64,
+    /// In the kernel.
+    pub system: f64,
+    /// In hard interrupts.
+    pub irq: f64,
+    /// In soft interrupts: where most of receiving TCP happens.
+    pub softirq: f64,
+    /// With nothing to do.
+    pub idle: f64,
+    /// With nothing to do while a local disk was waited for.
+    pub iowait: f64,
+    /// Taken by the hypervisor: noise.
+    pub steal: f64,
+}
+
+impl Kinds {
+    /// All of it.
+    pub fn total(&self) -> f64 {
+        self.busy() + self.idle + self.iowait + self.steal
+    }
+
+    /// What was used.
+    pub fn busy(&self) -> f64 {
+        self.user + self.system + self.irq + self.softirq
+    }
+
+    /// What was used, in percent; 0 of nothing.
+    pub fn busy_percent(&self) -> f64 {
+        if self.total() > 0.0 { 100.0 * self.busy() / self.total() } else { 0.0 }
+    }
+
+    fn map2(&self, other: &Kinds, f: impl Fn(f64, f64) -> f64) -> Kinds {
+        Kinds {
+            user: f(self.user, other.user),
+            system: f(self.system, other.system),
+            irq: f(self.irq, other.irq),
+            softirq: f(self.softirq, other.softirq),
+            idle: f(self.idle, other.idle),
+            iowait: f(self.iowait, other.iowait),
+            steal: f(self.steal, other.steal),
+        }
+    }
+}
+
+/// One reading of `/proc/stat`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Reading {
+    /// Each core that is online, by its number.
+    pub cores: Vec<(u32, Kinds)>,
+    /// Context switches of the machine.
+    pub switches: u64,
+}
+
+/// Why a text cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unreadable {
+    /// Which line, from 1.
+    pub line: usize,
+    /// What is wrong with it.
+    pub why: &'static str,
+}
+
+impl std::fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "line {}: {}", self.line, self.why)
+    }
+}
+
+impl std::error::Error for Unreadable {}
+
+impl Reading {
+    /// Reads the text of `/proc/stat`.
+    pub fn parse(text: &str) -> Result<Reading, Unreadable> {
+        let mut reading = Reading::default();
+        for (at, line) in text.lines().enumerate() {
+            let wrong = |why| Unreadable { line: at + 1, why };
+            let mut words = line.split_ascii_whitespace();
+            let Some(name) = words.next() else { continue };
+            if name == "ctxt" {
+                let count = words.next().and_then(|word| word.parse().ok());
+                reading.switches = count.ok_or(wrong("a count of context switches is expected"))?;
+            } else if let Some(core) = name.strip_prefix("cpu")
+                && !core.is_empty()
+            {
+                let core = core.parse().map_err(|_| wrong("no core has this name"))?;
+                let ticks: Vec<f64> = words.map_while(|word| word.parse().ok()).collect();
+                let [user, nice, system, idle, iowait, irq, softirq, steal, ..] = ticks[..] else {
+                    return Err(wrong("eight kinds of time are expected"));
+                };
+                let user = user + nice;
+                let kinds = Kinds { user, system, idle, iowait, irq, softirq, steal };
+                reading.cores.push((core, kinds));
+            }
+        }
+        if reading.cores.is_empty() {
+            return Err(Unreadable { line: 1, why: "there is no core in it" });
+        }
+        Ok(reading)
+    }
+
+    /// What passed since an earlier reading, in seconds; cores that are in only one of them are left out.
+    pub fn since(&self, earlier: &Reading, ticks_per_second: f64) -> Usage {
+        let before = |core: u32| earlier.cores.iter().find(|(other, _)| *other == core);
+        let passed = self.cores.iter().filter_map(|(core, now)| {
+            let (_, then) = before(*core)?;
+            let kinds = now.map2(then, |now, then| (now - then).max(0.0) / ticks_per_second);
+            Some((*core, kinds))
+        });
+        Usage { cores: passed.collect(), switches: self.switches.saturating_sub(earlier.switches) }
+    }
+}
+
+/// Processor time between two readings, in seconds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Each core, by its number.
+    pub cores: Vec<(u32, Kinds)>,
+    /// Context switches.
+    pub switches: u64,
+}
+
+impl Usage {
+    /// All cores together.
+    pub fn total(&self) -> Kinds {
+        self.cores.iter().fold(Kinds::default(), |sum, (_, kinds)| sum.map2(kinds, |a, b| a + b))
+    }
+
+    /// How busy each core was, in percent.
+    pub fn busy_percent(&self) -> Vec<f64> {
+        self.cores.iter().map(|(_, kinds)| kinds.busy_percent()).collect()
+    }
+}
+
+/// One reading of a process, from `/proc/PID/stat`: all its threads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Process {
+    /// Ticks in user space.
+    pub user: u64,
+    /// Ticks in the kernel on its behalf.
+    pub system: u64,
+    /// Pages that are resident.
+    pub resident: u64,
+}
+
+impl Process {
+    /// Reads the text of `/proc/PID/stat`. The name stands in brackets and may hold anything.
+    pub fn parse(text: &str) -> Result<Process, Unreadable> {
+        let wrong = |why| Unreadable { line: 1, why };
+        let (_, behind) = text.rsplit_once(')').ok_or(wrong("a process's name is expected in brackets"))?;
+        // The first word behind the name is field 3.
+        let words: Vec<&str> = behind.split_ascii_whitespace().collect();
+        let field = |number: usize| words.get(number - 3).and_then(|word| word.parse().ok());
+        match (field(14), field(15), field(24)) {
+            (Some(user), Some(system), Some(resident)) => Ok(Process { user, system, resident }),
+            _ => Err(wrong("fields 14, 15 and 24 are expected to be counts")),
+        }
+    }
+
+    /// Processor seconds since an earlier reading: user, system.
+    pub fn since(&self, earlier: &Process, ticks_per_second: f64) -> (f64, f64) {
+        let seconds = |now: u64, then: u64| now.saturating_sub(then) as f64 / ticks_per_second;
+        (seconds(self.user, earlier.user), seconds(self.system, earlier.system))
+    }
+}
+
+/// Segments that TCP sent again since start, from the text of `/proc/net/snmp`.
+pub fn retransmits(snmp: &str) -> Option<u64> {
+    let mut lines = snmp.lines().filter(|line| line.starts_with("Tcp:"));
+    let (names, values) = (lines.next()?, lines.next()?);
+    let at = names.split_ascii_whitespace().position(|name| name == "RetransSegs")?;
+    values.split_ascii_whitespace().nth(at)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STAT: &str =
+        "cpu  10 0 10 180 0 0 0 0 0 0\ncpu0 5 0 5 90 0 0 0 0 0 0\ncpu1 5 0 5 90 0 0 0 0 0 0\nctxt 100\n";
+    const LATER: &str =
+        "cpu  0\ncpu0 65 10 30 90 0 1 4 0 0 0\ncpu1 5 0 5 180 8 0 0 2 0 0\ncpu2 9 9 9 9 9 9 9 9\nctxt 350\n";
+
+    #[test]
+    fn time_is_told_by_core_and_kind() {
+        let usage = Reading::parse(LATER).unwrap().since(&Reading::parse(STAT).unwrap(), 100.0);
+        assert_eq!(usage.switches, 250);
+        assert_eq!(usage.cores.len(), 2, "the third came between");
+        let (_, first) = usage.cores[0];
+        assert_eq!((first.user, first.system, first.irq, first.softirq), (0.7, 0.25, 0.01, 0.04));
+        assert_eq!(usage.busy_percent(), [100.0, 0.0]);
+        assert_eq!(usage.total().total(), 2.0);
+    }
+
+    #[test]
+    fn nonsense_is_refused_by_line() {
+        assert_eq!(Reading::parse("cpu0 1 2 3\n").unwrap_err().line, 1);
+        assert_eq!(Reading::parse("ctxt x\n").unwrap_err().line, 1);
+        assert!(Reading::parse("").is_err());
+    }
+
+    #[test]
+    fn a_process_may_be_called_anything() {
+        let text = "42 (a) b) (c) S 1 1 1 0 -1 4194560 100 0 0 0 250 50 0 0 20 0 3 0 100 1000000 321 0";
+        let process = Process::parse(text).unwrap();
+        assert_eq!(process, Process { user: 250, system: 50, resident: 321 });
+        assert!(Process::parse("42 S").is_err());
+        let later = Process { user: 300, system: 40, ..process };
+        assert_eq!(later.since(&process, 100.0), (0.5, 0.0));
+    }
+
+    #[test]
+    fn retransmits_are_found_by_name() {
+        let text = "Ip: a\nIp: 1\nTcp: RtoAlgorithm RetransSegs InErrs\nTcp: 1 77 0\n";
+        assert_eq!(retransmits(text), Some(77));
+        assert_eq!(retransmits("Udp: x"), None);
+    }
+
+    /// A process that burns a known time is charged that time.
+    #[test]
+    fn what_is_burnt_is_charged() {
+        let read = || Process::parse(&std::fs::read_to_string("/proc/self/stat").unwrap()).unwrap();
+        let own = || {
+            let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+            text.split_ascii_whitespace().next().unwrap().parse::<u64>().unwrap()
+        };
+        let (before, thread) = (read(), own());
+        let mut sum = 0u64;
+        while own() - thread < 300_000_000 {
+            sum = (0..100_000).fold(sum, |sum, at| sum.wrapping_mul(31).wrapping_add(at));
+        }
+        std::hint::black_box(sum);
+        let (user, system) = read().since(&before, 100.0);
+        // Other tests of this process run beside; ticks are 10 ms.
+        assert!(user + system >= 0.27, "{user} and {system}");
+    }
+}

@@ -1,0 +1,323 @@
+//! Latencies as they came, in few bytes: a histogram whose buckets grow with their values.
+//!
+//! Invariant: a value lies in a bucket that is at most a 64th of it wide (or 1 ns), so any percentile is
+//! right within 1.6 %; count, sum, minimum and maximum are exact.
+
+use serde::{Deserialize, Serialize};
+
+/// Buckets per doubling: 2 to the power of this.
+const FINE: u32 = 6;
+/// Buckets up to 2^64.
+const BUCKETS: usize = ((64 - FINE as usize) + 1) << FINE;
+
+/// How often each latency came. Nanoseconds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Sparse", into = "Sparse")]
+pub struct Histogram {
+    counts: Vec<u64>,
+    count: u64,
+    sum: u128,
+    /// Of squares, for the standard deviation: exact up to 2^64 values of an hour each.
+    squares: u128,
+    min: u64,
+    max: u64,
+}
+
+/// As it is written: only buckets that hold something, as index and count.
+#[derive(Serialize, Deserialize)]
+struct Sparse {
+    buckets: Vec<(u32, u64)>,
+    #[serde(with = "wide")]
+    sum_ns: u128,
+    #[serde(with = "wide")]
+    squares_ns2: u128,
+    min_ns: u64,
+    max_ns: u64,
+}
+
+/// Numbers of more than 64 bits are written as text: a JSON value holds no such number.
+mod wide {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        Number(u64),
+        Text(String),
+    }
+
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+    pub fn serialize<S: Serializer>(number: &u128, to: S) -> Result<S::Ok, S::Error> {
+        match u64::try_from(*number) {
+            Ok(number) => to.serialize_u64(number),
+            Err(_) => to.collect_str(number),
+        }
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u128, D::Error> {
+        match Written::deserialize(from)? {
+            Written::Number(number) => Ok(u128::from(number)),
+            Written::Text(text) => text.parse().map_err(D::Error::custom),
+        }
+    }
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Histogram { counts: vec![0; BUCKETS], count: 0, sum: 0, squares: 0, min: u64::MAX, max: 0 }
+    }
+}
+
+fn bucket(value: u64) -> usize {
+    let high = 64 - value.leading_zeros();
+    if high <= FINE {
+        return value as usize;
+    }
+    let shift = high - FINE - 1;
+    ((shift as usize + 1) << FINE) + (value >> shift) as usize - (1 << FINE)
+}
+
+/// The lowest value of a bucket, and how many values it holds.
+fn range(bucket: usize) -> (u64, u64) {
+    let (row, at) = ((bucket >> FINE) as u32, (bucket & ((1 << FINE) - 1)) as u64);
+    if row == 0 { (at, 1) } else { ((at + (1 << FINE)) << (row - 1), 1 << (row - 1)) }
+}
+
+impl Histogram {
+    /// Counts one latency of so many nanoseconds.
+    #[expect(clippy::indexing_slicing, reason = "there is a bucket for every number of 64 bits")]
+    pub fn record(&mut self, ns: u64) {
+        self.counts[bucket(ns)] += 1;
+        self.count += 1;
+        self.sum += u128::from(ns);
+        self.squares = self.squares.saturating_add(u128::from(ns) * u128::from(ns));
+        self.min = self.min.min(ns);
+        self.max = self.max.max(ns);
+    }
+
+    /// Of counts that were gathered elsewhere, each at a latency in nanoseconds, with the extremes, the mean
+    /// and the standard deviation that were computed there from what was not yet rounded.
+    ///
+    /// # Errors
+    /// If these cannot be of one set of latencies.
+    pub fn gathered(
+        counts: impl IntoIterator<Item = (u64, u64)>,
+        (min, max): (u64, u64),
+        mean: f64,
+        deviation: f64,
+    ) -> Result<Histogram, &'static str> {
+        let mut histogram = Histogram { min, max, ..Histogram::default() };
+        for (ns, count) in counts {
+            let all = histogram.count.checked_add(count).ok_or("latencies are more than 64 bits count")?;
+            if let Some(bucket) = histogram.counts.get_mut(bucket(ns)) {
+                *bucket += count;
+            }
+            histogram.count = all;
+        }
+        if histogram.count == 0 {
+            return Ok(Histogram::default());
+        }
+        let (low, high) = (min as f64, max as f64);
+        if low > high || !(low - 1.0..=high + 1.0).contains(&mean) || !(0.0..=high + 1.0).contains(&deviation)
+        {
+            return Err("the extremes, the mean and the deviation of latencies do not agree");
+        }
+        let count = histogram.count as f64;
+        histogram.sum = (mean * count) as u128;
+        histogram.squares = ((deviation * deviation + mean * mean) * count) as u128;
+        Ok(histogram)
+    }
+
+    /// Adds all of another.
+    pub fn merge(&mut self, other: &Histogram) {
+        // Records of others may hold more than can be counted together.
+        for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
+            *mine = mine.saturating_add(*theirs);
+        }
+        self.count = self.count.saturating_add(other.count);
+        self.sum = self.sum.saturating_add(other.sum);
+        self.squares = self.squares.saturating_add(other.squares);
+        self.min = self.min.min(other.min);
+        self.max = self.max.max(other.max);
+    }
+
+    /// All values together, in nanoseconds.
+    pub fn sum(&self) -> u128 {
+        self.sum
+    }
+
+    /// How many were counted.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The mean in nanoseconds; 0 of nothing.
+    pub fn mean(&self) -> f64 {
+        if self.count == 0 { 0.0 } else { self.sum as f64 / self.count as f64 }
+    }
+
+    /// The standard deviation in nanoseconds, of all that was counted (not of a sample); 0 of nothing.
+    pub fn deviation(&self) -> f64 {
+        if self.count == 0 {
+            return 0.0;
+        }
+        let mean = self.mean();
+        (self.squares as f64 / self.count as f64 - mean * mean).max(0.0).sqrt()
+    }
+
+    /// The shortest, in nanoseconds; 0 of nothing.
+    pub fn min(&self) -> u64 {
+        if self.count == 0 { 0 } else { self.min }
+    }
+
+    /// The longest, in nanoseconds.
+    pub fn max(&self) -> u64 {
+        self.max
+    }
+
+    /// The value, in nanoseconds, that `percent` of all do not exceed (nearest rank); the middle of its
+    /// bucket, within what was seen. 0 of nothing.
+    pub fn percentile(&self, percent: f64) -> u64 {
+        if self.count == 0 {
+            return 0;
+        }
+        let rank = ((percent / 100.0 * self.count as f64).ceil() as u64).clamp(1, self.count);
+        let mut seen = 0;
+        for (at, count) in self.counts.iter().enumerate() {
+            seen = u64::saturating_add(seen, *count);
+            if seen >= rank {
+                let (low, width) = range(at);
+                return (low + width / 2).clamp(self.min, self.max);
+            }
+        }
+        self.max
+    }
+
+    /// The buckets that hold something: lowest value, how many values wide, count. Ascending.
+    pub fn buckets(&self) -> impl Iterator<Item = (u64, u64, u64)> + '_ {
+        let held = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
+        held.map(|(at, count)| {
+            let (low, width) = range(at);
+            (low, width, *count)
+        })
+    }
+}
+
+impl From<Histogram> for Sparse {
+    fn from(histogram: Histogram) -> Self {
+        let held = histogram.counts.iter().enumerate().filter(|(_, count)| **count > 0);
+        Sparse {
+            buckets: held.map(|(at, count)| (at as u32, *count)).collect(),
+            sum_ns: histogram.sum,
+            squares_ns2: histogram.squares,
+            min_ns: histogram.min,
+            max_ns: histogram.max,
+        }
+    }
+}
+
+/// How far a mean that was rounded may lie beyond the extremes, as a part of them.
+const ROUNDED: f64 = 1e-6;
+
+impl TryFrom<Sparse> for Histogram {
+    type Error = &'static str;
+
+    /// Anyone who wrote it may have written anything: what is shown of a histogram takes it as it is.
+    fn try_from(sparse: Sparse) -> Result<Self, &'static str> {
+        let mut histogram = Histogram {
+            sum: sparse.sum_ns,
+            squares: sparse.squares_ns2,
+            min: sparse.min_ns,
+            max: sparse.max_ns,
+            ..Histogram::default()
+        };
+        for (at, count) in sparse.buckets {
+            let mine = histogram.counts.get_mut(at as usize).ok_or("a bucket of latencies does not exist")?;
+            let all = histogram.count.checked_add(count).ok_or("latencies are more than 64 bits count")?;
+            // No more than all of them.
+            (*mine, histogram.count) = (*mine + count, all);
+        }
+        if histogram.count == 0 {
+            return Ok(Histogram::default());
+        }
+        if histogram.min > histogram.max {
+            return Err("the shortest latency is above the longest");
+        }
+        let (low, high) =
+            (histogram.min as f64 * (1.0 - ROUNDED) - 1.0, histogram.max as f64 * (1.0 + ROUNDED) + 1.0);
+        if !(low..=high).contains(&histogram.mean()) {
+            return Err("the mean of latencies is not between the shortest and the longest");
+        }
+        Ok(histogram)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn long_latencies_pass_through_a_json_value() {
+        let mut histogram = Histogram::default();
+        (0..4).for_each(|_| histogram.record(5_000_000_000));
+        let value = serde_json::to_value(&histogram).unwrap();
+        assert_eq!(value["squares_ns2"], "100000000000000000000");
+        assert_eq!(serde_json::from_value::<Histogram>(value).unwrap(), histogram);
+    }
+
+    #[test]
+    fn buckets_follow_on_each_other() {
+        let mut next = 0u64;
+        for at in 0..BUCKETS - (1 << FINE) {
+            let (low, width) = range(at);
+            assert_eq!(low, next, "bucket {at}");
+            assert_eq!((bucket(low), bucket(low + width - 1)), (at, at));
+            next = low + width;
+        }
+        assert_eq!(bucket(u64::MAX), BUCKETS - 1);
+    }
+
+    #[test]
+    fn an_even_spread_has_the_percentiles_it_must() {
+        let mut histogram = Histogram::default();
+        (1..=100_000).for_each(|us| histogram.record(us * 1000));
+        for percent in [50.0, 90.0, 99.0, 99.9, 99.99] {
+            let right = percent * 1e6;
+            let got = histogram.percentile(percent) as f64;
+            assert!((got - right).abs() <= right / 64.0, "{percent}: {got} for {right}");
+        }
+        assert!((histogram.mean() - 50_000_500.0).abs() < 1.0);
+        // Of an even spread: the width over the root of twelve.
+        assert!((histogram.deviation() / (1e8 / 12f64.sqrt()) - 1.0).abs() < 1e-4);
+        assert_eq!((histogram.min(), histogram.max()), (1000, 100_000_000));
+    }
+
+    proptest! {
+        #[test]
+        fn percentiles_are_near_those_of_the_sorted_list(
+            mut all in proptest::collection::vec(0u64..10_000_000_000, 1..400), percent in 0.0f64..100.0,
+        ) {
+            let mut histogram = Histogram::default();
+            all.iter().for_each(|ns| histogram.record(*ns));
+            all.sort_unstable();
+            let rank = ((percent / 100.0 * all.len() as f64).ceil() as usize).clamp(1, all.len());
+            let right = all[rank - 1] as f64;
+            let got = histogram.percentile(percent) as f64;
+            prop_assert!((got - right).abs() <= right / 64.0 + 1.0);
+        }
+
+        #[test]
+        fn halves_merged_and_written_are_the_whole(all in proptest::collection::vec(0u64..1 << 40, 0..200)) {
+            let (mut whole, mut left, mut right) =
+                (Histogram::default(), Histogram::default(), Histogram::default());
+            for (at, ns) in all.iter().enumerate() {
+                whole.record(*ns);
+                if at % 2 == 0 { left.record(*ns) } else { right.record(*ns) }
+            }
+            left.merge(&right);
+            let text = serde_json::to_string(&left).unwrap();
+            prop_assert_eq!(serde_json::from_str::<Histogram>(&text).unwrap(), whole);
+        }
+    }
+}

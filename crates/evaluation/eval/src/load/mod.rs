@@ -1,0 +1,503 @@
+//! Load without I/O: which I/O is to be started when, and what it took.
+//!
+//! A [`Worker`] is one thread of a [`Job`]: who runs it asks [`Worker::poll`] what to do and tells
+//! [`Worker::done`] when it was done. Time comes in with each call. Invariants:
+//! - The same job, seed and volumes give the same I/Os in the same order, however long each takes.
+//! - With a rate, latency counts from the moment at which the I/O was meant to start, so a target that
+//!   stalls is charged for all that waited (no coordinated omission). I/Os start in the order of the mix: one
+//!   was not meant to start before those ahead of it, nor while its worker thought.
+//! - At most `depth` I/Os are out.
+
+mod offsets;
+mod pattern;
+
+use std::collections::VecDeque;
+
+use crate::Histogram;
+use crate::fio::{Amount, Direction, Job, Rate};
+use offsets::{Mix, Offsets};
+pub use pattern::{Mismatch, fill, verify};
+
+/// A volume as a job must know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// Bytes of a logical block.
+    pub block: u32,
+}
+
+/// What an I/O does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Read.
+    Read,
+    /// Write.
+    Write,
+    /// Deallocate.
+    Trim,
+    /// Flush; it has no offset.
+    Flush,
+    /// Read what was written, and compare ([`verify`]).
+    Verify,
+}
+
+/// An I/O to be started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// Names it among those that are out: below the job's depth.
+    pub slot: u32,
+    /// Which of the worker's volumes.
+    pub volume: usize,
+    /// What.
+    pub kind: Kind,
+    /// Where, in bytes.
+    pub offset: u64,
+    /// How many bytes.
+    pub len: u32,
+}
+
+/// What to do now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Poll {
+    /// Start this.
+    Start(Ask),
+    /// Nothing until something is done, or until this time.
+    Wait(Option<u64>),
+    /// Nothing any more; nothing is out.
+    Finished,
+}
+
+/// Why a job cannot be run on its volumes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unfit(pub String);
+
+impl std::fmt::Display for Unfit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Unfit {}
+
+/// What one kind of I/O has come to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Figures {
+    /// I/Os that ended well.
+    pub ios: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// I/Os that failed.
+    pub errors: u64,
+    /// Latencies of those that ended well.
+    pub latency: Histogram,
+}
+
+impl Figures {
+    /// Adds another's.
+    pub fn merge(&mut self, other: &Figures) {
+        self.ios += other.ios;
+        self.bytes += other.bytes;
+        self.errors += other.errors;
+        self.latency.merge(&other.latency);
+    }
+}
+
+/// Figures of a worker, those of its ramp left out.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Tally {
+    /// Reads.
+    pub read: Figures,
+    /// Writes.
+    pub write: Figures,
+    /// Deallocations.
+    pub trim: Figures,
+    /// Flushes.
+    pub flush: Figures,
+    /// When figures began to count, and when the last I/O ended.
+    pub span: Option<(u64, u64)>,
+    /// For how long I/Os that ended were followed by others while figures counted.
+    pub refilled: u64,
+    /// What of the latencies of reads, writes and deallocations, summed up, lies outside of that time: before
+    /// figures counted, of those that were in flight by then, and after load had ceased.
+    pub outside: u64,
+}
+
+impl Tally {
+    /// Adds another worker's: from the earlier begin to the later end.
+    pub fn merge(&mut self, other: &Tally) {
+        self.read.merge(&other.read);
+        self.write.merge(&other.write);
+        self.trim.merge(&other.trim);
+        self.flush.merge(&other.flush);
+        self.span = match (self.span, other.span) {
+            (Some((a, b)), Some((c, d))) => Some((a.min(c), b.max(d))),
+            (one, two) => one.or(two),
+        };
+        self.refilled = self.refilled.max(other.refilled);
+        self.outside += other.outside;
+    }
+}
+
+/// What a worker is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Load,
+    /// It waits for what is out, then flushes or compares.
+    Ending,
+    Flushing,
+    /// What was written is read again.
+    Comparing,
+    Over,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Out {
+    kind: Kind,
+    len: u32,
+    /// From when on its latency counts.
+    from: u64,
+}
+
+/// A limit of speed as a schedule: when the next may start.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    rate: Option<Rate>,
+    /// Units (I/Os or bytes) that were started.
+    used: u64,
+}
+
+impl Pace {
+    /// When the next is meant to start.
+    fn due(&self, start: u64) -> Option<u64> {
+        let per_second = match self.rate? {
+            Rate::Iops(rate) | Rate::Bytes(rate) => rate,
+        };
+        let ns = u128::from(self.used) * 1_000_000_000 / u128::from(per_second.max(1));
+        Some(start.saturating_add(u64::try_from(ns).unwrap_or(u64::MAX)))
+    }
+
+    fn take(&mut self, bytes: u64) {
+        self.used += if let Some(Rate::Bytes(_)) = self.rate { bytes } else { 1 };
+    }
+}
+
+/// One thread of a job. Times are nanoseconds of one clock.
+#[derive(Clone, Debug)]
+pub struct Worker {
+    depth: usize,
+    mix: Mix,
+    block: (u32, u32),
+    offsets: Vec<Offsets>,
+    /// Which volume is next.
+    turn: usize,
+    phase: Phase,
+    start: u64,
+    counts_from: u64,
+    until: Option<u64>,
+    /// When load ceased.
+    ceased: Option<u64>,
+    is_time_based: bool,
+    /// Bytes to move; `None`: until time is over.
+    left: Option<u64>,
+    read_pace: Pace,
+    write_pace: Pace,
+    think: u64,
+    not_before: u64,
+    /// When the last one was meant to start.
+    meant: u64,
+    verifies: bool,
+    flushes_at_end: bool,
+    flush_every: u32,
+    writes_since: u32,
+    out: Vec<Option<Out>>,
+    free: Vec<u32>,
+    /// An I/O that was chosen and waits for its time.
+    chosen: Option<(Kind, usize, u64, u32)>,
+    /// What was written, to be compared at the end.
+    written: VecDeque<(usize, u64, u32)>,
+    /// Volumes that are still to be flushed.
+    to_flush: Vec<usize>,
+    tally: Tally,
+    failed: u64,
+}
+
+/// Writes that a verifying worker remembers: 64 MiB of memory at most.
+const WRITTEN_MAX: u64 = 4 << 20;
+
+impl Worker {
+    /// Thread `number` of a job, which begins at `now`.
+    ///
+    /// # Errors
+    /// If a volume is smaller than a block of the job, its blocks do not divide the job's, or it would
+    /// verify more than 4 Mi writes.
+    pub fn new(job: &Job, number: u32, volumes: &[Shape], now: u64) -> Result<Worker, Unfit> {
+        let largest = job.block.0.max(job.block.1);
+        let mut offsets = Vec::with_capacity(volumes.len());
+        let mut whole = 0u64;
+        for (at, shape) in volumes.iter().enumerate() {
+            let name = job.files.get(at).map_or("volume", String::as_str);
+            if !job.block.0.is_multiple_of(shape.block) || !job.block.1.is_multiple_of(shape.block) {
+                let why =
+                    format!("{name} has blocks of {} bytes, which do not divide the job's", shape.block);
+                return Err(Unfit(why));
+            }
+            let bytes = span(job, shape.bytes, volumes.len() as u64);
+            if bytes < u64::from(largest) {
+                return Err(Unfit(format!(
+                    "{name}: {bytes} bytes from offset {} hold no I/O of {largest}",
+                    job.offset
+                )));
+            }
+            whole += bytes;
+            let seed = job.seed ^ (u64::from(number) << 32) ^ at as u64;
+            offsets.push(Offsets::new(job, bytes, largest, seed));
+        }
+        let left = match (job.io_size, job.size) {
+            (Some(bytes), _) | (None, Some(Amount::Bytes(bytes))) => bytes,
+            (None, _) => whole,
+        };
+        let left = (!job.is_time_based).then_some(left);
+        let moved = left.unwrap_or(whole) / u64::from(job.block.1);
+        if job.verifies && moved > WRITTEN_MAX {
+            let why = format!("it would verify {moved} writes; at most {WRITTEN_MAX}: give a smaller size");
+            return Err(Unfit(why));
+        }
+        let start = now + job.delay.as_nanos() as u64;
+        let counts_from = start + job.ramp.as_nanos() as u64;
+        let until = job.runtime.map(|runtime| counts_from + runtime.as_nanos() as u64);
+        Ok(Worker {
+            depth: job.depth as usize,
+            mix: Mix::new(job.direction, job.seed ^ (u64::from(number) << 32)),
+            block: job.block,
+            offsets,
+            turn: 0,
+            phase: Phase::Load,
+            start,
+            counts_from,
+            until,
+            ceased: None,
+            is_time_based: job.is_time_based,
+            left,
+            read_pace: Pace { rate: job.rate.0, used: 0 },
+            write_pace: Pace { rate: job.rate.1, used: 0 },
+            think: job.think.as_nanos() as u64,
+            not_before: start,
+            meant: start,
+            verifies: job.verifies && job.direction != Direction::Read,
+            flushes_at_end: job.flushes_at_end,
+            flush_every: job.flush_every,
+            writes_since: 0,
+            out: vec![None; job.depth as usize],
+            free: (0..job.depth).rev().collect(),
+            chosen: None,
+            written: VecDeque::new(),
+            to_flush: Vec::new(),
+            tally: Tally::default(),
+            failed: 0,
+        })
+    }
+
+    /// Figures so far.
+    pub fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// I/Os that failed, those of the ramp included.
+    pub fn failed(&self) -> u64 {
+        self.failed
+    }
+
+    /// Starts nothing new: what is out is waited for, nothing is flushed or compared.
+    pub fn stop(&mut self) {
+        self.phase = if self.is_idle() { Phase::Over } else { Phase::Ending };
+        (self.verifies, self.flushes_at_end) = (false, false);
+    }
+
+    fn is_idle(&self) -> bool {
+        self.free.len() == self.depth
+    }
+
+    /// What to do at this time.
+    pub fn poll(&mut self, now: u64) -> Poll {
+        if self.phase != Phase::Load {
+            self.cease(now);
+        }
+        loop {
+            match self.phase {
+                Phase::Load => {
+                    if let Some(poll) = self.poll_load(now) {
+                        return poll;
+                    }
+                    self.phase = Phase::Ending;
+                    self.cease(now);
+                }
+                Phase::Ending if !self.is_idle() => return Poll::Wait(None),
+                Phase::Ending => {
+                    let writes = self.tally.write.ios + self.tally.trim.ios > 0 || !self.written.is_empty();
+                    if self.flushes_at_end && writes {
+                        self.to_flush = (0..self.offsets.len()).collect();
+                    }
+                    self.phase = Phase::Flushing;
+                }
+                Phase::Flushing => match self.to_flush.pop() {
+                    Some(volume) => return self.start(Kind::Flush, volume, 0, 0, now),
+                    None if !self.is_idle() => return Poll::Wait(None),
+                    None => self.phase = if self.verifies { Phase::Comparing } else { Phase::Over },
+                },
+                Phase::Comparing => {
+                    if self.free.is_empty() {
+                        return Poll::Wait(None);
+                    }
+                    match self.written.pop_front() {
+                        Some((volume, at, len)) => return self.start(Kind::Verify, volume, at, len, now),
+                        None if !self.is_idle() => return Poll::Wait(None),
+                        None => self.phase = Phase::Over,
+                    }
+                }
+                Phase::Over => return Poll::Finished,
+            }
+        }
+    }
+
+    /// Nothing follows any more: since its time was over, or from now on.
+    fn cease(&mut self, now: u64) {
+        if self.ceased.is_none() {
+            let ceased = self.until.map_or(now, |until| until.min(now));
+            self.ceased = Some(ceased);
+            self.tally.refilled = ceased.saturating_sub(self.counts_from);
+        }
+    }
+
+    /// How much of an I/O's latency lies before figures counted or after load had ceased.
+    fn outside(&self, from: u64, now: u64) -> u64 {
+        let ceased = self.ceased.or(self.until).unwrap_or(now);
+        self.counts_from.saturating_sub(from) + now.saturating_sub(ceased.max(from))
+    }
+
+    /// The next I/O of the load; `None` if there are no more.
+    fn poll_load(&mut self, now: u64) -> Option<Poll> {
+        if self.until.is_some_and(|until| now >= until) {
+            return None;
+        }
+        if self.free.is_empty() {
+            return Some(Poll::Wait(self.until));
+        }
+        if now < self.not_before {
+            return Some(Poll::Wait(Some(self.not_before)));
+        }
+        if self.flush_every > 0 && self.writes_since >= self.flush_every {
+            self.writes_since = 0;
+            return Some(self.start(Kind::Flush, self.turn, 0, 0, now));
+        }
+        let (kind, volume, offset, len) = match self.chosen.take() {
+            Some(chosen) => chosen,
+            None => self.choose()?,
+        };
+        let pace = if kind == Kind::Read { &mut self.read_pace } else { &mut self.write_pace };
+        let due = pace.due(self.start);
+        if let Some(due) = due.filter(|due| *due > now) {
+            self.chosen = Some((kind, volume, offset, len));
+            return Some(Poll::Wait(Some(self.until.map_or(due, |until| until.min(due)))));
+        }
+        pace.take(u64::from(len));
+        if kind == Kind::Write {
+            self.writes_since += 1;
+            if self.verifies {
+                self.written.push_back((volume, offset, len));
+            }
+        }
+        let thought = if self.think > 0 { self.not_before } else { 0 };
+        self.meant = due.unwrap_or(now).max(self.meant).max(thought);
+        Some(self.start(kind, volume, offset, len, self.meant))
+    }
+
+    fn choose(&mut self) -> Option<(Kind, usize, u64, u32)> {
+        if self.left == Some(0) {
+            return None;
+        }
+        let kind = self.mix.next();
+        let len = if kind == Kind::Read { self.block.0 } else { self.block.1 };
+        // Volumes in turn; one that is through makes room for the others, all through begin again.
+        for _ in 0..self.offsets.len() {
+            let volume = self.turn;
+            self.turn = (self.turn + 1) % self.offsets.len();
+            if let Some(offset) = self.offsets.get_mut(volume).and_then(Offsets::next) {
+                if let Some(left) = &mut self.left {
+                    *left = left.saturating_sub(u64::from(len));
+                }
+                return Some((kind, volume, offset, len));
+            }
+        }
+        if !self.is_time_based && self.left.is_none() {
+            return None;
+        }
+        self.offsets.iter_mut().for_each(Offsets::again);
+        let volume = self.turn;
+        let offset = self.offsets.get_mut(volume)?.next()?;
+        if let Some(left) = &mut self.left {
+            *left = left.saturating_sub(u64::from(len));
+        }
+        Some((kind, volume, offset, len))
+    }
+
+    fn start(&mut self, kind: Kind, volume: usize, offset: u64, len: u32, from: u64) -> Poll {
+        let Some(slot) = self.free.pop() else { return Poll::Wait(None) };
+        if let Some(out) = self.out.get_mut(slot as usize) {
+            *out = Some(Out { kind, len, from });
+        }
+        Poll::Start(Ask { slot, volume, kind, offset, len })
+    }
+
+    /// An I/O has ended, well or not. Of a slot that is not out nothing has, and nothing is counted.
+    pub fn done(&mut self, slot: u32, now: u64, is_good: bool) {
+        let Some(out) = self.out.get_mut(slot as usize).and_then(Option::take) else { return };
+        self.free.push(slot);
+        if self.think > 0 {
+            self.not_before = now + self.think;
+        }
+        self.failed += u64::from(!is_good);
+        let outside = if out.kind == Kind::Flush { 0 } else { self.outside(out.from, now) };
+        let figures = match out.kind {
+            Kind::Read => &mut self.tally.read,
+            Kind::Write => &mut self.tally.write,
+            Kind::Trim => &mut self.tally.trim,
+            Kind::Flush => &mut self.tally.flush,
+            // Comparing is not part of the load.
+            Kind::Verify => return,
+        };
+        if now < self.counts_from {
+            return;
+        }
+        if is_good {
+            figures.ios += 1;
+            figures.bytes += u64::from(out.len);
+            figures.latency.record(now.saturating_sub(out.from));
+            self.tally.outside += outside;
+        } else {
+            figures.errors += 1;
+        }
+        let begin = self.tally.span.map_or(self.counts_from, |(begin, _)| begin);
+        self.tally.span = Some((begin, now));
+    }
+}
+
+/// How much of a volume a job uses.
+fn span(job: &Job, bytes: u64, volumes: u64) -> u64 {
+    let room = bytes.saturating_sub(job.offset);
+    let part = |amount| match amount {
+        Amount::Bytes(bytes) => bytes,
+        Amount::Percent(percent) => bytes / 100 * u64::from(percent),
+    };
+    let wanted = match (job.file_size, job.size) {
+        (Some(amount), _) => part(amount),
+        // fio shares a job's size among its files.
+        (None, Some(Amount::Bytes(size))) => size / volumes,
+        (None, Some(amount)) => part(amount),
+        (None, None) => room,
+    };
+    wanted.min(room)
+}
+
+#[cfg(test)]
+mod tests;

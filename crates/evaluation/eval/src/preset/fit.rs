@@ -1,0 +1,542 @@
+//! Making of a preset what the machine can do.
+
+use std::time::Duration;
+
+use super::pace::{Meeting, Pace, Turns, around, ramp, round, thinned};
+use super::{Kind, Load, Medium, Pairing, Plan, Preset, Protocol, Step, Wire, word};
+use crate::fio::{Amount, Job};
+
+/// What the machine at hand has to give.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Room {
+    /// Processors.
+    pub cores: usize,
+    /// Bytes of memory that are free.
+    pub memory: u64,
+    /// Open files that a process may have.
+    pub files: u64,
+    /// Ports that connections to one address and port may come from.
+    pub ports: u64,
+    /// Whether network namespaces can be made; else why not.
+    pub namespaces: Result<(), String>,
+    /// Targets that can be started, and initiators.
+    pub targets: Vec<String>,
+    /// Initiators that are installed.
+    pub initiators: Vec<String>,
+    /// Links instead of those that presets have; empty: theirs.
+    pub wires: Vec<Wire>,
+    /// How long all of it may take under [`Scale::Auto`], from the first start to the last end.
+    pub time: Duration,
+    /// What is known of how long starting and filling take.
+    pub pace: Pace,
+}
+
+/// How much of a preset's own size.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Scale {
+    /// The ends of each range only, a fifth of a second each, once: whether it works at all.
+    Smallest,
+    /// As much as fits the machine and its time.
+    Auto,
+    /// This part of times and sizes: above 0, at most 1.
+    Part(f64),
+}
+
+/// Shortest run that tells anything.
+const RUNTIME_MIN: Duration = Duration::from_millis(500);
+/// Smallest volume: larger than a processor's caches.
+const VOLUME_MIN: u64 = 64 << 20;
+/// Smallest of many volumes, which are larger than caches together.
+const VOLUME_OF_MANY_MIN: u64 = 16 << 20;
+/// Bytes of all volumes together under [`Scale::Auto`]: each start of a target fills them, which is to take
+/// a second or two; where the machine is slower than that, they are smaller.
+const FILLED_MAX: u64 = 2 << 30;
+const FILLING_SECONDS_MAX: f64 = 3.0;
+
+/// How long a load runs at the smallest scale.
+const RUNTIME_SMALLEST: Duration = Duration::from_millis(200);
+/// What a process opens beside its connections, and ports that others may have.
+const FILES_BESIDE: u64 = 256;
+const PORTS_BESIDE: u64 = 512;
+/// Links of a core of our target and of our initiator, and how many of them are kept free for links that are
+/// made again.
+const LINKS_OF_A_CORE: u64 = 16_384;
+const LINKS_ANEW: u64 = 128;
+/// Most connections at the smallest scale.
+const CONNECTIONS_SMALLEST: u32 = 64;
+/// Most volumes at the smallest scale.
+const VOLUMES_SMALLEST: u32 = 4;
+
+/// The part of a preset that the smallest scale stands for where a runner has nothing smaller of its own.
+const SMALLEST: f64 = 1e-4;
+
+impl Scale {
+    /// As runners that know only two kinds have it: to fit, or a part.
+    #[must_use]
+    pub fn or_part(self) -> Option<f64> {
+        match self {
+            Scale::Auto => None,
+            Scale::Smallest => Some(SMALLEST),
+            Scale::Part(part) => Some(part),
+        }
+    }
+}
+
+struct Fitting {
+    notes: Vec<String>,
+}
+
+impl Fitting {
+    fn note(&mut self, note: String) {
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+}
+
+/// What will be done of a preset, on this machine, with these systems.
+///
+/// # Errors
+/// If nothing of it can be done here: why, and what to install or to change.
+pub fn plan(
+    preset: &'static Preset,
+    room: &Room,
+    scale: Scale,
+    targets: &[String],
+    initiators: &[String],
+) -> Result<Plan, String> {
+    if preset.kind != Kind::Block {
+        return Err(format!("{} is not a load on volumes alone: it has a runner of its own", preset.id));
+    }
+    let mut fitting = Fitting { notes: Vec::new() };
+    let pairs = pairs(preset, room, targets, initiators, &mut fitting)?;
+    let wires = ends(wires(preset, room, &mut fitting)?, scale, "links", &mut fitting);
+    let volumes = volumes(preset, room, scale, &mut fitting);
+    let mut meetings = Vec::new();
+    for (target, initiator) in &pairs {
+        for &protocol in preset.protocols {
+            // Local I/O has neither target nor wire: once, not for every pair.
+            let is_first = pairs.first().is_some_and(|first| (target, initiator) == (&first.0, &first.1));
+            if protocol == Protocol::Local && !is_first {
+                continue;
+            }
+            for &wire in wires.iter().take(if protocol == Protocol::Local { 1 } else { wires.len() }) {
+                for connections in connections(preset, protocol, room, scale, volumes.0, &mut fitting) {
+                    for &medium in preset.media {
+                        let (target, initiator) = (target.clone(), initiator.clone());
+                        meetings.push(Meeting { target, initiator, protocol, wire, connections, medium });
+                    }
+                }
+            }
+        }
+    }
+    let loads = loads(preset, scale, &mut fitting);
+    let around_of = |frame: &Frame| {
+        let steps = round(&frame.wires, &frame.loads, &meetings, frame.turns, &room.pace.left_out);
+        (around(steps.iter().map(|(_, meeting)| *meeting), volumes, &room.pace), steps.len())
+    };
+    let frame = frame(preset, room, scale, Frame::of(preset, wires, loads), &around_of, &mut fitting);
+    let mut steps = Vec::new();
+    for number in 0..frame.rounds {
+        for (load, meeting) in round(&frame.wires, &frame.loads, &meetings, frame.turns, &room.pace.left_out)
+        {
+            let Meeting { target, initiator, protocol, wire, connections, medium } = meeting.clone();
+            let job = job(preset, load, frame.runtime, volumes, connections);
+            let (round, job) = (number, job);
+            steps.push(Step { target, initiator, protocol, wire, volumes, medium, connections, job, round });
+        }
+    }
+    let time = (scale == Scale::Auto).then_some(room.time);
+    Ok(Plan { preset, steps, time, notes: fitting.notes })
+}
+
+/// What is measured of a preset that has a runner of its own: its loads, without systems.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shape {
+    /// What lies between.
+    pub wires: Vec<Wire>,
+    /// The loads.
+    pub jobs: Vec<Job>,
+    /// How often all is done.
+    pub rounds: u32,
+    /// What was changed to fit the machine.
+    pub notes: Vec<String>,
+}
+
+/// How long a preset takes with our own systems on a machine where all of it fits: as its paper had it, and
+/// at least. `None`: it does a job instead of running for a time, or a machine boots; that is found out as
+/// it runs.
+pub fn takes(preset: &'static Preset) -> Option<(Duration, Duration)> {
+    let ours = vec!["blockwire".to_owned()];
+    let room = Room {
+        cores: 64,
+        memory: 1 << 40,
+        files: 1 << 20,
+        ports: 1 << 20,
+        namespaces: Ok(()),
+        targets: ours.clone(),
+        initiators: ours.clone(),
+        wires: Vec::new(),
+        time: Duration::ZERO,
+        pace: Pace::default(),
+    };
+    let at = |scale| match preset.kind {
+        Kind::Block => Some(plan(preset, &room, scale, &ours, &ours).ok()?.duration(&room.pace)),
+        Kind::Together => {
+            let shape = shape(preset, &room, scale).ok()?;
+            let kinds = preset.protocols.len() as u32;
+            let job = |job: &Job| job.ramp + job.runtime.unwrap_or_default() + room.pace.load("", 1);
+            let loads = shape.jobs.iter().map(job).sum::<Duration>() * shape.rounds * (kinds + 1);
+            let starts = room.pace.start("", preset.volumes, Medium::Ram) * kinds;
+            Some((loads + starts) * shape.wires.len() as u32)
+        }
+        Kind::Oltp { .. } | Kind::Machine => None,
+    };
+    Some((at(Scale::Part(1.0))?, at(Scale::Auto)?))
+}
+
+/// The shape of a preset on this machine.
+///
+/// # Errors
+/// If none of its links can be had here: why.
+pub fn shape(preset: &'static Preset, room: &Room, scale: Scale) -> Result<Shape, String> {
+    let mut fitting = Fitting { notes: Vec::new() };
+    let wires = ends(wires(preset, room, &mut fitting)?, scale, "links", &mut fitting);
+    let loads = loads(preset, scale, &mut fitting);
+    // Each protocol alone, and all at once; targets are started once for a link.
+    let kinds = preset.protocols;
+    let around_of = |frame: &Frame| {
+        let steps = frame.wires.len() * frame.loads.len() * (kinds.len() + 1);
+        let medium = |kind: &Protocol| if *kind == Protocol::Stream { Medium::Null } else { Medium::Ram };
+        let starts: Duration =
+            kinds.iter().map(|kind| room.pace.start(kind.name(), preset.volumes, medium(kind))).sum();
+        let starts = starts * frame.wires.len() as u32 / frame.rounds;
+        (starts + room.pace.load("", 1) * steps as u32, steps)
+    };
+    let frame = frame(preset, room, scale, Frame::of(preset, wires, loads), &around_of, &mut fitting);
+    let jobs = frame.loads.iter().map(|load| job(preset, load, frame.runtime, preset.volumes, 1)).collect();
+    Ok(Shape { wires: frame.wires, jobs, rounds: frame.rounds, notes: fitting.notes })
+}
+
+/// What is done, how often and how long.
+#[derive(Clone, Debug, PartialEq)]
+struct Frame {
+    wires: Vec<Wire>,
+    loads: Vec<Load>,
+    turns: Turns,
+    rounds: u32,
+    runtime: Duration,
+}
+
+impl Frame {
+    /// As the preset has it.
+    fn of(preset: &Preset, wires: Vec<Wire>, loads: Vec<Load>) -> Frame {
+        Frame { wires, loads, turns: Turns::EachLoad, rounds: preset.rounds, runtime: preset.runtime }
+    }
+
+    /// How long each load may run, so that all fits the time.
+    fn fitting(&self, room: &Room, around: &dyn Fn(&Frame) -> (Duration, usize)) -> Duration {
+        let (around, runs) = around(self);
+        let left = room.time.saturating_sub(room.pace.spent) / self.rounds.max(1);
+        // A ramp of a tenth goes before each.
+        left.saturating_sub(around).div_f64(1.1 * runs.max(1) as f64)
+    }
+
+    /// I/O sizes without every second of those between the ends; else links without those between. False:
+    /// there is nothing to be left out.
+    fn thin_out(&mut self) -> bool {
+        let mut sizes: Vec<u32> = self.loads.iter().map(|load| load.bytes).collect();
+        sizes.dedup();
+        if sizes.len() > 2 {
+            let kept = thinned(&sizes);
+            self.loads.retain(|load| kept.contains(&load.bytes));
+            return true;
+        }
+        // A link that is held to a speed is what its experiment is about.
+        let is_plain = |wire: &Wire| matches!(wire, Wire::Loopback | Wire::Veth { .. });
+        let can = self.wires.len() > 1 && self.wires.iter().all(is_plain);
+        self.wires.truncate(if can { 1 } else { self.wires.len() });
+        can
+    }
+}
+
+/// Makes what is done fit the scale. `around`: of a round, what its steps take beside their loads, and how
+/// many they are.
+fn frame(
+    preset: &Preset,
+    room: &Room,
+    scale: Scale,
+    mut frame: Frame,
+    around: &dyn Fn(&Frame) -> (Duration, usize),
+    fitting: &mut Fitting,
+) -> Frame {
+    let all = frame.clone();
+    match scale {
+        Scale::Smallest => {
+            (frame.runtime, frame.rounds, frame.turns) = (RUNTIME_SMALLEST, 1, Turns::EachLink);
+        }
+        Scale::Part(part) => frame.runtime = frame.runtime.mul_f64(part).max(RUNTIME_MIN),
+        Scale::Auto => {
+            // Under each load if there is time for three rounds of that.
+            frame.rounds = preset.rounds.min(3);
+            if frame.fitting(room, around) < RUNTIME_MIN * 2 {
+                frame.turns = Turns::EachLink;
+            }
+            frame.rounds = preset.rounds;
+            loop {
+                // Rather less often than too short, and rather both than less of the experiment.
+                let least = if frame.rounds > 2 { RUNTIME_MIN * 2 } else { RUNTIME_MIN };
+                if frame.fitting(room, around) >= least {
+                    break;
+                }
+                if frame.rounds > 1 {
+                    frame.rounds -= 1;
+                } else if !frame.thin_out() {
+                    break;
+                }
+            }
+            frame.runtime = frame.runtime.min(frame.fitting(room, around)).max(RUNTIME_MIN);
+        }
+    }
+    note_frame(preset, room, scale, (&all, &frame), around, fitting);
+    frame
+}
+
+/// Says what was changed.
+fn note_frame(
+    preset: &Preset,
+    room: &Room,
+    scale: Scale,
+    (all, frame): (&Frame, &Frame),
+    around: &dyn Fn(&Frame) -> (Duration, usize),
+    fitting: &mut Fitting,
+) {
+    if (frame.runtime, frame.rounds) != (preset.runtime, preset.rounds) {
+        fitting.note(format!(
+            "each load was to run for {:.1} s in {} rounds; it runs for {:.1} s in {}",
+            preset.runtime.as_secs_f64(),
+            preset.rounds,
+            frame.runtime.as_secs_f64(),
+            frame.rounds
+        ));
+    }
+    if frame.loads.len() < all.loads.len() {
+        let mut sizes: Vec<String> = frame.loads.iter().map(|load| load.bytes.to_string()).collect();
+        sizes.dedup();
+        fitting.note(format!("for want of time not all I/O sizes are used: {}", sizes.join(", ")));
+    }
+    if frame.wires.len() < all.wires.len() {
+        fitting.note("for want of time the first link alone is used".to_owned());
+    }
+    let each_load = Frame { turns: Turns::EachLoad, ..frame.clone() };
+    if scale == Scale::Auto && around(frame).0 < around(&each_load).0 {
+        fitting.note(format!(
+            "systems take turns on each link of a round, not under each load: starting their targets for each \
+             load would take {:.0} s more",
+            ((around(&each_load).0 - around(frame).0) * frame.rounds).as_secs_f64()
+        ));
+    }
+    let (around, runs) = around(frame);
+    let takes =
+        (around + (frame.runtime + ramp(frame.runtime)) * runs as u32) * frame.rounds + room.pace.spent;
+    if scale == Scale::Auto && takes > room.time.mul_f64(1.05) {
+        fitting.note(format!(
+            "it takes about {:.0} s at least, longer than the {:.0} s that were given",
+            takes.as_secs_f64(),
+            room.time.as_secs_f64()
+        ));
+    }
+}
+
+/// At the smallest scale, the first and the last of a range.
+fn ends<T: Copy + PartialEq>(all: Vec<T>, scale: Scale, what: &str, fitting: &mut Fitting) -> Vec<T> {
+    if scale != Scale::Smallest || all.len() <= 2 {
+        return all;
+    }
+    fitting.note(format!("of {} {what}, the first and the last are used", all.len()));
+    all.first().into_iter().chain(all.last()).copied().collect()
+}
+
+/// The loads, at the smallest scale those of the smallest and the largest I/O.
+fn loads(preset: &Preset, scale: Scale, fitting: &mut Fitting) -> Vec<Load> {
+    let sizes = ends(preset.sizes.to_vec(), scale, "I/O sizes", fitting);
+    let mut loads = preset.loads();
+    loads.retain(|load| sizes.contains(&load.bytes));
+    loads
+}
+
+fn pairs(
+    preset: &Preset,
+    room: &Room,
+    targets: &[String],
+    initiators: &[String],
+    fitting: &mut Fitting,
+) -> Result<Vec<(String, String)>, String> {
+    let mut known = |wanted: &[String], there: &[String], what: &str| -> Vec<String> {
+        let missing = wanted.iter().filter(|name| !there.contains(name));
+        for name in missing {
+            fitting.note(format!("{what} {name} is not installed here and was left out"));
+        }
+        wanted.iter().filter(|name| there.contains(name)).cloned().collect()
+    };
+    let targets = known(targets, &room.targets, "target");
+    let initiators = known(initiators, &room.initiators, "initiator");
+    let pairs: Vec<(String, String)> = match preset.pairing {
+        Pairing::All => {
+            targets.iter().flat_map(|t| initiators.iter().map(move |i| (t.clone(), i.clone()))).collect()
+        }
+        Pairing::ThreeSetUps => {
+            const OURS: &str = "blockwire";
+            let software = |all: &[String]| all.iter().find(|name| !name.starts_with(OURS)).cloned();
+            let ours = OURS.to_owned();
+            let mut pairs = Vec::new();
+            pairs.extend(software(&targets).map(|target| (target, ours.clone())));
+            pairs.extend(software(&initiators).map(|initiator| (ours.clone(), initiator)));
+            pairs.push((ours.clone(), ours));
+            if pairs.len() < 3 {
+                fitting.note(
+                    "one of the three set-ups is left out: it needs a software target and a software \
+                    initiator beside ours, for example --target blockwire,tgt --initiator blockwire,libiscsi"
+                        .to_owned(),
+                );
+            }
+            pairs
+        }
+    };
+    if pairs.is_empty() {
+        let here =
+            format!("targets: {}; initiators: {}", room.targets.join(", "), room.initiators.join(", "));
+        return Err(format!("none of the systems that were named is here ({here})"));
+    }
+    Ok(pairs)
+}
+
+fn wires(preset: &Preset, room: &Room, fitting: &mut Fitting) -> Result<Vec<Wire>, String> {
+    let is_held = |wire: &Wire| matches!(wire, Wire::Limited { .. } | Wire::Congested { .. });
+    if !room.wires.is_empty() && preset.wires.iter().any(is_held) {
+        return Err(format!("{} is about links that are held to a speed: it has its own", preset.id));
+    }
+    let wanted = if room.wires.is_empty() { preset.wires } else { &room.wires };
+    if wanted != preset.wires {
+        fitting.note("links are those that were asked for, not the preset's".to_owned());
+    }
+    let Err(why) = &room.namespaces else { return Ok(wanted.to_vec()) };
+    let left: Vec<Wire> = wanted.iter().copied().filter(|wire| *wire == Wire::Loopback).collect();
+    if left.len() < wanted.len() {
+        fitting.note(format!("virtual links are left out: network namespaces cannot be made here ({why})"));
+    }
+    if left.is_empty() {
+        if preset.wires.iter().any(|wire| matches!(wire, Wire::Congested { .. })) {
+            return Err(format!(
+                "{} needs a link that can be congested, and network namespaces: {why}",
+                preset.id
+            ));
+        }
+        fitting.note("it runs over loopback instead".to_owned());
+        return Ok(vec![Wire::Loopback]);
+    }
+    Ok(left)
+}
+
+fn volumes(preset: &Preset, room: &Room, scale: Scale, fitting: &mut Fitting) -> (u32, u64) {
+    let (count, bytes) = preset.volumes;
+    if preset.media.iter().all(|medium| *medium == Medium::Null) {
+        return (count, bytes);
+    }
+    // A target holds the volumes once, and other systems' targets run while it is torn down.
+    let most = (room.memory / 3).min(FILLED_MAX);
+    let most = most.min((room.pace.filled * FILLING_SECONDS_MAX) as u64);
+    let least = (VOLUME_MIN / u64::from(count)).max(VOLUME_OF_MANY_MIN);
+    let (count, each) = match scale {
+        Scale::Smallest => (count.min(VOLUMES_SMALLEST), VOLUME_MIN),
+        Scale::Auto if u64::from(count) * bytes <= most => (count, bytes),
+        Scale::Auto => {
+            let each = (most / u64::from(count)).max(least);
+            let fit = u32::try_from(room.memory / 3 / each).unwrap_or(count).clamp(1, count);
+            (fit, each & !((1 << 20) - 1))
+        }
+        Scale::Part(part) => (count, ((bytes as f64 * part) as u64).max(VOLUME_MIN) & !((1 << 20) - 1)),
+    };
+    if (count, each) != preset.volumes {
+        fitting.note(format!(
+            "{} volumes of {} MiB were wanted; {count} of {} MiB are used",
+            preset.volumes.0,
+            preset.volumes.1 >> 20,
+            each >> 20
+        ));
+    }
+    (count, each)
+}
+
+fn connections(
+    preset: &Preset,
+    protocol: Protocol,
+    room: &Room,
+    scale: Scale,
+    volumes: u32,
+    fitting: &mut Fitting,
+) -> Vec<u32> {
+    if preset.connections.is_empty() {
+        return vec![volumes];
+    }
+    let (links, cores) = (u64::from(protocol.links().max(1)), (room.cores as u64 / 2).max(1));
+    // Each link is a descriptor at either end, which may be one process's limit, a port at one, and has a place
+    // on a core of ours; half of the cores are either end's. Links that are made again need some room.
+    let anew = LINKS_ANEW * (links - 1);
+    let limits = [
+        (
+            room.files.saturating_sub(FILES_BESIDE),
+            format!("a process may open {} files (ulimit -n)", room.files),
+        ),
+        (
+            room.ports.saturating_sub(PORTS_BESIDE),
+            format!("there are {} ports to come from (sysctl net.ipv4.ip_local_port_range)", room.ports),
+        ),
+        (
+            LINKS_OF_A_CORE * cores - anew,
+            format!("each end has {cores} of the cores, and a core of ours carries {LINKS_OF_A_CORE} links"),
+        ),
+    ];
+    let (least, why) = limits.into_iter().min_by_key(|(limit, _)| *limit).unwrap_or_default();
+    let most = u32::try_from(least / links).unwrap_or(u32::MAX).max(1);
+    let mut fits: Vec<u32> = preset.connections.iter().map(|count| (*count).min(most)).collect();
+    fits.dedup();
+    for wanted in preset.connections.iter().filter(|wanted| **wanted > most) {
+        let more = if links > 1 { ", each with a second one for its admin queue" } else { "" };
+        fitting.note(format!(
+            "{wanted} connections were wanted; over {} {most} are used{more}, since {why}",
+            protocol.name()
+        ));
+    }
+    if scale == Scale::Smallest {
+        fitting.note(format!("at most {CONNECTIONS_SMALLEST} connections are used"));
+        let mut few: Vec<u32> = fits.into_iter().map(|count| count.min(CONNECTIONS_SMALLEST)).collect();
+        few.dedup();
+        return few;
+    }
+    fits
+}
+
+/// A load as a job. Where connections are what is varied, each has a thread of its own.
+fn job(preset: &Preset, load: &Load, runtime: Duration, volumes: (u32, u64), connections: u32) -> Job {
+    let threads = if preset.connections.is_empty() { load.threads } else { load.threads.max(connections) };
+    Job {
+        name: format!("{}-{}", word(load.direction, load.is_random), load.bytes),
+        direction: load.direction,
+        is_random: load.is_random,
+        block: (load.bytes, load.bytes),
+        depth: load.depth,
+        threads: threads.max(1),
+        file_size: Some(Amount::Bytes(volumes.1)),
+        runtime: Some(runtime),
+        is_time_based: true,
+        ramp: ramp(runtime),
+        covers: false,
+        flushes_at_end: preset.paper == Some("t6-100g"),
+        is_grouped: true,
+        ..Job::default()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,153 @@
+//! Rows one below the other: bars with their spread, and shapes of distributions.
+
+use std::fmt::Write;
+
+use super::super::html::escaped;
+use super::{WIDTH, mark, open};
+use crate::Histogram;
+use crate::interval::short;
+
+const LEFT: f64 = 8.0;
+
+/// A bar.
+pub(in super::super) struct Bar {
+    /// What it is of.
+    pub(in super::super) name: String,
+    /// Its colour.
+    pub(in super::super) colour: usize,
+    /// The median.
+    pub(in super::super) value: f64,
+    /// The lowest of the runs.
+    pub(in super::super) low: f64,
+    /// The highest.
+    pub(in super::super) high: f64,
+}
+
+/// Bars, one below the other, each with its lowest and highest value.
+pub(in super::super) fn bars(title: &str, unit: &str, bars: &[Bar]) -> String {
+    const ROW: f64 = 42.0;
+    let mut svg = open(title, bars.len(), ROW * bars.len() as f64 + 6.0);
+    let most = bars.iter().map(|bar| bar.high).fold(0.0, f64::max).max(f64::MIN_POSITIVE);
+    let label = |bar: &Bar| format!("{} {unit}", super::super::figure(bar.value));
+    // So that the longest figure still stands in the picture: a letter is about 8 wide.
+    let letters = bars.iter().map(|bar| label(bar).chars().count()).max().unwrap_or(0);
+    let room = WIDTH - LEFT - 16.0 - 8.2 * letters as f64;
+    for (at, bar) in bars.iter().enumerate() {
+        let y = ROW * at as f64;
+        let wide = |value: f64| room * (value / most).clamp(0.0, 1.0);
+        let middle = y + 28.0;
+        let _ = write!(
+            svg,
+            "<text x=\"{LEFT}\" y=\"{:.1}\">{}</text>\
+             <rect class=\"f{}\" x=\"{LEFT}\" y=\"{:.1}\" width=\"{:.1}\" height=\"16\" rx=\"2\"/>\
+             <line class=\"whisker\" x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{middle}\" y2=\"{middle}\"/>\
+             <text class=\"value\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+            y + 14.0,
+            escaped(&bar.name),
+            bar.colour,
+            y + 20.0,
+            wide(bar.value),
+            LEFT + wide(bar.low),
+            LEFT + wide(bar.high),
+            LEFT + wide(bar.high) + 8.0,
+            y + 33.0,
+            escaped(&label(bar)),
+        );
+    }
+    svg.push_str("</svg>");
+    svg
+}
+
+/// A distribution.
+pub(in super::super) struct Shape {
+    /// What it is of.
+    pub(in super::super) name: String,
+    /// Its colour.
+    pub(in super::super) colour: usize,
+    /// Latencies.
+    pub(in super::super) latencies: Histogram,
+}
+
+/// Shapes of distributions over one logarithmic axis of microseconds, each with its mean, standard
+/// deviation and 99th percentile.
+pub(in super::super) fn shapes(title: &str, shapes: &[Shape]) -> String {
+    const ROW: f64 = 74.0;
+    const BINS: usize = 72;
+    let height = ROW * shapes.len() as f64 + 34.0;
+    let mut svg = open(title, shapes.len() * BINS, height);
+    let all = || shapes.iter().map(|shape| &shape.latencies).filter(|one| one.count() > 0);
+    let low = all().map(|one| one.percentile(0.1)).min().unwrap_or(1).max(1) as f64 * 0.8;
+    let high = all().map(|one| one.percentile(99.9)).max().unwrap_or(10).max(10) as f64 * 1.3;
+    let room = WIDTH - 2.0 * LEFT;
+    let part = |ns: f64| ((ns.max(1.0) / low).ln() / (high / low).ln()).clamp(0.0, 1.0);
+    for (at, shape) in shapes.iter().enumerate() {
+        let bottom = ROW * (at + 1) as f64 - 4.0;
+        let mut bins = [0.0; BINS];
+        for (start, wide, count) in shape.latencies.buckets() {
+            // A bucket that is wider than a bin is spread over the bins that it covers.
+            let (from, to) =
+                (part(start as f64) * BINS as f64, part(start as f64 + wide as f64) * BINS as f64);
+            let (first, last) = ((from as usize).min(BINS - 1), (to as usize).min(BINS - 1));
+            let share = count as f64 / (last - first + 1) as f64;
+            bins.iter_mut().take(last + 1).skip(first).for_each(|bin| *bin += share);
+        }
+        let most = bins.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
+        let mut path = format!("M{LEFT} {bottom}");
+        for (bin, value) in bins.iter().enumerate() {
+            let x = LEFT + room * (bin as f64 + 0.5) / BINS as f64;
+            let _ = write!(path, "L{x:.1} {:.1}", bottom - 46.0 * value / most);
+        }
+        let _ = write!(path, "L{:.1} {bottom}Z", LEFT + room);
+        let one = &shape.latencies;
+        let us = |ns: f64| short(ns / 1e3);
+        let tail = LEFT + room * part(one.percentile(99.0) as f64);
+        let _ = write!(
+            svg,
+            "<path class=\"c{0} shape s{0}\" d=\"{path}\"/>\
+             <line class=\"whisker\" x1=\"{tail:.1}\" x2=\"{tail:.1}\" y1=\"{1:.1}\" y2=\"{bottom}\"/>\
+             <text x=\"{LEFT}\" y=\"{2:.1}\">{3}</text>\
+             <text class=\"unit\" x=\"{4}\" y=\"{2:.1}\" text-anchor=\"end\">mean {5}, σ {6}, p99 {7} µs</text>",
+            shape.colour,
+            bottom - 24.0,
+            bottom - 52.0,
+            escaped(&shape.name),
+            WIDTH - LEFT,
+            us(one.mean()),
+            us(one.deviation()),
+            us(one.percentile(99.0) as f64),
+        );
+    }
+    axis(&mut svg, (low, high), height, part);
+    svg.push_str("</svg>");
+    svg
+}
+
+/// Marks at 1, 2 and 5 of each power of ten.
+fn axis(svg: &mut String, (low, high): (f64, f64), height: f64, part: impl Fn(f64) -> f64) {
+    let room = WIDTH - 2.0 * LEFT;
+    let wide = (high / low).log10();
+    let steps: &[f64] = if wide > 3.5 { &[1.0] } else { &[1.0, 2.0, 5.0] };
+    for power in low.log10().floor() as i32..=high.log10().ceil() as i32 {
+        for step in steps {
+            let ns = step * 10f64.powi(power);
+            if ns < low || ns > high {
+                continue;
+            }
+            let x = LEFT + room * part(ns);
+            let _ = write!(
+                svg,
+                "<line class=\"grid\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"8\" y2=\"{:.1}\"/>\
+                 <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+                height - 32.0,
+                height - 17.0,
+                mark(ns / 1e3)
+            );
+        }
+    }
+    let _ = write!(
+        svg,
+        "<text class=\"unit\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">latency in µs; upright line: 99 of 100 I/Os are to its left</text>",
+        WIDTH / 2.0,
+        height - 2.0
+    );
+}

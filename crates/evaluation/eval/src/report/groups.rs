@@ -1,0 +1,183 @@
+//! What stands together in a chart: the systems that carried one kind of load under one setting.
+//!
+//! Invariant: a system has the same name and the same colour wherever it is shown.
+
+use crate::record::{Point, Record};
+
+/// Systems under one kind of load and one setting, over sizes.
+pub(super) struct Group<'a> {
+    /// fio's word.
+    pub(super) rw: &'a str,
+    /// What sets it apart from other groups of the same kind; empty if nothing does.
+    pub(super) setting: String,
+    /// Sizes, ascending.
+    pub(super) sizes: Vec<u64>,
+    /// Its points.
+    pub(super) points: Vec<&'a Point>,
+}
+
+impl Group<'_> {
+    /// What it is called.
+    pub(super) fn name(&self) -> String {
+        let kind = kind(self.rw);
+        if self.setting.is_empty() { kind } else { format!("{kind}, {}", self.setting) }
+    }
+
+    /// Its points of one size.
+    pub(super) fn of_size(&self, bytes: u64) -> impl Iterator<Item = &Point> {
+        self.points.iter().copied().filter(move |point| point.bytes == bytes)
+    }
+
+    /// The smallest and the largest size: where systems differ most.
+    pub(super) fn ends(&self) -> Vec<u64> {
+        let mut ends: Vec<u64> = self.sizes.first().into_iter().chain(self.sizes.last()).copied().collect();
+        ends.dedup();
+        ends
+    }
+}
+
+/// `Random reads` for fio's `randread`.
+pub(super) fn kind(rw: &str) -> String {
+    match rw {
+        "randread" => "Random reads".to_owned(),
+        "randwrite" => "Random writes".to_owned(),
+        "randrw" => "Random reads and writes".to_owned(),
+        "read" => "Reads in order".to_owned(),
+        "write" => "Writes in order".to_owned(),
+        "rw" => "Reads and writes in order".to_owned(),
+        other => other.to_owned(),
+    }
+}
+
+type Setting<'a> = (&'a str, u32, u32, u32, &'a [(String, String)]);
+
+fn setting(point: &Point) -> Setting<'_> {
+    (&point.rw, point.mtu, point.connections, point.depth, &point.labels)
+}
+
+/// All groups of a record, in its order.
+pub(super) fn groups(record: &Record) -> Vec<Group<'_>> {
+    let varies = |differs: fn(&Point, &Point) -> bool| {
+        record.points.first().is_some_and(|first| record.points.iter().any(|point| differs(first, point)))
+    };
+    let shows_mtu = varies(|a, b| a.mtu != b.mtu);
+    let shows_connections = varies(|a, b| a.connections != b.connections);
+    let shows_depth = varies(|a, b| a.depth != b.depth);
+    let mut groups: Vec<Group<'_>> = Vec::new();
+    for point in &record.points {
+        let known = groups
+            .iter_mut()
+            .find(|group| group.points.first().is_some_and(|first| setting(first) == setting(point)));
+        if let Some(group) = known {
+            group.points.push(point);
+            continue;
+        }
+        let mut words = Vec::new();
+        if shows_mtu {
+            words.push(point.link());
+        }
+        if shows_connections {
+            words.push(format!("{} connections", point.connections));
+        }
+        if shows_depth {
+            words.push(format!("{} in flight", point.depth));
+        }
+        words.extend(point.labels.iter().map(|(name, value)| format!("{name} {value}")));
+        groups.push(Group {
+            rw: &point.rw,
+            setting: words.join(", "),
+            sizes: Vec::new(),
+            points: vec![point],
+        });
+    }
+    for group in &mut groups {
+        group.sizes = group.points.iter().map(|point| point.bytes).collect();
+        group.sizes.sort_unstable();
+        group.sizes.dedup();
+    }
+    groups
+}
+
+/// How systems are called: by what tells them apart.
+pub(super) struct Names {
+    shows_initiator: bool,
+    shows_protocol: bool,
+    all: Vec<String>,
+}
+
+impl Names {
+    /// Of a record's systems.
+    pub(super) fn of(record: &Record) -> Names {
+        let remote: Vec<&Point> = record.points.iter().filter(|point| point.protocol != "local").collect();
+        let differ = |of: fn(&Point) -> &str| {
+            remote.first().is_some_and(|first| remote.iter().any(|point| of(point) != of(first)))
+        };
+        let mut names = Names {
+            shows_initiator: differ(|point| &point.initiator),
+            shows_protocol: differ(|point| &point.protocol),
+            all: Vec::new(),
+        };
+        for point in &record.points {
+            let name = names.name(point);
+            if !names.all.contains(&name) {
+                names.all.push(name);
+            }
+        }
+        names
+    }
+
+    /// A point's system.
+    pub(super) fn name(&self, point: &Point) -> String {
+        if point.protocol == "local" {
+            return "local, no network".to_owned();
+        }
+        let mut name = point.target.clone();
+        if self.shows_initiator {
+            name = format!("{name} ← {}", point.initiator);
+        }
+        if self.shows_protocol {
+            name = format!("{name}, {}", protocol(&point.protocol));
+        }
+        name
+    }
+
+    /// Its colour: a number from 0 to 7.
+    pub(super) fn colour(&self, name: &str) -> usize {
+        self.all.iter().position(|known| known == name).unwrap_or(0) % 8
+    }
+
+    /// All of them.
+    pub(super) fn all(&self) -> &[String] {
+        &self.all
+    }
+
+    /// How names are to be read.
+    pub(super) fn legend(&self) -> &'static str {
+        if self.shows_initiator { ", each as target ← initiator," } else { "" }
+    }
+
+    /// What is the same for all and therefore not in their names.
+    pub(super) fn common(&self, record: &Record) -> Vec<String> {
+        let Some(point) = record.points.iter().find(|point| point.protocol != "local") else {
+            return Vec::new();
+        };
+        let mut words = Vec::new();
+        if !self.shows_protocol {
+            words.push(format!("over {}", protocol(&point.protocol)));
+        }
+        if !self.shows_initiator {
+            words.push(format!("by the initiator {}", point.initiator));
+        }
+        words
+    }
+}
+
+/// A protocol as people write it.
+pub(super) fn protocol(name: &str) -> &str {
+    match name {
+        "iscsi" => "iSCSI",
+        "nvme-tcp" => "NVMe/TCP",
+        "tcp" => "plain TCP",
+        other => other,
+    }
+}

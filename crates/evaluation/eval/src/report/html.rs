@@ -1,0 +1,487 @@
+//! The report: one HTML file that needs nothing else.
+
+use std::fmt::Write;
+
+use super::beside::paper;
+use super::drawn::{Pick, busy_cores, charts};
+use super::groups::{Names, groups, kind};
+use super::tables::pairs;
+use super::words::{summary, time};
+use super::{UNKNOWN, figure, size, with_spread};
+use crate::compare::Spread;
+use crate::derived::{Improvement, cores_at_least};
+use crate::record::{End, Point, Record, Run, Side};
+
+/// Text as HTML.
+pub(super) fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+const STYLE: &str = include_str!("report.css");
+
+/// The record as a page.
+pub fn html(record: &Record) -> String {
+    let names = Names::of(record);
+    let mut page = format!(
+        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
+         content=\"width=device-width,initial-scale=1\"><meta name=\"color-scheme\" content=\"light dark\">\
+         <title>{0}</title><style>{STYLE}</style></head><body><main>\
+         <header><h1>{0}</h1><p class=\"sub\">Preset <code>{1}</code> · {2} · took {3}</p></header>",
+        escaped(&record.title),
+        escaped(&record.preset),
+        escaped(&record.started),
+        time(record.seconds)
+    );
+    let mut body = String::new();
+    summary(&mut body, record, &names);
+    charts(&mut body, record, &names);
+    comparison(&mut body, record, &names);
+    results(&mut body, record, &names);
+    cores(&mut body, record, &names);
+    distance(&mut body, record, &names);
+    paper(&mut body, record, &names);
+    list(&mut body, "Notes", "notes", &record.notes);
+    list(&mut body, "What does not add up", "discords", &record.discords());
+    method(&mut body, record);
+    environment(&mut body, record);
+    contents(&mut page, &body);
+    page.push_str(&body);
+    page.push_str("</main></body></html>\n");
+    page
+}
+
+/// Links to the sections that are there.
+fn contents(page: &mut String, body: &str) {
+    page.push_str("<nav>");
+    for section in body.split("<section id=\"").skip(1) {
+        let (Some((id, _)), Some(title)) = (section.split_once('"'), section.split("</h2>").next()) else {
+            continue;
+        };
+        let title = title.rsplit("<h2>").next().unwrap_or_default();
+        let _ = write!(page, "<a href=\"#{id}\">{title}</a>");
+    }
+    page.push_str("</nav>");
+}
+
+pub(super) fn table(page: &mut String, head: &[&str], rows: impl Iterator<Item = Vec<String>>) {
+    page.push_str("<div class=\"wide\"><table><thead><tr>");
+    for name in head {
+        let _ = write!(page, "<th>{}</th>", escaped(name));
+    }
+    page.push_str("</tr></thead><tbody>");
+    for row in rows {
+        page.push_str("<tr>");
+        for cell in row {
+            // Figures stand at the right, words at the left.
+            let is_figure = cell.starts_with(|first: char| first.is_ascii_digit() || "–+-".contains(first));
+            let class = if is_figure { " class=\"n\"" } else { "" };
+            let _ = write!(page, "<td{class}>{}</td>", escaped(&cell));
+        }
+        page.push_str("</tr>");
+    }
+    page.push_str("</tbody></table></div>");
+}
+
+fn load(point: &Point, setting: &str) -> String {
+    let setting = if setting.is_empty() { String::new() } else { format!(", {setting}") };
+    format!("{} {}{setting}", kind(&point.rw), size(point.bytes))
+}
+
+/// All points with what sets them apart, in the order in which they are shown.
+fn in_order(record: &Record) -> Vec<(&Point, String)> {
+    let mut all = Vec::new();
+    for group in groups(record) {
+        for bytes in &group.sizes {
+            let points = group.points.iter().filter(|point| point.bytes == *bytes);
+            all.extend(points.map(|point| (*point, group.setting.clone())));
+        }
+    }
+    all
+}
+
+fn results(page: &mut String, record: &Record, names: &Names) {
+    page.push_str(
+        "<section id=\"results\"><h2>Results</h2><p>Medians of the runs, and half of their range.</p>\
+         <h3>Rate and latency, as the initiator saw them</h3>",
+    );
+    let all = in_order(record);
+    let first = all.iter().map(|(point, setting)| {
+        let us = |percent| with_spread(point.latency(percent), 1.0);
+        let longest = point.latencies();
+        vec![
+            load(point, setting),
+            names.name(point),
+            point.depth.to_string(),
+            with_spread(point.iops(), 1.0),
+            with_spread(point.bandwidth(), 1e-6),
+            with_spread(point.bandwidth(), 8e-9),
+            with_spread(point.mean_latency(), 1.0),
+            with_spread(point.jitter(), 1.0),
+            us(50.0),
+            us(99.0),
+            us(99.9),
+            us(99.99),
+            if longest.count() == 0 { UNKNOWN.to_owned() } else { figure(longest.max() as f64 / 1e3) },
+            point.runs.iter().map(|run| run.errors).sum::<u64>().to_string(),
+        ]
+    });
+    let head = [
+        "load",
+        "system",
+        "in flight",
+        "IOPS",
+        "MB/s",
+        "Gb/s",
+        "mean µs",
+        "σ µs",
+        "p50 µs",
+        "p99 µs",
+        "p99.9 µs",
+        "p99.99 µs",
+        "max µs",
+        "errors",
+    ];
+    table(page, &head, first);
+    page.push_str("<h3>Processor, memory and network</h3>");
+    let second = all.iter().map(|(point, setting)| {
+        let counted = |of: fn(&Run) -> Option<f64>| {
+            let figures: Vec<f64> = point.runs.iter().filter_map(of).collect();
+            with_spread(Spread::of(&figures), 1.0)
+        };
+        vec![
+            load(point, setting),
+            names.name(point),
+            with_spread(point.cpu_per_million(End::Target), 1.0),
+            with_spread(point.cpu_per_million(End::Initiator), 1.0),
+            with_spread(point.busy(End::Target), 1.0),
+            with_spread(point.busy(End::Initiator), 1.0),
+            with_spread(point.effectiveness(End::Target), 1.0),
+            with_spread(point.effectiveness(End::Initiator), 1.0),
+            counted(|run| mebibytes(run.target.as_ref())),
+            counted(|run| mebibytes(run.initiator.as_ref())),
+            counted(|run| Some(run.target.as_ref()?.idle_polls? / run.seconds * 100.0)),
+            counted(|run| Some(run.initiator.as_ref()?.idle_polls? / run.seconds * 100.0)),
+            counted(|run| {
+                (run.ios > 0).then_some(run.target.as_ref()?.cores.switches as f64 / run.ios as f64)
+            }),
+            counted(|run| (run.ios > 0).then_some(run.packets? as f64 / run.ios as f64)),
+            counted(|run| Some(run.retransmits? as f64)),
+        ]
+    });
+    let head = [
+        "load",
+        "system",
+        "target CPU s/M I/Os",
+        "initiator CPU s/M I/Os",
+        "target busy %",
+        "initiator busy %",
+        "effectiveness, target",
+        "effectiveness, initiator",
+        "target MiB",
+        "initiator MiB",
+        "target's idle polls, % of a core",
+        "initiator's idle polls, % of a core",
+        "switches per I/O",
+        "packets per I/O",
+        "retransmits",
+    ];
+    table(page, &head, second);
+    if record.points.iter().any(|point| point.work.is_some()) {
+        finishes(page, &all, names);
+    }
+    page.push_str("</section>");
+}
+
+/// Resident memory of an end's processes; `None`: it has none of its own, or had ended.
+fn mebibytes(side: Option<&Side>) -> Option<f64> {
+    let resident = side?.resident;
+    (resident > 0).then_some(resident as f64 / f64::from(1 << 20))
+}
+
+fn finishes(page: &mut String, all: &[(&Point, String)], names: &Names) {
+    page.push_str("<h3>Time to finish a fixed job</h3>");
+    let rows = all.iter().filter_map(|(point, setting)| {
+        let work = point.work?;
+        let rate =
+            point.finish().map_or(UNKNOWN.to_owned(), |spread| figure(work as f64 * 60.0 / spread.median));
+        let time = with_spread(point.finish(), 1.0);
+        let io = with_spread(point.io_latency(), 1.0);
+        Some(vec![load(point, setting), names.name(point), figure(work as f64), time, rate, io])
+    });
+    table(page, &["load", "system", "units of work", "seconds", "units per minute", "I/O latency µs"], rows);
+}
+
+fn comparison(page: &mut String, record: &Record, names: &Names) {
+    let pairs = pairs(record);
+    if pairs.is_empty() {
+        return;
+    }
+    page.push_str(
+        "<section id=\"improvement\"><h2>Improvement</h2><p>Each system against the slowest under the same load. \
+         IOPS and effectiveness: more is better; all others: less is better. The last column is how likely such a \
+         difference of IOPS comes by chance (Mann-Whitney, two-sided).</p>",
+    );
+    let change = |old: Option<Spread>, new: Option<Spread>| {
+        let change = old.zip(new).and_then(|(old, new)| Improvement::of(old.median, new.median));
+        change.map_or(UNKNOWN.to_owned(), |change| change.to_string())
+    };
+    let settings = in_order(record);
+    let setting = |point: &Point| {
+        let found = settings.iter().find(|(other, _)| std::ptr::eq(*other, point));
+        found.map_or(String::new(), |(_, setting)| setting.clone())
+    };
+    let rows = pairs.iter().map(|(base, point, comparison)| {
+        vec![
+            load(point, &setting(point)),
+            names.name(point),
+            names.name(base),
+            change(base.iops(), point.iops()),
+            change(base.mean_latency(), point.mean_latency()),
+            change(base.latency(99.0), point.latency(99.0)),
+            change(base.jitter(), point.jitter()),
+            change(base.busy(End::Target), point.busy(End::Target)),
+            change(base.effectiveness(End::Target), point.effectiveness(End::Target)),
+            change(base.cpu_per_million(End::Target), point.cpu_per_million(End::Target)),
+            change(base.finish(), point.finish()),
+            comparison.chance_in_words(),
+        ]
+    });
+    let head = [
+        "load",
+        "system",
+        "against",
+        "IOPS",
+        "latency",
+        "p99",
+        "jitter",
+        "target busy",
+        "effectiveness",
+        "target CPU per I/O",
+        "time to finish",
+        "chance",
+    ];
+    let mut rows: Vec<Vec<String>> = rows.collect();
+    // A column in which nothing is known says nothing.
+    let known: Vec<bool> = (0..head.len())
+        .map(|at| rows.iter().any(|row| row.get(at).is_some_and(|cell| cell != UNKNOWN)))
+        .collect();
+    for row in &mut rows {
+        let mut known = known.iter();
+        row.retain(|_| known.next().is_some_and(|known| *known));
+    }
+    let head: Vec<&str> =
+        head.iter().zip(&known).filter(|(_, known)| **known).map(|(name, _)| *name).collect();
+    table(page, &head, rows.into_iter());
+    page.push_str("</section>");
+}
+
+/// Cores at or above 90, 20 and 10 percent, as the papers count them.
+fn cores(page: &mut String, record: &Record, names: &Names) {
+    let count = |point: &Point, side: Pick| -> Vec<String> {
+        let busy: Vec<f64> = busy_cores(point, side).into_iter().map(|(_, busy)| busy).collect();
+        if busy.is_empty() {
+            return vec![UNKNOWN.to_owned(); 4];
+        }
+        let of = |limit| cores_at_least(&busy, limit).to_string();
+        vec![of(90.0), of(20.0), of(10.0), busy.len().to_string()]
+    };
+    let all = in_order(record);
+    let rows: Vec<Vec<String>> = all
+        .iter()
+        .map(|(point, setting)| {
+            let mut row = vec![load(point, setting), names.name(point)];
+            row.extend(count(point, |run| run.target.as_ref()));
+            row.extend(count(point, |run| run.initiator.as_ref()));
+            row
+        })
+        .filter(|row| row.iter().skip(2).any(|cell| cell != UNKNOWN))
+        .collect();
+    if rows.is_empty() {
+        return;
+    }
+    page.push_str(
+        "<section id=\"cores\"><h2>Busy cores</h2><p>How many cores were busy for at least 90, 20 and 10 % of the time, and \
+         how many each end had. A core near 100 % is where a system stops to scale.</p>",
+    );
+    let head = [
+        "load",
+        "system",
+        "target ≥ 90 %",
+        "≥ 20 %",
+        "≥ 10 %",
+        "of",
+        "initiator ≥ 90 %",
+        "≥ 20 %",
+        "≥ 10 %",
+        "of",
+    ];
+    table(page, &head, rows.into_iter());
+    page.push_str("</section>");
+}
+
+/// Remote less local latency.
+fn distance(page: &mut String, record: &Record, names: &Names) {
+    let all = in_order(record);
+    let local = |point: &Point| {
+        let same = |other: &&(&Point, String)| {
+            let other = other.0;
+            other.protocol == "local"
+                && (&other.rw, other.bytes, other.depth) == (&point.rw, point.bytes, point.depth)
+        };
+        all.iter().find(same).map(|(point, _)| *point)
+    };
+    let us = |value: Option<f64>| value.map_or(UNKNOWN.to_owned(), |us| format!("{us:.2}"));
+    let rows: Vec<Vec<String>> = all
+        .iter()
+        .filter(|(point, _)| point.protocol != "local")
+        .filter_map(|(point, setting)| {
+            let near = local(point)?;
+            let of = |percent: Option<f64>, point: &Point| match percent {
+                None => point.mean_latency().map(|spread| spread.median),
+                Some(percent) => point.latency(percent).map(|spread| spread.median),
+            };
+            let mut row = vec![load(point, setting), names.name(point)];
+            for percent in [None, Some(50.0), Some(99.0)] {
+                let (near, far) = (of(percent, near), of(percent, point));
+                row.extend([us(near), us(far), us(near.zip(far).map(|(near, far)| far - near))]);
+            }
+            Some(row)
+        })
+        .collect();
+    if rows.is_empty() {
+        return;
+    }
+    page.push_str(
+        "<section id=\"distance\"><h2>Remote less local latency</h2><p>The same I/O without a network and over it, in µs: \
+         what the protocol, the network stack and the waiting of both ends cost.</p>",
+    );
+    let head = [
+        "load",
+        "system",
+        "mean: local",
+        "remote",
+        "delta",
+        "p50: local",
+        "remote",
+        "delta",
+        "p99: local",
+        "remote",
+        "delta",
+    ];
+    table(page, &head, rows.into_iter());
+    page.push_str("</section>");
+}
+
+fn list(page: &mut String, title: &str, id: &str, lines: &[String]) {
+    if lines.is_empty() {
+        return;
+    }
+    let _ = write!(page, "<section id=\"{id}\"><h2>{}</h2><ul>", escaped(title));
+    for line in lines {
+        let _ = write!(page, "<li>{}</li>", escaped(line));
+    }
+    page.push_str("</ul></section>");
+}
+
+fn method(page: &mut String, record: &Record) {
+    let reached = record.points.iter().filter(|point| point.steady_after.is_some()).count();
+    let steady = if reached == 0 {
+        String::new()
+    } else {
+        format!(" {reached} of {} loads were steady.", record.points.len())
+    };
+    let _ = write!(
+        page,
+        "<section id=\"method\"><h2>Method</h2><ul>\
+         <li>Systems are run in turn, each load several times; figures are medians, with half of the range. Whether two \
+         differ is judged over their runs by the exact Mann-Whitney test; fewer than four runs each must lie wholly apart.</li>\
+         <li>Latency is measured at the initiator; with a rate, from the moment at which an I/O was meant to start. A \
+         percentile of all runs is shown only where enough I/Os lie beyond it.</li>\
+         <li>Busy percent is of all cores that an end may use; where both ends share them, effectiveness counts both. \
+         Processor seconds are of the processes (user and system); what the kernel does in interrupts for them is in the \
+         cores' figures only.</li>\
+         <li>Effectiveness is IOPS for each percent of an end's cores. IOPS times latency is checked against what was in \
+         flight, IOPS times size against the bytes counted, processor time against what there was.</li>\
+         <li>Steady is by SNIA PTS: five rounds, range within 20 %, slope within 10 % of the average.{steady}</li>\
+         <li>Histograms are kept with 64 buckets for each doubling: a percentile is right within 1.6 %.</li></ul></section>"
+    );
+}
+
+fn environment(page: &mut String, record: &Record) {
+    page.push_str("<section id=\"environment\"><h2>Environment and commands</h2>");
+    for machine in &record.environment {
+        let _ = write!(
+            page,
+            "<h3>{}</h3><div class=\"wide\"><table class=\"facts\"><tbody>",
+            escaped(&machine.role)
+        );
+        for (name, value) in &machine.facts {
+            let _ = write!(page, "<tr><th>{}</th><td>{}</td></tr>", escaped(name), escaped(value));
+        }
+        page.push_str("</tbody></table></div>");
+    }
+    if !record.commands.is_empty() {
+        let _ = write!(page, "<h3>Commands</h3><pre>{}</pre>", escaped(&record.commands.join("\n")));
+    }
+    page.push_str("</section>");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::tests::point;
+
+    fn record() -> Record {
+        let points = ["blockwire", "<tgt>"].iter().flat_map(|target| {
+            [4096, 16_384]
+                .map(|bytes| point(target, "randread", bytes, if *target == "<tgt>" { 5000 } else { 20_000 }))
+        });
+        Record {
+            preset: "quick".into(),
+            title: "Quick look".into(),
+            paper: Some("demartek".into()),
+            commands: vec!["blockwire eval run quick".into()],
+            notes: vec!["no tgt & no SPDK".into()],
+            points: points.collect(),
+            ..Record::default()
+        }
+    }
+
+    #[test]
+    fn a_page_needs_nothing_else_and_shows_what_is_there() {
+        let page = html(&record());
+        for outside in ["http://", "https://", "<script", "<link", "@import", "url("] {
+            assert!(!page.contains(outside), "{outside}");
+        }
+        assert!(page.contains("&lt;tgt&gt;") && !page.contains("<tgt>"), "names are text");
+        assert!(!page.contains("data-points=\"0\""), "no chart is empty");
+        assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
+        // Five against size; at either end percentiles, shapes, three kinds of bars and one picture of the cores.
+        assert_eq!(page.matches("<svg").count(), 5 + 2 * 6);
+        for shown in ["4.0x", "does not add up", "no tgt &amp; no SPDK"] {
+            assert!(page.contains(shown), "{shown}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_is_a_dash() {
+        let mut record = record();
+        for run in record.points.iter_mut().flat_map(|point| &mut point.runs) {
+            (run.target, run.initiator) = (None, None);
+        }
+        let page = html(&record);
+        assert!(page.contains("<td class=\"n\">–</td>") && !page.contains("NaN"));
+        assert!(super::super::markdown(&record).contains("| – |"));
+        assert!(super::super::csv(&record).lines().nth(1).unwrap().contains(",,"));
+    }
+
+    #[test]
+    fn tables_agree_over_all_forms() {
+        let record = record();
+        let (markdown, csv) = (super::super::markdown(&record), super::super::csv(&record));
+        assert_eq!(csv.lines().count(), 1 + record.points.len());
+        let columns = csv.lines().next().unwrap().split(',').count();
+        assert!(csv.lines().all(|line| line.split(',').count() == columns));
+        assert!(markdown.contains("| <tgt> |") && markdown.contains("4.00"));
+    }
+}

@@ -1,0 +1,313 @@
+//! Tables: the same columns in Markdown, CSV and HTML.
+
+use std::fmt::Write;
+
+use super::{size, with_spread};
+use crate::compare::{Comparison, Spread};
+use crate::interval::short;
+use crate::record::{End, Point, Record};
+
+/// The columns of the table of results, with their units.
+pub(super) const COLUMNS: &[&str] = &[
+    "target",
+    "initiator",
+    "protocol",
+    "load",
+    "size",
+    "in flight",
+    "connections",
+    "IOPS",
+    "MB/s",
+    "Gb/s",
+    "mean µs",
+    "σ µs",
+    "p50 µs",
+    "p99 µs",
+    "p99.9 µs",
+    "p99.99 µs",
+    "max µs",
+    "target CPU s/M",
+    "initiator CPU s/M",
+    "target busy %",
+    "initiator busy %",
+    "effectiveness (target)",
+    "errors",
+];
+
+/// A point's row.
+pub(super) fn row(point: &Point) -> Vec<String> {
+    let all = point.latencies();
+    let us = |percent| with_spread(point.latency(percent), 1.0);
+    let label: String = point.labels.iter().map(|(name, value)| format!(" {name}={value}")).collect();
+    vec![
+        point.target.clone(),
+        point.initiator.clone(),
+        point.protocol.clone(),
+        format!("{}{label}", point.rw),
+        size(point.bytes),
+        point.depth.to_string(),
+        point.connections.to_string(),
+        with_spread(point.iops(), 1.0),
+        with_spread(point.bandwidth(), 1e-6),
+        with_spread(point.bandwidth(), 8e-9),
+        with_spread(point.mean_latency(), 1.0),
+        with_spread(point.jitter(), 1.0),
+        us(50.0),
+        us(99.0),
+        us(99.9),
+        us(99.99),
+        if all.count() == 0 { "–".to_owned() } else { short(all.max() as f64 / 1e3) },
+        with_spread(point.cpu_per_million(End::Target), 1.0),
+        with_spread(point.cpu_per_million(End::Initiator), 1.0),
+        with_spread(point.busy(End::Target), 1.0),
+        with_spread(point.busy(End::Initiator), 1.0),
+        with_spread(point.effectiveness(End::Target), 1.0),
+        point.runs.iter().map(|run| run.errors).sum::<u64>().to_string(),
+    ]
+}
+
+/// Pairs of points that differ in their systems only, with how the second compares with the first. The
+/// first is always of one system: that with the fewest I/Os per second, so that changes read as
+/// improvements.
+pub(super) fn pairs(record: &Record) -> Vec<(&Point, &Point, Comparison)> {
+    let Some(slowest) = slowest(record) else { return Vec::new() };
+    let iops = |point: &Point| point.runs.iter().map(crate::record::Run::iops).collect::<Vec<_>>();
+    let mut pairs = Vec::new();
+    for point in record.points.iter().filter(|point| point.protocol != "local" && who(point) != slowest) {
+        let base = record.points.iter().find(|base| who(base) == slowest && is_same_load(base, point));
+        if let Some(base) = base
+            && let Some(comparison) = Comparison::of(&iops(base), &iops(point))
+        {
+            pairs.push((base, point, comparison));
+        }
+    }
+    pairs
+}
+
+type Who<'a> = (&'a str, &'a str, &'a str);
+
+fn who(point: &Point) -> Who<'_> {
+    (&point.target, &point.initiator, &point.protocol)
+}
+
+fn is_same_load(a: &Point, b: &Point) -> bool {
+    (&a.rw, a.bytes, a.depth, a.connections, a.mtu, &a.labels)
+        == (&b.rw, b.bytes, b.depth, b.connections, b.mtu, &b.labels)
+}
+
+/// The system with the fewest I/Os per second, over the loads that it shares with others.
+fn slowest(record: &Record) -> Option<Who<'_>> {
+    let remote = || record.points.iter().filter(|point| point.protocol != "local");
+    let mut systems: Vec<Who<'_>> = Vec::new();
+    for point in remote() {
+        if !systems.contains(&who(point)) {
+            systems.push(who(point));
+        }
+    }
+    // Ratios to the others under the same load, as logarithms, so that large I/Os count as much as small.
+    let rank = |system: Who<'_>| {
+        let mut sum = 0.0;
+        for point in remote().filter(|point| who(point) == system) {
+            for other in remote().filter(|other| who(other) != system && is_same_load(other, point)) {
+                if let (Some(mine), Some(theirs)) = (point.iops(), other.iops()) {
+                    sum += (mine.median.max(1.0) / theirs.median.max(1.0)).ln();
+                }
+            }
+        }
+        sum
+    };
+    systems.into_iter().min_by(|a, b| rank(*a).total_cmp(&rank(*b)))
+}
+
+/// Every point as a line of comma-separated values, raw: medians without spreads, SI units.
+pub fn csv(record: &Record) -> String {
+    let mut text = String::from(
+        "target,initiator,protocol,rw,bytes,depth,connections,mtu,labels,runs,iops,bytes_per_second,mean_us,stddev_us,\
+         p50_us,p90_us,p99_us,p999_us,p9999_us,max_us,target_cpu_s_per_million,initiator_cpu_s_per_million,\
+         target_busy_percent,initiator_busy_percent,errors,work,work_seconds,io_us\n",
+    );
+    for point in &record.points {
+        let labels: Vec<String> =
+            point.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let names = [&point.target, &point.initiator, &point.protocol, &point.rw].map(|name| quoted(name));
+        let counts = [point.bytes, point.depth.into(), point.connections.into(), point.mtu.into()]
+            .map(|n| n.to_string());
+        let _ = write!(
+            text,
+            "{},{},{},{}",
+            names.join(","),
+            counts.join(","),
+            quoted(&labels.join(" ")),
+            point.runs.len()
+        );
+        let percentiles = [50.0, 90.0, 99.0, 99.9, 99.99].map(|percent| point.latency(percent));
+        let all = point.latencies();
+        let max = (all.count() > 0).then(|| all.max() as f64 / 1e3);
+        let medians = [point.iops(), point.bandwidth(), point.mean_latency(), point.jitter()]
+            .into_iter()
+            .chain(percentiles)
+            .map(|spread| spread.map(|spread| spread.median))
+            .chain([max])
+            .chain(
+                [
+                    point.cpu_per_million(End::Target),
+                    point.cpu_per_million(End::Initiator),
+                    point.busy(End::Target),
+                    point.busy(End::Initiator),
+                ]
+                .map(|spread| spread.map(|spread| spread.median)),
+            );
+        for figure in medians {
+            let _ = match figure {
+                Some(figure) => write!(text, ",{figure}"),
+                None => write!(text, ","),
+            };
+        }
+        let _ = write!(text, ",{}", point.runs.iter().map(|run| run.errors).sum::<u64>());
+        let work = [point.work.map(|work| work as f64), median(point.finish()), median(point.io_latency())];
+        let cells: String =
+            work.iter().map(|cell| cell.map_or(",".to_owned(), |cell| format!(",{cell}"))).collect();
+        let _ = writeln!(text, "{cells}");
+    }
+    text
+}
+
+fn median(spread: Option<Spread>) -> Option<f64> {
+    spread.map(|spread| spread.median)
+}
+
+/// Fixed jobs in Markdown, if there are any.
+fn finishes(text: &mut String, record: &Record) {
+    let mut rows = String::new();
+    for point in &record.points {
+        let (Some(work), Some(time)) = (point.work, point.finish()) else { continue };
+        let io = point.io_latency().map_or("-".to_owned(), |io| short(io.median));
+        let (system, seconds) = (point.system(), time.median);
+        let _ = writeln!(
+            rows,
+            "| {system} | {work} | {} | {} | {io} |",
+            short(seconds),
+            short(work as f64 / seconds)
+        );
+    }
+    if !rows.is_empty() {
+        text.push_str("\n## Time to finish a fixed job\n\n");
+        text.push_str("| system | units of work | seconds | units per second | mean I/O latency µs |\n|---|---|---|---|---|\n");
+        text.push_str(&rows);
+    }
+}
+
+/// RFC 4180.
+fn quoted(text: &str) -> String {
+    if text.contains(['"', ',', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
+    }
+}
+
+/// Of [`COLUMNS`], the one that names the load.
+const LOAD: usize = 3;
+
+/// The link that a load went by, if it was not loopback.
+fn link(point: &Point) -> String {
+    if point.link() == "loopback" { String::new() } else { format!(", {}", point.link()) }
+}
+
+/// The record as Markdown.
+pub fn markdown(record: &Record) -> String {
+    let mut text = format!(
+        "# {}\n\nPreset `{}`, {}, {:.0} s.\n\n",
+        record.title, record.preset, record.started, record.seconds
+    );
+    // The first says how to have it again; what it started stands at the end.
+    let mut commands = record.commands.iter();
+    if let Some(first) = commands.next() {
+        let _ = writeln!(text, "    {first}\n");
+    }
+    let _ = writeln!(text, "| {} |\n|{}", COLUMNS.join(" | "), "---|".repeat(COLUMNS.len()));
+    for point in &record.points {
+        let mut cells: Vec<String> = row(point).into_iter().map(|cell| cell.replace('|', "\\|")).collect();
+        if let Some(load) = cells.get_mut(LOAD) {
+            *load += &link(point);
+        }
+        let _ = writeln!(text, "| {} |", cells.join(" | "));
+    }
+    finishes(&mut text, record);
+    let pairs = pairs(record);
+    if !pairs.is_empty() {
+        text.push_str("\n## Compared\n\n| system | against | load | size | IOPS ratio | by chance |\n|---|---|---|---|---|---|\n");
+        for (base, point, comparison) in pairs {
+            let (system, against) = (point.system(), base.system());
+            let _ = writeln!(
+                text,
+                "| {system} | {against} | {}{} | {} | {:.2} | {} |",
+                point.rw,
+                link(point),
+                size(point.bytes),
+                comparison.ratio,
+                comparison.chance_in_words()
+            );
+        }
+    }
+    section(&mut text, "Notes", &record.notes);
+    section(&mut text, "What does not add up", &record.discords());
+    for machine in &record.environment {
+        let facts: Vec<String> =
+            machine.facts.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+        section(&mut text, &format!("Machine ({})", machine.role), &facts);
+    }
+    if commands.len() > 0 {
+        text.push_str("\n## Commands\n\n");
+        for command in commands {
+            let _ = writeln!(text, "    {command}");
+        }
+    }
+    text
+}
+
+fn section(text: &mut String, title: &str, lines: &[String]) {
+    if !lines.is_empty() {
+        let _ = writeln!(text, "\n## {title}\n");
+        for line in lines {
+            let _ = writeln!(text, "- {line}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::tests::point;
+
+    #[test]
+    fn links_are_told_apart_and_commands_stand_behind_the_figures() {
+        let mut far = point("tgt", "randread", 4096, 10_000);
+        far.mtu = 9000;
+        let points = vec![point("tgt", "randread", 4096, 10_000), far];
+        let commands = ["blockwire eval run x", "tgtd -f"].map(str::to_owned).to_vec();
+        let text = markdown(&Record { points, commands, ..Record::default() });
+        assert_eq!(COLUMNS[LOAD], "load");
+        assert_eq!(text.matches("| randread, MTU 9000 |").count(), 1, "{text}");
+        assert_eq!(text.matches("| randread |").count(), 1, "{text}");
+        let places = ["eval run x", "| target |", "## Commands", "tgtd -f"].map(|what| text.find(what));
+        assert!(places.is_sorted() && places[0].is_some(), "{text}");
+    }
+
+    #[test]
+    fn a_fixed_job_is_told_by_its_time() {
+        let mut job = point("tgt", "oltp", 0, 10_000);
+        job.work = Some(5000);
+        job.runs.iter_mut().for_each(|run| run.io_latency_us = Some(250.0));
+        let record =
+            Record { points: vec![job, point("tgt", "randread", 4096, 10_000)], ..Record::default() };
+        let text = markdown(&record);
+        let row = format!("| 5000 | {} | {} | {} |", short(1.0), short(5000.0), short(250.0));
+        assert!(text.contains(&row), "{text}");
+        let csv = csv(&record);
+        let rows: Vec<&str> = csv.lines().collect();
+        let columns = rows[0].split(',').count();
+        assert!(rows[1].ends_with(",0,5000,1,250") && rows[2].ends_with(",0,,,"), "{csv}");
+        assert!(rows.iter().all(|row| row.split(',').count() == columns), "{csv}");
+    }
+}

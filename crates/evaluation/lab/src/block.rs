@@ -1,0 +1,156 @@
+//! One load on volumes: the experiments that need nothing else.
+//!
+//! Invariant: every initiator machine has its share of threads, volumes and connections, and none is lost.
+
+use eval::fio::{Amount, Direction, Job};
+use eval::preset::{Step, Wire};
+use eval::record::{Record, Run};
+
+use crate::Failure;
+use crate::initiator::Task;
+use crate::live::Moment;
+use crate::measure::{Load, Part, Pulse, measure};
+use crate::place::Place;
+use crate::runner::{Runner, Testbed, note_command};
+use crate::together::Noise;
+use crate::watch::Watch;
+
+/// Bytes of a write that fills a volume: no target takes less in one command.
+const FILLING: u32 = 128 << 10;
+
+/// Writes each volume once, so that reads find bytes and memory is there.
+pub(crate) fn fill(runner: &mut Runner<'_>, testbed: &Testbed) -> Result<(), Failure> {
+    let job = Job {
+        name: "fill".to_owned(),
+        direction: Direction::Write,
+        block: (FILLING, FILLING),
+        depth: 8,
+        // All of it, once: without any size the generator would run for a time.
+        size: Some(Amount::Percent(100)),
+        ..Job::default()
+    };
+    let initiator = runner.initiator("blockwire")?;
+    let task = Task {
+        name: "fill".to_owned(),
+        place: testbed.link.initiator(0)?,
+        urls: testbed.serving.urls(&testbed.link.address(0)),
+        job: &job,
+        cores: &runner.cores.initiator,
+        connections: 1,
+        dir: &runner.dir,
+    };
+    initiator.run(&task, &|_| ()).map_err(|why| why.during("filling the volumes"))?;
+    Ok(())
+}
+
+/// A load on a target's volumes.
+pub(crate) fn load(
+    runner: &mut Runner<'_>,
+    step: &Step,
+    testbed: &Testbed,
+    moment: &Moment,
+    record: &mut Record,
+) -> Result<Run, Failure> {
+    let hosts = testbed.link.initiators();
+    let mut parts = Vec::new();
+    for (host, place) in hosts.iter().enumerate() {
+        let urls = testbed.serving.urls(&testbed.link.address(host));
+        let urls: Vec<String> = urls.into_iter().skip(host).step_by(hosts.len()).collect();
+        let threads = share(step.job.threads, hosts.len(), host);
+        let job = Job { threads, seed: step.job.seed + host as u64, ..step.job.clone() };
+        parts.push(Part {
+            place: place.clone(),
+            urls,
+            job,
+            connections: share(step.connections, hosts.len(), host),
+        });
+    }
+    let watch = Watch::new(testbed.link.target().clone(), testbed.serving.pids(), &runner.cores.target)
+        .asking(testbed.serving.polls.clone());
+    // What serves already has processes that nobody knows: its machine's cores are looked at, if it was named.
+    let is_known = step.target != "url" || !testbed.link.target().is_local();
+    let watch = is_known.then_some(watch);
+    let _noise = match step.wire {
+        Wire::Congested { .. } => Some(Noise::start(runner, &testbed.link)?),
+        _ => None,
+    };
+    run(runner, step, &parts, watch.as_ref(), moment, record)
+}
+
+/// A load on the initiator's own memory: what the network is compared with.
+pub(crate) fn local(
+    runner: &mut Runner<'_>,
+    step: &Step,
+    moment: &Moment,
+    record: &mut Record,
+) -> Result<Run, Failure> {
+    let urls = vec![format!("local:{}", step.volumes.1)];
+    let parts = vec![Part { place: Place::Here, urls, job: step.job.clone(), connections: 1 }];
+    run(runner, step, &parts, None, moment, record)
+}
+
+fn run(
+    runner: &mut Runner<'_>,
+    step: &Step,
+    parts: &[Part],
+    target: Option<&Watch>,
+    moment: &Moment,
+    record: &mut Record,
+) -> Result<Run, Failure> {
+    let (initiators, dir) = (runner.initiators, runner.dir.clone());
+    let initiator = initiators.iter().find(|known| known.name() == step.initiator);
+    let Some(initiator) = initiator else {
+        return Err(Failure::new(format!("no initiator is called {}", step.initiator)));
+    };
+    let cores = runner.cores.initiator.clone();
+    let load = Load { initiator: &**initiator, name: "initiator", parts, target, cores: &cores, dir: &dir };
+    let (run, commands) = measure(&load, &mut |pulse: Pulse| runner.live.goes_on(&moment.at(&pulse)))?;
+    commands.iter().for_each(|command| note_command(record, command));
+    Ok(run)
+}
+
+/// How many of `all` fall to one of several.
+fn share(all: u32, hosts: usize, host: usize) -> u32 {
+    let hosts = u32::try_from(hosts).unwrap_or(1).max(1);
+    let extra = u32::from((host as u32) < all % hosts);
+    (all / hosts + extra).max(1)
+}
+
+/// A link, in a few words.
+pub(crate) fn wire_name(wire: Wire) -> String {
+    match (wire, limit(wire)) {
+        (Wire::Loopback, _) => "loopback".to_owned(),
+        (_, Some(limit)) => format!("MTU {}, {limit}", mtu(wire)),
+        (_, None) => format!("MTU {}", mtu(wire)),
+    }
+}
+
+/// Bytes of the largest packet.
+pub(crate) fn mtu(wire: Wire) -> u32 {
+    match wire {
+        Wire::Loopback => 65_536,
+        Wire::Veth { mtu } | Wire::Limited { mtu, .. } | Wire::Congested { mtu, .. } => mtu,
+    }
+}
+
+/// The speed that a link is held to.
+pub(crate) fn limit(wire: Wire) -> Option<String> {
+    match wire {
+        Wire::Limited { limit, .. } | Wire::Congested { limit, .. } => {
+            Some(format!("{}Mb/s", limit / 1_000_000))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_are_shared_out_and_none_is_lost() {
+        let shares: Vec<u32> = (0..3).map(|host| share(20, 3, host)).collect();
+        assert_eq!(shares, [7, 7, 6]);
+        assert_eq!(share(1, 3, 2), 1, "each machine has at least one");
+    }
+}

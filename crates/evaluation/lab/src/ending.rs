@@ -1,0 +1,46 @@
+//! An end that was asked for from outside, as by a signal.
+//!
+//! Whatever waits gives up, so that all owners are dropped and undo what they did. Invariant: once an end
+//! was asked for nothing is started any more, and nothing that undoes is refused.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::Failure;
+
+/// Whether it was asked for. It is the process's, as signals are.
+static ASKED: AtomicBool = AtomicBool::new(false);
+
+/// How soon who waits hears of it.
+pub(crate) const EACH: Duration = Duration::from_millis(100);
+
+/// Asks all runners of this process to end: they come back soon, with what was measured until then.
+pub fn end() {
+    ASKED.store(true, Ordering::Relaxed);
+}
+
+/// Whether an end was asked for.
+pub fn is_ending() -> bool {
+    ASKED.load(Ordering::Relaxed)
+}
+
+/// Why something was not done, if an end was asked for.
+pub(crate) fn check() -> Result<(), Failure> {
+    if is_ending() { Err(Failure::new("it was told to end")) } else { Ok(()) }
+}
+
+/// Sleeps for a time.
+///
+/// # Errors
+/// If an end is asked for meanwhile.
+pub(crate) fn pause(time: Duration) -> Result<(), Failure> {
+    let until = Instant::now() + time;
+    loop {
+        check()?;
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(());
+        }
+        std::thread::sleep(left.min(EACH));
+    }
+}

@@ -1,0 +1,517 @@
+//! The experiment with a virtual machine: its disk is a volume of a target on the same host, over TCP or by
+//! shared memory.
+//!
+//! Over TCP the disk is QEMU's own (its iSCSI initiator, libiscsi), as the paper's hypervisor had the
+//! initiator and its machine a para-virtual disk. By shared memory `blockwire attach --via vhost-user`
+//! serves the machine's queues. fio runs in the machine. Invariant: figures from a machine whose processor
+//! is emulated are marked as such in every point.
+
+mod fit;
+mod image;
+mod told;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use eval::preset::{Load, Medium, Preset, Protocol, Room, Scale, Wire, word};
+use eval::record::{Point, Record, Run as Figures, Side};
+
+use crate::Failure;
+use crate::allowance::Allowance;
+use crate::attach::{self, Attached, Wanted};
+use crate::block;
+use crate::ending;
+use crate::environment::machine;
+use crate::link::Link;
+use crate::live::Moment;
+use crate::place::Place;
+use crate::process::{Late, Process, Run};
+use crate::runner::{self, Runner, Testbed};
+use crate::scratch::Scratch;
+use crate::target::{Serving, Setup};
+use crate::watch::Watch;
+use fit::Size;
+use image::Kernel;
+
+/// How long a machine may take to boot, and a load to say something beyond its own time.
+const PATIENCE: Duration = Duration::from_secs(240);
+
+/// How the machine reaches its volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// QEMU's own iSCSI initiator.
+    Tcp,
+    /// Our initiator, and memory that it shares with the machine.
+    SharedMemory,
+}
+
+impl Way {
+    const ALL: [Way; 2] = [Way::Tcp, Way::SharedMemory];
+
+    fn name(self) -> &'static str {
+        match self {
+            Way::Tcp => "tcp",
+            Way::SharedMemory => attach::Way::VhostUser.name(),
+        }
+    }
+
+    fn initiator(self) -> &'static str {
+        match self {
+            Way::Tcp => "qemu",
+            Way::SharedMemory => "blockwire",
+        }
+    }
+
+    fn missing(self) -> Option<String> {
+        let module =
+            Path::new("/usr/lib").join(format!("{}-linux-gnu/qemu/block-iscsi.so", std::env::consts::ARCH));
+        (self == Way::Tcp && !module.exists())
+            .then(|| "QEMU has no iSCSI here: apt install qemu-block-extra".to_owned())
+    }
+}
+
+/// What is missing for the experiment as a whole, and how it is installed.
+pub fn missing() -> Option<String> {
+    if std::env::consts::ARCH != "x86_64" {
+        return Some("guests are made for x86_64 only".to_owned());
+    }
+    if !Place::Here.has(QEMU) {
+        return Some(format!("{QEMU} is missing: apt install --no-install-recommends qemu-system-x86"));
+    }
+    image::missing().or_else(|| Kernel::find().err())
+}
+
+const QEMU: &str = "qemu-system-x86_64";
+
+/// Whether the processor runs guests itself; else why it is emulated.
+fn is_emulated() -> Option<String> {
+    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let flags = cpu.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
+    if !flags.split(' ').any(|flag| flag == "vmx" || flag == "svm") {
+        return Some("the processor shows no virtualization of its own (vmx, svm)".to_owned());
+    }
+    let opened = std::fs::File::options().read(true).write(true).open("/dev/kvm");
+    opened.err().map(|why| format!("/dev/kvm: {why}"))
+}
+
+/// Runs the experiment: every target, each way.
+///
+/// # Errors
+/// If nothing could be measured: why, and what to install.
+pub fn run(
+    runner: &mut Runner<'_>,
+    preset: &'static Preset,
+    room: &Room,
+    scale: Scale,
+    targets: &[String],
+) -> Result<Record, Failure> {
+    let cannot = |why: String| Failure::new(format!("{} cannot be run here: {why}", preset.id));
+    if let Some(why) = missing() {
+        return Err(cannot(why));
+    }
+    let kernel = Kernel::find().map_err(cannot)?;
+    let allowance = Allowance::begin((scale == Scale::Auto).then_some(room.time));
+    let emulated = is_emulated();
+    let mut notes = not_comparable(emulated.as_deref());
+    let mut pairs = Vec::new();
+    for name in targets {
+        if name == "url" || !room.targets.contains(name) || !speaks(runner, name)? {
+            notes.push(format!(
+                "target {name} was left out: it is not here, or serves no volume made for it by iSCSI"
+            ));
+            continue;
+        }
+        pairs.extend(Way::ALL.map(|way| (name.clone(), way)));
+    }
+    let size = fit::fit(preset, room, scale, (pairs.len(), emulated.is_some()), &mut notes);
+    let mut record = runner::begin(preset, &notes);
+    record.environment = vec![environment(runner, targets, &kernel)];
+    let all = pairs.len() * size.rounds as usize;
+    let mut broken: Vec<usize> = Vec::new();
+    let mut round_began = allowance.passed();
+    for at in 0..all {
+        let (round, pair) = (at / pairs.len(), at % pairs.len());
+        if ending::is_ending() {
+            record.notes.push(format!("it was told to end after {at} of {all} machines"));
+            break;
+        }
+        if pair == 0 && round > 0 {
+            if !allowance.has_round(round_began) {
+                record
+                    .notes
+                    .push(format!("{round} of {} rounds were made: there was no time for more", size.rounds));
+                break;
+            }
+            round_began = allowance.passed();
+        }
+        if !allowance.has_one_more(at) {
+            let left: Vec<String> =
+                pairs.iter().skip(pair).map(|(target, way)| format!("{target} by {}", way.name())).collect();
+            let left = left.join(", ");
+            record.notes.push(format!("left out of round {} for want of time: {left}", round + 1));
+            break;
+        }
+        if broken.contains(&pair) {
+            continue;
+        }
+        let Some((target, way)) = pairs.get(pair) else { break };
+        let mut guest = Guest {
+            runner,
+            kernel: &kernel,
+            size: &size,
+            emulated: emulated.is_some(),
+            way: *way,
+            allowance,
+        };
+        let outcome = match way.missing() {
+            Some(why) => Err(Failure::new(why)),
+            None => guest.measure(target, (at, all), &mut record),
+        };
+        if let Err(why) = outcome {
+            record.notes.push(format!("{target} by {} ended early: {why}", way.name()));
+            broken.push(pair);
+        }
+    }
+    runner.live.over();
+    runner::finish(&mut record, allowance.begun());
+    if record.points.is_empty() {
+        return Err(Failure::new(format!("nothing could be measured:\n  {}", record.notes.join("\n  "))));
+    }
+    Ok(record)
+}
+
+fn speaks(runner: &Runner<'_>, target: &str) -> Result<bool, Failure> {
+    Ok(runner.target(target)?.protocols().contains(&Protocol::Iscsi))
+}
+
+fn not_comparable(emulated: Option<&str>) -> Vec<String> {
+    let mut notes = vec![
+        "The paper had both ends in machines of ESXi, an adapter whose switch carries their traffic, and an SSD. \
+         Here the target runs on the host, its volume is memory, and no adapter is in the way: what compares is \
+         one way to the volume with another here."
+            .to_owned(),
+        "Over TCP the initiator is QEMU's own (libiscsi); by shared memory it is ours, which reaches the target \
+         over loopback."
+            .to_owned(),
+        "Processor use of the initiator's end is QEMU's with the machine in it, fio's start included."
+            .to_owned(),
+    ];
+    if let Some(why) = emulated {
+        notes.push(format!(
+            "The machine's processor is emulated (QEMU's TCG), since {why}. Its figures show that the ways work \
+             and are no measure of performance."
+        ));
+    }
+    notes
+}
+
+fn environment(runner: &Runner<'_>, targets: &[String], kernel: &Kernel) -> eval::record::Machine {
+    let mut here = machine(&Place::Here, "target and initiator");
+    for name in targets {
+        let version = runner.target(name).ok().and_then(|target| target.version(&Place::Here));
+        here.facts.extend(version.map(|version| (format!("target {name}"), version)));
+    }
+    let first = |words: &[&str]| {
+        let said = Place::Here.run(words).ok()?;
+        said.lines().next().map(str::to_owned)
+    };
+    here.facts.extend(first(&[QEMU, "--version"]).map(|said| ("QEMU".to_owned(), said)));
+    here.facts.extend(first(&["fio", "--version"]).map(|said| ("fio in the guest".to_owned(), said)));
+    here.facts.push(("kernel of the guest".to_owned(), kernel.version.clone()));
+    here
+}
+
+/// One machine: a target, a way to it, all loads.
+struct Guest<'r, 'a> {
+    runner: &'r mut Runner<'a>,
+    kernel: &'r Kernel,
+    size: &'r Size,
+    emulated: bool,
+    way: Way,
+    allowance: Allowance,
+}
+
+impl Guest<'_, '_> {
+    fn measure(
+        &mut self,
+        target: &str,
+        (machine, machines): (usize, usize),
+        record: &mut Record,
+    ) -> Result<(), Failure> {
+        let link = Link::make(Wire::Loopback, 1)?;
+        let setup = Setup {
+            place: link.target(),
+            listen: link.listen(),
+            addresses: link.addresses(),
+            protocol: Protocol::Iscsi,
+            volumes: (1, self.size.volume),
+            medium: Medium::Ram,
+            connections: 1,
+            cores: &self.runner.cores.target,
+            dir: &self.runner.dir,
+        };
+        let serving = self.runner.target(target)?.start(&setup)?;
+        let testbed = Testbed { serving, link };
+        block::fill(self.runner, &testbed)?;
+        let url = testbed.serving.urls(&testbed.link.address(0)).swap_remove(0);
+        let front = match self.way {
+            Way::Tcp => None,
+            Way::SharedMemory => Some(Front::start(self.runner, &url)?),
+        };
+        let (mut qemu, _initramfs) = self.boot(&url, front.as_ref())?;
+        let commands = [
+            testbed.serving.commands.clone(),
+            front.iter().map(|front| front.attached.command().to_owned()).collect(),
+        ];
+        for command in commands.concat().into_iter().chain([qemu.command().to_owned()]) {
+            runner::note_command(record, &command);
+        }
+        let ready = |line: &str| match line.split_once("@@") {
+            Some((_, said)) if said.starts_with("ready") => Some(Ok(())),
+            Some((_, said)) => said.strip_prefix("failed ").map(|why| Err(why.to_owned())),
+            None => None,
+        };
+        qemu.wait_for(PATIENCE, ready)?.map_err(|why| qemu.failure(&format!("the guest: {why}")))?;
+        let loads = self.size.loads.len();
+        for at in 0..loads {
+            if at > 0 && self.allowance.is_over() {
+                let way = self.way.name();
+                record.notes.push(format!(
+                    "machine {} of {machines} ({target} by {way}) was ended after {at} of {loads} loads for want of time",
+                    machine + 1
+                ));
+                break;
+            }
+            let moment = self.moment(target, (machine * loads + at, machines * loads));
+            self.runner.live.begins(&moment);
+            let outcome = self.load(at, &mut qemu, &testbed.serving, front.as_ref());
+            let told = outcome.as_ref().map(Figures::iops).map_err(ToString::to_string);
+            self.runner.live.ended(&moment, told.as_ref().copied().map_err(String::as_str));
+            let Some(load) = self.size.loads.get(at) else { break };
+            runner::join(record, self.point(target, load, outcome?));
+        }
+        Ok(())
+    }
+
+    /// Starts the machine; it runs all loads by itself and says when each begins and ends.
+    fn boot(&self, url: &str, front: Option<&Front>) -> Result<(Process, Gone), Failure> {
+        let initramfs = self.runner.dir.join(format!("guest-{}.cpio", self.way.name()));
+        let loads: Vec<(String, Vec<String>)> = self
+            .size
+            .loads
+            .iter()
+            .enumerate()
+            .map(|(at, load)| (format!("load{at}"), self.fio(load)))
+            .collect();
+        image::make(self.kernel, &loads, &initramfs)?;
+        let gone = Gone(initramfs.clone());
+        let memory = format!("{}M", self.size.memory >> 20);
+        let mut words: Vec<String> =
+            [QEMU, "-M", "pc,usb=off,memory-backend=memory", "-smp", "2", "-m", &memory]
+                .map(str::to_owned)
+                .to_vec();
+        words.push("-object".to_owned());
+        words.push(format!("memory-backend-memfd,id=memory,size={memory},share=on"));
+        // What QEMU's emulation of a processor gets wrong (cmpxchg16b) or does slowly is left out.
+        let processor: &[&str] = if self.emulated {
+            &["-accel", "tcg,thread=multi,tb-size=256", "-cpu", "max,la57=off,cx16=off"]
+        } else {
+            &["-accel", "kvm", "-cpu", "host"]
+        };
+        words.extend(processor.iter().map(|word| (*word).to_owned()));
+        let fixed = ["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio"];
+        words.extend(fixed.map(str::to_owned));
+        words.extend(["-kernel".to_owned(), self.kernel.file.display().to_string()]);
+        words.extend(["-initrd".to_owned(), initramfs.display().to_string()]);
+        words.extend(disk(url, front));
+        let line = "console=ttyS0 quiet panic=-1 mitigations=off nokaslr random.trust_cpu=on no_timer_check \
+                    tsc=reliable";
+        words.extend(["-append".to_owned(), line.to_owned()]);
+        let name = format!("guest-{}", self.way.name());
+        let process = Process::start(Run {
+            name: &name,
+            place: &Place::Here,
+            cores: &self.runner.cores.initiator,
+            words,
+            dir: &self.runner.dir,
+        })?;
+        Ok((process, gone))
+    }
+
+    /// The paper's job in fio's words.
+    fn fio(&self, load: &Load) -> Vec<String> {
+        vec![
+            "--name=load".to_owned(),
+            "--filename=/dev/vda".to_owned(),
+            "--ioengine=libaio".to_owned(),
+            "--direct=1".to_owned(),
+            "--thread".to_owned(),
+            format!("--rw={}", word(load.direction, load.is_random)),
+            format!("--bs={}", load.bytes),
+            format!("--iodepth={}", load.depth),
+            format!("--numjobs={}", load.threads),
+            format!("--size={}", self.size.volume),
+            format!("--runtime={}ms", self.size.runtime.as_millis()),
+            "--time_based".to_owned(),
+            "--cpus_allowed=0,1".to_owned(),
+            "--norandommap".to_owned(),
+            "--randseed=7".to_owned(),
+            "--group_reporting".to_owned(),
+            "--lat_percentiles=1".to_owned(),
+            "--output-format=json+".to_owned(),
+        ]
+    }
+
+    fn load(
+        &self,
+        at: usize,
+        qemu: &mut Process,
+        serving: &Serving,
+        front: Option<&Front>,
+    ) -> Result<Figures, Failure> {
+        let name = format!("load{at}");
+        let mut pids = vec![qemu.pid()];
+        pids.extend(front.map(|front| front.attached.pid()));
+        let target =
+            Watch::new(Place::Here, serving.pids(), &self.runner.cores.target).asking(serving.polls.clone());
+        let initiator = Watch::new(Place::Here, pids, &self.runner.cores.initiator);
+        self.until(qemu, &format!("@@begin {name}"))?;
+        let before = (target.ask()?, initiator.look()?);
+        let end = self.until(qemu, &format!("@@end {name} "))?.0;
+        let seen = (target.since(&before.0, &target.ask()?), initiator.since(&before.1, &initiator.look()?));
+        let (_, text) = self.until(qemu, &format!("@@told {name}"))?;
+        if !end.ends_with(" 0") {
+            return Err(Failure::new(format!("fio in the guest ended with {end}: {}", text.trim())));
+        }
+        let told = told::read(&text).map_err(Failure::new)?;
+        let scaled = |seconds: f64, side: Side| {
+            let scale = if seconds > 0.0 { told.seconds / seconds } else { 1.0 };
+            Side { process: (side.process.0 * scale, side.process.1 * scale), ..side }
+        };
+        Ok(Figures {
+            seconds: told.seconds,
+            ios: told.ios,
+            moved: told.bytes,
+            errors: told.errors,
+            retransmits: seen.0.retransmits,
+            target: Some(scaled(seen.0.seconds, seen.0.side)),
+            initiator: Some(scaled(seen.1.seconds, seen.1.side)),
+            latency: told.latency,
+            ..Figures::default()
+        })
+    }
+
+    /// Reads on to a line that holds `mark`; gives it, and what came before it.
+    fn until(&self, qemu: &mut Process, mark: &str) -> Result<(String, String), Failure> {
+        let until = Instant::now() + PATIENCE + self.size.runtime;
+        let mut text = String::new();
+        loop {
+            match qemu.next_line(until.saturating_duration_since(Instant::now())) {
+                Ok(Some((_, line))) if line.contains(mark) => return Ok((line, text)),
+                Ok(Some((_, line))) => {
+                    text.push_str(&line);
+                    text.push('\n');
+                }
+                Ok(None) => return Err(qemu.failure("the machine ended")),
+                Err(Late) => return Err(qemu.failure(&format!("the guest did not come to {mark}"))),
+            }
+        }
+    }
+
+    fn moment(&self, target: &str, (at, all): (usize, usize)) -> Moment {
+        let load = self.size.loads.get(at % self.size.loads.len().max(1));
+        let load = load.map(|load| format!("{} {}", word(load.direction, load.is_random), load.bytes));
+        let each = if at == 0 { self.size.runtime * 3 } else { self.allowance.passed().div_f64(at as f64) };
+        Moment {
+            step: (at + 1, all),
+            what: format!(
+                "{target} / {} ({}) {}",
+                self.way.initiator(),
+                self.way.name(),
+                load.unwrap_or_default()
+            ),
+            left: each * u32::try_from(all - at).unwrap_or(1),
+            ..Moment::default()
+        }
+    }
+
+    fn point(&self, target: &str, load: &Load, run: Figures) -> Point {
+        let processor = if self.emulated { "emulated" } else { "kvm" };
+        Point {
+            target: target.to_owned(),
+            initiator: self.way.initiator().to_owned(),
+            protocol: Protocol::Iscsi.name().to_owned(),
+            rw: word(load.direction, load.is_random).to_owned(),
+            bytes: load.bytes.into(),
+            depth: load.depth * load.threads,
+            connections: 1,
+            mtu: 65_536,
+            labels: vec![
+                ("path".to_owned(), self.way.name().to_owned()),
+                ("machine".to_owned(), processor.to_owned()),
+            ],
+            is_closed: true,
+            runs: vec![run],
+            ..Point::default()
+        }
+    }
+}
+
+/// The words for the machine's disk.
+fn disk(url: &str, front: Option<&Front>) -> Vec<String> {
+    let words = match front {
+        None => [
+            "-drive".to_owned(),
+            format!("if=none,id=disk,format=raw,cache=none,file={url}"),
+            "-device".to_owned(),
+            "virtio-blk-pci,drive=disk,num-queues=2,disable-legacy=on".to_owned(),
+        ],
+        Some(front) => [
+            "-chardev".to_owned(),
+            format!("socket,id=disk,path={}", front.socket.display()),
+            "-device".to_owned(),
+            "vhost-user-blk-pci,chardev=disk,num-queues=2,disable-legacy=on".to_owned(),
+        ],
+    };
+    words.to_vec()
+}
+
+/// A file that is removed when it is needed no more.
+struct Gone(PathBuf);
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// What serves a machine's queues.
+struct Front {
+    attached: Attached,
+    socket: PathBuf,
+    // Its directory lies in the run's, and goes with it.
+    _scratch: Arc<Scratch>,
+}
+
+impl Front {
+    fn start(runner: &Runner<'_>, url: &str) -> Result<Front, Failure> {
+        let scratch = Scratch::current()?;
+        let dir = scratch.directory("vm")?;
+        let binary = std::env::current_exe().map_err(Failure::new)?;
+        let attached = Attached::start(&Wanted {
+            binary: &binary,
+            place: &Place::Here,
+            cores: &runner.cores.initiator,
+            url,
+            way: attach::Way::VhostUser,
+            name: "disk",
+            at: &dir,
+            dir: &runner.dir,
+        })?;
+        let socket = attached.said("socket").map(PathBuf::from);
+        let socket =
+            socket.ok_or_else(|| Failure::new(format!("{url}: it does not say where its socket is")))?;
+        Ok(Front { attached, socket, _scratch: scratch })
+    }
+}

@@ -1,0 +1,307 @@
+//! fio, on volumes that `blockwire attach` makes local.
+//!
+//! Ways: `ublk` (block devices), `fuse` (files, with loop devices over them where that is allowed), `nbd`
+//! (fio's own NBD engine on a Unix socket). Each volume has an `attach` of its own, with one session. Its
+//! load begins with its line "Starting", figures count after the ramp. Processor time is that of all
+//! processes: both sides of the device are the initiator.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use eval::fio::Job;
+use eval::import::{About, import};
+use eval::preset::Protocol;
+use eval::record::{Record, Run as Counted};
+
+use super::clock::tell_time;
+use super::words::fio_words;
+use super::{Event, Figures, Initiator, Task, patience};
+use crate::Failure;
+use crate::attach::{Attached, Wanted, Way};
+use crate::place::Place;
+use crate::process::{Process, Run};
+
+/// The ways that fio can take, best first.
+const WAYS: [Way; 3] = [Way::Ublk, Way::Nbd, Way::Fuse];
+
+/// Why a way cannot be taken in a place.
+fn way_missing(way: Way, place: &Place) -> Option<String> {
+    let there = |path: &str| place.run(&["test", "-e", path]).is_ok();
+    let name = place.name();
+    match way {
+        Way::Ublk => (!there("/dev/ublk-control"))
+            .then(|| format!("/dev/ublk-control is not on {name}: modprobe ublk_drv (Linux 6.5 or newer)")),
+        Way::Fuse => (!there("/dev/fuse")).then(|| format!("/dev/fuse is not on {name}: modprobe fuse")),
+        Way::Nbd => {
+            let engines = place.run(&["fio", "--enghelp"]).unwrap_or_default();
+            let has = engines.lines().any(|line| line.trim() == "nbd");
+            (!has).then(|| format!("fio on {name} was built without its NBD engine (libnbd)"))
+        }
+        Way::VhostUser => Some("fio is no virtual machine".to_owned()),
+    }
+}
+
+/// fio behind `attach`, by one way, or by the best that the machine offers.
+#[derive(Debug)]
+pub(super) struct Fio {
+    binary: PathBuf,
+    name: &'static str,
+    way: Option<Way>,
+}
+
+impl Fio {
+    /// `fio` takes the best way; the others are for who wants one.
+    pub(super) fn all(binary: &Path) -> impl Iterator<Item = Fio> {
+        let ways = [
+            ("fio", None),
+            ("fio-ublk", Some(Way::Ublk)),
+            ("fio-fuse", Some(Way::Fuse)),
+            ("fio-nbd", Some(Way::Nbd)),
+        ];
+        let binary = binary.to_owned();
+        ways.into_iter().map(move |(name, way)| Fio { binary: binary.clone(), name, way })
+    }
+
+    fn way(&self, place: &Place) -> Result<Way, String> {
+        if let Some(way) = self.way {
+            return way_missing(way, place).map_or(Ok(way), Err);
+        }
+        let missing: Vec<String> = WAYS.iter().filter_map(|way| way_missing(*way, place)).collect();
+        WAYS.into_iter().find(|way| way_missing(*way, place).is_none()).ok_or_else(|| missing.join("; "))
+    }
+
+    /// Makes a volume local, and gives what fio is to open.
+    fn attach(&self, task: &Task<'_>, way: Way, number: usize) -> Result<(Attached, String), Failure> {
+        let name = format!("{}-attach-{number}", task.name);
+        let Task { place, cores, dir, .. } = *task;
+        let url = task
+            .urls
+            .get(number)
+            .ok_or_else(|| Failure::new(format!("there is no volume {}", number + 1)))?;
+        let at = PathBuf::from(place.scratch(dir));
+        let wanted = Wanted { binary: &self.binary, place, cores, url, way, name: &name, at: &at, dir };
+        let mut attached = Attached::start(&wanted)?;
+        // A device goes before a file.
+        let words: &[&str] = if way == Way::Nbd { &["url"] } else { &["device", "file"] };
+        let opened = words.iter().find_map(|word| attached.said(word)).map(str::to_owned);
+        let opened = opened.ok_or_else(|| attached.failure("it does not say what it made"))?;
+        Ok((attached, opened))
+    }
+}
+
+impl Initiator for Fio {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn protocols(&self) -> &[Protocol] {
+        &[Protocol::Iscsi, Protocol::NvmeTcp]
+    }
+
+    fn missing(&self, place: &Place) -> Option<String> {
+        missing(place).or_else(|| place.lacks_binary(&self.binary)).or_else(|| self.way(place).err())
+    }
+
+    fn lacks(&self, job: &Job) -> Option<String> {
+        lacks(job)
+    }
+
+    fn version(&self, place: &Place) -> Option<String> {
+        let way = self.way(place).ok()?;
+        Some(format!("{} by {}", version(place)?, way.name()))
+    }
+
+    fn around(&self) -> Duration {
+        Duration::from_millis(1200)
+    }
+
+    fn run(&self, task: &Task<'_>, tell: &dyn Fn(Event)) -> Result<Figures, Failure> {
+        let way = self.way(task.place).map_err(Failure::new)?;
+        let volumes = task.urls.len();
+        if task.connections as usize > volumes {
+            let said =
+                format!("attach has one session with each volume: {volumes}, not {}", task.connections);
+            return Err(Failure::new(said));
+        }
+        let mut attached = Vec::new();
+        let mut opened = Vec::new();
+        for number in 0..volumes {
+            let (one, name) = self.attach(task, way, number)?;
+            attached.push(one);
+            opened.push(name);
+        }
+        let engine = if way == Way::Nbd { Engine::Nbd } else { Engine::Aio };
+        let servers = attached.iter().map(Attached::pid).collect();
+        let mut figures = load(task, &opened, engine, Workers::These(servers), tell)?;
+        let commands: Vec<String> = attached.iter().map(|one| one.command().to_owned()).collect();
+        figures.command = format!("{} & {}", commands.join(" & "), figures.command);
+        // The device goes before what it was made of.
+        attached.reverse();
+        Ok(figures)
+    }
+}
+
+/// What is missing of fio itself.
+pub(super) fn missing(place: &Place) -> Option<String> {
+    (!place.has("fio")).then(|| format!("fio: missing on {}: apt install fio", place.name()))
+}
+
+/// fio's version.
+pub(super) fn version(place: &Place) -> Option<String> {
+    place.run(&["fio", "--version"]).ok().map(|said| said.trim().to_owned())
+}
+
+/// What fio is not driven to do here.
+pub(super) fn lacks(job: &Job) -> Option<String> {
+    let is_endless = job.runtime.is_none() || !job.is_time_based;
+    is_endless.then(|| "its processors are looked at by the clock: give runtime and time_based".to_owned())
+}
+
+/// How fio reaches volumes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Engine {
+    /// Block devices or files, past the page cache.
+    Aio,
+    /// Its NBD engine; volumes are URIs.
+    Nbd,
+}
+
+/// Who does the work.
+#[derive(Clone, Debug)]
+pub(super) enum Workers {
+    /// fio, and these processes.
+    These(Vec<u32>),
+    /// fio and the kernel: all that its cores do.
+    Kernel,
+}
+
+/// Runs a load on what was made local.
+pub(super) fn load(
+    task: &Task<'_>,
+    opened: &[String],
+    engine: Engine,
+    workers: Workers,
+    tell: &dyn Fn(Event),
+) -> Result<Figures, Failure> {
+    let words = words(task.job, opened, engine);
+    let run = Run { name: &task.name, place: task.place, cores: task.cores, words, dir: task.dir };
+    let mut processes = [Process::start(run)?];
+    processes[0].wait_for(Duration::from_secs(30), |line| line.starts_with("Starting ").then_some(()))?;
+    let pids = match workers {
+        Workers::These(mut pids) => {
+            pids.insert(0, processes[0].pid());
+            pids
+        }
+        Workers::Kernel => Vec::new(),
+    };
+    let begin = processes[0].heard() + task.job.ramp;
+    let end = begin + task.job.runtime.unwrap_or_default();
+    tell_time(&mut processes, pids, (begin, end), tell)?;
+    let [mut process] = processes;
+    let text = process.finish(patience(task.job))?;
+    let mut figures = read(&text).map_err(|why| process.failure(&why))?;
+    process.command().clone_into(&mut figures.command);
+    Ok(figures)
+}
+
+/// Its command line. By NBD each volume is a job of its own, and threads are shared by them.
+fn words(job: &Job, opened: &[String], engine: Engine) -> Vec<String> {
+    let mut words = ["fio", "--output-format=normal,json+", "--lat_percentiles=1", "--thread"]
+        .map(str::to_owned)
+        .to_vec();
+    match engine {
+        Engine::Aio => {
+            let names: Vec<String> = opened.iter().map(|name| name.replace(':', "\\:")).collect();
+            words.push("--name=eval".to_owned());
+            words.extend(fio_words(job));
+            words.extend(["--ioengine=libaio".to_owned(), "--direct=1".to_owned()]);
+            words.push(format!("--filename={}", names.join(":")));
+        }
+        Engine::Nbd => {
+            let volumes = opened.len() as u32;
+            for (number, uri) in opened.iter().enumerate() {
+                let extra = u32::from((number as u32) < job.threads % volumes);
+                let threads = (job.threads / volumes + extra).max(1);
+                words.push(format!("--name=eval{number}"));
+                words.extend(fio_words(&Job { threads, ..job.clone() }));
+                words.extend(["--ioengine=nbd".to_owned(), format!("--uri={uri}")]);
+            }
+        }
+    }
+    words
+}
+
+/// The figures between its lines for people: all its jobs together.
+fn read(text: &str) -> Result<Figures, String> {
+    let (_, text) = text.split_at(text.find('{').ok_or("it gives no figures")?);
+    let mut record = Record::default();
+    import(&mut record, &About::default(), text)?;
+    let mut all = Figures::default();
+    for run in record.points.into_iter().flat_map(|point| point.runs) {
+        let Counted { seconds, ios, moved, errors, latency, .. } = run;
+        all.merge(&Figures { seconds, ios, moved, errors, latency, ..Figures::default() });
+    }
+    if all.errors > 0 {
+        return Err(format!("{} errors", all.errors));
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use eval::fio::{Direction, parse_args};
+
+    const TEXT: &str = r#"eval: (g=0): rw=randrw
+Starting 1 thread
+{
+  "fio version" : "fio-3.33",
+  "jobs" : [ { "jobname" : "eval", "error" : 0,
+    "read" : { "io_bytes" : 409600, "runtime" : 2000, "total_ios" : 100,
+      "lat_ns" : { "min" : 900, "max" : 9000, "mean" : 2000.0, "stddev" : 50.0, "N" : 100,
+        "bins" : { "1496" : 60, "2512" : 40 } } },
+    "write" : { "io_bytes" : 4096, "runtime" : 1990, "total_ios" : 1,
+      "lat_ns" : { "min" : 7000, "max" : 7000, "mean" : 7000.0, "stddev" : 0.0, "N" : 1,
+        "bins" : { "6944" : 1 } } },
+    "trim" : { "io_bytes" : 0, "runtime" : 0, "total_ios" : 0, "lat_ns" : { "min" : 0, "max" : 0 } } } ]
+}
+
+eval: (groupid=0, jobs=1): err= 0
+"#;
+
+    #[test]
+    fn its_figures_are_read() {
+        let figures = read(TEXT).unwrap();
+        assert_eq!((figures.ios, figures.moved, figures.seconds), (101, 413_696, 2.0));
+        assert_eq!(
+            (figures.latency.count(), figures.latency.min(), figures.latency.max()),
+            (101, 900, 9_000)
+        );
+        let mean = (2_000.0 * 100.0 + 7_000.0) / 101.0;
+        assert!((figures.latency.mean() - mean).abs() < 1.0);
+        assert!(read("fio: no such file").is_err());
+        let failed = TEXT.replace("\"error\" : 0", "\"error\" : 5");
+        assert!(read(&failed).unwrap_err().contains("errors"));
+    }
+
+    #[test]
+    fn its_words_are_the_load() {
+        let job = Job {
+            direction: Direction::Read,
+            threads: 3,
+            runtime: Some(Duration::from_secs(1)),
+            is_time_based: true,
+            ..Job::default()
+        };
+        let aio = words(&job, &["/dev/loop7".into(), "/tmp/a:b".into()], Engine::Aio).join(" ");
+        assert!(aio.contains(r"--filename=/dev/loop7:/tmp/a\:b") && aio.contains("--numjobs=3"), "{aio}");
+        let nbd =
+            words(&job, &["nbd+unix:///?socket=/a".into(), "nbd+unix:///?socket=/b".into()], Engine::Nbd);
+        let threads: Vec<&String> = nbd.iter().filter(|word| word.starts_with("--numjobs")).collect();
+        assert_eq!(threads, ["--numjobs=2", "--numjobs=1"]);
+        // The same words are read back as the same load.
+        let common = fio_words(&job);
+        let line = ["--name=x", "--filename=-"].into_iter().chain(common.iter().map(String::as_str));
+        assert_eq!(parse_args(line).unwrap().jobs[0].threads, 3);
+    }
+}

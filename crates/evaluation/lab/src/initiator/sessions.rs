@@ -1,0 +1,75 @@
+//! Whose a session or a controller of Linux's initiators is: the run's own carry a name that nobody else has.
+//!
+//! Sessions of open-iscsi are over an interface of the run's, controllers of NVMe are a host's of the run's
+//! (its host identifier). Invariant: nothing else is ended or forgotten.
+
+use crate::Failure;
+use crate::place::Place;
+
+const SCRIPT: &str = include_str!("sessions.sh");
+
+fn said(place: &Place, words: &[&str]) -> Result<String, Failure> {
+    let run = place.run(&[&["sh", "-c", SCRIPT, "sh"], words].concat());
+    // The script is long; what it said is what matters.
+    run.map_err(|why| {
+        Failure::new(format!(
+            "{}: {}",
+            words.first().unwrap_or(&""),
+            why.to_string().lines().last().unwrap_or("")
+        ))
+    })
+}
+
+/// Refuses a target that sessions which are not ours use: their disks may be mounted.
+pub(super) fn refuse_iscsi(place: &Place, target: &str, interface: &str) -> Result<(), Failure> {
+    let held = said(place, &["iscsi-held", target, interface])?;
+    refuse(place, target, "log out of it (iscsiadm -m session)", &held)
+}
+
+/// Refuses a subsystem that controllers which are not ours use: with multipath theirs and ours would be one.
+pub(super) fn refuse_nvme(place: &Place, nqn: &str, host: &str) -> Result<(), Failure> {
+    let held = said(place, &["nvme-held", nqn, host])?;
+    refuse(place, nqn, "disconnect it (nvme disconnect -d)", &held)
+}
+
+fn refuse(place: &Place, name: &str, how: &str, held: &str) -> Result<(), Failure> {
+    let held: Vec<&str> = held.split_ascii_whitespace().collect();
+    if held.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::new(format!(
+        "{name} is in use on {} already, by {}, which the load would write under: {how}, or name another volume",
+        place.name(),
+        held.join(", ")
+    )))
+}
+
+/// Whether a session of ours with a target is there.
+pub(super) fn iscsi_serves(place: &Place, interface: &str, target: &str) -> Result<bool, Failure> {
+    Ok(!said(place, &["iscsi-ours", interface, target])?.trim().is_empty())
+}
+
+/// Whether a controller of ours of a subsystem is there.
+pub(super) fn nvme_serves(place: &Place, host: &str, nqn: &str) -> Result<bool, Failure> {
+    Ok(!said(place, &["nvme-ours", host, nqn])?.trim().is_empty())
+}
+
+/// Whether an interface, or a session over it, is there.
+pub(crate) fn iscsi_has(place: &Place, interface: &str) -> bool {
+    said(place, &["iscsi-ours", interface]).is_ok_and(|said| !said.trim().is_empty())
+}
+
+/// Ends sessions over an interface, and forgets them and it.
+pub(crate) fn undo_iscsi(place: &Place, interface: &str) {
+    let _ = said(place, &["iscsi-undo", interface]);
+}
+
+/// Whether a host has controllers.
+pub(crate) fn nvme_has(place: &Place, host: &str) -> bool {
+    said(place, &["nvme-ours", host]).is_ok_and(|said| !said.trim().is_empty())
+}
+
+/// Disconnects all controllers of a host.
+pub(crate) fn undo_nvme(place: &Place, host: &str) {
+    let _ = said(place, &["nvme-undo", host]);
+}

@@ -1,0 +1,58 @@
+//! Where evaluations run: systems under test, the places and links they run on, and what is seen of them.
+//!
+//! [`eval`] says what is measured and how it is judged; this crate does it: [`Link`] makes hosts and what
+//! lies between, [`target`] and [`initiator`] start systems, [`Watch`] looks at processors, and
+//! [`Runner`] takes a plan's steps in turn and gives a record. Invariant: all that was started, made or
+//! changed for a step is ended, removed or undone when its owner is dropped.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::unreachable,
+        clippy::panic,
+        clippy::indexing_slicing,
+        clippy::string_slice
+    )
+)]
+
+mod allowance;
+mod attach;
+mod attached;
+mod block;
+pub mod ending;
+mod environment;
+mod failure;
+pub mod guest;
+pub mod initiator;
+mod link;
+mod live;
+mod measure;
+pub mod oltp;
+pub mod place;
+mod process;
+pub mod remains;
+mod room;
+mod runner;
+mod scratch;
+mod spdk;
+pub mod stream;
+pub mod target;
+mod together;
+mod tree;
+mod watch;
+
+pub use environment::machine;
+pub use failure::Failure;
+pub use initiator::Initiator;
+pub use link::{Link, Machines, namespaces};
+pub use live::{Live, Moment, Plain, Silent, Terminal};
+pub use place::Place;
+pub use process::{Late, Process, Run, Stream};
+pub use room::room;
+pub use runner::{Cores, Runner, directory};
+pub use scratch::Scratch;
+pub use target::Target;
+pub use watch::{Look, Seen, Watch};

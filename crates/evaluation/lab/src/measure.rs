@@ -1,0 +1,326 @@
+//! One load while it runs: all initiator machines at once, both ends looked at while figures count.
+//!
+//! Invariant: processors are looked at when every machine's figures count and until the first machine's
+//! cease to, and are scaled to the time of the figures; a look that came late is said to have.
+
+use std::path::Path;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use eval::fio::Job;
+use eval::record::{Run, Side};
+
+use crate::Failure;
+use crate::initiator::{Event, Figures, Initiator, Progress, Task, patience};
+use crate::place::Place;
+use crate::watch::{Look, Seen, Watch};
+
+/// What one initiator machine does.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    /// Where.
+    pub(crate) place: Place,
+    /// On which volumes.
+    pub(crate) urls: Vec<String>,
+    /// What.
+    pub(crate) job: Job,
+    /// Over how many connections.
+    pub(crate) connections: u32,
+}
+
+/// A load, and who is looked at.
+pub(crate) struct Load<'a> {
+    /// Who does it.
+    pub(crate) initiator: &'a dyn Initiator,
+    /// What its processes are called in logs.
+    pub(crate) name: &'a str,
+    /// What each machine does.
+    pub(crate) parts: &'a [Part],
+    /// The target; `None`: it cannot be looked at.
+    pub(crate) target: Option<&'a Watch>,
+    /// The initiators' processors.
+    pub(crate) cores: &'a [usize],
+    /// For logs.
+    pub(crate) dir: &'a Path,
+}
+
+/// How a load goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Pulse {
+    /// Seconds since figures count.
+    pub(crate) seconds: f64,
+    /// I/Os per second since the last pulse.
+    pub(crate) iops: f64,
+    /// Mean latency in microseconds.
+    pub(crate) latency_us: Option<f64>,
+    /// How busy the target's cores and the initiator's are, in percent.
+    pub(crate) busy: (Option<f64>, Option<f64>),
+}
+
+/// What a thread of an initiator machine says.
+enum Said {
+    Event(usize, Event, Instant),
+    Over(usize, Box<Result<Figures, Failure>>),
+}
+
+/// Runs a load to its end. Gives its figures, and the commands that repeat it.
+///
+/// # Errors
+/// If any machine fails, or nothing was done.
+pub(crate) fn measure(load: &Load<'_>, tell: &mut dyn FnMut(Pulse)) -> Result<(Run, Vec<String>), Failure> {
+    let parts = load.parts;
+    let (to, from) = channel();
+    let mut window = Window::new(load);
+    let longest = parts.iter().map(|part| patience(&part.job)).max().unwrap_or_default();
+    let until = Instant::now() + longest + Duration::from_secs(30);
+    let mut all: Vec<Option<Result<Figures, Failure>>> = parts.iter().map(|_| None).collect();
+    std::thread::scope(|scope| {
+        for (host, part) in parts.iter().enumerate() {
+            let to = to.clone();
+            scope.spawn(move || {
+                let task = Task {
+                    name: format!("{}-{host}", load.name),
+                    place: &part.place,
+                    urls: part.urls.clone(),
+                    job: &part.job,
+                    cores: load.cores,
+                    connections: part.connections,
+                    dir: load.dir,
+                };
+                let tell = |event| drop(to.send(Said::Event(host, event, Instant::now())));
+                let figures = load.initiator.run(&task, &tell);
+                drop(to.send(Said::Over(host, Box::new(figures))));
+            });
+        }
+        drop(to);
+        loop {
+            match from.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(Said::Event(host, event, at)) => {
+                    window.hear(host, event, at);
+                    if let Some(pulse) = window.pulse() {
+                        tell(pulse);
+                    }
+                }
+                Ok(Said::Over(host, figures)) => {
+                    window.close(Instant::now());
+                    if let Some(of_host) = all.get_mut(host) {
+                        *of_host = Some(*figures);
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected | RecvTimeoutError::Timeout) => break,
+            }
+        }
+    });
+    let mut figures = Figures::default();
+    let mut commands = Vec::new();
+    for part in all {
+        let part = part.ok_or_else(|| Failure::new("an initiator did not end in time"))??;
+        commands.push(part.command.clone());
+        figures.merge(&part);
+    }
+    if figures.ios == 0 {
+        return Err(Failure::new("no I/O was done while figures counted"));
+    }
+    Ok((window.run(figures), commands))
+}
+
+/// How late a look may be, in seconds or as part of the time of the figures, whichever is more.
+const LATE: f64 = 0.05;
+const LATE_PART: f64 = 0.1;
+
+/// The time over which processors are looked at.
+struct Window<'a> {
+    load: &'a Load<'a>,
+    /// Ids of what works on each machine, once its figures count.
+    began: Vec<Option<Vec<u32>>>,
+    /// One for each machine, whatever its namespaces.
+    initiators: Vec<Watch>,
+    open: Option<(Option<Look>, Vec<Option<Look>>)>,
+    /// How late the target's looks were, and the initiators', in seconds.
+    late: (f64, f64),
+    seen: Option<(Option<Seen>, Option<Seen>)>,
+    progress: Vec<Progress>,
+    last: (f64, u64),
+}
+
+impl<'a> Window<'a> {
+    fn new(load: &'a Load<'a>) -> Window<'a> {
+        let hosts = load.parts.len();
+        Window {
+            load,
+            began: vec![None; hosts],
+            initiators: Vec::new(),
+            open: None,
+            late: (0.0, 0.0),
+            seen: None,
+            progress: vec![Progress::default(); hosts],
+            last: (0.0, 0),
+        }
+    }
+
+    fn hear(&mut self, host: usize, event: Event, at: Instant) {
+        match event {
+            Event::Began(pids) => {
+                if let Some(began) = self.began.get_mut(host) {
+                    *began = Some(pids);
+                }
+                if self.began.iter().all(Option::is_some) && self.open.is_none() {
+                    self.initiators = self.watches();
+                    let target = self.load.target.and_then(|watch| watch.ask().ok());
+                    let looks: Vec<_> = self.initiators.iter().map(|watch| watch.look().ok()).collect();
+                    let late = |look: &Option<Look>| look.as_ref().map_or(0.0, |look| look.late(at));
+                    self.late = (late(&target), looks.iter().map(late).fold(0.0, f64::max));
+                    self.open = Some((target, looks));
+                }
+            }
+            Event::Progress(progress) => {
+                if let Some(of_host) = self.progress.get_mut(host) {
+                    *of_host = progress;
+                }
+            }
+            Event::Ended => self.close(at),
+        }
+    }
+
+    /// Namespaces of this machine are looked at together: they share its processors.
+    fn watches(&self) -> Vec<Watch> {
+        let mut machines: Vec<(Place, Vec<u32>)> = Vec::new();
+        for (part, pids) in self.load.parts.iter().zip(&self.began) {
+            let place = if part.place.is_local() { Place::Here } else { part.place.clone() };
+            let pids = pids.iter().flatten().copied();
+            match machines.iter_mut().find(|(known, _)| *known == place) {
+                Some((_, known)) => known.extend(pids),
+                None => machines.push((place, pids.collect())),
+            }
+        }
+        machines.into_iter().map(|(place, pids)| Watch::new(place, pids, self.load.cores)).collect()
+    }
+
+    /// Looks for the last time, once, since figures ceased to count.
+    fn close(&mut self, ceased: Instant) {
+        if self.seen.is_none() {
+            self.seen = self.look(Watch::ask);
+            let late = |seen: &Option<Seen>| {
+                let until = seen.as_ref().map_or(ceased, |seen| seen.until);
+                until.saturating_duration_since(ceased).as_secs_f64()
+            };
+            let (target, initiator) =
+                self.seen.as_ref().map_or((0.0, 0.0), |(far, near)| (late(far), late(near)));
+            self.late = (self.late.0.max(target), self.late.1.max(initiator));
+        }
+    }
+
+    /// `far`: how the target is looked at.
+    fn look(&self, far: fn(&Watch) -> Result<Look, Failure>) -> Option<(Option<Seen>, Option<Seen>)> {
+        let (target, initiators) = self.open.as_ref()?;
+        // Initiators first: they may end at any moment, and the target does not.
+        let all = self.initiators.iter().zip(initiators);
+        let all = all.map(|(watch, before)| Some(watch.since(before.as_ref()?, &watch.look().ok()?)));
+        let near = all.collect::<Option<Vec<_>>>().and_then(merged);
+        let target = self.load.target.zip(target.as_ref());
+        let far = target.and_then(|(watch, before)| Some(watch.since(before, &far(watch).ok()?)));
+        Some((far, near))
+    }
+
+    /// How it goes, if there is news.
+    fn pulse(&mut self) -> Option<Pulse> {
+        let ios: u64 = self.progress.iter().map(|progress| progress.ios).sum();
+        let seconds = self.progress.iter().map(|progress| progress.seconds).fold(0.0, f64::max);
+        let (before, done) = self.last;
+        if seconds <= before {
+            return None;
+        }
+        self.last = (seconds, ios);
+        let busy = |seen: &Option<Seen>| seen.as_ref().map(|seen| seen.side.cores.total().busy_percent());
+        // Asking other machines would hold up the news of the end.
+        let is_near = self.load.parts.iter().all(|part| part.place.is_local());
+        let seen = if is_near { self.look(Watch::look) } else { None };
+        Some(Pulse {
+            seconds,
+            iops: ios.saturating_sub(done) as f64 / (seconds - before),
+            latency_us: self.progress.first().and_then(|progress| progress.latency_us),
+            busy: seen.map_or((None, None), |(target, initiator)| (busy(&target), busy(&initiator))),
+        })
+    }
+
+    fn run(self, figures: Figures) -> Run {
+        let (target, initiator) = self.seen.unwrap_or_default();
+        let late = |late: f64| Some(late).filter(|late| *late > LATE.max(figures.seconds * LATE_PART));
+        let late = (late(self.late.0), late(self.late.1));
+        let scaled = |seen: &Seen| {
+            let scale = if seen.seconds > 0.0 { figures.seconds / seen.seconds } else { 1.0 };
+            let (user, system) = seen.side.process;
+            // They count by the clock; a processor that was taken away meanwhile was not used.
+            let idle_polls = seen.side.idle_polls.map(|idle| (idle * scale).min((user + system) * scale));
+            Side { process: (user * scale, system * scale), idle_polls, ..seen.side.clone() }
+        };
+        let link = target.as_ref().or(initiator.as_ref());
+        let count = |count: Option<u64>| {
+            let link = link?;
+            Some((count? as f64 * figures.seconds / link.seconds.max(1e-3)) as u64)
+        };
+        Run {
+            retransmits: count(link.and_then(|seen| seen.retransmits)),
+            packets: count(link.and_then(|seen| seen.packets)),
+            target: target.as_ref().map(scaled).map(|side| Side { late: late.0, ..side }),
+            // Its own count is of the very time of its figures, wherever it runs.
+            initiator: initiator.as_ref().map(scaled).map(|side| Side {
+                process: figures.cpu.unwrap_or(side.process),
+                idle_polls: figures.polls.or(side.idle_polls),
+                late: late.1,
+                ..side
+            }),
+            seconds: figures.seconds,
+            ios: figures.ios,
+            moved: figures.moved,
+            errors: figures.errors,
+            latency: figures.latency,
+            latency_summary: None,
+            refilled: figures.refilled,
+            io_latency_us: None,
+        }
+    }
+}
+
+/// Core numbers of the second machine begin here, of the third at twice this, and so on.
+const MACHINE: u32 = 10_000;
+
+/// What several machines did, as of one.
+fn merged(all: Vec<Seen>) -> Option<Seen> {
+    let mut all = all.into_iter();
+    let mut sum = all.next()?;
+    for (seen, machine) in all.zip(1u32..) {
+        let cores = seen.side.cores.cores.into_iter();
+        sum.side.cores.cores.extend(cores.map(|(core, kinds)| (core + machine * MACHINE, kinds)));
+        sum.side.cores.switches += seen.side.cores.switches;
+        sum.side.process.0 += seen.side.process.0;
+        sum.side.process.1 += seen.side.process.1;
+        sum.side.resident += seen.side.resident;
+        let add = |a: Option<u64>, b: Option<u64>| Some(a? + b?);
+        sum.retransmits = add(sum.retransmits, seen.retransmits);
+        sum.until = sum.until.max(seen.until);
+        sum.packets = add(sum.packets, seen.packets);
+    }
+    Some(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use eval::cpu::{Kinds, Usage};
+
+    #[test]
+    fn machines_keep_their_cores_apart() {
+        let seen = |user| {
+            let cores = Usage { cores: vec![(0, Kinds { user, ..Kinds::default() })], switches: 3 };
+            let side = Side { cores, process: (user, 0.5), resident: 10, ..Side::default() };
+            Seen { seconds: 1.0, until: Instant::now(), side, retransmits: Some(1), packets: None }
+        };
+        let all = merged(vec![seen(0.25), seen(0.75)]).unwrap();
+        let cores: Vec<u32> = all.side.cores.cores.iter().map(|(core, _)| *core).collect();
+        assert_eq!(cores, [0, MACHINE]);
+        assert_eq!((all.side.process, all.side.resident), ((1.0, 1.0), 20));
+        assert_eq!((all.retransmits, all.packets), (Some(2), None));
+        assert!(merged(Vec::new()).is_none());
+    }
+}

@@ -1,0 +1,183 @@
+//! How large the database experiment is on this machine.
+//!
+//! Invariant: whatever is not as in the paper is said in a note.
+
+use std::time::Duration;
+
+use eval::preset::{Kind, Preset, Room, Scale};
+
+/// Bytes of a warehouse with all that belongs to it, indexes and free space in pages included, and its rows.
+const WAREHOUSE: u64 = 8 << 20;
+const ROWS: u64 = 32_000;
+/// Smallest LUN: six of them hold what a database server makes before there is any table.
+const LUN_MIN: u64 = 64 << 20;
+/// Data of one database in the paper.
+const DATA: u64 = 260 << 30;
+/// Part of a volume, in percent, that tables may take: logs and growth need the rest.
+const FULL: u64 = 40;
+/// Rows that are loaded in a second, as a guess that is rather low.
+const ROWS_PER_SECOND: f64 = 6_000.0;
+
+/// How large it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Size {
+    /// Databases at once, each with users and volumes of its own.
+    pub(super) databases: u32,
+    /// Users of each.
+    pub(super) users: u32,
+    /// Transactions of each user; `None`: as many as there is time for, found out by the first system on each
+    /// database server.
+    pub(super) transactions: Option<u64>,
+    /// How often each pair of systems does them, in turn with the others.
+    pub(super) rounds: u32,
+    /// LUNs of each database.
+    pub(super) luns: u32,
+    /// Bytes of a LUN.
+    pub(super) lun: u64,
+    /// Warehouses of each database.
+    pub(super) warehouses: u64,
+    /// How long all of it is to run, if there is a limit.
+    pub(super) time: Option<Duration>,
+}
+
+impl Size {
+    /// Bytes that tables take at first.
+    pub(super) fn data(&self) -> u64 {
+        self.warehouses * WAREHOUSE
+    }
+
+    /// Memory that a database server gives to its own cache: a 16th of its data.
+    pub(super) fn cache(&self) -> u64 {
+        (self.data() / 16).clamp(16 << 20, 1 << 30) & !((1 << 20) - 1)
+    }
+}
+
+/// Makes of the preset what the machine can do with so many pairs of systems. Notes go to `notes`.
+pub(super) fn fit(
+    preset: &Preset,
+    room: &Room,
+    scale: Scale,
+    pairs: usize,
+    notes: &mut Vec<String>,
+) -> Result<Size, String> {
+    let Kind::Oltp { users, transactions, databases } = preset.kind else {
+        return Err(format!("{} has no database", preset.id));
+    };
+    let luns = preset.volumes.0 / databases;
+    let cores = u32::try_from(room.cores).unwrap_or(u32::MAX);
+    let memory = room.memory / 3;
+    let size = match scale.or_part() {
+        Some(part) => {
+            let part_of = |all: u32, least: u32| ((f64::from(all) * part) as u32).clamp(least, all);
+            let databases = part_of(databases, 1);
+            let lun = ((preset.volumes.1 as f64 * part) as u64).max(LUN_MIN);
+            let warehouses = (DATA as f64 * part) as u64 / WAREHOUSE;
+            Size {
+                databases,
+                users: part_of(users, 2),
+                transactions: Some(u64::from(part_of(transactions, 20))),
+                rounds: 1,
+                luns,
+                lun,
+                warehouses: warehouses.clamp(1, most(lun, luns)),
+                time: None,
+            }
+        }
+        None => {
+            // The paper had six cores for each database, beside those of its target.
+            let databases = (cores / 6).clamp(2, databases);
+            let each = memory / u64::from(databases * luns);
+            let lun = each.min(preset.volumes.1).clamp(LUN_MIN, 1 << 30);
+            // A fifth of the time is for filling, in each round again.
+            let fillings = pairs.max(1) as f64 * f64::from(preset.rounds);
+            let loading = room.time.mul_f64(0.2).as_secs_f64() / fillings;
+            let warehouses = (ROWS_PER_SECOND * loading) as u64 / u64::from(databases) / ROWS;
+            Size {
+                databases,
+                users: (users * cores / 24).clamp(4, users),
+                transactions: None,
+                rounds: preset.rounds,
+                luns,
+                lun,
+                warehouses: warehouses.clamp(1, most(lun, luns)),
+                time: Some(room.time),
+            }
+        }
+    };
+    let size = Size { lun: size.lun & !((1 << 20) - 1), ..size };
+    let wanted = u64::from(size.databases * size.luns) * size.lun;
+    if wanted > room.memory * 3 / 4 {
+        return Err(format!(
+            "{} LUNs of {} MiB do not fit the {} MiB of memory that are free: give a smaller --scale, or auto",
+            size.databases * size.luns,
+            size.lun >> 20,
+            room.memory >> 20
+        ));
+    }
+    let paper = format!("{databases} databases of 260 GB on {luns} LUNs each, {users} users each");
+    notes.push(format!(
+        "the paper had {paper}; here are {} of {} MiB on {} LUNs of {} MiB, {} users each",
+        size.databases,
+        size.data() >> 20,
+        size.luns,
+        size.lun >> 20,
+        size.users
+    ));
+    Ok(size)
+}
+
+fn most(lun: u64, luns: u32) -> u64 {
+    (lun * u64::from(luns) * FULL / 100 / WAREHOUSE).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn room(cores: usize, memory: u64) -> Room {
+        Room {
+            cores,
+            memory,
+            files: 1024,
+            ports: 28_232,
+            namespaces: Ok(()),
+            targets: Vec::new(),
+            initiators: Vec::new(),
+            wires: Vec::new(),
+            time: Duration::from_secs(600),
+            pace: eval::preset::Pace::default(),
+        }
+    }
+
+    fn made(room: &Room, scale: Scale) -> (Result<Size, String>, Vec<String>) {
+        let mut notes = Vec::new();
+        let preset = Preset::find("demartek-oltp").unwrap();
+        (fit(preset, room, scale, 2, &mut notes), notes)
+    }
+
+    #[test]
+    fn a_small_machine_gets_a_small_database_and_is_told() {
+        let (size, notes) = made(&room(2, 20 << 30), Scale::Auto);
+        let size = size.unwrap();
+        assert_eq!((size.databases, size.users, size.luns), (2, 5, 6));
+        assert!(size.data() < u64::from(size.luns) * size.lun / 2);
+        assert!(notes[0].contains("4 databases of 260 GB") && notes[0].contains("here are 2"), "{notes:?}");
+    }
+
+    #[test]
+    fn the_smallest_part_is_small_and_the_whole_does_not_fit() {
+        let (size, _) = made(&room(2, 20 << 30), Scale::Part(0.00002));
+        let size = size.unwrap();
+        assert_eq!((size.databases, size.users, size.transactions, size.warehouses), (1, 2, Some(20), 1));
+        assert_eq!(size.lun, LUN_MIN);
+        let (size, _) = made(&room(2, 20 << 30), Scale::Part(1.0));
+        assert!(size.unwrap_err().contains("--scale"));
+    }
+
+    #[test]
+    fn a_large_machine_gets_what_the_paper_had() {
+        let (size, _) = made(&room(48, 4 << 40), Scale::Auto);
+        let size = size.unwrap();
+        assert_eq!((size.databases, size.users), (4, 70));
+    }
+}

@@ -1,0 +1,166 @@
+//! The load on a database: transactions in the manner of TPC-C by sysbench, and what it prints about them.
+//!
+//! What users do is in `orders.lua`. Invariant: what is not in its output is an error that names what was looked for, never a zero.
+
+use std::path::{Path, PathBuf};
+
+use eval::Histogram;
+
+use super::database::Database;
+use super::fit::Size;
+use crate::Failure;
+
+/// What users do, as sysbench runs it.
+const SCRIPT: &str = include_str!("orders.lua");
+/// Items, and customers of each district: a tenth of TPC-C's.
+const ITEMS: u32 = 10_000;
+const CUSTOMERS: u32 = 300;
+
+/// Puts the script where sysbench finds it, and gives its path.
+pub(super) fn script(dir: &Path) -> Result<PathBuf, Failure> {
+    let path = dir.join("orders.lua");
+    std::fs::write(&path, SCRIPT).map_err(|why| Failure::new(format!("{}: {why}", path.display())))?;
+    Ok(path)
+}
+
+/// What one database's users did.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Told {
+    /// Transactions that were committed.
+    pub(super) transactions: u64,
+    /// Seconds that all of them took.
+    pub(super) seconds: f64,
+    /// Transactions that met a deadlock and were begun again, and connections that were lost.
+    pub(super) errors: u64,
+    /// Latencies of transactions, each as the middle of sysbench's bucket.
+    pub(super) latency: Histogram,
+}
+
+fn words(script: &Path, database: &Database, size: &Size, last: &[&str]) -> Vec<String> {
+    let mut words = vec!["sysbench".to_owned(), script.display().to_string()];
+    words.extend(database.client_words());
+    words.push(format!("--warehouses={}", size.warehouses));
+    words.push(format!("--items={ITEMS}"));
+    words.push(format!("--customers={CUSTOMERS}"));
+    words.extend(last.iter().map(|word| (*word).to_owned()));
+    words
+}
+
+/// The command that fills a database.
+pub(super) fn prepare(script: &Path, database: &Database, size: &Size) -> Vec<String> {
+    words(script, database, size, &["prepare"])
+}
+
+/// The command that runs its users for a number of transactions in all, or for so many seconds.
+pub(super) fn run(script: &Path, database: &Database, size: &Size, until: Until) -> Vec<String> {
+    let until = match until {
+        // Whichever comes first ends them in order; no seconds are no limit.
+        Until::Transactions(count, seconds) => {
+            [format!("--time={}", seconds.unwrap_or(0)), format!("--events={count}")]
+        }
+        Until::Seconds(seconds) => [format!("--time={seconds}"), "--events=0".to_owned()],
+    };
+    let users = format!("--threads={}", size.users);
+    let last = [&users, &until[0], &until[1], "--rand-seed=7", "--histogram=on", "run"];
+    words(script, database, size, &last)
+}
+
+/// How long users go on.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Until {
+    /// Until they have done so many together, or for so many seconds if that comes first.
+    Transactions(u64, Option<u64>),
+    /// For so long.
+    Seconds(u64),
+}
+
+/// Reads what a run prints.
+pub(super) fn read(text: &str) -> Result<Told, String> {
+    let mut told = Told::default();
+    let mut in_histogram = false;
+    let mut seen = (false, false);
+    for line in text.lines() {
+        let line = line.trim();
+        if line.starts_with("value") && line.ends_with("count") {
+            in_histogram = true;
+            continue;
+        }
+        if in_histogram {
+            match bucket(line) {
+                Some((ns, count)) => (0..count).for_each(|_| told.latency.record(ns)),
+                None => in_histogram = false,
+            }
+            continue;
+        }
+        let Some((name, value)) = line.split_once(':') else { continue };
+        let value = value.split_ascii_whitespace().next().unwrap_or_default();
+        match name {
+            "transactions" => {
+                told.transactions = value.parse().map_err(|_| format!("transactions: {value}"))?;
+                seen.0 = true;
+            }
+            "total time" => {
+                let seconds = value.trim_end_matches('s');
+                told.seconds = seconds.parse().map_err(|_| format!("total time: {value}"))?;
+                seen.1 = true;
+            }
+            "ignored errors" | "reconnects" => {
+                told.errors += value.parse::<u64>().map_err(|_| format!("{name}: {value}"))?;
+            }
+            _ => {}
+        }
+    }
+    match seen {
+        (true, true) if told.latency.count() > 0 => Ok(told),
+        (true, true) => Err("sysbench printed no histogram of latencies".to_owned()),
+        _ => Err("sysbench printed neither how many transactions nor how long they took".to_owned()),
+    }
+}
+
+/// A line of the histogram: `3.187 |****  2`, in milliseconds.
+fn bucket(line: &str) -> Option<(u64, u64)> {
+    let (ms, rest) = line.split_once('|')?;
+    let ms: f64 = ms.trim().parse().ok()?;
+    let count = rest.trim_start_matches('*').trim().parse().ok()?;
+    Some(((ms * 1e6) as u64, count))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAID: &str = "Latency histogram (values are in milliseconds)
+       value  ------------- distribution ------------- count
+       1.891 |****                                     1
+       2.662 |************************                 6
+      32.525 |****                                     1
+
+SQL statistics:
+    queries performed:
+        read:                            112
+    transactions:                        8      (783.99 per sec.)
+    queries:                             160    (15679.79 per sec.)
+    ignored errors:                      2      (0.00 per sec.)
+    reconnects:                          0      (0.00 per sec.)
+
+General statistics:
+    total time:                          0.2544s
+    total number of events:              8
+";
+
+    #[test]
+    fn what_sysbench_prints_is_read() {
+        let told = read(SAID).unwrap();
+        assert_eq!((told.transactions, told.seconds, told.errors), (8, 0.2544, 2));
+        assert_eq!((told.latency.count(), told.latency.max()), (8, 32_525_000));
+        let middle = told.latency.percentile(50.0) as f64;
+        assert!((middle / 2_662_000.0 - 1.0).abs() < 0.02, "{middle}");
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        assert!(read("FATAL: no").unwrap_err().contains("transactions"));
+        let cut = SAID.replace("value ", "");
+        assert!(read(&cut).unwrap_err().contains("histogram"));
+    }
+}

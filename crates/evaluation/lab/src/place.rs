@@ -1,0 +1,353 @@
+//! Where a command runs: on this machine, in a network namespace of it, or on another machine over ssh.
+//!
+//! Invariant: a word of a command reaches the program as it stands, wherever it runs; nothing is
+//! expanded by a shell on the way.
+
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use crate::Failure;
+use crate::scratch::Scratch;
+
+/// Where a command runs.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// Here.
+    Here,
+    /// Here, in the network namespace of this name (ip-netns(8)).
+    Namespace(String),
+    /// On another machine.
+    Ssh(Machine),
+}
+
+/// A machine that is reached by ssh.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Machine {
+    /// ssh and its options: `ssh`, or `ssh -F FILE`.
+    pub ssh: Vec<String>,
+    /// Its name, as ssh understands it.
+    pub name: String,
+    /// A socket here through which all commands share one connection, so that each takes milliseconds.
+    pub control: String,
+    /// A directory of ours on it, for this program, sockets and state; empty until [`Place::settle`].
+    pub dir: String,
+    /// Where that socket lies: in a directory that nobody else may enter, for as long as the machine is used.
+    scratch: Arc<Scratch>,
+    /// Its clock ticks per second and bytes per page; this machine's until [`Place::settle`].
+    pub units: (u64, u64),
+}
+
+/// Options of ssh under which nothing is asked of a person, and a dead machine is given up.
+const SSH: [&str; 6] = ["-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5"];
+
+impl Machine {
+    /// A machine that nothing was said to yet.
+    ///
+    /// # Errors
+    /// If there is no place for its socket.
+    pub fn new(ssh: Vec<String>, name: &str) -> Result<Machine, Failure> {
+        let scratch = Scratch::current()?;
+        let control = scratch.path().join(format!("ssh{}", scratch.number()));
+        Ok(Machine {
+            ssh,
+            name: name.to_owned(),
+            control: control.display().to_string(),
+            dir: String::new(),
+            scratch,
+            units: units(),
+        })
+    }
+
+    /// ssh with all its options, over the connection that commands share; over one of its own if there is none.
+    fn words(&self) -> Vec<String> {
+        [self.options("ControlMaster=no"), vec![self.name.clone()]].concat()
+    }
+
+    fn options(&self, master: &str) -> Vec<String> {
+        let mut words = self.ssh.clone();
+        words.extend(SSH.map(str::to_owned));
+        words.extend(["-o", master, "-S"].map(str::to_owned));
+        words.push(self.control.clone());
+        words
+    }
+
+    /// Opens the connection that commands share: a look at a busy machine must not wait for keys to be exchanged.
+    /// It stays for a while after the last command, with nothing of ours open.
+    fn connect(&self) {
+        let mut words = self.options("ControlMaster=yes");
+        words.extend(["-o", "ControlPersist=300", &self.name, "true"].map(str::to_owned));
+        // Without it every command has its own.
+        let _ = command(&words)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .status();
+    }
+}
+
+/// A command line for a shell, whose process first says its id.
+fn script(words: &[String]) -> String {
+    let line: Vec<String> = words.iter().map(|word| quoted(word)).collect();
+    format!("echo pid $$; exec {}", line.join(" "))
+}
+
+/// The program that the first word names, with the others for arguments; of no words one that cannot be run.
+pub(crate) fn command(words: &[String]) -> Command {
+    let mut words = words.iter();
+    let mut command = Command::new(words.next().map_or("", String::as_str));
+    command.args(words);
+    command
+}
+
+impl Place {
+    /// Whether its processes are processes of this machine.
+    pub fn is_local(&self) -> bool {
+        !matches!(self, Place::Ssh(_))
+    }
+
+    /// The words that run `words` there. Over ssh the process first says its id, as `pid N`.
+    pub fn words(&self, words: &[String]) -> Vec<String> {
+        let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+        match self {
+            Place::Here => words.to_vec(),
+            Place::Namespace(name) => [texts(&["ip", "netns", "exec", name]), words.to_vec()].concat(),
+            Place::Ssh(machine) => {
+                let last = vec![machine.name.clone(), "--".to_owned(), script(words)];
+                [machine.ssh.clone(), texts(&SSH), last].concat()
+            }
+        }
+    }
+
+    /// Runs a command to its end and gives what it printed.
+    ///
+    /// # Errors
+    /// If it cannot be run, or fails: what it said.
+    pub fn run(&self, words: &[&str]) -> Result<String, Failure> {
+        self.run_with(words, b"")
+    }
+
+    /// Runs a command that is given `input`.
+    ///
+    /// # Errors
+    /// If it cannot be run, or fails: what it said.
+    pub fn run_with(&self, words: &[&str], input: &[u8]) -> Result<String, Failure> {
+        let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+        let whole = match self {
+            Place::Ssh(machine) => [machine.words(), vec!["--".to_owned(), script(&words)]].concat(),
+            _ => self.words(&words),
+        };
+        let failed = |why: &dyn std::fmt::Display| Failure::new(format!("{}: {why}", words.join(" ")));
+        let mut child = command(&whole)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            // An interrupt from the terminal must not cut it short: it may be one that undoes.
+            .process_group(0)
+            .spawn()
+            .map_err(|why| failed(&why))?;
+        if let Some(mut stdin) = child.stdin.take() {
+            // A command that does not read what it is given is judged by how it ends.
+            let _ = stdin.write_all(input);
+        }
+        let output = child.wait_with_output().map_err(|why| failed(&why))?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let said =
+                if said.trim().is_empty() { output.status.to_string() } else { said.trim().to_owned() };
+            return Err(failed(&said));
+        }
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        Ok(match self {
+            Place::Ssh(_) => text.split_once('\n').map_or(String::new(), |(_, rest)| rest.to_owned()),
+            _ => text,
+        })
+    }
+
+    /// Whether a program is there, by its name or path.
+    pub fn has(&self, program: &str) -> bool {
+        match self {
+            Place::Ssh(_) => self.run(&["sh", "-c", "command -v \"$1\"", "sh", program]).is_ok(),
+            _ => found(program),
+        }
+    }
+
+    /// Why a module of the kernel cannot be had there; `None`: it is loaded, or can be.
+    pub(crate) fn module(&self, name: &str) -> Option<String> {
+        let is_loaded = self.run(&["test", "-e", &format!("/sys/module/{name}")]).is_ok();
+        if is_loaded || self.run(&["modprobe", "-n", name]).is_ok() {
+            return None;
+        }
+        let kernel = self.read("/proc/sys/kernel/osrelease").unwrap_or_default();
+        Some(format!("modprobe {name}: not in the kernel of {} ({})", self.name(), kernel.trim()))
+    }
+
+    /// Reads a file there.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn read(&self, path: &str) -> Result<String, Failure> {
+        match self {
+            Place::Ssh(_) => self.run(&["cat", path]),
+            _ => std::fs::read_to_string(path).map_err(|why| Failure::new(format!("{path}: {why}"))),
+        }
+    }
+
+    /// How it is called in commands and records.
+    pub fn name(&self) -> String {
+        match self {
+            Place::Here => "here".to_owned(),
+            Place::Namespace(name) => format!("namespace {name}"),
+            Place::Ssh(machine) => machine.name.clone(),
+        }
+    }
+
+    /// Makes a directory of ours on another machine and copies this program into it. Nothing to do here.
+    ///
+    /// # Errors
+    /// If the machine cannot be reached, or nothing can be written there.
+    pub fn settle(&mut self, binary: &Path) -> Result<(), Failure> {
+        if self.is_local() {
+            return Ok(());
+        }
+        if let Place::Ssh(machine) = &*self {
+            machine.connect();
+        }
+        let bytes =
+            std::fs::read(binary).map_err(|why| Failure::new(format!("{}: {why}", binary.display())))?;
+        let dir = self.run(&["mktemp", "-d", "/tmp/blockwire-eval-XXXXXX"])?.trim().to_owned();
+        let there = format!("{dir}/blockwire");
+        // The first line that ssh's script prints is its id; what is given goes to the program.
+        self.run_with(&["sh", "-c", "cat > \"$1\" && chmod 755 \"$1\"", "sh", &there], &bytes)?;
+        let units = self.run(&["getconf", "CLK_TCK"]).and_then(|ticks| {
+            let page = self.run(&["getconf", "PAGESIZE"])?;
+            Ok((ticks.trim().parse().ok(), page.trim().parse().ok()))
+        });
+        if let Place::Ssh(machine) = self {
+            machine.dir = dir;
+            if let Ok((Some(ticks), Some(page))) = units {
+                machine.units = (ticks, page);
+            }
+        }
+        Ok(())
+    }
+
+    /// Clock ticks per second and bytes per page of its machine.
+    pub(crate) fn units(&self) -> (u64, u64) {
+        match self {
+            Place::Ssh(machine) => machine.units,
+            _ => units(),
+        }
+    }
+
+    /// Removes what [`settle`](Self::settle) made.
+    pub fn leave(&self) {
+        if let Place::Ssh(Machine { dir, .. }) = self
+            && dir.starts_with("/tmp/blockwire-eval-")
+        {
+            let _ = self.run(&["rm", "-rf", dir]);
+        }
+        if let Place::Ssh(machine) = self {
+            let mut words = machine.words();
+            words.splice(1..1, ["-O".to_owned(), "exit".to_owned()]);
+            let _ = command(&words).stdin(Stdio::null()).stderr(Stdio::null()).status();
+        }
+    }
+
+    /// This program there, by its path here.
+    pub fn binary(&self, here: &Path) -> String {
+        match self {
+            Place::Ssh(machine) if !machine.dir.is_empty() => format!("{}/blockwire", machine.dir),
+            _ => here.display().to_string(),
+        }
+    }
+
+    /// A directory there for a program's files: `here` unless it is another machine.
+    pub fn scratch(&self, here: &Path) -> String {
+        match self {
+            Place::Ssh(machine) => machine.dir.clone(),
+            _ => here.display().to_string(),
+        }
+    }
+
+    /// What to do if this program is not there.
+    pub(crate) fn lacks_binary(&self, here: &Path) -> Option<String> {
+        let binary = self.binary(here);
+        (!self.has(&binary)).then(|| format!("{binary} is not on {}: copy it there", self.name()))
+    }
+}
+
+/// Whether a program is here. Those of system administration may be outside of an ordinary user's path.
+fn found(program: &str) -> bool {
+    if program.contains('/') {
+        return Path::new(program).exists();
+    }
+    let path = std::env::var("PATH").unwrap_or_default();
+    path.split(':').chain(["/usr/sbin", "/sbin"]).any(|dir| Path::new(dir).join(program).exists())
+}
+
+/// Clock ticks per second and bytes per page, here.
+fn units() -> (u64, u64) {
+    (rustix::param::clock_ticks_per_second(), rustix::param::page_size() as u64)
+}
+
+/// A word as a shell reads it back unchanged.
+pub fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_=+./:,@%^".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_come_through_a_shell_unchanged() {
+        for word in ["plain", "", "two words", "it's", "$HOME `id` \\", "nvme+tcp://h/n/1?a=b&c=d", "*"] {
+            let said = Place::Here.run(&["sh", "-c", &format!("printf %s {}", quoted(word))]).unwrap();
+            assert_eq!(said, word);
+        }
+    }
+
+    #[test]
+    fn a_command_that_fails_says_why() {
+        let why = Place::Here.run(&["sh", "-c", "echo no such luck >&2; exit 3"]).unwrap_err();
+        assert!(why.to_string().contains("no such luck"), "{why}");
+        let why = Place::Here.run(&["/does/not/exist"]).unwrap_err();
+        assert!(why.to_string().contains("/does/not/exist"), "{why}");
+    }
+
+    #[test]
+    fn a_namespace_or_another_machine_is_put_in_front() {
+        let words = ["blockwire".to_owned(), "a b".to_owned()];
+        let there = Place::Namespace("bw-t".into()).words(&words);
+        assert_eq!(there.join(" "), "ip netns exec bw-t blockwire a b");
+        let machine = Machine::new(vec!["ssh".into()], "root@storage").unwrap();
+        let there = Place::Ssh(machine).words(&words);
+        assert_eq!(there[0], "ssh");
+        assert_eq!(there.last().unwrap(), "echo pid $$; exec blockwire 'a b'");
+    }
+    /// Commands that end by themselves go over the connection that they share: each on one of its own would
+    /// take seconds on a busy machine.
+    #[test]
+    fn commands_to_a_machine_share_a_connection() {
+        let dir = tempfile::tempdir().unwrap();
+        let said = dir.path().join("said");
+        let script = format!("echo \"$*\" >> {}; echo pid 1; echo answer", said.display());
+        let ssh = ["sh", "-c", &script].map(str::to_owned).to_vec();
+        let machine = Machine::new(ssh, "storage").unwrap();
+        let control = machine.control.clone();
+        machine.connect();
+        assert_eq!(Place::Ssh(machine).run(&["cat", "file"]).unwrap(), "answer\n");
+        let said = std::fs::read_to_string(said).unwrap();
+        let lines: Vec<&str> = said.lines().collect();
+        assert!(lines[0].contains("ControlMaster=yes") && lines[0].contains(&control), "{said}");
+        assert!(lines[1].contains("ControlMaster=no") && lines[1].contains(&control), "{said}");
+    }
+}

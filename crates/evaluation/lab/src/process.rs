@@ -1,0 +1,361 @@
+//! A process that the harness started: its output as lines, its id, its end.
+//!
+//! Invariant: a process does not outlive its [`Process`]; nothing else is ever ended.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::Failure;
+use crate::ending;
+use crate::place::{Place, quoted};
+
+/// How long a process has to end by itself.
+const GRACE: Duration = Duration::from_secs(5);
+/// Lines that are remembered for a message when it fails.
+const TAIL: usize = 12;
+
+/// Which stream a line came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    /// Standard output.
+    Out,
+    /// Standard error.
+    Err,
+}
+
+/// A process.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    place: Place,
+    child: Child,
+    pid: u32,
+    lines: Receiver<(Stream, String, Instant)>,
+    heard: Instant,
+    tail: VecDeque<String>,
+    command: String,
+}
+
+/// What is to be run.
+#[derive(Clone, Debug)]
+pub struct Run<'a> {
+    /// What it is called in messages, and its log file.
+    pub name: &'a str,
+    /// Where.
+    pub place: &'a Place,
+    /// Processors it may use; empty: all.
+    pub cores: &'a [usize],
+    /// Program and arguments.
+    pub words: Vec<String>,
+    /// Where its output is kept.
+    pub dir: &'a Path,
+}
+
+impl Process {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// If it cannot be started, or all was told to end.
+    pub fn start(run: Run<'_>) -> Result<Process, Failure> {
+        ending::check()?;
+        let mut words = run.words;
+        let command = words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
+        if !run.cores.is_empty() {
+            let list: Vec<String> = run.cores.iter().map(ToString::to_string).collect();
+            words = [vec!["taskset".to_owned(), "-c".to_owned(), list.join(",")], words].concat();
+        }
+        if run.place.is_local() {
+            // Ended with the harness, even if that is killed; the thread that starts it must live on.
+            let last = ["setpriv", "--pdeathsig", "KILL"].map(str::to_owned);
+            words = [last.to_vec(), words].concat();
+        }
+        let words = run.place.words(&words);
+        let failed = |why: std::io::Error| {
+            Failure::new(format!("{}: {}: {why}", run.name, words.first().map_or("", String::as_str)))
+        };
+        let mut child = crate::place::command(&words)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            // An interrupt from the terminal is the harness's, which ends all in its order.
+            .process_group(0)
+            .spawn()
+            .map_err(failed)?;
+        let log = File::options().create(true).append(true).open(run.dir.join(format!("{}.log", run.name)));
+        let log = Arc::new(Mutex::new(log.map_err(|why| {
+            Failure::new(format!("{}: {why}: give --out a directory that can be written", run.dir.display()))
+        })?));
+        let (to, lines) = channel();
+        if let Some(out) = child.stdout.take() {
+            read_lines(out, Stream::Out, to.clone(), Arc::clone(&log));
+        }
+        if let Some(err) = child.stderr.take() {
+            read_lines(err, Stream::Err, to, log);
+        }
+        let pid = child.id();
+        let (name, place) = (run.name.to_owned(), run.place.clone());
+        let (tail, heard) = (VecDeque::new(), Instant::now());
+        let mut process = Process { name, place, child, pid, lines, heard, tail, command };
+        if !process.place.is_local() {
+            let said = process.wait_for(Duration::from_secs(20), |line| {
+                line.strip_prefix("pid ").and_then(|number| number.parse().ok())
+            })?;
+            process.pid = said;
+        }
+        Ok(process)
+    }
+
+    /// Its id, where it runs.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Where it runs.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// What was run, as a person would type it.
+    pub fn command(&self) -> &str {
+        &self.command
+    }
+
+    /// The next line that it prints, within a time. `Ok(None)`: it has closed its output.
+    ///
+    /// # Errors
+    /// [`Late`] if none comes in time, or all was told to end.
+    pub fn next_line(&mut self, within: Duration) -> Result<Option<(Stream, String)>, Late> {
+        let until = Instant::now() + within;
+        while !ending::is_ending() {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left.min(ending::EACH)) {
+                Ok((stream, line, heard)) => {
+                    self.heard = heard;
+                    if self.tail.len() == TAIL {
+                        self.tail.pop_front();
+                    }
+                    self.tail.push_back(line.clone());
+                    return Ok(Some((stream, line)));
+                }
+                Err(RecvTimeoutError::Timeout) if left > ending::EACH => {}
+                Err(RecvTimeoutError::Timeout) => break,
+                Err(RecvTimeoutError::Disconnected) => return Ok(None),
+            }
+        }
+        Err(Late)
+    }
+
+    /// When the last line that was taken came, which may be earlier than when it was taken.
+    pub fn heard(&self) -> Instant {
+        self.heard
+    }
+
+    /// Waits for a line in which `found` finds something.
+    ///
+    /// # Errors
+    /// If it ends first, or takes longer than `within`.
+    pub fn wait_for<T>(&mut self, within: Duration, found: impl Fn(&str) -> Option<T>) -> Result<T, Failure> {
+        let until = Instant::now() + within;
+        loop {
+            match self.next_line(until.saturating_duration_since(Instant::now())) {
+                Ok(Some((_, line))) => {
+                    if let Some(found) = found(&line) {
+                        return Ok(found);
+                    }
+                }
+                Ok(None) => return Err(self.failure("it ended before it was ready")),
+                Err(Late) => {
+                    return Err(self.failure(&format!("it was not ready within {} s", within.as_secs())));
+                }
+            }
+        }
+    }
+
+    /// Whether it still runs.
+    pub fn is_alive(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Waits for its end, and gives all that it printed to standard output from now on.
+    ///
+    /// # Errors
+    /// If it fails, or takes longer than `within`: then it is ended.
+    pub fn finish(&mut self, within: Duration) -> Result<String, Failure> {
+        let until = Instant::now() + within;
+        let mut text = String::new();
+        loop {
+            match self.next_line(until.saturating_duration_since(Instant::now())) {
+                Ok(Some((Stream::Out, line))) => {
+                    text.push_str(&line);
+                    text.push('\n');
+                }
+                Ok(Some((Stream::Err, _))) => {}
+                Ok(None) => break,
+                Err(Late) => {
+                    self.stop();
+                    return Err(self.failure(&format!("it did not end within {} s", within.as_secs())));
+                }
+            }
+        }
+        match self.child.wait() {
+            Ok(status) if status.success() => Ok(text),
+            Ok(status) => Err(self.failure(&status.to_string())),
+            Err(why) => Err(self.failure(&why.to_string())),
+        }
+    }
+
+    /// A failure of this process, with the last that it said; if all was told to end, this.
+    pub fn failure(&mut self, why: &str) -> Failure {
+        if let Err(told) = ending::check() {
+            return told.during(&self.name);
+        }
+        // What it printed before it ended may still be on its way.
+        while let Ok(Some(_)) = self.next_line(Duration::from_millis(50)) {}
+        let said: Vec<String> = self.tail.iter().map(|line| format!("\n    {line}")).collect();
+        Failure::new(format!("{}: {why}\n  {}{}", self.name, self.command, said.concat()))
+    }
+
+    /// Ends it: asked first, killed when it takes too long.
+    pub fn stop(&mut self) {
+        if !self.is_alive() {
+            return;
+        }
+        self.signal("TERM");
+        let until = Instant::now() + GRACE;
+        while self.is_alive() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        if self.is_alive() {
+            self.signal("KILL");
+            let _ = self.child.kill();
+        }
+        let _ = self.child.wait();
+    }
+
+    /// Ends it at once: for programs that do not end when asked.
+    pub fn kill(&mut self) {
+        if self.is_alive() {
+            self.signal("KILL");
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    fn signal(&self, signal: &str) {
+        let _ = self.place.run(&["kill", "-s", signal, &self.pid.to_string()]);
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// No line came in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Late;
+
+fn read_lines(
+    from: impl Read + Send + 'static,
+    stream: Stream,
+    to: Sender<(Stream, String, Instant)>,
+    log: Arc<Mutex<File>>,
+) {
+    std::thread::spawn(move || {
+        let mut from = BufReader::new(from);
+        let mut bytes = Vec::new();
+        while read_line(&mut from, &mut bytes) {
+            if let Ok(mut log) = log.lock() {
+                let _ = log.write_all(&bytes);
+            }
+            let line = String::from_utf8_lossy(&bytes).trim_end().to_owned();
+            bytes.clear();
+            if to.send((stream, line, Instant::now())).is_err() {
+                return;
+            }
+        }
+    });
+}
+
+/// Reads up to the end of a line, or of one that is to be drawn over (a carriage return). False: there is
+/// nothing more.
+fn read_line(from: &mut impl BufRead, line: &mut Vec<u8>) -> bool {
+    loop {
+        let Ok(bytes) = from.fill_buf() else { return !line.is_empty() };
+        if bytes.is_empty() {
+            return !line.is_empty();
+        }
+        let end = bytes.iter().position(|byte| matches!(byte, b'\n' | b'\r'));
+        let taken = end.map_or(bytes.len(), |at| at + 1);
+        line.extend(bytes.iter().take(taken));
+        from.consume(taken);
+        if end.is_some() {
+            return true;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(dir: &Path, script: &str) -> Process {
+        let words = ["sh", "-c", script].map(str::to_owned).to_vec();
+        Process::start(Run { name: "shell", place: &Place::Here, cores: &[], words, dir }).unwrap()
+    }
+
+    #[test]
+    fn output_is_read_and_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut process = shell(dir.path(), "echo ready; echo aside >&2; echo figures");
+        process.wait_for(Duration::from_secs(5), |line| (line == "ready").then_some(())).unwrap();
+        assert_eq!(process.finish(Duration::from_secs(5)).unwrap(), "figures\n");
+        let log = std::fs::read_to_string(dir.path().join("shell.log")).unwrap();
+        assert!(log.contains("ready") && log.contains("aside"), "{log}");
+    }
+
+    #[test]
+    fn lines_that_are_drawn_over_come_one_by_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut process = shell(dir.path(), "printf 'one\\rtwo\\rlast'");
+        let mut lines = Vec::new();
+        while let Ok(Some((_, line))) = process.next_line(Duration::from_secs(5)) {
+            lines.push(line);
+        }
+        assert_eq!(lines, ["one", "two", "last"]);
+    }
+
+    #[test]
+    fn who_fails_is_quoted() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut process = shell(dir.path(), "echo address in use >&2; exit 7");
+        let why = process.wait_for(Duration::from_secs(5), |_| None::<()>).unwrap_err().to_string();
+        assert!(why.contains("address in use") && why.contains("sh -c"), "{why}");
+    }
+
+    #[test]
+    fn nothing_outlives_its_owner() {
+        let dir = tempfile::tempdir().unwrap();
+        let process = shell(dir.path(), "echo on; exec sleep 600");
+        let pid = process.pid();
+        assert!(Path::new(&format!("/proc/{pid}")).exists());
+        drop(process);
+        assert!(!Path::new(&format!("/proc/{pid}")).exists());
+    }
+
+    #[test]
+    fn who_hangs_is_given_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut process = shell(dir.path(), "exec sleep 600");
+        let why = process.finish(Duration::from_millis(50)).unwrap_err().to_string();
+        assert!(why.contains("did not end"), "{why}");
+    }
+}

@@ -1,0 +1,570 @@
+//! A plan's steps in turn, and the record that comes of them.
+//!
+//! Invariant: systems that are compared get the same volumes, filled with the same bytes, and the same
+//! offsets; what went wrong is in the record's notes, never a point without runs.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use eval::fio::Amount;
+use eval::preset::{LeftOut, Medium, Pace, Plan, Preset, Protocol, Step, Wire, word};
+use eval::record::{Machine, Point, Record, Run, SCHEMA};
+use eval::steady;
+
+use crate::Failure;
+use crate::allowance::Allowance;
+use crate::block;
+use crate::ending;
+use crate::environment::machine;
+use crate::initiator::Initiator;
+use crate::link::{Link, Machines};
+use crate::live::{Live, Moment};
+use crate::place::Place;
+use crate::target::{Serving, Setup, Target};
+
+/// Which processors belong to which end.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cores {
+    /// The target's; empty: all.
+    pub target: Vec<usize>,
+    /// The initiators'; empty: all.
+    pub initiator: Vec<usize>,
+}
+
+impl Cores {
+    /// The first half of a machine's for the target, the rest for initiators; all for both if there is
+    /// one only.
+    pub fn halves(cores: usize) -> Cores {
+        match cores {
+            0 | 1 => Cores::default(),
+            _ => Cores { target: (0..cores / 2).collect(), initiator: (cores / 2..cores).collect() },
+        }
+    }
+}
+
+/// Who runs a plan.
+pub struct Runner<'a> {
+    /// Targets that are known.
+    pub targets: &'a [Box<dyn Target>],
+    /// Initiators that are known.
+    pub initiators: &'a [Box<dyn Initiator>],
+    /// Which processors are whose.
+    pub cores: Cores,
+    /// Machines reached by ssh; `None`: all is on this one.
+    pub machines: Option<Machines>,
+    /// For files and logs.
+    pub dir: PathBuf,
+    /// Who is told.
+    pub live: &'a mut dyn Live,
+}
+
+/// What must be the same for a target that runs to be used again.
+#[derive(Clone, PartialEq)]
+struct Key {
+    target: String,
+    protocol: Protocol,
+    wire: Wire,
+    volumes: (u32, u64),
+    medium: Medium,
+}
+
+/// What failed once and is not tried again: a target as it was, an initiator, its connections.
+type Broken = (Key, String, u32);
+
+/// How a plan goes.
+struct Course {
+    allowance: Allowance,
+    testbed: Option<(Key, Testbed)>,
+    /// Most connections of any step: what a target must be ready for.
+    connections: u32,
+    broken: Vec<Broken>,
+}
+
+/// How long a load is tried, to see what goes on around it.
+const TRIED: Duration = Duration::from_millis(200);
+/// Bytes of a volume that is tried.
+const VOLUME_TRIED: u64 = 16 << 20;
+
+impl Key {
+    fn of(step: &Step) -> Key {
+        Key {
+            target: step.target.clone(),
+            protocol: step.protocol,
+            wire: step.wire,
+            volumes: step.volumes,
+            medium: step.medium,
+        }
+    }
+}
+
+/// A target that serves over a link. The target goes before the link.
+pub(crate) struct Testbed {
+    pub(crate) serving: Serving,
+    pub(crate) link: Link,
+}
+
+impl Runner<'_> {
+    /// The target of this name.
+    ///
+    /// # Errors
+    /// If none is known: which are.
+    pub fn target(&self, name: &str) -> Result<&dyn Target, Failure> {
+        let found = self.targets.iter().find(|target| target.name() == name);
+        found.map(|target| &**target).ok_or_else(|| {
+            let known: Vec<&str> = self.targets.iter().map(|target| target.name()).collect();
+            Failure::new(format!("no target is called {name}; known are: {}", known.join(", ")))
+        })
+    }
+
+    /// The initiator of this name.
+    ///
+    /// # Errors
+    /// If none is known: which are.
+    pub fn initiator(&self, name: &str) -> Result<&dyn Initiator, Failure> {
+        let found = self.initiators.iter().find(|initiator| initiator.name() == name);
+        found.map(|initiator| &**initiator).ok_or_else(|| {
+            let known: Vec<&str> = self.initiators.iter().map(|initiator| initiator.name()).collect();
+            Failure::new(format!("no initiator is called {name}; known are: {}", known.join(", ")))
+        })
+    }
+
+    /// Runs a plan that is made of how long starting and filling take here. Steps that fail are noted, and
+    /// their like are not tried again; rounds for which there is no time any more are left out.
+    ///
+    /// # Errors
+    /// If nothing at all could be measured: why.
+    pub fn run(&mut self, plan_of: &dyn Fn(&Pace) -> Result<Plan, String>) -> Result<Record, Failure> {
+        let mut course =
+            Course { allowance: Allowance::begin(None), testbed: None, connections: 0, broken: Vec::new() };
+        let rough = plan_of(&self.pace()).map_err(Failure::new)?;
+        course.allowance = course.allowance.of(rough.time);
+        let mut record = begin(rough.preset, &[]);
+        let (possible, left_out) = self.possible(&rough);
+        course.connections = possible.iter().map(|step| step.connections).max().unwrap_or(1);
+        let pace = match rough.time {
+            None => self.pace(),
+            Some(_) => {
+                let pace = self.measured_pace(&possible, &mut course, &record);
+                let not = rough.steps.iter().filter(|step| !possible.contains(step));
+                Pace { left_out: distinct(not.map(LeftOut::like)), ..pace }
+            }
+        };
+        let plan = plan_of(&pace).map_err(Failure::new)?;
+        record.environment = self.environment(&rough);
+        record.notes.extend(plan.notes.iter().cloned());
+        record.notes.extend(left_out);
+        let (steps, _) = self.possible(&plan);
+        let mut round_begun = course.allowance.passed();
+        for (at, step) in steps.iter().enumerate() {
+            if ending::is_ending() {
+                record.notes.push(format!("it was told to end after {at} of {} loads", steps.len()));
+                break;
+            }
+            // Wherever estimates were wrong it ends in time, and says what that cost.
+            let before = at.checked_sub(1).and_then(|before| steps.get(before));
+            if let Some(before) = before.filter(|_| course.allowance.is_over()) {
+                record.notes.push(format!(
+                    "{at} of {} loads were done, of which the last was {}: there was no time for more",
+                    steps.len(),
+                    what(before)
+                ));
+                break;
+            }
+            if before.is_some_and(|before| step.round > before.round) {
+                if !course.allowance.has_round(round_begun) {
+                    let rounds = steps.last().map_or(0, |step| step.round + 1);
+                    record.notes.push(format!(
+                        "{} of {rounds} rounds were made: there was no time for more",
+                        step.round
+                    ));
+                    break;
+                }
+                round_begun = course.allowance.passed();
+            }
+            self.take(step, (at, &steps), &pace, &mut course, &mut record);
+        }
+        self.live.over();
+        drop(course.testbed);
+        finish(&mut record, course.allowance.begun());
+        if record.points.is_empty() {
+            return Err(Failure::new(format!("nothing could be measured:\n  {}", record.notes.join("\n  "))));
+        }
+        Ok(record)
+    }
+
+    /// One step of many: its run, or a note why there is none.
+    fn take(
+        &mut self,
+        step: &Step,
+        (at, all): (usize, &[&Step]),
+        pace: &Pace,
+        course: &mut Course,
+        record: &mut Record,
+    ) {
+        let attempt = (Key::of(step), step.initiator.clone(), step.connections);
+        if course.broken.contains(&attempt) {
+            return;
+        }
+        let takes = |steps: &[&Step]| pace.of_steps(steps.iter().copied());
+        let (before, rest) = all.split_at_checked(at).unwrap_or((all, &[]));
+        // What was estimated wrongly so far is expected to be so further on.
+        let done = takes(before);
+        let wrong = if at == 0 { 1.0 } else { course.allowance.passed().as_secs_f64() / done.as_secs_f64() };
+        let moment = Moment {
+            step: (at + 1, all.len()),
+            what: what(step),
+            left: takes(rest).mul_f64(wrong),
+            ..Moment::default()
+        };
+        self.live.begins(&moment);
+        match self.step(step, course, &moment, record) {
+            Ok(run) => {
+                self.live.ended(&moment, Ok(run.iops()));
+                let mtu = if self.machines.is_some() { 0 } else { block::mtu(step.wire) };
+                add(record, step, mtu, run);
+            }
+            // What was cut short is no failure of the systems.
+            Err(_) if ending::is_ending() => course.testbed = None,
+            Err(why) => {
+                self.live.ended(&moment, Err(&why.to_string()));
+                record.notes.push(format!("{} was left out: {why}", moment.what));
+                course.broken.push(attempt);
+                course.testbed = None;
+            }
+        }
+    }
+
+    /// What systems take to start and to begin, as they say of themselves.
+    fn pace(&self) -> Pace {
+        Pace {
+            starts: self.targets.iter().map(|it| (it.name().to_owned(), it.starting())).collect(),
+            loads: self.initiators.iter().map(|it| (it.name().to_owned(), it.around())).collect(),
+            ..Pace::default()
+        }
+    }
+
+    /// The same, corrected by the first target, which is started and filled, and by a short load on it. What
+    /// goes wrong here goes wrong again when it counts, and is noted then.
+    fn measured_pace(&mut self, steps: &[&Step], course: &mut Course, record: &Record) -> Pace {
+        let mut pace = self.pace();
+        let Some(step) = steps.iter().find(|step| step.protocol != Protocol::Local) else { return pace };
+        let moment =
+            Moment { step: (0, steps.len()), what: format!("trying {}", what(step)), ..Moment::default() };
+        self.live.begins(&moment);
+        // As many volumes, but so small that filling them tells how fast it goes and takes no time.
+        let mut short = (*step).clone();
+        short.volumes.1 = short.volumes.1.min(VOLUME_TRIED);
+        // What is written down is what is done when it counts.
+        let mut aside = Record { preset: record.preset.clone(), ..Record::default() };
+        let Ok((testbed, took)) = self.start(&short, course.connections, &mut aside) else { return pace };
+        let (started, filled) = took;
+        Pace::learn(&mut pace.starts, &step.target, started);
+        let bytes = u64::from(short.volumes.0) * short.volumes.1;
+        if !filled.is_zero() {
+            pace.filled = bytes as f64 / filled.as_secs_f64();
+        }
+        course.testbed = Some((Key::of(&short), testbed));
+        short.job.file_size = Some(Amount::Bytes(short.volumes.1));
+        (short.job.ramp, short.job.runtime, short.connections) =
+            (Duration::ZERO, Some(TRIED), step.volumes.0);
+        let begun = Instant::now();
+        if self.step(&short, course, &moment, &mut aside).is_ok() {
+            let connecting = pace.load("", short.connections) - pace.load("", 0);
+            let took = begun.elapsed().saturating_sub(TRIED).saturating_sub(connecting);
+            Pace::learn(&mut pace.loads, &step.initiator, took);
+        }
+        pace.spent = course.allowance.passed();
+        pace
+    }
+
+    /// Steps whose systems speak the protocol and have the medium, and what is left out and why.
+    fn possible<'s>(&self, plan: &'s Plan) -> (Vec<&'s Step>, Vec<String>) {
+        let mut notes: Vec<String> = Vec::new();
+        let mut note = |text: String| {
+            if !notes.contains(&text) {
+                notes.push(text);
+            }
+        };
+        let mut steps = Vec::new();
+        for step in &plan.steps {
+            let protocol = step.protocol.name();
+            let (Ok(target), Ok(initiator)) = (self.target(&step.target), self.initiator(&step.initiator))
+            else {
+                note(format!("{} with {} is not known here", step.target, step.initiator));
+                continue;
+            };
+            if step.protocol != Protocol::Local && !target.protocols().contains(&step.protocol) {
+                note(format!("{} does not speak {protocol}: left out", target.name()));
+            } else if step.protocol != Protocol::Local && !target.has(step.medium) {
+                note(format!("{} has no null volumes: left out", target.name()));
+            } else if !initiator.protocols().contains(&step.protocol) {
+                note(format!("initiator {} has no {protocol}: left out", initiator.name()));
+            } else if let Some(why) = initiator.lacks(&step.job) {
+                note(format!("initiator {} cannot do {}: {why}", initiator.name(), step.job.name));
+            } else {
+                steps.push(step);
+            }
+        }
+        (steps, notes)
+    }
+
+    fn step(
+        &mut self,
+        step: &Step,
+        course: &mut Course,
+        moment: &Moment,
+        record: &mut Record,
+    ) -> Result<Run, Failure> {
+        if step.protocol == Protocol::Local {
+            course.testbed = None;
+            return block::local(self, step, moment, record);
+        }
+        let key = Key::of(step);
+        if course.testbed.as_ref().is_none_or(|(known, _)| *known != key) {
+            // Two targets must not have the memory, or the cores, at once.
+            course.testbed = None;
+            let (made, _) = self.start(step, course.connections, record)?;
+            course.testbed = Some((key, made));
+        }
+        let Some((_, testbed)) = &course.testbed else { return Err(Failure::new("no target serves")) };
+        block::load(self, step, testbed, moment, record)
+    }
+
+    /// Starts a target that may have so many connections and fills its volumes; says how long either took.
+    fn start(
+        &mut self,
+        step: &Step,
+        connections: u32,
+        record: &mut Record,
+    ) -> Result<(Testbed, (Duration, Duration)), Failure> {
+        let begun = Instant::now();
+        let link = match &self.machines {
+            Some(machines) => Link::between(machines),
+            None => Link::make(step.wire, hosts(step, record))?,
+        };
+        let target = self.target(&step.target)?;
+        let setup = Setup {
+            place: link.target(),
+            listen: link.listen(),
+            addresses: link.addresses(),
+            protocol: step.protocol,
+            volumes: step.volumes,
+            medium: step.medium,
+            connections,
+            cores: &self.cores.target,
+            dir: &self.dir,
+        };
+        let serving = target.start(&setup)?;
+        for command in &serving.commands {
+            note_command(record, command);
+        }
+        let testbed = Testbed { serving, link };
+        let started = begun.elapsed();
+        if step.medium == Medium::Ram && step.target != "url" {
+            block::fill(self, &testbed)?;
+            return Ok((testbed, (started, begun.elapsed() - started)));
+        }
+        Ok((testbed, (started, Duration::ZERO)))
+    }
+
+    /// This machine, the versions of what runs on it, and which cores are whose.
+    fn environment(&self, plan: &Plan) -> Vec<Machine> {
+        let mut all = match &self.machines {
+            None => vec![machine(&Place::Here, "target and initiator")],
+            Some(machines) => {
+                let target = machines.target.as_ref().map(|place| machine(place, "target"));
+                let initiators = machines.initiators.iter().map(|place| machine(place, "initiator"));
+                target.into_iter().chain(initiators).collect()
+            }
+        };
+        let Some(here) = all.first_mut() else { return all };
+        let mut targets: Vec<&str> = plan.steps.iter().map(|step| step.target.as_str()).collect();
+        let mut initiators: Vec<&str> = plan.steps.iter().map(|step| step.initiator.as_str()).collect();
+        for names in [&mut targets, &mut initiators] {
+            names.sort_unstable();
+            names.dedup();
+        }
+        let version =
+            |role: &str, name: &str, version: Option<String>| Some((format!("{role} {name}"), version?));
+        let targets = targets
+            .into_iter()
+            .filter_map(|name| version("target", name, self.target(name).ok()?.version(&Place::Here)));
+        let initiators = initiators
+            .into_iter()
+            .filter_map(|name| version("initiator", name, self.initiator(name).ok()?.version(&Place::Here)));
+        let versions: Vec<(String, String)> = targets.chain(initiators).collect();
+        let list = |cores: &[usize]| {
+            let cores: Vec<String> = cores.iter().map(ToString::to_string).collect();
+            if cores.is_empty() { "all".to_owned() } else { cores.join(", ") }
+        };
+        here.facts.push(("target's cores".to_owned(), list(&self.cores.target)));
+        here.facts.push(("initiators' cores".to_owned(), list(&self.cores.initiator)));
+        here.facts.extend(versions);
+        all
+    }
+}
+
+/// Writes a command down unless one is there that differs in its ports alone.
+pub(crate) fn note_command(record: &mut Record, command: &str) {
+    let bare = |command: &str| {
+        let mut text = String::with_capacity(command.len());
+        let mut is_port = false;
+        for c in command.chars() {
+            is_port = c == ':' || (is_port && c.is_ascii_digit());
+            if !is_port || c == ':' {
+                text.push(c);
+            }
+        }
+        text
+    };
+    if !record.commands.iter().any(|known| bare(known) == bare(command)) {
+        record.commands.push(command.to_owned());
+    }
+}
+
+/// Initiator machines of a step: as its preset says, at most one for each thread and volume.
+pub(crate) fn hosts(step: &Step, record: &Record) -> u32 {
+    let wanted = Preset::find(&record.preset).map_or(1, |preset| preset.hosts);
+    wanted.min(step.job.threads).min(step.volumes.0).max(1)
+}
+
+/// Each once, in their order.
+fn distinct<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
+    all.fold(Vec::new(), |mut known, one| {
+        if !known.contains(&one) {
+            known.push(one);
+        }
+        known
+    })
+}
+
+/// What a step is, in a line.
+fn what(step: &Step) -> String {
+    let wire = match step.wire {
+        Wire::Loopback => String::new(),
+        wire => format!(", {}", block::wire_name(wire)),
+    };
+    let connections = match step.connections == step.volumes.0 {
+        true => String::new(),
+        false => format!(", {} connections", step.connections),
+    };
+    let null = if step.medium == Medium::Null { ", null" } else { "" };
+    format!(
+        "{} / {} ({}{wire}{connections}{null}) {}",
+        step.target,
+        step.initiator,
+        step.protocol.name(),
+        step.job.name
+    )
+}
+
+/// A record that holds nothing yet.
+pub(crate) fn begin(preset: &Preset, notes: &[String]) -> Record {
+    Record {
+        schema: SCHEMA,
+        preset: preset.id.to_owned(),
+        title: preset.title.to_owned(),
+        paper: preset.paper.map(str::to_owned),
+        started: utc(SystemTime::now()),
+        notes: notes.to_vec(),
+        ..Record::default()
+    }
+}
+
+/// What can be said only when all runs are there.
+pub(crate) fn finish(record: &mut Record, begun: Instant) {
+    record.seconds = begun.elapsed().as_secs_f64();
+    for point in &mut record.points {
+        let rounds: Vec<f64> = point.runs.iter().map(Run::iops).collect();
+        point.steady_after = steady::reached(&rounds);
+    }
+}
+
+fn add(record: &mut Record, step: &Step, mtu: u32, run: Run) {
+    let mut labels = Vec::new();
+    if Preset::find(&record.preset).is_some_and(|preset| preset.media.len() > 1) {
+        let medium = if step.medium == Medium::Null { "null" } else { "ram" };
+        labels.push(("volume".to_owned(), medium.to_owned()));
+    }
+    labels.extend(block::limit(step.wire).map(|limit| ("limit".to_owned(), limit)));
+    let fresh = Point {
+        target: step.target.clone(),
+        initiator: step.initiator.clone(),
+        protocol: step.protocol.name().to_owned(),
+        rw: word(step.job.direction, step.job.is_random).to_owned(),
+        bytes: u64::from(step.job.block.0),
+        depth: step.job.depth * step.job.threads,
+        connections: step.connections,
+        mtu,
+        labels,
+        is_closed: step.job.rate == (None, None),
+        ..Point::default()
+    };
+    join(record, Point { runs: vec![run], ..fresh });
+}
+
+/// Puts the runs of a point to those of the same point, if there is one.
+pub(crate) fn join(record: &mut Record, fresh: Point) {
+    let bare = |point: &Point| Point { runs: Vec::new(), steady_after: None, ..point.clone() };
+    let wanted = bare(&fresh);
+    match record.points.iter_mut().find(|point| bare(point) == wanted) {
+        Some(point) => point.runs.extend(fresh.runs),
+        None => record.points.push(fresh),
+    }
+}
+
+/// A moment as RFC 3339 writes it, in UTC.
+pub(crate) fn utc(moment: SystemTime) -> String {
+    let seconds = moment.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |passed| passed.as_secs());
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    // Days to a date of the Gregorian calendar, in years that begin with March.
+    let shifted = days + 719_468;
+    let (era, day) = (shifted / 146_097, shifted % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let date = day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = year + era * 400 + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{date:02}T{:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
+}
+
+/// A directory for what comes of a preset, named by it and the time, inside `under`.
+pub fn directory(under: &Path, preset: &str) -> PathBuf {
+    let name: String = utc(SystemTime::now()).replace([':', 'Z'], "");
+    under.join(format!("{preset}-{name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_are_written_in_utc() {
+        let at = |seconds| utc(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
+        assert_eq!(at(0), "1970-01-01T00:00:00Z");
+        assert_eq!(at(951_782_400), "2000-02-29T00:00:00Z");
+        assert_eq!(at(1_795_305_599), "2026-11-21T23:59:59Z");
+        assert_eq!(at(4_107_542_400), "2100-03-01T00:00:00Z");
+    }
+
+    #[test]
+    fn commands_that_differ_in_ports_alone_are_written_once() {
+        let mut record = Record::default();
+        for command in [
+            "t iscsi://h:3260/iqn:v0/0 --bs=1",
+            "t iscsi://h:40001/iqn:v0/0 --bs=1",
+            "t iscsi://h:3260/iqn:v0/0 --bs=2",
+        ] {
+            note_command(&mut record, command);
+        }
+        assert_eq!(record.commands.len(), 2);
+    }
+
+    #[test]
+    fn cores_are_shared_out() {
+        assert_eq!(Cores::halves(1), Cores::default());
+        assert_eq!(Cores::halves(2), Cores { target: vec![0], initiator: vec![1] });
+        assert_eq!(Cores::halves(5).initiator, [2, 3, 4]);
+    }
+}

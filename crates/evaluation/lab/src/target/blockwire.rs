@@ -1,0 +1,188 @@
+//! This project's target.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use eval::preset::{Medium, Protocol};
+use serde_json::Value;
+
+use super::{Polls, Serving, Setup, Target};
+use crate::Failure;
+use crate::place::{Place, quoted};
+use crate::process::{Process, Run};
+
+/// `blockwire serve`.
+#[derive(Debug)]
+pub(super) struct Ours {
+    binary: PathBuf,
+}
+
+impl Ours {
+    pub(super) fn new(binary: &Path) -> Ours {
+        Ours { binary: binary.to_owned() }
+    }
+}
+
+impl Target for Ours {
+    fn name(&self) -> &'static str {
+        "blockwire"
+    }
+
+    fn protocols(&self) -> &[Protocol] {
+        &[Protocol::Iscsi, Protocol::NvmeTcp]
+    }
+
+    fn missing(&self, place: &Place) -> Option<String> {
+        place.lacks_binary(&self.binary)
+    }
+
+    fn has(&self, _medium: Medium) -> bool {
+        true
+    }
+
+    fn version(&self, place: &Place) -> Option<String> {
+        let said = place.run(&[&place.binary(&self.binary), "--version"]).ok()?;
+        said.split_ascii_whitespace().nth(1).map(str::to_owned)
+    }
+
+    fn start(&self, setup: &Setup<'_>) -> Result<Serving, Failure> {
+        let (count, bytes) = setup.volumes;
+        let kind = match setup.medium {
+            Medium::Ram => "ram",
+            Medium::Null => "null",
+        };
+        let scratch = setup.place.scratch(setup.dir);
+        let name = setup.protocol.name();
+        let mut words = vec![setup.place.binary(&self.binary), "serve".to_owned()];
+        let (flag, word) = match setup.protocol {
+            Protocol::NvmeTcp => ("--nvme", "nvme"),
+            _ => ("--iscsi", "iscsi"),
+        };
+        words.extend([flag.to_owned(), format!("{}:0", setup.listen)]);
+        for number in 0..count {
+            words.extend(["--volume".to_owned(), format!("v{number}={kind}:{bytes}")]);
+        }
+        let config = config(setup);
+        let path = format!("{scratch}/{name}.toml");
+        if let Some(lines) = &config {
+            let text = format!("{}\n", lines.join("\n"));
+            setup.place.run_with(&["sh", "-c", "cat > \"$1\"", "sh", &path], text.as_bytes())?;
+            words.extend(["--config".to_owned(), path.clone()]);
+        }
+        words.extend(["--state".to_owned(), format!("{scratch}/{name}-state")]);
+        let control = format!("{scratch}/{name}.sock");
+        words.extend(["--control".to_owned(), control.clone()]);
+        if !setup.cores.is_empty() {
+            let list: Vec<String> = setup.cores.iter().map(ToString::to_string).collect();
+            words.extend(["--cores".to_owned(), list.join(",")]);
+        }
+        if setup.listen != "127.0.0.1" {
+            words.push("--allow-anonymous".to_owned());
+        }
+        let run =
+            Run { name: "blockwire-shard", place: setup.place, cores: setup.cores, words, dir: setup.dir };
+        let mut process = Process::start(run)?;
+        let start = format!("listening {word} ");
+        let port = process.wait_for(Duration::from_secs(30), |line| {
+            line.strip_prefix(&start)?.rsplit(':').next()?.parse().ok()
+        })?;
+        process.wait_for(Duration::from_secs(60), |line| (line == "ready").then_some(()))?;
+        let name = |number| match setup.protocol {
+            Protocol::NvmeTcp => format!("nqn.2026-11.io.blockwire:v{number}/1"),
+            _ => format!("iqn.2026-11.io.blockwire:v{number}/0"),
+        };
+        let mut serving = Serving::new(setup.protocol, port, (0..count).map(name).collect());
+        let said = config.map(|lines| lines.iter().map(|line| quoted(line)).collect::<Vec<_>>().join(" "));
+        serving.commands.extend(said.map(|lines| format!("printf '%s\\n' {lines} > {}", quoted(&path))));
+        serving.commands.push(process.command().to_owned());
+        serving.processes.push(process);
+        serving.polls = Some(Arc::new(Shards {
+            place: setup.place.clone(),
+            binary: setup.place.binary(&self.binary),
+            control,
+        }));
+        Ok(serving)
+    }
+}
+
+/// Connections for which the daemon's usual limits do: it has 1,024 controllers for each volume.
+const USUAL: u32 = 1000;
+/// What an admin queue and an I/O queue with capsules of 8 KiB reserve: two capsules each.
+const RESERVED: u64 = 4 * (8 << 10);
+/// The memory of a core unless it is told otherwise.
+const MEMORY: u64 = 128 << 20;
+
+/// The configuration for thousands of NVMe/TCP hosts, each with a controller of its own; `None`: none is needed.
+fn config(setup: &Setup<'_>) -> Option<Vec<String>> {
+    if setup.protocol != Protocol::NvmeTcp || setup.connections <= USUAL {
+        return None;
+    }
+    let connections = u64::from(setup.connections);
+    let each = connections.div_ceil(setup.cores.len().max(1) as u64);
+    // At most half of a core's memory may be promised.
+    let memory = (2 * each * RESERVED + MEMORY).next_multiple_of(1 << 20);
+    let mut lines = vec!["[limits]".to_owned(), format!("memory = \"{}M\"", memory >> 20)];
+    for number in 0..setup.volumes.0 {
+        lines.push("[[subsystem]]".to_owned());
+        lines.push(format!("nqn = \"nqn.2026-11.io.blockwire:v{number}\""));
+        lines.push(format!("namespaces = [{{ volume = \"v{number}\" }}]"));
+        // The harness's own hosts, and one that fills the volumes.
+        lines.push(format!("controllers = {}", (connections + 16).min(65_519)));
+    }
+    Some(lines)
+}
+
+/// The daemon's shards, asked over its control socket.
+#[derive(Debug)]
+struct Shards {
+    place: Place,
+    binary: String,
+    control: String,
+}
+
+impl Polls for Shards {
+    fn idle_seconds(&self) -> Option<f64> {
+        let words = [&self.binary, "shard", "list", "--json", "--control", &self.control];
+        idle(&self.place.run(&words).ok()?)
+    }
+}
+
+/// Seconds in which all shards together polled before there was work, or in vain.
+fn idle(text: &str) -> Option<f64> {
+    let shards: Value = serde_json::from_str(text).ok()?;
+    let polled = |shard: &Value| shard.get("poll_ns")?.as_u64();
+    Some(shards.as_array()?.iter().map(polled).sum::<Option<u64>>()? as f64 / 1e9)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_of_hosts_get_memory_and_controllers() {
+        let setup = |protocol, connections| Setup {
+            place: &Place::Here,
+            listen: "127.0.0.1",
+            addresses: &[],
+            protocol,
+            volumes: (1, 1 << 20),
+            medium: Medium::Ram,
+            connections,
+            cores: &[0, 1],
+            dir: Path::new("/"),
+        };
+        assert_eq!(config(&setup(Protocol::Iscsi, 16_384)), None);
+        assert_eq!(config(&setup(Protocol::NvmeTcp, 256)), None);
+        let lines = config(&setup(Protocol::NvmeTcp, 16_384)).unwrap();
+        // 8,192 hosts of a core have 256 MiB, which is half of what it has beside its usual memory.
+        assert_eq!(lines[1], "memory = \"640M\"");
+        assert_eq!(lines.last().unwrap(), "controllers = 16400");
+    }
+
+    #[test]
+    fn polling_is_that_of_all_shards() {
+        assert_eq!(idle("[{\"id\":0,\"poll_ns\":1500000000},{\"id\":1,\"poll_ns\":500000000}]"), Some(2.0));
+        assert_eq!(idle("[{\"id\":0}]"), None, "a daemon that does not tell");
+    }
+}

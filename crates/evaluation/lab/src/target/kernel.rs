@@ -1,0 +1,282 @@
+//! Linux's own targets: LIO (iSCSI) and nvmet (NVMe/TCP), configured by their file system.
+//!
+//! They work in the kernel, so processor time is that of the target's cores, who used it, and the
+//! harness cannot hold them to those cores. Volumes are LIO's ramdisks and null_blk's devices. They listen at the
+//! addresses of the experiment. What the scripts made they take away again, by names that nobody else has, and
+//! nothing else; what a killed run could not take away the next one does ([`remains`](crate::remains)).
+
+use eval::preset::{Medium, Protocol};
+
+use super::{Serving, Setup, Target, free_port};
+use crate::Failure;
+use crate::place::Place;
+use crate::scratch::{Made, Scratch};
+
+/// One of the two.
+#[derive(Debug)]
+pub(super) struct Kernel {
+    name: &'static str,
+    protocol: [Protocol; 1],
+    modules: &'static [&'static str],
+    script: &'static str,
+}
+
+impl Kernel {
+    pub(super) fn lio() -> Kernel {
+        Kernel {
+            name: "lio",
+            protocol: [Protocol::Iscsi],
+            modules: &["target_core_mod", "iscsi_target_mod"],
+            script: include_str!("lio.sh"),
+        }
+    }
+
+    pub(super) fn nvmet() -> Kernel {
+        Kernel {
+            name: "nvmet",
+            protocol: [Protocol::NvmeTcp],
+            modules: &["nvmet", "nvmet_tcp", "null_blk"],
+            script: include_str!("nvmet.sh"),
+        }
+    }
+
+    fn is_nvme(&self) -> bool {
+        self.protocol[0] == Protocol::NvmeTcp
+    }
+
+    /// What its script is told: to start, and to stop.
+    fn arguments(&self, setup: &Setup<'_>, own: &str, port: u16) -> (Vec<String>, Vec<String>) {
+        let (count, bytes) = (setup.volumes.0.to_string(), setup.volumes.1);
+        let (size, kind) = match (self.is_nvme(), setup.medium) {
+            (true, Medium::Ram) => (bytes >> 20, "1"),
+            (true, Medium::Null) => (bytes >> 20, "0"),
+            (false, Medium::Ram) => (bytes, ""),
+            (false, Medium::Null) => (bytes, ",rd_nullio=1"),
+        };
+        let (size, port) = (size.to_string(), port.to_string());
+        let addresses = match setup.addresses {
+            [] => vec![setup.listen.to_owned()],
+            addresses => addresses.to_vec(),
+        };
+        let start = if self.is_nvme() {
+            // Without the brackets that a URL has around an address of IPv6.
+            let bare = addresses.iter().map(|one| one.trim_matches(['[', ']']));
+            let addresses = bare.collect::<Vec<_>>().join(",");
+            ["start", own, &addresses, &port, &count, &size, kind].map(str::to_owned)
+        } else {
+            let portals: Vec<String> = addresses.iter().map(|one| format!("{one}:{port}")).collect();
+            ["start", own, &adapter(own), &portals.join(","), &count, &size, kind].map(str::to_owned)
+        };
+        (start.to_vec(), vec!["stop".to_owned(), own.to_owned()])
+    }
+
+    fn words(&self, arguments: Vec<String>) -> Vec<String> {
+        [["sh", "-c", self.script, "sh"].map(str::to_owned).to_vec(), arguments].concat()
+    }
+
+    fn undo(&self, own: &str) {
+        let words = self.words(vec!["stop".to_owned(), own.to_owned()]);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let _ = Place::Here.run(&words);
+    }
+}
+
+/// LIO's number of the adapter that holds ramdisks with these names: it numbers them, and names nothing else.
+fn adapter(own: &str) -> String {
+    let digits: String = own.chars().filter(char::is_ascii_hexdigit).take(8).collect();
+    u32::from_str_radix(&digits, 16).unwrap_or(4242).to_string()
+}
+
+/// Whether a directory holds names that begin so.
+fn has(dir: &str, start: &str) -> bool {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().into_string().ok()).any(|name| name.starts_with(start))
+}
+
+/// Whether LIO has exports with these names here.
+pub(crate) fn lio_has(own: &str) -> bool {
+    let adapters = std::fs::read_dir("/sys/kernel/config/target/core").into_iter().flatten().flatten();
+    has("/sys/kernel/config/target/iscsi", &format!("iqn.2026-11.io.blockwire.eval:{own}-"))
+        || adapters.into_iter().any(|one| has(&one.path().display().to_string(), &format!("{own}-")))
+}
+
+/// Takes away LIO's exports with these names here.
+pub(crate) fn undo_lio(own: &str) {
+    Kernel::lio().undo(own);
+}
+
+/// Whether nvmet has exports with these names here.
+pub(crate) fn nvmet_has(own: &str) -> bool {
+    has("/sys/kernel/config/nvmet/subsystems", &format!("nqn.2026-11.io.blockwire:{own}-"))
+        || has("/sys/kernel/config/nullb", &format!("{own}-"))
+}
+
+/// Takes away nvmet's exports with these names here.
+pub(crate) fn undo_nvmet(own: &str) {
+    Kernel::nvmet().undo(own);
+}
+
+impl Target for Kernel {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn protocols(&self) -> &[Protocol] {
+        &self.protocol
+    }
+
+    fn missing(&self, place: &Place) -> Option<String> {
+        if let Some(why) = self.modules.iter().find_map(|module| place.module(module)) {
+            return Some(why);
+        }
+        let is_root = place.run(&["id", "-u"]).is_ok_and(|said| said.trim() == "0");
+        (!is_root).then(|| format!("the kernel's targets: configuring them takes root on {}", place.name()))
+    }
+
+    fn has(&self, _medium: Medium) -> bool {
+        true
+    }
+
+    fn version(&self, place: &Place) -> Option<String> {
+        let kernel = place.read("/proc/sys/kernel/osrelease").ok()?;
+        Some(format!("Linux {}", kernel.trim()))
+    }
+
+    fn start(&self, setup: &Setup<'_>) -> Result<Serving, Failure> {
+        let port = free_port(setup.place)?;
+        let scratch = Scratch::current()?;
+        let own = format!("{}k{}", scratch.name("bw", ""), scratch.number());
+        if setup.place.is_local() {
+            let made = if self.is_nvme() { Made::Nvmet(own.clone()) } else { Made::Lio(own.clone()) };
+            scratch.note(&made)?;
+        }
+        let (start, stop) = self.arguments(setup, &own, port);
+        let name = |number: u32| match self.protocol[0] {
+            Protocol::NvmeTcp => format!("nqn.2026-11.io.blockwire:{own}-{number}/1"),
+            _ => format!("iqn.2026-11.io.blockwire.eval:{own}-{number}/0"),
+        };
+        let mut serving = Serving::new(self.protocol[0], port, (0..setup.volumes.0).map(name).collect());
+        serving.commands.push(format!(
+            "sh crates/evaluation/lab/src/target/{}.sh {}",
+            self.name,
+            start.join(" ")
+        ));
+        serving.scratch = Some(scratch);
+        // Whatever was made until it fails is taken away, too.
+        serving.undo.push((setup.place.clone(), self.words(stop)));
+        let words = self.words(start);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        // The script is long; what it said is what matters.
+        let short = |why: Failure| match why.to_string().rsplit_once(": ") {
+            Some((_, said)) => Failure::new(format!("{}: {said}", self.name)),
+            None => why,
+        };
+        setup.place.run(&words).map_err(short)?;
+        Ok(serving)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    fn setup(protocol: Protocol, medium: Medium) -> Setup<'static> {
+        Setup {
+            place: &Place::Here,
+            listen: "127.0.0.1",
+            addresses: &[],
+            protocol,
+            volumes: (2, 64 << 20),
+            medium,
+            connections: 1,
+            cores: &[],
+            dir: Path::new("/"),
+        }
+    }
+
+    #[test]
+    fn scripts_are_told_sizes_in_their_units() {
+        let (start, stop) = Kernel::nvmet().arguments(&setup(Protocol::NvmeTcp, Medium::Ram), "bw7", 4421);
+        assert_eq!(start.join(" "), "start bw7 127.0.0.1 4421 2 64 1");
+        assert_eq!(stop.join(" "), "stop bw7");
+        let (start, _) = Kernel::lio().arguments(&setup(Protocol::Iscsi, Medium::Null), "bw7", 3261);
+        assert_eq!(start.join(" "), "start bw7 183 127.0.0.1:3261 2 67108864 ,rd_nullio=1");
+    }
+
+    /// Where initiators reach the target by an address, no other address of the machine has its volumes.
+    #[test]
+    fn exports_are_never_open_on_addresses_that_nobody_asked_for() {
+        let addresses = ["10.0.0.7".to_owned(), "[fd00::7]".to_owned()];
+        for target in [Kernel::lio(), Kernel::nvmet()] {
+            let setup =
+                Setup { listen: "0.0.0.0", addresses: &addresses, ..setup(target.protocol[0], Medium::Ram) };
+            let (start, _) = target.arguments(&setup, "bw7", 4421);
+            let said = start.join(" ");
+            assert!(
+                !said.contains("0.0.0.0") && said.contains("10.0.0.7") && said.contains("fd00::7"),
+                "{said}"
+            );
+        }
+        let machines = crate::Machines { address: "10.0.0.7".to_owned(), ..crate::Machines::default() };
+        assert_eq!(crate::Link::between(&machines).listen(), "10.0.0.7");
+    }
+
+    /// A tree of plain files in place of the kernel's: what is not ours stays, whatever it is called.
+    #[test]
+    fn exports_that_no_run_made_are_never_taken_away() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = dir.path();
+        let make = |path: &str| std::fs::create_dir_all(config.join(path)).unwrap();
+        let link = |to: &str, path: &str| {
+            std::os::unix::fs::symlink(config.join(to), config.join(path)).unwrap();
+        };
+        let (iqn, nqn) = ("iqn.2026-11.io.blockwire.eval", "nqn.2026-11.io.blockwire");
+        let mut theirs = Vec::new();
+        for (own, is_ours) in [("bw7", true), ("bw70", false), ("mine", false)] {
+            let paths = [
+                format!("target/iscsi/{iqn}:{own}-0"),
+                format!("target/core/rd_mcp_{}/{own}-0", own.len()),
+                format!("nvmet/subsystems/{nqn}:{own}-0"),
+                format!("nullb/{own}-0"),
+                format!("nvmet/ports/{}/subsystems", own.len()),
+            ];
+            paths.iter().for_each(|path| make(path));
+            let port = format!("{}/{nqn}:{own}-0", paths[4]);
+            link(&paths[2], &port);
+            if !is_ours {
+                theirs.extend(paths.into_iter().chain([port]));
+            }
+        }
+        // A port that somebody is about to use, as a number alone tells.
+        make("nvmet/ports/4421");
+        theirs.push("nvmet/ports/4421".to_owned());
+        for target in [Kernel::lio(), Kernel::nvmet()] {
+            let config = format!("CONFIG={}", config.display());
+            let words = target.words(vec!["stop".to_owned(), "bw7".to_owned()]);
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            let _ = Place::Here.run(&[&["env", &config], &words[..]].concat());
+        }
+        for path in &theirs {
+            assert!(std::fs::symlink_metadata(config.join(path)).is_ok(), "{path} is there");
+        }
+        assert!(!config.join(format!("nvmet/subsystems/{nqn}:bw7-0")).exists());
+        assert!(!config.join(format!("target/iscsi/{iqn}:bw7-0")).exists());
+    }
+
+    /// A shell takes both scripts. Where the kernel has what they need, a volume is served, and gone after.
+    #[test]
+    fn scripts_make_and_unmake() {
+        for target in [Kernel::lio(), Kernel::nvmet()] {
+            Place::Here.run(&["sh", "-n", "-c", target.script]).unwrap();
+            if target.missing(&Place::Here).is_some() {
+                continue;
+            }
+            let serving = target.start(&setup(target.protocol[0], Medium::Ram)).unwrap();
+            let address = format!("127.0.0.1:{}", serving.port);
+            std::net::TcpStream::connect(&address).unwrap();
+            drop(serving);
+            assert!(std::net::TcpStream::connect(&address).is_err(), "{} is gone", target.name);
+        }
+    }
+}

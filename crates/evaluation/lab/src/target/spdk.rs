@@ -1,0 +1,307 @@
+//! SPDK's targets: `iscsi_tgt` and `nvmf_tgt`, configured by JSON as they start.
+//!
+//! They poll: each of their cores is used whole for as long as they run, and they say how much of that was
+//! in vain ([`Polls`]). Memory is taken without huge pages, which need no set-up of the machine.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use eval::preset::{Medium, Protocol};
+use serde_json::{Value, json};
+
+use super::{Polls, Serving, Setup, Target, free_port, wait_for_port};
+use crate::Failure;
+use crate::ending;
+use crate::place::Place;
+use crate::process::{Process, Run};
+use crate::spdk;
+
+/// One of its targets.
+#[derive(Debug)]
+pub(super) struct Spdk {
+    name: &'static str,
+    program: &'static str,
+    protocol: [Protocol; 1],
+}
+
+/// Bytes of a block of its volumes: those of the other targets'.
+const BLOCK: u64 = 512;
+/// MiB that it needs beside its volumes, for each core and for buffers.
+const MEMORY_MIB: u64 = 1024;
+
+impl Spdk {
+    pub(super) fn iscsi() -> Spdk {
+        Spdk { name: "spdk-iscsi", program: "iscsi_tgt", protocol: [Protocol::Iscsi] }
+    }
+
+    pub(super) fn nvmf() -> Spdk {
+        Spdk { name: "spdk-nvmf", program: "nvmf_tgt", protocol: [Protocol::NvmeTcp] }
+    }
+}
+
+fn name(protocol: Protocol, number: u32) -> String {
+    match protocol {
+        Protocol::NvmeTcp => format!("nqn.2026-11.io.blockwire:spdk{number}"),
+        _ => format!("iqn.2026-11.io.blockwire.eval:v{number}"),
+    }
+}
+
+impl Target for Spdk {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn protocols(&self) -> &[Protocol] {
+        &self.protocol
+    }
+
+    fn missing(&self, place: &Place) -> Option<String> {
+        spdk::missing(place, self.program)
+    }
+
+    fn has(&self, _medium: Medium) -> bool {
+        true
+    }
+
+    fn version(&self, place: &Place) -> Option<String> {
+        spdk::version(place, self.program)
+    }
+
+    fn starting(&self) -> Duration {
+        Duration::from_secs(3)
+    }
+
+    fn start(&self, setup: &Setup<'_>) -> Result<Serving, Failure> {
+        let port = free_port(setup.place)?;
+        let dir = PathBuf::from(setup.place.scratch(setup.dir));
+        let (socket, file) =
+            (dir.join(format!("{}.sock", self.name)), dir.join(format!("{}.json", self.name)));
+        let text = configuration(setup, port).to_string();
+        let path = file.display().to_string();
+        setup.place.run_with(&["sh", "-c", "cat >\"$1\"", "sh", &path], text.as_bytes())?;
+        let memory = match setup.medium {
+            Medium::Ram => (u64::from(setup.volumes.0) * setup.volumes.1) >> 20,
+            Medium::Null => 0,
+        };
+        let mut words = spdk::program(self.program)?;
+        let memory = (memory + MEMORY_MIB).to_string();
+        words.extend(["--no-huge", "--no-pci", "--iova-mode", "va", "-s", &memory].map(str::to_owned));
+        words.extend(["-m".to_owned(), spdk::mask(setup.cores)]);
+        words.extend(["-r".to_owned(), socket.display().to_string(), "-c".to_owned(), path]);
+        let run = Run { name: self.name, place: setup.place, cores: setup.cores, words, dir: setup.dir };
+        let mut process = Process::start(run)?;
+        let listening = wait_for_port(setup.place, port, &mut process, Duration::from_secs(60));
+        let volumes = (0..setup.volumes.0).map(|number| match setup.protocol {
+            Protocol::NvmeTcp => format!("{}/1", name(setup.protocol, number)),
+            _ => format!("{}/0", name(setup.protocol, number)),
+        });
+        let mut serving = Serving::new(setup.protocol, port, volumes.collect());
+        serving.commands.push(process.command().to_owned());
+        // What it traced stays in memory when it ends.
+        let trace = |kind: &str| format!("/dev/shm/{kind}_trace.pid{}", process.pid());
+        let removal = ["rm".to_owned(), "-f".to_owned(), trace("iscsi"), trace("nvmf")];
+        serving.undo.push((setup.place.clone(), removal.to_vec()));
+        serving.processes.push(process);
+        listening?;
+        if setup.place.is_local() {
+            wait_for_volumes(setup, &socket)?;
+            serving.polls = Some(Arc::new(Reactors { socket }));
+        } else {
+            // Its socket is out of reach; what comes behind the first listener takes a moment.
+            ending::pause(Duration::from_secs(2))?;
+        }
+        Ok(serving)
+    }
+}
+
+/// It listens before it has all its volumes, and refuses hosts of those that are still to come.
+fn wait_for_volumes(setup: &Setup<'_>, socket: &Path) -> Result<(), Failure> {
+    let until = Instant::now() + Duration::from_secs(60);
+    let method = match setup.protocol {
+        Protocol::NvmeTcp => "nvmf_get_subsystems",
+        _ => "iscsi_get_target_nodes",
+    };
+    while asked(socket, method).is_none_or(|said| ready(setup, &said) < setup.volumes.0) {
+        if Instant::now() > until {
+            return Err(Failure::new(format!("{method}: its volumes are not all there after 60 s")));
+        }
+        ending::pause(Duration::from_millis(50))?;
+    }
+    Ok(())
+}
+
+/// How many volumes of ours hosts can connect to.
+fn ready(setup: &Setup<'_>, said: &Value) -> u32 {
+    let all = said.as_array().map(Vec::as_slice).unwrap_or_default();
+    let has = |one: &&Value| match setup.protocol {
+        Protocol::NvmeTcp => {
+            let listens = one["listen_addresses"].as_array().map_or(0, Vec::len);
+            let is_ours = one["nqn"].as_str().is_some_and(|nqn| nqn.contains(":spdk"));
+            is_ours && listens >= setup.addresses.len()
+        }
+        _ => one["luns"].as_array().is_some_and(|luns| !luns.is_empty()),
+    };
+    u32::try_from(all.iter().filter(has).count()).unwrap_or(u32::MAX)
+}
+
+/// All that the target is told as it starts.
+fn configuration(setup: &Setup<'_>, port: u16) -> Value {
+    let (count, bytes) = setup.volumes;
+    let call = |method: &str, params: Value| json!({ "method": method, "params": params });
+    let create = match setup.medium {
+        Medium::Ram => "bdev_malloc_create",
+        Medium::Null => "bdev_null_create",
+    };
+    let volume = |number: u32| json!({ "name": format!("v{number}"), "num_blocks": bytes / BLOCK, "block_size": BLOCK });
+    let volumes: Vec<Value> = (0..count).map(|number| call(create, volume(number))).collect();
+    let (subsystem, calls) = match setup.protocol {
+        Protocol::NvmeTcp => ("nvmf", nvmf(setup, port, call)),
+        _ => ("iscsi", iscsi(setup, port, call)),
+    };
+    json!({ "subsystems": [
+        { "subsystem": "bdev", "config": volumes },
+        { "subsystem": subsystem, "config": calls },
+    ] })
+}
+
+fn nvmf(setup: &Setup<'_>, port: u16, call: impl Fn(&str, Value) -> Value) -> Vec<Value> {
+    // Commands of up to 1 MiB, as the other targets take them; its default is 128 KiB.
+    let transport = json!({
+        "trtype": "TCP", "in_capsule_data_size": 8192, "max_queue_depth": 256, "max_io_size": 1 << 20,
+    });
+    let mut calls = vec![call("nvmf_create_transport", transport)];
+    for number in 0..setup.volumes.0 {
+        let nqn = name(Protocol::NvmeTcp, number);
+        let subsystem =
+            json!({ "nqn": nqn, "allow_any_host": true, "serial_number": format!("SPDK{number}") });
+        let namespace = json!({ "nsid": 1, "bdev_name": format!("v{number}") });
+        calls.push(call("nvmf_create_subsystem", subsystem));
+        calls.push(call("nvmf_subsystem_add_ns", json!({ "nqn": nqn, "namespace": namespace })));
+        // A host is let in at an address that the subsystem names, and at no other: not by all zeros.
+        for address in setup.addresses {
+            let listen = json!({
+                "trtype": "TCP", "adrfam": "IPv4", "traddr": address, "trsvcid": port.to_string(),
+            });
+            calls.push(call("nvmf_subsystem_add_listener", json!({ "nqn": nqn, "listen_address": listen })));
+        }
+    }
+    calls
+}
+
+fn iscsi(setup: &Setup<'_>, port: u16, call: impl Fn(&str, Value) -> Value) -> Vec<Value> {
+    let portal = json!({ "host": setup.listen, "port": port.to_string() });
+    let mut calls = vec![
+        call("iscsi_create_portal_group", json!({ "tag": 1, "portals": [portal] })),
+        call("iscsi_create_initiator_group", json!({ "tag": 1, "initiators": ["ANY"], "netmasks": ["ANY"] })),
+    ];
+    for number in 0..setup.volumes.0 {
+        let node = json!({
+            "name": name(Protocol::Iscsi, number), "alias_name": format!("v{number}"),
+            "pg_ig_maps": [{ "pg_tag": 1, "ig_tag": 1 }],
+            "luns": [{ "bdev_name": format!("v{number}"), "lun_id": 0 }],
+            "queue_depth": 64, "disable_chap": true,
+        });
+        calls.push(call("iscsi_create_target_node", node));
+    }
+    calls
+}
+
+/// Its reactors, asked over its control socket.
+#[derive(Debug)]
+struct Reactors {
+    socket: PathBuf,
+}
+
+impl Polls for Reactors {
+    fn idle_seconds(&self) -> Option<f64> {
+        idle(&asked(&self.socket, "framework_get_reactors")?)
+    }
+}
+
+/// Seconds in which all reactors together found nothing to do.
+fn idle(result: &Value) -> Option<f64> {
+    let rate = result.get("tick_rate")?.as_f64().filter(|rate| *rate > 0.0)?;
+    let reactors = result.get("reactors")?.as_array()?;
+    let idle: f64 = reactors.iter().filter_map(|reactor| reactor.get("idle")?.as_f64()).sum();
+    Some(idle / rate)
+}
+
+/// The result of a call without parameters (JSON-RPC 2.0).
+fn asked(socket: &Path, method: &str) -> Option<Value> {
+    let mut stream = UnixStream::connect(socket).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
+    let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method });
+    stream.write_all(request.to_string().as_bytes()).ok()?;
+    let (mut text, mut part) = (Vec::new(), [0; 4096]);
+    // An answer has no mark at its end: it is whole when it can be read.
+    loop {
+        let came = stream.read(&mut part).ok().filter(|came| *came > 0)?;
+        text.extend(part.iter().take(came));
+        if let Ok(answer) = serde_json::from_slice::<Value>(&text) {
+            return answer.get("result").cloned();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn setup(addresses: &[String], protocol: Protocol, medium: Medium) -> Setup<'_> {
+        Setup {
+            place: &Place::Here,
+            listen: "0.0.0.0",
+            addresses,
+            protocol,
+            volumes: (2, 64 << 20),
+            medium,
+            connections: 1,
+            cores: &[],
+            dir: Path::new("/"),
+        }
+    }
+
+    #[test]
+    fn the_configuration_names_all_volumes_and_the_port() {
+        let addresses = ["10.77.0.1", "10.77.1.1"].map(str::to_owned);
+        let all = configuration(&setup(&addresses, Protocol::NvmeTcp, Medium::Ram), 4420);
+        assert_eq!(all["subsystems"][0]["config"][1]["params"]["num_blocks"], json!(131_072));
+        // Each subsystem listens where each initiator machine connects.
+        let calls = all["subsystems"][1]["config"].as_array().unwrap();
+        let listens: Vec<&Value> =
+            calls.iter().map(|call| &call["params"]["listen_address"]).filter(|it| it.is_object()).collect();
+        let at: Vec<&str> = listens.iter().filter_map(|it| it["traddr"].as_str()).collect();
+        assert_eq!(at, ["10.77.0.1", "10.77.1.1", "10.77.0.1", "10.77.1.1"]);
+        assert!(listens.iter().all(|it| it["trsvcid"] == json!("4420")));
+        let all = configuration(&setup(&addresses, Protocol::Iscsi, Medium::Null), 3260);
+        assert_eq!(all["subsystems"][0]["config"][0]["method"], json!("bdev_null_create"));
+        assert_eq!(all["subsystems"][1]["config"][0]["params"]["portals"][0]["port"], json!("3260"));
+        assert_eq!(all["subsystems"][1]["config"][3]["params"]["luns"][0]["bdev_name"], json!("v1"));
+    }
+
+    /// Others of the target, as that of discovery, do not count, nor do those without all listeners.
+    #[test]
+    fn volumes_are_ready_when_hosts_can_connect() {
+        let addresses = ["10.77.0.1", "10.77.1.1"].map(str::to_owned);
+        let setup = setup(&addresses, Protocol::NvmeTcp, Medium::Ram);
+        let one = |nqn: &str, count: usize| json!({ "nqn": nqn, "listen_addresses": vec![json!({}); count] });
+        let nqn = |number| name(Protocol::NvmeTcp, number);
+        let discovery = one("nqn.2014-08.org.nvmexpress.discovery", 2);
+        assert_eq!(ready(&setup, &json!([discovery, one(&nqn(0), 2), one(&nqn(1), 1)])), 1);
+        assert_eq!(ready(&setup, &json!([discovery, one(&nqn(0), 2), one(&nqn(1), 2)])), 2);
+        assert_eq!(ready(&setup, &Value::Null), 0);
+    }
+
+    #[test]
+    fn idle_time_is_that_of_all_reactors() {
+        let said = json!({ "tick_rate": 2_000_000_000_u64, "reactors": [
+            { "lcore": 0, "busy": 9_000_000_000_u64, "idle": 1_000_000_000_u64 },
+            { "lcore": 1, "busy": 0, "idle": 4_000_000_000_u64 },
+        ] });
+        assert_eq!(idle(&said), Some(2.5));
+        assert_eq!(idle(&json!({ "reactors": [] })), None);
+    }
+}

@@ -1,0 +1,303 @@
+//! Several kinds of traffic over one link at once: iSCSI, NVMe/TCP and a plain stream.
+//!
+//! Each kind is measured alone and with the others, over the same link and for the same time. Invariant:
+//! all kinds begin within the ramp of the first, so that figures are of the time in which all run.
+
+use std::time::Duration;
+
+use eval::fio::Job;
+use eval::preset::{Medium, Preset, Protocol, Shape, Wire, word};
+use eval::record::{Point, Record, Run};
+
+use crate::Failure;
+use crate::allowance::Allowance;
+use crate::block;
+use crate::ending;
+use crate::environment::machine;
+use crate::link::Link;
+use crate::live::Moment;
+use crate::measure::{Load, Part, measure};
+use crate::place::Place;
+use crate::process::{Process, Run as Start};
+use crate::runner::{Runner, Testbed, begin, finish, note_command};
+use crate::target::{Serving, Setup};
+use crate::watch::Watch;
+
+/// What is measured of one kind of traffic.
+struct Kind {
+    protocol: Protocol,
+    serving: Serving,
+    job: Job,
+}
+
+impl Kind {
+    /// Who sends this kind.
+    fn initiator(&self) -> &'static str {
+        if self.protocol == Protocol::Stream { "stream" } else { "blockwire" }
+    }
+}
+
+impl Runner<'_> {
+    /// Runs an experiment in which all protocols share one link. What fails is noted, and so is what there was
+    /// no time for. `time`: how long all of it may take; `None`: as long as it does.
+    ///
+    /// # Errors
+    /// If nothing at all could be measured: why.
+    pub fn run_together(
+        &mut self,
+        preset: &Preset,
+        shape: &Shape,
+        time: Option<Duration>,
+    ) -> Result<Record, Failure> {
+        let allowance = Allowance::begin(time);
+        let mut record = begin(preset, &shape.notes);
+        record.environment = vec![machine(&Place::Here, "target and initiator")];
+        for (at, &wire) in shape.wires.iter().enumerate() {
+            // Each link has its part of the time, so that the last one is not what is left out.
+            let links = (at + 1) as f64 / shape.wires.len() as f64;
+            let part = allowance.of(time.map(|time| time.mul_f64(links)));
+            if at > 0 && allowance.is_over() {
+                record.notes.push(format!("{} was left out for want of time", block::wire_name(wire)));
+                continue;
+            }
+            match self.on_link(preset, shape, (at, wire), part, &mut record) {
+                Ok(()) => {}
+                Err(_) if ending::is_ending() => {
+                    let runs: usize = record.points.iter().map(|point| point.runs.len()).sum();
+                    let link = block::wire_name(wire);
+                    record.notes.push(format!("it was told to end after {runs} runs, on {link}"));
+                    break;
+                }
+                Err(why) => record.notes.push(format!("{} ended early: {why}", block::wire_name(wire))),
+            }
+        }
+        self.live.over();
+        finish(&mut record, allowance.begun());
+        if record.points.is_empty() {
+            return Err(Failure::new(format!("nothing could be measured:\n  {}", record.notes.join("\n  "))));
+        }
+        Ok(record)
+    }
+
+    /// All rounds on one link.
+    fn on_link(
+        &mut self,
+        preset: &Preset,
+        shape: &Shape,
+        (link_at, wire): (usize, Wire),
+        allowance: Allowance,
+        record: &mut Record,
+    ) -> Result<(), Failure> {
+        let (link, mut all) = self.start_kinds(preset, wire, record)?;
+        let kinds = all.len();
+        let steps = shape.jobs.len() * shape.rounds as usize * (kinds + 1);
+        let mut at = 0;
+        let mut round_begun = allowance.passed();
+        for round in 0..shape.rounds {
+            if round > 0 && !allowance.has_round(round_begun) {
+                record.notes.push(format!(
+                    "{round} of {} rounds were made on {}: there was no time for more",
+                    shape.rounds,
+                    block::wire_name(wire)
+                ));
+                return Ok(());
+            }
+            round_begun = allowance.passed();
+            for job in &shape.jobs {
+                for kind in &mut all {
+                    kind.job = job.clone();
+                }
+                // Each alone, in the order of the preset, then all at once.
+                let alone = (0..kinds).map(|kind| kind..kind + 1);
+                for those in alone.chain(std::iter::once(0..kinds)) {
+                    if round > 0 && allowance.is_over() {
+                        record.notes.push(format!(
+                            "round {} on {} was cut short for want of time",
+                            round + 1,
+                            block::wire_name(wire)
+                        ));
+                        return Ok(());
+                    }
+                    at += 1;
+                    let kinds = all.get(those).unwrap_or_default();
+                    let is_alone = kinds.len() == 1;
+                    let moment = Moment {
+                        step: (link_at * steps + at, steps * shape.wires.len()),
+                        what: format!(
+                            "{} {}, round {}, {}",
+                            if let [one] = kinds { one.protocol.name() } else { "all at once" },
+                            job.name,
+                            round + 1,
+                            block::wire_name(wire)
+                        ),
+                        ..Moment::default()
+                    };
+                    self.live.begins(&moment);
+                    let runs = self.at_once(&link, kinds, record)?;
+                    let iops = runs.iter().map(Run::iops).sum();
+                    self.live.ended(&moment, Ok(iops));
+                    for (kind, run) in kinds.iter().zip(runs) {
+                        add(record, kind, wire, is_alone, run);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn start_kinds(
+        &mut self,
+        preset: &Preset,
+        wire: Wire,
+        record: &mut Record,
+    ) -> Result<(Link, Vec<Kind>), Failure> {
+        let link = Link::make(wire, 1)?;
+        let mut all = Vec::new();
+        for &protocol in preset.protocols {
+            let name = if protocol == Protocol::Stream { "stream" } else { "blockwire" };
+            let setup = Setup {
+                place: link.target(),
+                listen: link.listen(),
+                addresses: link.addresses(),
+                protocol,
+                volumes: preset.volumes,
+                medium: Medium::Ram,
+                connections: 1,
+                cores: &self.cores.target,
+                dir: &self.dir,
+            };
+            let serving = self.target(name)?.start(&setup)?;
+            serving.commands.iter().for_each(|command| note_command(record, command));
+            all.push(Kind { protocol, serving, job: Job::default() });
+        }
+        let mut link = link;
+        for kind in all.iter_mut().filter(|kind| kind.protocol != Protocol::Stream) {
+            let serving = std::mem::replace(&mut kind.serving, Serving::new(kind.protocol, 0, Vec::new()));
+            let testbed = Testbed { serving, link };
+            block::fill(self, &testbed)?;
+            Testbed { serving: kind.serving, link } = testbed;
+        }
+        Ok((link, all))
+    }
+
+    /// These kinds at the same time.
+    fn at_once(&self, link: &Link, kinds: &[Kind], record: &mut Record) -> Result<Vec<Run>, Failure> {
+        let place = link.initiator(0)?;
+        let outcomes: Vec<Result<(Run, Vec<String>), Failure>> = std::thread::scope(|scope| {
+            let threads: Vec<_> = kinds
+                .iter()
+                .map(|kind| {
+                    let watch = Watch::new(link.target().clone(), kind.serving.pids(), &self.cores.target)
+                        .asking(kind.serving.polls.clone());
+                    let parts = [Part {
+                        place: place.clone(),
+                        urls: kind.serving.urls(&link.address(0)),
+                        job: kind.job.clone(),
+                        connections: 1,
+                    }];
+                    let (name, protocol) = (kind.initiator(), kind.protocol.name());
+                    let (initiators, cores, dir) = (self.initiators, &self.cores.initiator, &self.dir);
+                    scope.spawn(move || {
+                        let initiator = initiators.iter().find(|known| known.name() == name);
+                        let initiator = initiator.ok_or_else(|| Failure::new("no such initiator"))?;
+                        let load = Load {
+                            initiator: &**initiator,
+                            name: protocol,
+                            parts: &parts,
+                            target: Some(&watch),
+                            cores,
+                            dir,
+                        };
+                        measure(&load, &mut |_| ())
+                    })
+                })
+                .collect();
+            let broken = || Err(Failure::new("a thread of the harness has panicked"));
+            threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| broken())).collect()
+        });
+        let mut runs = Vec::new();
+        for outcome in outcomes {
+            let (run, commands) = outcome?;
+            commands.iter().for_each(|command| note_command(record, command));
+            runs.push(run);
+        }
+        Ok(runs)
+    }
+}
+
+fn add(record: &mut Record, kind: &Kind, wire: Wire, is_alone: bool, run: Run) {
+    let is_stream = kind.protocol == Protocol::Stream;
+    let mut labels = vec![("with".to_owned(), if is_alone { "nothing" } else { "the others" }.to_owned())];
+    labels.extend(block::limit(wire).map(|limit| ("limit".to_owned(), limit)));
+    if is_stream {
+        // It sends whatever the others do: what they do tells its points apart.
+        labels.push(("beside".to_owned(), kind.job.name.clone()));
+    }
+    let (rw, bytes) = match is_stream {
+        true => ("write", crate::stream::CHUNK as u64),
+        false => (word(kind.job.direction, kind.job.is_random), u64::from(kind.job.block.0)),
+    };
+    let fresh = Point {
+        target: kind.initiator().to_owned(),
+        initiator: kind.initiator().to_owned(),
+        protocol: kind.protocol.name().to_owned(),
+        rw: rw.to_owned(),
+        bytes,
+        depth: if is_stream { 1 } else { kind.job.depth * kind.job.threads },
+        connections: 1,
+        mtu: block::mtu(wire),
+        labels,
+        // A stream has no latencies for Little's law to be held against.
+        is_closed: !is_stream,
+        ..Point::default()
+    };
+    let found = record.points.iter_mut().find(|point| {
+        (&point.protocol, &point.rw, point.bytes, &point.labels, point.mtu)
+            == (&fresh.protocol, &fresh.rw, fresh.bytes, &fresh.labels, fresh.mtu)
+    });
+    match found {
+        Some(point) => point.runs.push(run),
+        None => record.points.push(Point { runs: vec![run], ..fresh }),
+    }
+}
+
+/// Streams in both directions that fill a link while something else is measured on it.
+pub(crate) struct Noise {
+    _processes: Vec<Process>,
+}
+
+impl Noise {
+    /// Fills the link between the target and each initiator machine, both ways.
+    pub(crate) fn start(runner: &Runner<'_>, link: &Link) -> Result<Noise, Failure> {
+        let mut processes = Vec::new();
+        let target = runner.target("stream")?;
+        for (host, there) in link.initiators().iter().enumerate() {
+            let ways =
+                [(link.target(), there, link.address(host)), (there, link.target(), link.far_address(host))];
+            for (receiver, sender, address) in ways {
+                let setup = Setup {
+                    place: receiver,
+                    listen: link.listen(),
+                    addresses: link.addresses(),
+                    protocol: Protocol::Stream,
+                    volumes: (0, 0),
+                    medium: Medium::Null,
+                    connections: 1,
+                    cores: &[],
+                    dir: &runner.dir,
+                };
+                let mut serving = target.start(&setup)?;
+                let to = format!("{address}:{}", serving.port);
+                let binary = std::env::current_exe().map_err(Failure::new)?;
+                let mut words = vec![sender.binary(&binary)];
+                words.extend(["eval", "stream", "--to", &to, "--ramp-ms", "0"].map(str::to_owned));
+                // Longer than any load; it ends with its owner.
+                words.extend(["--runtime-ms".to_owned(), "86400000".to_owned()]);
+                let start = Start { name: "noise", place: sender, cores: &[], words, dir: &runner.dir };
+                processes.push(Process::start(start)?);
+                processes.append(&mut serving.processes);
+            }
+        }
+        Ok(Noise { _processes: processes })
+    }
+}

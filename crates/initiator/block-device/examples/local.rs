@@ -1,0 +1,57 @@
+//! Serves a file by one of the fronts until SIGTERM; the tests with guests use it:
+//!   local nbd|vhost|fuse PLACE FILE [BLOCK]
+//!   local ublk new|NUMBER FILE [BLOCK]      NUMBER: takes over the device of a server that was killed
+
+#[path = "../tests/support/file.rs"]
+mod file;
+
+use std::sync::OnceLock;
+
+use blockwire_block_device::{Stop, fuse, nbd, ublk, vhost};
+use file::FileVolume;
+
+static STOP: OnceLock<Stop> = OnceLock::new();
+
+extern "C" fn on_signal(_: libc::c_int) {
+    if let Some(stop) = STOP.get() {
+        stop.stop();
+    }
+}
+
+fn main() -> std::io::Result<()> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let usage = || std::io::Error::other("usage: local nbd|vhost|fuse|ublk PLACE FILE [BLOCK]");
+    let [front, place, path, rest @ ..] = &args[..] else { return Err(usage()) };
+    let block = rest.first().map_or(Ok(512), |text| text.parse()).map_err(|_| usage())?;
+    let mut volume = FileVolume::open(path, block)?;
+    let stop = Stop::new()?;
+    STOP.get_or_init(|| stop.clone());
+    // SAFETY: the handler only does what a signal's may: it counts, and writes to a descriptor.
+    unsafe { libc::signal(libc::SIGTERM, on_signal as *const () as libc::sighandler_t) };
+    match front.as_str() {
+        "nbd" => {
+            let mut front = nbd::Front::new(nbd::Settings::new(place))?;
+            println!("{}", front.url());
+            front.run(&mut volume, &stop)
+        }
+        "vhost" => {
+            let settings = vhost::Settings { id: "local".into(), ..vhost::Settings::new(place) };
+            vhost::Front::new(settings)?.run(&mut volume, &stop)
+        }
+        "fuse" => fuse::Front::new(fuse::Settings::new(place))?.run(&mut volume, &stop, &mut |place| {
+            println!("{} {:?}", place.file.display(), place.device);
+            Ok(())
+        }),
+        "ublk" => {
+            let front = match place.as_str() {
+                "new" => ublk::Front::new(ublk::Settings::default(), &volume)?,
+                number => ublk::Front::recover(number.parse().map_err(|_| usage())?, &volume)?,
+            };
+            front.run(&mut volume, &stop, &mut |device| {
+                println!("{}", device.display());
+                Ok(())
+            })
+        }
+        _ => Err(usage()),
+    }
+}

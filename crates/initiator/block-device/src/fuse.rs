@@ -1,0 +1,187 @@
+//! One file, `volume`, as large as the volume, through /dev/fuse; and a loop device over it where that
+//! is allowed, so that file systems and partitions have their block device.
+//!
+//! The kernel's messages are spoken directly. The file is not cached by the kernel (FOPEN_DIRECT_IO):
+//! what other hosts write is seen, and a loop device's own cache is the only one. Truncating it changes
+//! nothing, as with a block device.
+//!
+//! # The end
+//! [`Stop`] takes the mount away from sight and ends when the last user of file and device is gone; asked
+//! a second time it ends at once, and users get errors (EIO, ENOTCONN).
+//!
+//! # Recovery
+//! If the process is killed and nobody else holds the kernel's end, the kernel answers everything with
+//! ENOTCONN and the place stays mounted, dead, until [`clean`] (which [`Front::new`] calls for its own
+//! place) takes it away; the loop device goes with its last user. But if another process holds the
+//! descriptors of [`Place::kept`], users wait, and [`Front::recover`] serves them again from [`Kept`]: what
+//! was in flight is asked again (FUSE_NOTIFY_RESEND, Linux 6.9). When the last holder closes them, the
+//! waiting ends with errors.
+//!
+//! # Sizes
+//! When the volume's size changes, the file has it at once, and the loop device soon after.
+
+mod mount;
+mod server;
+mod wire;
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+pub use mount::{Made, Name, available, clean, clean_named};
+
+use crate::disk::Disk;
+use crate::statistics::Statistics;
+use crate::turn;
+use crate::wait::Stop;
+use mount::Mount;
+
+/// The file's name.
+pub const FILE: &str = "volume";
+
+/// Whether a loop device is wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LoopDevices {
+    /// If the system has one to give; else the file is all.
+    #[default]
+    IfAllowed,
+    /// Only the file.
+    Never,
+}
+
+/// How to serve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Where to mount; made (mode 0700) if it is not there, and then removed in the end.
+    pub dir: PathBuf,
+    /// Whether users other than the one who mounts may open the file if its mode lets them.
+    pub allow_other: bool,
+    /// The file's permissions; writing is taken out for volumes that only may be read.
+    pub mode: u32,
+    /// Whether a loop device is wanted.
+    pub loop_devices: LoopDevices,
+    /// Requests at work at a time.
+    pub depth: u16,
+}
+
+impl Settings {
+    /// What fits most: mode 0600, a loop device if allowed, 256 requests.
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Settings {
+            dir: dir.into(),
+            allow_other: false,
+            mode: 0o600,
+            loop_devices: LoopDevices::default(),
+            depth: 256,
+        }
+    }
+}
+
+/// What users open.
+#[derive(Debug)]
+pub struct Place<'a> {
+    /// The file.
+    pub file: &'a Path,
+    /// The loop device over it.
+    pub device: Option<&'a Path>,
+    /// Why there is no loop device, if one was wanted.
+    pub why: Option<io::Error>,
+    /// What another process may hold, so that users wait if this one is killed; `None`: the kernel could
+    /// not ask again what was in flight (before Linux 6.9), so that holding on would leave users waiting
+    /// for ever.
+    pub kept: Option<Keep<'a>>,
+}
+
+/// Called once, when a place can be used; what it says ends the front.
+pub type Ready<'a> = &'a mut dyn FnMut(Place<'_>) -> io::Result<()>;
+
+/// What serves a place, lent: to be given to another process that holds on.
+#[derive(Clone, Copy, Debug)]
+pub struct Keep<'a> {
+    /// The kernel's end.
+    pub fuse: BorrowedFd<'a>,
+    /// The loop device. It stays until the last holder has closed it.
+    pub device: Option<BorrowedFd<'a>>,
+    /// What [`Kept`] says beside the descriptors.
+    pub facts: Facts,
+}
+
+/// What the kernel was told, and who goes on must know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// The longest write that the kernel may send, in bytes.
+    pub write_max: u32,
+    /// What tells the mount apart.
+    pub name: Name,
+    /// The directory, if it was made by us, and is to be removed.
+    pub made: Option<Made>,
+    /// `fusermount3` mounted it.
+    pub by_program: bool,
+}
+
+/// What is left of a front whose process was killed.
+#[derive(Debug)]
+pub struct Kept {
+    /// The kernel's end.
+    pub fuse: OwnedFd,
+    /// The loop device.
+    pub device: Option<OwnedFd>,
+    /// What the kernel was told.
+    pub facts: Facts,
+}
+
+/// A mounted file that waits to be served.
+#[derive(Debug)]
+pub struct Front {
+    settings: Settings,
+    mount: Mount,
+    fuse: OwnedFd,
+    /// What the front before this one left: the loop device, and the longest write.
+    inherited: Option<(Option<OwnedFd>, u32)>,
+    statistics: Arc<Statistics>,
+}
+
+impl Front {
+    /// Mounts. Who opens the file waits until [`Front::run`] serves it.
+    ///
+    /// # Errors
+    /// What the system says: there is no /dev/fuse, the directory cannot be made, or neither this process
+    /// nor the program `fusermount3` may mount.
+    pub fn new(settings: Settings) -> io::Result<Front> {
+        let (mount, fuse) = Mount::new(&settings.dir, settings.allow_other)?;
+        Ok(Front { settings, mount, fuse, inherited: None, statistics: Arc::default() })
+    }
+
+    /// Goes on where a front ended whose process was killed; [`Front::run`] then serves its users, and is
+    /// asked again what was in flight. The disk must be of the same volume, and nothing that the killed
+    /// process had sent may reach it any more: who calls this sees to both.
+    ///
+    /// # Errors
+    /// What the system says of the descriptors; `BrokenPipe` if the kernel has ended the connection.
+    pub fn recover(settings: Settings, kept: Kept) -> io::Result<Front> {
+        let Kept { fuse, device, facts } = kept;
+        let mount = Mount::inherited(&settings.dir, &facts)?;
+        rustix::io::ioctl_fionbio(&fuse, true)?;
+        let inherited = Some((device, facts.write_max));
+        Ok(Front { settings, mount, fuse, inherited, statistics: Arc::default() })
+    }
+
+    /// Counters, which go on while the front runs.
+    pub fn statistics(&self) -> Arc<Statistics> {
+        self.statistics.clone()
+    }
+
+    /// Serves `disk` until `stop` is asked and all users are gone (or it is asked twice), or somebody
+    /// unmounts the place. `ready` is called once, when the loop device is there or it is known that there
+    /// will be none. If it fails, or anything before it, a recovered place stays as it was found, for anyone who
+    /// recovers it next; a new one is taken away.
+    ///
+    /// # Errors
+    /// What `ready` says. Of the disk, when it is gone: all that was out has been answered with an error. Of the kernel, if
+    /// it speaks an older protocol (before Linux 4.20) or takes no answers.
+    pub fn run(&mut self, disk: &mut dyn Disk, stop: &Stop, ready: Ready<'_>) -> io::Result<()> {
+        let mut server = server::Server::new(self, disk, ready)?;
+        turn::run(&mut server, disk, stop)
+    }
+}

@@ -1,0 +1,426 @@
+//! Mounting /dev/fuse at a place, and taking it away again.
+//!
+//! Invariant: what is unmounted or removed was mounted or made here, or by the process before this one; it is told
+//! by a name that no other mount has had, and acted on by descriptor.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, StatxFlags};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
+};
+
+use super::Facts;
+
+/// The program that mounts for users who may not.
+const PROGRAM: &str = "fusermount3";
+/// What the kernel calls our file systems.
+const KIND: &str = "fuse.blockwire";
+
+/// What a mount is told apart by from all others, ours and theirs, that may stand at its place later: the kernel
+/// gives numbers of mounts and devices again at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Name(pub u64);
+
+impl Name {
+    fn new() -> io::Result<Name> {
+        let mut bytes = [0; 8];
+        match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())? {
+            8 => Ok(Name(u64::from_ne_bytes(bytes))),
+            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}
+
+impl std::fmt::Display for Name {
+    /// As /proc/self/mountinfo and `df` show it.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "blockwire-{:016x}", self.0)
+    }
+}
+
+/// A directory that was made, told apart from another that is made there later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Made {
+    /// The device of its file system.
+    pub device: u64,
+    /// The number of its inode.
+    pub inode: u64,
+}
+
+impl Made {
+    /// The directory that a descriptor means, or that is at a path from there. It is not asked of a file system
+    /// that may answer nobody: the kernel says what it knows.
+    fn of(from: impl AsFd, path: &Path) -> io::Result<Made> {
+        let flags = AtFlags::SYMLINK_NOFOLLOW
+            | AtFlags::NO_AUTOMOUNT
+            | AtFlags::EMPTY_PATH
+            | AtFlags::STATX_DONT_SYNC;
+        let wanted = StatxFlags::INO | StatxFlags::TYPE;
+        let facts = rustix::fs::statx(from, path, flags, wanted)?;
+        let device = rustix::fs::makedev(facts.stx_dev_major, facts.stx_dev_minor);
+        Ok(Made { device, inode: facts.stx_ino })
+    }
+
+    /// Removes the directory, if it is this one, and empty.
+    pub fn remove(self, dir: &Path) {
+        if Made::of(rustix::fs::CWD, dir).is_ok_and(|now| now == self) {
+            let _ = std::fs::remove_dir(dir);
+        }
+    }
+}
+
+/// A place where a file system of ours is mounted.
+#[derive(Debug)]
+pub(super) struct Mount {
+    dir: PathBuf,
+    name: Name,
+    /// The directory, if it is ours to remove.
+    made: Option<Made>,
+    /// Whether the set-user-id program mounted it, because we may not.
+    by_program: bool,
+    mounted: bool,
+    /// It is ours to take away; one that another process mounted is once its users know of us.
+    pub(super) settled: bool,
+}
+
+impl Mount {
+    /// Mounts at `dir`, which is made if it is not there; gives the kernel's end.
+    pub(super) fn new(dir: &Path, allow_other: bool) -> io::Result<(Mount, OwnedFd)> {
+        use std::os::unix::fs::DirBuilderExt;
+        clean(dir)?;
+        let is_new = match std::fs::DirBuilder::new().mode(0o700).create(dir) {
+            Ok(()) => true,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
+            Err(error) => return Err(error),
+        };
+        let at = open(dir).map_err(|error| match error {
+            Errno::NOTDIR | Errno::LOOP => {
+                io::Error::new(io::ErrorKind::NotADirectory, "it must be a directory, and no link to one")
+            }
+            other => other.into(),
+        })?;
+        let made = is_new.then(|| Made::of(&at, Path::new(""))).transpose()?;
+        let (dir, name) = (std::path::absolute(dir)?, Name::new()?);
+        let mut mount = Mount { dir, name, made, by_program: false, mounted: false, settled: true };
+        let fuse = match mount.directly(&at, allow_other) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                mount.by_program = true;
+                mount.through_program(allow_other)
+            }
+            other => other,
+        };
+        let fuse = fuse.inspect_err(|_| mount.remove_made())?;
+        mount.mounted = true;
+        rustix::io::ioctl_fionbio(&fuse, true)?;
+        Ok((mount, fuse))
+    }
+
+    /// A place that another process mounted, which is gone. Until it is `settled`, it stays as it is.
+    pub(super) fn inherited(dir: &Path, facts: &Facts) -> io::Result<Mount> {
+        let Facts { name, made, by_program, .. } = *facts;
+        let dir = std::path::absolute(dir)?;
+        Ok(Mount { dir, name, made, by_program, mounted: true, settled: false })
+    }
+
+    /// What another process must know that goes on with it.
+    pub(super) fn facts(&self, write_max: u32) -> Facts {
+        Facts { write_max, name: self.name, made: self.made, by_program: self.by_program }
+    }
+
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// What opens a file of this very mount.
+    pub(super) fn opener(&self) -> Opener {
+        Opener { dir: self.dir.clone(), name: self.name }
+    }
+
+    /// At the very directory that was opened, whatever its path means by now.
+    fn directly(&self, at: &OwnedFd, allow_other: bool) -> io::Result<OwnedFd> {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        let fuse = rustix::fs::open("/dev/fuse", flags, Mode::empty())?;
+        let options = format!(
+            "fd={},rootmode=40000,user_id={},group_id={},default_permissions{}",
+            fuse.as_raw_fd(),
+            rustix::process::getuid().as_raw(),
+            rustix::process::getgid().as_raw(),
+            if allow_other { ",allow_other" } else { "" },
+        );
+        let options = CString::new(options)?;
+        let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME | MountFlags::NOEXEC;
+        rustix::mount::mount(
+            self.name.to_string(),
+            by_descriptor(at),
+            KIND,
+            flags,
+            Some(options.as_c_str()),
+        )?;
+        Ok(fuse)
+    }
+
+    /// fusermount3 mounts for users who may not, and hands over the descriptor.
+    fn through_program(&self, allow_other: bool) -> io::Result<OwnedFd> {
+        let (ours, theirs) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        let options = if allow_other { ",allow_other" } else { "" };
+        let mut command = Command::new(PROGRAM);
+        command.arg("-o").arg(format!(
+            "nosuid,nodev,noexec,default_permissions,fsname={},subtype=blockwire{options}",
+            self.name
+        ));
+        command.arg("--").arg(&self.dir);
+        let number: RawFd = theirs.as_raw_fd();
+        command.env("_FUSE_COMMFD", number.to_string());
+        // SAFETY: between fork and exec only fcntl is called, which is async-signal-safe; the descriptor
+        // is open until the child has ended.
+        unsafe {
+            command.pre_exec(move || match libc::fcntl(number, libc::F_SETFD, 0) {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            });
+        }
+        let out = command.output().map_err(|error| {
+            let why = format!("mounting needs root or the program fusermount3 (package fuse3): {error}");
+            io::Error::new(error.kind(), why)
+        })?;
+        drop(theirs);
+        if !out.status.success() {
+            let said = String::from_utf8_lossy(&out.stderr).trim().to_owned();
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, said));
+        }
+        receive_descriptor(&ours)
+    }
+
+    /// Takes the mount away. Who still uses it keeps what is open, and nobody else finds it. What stands at
+    /// its place and is not this mount stays.
+    ///
+    /// # Errors
+    /// `ResourceBusy` if others have mounted something over it; what the system says. It may be tried again.
+    pub(super) fn detach(&mut self) -> io::Result<()> {
+        if !self.mounted || !self.settled {
+            return Ok(());
+        }
+        match Standing::of(&self.dir)? {
+            Some(standing) if standing.is(self.name) => standing.unmount(&self.dir, self.by_program)?,
+            Some(standing) if standing.covers(self.name) => return Err(busy(&self.dir)),
+            // Somebody else has taken it away.
+            Some(_) | None => {}
+        }
+        self.mounted = false;
+        self.remove_made();
+        Ok(())
+    }
+
+    fn remove_made(&mut self) {
+        if let Some(made) = self.made.take() {
+            made.remove(&self.dir);
+        }
+    }
+}
+
+/// A way to the files of one mount that leads to no others.
+#[derive(Debug)]
+pub(super) struct Opener {
+    dir: PathBuf,
+    name: Name,
+}
+
+impl Opener {
+    /// Opens a file of the mount: what stands at its place, or over the file, is not taken for it. It waits for the
+    /// file system's server.
+    ///
+    /// # Errors
+    /// `ResourceBusy` if something else stands there; what the system says.
+    pub(super) fn open(&self, file: &str, is_written: bool) -> io::Result<File> {
+        let standing = Standing::of(&self.dir)?.filter(|standing| standing.is(self.name));
+        let Some(standing) = standing else { return Err(busy(&self.dir)) };
+        let access = if is_written { OFlags::RDWR } else { OFlags::RDONLY };
+        let only_here = ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS;
+        match rustix::fs::openat2(&standing.at, file, access | OFlags::CLOEXEC, Mode::empty(), only_here) {
+            Ok(file) => Ok(file.into()),
+            Err(Errno::XDEV) => Err(busy(&self.dir.join(file))),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        // Nobody is left to hear of it.
+        let _ = self.detach();
+    }
+}
+
+fn busy(dir: &Path) -> io::Error {
+    let why = format!("something else is mounted over {}: unmount that first", dir.display());
+    io::Error::new(io::ErrorKind::ResourceBusy, why)
+}
+
+/// A directory itself, without asking the file system in it: it may be one that answers nobody.
+fn open(dir: &Path) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::open(dir, flags, Mode::empty())
+}
+
+/// A name of what a descriptor means that follows no path.
+fn by_descriptor(at: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", at.as_raw_fd())
+}
+
+/// The mount that a directory is on, the uppermost of those that are there.
+#[derive(Debug)]
+struct Standing {
+    /// While it is held, its number is no other mount's.
+    at: OwnedFd,
+    id: String,
+    kind: String,
+    source: String,
+    options: String,
+    /// /proc/self/mountinfo.
+    table: String,
+}
+
+impl Standing {
+    /// `None`: there is no such directory.
+    fn of(dir: &Path) -> io::Result<Option<Standing>> {
+        let at = match open(dir) {
+            Ok(at) => at,
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let unknown = || io::Error::other("/proc does not tell which file system is mounted there");
+        let facts = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", at.as_raw_fd()))?;
+        let id = facts.lines().find_map(|line| line.strip_prefix("mnt_id:")).ok_or_else(unknown)?;
+        let (id, table) = (id.trim().to_owned(), std::fs::read_to_string("/proc/self/mountinfo")?);
+        let line = table.lines().find(|line| line.split(' ').next() == Some(&id)).ok_or_else(unknown)?;
+        let (kind, source, options) = described(line).ok_or_else(unknown)?;
+        let [kind, source, options] = [kind, source, options].map(str::to_owned);
+        Ok(Some(Standing { at, id, kind, source, options, table }))
+    }
+
+    fn is(&self, name: Name) -> bool {
+        self.kind == KIND && self.source == name.to_string()
+    }
+
+    /// Whether it is one of this program's that this user mounted.
+    fn is_of_us(&self) -> bool {
+        let user = format!("user_id={}", rustix::process::getuid().as_raw());
+        let is_named = self.source == "blockwire" || self.source.starts_with("blockwire-");
+        self.kind == KIND && is_named && self.options.split(',').any(|option| option == user)
+    }
+
+    /// Whether that mount lies under this one.
+    fn covers(&self, name: Name) -> bool {
+        let (mut id, source) = (self.id.clone(), name.to_string());
+        // From each to the one that it is mounted on; there are no more than lines.
+        for _ in self.table.lines() {
+            let line = self.table.lines().find(|line| line.split(' ').next() == Some(&id));
+            let Some(line) = line else { return false };
+            if described(line).is_some_and(|(kind, of, _)| kind == KIND && of == source) {
+                return true;
+            }
+            id = line.split(' ').nth(1).unwrap_or_default().to_owned();
+        }
+        false
+    }
+
+    /// Takes this very mount away, and nothing that others have mounted in or over it.
+    fn unmount(&self, dir: &Path, by_program: bool) -> io::Result<()> {
+        if self.table.lines().any(|line| line.split(' ').nth(1) == Some(&self.id)) {
+            return Err(busy(dir));
+        }
+        let through_program = || {
+            let status = Command::new(PROGRAM).args(["-u", "-q", "-z", "--"]).arg(dir).status()?;
+            if status.success() { Ok(()) } else { Err(io::Error::other("fusermount3 -u failed")) }
+        };
+        if by_program {
+            return through_program();
+        }
+        match rustix::mount::unmount(by_descriptor(&self.at), UnmountFlags::DETACH) {
+            Err(Errno::PERM) => through_program(),
+            other => Ok(other?),
+        }
+    }
+}
+
+/// Kind, source and options of the file system of a line of mountinfo (proc(5)).
+fn described(line: &str) -> Option<(&str, &str, &str)> {
+    let mut words = line.split_once(" - ")?.1.split(' ');
+    Some((words.next()?, words.next()?, words.next()?))
+}
+
+/// Whether this process can mount.
+///
+/// # Errors
+/// What is in the way.
+pub fn available() -> io::Result<()> {
+    crate::choice::open("/dev/fuse", "the kernel has no FUSE, or this container is not given it")?;
+    let program = std::env::var_os("PATH")
+        .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(PROGRAM).exists()));
+    if program || may_mount()? {
+        return Ok(());
+    }
+    let why = "mounting needs CAP_SYS_ADMIN or the program fusermount3 (package fuse3)";
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+}
+
+/// Whether the process has CAP_SYS_ADMIN.
+fn may_mount() -> io::Result<bool> {
+    const CAP_SYS_ADMIN: u32 = 21;
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let set = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let set = set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).unwrap_or(0);
+    Ok(set >> CAP_SYS_ADMIN & 1 == 1)
+}
+
+/// Takes away what a killed process of ours left mounted at `dir`: its file answers every call with ENOTCONN.
+/// Says whether there was anything. Others' file systems stay, dead ones too.
+///
+/// # Errors
+/// What the system says, as when the caller may not unmount.
+pub fn clean(dir: &Path) -> io::Result<bool> {
+    clean_if(dir, Standing::is_of_us)
+}
+
+/// The same for one mount only.
+///
+/// # Errors
+/// As [`clean`].
+pub fn clean_named(dir: &Path, name: Name) -> io::Result<bool> {
+    clean_if(dir, |standing| standing.is(name))
+}
+
+fn clean_if(dir: &Path, is_meant: impl FnOnce(&Standing) -> bool) -> io::Result<bool> {
+    let Some(standing) = Standing::of(dir)?.filter(is_meant) else { return Ok(false) };
+    // The kernel may still know what stat says; this it always asks.
+    match rustix::fs::fstatfs(&standing.at) {
+        Err(Errno::NOTCONN) => standing.unmount(dir, false).map(|()| true),
+        _ => Ok(false),
+    }
+}
+
+fn receive_descriptor(from: &OwnedFd) -> io::Result<OwnedFd> {
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    let mut bytes = [io::IoSliceMut::new(&mut byte)];
+    rustix::net::recvmsg(from.as_fd(), &mut bytes, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(mut descriptors) = message
+            && let Some(descriptor) = descriptors.next()
+        {
+            return Ok(descriptor);
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::UnexpectedEof, "fusermount3 gave no descriptor"))
+}

@@ -1,0 +1,516 @@
+//! The file system of one file: what the kernel asks, and what it is told.
+//!
+//! Invariants: one buffer for the largest write is at hand before a request is read, so a write's payload
+//! goes straight to memory that the disk takes; every request that wants an answer gets one; while one
+//! request finds no room or memory, no other is read.
+
+mod asks;
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use buf::{Sg, Time};
+use rustix::event::{EventfdFlags, eventfd};
+use volume::Geometry;
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::wire::{self, opcode};
+use super::{FILE, Front, Keep, LoopDevices, Place, Ready as Called};
+use crate::disk::Disk;
+use crate::loop_device::LoopDevice;
+use crate::requests::{Ended, Parts, Request, Requests, read_parts};
+use crate::trouble::Trouble;
+use crate::turn::{Face, Leave};
+use crate::vectors::{Vectors, read, write};
+use crate::wait::{Key, Ready, Waiter, now};
+
+const FUSE: Key = Key(0);
+const LOOP: Key = Key(1);
+/// The file's number.
+const VOLUME: u64 = 2;
+/// In front of a write's payload: header and arguments.
+const HEAD: usize = 80;
+/// Arguments of the other requests, as far as anybody looks.
+const ARGUMENTS_MAX: usize = 512;
+/// The least that the kernel wants to have room for (FUSE_MIN_READ_BUFFER).
+const BUFFER_MIN: usize = 8192;
+const PAGE: usize = 4096;
+const WRITE_MAX: usize = 1 << 20;
+/// Writes of up to so many bytes are copied to memory of their size; for longer ones the copy would cost
+/// more than the memory.
+const COPY_MAX: usize = 32 << 10;
+/// Requests read before answers are given.
+const BATCH: usize = 64;
+/// How long nothing is read when the kernel had no memory for it.
+const PAUSE: Duration = Duration::from_millis(10);
+/// How long until it is tried again to take a place away that something else is mounted over.
+const DETACH_AGAIN: Duration = Duration::from_millis(500);
+/// How long the kernel may remember names and sizes, in seconds; it is told when they change.
+const VALID: u64 = 3600;
+
+const SEEK_DATA: u32 = 3;
+const SEEK_HOLE: u32 = 4;
+
+/// The front's name for a request, and what to say when it has ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Token {
+    unique: u64,
+    then: Then,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Then {
+    Data,
+    Written(u32),
+    Zeroed,
+    /// All of so many changes is stable.
+    Flushed(u64),
+    Seek {
+        hole: bool,
+    },
+    /// It was answered already: its user had been killed.
+    Forget,
+}
+
+/// What finds no room or memory now.
+enum Parked {
+    Request(Request<Token>),
+    /// Its payload is in the buffer.
+    Write {
+        unique: u64,
+        at: u64,
+        len: u32,
+        stable: bool,
+    },
+}
+
+/// What the thread says that has to do with the loop device: its name, and a descriptor to be kept.
+type Report = io::Result<(PathBuf, OwnedFd)>;
+
+/// The thread that has to do with the loop device: its calls wait for us.
+struct LoopThread {
+    resize: mpsc::Sender<()>,
+    report: mpsc::Receiver<Report>,
+    wake: Arc<OwnedFd>,
+}
+
+pub(super) struct Server<'a> {
+    front: &'a mut Front,
+    ready: Option<Called<'a>>,
+    requests: Requests<Token>,
+    geometry: Geometry,
+    read_only: bool,
+    write_max: usize,
+    head: [u8; HEAD],
+    buffer: Option<Parts>,
+    parked: Option<Parked>,
+    /// Searches that go on.
+    later: Vec<Request<Token>>,
+    vectors: Vectors,
+    /// Whether the waiter tells of requests; `None`: it does not know the descriptor yet.
+    watched: Option<bool>,
+    loop_thread: Option<LoopThread>,
+    /// The loop device of the front before this one.
+    inherited: Option<OwnedFd>,
+    /// Whether the kernel has begun to ask.
+    begun: bool,
+    /// Whether it can be told to ask again.
+    resends: bool,
+    /// Whether it still is to be told so.
+    resend_due: bool,
+    /// Writes, zeroes and holes that are under way.
+    changing: u64,
+    /// Those that have ended, well or not.
+    changed: u64,
+    /// Of those, how many a flush has covered that ended well.
+    flushed: u64,
+    /// How often the file was opened and not released, as far as this front knows.
+    opened: u64,
+    /// Whether there may be users from before this front.
+    has_old_users: bool,
+    /// Answers that the kernel had no memory to take.
+    unsaid: Vec<(u64, i32, Vec<u8>, Sg)>,
+    /// Nothing is read before: the kernel had no memory for it.
+    paused_until: Option<Time>,
+    /// The kernel has ended the connection.
+    over: bool,
+    /// The users are to be cut off: nothing is read any more.
+    leaves: bool,
+    /// The place is still to be taken away from sight.
+    detach_due: Option<Time>,
+}
+
+impl<'a> Server<'a> {
+    pub(super) fn new(front: &'a mut Front, disk: &dyn Disk, ready: Called<'a>) -> io::Result<Self> {
+        let geometry = disk.geometry();
+        let most = (geometry.max_io as usize).min(WRITE_MAX) / PAGE * PAGE;
+        let requests = Requests::new(disk, front.settings.depth, front.statistics.clone());
+        let inherited = front.inherited.take();
+        let recovers = inherited.is_some();
+        let (inherited, write_max) = match inherited {
+            Some((device, write_max)) => (device, write_max as usize),
+            None => (None, most.max(PAGE)),
+        };
+        Ok(Server {
+            front,
+            ready: Some(ready),
+            requests,
+            geometry,
+            read_only: disk.is_read_only(),
+            write_max,
+            head: [0; HEAD],
+            buffer: None,
+            parked: None,
+            later: Vec::new(),
+            vectors: Vectors::default(),
+            watched: None,
+            loop_thread: None,
+            inherited,
+            begun: recovers,
+            resends: recovers,
+            resend_due: recovers,
+            changing: 0,
+            // Nobody knows what the front before this one had written.
+            changed: recovers.into(),
+            flushed: 0,
+            opened: 0,
+            has_old_users: recovers,
+            unsaid: Vec::new(),
+            paused_until: None,
+            over: false,
+            leaves: false,
+            detach_due: None,
+        })
+    }
+
+    fn file(&self) -> PathBuf {
+        self.front.mount.dir().join(FILE)
+    }
+
+    /// The kernel has begun: now a loop device can be had.
+    fn begin_loop_device(&mut self, waiter: &Waiter) -> io::Result<()> {
+        let inherited = self.inherited.take();
+        if self.front.settings.loop_devices == LoopDevices::Never && inherited.is_none() {
+            return self.tell_ready(Err(None));
+        }
+        let (resize, resizes) = mpsc::channel();
+        let (reports, report) = mpsc::channel();
+        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        waiter.add(wake.as_fd(), LOOP, true, false)?;
+        let (file, block, read_only) = (self.file(), self.geometry.logical, self.read_only);
+        let opener = self.front.mount.opener();
+        let its_wake = wake.clone();
+        std::thread::Builder::new().name("loop".into()).spawn(move || {
+            let made = match inherited {
+                // Its size may have changed while nobody served it.
+                Some(device) => LoopDevice::inherited(device).inspect(|device| drop(device.resize())),
+                None => (opener.open(FILE, !read_only))
+                    .and_then(|backing| LoopDevice::new(&backing, &file, block, read_only)),
+            };
+            let (device, said) = match made {
+                Ok(device) => {
+                    let said = device.share().map(|kept| (device.path().to_owned(), kept));
+                    (Some(device), said)
+                }
+                Err(error) => (None, Err(error)),
+            };
+            // If nobody listens any more, there is nobody to serve the device either.
+            let _ = reports.send(said);
+            let _ = rustix::io::write(&its_wake, &1_u64.to_ne_bytes());
+            let Some(device) = device else { return };
+            while resizes.recv().is_ok() {
+                // The next change tries again; the file has its size in any case.
+                let _ = device.resize();
+            }
+        })?;
+        self.loop_thread = Some(LoopThread { resize, report, wake });
+        Ok(())
+    }
+
+    fn tell_ready(&mut self, device: Result<(PathBuf, OwnedFd), Option<io::Error>>) -> io::Result<()> {
+        let file = self.file();
+        if let Some(ready) = self.ready.take() {
+            let (device, why) = match device {
+                Ok(device) => (Some(device), None),
+                Err(why) => (None, why),
+            };
+            let facts = self.front.mount.facts(self.write_max as u32);
+            let keep = Keep {
+                fuse: self.front.fuse.as_fd(),
+                device: device.as_ref().map(|(_, kept)| kept.as_fd()),
+                facts,
+            };
+            let kept = self.resends.then_some(keep);
+            ready(Place { file: &file, device: device.as_ref().map(|(path, _)| path.as_path()), why, kept })?;
+            self.front.mount.settled = true;
+        }
+        Ok(())
+    }
+
+    /// Reads a request; false if there is none, or nothing to read it to.
+    fn read(&mut self, disk: &mut dyn Disk) -> io::Result<bool> {
+        self.fill_buffer(disk);
+        let Some(buffer) = &mut self.buffer else { return Ok(false) };
+        self.vectors.clear();
+        self.vectors.push_mut(&mut self.head);
+        for part in buffer {
+            let len = part.len();
+            part.slices_mut(0..len).for_each(|slice| self.vectors.push_mut(slice));
+        }
+        // SAFETY: the vectors were made above, of memory that this value owns alone and does not touch
+        // before the call returns.
+        let n = match unsafe { read(self.front.fuse.as_raw_fd(), &mut self.vectors) } {
+            Ok(n) => n,
+            Err(error) => match error.raw_os_error() {
+                Some(libc::EAGAIN) => return Ok(false),
+                // Interrupted, or taken back before it was read: the next one.
+                Some(libc::EINTR | libc::ENOENT) => return Ok(true),
+                Some(libc::ENODEV | libc::ECONNABORTED) => {
+                    self.over = true;
+                    return Ok(false);
+                }
+                Some(libc::ENOMEM) => {
+                    self.pause();
+                    return Ok(false);
+                }
+                // Memory in more pieces than one call takes is no good: other memory may come.
+                None if error.kind() == io::ErrorKind::InvalidInput => {
+                    self.buffer = None;
+                    self.pause();
+                    return Ok(false);
+                }
+                _ => return Err(error),
+            },
+        };
+        let Ok((header, _)) = wire::InHeader::read_from_prefix(&self.head) else { return Ok(false) };
+        if n < size_of::<wire::InHeader>() || header.len as usize != n {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the kernel sent no FUSE request"));
+        }
+        let mut arguments = [0; ARGUMENTS_MAX];
+        let len = (n - size_of::<wire::InHeader>()).min(ARGUMENTS_MAX);
+        let near = len.min(HEAD - size_of::<wire::InHeader>());
+        arguments[..near].copy_from_slice(&self.head[size_of::<wire::InHeader>()..][..near]);
+        if let Some(buffer) = self.buffer.as_ref().filter(|_| len > near && header.opcode != opcode::WRITE) {
+            read_parts(buffer, 0, &mut arguments[near..len]);
+        }
+        self.dispatch(disk, &header, &arguments[..len])?;
+        Ok(true)
+    }
+
+    fn answer(&mut self, unique: u64, bytes: &[u8]) -> io::Result<()> {
+        self.say(unique, 0, bytes, &Sg::new())
+    }
+
+    fn refuse(&mut self, unique: u64, errno: i32) -> io::Result<()> {
+        self.say(unique, -errno, &[], &Sg::new())
+    }
+
+    /// Says what could not be said. Nothing is read meanwhile, so that this is at most what was under way.
+    fn say_again(&mut self) -> io::Result<()> {
+        for (unique, error, bytes, data) in std::mem::take(&mut self.unsaid) {
+            self.say(unique, error, &bytes, &data)?;
+        }
+        Ok(())
+    }
+
+    fn pause(&mut self) {
+        self.paused_until = Some(now() + PAUSE);
+    }
+
+    fn say(&mut self, unique: u64, error_number: i32, bytes: &[u8], data: &Sg) -> io::Result<()> {
+        let len = size_of::<wire::OutHeader>() + bytes.len() + data.len();
+        let header = wire::OutHeader { len: len as u32, error: error_number, unique };
+        self.vectors.clear();
+        self.vectors.push_from(header.as_bytes(), 0);
+        self.vectors.push_from(bytes, 0);
+        self.vectors.push_sg(data, 0);
+        let mut copy = Vec::new();
+        if self.vectors.len() < len {
+            // The kernel takes an answer in one call, which takes only so many pieces.
+            copy.resize(data.len(), 0);
+            data.copy_to(0, &mut copy);
+            self.vectors.clear();
+            self.vectors.push_from(header.as_bytes(), 0);
+            self.vectors.push_from(bytes, 0);
+            self.vectors.push_from(&copy, 0);
+        }
+        // SAFETY: the vectors were made above, of memory that stays until the call returns.
+        match unsafe { write(self.front.fuse.as_raw_fd(), &mut self.vectors) } {
+            Ok(_) => Ok(()),
+            Err(error) => match error.raw_os_error() {
+                // The one who asked is gone, or all of them are.
+                Some(libc::ENOENT | libc::EINTR) => Ok(()),
+                // Said when there is.
+                Some(libc::ENOMEM | libc::EAGAIN) => {
+                    self.unsaid.push((unique, error_number, bytes.to_vec(), data.clone()));
+                    Ok(())
+                }
+                Some(libc::ENODEV | libc::ECONNABORTED | libc::ENOTCONN) => {
+                    self.over = true;
+                    Ok(())
+                }
+                _ => Err(error),
+            },
+        }
+    }
+
+    fn may_read(&self) -> bool {
+        let is_held_up = self.parked.is_some() || self.paused_until.is_some() || !self.unsaid.is_empty();
+        !self.over && !self.leaves && !is_held_up
+    }
+
+    /// Memory for the next request. Without it none is read, and none is waited for.
+    fn fill_buffer(&mut self, disk: &mut dyn Disk) {
+        if self.buffer.is_none() {
+            self.buffer = self.requests.memory(disk, 0, self.write_max.max(BUFFER_MIN) as u64);
+        }
+    }
+
+    /// Takes the place away from sight, as soon as nothing else is mounted over it. Users go on meanwhile; when it
+    /// is known that there are none, nobody has to wait for that.
+    fn go_on_detaching(&mut self) {
+        if self.detach_due.is_none_or(|due| now() < due) {
+            return;
+        }
+        let is_detached = self.front.mount.detach().is_ok();
+        let is_unused = self.opened == 0 && !self.has_old_users && self.requests.in_flight() == 0;
+        self.over |= !is_detached && is_unused;
+        self.detach_due = (!is_detached && !self.over).then(|| now() + DETACH_AGAIN);
+    }
+
+    fn watch(&mut self, waiter: &Waiter) -> io::Result<()> {
+        let wanted = self.may_read() && self.later.is_empty() && self.buffer.is_some();
+        match self.watched {
+            None => waiter.add(self.front.fuse.as_fd(), FUSE, wanted, false)?,
+            Some(watched) if watched != wanted => {
+                waiter.change(self.front.fuse.as_fd(), FUSE, wanted, false)?;
+            }
+            Some(_) => {}
+        }
+        self.watched = Some(wanted);
+        Ok(())
+    }
+}
+
+impl Face for Server<'_> {
+    type Token = Token;
+
+    fn requests(&mut self) -> &mut Requests<Token> {
+        &mut self.requests
+    }
+
+    fn handle_ready(&mut self, disk: &mut dyn Disk, _waiter: &Waiter, ready: Ready) -> io::Result<()> {
+        if ready.key == LOOP {
+            let Some(thread) = &self.loop_thread else { return Ok(()) };
+            let _ = rustix::io::read(&thread.wake, &mut [0; 8]);
+            if let Ok(report) = thread.report.try_recv() {
+                self.tell_ready(report.map_err(Some))?;
+            }
+            return Ok(());
+        }
+        for _ in 0..BATCH {
+            if !self.may_read() || !self.read(disk)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn handle_ended(&mut self, ended: Ended<Token>) -> io::Result<()> {
+        let Token { unique, then } = ended.token;
+        match then {
+            Then::Written(_) | Then::Zeroed => {
+                self.changing = self.changing.saturating_sub(1);
+                self.changed += 1;
+            }
+            // One that failed covers nothing: who closes next has it tried again.
+            Then::Flushed(covered) if ended.result.is_ok() => self.flushed = self.flushed.max(covered),
+            Then::Flushed(_) | Then::Data | Then::Seek { .. } | Then::Forget => {}
+        }
+        match (ended.result, then) {
+            (_, Then::Forget) => Ok(()),
+            (Err(Trouble::Unsupported), Then::Seek { .. }) => self.refuse(unique, libc::ENOSYS),
+            (Err(trouble), _) => self.refuse(unique, trouble.errno()),
+            (Ok(()), Then::Data) => self.say(unique, 0, &[], &ended.data),
+            (Ok(()), Then::Written(size)) => {
+                self.answer(unique, wire::WriteOut { size, padding: 0 }.as_bytes())
+            }
+            (Ok(()), Then::Zeroed | Then::Flushed(_)) => self.answer(unique, &[]),
+            (Ok(()), Then::Seek { hole }) => self.handle_sought(&ended, hole),
+        }
+    }
+
+    fn handle_change(&mut self, disk: &mut dyn Disk) -> io::Result<()> {
+        self.geometry = disk.geometry();
+        self.read_only = disk.is_read_only();
+        let notice = wire::InvalInode { ino: VOLUME, offset: -1, len: 0 };
+        // The kernel does not mind if it does not know the file yet (ENOENT).
+        self.say(0, wire::NOTIFY_INVAL_INODE, notice.as_bytes(), &Sg::new())?;
+        if let Some(thread) = &self.loop_thread {
+            // Where there is no device, nobody listens.
+            let _ = thread.resize.send(());
+        }
+        Ok(())
+    }
+
+    fn settle(&mut self, disk: &mut dyn Disk, waiter: &Waiter) -> io::Result<bool> {
+        if std::mem::take(&mut self.resend_due) {
+            // What the front before this one had taken comes again, ahead of what waits.
+            self.say(0, wire::NOTIFY_RESEND, &[], &Sg::new())?;
+        }
+        if self.begun && self.loop_thread.is_none() && self.ready.is_some() {
+            self.begin_loop_device(waiter)?;
+        }
+        let mut started = false;
+        while let Some(request) = self.later.pop() {
+            match self.requests.start(disk, request) {
+                Ok(()) => started = true,
+                Err(request) => {
+                    self.later.push(request);
+                    break;
+                }
+            }
+        }
+        started |= self.unpark(disk)?;
+        self.go_on_detaching();
+        self.say_again()?;
+        self.paused_until = self.paused_until.filter(|until| now() < *until);
+        self.fill_buffer(disk);
+        self.watch(waiter)?;
+        Ok(started)
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        [self.detach_due, self.paused_until].into_iter().flatten().min()
+    }
+
+    fn is_short(&self) -> bool {
+        let waits = self.parked.is_some() || !self.later.is_empty() || !self.unsaid.is_empty();
+        !self.over && (waits || self.buffer.is_none())
+    }
+
+    fn stop(&mut self, _waiter: &Waiter, how: Leave) -> bool {
+        // The thread lets go of the loop device, which goes when nobody else has it; and none is made now.
+        self.loop_thread = None;
+        self.ready = None;
+        if !self.front.mount.settled {
+            // Its users go on waiting, for somebody else.
+            self.over = true;
+            return false;
+        }
+        self.leaves |= how == Leave::Now;
+        self.detach_due = Some(now());
+        self.go_on_detaching();
+        how == Leave::WhenDone
+    }
+
+    fn is_over(&self) -> bool {
+        self.over || (self.leaves && self.unsaid.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,84 @@
+use std::sync::Arc;
+use std::time::Instant;
+
+use volume::RamDisk;
+
+use super::*;
+use crate::requests::{Ask, Request};
+use crate::test_disk::{Mood, RamVolume};
+
+/// A front of one request, which is refused at once, and that ends when it was told so; or one that waits for memory.
+struct Played {
+    requests: Requests<()>,
+    settled: u32,
+    short: bool,
+    until: Time,
+    told: bool,
+}
+
+impl Face for Played {
+    type Token = ();
+
+    fn requests(&mut self) -> &mut Requests<()> {
+        &mut self.requests
+    }
+
+    fn handle_ready(&mut self, _: &mut dyn Disk, _: &Waiter, _: Ready) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn handle_ended(&mut self, _: Ended<()>) -> io::Result<()> {
+        self.told = true;
+        Ok(())
+    }
+
+    fn handle_change(&mut self, _: &mut dyn Disk) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn settle(&mut self, disk: &mut dyn Disk, _: &Waiter) -> io::Result<bool> {
+        self.settled += 1;
+        if self.settled == 1 && !self.short {
+            self.requests.start(disk, Request::new((), Ask::Read, u64::MAX, 1)).unwrap();
+        }
+        Ok(false)
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        Some(self.until)
+    }
+
+    fn is_short(&self) -> bool {
+        self.short
+    }
+
+    fn stop(&mut self, _: &Waiter, _: Leave) -> bool {
+        true
+    }
+
+    fn is_over(&self) -> bool {
+        self.told || now() >= self.until
+    }
+}
+
+fn played(short: bool, limit: Duration) -> (Played, RamVolume) {
+    let disk = RamVolume::new(Arc::new(RamDisk::new(8, 8, 512, 4096)), Mood::default());
+    let requests = Requests::new(&disk, 4, Arc::default());
+    (Played { requests, settled: 0, short, until: now() + limit, told: false }, disk)
+}
+
+#[test]
+fn what_ends_at_once_when_it_had_waited_is_told_before_anything_else_happens() {
+    let (mut face, mut disk) = played(false, Duration::from_secs(5));
+    let begun = Instant::now();
+    run(&mut face, &mut disk, &Stop::new().unwrap()).unwrap();
+    assert!(face.told && begun.elapsed() < Duration::from_secs(4));
+}
+
+/// Memory of others comes back without a word.
+#[test]
+fn who_waits_for_memory_asks_again_and_does_not_spin() {
+    let (mut face, mut disk) = played(true, Duration::from_millis(300));
+    run(&mut face, &mut disk, &Stop::new().unwrap()).unwrap();
+    assert!((3..=40).contains(&face.settled), "asked {} times", face.settled);
+}

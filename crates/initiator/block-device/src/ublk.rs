@@ -1,0 +1,283 @@
+//! A block device `/dev/ublkbN` by the kernel's ublk driver (Linux 6.5 and later): no copy between
+//! processes, no network, and a device that outlives its server.
+//!
+//! Requests come by io_uring, and data is copied once between the request's pages and memory that the
+//! volume takes (UBLK_F_USER_COPY).
+//!
+//! # Recovery
+//! When the server is killed the device stays. Its users wait: what was in flight is issued again once
+//! [`Front::recover`] serves the device, by its number, in another process. Nothing ends their waiting but
+//! that or [`delete`]; who wants a time limit calls `delete` when it is over.
+//!
+//! # The end
+//! [`Stop`] ends when nobody has the device mounted or open exclusively any more; asked a second time it
+//! takes the device away at once, and users get errors.
+//!
+//! # Protection
+//! The kernel is told once whether the device may be written. What it then writes is judged by what holds then:
+//! writes to a volume that has been protected meanwhile fail (EROFS). A device that was protected when it was
+//! made stays so until it is attached again.
+//!
+//! # Sizes
+//! A new size is told to the driver where it can learn it (UBLK_F_UPDATE_SIZE, Linux 6.16); before, the
+//! device keeps its size until it is attached again.
+
+mod control;
+mod driver;
+mod queue;
+mod server;
+mod wire;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use control::Channel;
+use driver::Kernel;
+use wire::{DeviceInfo, Parameters};
+
+use crate::disk::Disk;
+use crate::statistics::Statistics;
+use crate::turn;
+use crate::wait::Stop;
+
+const SECTOR: u32 = 512;
+/// Sectors that one discard, or write of zeroes, may name: 1 GiB.
+const RANGE_MAX: u32 = 1 << 21;
+/// The longest request, in bytes.
+const IO_MAX: u32 = 1 << 20;
+/// How long a killed server's device may take to notice.
+const QUIESCE: Duration = Duration::from_secs(10);
+
+/// How to serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The device's number; `None`: the first that is free.
+    pub number: Option<u32>,
+    /// Requests at work at a time, 1 to 4,096.
+    pub depth: u16,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings { number: None, depth: 128 }
+    }
+}
+
+/// A device that is to be served.
+#[derive(Debug)]
+pub struct Front {
+    info: DeviceInfo,
+    features: u64,
+    /// Whether the device was there before.
+    recovers: bool,
+    statistics: Arc<Statistics>,
+    device: Device,
+}
+
+/// A device that goes with this value, unless it is to stay.
+#[derive(Debug)]
+struct Device {
+    number: u32,
+    stays: bool,
+    delete: fn(u32) -> io::Result<()>,
+}
+
+impl Device {
+    fn delete(mut self) -> io::Result<()> {
+        self.stays = true;
+        (self.delete)(self.number)
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        if !self.stays {
+            // Nobody is left to hear of it.
+            let _ = (self.delete)(self.number);
+        }
+    }
+}
+
+/// Called once, with the device's name, when it can be used; what it says ends the front.
+pub type Ready<'a> = &'a mut dyn FnMut(&Path) -> io::Result<()>;
+
+/// Whether this kernel has the driver, and we may use it.
+///
+/// # Errors
+/// What is in the way.
+pub fn available() -> io::Result<()> {
+    crate::choice::open(control::PATH, "load the module ublk_drv, if this kernel has it")?;
+    let features = Channel::open()?.features()?;
+    let needed = wire::flag::USER_COPY | wire::flag::USER_RECOVERY | wire::flag::CMD_IOCTL_ENCODE;
+    if features & needed != needed {
+        return Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "ublk lacks UBLK_F_USER_COPY: Linux 6.5 has it",
+        ));
+    }
+    Ok(())
+}
+
+/// The device's name.
+fn block_path(number: u32) -> PathBuf {
+    PathBuf::from(format!("/dev/ublkb{number}"))
+}
+
+/// Takes a device away, whether or not it is used or served.
+///
+/// # Errors
+/// What the driver says; `NotFound` if there is none of this number.
+pub fn delete(number: u32) -> io::Result<()> {
+    let mut control = Channel::open()?;
+    match control.info(number) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        Err(error) => return Err(error),
+        Ok(info) if info.state != wire::STATE_DEAD => {
+            control.call(wire::STOP_DEV, number, &[], 0)?;
+        }
+        Ok(_) => {}
+    }
+    control.call(wire::DEL_DEV, number, &[], 0).map(drop)
+}
+
+/// Takes a device away that a killed process left, and nobody serves.
+///
+/// # Errors
+/// `ResourceBusy` if it has a server, or was another process's; as [`delete`].
+pub fn delete_left(number: u32, process: u32) -> io::Result<()> {
+    let info = Channel::open()?.info(number)?;
+    // What the driver has forgotten of its server is 0 or negative.
+    let is_others = i32::try_from(process) != Ok(info.server) && info.server > 0;
+    if info.state != wire::STATE_QUIESCED || is_others {
+        return Err(io::Error::new(io::ErrorKind::ResourceBusy, "the device has another server"));
+    }
+    delete(number)
+}
+
+impl Front {
+    /// Makes a device; it can be used when [`Front::run`] serves it.
+    ///
+    /// # Errors
+    /// What the system says: no /dev/ublk-control (no driver, or `modprobe ublk_drv`), no leave
+    /// (CAP_SYS_ADMIN), a number that is taken.
+    pub fn new(settings: Settings, disk: &dyn Disk) -> io::Result<Front> {
+        let mut control = Channel::open()?;
+        let features = control.features()?;
+        let geometry = disk.geometry();
+        let io_bytes_max = geometry.max_io.min(IO_MAX) / 4096 * 4096;
+        let info = control.add(DeviceInfo {
+            queues: 1,
+            depth: settings.depth.clamp(1, wire::QUEUE_DEPTH_MAX),
+            io_bytes_max: io_bytes_max.max(4096),
+            device: settings.number.unwrap_or(u32::MAX),
+            flags: wire::flag::USER_COPY
+                | wire::flag::CMD_IOCTL_ENCODE
+                | wire::flag::USER_RECOVERY
+                | wire::flag::USER_RECOVERY_REISSUE
+                | (features & wire::flag::UPDATE_SIZE),
+            ..DeviceInfo::default()
+        })?;
+        // From here on it is there, and 64 of them are all that a machine has.
+        let device = Device { number: info.device, stays: false, delete };
+        control.set_parameters(info.device, parameters(disk, &info))?;
+        Ok(Front { info, features, recovers: false, statistics: Arc::default(), device })
+    }
+
+    /// Takes over a device whose server is gone.
+    ///
+    /// # Errors
+    /// What the driver says; `ResourceBusy` if its server is still there, `InvalidInput` if it is of
+    /// another size than the disk.
+    pub fn recover(number: u32, disk: &dyn Disk) -> io::Result<Front> {
+        let mut control = Channel::open()?;
+        let features = control.features()?;
+        let begin = std::time::Instant::now();
+        let info = loop {
+            let info = control.info(number)?;
+            if info.state == wire::STATE_QUIESCED {
+                break info;
+            }
+            if begin.elapsed() > QUIESCE {
+                return Err(io::Error::new(io::ErrorKind::ResourceBusy, "the device has a server"));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        };
+        let sectors = std::fs::read_to_string(format!("/sys/block/ublkb{number}/size"))?;
+        if sectors.trim().parse() != Ok(disk.geometry().bytes() / u64::from(SECTOR)) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the device has another size"));
+        }
+        control.call(wire::START_USER_RECOVERY, number, &[], 0)?;
+        let device = Device { number, stays: true, delete };
+        Ok(Front { info, features, recovers: true, statistics: Arc::default(), device })
+    }
+
+    /// The device's number: the N of `/dev/ublkbN`.
+    pub fn number(&self) -> u32 {
+        self.info.device
+    }
+
+    /// Counters, which go on while the front runs.
+    pub fn statistics(&self) -> Arc<Statistics> {
+        self.statistics.clone()
+    }
+
+    /// Serves `disk` until `stop` is asked and all users are gone (or it is asked twice), or somebody
+    /// stops the device. `ready` is called once, with the device's name, when it can be used. The device is
+    /// then taken away; but one that was recovered stays as it is, for the next to recover, if `ready` fails or
+    /// anything before it.
+    ///
+    /// # Errors
+    /// What `ready` says. Of the disk, when it is gone: all that was out has been answered with an error, and the
+    /// device is taken away. Of the driver or the system: a device that is in use stays, and its users wait until
+    /// it is recovered ([`Front::recover`]) or taken away ([`delete_left`]): who called this sees to that.
+    pub fn run(self, disk: &mut dyn Disk, stop: &Stop, ready: Ready<'_>) -> io::Result<()> {
+        let mut settled = !self.recovers;
+        let mut tell = |device: &Path| {
+            ready(device)?;
+            settled = true;
+            Ok(())
+        };
+        let driver = Kernel::new(&self.info, self.recovers)?;
+        let (result, is_done_with) = {
+            let mut server = server::Server::new(&self, driver, disk, &mut tell);
+            let result = turn::run(&mut server, disk, stop);
+            (result, server.is_done_with())
+        };
+        let mut device = self.device;
+        if !settled || (result.is_err() && !is_done_with) {
+            device.stays = true;
+            return result;
+        }
+        // The character device is closed, which deleting waits for.
+        let deleted = device.delete();
+        result.and(deleted)
+    }
+}
+
+fn parameters(disk: &dyn Disk, info: &DeviceInfo) -> Parameters {
+    let geometry = disk.geometry();
+    // Whatever the far side says, a physical block has at least one logical block.
+    let physical = geometry.physical.min(4096).max(geometry.logical).max(SECTOR);
+    let read_only = if disk.is_read_only() { wire::ATTRIBUTE_READ_ONLY } else { 0 };
+    Parameters {
+        len: size_of::<Parameters>() as u32,
+        kinds: wire::PARAMETERS_BASIC | wire::PARAMETERS_DISCARD,
+        attributes: wire::ATTRIBUTE_VOLATILE_CACHE | wire::ATTRIBUTE_FUA | read_only,
+        logical_shift: geometry.logical.max(SECTOR).ilog2() as u8,
+        physical_shift: physical.ilog2() as u8,
+        optimal_shift: physical.ilog2() as u8,
+        minimum_shift: physical.ilog2() as u8,
+        sectors_max: info.io_bytes_max / SECTOR,
+        sectors: geometry.bytes() / u64::from(SECTOR),
+        discard_alignment: 0,
+        discard_granularity: physical,
+        discard_sectors_max: RANGE_MAX,
+        write_zeroes_sectors_max: RANGE_MAX,
+        discard_segments_max: 1,
+        ..Parameters::default()
+    }
+}

@@ -1,0 +1,170 @@
+//! The device's queue: slots that bring requests and take results, by io_uring on the character device.
+//!
+//! Invariant: each slot is with the driver (fetching) or with us (a request), and a slot that was
+//! aborted is with nobody any more.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+
+use buf::Sg;
+use io_uring::{IoUring, opcode, types};
+
+use super::driver::Came;
+use super::wire::{self, Descriptor, IoCommand};
+use crate::vectors::{Vectors, read_at, write_at};
+
+/// The descriptors of requests, which the driver writes.
+struct Descriptors {
+    at: NonNull<Descriptor>,
+    depth: u16,
+    bytes: usize,
+}
+
+impl Descriptors {
+    fn map(file: &File, depth: u16) -> io::Result<Self> {
+        let bytes = (usize::from(depth) * size_of::<Descriptor>()).next_multiple_of(4096);
+        // SAFETY: a mapping at an address of the kernel's choice touches no memory that anything names.
+        let at = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                libc::PROT_READ,
+                libc::MAP_SHARED | libc::MAP_POPULATE,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        match NonNull::new(at.cast()).filter(|_| at != libc::MAP_FAILED) {
+            Some(at) => Ok(Descriptors { at, depth, bytes }),
+            None => Err(io::Error::last_os_error()),
+        }
+    }
+
+    fn of(&self, tag: u16) -> Descriptor {
+        // cannot fail: the tag is the one that went with the command, below the depth.
+        assert!(tag < self.depth, "a slot of the queue");
+        // SAFETY: within the mapping, aligned as its start is (a page); the driver writes it only while
+        // the slot is with it, and then nobody asks.
+        unsafe { self.at.add(tag.into()).read_volatile() }
+    }
+}
+
+impl Drop for Descriptors {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map` with this length; nothing names it any more.
+        unsafe { libc::munmap(self.at.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// Whether the system only has no memory now: what it did not take stays in the ring.
+pub(super) fn is_short(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM))
+}
+
+pub(super) struct Queue {
+    file: File,
+    ring: IoUring,
+    descriptors: Descriptors,
+    depth: u16,
+    /// The system had no memory to take what stands in the ring.
+    is_unsent: bool,
+}
+
+impl Queue {
+    /// All slots go to the driver by [`Queue::submit`].
+    pub(super) fn new(file: File, depth: u16) -> io::Result<Queue> {
+        let descriptors = Descriptors::map(&file, depth)?;
+        let ring = IoUring::builder().setup_cqsize(2 * u32::from(depth)).build(depth.into())?;
+        let mut queue = Queue { file, ring, descriptors, depth, is_unsent: false };
+        for tag in 0..depth {
+            queue.push(wire::FETCH_REQ, tag, 0);
+        }
+        queue.submit()?;
+        Ok(queue)
+    }
+
+    pub(super) fn depth(&self) -> u16 {
+        self.depth
+    }
+
+    /// Readable when a slot brings something.
+    pub(super) fn event(&self) -> BorrowedFd<'_> {
+        // SAFETY: the ring keeps its descriptor open as long as it lives, and this borrows the ring.
+        unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }
+    }
+
+    fn push(&mut self, command: u32, tag: u16, result: i32) {
+        let words = IoCommand { queue: 0, tag, result, address: 0 };
+        let words: [u8; 16] = zerocopy::transmute!(words);
+        let entry = opcode::UringCmd16::new(types::Fd(self.file.as_raw_fd()), command)
+            .cmd(words)
+            .build()
+            .user_data(tag.into());
+        // cannot fail: the ring has room for a command of each slot, and a slot has one at a time.
+        // SAFETY: the entry names no memory, and the file lives as long as the ring.
+        unsafe { self.ring.submission().push(&entry) }.expect("a slot has one command at a time");
+    }
+
+    /// Gives a result back: bytes, or a negative error number. It goes with the next [`Queue::submit`].
+    pub(super) fn commit(&mut self, tag: u16, result: i32) {
+        self.push(wire::COMMIT_AND_FETCH_REQ, tag, result);
+    }
+
+    /// Hands all over that waits for it; or says, by [`Queue::is_unsent`], that it is to be tried again.
+    pub(super) fn submit(&mut self) -> io::Result<()> {
+        self.is_unsent = false;
+        while !self.ring.submission().is_empty() {
+            match self.ring.submit() {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if is_short(&error) => {
+                    self.is_unsent = true;
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn is_unsent(&self) -> bool {
+        self.is_unsent
+    }
+
+    /// What a slot brought. An error means that the driver does not work with us.
+    pub(super) fn poll(&mut self) -> Option<io::Result<Came>> {
+        let entry = self.ring.completion().next()?;
+        let tag = entry.user_data() as u16;
+        Some(match entry.result() {
+            0 => Ok(Came::Request(tag, self.descriptors.of(tag))),
+            wire::RESULT_ABORT => Ok(Came::Aborted),
+            error => Err(io::Error::from_raw_os_error(-error)),
+        })
+    }
+
+    /// Copies a write's data to memory that `vectors` names.
+    ///
+    /// # Safety
+    /// As of [`read_at`].
+    pub(super) unsafe fn read_data(&self, tag: u16, vectors: &mut Vectors) -> io::Result<()> {
+        let len = vectors.len();
+        // SAFETY: by the caller's promise.
+        match unsafe { read_at(self.file.as_raw_fd(), vectors, wire::data_at(tag)) }? {
+            n if n == len => Ok(()),
+            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+
+    /// Copies what was read to the request.
+    pub(super) fn write_data(&self, tag: u16, data: &Sg, vectors: &mut Vectors) -> io::Result<()> {
+        vectors.clear();
+        vectors.push_sg(data, 0);
+        // SAFETY: the vectors were made above, of memory that `data` keeps until the call returns.
+        match unsafe { write_at(self.file.as_raw_fd(), vectors, wire::data_at(tag)) }? {
+            n if n == data.len() => Ok(()),
+            _ => Err(io::ErrorKind::WriteZero.into()),
+        }
+    }
+}

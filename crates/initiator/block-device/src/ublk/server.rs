@@ -1,0 +1,270 @@
+//! A ublk device at work.
+
+use std::io;
+use std::time::Duration;
+
+use buf::Time;
+use volume::Geometry;
+
+use super::driver::{Came, Command, Driver};
+use super::wire::{self, Descriptor, op};
+use super::{Front, IO_MAX, RANGE_MAX, Ready as Called, block_path};
+use crate::disk::Disk;
+use crate::requests::{Ask, Ended, Parts, Request, Requests};
+use crate::turn::{Face, Leave};
+use crate::vectors::Vectors;
+use crate::wait::{Key, Ready, Waiter, now};
+
+const QUEUE: Key = Key(0);
+const CONTROL: Key = Key(1);
+const LOOKED: Key = Key(2);
+const SECTOR: u64 = 512;
+const RANGE_MAX_BYTES: u64 = RANGE_MAX as u64 * SECTOR;
+/// How often a device that is to stop is asked whether it is still used.
+const LOOK: Duration = Duration::from_millis(200);
+
+pub(super) struct Server<'a, D> {
+    front: &'a Front,
+    ready: Option<Called<'a>>,
+    /// Somebody was told that the device can be used.
+    told: bool,
+    driver: D,
+    requests: Requests<u16>,
+    geometry: Geometry,
+    vectors: Vectors,
+    watched: bool,
+    /// The control command that is out.
+    command: Option<Command>,
+    resize_wanted: bool,
+    /// Requests without room or memory.
+    parked: Vec<(u16, Descriptor)>,
+    /// Slots that the driver has taken back.
+    aborted: u16,
+    stop: Option<Leave>,
+    stop_sent: bool,
+    look_at: Time,
+    committed: bool,
+    /// The driver is to be called again.
+    is_unsent: bool,
+}
+
+impl<'a, D: Driver> Server<'a, D> {
+    pub(super) fn new(front: &'a Front, driver: D, disk: &dyn Disk, ready: Called<'a>) -> Self {
+        let requests = Requests::new(disk, driver.depth(), front.statistics.clone());
+        Server {
+            front,
+            ready: Some(ready),
+            told: false,
+            driver,
+            requests,
+            geometry: disk.geometry(),
+            vectors: Vectors::default(),
+            watched: false,
+            command: None,
+            resize_wanted: false,
+            parked: Vec::new(),
+            aborted: 0,
+            stop: None,
+            stop_sent: false,
+            look_at: Time(0),
+            committed: false,
+            is_unsent: false,
+        }
+    }
+
+    fn begin(&mut self, command: Command) -> io::Result<()> {
+        self.driver.begin(command)?;
+        self.command = Some(command);
+        Ok(())
+    }
+
+    /// Whether the device was told to end, or never came to be used: then nobody is to recover it.
+    pub(super) fn is_done_with(&self) -> bool {
+        self.stop_sent || self.stop == Some(Leave::Now) || !self.told
+    }
+
+    fn handle_control(&mut self) -> io::Result<()> {
+        let Some(result) = self.driver.poll_command() else { return Ok(()) };
+        match self.command.take() {
+            Some(Command::Start) => {
+                result?;
+                if let Some(ready) = self.ready.take() {
+                    ready(&block_path(self.front.info.device))?;
+                    self.told = true;
+                }
+            }
+            // Nothing is lost but the new size: the old one still holds.
+            Some(Command::Resize(_)) | None => {}
+            Some(Command::Stop) => result?,
+        }
+        Ok(())
+    }
+
+    /// Starts a request, or parks it.
+    fn take(&mut self, disk: &mut dyn Disk, tag: u16, descriptor: Descriptor) {
+        let (ask, at, len) = match understood(&descriptor) {
+            Ok(asked) => asked,
+            Err(errno) => return self.commit(tag, -errno),
+        };
+        let mut data = Parts::new();
+        // What is refused anyhow needs no memory: `start` refuses it by the same facts.
+        if matches!(ask, Ask::Write { .. }) && self.requests.judge(disk, ask, at, len).is_ok() {
+            let Some(memory) = self.requests.memory(disk, at, len) else {
+                return self.parked.push((tag, descriptor));
+            };
+            data = memory;
+            self.vectors.clear();
+            self.requests.slices(&mut data, at, 0, len, |slice| self.vectors.push_mut(slice));
+            // SAFETY: the vectors were made above, of memory that `data` alone owns and that nobody
+            // touches before the call returns.
+            if unsafe { self.driver.read_data(tag, &mut self.vectors) }.is_err() {
+                return self.commit(tag, -libc::EIO);
+            }
+        }
+        let request = Request { data, ..Request::new(tag, ask, at, len) };
+        if self.requests.start(disk, request).is_err() {
+            self.parked.push((tag, descriptor));
+        }
+    }
+
+    fn commit(&mut self, tag: u16, result: i32) {
+        self.driver.commit(tag, result);
+        self.committed = true;
+    }
+
+    /// Asked to end, it ends when nobody uses the device: another thread looks, for what it does there may wait for
+    /// answers of this one.
+    fn go_on_stopping(&mut self) -> io::Result<()> {
+        let Some(how) = self.stop else { return Ok(()) };
+        if self.stop_sent || self.command.is_some() {
+            return Ok(());
+        }
+        if how == Leave::Now || self.driver.poll_unused() == Some(true) {
+            self.stop_sent = true;
+            return self.begin(Command::Stop);
+        }
+        if now() >= self.look_at {
+            self.look_at = now() + LOOK;
+            self.driver.look();
+        }
+        Ok(())
+    }
+}
+
+/// What a request asks of which bytes.
+///
+/// # Errors
+/// The error number that it is answered with.
+fn understood(descriptor: &Descriptor) -> Result<(Ask, u64, u64), i32> {
+    let Descriptor { op_flags, sectors, sector, .. } = *descriptor;
+    let stable = op_flags & wire::IO_FUA != 0;
+    let ask = match op_flags as u8 {
+        op::READ => Ask::Read,
+        op::WRITE => Ask::Write { stable },
+        op::FLUSH => Ask::Flush,
+        op::DISCARD => Ask::Unmap { stable },
+        op::WRITE_ZEROES => Ask::Zero { unmap: op_flags & wire::IO_NOUNMAP == 0, stable },
+        _ => return Err(libc::EOPNOTSUPP),
+    };
+    // Of a flush the place means nothing: the driver sends the number that no sector has.
+    if ask == Ask::Flush {
+        return Ok((ask, 0, 0));
+    }
+    let at = sector.checked_mul(SECTOR).ok_or(libc::EIO)?;
+    let len = u64::from(sectors) * SECTOR;
+    // The kernel asks for no more than it was told; what nobody can have memory for would wait for ever.
+    let most = if matches!(ask, Ask::Read | Ask::Write { .. }) { IO_MAX.into() } else { RANGE_MAX_BYTES };
+    if len > most { Err(libc::EIO) } else { Ok((ask, at, len)) }
+}
+
+impl<D: Driver> Face for Server<'_, D> {
+    type Token = u16;
+
+    fn requests(&mut self) -> &mut Requests<u16> {
+        &mut self.requests
+    }
+
+    fn handle_ready(&mut self, disk: &mut dyn Disk, _waiter: &Waiter, ready: Ready) -> io::Result<()> {
+        if ready.key == LOOKED {
+            // `settle` asks what was found.
+            return Ok(());
+        }
+        if ready.key == CONTROL {
+            return self.handle_control();
+        }
+        while let Some(came) = self.driver.poll() {
+            match came? {
+                Came::Request(tag, descriptor) => self.take(disk, tag, descriptor),
+                Came::Aborted => self.aborted += 1,
+            }
+        }
+        Ok(())
+    }
+
+    fn handle_ended(&mut self, ended: Ended<u16>) -> io::Result<()> {
+        let result = match ended.result {
+            Err(trouble) => -trouble.errno(),
+            Ok(()) if ended.ask == Ask::Read => {
+                match self.driver.write_data(ended.token, &ended.data, &mut self.vectors) {
+                    Ok(()) => ended.len as i32,
+                    Err(_) => -libc::EIO,
+                }
+            }
+            // cannot fail, here and above: no request is longer than RANGE_MAX_BYTES, 1 GiB.
+            Ok(()) => ended.len as i32,
+        };
+        self.commit(ended.token, result);
+        Ok(())
+    }
+
+    fn handle_change(&mut self, disk: &mut dyn Disk) -> io::Result<()> {
+        self.geometry = disk.geometry();
+        self.resize_wanted = self.front.features & wire::flag::UPDATE_SIZE != 0;
+        Ok(())
+    }
+
+    fn settle(&mut self, disk: &mut dyn Disk, waiter: &Waiter) -> io::Result<bool> {
+        if !self.watched {
+            self.watched = true;
+            let [queue, control, looked] = self.driver.events();
+            waiter.add(queue, QUEUE, true, false)?;
+            waiter.add(control, CONTROL, true, false)?;
+            waiter.add(looked, LOOKED, true, false)?;
+            self.begin(Command::Start)?;
+        }
+        let before = self.requests.in_flight();
+        for (tag, descriptor) in std::mem::take(&mut self.parked) {
+            self.take(disk, tag, descriptor);
+        }
+        if self.command.is_none() && std::mem::take(&mut self.resize_wanted) {
+            self.begin(Command::Resize(self.geometry.bytes() / SECTOR))?;
+        }
+        self.go_on_stopping()?;
+        if std::mem::take(&mut self.committed) || self.is_unsent {
+            self.driver.submit()?;
+        }
+        self.is_unsent = self.driver.is_unsent();
+        Ok(self.requests.in_flight() > before)
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        let looks = self.stop == Some(Leave::WhenDone) && !self.stop_sent;
+        looks.then_some(self.look_at)
+    }
+
+    fn is_short(&self) -> bool {
+        !self.parked.is_empty() || self.is_unsent
+    }
+
+    fn stop(&mut self, _waiter: &Waiter, how: Leave) -> bool {
+        self.stop = Some(how);
+        how == Leave::WhenDone
+    }
+
+    fn is_over(&self) -> bool {
+        self.aborted == self.driver.depth() && self.command.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,273 @@
+//! The front against a driver that is played.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use buf::Sg;
+use rustix::event::{EventfdFlags, eventfd};
+use volume::RamDisk;
+
+use super::*;
+use crate::test_disk::{Mood, Noise, RamVolume, seeds};
+use crate::ublk::Device;
+use crate::ublk::driver::Look;
+use crate::ublk::wire::DeviceInfo;
+use crate::wait::Stop;
+
+const DEPTH: u16 = 8;
+
+/// What the kernel has said and heard.
+#[derive(Default)]
+struct Heard {
+    to_come: VecDeque<io::Result<Came>>,
+    commands: Vec<Command>,
+    ended: VecDeque<io::Result<()>>,
+    /// Results by slot, in order.
+    results: Vec<(u16, i32)>,
+    /// Slots that are with the front.
+    out: Vec<u16>,
+    /// How often the system has no memory for what is handed over.
+    unsent_for: u32,
+    /// What comes when somebody looks.
+    behind_look: VecDeque<io::Result<Came>>,
+}
+
+type LookAt = Box<dyn Fn() -> Box<dyn FnOnce() -> bool + Send>>;
+
+struct Played {
+    heard: Rc<RefCell<Heard>>,
+    /// Always readable: the queue and the commands are looked at in each round.
+    ready: [OwnedFd; 2],
+    look: Look,
+    looks: LookAt,
+    flushed: Arc<AtomicBool>,
+    /// Asked when nothing is out any more.
+    stop: Option<Stop>,
+}
+
+impl Played {
+    fn new(heard: &Rc<RefCell<Heard>>, looks: LookAt, flushed: &Arc<AtomicBool>) -> Played {
+        let ready = [(); 2].map(|()| eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap());
+        let (look, flushed) = (Look::new().unwrap(), flushed.clone());
+        Played { heard: heard.clone(), ready, look, looks, flushed, stop: None }
+    }
+}
+
+impl Driver for Played {
+    fn depth(&self) -> u16 {
+        DEPTH
+    }
+
+    fn events(&self) -> [BorrowedFd<'_>; 3] {
+        [self.ready[0].as_fd(), self.ready[1].as_fd(), self.look.event()]
+    }
+
+    fn poll(&mut self) -> Option<io::Result<Came>> {
+        let mut heard = self.heard.borrow_mut();
+        let came = heard.to_come.pop_front()?;
+        if let Ok(Came::Request(tag, _)) = came {
+            assert!(!heard.out.contains(&tag), "slot {tag} has a request already");
+            heard.out.push(tag);
+        }
+        Some(came)
+    }
+
+    fn commit(&mut self, tag: u16, result: i32) {
+        let mut heard = self.heard.borrow_mut();
+        let place = heard.out.iter().position(|out| *out == tag).expect("a slot is answered once");
+        heard.out.swap_remove(place);
+        heard.results.push((tag, result));
+        self.flushed.store(true, Ordering::Release);
+        if let Some(stop) = self.stop.as_ref().filter(|_| heard.out.is_empty() && heard.to_come.is_empty()) {
+            stop.stop();
+        }
+    }
+
+    fn submit(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn is_unsent(&mut self) -> bool {
+        let mut heard = self.heard.borrow_mut();
+        heard.unsent_for = heard.unsent_for.saturating_sub(1);
+        heard.unsent_for > 0
+    }
+
+    unsafe fn read_data(&self, _tag: u16, _vectors: &mut Vectors) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn write_data(&self, _tag: u16, data: &Sg, _vectors: &mut Vectors) -> io::Result<()> {
+        let mut bytes = vec![1; data.len()];
+        data.copy_to(0, &mut bytes);
+        assert!(bytes.iter().all(|byte| *byte == 0), "it was never written");
+        Ok(())
+    }
+
+    fn begin(&mut self, command: Command) -> io::Result<()> {
+        let mut heard = self.heard.borrow_mut();
+        heard.commands.push(command);
+        heard.ended.push_back(Ok(()));
+        if command == Command::Stop {
+            heard.to_come.extend((0..DEPTH).map(|_| Ok(Came::Aborted)));
+        }
+        Ok(())
+    }
+
+    fn poll_command(&mut self) -> Option<io::Result<()>> {
+        self.heard.borrow_mut().ended.pop_front()
+    }
+
+    fn look(&mut self) {
+        let mut heard = self.heard.borrow_mut();
+        let behind = std::mem::take(&mut heard.behind_look);
+        heard.to_come.extend(behind);
+        drop(heard);
+        self.look.begin((self.looks)());
+    }
+
+    fn poll_unused(&mut self) -> Option<bool> {
+        self.look.poll()
+    }
+}
+
+fn front() -> Front {
+    let info = DeviceInfo { depth: DEPTH, ..DeviceInfo::default() };
+    let device = Device { number: 0, stays: true, delete: |_| Ok(()) };
+    Front { info, features: 0, recovers: false, statistics: Arc::default(), device }
+}
+
+fn disk() -> RamVolume {
+    RamVolume::new(Arc::new(RamDisk::new(2048, 2048, 512, 4096)), Mood::default())
+}
+
+fn request(op_flags: u32, sector: u64, sectors: u32) -> Descriptor {
+    Descriptor { op_flags, sectors, sector, address: 0 }
+}
+
+/// To open the device may read its partitions, and to close it may write what is cached: both by the very thread
+/// that would wait.
+#[test]
+fn a_polite_stop_never_waits_for_a_look_at_the_device() {
+    let heard = Rc::new(RefCell::new(Heard::default()));
+    let flushed = Arc::new(AtomicBool::new(false));
+    let its_flushed = flushed.clone();
+    let looks: LookAt = Box::new(move || {
+        let flushed = its_flushed.clone();
+        Box::new(move || {
+            let until = std::time::Instant::now() + Duration::from_secs(5);
+            while !flushed.load(Ordering::Acquire) && std::time::Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            flushed.load(Ordering::Acquire)
+        })
+    });
+    let (front, mut disk, stop) = (front(), disk(), Stop::new().unwrap());
+    let flush = request(op::FLUSH.into(), u64::MAX, 0);
+    heard.borrow_mut().behind_look.push_back(Ok(Came::Request(3, flush)));
+    let mut ready = |_: &std::path::Path| {
+        stop.stop();
+        Ok(())
+    };
+    let mut server = Server::new(&front, Played::new(&heard, looks, &flushed), &disk, &mut ready);
+    let begun = std::time::Instant::now();
+    crate::turn::run(&mut server, &mut disk, &stop).unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(4), "it waited for what only itself could do");
+    assert!(server.is_done_with());
+    assert_eq!(heard.borrow().results, [(3, 0)]);
+    assert_eq!(heard.borrow().commands, [Command::Start, Command::Stop]);
+}
+
+#[test]
+fn an_error_of_the_driver_does_not_take_a_device_in_use_away() {
+    for (is_used, is_left) in [(true, true), (false, false)] {
+        let heard = Rc::new(RefCell::new(Heard::default()));
+        let (front, mut disk, stop) = (front(), disk(), Stop::new().unwrap());
+        let its_heard = heard.clone();
+        let mut ready = move |_: &std::path::Path| {
+            its_heard.borrow_mut().to_come.push_back(Err(io::Error::from_raw_os_error(libc::EIO)));
+            if is_used { Ok(()) } else { Err(io::ErrorKind::StorageFull.into()) }
+        };
+        let driver = Played::new(&heard, Box::new(|| Box::new(|| false)), &Arc::default());
+        let mut server = Server::new(&front, driver, &disk, &mut ready);
+        assert!(crate::turn::run(&mut server, &mut disk, &stop).is_err());
+        assert_eq!(!server.is_done_with(), is_left);
+    }
+}
+
+/// Whatever a driver asks: each slot is answered once, nothing is read that was never written, and what is asked
+/// behind it is served.
+#[test]
+fn descriptors_of_hostile_seeds_are_each_answered_once() {
+    for seed in seeds(100) {
+        let heard = Rc::new(RefCell::new(Heard::default()));
+        let mut noise = Noise::new(seed);
+        let mood = Mood { shuffle: Some(seed), never_lends: seed % 2 == 0, ..Mood::default() };
+        let mut disk = RamVolume::new(Arc::new(RamDisk::new(2048, 2048, 512, 4096)), mood);
+        let (front, stop) = (front(), Stop::new().unwrap());
+        let mut draw = |n: u64| noise.draw(n);
+        let mut asked = 0;
+        for tag in 0..DEPTH - 1 {
+            // No writes: what is read is to be what was never written.
+            let kind = [0, 2, 3, 5, draw(256), draw(256)][draw(6) as usize] as u32;
+            let kind = if kind == u32::from(op::WRITE) { 2 } else { kind };
+            let flags = if draw(2) == 0 { 0 } else { draw(1 << 24) as u32 };
+            let sector = [draw(2048), 2048, draw(u64::MAX), u64::MAX, u64::MAX / 512][draw(5) as usize];
+            let sectors = [draw(9), draw(4096), draw(1 << 32), u64::from(u32::MAX)][draw(4) as usize];
+            let descriptor = request(kind | flags << 8, sector, sectors as u32);
+            heard.borrow_mut().to_come.push_back(Ok(Came::Request(tag, descriptor)));
+            asked += 1;
+        }
+        let honest = request(op::READ.into(), 5, 8);
+        heard.borrow_mut().to_come.push_back(Ok(Came::Request(DEPTH - 1, honest)));
+        let mut ready = |_: &std::path::Path| Ok(());
+        let mut driver = Played::new(&heard, Box::new(|| Box::new(|| true)), &Arc::default());
+        driver.stop = Some(stop.clone());
+        let mut server = Server::new(&front, driver, &disk, &mut ready);
+        crate::turn::run(&mut server, &mut disk, &stop).unwrap();
+        let heard = heard.borrow();
+        assert_eq!((heard.results.len(), heard.out.len()), (asked + 1, 0), "seed {seed}");
+        assert!(heard.results.contains(&(DEPTH - 1, 4096)), "seed {seed}: {:?}", heard.results);
+    }
+}
+
+/// A machine has only so many.
+#[test]
+fn a_device_that_never_came_to_be_served_is_deleted() {
+    use std::sync::atomic::AtomicU32;
+    static DELETED: AtomicU32 = AtomicU32::new(0);
+    let delete = |number| {
+        DELETED.fetch_add(number, Ordering::Relaxed);
+        Ok(())
+    };
+    drop(Front { device: Device { number: 1, stays: false, delete }, ..front() });
+    assert_eq!(DELETED.load(Ordering::Relaxed), 1);
+    drop(Front { device: Device { number: 10, stays: true, delete }, ..front() });
+    Device { number: 100, stays: false, delete }.delete().unwrap();
+    assert_eq!(DELETED.load(Ordering::Relaxed), 101, "once, and not what is to stay");
+}
+
+#[test]
+fn what_the_system_has_no_memory_for_is_handed_over_again() {
+    let heard = Rc::new(RefCell::new(Heard { unsent_for: 4, ..Heard::default() }));
+    let (front, mut disk, stop) = (front(), disk(), Stop::new().unwrap());
+    heard.borrow_mut().to_come.push_back(Ok(Came::Request(3, request(op::FLUSH.into(), 0, 0))));
+    let mut ready = |_: &std::path::Path| Ok(());
+    let mut driver = Played::new(&heard, Box::new(|| Box::new(|| true)), &Arc::default());
+    driver.stop = Some(stop.clone());
+    let mut server = Server::new(&front, driver, &disk, &mut ready);
+    crate::turn::run(&mut server, &mut disk, &stop).unwrap();
+    assert!(!server.is_short());
+    assert_eq!((heard.borrow().unsent_for, heard.borrow().results.len()), (0, 1));
+    // It is no error of the ring, while others are.
+    use crate::ublk::queue::is_short;
+    for (number, waits) in
+        [(libc::EAGAIN, true), (libc::EBUSY, true), (libc::ENOMEM, true), (libc::EIO, false)]
+    {
+        assert_eq!(is_short(&io::Error::from_raw_os_error(number)), waits);
+    }
+}

@@ -1,0 +1,320 @@
+//! A split virtqueue (virtio 1.2 §2.7) in memory that the guest may change at any time.
+//!
+//! Invariants: a number from the ring is an index only after it was found less than the queue's size; a
+//! chain has at most [`CHAIN_MAX`] descriptors, so a circle ends; a head that is out is not taken again; while
+//! chains are out, the ring keeps its size, its place and its count, so that each of them ends where it came
+//! from.
+
+use buf::RegionHandle;
+use zerocopy::byteorder::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::memory::{Memory, Nowhere, Stream};
+use super::message::RingAt;
+
+/// The largest queue.
+pub(super) const SIZE_MAX: u16 = 1024;
+/// The longest chain, indirect or not.
+const CHAIN_MAX: usize = 1024;
+
+const NEXT: u16 = 1;
+const WRITE: u16 = 2;
+const INDIRECT: u16 = 4;
+/// Of the available ring: the driver wants no interrupts.
+const NO_INTERRUPT: u16 = 1;
+
+const DESCRIPTOR: usize = 16;
+
+/// struct virtq_desc.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Descriptor {
+    address: U64,
+    len: U32,
+    flags: U16,
+    next: U16,
+}
+
+/// struct virtq_used_elem.
+#[derive(Clone, Copy, Debug, IntoBytes, Immutable)]
+#[repr(C)]
+struct UsedElement {
+    id: U32,
+    len: U32,
+}
+
+/// The guest's driver broke the rules: the queue is of no use until it is set up again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Broken;
+
+impl From<Nowhere> for Broken {
+    fn from(_: Nowhere) -> Self {
+        Broken
+    }
+}
+
+/// One request's memory: what the device reads, and what it writes.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Chain {
+    pub(super) readable: Stream,
+    pub(super) writable: Stream,
+    /// Whether the device has it.
+    out: bool,
+}
+
+/// Where the three parts are.
+#[derive(Debug)]
+struct Places {
+    descriptors: (RegionHandle, usize),
+    available: (RegionHandle, usize),
+    used: (RegionHandle, usize),
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Ring {
+    size: u16,
+    at: RingAt,
+    places: Option<Places>,
+    /// Where in the available ring the next is, counted without end.
+    pub(super) next_available: u16,
+    next_used: u16,
+    /// What the driver was last told of.
+    signalled: Option<u16>,
+    pub(super) event_index: bool,
+    pub(super) indirect: bool,
+    chains: Vec<Chain>,
+    out: usize,
+}
+
+impl Ring {
+    /// A ring of `size` descriptors, which must be a power of two up to [`SIZE_MAX`]. Refused while chains are
+    /// out (vhost-user has rings change only while they are stopped), as is each change of what they depend on.
+    pub(super) fn set_size(&mut self, size: u32) -> Result<(), Broken> {
+        self.check_idle()?;
+        let size = u16::try_from(size).ok().filter(|size| size.is_power_of_two() && *size <= SIZE_MAX);
+        self.size = size.ok_or(Broken)?;
+        self.places = None;
+        self.chains.clear();
+        self.out = 0;
+        self.chains.resize_with(self.size.into(), Chain::default);
+        Ok(())
+    }
+
+    pub(super) fn size(&self) -> u16 {
+        self.size
+    }
+
+    fn check_idle(&self) -> Result<(), Broken> {
+        if self.out == 0 { Ok(()) } else { Err(Broken) }
+    }
+
+    /// Where in the available ring to begin.
+    pub(super) fn set_base(&mut self, base: u32) -> Result<(), Broken> {
+        self.check_idle()?;
+        self.next_available = u16::try_from(base).map_err(|_| Broken)?;
+        Ok(())
+    }
+
+    pub(super) fn set_at(&mut self, at: RingAt, memory: &Memory) -> Result<(), Broken> {
+        self.check_idle()?;
+        self.at = at;
+        self.find(memory)?;
+        let (region, base) = &self.places.as_ref().ok_or(Broken)?.used;
+        self.next_used = u16::from_le(region.region().load_u16(base + 2));
+        self.signalled = None;
+        Ok(())
+    }
+
+    /// Finds the ring in memory that has changed.
+    pub(super) fn find(&mut self, memory: &Memory) -> Result<(), Broken> {
+        self.places = None;
+        let size = usize::from(self.size);
+        let RingAt { descriptors, used, available } = self.at;
+        if size == 0 || descriptors % 16 != 0 || available % 2 != 0 || used % 4 != 0 {
+            return Err(Broken);
+        }
+        let places = Places {
+            descriptors: memory.ring(descriptors, DESCRIPTOR * size)?,
+            available: memory.ring(available, 6 + 2 * size)?,
+            used: memory.ring(used, 6 + 8 * size)?,
+        };
+        // The file's offset may be odd where the address is even.
+        let is_even = [&places.available, &places.used].iter().all(|(_, at)| at % 2 == 0);
+        self.places = is_even.then_some(places);
+        self.places.as_ref().map(|_| ()).ok_or(Broken)
+    }
+
+    pub(super) fn is_placed(&self) -> bool {
+        self.places.is_some()
+    }
+
+    pub(super) fn stop(&mut self) {
+        self.places = None;
+    }
+
+    fn places(&self) -> Result<&Places, Broken> {
+        self.places.as_ref().ok_or(Broken)
+    }
+
+    /// How many chains the device has.
+    pub(super) fn out(&self) -> usize {
+        self.out
+    }
+
+    /// The device has this chain no more.
+    pub(super) fn release(&mut self, head: u16) {
+        if let Some(chain) = self.chains.get_mut(usize::from(head)) {
+            // cannot fail: `out` counts the chains that are marked, and each mark is taken once.
+            self.out -= usize::from(std::mem::take(&mut chain.out));
+        }
+    }
+
+    /// A chain that was taken.
+    pub(super) fn chain(&self, head: u16) -> Result<&Chain, Broken> {
+        self.chains.get(usize::from(head)).ok_or(Broken)
+    }
+
+    /// Takes what the driver made available: its head, the chain being in [`Ring::chain`].
+    pub(super) fn pop(&mut self, memory: &Memory) -> Result<Option<u16>, Broken> {
+        let (region, base) = &self.places()?.available;
+        let available = u16::from_le(region.region().load_u16(base + 2));
+        let waiting = available.wrapping_sub(self.next_available);
+        if waiting == 0 {
+            return Ok(None);
+        }
+        if waiting > self.size {
+            return Err(Broken);
+        }
+        // cannot fail: a ring that has a place has a size, which is a power of two.
+        let slot = usize::from(self.next_available & (self.size - 1));
+        let head = u16::from_le(region.region().load_u16(base + 4 + 2 * slot));
+        self.take(memory, head)?;
+        self.next_available = self.next_available.wrapping_add(1);
+        Ok(Some(head))
+    }
+
+    /// Takes the chain that begins with this descriptor.
+    pub(super) fn take(&mut self, memory: &Memory, head: u16) -> Result<(), Broken> {
+        let place = self.chains.get_mut(usize::from(head)).filter(|chain| !chain.out).ok_or(Broken)?;
+        let mut chain = std::mem::take(place);
+        let walked = self.walk(memory, head, &mut chain);
+        chain.out = walked.is_ok();
+        self.out += usize::from(chain.out);
+        // cannot fail: it was there three lines above, and a walk changes no ring.
+        self.chains[usize::from(head)] = chain;
+        walked
+    }
+
+    fn walk(&self, memory: &Memory, head: u16, chain: &mut Chain) -> Result<(), Broken> {
+        chain.readable.clear();
+        chain.writable.clear();
+        let (region, base) = &self.places()?.descriptors;
+        let mut index = head;
+        for _ in 0..self.size {
+            let mut bytes = [0; DESCRIPTOR];
+            region.region().read(base + DESCRIPTOR * usize::from(index), &mut bytes);
+            let descriptor: Descriptor = zerocopy::transmute!(bytes);
+            let flags = descriptor.flags.get();
+            if flags & INDIRECT != 0 {
+                // A table ends the chain, and lies within no other.
+                if !self.indirect || flags & NEXT != 0 {
+                    return Err(Broken);
+                }
+                return walk_table(memory, &descriptor, chain);
+            }
+            add(chain, &descriptor)?;
+            if flags & NEXT == 0 {
+                return Ok(());
+            }
+            index = descriptor.next.get();
+            if index >= self.size {
+                return Err(Broken);
+            }
+        }
+        Err(Broken)
+    }
+
+    /// Gives a chain back, with so many bytes written.
+    pub(super) fn push(&mut self, head: u16, written: u32) -> Result<(), Broken> {
+        self.release(head);
+        let (region, base) = &self.places()?.used;
+        // cannot fail: as in `pop`.
+        let slot = usize::from(self.next_used & (self.size - 1));
+        let element = UsedElement { id: u32::from(head).into(), len: written.into() };
+        region.region().write(base + 4 + 8 * slot, element.as_bytes());
+        let next = self.next_used.wrapping_add(1);
+        region.region().store_u16(base + 2, next.to_le());
+        self.next_used = next;
+        Ok(())
+    }
+
+    pub(super) fn next_used(&self) -> u16 {
+        self.next_used
+    }
+
+    /// Says up to where we have seen, so that the driver tells of more. Then look once more.
+    pub(super) fn want_kicks(&mut self) -> Result<(), Broken> {
+        if self.event_index {
+            let (region, base) = &self.places()?.used;
+            let event = base + 4 + 8 * usize::from(self.size);
+            region.region().store_u16(event, self.next_available.to_le());
+        }
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Whether the driver wants to be told of what was pushed since this was last asked.
+    pub(super) fn wants_call(&mut self) -> Result<bool, Broken> {
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+        let (region, base) = &self.places()?.available;
+        let now = self.next_used;
+        if !self.event_index {
+            return Ok(u16::from_le(region.region().load_u16(*base)) & NO_INTERRUPT == 0);
+        }
+        let event = u16::from_le(region.region().load_u16(base + 4 + 2 * usize::from(self.size)));
+        let before = self.signalled.replace(now);
+        // vring_need_event: the driver's number lies between what it knew and now.
+        Ok(before.is_none_or(|before| now.wrapping_sub(event).wrapping_sub(1) < now.wrapping_sub(before)))
+    }
+}
+
+fn walk_table(memory: &Memory, table: &Descriptor, chain: &mut Chain) -> Result<(), Broken> {
+    let len = table.len.get() as usize;
+    let count = len / DESCRIPTOR;
+    if len == 0 || !len.is_multiple_of(DESCRIPTOR) || count > CHAIN_MAX {
+        return Err(Broken);
+    }
+    let mut index = 0;
+    for _ in 0..count {
+        let mut bytes = [0; DESCRIPTOR];
+        let at = table.address.get().checked_add((DESCRIPTOR * index) as u64).ok_or(Broken)?;
+        memory.read(at, &mut bytes)?;
+        let descriptor: Descriptor = zerocopy::transmute!(bytes);
+        let flags = descriptor.flags.get();
+        if flags & INDIRECT != 0 {
+            return Err(Broken);
+        }
+        add(chain, &descriptor)?;
+        if flags & NEXT == 0 {
+            return Ok(());
+        }
+        index = usize::from(descriptor.next.get());
+        if index >= count {
+            return Err(Broken);
+        }
+    }
+    Err(Broken)
+}
+
+/// What the device writes stands behind what it reads.
+fn add(chain: &mut Chain, descriptor: &Descriptor) -> Result<(), Broken> {
+    let (address, len) = (descriptor.address.get(), descriptor.len.get());
+    if descriptor.flags.get() & WRITE != 0 {
+        chain.writable.push(address, len);
+    } else if chain.writable.len() == 0 {
+        chain.readable.push(address, len);
+    } else {
+        return Err(Broken);
+    }
+    Ok(())
+}

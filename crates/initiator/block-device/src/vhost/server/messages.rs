@@ -1,0 +1,342 @@
+//! What a front end says, and what it is told: the messages of one session.
+//!
+//! Invariants: descriptors belong to the message that they came with; a ring is answered as stopped only
+//! when nothing of it is in flight, and what is said behind that is heard behind the answer.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
+};
+use smallvec::SmallVec;
+use zerocopy::IntoBytes;
+
+use super::{DESCRIPTORS_MAX, KICKS, PEER, Peer, Queue, Server};
+use crate::disk::Disk;
+use crate::vhost::block::{self, Config, WCE};
+use crate::vhost::inflight;
+use crate::vhost::memory::REGIONS_MAX;
+use crate::vhost::message::{self, Message, feature, protocol_feature};
+use crate::vhost::ring::Broken;
+use crate::wait::{Key, Waiter};
+
+const PROTOCOL_FEATURES: u64 = protocol_feature::MQ
+    | protocol_feature::REPLY_ACK
+    | protocol_feature::BACKEND_REQ
+    | protocol_feature::CONFIG
+    | protocol_feature::INFLIGHT_SHMFD
+    | protocol_feature::RESET_DEVICE
+    | protocol_feature::CONFIGURE_MEM_SLOTS;
+
+/// Why a session ends: the front end said what it must not, or is gone.
+pub(super) struct Ends;
+
+impl From<message::Malformed> for Ends {
+    fn from(_: message::Malformed) -> Self {
+        Ends
+    }
+}
+
+impl Server<'_> {
+    /// Takes what the front end says.
+    pub(super) fn hear(&mut self, disk: &dyn Disk, waiter: &Waiter) -> Result<(), Ends> {
+        loop {
+            // One call hears many messages, and each is answered by what holds then.
+            self.look(disk);
+            let Some(peer) = &mut self.peer else { return Ok(()) };
+            // A ring is being stopped: what is said next is heard when it has been.
+            if peer.stopping.is_some() {
+                return Ok(());
+            }
+            // cannot fail: `receive` fills what it is given, which ends with the input.
+            match message::parse(&peer.input[..peer.have])? {
+                Some((used, envelope)) => {
+                    peer.input.copy_within(used..peer.have, 0);
+                    peer.have -= used;
+                    let files = std::mem::take(&mut peer.descriptors);
+                    self.obey(waiter, envelope, files)?;
+                }
+                None => {
+                    if !peer.receive()? {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+
+    fn obey(
+        &mut self,
+        waiter: &Waiter,
+        envelope: message::Envelope,
+        mut files: SmallVec<[OwnedFd; DESCRIPTORS_MAX]>,
+    ) -> Result<(), Ends> {
+        let session = self.session;
+        let features = block::features(self.read_only);
+        let queues = self.front.queues();
+        let Some(peer) = &mut self.peer else { return Ok(()) };
+        let request = envelope.request;
+        self.out.clear();
+        let out = &mut self.out;
+        let done: Result<(), Broken> = match envelope.message {
+            Message::GetFeatures => {
+                let all = features
+                    | feature::VERSION_1
+                    | feature::RING_EVENT_IDX
+                    | feature::RING_INDIRECT_DESC
+                    | feature::PROTOCOL_FEATURES;
+                return peer.say(out, request, &[&all.to_ne_bytes()]);
+            }
+            Message::SetFeatures(features) => {
+                peer.set_features(features);
+                Ok(())
+            }
+            Message::GetProtocolFeatures => {
+                return peer.say(out, request, &[&PROTOCOL_FEATURES.to_ne_bytes()]);
+            }
+            Message::SetProtocolFeatures(features) => {
+                peer.protocol_features = features & PROTOCOL_FEATURES;
+                Ok(())
+            }
+            Message::GetQueueCount => {
+                return peer.say(out, request, &[&u64::from(queues).to_ne_bytes()]);
+            }
+            Message::GetRegionsMax => {
+                return peer.say(out, request, &[&(REGIONS_MAX as u64).to_ne_bytes()]);
+            }
+            Message::SetOwner => Ok(()),
+            Message::Reset => {
+                peer.queues.iter_mut().for_each(|queue| queue.enabled = false);
+                Ok(())
+            }
+            Message::SetMemory(regions) => {
+                if regions.len() != files.len() {
+                    return Err(Ends);
+                }
+                peer.memory.clear();
+                let added =
+                    regions.iter().zip(files.drain(..)).all(|(at, file)| peer.memory.add(*at, file).is_ok());
+                peer.find_rings();
+                if added { Ok(()) } else { Err(Broken) }
+            }
+            Message::AddRegion(at) => {
+                let file = files.pop().ok_or(Ends)?;
+                let added = peer.memory.add(at, file).map_err(|_| Broken);
+                peer.find_rings();
+                added
+            }
+            Message::RemoveRegion(at) => {
+                let removed = peer.memory.remove(at);
+                peer.find_rings();
+                if removed { Ok(()) } else { Err(Broken) }
+            }
+            Message::SetRingSize(index, size) => peer.queue(index)?.ring.set_size(size),
+            Message::SetRingAt(index, at) => {
+                let memory = std::mem::take(&mut peer.memory);
+                let done = peer.queue(index).map(|queue| queue.ring.set_at(at, &memory));
+                peer.memory = memory;
+                done?
+            }
+            Message::SetRingBase(index, base) => peer.queue(index)?.ring.set_base(base),
+            Message::GetRingBase(index) => {
+                peer.queue(index)?;
+                peer.stopping = Some((index, request));
+                waiter.change(peer.fd.as_fd(), PEER, false, false).map_err(|_| Ends)?;
+                return self.answer_stopped(waiter);
+            }
+            Message::SetKick(index, true) => {
+                let kick = unblocked(files.pop().ok_or(Ends)?)?;
+                peer.start(waiter, session, index, kick)?;
+                Ok(())
+            }
+            // Without a kick the ring would have to be looked at all the time.
+            Message::SetKick(_, false) => Err(Broken),
+            Message::SetCall(index, some) => {
+                peer.queue(index)?.call = files.pop().filter(|_| some).map(unblocked).transpose()?;
+                Ok(())
+            }
+            Message::SetError(index, some) => {
+                peer.queue(index)?.error = files.pop().filter(|_| some).map(unblocked).transpose()?;
+                Ok(())
+            }
+            Message::SetRingEnabled(index, on) => {
+                let queue = peer.queue(index)?;
+                queue.enabled = on;
+                queue.kicked = true;
+                Ok(())
+            }
+            Message::SetBackendSocket => {
+                peer.backend = Some(files.pop().ok_or(Ends)?);
+                Ok(())
+            }
+            Message::GetConfig(at) => {
+                let mut bytes = [0; message::CONFIG_MAX];
+                let config = Config::new(&self.geometry, queues, peer.write_back);
+                bytes[..size_of::<Config>()].copy_from_slice(config.as_bytes());
+                // cannot fail: the message's parser refuses what is not within CONFIG_MAX.
+                let range = at.offset as usize..(at.offset + at.size) as usize;
+                return peer.say(out, request, &[at.as_bytes(), &bytes[range]]);
+            }
+            Message::SetConfig(at, bytes) => match (at.offset, &bytes[..]) {
+                (WCE, [on]) => {
+                    peer.write_back = *on != 0;
+                    Ok(())
+                }
+                _ => Err(Broken),
+            },
+            Message::GetInflight(asked) => {
+                if asked.queues > queues {
+                    return Err(Ends);
+                }
+                let (file, at) = inflight::create(asked).map_err(|_| Ends)?;
+                message::reply(out, request, &[at.as_bytes()]);
+                return peer.send_with(out, &file);
+            }
+            Message::SetInflight(at) => {
+                let file = files.pop().ok_or(Ends)?;
+                if peer.queues.iter().any(|queue| queue.ring.out() > 0) {
+                    // What is out is noted in the record that was there when it was taken.
+                    return Err(Ends);
+                }
+                let records = inflight::open(file.as_fd(), at).map_err(|_| Ends)?;
+                for (queue, record) in peer.queues.iter_mut().zip(records) {
+                    queue.inflight = Some(record);
+                }
+                Ok(())
+            }
+            Message::Unknown(_) => Err(Broken),
+        };
+        if envelope.need_reply && peer.protocol_features & protocol_feature::REPLY_ACK != 0 {
+            return peer.say(out, request, &[&u64::from(done.is_err()).to_ne_bytes()]);
+        }
+        Ok(())
+    }
+
+    /// Answers that a ring has stopped, once nothing of it is in flight.
+    pub(super) fn answer_stopped(&mut self, waiter: &Waiter) -> Result<(), Ends> {
+        let Some(peer) = &mut self.peer else { return Ok(()) };
+        let Some((index, request)) = peer.stopping else { return Ok(()) };
+        let queue = peer.queue(index)?;
+        // What was taken and has no room will be taken again by who goes on.
+        let left = queue.again.len() + usize::from(queue.parked.is_some());
+        if queue.ring.out() > left {
+            return Ok(());
+        }
+        queue.put_back();
+        queue.forget_kick(waiter).map_err(|_| Ends)?;
+        let base = u32::from(queue.ring.next_available);
+        queue.ring.stop();
+        peer.stopping = None;
+        waiter.change(peer.fd.as_fd(), PEER, true, false).map_err(|_| Ends)?;
+        self.out.clear();
+        peer.say(&mut self.out, request, &[&index.to_ne_bytes(), &base.to_ne_bytes()])
+    }
+}
+
+/// What is read or written to say that something happened: whatever the front end gave, it never waits.
+fn unblocked(file: OwnedFd) -> Result<OwnedFd, Ends> {
+    rustix::io::ioctl_fionbio(&file, true).map_err(|_| Ends)?;
+    Ok(file)
+}
+
+impl Peer {
+    fn queue(&mut self, index: u32) -> Result<&mut Queue, Ends> {
+        self.queues.get_mut(index as usize).ok_or(Ends)
+    }
+
+    fn set_features(&mut self, features: u64) {
+        self.features = features;
+        for queue in &mut self.queues {
+            queue.ring.event_index = features & feature::RING_EVENT_IDX != 0;
+            queue.ring.indirect = features & feature::RING_INDIRECT_DESC != 0;
+        }
+    }
+
+    fn find_rings(&mut self) {
+        for queue in self.queues.iter_mut().filter(|queue| queue.kick.is_some()) {
+            // A ring that is nowhere is not looked at.
+            let _ = queue.ring.find(&self.memory);
+        }
+    }
+
+    fn start(&mut self, waiter: &Waiter, session: u32, index: u32, kick: OwnedFd) -> Result<(), Ends> {
+        let memory = std::mem::take(&mut self.memory);
+        let queue = self.queue(index)?;
+        queue.forget_kick(waiter).map_err(|_| Ends)?;
+        let key = Key(u64::from(session) << 32 | (KICKS + u64::from(index)));
+        // Kicks that came before are still in the descriptor.
+        waiter.add(kick.as_fd(), key, true, false).map_err(|_| Ends)?;
+        queue.kick = Some(kick);
+        queue.broken = false;
+        queue.kicked = true;
+        if let Some(inflight) = &mut queue.inflight
+            && queue.ring.out() == 0
+        {
+            let used = queue.ring.next_used();
+            let heads = inflight.recover(queue.ring.size(), used);
+            for head in heads {
+                if queue.ring.take(&memory, head).is_ok() {
+                    queue.again.push_back(head);
+                }
+            }
+            queue.ring.next_available = used.wrapping_add(queue.again.len() as u16);
+        }
+        self.memory = memory;
+        Ok(())
+    }
+
+    /// Receives once. False: there is nothing more.
+    fn receive(&mut self) -> Result<bool, Ends> {
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        // Only the message that is being read, so that descriptors belong to the one they came with.
+        let want = if self.have < message::HEADER {
+            message::HEADER
+        } else {
+            let size = self.input.get(8..12).and_then(|bytes| bytes.first_chunk::<4>()).ok_or(Ends)?;
+            message::HEADER + u32::from_ne_bytes(*size) as usize
+        };
+        let room = self.input.get_mut(self.have..want).ok_or(Ends)?;
+        let mut bytes = [io::IoSliceMut::new(room)];
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let came = match rustix::net::recvmsg(&self.fd, &mut bytes, &mut control, flags) {
+            Ok(came) => came,
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(false),
+            Err(_) => return Err(Ends),
+        };
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(files) = message {
+                self.descriptors.extend(files);
+            }
+        }
+        let too_many = self.descriptors.len() > DESCRIPTORS_MAX || came.flags.contains(ReturnFlags::CTRUNC);
+        if came.bytes == 0 || too_many {
+            return Err(Ends);
+        }
+        self.have += came.bytes;
+        Ok(true)
+    }
+
+    fn say(&mut self, out: &mut Vec<u8>, request: u32, parts: &[&[u8]]) -> Result<(), Ends> {
+        message::reply(out, request, parts);
+        // A front end that reads no answers is of no use.
+        match rustix::net::send(&self.fd, out, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Ok(n) if n == out.len() => Ok(()),
+            _ => Err(Ends),
+        }
+    }
+
+    fn send_with(&mut self, out: &[u8], file: &OwnedFd) -> Result<(), Ends> {
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let files = [file.as_fd()];
+        control.push(SendAncillaryMessage::ScmRights(&files));
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        match rustix::net::sendmsg(&self.fd, &[io::IoSlice::new(out)], &mut control, flags) {
+            Ok(n) if n == out.len() => Ok(()),
+            _ => Err(Ends),
+        }
+    }
+}

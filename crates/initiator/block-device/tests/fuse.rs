@@ -1,0 +1,664 @@
+//! The FUSE front with this machine's kernel: the file, the loop device over it, a file system on that.
+//! Where there is no /dev/fuse, or no leave to mount, the tests say so and do nothing.
+
+mod support;
+#[allow(dead_code, reason = "it is shared with other tests")]
+#[path = "support/watch.rs"]
+mod watch;
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use blockwire_block_device::{Statistics, Stop, fuse};
+use support::{Mood, RamVolume};
+use volume::RamDisk;
+use watch::{Watch, stage};
+
+const MIB: u64 = 1 << 20;
+
+/// A front on a thread of its own.
+struct Server {
+    dir: PathBuf,
+    file: PathBuf,
+    device: Option<PathBuf>,
+    disk: Arc<RamDisk>,
+    stop: Stop,
+    statistics: Arc<Statistics>,
+    thread: Option<JoinHandle<std::io::Result<()>>>,
+    /// Last: it lives until the thread has ended.
+    _watch: Watch,
+}
+
+impl Server {
+    /// `None`: this machine does not let us.
+    fn start(mib: u64, logical: u32, mood: Mood, loop_devices: fuse::LoopDevices) -> Option<Server> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let n = COUNT.fetch_add(1, Ordering::Relaxed);
+        let dir = std::env::temp_dir().join(format!("attach-fuse-{}-{n}", std::process::id()));
+        let blocks = mib * MIB / u64::from(logical);
+        let disk = Arc::new(RamDisk::new(blocks, 2 * blocks, logical, 4096));
+        let stop = Stop::new().unwrap();
+        let settings = fuse::Settings { loop_devices, ..fuse::Settings::new(&dir) };
+        let watch = Watch::new();
+        let mut front = match fuse::Front::new(settings) {
+            Ok(front) => front,
+            Err(error) => {
+                eprintln!("not tried: {error}");
+                return None;
+            }
+        };
+        watch.mount(&dir);
+        stage("the front begins to serve");
+        let statistics = front.statistics();
+        let (its_disk, its_stop) = (disk.clone(), stop.clone());
+        let (say, said) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let mut volume = RamVolume::new(its_disk, mood);
+            front.run(&mut volume, &its_stop, &mut |place| {
+                if let Some(why) = place.why {
+                    eprintln!("no loop device: {why}");
+                }
+                say.send((place.file.to_owned(), place.device.map(Path::to_owned))).unwrap();
+                Ok(())
+            })
+        });
+        let (file, device) = said.recv_timeout(Duration::from_secs(20)).expect("it is ready");
+        Some(Server { dir, file, device, disk, stop, statistics, thread: Some(thread), _watch: watch })
+    }
+
+    /// With a loop device, or not at all.
+    fn with_device(mib: u64, logical: u32, mood: Mood) -> Option<(Server, PathBuf)> {
+        let server = Server::start(mib, logical, mood, fuse::LoopDevices::IfAllowed)?;
+        let device = server.device.clone()?;
+        Some((server, device))
+    }
+
+    fn end(&mut self) -> std::io::Result<()> {
+        stage("the front ends, once nobody uses it");
+        self.stop.stop();
+        self.thread.take().unwrap().join().unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop.stop();
+        self.stop.stop();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// Runs a foreign program; what it says must be a success.
+fn run(program: &str, args: &[&str]) -> String {
+    stage(format!("{program} {}", args.join(" ")));
+    let out = watch::output(Command::new(program).args(args))
+        .unwrap_or_else(|error| panic!("{program}: {error}; `tests/setup.sh attach` installs it"));
+    let said = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{program} {args:?}: {}\n{said}", out.status);
+    said
+}
+
+fn moods() -> [(u32, Mood); 3] {
+    [
+        (512, Mood::default()),
+        (4096, Mood { shuffle: Some(7), never_lends: true, max_io: Some(64 << 10), ..Mood::default() }),
+        (512, Mood { shuffle: Some(9), never_lends: true, memory: Some(8 << 20), ..Mood::default() }),
+    ]
+}
+
+/// Takes a mount away again, whatever happens.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn new(device: &Path, at: PathBuf) -> Mounted {
+        std::fs::create_dir_all(&at).unwrap();
+        run("mount", &[text(device), text(&at)]);
+        Mounted(at)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        watch::unmount(&self.0);
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn a_file_system_lives_on_the_loop_device() {
+    for (logical, mood) in moods() {
+        let Some((mut server, device)) = Server::with_device(96, logical, mood) else { return };
+        assert_eq!(
+            run("blockdev", &["--getss", "--getsize64", text(&device)]),
+            format!("{logical}\n{}\n", 96 * MIB)
+        );
+        run("mkfs.ext4", &["-q", "-E", "discard", text(&device)]);
+        let at = server.dir.with_extension("mnt");
+        let mounted = Mounted::new(&device, at.clone());
+        let mut noise = vec![0; 24 << 20];
+        File::open("/dev/urandom").unwrap().read_exact(&mut noise).unwrap();
+        stage("files are written and synced");
+        std::fs::write(at.join("noise"), &noise).unwrap();
+        File::open(at.join("noise")).unwrap().sync_all().unwrap();
+        std::fs::write(at.join("gone"), &noise).unwrap();
+        std::fs::remove_file(at.join("gone")).unwrap();
+        run("fstrim", &[text(&at)]);
+        drop(mounted);
+        run("fsck.ext4", &["-f", "-n", text(&device)]);
+        // All of it is on the volume, not in a cache: mounted again it is there.
+        let mounted = Mounted::new(&device, at.clone());
+        stage("files are read back");
+        assert!(std::fs::read(at.join("noise")).unwrap() == noise);
+        drop(mounted);
+        let counted = server.statistics.snapshot();
+        assert!(counted.flushes > 0 && counted.discards > 0 && counted.failures == 0, "{counted:?}");
+        server.end().unwrap();
+        assert!(!server.dir.exists(), "the place is gone");
+        let left = std::fs::read_to_string(
+            Path::new("/sys/block").join(device.file_name().unwrap()).join("loop/backing_file"),
+        );
+        assert!(!left.is_ok_and(|file| file.contains(text(&server.dir))), "the loop device is free");
+    }
+}
+
+#[test]
+fn fio_verifies_with_many_requests_in_flight() {
+    for (logical, mood) in moods() {
+        let Some((server, device)) = Server::with_device(64, logical, mood) else { return };
+        for place in [&device, &server.file] {
+            let name = format!("--filename={}", text(place));
+            let said = run(
+                "fio",
+                &[
+                    "--name=v",
+                    "--ioengine=libaio",
+                    "--direct=1",
+                    &name,
+                    "--rw=randwrite",
+                    "--bsrange=4k-256k",
+                    "--size=64m",
+                    "--io_size=64m",
+                    "--iodepth=16",
+                    "--verify=crc32c",
+                    "--verify_fatal=1",
+                    "--do_verify=1",
+                    "--minimal",
+                    "--verify_state_save=0",
+                    "--allow_mounted_write=0",
+                ],
+            );
+            assert!(!said.contains("verify:"), "{said}");
+        }
+    }
+}
+
+#[test]
+fn any_bytes_of_the_file_can_be_written_and_read() {
+    for (logical, mood) in moods() {
+        let Some(server) = Server::start(4, logical, mood, fuse::LoopDevices::Never) else { return };
+        assert!(server.device.is_none());
+        let file = File::options().read(true).write(true).open(&server.file).unwrap();
+        let mut model = vec![0_u8; 4 << 20];
+        for n in 0..60_usize {
+            let (at, len) = (n * 70_001 % (3 << 20), n * 7919 % 200_000 + 1);
+            let bytes = vec![n as u8 + 1; len];
+            file.write_all_at(&bytes, at as u64).unwrap();
+            model[at..at + len].copy_from_slice(&bytes);
+        }
+        let mut back = vec![0; 4 << 20];
+        file.read_exact_at(&mut back, 0).unwrap();
+        assert!(back == model);
+        let mut some = vec![0; 12_345];
+        file.read_exact_at(&mut some, 777).unwrap();
+        assert!(some[..] == model[777..777 + 12_345]);
+        // The end is the volume's.
+        assert_eq!(file.read_at(&mut some, 4 * MIB).unwrap(), 0);
+        assert_eq!(file.read_at(&mut some, 4 * MIB - 5).unwrap(), 5);
+        assert_eq!(file.write_at(&some, 4 * MIB - 7).unwrap(), 7);
+        let full = file.write_at(&some, 4 * MIB).unwrap_err();
+        assert_eq!(full.raw_os_error(), Some(libc::ENOSPC));
+        // Truncating changes nothing.
+        drop(File::create(&server.file).unwrap());
+        assert_eq!(std::fs::metadata(&server.file).unwrap().len(), 4 * MIB);
+        let names: Vec<_> =
+            std::fs::read_dir(&server.dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, ["volume"]);
+        assert!(File::create(server.dir.join("other")).is_err());
+    }
+}
+
+#[test]
+fn holes_are_punched_found_and_zero() {
+    let Some(server) = Server::start(8, 512, Mood::default(), fuse::LoopDevices::Never) else { return };
+    let mut file = File::options().read(true).write(true).open(&server.file).unwrap();
+    let seek = |file: &mut File, at: i64, whence| {
+        // SAFETY: a call without memory.
+        let found = unsafe { libc::lseek(std::os::fd::AsRawFd::as_raw_fd(file), at, whence) };
+        u64::try_from(found).map_err(|_| std::io::Error::last_os_error().raw_os_error())
+    };
+    assert_eq!(seek(&mut file, 0, libc::SEEK_DATA), Err(Some(libc::ENXIO)));
+    assert_eq!(seek(&mut file, 0, libc::SEEK_HOLE), Ok(0));
+    file.write_all_at(&[1; 3 << 20], MIB).unwrap();
+    assert_eq!(seek(&mut file, 5, libc::SEEK_DATA), Ok(MIB));
+    assert_eq!(seek(&mut file, MIB as i64 + 5, libc::SEEK_HOLE), Ok(4 * MIB));
+    let path = text(&server.file);
+    run("fallocate", &["--punch-hole", "--offset", "1572865", "--length", "1048576", path]);
+    run("fallocate", &["--zero-range", "--keep-size", "--offset", "3145728", "--length", "5000", path]);
+    assert_eq!(seek(&mut file, MIB as i64, libc::SEEK_HOLE), Ok(1_572_864 + 4096));
+    assert_eq!(seek(&mut file, 8 * MIB as i64 - 1, libc::SEEK_DATA), Err(Some(libc::ENXIO)));
+    let mut bytes = vec![9; 8 << 20];
+    file.seek(SeekFrom::Start(0)).unwrap();
+    file.read_exact(&mut bytes).unwrap();
+    for (at, byte) in bytes.into_iter().enumerate() {
+        let at = at as u64;
+        let punched =
+            (1_572_865..1_572_865 + MIB).contains(&at) || (3_145_728..3_145_728 + 5000).contains(&at);
+        assert_eq!(byte, u8::from((MIB..4 * MIB).contains(&at) && !punched), "byte {at}");
+    }
+}
+
+#[test]
+fn a_volume_that_grows_grows_the_device() {
+    let Some((server, device)) = Server::with_device(32, 512, Mood::default()) else { return };
+    run("mkfs.ext4", &["-q", text(&device)]);
+    let mounted = Mounted::new(&device, server.dir.with_extension("mnt"));
+    assert!(server.disk.resize(64 * MIB / 512));
+    // Any request lets the front look.
+    File::open(&server.file).unwrap();
+    let until = Instant::now() + Duration::from_secs(10);
+    while run("blockdev", &["--getsize64", text(&device)]).trim() != (64 * MIB).to_string() {
+        assert!(Instant::now() < until, "the device has its old size");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(std::fs::metadata(&server.file).unwrap().len(), 64 * MIB);
+    // Resizing under a mount takes a capability that not every machine gives.
+    drop(mounted);
+    run("e2fsck", &["-f", "-y", text(&device)]);
+    run("resize2fs", &[text(&device)]);
+    let mounted = Mounted::new(&device, server.dir.with_extension("mnt"));
+    std::fs::write(mounted.0.join("large"), vec![7; 40 << 20]).unwrap();
+    assert!(std::fs::read(mounted.0.join("large")).unwrap().iter().all(|&byte| byte == 7));
+}
+
+#[test]
+fn what_may_only_be_read_is_not_written() {
+    let mood = Mood { read_only: true, ..Mood::default() };
+    let Some(server) = Server::start(1, 512, mood, fuse::LoopDevices::IfAllowed) else { return };
+    assert!(File::options().write(true).open(&server.file).is_err());
+    let mut bytes = [1; 512];
+    File::open(&server.file).unwrap().read_exact(&mut bytes).unwrap();
+    assert_eq!(bytes, [0; 512]);
+    if let Some(device) = &server.device {
+        assert_eq!(run("blockdev", &["--getro", text(device)]).trim(), "1");
+    }
+}
+
+#[test]
+fn failures_are_told_and_the_end_of_the_disk_too() {
+    let mood = Mood { shuffle: Some(2), ..Mood::default() };
+    let Some(mut server) = Server::start(1, 512, mood.clone(), fuse::LoopDevices::Never) else { return };
+    let file = File::options().read(true).write(true).open(&server.file).unwrap();
+    mood.fails.store(true, Ordering::Relaxed);
+    assert_eq!(file.read_at(&mut [0; 10], 0).unwrap_err().raw_os_error(), Some(libc::EIO));
+    assert_eq!(file.write_at(&[0; 512], 0).unwrap_err().raw_os_error(), Some(libc::EIO));
+    assert_eq!(file.sync_all().unwrap_err().raw_os_error(), Some(libc::EIO));
+    mood.fails.store(false, Ordering::Relaxed);
+    file.write_all_at(&[1; 512], 0).unwrap();
+    mood.stuck.store(true, Ordering::Relaxed);
+    let reader = file.try_clone().unwrap();
+    let waiting = std::thread::spawn(move || reader.read_at(&mut [0; 512], 0));
+    std::thread::sleep(Duration::from_millis(200));
+    mood.gone.store(true, Ordering::Relaxed);
+    assert_eq!(waiting.join().unwrap().unwrap_err().raw_os_error(), Some(libc::EIO));
+    assert!(server.thread.take().unwrap().join().unwrap().is_err());
+    assert!(file.read_at(&mut [0; 512], 0).is_err());
+}
+
+#[test]
+fn a_killed_reader_does_not_wait_for_a_stuck_disk() {
+    let mood = Mood { shuffle: Some(2), ..Mood::default() };
+    let Some(server) = Server::start(1, 512, mood.clone(), fuse::LoopDevices::Never) else { return };
+    mood.stuck.store(true, Ordering::Relaxed);
+    let mut reader = Command::new("dd")
+        .args([&format!("if={}", text(&server.file)), "of=/dev/null", "count=1"])
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(reader.try_wait().unwrap().is_none());
+    reader.kill().unwrap();
+    let begin = Instant::now();
+    reader.wait().unwrap();
+    assert!(begin.elapsed() < Duration::from_secs(5));
+    mood.stuck.store(false, Ordering::Relaxed);
+    File::open(&server.file).unwrap().read_exact(&mut [0; 512]).unwrap();
+}
+
+#[test]
+fn the_end_waits_for_users_unless_it_is_asked_twice() {
+    let Some(mut server) = Server::start(1, 512, Mood::default(), fuse::LoopDevices::IfAllowed) else {
+        return;
+    };
+    let mut file = File::options().read(true).write(true).open(&server.file).unwrap();
+    server.stop.stop();
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!server.dir.exists(), "nobody new finds it");
+    file.write_all(&[5; 4096]).unwrap();
+    assert!(!server.thread.as_ref().unwrap().is_finished());
+    drop(file);
+    server.thread.take().unwrap().join().unwrap().unwrap();
+    let Some(mut server) = Server::start(1, 512, Mood::default(), fuse::LoopDevices::Never) else { return };
+    let file = File::open(&server.file).unwrap();
+    server.stop.stop();
+    server.stop.stop();
+    server.thread.take().unwrap().join().unwrap().unwrap();
+    assert!(file.read_at(&mut [0; 512], 0).is_err());
+}
+
+const CHILD: &str = "ATTACH_FUSE_CHILD";
+
+/// Not a test but a process of its own, when another test wants it: serves until it is killed.
+#[test]
+fn child() {
+    let Ok(dir) = std::env::var(CHILD) else { return };
+    let disk = Arc::new(RamDisk::new(2048, 2048, 512, 4096));
+    let settings = fuse::Settings { loop_devices: fuse::LoopDevices::Never, ..fuse::Settings::new(dir) };
+    let mut front = fuse::Front::new(settings).unwrap();
+    let mut volume = RamVolume::new(disk, Mood::default());
+    front.run(&mut volume, &Stop::new().unwrap(), &mut |_| Ok(())).unwrap();
+}
+
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn what_a_killed_process_left_is_cleaned() {
+    let dir = std::env::temp_dir().join(format!("attach-fuse-{}-killed", std::process::id()));
+    let place = |front: &std::io::Result<fuse::Front>| front.as_ref().err().map(ToString::to_string);
+    let probe = fuse::Front::new(fuse::Settings::new(&dir));
+    if let Some(error) = place(&probe) {
+        eprintln!("not tried: {error}");
+        return;
+    }
+    drop(probe);
+    let watch = Watch::new();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let mut child = Killed(command.args(["--exact", "child"]).env(CHILD, &dir).spawn().unwrap());
+    let until = Instant::now() + Duration::from_secs(20);
+    while !std::fs::metadata(dir.join("volume")).is_ok_and(|file| file.len() == MIB) {
+        assert!(Instant::now() < until, "it serves");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    watch.mount(&dir);
+    stage("its process is killed");
+    child.0.kill().unwrap();
+    child.0.wait().unwrap();
+    let dead = File::open(dir.join("volume")).unwrap_err();
+    assert_eq!(dead.raw_os_error(), Some(libc::ENOTCONN));
+    assert!(fuse::clean(&dir).unwrap());
+    assert!(!fuse::clean(&dir).unwrap(), "nothing is left to clean");
+    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
+    std::fs::remove_dir(&dir).unwrap();
+}
+
+/// A file system of somebody else's, with something in it.
+fn mount_tmpfs(dir: &Path) -> Mounted {
+    run("mount", &["-t", "tmpfs", "tmpfs", text(dir)]);
+    std::fs::write(dir.join("precious"), "data").unwrap();
+    Mounted(dir.to_owned())
+}
+
+fn keeps_its_data(dir: &Path) {
+    assert_eq!(std::fs::read_to_string(dir.join("precious")).unwrap(), "data");
+}
+
+fn start() -> Option<Server> {
+    let is_root = rustix_is_root();
+    is_root.then(|| Server::start(1, 512, Mood::default(), fuse::LoopDevices::Never)).flatten()
+}
+
+fn rustix_is_root() -> bool {
+    // SAFETY: it always succeeds and touches no memory.
+    unsafe { libc::geteuid() == 0 }
+}
+
+#[test]
+fn the_end_does_not_unmount_what_others_mounted_over_it() {
+    let Some(mut server) = start() else { return };
+    let dir = server.dir.clone();
+    let theirs = mount_tmpfs(&dir);
+    server.stop.stop();
+    server.stop.stop();
+    let _ = server.thread.take().unwrap().join().unwrap();
+    keeps_its_data(&dir);
+    drop(theirs);
+    assert!(fuse::clean(&dir).unwrap(), "what is left under it is dead, and ours");
+    std::fs::remove_dir(&dir).unwrap();
+}
+
+#[test]
+fn the_end_does_not_unmount_what_others_mounted_in_its_place() {
+    let Some(mut server) = start() else { return };
+    let dir = server.dir.clone();
+    // As long as a user is there, the front goes on.
+    let open = File::open(&server.file).unwrap();
+    run("umount", &["-l", text(&dir)]);
+    let theirs = mount_tmpfs(&dir);
+    drop(open);
+    let _ = server.end();
+    keeps_its_data(&dir);
+    drop(theirs);
+    let _ = std::fs::remove_dir(&dir);
+    // The kernel gives the second mount the numbers of the first.
+    let Some(mut server) = start() else { return };
+    let dir = server.dir.clone();
+    let open = File::open(&server.file).unwrap();
+    run("umount", &["-l", text(&dir)]);
+    let second = fuse::Front::new(fuse::Settings::new(&dir)).unwrap();
+    let is_mounted = || std::fs::read_to_string("/proc/self/mountinfo").unwrap().contains(text(&dir));
+    assert!(is_mounted());
+    drop(open);
+    let _ = server.end();
+    assert!(is_mounted(), "another attachment's file system was taken away");
+    drop(second);
+    assert!(!is_mounted());
+    let _ = std::fs::remove_dir(&dir);
+}
+
+#[test]
+fn the_end_does_not_remove_a_directory_that_others_made() {
+    let Some(mut server) = start() else { return };
+    let dir = server.dir.clone();
+    let open = File::open(&server.file).unwrap();
+    run("umount", &["-l", text(&dir)]);
+    let between = dir.with_extension("between");
+    std::fs::rename(&dir, &between).unwrap();
+    std::fs::create_dir(&dir).unwrap();
+    drop(open);
+    let _ = server.end();
+    assert!(dir.exists(), "it was not ours to remove");
+    std::fs::remove_dir(&dir).unwrap();
+    std::fs::remove_dir(&between).unwrap();
+}
+
+#[test]
+fn nothing_is_mounted_through_a_link() {
+    if !rustix_is_root() {
+        return;
+    }
+    let dir = std::env::temp_dir().join(format!("attach-fuse-{}-target", std::process::id()));
+    std::fs::create_dir(&dir).unwrap();
+    let link = dir.with_extension("link");
+    std::os::unix::fs::symlink(&dir, &link).unwrap();
+    assert!(fuse::Front::new(fuse::Settings::new(&link)).is_err());
+    std::fs::remove_file(&link).unwrap();
+    std::fs::remove_dir(&dir).unwrap();
+}
+
+/// A process that is gone, whose descriptors somebody holds.
+fn orphan(dir: &Path, disk: &Arc<RamDisk>) -> Option<(std::os::fd::OwnedFd, fuse::Facts)> {
+    let settings = fuse::Settings { loop_devices: fuse::LoopDevices::Never, ..fuse::Settings::new(dir) };
+    let front = Box::leak(Box::new(fuse::Front::new(settings).unwrap()));
+    let mut kept = None;
+    let mut volume = RamVolume::new(disk.clone(), Mood::default());
+    let stop = Stop::new().unwrap();
+    let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        front.run(&mut volume, &stop, &mut |place| {
+            kept = place.kept.map(|keep| (keep.fuse.try_clone_to_owned().unwrap(), keep.facts));
+            std::panic::panic_any("it is gone")
+        })
+    }));
+    assert!(ended.is_err());
+    kept
+}
+
+#[test]
+fn a_recovery_that_fails_takes_nothing_away() {
+    if !rustix_is_root() {
+        return;
+    }
+    let dir = std::env::temp_dir().join(format!("attach-fuse-{}-orphan", std::process::id()));
+    let watch = Watch::new();
+    let disk = Arc::new(RamDisk::new(2048, 2048, 512, 4096));
+    let Some((fuse, facts)) = orphan(&dir, &disk) else {
+        eprintln!("not tried: it needs Linux 6.9");
+        fuse::clean(&dir).unwrap();
+        return;
+    };
+    watch.mount(&dir);
+    let recover = |ready: &mut dyn FnMut(fuse::Place<'_>) -> std::io::Result<()>, stop: &Stop| {
+        let settings = fuse::Settings { loop_devices: fuse::LoopDevices::Never, ..fuse::Settings::new(&dir) };
+        let kept = fuse::Kept { fuse: fuse.try_clone().unwrap(), device: None, facts };
+        let mut volume = RamVolume::new(disk.clone(), Mood::default());
+        fuse::Front::recover(settings, kept).unwrap().run(&mut volume, stop, ready)
+    };
+    let is_mounted = || std::fs::read_to_string("/proc/self/mountinfo").unwrap().contains(text(&dir));
+    let stop = Stop::new().unwrap();
+    assert!(recover(&mut |_| Err(std::io::ErrorKind::StorageFull.into()), &stop).is_err());
+    assert!(is_mounted(), "who failed has taken it away");
+    // The next one serves, until it is told to end.
+    let mut served = false;
+    let mut ready = |_: fuse::Place<'_>| {
+        served = true;
+        stop.stop();
+        Ok(())
+    };
+    recover(&mut ready, &stop).unwrap();
+    assert!(served && !is_mounted() && !dir.exists());
+}
+
+#[test]
+fn a_test_that_hangs_is_freed_and_fails_at_its_stage() {
+    let mood = Mood { shuffle: Some(2), ..Mood::default() };
+    let Some(server) = Server::start(1, 512, mood.clone(), fuse::LoopDevices::Never) else { return };
+    if !rustix_is_root() {
+        return;
+    }
+    let watch = Watch::with_limit(Duration::from_millis(300));
+    watch.mount(&server.dir);
+    mood.stuck.store(true, Ordering::Relaxed);
+    stage("reads what never comes");
+    let reader = Command::new("dd").args([&format!("if={}", text(&server.file)), "of=/dev/null"]).output();
+    assert!(!reader.unwrap().status.success());
+    // Nor does a program that ends by itself never.
+    let sleeper = watch::output(Command::new("sleep").arg("1000"));
+    assert!(!sleeper.unwrap().status.success());
+    let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(watch))).unwrap_err();
+    let said = failed.downcast_ref::<String>().map(String::as_str);
+    assert_eq!(said, Some("it took too long at: reads what never comes"));
+}
+
+#[test]
+fn who_has_a_file_open_for_a_moment_does_not_keep_a_test_from_unmounting() {
+    if !rustix_is_root() {
+        return;
+    }
+    let dir = std::env::temp_dir().join(format!("attach-fuse-{}-busy", std::process::id()));
+    std::fs::create_dir(&dir).unwrap();
+    let theirs = mount_tmpfs(&dir);
+    let open = File::open(dir.join("precious")).unwrap();
+    let user = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        drop(open);
+    });
+    drop(theirs);
+    user.join().unwrap();
+    assert!(!dir.exists());
+}
+
+/// Or memory that runs short waits for pages of a file system that only this thread can write.
+#[test]
+fn who_serves_a_disk_is_not_made_to_wait_for_dirty_pages() {
+    // SAFETY: calls without memory; PR_SET_IO_FLUSHER and PR_GET_IO_FLUSHER.
+    let is_flusher = || unsafe { libc::prctl(58, 0, 0, 0, 0) } == 1;
+    // SAFETY: likewise.
+    let is_granted = unsafe { libc::prctl(57, 0, 0, 0, 0) } == 0;
+    if !rustix_is_root() || !is_granted {
+        return;
+    }
+    let dir = std::env::temp_dir().join(format!("attach-fuse-{}-flusher", std::process::id()));
+    let settings = fuse::Settings { loop_devices: fuse::LoopDevices::Never, ..fuse::Settings::new(&dir) };
+    let Ok(mut front) = fuse::Front::new(settings) else { return };
+    let watch = Watch::new();
+    watch.mount(&dir);
+    let mut volume = RamVolume::new(Arc::new(RamDisk::new(2048, 2048, 512, 4096)), Mood::default());
+    let stop = Stop::new().unwrap();
+    let mut was_flusher = false;
+    let mut ready = |_: fuse::Place<'_>| {
+        was_flusher = is_flusher();
+        stop.stop();
+        Ok(())
+    };
+    front.run(&mut volume, &stop, &mut ready).unwrap();
+    assert!(was_flusher && !is_flusher(), "while it serves, and not afterwards");
+}
+
+/// What stands at the place by the time the loop device is made is somebody else's.
+#[test]
+fn the_loop_device_is_never_one_over_a_file_of_others() {
+    if !rustix_is_root() {
+        return;
+    }
+    let dir = std::env::temp_dir().join(format!("attach-fuse-{}-over", std::process::id()));
+    let Ok(mut front) = fuse::Front::new(fuse::Settings::new(&dir)) else { return };
+    let watch = Watch::new();
+    watch.mount(&dir);
+    let theirs = mount_tmpfs(&dir);
+    std::fs::write(dir.join("volume"), vec![7; MIB as usize]).unwrap();
+    let mut volume = RamVolume::new(Arc::new(RamDisk::new(2048, 2048, 512, 4096)), Mood::default());
+    let stop = Stop::new().unwrap();
+    let mut said = None;
+    let mut ready = |place: fuse::Place<'_>| {
+        said = Some((place.device.map(Path::to_owned), place.why.map(|why| why.to_string())));
+        stop.stop();
+        Ok(())
+    };
+    front.run(&mut volume, &stop, &mut ready).unwrap();
+    let (device, why) = said.expect("it serves");
+    assert_eq!(device, None, "a loop device over a file of somebody else's");
+    let why = why.expect("there is a reason");
+    assert!(why.contains("something else is mounted"), "{why}");
+    assert!(std::fs::read(dir.join("volume")).unwrap().iter().all(|byte| *byte == 7));
+    drop(theirs);
+    drop(front);
+    assert!(fuse::clean(&dir).is_ok());
+    let _ = std::fs::remove_dir(&dir);
+}

@@ -1,0 +1,241 @@
+//! What went wrong, whose fault it is, and what to do.
+
+use std::fmt;
+
+use multipath::{PathInfo, Standing, Why};
+use volume::{Access, Failure, Fault, Refusal};
+
+/// What kind of failure it is; the command line's exit codes follow from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// What was asked makes no sense: a URL, an offset, a length.
+    Usage,
+    /// Nobody answered.
+    Unreachable,
+    /// Who we are was not believed, or who the target is not by us.
+    Unproven,
+    /// There is no such target, unit or namespace.
+    NotFound,
+    /// No answer in time.
+    TimedOut,
+    /// The target, or the system, said no.
+    Failed,
+}
+
+/// A failure, in words for a person.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    /// Its kind.
+    pub kind: Kind,
+    /// What happened and what to do. Never a secret.
+    pub message: String,
+    /// How the operation ended, if it was one.
+    pub failure: Option<Failure>,
+}
+
+impl Error {
+    pub(crate) fn new(kind: Kind, message: impl fmt::Display) -> Self {
+        Error { kind, message: message.to_string(), failure: None }
+    }
+
+    pub(crate) fn usage(message: impl fmt::Display) -> Self {
+        Error::new(Kind::Usage, message)
+    }
+
+    /// An operation that failed.
+    pub fn of(failure: Failure, what: &str) -> Self {
+        let kind = match failure {
+            Failure::Failed(Fault::PathLost) => Kind::TimedOut,
+            Failure::Refused(Refusal::OutOfRange) => Kind::Usage,
+            _ => Kind::Failed,
+        };
+        Error { kind, message: format!("{what}: {}", words(&failure)), failure: Some(failure) }
+    }
+
+    /// An operation of a volume that failed: if for want of a path, with what its paths say last.
+    pub(crate) fn of_volume(failure: Failure, what: &str, paths: &[PathInfo]) -> Self {
+        let mut error = Error::of(failure, what);
+        if failure != Failure::Failed(Fault::PathLost) {
+            return error;
+        }
+        let mut said: Vec<String> = Vec::new();
+        for (_, trouble) in paths.iter().filter_map(|path| path.last.as_ref()) {
+            let words = match trouble {
+                multipath::Trouble::Down(Why::Unreachable(errno)) => unreachable(errno.0),
+                other => other.to_string(),
+            };
+            if !said.contains(&words) {
+                said.push(words);
+            }
+        }
+        if !said.is_empty() {
+            error.message = format!("{}; the last of it: {}", error.message, said.join("; "));
+        }
+        error
+    }
+
+    /// A change of which no answer came.
+    pub(crate) fn in_doubt(mut self) -> Self {
+        self.message +=
+            "; whether the target has done it is not known: look at its reservations before trying again";
+        self
+    }
+
+    /// A volume that could not be opened, from what its paths say last.
+    pub(crate) fn of_paths(url: &str, paths: &[PathInfo]) -> Self {
+        let mut kind = Kind::Failed;
+        let mut said = Vec::new();
+        for path in paths {
+            let Some((_, trouble)) = &path.last else { continue };
+            kind = match trouble {
+                multipath::Trouble::Down(Why::Unproven(_) | Why::CutShort(_)) => Kind::Unproven,
+                multipath::Trouble::Down(Why::Absent(_)) if kind != Kind::Unproven => Kind::NotFound,
+                multipath::Trouble::Down(Why::Silent(_) | Why::Ended)
+                    if matches!(kind, Kind::Failed | Kind::Unreachable) =>
+                {
+                    Kind::TimedOut
+                }
+                multipath::Trouble::Down(Why::Unreachable(_)) if kind == Kind::Failed => Kind::Unreachable,
+                _ => kind,
+            };
+            let words = match trouble {
+                multipath::Trouble::Down(Why::Unreachable(errno)) => unreachable(errno.0),
+                // By us, when `open_timeout` had passed.
+                multipath::Trouble::Down(Why::Ended) => "it did not come up in time".to_owned(),
+                other => other.to_string(),
+            };
+            if !said.contains(&words) {
+                said.push(words);
+            }
+        }
+        let is_up = paths.iter().any(|path| path.standing == Standing::Up);
+        if is_up {
+            // It is there and does not serve.
+            (kind, said) = (Kind::Failed, vec![unserved(paths)]);
+        } else if said.is_empty() {
+            kind = Kind::TimedOut;
+        }
+        let said = if said.is_empty() { "no path came up in time".to_owned() } else { said.join("; ") };
+        Error::new(kind, format!("{url}: {said}"))
+    }
+}
+
+/// Why a volume is not served, from the states of its paths.
+pub(crate) fn unserved(paths: &[PathInfo]) -> String {
+    let of_path = |path: &PathInfo| match (&path.portrait, &path.standing) {
+        (Some(portrait), Standing::Up) if !portrait.access.serves() => access(portrait.access),
+        (_, Standing::Up) => "the target does not tell it",
+        _ => "a path is not up",
+    };
+    let mut said: Vec<&str> = paths.iter().map(of_path).collect();
+    said.sort_unstable();
+    said.dedup();
+    match said.is_empty() {
+        true => "there is no path".to_owned(),
+        false => said.join("; "),
+    }
+}
+
+/// The state of a path that does not serve, in words.
+pub(crate) fn access(access: Access) -> &'static str {
+    match access {
+        Access::Optimized | Access::NonOptimized => "the path serves",
+        Access::Inaccessible => "the path is inaccessible: the target serves the volume by another path only",
+        Access::PersistentLoss => "the target has lost this path to the volume for good",
+        Access::Transition => "the path is changing its state: try again",
+    }
+}
+
+/// What the system said when nobody could be reached, and what to look at.
+pub(crate) fn unreachable(errno: i32) -> String {
+    let said = std::io::Error::from_raw_os_error(errno);
+    let advice = match said.kind() {
+        std::io::ErrorKind::ConnectionRefused => {
+            "nothing listens there: is the target running, and the port right?"
+        }
+        std::io::ErrorKind::TimedOut => "nobody answered: check the address, the network and its firewalls",
+        _ => "check the address and the network",
+    };
+    format!("{said} ({advice})")
+}
+
+/// A failed operation in words.
+fn words(failure: &Failure) -> String {
+    let text = match failure {
+        Failure::Refused(Refusal::Conflict) => {
+            "another host holds a reservation: `blockwire reserve URL report` shows whose"
+        }
+        Failure::Refused(Refusal::Inaccessible(Access::Transition)) => {
+            "the path is changing its state: try again"
+        }
+        Failure::Refused(Refusal::Inaccessible(_)) => "the target serves the volume by another path only",
+        Failure::Refused(Refusal::OutOfRange) => "it goes beyond the end of the volume",
+        Failure::Refused(Refusal::ReadOnly) => "the volume is read-only for us",
+        Failure::Refused(Refusal::NotReady(_)) => "the volume is not ready",
+        Failure::Refused(Refusal::Unsupported) => "the target cannot do it",
+        Failure::Refused(Refusal::Busy) => "too much is in flight",
+        Failure::Refused(Refusal::NotRegistered) => {
+            "the key does not match, or we are not registered: `blockwire reserve URL report` shows who is"
+        }
+        Failure::Refused(Refusal::NoRegistrationSpace) => "the target has no room for another registration",
+        Failure::Refused(Refusal::InvalidRelease) => "the reservation is of another type",
+        Failure::Refused(Refusal::AtomicUnit) => "it is longer than the target writes atomically",
+        Failure::Refused(Refusal::NoMarkSpace) => "the target can mark no more blocks",
+        Failure::Refused(Refusal::InvalidAction) => "the volume is in no state for it",
+        Failure::Refused(Refusal::NothingReserved) => "nothing is reserved",
+        Failure::Refused(Refusal::NotDurable) => {
+            "the target could not make it durable, so nothing has changed"
+        }
+        Failure::Refused(Refusal::RemovalPrevented) => "a host prevents that the medium is removed",
+        Failure::Refused(Refusal::NotFenced) => {
+            "the target did it, but what was in flight before did not end in time: it has closed the volume"
+        }
+        Failure::Failed(Fault::Unwritable(block)) => return format!("block {block} cannot be written"),
+        Failure::Failed(Fault::Medium(block)) => return format!("block {block} cannot be read"),
+        Failure::Failed(Fault::Miscompare(at)) => return format!("byte {at} differs from what was expected"),
+        Failure::Failed(Fault::NoSpace) => "the target has no space left",
+        Failure::Failed(Fault::Sync) => "what was written may be lost: the target could not make it stable",
+        Failure::Failed(Fault::PathLost) => "no path to the volume served in time",
+        Failure::Failed(Fault::Aborted) => "it was aborted",
+        Failure::Failed(Fault::Internal) => "it failed inside the target, or here",
+    };
+    text.to_owned()
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use buf::Time;
+    use multipath::{Counts, PathInfo, Protocol, Standing, Trouble};
+
+    use super::*;
+
+    #[test]
+    fn an_operation_without_a_path_says_what_ended_the_path() {
+        let path = |why: Why| PathInfo {
+            protocol: Protocol::Iscsi,
+            standing: Standing::Connecting,
+            portrait: None,
+            last: Some((Time(1), Trouble::Down(why))),
+            in_work: 0,
+            lands_for: std::time::Duration::ZERO,
+            counts: Counts::default(),
+        };
+        let broke = || path(Why::Lost("the target broke the protocol: it sent a wrong header digest".into()));
+        let paths = [broke(), broke(), path(Why::Unreachable(buf::Errno(111)))];
+        let lost = Failure::Failed(Fault::PathLost);
+        let message = Error::of_volume(lost, "read of 512 bytes at 0", &paths).message;
+        assert_eq!(message.matches("wrong header digest").count(), 1, "{message}");
+        assert!(message.contains("no path to the volume served in time"), "{message}");
+        assert!(message.contains("nothing listens there"), "{message}");
+        let other = Error::of_volume(Failure::Failed(Fault::NoSpace), "write", &paths).message;
+        assert!(!other.contains("header digest"), "{other}");
+    }
+}

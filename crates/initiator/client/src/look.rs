@@ -1,0 +1,296 @@
+//! What is there, and what happens on the way to it: discovery, and a single path examined step by step.
+
+use std::time::{Duration, Instant};
+
+use buf::{Class, Cx, Payload, Time};
+use multipath::trace::Line;
+use multipath::url::{Target, Url};
+use multipath::{Alone, AnyPath, Event, Fate, Path, Portrait, Protocol, Trace, Trouble, Why};
+use reactor::{Config, Inline};
+use volume::{IoId, Op, Outcome, Span};
+
+use crate::error::{Error, Kind, access, unreachable};
+use crate::identity::{self, Standing};
+use crate::initiator::{resolve, secrets};
+
+/// Memory of a look around.
+const MEMORY: usize = 8 << 20;
+/// No look around takes longer.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// A target or subsystem, and where it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Over which protocol.
+    pub protocol: Protocol,
+    /// Its name.
+    pub name: String,
+    /// Where it is: address and port, as the target writes them.
+    pub address: String,
+    /// The portal group tag, or the subsystem's port.
+    pub tag: u16,
+    /// It wants TLS, which is not spoken here.
+    pub tls: bool,
+}
+
+/// What a discovery came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Discovered {
+    /// What there is.
+    pub found: Vec<Found>,
+    /// What could not be asked or made use of, in words.
+    pub troubles: Vec<String>,
+}
+
+/// What an examination came to.
+#[derive(Clone, Debug)]
+pub struct Examined {
+    /// What the path found; `Err`: why it did not come up.
+    pub outcome: Result<std::sync::Arc<Portrait>, Error>,
+    /// Each step on the way, in order.
+    pub lines: Vec<Line>,
+}
+
+fn inline<E>(make: impl FnOnce(&mut Cx<'_>) -> E) -> Result<Inline<E>, Error>
+where
+    E: endpoint::Endpoint,
+    E::Message: 'static,
+{
+    let config = Config { pool_bytes: MEMORY, ..Config::default() };
+    Inline::new(config, make).map_err(|why| Error::new(Kind::Failed, why))
+}
+
+fn error_of(url: &Url, why: &Why) -> Error {
+    let (kind, words) = match why {
+        Why::Unreachable(errno) => (Kind::Unreachable, unreachable(errno.0)),
+        Why::Unproven(words) | Why::CutShort(words) => (Kind::Unproven, words.clone()),
+        Why::Absent(words) => (Kind::NotFound, words.clone()),
+        Why::Silent(words) => (Kind::TimedOut, words.clone()),
+        Why::Refused(words) | Why::Lost(words) => (Kind::Failed, words.clone()),
+        Why::Ended => (Kind::Failed, "the target closed the connection".to_owned()),
+    };
+    Error::new(kind, format!("{url}: {words}"))
+}
+
+/// Asks what there is: iSCSI targets by SendTargets, NVMe subsystems by the discovery log and its referrals.
+///
+/// # Errors
+/// If nobody could be asked. That there is nothing is no error here.
+pub fn discover(text: &str) -> Result<Discovered, Error> {
+    let url = Url::parse(text).map_err(Error::usage)?;
+    let (addresses, secrets) = (resolve(&url)?, secrets(&url)?);
+    match url.protocol {
+        Protocol::Iscsi => {
+            let mut last = None;
+            for portal in addresses {
+                // Another process may look around at the same time, under the same name.
+                let own = std::process::id().to_be_bytes();
+                let who = identity::who(Standing::Passing, [own[1], own[2], own[3]])?;
+                let asking = multipath::ask_targets(&url, portal, &who, &secrets).map_err(Error::usage)?;
+                let mut inline = inline(|_| Alone(asking))?;
+                inline.with(|alone, cx| alone.0.start(cx));
+                match wait(&mut inline, |alone, _| alone.0.poll_outcome())? {
+                    Ok(targets) => return Ok(of_targets(&targets, portal)),
+                    Err(why) => last = Some(error_of(&url, &why)),
+                }
+            }
+            Err(last.unwrap_or_else(|| Error::new(Kind::Unreachable, format!("{url}: no address"))))
+        }
+        Protocol::Nvme => {
+            let who = identity::who(Standing::Passing, [0; 3])?;
+            let asking = multipath::ask_subsystems(&url, addresses, &who, &secrets).map_err(Error::usage)?;
+            let mut inline = inline(|_| Alone(asking))?;
+            inline.with(|alone, cx| alone.0.start(cx));
+            let survey =
+                wait(&mut inline, |alone, _| alone.0.poll_outcome())?.map_err(|why| error_of(&url, &why))?;
+            Ok(of_survey(&survey))
+        }
+    }
+}
+
+fn wait<E, R>(
+    inline: &mut Inline<E>,
+    mut look: impl FnMut(&mut E, &mut Cx<'_>) -> Option<R>,
+) -> Result<R, Error>
+where
+    E: endpoint::Endpoint,
+    E::Message: 'static,
+{
+    let begun = Instant::now();
+    loop {
+        if let Some(found) = inline.with(&mut look) {
+            // Last words leave.
+            inline.turn(Some(Duration::ZERO));
+            return Ok(found);
+        }
+        let left = PATIENCE.checked_sub(begun.elapsed());
+        inline.turn(Some(left.ok_or_else(|| Error::new(Kind::TimedOut, "no end in time"))?));
+    }
+}
+
+fn of_targets(targets: &iscsi::initiator::Targets, portal: std::net::SocketAddr) -> Discovered {
+    let mut all = Discovered::default();
+    for record in &targets.records {
+        let mut put = |address: String, tag| {
+            let name = record.name.as_str().to_owned();
+            all.found.push(Found { protocol: Protocol::Iscsi, name, address, tag, tls: false });
+        };
+        if record.addresses.is_empty() {
+            put(portal.to_string(), 1);
+        }
+        for address in &record.addresses {
+            let text = address.to_string();
+            let (place, tag) = text.rsplit_once(',').unwrap_or((&text, "1"));
+            put(place.to_owned(), tag.parse().unwrap_or(1));
+        }
+    }
+    if targets.ignored > 0 {
+        all.troubles.push(format!("{} names or addresses make no sense and were left out", targets.ignored));
+    }
+    if targets.is_cut {
+        all.troubles.push("the answer was longer than can be taken: it is cut off".to_owned());
+    }
+    all
+}
+
+fn of_survey(survey: &multipath::nvme::Survey) -> Discovered {
+    let found = survey.subsystems.iter().map(|one| Found {
+        protocol: Protocol::Nvme,
+        name: one.subsystem.as_str().to_owned(),
+        address: one.address.to_string(),
+        tag: one.port,
+        tls: one.tls,
+    });
+    let asked = survey.troubles.iter().map(|(at, why)| format!("{at}: {why}"));
+    let mut all = Discovered { found: found.collect(), troubles: asked.collect() };
+    if survey.skipped > 0 {
+        all.troubles.push(format!("{} records name nothing that can be reached over TCP", survey.skipped));
+    }
+    all
+}
+
+/// How long a path may take to part.
+const GRACE: Duration = Duration::from_secs(2);
+/// How often a read that the target put off is tried.
+const TRIALS: u32 = 8;
+/// The step in which a block is read.
+const TRIAL: &str = "READ";
+
+/// Whether a path that is up serves, and how large the volume is.
+fn served(url: &Url, portrait: &Portrait) -> Result<(), Error> {
+    // Whose size is not told serves nobody, however well it came up.
+    if portrait.geometry.is_none() {
+        return Err(error_of(url, &Why::Lost(Trouble::Untold(portrait.access).to_string())));
+    }
+    match portrait.access.serves() {
+        true => Ok(()),
+        false => Err(error_of(url, &Why::Lost(access(portrait.access).to_owned()))),
+    }
+}
+
+/// A block is read, since a target may greet and describe what it does not serve.
+#[derive(Default)]
+struct Trial {
+    portrait: Option<std::sync::Arc<Portrait>>,
+    is_out: bool,
+    trials: u32,
+}
+
+impl Trial {
+    /// Reads the first block, once the path is up and takes it.
+    fn begin(&mut self, path: &mut AnyPath, cx: &mut Cx<'_>) {
+        let geometry = self.portrait.as_ref().and_then(|portrait| portrait.geometry);
+        let Some(geometry) = geometry.filter(|_| !self.is_out) else { return };
+        let Some(memory) = cx.pool.take_sg(Class::Wire, geometry.logical as usize) else { return };
+        let read = Op::Read(Span { lba: 0, blocks: 1 });
+        self.is_out = path.submit(cx, IoId(1), read, Payload::In(memory)).is_ok();
+        if self.is_out && self.trials == 0 {
+            path.trace().begins(cx.now, 0, TRIAL);
+        }
+    }
+
+    /// The read has ended; `None`: it is tried again.
+    fn ended(
+        &mut self,
+        path: &mut AnyPath,
+        now: Time,
+        url: &Url,
+        how: Result<Outcome, Fate>,
+    ) -> Option<Result<std::sync::Arc<Portrait>, Error>> {
+        self.is_out = false;
+        let what = format!("{url}: reading its first block");
+        let why = match how {
+            Ok(_) => {
+                path.trace().ends(now, 0, TRIAL);
+                return self.portrait.take().map(Ok);
+            }
+            Err(Fate::NotDone(_)) if self.trials < TRIALS => {
+                self.trials += 1;
+                return None;
+            }
+            Err(Fate::NotDone(_)) => Error::new(Kind::Failed, format!("{what}: the target puts it off")),
+            Err(Fate::Unknown) => Error::new(Kind::TimedOut, format!("{what}: no answer in time")),
+            Err(Fate::Failed(failure)) => Error::of(failure, &what),
+        };
+        path.trace().fails(now, (0, TRIAL), why.message.clone(), "look into the target");
+        Some(Err(why))
+    }
+}
+
+/// Brings one path up, looks at each step and reads a block.
+///
+/// # Errors
+/// If the URL makes no sense, its host has no address, or a secret is not there; what fails after that is in
+/// the outcome.
+pub fn examine(text: &str) -> Result<Examined, Error> {
+    let url = Url::parse(text).map_err(Error::usage)?;
+    if !url.names_volume() {
+        return Err(Error::usage(url.lacks_volume()));
+    }
+    debug_assert!(url.target != Target::Discovery);
+    let (addresses, secrets) = (resolve(&url)?, secrets(&url)?);
+    let own = std::process::id().to_be_bytes();
+    let who = identity::who(Standing::Passing, [own[1], own[2], own[3]])?;
+    let path = AnyPath::of(&url, addresses, &who, &secrets, 0).map_err(Error::usage)?;
+    let mut inline = inline(|_| Alone(path))?;
+    inline.with(|alone, cx| {
+        alone.0.trace().turn(true);
+        alone.0.connect(cx);
+    });
+    let mut outcome = None;
+    let mut lines = Vec::new();
+    let mut trial = Trial::default();
+    wait(&mut inline, |alone, cx| {
+        let path = &mut alone.0;
+        while let Some(event) = path.poll_event() {
+            match event {
+                Event::Up(portrait) => match served(&url, &portrait) {
+                    Ok(()) => trial.portrait = Some(portrait),
+                    Err(why) => {
+                        outcome.get_or_insert(Err(why));
+                        path.disconnect(cx, GRACE);
+                    }
+                },
+                Event::Done { how, .. } => {
+                    if let Some(ended) = trial.ended(path, cx.now, &url, how) {
+                        outcome.get_or_insert(ended);
+                        path.disconnect(cx, GRACE);
+                    }
+                }
+                Event::Down(why) => {
+                    outcome.get_or_insert_with(|| Err(error_of(&url, &why)));
+                    lines.extend(std::iter::from_fn(|| Trace::poll(path.trace())));
+                    return Some(());
+                }
+                Event::Changed(_) | Event::ReservationsChanged | Event::Fenced => {}
+                Event::Claimed { .. } => {}
+            }
+        }
+        if outcome.is_none() {
+            trial.begin(path, cx);
+        }
+        None
+    })?;
+    let outcome = outcome.unwrap_or_else(|| Err(Error::new(Kind::Failed, "the path said nothing")));
+    Ok(Examined { outcome, lines })
+}

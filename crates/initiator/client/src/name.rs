@@ -1,0 +1,147 @@
+//! What a volume is called: the URLs of its paths, or a stripe of such volumes.
+//!
+//! Invariant: nothing that is made of a name for showing holds a password.
+
+use backends::stripe::{self, CHUNK, CHUNK_MAX};
+use multipath::Url;
+use sha2::{Digest, Sha256};
+
+use crate::error::Error;
+
+/// A volume, as it is to be opened.
+#[derive(Clone, Debug)]
+pub(crate) struct Name {
+    /// Its paths; of a stripe, those of each leg.
+    pub(crate) legs: Vec<Vec<Url>>,
+    /// Bytes of a chunk, if it is a stripe.
+    pub(crate) chunk: Option<u32>,
+}
+
+impl Name {
+    pub(crate) fn parse(text: &str) -> Result<Name, Error> {
+        if !stripe::is_meant(text) {
+            return Ok(Name { legs: vec![paths(text)?], chunk: None });
+        }
+        let cut = stripe::cut(text).map_err(Error::usage)?;
+        let mut chunk = CHUNK;
+        for field in &cut.fields {
+            chunk = match field.split_once('=') {
+                Some(("chunk", size)) => chunk_of(size)?,
+                _ => {
+                    // It may be a URL, or a piece of one, whose comma is not escaped: with a password.
+                    let is_url = field.contains("://") || field.contains('@');
+                    let field = if is_url { "..." } else { field };
+                    return Err(Error::usage(format!(
+                        "\"{field}\" means nothing for a stripe; it takes chunk=, and a comma inside of a leg is \
+                         written \\,"
+                    )));
+                }
+            };
+        }
+        let leg = |(at, text): (usize, &String)| {
+            paths(text).map_err(|why| Error::usage(format!("leg {} of the stripe: {why}", at + 1)))
+        };
+        let legs = cut.legs.iter().enumerate().map(leg).collect::<Result<_, _>>()?;
+        Ok(Name { legs, chunk: Some(chunk) })
+    }
+
+    /// As it may be shown.
+    pub(crate) fn shown(&self) -> String {
+        let leg = |urls: &Vec<Url>| urls.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        let legs: Vec<String> = self.legs.iter().map(leg).collect();
+        match self.chunk {
+            None => legs.concat(),
+            Some(CHUNK) => stripe::written(legs.iter().map(String::as_str)),
+            Some(chunk) => format!("{},chunk={chunk}", stripe::written(legs.iter().map(String::as_str))),
+        }
+    }
+}
+
+fn paths(text: &str) -> Result<Vec<Url>, Error> {
+    let urls = Url::parse_joined(text).map_err(Error::usage)?;
+    match urls.iter().find(|url| !url.names_volume()) {
+        Some(url) => Err(Error::usage(url.lacks_volume())),
+        None => Ok(urls),
+    }
+}
+
+fn chunk_of(text: &str) -> Result<u32, Error> {
+    let (digits, shift) = match (text.strip_suffix(['k', 'K']), text.strip_suffix(['m', 'M'])) {
+        (Some(digits), _) => (digits, 10),
+        (None, Some(digits)) => (digits, 20),
+        (None, None) => (text, 0),
+    };
+    let bytes = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
+    bytes
+        .filter(|bytes| bytes.is_power_of_two() && (512..=u64::from(CHUNK_MAX)).contains(bytes))
+        .map(|bytes| bytes as u32)
+        .ok_or_else(|| Error::usage(format!("chunk is a power of two from 512 to 64M, not \"{text}\"")))
+}
+
+/// Whether a name is that of a volume of another machine, or of a stripe of such.
+pub fn is_volume(name: &str) -> bool {
+    Url::is_meant(name) || stripe::is_meant(name)
+}
+
+/// All URLs that a volume's name holds, and the name as it may be shown.
+///
+/// # Errors
+/// What is not written as it must be.
+pub fn urls_of(name: &str) -> Result<(Vec<Url>, String), Error> {
+    let name = Name::parse(name)?;
+    let shown = name.shown();
+    Ok((name.legs.into_iter().flatten().collect(), shown))
+}
+
+/// The identity of a stripe: the same for the same legs in the same order with the same chunks, and only for
+/// them. A UUID of version 8 (RFC 9562 §5.8).
+pub fn stripe_uuid(legs: &[[u8; 16]], chunk: u32) -> [u8; 16] {
+    let mut digest = Sha256::new();
+    digest.update(b"io.blockwire.stripe");
+    legs.iter().for_each(|leg| digest.update(leg));
+    digest.update(chunk.to_be_bytes());
+    let digest: [u8; 32] = digest.finalize().into();
+    let mut uuid = [0; 16];
+    uuid.copy_from_slice(&digest[..16]);
+    uuid[6] = uuid[6] & 0x0F | 0x80;
+    uuid[8] = uuid[8] & 0x3F | 0x80;
+    uuid
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ISCSI: &str = "iscsi://h/iqn.2026-11.io.blockwire:d/0";
+    const NVME: &str = "nvme+tcp://h/nqn.2026-11.io.blockwire:d/1";
+
+    #[test]
+    fn a_stripe_is_made_of_volumes() {
+        let name = Name::parse(&format!("stripe:{ISCSI}\\,{NVME}+{NVME},chunk=128K")).unwrap();
+        let paths: Vec<usize> = name.legs.iter().map(Vec::len).collect();
+        assert_eq!((paths, name.chunk), (vec![2, 1], Some(128 << 10)));
+        let again = Name::parse(&name.shown()).unwrap();
+        assert_eq!((again.legs, again.chunk), (name.legs, name.chunk));
+        assert_eq!(Name::parse(ISCSI).unwrap().chunk, None);
+        assert!(is_volume(NVME) && is_volume("stripe:a+b") && !is_volume("/srv/stripe"));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named_and_shows_no_password() {
+        for (text, said) in [
+            (format!("stripe:{ISCSI}"), "two legs"),
+            (format!("stripe:{ISCSI}+/dev/sda"), "leg 2"),
+            (format!("stripe:{ISCSI}+{NVME},chunk=3K"), "power of two"),
+            (format!("stripe:{ISCSI}+{NVME},{NVME}"), "a comma inside of a leg"),
+            (format!("stripe:{ISCSI}+{NVME},iscsi://u%hush@h/iqn.2026-11.x/0"), "a comma inside of a leg"),
+            (format!("stripe:{NVME}+iscsi://u%a,hush@h/iqn.2026-11.x/0"), "a comma inside of a leg"),
+            (format!("stripe:iscsi://u%hush@h/iqn.2026-11.io.blockwire:d+{NVME}"), "leg 1"),
+        ] {
+            let why = Name::parse(&text).unwrap_err();
+            assert!(why.message.contains(said) && !why.message.contains("hush"), "{why}");
+        }
+        let secret = ISCSI.replace("://", "://u%hush@");
+        let name = Name::parse(&format!("stripe:{secret}+{NVME}")).unwrap();
+        assert!(!name.shown().contains("hush"));
+    }
+}

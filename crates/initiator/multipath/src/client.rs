@@ -1,0 +1,597 @@
+//! Remote volumes on one shard, driven by who submits: what a library, a command or a front stands on.
+//!
+//! A [`Client`] is an [`Endpoint`] that dials and accepts nothing. Its shard tells no other anything.
+//! Volumes that are no remote ones (a file, a null volume) may stand beside them, so that both ends of a
+//! copy are alike.
+//!
+//! What takes long (powers for DH-HMAC-CHAP) is computed on the thread that drives the client, one piece per turn.
+//!
+//! Invariants: a [`Handle`] never names another volume than the one it was given for; a turn looks at the volumes
+//! that something has happened to, and at no others.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use backends::Stripe;
+use backends::stripe::Misfit;
+
+use buf::{Cx, Errno, Time};
+use endpoint::{Arrival, Departure, Dial, DialId, Dialled, Endpoint, Leave, LinkId, ShardId, Sockets};
+use stream::{Came, RecvOp, SendOp, Slab, Tag, Timers};
+use volume::{Backend, DiskId, DiskOp, Done, Geometry, Io, IoId};
+
+use crate::alone::compute_one;
+use crate::path::{Claim, Path, Portrait};
+use crate::remote::{Claimed, News, PathInfo, RemoteVolume, Terms};
+use crate::striped::Striped;
+
+/// Most volumes of one client.
+pub const VOLUMES_MAX: usize = 32_768;
+
+/// Names a volume of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Handle(Tag);
+
+impl Handle {
+    /// A number below [`VOLUMES_MAX`] that no other volume of the same client has while this one is open, for
+    /// tables of the caller's.
+    pub fn slot(self) -> usize {
+        self.0.slot()
+    }
+}
+
+/// What shards of clients tell each other: nothing.
+#[derive(Debug)]
+pub enum Nothing {}
+
+/// Where the blocks are.
+enum Kind<P> {
+    Remote(Box<RemoteVolume<P>>),
+    /// On several remote volumes in turn.
+    Stripe(Box<Striped<P>>),
+    /// With the disks that are its own.
+    Local(Box<dyn Backend>, Vec<DiskId>),
+}
+
+/// What sockets do, whichever volume has them.
+macro_rules! elsewhere {
+    ($kind:expr, $volume:ident => $what:expr, else $otherwise:expr) => {
+        match $kind {
+            Kind::Remote(remote) => {
+                let $volume = &mut **remote;
+                $what
+            }
+            Kind::Stripe(striped) => {
+                let $volume = &mut striped.stripe;
+                $what
+            }
+            Kind::Local(..) => $otherwise,
+        }
+    };
+}
+
+struct Slot<P> {
+    kind: Kind<P>,
+    /// It is in the list of those to be looked at.
+    touched: bool,
+    /// It is in the list of those that may have ended something.
+    busy: bool,
+    /// Its note in the timers.
+    noted: Option<Time>,
+    /// A local one cannot refuse: what is in work is counted.
+    in_work: usize,
+    read_only: bool,
+}
+
+/// Whose a link is.
+#[derive(Clone, Copy)]
+struct Owned {
+    link: LinkId,
+    volume: Tag,
+    /// It was left; what is out still comes back.
+    left: bool,
+}
+
+/// See the module.
+pub struct Client<P> {
+    slots: Slab<Slot<P>>,
+    touched: VecDeque<Tag>,
+    /// Those that were looked at in this turn and may have something to start.
+    ready: VecDeque<Tag>,
+    /// Those that may have ended something since they were last named; each once.
+    busy: VecDeque<Tag>,
+    /// Of those, local ones whose disks may be asked for something, and remote ones that may have links that
+    /// leave, or want a connection.
+    disks: VecDeque<Tag>,
+    leaving: VecDeque<Tag>,
+    dialling: VecDeque<Tag>,
+    timers: Timers<Tag>,
+    /// By the low half of a link's name: its name and its volume.
+    links: Vec<Option<Owned>>,
+    /// Links that nobody wants any more.
+    cuts: VecDeque<LinkId>,
+    dials: Vec<(DialId, Tag, DialId)>,
+    next_dial: u64,
+}
+
+impl<P: Path> Default for Client<P> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<P: Path> Client<P> {
+    /// Without volumes.
+    pub fn new() -> Self {
+        Client {
+            slots: Slab::new(VOLUMES_MAX),
+            touched: VecDeque::new(),
+            ready: VecDeque::new(),
+            busy: VecDeque::new(),
+            disks: VecDeque::new(),
+            leaving: VecDeque::new(),
+            dialling: VecDeque::new(),
+            timers: Timers::default(),
+            links: Vec::new(),
+            cuts: VecDeque::new(),
+            dials: Vec::new(),
+            next_dial: 0,
+        }
+    }
+
+    /// Opens a remote volume by these paths, as [`RemoteVolume::open`] does; `None`: there are
+    /// [`VOLUMES_MAX`] already.
+    pub fn open(&mut self, cx: &mut Cx<'_>, paths: Vec<P>, terms: Terms) -> Option<Handle> {
+        if self.slots.is_full() {
+            return None;
+        }
+        let read_only = terms.read_only;
+        self.insert(Kind::Remote(Box::new(RemoteVolume::open(cx, paths, terms))), read_only)
+    }
+
+    /// Opens a stripe of remote volumes, each by these paths; `chunk` is in bytes, as
+    /// [`Stripe::new`] takes it. It is open when all of them are. `None` as for [`Client::open`].
+    ///
+    /// # Panics
+    /// As [`Stripe::new`].
+    pub fn open_stripe(&mut self, cx: &mut Cx<'_>, legs: Vec<(Vec<P>, Terms)>, chunk: u32) -> Option<Handle> {
+        if self.slots.is_full() {
+            return None;
+        }
+        let legs = legs.into_iter().map(|(paths, terms)| (RemoteVolume::open(cx, paths, terms), None));
+        let stripe = Stripe::new(legs.collect(), chunk, None, None);
+        self.insert(Kind::Stripe(Box::new(Striped::new(stripe))), false)
+    }
+
+    /// Takes a backend that is open, with the disks that are its own; `None`: there are [`VOLUMES_MAX`]
+    /// already.
+    pub fn add(&mut self, backend: Box<dyn Backend>, disks: Vec<DiskId>, read_only: bool) -> Option<Handle> {
+        self.insert(Kind::Local(backend, disks), read_only)
+    }
+
+    fn insert(&mut self, kind: Kind<P>, read_only: bool) -> Option<Handle> {
+        let slot = Slot { kind, touched: false, busy: false, noted: None, in_work: 0, read_only };
+        let tag = self.slots.insert(slot).ok()?;
+        self.touch(tag);
+        Some(Handle(tag))
+    }
+
+    /// A remote volume, to look at.
+    pub fn remote(&self, volume: Handle) -> Option<&RemoteVolume<P>> {
+        match &self.slots.get(volume.0)?.kind {
+            Kind::Remote(remote) => Some(remote),
+            Kind::Stripe(_) | Kind::Local(..) => None,
+        }
+    }
+
+    /// Whether a volume has paths.
+    pub fn is_elsewhere(&self, volume: Handle) -> bool {
+        self.slots.get(volume.0).is_some_and(|slot| !matches!(slot.kind, Kind::Local(..)))
+    }
+
+    /// What a volume that is elsewhere is like; `None` before it is open.
+    pub fn portrait(&self, volume: Handle) -> Option<Arc<Portrait>> {
+        match &self.slots.get(volume.0)?.kind {
+            Kind::Remote(remote) => remote.portrait().cloned(),
+            Kind::Stripe(striped) => striped.portrait().map(Arc::new),
+            Kind::Local(..) => None,
+        }
+    }
+
+    /// The UUIDs of a stripe's legs; `None` if it is none, or one has no UUID, or is not open.
+    pub fn leg_uuids(&self, volume: Handle) -> Option<Vec<[u8; 16]>> {
+        match &self.slots.get(volume.0)?.kind {
+            Kind::Stripe(striped) => striped.uuids(),
+            Kind::Remote(_) | Kind::Local(..) => None,
+        }
+    }
+
+    /// The paths of a volume; of a stripe, those of all legs in their order.
+    pub fn paths(&self, volume: Handle) -> Vec<PathInfo> {
+        match self.slots.get(volume.0).map(|slot| &slot.kind) {
+            Some(Kind::Remote(remote)) => {
+                (0..remote.paths()).filter_map(|path| remote.path_info(path)).collect()
+            }
+            Some(Kind::Stripe(striped)) => striped.paths(),
+            Some(Kind::Local(..)) | None => Vec::new(),
+        }
+    }
+
+    /// Whether a volume's geometry or protection has changed since this was last asked.
+    pub fn has_changed(&mut self, volume: Handle) -> bool {
+        match self.slots.get_mut(volume.0).map(|slot| &mut slot.kind) {
+            Some(Kind::Remote(remote)) => remote.has_changed(),
+            Some(Kind::Stripe(striped)) => striped.has_changed(),
+            Some(Kind::Local(..)) | None => false,
+        }
+    }
+
+    /// Why the legs of a stripe, as far as they are known, make none.
+    pub fn misfit(&self, volume: Handle) -> Option<Misfit> {
+        match &self.slots.get(volume.0)?.kind {
+            Kind::Stripe(striped) => striped.stripe.misfit(),
+            Kind::Remote(_) | Kind::Local(..) => None,
+        }
+    }
+
+    /// A remote volume, to do something with it.
+    pub fn remote_mut(&mut self, volume: Handle) -> Option<&mut RemoteVolume<P>> {
+        self.touch(volume.0);
+        match &mut self.slots.get_mut(volume.0)?.kind {
+            Kind::Remote(remote) => Some(remote),
+            Kind::Stripe(_) | Kind::Local(..) => None,
+        }
+    }
+
+    /// What a volume's blocks are like; `None` before it is open.
+    pub fn geometry(&self, volume: Handle) -> Option<Geometry> {
+        match &self.slots.get(volume.0)?.kind {
+            Kind::Remote(remote) => remote.known_geometry(),
+            Kind::Stripe(striped) => Some(striped.stripe.geometry()).filter(|geometry| geometry.blocks > 0),
+            Kind::Local(backend, _) => Some(backend.geometry()),
+        }
+    }
+
+    /// Whether writes are refused.
+    pub fn is_read_only(&self, volume: Handle) -> bool {
+        self.slots.get(volume.0).is_some_and(|slot| match &slot.kind {
+            Kind::Remote(remote) => remote.is_read_only(),
+            Kind::Stripe(striped) => striped.stripe.is_read_only(),
+            Kind::Local(..) => slot.read_only,
+        })
+    }
+
+    /// Starts an operation. It ends by [`Client::poll_done`]; gives it back if the volume holds as many as it
+    /// can, or is not there any more.
+    #[inline]
+    pub fn submit(&mut self, cx: &mut Cx<'_>, volume: Handle, io: Io) -> Result<(), Io> {
+        let Some(slot) = self.slots.get_mut(volume.0) else { return Err(io) };
+        match &mut slot.kind {
+            Kind::Remote(remote) if !remote.has_room() => return Err(io),
+            Kind::Remote(remote) => remote.submit(cx, io),
+            Kind::Stripe(striped) if !striped.has_room() => return Err(io),
+            Kind::Stripe(striped) => striped.stripe.submit(cx, io),
+            Kind::Local(..) if slot.in_work >= Terms::default().in_work => return Err(io),
+            Kind::Local(backend, _) => {
+                slot.in_work += 1;
+                backend.submit(cx, io);
+            }
+        }
+        self.touch(volume.0);
+        Ok(())
+    }
+
+    /// Asks that an operation end early. It still ends by [`Client::poll_done`].
+    pub fn cancel(&mut self, volume: Handle, id: IoId) {
+        match self.slots.get_mut(volume.0).map(|slot| &mut slot.kind) {
+            Some(Kind::Remote(remote)) => remote.cancel(id),
+            Some(Kind::Stripe(striped)) => striped.stripe.cancel(id),
+            Some(Kind::Local(backend, _)) => backend.cancel(id),
+            None => return,
+        }
+        self.touch(volume.0);
+    }
+
+    /// An operation of this volume that has ended.
+    #[inline]
+    pub fn poll_done(&mut self, volume: Handle) -> Option<Done> {
+        let slot = self.slots.get_mut(volume.0)?;
+        match &mut slot.kind {
+            Kind::Remote(remote) => remote.poll_done(),
+            Kind::Stripe(striped) => striped.stripe.poll_done(),
+            Kind::Local(backend, _) => {
+                let done = backend.poll_done()?;
+                slot.in_work -= 1;
+                Some(done)
+            }
+        }
+    }
+
+    /// A volume that [`Client::poll_done`] may have something for. It is named again only after more has
+    /// happened to it, so who asks takes all that has ended of it.
+    #[inline]
+    pub fn poll_busy(&mut self) -> Option<Handle> {
+        loop {
+            let tag = self.busy.pop_front()?;
+            if let Some(slot) = self.slots.get_mut(tag) {
+                slot.busy = false;
+                return Some(Handle(tag));
+            }
+        }
+    }
+
+    /// What has changed about this volume.
+    pub fn poll_news(&mut self, volume: Handle) -> Option<News> {
+        if let Kind::Stripe(striped) = &mut self.slots.get_mut(volume.0)?.kind {
+            return striped.poll_news();
+        }
+        self.remote_mut(volume)?.poll_news()
+    }
+
+    /// Asks something about a remote volume's reservations; false if it is no remote one, or too many are
+    /// asked already.
+    pub fn claim(&mut self, cx: &mut Cx<'_>, volume: Handle, id: IoId, claim: Claim) -> bool {
+        if let Some(Slot { kind: Kind::Stripe(striped), .. }) = self.slots.get_mut(volume.0) {
+            striped.claim(id);
+            return true;
+        }
+        self.remote_mut(volume).is_some_and(|remote| remote.claim(cx, id, claim))
+    }
+
+    /// How such a question ended.
+    pub fn poll_claimed(&mut self, volume: Handle) -> Option<Claimed> {
+        if let Kind::Stripe(striped) = &mut self.slots.get_mut(volume.0)?.kind {
+            return striped.poll_claimed();
+        }
+        self.remote_mut(volume)?.poll_claimed()
+    }
+
+    /// Ends a remote volume, as [`RemoteVolume::close`] does. A local one is closed at once.
+    pub fn close(&mut self, cx: &mut Cx<'_>, volume: Handle, grace: Duration) {
+        self.touch(volume.0);
+        match self.slots.get_mut(volume.0).map(|slot| &mut slot.kind) {
+            Some(Kind::Remote(remote)) => remote.close(cx, grace),
+            Some(Kind::Stripe(striped)) => striped.stripe.close(cx, grace),
+            Some(Kind::Local(..)) | None => self.forget(volume),
+        }
+    }
+
+    /// Drops a volume with everything that it holds; its sockets, if it has any, are cut.
+    pub fn forget(&mut self, volume: Handle) {
+        if self.slots.get(volume.0).is_some_and(|slot| slot.busy) {
+            self.busy.retain(|tag| *tag != volume.0);
+        }
+        self.slots.discard(volume.0);
+        for owned in self.links.iter_mut().flatten().filter(|owned| owned.volume == volume.0) {
+            if !std::mem::replace(&mut owned.left, true) {
+                self.cuts.push_back(owned.link);
+            }
+        }
+    }
+
+    #[inline]
+    fn touch(&mut self, tag: Tag) {
+        if let Some(slot) = self.slots.get_mut(tag)
+            && !slot.touched
+        {
+            slot.touched = true;
+            self.touched.push_back(tag);
+        }
+    }
+
+    #[inline]
+    fn owner(&self, link: LinkId) -> Option<Tag> {
+        let owned = (*self.links.get(link.0 as u32 as usize)?)?;
+        (owned.link == link).then_some(owned.volume)
+    }
+
+    /// Everything that a volume wants now was started: what is left is for later.
+    #[inline]
+    fn looked_at(&mut self, tag: Tag) {
+        let Some(Slot { kind, noted, .. }) = self.slots.get_mut(tag) else { return };
+        let wanted = elsewhere!(kind, volume => volume.poll_timeout(), else None);
+        self.timers.note(tag, wanted, noted);
+        self.leaving.push_back(tag);
+        self.dialling.push_back(tag);
+    }
+}
+
+impl<P: Path> Endpoint for Client<P> {
+    type Message = Nothing;
+
+    fn handle_arrival(&mut self, _cx: &mut Cx<'_>, _link: LinkId, how: Arrival<Nothing>) {
+        match how {
+            Arrival::Accepted(_) => unreachable!("a client listens nowhere"),
+            Arrival::Moved(nothing) => match nothing {},
+        }
+    }
+
+    fn handle_message(&mut self, _cx: &mut Cx<'_>, message: Nothing) {
+        match message {}
+    }
+
+    #[inline]
+    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Came) {
+        if let Some(tag) = self.owner(link)
+            && let Some(slot) = self.slots.get_mut(tag)
+        {
+            elsewhere!(&mut slot.kind, volume => volume.handle_recv(cx, link, op, came), else {});
+            self.touch(tag);
+        }
+    }
+
+    #[inline]
+    fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {
+        if let Some(tag) = self.owner(link)
+            && let Some(slot) = self.slots.get_mut(tag)
+        {
+            elsewhere!(&mut slot.kind, volume => volume.handle_written(cx, link, how), else {});
+            self.touch(tag);
+        }
+    }
+
+    #[inline]
+    fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
+        if let Some(tag) = self.owner(link)
+            && let Some(slot) = self.slots.get_mut(tag)
+        {
+            elsewhere!(&mut slot.kind, volume => volume.handle_sent(cx, link, op), else {});
+            self.touch(tag);
+        }
+    }
+
+    fn handle_disk(&mut self, cx: &mut Cx<'_>, op: DiskOp, came: Result<usize, Errno>) {
+        let owner = self.slots.iter_mut().find_map(|(tag, slot)| match &mut slot.kind {
+            Kind::Local(backend, disks) if disks.contains(&op.disk) => Some((tag, backend)),
+            _ => None,
+        });
+        if let Some((tag, backend)) = owner {
+            backend.handle_disk(cx, op, came);
+            self.touch(tag);
+        }
+    }
+
+    fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
+        while let Some((time, tag)) = self.timers.due(cx.now) {
+            let Some(slot) = self.slots.get_mut(tag).filter(|slot| slot.noted == Some(time)) else {
+                continue;
+            };
+            slot.noted = None;
+            elsewhere!(&mut slot.kind, volume => volume.handle_timeout(cx), else {});
+            // When it has been looked at, it notes its next time.
+            self.touch(tag);
+        }
+    }
+
+    fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
+        let mut more = false;
+        for _ in 0..self.touched.len() {
+            let Some(tag) = self.touched.pop_front() else { break };
+            let Some(slot) = self.slots.get_mut(tag) else { continue };
+            slot.touched = false;
+            if !std::mem::replace(&mut slot.busy, true) {
+                self.busy.push_back(tag);
+            }
+            let again =
+                elsewhere!(&mut slot.kind, volume => volume.turn(cx) | compute_one(volume), else false);
+            if again {
+                slot.touched = true;
+                self.touched.push_back(tag);
+                more = true;
+            }
+            match slot.kind {
+                Kind::Remote(_) | Kind::Stripe(_) => self.ready.push_back(tag),
+                Kind::Local(..) => self.disks.push_back(tag),
+            }
+        }
+        more
+    }
+
+    #[inline]
+    fn poll_ready(&mut self) -> Option<LinkId> {
+        while let Some(&tag) = self.ready.front() {
+            if let Some(slot) = self.slots.get_mut(tag)
+                && let Some(link) = elsewhere!(&mut slot.kind, volume => volume.poll_ready(), else None)
+            {
+                return Some(link);
+            }
+            self.ready.pop_front();
+            self.looked_at(tag);
+        }
+        None
+    }
+
+    #[inline]
+    fn poll_recv(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<RecvOp> {
+        let slot = self.slots.get_mut(self.owner(link)?)?;
+        elsewhere!(&mut slot.kind, volume => volume.poll_recv(cx, link), else None)
+    }
+
+    #[inline]
+    fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
+        let slot = self.slots.get_mut(self.owner(link)?)?;
+        elsewhere!(&mut slot.kind, volume => volume.poll_send(cx, link), else None)
+    }
+
+    fn poll_disk(&mut self) -> Option<DiskOp> {
+        while let Some(&tag) = self.disks.front() {
+            if let Some(Slot { kind: Kind::Local(backend, _), .. }) = self.slots.get_mut(tag)
+                && let Some(op) = backend.poll_disk()
+            {
+                return Some(op);
+            }
+            self.disks.pop_front();
+        }
+        None
+    }
+
+    fn poll_departure(&mut self) -> Option<(LinkId, Departure<Nothing>)> {
+        if let Some(link) = self.cuts.pop_front() {
+            return Some((link, Departure::Abort));
+        }
+        let (link, how) = loop {
+            let slot = self.slots.get_mut(*self.leaving.front()?);
+            match slot.and_then(|slot| elsewhere!(&mut slot.kind, volume => volume.poll_leave(), else None)) {
+                Some(leave) => break leave,
+                None => self.leaving.pop_front(),
+            };
+        };
+        if let Some(Some(owned)) = self.links.get_mut(link.0 as u32 as usize) {
+            owned.left = true;
+        }
+        Some(match how {
+            Leave::Close => (link, Departure::Close),
+            Leave::Abort => (link, Departure::Abort),
+        })
+    }
+
+    fn poll_message(&mut self) -> Option<(ShardId, Nothing)> {
+        None
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        self.timers.next()
+    }
+
+    fn poll_dial(&mut self) -> Option<Dial> {
+        let (tag, dial) = loop {
+            let tag = *self.dialling.front()?;
+            let slot = self.slots.get_mut(tag);
+            match slot.and_then(|slot| elsewhere!(&mut slot.kind, volume => volume.poll_dial(), else None)) {
+                Some(dial) => break (tag, dial),
+                None => self.dialling.pop_front(),
+            };
+        };
+        let id = DialId(self.next_dial);
+        self.next_dial += 1;
+        self.dials.push((id, tag, dial.id));
+        Some(Dial { id, ..dial })
+    }
+
+    fn handle_dialled(&mut self, cx: &mut Cx<'_>, id: DialId, how: Result<Dialled, Errno>) {
+        let Some(known) = self.dials.iter().position(|(known, ..)| *known == id) else { return };
+        let (_, tag, inner) = self.dials.swap_remove(known);
+        if let Ok(dialled) = &how {
+            let at = dialled.link.0 as u32 as usize;
+            if self.links.len() <= at {
+                self.links.resize(at + 1, None);
+            }
+            let gone = self.slots.get(tag).is_none();
+            self.links[at] = Some(Owned { link: dialled.link, volume: tag, left: gone });
+            if gone {
+                return self.cuts.push_back(dialled.link);
+            }
+        }
+        if let Some(slot) = self.slots.get_mut(tag) {
+            elsewhere!(&mut slot.kind, volume => volume.handle_dialled(cx, inner, how), else {});
+            self.touch(tag);
+        }
+    }
+}
+
+impl<P> std::fmt::Debug for Client<P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Client({} volumes)", self.slots.len())
+    }
+}

@@ -1,0 +1,429 @@
+//! Persistent reservations by this path (SPC-4 §5.13): each claim from its submission to its one end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use buf::{Class, Cx, Payload, SgMut, Time};
+use iscsi::initiator::{Lost, Response};
+use iscsi::wire::ScsiStatus;
+use scsi::cdb::{PrInAction, PrOutAction, ReserveOut};
+use scsi::pr::{self, MoveList, OutList};
+use scsi::transport_id::TransportId;
+use scsi::{Command, Sense, Writer};
+use stream::Tag;
+use volume::reservation::{Action, Key, Kind, Register, RegisterMode};
+use volume::{Failure, Fault, Identity, IoId, PortId, Refusal, Span};
+
+use super::verdict::{self, Verdict};
+use super::{IscsiPath, Owner};
+use crate::{Claim, Claims, Event, Fate, Registration};
+
+/// Most claims in work at once; with the survey's question they fit the path's own commands.
+pub(super) const CLAIMS_MAX: usize = 4;
+/// The most data of a report that is taken, in bytes.
+const REPORT_LEN: u16 = 0x8000;
+/// The longest parameter list: one TransportID.
+const LIST_LEN: usize = pr::LIST_LEN + scsi::transport_id::LEN_MAX;
+/// How often a command is repeated because of unit attentions, or because the target is busy.
+const ATTEMPTS_MAX: u32 = 64;
+const RETRY: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// A claim in work.
+#[derive(Debug)]
+pub(super) struct Claiming {
+    id: IoId,
+    claim: Claim,
+    step: Step,
+    report: Claims,
+    /// When its next command is to be sent; `None`: it is sent.
+    due: Option<Time>,
+    attempts: u32,
+}
+
+/// What is asked next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Act,
+    FullStatus,
+    /// Of a target that knows no full status.
+    Keys,
+    Reservation,
+    Capabilities,
+}
+
+impl IscsiPath {
+    /// Takes a claim on, or gives it back.
+    pub(super) fn begin_claim(&mut self, cx: &mut Cx<'_>, id: IoId, claim: Claim) -> Result<(), Claim> {
+        if !self.is_up() || self.claims.len() >= CLAIMS_MAX {
+            return Err(claim);
+        }
+        let step = match claim {
+            Claim::Act(_) => Step::Act,
+            Claim::Report => Step::FullStatus,
+        };
+        let report = Claims {
+            generation: 0,
+            persists: None,
+            held: None,
+            registrations: Vec::new(),
+            named: true,
+            whole: true,
+        };
+        let claiming = Claiming { id, claim, step, report, due: Some(cx.now), attempts: 0 };
+        if let Ok(tag) = self.claims.insert(claiming) {
+            self.send_claim(cx, tag);
+        }
+        Ok(())
+    }
+
+    fn send_claim(&mut self, cx: &mut Cx<'_>, tag: Tag) {
+        let Some(claiming) = self.claims.get_mut(tag) else { return };
+        claiming.due = Some(cx.now + RETRY);
+        self.look_at = stream::earliest(self.look_at, claiming.due);
+        let read = |action| Command::ReserveIn { action, allocation: REPORT_LEN };
+        let (command, list) = match (claiming.step, &claiming.claim) {
+            (Step::Act, Claim::Act(action)) => match command_of(action) {
+                Ok(made) => made,
+                Err(refusal) => return self.finish_claim(tag, Err(Fate::Failed(refusal.into()))),
+            },
+            (Step::Act | Step::FullStatus, _) => (read(PrInAction::ReadFullStatus), None),
+            (Step::Keys, _) => (read(PrInAction::ReadKeys), None),
+            (Step::Reservation, _) => (read(PrInAction::ReadReservation), None),
+            (Step::Capabilities, _) => (read(PrInAction::ReportCapabilities), None),
+        };
+        let payload = match (&command, list) {
+            (_, Some(list)) => match cx.pool.take(Class::Wire, list.len()) {
+                Some(mut memory) => {
+                    memory.copy_from_slice(&list);
+                    Payload::Out(SgMut::from(memory).freeze())
+                }
+                None => return,
+            },
+            (Command::ReserveIn { .. }, None) => {
+                match cx.pool.take_sg(Class::Solicited, usize::from(REPORT_LEN)) {
+                    Some(memory) => Payload::In(memory),
+                    None => return,
+                }
+            }
+            (_, None) => Payload::None,
+        };
+        if let Ok(at) = self.offer(cx, &command, false, payload) {
+            self.own(at, Owner::Claim(tag));
+            if let Some(claiming) = self.claims.get_mut(tag) {
+                claiming.due = None;
+            }
+        }
+    }
+
+    /// Sends what is due.
+    pub(super) fn send_due_claims(&mut self, cx: &mut Cx<'_>) {
+        let due = |claiming: &Claiming| claiming.due.is_some_and(|due| due <= cx.now);
+        let all: Vec<Tag> =
+            self.claims.iter().filter(|(_, claiming)| due(claiming)).map(|(tag, _)| tag).collect();
+        for tag in all {
+            self.send_claim(cx, tag);
+        }
+        let next = self.claims.iter().filter_map(|(_, claiming)| claiming.due).min();
+        self.look_at = stream::earliest(self.look_at, next);
+    }
+
+    /// Ends what no session has.
+    pub(super) fn finish_due_claims(&mut self) {
+        let all: Vec<Tag> =
+            self.claims.iter().filter(|(_, claiming)| claiming.due.is_some()).map(|(tag, _)| tag).collect();
+        for tag in all {
+            self.finish_claim(tag, Err(Fate::NotDone(Duration::ZERO)));
+        }
+    }
+
+    fn finish_claim(&mut self, tag: Tag, how: Result<Option<Claims>, Fate>) {
+        if let Some(Claiming { id, .. }) = self.claims.remove(tag) {
+            self.unknown |= matches!(how, Err(Fate::Unknown));
+            self.events.push_back(Event::Claimed { id, how });
+        }
+    }
+
+    /// A claim's command has ended.
+    pub(super) fn claim_ended(&mut self, cx: &mut Cx<'_>, tag: Tag, response: Response, payload: Payload) {
+        let Some(claiming) = self.claims.get_mut(tag) else { return };
+        claiming.due = Some(cx.now);
+        let acts = claiming.step == Step::Act;
+        match response {
+            Response::Scsi(answer) => {
+                let mut data = Vec::new();
+                if let Payload::In(memory) = payload {
+                    data.resize(memory.len().min(answer.transferred as usize), 0);
+                    memory.freeze().copy_to(0, &mut data);
+                }
+                self.claim_answered(cx, tag, answer.status, &answer.sense, &data);
+            }
+            Response::Lost(Lost::NotSent | Lost::Rejected(_)) => {
+                self.finish_claim(tag, Err(Fate::NotDone(Duration::ZERO)));
+            }
+            Response::Lost(_) | Response::TargetFailure if acts => {
+                self.finish_claim(tag, Err(Fate::Unknown));
+            }
+            Response::Lost(_) | Response::TargetFailure => {
+                self.finish_claim(tag, Err(Fate::NotDone(Duration::ZERO)));
+            }
+            Response::Task(_) | Response::Targets(_) => unreachable!("a SCSI command has a SCSI answer"),
+        }
+    }
+
+    fn claim_answered(&mut self, cx: &mut Cx<'_>, tag: Tag, status: ScsiStatus, sense: &[u8], data: &[u8]) {
+        let judged = verdict::judge(status, sense, Span { lba: 0, blocks: 0 });
+        self.learn(judged.learn);
+        let Some(claiming) = self.claims.get_mut(tag) else { return };
+        match judged.verdict {
+            Verdict::Done => self.claim_done(cx, tag, data),
+            Verdict::Again(after) => {
+                claiming.attempts += 1;
+                if claiming.attempts > ATTEMPTS_MAX {
+                    return self.finish_claim(tag, Err(Fate::NotDone(PAUSE_MAX)));
+                }
+                let pause = after.saturating_mul(claiming.attempts).min(PAUSE_MAX);
+                claiming.due = Some(cx.now + pause);
+                self.look_at = stream::earliest(self.look_at, Some(cx.now + pause));
+                if pause.is_zero() {
+                    self.send_claim(cx, tag);
+                }
+            }
+            Verdict::Elsewhere(after) => self.finish_claim(tag, Err(Fate::NotDone(after))),
+            Verdict::Failed(_) | Verdict::Unknown if claiming.step == Step::FullStatus => {
+                claiming.step = Step::Keys;
+                self.send_claim(cx, tag);
+            }
+            Verdict::Failed(_) | Verdict::Unknown if claiming.step == Step::Capabilities => {
+                let report = claiming.report.clone();
+                self.finish_claim(tag, Ok(Some(report)));
+            }
+            Verdict::Failed(failure) => {
+                let failure = match (failure, &claiming.claim) {
+                    (Failure::Refused(Refusal::Conflict), Claim::Act(action)) => conflict(action).into(),
+                    (other, _) => other,
+                };
+                self.finish_claim(tag, Err(Fate::Failed(failure)));
+            }
+            Verdict::Unknown => {
+                let refusal = refusal_of(sense);
+                self.finish_claim(tag, Err(Fate::Failed(refusal.into())));
+            }
+        }
+    }
+
+    fn claim_done(&mut self, cx: &mut Cx<'_>, tag: Tag, data: &[u8]) {
+        let (ours, isid) = (self.settings.initiator.to_lowercase(), self.settings.isid.0);
+        let port = self.found.as_ref().and_then(|found| found.relative_port());
+        let Some(claiming) = self.claims.get_mut(tag) else { return };
+        let report = &mut claiming.report;
+        let sound = match claiming.step {
+            Step::Act => return self.finish_claim(tag, Ok(None)),
+            // More registrations than one answer carries: the keys of all of them fit.
+            Step::FullStatus if is_cut(data) => {
+                claiming.step = Step::Keys;
+                Some(())
+            }
+            Step::FullStatus => {
+                claiming.step = Step::Capabilities;
+                read_full_status(data, report, &ours, |id, at| {
+                    id.isid == Some(isid) && (at.is_none() || port.is_none() || at == port)
+                })
+            }
+            Step::Keys => {
+                claiming.step = Step::Reservation;
+                read_keys(data, report)
+            }
+            Step::Reservation => {
+                claiming.step = Step::Capabilities;
+                read_reservation(data, report)
+            }
+            Step::Capabilities => {
+                report.persists = pr::Capabilities::decode(data).map(|can| can.persist_active);
+                let report = report.clone();
+                return self.finish_claim(tag, Ok(Some(report)));
+            }
+        };
+        match sound {
+            Some(()) => self.send_claim(cx, tag),
+            None => self.finish_claim(tag, Err(Fate::Failed(Failure::Failed(Fault::Internal)))),
+        }
+    }
+}
+
+/// An initiator that the target does not name, or not in iSCSI's way.
+fn stranger() -> Identity {
+    Identity::Initiator { name: Arc::from("unknown"), isid: [0; 6], port: PortId(0) }
+}
+
+/// Whether the data end before what their head announces (SPC-4 §6.15: ADDITIONAL LENGTH is of all).
+fn is_cut(data: &[u8]) -> bool {
+    let announced = data.get(4..8).and_then(|len| Some(u32::from_be_bytes(*len.first_chunk()?)));
+    announced.is_some_and(|len| data.len().saturating_sub(8) < len as usize)
+}
+
+/// `name` is the initiator's; `port` says whether a port of it is this path's.
+fn read_full_status(
+    data: &[u8],
+    report: &mut Claims,
+    name: &str,
+    port: impl Fn(&TransportId<'_>, Option<u16>) -> bool,
+) -> Option<()> {
+    let (generation, entries) = pr::decode_full_status(data)?;
+    report.generation = generation;
+    for entry in entries {
+        let at = entry.relative_port;
+        // An NVMe host has another name, and may be this machine.
+        let kin = entry.initiator.filter(|id| !id.name.starts_with("nqn.")).map(|id| id.name == name);
+        let ours = kin == Some(true) && entry.initiator.is_some_and(|id| port(&id, at));
+        let identity = entry.initiator.map_or_else(stranger, |id| Identity::Initiator {
+            name: Arc::from(id.name),
+            isid: id.isid.unwrap_or_default(),
+            port: PortId(at.unwrap_or(0)),
+        });
+        let holds = entry.holds.is_some();
+        if let Some(kind) = entry.holds {
+            // Something is held that we have no word for: that is not nothing.
+            report.held = Some(Kind::from_scsi(kind.0)?);
+        }
+        report.registrations.push(Registration { identity, key: Key(entry.key), holds, ours, kin });
+    }
+    Some(())
+}
+
+fn read_keys(data: &[u8], report: &mut Claims) -> Option<()> {
+    let (generation, keys) = pr::decode_keys(data)?;
+    (report.generation, report.named, report.whole) = (generation, false, !is_cut(data));
+    let registration =
+        |key| Registration { identity: stranger(), key: Key(key), holds: false, ours: false, kin: None };
+    report.registrations = keys.map(registration).collect();
+    Some(())
+}
+
+fn read_reservation(data: &[u8], report: &mut Claims) -> Option<()> {
+    let (_, held) = pr::decode_reservation(data)?;
+    let Some(held) = held else { return Some(()) };
+    report.held = Some(Kind::from_scsi(held.kind.0)?);
+    let all = report.held.is_some_and(Kind::is_all_registrants);
+    for registration in &mut report.registrations {
+        registration.holds = all || registration.key == Key(held.key);
+    }
+    Some(())
+}
+
+/// What RESERVATION CONFLICT means for an action (SPC-4 §5.13.5, §6.16): only reserving can meet another's
+/// reservation, all else a key that is not ours.
+fn conflict(action: &Action) -> Refusal {
+    match action {
+        Action::Reserve { .. } | Action::LegacyReserve | Action::LegacyRelease => Refusal::Conflict,
+        Action::Register(_) | Action::Move { .. } | Action::Release { .. } => Refusal::NotRegistered,
+        Action::Clear { .. } | Action::Preempt { .. } => Refusal::NotRegistered,
+        Action::Persist { .. } => Refusal::Unsupported,
+    }
+}
+
+fn refusal_of(sense: &[u8]) -> Refusal {
+    match Sense::decode(sense).map(|decoded| decoded.sense.code) {
+        Some(code) if code == Sense::INVALID_RELEASE_OF_PERSISTENT_RESERVATION.code => {
+            Refusal::InvalidRelease
+        }
+        Some(code) if code == Sense::INVALID_OPCODE.code => Refusal::Unsupported,
+        Some(_) | None => Refusal::InvalidAction,
+    }
+}
+
+/// The command of an action, and its parameter list; what SCSI cannot say is refused.
+fn command_of(action: &Action) -> Result<(Command, Option<Vec<u8>>), Refusal> {
+    let plain = |key: Option<Key>, action_key: Key| {
+        let Some(key) = key else { return Err(Refusal::Unsupported) };
+        Ok(OutList {
+            key: key.0,
+            action_key: action_key.0,
+            all_target_ports: false,
+            persist: false,
+            initiator_ports: None,
+        })
+    };
+    let (act, kind, list) = match action {
+        Action::Register(register) => {
+            let (act, list) = registration(register)?;
+            (act, None, list)
+        }
+        Action::Move { key, new, to, unregister, persist } => {
+            return moving(*key, *new, to, *unregister, *persist);
+        }
+        Action::Reserve { key, kind } => (PrOutAction::Reserve, Some(kind), plain(*key, Key::NONE)?),
+        Action::Release { key, kind } => (PrOutAction::Release, Some(kind), plain(*key, Key::NONE)?),
+        Action::Clear { key } => (PrOutAction::Clear, None, plain(*key, Key::NONE)?),
+        Action::Preempt { key, victim, kind, abort } => {
+            let act = if *abort { PrOutAction::PreemptAndAbort } else { PrOutAction::Preempt };
+            (act, Some(kind), plain(*key, *victim)?)
+        }
+        // SCSI says it by a registration only.
+        Action::Persist { .. } => return Err(Refusal::Unsupported),
+        Action::LegacyReserve => return Ok((Command::Reserve, None)),
+        Action::LegacyRelease => return Ok((Command::Release, None)),
+    };
+    let kind = kind.map_or(0, |kind| kind.scsi());
+    Ok(reserve_out(act, kind, |w| list.encode(w)))
+}
+
+fn reserve_out(
+    action: PrOutAction,
+    kind: u8,
+    encode: impl Fn(&mut Writer<'_>),
+) -> (Command, Option<Vec<u8>>) {
+    let mut list = vec![0; LIST_LEN];
+    let mut w = Writer::new(&mut list);
+    encode(&mut w);
+    let len = w.written();
+    list.truncate(len);
+    (Command::ReserveOut(ReserveOut { action, scope: 0, kind, list_len: len as u32 }), Some(list))
+}
+
+fn registration(register: &Register) -> Result<(PrOutAction, OutList<'static>), Refusal> {
+    // Others are registered by themselves, or by Move.
+    if !register.also.is_empty() {
+        return Err(Refusal::Unsupported);
+    }
+    let new = match register.mode {
+        RegisterMode::Remove => Key::NONE,
+        RegisterMode::Set | RegisterMode::Add | RegisterMode::Replace => register.new,
+    };
+    let current = match register.mode {
+        // Only who is not registered may.
+        RegisterMode::Add => Some(Key::NONE),
+        RegisterMode::Set | RegisterMode::Replace | RegisterMode::Remove => register.current,
+    };
+    let act = if current.is_some() { PrOutAction::Register } else { PrOutAction::RegisterAndIgnore };
+    let list = OutList {
+        key: current.unwrap_or(Key::NONE).0,
+        action_key: new.0,
+        all_target_ports: !register.ports.is_empty(),
+        persist: register.persist == Some(true),
+        initiator_ports: None,
+    };
+    Ok((act, list))
+}
+
+fn moving(
+    key: Key,
+    new: Key,
+    to: &Identity,
+    unregister: bool,
+    persist: Option<bool>,
+) -> Result<(Command, Option<Vec<u8>>), Refusal> {
+    let Identity::Initiator { name, isid, port } = to else { return Err(Refusal::Unsupported) };
+    if name.is_empty() || name.len() > scsi::transport_id::NAME_LEN_MAX {
+        return Err(Refusal::InvalidAction);
+    }
+    let list = MoveList {
+        key: key.0,
+        action_key: new.0,
+        unregister,
+        persist: persist == Some(true),
+        relative_port: port.0,
+        initiator: TransportId { name, isid: Some(*isid) },
+    };
+    Ok(reserve_out(PrOutAction::RegisterAndMove, 0, |w| list.encode(w)))
+}

@@ -1,0 +1,592 @@
+//! From nothing to a session, and from a session to nothing: dialling, login, redirection, loss, fences.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use buf::{Cx, Time};
+use endpoint::{Leave, LinkId};
+use iscsi::initiator::{Failure as LoginFailure, InitiatorSession, Notice, Response, SessionViolation};
+use iscsi::name::TargetAddress;
+use iscsi::wire::{Cid, LoginStatus};
+use stream::{Close, Connection, HostEvent, Link, earliest};
+
+use super::verdict::Learn;
+use super::wires::{Nexus, OLD_MAX};
+use super::{IscsiPath, Owner, Settings, login, tracing};
+use crate::{Event, Why};
+
+/// How long a fence waits before it dials again.
+const REDIAL: Duration = Duration::from_secs(1);
+/// The most lost sessions that are told apart; beyond, only time fences.
+const LOST_MAX: usize = 8;
+
+/// The life of a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Nothing is under way.
+    Down,
+    /// A connection is to be asked for then.
+    Pausing(Time),
+    /// One is asked for.
+    Dialling,
+    /// The leading login runs.
+    LoggingIn,
+    /// Logged in, by a fence: nobody has asked for more.
+    Idle,
+    /// The logical unit is asked what it is.
+    Surveying,
+    /// Operations may be submitted.
+    Up,
+    /// A logout is under way.
+    Leaving(Why),
+    /// The session is over for this reason; memory is on its way back.
+    Ending(Why),
+}
+
+/// An attempt to log in: where it is, and where else it may go.
+#[derive(Debug, Default)]
+pub(super) struct Attempt {
+    /// Addresses still to be tried.
+    left: VecDeque<SocketAddr>,
+    /// The one being tried.
+    address: Option<SocketAddr>,
+    /// Where redirections led from, since the last of our own addresses.
+    hops: Vec<SocketAddr>,
+    /// Portals of other paths, to be tried for a fence when all of ours have failed.
+    elsewhere: VecDeque<SocketAddr>,
+    /// The one being tried is such a portal; why ours failed.
+    detour: Option<Why>,
+}
+
+/// A session that was lost with commands whose fate nobody knows.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lost {
+    address: SocketAddr,
+    /// Its target portal group, where the target told it.
+    group: Option<u16>,
+    since: Time,
+    /// Time2Wait and Time2Retain together: how long the target may keep its tasks.
+    retained: Duration,
+}
+
+impl Lost {
+    /// Whether a login in this portal group has reinstated it. What the target did not tell is not known: behind
+    /// one address there may be several groups (a redirecting portal, a balanced address).
+    fn is_ended_in(&self, group: Option<u16>) -> bool {
+        self.group.is_some() && self.group == group
+    }
+}
+
+/// How long a target may keep the tasks of a session that it has lost.
+pub(super) fn retained(params: &iscsi::negotiate::Params) -> Duration {
+    Duration::from_secs(u64::from(params.time2wait) + u64::from(params.time2retain))
+}
+
+/// The same, as it is asked for.
+pub(super) fn wished(settings: &Settings) -> Duration {
+    let wishes = &settings.negotiation;
+    Duration::from_secs(u64::from(wishes.time2wait) + u64::from(wishes.time2retain))
+}
+
+impl IscsiPath {
+    /// The owner wants the path up.
+    pub(super) fn want(&mut self, cx: &mut Cx<'_>) {
+        if matches!(self.phase, Phase::Leaving(_) | Phase::Ending(_)) {
+            self.wanted_next = true;
+            return;
+        }
+        (self.wanted, self.owes_down) = (true, true);
+        match self.phase {
+            Phase::Down | Phase::Pausing(_) => self.start_attempt(cx),
+            Phase::Idle => self.start_survey(cx),
+            Phase::Dialling | Phase::LoggingIn | Phase::Surveying | Phase::Up => {}
+            Phase::Leaving(_) | Phase::Ending(_) => {}
+        }
+    }
+
+    /// The owner wants what was lost to be ended.
+    pub(super) fn begin_fence(&mut self, cx: &mut Cx<'_>) {
+        if self.unknown {
+            self.end_session(cx, Why::Ended);
+        }
+        let Some(last) = self.lost.iter().map(|lost| self.fenced_by_time(lost)).max() else {
+            if matches!(self.phase, Phase::Ending(_)) && self.unknown {
+                // What is lost is noted when all memory is back.
+                self.fencing = Some(cx.now + self.settings.timeouts.fence);
+                return;
+            }
+            self.events.push_back(Event::Fenced);
+            return;
+        };
+        self.fencing = Some(last);
+        self.touched = true;
+        if self.phase == Phase::Down {
+            self.start_attempt(cx);
+        }
+    }
+
+    fn fenced_by_time(&self, lost: &Lost) -> Time {
+        lost.since + self.settings.timeouts.fence.max(lost.retained)
+    }
+
+    /// The owner wants no session any more.
+    pub(super) fn part(&mut self, cx: &mut Cx<'_>, grace: Duration) {
+        self.touched = true;
+        (self.wanted, self.wanted_next, self.owes_down) = (false, false, true);
+        match self.phase {
+            Phase::Down | Phase::Pausing(_) | Phase::Dialling => {
+                self.dial = None;
+                self.go_down(cx, Why::Ended);
+            }
+            Phase::LoggingIn | Phase::Idle | Phase::Surveying | Phase::Up => {
+                self.log_out(cx, grace, Why::Ended);
+            }
+            Phase::Leaving(_) => {
+                if let Some(nexus) = &mut self.nexuses.now {
+                    nexus.session.close(cx, Close::AfterLogout(cx.now + grace));
+                }
+            }
+            Phase::Ending(_) => {}
+        }
+    }
+
+    /// Ends the session in good order: what is in work is answered first.
+    pub(super) fn log_out(&mut self, cx: &mut Cx<'_>, grace: Duration, why: Why) {
+        self.touched = true;
+        let Some(nexus) = &mut self.nexuses.now else { return };
+        nexus.polite = true;
+        nexus.session.close(cx, Close::AfterLogout(cx.now + grace));
+        self.phase = Phase::Leaving(why);
+        self.survey = None;
+        self.finish_due();
+        self.finish_due_claims();
+    }
+
+    /// Tries all addresses: for a fence first the one of the session that was lost.
+    fn start_attempt(&mut self, cx: &mut Cx<'_>) {
+        let lost = self.fencing.and(self.lost.first()).map(|lost| lost.address);
+        let mut left: VecDeque<SocketAddr> = lost.into_iter().collect();
+        for portal in &self.settings.portals {
+            if !left.contains(portal) {
+                left.push_back(*portal);
+            }
+        }
+        let tried = left.clone();
+        let elsewhere = self.elsewhere.iter().copied().filter(|portal| !tried.contains(portal)).collect();
+        self.attempt = Attempt { left, address: None, hops: Vec::new(), elsewhere, detour: None };
+        self.next_address(cx);
+    }
+
+    /// Goes by a portal of another path, only to end what was lost.
+    fn next_elsewhere(&mut self, cx: &mut Cx<'_>, why: &Why) -> bool {
+        // Only the group tells that it is the same one, so it must have been told.
+        let helps = self.fencing.is_some() && self.lost.iter().any(|lost| lost.group.is_some());
+        let Some(address) = self.attempt.elsewhere.pop_front().filter(|_| helps) else { return false };
+        self.attempt.detour.get_or_insert_with(|| why.clone());
+        self.attempt.hops.clear();
+        self.dial_to(cx, address);
+        true
+    }
+
+    fn next_address(&mut self, cx: &mut Cx<'_>) -> bool {
+        let Some(address) = self.attempt.left.pop_front() else { return false };
+        self.attempt.hops.clear();
+        self.dial_to(cx, address);
+        true
+    }
+
+    fn dial_to(&mut self, cx: &mut Cx<'_>, address: SocketAddr) {
+        self.touched = true;
+        self.attempt.address = Some(address);
+        if self.nexuses.old.len() >= OLD_MAX {
+            // The world still holds memory of so many sessions: not another one before it is back.
+            self.attempt.left.push_front(address);
+            self.phase = Phase::Pausing(cx.now + REDIAL);
+            return;
+        }
+        self.phase = Phase::Dialling;
+        self.dial = Some(self.wishes.dial(address, cx.now + self.settings.timeouts.dial));
+        tracing::dialling(&mut self.trace, cx.now, 0, address);
+    }
+
+    /// A connection stands: the leading login begins.
+    pub(super) fn log_in(&mut self, cx: &mut Cx<'_>, socket: LinkId) {
+        let Some(address) = self.attempt.address else { return };
+        let cmd_sn = cx.entropy.next_u64() as u32;
+        let limits = self.settings.session_limits(self.trace.is_on());
+        match InitiatorSession::new(cx, self.settings.wanted(cmd_sn), limits) {
+            Ok(session) => {
+                self.nexuses.now = Some(Nexus::new(session, socket, address));
+                self.phase = Phase::LoggingIn;
+                (self.links_settled, self.next_cid, self.unknown) = (false, 1, false);
+                self.owners.clear();
+                self.ended.clear();
+            }
+            Err(failure) => {
+                self.wishes.leave(socket, Leave::Abort);
+                self.attempt_failed(cx, Why::Refused(failure.to_string()), true);
+            }
+        }
+    }
+
+    /// An attempt came to nothing; `hopeless`: nor would it at another address.
+    pub(super) fn attempt_failed(&mut self, cx: &mut Cx<'_>, why: Why, hopeless: bool) {
+        self.touched = true;
+        if !hopeless && self.next_address(cx) || self.next_elsewhere(cx, &why) {
+            return;
+        }
+        self.wanted = false;
+        // What stands in the way is what is wrong with our own portals.
+        let why = self.attempt.detour.take().unwrap_or(why);
+        self.go_down(cx, why);
+    }
+
+    /// Nothing is under way; a fence dials again in a while.
+    fn rest(&mut self, cx: &mut Cx<'_>) {
+        self.phase = if self.fencing.is_some() { Phase::Pausing(cx.now + REDIAL) } else { Phase::Down };
+    }
+
+    /// The path is down.
+    pub(super) fn go_down(&mut self, cx: &mut Cx<'_>, why: Why) {
+        self.survey = None;
+        if std::mem::take(&mut self.owes_down) {
+            self.events.push_back(Event::Down(why));
+        }
+        self.rest(cx);
+    }
+
+    /// The session that serves is to end at once.
+    pub(super) fn end_session(&mut self, cx: &mut Cx<'_>, why: Why) {
+        self.touched = true;
+        let Some(nexus) = &mut self.nexuses.now else { return };
+        nexus.polite = false;
+        nexus.session.close(cx, Close::Now);
+        if !matches!(self.phase, Phase::Ending(_)) {
+            self.phase = Phase::Ending(why);
+        }
+    }
+
+    /// The target broke the protocol; its session is over.
+    pub(super) fn violated(&mut self, violation: SessionViolation) {
+        if !matches!(self.phase, Phase::Ending(_)) {
+            self.phase = Phase::Ending(Why::Lost(format!(
+                "the target broke the protocol ({}); look into its log",
+                violation.fault
+            )));
+        }
+    }
+
+    /// Takes what the sessions have to tell; true if they had anything. What was received and not parsed for
+    /// want of room is parsed behind it, and what that tells is taken too: `tidy` sees nothing half told.
+    pub(super) fn drain(&mut self, cx: &mut Cx<'_>) -> bool {
+        let mut any = false;
+        loop {
+            any |= self.take_news(cx);
+            let Some(nexus) = &mut self.nexuses.now else { break };
+            let broken = nexus.session.resume(cx).err();
+            // Each round takes PDUs out of what was received, so it ends.
+            let more = nexus.session.has_news();
+            if let Some(violation) = broken {
+                any = true;
+                self.violated(violation);
+            }
+            if !more {
+                break;
+            }
+        }
+        for old in &mut self.nexuses.old {
+            // All but its end was taken before it was retired.
+            while old.session.poll_event().is_some() {
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Takes what the session that serves has to tell; true if it had anything.
+    fn take_news(&mut self, cx: &mut Cx<'_>) -> bool {
+        let mut any = false;
+        while let Some(nexus) = &mut self.nexuses.now {
+            if let Some(event) = nexus.session.poll_event() {
+                self.take_event(cx, event);
+            } else if let Some(notice) = nexus.session.poll_notice() {
+                self.take_notice(cx, notice);
+            } else if let Some(violation) = nexus.session.poll_violation() {
+                self.violated(violation);
+            } else if let Some(step) = nexus.session.poll_login_step() {
+                self.texts.take(&mut self.trace, cx.now, &step);
+            } else {
+                break;
+            }
+            any = true;
+        }
+        any
+    }
+
+    fn take_event(&mut self, cx: &mut Cx<'_>, event: HostEvent<Response>) {
+        match event {
+            HostEvent::Ready => self.logged_in(cx),
+            HostEvent::Completed { tag, response, payload } => match self.disown(tag) {
+                Owner::Work(work) => self.work_ended(cx, work, response, payload),
+                Owner::Survey => self.survey_answered(cx, response, payload),
+                Owner::Claim(claim) => self.claim_ended(cx, claim, response, payload),
+                Owner::Abort(work) => self.abort_answered(cx, work, &response),
+                Owner::Reset => self.reset_answered(cx, &response),
+                Owner::Nobody => {}
+            },
+            HostEvent::Closed => {}
+        }
+    }
+
+    /// Tells what is kept of logins, before their end is told.
+    fn tell_steps(&mut self, cx: &mut Cx<'_>) {
+        let Some(nexus) = &mut self.nexuses.now else { return };
+        while let Some(step) = nexus.session.poll_login_step() {
+            self.texts.take(&mut self.trace, cx.now, &step);
+        }
+    }
+
+    fn logged_in(&mut self, cx: &mut Cx<'_>) {
+        self.tell_steps(cx);
+        self.trace.ends(cx.now, 0, tracing::LOGIN);
+        let Some(nexus) = &self.nexuses.now else { return };
+        let group = nexus.session.portal_group_tag();
+        self.retained = retained(nexus.session.params());
+        // The tasks of what this login has reinstated are over.
+        self.lost.retain(|lost| !lost.is_ended_in(group));
+        if self.lost.is_empty() && self.fencing.take().is_some() {
+            self.events.push_back(Event::Fenced);
+        }
+        self.phase = Phase::Idle;
+        if let Some(why) = self.attempt.detour.take() {
+            // It has done what it was for. This path goes by its own portals, or not at all.
+            let grace = self.settings.timeouts.abort;
+            return self.log_out(cx, grace, why);
+        }
+        if self.wanted {
+            self.start_survey(cx);
+        }
+    }
+
+    fn take_notice(&mut self, cx: &mut Cx<'_>, notice: Notice) {
+        match notice {
+            Notice::LoginFailed(Link(0), failure) if self.phase == Phase::LoggingIn => {
+                self.login_failed(cx, &failure);
+            }
+            // The session does with fewer links.
+            Notice::LoginFailed(..) => self.links_settled = true,
+            Notice::LogoutRequested { .. } => {
+                if let Some(nexus) = &mut self.nexuses.now {
+                    nexus.polite = true;
+                }
+                if matches!(self.phase, Phase::Idle | Phase::Surveying | Phase::Up) {
+                    self.phase = Phase::Leaving(Why::Lost("the target asked us to log out".to_owned()));
+                    self.survey = None;
+                    self.finish_due();
+                    self.finish_due_claims();
+                }
+            }
+            Notice::Dropped { .. } => {
+                self.phase = Phase::Ending(Why::Lost("the target dropped the session".to_owned()));
+            }
+            Notice::Scsi { lun, sense } if lun == self.lun => self.asynchronous(&sense),
+            Notice::LinkReady(_) | Notice::Scsi { .. } | Notice::Unknown(_) => {}
+            Notice::Rejected(..) | Notice::LogoutRefused(_) => {}
+        }
+    }
+
+    fn login_failed(&mut self, cx: &mut Cx<'_>, failure: &LoginFailure) {
+        self.tell_steps(cx);
+        tracing::login_failed(&mut self.trace, cx.now, 0, failure);
+        self.retire();
+        if let LoginFailure::Moved(status, address) = failure {
+            return self.follow(cx, *status, address);
+        }
+        let (why, hopeless) = login::why(failure);
+        self.attempt_failed(cx, why, hopeless);
+    }
+
+    /// The target is elsewhere (RFC 7143 §11.13.5).
+    fn follow(&mut self, cx: &mut Cx<'_>, status: LoginStatus, to: &TargetAddress) {
+        let Some(from) = self.attempt.address else { return };
+        match login::redirect(&mut self.attempt.hops, from, to) {
+            Ok(address) => {
+                if status == LoginStatus::MOVED_PERMANENTLY {
+                    for portal in self.settings.portals.iter_mut().filter(|portal| **portal == from) {
+                        *portal = address;
+                    }
+                }
+                self.dial_to(cx, address);
+            }
+            Err(complaint) => self.attempt_failed(cx, Why::Refused(complaint), false),
+        }
+    }
+
+    /// The session that serves is over: it waits for its memory among the old ones.
+    fn retire(&mut self) {
+        if let Some(mut nexus) = self.nexuses.now.take() {
+            nexus.pass_leaves(&mut self.wishes);
+            self.nexuses.old.push(nexus);
+        }
+        (self.dial, self.more) = (None, None);
+        self.resetting = None;
+    }
+
+    /// Goes on where something has ended.
+    pub(super) fn tidy(&mut self, cx: &mut Cx<'_>) {
+        if let Some(nexus) = &mut self.nexuses.now {
+            // What may still stand in a socket must not come after the end that was told of it.
+            nexus.polite &=
+                !self.unknown && (nexus.session.commands_in_work() == 0 || !nexus.session.is_over());
+            nexus.pass_leaves(&mut self.wishes);
+            if nexus.session.has_news() {
+                // What it has to tell comes first, the ends of its requests among it.
+                self.touched = true;
+            } else if nexus.session.is_over() {
+                self.tidy_over(cx);
+            } else {
+                self.add_links(cx);
+            }
+        }
+        for old in &mut self.nexuses.old {
+            old.pass_leaves(&mut self.wishes);
+        }
+        self.nexuses.old.retain(|old| !old.session.is_gone());
+        self.tend_survey(cx);
+    }
+
+    /// The session that serves is over: when all its memory is back, so is the path down.
+    fn tidy_over(&mut self, cx: &mut Cx<'_>) {
+        let why = match std::mem::replace(&mut self.phase, Phase::Down) {
+            Phase::Leaving(why) | Phase::Ending(why) => why,
+            Phase::LoggingIn => {
+                self.retire();
+                let text = "the target closed the connection during the login; look into its log";
+                return self.attempt_failed(cx, Why::Lost(text.to_owned()), false);
+            }
+            _ => Why::Lost("the connection was lost".to_owned()),
+        };
+        let Some(nexus) = &self.nexuses.now else { return };
+        if nexus.session.commands_in_work() > 0 {
+            self.phase = Phase::Ending(why);
+            return;
+        }
+        if std::mem::take(&mut self.unknown) {
+            let (address, retained) = (nexus.address, retained(nexus.session.params()));
+            let lost = Lost { address, group: nexus.session.portal_group_tag(), since: cx.now, retained };
+            let by_time = self.fenced_by_time(&lost);
+            if self.lost.len() < LOST_MAX {
+                self.lost.push(lost);
+            } else if let Some(last) = self.lost.last_mut() {
+                // Address and group of none: only time fences.
+                *last = Lost { address: SocketAddr::from(([0; 4], 0)), group: None, ..lost };
+            }
+            self.fencing = self.fencing.map(|until| until.max(by_time));
+        }
+        self.finish_due();
+        self.finish_due_claims();
+        self.retire();
+        self.wanted = false;
+        self.go_down(cx, why);
+        if std::mem::take(&mut self.wanted_next) {
+            self.want(cx);
+        } else if self.fencing.is_some() {
+            self.start_attempt(cx);
+        }
+    }
+
+    /// Opens as many links as both sides want.
+    fn add_links(&mut self, cx: &mut Cx<'_>) {
+        let Some(nexus) = &self.nexuses.now else { return };
+        let ready = matches!(self.phase, Phase::Surveying | Phase::Up);
+        if !ready || self.links_settled || self.more.is_some() {
+            return;
+        }
+        let most = nexus.session.params().max_connections.min(u32::from(self.settings.links()));
+        if nexus.links() as u32 >= most {
+            self.links_settled = true;
+            return;
+        }
+        let address = nexus.address;
+        self.more = Some(self.wishes.dial(address, cx.now + self.settings.timeouts.dial));
+    }
+
+    /// One more connection stands.
+    pub(super) fn join(&mut self, cx: &mut Cx<'_>, socket: LinkId) {
+        let cid = Cid::new(self.next_cid);
+        let added = self.nexuses.now.as_mut().and_then(|nexus| {
+            let link = nexus.session.add_link(cx, cid).ok()?;
+            nexus.attach(link, socket);
+            Some(())
+        });
+        match added {
+            Some(()) => self.next_cid = self.next_cid.wrapping_add(1),
+            None => {
+                self.links_settled = true;
+                self.wishes.leave(socket, Leave::Abort);
+            }
+        }
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Time> {
+        let pause = match self.phase {
+            Phase::Pausing(until) => Some(until),
+            _ => None,
+        };
+        let survey = self.survey.as_ref().map(|survey| earliest(survey.due, Some(survey.until)));
+        let session = self.nexuses.now.as_ref().and_then(|nexus| nexus.session.poll_timeout());
+        [pause, survey.flatten(), session, self.fencing, self.look_at, self.look_again]
+            .into_iter()
+            .fold(None, earliest)
+    }
+
+    pub(super) fn look_at_clocks(&mut self, cx: &mut Cx<'_>) {
+        let now = cx.now;
+        if let Some(nexus) = &mut self.nexuses.now {
+            nexus.session.handle_timeout(cx);
+        }
+        if self.fencing.is_some_and(|until| until <= now) {
+            // Long enough after the loss, with no session since that could have kept the tasks.
+            self.fencing = None;
+            self.lost.clear();
+            self.events.push_back(Event::Fenced);
+        }
+        match self.phase {
+            Phase::Pausing(until) if until <= now => {
+                if self.attempt.left.is_empty() && (self.wanted || self.fencing.is_some()) {
+                    self.start_attempt(cx);
+                } else if !self.next_address(cx) {
+                    self.phase = Phase::Down;
+                }
+            }
+            Phase::Pausing(_) if !self.wanted && self.fencing.is_none() => self.phase = Phase::Down,
+            _ => {}
+        }
+        if self.look_again.take_if(|at| *at <= now).is_some() && self.is_up() {
+            self.learn(Learn::Identity);
+        }
+        if self.look_at.is_some_and(|at| at <= now) {
+            self.look_at_works(cx);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_login_ends_what_was_lost_in_its_own_portal_group_and_not_where_the_group_is_unknown() {
+        let address = SocketAddr::from(([127, 0, 0, 1], 3260));
+        let lost = |group| Lost { address, group, since: Time(0), retained: Duration::ZERO };
+        assert!(lost(Some(1)).is_ended_in(Some(1)));
+        assert!(!lost(Some(1)).is_ended_in(Some(2)));
+        for (theirs, ours) in [(None, Some(1)), (Some(1), None), (None, None)] {
+            assert!(
+                !lost(theirs).is_ended_in(ours),
+                "{theirs:?} {ours:?}: by the same address, and all the same"
+            );
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! A path over iSCSI: one session with a target, and what it takes to read and write one of its logical
+//! units.
+//!
+//! The path dials, logs in, follows redirections, asks the logical unit what it is, and then carries
+//! operations as commands, straight from and into the caller's memory. What the target says is hostile
+//! until it is checked; every wait has an end ([`Timeouts`]).
+//!
+//! Every login is a reinstatement: with the same ISID and a TSIH of 0 it ends the session before it, and the
+//! Login Response comes after that session's tasks have ended (RFC 7143 §6.3.5). So a login to the same
+//! target portal group is also a fence, by whichever portal of the group: where the path's own are out of reach,
+//! it goes by those of other paths to the same target ([`Path::fence_by`]), and logs out again. If none helps,
+//! time must ([`Timeouts::fence`]).
+
+mod claims;
+mod connecting;
+mod discovery;
+mod escalation;
+mod found;
+mod login;
+mod plan;
+mod settings;
+mod survey;
+mod surveying;
+mod tracing;
+mod verdict;
+mod wires;
+mod work;
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use buf::{Cx, Errno, Payload, Time};
+use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Sockets};
+use scsi::lun::{Address, Lun};
+use stream::{Came, RecvOp, SendOp, Slab, Tag, earliest};
+use volume::{IoId, Op};
+
+use crate::{Claim, Event, Path, Portrait, Protocol, Trace, Why};
+use claims::{CLAIMS_MAX, Claiming};
+use connecting::{Attempt, Lost, Phase};
+pub use discovery::{Discovery, Question};
+use found::{Abilities, Found};
+pub use settings::{COMMANDS_MAX, Settings, Timeouts};
+use survey::Survey;
+use tracing::Texts;
+use verdict::Learn;
+use wires::{Nexuses, Wishes};
+use work::Work;
+
+/// Whose a request of the session is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owner {
+    Nobody,
+    /// An operation's command.
+    Work(Tag),
+    /// A question of the survey.
+    Survey,
+    /// A claim's command.
+    Claim(Tag),
+    /// ABORT TASK for an operation.
+    Abort(Tag),
+    /// LOGICAL UNIT RESET.
+    Reset,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct IscsiPath {
+    settings: Settings,
+    lun: [u8; 8],
+    wishes: Wishes,
+    nexuses: Nexuses,
+    phase: Phase,
+    attempt: Attempt,
+    /// Connections that are asked for: the leading one, or one more.
+    dial: Option<DialId>,
+    more: Option<DialId>,
+    /// Links are as many as they will be.
+    links_settled: bool,
+    next_cid: u16,
+    /// The owner wants the path up.
+    wanted: bool,
+    /// It said so while the session before was ending.
+    wanted_next: bool,
+    /// The owner has not been told yet that the path is down.
+    owes_down: bool,
+    /// Sessions that were lost with commands whose fate nobody knows.
+    lost: Vec<Lost>,
+    /// Time2Wait and Time2Retain of the last session; before the first, those that are asked for.
+    retained: Duration,
+    /// Portals by which others reach the same target: where a fence goes when ours are out of reach.
+    elsewhere: Vec<SocketAddr>,
+    /// The owner waits for their end: at the latest then.
+    fencing: Option<Time>,
+    /// The session that serves has left a command's fate open.
+    unknown: bool,
+    works: Slab<Work>,
+    claims: Slab<Claiming>,
+    /// Whose each of the session's requests is, by its slot.
+    owners: Vec<(Tag, Owner)>,
+    /// Those whose slot was given away before their end was drained: at most one per command.
+    ended: Vec<(Tag, Owner)>,
+    /// When the operations' clocks are to be looked at.
+    look_at: Option<Time>,
+    /// A logical unit reset is under way, since then.
+    resetting: Option<Time>,
+    survey: Option<Survey>,
+    /// What the logical unit is, once known.
+    found: Option<Found>,
+    /// What it can do, once that is known.
+    can: Option<Abilities>,
+    portrait: Option<Arc<Portrait>>,
+    to_learn: Learn,
+    /// When a path that does not serve is looked at again.
+    look_again: Option<Time>,
+    look_after: Duration,
+    /// A write that had been answered was lost: the next flush tells.
+    write_lost: bool,
+    events: VecDeque<Event>,
+    trace: Trace,
+    texts: Texts,
+    /// The session may have something to tell, or to do.
+    touched: bool,
+    /// A batch was made, which can end a request too.
+    stirred: bool,
+}
+
+impl IscsiPath {
+    /// A path that is down.
+    ///
+    /// # Errors
+    /// What cannot be in the settings.
+    pub fn new(settings: Settings) -> Result<Self, &'static str> {
+        if settings.portals.is_empty() {
+            return Err("a path needs at least one portal address");
+        }
+        let lun = Lun::new(settings.lun).ok_or("a logical unit number is below 2^24")?;
+        let (attempt, works) = (Attempt::default(), Slab::new(usize::from(settings.commands())));
+        Ok(IscsiPath {
+            lun: Address::Unit(lun).encode(),
+            wishes: Wishes::default(),
+            nexuses: Nexuses::default(),
+            phase: Phase::Down,
+            attempt,
+            dial: None,
+            more: None,
+            links_settled: false,
+            next_cid: 0,
+            wanted: false,
+            wanted_next: false,
+            owes_down: false,
+            lost: Vec::new(),
+            retained: connecting::wished(&settings),
+            elsewhere: Vec::new(),
+            fencing: None,
+            unknown: false,
+            works,
+            claims: Slab::new(CLAIMS_MAX),
+            owners: Vec::new(),
+            ended: Vec::new(),
+            look_at: None,
+            resetting: None,
+            survey: None,
+            found: None,
+            can: None,
+            portrait: None,
+            to_learn: Learn::Nothing,
+            look_again: None,
+            look_after: surveying::LOOK_AGAIN,
+            write_lost: false,
+            events: VecDeque::new(),
+            trace: Trace::new(),
+            texts: Texts::default(),
+            touched: false,
+            stirred: false,
+            settings,
+        })
+    }
+
+    /// What is said and heard while the path comes up: dials, every key of a login, the commands after it.
+    /// Off unless turned on; logins are told that begin after that.
+    pub fn trace(&mut self) -> &mut Trace {
+        &mut self.trace
+    }
+
+    fn is_up(&self) -> bool {
+        matches!(self.phase, Phase::Up)
+    }
+
+    /// Notes whose a request is. The session may give a request the slot of one that has ended, but whose
+    /// end is still to be drained.
+    fn own(&mut self, tag: Tag, owner: Owner) {
+        if self.owners.len() <= tag.slot() {
+            self.owners.resize(tag.slot() + 1, (tag, Owner::Nobody));
+        }
+        let before = std::mem::replace(&mut self.owners[tag.slot()], (tag, owner));
+        if before.1 != Owner::Nobody {
+            self.ended.push(before);
+        }
+    }
+
+    /// Takes the note.
+    fn disown(&mut self, tag: Tag) -> Owner {
+        if let Some((at, owner)) = self.owners.get_mut(tag.slot())
+            && *at == tag
+        {
+            return std::mem::replace(owner, Owner::Nobody);
+        }
+        let ended = self.ended.iter().position(|(at, _)| *at == tag);
+        ended.map_or(Owner::Nobody, |at| self.ended.swap_remove(at).1)
+    }
+
+    /// The clocks are to be looked at by then.
+    fn note_clock(&mut self, at: Time) {
+        self.look_at = earliest(self.look_at, Some(at));
+    }
+}
+
+impl Path for IscsiPath {
+    fn protocol(&self) -> Protocol {
+        Protocol::Iscsi
+    }
+
+    fn connect(&mut self, cx: &mut Cx<'_>) {
+        self.want(cx);
+    }
+
+    fn submit(&mut self, cx: &mut Cx<'_>, id: IoId, op: Op, payload: Payload) -> Result<(), (Op, Payload)> {
+        self.begin(cx, id, op, payload)
+    }
+
+    fn claim(&mut self, cx: &mut Cx<'_>, id: IoId, claim: Claim) -> Result<(), Claim> {
+        self.begin_claim(cx, id, claim)
+    }
+
+    fn cancel(&mut self, cx: &mut Cx<'_>, id: IoId) {
+        self.abandon(cx, id);
+    }
+
+    fn fence(&mut self, cx: &mut Cx<'_>) {
+        self.begin_fence(cx);
+    }
+
+    fn portals(&self) -> Option<(&str, &[SocketAddr])> {
+        Some((&self.settings.target, &self.settings.portals))
+    }
+
+    fn fence_by(&mut self, portals: Vec<SocketAddr>) {
+        self.elsewhere = portals;
+    }
+
+    fn lands_for(&self) -> Duration {
+        // As long as this path itself would wait before it took what it lost for over.
+        self.settings.timeouts.fence.max(self.retained)
+    }
+
+    fn look_now(&mut self) {
+        if self.look_again.take().is_some() && self.is_up() {
+            self.look_after = surveying::LOOK_AGAIN;
+            self.learn(Learn::Identity);
+            self.touched = true;
+        }
+    }
+
+    fn disconnect(&mut self, cx: &mut Cx<'_>, grace: Duration) {
+        self.part(cx, grace);
+    }
+
+    fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+}
+
+impl Sockets for IscsiPath {
+    fn poll_dial(&mut self) -> Option<Dial> {
+        self.wishes.poll_dial()
+    }
+
+    fn handle_dialled(&mut self, cx: &mut Cx<'_>, id: DialId, how: Result<Dialled, Errno>) {
+        self.touched = true;
+        if self.dial == Some(id) {
+            self.dial = None;
+            match how {
+                Ok(dialled) => {
+                    self.trace.ends(cx.now, 0, tracing::DIAL);
+                    self.log_in(cx, dialled.link);
+                }
+                Err(errno) => {
+                    tracing::unreachable(&mut self.trace, cx.now, 0, errno);
+                    self.attempt_failed(cx, Why::Unreachable(errno), false);
+                }
+            }
+        } else if self.more == Some(id) {
+            self.more = None;
+            match how {
+                Ok(dialled) => self.join(cx, dialled.link),
+                Err(_) => self.links_settled = true,
+            }
+        } else if let Ok(dialled) = how {
+            // Nobody waits for it any more.
+            self.wishes.leave(dialled.link, Leave::Abort);
+        }
+    }
+
+    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Came) {
+        self.touched = true;
+        if let Err(violation) = self.nexuses.received(cx, link, op, came) {
+            self.violated(violation);
+        }
+    }
+
+    fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {
+        self.touched = true;
+        self.nexuses.written(cx, link, how);
+    }
+
+    fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
+        self.touched = true;
+        self.nexuses.sent(cx, link, op);
+    }
+
+    fn poll_ready(&mut self) -> Option<LinkId> {
+        self.nexuses.poll_ready(&mut self.wishes)
+    }
+
+    fn poll_recv(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<RecvOp> {
+        self.nexuses.poll_recv(cx, link)
+    }
+
+    fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
+        let op = self.nexuses.poll_send(cx, link);
+        self.stirred |= op.is_some();
+        op
+    }
+
+    fn poll_leave(&mut self) -> Option<(LinkId, Leave)> {
+        self.wishes.poll_leave()
+    }
+
+    fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
+        let (touched, stirred) = (std::mem::take(&mut self.touched), std::mem::take(&mut self.stirred));
+        if !touched && !stirred {
+            return false;
+        }
+        let drained = self.drain(cx);
+        self.tidy(cx);
+        let more = std::mem::take(&mut self.touched) || drained || touched;
+        if more {
+            self.nexuses.list(&mut self.wishes);
+        }
+        more
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        self.next_deadline()
+    }
+
+    fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
+        self.touched = true;
+        self.look_at_clocks(cx);
+    }
+}

@@ -1,0 +1,385 @@
+//! From operations to commands: which CDB comes next, and how much of an operation it does.
+//!
+//! Nothing longer than the target's limits is asked for. What can be cut without changing its meaning is cut
+//! here; reads, writes and whatever must be one step are as long as the caller made them.
+
+use scsi::Command;
+use scsi::cdb::{ByteCheck, Extent, Transfer, Verify, WriteAtomic, WriteSame};
+use scsi::provisioning::Blocks;
+use volume::{Durability, Failure, Fault, Op, Outcome, Refusal, Span};
+
+use super::found::{Abilities, TRANSFER_MAX};
+
+/// Forms of commands that a target may turn out not to know; each a bit of [`Abilities::unknown`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// READ, WRITE: known, or nothing works.
+    Plain = 0,
+    /// FUA.
+    Stable = 1,
+    /// SYNCHRONIZE CACHE.
+    Flush = 2,
+    WriteSame = 3,
+    WriteSameUnmap = 4,
+    Unmap = 5,
+    Verify = 6,
+    Compare = 7,
+    CompareAndWrite = 8,
+    Or = 9,
+    Atomic = 10,
+    Prefetch = 11,
+    Extents = 12,
+}
+
+impl Abilities {
+    pub(super) fn knows(&self, form: Form) -> bool {
+        self.unknown & (1 << form as u16) == 0
+    }
+
+    /// The target does not know it. False: it had been told before.
+    pub(super) fn forget(&mut self, form: Form) -> bool {
+        let known = self.knows(form);
+        self.unknown |= 1 << form as u16;
+        known
+    }
+}
+
+/// The memory that a command moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Data {
+    None,
+    /// The caller's.
+    Caller,
+    /// So many bytes of the path's own, to be filled.
+    In(usize),
+    /// So many zero bytes.
+    Zeroes(usize),
+    /// The list of an UNMAP with so many descriptors.
+    UnmapList(usize),
+}
+
+/// How far an operation is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Cursor {
+    /// Which span of a list.
+    list: usize,
+    /// Blocks of it that are done.
+    done: u64,
+    /// The last write was with FUA.
+    stable: bool,
+    /// A flush behind it is done.
+    flushed: bool,
+}
+
+/// What comes next.
+#[derive(Debug)]
+pub(super) enum Next {
+    /// This command, which does so many blocks.
+    Send { command: Command, long: bool, data: Data, form: Form, blocks: u64 },
+    /// Nothing: it is done.
+    Done(Outcome),
+    /// It cannot be done.
+    Refused(Failure),
+}
+
+fn refused(refusal: Refusal) -> Next {
+    Next::Refused(Failure::Refused(refusal))
+}
+
+fn send(command: Command, data: Data, form: Form, blocks: u64) -> Next {
+    Next::Send { command, long: false, data, form, blocks }
+}
+
+/// The payload that an operation must come with: whether it is to be filled, and its length in bytes.
+fn payload_of(op: &Op, block: u32) -> Option<(bool, u64)> {
+    let bytes = |blocks: u64| blocks.checked_mul(block.into());
+    Some(match op {
+        Op::Read(span) => (true, bytes(span.blocks)?),
+        Op::Write(span, _) | Op::WriteAtomic(span) | Op::Compare(span) | Op::Or(span) => {
+            (false, bytes(span.blocks)?)
+        }
+        Op::CompareAndWrite(span) => (false, bytes(span.blocks)?.checked_mul(2)?),
+        Op::WriteSame(_) => (false, u64::from(block)),
+        Op::Flush | Op::WriteZeroes { .. } | Op::Unmap(_) | Op::Verify(_) => (false, 0),
+        Op::MarkBad(_) | Op::Prefetch(_) | Op::Extents(_) | Op::Sanitize(_) => (false, 0),
+    })
+}
+
+/// The blocks that an operation, or the part of it that is next, is about.
+pub(super) fn span_of(op: &Op, at: &Cursor) -> Span {
+    match op {
+        Op::Read(span) | Op::Write(span, _) | Op::WriteAtomic(span) | Op::Compare(span) => *span,
+        Op::CompareAndWrite(span) | Op::WriteSame(span) | Op::Or(span) | Op::Verify(span) => *span,
+        Op::WriteZeroes { span, .. } | Op::MarkBad(span) | Op::Prefetch(span) | Op::Extents(span) => *span,
+        Op::Unmap(spans) => spans.get(at.list).copied().unwrap_or(Span { lba: 0, blocks: 0 }),
+        Op::Flush | Op::Sanitize(_) => Span { lba: 0, blocks: 0 },
+    }
+}
+
+/// Judges an operation before anything of it is sent.
+pub(super) fn admit(op: &Op, can: &Abilities, filled: bool, len: usize) -> Result<(), Failure> {
+    // Where the volume ends is for the target to say: it may have grown, and we have not heard of it.
+    let within = |span: &Span| span.end().is_some();
+    let fits = match op {
+        Op::Unmap(spans) => spans.iter().all(within),
+        Op::Flush | Op::Sanitize(_) => true,
+        other => within(&span_of(other, &Cursor::default())),
+    };
+    if !fits {
+        return Err(Failure::Refused(Refusal::OutOfRange));
+    }
+    let whole = match op {
+        Op::Read(span) | Op::Write(span, _) | Op::Compare(span) | Op::Or(span) => {
+            span.blocks <= u64::from(can.transfer_max)
+        }
+        Op::WriteAtomic(span) => span.blocks <= u64::from(can.atomic_max.max(1)),
+        Op::CompareAndWrite(span) => span.blocks <= u64::from(can.caw_max),
+        _ => true,
+    };
+    if !whole {
+        return Err(Failure::Refused(Refusal::AtomicUnit));
+    }
+    // A payload that does not fit its operation is the caller's mistake.
+    match payload_of(op, can.block) {
+        Some((fills, bytes)) if bytes == len as u64 && (fills == filled || len == 0) => Ok(()),
+        Some(_) | None => Err(Failure::Failed(Fault::Internal)),
+    }
+}
+
+fn transfer(span: Span, fua: bool) -> Transfer {
+    // `admit` bounds what is not cut.
+    Transfer { lba: span.lba, blocks: span.blocks as u32, dpo: false, fua, group: 0 }
+}
+
+/// The next command of an operation.
+pub(super) fn next(op: &Op, at: &mut Cursor, can: &Abilities) -> Next {
+    let span = span_of(op, at);
+    let rest = Span { lba: span.lba + at.done, blocks: span.blocks - at.done };
+    let idle = rest.blocks == 0;
+    let cut = |most: u32| Span { blocks: rest.blocks.min(u64::from(most.max(1))), ..rest };
+    let complete = Next::Done(Outcome::Complete);
+    match op {
+        Op::Write(_, durability) => write(rest, span, *durability, at, can),
+        Op::Unmap(spans) => unmap(spans, at, can),
+        Op::Flush if at.flushed => complete,
+        Op::Flush => flush(Span { lba: 0, blocks: 0 }, can),
+        Op::Extents(_) => extents(span, can),
+        _ if idle => complete,
+        Op::Read(_) => send(Command::Read(transfer(rest, false)), Data::Caller, Form::Plain, rest.blocks),
+        Op::WriteAtomic(_) if rest.blocks == 1 => {
+            send(Command::Write(transfer(rest, false)), Data::Caller, Form::Plain, 1)
+        }
+        Op::WriteAtomic(_) if can.knows(Form::Atomic) => {
+            let command = Command::WriteAtomic(WriteAtomic { transfer: transfer(rest, false), boundary: 0 });
+            send(command, Data::Caller, Form::Atomic, rest.blocks)
+        }
+        Op::Compare(_) if can.knows(Form::Compare) => {
+            send(verify(rest, ByteCheck::Compare), Data::Caller, Form::Compare, rest.blocks)
+        }
+        // The target compares nothing: what stands there is fetched.
+        Op::Compare(_) => {
+            let len = rest.blocks as usize * can.block as usize;
+            send(Command::Read(transfer(rest, false)), Data::In(len), Form::Plain, rest.blocks)
+        }
+        Op::CompareAndWrite(_) if can.knows(Form::CompareAndWrite) => {
+            let command = Command::CompareAndWrite(transfer(rest, false));
+            send(command, Data::Caller, Form::CompareAndWrite, rest.blocks)
+        }
+        Op::Or(_) if can.knows(Form::Or) => {
+            send(Command::OrWrite(transfer(rest, false)), Data::Caller, Form::Or, rest.blocks)
+        }
+        Op::WriteSame(_) if can.knows(Form::WriteSame) => same(cut(can.same_max), false, Data::Caller, can),
+        Op::WriteZeroes { unmap, .. } => zeroes(rest, *unmap, can),
+        Op::Verify(_) if can.knows(Form::Verify) => {
+            let part = cut(can.same_max);
+            send(verify(part, ByteCheck::None), Data::None, Form::Verify, part.blocks)
+        }
+        Op::Prefetch(_) if can.knows(Form::Prefetch) => {
+            let part = cut(can.prefetch_max);
+            let command = Command::PreFetch(Extent {
+                lba: part.lba,
+                blocks: part.blocks as u32,
+                immediate: true,
+                group: 0,
+            });
+            send(command, Data::None, Form::Prefetch, part.blocks)
+        }
+        // A hint that cannot be given is given.
+        Op::Prefetch(_) => complete,
+        Op::WriteAtomic(_) | Op::CompareAndWrite(_) | Op::Or(_) | Op::WriteSame(_) => {
+            refused(Refusal::Unsupported)
+        }
+        Op::Verify(_) | Op::MarkBad(_) | Op::Sanitize(_) => refused(Refusal::Unsupported),
+    }
+}
+
+/// Whether an operation ends with SYNCHRONIZE CACHE, or may: it vouches for what was written before.
+pub(super) fn settles(op: &Op, can: Option<&Abilities>) -> bool {
+    let by_bit = |can: &Abilities| !can.write_cache || can.fua && can.knows(Form::Stable);
+    match op {
+        Op::Flush => true,
+        Op::Write(_, Durability::Stable) => !can.is_some_and(by_bit),
+        _ => false,
+    }
+}
+
+fn write(rest: Span, whole: Span, durability: Durability, at: &mut Cursor, can: &Abilities) -> Next {
+    let durable = durability == Durability::Stable && can.write_cache;
+    if rest.blocks == 0 {
+        let behind = durable && !at.stable && !at.flushed && whole.blocks > 0;
+        return if behind { flush(whole, can) } else { Next::Done(Outcome::Complete) };
+    }
+    let fua = durable && can.fua && can.knows(Form::Stable);
+    at.stable = fua;
+    let form = if fua { Form::Stable } else { Form::Plain };
+    send(Command::Write(transfer(rest, fua)), Data::Caller, form, rest.blocks)
+}
+
+fn flush(span: Span, can: &Abilities) -> Next {
+    if !can.knows(Form::Flush) {
+        // Who has no volatile cache need not know how to flush it.
+        return if can.write_cache { refused(Refusal::Unsupported) } else { Next::Done(Outcome::Complete) };
+    }
+    let blocks = span.blocks as u32;
+    let command = Command::SynchronizeCache(Extent { lba: span.lba, blocks, immediate: false, group: 0 });
+    send(command, Data::None, Form::Flush, 0)
+}
+
+fn verify(span: Span, check: ByteCheck) -> Command {
+    Command::Verify(Verify { lba: span.lba, blocks: span.blocks as u32, dpo: false, check, group: 0 })
+}
+
+fn same(part: Span, unmap: bool, data: Data, can: &Abilities) -> Next {
+    let command = Command::WriteSame(WriteSame {
+        lba: part.lba,
+        blocks: part.blocks as u32,
+        unmap,
+        anchor: false,
+        no_data: false,
+        group: 0,
+    });
+    let form = if unmap { Form::WriteSameUnmap } else { Form::WriteSame };
+    let long = unmap && !can.same_10_unmaps;
+    Next::Send { command, long, data, form, blocks: part.blocks }
+}
+
+fn zeroes(rest: Span, unmap: bool, can: &Abilities) -> Next {
+    let cut = |most: u32| Span { blocks: rest.blocks.min(u64::from(most.max(1))), ..rest };
+    let block = Data::Zeroes(can.block as usize);
+    if unmap && can.same_unmaps && can.reads_zeros && can.knows(Form::WriteSameUnmap) {
+        return same(cut(can.same_max), true, block, can);
+    }
+    if can.knows(Form::WriteSame) {
+        return same(cut(can.same_max), false, block, can);
+    }
+    let part = cut(can.transfer_max.min(ZEROES_MAX / can.block));
+    let data = Data::Zeroes(part.blocks as usize * can.block as usize);
+    send(Command::Write(transfer(part, false)), data, Form::Plain, part.blocks)
+}
+
+/// The most zero bytes that are sent at once.
+const ZEROES_MAX: u32 = TRANSFER_MAX / 4;
+
+/// The descriptors of the next UNMAP: as many as the target takes, with no more blocks than it takes.
+pub(super) fn unmap_list(spans: &[Span], at: Cursor, can: &Abilities) -> impl Iterator<Item = Blocks> {
+    let (mut left, descriptors) = can.unmap.unwrap_or((0, 0));
+    let mut at = at;
+    let parts = std::iter::from_fn(move || {
+        loop {
+            let span = spans.get(at.list)?;
+            let rest = span.blocks.saturating_sub(at.done);
+            if rest == 0 {
+                at = Cursor { list: at.list + 1, done: 0, ..at };
+                continue;
+            }
+            let blocks = u32::try_from(rest).unwrap_or(u32::MAX).min(left);
+            if blocks == 0 {
+                return None;
+            }
+            let lba = span.lba + at.done;
+            left -= blocks;
+            at.done += u64::from(blocks);
+            return Some(Blocks { lba, blocks });
+        }
+    });
+    parts.take(descriptors as usize)
+}
+
+fn unmap(spans: &[Span], at: &mut Cursor, can: &Abilities) -> Next {
+    while spans.get(at.list).is_some_and(|span| at.done == span.blocks) {
+        *at = Cursor { list: at.list + 1, done: 0, ..*at };
+    }
+    let Some(span) = spans.get(at.list) else { return Next::Done(Outcome::Complete) };
+    if can.unmap.is_some() && can.knows(Form::Unmap) {
+        let (count, blocks) = unmap_list(spans, *at, can)
+            .fold((0, 0), |(count, blocks), part| (count + 1, blocks + u64::from(part.blocks)));
+        let command = Command::Unmap { anchor: false, group: 0, list_len: 8 + 16 * count as u16 };
+        return send(command, Data::UnmapList(count), Form::Unmap, blocks);
+    }
+    if can.same_unmaps && can.knows(Form::WriteSameUnmap) {
+        let rest = span.blocks - at.done;
+        let part = Span { lba: span.lba + at.done, blocks: rest.min(u64::from(can.same_max)) };
+        return same(part, true, Data::Zeroes(can.block as usize), can);
+    }
+    refused(Refusal::Unsupported)
+}
+
+/// Bytes of GET LBA STATUS data that are asked for: 255 descriptors.
+const STATUS_LEN: u32 = 8 + 255 * 16;
+
+fn extents(span: Span, can: &Abilities) -> Next {
+    let thin = can.unmap.is_some() || can.same_unmaps;
+    if span.blocks == 0 || !thin || !can.knows(Form::Extents) {
+        // Who maps all blocks for good need not tell.
+        return Next::Done(Outcome::Extents(vec![volume::Extent { span, mapped: true }]));
+    }
+    let command = Command::GetLbaStatus { lba: span.lba, allocation: STATUS_LEN };
+    send(command, Data::In(STATUS_LEN as usize), Form::Extents, 0)
+}
+
+impl Cursor {
+    /// A command that did so many blocks has ended well.
+    pub(super) fn advance(&mut self, op: &Op, form: Form, blocks: u64) {
+        self.flushed |= form == Form::Flush;
+        let Op::Unmap(spans) = op else {
+            self.done += blocks;
+            return;
+        };
+        let mut left = blocks;
+        while let Some(span) = spans.get(self.list) {
+            let here = (span.blocks - self.done).min(left);
+            (self.done, left) = (self.done + here, left - here);
+            if left == 0 {
+                return;
+            }
+            (self.list, self.done) = (self.list + 1, 0);
+        }
+    }
+}
+
+/// What GET LBA STATUS data says of a span: from its start on, without gaps; `None`: nothing sound.
+pub(super) fn read_extents(data: &[u8], span: Span) -> Option<Outcome> {
+    use scsi::provisioning::{ProvisioningStatus, decode_lba_status};
+    let end = span.end()?;
+    let mut extents: Vec<volume::Extent> = Vec::new();
+    let mut at = span.lba;
+    for status in decode_lba_status(data) {
+        let stop = status.blocks.lba.checked_add(status.blocks.blocks.into())?;
+        // The first may begin before what was asked for; each follows on the one before it.
+        let follows = status.blocks.lba == at || extents.is_empty() && status.blocks.lba < at && stop > at;
+        if !follows || stop <= at {
+            break;
+        }
+        let blocks = stop.min(end) - at;
+        let mapped = status.status != ProvisioningStatus::DEALLOCATED;
+        match extents.last_mut() {
+            Some(last) if last.mapped == mapped => last.span.blocks += blocks,
+            Some(_) | None => extents.push(volume::Extent { span: Span { lba: at, blocks }, mapped }),
+        }
+        at = stop;
+        if at >= end {
+            break;
+        }
+    }
+    (!extents.is_empty()).then_some(Outcome::Extents(extents))
+}

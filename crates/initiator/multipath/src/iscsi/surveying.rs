@@ -1,0 +1,160 @@
+//! The path's side of its surveys: asking, and acting on what was found.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use buf::{Class, Cx, Payload};
+use iscsi::initiator::Response;
+use scsi::Sense;
+
+use super::connecting::Phase;
+use super::found::{Abilities, Found};
+use super::survey::{Next, Step, Survey};
+use super::verdict::{self, Learn};
+use super::{IscsiPath, Owner, tracing};
+use crate::{Event, Portrait, Why};
+
+/// How soon a path that does not serve any more is looked at, and how often at last: each time it takes
+/// twice as long.
+pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(100);
+const LOOK_AGAIN_MAX: Duration = Duration::from_secs(2);
+
+impl IscsiPath {
+    /// Asks the logical unit what it is.
+    pub(super) fn start_survey(&mut self, cx: &mut Cx<'_>) {
+        self.phase = Phase::Surveying;
+        self.touched = true;
+        self.to_learn = Learn::Nothing;
+        self.survey = Some(Survey::whole(cx.now, cx.now + self.settings.timeouts.start_up));
+    }
+
+    /// Begins a survey if something is to be learnt, and asks its question if that is due.
+    pub(super) fn tend_survey(&mut self, cx: &mut Cx<'_>) {
+        if self.survey.is_none() && self.is_up() && self.to_learn != Learn::Nothing {
+            let scope = std::mem::take(&mut self.to_learn);
+            let until = cx.now + self.settings.timeouts.start_up;
+            let found = self.found.clone().unwrap_or_else(Found::new);
+            self.survey = Some(Survey::again(scope, found, cx.now, until));
+        }
+        let Some(survey) = &mut self.survey else { return };
+        if survey.until <= cx.now && self.phase == Phase::Up && survey.due.is_some() {
+            // Who is up stays up; the target is asked on.
+            survey.until = cx.now + self.settings.timeouts.start_up;
+        }
+        if survey.until <= cx.now {
+            let text = format!(
+                "the logical unit does not get ready (at {}); look into the target's log",
+                survey.step.name()
+            );
+            return self.end_session(cx, Why::Lost(text));
+        }
+        if survey.due.is_none_or(|due| due > cx.now) {
+            return;
+        }
+        let (command, len) = survey.question();
+        let again = cx.now + Duration::from_millis(1);
+        survey.due = Some(again);
+        let payload = match len {
+            0 => Payload::None,
+            len => match cx.pool.take_sg(Class::Wire, len) {
+                Some(memory) => Payload::In(memory),
+                None => return,
+            },
+        };
+        if let Ok(tag) = self.offer(cx, &command, false, payload) {
+            self.own(tag, Owner::Survey);
+            if let Some(survey) = &mut self.survey {
+                survey.due = None;
+            }
+        }
+    }
+
+    /// A question has an answer.
+    pub(super) fn survey_answered(&mut self, cx: &mut Cx<'_>, response: Response, payload: Payload) {
+        if let Response::Scsi(answer) = &response {
+            // The target tells of a write that it lost once, by whatever is asked next.
+            let none = volume::Span { lba: 0, blocks: 0 };
+            if verdict::judge(answer.status, &answer.sense, none).learn == Learn::WriteLost {
+                self.learn(Learn::WriteLost);
+            }
+        }
+        let Some(survey) = &mut self.survey else { return };
+        let Response::Scsi(answer) = response else {
+            // Lost, damaged or rejected: once more, until the time is over.
+            survey.due = Some(cx.now + Duration::from_millis(100));
+            return;
+        };
+        let mut data = vec![0; payload.len().min(answer.transferred as usize)];
+        payload.into_sg().copy_to(0, &mut data);
+        let asked = survey.step;
+        let next = survey.take(answer.status, &answer.sense, &data);
+        tracing::answered(&mut self.trace, cx.now, asked, &answer, &next);
+        match next {
+            Next::Ask(after) => survey.due = Some(cx.now + after),
+            Next::Known => {
+                if let Some(survey) = self.survey.take() {
+                    self.surveyed(cx, survey.found);
+                }
+            }
+            // The volume is stopped, or has no medium: operations are told, one by one.
+            Next::Refused(_) if asked == Step::Ready && self.is_up() => self.survey = None,
+            Next::Refused(complaint) => {
+                let grace = self.settings.timeouts.abort;
+                let why = if asked == Step::Luns { Why::Absent(complaint) } else { Why::Refused(complaint) };
+                self.log_out(cx, grace, why);
+            }
+        }
+    }
+
+    /// All is known: tells it, if it is anything new.
+    fn surveyed(&mut self, cx: &mut Cx<'_>, found: Found) {
+        self.touched = true;
+        let Some(nexus) = &self.nexuses.now else { return };
+        let up = self.is_up();
+        if let (Some(before), true) = (&self.found, up)
+            && !before.is_same_unit(&found)
+        {
+            let text = "another volume stands behind this logical unit number now; look into the target";
+            return self.end_session(cx, Why::Lost(text.to_owned()));
+        }
+        let portrait = found.portrait(&nexus.session, nexus.address, self.settings.commands().into());
+        let before = self.can.take().filter(|_| up);
+        let unknown = before.map_or(0, |can| can.unknown);
+        self.can = found.abilities().map(|can| Abilities { unknown, ..can });
+        // No command tells that a path serves again: it is looked at.
+        let usable = found.is_usable();
+        self.look_again = (!usable).then(|| cx.now + self.look_after);
+        self.look_after = if usable { LOOK_AGAIN } else { (self.look_after * 2).min(LOOK_AGAIN_MAX) };
+        let news = self.portrait.as_deref() != Some(&portrait);
+        let portrait = Arc::new(portrait);
+        (self.found, self.portrait) = (Some(found), Some(portrait.clone()));
+        if !up {
+            self.phase = Phase::Up;
+            self.wanted = false;
+            self.events.push_back(Event::Up(portrait));
+        } else if news {
+            self.events.push_back(Event::Changed(portrait));
+        }
+    }
+
+    /// A command was refused because of the state of its path, and others would be: nothing more goes by it
+    /// until it was looked at.
+    pub(super) fn closed(&mut self, sense: &[u8]) {
+        let Some(found) = self.found.as_mut().filter(|found| found.serves()) else { return };
+        found.refused(sense);
+        let (Some(before), access) = (&self.portrait, found.access()) else { return };
+        let portrait = Arc::new(Portrait { access, ..(**before).clone() });
+        self.portrait = Some(portrait.clone());
+        self.events.push_back(Event::Changed(portrait));
+    }
+
+    /// The logical unit says something unasked (SAM-5 §6.6): as if a command had been answered so.
+    pub(super) fn asynchronous(&mut self, sense: &[u8]) {
+        if Sense::decode(sense).is_some() {
+            let none = volume::Span { lba: 0, blocks: 0 };
+            let judged = verdict::judge(iscsi::wire::ScsiStatus::CHECK_CONDITION, sense, none);
+            self.touched = true;
+            self.learn(judged.learn);
+        }
+    }
+}

@@ -1,0 +1,473 @@
+//! The operations in work: each from its submission to its one end.
+
+use std::time::Duration;
+
+use buf::{Class, Cx, Payload, SgMut, Time};
+use iscsi::initiator::{Lost, Request, Residual, Response, ScsiAnswer, ScsiCommand};
+use iscsi::session::Cdb;
+use iscsi::wire::TaskAttribute;
+use scsi::Command;
+use scsi::Writer;
+use scsi::cdb::CDB_LEN_MAX;
+use scsi::provisioning::encode_unmap;
+use stream::{Host, Tag};
+use volume::{Failure, Fault, IoId, Op, Outcome, Refusal};
+
+use super::found::Abilities;
+use super::plan::{self, Cursor, Data, Form, Next};
+use super::verdict::{self, Learn, Verdict};
+use super::{IscsiPath, Owner};
+use crate::{Event, Fate};
+
+/// How often a command is repeated because of unit attentions.
+const ATTENTIONS_MAX: u16 = 32;
+/// How often a command is repeated whose data was damaged, or that the target could not carry out.
+const DAMAGES_MAX: u16 = 3;
+/// The longest pause between two attempts.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How soon a command is offered again that found no memory or no room in the target's window.
+const RETRY: Duration = Duration::from_millis(1);
+
+/// An operation in work.
+#[derive(Debug)]
+pub(super) struct Work {
+    pub(super) id: IoId,
+    op: Op,
+    /// The caller's memory, while no command has it.
+    payload: Payload,
+    at: Cursor,
+    /// What the command in work is.
+    form: Form,
+    data: Data,
+    /// Blocks that it does.
+    blocks: u64,
+    /// When the operation was submitted.
+    begun: Time,
+    pub(super) state: State,
+    attentions: u16,
+    damages: u16,
+    pauses: u16,
+    /// The owner wants it ended.
+    pub(super) cancelled: bool,
+    /// It vouches for a write that was answered before, and that the target has lost since.
+    vouches: bool,
+}
+
+/// Where an operation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Its next command is to be sent then.
+    Due(Time),
+    /// The session has its command.
+    Sent { tag: Tag, since: Time },
+    /// It took too long: ABORT TASK was sent then.
+    Aborting { tag: Tag, since: Time },
+    /// ABORT TASK did not end it.
+    Stuck { tag: Tag },
+}
+
+impl Work {
+    pub(super) fn tag(&self) -> Option<Tag> {
+        match self.state {
+            State::Due(_) => None,
+            State::Sent { tag, .. } | State::Aborting { tag, .. } | State::Stuck { tag } => Some(tag),
+        }
+    }
+
+    /// What is owed if nobody knows whether its command was done.
+    fn uncertain(&self) -> Fate {
+        if self.op.is_write() { Fate::Unknown } else { Fate::NotDone(Duration::ZERO) }
+    }
+
+    /// What is owed if its command was ended by task management: what it did not do it never will. A write
+    /// that is repeated does no harm; what compares first would find its own doing.
+    fn ended(&self) -> Fate {
+        match self.op {
+            Op::CompareAndWrite(_) => Fate::Unknown,
+            _ => Fate::NotDone(Duration::ZERO),
+        }
+    }
+}
+
+/// The target does not know it. False: it had been told before, or nothing is known.
+fn forget(can: &mut Option<Abilities>, form: Form) -> bool {
+    can.as_mut().is_some_and(|can| can.forget(form))
+}
+
+/// What became of an attempt to send a command.
+enum Sending {
+    Sent(Tag),
+    /// No memory, or no room: again soon.
+    Later,
+}
+
+impl IscsiPath {
+    /// Takes an operation on, or gives it back.
+    pub(super) fn begin(
+        &mut self,
+        cx: &mut Cx<'_>,
+        id: IoId,
+        op: Op,
+        payload: Payload,
+    ) -> Result<(), (Op, Payload)> {
+        if !self.is_up() || self.is_unsure() || self.works.len() >= usize::from(self.settings.commands()) {
+            return Err((op, payload));
+        }
+        let filled = matches!(payload, Payload::In(_));
+        let refused = match &self.can {
+            Some(can) => plan::admit(&op, can, filled, payload.len()).map_err(Fate::Failed),
+            // Nothing is known of its blocks yet.
+            None => Err(Fate::NotDone(PAUSE_MAX)),
+        };
+        if let Err(fate) = refused {
+            self.events.push_back(Event::Done { id, how: Err(fate), payload });
+            return Ok(());
+        }
+        let vouches = self.write_lost && plan::settles(&op, self.can.as_ref());
+        self.write_lost &= !vouches;
+        let work = Work {
+            id,
+            op,
+            payload,
+            at: Cursor::default(),
+            form: Form::Plain,
+            data: Data::None,
+            blocks: 0,
+            begun: cx.now,
+            state: State::Due(cx.now),
+            attentions: 0,
+            damages: 0,
+            pauses: 0,
+            cancelled: false,
+            vouches,
+        };
+        let Ok(tag) = self.works.insert(work) else { unreachable!("counted before") };
+        self.go_on(cx, tag);
+        // A window that is closed pushes back, unless something has come of the operation already.
+        let untouched = |work: &Work| matches!(work.state, State::Due(_)) && work.pauses == 0;
+        if self.works.get(tag).is_some_and(untouched)
+            && let Some(work) = self.works.remove(tag)
+        {
+            self.write_lost |= work.vouches;
+            return Err((work.op, work.payload));
+        }
+        Ok(())
+    }
+
+    /// Sends the next command of an operation, or ends it.
+    pub(super) fn go_on(&mut self, cx: &mut Cx<'_>, tag: Tag) {
+        let (unsure, limit) = (self.is_unsure(), self.settings.timeouts.retry);
+        let Some(work) = self.works.get_mut(tag) else { return };
+        if unsure && !work.cancelled {
+            return match cx.now > work.begun + limit {
+                true => self.finish(tag, Err(Fate::NotDone(PAUSE_MAX))),
+                false => self.put_off(cx.now + RETRY, tag),
+            };
+        }
+        let Some(can) = &self.can else { return self.finish(tag, Err(Fate::NotDone(PAUSE_MAX))) };
+        match plan::next(&work.op, &mut work.at, can) {
+            Next::Done(outcome) => self.finish(tag, Ok(outcome)),
+            Next::Refused(failure) => self.finish(tag, Err(Fate::Failed(failure))),
+            Next::Send { .. } if work.cancelled => {
+                self.finish(tag, Err(Fate::Failed(Failure::Failed(Fault::Aborted))));
+            }
+            Next::Send { command, long, data, form, blocks } => {
+                (work.form, work.data, work.blocks) = (form, data, blocks);
+                match self.send(cx, tag, &command, long, data) {
+                    Sending::Sent(at) => {
+                        self.note_clock(cx.now + self.settings.timeouts.command());
+                        if let Some(work) = self.works.get_mut(tag) {
+                            work.state = State::Sent { tag: at, since: cx.now };
+                        }
+                    }
+                    Sending::Later => self.put_off(cx.now + RETRY, tag),
+                }
+            }
+        }
+    }
+
+    fn put_off(&mut self, until: Time, tag: Tag) {
+        self.note_clock(until);
+        if let Some(work) = self.works.get_mut(tag) {
+            work.state = State::Due(until);
+        }
+    }
+
+    /// Offers a command to the session.
+    fn send(&mut self, cx: &mut Cx<'_>, tag: Tag, command: &Command, long: bool, data: Data) -> Sending {
+        let Some(work) = self.works.get_mut(tag) else { return Sending::Later };
+        let payload = match data {
+            Data::None => Payload::None,
+            Data::Caller => std::mem::take(&mut work.payload),
+            Data::In(len) => match cx.pool.take_sg(Class::Solicited, len) {
+                Some(memory) => Payload::In(memory),
+                None => return Sending::Later,
+            },
+            Data::Zeroes(len) => match cx.pool.take_sg(Class::Solicited, len) {
+                Some(mut memory) => {
+                    memory.zero(0..len);
+                    Payload::Out(memory.freeze())
+                }
+                None => return Sending::Later,
+            },
+            Data::UnmapList(count) => {
+                let Some(mut list) = cx.pool.take(Class::Wire, 8 + 16 * count) else { return Sending::Later };
+                let (Op::Unmap(spans), Some(can)) = (&work.op, &self.can) else { return Sending::Later };
+                encode_unmap(plan::unmap_list(spans, work.at, can), &mut Writer::new(&mut list));
+                Payload::Out(SgMut::from(list).freeze())
+            }
+        };
+        match self.offer(cx, command, long, payload) {
+            Ok(at) => {
+                self.own(at, Owner::Work(tag));
+                Sending::Sent(at)
+            }
+            Err(payload) => {
+                if let (Data::Caller, Some(work)) = (data, self.works.get_mut(tag)) {
+                    work.payload = payload;
+                }
+                Sending::Later
+            }
+        }
+    }
+
+    /// Offers a command to the session; gives its memory back if there is no room.
+    pub(super) fn offer(
+        &mut self,
+        cx: &mut Cx<'_>,
+        command: &Command,
+        long: bool,
+        payload: Payload,
+    ) -> Result<Tag, Payload> {
+        let Some(nexus) = &mut self.nexuses.now else { return Err(payload) };
+        let mut cdb = [0; CDB_LEN_MAX];
+        if long {
+            command.encode_long(&mut cdb)
+        } else {
+            command.encode(&mut cdb)
+        };
+        let command =
+            ScsiCommand { lun: self.lun, cdb: Cdb::Short(cdb), attr: TaskAttribute::SIMPLE, priority: 0 };
+        self.touched = true;
+        nexus.session.submit(cx, Request::Scsi(command), payload).map_err(|(_, payload)| payload)
+    }
+
+    /// An operation's command has ended.
+    pub(super) fn work_ended(&mut self, cx: &mut Cx<'_>, tag: Tag, response: Response, payload: Payload) {
+        let Some(work) = self.works.get_mut(tag) else { return };
+        let len = payload.len();
+        let mut own = Payload::None;
+        match work.data {
+            Data::Caller => work.payload = payload,
+            Data::None | Data::In(_) | Data::Zeroes(_) | Data::UnmapList(_) => own = payload,
+        }
+        let aborting = matches!(work.state, State::Aborting { .. } | State::Stuck { .. });
+        let cancelled = work.cancelled;
+        work.state = State::Due(cx.now);
+        match response {
+            Response::Scsi(answer) => self.answered(cx, tag, &answer, own, len),
+            // The command ended without a status (RFC 7143 §11.4.3); it may have been done in part.
+            Response::TargetFailure => self.repeat_damaged(cx, tag),
+            Response::Lost(Lost::DataDigest | Lost::Short | Lost::Rejected(_)) => {
+                self.repeat_damaged(cx, tag)
+            }
+            Response::Lost(Lost::NotSent) => self.finish(tag, Err(Fate::NotDone(Duration::ZERO))),
+            Response::Lost(Lost::Unknown) => self.finish_unknown(tag),
+            Response::Lost(Lost::Aborted) if cancelled => {
+                self.finish(tag, Err(Fate::Failed(Failure::Failed(Fault::Aborted))));
+            }
+            Response::Lost(Lost::Aborted) if aborting => {
+                let fate = self.works.get(tag).map_or(Fate::Unknown, Work::ended);
+                self.unknown |= matches!(fate, Fate::Unknown);
+                self.finish(tag, Err(fate));
+            }
+            // Ended for another's sake.
+            Response::Lost(Lost::Aborted) => match self.works.get(tag).map(Work::ended) {
+                Some(Fate::Unknown) => self.finish_unknown(tag),
+                Some(_) | None => self.repeat_damaged(cx, tag),
+            },
+            Response::Task(_) | Response::Targets(_) => unreachable!("a SCSI command has a SCSI answer"),
+        }
+    }
+
+    /// The target answered.
+    fn answered(&mut self, cx: &mut Cx<'_>, tag: Tag, answer: &ScsiAnswer, own: Payload, len: usize) {
+        let Some(work) = self.works.get_mut(tag) else { return };
+        let span = plan::span_of(&work.op, &work.at);
+        let judged = verdict::judge(answer.status, &answer.sense, span);
+        // First of all: it bears on what becomes of this command.
+        self.learn(judged.learn);
+        let Some(work) = self.works.get_mut(tag) else { return };
+        match judged.verdict {
+            Verdict::Done => {
+                // Of a list the target need not say that it took it all. What would have been more than we meant
+                // was about other blocks: the two of us do not count them alike.
+                let is_over = matches!(answer.residual, Residual::Overflow(_));
+                let blocks = matches!(work.data, Data::Caller | Data::Zeroes(_));
+                let whole = !blocks || answer.transferred as usize == len && !is_over;
+                if !whole && work.form == Form::Compare && forget(&mut self.can, Form::Compare) {
+                    // It took nothing to compare with: it does not know BYTCHK.
+                    return self.go_on(cx, tag);
+                }
+                if !whole {
+                    // GOOD, but not for all of it.
+                    self.learn(Learn::Medium);
+                    return self.finish(tag, Err(Fate::Failed(Failure::Failed(Fault::Internal))));
+                }
+                if let Data::In(_) = work.data {
+                    return self.take_own(tag, own, answer.transferred as usize);
+                }
+                let (form, blocks) = (work.form, work.blocks);
+                work.at.advance(&work.op, form, blocks);
+                self.go_on(cx, tag);
+            }
+            Verdict::Failed(failure) => self.finish(tag, Err(Fate::Failed(failure))),
+            Verdict::Unknown => {
+                let form = work.form;
+                if form == Form::Plain || !forget(&mut self.can, form) && form != Form::Stable {
+                    self.finish(tag, Err(Fate::Failed(Failure::Refused(Refusal::Unsupported))));
+                } else {
+                    self.go_on(cx, tag);
+                }
+            }
+            // It was ended amid its work, and would find its own doing.
+            Verdict::Again(_)
+                if matches!(work.op, Op::CompareAndWrite(_))
+                    && verdict::may_be_done(answer.status, &answer.sense) =>
+            {
+                self.finish(tag, Err(Fate::Failed(Failure::Failed(Fault::PathLost))));
+            }
+            Verdict::Again(after) => self.repeat(cx, tag, after),
+            // The path is used no more until it was looked at: on another one it need not wait.
+            Verdict::Elsewhere(_) if judged.learn == Learn::Access => {
+                self.closed(&answer.sense);
+                self.finish(tag, Err(Fate::NotDone(Duration::ZERO)));
+            }
+            Verdict::Elsewhere(after) => self.finish(tag, Err(Fate::NotDone(after))),
+        }
+    }
+
+    /// Whether another volume may stand behind the logical unit number by now: nothing is sent before that is
+    /// known.
+    fn is_unsure(&self) -> bool {
+        let looks = self.survey.as_ref().is_some_and(|survey| survey.scope == Learn::Identity);
+        self.is_up() && (self.to_learn == Learn::Identity || looks)
+    }
+
+    /// The same command again, if there is still time for it.
+    fn repeat(&mut self, cx: &mut Cx<'_>, tag: Tag, after: Duration) {
+        let limit = self.settings.timeouts.retry;
+        let Some(work) = self.works.get_mut(tag) else { return };
+        if work.cancelled {
+            return self.finish(tag, Err(Fate::Failed(Failure::Failed(Fault::Aborted))));
+        }
+        if after.is_zero() {
+            work.attentions += 1;
+            let over = work.attentions > ATTENTIONS_MAX;
+            return if over { self.finish(tag, Err(Fate::NotDone(PAUSE_MAX))) } else { self.go_on(cx, tag) };
+        }
+        let pause = after.saturating_mul(1 << work.pauses.min(10)).min(PAUSE_MAX);
+        work.pauses += 1;
+        if cx.now + pause > work.begun + limit {
+            return self.finish(tag, Err(Fate::NotDone(pause)));
+        }
+        self.put_off(cx.now + pause, tag);
+    }
+
+    /// The same once more, a few times: it ended without doing any harm that a repetition would not undo.
+    fn repeat_damaged(&mut self, cx: &mut Cx<'_>, tag: Tag) {
+        let Some(work) = self.works.get_mut(tag) else { return };
+        work.damages += 1;
+        if work.damages > DAMAGES_MAX {
+            return self.finish(tag, Err(Fate::Failed(Failure::Failed(Fault::Internal))));
+        }
+        if matches!(work.op, Op::CompareAndWrite(_)) {
+            return self.finish_unknown(tag);
+        }
+        self.go_on(cx, tag);
+    }
+
+    fn finish_unknown(&mut self, tag: Tag) {
+        let fate = self.works.get(tag).map_or(Fate::Unknown, Work::uncertain);
+        self.unknown |= matches!(fate, Fate::Unknown);
+        self.finish(tag, Err(fate));
+    }
+
+    /// The path's own memory was filled so far: what that says of the operation.
+    fn take_own(&mut self, tag: Tag, own: Payload, good: usize) {
+        let Some(work) = self.works.get(tag) else { return };
+        let mut data = vec![0; good.min(own.len())];
+        own.into_sg().copy_to(0, &mut data);
+        let how = match &work.payload {
+            Payload::Out(expected) => {
+                let mut wanted = vec![0; expected.len()];
+                expected.copy_to(0, &mut wanted);
+                match wanted.iter().zip(&data).position(|(a, b)| a != b) {
+                    Some(at) => Err(Fault::Miscompare(at as u32)),
+                    None if data.len() == wanted.len() => Ok(Outcome::Complete),
+                    None => Err(Fault::Internal),
+                }
+            }
+            Payload::None | Payload::In(_) => {
+                plan::read_extents(&data, plan::span_of(&work.op, &work.at)).ok_or(Fault::Internal)
+            }
+        };
+        self.finish(tag, how.map_err(|fault| Fate::Failed(Failure::Failed(fault))));
+    }
+
+    pub(super) fn finish(&mut self, tag: Tag, how: Result<Outcome, Fate>) {
+        let Some(Work { id, payload, op, vouches, .. }) = self.works.remove(tag) else { return };
+        // The target tells of it once. Who does not hear of it by this end hears of it by the next.
+        let is_told = vouches && (how.is_ok() || matches!(op, Op::Flush));
+        self.write_lost |= vouches && !is_told;
+        let how = if is_told { Err(Fate::Failed(Failure::Failed(Fault::Sync))) } else { how };
+        self.events.push_back(Event::Done { id, how, payload });
+    }
+
+    /// Sends what is due.
+    pub(super) fn send_due(&mut self, cx: &mut Cx<'_>) {
+        while let Some(tag) = self.next_due(cx.now) {
+            self.go_on(cx, tag);
+        }
+    }
+
+    fn next_due(&self, now: Time) -> Option<Tag> {
+        let due = |work: &Work| matches!(work.state, State::Due(at) if at <= now);
+        self.works.iter().find(|(_, work)| due(work)).map(|(tag, _)| tag)
+    }
+
+    /// Ends what no session has.
+    pub(super) fn finish_due(&mut self) {
+        let due = |work: &Work| matches!(work.state, State::Due(_));
+        loop {
+            let found = self.works.iter().find(|(_, work)| due(work)).map(|(tag, _)| tag);
+            let Some(tag) = found else { return };
+            self.finish(tag, Err(Fate::NotDone(Duration::ZERO)));
+        }
+    }
+
+    /// A write that was answered is lost: all that vouch for it and are in work fail, or else the next that does.
+    fn lose_write(&mut self) {
+        self.write_lost = true;
+        let can = self.can.as_ref();
+        for (_, work) in self.works.iter_mut().filter(|(_, work)| plan::settles(&work.op, can)) {
+            (work.vouches, self.write_lost) = (true, false);
+        }
+    }
+
+    /// Something is to be learnt.
+    pub(super) fn learn(&mut self, learn: Learn) {
+        let rank = |learn| match learn {
+            Learn::Nothing | Learn::WriteLost => 0,
+            Learn::Access => 1,
+            Learn::Medium => 2,
+            Learn::Identity => 3,
+        };
+        if learn == Learn::WriteLost {
+            self.lose_write();
+        }
+        if rank(learn) > rank(self.to_learn) {
+            self.to_learn = learn;
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! Volumes of other machines, without I/O: paths over iSCSI and NVMe/TCP, which of them to use, and
+//! what to do when one fails.
+//!
+//! A [`Path`] is one way to a volume. It connects, tells what it found, carries operations, and says of
+//! each that did not end well what became of it ([`Fate`]). Who has several paths to one volume
+//! never lets a retry overtake a write whose fate is unknown: the path that lost it is fenced first.
+
+#![forbid(unsafe_code)]
+
+mod alone;
+mod any;
+mod client;
+pub mod iscsi;
+pub mod nvme;
+mod path;
+mod remote;
+mod secret;
+mod striped;
+pub mod suggest;
+pub mod trace;
+pub mod url;
+
+pub use alone::Alone;
+pub use any::{AnyPath, Secrets, Unfit, Who, ask_subsystems, ask_targets};
+pub use client::{Client, Handle, Nothing, VOLUMES_MAX};
+pub use path::{Claim, Claims, Event, Fate, Path, Portrait, Protocol, Registration, Why};
+pub use remote::{
+    CLAIMS_MAX, Claimed, Counts, Expected, IN_WORK_MAX, News, PATHS_MAX, PathInfo, RemoteVolume, Standing,
+    Stranger, Terms, Trouble,
+};
+pub use secret::Secret;
+pub use trace::Trace;
+pub use url::Url;

@@ -1,0 +1,557 @@
+//! Discovery (NVMe Base §3.1.2.3): which subsystems there are, by the logs of discovery controllers and
+//! of those that they refer to.
+//!
+//! A log is read in pieces, and again from its start if its generation counter (GENCTR) has changed
+//! meanwhile. A controller that is referred to and fails costs nothing but itself.
+//!
+//! Invariants:
+//! - Records per log, readings per log, referrals, their depth, and the time of all are bounded.
+//! - Each controller is asked once, so referrals may go round as they like.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use buf::{Cx, Errno, Payload, Time};
+use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Sockets, Work};
+use nvme::fabrics::{Connect, ConnectData, Property, PropertyAccess};
+use nvme::log::discovery::{Header, RECORD, Record};
+use nvme::log::{GetLogPage, Lid};
+use nvme::property::{Configuration, ControllerStatus};
+use nvme::{Cqe, Nqn, Sqe};
+use stream::{Came, RecvOp, SendOp, earliest};
+
+use super::errands::Errands;
+use super::fence::POLL;
+use super::join::{Joining, Progress};
+use super::links::{Break, Links, QueueId, Told};
+use super::settings::Settings;
+use super::{RETRY, around, words};
+use crate::Why;
+use crate::trace::{Side, Stage, Trace};
+
+/// Records of one log that are read.
+pub const RECORDS_MAX: u64 = 4096;
+/// Controllers that are asked, the first among them.
+pub const CONTROLLERS_MAX: usize = 64;
+/// How far referrals are followed.
+pub const HOPS_MAX: u8 = 4;
+/// Readings of one log that changes again and again.
+const READINGS_MAX: u8 = 8;
+/// All of it.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Records per command: 4 KiB, which no MDTS forbids.
+const PIECE: u64 = 4;
+const ADMIN_CAPSULE_MAX: u32 = 8192;
+
+const LOG: Stage = "Discovery log";
+const TCP: Stage = "TCP";
+
+/// A subsystem that was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Discovered {
+    /// Its name.
+    pub subsystem: Nqn,
+    /// Where a controller of it is.
+    pub address: SocketAddr,
+    /// The port of the subsystem (PORTID).
+    pub port: u16,
+    /// Whether it wants TLS, which is not spoken here.
+    pub tls: bool,
+    /// Who told it.
+    pub told_by: SocketAddr,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Survey {
+    /// The subsystems, in the order in which they were told; none twice at one address.
+    pub subsystems: Vec<Discovered>,
+    /// Controllers that were referred to and could not be asked, and why.
+    pub troubles: Vec<(SocketAddr, Why)>,
+    /// Records that name no TCP address or no subsystem, or that were too many.
+    pub skipped: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Enable,
+    Ready,
+    /// The log's header.
+    Header,
+    /// Records from this one on.
+    Records(u64),
+    /// The header again.
+    Again,
+}
+
+/// A controller that is asked.
+#[derive(Debug)]
+struct Asked {
+    at: SocketAddr,
+    hops: u8,
+    generation: u64,
+    records: u64,
+    readings: u8,
+    /// What this reading has found.
+    found: Vec<Record>,
+    /// A step that waits, and until when.
+    waiting: Option<(Step, Time)>,
+    /// When the controller must be ready.
+    ready: Time,
+}
+
+/// Asks discovery controllers.
+#[derive(Debug)]
+pub struct Discovery {
+    settings: Settings,
+    links: Links,
+    trace: Trace,
+    errands: Errands<Step>,
+    joining: Option<Joining>,
+    asked: Option<Asked>,
+    /// Those that are still to be asked, and after how many referrals.
+    next: VecDeque<(SocketAddr, u8)>,
+    seen: Vec<SocketAddr>,
+    association: u32,
+    survey: Survey,
+    outcome: Option<Result<Survey, Why>>,
+    /// When all must be over; `None`: nothing goes on.
+    until: Option<Time>,
+    /// When memory that was short is asked for again.
+    retry: Option<Time>,
+    /// A log was read.
+    told: bool,
+}
+
+impl Discovery {
+    /// Of `settings` the addresses are tried until one answers; the subsystem is the well-known name of
+    /// discovery unless it is that of another discovery subsystem; NSID, queues and depth say nothing.
+    pub fn new(settings: Settings) -> Self {
+        Discovery {
+            settings: settings.sane(),
+            links: Links::default(),
+            trace: Trace::new(),
+            errands: Errands::new(),
+            joining: None,
+            asked: None,
+            next: VecDeque::new(),
+            seen: Vec::new(),
+            association: 0,
+            survey: Survey::default(),
+            outcome: None,
+            until: None,
+            retry: None,
+            told: false,
+        }
+    }
+
+    /// What is said on the way, for who turned it on.
+    pub fn trace(&mut self) -> &mut Trace {
+        &mut self.trace
+    }
+
+    /// Begins. The outcome follows within a minute.
+    pub fn start(&mut self, cx: &mut Cx<'_>) {
+        if self.until.is_some() {
+            return;
+        }
+        self.survey = Survey::default();
+        self.seen.clear();
+        self.told = false;
+        self.next = self.settings.addresses.iter().map(|&at| (at, 0)).collect();
+        self.until = Some(cx.now + PATIENCE);
+        self.ask_next(cx);
+    }
+
+    /// What came of it, once.
+    #[must_use]
+    pub fn poll_outcome(&mut self) -> Option<Result<Survey, Why>> {
+        self.outcome.take()
+    }
+
+    fn who(&self) -> QueueId {
+        QueueId { association: self.association, qid: 0 }
+    }
+
+    fn ask_next(&mut self, cx: &mut Cx<'_>) {
+        let Some((at, hops)) = self.next.pop_front() else {
+            self.until = None;
+            let survey = std::mem::take(&mut self.survey);
+            let outcome = match survey.troubles.last() {
+                _ if self.told => Ok(survey),
+                Some((_, why)) => Err(why.clone()),
+                None => Err(Why::Refused("no address is set; name one".into())),
+            };
+            self.outcome = Some(outcome);
+            return;
+        };
+        self.association = self.association.wrapping_add(1);
+        let asked = Asked {
+            at,
+            hops,
+            generation: 0,
+            records: 0,
+            readings: 0,
+            found: Vec::new(),
+            waiting: None,
+            ready: cx.now,
+        };
+        self.asked = Some(asked);
+        self.trace.begins(cx.now, 0, TCP);
+        self.trace.field(cx.now, (0, TCP), Side::Us, "address", || at.to_string());
+        self.links.dial(self.who(), at, cx.now + self.settings.times.dial);
+    }
+
+    /// This controller could not be asked.
+    fn fail(&mut self, cx: &mut Cx<'_>, why: Why) {
+        let Some(asked) = self.asked.take() else { return };
+        let stage = if self.joining.is_some() { TCP } else { LOG };
+        if self.joining.is_none() {
+            let (what, advice) = words::split(&why);
+            self.trace.fails(cx.now, (0, stage), what, advice);
+        }
+        self.survey.troubles.push((asked.at, why));
+        self.leave(cx);
+    }
+
+    /// Goes on to the next one.
+    fn leave(&mut self, cx: &mut Cx<'_>) {
+        let who = self.who();
+        self.joining = None;
+        self.errands.forget(who);
+        self.links.close(cx, who, Leave::Close);
+        self.ask_next(cx);
+    }
+
+    fn heed(&mut self, cx: &mut Cx<'_>, told: Told) {
+        match told {
+            Told::Dialled(who, _) if who == self.who() && self.asked.is_some() => self.dialled(cx),
+            Told::NotDialled(who, errno) if who == self.who() => self.fail(cx, Why::Unreachable(errno)),
+            Told::Ready(who) if who == self.who() => {
+                self.join(cx, |joining, cx, around| joining.ready(cx, around));
+            }
+            Told::Completed(who, tag, cqe, payload) if who == self.who() => {
+                match self.errands.ended(who, tag) {
+                    Some(step) => self.ended(cx, step, cqe, &payload),
+                    None => self
+                        .join(cx, |joining, cx, around| joining.completed(cx, around, (tag, cqe, payload))),
+                }
+            }
+            Told::Broken(who, how) if who == self.who() => {
+                let why = match &self.joining {
+                    Some(joining) => joining.cut(cx, &mut self.trace, how),
+                    None => words::broken(how),
+                };
+                self.fail(cx, why);
+            }
+            Told::Closed(who) if who == self.who() => self.fail(cx, words::broken(Break::Closed)),
+            // Of those before.
+            Told::Dialled(..)
+            | Told::NotDialled(..)
+            | Told::Ready(_)
+            | Told::Completed(..)
+            | Told::Broken(..)
+            | Told::Closed(_) => {}
+        }
+    }
+
+    fn dialled(&mut self, cx: &mut Cx<'_>) {
+        self.trace.ends(cx.now, 0, TCP);
+        let connect = Connect {
+            qid: 0,
+            entries: Connect::ADMIN_ENTRIES_MIN,
+            flow_control: self.settings.flow_control,
+            individual_deletion: false,
+            kato_ms: 0,
+        };
+        let until = cx.now + self.settings.times.join;
+        let joining = Joining::new(self.who(), connect, ConnectData::DYNAMIC, ADMIN_CAPSULE_MAX, until);
+        joining.dialled(cx, around(&self.settings, &mut self.links, &mut self.trace));
+        self.joining = Some(joining);
+    }
+
+    fn join(
+        &mut self,
+        cx: &mut Cx<'_>,
+        act: impl FnOnce(&mut Joining, &mut Cx<'_>, super::Surroundings<'_>) -> Progress,
+    ) {
+        let Some(joining) = &mut self.joining else { return };
+        match act(joining, cx, around(&self.settings, &mut self.links, &mut self.trace)) {
+            Progress::Going => self.retry = joining.is_short().then_some(cx.now + RETRY),
+            Progress::Up(_) => {
+                self.joining = None;
+                if let Some(asked) = &mut self.asked {
+                    asked.ready = cx.now + self.settings.times.ready_max;
+                    // Only who lets us in counts as one that was asked.
+                    self.seen.push(asked.at);
+                    // The rest of our own addresses are ways to the same log.
+                    if asked.hops == 0 {
+                        self.next.clear();
+                    }
+                }
+                self.step(cx, Step::Enable);
+            }
+            Progress::Failed(why) => self.fail(cx, why),
+        }
+    }
+
+    fn step(&mut self, cx: &mut Cx<'_>, step: Step) {
+        let log = |offset, len: u64| {
+            let log = GetLogPage {
+                lid: Lid::DISCOVERY,
+                specific: 0,
+                retain: false,
+                len,
+                offset,
+                by_index: false,
+                command_set: 0,
+                nsid: 0,
+            };
+            (log.sqe(), len as usize)
+        };
+        let size = RECORD as u64;
+        let records = self.asked.as_ref().map_or(0, |asked| asked.records);
+        let command: (Sqe, usize) = match step {
+            Step::Enable => (PropertyAccess::set_sqe(Property::CC, Configuration::ENABLE.0), 0),
+            Step::Ready => (PropertyAccess::get_sqe(Property::CSTS, 4), 0),
+            Step::Header | Step::Again => log(0, size),
+            Step::Records(from) => log((from + 1) * size, (records - from).min(PIECE) * size),
+        };
+        if matches!(step, Step::Header) {
+            self.trace.begins(cx.now, 0, LOG);
+        }
+        let until = Some(cx.now + self.settings.times.command);
+        let who = self.who();
+        let sent = self.errands.send(cx, &mut self.links, who, command, (step, until));
+        if let (Some(asked), false) = (&mut self.asked, sent) {
+            asked.waiting = Some((step, cx.now + RETRY));
+        }
+    }
+
+    fn ended(&mut self, cx: &mut Cx<'_>, step: Step, cqe: Cqe, payload: &Payload) {
+        let end = cqe.completion();
+        let Some(asked) = &mut self.asked else { return };
+        if !end.status.is_success() {
+            let why = format!("the discovery log cannot be read: {}", words::status(end.status));
+            return self.fail(cx, Why::Refused(why));
+        }
+        match step {
+            Step::Enable => self.step(cx, Step::Ready),
+            Step::Ready => {
+                let status = ControllerStatus::parse(end.result);
+                if status.ready && !status.fatal {
+                    return self.step(cx, Step::Header);
+                }
+                if status.fatal || asked.ready <= cx.now {
+                    return self.fail(cx, Why::Lost("the discovery controller does not become ready".into()));
+                }
+                asked.waiting = Some((Step::Ready, cx.now + POLL));
+            }
+            Step::Header => self.header(cx, payload),
+            Step::Records(from) => self.records(cx, from, payload),
+            Step::Again => self.again(cx, payload),
+        }
+    }
+
+    fn header(&mut self, cx: &mut Cx<'_>, payload: &Payload) {
+        let (Some(asked), [header, ..]) = (&mut self.asked, &pieces(payload)[..]) else {
+            return self.fail(cx, words::lie("the discovery log has no header".into()));
+        };
+        let header = Header::parse(header);
+        if header.format.get() != 0 {
+            return self.fail(cx, words::lie("the discovery log's format is not 0".into()));
+        }
+        let (generation, records) = (header.generation.get(), header.records.get());
+        self.trace.field(cx.now, (0, LOG), Side::Target, "GENCTR", || generation.to_string());
+        self.trace.field(cx.now, (0, LOG), Side::Target, "NUMREC", || records.to_string());
+        asked.found.clear();
+        (asked.generation, asked.records) = (generation, records.min(RECORDS_MAX));
+        asked.readings += 1;
+        self.survey.skipped = self.survey.skipped.saturating_add(records.saturating_sub(RECORDS_MAX));
+        let empty = asked.records == 0;
+        self.step(cx, if empty { Step::Again } else { Step::Records(0) });
+    }
+
+    fn records(&mut self, cx: &mut Cx<'_>, from: u64, payload: &Payload) {
+        let Some(asked) = &mut self.asked else { return };
+        asked.found.extend(pieces(payload).iter().map(Record::parse));
+        let next = from + PIECE;
+        let more = next < asked.records;
+        self.step(cx, if more { Step::Records(next) } else { Step::Again });
+    }
+
+    fn again(&mut self, cx: &mut Cx<'_>, payload: &Payload) {
+        let (Some(asked), [header, ..]) = (&mut self.asked, &pieces(payload)[..]) else {
+            return self.fail(cx, words::lie("the discovery log has no header".into()));
+        };
+        if Header::parse(header).generation.get() != asked.generation {
+            if asked.readings >= READINGS_MAX {
+                let why = "the discovery log changes whenever it is read; try again later";
+                return self.fail(cx, Why::Lost(why.to_owned()));
+            }
+            return self.step(cx, Step::Header);
+        }
+        self.trace.ends(cx.now, 0, LOG);
+        if let Some(asked) = self.asked.take() {
+            self.told = true;
+            self.take(asked);
+        }
+        self.leave(cx);
+    }
+
+    /// Takes what a log says.
+    fn take(&mut self, asked: Asked) {
+        for record in &asked.found {
+            // An address of nobody in particular is that of who says so.
+            let address = record.tcp_address().map(|mut at| {
+                if at.ip().is_unspecified() {
+                    at.set_ip(asked.at.ip());
+                }
+                at
+            });
+            match (record.subtype, address, record.name()) {
+                (Record::NVM, Some(address), Ok(subsystem)) => {
+                    let known = |found: &Discovered| found.address == address && found.subsystem == subsystem;
+                    if !self.survey.subsystems.iter().any(known) {
+                        self.survey.subsystems.push(Discovered {
+                            subsystem,
+                            address,
+                            port: record.port.get(),
+                            tls: record.wants_tls(),
+                            told_by: asked.at,
+                        });
+                    }
+                }
+                (Record::REFERRAL, Some(address), _) => self.refer(address, asked.hops + 1),
+                // This service itself.
+                (Record::CURRENT, ..) => {}
+                _ => self.survey.skipped += 1,
+            }
+        }
+    }
+
+    fn refer(&mut self, to: SocketAddr, hops: u8) {
+        let known = self.seen.contains(&to) || self.next.iter().any(|(next, _)| *next == to);
+        let tried = self.survey.troubles.iter().any(|(tried, _)| *tried == to);
+        if known || tried {
+            return;
+        }
+        let full = self.seen.len() + self.next.len() + self.survey.troubles.len() >= CONTROLLERS_MAX;
+        if hops > HOPS_MAX || full {
+            self.survey.skipped += 1;
+            return;
+        }
+        self.next.push_back((to, hops));
+    }
+
+    /// What was computed for the queue that comes up.
+    fn take_answers(&mut self, cx: &mut Cx<'_>) {
+        if self.joining.as_ref().is_some_and(Joining::is_answered) {
+            self.join(cx, |joining, cx, around| joining.computed(cx, around));
+        }
+    }
+
+    fn look_at_clocks(&mut self, cx: &mut Cx<'_>) {
+        let now = cx.now;
+        if self.until.is_some_and(|until| until <= now) {
+            self.next.clear();
+            self.fail(cx, Why::Silent("discovery took too long".to_owned()));
+        }
+        let late = self.joining.as_ref().is_some_and(|joining| joining.until <= now);
+        if late || self.errands.overdue(now).is_some() {
+            let why = Why::Silent("the discovery controller does not answer".to_owned());
+            self.fail(cx, why);
+        }
+        if let Some((step, at)) = self.asked.as_ref().and_then(|asked| asked.waiting)
+            && at <= now
+        {
+            if let Some(asked) = &mut self.asked {
+                asked.waiting = None;
+            }
+            self.step(cx, step);
+        }
+        if self.retry.take_if(|retry| *retry <= now).is_some()
+            && self.joining.as_ref().is_some_and(Joining::is_short)
+        {
+            self.join(cx, |joining, cx, around| joining.go(cx, around));
+        }
+    }
+}
+
+/// The pieces of a log that came whole, each as long as a record.
+fn pieces(payload: &Payload) -> Vec<[u8; RECORD]> {
+    let Payload::In(memory) = payload else { return Vec::new() };
+    let mut bytes = Vec::with_capacity(memory.len());
+    memory.pieces().iter().for_each(|piece| bytes.extend_from_slice(piece));
+    bytes.as_chunks().0.to_vec()
+}
+
+impl Sockets for Discovery {
+    fn poll_dial(&mut self) -> Option<Dial> {
+        self.links.poll_dial()
+    }
+
+    fn handle_dialled(&mut self, cx: &mut Cx<'_>, id: DialId, how: Result<Dialled, Errno>) {
+        self.links.handle_dialled(cx, id, how, &self.settings.limits());
+    }
+
+    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Came) {
+        self.links.handle_recv(cx, link, op, came);
+    }
+
+    fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {
+        self.links.handle_written(cx, link, how);
+    }
+
+    fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
+        self.links.handle_sent(cx, link, op);
+    }
+
+    fn poll_ready(&mut self) -> Option<LinkId> {
+        self.links.poll_ready()
+    }
+
+    fn poll_recv(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<RecvOp> {
+        self.links.poll_recv(cx, link)
+    }
+
+    fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
+        self.links.poll_send(cx, link)
+    }
+
+    fn poll_leave(&mut self) -> Option<(LinkId, Leave)> {
+        self.links.poll_leave()
+    }
+
+    fn poll_work(&mut self) -> Option<Work> {
+        self.links.poll_work()
+    }
+
+    fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
+        while let Some(told) = self.links.poll(cx) {
+            self.heed(cx, told);
+        }
+        self.take_answers(cx);
+        false
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        let waiting = self.asked.as_ref().and_then(|asked| asked.waiting).map(|(_, at)| at);
+        let joining = self.joining.as_ref().map(|joining| joining.until);
+        let clocks = [
+            self.links.poll_timeout(),
+            self.retry,
+            self.until,
+            waiting,
+            joining,
+            self.errands.poll_timeout(),
+        ];
+        clocks.into_iter().fold(None, earliest)
+    }
+
+    fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
+        self.links.handle_timeout(cx);
+        self.look_at_clocks(cx);
+    }
+}

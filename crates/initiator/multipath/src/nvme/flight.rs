@@ -1,0 +1,333 @@
+//! An operation in work: the commands that it takes, one after another where one cannot carry it, and
+//! what has become of them.
+
+use buf::{Class, Cx, Payload, Sg, Time};
+use nvme::identify::Controller;
+use nvme::io::{DatasetManagement, Transfer};
+use nvme::{Opcode, Sqe, admin};
+use volume::{Durability, Failure, Fault, IoId, Op, Refusal, Span};
+
+use super::claims::{COMMAND_BLOCKS_MAX, ControllerFacts, Limits, NamespaceFacts, Shape};
+use super::reserve::Asked;
+use crate::Fate;
+
+/// FUSE of the first and of the second command of a pair.
+const FUSED: [u8; 2] = [1, 2];
+
+/// An operation in work.
+#[derive(Debug)]
+pub(super) struct Flight {
+    pub(super) id: IoId,
+    pub(super) work: Work,
+    /// Memory of an operation whose commands have their own, or none.
+    pub(super) payload: Payload,
+    /// The memory of a pair: what is compared, then what is written.
+    pub(super) pair: Option<Sg>,
+    /// Commands in work.
+    pub(super) out: u8,
+    /// The worst that became of a command.
+    pub(super) fate: Option<Fate>,
+    pub(super) writes: bool,
+    pub(super) lba: u64,
+    /// When something is done about the command that is in work, or waits to be.
+    pub(super) until: Time,
+    pub(super) stage: Stage,
+    /// It waits for memory or for room.
+    pub(super) parked: bool,
+}
+
+impl Flight {
+    /// Its next command has until then, however long those before took.
+    pub(super) fn begin_command(&mut self, until: Time) {
+        self.until = until;
+        if let Stage::Late | Stage::Aborting { wanted: false } = self.stage {
+            // An Abort is for the command before, which has ended.
+            self.stage = Stage::Working;
+        }
+    }
+}
+
+/// How patient we still are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// It is in work.
+    Working,
+    /// Its caller wants it to end: Abort is to be sent.
+    Unwanted,
+    /// Its time is over: Abort is to be sent.
+    Late,
+    /// Abort was sent, because its caller wanted that, or because its time was over.
+    Aborting { wanted: bool },
+}
+
+impl Stage {
+    pub(super) fn is_cancelled(self) -> bool {
+        matches!(self, Stage::Unwanted | Stage::Aborting { wanted: true })
+    }
+}
+
+/// What is left to do.
+#[derive(Debug)]
+pub(super) enum Work {
+    /// One command, or a pair, and nothing behind it.
+    Last,
+    /// A command without data over blocks, cut to `most`.
+    Range { opcode: Opcode, flags: u32, next: u64, end: u64, most: u32 },
+    /// Dataset Management over these, from `at` of `done` blocks of it on.
+    Unmap { spans: Vec<Span>, at: usize, done: u64 },
+    /// Something about reservations.
+    Claim(Asked),
+}
+
+/// What is known of the other side.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known {
+    pub(super) nsid: u32,
+    pub(super) controller: ControllerFacts,
+    pub(super) namespace: NamespaceFacts,
+    pub(super) limits: Limits,
+}
+
+/// How an operation begins.
+pub(super) enum Plan {
+    /// This command, with the operation's memory.
+    One(Sqe, Payload),
+    /// This pair, and what each writes; the memory of both.
+    Pair([(Sqe, Payload); 2], Sg),
+    /// Commands as [`Flight::work`] makes them.
+    Work(Work),
+    /// Nothing has to be done.
+    Nothing(Payload),
+    /// It cannot be done.
+    Refused(Failure, Payload),
+}
+
+impl Known {
+    fn sqe(&self, opcode: Opcode) -> Sqe {
+        let mut sqe = admin::keep_alive();
+        sqe.opcode = opcode;
+        sqe.nsid = self.nsid.into();
+        sqe
+    }
+
+    fn transfer(&self, opcode: Opcode, lba: u64, blocks: u32, flags: u32) -> Sqe {
+        let mut sqe = self.sqe(opcode);
+        Transfer { lba, blocks, flags }.put(&mut sqe);
+        sqe
+    }
+
+    /// How to carry an operation out on blocks of this shape. Where the namespace ends is for the controller to
+    /// say: it may have grown, and we have not heard of it.
+    pub(super) fn plan(&self, shape: &Shape, op: &mut Op, payload: Payload) -> Plan {
+        let can = |bit| self.controller.can(bit);
+        match op {
+            Op::Read(span) => self.data(shape, Opcode::READ, *span, 0, payload),
+            Op::Write(span, durability) => {
+                let fua = if *durability == Durability::Stable { Transfer::FUA } else { 0 };
+                self.data(shape, Opcode::WRITE, *span, fua, payload)
+            }
+            Op::WriteAtomic(span) if span.blocks > u64::from(shape.geometry.atomic) => {
+                Plan::Refused(Refusal::AtomicUnit.into(), payload)
+            }
+            Op::WriteAtomic(span) => self.data(shape, Opcode::WRITE, *span, 0, payload),
+            Op::Compare(span) if can(Controller::ONCS_COMPARE) => {
+                self.data(shape, Opcode::COMPARE, *span, 0, payload)
+            }
+            Op::CompareAndWrite(span) => self.pair(shape, *span, payload),
+            Op::Flush if !self.controller.write_cache => Plan::Nothing(payload),
+            Op::Flush => Plan::One(self.sqe(Opcode::FLUSH), payload),
+            Op::WriteZeroes { span, unmap } if can(Controller::ONCS_WRITE_ZEROES) => {
+                let unmap = *unmap && self.namespace.zeroes_deallocate;
+                let flags = if unmap { Transfer::DEALLOCATE } else { 0 };
+                self.range(Opcode::WRITE_ZEROES, *span, flags, self.limits.write_zeroes, payload)
+            }
+            Op::Verify(span) if can(Controller::ONCS_VERIFY) => {
+                self.range(Opcode::VERIFY, *span, 0, self.limits.verify, payload)
+            }
+            Op::MarkBad(span) if can(Controller::ONCS_WRITE_UNCORRECTABLE) => {
+                let most = self.limits.write_uncorrectable;
+                self.range(Opcode::WRITE_UNCORRECTABLE, *span, 0, most, payload)
+            }
+            Op::Unmap(spans) if can(Controller::ONCS_DATASET_MANAGEMENT) => {
+                if spans.iter().any(|span| !can_be(*span)) {
+                    return Plan::Refused(Refusal::OutOfRange.into(), payload);
+                }
+                spans.retain(|span| span.blocks > 0);
+                if spans.is_empty() {
+                    return Plan::Nothing(payload);
+                }
+                Plan::Work(Work::Unmap { spans: std::mem::take(spans), at: 0, done: 0 })
+            }
+            // A hint; NVMe has no command that reads ahead and keeps nothing else from being read.
+            Op::Prefetch(span) if can_be(*span) => Plan::Nothing(payload),
+            Op::Prefetch(_) => Plan::Refused(Refusal::OutOfRange.into(), payload),
+            Op::Compare(_)
+            | Op::WriteZeroes { .. }
+            | Op::Verify(_)
+            | Op::MarkBad(_)
+            | Op::Unmap(_)
+            | Op::WriteSame(_)
+            | Op::Or(_)
+            | Op::Extents(_)
+            | Op::Sanitize(_) => Plan::Refused(Refusal::Unsupported.into(), payload),
+        }
+    }
+
+    fn data(&self, shape: &Shape, opcode: Opcode, span: Span, flags: u32, payload: Payload) -> Plan {
+        if !can_be(span) {
+            return Plan::Refused(Refusal::OutOfRange.into(), payload);
+        }
+        let right = matches!((&payload, opcode), (Payload::In(_), Opcode::READ))
+            || opcode != Opcode::READ && matches!(payload, Payload::Out(_));
+        let most = u64::from(shape.transfer_blocks());
+        if span.blocks == 0 && payload.is_empty() {
+            return Plan::Nothing(payload);
+        }
+        if span.blocks > most {
+            return Plan::Refused(Refusal::Unsupported.into(), payload);
+        }
+        if !right || payload.len() as u64 != span.blocks << shape.shift {
+            return Plan::Refused(Fault::Internal.into(), payload);
+        }
+        Plan::One(self.transfer(opcode, span.lba, span.blocks as u32, flags), payload)
+    }
+
+    fn pair(&self, shape: &Shape, span: Span, payload: Payload) -> Plan {
+        let most = u64::from(shape.geometry.caw_max);
+        if most == 0 || span.blocks > most {
+            return Plan::Refused(Refusal::Unsupported.into(), payload);
+        }
+        if !can_be(span) {
+            return Plan::Refused(Refusal::OutOfRange.into(), payload);
+        }
+        let half = (span.blocks << shape.shift) as usize;
+        let (Payload::Out(both), false) = (&payload, half == 0) else {
+            return Plan::Refused(Fault::Internal.into(), payload);
+        };
+        if both.len() != 2 * half {
+            return Plan::Refused(Fault::Internal.into(), payload);
+        }
+        let parts = [(Opcode::COMPARE, 0..half), (Opcode::WRITE, half..2 * half)];
+        let mut number = 0;
+        let pair = parts.map(|(opcode, part)| {
+            let mut sqe = self.transfer(opcode, span.lba, span.blocks as u32, 0);
+            sqe.flags = FUSED[number];
+            number += 1;
+            (sqe, Payload::Out(both.slice(part)))
+        });
+        Plan::Pair(pair, both.clone())
+    }
+
+    fn range(&self, opcode: Opcode, span: Span, flags: u32, most: u32, payload: Payload) -> Plan {
+        if !can_be(span) {
+            return Plan::Refused(Refusal::OutOfRange.into(), payload);
+        }
+        if span.blocks == 0 {
+            return Plan::Nothing(payload);
+        }
+        let most = most.clamp(1, COMMAND_BLOCKS_MAX);
+        Plan::Work(Work::Range { opcode, flags, next: span.lba, end: span.lba + span.blocks, most })
+    }
+
+    /// The next command of what is left; `None`: memory is short now.
+    pub(super) fn next(&self, cx: &mut Cx<'_>, work: &Work) -> Option<(Sqe, Payload, Advance)> {
+        match work {
+            Work::Last => None,
+            Work::Range { opcode, flags, next, end, most } => {
+                let blocks = u64::from(*most).min(end - next);
+                let sqe = self.transfer(*opcode, *next, blocks as u32, *flags);
+                Some((sqe, Payload::None, Advance::Blocks(blocks)))
+            }
+            Work::Unmap { spans, at, done } => self.unmap(cx, spans, (*at, *done)),
+            Work::Claim(asked) => {
+                let (sqe, payload) = asked.command(cx, self.sqe(Opcode::RESERVATION_REPORT))?;
+                Some((sqe, payload, Advance::All))
+            }
+        }
+    }
+
+    /// As many ranges as one command takes.
+    fn unmap(
+        &self,
+        cx: &mut Cx<'_>,
+        spans: &[Span],
+        (mut at, mut done): (usize, u64),
+    ) -> Option<(Sqe, Payload, Advance)> {
+        const RANGE: usize = 16;
+        let limits = self.limits;
+        let room = usize::from(limits.ranges).min(spans.len() - at + 1);
+        // Long spans take several ranges, so ask for what there may be, and cut what is not used.
+        let wanted =
+            spans[at..].iter().map(|span| span.blocks.div_ceil(limits.range_blocks.into())).sum::<u64>();
+        let room = usize::from(limits.ranges).min(usize::try_from(wanted).unwrap_or(room).max(1));
+        let mut list = cx.pool.take_sg(Class::Wire, room * RANGE)?;
+        let (mut ranges, mut left) = (0, limits.blocks);
+        while ranges < room && left > 0 {
+            let Some(span) = spans.get(at) else { break };
+            let blocks = (span.blocks - done).min(limits.range_blocks.into()).min(left);
+            let mut range = [0; RANGE];
+            range[4..8].copy_from_slice(&(blocks as u32).to_le_bytes());
+            range[8..].copy_from_slice(&(span.lba + done).to_le_bytes());
+            list.copy_from(ranges * RANGE, &range);
+            ranges += 1;
+            (done, left) = (done + blocks, left - blocks);
+            if done == span.blocks {
+                (at, done) = (at + 1, 0);
+            }
+        }
+        list.truncate(ranges * RANGE);
+        let mut sqe = self.sqe(Opcode::DATASET_MANAGEMENT);
+        DatasetManagement { ranges: ranges as u16, deallocate: true }.put(&mut sqe);
+        Some((sqe, Payload::Out(list.freeze()), Advance::Spans(at, done)))
+    }
+}
+
+/// Whether blocks can have these numbers.
+fn can_be(span: Span) -> bool {
+    span.end().is_some()
+}
+
+/// How far a command brings an operation.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Advance {
+    Blocks(u64),
+    Spans(usize, u64),
+    All,
+}
+
+impl Work {
+    /// A command was sent.
+    pub(super) fn advance(&mut self, by: Advance) {
+        match (&mut *self, by) {
+            (Work::Range { next, .. }, Advance::Blocks(blocks)) => *next += blocks,
+            (Work::Unmap { at, done, .. }, Advance::Spans(to, of)) => (*at, *done) = (to, of),
+            (Work::Claim(asked), Advance::All) => asked.sent = true,
+            _ => {}
+        }
+    }
+
+    /// Whether no command is left to be sent.
+    pub(super) fn is_done(&self) -> bool {
+        match self {
+            Work::Last => true,
+            Work::Range { next, end, .. } => next >= end,
+            Work::Unmap { spans, at, .. } => *at >= spans.len(),
+            Work::Claim(asked) => asked.sent,
+        }
+    }
+}
+
+/// The worse of two fates: what was not compared equal was certainly not written; else what is unknown
+/// outweighs what failed, and that what may be tried again.
+pub(super) fn worse(a: Option<Fate>, b: Fate) -> Fate {
+    let rank = |fate: &Fate| match fate {
+        Fate::Failed(Failure::Failed(Fault::Miscompare(_))) => 3,
+        Fate::Unknown => 2,
+        Fate::Failed(_) => 1,
+        Fate::NotDone(_) => 0,
+    };
+    match a {
+        Some(a) if rank(&a) >= rank(&b) => a,
+        _ => b,
+    }
+}

@@ -1,0 +1,353 @@
+//! The connections of a host: each is dialled, then carries one queue, and leaves when that has ended.
+//!
+//! Connections of an association that is over may still be on their way out while those of the next
+//! come in, so a queue is named by its association and its number.
+//!
+//! Invariants:
+//! - A connection stays in the list until everything that is out has come back.
+//! - Each break is told once, before the ends of the commands that it took with it, and behind those that
+//!   the controller had answered.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use buf::{Cx, Errno, Payload, Time};
+use endpoint::{Awaited, Dial, DialId, Dialled, Leave, LinkId, Work};
+use nvme::{Cqe, Sqe, auth};
+use nvme_tcp::{HostLimits, HostQueue, QueueSize, Violation};
+use stream::{Came, Close, Connection, Host, HostEvent, Link, RecvOp, SendOp, Tag, earliest};
+
+/// The one link of a queue.
+const LINK: Link = Link(0);
+
+/// Names a queue: of which association, and which; 0 is the admin queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct QueueId {
+    pub(super) association: u32,
+    pub(super) qid: u16,
+}
+
+impl QueueId {
+    pub(super) fn is_admin(self) -> bool {
+        self.qid == 0
+    }
+}
+
+/// What ended a connection that we did not end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Break {
+    /// The controller closed it.
+    Closed,
+    /// The socket failed.
+    Socket(Errno),
+    /// The controller broke the rules, or was silent for too long.
+    Violation(Violation),
+}
+
+/// What happened.
+#[derive(Debug)]
+pub(super) enum Told {
+    /// TCP stands.
+    Dialled(QueueId, Dialled),
+    /// It does not.
+    NotDialled(QueueId, Errno),
+    /// ICResp came: commands may go.
+    Ready(QueueId),
+    /// A command has ended.
+    Completed(QueueId, Tag, Cqe, Payload),
+    /// The connection is of no use any more.
+    Broken(QueueId, Break),
+    /// Nothing is left of it.
+    Closed(QueueId),
+}
+
+#[derive(Debug)]
+struct Linked {
+    who: QueueId,
+    link: LinkId,
+    peer: SocketAddr,
+    core: HostQueue,
+    /// It stands among those that are ready.
+    listed: bool,
+    /// It may have events.
+    lively: bool,
+    /// Its break was told, or we ended it.
+    over: bool,
+    /// How its socket is to be closed.
+    leave: Leave,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Links {
+    dials: VecDeque<Dial>,
+    /// Dials that are not answered.
+    awaited: Vec<(DialId, QueueId)>,
+    list: Vec<Linked>,
+    ready: VecDeque<LinkId>,
+    leaves: VecDeque<(LinkId, Leave)>,
+    told: VecDeque<Told>,
+    /// What is to be computed for queues that come up: one piece each.
+    work: VecDeque<Work>,
+    next: u64,
+}
+
+impl Links {
+    /// Asks for a connection; [`Told::Dialled`] or [`Told::NotDialled`] follows.
+    pub(super) fn dial(&mut self, who: QueueId, to: SocketAddr, until: Time) {
+        let id = DialId(self.next);
+        self.next += 1;
+        self.awaited.push((id, who));
+        self.dials.push_back(Dial { id, to, until });
+    }
+
+    pub(super) fn poll_dial(&mut self) -> Option<Dial> {
+        self.dials.pop_front()
+    }
+
+    /// Has something computed elsewhere for a queue; gives what will have come of it.
+    pub(super) fn compute(&mut self, who: QueueId, work: auth::Work) -> Option<Awaited<auth::Outcome>> {
+        let peer = self.list.iter().find(|linked| linked.who == who && !linked.over)?.peer;
+        let (work, awaited) = Work::new(peer.ip(), move || work.run());
+        self.work.push_back(work);
+        Some(awaited)
+    }
+
+    /// What is to be computed and still wanted.
+    pub(super) fn poll_work(&mut self) -> Option<Work> {
+        while let Some(work) = self.work.pop_front() {
+            if work.is_wanted() {
+                return Some(work);
+            }
+        }
+        None
+    }
+
+    pub(super) fn handle_dialled(
+        &mut self,
+        cx: &mut Cx<'_>,
+        id: DialId,
+        how: Result<Dialled, Errno>,
+        limits: &HostLimits,
+    ) {
+        let place = self.awaited.iter().position(|(awaited, _)| *awaited == id);
+        let who = place.map(|place| self.awaited.swap_remove(place).1);
+        match (who, how) {
+            (Some(who), Ok(dialled)) => {
+                let core = HostQueue::new(cx, limits.clone());
+                let link = dialled.link;
+                self.list.push(Linked {
+                    who,
+                    link,
+                    peer: dialled.peer,
+                    core,
+                    listed: true,
+                    lively: true,
+                    over: false,
+                    leave: Leave::Abort,
+                });
+                self.ready.push_back(link);
+                self.told.push_back(Told::Dialled(who, dialled));
+            }
+            (Some(who), Err(errno)) => self.told.push_back(Told::NotDialled(who, errno)),
+            // Who wanted it has given up meanwhile.
+            (None, Ok(dialled)) => self.leaves.push_back((dialled.link, Leave::Abort)),
+            (None, Err(_)) => {}
+        }
+    }
+
+    /// Ends a connection, or the wish for one. In good order, what was said is still delivered; else
+    /// nothing of it leaves any more.
+    pub(super) fn close(&mut self, cx: &mut Cx<'_>, who: QueueId, leave: Leave) {
+        self.awaited.retain(|(_, awaited)| *awaited != who);
+        for linked in self.list.iter_mut().filter(|linked| linked.who == who && !linked.over) {
+            (linked.over, linked.leave) = (true, leave);
+            linked.core.close(cx, Close::Now);
+            touch(linked, &mut self.ready);
+        }
+        self.depart();
+    }
+
+    /// Whether a connection of this association is there or on its way.
+    pub(super) fn has(&self, who: QueueId) -> bool {
+        self.list.iter().any(|linked| linked.who == who && !linked.over)
+    }
+
+    pub(super) fn core(&self, who: QueueId) -> Option<&HostQueue> {
+        self.list.iter().find(|linked| linked.who == who && !linked.over).map(|linked| &linked.core)
+    }
+
+    /// Connect has succeeded.
+    pub(super) fn open(&mut self, who: QueueId, size: QueueSize) {
+        if let Some(linked) = self.list.iter_mut().find(|linked| linked.who == who) {
+            linked.core.open(size);
+        }
+    }
+
+    /// Starts a command; gives it back if the queue is gone or has no room.
+    pub(super) fn submit(
+        &mut self,
+        cx: &mut Cx<'_>,
+        who: QueueId,
+        sqe: Sqe,
+        payload: Payload,
+    ) -> Result<Tag, (Sqe, Payload)> {
+        let Some(linked) = self.list.iter_mut().find(|linked| linked.who == who && !linked.over) else {
+            return Err((sqe, payload));
+        };
+        let tag = linked.core.submit(cx, sqe, payload)?;
+        touch(linked, &mut self.ready);
+        Ok(tag)
+    }
+
+    fn find(&mut self, link: LinkId) -> Option<&mut Linked> {
+        // A name is used once, but its connection may be gone: what comes late is dropped.
+        self.list.iter_mut().find(|linked| linked.link == link)
+    }
+
+    pub(super) fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Came) {
+        let broken = match &came {
+            Came::End => Some(Break::Closed),
+            Came::Failed(errno) => Some(Break::Socket(*errno)),
+            Came::Bytes(_) | Came::Loaned(_) | Came::Cancelled => None,
+        };
+        if broken.is_some() {
+            self.hear_out(link);
+        }
+        let Some(linked) = self.find(link) else { return };
+        let result = linked.core.handle_recv(cx, LINK, op, came);
+        self.took(link, broken.or(result.err().map(Break::Violation)));
+    }
+
+    pub(super) fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {
+        if how.is_err() {
+            self.hear_out(link);
+        }
+        let Some(linked) = self.find(link) else { return };
+        linked.core.handle_written(cx, LINK, how);
+        self.took(link, how.err().map(Break::Socket));
+    }
+
+    pub(super) fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
+        let Some(linked) = self.find(link) else { return };
+        linked.core.handle_sent(cx, LINK, op);
+        self.took(link, None);
+    }
+
+    /// Takes what a connection has to tell before it is told that it is broken: a refusal comes before
+    /// the end of the connection that it is about.
+    fn hear_out(&mut self, link: LinkId) {
+        let Links { list, told, .. } = self;
+        let Some(linked) = list.iter_mut().find(|linked| linked.link == link) else { return };
+        while let Some(event) = linked.core.poll_event() {
+            told.extend(tell(linked.who, event));
+        }
+    }
+
+    /// A connection was told something.
+    fn took(&mut self, link: LinkId, broken: Option<Break>) {
+        let Links { list, ready, told, .. } = self;
+        let Some(linked) = list.iter_mut().find(|linked| linked.link == link) else { return };
+        if let (Some(how), false) = (broken, linked.over) {
+            linked.over = true;
+            told.push_back(Told::Broken(linked.who, how));
+        }
+        touch(linked, ready);
+        self.depart();
+    }
+
+    pub(super) fn poll_ready(&mut self) -> Option<LinkId> {
+        let link = self.ready.pop_front()?;
+        if let Some(linked) = self.find(link) {
+            linked.listed = false;
+        }
+        Some(link)
+    }
+
+    pub(super) fn poll_recv(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<RecvOp> {
+        self.find(link)?.core.poll_recv(cx, LINK)
+    }
+
+    pub(super) fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
+        self.find(link)?.core.poll_send(cx, LINK)
+    }
+
+    pub(super) fn poll_leave(&mut self) -> Option<(LinkId, Leave)> {
+        self.leaves.pop_front()
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Time> {
+        self.list.iter().map(|linked| linked.core.poll_timeout()).fold(None, earliest)
+    }
+
+    pub(super) fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
+        for linked in &mut self.list {
+            if linked.core.poll_timeout().is_none_or(|due| due > cx.now) {
+                continue;
+            }
+            linked.core.handle_timeout(cx);
+            if let (Some(violation), false) = (linked.core.poll_violation(), linked.over) {
+                linked.over = true;
+                self.told.push_back(Told::Broken(linked.who, Break::Violation(violation)));
+            }
+            touch(linked, &mut self.ready);
+        }
+        self.depart();
+    }
+
+    /// Closes the sockets of those that are done.
+    fn depart(&mut self) {
+        for linked in &mut self.list {
+            if linked.core.poll_shut().is_some() {
+                self.leaves.push_back((linked.link, linked.leave));
+            }
+        }
+    }
+
+    /// The next thing that happened.
+    pub(super) fn poll(&mut self, cx: &mut Cx<'_>) -> Option<Told> {
+        if let Some(told) = self.told.pop_front() {
+            return Some(told);
+        }
+        for at in 0..self.list.len() {
+            let linked = &mut self.list[at];
+            if !linked.lively {
+                continue;
+            }
+            let who = linked.who;
+            match linked.core.poll_event() {
+                Some(HostEvent::Closed) => {
+                    self.list.remove(at);
+                    return Some(Told::Closed(who));
+                }
+                Some(event) => return tell(who, event),
+                None => {
+                    linked.lively = false;
+                    if let (Err(violation), false) = (linked.core.resume(cx), linked.over) {
+                        linked.over = true;
+                        touch(linked, &mut self.ready);
+                        return Some(Told::Broken(who, Break::Violation(violation)));
+                    }
+                }
+            }
+        }
+        None
+    }
+}
+
+/// What an event of a connection that goes on means.
+fn tell(who: QueueId, event: HostEvent<Cqe>) -> Option<Told> {
+    match event {
+        HostEvent::Ready => Some(Told::Ready(who)),
+        HostEvent::Completed { tag, response, payload } => Some(Told::Completed(who, tag, response, payload)),
+        HostEvent::Closed => None,
+    }
+}
+
+fn touch(linked: &mut Linked, ready: &mut VecDeque<LinkId>) {
+    linked.lively = true;
+    if !linked.listed {
+        linked.listed = true;
+        ready.push_back(linked.link);
+    }
+}

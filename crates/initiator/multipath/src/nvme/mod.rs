@@ -1,0 +1,461 @@
+//! A path to a namespace over NVMe/TCP (NVMe Base 2.0, NVMe-TCP 1.0), without I/O; and discovery.
+//!
+//! A path is an association with one controller: an admin queue, on which it is set up, watched and kept
+//! alive, and I/O queues, over which operations go to the one that has the fewest in work. Payload goes
+//! straight from and to the caller's memory; once a path is up, reads and writes allocate nothing.
+//!
+//! Everything a controller says is checked (`claims`, and the transport below), and every wait ends
+//! ([`Times`]).
+//!
+//! **Loss.** When a connection is lost, or a command is not answered even after Abort, the path is down:
+//! all its queues are closed with a reset, so that nothing that stands in our socket reaches the
+//! controller later. If the admin queue lives, the controller is reset by it (CC.EN = 0, then RDY = 0);
+//! after that no command of the association can run any more. If it does not live, the time is waited
+//! after which the controller must have given up: twice the KATO, thrice if any traffic keeps it alive,
+//! and its Command Quiesce Time (NVMe Base 2.1 §9.6). If the admin queue was closed in good order, the
+//! association is over for the controller, too, and one KATO is waited instead. Not less: who closed may
+//! have been something between the two, and a processor of the controller that is busy elsewhere may
+//! come late to what stands in its sockets.
+//!
+//! Invariants:
+//! - Each operation ends once; [`Event::Down`] follows the last of them.
+//! - A queue is used for operations only while the path is up.
+
+mod claims;
+mod discovery;
+mod errands;
+mod fate;
+mod fence;
+mod flight;
+mod join;
+mod lanes;
+mod links;
+mod operations;
+mod reserve;
+mod settings;
+mod start;
+mod watch;
+mod words;
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use buf::{Cx, Errno, Payload, Time};
+use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Sockets, Work};
+use nvme::Cqe;
+use stream::{Came, RecvOp, SendOp, Slab, Tag, earliest};
+use volume::{IoId, Op};
+
+use crate::trace::Trace;
+use crate::{Claim, Event, Path, Portrait, Protocol, Why};
+
+pub use discovery::{CONTROLLERS_MAX, Discovered, Discovery, HOPS_MAX, RECORDS_MAX, Survey};
+pub use settings::{DEPTH_MAX, QUEUES_MAX, Settings, Times};
+
+use errands::Errands;
+use fence::Fence;
+use flight::{Flight, Known};
+use join::{Joining, Surroundings};
+use lanes::Lanes;
+use links::{Break, Links, QueueId, Told};
+use start::{Found, Step};
+use watch::{Look, Watch};
+
+/// How long it takes until memory or room is asked for again.
+const RETRY: Duration = Duration::from_millis(1);
+
+/// What an admin command is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Errand {
+    /// A step of the start.
+    Step(Step),
+    /// Something is looked at again.
+    Look(Look),
+    /// Told when something happens.
+    Event,
+    /// That both sides are there.
+    KeepAlive,
+    /// The end of an operation.
+    Abort,
+    /// EN = 0 was written, to fence.
+    Disable,
+    /// Whether RDY = 0.
+    Disabled,
+    /// SHN = 1 was written.
+    Shutdown,
+    /// Whether SHST says complete.
+    ShutDown,
+}
+
+/// The life of a path.
+#[derive(Debug)]
+enum State {
+    Down,
+    /// It is coming up.
+    Starting,
+    Up,
+    /// It ends in good order, at the latest at this time; `told`: the controller knows.
+    Ending {
+        until: Time,
+        told: bool,
+        next: Option<Time>,
+    },
+    /// It is lost; what was in work is coming back.
+    Falling(Why),
+}
+
+/// A path to a namespace over NVMe/TCP.
+#[derive(Debug)]
+pub struct NvmePath {
+    settings: Settings,
+    links: Links,
+    trace: Trace,
+    events: VecDeque<Event>,
+    state: State,
+    /// Counts associations; of the current one if there is one.
+    association: u32,
+    /// Which of the addresses is tried.
+    address: usize,
+    joins: Vec<Joining>,
+    errands: Errands<Errand>,
+    found: Found,
+    known: Option<Known>,
+    portrait: Option<Arc<Portrait>>,
+    lanes: Lanes,
+    flights: Slab<Flight>,
+    /// Operations that wait for memory or for room.
+    parked: VecDeque<Tag>,
+    /// When operations are looked over for those that take too long.
+    scan: Option<Time>,
+    /// When something is tried again for which memory or time was short.
+    retry: Option<Time>,
+    watch: Watch,
+    fence: Fence,
+}
+
+impl NvmePath {
+    /// A path that is down.
+    pub fn new(settings: Settings) -> Self {
+        NvmePath {
+            settings: settings.sane(),
+            links: Links::default(),
+            trace: Trace::new(),
+            events: VecDeque::new(),
+            state: State::Down,
+            association: 0,
+            address: 0,
+            joins: Vec::new(),
+            errands: Errands::new(),
+            found: Found::default(),
+            known: None,
+            portrait: None,
+            lanes: Lanes::default(),
+            flights: Slab::new(0),
+            parked: VecDeque::new(),
+            scan: None,
+            retry: None,
+            watch: Watch::default(),
+            fence: Fence::default(),
+        }
+    }
+
+    /// What it was told.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// What is said while it comes up, for who turned it on.
+    pub fn trace(&mut self) -> &mut Trace {
+        &mut self.trace
+    }
+
+    fn admin(&self) -> QueueId {
+        QueueId { association: self.association, qid: 0 }
+    }
+
+    fn retry_at(&mut self, at: Time) {
+        self.retry = earliest(self.retry, Some(at));
+    }
+
+    /// Takes what happened on a connection.
+    fn heed(&mut self, cx: &mut Cx<'_>, told: Told) {
+        match told {
+            Told::Dialled(who, dialled) => self.dialled(cx, who, dialled),
+            Told::NotDialled(who, errno) => self.not_dialled(cx, who, errno),
+            Told::Ready(who) => self.join(cx, who, |joining, cx, around| joining.ready(cx, around)),
+            Told::Completed(who, tag, cqe, payload) => self.completed(cx, who, tag, cqe, payload),
+            Told::Broken(who, how) => self.broken(cx, who, how),
+            Told::Closed(who) => self.closed(cx, who),
+        }
+    }
+
+    fn completed(&mut self, cx: &mut Cx<'_>, who: QueueId, tag: Tag, cqe: Cqe, payload: Payload) {
+        if let Some(flight) = self.lanes.find(who).and_then(|lane| lane.take(tag)) {
+            self.watch.heard = true;
+            return self.landed(cx, flight, cqe, payload);
+        }
+        if let Some(errand) = self.errands.ended(who, tag) {
+            return self.ran(cx, who, errand, cqe, payload);
+        }
+        if who.association == self.association {
+            self.join(cx, who, |joining, cx, around| joining.completed(cx, around, (tag, cqe, payload)));
+        }
+    }
+
+    /// An admin command has ended.
+    fn ran(&mut self, cx: &mut Cx<'_>, who: QueueId, errand: Errand, cqe: Cqe, payload: Payload) {
+        match errand {
+            Errand::Disable | Errand::Disabled => self.reset_ran(cx, who, errand, cqe),
+            _ if who.association != self.association => {}
+            Errand::Step(step) => self.step_ended(cx, step, cqe, payload),
+            Errand::Look(look) => self.looked(cx, look, cqe, payload),
+            Errand::Event => self.event(cx, cqe),
+            Errand::KeepAlive => self.kept_alive(cx, cqe),
+            // What it was for ends by itself, or by the next time-out.
+            Errand::Abort => {}
+            Errand::Shutdown | Errand::ShutDown => self.shutdown_ran(cx, errand, cqe),
+        }
+    }
+
+    fn broken(&mut self, cx: &mut Cx<'_>, who: QueueId, how: Break) {
+        self.fence.broken(who, how);
+        let lost = self.fence.resets(who);
+        if lost {
+            self.reset_failed(cx);
+        }
+        if who.association != self.association || lost {
+            return;
+        }
+        let joining = self.joins.iter().find(|joining| joining.who == who);
+        let why = match (&self.state, joining) {
+            // A controller that is shut down lets go of its queues.
+            (State::Ending { told: true, .. }, _) if !who.is_admin() => return,
+            (State::Ending { told: true, .. }, _) => Why::Ended,
+            (_, Some(joining)) => joining.cut(cx, &mut self.trace, how),
+            (_, None) => words::broken(how),
+        };
+        self.fall(cx, why);
+    }
+
+    /// Nothing is left of a connection.
+    fn closed(&mut self, cx: &mut Cx<'_>, who: QueueId) {
+        // Ours are closed when the path has fallen, others when they broke: this is told before.
+        if who.association == self.association && matches!(self.state, State::Starting | State::Up) {
+            self.fall(cx, words::broken(Break::Closed));
+        }
+    }
+
+    /// Everything that was in work has come back: the path is down.
+    fn settle(&mut self) {
+        if !self.flights.is_empty() {
+            return;
+        }
+        if let State::Falling(why) = &mut self.state {
+            let why = std::mem::replace(why, Why::Ended);
+            self.state = State::Down;
+            self.scan = None;
+            self.events.push_back(Event::Down(why));
+        }
+    }
+
+    /// The association is over, in bad order or in good.
+    fn fall(&mut self, cx: &mut Cx<'_>, why: Why) {
+        if matches!(self.state, State::Down | State::Falling(_)) {
+            return;
+        }
+        self.state = State::Falling(why);
+        let admin = self.admin();
+        for qid in 1..=self.settings.queues {
+            self.links.close(cx, QueueId { qid, ..admin }, Leave::Abort);
+        }
+        self.joins.clear();
+        self.errands.forget(admin);
+        self.watch = Watch::default();
+        self.retry = None;
+        self.lost(cx);
+        // What waits has not been sent.
+        while let Some(tag) = self.parked.pop_front() {
+            self.unpark(tag);
+        }
+        self.settle();
+    }
+
+    /// Does what is due by the clock.
+    fn look_at_clocks(&mut self, cx: &mut Cx<'_>) {
+        let now = cx.now;
+        if self.retry.is_some_and(|retry| retry <= now) {
+            self.retry = None;
+            self.try_again(cx);
+        }
+        if let Some(joining) = self.joins.iter().find(|joining| joining.until <= now) {
+            let why = Why::Silent("the controller does not answer; is it an NVMe/TCP port?".to_owned());
+            let why = joining.broke(cx, &mut self.trace, why);
+            self.fall(cx, why);
+        }
+        if let Some((who, errand)) = self.errands.overdue(now) {
+            let resets = matches!(errand, Errand::Disable | Errand::Disabled);
+            self.errands.forget(who);
+            if resets {
+                self.reset_failed(cx);
+            } else if who.association == self.association {
+                self.fall(
+                    cx,
+                    Why::Silent("the controller does not answer a command of the admin queue".into()),
+                );
+            }
+        }
+        self.start_clock(cx);
+        self.ending_clock(cx);
+        self.watch_clock(cx);
+        self.scan_clock(cx);
+        self.fence_clock(cx);
+    }
+
+    /// What was computed for queues that come up.
+    fn take_answers(&mut self, cx: &mut Cx<'_>) {
+        while let Some(who) =
+            self.joins.iter().find(|joining| joining.is_answered()).map(|joining| joining.who)
+        {
+            self.join(cx, who, |joining, cx, around| joining.computed(cx, around));
+        }
+    }
+
+    /// Memory, or a place, was short.
+    fn try_again(&mut self, cx: &mut Cx<'_>) {
+        let short: Vec<QueueId> =
+            self.joins.iter().filter(|joining| joining.is_short()).map(|joining| joining.who).collect();
+        for who in short {
+            self.join(cx, who, |joining, cx, around| joining.go(cx, around));
+        }
+        self.step_again(cx);
+        self.look_again(cx);
+    }
+}
+
+impl Sockets for NvmePath {
+    fn poll_dial(&mut self) -> Option<Dial> {
+        self.links.poll_dial()
+    }
+
+    fn handle_dialled(&mut self, cx: &mut Cx<'_>, id: DialId, how: Result<Dialled, Errno>) {
+        self.links.handle_dialled(cx, id, how, &self.settings.limits());
+    }
+
+    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Came) {
+        self.links.handle_recv(cx, link, op, came);
+    }
+
+    fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {
+        self.links.handle_written(cx, link, how);
+    }
+
+    fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
+        self.links.handle_sent(cx, link, op);
+    }
+
+    fn poll_ready(&mut self) -> Option<LinkId> {
+        self.links.poll_ready()
+    }
+
+    fn poll_recv(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<RecvOp> {
+        self.links.poll_recv(cx, link)
+    }
+
+    fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
+        self.links.poll_send(cx, link)
+    }
+
+    fn poll_leave(&mut self) -> Option<(LinkId, Leave)> {
+        self.links.poll_leave()
+    }
+
+    fn poll_work(&mut self) -> Option<Work> {
+        self.links.poll_work()
+    }
+
+    fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
+        while let Some(told) = self.links.poll(cx) {
+            self.heed(cx, told);
+        }
+        self.take_answers(cx);
+        self.launch(cx);
+        false
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        let ending = match self.state {
+            State::Ending { until, next, .. } => Some(next.map_or(until, |next| next.min(until))),
+            State::Down | State::Starting | State::Up | State::Falling(_) => None,
+        };
+        let (up, falling) = (matches!(self.state, State::Up), matches!(self.state, State::Falling(_)));
+        let joins = self.joins.iter().map(|joining| joining.until).min();
+        let clocks =
+            [self.links.poll_timeout(), self.retry, joins, self.errands.poll_timeout(), self.scan, ending];
+        let clocks = clocks.into_iter().fold(None, earliest);
+        let own = [self.watch.poll_timeout(up), self.fence.poll_timeout(falling), self.found.poll_timeout()];
+        own.into_iter().fold(clocks, earliest)
+    }
+
+    fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
+        self.links.handle_timeout(cx);
+        self.look_at_clocks(cx);
+    }
+}
+
+impl Path for NvmePath {
+    fn protocol(&self) -> Protocol {
+        Protocol::Nvme
+    }
+
+    fn connect(&mut self, cx: &mut Cx<'_>) {
+        if matches!(self.state, State::Down) {
+            self.begin(cx);
+        }
+    }
+
+    fn submit(&mut self, cx: &mut Cx<'_>, id: IoId, op: Op, payload: Payload) -> Result<(), (Op, Payload)> {
+        self.operate(cx, id, op, payload)
+    }
+
+    fn claim(&mut self, cx: &mut Cx<'_>, id: IoId, claim: Claim) -> Result<(), Claim> {
+        self.ask(cx, id, claim)
+    }
+
+    fn cancel(&mut self, cx: &mut Cx<'_>, id: IoId) {
+        self.unwant(cx, id);
+    }
+
+    fn fence(&mut self, cx: &mut Cx<'_>) {
+        self.fence.asked = true;
+        self.fence_clock(cx);
+    }
+
+    /// A controller belongs to its association, and no other one ends it.
+    fn portals(&self) -> Option<(&str, &[SocketAddr])> {
+        None
+    }
+
+    fn fence_by(&mut self, _portals: Vec<SocketAddr>) {}
+
+    /// The controller tells, and where it does not, it is asked with each keep-alive.
+    fn look_now(&mut self) {}
+
+    fn lands_for(&self) -> Duration {
+        self.patience(false)
+    }
+
+    fn disconnect(&mut self, cx: &mut Cx<'_>, grace: Duration) {
+        self.end(cx, grace);
+    }
+
+    fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+}
+
+/// Gives a joining queue its surroundings.
+fn around<'a>(settings: &'a Settings, links: &'a mut Links, trace: &'a mut Trace) -> Surroundings<'a> {
+    Surroundings { settings, links, trace }
+}

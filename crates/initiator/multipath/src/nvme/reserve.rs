@@ -1,0 +1,164 @@
+//! Reservations over NVMe (NVMe Base §7.2 to §7.5, NVM Command Set §8.19): the volume's words as
+//! commands, and the report back in them.
+
+use buf::{Class, Cx, Payload, SgMut};
+use nvme::reservation::{
+    Acquire, AcquireAction, Register, RegisterAction, Release, ReleaseAction, Report, decode_status,
+};
+use nvme::{Opcode, Sqe};
+use volume::Identity;
+use volume::reservation::{Action, Key, Kind, RegisterMode};
+
+use crate::{Claim, Claims, Registration};
+
+/// Room of the first report: its head and 63 registrants.
+const REPORT: usize = 4096;
+/// Room of the longest: more registrants than any volume here has.
+const REPORT_MAX: usize = 64 + 64 * (volume::reservation::REGISTRANTS_MAX + 1);
+
+/// What was asked, and how it is said.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) claim: Claim,
+    /// Bytes of room for a report.
+    room: usize,
+    /// The command was sent.
+    pub(super) sent: bool,
+    /// The report that came.
+    pub(super) report: Option<Claims>,
+}
+
+/// An action as a command: its opcode, how to put its fields, and its keys.
+enum Words {
+    Register(Register),
+    Acquire(Acquire),
+    Release(Release),
+}
+
+impl Asked {
+    /// `None`: NVMe has no words for it.
+    pub(super) fn new(claim: &Claim) -> Option<Asked> {
+        if let Claim::Act(action) = claim {
+            words(action)?;
+        }
+        Some(Asked { claim: claim.clone(), room: REPORT, sent: false, report: None })
+    }
+
+    /// Whether the command changes anything.
+    pub(super) fn acts(&self) -> bool {
+        matches!(self.claim, Claim::Act(_))
+    }
+
+    /// The command, made of an empty one of the namespace; `None` while memory is short.
+    pub(super) fn command(&self, cx: &mut Cx<'_>, mut sqe: Sqe) -> Option<(Sqe, Payload)> {
+        let (words, keys) = match &self.claim {
+            Claim::Report => {
+                sqe.opcode = Opcode::RESERVATION_REPORT;
+                Report { len: self.room as u64, extended: true }.put(&mut sqe);
+                return Some((sqe, Payload::In(cx.pool.take_sg(Class::Wire, self.room)?)));
+            }
+            Claim::Act(action) => words(action)?,
+        };
+        match words {
+            Words::Register(register) => {
+                sqe.opcode = Opcode::RESERVATION_REGISTER;
+                register.put(&mut sqe);
+            }
+            Words::Acquire(acquire) => {
+                sqe.opcode = Opcode::RESERVATION_ACQUIRE;
+                acquire.put(&mut sqe);
+            }
+            Words::Release(release) => {
+                sqe.opcode = Opcode::RESERVATION_RELEASE;
+                release.put(&mut sqe);
+            }
+        }
+        let len = if matches!(sqe.opcode, Opcode::RESERVATION_RELEASE) { 8 } else { 16 };
+        let mut memory = cx.pool.take_sg(Class::Wire, len)?;
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&keys[0].to_le_bytes());
+        bytes[8..].copy_from_slice(&keys[1].to_le_bytes());
+        memory.copy_from(0, &bytes[..len]);
+        Some((sqe, Payload::Out(memory.freeze())))
+    }
+
+    /// Takes a report in. False: it was longer than the room for it, and is asked for again.
+    pub(super) fn reported(&mut self, bytes: SgMut, us: [u8; 16]) -> bool {
+        let bytes = bytes.freeze();
+        let mut flat = vec![0; bytes.len()];
+        bytes.copy_to(0, &mut flat);
+        let Some((summary, count, registrants)) = decode_status(&flat, true) else { return true };
+        let held = Kind::from_nvme(summary.kind);
+        if held.is_none() && summary.kind != 0 {
+            // Something is held that we have no word for: that is not nothing.
+            return true;
+        }
+        if registrants.len() < count && self.room < REPORT_MAX {
+            self.room = REPORT_MAX;
+            self.sent = false;
+            return false;
+        }
+        let registrations = registrants.iter().map(|one| Registration {
+            identity: Identity::Host(one.host),
+            key: Key(one.key),
+            holds: one.holds,
+            ours: one.host == us,
+            // Another identifier may stand for an initiator port, in the target's way.
+            kin: (one.host == us).then_some(true),
+        });
+        self.report = Some(Claims {
+            generation: summary.generation,
+            persists: Some(summary.persists),
+            held,
+            registrations: registrations.collect(),
+            named: true,
+            whole: registrants.len() >= count,
+        });
+        true
+    }
+}
+
+fn words(action: &Action) -> Option<(Words, [u64; 2])> {
+    let key = |key: &Option<Key>| key.map_or(0, |key| key.0);
+    Some(match action {
+        Action::Register(register) => {
+            if !register.also.is_empty() || !register.ports.is_empty() {
+                return None;
+            }
+            let fresh = register.current == Some(Key::NONE);
+            let action = match register.mode {
+                RegisterMode::Add => RegisterAction::Register,
+                RegisterMode::Remove => RegisterAction::Unregister,
+                RegisterMode::Replace => RegisterAction::Replace,
+                RegisterMode::Set if register.new == Key::NONE => RegisterAction::Unregister,
+                RegisterMode::Set if fresh => RegisterAction::Register,
+                RegisterMode::Set => RegisterAction::Replace,
+            };
+            let ignore_key = register.current.is_none();
+            let words = Register { action, ignore_key, persist: register.persist };
+            (Words::Register(words), [key(&register.current), register.new.0])
+        }
+        Action::Reserve { key: current, kind } => {
+            let ignore_key = current.is_none();
+            let words = Acquire { action: AcquireAction::Acquire, ignore_key, kind: kind.nvme() };
+            (Words::Acquire(words), [key(current), 0])
+        }
+        Action::Preempt { key: current, victim, kind, abort } => {
+            let action = if *abort { AcquireAction::PreemptAndAbort } else { AcquireAction::Preempt };
+            let words = Acquire { action, ignore_key: current.is_none(), kind: kind.nvme() };
+            (Words::Acquire(words), [key(current), victim.0])
+        }
+        Action::Release { key: current, kind } => {
+            let ignore_key = current.is_none();
+            let words = Release { action: ReleaseAction::Release, ignore_key, kind: kind.nvme() };
+            (Words::Release(words), [key(current), 0])
+        }
+        Action::Clear { key: current } => {
+            let words = Release { action: ReleaseAction::Clear, ignore_key: current.is_none(), kind: 0 };
+            (Words::Release(words), [key(current), 0])
+        }
+        Action::Move { .. } | Action::Persist { .. } | Action::LegacyReserve | Action::LegacyRelease => {
+            return None;
+        }
+    })
+}

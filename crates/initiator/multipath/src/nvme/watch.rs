@@ -1,0 +1,357 @@
+//! What goes on while a path is up: keep alive, and events, upon which what may have changed is looked at
+//! again.
+//!
+//! Invariant: at most one look is in work; what comes meanwhile is remembered as one bit each, so a flood
+//! of events costs no more than one look after another.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use buf::{Cx, Payload, Time};
+use nvme::event::Event as Notice;
+use nvme::identify::{self, Cns, Identifiers, Identify, Independent, Namespace};
+use nvme::log::{GetLogPage, Lid};
+use nvme::{Cqe, Sqe, admin};
+use volume::Access;
+
+use super::claims::{NamespaceFacts, Shape};
+use super::start::{VERSION_DESCRIPTORS, structure};
+use super::{Errand, NvmePath, RETRY, State, words};
+use crate::{Event, Why};
+
+/// Requests for events that wait at the controller.
+const REQUESTS: usize = 4;
+/// What is looked at where the namespace may be another one, or be different.
+const NAMESPACE: &[Look] = &[Look::Descriptors, Look::Namespace, Look::Independent];
+/// Least time between two looks: so events without end do not fill the admin queue.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Looks that are refused for now are this often twice as long apart each time: up to 1.28 s.
+const REFUSED_MAX: u32 = 6;
+
+/// What may have to be looked at, in the order in which it is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    /// The list of changed namespaces: reading it clears the event.
+    Changed,
+    /// Who the namespace is.
+    Descriptors,
+    Namespace,
+    Independent,
+    Ana,
+    /// The notice of a reservation: reading it clears the event.
+    Reservation,
+}
+
+impl Look {
+    const ALL: [Look; 6] =
+        [Look::Changed, Look::Descriptors, Look::Namespace, Look::Independent, Look::Ana, Look::Reservation];
+
+    fn bit(self) -> u8 {
+        1 << self as u8
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    /// Half or a quarter of the keep-alive timeout.
+    tick: Duration,
+    next: Option<Time>,
+    patience: Duration,
+    /// The controller has answered something since the last tick.
+    pub(super) heard: bool,
+    /// What is to be looked at, as bits.
+    wanted: u8,
+    looking: bool,
+    /// How many looks in a row were refused for now.
+    refused: u32,
+    /// Not before this time.
+    not_before: Option<Time>,
+    /// But for who the namespace is: what is written meanwhile goes to who stands there.
+    hurry: bool,
+}
+
+impl Watch {
+    /// An admin queue is up.
+    pub(super) fn begin(&mut self, now: Time, keep_alive: Duration) {
+        *self = Watch { tick: keep_alive / 4, patience: keep_alive, ..Watch::default() };
+        self.next = Some(now + self.tick);
+    }
+
+    /// Only while the path is `up` is anything looked at.
+    pub(super) fn poll_timeout(&self, up: bool) -> Option<Time> {
+        let look = self.not_before.filter(|_| up && self.wanted != 0 && !self.looking);
+        stream::earliest(self.next, look)
+    }
+
+    fn want(&mut self, looks: &[Look]) {
+        self.wanted |= looks.iter().fold(0, |bits, look| bits | look.bit());
+    }
+}
+
+/// Whether a namespace has another name than it had. What is not told, or zero, is no name.
+fn is_other(before: &Identifiers, now: &Identifiers) -> bool {
+    fn differ<const N: usize>(before: Option<[u8; N]>, now: Option<[u8; N]>) -> bool {
+        let told = |name: Option<[u8; N]>| name.filter(|name| *name != [0; N]);
+        told(before).zip(told(now)).is_some_and(|(before, now)| before != now)
+    }
+    differ(before.uuid, now.uuid) || differ(before.nguid, now.nguid) || differ(before.eui64, now.eui64)
+}
+
+fn other_volume() -> Why {
+    let text = "another volume stands behind this namespace number now; look into the target";
+    Why::Lost(text.to_owned())
+}
+
+impl NvmePath {
+    /// The path is up: events are asked for.
+    pub(super) fn arm(&mut self, cx: &mut Cx<'_>) {
+        let Some(known) = self.known else { return };
+        let admin = self.admin();
+        let wanted = usize::from(known.controller.event_requests).min(REQUESTS);
+        while self.errands.count(|errand| *errand == Errand::Event) < wanted {
+            let request = (admin::async_event_request(), 0);
+            if !self.errands.send(cx, &mut self.links, admin, request, (Errand::Event, None)) {
+                return;
+            }
+        }
+    }
+
+    /// An event was told.
+    pub(super) fn event(&mut self, cx: &mut Cx<'_>, cqe: Cqe) {
+        let end = cqe.completion();
+        if !end.status.is_success() || !matches!(self.state, State::Up | State::Ending { .. }) {
+            return;
+        }
+        match Notice::parse(end.result as u32) {
+            Notice { kind: 2, info: 0, .. } => {
+                self.watch.want(&[Look::Changed]);
+                self.watch.want(NAMESPACE);
+            }
+            Notice { kind: 2, info: 3, .. } => self.watch.want(&[Look::Ana]),
+            Notice { kind: 6, info: 0, .. } => self.watch.want(&[Look::Reservation]),
+            // What else there is changes nothing here: errors are told by commands, health is its
+            // operator's.
+            _ => {}
+        }
+        self.look(cx);
+        self.arm(cx);
+    }
+
+    /// A path-related status says more than the last look.
+    pub(super) fn path_says(&mut self, cx: &mut Cx<'_>, access: Access) {
+        if self.found.access != Some(access) {
+            self.found.access = Some(access);
+            self.changed();
+        }
+        self.watch.want(&[Look::Ana]);
+        self.look(cx);
+    }
+
+    /// The controller says that a block is beyond the end: perhaps the namespace has another size by now.
+    pub(super) fn size_differs(&mut self, cx: &mut Cx<'_>) {
+        self.watch.want(NAMESPACE);
+        self.look(cx);
+    }
+
+    /// Looks at the next thing.
+    pub(super) fn look(&mut self, cx: &mut Cx<'_>) {
+        if self.watch.looking || !matches!(self.state, State::Up) {
+            return;
+        }
+        let is_early = self.watch.not_before.is_some_and(|time| time > cx.now);
+        if is_early && !self.watch.hurry {
+            return;
+        }
+        let urgent = |look: &Look| matches!(look, Look::Descriptors | Look::Namespace);
+        let due = |wanted: u8| {
+            let mut all = Look::ALL.into_iter();
+            all.find(|look| wanted & look.bit() != 0 && (!is_early || urgent(look)))
+        };
+        while let Some(look) = due(self.watch.wanted) {
+            let Some((sqe, len)) = self.look_command(look) else {
+                self.watch.wanted &= !look.bit();
+                continue;
+            };
+            let until = Some(cx.now + self.settings.times.command);
+            let admin = self.admin();
+            if self.errands.send(cx, &mut self.links, admin, (sqe, len), (Errand::Look(look), until)) {
+                self.watch.wanted &= !look.bit();
+                self.watch.looking = true;
+                self.watch.hurry &= look != Look::Namespace;
+            } else {
+                // Not at once: until then nothing is due, and the world may sleep.
+                (self.watch.not_before, self.watch.hurry) = (Some(cx.now + RETRY), false);
+                self.retry_at(cx.now + RETRY);
+            }
+            return;
+        }
+    }
+
+    pub(super) fn look_again(&mut self, cx: &mut Cx<'_>) {
+        self.look(cx);
+        self.arm(cx);
+    }
+
+    fn look_command(&self, look: Look) -> Option<(Sqe, usize)> {
+        let log = |lid, len: u64, nsid| {
+            let log = GetLogPage {
+                lid,
+                specific: 0,
+                retain: false,
+                len,
+                offset: 0,
+                by_index: false,
+                command_set: 0,
+                nsid,
+            };
+            Some((log.sqe(), len as usize))
+        };
+        let identify = |cns| {
+            let command = Identify { cns, controller: 0, nsid: self.settings.nsid, command_set: 0 };
+            Some((command.sqe(), identify::LEN))
+        };
+        match look {
+            Look::Changed => log(Lid::CHANGED_NAMESPACES, 4096, identify::NSID_ALL),
+            Look::Descriptors if self.found.version >= VERSION_DESCRIPTORS => {
+                identify(Cns::NAMESPACE_DESCRIPTORS)
+            }
+            Look::Descriptors => None,
+            Look::Namespace => identify(Cns::NAMESPACE),
+            Look::Independent if self.known?.controller.version >= 0x0002_0000 => {
+                identify(Cns::INDEPENDENT_NAMESPACE)
+            }
+            Look::Independent => None,
+            Look::Ana => self.ana_log(),
+            Look::Reservation => log(Lid::RESERVATION, 64, 0),
+        }
+    }
+
+    /// A look has been answered.
+    pub(super) fn looked(&mut self, cx: &mut Cx<'_>, look: Look, cqe: Cqe, payload: Payload) {
+        self.watch.looking = false;
+        self.watch.not_before = Some(cx.now + PAUSE);
+        self.watch.hurry |= look == Look::Changed;
+        if !matches!(self.state, State::Up) {
+            return;
+        }
+        let status = cqe.completion().status;
+        if status.is_success() {
+            self.watch.refused = 0;
+            self.take_look(cx, look, &payload);
+        } else if !status.is_final() {
+            // What is not told now is asked for again, ever more slowly: the change that it was about stands.
+            self.watch.want(&[look]);
+            self.watch.not_before = Some(cx.now + PAUSE * (1 << self.watch.refused.min(REFUSED_MAX)));
+            self.watch.refused = self.watch.refused.saturating_add(1);
+            self.watch.hurry = false;
+        }
+        if matches!(self.state, State::Up) && self.is_contradictory() {
+            return self.fall(cx, words::unsized_path());
+        }
+        if matches!(self.state, State::Up) {
+            self.changed();
+            self.look(cx);
+        }
+    }
+
+    fn take_look(&mut self, cx: &mut Cx<'_>, look: Look, payload: &Payload) {
+        let Some(known) = &mut self.known else { return };
+        match look {
+            Look::Changed => {}
+            Look::Descriptors => {
+                let Ok(said) = structure(payload).map(|bytes| Identifiers::parse(&bytes)) else { return };
+                if is_other(&self.found.identifiers, &said) {
+                    self.fall(cx, other_volume());
+                }
+            }
+            Look::Namespace => {
+                let said = structure(payload).map(|bytes| Namespace::parse(&bytes));
+                let judged =
+                    said.and_then(|said| NamespaceFacts::judge(&said, &known.controller, &self.settings));
+                // What it does not tell now is as it was.
+                let before = known.namespace.shape;
+                let judged = judged.map(|facts| NamespaceFacts { shape: facts.shape.or(before), ..facts });
+                let shift = |shape: Option<Shape>| shape.map(|shape| shape.shift);
+                let names = |facts: &NamespaceFacts| Identifiers {
+                    eui64: Some(facts.eui64),
+                    nguid: Some(facts.nguid),
+                    ..Identifiers::default()
+                };
+                if judged.as_ref().is_ok_and(|facts| is_other(&names(&known.namespace), &names(facts))) {
+                    return self.fall(cx, other_volume());
+                }
+                match judged {
+                    // Another block size is another namespace: nothing that is in work fits it.
+                    Ok(facts) if before.is_none() || shift(facts.shape) == shift(before) => {
+                        // Of the limits that go with a shape nothing was learnt without it: that is begun again.
+                        let facts = NamespaceFacts { shape: before.and(facts.shape), ..facts };
+                        known.namespace = facts;
+                        self.found.namespace = Some(facts);
+                    }
+                    Ok(_) | Err(_) => {
+                        let why = "the namespace is gone, or is another one now".to_owned();
+                        self.fall(cx, Why::Refused(why));
+                    }
+                }
+            }
+            Look::Independent => {
+                if let Ok(bytes) = structure(payload) {
+                    known.namespace = known.namespace.and(&Independent::parse(&bytes));
+                    self.found.namespace = Some(known.namespace);
+                }
+            }
+            Look::Ana => self.take_ana(payload),
+            // 8: the type; 0 says that there is no notice. The rest of them come one by one.
+            Look::Reservation => {
+                if let Payload::In(page) = payload {
+                    let kind = page.pieces().first().and_then(|piece| piece.get(8)).copied();
+                    if kind.is_some_and(|kind| kind != 0) {
+                        self.events.push_back(Event::ReservationsChanged);
+                        self.watch.want(&[Look::Reservation]);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Tells what differs from the portrait that was told last.
+    fn changed(&mut self) {
+        let portrait = self.paint();
+        if self.portrait.as_deref() != Some(&portrait) {
+            let portrait = Arc::new(portrait);
+            self.portrait = Some(portrait.clone());
+            self.events.push_back(Event::Changed(portrait));
+        }
+    }
+
+    pub(super) fn kept_alive(&mut self, cx: &mut Cx<'_>, cqe: Cqe) {
+        if !cqe.completion().status.is_success() {
+            self.fall(cx, Why::Lost("the controller does not take Keep Alive".to_owned()));
+        }
+    }
+
+    /// Keep Alive goes at half of the timeout, or at a quarter unless there was traffic where any traffic
+    /// keeps alive.
+    pub(super) fn watch_clock(&mut self, cx: &mut Cx<'_>) {
+        self.look(cx);
+        let Some(next) = self.watch.next.filter(|next| *next <= cx.now) else { return };
+        self.watch.next = Some(next.max(cx.now - self.watch.tick) + self.watch.tick);
+        let heard = std::mem::take(&mut self.watch.heard);
+        let any = self.known.is_some_and(|known| known.controller.any_traffic_keeps_alive);
+        // A path that does not serve may serve again, and not every controller tells it.
+        if self.found.access.is_some_and(|access| !access.serves()) {
+            self.watch.want(&[Look::Ana]);
+            self.look(cx);
+        }
+        if any && heard || self.errands.count(|errand| *errand == Errand::KeepAlive) > 0 {
+            return;
+        }
+        let until = Some(cx.now + self.watch.patience);
+        let admin = self.admin();
+        let alive = (admin::keep_alive(), 0);
+        let _sent_or_next_time =
+            self.errands.send(cx, &mut self.links, admin, alive, (Errand::KeepAlive, until));
+    }
+}

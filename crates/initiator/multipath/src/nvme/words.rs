@@ -1,0 +1,261 @@
+//! What a path tells people: why a controller refused us, whose fault it is, and what to change. The
+//! text is what went wrong, then a semicolon, then the advice.
+//!
+//! Invariant: nothing here shows a secret, nor a text of the controller that was not checked.
+
+use nvme::auth::{Explanation, Group, Hash, HostFault, Policy};
+use nvme::{Completion, Status};
+use nvme_tcp::Violation;
+
+use super::links::Break;
+use super::settings::Settings;
+use crate::Why;
+
+/// What went wrong, and the advice behind it.
+pub(super) fn split(why: &Why) -> (String, String) {
+    let text = match why {
+        Why::Refused(text)
+        | Why::Absent(text)
+        | Why::Unproven(text)
+        | Why::CutShort(text)
+        | Why::Silent(text)
+        | Why::Lost(text) => text.as_str(),
+        Why::Unreachable(errno) => return (format!("no connection (errno {})", errno.0), String::new()),
+        Why::Ended => "ended",
+    };
+    match text.split_once("; ") {
+        Some((what, advice)) => (what.to_owned(), advice.to_owned()),
+        None => (text.to_owned(), String::new()),
+    }
+}
+
+pub(super) fn digests((header, data): (bool, bool)) -> String {
+    match (header, data) {
+        (false, false) => "none",
+        (true, false) => "header",
+        (false, true) => "data",
+        (true, true) => "header and data",
+    }
+    .to_owned()
+}
+
+pub(super) fn digests_refused() -> Why {
+    Why::Refused(
+        "the controller does not use the digests that were asked for; allow them there, or ask for none"
+            .to_owned(),
+    )
+}
+
+/// The controller says what cannot be.
+pub(super) fn lie(what: String) -> Why {
+    Why::Refused(format!("the controller breaks the standard: {what}; report it to its maker"))
+}
+
+pub(super) fn tls_wanted() -> Why {
+    Why::Refused("the controller wants TLS (ASCR); use a listener without TLS".to_owned())
+}
+
+pub(super) fn secret_missing(wanted_by_controller: bool) -> Why {
+    Why::Unproven(if wanted_by_controller {
+        "the controller wants this host to authenticate, and no secret of this host is set; \
+         set the secret that the controller has for this host's NQN"
+            .to_owned()
+    } else {
+        "the controller's secret is set, but this host's is not; set this host's secret too".to_owned()
+    })
+}
+
+/// A path serves whose namespace told no size before: all of it is asked again.
+pub(super) fn unsized_path() -> Why {
+    Why::Lost(
+        "the path has begun to serve, and the namespace had told no size before: it is asked again"
+            .to_owned(),
+    )
+}
+
+/// A status as the standard writes it.
+pub(super) fn status(status: Status) -> String {
+    let last = if status.is_final() { ", do not retry" } else { "" };
+    format!("status {:x}h/{:02x}h{last}", status.kind(), status.code())
+}
+
+/// Why a Connect was refused (NVMe Base §6.3).
+pub(super) fn connect_refused(end: Completion, settings: &Settings) -> Why {
+    let (subsystem, host) = (&settings.subsystem, &settings.host);
+    match end.status.plain() {
+        Status::CONNECT_INVALID_HOST => Why::Refused(format!(
+            "{subsystem} does not let {host} in; add the host's NQN there, or use the NQN that it knows"
+        )),
+        Status::CONNECT_INVALID_PARAMETERS => parameter(end.result, settings),
+        Status::CONTROLLER_BUSY => Why::Lost(
+            "the controller has no room now, its volumes are away for now, or this host is put off after wrong secrets; \
+             try again later"
+                .to_owned(),
+        ),
+        Status::CONNECT_RESTART_DISCOVERY | Status::DISCOVER_RESTART => {
+            Why::Refused(format!("{subsystem} is elsewhere now; discover it again"))
+        }
+        Status::HOST_ID_INCONSISTENT => Why::Refused(
+            "the host identifier does not go with the host's NQN; give each machine both of its own"
+                .to_owned(),
+        ),
+        Status::KEEP_ALIVE_INVALID => {
+            Why::Refused("the keep-alive timeout is not accepted; choose another one".to_owned())
+        }
+        other if other.kind() == 0 && !end.status.is_final() => {
+            Why::Lost(format!("Connect failed: {}", status(end.status)))
+        }
+        _ => Why::Refused(format!("Connect is refused: {}; see the controller's log", status(end.status))),
+    }
+}
+
+/// Connect Invalid Parameters names the field: its offset, and whether it is in the data.
+fn parameter(result: u64, settings: &Settings) -> Why {
+    let (at, in_data) = (result as u16, result & 1 << 16 != 0);
+    let text = match (in_data, at) {
+        (true, 0) => "the host identifier is refused; it must not be zero, nor another machine's".to_owned(),
+        (true, 16) => "the controller number is refused: the association is over".to_owned(),
+        (true, 256) => {
+            format!("there is no subsystem {} for this host here; discover what there is", settings.subsystem)
+        }
+        (true, 512) => format!("the host NQN {} is refused; add it there", settings.host),
+        (false, 42) => "the queue number is refused; ask for fewer I/O queues".to_owned(),
+        (false, 44) => "the queue's size is refused; ask for a smaller depth".to_owned(),
+        (false, 46) => "the queue's attributes are refused; try with SQ flow control enabled".to_owned(),
+        (in_data, at) => {
+            let place = if in_data { "data" } else { "command" };
+            format!("Connect is refused for byte {at} of its {place}")
+        }
+    };
+    match (in_data, at) {
+        (true, 16) => Why::Lost(text),
+        (true, 256) => Why::Absent(text),
+        _ => Why::Refused(text),
+    }
+}
+
+pub(super) fn authentication_status(end: Status) -> Why {
+    match end.plain() {
+        Status::HOST_PATH_ERROR => cut_short(),
+        _ => Why::Unproven(format!("authentication is refused: {}; see the controller's log", status(end))),
+    }
+}
+
+/// The connection ended before authentication did: some controllers close before their refusal is out.
+pub(super) fn cut_short() -> Why {
+    Why::CutShort(
+        "the controller closed the connection amid authentication; compare the secret that it has for this \
+         host with the one that is set here, and see the controller's log"
+            .to_owned(),
+    )
+}
+
+/// We have too much else to compute.
+pub(super) fn not_computed() -> Why {
+    Why::Lost(
+        "this daemon has too much else to compute for authentication at the moment; the path is tried again"
+            .to_owned(),
+    )
+}
+
+/// Whose secret it is.
+pub(super) fn unproven(fault: HostFault) -> Why {
+    Why::Unproven(match fault {
+        HostFault::Refused(Explanation::FAILED) => {
+            "the controller refuses this host: its secret for this host is not the one that is set here; \
+             compare the two"
+                .to_owned()
+        }
+        HostFault::Refused(explanation) => {
+            format!("the controller refuses this host: {explanation}; compare hashes and groups of both")
+        }
+        HostFault::Wrong(Explanation::FAILED) => {
+            "the controller does not prove itself: its secret is not the one that is set here for it; \
+             compare the two"
+                .to_owned()
+        }
+        HostFault::Wrong(explanation) => {
+            format!("this host refuses the controller: {explanation}; compare hashes and groups of both")
+        }
+    })
+}
+
+pub(super) fn hash(hash: Hash) -> &'static str {
+    match hash {
+        Hash::Sha256 => "SHA-256",
+        Hash::Sha384 => "SHA-384",
+        Hash::Sha512 => "SHA-512",
+    }
+}
+
+pub(super) fn group(group: Group) -> &'static str {
+    match group {
+        Group::Null => "none",
+        Group::Ffdhe2048 => "ffdhe2048",
+        Group::Ffdhe3072 => "ffdhe3072",
+        Group::Ffdhe4096 => "ffdhe4096",
+        Group::Ffdhe6144 => "ffdhe6144",
+        Group::Ffdhe8192 => "ffdhe8192",
+    }
+}
+
+pub(super) fn hashes(policy: &Policy) -> String {
+    policy.hashes.iter().map(|&one| hash(one)).collect::<Vec<_>>().join(", ")
+}
+
+pub(super) fn groups(policy: &Policy) -> String {
+    policy.groups.iter().map(|&one| group(one)).collect::<Vec<_>>().join(", ")
+}
+
+/// What kind of message of DH-HMAC-CHAP it is (NVMe Base §8.3.5.5).
+pub(super) fn message_name(message: &[u8]) -> &'static str {
+    match message {
+        [1, 1, ..] => "DH-HMAC-CHAP_Challenge",
+        [1, 3, ..] => "DH-HMAC-CHAP_Success1",
+        [0, 0xf1, ..] => "AUTH_Failure1",
+        _ => "an unknown message",
+    }
+}
+
+/// Hash and group of a challenge.
+pub(super) fn chosen(message: &[u8]) -> Option<(String, String)> {
+    let [1, 1, ..] = message else { return None };
+    let (hash_id, group_id) = (*message.get(8)?, *message.get(9)?);
+    let hash = Hash::from_id(hash_id).map_or(format!("unknown ({hash_id})"), |one| hash(one).to_owned());
+    let group = Group::from_id(group_id).map_or(format!("unknown ({group_id})"), |one| group(one).to_owned());
+    Some((hash, group))
+}
+
+/// The first word was not even answered.
+pub(super) fn closed_at_once() -> Why {
+    Why::Lost(
+        "the controller closed the connection before it answered ICReq; is it an NVMe/TCP port?".to_owned(),
+    )
+}
+
+/// What a break means.
+pub(super) fn broken(how: Break) -> Why {
+    let silent = [Violation::HandshakeTimeout, Violation::PduTimeout, Violation::Stalled];
+    let why = match &how {
+        Break::Violation(violation) if silent.contains(violation) => Why::Silent,
+        _ => Why::Lost,
+    };
+    why(match how {
+        Break::Closed => "the controller closed the connection".to_owned(),
+        Break::Socket(errno) => format!("the connection failed (errno {})", errno.0),
+        Break::Violation(violation) => match violation {
+            Violation::Fatal(fatal) => {
+                format!("the controller broke the protocol (FES {:02x}h)", fatal.fes.0)
+            }
+            Violation::Terminated(fatal) => {
+                format!("the controller says that we broke the protocol (FES {:02x}h)", fatal.fes.0)
+            }
+            Violation::HandshakeTimeout => {
+                "the controller did not answer ICReq; is it an NVMe/TCP port?".to_owned()
+            }
+            Violation::PduTimeout => "the controller began a PDU and did not end it".to_owned(),
+            Violation::Stalled => "the controller does not read what is sent to it".to_owned(),
+            Violation::TooManyCommands => "more commands than the queue has entries".to_owned(),
+        },
+    })
+}

@@ -1,0 +1,197 @@
+//! What every way to a remote volume promises, whichever protocol it speaks.
+//!
+//! Invariants:
+//! - Every operation that a path took on ends exactly once, by [`Event::Done`] with its memory.
+//! - [`Event::Down`] comes after the end of everything that was in work, and at most
+//!   [`Path::poll_timeout`]'s time later than the loss.
+//! - After [`Event::Fenced`] nothing that was submitted before can reach the medium any more.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use buf::{Cx, Payload};
+use endpoint::Sockets;
+use volume::reservation::{Action, Key, Kind};
+use volume::{Access, Failure, Geometry, Identity, IoId, Op, Outcome, Uuid};
+
+/// Which protocol a path speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Protocol {
+    /// RFC 7143.
+    Iscsi,
+    /// NVMe/TCP.
+    Nvme,
+}
+
+/// What a path found at its other end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Portrait {
+    /// The common name of the volume: paths are of one volume if these agree, and by nothing else.
+    /// `None`: the target gives none, so the path stands alone.
+    pub uuid: Option<Uuid>,
+    /// What its blocks are like; `max_io` is what one operation of the path carries. `None`: the path is in a
+    /// state in which the target does not tell, so nothing is known, and nothing may be submitted.
+    pub geometry: Option<Geometry>,
+    /// Whether the target lets us write.
+    pub read_only: bool,
+    /// The state of the path.
+    pub access: Access,
+    /// Vendor, product and revision, or model and firmware, in the target's words.
+    pub product: String,
+    /// Serial number.
+    pub serial: String,
+    /// Commands that may be in work at once.
+    pub depth: u32,
+    /// Everything else worth telling: negotiated parameters, features, limits; name and value, in the
+    /// words of the protocol's standard.
+    pub terms: Vec<(String, String)>,
+}
+
+/// What became of an operation that did not succeed.
+#[derive(Debug)]
+pub enum Fate {
+    /// The target refused it, or tried and failed: final, on whichever path.
+    Failed(Failure),
+    /// It has not been done and never will be, by this path: it may be submitted again, here or on
+    /// another path, at the earliest after this time.
+    NotDone(Duration),
+    /// It may have been done, or be done later still, until the path is fenced.
+    Unknown,
+}
+
+/// What is asked about a volume's reservations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// A change. What the protocol cannot say ends as [`volume::Refusal::Unsupported`].
+    Act(Action),
+    /// Who is registered, and what is held.
+    Report,
+}
+
+/// A registration, as the target reports it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Registration {
+    /// Whose.
+    pub identity: Identity,
+    /// Its key.
+    pub key: Key,
+    /// Whether it holds the reservation.
+    pub holds: bool,
+    /// Whether it is ours, by this path.
+    pub ours: bool,
+    /// Whether it is this host's, by whatever path; `None`: the target does not say so.
+    pub kin: Option<bool>,
+}
+
+/// The reservations of a volume, as the target reports them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claims {
+    /// Counts changes of registrations.
+    pub generation: u32,
+    /// Whether they survive power loss; `None`: the target does not say.
+    pub persists: Option<bool>,
+    /// What is held, if anything.
+    pub held: Option<Kind>,
+    /// Who is registered.
+    pub registrations: Vec<Registration>,
+    /// Whether the target has said whose each registration is; if not, none is marked as ours.
+    pub named: bool,
+    /// Whether that are all: what is missing in a report that is not whole may stand all the same.
+    pub whole: bool,
+}
+
+/// Why a path is down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// No connection: what the system said.
+    Unreachable(buf::Errno),
+    /// The target refused us, in its words and with our advice: trying again changes nothing until
+    /// somebody changes something.
+    Refused(String),
+    /// There is no such target, unit or namespace, or not for us; else as `Refused`.
+    Absent(String),
+    /// The secrets do not match, or are missing; says whose.
+    Unproven(String),
+    /// The connection ended amid authentication: a refusal that did not reach us, or a mere loss. Tried again as
+    /// after a loss.
+    CutShort(String),
+    /// There is a connection, but no answer in time. Tried again as after a loss.
+    Silent(String),
+    /// The connection was lost, or the target did what the protocol forbids.
+    Lost(String),
+    /// The target ended it in good order, or we did.
+    Ended,
+}
+
+/// What a path tells.
+#[derive(Debug)]
+pub enum Event {
+    /// Operations may be submitted.
+    Up(Arc<Portrait>),
+    /// Something of the portrait has changed: size, access, protection.
+    Changed(Arc<Portrait>),
+    /// Others have changed the volume's reservations, to our loss perhaps: a report tells what stands.
+    ReservationsChanged,
+    /// An operation has ended.
+    Done {
+        /// Its name.
+        id: IoId,
+        /// How.
+        how: Result<Outcome, Fate>,
+        /// Its memory.
+        payload: Payload,
+    },
+    /// A [`Claim`] has ended: with the report if one was asked for.
+    Claimed {
+        /// Its name.
+        id: IoId,
+        /// How.
+        how: Result<Option<Claims>, Fate>,
+    },
+    /// A command of an earlier connection can reach the medium no more (see [`Path::fence`]).
+    Fenced,
+    /// There is no connection any more. The path stays down until [`Path::connect`].
+    Down(Why),
+}
+
+/// One way to a remote volume.
+pub trait Path: Sockets {
+    /// Which protocol it speaks.
+    fn protocol(&self) -> Protocol;
+    /// Connects, or connects again. [`Event::Up`] or [`Event::Down`] follows in bounded time. To be
+    /// called while the path is down.
+    fn connect(&mut self, cx: &mut Cx<'_>);
+    /// Starts an operation ([`Op::Read`], `Write`, `Flush`, `WriteZeroes`, `Unmap`, `Compare`,
+    /// `CompareAndWrite`, `Verify`, `Prefetch`, `Extents`; what the target cannot do ends as
+    /// [`volume::Refusal::Unsupported`]); gives it back if the window is full or the path not up.
+    fn submit(&mut self, cx: &mut Cx<'_>, id: IoId, op: Op, payload: Payload) -> Result<(), (Op, Payload)>;
+    /// Asks something about reservations; it ends by [`Event::Claimed`]. Gives it back as
+    /// [`Path::submit`] does.
+    fn claim(&mut self, cx: &mut Cx<'_>, id: IoId, claim: Claim) -> Result<(), Claim>;
+    /// Asks that an operation end early. It still ends by [`Event::Done`].
+    fn cancel(&mut self, cx: &mut Cx<'_>, id: IoId);
+    /// After operations whose fate is unknown: makes sure that none of them can land any more (the
+    /// session reinstated, the controller reset, or the time over after which the target must have
+    /// given up), then says [`Event::Fenced`]; in bounded time, whatever the target does. To be called
+    /// whether the path is up or down, and not again before `Fenced`; [`Path::connect`] may be called
+    /// meanwhile. It covers what was lost before the call.
+    fn fence(&mut self, cx: &mut Cx<'_>);
+    /// Where its target is reached, and by which name, if a login elsewhere in the same portal group would end
+    /// what this path has lost.
+    fn portals(&self) -> Option<(&str, &[SocketAddr])>;
+    /// Portals by which other paths reach the same target: what this path loses is ended by them where its own
+    /// are out of reach.
+    fn fence_by(&mut self, portals: Vec<SocketAddr>);
+    /// How long after the loss of its connection commands of this path may still be carried out, as far as is
+    /// known now: for who goes on after this process has died, and can fence nothing.
+    fn lands_for(&self) -> Duration;
+    /// No path serves now: if this one did not, it looks at once whether it does by now, where nothing else
+    /// would tell it. [`Event::Changed`] follows if it does.
+    fn look_now(&mut self);
+    /// Ends the connection: politely within `grace`, then at once. [`Event::Down`] follows.
+    fn disconnect(&mut self, cx: &mut Cx<'_>, grace: Duration);
+    /// What happened, oldest first.
+    #[must_use]
+    fn poll_event(&mut self) -> Option<Event>;
+}

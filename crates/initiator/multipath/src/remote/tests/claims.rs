@@ -1,0 +1,164 @@
+//! Reservations over several paths: what is told of them is what was done.
+
+use std::time::Duration;
+
+use volume::reservation::{Action, Key, Kind, Register, RegisterMode};
+use volume::{Failure, Fault, IoId, Refusal};
+
+use super::script::Rig;
+use super::*;
+use crate::path::{Claim, Claims, Fate, Protocol};
+
+const KEY: Option<Key> = Some(Key(7));
+const KIND: Kind = Kind::WriteExclusive;
+
+fn register(mode: RegisterMode, new: Key) -> Claim {
+    let (also, ports) = (vec![], vec![]);
+    Claim::Act(Action::Register(Register { mode, current: KEY, new, also, ports, nqn: None, persist: None }))
+}
+
+fn up(protocol: Protocol) -> Rig {
+    let rig = Rig::up(2, robin());
+    rig.paths.iter().for_each(|path| path.0.borrow_mut().protocol = Some(protocol));
+    rig
+}
+
+fn begin(rig: &mut Rig, claim: &Claim) {
+    assert!(rig.with(|volume, cx| volume.claim(cx, IoId(1), claim.clone())));
+}
+
+fn end(rig: &mut Rig) -> Option<Result<Option<Claims>, Failure>> {
+    rig.volume.poll_claimed().map(|(_, how)| how)
+}
+
+/// Which paths are asked now.
+fn asked(rig: &Rig) -> [usize; 2] {
+    [0, 1].map(|path| rig.paths[path].0.borrow().claims.len())
+}
+
+fn absent() -> Fate {
+    Fate::Failed(Refusal::NotRegistered.into())
+}
+
+#[test]
+fn a_release_does_not_succeed_by_a_path_that_does_not_hold_the_reservation() {
+    let (reserve, release) = (
+        Claim::Act(Action::Reserve { key: KEY, kind: KIND }),
+        Claim::Act(Action::Release { key: KEY, kind: KIND }),
+    );
+    let mut rig = up(Protocol::Iscsi);
+    begin(&mut rig, &reserve);
+    rig.claimed(0, Ok(None));
+    assert_eq!(end(&mut rig), Some(Ok(None)));
+    rig.lose(0);
+    begin(&mut rig, &release);
+    assert_eq!(asked(&rig), [0, 0], "it would be done well by path 1, and nothing with it");
+    rig.pass(Duration::from_secs(1));
+    rig.raise(0);
+    assert_eq!(asked(&rig), [1, 0], "it waited for the path that holds");
+    rig.claimed(0, Ok(None));
+    assert_eq!(end(&mut rig), Some(Ok(None)));
+    // Where that one does not come back, the end says that a path is missing.
+    begin(&mut rig, &reserve);
+    rig.claimed(0, Ok(None));
+    end(&mut rig);
+    rig.lose(0);
+    begin(&mut rig, &release);
+    rig.pass(Duration::from_secs(120));
+    assert_eq!(end(&mut rig), Some(Err(Failure::Failed(Fault::PathLost))));
+    // Over NVMe the host holds it, by whatever path.
+    let mut rig = up(Protocol::Nvme);
+    begin(&mut rig, &reserve);
+    rig.claimed(0, Ok(None));
+    end(&mut rig);
+    rig.lose(0);
+    begin(&mut rig, &release);
+    assert_eq!(asked(&rig), [0, 1]);
+}
+
+#[test]
+fn a_reservation_that_is_taken_once_more_does_not_meet_itself() {
+    let reserve = Claim::Act(Action::Reserve { key: KEY, kind: KIND });
+    let mut rig = up(Protocol::Iscsi);
+    rig.lose(0);
+    begin(&mut rig, &reserve);
+    rig.claimed(1, Ok(None));
+    end(&mut rig);
+    rig.pass(Duration::from_secs(1));
+    rig.raise(0);
+    begin(&mut rig, &reserve);
+    assert_eq!(asked(&rig), [0, 1], "path 0 would conflict with our own");
+}
+
+#[test]
+fn a_registration_is_not_made_twice_by_a_path_that_has_made_it() {
+    let mut rig = up(Protocol::Iscsi);
+    begin(&mut rig, &register(RegisterMode::Add, Key(7)));
+    rig.claimed(0, Ok(None));
+    rig.claimed(1, Err(Fate::NotDone(Duration::ZERO)));
+    assert_eq!(asked(&rig), [0, 1], "path 0 would be refused: it is registered");
+    rig.claimed(1, Ok(None));
+    assert_eq!(end(&mut rig), Some(Ok(None)));
+    // The rest goes down: those that are up are registered, and it joins when it is up again.
+    let mut rig = up(Protocol::Iscsi);
+    begin(&mut rig, &register(RegisterMode::Add, Key(7)));
+    rig.paths[1].0.borrow_mut().claims_refused = true;
+    rig.claimed(0, Ok(None));
+    rig.lose(1);
+    rig.paths[1].0.borrow_mut().claims_refused = false;
+    assert_eq!(end(&mut rig), Some(Ok(None)));
+    rig.pass(Duration::from_secs(1));
+    rig.raise(1);
+    assert_eq!(rig.claimed(1, Err(Fate::NotDone(Duration::ZERO))), Claim::Report, "it joins");
+}
+
+#[test]
+fn a_registration_that_one_path_did_not_have_is_removed_by_the_others() {
+    for first in 0..2 {
+        let mut rig = up(Protocol::Iscsi);
+        begin(&mut rig, &register(RegisterMode::Remove, Key::NONE));
+        for path in 0..2 {
+            rig.claimed(path, if path == first { Err(absent()) } else { Ok(None) });
+        }
+        assert_eq!(end(&mut rig), Some(Ok(None)), "path {first} was not registered");
+    }
+    let mut rig = up(Protocol::Iscsi);
+    begin(&mut rig, &register(RegisterMode::Remove, Key::NONE));
+    (0..2).for_each(|path| _ = rig.claimed(path, Err(absent())));
+    assert_eq!(end(&mut rig), Some(Err(Refusal::NotRegistered.into())), "none was");
+}
+
+#[test]
+fn what_one_path_has_registered_is_not_forgotten_because_another_refused() {
+    let mut rig = up(Protocol::Iscsi);
+    begin(&mut rig, &register(RegisterMode::Add, Key(7)));
+    rig.claimed(0, Ok(None));
+    rig.claimed(1, Err(Fate::Failed(Refusal::NoRegistrationSpace.into())));
+    assert_eq!(end(&mut rig), Some(Err(Refusal::NoRegistrationSpace.into())));
+    rig.lose(1);
+    rig.pass(Duration::from_secs(1));
+    rig.raise(1);
+    assert_eq!(asked(&rig), [0, 1], "this host is registered, and the path joins");
+}
+
+#[test]
+fn a_claim_that_is_put_off_is_not_asked_again_without_a_pause() {
+    let hows: [fn() -> Fate; 2] = [|| Fate::NotDone(Duration::ZERO), || Fate::Unknown];
+    for how in hows {
+        let mut rig = up(Protocol::Nvme);
+        begin(&mut rig, &Claim::Report);
+        let mut asks = 0;
+        for _ in 0..5000 {
+            for path in 0..2 {
+                while asked(&rig)[path] > 0 && asks < 1000 {
+                    asks += 1;
+                    rig.claimed(path, Err(how()));
+                }
+            }
+            rig.pass(Duration::from_millis(1));
+        }
+        assert!((8..20).contains(&asks), "{:?}: {asks} times in 5 seconds", how());
+        rig.pass(Duration::from_secs(115));
+        assert_eq!(end(&mut rig), Some(Err(Failure::Failed(Fault::PathLost))));
+    }
+}

@@ -1,0 +1,509 @@
+//! Random histories over paths that lose operations, let them land late, come and go: what callers saw must
+//! be explained by one order of everything (linearizability per block), what was flushed must be durable,
+//! and every operation must end once and in time.
+//!
+//! The paths tell the truth about fates: of what they lost, some was done, some never will be, and some
+//! lands at any time until the path says that it is fenced.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::catch_unwind;
+use std::sync::Arc;
+use std::time::Duration;
+
+use buf::{Class, Payload};
+use sim::Chance;
+use sim::linear::{History, Operation, Stamp, Verdict, What};
+use volume::{Access, Backend, Done, Durability, Epoch, Failure, Fault, Io, IoId, Op, Outcome, Span};
+
+use super::script::{Rig, portrait};
+use crate::path::{Event, Fate, Portrait, Why};
+use crate::remote::{Bug, Terms};
+use crate::url::Policy;
+
+/// Blocks that everybody is after.
+const BLOCKS: u64 = 12;
+const FLIGHTS_MAX: usize = 10;
+const QUEUE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// An operation of the caller.
+#[derive(Clone, Debug)]
+struct Flight {
+    op: Op,
+    stamp: Stamp,
+    expected: Stamp,
+    began: u64,
+    client: u32,
+    /// For a flush: the writes that it must make durable.
+    covers: BTreeSet<Stamp>,
+}
+
+/// What a path does not have any more, and may still happen.
+#[derive(Clone, Debug)]
+struct Zombie {
+    op: Op,
+    stamps: Vec<Stamp>,
+}
+
+#[derive(Default)]
+struct Line {
+    up: bool,
+    /// It is in a state in which the target serves.
+    serves: bool,
+    connects: u32,
+    fences: u32,
+    disconnects: u32,
+    zombies: Vec<Zombie>,
+    /// Operations that were done and whose answers were not sent yet.
+    executed: BTreeMap<IoId, Result<(), Failure>>,
+    /// Written by this path and not flushed.
+    cached: BTreeSet<Stamp>,
+}
+
+struct Play {
+    seed: u64,
+    rig: Rig,
+    chance: Chance,
+    lines: Vec<Line>,
+    medium: Vec<Stamp>,
+    flights: BTreeMap<u64, Flight>,
+    /// Answered writes that a path holds in its cache still.
+    answered: BTreeSet<Stamp>,
+    history: History,
+    now: u64,
+    tally: Tally,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    well: u64,
+    failed: u64,
+    lost: u64,
+    late: u64,
+    flushed: u64,
+    swapped: u64,
+    fences: u64,
+}
+
+impl Play {
+    fn new(seed: u64, bug: Option<Bug>) -> Play {
+        let mut chance = Chance::new(seed ^ 0x9a7);
+        let terms = Terms {
+            policy: *chance.pick(&[Policy::RoundRobin, Policy::LeastQueue]),
+            queue_timeout: QUEUE_TIMEOUT,
+            ..Terms::default()
+        };
+        let paths = chance.between(1, 4) as usize;
+        let mut rig = Rig::up(paths, terms);
+        rig.volume.bug = bug;
+        let mut lines: Vec<Line> = Vec::new();
+        lines.resize_with(paths, || Line { up: true, serves: true, connects: 1, ..Line::default() });
+        Play {
+            seed,
+            rig,
+            chance,
+            lines,
+            medium: vec![0; BLOCKS as usize],
+            flights: BTreeMap::new(),
+            answered: BTreeSet::new(),
+            history: History::new(0),
+            now: 0,
+            tally: Tally::default(),
+        }
+    }
+
+    fn tick(&mut self) -> u64 {
+        self.now += 1;
+        self.now
+    }
+
+    fn span(&mut self) -> Span {
+        let blocks = self.chance.between(1, 4);
+        Span { lba: self.chance.below(BLOCKS - blocks + 1), blocks }
+    }
+
+    fn submit(&mut self) {
+        if self.flights.len() >= FLIGHTS_MAX {
+            return;
+        }
+        let began = self.tick();
+        let span = self.span();
+        let one = Span { blocks: 1, ..span };
+        let op = match self.chance.below(20) {
+            0..8 => Op::Write(span, *self.chance.pick(&[Durability::Cached, Durability::Stable])),
+            8..15 => Op::Read(span),
+            15..17 => Op::CompareAndWrite(one),
+            17 => Op::WriteZeroes { span: one, unmap: false },
+            _ => Op::Flush,
+        };
+        self.send(op, began);
+    }
+
+    fn send(&mut self, op: Op, began: u64) {
+        // Zeroes are the initial stamp again; nobody could tell them apart, so they are kept to one block.
+        let stamp = if matches!(op, Op::WriteZeroes { .. }) { 0 } else { began };
+        let expected = match &op {
+            Op::CompareAndWrite(span) => self.medium[span.lba as usize],
+            _ => 0,
+        };
+        let covers = if matches!(op, Op::Flush) { self.answered.clone() } else { BTreeSet::new() };
+        let blocks = super::super::order::spans(&op).first().map_or(0, |span| span.blocks) as usize;
+        let payload = match &op {
+            Op::Read(_) => Payload::In(self.rig.pool.take_sg(Class::Solicited, blocks * 512).unwrap()),
+            Op::Write(..) => self.stamps(&vec![stamp; blocks]),
+            Op::CompareAndWrite(_) => self.stamps(&[expected, stamp]),
+            _ => Payload::None,
+        };
+        let client = self.flights.len() as u32;
+        self.flights.insert(began, Flight { op: op.clone(), stamp, expected, began, client, covers });
+        let io = Io { id: IoId(began), epoch: Epoch(0), op, payload };
+        self.rig.with(|volume, cx| volume.submit(cx, io));
+    }
+
+    fn stamps(&self, stamps: &[Stamp]) -> Payload {
+        let mut sg = self.rig.pool.take_sg(Class::Solicited, stamps.len() * 512).unwrap();
+        for (at, stamp) in stamps.iter().enumerate() {
+            let mut bytes = stamp.to_le_bytes().into_iter();
+            for slice in sg.slices_mut(at * 512..at * 512 + 8) {
+                slice.iter_mut().for_each(|byte| *byte = bytes.next().unwrap());
+            }
+        }
+        Payload::Out(sg.freeze())
+    }
+
+    fn stamps_of(payload: &Payload) -> Vec<Stamp> {
+        let Payload::Out(sg) = payload else { return vec![] };
+        let mut bytes = vec![0; sg.len()];
+        sg.copy_to(0, &mut bytes);
+        bytes.chunks(512).map(|block| Stamp::from_le_bytes(*block.first_chunk().unwrap())).collect()
+    }
+
+    /// Does an operation to the medium, as the path does it.
+    fn execute(&mut self, path: usize, op: &Op, stamps: &[Stamp]) -> Result<(), Failure> {
+        match op {
+            Op::Write(span, durability) => {
+                self.medium[span.lba as usize..][..span.blocks as usize].copy_from_slice(stamps);
+                // Done again by another path, it is that one's.
+                self.lines.iter_mut().for_each(|line| _ = line.cached.remove(&stamps[0]));
+                if *durability == Durability::Cached {
+                    self.lines[path].cached.insert(stamps[0]);
+                }
+            }
+            Op::WriteZeroes { span, .. } => self.medium[span.lba as usize] = 0,
+            Op::CompareAndWrite(span) => {
+                let block = &mut self.medium[span.lba as usize];
+                if *block != stamps[0] {
+                    return Err(Failure::Failed(Fault::Miscompare(0)));
+                }
+                *block = stamps[1];
+                self.lines[path].cached.insert(stamps[1]);
+            }
+            Op::Flush => self.lines[path].cached.clear(),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// A path does one of its operations, and perhaps says so.
+    fn work(&mut self, path: usize) {
+        let given = self.rig.given(path);
+        if given == 0 {
+            return;
+        }
+        let at = self.chance.below(given as u64) as usize;
+        let (id, op, stamps) = {
+            let script = self.rig.paths[path].0.borrow();
+            let (id, op, payload) = &script.given[at];
+            (*id, op.clone(), Self::stamps_of(payload))
+        };
+        let how = match self.lines[path].executed.remove(&id) {
+            Some(how) => how,
+            None if !self.lines[path].serves => {
+                let (id, _, payload) = self.rig.paths[path].0.borrow_mut().given.remove(at).unwrap();
+                let how = Err(Fate::NotDone(Duration::from_millis(20)));
+                return self.rig.say(path, Event::Done { id, how, payload });
+            }
+            None => {
+                let how = self.execute(path, &op, &stamps);
+                // Reads are answered in the moment in which they are done.
+                if self.chance.permille(500) && !matches!(op, Op::Read(_)) {
+                    self.lines[path].executed.insert(id, how);
+                    return;
+                }
+                how
+            }
+        };
+        let (id, op, mut payload) = self.rig.paths[path].0.borrow_mut().given.remove(at).unwrap();
+        if let (Op::Read(span), Payload::In(_)) = (&op, &payload) {
+            let found = self.medium[span.lba as usize..][..span.blocks as usize].to_vec();
+            payload = self.stamps(&found);
+        }
+        let how = how.map(|()| Outcome::Complete).map_err(Fate::Failed);
+        self.rig.say(path, Event::Done { id, how, payload });
+    }
+
+    /// A path loses an operation, or all with its connection.
+    fn lose(&mut self, path: usize, all: bool) {
+        while let Some((id, op, payload)) = { self.rig.paths[path].0.borrow_mut().given.pop_front() } {
+            let stamps = Self::stamps_of(&payload);
+            let done = self.lines[path].executed.remove(&id).is_some();
+            let fate = match self.chance.below(3) {
+                0 if !done => Fate::NotDone(Duration::from_millis(self.chance.below(3) * 20)),
+                _ => Fate::Unknown,
+            };
+            if matches!(fate, Fate::Unknown) && !done && op.is_write() && self.chance.permille(700) {
+                self.lines[path].zombies.push(Zombie { op, stamps });
+            }
+            self.tally.lost += u64::from(matches!(fate, Fate::Unknown));
+            self.rig.paths[path].0.borrow_mut().says.push_back(Event::Done { id, how: Err(fate), payload });
+            if !all {
+                break;
+            }
+        }
+        if all && self.lines[path].up {
+            self.lines[path].up = false;
+            // The target takes its cache over.
+            self.lines[path].cached.clear();
+            self.rig.say(path, Event::Down(Why::Lost("chance".into())));
+        } else {
+            self.rig.with(|_, _| ());
+        }
+    }
+
+    /// What was lost lands.
+    fn land(&mut self, path: usize) {
+        let count = self.lines[path].zombies.len() as u64;
+        if count > 0 {
+            let at = self.chance.below(count) as usize;
+            let zombie = self.lines[path].zombies.swap_remove(at);
+            let _ = self.execute(path, &zombie.op, &zombie.stamps);
+            self.tally.late += 1;
+        }
+    }
+
+    /// A path does what it was told: to connect, to fence, to disconnect.
+    fn obey(&mut self, path: usize, kindly: bool) {
+        let (connects, fences, disconnects) = {
+            let script = self.rig.paths[path].0.borrow();
+            (script.connects, script.fences, script.disconnects)
+        };
+        if fences > self.lines[path].fences && (kindly || self.chance.permille(300)) {
+            self.lines[path].fences += 1;
+            while !self.lines[path].zombies.is_empty() && self.chance.permille(500) {
+                self.land(path);
+            }
+            self.lines[path].zombies.clear();
+            self.tally.fences += 1;
+            self.rig.say(path, Event::Fenced);
+        }
+        let line = &mut self.lines[path];
+        if disconnects > line.disconnects {
+            line.disconnects = disconnects;
+            line.connects = connects;
+            if line.up || connects > 0 {
+                self.lose(path, true);
+            }
+        } else if connects > line.connects && (kindly || self.chance.permille(300)) {
+            line.connects = connects;
+            if kindly || self.chance.permille(600) {
+                line.up = true;
+                let access = if kindly { Access::Optimized } else { self.access() };
+                self.lines[path].serves = access.serves();
+                self.rig.say(path, Event::Up(Arc::new(Portrait { access, ..portrait() })));
+            } else {
+                self.rig.say(path, Event::Down(Why::Unreachable(buf::Errno(111))));
+            }
+        }
+    }
+
+    fn access(&mut self) -> Access {
+        *self.chance.pick(&[
+            Access::Optimized,
+            Access::Optimized,
+            Access::NonOptimized,
+            Access::Inaccessible,
+            Access::Transition,
+        ])
+    }
+
+    /// Takes what has ended.
+    fn take(&mut self) {
+        for done in std::mem::take(&mut self.rig.ended) {
+            let Done { id, result, payload } = done;
+            let seed = self.seed;
+            let Some(flight) = self.flights.remove(&id.0) else {
+                panic!("seed {seed}: {id:?} ends twice");
+            };
+            let end = self.tick();
+            match result {
+                Ok(_) => self.tally.well += 1,
+                Err(_) => self.tally.failed += 1,
+            }
+            self.judge(flight, result, &payload, end);
+        }
+    }
+
+    fn judge(&mut self, flight: Flight, result: Result<Outcome, Failure>, payload: &Payload, end: u64) {
+        let Flight { op, stamp, expected, began, client, covers } = flight;
+        let mut note = |lba: u64, what, end| {
+            self.history.note(lba, Operation { client, begin: began, end, what });
+        };
+        let sure = result.is_ok().then_some(end);
+        match op {
+            Op::Read(span) if sure.is_some() => {
+                let found = Self::stamps_of(payload);
+                (span.lba..).zip(found).for_each(|(lba, stamp)| note(lba, What::Read(stamp), sure));
+            }
+            Op::Read(_) => {}
+            Op::Write(span, durability) => {
+                (span.lba..span.lba + span.blocks).for_each(|lba| note(lba, What::Write(stamp), sure));
+                if sure.is_some() && durability == Durability::Cached {
+                    self.answered.insert(stamp);
+                }
+            }
+            Op::WriteZeroes { span, .. } => note(span.lba, What::Write(0), sure),
+            Op::CompareAndWrite(span) => {
+                let swapped = match result {
+                    Ok(_) => true,
+                    Err(Failure::Failed(Fault::Miscompare(_))) => false,
+                    Err(_) => {
+                        return note(
+                            span.lba,
+                            What::CompareAndWrite { expected, new: stamp, swapped: true },
+                            None,
+                        );
+                    }
+                };
+                self.tally.swapped += u64::from(swapped);
+                note(span.lba, What::CompareAndWrite { expected, new: stamp, swapped }, Some(end));
+            }
+            Op::Flush if sure.is_some() => {
+                self.tally.flushed += 1;
+                for (path, line) in self.lines.iter().enumerate() {
+                    let forgotten: Vec<_> = line.cached.intersection(&covers).collect();
+                    assert!(
+                        forgotten.is_empty(),
+                        "seed {}: path {path} has not flushed {forgotten:?}",
+                        self.seed
+                    );
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn step(&mut self) {
+        let path = self.chance.below(self.lines.len() as u64) as usize;
+        match self.chance.below(100) {
+            0..30 => self.submit(),
+            30..70 => self.work(path),
+            70..73 => self.lose(path, true),
+            73..76 => self.lose(path, false),
+            76..80 => self.land(path),
+            80..90 => self.obey(path, false),
+            90..92 => {
+                let access = self.access();
+                if self.lines[path].up {
+                    if !access.serves() {
+                        self.lines[path].cached.clear();
+                    }
+                    self.lines[path].serves = access.serves();
+                    let portrait = Portrait { access, ..portrait() };
+                    self.rig.say(path, Event::Changed(Arc::new(portrait)));
+                }
+            }
+            92 => {
+                let ids: Vec<u64> = self.flights.keys().copied().collect();
+                if !ids.is_empty() {
+                    let id = *self.chance.pick(&ids);
+                    self.rig.with(|volume, _| volume.cancel(IoId(id)));
+                }
+            }
+            _ => {
+                let time = self.chance.below(200);
+                self.rig.pass(Duration::from_millis(time));
+            }
+        }
+        self.rig.with(|_, _| ());
+        self.take();
+    }
+
+    fn play(mut self) -> (Tally, Verdict) {
+        for _ in 0..250 {
+            self.step();
+        }
+        // Everything heals: what is left ends within its time.
+        let until = self.rig.now + QUEUE_TIMEOUT + Duration::from_secs(15);
+        let all: Vec<u64> = (0..BLOCKS).collect();
+        while !self.flights.is_empty() {
+            self.settle();
+            let left: Vec<_> = self.flights.values().collect();
+            assert!(self.rig.now < until, "seed {}: never ends: {left:?}", self.seed);
+        }
+        for lba in all {
+            let began = self.tick();
+            self.send(Op::Read(Span { lba, blocks: 1 }), began);
+            while !self.flights.is_empty() {
+                self.settle();
+                assert!(self.rig.now < until + QUEUE_TIMEOUT, "seed {}: no read ends", self.seed);
+            }
+        }
+        assert_eq!(self.rig.volume.order.len(), self.rig.volume.ghosts.len() as u32);
+        assert_eq!((self.rig.volume.in_work(), self.rig.volume.held.len()), (0, 0), "seed {}", self.seed);
+        let verdict = match self.history.check() {
+            Ok(verdict) => verdict,
+            Err(violation) => panic!("seed {}: {violation}", self.seed),
+        };
+        (self.tally, verdict)
+    }
+
+    fn settle(&mut self) {
+        for path in 0..self.lines.len() {
+            self.obey(path, true);
+            if self.lines[path].up {
+                self.lines[path].serves = true;
+                self.rig.say(path, Event::Changed(Arc::new(portrait())));
+            }
+            (0..4).for_each(|_| self.work(path));
+        }
+        self.rig.pass(Duration::from_millis(50));
+        self.take();
+    }
+}
+
+#[test]
+fn random_histories_have_an_order() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
+    let seeds = match number("SIM_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("SIM_SEEDS").unwrap_or(1000),
+    };
+    let (mut all, mut undecided) = (Tally::default(), 0);
+    for seed in seeds.clone() {
+        let Ok((tally, verdict)) = catch_unwind(|| Play::new(seed, None).play()) else {
+            panic!("replay with: SIM_SEED={seed} cargo test -p blockwire-multipath --lib random_histories");
+        };
+        undecided += u64::from(verdict == Verdict::Undecided);
+        all.well += tally.well;
+        all.failed += tally.failed;
+        all.lost += tally.lost;
+        all.late += tally.late;
+        all.flushed += tally.flushed;
+        all.swapped += tally.swapped;
+        all.fences += tally.fences;
+    }
+    println!("{all:?}, {undecided} undecided");
+    if seeds.end - seeds.start >= 100 {
+        let Tally { well, failed, lost, late, flushed, swapped, fences } = all;
+        assert!(well > 5_000 && [failed, lost, late, flushed, swapped, fences].iter().all(|n| *n > 100));
+    }
+}
+
+/// Bugs that the volume could have: each is noticed.
+#[test]
+fn planted_bugs_are_noticed() {
+    for bug in [Bug::NoFence, Bug::NoOrder, Bug::FlushOne, Bug::Lose, Bug::Double, Bug::RepeatSwap] {
+        let caught = (0..400).find(|&seed| catch_unwind(|| Play::new(seed, Some(bug)).play()).is_err());
+        println!("{bug:?}: caught by seed {caught:?}");
+        assert!(caught.is_some(), "{bug:?} goes unnoticed");
+    }
+}

@@ -1,0 +1,434 @@
+//! Paths that come up while this host is registered.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use volume::reservation::{Action, Key, Register, RegisterMode};
+use volume::{Access, Identity, IoId, Refusal};
+
+use super::script::{Rig, portrait, read};
+use super::*;
+use crate::path::{Claim, Claims, Event, Fate, Portrait, Protocol, Registration, Why};
+
+const KEY: Key = Key(7);
+
+fn register(new: Key, persist: Option<bool>) -> Claim {
+    let mode = RegisterMode::Set;
+    let (also, ports) = (vec![], vec![]);
+    Claim::Act(Action::Register(Register { mode, current: None, new, also, ports, nqn: None, persist }))
+}
+
+/// A registration with this key, of this port of ours.
+fn one(key: Key, port: u8, ours: bool) -> Registration {
+    Registration { identity: Identity::Host([port; 16]), key, holds: false, ours, kin: Some(true) }
+}
+
+fn said(registrations: Vec<Registration>) -> Claims {
+    Claims { generation: 1, persists: None, held: None, registrations, named: true, whole: true }
+}
+
+/// What path 1 is told: path 0 is port 0, itself port 1.
+fn report(keys: &[(Key, bool)]) -> Result<Option<Claims>, Fate> {
+    let keys = keys.iter().map(|&(key, ours)| one(key, u8::from(ours), ours));
+    Ok(Some(said(keys.collect())))
+}
+
+/// A path that was not registered is registered.
+fn joins(key: Key, persist: Option<bool>) -> Claim {
+    with(register(key, persist), RegisterMode::Add, Key::NONE)
+}
+
+/// Its registration is taken back.
+fn leaves(key: Key) -> Claim {
+    with(register(Key::NONE, Some(true)), RegisterMode::Remove, key)
+}
+
+fn with(claim: Claim, mode: RegisterMode, current: Key) -> Claim {
+    let Claim::Act(Action::Register(register)) = claim else { panic!("a registration") };
+    Claim::Act(Action::Register(Register { mode, current: Some(current), ..register }))
+}
+
+/// Two iSCSI paths, of which the second is down, and this host registered by the first.
+fn registered() -> Rig {
+    registered_by(Protocol::Iscsi, 2)
+}
+
+/// The first path is one of iSCSI; the others speak this protocol, and are down.
+fn registered_by(others: Protocol, paths: usize) -> Rig {
+    let mut rig = Rig::up(paths, robin());
+    rig.paths.iter().for_each(|path| path.0.borrow_mut().protocol = Some(others));
+    rig.paths[0].0.borrow_mut().protocol = Some(Protocol::Iscsi);
+    (1..paths).for_each(|path| rig.lose(path));
+    assert!(rig.with(|volume, cx| volume.claim(cx, IoId(1), register(KEY, Some(true)))));
+    rig.claimed(0, Ok(None));
+    assert_eq!(rig.volume.poll_claimed(), Some((IoId(1), Ok(None))));
+    rig.pass(Duration::from_secs(1));
+    (1..paths).for_each(|path| assert_eq!(rig.count(path, |path| path.connects), 2));
+    rig
+}
+
+fn is_told(rig: &mut Rig) -> bool {
+    std::iter::from_fn(|| rig.volume.poll_news()).any(|news| news == News::Changed)
+}
+
+fn asked(rig: &Rig, path: usize) -> u32 {
+    rig.count(path, |path| path.claims.len() as u32)
+}
+
+fn uses(rig: &mut Rig, path: usize) -> bool {
+    (0..2).for_each(|_| _ = rig.submit(read(0)));
+    let used = rig.given(path) > 0;
+    for path in 0..2 {
+        while rig.given(path) > 0 {
+            rig.end_well(path);
+        }
+    }
+    used
+}
+
+#[test]
+fn a_path_that_comes_up_later_is_registered_before_it_is_used() {
+    let mut rig = registered();
+    rig.raise(1);
+    assert_eq!(rig.volume.path_info(1).unwrap().standing, Standing::Joining);
+    assert!(!uses(&mut rig, 1));
+    assert_eq!(rig.claimed(1, report(&[(KEY, false)])), Claim::Report);
+    assert!(!uses(&mut rig, 1));
+    assert_eq!(rig.claimed(1, Ok(None)), joins(KEY, Some(true)), "as the others were");
+    assert!(!uses(&mut rig, 1));
+    assert_eq!(rig.claimed(1, report(&[(KEY, false), (KEY, true)])), Claim::Report, "looked again");
+    assert!(uses(&mut rig, 1));
+    assert_eq!(rig.volume.path_info(1).unwrap().standing, Standing::Up);
+    // It is the same nexus when it comes again: the target knows it still.
+    rig.lose(1);
+    rig.pass(Duration::from_secs(1));
+    rig.raise(1);
+    rig.claimed(1, report(&[(KEY, false), (KEY, true)]));
+    assert_eq!(asked(&rig, 1), 0);
+    assert!(uses(&mut rig, 1));
+}
+
+#[test]
+fn who_was_preempted_meanwhile_does_not_come_back() {
+    let mut rig = registered();
+    rig.raise(1);
+    rig.claimed(1, report(&[(Key(9), false)]));
+    assert_eq!(asked(&rig, 1), 0, "others have taken our key away");
+    assert!(uses(&mut rig, 1), "and the target says what it may do");
+    assert!(std::iter::from_fn(|| rig.volume.poll_news()).any(|news| news == News::Changed));
+    rig.lose(1);
+    rig.pass(Duration::from_secs(1));
+    rig.raise(1);
+    assert_eq!(asked(&rig, 1), 0);
+}
+
+#[test]
+fn who_has_unregistered_registers_no_path() {
+    let mut rig = registered();
+    for claim in [register(Key::NONE, None), Claim::Act(Action::Clear { key: Some(KEY) })] {
+        assert!(rig.with(|volume, cx| volume.claim(cx, IoId(2), claim.clone())));
+        rig.claimed(0, Ok(None));
+        rig.raise(1);
+        assert_eq!(asked(&rig, 1), 0, "{claim:?}");
+        assert!(uses(&mut rig, 1));
+        assert!(rig.with(|volume, cx| volume.claim(cx, IoId(3), register(KEY, None))));
+        rig.claimed(0, Ok(None));
+        rig.claimed(1, Ok(None));
+        rig.lose(1);
+        rig.pass(Duration::from_secs(1));
+    }
+}
+
+#[test]
+fn a_path_waits_for_its_registration_no_longer_than_for_anything() {
+    let mut rig = registered();
+    rig.raise(1);
+    // What is lost is asked again, by the path when it is up again.
+    rig.lose(1);
+    rig.paths[1].0.borrow_mut().claims.clear();
+    rig.pass(Duration::from_secs(1));
+    rig.raise(1);
+    assert_eq!(rig.claimed(1, Err(Fate::NotDone(Duration::ZERO))), Claim::Report);
+    assert_eq!(rig.claimed(1, Err(Fate::Unknown)), Claim::Report);
+    rig.pass(Duration::from_millis(20));
+    assert_eq!(asked(&rig, 1), 1);
+    rig.pass(Duration::from_secs(120));
+    assert!(uses(&mut rig, 1), "nobody answers: it is used as it is");
+    rig.say(1, Event::Down(Why::Ended));
+}
+
+#[test]
+fn a_preemption_between_the_look_and_the_registration_is_not_undone() {
+    for protocol in [Protocol::Iscsi, Protocol::Nvme] {
+        let mut rig = registered_by(protocol, 2);
+        rig.raise(1);
+        rig.claimed(1, report(&[(KEY, false)]));
+        // Here another host takes KEY away, with all its registrations.
+        assert_eq!(rig.claimed(1, Ok(None)), joins(KEY, Some(true)), "{protocol:?}");
+        rig.claimed(1, report(&[(KEY, true)]));
+        assert!(!uses(&mut rig, 1), "{protocol:?}: it carries nothing by what it has brought back");
+        assert_eq!(rig.claimed(1, Ok(None)), leaves(KEY), "{protocol:?}: it is taken back");
+        assert!(uses(&mut rig, 1), "{protocol:?}: and the target says what it may do");
+        assert!(is_told(&mut rig), "{protocol:?}");
+        let info = rig.volume.path_info(1).unwrap();
+        assert_eq!(info.last.map(|(_, trouble)| trouble), Some(Trouble::Preempted), "{protocol:?}");
+        rig.lose(1);
+        rig.pass(Duration::from_secs(1));
+        rig.raise(1);
+        assert_eq!(asked(&rig, 1), 0, "{protocol:?}: nor does it come back later");
+    }
+}
+
+#[test]
+fn a_registration_whose_answer_was_lost_is_not_taken_for_one_that_stood() {
+    let mut rig = registered();
+    rig.raise(1);
+    rig.claimed(1, report(&[(KEY, false)]));
+    assert_eq!(rig.claimed(1, Err(Fate::Unknown)), joins(KEY, Some(true)));
+    rig.lose(1);
+    rig.paths[1].0.borrow_mut().claims.clear();
+    rig.pass(Duration::from_secs(1));
+    rig.raise(1);
+    // KEY was taken from path 0, and only then registered by path 1.
+    rig.claimed(1, report(&[(KEY, true)]));
+    assert!(!uses(&mut rig, 1));
+    assert_eq!(rig.claimed(1, Err(Fate::NotDone(Duration::ZERO))), leaves(KEY));
+    assert_eq!(rig.claimed(1, Ok(None)), leaves(KEY), "until it is done");
+    assert!(uses(&mut rig, 1));
+}
+
+#[test]
+fn a_path_that_may_have_undone_a_preemption_is_not_used_when_nobody_answers() {
+    let mut rig = registered();
+    rig.raise(1);
+    rig.claimed(1, report(&[(KEY, false)]));
+    rig.claimed(1, Err(Fate::Unknown));
+    assert_eq!(asked(&rig, 1), 1, "whether it was done is looked up");
+    rig.pass(Duration::from_secs(120));
+    assert!(!uses(&mut rig, 1));
+    assert_eq!(rig.count(1, |path| path.disconnects), 1, "it is tried anew");
+}
+
+#[test]
+fn paths_that_join_together_are_no_proof_for_each_other() {
+    let mut rig = registered_by(Protocol::Iscsi, 3);
+    let seen =
+        |ports: &[u8], own| Ok(Some(said(ports.iter().map(|&port| one(KEY, port, port == own)).collect())));
+    for path in [1, 2] {
+        rig.raise(path);
+        rig.claimed(path, seen(&[0], path as u8));
+    }
+    for path in [1, 2] {
+        assert_eq!(rig.claimed(path, Ok(None)), joins(KEY, Some(true)));
+    }
+    // Port 0 was preempted before both.
+    for path in [1, 2] {
+        rig.claimed(path, seen(&[1, 2], path as u8));
+        assert_eq!(rig.claimed(path, Ok(None)), leaves(KEY), "path {path}");
+    }
+    // Where nothing happened, both are used.
+    let mut rig = registered_by(Protocol::Iscsi, 3);
+    for path in [1, 2] {
+        rig.raise(path);
+        rig.claimed(path, seen(&[0], path as u8));
+    }
+    for path in [1, 2] {
+        rig.claimed(path, Ok(None));
+    }
+    for path in [1, 2] {
+        rig.claimed(path, seen(&[0, 1, 2], path as u8));
+        assert_eq!(asked(&rig, path), 0);
+        assert_eq!(rig.volume.path_info(path).unwrap().standing, Standing::Up);
+    }
+}
+
+#[test]
+fn the_same_key_of_another_host_is_no_registration_of_ours() {
+    let mut rig = registered();
+    rig.raise(1);
+    let foreign = Registration { kin: Some(false), ..one(KEY, 9, false) };
+    rig.claimed(1, Ok(Some(said(vec![foreign]))));
+    assert_eq!(asked(&rig, 1), 0);
+    assert!(is_told(&mut rig));
+    // Over NVMe alone nothing stands for another host.
+    let mut rig = registered_by(Protocol::Nvme, 2);
+    rig.paths[0].0.borrow_mut().protocol = Some(Protocol::Nvme);
+    rig.raise(1);
+    let foreign = Registration { kin: None, ..one(KEY, 9, false) };
+    rig.claimed(1, Ok(Some(said(vec![foreign]))));
+    assert_eq!(asked(&rig, 1), 0);
+}
+
+#[test]
+fn a_report_that_is_cut_short_is_no_preemption() {
+    let mut rig = registered();
+    rig.raise(1);
+    rig.claimed(1, Ok(Some(Claims { whole: false, ..said(vec![]) })));
+    assert!(!is_told(&mut rig));
+    assert!(uses(&mut rig, 1), "as it is");
+    rig.lose(1);
+    rig.pass(Duration::from_secs(1));
+    rig.raise(1);
+    rig.claimed(1, report(&[(KEY, false)]));
+    assert_eq!(asked(&rig, 1), 1, "we are registered for all that is known");
+}
+
+/// Targets without READ FULL STATUS tell keys and nothing else.
+#[test]
+fn where_only_keys_are_told_they_are_counted() {
+    let keys = |count| {
+        let all = (0..count).map(|_| Registration { kin: None, ..one(KEY, 0, false) }).collect();
+        Ok(Some(Claims { named: false, ..said(all) }))
+    };
+    for (after, stands) in [(2, true), (1, false)] {
+        let mut rig = registered();
+        rig.raise(1);
+        rig.claimed(1, keys(1));
+        assert_eq!(rig.claimed(1, Ok(None)), joins(KEY, Some(true)));
+        rig.claimed(1, keys(after));
+        if !stands {
+            assert_eq!(rig.claimed(1, Ok(None)), leaves(KEY));
+        }
+        assert_eq!(asked(&rig, 1), 0);
+        assert!(uses(&mut rig, 1));
+    }
+    // A path that the target knows is refused as a new one, and accepted with its key.
+    let mut rig = registered();
+    rig.raise(1);
+    rig.claimed(1, keys(2));
+    let refused = Err(Fate::Failed(Refusal::NotRegistered.into()));
+    assert_eq!(rig.claimed(1, refused), joins(KEY, Some(true)));
+    let again = with(register(KEY, Some(true)), RegisterMode::Replace, KEY);
+    assert_eq!(rig.claimed(1, Ok(None)), again);
+    assert_eq!(asked(&rig, 1), 0);
+    assert!(uses(&mut rig, 1));
+}
+
+#[test]
+fn a_key_that_was_changed_while_a_path_was_down_is_changed_by_it_too() {
+    let mut rig = registered();
+    rig.raise(1);
+    rig.claimed(1, report(&[(KEY, false), (Key(5), true)]));
+    let changed = with(register(KEY, Some(true)), RegisterMode::Replace, Key(5));
+    assert_eq!(rig.claimed(1, Ok(None)), changed, "the target refuses it if it is not so any more");
+    rig.claimed(1, report(&[(KEY, false), (KEY, true)]));
+    assert!(uses(&mut rig, 1));
+}
+
+#[test]
+fn a_target_that_never_shows_a_registration_is_asked_so_often_and_no_more() {
+    let mut rig = registered();
+    rig.raise(1);
+    let mut asks = 0;
+    while asked(&rig, 1) > 0 && asks < 100 {
+        asks += 1;
+        let claim = rig.paths[1].0.borrow().claims[0].1.clone();
+        if claim != Claim::Report {
+            rig.claimed(1, Err(Fate::Failed(Refusal::NotRegistered.into())));
+            continue;
+        }
+        rig.claimed(1, report(&[(KEY, false)]));
+    }
+    assert!(asks < 10, "{asks}");
+    assert!(uses(&mut rig, 1));
+}
+
+#[test]
+fn a_question_that_is_put_off_is_not_asked_without_a_pause() {
+    let mut rig = registered();
+    rig.raise(1);
+    let begun = rig.now;
+    let mut asks = 0;
+    while rig.now.since(begun) < Duration::from_secs(10) {
+        while asked(&rig, 1) > 0 {
+            rig.claimed(1, Err(Fate::NotDone(Duration::ZERO)));
+            asks += 1;
+        }
+        rig.pass(Duration::from_millis(10));
+    }
+    assert!((8..30).contains(&asks), "{asks} in ten seconds");
+    // Nor is a claim of the user's.
+    assert!(rig.with(|volume, cx| volume.claim(cx, IoId(5), Claim::Report)));
+    let (begun, mut asks) = (rig.now, 0);
+    while rig.now.since(begun) < Duration::from_secs(10) {
+        while asked(&rig, 0) > 0 {
+            rig.claimed(0, Err(Fate::NotDone(Duration::ZERO)));
+            asks += 1;
+        }
+        rig.pass(Duration::from_millis(10));
+    }
+    assert!((8..30).contains(&asks), "{asks} in ten seconds");
+}
+
+#[test]
+fn a_path_that_does_not_serve_is_asked_when_it_does() {
+    let mut rig = registered();
+    let standby = Portrait { access: volume::Access::Inaccessible, ..super::script::portrait() };
+    rig.say(1, Event::Up(std::sync::Arc::new(standby)));
+    assert_eq!(asked(&rig, 1), 0);
+    rig.pass(Duration::from_secs(300));
+    assert_eq!(asked(&rig, 1), 0);
+    rig.say(1, Event::Changed(std::sync::Arc::new(super::script::portrait())));
+    assert_eq!(rig.claimed(1, report(&[(KEY, false)])), Claim::Report);
+    assert_eq!(rig.claimed(1, Ok(None)), joins(KEY, Some(true)), "before it is used");
+}
+
+#[test]
+fn a_registration_that_was_put_off_is_no_try() {
+    let mut rig = registered();
+    rig.raise(1);
+    for _ in 0..10 {
+        rig.claimed(1, report(&[(KEY, false)]));
+        rig.claimed(1, Err(Fate::NotDone(Duration::from_secs(3))));
+        rig.pass(Duration::from_millis(2999));
+        assert_eq!(asked(&rig, 1), 0);
+        rig.pass(Duration::from_millis(1));
+        assert_eq!(asked(&rig, 1), 1);
+    }
+    assert!(!uses(&mut rig, 1), "it is not registered");
+}
+
+fn standby() -> Arc<Portrait> {
+    Arc::new(Portrait { access: Access::Inaccessible, ..portrait() })
+}
+
+#[test]
+fn a_path_that_does_not_serve_is_not_asked_and_does_not_meet_our_reservation_later() {
+    let mut rig = registered();
+    rig.say(1, Event::Up(standby()));
+    rig.pass(Duration::from_secs(500));
+    assert_eq!(asked(&rig, 1), 0);
+    assert_eq!(rig.volume.path_info(1).unwrap().standing, Standing::Up);
+    assert!(!rig.volume.uneasy, "there is nothing to be done");
+    rig.say(1, Event::Changed(Arc::new(portrait())));
+    assert!(!uses(&mut rig, 1));
+    rig.claimed(1, report(&[(KEY, false)]));
+    // It serves no more for a while: it is asked nothing meanwhile, and its time is counted again.
+    rig.say(1, Event::Changed(standby()));
+    assert_eq!(rig.claimed(1, Err(Fate::NotDone(Duration::ZERO))), joins(KEY, Some(true)));
+    rig.pass(Duration::from_secs(500));
+    assert_eq!(asked(&rig, 1), 0);
+    rig.say(1, Event::Changed(Arc::new(portrait())));
+    rig.pass(Duration::from_secs(119));
+    assert!(!uses(&mut rig, 1));
+    rig.claimed(1, report(&[(KEY, false)]));
+    rig.claimed(1, Ok(None));
+    rig.claimed(1, report(&[(KEY, false), (KEY, true)]));
+    assert!(uses(&mut rig, 1));
+}
+
+#[test]
+fn a_path_that_did_not_serve_when_this_host_was_registered_joins_when_it_does() {
+    let mut rig = Rig::up(2, robin());
+    rig.paths.iter().for_each(|path| path.0.borrow_mut().protocol = Some(Protocol::Iscsi));
+    rig.say(1, Event::Changed(standby()));
+    assert!(rig.with(|volume, cx| volume.claim(cx, IoId(1), register(KEY, Some(true)))));
+    rig.claimed(0, Ok(None));
+    assert_eq!(rig.volume.poll_claimed(), Some((IoId(1), Ok(None))));
+    rig.say(1, Event::Changed(Arc::new(portrait())));
+    assert!(!uses(&mut rig, 1));
+    rig.claimed(1, report(&[(KEY, false)]));
+    assert_eq!(rig.claimed(1, Ok(None)), joins(KEY, Some(true)));
+    rig.claimed(1, report(&[(KEY, false), (KEY, true)]));
+    assert!(uses(&mut rig, 1));
+}

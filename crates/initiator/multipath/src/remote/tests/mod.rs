@@ -1,0 +1,642 @@
+//! The volume over paths that do what a test says.
+
+mod claims;
+mod histories;
+mod idle;
+mod joining;
+mod long;
+mod script;
+mod unknown;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use endpoint::Sockets;
+use volume::reservation::{Action, Key, Register, RegisterMode};
+use volume::{Access, Failure, Fault, Geometry, IoId, Op, Remark, Span, Uuid};
+
+use super::{News, Standing, Stranger, Terms, Trouble};
+use crate::path::{Claim, Event, Fate, Portrait, Protocol, Why};
+use crate::url::Policy;
+use script::{Rig, geometry, portrait, read, write};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn robin() -> Terms {
+    Terms { policy: Policy::RoundRobin, ..Terms::default() }
+}
+
+#[test]
+fn operations_go_round_the_optimized_paths() {
+    let mut rig = Rig::up(3, robin());
+    rig.say(1, Event::Changed(Arc::new(Portrait { access: Access::NonOptimized, ..portrait() })));
+    (0..4).for_each(|lba| _ = rig.submit(read(lba * 8)));
+    assert_eq!([rig.given(0), rig.given(1), rig.given(2)], [2, 0, 2]);
+    // Nothing better is left.
+    rig.say(0, Event::Changed(Arc::new(Portrait { access: Access::Inaccessible, ..portrait() })));
+    rig.say(2, Event::Changed(Arc::new(Portrait { access: Access::Transition, ..portrait() })));
+    rig.submit(read(0));
+    assert_eq!([rig.given(0), rig.given(1), rig.given(2)], [2, 1, 2]);
+}
+
+#[test]
+fn the_path_with_the_least_in_work_is_next() {
+    let mut rig = Rig::up(2, Terms::default());
+    (0..4).for_each(|lba| _ = rig.submit(read(lba * 8)));
+    assert_eq!([rig.given(0), rig.given(1)], [2, 2]);
+    rig.end_well(1);
+    rig.end_well(1);
+    (0..2).for_each(|lba| _ = rig.submit(read(lba * 8)));
+    assert_eq!([rig.given(0), rig.given(1)], [2, 2]);
+}
+
+#[test]
+fn what_has_no_room_waits_in_order() {
+    let mut rig = Rig::up(1, Terms::default());
+    (0..6).for_each(|lba| _ = rig.submit(read(lba * 8)));
+    assert_eq!(rig.given(0), 4, "the depth that the path told");
+    for lba in 0..6 {
+        assert_eq!(rig.end_well(0), read(lba * 8));
+    }
+    assert_eq!(rig.ends().len(), 6);
+    // A window that is smaller than the depth.
+    rig.paths[0].0.borrow_mut().window = 2;
+    (0..6).for_each(|lba| _ = rig.submit(read(lba * 8)));
+    assert_eq!(rig.given(0), 2);
+    (0..6).for_each(|lba| assert_eq!(rig.end_well(0), read(lba * 8)));
+    assert_eq!(rig.volume.in_work(), 0);
+}
+
+#[test]
+fn what_was_not_done_goes_by_another_path() {
+    let mut rig = Rig::up(2, robin());
+    let id = rig.submit(write(0));
+    rig.end(0, Err(Fate::NotDone(Duration::ZERO)));
+    assert_eq!([rig.given(0), rig.given(1)], [0, 1]);
+    rig.end_well(1);
+    assert_eq!(rig.ends(), [(id.0, true)]);
+    rig.submit(write(0));
+    rig.end(0, Err(Fate::NotDone(SECOND)));
+    assert_eq!([rig.given(0), rig.given(1)], [0, 0], "at the earliest after a second");
+    rig.pass(SECOND - Duration::from_nanos(1));
+    assert_eq!([rig.given(0), rig.given(1)], [0, 0]);
+    rig.pass(Duration::from_nanos(1));
+    assert_eq!(rig.given(0) + rig.given(1), 1);
+}
+
+#[test]
+fn a_read_of_unknown_fate_is_repeated_at_once() {
+    let mut rig = Rig::up(2, robin());
+    rig.submit(read(0));
+    rig.lose(0);
+    assert_eq!((rig.given(1), rig.count(0, |path| path.fences)), (1, 0));
+    rig.end_well(1);
+    assert_eq!(rig.ends(), [(1, true)]);
+}
+
+#[test]
+fn a_write_of_unknown_fate_waits_for_the_fence_and_so_does_what_overlaps_it() {
+    let mut rig = Rig::up(2, robin());
+    rig.submit(write(0));
+    rig.lose(0);
+    assert_eq!(rig.count(0, |path| path.fences), 1);
+    rig.submit(write(4));
+    rig.submit(Op::Unmap(vec![Span { lba: 100, blocks: 1 }, Span { lba: 7, blocks: 1 }]));
+    rig.submit(write(5));
+    rig.submit(write(16));
+    rig.submit(read(4));
+    assert_eq!(rig.given(1), 2, "what does not overlap, and reads");
+    assert_eq!((rig.end_well(1), rig.end_well(1)), (write(16), read(4)));
+    rig.say(0, Event::Fenced);
+    assert_eq!(rig.given(1), 1);
+    assert_eq!(rig.end_well(1), write(0), "the repetition first, alone");
+    assert_eq!(rig.end_well(1), write(4));
+    assert!(matches!(rig.end_well(1), Op::Unmap(_)));
+    assert_eq!(rig.end_well(1), write(5));
+    assert_eq!(rig.ends(), [(5, true), (6, true), (1, true), (2, true), (3, true), (4, true)]);
+    assert_eq!(rig.volume.order.len(), 0);
+}
+
+#[test]
+fn writes_that_overlap_go_one_after_the_other() {
+    let mut rig = Rig::up(2, robin());
+    rig.submit(write(0));
+    rig.submit(write(7));
+    rig.submit(write(14));
+    rig.submit(write(100));
+    assert_eq!([rig.given(0), rig.given(1)], [1, 1], "the second waits, and the third for the second");
+    rig.end_well(0);
+    assert_eq!([rig.given(0), rig.given(1)], [1, 1]);
+    rig.end_well(0);
+    assert_eq!(rig.given(0) + rig.given(1), 2);
+}
+
+#[test]
+fn a_compare_and_write_of_unknown_fate_is_not_repeated() {
+    let mut rig = Rig::up(2, robin());
+    rig.submit(Op::CompareAndWrite(Span { lba: 0, blocks: 1 }));
+    rig.lose(0);
+    assert_eq!(rig.ends(), []);
+    rig.say(0, Event::Fenced);
+    assert_eq!((rig.given(1), rig.ends()), (0, vec![(1, false)]));
+}
+
+#[test]
+fn a_write_that_is_given_up_in_doubt_still_holds_back_what_overlaps_it() {
+    let terms = Terms { queue_timeout: 5 * SECOND, ..robin() };
+    let mut rig = Rig::up(2, terms);
+    rig.submit(write(0));
+    rig.lose(0);
+    rig.pass(3 * SECOND);
+    rig.submit(write(1));
+    rig.pass(2 * SECOND - Duration::from_nanos(1));
+    assert_eq!(rig.ends(), []);
+    rig.pass(Duration::from_nanos(1));
+    assert_eq!(rig.ends(), [(1, false)], "exactly at its time");
+    rig.submit(write(2));
+    assert_eq!(rig.given(1), 0);
+    rig.pass(3 * SECOND - Duration::from_nanos(1));
+    assert_eq!(rig.ends(), []);
+    rig.pass(Duration::from_nanos(1));
+    assert_eq!(rig.ends(), [(2, false)], "it waited for the fence since the third second");
+    rig.say(0, Event::Fenced);
+    assert_eq!(rig.end_well(1), write(2));
+    assert_eq!(rig.ends(), [(3, true)]);
+    assert_eq!(rig.volume.order.len(), 0);
+}
+
+#[test]
+fn a_fence_covers_what_was_lost_before_it_was_asked_for() {
+    let mut rig = Rig::up(2, robin());
+    (0..4).for_each(|at| _ = rig.submit(write(at * 8)));
+    // Two on each: one is lost while the path stays up, the other after the fence was asked for.
+    rig.end(0, Err(Fate::Unknown));
+    assert_eq!(rig.count(0, |path| path.fences), 1);
+    rig.end(0, Err(Fate::Unknown));
+    rig.say(0, Event::Fenced);
+    assert_eq!(rig.count(0, |path| path.fences), 2);
+    assert_eq!(rig.given(1), 3, "the first goes elsewhere, the second waits");
+    rig.say(0, Event::Fenced);
+    assert_eq!(rig.given(0) + rig.given(1), 4);
+}
+
+#[test]
+fn a_path_that_fences_carries_nothing() {
+    let mut rig = Rig::up(1, robin());
+    rig.submit(write(0));
+    rig.lose(0);
+    rig.pass(SECOND);
+    assert_eq!(rig.count(0, |path| path.connects), 2);
+    rig.raise(0);
+    assert_eq!(rig.volume.path_info(0).unwrap().standing, Standing::Fencing);
+    rig.submit(read(0));
+    assert_eq!(rig.given(0), 0);
+    rig.say(0, Event::Fenced);
+    assert_eq!(rig.given(0), 2);
+}
+
+#[test]
+fn a_flush_goes_to_every_path_that_carried_writes() {
+    let mut rig = Rig::up(3, robin());
+    (0..2).for_each(|at| _ = rig.submit(write(at * 8)));
+    (0..2).for_each(|path| _ = rig.end_well(path));
+    rig.submit(Op::Flush);
+    assert_eq!([rig.given(0), rig.given(1), rig.given(2)], [1, 1, 0]);
+    rig.end_well(1);
+    assert_eq!(rig.ends().len(), 2);
+    // A write meanwhile is not of this flush.
+    rig.submit(write(64));
+    rig.end_well(2);
+    rig.end_well(0);
+    assert_eq!(rig.ends(), [(4, true), (3, true)]);
+    rig.submit(Op::Flush);
+    assert_eq!([rig.given(0), rig.given(1), rig.given(2)], [0, 0, 1]);
+    rig.end_well(2);
+    // Nothing is dirty: one is asked all the same.
+    rig.submit(Op::Flush);
+    assert_eq!(rig.given(0) + rig.given(1) + rig.given(2), 1);
+}
+
+#[test]
+fn a_flush_whose_path_is_lost_begins_anew() {
+    let mut rig = Rig::up(2, robin());
+    (0..2).for_each(|at| _ = rig.submit(write(at * 8)));
+    (0..2).for_each(|path| _ = rig.end_well(path));
+    rig.ends();
+    rig.submit(Op::Flush);
+    rig.lose(0);
+    assert_eq!(rig.ends(), []);
+    rig.end_well(1);
+    assert_eq!((rig.given(1), rig.ends()), (1, vec![]), "once more, now that a path has gone");
+    rig.end_well(1);
+    assert_eq!(rig.ends(), [(3, true)]);
+}
+
+#[test]
+fn what_one_path_cannot_flush_is_not_flushed() {
+    let mut rig = Rig::up(2, robin());
+    (0..2).for_each(|at| _ = rig.submit(write(at * 8)));
+    (0..2).for_each(|path| _ = rig.end_well(path));
+    rig.ends();
+    rig.submit(Op::Flush);
+    rig.end(0, Err(Fate::Failed(Failure::Failed(Fault::Sync))));
+    rig.end_well(1);
+    assert_eq!(rig.ends(), [(3, false)]);
+}
+
+#[test]
+fn no_other_failure_hides_that_what_was_written_is_lost() {
+    const SYNC: Failure = Failure::Failed(Fault::Sync);
+    let sync = || Err(Fate::Failed(SYNC));
+    let full = || Err(Fate::Failed(Failure::Failed(Fault::NoSpace)));
+    let flushing = || {
+        let mut rig = Rig::up(2, robin());
+        (0..2).for_each(|at| _ = rig.submit(write(at * 8)));
+        (0..2).for_each(|path| _ = rig.end_well(path));
+        rig.ends();
+        rig.submit(Op::Flush);
+        rig
+    };
+    let came_to = |rig: &mut Rig| {
+        let results: Vec<_> = rig.ended.drain(..).map(|done| done.result).collect();
+        assert_eq!(results, [Err(SYNC)]);
+    };
+    for first in 0..2 {
+        let mut rig = flushing();
+        rig.end(first, sync());
+        rig.end(1 - first, full());
+        came_to(&mut rig);
+        let mut rig = flushing();
+        rig.end(first, full());
+        rig.end(1 - first, sync());
+        came_to(&mut rig);
+    }
+    // The other path is lost.
+    let mut rig = flushing();
+    rig.end(0, sync());
+    rig.lose(1);
+    came_to(&mut rig);
+}
+
+#[test]
+fn paths_of_another_volume_are_refused() {
+    let mut rig = Rig::new(3, robin());
+    rig.raise(0);
+    assert_eq!(rig.volume.poll_news(), Some(News::Open));
+    let other = Uuid([9; 16]);
+    rig.say(1, Event::Up(Arc::new(Portrait { uuid: Some(other), ..portrait() })));
+    rig.say(2, Event::Up(Arc::new(Portrait { uuid: None, ..portrait() })));
+    for (path, why) in [(1, Stranger::OtherUuid { volume: script::UUID, path: other }), (2, Stranger::NoUuid)]
+    {
+        assert_eq!(rig.count(path, |path| path.disconnects), 1);
+        rig.say(path, Event::Down(Why::Ended));
+        let info = rig.volume.path_info(path).unwrap();
+        assert_eq!(info.standing, Standing::GivenUp);
+        assert_eq!(info.last.unwrap().1, Trouble::Stranger(why));
+    }
+    (0..3).for_each(|_| _ = rig.submit(read(0)));
+    assert_eq!([rig.given(0), rig.given(1), rig.given(2)], [3, 0, 0]);
+}
+
+#[test]
+fn a_path_without_a_uuid_stands_alone() {
+    let mut rig = Rig::new(2, robin());
+    let alone = Portrait { uuid: None, ..portrait() };
+    rig.say(1, Event::Up(Arc::new(alone.clone())));
+    rig.raise(0);
+    assert_eq!(rig.count(0, |path| path.disconnects), 1);
+    rig.lose(1);
+    rig.pass(SECOND);
+    let replaced = Portrait { serial: "2".into(), ..alone.clone() };
+    rig.say(1, Event::Up(Arc::new(replaced)));
+    assert_eq!(rig.count(1, |path| path.disconnects), 1, "another disk");
+    rig.say(1, Event::Down(Why::Ended));
+    rig.pass(20 * SECOND);
+    rig.say(1, Event::Up(Arc::new(alone)));
+    rig.submit(read(0));
+    assert_eq!(rig.given(1), 1);
+}
+
+#[test]
+fn a_target_that_forgot_its_volume_is_not_written_to() {
+    let terms = Terms { queue_timeout: 30 * SECOND, ..robin() };
+    let mut rig = Rig::up(1, terms);
+    rig.submit(write(0));
+    rig.lose(0);
+    rig.pass(SECOND);
+    rig.say(0, Event::Up(Arc::new(Portrait { uuid: Some(Uuid([9; 16])), ..portrait() })));
+    rig.say(0, Event::Fenced);
+    assert_eq!(rig.given(0), 0);
+    rig.say(0, Event::Down(Why::Ended));
+    rig.pass(29 * SECOND);
+    assert_eq!(rig.ends(), [(1, false)]);
+    assert!(rig.count(0, |path| path.connects) > 2, "it is tried on, since it was ours once");
+}
+
+#[test]
+fn reconnects_come_ever_later() {
+    let mut rig = Rig::up(1, robin());
+    rig.lose(0);
+    let mut waited = vec![];
+    for _ in 0..12 {
+        let before = rig.now;
+        let connects = rig.count(0, |path| path.connects);
+        while rig.count(0, |path| path.connects) == connects {
+            let next = rig.volume.poll_timeout().expect("it is tried again");
+            rig.pass(next.since(rig.now));
+        }
+        waited.push(rig.now.since(before).as_secs_f64());
+        rig.say(0, Event::Down(Why::Unreachable(buf::Errno(111))));
+    }
+    for (at, waited) in waited.iter().enumerate() {
+        let wanted = (0.1 * f64::from(1 << at)).min(10.0);
+        assert!((wanted * 0.75..=wanted * 1.25).contains(waited), "{at}: {waited} of {wanted}");
+    }
+}
+
+#[test]
+fn a_path_is_given_up_at_its_time_and_then_nobody_waits() {
+    let terms = Terms { loss_timeout: 30 * SECOND, ..robin() };
+    let mut rig = Rig::up(1, terms);
+    rig.lose(0);
+    rig.submit(read(0));
+    let start = rig.now;
+    while rig.volume.path_info(0).unwrap().standing != Standing::GivenUp {
+        let next = rig.volume.poll_timeout().expect("it is not for ever");
+        rig.pass(next.since(rig.now));
+        if rig.volume.path_info(0).unwrap().standing == Standing::Connecting {
+            rig.say(0, Event::Down(Why::Unreachable(buf::Errno(111))));
+        }
+    }
+    assert_eq!(rig.now.since(start), 30 * SECOND);
+    assert_eq!(rig.ends(), [(1, false)]);
+    rig.submit(read(0));
+    assert_eq!(rig.ends(), [(2, false)]);
+    rig.with(|volume, cx| volume.revive(cx));
+    rig.submit(read(0));
+    rig.raise(0);
+    rig.end_well(0);
+    assert_eq!(rig.ends(), [(3, true)]);
+}
+
+#[test]
+fn fast_fail_counts_from_the_loss_of_the_last_path() {
+    let terms = Terms { fast_fail: 5 * SECOND, ..robin() };
+    let mut rig = Rig::up(2, terms);
+    rig.lose(0);
+    rig.pass(60 * SECOND);
+    rig.lose(1);
+    rig.pass(4 * SECOND);
+    rig.submit(read(0));
+    rig.pass(SECOND - Duration::from_nanos(1));
+    assert_eq!(rig.ends(), []);
+    rig.pass(Duration::from_nanos(1));
+    assert_eq!(rig.ends(), [(1, false)]);
+    rig.submit(read(0));
+    assert_eq!(rig.ends(), [(2, false)], "at once");
+    rig.raise(1);
+    rig.submit(read(0));
+    rig.end_well(1);
+    assert_eq!(rig.ends(), [(3, true)]);
+}
+
+#[test]
+fn an_operation_waits_for_its_own_time_only() {
+    let terms = Terms { queue_timeout: 10 * SECOND, ..robin() };
+    let mut rig = Rig::up(1, terms);
+    rig.submit(read(0));
+    rig.lose(0);
+    rig.pass(6 * SECOND);
+    rig.submit(read(8));
+    rig.pass(4 * SECOND);
+    assert_eq!(rig.ends(), [(1, false)]);
+    rig.pass(6 * SECOND - Duration::from_nanos(1));
+    assert_eq!(rig.ends(), []);
+    rig.pass(Duration::from_nanos(1));
+    assert_eq!(rig.ends(), [(2, false)]);
+    // Who does not want to wait does not.
+    let mut rig = Rig::up(1, Terms { queue_timeout: Duration::ZERO, ..robin() });
+    rig.submit(read(0));
+    rig.lose(0);
+    rig.pass(Duration::ZERO);
+    assert_eq!(rig.ends(), [(1, false)]);
+}
+
+#[test]
+fn a_volume_that_cannot_be_opened_says_so() {
+    let mut rig = Rig::new(2, robin());
+    rig.submit(read(0));
+    rig.say(0, Event::Down(Why::Unreachable(buf::Errno(111))));
+    assert_eq!(rig.volume.poll_news(), Some(News::Path(0)));
+    rig.say(1, Event::Down(Why::Refused("no such target".into())));
+    assert_eq!(rig.volume.poll_news(), Some(News::Failed));
+    assert_eq!(rig.ends(), [(1, false)]);
+    assert_eq!(rig.volume.poll_timeout(), None);
+    // With time to wait, what can change is tried again.
+    let mut rig = Rig::new(1, Terms { open_timeout: 5 * SECOND, ..robin() });
+    rig.say(0, Event::Down(Why::Unreachable(buf::Errno(111))));
+    assert_eq!(rig.volume.poll_news(), Some(News::Path(0)));
+    rig.pass(SECOND);
+    rig.raise(0);
+    assert_eq!(rig.volume.poll_news(), Some(News::Open));
+    let mut rig = Rig::new(1, Terms { open_timeout: 5 * SECOND, ..robin() });
+    rig.say(0, Event::Down(Why::Unreachable(buf::Errno(111))));
+    rig.pass(SECOND);
+    rig.say(0, Event::Down(Why::Unproven("wrong secret".into())));
+    assert_eq!(rig.volume.poll_news(), Some(News::Failed));
+}
+
+#[test]
+fn changes_are_told() {
+    let mut rig = Rig::up(2, robin());
+    assert!(rig.volume.has_changed() && !rig.volume.has_changed());
+    let grown = Portrait { geometry: Some(Geometry { blocks: 2000, ..geometry() }), ..portrait() };
+    rig.say(0, Event::Changed(Arc::new(grown.clone())));
+    assert_eq!(rig.volume.poll_news(), Some(News::Changed));
+    assert!(rig.volume.has_changed());
+    assert_eq!(rig.volume.known_geometry().unwrap().blocks, 2000);
+    rig.say(1, Event::Changed(Arc::new(Portrait { read_only: true, ..grown })));
+    assert!(rig.volume.is_read_only() && rig.volume.has_changed(), "protection is a change");
+    rig.submit(write(0));
+    assert_eq!(rig.ends(), [(1, false)]);
+}
+
+#[test]
+fn what_is_cancelled_ends_once() {
+    let mut rig = Rig::up(1, robin());
+    let first = rig.submit(write(0));
+    let second = rig.submit(write(0));
+    rig.with(|volume, _| volume::Backend::cancel(volume, second));
+    assert_eq!(rig.ends(), [(2, false)], "it waited for the first");
+    rig.with(|volume, _| volume::Backend::cancel(volume, first));
+    assert_eq!(rig.paths[0].0.borrow().cancels.len(), 1);
+    assert_eq!(rig.ends(), []);
+    rig.end(0, Err(Fate::NotDone(Duration::ZERO)));
+    assert_eq!(rig.ends(), [(1, false)], "it is not done again");
+    assert_eq!(rig.volume.order.len(), 0);
+}
+
+#[test]
+fn a_volume_is_closed_when_its_paths_are() {
+    let mut rig = Rig::up(2, robin());
+    rig.submit(write(0));
+    rig.submit(write(0));
+    rig.lose(1);
+    rig.with(|volume, cx| volume.close(cx, SECOND));
+    assert_eq!(rig.ends(), [(2, false)]);
+    assert_eq!([0, 1].map(|path| rig.count(path, |path| path.disconnects)), [1, 0]);
+    rig.end_well(0);
+    assert_eq!(rig.ends(), [(1, true)]);
+    rig.say(0, Event::Down(Why::Ended));
+    while let Some(news) = rig.volume.poll_news() {
+        if news == News::Closed {
+            assert_eq!(rig.volume.poll_timeout(), None);
+            rig.submit(read(0));
+            assert_eq!(rig.ends(), [(3, false)]);
+            return;
+        }
+    }
+    panic!("nobody says that it is closed");
+}
+
+#[test]
+fn more_than_is_held_is_refused() {
+    let mut rig = Rig::up(1, Terms { in_work: 3, ..robin() });
+    (0..3).for_each(|lba| _ = rig.submit(read(lba)));
+    assert!(!rig.volume.has_room());
+    rig.submit(read(9));
+    assert_eq!(rig.ends(), [(4, false)]);
+}
+
+#[test]
+fn a_registration_goes_to_every_path_that_is_a_nexus_of_its_own() {
+    let register = Claim::Act(Action::Register(Register {
+        mode: RegisterMode::Set,
+        current: None,
+        new: Key(7),
+        also: vec![],
+        ports: vec![],
+        nqn: None,
+        persist: None,
+    }));
+    let mut rig = Rig::up(4, robin());
+    (0..2).for_each(|path| rig.paths[path].0.borrow_mut().protocol = Some(Protocol::Iscsi));
+    assert!(rig.with(|volume, cx| volume.claim(cx, IoId(1), register.clone())));
+    let asked = |rig: &Rig| [0, 1, 2, 3].map(|path| rig.count(path, |path| path.claims.len() as u32));
+    assert_eq!(asked(&rig), [1, 0, 0, 0], "one after the other");
+    assert_eq!(rig.claimed(0, Ok(None)), register);
+    assert_eq!(asked(&rig), [0, 1, 0, 0]);
+    rig.claimed(1, Ok(None));
+    assert_eq!(asked(&rig), [0, 0, 1, 0]);
+    rig.claimed(2, Ok(None));
+    assert_eq!((asked(&rig), rig.volume.poll_claimed()), ([0; 4], Some((IoId(1), Ok(None)))));
+    // Everything else is for one path; a report is asked for again, a change is not.
+    for (claim, again) in [(Claim::Report, true), (Claim::Act(Action::Clear { key: None }), false)] {
+        assert!(rig.with(|volume, cx| volume.claim(cx, IoId(2), claim.clone())));
+        assert_eq!(asked(&rig), [1, 0, 0, 0]);
+        assert_eq!(rig.claimed(0, Err(Fate::Unknown)), claim);
+        assert_eq!(asked(&rig)[0], u32::from(again));
+        match again {
+            true => _ = rig.claimed(0, Ok(None)),
+            false => assert!(rig.volume.poll_claimed().unwrap().1.is_err()),
+        }
+        while rig.volume.poll_claimed().is_some() {}
+    }
+    // Nobody waits for ever.
+    (0..4).for_each(|path| rig.lose(path));
+    assert!(rig.with(|volume, cx| volume.claim(cx, IoId(3), Claim::Report)));
+    rig.pass(120 * SECOND);
+    assert_eq!(rig.volume.poll_claimed(), Some((IoId(3), Err(Failure::Failed(Fault::PathLost)))));
+}
+
+/// What a path still has, when no path has served for `fast_fail`, is that path's: the clock is not looked at
+/// again and again until it ends.
+#[test]
+fn after_fast_fail_nothing_is_due_that_does_nothing() {
+    for (op, certain) in [(read(0), false), (write(0), true), (Op::Flush, false)] {
+        let mut rig = Rig::up(2, Terms { fast_fail: 5 * SECOND, certain, ..robin() });
+        rig.submit(op);
+        let closed = || Event::Changed(Arc::new(Portrait { access: Access::Inaccessible, ..portrait() }));
+        rig.say(0, closed());
+        rig.say(1, closed());
+        rig.submit(read(64));
+        assert_eq!(rig.given(0) + rig.given(1), 1);
+        for _ in 0..20 {
+            let Some(due) = rig.volume.poll_timeout() else { break };
+            assert!(
+                rig.now.0 == 1_000_000_000 || due > rig.now,
+                "the clock was looked at, and is due at once"
+            );
+            rig.now = rig.now.max(due);
+            rig.with(|volume, cx| volume.handle_timeout(cx));
+        }
+        assert_eq!((rig.volume.in_work(), rig.ends()), (1, vec![(2, false)]), "what a path has is its own");
+        assert!(rig.volume.poll_timeout().is_none_or(|due| due > rig.now));
+        let at = usize::from(rig.given(0) == 0);
+        rig.end_well(at);
+        assert_eq!(rig.volume.in_work(), 0);
+    }
+}
+
+/// How often a path is connected in a minute that comes up, and fails after a while.
+fn connects_in_a_minute(serves: Duration) -> u32 {
+    let mut rig = Rig::up(1, robin());
+    let (begun, before) = (rig.now, rig.count(0, |path| path.connects));
+    while rig.now.since(begun) < 60 * SECOND {
+        rig.pass(serves);
+        rig.lose(0);
+        let connects = rig.count(0, |path| path.connects);
+        while rig.count(0, |path| path.connects) == connects {
+            let next = rig.volume.poll_timeout().expect("it is tried again");
+            rig.pass(next.since(rig.now));
+        }
+        rig.raise(0);
+    }
+    rig.count(0, |path| path.connects) - before
+}
+
+#[test]
+fn a_path_that_comes_up_and_fails_at_once_is_not_tried_without_end() {
+    let at_once = connects_in_a_minute(Duration::from_millis(1));
+    assert!((6..=16).contains(&at_once), "{at_once}");
+    // One that served for long enough comes back soon.
+    let mut rig = Rig::up(1, robin());
+    for _ in 0..8 {
+        rig.lose(0);
+        rig.pass(20 * SECOND);
+        rig.raise(0);
+    }
+    rig.pass(10 * SECOND);
+    rig.lose(0);
+    let next = rig.volume.poll_timeout().expect("it is tried again");
+    assert!(next.since(rig.now) <= Duration::from_millis(125), "{:?}", next.since(rig.now));
+}
+
+#[test]
+fn what_becomes_of_paths_is_said_once_for_each_reason() {
+    let mut rig = Rig::up(2, robin());
+    let said = |rig: &mut Rig| std::iter::from_fn(|| rig.volume.poll_remark()).collect::<Vec<_>>();
+    assert_eq!(said(&mut rig), []);
+    let down = |why: &str| Remark::PathDown { path: (None, 1), why: why.into() };
+    rig.lose(1);
+    assert_eq!(said(&mut rig), [down("the wire is cut")]);
+    let mut lines = 0;
+    let begun = rig.now;
+    while rig.now.since(begun) < 600 * SECOND {
+        rig.pass(15 * SECOND);
+        if rig.volume.path_info(1).unwrap().standing == Standing::Connecting {
+            rig.say(1, Event::Down(Why::Silent("no answer".into())));
+        }
+        lines += said(&mut rig).len();
+    }
+    assert!((5..=11).contains(&lines), "once a minute: {lines}");
+    rig.pass(15 * SECOND);
+    rig.raise(1);
+    if rig.volume.path_info(1).unwrap().standing == Standing::Up {
+        assert_eq!(said(&mut rig), [Remark::PathUp { path: (None, 1) }]);
+    }
+    rig.with(|volume, cx| volume.close(cx, SECOND));
+    rig.say(0, Event::Down(Why::Ended));
+    rig.say(1, Event::Down(Why::Ended));
+    assert_eq!(said(&mut rig), [], "what is closed is no news");
+}

@@ -1,0 +1,221 @@
+//! One of a volume's paths, as the volume keeps it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use buf::Cx;
+use volume::reservation::Register;
+use volume::{Access, Remark, Time};
+
+use super::joining::Joining;
+use super::terms::{Counts, PathInfo, Standing, Terms, Trouble};
+use crate::path::{Path, Portrait};
+
+/// After how long a path that stays down for the same reason is said to be down again.
+const SAID_AGAIN: Duration = Duration::from_secs(60);
+
+/// Where a path stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Connecting,
+    Up,
+    /// Down; to be connected then.
+    Waiting(Time),
+    GivenUp,
+    /// To be down for good: told to disconnect, `Down` awaited.
+    Closing,
+    Closed,
+}
+
+/// How long a path that is in transition while the volume is opened may be.
+const TRANSITION_MAX: Duration = Duration::from_secs(30);
+
+#[derive(Debug)]
+pub(super) struct Way<P> {
+    pub(super) path: P,
+    pub(super) state: State,
+    pub(super) portrait: Option<Arc<Portrait>>,
+    /// Operations that the path has.
+    pub(super) in_work: u32,
+    /// How many it takes now, and how many it said that it takes.
+    pub(super) depth: u32,
+    pub(super) window: u32,
+    /// The most bytes of one operation.
+    pub(super) most: u64,
+    /// A fence is awaited.
+    pub(super) fencing: bool,
+    /// Something was lost since the last fence was asked for.
+    pub(super) wants_fence: bool,
+    /// It has to be registered before it is used.
+    pub(super) joining: Option<Joining>,
+    /// What it was registered with while it joined, and it is not confirmed that nobody had preempted us by then.
+    pub(super) in_doubt: Option<Register>,
+    /// Counts fences that were asked for; a doubt notes the count at its time.
+    pub(super) generation: u32,
+    /// Connections that failed, or served for too short a time, since one last served for long enough.
+    attempts: u32,
+    /// Since when it has been up.
+    up_since: Option<Time>,
+    /// Why it was last said to be down, and when.
+    said: Option<(Time, String)>,
+    /// What is to be said of it: `None` of its reason if it is up again.
+    remark: Option<Option<String>>,
+    /// Since when it has not been up.
+    pub(super) down_since: Time,
+    /// It has been of this volume.
+    pub(super) known: bool,
+    /// It has been down since the volume was opened.
+    pub(super) tried: bool,
+    /// Since when it is up and tells nothing of the volume.
+    pub(super) untold: Option<Time>,
+    /// The volume's count of cached writes when its last one ended.
+    pub(super) written: u64,
+    /// All its writes up to this count are flushed.
+    pub(super) flushed: u64,
+    pub(super) last: Option<(Time, Trouble)>,
+    /// What it found is not our volume: the reason for its next `Down`.
+    pub(super) expelled: Option<Trouble>,
+    pub(super) counts: Counts,
+    /// Its state has changed since that was last told.
+    pub(super) news: bool,
+}
+
+impl<P: Path> Way<P> {
+    pub(super) fn new(path: P, now: Time) -> Self {
+        Way {
+            path,
+            state: State::Connecting,
+            portrait: None,
+            in_work: 0,
+            depth: 0,
+            window: 0,
+            most: 0,
+            fencing: false,
+            wants_fence: false,
+            joining: None,
+            in_doubt: None,
+            generation: 0,
+            attempts: 0,
+            up_since: None,
+            said: None,
+            remark: None,
+            down_since: now,
+            known: false,
+            tried: false,
+            untold: None,
+            written: 0,
+            flushed: 0,
+            last: None,
+            expelled: None,
+            counts: Counts::default(),
+            news: false,
+        }
+    }
+
+    /// The state of the path at the target, if it may be used.
+    pub(super) fn access(&self) -> Option<Access> {
+        let up = self.state == State::Up && self.expelled.is_none() && self.joining.is_none();
+        let up = up && !self.fencing && !self.wants_fence;
+        let portrait = self.portrait.as_ref()?;
+        (up && portrait.access.serves() && portrait.geometry.is_some()).then_some(portrait.access)
+    }
+
+    /// Until when it is hoped that a path will tell what it does not tell yet: the state of one that is in
+    /// transition is about to be another.
+    pub(super) fn untold_until(&self) -> Option<Time> {
+        let is_transition = self.portrait.as_ref().is_some_and(|it| it.access == Access::Transition);
+        self.untold.map(|since| if is_transition { since + TRANSITION_MAX } else { since })
+    }
+
+    /// Whether what it was opened for has been tried once.
+    pub(super) fn is_tried(&self, now: Time) -> bool {
+        self.tried || self.untold_until().is_some_and(|until| now >= until)
+    }
+
+    /// Whether its registration is being settled; that of a path that does not serve waits until it does.
+    fn joins(&self) -> bool {
+        self.joining.is_some() && self.serves()
+    }
+
+    /// Whether nothing has to be done about it.
+    pub(super) fn is_calm(&self) -> bool {
+        !self.fencing && !self.wants_fence && !self.joins()
+    }
+
+    /// Whether it is up and the target serves by it, though it may have to be fenced first.
+    pub(super) fn serves(&self) -> bool {
+        let serves = |portrait: &Arc<Portrait>| portrait.access.serves() && portrait.geometry.is_some();
+        let serves = self.portrait.as_ref().is_some_and(serves);
+        self.state == State::Up && self.expelled.is_none() && serves
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.in_work < self.depth
+    }
+
+    /// Whether writes that it carried are not flushed.
+    pub(super) fn is_dirty(&self) -> bool {
+        self.written > self.flushed
+    }
+
+    /// When it is tried next: twice as long each time, with a quarter more or less by chance, so that
+    /// many hosts do not come at once. A path that comes up and fails at once is not up: the delay begins
+    /// at the shortest again after it was up for as long as the longest.
+    pub(super) fn next_attempt(&mut self, cx: &mut Cx<'_>, terms: &Terms, slowly: bool) -> Time {
+        if self.up_since.take().is_some_and(|since| cx.now.since(since) >= terms.reconnect_delay_max) {
+            self.attempts = 0;
+        }
+        let doubled = terms.reconnect_delay.saturating_mul(1 << self.attempts.min(16));
+        self.attempts = self.attempts.saturating_add(1);
+        let delay = if slowly { terms.reconnect_delay_max } else { doubled.min(terms.reconnect_delay_max) };
+        let nanos = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX) / 4;
+        cx.now + (delay - delay / 4) + Duration::from_nanos(cx.entropy.next_u64() % (2 * nanos + 1).max(1))
+    }
+
+    pub(super) fn came_up(&mut self, now: Time) {
+        self.up_since = Some(now);
+        if self.said.take().is_some() {
+            self.remark = Some(None);
+        }
+    }
+
+    /// It is down: that is said once for each reason, and again from time to time.
+    pub(super) fn say_down(&mut self, now: Time, was_up: bool, why: &Trouble) {
+        let why = why.to_string();
+        let known = self.said.as_ref().is_some_and(|(at, said)| *said == why && now.since(*at) < SAID_AGAIN);
+        if was_up || !known {
+            self.said = Some((now, why.clone()));
+            self.remark = Some(Some(why));
+        }
+    }
+
+    /// What is to be said of it.
+    pub(super) fn poll_remark(&mut self, at: usize) -> Option<Remark> {
+        let path = (None, at);
+        Some(match self.remark.take()? {
+            Some(why) => Remark::PathDown { path, why },
+            None => Remark::PathUp { path },
+        })
+    }
+
+    pub(super) fn info(&self) -> PathInfo {
+        let standing = match self.state {
+            State::Connecting => Standing::Connecting,
+            State::Up if self.fencing || self.wants_fence => Standing::Fencing,
+            State::Up if self.joins() => Standing::Joining,
+            State::Up => Standing::Up,
+            State::Waiting(at) => Standing::Waiting(at),
+            State::GivenUp => Standing::GivenUp,
+            State::Closing | State::Closed => Standing::Closed,
+        };
+        PathInfo {
+            protocol: self.path.protocol(),
+            standing,
+            portrait: self.portrait.clone(),
+            last: self.last.clone(),
+            in_work: self.in_work,
+            counts: self.counts,
+            lands_for: self.path.lands_for(),
+        }
+    }
+}

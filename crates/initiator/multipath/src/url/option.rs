@@ -1,0 +1,447 @@
+//! What may stand behind the `?` of a URL: a typed list.
+//!
+//! Times are numbers with `ms`, `s`, `m` or `h` behind them (without: seconds), `never` where that makes
+//! sense. Sizes are bytes, with `K` or `M` behind them in binary units.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use iscsi::chap::Algorithm;
+use iscsi::name::IscsiName;
+use nvme::{HostId, Nqn};
+
+use super::error::{Part, UrlError, Wrong};
+use super::{Protocol, Url, User, decode};
+use crate::suggest::nearest;
+
+/// Which PDUs carry a digest; what is not wanted is not offered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Digests {
+    /// The headers.
+    pub header: bool,
+    /// The data.
+    pub data: bool,
+}
+
+/// Which of a volume's best paths the next operation takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// The one with the least in work; if several have that, each in turn.
+    #[default]
+    LeastQueue,
+    /// Each in turn.
+    RoundRobin,
+}
+
+/// Where a secret is that does not stand in the URL. Who does I/O fetches it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SecretAt {
+    /// In a file that nobody else can read.
+    File(PathBuf),
+    /// In this variable of the environment.
+    Environment(String),
+}
+
+/// All options; `None` where nothing was said.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// `digest=none|header|data|both`.
+    pub digests: Option<Digests>,
+    /// `commands=1..4096`: how many may be in work on a session or queue.
+    pub commands: Option<u16>,
+    /// `ro=yes|no`: whether writes are refused here already.
+    pub read_only: Option<bool>,
+    /// `connect_timeout=`: from the dialling to the path that is up.
+    pub connect_timeout: Option<Duration>,
+    /// `command_timeout=`: how long a command may take; zero: for ever.
+    pub command_timeout: Option<Duration>,
+    /// `keep_alive=`: silence after which the target is asked for a sign of life; zero: never.
+    pub keep_alive: Option<Duration>,
+    /// `fence_timeout=`: how long after the loss of a path what it carried may still be done at most.
+    pub fence_timeout: Option<Duration>,
+    /// `secret_file=`, `secret_env=`: what proves who we are.
+    pub secret: Option<SecretAt>,
+    /// `mutual_secret_file=`, `mutual_secret_env=`: what proves who the target is.
+    pub mutual_secret: Option<SecretAt>,
+
+    /// `initiator=`: our iSCSI name.
+    pub initiator: Option<IscsiName>,
+    /// `mutual_user=`: the name that the target proves.
+    pub mutual_user: Option<String>,
+    /// `chap=md5+sha1+sha256+sha3-256`: which hashes we offer, best first.
+    pub chap: Option<Vec<Algorithm>>,
+    /// `connections=1..16`: of one session.
+    pub connections: Option<u16>,
+    /// `immediate=yes|no`: ImmediateData.
+    pub immediate: Option<bool>,
+    /// `initial_r2t=yes|no`: InitialR2T.
+    pub initial_r2t: Option<bool>,
+    /// `first_burst=512..16M`: FirstBurstLength.
+    pub first_burst: Option<u32>,
+    /// `max_burst=512..16M`: MaxBurstLength.
+    pub max_burst: Option<u32>,
+    /// `max_recv=512..16M`: MaxRecvDataSegmentLength, what we take in one PDU.
+    pub max_recv: Option<u32>,
+    /// `max_outstanding_r2t=1..65535`: MaxOutstandingR2T.
+    pub max_outstanding_r2t: Option<u16>,
+    /// `time2wait=0..1h`: DefaultTime2Wait, in seconds.
+    pub time2wait: Option<u16>,
+    /// `time2retain=0..1h`: DefaultTime2Retain, in seconds.
+    pub time2retain: Option<u16>,
+    /// `protocol_level=0..2`: iSCSIProtocolLevel.
+    pub protocol_level: Option<u16>,
+
+    /// `host_nqn=`: our NVMe name.
+    pub host_nqn: Option<Nqn>,
+    /// `host_id=`: our Host Identifier, a UUID.
+    pub host_id: Option<HostId>,
+    /// `queues=1..64`: I/O queues.
+    pub queues: Option<u16>,
+    /// `max_r2t=1..16`: R2Ts of one command that may be outstanding (MAXR2T, less one).
+    pub max_r2t: Option<u16>,
+    /// `hpda=0..31`: data comes at multiples of (HPDA + 1) × 4 bytes.
+    pub hpda: Option<u16>,
+    /// `flow_control=yes|no`: whether the submission queue's head counts.
+    pub flow_control: Option<bool>,
+
+    /// What is said of the volume as a whole.
+    pub volume: VolumeOptions,
+}
+
+/// Options of a volume, whichever of its URLs they stand in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VolumeOptions {
+    /// `policy=least-queue|round-robin`.
+    pub policy: Option<Policy>,
+    /// `reconnect_delay=`.
+    pub reconnect_delay: Option<Duration>,
+    /// `reconnect_delay_max=`.
+    pub reconnect_delay_max: Option<Duration>,
+    /// `loss_timeout=`; [`Duration::MAX`]: never.
+    pub loss_timeout: Option<Duration>,
+    /// `fast_fail=`; [`Duration::MAX`]: never.
+    pub fast_fail: Option<Duration>,
+    /// `queue_timeout=`; [`Duration::MAX`]: never.
+    pub queue_timeout: Option<Duration>,
+    /// `open_timeout=`.
+    pub open_timeout: Option<Duration>,
+}
+
+/// Whose option it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    Both,
+    Iscsi,
+    Nvme,
+}
+
+/// Takes a value on; the error says what is wanted.
+type Take = fn(&mut Options, &str) -> Result<(), &'static str>;
+
+const TABLE: &[(&str, Scope, Take)] = &[
+    ("digest", Scope::Both, |to, text| put(&mut to.digests, digests(text))),
+    ("commands", Scope::Both, |to, text| {
+        put(&mut to.commands, number(text, 1, 4096, "a number from 1 to 4096"))
+    }),
+    ("ro", Scope::Both, |to, text| put(&mut to.read_only, yes(text))),
+    ("connect_timeout", Scope::Both, |to, text| put(&mut to.connect_timeout, positive(text))),
+    ("command_timeout", Scope::Both, |to, text| put(&mut to.command_timeout, time_or_off(text))),
+    ("keep_alive", Scope::Both, |to, text| put(&mut to.keep_alive, time_or_off(text))),
+    ("fence_timeout", Scope::Both, |to, text| put(&mut to.fence_timeout, positive(text))),
+    ("secret_file", Scope::Both, |to, text| put(&mut to.secret, file(text))),
+    ("secret_env", Scope::Both, |to, text| put(&mut to.secret, variable(text))),
+    ("mutual_secret_file", Scope::Both, |to, text| put(&mut to.mutual_secret, file(text))),
+    ("mutual_secret_env", Scope::Both, |to, text| put(&mut to.mutual_secret, variable(text))),
+    ("initiator", Scope::Iscsi, |to, text| put(&mut to.initiator, iscsi_name(text))),
+    ("mutual_user", Scope::Iscsi, |to, text| put(&mut to.mutual_user, user(text))),
+    ("chap", Scope::Iscsi, |to, text| put(&mut to.chap, algorithms(text))),
+    ("connections", Scope::Iscsi, |to, text| {
+        put(&mut to.connections, number(text, 1, 16, "a number from 1 to 16"))
+    }),
+    ("immediate", Scope::Iscsi, |to, text| put(&mut to.immediate, yes(text))),
+    ("initial_r2t", Scope::Iscsi, |to, text| put(&mut to.initial_r2t, yes(text))),
+    ("first_burst", Scope::Iscsi, |to, text| put(&mut to.first_burst, segment(text))),
+    ("max_burst", Scope::Iscsi, |to, text| put(&mut to.max_burst, segment(text))),
+    ("max_recv", Scope::Iscsi, |to, text| put(&mut to.max_recv, segment(text))),
+    ("max_outstanding_r2t", Scope::Iscsi, |to, text| {
+        put(&mut to.max_outstanding_r2t, number(text, 1, u16::MAX, "a number from 1 to 65535"))
+    }),
+    ("time2wait", Scope::Iscsi, |to, text| put(&mut to.time2wait, seconds(text))),
+    ("time2retain", Scope::Iscsi, |to, text| put(&mut to.time2retain, seconds(text))),
+    ("protocol_level", Scope::Iscsi, |to, text| {
+        put(&mut to.protocol_level, number(text, 0, 2, "0, 1 (RFC 7143) or 2 (RFC 7144)"))
+    }),
+    ("host_nqn", Scope::Nvme, |to, text| put(&mut to.host_nqn, nqn(text))),
+    ("host_id", Scope::Nvme, |to, text| put(&mut to.host_id, host_id(text))),
+    ("queues", Scope::Nvme, |to, text| put(&mut to.queues, number(text, 1, 64, "a number from 1 to 64"))),
+    ("max_r2t", Scope::Nvme, |to, text| put(&mut to.max_r2t, number(text, 1, 16, "a number from 1 to 16"))),
+    ("hpda", Scope::Nvme, |to, text| put(&mut to.hpda, number(text, 0, 31, "a number from 0 to 31"))),
+    ("flow_control", Scope::Nvme, |to, text| put(&mut to.flow_control, yes(text))),
+    ("policy", Scope::Both, |to, text| put(&mut to.volume.policy, policy(text))),
+    ("reconnect_delay", Scope::Both, |to, text| put(&mut to.volume.reconnect_delay, positive(text))),
+    ("reconnect_delay_max", Scope::Both, |to, text| put(&mut to.volume.reconnect_delay_max, positive(text))),
+    ("loss_timeout", Scope::Both, |to, text| put(&mut to.volume.loss_timeout, time_or_never(text))),
+    ("fast_fail", Scope::Both, |to, text| put(&mut to.volume.fast_fail, time_or_never(text))),
+    ("queue_timeout", Scope::Both, |to, text| put(&mut to.volume.queue_timeout, time_or_never(text))),
+    ("open_timeout", Scope::Both, |to, text| put(&mut to.volume.open_timeout, time_or_off(text))),
+];
+
+impl Options {
+    /// All keys, for help texts.
+    pub fn keys() -> impl Iterator<Item = &'static str> {
+        TABLE.iter().map(|(key, ..)| *key)
+    }
+
+    /// Reads what stands behind the `?`.
+    pub(super) fn parse(protocol: Protocol, query: &str) -> Result<Options, UrlError> {
+        let mut options = Options::default();
+        let mut had: Vec<(&str, &str)> = Vec::new();
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (key, text) = pair.split_once('=').unwrap_or((pair, ""));
+            // What stands here may be a secret that was misplaced: a long key is not shown.
+            let shown: String = key.chars().take(32).collect();
+            let wrong =
+                |wrong| UrlError { protocol: Some(protocol), part: Part::Option(shown.clone()), wrong };
+            let Some((_, scope, take)) = TABLE.iter().find(|(known, ..)| *known == key) else {
+                return Err(wrong(Wrong::Unknown(nearest(key, Self::keys()))));
+            };
+            let theirs = match scope {
+                Scope::Both => false,
+                Scope::Iscsi => protocol != Protocol::Iscsi,
+                Scope::Nvme => protocol != Protocol::Nvme,
+            };
+            if theirs {
+                return Err(wrong(Wrong::NotHere));
+            }
+            match had.iter().find(|(known, _)| *known == key) {
+                Some((_, before)) if *before == text => continue,
+                Some(_) => return Err(wrong(Wrong::Twice)),
+                None => had.push((key, text)),
+            }
+            let value = decode(text).and_then(|bytes| String::from_utf8(bytes).ok());
+            let value = value.ok_or_else(|| wrong(Wrong::Escape))?;
+            take(&mut options, &value).map_err(|want| wrong(Wrong::Value(want)))?;
+        }
+        for (one, other) in [("secret_env", "secret_file"), ("mutual_secret_env", "mutual_secret_file")] {
+            let has = |key| had.iter().any(|(known, _)| *known == key);
+            if has(one) && has(other) {
+                let part = Part::Option(one.to_owned());
+                return Err(UrlError { protocol: Some(protocol), part, wrong: Wrong::Clashes(other) });
+            }
+        }
+        Ok(options)
+    }
+
+    /// Whether they fit each other and the user.
+    pub(super) fn agree_with(&self, protocol: Protocol, user: Option<&User>) -> Result<(), UrlError> {
+        let wrong = |key: &str, wrong| {
+            Err(UrlError { protocol: Some(protocol), part: Part::Option(key.to_owned()), wrong })
+        };
+        if let (Some(first), Some(most)) = (self.first_burst, self.max_burst)
+            && first > most
+        {
+            return wrong("first_burst", Wrong::Value("no more than max_burst (RFC 7143 §13.14)"));
+        }
+        if let (Some(delay), Some(most)) = (self.volume.reconnect_delay, self.volume.reconnect_delay_max)
+            && delay > most
+        {
+            return wrong("reconnect_delay", Wrong::Value("no more than reconnect_delay_max"));
+        }
+        if protocol == Protocol::Nvme {
+            return match (&self.mutual_secret, &self.secret) {
+                (Some(_), None) => wrong("mutual_secret_file", Wrong::Needs("secret_file or secret_env")),
+                _ => Ok(()),
+            };
+        }
+        let in_url = user.is_some_and(|user| user.secret.is_some());
+        match (&self.secret, user) {
+            (Some(_), None) => return wrong("secret_file", Wrong::Needs("a user in front of @")),
+            (Some(_), Some(_)) if in_url => {
+                return wrong("secret_file", Wrong::Clashes("the password in front of @"));
+            }
+            (None, Some(_)) if !in_url => {
+                let part = Part::Password;
+                return Err(UrlError { protocol: Some(protocol), part, wrong: Wrong::Missing });
+            }
+            _ => {}
+        }
+        match (&self.mutual_secret, &self.mutual_user) {
+            (Some(_), None) => wrong("mutual_secret_file", Wrong::Needs("mutual_user")),
+            (None, Some(_)) => wrong("mutual_user", Wrong::Needs("mutual_secret_file or mutual_secret_env")),
+            (Some(_), Some(_)) if user.is_none() => {
+                wrong("mutual_user", Wrong::Needs("a user in front of @, for ours is asked first"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What is said of the volume in one URL holds for all.
+    pub(super) fn unite(urls: &mut [Url]) -> Result<(), UrlError> {
+        fn one<T: Clone + PartialEq>(
+            urls: &mut [Url],
+            key: &str,
+            of: fn(&mut Options) -> &mut Option<T>,
+        ) -> Result<(), UrlError> {
+            let mut said: Option<T> = None;
+            for url in &mut *urls {
+                match (&said, of(&mut url.options)) {
+                    (Some(before), Some(now)) if before != now => {
+                        let part = Part::Option(key.to_owned());
+                        return Err(UrlError { protocol: None, part, wrong: Wrong::Twice });
+                    }
+                    (None, Some(now)) => said = Some(now.clone()),
+                    _ => {}
+                }
+            }
+            urls.iter_mut().for_each(|url| *of(&mut url.options) = said.clone());
+            Ok(())
+        }
+        one(urls, "ro", |of| &mut of.read_only)?;
+        one(urls, "policy", |of| &mut of.volume.policy)?;
+        one(urls, "reconnect_delay", |of| &mut of.volume.reconnect_delay)?;
+        one(urls, "reconnect_delay_max", |of| &mut of.volume.reconnect_delay_max)?;
+        one(urls, "loss_timeout", |of| &mut of.volume.loss_timeout)?;
+        one(urls, "fast_fail", |of| &mut of.volume.fast_fail)?;
+        one(urls, "queue_timeout", |of| &mut of.volume.queue_timeout)?;
+        one(urls, "open_timeout", |of| &mut of.volume.open_timeout)
+    }
+}
+
+fn put<T>(place: &mut Option<T>, value: Result<T, &'static str>) -> Result<(), &'static str> {
+    *place = Some(value?);
+    Ok(())
+}
+
+fn number(text: &str, least: u16, most: u16, want: &'static str) -> Result<u16, &'static str> {
+    text.parse().ok().filter(|number| (least..=most).contains(number)).ok_or(want)
+}
+
+fn yes(text: &str) -> Result<bool, &'static str> {
+    match text {
+        "yes" | "on" | "true" | "1" => Ok(true),
+        "no" | "off" | "false" | "0" => Ok(false),
+        _ => Err("yes or no"),
+    }
+}
+
+fn digests(text: &str) -> Result<Digests, &'static str> {
+    match text {
+        "none" => Ok(Digests { header: false, data: false }),
+        "header" => Ok(Digests { header: true, data: false }),
+        "data" => Ok(Digests { header: false, data: true }),
+        "both" => Ok(Digests { header: true, data: true }),
+        _ => Err("none, header, data or both"),
+    }
+}
+
+fn policy(text: &str) -> Result<Policy, &'static str> {
+    match text {
+        "least-queue" => Ok(Policy::LeastQueue),
+        "round-robin" => Ok(Policy::RoundRobin),
+        _ => Err("least-queue or round-robin"),
+    }
+}
+
+/// At most a year, so that sums never overflow.
+const YEAR: Duration = Duration::from_secs(365 * 86_400);
+
+/// A time as options write it: a number with `ms`, `s`, `m` or `h` behind it (without: seconds), at most a
+/// year.
+pub fn time(text: &str) -> Option<Duration> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let number: u64 = number.parse().ok()?;
+    let time = match unit {
+        "ms" => Duration::from_millis(number),
+        "" | "s" => Duration::from_secs(number),
+        "m" => Duration::from_secs(number.checked_mul(60)?),
+        "h" => Duration::from_secs(number.checked_mul(3600)?),
+        _ => return None,
+    };
+    (time <= YEAR).then_some(time)
+}
+
+fn positive(text: &str) -> Result<Duration, &'static str> {
+    time(text).filter(|time| !time.is_zero()).ok_or("a time above zero, as 500ms or 10s")
+}
+
+fn time_or_never(text: &str) -> Result<Duration, &'static str> {
+    if text == "never" { Ok(Duration::MAX) } else { time(text).ok_or("a time, as 500ms or 10s, or never") }
+}
+
+fn time_or_off(text: &str) -> Result<Duration, &'static str> {
+    if text == "off" { Ok(Duration::ZERO) } else { time(text).ok_or("a time, as 500ms or 10s, or off") }
+}
+
+/// DefaultTime2Wait and DefaultTime2Retain: whole seconds, up to an hour (RFC 7143 §13.15, §13.16).
+fn seconds(text: &str) -> Result<u16, &'static str> {
+    let whole = time(text).filter(|time| time.subsec_nanos() == 0);
+    let short = whole.and_then(|time| u16::try_from(time.as_secs()).ok());
+    short.filter(|seconds| *seconds <= 3600).ok_or("whole seconds, up to 1h")
+}
+
+/// MaxBurstLength and its kin: 512 bytes to 16 MiB less one (RFC 7143 §13.13).
+fn segment(text: &str) -> Result<u32, &'static str> {
+    let (number, unit) = match text.strip_suffix(['K', 'k']) {
+        Some(number) => (number, 1 << 10),
+        None => text.strip_suffix(['M', 'm']).map_or((text, 1), |number| (number, 1 << 20)),
+    };
+    let bytes = number.parse::<u32>().ok().and_then(|number| number.checked_mul(unit));
+    let bytes = bytes.filter(|bytes| (512..=1 << 24).contains(bytes)).ok_or("512 to 16M bytes")?;
+    Ok(bytes.min((1 << 24) - 1))
+}
+
+fn file(text: &str) -> Result<SecretAt, &'static str> {
+    if text.is_empty() { Err("the path of a file") } else { Ok(SecretAt::File(text.into())) }
+}
+
+fn variable(text: &str) -> Result<SecretAt, &'static str> {
+    let good = !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    if good { Ok(SecretAt::Environment(text.to_owned())) } else { Err("the name of a variable") }
+}
+
+fn user(text: &str) -> Result<String, &'static str> {
+    let good = (1..=super::CHAP_LEN_MAX).contains(&text.len()) && !text.contains(char::is_control);
+    if good { Ok(text.to_owned()) } else { Err("a name of 1 to 255 bytes") }
+}
+
+fn algorithms(text: &str) -> Result<Vec<Algorithm>, &'static str> {
+    const WANT: &str = "md5, sha1, sha256 and sha3-256, joined by +";
+    let mut list = Vec::new();
+    for word in text.split('+') {
+        let algorithm = match word {
+            "md5" => Algorithm::MD5,
+            "sha1" => Algorithm::SHA1,
+            "sha256" => Algorithm::SHA256,
+            "sha3-256" => Algorithm::SHA3_256,
+            _ => return Err(WANT),
+        };
+        if list.contains(&algorithm) {
+            return Err(WANT);
+        }
+        list.push(algorithm);
+    }
+    Ok(list)
+}
+
+fn iscsi_name(text: &str) -> Result<IscsiName, &'static str> {
+    IscsiName::parse(text).map_err(|_| "an iSCSI name: iqn.yyyy-mm.reversed.domain:anything")
+}
+
+fn nqn(text: &str) -> Result<Nqn, &'static str> {
+    Nqn::parse(text).map_err(|_| "an NQN: nqn.yyyy-mm.reversed.domain:anything")
+}
+
+fn host_id(text: &str) -> Result<HostId, &'static str> {
+    const WANT: &str = "a UUID that is not zero";
+    let digits: Vec<u8> = text.bytes().filter(|&c| c != b'-').collect();
+    let digit = |c: u8| char::from(c).to_digit(16).map(|digit| digit as u8);
+    let mut bytes = [0; 16];
+    if digits.len() != 32 {
+        return Err(WANT);
+    }
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+        *byte = digit(pair[0]).zip(digit(pair[1])).map(|(high, low)| high << 4 | low).ok_or(WANT)?;
+    }
+    HostId::new(bytes).ok_or(WANT)
+}

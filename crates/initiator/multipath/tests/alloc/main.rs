@@ -1,0 +1,160 @@
+//! Memory: a path that is warm allocates nothing per operation, over iSCSI and over NVMe/TCP.
+
+// The name by which the target's own tests call it.
+extern crate shard as blockwire_shard;
+
+#[path = "../../../../server/shard/tests/alloc/counter.rs"]
+mod counter;
+mod nvme;
+#[allow(dead_code, reason = "the tests of paths over NVMe/TCP use all of it")]
+#[path = "../nvme/rig_world.rs"]
+mod nvme_world;
+#[allow(dead_code, reason = "the target's tests use all of it")]
+#[path = "../../../../server/shard/tests/simulation/rig.rs"]
+mod rig;
+#[allow(dead_code, reason = "the tests of hostile targets use it")]
+#[path = "../iscsi/script.rs"]
+mod script;
+#[allow(dead_code, reason = "the tests of paths use all of it")]
+#[path = "../iscsi/world.rs"]
+mod world;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use blockwire_multipath::iscsi::{IscsiPath, Settings};
+use blockwire_multipath::{Event, Path};
+use buf::{Class, Cx, Errno, Payload, Time};
+use counter::counted;
+use endpoint::{Dial, DialId, Dialled, Leave, LinkId, ShardId, Sockets};
+use iscsi::negotiate::Digest;
+use iscsi::session::SessionLimits;
+use iscsi::wire::Isid;
+use shard::{Control, Message, Shard};
+use stream::{Came, RecvOp, SendOp};
+use volume::{Backend, DiskId, Durability, IoId, Op, Ram, RamDisk, Span};
+use world::World;
+
+const BLOCKS: u64 = 1 << 15;
+const DEPTH: u64 = 16;
+
+/// A path whose every call is counted.
+struct Counted(IscsiPath);
+
+impl Sockets for Counted {
+    fn poll_dial(&mut self) -> Option<Dial> {
+        counted(|| self.0.poll_dial())
+    }
+    fn handle_dialled(&mut self, cx: &mut Cx<'_>, id: DialId, how: Result<Dialled, Errno>) {
+        counted(|| self.0.handle_dialled(cx, id, how));
+    }
+    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Came) {
+        counted(|| self.0.handle_recv(cx, link, op, came));
+    }
+    fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {
+        counted(|| self.0.handle_written(cx, link, how));
+    }
+    fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
+        counted(|| self.0.handle_sent(cx, link, op));
+    }
+    fn poll_ready(&mut self) -> Option<LinkId> {
+        counted(|| self.0.poll_ready())
+    }
+    fn poll_recv(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<RecvOp> {
+        counted(|| self.0.poll_recv(cx, link))
+    }
+    fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
+        counted(|| self.0.poll_send(cx, link))
+    }
+    fn poll_leave(&mut self) -> Option<(LinkId, Leave)> {
+        counted(|| self.0.poll_leave())
+    }
+    fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
+        counted(|| self.0.turn(cx))
+    }
+    fn poll_timeout(&self) -> Option<Time> {
+        counted(|| self.0.poll_timeout())
+    }
+    fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
+        counted(|| self.0.handle_timeout(cx));
+    }
+}
+
+fn up(digest: Digest) -> World<Counted> {
+    let isid = Isid::random([1, 2, 3], 4);
+    let portals = vec!["127.0.0.1:3260".parse().unwrap()];
+    let mut settings =
+        Settings::new(portals, rig::TARGET.to_owned(), 0, "iqn.2026-11.test:host".to_owned(), isid);
+    settings.negotiation.header_digest = vec![digest];
+    settings.negotiation.data_digest = vec![digest];
+    let terms = rig::Terms { limits: SessionLimits::default(), ..rig::Terms::default() };
+    let shard = Shard::new(ShardId(0), 1, rig::exports(&terms));
+    let mut world = World::new(Counted(IscsiPath::new(settings).unwrap()), shard);
+    let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096));
+    let make = move |_| Ram::new(disk.clone());
+    for spec in rig::volume(1, make(0).geometry(), &[DiskId(0)], None, make) {
+        world.tell(Message::Control(0, Control::AddVolume(Box::new(spec))));
+    }
+    world.with(|path, cx| path.0.connect(cx));
+    assert!(
+        world.run(Duration::from_secs(10), |world| {
+            matches!(world.path.0.poll_event(), Some(Event::Up(_)))
+        })
+    );
+    world
+}
+
+/// Submits as much as there is room for.
+fn submit(world: &mut World<Counted>, waiting: &mut VecDeque<(IoId, Op, Payload)>) {
+    while let Some((id, op, payload)) = waiting.pop_front() {
+        let back = world.with(|path, cx| counted(|| path.0.submit(cx, id, op, payload)));
+        if let Err((op, payload)) = back {
+            return waiting.push_front((id, op, payload));
+        }
+    }
+}
+
+fn round(world: &mut World<Counted>, len: usize) {
+    let blocks = len as u64 / 512;
+    let mut waiting = VecDeque::new();
+    for write in [true, false] {
+        for slot in 0..DEPTH {
+            let memory = world.pool.take_sg(Class::Solicited, len).expect("there is memory");
+            let span = Span { lba: slot * blocks, blocks };
+            let (op, payload) = match write {
+                true => (Op::Write(span, Durability::Cached), Payload::Out(memory.freeze())),
+                false => (Op::Read(span), Payload::In(memory)),
+            };
+            waiting.push_back((IoId(slot), op, payload));
+        }
+        // The target opens its window as it is used: what finds no room waits for an end.
+        let mut left = DEPTH;
+        submit(world, &mut waiting);
+        world.run(Duration::from_secs(10), |world| {
+            while let Some(event) = counted(|| world.path.0.poll_event()) {
+                assert!(matches!(event, Event::Done { how: Ok(_), .. }), "{event:?}");
+                left -= 1;
+            }
+            submit(world, &mut waiting);
+            left == 0
+        });
+        assert_eq!(left, 0);
+    }
+}
+
+#[test]
+fn reads_and_writes_by_a_path_over_iscsi_allocate_nothing() {
+    for digest in [Digest::None, Digest::Crc32c] {
+        let mut world = up(digest);
+        for len in [4096, 65_536] {
+            (0..12).for_each(|_| round(&mut world, len));
+            counter::take();
+            let before = world.pool.usage();
+            (0..16).for_each(|_| round(&mut world, len));
+            let count = counter::take();
+            assert_eq!(count.calls, 0, "{len} bytes: {count:?}; {:?}", counter::site());
+            assert_eq!(world.pool.usage(), before, "all memory came back");
+        }
+    }
+}

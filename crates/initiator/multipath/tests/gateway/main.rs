@@ -1,0 +1,453 @@
+//! A gateway in the simulated world: a daemon with the volume, a daemon whose volume is that one, and a
+//! host of the second; over either protocol on either side.
+
+// As the target's own tests name it.
+extern crate shard as blockwire_shard;
+
+#[allow(dead_code, reason = "the target's tests use all of it")]
+#[path = "../../../../server/shard/tests/simulation/rig.rs"]
+mod rig;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use blockwire_multipath::{AnyPath, Client, Handle, News, RemoteVolume, Secrets, Terms, Url, Who};
+use buf::{Class, Cx, Errno, Payload, Time};
+use endpoint::{Arrival, Departure, Dial, DialId, Dialled, Endpoint, LinkId, ListenerId, ShardId};
+use nvme::{HostId, Nqn};
+use shard::{Control, Make, Message, Shard};
+use sim::{Config, LineFaults, Reach, World};
+use stream::{Came, RecvOp, SendOp};
+use volume::{Backend, DiskOp, Done, Durability, Epoch, Failure, Fault, Io, IoId, Op, Ram, RamDisk, Span};
+
+const BLOCKS: u64 = 1 << 14;
+const FAR: [u8; 4] = [10, 0, 0, 1];
+const NEAR: [u8; 4] = [10, 0, 0, 2];
+
+/// One of the three machines. A daemon counts its shards from 0, the world all of them.
+enum Node {
+    Daemon(u16, Box<Shard>),
+    Host(Box<Client<AnyPath>>),
+}
+
+macro_rules! each {
+    ($node:expr, $end:ident => $what:expr) => {
+        match $node {
+            Node::Daemon(_, $end) => $what,
+            Node::Host($end) => $what,
+        }
+    };
+}
+
+impl Node {
+    fn world(&self, shard: ShardId) -> ShardId {
+        match self {
+            Node::Daemon(base, _) if shard != ShardId::CONTROL => ShardId(base + shard.0),
+            Node::Daemon(..) | Node::Host(_) => shard,
+        }
+    }
+
+    fn client(&mut self) -> &mut Client<AnyPath> {
+        match self {
+            Node::Host(client) => client,
+            Node::Daemon(..) => panic!("a daemon is no host"),
+        }
+    }
+}
+
+impl Endpoint for Node {
+    type Message = Message;
+
+    fn handle_arrival(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Arrival<Message>) {
+        match self {
+            Node::Daemon(_, shard) => shard.handle_arrival(cx, link, how),
+            Node::Host(_) => panic!("a host is not called"),
+        }
+    }
+    fn handle_message(&mut self, cx: &mut Cx<'_>, message: Message) {
+        // To a host any message is a nudge.
+        if let Node::Daemon(_, shard) = self {
+            shard.handle_message(cx, message);
+        }
+    }
+    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Came) {
+        each!(self, end => end.handle_recv(cx, link, op, came));
+    }
+    fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {
+        each!(self, end => end.handle_written(cx, link, how));
+    }
+    fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
+        each!(self, end => end.handle_sent(cx, link, op));
+    }
+    fn handle_disk(&mut self, cx: &mut Cx<'_>, op: DiskOp, came: Result<usize, Errno>) {
+        each!(self, end => end.handle_disk(cx, op, came));
+    }
+    fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
+        each!(self, end => end.handle_timeout(cx));
+    }
+    fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
+        each!(self, end => end.turn(cx))
+    }
+    fn poll_ready(&mut self) -> Option<LinkId> {
+        each!(self, end => end.poll_ready())
+    }
+    fn poll_recv(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<RecvOp> {
+        each!(self, end => end.poll_recv(cx, link))
+    }
+    fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
+        each!(self, end => end.poll_send(cx, link))
+    }
+    fn poll_disk(&mut self) -> Option<DiskOp> {
+        each!(self, end => end.poll_disk())
+    }
+    fn poll_departure(&mut self) -> Option<(LinkId, Departure<Message>)> {
+        let (link, how) = match self {
+            Node::Daemon(_, shard) => shard.poll_departure()?,
+            Node::Host(client) => {
+                let (link, how) = client.poll_departure()?;
+                let how = match how {
+                    Departure::Close => Departure::Close,
+                    Departure::Abort | Departure::Move { .. } => Departure::Abort,
+                };
+                (link, how)
+            }
+        };
+        Some(match how {
+            Departure::Move { to, message } => (link, Departure::Move { to: self.world(to), message }),
+            how => (link, how),
+        })
+    }
+    fn poll_message(&mut self) -> Option<(ShardId, Message)> {
+        match self {
+            Node::Daemon(_, shard) => {
+                let (to, message) = shard.poll_message()?;
+                Some((self.world(to), message))
+            }
+            Node::Host(_) => None,
+        }
+    }
+    fn poll_timeout(&self) -> Option<Time> {
+        each!(self, end => end.poll_timeout())
+    }
+    fn poll_dial(&mut self) -> Option<Dial> {
+        each!(self, end => end.poll_dial())
+    }
+    fn handle_dialled(&mut self, cx: &mut Cx<'_>, id: DialId, how: Result<Dialled, Errno>) {
+        each!(self, end => end.handle_dialled(cx, id, how));
+    }
+}
+
+/// Over which protocol.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Over {
+    Iscsi,
+    Nvme,
+}
+
+fn portal(machine: [u8; 4], over: Over) -> SocketAddr {
+    SocketAddr::from((machine, if over == Over::Iscsi { 3260 } else { 4420 }))
+}
+
+fn path(machine: [u8; 4], over: Over, number: u8) -> AnyPath {
+    let url = match over {
+        Over::Iscsi => format!("iscsi://{}/{}/0", portal(machine, over), rig::TARGET),
+        Over::Nvme => format!("nvme+tcp://{}/{}/1", portal(machine, over), rig::SUBSYSTEM),
+    };
+    let who = Who {
+        initiator: format!("iqn.2026-11.test:host{number}"),
+        host: Nqn::parse(&format!("nqn.2026-11.test:host{number}")).unwrap(),
+        host_id: HostId::new([number; 16]).unwrap(),
+        isid: [number; 3],
+    };
+    let addresses = vec![portal(machine, over)];
+    AnyPath::of(&Url::parse(&url).unwrap(), addresses, &who, &Secrets::default(), 0).unwrap()
+}
+
+/// What the volumes' users wait for at most.
+fn terms(seconds: u64) -> Terms {
+    Terms { queue_timeout: Duration::from_secs(seconds), ..Terms::default() }
+}
+
+struct Rig {
+    world: World<Node>,
+    disk: Arc<RamDisk>,
+    volume: Handle,
+    next: u64,
+}
+
+fn far(disk: &Arc<RamDisk>) -> Vec<shard::VolumeSpec> {
+    let geometry = Ram::new(disk.clone()).geometry();
+    let disk = disk.clone();
+    rig::volume(1, geometry, &[], None, move |_| Ram::new(disk.clone()))
+}
+
+impl Rig {
+    /// A host that speaks `front` to a gateway that speaks `back` to the volume's daemon.
+    fn new(seed: u64, front: Over, back: Over, lines: LineFaults) -> Rig {
+        let config = Config { shards: 3, pool_bytes: 64 << 20, lines, ..Config::new(seed) };
+        let exports = || rig::exports(&rig::Terms::default());
+        let mut world = World::new(config, |id, _| match id.0 {
+            2 => Node::Host(Box::default()),
+            base => Node::Daemon(base, Box::new(Shard::new(ShardId(0), 1, exports()))),
+        });
+        for (machine, shard) in [(FAR, 0), (NEAR, 1)] {
+            world.listen(portal(machine, Over::Iscsi), ListenerId(0), shard..shard + 1);
+            world.listen(portal(machine, Over::Nvme), ListenerId(1), shard..shard + 1);
+        }
+        let disk = Arc::new(RamDisk::new(BLOCKS, 2 * BLOCKS, 512, 4096));
+        for spec in far(&disk) {
+            world.tell(ShardId(0), Message::Control(1, Control::AddVolume(Box::new(spec))));
+        }
+        let make = move |cx: &mut Cx<'_>| {
+            // As a daemon's: the far one may be away when this one starts.
+            let terms = Terms { open_timeout: Duration::MAX, ..terms(5) };
+            let remote = RemoteVolume::open(cx, vec![path(FAR, back, 7)], terms);
+            Box::new(remote) as Box<dyn endpoint::Remote>
+        };
+        for mut spec in far(&disk) {
+            spec.make = Make::Remote(Box::new(make));
+            world.tell(ShardId(1), Message::Control(1, Control::AddVolume(Box::new(spec))));
+        }
+        let volume = world.act(ShardId(2), |node, cx| {
+            node.client().open(cx, vec![path(NEAR, front, 9)], terms(60)).unwrap()
+        });
+        let mut rig = Rig { world, disk, volume, next: 0 };
+        rig.until("open volume", |rig| {
+            let volume = rig.volume;
+            let news = rig.world.act(ShardId(2), |node, _| node.client().poll_news(volume));
+            assert_ne!(news, Some(News::Failed));
+            (news == Some(News::Open)).then_some(())
+        });
+        rig
+    }
+
+    fn until<R>(&mut self, what: &str, mut done: impl FnMut(&mut Rig) -> Option<R>) -> R {
+        for _ in 0..200_000 {
+            if let Some(found) = done(self) {
+                return found;
+            }
+            self.world.run_for(Duration::from_millis(1));
+        }
+        panic!("{:?}: no {what}", self.world);
+    }
+
+    fn start(&mut self, op: Op, bytes: Option<&[u8]>) -> IoId {
+        let (id, volume) = (IoId(self.next), self.volume);
+        self.next += 1;
+        self.world.act(ShardId(2), |node, cx| {
+            let payload = match (&op, bytes) {
+                (Op::Read(span), _) => {
+                    Payload::In(cx.pool.take_sg(Class::Solicited, span.blocks as usize * 512).unwrap())
+                }
+                (_, Some(bytes)) => {
+                    let mut sg = cx.pool.take_sg(Class::Solicited, bytes.len()).unwrap();
+                    sg.copy_from(0, bytes);
+                    Payload::Out(sg.freeze())
+                }
+                (_, None) => Payload::None,
+            };
+            node.client().submit(cx, volume, Io { id, epoch: Epoch(0), op, payload }).unwrap();
+        });
+        id
+    }
+
+    fn end(&mut self, id: IoId) -> Done {
+        let done = self.until("end of an operation", |rig| {
+            let volume = rig.volume;
+            rig.world.act(ShardId(2), |node, _| node.client().poll_done(volume))
+        });
+        assert_eq!(done.id, id);
+        done
+    }
+
+    fn run(&mut self, op: Op, bytes: Option<&[u8]>) -> Done {
+        let id = self.start(op, bytes);
+        self.end(id)
+    }
+}
+
+fn span(lba: u64, blocks: u64) -> Span {
+    Span { lba, blocks }
+}
+
+fn bytes(done: Done) -> Vec<u8> {
+    done.result.unwrap();
+    let sg = done.payload.into_sg();
+    let mut bytes = vec![0; sg.len()];
+    sg.copy_to(0, &mut bytes);
+    bytes
+}
+
+const WAYS: [(Over, Over); 4] = [
+    (Over::Iscsi, Over::Nvme),
+    (Over::Nvme, Over::Iscsi),
+    (Over::Iscsi, Over::Iscsi),
+    (Over::Nvme, Over::Nvme),
+];
+
+/// A far controller whose host must prove itself, in a group of the controller's choosing: the gateway's shard gives
+/// the powers away, serves meanwhile, and goes on with the answer.
+#[test]
+fn a_gateways_shard_serves_while_powers_for_a_far_controller_are_computed() {
+    const SECRET: &str = "DHHC-1:01:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
+    let config = Config { shards: 2, pool_bytes: 64 << 20, ..Config::new(1) };
+    let mut world = World::new(config, |id, _| {
+        let mut exports = shard::Exports::clone(&rig::exports(&rig::Terms::default()));
+        if id.0 == 0 {
+            for rule in exports.nvme.subsystems.iter_mut().flat_map(|subsystem| &mut subsystem.rules) {
+                let secret = nvme::auth::Secret::parse(SECRET).unwrap();
+                rule.auth = shard::HostAuth::Required(Arc::new(secret));
+            }
+        }
+        Node::Daemon(id.0, Box::new(Shard::new(ShardId(0), 1, Arc::new(exports))))
+    });
+    world.listen(portal(FAR, Over::Nvme), ListenerId(1), 0..1);
+    let disk = Arc::new(RamDisk::new(BLOCKS, 2 * BLOCKS, 512, 4096));
+    for spec in far(&disk) {
+        world.tell(ShardId(0), Message::Control(1, Control::AddVolume(Box::new(spec))));
+    }
+    for mut spec in far(&disk) {
+        spec.make = Make::Remote(Box::new(|cx: &mut Cx<'_>| {
+            let url = format!("nvme+tcp://{}/{}/1", portal(FAR, Over::Nvme), rig::SUBSYSTEM);
+            let who = Who {
+                initiator: "iqn.2026-11.test:host7".into(),
+                host: Nqn::parse("nqn.2026-11.test:host7").unwrap(),
+                host_id: HostId::new([7; 16]).unwrap(),
+                isid: [7; 3],
+            };
+            let secrets =
+                Secrets { ours: Some(blockwire_multipath::Secret::new(SECRET.into())), ..Secrets::default() };
+            let addresses = vec![portal(FAR, Over::Nvme)];
+            let path = AnyPath::of(&Url::parse(&url).unwrap(), addresses, &who, &secrets, 0).unwrap();
+            let remote =
+                RemoteVolume::open(cx, vec![path], Terms { open_timeout: Duration::MAX, ..terms(5) });
+            Box::new(remote) as Box<dyn endpoint::Remote>
+        }));
+        world.tell(ShardId(1), Message::Control(1, Control::AddVolume(Box::new(spec))));
+    }
+    let (mut asked, mut up) = (0, false);
+    for round in 0..20_000 {
+        world.run_for(Duration::from_millis(1));
+        for (_, message) in world.heard() {
+            match message {
+                Message::Nvme(shard::NvmeMessage::Compute(_, id, _, work)) => {
+                    let computed = shard::NvmeMessage::Computed(id, Box::new(work.run()));
+                    world.tell(ShardId(0), Message::Nvme(computed));
+                }
+                Message::Compute(_, remote, work) => {
+                    asked += 1;
+                    assert_eq!(work.peer(), portal(FAR, Over::Nvme).ip());
+                    if asked == 1 {
+                        // Nothing has been computed on the shard, and it answers others.
+                        world.tell(ShardId(1), Message::Settle(ShardId::CONTROL, 7));
+                        world.run_for(Duration::from_millis(100));
+                        let settled = |(_, message): &(_, Message)| matches!(message, Message::Settled(7));
+                        assert!(world.heard().iter().any(settled) && work.is_wanted());
+                    }
+                    work.run();
+                    world.tell(ShardId(1), Message::Computed(remote));
+                }
+                _ => {}
+            }
+        }
+        up = up || world.connections(portal(FAR, Over::Nvme)).len() > 1 && asked > 1;
+        if up && round > 1000 {
+            break;
+        }
+    }
+    assert!(up, "the admin queue has proved itself, and so does an I/O queue: {asked}");
+}
+
+#[test]
+fn bytes_pass_from_either_protocol_to_either() {
+    for (seed, (front, back)) in WAYS.into_iter().enumerate() {
+        let mut rig = Rig::new(seed as u64, front, back, LineFaults::default());
+        for (at, blocks) in [(0, 1), (100, 8), (1000, 512), (BLOCKS - 3, 3)] {
+            let wrote: Vec<u8> = (0..blocks * 512).map(|i| (i % 251 + at) as u8).collect();
+            rig.run(Op::Write(span(at, blocks), Durability::Cached), Some(&wrote)).result.unwrap();
+            assert!(bytes(rig.run(Op::Read(span(at, blocks)), None)) == wrote, "{front:?} {back:?}");
+            // It is the far daemon's disk that has them.
+            let far = Ram::new(rig.disk.clone()).lend(span(at, blocks)).unwrap();
+            let mut there = vec![0; wrote.len()];
+            far.copy_to(0, &mut there);
+            assert!(there == wrote, "{front:?} {back:?}");
+        }
+        rig.run(Op::Flush, None).result.unwrap();
+        let geometry = { rig.world.act(ShardId(2), |node, _| node.client().geometry(rig.volume)) }.unwrap();
+        assert_eq!((geometry.blocks, geometry.logical), (BLOCKS, 512));
+    }
+}
+
+#[test]
+fn a_far_daemon_that_is_away_for_a_while_is_waited_for() {
+    for (seed, (front, back)) in WAYS.into_iter().enumerate() {
+        let mut rig = Rig::new(seed as u64, front, back, LineFaults::default());
+        rig.world.set_reach(portal(FAR, back), Reach::Refused);
+        for peer in rig.world.connections(portal(FAR, back)) {
+            rig.world.reset(peer);
+        }
+        // What is on its way when they break is in doubt, and waits for its fence; this is about what comes later.
+        rig.world.run_for(Duration::from_millis(50));
+        let id = rig.start(Op::Write(span(5, 1), Durability::Cached), Some(&[9; 512]));
+        rig.world.run_for(Duration::from_secs(1));
+        rig.world.set_reach(portal(FAR, back), Reach::Open);
+        rig.end(id).result.unwrap();
+        assert_eq!(bytes(rig.run(Op::Read(span(5, 1)), None)), [9; 512]);
+    }
+}
+
+#[test]
+fn a_far_daemon_that_stays_away_is_an_error_in_time_and_no_hang() {
+    for (seed, (front, back)) in WAYS.into_iter().enumerate() {
+        let mut rig = Rig::new(seed as u64, front, back, LineFaults::default());
+        rig.world.set_reach(portal(FAR, back), Reach::Silent);
+        let before = rig.world.now();
+        let done = rig.run(Op::Read(span(5, 1)), None);
+        let took = rig.world.now().since(before);
+        assert!(done.result.is_err(), "{front:?} {back:?}: {done:?}");
+        assert!(took < Duration::from_secs(120), "{front:?} {back:?}: {took:?}");
+        assert!(
+            !matches!(done.result, Err(Failure::Failed(Fault::Internal))),
+            "{front:?} {back:?}: {done:?}"
+        );
+        // It serves again as soon as there is somebody to serve.
+        rig.world.set_reach(portal(FAR, back), Reach::Open);
+        rig.until("service", |rig| rig.run(Op::Read(span(5, 1)), None).result.ok());
+    }
+}
+
+#[test]
+fn a_size_passes_through() {
+    for (seed, (front, back)) in WAYS.into_iter().enumerate() {
+        let mut rig = Rig::new(seed as u64, front, back, LineFaults::default());
+        assert!(rig.disk.resize(BLOCKS + 1024));
+        let ask = volume::Ask::Resize(rig.disk.geometry());
+        rig.world.tell(ShardId(0), Message::Control(2, Control::Ask(volume::VolumeId(0), ask)));
+        rig.until("new size", |rig| {
+            // A host may hear of it with its next command only.
+            let _ = rig.run(Op::Read(span(0, 1)), None);
+            let geometry = rig.world.act(ShardId(2), |node, _| node.client().geometry(rig.volume)).unwrap();
+            (geometry.blocks == BLOCKS + 1024).then_some(())
+        });
+        rig.run(Op::Write(span(BLOCKS, 1024), Durability::Cached), Some(&vec![1; 1024 * 512]))
+            .result
+            .unwrap();
+    }
+}
+
+#[test]
+fn a_volume_that_is_dropped_parts_from_its_peer() {
+    for (seed, (front, back)) in WAYS.into_iter().enumerate() {
+        let mut rig = Rig::new(seed as u64, front, back, LineFaults::default());
+        assert!(!rig.world.connections(portal(FAR, back)).is_empty());
+        rig.world.tell(ShardId(1), Message::Control(3, Control::Stop { grace: Duration::from_secs(1) }));
+        rig.until("report of the stop", |rig| {
+            let heard = rig.world.heard();
+            heard.iter().any(|(_, message)| matches!(message, Message::Report(3, _))).then_some(())
+        });
+        rig.world.run_for(Duration::from_secs(1));
+        assert_eq!(rig.world.connections(portal(FAR, back)), [], "{front:?} {back:?}");
+        assert_eq!(rig.world.links(ShardId(1)), 0, "{front:?} {back:?}");
+    }
+}

@@ -1,0 +1,672 @@
+//! Targets whose frames are right and whose words are not: every one has an answer, in bounded time.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use blockwire_multipath::iscsi::{Discovery, IscsiPath, Question, Timeouts};
+use blockwire_multipath::{Claim, Event, Path, Why};
+use buf::Payload;
+use iscsi::name::TargetAddress;
+use iscsi::wire::{AsyncEvent, AsyncMessage, Isid, Itt, NopIn, Pdu, TmfResponseCode, Ttt};
+use volume::{Access, Durability, Extent, IoId, Op, Outcome};
+
+use crate::script::{Answer, Script, honest};
+use crate::world::{self, World};
+use crate::{next, rig, run, settings, span, up};
+
+fn against(script: Script) -> World<IscsiPath> {
+    let mut world = crate::world(settings(), &rig::Terms::default());
+    world.script = Some(script);
+    world
+}
+
+/// An honest target but for one command.
+fn but_for(opcode: u8, second: Option<u8>, third: Option<u8>, answer: Answer) -> World<IscsiPath> {
+    against(Script::new(move |cdb| {
+        let hit =
+            cdb[0] == opcode && second.is_none_or(|at| cdb[1] == at) && third.is_none_or(|at| cdb[2] == at);
+        if hit { answer.clone() } else { honest(cdb) }
+    }))
+}
+
+#[test]
+fn an_honest_target_is_believed() {
+    let mut world = against(Script::new(honest));
+    let portrait = up(&mut world);
+    let geometry = portrait.geometry.unwrap();
+    assert_eq!((geometry.blocks, geometry.max_io), (1000, 64 * 512));
+    assert_eq!(portrait.uuid.map(|uuid| uuid.0), Some([9; 16]));
+    assert!(geometry.thin && geometry.write_cache && !portrait.read_only);
+    assert_eq!(portrait.access, Access::Optimized);
+}
+
+#[test]
+fn attack_88_vital_product_data_and_mode_data_that_lie_about_their_lengths() {
+    let good = |bytes: &[u8]| Answer::Good(bytes.to_vec());
+    let long = |head: &[u8]| Answer::Good([head, &[0xff; 300][..]].concat());
+    let cases = [
+        // The list of pages: longer than it is, of another code, of no byte.
+        (0x12, Some(1), Some(0x00), good(&[0, 0, 0xff, 0xff, 0, 0x83])),
+        (0x12, Some(1), Some(0x00), good(&[0, 0x83, 0, 2, 0, 0x83])),
+        (0x12, Some(1), Some(0x00), good(&[])),
+        (0x12, Some(1), Some(0x80), good(&[0, 0x80, 0xff, 0xff, 0x41, 0x00, 0x1b])),
+        // Designators beyond the page, without end, of no byte, a UUID that is too short.
+        (0x12, Some(1), Some(0x83), good(&[0, 0x83, 0, 8, 1, 0x0a, 0, 0xff, 0x10, 0, 1, 2])),
+        (0x12, Some(1), Some(0x83), good(&[0, 0x83, 0xff, 0xff, 1, 3, 0, 8, 1, 2, 3])),
+        (0x12, Some(1), Some(0x83), good(&[0, 0x83, 0, 6, 1, 0x0a, 0, 2, 0x10, 0])),
+        (0x12, Some(1), Some(0x83), long(&[0, 0x83, 0xff, 0xff])),
+        (0x12, Some(1), Some(0xb0), good(&[0, 0xb0, 0, 60, 1])),
+        (0x12, Some(1), Some(0xb0), long(&[0, 0xb0, 0xff, 0xff])),
+        (0x12, Some(1), Some(0xb1), good(&[0, 0xb1, 0xff, 0xff])),
+        (0x12, Some(1), Some(0xb2), good(&[0, 0xb2, 0, 4])),
+        // A block descriptor and pages beyond what came.
+        (0x1a, None, None, good(&[0xff, 0, 0x10, 0xff])),
+        (0x1a, None, None, good(&[0xff, 0, 0x10, 0, 8, 0xff, 4])),
+        (0x1a, None, None, long(&[0, 0, 0, 0])),
+        (0x1a, None, None, good(&[])),
+        // Port groups that are listed and do not come, or with more ports than there are bytes.
+        (0xa3, None, None, good(&[0xff, 0xff, 0xff, 0xff, 0, 0x0f, 0, 1, 0, 0, 0, 0xff])),
+        (0xa3, None, None, long(&[0, 0, 0, 0xff])),
+    ];
+    for (opcode, second, third, answer) in cases {
+        let mut world = but_for(opcode, second, third, answer.clone());
+        let portrait = up(&mut world);
+        let geometry = portrait.geometry.unwrap();
+        assert_eq!(geometry.blocks, 1000, "{answer:?}");
+        assert!(geometry.max_io >= 512 && geometry.max_io <= 1 << 20 && geometry.max_io.is_multiple_of(512));
+        let text = format!("{portrait:?}");
+        assert!(text.is_ascii() && !text.contains('\u{1b}'), "{text}");
+    }
+}
+
+#[test]
+fn attack_88_units_and_sizes_that_cannot_be() {
+    let good = |bytes: &[u8]| Answer::Good(bytes.to_vec());
+    let size =
+        |last: [u8; 8], block: [u8; 4]| Answer::Good([&last[..], &block[..], &[0xff; 20][..]].concat());
+    let cases = [
+        (0x12, Some(0), good(&[0; 35]), "too short"),
+        (0x12, Some(0), Answer::Good([&[0x01][..], &[0; 40][..]].concat()), "no disk"),
+        (0x9e, None, size([0xff; 8], [0, 0, 2, 0]), "beyond 2^63"),
+        (0x9e, None, size([0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff], [0, 0, 2, 0]), "beyond 2^63"),
+        (0x9e, None, size([0, 0, 0, 0, 0, 0, 0, 9], [0; 4]), "blocks of 0 bytes"),
+        (0x9e, None, size([0, 0, 0, 0, 0, 0, 0, 9], [0xff; 4]), "blocks of 4294967295 bytes"),
+        (0x9e, None, size([0, 0, 0, 0, 0, 0, 0, 9], [0, 0, 2, 8]), "blocks of 520 bytes"),
+        (0x9e, None, good(&[0; 15]), "too short"),
+    ];
+    for (opcode, second, answer, complaint) in cases {
+        let mut world = but_for(opcode, second, None, answer.clone());
+        world.with(|path, cx| path.connect(cx));
+        match next(&mut world) {
+            Event::Down(Why::Refused(text)) => assert!(text.contains(complaint), "{answer:?}: {text}"),
+            other => panic!("{answer:?}: {other:?}"),
+        }
+    }
+    // No such unit; the list of those that are is as long as it says, and longer.
+    for (luns, complaint) in [
+        (good(&[0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 5]), "but 3"),
+        (good(&[0, 0, 0, 8]), "no logical unit"),
+        (Answer::Good([&[0, 0, 0x10, 0, 0, 0, 0, 0][..], &[0; 4000][..]].concat()), "and more"),
+    ] {
+        let mut world = against(Script::new(move |cdb| match cdb[0] {
+            0x12 => Answer::Good([&[0x7f][..], &[0; 40][..]].concat()),
+            0xa0 => luns.clone(),
+            _ => honest(cdb),
+        }));
+        world.with(|path, cx| path.connect(cx));
+        let Event::Down(Why::Absent(text)) = next(&mut world) else { panic!() };
+        assert!(text.contains(complaint), "{text}");
+    }
+}
+
+#[test]
+fn attack_88_extents_and_registrations_that_lie() {
+    let descriptor = |lba: u64, blocks: u32, status: u8| {
+        [&lba.to_be_bytes()[..], &blocks.to_be_bytes()[..], &[status, 0, 0, 0][..]].concat()
+    };
+    let list = |len: u32, parts: &[Vec<u8>]| {
+        Answer::Good([&len.to_be_bytes()[..], &[0; 4][..], &parts.concat()[..]].concat())
+    };
+    let mapped = |lba, blocks, mapped| Extent { span: span(lba, blocks), mapped };
+    let cases = [
+        (
+            list(0xffff_ffff, &[descriptor(10, 5, 0), descriptor(15, 1000, 1)]),
+            Some(vec![mapped(10, 5, true), mapped(15, 85, false)]),
+        ),
+        // Begins before, stands still, goes back, leaves a gap, wraps round: what is sound of it counts.
+        (list(20, &[descriptor(0, 20, 1)]), Some(vec![mapped(10, 10, false)])),
+        (list(36, &[descriptor(10, 5, 0), descriptor(10, 5, 1)]), Some(vec![mapped(10, 5, true)])),
+        (list(36, &[descriptor(10, 5, 0), descriptor(15, 0, 1)]), Some(vec![mapped(10, 5, true)])),
+        (list(36, &[descriptor(10, 5, 0), descriptor(16, 5, 1)]), Some(vec![mapped(10, 5, true)])),
+        (list(20, &[descriptor(u64::MAX, u32::MAX, 0)]), None),
+        (list(20, &[descriptor(10, 0, 0)]), None),
+        (list(20, &[]), None),
+        (Answer::Good(vec![0xff; 7]), None),
+    ];
+    for (answer, expected) in cases {
+        let mut world = but_for(0x9e, Some(0x12), None, answer.clone());
+        up(&mut world);
+        let (how, _) = run(&mut world, Op::Extents(span(10, 90)), Payload::None);
+        match expected {
+            Some(extents) => assert_eq!(how, Ok(Outcome::Extents(extents)), "{answer:?}"),
+            None => assert_eq!(how, Err("Failed(Failed(Internal))".to_owned()), "{answer:?}"),
+        }
+    }
+    for status in [vec![0xff; 40], vec![0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff], vec![0, 0, 0, 1, 0, 0, 0, 24]] {
+        let mut world = but_for(0x5e, Some(3), None, Answer::Good(status));
+        up(&mut world);
+        world.with(|path, cx| path.claim(cx, IoId(1), Claim::Report)).unwrap();
+        let Event::Claimed { how: Err(how), .. } = next(&mut world) else { panic!("nothing is known by it") };
+        assert_eq!(format!("{how:?}"), "Failed(Failed(Internal))");
+    }
+}
+
+#[test]
+fn registrations_that_are_cut_off_are_asked_for_by_their_keys_and_an_unknown_type_is_not_nothing() {
+    let report = |status: Vec<u8>, held: Vec<u8>| {
+        let mut world = against(Script::new(move |cdb| match (cdb[0], cdb[1]) {
+            (0x5e, 3) => Answer::Good(status.clone()),
+            (0x5e, 0) => Answer::Good([&[0, 0, 0, 1, 0, 0, 0, 16], &[7; 16][..]].concat()),
+            (0x5e, 1) => Answer::Good(held.clone()),
+            _ => honest(cdb),
+        }));
+        up(&mut world);
+        world.with(|path, cx| path.claim(cx, IoId(1), Claim::Report)).unwrap();
+        match next(&mut world) {
+            Event::Claimed { how, .. } => how.map(Option::unwrap).map_err(|fate| format!("{fate:?}")),
+            other => panic!("{other:?}"),
+        }
+    };
+    let cut = vec![0, 0, 0, 1, 0, 1, 0, 0];
+    let held = |kind| [&[0, 0, 0, 1, 0, 0, 0, 16], &[7; 8][..], &[0, 0, 0, 0, 0, kind, 0, 0]].concat();
+    let told = report(cut.clone(), held(1)).unwrap();
+    assert_eq!((told.named, told.whole, told.registrations.len()), (false, true, 2));
+    assert_eq!(told.held, Some(volume::reservation::Kind::WriteExclusive));
+    assert!(report(cut, held(2)).is_err(), "shared access is obsolete, and not nothing");
+}
+
+#[test]
+fn attention_and_waiting_without_end_come_to_an_end() {
+    for (answer, complaint) in [
+        (Answer::Check(6, 0x2900), "unit attentions"),
+        (Answer::Check(6, 0x3f0e), "unit attentions"),
+        (Answer::Status(0x08), "does not get ready"),
+        (Answer::Check(2, 0x0401), "does not get ready"),
+        (Answer::Check(2, 0x0402), "stopped"),
+        (Answer::Check(2, 0x3a00), "no medium"),
+    ] {
+        let mut world = but_for(0x00, None, None, answer.clone());
+        let before = world.now;
+        world.with(|path, cx| path.connect(cx));
+        let Event::Down(Why::Refused(text) | Why::Lost(text)) = next(&mut world) else { panic!() };
+        assert!(text.contains(complaint), "{answer:?}: {text}");
+        assert!(world.now.since(before) < Duration::from_secs(60));
+    }
+    // What comes up answers reads so.
+    for (answer, fate) in [
+        (Answer::Check(6, 0x2900), "NotDone(1s)"),
+        (Answer::Status(0x28), "NotDone(1s)"),
+        (Answer::Check(0xb, 0), "NotDone(1s)"),
+        (Answer::Status(0x18), "Failed(Refused(Conflict))"),
+        (Answer::Status(0x77), "Failed(Failed(Internal))"),
+        (Answer::Check(2, 0x040c), "NotDone(0ns)"),
+        (Answer::Check(3, 0x1100), "Failed(Failed(Medium(4)))"),
+        (Answer::Check(5, 0x2100), "Failed(Refused(OutOfRange))"),
+        (Answer::Check(7, 0x2700), "Failed(Refused(ReadOnly))"),
+        (Answer::Check(7, 0x2707), "Failed(Failed(NoSpace))"),
+        (
+            Answer::Sense(vec![0xf0, 0, 3, 0xff, 0xff, 0xff, 0xff, 10, 0, 0, 0, 0, 0x11, 0]),
+            "Failed(Failed(Medium(4)))",
+        ),
+        (Answer::Sense(vec![0xf0, 0, 3, 0, 0, 0, 5, 10, 0, 0, 0, 0, 0x11, 0]), "Failed(Failed(Medium(5)))"),
+        (Answer::Sense(vec![0x55]), "Failed(Failed(Internal))"),
+        // GOOD, without the data.
+        (Answer::Good(vec![]), "Failed(Failed(Internal))"),
+    ] {
+        let mut world = but_for(0x28, None, None, answer.clone());
+        up(&mut world);
+        let room = world::room(&world.pool, 1024);
+        let (how, payload) = run(&mut world, Op::Read(span(4, 2)), room);
+        assert_eq!(how, Err(fate.to_owned()), "{answer:?}");
+        assert!(world::bytes(payload).iter().all(|byte| *byte == 0), "no byte that did not come");
+    }
+}
+
+/// What a path that is closed refuses need not wait on another one, which must not find this one open.
+#[test]
+fn a_closed_path_says_so_before_its_operations_end() {
+    for (sense, access) in [(0x040c, Access::Inaccessible), (0x040a, Access::Transition)] {
+        let mut world = but_for(0x28, None, None, Answer::Check(2, sense));
+        up(&mut world);
+        let room = world::room(&world.pool, 512);
+        world.with(|path, cx| path.submit(cx, IoId(7), Op::Read(span(0, 1)), room)).unwrap();
+        let Event::Changed(portrait) = next(&mut world) else { panic!("{sense:x}: it is not told") };
+        assert_eq!(portrait.access, access);
+        let Event::Done { how: Err(fate), .. } = next(&mut world) else { panic!("{sense:x}") };
+        assert_eq!(format!("{fate:?}"), "NotDone(0ns)");
+    }
+}
+
+/// A path that does not serve, and refuses READ CAPACITY too (SPC-4 §5.15.2.4.4): nothing is known of its blocks.
+#[test]
+fn a_path_whose_capacity_is_not_told_does_not_show_a_volume_of_no_blocks() {
+    for sense in [0x040c, 0x040b, 0x040a] {
+        let state = Rc::new(Cell::new(false));
+        let serves = state.clone();
+        let mut world = against(Script::new(move |cdb| match (cdb[0], honest(cdb)) {
+            (0x00 | 0x28 | 0x9e | 0x25 | 0x1a, _) if !serves.get() => Answer::Check(2, sense),
+            (0xa3, Answer::Good(mut data)) if !serves.get() => {
+                data[4] = if sense == 0x040a { 0x0f } else { 0x03 };
+                Answer::Good(data)
+            }
+            // Blocks of 4,096 bytes.
+            (0x9e, Answer::Good(mut data)) => {
+                data[10] = 0x10;
+                Answer::Good(data)
+            }
+            (_, answer) => answer,
+        }));
+        let portrait = up(&mut world);
+        assert_eq!((portrait.geometry, portrait.access.serves()), (None, false), "{sense:x}");
+        assert!(portrait.uuid.is_some(), "whose path it is, is known");
+        world.with(|path, cx| path.submit(cx, IoId(1), Op::Flush, Payload::None)).unwrap();
+        let Event::Done { how: Err(fate), .. } = next(&mut world) else { panic!("{sense:x}") };
+        assert!(format!("{fate:?}").starts_with("NotDone"), "{fate:?}");
+        state.set(true);
+        let Event::Changed(portrait) = next(&mut world) else { panic!("{sense:x}: it is not told") };
+        let geometry = portrait.geometry.unwrap();
+        assert_eq!((geometry.blocks, geometry.logical, portrait.access), (1000, 4096, Access::Optimized));
+        // What it does not tell any more is as it was.
+        state.set(false);
+        let room = world::room(&world.pool, 4096);
+        world.with(|path, cx| path.submit(cx, IoId(7), Op::Read(span(0, 1)), room)).unwrap();
+        for _ in 0..2 {
+            if let Event::Changed(portrait) = next(&mut world) {
+                assert_eq!((portrait.geometry, portrait.access.serves()), (Some(geometry), false));
+            }
+        }
+    }
+}
+
+/// Where the volume ends is the target's to say.
+#[test]
+fn a_path_that_has_not_heard_of_a_growth_asks_the_target() {
+    let mut world = against(Script::new(honest));
+    up(&mut world);
+    let room = world::room(&world.pool, 512);
+    assert_eq!(run(&mut world, Op::Read(span(1500, 1)), room).0, Ok(Outcome::Complete));
+    let room = world::room(&world.pool, 1024);
+    let how = run(&mut world, Op::Read(span(u64::MAX, 2)), room).0;
+    assert_eq!(how, Err("Failed(Refused(OutOfRange))".to_owned()));
+}
+
+/// However long a path has been closed, it is looked at when it is needed.
+#[test]
+fn a_closed_path_is_looked_at_when_no_other_serves() {
+    let open = Rc::new(RefCell::new(true));
+    let state = open.clone();
+    let mut world = against(Script::new(move |cdb| match cdb[0] {
+        0x00 | 0x28 if !*state.borrow() => Answer::Check(2, 0x040c),
+        _ => honest(cdb),
+    }));
+    up(&mut world);
+    *open.borrow_mut() = false;
+    let room = world::room(&world.pool, 512);
+    assert!(run(&mut world, Op::Read(span(0, 1)), room).0.is_err());
+    world.run(Duration::from_secs(60), |_| false);
+    *open.borrow_mut() = true;
+    let before = world.now;
+    world.with(|path, _| path.look_now());
+    let Event::Changed(portrait) = next(&mut world) else { panic!("it does not look") };
+    assert!(portrait.access.serves() && world.now.since(before) < Duration::from_millis(50));
+}
+
+#[test]
+fn an_answered_write_that_was_lost_fails_the_next_flush() {
+    let deferred = RefCell::new(Some(Answer::Sense(vec![0x71, 0, 3, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x0c, 0])));
+    let mut world = against(Script::new(move |cdb| match cdb[0] {
+        0x28 => deferred.take().unwrap_or_else(|| honest(cdb)),
+        _ => honest(cdb),
+    }));
+    up(&mut world);
+    let room = world::room(&world.pool, 512);
+    assert_eq!(run(&mut world, Op::Read(span(0, 1)), room).0, Ok(Outcome::Complete));
+    assert_eq!(run(&mut world, Op::Flush, Payload::None).0, Err("Failed(Failed(Sync))".to_owned()));
+    assert_eq!(run(&mut world, Op::Flush, Payload::None).0, Ok(Outcome::Complete));
+}
+
+#[test]
+fn a_lost_write_that_is_told_to_a_question_of_ours_fails_the_next_flush_too() {
+    let deferred = Rc::new(RefCell::new(None));
+    let told = deferred.clone();
+    let mut world = against(Script::new(move |cdb| match cdb[0] {
+        // TEST UNIT READY, which follows the news of another size.
+        0x00 => told.borrow_mut().take().unwrap_or_else(|| honest(cdb)),
+        0x28 if told.borrow().is_some() && cdb[5] == 1 => Answer::Check(6, 0x2a09),
+        _ => honest(cdb),
+    }));
+    up(&mut world);
+    *deferred.borrow_mut() = Some(Answer::Sense(vec![0x71, 0, 3, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x0c, 0]));
+    let room = world::room(&world.pool, 512);
+    while deferred.borrow().is_some() {
+        let room = world::room(&world.pool, 512);
+        world.with(|path, cx| path.submit(cx, IoId(7), Op::Read(span(1, 1)), room)).ok();
+        world.settle();
+    }
+    drop(room);
+    world.settle();
+    while let Some(event) = world.with(|path, _| path.poll_event()) {
+        assert!(matches!(event, Event::Done { .. } | Event::Changed(_)), "{event:?}");
+    }
+    assert_eq!(run(&mut world, Op::Flush, Payload::None).0, Err("Failed(Failed(Sync))".to_owned()));
+    assert_eq!(run(&mut world, Op::Flush, Payload::None).0, Ok(Outcome::Complete));
+}
+
+#[test]
+fn a_lost_write_is_told_to_every_flush_that_was_in_work_and_to_a_stable_write_that_flushes() {
+    let script = || {
+        let deferred = Rc::new(RefCell::new(None));
+        let told = deferred.clone();
+        let world = against(Script::new(move |cdb| match (cdb[0], honest(cdb)) {
+            (0x35 | 0x91, _) if told.borrow().is_some() => told.borrow_mut().take().unwrap(),
+            // No FUA.
+            (0x1a, Answer::Good(mut data)) => {
+                data[2] = 0;
+                Answer::Good(data)
+            }
+            (_, answer) => answer,
+        }));
+        (world, deferred)
+    };
+    let sense = || Some(Answer::Sense(vec![0x71, 0, 3, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x0c, 0]));
+    let (mut world, deferred) = script();
+    up(&mut world);
+    *deferred.borrow_mut() = sense();
+    for id in [1, 2] {
+        world.with(|path, cx| path.submit(cx, IoId(id), Op::Flush, Payload::None)).unwrap();
+    }
+    for _ in [1, 2] {
+        let Event::Done { how: Err(how), .. } = next(&mut world) else {
+            panic!("a flush that covers it is good")
+        };
+        assert_eq!(format!("{how:?}"), "Failed(Failed(Sync))");
+    }
+    assert_eq!(run(&mut world, Op::Flush, Payload::None).0, Ok(Outcome::Complete));
+    let (mut world, deferred) = script();
+    up(&mut world);
+    *deferred.borrow_mut() = sense();
+    let payload = world::data(&world.pool, &[1; 512]);
+    let (how, _) = run(&mut world, Op::Write(span(0, 1), Durability::Stable), payload);
+    assert_eq!(how, Err("Failed(Failed(Sync))".to_owned()));
+}
+
+#[test]
+fn a_write_of_which_the_target_means_more_blocks_than_we_do_is_not_done() {
+    let mut world = against(Script::new(honest));
+    up(&mut world);
+    let script = world.script.as_mut().unwrap();
+    // SCSI Response with a residual overflow of 3,584 bytes: its blocks have 4,096 bytes by now.
+    script.mangle = Some(Box::new(|said| {
+        for pdu in said.iter_mut().filter(|pdu| pdu[0] & 0x3f == 0x21) {
+            pdu[1] |= 4;
+            pdu[44..48].copy_from_slice(&3584_u32.to_be_bytes());
+        }
+    }));
+    let payload = world::data(&world.pool, &[1; 512]);
+    let (how, _) = run(&mut world, Op::Write(span(0, 1), Durability::Cached), payload);
+    assert_eq!(how, Err("Failed(Failed(Internal))".to_owned()));
+}
+
+#[test]
+fn a_compare_and_write_that_was_ended_amid_its_work_is_not_done_again() {
+    for answer in [Answer::Status(0x40), Answer::Check(0xb, 0)] {
+        let count = Rc::new(RefCell::new(0));
+        let (seen, say) = (count.clone(), answer.clone());
+        let mut world = against(Script::new(move |cdb| match cdb[0] {
+            0x89 => {
+                *seen.borrow_mut() += 1;
+                say.clone()
+            }
+            _ => honest(cdb),
+        }));
+        up(&mut world);
+        let payload = world::data(&world.pool, &[1; 1024]);
+        let (how, _) = run(&mut world, Op::CompareAndWrite(span(0, 1)), payload);
+        if how == Err("Failed(Refused(Unsupported))".to_owned()) {
+            panic!("the target can");
+        }
+        assert_eq!((how, *count.borrow()), (Err("Failed(Failed(PathLost))".to_owned()), 1), "{answer:?}");
+    }
+}
+
+#[test]
+fn a_port_that_is_offline_is_looked_at_again_and_others_are_used() {
+    let offline = Rc::new(RefCell::new(false));
+    let seen = offline.clone();
+    let mut world = against(Script::new(move |cdb| match (cdb[0], *seen.borrow(), honest(cdb)) {
+        (0x28, true, _) => Answer::Check(2, 0x0412),
+        (0xa3, true, Answer::Good(mut data)) => {
+            data[4] = 0x0e;
+            Answer::Good(data)
+        }
+        (.., answer) => answer,
+    }));
+    up(&mut world);
+    *offline.borrow_mut() = true;
+    let room = world::room(&world.pool, 512);
+    world.with(|path, cx| path.submit(cx, IoId(7), Op::Read(span(0, 1)), room)).unwrap();
+    let mut undone = false;
+    while !undone {
+        match next(&mut world) {
+            Event::Done { how, .. } => {
+                undone = {
+                    assert!(matches!(how, Err(blockwire_multipath::Fate::NotDone(_))), "{how:?}");
+                    true
+                }
+            }
+            Event::Changed(portrait) => assert_eq!(portrait.access, Access::Inaccessible),
+            other => panic!("{other:?}"),
+        }
+    }
+    *offline.borrow_mut() = false;
+    while !matches!(next(&mut world), Event::Changed(portrait) if portrait.access.serves()) {}
+}
+
+#[test]
+fn a_command_that_takes_too_long_is_aborted_then_reset_then_given_up() {
+    let write = |world: &mut World<IscsiPath>| {
+        let payload = world::data(&world.pool, &[1; 512]);
+        world
+            .with(|path, cx| path.submit(cx, IoId(7), Op::Write(span(0, 1), Durability::Cached), payload))
+            .unwrap();
+        world.now
+    };
+    for (managed, functions, fate, seconds) in [
+        (Some(TmfResponseCode::COMPLETE), vec![1], "NotDone(0ns)", 30),
+        (Some(TmfResponseCode::NO_TASK), vec![1], "Unknown", 30),
+        (Some(TmfResponseCode::REJECTED), vec![1, 5], "Unknown", 30),
+        (None, vec![1, 5], "Unknown", 55),
+    ] {
+        let mut world = but_for(0x2a, None, None, Answer::Silence);
+        up(&mut world);
+        world.script.as_mut().unwrap().managed = managed;
+        let before = write(&mut world);
+        let Event::Done { how: Err(how), .. } = next(&mut world) else { panic!() };
+        assert_eq!(format!("{how:?}"), fate, "{managed:?}");
+        let took = world.now.since(before).as_secs();
+        assert!((seconds..seconds + 2).contains(&took), "{managed:?}: {took} s");
+        assert_eq!(world.script.as_ref().unwrap().functions, functions);
+        let down = functions.len() == 2;
+        if down {
+            assert!(matches!(next(&mut world), Event::Down(Why::Lost(_))));
+        }
+        // Whatever is open is fenced by a login that reinstates the session.
+        let sessions = world.dialled.len();
+        world.with(|path, cx| path.fence(cx));
+        loop {
+            match next(&mut world) {
+                Event::Fenced => break,
+                Event::Down(_) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(world.dialled.len() > sessions, fate == "Unknown", "{managed:?}");
+    }
+}
+
+#[test]
+fn who_waits_for_ever_waits_on() {
+    let mut settings = settings();
+    (settings.timeouts.command, settings.timeouts.ping) = (Duration::ZERO, Duration::ZERO);
+    let mut world = crate::world(settings, &rig::Terms::default());
+    world.script = Some(Script::new(|cdb| if cdb[0] == 0x28 { Answer::Silence } else { honest(cdb) }));
+    up(&mut world);
+    let room = world::room(&world.pool, 512);
+    world.with(|path, cx| path.submit(cx, IoId(7), Op::Read(span(0, 1)), room)).unwrap();
+    assert!(!world.run(Duration::from_secs(100_000), |world| world.path.poll_event().is_some()));
+    world.with(|path, cx| path.cancel(cx, IoId(7)));
+    let Event::Done { how: Err(how), .. } = next(&mut world) else { panic!() };
+    assert_eq!(format!("{how:?}"), "Failed(Failed(Aborted))");
+}
+
+#[test]
+fn redirections_are_followed_but_not_for_ever() {
+    let to = |text: &str| TargetAddress::parse(text).unwrap();
+    let cases = [
+        (vec![to("127.0.0.1:3261"), to("[::1]:3262")], None),
+        (vec![to("127.0.0.1:3260")], Some("round and round")),
+        (vec![to("127.0.0.1:3261"), to("127.0.0.1:3260")], Some("round and round")),
+        ((1..=9).map(|n| to(&format!("127.0.0.1:{}", 4000 + n))).collect(), Some("round and round")),
+        (vec![to("elsewhere.example:3260")], Some("connect to that address")),
+    ];
+    for (moves, complaint) in cases {
+        let mut script = Script::new(honest);
+        script.moves = moves.into();
+        let mut world = against(script);
+        world.with(|path, cx| path.connect(cx));
+        match (next(&mut world), complaint) {
+            (Event::Up(portrait), None) => {
+                assert_eq!(portrait.terms[0], ("TargetAddress".to_owned(), "[::1]:3262".to_owned()));
+            }
+            (Event::Down(Why::Refused(text)), Some(complaint)) => assert!(text.contains(complaint), "{text}"),
+            other => panic!("{other:?}"),
+        }
+        assert!(world.dialled.len() <= 5);
+    }
+}
+
+#[test]
+fn a_change_is_told_and_another_volume_ends_the_path() {
+    let state = Rc::new(RefCell::new((false, 9u8, 0xe7u8)));
+    let seen = state.clone();
+    let mut world = against(Script::new(move |cdb| {
+        let mut state = seen.borrow_mut();
+        match (cdb[0], cdb[1], cdb[2], honest(cdb)) {
+            (0x28, ..) if std::mem::take(&mut state.0) => Answer::Check(6, 0x2a09),
+            (0x2a, ..) if std::mem::take(&mut state.0) => Answer::Check(6, 0x3f0e),
+            (0x12, 1, 0x83, Answer::Good(mut data)) => {
+                data[10..26].fill(state.1);
+                Answer::Good(data)
+            }
+            (0x9e, 0x10, _, Answer::Good(mut data)) => {
+                data[7] = state.2;
+                Answer::Good(data)
+            }
+            (.., answer) => answer,
+        }
+    }));
+    up(&mut world);
+    *state.borrow_mut() = (true, 9, 0xff);
+    let room = world::room(&world.pool, 512);
+    world.with(|path, cx| path.submit(cx, IoId(7), Op::Read(span(0, 1)), room)).unwrap();
+    let (mut told, mut read) = (false, false);
+    while !told || !read {
+        match next(&mut world) {
+            Event::Changed(portrait) => told = portrait.geometry.unwrap().blocks == 1024,
+            Event::Done { how: Ok(_), .. } => read = true,
+            other => panic!("{other:?}"),
+        }
+    }
+    *state.borrow_mut() = (true, 8, 0xff);
+    let payload = world::data(&world.pool, &[1; 512]);
+    world
+        .with(|path, cx| path.submit(cx, IoId(8), Op::Write(span(0, 1), Durability::Cached), payload))
+        .unwrap();
+    loop {
+        match next(&mut world) {
+            Event::Done { how: Err(how), .. } => {
+                assert_eq!(format!("{how:?}"), "NotDone(0ns)", "it does not go to the other volume");
+            }
+            Event::Down(Why::Lost(text)) => break assert!(text.contains("another volume"), "{text}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// So many asynchronous messages, or pings, that what is behind them is parsed only when they were taken.
+fn burst(kind: u8) -> Vec<u8> {
+    let mut pdu = AsyncMessage::new();
+    pdu.event = AsyncEvent(0xff);
+    let mut ping = NopIn::new();
+    (ping.itt, ping.ttt) = (Itt::NONE, Ttt::new(7));
+    let bhs = if kind == 0 { pdu.as_bhs() } else { ping.as_bhs() };
+    bhs.bytes().repeat(64)
+}
+
+#[test]
+fn a_burst_an_answer_and_a_bad_pdu_in_one_segment_do_not_end_the_process_nor_lose_the_operation() {
+    for kind in [0, 1] {
+        for bad in [0x3e, 0x20, 0x25] {
+            let mut script = Script::new(honest);
+            script.mangle = Some(Box::new(move |said| {
+                if said.first().is_some_and(|pdu| pdu[0] & 0x3f == 0x25 && pdu.len() == 48 + 512) {
+                    said.insert(0, burst(kind));
+                    let mut last = vec![0; 48];
+                    last[0] = bad;
+                    said.push(last);
+                }
+            }));
+            let mut world = against(script);
+            up(&mut world);
+            let room = world::room(&world.pool, 512);
+            let (how, payload) = run(&mut world, Op::Read(span(0, 1)), room);
+            assert_eq!(how, Ok(Outcome::Complete), "the answer had come: {kind} {bad:x}");
+            assert!(world::bytes(payload).iter().all(|byte| *byte == 0x5a));
+
+            let Event::Down(Why::Lost(_)) = next(&mut world) else { panic!("{kind} {bad:x}") };
+            up(&mut world);
+        }
+    }
+}
+
+#[test]
+fn a_list_of_targets_behind_a_burst_and_before_a_bad_pdu_is_not_lost() {
+    for kind in [0, 1] {
+        let mut script = Script::new(honest);
+        script.mangle = Some(Box::new(move |said| {
+            if said.first().is_some_and(|pdu| pdu[0] & 0x3f == 0x24) {
+                said.insert(0, burst(kind));
+                said.push(vec![0x3e; 48]);
+            }
+        }));
+        let question = Question {
+            portal: "127.0.0.1:3260".parse().unwrap(),
+            initiator: "iqn.2026-11.test:host".to_owned(),
+            isid: Isid::random([1, 2, 3], 4),
+            credentials: None,
+            target: None,
+            timeouts: Timeouts::default(),
+        };
+        let mut world = crate::world_of(Discovery::new(question), &rig::Terms::default());
+        world.script = Some(script);
+        world.with(|discovery, cx| discovery.start(cx));
+        let mut outcome = None;
+        world.run(Duration::from_secs(60), |world| {
+            outcome = world.path.poll_outcome();
+            outcome.is_some()
+        });
+        let targets = outcome.expect("an outcome").expect("the list had come");
+        assert_eq!(targets.records.len(), 1, "{kind}");
+    }
+}

@@ -1,0 +1,435 @@
+//! A path over iSCSI against our own target, in one process and without sockets.
+
+mod fence;
+mod hostile;
+mod script;
+mod terms;
+mod world;
+
+// The name by which the target's own tests call it.
+extern crate shard as blockwire_shard;
+
+#[allow(dead_code, reason = "the target's tests use all of it")]
+#[path = "../../../../server/shard/tests/simulation/rig.rs"]
+mod rig;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use blockwire_multipath::iscsi::{Discovery, IscsiPath, Question, Settings, Timeouts};
+use blockwire_multipath::trace::{Side, What};
+use blockwire_multipath::{Claim, Claims, Event, Fate, Path, Portrait, Why};
+use buf::Payload;
+use endpoint::{ShardId, Sockets};
+use iscsi::wire::Isid;
+use shard::{Control, Message, Shard};
+use volume::reservation::{Action, Key, Kind, Register, RegisterMode};
+use volume::{
+    Access, Backend, DiskId, Durability, Extent, Failure, Fault, IoId, Op, Outcome, Ram, RamDisk, Refusal,
+    Span, Uuid,
+};
+use world::World;
+
+const BLOCKS: u64 = 1 << 15;
+const SOON: Duration = Duration::from_secs(20);
+
+fn settings() -> Settings {
+    let portals = vec!["127.0.0.1:3260".parse().unwrap()];
+    let isid = Isid::random([1, 2, 3], 4);
+    Settings::new(portals, rig::TARGET.to_owned(), 0, "iqn.2026-11.test:host".to_owned(), isid)
+}
+
+fn world(settings: Settings, terms: &rig::Terms) -> World<IscsiPath> {
+    world_of(IscsiPath::new(settings).unwrap(), terms)
+}
+
+fn world_of<S: Sockets>(path: S, terms: &rig::Terms) -> World<S> {
+    let shard = Shard::new(ShardId(0), 1, rig::exports(terms));
+    let mut world = World::new(path, shard);
+    let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096));
+    let make = move |_| Ram::new(disk.clone());
+    let geometry = make(0).geometry();
+    for spec in rig::volume(1, geometry, &[DiskId(0)], None, make) {
+        world.tell(Message::Control(0, Control::AddVolume(Box::new(spec))));
+    }
+    world
+}
+
+/// Lets things happen until the path says something.
+#[track_caller]
+fn next(world: &mut World<IscsiPath>) -> Event {
+    let mut event = None;
+    world.run(Duration::from_secs(300), |world| {
+        event = world.path.poll_event();
+        event.is_some()
+    });
+    event.expect("the path says something in time")
+}
+
+#[track_caller]
+fn up(world: &mut World<IscsiPath>) -> Arc<Portrait> {
+    world.with(|path, cx| path.connect(cx));
+    match next(world) {
+        Event::Up(portrait) => portrait,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Does one operation.
+#[track_caller]
+fn run(world: &mut World<IscsiPath>, op: Op, payload: Payload) -> (Result<Outcome, String>, Payload) {
+    world.with(|path, cx| path.submit(cx, IoId(7), op, payload)).expect("there is room");
+    loop {
+        match next(world) {
+            Event::Done { id: IoId(7), how, payload } => {
+                return (how.map_err(|fate| format!("{fate:?}")), payload);
+            }
+            Event::Changed(_) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn span(lba: u64, blocks: u64) -> Span {
+    Span { lba, blocks }
+}
+
+#[test]
+fn a_path_comes_up_and_tells_what_it_found() {
+    let mut world = world(settings(), &rig::Terms::default());
+    let portrait = up(&mut world);
+    assert_eq!(portrait.uuid, Some(Uuid([7; 16])));
+    let geometry = portrait.geometry.unwrap();
+    assert_eq!((geometry.blocks, geometry.logical), (BLOCKS, 512));
+    assert_eq!((geometry.physical, portrait.access), (4096, Access::Optimized));
+    assert_eq!(portrait.product, "BLOCKWIR Volume 0");
+    assert!(!portrait.read_only && portrait.depth == 128);
+    world.with(|path, cx| path.disconnect(cx, SOON));
+    assert!(matches!(next(&mut world), Event::Down(Why::Ended)));
+    world.settle();
+    assert_eq!(world.open(), 0);
+    up(&mut world);
+}
+
+#[test]
+fn what_is_written_is_read() {
+    let mut world = world(settings(), &rig::Terms::default());
+    up(&mut world);
+    for (lba, blocks, durability) in
+        [(0, 1, Durability::Cached), (8, 8, Durability::Stable), (100, 2048, Durability::Cached)]
+    {
+        let content: Vec<u8> = (0..blocks * 512).map(|at| (at * 7 + lba) as u8).collect();
+        let payload = world::data(&world.pool, &content);
+        let (how, payload) = run(&mut world, Op::Write(span(lba, blocks), durability), payload);
+        assert_eq!(how, Ok(Outcome::Complete));
+        assert_eq!(payload.len(), content.len());
+        let room = world::room(&world.pool, content.len());
+        let (how, payload) = run(&mut world, Op::Read(span(lba, blocks)), room);
+        assert_eq!(how, Ok(Outcome::Complete));
+        assert!(world::bytes(payload) == content);
+    }
+    let (how, _) = run(&mut world, Op::Flush, Payload::None);
+    assert_eq!(how, Ok(Outcome::Complete));
+}
+
+#[test]
+fn every_operation_has_its_command() {
+    let mut world = world(settings(), &rig::Terms::default());
+    up(&mut world);
+    let full = vec![0xa5; 16 * 512];
+    let mut go = |op: Op, content: Option<&[u8]>| {
+        let payload = content.map_or(Payload::None, |bytes| world::data(&world.pool, bytes));
+        run(&mut world, op, payload).0
+    };
+    let done = Ok(Outcome::Complete);
+    assert_eq!(go(Op::Write(span(0, 16), Durability::Cached), Some(&full)), done);
+    assert_eq!(go(Op::Compare(span(0, 16)), Some(&full)), done);
+    let mut other = full.clone();
+    other[1000] = 0;
+    let differs = format!("{:?}", Fate::Failed(Failure::Failed(Fault::Miscompare(1000))));
+    assert_eq!(go(Op::Compare(span(0, 16)), Some(&other)), Err(differs));
+    let swap = [vec![0xa5; 512], vec![0x5a; 512]].concat();
+    assert_eq!(go(Op::CompareAndWrite(span(3, 1)), Some(&swap)), done);
+    assert!(go(Op::CompareAndWrite(span(3, 1)), Some(&swap)).is_err());
+    assert_eq!(go(Op::Or(span(3, 1)), Some(&[0x01; 512])), done);
+    assert_eq!(go(Op::Compare(span(3, 1)), Some(&[0x5b; 512])), done);
+    assert_eq!(go(Op::WriteSame(span(4, 100)), Some(&[9; 512])), done);
+    assert_eq!(go(Op::WriteZeroes { span: span(5, 20_000), unmap: false }, None), done);
+    assert_eq!(go(Op::Compare(span(4, 2)), Some(&[[9; 512], [0; 512]].concat())), done);
+    assert_eq!(go(Op::WriteZeroes { span: span(0, BLOCKS), unmap: true }, None), done);
+    assert_eq!(go(Op::Compare(span(4, 1)), Some(&[0; 512])), done);
+    assert_eq!(go(Op::Verify(span(0, BLOCKS)), None), done);
+    assert_eq!(go(Op::Prefetch(span(0, 100)), None), done);
+    assert_eq!(go(Op::Write(span(64, 16), Durability::Cached), Some(&full)), done);
+    assert_eq!(go(Op::Unmap(vec![span(8, 8), span(0, 0), span(64, 8)]), None), done);
+    match go(Op::Extents(span(0, 100)), None) {
+        Ok(Outcome::Extents(extents)) => {
+            assert!(matches!(extents[0], Extent { span: Span { lba: 0, .. }, .. }), "{extents:?}");
+        }
+        other => panic!("{other:?}"),
+    }
+    for (op, refusal) in [
+        (Op::MarkBad(span(0, 1)), Refusal::Unsupported),
+        (Op::Verify(span(BLOCKS, 1)), Refusal::OutOfRange),
+        (Op::Verify(span(u64::MAX, 2)), Refusal::OutOfRange),
+    ] {
+        let fate = Fate::Failed(Failure::Refused(refusal));
+        assert_eq!(go(op, None), Err(format!("{fate:?}")));
+    }
+}
+
+/// Asks about reservations.
+fn claim(world: &mut World<IscsiPath>, claim: Claim) -> Result<Option<Claims>, String> {
+    world.with(|path, cx| path.claim(cx, IoId(9), claim)).expect("there is room");
+    match next(world) {
+        Event::Claimed { id: IoId(9), how } => how.map_err(|fate| format!("{fate:?}")),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn reservations_are_taken_and_told() {
+    let mut world = world(settings(), &rig::Terms::default());
+    up(&mut world);
+    let act = |action| Claim::Act(action);
+    let register = |current, new| {
+        act(Action::Register(Register {
+            mode: RegisterMode::Set,
+            current,
+            new,
+            also: vec![],
+            ports: vec![],
+            nqn: None,
+            persist: None,
+        }))
+    };
+    let empty = claim(&mut world, Claim::Report).unwrap().unwrap();
+    assert_eq!((empty.held, empty.registrations.len()), (None, 0));
+    let kind = Kind::WriteExclusiveRegistrants;
+    let refused = |refusal| Err(format!("{:?}", Fate::Failed(Failure::Refused(refusal))));
+    let key = Some(Key(5));
+    assert_eq!(claim(&mut world, act(Action::Clear { key })), refused(Refusal::NotRegistered));
+    assert_eq!(claim(&mut world, register(None, Key(5))), Ok(None));
+    assert_eq!(claim(&mut world, act(Action::Reserve { key, kind })), Ok(None));
+    let report = claim(&mut world, Claim::Report).unwrap().unwrap();
+    assert_eq!((report.held, report.registrations.len()), (Some(kind), 1));
+    let ours = &report.registrations[0];
+    assert!(ours.ours && ours.holds && ours.key == Key(5), "{ours:?}");
+    let wrong = Kind::ExclusiveAccess;
+    let released = claim(&mut world, act(Action::Release { key, kind: wrong }));
+    assert_eq!(released, refused(Refusal::InvalidRelease));
+    assert_eq!(claim(&mut world, act(Action::Release { key, kind })), Ok(None));
+    assert_eq!(claim(&mut world, act(Action::Reserve { key: None, kind })), refused(Refusal::Unsupported));
+    assert_eq!(claim(&mut world, register(key, Key::NONE)), Ok(None));
+    assert_eq!(claim(&mut world, Claim::Report).unwrap().unwrap().registrations.len(), 0);
+}
+
+#[test]
+fn a_write_lost_with_its_connection_is_fenced_by_the_next_login() {
+    let mut world = world(settings(), &rig::Terms::default());
+    up(&mut world);
+    let payload = world::data(&world.pool, &[1; 65_536]);
+    world
+        .with(|path, cx| path.submit(cx, IoId(1), Op::Write(span(0, 128), Durability::Cached), payload))
+        .unwrap();
+    let payload = world::room(&world.pool, 512);
+    world.with(|path, cx| path.submit(cx, IoId(2), Op::Read(span(0, 1)), payload)).unwrap();
+    // The write's first bytes leave, then the connection breaks.
+    world.send_only();
+    world.cut();
+    let mut fates = Vec::new();
+    loop {
+        match next(&mut world) {
+            Event::Done { id, how: Err(fate), payload } => {
+                fates.push((id, format!("{fate:?}"), payload.len()))
+            }
+            Event::Down(why) => break assert!(matches!(why, Why::Lost(_)), "{why:?}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    fates.sort();
+    assert_eq!(fates[0], (IoId(1), "Unknown".to_owned(), 65_536));
+    assert_eq!(fates[1], (IoId(2), "NotDone(0ns)".to_owned(), 512));
+    assert_eq!(world.open(), 0);
+    world.with(|path, cx| path.fence(cx));
+    let before = world.now;
+    assert!(matches!(next(&mut world), Event::Fenced));
+    assert!(world.now.since(before) < Duration::from_secs(1), "by a login, not by time");
+    assert_eq!(world.open(), 1);
+    up(&mut world);
+    assert_eq!(world.open(), 1, "the fence's session serves");
+    world.with(|path, cx| path.fence(cx));
+    assert!(matches!(next(&mut world), Event::Fenced), "nothing is open");
+}
+
+#[test]
+fn a_fence_that_no_login_brings_comes_by_time() {
+    let mut world = world(settings(), &rig::Terms::default());
+    up(&mut world);
+    let payload = world::data(&world.pool, &[1; 512]);
+    world
+        .with(|path, cx| path.submit(cx, IoId(1), Op::Write(span(0, 1), Durability::Cached), payload))
+        .unwrap();
+    world.send_only();
+    world.cut();
+    while !matches!(next(&mut world), Event::Down(_)) {}
+    world.shut = settings().portals;
+    let before = world.now;
+    world.with(|path, cx| path.fence(cx));
+    assert!(matches!(next(&mut world), Event::Fenced));
+    let took = world.now.since(before);
+    assert!((95..=105).contains(&took.as_secs()), "{took:?}");
+    world.with(|path, cx| path.connect(cx));
+    assert!(matches!(next(&mut world), Event::Down(Why::Unreachable(_))));
+    world.shut.clear();
+    up(&mut world);
+}
+
+#[test]
+fn many_operations_are_in_work_at_once() {
+    let terms = rig::Terms { limits: iscsi::session::SessionLimits::default(), ..rig::Terms::default() };
+    let mut world = world(settings(), &terms);
+    up(&mut world);
+    // The target opens its window as it is used: what finds no room waits for an end.
+    let (mut begun, mut left, mut most) = (0, 96, 0);
+    while left > 0 {
+        while begun < 96 {
+            let payload = world::room(&world.pool, 4096);
+            let op = Op::Read(span(begun * 8, 8));
+            if world.with(|path, cx| path.submit(cx, IoId(begun), op, payload)).is_err() {
+                break;
+            }
+            begun += 1;
+        }
+        most = most.max(begun + left - 96);
+        match next(&mut world) {
+            Event::Done { how: Ok(_), .. } => left -= 1,
+            other => panic!("{left} left: {other:?}"),
+        }
+    }
+    assert!(most >= 16, "at most {most} at once");
+}
+
+#[test]
+fn what_is_submitted_before_ends_are_drained_ends_too() {
+    let mut world = world(settings(), &rig::Terms::default());
+    up(&mut world);
+    let submit = |world: &mut World<IscsiPath>, id| {
+        let payload = world::room(&world.pool, 512);
+        world.with(|path, cx| path.submit(cx, IoId(id), Op::Read(span(id, 1)), payload)).unwrap();
+    };
+    (0..8).for_each(|id| submit(&mut world, id));
+    let mut ended = std::collections::BTreeSet::new();
+    for id in 8..64 {
+        // Each receive is followed by a submission at once, which gets the slot that has just become free.
+        world.step_received(|world| submit(world, id));
+        while let Some(event) = world.path.poll_event() {
+            let Event::Done { id, how: Ok(_), .. } = event else { panic!("{event:?}") };
+            assert!(ended.insert(id));
+        }
+    }
+    while ended.len() < 64 {
+        let Event::Done { id, how: Ok(_), .. } = next(&mut world) else { panic!() };
+        assert!(ended.insert(id));
+    }
+}
+
+fn discovery(world: &mut World<Discovery>) -> Result<iscsi::initiator::Targets, Why> {
+    world.with(|discovery, cx| discovery.start(cx));
+    let mut outcome = None;
+    world.run(Duration::from_secs(100), |world| {
+        outcome = world.path.poll_outcome();
+        outcome.is_some()
+    });
+    outcome.expect("a discovery ends")
+}
+
+fn question() -> Question {
+    Question {
+        portal: "127.0.0.1:3260".parse().unwrap(),
+        initiator: "iqn.2026-11.test:host".to_owned(),
+        isid: Isid::random([1, 2, 3], 5),
+        credentials: None,
+        target: None,
+        timeouts: Timeouts::default(),
+    }
+}
+
+#[test]
+fn targets_are_discovered() {
+    let shard = Shard::new(ShardId(0), 1, rig::exports(&rig::Terms::default()));
+    let mut world = World::new(Discovery::new(question()), shard);
+    for name in [None, Some(rig::TARGET)] {
+        let target = name.map(|name| iscsi::name::IscsiName::parse(name).unwrap());
+        world.path = Discovery::new(Question { target, ..question() });
+        let targets = discovery(&mut world).unwrap();
+        assert_eq!(targets.records.len(), 1);
+        assert_eq!(targets.records[0].name.as_str(), rig::TARGET);
+        assert_eq!(targets.records[0].addresses[0].to_string(), "127.0.0.1:3260,1");
+        world.settle();
+        assert_eq!(world.open(), 0);
+    }
+    world.shut.push(question().portal);
+    assert!(matches!(discovery(&mut world), Err(Why::Unreachable(_))));
+}
+
+#[test]
+fn a_trace_tells_each_step_and_no_secret() {
+    use iscsi::chap::{Account, Algorithm, Secret};
+    use iscsi::login::{AuthPolicy, Chap};
+    let account = |name: &str, secret: &str| Account {
+        name: name.to_owned(),
+        secret: Secret::new(secret.as_bytes().to_vec()),
+    };
+    for algorithm in Algorithm::ALL {
+        for right in [true, false] {
+            let mut exports = (*rig::exports(&rig::Terms::default())).clone();
+            exports.targets[0].rules[0].auth = AuthPolicy::Required(Chap {
+                accounts: vec![account("alice", "our secret of length")],
+                mutual: Some(account("disk", "the target's own one")),
+                demands_mutual: false,
+                algorithms: Algorithm::ALL.to_vec(),
+            });
+            let shard = Shard::new(ShardId(0), 1, Arc::new(exports));
+            let ours = account("alice", if right { "our secret of length" } else { "a wrong one of length" });
+            let credentials = iscsi::initiator::Credentials {
+                ours,
+                target: Some(account("disk", "the target's own one")),
+                algorithms: vec![algorithm],
+            };
+            let mut settings = settings();
+            (settings.credentials, settings.alias) = (Some(credentials), Some("probe".to_owned()));
+            let mut world = World::new(IscsiPath::new(settings).unwrap(), shard);
+            let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096));
+            let make = move |_| Ram::new(disk.clone());
+            for spec in rig::volume(1, make(0).geometry(), &[DiskId(0)], None, make) {
+                world.tell(Message::Control(0, Control::AddVolume(Box::new(spec))));
+            }
+            world.path.trace().turn(true);
+            world.with(|path, cx| path.connect(cx));
+            match next(&mut world) {
+                Event::Up(_) => assert!(right),
+                Event::Down(Why::Unproven(text)) => assert!(!right && text.contains("secret"), "{text}"),
+                other => panic!("{other:?}"),
+            }
+            let lines: Vec<_> = std::iter::from_fn(|| world.path.trace().poll()).collect();
+            let said = |name: &str, side: Side| {
+                lines.iter().find_map(|line| match &line.what {
+                    What::Field { by, name: at, value } if *by == side && at == name => Some(value.clone()),
+                    _ => None,
+                })
+            };
+            assert_eq!(said("InitiatorAlias", Side::Us).as_deref(), Some("probe"));
+            assert_eq!(said("CHAP_A", Side::Target), Some(algorithm.0.to_string()));
+            for side in [Side::Us, Side::Target] {
+                assert_eq!(said("CHAP_C", side).as_deref(), Some("(not shown)"));
+            }
+            assert_eq!(said("CHAP_R", Side::Us).as_deref(), Some("(not shown)"));
+            assert_eq!(said("MaxBurstLength", Side::Target).is_some(), right);
+            let failed = lines.iter().any(|line| matches!(line.what, What::Fails { .. }));
+            let surveyed = lines.iter().any(|line| line.stage == "READ CAPACITY(16)");
+            assert_eq!((failed, surveyed), (!right, right));
+            assert!(!format!("{lines:?}").contains("0x"), "no challenge and no response: {lines:?}");
+        }
+    }
+}

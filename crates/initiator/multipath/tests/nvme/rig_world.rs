@@ -1,0 +1,501 @@
+//! The smallest world with both sides: one shard of the target and one path to it, in one process, with
+//! a wire per connection that can be cut, and a clock that jumps to what is due.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use blockwire_multipath::{Event, Path};
+use blockwire_shard::{Control, Exports, Message, NvmeMessage, Shard};
+use buf::{Class, Cx, Entropy, Errno, Payload, Pool, Sg, Time};
+use endpoint::{
+    Accepted, Arrival, Departure, DialId, Dialled, Driver, Endpoint, Leave, LinkId, ListenerId, ShardId,
+    Sockets, Work, pump,
+};
+use stream::{Came, RecvOp, SendOp};
+use volume::{Backend, DiskId, DiskOp, IoId, Op, Ram, RamDisk};
+
+use crate::rig;
+
+/// Blocks of the volume.
+pub const BLOCKS: u64 = 1 << 16;
+/// ECONNREFUSED and ECONNRESET.
+pub const REFUSED: Errno = Errno(111);
+const RESET: Errno = Errno(104);
+
+/// One end of a connection.
+#[derive(Default)]
+struct End {
+    recv: Option<RecvOp>,
+    /// Bytes on the way to this end.
+    inbox: VecDeque<u8>,
+    /// Nothing more comes: the other end has closed (`Ok`) or reset.
+    over: Option<Result<(), Errno>>,
+    told: bool,
+    /// This end has let go.
+    gone: bool,
+}
+
+#[derive(Default)]
+struct Wire {
+    host: End,
+    target: End,
+    /// Nothing passes, and nobody is told.
+    cut: bool,
+}
+
+#[derive(Default)]
+pub struct Hands {
+    wires: Vec<Wire>,
+    posted: VecDeque<Message>,
+    disk: VecDeque<DiskOp>,
+    written: Vec<(LinkId, SendOp)>,
+    moved: bool,
+}
+
+impl Driver<Message> for Hands {
+    fn dial(&mut self, _dial: endpoint::Dial) {
+        unreachable!("a target dials nobody")
+    }
+
+    fn recv(&mut self, link: LinkId, op: RecvOp) {
+        self.wires[link.0 as usize].target.recv = Some(op);
+    }
+
+    fn send(&mut self, link: LinkId, op: SendOp) {
+        let wire = &mut self.wires[link.0 as usize];
+        if !wire.cut && !wire.host.gone {
+            put(&mut wire.host.inbox, &op);
+        }
+        self.written.push((link, op));
+        self.moved = true;
+    }
+
+    fn disk(&mut self, op: DiskOp) {
+        self.disk.push_back(op);
+    }
+
+    fn depart(&mut self, link: LinkId, how: Departure<Message>) {
+        let wire = &mut self.wires[link.0 as usize];
+        wire.target.gone = true;
+        let how = if matches!(how, Departure::Abort) { Err(RESET) } else { Ok(()) };
+        if !wire.cut {
+            wire.host.over.get_or_insert(how);
+        }
+        self.moved = true;
+    }
+
+    fn post(&mut self, to: ShardId, message: Message) {
+        assert_eq!(to, ShardId::CONTROL, "{message:?}");
+        self.posted.push_back(message);
+    }
+}
+
+fn put(inbox: &mut VecDeque<u8>, op: &SendOp) {
+    let mut chunk = [0; 4096];
+    let mut at = 0;
+    while at < op.len {
+        let n = op.copy_to(at, &mut chunk);
+        inbox.extend(&chunk[..n]);
+        at += n;
+    }
+}
+
+impl End {
+    /// What a receive that is out brings, if it brings something now.
+    fn fill(&mut self, pool: &Pool) -> Option<(RecvOp, Came)> {
+        if self.gone {
+            return Some((self.recv.take()?, Came::Cancelled));
+        }
+        if self.inbox.is_empty() {
+            let how = self.over.filter(|_| !self.told)?;
+            let op = self.recv.take()?;
+            self.told = true;
+            return Some((op, how.map_or_else(Came::Failed, |()| Came::End)));
+        }
+        let mut op = self.recv.take()?;
+        let mut taken = 0;
+        if let Some(direct) = &mut op.direct {
+            taken = direct.want.len().min(self.inbox.len());
+            for slice in direct.data.slices_mut(direct.want.start..direct.want.start + taken) {
+                drain(&mut self.inbox, slice);
+            }
+        }
+        let full = op.direct.as_ref().is_none_or(|direct| taken == direct.want.len());
+        let rest = self.inbox.len().min(op.stage_len);
+        if full && rest > 0 {
+            let mut stage = pool.take(Class::Wire, op.stage_len).expect("there is memory");
+            stage.set_len(rest);
+            drain(&mut self.inbox, &mut stage);
+            op.stage = Some(stage);
+            taken += rest;
+        }
+        Some((op, Came::Bytes(taken)))
+    }
+}
+
+fn drain(from: &mut VecDeque<u8>, into: &mut [u8]) {
+    let len = into.len();
+    let (first, second) = from.as_slices();
+    let n = first.len().min(len);
+    into[..n].copy_from_slice(&first[..n]);
+    into[n..].copy_from_slice(&second[..len - n]);
+    from.drain(..len);
+}
+
+pub struct World<P> {
+    pub target: Shard,
+    pub path: P,
+    pub pool: Pool,
+    host_pool: Pool,
+    entropy: Entropy,
+    pub now: Time,
+    pub hands: Hands,
+    /// Ports that answer.
+    pub ports: Vec<(SocketAddr, ListenerId)>,
+    pub events: Vec<Event>,
+    next: u64,
+    /// Whether nobody computes what the path gives away: it is kept here.
+    pub holds: bool,
+    pub work: Vec<Work>,
+    /// What runs around the path's calls, to count.
+    pub around: fn(&mut dyn FnMut()),
+}
+
+impl<P: Sockets> World<P> {
+    pub fn new(path: P, exports: Arc<Exports>) -> Self {
+        let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096));
+        let mut world = World {
+            target: Shard::new(ShardId(0), 1, exports),
+            path,
+            pool: Pool::new(64 << 20),
+            host_pool: Pool::new(64 << 20),
+            entropy: Entropy::new([3; 32]),
+            now: Time(1_000_000_000),
+            hands: Hands::default(),
+            ports: vec![
+                ("127.0.0.1:4420".parse().unwrap(), ListenerId(1)),
+                ("127.0.0.1:8009".parse().unwrap(), ListenerId(2)),
+            ],
+            events: Vec::new(),
+            next: 0,
+            holds: false,
+            work: Vec::new(),
+            around: |act| act(),
+        };
+        let geometry = Ram::new(disk.clone()).geometry();
+        for spec in rig::volume(1, geometry, &[DiskId(0)], None, move |_| Ram::new(disk.clone())) {
+            world.tell(Message::Control(0, Control::AddVolume(Box::new(spec))));
+        }
+        world
+    }
+
+    /// Something for the target.
+    pub fn tell(&mut self, message: Message) {
+        self.target(|shard, cx| shard.handle_message(cx, message));
+    }
+
+    fn target(&mut self, act: impl FnOnce(&mut Shard, &mut Cx<'_>)) {
+        let World { target, pool, entropy, now, hands, .. } = self;
+        let mut cx = Cx { now: *now, pool, entropy };
+        act(target, &mut cx);
+        while pump(target, &mut cx, hands) {}
+        while let Some((link, op)) = hands.written.pop() {
+            target.handle_written(&mut cx, link, Ok(()));
+            target.handle_sent(&mut cx, link, op);
+            while pump(target, &mut cx, hands) {}
+        }
+    }
+
+    /// Lets the path do something.
+    pub fn host<R>(&mut self, act: impl FnOnce(&mut P, &mut Cx<'_>) -> R) -> R {
+        let World { path, host_pool, entropy, now, around, .. } = self;
+        let mut cx = Cx { now: *now, pool: host_pool, entropy };
+        let (mut act, mut result) = (Some(act), None);
+        around(&mut || result = act.take().map(|act| act(path, &mut cx)));
+        result.expect("it was called")
+    }
+
+    /// One round; whether something moved.
+    pub fn step(&mut self) -> bool {
+        self.hands.moved = false;
+        self.now.0 += 1000;
+        while self.host(|path, cx| path.turn(cx)) {}
+        while let Some(dial) = self.path.poll_dial() {
+            self.dial(dial.id, dial.to);
+        }
+        while let Some(link) = self.path.poll_ready() {
+            self.exchange(link);
+        }
+        while let Some((link, how)) = self.path.poll_leave() {
+            self.leave(link, how);
+        }
+        while let Some(work) = self.path.poll_work() {
+            self.hands.moved = true;
+            self.work.push(work);
+        }
+        if !self.holds {
+            self.compute();
+        }
+        self.deliver();
+        self.control();
+        self.target(|_, _| ());
+        self.hands.moved
+    }
+
+    /// Somebody computes what was kept.
+    pub fn compute(&mut self) {
+        for work in std::mem::take(&mut self.work) {
+            work.run();
+            self.path.handle_worked();
+        }
+    }
+
+    fn dial(&mut self, id: DialId, to: SocketAddr) {
+        self.hands.moved = true;
+        let Some(&(peer, listener)) = self.ports.iter().find(|(port, _)| *port == to) else {
+            return self.host(|path, cx| path.handle_dialled(cx, id, Err(REFUSED)));
+        };
+        let link = LinkId(self.hands.wires.len() as u64);
+        self.hands.wires.push(Wire::default());
+        let local: SocketAddr = "127.0.0.1:50000".parse().unwrap();
+        let accepted = Accepted { listener, local: peer, peer: local, cpu: None };
+        self.target(|shard, cx| shard.handle_arrival(cx, link, Arrival::Accepted(accepted)));
+        self.host(|path, cx| path.handle_dialled(cx, id, Ok(Dialled { link, local, peer })));
+    }
+
+    fn exchange(&mut self, link: LinkId) {
+        let (recv, send) = self.host(|path, cx| (path.poll_recv(cx, link), path.poll_send(cx, link)));
+        let wire = &mut self.hands.wires[link.0 as usize];
+        if recv.is_some() {
+            wire.host.recv = recv;
+        }
+        if let Some(op) = send {
+            self.hands.moved = true;
+            if !wire.cut && !wire.target.gone {
+                put(&mut wire.target.inbox, &op);
+            }
+            self.host(|path, cx| {
+                path.handle_written(cx, link, Ok(()));
+                path.handle_sent(cx, link, op);
+            });
+        }
+    }
+
+    fn leave(&mut self, link: LinkId, how: Leave) {
+        self.hands.moved = true;
+        let wire = &mut self.hands.wires[link.0 as usize];
+        wire.host.gone = true;
+        if wire.cut {
+            return;
+        }
+        match how {
+            Leave::Close => wire.target.over.get_or_insert(Ok(())),
+            Leave::Abort => {
+                wire.target.inbox.clear();
+                wire.target.over.get_or_insert(Err(RESET))
+            }
+        };
+    }
+
+    /// What is on its way arrives; the path does not look at it yet.
+    pub fn deliver(&mut self) {
+        for at in 0..self.hands.wires.len() {
+            let link = LinkId(at as u64);
+            while let Some((op, came)) = self.hands.wires[at].target.fill(&self.pool) {
+                self.hands.moved = true;
+                self.target(|shard, cx| shard.handle_recv(cx, link, op, came));
+            }
+            while let Some((op, came)) = self.hands.wires[at].host.fill(&self.host_pool) {
+                self.hands.moved = true;
+                self.host(|path, cx| path.handle_recv(cx, link, op, came));
+                self.exchange(link);
+            }
+        }
+    }
+
+    /// What the control plane does.
+    fn control(&mut self) {
+        while let Some(message) = self.hands.posted.pop_front() {
+            self.hands.moved = true;
+            match message {
+                Message::Store(volume, op) => self.tell(Message::Stored(volume, op.ticket, true)),
+                Message::Nvme(NvmeMessage::Compute(_, id, _, work)) => {
+                    self.tell(Message::Nvme(NvmeMessage::Computed(id, Box::new(work.run()))));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Lets the clock go to what is due, by at most this.
+    pub fn sleep(&mut self, most: Duration) {
+        let until = self.now + most;
+        let due = [self.path.poll_timeout(), self.target.poll_timeout()].into_iter().flatten().min();
+        self.now = due.map_or(until, |due| due.min(until)).max(self.now);
+        if self.path.poll_timeout().is_some_and(|due| due <= self.now) {
+            self.host(|path, cx| path.handle_timeout(cx));
+        }
+        if self.target.poll_timeout().is_some_and(|due| due <= self.now) {
+            self.target(|shard, cx| shard.handle_timeout(cx));
+        }
+    }
+
+    /// Goes on for so long.
+    pub fn run_for(&mut self, time: Duration) {
+        let until = self.now + time;
+        while self.now < until {
+            while self.step() {}
+            self.sleep(until.since(self.now));
+        }
+    }
+
+    /// Cuts a connection of the path, the admin queue being 0 of each association; nobody is told.
+    pub fn cut(&mut self, wire: usize) {
+        self.hands.wires[wire].cut = true;
+    }
+
+    /// The connection fails at the host's end, and at the target's only if `both`.
+    pub fn reset(&mut self, wire: usize, both: bool) {
+        let wire = &mut self.hands.wires[wire];
+        wire.host.over = Some(Err(RESET));
+        if both {
+            wire.target.over = Some(Err(RESET));
+        }
+        wire.cut = true;
+    }
+
+    /// The target closes it in good order, as far as the path can see.
+    pub fn close(&mut self, wire: usize) {
+        let wire = &mut self.hands.wires[wire];
+        (wire.host.over, wire.target.over) = (Some(Ok(())), Some(Ok(())));
+        wire.cut = true;
+    }
+
+    pub fn wires(&self) -> usize {
+        self.hands.wires.len()
+    }
+
+    pub fn is_gone(&self, wire: usize) -> bool {
+        self.hands.wires[wire].host.gone
+    }
+
+    /// Memory with these bytes.
+    pub fn out(&self, bytes: &[u8]) -> Payload {
+        let mut memory = self.host_pool.take_sg(Class::Solicited, bytes.len()).unwrap();
+        memory.copy_from(0, bytes);
+        Payload::Out(memory.freeze())
+    }
+
+    /// Memory to be filled, that held something else.
+    pub fn room(&self, len: usize) -> Payload {
+        let mut memory = self.host_pool.take_sg(Class::Solicited, len).unwrap();
+        memory.slices_mut(0..len).for_each(|slice| slice.fill(0xee));
+        Payload::In(memory)
+    }
+
+    #[allow(dead_code)] // Who counts memory asks.
+    pub fn host_usage(&self) -> buf::PoolUse {
+        self.host_pool.usage()
+    }
+}
+
+impl<P: Path> World<P> {
+    /// Goes on until `done` finds what it looks for among the events, which it takes.
+    pub fn until<R>(&mut self, what: &str, mut done: impl FnMut(&mut Vec<Event>) -> Option<R>) -> R {
+        let patience = self.now + Duration::from_secs(600);
+        while self.now < patience {
+            while self.step() {}
+            while let Some(event) = self.path.poll_event() {
+                self.events.push(event);
+            }
+            if let Some(found) = done(&mut self.events) {
+                return found;
+            }
+            self.sleep(Duration::from_secs(1));
+        }
+        panic!("no {what}: {:?}", self.events);
+    }
+
+    /// Connects; the portrait, or why not.
+    pub fn connect(&mut self) -> Result<Arc<blockwire_multipath::Portrait>, blockwire_multipath::Why> {
+        self.host(|path, cx| path.connect(cx));
+        self.until("connection", |events| {
+            let at = events.iter().position(|event| matches!(event, Event::Up(_) | Event::Down(_)))?;
+            match events.remove(at) {
+                Event::Up(portrait) => Some(Ok(portrait)),
+                Event::Down(why) => Some(Err(why)),
+                _ => None,
+            }
+        })
+    }
+
+    /// Starts an operation; its name.
+    pub fn start(&mut self, op: Op, payload: Payload) -> IoId {
+        let id = IoId(self.next);
+        self.next += 1;
+        let taken = self.host(|path, cx| path.submit(cx, id, op, payload));
+        assert!(taken.is_ok(), "the path has room: {taken:?}");
+        id
+    }
+
+    /// How an operation ended.
+    pub fn wait(&mut self, id: IoId) -> (Result<volume::Outcome, blockwire_multipath::Fate>, Payload) {
+        self.until("end", |events| {
+            let of = |event: &Event| matches!(event, Event::Done { id: done, .. } if *done == id);
+            let at = events.iter().position(of)?;
+            match events.remove(at) {
+                Event::Done { how, payload, .. } => Some((how, payload)),
+                _ => None,
+            }
+        })
+    }
+
+    /// An operation from its start to its end.
+    pub fn run(
+        &mut self,
+        op: Op,
+        payload: Payload,
+    ) -> (Result<volume::Outcome, blockwire_multipath::Fate>, Payload) {
+        let id = self.start(op, payload);
+        self.wait(id)
+    }
+
+    /// Something about reservations.
+    pub fn claim(
+        &mut self,
+        claim: blockwire_multipath::Claim,
+    ) -> Result<Option<blockwire_multipath::Claims>, blockwire_multipath::Fate> {
+        let id = IoId(self.next);
+        self.next += 1;
+        self.host(|path, cx| path.claim(cx, id, claim)).expect("the path has room");
+        self.until("report", |events| {
+            let of = |event: &Event| matches!(event, Event::Claimed { id: done, .. } if *done == id);
+            let at = events.iter().position(of)?;
+            match events.remove(at) {
+                Event::Claimed { how, .. } => Some(how),
+                _ => None,
+            }
+        })
+    }
+
+    /// Why the path went down.
+    pub fn down(&mut self) -> blockwire_multipath::Why {
+        self.until("end of the path", |events| {
+            let at = events.iter().position(|event| matches!(event, Event::Down(_)))?;
+            match events.remove(at) {
+                Event::Down(why) => Some(why),
+                _ => None,
+            }
+        })
+    }
+}
+
+/// The bytes of memory.
+pub fn bytes(payload: Payload) -> Vec<u8> {
+    let sg: Sg = payload.into_sg();
+    let mut bytes = vec![0; sg.len()];
+    sg.copy_to(0, &mut bytes);
+    bytes
+}

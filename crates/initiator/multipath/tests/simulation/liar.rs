@@ -1,0 +1,141 @@
+//! Paths with a planted bug: a simulation that does not notice them proves nothing.
+
+use std::time::Duration;
+
+use blockwire_multipath::{AnyPath, Claim, Event, Path, Protocol};
+use buf::{Cx, Errno, Payload, Time};
+use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Sockets};
+use stream::{Came, RecvOp, SendOp};
+use volume::{IoId, Op};
+
+/// The bug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lie {
+    /// One operation in forty never ends.
+    Lost,
+    /// One read in forty ends well without its data.
+    Hollow,
+    /// A fence is said to be over before it is.
+    FencedEarly,
+}
+
+pub const LIES: [Lie; 2] = [Lie::Lost, Lie::Hollow];
+
+/// A path that is honest but for one thing.
+pub struct Liar {
+    inner: AnyPath,
+    lie: Option<Lie>,
+    count: u32,
+    /// A fence that is under way was said to be over; so it is to be told now.
+    early: bool,
+    /// Ends of fences that were told already.
+    told: u32,
+}
+
+impl Liar {
+    pub fn new(inner: AnyPath, lie: Option<Lie>) -> Self {
+        Liar { inner, lie, count: 0, early: false, told: 0 }
+    }
+
+    fn strikes(&mut self) -> bool {
+        self.count += 1;
+        self.count.is_multiple_of(40)
+    }
+}
+
+impl Sockets for Liar {
+    fn poll_dial(&mut self) -> Option<Dial> {
+        self.inner.poll_dial()
+    }
+    fn handle_dialled(&mut self, cx: &mut Cx<'_>, id: DialId, how: Result<Dialled, Errno>) {
+        self.inner.handle_dialled(cx, id, how);
+    }
+    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Came) {
+        self.inner.handle_recv(cx, link, op, came);
+    }
+    fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {
+        self.inner.handle_written(cx, link, how);
+    }
+    fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
+        self.inner.handle_sent(cx, link, op);
+    }
+    fn poll_ready(&mut self) -> Option<LinkId> {
+        self.inner.poll_ready()
+    }
+    fn poll_recv(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<RecvOp> {
+        self.inner.poll_recv(cx, link)
+    }
+    fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
+        self.inner.poll_send(cx, link)
+    }
+    fn poll_leave(&mut self) -> Option<(LinkId, Leave)> {
+        self.inner.poll_leave()
+    }
+    fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
+        self.inner.turn(cx)
+    }
+    fn poll_timeout(&self) -> Option<Time> {
+        self.inner.poll_timeout()
+    }
+    fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
+        self.inner.handle_timeout(cx);
+    }
+}
+
+impl Path for Liar {
+    fn protocol(&self) -> Protocol {
+        self.inner.protocol()
+    }
+    fn connect(&mut self, cx: &mut Cx<'_>) {
+        self.inner.connect(cx);
+    }
+    fn submit(&mut self, cx: &mut Cx<'_>, id: IoId, op: Op, payload: Payload) -> Result<(), (Op, Payload)> {
+        self.inner.submit(cx, id, op, payload)
+    }
+    fn claim(&mut self, cx: &mut Cx<'_>, id: IoId, claim: Claim) -> Result<(), Claim> {
+        self.inner.claim(cx, id, claim)
+    }
+    fn cancel(&mut self, cx: &mut Cx<'_>, id: IoId) {
+        self.inner.cancel(cx, id);
+    }
+    fn fence(&mut self, cx: &mut Cx<'_>) {
+        self.inner.fence(cx);
+        self.early |= self.lie == Some(Lie::FencedEarly);
+    }
+    fn portals(&self) -> Option<(&str, &[std::net::SocketAddr])> {
+        self.inner.portals()
+    }
+    fn fence_by(&mut self, portals: Vec<std::net::SocketAddr>) {
+        self.inner.fence_by(portals);
+    }
+    fn look_now(&mut self) {
+        self.inner.look_now();
+    }
+    fn lands_for(&self) -> Duration {
+        self.inner.lands_for()
+    }
+    fn disconnect(&mut self, cx: &mut Cx<'_>, grace: Duration) {
+        self.inner.disconnect(cx, grace);
+    }
+    fn poll_event(&mut self) -> Option<Event> {
+        if std::mem::take(&mut self.early) {
+            self.told += 1;
+            return Some(Event::Fenced);
+        }
+        Some(match (self.lie, self.inner.poll_event()?) {
+            (Some(Lie::FencedEarly), Event::Fenced) if self.told > 0 => {
+                self.told -= 1;
+                return self.poll_event();
+            }
+            (Some(Lie::Lost), Event::Done { .. }) if self.strikes() => return self.poll_event(),
+            (Some(Lie::Hollow), Event::Done { id, how: Ok(how), payload: Payload::In(mut sg) })
+                if self.strikes() =>
+            {
+                let len = sg.len();
+                sg.slices_mut(0..len).for_each(|slice| slice.fill(0xee));
+                Event::Done { id, how: Ok(how), payload: Payload::In(sg) }
+            }
+            (_, event) => event,
+        })
+    }
+}

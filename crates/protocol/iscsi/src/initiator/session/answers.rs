@@ -1,0 +1,200 @@
+//! The answers of the target, and what it says unasked (RFC 7143 §11.4, §11.6, §11.9, §11.11, §11.15, §11.17,
+//! §11.19).
+
+use super::command::{Kind, residual};
+use super::outgoing::Out;
+use super::request::{Fault, Lost, Notice, Residual, Response};
+use super::{InitiatorSession, State};
+use crate::session::SenseBytes;
+use crate::wire::{
+    AsyncEvent, AsyncMessage, BHS_LEN, Bhs, LogoutResponse, LogoutResponseCode, Lun, NopIn, Opcode, Pdu,
+    Reject, RejectReason, ResponseFlags, ScsiResponse, ScsiResponseCode, ScsiStatus, TextFlags, TextResponse,
+    TmfFunction, TmfResponse, TmfResponseCode,
+};
+use buf::Cx;
+use std::time::Duration;
+use stream::{Close, Tag};
+
+/// Longest sense data (SPC-4 §4.5).
+const SENSE_LEN_MAX: usize = 252;
+/// Most of a wait that a target names that is passed on, or kept.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+
+impl InitiatorSession {
+    /// Acts on a PDU that is whole and carries no read's data; `data` is the beginning of its segment.
+    pub(super) fn answer(&mut self, cx: &mut Cx<'_>, at: usize, bhs: &Bhs, data: &[u8]) -> Result<(), Fault> {
+        match bhs.opcode() {
+            Opcode::SCSI_RESPONSE => return self.scsi_response(at, bhs, data),
+            Opcode::TMF_RESPONSE => self.task_response(at, TmfResponse::from_bhs(bhs)),
+            Opcode::TEXT_RESPONSE => self.text_response(TextResponse::from_bhs(bhs)),
+            Opcode::NOP_IN => return self.nop_in(at, NopIn::from_bhs(bhs)),
+            Opcode::LOGOUT_RESPONSE => return self.logout_response(at, LogoutResponse::from_bhs(bhs)),
+            Opcode::REJECT => self.rejected(at, Reject::from_bhs(bhs).reason, data),
+            Opcode::ASYNC_MESSAGE => return self.async_message(cx, AsyncMessage::from_bhs(bhs), data),
+            // R2T was acted on with its header; data of a command that ended is skipped.
+            _done => {}
+        }
+        Ok(())
+    }
+
+    fn scsi_response(&mut self, at: usize, bhs: &Bhs, data: &[u8]) -> Result<(), Fault> {
+        let pdu = ScsiResponse::from_bhs(bhs);
+        let Some(tag) = self.find(at, bhs.itt, bhs.opcode())? else {
+            self.graves.retain(|itt| *itt != bhs.itt);
+            return Ok(());
+        };
+        if pdu.response != ScsiResponseCode::COMPLETED {
+            self.complete(tag, Response::TargetFailure);
+            return Ok(());
+        }
+        let sense = sense(data, bhs.data_len())?;
+        if pdu.status == ScsiStatus::CHECK_CONDITION && sense.is_empty() {
+            return Err(Fault::Sense);
+        }
+        let len = self.commands.get(tag).map_or(0, |command| command.len);
+        let over = pdu.flags.contains(ResponseFlags::OVERFLOW);
+        let under = pdu.flags.contains(ResponseFlags::UNDERFLOW);
+        let residual: Residual = residual((over, under), pdu.residual.get(), len)?;
+        self.finish(tag, pdu.status, sense, residual)
+    }
+
+    /// A task management function is done; so are the commands that it ended (RFC 7143 §11.6.1).
+    fn task_response(&mut self, at: usize, pdu: &TmfResponse) {
+        let Ok(Some(tag)) = self.find(at, pdu.itt, Opcode::TMF_RESPONSE) else { return };
+        let Some(Kind::Task { function, lun, referenced }) = self.commands.get(tag).map(|c| &c.kind) else {
+            return;
+        };
+        let (function, lun, referenced) = (*function, *lun, *referenced);
+        match (function, pdu.response) {
+            (TmfFunction::ABORT_TASK, TmfResponseCode::COMPLETE) => {
+                referenced.into_iter().for_each(|tag| self.lose(tag, Lost::Aborted));
+            }
+            // The target has no such task, and answered none.
+            (TmfFunction::ABORT_TASK, TmfResponseCode::NO_TASK) => {
+                referenced.into_iter().for_each(|tag| self.lose(tag, Lost::Unknown));
+            }
+            (
+                TmfFunction::ABORT_TASK_SET | TmfFunction::CLEAR_TASK_SET | TmfFunction::LOGICAL_UNIT_RESET,
+                TmfResponseCode::COMPLETE,
+            ) => self.lose_of(tag, Some(lun)),
+            (
+                TmfFunction::TARGET_WARM_RESET
+                | TmfFunction::TARGET_COLD_RESET
+                | TmfFunction::I_T_NEXUS_RESET,
+                TmfResponseCode::COMPLETE,
+            ) => self.lose_of(tag, None),
+            _ends_nothing => {}
+        }
+        self.complete(tag, Response::Task(pdu.response));
+    }
+
+    /// Ends the commands that were sent before a function, to one logical unit or to all.
+    fn lose_of(&mut self, function: Tag, unit: Option<Lun>) {
+        let Some(before) = self.commands.get(function).and_then(|command| command.sent) else { return };
+        let hit = |kind: &Kind| match kind {
+            Kind::Scsi(command) => unit.is_none_or(|lun| lun.0 == command.lun),
+            Kind::Task { .. } | Kind::Text { .. } => false,
+        };
+        let ended: Vec<Tag> = self
+            .commands
+            .iter()
+            .filter(|(_, command)| hit(&command.kind) && command.sent.is_some_and(|sn| sn.lt(before)))
+            .map(|(tag, _)| tag)
+            .collect();
+        ended.into_iter().for_each(|tag| self.lose(tag, Lost::Aborted));
+    }
+
+    fn text_response(&mut self, pdu: &TextResponse) {
+        let Some(tag) = self.index.find(pdu.itt.value()) else { return };
+        let Some(command) = self.commands.get_mut(tag) else { return };
+        let Kind::Text { reader, ttt, .. } = &mut command.kind else { return };
+        let ends = pdu.ttt.is_none() || pdu.flags.contains(TextFlags::FINAL);
+        if ends || reader.is_cut() {
+            let targets = reader.finish();
+            self.complete(tag, Response::Targets(targets));
+        } else {
+            *ttt = pdu.ttt;
+            let link = command.link;
+            self.links[link].out.push_back(Out::Request(tag));
+        }
+    }
+
+    fn nop_in(&mut self, at: usize, pdu: &NopIn) -> Result<(), Fault> {
+        let link = &mut self.links[at];
+        if !pdu.itt.is_none() {
+            let ours = link.ping.take_if(|(itt, _)| *itt == pdu.itt);
+            return ours.map(|_| ()).ok_or(Fault::UnknownTask(Opcode::NOP_IN));
+        }
+        if !pdu.ttt.is_none() {
+            link.pongs += 1;
+            link.out.push_back(Out::Pong { ttt: pdu.ttt, lun: pdu.lun });
+        }
+        Ok(())
+    }
+
+    fn logout_response(&mut self, at: usize, pdu: &LogoutResponse) -> Result<(), Fault> {
+        if self.logout != Some((at, pdu.itt)) {
+            return Err(Fault::UnknownTask(Opcode::LOGOUT_RESPONSE));
+        }
+        if pdu.response != LogoutResponseCode::CLOSED {
+            self.notices.push_back(Notice::LogoutRefused(pdu.response));
+        }
+        self.fail();
+        Ok(())
+    }
+
+    /// A PDU of ours was refused; `header` is what the target says it was.
+    fn rejected(&mut self, at: usize, reason: RejectReason, header: &[u8]) {
+        let Some(bhs) = header.get(..BHS_LEN).and_then(Bhs::from_prefix) else {
+            return self.notices.push_back(Notice::Rejected(Opcode::REJECT, reason));
+        };
+        let (opcode, itt) = (bhs.opcode(), bhs.itt);
+        let begins = matches!(opcode, Opcode::SCSI_COMMAND | Opcode::TMF_REQUEST | Opcode::TEXT_REQUEST);
+        match self.find(at, itt, opcode) {
+            Ok(Some(tag)) if begins => self.lose(tag, Lost::Rejected(reason)),
+            _other => self.notices.push_back(Notice::Rejected(opcode, reason)),
+        }
+        if self.logout == Some((at, itt)) {
+            self.fail();
+        }
+        if opcode == Opcode::NOP_OUT {
+            // Refused is an answer too.
+            self.links[at].ping.take_if(|(ping, _)| *ping == itt);
+        }
+    }
+
+    fn async_message(&mut self, cx: &mut Cx<'_>, pdu: &AsyncMessage, data: &[u8]) -> Result<(), Fault> {
+        let wait = |seconds: u16| Duration::from_secs(seconds.into()).min(WAIT_MAX);
+        let notice = match pdu.event {
+            AsyncEvent::SCSI_EVENT => {
+                Notice::Scsi { lun: pdu.lun.0, sense: sense(data, pdu.data_segment_len.value() as usize)? }
+            }
+            AsyncEvent::LOGOUT_REQUEST | AsyncEvent::NEGOTIATION_REQUEST => {
+                let within = wait(pdu.parameter3.get()).max(Duration::from_secs(1));
+                if self.state == State::Ready {
+                    self.begin_close(Close::AfterLogout(cx.now + within));
+                }
+                Notice::LogoutRequested { within }
+            }
+            AsyncEvent::CONNECTION_DROP | AsyncEvent::SESSION_DROP => {
+                self.fail();
+                Notice::Dropped { wait: wait(pdu.parameter2.get()) }
+            }
+            other => Notice::Unknown(other),
+        };
+        self.notices.push_back(notice);
+        Ok(())
+    }
+}
+
+/// The sense data of a segment of `len` bytes that begins with `data` (RFC 7143 §11.4.7).
+fn sense(data: &[u8], len: usize) -> Result<SenseBytes, Fault> {
+    let Some(([high, low], rest)) = data.split_first_chunk() else {
+        return if len == 0 { Ok(SenseBytes::new()) } else { Err(Fault::Sense) };
+    };
+    let sense_len = usize::from(u16::from_be_bytes([*high, *low]));
+    if sense_len > len - 2 {
+        return Err(Fault::Sense);
+    }
+    Ok(SenseBytes::from_slice(&rest[..sense_len.min(SENSE_LEN_MAX).min(rest.len())]))
+}

@@ -1,0 +1,373 @@
+//! One request: from its submission to its end.
+
+use super::outgoing::{DIGEST_SEGMENT_MAX, Out};
+use super::request::{Fault, Lost, Request, Residual, Response, ScsiAnswer, ScsiCommand, TaskManagement};
+use super::targets::TargetsReader;
+use super::{IMMEDIATE_MAX, InitiatorSession, State};
+use crate::discovery::SendTargets;
+use crate::negotiate::SessionType;
+use crate::session::SenseBytes;
+use crate::wire::ahs::CDB_LEN_MAX;
+use crate::wire::{DataIn, DataInFlags, Itt, Lun, Opcode, R2t, ScsiStatus, Sn, TmfFunction, Ttt};
+use buf::{Payload, Sg, SgMut, Time};
+use stream::{HostEvent, Tag};
+
+#[derive(Debug)]
+pub(super) struct Command {
+    pub(super) itt: Itt,
+    /// The link that it is allegiant to.
+    pub(super) link: usize,
+    pub(super) kind: Kind,
+    pub(super) data: Data,
+    /// Bytes of its data.
+    pub(super) len: u32,
+    /// Offset of the next data of a read, or of the next byte of a write that must be asked for.
+    pub(super) next: u32,
+    /// DataSN or R2TSN that comes next.
+    pub(super) sn: u32,
+    /// Stretches that were asked for and are not in batches yet.
+    pub(super) r2ts: u32,
+    /// Of a write: bytes below `next`, behind the command's own, that are not in batches yet.
+    pub(super) unsent: u32,
+    /// It is in a batch, with this number.
+    pub(super) sent: Option<Sn>,
+    pub(super) since: Time,
+    /// A data digest was wrong.
+    pub(super) spoilt: bool,
+    /// It has ended, but its memory is still out with a receive.
+    pub(super) doom: Option<Lost>,
+}
+
+#[derive(Debug)]
+pub(super) enum Kind {
+    Scsi(ScsiCommand),
+    Task {
+        function: TmfFunction,
+        lun: Lun,
+        /// The command that is named.
+        referenced: Option<Tag>,
+    },
+    Text {
+        question: SendTargets,
+        reader: Box<TargetsReader>,
+        /// The transfer tag that the next piece is asked for with.
+        ttt: Ttt,
+    },
+}
+
+/// A command's memory.
+#[derive(Debug)]
+pub(super) enum Data {
+    None,
+    /// To be filled; `None` while it is out with a receive.
+    In(Option<SgMut>),
+    /// To be sent; so many bytes of it go with the command.
+    Out {
+        data: Sg,
+        immediate: u32,
+    },
+}
+
+impl InitiatorSession {
+    /// Starts a request; gives it back if it may not be in work now.
+    pub(super) fn start(
+        &mut self,
+        now: Time,
+        request: Request,
+        payload: Payload,
+    ) -> Result<Tag, (Request, Payload)> {
+        if self.state != State::Ready || !self.admits(now, &request, &payload) {
+            return Err((request, payload));
+        }
+        let Some(link) = self.link_for(&request) else { return Err((request, payload)) };
+        let len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
+        let (immediate, unsolicited) = match &payload {
+            Payload::Out(_) => self.unasked(link, len),
+            Payload::None | Payload::In(_) => (0, 0),
+        };
+        let data = match payload {
+            Payload::In(data) if len > 0 => Data::In(Some(data)),
+            Payload::Out(data) if len > 0 => Data::Out { data, immediate },
+            Payload::None | Payload::In(_) | Payload::Out(_) => Data::None,
+        };
+        let (kind, is_scsi) = match request {
+            Request::Scsi(command) => (Kind::Scsi(command), true),
+            Request::Task(TaskManagement { function, lun, referenced }) => {
+                (Kind::Task { function, lun: Lun(lun), referenced }, false)
+            }
+            Request::SendTargets(question) => {
+                (Kind::Text { question, reader: Box::default(), ttt: Ttt::NONE }, false)
+            }
+        };
+        let itt = self.fresh_itt();
+        let command = Command {
+            itt,
+            link,
+            kind,
+            data,
+            len,
+            next: unsolicited,
+            sn: 0,
+            r2ts: 0,
+            unsent: unsolicited - immediate,
+            sent: None,
+            since: now,
+            spoilt: false,
+            doom: None,
+        };
+        let Ok(tag) = self.commands.insert(command) else { unreachable!("counted before") };
+        self.index.insert(itt.value(), tag);
+        self.links[link].commands += 1;
+        if let (None, Some(timeout)) = (self.look_at, self.limits.command_timeout) {
+            self.look_at = Some(now + timeout);
+        }
+        let out = &mut self.links[link].out;
+        out.push_back(Out::Request(tag));
+        if is_scsi {
+            self.scsi += 1;
+            self.waiting += 1;
+            if unsolicited > immediate {
+                out.push_back(Out::Data { tag, ttt: Ttt::NONE, at: immediate, end: unsolicited, sn: 0 });
+            }
+        }
+        Ok(tag)
+    }
+
+    /// Whether the request may be in work now.
+    fn admits(&mut self, now: Time, request: &Request, payload: &Payload) -> bool {
+        let discovery = self.params.session_type == SessionType::Discovery;
+        match request {
+            Request::Scsi(command) => {
+                let fits =
+                    u32::try_from(payload.len()).is_ok() && command.cdb.as_slice().len() <= CDB_LEN_MAX;
+                if discovery || !fits || self.scsi >= usize::from(self.limits.commands) {
+                    return false;
+                }
+                let open = self.window.room() > self.waiting;
+                if !open && self.refused.is_none() {
+                    self.refused = Some(now);
+                }
+                open
+            }
+            Request::Task(_) | Request::SendTargets(_) => {
+                let others = self.commands.len() - self.scsi;
+                let allowed = !discovery || matches!(request, Request::SendTargets(_));
+                allowed && payload.is_empty() && others < IMMEDIATE_MAX
+            }
+        }
+    }
+
+    /// The open link with the fewest commands; for a function that names a command, that of the command
+    /// (RFC 7143 §11.5.1).
+    fn link_for(&self, request: &Request) -> Option<usize> {
+        if let Request::Task(TaskManagement { referenced: Some(tag), .. }) = request
+            && let Some(command) = self.commands.get(*tag)
+        {
+            return Some(command.link);
+        }
+        let open = self.links.iter().enumerate().filter(|(_, link)| link.is_open());
+        open.min_by_key(|(_, link)| link.commands).map(|(at, _)| at)
+    }
+
+    /// How much of a write goes with its command, and how much with and behind it unasked (RFC 7143 §13.10,
+    /// §13.11, §13.14).
+    fn unasked(&self, link: usize, len: u32) -> (u32, u32) {
+        let terms = self.links[link].terms;
+        let burst = self.params.first_burst.min(len);
+        let digest = if terms.data_digest { DIGEST_SEGMENT_MAX } else { u32::MAX };
+        let immediate =
+            if self.params.immediate_data { burst.min(terms.target_mrdsl).min(digest) } else { 0 };
+        (immediate, if self.params.initial_r2t { immediate } else { burst })
+    }
+
+    pub(super) fn fresh_itt(&mut self) -> Itt {
+        loop {
+            let itt = Itt::new(self.next_itt);
+            self.next_itt = self.next_itt.wrapping_add(1);
+            if !itt.is_none() && self.index.find(itt.value()).is_none() && !self.graves.contains(&itt) {
+                return itt;
+            }
+        }
+    }
+
+    /// The command that a PDU names; `None` if it has ended and what comes for it is skipped.
+    pub(super) fn find(&self, at: usize, itt: Itt, opcode: Opcode) -> Result<Option<Tag>, Fault> {
+        match self.index.find(itt.value()) {
+            Some(tag) => {
+                let mine = |command: &&Command| command.sent.is_some() && command.link == at;
+                let command = self.commands.get(tag).filter(mine);
+                let command = command.ok_or(Fault::UnknownTask(opcode))?;
+                Ok(command.doom.is_none().then_some(tag))
+            }
+            None if self.graves.contains(&itt) => Ok(None),
+            None => Err(Fault::UnknownTask(opcode)),
+        }
+    }
+
+    /// Judges a Data-In by its header; gives the command that its data is for.
+    pub(super) fn check_data(&mut self, at: usize, pdu: &DataIn) -> Result<Option<Tag>, Fault> {
+        let Some(tag) = self.find(at, pdu.itt, Opcode::DATA_IN)? else { return Ok(None) };
+        let Some(command) = self.commands.get_mut(tag) else { return Ok(None) };
+        if !matches!(command.data, Data::In(_)) {
+            return Err(Fault::WrongTask(Opcode::DATA_IN));
+        }
+        let (offset, len) = (pdu.buffer_offset.get(), pdu.data_segment_len.value());
+        let end = offset.checked_add(len).ok_or(Fault::DataBeyond)?;
+        if end > command.len {
+            return Err(Fault::DataBeyond);
+        }
+        if offset != command.next || pdu.data_sn.value() != command.sn {
+            return Err(Fault::DataOrder);
+        }
+        if pdu.flags.contains(DataInFlags::STATUS) {
+            let needs_sense = pdu.status == ScsiStatus::CHECK_CONDITION;
+            if needs_sense || !pdu.flags.contains(DataInFlags::FINAL) {
+                return Err(Fault::Status);
+            }
+            residual(data_in_flags(pdu.flags), pdu.residual.get(), command.len)?;
+        }
+        Ok(Some(tag))
+    }
+
+    /// A Data-In is whole; `good`: its data digest is right.
+    pub(super) fn end_data(&mut self, tag: Tag, pdu: &DataIn, good: bool) -> Result<(), Fault> {
+        let Some(command) = self.commands.get_mut(tag) else { return Ok(()) };
+        command.next += pdu.data_segment_len.value();
+        command.sn = command.sn.wrapping_add(1);
+        command.spoilt |= !good;
+        if pdu.flags.contains(DataInFlags::STATUS) {
+            let residual = residual(data_in_flags(pdu.flags), pdu.residual.get(), command.len)?;
+            self.finish(tag, pdu.status, SenseBytes::new(), residual)?;
+        }
+        Ok(())
+    }
+
+    /// A stretch of a write is asked for.
+    pub(super) fn take_r2t(&mut self, at: usize, pdu: &R2t) -> Result<(), Fault> {
+        let Some(tag) = self.find(at, pdu.itt, Opcode::R2T)? else { return Ok(()) };
+        let (burst, most) = (self.params.max_burst, self.params.max_outstanding_r2t);
+        let Some(command) = self.commands.get_mut(tag) else { return Ok(()) };
+        if !matches!(command.data, Data::Out { .. }) {
+            return Err(Fault::WrongTask(Opcode::R2T));
+        }
+        let (offset, len) = (pdu.buffer_offset.get(), pdu.desired_len.get());
+        let end = offset.checked_add(len).filter(|end| *end <= command.len);
+        let end = end.filter(|_| len > 0 && len <= burst && !pdu.ttt.is_none()).ok_or(Fault::R2tRange)?;
+        if offset != command.next || pdu.r2t_sn.value() != command.sn {
+            return Err(Fault::R2tOrder);
+        }
+        if command.r2ts >= most {
+            return Err(Fault::R2tTooMany);
+        }
+        command.r2ts += 1;
+        command.unsent += len;
+        command.sn = command.sn.wrapping_add(1);
+        command.next = end;
+        self.links[at].out.push_back(Out::Data { tag, ttt: pdu.ttt, at: offset, end, sn: 0 });
+        Ok(())
+    }
+
+    /// Ends a SCSI command with its status. A write that is answered GOOD before all of its data has left is not
+    /// ended: it may be the answer to another.
+    pub(super) fn finish(
+        &mut self,
+        tag: Tag,
+        status: ScsiStatus,
+        sense: SenseBytes,
+        residual: Residual,
+    ) -> Result<(), Fault> {
+        let Some(command) = self.commands.get(tag) else { return Ok(()) };
+        let missing = match residual {
+            Residual::Underflow(count) => count,
+            Residual::None | Residual::Overflow(_) => 0,
+        };
+        let expected = command.len - missing;
+        let is_read = matches!(command.data, Data::In(_));
+        let transferred = (command.next - command.unsent).min(expected);
+        let is_short = status == ScsiStatus::GOOD && transferred < expected;
+        if is_short && matches!(command.data, Data::Out { .. }) {
+            return Err(Fault::WriteShort);
+        }
+        let response = if is_read && command.spoilt {
+            Response::Lost(Lost::DataDigest)
+        } else if is_read && is_short {
+            Response::Lost(Lost::Short)
+        } else {
+            Response::Scsi(ScsiAnswer { status, sense, residual, transferred })
+        };
+        self.complete(tag, response);
+        Ok(())
+    }
+
+    /// Ends a request. Its memory must be here.
+    pub(super) fn complete(&mut self, tag: Tag, response: Response) {
+        let Some(command) = self.commands.remove(tag) else { return };
+        self.index.remove(command.itt.value());
+        self.links[command.link].commands -= 1;
+        if matches!(command.kind, Kind::Scsi(_)) {
+            self.scsi -= 1;
+            if command.sent.is_none() {
+                self.waiting -= 1;
+            }
+        }
+        let good = match &response {
+            Response::Scsi(answer) => answer.transferred,
+            _ended_otherwise => command.next.min(command.len),
+        };
+        let payload = match command.data {
+            Data::None => Payload::None,
+            Data::In(data) => {
+                let mut data = data.unwrap_or_default();
+                if good < command.len {
+                    data.zero(good as usize..command.len as usize);
+                }
+                Payload::In(data)
+            }
+            Data::Out { data, .. } => Payload::Out(data),
+        };
+        self.events.push_back(HostEvent::Completed { tag, response, payload });
+    }
+
+    /// Ends a request that gets no answer; later, if its memory is out. What still comes for it is skipped.
+    pub(super) fn lose(&mut self, tag: Tag, why: Lost) {
+        let Some(command) = self.commands.get_mut(tag) else { return };
+        if command.doom.is_none() && command.sent.is_some() && !matches!(self.state, State::Dead) {
+            // No more than commands may be in work.
+            if self.graves.len() >= usize::from(self.limits.commands) + IMMEDIATE_MAX {
+                self.graves.pop_front();
+            }
+            self.graves.push_back(command.itt);
+        }
+        if matches!(command.data, Data::In(None)) {
+            command.doom.get_or_insert(why);
+        } else {
+            let why = command.doom.unwrap_or(why);
+            self.complete(tag, Response::Lost(why));
+        }
+    }
+
+    /// Ends all requests whose memory is here: the session is over.
+    pub(super) fn lose_all(&mut self) {
+        let tags: Vec<Tag> = self.commands.iter().map(|(tag, _)| tag).collect();
+        for tag in tags {
+            let sent = self.commands.get(tag).is_some_and(|command| command.sent.is_some());
+            self.lose(tag, if sent { Lost::Unknown } else { Lost::NotSent });
+        }
+    }
+}
+
+/// O and U of a Data-In.
+fn data_in_flags(flags: DataInFlags) -> (bool, bool) {
+    (flags.contains(DataInFlags::OVERFLOW), flags.contains(DataInFlags::UNDERFLOW))
+}
+
+/// The residual of a command of `len` bytes.
+pub(super) fn residual((over, under): (bool, bool), count: u32, len: u32) -> Result<Residual, Fault> {
+    match (over, under) {
+        (true, true) => Err(Fault::Residual),
+        (false, true) if count > len => Err(Fault::Residual),
+        (false, true) => Ok(Residual::Underflow(count)),
+        (true, false) => Ok(Residual::Overflow(count)),
+        (false, false) => Ok(Residual::None),
+    }
+}

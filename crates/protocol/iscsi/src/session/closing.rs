@@ -1,0 +1,315 @@
+//! How links and the session end, and the clocks that end them.
+//!
+//! A link that fails takes its tasks with it (ErrorRecoveryLevel 0). Its place is free again when the
+//! world has given every operation back and the server has let go of every task.
+//!
+//! What ends with a session, such as a reservation of its nexus, ends before its logout is answered, and
+//! before it is told as closed: anyone who hears of either finds nothing of it left.
+
+use super::TargetSession;
+use super::control::Logout;
+use super::link::{LinkState, Phase};
+use super::outgoing::Out;
+use super::request::{Fault, Violation};
+use super::task::Kind;
+use crate::wire::{AsyncEvent, LogoutResponseCode};
+use buf::{Cx, Time};
+use std::time::Duration;
+use stream::{Close, Link, TargetEvent, earliest};
+
+/// Most violations kept for [`TargetSession::poll_violation`].
+const VIOLATIONS_MAX: usize = 16;
+
+/// How long those above may take to let the nexus go. An initiator that waits for the answer to its logout
+/// gives up after 15 s or so (open-iscsi's `logout_timeout`).
+pub(super) const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How far those above are with the end of the session's nexus.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Leave {
+    /// The session goes on, or has tasks still.
+    No,
+    /// They are to be asked: [`TargetSession::poll_leaving`].
+    Due { until: Time },
+    /// They were asked, and have until then.
+    Asked { until: Time },
+    /// Nothing is left of the nexus, or its time is over.
+    Done,
+}
+
+impl TargetSession {
+    /// Whether the session is ending and all its tasks have ended: what lasts as long as its nexus is to be
+    /// ended now, and [`left`](Self::left) to be called when that is done. Says so once. Until then, or until
+    /// 5 s have gone, its logout is not answered and it is not told as closed.
+    #[must_use]
+    pub fn poll_leaving(&mut self) -> bool {
+        let Leave::Due { until } = self.leave else { return false };
+        self.leave = Leave::Asked { until };
+        true
+    }
+
+    /// Nothing is left of the session's nexus.
+    pub fn left(&mut self, cx: &mut Cx<'_>) {
+        if let Leave::Due { .. } | Leave::Asked { .. } = self.leave {
+            self.leave = Leave::Done;
+            self.unsettled = true;
+            self.tidy(cx);
+        }
+    }
+
+    /// Whether the session takes no further links.
+    pub(super) fn is_ending(&self) -> bool {
+        let logs_out = self.logout.is_some_and(|logout| logout.scope.is_none());
+        self.closing || logs_out || self.leave != Leave::No
+    }
+
+    /// Whether nothing is left of the nexus; asks those above, at first.
+    fn has_left(&mut self, now: Time) -> bool {
+        match self.leave {
+            // A discovery session has no nexus.
+            Leave::No if self.params.discovery => self.leave = Leave::Done,
+            Leave::No => self.leave = Leave::Due { until: now + LEAVE_TIMEOUT },
+            Leave::Due { .. } | Leave::Asked { .. } | Leave::Done => {}
+        }
+        self.leave == Leave::Done
+    }
+
+    fn leave_deadline(&self) -> Option<Time> {
+        match self.leave {
+            Leave::Due { until } | Leave::Asked { until } => Some(until),
+            Leave::No | Leave::Done => None,
+        }
+    }
+
+    /// Ends a link at once.
+    pub(super) fn fail_link(&mut self, cx: &mut Cx<'_>, at: usize) {
+        let link = &mut self.links[at];
+        if matches!(link.phase, Phase::Dead | Phase::Gone) {
+            return;
+        }
+        link.phase = Phase::Dead;
+        link.rx.inlet.clear();
+        link.rx.drop_gathered();
+        link.out.clear();
+        link.text = None;
+        self.shut.push_back(Link(at as u16));
+        self.unsettled = true;
+        self.graves.forget(at);
+        self.unfence(at);
+        self.note_cleared(at);
+        self.doom_tasks_of(cx, at);
+        if self.logout.as_ref().is_some_and(|logout| logout.at == at) {
+            let whole_session = self.logout.take().is_some_and(|logout| logout.scope.is_none());
+            if whole_session {
+                return self.fail_session(cx);
+            }
+        }
+        // What was told of the window may have died with the link.
+        self.window_news = true;
+        let lives = self.links.iter().any(|link| matches!(link.phase, Phase::Open | Phase::Finishing));
+        if !lives && self.expected.is_empty() {
+            self.end_session();
+        }
+    }
+
+    /// Notes of which logical units a lost link takes tasks with it.
+    fn note_cleared(&mut self, at: usize) {
+        if self.closing {
+            return;
+        }
+        for (_, task) in self.tasks.iter() {
+            let is_command = matches!(task.kind, Kind::Scsi(_));
+            if task.link == at && is_command && !self.cleared.contains(&task.lun) {
+                self.cleared.push(task.lun);
+            }
+        }
+    }
+
+    /// Ends all links at once.
+    pub(super) fn fail_session(&mut self, cx: &mut Cx<'_>) {
+        self.end_session();
+        for at in 0..self.links.len() {
+            self.fail_link(cx, at);
+        }
+    }
+
+    fn end_session(&mut self) {
+        self.closing = true;
+        self.unsettled = true;
+        self.expected.clear();
+        self.cleared.clear();
+        self.early.clear();
+        self.fences.clear();
+        self.window.drain().for_each(drop);
+    }
+
+    /// Brings to an end what is ending.
+    pub(super) fn tidy(&mut self, cx: &mut Cx<'_>) {
+        self.step_over_plug(cx);
+        if !self.fences.is_empty() {
+            self.step_fences(cx);
+        }
+        if std::mem::take(&mut self.window_news) && !self.window.is_closed() {
+            self.tell_window();
+        }
+        if !self.unsettled {
+            return;
+        }
+        self.unsettled = false;
+        self.tidy_logout(cx.now);
+        for at in 0..self.links.len() {
+            if self.has_said_all(at) {
+                self.fail_link(cx, at);
+            }
+            let link = &mut self.links[at];
+            if link.phase == Phase::Dead && link.is_quiet() && link.tasks == 0 {
+                link.phase = Phase::Gone;
+            }
+            self.unsettled |= matches!(link.phase, Phase::Finishing | Phase::Dead);
+        }
+        self.unsettled |= self.logout.is_some();
+        let gone = self.links.iter().all(|link| link.phase == Phase::Gone);
+        if self.closing && gone && self.tasks.is_empty() && !self.closed && self.has_left(cx.now) {
+            self.closed = true;
+            self.events.push_back(TargetEvent::Closed);
+        }
+    }
+
+    fn tidy_logout(&mut self, now: Time) {
+        let Some(Logout { itt, at, scope }) = self.logout else { return };
+        let in_scope = |at: usize| scope.is_none_or(|scope| scope == at);
+        let busy = |(at, link): (usize, &LinkState)| in_scope(at) && link.tasks > 0;
+        if self.links.iter().enumerate().any(busy) {
+            return;
+        }
+        let stays = |(at, link): (usize, &LinkState)| link.is_open() && !in_scope(at);
+        let goes_on = !self.expected.is_empty() || self.links.iter().enumerate().any(stays);
+        let ends = !goes_on || self.is_ending();
+        if ends && !(self.tasks.is_empty() && self.has_left(now)) {
+            return;
+        }
+        self.logout = None;
+        self.answer_logout(at, itt, LogoutResponseCode::CLOSED);
+    }
+
+    /// Whether a finishing link has nothing left to send.
+    fn has_said_all(&self, at: usize) -> bool {
+        let link = &self.links[at];
+        let waits = match &self.logout {
+            Some(logout) => logout.at == at || logout.scope.is_none(),
+            None => false,
+        };
+        link.phase == Phase::Finishing
+            && !waits
+            && link.tasks == 0
+            && link.out.is_empty()
+            && link.outbox.is_free()
+    }
+
+    /// Tells the initiator that a closed window has opened.
+    fn tell_window(&mut self) {
+        if let Some(link) = self.links.iter_mut().find(|link| link.is_open()) {
+            link.put_news();
+        }
+    }
+
+    pub(super) fn begin_close(&mut self, cx: &mut Cx<'_>, how: Close) {
+        match how {
+            Close::Now => self.fail_session(cx),
+            Close::AfterLogout(until) => {
+                // Who asks again gives no more time.
+                let until = self.close_at.map_or(until, |first| first.min(until));
+                let left = until.since(cx.now).as_secs().min(u64::from(u16::MAX)) as u16;
+                self.close_at = Some(until);
+                for link in self.links.iter_mut().filter(|link| link.is_open()) {
+                    let event = AsyncEvent::LOGOUT_REQUEST;
+                    link.out.push_back(Out::Async { event, parameters: [0, 0, left] });
+                }
+                if !self.links.iter().any(LinkState::is_open) {
+                    self.end_session();
+                }
+            }
+        }
+    }
+
+    /// When the clocks want to be looked at.
+    pub(super) fn next_deadline(&self) -> Option<Time> {
+        let links = self.links.iter().filter(|link| matches!(link.phase, Phase::Open | Phase::Finishing));
+        let expected = self.expected.iter().map(|(_, until)| *until).min();
+        let first = earliest(earliest(self.close_at, expected), self.fence_deadline());
+        let first = earliest(first, self.leave_deadline());
+        links.fold(first, |first, link| {
+            let stalled = self.stall_deadline(link);
+            let owed = self.owed_deadline(link);
+            let idle = self.idle_deadline(link);
+            [stalled, owed, idle, link.retry].into_iter().fold(first, earliest)
+        })
+    }
+
+    fn stall_deadline(&self, link: &LinkState) -> Option<Time> {
+        link.outbox.unwritten_since().map(|since| since + self.limits.stall_timeout)
+    }
+
+    fn owed_deadline(&self, link: &LinkState) -> Option<Time> {
+        (link.owed > 0).then(|| link.owed_since + self.limits.data_out_timeout)
+    }
+
+    /// When the next ping is due, or the answer to the last one.
+    fn idle_deadline(&self, link: &LinkState) -> Option<Time> {
+        match link.pings.since() {
+            Some(since) => Some(since + self.limits.nop_timeout),
+            None if link.is_open() => self.limits.nop_interval.map(|interval| link.heard + interval),
+            None => None,
+        }
+    }
+
+    pub(super) fn look_at_clocks(&mut self, cx: &mut Cx<'_>) {
+        let now = cx.now;
+        let due = |deadline: Option<Time>| deadline.is_some_and(|deadline| deadline <= now);
+        if due(self.close_at) {
+            self.close_at = None;
+            return self.fail_session(cx);
+        }
+        if due(self.leave_deadline()) {
+            self.leave = Leave::Done;
+            self.unsettled = true;
+        }
+        let before = self.expected.len();
+        self.expected.retain(|(_, until)| *until > now);
+        let lives = self.links.iter().any(|link| matches!(link.phase, Phase::Open | Phase::Finishing));
+        if self.expected.is_empty() && before > 0 && !lives {
+            return self.fail_session(cx);
+        }
+        if due(self.fence_deadline()) {
+            self.end_silent_links(cx);
+        }
+        for at in 0..self.links.len() {
+            let link = &self.links[at];
+            if !matches!(link.phase, Phase::Open | Phase::Finishing) {
+                continue;
+            }
+            if due(self.stall_deadline(link)) || due(self.owed_deadline(link)) {
+                self.note(at, Fault::Stalled);
+                self.fail_link(cx, at);
+            } else if due(self.idle_deadline(link)) {
+                if link.pings.since().is_some() {
+                    self.note(at, Fault::PingUnanswered);
+                    self.fail_link(cx, at);
+                } else {
+                    self.ping(cx, at);
+                }
+            }
+            let link = &mut self.links[at];
+            if due(link.retry) {
+                link.retry = None;
+            }
+        }
+        self.secure();
+    }
+
+    pub(super) fn note(&mut self, at: usize, fault: Fault) {
+        if self.violations.len() < VIOLATIONS_MAX {
+            self.violations.push(Violation { link: Link(at as u16), fault });
+        }
+    }
+}

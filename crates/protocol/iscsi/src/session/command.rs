@@ -1,0 +1,259 @@
+//! SCSI Commands (RFC 7143 §11.3) and the order in which requests are delivered.
+
+use super::link::Segment;
+use super::request::{Cdb, Request, ScsiCommand};
+use super::task::{Additional, Death, Kind, State, Task, Transfer};
+use super::window::{Held, Turn};
+use super::{TargetSession, receive};
+use crate::wire::ahs::{self, Extensions};
+use crate::wire::{self, Bhs, CommandFlags, Opcode, Pdu, RejectReason};
+use buf::{Cx, Sg};
+use stream::{Link, TargetEvent};
+
+/// Bytes of pings and texts that may wait for their turn: more than any initiator sends ahead of it.
+const HELD_MAX: usize = 64 << 10;
+
+impl TargetSession {
+    /// Acts on a SCSI Command's header; says what its immediate data is for.
+    pub(super) fn begin_command(&mut self, cx: &mut Cx<'_>, at: usize, bhs: &Bhs, ahs: &[u8]) -> Segment {
+        let pdu = wire::ScsiCommand::from_bhs(bhs);
+        let turn = self.turn_of(bhs);
+        if turn == Turn::Never {
+            return Segment::Skip;
+        }
+        let parsed = self.admit_command(pdu).and_then(|()| {
+            let extensions = Extensions::parse(ahs).map_err(|error| error.reject_reason())?;
+            Ok((cdb_of(pdu, extensions)?, extensions.bidi_read_len.unwrap_or(0)))
+        });
+        let (cdb, bidi_read_len) = match parsed {
+            Ok(parsed) => parsed,
+            Err(reason) => {
+                self.reject(at, bhs, reason);
+                return Segment::Skip;
+            }
+        };
+        let (transfer, wrong) = self.transfer_of(pdu, bidi_read_len);
+        let command = ScsiCommand {
+            lun: pdu.lun.0,
+            cdb,
+            attr: pdu.flags.attribute(),
+            priority: if self.params.protocol_level >= 2 { pdu.task_priority() } else { 0 },
+            immediate_delivery: bhs.is_immediate(),
+            read: transfer.read,
+            write: transfer.write,
+            edtl: transfer.edtl,
+            bidi_read_len,
+            link: Link(at as u16),
+        };
+        let state = match wrong {
+            None => State::Held,
+            Some(sense) => State::Spoilt(sense),
+        };
+        let Some(tag) = self.start_task(at, bhs, Kind::Scsi(transfer), state) else {
+            self.reject(at, bhs, RejectReason::TOO_MANY_IMMEDIATE);
+            return Segment::Skip;
+        };
+        self.note_owed(cx, tag);
+        match turn {
+            Turn::Later => self.window.hold(pdu.cmd_sn, Held::Scsi(tag, command)),
+            Turn::Now if bhs.is_immediate() => self.deliver_command(cx, tag, command),
+            Turn::Now | Turn::Never => {
+                // As `take_turn` does, without a place to hold it.
+                let next = self.window.advance();
+                self.deliver_command(cx, tag, command);
+                self.window.open();
+                match next {
+                    Some(next) => self.take_turn(cx, next),
+                    None => self.deliver_early(cx),
+                }
+            }
+        }
+        if bhs.data_len() == 0 { Segment::Skip } else { Segment::Write { tag, sequence: false } }
+    }
+
+    /// When the request is to be delivered; immediate ones at once (RFC 7143 §4.2.2.1).
+    pub(super) fn turn_of(&self, bhs: &Bhs) -> Turn {
+        if bhs.is_immediate() { Turn::Now } else { self.window.turn(receive::cmd_sn_of(bhs)) }
+    }
+
+    /// The checks that make a command refused as a PDU.
+    fn admit_command(&self, pdu: &wire::ScsiCommand) -> Result<(), RejectReason> {
+        if self.params.discovery {
+            return Err(RejectReason::PROTOCOL_ERROR);
+        }
+        if pdu.itt.is_none() {
+            return Err(RejectReason::INVALID_PDU_FIELD);
+        }
+        if self.index.find(pdu.itt.value()).is_some() {
+            return Err(RejectReason::TASK_IN_PROGRESS);
+        }
+        let write = pdu.flags.contains(CommandFlags::WRITE);
+        let read = pdu.flags.contains(CommandFlags::READ);
+        let last = pdu.flags.contains(CommandFlags::FINAL);
+        let (data, expected) = (pdu.data_segment_len.value(), pdu.expected_data_len.get());
+        let unsound = !write && (!last || data > 0 || (!read && expected > 0));
+        if unsound { Err(RejectReason::INVALID_PDU_FIELD) } else { Ok(()) }
+    }
+
+    /// What the header says of the data, and whether that breaks what was negotiated.
+    fn transfer_of(&self, pdu: &wire::ScsiCommand, bidi_read_len: u32) -> (Transfer, Option<Additional>) {
+        let mut transfer = Transfer {
+            read: pdu.flags.contains(CommandFlags::READ),
+            write: pdu.flags.contains(CommandFlags::WRITE),
+            edtl: pdu.expected_data_len.get(),
+            bidi_read_len,
+            ..Transfer::default()
+        };
+        if !transfer.write {
+            return (transfer, None);
+        }
+        let immediate = pdu.data_segment_len.value();
+        // What was set aside: a link that joined later may have been told of longer segments.
+        let segment = if self.params.initial_r2t { self.params.segment_max } else { u32::MAX };
+        let most = transfer.edtl.min(self.params.first_burst).min(segment);
+        let wrong = if immediate > 0 && !self.params.immediate_data {
+            Some(Additional::UNEXPECTED_UNSOLICITED)
+        } else if immediate > most {
+            Some(Additional::WRONG_AMOUNT)
+        } else {
+            None
+        };
+        let more = !pdu.flags.contains(CommandFlags::FINAL) && !self.params.initial_r2t && immediate < most;
+        transfer.unsolicited_open = more;
+        transfer.unsolicited = if more { most } else { immediate };
+        transfer.asked = transfer.unsolicited;
+        (transfer, wrong)
+    }
+
+    /// Enters a task; `None` if too many are in work.
+    pub(super) fn start_task(
+        &mut self,
+        at: usize,
+        bhs: &Bhs,
+        kind: Kind,
+        state: State,
+    ) -> Option<stream::Tag> {
+        let immediate = bhs.is_immediate();
+        let bursts = immediate && kind.has_unsolicited();
+        if immediate && self.immediates >= u32::from(self.limits.immediate) || bursts && self.immediate_burst
+        {
+            return None;
+        }
+        let task = Task {
+            itt: bhs.itt,
+            lun: bhs.lun,
+            cmd_sn: receive::cmd_sn_of(bhs),
+            link: at,
+            immediate,
+            kind,
+            state,
+            read_reserved: 0,
+            owing: false,
+            counted: false,
+        };
+        let tag = self.tasks.insert(task).ok()?;
+        self.index.insert(bhs.itt.value(), tag);
+        self.links[at].tasks += 1;
+        self.immediate_burst |= bursts;
+        if !self.graves.is_empty() {
+            // The tag lives again: what comes for it now is meant for this task.
+            self.graves.take(bhs.itt, at);
+        }
+        self.immediates += u32::from(immediate);
+        Some(tag)
+    }
+
+    /// A request other than a SCSI Command or Data-Out, whole with its data.
+    pub(super) fn request(&mut self, cx: &mut Cx<'_>, at: usize, bhs: Bhs, data: Sg) {
+        let link = at;
+        if bhs.opcode() == Opcode::NOP_OUT {
+            // Without a task tag it carries no CmdSN of its own, and wants no answer (RFC 7143 §11.18.1).
+            let wants = !bhs.itt.is_none();
+            let is_new = !wants || self.turn_of(&bhs) != Turn::Never;
+            if !is_new || !self.admit_nop(at, &bhs) || !wants {
+                return;
+            }
+        }
+        match self.turn_of(&bhs) {
+            Turn::Never => {}
+            Turn::Later => {
+                // Its memory was promised to nobody, and the hole may stay open for ever.
+                let is_too_much = !data.is_empty() && self.window.held_bytes() + data.len() > HELD_MAX;
+                let held = if is_too_much { Held::Nothing } else { Held::Other { link, bhs, data } };
+                self.window.hold(receive::cmd_sn_of(&bhs), held);
+                if is_too_much {
+                    self.reject(at, &bhs, RejectReason::LONG_OPERATION);
+                }
+            }
+            Turn::Now => match self.admit_request(at, &bhs) {
+                Err(reason) => self.reject(at, &bhs, reason),
+                Ok(()) if bhs.is_immediate() => self.deliver(cx, Held::Other { link, bhs, data }),
+                Ok(()) => self.take_turn(cx, Held::Other { link, bhs, data }),
+            },
+        }
+    }
+
+    /// Delivers the request whose turn it is, and those that waited for it.
+    pub(super) fn take_turn(&mut self, cx: &mut Cx<'_>, first: Held) {
+        let mut next = Some(first);
+        while let Some(held) = next {
+            // The order is stepped over first: what is delivered sees itself as received.
+            next = self.window.advance();
+            self.deliver(cx, held);
+            self.window.open();
+        }
+        self.deliver_early(cx);
+    }
+
+    fn deliver(&mut self, cx: &mut Cx<'_>, held: Held) {
+        match held {
+            Held::Nothing => {}
+            Held::Other { link, bhs, data } => self.perform(cx, link, &bhs, data),
+            Held::Scsi(tag, command) => self.deliver_command(cx, tag, command),
+        }
+    }
+
+    fn deliver_command(&mut self, cx: &mut Cx<'_>, tag: stream::Tag, command: ScsiCommand) {
+        let Some(task) = self.tasks.get_mut(tag) else { return };
+        if !task.immediate && !task.counted {
+            task.counted = true;
+            self.window.begin();
+            self.note_demand(cx.now);
+        }
+        let Some(task) = self.tasks.get_mut(tag) else { return };
+        match &mut task.state {
+            State::Held => {
+                task.state = State::Live;
+                let data_out = if command.write { command.edtl } else { 0 };
+                let command = Request::Scsi(command);
+                self.events.push_back(TargetEvent::Command { tag, command, data_out });
+            }
+            State::Spoilt(sense) => {
+                task.state = State::Dying { how: Death::Sense(*sense), acked: true };
+                self.finish(cx, tag);
+            }
+            State::Live | State::Dying { .. } | State::Answered(_) => {}
+        }
+    }
+
+    /// Counts a task of the command window as in work.
+    pub(super) fn count_in(&mut self, tag: stream::Tag) {
+        if let Some(task) = self.tasks.get_mut(tag).filter(|task| !task.immediate && !task.counted) {
+            task.counted = true;
+            self.window.begin();
+        }
+    }
+}
+
+fn cdb_of(pdu: &wire::ScsiCommand, extensions: Extensions<'_>) -> Result<Cdb, RejectReason> {
+    /// Variable-length CDBs carry their own length (SPC-4 §4.2.3).
+    const VARIABLE_LENGTH: u8 = 0x7f;
+    if extensions.cdb_tail.is_none() && pdu.cdb[0] != VARIABLE_LENGTH {
+        return Ok(Cdb::Short(pdu.cdb));
+    }
+    let whole = ahs::Cdb::assemble(&pdu.cdb, extensions.cdb_tail).map_err(|error| error.reject_reason())?;
+    Ok(match extensions.cdb_tail {
+        None => Cdb::Short(pdu.cdb),
+        Some(_) => Cdb::Long(whole.as_slice().into()),
+    })
+}

@@ -1,0 +1,197 @@
+//! One command: from its submission to its completion.
+
+use super::outgoing::Out;
+use super::{HostQueue, Phase};
+use crate::wire::{ADMIN_CAPSULE_MAX, C2hData, Fatal, FatalStatus, Flags, Frame, R2t};
+use buf::{Payload, Sg, SgMut};
+use nvme::{Completion, Cqe, Descriptor, Opcode, Sqe, Status};
+use stream::{HostEvent, Tag};
+use zerocopy::little_endian::{U16, U32, U64};
+
+/// Where CCCID stands in every PDU that has one.
+const AT_CCCID: u32 = 8;
+/// Where the CID stands in a CapsuleResp.
+const AT_CID: u32 = 20;
+
+#[derive(Debug)]
+pub(super) struct Command {
+    pub(super) sqe: Sqe,
+    pub(super) data: Data,
+    /// Bytes of its data.
+    pub(super) len: u32,
+    /// Offset of the next PDU's data, or of the next byte that must be asked for.
+    pub(super) next: u32,
+    /// Stretches that were asked for and are not in batches yet.
+    pub(super) r2ts: u32,
+    /// The capsule is in a batch.
+    pub(super) sent: bool,
+    /// The last C2HData came.
+    pub(super) last: bool,
+    /// A data digest was wrong.
+    pub(super) spoilt: bool,
+}
+
+/// A command's memory.
+#[derive(Debug)]
+pub(super) enum Data {
+    None,
+    /// To be filled; `None` while it is out with a receive.
+    In(Option<SgMut>),
+    Out {
+        data: Sg,
+        /// It goes with the command.
+        in_capsule: bool,
+    },
+}
+
+impl HostQueue {
+    /// Starts a command; gives it back if it may not be in work now. CID, PSDT and the data pointer
+    /// are set here.
+    pub(super) fn start(&mut self, mut sqe: Sqe, payload: Payload) -> Result<Tag, (Sqe, Payload)> {
+        let Ok(len) = u32::try_from(payload.len()) else { return Err((sqe, payload)) };
+        if self.phase != Phase::Ready || self.commands.len() >= self.window {
+            return Err((sqe, payload));
+        }
+        while self.next_cid == u16::MAX || self.index.find(self.next_cid.into()).is_some() {
+            self.next_cid = self.next_cid.wrapping_add(1);
+        }
+        let cid = self.next_cid;
+        self.next_cid = cid.wrapping_add(1);
+        let fabrics = sqe.opcode == Opcode::FABRICS;
+        let most = if fabrics { ADMIN_CAPSULE_MAX } else { self.size.in_capsule_max };
+        let data = match payload {
+            Payload::None => Data::None,
+            Payload::In(data) => Data::In(Some(data)),
+            Payload::Out(data) => Data::Out { data, in_capsule: len <= most },
+        };
+        let in_capsule = matches!(data, Data::Out { in_capsule: true, .. }) && len > 0;
+        sqe.cid = U16::new(cid);
+        sqe.flags = sqe.flags & 0x3f | 0x40;
+        sqe.dptr = Descriptor {
+            address: U64::ZERO,
+            length: U32::new(len),
+            reserved: [0; 3],
+            identifier: if in_capsule { Descriptor::IN_CAPSULE } else { Descriptor::TRANSPORT },
+        };
+        let command = Command { sqe, data, len, next: 0, r2ts: 0, sent: false, last: false, spoilt: false };
+        let Ok(tag) = self.commands.insert(command) else {
+            unreachable!("the window is smaller than the table")
+        };
+        self.index.insert(cid.into(), tag);
+        self.out.push_back(Out::Capsule(tag));
+        Ok(tag)
+    }
+
+    /// Judges a C2HData by its header; gives the command that its data is for.
+    pub(super) fn check_data(&mut self, pdu: &C2hData, frame: Frame) -> Result<Tag, Fatal> {
+        let out_of_range = Fatal::plain(FatalStatus::OUT_OF_RANGE);
+        let tag = self.index.find(pdu.cccid.get().into()).ok_or(Fatal::sequence(AT_CCCID))?;
+        let command = self.commands.get_mut(tag).ok_or(Fatal::sequence(AT_CCCID))?;
+        if !command.sent || command.last || !matches!(command.data, Data::In(_)) {
+            return Err(Fatal::sequence(AT_CCCID));
+        }
+        let (at, len) = (pdu.datao.get(), pdu.datal.get());
+        at.checked_add(len).filter(|end| *end <= command.len).ok_or(out_of_range)?;
+        if len == 0 || len != frame.data || at != command.next {
+            return Err(out_of_range);
+        }
+        let (last, success) = (frame.flags.contains(Flags::LAST), frame.flags.contains(Flags::SUCCESS));
+        if success && (!last || self.size.flow_control) {
+            return Err(Fatal::field(1));
+        }
+        command.last = last;
+        Ok(tag)
+    }
+
+    /// A C2HData is whole, up to `end` of the command's data; `good`: its data digest is right.
+    pub(super) fn end_data(&mut self, tag: Tag, flags: Flags, end: u32, good: bool) {
+        let Some(command) = self.commands.get_mut(tag) else { return };
+        command.next = end;
+        command.spoilt |= !good;
+        if flags.contains(Flags::SUCCESS) {
+            let cqe = Cqe::new(Completion::SUCCESS, command.sqe.cid.get(), 0);
+            self.complete(tag, cqe);
+        }
+    }
+
+    /// A stretch of a write is asked for.
+    pub(super) fn take_r2t(&mut self, pdu: &R2t) -> Result<(), Fatal> {
+        let out_of_range = Fatal::plain(FatalStatus::OUT_OF_RANGE);
+        let tag = self.index.find(pdu.cccid.get().into()).ok_or(Fatal::sequence(AT_CCCID))?;
+        let most = self.terms.r2ts;
+        let command = self.commands.get_mut(tag).ok_or(Fatal::sequence(AT_CCCID))?;
+        if !command.sent || !matches!(command.data, Data::Out { in_capsule: false, .. }) {
+            return Err(Fatal::sequence(AT_CCCID));
+        }
+        let (at, len) = (pdu.r2to.get(), pdu.r2tl.get());
+        let end = at.checked_add(len).filter(|end| *end <= command.len).ok_or(out_of_range)?;
+        if len == 0 || at != command.next {
+            return Err(out_of_range);
+        }
+        if command.r2ts >= most {
+            return Err(Fatal::plain(FatalStatus::LIMIT_EXCEEDED));
+        }
+        command.r2ts += 1;
+        command.next = end;
+        self.out.push_back(Out::Data { tag, ttag: pdu.ttag.get(), at, end });
+        Ok(())
+    }
+
+    /// A completion came. Success of a write before all of its data has left ends the connection, and leaves the
+    /// write in doubt: it may be the answer to another.
+    pub(super) fn take_completion(&mut self, cqe: Cqe) -> Result<(), Fatal> {
+        let unknown = Fatal::sequence(AT_CID);
+        let tag = self.index.find(cqe.cid.get().into()).ok_or(unknown)?;
+        let command = self.commands.get(tag).filter(|command| command.sent).ok_or(unknown)?;
+        let success = cqe.completion().status.is_success();
+        if success && matches!(command.data, Data::In(_)) && command.next > 0 && !command.last {
+            return Err(Fatal::sequence(0));
+        }
+        let is_asked_for = matches!(command.data, Data::Out { in_capsule: false, .. });
+        if success && is_asked_for && (command.next < command.len || command.r2ts > 0) {
+            return Err(Fatal::sequence(AT_CID));
+        }
+        self.complete(tag, cqe);
+        Ok(())
+    }
+
+    /// Ends a command.
+    fn complete(&mut self, tag: Tag, mut cqe: Cqe) {
+        let Some(command) = self.commands.remove(tag) else { return };
+        let cid = command.sqe.cid.get();
+        self.index.remove(cid.into());
+        let short = command.next < command.len;
+        let payload = match command.data {
+            Data::None => Payload::None,
+            Data::In(data) => {
+                let mut data = data.unwrap_or_default();
+                if short && !data.is_empty() {
+                    data.zero(command.next as usize..command.len as usize);
+                }
+                let failure = if command.spoilt {
+                    Some(Status::TRANSIENT_TRANSPORT_ERROR)
+                } else {
+                    // Authentication Receive names the room that there is (AL), not what must come.
+                    let fabrics = command.sqe.opcode == Opcode::FABRICS;
+                    (short && !fabrics).then_some(Status::DATA_TRANSFER_ERROR)
+                };
+                if let (Some(status), true) = (failure, cqe.completion().status.is_success()) {
+                    cqe = Cqe::new(status.into(), cid, cqe.sqhd.get());
+                }
+                Payload::In(data)
+            }
+            Data::Out { data, .. } => Payload::Out(data),
+        };
+        self.events.push_back(HostEvent::Completed { tag, response: cqe, payload });
+    }
+
+    /// Ends all commands whose memory is here: the connection is gone.
+    pub(super) fn complete_all(&mut self) {
+        let here = |(_, command): &(Tag, &Command)| !matches!(command.data, Data::In(None));
+        let ended: Vec<(Tag, u16)> =
+            self.commands.iter().filter(here).map(|(tag, command)| (tag, command.sqe.cid.get())).collect();
+        for (tag, cid) in ended {
+            self.complete(tag, Cqe::new(Status::HOST_PATH_ERROR.into(), cid, 0));
+        }
+    }
+}

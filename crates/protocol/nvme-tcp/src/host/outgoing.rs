@@ -1,0 +1,177 @@
+//! What waits to be sent to the controller, and how it is put on the wire.
+
+use super::command::{Command, Data};
+use super::{HostQueue, RETRY};
+use crate::wire::{CapsuleCmd, DIGEST_LEN, Fatal, Flags, H2cData, IcReq, PduType, TermReq, Terms};
+use buf::crc32c::Crc32c;
+use buf::{Cx, Sg};
+use std::ops::Range;
+use stream::{Batch, SendOp, Slab, Tag};
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::U32;
+
+/// Longest H2CData with a data digest of memory that may change: it is copied, and must fit a batch. Other
+/// memory goes in PDUs as long as the controller takes: nvmet of Linux takes the digest of a PDU for that of
+/// its command's data.
+pub(super) const DIGEST_SEGMENT_MAX: u32 = 128 << 10;
+/// Header, its digest, padding to 128 bytes at most, and the data's digest.
+const FRAME: usize = 128 + DIGEST_LEN;
+
+/// A PDU, or a run of H2CData PDUs.
+#[derive(Debug)]
+pub(super) enum Out {
+    Init,
+    Capsule(Tag),
+    /// What an R2T asked for, from `at` on.
+    Data {
+        tag: Tag,
+        ttag: u16,
+        at: u32,
+        end: u32,
+    },
+    Term(Fatal, Box<[u8]>),
+}
+
+/// The bytes that the next PDU carries.
+fn payload<'a>(out: &Out, commands: &'a Slab<Command>, terms: &Terms) -> Option<(&'a Sg, Range<usize>)> {
+    match out {
+        Out::Init | Out::Term(..) => None,
+        Out::Capsule(tag) => match &commands.get(*tag)?.data {
+            Data::Out { data, in_capsule: true } if !data.is_empty() => Some((data, 0..data.len())),
+            Data::Out { .. } | Data::In(_) | Data::None => None,
+        },
+        Out::Data { tag, at, end, .. } => match &commands.get(*tag)?.data {
+            Data::Out { data, .. } => {
+                let copied = terms.data_digest && !data.is_stable();
+                let digest = if copied { DIGEST_SEGMENT_MAX } else { u32::MAX };
+                let len = (end - at).min(terms.max_h2c_data).min(digest);
+                Some((data, *at as usize..(at + len) as usize))
+            }
+            Data::In(_) | Data::None => None,
+        },
+    }
+}
+
+/// Bytes of head that the next PDU needs at most.
+fn head_least(out: &Out, commands: &Slab<Command>, terms: &Terms) -> usize {
+    match payload(out, commands, terms) {
+        Some((data, range)) => FRAME + Batch::head_need(data, range.len(), terms.data_digest),
+        None => match out {
+            Out::Init => IcReq::LEN,
+            Out::Capsule(_) | Out::Data { .. } => FRAME,
+            Out::Term(_, header) => TermReq::LEN + header.len(),
+        },
+    }
+}
+
+impl HostQueue {
+    /// Makes one batch of all that waits.
+    pub(super) fn gather(&mut self, cx: &mut Cx<'_>) -> Option<SendOp> {
+        let least = head_least(self.out.front()?, &self.commands, &self.terms);
+        if !self.outbox.is_free() {
+            return None;
+        }
+        let mut want = 0;
+        for out in &self.out {
+            want += head_least(out, &self.commands, &self.terms);
+            if want >= stream::HEAD_MAX {
+                break;
+            }
+        }
+        let Some(batch) = self.outbox.open(cx.pool, least, want.max(least)) else {
+            self.retry = Some(cx.now + RETRY);
+            return None;
+        };
+        let mut writer = Writer { batch, terms: &self.terms, asked: &self.asked };
+        let none = Sg::new();
+        while let Some(out) = self.out.front_mut() {
+            let head = head_least(out, &self.commands, &self.terms);
+            let pieces = payload(out, &self.commands, &self.terms).map_or(&none, |(data, _)| data);
+            if !writer.batch.fits(head, pieces) {
+                break;
+            }
+            if writer.put(out, &mut self.commands) {
+                self.out.pop_front();
+            }
+        }
+        self.outbox.close(writer.batch, cx.now)
+    }
+}
+
+struct Writer<'a> {
+    batch: Batch,
+    terms: &'a Terms,
+    asked: &'a IcReq,
+}
+
+impl Writer<'_> {
+    /// Puts one PDU into the batch; true if `out` is done with. What belongs to a command that has
+    /// ended meanwhile is left out.
+    fn put(&mut self, out: &mut Out, commands: &mut Slab<Command>) -> bool {
+        let carried = payload(out, commands, self.terms);
+        match out {
+            Out::Init => self.batch.put(self.asked.as_bytes()),
+            Out::Capsule(tag) => {
+                if let Some(command) = commands.get(*tag) {
+                    self.frame(CapsuleCmd::new(command.sqe).as_mut_bytes(), carried);
+                }
+                if let Some(command) = commands.get_mut(*tag) {
+                    command.sent = true;
+                }
+            }
+            Out::Data { tag, ttag, at, end } => {
+                let Some(command) = commands.get(*tag) else { return true };
+                let Some((data, range)) = carried else { return true };
+                let (to, cid) = (range.end as u32, command.sqe.cid.get());
+                let last = to == *end;
+                let mut header = H2cData::new(cid, *ttag, *at, range.len() as u32, last);
+                self.frame(header.as_mut_bytes(), Some((data, range)));
+                *at = to;
+                if let (Some(command), true) = (commands.get_mut(*tag), last) {
+                    command.r2ts -= 1;
+                }
+                return last;
+            }
+            Out::Term(fatal, header) => {
+                let pdu = TermReq::new(PduType::H2C_TERM_REQ, *fatal, header.len());
+                self.batch.put(pdu.as_bytes());
+                self.batch.put(header);
+            }
+        }
+        true
+    }
+
+    /// A header, completed, with its digest, and the data behind it.
+    fn frame(&mut self, header: &mut [u8], carried: Option<(&Sg, Range<usize>)>) {
+        let terms = self.terms;
+        let end = header.len() + if terms.header_digest { DIGEST_LEN } else { 0 };
+        let with_data_digest = terms.data_digest && carried.is_some();
+        let flags = Flags(header[1])
+            .with(Flags::HEADER_DIGEST, terms.header_digest)
+            .with(Flags::DATA_DIGEST, with_data_digest);
+        header[1] = flags.0;
+        let mut plen = end;
+        let mut pdo = end;
+        if let Some((_, range)) = &carried {
+            pdo = end.next_multiple_of(usize::from(terms.controller_alignment));
+            header[3] = pdo as u8;
+            plen = pdo + range.len() + if with_data_digest { DIGEST_LEN } else { 0 };
+        }
+        header[4..8].copy_from_slice(U32::new(plen as u32).as_bytes());
+        self.batch.put(header);
+        if terms.header_digest {
+            self.batch.put(&crate::wire::digest(header));
+        }
+        if pdo > end {
+            self.batch.put(&[0; 128][..pdo - end]);
+        }
+        let Some((data, range)) = carried else { return };
+        if with_data_digest {
+            let mut crc = Crc32c::new();
+            self.batch.payload(data, range, Some(&mut crc));
+            self.batch.put(&crc.wire());
+        } else {
+            self.batch.payload(data, range, None);
+        }
+    }
+}

@@ -1,0 +1,402 @@
+//! The controller's side for one queue (NVMe Base §8.3.5.2).
+//!
+//! Invariant: a transaction goes Negotiate, Challenge, Reply, Success1 (and Success2 where the host
+//! asked who the controller is), and nowhere else. Whatever does not fit ends in Failure1, which is
+//! given to the next Authentication Receive, and the association ends with that.
+
+use core::fmt;
+
+use super::group::Group;
+use super::message::{self, Challenge, Explanation, FAILURE_LEN, Head, Kind, Reply};
+use super::response::{Bytes, Hash};
+use super::secret::Key;
+use super::work::{Outcome, Private, Work};
+use super::{Credentials, Fill, Policy};
+use crate::status::Status;
+
+/// What becomes of an Authentication Send.
+#[derive(Debug)]
+pub enum Progress {
+    /// Answer it with success.
+    Answer,
+    /// Answer it later, as [`Controller::computed`] says once this was done.
+    Compute(Work),
+    /// Answer it with success; the host has authenticated.
+    Authenticated,
+    /// Answer it with success, then end the association: the host gave up.
+    End(Explanation),
+}
+
+/// The message for an Authentication Receive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Given {
+    /// The bytes, no more than there is room for.
+    pub message: Vec<u8>,
+    /// What follows once the command is answered.
+    pub then: Then,
+}
+
+/// What follows an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// The host goes on.
+    GoOn,
+    /// The host has authenticated.
+    Authenticated,
+    /// End the association: authentication failed.
+    End(Explanation),
+}
+
+/// How far a queue is, for its owner's deadline and rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// The host has not authenticated: nothing but authentication is served, and not for long.
+    Pending,
+    /// The host has authenticated.
+    Authenticated,
+    /// It has, and does so again: commands are served, but this must come to an end in time.
+    Again,
+    /// It failed: the association ends.
+    Failed,
+}
+
+/// The controller's side of one queue.
+pub struct Controller {
+    credentials: Credentials,
+    policy: Policy,
+    /// The last S1; 0 before the first.
+    sequence: u32,
+    /// The last S2 that a host used; 0 before the first.
+    host_sequence: u32,
+    /// Names the work that is under way.
+    number: u32,
+    authenticated: bool,
+    /// By what the host answered rightly last.
+    method: Option<(Hash, Group)>,
+    step: Step,
+}
+
+/// Where a transaction stands.
+enum Step {
+    /// There is none.
+    Idle,
+    /// The public value is being computed.
+    Publishing(Transaction),
+    /// The challenge is to be fetched.
+    Challenging(Transaction),
+    /// The reply is to come.
+    Asked(Transaction),
+    /// The session key is being computed.
+    Deriving(Transaction, Replied),
+    /// Success1 is to be fetched, with R2 if the host asked for it.
+    Accepting(Transaction, Option<Bytes>),
+    /// Success2 is to come.
+    Proving(Transaction),
+    /// Failure1 is to be fetched.
+    Refusing { transaction: u16, explanation: Explanation },
+    /// It is over.
+    Over,
+}
+
+struct Transaction {
+    id: u16,
+    hash: Hash,
+    group: Group,
+    /// C1.
+    challenge: Bytes,
+    /// S1.
+    sequence: u32,
+    private: Private,
+    public: Vec<u8>,
+    /// What a host without a key is measured with, so that it costs the same.
+    nobody: Key,
+}
+
+/// What a reply said.
+struct Replied {
+    response: Bytes,
+    challenge: Option<(Bytes, u32)>,
+}
+
+impl Controller {
+    /// A queue whose host is still to authenticate.
+    pub fn new(credentials: Credentials, policy: Policy) -> Controller {
+        Controller {
+            credentials,
+            policy,
+            sequence: 0,
+            host_sequence: 0,
+            number: 0,
+            authenticated: false,
+            method: None,
+            step: Step::Idle,
+        }
+    }
+
+    /// Whether the host has authenticated, and has not failed to do so again.
+    pub fn is_authenticated(&self) -> bool {
+        self.authenticated
+    }
+
+    /// By which hash and group the host has authenticated, if it has.
+    pub fn method(&self) -> Option<(Hash, Group)> {
+        self.method.filter(|_| self.authenticated)
+    }
+
+    /// How far it is.
+    pub fn stage(&self) -> Stage {
+        match (&self.step, self.authenticated) {
+            (Step::Refusing { .. } | Step::Over, _) => Stage::Failed,
+            (_, false) => Stage::Pending,
+            (Step::Idle, true) => Stage::Authenticated,
+            (_, true) => Stage::Again,
+        }
+    }
+
+    /// Takes the message of an Authentication Send.
+    pub fn send(&mut self, message: &[u8], fill: Fill<'_>) -> Progress {
+        let step = std::mem::replace(&mut self.step, Step::Over);
+        let head = match Head::parse(message) {
+            Ok(head) => head,
+            Err(explanation) => return self.refuse(0, explanation),
+        };
+        match (step, head.kind) {
+            (Step::Over, _) => Progress::End(Explanation::MESSAGE),
+            (_, Kind::FAILURE2) => {
+                self.authenticated = false;
+                Progress::End(message::parse_failure(message))
+            }
+            (Step::Idle, Kind::NEGOTIATE) => match self.begin(head.transaction, message, fill) {
+                Ok(progress) => progress,
+                Err(explanation) => self.refuse(head.transaction, explanation),
+            },
+            (Step::Asked(transaction), Kind::REPLY) if transaction.id == head.transaction => {
+                let id = transaction.id;
+                match self.reply(transaction, message) {
+                    Ok(progress) => progress,
+                    Err(explanation) => self.refuse(id, explanation),
+                }
+            }
+            (Step::Proving(transaction), Kind::SUCCESS2)
+                if transaction.id == head.transaction && message::is_success2(message) =>
+            {
+                self.finish();
+                Progress::Authenticated
+            }
+            (_, Kind::SUCCESS2) if !message::is_success2(message) => {
+                self.refuse(head.transaction, Explanation::PAYLOAD)
+            }
+            _ => self.refuse(head.transaction, Explanation::MESSAGE),
+        }
+    }
+
+    /// Takes what came of [`Progress::Compute`]: what becomes of the command that waited for it. If the
+    /// transaction has failed in the meantime, it is answered all the same.
+    pub fn computed(&mut self, outcome: Outcome) -> Progress {
+        if outcome.number != self.number {
+            return Progress::Answer;
+        }
+        match std::mem::replace(&mut self.step, Step::Over) {
+            Step::Publishing(mut transaction) => {
+                transaction.public = outcome.public;
+                self.step = Step::Challenging(transaction);
+                Progress::Answer
+            }
+            Step::Deriving(transaction, replied) => {
+                self.judge(transaction, replied, outcome.session_key.as_ref())
+            }
+            other => {
+                self.step = other;
+                Progress::Answer
+            }
+        }
+    }
+
+    /// Gives the message for an Authentication Receive with room for `room` bytes. Less than a
+    /// failure needs is an invalid field, and ends the association when it is answered.
+    pub fn receive(&mut self, room: u32) -> Result<Given, Status> {
+        let room = room as usize;
+        if room < FAILURE_LEN {
+            self.authenticated = false;
+            self.step = Step::Over;
+            return Err(Status::INVALID_FIELD.final_());
+        }
+        let id = self.step.transaction();
+        let (given, next) = match std::mem::replace(&mut self.step, Step::Over) {
+            Step::Challenging(transaction) => (transaction.challenge_message(), Step::Asked(transaction)),
+            Step::Accepting(transaction, response) => {
+                let message = message::success1(transaction.id, transaction.hash, response.as_ref());
+                let next = if response.is_some() { Step::Proving(transaction) } else { Step::Idle };
+                (message, next)
+            }
+            Step::Refusing { transaction, explanation } => return Ok(self.give_up(transaction, explanation)),
+            _ => return Ok(self.give_up(id, Explanation::MESSAGE)),
+        };
+        if given.len() > room {
+            return Ok(self.give_up(id, Explanation::PAYLOAD));
+        }
+        let then = if matches!(next, Step::Idle) {
+            self.finish();
+            Then::Authenticated
+        } else {
+            self.step = next;
+            Then::GoOn
+        };
+        Ok(Given { message: given, then })
+    }
+
+    /// Negotiate: a fresh challenge, and where there is a group a fresh exponent.
+    fn begin(&mut self, id: u16, message: &[u8], fill: Fill<'_>) -> Result<Progress, Explanation> {
+        let (hash, group) = message::choose(message, &self.policy)?;
+        if self.sequence == 0 {
+            let mut first = [0; 4];
+            fill(&mut first);
+            self.sequence = u32::from_le_bytes(first);
+        }
+        // 0 is no sequence number.
+        self.sequence = self.sequence.checked_add(1).unwrap_or(1);
+        let mut transaction = Transaction {
+            id,
+            hash,
+            group,
+            challenge: Bytes::random(hash.len(), fill),
+            sequence: self.sequence,
+            private: Private::new([0; super::group::PRIVATE_LEN]),
+            public: Vec::new(),
+            nobody: Key::nobody(fill),
+        };
+        if group == Group::Null {
+            self.step = Step::Challenging(transaction);
+            return Ok(Progress::Answer);
+        }
+        fill(&mut *transaction.private);
+        let work = transaction.work(self.next_number(), None);
+        self.step = Step::Publishing(transaction);
+        Ok(Progress::Compute(work))
+    }
+
+    fn reply(&mut self, transaction: Transaction, message: &[u8]) -> Result<Progress, Explanation> {
+        let reply = Reply::parse(message, transaction.hash, transaction.group)?;
+        if let Some((challenge, sequence)) = reply.challenge {
+            // Our own challenge, or a sequence number of before, is not answered.
+            if transaction.challenge.is_same(challenge) || sequence == self.host_sequence {
+                return Err(Explanation::FAILED);
+            }
+            self.host_sequence = sequence;
+        }
+        let replied = Replied {
+            response: Bytes::new(reply.response),
+            challenge: reply.challenge.map(|(challenge, sequence)| (Bytes::new(challenge), sequence)),
+        };
+        if transaction.group == Group::Null {
+            return Ok(self.judge(transaction, replied, None));
+        }
+        let work = transaction.work(self.next_number(), Some(reply.public.to_vec()));
+        self.step = Step::Deriving(transaction, replied);
+        Ok(Progress::Compute(work))
+    }
+
+    /// Compares R1, and computes R2 if it is wanted.
+    fn judge(&mut self, transaction: Transaction, replied: Replied, session: Option<&Bytes>) -> Progress {
+        let question = self.credentials.question(
+            transaction.hash,
+            (transaction.challenge.as_slice(), transaction.sequence),
+            session,
+            transaction.id,
+        );
+        let key = self.credentials.host.as_ref().unwrap_or(&transaction.nobody);
+        let right = question.host_response(key.bytes()).is_same(replied.response.as_slice());
+        if !right || self.credentials.host.is_none() {
+            return self.refuse(transaction.id, Explanation::FAILED);
+        }
+        let response = match (&replied.challenge, &self.credentials.controller) {
+            (None, _) => None,
+            // The host wants a proof that nobody here can give.
+            (Some(_), None) => return self.refuse(transaction.id, Explanation::FAILED),
+            (Some((challenge, sequence)), Some(key)) => {
+                let question = self.credentials.question(
+                    transaction.hash,
+                    (challenge.as_slice(), *sequence),
+                    session,
+                    transaction.id,
+                );
+                Some(question.controller_response(key.bytes()))
+            }
+        };
+        self.method = Some((transaction.hash, transaction.group));
+        self.step = Step::Accepting(transaction, response);
+        Progress::Answer
+    }
+
+    fn next_number(&mut self) -> u32 {
+        self.number = self.number.wrapping_add(1);
+        self.number
+    }
+
+    fn finish(&mut self) {
+        self.authenticated = true;
+        self.step = Step::Idle;
+    }
+
+    /// The command is answered, and the failure fetched by the next.
+    fn refuse(&mut self, transaction: u16, explanation: Explanation) -> Progress {
+        self.authenticated = false;
+        self.step = Step::Refusing { transaction, explanation };
+        Progress::Answer
+    }
+
+    fn give_up(&mut self, transaction: u16, explanation: Explanation) -> Given {
+        self.authenticated = false;
+        self.step = Step::Over;
+        Given {
+            message: message::failure(Kind::FAILURE1, transaction, explanation),
+            then: Then::End(explanation),
+        }
+    }
+}
+
+impl Step {
+    /// T_ID, 0 where there is none.
+    fn transaction(&self) -> u16 {
+        match self {
+            Step::Idle | Step::Over => 0,
+            Step::Publishing(transaction)
+            | Step::Challenging(transaction)
+            | Step::Asked(transaction)
+            | Step::Deriving(transaction, _)
+            | Step::Accepting(transaction, _)
+            | Step::Proving(transaction) => transaction.id,
+            Step::Refusing { transaction, .. } => *transaction,
+        }
+    }
+}
+
+impl Transaction {
+    fn challenge_message(&self) -> Vec<u8> {
+        let challenge = Challenge {
+            hash: self.hash,
+            group: self.group,
+            sequence: self.sequence,
+            challenge: self.challenge.as_slice(),
+            public: &self.public,
+        };
+        challenge.message(self.id)
+    }
+
+    fn work(&self, number: u32, peer: Option<Vec<u8>>) -> Work {
+        Work {
+            number,
+            hash: self.hash,
+            group: self.group,
+            private: self.private.clone(),
+            public: peer.is_none(),
+            peer,
+        }
+    }
+}
+
+impl fmt::Debug for Controller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Controller({:?})", self.stage())
+    }
+}

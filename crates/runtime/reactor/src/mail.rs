@@ -1,0 +1,184 @@
+//! Letters between shards and from the control plane: a bounded queue per shard and a bell.
+//!
+//! A letter wakes a shard that sleeps, and costs no system call if it does not. The two flags of a
+//! [`Bell`] are a Dekker pair: the poster raises `rung` and then looks at `asleep`, the sleeper raises
+//! `asleep` and then looks at `rung`, all in one sequentially consistent order, so at least one of
+//! them sees the other and no letter is slept over.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{SyncSender, TrySendError};
+use std::sync::{Arc, OnceLock};
+
+use buf::{Errno, Time};
+use endpoint::{Accepted, Arrival};
+use volume::DiskId;
+
+/// Letters that may wait for one shard: far more than the connections that move or the fences that
+/// run in one turn. A shard that finds another's box full keeps its letters and pumps no more until
+/// they are posted, so nobody waits for anybody while holding something.
+pub(crate) const LETTERS_MAX: usize = 4096;
+
+/// What comes to a shard from outside.
+pub(crate) enum Letter<M> {
+    Message(M),
+    /// A socket that becomes a link here.
+    Link {
+        fd: OwnedFd,
+        how: Incoming<M>,
+    },
+    /// The file behind a disk; `None` takes it away.
+    Disk {
+        id: DiskId,
+        file: Option<OwnedFd>,
+    },
+    /// A blocking thread is done with a work slot.
+    Worked {
+        slot: u32,
+        came: Result<usize, Errno>,
+        data: Option<(u64, u64)>,
+    },
+    /// Accept no more.
+    CloseListeners,
+    /// End when no link is left, or at this time.
+    Stop {
+        deadline: Time,
+    },
+}
+
+/// Whence a link comes.
+pub(crate) enum Incoming<M> {
+    Accepted(Accepted),
+    Moved(M),
+}
+
+impl<M> From<Incoming<M>> for Arrival<M> {
+    fn from(incoming: Incoming<M>) -> Self {
+        match incoming {
+            Incoming::Accepted(accepted) => Arrival::Accepted(accepted),
+            Incoming::Moved(message) => Arrival::Moved(message),
+        }
+    }
+}
+
+/// Wakes one shard.
+pub(crate) struct Bell {
+    rung: AtomicBool,
+    asleep: AtomicBool,
+    event: OwnedFd,
+    /// Signalled as well.
+    watched: OnceLock<Arc<OwnedFd>>,
+}
+
+impl Bell {
+    pub(crate) fn new() -> io::Result<Self> {
+        // SAFETY: no pointers are passed.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the call has just given us this descriptor, and nobody else knows it.
+        let event = unsafe { OwnedFd::from_raw_fd(fd) };
+        let (rung, asleep) = (AtomicBool::new(false), AtomicBool::new(false));
+        Ok(Bell { rung, asleep, event, watched: OnceLock::new() })
+    }
+
+    /// Tells that something waits; true if the shard had to be woken.
+    pub(crate) fn ring(&self) -> bool {
+        self.rung.store(true, Ordering::SeqCst);
+        if !self.asleep.swap(false, Ordering::SeqCst) {
+            return false;
+        }
+        signal(&self.event);
+        if let Some(event) = self.watched.get() {
+            signal(event);
+        }
+        true
+    }
+
+    /// Another eventfd is to be signalled whenever this bell wakes a sleeper.
+    pub(crate) fn signal_too(&self, event: Arc<OwnedFd>) {
+        let _ = self.watched.set(event);
+    }
+
+    /// Whether somebody has rung since [`Bell::answer`].
+    pub(crate) fn is_rung(&self) -> bool {
+        self.rung.load(Ordering::Relaxed)
+    }
+
+    /// The shard is about to read its letters; true if there may be any.
+    pub(crate) fn answer(&self) -> bool {
+        self.is_rung() && self.rung.swap(false, Ordering::SeqCst)
+    }
+
+    /// The shard goes to sleep, unless this says that something waits.
+    pub(crate) fn doze(&self) -> bool {
+        self.asleep.store(true, Ordering::SeqCst);
+        if self.rung.load(Ordering::SeqCst) {
+            self.wake();
+            return false;
+        }
+        true
+    }
+
+    /// The shard is awake again.
+    pub(crate) fn wake(&self) {
+        self.asleep.store(false, Ordering::Relaxed);
+    }
+
+    /// Becomes readable at each [`Bell::ring`] that meets a sleeper (watch it edge-triggered: it is
+    /// never read).
+    pub(crate) fn fd(&self) -> RawFd {
+        self.event.as_raw_fd()
+    }
+}
+
+/// Makes an eventfd readable.
+pub(crate) fn signal(event: &OwnedFd) {
+    let one = 1u64;
+    // SAFETY: eight readable bytes. A full counter means that a wake-up is pending anyway.
+    unsafe { libc::write(event.as_raw_fd(), (&raw const one).cast(), 8) };
+}
+
+/// Where letters for one shard are put in.
+pub(crate) struct Door<M> {
+    pub(crate) letters: SyncSender<Letter<M>>,
+    pub(crate) bell: Arc<Bell>,
+    /// Links there and on their way thither.
+    pub(crate) load: Arc<AtomicUsize>,
+}
+
+impl<M> Clone for Door<M> {
+    fn clone(&self) -> Self {
+        Door { letters: self.letters.clone(), bell: self.bell.clone(), load: self.load.clone() }
+    }
+}
+
+/// How a letter was posted.
+pub(crate) enum Posted<M> {
+    /// It was; the shard had to be woken if true.
+    Done(bool),
+    /// There is no room now.
+    Full(Letter<M>),
+    /// The shard has ended: the letter is dropped.
+    Gone,
+}
+
+impl<M> Door<M> {
+    pub(crate) fn try_post(&self, letter: Letter<M>) -> Posted<M> {
+        match self.letters.try_send(letter) {
+            Ok(()) => Posted::Done(self.bell.ring()),
+            Err(TrySendError::Full(letter)) => Posted::Full(letter),
+            Err(TrySendError::Disconnected(_)) => Posted::Gone,
+        }
+    }
+
+    /// Waits for room. For threads that are no shards.
+    pub(crate) fn post(&self, letter: Letter<M>) -> bool {
+        // A sleeper with a full box was rung when the box filled, so it empties it.
+        let sent = self.letters.send(letter).is_ok();
+        self.bell.ring();
+        sent
+    }
+}

@@ -1,0 +1,442 @@
+//! Starting the shards, and talking to them from outside.
+
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use buf::{Cx, Entropy, Pool};
+use endpoint::{Endpoint, ListenerId, ShardId};
+use volume::DiskId;
+
+use crate::base::{Base, Parts};
+use crate::blocking;
+use crate::clock;
+use crate::config::{Config, IoChoice, IoKind, Listen, TcpOptions};
+use crate::counters::{Counters, ShardStats};
+use crate::epoll::Epoll;
+use crate::mail::{Bell, Door, LETTERS_MAX, Letter};
+use crate::shard::Shard;
+use crate::socket;
+use crate::spin::Spin;
+use crate::uring::{self, Uring};
+use crate::world::World;
+
+/// Messages that may wait for the control plane. Beyond it they are dropped and counted
+/// ([`ShardStats::control_lost`]): the data path never waits for the control plane.
+pub(crate) const CONTROL_MAX: usize = 16 << 10;
+
+/// How long an address that is in use is waited for. What a killed process had out on a ring, and the sockets
+/// with it, the kernel ends some time after the process: who is started in its place must not fail by that.
+const ADDRESS_WAIT: Duration = Duration::from_secs(2);
+/// Between two tries.
+const ADDRESS_PAUSE: Duration = Duration::from_millis(20);
+/// Between two looks whether a thread has ended, where it is not waited for without end.
+const JOIN_PAUSE: Duration = Duration::from_millis(5);
+
+/// The real world.
+#[derive(Debug)]
+pub struct Reactor;
+
+/// Why the reactor did not start.
+#[derive(Debug)]
+pub enum SpawnError {
+    /// This address cannot be listened on.
+    Listen(SocketAddr, io::Error),
+    /// These options of connections outwards cannot be had.
+    Outward(io::Error),
+    /// io_uring was asked for and cannot be had.
+    Uring(io::Error),
+    /// This core cannot be used.
+    Core(usize, io::Error),
+    /// A thread or a descriptor could not be had.
+    System(io::Error),
+}
+
+impl fmt::Display for SpawnError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SpawnError::Listen(address, e) => write!(f, "cannot listen on {address}: {e}"),
+            SpawnError::Outward(e) => write!(f, "the options of connections outwards cannot be had: {e}"),
+            SpawnError::Uring(e) => write!(f, "io_uring cannot be had: {e}"),
+            SpawnError::Core(core, e) => write!(f, "cannot run on core {core}: {e}"),
+            SpawnError::System(e) => write!(f, "cannot start: {e}"),
+        }
+    }
+}
+
+impl std::error::Error for SpawnError {}
+
+/// Shards that run. Dropping it stops them at once.
+pub struct Running<M> {
+    io: IoKind,
+    addresses: Vec<SocketAddr>,
+    doors: Arc<[Door<M>]>,
+    counters: Vec<Arc<Counters>>,
+    threads: Mutex<Threads>,
+    /// Locked once, by who takes it; the lock lets threads share all the rest.
+    control: Mutex<Option<Receiver<M>>>,
+    next_disk: AtomicU32,
+}
+
+/// What is waited for at the end.
+#[derive(Default)]
+struct Threads {
+    shards: Vec<thread::JoinHandle<()>>,
+    blocking: Vec<thread::JoinHandle<()>>,
+    /// Keeps the blocking threads; the only other senders are the shards'.
+    jobs: Option<Sender<blocking::Job>>,
+}
+
+impl Reactor {
+    /// Starts the shards. `factory` builds each shard's endpoint on the shard's own thread.
+    pub fn spawn<E, F>(config: Config, factory: F) -> Result<Running<E::Message>, SpawnError>
+    where
+        E: Endpoint,
+        E::Message: Send + 'static,
+        F: Fn(ShardId, &mut Cx<'_>) -> E + Send + Sync + 'static,
+    {
+        let io = choose(config.io)?;
+        socket::try_options(&config.outward).map_err(SpawnError::Outward)?;
+        let count = config.cores.len().max(1);
+        assert!(count < usize::from(ShardId::CONTROL.0), "a shard's number fits its type");
+        let mut doors = Vec::new();
+        let mut boxes = Vec::new();
+        for _ in 0..count {
+            // Its disks stand there before it reads for the first time.
+            let (letters, inbox) = sync_channel(LETTERS_MAX + config.disks.len());
+            let bell = Arc::new(Bell::new().map_err(SpawnError::System)?);
+            doors.push(Door { letters, bell, load: Arc::new(AtomicUsize::new(0)) });
+            boxes.push(inbox);
+        }
+        let doors: Arc<[Door<E::Message>]> = doors.into();
+        let (jobs, blocking) =
+            blocking::start(config.blocking_threads, doors.clone()).map_err(SpawnError::System)?;
+        // A shard reads its mail before it accepts.
+        for (at, file) in config.disks.iter().enumerate() {
+            for door in doors.iter() {
+                let file = file.try_clone().map_err(SpawnError::System)?;
+                door.post(Letter::Disk { id: DiskId(at as u32), file: Some(file) });
+            }
+        }
+        let (control_in, control) = sync_channel(CONTROL_MAX);
+        let mut running = Running {
+            io,
+            addresses: Vec::new(),
+            counters: (0..count).map(|_| Arc::default()).collect(),
+            doors,
+            threads: Mutex::new(Threads { shards: Vec::new(), blocking, jobs: Some(jobs) }),
+            control: Mutex::new(Some(control)),
+            next_disk: AtomicU32::new(config.disks.len() as u32),
+        };
+        // Dropped before `running` is, on every way out: the blocking threads end with the last of these.
+        let jobs = running.threads().jobs.clone().expect("it was just put there");
+        let mut listeners: Vec<Vec<_>> = (0..count).map(|_| Vec::new()).collect();
+        for (at, how) in config.listeners.iter().enumerate() {
+            let failed = |e| SpawnError::Listen(how.address, e);
+            let socket = listen_in_time(how).map_err(failed)?;
+            running.addresses.push(socket.local_addr().map_err(failed)?);
+            listeners[at % count].push((ListenerId(at as u16), socket));
+        }
+        let factory = Arc::new(factory);
+        let (ready_in, ready) = channel();
+        for (at, (letters, listeners)) in boxes.into_iter().zip(listeners).enumerate() {
+            let seat = Seat {
+                core: config.cores.get(at).copied(),
+                id: ShardId(at as u16),
+                is_uring: matches!(running.io, IoKind::Uring),
+                pool_bytes: config.pool_bytes,
+                poll_ns_max: config.poll_ns_max,
+                links_max: config.links_max,
+                linger: config.linger,
+                closing_max: config.closing_max,
+                on_exhausted: config.on_exhausted,
+                outward: config.outward.clone(),
+                counters: running.counters[at].clone(),
+                listeners,
+                letters,
+                doors: running.doors.clone(),
+                control: control_in.clone(),
+                jobs: jobs.clone(),
+            };
+            let (factory, ready) = (factory.clone(), ready_in.clone());
+            let name = format!("bw-shard-{at}");
+            let thread = thread::Builder::new().name(name).spawn(move || seat.run(&*factory, ready));
+            running.threads().shards.push(thread.map_err(SpawnError::System)?);
+        }
+        drop((ready_in, jobs));
+        for _ in 0..count {
+            // A shard that panics while it starts says nothing more.
+            ready.recv().unwrap_or_else(|_| Err(SpawnError::System(io::ErrorKind::Other.into())))?;
+        }
+        Ok(running)
+    }
+}
+
+pub(crate) fn choose(choice: IoChoice) -> Result<IoKind, SpawnError> {
+    match choice {
+        IoChoice::Epoll => Ok(IoKind::Epoll),
+        IoChoice::Uring => uring::probe().map(|()| IoKind::Uring).map_err(SpawnError::Uring),
+        IoChoice::Auto => match uring::probe() {
+            Ok(()) => Ok(IoKind::Uring),
+            Err(why) => Ok(IoKind::EpollInstead(why)),
+        },
+    }
+}
+
+/// What one shard's thread needs.
+struct Seat<M> {
+    core: Option<usize>,
+    id: ShardId,
+    is_uring: bool,
+    pool_bytes: usize,
+    poll_ns_max: u64,
+    links_max: usize,
+    linger: Duration,
+    closing_max: usize,
+    on_exhausted: Option<fn()>,
+    outward: TcpOptions,
+    counters: Arc<Counters>,
+    listeners: Vec<(ListenerId, std::net::TcpListener)>,
+    letters: Receiver<Letter<M>>,
+    doors: Arc<[Door<M>]>,
+    control: std::sync::mpsc::SyncSender<M>,
+    jobs: Sender<blocking::Job>,
+}
+
+impl<M: Send + 'static> Seat<M> {
+    fn run<E>(self, factory: &dyn Fn(ShardId, &mut Cx<'_>) -> E, ready: Sender<Result<(), SpawnError>>)
+    where
+        E: Endpoint<Message = M>,
+    {
+        // Nobody listens any more if another shard failed before; then this one is stopped as well. The
+        // sender goes with the telling, so that a shard that panics before is not waited for.
+        let tell = move |how| drop(ready.send(how));
+        if let Some(core) = self.core
+            && let Err(e) = clock::pin_to(core)
+        {
+            return tell(Err(SpawnError::Core(core, e)));
+        }
+        let seed = match clock::seed() {
+            Ok(seed) => seed,
+            Err(e) => return tell(Err(SpawnError::System(e))),
+        };
+        let pool = Pool::new(self.pool_bytes);
+        let mut entropy = Entropy::new(seed);
+        let mut cx = Cx { now: clock::now(), pool: &pool, entropy: &mut entropy };
+        let end = factory(self.id, &mut cx);
+        let spin = Spin::new(self.poll_ns_max);
+        let base = Base::new(Parts {
+            id: self.id,
+            pool: pool.clone(),
+            counters: self.counters,
+            listeners: self.listeners,
+            links_max: self.links_max,
+            linger: self.linger,
+            closing_max: self.closing_max,
+            on_exhausted: self.on_exhausted,
+            outward: self.outward,
+            letters: self.letters,
+            doors: self.doors,
+            control: self.control,
+            jobs: self.jobs,
+        });
+        if self.is_uring {
+            let mut ring = match uring::make() {
+                Ok(ring) => ring,
+                Err(e) => return tell(Err(SpawnError::Uring(e))),
+            };
+            match Uring::new(base, &mut ring) {
+                Ok(world) => {
+                    turn_on(tell, Shard { end, pool, entropy, world, spin, stop: None, is_ending: false })
+                }
+                Err(e) => tell(Err(SpawnError::Uring(e))),
+            }
+        } else {
+            match Epoll::new(base) {
+                Ok(world) => {
+                    turn_on(tell, Shard { end, pool, entropy, world, spin, stop: None, is_ending: false })
+                }
+                Err(e) => tell(Err(SpawnError::System(e))),
+            }
+        }
+    }
+}
+
+fn listen_in_time(how: &Listen) -> io::Result<TcpListener> {
+    let until = Instant::now() + ADDRESS_WAIT;
+    loop {
+        match socket::listen(how) {
+            Err(why) if why.kind() == io::ErrorKind::AddrInUse && Instant::now() < until => {
+                thread::sleep(ADDRESS_PAUSE);
+            }
+            done => return done,
+        }
+    }
+}
+
+fn turn_on<E, W>(tell: impl FnOnce(Result<(), SpawnError>), shard: Shard<E, W>)
+where
+    E: Endpoint,
+    W: World<E::Message>,
+{
+    tell(Ok(()));
+    shard.run();
+}
+
+impl<M> Running<M> {
+    /// Which system interface is in use, and why.
+    pub fn io(&self) -> &IoKind {
+        &self.io
+    }
+
+    /// How many shards there are.
+    pub fn shards(&self) -> u16 {
+        self.doors.len() as u16
+    }
+
+    /// The addresses listened on, in the order of the configuration, with the ports that the system
+    /// chose.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// Says something to a shard; waits while its box is full. False if the shard has ended.
+    pub fn post(&self, to: ShardId, message: M) -> bool {
+        self.doors[usize::from(to.0)].post(Letter::Message(message))
+    }
+
+    /// Where messages to [`ShardId::CONTROL`] arrive, in order per shard; it ends when every shard has.
+    /// `None` if it was taken before. At most 16,384 messages wait there; those beyond are dropped and
+    /// counted, so fetch them promptly.
+    pub fn take_inbox(&mut self) -> Option<Receiver<M>> {
+        self.control.get_mut().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Makes an open file or device known to every shard. What is posted afterwards may name it.
+    pub fn add_disk(&self, file: OwnedFd) -> io::Result<DiskId> {
+        let files: Vec<_> = self.doors.iter().map(|_| file.try_clone()).collect::<Result<_, _>>()?;
+        // A number is never given twice: what is out on a disk that was taken away bears it still.
+        let next = self.next_disk.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |id| id.checked_add(1));
+        let id = DiskId(next.map_err(|_| io::Error::other("more files were opened than can be counted"))?);
+        for (door, file) in self.doors.iter().zip(files) {
+            door.post(Letter::Disk { id, file: Some(file) });
+        }
+        Ok(id)
+    }
+
+    /// Takes a disk away: operations that are out still end, later ones fail with ENODEV.
+    pub fn remove_disk(&self, id: DiskId) {
+        for door in self.doors.iter() {
+            door.post(Letter::Disk { id, file: None });
+        }
+    }
+
+    /// What each shard has counted.
+    pub fn stats(&self) -> Vec<ShardStats> {
+        self.counters.iter().map(|counters| counters.stats()).collect()
+    }
+
+    /// Accepts no more; what was accepted is still served.
+    pub fn stop_accepting(&self) {
+        for door in self.doors.iter() {
+            door.post(Letter::CloseListeners);
+        }
+    }
+
+    /// Ends each shard when its last link is gone, or after `grace` with a reset of those left. To
+    /// part from peers politely, say so to the endpoints first.
+    pub fn stop(&self, grace: Duration) {
+        let deadline = clock::now() + grace;
+        for door in self.doors.iter() {
+            door.post(Letter::Stop { deadline });
+        }
+    }
+
+    /// Waits until every shard has ended. Another thread may [`Running::stop`] meanwhile.
+    ///
+    /// # Errors
+    /// If a shard panicked; what it said went to standard error.
+    pub fn join(&self) -> Result<(), Panicked> {
+        self.join_in_time(None).map(drop)
+    }
+
+    /// The same, but waits no longer than `patience`. False: some thread waits still for what the system does not
+    /// end, such as a disk that does not answer; it ends with the process, and is waited for no more.
+    ///
+    /// # Errors
+    /// As [`Running::join`].
+    pub fn join_within(&self, patience: Duration) -> Result<bool, Panicked> {
+        self.join_in_time(Some(Instant::now() + patience))
+    }
+
+    fn join_in_time(&self, until: Option<Instant>) -> Result<bool, Panicked> {
+        let Threads { shards, blocking, jobs } = std::mem::take(&mut *self.threads());
+        let shards = join_all(shards, until);
+        drop(jobs);
+        let blocking = join_all(blocking, until);
+        Ok(shards? & blocking?)
+    }
+
+    fn threads(&self) -> MutexGuard<'_, Threads> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Waits for the end of threads, but not beyond `until`. False: some have not ended.
+fn join_all(threads: Vec<thread::JoinHandle<()>>, until: Option<Instant>) -> Result<bool, Panicked> {
+    let (mut all, mut how) = (true, Ok(()));
+    for thread in threads {
+        while until.is_some_and(|until| !thread.is_finished() && Instant::now() < until) {
+            thread::sleep(JOIN_PAUSE);
+        }
+        if until.is_some() && !thread.is_finished() {
+            all = false;
+            continue;
+        }
+        how = how.and(thread.join().map_err(|_| Panicked));
+    }
+    how.map(|()| all)
+}
+
+/// A shard has panicked: a bug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Panicked;
+
+impl<M> Drop for Running<M> {
+    fn drop(&mut self) {
+        self.stop(Duration::ZERO);
+        // A panic was reported by the thread itself.
+        let _ = self.join();
+    }
+}
+
+impl<M> fmt::Debug for Running<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Running").field("io", &self.io).field("addresses", &self.addresses).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_does_not_come_back_from_a_disk_is_not_waited_for_without_end() {
+        let (answer, disk) = channel::<()>();
+        let hung = thread::spawn(move || assert!(disk.recv().is_err()));
+        let begun = Instant::now();
+        let until = Some(begun + Duration::from_millis(100));
+        assert_eq!(join_all(vec![thread::spawn(|| ()), hung, thread::spawn(|| ())], until), Ok(false));
+        assert!(begun.elapsed() < Duration::from_secs(5));
+        drop(answer);
+        let until = Some(Instant::now() + Duration::from_secs(30));
+        assert_eq!(join_all(vec![thread::spawn(|| ()), thread::spawn(|| ())], until), Ok(true));
+        assert_eq!(join_all(vec![thread::spawn(|| ())], None), Ok(true));
+    }
+}

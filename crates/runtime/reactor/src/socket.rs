@@ -1,0 +1,317 @@
+//! Socket calls that both worlds make: listening, accepting, connecting, options, closing.
+
+use std::io;
+use std::mem::{self, ManuallyDrop, MaybeUninit};
+use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use buf::Errno;
+use endpoint::{Accepted, ListenerId};
+
+use crate::config::{Listen, TcpOptions};
+
+/// Connections that may wait to be accepted.
+const BACKLOG: libc::c_int = 1024;
+
+/// A TCP socket for such an address, without blocking.
+fn tcp(address: SocketAddr) -> io::Result<OwnedFd> {
+    let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    // SAFETY: no pointers are passed.
+    let fd = unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call has just given us this descriptor, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A socket that listens, without blocking.
+pub(crate) fn listen(how: &Listen) -> io::Result<TcpListener> {
+    let fd = tcp(how.address)?;
+    set(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, &1i32)?;
+    if how.address.is_ipv6() {
+        // So that 0.0.0.0 and [::] can be given side by side.
+        set(&fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &1i32)?;
+    }
+    // Set before listening: accepted sockets inherit all of it.
+    set_options(&fd, how.address.is_ipv4(), &how.tcp)?;
+    bind(&fd, how.address)?;
+    // SAFETY: no pointers are passed.
+    if unsafe { libc::listen(fd.as_raw_fd(), BACKLOG) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(TcpListener::from(fd))
+}
+
+fn bind(fd: &OwnedFd, address: SocketAddr) -> io::Result<()> {
+    with_name(address, |name, len| {
+        // SAFETY: `name` is a whole address of the length given.
+        unsafe { libc::bind(fd.as_raw_fd(), name, len) }
+    })
+}
+
+/// Calls with an address in the system's form.
+fn with_name(
+    address: SocketAddr,
+    call: impl FnOnce(*const libc::sockaddr, libc::socklen_t) -> libc::c_int,
+) -> io::Result<()> {
+    let rc = match address {
+        SocketAddr::V4(v4) => {
+            let name = libc::sockaddr_in {
+                sin_family: libc::AF_INET as libc::sa_family_t,
+                sin_port: v4.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from(*v4.ip()).to_be() },
+                sin_zero: [0; 8],
+            };
+            call((&raw const name).cast(), size_of_val(&name) as libc::socklen_t)
+        }
+        SocketAddr::V6(v6) => {
+            let name = libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                sin6_port: v6.port().to_be(),
+                sin6_flowinfo: v6.flowinfo(),
+                sin6_addr: libc::in6_addr { s6_addr: Ipv6Addr::octets(v6.ip()) },
+                sin6_scope_id: v6.scope_id(),
+            };
+            call((&raw const name).cast(), size_of_val(&name) as libc::socklen_t)
+        }
+    };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Whether the system takes these options for connections outwards.
+pub(crate) fn try_options(tcp_options: &TcpOptions) -> io::Result<()> {
+    let any = SocketAddr::from(([0, 0, 0, 0], 0));
+    set_options(&tcp(any)?, true, tcp_options)
+}
+
+/// A socket that connects: it becomes writable when that has ended ([`connected`] says how), and does
+/// not block.
+pub(crate) fn connect(to: SocketAddr, options: &TcpOptions) -> Result<OwnedFd, Errno> {
+    let start = || {
+        let fd = tcp(to)?;
+        set_options(&fd, to.is_ipv4(), options)?;
+        let begun = with_name(to, |name, len| {
+            // SAFETY: `name` is a whole address of the length given.
+            unsafe { libc::connect(fd.as_raw_fd(), name, len) }
+        });
+        match begun {
+            // A signal does not stop what it has begun.
+            Err(e) if !matches!(e.raw_os_error(), Some(libc::EINPROGRESS | libc::EINTR)) => Err(e),
+            Ok(()) | Err(_) => Ok(fd),
+        }
+    };
+    start().map_err(|e: io::Error| Errno(e.raw_os_error().unwrap_or(libc::EIO)))
+}
+
+/// How connecting has ended, with our address; from then on the socket may block.
+pub(crate) fn connected(fd: &OwnedFd, to: SocketAddr) -> Result<SocketAddr, Errno> {
+    // SAFETY: the descriptor is open while `fd` is borrowed, and is not closed by this value.
+    let socket = ManuallyDrop::new(unsafe { TcpStream::from_raw_fd(fd.as_raw_fd()) });
+    let errno = |e: io::Error| Errno(e.raw_os_error().unwrap_or(libc::EIO));
+    if let Some(e) = socket.take_error().map_err(errno)? {
+        return Err(errno(e));
+    }
+    // A peer that is gone again has no name any more.
+    socket.peer_addr().map_err(|_| Errno(libc::ECONNRESET))?;
+    let local = socket.local_addr().map_err(errno)?;
+    // Where nobody listens on a port that the system gives away by itself, a socket may meet itself.
+    if local == to {
+        reset_on_close(fd);
+        return Err(Errno(libc::ECONNREFUSED));
+    }
+    // The ring waits for bytes by itself only where a socket may block.
+    socket.set_nonblocking(false).map_err(errno)?;
+    Ok(local)
+}
+
+fn set_options(fd: &OwnedFd, is_ipv4: bool, tcp: &TcpOptions) -> io::Result<()> {
+    set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32)?;
+    if let Some(name) = &tcp.congestion {
+        set_bytes(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, name.as_bytes())?;
+    }
+    if let Some(bytes) = tcp.send_buffer {
+        set(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &bytes)?;
+    }
+    if let Some(bytes) = tcp.recv_buffer {
+        set(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &bytes)?;
+    }
+    if let Some(dscp) = tcp.dscp {
+        if dscp > 63 {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        // The lower two bits are ECN's.
+        let class = i32::from(dscp) << 2;
+        match is_ipv4 {
+            true => set(fd, libc::IPPROTO_IP, libc::IP_TOS, &class)?,
+            false => set(fd, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &class)?,
+        }
+    }
+    if let Some(probe) = tcp.keep_alive {
+        set(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, &1i32)?;
+        set(fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, &i32::from(probe.idle_s))?;
+        set(fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, &i32::from(probe.interval_s))?;
+        set(fd, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, &i32::from(probe.count))?;
+    }
+    Ok(())
+}
+
+fn set<T: Copy>(fd: &OwnedFd, level: i32, name: i32, value: &T) -> io::Result<()> {
+    let at = (value as *const T).cast::<u8>();
+    // SAFETY: the value is a plain number (the callers pass integers or a `linger`), readable for
+    // its size.
+    set_bytes(fd, level, name, unsafe { std::slice::from_raw_parts(at, mem::size_of::<T>()) })
+}
+
+fn set_bytes(fd: &OwnedFd, level: i32, name: i32, value: &[u8]) -> io::Result<()> {
+    // SAFETY: the value is readable for the length given.
+    let rc = unsafe {
+        libc::setsockopt(fd.as_raw_fd(), level, name, value.as_ptr().cast(), value.len() as libc::socklen_t)
+    };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// What accepting brought.
+pub(crate) enum Accept {
+    Socket(OwnedFd, Accepted),
+    /// Nobody waits.
+    Empty,
+    /// No descriptors or memory are left: try again later.
+    Exhausted,
+}
+
+/// Takes one connection that waits.
+pub(crate) fn accept(listener: &TcpListener, id: ListenerId) -> Accept {
+    loop {
+        match listener.accept() {
+            // A peer that is gone already has no local address either.
+            Ok((stream, peer)) => {
+                if let Ok(local) = stream.local_addr() {
+                    let cpu = incoming_cpu(&stream);
+                    return Accept::Socket(stream.into(), Accepted { listener: id, local, peer, cpu });
+                }
+            }
+            Err(e) => match e.raw_os_error() {
+                Some(libc::EAGAIN) => return Accept::Empty,
+                Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => return Accept::Exhausted,
+                // Errors of the connection that waited, not of the listener (accept(2)).
+                Some(_) | None if is_of_connection(&e) => {}
+                Some(_) | None => return Accept::Exhausted,
+            },
+        }
+    }
+}
+
+/// A descriptor of no use but to be given up; `None` if there is none left.
+pub(crate) fn spare() -> Option<OwnedFd> {
+    std::fs::File::open("/dev/null").ok().map(OwnedFd::from)
+}
+
+/// The processor that takes in what comes by a socket; `None`: nothing has come yet, or the system does not
+/// say. What it tells of nobody is -1.
+fn incoming_cpu(socket: &impl AsFd) -> Option<u32> {
+    rustix::net::sockopt::socket_incoming_cpu(socket).ok().filter(|cpu| *cpu <= i32::MAX as u32)
+}
+
+fn is_of_connection(e: &io::Error) -> bool {
+    matches!(
+        e.raw_os_error(),
+        Some(
+            libc::ECONNABORTED
+                | libc::EINTR
+                | libc::EPROTO
+                | libc::ENETDOWN
+                | libc::ENOPROTOOPT
+                | libc::EHOSTDOWN
+                | libc::ENONET
+                | libc::EHOSTUNREACH
+                | libc::EOPNOTSUPP
+                | libc::ENETUNREACH
+        )
+    )
+}
+
+/// Makes a listening socket refuse connections from now on, who holds it still.
+pub(crate) fn stop_listening(socket: &TcpListener) {
+    // SAFETY: no pointers are passed. It cannot fail on a socket that listens.
+    unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RD) };
+}
+
+/// Says that we send no more. What was written before is still delivered.
+pub(crate) fn shutdown_write(fd: &OwnedFd) {
+    // SAFETY: no pointers are passed. It fails only if the connection is gone, which is as good.
+    unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_WR) };
+}
+
+/// Makes the coming close a reset.
+pub(crate) fn reset_on_close(fd: &OwnedFd) {
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    // It cannot fail on a socket; if it did, the close would be an ordinary one.
+    let _ = set(fd, libc::SOL_SOCKET, libc::SO_LINGER, &linger);
+}
+
+/// Swallows what the peer still sends; true when it has ended.
+pub(crate) fn drain(fd: RawFd) -> bool {
+    /// So that one flooding peer holds no shard up.
+    const CALLS_MAX: usize = 16;
+    let mut sink = MaybeUninit::<[u8; 64 << 10]>::uninit();
+    for _ in 0..CALLS_MAX {
+        // SAFETY: the buffer is writable for its length. With MSG_TRUNC a TCP socket drops the bytes and writes
+        // nothing to it (tcp(7)).
+        let got = unsafe {
+            let at = sink.as_mut_ptr().cast();
+            libc::recv(fd, at, size_of_val(&sink), libc::MSG_TRUNC | libc::MSG_DONTWAIT)
+        };
+        match got {
+            0 => return true,
+            1.. => {}
+            _ => match io::Error::last_os_error().raw_os_error() {
+                Some(libc::EAGAIN) => return false,
+                Some(libc::EINTR) => {}
+                Some(_) | None => return true,
+            },
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Over loopback a connection's bytes come in on the processor that the peer runs on.
+    #[test]
+    fn an_accepted_socket_says_on_which_processor_its_bytes_come_in() {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let mut seen = 0;
+        for core in 0..cores {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let to = listener.local_addr().unwrap();
+            let peer = std::thread::spawn(move || {
+                // Which of the machine's cores this process may use is not said.
+                crate::clock::pin_to(core).ok().map(|()| TcpStream::connect(to).unwrap())
+            });
+            let Some(_peer) = peer.join().unwrap() else { continue };
+            let Accept::Socket(_, accepted) = accept(&listener, ListenerId(0)) else {
+                panic!("somebody has connected")
+            };
+            assert_eq!(accepted.cpu, Some(core as u32));
+            seen += 1;
+        }
+        assert!(seen > 0 || cores == 1, "this process may use one of the first {cores} cores");
+        let fresh = tcp("127.0.0.1:0".parse().unwrap()).unwrap();
+        assert!(incoming_cpu(&fresh).is_none_or(|cpu| (cpu as usize) < 4096), "-1 is no processor");
+    }
+
+    #[test]
+    fn a_socket_that_meets_itself_is_refused() {
+        let socket = tcp("127.0.0.1:0".parse().unwrap()).unwrap();
+        bind(&socket, "127.0.0.1:0".parse().unwrap()).unwrap();
+        let socket = TcpListener::from(socket);
+        let own = socket.local_addr().unwrap();
+        let socket = OwnedFd::from(socket);
+        // SAFETY: `name` is a whole address of the length given.
+        let _ = with_name(own, |name, len| unsafe { libc::connect(socket.as_raw_fd(), name, len) });
+        assert_eq!(connected(&socket, own), Err(Errno(libc::ECONNREFUSED)));
+    }
+}

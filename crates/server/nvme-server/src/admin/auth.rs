@@ -1,0 +1,370 @@
+//! In-band authentication of a queue (NVMe Base §8.3.5): its commands, its deadline, and what is
+//! served meanwhile.
+//!
+//! Invariant: a queue whose host has not authenticated serves Authentication Send and Receive, one
+//! at a time, and nothing else. What takes long leaves by [`Step::Compute`] and comes back by
+//! [`Server::computed`], under a number that no other work of this shard has.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use buf::{Cx, Sg, Time};
+use nvme::auth::{
+    Controller as Machine, Credentials, Group, Hash, MESSAGE_LEN_MAX, Outcome as Computed, Policy, Progress,
+    Stage, Then, transfer_len,
+};
+use nvme::{Completion, FabricsType, Opcode, Sqe, Status};
+
+use super::memory;
+use crate::controller::Due;
+use crate::server::Server;
+use crate::step::{CommandKey, ComputeId, Gone, QueueKey, Step};
+use crate::word::{Failure, News};
+
+/// How long a host may take to authenticate a queue, or to authenticate it again.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A message is given with zeroes behind it up to the room there is, since a host may count bytes; up to
+/// this much, which no message reaches.
+const ROOM_MAX: u32 = 4096;
+
+/// What a host must prove before its queues serve it.
+#[derive(Clone, Debug)]
+pub struct Authentication {
+    /// Names and keys.
+    pub credentials: Credentials,
+    /// What may be used.
+    pub policy: Policy,
+}
+
+/// The authentication of a queue.
+pub(crate) struct Guard {
+    machine: Machine,
+    /// The command that waits, and for what.
+    waiting: Option<(CommandKey, u16, Wait)>,
+    /// Until when the host must have authenticated.
+    deadline: Option<Time>,
+    /// The host has authenticated once.
+    proven: bool,
+    /// Something was computed for it, or was to be.
+    cost: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wait {
+    Data,
+    Work(ComputeId),
+    /// Memory for a message of `len` bytes, of an Authentication Receive whose SGL has `room`.
+    Room {
+        len: u32,
+        room: u32,
+    },
+}
+
+impl std::fmt::Debug for Guard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Guard").field("stage", &self.machine.stage()).finish_non_exhaustive()
+    }
+}
+
+impl Guard {
+    pub(crate) fn new(what: &Arc<Authentication>) -> Guard {
+        let Authentication { credentials, policy } = Authentication::clone(what);
+        let machine = Machine::new(credentials, policy);
+        Guard { machine, waiting: None, deadline: None, proven: false, cost: false }
+    }
+
+    /// Whether commands are served.
+    pub(crate) fn is_open(&self) -> bool {
+        match self.machine.stage() {
+            Stage::Authenticated | Stage::Again => true,
+            Stage::Pending | Stage::Failed => false,
+        }
+    }
+
+    /// When the host must be done.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        self.deadline
+    }
+
+    /// Sets the deadline while something is due, and clears it when nothing is.
+    fn watch(&mut self, now: Time) {
+        match self.machine.stage() {
+            Stage::Authenticated => self.deadline = None,
+            Stage::Pending | Stage::Again | Stage::Failed => {
+                self.deadline.get_or_insert(now + PATIENCE);
+            }
+        }
+    }
+}
+
+/// Whether it is a command of authentication.
+pub(crate) fn is_authentication(sqe: &Sqe) -> bool {
+    let kinds = [FabricsType::AUTHENTICATION_SEND, FabricsType::AUTHENTICATION_RECEIVE];
+    sqe.opcode == Opcode::FABRICS && kinds.contains(&sqe.fabrics_type())
+}
+
+impl Server {
+    /// Whether the host has still to prove to this queue who it is.
+    pub fn must_prove(&self, key: QueueKey) -> bool {
+        self.queue(key).guard.as_ref().is_some_and(|guard| !guard.is_open())
+    }
+
+    /// By which hash and group the host of a queue has authenticated; `None`: it has not, or need not.
+    pub fn proven_by(&self, key: QueueKey) -> Option<(Hash, Group)> {
+        self.queue(key).guard.as_ref().and_then(|guard| guard.machine.method())
+    }
+
+    /// A queue has opened that must authenticate: it has until its deadline.
+    pub(crate) fn guard(&mut self, key: QueueKey) {
+        let now = self.now;
+        if let Some(guard) = &mut self.queue_mut(key).guard {
+            guard.watch(now);
+        }
+        self.arm_queue(key);
+    }
+
+    /// A command has come to a queue with a guard: whether it was dealt with here.
+    pub(crate) fn guarded(&mut self, cx: &mut Cx<'_>, key: CommandKey, sqe: &Sqe, data_out: u32) -> bool {
+        let Some(guard) = &self.queue(key.queue).guard else { return false };
+        if is_authentication(sqe) {
+            self.authenticate(cx, key, sqe, data_out);
+            return true;
+        }
+        if guard.is_open() {
+            return false;
+        }
+        let cid = sqe.cid.get();
+        self.answer_guarded(key, cid, Status::AUTHENTICATION_REQUIRED.final_().into());
+        true
+    }
+
+    fn answer_guarded(&mut self, command: CommandKey, cid: u16, completion: Completion) {
+        if !completion.status.is_success() {
+            let failure = Failure { at: self.now, cid, status: completion.status, lba: 0, nsid: 0 };
+            self.note_failure(command.queue, failure);
+        }
+        self.steps.push_back(Step::Respond { command, completion });
+    }
+
+    fn authenticate(&mut self, cx: &mut Cx<'_>, key: CommandKey, sqe: &Sqe, data_out: u32) {
+        let cid = sqe.cid.get();
+        let refused = match transfer_len(sqe) {
+            Err(status) => status,
+            Ok(_) if self.queue(key.queue).guard.as_ref().is_some_and(|guard| guard.waiting.is_some()) => {
+                Status::COMMAND_SEQUENCE_ERROR.final_()
+            }
+            Ok(len) if sqe.fabrics_type() == FabricsType::AUTHENTICATION_RECEIVE => {
+                return self.give(cx, key, cid, len, sqe.dptr.length.get());
+            }
+            Ok(len) if len as usize > MESSAGE_LEN_MAX => Status::INVALID_FIELD.final_(),
+            Ok(len) if len != data_out => Status::SGL_LENGTH_INVALID.final_(),
+            Ok(len) => {
+                if let Some(guard) = &mut self.queue_mut(key.queue).guard {
+                    guard.waiting = Some((key, cid, Wait::Data));
+                }
+                return self.steps.push_back(Step::Receive { command: key, at: 0, len });
+            }
+        };
+        self.answer_guarded(key, cid, refused.into());
+    }
+
+    /// Authentication Receive.
+    fn give(&mut self, cx: &mut Cx<'_>, key: CommandKey, cid: u16, len: u32, room: u32) {
+        let now = self.now;
+        let Some(guard) = &mut self.queue_mut(key.queue).guard else { return };
+        if room < len {
+            return self.answer_guarded(key, cid, Status::SGL_LENGTH_INVALID.final_().into());
+        }
+        let len = len.min(ROOM_MAX);
+        if !super::has_room(cx.pool, len) {
+            guard.waiting = Some((key, cid, Wait::Room { len, room }));
+            return self.ask_for_room(key, len);
+        }
+        let given = guard.machine.receive(len).map(|mut given| {
+            given.message.resize(len as usize, 0);
+            given
+        });
+        guard.watch(now);
+        let (completion, then) = match given {
+            Err(status) => (status.into(), Then::End(nvme::auth::Explanation::PAYLOAD)),
+            Ok(given) => match memory(cx.pool, &given.message) {
+                Some(data) => {
+                    self.steps.push_back(Step::Send { command: key, at: 0, data });
+                    (Completion::SUCCESS, given.then)
+                }
+                None => unreachable!("memory was looked for"),
+            },
+        };
+        self.answer_guarded(key, cid, completion);
+        match then {
+            Then::GoOn => self.arm_queue(key.queue),
+            Then::Authenticated => self.let_in(key.queue),
+            Then::End(_) => self.turn_away(key.queue),
+        }
+    }
+
+    /// There may be memory for an Authentication Receive. Whether it was one.
+    pub(crate) fn retry_guarded(&mut self, cx: &mut Cx<'_>, key: CommandKey) -> bool {
+        let Some(guard) = self.open_queue_mut(key.queue).and_then(|queue| queue.guard.as_mut()) else {
+            return false;
+        };
+        let waits = |(command, _, on): &mut (CommandKey, u16, Wait)| {
+            *command == key && matches!(on, Wait::Room { .. })
+        };
+        let Some((_, cid, on)) = guard.waiting.take_if(waits) else { return false };
+        if let Wait::Room { len, room } = on {
+            self.give(cx, key, cid, len, room);
+        }
+        true
+    }
+
+    /// The data of an Authentication Send is here. Whether it was one.
+    pub(crate) fn guard_data(&mut self, cx: &mut Cx<'_>, key: CommandKey, data: &Sg) -> bool {
+        let Some(queue) = self.open_queue_mut(key.queue) else { return false };
+        let Some(guard) = &mut queue.guard else { return false };
+        let Some((_, cid, _)) =
+            guard.waiting.take_if(|(command, _, on)| *command == key && *on == Wait::Data)
+        else {
+            return false;
+        };
+        let mut message = vec![0; data.len()];
+        data.copy_to(0, &mut message);
+        let entropy = &mut *cx.entropy;
+        let progress = guard.machine.send(&message, &mut |bytes| entropy.fill(bytes));
+        self.proceed(key, cid, progress);
+        true
+    }
+
+    /// What [`Step::Compute`] gave out is done.
+    pub fn computed(&mut self, cx: &mut Cx<'_>, id: ComputeId, outcome: Computed) {
+        self.now = cx.now;
+        let Some(queue) = self.computing.remove(&id) else { return };
+        let Some(guard) = self.open_queue_mut(queue).and_then(|queue| queue.guard.as_mut()) else { return };
+        let Some((key, cid, _)) = guard.waiting.take_if(|(_, _, on)| *on == Wait::Work(id)) else { return };
+        let progress = guard.machine.computed(outcome);
+        self.proceed(key, cid, progress);
+    }
+
+    /// What [`Step::Compute`] gave out is not done, since too much else waits: the queue ends, and its host may
+    /// come again.
+    pub fn not_computed(&mut self, cx: &mut Cx<'_>, id: ComputeId) {
+        self.now = cx.now;
+        let Some(queue) = self.computing.remove(&id) else { return };
+        let Some(guard) = self.open_queue_mut(queue).and_then(|queue| queue.guard.as_mut()) else { return };
+        let Some((key, cid, _)) = guard.waiting.take_if(|(_, _, on)| *on == Wait::Work(id)) else { return };
+        // Nobody is to be blamed for what was not done.
+        guard.cost = false;
+        self.answer_guarded(key, cid, Status::INTERNAL_ERROR.into());
+        self.end_guarded(key.queue, Gone::Overloaded);
+    }
+
+    fn proceed(&mut self, key: CommandKey, cid: u16, progress: Progress) {
+        let now = self.now;
+        if let Some(guard) = &mut self.queue_mut(key.queue).guard {
+            guard.watch(now);
+        }
+        match progress {
+            Progress::Answer => {
+                self.answer_guarded(key, cid, Completion::SUCCESS);
+                self.arm_queue(key.queue);
+            }
+            Progress::Compute(work) => {
+                self.computations += 1;
+                let id = ComputeId(self.computations);
+                self.computing.insert(id, key.queue);
+                if let Some(guard) = &mut self.queue_mut(key.queue).guard {
+                    guard.waiting = Some((key, cid, Wait::Work(id)));
+                    guard.cost = true;
+                }
+                self.steps.push_back(Step::Compute { queue: key.queue, id, work });
+            }
+            Progress::Authenticated => {
+                self.answer_guarded(key, cid, Completion::SUCCESS);
+                self.let_in(key.queue);
+            }
+            Progress::End(_) => {
+                self.answer_guarded(key, cid, Completion::SUCCESS);
+                self.turn_away(key.queue);
+            }
+        }
+    }
+
+    /// The host has authenticated.
+    fn let_in(&mut self, key: QueueKey) {
+        let now = self.now;
+        let queue = self.queue_mut(key);
+        if let Some(guard) = &mut queue.guard {
+            guard.watch(now);
+            guard.proven = true;
+        }
+        self.arm_queue(key);
+        self.steps.push_back(Step::Proven { queue: key });
+        if self.queue(key).spec.qid != 0 {
+            self.tell_controller(key, News::Proven);
+        }
+    }
+
+    /// The host has failed to authenticate: the queue ends, and with it the association.
+    pub(crate) fn turn_away(&mut self, key: QueueKey) {
+        self.end_guarded(key, Gone::Unauthenticated);
+    }
+
+    fn end_guarded(&mut self, key: QueueKey, why: Gone) {
+        let spec = &self.queue(key).spec;
+        if spec.qid == 0 {
+            return self.end_association(spec.cntlid, why);
+        }
+        if !std::mem::replace(&mut self.queue_mut(key).told_away, true) {
+            self.steps.push_back(Step::EndQueue { queue: key });
+        }
+    }
+
+    /// A command of authentication that waits must end without an answer. Whether it was one.
+    pub(crate) fn retire_guarded(&mut self, key: CommandKey) -> bool {
+        let Some(guard) = self.open_queue_mut(key.queue).and_then(|queue| queue.guard.as_mut()) else {
+            return false;
+        };
+        let Some((_, _, on)) = guard.waiting.take_if(|(command, _, _)| *command == key) else { return false };
+        if let Wait::Work(id) = on {
+            self.forget(id);
+        }
+        self.steps.push_back(Step::Retire { command: key });
+        true
+    }
+
+    /// A queue with a guard closes: what waits there ends.
+    pub(crate) fn unguard(&mut self, key: QueueKey) {
+        let queue = self.queue_mut(key);
+        let Some(Guard { machine, waiting, proven, cost, .. }) = queue.guard.take() else { return };
+        // Of whom it is not proved that the queue is theirs, they cannot end an association by losing it.
+        queue.ended |= !proven;
+        // Who lets powers be computed and goes has failed as much as who sends a wrong answer; else it would be
+        // the cheaper way to keep us busy.
+        if machine.stage() == Stage::Failed || (cost && !proven) {
+            self.steps.push_back(Step::Unproven { queue: key });
+        }
+        if let Some((command, _, on)) = waiting {
+            if let Wait::Work(id) = on {
+                self.forget(id);
+            }
+            self.steps.push_back(Step::Retire { command });
+        }
+        self.arm_queue(key);
+    }
+
+    /// What was to be computed is of no use any more.
+    fn forget(&mut self, id: ComputeId) {
+        if self.computing.remove(&id).is_some() {
+            self.steps.push_back(Step::Forget { id });
+        }
+    }
+
+    /// Puts a queue's deadline among the timers.
+    fn arm_queue(&mut self, key: QueueKey) {
+        let queue = self.queue_mut(key);
+        let deadline = queue.guard.as_ref().and_then(Guard::deadline);
+        let old = std::mem::replace(&mut queue.armed, deadline);
+        self.controllers.rearm(Due::Queue(key), old, deadline);
+    }
+}

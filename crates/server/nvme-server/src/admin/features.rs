@@ -1,0 +1,456 @@
+//! Get Features and Set Features (NVMe Base §5.15, §5.27).
+//!
+//! [`TABLE`] says which features there are and what can be done with them. Nothing can be saved:
+//! what must last is configured.
+
+use buf::{Sg, Time};
+use nvme::feature::{Capabilities, Fid, GetFeatures, Select, SetFeatures};
+use nvme::identify::NSID_ALL;
+use nvme::log::ReservationNotice;
+use nvme::log::effects::Scope;
+use nvme::{Completion, Status};
+use volume::Ask;
+use volume::reservation::Action;
+
+use super::Outcome;
+use super::identify::names_no_namespace;
+use crate::controller::{Controller, Wait, Waiting};
+use crate::server::Server;
+use crate::step::{CommandKey, Step};
+
+/// A feature.
+pub(super) struct Feature {
+    pub(super) fid: Fid,
+    pub(super) scope: Scope,
+    /// Whether it can be set.
+    changeable: bool,
+    /// Whether discovery controllers have it too.
+    discovery: bool,
+}
+
+const fn feature(fid: Fid, scope: Scope, changeable: bool, discovery: bool) -> Feature {
+    Feature { fid, scope, changeable, discovery }
+}
+
+/// The features that there are.
+pub(super) const TABLE: [Feature; 16] = [
+    feature(Fid::ARBITRATION, Scope::Controller, true, false),
+    feature(Fid::POWER_MANAGEMENT, Scope::Controller, true, false),
+    feature(Fid::TEMPERATURE_THRESHOLD, Scope::Controller, true, false),
+    feature(Fid::ERROR_RECOVERY, Scope::Namespace, true, false),
+    // What the volumes' caches do is configured; Flush is honoured whatever they do.
+    feature(Fid::VOLATILE_WRITE_CACHE, Scope::Controller, false, false),
+    feature(Fid::NUMBER_OF_QUEUES, Scope::Controller, true, false),
+    feature(Fid::WRITE_ATOMICITY, Scope::Controller, true, false),
+    feature(Fid::ASYNC_EVENT_CONFIGURATION, Scope::Controller, true, true),
+    feature(Fid::TIMESTAMP, Scope::Controller, true, false),
+    feature(Fid::KEEP_ALIVE_TIMER, Scope::Controller, true, true),
+    feature(Fid::HOST_BEHAVIOR, Scope::Controller, true, false),
+    feature(Fid::COMMAND_SET_PROFILE, Scope::Controller, true, false),
+    // Connect has set it (NVMe Base §5.27.1.25).
+    feature(Fid::HOST_IDENTIFIER, Scope::Controller, false, false),
+    feature(Fid::RESERVATION_NOTIFICATION_MASK, Scope::Namespace, true, false),
+    // A registration changes it too (CPTPL), and it is the same for both protocols.
+    feature(Fid::RESERVATION_PERSISTENCE, Scope::Namespace, true, false),
+    feature(Fid::NAMESPACE_WRITE_PROTECTION, Scope::Namespace, true, false),
+];
+
+const HOST_BEHAVIOR_LEN: usize = 512;
+/// The longest data of a feature.
+pub(super) const DATA_LEN_MAX: usize = HOST_BEHAVIOR_LEN;
+/// The longest data that is taken for a feature: hosts may send a page where less means something.
+const DATA_OUT_MAX: usize = 4096;
+const TIMESTAMP_LEN: usize = 8;
+/// The write protection states of feature 84h: none, and until it is taken back.
+const PROTECTED: u32 = 1;
+/// Bits of feature 82h that mean something.
+const MASKS: u8 = 0b1110;
+/// The composite temperature: no other is measured.
+const THRESHOLD_OVER: u32 = 0xffff;
+
+/// The values of a controller's features, as a reset leaves them at first.
+#[derive(Debug)]
+pub(crate) struct Features {
+    arbitration: u32,
+    power: u32,
+    /// Over and under.
+    thresholds: [u32; 2],
+    error_recovery: u32,
+    atomicity: u32,
+    /// Milliseconds since 1970 as the host said, and when; else since the controller opened.
+    timestamp: Option<(u64, Time)>,
+    behavior: Vec<u8>,
+    /// Feature 82h by namespace, ascending; those that mask nothing are not there.
+    masks: Vec<(u32, u8)>,
+}
+
+impl Default for Features {
+    fn default() -> Self {
+        Features {
+            arbitration: 0,
+            power: 0,
+            thresholds: [THRESHOLD_OVER, 0],
+            error_recovery: 0,
+            atomicity: 0,
+            timestamp: None,
+            behavior: vec![0; HOST_BEHAVIOR_LEN],
+            masks: Vec::new(),
+        }
+    }
+}
+
+impl Features {
+    /// Whether this temperature, in kelvins, is at or beyond a threshold.
+    pub(crate) fn warns_of(&self, kelvins: u16) -> bool {
+        let [over, under] = self.thresholds;
+        u32::from(kelvins) >= over || u32::from(kelvins) <= under
+    }
+
+    /// Whether the host wants not to hear of such a notice.
+    pub(crate) fn masks(&self, nsid: u32, what: ReservationNotice) -> bool {
+        self.mask(nsid) >> (what as u8) & 1 != 0
+    }
+
+    /// Whether the host waits before it tries a command again for as long as its status says (ACRE).
+    pub(crate) fn delays_retries(&self) -> bool {
+        self.behavior[0] == 1
+    }
+
+    fn mask(&self, nsid: u32) -> u8 {
+        self.masks.binary_search_by_key(&nsid, |(nsid, _)| *nsid).map_or(0, |at| self.masks[at].1)
+    }
+
+    fn set_mask(&mut self, nsid: u32, mask: u8) {
+        match self.masks.binary_search_by_key(&nsid, |(nsid, _)| *nsid) {
+            Ok(at) => self.masks[at].1 = mask,
+            Err(at) => self.masks.insert(at, (nsid, mask)),
+        }
+    }
+
+    /// The value of feature 0Eh: 48 bits of milliseconds, and who said them.
+    fn timestamp(&self, opened: Time, now: Time) -> [u8; TIMESTAMP_LEN] {
+        let (base, since, origin) = match self.timestamp {
+            Some((base, at)) => (base, now.since(at), 1 << 1),
+            None => (0, now.since(opened), 0),
+        };
+        let mut bytes = base.wrapping_add(since.as_millis() as u64).to_le_bytes();
+        (bytes[6], bytes[7]) = (origin, 0);
+        bytes
+    }
+}
+
+fn find(controller: &Controller, fid: Fid) -> Result<&'static Feature, Status> {
+    let known = TABLE.iter().find(|feature| feature.fid == fid);
+    known
+        .filter(|feature| feature.discovery || !controller.is_discovery())
+        .ok_or(Status::INVALID_FIELD.final_())
+}
+
+/// Whether the feature may be asked for by this NSID.
+fn check_namespace(controller: &Controller, feature: &Feature, nsid: u32, all: bool) -> Result<(), Status> {
+    match feature.scope {
+        Scope::Controller if names_no_namespace(nsid) => Ok(()),
+        Scope::Controller => Err(Status::FEATURE_NOT_NAMESPACE_SPECIFIC.final_()),
+        Scope::Namespace if nsid == NSID_ALL && all => Ok(()),
+        Scope::Namespace if controller.namespace(nsid).is_some() => Ok(()),
+        Scope::Namespace => Err(Status::INVALID_NAMESPACE.final_()),
+    }
+}
+
+/// Get Features.
+pub(super) fn get(
+    server: &Server,
+    now: Time,
+    cntlid: u16,
+    get: GetFeatures,
+    room: u32,
+) -> Result<Outcome, Status> {
+    let controller = server.controllers.find(cntlid).ok_or(Status::INTERNAL_ERROR)?;
+    let feature = find(controller, get.fid)?;
+    // NVMe Base §5.15: an NSID means nothing to a feature of the controller.
+    if feature.scope == Scope::Namespace {
+        let all = get.fid == Fid::ERROR_RECOVERY;
+        check_namespace(controller, feature, get.nsid, all)?;
+    }
+    match get.select {
+        Select::Supported => {
+            let per_namespace = feature.scope == Scope::Namespace;
+            let can = Capabilities { saveable: false, per_namespace, changeable: feature.changeable };
+            Ok(Outcome::result(can.dword()))
+        }
+        Select::Current => value(server, now, controller, get, &controller.features, room),
+        // Nothing is saved, so what is saved is the default (NVMe Base §5.15.1).
+        Select::Default | Select::Saved => value(server, now, controller, get, &Features::default(), room),
+    }
+}
+
+fn value(
+    server: &Server,
+    now: Time,
+    controller: &Controller,
+    get: GetFeatures,
+    features: &Features,
+    room: u32,
+) -> Result<Outcome, Status> {
+    let current = get.select == Select::Current;
+    let dword = match get.fid {
+        Fid::ARBITRATION => features.arbitration,
+        Fid::POWER_MANAGEMENT => features.power,
+        Fid::TEMPERATURE_THRESHOLD => features.thresholds[threshold(get.argument)?],
+        Fid::ERROR_RECOVERY => features.error_recovery,
+        Fid::VOLATILE_WRITE_CACHE => 1,
+        Fid::NUMBER_OF_QUEUES if current => queues(controller.granted),
+        Fid::NUMBER_OF_QUEUES => queues(controller.spec.limits.queues),
+        Fid::WRITE_ATOMICITY => features.atomicity,
+        Fid::ASYNC_EVENT_CONFIGURATION if current => controller.events.configuration,
+        Fid::ASYNC_EVENT_CONFIGURATION | Fid::COMMAND_SET_PROFILE => 0,
+        Fid::KEEP_ALIVE_TIMER => controller.kato_ms(),
+        Fid::TIMESTAMP => return bytes(&features.timestamp(controller.opened, now), room),
+        Fid::HOST_BEHAVIOR => return bytes(&features.behavior, room),
+        // EXHID: the host asks for 128 bits, as fabrics demand.
+        Fid::HOST_IDENTIFIER if get.argument & 1 == 0 => return Err(Status::INVALID_FIELD.final_()),
+        Fid::HOST_IDENTIFIER => return bytes(&controller.spec.host.id.bytes(), room),
+        Fid::RESERVATION_NOTIFICATION_MASK => features.mask(get.nsid).into(),
+        Fid::RESERVATION_PERSISTENCE => {
+            of_volume(server, controller, get.nsid, |view| u32::from(view.reservations.persists()))?
+        }
+        Fid::NAMESPACE_WRITE_PROTECTION => of_volume(server, controller, get.nsid, |view| {
+            let reads = controller.namespace(get.nsid).is_some_and(|entry| entry.read_only);
+            if reads || view.is_protected() || view.host_protection.is_on() { PROTECTED } else { 0 }
+        })?,
+        _ => return Err(Status::INVALID_FIELD.final_()),
+    };
+    Ok(Outcome::result(dword))
+}
+
+fn bytes(bytes: &[u8], room: u32) -> Result<Outcome, Status> {
+    if (room as usize) < bytes.len() {
+        return Err(Status::SGL_LENGTH_INVALID.final_());
+    }
+    Ok(Outcome::bytes(bytes))
+}
+
+fn of_volume(
+    server: &Server,
+    controller: &Controller,
+    nsid: u32,
+    what: impl Fn(&volume::View) -> u32,
+) -> Result<u32, Status> {
+    let entry = controller.namespace(nsid).ok_or(Status::INVALID_NAMESPACE.final_())?;
+    let volume = server.volume(entry.volume).ok_or(Status::INVALID_NAMESPACE.final_())?;
+    Ok(what(&volume.view))
+}
+
+/// Both halves of feature 07h: queues of either kind, 0's based.
+fn queues(granted: u16) -> u32 {
+    let based = u32::from(granted - 1);
+    based | based << 16
+}
+
+/// Which threshold: THSEL in bits 21:20. Only the composite temperature (TMPSEL 0) is there.
+fn threshold(argument: u32) -> Result<usize, Status> {
+    match (argument >> 16 & 15, argument >> 20 & 3) {
+        (0, kind @ (0 | 1)) => Ok(kind as usize),
+        _ => Err(Status::INVALID_FIELD.final_()),
+    }
+}
+
+/// Set Features.
+pub(super) fn set(
+    server: &mut Server,
+    now: Time,
+    cntlid: u16,
+    key: CommandKey,
+    cid: u16,
+    set: SetFeatures,
+    data_out: u32,
+) -> Result<Outcome, Status> {
+    let controller = server.controllers.find_mut(cntlid).ok_or(Status::INTERNAL_ERROR)?;
+    let feature = find(controller, set.fid)?;
+    if set.save {
+        return Err(Status::FEATURE_NOT_SAVEABLE.final_());
+    }
+    let all = matches!(set.fid, Fid::ERROR_RECOVERY | Fid::RESERVATION_NOTIFICATION_MASK);
+    check_namespace(controller, feature, set.nsid, all)?;
+    match set.fid {
+        // Its value is right whatever it is; only the data says what it is.
+        Fid::TIMESTAMP => return receive(server, cntlid, key, cid, set, TIMESTAMP_LEN, data_out),
+        Fid::HOST_BEHAVIOR => return receive(server, cntlid, key, cid, set, HOST_BEHAVIOR_LEN, data_out),
+        Fid::NAMESPACE_WRITE_PROTECTION => return protect(server, cntlid, key, cid, set),
+        // What is so already may be set so.
+        Fid::VOLATILE_WRITE_CACHE if set.value & 1 == 1 => return Ok(Outcome::SUCCESS),
+        Fid::HOST_IDENTIFIER => return Err(Status::COMMAND_SEQUENCE_ERROR.final_()),
+        Fid::RESERVATION_PERSISTENCE => return persist(server, cntlid, key, cid, set),
+        _ => {}
+    }
+    if !feature.changeable {
+        return Err(Status::FEATURE_NOT_CHANGEABLE.final_());
+    }
+    let outcome = controller.set(now, set);
+    if set.fid == Fid::KEEP_ALIVE_TIMER {
+        let words = controller.listen();
+        server.steps.extend(words);
+    }
+    server.tell_events(cntlid);
+    server.arm(cntlid);
+    outcome
+}
+
+impl Controller {
+    /// Sets a feature that needs no data.
+    fn set(&mut self, now: Time, set: SetFeatures) -> Result<Outcome, Status> {
+        let invalid = Err(Status::INVALID_FIELD.final_());
+        match set.fid {
+            Fid::ARBITRATION => self.features.arbitration = set.value,
+            // There is one power state.
+            Fid::POWER_MANAGEMENT if set.value & 0x1f != 0 => return invalid,
+            Fid::POWER_MANAGEMENT => self.features.power = set.value & 0xff,
+            Fid::TEMPERATURE_THRESHOLD => {
+                let every = if set.value >> 16 & 15 == 15 { set.value & !(15 << 16) } else { set.value };
+                self.features.thresholds[threshold(every)?] = set.value & 0xffff;
+            }
+            // DULBE: reads of deallocated blocks are no errors here.
+            Fid::ERROR_RECOVERY if set.value & 1 << 16 != 0 => return invalid,
+            Fid::ERROR_RECOVERY => self.features.error_recovery = set.value & 0xffff,
+            Fid::WRITE_ATOMICITY => self.features.atomicity = set.value & 1,
+            Fid::NUMBER_OF_QUEUES => return self.grant_queues(set.value),
+            Fid::ASYNC_EVENT_CONFIGURATION => self.events.configuration = set.value,
+            Fid::KEEP_ALIVE_TIMER if self.set_kato(now, set.value) => {}
+            Fid::KEEP_ALIVE_TIMER => return Err(Status::KEEP_ALIVE_INVALID.final_()),
+            // One combination of command sets: the NVM command set.
+            Fid::COMMAND_SET_PROFILE if set.value & 0x1ff != 0 => return invalid,
+            Fid::COMMAND_SET_PROFILE => {}
+            Fid::RESERVATION_NOTIFICATION_MASK => {
+                let mask = set.value as u8 & MASKS;
+                let namespaces = self.namespaces.clone();
+                for entry in namespaces.iter().filter(|entry| [entry.nsid, NSID_ALL].contains(&set.nsid)) {
+                    self.features.set_mask(entry.nsid, mask);
+                }
+            }
+            _ => return invalid,
+        }
+        Ok(Outcome::SUCCESS)
+    }
+
+    /// Feature 07h: as many queues as asked for, submission and completion alike, up to the limit.
+    fn grant_queues(&mut self, value: u32) -> Result<Outcome, Status> {
+        let asked = [value & 0xffff, value >> 16];
+        if asked.contains(&0xffff) {
+            return Err(Status::INVALID_FIELD.final_());
+        }
+        // What is connected keeps its numbers (NVMe Base §5.27.1.5).
+        if self.members.iter().any(|member| member.proven) {
+            return Err(Status::COMMAND_SEQUENCE_ERROR.final_());
+        }
+        let least = asked[0].min(asked[1]) as u16 + 1;
+        self.granted = least.min(self.spec.limits.queues);
+        let completion = Completion { result: queues(self.granted).into(), ..Completion::SUCCESS };
+        Ok(Outcome::Done(completion))
+    }
+}
+
+fn receive(
+    server: &mut Server,
+    cntlid: u16,
+    key: CommandKey,
+    cid: u16,
+    set: SetFeatures,
+    len: usize,
+    data_out: u32,
+) -> Result<Outcome, Status> {
+    // All of it is received, so what an SGL says is not taken for its word.
+    if !(len..=DATA_OUT_MAX).contains(&(data_out as usize)) {
+        return Err(Status::SGL_LENGTH_INVALID.final_());
+    }
+    wait(server, cntlid, Waiting { key, cid, on: Wait::Feature(set) });
+    server.steps.push_back(Step::Receive { command: key, at: 0, len: data_out });
+    Ok(Outcome::Later)
+}
+
+fn wait(server: &mut Server, cntlid: u16, waiting: Waiting) {
+    if let Some(controller) = server.controllers.find_mut(cntlid) {
+        controller.waiting.push(waiting);
+    }
+}
+
+/// The data of a feature is here.
+pub(super) fn data(
+    server: &mut Server,
+    now: Time,
+    cntlid: u16,
+    set: SetFeatures,
+    data: &Sg,
+) -> Result<Outcome, Status> {
+    let controller = server.controllers.find_mut(cntlid).ok_or(Status::INTERNAL_ERROR)?;
+    if set.fid == Fid::TIMESTAMP {
+        let mut bytes = [0; 8];
+        data.copy_to(0, &mut bytes[..6]);
+        controller.features.timestamp = Some((u64::from_le_bytes(bytes), now));
+    } else {
+        let mut bytes = vec![0; HOST_BEHAVIOR_LEN];
+        data.copy_to(0, &mut bytes);
+        // ACRE says 0 or 1; extended formats (LBAFEE) are not offered.
+        if bytes[0] > 1 || bytes[2] != 0 {
+            return Err(Status::INVALID_FIELD.final_());
+        }
+        controller.features.behavior = bytes;
+        let words = controller.listen();
+        server.steps.extend(words);
+    }
+    Ok(Outcome::SUCCESS)
+}
+
+/// Feature 84h: the write protection that SCSI hosts see as SWP.
+fn protect(
+    server: &mut Server,
+    cntlid: u16,
+    key: CommandKey,
+    cid: u16,
+    set: SetFeatures,
+) -> Result<Outcome, Status> {
+    let on = match set.value & 7 {
+        0 => false,
+        PROTECTED => true,
+        _ => return Err(Status::INVALID_FIELD.final_()),
+    };
+    let controller = server.controllers.find(cntlid).ok_or(Status::INTERNAL_ERROR)?;
+    let entry = controller.namespace(set.nsid).ok_or(Status::INVALID_NAMESPACE.final_())?;
+    let volume = server.volume(entry.volume).ok_or(Status::INVALID_NAMESPACE.final_())?;
+    // What the operator or the backing protects no host opens, and who may only read changes nothing for others.
+    if entry.read_only || (!on && volume.view.is_protected()) {
+        return if on { Ok(Outcome::SUCCESS) } else { Err(Status::FEATURE_NOT_CHANGEABLE.final_()) };
+    }
+    let (volume, by) = (entry.volume, controller.spec.nexus.identity.clone());
+    let id = server.controllers.next_ask();
+    wait(server, cntlid, Waiting { key, cid, on: Wait::Ask(id) });
+    server.steps.push_back(Step::Ask { volume, id, ask: Ask::WriteProtectByHost { by, on } });
+    Ok(Outcome::Later)
+}
+
+/// Feature 83h (PTPL).
+fn persist(
+    server: &mut Server,
+    cntlid: u16,
+    key: CommandKey,
+    cid: u16,
+    set: SetFeatures,
+) -> Result<Outcome, Status> {
+    let on = set.value & 1 == 1;
+    let controller = server.controllers.find(cntlid).ok_or(Status::INTERNAL_ERROR)?;
+    let entry = controller.namespace(set.nsid).ok_or(Status::INVALID_NAMESPACE.final_())?;
+    let volume = server.volume(entry.volume).ok_or(Status::INVALID_NAMESPACE.final_())?;
+    let reservations = &volume.view.reservations;
+    if reservations.persists() == on {
+        return Ok(Outcome::SUCCESS);
+    }
+    // What is configured to last no host ends, and who may only read changes nothing for others.
+    if entry.read_only || (!on && reservations.must_persist()) {
+        return Err(Status::FEATURE_NOT_CHANGEABLE.final_());
+    }
+    let (volume, who) = (entry.volume, controller.spec.nexus.clone());
+    let id = server.controllers.next_ask();
+    wait(server, cntlid, Waiting { key, cid, on: Wait::Ask(id) });
+    let action = Action::Persist { on };
+    server.steps.push_back(Step::Ask { volume, id, ask: Ask::Reserve { who, action } });
+    Ok(Outcome::Later)
+}

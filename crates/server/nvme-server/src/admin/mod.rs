@@ -1,0 +1,271 @@
+//! Commands of the admin queue (NVMe Base §5), and fabrics commands of any queue (§6).
+//!
+//! A command is answered at once, or stands among its controller's waiting ones until what it waits
+//! for is there. One whose answer has data looks for memory before it does anything, so that what it
+//! would change (a notice that is read, an event that is cleared) stays as it is while it waits.
+
+pub(crate) mod auth;
+pub(crate) mod fabrics;
+pub(crate) mod features;
+mod identify;
+pub(crate) mod logs;
+pub(crate) mod roll;
+
+use buf::{Class, Cx, Pool, Sg};
+use nvme::feature::{GetFeatures, SetFeatures};
+use nvme::identify::Identify;
+use nvme::log::GetLogPage;
+use nvme::{Completion, Opcode, Sqe, Status};
+use volume::{AskId, Refusal};
+
+use crate::controller::events::EVENTS_MAX;
+use crate::controller::{Wait, Waiting};
+use crate::server::Server;
+use crate::status;
+use crate::step::{CommandKey, Step};
+use crate::word::Failure;
+
+/// What becomes of a command.
+pub(crate) enum Outcome {
+    /// It is answered.
+    Done(Completion),
+    /// These bytes, then this answer.
+    Data(Vec<u8>, Completion),
+    /// Its answer follows.
+    Later,
+}
+
+impl Outcome {
+    pub(crate) const SUCCESS: Outcome = Outcome::Done(Completion::SUCCESS);
+
+    /// These bytes, and success.
+    fn bytes(bytes: impl Into<Vec<u8>>) -> Outcome {
+        Outcome::Data(bytes.into(), Completion::SUCCESS)
+    }
+
+    /// Success with this result.
+    fn result(result: u32) -> Outcome {
+        Outcome::Done(Completion { result: result.into(), ..Completion::SUCCESS })
+    }
+}
+
+/// A command of an admin queue has come.
+pub(crate) fn start(server: &mut Server, cx: &mut Cx<'_>, key: CommandKey, sqe: &Sqe, data_out: u32) {
+    let cntlid = server.queue(key.queue).spec.cntlid;
+    server.hear(cntlid, cx.now);
+    begin(server, cx, cntlid, key, sqe, Some(data_out));
+}
+
+/// `data_out`: `None` if it has waited for room.
+fn begin(
+    server: &mut Server,
+    cx: &mut Cx<'_>,
+    cntlid: u16,
+    key: CommandKey,
+    sqe: &Sqe,
+    data_out: Option<u32>,
+) {
+    let cid = sqe.cid.get();
+    let controller = server.controllers.find(cntlid);
+    let transfer_max = controller.map_or(0, |controller| controller.spec.limits.transfer);
+    // One that is longer than a transfer may be is refused at once. A long one asks for room in any case: a host
+    // that does not read what it asked for must not have all of it.
+    if let Some(len) = answer_len(sqe).filter(|len| *len <= u64::from(transfer_max))
+        && let len = len as u32
+        && (data_out.is_some() && class_of(len as usize) == Class::Solicited || !has_room(cx.pool, len))
+    {
+        return wait_for_room(server, cntlid, Waiting { key, cid, on: Wait::Room(Box::new(*sqe)) }, len);
+    }
+    let outcome = if sqe.opcode == Opcode::FABRICS {
+        fabrics::on_admin_queue(server, cntlid, sqe)
+    } else {
+        execute(server, cx, cntlid, key, sqe, data_out.unwrap_or(0))
+    };
+    conclude(server, cx.pool, key, cid, outcome);
+    // What was read may have more behind it.
+    server.tell_events(cntlid);
+}
+
+/// The longest data that the answer to a command may have, if it has any.
+fn answer_len(sqe: &Sqe) -> Option<u64> {
+    match sqe.opcode {
+        Opcode::IDENTIFY => Some(nvme::identify::LEN as u64),
+        Opcode::GET_LOG_PAGE => Some(GetLogPage::parse(sqe).len),
+        Opcode::GET_FEATURES => Some(features::DATA_LEN_MAX as u64),
+        _ => None,
+    }
+}
+
+/// Whether [`memory`] has so much now: within one call nothing else takes it.
+pub(crate) fn has_room(pool: &Pool, len: u32) -> bool {
+    pool.take_sg(class_of(len as usize), len as usize).is_some()
+}
+
+/// Lets a command wait for memory.
+pub(crate) fn wait_for_room(server: &mut Server, cntlid: u16, waiting: Waiting, len: u32) {
+    let command = waiting.key;
+    let Some(controller) = server.controllers.find_mut(cntlid) else { return };
+    controller.waiting.push(waiting);
+    server.ask_for_room(command, len);
+}
+
+/// There may be memory for a command that waits for it.
+pub(crate) fn retry(server: &mut Server, cx: &mut Cx<'_>, key: CommandKey) {
+    if server.retry_guarded(cx, key) {
+        return;
+    }
+    let waits = |waiting: &Waiting| {
+        waiting.key == key
+            && matches!(waiting.on, Wait::Room(_) | Wait::RoomForPage(_) | Wait::RoomForRoll(..))
+    };
+    let Some((cntlid, Waiting { cid, on, .. })) = take(server, waits) else { return };
+    match on {
+        Wait::Room(sqe) => begin(server, cx, cntlid, key, &sqe, None),
+        Wait::RoomForPage(page) => {
+            logs::gathered(server, cx, cntlid, key, cid, page);
+            server.tell_events(cntlid);
+        }
+        Wait::RoomForRoll(found, from) => roll::give(server, cx, cntlid, (key, cid), found, from),
+        Wait::Event | Wait::Feature(_) | Wait::Ask(_) | Wait::Abort { .. } => {
+            unreachable!("looked for above")
+        }
+        Wait::Reports { .. } | Wait::Roll { .. } => unreachable!("looked for above"),
+    }
+}
+
+/// Answers a command, unless its answer follows.
+pub(crate) fn conclude(
+    server: &mut Server,
+    pool: &Pool,
+    command: CommandKey,
+    cid: u16,
+    outcome: Result<Outcome, Status>,
+) {
+    let completion = match outcome {
+        Ok(Outcome::Later) => return,
+        Ok(Outcome::Done(completion)) => completion,
+        Ok(Outcome::Data(bytes, completion)) => match memory(pool, &bytes) {
+            Some(data) => {
+                server.steps.push_back(Step::Send { command, at: 0, data });
+                completion
+            }
+            // Who answers with data has looked for memory before.
+            None => Status::COMMAND_INTERRUPTED.into(),
+        },
+        Err(status) => status.into(),
+    };
+    if !completion.status.is_success() {
+        let at = server.now;
+        server.note_failure(command.queue, Failure { at, cid, status: completion.status, lba: 0, nsid: 0 });
+    }
+    let completion = server.delayed(command.queue, completion);
+    server.steps.push_back(Step::Respond { command, completion });
+}
+
+/// Structures of a page may use what is kept for small replies.
+pub(crate) fn class_of(len: usize) -> Class {
+    if len <= nvme::identify::LEN { Class::Wire } else { Class::Solicited }
+}
+
+/// Bytes in memory that can be sent.
+fn memory(pool: &Pool, bytes: &[u8]) -> Option<Sg> {
+    let mut memory = pool.take_sg(class_of(bytes.len()), bytes.len())?;
+    memory.copy_from(0, bytes);
+    Some(memory.freeze())
+}
+
+fn execute(
+    server: &mut Server,
+    cx: &mut Cx<'_>,
+    cntlid: u16,
+    key: CommandKey,
+    sqe: &Sqe,
+    data_out: u32,
+) -> Result<Outcome, Status> {
+    let Some(controller) = server.controllers.find_mut(cntlid) else {
+        return Err(Status::COMMAND_SEQUENCE_ERROR);
+    };
+    if !controller.configuration.is_enabled() || !controller.status.ready {
+        return Err(Status::COMMAND_SEQUENCE_ERROR.final_());
+    }
+    if sqe.flags & 3 != 0 {
+        return Err(Status::INVALID_FIELD.final_());
+    }
+    let cid = sqe.cid.get();
+    let room = sqe.dptr.length.get();
+    match sqe.opcode {
+        Opcode::IDENTIFY if roll::is_asked(Identify::parse(sqe)) => {
+            roll::call(server, cntlid, (key, cid), Identify::parse(sqe), room)
+        }
+        Opcode::IDENTIFY => identify::execute(server, cntlid, Identify::parse(sqe), room),
+        Opcode::GET_LOG_PAGE => logs::execute(server, cntlid, key, cid, GetLogPage::parse(sqe), room),
+        Opcode::GET_FEATURES => {
+            let get = GetFeatures::parse(sqe).ok_or(Status::INVALID_FIELD.final_())?;
+            features::get(server, cx.now, cntlid, get, room)
+        }
+        Opcode::SET_FEATURES => {
+            features::set(server, cx.now, cntlid, key, cid, SetFeatures::parse(sqe), data_out)
+        }
+        Opcode::ABORT if !controller.is_discovery() => {
+            let done = server.start_abort(cntlid, key, cid, sqe.cdw(10))?;
+            Ok(done.map_or(Outcome::Later, Outcome::Done))
+        }
+        Opcode::ASYNC_EVENT_REQUEST => {
+            let events = controller.waiting.iter().filter(|waiting| matches!(waiting.on, Wait::Event));
+            if events.count() >= EVENTS_MAX {
+                return Err(Status::AER_LIMIT_EXCEEDED.final_());
+            }
+            controller.waiting.push(Waiting { key, cid, on: Wait::Event });
+            server.tell_events(cntlid);
+            Ok(Outcome::Later)
+        }
+        Opcode::KEEP_ALIVE if controller.kato_ms() == 0 => Err(Status::KEEP_ALIVE_INVALID.final_()),
+        Opcode::KEEP_ALIVE => Ok(Outcome::SUCCESS),
+        _ => Err(Status::INVALID_OPCODE.final_()),
+    }
+}
+
+/// Payload is here of a command that is not executed on a volume.
+pub(crate) fn data(server: &mut Server, cx: &mut Cx<'_>, key: CommandKey, data: &Sg) {
+    if server.guard_data(cx, key, data) {
+        return;
+    }
+    let Some((cntlid, waiting)) = take(server, |waiting| waiting.key == key) else { return };
+    let outcome = match waiting.on {
+        Wait::Feature(set) => features::data(server, cx.now, cntlid, set, data),
+        Wait::Event | Wait::Ask(_) | Wait::Abort { .. } | Wait::Reports { .. } | Wait::Roll { .. } => {
+            unreachable!("only features ask for data")
+        }
+        Wait::Room(_) | Wait::RoomForPage(_) | Wait::RoomForRoll(..) => {
+            unreachable!("only features ask for data")
+        }
+    };
+    conclude(server, cx.pool, key, waiting.cid, outcome);
+}
+
+/// The home of a volume has answered an admin command.
+pub(crate) fn answered(server: &mut Server, cx: &mut Cx<'_>, id: AskId, result: Result<(), Refusal>) {
+    let asked = |waiting: &Waiting| matches!(waiting.on, Wait::Ask(asked) if asked == id);
+    let Some((_, waiting)) = take(server, asked) else { return };
+    let outcome = result.map(|()| Outcome::SUCCESS).map_err(status::refused);
+    conclude(server, cx.pool, waiting.key, waiting.cid, outcome);
+}
+
+/// A command that is not executed on a volume must end without an answer. Whether there was such a one.
+pub(crate) fn retire(server: &mut Server, key: CommandKey) -> bool {
+    if server.retire_guarded(key) {
+        return true;
+    }
+    let Some((_, waiting)) = take(server, |waiting| waiting.key == key) else { return false };
+    server.steps.push_back(Step::Retire { command: waiting.key });
+    true
+}
+
+fn take(server: &mut Server, which: impl Fn(&Waiting) -> bool) -> Option<(u16, Waiting)> {
+    let found = |(cntlid, waiting): (u16, &Vec<Waiting>)| Some((cntlid, waiting.iter().position(&which)?));
+    let (cntlid, at) = server
+        .controllers
+        .iter()
+        .find_map(|controller| found((controller.spec.cntlid, &controller.waiting)))?;
+    Some((cntlid, server.controllers.find_mut(cntlid)?.waiting.remove(at)))
+}

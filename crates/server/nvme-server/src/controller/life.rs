@@ -1,0 +1,237 @@
+//! The life of a controller: enabling, reset, shutdown (NVMe Base §3.5, §3.6, §3.7), keep alive
+//! (§3.9), and the end of its association.
+//!
+//! - EN 0 → 1 checks the configuration: RDY, or CFS if it cannot be.
+//! - EN 1 → 0 ends all I/O queues and what waits on the admin queue; RDY falls when they are gone.
+//! - SHN ends the I/O queues too; SHST says complete when they are gone.
+//! - Silence beyond the keep-alive timeout, or a lost connection, ends the association.
+//!
+//! A host that takes its queues down closes the I/O connections first and then writes CC by the
+//! admin queue. So an I/O connection that is lost without Disconnect ends the association only if
+//! neither reset nor shutdown follows within [`LOST_GRACE`].
+
+use std::time::Duration;
+
+use buf::{Cx, Time};
+use nvme::Status;
+use nvme::planted::{Bug, planted};
+use nvme::property::{Configuration, Shutdown};
+
+use super::{Controller, Due};
+use crate::server::Server;
+use crate::step::{Gone, QueueKey, Step};
+use crate::word::{News, Word};
+
+/// How long after the loss of an I/O queue its host may still reset or shut down in good order.
+pub(super) const LOST_GRACE: Duration = Duration::from_secs(5);
+
+/// How long a controller that is not enabled, or that has been shut down, stays for a host that says
+/// nothing: its keep-alive timer does not run (NVMe Base §3.9).
+pub(super) const IDLE_PATIENCE: Duration = Duration::from_secs(120);
+
+/// How long a discovery controller without keep alive stays for a host that says nothing: so that
+/// nobody holds it for ever.
+pub(super) const DISCOVERY_PATIENCE: Duration = Duration::from_secs(120);
+
+impl Controller {
+    /// Whether this configuration can be enabled.
+    fn suits(&self, configuration: Configuration) -> bool {
+        let sets = match configuration.command_sets() {
+            0 | 6 => true,
+            7 => self.is_discovery(),
+            _ => false,
+        };
+        let entries = (configuration.submission_size(), configuration.completion_size());
+        // A controller without I/O queues has no entries to size.
+        let sized = entries == (6, 4) || self.is_discovery();
+        let ready = !configuration.independent_of_media();
+        sets && sized && ready && configuration.page_size() == 0 && configuration.arbitration() == 0
+    }
+
+    /// When something must happen, if nothing else does.
+    fn deadline(&self) -> Option<Time> {
+        if self.ending.is_some() {
+            return None;
+        }
+        // Its I/O queues tell of commands no more often than each quarter of the timeout.
+        let quarters = if self.members.is_empty() { 4 } else { 5 };
+        let patience = if self.keeps_alive() { self.patience } else { Some(IDLE_PATIENCE) };
+        let silent = patience.map(|patience| self.heard + patience / 4 * quarters);
+        let lost = self.lost.map(|lost| lost + LOST_GRACE);
+        match (silent, lost) {
+            (Some(silent), Some(lost)) => Some(silent.min(lost)),
+            (one, other) => one.or(other),
+        }
+    }
+
+    /// Whether its keep-alive timer runs: from ready to the begin of a shutdown.
+    fn keeps_alive(&self) -> bool {
+        self.status.ready && self.configuration.is_enabled() && self.configuration.shutdown() == 0
+    }
+
+    /// Words that end all I/O queues that have not been told.
+    fn end_members(&mut self, steps: &mut impl Extend<Step>) {
+        let (cntlid, association) = (self.spec.cntlid, self.association);
+        steps.extend(self.members.iter().map(|member| Step::Word {
+            to: member.shard,
+            word: Word { cntlid, association, seat: member.seat, news: News::End },
+        }));
+    }
+}
+
+impl Server {
+    /// The host writes CC.
+    pub(crate) fn configure(&mut self, cntlid: u16, to: Configuration) {
+        let now = self.now;
+        let Some(controller) = self.controllers.find_mut(cntlid) else { return };
+        let from = std::mem::replace(&mut controller.configuration, to);
+        let starts = !from.is_enabled() && to.is_enabled();
+        if starts {
+            controller.heard = controller.heard.max(now);
+            if controller.status.ready || !controller.suits(to) {
+                controller.status.fatal = true;
+            } else {
+                controller.status.ready = true;
+            }
+        }
+        let stops = from.is_enabled() && !to.is_enabled();
+        let shuts = from.shutdown() == 0 && to.shutdown() != 0;
+        if shuts {
+            controller.status.shutdown = Shutdown::Occurring;
+        } else if to.shutdown() == 0 && (controller.status.shutdown == Shutdown::Complete || stops) {
+            controller.status.shutdown = Shutdown::No;
+        }
+        if stops || shuts {
+            controller.lost = None;
+            controller.end_members(&mut self.steps);
+            let waiting = std::mem::take(&mut controller.waiting);
+            for waiting in waiting {
+                let completion = Status::ABORTED_SQ_DELETION.into();
+                self.steps.push_back(Step::Respond { command: waiting.key, completion });
+            }
+            if stops {
+                controller.forget();
+            }
+            self.settle(cntlid);
+        }
+        if starts || stops || shuts {
+            self.arm(cntlid);
+        }
+    }
+
+    /// A controller whose I/O queues are gone has ended its reset, its shutdown, or itself.
+    pub(super) fn settle(&mut self, cntlid: u16) {
+        let Some(controller) = self.controllers.find_mut(cntlid) else { return };
+        if !controller.members.is_empty() && !planted(Bug::ResetHasty) {
+            return;
+        }
+        if controller.status.shutdown == Shutdown::Occurring {
+            controller.status.shutdown = Shutdown::Complete;
+        }
+        if !controller.configuration.is_enabled() {
+            controller.status.ready = false;
+            controller.status.fatal = false;
+        }
+        if let (Some(why), true) = (controller.ending, controller.admin_gone) {
+            let armed = controller.armed;
+            self.controllers.rearm(Due::Controller(cntlid), armed, None);
+            self.controllers.here.remove(&cntlid);
+            self.steps.push_back(Step::ControllerGone { cntlid, why });
+        }
+    }
+
+    /// Ends a controller, with all its queues: its subsystem, its host's leave, or its port is gone.
+    /// [`Step::EndQueue`]s and, in the end, [`Step::ControllerGone`] follow.
+    pub fn end_controller(&mut self, cntlid: u16) {
+        self.end_association(cntlid, Gone::Removed);
+    }
+
+    /// Ends an association. CFS shows it to who still looks.
+    pub(crate) fn end_association(&mut self, cntlid: u16, why: Gone) {
+        let Some(controller) = self.controllers.find_mut(cntlid) else { return };
+        if controller.ending.is_some() {
+            return;
+        }
+        controller.ending = Some(why);
+        controller.status.fatal = true;
+        (controller.patience, controller.lost) = (None, None);
+        controller.end_members(&mut self.steps);
+        if !controller.admin_gone {
+            self.steps.push_back(Step::EndQueue { queue: controller.admin });
+        }
+        self.arm(cntlid);
+        self.settle(cntlid);
+    }
+
+    /// The admin queue is closed: what waits on it ends, and so does the association.
+    pub(crate) fn admin_closed(&mut self, cntlid: u16, key: QueueKey) {
+        let Some(controller) = self.controllers.find_mut(cntlid) else { return };
+        if controller.admin != key {
+            return;
+        }
+        controller.admin_gone = true;
+        let retired = std::mem::take(&mut controller.waiting);
+        self.steps.extend(retired.into_iter().map(|waiting| Step::Retire { command: waiting.key }));
+        self.end_association(cntlid, Gone::Closed);
+        self.settle(cntlid);
+    }
+
+    /// The host has shown that it is there.
+    pub(crate) fn hear(&mut self, cntlid: u16, now: Time) {
+        if let Some(controller) = self.controllers.find_mut(cntlid) {
+            controller.heard = controller.heard.max(now);
+        }
+    }
+
+    /// Puts a controller's deadline among the timers. One that has moved away is seen when the timer
+    /// fires, so that nothing is done for each command.
+    pub(crate) fn arm(&mut self, cntlid: u16) {
+        let Some(controller) = self.controllers.here.get_mut(&cntlid) else { return };
+        let deadline = controller.deadline();
+        let old = std::mem::replace(&mut controller.armed, deadline);
+        self.controllers.rearm(Due::Controller(cntlid), old, deadline);
+    }
+
+    /// When [`Server::handle_timeout`] wants to be called, if at all.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.controllers.timers.first().map(|(time, _)| *time)
+    }
+
+    /// The time that [`Server::poll_timeout`] named has come.
+    pub fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
+        self.now = cx.now;
+        while let Some(&(time, due)) = self.controllers.timers.first() {
+            if time > cx.now {
+                return;
+            }
+            let cntlid = match due {
+                Due::Controller(cntlid) => cntlid,
+                Due::Queue(key) => {
+                    self.controllers.rearm(due, Some(time), None);
+                    self.queue_mut(key).armed = None;
+                    self.turn_away(key);
+                    continue;
+                }
+            };
+            let due = self.controllers.find(cntlid).and_then(Controller::deadline);
+            if due.is_some_and(|due| due <= cx.now) {
+                let lost = self.controllers.find(cntlid).is_some_and(|controller| {
+                    controller.lost.is_some_and(|lost| lost + LOST_GRACE <= cx.now)
+                });
+                self.end_association(cntlid, if lost { Gone::QueueLost } else { Gone::Silent });
+            }
+            self.arm(cntlid);
+        }
+    }
+}
+
+impl Controller {
+    /// What a reset forgets (NVMe Base §3.7.2): all but the totals and the error log.
+    fn forget(&mut self) {
+        self.granted = self.spec.limits.queues;
+        self.events = Default::default();
+        self.features = Default::default();
+        self.snapshot = None;
+    }
+}

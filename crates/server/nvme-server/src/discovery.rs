@@ -1,0 +1,215 @@
+//! Discovery (NVMe Base §3.1.2.3, §5.16.1.23): what there is to discover, and how it is shown to one
+//! host that came by one address.
+//!
+//! Invariant: a log is of one [`Book`]; its generation counter is the book's. Who reads it in pieces, header first
+//! and last, and sees the same counter twice, has one book's records. Pieces are made as they are asked for: a log may
+//! have megabytes, and a thousand strangers may be reading one.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use nvme::Nqn;
+use nvme::log::discovery::{Header, RECORD, Record};
+use volume::PortId;
+use zerocopy::little_endian::{U16, U64};
+use zerocopy::{FromZeros, IntoBytes};
+
+use crate::spec::ADMIN_ENTRIES_MAX;
+
+/// All that can be discovered at this daemon; there is a new one for each change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Book {
+    /// Counts the books (GENCTR).
+    pub generation: u64,
+    /// Where to find what; at most [`ENTRIES_MAX`].
+    pub entries: Vec<Entry>,
+}
+
+/// The most entries of a book: 256 subsystems on 16 listeners. A log of them is 4 MiB and 1 KiB.
+pub const ENTRIES_MAX: usize = 4096;
+
+impl Book {
+    /// The records that this host sees which came by `local`.
+    fn shown(&self, host: &Nqn, local: SocketAddr) -> impl Iterator<Item = (&Entry, SocketAddr)> {
+        self.entries.iter().filter_map(move |entry| Some((entry, entry.shown(host, local)?)))
+    }
+
+    /// Whether this host sees the same records by another book.
+    pub fn shows_the_same(&self, other: &Book, host: &Nqn, local: SocketAddr) -> bool {
+        let key = |(entry, at): (&Entry, SocketAddr)| (entry.kind, entry.subsystem.clone(), at, entry.port);
+        self.shown(host, local).map(key).eq(other.shown(host, local).map(key))
+    }
+
+    /// How long the log page is for this host which came by `local`, in bytes.
+    pub fn log_len(&self, host: &Nqn, local: SocketAddr) -> u64 {
+        (1 + self.shown(host, local).count() as u64) * RECORD as u64
+    }
+
+    /// A piece of the log page as this host sees it which came by `local`: the bytes from `offset` on, as far as there
+    /// are any; the rest of `into` stays as it is.
+    pub fn copy_log(&self, host: &Nqn, local: SocketAddr, offset: u64, into: &mut [u8]) {
+        let end = offset.saturating_add(into.len() as u64);
+        let mut put = |at: u64, bytes: &[u8]| {
+            // Where the piece begins within these bytes, and these bytes within the piece.
+            let (skip, place) = (offset.saturating_sub(at), at.saturating_sub(offset));
+            let from = usize::try_from(skip).ok().and_then(|skip| bytes.get(skip..));
+            let to = usize::try_from(place).ok().and_then(|place| into.get_mut(place..));
+            if let (Some(from), Some(to)) = (from, to) {
+                to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+            }
+        };
+        let mut header = Header::new_zeroed();
+        header.generation = U64::new(self.generation);
+        header.records = U64::new(self.shown(host, local).count() as u64);
+        put(0, header.as_bytes());
+        let begins = |place: usize| (1 + place as u64) * RECORD as u64;
+        for (place, (entry, at)) in self.shown(host, local).enumerate() {
+            if begins(place) >= end {
+                return;
+            }
+            if begins(place + 1) > offset {
+                put(begins(place), record(entry, at).as_bytes());
+            }
+        }
+    }
+}
+
+/// What the log says of an entry that is found there.
+fn record(entry: &Entry, at: SocketAddr) -> Record {
+    let (subtype, flags) = match entry.kind {
+        EntryKind::Referral => (Record::REFERRAL, 0),
+        EntryKind::Nvm => (Record::NVM, 0),
+        EntryKind::Current => (Record::CURRENT, Record::PERSISTENT | Record::DUPLICATE),
+    };
+    let entries = ADMIN_ENTRIES_MAX as u16;
+    let mut record = Record::tcp(subtype, &entry.subsystem, at, entry.port.0, entries);
+    record.flags = U16::new(flags);
+    record
+}
+
+/// A subsystem at an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// What is there.
+    pub kind: EntryKind,
+    /// Its name; of [`EntryKind::Referral`] and [`EntryKind::Current`] that of discovery.
+    pub subsystem: Nqn,
+    /// Where. A listener's address may be unspecified: then the address is shown by which the host
+    /// came, if it is of that family. One on loopback is shown to who came by loopback.
+    pub address: SocketAddr,
+    /// The port (PORTID).
+    pub port: PortId,
+    /// Who is shown it.
+    pub hosts: Hosts,
+}
+
+/// What an entry is about (SUBTYPE).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryKind {
+    /// Another discovery service.
+    Referral,
+    /// An NVM subsystem.
+    Nvm,
+    /// This discovery service.
+    Current,
+}
+
+/// Who is shown an entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hosts {
+    /// Everyone.
+    All,
+    /// These.
+    These(Arc<[Nqn]>),
+}
+
+impl Entry {
+    /// Where this host, which came by `local`, finds it; `None` if it is not shown.
+    pub fn shown(&self, host: &Nqn, local: SocketAddr) -> Option<SocketAddr> {
+        let allowed = match &self.hosts {
+            Hosts::All => true,
+            Hosts::These(these) => these.contains(host),
+        };
+        if !allowed {
+            return None;
+        }
+        let here = local.ip().to_canonical();
+        match self.address.ip() {
+            // A listener takes one family.
+            ip if ip.is_unspecified() => {
+                (ip.is_ipv4() == here.is_ipv4()).then(|| SocketAddr::new(here, self.address.port()))
+            }
+            // Elsewhere that is another machine; a referral is what the operator says.
+            ip if ip.is_loopback() && !here.is_loopback() && self.kind != EntryKind::Referral => None,
+            _ => Some(self.address),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(address: &str, hosts: Hosts) -> Entry {
+        Entry {
+            kind: EntryKind::Nvm,
+            subsystem: Nqn::parse("nqn.2026-11.io.blockwire:a").unwrap(),
+            address: address.parse().unwrap(),
+            port: PortId(1),
+            hosts,
+        }
+    }
+
+    #[test]
+    fn an_unspecified_address_is_shown_as_the_one_that_the_host_came_by() {
+        let host = Nqn::parse("nqn.host").unwrap();
+        let shown = |entry: &str, local: &str| {
+            let at = self::entry(entry, Hosts::All).shown(&host, local.parse().unwrap());
+            at.map(|at| at.to_string())
+        };
+        assert_eq!(shown("192.0.2.1:4420", "198.51.100.7:8009").unwrap(), "192.0.2.1:4420");
+        assert_eq!(shown("0.0.0.0:4420", "198.51.100.7:8009").unwrap(), "198.51.100.7:4420");
+        assert_eq!(shown("0.0.0.0:4420", "[::ffff:198.51.100.7]:8009").unwrap(), "198.51.100.7:4420");
+        assert_eq!(shown("0.0.0.0:4420", "[2001:db8::1]:8009"), None);
+        assert_eq!(shown("[::]:4420", "[2001:db8::1]:8009").unwrap(), "[2001:db8::1]:4420");
+        assert_eq!(shown("[::]:4420", "198.51.100.7:8009"), None);
+        assert_eq!(shown("127.0.0.1:4420", "198.51.100.7:8009"), None);
+        assert_eq!(shown("127.0.0.1:4420", "[::1]:8009").unwrap(), "127.0.0.1:4420");
+        let referral = Entry { kind: EntryKind::Referral, ..self::entry("127.0.0.1:8010", Hosts::All) };
+        assert!(referral.shown(&host, "198.51.100.7:8009".parse().unwrap()).is_some());
+    }
+
+    #[test]
+    fn pieces_make_up_the_whole_log_and_nothing_behind_it() {
+        let host = Nqn::parse("nqn.host").unwrap();
+        let local = "192.0.2.1:8009".parse().unwrap();
+        let port = |port| entry(&format!("192.0.2.1:{port}"), Hosts::All);
+        let hidden = entry("192.0.2.1:4420", Hosts::These([].into()));
+        let entries = vec![port(4420), hidden, port(4421), port(4422)];
+        let book = Book { generation: 7, entries };
+        let len = book.log_len(&host, local) as usize;
+        assert_eq!(len, 4 * RECORD);
+        let mut whole = vec![0; len];
+        book.copy_log(&host, local, 0, &mut whole);
+        assert_eq!((whole[0], whole[8]), (7, 3));
+        assert!(whole[3 * RECORD..].windows(4).any(|bytes| bytes == b"4422"));
+        for size in [4, 1000, RECORD, 2500, len] {
+            for offset in (0..=len).step_by(size) {
+                let mut piece = vec![0xaa; size];
+                book.copy_log(&host, local, offset as u64, &mut piece);
+                let there = size.min(len - offset);
+                assert_eq!(piece[..there], whole[offset..offset + there], "{size} at {offset}");
+                assert!(piece[there..].iter().all(|byte| *byte == 0xaa));
+            }
+        }
+    }
+
+    #[test]
+    fn a_host_is_shown_what_it_may_reach() {
+        let [a, b] = ["nqn.a", "nqn.b"].map(|name| Nqn::parse(name).unwrap());
+        let entry = entry("192.0.2.1:4420", Hosts::These([a.clone()].into()));
+        let local = "192.0.2.1:8009".parse().unwrap();
+        assert!(entry.shown(&a, local).is_some());
+        assert!(entry.shown(&b, local).is_none());
+    }
+}

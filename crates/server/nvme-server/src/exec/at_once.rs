@@ -1,0 +1,71 @@
+//! Reads and writes that need not become tasks: whose end is known before anything else can happen.
+//!
+//! Invariant: what is not plain in every respect is left to [`Server::start`], which judges it again and
+//! says what is wrong.
+
+use nvme::io::Transfer;
+use nvme::{Opcode, Sqe};
+use volume::{Durability, Span, Time, VolumeId};
+
+use super::{block, place};
+use crate::server::Server;
+use crate::step::{CommandKey, QueueKey};
+
+/// A command that may be carried out at once, if the volume's gate can. It ends with success and has
+/// then moved all of `bytes`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AtOnce {
+    /// The volume.
+    pub volume: VolumeId,
+    /// Its blocks; at least one.
+    pub span: Span,
+    /// The same in bytes, which is what the SGL says as well.
+    pub bytes: u32,
+    /// A write's durability; `None`: it is a read.
+    pub write: Option<Durability>,
+}
+
+impl Server {
+    /// Whether a command is a plain read or write of which nobody need hear. If the gate can carry it
+    /// out ([`Gate::read_at_once`](volume::Gate::read_at_once), `write_at_once`), it has ended: say so
+    /// with [`Server::count_at_once`], and answer it with success. If not, [`Server::start`] it.
+    #[must_use]
+    #[inline]
+    pub fn at_once(&self, now: Time, key: CommandKey, sqe: &Sqe, data_out: u32) -> Option<AtOnce> {
+        let queue = self.queue(key.queue);
+        let heard = now < queue.attention || queue.needs_no_ear(now);
+        let free = heard && queue.half.is_none() && queue.aborting.is_empty();
+        if !free || queue.closing || sqe.flags & 3 != 0 {
+            return None;
+        }
+        let transfer = Transfer::of(sqe);
+        let (write, offered) = match sqe.opcode {
+            Opcode::READ => (None, sqe.dptr.length.get()),
+            Opcode::WRITE => (Some(block::durability(transfer)), data_out),
+            _ => return None,
+        };
+        let (entry, volume) = place(self, key.queue, sqe.nsid.get()).ok()?;
+        let bytes = block::measure(self, key, volume, transfer, offered).ok()?;
+        let may = bytes > 0 && !(write.is_some() && entry.read_only);
+        // A read that is to be made stable first takes two steps.
+        let stable = transfer.has(Transfer::FUA) && volume.view.geometry.write_cache;
+        let may = may && !(write.is_none() && stable);
+        may.then(|| AtOnce { volume: entry.volume, span: block::span(transfer), bytes, write })
+    }
+
+    /// A command was carried out at once.
+    #[inline]
+    pub fn count_at_once(&mut self, queue: QueueKey, what: &AtOnce) {
+        let counters = &mut self.queue_mut(queue).counters;
+        match what.write {
+            None => {
+                counters.reads += 1;
+                counters.read_bytes += u64::from(what.bytes);
+            }
+            Some(_) => {
+                counters.writes += 1;
+                counters.written_bytes += u64::from(what.bytes);
+            }
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Reservation Register, Acquire, Release and Report (NVMe Base §7.2 to §7.5): words only, the rules
+//! are the volume's.
+//!
+//! The report shows the registrants of both protocols. All have the controller identifier FFFFh, as
+//! the dynamic controller model has it. An iSCSI initiator port, which has no host identifier, is
+//! shown with one that is made of its ISID (bytes 0 to 5), its target port (bytes 6 and 7) and a hash
+//! of its name (bytes 8 to 15); it is the same as long as these are.
+
+use buf::{Class, Sg};
+use nvme::reservation::{
+    Acquire, AcquireAction, AcquireKeys, Register, RegisterAction, RegisterKeys, Registrant, Release,
+    ReleaseAction, Report, Summary, encode_status,
+};
+use nvme::{Completion, Opcode, Sqe, Status};
+use volume::reservation::{self, Action, Key, Kind, RegisterMode, Reservations};
+use volume::{Ask, Identity, Nexus, Refusal, VolumeId};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::{list, place};
+use crate::server::Server;
+use crate::status;
+use crate::step::{CommandKey, Step};
+use crate::task::Job;
+
+/// Register, Acquire and Release: their keys first.
+pub(super) fn start(server: &mut Server, key: CommandKey, sqe: &Sqe, data_out: u32) -> Result<(), Status> {
+    let (entry, volume) = place(server, key.queue, sqe.nsid.get())?;
+    let len = match sqe.opcode {
+        Opcode::RESERVATION_REGISTER => Register::of(sqe).map(|_| size_of::<RegisterKeys>()),
+        // The existing key can only be ignored where one is registered.
+        Opcode::RESERVATION_ACQUIRE => {
+            Acquire::of(sqe).filter(|words| !words.ignore_key).map(|_| size_of::<AcquireKeys>())
+        }
+        _ => Release::of(sqe).filter(|words| !words.ignore_key).map(|_| size_of::<u64>()),
+    };
+    let len = len.ok_or(Status::INVALID_FIELD.final_())?;
+    // Linux gives every one of them 16 bytes (`nvme_pr_command`, to 6.11 and later), where Release has a
+    // key of 8: what is behind the keys means nothing.
+    if (data_out as usize) < len {
+        return Err(Status::SGL_LENGTH_INVALID.final_());
+    }
+    volume.view.admit_class(server.nexus(key.queue), reservation::Class::Status).map_err(status::refused)?;
+    list::receive(server, key, sqe, &entry, data_out)
+}
+
+/// The keys are here.
+pub(super) fn keys(server: &mut Server, slot: u32, sqe: &Sqe, data: &Sg) {
+    let bytes = list::bytes::<16>(data);
+    let queue = &server.queue(server.tasks.get(slot).key.queue).spec;
+    let action = match sqe.opcode {
+        Opcode::RESERVATION_REGISTER => {
+            Register::of(sqe).and_then(|words| register(words, &bytes, queue.host.nqn.as_str()))
+        }
+        Opcode::RESERVATION_ACQUIRE => Acquire::of(sqe).and_then(|words| acquire(words, &bytes)),
+        _ => Release::of(sqe).and_then(|words| release(words, &bytes)),
+    };
+    let Some(action) = action else {
+        return server.complete(slot, Status::INVALID_FIELD.final_().into());
+    };
+    let read_only = server.tasks.get(slot).read_only;
+    let who = Nexus { read_only, ..queue.nexus.clone() };
+    server.tasks.get_mut(slot).job = Job::Plain;
+    server.ask(slot, Ask::Reserve { who, action });
+}
+
+fn register(words: Register, list: &[u8; 16], nqn: &str) -> Option<Action> {
+    let keys = RegisterKeys::read_from_bytes(list).ok()?;
+    let (current, new) = (Key(keys.current.get()), Key(keys.new.get()));
+    let mode = match words.action {
+        RegisterAction::Register => RegisterMode::Add,
+        RegisterAction::Unregister => RegisterMode::Remove,
+        // No key is zero. Linux has no other word for leaving: IOC_PR_REGISTER with an old key is a
+        // Replace whatever the new one is.
+        RegisterAction::Replace if new == Key::NONE => RegisterMode::Remove,
+        RegisterAction::Replace => RegisterMode::Replace,
+    };
+    if mode != RegisterMode::Remove && new == Key::NONE {
+        return None;
+    }
+    Some(Action::Register(reservation::Register {
+        mode,
+        current: (!words.ignore_key).then_some(current),
+        new,
+        also: Vec::new(),
+        ports: Vec::new(),
+        persist: words.persist,
+        nqn: Some(nqn.into()),
+    }))
+}
+
+fn acquire(words: Acquire, list: &[u8; 16]) -> Option<Action> {
+    let keys = AcquireKeys::read_from_bytes(list).ok()?;
+    let (key, kind) = (Some(Key(keys.current.get())), Kind::from_nvme(words.kind)?);
+    let victim = Key(keys.preempted.get());
+    Some(match words.action {
+        AcquireAction::Acquire => Action::Reserve { key, kind },
+        AcquireAction::Preempt => Action::Preempt { key, victim, kind, abort: false },
+        AcquireAction::PreemptAndAbort => Action::Preempt { key, victim, kind, abort: true },
+    })
+}
+
+fn release(words: Release, list: &[u8; 16]) -> Option<Action> {
+    let mut current = [0; 8];
+    current.copy_from_slice(&list[..8]);
+    let key = Some(Key(u64::from_le_bytes(current)));
+    Some(match words.action {
+        ReleaseAction::Release => Action::Release { key, kind: Kind::from_nvme(words.kind)? },
+        ReleaseAction::Clear => Action::Clear { key },
+    })
+}
+
+/// Report. Host identifiers have 128 bits on fabrics, so only the extended structure can show them.
+pub(super) fn report(server: &mut Server, key: CommandKey, sqe: &Sqe) -> Result<(), Status> {
+    let words = Report::of(sqe);
+    let (entry, volume) = place(server, key.queue, sqe.nsid.get())?;
+    if !words.extended {
+        return Err(Status::HOST_ID_INCONSISTENT.final_());
+    }
+    let queue = &server.queue(key.queue).spec;
+    if words.len > u64::from(queue.transfer_max) {
+        return Err(Status::INVALID_FIELD.final_());
+    }
+    if words.len != u64::from(sqe.dptr.length.get()) {
+        return Err(Status::SGL_LENGTH_INVALID.final_());
+    }
+    // Who reaches the namespace may look, whatever is reserved.
+    let access = volume.view.access(queue.nexus.port);
+    if !access.serves() {
+        return Err(status::refused(Refusal::Inaccessible(access)));
+    }
+    let slot = server.open(key, sqe, &entry, words.len as u32, Job::Report)?;
+    give(server, slot);
+    Ok(())
+}
+
+/// Gives the report, or waits for memory to make it in.
+pub(super) fn give(server: &mut Server, slot: u32) {
+    let task = server.tasks.get(slot);
+    let (command, id, len) = (task.key, task.volume, task.bytes as usize);
+    let Some(volume) = server.volume(id) else {
+        return server.complete(slot, Status::INVALID_NAMESPACE.final_().into());
+    };
+    let whole = match &volume.report {
+        Some(whole) => whole.clone(),
+        None => {
+            let bytes = shown(&volume.view.reservations);
+            match make_report(server, id, &bytes) {
+                Some(whole) => whole,
+                // The most that one transfer takes is less than u32::MAX.
+                None => return server.ask_for_room(command, (bytes.len() + FILL) as u32),
+            }
+        }
+    };
+    let data = cut(&whole, len);
+    server.steps.push_back(Step::Send { command, at: 0, data });
+    server.complete(slot, Completion::SUCCESS);
+}
+
+/// Zeroes that stand behind a report, for hosts that take more than it has.
+const FILL: usize = 16 << 10;
+
+/// Makes the report of a volume, and keeps it while nothing changes: so however many are on their way,
+/// they share one memory.
+fn make_report(server: &mut Server, volume: VolumeId, bytes: &[u8]) -> Option<Sg> {
+    let len = bytes.len() + FILL;
+    let mut memory = server.pool().take_sg(Class::Solicited, len)?;
+    memory.copy_from(0, bytes);
+    memory.zero(bytes.len()..len);
+    let whole = memory.freeze();
+    server.keep_report(volume, Some(whole.clone()));
+    Some(whole)
+}
+
+/// The first `len` bytes of a report and the zeroes behind it.
+fn cut(whole: &Sg, len: usize) -> Sg {
+    let mut data = whole.slice(0..len.min(whole.len()));
+    while data.len() < len {
+        let more = FILL.min(len - data.len());
+        data.append(whole.slice(whole.len() - more..whole.len()));
+    }
+    data
+}
+
+fn shown(state: &Reservations) -> Vec<u8> {
+    let summary = Summary {
+        generation: state.generation(),
+        kind: state.held().map_or(0, |held| held.kind.nvme()),
+        persists: state.persists(),
+    };
+    let registrants: Vec<Registrant> = state
+        .registrants()
+        .iter()
+        .map(|one| Registrant {
+            cntlid: 0xffff,
+            holds: state.is_holder(&one.identity),
+            host: shown_id(&one.identity),
+            key: one.key.0,
+        })
+        .collect();
+    encode_status(summary, &registrants, true)
+}
+
+/// The host identifier that a registrant is shown with.
+pub(crate) fn shown_id(identity: &Identity) -> [u8; 16] {
+    match identity {
+        Identity::Host(id) => *id,
+        Identity::Initiator { name, isid, port } => {
+            // FNV-1a with 64 bits.
+            let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+            });
+            let mut id = [0; 16];
+            id[..6].copy_from_slice(isid);
+            id[6..8].copy_from_slice(&port.0.to_be_bytes());
+            id[8..].copy_from_slice(hash.to_be().as_bytes());
+            id
+        }
+    }
+}

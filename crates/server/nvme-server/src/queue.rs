@@ -1,0 +1,179 @@
+//! A queue on this shard: its commands by tag, and what it counts.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use nvme::{Completion, Status};
+use volume::Time;
+
+use crate::admin::auth::Guard;
+use crate::spec::QueueSpec;
+use crate::step::CommandKey;
+use crate::task::{Tally, Task};
+use crate::word::{Counters, FAILURES_MAX, Failure, Report};
+
+/// A queue.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    pub(crate) spec: QueueSpec,
+    pub(crate) counters: Counters,
+    /// When the first of its live commands came, if there is one.
+    busy_since: Time,
+    /// The latest failures, oldest first, and how many there were, since the last report.
+    failures: VecDeque<Failure>,
+    failed: u64,
+    /// The first half of a fused pair whose second must be the next command.
+    pub(crate) half: Option<u32>,
+    /// It is gone when its last command has ended.
+    pub(crate) closing: bool,
+    /// Commands that have not ended.
+    pub(crate) live: u32,
+    /// From when on the next command wants more than to be executed: always on an admin queue; when
+    /// the controller is to hear of it, on an I/O queue.
+    pub(crate) attention: Time,
+    /// When the controller is to hear of a command next.
+    traffic_at: Time,
+    /// Its end is no loss: the host has disconnected it, or the controller has ended it.
+    pub(crate) ended: bool,
+    /// Its end was asked for because the host did not authenticate.
+    pub(crate) told_away: bool,
+    /// What stands between a host and its commands until it has authenticated.
+    pub(crate) guard: Option<Guard>,
+    /// The time under which it stands among the timers.
+    pub(crate) armed: Option<Time>,
+    /// Identifiers of commands that are being aborted, and who asked.
+    pub(crate) aborting: Vec<(u16, u64)>,
+    /// Slots by the index in the tag.
+    slots: Vec<u32>,
+}
+
+impl Queue {
+    pub(crate) fn new(spec: QueueSpec) -> Self {
+        let reports = spec.qid == 0 || spec.traffic_ms != 0 || spec.auth.is_some();
+        Queue {
+            attention: if reports { Time(0) } else { Time(u64::MAX) },
+            traffic_at: Time(0),
+            ended: false,
+            told_away: false,
+            guard: spec.auth.as_ref().map(Guard::new),
+            armed: None,
+            aborting: Vec::new(),
+            spec,
+            counters: Counters::default(),
+            busy_since: Time(0),
+            failures: VecDeque::new(),
+            failed: 0,
+            half: None,
+            closing: false,
+            live: 0,
+            slots: Vec::new(),
+        }
+    }
+
+    /// A command has come to an I/O queue that commands are served of: whether the controller must hear
+    /// of it. It then need not hear of the next ones for a while.
+    pub(crate) fn told(&mut self, now: Time) -> bool {
+        let due = self.spec.traffic_ms != 0 && now >= self.traffic_at;
+        if due {
+            self.traffic_at = now + Duration::from_millis(self.spec.traffic_ms.into());
+        }
+        self.attention = match (&self.guard, self.spec.traffic_ms) {
+            // A host may authenticate again at any time.
+            (Some(_), _) => Time(0),
+            (None, 0) => Time(u64::MAX),
+            (None, _) => self.traffic_at,
+        };
+        due
+    }
+
+    /// Whether a read or write that comes to a queue with a guard is executed and no more: the host has
+    /// authenticated, and the controller has heard of commands lately.
+    pub(crate) fn needs_no_ear(&self, now: Time) -> bool {
+        let heard = self.spec.traffic_ms == 0 || now < self.traffic_at;
+        self.spec.qid != 0 && heard && self.guard.as_ref().is_some_and(Guard::is_open)
+    }
+
+    /// The controller wants to hear of commands so often.
+    pub(crate) fn listen(&mut self, traffic_ms: u32) {
+        if self.spec.traffic_ms != traffic_ms {
+            self.spec.traffic_ms = traffic_ms;
+            (self.traffic_at, self.attention) = (Time(0), Time(0));
+        }
+    }
+
+    /// Where the command is, or was.
+    #[inline]
+    pub(crate) fn recall(&self, key: CommandKey) -> Option<u32> {
+        self.slots.get(key.tag as u32 as usize).copied()
+    }
+
+    #[inline]
+    pub(crate) fn remember(&mut self, now: Time, key: CommandKey, slot: u32) {
+        let at = key.tag as u32 as usize;
+        if self.slots.len() <= at {
+            self.slots.resize(at + 1, u32::MAX);
+        }
+        self.slots[at] = slot;
+        if self.live == 0 {
+            self.busy_since = now;
+        }
+        self.live += 1;
+    }
+
+    /// A command has ended.
+    #[inline]
+    pub(crate) fn forget(&mut self, now: Time) {
+        self.live -= 1;
+        if self.live == 0 {
+            self.counters.busy_ns += now.since(self.busy_since).as_nanos() as u64;
+        }
+    }
+
+    /// Counts a command that is answered.
+    #[inline]
+    pub(crate) fn count(&mut self, now: Time, task: &Task, completion: Completion) {
+        if !completion.status.is_success() {
+            let failure =
+                Failure { at: now, cid: task.cid, status: completion.status, lba: task.lba, nsid: task.nsid };
+            return self.fail(failure);
+        }
+        match task.tally {
+            Tally::No => {}
+            Tally::Read => {
+                self.counters.reads += 1;
+                self.counters.read_bytes += u64::from(task.bytes);
+            }
+            Tally::Write => {
+                self.counters.writes += 1;
+                self.counters.written_bytes += u64::from(task.bytes);
+            }
+        }
+    }
+
+    /// Notes a failure.
+    pub(crate) fn fail(&mut self, failure: Failure) {
+        let Status(bits) = failure.status;
+        // Blocks that differ from what a host expects are no error of the medium.
+        if failure.status.kind() == 2 && bits & 0x7ff != Status::COMPARE_FAILURE.0 {
+            self.counters.media_errors += 1;
+        }
+        if self.failures.len() == FAILURES_MAX {
+            self.failures.pop_front();
+        }
+        self.failures.push_back(failure);
+        self.failed += 1;
+    }
+
+    /// What it has done, and what failed since it was asked last.
+    pub(crate) fn report(&mut self, now: Time) -> Report {
+        if self.live > 0 {
+            self.counters.busy_ns += now.since(self.busy_since).as_nanos() as u64;
+            self.busy_since = now;
+        }
+        Report {
+            counters: self.counters,
+            failures: self.failures.drain(..).collect(),
+            failed: std::mem::take(&mut self.failed),
+        }
+    }
+}

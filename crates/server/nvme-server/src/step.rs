@@ -1,0 +1,188 @@
+//! What the server wants done, as values.
+
+use crate::admin::roll::Roll;
+use buf::{Class, Sg};
+use nvme::Completion;
+use nvme::auth::Work;
+use volume::{Ask, AskId, Io, IoId, Shard, VolumeId};
+
+use crate::word::Word;
+
+/// Names a queue, admin or I/O, of this shard's server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct QueueKey(pub u32);
+
+/// Names a command, from its start to its one ending step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CommandKey {
+    /// The queue that it came by.
+    pub queue: QueueKey,
+    /// The caller's own name for it, unique among the queue's live commands. The low 32 bits are a
+    /// dense index: tables as long as the largest are kept.
+    pub tag: u64,
+}
+
+/// Names a computation that was given out; no other of this shard's server has the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ComputeId(pub u64);
+
+/// Something for the caller to do.
+#[derive(Debug)]
+pub enum Step {
+    /// Let the host send `len` bytes of the command's payload, from `at` on; `Server::data` follows.
+    /// Void once the command has ended, by [`Step::Respond`] too: who keeps it while there is no
+    /// memory drops it then.
+    Receive {
+        /// The command.
+        command: CommandKey,
+        /// Offset in its data.
+        at: u32,
+        /// Bytes; never 0.
+        len: u32,
+    },
+    /// The command's answer found no memory: call `Server::retry` once there are `len` bytes of this
+    /// class. Void once the command has ended, as [`Step::Receive`].
+    Room {
+        /// The command.
+        command: CommandKey,
+        /// Of which class.
+        class: Class,
+        /// Bytes; never 0.
+        len: u32,
+    },
+    /// Send these bytes.
+    Send {
+        /// The command.
+        command: CommandKey,
+        /// Offset in its data.
+        at: u32,
+        /// The bytes.
+        data: Sg,
+    },
+    /// Answer the command; it has ended.
+    Respond {
+        /// The command.
+        command: CommandKey,
+        /// How.
+        completion: Completion,
+    },
+    /// The command has ended without an answer.
+    Retire {
+        /// The command.
+        command: CommandKey,
+    },
+    /// Give this to the volume's gate; `Server::done` follows.
+    Io {
+        /// The command that it is for.
+        command: CommandKey,
+        /// The volume.
+        volume: VolumeId,
+        /// The operation.
+        io: Io,
+        /// Bytes of memory to be attached to `io` as `Payload::In` first; 0 if none.
+        want: u32,
+        /// Whether the bytes that it reads are for the host, so that they count against what may
+        /// be on its way there.
+        to_host: bool,
+    },
+    /// Ask that the operation end early; it still ends by `done`.
+    Cancel {
+        /// The volume.
+        volume: VolumeId,
+        /// The operation.
+        io: IoId,
+    },
+    /// Ask the volume's home; `Server::answered` follows.
+    Ask {
+        /// The volume.
+        volume: VolumeId,
+        /// The server's number for the ask.
+        id: AskId,
+        /// What.
+        ask: Ask,
+    },
+    /// Ask every shard, this one too, which controllers it has ([`Server::roll`](crate::Server::roll)), and
+    /// give each answer to [`Server::called`](crate::Server::called). Void once the command has ended.
+    CallRoll {
+        /// The question's number.
+        id: u64,
+        /// Which controllers are asked for.
+        of: Roll,
+    },
+    /// Carry this to a shard, perhaps this one; `Server::handle_word` follows there. Words for one
+    /// shard stay in order.
+    Word {
+        /// Where.
+        to: Shard,
+        /// What.
+        word: Word,
+    },
+    /// Send what was queued for this queue, then close its link; `Server::close_queue` follows.
+    EndQueue {
+        /// Which.
+        queue: QueueKey,
+    },
+    /// The host has proved to this queue who it is; again and again if it does so again.
+    Proven {
+        /// Which.
+        queue: QueueKey,
+    },
+    /// The host has failed to prove to this queue who it is, or has gone when something had been computed for
+    /// it, and the queue ends.
+    Unproven {
+        /// Which.
+        queue: QueueKey,
+    },
+    /// Compute this where no data waits for it; `Server::computed` follows, or `Server::not_computed`.
+    Compute {
+        /// The queue that it is for.
+        queue: QueueKey,
+        /// Its name.
+        id: ComputeId,
+        /// What.
+        work: Work,
+    },
+    /// What was to be computed is of no use any more: its queue has closed.
+    Forget {
+        /// Its name.
+        id: ComputeId,
+    },
+    /// The controller is no more, with all its queues: its number may be given again.
+    ControllerGone {
+        /// Its number.
+        cntlid: u16,
+        /// What ended it.
+        why: Gone,
+    },
+}
+
+/// What ended a controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gone {
+    /// The connection of its admin queue was closed.
+    Closed,
+    /// Its host was silent for longer than the keep-alive timeout.
+    Silent,
+    /// The connection of an I/O queue was lost, and its host neither reset nor shut down.
+    QueueLost,
+    /// The host did not authenticate.
+    Unauthenticated,
+    /// Too much waits to be computed for hosts that have still to authenticate.
+    Overloaded,
+    /// We ended it: its subsystem, its host's leave or its port is gone.
+    Removed,
+}
+
+/// In words.
+impl core::fmt::Display for Gone {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Gone::Closed => "its host closed the connection",
+            Gone::Silent => "its host was silent for longer than the keep-alive timeout",
+            Gone::QueueLost => "the connection of an I/O queue was lost",
+            Gone::Unauthenticated => "its host did not authenticate",
+            Gone::Overloaded => "too much waits to be computed for hosts that have still to authenticate",
+            Gone::Removed => "it may not be there any more, as things are configured",
+        })
+    }
+}

@@ -1,0 +1,461 @@
+//! Two shards with a server each, gates on RAM disks, homes, and one controller with its queues. Nothing
+//! moves but when it is told to, so that everything can overlap.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use blockwire_nvme_server::{
+    CommandKey, ControllerLimits, ControllerSpec, Host, Join, NamespaceEntry, QueueKey, Server, Step,
+    Subsystem, VolumeInfo, Word,
+};
+use buf::{Class, Cx, Entropy, Payload, Pool, Time};
+use nvme::{Direction, HostId, Nqn, Sqe};
+use volume::{
+    Ack, Adoption, Answer, Ask, AskId, Done, Facts, Failure, Fault, Gate, Home, Identity, Io, Nexus, PortId,
+    Ram, RamDisk, Shard, Shared, Uuid, VolumeId,
+};
+
+const SHARDS: usize = 2;
+const VOLUMES: u32 = 2;
+pub const BLOCKS: u64 = 64;
+/// Entries of every queue: so many commands are out at most, as a transport sees to.
+const ENTRIES: usize = 32;
+const CNTLID: u16 = 2;
+
+enum Mail {
+    Ask(VolumeId, Shard, AskId, Ask),
+    Answer(VolumeId, Answer),
+    Adopt(usize, VolumeId, Arc<Adoption>),
+    Ack(VolumeId, Ack),
+    Word(Shard, Word),
+}
+
+struct Core {
+    server: Server,
+    gates: Vec<Gate>,
+}
+
+/// A queue that is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Queue {
+    shard: usize,
+    key: QueueKey,
+    qid: u16,
+}
+
+type Name = (usize, CommandKey);
+
+/// What was reached.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reached {
+    pub commands: u32,
+    pub good: u32,
+    pub retired: u32,
+    pub joined: u32,
+}
+
+pub struct Rig {
+    pool: Pool,
+    entropy: Entropy,
+    now: Time,
+    cores: Vec<Core>,
+    homes: Vec<Home>,
+    mail: VecDeque<Mail>,
+    queues: Vec<Queue>,
+    alive: bool,
+    /// Commands that have not ended, with the data that their host has for them.
+    live: HashMap<Name, Vec<u8>>,
+    /// Data that was asked for, and operations that wait for memory.
+    receives: Vec<(Name, u32)>,
+    ios: VecDeque<(usize, CommandKey, VolumeId, Io, u32)>,
+    tag: u64,
+    pub reached: Reached,
+}
+
+fn subsystem() -> Arc<Subsystem> {
+    Arc::new(Subsystem {
+        nqn: Nqn::parse("nqn.2026-11.io.blockwire:fuzz").unwrap(),
+        serial: *b"0123456789abcdef0123",
+        model: [b' '; 40],
+        firmware: [b' '; 8],
+        nsid_max: 8,
+        ana_group_max: 8,
+    })
+}
+
+fn host() -> Host {
+    Host { nqn: Nqn::parse("nqn.2026-11.io.blockwire:host").unwrap(), id: HostId::new([7; 16]).unwrap() }
+}
+
+pub fn entry(volume: u32, read_only: bool) -> NamespaceEntry {
+    NamespaceEntry { nsid: volume + 1, volume: VolumeId(volume.into()), read_only, ana_group: 1 }
+}
+
+impl Rig {
+    pub fn new() -> Rig {
+        let core = |shard| Core { server: Server::new(Shard(shard)), gates: Vec::new() };
+        let mut rig = Rig {
+            pool: Pool::new(64 << 20),
+            entropy: Entropy::new([3; 32]),
+            now: Time(0),
+            cores: (0..SHARDS as u16).map(core).collect(),
+            homes: Vec::new(),
+            mail: VecDeque::new(),
+            queues: Vec::new(),
+            alive: false,
+            live: HashMap::new(),
+            receives: Vec::new(),
+            ios: VecDeque::new(),
+            tag: 0,
+            reached: Reached::default(),
+        };
+        (0..VOLUMES).for_each(|volume| rig.add(VolumeId(volume.into())));
+        rig.open_controller();
+        rig
+    }
+
+    fn add(&mut self, id: VolumeId) {
+        let disk = Arc::new(RamDisk::new(BLOCKS, 2 * BLOCKS, 512, 4096));
+        let facts = Facts {
+            id,
+            name: "v".into(),
+            uuid: Uuid([id.0 as u8 + 1; 16]),
+            oui: None,
+            vendor: "BLOCKWIR".into(),
+            product: "Volume".into(),
+            revision: "1".into(),
+            removable: false,
+            rpm: 0,
+            task_aborted_status: true,
+        };
+        let shared = Shared::new(SHARDS as u16);
+        let home = Home::restore(facts.clone(), disk.geometry(), SHARDS as u16, false, None).unwrap();
+        for (at, core) in self.cores.iter_mut().enumerate() {
+            let (view, backend) = (home.view().clone(), Box::new(Ram::new(disk.clone())));
+            core.gates.push(Gate::new(Shard(at as u16), shared.clone(), view.clone(), backend));
+            core.server
+                .add_volume(VolumeInfo { facts: Arc::new(facts.clone()), shared: shared.clone() }, view);
+        }
+        self.homes.push(home);
+    }
+
+    fn with<T>(&mut self, shard: usize, act: impl FnOnce(&mut Core, &mut Cx<'_>) -> T) -> T {
+        let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
+        act(&mut self.cores[shard], &mut cx)
+    }
+
+    /// Opens the controller, unless it is there.
+    pub fn open_controller(&mut self) {
+        if self.alive {
+            return;
+        }
+        let spec = ControllerSpec {
+            cntlid: CNTLID,
+            subsystem: subsystem(),
+            host: host(),
+            nexus: Nexus { identity: Arc::new(Identity::Host([7; 16])), port: PortId(1), read_only: false },
+            keep_alive: Default::default(),
+            kato_ms: 5000,
+            entries: ENTRIES as u32,
+            flow_control: false,
+            individual_deletion: false,
+            namespaces: (0..VOLUMES).map(|volume| entry(volume, false)).collect(),
+            limits: ControllerLimits { queues: 4, entries: 128, transfer: 1 << 20, in_capsule: 8192 },
+            discovery: None,
+            auth: None,
+        };
+        let key = self.with(0, |core, cx| core.server.open_controller(cx, spec));
+        self.alive = true;
+        self.queues.push(Queue { shard: 0, key, qid: 0 });
+        self.steps();
+    }
+
+    /// Connects an I/O queue, if its controller lets it in.
+    pub fn join(&mut self, qid: u16) {
+        let shard = usize::from(qid) % SHARDS;
+        let join = Join {
+            qid,
+            entries: ENTRIES as u32,
+            flow_control: false,
+            subsystem: subsystem().nqn.clone(),
+            host: host(),
+            shard: Shard(shard as u16),
+        };
+        let Ok(spec) = self.cores[0].server.join(CNTLID, &join) else { return };
+        let key = self.with(shard, |core, cx| core.server.open_queue(cx, spec));
+        self.queues.push(Queue { shard, key, qid });
+        self.reached.joined += 1;
+        self.steps();
+    }
+
+    /// Starts a command on an admin queue, or on an I/O queue, if there is one with room.
+    pub fn start(&mut self, admin: bool, which: usize, sqe: &Sqe, mut out: Vec<u8>) {
+        let fit: Vec<Queue> = self.queues.iter().filter(|queue| (queue.qid == 0) == admin).copied().collect();
+        let Some(queue) = fit.get(which % fit.len().max(1)) else { return };
+        let of = |name: &&Name| name.0 == queue.shard && name.1.queue == queue.key;
+        if self.live.keys().filter(of).count() >= ENTRIES {
+            return;
+        }
+        self.tag += 1;
+        let key = CommandKey { queue: queue.key, tag: (self.tag << 32) | (self.tag % 1024) };
+        let len = if sqe.direction() == Direction::ToController { sqe.dptr.length.get() } else { 0 };
+        out.resize(out.len().max(len.min(1 << 20) as usize), 0x5a);
+        self.live.insert((queue.shard, key), out);
+        self.reached.commands += 1;
+        self.with(queue.shard, |core, cx| core.server.start(cx, key, sqe, len));
+        self.steps();
+    }
+
+    /// Sends the data that was asked for longest.
+    pub fn feed(&mut self) {
+        if self.receives.is_empty() {
+            return;
+        }
+        let (name, len) = self.receives.remove(0);
+        let mut memory = self.pool.take_sg(Class::Solicited, len as usize).expect("memory for all");
+        memory.copy_from(0, &self.live[&name][..len as usize]);
+        self.with(name.0, |core, cx| core.server.data(cx, name.1, 0, memory.freeze()));
+        self.steps();
+    }
+
+    /// The transport wants a command to end.
+    pub fn abort(&mut self, which: usize) {
+        let mut names: Vec<Name> = self.live.keys().copied().collect();
+        names.sort_unstable();
+        if let Some(&(shard, key)) = names.get(which % names.len().max(1)) {
+            self.cores[shard].server.abort(key);
+            self.steps();
+        }
+    }
+
+    /// A link is lost.
+    pub fn close(&mut self, which: usize) {
+        if self.queues.is_empty() {
+            return;
+        }
+        let queue = self.queues.remove(which % self.queues.len());
+        self.with(queue.shard, |core, cx| core.server.close_queue(cx, queue.key));
+        self.steps();
+    }
+
+    pub fn ask(&mut self, volume: u32, ask: Ask) {
+        self.mail.push_back(Mail::Ask(VolumeId((volume % VOLUMES).into()), Shard(0), AskId(1), ask));
+    }
+
+    pub fn change_namespaces(&mut self, namespaces: Vec<NamespaceEntry>) {
+        self.cores[0].server.change_namespaces(CNTLID, namespaces);
+        self.steps();
+    }
+
+    pub fn pass(&mut self, time_ms: u64) {
+        self.now.0 += time_ms * 1_000_000;
+        for shard in 0..SHARDS {
+            if self.cores[shard].server.poll_timeout().is_some_and(|due| due <= self.now) {
+                self.with(shard, |core, cx| core.server.handle_timeout(cx));
+            }
+        }
+        self.steps();
+    }
+
+    fn steps(&mut self) {
+        for shard in 0..SHARDS {
+            while let Some(step) = self.cores[shard].server.poll_step() {
+                self.step(shard, step);
+            }
+        }
+    }
+
+    fn step(&mut self, shard: usize, step: Step) {
+        match step {
+            Step::Receive { command, at, len } => {
+                assert!(at == 0 && len > 0 && self.live[&(shard, command)].len() >= len as usize);
+                self.receives.push(((shard, command), len));
+            }
+            // There is memory for all, at once.
+            Step::Room { command, len, .. } => {
+                assert!(len > 0, "room for nothing");
+                if self.live.contains_key(&(shard, command)) {
+                    self.with(shard, |core, cx| core.server.retry(cx, command));
+                }
+            }
+            Step::Send { command, .. } => {
+                assert!(self.live.contains_key(&(shard, command)), "data after the end")
+            }
+            Step::Respond { command, completion } => {
+                self.ended((shard, command));
+                self.reached.good += u32::from(completion.status.is_success());
+            }
+            Step::Retire { command } => {
+                self.ended((shard, command));
+                self.reached.retired += 1;
+            }
+            Step::Io { command, volume, io, want, .. } => {
+                self.ios.push_back((shard, command, volume, io, want))
+            }
+            Step::Cancel { volume, io } => {
+                match self.ios.iter().position(|waits| waits.0 == shard && waits.3.id == io) {
+                    Some(at) => {
+                        self.ios.remove(at);
+                        let result = Err(Failure::Failed(Fault::Aborted));
+                        self.with(shard, |core, cx| {
+                            core.server.done(cx, Done { id: io, result, payload: Payload::None })
+                        });
+                    }
+                    None => self.cores[shard].gates[volume.0 as usize].cancel(io),
+                }
+            }
+            Step::Ask { volume, id, ask } => {
+                self.mail.push_back(Mail::Ask(volume, Shard(shard as u16), id, ask))
+            }
+            Step::CallRoll { id, of } => {
+                let here: Vec<Vec<u16>> = self.cores.iter().map(|core| core.server.roll(&of)).collect();
+                let shards = here.len() as u16;
+                here.iter()
+                    .for_each(|here| self.with(shard, |core, cx| core.server.called(cx, id, shards, here)));
+            }
+            Step::Word { to, word } => self.mail.push_back(Mail::Word(to, word)),
+            Step::EndQueue { queue } => {
+                self.queues.retain(|known| (known.shard, known.key) != (shard, queue));
+                self.with(shard, |core, cx| core.server.close_queue(cx, queue));
+            }
+            Step::ControllerGone { cntlid, .. } => {
+                assert!(cntlid == CNTLID && self.alive, "a controller goes once");
+                self.alive = false;
+            }
+            Step::Compute { .. } | Step::Forget { .. } | Step::Proven { .. } | Step::Unproven { .. } => {
+                unreachable!("nobody authenticates")
+            }
+        }
+    }
+
+    fn ended(&mut self, name: Name) {
+        assert!(self.live.remove(&name).is_some(), "{name:?} ends once");
+        self.receives.retain(|(waits, _)| *waits != name);
+    }
+
+    /// Moves one thing on. False: nothing was to be moved.
+    pub fn turn(&mut self) -> bool {
+        if let Some((shard, command, volume, mut io, want)) = self.ios.pop_front() {
+            if want > 0 {
+                io.payload =
+                    Payload::In(self.pool.take_sg(Class::Solicited, want as usize).expect("memory for all"));
+            }
+            let who = self.cores[shard].server.nexus(command.queue).clone();
+            self.with(shard, |core, cx| core.gates[volume.0 as usize].submit(cx, &who, io));
+            return true;
+        }
+        let mut moved = false;
+        for shard in 0..SHARDS {
+            for at in 0..VOLUMES as usize {
+                moved |= self.run_gate(shard, at);
+            }
+        }
+        match self.mail.pop_front() {
+            Some(mail) => self.deliver(mail),
+            None => return moved,
+        }
+        true
+    }
+
+    fn run_gate(&mut self, shard: usize, at: usize) -> bool {
+        let mut moved = self.with(shard, |core, cx| core.gates[at].resume(cx));
+        let volume = VolumeId(at as u64);
+        while let Some(done) = self.cores[shard].gates[at].poll_done() {
+            self.with(shard, |core, cx| core.server.done(cx, done));
+            self.steps();
+            moved = true;
+        }
+        let gate = &mut self.cores[shard].gates[at];
+        while gate.poll_wake().is_some() {
+            moved = true;
+        }
+        while let Some((id, ask)) = gate.poll_ask() {
+            self.mail.push_back(Mail::Ask(volume, Shard(shard as u16), id, ask));
+            moved = true;
+        }
+        if let Some(ack) = gate.poll_ack() {
+            self.mail.push_back(Mail::Ack(volume, ack));
+            moved = true;
+        }
+        if gate.poll_timeout().is_some_and(|due| due <= self.now) {
+            moved = true;
+        }
+        moved
+    }
+
+    fn deliver(&mut self, mail: Mail) {
+        match mail {
+            Mail::Word(to, word) => self.with(to.0.into(), |core, cx| core.server.handle_word(cx, word)),
+            Mail::Ask(volume, from, id, ask) => {
+                self.homes[volume.0 as usize].handle_ask(self.now, from, id, ask);
+                self.run_home(volume);
+            }
+            Mail::Ack(volume, ack) => {
+                self.homes[volume.0 as usize].handle_ack(self.now, ack);
+                self.run_home(volume);
+            }
+            Mail::Answer(volume, answer) if answer.id.is_gates() => {
+                self.with(answer.to.0.into(), |core, cx| {
+                    core.gates[volume.0 as usize].answered(cx, answer.id, answer.result);
+                });
+            }
+            Mail::Answer(_, answer) if answer.id.0 >> 63 == 0 => {}
+            Mail::Answer(_, answer) => {
+                self.with(answer.to.0.into(), |core, cx| core.server.answered(cx, answer.id, answer.result));
+            }
+            Mail::Adopt(shard, volume, adoption) => {
+                self.cores[shard].server.adopt(volume, &adoption);
+                self.steps();
+                self.cores[shard].gates[volume.0 as usize].adopt(&adoption);
+            }
+        }
+        self.steps();
+    }
+
+    fn run_home(&mut self, volume: VolumeId) {
+        let home = &mut self.homes[volume.0 as usize];
+        while let Some(store) = home.poll_store() {
+            home.handle_stored(self.now, store.ticket, true);
+        }
+        while let Some(adoption) = home.poll_adoption() {
+            let adoption = Arc::new(adoption);
+            self.mail.extend((0..SHARDS).map(|shard| Mail::Adopt(shard, volume, adoption.clone())));
+        }
+        while let Some(answer) = home.poll_answer() {
+            self.mail.push_back(Mail::Answer(volume, answer));
+        }
+    }
+
+    /// Runs until nothing moves.
+    pub fn settle(&mut self) {
+        for _ in 0..100_000 {
+            if !self.turn() {
+                if self.receives.is_empty() {
+                    return;
+                }
+                self.feed();
+            }
+            // What waits for other cores' writes looks again after some microseconds.
+            self.now.0 += 1000;
+        }
+        panic!("it does not come to rest");
+    }
+
+    /// All links are lost: every command has ended once, the controller is gone, all memory is back.
+    pub fn finish(mut self) -> Reached {
+        self.settle();
+        let admin = self.queues.iter().filter(|queue| queue.qid == 0).count();
+        assert_eq!(admin > 0, self.alive, "a controller lives as long as its admin queue");
+        while !self.queues.is_empty() {
+            self.close(0);
+        }
+        self.settle();
+        assert!(self.live.is_empty(), "every command ends: {:?}", self.live.keys());
+        assert!(!self.alive, "the controller is gone");
+        for volume in 0..VOLUMES {
+            self.cores.iter_mut().for_each(|core| core.server.remove_volume(VolumeId(volume.into())));
+        }
+        assert_eq!(self.pool.usage().lent, 0, "all memory came back");
+        self.reached
+    }
+}

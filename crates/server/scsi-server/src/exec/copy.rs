@@ -1,0 +1,430 @@
+//! EXTENDED COPY(LID1) and RECEIVE COPY RESULTS (SPC-4 §5.17, §6.4, §6.17).
+//!
+//! A copy reaches only logical units that the asking nexus reaches, with this nexus' rights, and both
+//! are looked at again before each chunk: a read of the source and a write of the destination, in
+//! turn, so an abort is prompt and little memory is held. The gates judge each operation as any other.
+//! Segments in bytes may begin and end within blocks; such a block of the destination is read and
+//! swapped for what it becomes, so no write of another to its other bytes is lost.
+
+use buf::{Class, Payload, Sg};
+use scsi::Status;
+use scsi::cdb::CopyResults;
+use scsi::copy::{self, CopyLen, CopyList, CopyState, CopyStatus, CopyTarget, Limits, ListIdUsage, Segment};
+use scsi::sense::Sense;
+use volume::{Durability, Failure, Fault, Op, Outcome, Refusal, Span, VolumeId};
+
+use super::parameter::contiguous;
+use super::{good, vpd};
+use crate::nexus::{REMEMBERED_MAX, Remembered};
+use crate::server::Server;
+use crate::status;
+use crate::step::{NexusKey, Reply, TaskKey};
+use crate::task::Job;
+
+/// What the copy manager takes.
+pub(crate) const LIMITS: Limits = Limits {
+    targets: 8,
+    segments: 64,
+    descriptors_len: 4096,
+    segment_len: 256 << 20,
+    concurrent: 64,
+    granularity: 0,
+};
+
+/// Bytes that are read and written at a time; a multiple of every block length.
+const CHUNK: u64 = 256 << 10;
+
+/// How often a block that others write is read and swapped again before the copy gives up.
+const SWAPS_MAX: u32 = 1000;
+
+/// A copy on its way.
+#[derive(Debug)]
+pub(crate) struct Copying {
+    /// Its list identifier, if RECEIVE COPY RESULTS may ask about it.
+    id: Option<u8>,
+    runs: Vec<Run>,
+    /// The run that is worked on.
+    at: usize,
+    /// Bytes of that run that are copied.
+    done: u64,
+    /// Bytes that are copied in all.
+    bytes: u64,
+    /// Bytes that are read, or written, just now.
+    chunk: u64,
+    stage: Stage,
+    /// How often the block that is swapped was found changed.
+    swaps: u32,
+    /// In whose name operations go.
+    name: TaskKey,
+}
+
+/// What is done with a chunk.
+#[derive(Debug)]
+enum Stage {
+    /// The source is read.
+    Read,
+    /// The block is read that these bytes become a part of.
+    Old(Vec<u8>),
+    /// That block is swapped.
+    Swap(Vec<u8>),
+    /// The destination is written.
+    Write,
+}
+
+/// A checked segment; places are in bytes.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    source: VolumeId,
+    source_at: u64,
+    destination: VolumeId,
+    destination_at: u64,
+    bytes: u64,
+}
+
+/// EXTENDED COPY. Whether there is room for one more copy is asked here, so that no list is received for nothing,
+/// and again when the list has come, bindingly: any number of them may be on their way at once.
+pub(crate) fn start(server: &mut Server, slot: u32, list_len: u32) {
+    if list_len == 0 {
+        good(server, slot);
+    } else if is_full(server) {
+        server.respond(slot, Reply::plain(Status::BUSY));
+    } else {
+        server.receive_list(slot, list_len, LIMITS.list_len_max());
+    }
+}
+
+/// Whether as many copies are under way as may be.
+fn is_full(server: &Server) -> bool {
+    server.copies >= LIMITS.concurrent
+}
+
+/// The list of an EXTENDED COPY is here.
+pub(crate) fn list(server: &mut Server, slot: u32, data: &Sg) {
+    if is_full(server) {
+        return server.respond(slot, Reply::plain(Status::BUSY));
+    }
+    let bytes = contiguous(data);
+    let list = match CopyList::parse(&bytes, &LIMITS) {
+        Ok(list) => list,
+        Err(sense) => return server.check(slot, sense),
+    };
+    let nexus = server.tasks.get(slot).key.nexus;
+    let id = (list.usage == ListIdUsage::Hold).then_some(list.id);
+    if id.and_then(|id| server.state_mut(nexus).copy(id)).is_some_and(is_running) {
+        return server.check(slot, Sense::list_field(0, None));
+    }
+    let runs = list.segments().map(|segment| run(server, nexus, &list, segment)).collect::<Result<_, _>>();
+    let runs = match runs {
+        Ok(runs) => runs,
+        Err(reply) => {
+            remember(server, nexus, id, (CopyState::Failed, 0, 0), Some(&reply));
+            return server.respond(slot, reply);
+        }
+    };
+    let agent = match server.state(nexus).agent {
+        Some(agent) => agent,
+        None => server.open_agent(nexus),
+    };
+    server.state_mut(nexus).agent = Some(agent);
+    let name = TaskKey { nexus: agent, tag: u64::from(slot) };
+    let copying =
+        Copying { id, runs, at: 0, done: 0, bytes: 0, chunk: 0, stage: Stage::Read, swaps: 0, name };
+    server.tasks.get_mut(slot).job = Job::Copy(Box::new(copying));
+    server.copies += 1;
+    next(server, slot);
+}
+
+fn is_running(copy: &mut Remembered) -> bool {
+    copy.status.state == CopyState::InProgress
+}
+
+/// The volume that a descriptor names, if the nexus reaches it.
+fn resolve(server: &Server, nexus: NexusKey, target: &CopyTarget<'_>) -> Result<VolumeId, Reply> {
+    let spec = server.nexus(nexus);
+    let named = spec.luns.iter().find_map(|entry| {
+        let unit = server.unit(entry.volume)?;
+        vpd::names(spec, unit).is_named_by(&target.designator).then_some((entry.volume, unit))
+    });
+    let Some((volume, unit)) = named else { return Err(Reply::check(Sense::COPY_TARGET_NOT_REACHABLE)) };
+    if target.block_len != 0 && target.block_len != unit.view.geometry.logical {
+        return Err(Reply::check(Sense::INVALID_FIELD_IN_PARAMETER_LIST));
+    }
+    Ok(volume)
+}
+
+fn run(server: &Server, nexus: NexusKey, list: &CopyList<'_>, segment: Segment) -> Result<Run, Reply> {
+    let end = |index| list.target(index).map_err(Reply::check);
+    let source = resolve(server, nexus, &end(segment.source)?)?;
+    let destination = resolve(server, nexus, &end(segment.destination)?)?;
+    let (from, to) = (logical(server, source), logical(server, destination));
+    let (bytes, skip, lead) = match segment.len {
+        CopyLen::Blocks { count, destination: true } => (u64::from(count) * to, 0, 0),
+        CopyLen::Blocks { count, destination: false } => (u64::from(count) * from, 0, 0),
+        CopyLen::Bytes { count, source_offset, destination_offset } => {
+            (u64::from(count), u64::from(source_offset), u64::from(destination_offset))
+        }
+    };
+    if bytes > u64::from(LIMITS.segment_len) {
+        return Err(Reply::check(Sense::INVALID_FIELD_IN_PARAMETER_LIST));
+    }
+    // Neither PAD nor CAT says what becomes of half a block that is counted in blocks.
+    let in_blocks = matches!(segment.len, CopyLen::Blocks { .. });
+    if in_blocks && (!bytes.is_multiple_of(from) || !bytes.is_multiple_of(to)) {
+        return Err(Reply::check(Segment::refused(8)));
+    }
+    // The offsets stand within the first blocks.
+    for (offset, block, byte) in [(skip, from, 28), (lead, to, 30)] {
+        if offset >= block {
+            return Err(Reply::check(Segment::refused(byte)));
+        }
+    }
+    let place = |lba: u64, block: u64, offset: u64, byte| {
+        let at = lba.checked_mul(block).and_then(|at| at.checked_add(offset));
+        at.filter(|at| at.checked_add(bytes).is_some())
+            .ok_or_else(|| status::copy_refused(Refusal::OutOfRange, byte))
+    };
+    let source_at = place(segment.source_lba, from, skip, SOURCE_FIELD)?;
+    let destination_at = place(segment.destination_lba, to, lead, DESTINATION_FIELD)?;
+    let run = Run { source, source_at, destination, destination_at, bytes };
+    // Half a block of the destination must be swapped.
+    let odd = !destination_at.is_multiple_of(to) || !bytes.is_multiple_of(to);
+    if odd && server.unit(destination).is_some_and(|unit| unit.view.geometry.caw_max == 0) {
+        return Err(Reply::check(Segment::refused(8)));
+    }
+    judge(server, nexus, &run, 0, bytes)?;
+    Ok(run)
+}
+
+fn logical(server: &Server, volume: VolumeId) -> u64 {
+    server.unit(volume).map_or(512, |unit| u64::from(unit.view.geometry.logical))
+}
+
+/// SOURCE and DESTINATION LOGICAL BLOCK ADDRESS in a segment descriptor.
+const SOURCE_FIELD: u16 = 12;
+const DESTINATION_FIELD: u16 = 20;
+
+/// All blocks that these bytes touch.
+fn blocks_of(at: u64, len: u64, block: u64) -> Span {
+    let lba = at / block;
+    Span { lba, blocks: (at + len).div_ceil(block) - lba }
+}
+
+/// The spans of a part of a run: what is read and what is written.
+fn spans(server: &Server, run: &Run, done: u64, len: u64) -> (Span, Span) {
+    let (from, to) = (logical(server, run.source), logical(server, run.destination));
+    (blocks_of(run.source_at + done, len, from), blocks_of(run.destination_at + done, len, to))
+}
+
+/// How many bytes are copied next: whole blocks of the destination, or what ends within one.
+fn chunk_len(server: &Server, run: &Run, done: u64) -> u64 {
+    let to = logical(server, run.destination);
+    let (lead, rest) = ((run.destination_at + done) % to, run.bytes - done);
+    if lead > 0 || rest < to {
+        rest.min(to - lead)
+    } else {
+        let len = rest.min(CHUNK);
+        len - len % to
+    }
+}
+
+/// Whether the nexus may still copy this part.
+fn judge(server: &Server, nexus: NexusKey, run: &Run, done: u64, len: u64) -> Result<(), Reply> {
+    let (source, destination) = spans(server, run, done, len);
+    let write = Op::Write(destination, Durability::Cached);
+    admit(server, nexus, run.source, &Op::Read(source))
+        .map_err(|refusal| status::copy_refused(refusal, SOURCE_FIELD))?;
+    admit(server, nexus, run.destination, &write)
+        .map_err(|refusal| status::copy_refused(refusal, DESTINATION_FIELD))
+}
+
+fn admit(server: &Server, nexus: NexusKey, volume: VolumeId, op: &Op) -> Result<(), Refusal> {
+    let spec = server.nexus(nexus);
+    let mut ways = spec.luns.iter().filter(|entry| entry.volume == volume).peekable();
+    let Some(unit) = server.unit(volume).filter(|_| ways.peek().is_some()) else {
+        return Err(Refusal::NotReady(volume::Why::Removed));
+    };
+    if op.is_write() && ways.all(|entry| entry.read_only) {
+        return Err(Refusal::ReadOnly);
+    }
+    unit.view.admit(&spec.nexus, op)
+}
+
+fn copying(server: &mut Server, slot: u32) -> &mut Copying {
+    match &mut server.tasks.get_mut(slot).job {
+        Job::Copy(copying) => copying,
+        _ => unreachable!("an EXTENDED COPY is under way"),
+    }
+}
+
+/// Reads the next chunk, or ends.
+fn next(server: &mut Server, slot: u32) {
+    let nexus = server.tasks.get(slot).key.nexus;
+    let copy = copying(server, slot);
+    while copy.runs.get(copy.at).is_some_and(|run| copy.done >= run.bytes) {
+        copy.at += 1;
+        copy.done = 0;
+    }
+    let (id, at, bytes, done) = (copy.id, copy.at, copy.bytes, copy.done);
+    let Some(run) = copy.runs.get(at).copied() else {
+        remember(server, nexus, id, (CopyState::Done, at, bytes), None);
+        return good(server, slot);
+    };
+    remember(server, nexus, id, (CopyState::InProgress, at, bytes), None);
+    let chunk = chunk_len(server, &run, done);
+    let name = copying(server, slot).name;
+    if let Err(reply) = judge(server, nexus, &run, done, chunk) {
+        return fail(server, slot, reply);
+    }
+    let (source, _) = spans(server, &run, done, chunk);
+    let want = source.blocks * logical(server, run.source);
+    let copy = copying(server, slot);
+    (copy.chunk, copy.stage, copy.swaps) = (chunk, Stage::Read, 0);
+    // Memory of its own, never the volume's: source and destination may overlap.
+    server.submit_as(slot, name, run.source, Op::Read(source), Payload::None, want as u32);
+}
+
+/// A read or a write of a copy has ended.
+pub(crate) fn done(server: &mut Server, slot: u32, result: Result<Outcome, Failure>, payload: Payload) {
+    let nexus = server.tasks.get(slot).key.nexus;
+    let copy = copying(server, slot);
+    let (run, done, chunk) = (copy.runs[copy.at], copy.done, copy.chunk);
+    match (std::mem::replace(&mut copy.stage, Stage::Read), result) {
+        (Stage::Swap(part), Err(Failure::Failed(Fault::Miscompare(_)))) if copy.swaps < SWAPS_MAX => {
+            copy.swaps += 1;
+            read_old(server, slot, part);
+        }
+        (_, Err(failure)) => fail(server, slot, status::copy_failed(failure)),
+        (Stage::Write | Stage::Swap(_), Ok(_)) => {
+            copy.done += chunk;
+            copy.bytes += chunk;
+            next(server, slot);
+        }
+        (stage, Ok(_)) => match (judge(server, nexus, &run, done, chunk), stage) {
+            (Err(reply), _) => fail(server, slot, reply),
+            (Ok(()), Stage::Old(part)) => swap(server, slot, part, &payload.into_sg()),
+            (Ok(()), _) => write(server, slot, payload.into_sg()),
+        },
+    }
+}
+
+/// The source is read: the destination follows.
+fn write(server: &mut Server, slot: u32, data: Sg) {
+    let copy = copying(server, slot);
+    let (run, done, chunk, name) = (copy.runs[copy.at], copy.done, copy.chunk, copy.name);
+    let skip = (run.source_at + done) % logical(server, run.source);
+    let (_, span) = spans(server, &run, done, chunk);
+    if span.blocks * logical(server, run.destination) != chunk {
+        let mut part = vec![0; chunk as usize];
+        data.copy_to(skip as usize, &mut part);
+        return read_old(server, slot, part);
+    }
+    // Memory of which a part is written would stand askew for some disks.
+    let data = if data.len() as u64 == chunk { Some(data) } else { moved(server, &data, skip, chunk) };
+    let Some(data) = data else { return fail(server, slot, Reply::plain(Status::BUSY)) };
+    copying(server, slot).stage = Stage::Write;
+    let op = Op::Write(span, Durability::Cached);
+    server.submit_as(slot, name, run.destination, op, Payload::Out(data), 0);
+}
+
+/// A part of these bytes in memory of its own.
+fn moved(server: &Server, data: &Sg, skip: u64, len: u64) -> Option<Sg> {
+    let mut place = server.pool().take_sg(Class::Solicited, len as usize)?;
+    let mut at = skip as usize;
+    for piece in place.slices_mut(0..len as usize) {
+        data.copy_to(at, piece);
+        at += piece.len();
+    }
+    Some(place.freeze())
+}
+
+/// Reads the block that a part is to change.
+fn read_old(server: &mut Server, slot: u32, part: Vec<u8>) {
+    let copy = copying(server, slot);
+    let (run, done, chunk, name) = (copy.runs[copy.at], copy.done, copy.chunk, copy.name);
+    copy.stage = Stage::Old(part);
+    let (_, span) = spans(server, &run, done, chunk);
+    let want = logical(server, run.destination) as u32;
+    server.submit_as(slot, name, run.destination, Op::Read(span), Payload::None, want);
+}
+
+/// Swaps the block for what it becomes, if it is still the same.
+fn swap(server: &mut Server, slot: u32, part: Vec<u8>, old: &Sg) {
+    let copy = copying(server, slot);
+    let (run, done, chunk, name) = (copy.runs[copy.at], copy.done, copy.chunk, copy.name);
+    let block = logical(server, run.destination);
+    let lead = ((run.destination_at + done) % block) as usize;
+    let Some(mut both) = server.pool().take(Class::Solicited, 2 * block as usize) else {
+        return fail(server, slot, Reply::plain(Status::BUSY));
+    };
+    let (before, after) = both.split_at_mut(block as usize);
+    old.copy_to(0, before);
+    after.copy_from_slice(before);
+    after[lead..lead + part.len()].copy_from_slice(&part);
+    let (_, span) = spans(server, &run, done, chunk);
+    copying(server, slot).stage = Stage::Swap(part);
+    let payload = Payload::Out(both.freeze().into());
+    server.submit_as(slot, name, run.destination, Op::CompareAndWrite(span), payload, 0);
+}
+
+fn fail(server: &mut Server, slot: u32, reply: Reply) {
+    let nexus = server.tasks.get(slot).key.nexus;
+    let copy = copying(server, slot);
+    let (id, at, bytes) = (copy.id, copy.at, copy.bytes);
+    remember(server, nexus, id, (CopyState::Failed, at, bytes), Some(&reply));
+    server.respond(slot, reply);
+}
+
+/// A task goes: if it was a copy, there is room for another, and what did not end well has failed.
+pub(crate) fn forget(server: &mut Server, slot: u32) {
+    let task = server.tasks.get(slot);
+    let Job::Copy(copy) = &task.job else { return };
+    let (id, nexus) = (copy.id, task.key.nexus);
+    server.copies -= 1;
+    if let Some(copy) = id.and_then(|id| server.state_mut(nexus).copy(id))
+        && copy.status.state == CopyState::InProgress
+    {
+        copy.status.state = CopyState::Failed;
+    }
+}
+
+/// Keeps what RECEIVE COPY RESULTS may ask for.
+fn remember(
+    server: &mut Server,
+    nexus: NexusKey,
+    id: Option<u8>,
+    (state, segments, bytes): (CopyState, usize, u64),
+    failed: Option<&Reply>,
+) {
+    let Some(id) = id else { return };
+    let failure = failed.map(|reply| (reply.status, reply.sense.unwrap_or(Sense::NO_SENSE)));
+    let status = CopyStatus { state, segments: segments as u16, bytes };
+    let copies = &mut server.state_mut(nexus).copies;
+    match copies.iter_mut().find(|copy| copy.id == id) {
+        Some(known) => *known = Remembered { id, status, failure },
+        None => {
+            if copies.len() >= REMEMBERED_MAX {
+                copies.remove(0);
+            }
+            copies.push(Remembered { id, status, failure });
+        }
+    }
+}
+
+/// RECEIVE COPY RESULTS.
+pub(crate) fn results(server: &mut Server, slot: u32, action: CopyResults, list_id: u8, allocation: u32) {
+    let nexus = server.tasks.get(slot).key.nexus;
+    let known = server.state_mut(nexus).copy(list_id).map(|copy| *copy);
+    let known = known.ok_or(Sense::cdb_field(2, None));
+    server.report(slot, allocation as usize, |_, w| {
+        match action {
+            CopyResults::OperatingParameters => LIMITS.encode(w),
+            CopyResults::Status => known?.status.encode(w),
+            CopyResults::ReceiveData => known.map(|_| copy::encode_no_data(w))?,
+            CopyResults::FailedSegment => {
+                let failure = known?.failure;
+                copy::encode_failure(failure.as_ref().map(|(status, sense)| (*status, sense)), w);
+            }
+        }
+        Ok(())
+    });
+}

@@ -1,0 +1,146 @@
+//! What a logical unit is: INQUIRY, READ CAPACITY, REPORT LUNS; and what is told where none is.
+
+use scsi::capacity::Capacity;
+use scsi::cdb::Inquiry;
+use scsi::inquiry::{Peripheral, PortGroupSupport, StandardInquiry};
+use scsi::lun::Lun;
+use scsi::report::{LunSelect, luns as encode_luns};
+use scsi::sense::Sense;
+use scsi::{Command, Writer};
+
+use super::vpd;
+use crate::nexus::NexusSpec;
+use crate::server::{Arrived, Server};
+use crate::step::{NexusKey, Reply, TaskKey};
+use crate::unit::Unit;
+
+/// INQUIRY of a logical unit.
+pub(crate) fn inquiry(server: &mut Server, slot: u32, inquiry: Inquiry) {
+    server.report(slot, usize::from(inquiry.allocation), |server, w| {
+        let (nexus, unit) = (server.nexus_of(slot), server.unit_of(slot));
+        match inquiry.page {
+            None => {
+                standard(nexus, Peripheral::DISK, Some(unit), w);
+                Ok(())
+            }
+            Some(page) => vpd::page(nexus, unit, page, w),
+        }
+    });
+}
+
+fn standard(nexus: &NexusSpec, peripheral: Peripheral, unit: Option<&Unit>, w: &mut Writer<'_>) {
+    let product = &nexus.product;
+    let port_groups = match (unit, nexus.explicit_alua) {
+        (None, _) => PortGroupSupport::None,
+        (Some(_), false) => PortGroupSupport::Implicit,
+        (Some(_), true) => PortGroupSupport::Both,
+    };
+    let data = StandardInquiry {
+        peripheral,
+        removable: unit.is_some_and(|unit| unit.spec.removable),
+        port_groups,
+        third_party_copy: unit.is_some(),
+        multi_port: nexus.ports.len() > 1,
+        vendor: product.vendor.as_bytes(),
+        product: product.product.as_bytes(),
+        revision: product.revision.as_bytes(),
+    };
+    data.encode(w);
+}
+
+/// READ CAPACITY(10), or (16) with an allocation length.
+pub(crate) fn capacity(server: &mut Server, slot: u32, sixteen: Option<u32>) {
+    let allocation = sixteen.map_or(8, |allocation| allocation as usize);
+    server.report(slot, allocation, |server, w| {
+        let geometry = &server.unit_of(slot).view.geometry;
+        let capacity = Capacity {
+            last_lba: geometry.blocks.saturating_sub(1),
+            block_len: geometry.logical,
+            physical_exponent: (geometry.physical / geometry.logical).trailing_zeros() as u8,
+            lowest_aligned: 0,
+            provisioned: geometry.thin,
+            reads_zeros: geometry.thin && geometry.dealloc_reads_zero,
+        };
+        match sixteen {
+            None => capacity.encode_10(w),
+            Some(_) => capacity.encode_16(w),
+        }
+        Ok(())
+    });
+}
+
+/// REPORT LUNS: who reads the inventory need not be told any more that it has changed.
+pub(crate) fn report_luns(server: &mut Server, slot: u32, select: u8, allocation: u32) {
+    let nexus = server.tasks.get(slot).key.nexus;
+    if server.report(slot, allocation as usize, |server, w| luns(server, nexus, select, w)) {
+        forget_inventory(server, nexus);
+    }
+}
+
+fn luns(server: &Server, nexus: NexusKey, select: u8, w: &mut Writer<'_>) -> Result<(), Sense> {
+    let select = LunSelect::parse(select)?;
+    let units = server.nexus(nexus).luns.iter().filter_map(|entry| Lun::new(u32::from(entry.lun)));
+    encode_luns(select, units, w);
+    Ok(())
+}
+
+fn forget_inventory(server: &mut Server, nexus: NexusKey) {
+    for lun in &mut server.state_mut(nexus).luns {
+        lun.attentions.withdraw(Sense::REPORTED_LUNS_DATA_HAS_CHANGED.code);
+    }
+}
+
+/// Answers for the REPORT LUNS well known logical unit, or for a LUN that nothing is behind.
+pub(crate) fn elsewhere(
+    server: &mut Server,
+    key: TaskKey,
+    command: Command,
+    well_known: bool,
+    arrived: &Arrived<'_>,
+) {
+    let (peripheral, sense) = if well_known {
+        (Peripheral::WELL_KNOWN, Sense::NO_SENSE)
+    } else {
+        (Peripheral::NONE, Sense::LOGICAL_UNIT_NOT_SUPPORTED)
+    };
+    let data = match command {
+        Command::Inquiry(Inquiry { page, allocation }) => {
+            server.parameters(usize::from(allocation), |server, w| match page {
+                None => {
+                    standard(server.nexus(key.nexus), peripheral, None, w);
+                    Ok(())
+                }
+                Some(page) => vpd::page_elsewhere(server.nexus(key.nexus), peripheral, page, w),
+            })
+        }
+        Command::ReportLuns { select, allocation } => {
+            let data = server.parameters(allocation as usize, |server, w| luns(server, key.nexus, select, w));
+            if data.is_ok() {
+                forget_inventory(server, key.nexus);
+            }
+            data
+        }
+        Command::RequestSense { descriptor, allocation } => {
+            server.parameters(usize::from(allocation), |_, w| {
+                put_sense(&sense, descriptor, w);
+                Ok(())
+            })
+        }
+        _ => Err(Reply::good(0)),
+    };
+    match data {
+        Ok(data) => {
+            let transferred = data.len() as u64;
+            server.send(key, arrived.data_in, data);
+            server.answer(key, Reply::good(transferred));
+        }
+        Err(reply) => server.answer(key, reply),
+    }
+}
+
+/// Sense data as parameter data.
+pub(crate) fn put_sense(sense: &Sense, descriptor: bool, w: &mut Writer<'_>) {
+    let mut bytes = [0; Sense::LEN_MAX];
+    let len = sense.encode(descriptor, &mut bytes);
+    w.put(&bytes[..len]);
+}

@@ -1,0 +1,66 @@
+//! MODE SENSE and MODE SELECT (SPC-4 §6.9 to §6.12). What can be changed (SWP, D_SENSE and TAS) is kept by
+//! the volume's home, so that all nexuses of all shards see the same.
+
+use std::collections::VecDeque;
+
+use buf::Sg;
+use scsi::cdb::{ModeSelect, ModeSense};
+use scsi::mode;
+use volume::Ask;
+
+use super::good;
+use super::parameter::contiguous;
+use crate::server::Server;
+use crate::task::Job;
+
+/// The longest list that is taken: all pages, a header and a long block descriptor fit several times.
+const LIST_MAX: usize = 1024;
+
+/// MODE SENSE.
+pub(crate) fn sense(server: &mut Server, slot: u32, request: ModeSense) {
+    server.report(slot, usize::from(request.allocation), |server, w| {
+        let (unit, read_only) = (server.unit_of(slot), server.tasks.get(slot).read_only);
+        mode::sense(&request, &unit.device(read_only), &unit.parameters(), &unit.default_parameters(), w)
+    });
+}
+
+/// MODE SELECT.
+pub(crate) fn select(server: &mut Server, slot: u32, select: ModeSelect) {
+    if select.list_len == 0 {
+        return list(server, slot, select, &Sg::new());
+    }
+    server.receive_list(slot, u32::from(select.list_len), LIST_MAX);
+}
+
+/// The list of a MODE SELECT is here.
+pub(crate) fn list(server: &mut Server, slot: u32, select: ModeSelect, data: &Sg) {
+    let unit = server.unit_of(slot);
+    let device = unit.device(server.tasks.get(slot).read_only);
+    let old = unit.parameters();
+    let new = match mode::select(&select, &contiguous(data), &device, &old) {
+        Ok(new) => new,
+        Err(sense) => return server.check(slot, sense),
+    };
+    let by = server.nexus_of(slot).nexus.identity.clone();
+    let mut asks = VecDeque::new();
+    if new.write_protect != old.write_protect {
+        asks.push_back(Ask::WriteProtectByHost { by: by.clone(), on: new.write_protect });
+    }
+    let unit = server.unit_of(slot);
+    let bits = unit.host_settings(&new);
+    if bits != unit.view.host_settings {
+        asks.push_back(Ask::HostSettings { by, bits });
+    }
+    ask_all(server, slot, asks);
+}
+
+/// Asks one thing after the other; GOOD when all are done.
+pub(crate) fn ask_all(server: &mut Server, slot: u32, mut asks: VecDeque<Ask>) {
+    match asks.pop_front() {
+        None => good(server, slot),
+        Some(ask) => {
+            server.tasks.get_mut(slot).job = Job::Asks(asks);
+            server.ask(slot, ask);
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! SANITIZE (SBC-3 §4.11, §5.24).
+//!
+//! A sanitize goes on whatever becomes of the command, the nexus or the reservation that began it: so
+//! it is a task of the server's own, in the name of a nexus of its own. First the volume's home closes
+//! the volume for everything else and waits until that has ended on every core; then the operation
+//! runs; then the home opens the volume again, or keeps it closed if it failed.
+
+use std::sync::Arc;
+
+use buf::{Payload, Sg};
+use scsi::Status;
+use scsi::cdb::{Sanitize, SanitizeAction};
+use scsi::sanitize::Overwrite;
+use scsi::sense::Sense;
+use volume::{Ask, Failure, IoId, Op, Outcome, Refusal, SanitizeKind, Why};
+
+use super::block::admit;
+use super::good;
+use super::parameter::contiguous;
+use crate::server::Server;
+use crate::status;
+use crate::step::Reply;
+use crate::task::{Job, Phase};
+
+/// A sanitize on its way.
+#[derive(Debug)]
+pub(crate) struct Sanitizing {
+    /// The command that began it, and waits for it. Not by its key: the nexus may be another's by then.
+    asker: IoId,
+    sanitize: Sanitize,
+    kind: SanitizeKind,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    /// The volume is being closed.
+    Closing,
+    /// Blocks are made unreadable.
+    Running,
+    /// The volume is being opened, if all went well.
+    Opening { well: bool },
+}
+
+/// SANITIZE.
+pub(crate) fn start(server: &mut Server, slot: u32, sanitize: Sanitize) {
+    if sanitize.action == SanitizeAction::ExitFailureMode {
+        return exit_failure(server, slot);
+    }
+    if let Err(refusal) = admit(server, slot, &Op::Sanitize(SanitizeKind::BlockErase)) {
+        return server.refuse(slot, refusal);
+    }
+    match sanitize.action {
+        SanitizeAction::BlockErase => begin(server, slot, sanitize, SanitizeKind::BlockErase),
+        SanitizeAction::Overwrite { list_len } => {
+            let block_len = server.unit_of(slot).view.geometry.logical;
+            match Overwrite::check_len(list_len, block_len) {
+                Err(sense) => server.check(slot, sense),
+                Ok(()) => server.receive_list(
+                    slot,
+                    u32::from(list_len),
+                    Overwrite::list_len_max(block_len) as usize,
+                ),
+            }
+        }
+        SanitizeAction::ExitFailureMode => unreachable!("handled above"),
+    }
+}
+
+/// EXIT FAILURE MODE, where the failed sanitize allowed it (AUSE).
+fn exit_failure(server: &mut Server, slot: u32) {
+    let unit = server.unit_of(slot);
+    let failed = unit.view.not_ready == Some(Why::SanitizeFailed);
+    if !failed {
+        good(server, slot);
+    } else if unit.spec.shared.sanitize_exit_restricted() {
+        server.check(slot, Sense::cdb_field(1, Some(4)));
+    } else {
+        server.ask(slot, Ask::SanitizeForgive);
+    }
+}
+
+/// The list of an overwrite is here.
+pub(crate) fn list(server: &mut Server, slot: u32, sanitize: Sanitize, data: &Sg) {
+    let block_len = server.unit_of(slot).view.geometry.logical;
+    let kind = match Overwrite::parse(&contiguous(data), block_len) {
+        Err(sense) => return server.check(slot, sense),
+        Ok(overwrite) => SanitizeKind::Overwrite {
+            pattern: Arc::from(overwrite.pattern),
+            passes: overwrite.passes,
+            invert: overwrite.invert,
+        },
+    };
+    begin(server, slot, sanitize, kind);
+}
+
+fn begin(server: &mut Server, slot: u32, sanitize: Sanitize, kind: SanitizeKind) {
+    let asker = server.tasks.io_id(slot);
+    let job = Job::Sanitize(Box::new(Sanitizing { asker, sanitize, kind, stage: Stage::Closing }));
+    match server.open_own(slot, job) {
+        Some(own) => {
+            server.tasks.get_mut(slot).phase = Phase::Sanitize;
+            server.ask(own, Ask::SanitizeStart);
+        }
+        None => server.respond(slot, Reply::plain(Status::TASK_SET_FULL)),
+    }
+}
+
+fn sanitizing(server: &mut Server, slot: u32) -> &mut Sanitizing {
+    match &mut server.tasks.get_mut(slot).job {
+        Job::Sanitize(sanitizing) => sanitizing,
+        _ => unreachable!("a sanitize is under way"),
+    }
+}
+
+/// The home has closed the volume, or opened it.
+pub(crate) fn answered(server: &mut Server, slot: u32, result: Result<(), Refusal>) {
+    let Sanitizing { asker, sanitize, kind, stage } = sanitizing(server, slot);
+    let (asker, sanitize, kind) = (*asker, *sanitize, kind.clone());
+    match (*stage, result) {
+        // The volume is closed for it, though not everything that was under way has ended: nobody would open it.
+        (Stage::Closing, Err(Refusal::NotFenced)) => open(server, slot, false),
+        (Stage::Closing, Err(refusal)) => close(server, slot, status::refused(refusal)),
+        (Stage::Closing, Ok(())) => {
+            sanitizing(server, slot).stage = Stage::Running;
+            server.unit_of(slot).spec.shared.restrict_sanitize_exit(!sanitize.allow_exit);
+            if sanitize.immediate
+                && let Some(asker) = waiting(server, asker)
+            {
+                good(server, asker);
+            }
+            let name = server.tasks.get(slot).key;
+            let volume = server.tasks.get(slot).volume;
+            server.submit_as(slot, name, volume, Op::Sanitize(kind), Payload::None, 0);
+        }
+        (Stage::Opening { well: true }, Ok(())) => end(server, slot, Ok(())),
+        // That it has ended well cannot be recorded, and what is recorded is that it has not.
+        (Stage::Opening { well: true }, Err(Refusal::NotDurable)) => open(server, slot, false),
+        (Stage::Opening { .. }, _) => end(server, slot, Err(Sense::SANITIZE_FAILED)),
+        (Stage::Running, _) => unreachable!("nothing is asked while it runs"),
+    }
+}
+
+/// The blocks are unreadable, or that failed.
+pub(crate) fn done(server: &mut Server, slot: u32, result: Result<Outcome, Failure>) {
+    open(server, slot, result.is_ok());
+}
+
+/// Asks the home to open the volume, or to say that its sanitize has failed.
+fn open(server: &mut Server, slot: u32, well: bool) {
+    sanitizing(server, slot).stage = Stage::Opening { well };
+    server.ask(slot, Ask::SanitizeEnd { done: well });
+}
+
+/// It is over.
+pub(crate) fn end(server: &mut Server, slot: u32, result: Result<(), Sense>) {
+    match result {
+        Ok(()) => {
+            let asker = sanitizing(server, slot).asker;
+            if let Some(asker) = waiting(server, asker) {
+                good(server, asker);
+            }
+            server.close_own(slot);
+        }
+        Err(sense) => close(server, slot, Reply::check(sense)),
+    }
+}
+
+fn close(server: &mut Server, slot: u32, reply: Reply) {
+    let asker = sanitizing(server, slot).asker;
+    if let Some(asker) = waiting(server, asker) {
+        server.respond(asker, reply);
+    }
+    server.close_own(slot);
+}
+
+/// The command that began it, if it still waits.
+fn waiting(server: &Server, asker: IoId) -> Option<u32> {
+    let slot = server.tasks.find_io(asker)?;
+    (server.tasks.get(slot).phase == Phase::Sanitize).then_some(slot)
+}

@@ -1,0 +1,69 @@
+//! How much of a thin volume is mapped, for the logical block provisioning log page (SBC-3 §6.3.3).
+//!
+//! The extents are counted again for each request, one operation after the other, since backends keep
+//! no count: so it can be aborted, and others' work goes on between two operations.
+
+use buf::Payload;
+use scsi::log::Resources;
+use scsi::sense::Sense;
+use volume::{Geometry, Op, Outcome, Span};
+
+use super::report;
+use crate::server::Server;
+use crate::task::Job;
+
+/// The least threshold set, in bytes.
+const SET_LEN: u64 = 1 << 20;
+
+/// THRESHOLD EXPONENT: sets are of 1 MiB, or so large that 32 bits count them.
+pub(crate) fn set_exponent(geometry: &Geometry) -> u8 {
+    let least = (SET_LEN / u64::from(geometry.logical)).trailing_zeros() as u8;
+    let needed = (64 - geometry.blocks.leading_zeros()).saturating_sub(32) as u8;
+    least.max(needed)
+}
+
+/// A count on its way.
+#[derive(Debug)]
+pub(crate) struct Usage {
+    /// The first block that was not looked at.
+    next: u64,
+    mapped: u64,
+}
+
+/// Starts to count.
+pub(crate) fn start(server: &mut Server, slot: u32) {
+    server.tasks.get_mut(slot).job = Job::Usage(Box::new(Usage { next: 0, mapped: 0 }));
+    look(server, slot, 0);
+}
+
+fn look(server: &mut Server, slot: u32, from: u64) {
+    let blocks = server.unit_of(slot).view.geometry.blocks;
+    let span = Span { lba: from, blocks: blocks.saturating_sub(from) };
+    server.submit(slot, Op::Extents(span), Payload::None, 0);
+}
+
+/// Some extents are known.
+pub(crate) fn counted(server: &mut Server, slot: u32, outcome: Outcome) {
+    let geometry = server.unit_of(slot).view.geometry;
+    let Job::Usage(usage) = &mut server.tasks.get_mut(slot).job else { unreachable!("usage is counted") };
+    let before = usage.next;
+    if let Outcome::Extents(extents) = &outcome {
+        for extent in extents {
+            usage.mapped += if extent.mapped { extent.span.blocks } else { 0 };
+            usage.next = extent.span.end().unwrap_or(u64::MAX);
+        }
+    }
+    let (next, mapped) = (usage.next, usage.mapped);
+    if next == before {
+        server.check(slot, Sense::INTERNAL_TARGET_FAILURE);
+    } else if next < geometry.blocks {
+        look(server, slot, next);
+    } else {
+        let exponent = u32::from(set_exponent(&geometry));
+        let sets = |blocks: u64| u32::try_from(blocks.div_ceil(1 << exponent)).unwrap_or(u32::MAX);
+        let used = sets(mapped);
+        let resources =
+            Resources { available: sets(geometry.blocks).saturating_sub(used), used, shared: false };
+        report::log(server, slot, Some(resources));
+    }
+}

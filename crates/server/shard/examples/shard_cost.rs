@@ -1,0 +1,370 @@
+//! What one 4 KiB command costs in a shard: bytes in, answer out, without any socket.
+//!
+//!     cargo run --release -p blockwire-shard --example shard_cost
+//!
+//! prints nanoseconds per command, and under `valgrind --tool=callgrind --toggle-collect='*shard_turn*'`
+//! the instructions are those of the shard alone: divide by the number of commands that is printed.
+//! Arguments: `read` or `write` over iSCSI, `nvme-read` or `nvme-write` over NVMe/TCP; depth; rounds.
+
+#[path = "../tests/simulation/rig.rs"]
+mod rig;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use blockwire_shard::{Control, Message, Shard};
+use buf::{Class, Cx, Entropy, Pool, Time};
+use endpoint::{Accepted, Arrival, Departure, Dial, Driver, Endpoint, LinkId, ListenerId, ShardId, pump};
+use iscsi::initiator::{InitiatorLogin, LoggedIn, Progress};
+use iscsi::negotiate::Limits;
+use iscsi::session::SessionLimits;
+use iscsi::wire::{BHS_LEN, Bhs, CommandFlags, Itt, Pdu, ScsiCommand, Sn};
+use nvme::fabrics::{Connect, ConnectData, ConnectNames, Connected, Property, PropertyAccess};
+use nvme::io::Transfer;
+use nvme::{Completion, Descriptor, HostId, Nqn, Opcode, Sqe};
+use nvme_tcp::wire::{C2hData, CapsuleCmd, CapsuleResp, IcReq, IcResp};
+use rig::Terms;
+use stream::{Came, RecvOp, SendOp};
+use volume::{Backend, DiskOp, Durability, Io, IoId, Op, Payload, Ram, RamDisk, Span};
+use zerocopy::little_endian::U32;
+use zerocopy::{FromZeros, IntoBytes};
+
+/// Blocks of 4 KiB: a volume that fits no cache.
+const BLOCKS: u64 = 1 << 16;
+const LEN: usize = 4096;
+
+#[derive(Default)]
+struct Wire {
+    recv: Option<RecvOp>,
+    send: Option<SendOp>,
+}
+
+#[derive(Default)]
+struct Hands {
+    wires: Vec<Wire>,
+}
+
+impl Driver<Message> for Hands {
+    fn recv(&mut self, link: LinkId, op: RecvOp) {
+        self.wires[link.0 as usize].recv = Some(op);
+    }
+
+    fn send(&mut self, link: LinkId, op: SendOp) {
+        self.wires[link.0 as usize].send = Some(op);
+    }
+
+    fn disk(&mut self, op: DiskOp) {
+        unreachable!("memory asks for no disk operation: {op:?}");
+    }
+
+    fn depart(&mut self, _link: LinkId, _how: Departure<Message>) {
+        unreachable!("the link stays");
+    }
+
+    fn post(&mut self, _to: ShardId, _message: Message) {}
+
+    fn dial(&mut self, dial: Dial) {
+        unreachable!("a target's shard without remotes dials nobody: {dial:?}");
+    }
+}
+
+struct World {
+    shard: Shard,
+    pool: Pool,
+    entropy: Entropy,
+    now: Time,
+    hands: Hands,
+    spent: Duration,
+}
+
+impl World {
+    fn new() -> Self {
+        let negotiation =
+            Limits { mrdsl: 65_536, first_burst: 65_536, max_burst: 262_144, ..Limits::default() };
+        let terms =
+            Terms { negotiation, limits: SessionLimits { commands: 128, ..SessionLimits::default() } };
+        let mut exports = rig::exports(&terms);
+        let owned = Arc::get_mut(&mut exports).expect("nobody else has them yet");
+        owned.nvme.subsystems[0].limits.entries = 256;
+        let shard = Shard::new(ShardId(0), 1, exports);
+        let mut world = World {
+            shard,
+            pool: Pool::new(64 << 20),
+            entropy: Entropy::new([5; 32]),
+            now: Time(1_000_000),
+            hands: Hands::default(),
+            spent: Duration::ZERO,
+        };
+        let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 4096, 4096));
+        let geometry = disk.geometry();
+        let mut touched = Ram::new(disk.clone());
+        for lba in 0..BLOCKS {
+            let memory = world.pool.take_sg(Class::Solicited, LEN).expect("there is memory");
+            let op = Op::Write(Span { lba, blocks: 1 }, Durability::Cached);
+            let io =
+                Io { id: IoId(lba), epoch: Default::default(), op, payload: Payload::Out(memory.freeze()) };
+            let mut cx = Cx { now: world.now, pool: &world.pool, entropy: &mut world.entropy };
+            touched.submit(&mut cx, io);
+            touched.poll_done().expect("memory answers at once");
+        }
+        for spec in rig::volume(1, geometry, &[], None, move |_| Ram::new(disk.clone())) {
+            let add = Message::Control(0, Control::AddVolume(Box::new(spec)));
+            world.with(|shard, cx| shard.handle_message(cx, add));
+        }
+        world
+    }
+
+    /// A socket of a listener.
+    fn connect(&mut self, listener: ListenerId) -> LinkId {
+        let link = LinkId(self.hands.wires.len() as u64);
+        self.hands.wires.push(Wire::default());
+        let address = SocketAddr::from(([127, 0, 0, 1], 3260));
+        let accepted = Accepted { listener, local: address, peer: address, cpu: None };
+        self.with(|shard, cx| shard.handle_arrival(cx, link, Arrival::Accepted(accepted)));
+        link
+    }
+
+    fn with(&mut self, act: impl FnOnce(&mut Shard, &mut Cx<'_>)) {
+        let World { shard, pool, entropy, now, hands, spent } = self;
+        now.0 += 1_000;
+        let mut cx = Cx { now: *now, pool, entropy };
+        let start = Instant::now();
+        shard_turn(shard, &mut cx, hands, act);
+        *spent += start.elapsed();
+    }
+
+    /// Sends `stream` and takes all answers.
+    fn exchange(&mut self, link: LinkId, mut stream: &[u8], answers: &mut Vec<u8>) {
+        loop {
+            if let Some(op) = self.hands.wires[link.0 as usize].send.take() {
+                let had = answers.len();
+                answers.resize(had + op.len, 0);
+                op.copy_to(0, &mut answers[had..]);
+                self.with(|shard, cx| {
+                    shard.handle_written(cx, link, Ok(()));
+                    shard.handle_sent(cx, link, op);
+                });
+            } else if stream.is_empty() {
+                return;
+            } else {
+                let mut op = self.hands.wires[link.0 as usize].recv.take().expect("the shard listens");
+                let taken = fill(&self.pool, &mut op, stream);
+                stream = &stream[taken..];
+                self.with(|shard, cx| shard.handle_recv(cx, link, op, Came::Bytes(taken)));
+            }
+        }
+    }
+}
+
+/// All that is measured.
+#[inline(never)]
+fn shard_turn(
+    shard: &mut Shard,
+    cx: &mut Cx<'_>,
+    hands: &mut Hands,
+    act: impl FnOnce(&mut Shard, &mut Cx<'_>),
+) {
+    act(shard, cx);
+    while pump(shard, cx, hands) {}
+}
+
+/// What the kernel does with a receive.
+fn fill(pool: &Pool, op: &mut RecvOp, stream: &[u8]) -> usize {
+    let mut taken = 0;
+    if let Some(direct) = &mut op.direct {
+        for slice in direct.data.slices_mut(direct.want.clone()) {
+            let n = slice.len().min(stream.len() - taken);
+            slice[..n].copy_from_slice(&stream[taken..taken + n]);
+            taken += n;
+        }
+        if taken < direct.want.len() {
+            return taken;
+        }
+    }
+    let rest = (stream.len() - taken).min(op.stage_len);
+    if rest > 0 {
+        let mut stage = pool.take(Class::Wire, op.stage_len).expect("there is memory");
+        stage.set_len(rest);
+        stage.copy_from_slice(&stream[taken..taken + rest]);
+        op.stage = Some(stage);
+    }
+    taken + rest
+}
+
+fn log_in(world: &mut World, link: LinkId) -> LoggedIn {
+    let mut wanted = rig::wanted(1);
+    wanted.limits.mrdsl = 262_144;
+    let (mut login, first) = InitiatorLogin::start(wanted).expect("a login begins");
+    let mut entropy = Entropy::new([1; 32]);
+    let mut pdu = first;
+    loop {
+        let mut stream = [pdu.bhs.bytes().as_slice(), pdu.text.as_slice()].concat();
+        stream.resize(stream.len().next_multiple_of(4), 0);
+        let mut came = Vec::new();
+        world.exchange(link, &stream, &mut came);
+        let bhs = *Bhs::from_prefix(&came).expect("the target answers");
+        let text = &came[BHS_LEN..BHS_LEN + bhs.data_len()];
+        match login.handle_response(&bhs, text, &mut entropy).expect("a proper answer") {
+            Progress::Send(next) => pdu = next,
+            Progress::Established(logged) => return *logged,
+        }
+    }
+}
+
+/// Sends a capsule, and takes its answer without data.
+fn admit(world: &mut World, link: LinkId, sqe: Sqe, data: &[u8]) -> Completion {
+    let (mut stream, mut came) = (Vec::new(), Vec::new());
+    capsule(&mut stream, sqe, data);
+    world.exchange(link, &stream, &mut came);
+    let answer = CapsuleResp::from_prefix(&came).expect("the controller answers");
+    let completion = answer.cqe.completion();
+    assert!(completion.status.is_success(), "{completion:?}");
+    completion
+}
+
+/// Connects a queue; the controller's number.
+fn join(world: &mut World, qid: u16, cntlid: u16, entries: u32) -> (LinkId, u16) {
+    let link = world.connect(ListenerId(1));
+    let mut came = Vec::new();
+    world.exchange(link, IcReq::new(0, false, false, 1).as_bytes(), &mut came);
+    assert_eq!(came.len(), IcResp::LEN);
+    let connect = Connect { qid, entries, flow_control: false, individual_deletion: false, kato_ms: 0 };
+    let names = ConnectNames {
+        host_id: HostId::new([1; 16]).expect("not zero"),
+        cntlid,
+        subsystem: Nqn::parse(rig::SUBSYSTEM).expect("a name"),
+        host: Nqn::parse("nqn.2026-11.test:host").expect("a name"),
+    };
+    let answer = admit(world, link, connect.sqe(), ConnectData::new(&names).as_bytes());
+    (link, Connected::parse(answer.result).cntlid)
+}
+
+fn capsule(stream: &mut Vec<u8>, mut sqe: Sqe, data: &[u8]) {
+    sqe.flags = 0x40;
+    if !data.is_empty() {
+        sqe.dptr.length = U32::new(data.len() as u32);
+        sqe.dptr.identifier = Descriptor::IN_CAPSULE;
+    }
+    let mut head = CapsuleCmd::new(sqe);
+    if !data.is_empty() {
+        head.common.pdo = CapsuleCmd::LEN as u8;
+        head.common.plen = U32::new((CapsuleCmd::LEN + data.len()) as u32);
+    }
+    stream.extend(head.as_bytes());
+    stream.extend(data);
+}
+
+/// Offsets that no cache foresees.
+struct Random(u64);
+
+impl Random {
+    fn block(&mut self) -> u32 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % BLOCKS) as u32
+    }
+}
+
+/// The side that asks, ready to ask.
+enum Client {
+    Iscsi(Sn),
+    Nvme,
+}
+
+impl Client {
+    fn iscsi(world: &mut World) -> (Self, LinkId) {
+        let link = world.connect(ListenerId(0));
+        let mut client = Client::Iscsi(log_in(world, link).cmd_sn);
+        // A new nexus is told first that power came on.
+        let mut stream = Vec::new();
+        client.scsi(&mut stream, 0, &[0; 6], false, 0);
+        world.exchange(link, &stream, &mut Vec::new());
+        (client, link)
+    }
+
+    fn nvme(world: &mut World, depth: u32) -> (Self, LinkId) {
+        let (admin, cntlid) = join(world, 0, ConnectData::DYNAMIC, 32);
+        admit(world, admin, PropertyAccess::set_sqe(Property::CC, 0x0046_0001), &[]);
+        let (link, _) = join(world, 1, cntlid, depth + 1);
+        (Client::Nvme, link)
+    }
+
+    fn scsi(&mut self, stream: &mut Vec<u8>, itt: u32, cdb: &[u8], write: bool, len: usize) {
+        let Client::Iscsi(cmd_sn) = self else { return };
+        let mut pdu = ScsiCommand::new();
+        pdu.itt = Itt::new(itt);
+        pdu.cdb[..cdb.len()].copy_from_slice(cdb);
+        pdu.expected_data_len = (len as u32).into();
+        let way = if write { CommandFlags::WRITE } else { CommandFlags::READ };
+        pdu.flags = CommandFlags(1).with(CommandFlags::FINAL).with(way);
+        pdu.cmd_sn = cmd_sn.take();
+        pdu.set_data_len(if write { len } else { 0 });
+        stream.extend(pdu.as_bhs().bytes());
+        stream.resize(stream.len() + if write { len } else { 0 }, 0x5a);
+    }
+
+    /// One command of a block.
+    fn ask(&mut self, stream: &mut Vec<u8>, number: u32, block: u32, write: bool) {
+        match self {
+            Client::Iscsi(_) => {
+                let [a, b, c, d] = block.to_be_bytes();
+                let opcode = if write { 0x2a } else { 0x28 };
+                self.scsi(stream, number, &[opcode, 0, a, b, c, d, 0, 0, 1, 0], write, LEN);
+            }
+            Client::Nvme => {
+                let mut sqe = Sqe::new_zeroed();
+                (sqe.cid, sqe.nsid) = ((number as u16).into(), U32::new(1));
+                sqe.opcode = if write { Opcode::WRITE } else { Opcode::READ };
+                Transfer { lba: block.into(), blocks: 1, flags: 0 }.put(&mut sqe);
+                sqe.dptr.length = U32::new(LEN as u32);
+                sqe.dptr.identifier = Descriptor::TRANSPORT;
+                capsule(stream, sqe, if write { &[0x5a; LEN] } else { &[] });
+            }
+        }
+    }
+
+    /// Bytes of an answer.
+    fn answer_len(&self, write: bool) -> usize {
+        match (self, write) {
+            (Client::Iscsi(_), _) => BHS_LEN + if write { 0 } else { LEN },
+            (Client::Nvme, false) => C2hData::LEN + LEN,
+            (Client::Nvme, true) => CapsuleResp::LEN,
+        }
+    }
+}
+
+fn main() {
+    let mut args = std::env::args().skip(1);
+    let what = args.next().unwrap_or_else(|| "read".into());
+    let depth: u32 = args.next().and_then(|n| n.parse().ok()).unwrap_or(32);
+    let rounds: u32 = args.next().and_then(|n| n.parse().ok()).unwrap_or(2_000);
+    let write = what.ends_with("write");
+    let mut world = World::new();
+    let (mut client, link) = match what.starts_with("nvme-") {
+        true => Client::nvme(&mut world, depth),
+        false => Client::iscsi(&mut world),
+    };
+    let mut random = Random(0x2545_f491_4f6c_dd1d);
+    let (mut stream, mut answers) = (Vec::new(), Vec::new());
+    world.spent = Duration::ZERO;
+    for _ in 0..rounds {
+        stream.clear();
+        answers.clear();
+        for number in 0..depth {
+            client.ask(&mut stream, number, random.block(), write);
+        }
+        world.exchange(link, &stream, &mut answers);
+        assert_eq!(
+            answers.len(),
+            depth as usize * client.answer_len(write),
+            "every command is answered with success"
+        );
+    }
+    let commands = u64::from(depth) * u64::from(rounds);
+    println!(
+        "{commands} of {what} at depth {depth}: {:.0} ns each",
+        world.spent.as_nanos() as f64 / commands as f64
+    );
+}

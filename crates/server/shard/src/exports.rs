@@ -1,0 +1,343 @@
+//! What a daemon offers to whom: plain data, made by the control plane, the same on every shard.
+//!
+//! Names and addresses here have been checked; nothing refers to something that is not there.
+
+mod condition;
+mod nvme;
+mod placement;
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use endpoint::{Accepted, ListenerId};
+use iscsi::login::AuthPolicy;
+use iscsi::name::TargetAddress;
+use iscsi::negotiate::Limits;
+use iscsi::session::SessionLimits;
+use volume::{PortId, VolumeId};
+
+use crate::directory::SESSIONS_MAX;
+use crate::shard::LOGINS_MAX;
+
+pub use condition::{Condition, End, Number, Order};
+pub use nvme::{
+    ControllerLimits, DISCOVERY_NQN, DataTerms, HostAuth, HostRule, NamespaceExport, NamespaceMask,
+    NotAllowed, NvmeExports, NvmePortal, NvmeProduct, NvmeService, Referral, SubsystemExport,
+};
+pub use placement::{Bind, Choice, Comer, Placed, PlacementRule, Wish};
+
+/// Everything that a shard must know to let initiators in.
+#[derive(Clone, Debug)]
+pub struct Exports {
+    /// Our iSCSI addresses.
+    pub portals: Vec<Portal>,
+    /// The targets, by name.
+    pub targets: Vec<TargetExport>,
+    /// How discovery sessions authenticate.
+    pub discovery_auth: AuthPolicy,
+    /// What is offered over NVMe/TCP.
+    pub nvme: NvmeExports,
+    /// How many may come, and how long they may take.
+    pub admission: Admission,
+    /// Where connections are served, first match first.
+    pub placement: Vec<PlacementRule>,
+    /// The processor of each shard; empty: they have none of their own.
+    pub cores: Arc<[u32]>,
+}
+
+/// Bounds of what initiators take before they do anything. What is set when a shard is made holds;
+/// exports that come later change nothing here but the time for logins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Admission {
+    /// Sessions of the whole daemon, discovery sessions among them: 1 to [`SESSIONS_MAX`]. One more is
+    /// refused with 0302h, "out of resources".
+    pub sessions: usize,
+    /// From the accepted connection to the last login response, or to an answered Connect.
+    pub login_time: Duration,
+    /// Connections of one shard that may be logging in, or have yet to connect their queue: 1 to
+    /// [`LOGINS_MAX`]. One more costs the oldest that owes a request its place.
+    pub logins: usize,
+}
+
+impl Default for Admission {
+    fn default() -> Self {
+        Admission { sessions: SESSIONS_MAX, login_time: Duration::from_secs(15), logins: LOGINS_MAX }
+    }
+}
+
+/// An address that the daemon listens on for iSCSI.
+#[derive(Clone, Debug)]
+pub struct Portal {
+    /// The listener.
+    pub listener: ListenerId,
+    /// The address as bound; [`Portal::shown`] is what discovery names.
+    pub address: SocketAddr,
+    /// Target portal group tag: 0 to 65535.
+    pub group: u16,
+    /// The SCSI target port that connections of this portal come by (one per portal group).
+    pub port: PortId,
+}
+
+impl Portal {
+    /// Where an initiator finds it that came by our address `local`. The unspecified address stands for that one,
+    /// if it is of its family (listeners take one family); what is on loopback is shown by loopback only, since
+    /// elsewhere it is another machine.
+    pub fn shown(&self, local: IpAddr) -> Option<SocketAddr> {
+        let here = local.to_canonical();
+        match self.address.ip() {
+            ip if ip.is_unspecified() => {
+                (ip.is_ipv4() == here.is_ipv4()).then(|| SocketAddr::new(here, self.address.port()))
+            }
+            ip if ip.is_loopback() && !here.is_loopback() => None,
+            _ => Some(self.address),
+        }
+    }
+}
+
+/// A target.
+#[derive(Clone, Debug)]
+pub struct TargetExport {
+    /// Its name, normalised.
+    pub name: Arc<str>,
+    /// TargetAlias, if any.
+    pub alias: Option<Arc<str>>,
+    /// Portal groups that it is reached by; empty: all.
+    pub groups: Vec<u16>,
+    /// Of their portals, those of these listeners only; `None`: all.
+    pub listeners: Option<Vec<ListenerId>>,
+    /// Its logical units, ascending by LUN.
+    pub luns: Vec<LunExport>,
+    /// It has logical units, and the volumes of all of them are away for now: initiators are told to come again
+    /// (0301h), not that there is no such target.
+    pub is_away: bool,
+    /// Who may come: the first rule that fits decides. None fits: 0202h.
+    pub rules: Vec<Rule>,
+    /// What INQUIRY shows of its logical units.
+    pub product: Arc<scsi_server::Product>,
+    /// Whether initiators may set path states.
+    pub explicit_alua: bool,
+    /// What it negotiates.
+    pub negotiation: Limits,
+    /// What it grants each session.
+    pub limits: SessionLimits,
+    /// Where initiators are sent instead, if it moved.
+    pub redirect: Option<Redirect>,
+    /// Portal groups whose logins are sent to other portals.
+    pub sent_on: Vec<SentOn>,
+}
+
+/// A logical unit of a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LunExport {
+    /// 0 to 16383.
+    pub lun: u16,
+    /// The volume.
+    pub volume: VolumeId,
+    /// Whether nobody may write through this LUN.
+    pub read_only: bool,
+}
+
+/// Who may come, and what they may do.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    /// Names of initiators, normalised; empty: any.
+    pub initiators: Vec<Arc<str>>,
+    /// Networks that they come from; empty: any.
+    pub sources: Vec<Network>,
+    /// Addresses of ours by which they come; empty: any.
+    pub locals: Vec<IpAddr>,
+    /// How they authenticate.
+    pub auth: AuthPolicy,
+    /// Which LUNs they see.
+    pub luns: LunMask,
+}
+
+/// Which LUNs a rule shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LunMask {
+    /// All of the target's.
+    All {
+        /// Whether they may only be read.
+        read_only: bool,
+    },
+    /// These: number, and whether it may only be read.
+    Some(Vec<(u16, bool)>),
+}
+
+/// A network in CIDR form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    /// Any address of it.
+    pub address: IpAddr,
+    /// Length of the prefix in bits: 0 to 32 or 128.
+    pub prefix: u8,
+}
+
+/// Where a target moved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Redirect {
+    /// Host and port, without portal group tag.
+    pub address: TargetAddress,
+    /// Whether for good (0102h) or for now (0101h).
+    pub permanent: bool,
+}
+
+/// A portal group whose logins are sent to other portals for now (0101h).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SentOn {
+    /// Its tag.
+    pub group: u16,
+    /// Where to, spread over them.
+    pub to: Vec<TargetAddress>,
+}
+
+impl Network {
+    /// Whether `address` belongs to it. An IPv4 address that came in IPv6 form counts as IPv4.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match (self.address, address.to_canonical()) {
+            (IpAddr::V4(network), IpAddr::V4(address)) => {
+                let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix.min(32))).unwrap_or(0);
+                u32::from(network) & mask == u32::from(address) & mask
+            }
+            (IpAddr::V6(network), IpAddr::V6(address)) => {
+                let mask = u128::MAX.checked_shl(128 - u32::from(self.prefix.min(128))).unwrap_or(0);
+                u128::from(network) & mask == u128::from(address) & mask
+            }
+            (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => false,
+        }
+    }
+}
+
+impl Exports {
+    /// The portal of a listener.
+    pub fn portal(&self, listener: ListenerId) -> Option<&Portal> {
+        self.portals.iter().find(|portal| portal.listener == listener)
+    }
+
+    /// The ports of a target: one for each portal group that it is reached by, ascending.
+    pub fn ports(&self, target: &TargetExport) -> Arc<[scsi_server::TargetPort]> {
+        let reached = self.portals.iter().filter(|portal| target.is_reached_by(portal));
+        let mut ports: Vec<_> = reached
+            .map(|portal| scsi_server::TargetPort { port: portal.port, portal_group: portal.group })
+            .collect();
+        ports.sort_unstable_by_key(|port| port.port);
+        ports.dedup_by_key(|port| port.port);
+        ports.into()
+    }
+
+    /// The target of this name, if it is reached by this portal.
+    pub fn target(&self, name: &str, by: &Portal) -> Option<&TargetExport> {
+        self.targets.iter().find(|target| &*target.name == name && target.is_reached_by(by))
+    }
+}
+
+impl TargetExport {
+    /// Whether it is reached by this portal.
+    pub fn is_reached_by(&self, portal: &Portal) -> bool {
+        (self.groups.is_empty() || self.groups.contains(&portal.group))
+            && self.listeners.as_ref().is_none_or(|own| own.contains(&portal.listener))
+    }
+
+    /// Where a login by this portal group is sent instead of being served. Those of one machine are spread
+    /// by the ports that they come from.
+    pub fn sent_on(&self, group: u16, by: &Accepted) -> Option<&TargetAddress> {
+        let to = &self.sent_on.iter().find(|one| one.group == group)?.to;
+        to.get(usize::from(by.peer.port()) % to.len().max(1))
+    }
+
+    /// The rule for an initiator that comes by a connection.
+    pub fn rule(&self, initiator: &str, by: &Accepted) -> Option<&Rule> {
+        self.rules.get(self.rule_at(initiator, by)?)
+    }
+
+    /// Where that rule stands.
+    pub fn rule_at(&self, initiator: &str, by: &Accepted) -> Option<usize> {
+        self.rules.iter().position(|rule| rule.fits(initiator, by.peer.ip(), by.local.ip()))
+    }
+
+    /// What a rule shows of this target's LUNs, and whether each may only be read.
+    pub fn visible<'a>(&'a self, rule: &'a Rule) -> impl Iterator<Item = (LunExport, bool)> + 'a {
+        self.luns.iter().filter_map(|&export| {
+            let read_only = match &rule.luns {
+                LunMask::All { read_only } => *read_only,
+                LunMask::Some(luns) => luns.iter().find(|(lun, _)| *lun == export.lun)?.1,
+            };
+            Some((export, read_only || export.read_only))
+        })
+    }
+}
+
+impl Rule {
+    /// Whether it is for an initiator that comes from an address to one of ours.
+    pub fn fits(&self, initiator: &str, source: IpAddr, local: IpAddr) -> bool {
+        let named = self.initiators.is_empty() || self.initiators.iter().any(|name| &**name == initiator);
+        let near = self.sources.is_empty() || self.sources.iter().any(|network| network.contains(source));
+        let reached = self.locals.is_empty() || self.locals.contains(&local.to_canonical());
+        named && near && reached
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_may_name_the_address_by_which_its_initiator_comes() {
+        let rule = Rule {
+            initiators: vec!["iqn.2026-11.test:a".into()],
+            sources: Vec::new(),
+            locals: vec!["192.0.2.50".parse().unwrap()],
+            auth: AuthPolicy::None,
+            luns: LunMask::All { read_only: true },
+        };
+        let fits =
+            |name, local: &str| rule.fits(name, "198.51.100.7".parse().unwrap(), local.parse().unwrap());
+        assert!(fits("iqn.2026-11.test:a", "192.0.2.50") && fits("iqn.2026-11.test:a", "::ffff:192.0.2.50"));
+        assert!(!fits("iqn.2026-11.test:a", "192.0.2.51") && !fits("iqn.2026-11.test:b", "192.0.2.50"));
+        let anywhere = Rule { locals: Vec::new(), ..rule.clone() };
+        assert!(anywhere.fits("iqn.2026-11.test:a", "::1".parse().unwrap(), "::1".parse().unwrap()));
+    }
+
+    #[test]
+    fn a_portal_is_shown_where_the_initiator_can_reach_it() {
+        let shown = |address: &str, local: &str| {
+            let portal = Portal {
+                listener: ListenerId(0),
+                address: address.parse().unwrap(),
+                group: 1,
+                port: PortId(1),
+            };
+            portal.shown(local.parse().unwrap()).map(|at| at.to_string())
+        };
+        for (address, local, at) in [
+            ("192.0.2.1:3260", "198.51.100.7", Some("192.0.2.1:3260")),
+            ("192.0.2.1:3260", "127.0.0.1", Some("192.0.2.1:3260")),
+            ("0.0.0.0:3260", "198.51.100.7", Some("198.51.100.7:3260")),
+            ("0.0.0.0:3260", "::ffff:198.51.100.7", Some("198.51.100.7:3260")),
+            ("0.0.0.0:3260", "2001:db8::1", None),
+            ("[::]:3261", "2001:db8::1", Some("[2001:db8::1]:3261")),
+            ("[::]:3261", "198.51.100.7", None),
+            ("127.0.0.1:3261", "198.51.100.7", None),
+            ("[::1]:3261", "198.51.100.7", None),
+            ("[::1]:3261", "127.0.0.1", Some("[::1]:3261")),
+        ] {
+            assert_eq!(shown(address, local).as_deref(), at, "{address} by {local}");
+        }
+    }
+
+    #[test]
+    fn networks_contain_their_addresses_only() {
+        let network = |address: &str, prefix| Network { address: address.parse().unwrap(), prefix };
+        let inside = |network: &Network, address: &str| network.contains(address.parse().unwrap());
+        let ten = network("10.1.2.3", 8);
+        assert!(inside(&ten, "10.255.0.1") && inside(&ten, "::ffff:10.0.0.1"));
+        assert!(!inside(&ten, "11.0.0.1") && !inside(&ten, "fe80::1"));
+        let all = network("0.0.0.0", 0);
+        assert!(inside(&all, "203.0.113.9") && !inside(&all, "::1"));
+        let six = network("2001:db8::", 32);
+        assert!(inside(&six, "2001:db8:1::9") && !inside(&six, "2001:db9::1"));
+        let one = network("192.0.2.1", 32);
+        assert!(inside(&one, "192.0.2.1") && !inside(&one, "192.0.2.2"));
+    }
+}

@@ -1,0 +1,308 @@
+//! Where connections are served: rules of the operator that narrow down which shards a session or controller may
+//! live on, and the shard on whose processor the network card hands a connection's bytes over. To be served
+//! there spares the bytes a way from cache to cache; to be served by a core that others crowd costs more than
+//! that, so balance goes first.
+
+use std::sync::Arc;
+
+use endpoint::{Accepted, ListenerId, ShardId};
+
+use super::{Condition, Exports, Network};
+
+/// How one of the shards is chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Bind {
+    /// The one on whose processor the connection's bytes come in (the network card's queue interrupts it),
+    /// as long as that carries at most half as much again as the least loaded; else, and over loopback, the
+    /// least loaded.
+    #[default]
+    Balanced,
+    /// The one on whose processor the connection's bytes come in, whatever it carries; the least loaded if
+    /// that is none of them.
+    Queue,
+    /// The one with the fewest sessions or controllers; queues of a controller go round them.
+    LeastLoaded,
+    /// Any of them, drawn for each session, controller and queue.
+    Random,
+}
+
+/// A rule: who fits all of it is served where it says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlacementRule {
+    /// The listeners that it is about; `None`: all.
+    pub listeners: Option<Vec<ListenerId>>,
+    /// Networks that peers come from; empty: any.
+    pub sources: Vec<Network>,
+    /// Names of initiators and NVMe hosts; `None`: any.
+    pub peers: Option<Vec<Arc<str>>>,
+    /// Names of targets and subsystems; `None`: any.
+    pub destinations: Option<Vec<Arc<str>>>,
+    /// What else must hold.
+    pub when: Condition,
+    /// Where: at least one, and each exists.
+    pub shards: Arc<[ShardId]>,
+    /// Which of them.
+    pub bind: Bind,
+}
+
+/// Who comes, and what for.
+#[derive(Clone, Copy, Debug)]
+pub struct Comer<'a> {
+    /// By which connection.
+    pub by: &'a Accepted,
+    /// The initiator's or host's name.
+    pub peer: &'a str,
+    /// The target's or subsystem's name; empty for iSCSI discovery.
+    pub destination: &'a str,
+}
+
+impl PlacementRule {
+    fn fits(&self, comer: &Comer<'_>) -> bool {
+        let named = |names: &Option<Vec<Arc<str>>>, name: &str| {
+            names.as_ref().is_none_or(|names| names.iter().any(|known| &**known == name))
+        };
+        self.listeners.as_ref().is_none_or(|listeners| listeners.contains(&comer.by.listener))
+            && (self.sources.is_empty() || self.sources.iter().any(|one| one.contains(comer.by.peer.ip())))
+            && named(&self.peers, comer.peer)
+            && named(&self.destinations, comer.destination)
+            && self.when.holds(comer.by)
+    }
+}
+
+/// Where somebody may be served, and where best.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wish {
+    /// The shards that may; `None`: all.
+    pub among: Option<Arc<[ShardId]>>,
+    /// One of them: that on whose processor the bytes come in.
+    pub queue: Option<ShardId>,
+    /// It is to be that one, whatever it carries.
+    pub strict: bool,
+}
+
+impl Wish {
+    fn allows(&self, shard: ShardId) -> bool {
+        self.among.as_ref().is_none_or(|among| among.contains(&shard))
+    }
+
+    /// The shards that may, the best first, where each carries as much as `load` says. Of those that carry the
+    /// same the one with the least `rank` comes first.
+    pub(crate) fn order(&self, load: &[u32], rank: impl Fn(ShardId) -> u32) -> Vec<ShardId> {
+        let carries = |shard: ShardId| load[usize::from(shard.0)];
+        let all = (0..load.len() as u16).map(ShardId);
+        let mut order: Vec<ShardId> = all.filter(|shard| self.allows(*shard)).collect();
+        order.sort_by_key(|shard| (carries(*shard), rank(*shard)));
+        let Some(at) = order.iter().position(|shard| Some(*shard) == self.queue) else { return order };
+        let (most, least) = (u64::from(carries(order[at])), u64::from(carries(order[0])));
+        if self.strict || 2 * most <= 3 * least {
+            order[..=at].rotate_right(1);
+        }
+        order
+    }
+
+    /// On how many shards, at least, so many things lie evenly if `shards` may carry them: what goes where its
+    /// queue is may burden one more than others.
+    pub(crate) fn breadth(&self, shards: u16) -> u16 {
+        match (self.queue, self.strict) {
+            (None, _) => shards,
+            (Some(_), true) => 1,
+            // The one that carries most has 3 parts where the others have 2 each.
+            (Some(_), false) => ((2 * u32::from(shards) + 1) / 3).max(1) as u16,
+        }
+    }
+}
+
+/// How a shard was chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// It carried least; or it was a queue's turn, which go round.
+    LeastLoaded,
+    /// Drawn.
+    Random,
+    /// The bytes come in on its processor.
+    Queue,
+    /// It carried least, and that on whose processor the bytes come in far more.
+    NotQueue,
+}
+
+/// By which rule, counted from 0, if one fits, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// The rule.
+    pub rule: Option<usize>,
+    /// How.
+    pub choice: Choice,
+}
+
+impl Comer<'_> {
+    /// Whether it is on this very machine.
+    fn is_local(&self) -> bool {
+        let peer = self.by.peer.ip().to_canonical();
+        peer.is_loopback() || peer == self.by.local.ip().to_canonical()
+    }
+}
+
+impl Exports {
+    /// Which rule decides where this one is served: the first that fits.
+    pub fn placement(&self, comer: &Comer<'_>) -> Option<usize> {
+        self.placement.iter().position(|rule| rule.fits(comer))
+    }
+
+    fn bind(&self, rule: Option<usize>) -> Bind {
+        rule.map_or(Bind::default(), |at| self.placement[at].bind)
+    }
+
+    /// Where somebody may be served, and where best, given a random number.
+    pub(crate) fn wish(&self, comer: &Comer<'_>, draw: u64) -> Wish {
+        let rule = self.placement(comer);
+        let mut wish = Wish { among: rule.map(|at| self.placement[at].shards.clone()), ..Wish::default() };
+        let queue = || {
+            let at = self.cores.iter().position(|core| Some(*core) == comer.by.cpu)?;
+            Some(ShardId(at as u16)).filter(|shard| wish.allows(*shard))
+        };
+        match self.bind(rule) {
+            Bind::LeastLoaded => {}
+            Bind::Queue => (wish.queue, wish.strict) = (queue(), true),
+            Bind::Balanced if comer.is_local() => {}
+            Bind::Balanced => wish.queue = queue(),
+            Bind::Random => {
+                if let Some(shards) = &wish.among {
+                    let at = (draw % shards.len() as u64) as usize;
+                    wish.among = Some(Arc::from(&shards[at..=at]));
+                }
+            }
+        }
+        wish
+    }
+
+    /// How it came to be served on this shard.
+    pub(crate) fn placed(&self, comer: &Comer<'_>, here: ShardId) -> Placed {
+        let rule = self.placement(comer);
+        let choice = match (self.bind(rule), self.wish(comer, 0).queue) {
+            (Bind::Random, _) => Choice::Random,
+            (_, Some(queue)) if queue == here => Choice::Queue,
+            (_, Some(_)) => Choice::NotQueue,
+            (_, None) => Choice::LeastLoaded,
+        };
+        Placed { rule, choice }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule() -> PlacementRule {
+        PlacementRule {
+            listeners: None,
+            sources: Vec::new(),
+            peers: None,
+            destinations: None,
+            when: Condition::Always,
+            shards: Arc::from([ShardId(1), ShardId(3)]),
+            bind: Bind::LeastLoaded,
+        }
+    }
+
+    #[test]
+    fn a_rule_fits_when_all_of_it_does() {
+        let by = Accepted {
+            listener: ListenerId(2),
+            peer: "10.1.2.3:40000".parse().unwrap(),
+            local: "10.1.2.4:3260".parse().unwrap(),
+            cpu: None,
+        };
+        let comer = Comer { by: &by, peer: "iqn.2026-11.test:a", destination: "iqn.2026-11.test:disk" };
+        assert!(rule().fits(&comer));
+        let network = |address: &str| Network { address: address.parse().unwrap(), prefix: 8 };
+        let all = PlacementRule {
+            listeners: Some(vec![ListenerId(2)]),
+            sources: vec![network("10.0.0.0")],
+            peers: Some(vec!["iqn.2026-11.test:b".into(), "iqn.2026-11.test:a".into()]),
+            destinations: Some(vec!["iqn.2026-11.test:disk".into()]),
+            ..rule()
+        };
+        assert!(all.fits(&comer));
+        assert!(!PlacementRule { listeners: Some(vec![ListenerId(0)]), ..all.clone() }.fits(&comer));
+        assert!(!PlacementRule { sources: vec![network("11.0.0.0")], ..all.clone() }.fits(&comer));
+        let never = Condition::Any(Vec::new());
+        assert!(!PlacementRule { when: never, ..all.clone() }.fits(&comer));
+        assert!(!PlacementRule { peers: Some(vec![]), ..all.clone() }.fits(&comer));
+        assert!(!all.fits(&Comer { destination: "", ..comer }));
+    }
+
+    fn exports(rules: Vec<PlacementRule>) -> Exports {
+        Exports {
+            portals: Vec::new(),
+            targets: Vec::new(),
+            discovery_auth: iscsi::login::AuthPolicy::None,
+            nvme: Default::default(),
+            admission: Default::default(),
+            placement: rules,
+            cores: Arc::from([4, 5, 6, 7]),
+        }
+    }
+
+    fn by(peer: &str, cpu: Option<u32>) -> Accepted {
+        let end = |ip: &str| std::net::SocketAddr::new(ip.parse().unwrap(), 3260);
+        Accepted { listener: ListenerId(0), peer: end(peer), local: end("10.1.2.4"), cpu }
+    }
+
+    fn wish(exports: &Exports, by: &Accepted, draw: u64) -> Wish {
+        exports.wish(&Comer { by, peer: "", destination: "" }, draw)
+    }
+
+    fn placed(exports: &Exports, by: &Accepted, here: u16) -> Placed {
+        exports.placed(&Comer { by, peer: "", destination: "" }, ShardId(here))
+    }
+
+    #[test]
+    fn random_takes_each_of_its_shards() {
+        let random = exports(vec![PlacementRule { bind: Bind::Random, ..rule() }]);
+        let among = |draw| wish(&random, &by("10.1.2.3", Some(5)), draw).among.unwrap();
+        assert_eq!((&*among(4), &*among(9)), (&[ShardId(1)][..], &[ShardId(3)][..]));
+        let found = placed(&random, &by("10.1.2.3", Some(5)), 1);
+        assert_eq!(found, Placed { rule: Some(0), choice: Choice::Random });
+    }
+
+    #[test]
+    fn the_queue_is_looked_at_unless_a_rule_says_otherwise_or_it_is_of_this_machine() {
+        let free = exports(Vec::new());
+        let queue = |exports: &Exports, peer, cpu| wish(exports, &by(peer, cpu), 0).queue;
+        assert_eq!(queue(&free, "10.1.2.3", Some(6)), Some(ShardId(2)));
+        assert_eq!(queue(&free, "10.1.2.3", Some(0)), None, "none of the daemon's");
+        assert_eq!(queue(&free, "10.1.2.3", None), None);
+        for own in ["127.0.0.1", "::1", "::ffff:127.0.0.1", "10.1.2.4"] {
+            assert_eq!(queue(&free, own, Some(6)), None, "{own}");
+        }
+        let bound = |bind| exports(vec![PlacementRule { bind, ..rule() }]);
+        assert_eq!(queue(&bound(Bind::Balanced), "10.1.2.3", Some(5)), Some(ShardId(1)));
+        assert_eq!(queue(&bound(Bind::Balanced), "10.1.2.3", Some(6)), None, "not one of the rule's");
+        assert_eq!(queue(&bound(Bind::LeastLoaded), "10.1.2.3", Some(5)), None);
+        let strict = wish(&bound(Bind::Queue), &by("127.0.0.1", Some(5)), 0);
+        assert_eq!((strict.queue, strict.strict), (Some(ShardId(1)), true), "said so, over loopback too");
+    }
+
+    #[test]
+    fn the_queue_s_shard_is_taken_while_balance_is_kept() {
+        let mut wish = Wish { queue: Some(ShardId(1)), ..Wish::default() };
+        let first = |wish: &Wish, load: &[u32]| wish.order(load, |shard| u32::from(shard.0))[0].0;
+        assert_eq!(first(&wish, &[0, 0, 0]), 1);
+        assert_eq!(first(&wish, &[1, 1, 0]), 2, "an idle one goes before");
+        assert_eq!(first(&wish, &[2, 3, 2]), 1, "half as much again");
+        assert_eq!(first(&wish, &[2, 4, 2]), 0);
+        assert_eq!(wish.order(&[2, 3, 1], |_| 0), [2, 0, 1].map(ShardId));
+        assert_eq!((wish.breadth(1), wish.breadth(2), wish.breadth(4)), (1, 1, 3));
+        wish.strict = true;
+        assert_eq!(wish.order(&[2, 9, 1], |_| 0), [1, 2, 0].map(ShardId));
+        assert_eq!(wish.breadth(4), 1);
+        wish = Wish { among: Some(Arc::from([ShardId(0), ShardId(2)])), ..Wish::default() };
+        assert_eq!(wish.order(&[5, 0, 7], |_| 0), [0, 2].map(ShardId));
+        // All of one queue, and nothing else: the others are filled before it has twice as much.
+        let (mut load, wish) = ([0; 4], Wish { queue: Some(ShardId(3)), ..Wish::default() });
+        for _ in 0..100 {
+            load[usize::from(first(&wish, &load))] += 1;
+        }
+        assert_eq!(load, [22, 22, 22, 34]);
+    }
+}

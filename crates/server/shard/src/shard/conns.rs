@@ -1,0 +1,351 @@
+//! Connections and their links: who owns which socket, and what is out on it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use buf::{Cx, Errno};
+use endpoint::{Accepted, Departure, LinkId, ShardId};
+use iscsi::chap::Algorithm;
+use iscsi::login::Cause;
+use iscsi::session::{TargetSession, Violation};
+use iscsi::wire::{Cid, Tsih};
+use scsi_server::NexusKey;
+use stream::{Came, Connection, Link, RecvOp, SendOp, Tag};
+
+use super::Shard;
+use super::nvme::{NvmeLine, Queue};
+use super::steps::Parked;
+use crate::exports::Placed;
+use crate::links::Owner;
+use crate::login_link::LoginLink;
+use crate::message::{Message, RoomWanted, Traffic};
+
+/// How many lines wait for the log at most.
+const LOG_MAX: usize = 256;
+
+/// A connection: a login, a session with its links, or a queue of NVMe.
+#[derive(Debug)]
+pub(super) struct Conn {
+    pub(super) kind: Kind,
+    /// When `Timers` was last told.
+    pub(super) noted: Option<buf::Time>,
+    /// Whether it is in `touched`.
+    pub(super) touched: bool,
+}
+
+#[derive(Debug)]
+pub(super) enum Kind {
+    Login(Box<Entering>),
+    Session(Box<Session>),
+    Queue(Box<Queue>),
+}
+
+/// A link that logs in.
+#[derive(Debug)]
+pub(super) struct Entering {
+    pub(super) id: LinkId,
+    pub(super) login: LoginLink,
+    /// The connection's CID, once the login has come so far.
+    pub(super) cid: Option<Cid>,
+    /// What is to be set aside for a new session before the last response goes out.
+    pub(super) room: RoomWanted,
+    /// What the directory granted, until the last response is written.
+    pub(super) grant: Option<(endpoint::ShardId, Tsih, bool)>,
+    /// A question to another shard is open; the login is kept until it is answered.
+    pub(super) asked: bool,
+    /// The link has departed.
+    pub(super) gone: bool,
+}
+
+/// A session.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) proto: TargetSession,
+    /// How its leading login was placed.
+    pub(super) placed: Placed,
+    pub(super) tsih: Tsih,
+    pub(super) initiator: Arc<str>,
+    /// What it was promised when it began, in bytes.
+    pub(super) promised: usize,
+    pub(super) isid: iscsi::wire::Isid,
+    pub(super) target: Option<Arc<str>>,
+    pub(super) user: Option<String>,
+    /// `None` for a discovery session.
+    pub(super) nexus: Option<NexusKey>,
+    pub(super) links: Vec<SessionLink>,
+    /// How the latest of them came: what the session is judged by while it has none.
+    pub(super) latest: Accepted,
+    /// Reads that wait for the peer to read what was sent.
+    pub(super) parked: Parked,
+    pub(super) io: Traffic,
+    /// Logins of further connections that wait for the end of what they replace.
+    pub(super) joining: Vec<Joining>,
+    /// Those that were answered and whose links are on their way.
+    pub(super) welcomed: Vec<Joining>,
+    /// A TARGET COLD RESET that is under way.
+    pub(super) cold_reset: Option<Tag>,
+    /// Homes of volumes that have still to end what lasts as long as the nexus.
+    pub(super) leaving: usize,
+    /// `TargetEvent::Closed` has come.
+    pub(super) closed: bool,
+}
+
+/// A login that wants to join a session, and to know where its command window stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Joining {
+    pub(super) cid: Cid,
+    /// Its shard, and its number there.
+    pub(super) from: ShardId,
+    pub(super) token: u64,
+}
+
+/// A link of a session.
+#[derive(Debug)]
+pub(super) struct SessionLink {
+    pub(super) id: LinkId,
+    pub(super) link: Link,
+    pub(super) cid: Cid,
+    pub(super) accepted: Accepted,
+    pub(super) digests: (bool, bool),
+    pub(super) segments: (u32, u32),
+    /// How the initiator proved itself on it.
+    pub(super) algorithm: Option<Algorithm>,
+}
+
+/// Something that an operator may want to know.
+#[derive(Clone, Debug)]
+pub enum LogLine {
+    /// A login failed.
+    LoginFailed {
+        /// Whence.
+        peer: SocketAddr,
+        /// Why; `None`: the peer went away or took too long.
+        cause: Option<Cause>,
+    },
+    /// An initiator is in.
+    LoggedIn {
+        /// Whence.
+        peer: SocketAddr,
+        /// Who.
+        initiator: Arc<str>,
+        /// Where; `None`: discovery.
+        target: Option<Arc<str>>,
+    },
+    /// A session has ended.
+    LoggedOut {
+        /// Who.
+        initiator: Arc<str>,
+        /// Where; `None`: discovery.
+        target: Option<Arc<str>>,
+    },
+    /// About an NVMe host.
+    Nvme(NvmeLine),
+    /// A peer broke the protocol.
+    Violation {
+        /// Who.
+        initiator: Arc<str>,
+        /// How.
+        violation: Violation,
+    },
+    /// Something happened to a volume.
+    Volume {
+        /// Its name.
+        name: Arc<str>,
+        /// What.
+        remark: volume::Remark,
+    },
+}
+
+impl Shard {
+    pub(super) fn say(&mut self, line: LogLine) {
+        if self.log.len() < LOG_MAX {
+            self.log.push_back(line);
+        }
+    }
+
+    /// Notes that a connection may have events, and that its timer may have moved.
+    pub(super) fn touch(&mut self, tag: Tag) {
+        if let Some(conn) = self.conns.get_mut(tag)
+            && !conn.touched
+        {
+            conn.touched = true;
+            self.touched.push_back(tag);
+        }
+    }
+
+    /// Notes that a link may have something to receive or to send.
+    pub(super) fn rouse(&mut self, link: LinkId) {
+        if self.links.make_ready(link) {
+            self.ready.push_back(link);
+        }
+    }
+
+    pub(super) fn session(&mut self, tag: Tag) -> Option<&mut Session> {
+        match &mut self.conns.get_mut(tag)?.kind {
+            Kind::Session(session) => Some(session),
+            Kind::Login(_) | Kind::Queue(_) => None,
+        }
+    }
+
+    pub(super) fn entering(&mut self, tag: Tag) -> Option<&mut Entering> {
+        match &mut self.conns.get_mut(tag)?.kind {
+            Kind::Login(entering) => Some(entering),
+            Kind::Session(_) | Kind::Queue(_) => None,
+        }
+    }
+
+    pub(super) fn conn_recv(&mut self, cx: &mut Cx<'_>, id: LinkId, op: RecvOp, came: Came) {
+        let bytes = match &came {
+            Came::Bytes(bytes) => *bytes,
+            Came::Loaned(sg) => sg.len(),
+            Came::End | Came::Cancelled | Came::Failed(_) => 0,
+        };
+        let Some(owner) = self.links.recv_back(id, bytes) else {
+            return self.remotes.handle_recv(cx, id, op, came);
+        };
+        let Some(conn) = self.conns.get_mut(owner.conn) else { return };
+        match &mut conn.kind {
+            Kind::Login(entering) => entering.login.handle_recv(cx, op, came),
+            Kind::Session(session) => {
+                if let Err(violation) = session.proto.handle_recv(cx, owner.link, op, came) {
+                    let initiator = session.initiator.clone();
+                    self.say(LogLine::Violation { initiator, violation });
+                }
+            }
+            Kind::Queue(queue) => {
+                if let Err(violation) = queue.proto.handle_recv(cx, owner.link, op, came) {
+                    self.queue_violated(cx, owner.conn, violation);
+                }
+            }
+        }
+        self.touch(owner.conn);
+        self.settle(id);
+    }
+
+    pub(super) fn conn_written(&mut self, cx: &mut Cx<'_>, id: LinkId, how: Result<(), Errno>) {
+        let Some(owner) = self.links.get(id) else { return self.remotes.handle_written(cx, id, how) };
+        let Some(conn) = self.conns.get_mut(owner.conn) else { return };
+        match &mut conn.kind {
+            Kind::Login(entering) => entering.login.handle_written(how),
+            Kind::Session(session) => session.proto.handle_written(cx, owner.link, how),
+            Kind::Queue(queue) => queue.proto.handle_written(cx, owner.link, how),
+        }
+        self.touch(owner.conn);
+        self.rouse(id);
+    }
+
+    pub(super) fn conn_sent(&mut self, cx: &mut Cx<'_>, id: LinkId, op: SendOp) {
+        let Some(owner) = self.links.send_back(id, op.len) else {
+            return self.remotes.handle_sent(cx, id, op);
+        };
+        let Some(conn) = self.conns.get_mut(owner.conn) else { return };
+        match &mut conn.kind {
+            Kind::Login(entering) => {
+                drop(op);
+                entering.login.handle_sent();
+            }
+            Kind::Session(session) => session.proto.handle_sent(cx, owner.link, op),
+            Kind::Queue(queue) => queue.proto.handle_sent(cx, owner.link, op),
+        }
+        self.touch(owner.conn);
+        self.settle(id);
+    }
+
+    pub(super) fn conn_poll_recv(&mut self, cx: &mut Cx<'_>, id: LinkId) -> Option<RecvOp> {
+        let Some(owner) = self.links.get(id) else { return self.remotes.poll_recv(cx, id) };
+        let op = match &mut self.conns.get_mut(owner.conn)?.kind {
+            Kind::Login(entering) => entering.login.poll_recv(),
+            Kind::Session(session) => session.proto.poll_recv(cx, owner.link),
+            Kind::Queue(queue) => queue.proto.poll_recv(cx, owner.link),
+        }?;
+        self.links.recv_out(id);
+        Some(op)
+    }
+
+    pub(super) fn conn_poll_send(&mut self, cx: &mut Cx<'_>, id: LinkId) -> Option<SendOp> {
+        let Some(owner) = self.links.get(id) else { return self.remotes.poll_send(cx, id) };
+        let op = match &mut self.conns.get_mut(owner.conn)?.kind {
+            Kind::Login(entering) => entering.login.poll_send(cx),
+            Kind::Session(session) => session.proto.poll_send(cx, owner.link),
+            Kind::Queue(queue) => queue.proto.poll_send(cx, owner.link),
+        }?;
+        self.links.send_out(id);
+        Some(op)
+    }
+
+    pub(super) fn conn_timeout(&mut self, cx: &mut Cx<'_>, tag: Tag, time: buf::Time) {
+        let Some(conn) = self.conns.get_mut(tag) else { return };
+        if conn.noted != Some(time) {
+            return;
+        }
+        conn.noted = None;
+        match &mut conn.kind {
+            Kind::Login(entering) => entering.login.handle_timeout(cx.now),
+            Kind::Session(session) => {
+                if session.proto.poll_timeout().is_some_and(|time| time <= cx.now) {
+                    session.proto.handle_timeout(cx);
+                }
+            }
+            Kind::Queue(queue) => {
+                if queue.proto.poll_timeout().is_some_and(|time| time <= cx.now) {
+                    queue.proto.handle_timeout(cx);
+                }
+            }
+        }
+        self.touch(tag);
+    }
+
+    /// Hears what a connection has to say.
+    pub(super) fn drain(&mut self, cx: &mut Cx<'_>, tag: Tag) {
+        let Some(conn) = self.conns.get_mut(tag) else { return };
+        conn.touched = false;
+        match conn.kind {
+            Kind::Login(_) => self.drain_login(cx, tag),
+            Kind::Session(_) => self.drain_session(cx, tag),
+            Kind::Queue(_) => self.drain_queue(cx, tag),
+        }
+        if let Some(conn) = self.conns.get_mut(tag) {
+            let wanted = match &conn.kind {
+                Kind::Login(entering) => entering.login.poll_timeout(),
+                Kind::Session(session) => session.proto.poll_timeout(),
+                Kind::Queue(queue) => queue.proto.poll_timeout(),
+            };
+            self.timers.note(tag, wanted, &mut conn.noted);
+        }
+    }
+
+    /// Lets a link go. What is out on it comes back first; then it is forgotten.
+    pub(super) fn depart(&mut self, id: LinkId, how: Departure<Message>) {
+        let moved = matches!(how, Departure::Move { .. });
+        self.links.depart(id, moved);
+        self.departures.push_back((id, how));
+        self.settle(id);
+    }
+
+    /// Forgets a link that has departed and has nothing out, and a connection that has no link.
+    fn settle(&mut self, id: LinkId) {
+        let Some(owner) = self.links.remove_settled(id) else {
+            self.rouse(id);
+            return;
+        };
+        self.forget_link(id, owner);
+    }
+
+    fn forget_link(&mut self, id: LinkId, owner: Owner) {
+        let Some(conn) = self.conns.get_mut(owner.conn) else { return };
+        match &mut conn.kind {
+            Kind::Login(entering) => {
+                entering.gone = true;
+                self.forget_login(owner.conn);
+            }
+            Kind::Session(session) => {
+                session.links.retain(|link| link.id != id);
+                self.forget_session(owner.conn);
+            }
+            Kind::Queue(queue) => {
+                queue.gone = true;
+                self.forget_queue(owner.conn);
+            }
+        }
+    }
+}

@@ -1,0 +1,409 @@
+//! What the control plane asks: volumes that come and go, exports that change, listings, and the stop.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use buf::{Cx, Time};
+use endpoint::{Accepted, Departure, ShardId};
+use iscsi::login::AuthPolicy;
+use scsi_server::{LunEntry, NexusKey};
+use stream::{Close, Connection, Tag};
+use volume::{Answer, Ask, AskId, Refusal, Remark, VolumeId, Why};
+
+use super::conns::{Kind, Session};
+use super::{LogLine, Shard};
+use crate::exports::{Exports, LunExport};
+use crate::links::Links;
+use crate::message::{CONTROL, ConnectionEntry, Control, Listing, Message, Report, SessionEntry};
+
+/// Asks of the control plane are numbered from here, the server's own from 0.
+const ASKS: u64 = 1 << 62;
+
+/// How long initiators may take to log out after a TARGET COLD RESET, before their connections are closed.
+const COLD_RESET_GRACE: Duration = Duration::from_secs(2);
+
+/// A stop that is under way.
+#[derive(Debug)]
+pub(super) struct Stopping {
+    request: u64,
+    deadline: Time,
+    /// Volumes whose flush is out; `None`: sessions have not ended yet.
+    flushing: Option<Vec<VolumeId>>,
+    /// What was written to one of them is not, or may not be, on stable storage.
+    in_doubt: bool,
+    told: bool,
+}
+
+/// What a session may do.
+enum Standing {
+    /// Reach these logical units.
+    Reaches(NexusKey, Vec<LunEntry>),
+    /// Discover targets.
+    Discovers,
+    /// Nothing: it must end.
+    Out,
+}
+
+/// Requests of the control plane that wait for something.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    /// `None`: nobody wants to hear of it.
+    asks: HashMap<AskId, Option<u64>>,
+    made: u64,
+    /// Changes of exports that other shards have still to follow, and how many of those.
+    settling: Vec<(u64, u16)>,
+    /// Volumes that go away when nothing is in flight on them.
+    drops: Vec<(u64, VolumeId)>,
+}
+
+impl Shard {
+    pub(super) fn control(&mut self, cx: &mut Cx<'_>, id: u64, control: Control) {
+        let report = match control {
+            // A place is given again only when every shard has let go who had it.
+            Control::AddVolume(spec) if !self.fronts.is_free_for(spec.facts.id) => {
+                Report::Refused(Refusal::Busy)
+            }
+            Control::AddVolume(mut spec) => {
+                if let Some(view) = self.fronts.take_early(spec.facts.id, &spec.view) {
+                    spec.view = view;
+                }
+                let view = spec.view.clone();
+                self.server.add_unit(spec.unit(), view.clone());
+                self.nvme.server.add_volume(spec.namespace(), view);
+                self.fronts.add(cx, &mut self.remotes, *spec);
+                Report::Done
+            }
+            Control::DropVolume(volume) => {
+                self.server.remove_unit(volume);
+                self.nvme.server.remove_volume(volume);
+                // Who asked before has lost patience, or would not ask again.
+                self.waiting.drops.retain(|(_, known)| *known != volume);
+                self.waiting.drops.push((id, volume));
+                return;
+            }
+            Control::Ask(volume, ask) => return self.control_ask(cx, id, volume, ask),
+            Control::Exports(exports) => {
+                self.change_exports(cx, exports);
+                return self.settle_exports(cx, id);
+            }
+            Control::List => Report::Listing(Box::new(self.listing(cx))),
+            Control::Stop { grace } => return self.stop(cx, id, grace),
+        };
+        self.report(id, report);
+    }
+
+    fn report(&mut self, id: u64, report: Report) {
+        self.messages.push_back((CONTROL, Message::Report(id, report)));
+    }
+
+    fn control_ask(&mut self, cx: &mut Cx<'_>, id: u64, volume: VolumeId, ask: Ask) {
+        if self.fronts.get(volume).is_none() {
+            return self.report(id, Report::NoVolume);
+        }
+        self.ask_for(cx, Some(id), volume, ask);
+    }
+
+    /// Asks a volume's home for something that nobody waits for.
+    pub(super) fn ask_of_own(&mut self, cx: &mut Cx<'_>, volume: VolumeId, ask: Ask) {
+        let home = self.fronts.home_of(volume);
+        if home == self.id {
+            return self.ask_for(cx, None, volume, ask);
+        }
+        let number = self.number_ask(None);
+        self.post(home, Message::Ask(volume, self.id, number, ask));
+    }
+
+    fn number_ask(&mut self, request: Option<u64>) -> AskId {
+        self.waiting.made += 1;
+        let number = AskId(ASKS | self.waiting.made);
+        self.waiting.asks.insert(number, request);
+        number
+    }
+
+    fn ask_for(&mut self, cx: &mut Cx<'_>, request: Option<u64>, volume: VolumeId, ask: Ask) {
+        let number = self.number_ask(request);
+        if let Some(answer) = self.fronts.ask(cx, volume, self.id, number, ask) {
+            self.control_answered(volume, &answer);
+        }
+    }
+
+    /// Whether an answer was for the control plane.
+    pub(super) fn control_answered(&mut self, _volume: VolumeId, answer: &Answer) -> bool {
+        let Some(id) = self.waiting.asks.remove(&answer.id) else { return false };
+        let Some(id) = id else { return true };
+        let report = match answer.result {
+            Ok(()) => Report::Done,
+            Err(refusal) => Report::Refused(refusal),
+        };
+        self.report(id, report);
+        true
+    }
+
+    /// Lets volumes go on which nothing is in flight any more; true if one went.
+    pub(super) fn drop_volumes(&mut self, cx: &mut Cx<'_>) -> bool {
+        if self.waiting.drops.is_empty() {
+            return false;
+        }
+        let mut dropped = false;
+        let drops = std::mem::take(&mut self.waiting.drops);
+        for (id, volume) in drops {
+            let Some(answers) = self.fronts.drop_idle(cx, &mut self.remotes, volume) else {
+                self.waiting.drops.push((id, volume));
+                continue;
+            };
+            for answer in answers {
+                self.post(ShardId(answer.to.0), Message::Answer(volume, answer));
+            }
+            self.report(id, Report::Done);
+            dropped = true;
+        }
+        dropped
+    }
+
+    /// Reports a change once every shard has done what this one told it of the change: a controller's
+    /// queues may be on any.
+    fn settle_exports(&mut self, cx: &mut Cx<'_>, id: u64) {
+        self.run_nvme_steps(cx);
+        self.waiting.settling.push((id, self.shards));
+        for shard in 0..self.shards {
+            self.post(ShardId(shard), Message::Settle(self.id, id));
+        }
+    }
+
+    pub(super) fn settled(&mut self, id: u64) {
+        let Some(at) = self.waiting.settling.iter().position(|(known, _)| *known == id) else { return };
+        self.waiting.settling[at].1 -= 1;
+        if self.waiting.settling[at].1 == 0 {
+            self.waiting.settling.remove(at);
+            self.report(id, Report::Done);
+        }
+    }
+
+    /// Sessions keep what they may still reach; those that may reach nothing any more are ended.
+    fn change_exports(&mut self, cx: &mut Cx<'_>, exports: Arc<Exports>) {
+        self.exports = exports;
+        self.change_controllers(cx);
+        let tags: Vec<Tag> = self.sessions.values().copied().collect();
+        for tag in tags {
+            match self.standing(tag) {
+                Standing::Reaches(nexus, luns) => self.server.change_luns(nexus, luns),
+                Standing::Discovers => {}
+                Standing::Out => {
+                    if let Some(session) = self.session(tag) {
+                        session.proto.close(cx, Close::AfterLogout(cx.now + Duration::from_secs(5)));
+                    }
+                    self.touch(tag);
+                }
+            }
+        }
+    }
+
+    /// Ends the sessions of a target that was reset: their initiators hear why, and are in again with a login.
+    pub(super) fn end_sessions_of(&mut self, cx: &mut Cx<'_>, target: &str) {
+        let tags: Vec<Tag> = self.sessions.values().copied().collect();
+        for tag in tags {
+            let Some(session) = self.session(tag).filter(|session| session.target.as_deref() == Some(target))
+            else {
+                continue;
+            };
+            session.proto.close(cx, Close::AfterLogout(cx.now + COLD_RESET_GRACE));
+            self.touch(tag);
+        }
+    }
+
+    /// What a session may do by the exports of now. Each connection is judged by its own addresses, as it was when it
+    /// came; while there is none, the latest one is.
+    fn standing(&mut self, tag: Tag) -> Standing {
+        let Some(session) = self.session(tag) else { return Standing::Out };
+        let (nexus, proved) = (session.nexus, session.user.is_some());
+        let (target, initiator) = (session.target.clone(), session.initiator.clone());
+        let links: Vec<Accepted> = session.links.iter().map(|link| link.accepted).collect();
+        let latest = session.latest;
+        let Some(target) = target else {
+            return if self.may_discover(proved) { Standing::Discovers } else { Standing::Out };
+        };
+        let reached = |accepted: &Accepted| self.reached(&target, &initiator, proved, accepted);
+        let luns = reached(links.first().unwrap_or(&latest));
+        match (nexus, luns) {
+            (Some(nexus), Some(luns)) if links.iter().all(|link| reached(link).as_ref() == Some(&luns)) => {
+                Standing::Reaches(nexus, luns)
+            }
+            (_, _) => Standing::Out,
+        }
+    }
+
+    /// What an initiator reaches of a target by the exports of now that came like this; `None`: nothing. Who must prove
+    /// now who it is, and never did, comes again and does.
+    pub(super) fn reached(
+        &self,
+        target: &str,
+        initiator: &str,
+        proved: bool,
+        accepted: &Accepted,
+    ) -> Option<Vec<LunEntry>> {
+        let target = self.exports.target(target, self.exports.portal(accepted.listener)?)?;
+        let rule = target.rule(initiator, accepted)?;
+        let may = proved || !matches!(rule.auth, AuthPolicy::Required(_));
+        let entry = |(export, read_only): (LunExport, bool)| LunEntry {
+            lun: export.lun,
+            volume: export.volume,
+            read_only,
+        };
+        may.then(|| target.visible(rule).map(entry).collect())
+    }
+
+    /// The same for discovery.
+    pub(super) fn may_discover(&self, proved: bool) -> bool {
+        proved || !matches!(self.exports.discovery_auth, AuthPolicy::Required(_))
+    }
+
+    /// Whether a further connection of a session, that came like this, reaches just what its others reach. A session
+    /// without any has from now on what this one reaches.
+    pub(super) fn shares(&mut self, conn: Tag, accepted: &Accepted) -> bool {
+        let Some(session) = self.session(conn) else { return false };
+        let Some(nexus) = session.nexus else { return true };
+        let (proved, initiator) = (session.user.is_some(), session.initiator.clone());
+        let Some(target) = session.target.clone() else { return true };
+        let others: Vec<Accepted> = session.links.iter().map(|link| link.accepted).collect();
+        let Some(luns) = self.reached(&target, &initiator, proved, accepted) else { return false };
+        let alike =
+            |other: &Accepted| self.reached(&target, &initiator, proved, other).as_ref() == Some(&luns);
+        if !others.iter().all(alike) {
+            return false;
+        }
+        if others.is_empty() {
+            self.server.change_luns(nexus, luns);
+        }
+        true
+    }
+
+    fn listing(&self, cx: &mut Cx<'_>) -> Listing {
+        let usage = cx.pool.usage();
+        let sessions = self.conns.iter().filter_map(|(_, conn)| match &conn.kind {
+            Kind::Session(session) => Some(entry(session, &self.links)),
+            Kind::Login(_) | Kind::Queue(_) => None,
+        });
+        Listing {
+            sessions: sessions.collect(),
+            queues: self.queue_entries(),
+            volumes: self.fronts.entries(),
+            memory: (usage.capacity, usage.lent, usage.reserved),
+            logins: self.logins,
+        }
+    }
+
+    fn stop(&mut self, cx: &mut Cx<'_>, id: u64, grace: Duration) {
+        let deadline = cx.now + grace;
+        self.stopping =
+            Some(Stopping { request: id, deadline, flushing: None, in_doubt: false, told: false });
+        let tags: Vec<Tag> = self.conns.iter().map(|(tag, _)| tag).collect();
+        for tag in tags {
+            match self.conns.get_mut(tag).map(|conn| &mut conn.kind) {
+                Some(Kind::Session(session)) => session.proto.close(cx, Close::AfterLogout(deadline)),
+                Some(Kind::Login(entering)) => {
+                    let link = entering.id;
+                    self.depart(link, Departure::Close);
+                }
+                Some(Kind::Queue(_)) => self.stop_queue(cx, tag, deadline),
+                None => {}
+            }
+            self.touch(tag);
+        }
+    }
+
+    pub(super) fn stop_deadline(&self) -> Option<Time> {
+        self.stopping.as_ref().filter(|stop| stop.flushing.is_none()).map(|stop| stop.deadline)
+    }
+
+    pub(super) fn stop_timeout(&mut self, cx: &mut Cx<'_>) {
+        if self.stop_deadline().is_none_or(|deadline| deadline > cx.now) {
+            return;
+        }
+        let tags: Vec<Tag> = self.sessions.values().copied().collect();
+        for tag in tags {
+            if let Some(session) = self.session(tag) {
+                session.proto.close(cx, Close::Now);
+            }
+            self.touch(tag);
+        }
+        self.end_queues(cx);
+        self.flush_all(cx);
+    }
+
+    /// When all sessions have ended, flushes; when all is flushed, says so. True if it did either.
+    pub(super) fn stop_progress(&mut self, cx: &mut Cx<'_>) -> bool {
+        if self.drop_volumes(cx) || self.stopping.is_some() && self.end_controllers() {
+            return true;
+        }
+        let over = self.sessions.is_empty() && (self.stopping.is_none() || self.queues_ended());
+        match &mut self.stopping {
+            Some(Stopping { flushing: None, .. }) if over => {
+                self.flush_all(cx);
+                true
+            }
+            Some(Stopping { flushing: Some(left), told, request, in_doubt, .. })
+                if left.is_empty() && !*told =>
+            {
+                // What was flushed is safe; now peers that hold volumes of ours are parted from.
+                if !self.remotes.part_all(cx) {
+                    return false;
+                }
+                *told = true;
+                let (id, safe) = (*request, !*in_doubt);
+                let refused = Report::Refused(Refusal::NotReady(Why::SyncFailed));
+                self.report(id, if safe { Report::Done } else { refused });
+                true
+            }
+            Some(_) | None => false,
+        }
+    }
+
+    fn flush_all(&mut self, cx: &mut Cx<'_>) {
+        let volumes = self.fronts.unflushed();
+        if let Some(stopping) = &mut self.stopping {
+            stopping.flushing = Some(volumes.clone());
+        }
+        for volume in volumes {
+            self.fronts.flush(cx, volume);
+        }
+    }
+
+    /// A flush of the stop has ended. After a sync that failed a later one says nothing of what was lost.
+    pub(super) fn flushed(&mut self, volume: VolumeId, well: bool) {
+        let failed = self.fronts.get(volume).is_some_and(|front| front.gate.sync_failed());
+        if let Some(Stopping { flushing: Some(left), in_doubt, .. }) = &mut self.stopping {
+            left.retain(|known| *known != volume);
+            *in_doubt |= !well || failed;
+        }
+        if let Some(front) = self.fronts.get(volume).filter(|_| !well || failed) {
+            let name = front.name().clone();
+            self.say(LogLine::Volume { name, remark: Remark::NotFlushed });
+        }
+    }
+}
+
+fn entry(session: &Session, links: &Links) -> SessionEntry {
+    let connections = session.links.iter().map(|link| ConnectionEntry {
+        cid: link.cid.value(),
+        peer: link.accepted.peer,
+        local: link.accepted.local,
+        digests: link.digests,
+        segments: link.segments,
+        algorithm: link.algorithm,
+        moved: links.moved(link.id),
+    });
+    SessionEntry {
+        tsih: session.tsih.value(),
+        initiator: session.initiator.clone(),
+        isid: session.isid.to_string(),
+        target: session.target.clone(),
+        user: session.user.clone(),
+        params: session.proto.params().clone(),
+        window: session.proto.command_window(),
+        placed: session.placed,
+        connections: connections.collect(),
+        tasks: session.proto.tasks_in_work(),
+        io: session.io,
+    }
+}

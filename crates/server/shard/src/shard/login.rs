@@ -1,0 +1,550 @@
+//! From an accepted socket to a link of a session: who may come is asked of the exports, which session
+//! it becomes of the directory; then the link goes to the session's shard.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use buf::{Account, Cx, Pool};
+use endpoint::{Accepted, Departure, LinkId, ShardId};
+use iscsi::discovery::TargetList;
+use iscsi::login::{
+    Access, AuthPolicy, Authorize, Cause, Complete, Completion, Established, Verdict as Judged,
+};
+use iscsi::name::TargetAddress;
+use iscsi::negotiate::{Limits, SessionType};
+use iscsi::session::{AttachError, SessionLimits, SessionParams, WINDOW_START};
+use iscsi::wire::{Cid, LoginStatus, Sn, Tsih};
+use stream::{Link, Tag};
+
+use super::conns::{Conn, Entering, Joining, Kind, LogLine};
+use super::{DIRECTORY, LOGINS_MAX, LOGINS_ROOM, Shard};
+use crate::directory::{Claim, Directory, Leave, Order, SessionName, Verdict};
+use crate::exports::{Comer, Exports, TargetExport};
+use crate::links::Owner;
+use crate::login_link::{LoginEvent, LoginLink};
+use crate::message::{Baggage, Message, RoomWanted};
+
+impl Shard {
+    pub(super) fn accept(&mut self, cx: &mut Cx<'_>, id: LinkId, accepted: Accepted) {
+        if !self.exports.portals.is_empty() && !self.exports.nvme.portals.is_empty() {
+            cx.pool.share_between_accounts(PROTOCOL_SHARE);
+        }
+        let logins = self.exports.admission.logins.clamp(1, LOGINS_MAX);
+        if self.logins >= 2 * logins || self.stopping.is_some() {
+            self.departures.push_back((id, Departure::Abort));
+            return;
+        }
+        if self.logins >= logins {
+            self.cut_oldest_login(cx);
+        }
+        if self.exports.nvme.portal(accepted.listener).is_some() {
+            return self.accept_queue(cx, id, accepted);
+        }
+        let login = LoginLink::new(cx.now + self.exports.admission.login_time, accepted);
+        let room = RoomWanted::default();
+        let entering = Entering { id, login, cid: None, room, grant: None, asked: false, gone: false };
+        let conn = Conn { kind: Kind::Login(Box::new(entering)), noted: None, touched: false };
+        match self.conns.insert(conn) {
+            Ok(tag) => {
+                self.logins += 1;
+                self.remember_age(tag);
+                self.links.insert(id, Owner { conn: tag, link: Link(0) });
+                self.touch(tag);
+                self.rouse(id);
+            }
+            Err(_) => self.departures.push_back((id, Departure::Abort)),
+        }
+    }
+
+    pub(super) fn remember_age(&mut self, tag: Tag) {
+        if self.by_age.len() >= 2 * LOGINS_ROOM {
+            let mut ages = std::mem::take(&mut self.by_age);
+            ages.retain(|tag| self.is_entering(*tag));
+            self.by_age = ages;
+        }
+        self.by_age.push_back(tag);
+    }
+
+    /// The oldest login that owes a request makes room; those that wait for us come to their end anyway.
+    pub(super) fn cut_oldest_login(&mut self, cx: &mut Cx<'_>) {
+        while let Some(tag) = self.by_age.pop_front() {
+            let owed = match self.conns.get_mut(tag).map(|conn| &mut conn.kind) {
+                Some(Kind::Login(entering)) => entering.login.give_up(),
+                Some(Kind::Queue(queue)) => queue.give_up(cx),
+                Some(Kind::Session(_)) | None => false,
+            };
+            if owed {
+                return self.touch(tag);
+            }
+        }
+    }
+
+    /// Whether a connection logs in, or has yet to connect a queue.
+    fn is_entering(&self, tag: Tag) -> bool {
+        match self.conns.get(tag).map(|conn| &conn.kind) {
+            Some(Kind::Login(_)) => true,
+            Some(Kind::Queue(queue)) => queue.is_counted(),
+            Some(Kind::Session(_)) | None => false,
+        }
+    }
+
+    pub(super) fn drain_login(&mut self, cx: &mut Cx<'_>, tag: Tag) {
+        while let Some(entering) = self.entering(tag) {
+            let Some(event) = entering.login.poll_event() else { break };
+            let (id, accepted) = (entering.id, entering.login.accepted);
+            match event {
+                LoginEvent::Authorize(question) => {
+                    let verdict = self.authorize(cx, &question, &accepted);
+                    if let Some(entering) = self.entering(tag) {
+                        entering.login.authorize(cx, verdict);
+                    }
+                }
+                LoginEvent::Complete(question) => {
+                    let cid = question.identity.cid;
+                    let wish =
+                        self.exports.wish(&comer(&question.identity, &accepted), cx.entropy.next_u64());
+                    let claim = Claim {
+                        from: (self.id, tag.to_bits()),
+                        name: self.session_name(&question.identity, &accepted),
+                        tsih: question.identity.tsih,
+                        cid,
+                        connections_max: u16::try_from(question.params.max_connections).unwrap_or(u16::MAX),
+                        user: question.user.clone(),
+                        accepted,
+                        wish,
+                    };
+                    let room = self.room_for(&question, &accepted);
+                    if let Some(entering) = self.entering(tag) {
+                        entering.asked = true;
+                        (entering.cid, entering.room) = (Some(cid), room);
+                    }
+                    self.post(DIRECTORY, Message::Claim(claim));
+                }
+                LoginEvent::Done(established) => self.enter(cx, tag, *established),
+                LoginEvent::Over(cause) => {
+                    if cause == Some(Cause::Authentication) {
+                        self.tell_unproven(accepted.peer.ip());
+                    }
+                    self.say(LogLine::LoginFailed { peer: accepted.peer, cause });
+                    // Who lost the place to another is told nothing: the descriptor is free at once.
+                    let evicted = self.entering(tag).is_some_and(|entering| entering.login.is_evicted());
+                    let how = if evicted { Departure::Abort } else { Departure::Close };
+                    self.depart(id, how);
+                }
+            }
+        }
+        if let Some(entering) = self.entering(tag) {
+            let id = entering.id;
+            self.rouse(id);
+        }
+    }
+
+    /// Who comes from here has failed to prove who they are: every shard puts them off, whichever
+    /// accepts their next connection.
+    pub(super) fn tell_unproven(&mut self, from: IpAddr) {
+        for shard in 0..self.shards {
+            self.post(ShardId(shard), Message::Unproven(from));
+        }
+    }
+
+    fn session_name(&self, identity: &Authorize, accepted: &Accepted) -> SessionName {
+        SessionName {
+            initiator: identity.initiator_name.as_str().into(),
+            isid: identity.isid,
+            target: identity.target_name.as_ref().map_or("", |name| name.as_str()).into(),
+            portal_group: self.exports.portal(accepted.listener).map_or(0, |portal| portal.group),
+        }
+    }
+
+    /// What the session that a login founds needs set aside.
+    fn room_for(&self, question: &Complete, accepted: &Accepted) -> RoomWanted {
+        let identity = &question.identity;
+        let target = || {
+            let portal = self.exports.portal(accepted.listener)?;
+            self.exports.target(identity.target_name.as_ref()?.as_str(), portal)
+        };
+        let commands = target().map_or(SessionLimits::default().commands, |target| target.limits.commands);
+        let params =
+            SessionParams::negotiated(&question.params, identity.isid, identity.tsih, question.cmd_sn);
+        RoomWanted { unsolicited: params.unsolicited(), commands }
+    }
+
+    fn authorize(&self, cx: &Cx<'_>, question: &Authorize, accepted: &Accepted) -> Judged {
+        let Some(portal) = self.exports.portal(accepted.listener) else {
+            return Judged::Refused(LoginStatus::SERVICE_UNAVAILABLE);
+        };
+        let held = self.backoff.holds(cx.now, accepted.peer.ip());
+        let grant = |auth: &AuthPolicy, limits: &Limits, alias: Option<&Arc<str>>| {
+            if held && !matches!(auth, AuthPolicy::None) {
+                return Judged::Refused(LoginStatus::SERVICE_UNAVAILABLE);
+            }
+            Judged::Granted(Box::new(Access {
+                auth: auth.clone(),
+                limits: limits.clone(),
+                portal_group_tag: portal.group,
+                target_alias: alias.map(|alias| alias.to_string()),
+            }))
+        };
+        match (question.session_type, &question.target_name) {
+            (SessionType::Discovery, _) => grant(&self.exports.discovery_auth, &Limits::default(), None),
+            (SessionType::Normal, None) => Judged::Refused(LoginStatus::MISSING_PARAMETER),
+            (SessionType::Normal, Some(name)) => {
+                let Some(target) = self.exports.target(name.as_str(), portal) else {
+                    return Judged::Refused(LoginStatus::TARGET_NOT_FOUND);
+                };
+                if let Some(redirect) = &target.redirect {
+                    let address = redirect.address.clone();
+                    return match redirect.permanent {
+                        true => Judged::MovedPermanently(address),
+                        false => Judged::MovedTemporarily(address),
+                    };
+                }
+                if let Some(address) = target.sent_on(portal.group, accepted) {
+                    return Judged::MovedTemporarily(address.clone());
+                }
+                match target.rule(question.initiator_name.as_str(), accepted) {
+                    Some(_) if target.is_away => Judged::Refused(LoginStatus::SERVICE_UNAVAILABLE),
+                    Some(rule) => {
+                        let held = self.promised_to.get(question.initiator_name.as_str()).copied();
+                        let offer = affordable(
+                            cx.pool,
+                            &target.negotiation,
+                            target.limits.commands,
+                            held.unwrap_or(0),
+                        );
+                        grant(&rule.auth, &offer, target.alias.as_ref())
+                    }
+                    None => Judged::Refused(LoginStatus::AUTHORIZATION_FAILURE),
+                }
+            }
+        }
+    }
+
+    pub(super) fn directory_change(&mut self, change: impl FnOnce(&mut Directory, &mut Vec<Order>)) {
+        let Some(directory) = &mut self.directory else { return };
+        let mut orders = Vec::new();
+        change(directory, &mut orders);
+        for order in orders {
+            match order {
+                Order::Answer { shard, token, verdict } => self.post(shard, Message::Verdict(token, verdict)),
+                Order::End { shard, tsih } => self.post(shard, Message::EndSession(tsih)),
+            }
+        }
+    }
+
+    pub(super) fn claim(&mut self, claim: Claim) {
+        let exports = self.exports.clone();
+        let rules = |name: &SessionName, accepted: &Accepted| leave(&exports, name, accepted);
+        self.directory_change(|directory, orders| directory.claim(claim, &rules, orders));
+    }
+
+    /// The directory has answered a login of this shard.
+    pub(super) fn verdict(&mut self, token: u64, verdict: Verdict) {
+        let tag = Tag::from_bits(token);
+        let Some(entering) = self.entering(tag) else { return };
+        match verdict {
+            Verdict::Granted { tsih, shard, new } => {
+                entering.grant = Some((shard, tsih, new));
+                if new {
+                    let room = entering.room;
+                    self.post(shard, Message::AskRoom(tsih, room, self.id, token));
+                } else {
+                    let Some(cid) = entering.cid else { unreachable!("a claim names its connection") };
+                    self.post(shard, Message::AskWindow(tsih, cid, self.id, token));
+                }
+            }
+            Verdict::NoSuchSession => {
+                self.complete(tag, Completion::Refused(LoginStatus::SESSION_DOES_NOT_EXIST))
+            }
+            Verdict::TooManyConnections => {
+                self.complete(tag, Completion::Refused(LoginStatus::TOO_MANY_CONNECTIONS))
+            }
+            Verdict::NotTheirs => self.complete(tag, Completion::Refused(LoginStatus::AUTHORIZATION_FAILURE)),
+            Verdict::Full => self.complete(tag, Completion::Refused(LoginStatus::OUT_OF_RESOURCES)),
+        }
+    }
+
+    /// Memory for the session was set aside where it shall live, or not.
+    pub(super) fn room(&mut self, token: u64, room: Result<(), LoginStatus>) {
+        let tag = Tag::from_bits(token);
+        let Some(entering) = self.entering(tag) else { return };
+        let Some((_, tsih, _)) = entering.grant else { unreachable!("room is asked for what was granted") };
+        let wanted = entering.login.awaits_answer();
+        match room {
+            // Every session starts with a window of one command; it opens as far as memory was set aside
+            // for it, with the first response.
+            Ok(()) => self.complete(tag, Completion::NewSession { tsih, window: 1 }),
+            Err(LoginStatus::OUT_OF_RESOURCES) if wanted => {
+                entering.grant = None;
+                self.post(DIRECTORY, Message::Elsewhere(tsih, self.id, token));
+            }
+            Err(status) => {
+                entering.grant = None;
+                self.post(DIRECTORY, Message::SessionGone(tsih));
+                self.complete(tag, Completion::Refused(status));
+            }
+        }
+    }
+
+    pub(super) fn ask_window(&mut self, cx: &mut Cx<'_>, tsih: Tsih, joining: Joining) {
+        if !self.sessions.contains_key(&tsih) {
+            self.window_of_nobody(cx, tsih, joining);
+        } else if !self.join_soon(cx, tsih, joining) {
+            self.post(joining.from, Message::Window(joining.token, Err(LoginStatus::SESSION_DOES_NOT_EXIST)));
+        }
+    }
+
+    /// Lets a further connection join a session that is here: what it replaces ends first (RFC 7143
+    /// §6.3.4), and only then is its login answered. False: the session does not go on.
+    pub(super) fn join_soon(&mut self, cx: &mut Cx<'_>, tsih: Tsih, joining: Joining) -> bool {
+        let until = cx.now + self.exports.admission.login_time;
+        let Some(tag) = self.sessions.get(&tsih).copied() else { return false };
+        let Some(session) = self.session(tag).filter(|session| !session.closed) else { return false };
+        session.joining.push(joining);
+        session.proto.reinstate(cx, joining.cid, until);
+        self.touch(tag);
+        true
+    }
+
+    /// Answers the logins that wait to join a session, as far as nothing of what they replace is left, and
+    /// keeps places for their links.
+    pub(super) fn welcome(&mut self, cx: &mut Cx<'_>, conn: Tag) {
+        let Some(session) = self.session(conn) else { return };
+        if session.joining.is_empty() {
+            return;
+        }
+        let (proto, closed) = (&session.proto, session.closed);
+        let ready = |joining: &mut Joining| closed || proto.is_clear_of(joining.cid);
+        let ready: Vec<Joining> = session.joining.extract_if(.., ready).collect();
+        for joining in ready {
+            let Some(session) = self.session(conn) else { return };
+            let window = match session.proto.keep_place(joining.cid) {
+                Ok(()) => {
+                    session.welcomed.push(joining);
+                    Ok(session.proto.command_numbers())
+                }
+                Err(AttachError::NoMemory) => Err(LoginStatus::OUT_OF_RESOURCES),
+                Err(AttachError::TooManyLinks) => Err(LoginStatus::TOO_MANY_CONNECTIONS),
+                Err(AttachError::Closing) => Err(LoginStatus::SESSION_DOES_NOT_EXIST),
+            };
+            if window.is_err() {
+                self.expect_no_more(cx, conn, joining.cid);
+            }
+            self.post(joining.from, Message::Window(joining.token, window));
+        }
+    }
+
+    /// A login that was to join a session came to nothing: the session waits for its link no longer.
+    pub(super) fn not_joined(&mut self, cx: &mut Cx<'_>, tsih: Tsih, joining: Joining) {
+        if let Some(conn) = self.sessions.get(&tsih).copied()
+            && let Some(session) = self.session(conn)
+            && let Some(at) = session.welcomed.iter().position(|welcomed| *welcomed == joining)
+        {
+            session.welcomed.swap_remove(at);
+            self.expect_no_more(cx, conn, joining.cid);
+        }
+        self.connection_gone(tsih, joining.cid);
+    }
+
+    /// The link of a login that was let in to a session does not become part of it.
+    pub(super) fn never_came(&mut self, cx: &mut Cx<'_>, tsih: Tsih, cid: Cid) {
+        if let Some(conn) = self.sessions.get(&tsih).copied()
+            && let Some(session) = self.session(conn)
+        {
+            session.welcomed.retain(|welcomed| welcomed.cid != cid);
+            self.expect_no_more(cx, conn, cid);
+        }
+        self.connection_gone(tsih, cid);
+    }
+
+    fn expect_no_more(&mut self, cx: &mut Cx<'_>, conn: Tag, cid: Cid) {
+        let Some(session) = self.session(conn) else { return };
+        // Another login may be on its way with the same CID.
+        if !session.joining.iter().chain(&session.welcomed).any(|joining| joining.cid == cid) {
+            session.proto.expect_no_more(cx, cid);
+            self.touch(conn);
+        }
+    }
+
+    pub(super) fn window(&mut self, token: u64, window: Result<(Sn, Sn), LoginStatus>) {
+        let completion = match window {
+            Ok((exp_cmd_sn, max_cmd_sn)) => Completion::Join { exp_cmd_sn, max_cmd_sn },
+            Err(status) => Completion::Refused(status),
+        };
+        self.complete(Tag::from_bits(token), completion);
+    }
+
+    fn complete(&mut self, tag: Tag, completion: Completion) {
+        let Some(entering) = self.entering(tag) else { return };
+        entering.asked = false;
+        if entering.login.awaits_answer() {
+            entering.login.complete(completion);
+            self.touch(tag);
+        } else {
+            self.forget_login(tag);
+        }
+    }
+
+    /// The last response is sent: the link goes where its session lives.
+    fn enter(&mut self, cx: &mut Cx<'_>, tag: Tag, established: Established) {
+        let Some(Conn { kind: Kind::Login(entering), .. }) = self.conns.remove(tag) else { return };
+        self.logins -= 1;
+        let Some((shard, _, new)) = entering.grant else { unreachable!("a login ends after its grant") };
+        let (id, accepted) = (entering.id, entering.login.accepted);
+        let rest = entering.login.into_rest();
+        let baggage = Baggage { established, accepted, new, rest };
+        if shard == self.id {
+            self.attach(cx, id, baggage);
+        } else {
+            let message = Message::Link(Box::new(baggage));
+            self.depart(id, Departure::Move { to: shard, message });
+        }
+    }
+
+    /// Forgets a login whose link is gone and whom nobody owes an answer.
+    pub(super) fn forget_login(&mut self, tag: Tag) {
+        let Some(entering) = self.entering(tag) else { return };
+        if !entering.gone || entering.asked {
+            return;
+        }
+        match (entering.grant, entering.cid) {
+            // What was granted never came to be.
+            (Some((shard, tsih, true)), _) => self.post(shard, Message::Forsaken(tsih)),
+            (Some((shard, tsih, false)), Some(cid)) => {
+                self.post(shard, Message::NotJoined(tsih, cid, self.id, tag.to_bits()));
+            }
+            (Some((.., false)) | None, _) => {}
+        }
+        self.conns.remove(tag);
+        self.logins -= 1;
+    }
+
+    /// The peer's address and target of a link that is lost on its way between shards.
+    pub(super) fn baggage_without_link(&mut self, cx: &mut Cx<'_>, baggage: &Baggage) {
+        let (tsih, cid) = (baggage.established.tsih, baggage.established.identity.cid);
+        if baggage.new {
+            self.forsaken(cx, tsih);
+        } else {
+            self.never_came(cx, tsih, cid);
+        }
+    }
+
+    /// What discovery tells an initiator: the targets that it may reach, and where.
+    pub(super) fn targets_text(
+        &self,
+        initiator: &str,
+        accepted: &Accepted,
+        which: Option<&str>,
+    ) -> Box<[u8]> {
+        let listing = self.exports.targets.iter().filter(|target| {
+            which.is_none_or(|name| &*target.name == name) && target.rule(initiator, accepted).is_some()
+        });
+        let mut list = TargetList::default();
+        for target in listing {
+            let mut addresses = self.addresses(target, accepted.local.ip()).peekable();
+            // Where no address follows, initiators take the one that they asked (RFC 7143 Appendix C).
+            if addresses.peek().is_some() {
+                list.target(&target.name);
+            }
+            addresses.for_each(|(address, group)| list.address(&TargetAddress::of_portal(address, group)));
+        }
+        list.into_text()
+    }
+
+    fn addresses(&self, target: &TargetExport, local: IpAddr) -> impl Iterator<Item = (SocketAddr, u16)> {
+        let portals = self.exports.portals.iter().filter(|portal| target.is_reached_by(portal));
+        portals.filter_map(move |portal| Some((portal.shown(local)?, portal.group)))
+    }
+}
+
+/// What lets a connection of a session in that came like this.
+fn leave(exports: &Exports, name: &SessionName, accepted: &Accepted) -> Option<Leave> {
+    if name.target.is_empty() {
+        return Some(Leave { rule: None, proves: !matches!(exports.discovery_auth, AuthPolicy::None) });
+    }
+    let target = exports.target(&name.target, exports.portal(accepted.listener)?)?;
+    let at = target.rule_at(&name.initiator, accepted)?;
+    let proves = !matches!(target.rules.get(at)?.auth, AuthPolicy::None);
+    Some(Leave { rule: Some(at), proves })
+}
+
+/// Who logs in, as rules of placement see it.
+pub(super) fn comer<'a>(identity: &'a Authorize, accepted: &'a Accepted) -> Comer<'a> {
+    Comer {
+        by: accepted,
+        peer: identity.initiator_name.as_str(),
+        destination: identity.target_name.as_ref().map_or("", |name| name.as_str()),
+    }
+}
+
+/// The first burst that is offered when memory grows short: one 4 KiB write.
+const SHORT_BURST: u32 = 4096;
+
+/// One part in so many of what a pool may promise is kept for either protocol, where both are served.
+const PROTOCOL_SHARE: usize = 4;
+/// One initiator's sessions are promised one part in so many of it at most; beyond that they send no data unasked.
+const HOST_SHARE: usize = 4;
+
+/// What a session begins with, in bytes: a burst for each command of its first window, and one for immediate
+/// commands.
+pub(super) fn promise(commands: u16, burst: u32) -> usize {
+    (usize::from(commands.min(WINDOW_START)) + 1) * burst as usize
+}
+
+/// What can be offered with the memory that is left to promise (law 3): a whole first burst for each
+/// command that a session begins with; or a short one; or no unsolicited data at all, which needs no
+/// promise. That may take a quarter of what is left, so that the next ones are served too. `held`: what is
+/// promised to other sessions of the initiator on this shard, in bytes.
+fn affordable(pool: &Pool, wanted: &Limits, commands: u16, held: usize) -> Limits {
+    let left = pool.left_to_promise(Account::Iscsi) / 4;
+    let most = pool.usage().promise_max() / HOST_SHARE;
+    let fits = |burst: u32| {
+        let need = promise(commands, burst);
+        need <= left && held + need <= most
+    };
+    let mut offer = wanted.clone();
+    let burst = if wanted.initial_r2t { wanted.first_burst.min(wanted.mrdsl) } else { wanted.first_burst };
+    if !wanted.immediate_data && wanted.initial_r2t || fits(burst) {
+        return offer;
+    }
+    offer.initial_r2t = true;
+    if fits(SHORT_BURST) {
+        offer.first_burst = wanted.first_burst.min(SHORT_BURST);
+    } else {
+        offer.immediate_data = false;
+    }
+    offer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_offer_shrinks_with_the_memory_that_is_left() {
+        let pool = Pool::new(64 << 20);
+        let wanted = Limits { first_burst: 16_384, ..Limits::default() };
+        assert_eq!(affordable(&pool, &wanted, 128, 0), wanted);
+        assert!(pool.reserve(Account::Iscsi, (32 << 20) - (576 << 10) + 512));
+        let short = affordable(&pool, &wanted, 128, 0);
+        assert_eq!((short.first_burst, short.immediate_data, short.initial_r2t), (4096, true, true));
+        assert!(pool.reserve(Account::Iscsi, 432 << 10));
+        let none = affordable(&pool, &wanted, 128, 0);
+        assert_eq!((none.immediate_data, none.initial_r2t), (false, true));
+    }
+
+    #[test]
+    fn one_initiator_is_not_promised_what_others_may_need() {
+        let pool = Pool::new(64 << 20);
+        let wanted = Limits { first_burst: 16_384, ..Limits::default() };
+        let offered = |held| {
+            let offer = affordable(&pool, &wanted, 128, held);
+            (offer.first_burst, offer.immediate_data)
+        };
+        let most = 8 << 20;
+        assert_eq!(offered(most - (144 << 10)), (16_384, true));
+        assert_eq!(offered(most - (144 << 10) + 1), (4096, true));
+        assert_eq!(offered(most - (36 << 10)), (4096, true));
+        assert!(!offered(most - (36 << 10) + 1).1);
+    }
+}

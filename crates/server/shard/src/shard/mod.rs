@@ -1,0 +1,320 @@
+//! One shard of the target: connections, device server and volumes composed into an endpoint.
+//!
+//! The parts know nothing of each other; here their events and steps are carried from one to the
+//! other. One turn: connections that were touched tell what happened; the server takes it and says
+//! what it wants; gates and connections do it; until nobody has anything to say. Invariant: who is
+//! touched is in a queue once (`touched`, `stirred`, `ready`), so a turn costs what happened, not what
+//! exists.
+
+mod conns;
+mod control;
+mod founding;
+mod login;
+mod memory;
+mod nvme;
+mod remotes;
+mod sessions;
+mod steps;
+mod volumes;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use buf::{Cx, Errno, Time};
+use endpoint::{Arrival, Departure, Dial, DialId, Dialled, Endpoint, LinkId, ShardId};
+use iscsi::wire::Tsih;
+use scsi_server::Server;
+use stream::{Came, RecvOp, SendOp, Slab, Tag, Timers};
+use volume::DiskOp;
+
+use crate::backoff::BackOff;
+use crate::directory::{Directory, SESSIONS_MAX};
+use crate::exports::Exports;
+use crate::links::Links;
+use crate::message::{Message, NvmeMessage};
+
+pub use conns::LogLine;
+use conns::{Conn, Joining};
+use control::{Stopping, Waiting};
+use founding::Founding;
+use memory::Hunger;
+use nvme::Nvme;
+pub use nvme::{NvmeCause, NvmeLine};
+use remotes::Remotes;
+use sessions::Leaving;
+use volumes::Fronts;
+pub use volumes::home_of;
+
+/// The shard that keeps the directory of sessions.
+const DIRECTORY: ShardId = ShardId(0);
+/// Connections that may be logging in on one shard at a time, at most (`Admission::logins`). With the longest
+/// text that a login holds (see `iscsi::login::LOGIN_MEMORY_MAX`) they bound what strangers can make us keep.
+pub const LOGINS_MAX: usize = 256;
+/// Beyond `Admission::logins` each new login costs the oldest one that owes a request its place, so that
+/// strangers who are silent keep nobody out. Those on their way out are at most as many again.
+const LOGINS_ROOM: usize = 2 * LOGINS_MAX;
+
+/// How many NVMe queues a shard carries at most. A Connect beyond it is refused, or its link closed.
+const QUEUES_MAX: usize = 65_536;
+
+/// One shard of the target. See the module.
+pub struct Shard {
+    id: ShardId,
+    shards: u16,
+    exports: Arc<Exports>,
+    links: Links,
+    conns: Slab<Conn>,
+    /// How many of `conns` are logging in.
+    logins: usize,
+    /// Logins by age, among them some that are over.
+    by_age: VecDeque<Tag>,
+    backoff: BackOff,
+    /// Sessions of this shard by their handle.
+    sessions: HashMap<Tsih, Tag>,
+    /// Bytes that were promised to each initiator's sessions when they began.
+    promised_to: HashMap<Arc<str>, usize>,
+    /// The connection of each nexus of the server.
+    nexuses: Vec<Option<Tag>>,
+    server: Server,
+    nvme: Nvme,
+    fronts: Fronts,
+    remotes: Remotes,
+    directory: Option<Directory>,
+    founding: Founding,
+    hunger: Hunger,
+    timers: Timers<Tag>,
+    /// Connections that may have events.
+    touched: VecDeque<Tag>,
+    /// Links that may have something to receive or to send.
+    ready: VecDeque<LinkId>,
+    departures: VecDeque<(LinkId, Departure<Message>)>,
+    messages: VecDeque<(ShardId, Message)>,
+    /// Messages of this shard to itself.
+    own: VecDeque<Message>,
+    stopping: Option<Stopping>,
+    waiting: Waiting,
+    leaving: Leaving,
+    log: VecDeque<LogLine>,
+}
+
+impl Shard {
+    /// Shard `id` of `shards`, with nothing to serve yet.
+    pub fn new(id: ShardId, shards: u16, exports: Arc<Exports>) -> Self {
+        assert!(id.0 < shards, "a shard is one of the daemon's");
+        let directory = (id == DIRECTORY).then(|| Directory::new(shards, exports.admission.sessions));
+        Shard {
+            id,
+            shards,
+            exports,
+            links: Links::default(),
+            conns: Slab::new(SESSIONS_MAX + LOGINS_ROOM + QUEUES_MAX),
+            logins: 0,
+            by_age: VecDeque::new(),
+            backoff: BackOff::default(),
+            sessions: HashMap::new(),
+            promised_to: HashMap::new(),
+            nexuses: Vec::new(),
+            server: Server::new(volume::Shard(id.0)),
+            nvme: Nvme::new(id, shards),
+            fronts: Fronts::new(id, shards),
+            remotes: Remotes::new(),
+            founding: Founding::default(),
+            directory,
+            hunger: Hunger::default(),
+            timers: Timers::default(),
+            touched: VecDeque::new(),
+            ready: VecDeque::new(),
+            departures: VecDeque::new(),
+            messages: VecDeque::new(),
+            own: VecDeque::new(),
+            stopping: None,
+            waiting: Waiting::default(),
+            leaving: Leaving::default(),
+            log: VecDeque::new(),
+        }
+    }
+
+    /// Something for the log, oldest first. Bounded: what is not fetched in time is counted, not kept.
+    pub fn poll_log(&mut self) -> Option<LogLine> {
+        self.log.pop_front()
+    }
+
+    /// Sends a message, to this very shard as to any other.
+    fn post(&mut self, to: ShardId, message: Message) {
+        if to == self.id {
+            self.own.push_back(message);
+        } else {
+            self.messages.push_back((to, message));
+        }
+    }
+
+    fn take_message(&mut self, cx: &mut Cx<'_>, message: Message) {
+        match message {
+            Message::Claim(claim) => self.claim(claim),
+            Message::Verdict(token, verdict) => self.verdict(token, verdict),
+            Message::AskWindow(tsih, cid, from, token) => {
+                self.ask_window(cx, tsih, Joining { cid, from, token });
+            }
+            Message::Window(token, window) => self.window(token, window),
+            Message::NotJoined(tsih, cid, from, token) => {
+                self.not_joined(cx, tsih, Joining { cid, from, token });
+            }
+            Message::AskRoom(tsih, wanted, from, token) => self.ask_room(cx, tsih, wanted, (from, token)),
+            Message::Room(token, room) => self.room(token, room),
+            Message::Elsewhere(tsih, from, token) => {
+                self.directory_change(|directory, orders| directory.elsewhere(tsih, (from, token), orders));
+            }
+            Message::Forsaken(tsih) => self.forsaken(cx, tsih),
+            Message::EndSession(tsih) => self.end_session(cx, tsih),
+            Message::ColdReset(target) => self.end_sessions_of(cx, &target),
+            Message::SessionGone(tsih) => {
+                self.directory_change(|directory, orders| directory.gone(tsih, orders))
+            }
+            Message::ConnectionGone(tsih, cid) => {
+                self.directory_change(|directory, _| directory.connection_gone(tsih, cid));
+            }
+            Message::Unproven(from) => self.backoff.failed(cx.now, from),
+            // Comes with a socket, by `handle_arrival`.
+            Message::Link(baggage) => self.baggage_without_link(cx, &baggage),
+            Message::Nvme(message) => self.take_nvme(cx, message),
+            Message::Computed(remote) => self.remotes.handle_worked(remote),
+            Message::Ask(volume, from, id, ask) => {
+                if let Some(answer) = self.fronts.ask(cx, volume, from, id, ask) {
+                    self.post(from, Message::Answer(volume, answer));
+                }
+            }
+            Message::Answer(volume, answer) => self.answered(cx, volume, answer),
+            Message::Adopt(volume, adoption) => self.adopt(cx, volume, &adoption),
+            Message::Ack(volume, ack) => self.fronts.ack(cx, volume, ack),
+            Message::Wake(volume) => self.fronts.wake(volume),
+            Message::Control(id, control) => self.control(cx, id, control),
+            Message::Settle(from, id) => {
+                // What is to be answered to its earlier messages goes before.
+                self.run_nvme_steps(cx);
+                self.post(from, Message::Settled(id));
+            }
+            Message::Settled(id) => self.settled(id),
+            Message::Stored(volume, ticket, durable) => self.fronts.stored(cx, volume, ticket, durable),
+            // For the control plane only.
+            Message::Store(..) | Message::Report(..) | Message::Compute(..) => {}
+        }
+    }
+}
+
+impl Endpoint for Shard {
+    type Message = Message;
+
+    fn handle_arrival(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Arrival<Message>) {
+        match how {
+            Arrival::Accepted(accepted) => self.accept(cx, link, accepted),
+            Arrival::Moved(Message::Link(baggage)) => self.attach(cx, link, *baggage),
+            Arrival::Moved(Message::Nvme(NvmeMessage::Link(baggage))) => {
+                self.attach_queue(cx, link, *baggage);
+            }
+            Arrival::Moved(_) => self.departures.push_back((link, Departure::Close)),
+        }
+    }
+
+    fn handle_message(&mut self, cx: &mut Cx<'_>, message: Message) {
+        self.take_message(cx, message);
+    }
+
+    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Came) {
+        self.conn_recv(cx, link, op, came);
+    }
+
+    fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {
+        self.conn_written(cx, link, how);
+    }
+
+    fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
+        self.conn_sent(cx, link, op);
+    }
+
+    fn handle_disk(&mut self, cx: &mut Cx<'_>, op: DiskOp, came: Result<usize, Errno>) {
+        self.fronts.handle_disk(cx, op, came);
+    }
+
+    fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
+        while let Some((time, tag)) = self.timers.due(cx.now) {
+            self.conn_timeout(cx, tag, time);
+        }
+        self.fronts.handle_timeout(cx);
+        self.remotes.handle_timeout(cx);
+        self.nvme.server.handle_timeout(cx);
+        self.founding_timeout(cx);
+        self.stop_timeout(cx);
+    }
+
+    fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
+        self.tell_left(cx);
+        self.fronts.go_on();
+        let mut worked = false;
+        loop {
+            let mut more = false;
+            worked |= self.run_remotes(cx);
+            while let Some(message) = self.own.pop_front() {
+                self.take_message(cx, message);
+                more = true;
+            }
+            while let Some(tag) = self.touched.pop_front() {
+                self.drain(cx, tag);
+                more = true;
+            }
+            more |= self.feed(cx);
+            more |= self.run_steps(cx);
+            more |= self.run_nvme_steps(cx);
+            more |= self.run_heirs(cx);
+            more |= self.run_fronts(cx);
+            more |= self.stop_progress(cx);
+            if !more {
+                break;
+            }
+            worked = true;
+        }
+        worked || self.fronts.goes_on()
+    }
+
+    fn poll_ready(&mut self) -> Option<LinkId> {
+        let link = self.ready.pop_front()?;
+        self.links.unready(link);
+        Some(link)
+    }
+
+    fn poll_recv(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<RecvOp> {
+        self.conn_poll_recv(cx, link)
+    }
+
+    fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
+        self.conn_poll_send(cx, link)
+    }
+
+    fn poll_disk(&mut self) -> Option<DiskOp> {
+        self.fronts.poll_disk()
+    }
+
+    fn poll_departure(&mut self) -> Option<(LinkId, Departure<Message>)> {
+        self.departures.pop_front()
+    }
+
+    fn poll_message(&mut self) -> Option<(ShardId, Message)> {
+        self.messages.pop_front()
+    }
+
+    fn poll_dial(&mut self) -> Option<Dial> {
+        self.remotes.poll_dial()
+    }
+
+    fn handle_dialled(&mut self, cx: &mut Cx<'_>, id: DialId, how: Result<Dialled, Errno>) {
+        if let Some(link) = self.remotes.handle_dialled(cx, id, how) {
+            self.departures.push_back((link, Departure::Abort));
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        let own = [self.stop_deadline(), self.founding.poll_timeout(), self.remotes.poll_timeout()];
+        let own = own.into_iter().chain([self.heirs_timeout()]);
+        let times = [self.timers.next(), self.fronts.poll_timeout(), self.nvme.server.poll_timeout()];
+        times.into_iter().chain(own).flatten().min()
+    }
+}

@@ -1,0 +1,235 @@
+//! From an accepted socket to a Connect whose names are known (NVMe Base §6.3).
+
+use std::net::IpAddr;
+
+use buf::{Class, Cx, Time};
+use endpoint::{Accepted, Departure, LinkId};
+use nvme::fabrics::{Connect, ConnectData, ConnectNames, ConnectRefusal};
+use nvme::{Completion, FabricsType, Opcode, Sqe, Status};
+use nvme_tcp::controller::DigestPolicy;
+use nvme_tcp::{ControllerQueue, QueueLimits};
+use stream::{Close, Connection, Link, Tag, Target, TargetEvent};
+
+use super::{Applicant, LAST_WORDS_MAX, NvmeCause, NvmeLine, Queue, Stage};
+use crate::exports::{HostAuth, HostRule, NotAllowed, NvmePortal, NvmeService};
+use crate::links::Owner;
+use crate::shard::conns::{Conn, Kind};
+use crate::shard::{LogLine, Shard};
+
+/// The leave to connect.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Leave {
+    /// How many controllers the subsystem may have.
+    pub(super) controllers: u16,
+    /// Whence, and how many controllers that source may have, if that is bounded.
+    pub(super) source: Option<(IpAddr, u16)>,
+    /// Whether the host has still to prove who it is.
+    pub(super) proves: bool,
+}
+
+impl Shard {
+    /// A host connects. Who has not said who it is counts among the logins.
+    pub(in crate::shard) fn accept_queue(&mut self, cx: &mut Cx<'_>, id: LinkId, accepted: Accepted) {
+        let limits = self.queue_limits(&accepted);
+        let proto = ControllerQueue::new(cx, limits);
+        match self.add_queue(Queue::new(id, proto, accepted, true)) {
+            Some(tag) => self.remember_age(tag),
+            None => self.departures.push_back((id, Departure::Abort)),
+        }
+    }
+
+    /// Makes a connection known. `None`: there are as many as a shard can hold.
+    pub(super) fn add_queue(&mut self, queue: Queue) -> Option<Tag> {
+        let id = queue.id;
+        let counted = queue.counted;
+        let conn = Conn { kind: Kind::Queue(Box::new(queue)), noted: None, touched: false };
+        let tag = self.conns.insert(conn).ok()?;
+        if counted {
+            self.logins += 1;
+        } else {
+            self.nvme.seated += 1;
+        }
+        self.links.insert(id, Owner { conn: tag, link: Link(0) });
+        self.touch(tag);
+        self.rouse(id);
+        Some(tag)
+    }
+
+    pub(super) fn queue_limits(&self, accepted: &Accepted) -> QueueLimits {
+        let policy = |granted: bool| if granted { DigestPolicy::IfAsked } else { DigestPolicy::Never };
+        let portal = self.exports.nvme.portal(accepted.listener);
+        let granted = |of: fn(&NvmePortal) -> bool| policy(portal.is_none_or(of));
+        let data = portal.map(|portal| portal.data).unwrap_or_default();
+        QueueLimits {
+            header_digest: granted(|portal| portal.header_digest),
+            data_digest: granted(|portal| portal.data_digest),
+            cpda: data.cpda,
+            max_h2c_data: data.pdu_max,
+            r2t_len_max: data.r2t_max,
+            handshake_timeout: self.exports.admission.login_time,
+            ..QueueLimits::default()
+        }
+    }
+
+    /// What a connection says that is no queue.
+    pub(super) fn stranger_event(&mut self, cx: &mut Cx<'_>, conn: Tag, event: TargetEvent<Sqe>) {
+        let Some(queue) = self.queue(conn) else { return };
+        match event {
+            TargetEvent::Command { tag, command, data_out } => match queue.stage {
+                Stage::Stranger => self.first_command(cx, conn, tag, &command, data_out),
+                Stage::Reading(_) | Stage::Asked(_) | Stage::Granted(_) | Stage::Open(_) | Stage::Over => {
+                    queue.proto.retire(cx, tag);
+                }
+            },
+            TargetEvent::DataReceived { tag, data, .. } => {
+                let Stage::Reading(connect) = queue.stage else { return };
+                queue.stage = Stage::Stranger;
+                let mut bytes = [0; ConnectData::LEN as usize];
+                if data.len() == bytes.len() {
+                    data.copy_to(0, &mut bytes);
+                }
+                match ConnectData::parse(&bytes).names() {
+                    Ok(names) => {
+                        let draw = cx.entropy.next_u64();
+                        self.judge_connect(cx, conn, Applicant { tag, connect, names, draw });
+                    }
+                    Err(refusal) => {
+                        self.refuse_connect(cx, conn, tag, refusal.into(), NvmeCause::Refused(refusal));
+                    }
+                }
+            }
+            TargetEvent::Aborted { tag } => {
+                // Of a queue that was open, the server ends the commands.
+                if queue.key.is_none() {
+                    queue.proto.retire(cx, tag);
+                }
+                if let Stage::Reading(_) = queue.stage {
+                    queue.stage = Stage::Stranger;
+                }
+            }
+            TargetEvent::Closed => {}
+        }
+    }
+
+    /// The first command must be a Connect.
+    fn first_command(&mut self, cx: &mut Cx<'_>, conn: Tag, tag: Tag, sqe: &Sqe, data_out: u32) {
+        if sqe.opcode != Opcode::FABRICS || sqe.fabrics_type() != FabricsType::CONNECT {
+            let completion = Status::COMMAND_SEQUENCE_ERROR.into();
+            return self.refuse_connect(cx, conn, tag, completion, NvmeCause::NotConnect);
+        }
+        let connect = match Connect::parse(sqe) {
+            Ok(connect) => connect,
+            Err(refusal) => {
+                return self.refuse_connect(cx, conn, tag, refusal.into(), NvmeCause::Refused(refusal));
+            }
+        };
+        if data_out != ConnectData::LEN {
+            let completion = Status::SGL_LENGTH_INVALID.into();
+            return self.refuse_connect(cx, conn, tag, completion, NvmeCause::NotConnect);
+        }
+        let Some(memory) = cx.pool.take_sg(Class::Wire, data_out as usize) else {
+            let completion = ConnectRefusal::Busy.into();
+            return self.refuse_connect(cx, conn, tag, completion, NvmeCause::NoMemory);
+        };
+        if let Some(queue) = self.queue(conn) {
+            queue.stage = Stage::Reading(connect);
+            queue.proto.recv_data(cx, tag, 0, memory);
+        }
+    }
+
+    /// A host has said who it is and what it wants.
+    fn judge_connect(&mut self, cx: &mut Cx<'_>, conn: Tag, applicant: Applicant) {
+        let Some(queue) = self.queue(conn) else { return };
+        let accepted = queue.accepted;
+        match self.may_connect(cx.now, &applicant.connect, &applicant.names, &accepted) {
+            Ok(leave) => self.apply(conn, applicant, leave),
+            Err((refusal, cause)) => {
+                let tag = applicant.tag;
+                if let Some(queue) = self.queue(conn) {
+                    queue.stage = Stage::Asked(Box::new(applicant));
+                }
+                self.refuse_connect(cx, conn, tag, refusal.into(), cause);
+            }
+        }
+    }
+
+    /// Whether the exports let a host connect, and as what.
+    pub(super) fn may_connect(
+        &self,
+        now: Time,
+        connect: &Connect,
+        names: &ConnectNames,
+        accepted: &Accepted,
+    ) -> Result<Leave, (ConnectRefusal, NvmeCause)> {
+        if self.stopping.is_some() {
+            return Err((ConnectRefusal::Busy, NvmeCause::Refused(ConnectRefusal::Busy)));
+        }
+        if connect.qid == 0 && names.cntlid != ConnectData::DYNAMIC {
+            let refusal = ConnectRefusal::CNTLID;
+            return Err((refusal, NvmeCause::Refused(refusal)));
+        }
+        let nowhere = (ConnectRefusal::SUBNQN, NvmeCause::NoSubsystem);
+        let Some(portal) = self.exports.nvme.portal(accepted.listener) else { return Err(nowhere) };
+        if connect.qid == 0 && self.exports.nvme.keep_alive.granted(connect.kato_ms).is_none() {
+            let refusal = ConnectRefusal::KeepAlive;
+            return Err((refusal, NvmeCause::Refused(refusal)));
+        }
+        let (host, from) = (names.host.as_str(), accepted.peer.ip());
+        if names.subsystem.is_discovery() {
+            let nvme = &self.exports.nvme;
+            let rule = nvme
+                .discovery_rule(host, names.host_id, from)
+                .map_err(|NotAllowed| (ConnectRefusal::Host, NvmeCause::NotAllowed))?;
+            let source = nvme.discovery_per_source.map(|limit| (from, limit));
+            return self.leave(now, rule, from, (DISCOVERY_CONTROLLERS_MAX, source));
+        }
+        if portal.service == NvmeService::Discovery {
+            return Err(nowhere);
+        }
+        let Some(subsystem) = self.exports.nvme.subsystem(names.subsystem.as_str(), portal.port) else {
+            return Err(nowhere);
+        };
+        match subsystem.rule(host, names.host_id, from) {
+            Some(_) if subsystem.is_away && connect.qid == 0 => Err((ConnectRefusal::Busy, NvmeCause::Away)),
+            Some(rule) => self.leave(now, Some(rule), from, (subsystem.limits.controllers, None)),
+            None => Err((ConnectRefusal::Host, NvmeCause::NotAllowed)),
+        }
+    }
+
+    /// The leave that a rule gives, unless the source has to wait.
+    fn leave(
+        &self,
+        now: Time,
+        rule: Option<&HostRule>,
+        from: IpAddr,
+        (controllers, source): (u16, Option<(IpAddr, u16)>),
+    ) -> Result<Leave, (ConnectRefusal, NvmeCause)> {
+        let proves = rule.is_some_and(|rule| matches!(rule.auth, HostAuth::Required(_)));
+        if proves && self.backoff.holds(now, from) {
+            return Err((ConnectRefusal::Busy, NvmeCause::PutOff));
+        }
+        Ok(Leave { controllers, source, proves })
+    }
+
+    /// Answers a Connect, or what came instead of one, with a refusal; the connection ends.
+    pub(super) fn refuse_connect(
+        &mut self,
+        cx: &mut Cx<'_>,
+        conn: Tag,
+        tag: Tag,
+        completion: Completion,
+        cause: NvmeCause,
+    ) {
+        let Some(queue) = self.queue(conn) else { return };
+        let (peer, names) = (queue.accepted.peer, queue.names());
+        queue.stage = Stage::Over;
+        queue.proto.respond(cx, tag, completion);
+        queue.proto.close(cx, Close::AfterLogout(cx.now + LAST_WORDS_MAX));
+        self.touch(conn);
+        self.say(LogLine::Nvme(NvmeLine::NotConnected { peer, names, cause: Some(cause) }));
+    }
+}
+
+/// How many discovery controllers the daemon has at most: hosts that ask and go, and such as stay to
+/// be told of changes.
+const DISCOVERY_CONTROLLERS_MAX: u16 = 1024;

@@ -1,0 +1,225 @@
+//! Who grants a Connect: the directory a new controller, a controller its queues. Then the link goes to
+//! its shard.
+
+use std::sync::Arc;
+
+use buf::Cx;
+use endpoint::{Accepted, Departure, ShardId};
+use nvme::fabrics::{ConnectNames, ConnectRefusal};
+use nvme_server::{Host, Join};
+use stream::Tag;
+use volume::Shard as Core;
+
+use super::arrive::Leave;
+use super::{Applicant, Controller, NvmeCause, Stage, comer};
+use crate::controllers::{ControllerClaim, ControllerVerdict};
+use crate::exports::Wish;
+use crate::message::{Joined, Joining, Message, NotJoined, NvmeBaggage, NvmeMessage, QueueGrant};
+use crate::shard::conns::{Conn, Kind};
+use crate::shard::{DIRECTORY, Shard};
+
+/// Where an I/O queue is to live, and what it is; or why it may not be.
+pub(super) type LetIn = Result<(ShardId, Box<Joined>), NotJoined>;
+
+impl Shard {
+    /// Asks who can grant a Connect that the exports allow.
+    pub(super) fn apply(&mut self, conn: Tag, applicant: Applicant, leave: Leave) {
+        let (id, names) = (self.id, &applicant.names);
+        let Some(accepted) = self.queue(conn).map(|queue| queue.accepted) else { return };
+        let message = if applicant.connect.qid == 0 {
+            let bound = (!names.subsystem.is_discovery()).then(|| names.host_id.bytes());
+            let claim = ControllerClaim {
+                from: (id, conn.to_bits()),
+                subsystem: names.subsystem.as_str().into(),
+                host: names.host.as_str().into(),
+                host_id: bound,
+                limit: leave.controllers,
+                source: leave.source,
+                binds: !leave.proves,
+                wish: self.exports.wish(&comer(names, &accepted), applicant.draw),
+            };
+            (DIRECTORY, NvmeMessage::Claim(claim))
+        } else {
+            // A number that is nobody's is refused where its bearer would live.
+            let home = ShardId(names.cntlid % self.shards);
+            let join = Join {
+                qid: applicant.connect.qid,
+                entries: applicant.connect.entries,
+                flow_control: applicant.connect.flow_control,
+                subsystem: names.subsystem.clone(),
+                host: Host { nqn: names.host.clone(), id: names.host_id },
+                // The controller's shard knows where its other queues are.
+                shard: Core(home.0),
+            };
+            let wish = self.exports.wish(&comer(names, &accepted), applicant.draw);
+            let joining = Joining { join, wish, names: names.clone(), accepted };
+            (home, NvmeMessage::Join(names.cntlid, id, conn.to_bits(), Box::new(joining)))
+        };
+        if let Some(queue) = self.queue(conn) {
+            queue.stage = Stage::Asked(Box::new(applicant));
+            self.post(message.0, Message::Nvme(message.1));
+        }
+    }
+
+    /// The directory judges a claim.
+    pub(super) fn claim_controller(&mut self, claim: &ControllerClaim) {
+        let registered = claim.host_id.and_then(|id| self.registered_name(&claim.subsystem, &id));
+        let Some(directory) = &mut self.nvme.directory else { return };
+        let verdict = directory.claim(claim, registered);
+        self.post(claim.from.0, Message::Nvme(NvmeMessage::Verdict(claim.from.1, verdict)));
+    }
+
+    /// The name under which an identifier is registered with a volume of a subsystem.
+    fn registered_name(&self, subsystem: &str, host_id: &[u8; 16]) -> Option<Arc<str>> {
+        let subsystem = self.exports.nvme.subsystems.iter().find(|known| &*known.nqn == subsystem)?;
+        subsystem.namespaces.iter().find_map(|namespace| {
+            let view = self.fronts.get(namespace.volume)?.gate.view();
+            view.reservations.host_nqn(host_id).cloned()
+        })
+    }
+
+    pub(super) fn controller_verdict(&mut self, cx: &mut Cx<'_>, token: u64, verdict: ControllerVerdict) {
+        let conn = Tag::from_bits(token);
+        match verdict {
+            ControllerVerdict::Granted { cntlid, shard, left } => {
+                self.granted(cx, conn, shard, QueueGrant::Admin { cntlid, left });
+            }
+            ControllerVerdict::Full => {
+                self.rejected(cx, conn, ConnectRefusal::Busy, NvmeCause::TooManyControllers);
+            }
+            ControllerVerdict::SourceFull => {
+                self.rejected(cx, conn, ConnectRefusal::Busy, NvmeCause::TooManyOfSource);
+            }
+            ControllerVerdict::Taken(name) => {
+                self.rejected(cx, conn, ConnectRefusal::Host, NvmeCause::IdentifierTaken(name));
+            }
+        }
+    }
+
+    /// Lets an I/O queue into a controller of this shard, and says where it is to live.
+    pub(super) fn let_in(&mut self, cntlid: u16, joining: &mut Joining) -> LetIn {
+        let unknown = NotJoined::Refused(ConnectRefusal::CNTLID);
+        let Controller { names, accepted: admin, .. } = self.nvme.controllers.get(&cntlid).ok_or(unknown)?;
+        let (asks, admin) = (&joining.names, *admin);
+        // Who is not its host is told that, and learns nothing of its rule.
+        let its = (&names.subsystem, &names.host, names.host_id);
+        let named = its == (&asks.subsystem, &asks.host, asks.host_id);
+        if named && !self.have_one_rule(asks, &joining.accepted, &admin) {
+            return Err(NotJoined::OtherRule);
+        }
+        let mut load = vec![0; usize::from(self.shards)];
+        for shard in self.nvme.server.queue_shards(cntlid) {
+            load[usize::from(shard.0)] += 1;
+        }
+        let shard = place_of(&joining.wish, self.id, joining.join.qid, &load);
+        joining.join.shard = Core(shard.0);
+        let spec = self.nvme.server.join(cntlid, &joining.join).map_err(NotJoined::Refused)?;
+        Ok((shard, Box::new(Joined { spec, admin })))
+    }
+
+    /// Whether one rule lets a host in by both ways. A controller has the authentication and the namespaces of
+    /// the rule that its admin queue came under, so it is for queues of that rule and no others: else a host
+    /// would pass the secret or the bounds that a rule asks of its address by joining one that came by another.
+    pub(super) fn have_one_rule(&self, names: &ConnectNames, one: &Accepted, other: &Accepted) -> bool {
+        let nvme = &self.exports.nvme;
+        let rule = |accepted: &Accepted| {
+            let portal = nvme.portal(accepted.listener)?;
+            let subsystem = nvme.subsystem(names.subsystem.as_str(), portal.port)?;
+            subsystem.rule_at(names.host.as_str(), names.host_id, accepted.peer.ip())
+        };
+        rule(one).is_some_and(|at| rule(other) == Some(at))
+    }
+
+    pub(super) fn joined_controller(&mut self, cx: &mut Cx<'_>, token: u64, answer: LetIn) {
+        let conn = Tag::from_bits(token);
+        match answer {
+            Ok((shard, joined)) => self.granted(cx, conn, shard, QueueGrant::Io(joined)),
+            Err(NotJoined::Refused(refusal)) => {
+                self.rejected(cx, conn, refusal, NvmeCause::Refused(refusal));
+            }
+            Err(NotJoined::OtherRule) => {
+                self.rejected(cx, conn, ConnectRefusal::Host, NvmeCause::OtherRule);
+            }
+        }
+    }
+
+    fn granted(&mut self, cx: &mut Cx<'_>, conn: Tag, shard: ShardId, grant: QueueGrant) {
+        let stage = self.queue(conn).map(|queue| std::mem::replace(&mut queue.stage, Stage::Over));
+        match (stage, self.queue(conn)) {
+            (Some(Stage::Asked(applicant)), Some(queue)) => {
+                queue.stage = Stage::Granted(Box::new((*applicant, shard, grant)));
+                self.move_granted(cx, conn);
+                self.touch(conn);
+            }
+            // It went away while it was asked for.
+            (Some(other), Some(queue)) => {
+                queue.stage = other;
+                self.give_back(grant);
+            }
+            (_, _) => self.give_back(grant),
+        }
+    }
+
+    fn rejected(&mut self, cx: &mut Cx<'_>, conn: Tag, refusal: ConnectRefusal, cause: NvmeCause) {
+        let Some(queue) = self.queue(conn) else { return };
+        if let Stage::Asked(applicant) = &queue.stage {
+            let tag = applicant.tag;
+            self.refuse_connect(cx, conn, tag, refusal.into(), cause);
+        }
+    }
+
+    /// Lets a connection go where it is to live, when nothing is out on it.
+    pub(super) fn move_granted(&mut self, cx: &mut Cx<'_>, conn: Tag) {
+        let id = self.id;
+        let Some(queue) = self.queue(conn) else { return };
+        let Stage::Granted(granted) = &queue.stage else { return };
+        if granted.1 != id && !queue.proto.can_park() {
+            return;
+        }
+        let Stage::Granted(granted) = std::mem::replace(&mut queue.stage, Stage::Over) else {
+            unreachable!("matched above")
+        };
+        let (applicant, shard, grant) = *granted;
+        if shard == id {
+            return self.open_queue(cx, conn, applicant, grant);
+        }
+        let Some(Conn { kind: Kind::Queue(queue), .. }) = self.conns.remove(conn) else {
+            unreachable!("it was here")
+        };
+        self.logins -= usize::from(queue.counted);
+        let (link, accepted) = (queue.id, queue.accepted);
+        let Some(parked) = queue.proto.park() else { unreachable!("asked above") };
+        let (connect, names) = (applicant.connect, applicant.names);
+        let baggage = NvmeBaggage { parked, accepted, connect, names, grant };
+        let message = Message::Nvme(NvmeMessage::Link(Box::new(baggage)));
+        self.depart(link, Departure::Move { to: shard, message });
+    }
+
+    /// What was granted does not come to be.
+    pub(super) fn give_back(&mut self, grant: QueueGrant) {
+        match grant {
+            QueueGrant::Admin { cntlid, .. } => {
+                self.post(DIRECTORY, Message::Nvme(NvmeMessage::ControllerGone(cntlid)));
+            }
+            QueueGrant::Io(joined) => self.nvme.server.give_up(&joined.spec),
+        }
+    }
+}
+
+/// Where an I/O queue lives: a controller's queues go round the shards that may carry them, its own last; or
+/// where their bytes come in, as long as its others are in balance (`load`: how many of them each shard has).
+fn place_of(wish: &Wish, home: ShardId, qid: u16, load: &[u32]) -> ShardId {
+    let shards = load.len() as u32;
+    let turn = match &wish.among {
+        Some(among) => {
+            let own = among.iter().position(|shard| *shard == home).unwrap_or_default();
+            among[(own + usize::from(qid)) % among.len()]
+        }
+        None => ShardId(((u32::from(home.0) + u32::from(qid)) % shards) as u16),
+    };
+    if wish.queue.is_none() {
+        return turn;
+    }
+    let order = wish.order(load, |shard| (u32::from(shard.0) + shards - u32::from(turn.0)) % shards);
+    order.first().copied().unwrap_or(turn)
+}

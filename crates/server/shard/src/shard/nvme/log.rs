@@ -1,0 +1,116 @@
+//! What an operator may want to know of NVMe hosts.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use nvme::Nqn;
+use nvme::fabrics::ConnectRefusal;
+use nvme_server::Gone;
+use nvme_tcp::Violation;
+
+/// A line about an NVMe host.
+#[derive(Clone, Debug)]
+pub enum NvmeLine {
+    /// A connection ended before it became a queue.
+    NotConnected {
+        /// Whence.
+        peer: SocketAddr,
+        /// Who to whom, if it said: host and subsystem.
+        names: Option<(Nqn, Nqn)>,
+        /// Why; `None`: the peer went away or took too long.
+        cause: Option<NvmeCause>,
+    },
+    /// A host has a controller.
+    Connected {
+        /// Whence.
+        peer: SocketAddr,
+        /// Who.
+        host: Nqn,
+        /// Where.
+        subsystem: Nqn,
+        /// The controller.
+        cntlid: u16,
+    },
+    /// A controller has ended.
+    Disconnected {
+        /// Who.
+        host: Nqn,
+        /// Where.
+        subsystem: Nqn,
+        /// The controller.
+        cntlid: u16,
+        /// What ended it.
+        why: Gone,
+    },
+    /// A peer broke the protocol.
+    Violation {
+        /// Whence.
+        peer: SocketAddr,
+        /// Who, if it is connected.
+        host: Option<Nqn>,
+        /// How.
+        violation: Violation,
+    },
+}
+
+/// Why a queue was not connected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NvmeCause {
+    /// There is no such subsystem at this address.
+    NoSubsystem,
+    /// The volumes of the subsystem are away for now.
+    Away,
+    /// No rule of the subsystem lets the host in.
+    NotAllowed,
+    /// It is an I/O queue, and its address comes under another rule of the subsystem than that of the
+    /// controller's admin queue.
+    OtherRule,
+    /// The subsystem, or the daemon, has as many controllers as it may.
+    TooManyControllers,
+    /// Its source has as many controllers of the discovery service as it may.
+    TooManyOfSource,
+    /// The host's identifier is in use by the host of this name.
+    IdentifierTaken(Arc<str>),
+    /// Too many hosts from there have failed to prove who they are: it has to wait.
+    PutOff,
+    /// It sent another command than Connect first.
+    NotConnect,
+    /// The Connect was refused, by the controller that it named or for what it said.
+    Refused(ConnectRefusal),
+    /// There was no memory for it.
+    NoMemory,
+}
+
+/// In words, with what to do about it.
+impl std::fmt::Display for NvmeCause {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            NvmeCause::NoSubsystem => "there is no such subsystem at this address",
+            NvmeCause::Away => "its volumes cannot be served for now: see volume list",
+            NvmeCause::NotAllowed => "no rule lets this host in from there: name it in a [[host]] of the subsystem",
+            NvmeCause::OtherRule => {
+                "its address comes under another rule than that of its controller's admin queue"
+            }
+            NvmeCause::TooManyControllers => "there are as many controllers as may be: see controllers and [limits]",
+            NvmeCause::TooManyOfSource => {
+                "its address has as many controllers of the discovery service as it may: see discovery_per_source"
+            }
+            NvmeCause::IdentifierTaken(bearer) => return write!(f, "its host identifier is in use by {bearer}"),
+            NvmeCause::PutOff => "hosts from there did not authenticate several times: it has to wait",
+            NvmeCause::NotConnect => "it sent another command than Connect first",
+            NvmeCause::Refused(refusal) => return write!(f, "{refusal}"),
+            NvmeCause::NoMemory => "there is no memory for it: see memory in [limits]",
+        })
+    }
+}
+
+impl NvmeLine {
+    /// Whether anybody can cause it at will.
+    pub fn is_strangers(&self) -> bool {
+        match self {
+            NvmeLine::NotConnected { .. } | NvmeLine::Violation { .. } => true,
+            NvmeLine::Disconnected { why, .. } => matches!(why, Gone::Unauthenticated | Gone::Overloaded),
+            NvmeLine::Connected { .. } => false,
+        }
+    }
+}

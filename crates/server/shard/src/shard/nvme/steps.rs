@@ -1,0 +1,222 @@
+//! What the NVMe server wants is done here, step by step.
+
+use buf::{Class, Cx};
+use endpoint::ShardId;
+use nvme::{Completion, Sqe};
+use nvme_server::{CommandKey, QueueKey, Step};
+use stream::{Close, Connection, Tag, Target};
+use volume::{Done, Failure, Fault, IoId, Op, Payload};
+
+use super::{LAST_WORDS_MAX, Queue, Stage};
+use crate::message::{CONTROL, Message, NvmeMessage};
+use crate::shard::conns::Kind;
+use crate::shard::memory::Hungry;
+use crate::shard::{DIRECTORY, Shard};
+
+impl Shard {
+    /// Does what the server wants.
+    pub(in crate::shard) fn run_nvme_steps(&mut self, cx: &mut Cx<'_>) -> bool {
+        let mut worked = false;
+        while let Some(step) = self.nvme.server.poll_step() {
+            worked = true;
+            self.run_nvme_step(cx, step);
+        }
+        worked
+    }
+
+    fn run_nvme_step(&mut self, cx: &mut Cx<'_>, step: Step) {
+        match step {
+            Step::Room { command, class: Class::Solicited, len } => self.start_answer(cx, command, len, step),
+            Step::Receive { .. } | Step::Room { .. } => self.feed_step(cx, Hungry::Nvme(step)),
+            Step::Io { to_host: true, .. } => self.start_queue_read(cx, step),
+            Step::Io { .. } => self.feed_step(cx, Hungry::Nvme(step)),
+            Step::Send { command, at, data } => {
+                self.with_queue(command, |queue, tag| queue.proto.send_data(cx, tag, at, data));
+            }
+            Step::Respond { command, completion } => {
+                // A command that ends before its data has come wants no memory for it any more.
+                if !completion.status.is_success() {
+                    self.forget_room(command);
+                }
+                self.with_queue(command, |queue, tag| queue.proto.respond(cx, tag, completion));
+            }
+            Step::Retire { command } => {
+                self.forget_room(command);
+                self.with_queue(command, |queue, tag| queue.proto.retire(cx, tag));
+            }
+            Step::Cancel { volume, io } => match self.remove_waiting_command(io) {
+                Some(Step::Io { io, .. }) => {
+                    let result = Err(Failure::Failed(Fault::Aborted));
+                    self.nvme.server.done(cx, Done { id: io.id, result, payload: Payload::None });
+                }
+                Some(_) | None => self.fronts.cancel(volume, io),
+            },
+            Step::Ask { volume, id, ask } => {
+                let home = self.fronts.home_of(volume);
+                self.post(home, Message::Ask(volume, self.id, id, ask));
+            }
+            Step::CallRoll { id, of } => {
+                for shard in 0..self.shards {
+                    let message = NvmeMessage::CallRoll(self.id, id, Box::new(of.clone()));
+                    self.post(ShardId(shard), Message::Nvme(message));
+                }
+            }
+            Step::Word { to, word } => {
+                self.post(ShardId(to.0), Message::Nvme(NvmeMessage::Word(word)));
+            }
+            Step::EndQueue { queue } => self.end_queue(cx, queue),
+            Step::Proven { queue } => self.host_proven(cx, queue),
+            Step::Unproven { queue } => self.host_unproven(queue),
+            Step::Compute { queue, id, work } => self.compute(cx, queue, id, work),
+            Step::Forget { id } => self.post(CONTROL, Message::Nvme(NvmeMessage::Forget(self.id, id))),
+            Step::ControllerGone { cntlid, why } => {
+                self.controller_gone(cntlid, why);
+                self.post(DIRECTORY, Message::Nvme(NvmeMessage::ControllerGone(cntlid)));
+            }
+        }
+    }
+
+    /// A command that has ended wants no memory any more.
+    fn forget_room(&mut self, ended: CommandKey) {
+        self.hunger.remove_command(ended);
+        self.with_queue(ended, |queue, _| {
+            queue.parked.retain(|step| !matches!(step, Step::Room { command, .. } if *command == ended));
+        });
+    }
+
+    /// What was queued for a queue is sent, then its link is closed.
+    pub(super) fn end_queue(&mut self, cx: &mut Cx<'_>, key: QueueKey) {
+        let Some(Some(conn)) = self.nvme.conns.get(key.0 as usize).copied() else { return };
+        let Some(queue) = self.queue(conn) else { return };
+        if queue.seat().is_none_or(|seat| seat.key != key) {
+            return;
+        }
+        queue.stage = Stage::Over;
+        queue.proto.close(cx, Close::AfterLogout(cx.now + LAST_WORDS_MAX));
+        self.touch(conn);
+        self.hunger.remove_queue(key);
+        self.nvme.server.close_queue(cx, key);
+    }
+
+    fn remove_waiting_command(&mut self, id: IoId) -> Option<Step> {
+        if let Some(step) = self.hunger.remove_command_io(id) {
+            return Some(step);
+        }
+        for (_, conn) in self.conns.iter_mut() {
+            let Kind::Queue(queue) = &mut conn.kind else { continue };
+            let waits = |step: &Step| matches!(step, Step::Io { io, .. } if io.id == id);
+            if let Some(at) = queue.parked.iter().position(waits) {
+                return queue.parked.remove(at);
+            }
+        }
+        None
+    }
+
+    /// A read may start when its queue has leave to send so much more.
+    fn start_queue_read(&mut self, cx: &mut Cx<'_>, mut step: Step) {
+        let len = self.queue_read_len(&step);
+        let Step::Io { command, volume, want, .. } = &mut step else { return };
+        if !self.fronts.lends(*volume) {
+            // The volume's own memory may not be lent any more since something was written atomically.
+            *want = len;
+        }
+        let command = *command;
+        self.start_answer(cx, command, len, step);
+    }
+
+    /// So many bytes for the host may be fetched or made when its queue has leave to send so much more.
+    fn start_answer(&mut self, cx: &mut Cx<'_>, command: CommandKey, len: u32, step: Step) {
+        let mut may = Some(step);
+        self.with_queue(command, |queue, tag| {
+            if !queue.parked.is_empty() || !queue.proto.reserve_read(tag, len) {
+                queue.parked.extend(may.take());
+            }
+        });
+        if let Some(step) = may {
+            self.feed_step(cx, Hungry::Nvme(step));
+        }
+    }
+
+    fn queue_read_len(&self, step: &Step) -> u32 {
+        match step {
+            Step::Io { volume, io, want: 0, .. } => match io.op {
+                Op::Read(span) => self.fronts.bytes(*volume, span),
+                _ => 0,
+            },
+            Step::Io { want, .. } => *want,
+            Step::Room { len, .. } => *len,
+            _ => 0,
+        }
+    }
+
+    /// Carries a plain read or write out and answers it, if nothing has to be waited for.
+    pub(super) fn try_command_at_once(
+        &mut self,
+        cx: &mut Cx<'_>,
+        conn: Tag,
+        key: CommandKey,
+        sqe: &Sqe,
+        data_out: u32,
+    ) -> bool {
+        let Some(now) = self.nvme.server.at_once(cx.now, key, sqe, data_out) else { return false };
+        let Some(Kind::Queue(queue)) = self.conns.get_mut(conn).map(|conn| &mut conn.kind) else {
+            return false;
+        };
+        let (who, tag) = (self.nvme.server.nexus(key.queue), Tag::from_bits(key.tag));
+        match now.write {
+            None => {
+                if !queue.parked.is_empty() {
+                    return false;
+                }
+                let may = || queue.proto.reserve_read(tag, now.bytes);
+                let Some(data) = self.fronts.read_at_once(who, now.volume, now.span, may) else {
+                    return false;
+                };
+                queue.proto.send_data(cx, tag, 0, data);
+            }
+            Some(durability) => {
+                let Some(data) = queue.proto.data_at_hand(tag) else { return false };
+                if !self.fronts.write_at_once(who, now.volume, (now.span, durability), data) {
+                    return false;
+                }
+            }
+        }
+        self.nvme.server.count_at_once(key.queue, &now);
+        queue.proto.respond(cx, tag, Completion::SUCCESS);
+        true
+    }
+
+    /// Reads, and long answers, that were parked may start now, perhaps.
+    pub(super) fn unpark_queue(&mut self, cx: &mut Cx<'_>, conn: Tag) {
+        loop {
+            let Some(queue) = self.queue(conn) else { return };
+            let Some(step) = queue.parked.pop_front() else { return };
+            let len = self.queue_read_len(&step);
+            let Some(queue) = self.queue(conn) else { return };
+            if let Step::Io { command, .. } | Step::Room { command, .. } = &step
+                && !queue.proto.reserve_read(Tag::from_bits(command.tag), len)
+            {
+                queue.parked.push_front(step);
+                return;
+            }
+            self.feed_step(cx, Hungry::Nvme(step));
+        }
+    }
+
+    /// Which memory the data of a write is to be taken from.
+    pub(in crate::shard) fn memory_class(&self, command: CommandKey) -> Class {
+        let conn = self.nvme.conns.get(command.queue.0 as usize).copied().flatten();
+        match conn.and_then(|conn| self.conns.get(conn)).map(|conn| &conn.kind) {
+            Some(Kind::Queue(queue)) => queue.proto.memory_class(Tag::from_bits(command.tag)),
+            Some(Kind::Login(_) | Kind::Session(_)) | None => Class::Solicited,
+        }
+    }
+
+    /// Acts on the queue of a command, which then has something to say.
+    pub(in crate::shard) fn with_queue(&mut self, command: CommandKey, act: impl FnOnce(&mut Queue, Tag)) {
+        let Some(Some(conn)) = self.nvme.conns.get(command.queue.0 as usize).copied() else { return };
+        let Some(queue) = self.queue(conn) else { return };
+        act(queue, Tag::from_bits(command.tag));
+        self.touch(conn);
+    }
+}

@@ -1,0 +1,471 @@
+//! Sessions: links that join them, events that come from them, and their end.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+
+use buf::Cx;
+use endpoint::{Departure, LinkId};
+use iscsi::discovery::SendTargets;
+use iscsi::login::Established;
+use iscsi::negotiate::SessionType;
+use iscsi::session::{
+    LinkParams, Request, Response, ScsiCommand, ScsiResult, SessionLimits, SessionParams, TargetSession,
+    TaskManagement,
+};
+use iscsi::wire::{Cid, TmfFunction, TmfResponseCode, Tsih};
+use scsi_server::{Arrived, Management, NexusKey, NexusSpec, TaskAttribute, TaskKey};
+use stream::{Close, Connection, Tag, Target, TargetEvent};
+use volume::{Ask, AskId, Identity, Nexus};
+
+use super::conns::{Conn, Kind, LogLine, Session, SessionLink};
+use super::login::{comer, promise};
+use super::{DIRECTORY, Shard};
+use crate::links::Owner;
+use crate::message::{Baggage, Message, Traffic};
+
+/// Asks about the ends of nexuses are numbered from here, those of the control plane below.
+const LEAVING: u64 = 1 << 62 | 1 << 61;
+
+/// Volumes' homes that have still to let go of nexuses that end.
+#[derive(Debug, Default)]
+pub(super) struct Leaving {
+    /// The session that waits for the answer.
+    asks: HashMap<AskId, Tag>,
+    made: u64,
+}
+
+impl Leaving {
+    fn number(&mut self, conn: Tag) -> AskId {
+        self.made += 1;
+        let id = AskId(LEAVING | self.made);
+        self.asks.insert(id, conn);
+        id
+    }
+}
+
+impl Shard {
+    /// A link that has logged in comes to its session.
+    pub(super) fn attach(&mut self, cx: &mut Cx<'_>, id: LinkId, baggage: Baggage) {
+        let tsih = baggage.established.tsih;
+        let conn = match baggage.new {
+            true if self.is_wanted(tsih) => self.found(cx, &baggage),
+            true => None,
+            false => self.sessions.get(&tsih).copied(),
+        };
+        let attached = conn.and_then(|conn| self.join(cx, conn, id, &baggage));
+        if attached.is_none() {
+            self.departures.push_back((id, Departure::Close));
+        }
+        match (baggage.new, attached) {
+            (true, Some(())) => self.founded(cx, tsih),
+            (true, None) => self.forsaken(cx, tsih),
+            (false, Some(())) => {}
+            (false, None) => self.never_came(cx, tsih, baggage.established.identity.cid),
+        }
+    }
+
+    /// Makes the session that a login founds. `None`: what it logged in to is not there any more.
+    fn found(&mut self, cx: &mut Cx<'_>, baggage: &Baggage) -> Option<Tag> {
+        let room = self.founding.take_room(baggage.established.tsih)?;
+        let established = &baggage.established;
+        let initiator: Arc<str> = established.identity.initiator_name.as_str().into();
+        let discovery = established.identity.session_type == SessionType::Discovery;
+        if self.stopping.is_some() {
+            return None;
+        }
+        let (target, limits, nexus) = if discovery {
+            self.may_discover(established.user.is_some()).then_some(())?;
+            (None, SessionLimits::default(), None)
+        } else {
+            let (target, limits, spec) = self.nexus_spec(&initiator, baggage)?;
+            (Some(target), limits, Some(spec))
+        };
+        let Established { identity, tsih, params, exp_cmd_sn, .. } = established;
+        let params = SessionParams::negotiated(params, identity.isid, *tsih, *exp_cmd_sn);
+        let promised = promise(limits.commands, params.unsolicited());
+        let proto = TargetSession::with(cx, params, limits, room);
+        let nexus = nexus.map(|spec| self.server.open_nexus(spec));
+        let placed = self.exports.placed(&comer(&established.identity, &baggage.accepted), self.id);
+        let session = Session {
+            proto,
+            placed,
+            tsih: established.tsih,
+            initiator: initiator.clone(),
+            promised,
+            isid: established.identity.isid,
+            target: target.clone(),
+            user: established.user.clone(),
+            nexus,
+            links: Vec::new(),
+            latest: baggage.accepted,
+            parked: super::steps::Parked::default(),
+            io: Traffic::default(),
+            joining: Vec::new(),
+            welcomed: Vec::new(),
+            cold_reset: None,
+            leaving: 0,
+            closed: false,
+        };
+        let conn = Conn { kind: Kind::Session(Box::new(session)), noted: None, touched: false };
+        let Ok(tag) = self.conns.insert(conn) else {
+            unreachable!("the directory grants no more sessions than a shard can hold")
+        };
+        self.sessions.insert(established.tsih, tag);
+        *self.promised_to.entry(initiator.clone()).or_default() += promised;
+        if let Some(nexus) = nexus {
+            let at = nexus.0 as usize;
+            if self.nexuses.len() <= at {
+                self.nexuses.resize(at + 1, None);
+            }
+            self.nexuses[at] = Some(tag);
+        }
+        self.say(LogLine::LoggedIn { peer: baggage.accepted.peer, initiator, target });
+        Some(tag)
+    }
+
+    fn nexus_spec(
+        &self,
+        initiator: &Arc<str>,
+        baggage: &Baggage,
+    ) -> Option<(Arc<str>, SessionLimits, NexusSpec)> {
+        let established = &baggage.established;
+        let portal = self.exports.portal(baggage.accepted.listener)?;
+        let name = established.identity.target_name.as_ref()?;
+        let target = self.exports.target(name.as_str(), portal)?;
+        // The exports may have changed since its login was judged.
+        let luns = self.reached(&target.name, initiator, established.user.is_some(), &baggage.accepted)?;
+        let identity = Identity::Initiator {
+            name: initiator.clone(),
+            isid: established.identity.isid.0,
+            port: portal.port,
+        };
+        let spec = NexusSpec {
+            nexus: Nexus { identity: Arc::new(identity), port: portal.port, read_only: false },
+            target: target.name.clone(),
+            portal_group: portal.group,
+            ports: self.exports.ports(target),
+            luns,
+            product: target.product.clone(),
+            explicit_alua: target.explicit_alua,
+        };
+        Some((target.name.clone(), target.limits.clone(), spec))
+    }
+
+    fn join(&mut self, cx: &mut Cx<'_>, conn: Tag, id: LinkId, baggage: &Baggage) -> Option<()> {
+        let established = &baggage.established;
+        self.shares(conn, &baggage.accepted).then_some(())?;
+        let session = self.session(conn)?;
+        if session.closed {
+            return None;
+        }
+        let params =
+            LinkParams::negotiated(&established.params, established.identity.cid, established.stat_sn);
+        let digests = (params.header_digest, params.data_digest);
+        let segments = (params.initiator_mrdsl, params.target_mrdsl);
+        let link = session.proto.attach(cx, params, &baggage.rest).ok()?;
+        let cid = established.identity.cid;
+        session.welcomed.retain(|welcomed| welcomed.cid != cid);
+        session.latest = baggage.accepted;
+        session.links.push(SessionLink {
+            id,
+            link,
+            cid,
+            accepted: baggage.accepted,
+            digests,
+            segments,
+            algorithm: established.algorithm,
+        });
+        // A link that stays on its shard has its entry since it was accepted.
+        let owner = Owner { conn, link };
+        if self.links.get(id).is_some() {
+            self.links.hand_over(id, owner);
+        } else {
+            self.links.insert(id, owner);
+        }
+        self.touch(conn);
+        self.rouse(id);
+        Some(())
+    }
+
+    pub(super) fn drain_session(&mut self, cx: &mut Cx<'_>, conn: Tag) {
+        loop {
+            let Some(session) = self.session(conn) else { return };
+            if let Some(event) = session.proto.poll_event() {
+                self.session_event(cx, conn, event);
+                continue;
+            }
+            // Places for payload are given before parsing goes on, or it would have to be kept apart.
+            if self.run_steps(cx) {
+                continue;
+            }
+            let Some(session) = self.session(conn) else { return };
+            if let Some(link) = session.proto.poll_shut() {
+                let id =
+                    session.links.iter().find(|known| known.link == link).map(|known| (known.id, known.cid));
+                let tsih = session.tsih;
+                if let Some((id, cid)) = id {
+                    self.connection_gone(tsih, cid);
+                    self.depart(id, Departure::Close);
+                }
+                continue;
+            }
+            if let Some(lun) = session.proto.poll_cleared() {
+                if let Some(nexus) = session.nexus {
+                    self.server.commands_cleared(nexus, lun);
+                }
+                continue;
+            }
+            if session.proto.poll_leaving() {
+                self.leave_nexus(cx, conn);
+                continue;
+            }
+            if let Err(violation) = session.proto.resume(cx) {
+                let initiator = session.initiator.clone();
+                self.say(LogLine::Violation { initiator, violation });
+                continue;
+            }
+            if let Some(violation) = session.proto.poll_violation() {
+                let initiator = session.initiator.clone();
+                self.say(LogLine::Violation { initiator, violation });
+                continue;
+            }
+            // Parsing on may have brought more to tell.
+            match session.proto.poll_event() {
+                Some(event) => self.session_event(cx, conn, event),
+                None => break,
+            }
+        }
+        self.unpark(cx, conn);
+        self.welcome(cx, conn);
+        let Some(session) = self.session(conn) else { return };
+        let links: smallvec::SmallVec<[LinkId; 8]> = session.links.iter().map(|link| link.id).collect();
+        for id in links {
+            self.rouse(id);
+        }
+        self.forget_session(conn);
+    }
+
+    /// Tells the directory, unless another link bears the same CID, or is about to: it is reinstated.
+    pub(super) fn connection_gone(&mut self, tsih: Tsih, cid: Cid) {
+        let conn = self.sessions.get(&tsih).copied();
+        let session = conn.and_then(|conn| self.session(conn));
+        let replaced = |session: &mut Session| {
+            session.proto.has_connection(cid)
+                || session.joining.iter().chain(&session.welcomed).any(|joining| joining.cid == cid)
+        };
+        if !session.is_some_and(replaced) {
+            self.post(DIRECTORY, Message::ConnectionGone(tsih, cid));
+        }
+    }
+
+    fn session_event(&mut self, cx: &mut Cx<'_>, conn: Tag, event: TargetEvent<Request>) {
+        match event {
+            TargetEvent::Command { tag, command, data_out } => self.command(cx, conn, tag, command, data_out),
+            TargetEvent::DataReceived { tag, at, data } => {
+                if let Some(key) = self.task_key(conn, tag) {
+                    self.server.data(cx, key, at, data);
+                }
+            }
+            TargetEvent::Aborted { tag } => match self.task_key(conn, tag) {
+                Some(key) => self.server.abort(key),
+                None => {
+                    if let Some(session) = self.session(conn) {
+                        session.proto.retire(cx, tag);
+                    }
+                }
+            },
+            TargetEvent::Closed => self.session_closed(conn),
+        }
+    }
+
+    fn task_key(&mut self, conn: Tag, tag: Tag) -> Option<TaskKey> {
+        let nexus = self.session(conn)?.nexus?;
+        Some(TaskKey { nexus, tag: tag.to_bits() })
+    }
+
+    fn command(&mut self, cx: &mut Cx<'_>, conn: Tag, tag: Tag, command: Request, data_out: u32) {
+        let Some(session) = self.session(conn) else { return };
+        let Some(nexus) = session.nexus else { return self.discovery_command(cx, conn, tag, command) };
+        let key = TaskKey { nexus, tag: tag.to_bits() };
+        match command {
+            Request::Scsi(scsi) => {
+                if scsi.read && scsi.write {
+                    let result = refuse_bidirectional();
+                    session.proto.respond(cx, tag, Response::Scsi(result));
+                    return;
+                }
+                session.io.reads += u64::from(scsi.read && scsi.edtl > 0);
+                session.io.writes += u64::from(scsi.write && scsi.edtl > 0);
+                let arrived = arrived(&scsi, data_out);
+                if !self.try_at_once(cx, conn, key, &arrived) {
+                    self.server.start(cx, key, arrived);
+                }
+            }
+            Request::Task(task) => match management(&task) {
+                Some(what) => {
+                    if task.function == TmfFunction::TARGET_COLD_RESET {
+                        session.cold_reset = Some(tag);
+                    }
+                    self.server.manage(key, what);
+                }
+                None => session.proto.respond(cx, tag, Response::Task(TmfResponseCode::NOT_SUPPORTED)),
+            },
+            Request::SendTargets(which) => self.send_targets(cx, conn, tag, &which),
+        }
+    }
+
+    fn discovery_command(&mut self, cx: &mut Cx<'_>, conn: Tag, tag: Tag, command: Request) {
+        match command {
+            Request::SendTargets(which) => self.send_targets(cx, conn, tag, &which),
+            // The session itself rejects what a discovery session may not ask.
+            Request::Scsi(_) | Request::Task(_) => {
+                if let Some(session) = self.session(conn) {
+                    session.proto.retire(cx, tag);
+                }
+            }
+        }
+    }
+
+    fn send_targets(&mut self, cx: &mut Cx<'_>, conn: Tag, tag: Tag, which: &SendTargets) {
+        let Some(session) = self.session(conn) else { return };
+        let (initiator, own) = (session.initiator.clone(), session.target.clone());
+        let Some(accepted) = session.links.first().map(|link| link.accepted) else { return };
+        let text = match which {
+            SendTargets::All => self.targets_text(&initiator, &accepted, None),
+            // A normal session learns of its own target only (RFC 7143 Appendix C).
+            SendTargets::Named(name) if own.as_deref().is_some_and(|own| own != name.as_str()) => {
+                Box::default()
+            }
+            SendTargets::Named(name) => self.targets_text(&initiator, &accepted, Some(name.as_str())),
+            SendTargets::Own => self.targets_text(&initiator, &accepted, own.as_deref()),
+        };
+        if let Some(session) = self.session(conn) {
+            session.proto.respond(cx, tag, Response::Targets(text));
+        }
+    }
+
+    /// The directory wants a session's end: it is being reinstated.
+    pub(super) fn end_session(&mut self, cx: &mut Cx<'_>, tsih: Tsih) {
+        match self.sessions.get(&tsih).copied() {
+            Some(conn) => {
+                if let Some(session) = self.session(conn) {
+                    session.proto.close(cx, Close::Now);
+                }
+                self.touch(conn);
+            }
+            None => self.end_of_nobody(cx, tsih),
+        }
+    }
+
+    fn session_closed(&mut self, conn: Tag) {
+        let Some(session) = self.session(conn) else { return };
+        session.closed = true;
+        let (tsih, nexus) = (session.tsih, session.nexus.take());
+        let (initiator, promised) = (session.initiator.clone(), session.promised);
+        let line =
+            LogLine::LoggedOut { initiator: session.initiator.clone(), target: session.target.clone() };
+        self.say(line);
+        if self.sessions.remove(&tsih).is_some()
+            && let Entry::Occupied(mut all) = self.promised_to.entry(initiator)
+        {
+            *all.get_mut() -= promised;
+            if *all.get() == 0 {
+                all.remove();
+            }
+        }
+        if let Some(nexus) = nexus {
+            self.close_nexus(nexus);
+        }
+        self.post(DIRECTORY, Message::SessionGone(tsih));
+    }
+
+    /// All tasks of a session that is ending have ended: asks the homes of its volumes to end what lasts as
+    /// long as its nexus, such as a reservation by RESERVE(6). Its end is told when all have answered.
+    fn leave_nexus(&mut self, cx: &mut Cx<'_>, conn: Tag) {
+        let nexus = self.session(conn).and_then(|session| session.nexus);
+        let mut asked = 0;
+        if let Some(nexus) = nexus {
+            let spec = self.server.nexus(nexus);
+            let identity = spec.nexus.identity.clone();
+            let mut volumes: Vec<_> = spec.luns.iter().map(|entry| entry.volume).collect();
+            volumes.sort_unstable();
+            volumes.dedup();
+            for volume in volumes {
+                let id = self.leaving.number(conn);
+                let home = self.fronts.home_of(volume);
+                self.post(home, Message::Ask(volume, self.id, id, Ask::NexusLost(identity.clone())));
+                asked += 1;
+            }
+        }
+        if let Some(session) = self.session(conn) {
+            session.leaving = asked;
+        }
+        self.tell_if_left(cx, conn);
+    }
+
+    /// Whether an answer was about the end of a nexus.
+    pub(super) fn leaving_answered(&mut self, cx: &mut Cx<'_>, id: AskId) -> bool {
+        let Some(conn) = self.leaving.asks.remove(&id) else { return false };
+        if let Some(session) = self.session(conn) {
+            session.leaving -= 1;
+        }
+        self.tell_if_left(cx, conn);
+        true
+    }
+
+    fn tell_if_left(&mut self, cx: &mut Cx<'_>, conn: Tag) {
+        if let Some(session) = self.session(conn).filter(|session| session.leaving == 0) {
+            session.proto.left(cx);
+            self.touch(conn);
+        }
+    }
+
+    fn close_nexus(&mut self, nexus: NexusKey) {
+        self.server.close_nexus(nexus);
+        self.nexuses[nexus.0 as usize] = None;
+    }
+
+    /// Forgets a session that has ended and whose links are all gone.
+    pub(super) fn forget_session(&mut self, conn: Tag) {
+        let over = self.session(conn).is_some_and(|session| session.closed && session.links.is_empty());
+        if over {
+            self.conns.remove(conn);
+        }
+    }
+}
+
+fn arrived(scsi: &ScsiCommand, data_out: u32) -> Arrived<'_> {
+    Arrived {
+        lun: scsi.lun,
+        cdb: scsi.cdb.as_slice(),
+        attr: TaskAttribute(scsi.attr.0),
+        data_in: if scsi.read { scsi.edtl } else { 0 },
+        data_out,
+    }
+}
+
+/// No command of a disk moves data both ways: INVALID FIELD IN CDB would be a guess, INVALID
+/// COMMAND OPERATION CODE is what it is.
+fn refuse_bidirectional() -> ScsiResult {
+    let mut sense = [0; scsi::Sense::LEN_MAX];
+    let len = scsi::Sense::INVALID_OPCODE.encode(false, &mut sense);
+    ScsiResult::check_condition(&sense[..len], 0)
+}
+
+fn management(task: &TaskManagement) -> Option<Management> {
+    let tag = task.referenced.map(Tag::to_bits);
+    Some(match task.function {
+        TmfFunction::ABORT_TASK => Management::AbortTask { tag },
+        TmfFunction::ABORT_TASK_SET => Management::AbortTaskSet(task.lun),
+        TmfFunction::CLEAR_ACA => Management::ClearAca(task.lun),
+        TmfFunction::CLEAR_TASK_SET => Management::ClearTaskSet(task.lun),
+        TmfFunction::LOGICAL_UNIT_RESET => Management::LogicalUnitReset(task.lun),
+        TmfFunction::TARGET_WARM_RESET | TmfFunction::TARGET_COLD_RESET => Management::TargetReset,
+        TmfFunction::QUERY_TASK => Management::QueryTask { tag },
+        TmfFunction::QUERY_TASK_SET => Management::QueryTaskSet(task.lun),
+        TmfFunction::I_T_NEXUS_RESET => Management::NexusReset,
+        TmfFunction::QUERY_ASYNCHRONOUS_EVENT => Management::QueryAsyncEvent(task.lun),
+        _ => return None,
+    })
+}

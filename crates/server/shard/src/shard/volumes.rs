@@ -1,0 +1,545 @@
+//! The volumes of a shard: for each a gate, and at its home the authority.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use buf::{Cx, Errno, Sg, Time};
+use endpoint::ShardId;
+use stream::{Tag, Timers};
+use volume::{
+    Ack, Adoption, Answer, Ask, AskId, ByVolume, DiskId, DiskOp, Done, Durability, Gate, Home, Io, IoId,
+    Nexus, Op, Refusal, Remark, Shard as Core, Span, StoreOp, View, VolumeId, Why,
+};
+
+use super::remotes::Remotes;
+use super::{LogLine, Shard};
+use crate::message::{CONTROL, Make, Message, Traffic, VolumeEntry, VolumeSpec};
+
+/// The shard where a volume's authority lives.
+pub fn home_of(volume: VolumeId, shards: u16) -> ShardId {
+    ShardId((volume.place() % u32::from(shards)) as u16)
+}
+
+/// A volume on this shard.
+pub(super) struct Front {
+    name: Arc<str>,
+    pub(super) gate: Gate,
+    pub(super) home: Option<Box<Home>>,
+    io: Traffic,
+    stirred: bool,
+    /// Its backend, if that has sockets.
+    remote: Option<Tag>,
+    /// Something was written that may still lie in a cache.
+    unflushed: bool,
+    /// The flush that covers all of it, if it ends well.
+    flush: Option<IoId>,
+    /// Its note in the timers.
+    noted: Option<Time>,
+}
+
+impl Front {
+    pub(super) fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// Notes what an operation that is about to be submitted does to what is not flushed.
+    fn note(&mut self, io: &Io) {
+        match &io.op {
+            // What is in flight now may be answered behind it, and is not covered.
+            Op::Flush if self.gate.in_flight() == 0 => self.flush = Some(io.id),
+            Op::Flush | Op::Write(_, Durability::Stable) => {}
+            op if op.is_write() => (self.unflushed, self.flush) = (true, None),
+            _ => {}
+        }
+    }
+
+    fn note_done(&mut self, done: &Done) {
+        if self.flush == Some(done.id) {
+            self.flush = None;
+            self.unflushed &= done.result.is_err();
+        }
+    }
+
+    /// Whether the stop has to flush it. Where a peer holds it, that may wait for the peer in vain: so only
+    /// if there is something to lose.
+    fn wants_flush(&self) -> bool {
+        self.remote.is_none() || self.unflushed && self.gate.view().geometry.write_cache
+    }
+
+    fn poll_remark(&mut self) -> Option<(Arc<str>, Remark)> {
+        let remark = self.gate.poll_remark()?;
+        Some((self.name.clone(), remark))
+    }
+}
+
+/// All volumes of a shard.
+pub(super) struct Fronts {
+    shard: ShardId,
+    shards: u16,
+    fronts: ByVolume<Front>,
+    disks: HashMap<DiskId, VolumeId>,
+    /// Volumes that may have something to give.
+    stirred: VecDeque<VolumeId>,
+    /// Volumes with a long operation that goes on in the next turn.
+    longer: VecDeque<VolumeId>,
+    timers: Timers<VolumeId>,
+    out: VecDeque<DiskOp>,
+    /// Operations that came for a volume that is not there (any more): they end too.
+    stray: VecDeque<Done>,
+    /// The latest views of volumes that are not here, the newest last: their homes may begin before the other shards
+    /// have heard of them. Bounded: of volumes that went, more than the newest are of no use.
+    early: VecDeque<(VolumeId, View)>,
+}
+
+impl Fronts {
+    pub(super) fn new(shard: ShardId, shards: u16) -> Self {
+        Fronts {
+            shard,
+            shards,
+            fronts: ByVolume::default(),
+            disks: HashMap::new(),
+            stirred: VecDeque::new(),
+            longer: VecDeque::new(),
+            timers: Timers::default(),
+            out: VecDeque::new(),
+            stray: VecDeque::new(),
+            early: VecDeque::new(),
+        }
+    }
+
+    /// Keeps the view of a volume that may be on its way here.
+    fn keep_early(&mut self, volume: VolumeId, view: &View) {
+        self.early.retain(|(known, _)| *known != volume);
+        if self.early.len() == EARLY_MAX {
+            self.early.pop_front();
+        }
+        self.early.push_back((volume, view.clone()));
+    }
+
+    /// What a volume that comes has changed to while it was on its way here.
+    pub(super) fn take_early(&mut self, volume: VolumeId, view: &View) -> Option<View> {
+        let at = self.early.iter().position(|(known, _)| *known == volume)?;
+        let (_, early) = self.early.remove(at)?;
+        (early.epoch > view.epoch).then_some(early)
+    }
+
+    /// The shard where a volume's authority lives.
+    pub(super) fn home_of(&self, volume: VolumeId) -> ShardId {
+        home_of(volume, self.shards)
+    }
+
+    fn front(&mut self, volume: VolumeId) -> Option<&mut Front> {
+        self.fronts.get_mut(volume)
+    }
+
+    pub(super) fn get(&self, volume: VolumeId) -> Option<&Front> {
+        self.fronts.get(volume)
+    }
+
+    /// Whether no volume has the place of this one.
+    pub(super) fn is_free_for(&self, volume: VolumeId) -> bool {
+        self.fronts.is_free_for(volume)
+    }
+
+    /// Takes a volume on, whose place is free.
+    pub(super) fn add(&mut self, cx: &mut Cx<'_>, remotes: &mut Remotes, spec: VolumeSpec) {
+        let id = spec.facts.id;
+        for &disk in &spec.disks {
+            self.disks.insert(disk, id);
+        }
+        let (remote, backend) = match spec.make {
+            Make::Backend(make) => (None, make()),
+            Make::Remote(make) => {
+                let (tag, backend) = remotes.add(id, spec.view.geometry, make(cx));
+                (Some(tag), backend)
+            }
+        };
+        let gate = Gate::new(Core(self.shard.0), spec.shared, spec.view, backend);
+        let (name, home, io) = (spec.facts.name.clone(), spec.home, Traffic::default());
+        let front = Front {
+            name,
+            gate,
+            home,
+            io,
+            stirred: false,
+            remote,
+            unflushed: false,
+            flush: None,
+            noted: None,
+        };
+        let added = self.fronts.insert(id, front);
+        assert!(added.is_ok(), "anyone who adds a volume has asked whether its place is free");
+        self.stir(id);
+    }
+
+    /// Another shard says that this one may go on with what it waits for.
+    pub(super) fn wake(&mut self, volume: VolumeId) {
+        if let Some(front) = self.front(volume) {
+            front.gate.handle_wake();
+        }
+        self.stir(volume);
+    }
+
+    /// Forgets a volume on which nothing is in flight: what its home has not answered is answered now. `None`
+    /// while something is in flight.
+    pub(super) fn drop_idle(
+        &mut self,
+        cx: &mut Cx<'_>,
+        remotes: &mut Remotes,
+        volume: VolumeId,
+    ) -> Option<Vec<Answer>> {
+        if self.front(volume).is_some_and(|front| front.gate.in_flight() > 0 || front.stirred) {
+            return None;
+        }
+        let Some(front) = self.fronts.remove(volume) else { return Some(Vec::new()) };
+        if let Some(tag) = front.remote {
+            remotes.part(cx, tag);
+        }
+        self.disks.retain(|_, of| *of != volume);
+        Some(front.home.map(|home| home.dissolve()).unwrap_or_default())
+    }
+
+    pub(super) fn ids(&self) -> Vec<VolumeId> {
+        self.fronts.iter().map(|(id, _)| id).collect()
+    }
+
+    /// Volumes that the stop has to flush.
+    pub(super) fn unflushed(&self) -> Vec<VolumeId> {
+        let wants = |id: &VolumeId| self.get(*id).is_some_and(Front::wants_flush);
+        self.ids().into_iter().filter(wants).collect()
+    }
+
+    pub(super) fn entries(&self) -> Vec<VolumeEntry> {
+        let entry = |(id, front): (VolumeId, &Front)| VolumeEntry {
+            id,
+            view: front.gate.view().clone(),
+            sync_failed: front.gate.sync_failed(),
+            io: front.io,
+        };
+        self.fronts.iter().map(entry).collect()
+    }
+
+    /// Notes that a volume may have something to give.
+    pub(super) fn stir(&mut self, volume: VolumeId) {
+        if let Some(front) = self.front(volume)
+            && !std::mem::replace(&mut front.stirred, true)
+        {
+            self.stirred.push_back(volume);
+        }
+    }
+
+    /// Goes on with long operations, in a new turn.
+    pub(super) fn go_on(&mut self) {
+        while let Some(volume) = self.longer.pop_front() {
+            self.stir(volume);
+        }
+    }
+
+    /// Whether a long operation goes on in the next turn.
+    pub(super) fn goes_on(&self) -> bool {
+        !self.longer.is_empty()
+    }
+
+    /// Whether a read may be given the volume's own memory.
+    pub(super) fn lends(&self, volume: VolumeId) -> bool {
+        self.get(volume).is_some_and(|front| front.gate.lends())
+    }
+
+    pub(super) fn bytes(&self, volume: VolumeId, span: Span) -> u32 {
+        let logical = self.get(volume).map_or(0, |front| front.gate.view().geometry.logical);
+        u32::try_from(span.blocks * u64::from(logical)).unwrap_or(u32::MAX)
+    }
+
+    pub(super) fn submit(&mut self, cx: &mut Cx<'_>, who: &Nexus, volume: VolumeId, io: Io) {
+        let Some(front) = self.front(volume) else {
+            // The volume went while this waited for memory, or for its turn in a longer command.
+            let result = Err(Refusal::NotReady(Why::Removed).into());
+            return self.stray.push_back(Done { id: io.id, result, payload: io.payload });
+        };
+        let bytes = front.gate.view().geometry.logical;
+        match &io.op {
+            Op::Read(span) => front.io.count_read(span.blocks * u64::from(bytes)),
+            Op::Write(span, _) => front.io.count_write(span.blocks * u64::from(bytes)),
+            _ => {}
+        }
+        front.note(&io);
+        front.gate.submit(cx, who, io);
+        self.stir(volume);
+    }
+
+    /// Reads at once, if the transport has leave to send so much; see [`Gate::read_at_once`].
+    pub(super) fn read_at_once(
+        &mut self,
+        who: &Nexus,
+        volume: VolumeId,
+        span: Span,
+        may: impl FnOnce() -> bool,
+    ) -> Option<Sg> {
+        let front = self.front(volume)?;
+        let data = front.gate.read_at_once(who, span).filter(|_| may())?;
+        front.io.count_read(data.len() as u64);
+        Some(data)
+    }
+
+    /// Writes at once; see [`Gate::write_at_once`].
+    pub(super) fn write_at_once(
+        &mut self,
+        who: &Nexus,
+        volume: VolumeId,
+        (span, durability): (Span, Durability),
+        from: &[u8],
+    ) -> bool {
+        let Some(front) = self.front(volume) else { return false };
+        let written = front.gate.write_at_once(who, span, durability, from);
+        if written {
+            front.io.count_write(from.len() as u64);
+            // Its turn settles all that was written at once, before anything is sent.
+            self.stir(volume);
+        }
+        written
+    }
+
+    pub(super) fn cancel(&mut self, volume: VolumeId, id: IoId) {
+        if let Some(front) = self.front(volume) {
+            front.gate.cancel(id);
+            self.stir(volume);
+        }
+    }
+
+    pub(super) fn handle_disk(&mut self, cx: &mut Cx<'_>, op: DiskOp, came: Result<usize, Errno>) {
+        let Some(volume) = self.disks.get(&op.disk).copied() else { return };
+        if let Some(front) = self.front(volume) {
+            front.gate.handle_disk(cx, op, came);
+            self.stir(volume);
+        }
+    }
+
+    pub(super) fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
+        while let Some((time, volume)) = self.timers.due(cx.now) {
+            let Some(front) = self.front(volume) else { continue };
+            if front.noted != Some(time) {
+                continue;
+            }
+            front.noted = None;
+            if let Some(home) = &mut front.home
+                && home.poll_timeout().is_some_and(|time| time <= cx.now)
+            {
+                home.handle_timeout(cx.now);
+            }
+            // Its turn resumes the gate, and notes the next time.
+            self.stir(volume);
+        }
+    }
+
+    /// Notes when a volume wants to be called next.
+    fn note_timeout(&mut self, volume: VolumeId) {
+        let Some(front) = self.fronts.get_mut(volume) else { return };
+        let home = front.home.as_ref().and_then(|home| home.poll_timeout());
+        let wanted = [front.gate.poll_timeout(), home].into_iter().flatten().min();
+        self.timers.note(volume, wanted, &mut front.noted);
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Time> {
+        self.timers.next()
+    }
+
+    pub(super) fn poll_disk(&mut self) -> Option<DiskOp> {
+        self.out.pop_front()
+    }
+
+    /// Takes an ask to its home. Where there is none any more, this is the answer.
+    #[must_use]
+    pub(super) fn ask(
+        &mut self,
+        cx: &mut Cx<'_>,
+        volume: VolumeId,
+        from: ShardId,
+        id: AskId,
+        ask: Ask,
+    ) -> Option<Answer> {
+        if let Some(front) = self.front(volume)
+            && let Some(home) = &mut front.home
+        {
+            home.handle_ask(cx.now, Core(from.0), id, ask);
+            self.stir(volume);
+            return None;
+        }
+        Some(Answer { to: Core(from.0), id, result: Err(Refusal::NotReady(Why::Removed)) })
+    }
+
+    pub(super) fn ack(&mut self, cx: &mut Cx<'_>, volume: VolumeId, ack: Ack) {
+        if let Some(front) = self.front(volume)
+            && let Some(home) = &mut front.home
+        {
+            home.handle_ack(cx.now, ack);
+            self.stir(volume);
+        }
+    }
+
+    /// A home has answered what a gate asked.
+    pub(super) fn gate_answered(&mut self, cx: &mut Cx<'_>, volume: VolumeId, answer: &Answer) {
+        if let Some(front) = self.front(volume) {
+            front.gate.answered(cx, answer.id, answer.result);
+            self.stir(volume);
+        }
+    }
+
+    /// Starts a flush that no reservation can refuse, for the stop.
+    pub(super) fn flush(&mut self, cx: &mut Cx<'_>, volume: VolumeId) {
+        if let Some(front) = self.front(volume) {
+            front.gate.sync(cx, FLUSH);
+            self.stir(volume);
+        }
+    }
+
+    /// A volume's state was made durable, or not.
+    pub(super) fn stored(&mut self, cx: &mut Cx<'_>, volume: VolumeId, ticket: u64, durable: bool) {
+        if let Some(front) = self.front(volume)
+            && let Some(home) = &mut front.home
+        {
+            home.handle_stored(cx.now, ticket, durable);
+            self.stir(volume);
+        }
+    }
+}
+
+/// How many volumes that are not here may have changed. Volumes are added one after the other.
+const EARLY_MAX: usize = 256;
+/// The flush of the stop; the server's own names have a small low half.
+const FLUSH: IoId = IoId(u64::MAX);
+/// The bit by which operations and asks of the NVMe server are told from those of the SCSI server.
+pub(super) const NVME: u64 = 1 << 63;
+
+impl Traffic {
+    fn count_read(&mut self, bytes: u64) {
+        self.reads += 1;
+        self.read_bytes += bytes;
+    }
+
+    fn count_write(&mut self, bytes: u64) {
+        self.writes += 1;
+        self.written_bytes += bytes;
+    }
+}
+
+impl Shard {
+    /// Takes from gates and homes what they have to give.
+    pub(super) fn run_fronts(&mut self, cx: &mut Cx<'_>) -> bool {
+        let mut worked = false;
+        while let Some(done) = self.fronts.stray.pop_front() {
+            worked = true;
+            self.tell_server(cx, done);
+        }
+        while let Some(volume) = self.fronts.stirred.pop_front() {
+            worked = true;
+            if let Some(front) = self.fronts.front(volume) {
+                front.stirred = false;
+            }
+            self.run_gate(cx, volume);
+            if let Some(tag) = self.fronts.get(volume).and_then(|front| front.remote) {
+                self.remotes.touch(tag);
+            }
+            self.run_home(volume);
+            self.fronts.note_timeout(volume);
+        }
+        worked
+    }
+
+    /// An operation has ended: its server hears of it.
+    fn tell_server(&mut self, cx: &mut Cx<'_>, done: Done) {
+        if done.id.0 & NVME != 0 {
+            self.nvme.server.done(cx, done);
+        } else {
+            self.server.done(cx, done);
+        }
+    }
+
+    fn run_gate(&mut self, cx: &mut Cx<'_>, volume: VolumeId) {
+        loop {
+            let Some(front) = self.fronts.front(volume) else { return };
+            let more = front.gate.resume(cx);
+            let mut ended = false;
+            while let Some(done) = self.poll_done(volume) {
+                ended = true;
+                if done.id == FLUSH {
+                    self.flushed(volume, done.result.is_ok());
+                } else {
+                    self.tell_server(cx, done);
+                }
+            }
+            // In memory each part of an operation has ended at once: sockets and other volumes have their
+            // turn before the next part.
+            if more && !self.fronts.longer.contains(&volume) {
+                self.fronts.longer.push_back(volume);
+            }
+            if more || !ended {
+                break;
+            }
+        }
+        while let Some(op) = self.fronts.front(volume).and_then(|front| front.gate.poll_disk()) {
+            self.fronts.out.push_back(op);
+        }
+        while let Some(core) = self.fronts.front(volume).and_then(|front| front.gate.poll_wake()) {
+            self.post(ShardId(core.0), Message::Wake(volume));
+        }
+        while let Some((name, remark)) = self.fronts.front(volume).and_then(Front::poll_remark) {
+            self.say(LogLine::Volume { name, remark });
+        }
+        let home = self.fronts.home_of(volume);
+        while let Some((id, ask)) = self.fronts.front(volume).and_then(|front| front.gate.poll_ask()) {
+            self.post(home, Message::Ask(volume, self.id, id, ask));
+        }
+        while let Some(ack) = self.fronts.front(volume).and_then(|front| front.gate.poll_ack()) {
+            self.post(home, Message::Ack(volume, ack));
+        }
+    }
+
+    fn poll_done(&mut self, volume: VolumeId) -> Option<Done> {
+        let front = self.fronts.front(volume)?;
+        let done = front.gate.poll_done()?;
+        front.note_done(&done);
+        Some(done)
+    }
+
+    fn run_home(&mut self, volume: VolumeId) {
+        let Some(home) = self.fronts.front(volume).and_then(|front| front.home.as_mut()) else { return };
+        let stores: Vec<StoreOp> = std::iter::from_fn(|| home.poll_store()).collect();
+        let adoptions: Vec<Adoption> = std::iter::from_fn(|| home.poll_adoption()).collect();
+        let answers: Vec<Answer> = std::iter::from_fn(|| home.poll_answer()).collect();
+        let name = home.facts().name.clone();
+        let remarks: Vec<Remark> = std::iter::from_fn(|| home.poll_remark()).collect();
+        for remark in remarks {
+            self.say(LogLine::Volume { name: name.clone(), remark });
+        }
+        for store in stores {
+            self.post(CONTROL, Message::Store(volume, store));
+        }
+        for adoption in adoptions {
+            let adoption = Arc::new(adoption);
+            for shard in 0..self.shards {
+                self.post(ShardId(shard), Message::Adopt(volume, adoption.clone()));
+            }
+        }
+        for answer in answers {
+            self.post(ShardId(answer.to.0), Message::Answer(volume, answer));
+        }
+    }
+
+    /// Takes a change over: tasks that it ends first, then its notices, then the gate.
+    pub(super) fn adopt(&mut self, cx: &mut Cx<'_>, volume: VolumeId, adoption: &Adoption) {
+        self.server.adopt(volume, adoption);
+        self.run_steps(cx);
+        self.nvme.server.adopt(volume, adoption);
+        self.run_nvme_steps(cx);
+        match self.fronts.front(volume) {
+            Some(front) => front.gate.adopt(adoption),
+            None => {
+                // Nothing of it is in flight here.
+                self.fronts.keep_early(volume, &adoption.view);
+                let ack = Ack { from: Core(self.id.0), change: adoption.change };
+                self.post(self.fronts.home_of(volume), Message::Ack(volume, ack));
+            }
+        }
+        self.fronts.stir(volume);
+    }
+}

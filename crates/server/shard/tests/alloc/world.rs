@@ -1,0 +1,194 @@
+//! The smallest world: one shard, any number of sockets, everything at once. What the shard does is
+//! counted; what the world does is not.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use blockwire_shard::{Message, Shard};
+use buf::{Class, Cx, Entropy, Pool, Time};
+use endpoint::{Accepted, Arrival, Departure, Dial, Driver, Endpoint, LinkId, ListenerId, ShardId, pump};
+use stream::{Came, RecvOp, SendOp};
+use volume::{DiskKind, DiskOp};
+
+use crate::counter::counted;
+
+/// One socket.
+#[derive(Default)]
+pub struct Wire {
+    recv: Option<RecvOp>,
+    send: Option<SendOp>,
+    pub to_shard: VecDeque<u8>,
+    pub to_peer: Vec<u8>,
+    pub gone: bool,
+}
+
+#[derive(Default)]
+pub struct Hands {
+    pub wires: Vec<Wire>,
+    pub reports: usize,
+    disk: VecDeque<DiskOp>,
+}
+
+impl Wire {
+    /// Gives the wire's own memory back.
+    pub fn forget(&mut self) {
+        (self.to_peer, self.to_shard) = (Vec::new(), VecDeque::new());
+    }
+}
+
+impl Driver<Message> for Hands {
+    fn recv(&mut self, link: LinkId, op: RecvOp) {
+        self.wires[link.0 as usize].recv = Some(op);
+    }
+
+    fn send(&mut self, link: LinkId, op: SendOp) {
+        self.wires[link.0 as usize].send = Some(op);
+    }
+
+    fn disk(&mut self, op: DiskOp) {
+        self.disk.push_back(op);
+    }
+
+    fn depart(&mut self, link: LinkId, _how: Departure<Message>) {
+        self.wires[link.0 as usize].gone = true;
+    }
+
+    fn post(&mut self, _to: ShardId, message: Message) {
+        assert!(matches!(message, Message::Report(..)), "{message:?}");
+        self.reports += 1;
+    }
+
+    fn dial(&mut self, dial: Dial) {
+        unreachable!("a target's shard without remotes dials nobody: {dial:?}");
+    }
+}
+
+pub struct World {
+    pub shard: Shard,
+    pub pool: Pool,
+    entropy: Entropy,
+    pub now: Time,
+    pub hands: Hands,
+}
+
+impl World {
+    pub fn new(shard: Shard, pool_bytes: usize) -> Self {
+        let hands = Hands { disk: VecDeque::with_capacity(256), ..Hands::default() };
+        World {
+            shard,
+            pool: Pool::new(pool_bytes),
+            entropy: Entropy::new([5; 32]),
+            now: Time(1_000_000),
+            hands,
+        }
+    }
+
+    /// Lets the shard do something, counted.
+    pub fn with(&mut self, act: impl FnOnce(&mut Shard, &mut Cx<'_>)) {
+        let World { shard, pool, entropy, now, hands } = self;
+        now.0 += 1_000;
+        let mut cx = Cx { now: *now, pool, entropy };
+        counted(|| {
+            act(shard, &mut cx);
+            while pump(shard, &mut cx, hands) {}
+        });
+    }
+
+    pub fn tell(&mut self, message: Message) {
+        self.with(|shard, cx| shard.handle_message(cx, message));
+    }
+
+    pub fn connect(&mut self) -> usize {
+        self.connect_to(ListenerId(0))
+    }
+
+    pub fn connect_to(&mut self, listener: ListenerId) -> usize {
+        let at = self.hands.wires.len();
+        // What the world's own lists take is the world's.
+        self.hands.wires.push(Wire {
+            to_shard: VecDeque::with_capacity(1 << 20),
+            to_peer: Vec::with_capacity(1 << 20),
+            ..Wire::default()
+        });
+        let address = SocketAddr::from(([127, 0, 0, 1], 3260));
+        let accepted = Accepted { listener, local: address, peer: address, cpu: None };
+        self.with(|shard, cx| shard.handle_arrival(cx, LinkId(at as u64), Arrival::Accepted(accepted)));
+        at
+    }
+
+    /// Moves bytes both ways until nothing moves any more.
+    pub fn settle(&mut self, at: usize) {
+        while self.write_out(at) | self.read_in(at) | self.run_disk() {}
+    }
+
+    /// Every disk operation succeeds; what is read is whatever stood in the memory.
+    fn run_disk(&mut self) -> bool {
+        let Some(op) = self.hands.disk.pop_front() else { return false };
+        let len = match &op.kind {
+            DiskKind::Read { into, skip, .. } => into.len() - skip,
+            DiskKind::Write { from, skip, .. } => from.len() - skip,
+            other => unreachable!("reads and writes only: {other:?}"),
+        };
+        self.with(|shard, cx| shard.handle_disk(cx, op, Ok(len)));
+        true
+    }
+
+    fn write_out(&mut self, at: usize) -> bool {
+        let wire = &mut self.hands.wires[at];
+        let Some(op) = wire.send.take() else { return false };
+        let had = wire.to_peer.len();
+        wire.to_peer.resize(had + op.len, 0);
+        assert_eq!(op.copy_to(0, &mut wire.to_peer[had..]), op.len);
+        let link = LinkId(at as u64);
+        self.with(|shard, cx| {
+            shard.handle_written(cx, link, Ok(()));
+            shard.handle_sent(cx, link, op);
+        });
+        true
+    }
+
+    fn read_in(&mut self, at: usize) -> bool {
+        let wire = &mut self.hands.wires[at];
+        if wire.to_shard.is_empty() {
+            return false;
+        }
+        let Some(mut op) = wire.recv.take() else { return false };
+        let mut taken = 0;
+        if let Some(direct) = &mut op.direct {
+            let now = direct.want.len().min(wire.to_shard.len());
+            for slice in direct.data.slices_mut(direct.want.start..direct.want.start + now) {
+                drain(&mut wire.to_shard, slice);
+            }
+            taken = now;
+        }
+        let full = op.direct.as_ref().is_none_or(|direct| taken == direct.want.len());
+        let rest = wire.to_shard.len().min(op.stage_len);
+        if full && rest > 0 {
+            let mut stage = self.pool.take(Class::Wire, op.stage_len).expect("there is memory");
+            stage.set_len(rest);
+            drain(&mut wire.to_shard, &mut stage);
+            op.stage = Some(stage);
+            taken += rest;
+        }
+        let link = LinkId(at as u64);
+        self.with(|shard, cx| shard.handle_recv(cx, link, op, Came::Bytes(taken)));
+        true
+    }
+
+    /// Calls the timers that are due by `now`.
+    pub fn sleep(&mut self, nanoseconds: u64) {
+        self.now.0 += nanoseconds;
+        if self.shard.poll_timeout().is_some_and(|due| due <= self.now) {
+            self.with(|shard, cx| shard.handle_timeout(cx));
+        }
+    }
+}
+
+fn drain(from: &mut VecDeque<u8>, into: &mut [u8]) {
+    let len = into.len();
+    let (first, second) = from.as_slices();
+    let n = first.len().min(len);
+    into[..n].copy_from_slice(&first[..n]);
+    into[n..].copy_from_slice(&second[..len - n]);
+    from.drain(..len);
+}

@@ -1,0 +1,114 @@
+//! Hosts that must authenticate: on every queue, whatever shard it lives on, with the powers computed
+//! outside of the shards.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use blockwire_shard::{Exports, HostAuth, Shard};
+use nvme::auth::{self, Credentials, HostFault, HostProgress, MESSAGE_LEN_MAX, Policy, Secret};
+use nvme::fabrics::{ConnectData, Connected};
+use nvme::{FabricsType, Status};
+use sim::World;
+
+use crate::host::{HOST, Host, Wanted, is_dead, run, transfer, wait};
+use crate::pipe::Pipe;
+use crate::queues::listings;
+use crate::rig::{self, SUBSYSTEM, Terms};
+use crate::{pattern, world_with};
+
+const SECRET: &str = "DHHC-1:01:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
+const OTHER: &str = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
+
+fn exports() -> Arc<Exports> {
+    let mut exports = Exports::clone(&rig::exports(&Terms::default()));
+    let secret = Secret::parse(SECRET).unwrap();
+    for rule in exports.nvme.subsystems.iter_mut().flat_map(|subsystem| &mut subsystem.rules) {
+        rule.auth = HostAuth::Required(Arc::new(secret.clone()));
+    }
+    Arc::new(exports)
+}
+
+fn credentials(secret: &str) -> Credentials {
+    Credentials {
+        host_nqn: HOST.to_owned(),
+        subsystem_nqn: SUBSYSTEM.to_owned(),
+        host: Some(Secret::parse(secret).unwrap().key(HOST)),
+        controller: None,
+    }
+}
+
+/// Authenticates on a queue that has just connected.
+fn enter(world: &mut World<Shard>, pipe: &mut Pipe, secret: &str) -> Result<(), HostFault> {
+    let mut drawn = 0_u8;
+    let mut fill = |bytes: &mut [u8]| {
+        bytes.fill_with(|| {
+            drawn = drawn.wrapping_add(41);
+            drawn
+        });
+    };
+    let (mut side, first) = auth::Host::start(credentials(secret), Policy::default(), 9, &mut fill);
+    let mut progress = HostProgress::Send(first);
+    loop {
+        progress = match progress {
+            HostProgress::Send(message) => {
+                let sqe = auth::command(FabricsType::AUTHENTICATION_SEND, message.len() as u32);
+                let cid = pipe.command(world, sqe, &message, true, 0);
+                assert_eq!(wait(world, pipe, cid).status, Status::SUCCESS);
+                side.sent()
+            }
+            HostProgress::Receive => {
+                let sqe = auth::command(FabricsType::AUTHENTICATION_RECEIVE, MESSAGE_LEN_MAX as u32);
+                let cid = pipe.command(world, sqe, &[], false, MESSAGE_LEN_MAX);
+                let ended = wait(world, pipe, cid);
+                assert_eq!(ended.status, Status::SUCCESS);
+                side.receive(&ended.data)
+            }
+            HostProgress::Compute(work) => side.computed(work.run()),
+            HostProgress::Authenticated => return Ok(()),
+            HostProgress::Failed(fault) => return Err(fault),
+        };
+    }
+}
+
+/// Connects an admin queue, whose answer wants authentication.
+fn admin(world: &mut World<Shard>) -> Host {
+    let wanted = Wanted::default();
+    let mut pipe = Pipe::open(world, wanted.listener, wanted.digests);
+    let cid = pipe.connect(world, &wanted.connect(0), &wanted.names(ConnectData::DYNAMIC));
+    let connected = Connected::parse(wait(world, &mut pipe, cid).result);
+    assert!(connected.authenticate);
+    Host { wanted, pipes: vec![pipe], cntlid: connected.cntlid }
+}
+
+#[test]
+fn every_queue_authenticates_wherever_it_lives() {
+    for seed in 0..4 {
+        let mut world = world_with(seed, 3, &exports());
+        let mut host = admin(&mut world);
+        enter(&mut world, &mut host.pipes[0], SECRET).unwrap();
+        host.enable(&mut world);
+        for qid in 1..=3 {
+            let ended = host.join(&mut world, qid);
+            assert!(Connected::parse(ended.result).authenticate, "queue {qid}");
+            let at = usize::from(qid);
+            let refused = host.ask(&mut world, at, transfer(2, 0, 1), &[], 512);
+            assert_eq!(refused.status, Status::AUTHENTICATION_REQUIRED.final_());
+            enter(&mut world, &mut host.pipes[at], SECRET).unwrap();
+        }
+        assert_eq!(host.write(&mut world, 1, 5, &pattern(5, 8, 1)), Status::SUCCESS);
+        assert!(host.read(&mut world, 3, 5, 8) == pattern(5, 8, 1));
+    }
+}
+
+#[test]
+fn a_wrong_secret_is_refused_and_the_link_closed() {
+    for seed in 0..4 {
+        let mut world = world_with(seed, 2, &exports());
+        let mut host = admin(&mut world);
+        let fault = enter(&mut world, &mut host.pipes[0], OTHER).unwrap_err();
+        assert_eq!(fault, HostFault::Refused(auth::Explanation::FAILED));
+        run(&mut world, &mut [&mut host.pipes[0]], |world, pipes| is_dead(world, pipes[0]));
+        world.run_for(Duration::from_secs(1));
+        assert!(listings(&mut world).iter().all(|listing| listing.queues.is_empty()));
+    }
+}

@@ -1,0 +1,325 @@
+//! One shard of two, alone: the test is the other one, and says in which order things come to it.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use blockwire_shard::{Control, ControllerVerdict, Message, NvmeMessage, Report, Shard, VolumeSpec};
+use buf::{Class, Cx, Entropy, Errno, Pool, Time};
+use endpoint::{Accepted, Arrival, Departure, Dial, Driver, Endpoint, LinkId, ListenerId, ShardId, pump};
+use nvme::fabrics::{ConnectData, Property, PropertyAccess};
+use stream::{Came, RecvOp, SendOp};
+use volume::{
+    Abort, Adoption, Answer, AskId, Backend, ChangeId, DiskId, DiskOp, Epoch, Ram, RamDisk, Shard as Core,
+    Standing, View, VolumeId,
+};
+
+use crate::host::{IO, Wanted, keys, reserve, transfer};
+use crate::pipe::{Carrier, Ended, Pipe};
+use crate::{BLOCKS, rig};
+
+#[derive(Default)]
+struct Wire {
+    recv: Option<RecvOp>,
+    send: Option<SendOp>,
+    to_shard: VecDeque<u8>,
+    to_peer: Vec<u8>,
+    gone: bool,
+}
+
+#[derive(Default)]
+struct Hands {
+    wires: Vec<Wire>,
+    posted: Vec<(ShardId, Message)>,
+}
+
+impl Driver<Message> for Hands {
+    fn recv(&mut self, link: LinkId, op: RecvOp) {
+        self.wires[link.0 as usize].recv = Some(op);
+    }
+
+    fn send(&mut self, link: LinkId, op: SendOp) {
+        self.wires[link.0 as usize].send = Some(op);
+    }
+
+    fn disk(&mut self, op: DiskOp) {
+        unreachable!("memory has no disk: {op:?}");
+    }
+
+    fn depart(&mut self, link: LinkId, _how: Departure<Message>) {
+        self.wires[link.0 as usize].gone = true;
+    }
+
+    fn post(&mut self, to: ShardId, message: Message) {
+        self.posted.push((to, message));
+    }
+
+    fn dial(&mut self, dial: Dial) {
+        unreachable!("a shard without remotes dials nobody: {dial:?}");
+    }
+}
+
+struct Alone {
+    shard: Shard,
+    pool: Pool,
+    entropy: Entropy,
+    now: Time,
+    hands: Hands,
+}
+
+/// The shard that is tested; controllers of odd numbers are its own.
+const SELF: ShardId = ShardId(1);
+
+impl Alone {
+    fn new() -> Self {
+        let (mut alone, spec) = Alone::without_volume();
+        alone.add(spec);
+        alone
+    }
+
+    fn add(&mut self, spec: VolumeSpec) {
+        self.with(|shard, cx| {
+            shard.handle_message(cx, Message::Control(0, Control::AddVolume(Box::new(spec))));
+        });
+        self.hands.posted.clear();
+    }
+
+    /// The shard, and the volume that it has not heard of.
+    fn without_volume() -> (Self, VolumeSpec) {
+        let exports = rig::exports(&rig::Terms::default());
+        let alone = Alone {
+            shard: Shard::new(SELF, 2, exports),
+            pool: Pool::new(16 << 20),
+            entropy: Entropy::new([5; 32]),
+            now: Time(1_000_000),
+            hands: Hands::default(),
+        };
+        let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096));
+        let geometry = Ram::new(disk.clone()).geometry();
+        let specs = rig::volume(2, geometry, &[DiskId(0)], None, move |_| Ram::new(disk.clone()));
+        let spec = specs.into_iter().nth(usize::from(SELF.0)).unwrap();
+        (alone, spec)
+    }
+
+    /// Lets the shard hear what comes at once, and do what is to be done about all of it.
+    fn with(&mut self, act: impl FnOnce(&mut Shard, &mut Cx<'_>)) {
+        self.now.0 += 1_000;
+        let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
+        act(&mut self.shard, &mut cx);
+        while pump(&mut self.shard, &mut cx, &mut self.hands) {}
+    }
+
+    /// Moves bytes both ways until nothing moves any more.
+    fn settle(&mut self, at: usize) {
+        while self.write_out(at) | self.read_in(at) {}
+    }
+
+    fn write_out(&mut self, at: usize) -> bool {
+        let Some(op) = self.hands.wires[at].send.take() else { return false };
+        let mut bytes = vec![0; op.len];
+        assert_eq!(op.copy_to(0, &mut bytes), op.len);
+        self.hands.wires[at].to_peer.extend(bytes);
+        self.with(|shard, cx| {
+            shard.handle_written(cx, LinkId(at as u64), Ok(()));
+            shard.handle_sent(cx, LinkId(at as u64), op);
+        });
+        true
+    }
+
+    fn read_in(&mut self, at: usize) -> bool {
+        let wire = &mut self.hands.wires[at];
+        if wire.to_shard.is_empty() {
+            return false;
+        }
+        let Some(mut op) = wire.recv.take() else { return false };
+        let len = wire.to_shard.len().min(op.stage_len);
+        assert!(op.direct.is_none() && len > 0, "what is sent here is short");
+        let mut stage = self.pool.take(Class::Wire, op.stage_len).expect("there is memory");
+        stage.set_len(len);
+        wire.to_shard.drain(..len).zip(stage.iter_mut()).for_each(|(byte, place)| *place = byte);
+        op.stage = Some(stage);
+        self.with(|shard, cx| shard.handle_recv(cx, LinkId(at as u64), op, Came::Bytes(len)));
+        true
+    }
+
+    /// The connection is lost.
+    fn reset(&mut self, at: usize) {
+        let op = self.hands.wires[at].recv.take().expect("a receive is out");
+        self.with(|shard, cx| shard.handle_recv(cx, LinkId(at as u64), op, Came::Failed(Errno(104))));
+        assert!(self.hands.wires[at].gone);
+    }
+
+    fn finish(&mut self, pipe: &mut Pipe, cid: u16) -> Ended {
+        loop {
+            self.settle(pipe.at);
+            pipe.poll(self);
+            if let Some(ended) = pipe.take_ended(cid) {
+                assert!(ended.status.is_success(), "{ended:?}");
+                return ended;
+            }
+            let wire = &self.hands.wires[pipe.at];
+            assert!(!wire.to_shard.is_empty(), "command {cid} is not answered: {:?}", self.hands.posted);
+        }
+    }
+
+    /// Offers terms and sends a Connect.
+    fn connect(&mut self, wanted: &Wanted, qid: u16, cntlid: u16) -> (Pipe, u16) {
+        let mut pipe = Pipe::open(self, IO, (false, false));
+        self.settle(pipe.at);
+        pipe.poll(self);
+        let cid = pipe.connect(self, &wanted.connect(qid), &wanted.names(cntlid));
+        self.settle(pipe.at);
+        (pipe, cid)
+    }
+
+    /// The number of the connection whose claim came to the directory, which is the test.
+    fn claimed(&mut self) -> u64 {
+        let claim = |(to, message): &mut (ShardId, Message)| {
+            *to == ShardId(0) && matches!(message, Message::Nvme(NvmeMessage::Claim(_)))
+        };
+        match self.hands.posted.extract_if(.., claim).next() {
+            Some((_, Message::Nvme(NvmeMessage::Claim(claim)))) => claim.from.1,
+            other => panic!("no claim: {other:?}"),
+        }
+    }
+
+    /// What was asked of the volume's home, which is the test.
+    fn asked(&mut self) -> (VolumeId, AskId) {
+        let ask =
+            |(to, message): &mut (ShardId, Message)| *to == ShardId(0) && matches!(message, Message::Ask(..));
+        match self.hands.posted.extract_if(.., ask).next() {
+            Some((_, Message::Ask(volume, from, id, _))) if from == SELF => (volume, id),
+            other => panic!("nothing was asked: {other:?}"),
+        }
+    }
+}
+
+fn granted(token: u64, cntlid: u16) -> Message {
+    let verdict = ControllerVerdict::Granted { cntlid, shard: SELF, left: u64::MAX };
+    Message::Nvme(NvmeMessage::Verdict(token, verdict))
+}
+
+impl Carrier for Alone {
+    fn open(&mut self, listener: ListenerId) -> usize {
+        let at = self.hands.wires.len();
+        self.hands.wires.push(Wire::default());
+        let address = SocketAddr::from(([127, 0, 0, 1], 4420));
+        let accepted = Accepted { listener, local: address, peer: address, cpu: None };
+        self.with(|shard, cx| shard.handle_arrival(cx, LinkId(at as u64), Arrival::Accepted(accepted)));
+        at
+    }
+
+    fn put(&mut self, at: usize, bytes: &[u8]) {
+        self.hands.wires[at].to_shard.extend(bytes);
+    }
+
+    fn take(&mut self, at: usize) -> Vec<u8> {
+        std::mem::take(&mut self.hands.wires[at].to_peer)
+    }
+}
+
+/// What ends the last command of a queue that was lost goes to that queue's connection, though a new queue is opened
+/// in the very turn in which the command ends: else the connection is kept, with its memory, for ever.
+#[test]
+fn a_queue_key_is_not_given_again_before_its_last_command_is_retired() {
+    let mut alone = Alone::new();
+    let wanted = Wanted::default();
+    let (mut admin, cid) = alone.connect(&wanted, 0, ConnectData::DYNAMIC);
+    let token = alone.claimed();
+    alone.with(|shard, cx| shard.handle_message(cx, granted(token, 1)));
+    alone.finish(&mut admin, cid);
+    let enable = PropertyAccess::set_sqe(Property::CC, 0x0046_0001);
+    let cid = admin.command(&mut alone, enable, &[], false, 0);
+    alone.finish(&mut admin, cid);
+    // Queue 2 of controller 1 lives on this shard.
+    let (mut queue, cid) = alone.connect(&wanted, 2, 1);
+    alone.finish(&mut queue, cid);
+    let with_both = alone.pool.usage().reserved;
+    // Its last command waits for the volume's home when the connection is lost.
+    queue.command(&mut alone, reserve(0x0d, 0, 0), &keys(0, 0xb), true, 0);
+    alone.settle(queue.at);
+    let (volume, id) = alone.asked();
+    alone.reset(queue.at);
+    let (mut second, cid) = alone.connect(&wanted, 0, ConnectData::DYNAMIC);
+    let token = alone.claimed();
+    let answer = Message::Answer(volume, Answer { to: Core(SELF.0), id, result: Ok(()) });
+    alone.with(|shard, cx| {
+        shard.handle_message(cx, answer);
+        shard.handle_message(cx, granted(token, 3));
+    });
+    alone.finish(&mut second, cid);
+    assert_eq!(
+        alone.pool.usage().reserved,
+        with_both,
+        "the lost queue's memory is back, the new one's is taken"
+    );
+}
+
+/// The volume is memory, so that each part of a long operation has ended at once.
+#[test]
+fn one_long_command_does_not_keep_its_shard_from_everybody_else() {
+    let mut alone = Alone::new();
+    let wanted = Wanted::default();
+    let (mut admin, cid) = alone.connect(&wanted, 0, ConnectData::DYNAMIC);
+    let token = alone.claimed();
+    alone.with(|shard, cx| shard.handle_message(cx, granted(token, 1)));
+    alone.finish(&mut admin, cid);
+    let enable = PropertyAccess::set_sqe(Property::CC, 0x0046_0001);
+    let cid = admin.command(&mut alone, enable, &[], false, 0);
+    alone.finish(&mut admin, cid);
+    let (mut queue, cid) = alone.connect(&wanted, 2, 1);
+    alone.finish(&mut queue, cid);
+    // Verify of 2 MiB, in parts of 256 KiB.
+    let verify = transfer(0x0c, 0, BLOCKS as usize);
+    let cid = queue.command(&mut alone, verify, &[], false, 0);
+    let wire = &mut alone.hands.wires[queue.at];
+    let (bytes, mut op) = (std::mem::take(&mut wire.to_shard), wire.recv.take().expect("a receive is out"));
+    let mut stage = alone.pool.take(Class::Wire, op.stage_len).expect("there is memory");
+    stage.set_len(bytes.len());
+    bytes.iter().zip(stage.iter_mut()).for_each(|(byte, place)| *place = *byte);
+    op.stage = Some(stage);
+    let mut cx = Cx { now: alone.now, pool: &alone.pool, entropy: &mut alone.entropy };
+    alone.shard.handle_recv(&mut cx, LinkId(queue.at as u64), op, Came::Bytes(bytes.len()));
+    let mut turns = 0;
+    while alone.shard.turn(&mut cx) {
+        turns += 1;
+        assert!(turns < 100, "it comes to an end");
+    }
+    assert!(turns >= 8, "2 MiB in {turns} turns");
+    alone.with(|_, _| {});
+    alone.finish(&mut queue, cid);
+}
+
+/// The home of a volume that is added at run time may change it before the other shards have heard of it: none of them
+/// lets the home wait, and each serves what the volume has become.
+#[test]
+fn a_change_that_overtakes_its_volume_is_acknowledged_and_not_forgotten() {
+    let (mut alone, spec) = Alone::without_volume();
+    let volume = spec.facts.id;
+    let standing = |epoch| Standing { epoch: Epoch(epoch), backing_read_only: true, ..(*spec.view).clone() };
+    for epoch in [1, 2] {
+        let change = ChangeId(epoch);
+        let view = View::from(standing(epoch));
+        let adoption =
+            Adoption { change, view, drain: true, abort: Abort::Nobody, notices: Vec::new(), asked: None };
+        alone.with(|shard, cx| shard.handle_message(cx, Message::Adopt(volume, Arc::new(adoption))));
+        let left =
+            |(_, message): &(ShardId, Message)| matches!(message, Message::Nvme(NvmeMessage::Left(..)));
+        alone.hands.posted.retain(|posted| !left(posted));
+        match alone.hands.posted.pop() {
+            Some((ShardId(0), Message::Ack(of, ack))) => {
+                assert_eq!((of, ack.from, ack.change), (volume, Core(SELF.0), change));
+            }
+            other => panic!("the home waits: {other:?}"),
+        }
+    }
+    alone.add(spec);
+    alone.with(|shard, cx| shard.handle_message(cx, Message::Control(1, Control::List)));
+    match alone.hands.posted.pop() {
+        Some((_, Message::Report(1, Report::Listing(listing)))) => {
+            let view = &listing.volumes[0].view;
+            assert_eq!((view.epoch, view.backing_read_only), (Epoch(2), true));
+        }
+        other => panic!("no listing: {other:?}"),
+    }
+}

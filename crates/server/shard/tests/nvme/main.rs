@@ -1,0 +1,76 @@
+//! NVMe/TCP from end to end in the simulated world: hosts connect over any shard, their queues live on
+//! all of them, and both protocols serve one volume.
+
+#[allow(dead_code)] // The iSCSI tests use all of it.
+#[path = "../simulation/initiator.rs"]
+mod initiator;
+#[path = "../simulation/rig.rs"]
+mod rig;
+
+mod attacks;
+mod auth;
+mod both;
+mod ends;
+mod facts;
+mod host;
+mod joins;
+mod keys;
+mod leaving;
+mod pipe;
+mod proofs;
+mod queues;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use blockwire_shard::{Control, Exports, Message, Shard};
+use endpoint::ShardId;
+use sim::{Config, World};
+use volume::{Backend, DiskId, Geometry, Ram, RamDisk};
+
+use rig::Terms;
+
+/// Blocks of the volume.
+pub const BLOCKS: u64 = 4096;
+
+/// A world of so many shards that serves a RAM volume.
+pub fn world(seed: u64, shards: u16) -> World<Shard> {
+    world_with(seed, shards, &rig::exports(&Terms::default()))
+}
+
+/// The same with other exports.
+pub fn world_with(seed: u64, shards: u16, exports: &Arc<Exports>) -> World<Shard> {
+    let mut config = Config::new(seed);
+    config.shards = shards;
+    world_of(config, exports)
+}
+
+/// The same as configured.
+pub fn world_of(config: Config, exports: &Arc<Exports>) -> World<Shard> {
+    let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096));
+    let geometry = Ram::new(disk.clone()).geometry();
+    world_on(config, exports, disk, geometry)
+}
+
+/// The same on this memory, which says of itself what it is told to.
+pub fn world_on(
+    config: Config,
+    exports: &Arc<Exports>,
+    disk: Arc<RamDisk>,
+    geometry: Geometry,
+) -> World<Shard> {
+    let shards = config.shards;
+    let mut world = World::new(config, |id, _| Shard::new(id, shards, exports.clone()));
+    let specs = rig::volume(shards, geometry, &[DiskId(0)], None, move |_| Ram::new(disk.clone()));
+    for (shard, spec) in (0..).zip(specs) {
+        world.tell(ShardId(shard), Message::Control(0, Control::AddVolume(Box::new(spec))));
+    }
+    world.run_for(Duration::from_millis(1));
+    assert_eq!(world.heard().len(), usize::from(shards));
+    world
+}
+
+/// Bytes that tell where they belong.
+pub fn pattern(lba: u64, blocks: usize, mark: u8) -> Vec<u8> {
+    (0..blocks * 512).map(|at| (lba as usize * 512 + at) as u8 ^ (at >> 8) as u8 ^ mark).collect()
+}

@@ -1,0 +1,561 @@
+//! Random histories: several hosts over several connections read, write and flush the same blocks while
+//! connections die, sessions are reinstated, tasks aborted, units reset, the disk fails and the power goes.
+//! Every seed is a history of its own, and every history must agree with a disk.
+
+mod power;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use blockwire_shard::Shard;
+use endpoint::ShardId;
+use iscsi::negotiate::Digest;
+use iscsi::wire::TmfFunction;
+use sim::linear::{self, Operation, Verdict, What};
+use sim::{Chance, Faults, PeerEnd, World};
+
+use crate::command::{Flight, Kind, request};
+use crate::initiator::Initiator;
+use crate::model::{ALIKE, Model, Moment, Value, value_of};
+use crate::plan::{PAGES, Plan, SPAN};
+use crate::rig;
+
+/// Simulated time after which something that was promised has not come.
+const PATIENCE: Duration = Duration::from_secs(100);
+
+struct Host {
+    isid: u16,
+    initiator: Initiator,
+    flights: BTreeMap<u32, Flight>,
+    /// Aborts under way, with the task that each is for; `None`: a reset of the unit.
+    managing: BTreeMap<u32, (usize, Option<u32>)>,
+    /// Writes that were given up with a connection: they may happen until the session ends.
+    orphans: Vec<Flight>,
+}
+
+/// How many of each there were: a simulation in which nothing happens proves nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    pub good: u64,
+    pub failed: u64,
+    pub aborted: u64,
+    pub kills: u64,
+    pub reinstated: u64,
+    pub power_losses: u64,
+    pub crashes: u64,
+    /// Flushes that were answered GOOD after a crash, and before anything was written.
+    pub first_flushes: u64,
+    pub lost: u64,
+    pub swapped: u64,
+    pub miscompared: u64,
+    pub unmapped: u64,
+    pub copied: u64,
+    pub ordered: u64,
+    pub undecided: u64,
+    /// R2Ts that were not the first of their tasks.
+    pub later_r2ts: u64,
+}
+
+impl Tally {
+    pub fn add(&mut self, other: Tally) {
+        self.good += other.good;
+        self.failed += other.failed;
+        self.aborted += other.aborted;
+        self.kills += other.kills;
+        self.reinstated += other.reinstated;
+        self.power_losses += other.power_losses;
+        self.crashes += other.crashes;
+        self.first_flushes += other.first_flushes;
+        self.lost += other.lost;
+        self.swapped += other.swapped;
+        self.miscompared += other.miscompared;
+        self.unmapped += other.unmapped;
+        self.copied += other.copied;
+        self.ordered += other.ordered;
+        self.undecided += other.undecided;
+        self.later_r2ts += other.later_r2ts;
+    }
+
+    /// Whether everything that can happen happens.
+    pub fn is_eventful(&self) -> bool {
+        let Tally { good, failed, aborted, kills, reinstated, power_losses, lost, .. } = *self;
+        let Tally { swapped, miscompared, unmapped, copied, later_r2ts, crashes, first_flushes, .. } = *self;
+        let rare = [failed, aborted, kills, reinstated, power_losses, lost, crashes, first_flushes];
+        let common = [swapped, miscompared, unmapped, copied, later_r2ts];
+        rare.iter().all(|count| *count > 5) && common.iter().all(|count| *count > 200) && good > 10_000
+    }
+}
+
+pub struct History {
+    plan: Plan,
+    chance: Chance,
+    world: World<Shard>,
+    model: Model,
+    hosts: Vec<Host>,
+    now: Moment,
+    last_value: Value,
+    /// What was last read in each block.
+    seen: Vec<Value>,
+    /// What everybody did to each block since the power came.
+    done: linear::History,
+    pub tally: Tally,
+}
+
+impl History {
+    pub fn new(plan: Plan) -> Self {
+        let world = plan.world(None, 0);
+        let chance = Chance::new(!plan.seed);
+        let model = Model::new(SPAN);
+        let mut history = History {
+            plan,
+            chance,
+            world,
+            model,
+            hosts: vec![],
+            now: 1,
+            last_value: 0,
+            seen: vec![0; SPAN],
+            done: linear::History::new(0),
+            tally: Tally::default(),
+        };
+        for isid in 1..=history.plan.hosts as u16 {
+            let host = history.log_in(isid);
+            history.hosts.push(host);
+        }
+        history
+    }
+
+    fn tick(&mut self) -> Moment {
+        self.now += 1;
+        self.now
+    }
+
+    fn step(&mut self) {
+        let until = self.world.now() + Duration::from_micros(50);
+        self.world.step(until);
+    }
+
+    /// Lets the world go on until `done`, everybody reading.
+    fn wait(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
+        let limit = self.world.now() + PATIENCE;
+        while !done(self) {
+            let seed = self.plan.seed;
+            assert!(self.world.now() < limit, "seed {seed}: waited in vain for {what}: {:?}", self.open());
+            self.poll();
+            let until = self.world.now() + Duration::from_millis(1);
+            self.world.step(until);
+        }
+    }
+
+    /// What is not answered yet.
+    fn open(&self) -> Vec<String> {
+        let host = |host: &Host| format!("{:?} {:?} {:?}", host.flights, host.managing, host.initiator);
+        self.hosts.iter().map(host).collect()
+    }
+
+    fn log_in(&mut self, isid: u16) -> Host {
+        let mut wanted = rig::wanted(isid);
+        if self.plan.digests {
+            wanted.limits.header_digest = vec![Digest::Crc32c];
+            wanted.limits.data_digest = vec![Digest::Crc32c];
+        }
+        wanted.limits.initial_r2t = !self.plan.unsolicited;
+        wanted.limits.immediate_data = self.plan.unsolicited;
+        if let Some((first, all, outstanding)) = self.plan.bursts {
+            (wanted.limits.first_burst, wanted.limits.max_burst) = (first, all);
+            wanted.limits.max_outstanding_r2t = outstanding;
+        }
+        let mut initiator = Initiator::connect(&mut self.world, wanted);
+        for cid in 0..self.plan.connections {
+            if cid > 0 {
+                initiator.join(&mut self.world, cid);
+            }
+            let limit = self.world.now() + PATIENCE;
+            while !initiator.is_in() {
+                assert_eq!(initiator.failure(), None, "seed {}", self.plan.seed);
+                let seed = self.plan.seed;
+                assert!(self.world.now() < limit, "seed {seed}: no login: {initiator:?}");
+                initiator.poll(&mut self.world);
+                self.poll();
+                let until = self.world.now() + Duration::from_millis(1);
+                self.world.step(until);
+            }
+        }
+        let (flights, managing, orphans) = (BTreeMap::new(), BTreeMap::new(), vec![]);
+        Host { isid, initiator, flights, managing, orphans }
+    }
+
+    /// Everybody takes what has come.
+    fn poll(&mut self) {
+        for host in 0..self.hosts.len() {
+            self.hosts[host].initiator.poll(&mut self.world);
+            self.settle(host);
+        }
+    }
+
+    fn settle(&mut self, host: usize) {
+        let initiator = &mut self.hosts[host].initiator;
+        self.tally.later_r2ts += std::mem::take(&mut initiator.later_r2ts);
+        for ended in std::mem::take(&mut self.hosts[host].initiator.ended) {
+            let now = self.tick();
+            let flight = self.hosts[host].flights.remove(&ended.itt).expect("it was sent");
+            if ended.status == 0 {
+                self.tally.good += 1;
+                self.ended_well(flight, &ended.data, now);
+            } else {
+                self.tally.failed += 1;
+                self.ended_badly(flight, ended.status, &ended.sense, now);
+            }
+        }
+        for (itt, response) in std::mem::take(&mut self.hosts[host].initiator.managed) {
+            let now = self.tick();
+            let seed = self.plan.seed;
+            let (_, of) = self.hosts[host].managing.remove(&itt).expect("it was asked for");
+            // 0: done; 1: there is no such task any more.
+            assert!(response == 0 || (response == 1 && of.is_some()), "seed {seed}: response {response}");
+            if let Some(task) = of {
+                self.ended_by_abort(host, task, now);
+            }
+        }
+    }
+
+    fn ended_well(&mut self, flight: Flight, data: &[u8], now: Moment) {
+        if let Some((by, _)) = flight.kind.writes() {
+            let fua = matches!(flight.kind, Kind::Write { fua: true, .. });
+            let durable = fua || !self.plan.write_cache || !self.plan.file;
+            self.model.succeed(flight.lba, flight.blocks, by, durable, now);
+            self.note(flight, Some(now), true);
+        }
+        match flight.kind {
+            Kind::Read => self.check(flight, data, now),
+            Kind::Flush => self.model.flushed(flight.began),
+            Kind::Swap { expected, .. } => {
+                self.tally.swapped += 1;
+                let seed = self.plan.seed;
+                assert!(
+                    self.model.allows(flight.lba, expected, flight.began),
+                    "seed {seed}: {flight:?} found what cannot stand there, of {}",
+                    self.model.describe(flight.lba)
+                );
+            }
+            Kind::Unmap { .. } => self.tally.unmapped += 1,
+            Kind::Copy { .. } => self.tally.copied += 1,
+            Kind::Write { .. } | Kind::Same { .. } | Kind::Ready => {}
+        }
+    }
+
+    /// Notes what a write did to its blocks, for the check of the whole.
+    fn note(&mut self, flight: Flight, end: Option<Moment>, swapped: bool) {
+        let Some((_, value)) = flight.kind.writes() else { return };
+        let what = match flight.kind {
+            Kind::Swap { expected, .. } => {
+                What::CompareAndWrite { expected: expected.into(), new: value.into(), swapped }
+            }
+            _ => What::Write(value.into()),
+        };
+        for lba in flight.lba..flight.lba + flight.blocks {
+            self.note_one(flight, lba, end, what);
+        }
+    }
+
+    fn note_one(&mut self, flight: Flight, lba: usize, end: Option<Moment>, what: What) {
+        let (client, begin) = (flight.host as u32, flight.began);
+        self.done.note(lba as u64, Operation { client, begin, end, what });
+    }
+
+    /// Each block's reads, writes and swaps can have happened one after the other.
+    fn check_order(&mut self) {
+        match self.done.check() {
+            Ok(Verdict::Holds) => self.tally.ordered += 1,
+            Ok(Verdict::Undecided) => self.tally.undecided += 1,
+            Err(violation) => panic!("seed {}: {violation}", self.plan.seed),
+        }
+    }
+
+    fn ended_badly(&mut self, flight: Flight, status: u8, sense: &[u8], now: Moment) {
+        let key = sense.get(2).map(|byte| byte & 0x0f);
+        let seed = self.plan.seed;
+        if let (2, Some(0x0e), Kind::Swap { .. }) = (status, key, flight.kind) {
+            self.tally.miscompared += 1;
+            self.note(flight, Some(now), false);
+            if let Some((by, _)) = flight.kind.writes() {
+                self.model.take_back(flight.lba, flight.blocks, by);
+            }
+            return;
+        }
+        // Unit attention, medium error, not ready, data protect (no space); BUSY, TASK SET FULL,
+        // TASK ABORTED. A copy that fails on its way is COPY ABORTED, whatever the reason.
+        let copied = matches!(flight.kind, Kind::Copy { .. }) && (status, key) == (2, Some(0xa));
+        let known = copied || matches!((status, key), (2, Some(2 | 3 | 6 | 7 | 0xb)) | (8 | 0x28 | 0x40, _));
+        assert!(known, "seed {seed}: {flight:?} ended with {status:02x}, {sense:02x?}");
+        let Faults { error_permille, full_permille, sync_permille, lost_permille, .. } = self.plan.faults;
+        let calm = error_permille + full_permille + sync_permille + lost_permille == 0;
+        assert!(
+            !calm || key == Some(6) || key == Some(2) || status != 2,
+            "seed {seed}: {flight:?} failed with {sense:02x?} and no fault"
+        );
+        self.give_up(flight, now);
+    }
+
+    fn check(&mut self, flight: Flight, data: &[u8], now: Moment) {
+        let seed = self.plan.seed;
+        assert_eq!(data.len(), flight.blocks * 512, "seed {seed}: {flight:?}");
+        for (number, bytes) in data.chunks(512).enumerate() {
+            let lba = flight.lba + number;
+            let Some(value) = value_of(lba, bytes) else {
+                panic!("seed {seed}: block {lba} is torn: {:02x?}", &bytes[..32]);
+            };
+            assert!(
+                self.model.allows(lba, value, flight.began),
+                "seed {seed}: {flight:?}: block {lba} has {value}, of {}",
+                self.model.describe(lba)
+            );
+            self.seen[lba] = value;
+            self.note_one(flight, lba, Some(now), What::Read(value.into()));
+        }
+    }
+
+    fn ended_by_abort(&mut self, host: usize, task: u32, now: Moment) {
+        self.hosts[host].initiator.forget(task);
+        if let Some(flight) = self.hosts[host].flights.remove(&task) {
+            self.tally.aborted += 1;
+            self.give_up(flight, now);
+        }
+    }
+
+    fn give_up(&mut self, flight: Flight, now: Moment) {
+        if let Some((by, _)) = flight.kind.writes() {
+            self.model.give_up(flight.lba, flight.blocks, by, now);
+            self.note(flight, None, false);
+        }
+    }
+
+    fn command(&mut self, host: usize) {
+        let began = self.tick();
+        let kinds = if self.plan.copies { 27 } else { 24 };
+        let kind = match self.chance.below(kinds) {
+            0..9 => Kind::Write { value: self.next_value(), fua: self.chance.permille(200) },
+            9..18 => Kind::Read,
+            18 => Kind::Flush,
+            19 => Kind::Same { value: self.next_value() | ALIKE },
+            20 => Kind::Unmap { by: self.next_value() },
+            21 | 22 => Kind::Swap { expected: 0, value: self.next_value() },
+            23 => Kind::Ready,
+            _ => Kind::Copy { by: self.next_value(), page: self.chance.below(PAGES as u64) as Value },
+        };
+        let blocks = if matches!(kind, Kind::Swap { .. }) { 1 } else { self.chance.between(1, 40) as usize };
+        let lba = self.chance.below((SPAN - blocks) as u64 + 1) as usize;
+        let kind = match kind {
+            // Mostly what was last seen there: so hosts race for the same block.
+            Kind::Swap { value, .. } => Kind::Swap { expected: self.seen[lba], value },
+            other => other,
+        };
+        self.send(began, host, kind, (lba, blocks));
+    }
+
+    fn send(&mut self, began: Moment, host: usize, kind: Kind, (lba, blocks): (usize, usize)) {
+        let flight = Flight { host, kind, lba, blocks, began };
+        if let Some((by, value)) = kind.writes() {
+            self.model.begin(lba, blocks, by, value, began);
+        }
+        let (cdb, out, read) = request(flight);
+        let host = &mut self.hosts[host];
+        host.initiator.next_conn = self.chance.below(8) as usize;
+        let itt = host.initiator.command(&mut self.world, 0, &cdb, &out, read);
+        host.flights.insert(itt, flight);
+    }
+
+    fn next_value(&mut self) -> Value {
+        self.last_value += 1;
+        self.last_value
+    }
+
+    fn abort(&mut self, host: usize) {
+        let host = &mut self.hosts[host];
+        let sent = |itt: &u32| !host.initiator.is_waiting(*itt);
+        let tasks: Vec<u32> = host.initiator.in_flight().into_iter().filter(sent).collect();
+        if tasks.is_empty() {
+            return;
+        }
+        let task = *self.chance.pick(&tasks);
+        let (itt, conn) = host.initiator.manage(&mut self.world, TmfFunction::ABORT_TASK, 0, task);
+        host.managing.insert(itt, (conn, Some(task)));
+    }
+
+    /// Resets the unit. What is in flight, of any host, is answered or has silently ended soon after.
+    fn reset_unit(&mut self, host: usize) {
+        let one = &mut self.hosts[host];
+        let (itt, conn) = one.initiator.manage(&mut self.world, TmfFunction::LOGICAL_UNIT_RESET, 0, u32::MAX);
+        one.managing.insert(itt, (conn, None));
+        self.wait("the reset of a unit", |history| {
+            history.hosts[host].managing.values().all(|(_, task)| task.is_some())
+        });
+        let limit = self.world.now() + Duration::from_secs(1);
+        while self.world.now() < limit && self.hosts.iter().any(|host| !host.flights.is_empty()) {
+            self.poll();
+            self.step();
+        }
+        let now = self.tick();
+        for host in 0..self.hosts.len() {
+            for (task, flight) in std::mem::take(&mut self.hosts[host].flights) {
+                self.tally.lost += 1;
+                self.hosts[host].initiator.forget(task);
+                self.give_up(flight, now);
+            }
+        }
+    }
+
+    /// A connection dies. The session goes on over the others, if there are any.
+    fn kill_connection(&mut self, host: usize) {
+        let living = self.hosts[host].initiator.living();
+        if living.len() < 2 {
+            return self.reinstate(host);
+        }
+        self.tally.kills += 1;
+        let conn = *self.chance.pick(&living);
+        let reset = self.chance.permille(500);
+        let one = &mut self.hosts[host];
+        let lost = one.initiator.kill(&mut self.world, conn, reset);
+        for task in lost {
+            one.orphans.extend(one.flights.remove(&task));
+        }
+        // What was asked for over that connection is not answered.
+        one.managing.retain(|_, (over, _)| *over != conn);
+        let until = self.world.now() + Duration::from_millis(5);
+        while self.world.step(until) {}
+        self.poll();
+        let one = &mut self.hosts[host];
+        one.initiator.fill_holes(&mut self.world);
+        if self.chance.permille(500) {
+            let cid = one.initiator.cid_of(conn);
+            if cid != 0 {
+                one.initiator.join(&mut self.world, cid);
+                self.wait("a connection to be reinstated", |history| {
+                    assert_eq!(history.hosts[host].initiator.failure(), None);
+                    history.hosts[host].initiator.is_in()
+                });
+            }
+        }
+    }
+
+    /// The same host logs in again. When it is in, nothing of the old session may happen any more.
+    fn reinstate(&mut self, host: usize) {
+        self.tally.reinstated += 1;
+        if self.chance.permille(500) {
+            for conn in self.hosts[host].initiator.living() {
+                let reset = self.chance.permille(500);
+                self.hosts[host].initiator.kill(&mut self.world, conn, reset);
+            }
+        }
+        let isid = self.hosts[host].isid;
+        let new = self.log_in(isid);
+        let old = std::mem::replace(&mut self.hosts[host], new);
+        let now = self.tick();
+        for flight in old.flights.into_values().chain(old.orphans) {
+            self.give_up(flight, now);
+        }
+        self.wait("the old session's connections to close", |history| {
+            let open = |conn: &usize| history.world.peer_end(old.initiator.peer_of(*conn)) == PeerEnd::Open;
+            !old.initiator.living().iter().any(open)
+        });
+    }
+
+    /// A stretch of history.
+    fn run(&mut self) {
+        for _ in 0..self.plan.steps {
+            let host = self.chance.below(self.hosts.len() as u64) as usize;
+            let burst = self.chance.between(1, 6);
+            for _ in 0..burst {
+                self.command(host);
+            }
+            for _ in 0..self.chance.below(60) {
+                // Now and then somebody does not read.
+                let reader = self.chance.below(self.hosts.len() as u64 + 1) as usize;
+                if reader < self.hosts.len() {
+                    self.hosts[reader].initiator.poll(&mut self.world);
+                    self.settle(reader);
+                }
+                self.step();
+            }
+            if self.chance.permille(self.plan.abort_permille) {
+                self.abort(host);
+            }
+            if self.chance.permille(self.plan.kill_permille) {
+                self.kill_connection(host);
+            }
+            if self.chance.permille(self.plan.reinstate_permille) {
+                self.reinstate(host);
+            }
+            if self.chance.permille(self.plan.reset_permille) {
+                self.reset_unit(host);
+            }
+        }
+    }
+
+    /// Everything ends, and nobody waits for ever.
+    fn quiesce(&mut self) {
+        self.wait("everything to end", |history| {
+            let idle = |host: &Host| host.flights.is_empty() && host.managing.is_empty();
+            history.hosts.iter().all(idle)
+        });
+    }
+
+    fn read_all(&mut self) {
+        for lba in (0..SPAN).step_by(8) {
+            let mut left = 200;
+            loop {
+                let began = self.tick();
+                let cdb = [0x28, 0, 0, 0, 0, lba as u8, 0, 0, 8, 0];
+                let host = &mut self.hosts[0];
+                let itt = host.initiator.command(&mut self.world, 0, &cdb, &[], 8 * 512);
+                host.flights.insert(itt, Flight { host: 0, kind: Kind::Read, lba, blocks: 8, began });
+                let good = self.tally.good;
+                self.quiesce();
+                left -= 1;
+                assert!(left > 0, "seed {}: blocks cannot be read", self.plan.seed);
+                if self.tally.good > good {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Everybody logs out: sockets are closed, and all memory is back.
+    fn end(&mut self) {
+        for host in &mut self.hosts {
+            host.initiator.log_out(&mut self.world);
+        }
+        self.wait("everybody to be logged out", |history| {
+            history.hosts.iter().all(|host| host.initiator.logged_out)
+        });
+        self.world.run_for(PATIENCE);
+        for shard in 0..self.plan.shards {
+            let seed = self.plan.seed;
+            assert_eq!(self.world.links(ShardId(shard)), 0, "seed {seed}: every socket is closed");
+            let usage = self.world.pool(ShardId(shard)).usage();
+            assert_eq!((usage.lent, usage.reserved), (0, 0), "seed {seed}: all memory came back");
+        }
+    }
+
+    /// The whole of it.
+    pub fn play(mut self) -> Tally {
+        self.run();
+        if self.plan.crash {
+            self.crash();
+            if !self.plan.power_loss || self.chance.permille(500) {
+                self.run();
+            }
+        }
+        if self.plan.power_loss {
+            self.lose_power();
+            self.run();
+        }
+        self.quiesce();
+        self.read_all();
+        let orphans: Vec<Flight> = self.hosts.iter().flat_map(|host| host.orphans.clone()).collect();
+        orphans.into_iter().for_each(|flight| self.note(flight, None, false));
+        self.check_order();
+        self.end();
+        self.tally
+    }
+}

@@ -1,0 +1,335 @@
+//! The target in the simulated world: the shard that ships, on a network, clock and backend that one
+//! seed decides, driven by an initiator that checks the rules of the protocol.
+
+mod command;
+mod copies;
+mod fences;
+mod history;
+mod initiator;
+mod leaving;
+mod liar;
+mod logins;
+mod model;
+mod placement;
+mod plan;
+mod reloads;
+mod rig;
+mod stop;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use blockwire_shard::{Control, Exports, Message, Shard};
+use endpoint::{ListenerId, ShardId};
+use history::{History, Tally};
+use initiator::Initiator;
+use iscsi::initiator::Wanted;
+use iscsi::negotiate::Digest;
+use iscsi::wire::TmfFunction;
+use plan::Plan;
+use rig::{Terms, wanted};
+use sim::{Config, PeerEnd, World};
+use volume::{Ram, RamDisk};
+
+const BLOCKS: u64 = 4096;
+
+fn world(config: Config) -> World<Shard> {
+    world_with(config, rig::exports(&Terms::default()))
+}
+
+fn world_with(config: Config, exports: Arc<Exports>) -> World<Shard> {
+    let shards = config.shards;
+    let mut world = World::new(config, |id, _| Shard::new(id, shards, exports.clone()));
+    let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096));
+    let geometry = disk.geometry();
+    let specs = rig::volume(shards, geometry, &[], None, move |_| Ram::new(disk.clone()));
+    for (shard, spec) in (0..).zip(specs) {
+        let message = Message::Control(u64::from(shard), Control::AddVolume(Box::new(spec)));
+        world.tell(ShardId(shard), message);
+    }
+    world.run_for(Duration::from_millis(1));
+    assert_eq!(world.heard().len(), usize::from(shards));
+    world
+}
+
+fn run_until(
+    world: &mut World<Shard>,
+    initiators: &mut [&mut Initiator],
+    done: impl Fn(&[&mut Initiator]) -> bool,
+) {
+    for _ in 0..200_000 {
+        for initiator in initiators.iter_mut() {
+            initiator.poll(world);
+        }
+        if done(initiators) {
+            return;
+        }
+        let until = world.now() + Duration::from_millis(1);
+        world.step(until);
+    }
+    panic!("it does not come to an end: {world:?}");
+}
+
+fn log_in(world: &mut World<Shard>, wanted: Wanted) -> Initiator {
+    let mut initiator = Initiator::connect(world, wanted);
+    run_until(world, &mut [&mut initiator], |all| all[0].is_in() || all[0].failure().is_some());
+    assert_eq!(initiator.failure(), None);
+    // The first command reports POWER ON.
+    let itt = initiator.command(world, 0, &[0; 6], &[], 0);
+    run_until(world, &mut [&mut initiator], |all| all[0].is_idle());
+    let ended = initiator.ended.pop().unwrap();
+    assert_eq!((ended.itt, ended.status), (itt, 2));
+    assert_eq!(ended.sense[12], 0x29);
+    initiator
+}
+
+fn write10(lba: u32, blocks: u16) -> [u8; 10] {
+    let [a, b, c, d] = lba.to_be_bytes();
+    let [e, f] = blocks.to_be_bytes();
+    [0x2a, 0, a, b, c, d, 0, e, f, 0]
+}
+
+fn read10(lba: u32, blocks: u16) -> [u8; 10] {
+    let mut cdb = write10(lba, blocks);
+    cdb[0] = 0x28;
+    cdb
+}
+
+#[test]
+fn what_is_written_is_read_back() {
+    for seed in 0..20 {
+        let mut config = Config::new(seed);
+        config.loaned_permille = if seed % 2 == 0 { 0 } else { 500 };
+        let mut world = world(config);
+        let mut asked = wanted(1);
+        if seed % 3 == 0 {
+            asked.limits.header_digest = vec![Digest::Crc32c];
+            asked.limits.data_digest = vec![Digest::Crc32c];
+        }
+        asked.limits.initial_r2t = seed % 4 == 1;
+        asked.limits.immediate_data = seed % 5 != 2;
+        let mut initiator = log_in(&mut world, asked);
+        for blocks in [1u16, 8, 31, 256] {
+            let data: Vec<u8> =
+                (0..usize::from(blocks) * 512).map(|at| (at * 7 + seed as usize) as u8).collect();
+            initiator.command(&mut world, 0, &write10(5, blocks), &data, 0);
+            run_until(&mut world, &mut [&mut initiator], |all| all[0].is_idle());
+            let ended = initiator.ended.pop().unwrap();
+            assert_eq!((ended.status, ended.residual), (0, 0), "seed {seed}, {blocks} blocks: {ended:?}");
+            initiator.command(&mut world, 0, &read10(5, blocks), &[], data.len());
+            run_until(&mut world, &mut [&mut initiator], |all| all[0].is_idle());
+            let ended = initiator.ended.pop().unwrap();
+            assert_eq!((ended.status, ended.residual), (0, 0));
+            assert!(ended.data == data, "seed {seed}: {blocks} blocks are read as written");
+        }
+        initiator.log_out(&mut world);
+        run_until(&mut world, &mut [&mut initiator], |all| all[0].logged_out);
+        world.run_for(Duration::from_secs(20));
+        for shard in 0..2 {
+            assert_eq!(world.links(ShardId(shard)), 0, "seed {seed}: every socket is closed");
+            let usage = world.pool(ShardId(shard)).usage();
+            assert_eq!((usage.lent, usage.reserved), (0, 0), "seed {seed}: all memory came back");
+        }
+    }
+}
+
+/// Many histories, each against a model of the disk; half of them with short bursts. `SIM_SEEDS=n` plays n
+/// of them, from `SIM_FROM` on; `SIM_SEED=n` plays that one.
+#[test]
+fn histories_agree_with_a_disk() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
+    let from = number("SIM_FROM").unwrap_or(0);
+    let seeds = match number("SIM_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => from..from + number("SIM_SEEDS").unwrap_or(200),
+    };
+    let next = std::sync::atomic::AtomicU64::new(seeds.start);
+    let failed = std::sync::Mutex::new(Vec::new());
+    let total = std::sync::Mutex::new(Tally::default());
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    if seed >= seeds.end {
+                        return;
+                    }
+                    match std::panic::catch_unwind(|| History::new(Plan::of(seed).in_pieces()).play()) {
+                        Ok(tally) => total.lock().unwrap().add(tally),
+                        Err(_) => failed.lock().unwrap().push(seed),
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner().unwrap();
+    for seed in &failed {
+        println!("replay with: SIM_SEED={seed} cargo test -p blockwire-shard --test simulation histories");
+    }
+    let total = total.into_inner().unwrap();
+    println!("{total:?}");
+    assert_eq!(failed, [], "these seeds failed");
+    if seeds.end - seeds.start >= 100 {
+        assert!(total.is_eventful(), "nothing much happens: {total:?}");
+    }
+}
+
+/// Histories that found something: a response fence withheld the answer to a task, and the answer came behind
+/// the end of the abort of that task, which said that there is no such task (908, 3872, 4263); a session ended
+/// under a connection that was on its way to it (848). Two others failed once, and nobody knows why any more
+/// (3569, 3663).
+#[test]
+fn histories_that_found_something_pass() {
+    for seed in [848, 908, 3569, 3663, 3872, 4263] {
+        History::new(Plan::of(seed)).play();
+    }
+}
+
+/// Backends with a planted bug: each kind is noticed within a few histories.
+#[test]
+fn planted_bugs_are_caught() {
+    liar::LIES.into_iter().for_each(is_caught);
+}
+
+/// The same for what is said to be stable and is not.
+#[test]
+fn planted_bugs_of_what_is_stable_are_caught() {
+    liar::LIES_OF_SYNCS.into_iter().for_each(is_caught);
+}
+
+fn is_caught(lie: liar::Lie) {
+    let caught = (0..200).find(|&seed| {
+        let plan = Plan::of(seed).with(lie);
+        std::panic::catch_unwind(|| History::new(plan).play()).is_err()
+    });
+    println!("{lie:?}: caught by seed {caught:?}");
+    assert!(caught.is_some(), "{lie:?} goes unnoticed");
+}
+
+#[test]
+fn a_session_is_reinstated_and_its_tasks_end_once() {
+    for seed in 0..20 {
+        let mut world = world(Config::new(seed));
+        let mut old = log_in(&mut world, wanted(1));
+        for lba in 0..8 {
+            old.command(&mut world, 0, &write10(lba * 64, 64), &[1; 64 * 512], 0);
+        }
+        let steps = world.chance().below(200);
+        for _ in 0..steps {
+            old.poll(&mut world);
+            let until = world.now() + Duration::from_micros(20);
+            world.step(until);
+        }
+        let mut new = log_in(&mut world, wanted(1));
+        new.command(&mut world, 0, &read10(0, 1), &[], 512);
+        run_until(&mut world, &mut [&mut new], |all| all[0].is_idle());
+        assert_eq!(new.ended.pop().unwrap().status, 0);
+        old.poll(&mut world);
+        assert_ne!(old.end(&world), PeerEnd::Open, "seed {seed}: the old connection is gone");
+    }
+}
+
+#[test]
+fn resets_at_any_moment_leak_nothing() {
+    for seed in 0..40 {
+        let mut world = world(Config::new(seed));
+        let mut initiator = log_in(&mut world, wanted(1));
+        for lba in 0..6 {
+            initiator.command(&mut world, 0, &write10(lba * 64, 64), &[2; 64 * 512], 0);
+            initiator.command(&mut world, 0, &read10(lba * 64, 64), &[], 64 * 512);
+        }
+        let steps = world.chance().below(300);
+        for _ in 0..steps {
+            initiator.poll(&mut world);
+            let until = world.now() + Duration::from_micros(20);
+            world.step(until);
+        }
+        if seed % 2 == 0 {
+            world.reset(initiator.peer());
+        } else {
+            world.shut(initiator.peer());
+            let _ = world.receive(initiator.peer());
+        }
+        for _ in 0..40 {
+            world.run_for(Duration::from_secs(5));
+            let _ = world.receive(initiator.peer());
+        }
+        for shard in 0..2 {
+            assert_eq!(world.links(ShardId(shard)), 0, "seed {seed}: every socket is closed");
+            let usage = world.pool(ShardId(shard)).usage();
+            assert_eq!((usage.lent, usage.reserved), (0, 0), "seed {seed}: all memory came back");
+        }
+    }
+}
+
+#[test]
+fn a_task_management_function_is_answered_after_its_tasks() {
+    for seed in 0..20 {
+        let mut world = world(Config::new(seed));
+        let mut initiator = log_in(&mut world, wanted(1));
+        let itt = initiator.command(&mut world, 0, &write10(0, 128), &[3; 128 * 512], 0);
+        let (function, _) = initiator.manage(&mut world, TmfFunction::ABORT_TASK, 0, itt);
+        run_until(&mut world, &mut [&mut initiator], |all| !all[0].managed.is_empty());
+        let (answered, response) = initiator.managed.pop().unwrap();
+        assert_eq!(answered, function);
+        let before = initiator.ended.len();
+        // 0: it was aborted and nothing more is said of it; 1: it had ended before.
+        assert!(response == 0 || before == 1, "seed {seed}: response {response}");
+        initiator.forget(itt);
+        world.run_for(Duration::from_millis(10));
+        initiator.command(&mut world, 0, &read10(0, 1), &[], 512);
+        run_until(&mut world, &mut [&mut initiator], |all| all[0].is_idle());
+    }
+}
+
+/// No command of a disk moves data both ways.
+#[test]
+fn a_command_both_ways_is_refused_and_the_session_goes_on() {
+    let mut world = world(Config::new(1));
+    let mut initiator = log_in(&mut world, wanted(1));
+    for data in [&[][..], &[7; 512]] {
+        // XDWRITEREAD(10), which is one.
+        initiator.both_ways(&mut world, &[0x53, 0, 0, 0, 0, 0, 0, 0, 1, 0], data, 512);
+        run_until(&mut world, &mut [&mut initiator], |all| all[0].is_idle());
+        let ended = initiator.ended.pop().unwrap();
+        assert_eq!((ended.status, ended.sense[2] & 0xf, &ended.sense[12..14]), (2, 5, &[0x20, 0][..]));
+        assert_eq!((ended.data.len(), ended.residual), (0, data.len() as i64));
+        initiator.command(&mut world, 0, &read10(0, 1), &[], 512);
+        run_until(&mut world, &mut [&mut initiator], |all| all[0].is_idle());
+        assert_eq!(initiator.ended.pop().unwrap().status, 0);
+    }
+}
+
+#[test]
+fn attack_01_a_connection_that_says_nothing_is_closed() {
+    let mut world = world(Config::new(1));
+    let peer = world.connect(ListenerId(0));
+    world.run_for(Duration::from_secs(14));
+    assert_eq!(world.peer_end(peer), PeerEnd::Open);
+    world.run_for(Duration::from_secs(2));
+    assert_eq!(world.peer_end(peer), PeerEnd::Closed);
+}
+
+#[test]
+fn attack_02_one_deadline_for_the_whole_login() {
+    let mut world = world(Config::new(1));
+    let peer = world.connect(ListenerId(0));
+    let mut sent = 0;
+    while world.peer_end(peer) == PeerEnd::Open && sent < 60 {
+        world.send(peer, &[0x43]);
+        sent += 1;
+        world.run_for(Duration::from_secs(1));
+    }
+    assert!(sent <= 17, "closed after {sent} seconds");
+}
+
+#[test]
+fn attack_03_another_protocol_is_closed_at_its_first_header() {
+    for bytes in [&b"GET / HTTP/1.1\r\nHost: blockwire\r\nAccept: */*\r\n\r\n"[..], &[0x16; 64]] {
+        let mut world = world(Config::new(1));
+        let peer = world.connect(ListenerId(0));
+        world.send(peer, bytes);
+        world.run_for(Duration::from_millis(100));
+        assert_ne!(world.peer_end(peer), PeerEnd::Open);
+    }
+}

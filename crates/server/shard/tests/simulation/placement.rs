@@ -1,0 +1,96 @@
+//! Which shard serves whom: that on whose processor the network card hands a connection's bytes over, while
+//! balance is kept.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use blockwire_shard::{
+    Bind, Choice, Condition, Control, Exports, Listing, Message, PlacementRule, Report, Shard,
+};
+use endpoint::ShardId;
+use sim::{Config, World};
+
+use super::rig::{self, Terms, wanted};
+use super::{log_in, read10, run_until};
+
+const SHARDS: u16 = 4;
+const AFAR: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 7));
+
+fn world_of(rules: Vec<PlacementRule>) -> World<Shard> {
+    let config = Config { shards: SHARDS, ..Config::new(5) };
+    let exports = Exports { placement: rules, ..(*rig::exports(&Terms::default())).clone() };
+    super::world_with(config, exports.into())
+}
+
+fn rule(bind: Bind, shards: &[u16]) -> PlacementRule {
+    PlacementRule {
+        listeners: None,
+        sources: Vec::new(),
+        peers: None,
+        destinations: None,
+        when: Condition::Always,
+        shards: shards.iter().map(|shard| ShardId(*shard)).collect(),
+        bind,
+    }
+}
+
+/// Logs in so many sessions; gives where each is, and why.
+fn placed(world: &mut World<Shard>, sessions: std::ops::Range<u16>) -> Vec<(usize, Choice)> {
+    let mut all: Vec<_> = sessions.map(|isid| log_in(world, wanted(isid))).collect();
+    for initiator in &mut all {
+        initiator.command(world, 0, &read10(0, 1), &[], 512);
+    }
+    let mut borrowed: Vec<_> = all.iter_mut().collect();
+    run_until(world, &mut borrowed, |all| all.iter().all(|initiator| initiator.is_idle()));
+    let mut found: Vec<(u16, usize, Choice)> = Vec::new();
+    for (shard, listing) in listings(world).into_iter().enumerate() {
+        found.extend(listing.sessions.iter().map(|session| (session.tsih, shard, session.placed.choice)));
+    }
+    found.sort_unstable_by_key(|(tsih, ..)| *tsih);
+    found.split_off(found.len() - all.len()).into_iter().map(|(_, shard, choice)| (shard, choice)).collect()
+}
+
+fn listings(world: &mut World<Shard>) -> Vec<Listing> {
+    world.heard();
+    let mut listings = Vec::new();
+    for shard in 0..SHARDS {
+        world.tell(ShardId(shard), Message::Control(9, Control::List));
+        world.run_for(Duration::from_millis(1));
+        listings.extend(world.heard().into_iter().filter_map(|(_, message)| match message {
+            Message::Report(_, Report::Listing(listing)) => Some(*listing),
+            _ => None,
+        }));
+    }
+    listings
+}
+
+#[test]
+fn sessions_follow_their_network_queue_while_balance_is_kept() {
+    let mut world = world_of(Vec::new());
+    world.set_comers(AFAR, 2);
+    assert_eq!(placed(&mut world, 0..1), [(2, Choice::Queue)]);
+    let more = placed(&mut world, 1..12);
+    let on = |shard| more.iter().filter(|(at, _)| *at == shard).count();
+    // With the first one: those of the queue's shard are at most half as many again as the others'.
+    assert_eq!((on(2) + 1, on(0) + on(1) + on(3)), (4, 8), "{more:?}");
+    assert!(more.iter().all(|(at, why)| (*at == 2) == (*why == Choice::Queue)), "{more:?}");
+    assert!(more.iter().all(|(at, why)| (*at != 2) == (*why == Choice::NotQueue)), "{more:?}");
+    // A queue that interrupts none of the daemon's cores says nothing.
+    world.set_comers(AFAR, 9);
+    assert_eq!(placed(&mut world, 12..13)[0].1, Choice::LeastLoaded);
+}
+
+#[test]
+fn over_loopback_the_queue_is_no_reason_unless_a_rule_says_so() {
+    let here: IpAddr = "127.0.0.1".parse().unwrap();
+    let mut world = world_of(Vec::new());
+    world.set_comers(here, 2);
+    let mut at = placed(&mut world, 0..4);
+    at.sort_unstable_by_key(|(shard, _)| *shard);
+    assert_eq!(at, [0, 1, 2, 3].map(|shard| (shard, Choice::LeastLoaded)));
+    let mut world = world_of(vec![rule(Bind::Queue, &[1, 2])]);
+    world.set_comers(here, 2);
+    assert_eq!(placed(&mut world, 0..5), [(2, Choice::Queue); 5], "whatever it carries");
+    world.set_comers(AFAR, 3);
+    assert_eq!(placed(&mut world, 5..7), [(1, Choice::LeastLoaded); 2], "none of the rule's");
+}
