@@ -121,7 +121,7 @@ impl<P: Path> RemoteVolume<P> {
             // The paths that were left are down: those that have done it suffice, and they join when they are up.
             let lost = first.absent.unwrap_or(PATH_LOST);
             let result = if first.done != 0 { Ok(first.found.take()) } else { Err(lost) };
-            return self.end_claim(0, result);
+            return self.end_claim(cx.now, 0, result);
         }
         let at = first.todo.trailing_zeros() as usize;
         if self.ways[at].path.claim(cx, first.name, first.claim.clone()).is_ok() {
@@ -171,10 +171,10 @@ impl<P: Path> RemoteVolume<P> {
     }
 
     /// Ends a claim. Of a registration that some paths have made it is remembered, however it ends.
-    fn end_claim(&mut self, at: usize, result: Result<Option<Claims>, Failure>) {
+    fn end_claim(&mut self, now: Time, at: usize, result: Result<Option<Claims>, Failure>) {
         let claim = self.claims.remove(at);
         if result.is_ok() || claim.done != 0 && claim.registers() && !claim.unregisters() {
-            self.acted(&claim.claim);
+            self.acted(now, &claim.claim, claim.done);
         }
         self.claimed.push_back((claim.id, result));
     }
@@ -243,7 +243,7 @@ impl<P: Path> RemoteVolume<P> {
             }
             Err(Fate::Unknown) => Err(PATH_LOST),
         };
-        self.end_claim(0, result);
+        self.end_claim(cx.now, 0, result);
         self.send_claims(cx);
     }
 
@@ -258,9 +258,9 @@ impl<P: Path> RemoteVolume<P> {
     }
 
     /// Ends what waits.
-    pub(super) fn fail_claims(&mut self) {
+    pub(super) fn fail_claims(&mut self, now: Time) {
         while !self.claims.is_empty() {
-            self.end_claim(0, Err(PATH_LOST));
+            self.end_claim(now, 0, Err(PATH_LOST));
         }
     }
 
@@ -268,7 +268,7 @@ impl<P: Path> RemoteVolume<P> {
         let mut at = 0;
         while let Some(claim) = self.claims.get(at) {
             if claim.deadline <= now {
-                self.end_claim(at, Err(PATH_LOST));
+                self.end_claim(now, at, Err(PATH_LOST));
             } else {
                 self.expiry =
                     if claim.deadline == NEVER { self.expiry } else { self.expiry.min(claim.deadline) };

@@ -12,7 +12,8 @@
 //! stands but those that were made since, this one is taken back.
 //!
 //! A path that does not serve is not asked: it joins when it begins to serve, also if this host was registered
-//! while it was up already.
+//! while it was up already. So does a path that was up and not asked when this host was registered, since it was being
+//! fenced or was joining still: what was found of it, and what is under way, is of the key before.
 //!
 //! Invariants:
 //! - No path carries operations before that is settled, or `queue_timeout` is over, or the target has refused it.
@@ -54,6 +55,8 @@ pub(super) struct Joining {
     is_done: bool,
     /// The last report said whose registrations are.
     is_named: bool,
+    /// This host was registered anew since it was asked what it is asked now.
+    is_outdated: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +75,16 @@ enum Step {
     /// Its registration is to be taken back.
     Remove,
     Removing(IoId),
+}
+
+impl Step {
+    /// The question that is out.
+    fn name(self) -> Option<IoId> {
+        match self {
+            Step::Looking(name) | Step::Registering { name, .. } | Step::Removing(name) => Some(name),
+            Step::Look | Step::Register(_) | Step::Remove => None,
+        }
+    }
 }
 
 /// What the path is known to be registered with; the target refuses its registration if that is not so.
@@ -120,8 +133,8 @@ pub(super) fn pause(fate: &Fate, pauses: u8) -> Duration {
 }
 
 impl<P: Path> RemoteVolume<P> {
-    /// A change of our own was made: what we are registered with from now on.
-    pub(super) fn acted(&mut self, claim: &Claim) {
+    /// A change of our own was made, by the paths of these bits: what we are registered with from now on.
+    pub(super) fn acted(&mut self, now: Time, claim: &Claim, done: u32) {
         let Claim::Act(action) = claim else { return };
         match action {
             Action::Register(register) => {
@@ -136,14 +149,39 @@ impl<P: Path> RemoteVolume<P> {
                 self.witnesses = Witnesses::default();
                 self.holder = self.holder.filter(|_| !gone);
                 if !gone {
-                    // What a path may still be registered with by an earlier attempt was asked for again.
-                    self.ways.iter_mut().for_each(|way| way.in_doubt = None);
+                    self.join_rest(now, done);
                 }
             }
             Action::Clear { .. } => (self.registered, self.holder) = (None, None),
             Action::Reserve { .. } | Action::Release { .. } | Action::Preempt { .. } => {}
             Action::Move { .. } | Action::Persist { .. } | Action::LegacyReserve | Action::LegacyRelease => {}
         }
+    }
+
+    /// This host was registered anew by the paths of these bits: those that are up besides are to be registered
+    /// likewise.
+    fn join_rest(&mut self, now: Time, done: u32) {
+        let is_host_known = (0..self.ways.len()).any(|at| done >> at & 1 == 1 && self.is_nvme(at));
+        for at in 0..self.ways.len() {
+            let way = &mut self.ways[at];
+            let asked = way.joining.as_mut().filter(|joining| joining.step.name().is_some());
+            if let Some(joining) = asked {
+                // What it is asked may change the target still.
+                joining.is_outdated = true;
+                continue;
+            }
+            // What it may still be registered with by an earlier attempt was asked for again.
+            way.in_doubt = None;
+            let is_asked = done >> at & 1 == 1 || is_host_known && way.path.protocol() == Protocol::Nvme;
+            if way.joining.is_some() || way.serves() && !is_asked {
+                self.begin_join(now, at);
+            }
+        }
+        self.choose_best(now);
+    }
+
+    fn is_nvme(&self, at: usize) -> bool {
+        self.ways[at].path.protocol() == Protocol::Nvme
     }
 
     /// A path has come up, or begun to serve.
@@ -158,6 +196,7 @@ impl<P: Path> RemoteVolume<P> {
             tries: 0,
             is_done: false,
             is_named: false,
+            is_outdated: false,
         });
         self.limit_join(now, at);
     }
@@ -257,6 +296,7 @@ impl<P: Path> RemoteVolume<P> {
     ) -> bool {
         let Some(joining) = self.ways[at].joining else { return false };
         let next = match joining.step {
+            asked if asked.name() == Some(name) && joining.is_outdated => self.begin_again(at),
             Step::Looking(of) if of == name => match how {
                 Ok(Some(report)) => self.looked(cx.now, at, joining, report),
                 Ok(None) | Err(Fate::Failed(_)) => self.cannot_tell(at),
@@ -290,6 +330,14 @@ impl<P: Path> RemoteVolume<P> {
         true
     }
 
+    /// What a path was asked was about another key.
+    fn begin_again(&mut self, at: usize) -> Next {
+        if let Some(joining) = &mut self.ways[at].joining {
+            (joining.is_outdated, joining.is_done, joining.tries) = (false, false, 0);
+        }
+        Next::Ask(Step::Look)
+    }
+
     /// What a report says of a path.
     fn looked(&mut self, now: Time, at: usize, joining: Joining, report: &Claims) -> Next {
         let in_doubt = self.ways[at].in_doubt.is_some();
@@ -314,7 +362,8 @@ impl<P: Path> RemoteVolume<P> {
             }
         }
         match own {
-            _ if joining.is_done || own == Some(key) => {
+            // Not every report shows what the target has said that it has done; none may show another key.
+            _ if own == Some(key) || own.is_none() && joining.is_done => {
                 self.ways[at].in_doubt = None;
                 Next::Use
             }

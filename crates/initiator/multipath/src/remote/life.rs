@@ -70,7 +70,7 @@ impl<P: Path> RemoteVolume<P> {
         self.send_claims(cx);
         if self.dark_since.is_some() && self.is_hopeless(cx.now) {
             self.fail_waiting(PATH_LOST);
-            self.fail_claims();
+            self.fail_claims(cx.now);
         }
         let calm = self.queue.is_empty()
             && self.held.is_empty()
@@ -287,7 +287,7 @@ impl<P: Path> RemoteVolume<P> {
                     self.stage = Stage::Failed;
                     self.news.failed = true;
                     self.fail_waiting(PATH_LOST);
-                    self.fail_claims();
+                    self.fail_claims(cx.now);
                     self.shut_ways(cx, Duration::ZERO);
                 }
             }

@@ -37,7 +37,7 @@ impl<P: Path> RemoteVolume<P> {
         self.look_at_ways(cx);
         if self.dark_since.is_some() && self.is_hopeless(cx.now) {
             self.fail_waiting(PATH_LOST);
-            self.fail_claims();
+            self.fail_claims(cx.now);
         }
         self.set_wake();
     }

@@ -135,10 +135,12 @@ fn what_one_path_has_registered_is_not_forgotten_because_another_refused() {
     rig.claimed(0, Ok(None));
     rig.claimed(1, Err(Fate::Failed(Refusal::NoRegistrationSpace.into())));
     assert_eq!(end(&mut rig), Some(Err(Refusal::NoRegistrationSpace.into())));
+    assert_eq!(asked(&rig), [0, 1], "this host is registered, and the path joins");
     rig.lose(1);
+    rig.paths[1].0.borrow_mut().claims.clear();
     rig.pass(Duration::from_secs(1));
     rig.raise(1);
-    assert_eq!(asked(&rig), [0, 1], "this host is registered, and the path joins");
+    assert_eq!(asked(&rig), [0, 1], "also when it comes again");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use volume::reservation::{Action, Key, Register, RegisterMode};
 use volume::{Access, Identity, IoId, Refusal};
 
-use super::script::{Rig, portrait, read};
+use super::script::{Rig, portrait, read, write};
 use super::*;
 use crate::path::{Claim, Claims, Event, Fate, Portrait, Protocol, Registration, Why};
 
@@ -430,5 +430,99 @@ fn a_path_that_did_not_serve_when_this_host_was_registered_joins_when_it_does() 
     rig.claimed(1, report(&[(KEY, false)]));
     assert_eq!(rig.claimed(1, Ok(None)), joins(KEY, Some(true)));
     rig.claimed(1, report(&[(KEY, false), (KEY, true)]));
+    assert!(uses(&mut rig, 1));
+}
+
+/// This host is registered anew by its first path, with another key.
+fn changes_key(rig: &mut Rig, new: Key) {
+    assert!(rig.with(|volume, cx| volume.claim(cx, IoId(2), register(new, Some(true)))));
+    rig.claimed(0, Ok(None));
+    assert_eq!(rig.volume.poll_claimed(), Some((IoId(2), Ok(None))));
+}
+
+#[test]
+fn a_path_that_joins_while_the_key_changes_is_not_used_with_the_old_key() {
+    const NEW: Key = Key(8);
+    let seen = |own| report(&[(NEW, false), (own, true)]);
+    // What is under way when the key changes: the registration, the look behind it, the first look.
+    for under_way in 0..3 {
+        let mut rig = registered();
+        rig.raise(1);
+        if under_way < 2 {
+            rig.claimed(1, report(&[(KEY, false)]));
+        }
+        if under_way == 1 {
+            rig.claimed(1, Ok(None));
+        }
+        changes_key(&mut rig, NEW);
+        assert_eq!(asked(&rig, 1), 1, "{under_way}: one after another");
+        match under_way {
+            0 => assert_eq!(rig.claimed(1, Ok(None)), joins(KEY, Some(true))),
+            // It was made before the key changed, and says nothing of a preemption.
+            _ => assert_eq!(rig.claimed(1, report(&[(KEY, false), (KEY, true)])), Claim::Report),
+        }
+        assert!(!uses(&mut rig, 1), "{under_way}");
+        assert_eq!(rig.claimed(1, seen(KEY)), Claim::Report, "{under_way}");
+        let changed = with(register(NEW, Some(true)), RegisterMode::Replace, KEY);
+        assert_eq!(rig.claimed(1, Ok(None)), changed, "{under_way}");
+        assert_eq!(rig.claimed(1, seen(NEW)), Claim::Report, "{under_way}");
+        assert!(uses(&mut rig, 1), "{under_way}");
+        assert!(rig.volume.registered.is_some(), "{under_way}: nobody has preempted us");
+    }
+}
+
+#[test]
+fn a_path_that_waits_to_be_asked_while_the_key_changes_is_asked_of_the_new_one() {
+    let mut rig = registered();
+    rig.paths[1].0.borrow_mut().claims_refused = true;
+    rig.raise(1);
+    changes_key(&mut rig, Key(8));
+    rig.paths[1].0.borrow_mut().claims_refused = false;
+    rig.pass(Duration::from_millis(20));
+    rig.claimed(1, report(&[(Key(8), false)]));
+    assert_eq!(rig.claimed(1, Ok(None)), joins(Key(8), Some(true)));
+}
+
+#[test]
+fn a_path_that_was_being_fenced_when_this_host_was_registered_does_not_meet_our_reservation_later() {
+    let mut rig = Rig::up(2, robin());
+    rig.paths.iter().for_each(|path| path.0.borrow_mut().protocol = Some(Protocol::Iscsi));
+    rig.submit(write(0));
+    let lost = usize::from(rig.given(1) > 0);
+    let other = 1 - lost;
+    rig.end(lost, Err(Fate::Unknown));
+    assert_eq!(rig.volume.path_info(lost).unwrap().standing, Standing::Fencing);
+    assert!(rig.with(|volume, cx| volume.claim(cx, IoId(1), register(KEY, Some(true)))));
+    rig.claimed(other, Ok(None));
+    assert_eq!(rig.volume.poll_claimed(), Some((IoId(1), Ok(None))));
+    rig.say(lost, Event::Fenced);
+    assert_eq!(rig.volume.path_info(lost).unwrap().standing, Standing::Joining);
+    rig.claimed(lost, report(&[(KEY, false)]));
+    assert_eq!(rig.claimed(lost, Ok(None)), joins(KEY, Some(true)));
+    rig.claimed(lost, report(&[(KEY, false), (KEY, true)]));
+    assert_eq!(rig.volume.path_info(lost).unwrap().standing, Standing::Up);
+}
+
+#[test]
+fn a_path_that_comes_up_while_this_host_is_being_registered_is_registered_too() {
+    let mut rig = Rig::up(2, robin());
+    rig.paths.iter().for_each(|path| path.0.borrow_mut().protocol = Some(Protocol::Iscsi));
+    rig.lose(1);
+    assert!(rig.with(|volume, cx| volume.claim(cx, IoId(1), register(KEY, Some(true)))));
+    rig.pass(Duration::from_secs(1));
+    rig.raise(1);
+    assert_eq!(asked(&rig, 1), 0, "it is not known yet whether there is anything to join");
+    rig.claimed(0, Ok(None));
+    assert!(!uses(&mut rig, 1));
+    rig.claimed(1, report(&[(KEY, false)]));
+    assert_eq!(rig.claimed(1, Ok(None)), joins(KEY, Some(true)));
+}
+
+#[test]
+fn of_nvme_paths_one_is_registered_for_all() {
+    let mut rig = Rig::up(2, robin());
+    assert!(rig.with(|volume, cx| volume.claim(cx, IoId(1), register(KEY, Some(true)))));
+    rig.claimed(0, Ok(None));
+    assert_eq!(asked(&rig, 1), 0);
     assert!(uses(&mut rig, 1));
 }
