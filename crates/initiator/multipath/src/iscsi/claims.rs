@@ -36,6 +36,7 @@ pub(super) struct Claiming {
     claim: Claim,
     step: Step,
     report: Claims,
+    begun: Time,
     /// When its next command is to be sent; `None`: it is sent.
     due: Option<Time>,
     attempts: u32,
@@ -55,7 +56,7 @@ enum Step {
 impl IscsiPath {
     /// Takes a claim on, or gives it back.
     pub(super) fn begin_claim(&mut self, cx: &mut Cx<'_>, id: IoId, claim: Claim) -> Result<(), Claim> {
-        if !self.is_up() || self.claims.len() >= CLAIMS_MAX {
+        if !self.is_up() || self.is_unsure() || self.claims.len() >= CLAIMS_MAX {
             return Err(claim);
         }
         let step = match claim {
@@ -70,17 +71,25 @@ impl IscsiPath {
             named: true,
             whole: true,
         };
-        let claiming = Claiming { id, claim, step, report, due: Some(cx.now), attempts: 0 };
+        let claiming = Claiming { id, claim, step, report, begun: cx.now, due: Some(cx.now), attempts: 0 };
         if let Ok(tag) = self.claims.insert(claiming) {
             self.send_claim(cx, tag);
         }
         Ok(())
     }
 
+    /// Nothing is sent before it is known whether another volume stands there by now.
     fn send_claim(&mut self, cx: &mut Cx<'_>, tag: Tag) {
+        let (unsure, limit) = (self.is_unsure(), self.settings.timeouts.retry);
         let Some(claiming) = self.claims.get_mut(tag) else { return };
+        if unsure && cx.now > claiming.begun + limit {
+            return self.finish_claim(tag, Err(Fate::NotDone(PAUSE_MAX)));
+        }
         claiming.due = Some(cx.now + RETRY);
         self.look_at = stream::earliest(self.look_at, claiming.due);
+        if unsure {
+            return;
+        }
         let read = |action| Command::ReserveIn { action, allocation: REPORT_LEN };
         let (command, list) = match (claiming.step, &claiming.claim) {
             (Step::Act, Claim::Act(action)) => match command_of(action) {

@@ -111,6 +111,16 @@ impl Found {
         self.pages = vpd::body(vpd::SUPPORTED, data).unwrap_or(&[]).to_vec();
     }
 
+    /// What it has no page for any more it does not tell: another unit is not taken for the one before.
+    pub(super) fn forget_untold(&mut self) {
+        if !self.has_page(vpd::SERIAL) {
+            self.serial.clear();
+        }
+        if !self.has_page(vpd::IDENTIFICATION) {
+            self.take_identification(&[]);
+        }
+    }
+
     pub(super) fn has_page(&self, page: u8) -> bool {
         self.pages.contains(&page)
     }

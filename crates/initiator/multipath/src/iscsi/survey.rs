@@ -74,6 +74,10 @@ pub(super) struct Survey {
     /// What made it necessary.
     pub(super) scope: Learn,
     pub(super) found: Found,
+    /// The path is up: who it led to is known.
+    again: bool,
+    /// It is not ready: who it is is asked, and nothing else.
+    unready: bool,
     attentions: u32,
     waits: u32,
     /// When the step is to be asked; `None`: it is being asked.
@@ -96,8 +100,17 @@ pub(super) enum Next {
 impl Survey {
     /// Of everything.
     pub(super) fn whole(now: Time, until: Time) -> Self {
-        let (step, found) = (Step::Inquiry, Found::new());
-        Survey { step, scope: Learn::Identity, found, attentions: 0, waits: 0, due: Some(now), until }
+        Survey {
+            step: Step::Inquiry,
+            scope: Learn::Identity,
+            found: Found::new(),
+            again: false,
+            unready: false,
+            attentions: 0,
+            waits: 0,
+            due: Some(now),
+            until,
+        }
     }
 
     /// Of what may have changed, from what is known.
@@ -107,7 +120,7 @@ impl Survey {
             Learn::Access => Step::PortGroups,
             Learn::Medium | Learn::Nothing | Learn::WriteLost => Step::Ready,
         };
-        Survey { step, scope, found, attentions: 0, waits: 0, due: Some(now), until }
+        Survey { step, scope, found, again: true, ..Survey::whole(now, until) }
     }
 
     /// The question, and how many bytes it may answer.
@@ -145,6 +158,15 @@ impl Survey {
         }
     }
 
+    /// Whether something was asked already that has changed since. Who the unit is is asked again by itself.
+    pub(super) fn misses(&self, learn: Learn) -> bool {
+        let before = matches!(
+            self.step,
+            Step::Inquiry | Step::Luns | Step::Ready | Step::Pages | Step::Serial | Step::Identification
+        );
+        learn == Learn::Medium && (self.unready || !before)
+    }
+
     /// Takes a status with its sense data, and what came before it.
     pub(super) fn take(&mut self, status: ScsiStatus, sense: &[u8], data: &[u8]) -> Next {
         let judged = verdict::judge(status, sense, Span { lba: 0, blocks: 0 });
@@ -160,6 +182,11 @@ impl Survey {
                             .to_owned(),
                     );
                 }
+                if judged.learn == Learn::Identity {
+                    // What was told so far may be of the unit before.
+                    (self.scope, self.unready) = (Learn::Identity, false);
+                    return self.go(Step::Inquiry);
+                }
                 let busy = after * self.waits.min(64);
                 Next::Ask(if attention { after } else { busy.min(WAIT_MAX) })
             }
@@ -171,7 +198,12 @@ impl Survey {
             }
             Verdict::Elsewhere(after) => Next::Ask(after),
             Verdict::Failed(Failure::Refused(Refusal::NotReady(why))) if self.step == Step::Ready => {
-                Next::Refused(unready(why))
+                if !self.again || self.scope != Learn::Identity {
+                    return Next::Refused(unready(why));
+                }
+                // It need not be ready to tell whether it is another one.
+                self.unready = true;
+                self.go_on()
             }
             Verdict::Failed(_) | Verdict::Unknown => self.take_refusal(),
         }
@@ -234,7 +266,10 @@ impl Survey {
             Step::AllModes => _ = found.take_mode(data),
             // What serves, serves; port groups say more.
             Step::Ready => found.set_access(Access::Optimized),
-            Step::Pages => found.take_pages(data),
+            Step::Pages => {
+                found.take_pages(data);
+                found.forget_untold();
+            }
             Step::Serial => found.take_serial(data),
             Step::Identification => found.take_identification(data),
             Step::Limits => found.take_limits(data),
@@ -260,6 +295,7 @@ impl Survey {
                 Step::Ready => Step::Limits,
                 Step::Pages => Step::Serial,
                 Step::Serial => Step::Identification,
+                Step::Identification if self.unready => return Next::Known,
                 Step::Identification => Step::Limits,
                 Step::Limits => Step::Characteristics,
                 Step::Characteristics => Step::Provisioning,

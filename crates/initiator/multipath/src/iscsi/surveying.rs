@@ -10,7 +10,7 @@ use scsi::Sense;
 use super::connecting::Phase;
 use super::found::{Abilities, Found};
 use super::survey::{Next, Step, Survey};
-use super::verdict::{self, Learn};
+use super::verdict::{self, Judged, Learn, Verdict};
 use super::{IscsiPath, Owner, tracing};
 use crate::{Event, Portrait, Why};
 
@@ -72,10 +72,12 @@ impl IscsiPath {
     /// A question has an answer.
     pub(super) fn survey_answered(&mut self, cx: &mut Cx<'_>, response: Response, payload: Payload) {
         if let Response::Scsi(answer) = &response {
-            // The target tells of a write that it lost once, by whatever is asked next.
+            // The target tells of a change, or of a write that it lost, once, by whatever is asked next.
             let none = volume::Span { lba: 0, blocks: 0 };
-            if verdict::judge(answer.status, &answer.sense, none).learn == Learn::WriteLost {
-                self.learn(Learn::WriteLost);
+            let Judged { verdict, learn } = verdict::judge(answer.status, &answer.sense, none);
+            let is_missed = self.survey.as_ref().is_none_or(|survey| survey.misses(learn));
+            if learn == Learn::WriteLost || matches!(verdict, Verdict::Again(_)) && is_missed {
+                self.learn(learn);
             }
         }
         let Some(survey) = &mut self.survey else { return };
@@ -88,6 +90,7 @@ impl IscsiPath {
         payload.into_sg().copy_to(0, &mut data);
         let asked = survey.step;
         let next = survey.take(answer.status, &answer.sense, &data);
+        let identifies = survey.scope == Learn::Identity;
         tracing::answered(&mut self.trace, cx.now, asked, &answer, &next);
         match next {
             Next::Ask(after) => survey.due = Some(cx.now + after),
@@ -97,7 +100,7 @@ impl IscsiPath {
                 }
             }
             // The volume is stopped, or has no medium: operations are told, one by one.
-            Next::Refused(_) if asked == Step::Ready && self.is_up() => self.survey = None,
+            Next::Refused(_) if asked == Step::Ready && self.is_up() && !identifies => self.survey = None,
             Next::Refused(complaint) => {
                 let grace = self.settings.timeouts.abort;
                 let why = if asked == Step::Luns { Why::Absent(complaint) } else { Why::Refused(complaint) };

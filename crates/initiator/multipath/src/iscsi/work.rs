@@ -349,7 +349,7 @@ impl IscsiPath {
 
     /// Whether another volume may stand behind the logical unit number by now: nothing is sent before that is
     /// known.
-    fn is_unsure(&self) -> bool {
+    pub(super) fn is_unsure(&self) -> bool {
         let looks = self.survey.as_ref().is_some_and(|survey| survey.scope == Learn::Identity);
         self.is_up() && (self.to_learn == Learn::Identity || looks)
     }

@@ -1,5 +1,6 @@
 //! A path over iSCSI against our own target, in one process and without sockets.
 
+mod doubt;
 mod fence;
 mod hostile;
 mod script;
