@@ -28,6 +28,8 @@ lint() {
   xtask licences
   xtask style
   xtask attacks
+  xtask links
+  xtask guide
 }
 
 unit() {

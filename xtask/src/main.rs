@@ -6,9 +6,12 @@
 
 mod attacks;
 mod capture;
+mod guide;
 mod layers;
 mod libiscsi;
 mod licences;
+mod links;
+mod markdown;
 mod metadata;
 mod style;
 
@@ -22,6 +25,8 @@ usage: cargo run -p xtask -- CHECK
               table for ARCHITECTURE.md
   licences    licences of all dependencies against the allow-list; duplicate versions
   attacks     every row of docs/attacks.md has its tests, and every such test its row
+  links       every link within the tree leads to a file, and to a heading of it
+  guide       every `file.rs:function` that a page names exists
   style       unfinished marks, paths of the building machine, long files
   libiscsi    --list FILE --expected FILE [--update] KIND=LOG...
               results of the libiscsi test tool, united over the kinds of logical unit
@@ -49,6 +54,8 @@ fn main() -> ExitCode {
         "layers" => layers::check(&root),
         "licences" => licences::check(&root),
         "attacks" => attacks::check(&root),
+        "links" => links::check(&root),
+        "guide" => guide::check(&root),
         "style" => style::check(&root),
         "libiscsi" => libiscsi::check(&rest),
         "capture" => capture::check(&rest),
