@@ -58,8 +58,13 @@ fn judge(record: &Record, plan: &Plan) {
         let is_ours = point.initiator.starts_with("blockwire");
         assert_eq!(idle.is_some(), is_ours, "{what}: among initiators ours alone tells");
         let polls = point.initiator == "blockwire-polling";
-        assert_eq!(idle.is_some_and(|idle| idle > 0.0), polls, "{what}: {idle:?}");
+        assert!(polls || idle.is_none_or(|idle| idle == 0.0), "{what} sleeps: {idle:?}");
     }
+    // On a machine that others use too an answer may be there whenever one of them looks; hardly for all.
+    let mut polling = record.points.iter().filter(|point| point.initiator == "blockwire-polling").peekable();
+    let polled = |point: &Point| point.runs[0].initiator.as_ref()?.idle_polls;
+    let is_seen = polling.peek().is_none() || polling.any(|point| polled(point) > Some(0.0));
+    assert!(is_seen, "who polls has polled in vain");
 }
 
 #[test]
