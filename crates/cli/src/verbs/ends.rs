@@ -466,7 +466,8 @@ mod tests {
         End::File { file, path: path.to_owned(), is_fresh: false }
     }
 
-    /// Whether a file's first byte lies in this system's memory.
+    /// Whether a file's first byte lies in this system's memory. Newer kernels begin to read it ahead
+    /// nevertheless, and a disk that is fast enough makes it a yes that was none.
     fn is_cached(file: &File) -> bool {
         let (mut byte, nowait) = ([0], rustix::io::ReadWriteFlags::NOWAIT);
         rustix::io::preadv2(file, &mut [io::IoSliceMut::new(&mut byte)], 0, nowait).is_ok()
@@ -479,11 +480,14 @@ mod tests {
         let end = sparse(&dir.path().join("disk"));
         let mut initiator = crate::verbs::set_up(client::Settings::default()).unwrap();
         end.settle(&mut initiator).unwrap();
-        end.forget_cached().unwrap();
         let End::File { file, .. } = &end else { panic!("it is a file") };
         // There is nothing else where a file of memory could be read from.
         let is_memory = rustix::fs::fstatfs(file).unwrap().f_type as u64 == TMPFS;
-        assert!(is_memory || !is_cached(file));
+        let is_forgotten = |_| {
+            end.forget_cached().unwrap();
+            !is_cached(file)
+        };
+        assert!(is_memory || (0..100).any(is_forgotten));
     }
 
     #[test]
