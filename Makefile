@@ -1,6 +1,6 @@
 # Every target installs what it needs from Debian when run as root, and says what is missing otherwise.
 
-.PHONY: help run test build lint unit interop sessions idle guest sim loom fuzz bench-iscsi bench-nvme bench-host bench-generator eval eval-look deny install uninstall fio-engine
+.PHONY: help run test build lint unit interop sessions idle guest sim loom fuzz bench-iscsi bench-nvme bench-host bench-generator eval eval-look deny docs install uninstall fio-engine
 
 # Where rustup puts cargo; a fresh shell may not know it yet.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -22,6 +22,7 @@ help:
 	@echo "make sim          SIM_SEEDS=$(SIM_SEEDS) histories in the simulated world; a failing one says how to replay it"
 	@echo "make loom         every interleaving of the guards between writes, by the model checker loom"
 	@echo "make fuzz         coverage-guided fuzzing, 60 s per target (needs a nightly toolchain and cargo-fuzz)"
+	@echo "make docs         the documentation as a book, and the crates' interfaces (needs mdBook)"
 	@echo "make deny         licences and advisories by cargo-deny, if it is installed"
 
 run:
@@ -77,6 +78,9 @@ bench-generator:
 
 fuzz:
 	@tests/fuzz.sh
+
+docs:
+	@tests/docs.sh
 
 deny:
 	@command -v cargo-deny >/dev/null || { echo "cargo-deny is missing: cargo install --locked cargo-deny (compiles for minutes)" >&2; exit 1; }
