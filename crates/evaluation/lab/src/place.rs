@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use crate::Failure;
+use crate::process::HELD;
 use crate::scratch::Scratch;
 
 /// Where a command runs.
@@ -95,6 +96,13 @@ fn script(words: &[String]) -> String {
     format!("echo pid $$; exec {}", line.join(" "))
 }
 
+/// The same for what runs on: it ends when the connection does, wherever setpriv(1) can see to that.
+fn lasting(words: &[String]) -> String {
+    let line: Vec<String> = words.iter().map(|word| quoted(word)).collect();
+    let (line, held) = (line.join(" "), HELD.join(" "));
+    format!("echo pid $$; {held} true 2>/dev/null && exec {held} {line}; exec {line}")
+}
+
 /// The program that the first word names, with the others for arguments; of no words one that cannot be run.
 pub(crate) fn command(words: &[String]) -> Command {
     let mut words = words.iter();
@@ -116,8 +124,9 @@ impl Place {
             Place::Here => words.to_vec(),
             Place::Namespace(name) => [texts(&["ip", "netns", "exec", name]), words.to_vec()].concat(),
             Place::Ssh(machine) => {
-                let last = vec![machine.name.clone(), "--".to_owned(), script(words)];
-                [machine.ssh.clone(), texts(&SSH), last].concat()
+                // A connection of its own, whose end is the end of what runs by it.
+                let last = vec![machine.name.clone(), "--".to_owned(), lasting(words)];
+                [machine.ssh.clone(), texts(&SSH), texts(&["-S", "none"]), last].concat()
             }
         }
     }
@@ -210,6 +219,14 @@ impl Place {
     /// # Errors
     /// If the machine cannot be reached, or nothing can be written there.
     pub fn settle(&mut self, binary: &Path) -> Result<(), Failure> {
+        let settled = self.settle_in(binary);
+        if settled.is_err() {
+            self.leave();
+        }
+        settled
+    }
+
+    fn settle_in(&mut self, binary: &Path) -> Result<(), Failure> {
         if self.is_local() {
             return Ok(());
         }
@@ -220,17 +237,19 @@ impl Place {
             std::fs::read(binary).map_err(|why| Failure::new(format!("{}: {why}", binary.display())))?;
         let dir = self.run(&["mktemp", "-d", "/tmp/blockwire-eval-XXXXXX"])?.trim().to_owned();
         let there = format!("{dir}/blockwire");
+        if let Place::Ssh(machine) = self {
+            machine.dir = dir;
+        }
         // The first line that ssh's script prints is its id; what is given goes to the program.
         self.run_with(&["sh", "-c", "cat > \"$1\" && chmod 755 \"$1\"", "sh", &there], &bytes)?;
         let units = self.run(&["getconf", "CLK_TCK"]).and_then(|ticks| {
             let page = self.run(&["getconf", "PAGESIZE"])?;
             Ok((ticks.trim().parse().ok(), page.trim().parse().ok()))
         });
-        if let Place::Ssh(machine) = self {
-            machine.dir = dir;
-            if let Ok((Some(ticks), Some(page))) = units {
-                machine.units = (ticks, page);
-            }
+        if let Place::Ssh(machine) = self
+            && let Ok((Some(ticks), Some(page))) = units
+        {
+            machine.units = (ticks, page);
         }
         Ok(())
     }
@@ -331,8 +350,13 @@ mod tests {
         let machine = Machine::new(vec!["ssh".into()], "root@storage").unwrap();
         let there = Place::Ssh(machine).words(&words);
         assert_eq!(there[0], "ssh");
-        assert_eq!(there.last().unwrap(), "echo pid $$; exec blockwire 'a b'");
+        let script = there.last().unwrap();
+        assert!(
+            script.starts_with("echo pid $$; ") && script.ends_with("; exec blockwire 'a b'"),
+            "{script}"
+        );
     }
+
     /// Commands that end by themselves go over the connection that they share: each on one of its own would
     /// take seconds on a busy machine.
     #[test]
@@ -349,5 +373,22 @@ mod tests {
         let lines: Vec<&str> = said.lines().collect();
         assert!(lines[0].contains("ControlMaster=yes") && lines[0].contains(&control), "{said}");
         assert!(lines[1].contains("ControlMaster=no") && lines[1].contains(&control), "{said}");
+    }
+
+    /// As when its file system is full.
+    #[test]
+    fn a_machine_that_cannot_be_settled_keeps_nothing_of_ours() {
+        let dir = tempfile::tempdir().unwrap();
+        let said = dir.path().join("said");
+        let script = format!(
+            "for last; do :; done; echo \"$last\" >>{}; echo pid 1; case $last in *mktemp*) echo \
+             /tmp/blockwire-eval-abcdef ;; *'cat >'*) cat >/dev/null; exit 1 ;; esac",
+            said.display()
+        );
+        let ssh = ["sh", "-c", &script].map(str::to_owned).to_vec();
+        let mut place = Place::Ssh(Machine::new(ssh, "storage").unwrap());
+        place.settle(Path::new("/proc/self/exe")).unwrap_err();
+        let said = std::fs::read_to_string(said).unwrap();
+        assert!(said.contains("exec rm -rf /tmp/blockwire-eval-abcdef"), "{said}");
     }
 }

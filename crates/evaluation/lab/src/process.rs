@@ -20,6 +20,8 @@ use crate::place::{Place, quoted};
 const GRACE: Duration = Duration::from_secs(5);
 /// Lines that are remembered for a message when it fails.
 const TAIL: usize = 12;
+/// Ends a program with who started it: with a thread here, on another machine with the connection.
+pub(crate) const HELD: [&str; 3] = ["setpriv", "--pdeathsig", "KILL"];
 
 /// Which stream a line came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,15 +73,21 @@ impl Process {
             let list: Vec<String> = run.cores.iter().map(ToString::to_string).collect();
             words = [vec!["taskset".to_owned(), "-c".to_owned(), list.join(",")], words].concat();
         }
-        if run.place.is_local() {
-            // Ended with the harness, even if that is killed; the thread that starts it must live on.
-            let last = ["setpriv", "--pdeathsig", "KILL"].map(str::to_owned);
-            words = [last.to_vec(), words].concat();
-        }
-        let words = run.place.words(&words);
+        // Ended with the harness, even if that is killed; the thread that starts it must live on. What runs on
+        // another machine ends with the ssh that is ended here.
+        let held = HELD.map(str::to_owned).to_vec();
+        let words = match run.place.is_local() {
+            true => run.place.words(&[held, words].concat()),
+            false => [held, run.place.words(&words)].concat(),
+        };
         let failed = |why: std::io::Error| {
             Failure::new(format!("{}: {}: {why}", run.name, words.first().map_or("", String::as_str)))
         };
+        // Before it is started: nobody would own it if this failed.
+        let log = File::options().create(true).append(true).open(run.dir.join(format!("{}.log", run.name)));
+        let log = Arc::new(Mutex::new(log.map_err(|why| {
+            Failure::new(format!("{}: {why}: give --out a directory that can be written", run.dir.display()))
+        })?));
         let mut child = crate::place::command(&words)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -88,10 +96,6 @@ impl Process {
             .process_group(0)
             .spawn()
             .map_err(failed)?;
-        let log = File::options().create(true).append(true).open(run.dir.join(format!("{}.log", run.name)));
-        let log = Arc::new(Mutex::new(log.map_err(|why| {
-            Failure::new(format!("{}: {why}: give --out a directory that can be written", run.dir.display()))
-        })?));
         let (to, lines) = channel();
         if let Some(out) = child.stdout.take() {
             read_lines(out, Stream::Out, to.clone(), Arc::clone(&log));
@@ -106,8 +110,16 @@ impl Process {
         if !process.place.is_local() {
             let said = process.wait_for(Duration::from_secs(20), |line| {
                 line.strip_prefix("pid ").and_then(|number| number.parse().ok())
-            })?;
-            process.pid = said;
+            });
+            match said {
+                Ok(pid) => process.pid = pid,
+                Err(why) => {
+                    // By the number that ssh has here somebody else's process would be ended there.
+                    let _ = process.child.kill();
+                    let _ = process.child.wait();
+                    return Err(why);
+                }
+            }
         }
         Ok(process)
     }
@@ -349,6 +361,70 @@ mod tests {
         assert!(Path::new(&format!("/proc/{pid}")).exists());
         drop(process);
         assert!(!Path::new(&format!("/proc/{pid}")).exists());
+    }
+
+    /// What stands for ssh: it runs what it is told as its own child.
+    fn far(script: &str) -> Place {
+        let ssh = ["sh", "-c", script].map(str::to_owned).to_vec();
+        Place::Ssh(crate::place::Machine::new(ssh, "storage").unwrap())
+    }
+
+    /// Command lines of the processes that this one has started.
+    fn started() -> String {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        let children = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+        let children = children.collect::<String>();
+        let lines = children
+            .split_ascii_whitespace()
+            .filter_map(|pid| std::fs::read(format!("/proc/{pid}/cmdline")).ok());
+        lines.map(|line| String::from_utf8_lossy(&line).into_owned()).collect()
+    }
+
+    #[test]
+    fn nothing_is_started_whose_output_cannot_be_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let gone = dir.path().join("gone");
+        let words = ["sleep", "600.0625"].map(str::to_owned).to_vec();
+        let run = Run { name: "sleep", place: &Place::Here, cores: &[], words, dir: &gone };
+        let why = Process::start(run).unwrap_err().to_string();
+        assert!(why.contains("--out") && !started().contains("600.0625"), "{why}");
+    }
+
+    /// The number that ssh has here is somebody else's there.
+    #[test]
+    fn a_process_of_another_machine_whose_number_is_not_known_is_never_signalled() {
+        let dir = tempfile::tempdir().unwrap();
+        let said = dir.path().join("said");
+        // A shell there that does not know `$$`.
+        let place =
+            far(&format!("echo \"$*\" >>{}; echo pid; exec >&- 2>&-; exec sleep 600", said.display()));
+        let words = vec!["true".to_owned()];
+        Process::start(Run { name: "far", place: &place, cores: &[], words, dir: dir.path() }).unwrap_err();
+        let said = std::fs::read_to_string(said).unwrap();
+        assert!(said.lines().count() == 1 && !said.contains("kill"), "{said}");
+    }
+
+    /// As after a harness that was killed, or a link that broke.
+    #[test]
+    fn what_runs_on_another_machine_never_outlives_its_connection() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = far("for last; do :; done; sh -c \"$last\" & wait");
+        let words = ["sleep", "600"].map(str::to_owned).to_vec();
+        let run = Run { name: "far", place: &place, cores: &[], words, dir: dir.path() };
+        let mut process = Process::start(run).unwrap();
+        let there = format!("/proc/{}/cmdline", process.pid());
+        let is_there = || std::fs::read(&there).is_ok_and(|line| !line.is_empty());
+        let until = Instant::now() + Duration::from_secs(10);
+        while !std::fs::read(&there).is_ok_and(|line| line.starts_with(b"sleep")) {
+            assert!(Instant::now() < until, "it runs");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        process.child.kill().unwrap();
+        process.child.wait().unwrap();
+        while is_there() {
+            assert!(Instant::now() < until, "it is gone");
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     #[test]

@@ -194,9 +194,19 @@ pub fn free_port(place: &Place) -> Result<u16, Failure> {
             port.map_err(|why| Failure::new(format!("no port is free: {why}")))
         }
         // Only other targets of the same experiment live there, one after the other.
-        _ => Ok(3260),
+        Place::Namespace(_) => Ok(PORT),
+        Place::Ssh(_) => {
+            // What serves there already keeps its port, and must not be taken for ours.
+            let script = "cat /proc/net/tcp && { cat /proc/net/tcp6 2>/dev/null || :; }";
+            let sockets = place.run(&["sh", "-c", script])?;
+            let free = (PORT..u16::MAX).find(|port| !listens(&sockets, *port));
+            free.ok_or_else(|| Failure::new(format!("no port is free on {}", place.name())))
+        }
     }
 }
+
+/// The port of iSCSI, where it is free.
+const PORT: u16 = 3260;
 
 /// What is missing of these programs, as name and Debian package.
 fn lacking(place: &Place, programs: &[(&str, &str)]) -> Option<String> {
@@ -242,7 +252,11 @@ impl Images {
         let texts: Vec<String> = images.paths.iter().map(|path| path.display().to_string()).collect();
         let words: Vec<&str> =
             ["truncate", "-s", &bytes].into_iter().chain(texts.iter().map(String::as_str)).collect();
-        setup.place.run(&words)?;
+        if let Err(why) = setup.place.run(&words) {
+            let removal = images.removal();
+            let _ = setup.place.run(&removal.iter().map(String::as_str).collect::<Vec<_>>());
+            return Err(why);
+        }
         Ok(images)
     }
 
@@ -258,12 +272,13 @@ impl Images {
 fn wait_for_port(place: &Place, port: u16, process: &mut Process, within: Duration) -> Result<(), Failure> {
     let until = Instant::now() + within;
     loop {
+        // What listens there after its end is somebody else's.
+        if !process.is_alive() {
+            return Err(process.failure("it ended before it listened"));
+        }
         let sockets = place.run(&["cat", "/proc/net/tcp"])?;
         if listens(&sockets, port) {
             return Ok(());
-        }
-        if !process.is_alive() {
-            return Err(process.failure("it ended before it listened"));
         }
         if Instant::now() > until {
             return Err(process.failure(&format!("it does not listen on port {port}")));
@@ -294,6 +309,28 @@ mod tests {
             1: 0100007F:1144 0100007F:9C40 01 00000000:00000000\n";
         assert!(listens(text, 3260));
         assert!(!listens(text, 4420) && !listens(text, 80));
+    }
+
+    /// Its volumes would be taken for ours.
+    #[test]
+    fn a_port_that_another_machine_serves_at_is_never_taken() {
+        let line = "0: 0100007F:0CBC 00000000:0000 0A 00000000:00000000";
+        let ssh = ["sh", "-c", &format!("echo pid 1; echo '{line}'")].map(str::to_owned).to_vec();
+        let place = Place::Ssh(crate::place::Machine::new(ssh, "storage").unwrap());
+        assert_eq!(free_port(&place).unwrap(), 3261);
+    }
+
+    #[test]
+    fn what_listens_after_a_process_has_ended_is_never_its_port() {
+        let dir = tempfile::tempdir().unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let words = ["sh", "-c", "echo in use >&2; exit 1"].map(str::to_owned).to_vec();
+        let run = crate::process::Run { name: "t", place: &Place::Here, cores: &[], words, dir: dir.path() };
+        let mut process = Process::start(run).unwrap();
+        process.finish(Duration::from_secs(10)).unwrap_err();
+        let port = listener.local_addr().unwrap().port();
+        let why = wait_for_port(&Place::Here, port, &mut process, Duration::from_secs(10)).unwrap_err();
+        assert!(why.to_string().contains("ended before it listened"), "{why}");
     }
 
     #[test]
