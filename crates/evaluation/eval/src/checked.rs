@@ -69,7 +69,11 @@ impl Point {
 }
 
 impl Run {
-    fn check(&self) -> Result<(), Wrong> {
+    /// Whether its figures can be.
+    ///
+    /// # Errors
+    /// Which cannot, and why.
+    pub fn check(&self) -> Result<(), String> {
         figure("seconds", self.seconds, SECONDS_MAX)?;
         if self.seconds > 0.0 && self.seconds < SECONDS_MIN {
             return Err(format!("seconds is {:e}, and 0 or at least {SECONDS_MIN:e} can be", self.seconds));

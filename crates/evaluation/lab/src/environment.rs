@@ -19,7 +19,8 @@ pub fn machine(place: &Place, role: &str) -> Machine {
     fact("architecture", place.run(&["uname", "-m"]).ok().map(|text| text.trim().to_owned()));
     let cpu = read("/proc/cpuinfo").unwrap_or_default();
     fact("processor", named(&cpu, "model name"));
-    fact("cores", Some(cpu.lines().filter(|line| line.starts_with("processor")).count().to_string()));
+    let cores = cpu.lines().filter(|line| line.starts_with("processor")).count();
+    fact("cores", (cores > 0).then(|| cores.to_string()));
     fact("clock MHz", named(&cpu, "cpu MHz"));
     fact("governor", read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"));
     fact("memory", named(&read("/proc/meminfo").unwrap_or_default(), "MemTotal"));

@@ -30,7 +30,7 @@ impl Moment {
             iops: pulse.iops,
             latency_us: pulse.latency_us,
             busy: pulse.busy,
-            left: self.left.saturating_sub(Duration::from_secs_f64(pulse.seconds)),
+            left: self.left.saturating_sub(Duration::try_from_secs_f64(pulse.seconds).unwrap_or_default()),
             ..self.clone()
         }
     }

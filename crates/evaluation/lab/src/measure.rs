@@ -121,7 +121,10 @@ pub(crate) fn measure(load: &Load<'_>, tell: &mut dyn FnMut(Pulse)) -> Result<(R
     if figures.ios == 0 {
         return Err(Failure::new("no I/O was done while figures counted"));
     }
-    Ok((window.run(figures), commands))
+    let run = window.run(figures);
+    // One that cannot be would keep all others from being written down.
+    run.check().map_err(|why| Failure::new(format!("its figures cannot be: {why}")))?;
+    Ok((run, commands))
 }
 
 /// How late a look may be, in seconds or as part of the time of the figures, whichever is more.
@@ -254,6 +257,7 @@ impl<'a> Window<'a> {
             let idle_polls = seen.side.idle_polls.map(|idle| (idle * scale).min((user + system) * scale));
             Side { process: (user * scale, system * scale), idle_polls, ..seen.side.clone() }
         };
+        let is_whole = |seen: &&Seen| seen.gone.is_none();
         let link = target.as_ref().or(initiator.as_ref());
         let count = |count: Option<u64>| {
             let link = link?;
@@ -262,14 +266,18 @@ impl<'a> Window<'a> {
         Run {
             retransmits: count(link.and_then(|seen| seen.retransmits)),
             packets: count(link.and_then(|seen| seen.packets)),
-            target: target.as_ref().map(scaled).map(|side| Side { late: late.0, ..side }),
+            target: target.as_ref().filter(is_whole).map(scaled).map(|side| Side { late: late.0, ..side }),
             // Its own count is of the very time of its figures, wherever it runs.
-            initiator: initiator.as_ref().map(scaled).map(|side| Side {
-                process: figures.cpu.unwrap_or(side.process),
-                idle_polls: figures.polls.or(side.idle_polls),
-                late: late.1,
-                ..side
-            }),
+            initiator: initiator
+                .as_ref()
+                .filter(|seen| figures.cpu.is_some() || is_whole(seen))
+                .map(scaled)
+                .map(|side| Side {
+                    process: figures.cpu.unwrap_or(side.process),
+                    idle_polls: figures.polls.or(side.idle_polls),
+                    late: late.1,
+                    ..side
+                }),
             seconds: figures.seconds,
             ios: figures.ios,
             moved: figures.moved,
@@ -300,6 +308,7 @@ fn merged(all: Vec<Seen>) -> Option<Seen> {
         sum.retransmits = add(sum.retransmits, seen.retransmits);
         sum.until = sum.until.max(seen.until);
         sum.packets = add(sum.packets, seen.packets);
+        sum.gone = sum.gone.or(seen.gone);
     }
     Some(sum)
 }
@@ -314,7 +323,14 @@ mod tests {
         let seen = |user| {
             let cores = Usage { cores: vec![(0, Kinds { user, ..Kinds::default() })], switches: 3 };
             let side = Side { cores, process: (user, 0.5), resident: 10, ..Side::default() };
-            Seen { seconds: 1.0, until: Instant::now(), side, retransmits: Some(1), packets: None }
+            Seen {
+                seconds: 1.0,
+                until: Instant::now(),
+                side,
+                gone: None,
+                retransmits: Some(1),
+                packets: None,
+            }
         };
         let all = merged(vec![seen(0.25), seen(0.75)]).unwrap();
         let cores: Vec<u32> = all.side.cores.cores.iter().map(|(core, _)| *core).collect();

@@ -113,7 +113,8 @@ impl Arrived {
         }
         let (whole, _) = self.part.as_chunks();
         if let Some(last) = whole.last() {
-            self.count = u64::from_be_bytes(*last);
+            // It never goes back, whatever the other end says.
+            self.count = self.count.max(u64::from_be_bytes(*last));
         }
         let whole = self.part.len() / 8 * 8;
         self.part.drain(..whole);

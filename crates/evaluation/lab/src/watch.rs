@@ -51,6 +51,8 @@ pub struct Seen {
     pub until: Instant,
     /// Processors and processes, scaled to nothing: as they were.
     pub side: Side,
+    /// A process that was not there at one of the looks: what all of them used is not known.
+    pub gone: Option<u32>,
     /// Segments sent again.
     pub retransmits: Option<u64>,
     /// Packets on the interface, both ways.
@@ -171,6 +173,7 @@ impl Watch {
             _ => (now.here - earlier.here).as_secs_f64(),
         };
         let less = |now: Option<u64>, then: Option<u64>| Some(now?.saturating_sub(then?));
+        let was_there = |pid: &u32| [earlier, now].iter().all(|look| look.processes.contains_key(pid));
         Seen {
             seconds,
             until: now.here,
@@ -181,8 +184,24 @@ impl Watch {
                 late: None,
                 idle_polls: now.polls.zip(earlier.polls).map(|(now, then)| (now - then).max(0.0)),
             },
+            gone: self.pids.iter().find(|pid| !was_there(pid)).copied(),
             retransmits: less(now.retransmits, earlier.retransmits),
             packets: less(now.packets, earlier.packets),
+        }
+    }
+}
+
+impl Seen {
+    /// The same, if all that was watched was there all the time.
+    ///
+    /// # Errors
+    /// If a process was not: its time would be taken for none.
+    pub(crate) fn whole(self) -> Result<Seen, Failure> {
+        match self.gone {
+            None => Ok(self),
+            Some(pid) => {
+                Err(Failure::new(format!("process {pid} was not there all the time that was measured")))
+            }
         }
     }
 }
@@ -287,6 +306,20 @@ mod tests {
         let late = last.late(first.here);
         assert!((7.0..8.0).contains(&late), "{late}");
         assert!((watch.since(&look(None, 0), &look(None, 7)).seconds - 7.0).abs() < 0.5);
+    }
+
+    /// It was read as a process that had used nothing.
+    #[test]
+    fn a_process_that_has_ended_never_used_no_time() {
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let watch = Watch::new(Place::Here, vec![std::process::id(), child.id()], &[]);
+        let before = watch.look().unwrap();
+        assert!(watch.since(&before, &watch.look().unwrap()).whole().is_ok());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let seen = watch.since(&before, &watch.look().unwrap());
+        assert_eq!(seen.gone, Some(child.id()));
+        assert!(seen.whole().unwrap_err().to_string().contains(&child.id().to_string()));
     }
 
     #[test]

@@ -192,8 +192,8 @@ fn run_group(args: &BenchArgs, jobs: &[Job]) -> Result<Vec<Outcome>, Failure> {
     let all: u64 = outcomes.iter().map(Outcome::ios).sum();
     for outcome in &mut outcomes {
         let part = if all == 0 { 0.0 } else { outcome.ios() as f64 / all as f64 };
-        outcome.cpu = (used.user * part, used.system * part);
-        outcome.polled = used.polled * part;
+        outcome.cpu = used.map(|used| (used.user * part, used.system * part));
+        outcome.polled = used.map(|used| used.polled * part);
     }
     Ok(outcomes)
 }

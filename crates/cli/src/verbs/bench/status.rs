@@ -39,7 +39,7 @@ impl Cell {
 }
 
 /// Processor seconds of this process.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Used {
     /// Outside of the kernel.
     pub(super) user: f64,
@@ -50,17 +50,18 @@ pub(super) struct Used {
 }
 
 impl Used {
-    /// Until now; the threads' polling as they stored it last.
-    fn now(cells: &[Cell]) -> Used {
-        let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    /// Until now; the threads' polling as they stored it last. `None`: it cannot be read, as where connections have
+    /// all descriptors.
+    fn now(cells: &[Cell]) -> Option<Used> {
+        let text = std::fs::read_to_string("/proc/self/stat").ok()?;
         let ticks = rustix::param::clock_ticks_per_second() as f64;
-        let process = eval::cpu::Process::parse(&text).unwrap_or_default();
+        let process = eval::cpu::Process::parse(&text).ok()?;
         let polled: u64 = cells.iter().map(|cell| cell.polled_ns.load(Ordering::Relaxed)).sum();
-        Used {
+        Some(Used {
             user: process.user as f64 / ticks,
             system: process.system as f64 / ticks,
             polled: polled as f64 / 1e9,
-        }
+        })
     }
 
     fn minus(self, earlier: Used) -> Used {
@@ -73,8 +74,9 @@ impl Used {
 }
 
 /// Watches a group of jobs from the moment at which its threads begin, until all threads have gone from
-/// `over`; gives what the process used while figures counted.
-pub(super) fn watch(jobs: &[Job], cells: &[Cell], over: &Receiver<()>, is_told: bool) -> Used {
+/// `over`; gives what the process used while figures counted. `None`: it is not known, or the load was over before
+/// anybody could look.
+pub(super) fn watch(jobs: &[Job], cells: &[Cell], over: &Receiver<()>, is_told: bool) -> Option<Used> {
     let begun = Instant::now();
     let tell = |line: serde_json::Value| {
         if is_told {
@@ -102,11 +104,11 @@ pub(super) fn watch(jobs: &[Job], cells: &[Cell], over: &Receiver<()>, is_told: 
                 break;
             }
         }
-        let used = Used::now(cells).minus(before);
+        let used = Used::now(cells).zip(before).map(|(now, before)| now.minus(before));
         tell(json!({ "event": "end" }));
         return used;
     }
-    Used::default()
+    None
 }
 
 /// Waits until a moment; whether all threads have gone before it.
@@ -150,8 +152,9 @@ mod tests {
         drop(to);
         let job = Job { runtime: Some(Duration::from_secs(3600)), ..Job::default() };
         let begun = Instant::now();
-        watch(&[job], &[], &over, false);
+        let used = watch(&[job], &[], &over, false);
         assert!(begun.elapsed() < Duration::from_secs(5));
+        assert!(used.is_none(), "what nobody saw is not nothing");
     }
 
     #[test]
@@ -165,7 +168,7 @@ mod tests {
         let begun = Instant::now();
         let cells = [Cell::default()];
         cells[0].set_polled(5_000_000_000);
-        let used = watch(&[job], &cells, &over, false);
+        let used = watch(&[job], &cells, &over, false).unwrap();
         assert!(begun.elapsed() >= Duration::from_millis(150) && used.user >= 0.0);
         assert_eq!(used.polled, 0.0, "what was polled before is not of that time");
     }

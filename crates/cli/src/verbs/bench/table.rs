@@ -21,10 +21,10 @@ pub struct Outcome {
     pub failed: u64,
     /// Why the first did.
     pub why: Option<String>,
-    /// Processor seconds of this process: user, system.
-    pub cpu: (f64, f64),
+    /// Processor seconds of this process: user, system; `None`: not known.
+    pub cpu: Option<(f64, f64)>,
     /// Seconds of them spent polling before sleeping, useful or not.
-    pub polled: f64,
+    pub polled: Option<f64>,
 }
 
 impl Outcome {
@@ -38,8 +38,8 @@ impl Outcome {
             tally: Tally::default(),
             failed: 0,
             why: None,
-            cpu: (0.0, 0.0),
-            polled: 0.0,
+            cpu: None,
+            polled: None,
         }
     }
 
@@ -53,7 +53,8 @@ impl Outcome {
     }
 
     fn cpu_per_million(&self) -> Option<f64> {
-        (self.ios() > 0).then(|| (self.cpu.0 + self.cpu.1) * 1e6 / self.ios() as f64)
+        let (user, system) = self.cpu.filter(|_| self.ios() > 0)?;
+        Some((user + system) * 1e6 / self.ios() as f64)
     }
 }
 
@@ -80,7 +81,7 @@ pub fn json(outcomes: &[Outcome], notes: &Vec<String>) -> String {
             "in_flight": outcome.in_flight, "seconds": seconds,
             "refilled_seconds": outcome.tally.refilled as f64 / 1e9,
             "latency_outside_seconds": outcome.tally.outside as f64 / 1e9, "errors": outcome.failed, "error": outcome.why,
-            "cpu_user_seconds": outcome.cpu.0, "cpu_system_seconds": outcome.cpu.1,
+            "cpu_user_seconds": outcome.cpu.map(|cpu| cpu.0), "cpu_system_seconds": outcome.cpu.map(|cpu| cpu.1),
             "poll_seconds": outcome.polled, "cpu_seconds_per_million": outcome.cpu_per_million(),
         });
         for (name, figures) in kinds(outcome).into_iter().filter(|(_, figures)| figures.ios > 0) {

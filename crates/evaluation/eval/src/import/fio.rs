@@ -126,6 +126,10 @@ pub(super) fn points(about: &About, text: &str) -> Result<(Vec<Point>, String), 
         let taken = load.take(job, &output.global);
         taken.map_err(|why| format!("job \"{}\": {why}", job.jobname))?;
     }
+    // Of what took no whole millisecond no rate is known, which is another thing than none.
+    if let Some(((name, _), _)) = loads.iter().find(|(_, load)| load.run.ios > 0 && load.run.seconds <= 0.0) {
+        return Err(format!("job \"{name}\": it tells no time for its I/Os: let it run for longer"));
+    }
     let is_completion = loads.iter().any(|(_, load)| load.is_completion);
     let points: Vec<Point> = loads.into_iter().filter_map(|(_, load)| load.point(about)).collect();
     let mut note = format!(
@@ -253,6 +257,14 @@ mod tests {
             assert!((found / right - 1.0).abs() < 0.02, "p{percent}: {found} against {right}");
         }
         assert!((latency.deviation() / clat["stddev"].as_f64().unwrap() - 1.0).abs() < 0.01);
+    }
+
+    #[test]
+    fn what_tells_no_time_is_never_a_rate_of_zero() {
+        let text = "{ \"fio version\": \"fio-3.33\", \"jobs\": [ { \"jobname\": \"x\", \"read\": { \"total_ios\": 4, \
+                    \"io_bytes\": 16384, \"runtime\": 0 } } ] }";
+        assert!(points(&about(), text).unwrap_err().contains("let it run for longer"));
+        assert!(points(&about(), &text.replace("\"runtime\": 0", "\"runtime\": 1")).is_ok());
     }
 
     #[test]

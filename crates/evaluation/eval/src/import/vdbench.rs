@@ -138,9 +138,9 @@ pub(super) fn flat_file(about: &About, text: &str) -> Result<(Vec<Point>, String
             bytes: figure("bytes/io")?,
             read_percent: figure("read%")?,
             response_ms: figure("resp")?,
-            deviation_ms: figure("resp_std").unwrap_or(0.0),
-            max_ms: figure("resp_max").unwrap_or(0.0),
-            depth: figure("queue_depth").or_else(|_| figure("threads")).unwrap_or(1.0),
+            deviation_ms: figure("resp_std")?,
+            max_ms: figure("resp_max")?,
+            depth: figure("queue_depth").or_else(|_| figure("threads"))?,
             // Per cent of seeks; where it is not a number, several workloads ran at once.
             is_random: figure("seekpct").unwrap_or(100.0) > 50.0,
         };
@@ -236,6 +236,16 @@ cpu_used cpu_user cpu_kernel cpu_wait cpu_idle
         }
         for word in ["avg_-9223372036854775808-9223372036854775807", "avg_4-2", "avg_", "avg_0-4294967295"] {
             let _ = flat_file(&about(), &FLAT.replace("avg_2-2", word));
+        }
+    }
+
+    #[test]
+    fn a_figure_that_is_not_there_is_never_zero() {
+        for (name, cells) in [("resp_std", " 0.25 0.25 0 4096"), ("resp_max", " 12.5 12.5 0 0.25")] {
+            let damaged = FLAT.replace(cells, &cells.replacen(['0', '1'], "x", 1));
+            assert!(flat_file(&about(), &damaged).unwrap_err().contains(name), "{name}");
+            let absent = FLAT.replace(name, "another");
+            assert!(flat_file(&about(), &absent).unwrap_err().contains(name), "{name}");
         }
     }
 

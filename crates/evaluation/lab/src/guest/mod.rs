@@ -379,7 +379,10 @@ impl Guest<'_, '_> {
         self.until(qemu, &format!("@@begin {name}"))?;
         let before = (target.ask()?, initiator.look()?);
         let end = self.until(qemu, &format!("@@end {name} "))?.0;
-        let seen = (target.since(&before.0, &target.ask()?), initiator.since(&before.1, &initiator.look()?));
+        let seen = (
+            target.since(&before.0, &target.ask()?).whole()?,
+            initiator.since(&before.1, &initiator.look()?).whole()?,
+        );
         let (_, text) = self.until(qemu, &format!("@@told {name}"))?;
         if !end.ends_with(" 0") {
             return Err(Failure::new(format!("fio in the guest ended with {end}: {}", text.trim())));
@@ -389,7 +392,7 @@ impl Guest<'_, '_> {
             let scale = if seconds > 0.0 { told.seconds / seconds } else { 1.0 };
             Side { process: (side.process.0 * scale, side.process.1 * scale), ..side }
         };
-        Ok(Figures {
+        let run = Figures {
             seconds: told.seconds,
             ios: told.ios,
             moved: told.bytes,
@@ -399,7 +402,9 @@ impl Guest<'_, '_> {
             initiator: Some(scaled(seen.1.seconds, seen.1.side)),
             latency: told.latency,
             ..Figures::default()
-        })
+        };
+        run.check().map_err(|why| Failure::new(format!("its figures cannot be: {why}")))?;
+        Ok(run)
     }
 
     /// Reads on to a line that holds `mark`; gives it, and what came before it.

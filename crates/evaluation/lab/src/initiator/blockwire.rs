@@ -149,7 +149,8 @@ fn read(text: &str) -> Result<Figures, String> {
     let mut all = Figures::default();
     for job in jobs {
         let seconds = job.get("seconds").and_then(Value::as_f64).ok_or("its figures hold no time")?;
-        let errors = job.get("errors").and_then(Value::as_u64).unwrap_or(0);
+        let errors =
+            job.get("errors").and_then(Value::as_u64).ok_or("its figures hold no count of errors")?;
         let used = |name: &str| job.get(name).and_then(Value::as_f64);
         let cpu = used("cpu_user_seconds").zip(used("cpu_system_seconds"));
         let polls = used("poll_seconds");
@@ -185,7 +186,9 @@ mod tests {
         let all = read(&format!("{{\"jobs\":[{},{}]}}", job(0.125), job(0.25))).unwrap();
         assert_eq!((all.ios, all.errors, all.cpu, all.polls), (20, 2, Some((1.0, 0.5)), Some(0.375)));
         assert_eq!(all.refilled, Some(Refilled { seconds: 1.5, outside: 0.5 }));
-        assert!(read("{}").is_err());
+        assert!(
+            read("{}").is_err() && read("{\"jobs\":[{\"seconds\":1.0}]}").unwrap_err().contains("errors")
+        );
     }
 
     #[test]

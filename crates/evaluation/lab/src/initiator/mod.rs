@@ -132,11 +132,12 @@ impl Figures {
         self.moved += other.moved;
         self.errors += other.errors;
         self.latency.merge(&other.latency);
+        // What one of them does not tell is not known of all.
         self.cpu = match (self.cpu, other.cpu) {
             (Some(ours), Some(theirs)) => Some((ours.0 + theirs.0, ours.1 + theirs.1)),
-            (ours, theirs) => ours.or(theirs),
+            (_, theirs) if is_first => theirs,
+            _ => None,
         };
-        // What one of them does not tell is not known of all.
         self.refilled = match (self.refilled, other.refilled) {
             (Some(ours), Some(theirs)) => Some(Refilled {
                 seconds: ours.seconds.max(theirs.seconds),
@@ -147,7 +148,8 @@ impl Figures {
         };
         self.polls = match (self.polls, other.polls) {
             (Some(ours), Some(theirs)) => Some(ours + theirs),
-            (ours, theirs) => ours.or(theirs),
+            (_, theirs) if is_first => theirs,
+            _ => None,
         };
     }
 }
@@ -173,4 +175,23 @@ pub fn patience(job: &Job) -> Duration {
     let load = job.runtime.unwrap_or(Duration::from_secs(3600)) + job.ramp + job.delay;
     // Each thread may have a connection of its own to be made and ended.
     load + Duration::from_secs(60) + Duration::from_millis(10) * job.threads
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_machine_does_not_tell_is_never_that_of_all() {
+        let tells = Figures { ios: 1, cpu: Some((1.0, 2.0)), polls: Some(0.5), ..Figures::default() };
+        let silent = Figures { ios: 1, ..Figures::default() };
+        for order in [[&tells, &silent], [&silent, &tells]] {
+            let mut all = Figures::default();
+            order.into_iter().for_each(|one| all.merge(one));
+            assert_eq!((all.ios, all.cpu, all.polls), (2, None, None));
+        }
+        let mut both = tells.clone();
+        both.merge(&tells);
+        assert_eq!((both.cpu, both.polls), (Some((2.0, 4.0)), Some(1.0)));
+    }
 }

@@ -316,11 +316,15 @@ fn measure(
         let note = format!("file system caches were not dropped every second: {why}");
         record.notes.extend((!record.notes.contains(&note)).then_some(note));
     }
-    let seen = (watches.0.since(&looks.0, &watches.0.ask()?), watches.1.since(&looks.1, &watches.1.look()?));
+    let seen = (
+        watches.0.since(&looks.0, &watches.0.ask()?).whole()?,
+        watches.1.since(&looks.1, &watches.1.look()?).whole()?,
+    );
     let counted = stands.counted()?.since(before);
     stands.check()?;
     let sides = (worked.scaled(seen.0.seconds, seen.0.side), worked.scaled(seen.1.seconds, seen.1.side));
     let run = figures(&worked, counted, sides, (seen.0.retransmits, seen.0.packets));
+    run.check().map_err(|why| Failure::new(format!("its figures cannot be: {why}")))?;
     let mut point = point(pair, &stands, size, &worked, run);
     let wanted = each * u64::from(size.users * size.databases);
     match limit.filter(|limit| worked.is_cut(*limit)) {

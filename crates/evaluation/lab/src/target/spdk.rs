@@ -225,8 +225,8 @@ impl Polls for Reactors {
 fn idle(result: &Value) -> Option<f64> {
     let rate = result.get("tick_rate")?.as_f64().filter(|rate| *rate > 0.0)?;
     let reactors = result.get("reactors")?.as_array()?;
-    let idle: f64 = reactors.iter().filter_map(|reactor| reactor.get("idle")?.as_f64()).sum();
-    Some(idle / rate)
+    let idle = |reactor: &Value| reactor.get("idle")?.as_f64();
+    Some(reactors.iter().map(idle).sum::<Option<f64>>()? / rate)
 }
 
 /// The result of a call without parameters (JSON-RPC 2.0).
@@ -303,5 +303,7 @@ mod tests {
         ] });
         assert_eq!(idle(&said), Some(2.5));
         assert_eq!(idle(&json!({ "reactors": [] })), None);
+        let one_told = json!({ "tick_rate": 1, "reactors": [{ "lcore": 0, "idle": 1 }, { "lcore": 1 }] });
+        assert_eq!(idle(&one_told), None, "what one does not tell is not none");
     }
 }
