@@ -367,6 +367,11 @@ impl Record {
         serde_json::to_string(self).map_err(|why| why.to_string())
     }
 
+    /// Whether it says that both ends ran on one machine: of an end alone the other's is not known.
+    pub fn is_one_machine(&self) -> bool {
+        matches!(&self.environment[..], [one] if one.role != "target" && one.role != "initiator")
+    }
+
     /// All that does not add up, in words.
     pub fn discords(&self) -> Vec<String> {
         let mut all = Vec::new();

@@ -52,6 +52,15 @@ pub(crate) fn load(
     record: &mut Record,
 ) -> Result<Run, Failure> {
     let hosts = testbed.link.initiators();
+    let volumes = testbed.serving.urls(&testbed.link.address(0)).len();
+    let used = busy(hosts.len(), &step.job, volumes);
+    if used < hosts.len() {
+        let (all, name) = (hosts.len(), &step.job.name);
+        let note =
+            format!("{name}: of {all} initiator machines {used} are used: each takes a thread and a volume");
+        record.notes.extend((!record.notes.contains(&note)).then_some(note));
+    }
+    let hosts = hosts.get(..used).unwrap_or(hosts);
     let mut parts = Vec::new();
     for (host, place) in hosts.iter().enumerate() {
         let urls = testbed.serving.urls(&testbed.link.address(host));
@@ -70,11 +79,13 @@ pub(crate) fn load(
     // What serves already has processes that nobody knows: its machine's cores are looked at, if it was named.
     let is_known = step.target != "url" || !testbed.link.target().is_local();
     let watch = is_known.then_some(watch);
-    let _noise = match step.wire {
+    let mut noise = match step.wire {
         Wire::Congested { .. } => Some(Noise::start(runner, &testbed.link)?),
         _ => None,
     };
-    run(runner, step, &parts, watch.as_ref(), moment, record)
+    let run = run(runner, step, &parts, watch.as_ref(), moment, record)?;
+    noise.as_mut().map_or(Ok(()), Noise::check)?;
+    Ok(run)
 }
 
 /// A load on the initiator's own memory: what the network is compared with.
@@ -107,6 +118,12 @@ fn run(
     let (run, commands) = measure(&load, &mut |pulse: Pulse| runner.live.goes_on(&moment.at(&pulse)))?;
     commands.iter().for_each(|command| note_command(record, command));
     Ok(run)
+}
+
+/// How many of so many machines have a load to do: with one thread and one volume each at least, they would do
+/// another load than that of the others.
+fn busy(hosts: usize, job: &Job, volumes: usize) -> usize {
+    hosts.min(job.threads as usize).min(volumes).max(1)
 }
 
 /// How many of `all` fall to one of several.
@@ -152,5 +169,14 @@ mod tests {
         let shares: Vec<u32> = (0..3).map(|host| share(20, 3, host)).collect();
         assert_eq!(shares, [7, 7, 6]);
         assert_eq!(share(1, 3, 2), 1, "each machine has at least one");
+    }
+
+    #[test]
+    fn machines_together_never_do_more_than_the_load() {
+        let job = Job { threads: 2, ..Job::default() };
+        let used = busy(3, &job, 8);
+        let threads: u32 = (0..used).map(|host| share(job.threads, used, host)).sum();
+        assert_eq!((used, threads), (2, 2));
+        assert_eq!((busy(3, &Job { threads: 20, ..Job::default() }, 1), busy(1, &job, 0)), (1, 1));
     }
 }

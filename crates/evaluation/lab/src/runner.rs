@@ -372,11 +372,15 @@ impl Runner<'_> {
         let mut all = match &self.machines {
             None => vec![machine(&Place::Here, "target and initiator")],
             Some(machines) => {
-                let target = machines.target.as_ref().map(|place| machine(place, "target"));
-                let initiators = machines.initiators.iter().map(|place| machine(place, "initiator"));
-                target.into_iter().chain(initiators).collect()
+                ends(machines, plan).into_iter().map(|(place, role)| machine(place, role)).collect()
             }
         };
+        let far = |machines: &Machines| machines.target.clone().unwrap_or(Place::Here);
+        let near = |machines: &Machines| machines.initiators.first().cloned().unwrap_or(Place::Here);
+        let (far, near) = self
+            .machines
+            .as_ref()
+            .map_or((Place::Here, Place::Here), |machines| (far(machines), near(machines)));
         let Some(here) = all.first_mut() else { return all };
         let mut targets: Vec<&str> = plan.steps.iter().map(|step| step.target.as_str()).collect();
         let mut initiators: Vec<&str> = plan.steps.iter().map(|step| step.initiator.as_str()).collect();
@@ -388,10 +392,10 @@ impl Runner<'_> {
             |role: &str, name: &str, version: Option<String>| Some((format!("{role} {name}"), version?));
         let targets = targets
             .into_iter()
-            .filter_map(|name| version("target", name, self.target(name).ok()?.version(&Place::Here)));
+            .filter_map(|name| version("target", name, self.target(name).ok()?.version(&far)));
         let initiators = initiators
             .into_iter()
-            .filter_map(|name| version("initiator", name, self.initiator(name).ok()?.version(&Place::Here)));
+            .filter_map(|name| version("initiator", name, self.initiator(name).ok()?.version(&near)));
         let versions: Vec<(String, String)> = targets.chain(initiators).collect();
         let list = |cores: &[usize]| {
             let cores: Vec<String> = cores.iter().map(ToString::to_string).collect();
@@ -402,6 +406,18 @@ impl Runner<'_> {
         here.facts.extend(versions);
         all
     }
+}
+
+/// Which machines are which end's: the target's is this one unless another is named, and is not known of what
+/// serves already.
+fn ends<'m>(machines: &'m Machines, plan: &Plan) -> Vec<(&'m Place, &'static str)> {
+    let target = machines.target.as_ref().unwrap_or(&Place::Here);
+    let is_known = machines.target.is_some() || plan.steps.iter().any(|step| step.target != "url");
+    if is_known && machines.initiators.iter().all(|place| place == target) {
+        return vec![(target, "target and initiator")];
+    }
+    let initiators = machines.initiators.iter().map(|place| (place, "initiator"));
+    is_known.then_some((target, "target")).into_iter().chain(initiators).collect()
 }
 
 /// Writes a command down unless one is there that differs in its ports alone.
@@ -559,6 +575,36 @@ mod tests {
             note_command(&mut record, command);
         }
         assert_eq!(record.commands.len(), 2);
+    }
+
+    /// A record of one machine is one of both ends on it: they share its interrupts, and readers are told.
+    #[test]
+    fn a_target_here_and_initiators_elsewhere_are_never_one_machine() {
+        let step = |target: &str| Step {
+            target: target.to_owned(),
+            initiator: "blockwire".to_owned(),
+            protocol: Protocol::Iscsi,
+            wire: Wire::Loopback,
+            volumes: (1, 1 << 20),
+            medium: Medium::Ram,
+            connections: 1,
+            job: eval::fio::Job::default(),
+            round: 0,
+        };
+        let plan = |target: &str| Plan {
+            preset: Preset::find("quick").unwrap(),
+            steps: vec![step(target)],
+            time: None,
+            notes: Vec::new(),
+        };
+        let load = Place::Ssh(crate::place::Machine::new(vec!["true".to_owned()], "load").unwrap());
+        let roles = |initiators: Vec<Place>, target: &str| {
+            let machines = Machines { initiators, ..Machines::default() };
+            ends(&machines, &plan(target)).into_iter().map(|(_, role)| role).collect::<Vec<_>>()
+        };
+        assert_eq!(roles(vec![load.clone()], "tgt"), ["target", "initiator"]);
+        assert_eq!(roles(vec![load], "url"), ["initiator"], "where it serves nobody said");
+        assert_eq!(roles(vec![Place::Here], "tgt"), ["target and initiator"]);
     }
 
     #[test]

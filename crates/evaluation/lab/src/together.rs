@@ -263,7 +263,7 @@ fn add(record: &mut Record, kind: &Kind, wire: Wire, is_alone: bool, run: Run) {
 
 /// Streams in both directions that fill a link while something else is measured on it.
 pub(crate) struct Noise {
-    _processes: Vec<Process>,
+    processes: Vec<Process>,
 }
 
 impl Noise {
@@ -298,6 +298,38 @@ impl Noise {
                 processes.append(&mut serving.processes);
             }
         }
-        Ok(Noise { _processes: processes })
+        Ok(Noise { processes })
+    }
+
+    /// After the load: all of it was there until the end.
+    ///
+    /// # Errors
+    /// If a stream ended before: the link was not filled, and the figures are of another load.
+    pub(crate) fn check(&mut self) -> Result<(), Failure> {
+        match self.processes.iter_mut().find_map(|process| (!process.is_alive()).then_some(process)) {
+            None => Ok(()),
+            Some(gone) => Err(gone.failure("it ended before the load that it was to fill the link for")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_whose_noise_has_ended_is_never_taken_for_a_full_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let start = |script: &str| {
+            let words = ["sh", "-c", script].map(str::to_owned).to_vec();
+            Process::start(Start { name: "noise", place: &Place::Here, cores: &[], words, dir: dir.path() })
+                .unwrap()
+        };
+        let mut noise = Noise { processes: vec![start("exec sleep 600")] };
+        noise.check().unwrap();
+        let mut ended = start("echo refused");
+        ended.finish(Duration::from_secs(10)).unwrap();
+        noise.processes.push(ended);
+        assert!(noise.check().unwrap_err().to_string().contains("fill the link"));
     }
 }

@@ -49,7 +49,8 @@ impl Series {
 
 /// All series of a record that have a cost on either side, in its order.
 pub fn series(record: &Record) -> Vec<Series> {
-    let is_one_machine = record.environment.len() <= 1;
+    // One that says nothing of machines is of one.
+    let is_one_machine = record.environment.is_empty() || record.is_one_machine();
     let mut all: Vec<Series> = Vec::new();
     for point in &record.points {
         let at = all.iter().position(|series| series.is_of(point)).unwrap_or_else(|| {

@@ -79,10 +79,10 @@ fn limits(page: &mut String, record: &Record, paper: &Paper) {
     if let Some(cores) = fact("cores") {
         here.push(format!("{cores} cores"));
     }
-    if record.environment.len() == 1 {
+    if record.is_one_machine() {
         here.push("both ends on one machine".to_owned());
     }
-    let is_virtual = record.points.iter().all(|point| point.mtu > 60_000 || record.environment.len() == 1);
+    let is_virtual = record.points.iter().all(|point| point.mtu > 60_000 || record.is_one_machine());
     if is_virtual {
         here.push("a virtual link in place of network cards".to_owned());
     }

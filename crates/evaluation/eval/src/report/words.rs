@@ -244,7 +244,7 @@ fn cautions(page: &mut String, record: &Record) {
             record.points.len()
         ));
     }
-    if record.environment.len() == 1 {
+    if record.is_one_machine() {
         said.push(
             "Target and initiator ran on the same machine: they share its memory, and no network card was in the way. \
              Figures between machines will differ."
