@@ -112,6 +112,8 @@ pub struct Pair {
     pub load: String,
     /// I/Os that failed, in the first and in the second.
     pub errors: (u64, u64),
+    /// Figures that one of them does not tell, and so are not compared.
+    pub untold: Vec<What>,
     /// Its figures.
     pub lines: Vec<Line>,
 }
@@ -204,11 +206,30 @@ fn pair(load: String, one: &Point, two: &Point, gate: f64) -> Pair {
         };
         Some(Line { what, first: Spread::of(&first)?, second: Spread::of(&second)?, comparison, verdict })
     });
-    Pair { load, errors: (errors(one), errors(two)), lines: lines.collect() }
+    let lines: Vec<Line> = lines.collect();
+    let is_told = |what: &What| !what.of(one).is_empty() || !what.of(two).is_empty();
+    let is_compared = |what: &What| lines.iter().any(|line| line.what == *what);
+    let untold = FIGURES.into_iter().filter(|what| is_told(what) && !is_compared(what)).collect();
+    Pair { load, errors: (errors(one), errors(two)), untold, lines }
 }
 
 /// Facts that differ from one moment to the next and say nothing about a machine.
 const FLEETING: [&str; 4] = ["load", "free", "date", "clock"];
+
+/// Figures of which no line says anything, although a record has them: with how many loads that is so.
+fn lonely(all: &Difference) -> Vec<String> {
+    let count = |what: &What| all.pairs.iter().filter(|pair| pair.untold.contains(what)).count();
+    let counts = FIGURES.into_iter().map(|what| (what, count(&what))).filter(|(_, count)| *count > 0);
+    counts
+        .map(|(what, count)| {
+            let name = what.name();
+            format!(
+                "{name}: not compared in {count} of {} loads, since one of the two does not tell it",
+                all.pairs.len()
+            )
+        })
+        .collect()
+}
 
 fn cautions(first: &Record, second: &Record, all: &Difference) -> Vec<String> {
     let mut said = Vec::new();
@@ -220,6 +241,7 @@ fn cautions(first: &Record, second: &Record, all: &Difference) -> Vec<String> {
             said.extend(changed(one, two));
         }
     }
+    said.extend(lonely(all));
     let scant = all.pairs.iter().flat_map(|pair| &pair.lines).filter(|line| line.comparison.is_short());
     if let Some(line) = scant.min_by_key(|line| line.first.runs + line.second.runs) {
         said.push(format!(
@@ -341,6 +363,21 @@ mod tests {
         // With a second candidate it is not clear which is meant.
         other.points.push(Point { target: "istgt".into(), ..other.points[0].clone() });
         assert!(Difference::of(&base, &other, 0.05).pairs.is_empty());
+    }
+
+    /// It was left out without a word: a gate on it passed because nobody had looked.
+    #[test]
+    fn a_figure_that_one_does_not_tell_is_never_skipped_in_silence() {
+        let base = record(&[10_000; 4]);
+        let mut blind = base.clone();
+        blind.points[0].runs.iter_mut().for_each(|run| run.target = None);
+        for (first, second) in [(&base, &blind), (&blind, &base)] {
+            let difference = Difference::of(first, second, 0.05);
+            assert_eq!(difference.pairs[0].untold, [What::TargetCpu]);
+            let said = difference.cautions.join("\n");
+            assert!(said.contains("target CPU, s per million: not compared in 1 of 1 loads"), "{said}");
+        }
+        assert_eq!(Difference::of(&blind, &blind, 0.05).pairs[0].untold, []);
     }
 
     #[test]
