@@ -127,11 +127,20 @@ fn direction(text: &str, mix: u8) -> Result<(Direction, bool), String> {
     })
 }
 
-fn rate(text: &str, make: fn(u64) -> Rate) -> Result<(Option<Rate>, Option<Rate>), String> {
-    pair(text, |text| {
-        let text = text.trim();
-        if text.is_empty() { Ok(None) } else { bytes(text).map(|limit| (limit > 0).then(|| make(limit))) }
-    })
+/// `500`: of both; `500,`: of reads alone; `,500`: of writes alone. What is not named keeps the limit that it has.
+fn limit(of: &mut (Option<Rate>, Option<Rate>), text: &str, make: fn(u64) -> Rate) -> Result<(), String> {
+    let parts: Vec<&str> = text.split(',').map(str::trim).collect();
+    let (read, write) = match parts[..] {
+        [both] => (both, both),
+        [read, write] | [read, write, ""] => (read, write),
+        _ => return Err("a third value is for trims, which have the writes' here".to_owned()),
+    };
+    for (limit, text) in [(&mut of.0, read), (&mut of.1, write)] {
+        if !text.is_empty() {
+            *limit = Some(bytes(text)?).filter(|limit| *limit > 0).map(make);
+        }
+    }
+    Ok(())
 }
 
 /// Does what a word says to a job, or says why not.
@@ -166,8 +175,8 @@ pub(super) fn apply(job: &mut Job, word: &str, value: Option<&str>) -> Result<Ta
         "ramp_time" => job.ramp = time(needed()?, second)?,
         "startdelay" => job.delay = time(needed()?, second)?,
         "thinktime" => job.think = time(needed()?, Duration::from_micros(1))?,
-        "rate" => job.rate = rate(needed()?, Rate::Bytes)?,
-        "rate_iops" => job.rate = rate(needed()?, Rate::Iops)?,
+        "rate" => limit(&mut job.rate, needed()?, Rate::Bytes)?,
+        "rate_iops" => limit(&mut job.rate, needed()?, Rate::Iops)?,
         "norandommap" => job.covers = !flag(value)?,
         "verify" => match needed()?.trim() {
             "crc32c" | "crc32c-intel" | "crc32" | "crc64" | "md5" | "sha1" | "sha256" | "sha512"
@@ -208,7 +217,7 @@ fn noted(word: &str, value: Option<&str>) -> Result<Taken, String> {
         "randrepeat" | "allrandrepeat" => "offsets are always the same for the same seed",
         "random_generator" => "offsets come from one generator here",
         "thread" => "every job is a thread here",
-        "exitall_on_error" => "an I/O error ends all jobs here",
+        "exitall_on_error" => "I/Os that fail are counted, and the command fails at its end",
         "cpus_allowed_policy" => "processors are given to threads in turn",
         "refill_buffers" | "zero_buffers" => "no payload is compressed on its way here",
         "iodepth_batch"

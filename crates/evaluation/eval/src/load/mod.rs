@@ -487,7 +487,7 @@ fn span(job: &Job, bytes: u64, volumes: u64) -> u64 {
     let room = bytes.saturating_sub(job.offset);
     let part = |amount| match amount {
         Amount::Bytes(bytes) => bytes,
-        Amount::Percent(percent) => bytes / 100 * u64::from(percent),
+        Amount::Percent(percent) => (u128::from(bytes) * u128::from(percent) / 100) as u64,
     };
     let wanted = match (job.file_size, job.size) {
         (Some(amount), _) => part(amount),

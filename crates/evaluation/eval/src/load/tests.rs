@@ -53,6 +53,16 @@ fn every_block_comes_once() {
     }
 }
 
+/// A volume whose size no hundred divides had its last place left out, and its first one written twice.
+#[test]
+fn all_of_a_volume_is_all_of_it() {
+    let job = Job { size: Some(Amount::Percent(100)), direction: Direction::Write, ..job() };
+    let asks = run(&mut Worker::new(&job, 0, &[SHAPE], 0).unwrap(), |_| 1000);
+    assert!(asks.iter().map(|(ask, _)| ask.offset).eq((0..256).map(|at| at * 4096)));
+    let half = Job { size: Some(Amount::Percent(50)), ..job };
+    assert_eq!(run(&mut Worker::new(&half, 0, &[SHAPE], 0).unwrap(), |_| 1000).len(), 128);
+}
+
 #[test]
 fn volumes_take_turns_and_share_the_size() {
     let files = vec!["a".into(), "b".into()];

@@ -89,4 +89,20 @@ mod tests {
         let script = parse_args(words.iter().map(String::as_str)).unwrap();
         assert_eq!(script.jobs[0], job);
     }
+
+    /// A limit of one direction was read back as one of both, and the second word took the first one's away.
+    #[test]
+    fn a_limit_of_one_direction_is_never_that_of_the_other() {
+        let limits = [
+            (Some(Rate::Iops(1000)), None),
+            (None, Some(Rate::Iops(1000))),
+            (Some(Rate::Iops(1000)), Some(Rate::Bytes(5 << 20))),
+            (Some(Rate::Bytes(5 << 20)), Some(Rate::Iops(1000))),
+        ];
+        for rate in limits {
+            let words = fio_words(&Job { rate, ..Job::default() });
+            let line = ["--name=x", "--filename=-"].into_iter().chain(words.iter().map(String::as_str));
+            assert_eq!(parse_args(line).unwrap().jobs[0].rate, rate, "{words:?}");
+        }
+    }
 }
