@@ -120,10 +120,12 @@ pub fn measure_libiscsi(server: &Server, bs: u32, depth: u32, seconds: u32) -> i
         .stdin(Stdio::null())
         .output()?;
     let elapsed = start.elapsed().as_secs_f64();
-    let cpu_ns = usage::cpu_ns(server.pid())? - before;
+    let cpu_ns = usage::cpu_ns_since(server.pid(), before)?;
     let own_ns = system::children_cpu_ns()? - own_before;
     let text = String::from_utf8_lossy(&output.stdout);
+    // One that broke off has told averages until then.
     let iops = last_average(&text)
+        .filter(|_| output.status.success())
         .ok_or_else(|| io::Error::other(format!("iscsi-perf on {} gives no figure", server.kind.name())))?;
     let ios = iops * f64::from(seconds);
     Ok(json!({

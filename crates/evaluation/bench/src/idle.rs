@@ -97,7 +97,7 @@ fn observe<T>(
     let resident = (opened.resident_before, usage::resident_bytes(server)?);
     let (cpu, start) = (usage::cpu_ns(server)?, Instant::now());
     rest(&mut opened.all, time)?;
-    let used = (usage::cpu_ns(server)? - cpu) as f64 / 1e9;
+    let used = usage::cpu_ns_since(server, cpu)? as f64 / 1e9;
     let cpu_share = used / start.elapsed().as_secs_f64();
     Ok(Idle { sessions: opened.all.len() as u32, resident, cpu_share, login_seconds: opened.seconds })
 }

@@ -163,8 +163,9 @@ impl<F: Form> Load<'_, F> {
         self.measuring = false;
         let mut measured = std::mem::take(&mut self.measured);
         measured.seconds = start.elapsed().as_secs_f64();
-        measured.server_cpu_ns = server(self.plan.server)? - server_before;
-        measured.client_cpu_ns = usage::cpu_ns(own)? - own_before;
+        measured.server_cpu_ns =
+            self.plan.server.map_or(Ok(0), |pid| usage::cpu_ns_since(pid, server_before))?;
+        measured.client_cpu_ns = usage::cpu_ns_since(own, own_before)?;
         measured.waits = since(self.spin.waits, waits);
         self.end()?;
         Ok(measured)

@@ -208,7 +208,7 @@ impl Drop for Server {
 }
 
 fn bare(kind: Kind, places: &Places, args: &[&str]) -> io::Result<Server> {
-    let mut command = Command::new(places.programs.join("bare-responder"));
+    let mut command = system::held(places.programs.join("bare-responder"));
     command.args(args);
     let mut server = Server::new(kind, command)?;
     server.load_args = vec![server.listening("listening bare ")?];
@@ -234,7 +234,7 @@ fn blockwire_nvme(places: &Places) -> io::Result<Server> {
 fn serve(places: &Places, kind: Kind, protocol: &str) -> io::Result<Server> {
     let scratch = places.scratch.join(kind.name());
     fs::create_dir_all(&scratch)?;
-    let mut command = Command::new(&places.blockwire);
+    let mut command = system::held(&places.blockwire);
     command
         .args(["serve", "--volume", &format!("bench=ram:{VOLUME_MIB}M"), protocol, "127.0.0.1:0"])
         .args(["--cores", &places.server_core.to_string()])
@@ -276,7 +276,7 @@ fn tgt_over(image: &Path) -> io::Result<Server> {
     if tgtadm(&control, &["--op", "show", "--mode", "sys"])? {
         return Err(io::Error::other(format!("another tgtd has the control number {control}: end it first")));
     }
-    let mut command = Command::new("tgtd");
+    let mut command = system::held("tgtd");
     command.args(["-f", "-C", &control, "--iscsi", &format!("portal={address}")]).stderr(Stdio::null());
     let server = Server::new(Kind::Tgt, command)?;
     let mut server = configure_tgt(server, &control, image)?;
@@ -320,7 +320,7 @@ fn spdk(places: &Places) -> io::Result<Server> {
     let address = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     let configuration = places.scratch.join("spdk.json");
     fs::write(&configuration, spdk::configuration(address.port(), SUBSYSTEM).to_string())?;
-    let mut command = spdk::command(spdk, "nvmf_tgt");
+    let mut command = spdk::command(spdk, "nvmf_tgt", system::held);
     command
         .args(["--no-huge", "-s", "1024", "--no-pci", "--iova-mode", "va"])
         .args(["-m", &format!("{:#x}", 1_u64 << places.server_core)])

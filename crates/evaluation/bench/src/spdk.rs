@@ -1,7 +1,7 @@
 //! SPDK beside this project: its target's configuration, and its own client for NVMe/TCP.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
@@ -13,9 +13,9 @@ use crate::usage;
 /// Block size of the volume in bytes: that of Blockwire's.
 const BLOCK: usize = 512;
 
-/// A program of SPDK's, with the libraries that it was linked with.
-pub fn command(spdk: &Path, program: &str) -> Command {
-    let mut command = Command::new(spdk.join("build/bin").join(program));
+/// A program of SPDK's, with the libraries that it was linked with. `make`: how it is started.
+pub fn command(spdk: &Path, program: &str, make: impl FnOnce(PathBuf) -> Command) -> Command {
+    let mut command = make(spdk.join("build/bin").join(program));
     command.env("LD_LIBRARY_PATH", spdk.join("build/lib"));
     command
 }
@@ -58,18 +58,18 @@ pub fn measure(server: &Server, places: &Places, load: &Load, seconds: u32) -> i
     server.resume()?;
     let before = usage::cpu_ns(server.pid())?;
     // The percentiles of its own latencies; it takes the time of each request in any case.
-    let output = command(spdk, "spdk_nvme_perf")
+    let output = command(spdk, "spdk_nvme_perf", Command::new)
         .args(["-q", &load.depth.to_string(), "-o", &load.bs.to_string()])
         .args(["-w", if load.op == "read" { "randread" } else { "randwrite" }])
         .args(["-t", &seconds.to_string(), "-c", &format!("{:#x}", 1_u64 << places.client_core)])
         .args(["-r", &target, "--no-huge", "-s", "512", "--iova-mode", "va", "-L"])
         .stdin(Stdio::null())
         .output();
-    let cpu_ns = usage::cpu_ns(server.pid())? - before;
+    let cpu_ns = usage::cpu_ns_since(server.pid(), before);
     server.rest()?;
-    let output = output?;
+    let (cpu_ns, output) = (cpu_ns?, output?);
     let said = String::from_utf8_lossy(&output.stdout);
-    let (iops, mean_us) = total(&said).ok_or_else(|| {
+    let (iops, mean_us) = total(&said).filter(|_| output.status.success()).ok_or_else(|| {
         let said = String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or_default().to_owned();
         io::Error::other(format!("spdk_nvme_perf on {} gives no figure: {said}", server.kind.name()))
     })?;

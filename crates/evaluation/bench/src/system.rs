@@ -1,7 +1,9 @@
 //! What the standard library has no word for: cores, congestion control, descriptors, name spaces.
 
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -53,6 +55,13 @@ pub fn children_cpu_ns() -> io::Result<u64> {
     checked(unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &mut used) })?;
     let ns = |time: libc::timeval| time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1000;
     Ok(ns(used.ru_utime) + ns(used.ru_stime))
+}
+
+/// A program that ends with this thread, even if that is killed: a server that nobody asks to end would serve on.
+pub fn held(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL"]).arg(program);
+    command
 }
 
 /// Asks a process to end.
@@ -151,6 +160,21 @@ impl Epoll {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As after a comparison that was killed.
+    #[test]
+    fn what_is_held_never_outlives_who_started_it() {
+        let started = std::thread::spawn(|| {
+            let mut command = held("sh");
+            command.args(["-c", "echo on; exec sleep 600"]).stdout(std::process::Stdio::piped());
+            let mut child = command.spawn().unwrap();
+            // It is held once it says something.
+            io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0; 3]).unwrap();
+            child
+        });
+        let mut child = started.join().unwrap();
+        assert!(!child.wait().unwrap().success());
+    }
 
     #[test]
     fn what_is_set_is_in_force() {

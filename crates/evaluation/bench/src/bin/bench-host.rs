@@ -60,24 +60,35 @@ fn run(args: &Args, scratch: &Path) -> io::Result<()> {
     // Clients are started from here and stay on this core.
     system::pin(args.setting.client_core)?;
     let mut table = Table::new(CLIENT);
-    for _ in args.setting.each_round() {
-        for load in &LOADS {
-            for client in clients.iter().filter(|client| client.does(load)) {
-                let server = servers.iter().find(|server| server.kind == client.server());
-                let server = server.ok_or(io::ErrorKind::NotFound)?;
-                let figures =
-                    clients::measure(*client, server, &places, load, (args.setting.seconds, args.poll_us))?;
-                table.add(load.name(), *client, figures);
-            }
-        }
-    }
+    // What fails ends it; what was measured until then is told.
+    let outcome =
+        args.setting.each_round().try_for_each(|_| round(args, (&clients, &servers), &places, &mut table));
     table.print("Client CPU per I/O; ratio to the bare requester's", Client::Bare);
     for load in &LOADS {
         beside(&table, load, Client::Iscsi, Client::Libiscsi);
         beside(&table, load, Client::Nvme, Client::Spdk);
     }
     let all = json!({ "environment": environment, "clients": table.to_json() });
-    args.setting.end(&all)
+    args.setting.end(&all)?;
+    outcome
+}
+
+fn round(
+    args: &Args,
+    (clients, servers): (&[Client], &[Server]),
+    places: &Places,
+    table: &mut Table<Client>,
+) -> io::Result<()> {
+    for load in &LOADS {
+        for client in clients.iter().filter(|client| client.does(load)) {
+            let server = servers.iter().find(|server| server.kind == client.server());
+            let server = server.ok_or(io::ErrorKind::NotFound)?;
+            let figures =
+                clients::measure(*client, server, places, load, (args.setting.seconds, args.poll_us))?;
+            table.add(load.name(), *client, figures);
+        }
+    }
+    Ok(())
 }
 
 /// The clients that are here.

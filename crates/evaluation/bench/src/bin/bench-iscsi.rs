@@ -65,27 +65,35 @@ fn run(args: &Args, scratch: &std::path::Path) -> io::Result<()> {
         compare::fill(&server, &places)?;
         servers.push(server);
     }
-    let wants = |part| args.parts.contains(&part);
     let mut tables = [Table::default(), Table::default(), Table::default()];
-    for _ in args.setting.each_round() {
-        if wants(Part::Load) {
-            compare::round(&LOADS, &servers, &places, args.setting.seconds, &mut tables[0])?;
-        }
-        if wants(Part::Libiscsi) {
-            libiscsi(&servers, args, &mut tables[1])?;
-        }
-        if wants(Part::Gaps) {
-            let polite: Vec<&Server> = servers.iter().filter(|server| server.kind != Kind::Tgt).collect();
-            compare::round(&GAPS, polite, &places, args.setting.seconds, &mut tables[2])?;
-        }
+    // What fails ends it; what was measured until then is told.
+    let mut outcome = args.setting.each_round().try_for_each(|_| round(args, &servers, &places, &mut tables));
+    let mut idle = json!({});
+    if outcome.is_ok() {
+        outcome = rest(args, &mut servers, &places, &mut idle);
     }
-    let rest = rest(args, &mut servers, &places)?;
-    print(&tables, &rest);
+    print(&tables, &idle);
     let [load, libiscsi, gaps] = tables.each_ref().map(Table::to_json);
     let all = json!({
-        "environment": environment, "load": load, "libiscsi": libiscsi, "gaps": gaps, "rest": rest,
+        "environment": environment, "load": load, "libiscsi": libiscsi, "gaps": gaps, "rest": idle,
     });
-    args.setting.end(&all)
+    args.setting.end(&all)?;
+    outcome
+}
+
+fn round(args: &Args, servers: &[Server], places: &Places, tables: &mut [Table; 3]) -> io::Result<()> {
+    let wants = |part| args.parts.contains(&part);
+    if wants(Part::Load) {
+        compare::round(&LOADS, servers, places, args.setting.seconds, &mut tables[0])?;
+    }
+    if wants(Part::Libiscsi) {
+        libiscsi(servers, args, &mut tables[1])?;
+    }
+    if wants(Part::Gaps) {
+        let polite: Vec<&Server> = servers.iter().filter(|server| server.kind != Kind::Tgt).collect();
+        compare::round(&GAPS, polite, places, args.setting.seconds, &mut tables[2])?;
+    }
+    Ok(())
 }
 
 fn libiscsi(servers: &[Server], args: &Args, table: &mut Table) -> io::Result<()> {
@@ -99,9 +107,8 @@ fn libiscsi(servers: &[Server], args: &Args, table: &mut Table) -> io::Result<()
 }
 
 /// Idle sessions on Blockwire, each measurement on a fresh daemon.
-fn rest(args: &Args, servers: &mut Vec<Server>, places: &Places) -> io::Result<Value> {
+fn rest(args: &Args, servers: &mut Vec<Server>, places: &Places, all: &mut Value) -> io::Result<()> {
     servers.clear();
-    let mut all = json!({});
     let parts = [
         (Part::Idle, "idle", args.idle_sessions, args.idle_seconds),
         (Part::Memory, "memory", args.memory_sessions, 2),
@@ -113,7 +120,7 @@ fn rest(args: &Args, servers: &mut Vec<Server>, places: &Places) -> io::Result<V
             all[name] = compare::run_load(&server, places, &run)?;
         }
     }
-    Ok(all)
+    Ok(())
 }
 
 fn print([load, libiscsi, gaps]: &[Table; 3], rest: &Value) {

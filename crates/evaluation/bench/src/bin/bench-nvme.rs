@@ -61,21 +61,29 @@ fn run(args: &Args, scratch: &Path) -> io::Result<()> {
     let (places, environment) = args.setting.begin(scratch, args.spdk.as_deref(), &versions(args))?;
     let servers = start(args, &places)?;
     let mut tables = [Table::default(), Table::default()];
-    for _ in args.setting.each_round() {
-        if args.parts.contains(&Part::Load) {
-            compare::round(&LOADS, &servers, &places, args.setting.seconds, &mut tables[0])?;
-        }
-        if args.parts.contains(&Part::Perf) && places.spdk.is_some() {
-            perf(&servers, &places, args.setting.seconds, &mut tables[1])?;
-        }
-    }
+    // What fails ends it; what was measured until then is told.
+    let outcome = args.setting.each_round().try_for_each(|_| round(args, &servers, &places, &mut tables));
     drop(servers);
     print(&tables);
-    let idle = idle(args, &places)?;
+    let (idle, outcome) = match outcome.and_then(|()| idle(args, &places)) {
+        Ok(idle) => (idle, Ok(())),
+        Err(why) => (Value::Null, Err(why)),
+    };
     print_idle(&idle);
     let [load, perf] = tables.each_ref().map(Table::to_json);
     let all = json!({ "environment": environment, "load": load, "perf": perf, "idle": idle });
-    args.setting.end(&all)
+    args.setting.end(&all)?;
+    outcome
+}
+
+fn round(args: &Args, servers: &[Server], places: &Places, tables: &mut [Table; 2]) -> io::Result<()> {
+    if args.parts.contains(&Part::Load) {
+        compare::round(&LOADS, servers, places, args.setting.seconds, &mut tables[0])?;
+    }
+    if args.parts.contains(&Part::Perf) && places.spdk.is_some() {
+        perf(servers, places, args.setting.seconds, &mut tables[1])?;
+    }
+    Ok(())
 }
 
 /// Starts what is to be compared and writes each volume once.
