@@ -3,6 +3,7 @@
 //! Invariant: whatever ends it, what was measured until then is written down once the first step is done,
 //! and nothing that was started stays ([`signals`](super::signals)).
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -112,11 +113,15 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
     let initiators = lab::initiator::all(&binary);
     let mut room = lab::room(&targets, &initiators, Duration::from_secs(args.time));
     room.wires.clone_from(&args.wire);
-    let dir = match &args.out {
-        Some(dir) => dir.clone(),
-        None => lab::directory(Path::new("."), preset.id),
+    let (dir, made) = match &args.out {
+        Some(dir) => (dir.clone(), fs::create_dir_all(dir)),
+        // Under a name that can be foretold: what is there already is another run's, or another user's.
+        None => {
+            let dir = lab::directory(Path::new("."), preset.id);
+            (dir.clone(), fs::create_dir(dir))
+        }
     };
-    fs::create_dir_all(&dir).map_err(|why| {
+    made.map_err(|why| {
         Failure::failed(format!("{}: {why}: give --out a directory that can be written", dir.display()))
     })?;
     let logs = dir.join("logs");
@@ -139,22 +144,26 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
     drop(machines);
     let exit = ended.exit();
     let mut record = record.map_err(|why| Failure::new(exit.unwrap_or(Exit::Failure), why))?;
-    record.commands.insert(0, command(std::env::args()));
+    record.commands.insert(0, command(std::env::args_os()));
     record.notes.extend(more(&targets, &initiators));
-    write(&dir, &record)?;
+    // What cannot be written is shown all the same: it took its time.
+    let written = write(&dir, &record);
     if args.json {
         let text = serde_json::to_string_pretty(&record).unwrap_or_default();
         say(&format!("{text}\n"))?;
     } else {
         say(&eval::report::markdown(&record))?;
-        say(&format!("\nReport: {}\n", dir.join("report.html").display()))?;
+        if written.is_ok() {
+            say(&format!("\nReport: {}\n", dir.join("report.html").display()))?;
+        }
     }
+    written?;
     Ok(exit.unwrap_or(Exit::Success))
 }
 
 /// What was typed, as a shell takes it. It holds no secret: URLs with one are refused.
-fn command(words: impl Iterator<Item = String>) -> String {
-    words.map(|word| lab::place::quoted(&word)).collect::<Vec<_>>().join(" ")
+fn command(words: impl Iterator<Item = OsString>) -> String {
+    words.map(|word| lab::place::quoted(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
 }
 
 /// A password would stand in the report's commands and in the load generator's arguments.
@@ -286,16 +295,20 @@ fn more(targets: &[Box<dyn lab::Target>], initiators: &[Box<dyn lab::Initiator>]
     targets.chain(initiators).collect()
 }
 
-/// The record, and reports made of it.
+/// The record, and reports made of it: the record first, of which they can be made again, and each whether or not
+/// another can be written.
 fn write(dir: &Path, record: &Record) -> Result<(), Failure> {
     let put = |name: &str, text: String| {
         let path = dir.join(name);
         fs::write(&path, text).map_err(|why| Failure::failed(format!("{}: {why}", path.display())))
     };
-    put("report.html", eval::report::html(record))?;
-    put("report.md", eval::report::markdown(record))?;
-    put("report.csv", eval::report::csv(record))?;
-    put("record.json", record.to_text().map_err(Failure::failed)?)
+    let all = [
+        record.to_text().map_err(Failure::failed).and_then(|text| put("record.json", text)),
+        put("report.html", eval::report::html(record)),
+        put("report.md", eval::report::markdown(record)),
+        put("report.csv", eval::report::csv(record)),
+    ];
+    all.into_iter().collect()
 }
 
 #[cfg(test)]
@@ -304,8 +317,24 @@ mod tests {
 
     #[test]
     fn a_command_is_written_as_a_shell_takes_it() {
-        let words = ["blockwire", "eval", "run", "--ssh", "ssh -F file", "--out", "it's"].map(str::to_owned);
+        let words = ["blockwire", "eval", "run", "--ssh", "ssh -F file", "--out", "it's"].map(OsString::from);
         assert_eq!(command(words.into_iter()), r"blockwire eval run --ssh 'ssh -F file' --out 'it'\''s'");
+        // It ended the program when all was measured and nothing written.
+        let strange = std::os::unix::ffi::OsStringExt::from_vec(vec![b'/', 0xff]);
+        assert!(command([strange].into_iter()).starts_with("'/"), "no name of a directory is in the way");
+    }
+
+    /// Hours of a run were lost with the first report that could not be written.
+    #[test]
+    fn a_report_that_cannot_be_written_never_costs_the_record() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("report.html")).unwrap();
+        let record = Record { schema: eval::record::SCHEMA, ..Record::default() };
+        let why = write(dir.path(), &record).unwrap_err();
+        assert!(why.to_string().contains("report.html"), "{why}");
+        assert!(
+            ["record.json", "report.md", "report.csv"].iter().all(|name| dir.path().join(name).is_file())
+        );
     }
 
     #[test]
