@@ -146,6 +146,7 @@ impl TargetSession {
     /// Brings to an end what is ending.
     pub(super) fn tidy(&mut self, cx: &mut Cx<'_>) {
         self.step_over_plug(cx);
+        self.note_hole(cx.now);
         if !self.fences.is_empty() {
             self.step_fences(cx);
         }
@@ -190,6 +191,16 @@ impl TargetSession {
         }
         self.logout = None;
         self.answer_logout(at, itt, LogoutResponseCode::CLOSED);
+    }
+
+    /// Notes since when commands have waited for the one whose turn it is.
+    fn note_hole(&mut self, now: Time) {
+        let missing = self.window.exp();
+        self.hole = match self.hole {
+            _ if !self.window.has_hole() => None,
+            Some((known, since)) if known == missing => Some((known, since)),
+            Some(_) | None => Some((missing, now)),
+        };
     }
 
     /// Whether a finishing link has nothing left to send.
@@ -237,7 +248,7 @@ impl TargetSession {
         let links = self.links.iter().filter(|link| matches!(link.phase, Phase::Open | Phase::Finishing));
         let expected = self.expected.iter().map(|(_, until)| *until).min();
         let first = earliest(earliest(self.close_at, expected), self.fence_deadline());
-        let first = earliest(first, self.leave_deadline());
+        let first = earliest(earliest(first, self.leave_deadline()), self.hole_deadline());
         links.fold(first, |first, link| {
             let stalled = self.stall_deadline(link);
             let owed = self.owed_deadline(link);
@@ -252,6 +263,11 @@ impl TargetSession {
 
     fn owed_deadline(&self, link: &LinkState) -> Option<Time> {
         (link.owed > 0).then(|| link.owed_since + self.limits.data_out_timeout)
+    }
+
+    /// When a command must have come that others wait for: over links that live nothing gets lost.
+    fn hole_deadline(&self) -> Option<Time> {
+        self.hole.filter(|_| !self.closing).map(|(_, since)| since + self.limits.data_out_timeout)
     }
 
     /// When the next ping is due, or the answer to the last one.
@@ -282,6 +298,11 @@ impl TargetSession {
         }
         if due(self.fence_deadline()) {
             self.end_silent_links(cx);
+        }
+        if due(self.hole_deadline()) {
+            let at = self.links.iter().position(LinkState::is_open).unwrap_or_default();
+            self.note(at, Fault::CommandMissing);
+            return self.fail_session(cx);
         }
         for at in 0..self.links.len() {
             let link = &self.links[at];

@@ -54,7 +54,7 @@ pub use task::R2T_MAX;
 use task::Task;
 use window::Window;
 
-use crate::wire::{Cid, Lun};
+use crate::wire::{Cid, Lun, Sn};
 
 /// Most commands that a session may have in work.
 const COMMANDS_MAX: u16 = 4096;
@@ -102,6 +102,8 @@ pub struct TargetSession {
     cleared: Vec<Lun>,
     /// Connections that are being reinstated, and how long they are waited for.
     expected: Vec<(Cid, Time)>,
+    /// Commands wait for one with this number, and since when.
+    hole: Option<(Sn, Time)>,
     /// An abort took the next CmdSN as received.
     plug: bool,
     /// The window opened and no answer tells of it.
@@ -159,6 +161,7 @@ impl TargetSession {
             close_at: None,
             cleared: Vec::new(),
             expected: Vec::new(),
+            hole: None,
             plug: false,
             window_news: false,
             unsettled: false,
@@ -306,7 +309,7 @@ impl TargetSession {
 
     /// ExpCmdSN and MaxCmdSN as they stand, for the final Login Response of a further link.
     #[must_use]
-    pub fn command_numbers(&self) -> (crate::wire::Sn, crate::wire::Sn) {
+    pub fn command_numbers(&self) -> (Sn, Sn) {
         (self.window.exp(), self.window.max())
     }
 

@@ -120,7 +120,7 @@ pub struct SessionLimits {
     pub nop_timeout: Duration,
     /// How long a peer may leave what we send unread.
     pub stall_timeout: Duration,
-    /// How long a peer may take to go on with data that it owes.
+    /// How long a peer may take to go on with data that it owes, or to send a command that others wait for.
     pub data_out_timeout: Duration,
     /// Most bytes per link that are being read or wait to be sent; one I/O is always allowed.
     pub read_bytes: u32,

@@ -147,6 +147,8 @@ pub enum Fault {
     Stalled,
     /// No answer to our NOP-In: the link ends.
     PingUnanswered,
+    /// Commands wait for one before them (CmdSN) that does not come: the session ends.
+    CommandMissing,
     /// No acknowledgment (ExpStatSN) of what was sent, though it was asked for: the link ends.
     Unacknowledged,
 }
@@ -165,6 +167,9 @@ impl core::fmt::Display for Fault {
                  initiator hangs"
             }
             Fault::PingUnanswered => "no answer to a ping in time: see whether the initiator or the network is down",
+            Fault::CommandMissing => {
+                "a command is missing whose number comes before others': see whether the initiator hangs"
+            }
             Fault::Unacknowledged => "no acknowledgment in time of what was sent: see whether the initiator hangs",
         })
     }

@@ -15,11 +15,15 @@ impl TargetSession {
     pub(super) fn allow_read(&mut self, tag: Tag, len: u32) -> bool {
         let Some(task) = self.tasks.get_mut(tag) else { return true };
         let link = &mut self.links[task.link];
+        // Who asks again keeps what it was allowed, and that counts once.
+        let kept = task.read_reserved;
+        let more = len.saturating_sub(kept);
         let outstanding = link.read_bytes + link.kernel_bytes;
-        let allowed = outstanding == 0 || outstanding + u64::from(len) <= u64::from(self.limits.read_bytes);
+        let allowed = outstanding == u64::from(kept)
+            || outstanding + u64::from(more) <= u64::from(self.limits.read_bytes);
         if allowed {
-            link.read_bytes += u64::from(len);
-            task.read_reserved += len;
+            link.read_bytes += u64::from(more);
+            task.read_reserved += more;
         }
         allowed
     }

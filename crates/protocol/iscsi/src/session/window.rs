@@ -121,6 +121,12 @@ impl Window {
         self.held[place] = Some(held);
     }
 
+    /// Whether requests wait for one before them.
+    pub(super) fn has_hole(&self) -> bool {
+        // The last place is never empty.
+        !self.held.is_empty()
+    }
+
     /// Bytes of memory that held requests other than SCSI commands have: those have theirs set aside.
     pub(super) fn held_bytes(&self) -> usize {
         let bytes = |held: &Held| match held {

@@ -10,11 +10,15 @@ use stream::{Tag, TargetEvent};
 impl ControllerQueue {
     pub(super) fn allow_read(&mut self, tag: Tag, len: u32) -> bool {
         let Some(task) = self.tasks.get_mut(tag) else { return true };
+        // Who asks again (its answer found no memory) keeps what it was allowed, and that counts once.
+        let kept = task.read_reserved;
+        let more = len.saturating_sub(kept);
         let outstanding = self.read_bytes + self.kernel_bytes;
-        let allowed = outstanding == 0 || outstanding + u64::from(len) <= u64::from(self.limits.read_bytes);
+        let allowed = outstanding == u64::from(kept)
+            || outstanding + u64::from(more) <= u64::from(self.limits.read_bytes);
         if allowed {
-            self.read_bytes += u64::from(len);
-            task.read_reserved += len;
+            self.read_bytes += u64::from(more);
+            task.read_reserved += more;
         }
         allowed
     }

@@ -262,6 +262,27 @@ fn attack_31_a_hole_kept_open() {
 }
 
 #[test]
+fn attack_31_a_hole_kept_open_for_ever_ends_the_session() {
+    let mut pair =
+        Pair::with(session_params(), link_params(0), SessionLimits { nop_interval: None, ..limits() });
+    pair.mode = Mode::Keep;
+    pair.feed(0, &[pdu(&read(0, 0, 512), &[]), pdu(&read(2, 0, 512), &[])].concat());
+    pair.pass(Duration::from_secs(40));
+    // The hole is filled, and there is another one.
+    pair.feed(0, &[pdu(&read(1, 0, 512), &[]), pdu(&read(4, 0, 512), &[])].concat());
+    pair.pass(Duration::from_secs(40));
+    // What waits behind it as well does not lengthen the time.
+    pair.feed(0, &pdu(&read(5, 0, 512), &[]));
+    assert!(!pair.closed && pair.violations.is_empty());
+    let kept = pair.kept.clone();
+    pair.pass(Duration::from_secs(20));
+    kept.iter().for_each(|(tag, _)| pair.with_cx(|session, cx| session.retire(cx, *tag)));
+    pair.pump();
+    assert_eq!(pair.violations, [Fault::CommandMissing]);
+    assert!(pair.closed);
+}
+
+#[test]
 fn attack_31_pings_behind_a_hole_hold_no_memory_to_speak_of() {
     let params = SessionParams { initial_r2t: true, immediate_data: false, ..session_params() };
     let mut pair = Pair::with(params, link_params(0), SessionLimits { commands: 65, ..limits() });

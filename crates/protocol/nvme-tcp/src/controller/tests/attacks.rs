@@ -416,3 +416,27 @@ fn attack_66_a_host_that_never_reads() {
     assert_eq!(pair.violations, [Violation::Stalled]);
     pair.assert_gone();
 }
+
+/// An answer that found no memory asks for leave again, each time that some has come back.
+#[test]
+fn who_asks_again_is_not_counted_twice() {
+    let limits = QueueLimits { read_bytes: 8 << 20, ..QueueLimits::default() };
+    let mut pair = Pair::fresh(limits);
+    pair.establish(IcReq::new(0, false, false, 1), SIZE);
+    pair.mode = Mode::Keep;
+    for cid in 0..4 {
+        pair.command(&read(cid, 0, 1 << 20), &[]);
+    }
+    let tags: Vec<Tag> = pair.kept.iter().map(|(tag, _)| *tag).collect();
+    for _ in 0..20 {
+        for tag in &tags {
+            assert!(pair.queue.reserve_read(*tag, 1 << 20), "four of eight mebibytes are taken");
+        }
+    }
+    tags.iter().for_each(|tag| pair.with_cx(|queue, cx| queue.retire(cx, *tag)));
+    assert_eq!(pair.queue.read_bytes, 0);
+    // Alone it is allowed whatever its length, and however often it asks.
+    pair.command(&read(4, 0, 1 << 20), &[]);
+    let tag = pair.kept[4].0;
+    assert!(pair.queue.reserve_read(tag, 32 << 20) && pair.queue.reserve_read(tag, 32 << 20));
+}
