@@ -23,6 +23,8 @@ pub struct Hand {
     pub sync_fails: Rc<Cell<bool>>,
     /// While set, what is written to this block fails.
     pub unwritable: Rc<Cell<Option<u64>>>,
+    /// While set, writes end so.
+    pub writes_end: Rc<Cell<Option<Fault>>>,
 }
 
 /// A RAM disk whose operations can be held up, and whose flushes and writes can fail; what is held does not listen
@@ -47,7 +49,8 @@ impl Holding {
             Op::Flush if self.hand.sync_fails.get() => Some(Fault::Sync),
             Op::Write(span, _) => {
                 let unwritable = self.hand.unwritable.get();
-                unwritable.filter(|lba| span.overlaps(&Span { lba: *lba, blocks: 1 })).map(Fault::Unwritable)
+                let here = unwritable.filter(|lba| span.overlaps(&Span { lba: *lba, blocks: 1 }));
+                here.map(Fault::Unwritable).or(self.hand.writes_end.get())
             }
             _ => None,
         };

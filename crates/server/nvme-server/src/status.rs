@@ -14,6 +14,15 @@ pub(crate) fn of(failure: Failure) -> Status {
     }
 }
 
+/// How both halves of a fused pair end that failed: what is not known not to have been done must not be
+/// repeated, since the pair would find its own data.
+pub(crate) fn of_pair(failure: Failure) -> Status {
+    match failure {
+        Failure::Failed(Fault::PathLost | Fault::Aborted | Fault::Internal) => of(failure).final_(),
+        Failure::Failed(_) | Failure::Refused(_) => of(failure),
+    }
+}
+
 /// How a command ends that the volume refused.
 pub(crate) fn refused(refusal: Refusal) -> Status {
     match refusal {

@@ -33,6 +33,15 @@ pub(crate) fn reply(failure: Failure) -> Reply {
     }
 }
 
+/// How a COMPARE AND WRITE ends that the volume refused or failed. ABORTED COMMAND, which initiators repeat,
+/// would let it find its own data.
+pub(crate) fn swap_reply(failure: Failure) -> Reply {
+    match failure {
+        Failure::Failed(Fault::Aborted) => Reply::check(Sense::INTERNAL_TARGET_FAILURE),
+        Failure::Failed(_) | Failure::Refused(_) => reply(failure),
+    }
+}
+
 /// How a task ends that the volume refused.
 pub(crate) fn refused(refusal: Refusal) -> Reply {
     let sense = match refusal {

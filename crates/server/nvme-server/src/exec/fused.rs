@@ -191,7 +191,7 @@ pub(super) fn done(server: &mut Server, first: u32, result: Result<Outcome, Fail
             end_pair(server, first, Status::ABORTED_FAILED_FUSED.final_(), status::of(failure));
         }
         // Of all else both are told: it is of the pair, which was admitted as one.
-        Err(failure) => both(server, first, status::of(failure)),
+        Err(failure) => both(server, first, status::of_pair(failure)),
     }
 }
 

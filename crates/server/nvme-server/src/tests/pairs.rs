@@ -1,5 +1,7 @@
 //! Fused Compare and Write: whole, split, mismatched, aborted.
 
+use volume::Fault;
+
 use super::*;
 
 const FIRST: u8 = 1;
@@ -54,6 +56,22 @@ fn a_pair_on_blocks_that_cannot_be_read_or_written() {
     world.disks.unwritable.set(None);
     assert_eq!(pair(&mut world, host, 0, 1), (Status::SUCCESS, Status::SUCCESS));
     assert_eq!(world.lent(), 0);
+}
+
+/// A host would repeat it, and it would find its own data.
+#[test]
+fn a_pair_that_may_have_been_done_is_not_asked_for_again() {
+    let (mut world, host) = disk();
+    for (fault, status) in [
+        (Fault::PathLost, Status::INTERNAL_PATH_ERROR),
+        (Fault::Aborted, Status::COMMAND_INTERRUPTED),
+        (Fault::Internal, Status::INTERNAL_ERROR),
+    ] {
+        world.disks.writes_end.set(Some(fault));
+        assert_eq!(pair(&mut world, host, 0, 1), (status.final_(), status.final_()));
+    }
+    world.disks.writes_end.set(None);
+    assert_eq!(pair(&mut world, host, 0, 1), (Status::SUCCESS, Status::SUCCESS));
 }
 
 #[test]

@@ -232,7 +232,11 @@ pub(crate) fn end_own(server: &mut Server, slot: u32) {
 }
 
 fn fail(server: &mut Server, slot: u32, failure: Failure) {
-    server.respond(slot, status::reply(failure));
+    let reply = match server.tasks.get(slot).command {
+        Command::CompareAndWrite(_) => status::swap_reply(failure),
+        _ => status::reply(failure),
+    };
+    server.respond(slot, reply);
 }
 
 /// The volume's home has answered a task.

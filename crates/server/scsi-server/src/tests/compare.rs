@@ -1,6 +1,7 @@
 //! VERIFY, WRITE AND VERIFY and COMPARE AND WRITE.
 
 use scsi::Status;
+use volume::Fault;
 
 use super::*;
 
@@ -96,4 +97,19 @@ fn compare_and_write_is_exact() {
     let host = small.host(0, "iqn.a", &[0]);
     small.refused(host, &caw(9, 0), &vec![0; 9 * 1024], 0, 0x05_2400);
     small.good(host, &caw(8, 0), &vec![0; 8 * 1024], 0);
+}
+
+/// An initiator would repeat it, and it would find its own data.
+#[test]
+fn a_compare_and_write_that_may_have_been_done_is_not_asked_for_again() {
+    let (mut world, host) = disk();
+    let data = [block(0), block(5)].concat();
+    for (fault, code) in
+        [(Fault::PathLost, 0x02_0800), (Fault::Aborted, 0x04_4400), (Fault::Internal, 0x04_4400)]
+    {
+        world.disks.writes_end.set(Some(fault));
+        world.refused(host, &caw(1, 7), &data, 0, code);
+    }
+    world.disks.writes_end.set(None);
+    world.good(host, &caw(1, 7), &data, 0);
 }
