@@ -390,22 +390,31 @@ impl Gate {
         self.settle();
         self.look_again = None;
         self.reap(cx);
-        for _ in 0..self.ended.len().min(PARTS_MAX) {
+        let mut parts = self.ended.len().min(PARTS_MAX);
+        for _ in 0..parts {
             let Some((slot, result, payload)) = self.ended.pop_front() else { break };
             self.stepped(cx, slot, result, payload);
         }
+        let mut untried = false;
         if !self.waiting.is_empty() {
             self.shared.guards().set_waiting(self.shard, true);
             for _ in 0..self.waiting.len() {
+                if parts >= PARTS_MAX {
+                    untried = true;
+                    break;
+                }
                 let Some(slot) = self.waiting.pop_front() else { break };
+                let others = self.waiting.len();
                 self.try_again(cx, slot);
+                // One that waits again has cost nothing.
+                parts += usize::from(self.waiting.len() == others);
             }
             if self.waiting.is_empty() {
                 self.shared.guards().set_waiting(self.shard, false);
             }
         }
         self.reap(cx);
-        !self.ended.is_empty()
+        !self.ended.is_empty() || untried
     }
 
     #[expect(

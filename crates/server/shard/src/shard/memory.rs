@@ -21,6 +21,17 @@ pub(super) enum Hungry {
     Nvme(nvme_server::Step),
 }
 
+impl Hungry {
+    /// Whether it is this operation. Those of either server have names of their own.
+    pub(super) fn is_io(&self, id: IoId) -> bool {
+        match self {
+            Hungry::Scsi(scsi_server::Step::Io { io, .. })
+            | Hungry::Nvme(nvme_server::Step::Io { io, .. }) => io.id == id,
+            Hungry::Scsi(_) | Hungry::Nvme(_) => false,
+        }
+    }
+}
+
 /// What waits for memory.
 #[derive(Debug, Default)]
 pub(super) struct Hunger {
@@ -30,9 +41,7 @@ pub(super) struct Hunger {
 impl Hunger {
     /// Takes an operation out that is not wanted any more.
     pub(super) fn remove_io(&mut self, id: IoId) -> Option<scsi_server::Step> {
-        let wanted =
-            |step: &Hungry| matches!(step, Hungry::Scsi(scsi_server::Step::Io { io, .. }) if io.id == id);
-        match self.remove(wanted)? {
+        match self.remove(|step| step.is_io(id))? {
             Hungry::Scsi(step) => Some(step),
             Hungry::Nvme(_) => None,
         }
@@ -40,9 +49,7 @@ impl Hunger {
 
     /// The same for a command of NVMe.
     pub(super) fn remove_command_io(&mut self, id: IoId) -> Option<nvme_server::Step> {
-        let wanted =
-            |step: &Hungry| matches!(step, Hungry::Nvme(nvme_server::Step::Io { io, .. }) if io.id == id);
-        match self.remove(wanted)? {
+        match self.remove(|step| step.is_io(id))? {
             Hungry::Nvme(step) => Some(step),
             Hungry::Scsi(_) => None,
         }

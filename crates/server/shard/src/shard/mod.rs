@@ -9,6 +9,7 @@
 mod conns;
 mod control;
 mod founding;
+mod later;
 mod login;
 mod memory;
 mod nvme;
@@ -37,6 +38,7 @@ pub use conns::LogLine;
 use conns::{Conn, Joining};
 use control::{Stopping, Waiting};
 use founding::Founding;
+use later::Later;
 use memory::Hunger;
 use nvme::Nvme;
 pub use nvme::{NvmeCause, NvmeLine};
@@ -82,6 +84,7 @@ pub struct Shard {
     directory: Option<Directory>,
     founding: Founding,
     hunger: Hunger,
+    later: Later,
     timers: Timers<Tag>,
     /// Connections that may have events.
     touched: VecDeque<Tag>,
@@ -121,6 +124,7 @@ impl Shard {
             founding: Founding::default(),
             directory,
             hunger: Hunger::default(),
+            later: Later::default(),
             timers: Timers::default(),
             touched: VecDeque::new(),
             ready: VecDeque::new(),
@@ -244,11 +248,11 @@ impl Endpoint for Shard {
         self.nvme.server.handle_timeout(cx);
         self.founding_timeout(cx);
         self.stop_timeout(cx);
+        self.go_on(cx);
     }
 
     fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
         self.tell_left(cx);
-        self.fronts.go_on();
         let mut worked = false;
         loop {
             let mut more = false;
@@ -272,7 +276,7 @@ impl Endpoint for Shard {
             }
             worked = true;
         }
-        worked || self.fronts.goes_on()
+        worked
     }
 
     fn poll_ready(&mut self) -> Option<LinkId> {
@@ -312,6 +316,10 @@ impl Endpoint for Shard {
     }
 
     fn poll_timeout(&self) -> Option<Time> {
+        if self.fronts.goes_on() || !self.later.is_empty() {
+            // It has come: what gives way goes on as soon as the world has had its turn.
+            return Some(Time(0));
+        }
         let own = [self.stop_deadline(), self.founding.poll_timeout(), self.remotes.poll_timeout()];
         let own = own.into_iter().chain([self.heirs_timeout()]);
         let times = [self.timers.next(), self.fronts.poll_timeout(), self.nvme.server.poll_timeout()];

@@ -34,9 +34,10 @@ impl Shard {
         worked
     }
 
-    fn run_step(&mut self, cx: &mut Cx<'_>, step: Step) {
+    pub(super) fn run_step(&mut self, cx: &mut Cx<'_>, step: Step) {
         match step {
             Step::Receive { .. } => self.feed_step(cx, Hungry::Scsi(step)),
+            Step::Io { .. } if self.later.puts_off() => self.later.push(Hungry::Scsi(step)),
             Step::Io { task, ref io, .. } => match io.op {
                 Op::Read(_) => self.start_read(cx, task, step),
                 _ => self.feed_step(cx, Hungry::Scsi(step)),
@@ -90,6 +91,9 @@ impl Shard {
 
     fn remove_waiting(&mut self, id: volume::IoId) -> Option<Step> {
         if let Some(step) = self.hunger.remove_io(id) {
+            return Some(step);
+        }
+        if let Some(Hungry::Scsi(step)) = self.later.remove(id) {
             return Some(step);
         }
         for (_, conn) in self.conns.iter_mut() {

@@ -80,7 +80,7 @@ pub(super) struct Fronts {
     disks: HashMap<DiskId, VolumeId>,
     /// Volumes that may have something to give.
     stirred: VecDeque<VolumeId>,
-    /// Volumes with a long operation that goes on in the next turn.
+    /// Volumes with a long operation that goes on when the world has had its turn.
     longer: VecDeque<VolumeId>,
     timers: Timers<VolumeId>,
     out: VecDeque<DiskOp>,
@@ -228,14 +228,14 @@ impl Fronts {
         }
     }
 
-    /// Goes on with long operations, in a new turn.
+    /// Goes on with long operations.
     pub(super) fn go_on(&mut self) {
         while let Some(volume) = self.longer.pop_front() {
             self.stir(volume);
         }
     }
 
-    /// Whether a long operation goes on in the next turn.
+    /// Whether a long operation is to go on.
     pub(super) fn goes_on(&self) -> bool {
         !self.longer.is_empty()
     }
@@ -445,13 +445,21 @@ impl Shard {
         worked
     }
 
-    /// An operation has ended: its server hears of it.
+    /// An operation has ended: its server hears of it, and may want another one.
     fn tell_server(&mut self, cx: &mut Cx<'_>, done: Done) {
-        if done.id.0 & NVME != 0 {
+        let nvme = done.id.0 & NVME != 0;
+        if nvme {
             self.nvme.server.done(cx, done);
         } else {
             self.server.done(cx, done);
         }
+        self.later.follows = true;
+        if nvme {
+            self.run_nvme_steps(cx)
+        } else {
+            self.run_steps(cx)
+        };
+        self.later.follows = false;
     }
 
     fn run_gate(&mut self, cx: &mut Cx<'_>, volume: VolumeId) {
@@ -467,7 +475,7 @@ impl Shard {
                     self.tell_server(cx, done);
                 }
             }
-            // In memory each part of an operation has ended at once: sockets and other volumes have their
+            // In memory each part of an operation has ended at once: the world and other volumes have their
             // turn before the next part.
             if more && !self.fronts.longer.contains(&volume) {
                 self.fronts.longer.push_back(volume);

@@ -24,10 +24,11 @@ impl Shard {
         worked
     }
 
-    fn run_nvme_step(&mut self, cx: &mut Cx<'_>, step: Step) {
+    pub(in crate::shard) fn run_nvme_step(&mut self, cx: &mut Cx<'_>, step: Step) {
         match step {
             Step::Room { command, class: Class::Solicited, len } => self.start_answer(cx, command, len, step),
             Step::Receive { .. } | Step::Room { .. } => self.feed_step(cx, Hungry::Nvme(step)),
+            Step::Io { .. } if self.later.puts_off() => self.later.push(Hungry::Nvme(step)),
             Step::Io { to_host: true, .. } => self.start_queue_read(cx, step),
             Step::Io { .. } => self.feed_step(cx, Hungry::Nvme(step)),
             Step::Send { command, at, data } => {
@@ -100,6 +101,9 @@ impl Shard {
 
     fn remove_waiting_command(&mut self, id: IoId) -> Option<Step> {
         if let Some(step) = self.hunger.remove_command_io(id) {
+            return Some(step);
+        }
+        if let Some(Hungry::Nvme(step)) = self.later.remove(id) {
             return Some(step);
         }
         for (_, conn) in self.conns.iter_mut() {

@@ -1,0 +1,70 @@
+//! What gives way: a command that consists of many operations takes its next one only so often before the
+//! world has looked at its sockets and disks again.
+//!
+//! Where a volume is memory, each operation has ended when it is submitted, and a copy, or a comparison with
+//! one block over and over, would run to its end within one turn. Invariant: between two calls of
+//! `handle_timeout` at most [`FOLLOWING_MAX`] operations begin that follow another of their command; the
+//! others wait here, in order, and [`Shard`]'s timeout has come as long as any does.
+
+use std::collections::VecDeque;
+
+use buf::Cx;
+use volume::IoId;
+
+use super::Shard;
+use super::memory::Hungry;
+
+/// How many operations may follow others before the world has its turn. One moves 256 KiB or so.
+const FOLLOWING_MAX: usize = 32;
+
+/// Operations that wait until the world has had its turn.
+#[derive(Debug, Default)]
+pub(super) struct Later {
+    queue: VecDeque<Hungry>,
+    /// How many have begun since the world had its turn.
+    begun: usize,
+    /// What the servers want now follows from operations that have ended.
+    pub(super) follows: bool,
+}
+
+impl Later {
+    /// Whether an operation that is to begin has to wait. If not, it is counted.
+    pub(super) fn puts_off(&mut self) -> bool {
+        if !self.follows {
+            return false;
+        }
+        let full = self.begun >= FOLLOWING_MAX || !self.queue.is_empty();
+        self.begun += usize::from(!full);
+        full
+    }
+
+    pub(super) fn push(&mut self, step: Hungry) {
+        self.queue.push_back(step);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Takes an operation out that is not wanted any more.
+    pub(super) fn remove(&mut self, id: IoId) -> Option<Hungry> {
+        let at = self.queue.iter().position(|step| step.is_io(id))?;
+        self.queue.remove(at)
+    }
+}
+
+impl Shard {
+    /// The world has had its turn: long operations go on, and some of those begin that wait here.
+    pub(super) fn go_on(&mut self, cx: &mut Cx<'_>) {
+        self.fronts.go_on();
+        self.later.begun = 0;
+        while self.later.begun < FOLLOWING_MAX {
+            let Some(step) = self.later.queue.pop_front() else { return };
+            self.later.begun += 1;
+            match step {
+                Hungry::Scsi(step) => self.run_step(cx, step),
+                Hungry::Nvme(step) => self.run_nvme_step(cx, step),
+            }
+        }
+    }
+}
