@@ -14,7 +14,8 @@ use iscsi::wire::{Cid, LoginStatus, Sn, Tsih};
 use scsi_server::UnitSpec;
 use stream::Tag;
 use volume::{
-    Ack, Adoption, Answer, Ask, AskId, Backend, DiskId, Facts, Home, Refusal, Shared, StoreOp, View, VolumeId,
+    Ack, Adoption, Answer, Ask, AskId, Backend, DiskId, Facts, Home, Identity, Refusal, Shared, StoreOp,
+    View, VolumeId,
 };
 
 use crate::directory::{Claim, Verdict};
@@ -73,6 +74,10 @@ pub enum Message {
     Computed(Tag),
     /// To a volume's home.
     Ask(VolumeId, ShardId, AskId, Ask),
+    /// Likewise: a session of this nexus reaches the volume from now on.
+    NexusCame(VolumeId, Arc<Identity>),
+    /// Likewise: it does so no more, for which the shard wants an answer of this number.
+    NexusGone(VolumeId, ShardId, AskId, Arc<Identity>),
     /// From it.
     Answer(VolumeId, Answer),
     /// From a volume's home to every shard.

@@ -86,6 +86,8 @@ pub(super) struct Session {
     pub(super) cold_reset: Option<Tag>,
     /// Homes of volumes that have still to end what lasts as long as the nexus.
     pub(super) leaving: usize,
+    /// They were asked to.
+    pub(super) leaves: bool,
     /// `TargetEvent::Closed` has come.
     pub(super) closed: bool,
 }

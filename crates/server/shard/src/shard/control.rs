@@ -187,7 +187,7 @@ impl Shard {
         let tags: Vec<Tag> = self.sessions.values().copied().collect();
         for tag in tags {
             match self.standing(tag) {
-                Standing::Reaches(nexus, luns) => self.server.change_luns(nexus, luns),
+                Standing::Reaches(nexus, luns) => self.change_luns(nexus, luns),
                 Standing::Discovers => {}
                 Standing::Out => {
                     if let Some(session) = self.session(tag) {
@@ -273,7 +273,7 @@ impl Shard {
             return false;
         }
         if others.is_empty() {
-            self.server.change_luns(nexus, luns);
+            self.change_luns(nexus, luns);
         }
         true
     }

@@ -13,6 +13,7 @@ mod later;
 mod login;
 mod memory;
 mod nvme;
+mod present;
 mod remotes;
 mod sessions;
 mod steps;
@@ -42,6 +43,7 @@ use later::Later;
 use memory::Hunger;
 use nvme::Nvme;
 pub use nvme::{NvmeCause, NvmeLine};
+use present::Present;
 use remotes::Remotes;
 use sessions::Leaving;
 use volumes::Fronts;
@@ -97,6 +99,7 @@ pub struct Shard {
     stopping: Option<Stopping>,
     waiting: Waiting,
     leaving: Leaving,
+    present: Present,
     log: VecDeque<LogLine>,
 }
 
@@ -134,6 +137,7 @@ impl Shard {
             stopping: None,
             waiting: Waiting::default(),
             leaving: Leaving::default(),
+            present: Present::default(),
             log: VecDeque::new(),
         }
     }
@@ -187,6 +191,8 @@ impl Shard {
                     self.post(from, Message::Answer(volume, answer));
                 }
             }
+            Message::NexusCame(volume, who) => self.present.came(volume, who),
+            Message::NexusGone(volume, from, id, who) => self.nexus_gone(cx, volume, (from, id), who),
             Message::Answer(volume, answer) => self.answered(cx, volume, answer),
             Message::Adopt(volume, adoption) => self.adopt(cx, volume, &adoption),
             Message::Ack(volume, ack) => self.fronts.ack(cx, volume, ack),

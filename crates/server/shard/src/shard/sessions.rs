@@ -16,10 +16,11 @@ use iscsi::session::{
 use iscsi::wire::{Cid, TmfFunction, TmfResponseCode, Tsih};
 use scsi_server::{Arrived, Management, NexusKey, NexusSpec, TaskAttribute, TaskKey};
 use stream::{Close, Connection, Tag, Target, TargetEvent};
-use volume::{Ask, AskId, Identity, Nexus};
+use volume::{AskId, Identity, Nexus};
 
 use super::conns::{Conn, Kind, LogLine, Session, SessionLink};
 use super::login::{comer, promise};
+use super::present::volumes_of;
 use super::{DIRECTORY, Shard};
 use crate::links::Owner;
 use crate::message::{Baggage, Message, Traffic};
@@ -37,10 +38,15 @@ pub(super) struct Leaving {
 
 impl Leaving {
     fn number(&mut self, conn: Tag) -> AskId {
-        self.made += 1;
-        let id = AskId(LEAVING | self.made);
+        let id = self.next();
         self.asks.insert(id, conn);
         id
+    }
+
+    /// A number of its own.
+    pub(super) fn next(&mut self) -> AskId {
+        self.made += 1;
+        AskId(LEAVING | self.made)
     }
 }
 
@@ -105,6 +111,7 @@ impl Shard {
             welcomed: Vec::new(),
             cold_reset: None,
             leaving: 0,
+            leaves: false,
             closed: false,
         };
         let conn = Conn { kind: Kind::Session(Box::new(session)), noted: None, touched: false };
@@ -119,6 +126,7 @@ impl Shard {
                 self.nexuses.resize(at + 1, None);
             }
             self.nexuses[at] = Some(tag);
+            self.tell_presence(nexus);
         }
         self.say(LogLine::LoggedIn { peer: baggage.accepted.peer, initiator, target });
         Some(tag)
@@ -387,19 +395,16 @@ impl Shard {
         let mut asked = 0;
         if let Some(nexus) = nexus {
             let spec = self.server.nexus(nexus);
-            let identity = spec.nexus.identity.clone();
-            let mut volumes: Vec<_> = spec.luns.iter().map(|entry| entry.volume).collect();
-            volumes.sort_unstable();
-            volumes.dedup();
+            let (identity, volumes) = (spec.nexus.identity.clone(), volumes_of(&spec.luns));
             for volume in volumes {
                 let id = self.leaving.number(conn);
                 let home = self.fronts.home_of(volume);
-                self.post(home, Message::Ask(volume, self.id, id, Ask::NexusLost(identity.clone())));
+                self.post(home, Message::NexusGone(volume, self.id, id, identity.clone()));
                 asked += 1;
             }
         }
         if let Some(session) = self.session(conn) {
-            session.leaving = asked;
+            (session.leaving, session.leaves) = (asked, true);
         }
         self.tell_if_left(cx, conn);
     }

@@ -1,18 +1,20 @@
 //! What lasts as long as a nexus is gone when its session says so: a reservation by RESERVE(6) holds nobody up
 //! behind the answer to a logout, and its late end takes nothing from the session that comes next.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use blockwire_shard::Shard;
+use blockwire_shard::{Shard, TargetExport};
 use sim::{Config, World};
 
 use crate::initiator::Initiator;
-use crate::rig::wanted;
+use crate::rig::{self, wanted};
 use crate::{log_in, run_until};
 
 const RESERVE: [u8; 6] = [0x16, 0, 0, 0, 0, 0];
 const TEST_UNIT_READY: [u8; 6] = [0; 6];
 const CONFLICT: u8 = 0x18;
+const SECOND: &str = "iqn.2026-11.io.blockwire:second";
 /// More shards, and slower messages between them, than other tests have.
 const SHARDS: u16 = 4;
 
@@ -57,5 +59,30 @@ fn the_end_of_a_session_does_not_take_the_reservation_of_the_one_that_reinstates
         assert_eq!(status(&mut world, &mut new, &RESERVE), 0, "seed {seed}");
         world.run_for(Duration::from_millis(50));
         assert_eq!(status(&mut world, &mut other, &TEST_UNIT_READY), CONFLICT, "seed {seed}: it was taken");
+    }
+}
+
+/// An initiator that reaches a volume by two targets is one nexus to it, as long as one of its sessions lives,
+/// whichever shards they live on.
+#[test]
+fn a_session_by_another_target_does_not_take_the_reservation_along_when_it_ends() {
+    for seed in 0..40 {
+        let mut exports = (*rig::exports(&rig::Terms::default())).clone();
+        let second = TargetExport { name: SECOND.into(), ..exports.targets[0].clone() };
+        exports.targets.push(second);
+        let config = Config { shards: SHARDS, ..Config::new(seed) };
+        let mut world = super::world_with(config, Arc::new(exports));
+        let by_second = iscsi::initiator::Wanted { target_name: Some(SECOND.into()), ..wanted(1) };
+        let mut first = log_in(&mut world, wanted(1));
+        let mut second = log_in(&mut world, by_second);
+        let mut other = log_in(&mut world, wanted(2));
+        assert_eq!(status(&mut world, &mut second, &RESERVE), 0);
+        first.log_out(&mut world);
+        run_until(&mut world, &mut [&mut first], |all| all[0].logged_out);
+        world.run_for(Duration::from_millis(50));
+        assert_eq!(status(&mut world, &mut other, &TEST_UNIT_READY), CONFLICT, "seed {seed}: it was taken");
+        second.log_out(&mut world);
+        run_until(&mut world, &mut [&mut second], |all| all[0].logged_out);
+        assert_eq!(status(&mut world, &mut other, &TEST_UNIT_READY), 0, "seed {seed}: it is still reserved");
     }
 }

@@ -1,0 +1,121 @@
+//! Which nexuses reach the volumes whose home is here, over all shards.
+//!
+//! An initiator may log in to several targets that lead to one volume, by the same port and with the same
+//! ISID. To the volume these sessions are one nexus: what lasts as long as it, such as a reservation by
+//! RESERVE(6), ends with the last of them and not with the first.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use buf::Cx;
+use endpoint::ShardId;
+use scsi_server::{LunEntry, NexusKey};
+use volume::{Answer, Ask, AskId, Identity, Shard as Core, VolumeId};
+
+use super::Shard;
+use crate::message::Message;
+
+/// How many sessions of each nexus reach each volume whose home is here.
+#[derive(Debug, Default)]
+pub(super) struct Present {
+    sessions: HashMap<VolumeId, HashMap<Arc<Identity>, u32>>,
+}
+
+impl Present {
+    pub(super) fn came(&mut self, volume: VolumeId, who: Arc<Identity>) {
+        *self.sessions.entry(volume).or_default().entry(who).or_default() += 1;
+    }
+
+    /// A session reaches the volume no more; whether another one of its nexus does.
+    fn gone(&mut self, volume: VolumeId, who: &Identity) -> bool {
+        let Some(nexuses) = self.sessions.get_mut(&volume) else { return false };
+        let Some(left) = nexuses.get_mut(who) else { return false };
+        *left -= 1;
+        let stays = *left > 0;
+        if !stays {
+            nexuses.remove(who);
+        }
+        if nexuses.is_empty() {
+            self.sessions.remove(&volume);
+        }
+        stays
+    }
+}
+
+/// The volumes that some LUNs lead to, each once.
+pub(super) fn volumes_of(luns: &[LunEntry]) -> Vec<VolumeId> {
+    let mut volumes: Vec<_> = luns.iter().map(|entry| entry.volume).collect();
+    volumes.sort_unstable();
+    volumes.dedup();
+    volumes
+}
+
+impl Shard {
+    /// A nexus of this shard reaches what its LUNs lead to: the homes are told.
+    pub(super) fn tell_presence(&mut self, nexus: NexusKey) {
+        let spec = self.server.nexus(nexus);
+        let (who, volumes) = (spec.nexus.identity.clone(), volumes_of(&spec.luns));
+        volumes.into_iter().for_each(|volume| self.tell_came(volume, &who));
+    }
+
+    fn tell_came(&mut self, volume: VolumeId, who: &Arc<Identity>) {
+        self.post(self.fronts.home_of(volume), Message::NexusCame(volume, who.clone()));
+    }
+
+    /// Changes what a nexus reaches.
+    pub(super) fn change_luns(&mut self, nexus: NexusKey, luns: Vec<LunEntry>) {
+        let spec = self.server.nexus(nexus);
+        let (who, old, new) = (spec.nexus.identity.clone(), volumes_of(&spec.luns), volumes_of(&luns));
+        self.server.change_luns(nexus, luns);
+        let conn = self.nexuses.get(nexus.0 as usize).copied().flatten();
+        if conn.and_then(|conn| self.session(conn)).is_none_or(|session| session.leaves) {
+            // All homes know that it goes.
+            return;
+        }
+        for volume in new.iter().filter(|volume| !old.contains(volume)) {
+            self.tell_came(*volume, &who);
+        }
+        for volume in old.into_iter().filter(|volume| !new.contains(volume)) {
+            // Nobody waits for the answer.
+            let id = self.leaving.next();
+            self.post(self.fronts.home_of(volume), Message::NexusGone(volume, self.id, id, who.clone()));
+        }
+    }
+
+    /// A session reaches a volume no more, whose home is here: with the last one of its nexus ends what lasts
+    /// as long as that.
+    pub(super) fn nexus_gone(
+        &mut self,
+        cx: &mut Cx<'_>,
+        volume: VolumeId,
+        (from, id): (ShardId, AskId),
+        who: Arc<Identity>,
+    ) {
+        if self.present.gone(volume, &who) {
+            let answer = Answer { to: Core(from.0), id, result: Ok(()) };
+            return self.post(from, Message::Answer(volume, answer));
+        }
+        if let Some(answer) = self.fronts.ask(cx, volume, from, id, Ask::NexusLost(who)) {
+            self.post(from, Message::Answer(volume, answer));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_nexus_is_there_as_long_as_one_of_its_sessions() {
+        let mut present = Present::default();
+        let [a, b] = [1, 2].map(|id| Arc::new(Identity::Host([id; 16])));
+        for who in [&a, &a, &b] {
+            present.came(VolumeId(1), who.clone());
+        }
+        present.came(VolumeId(2), a.clone());
+        assert!(present.gone(VolumeId(1), &a));
+        assert!(!present.gone(VolumeId(1), &a) && !present.gone(VolumeId(1), &b));
+        assert!(!present.gone(VolumeId(2), &a) && !present.gone(VolumeId(2), &a));
+        assert!(present.sessions.is_empty());
+    }
+}
