@@ -99,6 +99,15 @@ pub trait Target: Connection<Event = TargetEvent<Self::Command>> {
         let _ = (tag, len);
         true
     }
+    /// Asks for leave to let the peer send `len` bytes of the task's payload, before memory is taken for
+    /// them. Bytes that were allowed and have not come yet are capped per link, so that a peer that does
+    /// not send drains nobody; one I/O at a time is always allowed. If false, ask again when a buffer of
+    /// this connection was full, or a task of it ended.
+    #[must_use]
+    fn reserve_write(&mut self, tag: Tag, len: u32) -> bool {
+        let _ = (tag, len);
+        true
+    }
     /// Answers the task and ends it; the answer may ride on the last data PDU.
     fn respond(&mut self, cx: &mut Cx<'_>, tag: Tag, response: Self::Response);
     /// Ends the task without an answer; also acknowledges [`TargetEvent::Aborted`].

@@ -148,6 +148,7 @@ impl TargetSession {
             kind,
             state,
             read_reserved: 0,
+            write_reserved: 0,
             owing: false,
             counted: false,
         };

@@ -77,7 +77,7 @@ impl TargetSession {
         match bhs.opcode() {
             Opcode::NOP_OUT => {
                 let link = &mut self.links[at];
-                link.echo_bytes += data.len() as u64;
+                link.unasked_bytes += data.len() as u64;
                 link.out.push_back(Out::NopIn { itt: bhs.itt, ttt: Ttt::NONE, lun: Lun::default(), data });
             }
             Opcode::TMF_REQUEST => self.task_management(at, bhs),

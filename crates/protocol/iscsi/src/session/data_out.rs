@@ -28,7 +28,6 @@ impl TargetSession {
             }
             return Segment::Skip;
         };
-        self.links[at].owed_since = cx.now;
         let Some(task) = self.tasks.get_mut(tag) else { return Segment::Skip };
         match check(task, pdu, self.params.initial_r2t) {
             Ok(()) => {}
@@ -60,7 +59,12 @@ impl TargetSession {
         let Some(task) = self.tasks.get_mut(tag) else { return };
         let wanted = task.wants_data();
         let Some(transfer) = task.transfer() else { return };
+        let owed = (transfer.unsolicited_open, transfer.r2ts.len());
         let wrong = if sequence { end_sequence(transfer, DataOut::from_bhs(bhs)) } else { None };
+        if owed != (transfer.unsolicited_open, transfer.r2ts.len()) {
+            // Bytes alone are no progress: a few of them now and then would hold memory for ever.
+            self.links[at].owed_since = cx.now;
+        }
         transfer.whole = transfer.got;
         if wanted && !good {
             self.reject(at, bhs, RejectReason::DATA_DIGEST_ERROR);
@@ -120,11 +124,19 @@ impl TargetSession {
     }
 
     fn give_full_places(&mut self, tag: Tag) {
-        let Some(transfer) = self.tasks.get_mut(tag).and_then(Task::transfer) else { return };
+        let Some(task) = self.tasks.get_mut(tag) else { return };
+        let (link, reserved) = (task.link, task.write_reserved);
+        let Some(transfer) = task.transfer() else { return };
         transfer.spill();
+        let mut came = 0;
         while let Some((at, data)) = transfer.full_place() {
+            came += data.len() as u32;
             self.events.push_back(TargetEvent::DataReceived { tag, at, data: data.freeze() });
         }
+        let came = came.min(reserved);
+        task.write_reserved = reserved - came;
+        let link = &mut self.links[link];
+        link.write_bytes = link.write_bytes.saturating_sub(u64::from(came));
     }
 
     /// Sends the R2Ts that are due.

@@ -15,8 +15,8 @@ use zerocopy::FromZeros;
 /// A link with so much to send parses nothing more until some of it has left: the answers to what a
 /// peer sends without a window (pings, refused PDUs) stay bounded.
 pub(super) const OUT_MAX: usize = 512;
-/// Likewise for the bytes of pings that wait to be echoed.
-pub(super) const ECHO_MAX: u64 = 1 << 20;
+/// Likewise for bytes that nobody asked leave for: those of pings, and of answers such as INQUIRY's.
+pub(super) const UNASKED_MAX: u64 = 128 << 10;
 
 #[derive(Debug)]
 pub(super) struct LinkState {
@@ -32,16 +32,18 @@ pub(super) struct LinkState {
     pub(super) tasks: usize,
     /// Read bytes that were allowed, and are not in a batch yet.
     pub(super) read_bytes: u64,
+    /// Write bytes that were allowed, and have not come yet.
+    pub(super) write_bytes: u64,
     /// Bytes in batches that the kernel still holds.
     pub(super) kernel_bytes: u64,
-    /// Bytes of pings that wait to be echoed.
-    pub(super) echo_bytes: u64,
+    /// Bytes that wait to be sent and nobody asked leave for.
+    pub(super) unasked_bytes: u64,
     pub(super) text: Option<Box<TextExchange>>,
     /// When something last came.
     pub(super) heard: Time,
     /// Our pings.
     pub(super) pings: Pings,
-    /// How many tasks the peer owes data for, and since when none of it has come.
+    /// How many tasks the peer owes data for, and since when it has ended no sequence of it.
     pub(super) owed: usize,
     pub(super) owed_since: Time,
     /// Memory was short: when to try again.
@@ -125,8 +127,9 @@ impl LinkState {
             acked: params.stat_sn.sub(1),
             tasks: 0,
             read_bytes: 0,
+            write_bytes: 0,
             kernel_bytes: 0,
-            echo_bytes: 0,
+            unasked_bytes: 0,
             text: None,
             heard: now,
             pings: Pings::default(),

@@ -319,6 +319,12 @@ impl TargetSession {
         self.tasks.len()
     }
 
+    /// Bytes that wait for the initiator: to be read by it, or to be sent.
+    #[must_use]
+    pub fn held(&self) -> u64 {
+        self.links.iter().map(|link| link.read_bytes + link.kernel_bytes + link.write_bytes).sum()
+    }
+
     /// What a peer did by leaving something undone; other violations are told where they are found.
     #[must_use]
     pub fn poll_violation(&mut self) -> Option<Violation> {
@@ -468,6 +474,10 @@ impl Target for TargetSession {
 
     fn reserve_read(&mut self, tag: Tag, len: u32) -> bool {
         self.allow_read(tag, len)
+    }
+
+    fn reserve_write(&mut self, tag: Tag, len: u32) -> bool {
+        self.allow_write(tag, len)
     }
 
     fn respond(&mut self, cx: &mut Cx<'_>, tag: Tag, response: Self::Response) {

@@ -82,6 +82,8 @@ pub(super) struct DataIn {
     /// Offset of `data` in the command's data.
     pub(super) offset: u32,
     pub(super) data: Sg,
+    /// How many bytes of it nobody asked leave for.
+    pub(super) unasked: u32,
     /// How much of it is in batches already.
     pub(super) done: u32,
     /// DataSN of the next PDU.
@@ -241,19 +243,21 @@ pub(super) fn gather(link: &mut LinkState, stamp: Stamp, cx: &mut Cx<'_>) -> Opt
         data_digest: digest,
         stat_sn: link.stat_sn,
         read_bytes: 0,
-        echo_bytes: 0,
+        unasked_bytes: 0,
     };
     while let Some(out) = link.out.front_mut() {
         if !writer.batch.fits(out.head_least(digest), out.data().unwrap_or(&Sg::new())) {
             break;
         }
-        if writer.put(out) {
-            link.out.pop_front();
+        if writer.put(out)
+            && let Some(Out::DataIn(run)) = link.out.pop_front()
+        {
+            writer.unasked_bytes += u64::from(run.unasked);
         }
     }
     link.stat_sn = writer.stat_sn;
     link.read_bytes = link.read_bytes.saturating_sub(writer.read_bytes);
-    link.echo_bytes = link.echo_bytes.saturating_sub(writer.echo_bytes);
+    link.unasked_bytes = link.unasked_bytes.saturating_sub(writer.unasked_bytes);
     let op = link.outbox.close(writer.batch, cx.now)?;
     link.kernel_bytes += op.len as u64;
     Some(op)
@@ -267,8 +271,8 @@ struct Writer {
     stat_sn: Sn,
     /// Read payload that entered the batch.
     read_bytes: u64,
-    /// Ping payload that entered the batch.
-    echo_bytes: u64,
+    /// Payload that nobody asked leave for, and that entered the batch.
+    unasked_bytes: u64,
 }
 
 /// Sets the three numbers that every PDU of the target carries.
@@ -410,7 +414,7 @@ impl Writer {
         let stat_sn = if itt.is_none() { self.stat_sn } else { self.stat_sn.take() };
         stamp!(self, pdu, stat_sn);
         (pdu.itt, pdu.ttt, pdu.lun) = (itt, ttt, lun);
-        self.echo_bytes += data.len() as u64;
+        self.unasked_bytes += data.len() as u64;
         self.frame_with(&mut pdu, data, 0..data.len());
     }
 

@@ -120,10 +120,12 @@ pub struct SessionLimits {
     pub nop_timeout: Duration,
     /// How long a peer may leave what we send unread.
     pub stall_timeout: Duration,
-    /// How long a peer may take to go on with data that it owes, or to send a command that others wait for.
+    /// How long a peer may take to send a whole sequence of data that it owes, or a command that others wait for.
     pub data_out_timeout: Duration,
     /// Most bytes per link that are being read or wait to be sent; one I/O is always allowed.
     pub read_bytes: u32,
+    /// Most bytes per link that are asked for and have not come; one I/O is always allowed.
+    pub write_bytes: u32,
 }
 
 impl Default for SessionLimits {
@@ -136,6 +138,7 @@ impl Default for SessionLimits {
             stall_timeout: Duration::from_secs(60),
             data_out_timeout: Duration::from_secs(60),
             read_bytes: 8 << 20,
+            write_bytes: 8 << 20,
         }
     }
 }

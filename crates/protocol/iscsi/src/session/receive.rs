@@ -4,7 +4,7 @@
 //! where the server wants it. Data that nobody has placed when the server has had its say goes to
 //! memory set aside for it.
 
-use super::link::{ECHO_MAX, OUT_MAX, Phase, Rx, RxState, Segment};
+use super::link::{OUT_MAX, Phase, Rx, RxState, Segment, UNASKED_MAX};
 use super::request::{Fault, Violation};
 use super::task::{Aim, Task};
 use super::{RETRY, TargetSession};
@@ -137,7 +137,7 @@ impl TargetSession {
 
     fn parse_header(&mut self, cx: &mut Cx<'_>, at: usize) -> Result<Step, Violation> {
         let link = &mut self.links[at];
-        if link.out.len() >= OUT_MAX || link.echo_bytes >= ECHO_MAX {
+        if link.out.len() >= OUT_MAX || link.unasked_bytes >= UNASKED_MAX {
             return Ok(Step::Stop);
         }
         let violation = |fault| Violation { link: Link(at as u16), fault };

@@ -28,6 +28,18 @@ impl TargetSession {
         allowed
     }
 
+    pub(super) fn allow_write(&mut self, tag: Tag, len: u32) -> bool {
+        let Some(task) = self.tasks.get_mut(tag) else { return true };
+        let link = &mut self.links[task.link];
+        let outstanding = link.write_bytes;
+        let allowed = outstanding == 0 || outstanding + u64::from(len) <= u64::from(self.limits.write_bytes);
+        if allowed {
+            link.write_bytes += u64::from(len);
+            task.write_reserved += len;
+        }
+        allowed
+    }
+
     /// Queues read data of a task. What is beyond the expected length never leaves.
     pub(super) fn queue_data(&mut self, tag: Tag, offset: u32, data: Sg) {
         let Some(task) = self.tasks.get_mut(tag) else { return };
@@ -48,10 +60,13 @@ impl TargetSession {
         transfer.data_sn = sn.wrapping_add(DataIn::count(len as u32, segment, burst));
         transfer.sent = offset.saturating_add(len as u32);
         let data = if len < data.len() { data.slice(0..len) } else { data };
+        let unasked = (len as u32).saturating_sub(reserved);
+        link.unasked_bytes += u64::from(unasked);
         link.out.push_back(Out::DataIn(DataIn {
             itt,
             offset,
             data,
+            unasked,
             done: 0,
             sn,
             segment,
@@ -255,6 +270,7 @@ impl TargetSession {
         link.tasks -= 1;
         link.owed -= usize::from(task.owing);
         link.read_bytes = link.read_bytes.saturating_sub(u64::from(task.read_reserved));
+        link.write_bytes = link.write_bytes.saturating_sub(u64::from(task.write_reserved));
         self.unsettled |= !link.is_open();
     }
 

@@ -28,6 +28,8 @@ pub(super) struct Task {
     pub(super) state: State,
     /// Bytes that [`reserve_read`](stream::Target::reserve_read) allowed and nobody has sent yet.
     pub(super) read_reserved: u32,
+    /// Bytes that [`reserve_write`](stream::Target::reserve_write) allowed and that have not come yet.
+    pub(super) write_reserved: u32,
     /// Whether its link counts it among those that the peer owes data for.
     pub(super) owing: bool,
     /// Whether the window counts it as in work.

@@ -18,6 +18,7 @@ impl ControllerQueue {
         self.phase = Phase::Dead;
         self.rx.inlet.clear();
         self.out.clear();
+        self.unasked_bytes = 0;
         self.deadline = None;
         self.retry = None;
         self.shut = true;
@@ -29,6 +30,7 @@ impl ControllerQueue {
     pub(super) fn begin_end(&mut self, deadline: Time) {
         self.phase = Phase::Finishing;
         self.out.clear();
+        self.unasked_bytes = 0;
         self.deadline = Some(deadline);
         self.doom_all();
     }

@@ -12,12 +12,7 @@ use stream::{Place, Tag, TargetEvent};
 
 impl ControllerQueue {
     /// Acts on an H2CData's header; says where its data goes.
-    pub(super) fn begin_data(
-        &mut self,
-        cx: &mut Cx<'_>,
-        pdu: &H2cData,
-        frame: Frame,
-    ) -> Result<Stretch, Fatal> {
+    pub(super) fn begin_data(&mut self, pdu: &H2cData, frame: Frame) -> Result<Stretch, Fatal> {
         let (at, len) = (pdu.datao.get(), pdu.datal.get());
         let (most, out_of_range) = (self.terms.max_h2c_data, Fatal::plain(FatalStatus::OUT_OF_RANGE));
         if len != frame.data {
@@ -38,7 +33,6 @@ impl ControllerQueue {
             return Err(out_of_range);
         }
         asked.next = end;
-        self.owed_since = cx.now;
         let purpose = Purpose::Solicited { tag, ttag };
         let lead = if planted(Bug::DataMisplaced) { len.min(16) } else { 0 };
         Ok(Stretch { lead, want: len - lead, tail: 0, at, purpose })
@@ -59,7 +53,12 @@ impl ControllerQueue {
     /// An H2CData is whole.
     pub(super) fn end_data(&mut self, cx: &mut Cx<'_>, tag: Tag, ttag: u16, good: bool) {
         let Some(task) = self.tasks.get_mut(tag) else { return };
+        let owed = task.r2ts.len();
         task.r2ts.retain(|asked| asked.ttag != ttag || asked.next < asked.end);
+        if task.r2ts.len() < owed {
+            // Bytes alone are no progress: a few of them now and then would hold memory for ever.
+            self.owed_since = cx.now;
+        }
         if good {
             task.confirm();
         } else {
@@ -82,6 +81,9 @@ impl ControllerQueue {
         let Some(task) = self.tasks.get_mut(tag) else { return };
         if matches!(task.state, State::Live) {
             while let Some((at, data)) = task.full_place() {
+                let came = task.write_reserved.min(data.len() as u32);
+                task.write_reserved -= came;
+                self.write_bytes = self.write_bytes.saturating_sub(u64::from(came));
                 self.events.push_back(TargetEvent::DataReceived { tag, at, data: data.freeze() });
             }
             self.ask(tag);

@@ -40,7 +40,7 @@ pub struct QueueLimits {
     pub handshake_timeout: Duration,
     /// How long a host may take to end a PDU that it began.
     pub pdu_timeout: Duration,
-    /// How long a host may take to go on with data that it was asked for.
+    /// How long a host may take to send all of a stretch that one R2T asked for.
     pub data_out_timeout: Duration,
     /// How long a host may leave what we send unread.
     pub stall_timeout: Duration,
@@ -48,6 +48,8 @@ pub struct QueueLimits {
     pub term_timeout: Duration,
     /// Most bytes that are being read or wait to be sent; one I/O is always allowed.
     pub read_bytes: u32,
+    /// Most bytes that are asked for and have not come; one I/O is always allowed.
+    pub write_bytes: u32,
 }
 
 impl Default for QueueLimits {
@@ -64,6 +66,7 @@ impl Default for QueueLimits {
             stall_timeout: Duration::from_secs(60),
             term_timeout: Duration::from_secs(30),
             read_bytes: 8 << 20,
+            write_bytes: 8 << 20,
         }
     }
 }

@@ -50,6 +50,9 @@ const RETRY: Duration = Duration::from_millis(1);
 /// the first waits for the second. So `2 × round(in-capsule data)` is what an open queue costs a pool's
 /// promise.
 pub const CAPSULES_KEPT: u32 = 2;
+/// While so many bytes wait to be sent that nobody asked leave for (structures of Identify, small log pages),
+/// no further command is read: a host may have many queues, and leave all of them unread.
+const UNASKED_MAX: u64 = 16 << 10;
 /// The one link of a queue.
 const LINK: Link = Link(0);
 
@@ -98,9 +101,13 @@ pub struct ControllerQueue {
     next_ttag: u16,
     /// Read bytes that were allowed, and are not in a batch yet.
     read_bytes: u64,
+    /// Bytes that wait to be sent and nobody asked leave for: small answers.
+    unasked_bytes: u64,
+    /// Write bytes that were allowed, and have not come yet.
+    write_bytes: u64,
     /// Bytes in batches that the kernel still holds.
     kernel_bytes: u64,
-    /// How many tasks the host owes data for, and since when none of it has come.
+    /// How many tasks the host owes data for, and since when it has sent no stretch of it to its end.
     owed: usize,
     owed_since: Time,
     /// When the handshake, or what is ending, must be over.
@@ -156,6 +163,8 @@ impl ControllerQueue {
             // Tags of different queues differ, so that a PDU gone astray is noticed.
             next_ttag: cx.entropy.next_u64() as u16,
             read_bytes: 0,
+            unasked_bytes: 0,
+            write_bytes: 0,
             kernel_bytes: 0,
             owed: 0,
             owed_since: cx.now,
@@ -250,6 +259,17 @@ impl ControllerQueue {
     /// Commands in work.
     pub fn tasks_in_work(&self) -> usize {
         self.tasks.len()
+    }
+
+    /// Bytes that wait for the host: to be read by it, or to be sent.
+    pub fn held(&self) -> u64 {
+        self.read_bytes + self.kernel_bytes + self.write_bytes
+    }
+
+    /// Whether a task has leave to read so many bytes already, and has sent none of them: its answer may have
+    /// found no memory.
+    pub fn has_leave(&self, tag: Tag, len: u32) -> bool {
+        self.tasks.get(tag).is_some_and(|task| len > 0 && task.read_reserved >= len)
     }
 
     /// What the host did by leaving something undone; other violations are told where they are found.
@@ -358,6 +378,10 @@ impl Target for ControllerQueue {
 
     fn reserve_read(&mut self, tag: Tag, len: u32) -> bool {
         self.allow_read(tag, len)
+    }
+
+    fn reserve_write(&mut self, tag: Tag, len: u32) -> bool {
+        self.allow_write(tag, len)
     }
 
     fn respond(&mut self, _cx: &mut Cx<'_>, tag: Tag, response: Self::Response) {

@@ -39,6 +39,8 @@ pub(super) struct Data {
     pub(super) ends: bool,
     /// Offset of `data` in the command's data.
     pub(super) offset: u32,
+    /// How many bytes of it nobody asked leave for.
+    pub(super) unasked: u32,
     /// How much of it is in batches already.
     pub(super) done: u32,
     pub(super) data: Sg,
@@ -130,8 +132,10 @@ impl ControllerQueue {
             if !writer.batch.fits(out.head_least(digest), out.pieces().unwrap_or(&none)) {
                 break;
             }
-            if writer.put(out) {
-                self.out.pop_front();
+            if writer.put(out)
+                && let Some(Out::Data(run)) = self.out.pop_front()
+            {
+                self.unasked_bytes -= u64::from(run.unasked);
             }
         }
         self.sqhd = writer.sqhd;

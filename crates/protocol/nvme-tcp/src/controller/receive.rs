@@ -221,7 +221,8 @@ impl ControllerQueue {
     fn parse_header(&mut self, cx: &mut Cx<'_>) -> Result<Step, Violation> {
         // What a host makes us answer stays bounded: the rest waits until some of it has left.
         let most = 2 * usize::from(self.size.entries) + 64;
-        if self.out.len() >= most || (self.phase == Phase::Connect && self.is_at_connect()) {
+        let full = self.out.len() >= most || self.unasked_bytes >= super::UNASKED_MAX;
+        if full || (self.phase == Phase::Connect && self.is_at_connect()) {
             return Ok(Step::Stop);
         }
         let rules = self.rules();
@@ -252,7 +253,7 @@ impl ControllerQueue {
                 return Err(self.violate_at(cx, fatal, frame));
             }
         }
-        match self.begin(cx, frame) {
+        match self.begin(frame) {
             Ok(Some(stretch)) => {
                 self.rx.inlet.consume(head);
                 self.rx.begun = None;
@@ -276,7 +277,7 @@ impl ControllerQueue {
     }
 
     /// Acts on a header; says what its data is for. `None`: it is not whole, or may not come in yet.
-    fn begin(&mut self, cx: &mut Cx<'_>, frame: Frame) -> Result<Option<Stretch>, Violation> {
+    fn begin(&mut self, frame: Frame) -> Result<Option<Stretch>, Violation> {
         let out_of_turn = Violation::Fatal(Fatal::sequence(CommonHeader::AT_TYPE));
         let Some(header) = self.rx.inlet.header(frame.head.into()) else { return Ok(None) };
         match frame.pdu_type {
@@ -286,7 +287,7 @@ impl ControllerQueue {
             }
             PduType::H2C_DATA if self.phase != Phase::Init => {
                 let pdu = H2cData::from_prefix(header).copied().ok_or(out_of_turn)?;
-                self.begin_data(cx, &pdu, frame).map(Some).map_err(Violation::Fatal)
+                self.begin_data(&pdu, frame).map(Some).map_err(Violation::Fatal)
             }
             PduType::IC_REQ if self.phase == Phase::Init => {
                 let request = IcReq::from_prefix(header).copied().ok_or(out_of_turn)?;

@@ -23,6 +23,17 @@ impl ControllerQueue {
         allowed
     }
 
+    pub(super) fn allow_write(&mut self, tag: Tag, len: u32) -> bool {
+        let Some(task) = self.tasks.get_mut(tag) else { return true };
+        let outstanding = self.write_bytes;
+        let allowed = outstanding == 0 || outstanding + u64::from(len) <= u64::from(self.limits.write_bytes);
+        if allowed {
+            self.write_bytes += u64::from(len);
+            task.write_reserved += len;
+        }
+        allowed
+    }
+
     /// Queues read data of a task. What is beyond the SGL's length never leaves.
     pub(super) fn queue_data(&mut self, tag: Tag, offset: u32, data: Sg) {
         let Some(task) = self.tasks.get_mut(tag) else { return };
@@ -34,10 +45,13 @@ impl ControllerQueue {
         task.read_reserved -= reserved;
         self.read_bytes = (self.read_bytes + len as u64).saturating_sub(u64::from(reserved));
         let data = if len < data.len() { data.slice(0..len) } else { data };
+        let unasked = (len as u32).saturating_sub(reserved);
+        self.unasked_bytes += u64::from(unasked);
         self.out.push_back(Out::Data(Data {
             cid: task.cid,
             ends: offset + len as u32 == task.len,
             offset,
+            unasked,
             done: 0,
             data,
             completion: None,
@@ -147,6 +161,7 @@ impl ControllerQueue {
         }
         self.owed -= usize::from(task.owing);
         self.read_bytes = self.read_bytes.saturating_sub(u64::from(task.read_reserved));
+        self.write_bytes = self.write_bytes.saturating_sub(u64::from(task.write_reserved));
         self.tasks.discard(tag);
         Some(cid)
     }

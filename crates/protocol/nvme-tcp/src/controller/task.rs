@@ -30,6 +30,8 @@ pub(super) struct Task {
     pub(super) event_request: bool,
     /// Bytes that [`reserve_read`](stream::Target::reserve_read) allowed and nobody has sent yet.
     pub(super) read_reserved: u32,
+    /// Bytes that [`reserve_write`](stream::Target::reserve_write) allowed and that have not come yet.
+    pub(super) write_reserved: u32,
     /// End of what was asked for by R2T.
     asked: u32,
     /// Stretches asked for and not whole, in the order of asking.
@@ -94,6 +96,7 @@ impl Task {
             owing: false,
             event_request: false,
             read_reserved: 0,
+            write_reserved: 0,
             asked: 0,
             r2ts: SmallVec::new(),
             places: SmallVec::new(),

@@ -68,10 +68,13 @@ fn write_and_verify_looks_at_what_it_wrote() {
     world.refused(host, &verify(0x2e, 3, 5, 2), &[0; 1024], 0, 0x05_2400);
 }
 
+fn caw(blocks: u8, lba: u64) -> [u8; 16] {
+    cdb_16(0x89, 0, lba, u32::from(blocks))
+}
+
 #[test]
 fn compare_and_write_is_exact() {
     let (mut world, host) = disk();
-    let caw = |blocks: u8, lba| cdb_16(0x89, 0, lba, u32::from(blocks));
     world.good(host, &caw(1, 7), &[block(0), block(5)].concat(), 0);
     assert_eq!(world.read(host, 7, 1), block(5));
     let mut wrong = [block(5), block(6)].concat();

@@ -14,6 +14,7 @@ use stream::{Came, Connection, Link, RecvOp, SendOp, Tag};
 
 use super::Shard;
 use super::nvme::{NvmeLine, Queue};
+use super::shares::Stake;
 use super::steps::Parked;
 use crate::exports::Placed;
 use crate::links::Owner;
@@ -77,6 +78,8 @@ pub(super) struct Session {
     pub(super) latest: Accepted,
     /// Reads that wait for the peer to read what was sent.
     pub(super) parked: Parked,
+    /// Its part of what its initiator makes this shard hold; a discovery session has none.
+    pub(super) stake: Option<Stake>,
     pub(super) io: Traffic,
     /// Logins of further connections that wait for the end of what they replace.
     pub(super) joining: Vec<Joining>,

@@ -17,10 +17,13 @@ use super::memory::Hungry;
 use super::volumes::NVME;
 use crate::message::Message;
 
-/// Reads of a session that wait until its peer has read what was sent before.
+/// What of a session waits until its peer has done its part of what was started before.
 #[derive(Debug, Default)]
 pub(super) struct Parked {
+    /// Reads: until it has read what was sent.
     queue: VecDeque<Step>,
+    /// Writes: until it has sent what it was asked for.
+    asking: VecDeque<Step>,
 }
 
 impl Shard {
@@ -36,7 +39,7 @@ impl Shard {
 
     pub(super) fn run_step(&mut self, cx: &mut Cx<'_>, step: Step) {
         match step {
-            Step::Receive { .. } => self.feed_step(cx, Hungry::Scsi(step)),
+            Step::Receive { task, len, .. } => self.start_receive(cx, task, len, step),
             Step::Io { .. } if self.later.puts_off() => self.later.push(Hungry::Scsi(step)),
             Step::Io { task, ref io, .. } => match io.op {
                 Op::Read(_) => self.start_read(cx, task, step),
@@ -51,13 +54,13 @@ impl Shard {
             Step::Respond { task, reply } => {
                 // One that ended by another's doing may have waited for memory for its payload.
                 if reply.status != Status::GOOD {
-                    self.hunger.remove_transfer(task);
+                    self.forget_transfer(task);
                 }
                 let result = Response::Scsi(result(&reply));
                 self.with_session(task, |session, tag| session.proto.respond(cx, tag, result));
             }
             Step::Retire { task } => {
-                self.hunger.remove_transfer(task);
+                self.forget_transfer(task);
                 self.with_session(task, |session, tag| session.proto.retire(cx, tag));
             }
             Step::Managed { task, outcome } => {
@@ -117,14 +120,45 @@ impl Shard {
             *want = len;
         }
         let mut may = Some(step);
-        self.with_session(task, |session, tag| {
-            if !session.parked.queue.is_empty() || !session.proto.reserve_read(tag, len) {
-                session.parked.queue.extend(may.take());
-            }
-        });
+        if let Some(conn) = self.conn_of_task(task) {
+            let shares = self.admits_share(cx, conn, len);
+            self.with_session(task, |session, tag| {
+                let first = session.parked.queue.is_empty();
+                if !first || !shares || !session.proto.reserve_read(tag, len) {
+                    session.parked.queue.extend(may.take());
+                }
+            });
+            self.note_held(conn);
+        }
         if let Some(step) = may {
             self.feed_step(cx, Hungry::Scsi(step));
         }
+    }
+
+    /// A write's data may be asked for when its session has leave to ask for so much more.
+    fn start_receive(&mut self, cx: &mut Cx<'_>, task: TaskKey, len: u32, step: Step) {
+        let Some(conn) = self.conn_of_task(task) else { return };
+        let shares = self.admits_share(cx, conn, len);
+        let mut may = Some(step);
+        self.with_session(task, |session, tag| {
+            let first = session.parked.asking.is_empty();
+            if !first || !shares || !session.proto.reserve_write(tag, len) {
+                session.parked.asking.extend(may.take());
+            }
+        });
+        self.note_held(conn);
+        if let Some(step) = may {
+            self.feed_step(cx, Hungry::Scsi(step));
+        }
+    }
+
+    /// A task that has ended wants no memory for its payload any more.
+    fn forget_transfer(&mut self, ended: TaskKey) {
+        self.hunger.remove_transfer(ended);
+        self.with_session(ended, |session, _| {
+            let ends = |step: &Step| matches!(step, Step::Receive { task, .. } if *task == ended);
+            session.parked.asking.retain(|step| !ends(step));
+        });
     }
 
     fn read_len(&self, step: &Step) -> u32 {
@@ -176,19 +210,29 @@ impl Shard {
         true
     }
 
-    /// Reads that were parked may start now, perhaps.
+    /// Reads that were parked, and writes, may start now, perhaps.
     pub(super) fn unpark(&mut self, cx: &mut Cx<'_>, conn: Tag) {
-        loop {
-            let Some(session) = self.session(conn) else { return };
-            let Some(Step::Io { task, .. }) = session.parked.queue.front() else { return };
-            let tag = Tag::from_bits(task.tag);
-            let Some(step) = session.parked.queue.pop_front() else { return };
+        self.note_held(conn);
+        while let Some(step) = self.session(conn).and_then(|session| session.parked.queue.pop_front()) {
             let len = self.read_len(&step);
-            let Some(session) = self.session(conn) else { return };
-            if !session.proto.reserve_read(tag, len) {
+            let shares = self.admits_share(cx, conn, len);
+            let (Step::Io { task, .. }, Some(session)) = (&step, self.session(conn)) else { return };
+            if !shares || !session.proto.reserve_read(Tag::from_bits(task.tag), len) {
                 session.parked.queue.push_front(step);
+                break;
+            }
+            self.note_held(conn);
+            self.feed_step(cx, Hungry::Scsi(step));
+        }
+        while let Some(step) = self.session(conn).and_then(|session| session.parked.asking.pop_front()) {
+            let Step::Receive { task, len, .. } = step else { return };
+            let shares = self.admits_share(cx, conn, len);
+            let Some(session) = self.session(conn) else { return };
+            if !shares || !session.proto.reserve_write(Tag::from_bits(task.tag), len) {
+                session.parked.asking.push_front(step);
                 return;
             }
+            self.note_held(conn);
             self.feed_step(cx, Hungry::Scsi(step));
         }
     }
@@ -201,8 +245,13 @@ impl Shard {
         });
     }
 
+    /// The session that a task came by.
+    fn conn_of_task(&self, task: TaskKey) -> Option<Tag> {
+        self.nexuses.get(task.nexus.0 as usize).copied().flatten()
+    }
+
     fn with_session(&mut self, task: TaskKey, act: impl FnOnce(&mut Session, Tag)) {
-        let Some(Some(conn)) = self.nexuses.get(task.nexus.0 as usize).copied() else { return };
+        let Some(conn) = self.conn_of_task(task) else { return };
         let Some(session) = self.session(conn) else { return };
         act(session, Tag::from_bits(task.tag));
         self.touch(conn);

@@ -403,6 +403,37 @@ fn answers_wait_for_memory_as_payload_does() {
     assert_eq!(ends, [Some(Status::SUCCESS); 2]);
 }
 
+/// Their leave to be sent counts once, however often they look for memory, and nobody who waits for it stands
+/// before them.
+#[test]
+fn long_log_pages_that_find_no_memory_do_not_shut_their_queue() {
+    let mut config = Config::new(5);
+    (config.shards, config.pool_bytes) = (1, 64 << 20);
+    let mut world = world_of(config, &rig::exports(&rig::Terms::default()));
+    let mut host = Host::connect(&mut world, Wanted { queues: 1, ..Wanted::default() });
+    let pool = world.pool(ShardId(0)).clone();
+    let mut all = Vec::new();
+    for len in [1 << 20, 64 << 10, 4096, 512] {
+        all.extend(std::iter::from_fn(|| pool.take_sg(buf::Class::Solicited, len)));
+    }
+    let mut log = sqe(0x02);
+    log.nsid = 0xffff_ffff.into();
+    (log.cdw10[0], log.cdw10[1]) = ((0x02 | 0xffff << 16).into(), 3.into());
+    let cids: Vec<u16> = (0..12).map(|_| host.start(&mut world, 0, log, &[], 1 << 20)).collect();
+    world.run_for(Duration::from_millis(50));
+    // Enough for one: all of them look, gather what they show, and look again.
+    all.remove(0);
+    assert!(host.read(&mut world, 1, 0, 1).len() == 512);
+    world.run_for(Duration::from_millis(50));
+    drop(all);
+    assert!(host.read(&mut world, 1, 0, 1).len() == 512);
+    host.settle(&mut world);
+    for cid in cids {
+        let ended = host.pipes[0].ended.iter().find(|ended| ended.cid == cid);
+        assert_eq!(ended.map(|ended| ended.status), Some(Status::SUCCESS));
+    }
+}
+
 /// Nobody stands behind a command that the host has taken back: what comes next has the memory that is there.
 #[test]
 fn an_aborted_write_does_not_go_on_waiting_for_memory() {

@@ -112,6 +112,41 @@ fn attack_27_more_or_less_data_than_asked() {
 }
 
 #[test]
+fn attack_27_a_little_data_now_and_then_is_no_progress() {
+    let mut pair =
+        Pair::with(session_params(), link_params(0), SessionLimits { nop_interval: None, ..limits() });
+    let ttt = pair.talk(&pdu(&write(0, 0, 512), &[]))[0].as_pdu::<R2t>().ttt;
+    for n in 0..6 {
+        assert!(pair.violations.is_empty());
+        pair.feed(0, &pdu(&data_out(0, ttt, n, 8 * n, false), &[7; 8]));
+        pair.pass(Duration::from_secs(10));
+    }
+    assert_eq!(pair.violations, [Fault::Stalled]);
+    assert!(pair.closed);
+}
+
+#[test]
+fn attack_27_what_is_asked_for_and_does_not_come_is_bounded() {
+    let limits = SessionLimits { write_bytes: 1000, ..limits() };
+    let mut pair = Pair::with(session_params(), link_params(0), limits);
+    pair.mode = Mode::Keep;
+    pair.feed(0, &[pdu(&write(0, 0, 4096), &[]), pdu(&write(1, 0, 4096), &[])].concat());
+    let (first, second) = (pair.kept[0].0, pair.kept[1].0);
+    assert!(pair.session.reserve_write(first, 4096), "one is always allowed");
+    assert!(!pair.session.reserve_write(second, 512));
+    let memory = pair.pool.take_sg(Class::Solicited, 4096).unwrap();
+    pair.writes.push((first, 0, 4096));
+    pair.with_cx(|session, cx| session.recv_data(cx, first, 0, memory));
+    pair.pump();
+    let ttt = pair.take(0)[0].as_pdu::<R2t>().ttt;
+    pair.feed(0, &pdu(&data_out(0, ttt, 0, 0, true), &pattern(4096)));
+    assert_eq!(pair.session.held(), 0);
+    assert!(pair.session.reserve_write(second, 512));
+    pair.with_cx(|session, cx| session.retire(cx, second));
+    assert_eq!(pair.session.held(), 0);
+}
+
+#[test]
 fn attack_27_data_after_the_last_of_a_sequence() {
     let mut pair = Pair::new();
     pair.mode = Mode::Keep;

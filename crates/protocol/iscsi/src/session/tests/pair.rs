@@ -66,7 +66,7 @@ pub struct Pair {
     pub closed: bool,
     pub violations: Vec<Fault>,
     /// Writes being received, with where they go.
-    writes: Vec<(Tag, u32, u32)>,
+    pub writes: Vec<(Tag, u32, u32)>,
     /// At most so many bytes come per receive; the numbers are used in turn.
     pub chunks: Vec<usize>,
     chunk_at: usize,

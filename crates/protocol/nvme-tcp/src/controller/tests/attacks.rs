@@ -440,3 +440,20 @@ fn who_asks_again_is_not_counted_twice() {
     let tag = pair.kept[4].0;
     assert!(pair.queue.reserve_read(tag, 32 << 20) && pair.queue.reserve_read(tag, 32 << 20));
 }
+
+/// Structures of 4 KiB need no leave to be sent: who leaves them unread asks for no more of them.
+#[test]
+fn attack_66_small_answers_that_nobody_reads_hold_little() {
+    let mut pair = Pair::plain();
+    pair.mode = Mode::Keep;
+    pair.deaf = true;
+    for cid in 0..8 {
+        pair.command(&read(cid, 0, 4096), &[]);
+        if let Some((tag, _)) = pair.kept.get(usize::from(cid)).copied() {
+            pair.send_read(tag, 0, 4096);
+            pair.pump();
+        }
+    }
+    let kept = pair.kept.len();
+    assert!((4..8).contains(&kept), "{kept} answers wait");
+}

@@ -173,6 +173,41 @@ fn attack_61_a_host_that_never_sends_what_was_asked_for() {
 }
 
 #[test]
+fn attack_61_a_little_data_now_and_then_is_no_progress() {
+    let (mut pair, r2t) = asked();
+    for n in 0..6 {
+        assert!(pair.violations.is_empty());
+        pair.feed(&PLAIN.h2c(&r2t, 512 * n, &[0xee; 512], false));
+        pair.pass(Duration::from_secs(10));
+    }
+    assert_eq!(pair.violations, [Violation::Stalled]);
+    pair.assert_gone();
+}
+
+#[test]
+fn attack_61_what_is_asked_for_and_does_not_come_is_bounded() {
+    let limits = QueueLimits { write_bytes: 64 << 10, ..QueueLimits::default() };
+    let mut pair = Pair::fresh(limits);
+    pair.establish(IcReq::new(0, false, false, 1), SIZE);
+    pair.mode = Mode::Keep;
+    for cid in 0..3 {
+        pair.command(&write(cid, 0, 48 << 10), &[]);
+    }
+    let tags: Vec<Tag> = pair.kept.iter().map(|(tag, _)| *tag).collect();
+    assert!(pair.queue.reserve_write(tags[0], 48 << 10));
+    assert!(!pair.queue.reserve_write(tags[1], 48 << 10) && pair.queue.reserve_write(tags[1], 16 << 10));
+    pair.with_cx(|queue, cx| queue.retire(cx, tags[1]));
+    assert_eq!(pair.queue.held(), 48 << 10);
+    let memory = pair.pool.take_sg(Class::Solicited, 48 << 10).unwrap();
+    pair.with_cx(|queue, cx| queue.recv_data(cx, tags[0], 0, memory));
+    pair.pump();
+    let r2t = pair.take()[0].r2t();
+    pair.feed(&PLAIN.h2c(&r2t, 0, &[0xee; 48 << 10], true));
+    assert_eq!(pair.queue.held(), 0);
+    assert!(pair.queue.reserve_write(tags[2], 1 << 20), "one is always allowed");
+}
+
+#[test]
 fn data_of_a_command_that_was_answered_early_is_skipped() {
     let (mut pair, r2t) = asked();
     let (tag, _) = pair.queue.tasks.iter().next().map(|(tag, task)| (tag, task.cid)).unwrap();

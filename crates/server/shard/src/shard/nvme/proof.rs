@@ -40,7 +40,7 @@ impl Shard {
         }
     }
 
-    fn conn_of(&self, key: QueueKey) -> Option<Tag> {
+    pub(super) fn conn_of(&self, key: QueueKey) -> Option<Tag> {
         self.nvme.conns.get(key.0 as usize).copied().flatten()
     }
 

@@ -27,7 +27,8 @@ impl Shard {
     pub(in crate::shard) fn run_nvme_step(&mut self, cx: &mut Cx<'_>, step: Step) {
         match step {
             Step::Room { command, class: Class::Solicited, len } => self.start_answer(cx, command, len, step),
-            Step::Receive { .. } | Step::Room { .. } => self.feed_step(cx, Hungry::Nvme(step)),
+            Step::Receive { command, len, .. } => self.start_queue_receive(cx, command, len, step),
+            Step::Room { .. } => self.feed_step(cx, Hungry::Nvme(step)),
             Step::Io { .. } if self.later.puts_off() => self.later.push(Hungry::Nvme(step)),
             Step::Io { to_host: true, .. } => self.start_queue_read(cx, step),
             Step::Io { .. } => self.feed_step(cx, Hungry::Nvme(step)),
@@ -82,6 +83,7 @@ impl Shard {
         self.hunger.remove_command(ended);
         self.with_queue(ended, |queue, _| {
             queue.parked.retain(|step| !matches!(step, Step::Room { command, .. } if *command == ended));
+            queue.asking.retain(|step| !matches!(step, Step::Receive { command, .. } if *command == ended));
         });
     }
 
@@ -131,11 +133,39 @@ impl Shard {
     /// So many bytes for the host may be fetched or made when its queue has leave to send so much more.
     fn start_answer(&mut self, cx: &mut Cx<'_>, command: CommandKey, len: u32, step: Step) {
         let mut may = Some(step);
-        self.with_queue(command, |queue, tag| {
-            if !queue.parked.is_empty() || !queue.proto.reserve_read(tag, len) {
-                queue.parked.extend(may.take());
-            }
-        });
+        if let Some(conn) = self.conn_of(command.queue) {
+            let shares = self.admits_share(cx, conn, len);
+            self.with_queue(command, |queue, tag| {
+                // Who asks again must not wait behind those that wait for what it holds itself.
+                if queue.proto.has_leave(tag, len) {
+                    return;
+                }
+                if !queue.parked.is_empty() || !shares || !queue.proto.reserve_read(tag, len) {
+                    queue.parked.extend(may.take());
+                }
+            });
+            self.note_held(conn);
+        }
+        if let Some(step) = may {
+            self.feed_step(cx, Hungry::Nvme(step));
+        }
+    }
+
+    /// A write's data may be asked for when its queue has leave to ask for so much more. What came with its
+    /// command is here.
+    fn start_queue_receive(&mut self, cx: &mut Cx<'_>, command: CommandKey, len: u32, step: Step) {
+        let mut may = Some(step);
+        if let Some(conn) = self.conn_of(command.queue)
+            && self.memory_class(command) == Class::Solicited
+        {
+            let shares = self.admits_share(cx, conn, len);
+            self.with_queue(command, |queue, tag| {
+                if !queue.asking.is_empty() || !shares || !queue.proto.reserve_write(tag, len) {
+                    queue.asking.extend(may.take());
+                }
+            });
+            self.note_held(conn);
+        }
         if let Some(step) = may {
             self.feed_step(cx, Hungry::Nvme(step));
         }
@@ -190,27 +220,40 @@ impl Shard {
         true
     }
 
-    /// Reads, and long answers, that were parked may start now, perhaps.
+    /// Reads, long answers and writes that were parked may start now, perhaps.
     pub(super) fn unpark_queue(&mut self, cx: &mut Cx<'_>, conn: Tag) {
-        loop {
-            let Some(queue) = self.queue(conn) else { return };
-            let Some(step) = queue.parked.pop_front() else { return };
+        self.note_held(conn);
+        while let Some(step) = self.queue(conn).and_then(|queue| queue.parked.pop_front()) {
             let len = self.queue_read_len(&step);
-            let Some(queue) = self.queue(conn) else { return };
-            if let Step::Io { command, .. } | Step::Room { command, .. } = &step
-                && !queue.proto.reserve_read(Tag::from_bits(command.tag), len)
-            {
+            let shares = self.admits_share(cx, conn, len);
+            let (Step::Io { command, .. } | Step::Room { command, .. }, Some(queue)) =
+                (&step, self.queue(conn))
+            else {
+                return;
+            };
+            if !shares || !queue.proto.reserve_read(Tag::from_bits(command.tag), len) {
                 queue.parked.push_front(step);
+                break;
+            }
+            self.note_held(conn);
+            self.feed_step(cx, Hungry::Nvme(step));
+        }
+        while let Some(step) = self.queue(conn).and_then(|queue| queue.asking.pop_front()) {
+            let Step::Receive { command, len, .. } = step else { return };
+            let shares = self.admits_share(cx, conn, len);
+            let Some(queue) = self.queue(conn) else { return };
+            if !shares || !queue.proto.reserve_write(Tag::from_bits(command.tag), len) {
+                queue.asking.push_front(step);
                 return;
             }
+            self.note_held(conn);
             self.feed_step(cx, Hungry::Nvme(step));
         }
     }
 
     /// Which memory the data of a write is to be taken from.
     pub(in crate::shard) fn memory_class(&self, command: CommandKey) -> Class {
-        let conn = self.nvme.conns.get(command.queue.0 as usize).copied().flatten();
-        match conn.and_then(|conn| self.conns.get(conn)).map(|conn| &conn.kind) {
+        match self.conn_of(command.queue).and_then(|conn| self.conns.get(conn)).map(|conn| &conn.kind) {
             Some(Kind::Queue(queue)) => queue.proto.memory_class(Tag::from_bits(command.tag)),
             Some(Kind::Login(_) | Kind::Session(_)) | None => Class::Solicited,
         }
@@ -218,7 +261,7 @@ impl Shard {
 
     /// Acts on the queue of a command, which then has something to say.
     pub(in crate::shard) fn with_queue(&mut self, command: CommandKey, act: impl FnOnce(&mut Queue, Tag)) {
-        let Some(Some(conn)) = self.nvme.conns.get(command.queue.0 as usize).copied() else { return };
+        let Some(conn) = self.conn_of(command.queue) else { return };
         let Some(queue) = self.queue(conn) else { return };
         act(queue, Tag::from_bits(command.tag));
         self.touch(conn);
