@@ -13,7 +13,6 @@ use std::time::Duration;
 use buf::{Cx, Errno, Pool, Time};
 use endpoint::{Accepted, Dial, Dialled, Endpoint, ListenerId, ShardId};
 
-use crate::disk::Disk;
 use crate::net::{Peer, PeerEnd, Wire};
 use crate::world::{Due, Happening, World, address};
 
@@ -97,11 +96,11 @@ impl<E: Endpoint> World<E> {
         let is_of = |shard: ShardId| shards.contains(&shard.0);
         for Reverse(due) in std::mem::take(&mut self.queue.heap).into_sorted_vec() {
             match due.what {
-                Happening::Disk(shard, mut op, begun) if is_of(shard) => {
-                    if self.chance.permille(500) {
-                        let disk: &mut Disk = self.disks.entry(op.disk).or_default();
-                        let _ = disk.run(&mut self.chance, &mut op, begun);
-                    }
+                Happening::Disk(shard, op, begun) if is_of(shard) => {
+                    self.disks.entry(op.disk).or_default().run_unheard(&mut self.chance, op, begun);
+                }
+                Happening::DiskEnded(shard, op, came) if is_of(shard) => {
+                    self.disks.entry(op.disk).or_default().unheard(&op, came);
                 }
                 Happening::Message(to, _) if is_of(to) => {}
                 Happening::Dial(shard, _) | Happening::DialFailed(shard, ..) if is_of(shard) => {}

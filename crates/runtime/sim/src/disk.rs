@@ -16,9 +16,9 @@ const ENOSPC: Errno = Errno(28);
 pub struct Faults {
     /// Reads and writes that move fewer bytes than asked.
     pub short_permille: u32,
-    /// EIO.
+    /// EIO. Of a write that fails so a part may be there all the same.
     pub error_permille: u32,
-    /// ENOSPC on a write.
+    /// ENOSPC on a write, or on what zeroes and keeps the space.
     pub full_permille: u32,
     /// A failing sync, or the sync of a write that is stable by itself. What was not synced before is read
     /// still, but may never become stable.
@@ -126,6 +126,22 @@ impl Disk {
         self.told
     }
 
+    /// Who began this is gone, and nobody hears how it ends: it is carried out, or not.
+    pub(crate) fn run_unheard(&mut self, chance: &mut Chance, mut op: DiskOp, begun: u64) {
+        if chance.permille(500) {
+            let came = self.run(chance, &mut op, begun);
+            self.unheard(&op, came);
+        }
+    }
+
+    /// The power fails while this is under way: what it was to write is in the cache by now, or not.
+    pub(crate) fn run_powerless(&mut self, chance: &mut Chance, mut op: DiskOp, begun: u64) {
+        if let DiskKind::Write { durable, .. } = &mut op.kind {
+            *durable = false;
+        }
+        self.run_unheard(chance, op, begun);
+    }
+
     /// A call that was told so will never hear of it: the next one that syncs is told.
     pub(crate) fn unheard(&mut self, op: &DiskOp, came: Result<usize, Errno>) {
         if came.is_err() && matches!(op.kind, DiskKind::Sync | DiskKind::Write { durable: true, .. }) {
@@ -202,6 +218,7 @@ impl Disk {
         if chance.permille(self.faults.error_permille) {
             // Of a call that syncs nobody can say which half has failed.
             self.told |= matches!(op.kind, DiskKind::Sync);
+            self.write_in_part(chance, &op.kind);
             return Err(EIO);
         }
         match &mut op.kind {
@@ -238,6 +255,7 @@ impl Disk {
                 self.sync(begun);
                 if fails { Err(EIO) } else { Ok(0) }
             }
+            DiskKind::Zero { .. } if chance.permille(self.faults.full_permille) => Err(ENOSPC),
             DiskKind::Punch { offset, len } | DiskKind::Zero { offset, len } => {
                 let zeroes = vec![0; *len as usize];
                 self.write(*offset, &zeroes);
@@ -248,6 +266,28 @@ impl Disk {
                 Ok(0)
             }
             DiskKind::Prefetch { .. } => Ok(0),
+        }
+    }
+
+    /// A call that writes fails: of what it was to write nothing is there, or all up to some sector.
+    fn write_in_part(&mut self, chance: &mut Chance, kind: &DiskKind) {
+        let (offset, bytes) = match kind {
+            DiskKind::Write { offset, from, skip, .. } => {
+                let mut bytes = vec![0; from.len() - *skip];
+                from.copy_to(*skip, &mut bytes);
+                (*offset + *skip as u64, bytes)
+            }
+            DiskKind::Punch { offset, len } | DiskKind::Zero { offset, len } => {
+                (*offset, vec![0; *len as usize])
+            }
+            DiskKind::Read { .. }
+            | DiskKind::Sync
+            | DiskKind::NextData { .. }
+            | DiskKind::Prefetch { .. } => return,
+        };
+        let sectors = chance.below((bytes.len() / self.sector) as u64 + 1) as usize;
+        if sectors > 0 && chance.permille(500) {
+            self.write(offset, &bytes[..sectors * self.sector]);
         }
     }
 

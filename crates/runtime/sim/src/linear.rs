@@ -325,8 +325,8 @@ fn check(initial: Stamp, operations: &[Operation]) -> Result<Verdict, Stuck> {
 }
 
 /// The writes whose stamps nobody saw. Those without an answer need not have happened, and are taken
-/// out. Somebody who found something else than it expected may have found any of them that had begun:
-/// that says nothing then, and is taken out too.
+/// out. Somebody who found something else than it expected may have found one of them, unless another
+/// write had put an end to all of them before: that says nothing then, and is taken out too.
 fn unseen(operations: &mut Vec<Operation>) -> HashSet<usize> {
     let mut seen = HashSet::new();
     for one in &*operations {
@@ -343,13 +343,58 @@ fn unseen(operations: &mut Vec<Operation>) -> HashSet<usize> {
         What::CompareAndWrite { new, .. } => one.end.is_none() && !seen.contains(&new),
         What::Read(_) => false,
     };
-    let first = operations.iter().filter(|one| is_unseen(one)).map(|one| one.begin).min();
+    let mays: Marks = operations
+        .iter()
+        .filter(|one| is_unseen(one))
+        .map(|one| (one.begin, one.end.unwrap_or(u64::MAX)))
+        .collect();
+    let overs: Marks = operations
+        .iter()
+        .filter(|one| overwrites(one) && !is_unseen(one))
+        .filter_map(|one| Some((one.end?, one.begin)))
+        .collect();
     operations.retain(|one| match (one.what, one.end) {
-        (What::CompareAndWrite { swapped: false, .. }, Some(end)) => first.is_none_or(|first| end < first),
+        (What::CompareAndWrite { swapped: false, .. }, Some(end)) => {
+            let last = mays.highest(|begin| begin <= end);
+            last.is_none_or(|last| overs.highest(|end| end < one.begin).is_some_and(|over| last < over))
+        }
         (_, None) => !is_unseen(one),
         (_, Some(_)) => true,
     });
     operations.iter().enumerate().filter(|(_, one)| is_unseen(one)).map(|(at, _)| at).collect()
+}
+
+/// Whether it has surely put its own stamp there.
+fn overwrites(one: &Operation) -> bool {
+    match one.what {
+        What::Write(_) => one.end.is_some(),
+        What::CompareAndWrite { swapped, .. } => swapped && one.end.is_some(),
+        What::Read(_) => false,
+    }
+}
+
+/// Numbers, each of a moment, by their moments: with the highest number up to each.
+struct Marks(Vec<(u64, u64)>);
+
+impl FromIterator<(u64, u64)> for Marks {
+    fn from_iter<I: IntoIterator<Item = (u64, u64)>>(marks: I) -> Self {
+        let mut marks: Vec<_> = marks.into_iter().collect();
+        marks.sort_unstable();
+        let mut highest = 0;
+        for (_, number) in &mut marks {
+            highest = highest.max(*number);
+            *number = highest;
+        }
+        Marks(marks)
+    }
+}
+
+impl Marks {
+    /// The highest number of those moments; they are the first ones.
+    fn highest(&self, is_of: impl Fn(u64) -> bool) -> Option<u64> {
+        let count = self.0.partition_point(|(moment, _)| is_of(*moment));
+        self.0[..count].last().map(|(_, highest)| *highest)
+    }
 }
 
 /// Puts what changes nothing where it first can be, which closes no way; gives what can be next then.
@@ -457,6 +502,24 @@ mod tests {
             let violation = verdict(&operations).expect_err(fault);
             assert_eq!(violation.block, 7);
             assert!(!violation.stuck.is_empty() && violation.to_string().contains("block 7"), "{violation}");
+        }
+    }
+
+    #[test]
+    fn a_miscompare_of_what_stood_there_is_found_behind_writes_that_nobody_saw() {
+        use What::{Read, Write};
+        let missed = What::CompareAndWrite { expected: 2, new: 9, swapped: false };
+        let unseen = op(1, 0, 1, Write(1));
+        let seen = [op(1, 2, 3, Write(2)), op(2, 4, 5, Read(2))];
+        let late = op(2, 20, 21, missed);
+        assert!(verdict(&[&[unseen], &seen[..], &[late]].concat()).is_err());
+        // By a swap as well as by a write.
+        let swapped = [op(1, 2, 3, Write(7)), op(1, 4, 5, swap(7, 2)), op(2, 6, 7, Read(2))];
+        assert!(verdict(&[&[unseen], &swapped[..], &[late]].concat()).is_err());
+        // It may have found one that nothing has put an end to for certain.
+        let lost = Operation { end: None, ..unseen };
+        for may in [op(3, 6, 7, Write(1)), op(3, 6, 30, Write(1)), op(3, 0, 2, Write(1)), lost] {
+            assert_eq!(verdict(&[&seen[..], &[may, late]].concat()), Ok(Verdict::Holds), "{may}");
         }
     }
 
