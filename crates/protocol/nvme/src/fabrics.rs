@@ -29,23 +29,21 @@ pub struct Connect {
 impl Connect {
     /// The least that an admin queue has.
     pub const ADMIN_ENTRIES_MIN: u32 = 32;
-    const QID_AT: usize = 42;
+    const QID_AT: u16 = 42;
     const SQSIZE_AT: u16 = 44;
 
     /// Reads a command of type [`FabricsType::CONNECT`].
     pub fn parse(sqe: &Sqe) -> Result<Connect, ConnectRefusal> {
-        let bytes = sqe.as_bytes();
-        let word = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
-        if word(40) != 0 {
+        let (format, qid) = (sqe.cdw(10) as u16, Self::qid(sqe));
+        if format != 0 {
             return Err(ConnectRefusal::Format);
         }
-        let qid = word(Self::QID_AT);
-        let entries = u32::from(word(44)) + 1;
+        let entries = u32::from(sqe.cdw(11) as u16) + 1;
         let least = if qid == 0 { Self::ADMIN_ENTRIES_MIN } else { 2 };
         if entries < least {
             return Err(ConnectRefusal::SQSIZE);
         }
-        let attributes = bytes[46];
+        let attributes = sqe.cdw(11) >> 16;
         Ok(Connect {
             qid,
             entries,
@@ -57,8 +55,11 @@ impl Connect {
 
     /// Whether a command of this type, well-formed or not, is for an Admin Queue.
     pub fn names_admin_queue(sqe: &Sqe) -> bool {
-        let bytes = sqe.as_bytes();
-        bytes[Self::QID_AT..Self::QID_AT + 2] == [0, 0]
+        Self::qid(sqe) == 0
+    }
+
+    fn qid(sqe: &Sqe) -> u16 {
+        (sqe.cdw(10) >> 16) as u16
     }
 
     /// The command, for a host to send: its identifier and its data pointer are the transport's.
@@ -187,7 +188,7 @@ impl ConnectRefusal {
     /// Bad SQSIZE.
     pub const SQSIZE: ConnectRefusal = ConnectRefusal::parameter(Connect::SQSIZE_AT, false, true);
     /// Bad QID.
-    pub const QID: ConnectRefusal = ConnectRefusal::parameter(Connect::QID_AT as u16, false, true);
+    pub const QID: ConnectRefusal = ConnectRefusal::parameter(Connect::QID_AT, false, true);
     /// Bad HOSTID.
     pub const HOSTID: ConnectRefusal = ConnectRefusal::parameter(0, true, true);
     /// Bad CNTLID. It may have been good until a moment ago, and a host that starts over gets a good

@@ -5,6 +5,17 @@
 //! survive in open types (`struct Opcode(pub u8)`).
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::unreachable,
+        clippy::panic,
+        clippy::indexing_slicing,
+        clippy::string_slice
+    )
+)]
 
 pub mod admin;
 pub mod auth;

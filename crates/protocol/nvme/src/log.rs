@@ -74,7 +74,9 @@ impl GetLogPage {
 pub fn supported_pages(pages: &[Lid]) -> [u8; 1024] {
     let mut log = [0; 1024];
     for lid in pages {
-        log[4 * usize::from(lid.0)] = 1;
+        if let Some([supported, ..]) = log.as_chunks_mut::<4>().0.get_mut(usize::from(lid.0)) {
+            *supported = 1;
+        }
     }
     log
 }

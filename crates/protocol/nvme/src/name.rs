@@ -51,7 +51,8 @@ impl Nqn {
         if len > NQN_MAX {
             return Err(BadNqn::Length);
         }
-        Nqn::parse(std::str::from_utf8(&field[..len]).map_err(|_| BadNqn::Characters)?)
+        let name = field.get(..len).ok_or(BadNqn::Length)?;
+        Nqn::parse(std::str::from_utf8(name).map_err(|_| BadNqn::Characters)?)
     }
 
     /// The name of discovery.
@@ -72,7 +73,7 @@ impl Nqn {
     /// The field of 256 bytes, filled with NULs.
     pub fn field(&self) -> [u8; NQN_FIELD] {
         let mut field = [0; NQN_FIELD];
-        field[..self.0.len()].copy_from_slice(self.0.as_bytes());
+        field.iter_mut().zip(self.0.bytes()).for_each(|(to, from)| *to = from);
         field
     }
 }

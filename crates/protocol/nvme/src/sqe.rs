@@ -118,10 +118,11 @@ impl Sqe {
         self.flags >> 6
     }
 
-    /// Command dword `n`, 10 to 15.
+    /// Command dword `n`, 10 to 15: there are no others.
     #[inline]
     pub fn cdw(&self, n: usize) -> u32 {
-        self.cdw10[n - 10].get()
+        debug_assert!((10..16).contains(&n), "dword {n}");
+        n.checked_sub(10).and_then(|at| self.cdw10.get(at)).map_or(0, |dword| dword.get())
     }
 
     /// Command dwords `n` (low) and `n + 1` (high).

@@ -199,7 +199,7 @@ impl Host {
         let first = (asked.challenge.as_slice(), asked.sequence);
         let response = self.credentials.question(asked.hash, first, session, self.transaction);
         let response = response.host_response(key.bytes());
-        let second = (&self.challenge.as_slice()[..asked.hash.len()], self.sequence);
+        let second = (self.challenge.first(asked.hash.len()), self.sequence);
         let wanted = self.credentials.controller.as_ref().map(|key| {
             let question = self.credentials.question(asked.hash, second, session, self.transaction);
             question.controller_response(key.bytes())

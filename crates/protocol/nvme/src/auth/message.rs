@@ -90,19 +90,17 @@ impl Head {
         }
     }
 
-    fn start(self, len: usize) -> Vec<u8> {
-        let mut message = vec![0; len];
-        message[0] = self.kind.0;
-        message[1] = self.kind.1;
-        message[4..6].copy_from_slice(&self.transaction.to_le_bytes());
-        message
+    /// The first eight bytes of a message, of which two are its kind's own.
+    fn start(self, own: [u8; 2]) -> Vec<u8> {
+        let ([low, high], [first, second]) = (self.transaction.to_le_bytes(), own);
+        vec![self.kind.0, self.kind.1, 0, 0, low, high, first, second]
     }
 }
 
 /// AUTH_Negotiate: the hash and the group that are most wanted here of those that are offered.
 pub(super) fn choose(message: &[u8], policy: &Policy) -> Result<(Hash, Group), Explanation> {
-    let descriptors = message.get(NEGOTIATE_LEN..).ok_or(Explanation::PAYLOAD)?;
-    let (concatenation, count) = (message[6], usize::from(message[7]));
+    let (header, descriptors) = message.split_first_chunk::<NEGOTIATE_LEN>().ok_or(Explanation::PAYLOAD)?;
+    let (concatenation, count) = (header[6], usize::from(header[7]));
     if count == 0 || descriptors.len() != count * DESCRIPTOR_LEN {
         return Err(Explanation::PAYLOAD);
     }
@@ -116,7 +114,8 @@ pub(super) fn choose(message: &[u8], policy: &Policy) -> Result<(Hash, Group), E
     if hashes == 0 || hashes > IDS_MAX || groups == 0 || groups > IDS_MAX {
         return Err(Explanation::PAYLOAD);
     }
-    let (hashes, groups) = (&ours[4..4 + hashes], &ours[34..34 + groups]);
+    let hashes = ours[4..34].get(..hashes).ok_or(Explanation::PAYLOAD)?;
+    let groups = ours[34..].get(..groups).ok_or(Explanation::PAYLOAD)?;
     let hash = policy.hashes.iter().find(|hash| hashes.contains(&hash.id()));
     let group = policy.groups.iter().find(|group| groups.contains(&group.id()));
     Ok((*hash.ok_or(Explanation::HASH)?, *group.ok_or(Explanation::GROUP)?))
@@ -124,18 +123,14 @@ pub(super) fn choose(message: &[u8], policy: &Policy) -> Result<(Hash, Group), E
 
 /// AUTH_Negotiate, with all that a policy allows.
 pub(super) fn negotiate(transaction: u16, policy: &Policy) -> Vec<u8> {
-    let mut message = Head { kind: Kind::NEGOTIATE, transaction }.start(NEGOTIATE_LEN + DESCRIPTOR_LEN);
-    message[7] = 1;
-    let descriptor = &mut message[NEGOTIATE_LEN..];
-    descriptor[0] = DH_HMAC_CHAP;
-    descriptor[2] = policy.hashes.len().min(IDS_MAX) as u8;
-    descriptor[3] = policy.groups.len().min(IDS_MAX) as u8;
-    for (at, hash) in descriptor[4..34].iter_mut().zip(&policy.hashes) {
-        *at = hash.id();
-    }
-    for (at, group) in descriptor[34..].iter_mut().zip(&policy.groups) {
-        *at = group.id();
-    }
+    // No secure channel, and one descriptor.
+    let mut message = Head { kind: Kind::NEGOTIATE, transaction }.start([0, 1]);
+    let (hashes, groups) = (policy.hashes.len().min(IDS_MAX), policy.groups.len().min(IDS_MAX));
+    message.extend_from_slice(&[DH_HMAC_CHAP, 0, hashes as u8, groups as u8]);
+    message.extend(policy.hashes.iter().take(IDS_MAX).map(|hash| hash.id()));
+    message.resize(NEGOTIATE_LEN + DESCRIPTOR_LEN - IDS_MAX, 0);
+    message.extend(policy.groups.iter().take(IDS_MAX).map(|group| group.id()));
+    message.resize(NEGOTIATE_LEN + DESCRIPTOR_LEN, 0);
     message
 }
 
@@ -149,12 +144,26 @@ fn values<const N: usize>(message: &[u8], lens: [usize; N]) -> Result<[&[u8]; N]
     if rest.is_empty() { Ok(values) } else { Err(Explanation::PAYLOAD) }
 }
 
-fn half(message: &[u8], at: usize) -> usize {
-    message.get(at..at + 2).map_or(0, |bytes| usize::from(u16::from_le_bytes([bytes[0], bytes[1]])))
+/// What is in front of the values.
+fn header(message: &[u8]) -> Result<&[u8; HEADER_LEN], Explanation> {
+    message.first_chunk().ok_or(Explanation::PAYLOAD)
 }
 
-fn word(message: &[u8], at: usize) -> u32 {
-    message.get(at..at + 4).map_or(0, |bytes| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+/// DHVLEN of a challenge or a reply.
+fn public_len(header: &[u8; HEADER_LEN]) -> usize {
+    usize::from(u16::from_le_bytes([header[10], header[11]]))
+}
+
+/// SEQNUM of a challenge or a reply.
+fn sequence(header: &[u8; HEADER_LEN]) -> u32 {
+    u32::from_le_bytes([header[12], header[13], header[14], header[15]])
+}
+
+/// The second half of a header of a challenge or a reply.
+fn second_half(own: [u8; 2], public: &[u8], sequence: u32) -> [u8; 8] {
+    let [low, high] = (public.len() as u16).to_le_bytes();
+    let [a, b, c, d] = sequence.to_le_bytes();
+    [own[0], own[1], low, high, a, b, c, d]
 }
 
 /// DH-HMAC-CHAP_Challenge.
@@ -173,7 +182,7 @@ pub(super) struct Challenge<'a> {
 impl<'a> Challenge<'a> {
     /// Reads one that keeps to what the host offered.
     pub(super) fn parse(message: &'a [u8], offered: &Policy) -> Result<Challenge<'a>, Explanation> {
-        let header = message.get(..HEADER_LEN).ok_or(Explanation::PAYLOAD)?;
+        let header = header(message)?;
         let hash = Hash::from_id(header[8]).filter(|hash| offered.hashes.contains(hash));
         let hash = hash.ok_or(Explanation::HASH)?;
         let group = Group::from_id(header[9]).filter(|group| offered.groups.contains(group));
@@ -182,22 +191,19 @@ impl<'a> Challenge<'a> {
             return Err(Explanation::HASH);
         }
         // The room may have been longer than the message.
-        let end = HEADER_LEN + hash.len() + half(header, 10);
+        let end = HEADER_LEN + hash.len() + public_len(header);
         let message = message.get(..end).ok_or(Explanation::PAYLOAD)?;
-        let [challenge, public] = values(message, [hash.len(), half(header, 10)])?;
+        let [challenge, public] = values(message, [hash.len(), public_len(header)])?;
         if !fits(group, public) {
             return Err(Explanation::PAYLOAD);
         }
-        Ok(Challenge { hash, group, sequence: word(header, 12), challenge, public })
+        Ok(Challenge { hash, group, sequence: sequence(header), challenge, public })
     }
 
     pub(super) fn message(&self, transaction: u16) -> Vec<u8> {
-        let mut message = Head { kind: Kind::CHALLENGE, transaction }.start(HEADER_LEN);
-        message[6] = self.hash.len() as u8;
-        message[8] = self.hash.id();
-        message[9] = self.group.id();
-        message[10..12].copy_from_slice(&(self.public.len() as u16).to_le_bytes());
-        message[12..16].copy_from_slice(&self.sequence.to_le_bytes());
+        let mut message = Head { kind: Kind::CHALLENGE, transaction }.start([self.hash.len() as u8, 0]);
+        let ids = [self.hash.id(), self.group.id()];
+        message.extend_from_slice(&second_half(ids, self.public, self.sequence));
         message.extend_from_slice(self.challenge);
         message.extend_from_slice(self.public);
         message
@@ -222,15 +228,15 @@ pub(super) struct Reply<'a> {
 
 impl<'a> Reply<'a> {
     pub(super) fn parse(message: &'a [u8], hash: Hash, group: Group) -> Result<Reply<'a>, Explanation> {
-        let header = message.get(..HEADER_LEN).ok_or(Explanation::PAYLOAD)?;
+        let header = header(message)?;
         if usize::from(header[6]) != hash.len() {
             return Err(Explanation::PAYLOAD);
         }
-        let [response, challenge, public] = values(message, [hash.len(), hash.len(), half(header, 10)])?;
+        let [response, challenge, public] = values(message, [hash.len(), hash.len(), public_len(header)])?;
         if !fits(group, public) {
             return Err(Explanation::PAYLOAD);
         }
-        let challenge = match (header[8], word(header, 12)) {
+        let challenge = match (header[8], sequence(header)) {
             // Without a challenge the sequence number means nothing; Linux sends one all the same.
             (0, _) => None,
             (1, sequence) if sequence != 0 => Some((challenge, sequence)),
@@ -241,16 +247,12 @@ impl<'a> Reply<'a> {
     }
 
     pub(super) fn message(&self, transaction: u16) -> Vec<u8> {
-        let mut message = Head { kind: Kind::REPLY, transaction }.start(HEADER_LEN);
-        message[6] = self.response.len() as u8;
-        message[10..12].copy_from_slice(&(self.public.len() as u16).to_le_bytes());
+        let mut message = Head { kind: Kind::REPLY, transaction }.start([self.response.len() as u8, 0]);
+        let (valid, sequence) = self.challenge.map_or((0, 0), |(_, sequence)| (1, sequence));
+        message.extend_from_slice(&second_half([valid, 0], self.public, sequence));
         message.extend_from_slice(self.response);
         match self.challenge {
-            Some((challenge, sequence)) => {
-                message[8] = 1;
-                message[12..16].copy_from_slice(&sequence.to_le_bytes());
-                message.extend_from_slice(challenge);
-            }
+            Some((challenge, _)) => message.extend_from_slice(challenge),
             None => message.resize(message.len() + self.response.len(), 0),
         }
         message.extend_from_slice(self.public);
@@ -260,10 +262,9 @@ impl<'a> Reply<'a> {
 
 /// DH-HMAC-CHAP_Success1, with R2 where the host asked for it.
 pub(super) fn success1(transaction: u16, hash: Hash, response: Option<&Bytes>) -> Vec<u8> {
-    let mut message = Head { kind: Kind::SUCCESS1, transaction }.start(HEADER_LEN);
-    message[6] = hash.len() as u8;
+    let mut message = Head { kind: Kind::SUCCESS1, transaction }.start([hash.len() as u8, 0]);
+    message.extend_from_slice(&[response.is_some().into(), 0, 0, 0, 0, 0, 0, 0]);
     if let Some(response) = response {
-        message[8] = 1;
         message.extend_from_slice(response.as_slice());
     }
     message
@@ -271,7 +272,7 @@ pub(super) fn success1(transaction: u16, hash: Hash, response: Option<&Bytes>) -
 
 /// R2 of a Success1; `None` if there is none in it.
 pub(super) fn parse_success1(message: &[u8], hash: Hash) -> Result<Option<&[u8]>, Explanation> {
-    let header = message.get(..HEADER_LEN).ok_or(Explanation::PAYLOAD)?;
+    let header = header(message)?;
     if usize::from(header[6]) != hash.len() {
         return Err(Explanation::HASH);
     }
@@ -284,7 +285,9 @@ pub(super) fn parse_success1(message: &[u8], hash: Hash) -> Result<Option<&[u8]>
 
 /// DH-HMAC-CHAP_Success2.
 pub(super) fn success2(transaction: u16) -> Vec<u8> {
-    Head { kind: Kind::SUCCESS2, transaction }.start(HEADER_LEN)
+    let mut message = Head { kind: Kind::SUCCESS2, transaction }.start([0; 2]);
+    message.resize(HEADER_LEN, 0);
+    message
 }
 
 /// Whether a Success2 is as long as one is.
@@ -294,11 +297,8 @@ pub(super) fn is_success2(message: &[u8]) -> bool {
 
 /// AUTH_Failure1 or AUTH_Failure2.
 pub(super) fn failure(kind: Kind, transaction: u16, explanation: Explanation) -> Vec<u8> {
-    let mut message = Head { kind, transaction }.start(FAILURE_LEN);
     // The one reason there is: authentication failed.
-    message[6] = 1;
-    message[7] = explanation.0;
-    message
+    Head { kind, transaction }.start([1, explanation.0])
 }
 
 /// What a failure explains.

@@ -75,20 +75,24 @@ impl Bytes {
     /// Takes at most 64 bytes over.
     pub(super) fn new(slice: &[u8]) -> Bytes {
         let mut bytes = Zeroizing::new([0; HASH_LEN_MAX]);
-        let len = slice.len().min(HASH_LEN_MAX);
-        bytes[..len].copy_from_slice(&slice[..len]);
+        bytes.iter_mut().zip(slice).for_each(|(to, from)| *to = *from);
+        Bytes { len: slice.len().min(HASH_LEN_MAX), bytes }
+    }
+
+    /// So many bytes, at most 64, that nobody can foretell.
+    pub(super) fn random(len: usize, fill: super::Fill<'_>) -> Bytes {
+        let (len, mut bytes) = (len.min(HASH_LEN_MAX), Zeroizing::new([0; HASH_LEN_MAX]));
+        fill(bytes.split_at_mut(len).0);
         Bytes { len, bytes }
     }
 
-    /// So many bytes that nobody can foretell.
-    pub(super) fn random(len: usize, fill: super::Fill<'_>) -> Bytes {
-        let mut bytes = Bytes { len, bytes: Zeroizing::new([0; HASH_LEN_MAX]) };
-        fill(&mut bytes.bytes[..len]);
-        bytes
+    pub(super) fn as_slice(&self) -> &[u8] {
+        self.first(self.len)
     }
 
-    pub(super) fn as_slice(&self) -> &[u8] {
-        &self.bytes[..self.len]
+    /// The first so many bytes, of which there are as many as the longest hash has.
+    pub(super) fn first(&self, len: usize) -> &[u8] {
+        self.bytes.get(..len).unwrap_or(&*self.bytes)
     }
 
     /// Compares in constant time; only a difference in length shows.
@@ -112,6 +116,7 @@ pub(super) fn hmac(hash: Hash, key: &[u8], parts: &[&[u8]]) -> Bytes {
     }
 }
 
+#[expect(clippy::unreachable, reason = "HMAC takes keys of any length (RFC 2104)")]
 fn mac<M: Mac + KeyInit>(key: &[u8], parts: &[&[u8]]) -> Bytes {
     let Ok(mut mac) = <M as KeyInit>::new_from_slice(key) else {
         unreachable!("HMAC takes keys of any length")

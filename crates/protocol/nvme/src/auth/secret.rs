@@ -74,7 +74,8 @@ impl Secret {
         if !matches!(len, 32 | 48 | 64) {
             return Err(SecretError::Length(len));
         }
-        if bytes[len..] != crc32(&bytes[..len]).to_le_bytes() {
+        let (secret, sum) = bytes.split_at(len);
+        if sum != crc32(secret).to_le_bytes() {
             return Err(SecretError::Checksum);
         }
         bytes.truncate(len);
@@ -96,7 +97,12 @@ impl Secret {
         bytes.extend_from_slice(&crc32(&self.bytes).to_le_bytes());
         let mut text = Zeroizing::new(String::with_capacity(128));
         text.push_str(PREFIX);
-        text.push_str(["00:", "01:", "02:", "03:"][self.transform.map_or(0, |hash| hash.id() as usize)]);
+        text.push_str(match self.transform {
+            None => "00:",
+            Some(Hash::Sha256) => "01:",
+            Some(Hash::Sha384) => "02:",
+            Some(Hash::Sha512) => "03:",
+        });
         encode_base64(&bytes, &mut text);
         text.push(':');
         text
@@ -163,7 +169,7 @@ fn decode_base64(text: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
             return None;
         }
         let mut bits = 0;
-        for &byte in &group[..4 - padding] {
+        for &byte in group.iter().take(4 - padding) {
             let value = ALPHABET.iter().position(|&known| known == byte)?;
             bits = bits << 6 | value as u32;
         }
@@ -183,8 +189,9 @@ fn encode_base64(bytes: &[u8], text: &mut String) {
         let byte = |n: usize| u32::from(group.get(n).copied().unwrap_or(0));
         let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
         for n in 0..4 {
-            let value = bits >> (18 - 6 * n) & 63;
-            text.push(if n <= group.len() { ALPHABET[value as usize].into() } else { '=' });
+            let value = (bits >> (18 - 6 * n) & 63) as usize;
+            let digit = ALPHABET.get(value).copied().filter(|_| n <= group.len());
+            text.push(digit.unwrap_or(b'=').into());
         }
     }
 }

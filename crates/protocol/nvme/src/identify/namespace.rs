@@ -145,10 +145,10 @@ impl Descriptors {
 
     /// One of each kind takes 57 bytes: more than once each is our own mistake.
     fn push(&mut self, kind: u8, id: &[u8]) {
-        let (header, value) = self.bytes[self.at..].split_at_mut(4);
-        (header[0], header[1]) = (kind, id.len() as u8);
-        value[..id.len()].copy_from_slice(id);
-        self.at += 4 + id.len();
+        let header = [kind, id.len() as u8, 0, 0];
+        let places = self.bytes.iter_mut().skip(self.at);
+        places.zip(header.iter().chain(id)).for_each(|(place, byte)| *place = *byte);
+        self.at += header.len() + id.len();
     }
 
     /// The structure; what follows the last descriptor is zero.

@@ -39,15 +39,15 @@ pub const DESCRIPTOR: usize = 32;
 /// the state is one that there is. Lengths in the page are believed no further than its end.
 pub fn state_of(page: &[u8], group: u32) -> Option<State> {
     let word = |bytes: &[u8], at: usize| {
-        let field = bytes.get(at..at + 4)?;
-        Some(u32::from_le_bytes([field[0], field[1], field[2], field[3]]))
+        let field: &[u8; 4] = bytes.get(at..)?.first_chunk()?;
+        Some(u32::from_le_bytes(*field))
     };
     let count = word(page, 8)? as u16;
     let mut rest = page.get(HEADER..)?;
     for _ in 0..count {
         let (descriptor, behind) = rest.split_at_checked(DESCRIPTOR)?;
         if word(descriptor, 0)? == group {
-            return State::from_code(descriptor[16]);
+            return State::from_code(*descriptor.get(16)?);
         }
         let namespaces = usize::try_from(word(descriptor, 4)?).ok()?.checked_mul(4)?;
         rest = behind.get(namespaces..)?;

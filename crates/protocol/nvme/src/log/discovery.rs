@@ -124,14 +124,14 @@ impl Record {
 
 /// Text filled with spaces. No address and no port is longer than its field.
 fn fill(field: &mut [u8], text: &[u8]) {
-    field.fill(b' ');
-    field[..text.len()].copy_from_slice(text);
+    let spaces = std::iter::repeat(&b' ');
+    field.iter_mut().zip(text.iter().chain(spaces)).for_each(|(to, from)| *to = *from);
 }
 
 /// A text field, without what fills it: spaces, or NULs as some write them.
 fn text(field: &[u8]) -> Option<&str> {
-    let end = field.iter().position(|&byte| byte == 0).unwrap_or(field.len());
-    std::str::from_utf8(&field[..end]).ok().map(str::trim)
+    let text = field.split(|&byte| byte == 0).next().unwrap_or(field);
+    std::str::from_utf8(text).ok().map(str::trim)
 }
 
 #[cfg(test)]

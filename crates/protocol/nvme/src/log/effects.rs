@@ -16,11 +16,13 @@ impl Effects {
 /// The page: 4096 bytes, admin commands at 0, I/O commands at 1024.
 pub fn commands(admin: &[(u8, Effects)], io: &[(u8, Effects)]) -> [u8; 4096] {
     let mut page = [0; 4096];
-    let sets = [(0, admin), (1024, io)];
-    for (base, set) in sets {
+    let (entries, _) = page.as_chunks_mut::<4>();
+    let (admins, ios) = entries.split_at_mut(256);
+    for (entries, set) in [(admins, admin), (ios, io)] {
         for &(opcode, effects) in set {
-            let at = base + 4 * usize::from(opcode);
-            page[at..at + 4].copy_from_slice(&effects.0.to_le_bytes());
+            if let Some(entry) = entries.get_mut(usize::from(opcode)) {
+                *entry = effects.0.to_le_bytes();
+            }
         }
     }
     page
@@ -41,8 +43,9 @@ pub fn features(features: impl Iterator<Item = (crate::feature::Fid, Scope, bool
     let mut page = [0; 1024];
     for (fid, scope, changes) in features {
         let entry = 1 | u32::from(changes) << 2 | (scope as u32) << 20;
-        let at = 4 * usize::from(fid.0);
-        page[at..at + 4].copy_from_slice(&entry.to_le_bytes());
+        if let Some(place) = page.as_chunks_mut().0.get_mut(usize::from(fid.0)) {
+            *place = entry.to_le_bytes();
+        }
     }
     page
 }
