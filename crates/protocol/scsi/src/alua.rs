@@ -151,7 +151,7 @@ impl<'a> DecodedGroup<'a> {
 pub fn decode(data: &[u8]) -> impl Iterator<Item = DecodedGroup<'_>> {
     let listed = data.first_chunk::<4>().map_or(0, |head| be32(head, 0) as usize);
     let body = data.get(4..).unwrap_or(&[]);
-    let mut rest = &body[..listed.min(body.len())];
+    let mut rest = body.get(..listed).unwrap_or(body);
     // In a group's first byte these bits are zero, so the formats can be told apart.
     if rest.first().is_some_and(|byte| bits(*byte, 6, 4) == EXTENDED_FORMAT) {
         rest = rest.get(4..).unwrap_or(&[]);

@@ -105,16 +105,16 @@ impl StandardInquiry<'_> {
 impl<'a> StandardInquiry<'a> {
     /// Reads the fields of this type; `None`: fewer than 36 bytes.
     pub fn decode(data: &'a [u8]) -> Option<Self> {
-        let head: &[u8; 36] = data.first_chunk()?;
+        let head: &'a [u8; 36] = data.first_chunk()?;
         Some(StandardInquiry {
             peripheral: Peripheral(head[0]),
             removable: bit(head[1], 7),
             port_groups: PortGroupSupport::from_code(bits(head[5], 5, 4)),
             third_party_copy: bit(head[5], 3),
             multi_port: bit(head[6], 4),
-            vendor: data[8..16].trim_ascii_end(),
-            product: data[16..32].trim_ascii_end(),
-            revision: data[32..36].trim_ascii_end(),
+            vendor: head[8..16].trim_ascii_end(),
+            product: head[16..32].trim_ascii_end(),
+            revision: head[32..36].trim_ascii_end(),
         })
     }
 }

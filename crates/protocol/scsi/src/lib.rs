@@ -48,6 +48,17 @@
 //! [`pr::MoveList`], [`alua::SetList`], [`provisioning::UnmapList`], [`copy::CopyList`],
 //! [`sanitize::Overwrite`]. The refusal is the [`Sense`] to answer with.
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::unreachable,
+        clippy::panic,
+        clippy::indexing_slicing,
+        clippy::string_slice
+    )
+)]
 
 pub mod alua;
 pub mod buffer;

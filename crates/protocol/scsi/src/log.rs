@@ -136,7 +136,7 @@ fn exceptions(request: &LogSense, celsius: Option<u8>, w: &mut Writer<'_>) -> Re
 pub fn parameters(data: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     let listed = data.first_chunk::<4>().map_or(0, |head| usize::from(be16(head, 2)));
     let body = data.get(4..).unwrap_or(&[]);
-    let mut rest = &body[..listed.min(body.len())];
+    let mut rest = body.get(..listed).unwrap_or(body);
     std::iter::from_fn(move || {
         let (head, tail) = rest.split_first_chunk::<4>()?;
         let (value, next) = tail.split_at_checked(usize::from(head[3]))?;

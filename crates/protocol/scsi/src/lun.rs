@@ -55,7 +55,7 @@ impl Address {
             (EXTENDED, WELL_KNOWN) => (Address::WellKnown(field[1]), 2),
             _ => return None,
         };
-        field[used..].iter().all(|b| *b == 0).then_some(address)
+        field.iter().skip(used).all(|b| *b == 0).then_some(address)
     }
 
     /// Writes the shortest form: peripheral below 256, flat below 16384, extended flat above.

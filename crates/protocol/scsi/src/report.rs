@@ -47,7 +47,7 @@ pub fn luns(select: LunSelect, units: impl Iterator<Item = Lun>, w: &mut Writer<
 pub fn decode_luns(data: &[u8]) -> impl Iterator<Item = Address> + '_ {
     let listed = data.first_chunk::<8>().map_or(0, |head| be32(head, 0) as usize);
     let list = data.get(8..).unwrap_or(&[]);
-    let (fields, _) = list[..listed.min(list.len())].as_chunks::<8>();
+    let (fields, _) = list.get(..listed).unwrap_or(list).as_chunks::<8>();
     fields.iter().filter_map(Address::parse)
 }
 

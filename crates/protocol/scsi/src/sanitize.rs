@@ -54,7 +54,7 @@ impl<'a> Overwrite<'a> {
 
     /// Writes the list; a pattern longer than 65535 bytes is cut.
     pub fn encode(&self, w: &mut Writer<'_>) {
-        let pattern = &self.pattern[..self.pattern.len().min(usize::from(u16::MAX))];
+        let pattern = self.pattern.get(..usize::from(u16::MAX)).unwrap_or(self.pattern);
         w.put(&[flag(self.invert, 7) | place(self.passes, 4, 0), 0]);
         w.u16(pattern.len() as u16);
         w.put(pattern);

@@ -3,7 +3,7 @@
 //! The lengths inside are checked against the bytes that are there, and the name is a text that ends where
 //! its NUL is, so nothing later looks at raw bytes.
 
-use crate::wire::{Writer, be16, bits, place};
+use crate::wire::{Writer, be16, bits, hex, place};
 
 /// PROTOCOL IDENTIFIER of iSCSI.
 const ISCSI: u8 = 5;
@@ -42,7 +42,8 @@ impl<'a> TransportId<'a> {
         }
         let (field, rest) = rest.split_at_checked(additional).ok_or(Malformed)?;
         let end = field.iter().position(|b| *b == 0).ok_or(Malformed)?;
-        let text = std::str::from_utf8(&field[..end]).map_err(|_| Malformed)?;
+        let text = field.get(..end).ok_or(Malformed)?;
+        let text = std::str::from_utf8(text).map_err(|_| Malformed)?;
         let id = match bits(head[0], 7, 6) {
             0 => TransportId { name: text, isid: None },
             1 => {
@@ -67,9 +68,7 @@ impl<'a> TransportId<'a> {
         if let Some(isid) = self.isid {
             w.put(SEPARATOR.as_bytes());
             for byte in isid {
-                for nibble in [bits(byte, 7, 4), bits(byte, 3, 0)] {
-                    w.u8(b"0123456789abcdef"[usize::from(nibble)]);
-                }
+                w.put(&[hex(bits(byte, 7, 4)), hex(bits(byte, 3, 0))]);
             }
         }
         let len = w.len() - start - HEADER_LEN;

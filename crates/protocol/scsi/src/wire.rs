@@ -1,26 +1,43 @@
 //! Big-endian fields and bit fields of SCSI structures (SPC-4 §4.3), and the writer of parameter data.
 //!
-//! All shifting and masking of this crate is here. Readers index arrays whose length the caller has
-//! already proved; a [`Writer`] never writes past the slice that it was given.
+//! All shifting and masking of this crate is here. Readers are given bytes that the caller has already
+//! proved to be there; a [`Writer`] never writes past the slice that it was given.
+
+/// The bytes at `at`, which are there; zeros, if the caller is wrong.
+#[inline]
+const fn field<const LEN: usize>(b: &[u8], at: usize) -> [u8; LEN] {
+    debug_assert!(b.len() >= at + LEN, "a field lies within its structure");
+    if let Some((_, rest)) = b.split_at_checked(at)
+        && let Some(field) = rest.first_chunk::<LEN>()
+    {
+        return *field;
+    }
+    [0; LEN]
+}
 
 /// The 16-bit field at `at`.
+#[inline]
 pub(crate) const fn be16(b: &[u8], at: usize) -> u16 {
-    u16::from_be_bytes([b[at], b[at + 1]])
+    u16::from_be_bytes(field(b, at))
 }
 
 /// The 24-bit field at `at`.
+#[inline]
 pub(crate) const fn be24(b: &[u8], at: usize) -> u32 {
-    u32::from_be_bytes([0, b[at], b[at + 1], b[at + 2]])
+    let [high, middle, low] = field(b, at);
+    u32::from_be_bytes([0, high, middle, low])
 }
 
 /// The 32-bit field at `at`.
+#[inline]
 pub(crate) const fn be32(b: &[u8], at: usize) -> u32 {
-    u32::from_be_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
+    u32::from_be_bytes(field(b, at))
 }
 
 /// The 64-bit field at `at`.
+#[inline]
 pub(crate) const fn be64(b: &[u8], at: usize) -> u64 {
-    ((be32(b, at) as u64) << 32) | be32(b, at + 4) as u64
+    u64::from_be_bytes(field(b, at))
 }
 
 /// Bit `n` (0 is the least significant) of a byte.
@@ -41,6 +58,19 @@ pub(crate) const fn flag(set: bool, n: u8) -> u8 {
 /// The low bits of `value` as the field `high..=low`; what does not fit is cut off.
 pub(crate) const fn place(value: u8, high: u8, low: u8) -> u8 {
     (value & (0xff >> (7 - (high - low)))) << low
+}
+
+/// The digit of four bits, as text shows them.
+pub(crate) const fn hex(nibble: u8) -> u8 {
+    match nibble & 0xf {
+        digit @ 0..=9 => b'0' + digit,
+        digit => b'a' + digit - 10,
+    }
+}
+
+/// Copies as many bytes as there is room for.
+pub(crate) fn copy(room: &mut [u8], bytes: &[u8]) {
+    room.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
 }
 
 /// The most significant set bit of a non-zero byte.
@@ -67,7 +97,7 @@ impl<'a> Writer<'a> {
     /// A writer into at most `allocation` bytes of `out`: the ALLOCATION LENGTH of a CDB.
     pub fn limited(out: &'a mut [u8], allocation: usize) -> Self {
         let room = out.len().min(allocation);
-        Writer { out: &mut out[..room], len: 0 }
+        Writer { out: out.split_at_mut(room).0, len: 0 }
     }
 
     /// Bytes put so far, whether they fitted or not.
@@ -84,8 +114,7 @@ impl<'a> Writer<'a> {
     /// Appends bytes.
     pub fn put(&mut self, bytes: &[u8]) {
         if let Some(room) = self.out.get_mut(self.len..) {
-            let n = room.len().min(bytes.len());
-            room[..n].copy_from_slice(&bytes[..n]);
+            copy(room, bytes);
         }
         self.len += bytes.len();
     }
@@ -118,8 +147,7 @@ impl<'a> Writer<'a> {
     /// Appends `n` zero bytes.
     pub fn zeros(&mut self, n: usize) {
         if let Some(room) = self.out.get_mut(self.len..) {
-            let n = room.len().min(n);
-            room[..n].fill(0);
+            room.iter_mut().take(n).for_each(|byte| *byte = 0);
         }
         self.len += n;
     }
@@ -137,8 +165,7 @@ impl<'a> Writer<'a> {
     pub(crate) fn patch(&mut self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= self.len, "only what was put can be patched");
         if let Some(room) = self.out.get_mut(at..) {
-            let n = room.len().min(bytes.len());
-            room[..n].copy_from_slice(&bytes[..n]);
+            copy(room, bytes);
         }
     }
 
@@ -171,6 +198,7 @@ mod tests {
         assert_eq!(bits(0xff, 7, 0), 0xff);
         assert_eq!(place(0xff, 4, 2), 0b1_1100);
         assert_eq!(top_bit(0x28), 5);
+        assert_eq!([0, 9, 10, 15].map(hex), *b"09af");
     }
 
     #[test]

@@ -15,7 +15,9 @@ struct Out<'a> {
 
 impl Out<'_> {
     fn put(&mut self, at: usize, bytes: &[u8]) {
-        self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+        if let Some(place) = self.bytes.get_mut(at..at + bytes.len()) {
+            place.copy_from_slice(bytes);
+        }
     }
 
     fn u24(&mut self, at: usize, v: u32) {

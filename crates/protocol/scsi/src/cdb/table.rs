@@ -5,7 +5,7 @@
 //! (NORMACA = 0) and LINK is gone.
 
 use super::{CDB_LEN_MAX, CdbError, Command, parse};
-use crate::wire::{bits, top_bit};
+use crate::wire::{bits, copy};
 
 /// A CDB, filled up with zeros.
 pub(super) type Cdb = [u8; CDB_LEN_MAX];
@@ -19,6 +19,7 @@ pub struct Entry {
     pub name: &'static str,
     /// The service action, for operation codes that have them.
     pub action: Option<u8>,
+    opcode: u8,
     /// Operation code, then one mask per byte; as long as the CDB.
     usage: &'static [u8],
     /// The bits that must be zero, the first byte of the CDB uppermost.
@@ -31,7 +32,7 @@ pub struct Entry {
 impl Entry {
     /// Operation code.
     pub fn opcode(&self) -> u8 {
-        self.usage[0]
+        self.opcode
     }
 
     /// Bytes of the CDB.
@@ -53,8 +54,8 @@ impl Entry {
         if stray == 0 {
             return Ok(());
         }
-        let at = stray.leading_zeros() as usize / 8;
-        Err(CdbError::Field { byte: at as u8, bit: Some(top_bit(stray.to_be_bytes()[at])) })
+        let at = stray.leading_zeros() as u8;
+        Err(CdbError::Field { byte: at / 8, bit: Some(7 - at % 8) })
     }
 }
 
@@ -110,7 +111,7 @@ impl CommandSet {
 
     /// The commands with one operation code.
     pub fn with_opcode(self, opcode: u8) -> impl Iterator<Item = &'static Entry> + Clone {
-        let start = FIRST[usize::from(opcode)];
+        let start = FIRST.get(usize::from(opcode)).copied().unwrap_or(u8::MAX);
         let same = TABLE.get(usize::from(start)..).unwrap_or(&[]);
         same.iter()
             .take_while(move |entry| entry.opcode() == opcode)
@@ -131,7 +132,7 @@ impl CommandSet {
             }
             None => {
                 let given = bytes.get(..first.len()).ok_or(CdbError::Truncated)?;
-                cdb[..given.len()].copy_from_slice(given);
+                copy(&mut cdb, given);
             }
         }
         let entry = known
@@ -156,22 +157,42 @@ const VFY: u8 = 0x16;
 const SYNC: u8 = 0x06;
 
 const fn row(name: &'static str, usage: &'static [u8], parse: Parse) -> Entry {
-    Entry { name, action: None, usage, reserved: reserved(usage), needs: CommandSet::BASIC, parse }
+    Entry {
+        name,
+        action: None,
+        opcode: opcode(usage),
+        usage,
+        reserved: reserved(usage),
+        needs: CommandSet::BASIC,
+        parse,
+    }
+}
+
+/// What a usage bitmap begins with.
+const fn opcode(usage: &[u8]) -> u8 {
+    match usage {
+        [opcode, ..] => *opcode,
+        [] => 0,
+    }
 }
 
 /// The bits of a CDB with this usage that must be zero.
 const fn reserved(usage: &[u8]) -> u128 {
     let mut bits = 0;
-    let mut at = 1;
-    while at < usage.len() {
-        bits |= (!usage[at] as u128) << (8 * (CDB_LEN_MAX - 1 - at));
+    let mut at = 0;
+    let mut rest = usage;
+    while let [mask, behind @ ..] = rest {
+        if at > 0 {
+            bits |= (!*mask as u128) << (8 * (CDB_LEN_MAX - 1 - at));
+        }
         at += 1;
+        rest = behind;
     }
     bits
 }
 
 const fn act(name: &'static str, action: u8, usage: &'static [u8], parse: Parse) -> Entry {
-    Entry { name, action: Some(action), usage, reserved: reserved(usage), needs: CommandSet::BASIC, parse }
+    Entry { action: Some(action), ..row(name, usage, parse) }
 }
 
 const fn needs(entry: Entry, needs: CommandSet) -> Entry {
@@ -257,13 +278,14 @@ static TABLE: &[Entry] = &[
 /// The first row of each operation code, so that the hot path searches nothing.
 static FIRST: [u8; 256] = first_rows();
 
+#[expect(clippy::indexing_slicing, reason = "done when this is compiled, which fails if it is wrong")]
 const fn first_rows() -> [u8; 256] {
     assert!(TABLE.len() < 255, "a row number fits into a byte");
     let mut first = [u8::MAX; 256];
     let mut row = TABLE.len();
     while row > 0 {
         row -= 1;
-        first[TABLE[row].usage[0] as usize] = row as u8;
+        first[TABLE[row].opcode as usize] = row as u8;
     }
     first
 }

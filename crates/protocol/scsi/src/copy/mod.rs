@@ -139,7 +139,7 @@ impl<'a> CopyList<'a> {
             return Err(Sense::PARAMETER_LIST_LENGTH_ERROR);
         }
         let (targets, rest) = rest.split_at(targets_len);
-        let segments = &rest[..segments_len as usize];
+        let segments = rest.get(..segments_len as usize).ok_or(Sense::PARAMETER_LIST_LENGTH_ERROR)?;
         let targets = check_targets(targets, limits)?;
         check_segments(segments, HEADER_LEN + targets_len, limits)?;
         Ok(CopyList { id: header[0], usage, targets, segments })
@@ -194,7 +194,8 @@ fn check_targets<'a>(bytes: &'a [u8], limits: &Limits) -> Result<&'a [[u8; TARGE
 fn target(bytes: &[u8; TARGET_LEN]) -> CopyTarget<'_> {
     let head = [bytes[4], bytes[5], bytes[6], bytes[7]];
     let len = usize::from(bytes[7]).min(DESIGNATOR_LEN_MAX);
-    CopyTarget { designator: Designator::from_parts(&head, &bytes[8..8 + len]), block_len: be24(bytes, 29) }
+    let name = bytes.get(8..8 + len).unwrap_or_default();
+    CopyTarget { designator: Designator::from_parts(&head, name), block_len: be24(bytes, 29) }
 }
 
 fn check_segments(bytes: &[u8], start: usize, limits: &Limits) -> Result<(), Sense> {
@@ -238,8 +239,8 @@ enum SegmentError {
 
 /// Reads the first segment descriptor; `Ok(None)`: there is no whole one.
 fn segment(bytes: &[u8]) -> Result<Option<(Segment, &[u8])>, SegmentError> {
-    let Some(len) = descriptor_len(bytes) else { return Ok(None) };
-    let expected = match bytes[0] {
+    let (Some(len), [kind, flags, ..]) = (descriptor_len(bytes), bytes) else { return Ok(None) };
+    let expected = match *kind {
         BLOCK_TO_BLOCK => 28,
         BLOCK_TO_BLOCK_OFFSET => 32,
         _ => return Err(SegmentError::Type),
@@ -248,8 +249,8 @@ fn segment(bytes: &[u8]) -> Result<Option<(Segment, &[u8])>, SegmentError> {
         return Err(SegmentError::Len);
     }
     let Some((d, rest)) = bytes.split_at_checked(len) else { return Ok(None) };
-    let len = if d[0] == BLOCK_TO_BLOCK {
-        CopyLen::Blocks { count: be16(d, 10), destination: bit(d[1], 1) }
+    let len = if *kind == BLOCK_TO_BLOCK {
+        CopyLen::Blocks { count: be16(d, 10), destination: bit(*flags, 1) }
     } else {
         CopyLen::Bytes { count: be32(d, 8), source_offset: be16(d, 28), destination_offset: be16(d, 30) }
     };
@@ -308,7 +309,7 @@ pub fn encode_list<'a>(
 impl CopyTarget<'_> {
     fn put(&self, w: &mut Writer<'_>) {
         let d = &self.designator;
-        let bytes = &d.bytes[..d.bytes.len().min(DESIGNATOR_LEN_MAX)];
+        let bytes = d.bytes.get(..DESIGNATOR_LEN_MAX).unwrap_or(d.bytes);
         w.put(&[TARGET_IDENTIFICATION, 0, 0, 0]);
         w.u8(d.code_set.0);
         w.u8(crate::wire::place(d.association.0, 5, 4) | d.kind.0);
@@ -404,7 +405,7 @@ pub fn encode_failure(failure: Option<(crate::Status, &Sense)>, w: &mut Writer<'
         w.u8(status.0);
         w.u8(0);
         w.u16(len as u16);
-        w.put(&data[..len]);
+        w.put(data.get(..len).unwrap_or(&data));
     }
     w.close_u32(start);
 }

@@ -28,7 +28,7 @@ pub(super) struct Image {
 
 impl Image {
     pub(super) fn bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
+        self.bytes.get(..self.len).unwrap_or(&self.bytes)
     }
 
     /// The header and zeros. PS is 0: pages cannot be saved.
@@ -88,10 +88,10 @@ impl Image {
 impl Parameters {
     /// Takes over the changeable bits of a page that was already checked.
     pub(super) fn apply(&mut self, page: u8, subpage: u8, bytes: &[u8]) {
-        if (page, subpage) == (CONTROL, 0) {
-            self.descriptor_sense = bit(bytes[2], D_SENSE);
-            self.write_protect = bit(bytes[4], SWP);
-            self.task_aborted_status = bit(bytes[5], TAS);
+        if let ((CONTROL, 0), [_, _, sense, _, protect, aborted, ..]) = ((page, subpage), bytes) {
+            self.descriptor_sense = bit(*sense, D_SENSE);
+            self.write_protect = bit(*protect, SWP);
+            self.task_aborted_status = bit(*aborted, TAS);
         }
     }
 }

@@ -61,8 +61,9 @@ pub(super) struct PageHeader {
 impl PageHeader {
     /// `None`: too short for a header.
     pub(super) fn parse(bytes: &[u8]) -> Option<PageHeader> {
-        let page = bits(*bytes.first()?, 5, 0);
-        if bit(bytes[0], 6) {
+        let first = *bytes.first()?;
+        let page = bits(first, 5, 0);
+        if bit(first, 6) {
             let h: &[u8; 4] = bytes.first_chunk()?;
             return Some(PageHeader { page, subpage: h[1], len: 4 + usize::from(be16(h, 2)) });
         }
@@ -93,9 +94,8 @@ pub fn select(
     if header.medium_type != MEDIUM_TYPE {
         return Err(Sense::list_field(medium_at, None));
     }
-    let (descriptor, _) = list[header.len..]
-        .split_at_checked(header.descriptor_len)
-        .ok_or(Sense::PARAMETER_LIST_LENGTH_ERROR)?;
+    let descriptor = list.get(header.len..header.len + header.descriptor_len);
+    let descriptor = descriptor.ok_or(Sense::PARAMETER_LIST_LENGTH_ERROR)?;
     let refused = Sense::list_field(descriptor_len_at, None);
     check_descriptor(descriptor, header.long_lba, header.len, device).map_err(|at| at.unwrap_or(refused))?;
     select_pages(list, header.len + header.descriptor_len, current)
@@ -127,21 +127,22 @@ fn check_descriptor(descriptor: &[u8], long: bool, at: usize, device: &Device) -
 fn select_pages(list: &[u8], start: usize, current: &Parameters) -> Result<Parameters, Sense> {
     let mut changed = *current;
     let mut at = start;
-    while at < list.len() {
-        let header = PageHeader::parse(&list[at..]).ok_or(Sense::PARAMETER_LIST_LENGTH_ERROR)?;
+    while let Some(rest @ [first, ..]) = list.get(at..) {
+        let header = PageHeader::parse(rest).ok_or(Sense::PARAMETER_LIST_LENGTH_ERROR)?;
         let (Some(values), Some(mask)) =
             (Image::of(header.page, header.subpage, current), Image::changeable(header.page, header.subpage))
         else {
             return Err(Sense::list_field(at, Some(5)));
         };
         if header.len != values.bytes().len() {
-            return Err(Sense::list_field(at + if bit(list[at], 6) { 2 } else { 1 }, None));
+            return Err(Sense::list_field(at + if bit(*first, 6) { 2 } else { 1 }, None));
         }
-        let page = list.get(at..at + header.len).ok_or(Sense::PARAMETER_LIST_LENGTH_ERROR)?;
+        let page = rest.get(..header.len).ok_or(Sense::PARAMETER_LIST_LENGTH_ERROR)?;
         // Of the header only PS is not matched yet, and it means nothing here.
-        let body = if bit(page[0], 6) { 4 } else { 2 };
-        for (offset, given) in page.iter().enumerate().skip(body) {
-            let differs = (given ^ values.bytes()[offset]) & !mask.bytes()[offset];
+        let body = if bit(*first, 6) { 4 } else { 2 };
+        let bytes = page.iter().zip(values.bytes()).zip(mask.bytes());
+        for (offset, ((given, value), mask)) in bytes.enumerate().skip(body) {
+            let differs = (given ^ value) & !mask;
             if differs != 0 {
                 return Err(Sense::list_field(at + offset, Some(top_bit(differs))));
             }

@@ -52,8 +52,8 @@ pub fn decode_reservation(data: &[u8]) -> Option<(u32, Option<Reservation>)> {
 /// The keys in READ KEYS data, as far as they were transferred, after the generation.
 pub fn decode_keys(data: &[u8]) -> Option<(u32, impl Iterator<Item = u64> + '_)> {
     let (head, rest) = data.split_first_chunk::<8>()?;
-    let len = (be32(head, 4) as usize).min(rest.len());
-    let (keys, _) = rest[..len].as_chunks::<8>();
+    let keys = rest.get(..be32(head, 4) as usize).unwrap_or(rest);
+    let (keys, _) = keys.as_chunks::<8>();
     Some((be32(head, 0), keys.iter().map(|key| u64::from_be_bytes(*key))))
 }
 
@@ -134,7 +134,7 @@ pub struct DecodedRegistration<'a> {
 /// Reads READ FULL STATUS data: the generation, and each whole registration. `None`: too short.
 pub fn decode_full_status(data: &[u8]) -> Option<(u32, impl Iterator<Item = DecodedRegistration<'_>>)> {
     let (head, rest) = data.split_first_chunk::<8>()?;
-    let mut rest = &rest[..(be32(head, 4) as usize).min(rest.len())];
+    let mut rest = rest.get(..be32(head, 4) as usize).unwrap_or(rest);
     let entries = std::iter::from_fn(move || {
         let (head, tail) = rest.split_first_chunk::<24>()?;
         let (id, next) = tail.split_at_checked(be32(head, 20) as usize)?;

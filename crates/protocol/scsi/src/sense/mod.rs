@@ -8,7 +8,7 @@ mod codes;
 #[cfg(test)]
 mod tests;
 
-use crate::wire::{be16, be32, be64, bit, bits, flag, place};
+use crate::wire::{Writer, be16, be32, be64, bit, bits, copy, flag, place};
 
 /// Sense key (SPC-4 §4.5.6).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -167,7 +167,7 @@ impl Sense {
         let mut data = [0; Sense::LEN_MAX];
         let len = if descriptor { self.put_descriptors(&mut data) } else { self.put_fixed(&mut data) };
         let len = len.min(out.len());
-        out[..len].copy_from_slice(&data[..len]);
+        copy(out, data.get(..len).unwrap_or(&data));
         len
     }
 
@@ -194,22 +194,20 @@ impl Sense {
     }
 
     fn put_descriptors(&self, data: &mut [u8; Sense::LEN_MAX]) -> usize {
-        data[0] = 0x72;
-        data[1] = place(self.key.0, 3, 0);
-        data[2] = self.code.code();
-        data[3] = self.code.qualifier();
-        let mut len = DESCRIPTOR_HEADER_LEN;
+        let mut w = Writer::new(data);
+        w.put(&[0x72, place(self.key.0, 3, 0), self.code.code(), self.code.qualifier()]);
+        w.zeros(DESCRIPTOR_HEADER_LEN - 4);
         if let Some(information) = self.information {
-            data[len..len + 4].copy_from_slice(&[0x00, 0x0a, 0x80, 0]);
-            data[len + 4..len + 12].copy_from_slice(&information.to_be_bytes());
-            len += INFORMATION_LEN;
+            w.put(&[0x00, 0x0a, 0x80, 0]);
+            w.u64(information);
         }
         if self.specific != Specific::None {
-            data[len..len + 2].copy_from_slice(&[0x02, 0x06]);
-            data[len + 4..len + 7].copy_from_slice(&self.specific.encode());
-            len += SPECIFIC_LEN;
+            w.put(&[0x02, 0x06, 0, 0]);
+            w.put(&self.specific.encode());
+            w.u8(0);
         }
-        data[7] = (len - DESCRIPTOR_HEADER_LEN) as u8;
+        let len = w.len();
+        w.patch(7, &[(len - DESCRIPTOR_HEADER_LEN) as u8]);
         len
     }
 
@@ -226,13 +224,13 @@ impl Sense {
 
 fn decode_fixed(data: &[u8]) -> Option<Sense> {
     let head: &[u8; 8] = data.first_chunk()?;
-    let end = (usize::from(head[7]) + 8).min(data.len());
-    let body = &data[..end];
+    let body = data.get(..usize::from(head[7]) + 8).unwrap_or(data);
     let key = SenseKey(bits(head[2], 3, 0));
     // A device may cut the data before the additional sense code: then it has none (SPC-4 §4.5.3).
     let code = if body.len() >= 14 { Additional(be16(body, 12)) } else { Additional(0) };
     let information = bit(head[0], 7).then(|| u64::from(be32(head, 3)));
-    let specific = body.get(15..18).map_or(Specific::None, |s| Specific::decode(key, [s[0], s[1], s[2]]));
+    let specific = body.get(15..).and_then(|rest| rest.first_chunk());
+    let specific = specific.map_or(Specific::None, |bytes| Specific::decode(key, *bytes));
     Some(Sense { key, code, information, specific })
 }
 
@@ -240,7 +238,7 @@ fn decode_descriptors(data: &[u8]) -> Option<Sense> {
     let head: &[u8; 8] = data.first_chunk()?;
     let end = (usize::from(head[7]) + 8).min(data.len());
     let mut sense = Sense::new(SenseKey(bits(head[1], 3, 0)), Additional(be16(head, 2)));
-    let mut rest = &data[8..end];
+    let mut rest = data.get(8..end).unwrap_or_default();
     while let [kind, len, tail @ ..] = rest {
         let Some((body, next)) = tail.split_at_checked(usize::from(*len)) else { break };
         match (kind, body) {

@@ -3,7 +3,7 @@
 
 use super::{BLOCK_LIMITS, CHARACTERISTICS, PROVISIONING, body, page};
 use crate::inquiry::Peripheral;
-use crate::wire::{Writer, be16, be32, be64, bit, bits, flag, place};
+use crate::wire::{Writer, be16, be32, be64, bit, bits, copy, flag, place};
 
 /// Length of pages B0h and B1h after the header.
 const BLOCK_PAGE_LEN: usize = 0x3c;
@@ -71,9 +71,7 @@ impl BlockLimits {
     /// Reads the page; fields that an older or shorter page lacks are 0.
     pub fn decode(data: &[u8]) -> Option<BlockLimits> {
         let mut d = [0; BLOCK_PAGE_LEN];
-        let given = body(BLOCK_LIMITS, data)?;
-        let n = given.len().min(d.len());
-        d[..n].copy_from_slice(&given[..n]);
+        copy(&mut d, body(BLOCK_LIMITS, data)?);
         let alignment = be32(&d, 28);
         Some(BlockLimits {
             write_same_non_zero: bit(d[0], 0),

@@ -6,7 +6,7 @@
 
 use super::{IDENTIFICATION, page};
 use crate::inquiry::Peripheral;
-use crate::wire::{Writer, bits, flag, place};
+use crate::wire::{Writer, bits, flag, hex, place};
 
 /// How the bytes of a designator are to be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -96,8 +96,9 @@ pub struct TargetPort<'a> {
 /// version 1.
 pub fn naa_local(uuid: &[u8; 16]) -> [u8; 8] {
     let mut naa = [0; 8];
-    for (at, byte) in naa.iter_mut().enumerate() {
-        *byte = uuid[at] ^ uuid[at + 8];
+    let (high, low) = uuid.split_at(8);
+    for ((byte, high), low) in naa.iter_mut().zip(high).zip(low) {
+        *byte = high ^ low;
     }
     naa[0] = place(NAA_LOCAL, 7, 4) | bits(naa[0], 3, 0);
     naa
@@ -117,9 +118,7 @@ impl Unit<'_> {
         let mut w = Writer::new(&mut name);
         w.ascii(self.vendor, 8);
         for byte in self.uuid {
-            for nibble in [bits(byte, 7, 4), bits(byte, 3, 0)] {
-                w.u8(b"0123456789abcdef"[usize::from(nibble)]);
-            }
+            w.put(&[hex(bits(byte, 7, 4)), hex(bits(byte, 3, 0))]);
         }
         name
     }
@@ -162,17 +161,17 @@ impl Designator<'_> {
 /// Longest iSCSI name (RFC 7143 §4.2.7.1).
 const ISCSI_NAME_LEN_MAX: usize = 223;
 
-/// Writes a SCSI name string designator: `parts`, NUL terminated and padded to a multiple of four.
-fn put_name(association: Association, parts: [&[u8]; 2], w: &mut Writer<'_>) {
-    let name = &parts[0][..parts[0].len().min(ISCSI_NAME_LEN_MAX)];
-    let len = name.len() + parts[1].len() + 1;
+/// Writes a SCSI name string designator: a name and its end, NUL terminated and padded to a multiple of four.
+fn put_name(association: Association, [name, end]: [&[u8]; 2], w: &mut Writer<'_>) {
+    let name = name.get(..ISCSI_NAME_LEN_MAX).unwrap_or(name);
+    let len = name.len() + end.len() + 1;
     let padded = len.next_multiple_of(4);
     w.u8(place(ISCSI, 7, 4) | CodeSet::UTF_8.0);
     w.u8(flag(true, 7) | place(association.0, 5, 4) | DesignatorType::NAME.0);
     w.u8(0);
     w.u8(padded as u8);
     w.put(name);
-    w.put(parts[1]);
+    w.put(end);
     w.zeros(padded - len + 1);
 }
 
@@ -184,7 +183,7 @@ impl TargetPort<'_> {
         for (digit, nibble) in
             tag[5..].iter_mut().zip([bits(high, 7, 4), bits(high, 3, 0), bits(low, 7, 4), bits(low, 3, 0)])
         {
-            *digit = b"0123456789abcdef"[usize::from(nibble)];
+            *digit = hex(nibble);
         }
         put_name(Association::PORT, [self.target.as_bytes(), &tag], w);
     }

@@ -55,7 +55,7 @@ pub fn body(code: u8, data: &[u8]) -> Option<&[u8]> {
         return None;
     }
     let end = (4 + usize::from(be16(header, 2))).min(data.len());
-    Some(&data[4..end])
+    data.get(4..end)
 }
 
 /// Page 00h: the codes of all pages, which must ascend.
