@@ -391,3 +391,55 @@ impl<M> Base<M> {
         self.events.push_back(Event::Disk(op, came));
     }
 }
+
+impl<M> Drop for Base<M> {
+    /// Only a panic brings us here with operations out. The kernel, or a blocking thread, may still use their
+    /// memory, and their descriptors' numbers, which would soon be those of other files.
+    fn drop(&mut self) {
+        if self.works.out() > 0 {
+            std::mem::forget(std::mem::replace(&mut self.works, Flights::new()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{ErrorKind, Read};
+    use std::os::unix::net::UnixStream;
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::mpsc::{channel, sync_channel};
+
+    #[test]
+    fn what_a_blocking_thread_may_still_use_is_not_let_go_with_its_shard() {
+        let (letters, inbox) = sync_channel(1);
+        let (jobs, queue) = channel();
+        let bell = Arc::new(Bell::new().unwrap());
+        let doors: Arc<[Door<()>]> = Arc::new([Door { letters, bell, load: Arc::new(AtomicUsize::new(0)) }]);
+        let mut base = Base::new(Parts {
+            id: ShardId(0),
+            pool: Pool::new(1 << 20),
+            counters: Arc::default(),
+            listeners: Vec::new(),
+            links_max: 1,
+            linger: Duration::ZERO,
+            closing_max: 1,
+            on_exhausted: None,
+            outward: TcpOptions::default(),
+            letters: inbox,
+            doors,
+            control: sync_channel(1).0,
+            jobs,
+        });
+        let (file, mut other) = UnixStream::pair().unwrap();
+        other.set_nonblocking(true).unwrap();
+        base.set_disk(volume::DiskId(0), Some(file.into()));
+        let ticket = volume::DiskTicket(0);
+        let op = DiskOp { disk: volume::DiskId(0), ticket, kind: volume::DiskKind::Sync };
+        let (slot, call) = base.start_work(op).unwrap();
+        base.block_on(slot, call);
+        drop(base);
+        assert!(queue.try_recv().is_ok(), "a thread may come to it still");
+        assert_eq!(other.read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock, "its file is open");
+    }
+}

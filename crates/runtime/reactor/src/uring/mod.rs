@@ -436,11 +436,11 @@ impl<M> Drop for Uring<'_, M> {
         if self.recvs.out() == 0 && self.sends.out() == 0 && self.base.works.out() == 0 {
             return stages.unregister(&self.ring.submitter);
         }
-        // Only a panic brings us here with operations out. The kernel may still write to their memory.
+        // Only a panic brings us here with operations out. The kernel may still write to their memory (of
+        // disk operations the base takes care).
         std::mem::forget(stages);
         std::mem::forget(std::mem::replace(&mut self.recvs, Flights::new()));
         std::mem::forget(std::mem::replace(&mut self.sends, Flights::new()));
-        std::mem::forget(std::mem::replace(&mut self.base.works, Flights::new()));
     }
 }
 
