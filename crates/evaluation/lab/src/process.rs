@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -18,6 +18,8 @@ use crate::place::{Place, quoted};
 
 /// How long a process has to end by itself.
 const GRACE: Duration = Duration::from_secs(5);
+/// How long the last that it says is listened to.
+const LAST: Duration = Duration::from_millis(500);
 /// Lines that are remembered for a message when it fails.
 const TAIL: usize = 12;
 /// Ends a program with who started it: with a thread here, on another machine with the connection.
@@ -147,6 +149,10 @@ impl Process {
         let until = Instant::now() + within;
         while !ending::is_ending() {
             let left = until.saturating_duration_since(Instant::now());
+            // Who never ceases to talk does not put the end off.
+            if left.is_zero() {
+                break;
+            }
             match self.lines.recv_timeout(left.min(ending::EACH)) {
                 Ok((stream, line, heard)) => {
                     self.heard = heard;
@@ -216,10 +222,29 @@ impl Process {
                 }
             }
         }
-        match self.child.wait() {
-            Ok(status) if status.success() => Ok(text),
-            Ok(status) => Err(self.failure(&status.to_string())),
-            Err(why) => Err(self.failure(&why.to_string())),
+        // Its output may be closed long before its end.
+        match self.ended(until.saturating_duration_since(Instant::now()).max(GRACE)) {
+            Some(status) if status.success() => Ok(text),
+            Some(status) => Err(self.failure(&status.to_string())),
+            None => {
+                self.stop();
+                Err(self
+                    .failure(&format!("it closed its output and did not end within {} s", within.as_secs())))
+            }
+        }
+    }
+
+    /// How it ended, if it does within a time.
+    fn ended(&mut self, within: Duration) -> Option<ExitStatus> {
+        let until = Instant::now() + within;
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => return Some(status),
+                Ok(None) if Instant::now() < until && !ending::is_ending() => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                _ => return None,
+            }
         }
     }
 
@@ -228,8 +253,9 @@ impl Process {
         if let Err(told) = ending::check() {
             return told.during(&self.name);
         }
-        // What it printed before it ended may still be on its way.
-        while let Ok(Some(_)) = self.next_line(Duration::from_millis(50)) {}
+        // What it printed before it ended may still be on its way; one that goes on is not heard to its end.
+        let until = Instant::now() + LAST;
+        while Instant::now() < until && matches!(self.next_line(Duration::from_millis(50)), Ok(Some(_))) {}
         let said: Vec<String> = self.tail.iter().map(|line| format!("\n    {line}")).collect();
         Failure::new(format!("{}: {why}\n  {}{}", self.name, self.command, said.concat()))
     }
@@ -378,6 +404,29 @@ mod tests {
             .split_ascii_whitespace()
             .filter_map(|pid| std::fs::read(format!("/proc/{pid}/cmdline")).ok());
         lines.map(|line| String::from_utf8_lossy(&line).into_owned()).collect()
+    }
+
+    /// A target that logs without end was waited for without end.
+    #[test]
+    fn who_never_ceases_to_talk_is_given_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut process =
+            shell(dir.path(), "i=0; while [ $i -lt 200000 ]; do echo $i; i=$((i + 1)); done; exec sleep 600");
+        let begun = Instant::now();
+        let why = process.wait_for(Duration::from_millis(50), |_| None::<()>).unwrap_err().to_string();
+        assert!(why.contains("not ready") && begun.elapsed() < Duration::from_secs(5), "{why}");
+        let why = process.finish(Duration::from_millis(50)).unwrap_err().to_string();
+        assert!(why.contains("did not end"), "{why}");
+    }
+
+    #[test]
+    fn who_closes_its_output_and_goes_on_is_given_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut process = shell(dir.path(), "exec >&- 2>&-; exec sleep 600");
+        assert!(matches!(process.next_line(Duration::from_secs(10)), Ok(None)));
+        assert!(process.ended(Duration::from_millis(50)).is_none() && process.is_alive());
+        process.kill();
+        assert!(process.ended(Duration::ZERO).is_some());
     }
 
     #[test]
