@@ -33,6 +33,9 @@ impl NvmePath {
         payload: Payload,
     ) -> Result<(), (Op, Payload)> {
         let (Some(known), State::Up) = (self.known, &self.state) else { return Err((op, payload)) };
+        if self.is_unsure() && op.is_write() {
+            return Err((op, payload));
+        }
         let commands = if matches!(op, Op::CompareAndWrite(_)) { 2 } else { 1 };
         if !self.lanes.carries(commands) {
             // A pair in queues of one command would wait for ever, with all that waits behind it.
@@ -109,7 +112,7 @@ impl NvmePath {
     /// [`Path::claim`](crate::Path::claim).
     pub(super) fn ask(&mut self, cx: &mut Cx<'_>, id: IoId, claim: Claim) -> Result<(), Claim> {
         let (Some(known), State::Up) = (self.known, &self.state) else { return Err(claim) };
-        if self.flights.is_full() || !self.parked.is_empty() {
+        if self.is_unsure() || self.flights.is_full() || !self.parked.is_empty() {
             return Err(claim);
         }
         let asked = known.can_reserve().then(|| Asked::new(&claim)).flatten();
@@ -147,10 +150,13 @@ impl NvmePath {
         }
     }
 
-    /// Sends the next command of an operation, or lets it wait for memory or room.
+    /// Sends the next command of an operation, or lets it wait: for memory or room, or until it is told who the
+    /// namespace is.
     fn go_on(&mut self, cx: &mut Cx<'_>, tag: Tag) {
+        let unsure = self.is_unsure();
         let (Some(known), Some(flight)) = (self.known, self.flights.get_mut(tag)) else { return };
-        if let Some(lane) = self.lanes.choose(1) {
+        let held = unsure && (flight.writes || matches!(flight.work, Work::Claim(_)));
+        if !held && let Some(lane) = self.lanes.choose(1) {
             let who = lane.who;
             if let Some((sqe, payload, by)) = known.next(cx, &flight.work)
                 && let Ok(command) = self.links.submit(cx, who, sqe, payload)

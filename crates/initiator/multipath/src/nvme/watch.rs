@@ -1,8 +1,12 @@
 //! What goes on while a path is up: keep alive, and events, upon which what may have changed is looked at
 //! again.
 //!
-//! Invariant: at most one look is in work; what comes meanwhile is remembered as one bit each, so a flood
-//! of events costs no more than one look after another.
+//! Invariants:
+//! - At most one look is in work; what comes meanwhile is remembered as one bit each, so a flood of events costs
+//!   no more than one look after another.
+//! - From the event that another namespace may stand here until it is told who does, nothing is written, and no
+//!   reservation asked about. What is not told within the time of a command of the admin queue ends the path.
+//! - A look that is refused for now keeps no other from being taken.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +27,8 @@ use crate::{Event, Why};
 const REQUESTS: usize = 4;
 /// What is looked at where the namespace may be another one, or be different.
 const NAMESPACE: &[Look] = &[Look::Descriptors, Look::Namespace, Look::Independent];
+/// Those of them that tell who it is.
+const IDENTITY: &[Look] = &[Look::Descriptors, Look::Namespace];
 /// Least time between two looks: so events without end do not fill the admin queue.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -50,6 +56,10 @@ impl Look {
     fn bit(self) -> u8 {
         1 << self as u8
     }
+
+    fn bits(looks: &[Look]) -> u8 {
+        looks.iter().fold(0, |bits, look| bits | look.bit())
+    }
 }
 
 /// See the module.
@@ -64,12 +74,18 @@ pub(super) struct Watch {
     /// What is to be looked at, as bits.
     wanted: u8,
     looking: bool,
-    /// How many looks in a row were refused for now.
+    /// What was refused for now, as bits, and when it is looked at again.
+    put_off: u8,
+    again_at: Option<Time>,
+    /// How often in a row something was.
     refused: u32,
     /// Not before this time.
     not_before: Option<Time>,
     /// But for who the namespace is: what is written meanwhile goes to who stands there.
     hurry: bool,
+    /// What is to tell, since an event, whether another namespace stands here; as bits. Until when it has to.
+    doubts: u8,
+    told_by: Option<Time>,
 }
 
 impl Watch {
@@ -81,12 +97,56 @@ impl Watch {
 
     /// Only while the path is `up` is anything looked at.
     pub(super) fn poll_timeout(&self, up: bool) -> Option<Time> {
-        let look = self.not_before.filter(|_| up && self.wanted != 0 && !self.looking);
-        stream::earliest(self.next, look)
+        let looks = up && !self.looking;
+        let look = self.not_before.filter(|_| looks && self.wanted != 0);
+        let again = self.again_at.filter(|_| looks);
+        let told_by = self.told_by.filter(|_| up);
+        [look, again, told_by].into_iter().fold(self.next, stream::earliest)
     }
 
     fn want(&mut self, looks: &[Look]) {
-        self.wanted |= looks.iter().fold(0, |bits, look| bits | look.bit());
+        self.wanted |= Look::bits(looks);
+    }
+
+    /// An event was told: what was refused may be told by now.
+    fn hasten(&mut self, now: Time) {
+        self.refused = 0;
+        self.again_at = self.again_at.map(|at| at.min(now + PAUSE));
+    }
+
+    /// Another namespace may stand here by now.
+    fn doubt(&mut self, until: Time) {
+        self.doubts |= Look::bits(IDENTITY);
+        self.told_by.get_or_insert(until);
+    }
+
+    /// Something was refused for now: it is asked for again, ever more slowly, for the change that it was about
+    /// stands.
+    fn put_off(&mut self, now: Time, look: Look) {
+        self.put_off |= look.bit();
+        self.again_at = Some(now + PAUSE * (1 << self.refused.min(REFUSED_MAX)));
+        self.refused = self.refused.saturating_add(1);
+    }
+
+    /// Something was told, or never will be.
+    fn settled(&mut self, look: Look) {
+        self.put_off &= !look.bit();
+        if self.put_off == 0 {
+            (self.refused, self.again_at) = (0, None);
+        }
+        // What an event asked for meanwhile is not told yet.
+        self.doubts &= !look.bit() | self.wanted;
+        if self.doubts == 0 {
+            self.told_by = None;
+        }
+    }
+
+    /// What was put off and is due is wanted.
+    fn resume(&mut self, now: Time) {
+        if self.again_at.is_some_and(|at| at <= now) {
+            self.again_at = None;
+            self.wanted |= std::mem::take(&mut self.put_off);
+        }
     }
 }
 
@@ -104,7 +164,17 @@ fn other_volume() -> Why {
     Why::Lost(text.to_owned())
 }
 
+fn unnamed() -> Why {
+    let text = "the controller does not tell which volume stands behind this namespace number now; look into the target";
+    Why::Lost(text.to_owned())
+}
+
 impl NvmePath {
+    /// Whether another namespace may stand here by now.
+    pub(super) fn is_unsure(&self) -> bool {
+        self.watch.doubts != 0
+    }
+
     /// The path is up: events are asked for.
     pub(super) fn arm(&mut self, cx: &mut Cx<'_>) {
         let Some(known) = self.known else { return };
@@ -128,6 +198,7 @@ impl NvmePath {
             Notice { kind: 2, info: 0, .. } => {
                 self.watch.want(&[Look::Changed]);
                 self.watch.want(NAMESPACE);
+                self.watch.doubt(cx.now + self.settings.times.command);
             }
             Notice { kind: 2, info: 3, .. } => self.watch.want(&[Look::Ana]),
             Notice { kind: 6, info: 0, .. } => self.watch.want(&[Look::Reservation]),
@@ -135,6 +206,7 @@ impl NvmePath {
             // operator's.
             _ => {}
         }
+        self.watch.hasten(cx.now);
         self.look(cx);
         self.arm(cx);
     }
@@ -160,11 +232,12 @@ impl NvmePath {
         if self.watch.looking || !matches!(self.state, State::Up) {
             return;
         }
+        self.watch.resume(cx.now);
         let is_early = self.watch.not_before.is_some_and(|time| time > cx.now);
         if is_early && !self.watch.hurry {
             return;
         }
-        let urgent = |look: &Look| matches!(look, Look::Descriptors | Look::Namespace);
+        let urgent = |look: &Look| IDENTITY.contains(look);
         let due = |wanted: u8| {
             let mut all = Look::ALL.into_iter();
             all.find(|look| wanted & look.bit() != 0 && (!is_early || urgent(look)))
@@ -172,6 +245,7 @@ impl NvmePath {
         while let Some(look) = due(self.watch.wanted) {
             let Some((sqe, len)) = self.look_command(look) else {
                 self.watch.wanted &= !look.bit();
+                self.watch.settled(look);
                 continue;
             };
             let until = Some(cx.now + self.settings.times.command);
@@ -238,14 +312,14 @@ impl NvmePath {
         }
         let status = cqe.completion().status;
         if status.is_success() {
-            self.watch.refused = 0;
+            self.watch.settled(look);
             self.take_look(cx, look, &payload);
         } else if !status.is_final() {
-            // What is not told now is asked for again, ever more slowly: the change that it was about stands.
-            self.watch.want(&[look]);
-            self.watch.not_before = Some(cx.now + PAUSE * (1 << self.watch.refused.min(REFUSED_MAX)));
-            self.watch.refused = self.watch.refused.saturating_add(1);
-            self.watch.hurry = false;
+            self.watch.put_off(cx.now, look);
+        } else if self.watch.doubts & look.bit() != 0 && self.was_told(look) {
+            return self.fall(cx, unnamed());
+        } else {
+            self.watch.settled(look);
         }
         if matches!(self.state, State::Up) && self.is_contradictory() {
             return self.fall(cx, words::unsized_path());
@@ -254,6 +328,12 @@ impl NvmePath {
             self.changed();
             self.look(cx);
         }
+    }
+
+    /// Whether what is refused now was told when the path came up.
+    fn was_told(&self, look: Look) -> bool {
+        let Identifiers { eui64, nguid, uuid, .. } = &self.found.identifiers;
+        look != Look::Descriptors || eui64.is_some() || nguid.is_some() || uuid.is_some()
     }
 
     fn take_look(&mut self, cx: &mut Cx<'_>, look: Look, payload: &Payload) {
@@ -335,6 +415,9 @@ impl NvmePath {
     /// Keep Alive goes at half of the timeout, or at a quarter unless there was traffic where any traffic
     /// keeps alive.
     pub(super) fn watch_clock(&mut self, cx: &mut Cx<'_>) {
+        if matches!(self.state, State::Up) && self.watch.told_by.is_some_and(|until| until <= cx.now) {
+            return self.fall(cx, unnamed());
+        }
         self.look(cx);
         let Some(next) = self.watch.next.filter(|next| *next <= cx.now) else { return };
         self.watch.next = Some(next.max(cx.now - self.watch.tick) + self.watch.tick);

@@ -35,14 +35,16 @@ pub struct World<P> {
     path: P,
     pub pool: Pool,
     entropy: Entropy,
-    now: Time,
+    pub now: Time,
     wires: Vec<Wire>,
     dialled: usize,
     /// The controller closes as soon as something is asked of it.
     closes: bool,
     /// How long the controller takes for a Write Zeroes; what it will say then, and by which wire.
-    zeroes: Duration,
+    pub zeroes: Duration,
     late: VecDeque<(Time, usize, Vec<u8>)>,
+    /// Requests for events that wait: by which wire, and their names.
+    asked: VecDeque<(usize, [u8; 2])>,
     answer: Answers,
 }
 
@@ -60,6 +62,7 @@ impl<P: Sockets> World<P> {
             closes: false,
             zeroes: Duration::ZERO,
             late: VecDeque::new(),
+            asked: VecDeque::new(),
             answer: Box::new(answer),
         }
     }
@@ -69,7 +72,7 @@ impl<P: Sockets> World<P> {
         act(path, &mut Cx { now: *now, pool, entropy })
     }
 
-    fn step(&mut self) -> bool {
+    pub fn step(&mut self) -> bool {
         self.now.0 += 10_000;
         let mut moved = self.host(|path, cx| path.turn(cx));
         while let Some(dial) = self.path.poll_dial() {
@@ -144,8 +147,13 @@ impl<P: Sockets> World<P> {
                 wire.goes.extend(answer);
                 continue;
             }
-            let Some((result, data)) = (self.answer)(&pdu[8..72]) else { continue };
             let cid = [pdu[10], pdu[11]];
+            let Some((result, data)) = (self.answer)(&pdu[8..72]) else {
+                if pdu[8] == 0x0c {
+                    self.asked.push_back((at, cid));
+                }
+                continue;
+            };
             if !data.is_empty() {
                 wire.goes.extend([7, 4, 24, 24]);
                 wire.goes.extend((24 + data.len() as u32).to_le_bytes());
@@ -168,6 +176,35 @@ impl<P: Sockets> World<P> {
         }
     }
 
+    /// The controller tells an event, if it was asked for one.
+    pub fn tell(&mut self, event: u64) {
+        let (at, cid) = self.asked.pop_front().expect("the path wants to be told");
+        let mut end = vec![5, 0, 24, 0, 24, 0, 0, 0];
+        end.extend(event.to_le_bytes());
+        end.extend([0, 0, 0, 0, cid[0], cid[1], 0, 0]);
+        self.wires[at].goes.extend(end);
+    }
+
+    /// Nothing is left to be done now: the clock goes on to what is due.
+    fn wait(&mut self) {
+        let soon = self.now + Duration::from_secs(1);
+        let late = self.late.front().map(|(due, ..)| *due);
+        let due = stream::earliest(self.path.poll_timeout(), late);
+        self.now = due.map_or(soon, |due| due.min(soon)).max(self.now);
+        self.now.0 += 1000;
+        self.host(|path, cx| path.handle_timeout(cx));
+    }
+
+    /// Time passes, about so long.
+    pub fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.now < end {
+            if !self.step() {
+                self.wait();
+            }
+        }
+    }
+
     /// Goes on until there is something, for at most so long.
     pub fn until<R>(&mut self, most: Duration, mut done: impl FnMut(&mut P) -> Option<R>) -> R {
         let end = self.now + most;
@@ -176,22 +213,16 @@ impl<P: Sockets> World<P> {
             if let Some(found) = done(&mut self.path) {
                 return found;
             }
-            if moved {
-                continue;
+            if !moved {
+                self.wait();
             }
-            let soon = self.now + Duration::from_secs(1);
-            let late = self.late.front().map(|(due, ..)| *due);
-            let due = stream::earliest(self.path.poll_timeout(), late);
-            self.now = due.map_or(soon, |due| due.min(soon)).max(self.now);
-            self.now.0 += 1000;
-            self.host(|path, cx| path.handle_timeout(cx));
         }
         panic!("nothing within {most:?}")
     }
 }
 
 /// The result of what is refused for now.
-const NOT_NOW: u64 = u64::MAX;
+pub const NOT_NOW: u64 = u64::MAX;
 
 /// Connect is answered with controller 1, properties with `status` as CSTS.
 pub fn property(sqe: &[u8], status: u64) -> Answer {
@@ -208,7 +239,7 @@ pub fn property(sqe: &[u8], status: u64) -> Answer {
 
 /// A whole controller with a namespace of 1,024 blocks, whose every request for an event is answered at
 /// once: its list of namespaces has changed.
-fn flood(sqe: &[u8]) -> Answer {
+pub fn flood(sqe: &[u8]) -> Answer {
     let mut page = vec![0; 4096];
     match (sqe[0], sqe[40]) {
         (0x7f, _) if sqe[4] == 4 && sqe[44] == 8 => Some((0x0001_0200, vec![])),

@@ -10,6 +10,7 @@ mod rig;
 mod world;
 
 mod discovery;
+mod doubt;
 mod hostile;
 mod losses;
 mod operations;
