@@ -122,8 +122,8 @@ int bw_initiator_free(bw_initiator *initiator);
  * At most 1024 volumes of one initiator. */
 int bw_open(bw_initiator *initiator, const char *urls, bw_volume **volume);
 
-/* As bw_open, without waiting for more than names to be resolved: poll until bw_state() says BW_STATE_OPEN.
- * A volume that cannot be opened is still to be closed. */
+/* As bw_open, without waiting for more than names to be resolved: poll until bw_state() says BW_STATE_OPEN, or
+ * that it failed: after open_timeout_ms at the latest. A volume that cannot be opened is still to be closed. */
 int bw_open_begin(bw_initiator *initiator, const char *urls, bw_volume **volume);
 
 #define BW_STATE_OPENING 0

@@ -281,7 +281,10 @@ pub unsafe extern "C" fn bw_state(of: *mut Volume) -> c_int {
     match opened.stage {
         Stage::Opening => abi::BW_STATE_OPENING,
         Stage::Open => abi::BW_STATE_OPEN,
-        Stage::Failed => of_error(&state.initiator.why_not_open(handle, &opened.urls)).0,
+        Stage::Failed => match &opened.why {
+            Some(why) => of_error(why).0,
+            None => of_error(&state.initiator.why_not_open(handle, &opened.urls)).0,
+        },
     }
 }
 

@@ -43,6 +43,11 @@ pub(crate) struct Opened {
     pub(crate) handle: Handle,
     pub(crate) stage: Stage,
     pub(crate) urls: String,
+    /// When it was begun; its paths have said that it is open.
+    begun: Instant,
+    is_open: bool,
+    /// Why it is not open, if its paths do not say it.
+    pub(crate) why: Option<client::Error>,
     /// The caller's; made from a box.
     at: NonNull<Volume>,
 }
@@ -146,7 +151,8 @@ impl State {
     /// Keeps a volume, and makes the caller's handle of it.
     pub(crate) fn keep(&mut self, handle: Handle, stage: Stage, urls: &str) -> NonNull<Volume> {
         let at = NonNull::from(Box::leak(Box::new(Volume { state: self, handle })));
-        self.volumes.push(Opened { handle, stage, urls: urls.to_owned(), at });
+        let (begun, urls) = (Instant::now(), urls.to_owned());
+        self.volumes.push(Opened { handle, stage, urls, begun, is_open: false, why: None, at });
         at
     }
 
@@ -319,13 +325,8 @@ impl State {
                 drop(done.payload);
                 self.command_ended(done.id.0, failure);
             }
-            while self.volumes[at].stage == Stage::Opening {
-                match self.initiator.poll_news(handle) {
-                    Some(News::Open) => self.volumes[at].stage = Stage::Open,
-                    Some(News::Failed) => self.volumes[at].stage = Stage::Failed,
-                    Some(News::Changed | News::Path(_) | News::Closed) => {}
-                    None => break,
-                }
+            if self.volumes[at].stage == Stage::Opening {
+                self.look_whether_open(at);
             }
         }
         self.take_returned();
@@ -335,6 +336,34 @@ impl State {
                 self.settle(task);
             }
         }
+    }
+
+    /// A volume is open when it can be used, as for who waits for it; and not for ever about to be.
+    fn look_whether_open(&mut self, at: usize) {
+        let (initiator, opened) = (&mut self.initiator, &mut self.volumes[at]);
+        while let Some(news) = initiator.poll_news(opened.handle) {
+            match news {
+                News::Open => opened.is_open = true,
+                News::Failed => return opened.stage = Stage::Failed,
+                News::Changed | News::Path(_) | News::Closed => {}
+            }
+        }
+        match initiator.is_usable(opened.handle).filter(|_| opened.is_open) {
+            Some(Ok(())) => opened.stage = Stage::Open,
+            Some(Err(why)) => (opened.stage, opened.why) = (Stage::Failed, Some(why)),
+            None if opened.begun.elapsed() >= initiator.settings().open_timeout => {
+                opened.why = Some(initiator.too_late(opened.handle, &opened.urls));
+                opened.stage = Stage::Failed;
+            }
+            None => {}
+        }
+    }
+
+    /// How long it takes until a volume is not about to be opened any more.
+    fn opens_for(&self) -> Option<Duration> {
+        let most = self.initiator.settings().open_timeout;
+        let opening = self.volumes.iter().filter(|opened| opened.stage == Stage::Opening);
+        opening.map(|opened| most.saturating_sub(opened.begun.elapsed())).min()
     }
 
     fn take_returned(&mut self) {
@@ -442,7 +471,7 @@ impl State {
                     None => break,
                 },
             };
-            self.turn(left);
+            self.turn([left, self.opens_for()].into_iter().flatten().min());
             self.gather();
         }
     }
@@ -467,7 +496,7 @@ impl State {
         if !self.completed.is_empty() || !self.loans_over.is_empty() || self.unsent {
             return Some(Duration::ZERO);
         }
-        self.initiator.wait_max()
+        [self.initiator.wait_max(), self.opens_for()].into_iter().flatten().min()
     }
 
     /// Asks that an operation end early.
@@ -583,3 +612,6 @@ pub(crate) fn geometry(state: &State, volume: Handle) -> Result<abi::Geometry, S
             | flag(geometry.dealloc_reads_zero, abi::BW_GEOMETRY_ZEROES),
     })
 }
+
+#[cfg(test)]
+mod tests;

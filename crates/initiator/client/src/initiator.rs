@@ -258,15 +258,14 @@ impl Initiator {
                 }
             }
             // A path that does not serve need not tell how large the volume is: another may.
-            if is_open && (self.known(volume).is_ok() || self.inline.endpoint().misfit(volume).is_some()) {
-                return self.fits(volume);
+            if is_open && let Some(usable) = self.is_usable(volume) {
+                if usable.is_err() {
+                    self.forget(volume);
+                }
+                return usable.map(|()| volume);
             }
             let Some(left) = self.settings.open_timeout.checked_sub(begun.elapsed()) else {
-                let mut why = self.why_not_open(volume, urls);
-                let is_up = self.paths(volume).iter().any(|path| path.standing == multipath::Standing::Up);
-                if why.kind == Kind::Failed && !is_up {
-                    why.kind = Kind::TimedOut;
-                }
+                let why = self.too_late(volume, urls);
                 self.forget(volume);
                 return Err(why);
             };
@@ -274,11 +273,25 @@ impl Initiator {
         }
     }
 
-    /// A volume that is open, unless the legs of a stripe make none.
-    fn fits(&mut self, volume: Handle) -> Result<Handle, Error> {
-        let Some(misfit) = self.inline.endpoint().misfit(volume) else { return Ok(volume) };
-        self.forget(volume);
-        Err(Error::usage(misfit))
+    /// Whether a volume that has said [`News::Open`] can be used; `None` while nothing is known of its blocks.
+    ///
+    /// # Errors
+    /// If the legs of a stripe make none.
+    pub fn is_usable(&self, volume: Handle) -> Option<Result<(), Error>> {
+        match self.inline.endpoint().misfit(volume) {
+            Some(misfit) => Some(Err(Error::usage(misfit))),
+            None => self.known(volume).is_ok().then_some(Ok(())),
+        }
+    }
+
+    /// Why a volume that was begun by these URLs was not open in time.
+    pub fn too_late(&self, volume: Handle, urls: &str) -> Error {
+        let mut why = self.why_not_open(volume, urls);
+        let is_up = self.paths(volume).iter().any(|path| path.standing == multipath::Standing::Up);
+        if why.kind == Kind::Failed && !is_up {
+            why.kind = Kind::TimedOut;
+        }
+        why
     }
 
     /// What a volume's blocks are like, once its target has told: size and block are not zero.
@@ -372,12 +385,12 @@ impl Initiator {
 
     /// Whether size, access or protection has changed since this was last asked.
     pub fn has_changed(&mut self, volume: Handle) -> bool {
-        self.inline.with(|client, _| client.has_changed(volume))
+        self.inline.take(|client| client.has_changed(volume))
     }
 
     /// What has happened to a volume.
     pub fn poll_news(&mut self, volume: Handle) -> Option<News> {
-        self.inline.with(|client, _| client.poll_news(volume))
+        self.inline.take(|client| client.poll_news(volume))
     }
 
     /// Memory for a payload. `None`: none is left; ask again when something has ended.
@@ -411,7 +424,7 @@ impl Initiator {
         {
             return Some(self.ended.remove(at).1);
         }
-        self.inline.with(|client, _| client.poll_done(volume))
+        self.inline.take(|client| client.poll_done(volume))
     }
 
     /// A volume that [`Initiator::poll_done`] may have something for. It is named again only after more has
@@ -421,7 +434,7 @@ impl Initiator {
     pub fn poll_busy(&mut self) -> Option<Handle> {
         match self.ended.first() {
             Some((volume, _)) => Some(*volume),
-            None => self.inline.with(|client, _| client.poll_busy()),
+            None => self.inline.take(|client| client.poll_busy()),
         }
     }
 
@@ -458,7 +471,7 @@ impl Initiator {
             return Err(Error::new(Kind::Failed, "too many reservation requests are in work"));
         }
         loop {
-            if let Some((of, how)) = self.inline.with(|client, _| client.poll_claimed(volume))
+            if let Some((of, how)) = self.inline.take(|client| client.poll_claimed(volume))
                 && of == id
             {
                 return how.map_err(|failure| {

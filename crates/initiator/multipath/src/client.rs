@@ -244,6 +244,14 @@ impl<P: Path> Client<P> {
         }
     }
 
+    /// A remote volume, to take what it has to tell, which makes it want nothing.
+    fn remote_to_hear(&mut self, volume: Handle) -> Option<&mut RemoteVolume<P>> {
+        match &mut self.slots.get_mut(volume.0)?.kind {
+            Kind::Remote(remote) => Some(remote),
+            Kind::Stripe(_) | Kind::Local(..) => None,
+        }
+    }
+
     /// What a volume's blocks are like; `None` before it is open.
     pub fn geometry(&self, volume: Handle) -> Option<Geometry> {
         match &self.slots.get(volume.0)?.kind {
@@ -326,7 +334,7 @@ impl<P: Path> Client<P> {
         if let Kind::Stripe(striped) = &mut self.slots.get_mut(volume.0)?.kind {
             return striped.poll_news();
         }
-        self.remote_mut(volume)?.poll_news()
+        self.remote_to_hear(volume)?.poll_news()
     }
 
     /// Asks something about a remote volume's reservations; false if it is no remote one, or too many are
@@ -344,7 +352,7 @@ impl<P: Path> Client<P> {
         if let Kind::Stripe(striped) = &mut self.slots.get_mut(volume.0)?.kind {
             return striped.poll_claimed();
         }
-        self.remote_mut(volume)?.poll_claimed()
+        self.remote_to_hear(volume)?.poll_claimed()
     }
 
     /// Ends a remote volume, as [`RemoteVolume::close`] does. A local one is closed at once.

@@ -172,6 +172,12 @@ where
         })
     }
 
+    /// Lets the caller take what the endpoint has for it, which must make it want nothing: unlike after
+    /// [`Inline::with`], no turn is due.
+    pub fn take<R>(&mut self, act: impl FnOnce(&mut E) -> R) -> R {
+        each!(self.body.as_deref_mut(), shard => act(&mut shard.end))
+    }
+
     /// What the endpoint has said to [`ShardId::CONTROL`], in order.
     pub fn heard(&mut self) -> Option<E::Message> {
         self.heard.try_recv().ok()

@@ -1,0 +1,213 @@
+//! What a program's loop is told, and that each piece of its memory goes once, at targets and disks of the test's.
+
+use std::cell::RefCell;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::ptr::NonNull;
+use std::rc::Rc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use buf::{Cx, Errno, Payload};
+use client::{Initiator, Io, Settings};
+use volume::{Backend, DiskOp, Done, Geometry, IoId, Op, Outcome};
+
+use self::script::{Answer, Script, honest};
+use super::{For, Stage, State, What};
+
+#[allow(dead_code, reason = "the paths' tests use all of it")]
+#[path = "../../../multipath/tests/iscsi/script.rs"]
+mod script;
+
+fn state(open_timeout: Duration) -> State {
+    let settings = Settings { open_timeout, ..Settings::default() };
+    State::new(Initiator::new(settings).unwrap(), 0)
+}
+
+/// A target on a thread, which ends with its one connection: a disk with blocks of so many bytes that never answers
+/// a read.
+fn target(block: u16) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut script = Script::new(move |cdb| match (cdb[0], honest(cdb)) {
+            (0x28 | 0x88, _) => Answer::Silence,
+            (0x9e, Answer::Good(mut data)) => {
+                data[10..12].copy_from_slice(&block.to_be_bytes());
+                Answer::Good(data)
+            }
+            (_, answer) => answer,
+        });
+        let mut bytes = [0; 4096];
+        while let Ok(len @ 1..) = stream.read(&mut bytes) {
+            if stream.write_all(&script.take(0, &bytes[..len])).is_err() {
+                return;
+            }
+        }
+    });
+    address
+}
+
+fn url(of: SocketAddr) -> String {
+    format!("iscsi://{of}/iqn.2026-11.test:one/0")
+}
+
+fn begin(state: &mut State, urls: &str) {
+    let handle = state.initiator.begin(urls).unwrap();
+    state.keep(handle, Stage::Opening, urls);
+}
+
+/// As the header prescribes, but that the descriptor is waited for by the turn itself.
+fn runs(state: &mut State, most: Duration, mut is_done: impl FnMut(&mut State) -> bool) -> u32 {
+    let (begun, mut turns) = (Instant::now(), 0);
+    while !is_done(state) && begun.elapsed() < most {
+        let left = most.saturating_sub(begun.elapsed());
+        let wait = state.wait_max().unwrap_or(left).min(left);
+        if !wait.is_zero() {
+            state.turn(Some(wait));
+        }
+        state.poll(Some(Duration::ZERO));
+        turns += 1;
+    }
+    turns
+}
+
+#[test]
+fn a_loop_does_not_run_without_rest_while_a_read_hangs() {
+    let mut state = state(Duration::from_secs(30));
+    begin(&mut state, &url(target(512)));
+    runs(&mut state, Duration::from_secs(20), |state| state.volumes[0].stage != Stage::Opening);
+    assert!(state.volumes[0].stage == Stage::Open);
+    let volume = state.volumes[0].handle;
+    let mut memory = vec![0_u8; 512];
+    let at = NonNull::from(&mut memory[..]).cast();
+    state
+        .start(volume, What::Read(at), None, 0, 512, For::Poll(std::ptr::null_mut()))
+        .unwrap_or_else(|_| panic!());
+    assert_eq!(state.wait_max(), Some(Duration::ZERO), "it leaves with the next turn");
+    let turns = runs(&mut state, Duration::from_millis(300), |_| false);
+    assert!(turns < 30, "{turns} turns in 300 ms");
+    assert_eq!(state.in_flight(), 1);
+}
+
+#[test]
+fn a_volume_that_does_not_open_in_time_fails_without_being_waited_for() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut state = state(Duration::from_millis(60));
+    begin(&mut state, &url(silent.local_addr().unwrap()));
+    let turns = runs(&mut state, Duration::from_secs(5), |state| state.volumes[0].stage != Stage::Opening);
+    assert!(state.volumes[0].stage == Stage::Failed && turns < 30, "{turns}");
+    let why = state.volumes[0].why.as_ref().unwrap();
+    assert_eq!(why.kind, client::Kind::TimedOut);
+}
+
+#[test]
+fn a_stripe_whose_legs_do_not_fit_is_not_open() {
+    let mut state = state(Duration::from_secs(30));
+    begin(&mut state, &format!("stripe:{}+{}", url(target(512)), url(target(4096))));
+    runs(&mut state, Duration::from_secs(20), |state| state.volumes[0].stage != Stage::Opening);
+    assert!(state.volumes[0].stage == Stage::Failed);
+    let why = state.volumes[0].why.as_ref().unwrap();
+    assert_eq!(why.kind, client::Kind::Usage, "{why}");
+}
+
+/// A disk that keeps what it is given until the test says.
+#[derive(Clone, Default)]
+struct Keeping(Rc<RefCell<Kept>>);
+
+#[derive(Default)]
+struct Kept {
+    given: Vec<Io>,
+    done: Vec<Done>,
+    /// Every block that it was given to write.
+    blocks: Vec<u64>,
+}
+
+impl Backend for Keeping {
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            blocks: 1 << 20,
+            logical: 512,
+            physical: 512,
+            dio_align: 1,
+            max_io: 512,
+            thin: false,
+            write_cache: false,
+            atomic: 1,
+            atomic_powerfail: 1,
+            caw_max: 0,
+            dealloc_reads_zero: false,
+            lends: false,
+        }
+    }
+    fn submit(&mut self, _: &mut Cx<'_>, io: Io) {
+        let mut kept = self.0.borrow_mut();
+        if let Op::Write(span, _) = &io.op {
+            kept.blocks.push(span.lba);
+        }
+        kept.given.push(io);
+    }
+    fn cancel(&mut self, _: IoId) {}
+    fn poll_done(&mut self) -> Option<Done> {
+        self.0.borrow_mut().done.pop()
+    }
+    fn poll_disk(&mut self) -> Option<DiskOp> {
+        None
+    }
+    fn handle_disk(&mut self, _: &mut Cx<'_>, _: DiskOp, _: Result<usize, Errno>) {}
+}
+
+/// Loans that are over while a command finds no room are heard of when that one has taken its step back.
+#[test]
+fn an_operation_that_finds_no_room_is_not_advanced_again_meanwhile_and_goes_once() {
+    const EACH: u64 = 32;
+    let (mut state, disk) = (state(Duration::from_secs(30)), Keeping::default());
+    let own = disk.clone();
+    let volume = state.initiator.with(|client, _| client.add(Box::new(own), vec![], false)).unwrap();
+    state.keep(volume, Stage::Open, "a disk of the test's");
+    let memory = vec![1_u8; EACH as usize * 512];
+    let at: NonNull<u8> = NonNull::from(&memory[..]).cast();
+    let write = |state: &mut State, number: u64| {
+        let what = What::Write(at, client::Durability::Cached);
+        let whom = For::Poll(std::ptr::null_mut());
+        state.start(volume, what, None, number * EACH * 512, EACH * 512, whom).is_ok()
+    };
+    let ends = |io: Io, with: bool| {
+        let Io { id, payload, .. } = io;
+        let (told, held) = if with { (payload, Payload::None) } else { (Payload::None, payload) };
+        disk.0.borrow_mut().done.push(Done { id, result: Ok(Outcome::Complete), payload: told });
+        held
+    };
+    let mut begun = 0;
+    while write(&mut state, begun) {
+        begun += 1;
+    }
+    // The first commands end, and their memory is not back yet: the kernel has it.
+    let first: Vec<Io> = disk.0.borrow_mut().given.drain(..8).collect();
+    let held: Vec<Payload> = first.into_iter().map(|io| ends(io, false)).collect();
+    state.gather();
+    assert!(write(&mut state, begun), "there is room for a part of it");
+    begun += 1;
+    // Now it is back, and the next to find no room is the first to hear of it.
+    drop(held);
+    assert!(!write(&mut state, begun), "there is none");
+    assert_eq!(state.loans_over.len(), 8, "what was heard is for the next poll");
+    let mut completed = 0;
+    for _ in 0..10_000 {
+        let given: Vec<Io> = disk.0.borrow_mut().given.drain(..).collect();
+        given.into_iter().for_each(|io| drop(ends(io, true)));
+        state.gather();
+        while let Some(completion) = state.poll_completed() {
+            assert_eq!(completion.status, 0);
+            completed += 1;
+        }
+        if state.in_flight() == 0 {
+            break;
+        }
+    }
+    assert_eq!(completed, begun);
+    let mut blocks = std::mem::take(&mut disk.0.borrow_mut().blocks);
+    blocks.sort_unstable();
+    assert_eq!(blocks, (0..begun * EACH).collect::<Vec<_>>(), "each once");
+}
