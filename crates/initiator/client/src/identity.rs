@@ -39,24 +39,47 @@ pub enum Standing {
 /// # Errors
 /// If the machine has no identity, and none can be kept.
 pub(crate) fn who(standing: Standing, entropy: [u8; 3]) -> Result<Who, Error> {
-    let machine = machine(&SYSTEM.map(Path::new), &kept_in())?;
-    let uuid = uuid_of(&machine);
-    let initiator = initiator_name(&text("/etc/iscsi/initiatorname.iscsi".as_ref())?.unwrap_or_default());
-    let initiator = initiator.unwrap_or_else(|| format!("iqn.2026-11.io.blockwire:host.{}", hex(&uuid[..6])));
-    let host = line("/etc/nvme/hostnqn")?.and_then(|text| Nqn::parse(&text).ok());
-    let nqn = format!("nqn.2014-08.org.nvmexpress:uuid:{}", hyphenated(&uuid));
-    #[expect(
-        clippy::expect_used,
-        reason = "36 digits and hyphens behind a prefix of fixed length are a name"
-    )]
-    let host = host.unwrap_or_else(|| Nqn::parse(&nqn).expect("a name of a UUID is a name"));
-    let host_id = line("/etc/nvme/hostid")?.and_then(|text| parse_uuid(&text)).unwrap_or(uuid);
+    let machine = || machine(&SYSTEM.map(Path::new), &kept_in());
+    who_by(Path::new("/etc"), machine, standing, entropy)
+}
+
+/// By the names that stand in files of `etc`. What the machine is known by otherwise is asked only for those that do
+/// not: where all are given it need not be known.
+fn who_by(
+    etc: &Path,
+    machine: impl Fn() -> Result<Vec<u8>, Error>,
+    standing: Standing,
+    entropy: [u8; 3],
+) -> Result<Who, Error> {
+    let uuid = || machine().map(|machine| uuid_of(&machine));
+    let initiator = initiator_name(&text(&etc.join("iscsi/initiatorname.iscsi"))?.unwrap_or_default());
+    let initiator = match initiator {
+        Some(initiator) => initiator,
+        None => format!("iqn.2026-11.io.blockwire:host.{}", hex(&uuid()?[..6])),
+    };
+    let host = match line(&etc.join("nvme/hostnqn"))?.and_then(|text| Nqn::parse(&text).ok()) {
+        Some(host) => host,
+        None => {
+            let nqn = format!("nqn.2014-08.org.nvmexpress:uuid:{}", hyphenated(&uuid()?));
+            #[expect(
+                clippy::expect_used,
+                reason = "36 digits and hyphens behind a prefix of fixed length are a name"
+            )]
+            Nqn::parse(&nqn).expect("a name of a UUID is a name")
+        }
+    };
+    let host_id = match line(&etc.join("nvme/hostid"))?.and_then(|text| parse_uuid(&text)) {
+        Some(host_id) => host_id,
+        None => uuid()?,
+    };
     #[expect(clippy::expect_used, reason = "uuid_of sets version bits, and parse_uuid refuses zero")]
     let host_id = HostId::new(host_id).expect("its version makes it differ from zero");
-    let lasting: [u8; 32] = Sha256::digest([b"isid".as_slice(), &uuid].concat()).into();
     let isid = match standing {
         Standing::Passing => entropy,
-        Standing::Lasting => [lasting[0], lasting[1], lasting[2]],
+        Standing::Lasting => {
+            let lasting: [u8; 32] = Sha256::digest([b"isid".as_slice(), &uuid()?].concat()).into();
+            [lasting[0], lasting[1], lasting[2]]
+        }
         Standing::Inherited(isid) => isid,
     };
     Ok(Who { initiator, host, host_id, isid })
@@ -79,8 +102,8 @@ fn text(path: &Path) -> Result<Option<String>, Error> {
     }
 }
 
-fn line(path: &str) -> Result<Option<String>, Error> {
-    let text = text(path.as_ref())?.unwrap_or_default();
+fn line(path: &Path) -> Result<Option<String>, Error> {
+    let text = text(path)?.unwrap_or_default();
     Ok(text.lines().next().map(|line| line.trim().to_owned()).filter(|line| !line.is_empty()))
 }
 
@@ -202,6 +225,28 @@ mod tests {
         assert_eq!((&one.initiator, one.host_id, one.isid), (&two.initiator, two.host_id, two.isid));
         assert_eq!(who(Standing::Passing, [4, 5, 6]).isid, [4, 5, 6]);
         assert_eq!(who(Standing::Inherited([7, 8, 9]), [4, 5, 6]).isid, [7, 8, 9]);
+    }
+
+    #[test]
+    fn a_machine_whose_names_are_all_given_needs_no_identity_of_its_own() {
+        let etc = tempfile::tempdir().unwrap();
+        let nameless = || Err(Error::new(Kind::Failed, "it has none, and none can be kept"));
+        let who = |standing| who_by(etc.path(), nameless, standing, [1, 2, 3]);
+        for (file, text) in [
+            ("iscsi/initiatorname.iscsi", "InitiatorName=iqn.1993-08.org.debian:01:abc"),
+            ("nvme/hostnqn", "nqn.2014-08.org.nvmexpress:uuid:6b5f4a6e-0001-4000-8000-000000000001"),
+            ("nvme/hostid", "6b5f4a6e-0001-4000-8000-000000000001"),
+        ] {
+            assert!(who(Standing::Passing).is_err(), "{file} is not there yet");
+            let path = etc.path().join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let named = who(Standing::Passing).unwrap();
+        assert_eq!((named.initiator.as_str(), named.isid), ("iqn.1993-08.org.debian:01:abc", [1, 2, 3]));
+        assert_eq!(who(Standing::Inherited([7, 8, 9])).unwrap().isid, [7, 8, 9]);
+        // No file says this, and by chance it would be another one each time.
+        assert!(who(Standing::Lasting).is_err());
     }
 
     #[test]
