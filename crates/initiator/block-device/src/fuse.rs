@@ -93,7 +93,8 @@ pub struct Place<'a> {
     pub kept: Option<Keep<'a>>,
 }
 
-/// Called once, when a place can be used; what it says ends the front.
+/// Called once, when a place can be used, or before anything is served of one that is recovered; what it says ends the
+/// front.
 pub type Ready<'a> = &'a mut dyn FnMut(Place<'_>) -> io::Result<()>;
 
 /// What serves a place, lent: to be given to another process that holds on.
@@ -174,14 +175,28 @@ impl Front {
 
     /// Serves `disk` until `stop` is asked and all users are gone (or it is asked twice), or somebody
     /// unmounts the place. `ready` is called once, when the loop device is there or it is known that there
-    /// will be none. If it fails, or anything before it, a recovered place stays as it was found, for anyone who
-    /// recovers it next; a new one is taken away.
+    /// will be none; of a place that is recovered, which keeps the loop device that it has, before anything that
+    /// waits there is asked for, so that who is told can see to what is to be done if this process dies, too. If it
+    /// fails, or anything before it, a recovered place stays as it was found, for anyone who recovers it next; a new
+    /// one is taken away.
     ///
     /// # Errors
-    /// What `ready` says. Of the disk, when it is gone: all that was out has been answered with an error. Of the kernel, if
-    /// it speaks an older protocol (before Linux 4.20) or takes no answers.
+    /// What `ready` says. Of the disk, when it is gone: all that was out has been answered with an error. Of the
+    /// system, or the kernel, if it speaks an older protocol (before Linux 4.20) or takes no answers: then a place
+    /// that could be kept ([`Place::kept`]) stays as it is, and its users wait as long as somebody holds what was
+    /// kept: who called this sees to that.
     pub fn run(&mut self, disk: &mut dyn Disk, stop: &Stop, ready: Ready<'_>) -> io::Result<()> {
         let mut server = server::Server::new(self, disk, ready)?;
-        turn::run(&mut server, disk, stop)
+        let result = turn::run(&mut server, disk, stop);
+        if result.is_err() && server.leaves_users() {
+            self.mount.settled = false;
+        }
+        result
+    }
+}
+
+impl Drop for Front {
+    fn drop(&mut self) {
+        self.mount.part(&self.fuse);
     }
 }

@@ -147,15 +147,32 @@ pub fn delete(number: u32) -> io::Result<()> {
 /// Takes a device away that a killed process left, and nobody serves.
 ///
 /// # Errors
-/// `ResourceBusy` if it has a server, or was another process's; as [`delete`].
+/// `ResourceBusy` if the driver has not seen yet that its server is gone; `AddrInUse` if it was, or is, another
+/// process's; as [`delete`].
 pub fn delete_left(number: u32, process: u32) -> io::Result<()> {
     let info = Channel::open()?.info(number)?;
-    // What the driver has forgotten of its server is 0 or negative.
-    let is_others = i32::try_from(process) != Ok(info.server) && info.server > 0;
-    if info.state != wire::STATE_QUIESCED || is_others {
-        return Err(io::Error::new(io::ErrorKind::ResourceBusy, "the device has another server"));
+    if is_of_another(&info, process) {
+        return Err(io::Error::new(io::ErrorKind::AddrInUse, "the device is another process's"));
+    }
+    if info.state != wire::STATE_QUIESCED {
+        return Err(io::Error::new(io::ErrorKind::ResourceBusy, "the device has a server"));
     }
     delete(number)
+}
+
+/// Takes a device away that was this process's, unless somebody else has its number by now.
+fn delete_own(number: u32) -> io::Result<()> {
+    match Channel::open()?.info(number) {
+        // Ours is gone.
+        Ok(info) if is_of_another(&info, std::process::id()) => Ok(()),
+        // `delete` says what it is.
+        Ok(_) | Err(_) => delete(number),
+    }
+}
+
+/// Whether the driver knows another process as a device's server. What it has forgotten is 0 or negative.
+fn is_of_another(info: &DeviceInfo, process: u32) -> bool {
+    info.server > 0 && i32::try_from(process) != Ok(info.server)
 }
 
 impl Front {
@@ -182,7 +199,7 @@ impl Front {
             ..DeviceInfo::default()
         })?;
         // From here on it is there, and 64 of them are all that a machine has.
-        let device = Device { number: info.device, stays: false, delete };
+        let device = Device { number: info.device, stays: false, delete: delete_own };
         control.set_parameters(info.device, parameters(disk, &info))?;
         Ok(Front { info, features, recovers: false, statistics: Arc::default(), device })
     }
@@ -211,7 +228,7 @@ impl Front {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the device has another size"));
         }
         control.call(wire::START_USER_RECOVERY, number, &[], 0)?;
-        let device = Device { number, stays: true, delete };
+        let device = Device { number, stays: true, delete: delete_own };
         Ok(Front { info, features, recovers: true, statistics: Arc::default(), device })
     }
 
@@ -226,9 +243,10 @@ impl Front {
     }
 
     /// Serves `disk` until `stop` is asked and all users are gone (or it is asked twice), or somebody
-    /// stops the device. `ready` is called once, with the device's name, when it can be used. The device is
-    /// then taken away; but one that was recovered stays as it is, for the next to recover, if `ready` fails or
-    /// anything before it.
+    /// stops the device. `ready` is called once, with the device's name, when it can be used; of one that is
+    /// recovered before anything that waits there is taken, so that who is told can see to what is to be done if
+    /// this process dies, too. The device is then taken away; but one that was recovered stays as it is, for the
+    /// next to recover, if `ready` fails or anything before it.
     ///
     /// # Errors
     /// What `ready` says. Of the disk, when it is gone: all that was out has been answered with an error, and the

@@ -9,7 +9,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, StatxFlags};
 use rustix::io::Errno;
@@ -17,11 +18,20 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
 };
+use zerocopy::{FromBytes, IntoBytes};
 
-use super::Facts;
+use super::{Facts, wire};
 
 /// The program that mounts for users who may not.
 const PROGRAM: &str = "fusermount3";
+/// How long what is served no more waits for that program.
+const PARTING: Duration = Duration::from_secs(2);
+/// How long a file system of ours may take to answer.
+const ANSWER: Duration = Duration::from_secs(5);
+/// Between two looks at it, and at what the kernel asks.
+const PART_AGAIN: Duration = Duration::from_millis(5);
+/// The longest request: a write of 1 MiB, and what stands before it.
+const REQUEST_MAX: usize = (1 << 20) + 4096;
 /// What the kernel calls our file systems.
 const KIND: &str = "fuse.blockwire";
 
@@ -88,6 +98,10 @@ pub(super) struct Mount {
     /// Whether the set-user-id program mounted it, because we may not.
     by_program: bool,
     mounted: bool,
+    /// What takes it away for users who may not; in tests it is another.
+    program: &'static str,
+    /// That program at work: it may ask the file system that it takes away, so nobody who serves that waits for it.
+    at_work: Option<Child>,
     /// It is ours to take away; one that another process mounted is once its users know of us.
     pub(super) settled: bool,
 }
@@ -110,7 +124,8 @@ impl Mount {
         })?;
         let made = is_new.then(|| Made::of(&at, Path::new(""))).transpose()?;
         let (dir, name) = (std::path::absolute(dir)?, Name::new()?);
-        let mut mount = Mount { dir, name, made, by_program: false, mounted: false, settled: true };
+        let mut mount = Mount::of(dir, name, made);
+        (mount.mounted, mount.settled) = (false, true);
         let fuse = match mount.directly(&at, allow_other) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 mount.by_program = true;
@@ -124,11 +139,28 @@ impl Mount {
         Ok((mount, fuse))
     }
 
+    #[cfg(test)]
+    pub(super) fn is_by_program(&self) -> bool {
+        self.by_program
+    }
+
+    #[cfg(test)]
+    pub(super) fn use_program(&mut self, program: &'static str) {
+        (self.by_program, self.program) = (true, program);
+    }
+
     /// A place that another process mounted, which is gone. Until it is `settled`, it stays as it is.
     pub(super) fn inherited(dir: &Path, facts: &Facts) -> io::Result<Mount> {
         let Facts { name, made, by_program, .. } = *facts;
         let dir = std::path::absolute(dir)?;
-        Ok(Mount { dir, name, made, by_program, mounted: true, settled: false })
+        let mut mount = Mount::of(dir, name, made);
+        mount.by_program = by_program;
+        Ok(mount)
+    }
+
+    fn of(dir: PathBuf, name: Name, made: Option<Made>) -> Mount {
+        let (by_program, at_work) = (false, None);
+        Mount { dir, name, made, by_program, mounted: true, program: PROGRAM, at_work, settled: false }
     }
 
     /// What another process must know that goes on with it.
@@ -205,13 +237,26 @@ impl Mount {
     /// its place and is not this mount stays.
     ///
     /// # Errors
-    /// `ResourceBusy` if others have mounted something over it; what the system says. It may be tried again.
+    /// `ResourceBusy` if others have mounted something over it; `WouldBlock` while a program takes it away; what the
+    /// system says. It may be tried again.
     pub(super) fn detach(&mut self) -> io::Result<()> {
         if !self.mounted || !self.settled {
             return Ok(());
         }
+        if let Some(program) = &mut self.at_work {
+            let ended = program.try_wait()?.ok_or(io::ErrorKind::WouldBlock)?;
+            self.at_work = None;
+            if !ended.success() {
+                return Err(io::Error::other(format!("{} -u failed", self.program)));
+            }
+        }
         match Standing::of(&self.dir)? {
-            Some(standing) if standing.is(self.name) => standing.unmount(&self.dir, self.by_program)?,
+            Some(standing) if standing.is(self.name) && self.by_program => {
+                standing.refuse_busy(&self.dir)?;
+                self.at_work = Some(unmounting(self.program, &self.dir).spawn()?);
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            Some(standing) if standing.is(self.name) => standing.unmount(&self.dir)?,
             Some(standing) if standing.covers(self.name) => return Err(busy(&self.dir)),
             // Somebody else has taken it away.
             Some(_) | None => {}
@@ -219,6 +264,28 @@ impl Mount {
         self.mounted = false;
         self.remove_made();
         Ok(())
+    }
+
+    /// Takes the mount away when it is served no more. A program that does it may ask for it still: it and everybody
+    /// else who asks is refused, for a while.
+    pub(super) fn part(&mut self, fuse: &OwnedFd) {
+        // As large as the largest write, or the kernel ends the connection's requests by itself.
+        let mut request = Vec::new();
+        let until = Instant::now() + PARTING;
+        while self.detach().is_err_and(|why| why.kind() == io::ErrorKind::WouldBlock)
+            && Instant::now() < until
+        {
+            request.resize(REQUEST_MAX, 0);
+            let came = rustix::io::read(fuse, request.as_mut_slice());
+            let header = came.ok().and_then(|n| wire::InHeader::read_from_prefix(request.get(..n)?).ok());
+            let Some((wire::InHeader { unique, .. }, _)) = header else {
+                std::thread::sleep(PART_AGAIN);
+                continue;
+            };
+            let refused =
+                wire::OutHeader { len: size_of::<wire::OutHeader>() as u32, error: -libc::EIO, unique };
+            let _ = rustix::io::write(fuse, refused.as_bytes());
+        }
     }
 
     fn remove_made(&mut self) {
@@ -258,6 +325,10 @@ impl Drop for Mount {
     fn drop(&mut self) {
         // Nobody is left to hear of it.
         let _ = self.detach();
+        if let Some(mut program) = self.at_work.take() {
+            // It ends when nobody has the kernel's end any more; somebody must have waited for it then.
+            let _ = std::thread::Builder::new().name("fusermount".into()).spawn(move || program.wait());
+        }
     }
 }
 
@@ -334,23 +405,30 @@ impl Standing {
         false
     }
 
-    /// Takes this very mount away, and nothing that others have mounted in or over it.
-    fn unmount(&self, dir: &Path, by_program: bool) -> io::Result<()> {
-        if self.table.lines().any(|line| line.split(' ').nth(1) == Some(&self.id)) {
-            return Err(busy(dir));
-        }
-        let through_program = || {
-            let status = Command::new(PROGRAM).args(["-u", "-q", "-z", "--"]).arg(dir).status()?;
-            if status.success() { Ok(()) } else { Err(io::Error::other("fusermount3 -u failed")) }
-        };
-        if by_program {
-            return through_program();
-        }
+    /// Refuses to take away what others have mounted something in or over.
+    fn refuse_busy(&self, dir: &Path) -> io::Result<()> {
+        let is_busy = self.table.lines().any(|line| line.split(' ').nth(1) == Some(&self.id));
+        if is_busy { Err(busy(dir)) } else { Ok(()) }
+    }
+
+    /// Takes this very mount away, and nothing that others have mounted in or over it. A user who may not has a
+    /// program do it, and waits: not to be called by who serves it, unless he may.
+    fn unmount(&self, dir: &Path) -> io::Result<()> {
+        self.refuse_busy(dir)?;
         match rustix::mount::unmount(by_descriptor(&self.at), UnmountFlags::DETACH) {
-            Err(Errno::PERM) => through_program(),
+            Err(Errno::PERM) => match unmounting(PROGRAM, dir).status()?.success() {
+                true => Ok(()),
+                false => Err(io::Error::other("fusermount3 -u failed")),
+            },
             other => Ok(other?),
         }
     }
+}
+
+fn unmounting(program: &str, dir: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.args(["-u", "-q", "-z", "--"]).arg(dir);
+    command
 }
 
 /// Kind, source and options of the file system of a line of mountinfo (proc(5)).
@@ -402,11 +480,25 @@ pub fn clean_named(dir: &Path, name: Name) -> io::Result<bool> {
 
 fn clean_if(dir: &Path, is_meant: impl FnOnce(&Standing) -> bool) -> io::Result<bool> {
     let Some(standing) = Standing::of(dir)?.filter(is_meant) else { return Ok(false) };
-    // The kernel may still know what stat says; this it always asks.
-    match rustix::fs::fstatfs(&standing.at) {
-        Err(Errno::NOTCONN) => standing.unmount(dir, false).map(|()| true),
+    match asked(standing.at.try_clone()?)? {
+        Err(Errno::NOTCONN) => standing.unmount(dir).map(|()| true),
         _ => Ok(false),
     }
+}
+
+/// What a file system answers whose kernel's end somebody may hold who serves nobody: then the question waits as long
+/// as that, and nobody waits with it.
+fn asked(at: OwnedFd) -> io::Result<rustix::io::Result<()>> {
+    let (say, said) = std::sync::mpsc::channel();
+    std::thread::Builder::new().name("statfs".into()).spawn(move || {
+        // The kernel may still know what stat says; this it always asks.
+        let _ = say.send(rustix::fs::fstatfs(&at).map(drop));
+    })?;
+    said.recv_timeout(ANSWER).map_err(|_| {
+        let why =
+            "the file system there does not answer: its server hangs, or was killed and a keeper holds it";
+        io::Error::new(io::ErrorKind::TimedOut, why)
+    })
 }
 
 fn receive_descriptor(from: &OwnedFd) -> io::Result<OwnedFd> {

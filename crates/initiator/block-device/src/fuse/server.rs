@@ -48,6 +48,8 @@ const BATCH: usize = 64;
 const PAUSE: Duration = Duration::from_millis(10);
 /// How long until it is tried again to take a place away that something else is mounted over.
 const DETACH_AGAIN: Duration = Duration::from_millis(500);
+/// How long until it is looked again whether the program has done that.
+const PROGRAM_AGAIN: Duration = Duration::from_millis(10);
 /// How long the kernel may remember names and sizes, in seconds; it is told when they change.
 const VALID: u64 = 3600;
 
@@ -230,6 +232,22 @@ impl<'a> Server<'a> {
         Ok(())
     }
 
+    /// What waits at a place that is recovered is asked for when it is known who serves it now, and not before.
+    fn tell_recovered(&mut self) -> io::Result<()> {
+        let inherited = self.inherited.as_ref().map(|device| LoopDevice::inherited(device.try_clone()?));
+        let device = inherited.transpose()?;
+        let device = match device {
+            Some(device) => Ok((device.path().to_owned(), device.share()?)),
+            None => Err(None),
+        };
+        self.tell_ready(device)
+    }
+
+    /// Whether somebody else may serve the users of a place whose front failed by itself.
+    pub(super) fn leaves_users(&self) -> bool {
+        self.resends && !self.over && !self.leaves
+    }
+
     fn tell_ready(&mut self, device: Result<(PathBuf, OwnedFd), Option<io::Error>>) -> io::Result<()> {
         let file = self.file();
         if let Some(ready) = self.ready.take() {
@@ -375,10 +393,15 @@ impl<'a> Server<'a> {
         if self.detach_due.is_none_or(|due| now() < due) {
             return;
         }
-        let is_detached = self.front.mount.detach().is_ok();
+        let detached = self.front.mount.detach();
+        if detached.as_ref().is_err_and(|why| why.kind() == io::ErrorKind::WouldBlock) {
+            // The program that takes it away may ask for it: it is answered meanwhile.
+            self.detach_due = Some(now() + PROGRAM_AGAIN);
+            return;
+        }
         let is_unused = self.opened == 0 && !self.has_old_users && self.requests.in_flight() == 0;
-        self.over |= !is_detached && is_unused;
-        self.detach_due = (!is_detached && !self.over).then(|| now() + DETACH_AGAIN);
+        self.over |= detached.is_err() && is_unused;
+        self.detach_due = (detached.is_err() && !self.over).then(|| now() + DETACH_AGAIN);
     }
 
     fn watch(&mut self, waiter: &Waiter) -> io::Result<()> {
@@ -458,10 +481,12 @@ impl Face for Server<'_> {
 
     fn settle(&mut self, disk: &mut dyn Disk, waiter: &Waiter) -> io::Result<bool> {
         if std::mem::take(&mut self.resend_due) {
+            self.tell_recovered()?;
             // What the front before this one had taken comes again, ahead of what waits.
             self.say(0, wire::NOTIFY_RESEND, &[], &Sg::new())?;
         }
-        if self.begun && self.loop_thread.is_none() && self.ready.is_some() {
+        let begins = self.begun && self.loop_thread.is_none() && self.ready.is_some();
+        if begins || self.inherited.is_some() {
             self.begin_loop_device(waiter)?;
         }
         let mut started = false;

@@ -78,6 +78,15 @@ impl<'a, D: Driver> Server<'a, D> {
         Ok(())
     }
 
+    /// Says, once, that the device is there.
+    fn tell(&mut self) -> io::Result<()> {
+        if let Some(ready) = self.ready.take() {
+            ready(&block_path(self.front.info.device))?;
+            self.told = true;
+        }
+        Ok(())
+    }
+
     /// Whether the device was told to end, or never came to be used: then nobody is to recover it.
     pub(super) fn is_done_with(&self) -> bool {
         self.stop_sent || self.stop == Some(Leave::Now) || !self.told
@@ -88,10 +97,7 @@ impl<'a, D: Driver> Server<'a, D> {
         match self.command.take() {
             Some(Command::Start) => {
                 result?;
-                if let Some(ready) = self.ready.take() {
-                    ready(&block_path(self.front.info.device))?;
-                    self.told = true;
-                }
+                self.tell()?;
             }
             // Nothing is lost but the new size: the old one still holds.
             Some(Command::Resize(_)) | None => {}
@@ -230,6 +236,10 @@ impl<D: Driver> Face for Server<'_, D> {
             waiter.add(queue, QUEUE, true, false)?;
             waiter.add(control, CONTROL, true, false)?;
             waiter.add(looked, LOOKED, true, false)?;
+            // What the server before this one had taken comes again as soon as the driver may give it.
+            if self.front.recovers {
+                self.tell()?;
+            }
             self.begin(Command::Start)?;
         }
         let before = self.requests.in_flight();

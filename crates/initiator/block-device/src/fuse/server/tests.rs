@@ -112,6 +112,75 @@ fn a_polite_stop_does_not_cut_users_when_something_is_mounted_over_it() {
     assert!(!dir.exists());
 }
 
+/// What it takes it issues to the volume, and the next who recovers must know of it.
+#[test]
+fn nothing_that_waits_at_a_recovered_place_is_taken_before_it_is_known_who_serves_it() {
+    let dir = std::env::temp_dir().join("attach-fuse-no-such-directory");
+    let (mut front, peer) = front(&dir, 4096);
+    let header = wire::InHeader { len: 40, opcode: opcode::STATFS, unique: 7, ..wire::InHeader::default() };
+    rustix::io::write(&peer, header.as_bytes()).unwrap();
+    rustix::io::ioctl_fionbio(&peer, true).unwrap();
+    let mut disk = RamVolume::new(Arc::new(RamDisk::new(64, 64, 512, 4096)), Mood::default());
+    let stop = Stop::new().unwrap();
+    let why = front.run(&mut disk, &stop, &mut |place| {
+        assert!(place.kept.is_some(), "who recovers it next needs the kernel's end");
+        assert!(rustix::io::read(&peer, &mut [0; 64]).is_err(), "the kernel was told to ask again");
+        Err(io::ErrorKind::StorageFull.into())
+    });
+    assert_eq!(why.unwrap_err().kind(), io::ErrorKind::StorageFull);
+    assert!(rustix::io::read(&peer, &mut [0; 64]).is_err(), "somebody was asked, or answered");
+    assert!(!front.mount.settled, "it stays as it was found");
+}
+
+#[test]
+fn a_front_that_fails_by_itself_does_not_take_the_place_from_under_its_users() {
+    let dir = std::env::temp_dir().join("attach-fuse-no-such-directory");
+    let (mut front, peer) = front(&dir, 4096);
+    let mut disk = RamVolume::new(Arc::new(RamDisk::new(64, 64, 512, 4096)), Mood::default());
+    let mut was_told = false;
+    rustix::io::write(&peer, &[0xff; 50]).unwrap();
+    let ran = front.run(&mut disk, &Stop::new().unwrap(), &mut |_| {
+        was_told = true;
+        Ok(())
+    });
+    assert!(ran.is_err() && was_told);
+    assert!(!front.mount.settled, "it is taken away, and what waits fails");
+}
+
+/// As fusermount3 does for who may not unmount: it looks at what it takes away, which waits for an answer.
+#[test]
+fn a_program_that_takes_the_place_away_is_not_waited_for_by_who_must_answer_it() {
+    use std::os::unix::fs::PermissionsExt;
+    for times in [1, 2] {
+        let dir = std::env::temp_dir().join(format!("attach-fuse-{}-program-{times}", std::process::id()));
+        let settings = Settings { loop_devices: LoopDevices::Never, ..Settings::new(&dir) };
+        let Ok(mut front) = Front::new(settings) else { return };
+        if front.mount.is_by_program() {
+            return;
+        }
+        let script = dir.with_extension("sh");
+        // What it asks for is known by nobody beforehand.
+        std::fs::write(&script, "#!/bin/sh\nstat -f \"$5\" >/dev/null 2>&1\numount -l \"$5\"\n").unwrap();
+        std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o700)).unwrap();
+        front.mount.use_program(script.to_str().unwrap().to_owned().leak());
+        let stop = Stop::new().unwrap();
+        let (its_stop, (say, said)) = (stop.clone(), mpsc::channel());
+        std::thread::spawn(move || {
+            let mut disk = RamVolume::new(Arc::new(RamDisk::new(64, 64, 512, 4096)), Mood::default());
+            let ran = front.run(&mut disk, &its_stop, &mut |_| {
+                (0..times).for_each(|_| its_stop.stop());
+                Ok(())
+            });
+            drop(front);
+            let _ = say.send(ran);
+        });
+        // If it hangs, the end of this process ends it.
+        said.recv_timeout(Duration::from_secs(20)).expect("they wait for each other").unwrap();
+        assert!(!dir.exists(), "asked {times} times");
+        std::fs::remove_file(&script).unwrap();
+    }
+}
+
 /// The bytes of the volume, as they must be.
 struct Model(Vec<u8>);
 

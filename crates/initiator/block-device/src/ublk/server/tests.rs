@@ -235,6 +235,36 @@ fn descriptors_of_hostile_seeds_are_each_answered_once() {
     }
 }
 
+/// What it takes it issues to the volume, and the next who recovers must know of it.
+#[test]
+fn nothing_of_a_recovered_device_is_taken_before_it_is_known_who_serves_it() {
+    for fails in [true, false] {
+        let heard = Rc::new(RefCell::new(Heard::default()));
+        let (front, mut disk, stop) = (Front { recovers: true, ..front() }, disk(), Stop::new().unwrap());
+        heard.borrow_mut().to_come.push_back(Ok(Came::Request(0, request(op::FLUSH.into(), 0, 0))));
+        let its_heard = heard.clone();
+        let mut ready = |_: &std::path::Path| {
+            assert!(its_heard.borrow().commands.is_empty(), "the driver was told to go on");
+            if fails { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+        };
+        let mut driver = Played::new(&heard, Box::new(|| Box::new(|| true)), &Arc::default());
+        driver.stop = Some(stop.clone());
+        let mut server = Server::new(&front, driver, &disk, &mut ready);
+        let ran = crate::turn::run(&mut server, &mut disk, &stop);
+        assert_eq!(ran.is_err(), fails);
+        assert_eq!(heard.borrow().results.len(), usize::from(!fails));
+        assert_eq!(heard.borrow().commands.first(), (!fails).then_some(&Command::Start));
+    }
+}
+
+#[test]
+fn a_device_that_another_process_serves_by_now_is_not_deleted() {
+    let served_by = |server| DeviceInfo { server, ..DeviceInfo::default() };
+    for (server, is_of_another) in [(7, false), (8, true), (0, false), (-1, false)] {
+        assert_eq!(crate::ublk::is_of_another(&served_by(server), 7), is_of_another, "{server}");
+    }
+}
+
 /// A machine has only so many.
 #[test]
 fn a_device_that_never_came_to_be_served_is_deleted() {
