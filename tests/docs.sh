@@ -16,21 +16,34 @@ for reports in docs/eval/*/; do
   find "$reports" -maxdepth 1 -name '*.svg' -exec cp --parents -t "$BOOK/src" {} +
 done
 
-# The table of contents is that of docs/README.md.
-awk '
-  BEGIN { print "# Summary\n\n[Blockwire](README.md)" }
-  /^\*\*/ { gsub(/\*/, ""); print "\n# " $0 "\n" }
-  /^- / {
-    rest = $0
-    while (match(rest, /\[[^]]*\]\([^)]*\)/)) {
-      link = substr(rest, RSTART, RLENGTH)
-      rest = substr(rest, RSTART + RLENGTH)
-      sub(/\]\(/, "](docs/", link)
-      sub(/\(docs\/\.\.\//, "(", link)
-      if (link !~ /\(README\.md\)/) print "- " link
-    }
-  }
-' docs/README.md >"$BOOK/src/SUMMARY.md"
+# links FOLDER: the links to Markdown pages in the text of a page of that folder, a line each, with paths
+# from the root
+links() {
+  local link page
+  grep -o '\[[^]]*\]([^)#]*\.md)' | while IFS= read -r link; do
+    page=${link##*](}
+    printf '%s](%s)\n' "${link%%](*}" "$(realpath -m --relative-to=. "$1/${page%)}")"
+  done
+}
+
+# The table of contents is that of docs/README.md; a folder's index has its pages below it.
+{
+  printf '# Summary\n\n[Blockwire](README.md)\n'
+  while IFS= read -r line; do
+    case $line in
+    '**'*) printf '\n# %s\n\n' "${line//\*/}" ;;
+    '- '*)
+      links docs <<<"$line" | while IFS= read -r link; do
+        at=${link##*](}
+        at=${at%)}
+        [ "$at" != README.md ] || continue
+        printf -- '- %s\n' "$link"
+        case $at in docs/*/README.md) links "${at%/*}" <"$at" | grep -F "](${at%/*}/" | sed 's/^/  - /' ;; esac
+      done
+      ;;
+    esac
+  done <docs/README.md
+} >"$BOOK/src/SUMMARY.md"
 cat >"$BOOK/book.toml" <<'END'
 [book]
 title = "Blockwire"
