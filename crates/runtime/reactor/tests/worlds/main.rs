@@ -204,6 +204,13 @@ fn until(mut what: impl FnMut() -> bool) {
     }
 }
 
+/// Waits until the first shard has taken all messages that were posted before.
+fn heard(world: &World) {
+    let (to, from) = channel();
+    assert!(world.post(ShardId(0), Msg::Ping(to)));
+    from.recv_timeout(Duration::from_secs(5)).unwrap();
+}
+
 /// What the first shard has counted by now: it tells with its next turn, which a message brings about.
 fn counted(world: &World) -> ShardStats {
     world.post(ShardId(0), Msg::Ping(channel().0));
@@ -426,6 +433,7 @@ fn links_can_be_aborted_while_busy(io: IoChoice) {
         stream.write_all(&frame([SOURCE, ECHO][i % 2], 2 << 20)).unwrap();
         stream.write_all(&vec![0; 1000 * i]).unwrap();
     }
+    until(|| world.stats()[0].links == 20);
     std::thread::sleep(Duration::from_millis(50));
     world.post(ShardId(0), Msg::AbortAll);
     until(|| world.stats()[0].links == 0);
@@ -447,6 +455,7 @@ fn a_close_delivers_what_is_being_sent(io: IoChoice) {
     let mut idle = connect(&world);
     idle.write_all(&frame(WHERE, 0)).unwrap();
     assert_eq!(word(&mut idle), 0);
+    until(|| world.stats()[0].links == 11);
     std::thread::sleep(Duration::from_millis(50));
     world.post(ShardId(0), Msg::CloseAll);
     assert_eq!(idle.read(&mut [0]).unwrap(), 0);
@@ -480,6 +489,7 @@ fn a_late_end_of_a_link_that_starved_does_not_end_the_world(io: IoChoice) {
     let mut streams: Vec<_> = (0..40).map(|_| connect(&world)).collect();
     until(|| world.stats()[0].links == 40);
     assert!(world.post(ShardId(0), Msg::Hoard(true)));
+    heard(&world);
     // Half a frame: it is kept, and more is asked for.
     for stream in &mut streams {
         stream.write_all(&[0]).unwrap();
