@@ -126,6 +126,11 @@ struct Fixture {
 }
 
 fn fixture() -> Fixture {
+    fixture_of(|_| {})
+}
+
+/// With a plan that was changed.
+fn fixture_of(change: impl FnOnce(&mut Plan)) -> Fixture {
     let root = tempfile::tempdir().unwrap();
     let state = Arc::new(StateDir::open(&root.path().join("state")).unwrap());
     let engine = Arc::new(Memory::default());
@@ -145,7 +150,7 @@ fn fixture() -> Fixture {
         digests: (true, true),
         tcp: crate::plan::TcpOptions::default(),
     };
-    let plan = Plan {
+    let mut plan = Plan {
         node: None,
         volumes: vec![volume],
         portals: vec![portal(Protocol::Iscsi), portal(Protocol::Nvme)],
@@ -154,11 +159,13 @@ fn fixture() -> Fixture {
         oui: None,
         hosts: Vec::new(),
         auth: crate::plan::Auth::default(),
+        allow_anonymous: false,
         limits: crate::plan::Limits::default(),
         placement: Vec::new(),
         cores: Vec::new(),
         io: crate::plan::IoWorld::Auto,
     };
+    change(&mut plan);
     let ending = Arc::new(Ending::default());
     let daemon = Daemon::new(
         engine.clone(),
@@ -231,6 +238,54 @@ fn a_created_volume_is_served_recorded_and_forgotten_when_deleted() {
     assert_eq!(code(daemon.answer(Request::TargetShow { name: "x".into() })), Code::NotFound);
     // The lock went with the volume.
     create(&daemon, "z", format!("file:{}", path.display())).unwrap();
+}
+
+/// The configuration is sound as long as there is no other volume: its only target has users of its own.
+#[test]
+fn a_created_volume_is_not_open_to_strangers_beyond_this_machine() {
+    let public = |plan: &mut Plan| {
+        plan.portals.iter_mut().for_each(|portal| portal.address = "0.0.0.0:0".parse().unwrap());
+    };
+    let Fixture { root, engine, daemon } = fixture_of(public);
+    let path = root.path().join("x.img");
+    let spec = format!("file:{},size=1M", path.display());
+    let why = create(&daemon, "x", spec.clone()).unwrap_err();
+    assert_eq!(why.code, Code::Invalid);
+    assert!(
+        why.message.contains("asks for no authentication") && why.message.contains("--allow-anonymous"),
+        "{why:?}"
+    );
+    assert!(!path.exists() && engine.take().is_empty() && volumes::load(&daemon.state).unwrap().is_empty());
+    assert_eq!(code(daemon.answer(Request::VolumeShow { name: "x".into() })), Code::NotFound);
+    let Fixture { root: _root, daemon, .. } = fixture_of(|plan| {
+        public(plan);
+        plan.allow_anonymous = true;
+    });
+    create(&daemon, "x", spec).unwrap();
+}
+
+/// A volume that the next start would refuse, with all others, because one machine sees it twice.
+#[test]
+fn a_created_volume_is_not_reached_by_one_host_over_both_protocols() {
+    let both_names = |both: bool| {
+        move |plan: &mut Plan| {
+            let mut host = crate::config::tests::example().hosts.swap_remove(0);
+            (host.iqns, host.nqns) =
+                (vec!["iqn.2026-11.com.example:h".into()], vec!["nqn.2026-11.com.example:h".into()]);
+            host.grants =
+                vec![crate::plan::Grant { target: None, luns: None, read_only: false, locals: Vec::new() }];
+            host.subsystem_grants =
+                vec![crate::plan::SubsystemGrant { subsystem: None, namespaces: None, read_only: false }];
+            host.both = both;
+            plan.hosts = vec![host];
+        }
+    };
+    let Fixture { root: _root, engine, daemon } = fixture_of(both_names(false));
+    let why = create(&daemon, "x", "ram:1M".into()).unwrap_err();
+    assert!(why.code == Code::Invalid && why.message.contains("no multipath merges the two"), "{why:?}");
+    assert!(engine.take().is_empty());
+    let Fixture { root: _root, daemon, .. } = fixture_of(both_names(true));
+    create(&daemon, "x", "ram:1M".into()).unwrap();
 }
 
 #[test]

@@ -41,6 +41,8 @@ pub struct Plan {
     pub hosts: Vec<Host>,
     /// Authentication that is not of one host.
     pub auth: Auth,
+    /// Strangers may be let in from beyond this machine (`--allow-anonymous`).
+    pub allow_anonymous: bool,
     /// Limits of the whole daemon.
     pub limits: Limits,
     /// Where connections are served; the first rule that fits decides.

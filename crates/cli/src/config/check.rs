@@ -98,12 +98,13 @@ pub fn check(draft: Draft, options: &Options, sink: &Sink) -> Plan {
         oui: draft.oui.map(|oui| oui.value),
         hosts,
         auth: auth.value.auth,
+        allow_anonymous: options.allow_anonymous,
         limits: draft.limits.map(|limits| limits.value).unwrap_or_default(),
         cores: options.cores.clone(),
         io: options.io,
     };
     nvme::one_protocol_each(&plan, &draft.hosts, sink);
-    exposure(&plan, &draft.portals, options.allow_anonymous, sink);
+    exposure(&plan, &draft.portals, sink);
     plan
 }
 
@@ -357,24 +358,21 @@ fn discovery_proof(auth: &Located<AuthDraft>, hosts: &[Host], sink: &Sink) {
     }
 }
 
+/// Why `ways` may not be added to those of a plan: the next start, which looks at all of them, would be refused.
+pub fn forbidden(plan: &Plan, ways: &Ways) -> Option<String> {
+    let plan = Plan { ways: ways.clone(), ..plan.clone() };
+    let open = plan.portals.iter().find_map(|portal| open_portal(&plan, portal));
+    open.or_else(|| plan.hosts.iter().find_map(|host| nvme::both_ways_forbidden(&plan, host)))
+}
+
 /// Refuses listeners that strangers can reach without a secret.
-fn exposure(plan: &Plan, portals: &[Located<Portal>], allow_anonymous: bool, sink: &Sink) {
+fn exposure(plan: &Plan, portals: &[Located<Portal>], sink: &Sink) {
     let public = portals.iter().filter(|portal| !network::is_loopback(portal.value.address.ip()));
     let mut any = None;
     for portal in public {
         any = Some(portal);
-        if allow_anonymous {
-            continue;
-        }
-        if let Some((what, remedy)) = open_to_strangers(plan, &portal.value) {
-            sink.error(
-                &portal.at,
-                format!(
-                    "portal {} is open beyond this machine and {what} asks for no authentication; \
-                     {remedy}, listen on 127.0.0.1, or give --allow-anonymous",
-                    portal.value.address
-                ),
-            );
+        if let Some(why) = open_portal(plan, &portal.value) {
+            sink.error(&portal.at, why);
         }
     }
     if let Some(portal) = any
@@ -388,6 +386,19 @@ fn exposure(plan: &Plan, portals: &[Located<Portal>], allow_anonymous: bool, sin
              set node (or --node) so that they differ from those of other machines",
         );
     }
+}
+
+/// What is wrong with a portal by which strangers come from beyond this machine.
+fn open_portal(plan: &Plan, portal: &Portal) -> Option<String> {
+    if plan.allow_anonymous || network::is_loopback(portal.address.ip()) {
+        return None;
+    }
+    let (what, remedy) = open_to_strangers(plan, portal)?;
+    Some(format!(
+        "portal {} is open beyond this machine and {what} asks for no authentication; {remedy}, listen on 127.0.0.1, \
+         or give --allow-anonymous",
+        portal.address
+    ))
 }
 
 /// What strangers can reach by a portal without a secret, and what to do about it. A discovery service

@@ -68,6 +68,12 @@ impl Daemon {
         }
         let volume = Volume { name, spec, origin: Origin::Created };
         let ways = self.default_ways(&volume);
+        // As the next start will judge it.
+        if let Some(why) = check::forbidden(&self.plan, &ways) {
+            let message =
+                format!("volume \"{}\" would be reached by default, and may not be: {why}", volume.name);
+            return Err(invalid(&message));
+        }
         let is_free =
             |served: &Served| served.free_for(volume.name.as_str()).and_then(|()| served.free_to_use(&ways));
         is_free(&self.served())?;

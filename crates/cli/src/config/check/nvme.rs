@@ -177,23 +177,36 @@ pub fn hosts_exist(drafts: &[Located<SubsystemDraft>], hosts: &[Located<HostDraf
 /// be mounted from it. So a host that can reach a volume both ways must say that it knows.
 pub fn one_protocol_each(plan: &Plan, drafts: &[Located<HostDraft>], sink: &Sink) {
     for (host, draft) in plan.hosts.iter().zip(drafts) {
-        if host.both {
-            continue;
-        }
-        if let Some((volume, target, subsystem)) = doubly(plan, host) {
-            let why = format!(
-                "host \"{}\" reaches volume \"{volume}\" over iSCSI (target \"{target}\") and over NVMe/TCP \
-                 (subsystem \"{subsystem}\"), and no multipath merges the two; take one away, or set both = true",
-                host.name
-            );
-            // Names say for certain that one machine is meant; a network may hold two.
-            if host.iqns.is_empty() || host.nqns.is_empty() {
-                sink.warn(&draft.at, why);
-            } else {
+        if let Some(why) = both_ways(plan, host) {
+            if is_one_machine(host) {
                 sink.error(&draft.at, why);
+            } else {
+                sink.warn(&draft.at, why);
             }
         }
     }
+}
+
+/// What stands against a plan by which one machine reaches a volume over both protocols.
+pub fn both_ways_forbidden(plan: &Plan, host: &Host) -> Option<String> {
+    is_one_machine(host).then(|| both_ways(plan, host)).flatten()
+}
+
+/// Names say for certain that one machine is meant; a network may hold two.
+fn is_one_machine(host: &Host) -> bool {
+    !host.iqns.is_empty() && !host.nqns.is_empty()
+}
+
+fn both_ways(plan: &Plan, host: &Host) -> Option<String> {
+    if host.both {
+        return None;
+    }
+    let (volume, target, subsystem) = doubly(plan, host)?;
+    Some(format!(
+        "host \"{}\" reaches volume \"{volume}\" over iSCSI (target \"{target}\") and over NVMe/TCP (subsystem \
+         \"{subsystem}\"), and no multipath merges the two; take one away, or set both = true",
+        host.name
+    ))
 }
 
 /// A volume that the host's own grants lead to by both protocols.
