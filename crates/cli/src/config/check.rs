@@ -4,7 +4,7 @@
 mod nvme;
 mod placement;
 
-pub use nvme::default_subsystem;
+pub use nvme::{default_subsystem, serial};
 
 use std::collections::HashMap;
 

@@ -11,6 +11,7 @@ use shard::{
 
 use super::exports::{Frame, Known, network, revision};
 use crate::{
+    config::check,
     engine::EngineError,
     name::VolumeName,
     plan::{Host, Portal, Protocol, Subsystem, SubsystemGrant},
@@ -140,14 +141,12 @@ impl Frame {
         let first = subsystem.namespaces.first().and_then(|one| number(&one.volume));
         let given = || self.serials.of(&subsystem.nqn).map(str::to_owned);
         let serial = subsystem.serial.clone().or_else(given).or_else(|| Some(serial(first?.uuid)));
+        // While its volume is away nobody is let in; blanks would make it the same as all others that are.
+        let serial = serial.unwrap_or_else(|| check::serial(&subsystem.nqn));
         let grants = subsystem.grants;
         SubsystemExport {
             nqn: subsystem.nqn.as_str().into(),
-            product: Arc::new(NvmeProduct {
-                serial: serial.unwrap_or_default(),
-                model: subsystem.model.clone(),
-                firmware: revision(),
-            }),
+            product: Arc::new(NvmeProduct { serial, model: subsystem.model.clone(), firmware: revision() }),
             ports: subsystem.portals.iter().map(|tag| self.port(Protocol::Nvme, *tag)).collect(),
             is_away: namespaces.is_empty() && !subsystem.namespaces.is_empty(),
             namespaces,
@@ -345,6 +344,19 @@ mod tests {
         );
         assert_eq!(shared_serial(&drawn, &[0, 1], &[0]), serial);
         assert_eq!(shared_serial(&drawn, &[], &[]), serial, "it changes when the first comes");
+    }
+
+    #[test]
+    fn subsystems_whose_volumes_are_away_let_nobody_in_and_are_not_taken_for_one() {
+        let plan = example();
+        let mut subsystems = plan.ways.subsystems.clone();
+        subsystems.iter_mut().for_each(|one| one.serial = None);
+        let exports = Frame::of(&plan).nvme(&subsystems, &|_: &VolumeName| None, 1);
+        assert!(exports.subsystems.len() > 1 && exports.subsystems.iter().all(|one| one.is_away));
+        let serials: Vec<&str> = exports.subsystems.iter().map(|one| one.product.serial.as_str()).collect();
+        assert!(serials.iter().all(|serial| serial.len() == 20), "{serials:?}");
+        let others = serials.iter().collect::<std::collections::BTreeSet<_>>();
+        assert_eq!(others.len(), serials.len(), "{serials:?}");
     }
 
     #[test]

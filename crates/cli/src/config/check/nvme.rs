@@ -90,7 +90,7 @@ fn namespaces(draft: &SubsystemDraft, volumes: &[Volume], sink: &Sink) -> Vec<Na
 }
 
 /// A serial number that stays with a name: 20 hexadecimal digits.
-fn serial(nqn: &str) -> String {
+pub fn serial(nqn: &str) -> String {
     // FNV-1a over the name, 128 bits, of which 80 are shown: not a secret, only unlikely to collide.
     let hash = nqn.bytes().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128, |hash, byte| {
         (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
