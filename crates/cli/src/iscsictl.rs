@@ -168,7 +168,7 @@ fn not_built(args: &IscsictlArgs) -> Result<(), Failure> {
         "-F is not built: initiators flush by themselves (SYNCHRONIZE CACHE); with SYNC behind a TargetDevice \
          there is never anything to flush"
     } else if args.set {
-        "-G is not built: change the file and start the daemon anew"
+        "-G is not built: change the file and start the daemon again"
     } else if args.write {
         "-W is not built: the file is never written; `blockwire iscsictl -c target=NAME` shows what holds"
     } else {

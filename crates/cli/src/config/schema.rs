@@ -110,7 +110,7 @@ pub const VOLUME: Section = Section {
             "uuid",
             "UUID",
             "kept in the state directory",
-            "Identity shown to initiators. Without it a file keeps the one that it was given, and so does a device of which the system tells a serial number; a device without one gets a fresh identity, and loses its reservations, when it is set up anew or the machine starts again, and a RAM volume at each start.",
+            "Identity shown to initiators. Without it a file keeps the one that it was given, and so does a device of which the system tells a serial number; a device without one gets a fresh identity, and loses its reservations, when it is set up again or the machine starts again, and a RAM volume at each start.",
         ),
         key(
             "cache",
@@ -461,7 +461,7 @@ pub const AUTH: Section = Section {
             "methods",
             "list of \"chap\", \"none\"",
             "[\"chap\"]",
-            "Authentication methods that are allowed where credentials exist, most wanted first: the first that the initiator offers too is taken, whatever it would rather have. With `[\"chap\", \"none\"]` whoever offers CHAP must prove itself; whoever does not need not.",
+            "Authentication methods that are allowed where credentials exist, most wanted first: the first that the initiator offers too is taken, whatever it would rather have. With `[\"chap\", \"none\"]` a host that offers CHAP must prove itself; one that does not need not.",
         ),
         key(
             "mutual",

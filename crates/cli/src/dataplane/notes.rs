@@ -259,7 +259,7 @@ where
         tracing::error!(
             volume = job.note.volume,
             why,
-            "a failed sync cannot be noted in the state directory: if the daemon is started anew, it will not know \
+            "a failed sync cannot be noted in the state directory: if the daemon is started again, it will not know \
              that what was written may be lost"
         );
         self.tell(job, failures);
