@@ -4,8 +4,10 @@
 //! in the engine if it cannot be recorded.
 
 pub mod absent;
+mod resize;
 mod targets;
 mod truth;
+mod turn;
 mod volumes;
 
 pub use targets::Again;
@@ -14,7 +16,7 @@ pub use volumes::Unserved;
 
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -45,6 +47,10 @@ pub struct Daemon {
     plan: Plan,
     state: Arc<StateDir>,
     served: Mutex<Served>,
+    /// What is known of files and of volumes of other machines. Who changes what is served has it meanwhile.
+    identities: Mutex<Identities>,
+    /// Volumes that are being changed, and how; a disk may be waited for.
+    held: Mutex<Vec<(String, &'static str)>>,
     stopping: Arc<Ending>,
     started: Instant,
     attachments: Arc<Attachments>,
@@ -59,12 +65,11 @@ struct Served {
     stores: Vec<Store>,
     /// Volumes that should be served and cannot be.
     unserved: Vec<Unserved>,
-    /// Volumes that were deleted while operations of them were out: their files stay open until those end.
+    /// Volumes that were deleted while operations or a sync of them were out: their files stay open until those end.
     leaving: Vec<Store>,
     ways: Ways,
     /// Targets that were stopped.
     stopped: Vec<Target>,
-    identities: Identities,
     /// What became of the lines of foreign files.
     lines: Vec<LineReport>,
 }
@@ -124,10 +129,22 @@ impl Daemon {
     ) -> Self {
         let (ways, lines) = (plan.ways.clone(), Vec::new());
         let (unserved, leaving, stopped) = (Vec::new(), Vec::new(), Vec::new());
-        let served = Served { stores, unserved, leaving, ways, stopped, identities, lines };
-        let served = Mutex::new(served);
+        let served = Mutex::new(Served { stores, unserved, leaving, ways, stopped, lines });
+        let (identities, held) = (Mutex::new(identities), Mutex::default());
         let (attachments, started) = (Arc::default(), Instant::now());
-        Daemon { engine, plan, state, served, stopping, started, attachments, control, again: None }
+        Daemon {
+            engine,
+            plan,
+            state,
+            served,
+            identities,
+            held,
+            stopping,
+            started,
+            attachments,
+            control,
+            again: None,
+        }
     }
 
     /// With what became of the lines of foreign files, and how they are read again.
@@ -164,11 +181,6 @@ impl Daemon {
             Some(ended) => ended.map(|()| Answer::Detached { way: way.to_owned() }).map_err(not_attached),
             None => Err(Refused::new(Code::NotFound, format!("the daemon holds nothing that is {way}"))),
         }
-    }
-
-    /// One change at a time; a panic in another one leaves a state that was valid before it.
-    fn served(&self) -> MutexGuard<'_, Served> {
-        self.served.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn targets(&self) -> Result<Vec<TargetReport>, Refused> {
@@ -231,7 +243,11 @@ impl Daemon {
         let shards = self.engine.shards().map_err(failed)?;
         let sessions = self.engine.sessions().map_err(failed)?.len();
         let connections = self.engine.connections().map_err(failed)?.len();
-        let served = self.served();
+        let (reports, volumes, targets, subsystems) = {
+            let served = self.served();
+            let ways = &served.ways;
+            (served.volumes(), served.stores.len(), ways.targets.len(), ways.subsystems.len())
+        };
         Ok(StatusReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -239,10 +255,10 @@ impl Daemon {
             node: self.plan.node.as_ref().map(VolumeName::to_string),
             io: shards.first().map_or_else(|| self.plan.io.as_str().to_owned(), |shard| shard.io.clone()),
             listeners: self.engine.listeners(),
-            volumes: served.stores.len(),
-            failed: Served::failures(served.volumes().into_iter().map(|one| self.with_doubt(one)).collect()),
-            targets: served.ways.targets.len(),
-            subsystems: served.ways.subsystems.len(),
+            volumes,
+            failed: Served::failures(reports.into_iter().map(|one| self.with_doubt(one)).collect()),
+            targets,
+            subsystems,
             sessions,
             connections,
             attachments: self.attachments.count(),

@@ -15,6 +15,8 @@ pub struct Memory {
     refuse: Mutex<bool>,
     /// The volume of which a sync has failed.
     in_doubt: Mutex<Option<String>>,
+    /// Held while the disk does not answer to which an acknowledged volume is to be synced.
+    silent: Mutex<()>,
     /// What comes of the next change, done or not.
     comes: Mutex<Option<EngineError>>,
 }
@@ -108,6 +110,7 @@ impl Engine for Memory {
         self.in_doubt.lock().unwrap().as_deref() == Some(name)
     }
     fn acknowledge(&self, volume: &Store) -> Result<(), EngineError> {
+        drop(self.silent.lock().unwrap());
         *self.in_doubt.lock().unwrap() = None;
         self.tell(format!("acknowledge {}", volume.volume.name))
     }
@@ -657,4 +660,77 @@ fn a_failed_sync_that_was_acknowledged_is_not_told_again_by_a_resize() {
         }
         assert_eq!(in_doubt(None), !acknowledged);
     }
+}
+
+/// What must go on while a disk does not answer that `volume` lies on.
+fn goes_on_without(daemon: &Daemon, volume: &str) {
+    let Answer::Status(_) = daemon.answer(Request::Status).unwrap() else { panic!() };
+    let Answer::Volumes(_) = daemon.answer(Request::VolumeList).unwrap() else { panic!() };
+    let Answer::Stopping { .. } = daemon.answer(Request::Stop { now: true }).unwrap() else { panic!() };
+    create(daemon, "well", "ram:1M".into()).unwrap();
+    daemon.answer(Request::VolumeResize { name: "well".into(), size_bytes: 2 << 20, shrink: false }).unwrap();
+    daemon.answer(Request::VolumeDelete { name: "well".into(), force: true }).unwrap();
+    assert_eq!(switched(daemon.answer(Request::TargetStart { names: None }).unwrap()).len(), 1);
+    // Only this one nobody else changes.
+    let delete = Request::VolumeDelete { name: volume.into(), force: true };
+    let retry = Request::VolumeRetry { name: volume.into() };
+    for request in [delete, retry] {
+        let why = daemon.answer(request).unwrap_err();
+        assert!(why.code == Code::Conflict && why.message.contains("already"), "{why:?}");
+    }
+    assert_eq!(code(create(daemon, volume, "ram:1M".into())), Code::Conflict);
+}
+
+/// Waits until another thread has come to the disk.
+fn wait_until(what: impl Fn() -> bool) {
+    let until = Instant::now() + Duration::from_secs(30);
+    while !what() {
+        assert!(Instant::now() < until, "it does not come to it");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_retry_whose_disk_does_not_answer_keeps_nobody_from_anything_else() {
+    let Fixture { root: _root, engine, daemon } = fixture();
+    *engine.in_doubt.lock().unwrap() = Some("demo".into());
+    std::thread::scope(|scope| {
+        let silent = engine.silent.lock().unwrap();
+        let retry = scope.spawn(|| daemon.answer(Request::VolumeRetry { name: "demo".into() }));
+        wait_until(|| !daemon.held.lock().unwrap().is_empty());
+        goes_on_without(&daemon, "demo");
+        drop(silent);
+        retry.join().unwrap().unwrap();
+    });
+    assert!(daemon.held.lock().unwrap().is_empty());
+}
+
+#[test]
+fn a_disk_that_does_not_answer_keeps_nobody_from_anything_else() {
+    let Fixture { root, engine: _engine, daemon } = fixture();
+    let disk = Arc::new(Mutex::new(()));
+    crate::store::tests::SILENT.lock().unwrap().push(("silent".into(), disk.clone()));
+    let path = root.path().join("x.img");
+    let spec = format!("file:{},size=1M", path.display());
+    std::thread::scope(|scope| {
+        let silent = disk.lock().unwrap();
+        let made = scope.spawn(|| create(&daemon, "silent", spec.clone()));
+        wait_until(|| path.exists());
+        goes_on_without(&daemon, "silent");
+        drop(silent);
+        made.join().unwrap().unwrap();
+        let silent = disk.lock().unwrap();
+        let delete = Request::VolumeDelete { name: "silent".into(), force: false };
+        let deleted = scope.spawn(|| daemon.answer(delete));
+        let shown = || daemon.served().volume("silent").unwrap().failed;
+        wait_until(|| shown().is_some());
+        goes_on_without(&daemon, "silent");
+        // Its file is nobody else's, and it does not come back.
+        assert_eq!(code(create(&daemon, "other", spec.clone())), Code::Failed);
+        assert!(volumes::load(&daemon.state).unwrap().is_empty());
+        drop(silent);
+        deleted.join().unwrap().unwrap();
+    });
+    assert_eq!(code(daemon.answer(Request::VolumeShow { name: "silent".into() })), Code::NotFound);
+    create(&daemon, "other", spec).unwrap();
 }

@@ -120,9 +120,8 @@ impl Making {
 }
 
 impl Store {
-    /// Opens `volume` beside `others`. What this call made of a file is undone if it fails. A file is made only for a
-    /// volume of the configuration, and only where none was found before: one that is missing later is a file system
-    /// that is not mounted, or a loss. Other machines are asked for as long as they take.
+    /// Opens `volume` beside `others`, and gives it its identity. What this call made of a file is undone if it fails.
+    /// Other machines and disks are waited for as long as they take.
     pub fn open<'a>(
         volume: &Volume,
         identities: &mut Identities,
@@ -139,81 +138,39 @@ impl Store {
         others: impl Iterator<Item = &'a Store> + Clone,
         scouted: Scouted,
     ) -> Result<Self, StoreError> {
-        let making = match volume.origin {
-            Origin::Configured => Making::First,
-            Origin::Created => Making::Never,
-        };
-        Store::open_or_make(volume, making, identities, others, scouted)
+        Opened::as_before(volume, identities, others.clone(), scouted)?.settle(identities, others)
     }
 
-    /// The same at the word of the operator, who wants the file to be made if there is none.
-    pub fn create<'a>(
-        volume: &Volume,
-        identities: &mut Identities,
-        others: impl Iterator<Item = &'a Store> + Clone,
-        scouted: Scouted,
-    ) -> Result<Self, StoreError> {
-        Store::open_or_make(volume, Making::Asked, identities, others, scouted)
-    }
-
-    fn open_or_make<'a>(
-        volume: &Volume,
-        making: Making,
-        identities: &mut Identities,
-        others: impl Iterator<Item = &'a Store> + Clone,
-        mut scouted: Scouted,
-    ) -> Result<Self, StoreError> {
-        let scouted = &mut scouted;
-        let opened = match &volume.spec.source {
-            Source::Stripe(striped) => {
-                stripe::open(volume, (striped, making), identities, others.clone(), scouted)
-            }
-            _ => Store::open_one(volume, (WHOLE, making), identities, others.clone(), scouted),
-        };
-        let identified =
-            opened.and_then(|store| match others.into_iter().find(|other| other.shares(&store)) {
-                Some(other) => {
-                    let why = Why::SameUuid(store.uuid, other.volume.name.clone());
-                    store.discard(identities);
-                    Err(why)
-                }
-                None => Ok(store),
-            });
-        identified.map_err(|why| StoreError { volume: volume.name.clone(), why })
-    }
-
-    /// Opens what is no stripe: a whole volume, or a leg by its number.
-    fn open_one<'a>(
-        volume: &Volume,
-        (leg, making): (usize, Making),
-        identities: &mut Identities,
-        others: impl Iterator<Item = &'a Store>,
-        scouted: &mut Scouted,
-    ) -> Result<Self, Why> {
-        let mut store = match &volume.spec.source {
-            Source::Ram | Source::Null => memory(volume),
-            Source::Remote(urls) => elsewhere(volume, leg, urls, identities, scouted)?,
-            Source::File(path) => {
-                let may_make = making.allows(path, volume.spec.uuid, identities);
-                file(volume, path, may_make, others)?
-            }
-            Source::Device(path) => device(volume, path, others)?,
-            Source::Stripe(_) => unreachable!("a stripe is no leg of another: the SPEC was checked"),
-        };
-        store.uuid = store.identity(identities);
-        if let Err(why) = store.sync() {
-            let (volume, place) = (&volume.name, volume.spec.source.place().unwrap_or_default());
-            tracing::error!(
-                %volume, %place, %why,
-                "what was written to it before cannot be made stable, and may be lost; it can be read, and is written \
-                 again when that was acknowledged by `blockwire volume retry`"
-            );
+    /// What others are told from it by: it without its file.
+    pub fn outline(&self) -> Store {
+        Store {
+            volume: self.volume.clone(),
+            uuid: self.uuid,
+            bytes: self.bytes,
+            physical: self.physical,
+            memory_align: self.memory_align,
+            offset_align: self.offset_align,
+            punch: self.punch,
+            file: None,
+            key: self.key.clone(),
+            remote: None,
+            legs: self.legs.iter().map(Store::outline).collect(),
+            made: self.made,
+            in_doubt: self.in_doubt,
         }
-        Ok(store)
+    }
+
+    /// It with second descriptors of its files, for who works on them while others look at the first one.
+    pub fn twin(&self) -> io::Result<Store> {
+        let file = self.file.as_ref().map(File::try_clone).transpose()?;
+        let legs = self.legs.iter().map(Store::twin).collect::<io::Result<_>>()?;
+        Ok(Store { file, legs, ..self.outline() })
     }
 
     /// Makes stable what was written to its file, or its legs' files.
     pub fn sync(&mut self) -> io::Result<()> {
+        #[cfg(test)]
+        tests::wait_for_disk(self.volume.name.as_str());
         let own = self.file.as_ref().map_or(Ok(()), File::sync_data);
         self.in_doubt |= own.is_err();
         self.legs.iter_mut().map(Store::sync).fold(own, io::Result::and)
@@ -225,18 +182,33 @@ impl Store {
         self.legs.iter_mut().for_each(Store::forgive);
     }
 
-    /// Whether the other is, or has a leg that is, the same volume as this or one of its legs.
-    fn shares(&self, other: &Store) -> bool {
+    /// Why the other cannot be served beside it: it is, or has a leg that is, the same volume as this or one of its legs.
+    fn clashes(&self, other: &Store) -> Option<Why> {
+        let name = || self.volume.name.clone();
+        let is_ours =
+            |key: &Key| self.parts().iter().any(|part| part.key.as_ref().is_some_and(|own| own.aliases(key)));
+        // Looked at when it was opened; but another may have come since that reads the same file.
+        if let Some(alias) = other.parts().iter().find(|part| part.key.as_ref().is_some_and(is_ours)) {
+            return Some(Why::Alias(alias.volume.spec.source.path()?.to_owned(), name()));
+        }
         let all = |store: &Store| {
             std::iter::once(store.uuid).chain(store.legs.iter().map(|leg| leg.uuid)).collect()
         };
         let (ours, theirs): (Vec<Uuid>, Vec<Uuid>) = (all(self), all(other));
-        ours.iter().any(|uuid| theirs.contains(uuid))
+        ours.iter().any(|uuid| theirs.contains(uuid)).then(|| Why::SameUuid(other.uuid, name()))
     }
 
     /// What it stands on: itself, or its legs.
     pub fn parts(&self) -> &[Store] {
         if self.legs.is_empty() { std::slice::from_ref(self) } else { &self.legs }
+    }
+
+    /// Finds out which volume it is, and has that known from now on: a whole one, or a leg by its number.
+    fn identify(&mut self, leg: usize, identities: &mut Identities) {
+        if let Some(remote) = &self.remote {
+            identities.found_elsewhere(&self.volume.name, leg, &remote.expected);
+        }
+        self.uuid = self.identity(identities);
     }
 
     fn identity(&self, identities: &mut Identities) -> Uuid {
@@ -329,6 +301,120 @@ impl Store {
     }
 }
 
+/// A volume whose files are open, of which it is still to be settled which volume it is. Opening may wait for a disk;
+/// nothing else does.
+#[derive(Debug)]
+pub struct Opened(Store);
+
+impl Opened {
+    /// Opens `volume` beside `others`. What this call made of a file is undone if it fails. A file is made only for a
+    /// volume of the configuration, and only where none was found before: one that is missing later is a file system
+    /// that is not mounted, or a loss.
+    pub fn as_before<'a>(
+        volume: &Volume,
+        identities: &Identities,
+        others: impl Iterator<Item = &'a Store> + Clone,
+        scouted: Scouted,
+    ) -> Result<Self, StoreError> {
+        let making = match volume.origin {
+            Origin::Configured => Making::First,
+            Origin::Created => Making::Never,
+        };
+        Opened::open(volume, making, identities, others, scouted)
+    }
+
+    /// The same at the word of the operator, who wants the file to be made if there is none.
+    pub fn created<'a>(
+        volume: &Volume,
+        identities: &Identities,
+        others: impl Iterator<Item = &'a Store> + Clone,
+        scouted: Scouted,
+    ) -> Result<Self, StoreError> {
+        Opened::open(volume, Making::Asked, identities, others, scouted)
+    }
+
+    fn open<'a>(
+        volume: &Volume,
+        making: Making,
+        identities: &Identities,
+        others: impl Iterator<Item = &'a Store> + Clone,
+        mut scouted: Scouted,
+    ) -> Result<Self, StoreError> {
+        let scouted = &mut scouted;
+        let opened = match &volume.spec.source {
+            Source::Stripe(striped) => stripe::open(volume, (striped, making), identities, others, scouted),
+            _ => open_one(volume, (WHOLE, making), identities, others, scouted),
+        };
+        opened.map(Opened).map_err(|why| StoreError { volume: volume.name.clone(), why })
+    }
+
+    /// Gives it its identity beside `others`, which are those of now. If it is one of them it is given up.
+    pub fn settle<'a>(
+        self,
+        identities: &mut Identities,
+        mut others: impl Iterator<Item = &'a Store>,
+    ) -> Result<Store, StoreError> {
+        let Opened(mut store) = self;
+        let identified = match &store.volume.spec.source {
+            Source::Stripe(striped) => {
+                let chunk = striped.chunk;
+                stripe::identify(&mut store, chunk, identities)
+            }
+            _ => {
+                store.identify(WHOLE, identities);
+                Ok(())
+            }
+        };
+        let alone = identified.and_then(|()| match others.find_map(|other| other.clashes(&store)) {
+            Some(why) => Err(why),
+            None => Ok(()),
+        });
+        match alone {
+            Ok(()) => Ok(store),
+            Err(why) => {
+                let volume = store.volume.name.clone();
+                store.discard(identities);
+                Err(StoreError { volume, why })
+            }
+        }
+    }
+
+    /// Undoes what was made of its files.
+    pub fn discard(self) {
+        // Nothing is recorded of it yet.
+        self.0.discard(&mut Identities::default());
+    }
+}
+
+/// Opens what is no stripe: a whole volume, or a leg by its number.
+fn open_one<'a>(
+    volume: &Volume,
+    (leg, making): (usize, Making),
+    identities: &Identities,
+    others: impl Iterator<Item = &'a Store>,
+    scouted: &mut Scouted,
+) -> Result<Store, Why> {
+    let mut store = match &volume.spec.source {
+        Source::Ram | Source::Null => memory(volume),
+        Source::Remote(urls) => elsewhere(volume, leg, urls, identities, scouted)?,
+        Source::File(path) => {
+            let may_make = making.allows(path, volume.spec.uuid, identities);
+            file(volume, path, may_make, others)?
+        }
+        Source::Device(path) => device(volume, path, others)?,
+        Source::Stripe(_) => unreachable!("a stripe is no leg of another: the SPEC was checked"),
+    };
+    if let Err(why) = store.sync() {
+        let (volume, place) = (&volume.name, volume.spec.source.place().unwrap_or_default());
+        tracing::error!(
+            %volume, %place, %why,
+            "what was written to it before cannot be made stable, and may be lost; it can be read, and is written \
+             again when that was acknowledged by `blockwire volume retry`"
+        );
+    }
+    Ok(store)
+}
+
 /// Fills memory with what nobody can guess.
 pub fn fill_random(bytes: &mut [u8]) {
     let mut filled = 0;
@@ -370,7 +456,7 @@ fn elsewhere(
     volume: &Volume,
     leg: usize,
     urls: &str,
-    identities: &mut Identities,
+    identities: &Identities,
     scouted: &mut Scouted,
 ) -> Result<Store, Why> {
     let remote = scouted.take(leg, urls, identities.elsewhere(&volume.name, leg).as_ref()).map_err(
@@ -388,7 +474,6 @@ fn elsewhere(
             "{place}: the target gives the volume no UUID; choose one with uuid="
         )));
     }
-    identities.found_elsewhere(&volume.name, leg, &remote.expected);
     let (mut volume, geometry) = (volume.clone(), remote.geometry);
     let spec = &mut volume.spec;
     (spec.block, spec.thin, spec.cache) = (geometry.logical, geometry.thin, geometry.write_cache);
@@ -552,7 +637,7 @@ fn device<'a>(volume: &Volume, path: &Path, others: impl Iterator<Item = &'a Sto
     if let (Key::Numbered { .. }, None) = (&key, spec.uuid) {
         tracing::warn!(
             volume = %volume.name, device = %path.display(),
-            "the system tells no serial number of the device: its identity lasts until it is set up anew or the machine \
+            "the system tells no serial number of the device: its identity lasts until it is set up again or the machine \
              starts again; give the volume one for good by uuid="
         );
     }
@@ -716,4 +801,4 @@ impl Sys {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

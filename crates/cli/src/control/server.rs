@@ -25,6 +25,11 @@ use crate::owned::{self, Peer, user};
 
 /// Clients at one time; each costs a thread.
 const CLIENTS_MAX: usize = 16;
+/// Further ones while all those are being answered, of which nothing is heard but how the daemon is and that it is to
+/// end.
+const SPARE: usize = 4;
+/// Who has not been answered for so long has lost patience (a little more than a client's).
+const UNANSWERED: Duration = Duration::from_secs(65);
 /// A client that says nothing for so long is gone.
 const IDLE: Duration = Duration::from_secs(60);
 /// A client that takes nothing for so long is gone.
@@ -144,7 +149,7 @@ fn accept(listener: &UnixListener, service: &Weak<dyn Service>) {
                 continue;
             }
         };
-        let (seat, service) = (seats.take(&stream), service.clone());
+        let (seat, service) = (seats.take(&stream, Instant::now()), service.clone());
         let spawned = thread::Builder::new().name("control-client".to_owned()).spawn(move || {
             // A client that goes away is its own affair.
             let _ = talk(&stream, &service, seat.as_ref());
@@ -156,7 +161,7 @@ fn accept(listener: &UnixListener, service: &Weak<dyn Service>) {
 }
 
 /// The [`CLIENTS_MAX`] places. When all are taken a new client gets that of the one that has asked nothing for
-/// longest, so that clients that hold on keep nobody out.
+/// longest, so that clients that hold on keep nobody out; else that of one that has lost patience.
 #[derive(Default)]
 struct Seats {
     taken: Mutex<(u64, Vec<Taken>)>,
@@ -166,14 +171,27 @@ struct Taken {
     number: u64,
     /// To hang up on it.
     stream: UnixStream,
-    /// Since when it asks nothing; `None`: it is being answered, or waits for the daemon's end.
-    idle: Option<Instant>,
+    /// It is a spare place.
+    is_spare: bool,
+    does: Does,
+}
+
+/// What a client does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Does {
+    /// It has asked nothing since then.
+    Nothing(Instant),
+    /// It has been waiting for an answer since then.
+    Asks(Instant),
+    /// It waits for the daemon's end.
+    Waits,
 }
 
 /// One of the places.
 struct Seat {
     seats: Arc<Seats>,
     number: u64,
+    is_spare: bool,
 }
 
 impl Seats {
@@ -181,25 +199,42 @@ impl Seats {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(self: &Arc<Self>, stream: &UnixStream) -> Option<Seat> {
+    fn take(self: &Arc<Self>, stream: &UnixStream, now: Instant) -> Option<Seat> {
         let stream = stream.try_clone().ok()?;
         let mut guard = self.taken();
         let (last, all) = &mut *guard;
-        if all.len() >= CLIENTS_MAX {
-            let idle = all.iter().enumerate().filter_map(|(at, one)| Some((one.idle?, at)));
-            let (_, at) = idle.min()?;
+        let count = |all: &[Taken]| all.iter().filter(|one| !one.is_spare).count();
+        if count(all) >= CLIENTS_MAX
+            && let Some(at) = leaver(all, now)
+        {
             let _ = all.swap_remove(at).stream.shutdown(Shutdown::Both);
         }
+        let is_spare = count(all) >= CLIENTS_MAX;
+        if all.len() >= CLIENTS_MAX + SPARE {
+            return None;
+        }
         *last += 1;
-        all.push(Taken { number: *last, stream, idle: Some(Instant::now()) });
-        Some(Seat { seats: self.clone(), number: *last })
+        all.push(Taken { number: *last, stream, is_spare, does: Does::Nothing(now) });
+        Some(Seat { seats: self.clone(), number: *last, is_spare })
     }
 }
 
+/// Whose place another one may have: a spare one only if there is no other.
+fn leaver(all: &[Taken], now: Instant) -> Option<usize> {
+    let may_go = |(at, one): (usize, &Taken)| match one.does {
+        Does::Nothing(since) => Some((one.is_spare, 0, since, at)),
+        Does::Asks(since) if now.saturating_duration_since(since) >= UNANSWERED => {
+            Some((one.is_spare, 1, since, at))
+        }
+        Does::Asks(_) | Does::Waits => None,
+    };
+    all.iter().enumerate().filter_map(may_go).min().map(|(.., at)| at)
+}
+
 impl Seat {
-    fn set_idle(&self, since: Option<Instant>) {
+    fn set(&self, does: Does) {
         if let Some(one) = self.seats.taken().1.iter_mut().find(|one| one.number == self.number) {
-            one.idle = since;
+            one.does = does;
         }
     }
 }
@@ -214,9 +249,11 @@ fn talk(stream: &UnixStream, service: &Weak<dyn Service>, seat: Option<&Seat>) -
     stream.set_read_timeout(Some(IDLE))?;
     stream.set_write_timeout(Some(STALLED))?;
     let mut reader = BufReader::new(stream);
-    let Some(seat) = seat else {
-        return send(stream, Err(Refused::new(Code::Unavailable, "too many clients at the control socket")));
+    let full = || {
+        let why = "too many clients at the control socket; `blockwire status` and `blockwire stop` are answered still";
+        send(stream, Err(Refused::new(Code::Unavailable, why)))
     };
+    let Some(seat) = seat else { return full() };
     loop {
         let line = match read_line(&mut reader, REQUEST_BYTES_MAX) {
             Ok(Some(line)) => line,
@@ -233,10 +270,13 @@ fn talk(stream: &UnixStream, service: &Weak<dyn Service>, seat: Option<&Seat>) -
                 continue;
             }
         };
+        if seat.is_spare && !matches!(request, Request::Status | Request::Stop { .. }) {
+            return full();
+        }
         let Some(service) = service.upgrade() else {
             return send(stream, Err(Refused::new(Code::Unavailable, "the daemon has stopped")));
         };
-        seat.set_idle(None);
+        seat.set(Does::Asks(Instant::now()));
         let answer = service.answer(request.clone());
         let done = answer.is_ok();
         let sent = send(stream, answer);
@@ -245,8 +285,9 @@ fn talk(stream: &UnixStream, service: &Weak<dyn Service>, seat: Option<&Seat>) -
         if matches!(request, Request::Stop { .. }) && done {
             // It may wait for the end of the process, which is the end of this connection.
             stream.set_read_timeout(None)?;
+            seat.set(Does::Waits);
         } else {
-            seat.set_idle(Some(Instant::now()));
+            seat.set(Does::Nothing(Instant::now()));
         }
     }
 }

@@ -13,6 +13,21 @@ use super::{
 };
 use crate::exit::Exit;
 
+/// Does not answer who wants to see volumes until this is dropped.
+struct Silent(std::sync::Mutex<std::sync::mpsc::Receiver<()>>, std::sync::mpsc::Sender<()>);
+
+impl Service for Silent {
+    fn answer(&self, request: Request) -> Result<Answer, Refused> {
+        if request == Request::VolumeList {
+            let _ = self.1.send(());
+            let _ = self.0.lock().unwrap().recv();
+        }
+        Echo.answer(request)
+    }
+
+    fn replied(&self, _: &Request, _: bool) {}
+}
+
 struct Echo;
 
 impl Service for Echo {
@@ -109,6 +124,33 @@ fn clients_that_hold_on_and_ask_nothing_keep_nobody_out() {
     let mut line = String::new();
     BufReader::new(last).read_line(&mut line).unwrap();
     assert!(line.contains("ok"), "{line}");
+}
+
+/// A disk that does not answer has every client wait that asks for its volume.
+#[test]
+fn clients_that_are_not_answered_keep_neither_status_nor_stop_out() {
+    let root = tempfile::tempdir().unwrap();
+    let socket = Socket::bind(&root.path().join("s")).unwrap();
+    let (answered, silent) = std::sync::mpsc::channel();
+    let (tell, heard) = std::sync::mpsc::channel();
+    let service: Arc<dyn Service> = Arc::new(Silent(silent.into(), tell));
+    socket.serve(&service).unwrap();
+    let held: Vec<UnixStream> = (0..16)
+        .map(|_| {
+            let mut stream = UnixStream::connect(socket.path()).unwrap();
+            stream.write_all(b"{\"version\":1,\"verb\":\"volume-list\"}\n").unwrap();
+            heard.recv().unwrap();
+            stream
+        })
+        .collect();
+    let why = client::ask(socket.path(), Request::SessionList).unwrap_err();
+    assert!(why.message.contains("too many clients"), "{why}");
+    for _ in 0..8 {
+        client::ask(socket.path(), Request::Status).unwrap();
+    }
+    assert_eq!(client::ask(socket.path(), Request::Stop { now: false }), Ok(Answer::Stopping { pid: 7 }));
+    drop(answered);
+    drop(held);
 }
 
 #[test]

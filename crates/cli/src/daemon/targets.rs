@@ -22,9 +22,10 @@ impl Daemon {
     /// Starts targets that are stopped, and reads them again where they come from a file. `None`: those
     /// that run; an empty list: all.
     pub(super) fn start_targets(&self, names: Option<&[String]>) -> Result<Vec<SwitchReport>, Refused> {
-        let mut served = self.served();
-        let (known, lines) = self.targets_anew(&served)?;
-        let running: Vec<String> = served.ways.targets.iter().map(|target| target.name.clone()).collect();
+        let _turn = self.turn()?;
+        let (known, lines) = self.targets_again()?;
+        let mut ways = self.served().ways.clone();
+        let running: Vec<String> = ways.targets.iter().map(|target| target.name.clone()).collect();
         let names: Vec<String> = match names {
             None => running.clone(),
             Some([]) => known.iter().map(|target| target.name.clone()).collect(),
@@ -36,7 +37,6 @@ impl Daemon {
                 names.to_vec()
             }
         };
-        let mut ways = served.ways.clone();
         let mut done = Vec::new();
         for target in known.into_iter().filter(|target| names.contains(&target.name)) {
             let (name, same) = (target.name.clone(), ways.targets.contains(&target));
@@ -54,6 +54,7 @@ impl Daemon {
             done.push(SwitchReport { target: name, done: what.to_owned() });
         }
         self.engine.set_ways(&ways).map_err(|why| refused(&why))?;
+        let mut served = self.served();
         served.stopped.retain(|target| !ways.targets.iter().any(|other| other.name == target.name));
         served.ways = ways;
         if let Some(lines) = lines {
@@ -67,39 +68,44 @@ impl Daemon {
 
     /// Stops targets: their sessions are asked to log out, and nobody gets in. An empty list: all.
     pub(super) fn stop_targets(&self, names: &[String]) -> Result<Vec<SwitchReport>, Refused> {
-        let mut served = self.served();
-        let all = || served.ways.targets.iter().chain(&served.stopped).map(|target| target.name.as_str());
+        let _turn = self.turn()?;
+        let (mut ways, before) = {
+            let served = self.served();
+            (served.ways.clone(), served.stopped.clone())
+        };
+        let all = || ways.targets.iter().chain(&before).map(|target| target.name.as_str());
         if let Some(name) = names.iter().find(|name| !all().any(|known| known == *name)) {
             return Err(unknown("target", name, all()));
         }
         let is_meant = |target: &Target| names.is_empty() || names.contains(&target.name);
-        let mut ways = served.ways.clone();
         let stopped: Vec<Target> = ways.targets.extract_if(.., |target| is_meant(target)).collect();
         self.engine.set_ways(&ways).map_err(|why| refused(&why))?;
         let report =
             |target: &Target, done: &str| SwitchReport { target: target.name.clone(), done: done.to_owned() };
         let mut done: Vec<SwitchReport> = stopped.iter().map(|target| report(target, "stopped")).collect();
-        done.extend(
-            served.stopped.iter().filter(|one| is_meant(one)).map(|one| report(one, "stopped before")),
-        );
+        done.extend(before.iter().filter(|one| is_meant(one)).map(|one| report(one, "stopped before")));
         for target in &stopped {
             tracing::info!(target = target.name, done = "stopped", "target");
         }
+        let mut served = self.served();
         served.ways = ways;
         served.stopped.extend(stopped);
         Ok(done)
     }
 
     /// What the targets are now by the file that they come from; else those that there are.
-    fn targets_anew(&self, served: &Served) -> Result<(Vec<Target>, Option<Vec<LineReport>>), Refused> {
-        let known = || served.ways.targets.iter().chain(&served.stopped).cloned().collect::<Vec<_>>();
-        let Some(again) = &self.again else { return Ok((known(), None)) };
-        let volumes = served.stores.iter().map(|store| &store.volume);
-        let created = volumes.filter(|volume| volume.origin == Origin::Created).cloned().collect();
+    fn targets_again(&self) -> Result<(Vec<Target>, Option<Vec<LineReport>>), Refused> {
+        let (known, created) = {
+            let served = self.served();
+            let volumes = served.stores.iter().map(|store| &store.volume);
+            let created = volumes.filter(|volume| volume.origin == Origin::Created).cloned().collect();
+            (served.ways.targets.iter().chain(&served.stopped).cloned().collect(), created)
+        };
+        let Some(again) = &self.again else { return Ok((known, None)) };
         let (plan, lines) = again(created).map_err(|why| Refused::new(Code::Invalid, why))?;
         if let Some(what) = difference(&self.plan, &plan) {
             let why = format!(
-                "{what} changed in the file since the daemon read it: stop it (`blockwire stop`) and start it anew; \
+                "{what} changed in the file since the daemon read it: stop it (`blockwire stop`) and start it again; \
                  initiators come back by themselves"
             );
             return Err(Refused::new(Code::Conflict, why));

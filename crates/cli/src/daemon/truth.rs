@@ -28,7 +28,8 @@ fn bring_up_to_date(report: &mut VolumeReport, standing: &StandingReport) {
 impl Daemon {
     /// One volume with all that is true of it.
     pub(super) fn volume_shown(&self, name: &str) -> Result<VolumeReport, Refused> {
-        let mut report = self.with_doubt(self.served().volume(name)?);
+        let report = self.served().volume(name)?;
+        let mut report = self.with_doubt(report);
         if let Some(standing) = self.standings(Some(name))?.pop() {
             bring_up_to_date(&mut report, &standing);
             report.standing = Some(standing);
@@ -105,7 +106,7 @@ impl Daemon {
         let report = self.served().volume(name)?;
         if report.read_only && !on {
             let why = format!(
-                "volume \"{name}\" was opened read-only (`ro`); take that out of the configuration and start anew"
+                "volume \"{name}\" was opened read-only (`ro`); take that out of the configuration and start again"
             );
             return Err(Refused::new(Code::Conflict, why));
         }

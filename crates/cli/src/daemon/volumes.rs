@@ -1,7 +1,9 @@
-//! Volumes that come, go, change their size and are tried again while the daemon runs.
+//! Volumes that come, go and are tried again while the daemon runs.
 //!
 //! Invariants: anyone who is refused has changed nothing; what hosts may have been told (a volume, a size) does not go
 //! away by itself; and one volume that cannot be served keeps no other from being served.
+
+use uuid::Uuid;
 
 use super::{Daemon, Served, absent::Arrival, refused, unknown};
 use crate::{
@@ -12,13 +14,12 @@ use crate::{
     name::VolumeName,
     plan::{Origin, Protocol, Volume, Ways},
     report::{ExportReport, FailureReport, VolumeReport},
-    size,
     spec::{self, Source},
     state::{
-        StateDir, StateError,
+        identity::Identities,
         volumes::{self, Recorded},
     },
-    store::{Scout, Scouted, Store, StoreError},
+    store::{Opened, Scout, Scouted, Store, StoreError},
 };
 
 /// Why a volume takes no writes of which a sync has failed.
@@ -74,146 +75,214 @@ impl Daemon {
                 format!("volume \"{}\" would be reached by default, and may not be: {why}", volume.name);
             return Err(invalid(&message));
         }
-        let is_free =
-            |served: &Served| served.free_for(volume.name.as_str()).and_then(|()| served.free_to_use(&ways));
-        is_free(&self.served())?;
-        // Nothing is locked while other machines are asked.
+        let name = volume.name.as_str();
+        let _held = self.hold(name, "created")?;
+        let is_free = || {
+            let served = self.served();
+            served.free_for(name).and_then(|()| served.free_to_use(&ways))
+        };
+        is_free()?;
         let scouted = Scout::of_new(&volume).look();
-        let mut served = self.served();
-        is_free(&served)?;
+        let (mut known, others) = self.beside()?;
         // What is created has no past, whatever had its name.
-        served.identities.forget(&volume.name);
-        let store = served.create(&volume, scouted).map_err(|why| Refused::new(Code::Failed, why))?;
-        if let Err(why) = served.identities.save(&self.state) {
-            served.discard(store, &self.state);
-            return Err(Refused::new(Code::Failed, why));
+        known.forget(&volume.name);
+        let opened = Opened::created(&volume, &known, others.iter(), scouted);
+        let opened = opened.map_err(|why| Refused::new(Code::Failed, why))?;
+        let mut identities = self.turn_at_last();
+        if let Err(why) = is_free() {
+            opened.discard();
+            return Err(why);
         }
-        // Reservations, bad blocks and protection are of what a disk held that had this identity before.
-        if store.is_blank()
-            && let Err(why) = self.engine.forget_past(&store)
-        {
-            served.discard(store, &self.state);
-            return Err(refused(&why));
-        }
-        // First the record: a volume that hosts have found comes back after a restart.
-        let unserved = served.recorded();
-        let stores = served.stores.iter().map(|store| &store.volume);
-        if let Err(why) = volumes::save(&self.state, stores.chain([&volume]), unserved.iter()) {
-            served.discard(store, &self.state);
-            return Err(Refused::new(Code::Failed, why));
+        identities.forget(&volume.name);
+        let store = self.settle(opened, &mut identities).map_err(|why| Refused::new(Code::Failed, why))?;
+        if let Err(why) = self.prepare(&volume, &store, &mut identities) {
+            self.discard(store, &mut identities);
+            return Err(why);
         }
         if let Err(why) = self.engine.add_volume(&store, &ways) {
-            if let Err(why) = self.record(&served) {
+            if let Err(why) = self.record(None) {
                 tracing::error!(why = why.message, volume = %volume.name, "what was refused stays recorded");
             }
-            return Err(served.give_up(store, (&why, Unserving::Created), &self.state));
+            return Err(self.give_up(store, (&why, Unserving::Created), &mut identities));
         }
-        let name = volume.name.clone();
+        let mut served = self.served();
         served.stores.push(store);
         served.ways.extend(&ways);
-        tracing::info!(volume = %name, "volume created");
-        served.volume(name.as_str())
+        tracing::info!(volume = name, "volume created");
+        served.volume(name)
+    }
+
+    /// Writes down what must be known of a new volume before a host finds it.
+    fn prepare(&self, volume: &Volume, store: &Store, identities: &mut Identities) -> Result<(), Refused> {
+        identities.save(&self.state).map_err(|why| Refused::new(Code::Failed, why))?;
+        // Reservations, bad blocks and protection are of what a disk held that had this identity before.
+        if store.is_blank() {
+            self.engine.forget_past(store).map_err(|why| refused(&why))?;
+        }
+        // A volume that hosts have found comes back after a restart.
+        self.record(Some(volume))
     }
 
     /// Serves a volume that could not be served before.
     pub(super) fn retry(&self, name: &str) -> Result<VolumeReport, Refused> {
-        let scout = {
-            let mut served = self.served();
+        let _held = self.hold(name, "tried again")?;
+        let is_served = {
+            let served = self.served();
             served.volume(name)?;
-            if !served.unserved.iter().any(|one| one.recorded.name == name) {
-                return self.acknowledge(&mut served, name);
-            }
-            self.let_go(&mut served, name)?;
+            !served.unserved.iter().any(|one| one.recorded.name == name)
+        };
+        if is_served {
+            return self.acknowledge(name);
+        }
+        // Its files are closed before they are opened again, and nobody waits for that.
+        let closed = self.let_go(name)?;
+        drop(closed);
+        let scout = {
+            let (identities, served) = (self.turn()?, self.served());
             let Some(one) = served.unserved.iter().find(|one| one.recorded.name == name) else {
                 return Err(Refused::new(Code::Conflict, format!("volume \"{name}\" has not failed")));
             };
             let Some(volume) = &one.volume else { return Err(Refused::new(Code::Failed, &one.why)) };
-            Scout::of(volume, &served.identities)
+            Scout::of(volume, &identities)
         };
-        // Nothing is locked while other machines are asked.
-        let scouted = scout.look();
-        let mut served = self.served();
-        self.serve_again(&mut served, name, scouted)?;
-        served.volume(name)
+        self.serve_again(name, scout.look())?;
+        self.served().volume(name)
     }
 
     /// What other machines are to be asked for a volume that they did not give, if it is still to be served.
     pub(super) fn scout_absent(&self, name: &str) -> Option<Scout> {
-        let served = self.served();
+        let (identities, served) = (self.turn_at_last(), self.served());
         let one = served.unserved.iter().find(|one| one.recorded.name == name && one.is_sought)?;
-        Some(Scout::of(one.volume.as_ref()?, &served.identities))
+        Some(Scout::of(one.volume.as_ref()?, &identities))
     }
 
     /// Serves a volume that other machines did not give before, if they do now.
     pub(super) fn arrive(&self, name: &str, scouted: Scouted) -> Arrival {
-        let mut served = self.served();
-        let reason = |served: &Served| {
+        let reason = || {
+            let served = self.served();
             let one = served.unserved.iter().find(|one| one.recorded.name == name && one.is_sought);
             one.map(|one| one.why.clone())
         };
-        let Some(before) = reason(&served) else { return Arrival::Settled };
-        if self.let_go(&mut served, name).is_err() {
-            return Arrival::NotYet;
-        }
-        let Err(why) = self.serve_again(&mut served, name, scouted) else { return Arrival::Settled };
+        let Some(before) = reason() else { return Arrival::Settled };
+        let Ok(_held) = self.hold(name, "tried again") else { return Arrival::NotYet };
+        let Ok(closed) = self.let_go(name) else { return Arrival::NotYet };
+        drop(closed);
+        let Err(why) = self.serve_again(name, scouted) else { return Arrival::Settled };
         if before != why.message {
             tracing::warn!(volume = name, why = why.message, "a volume cannot be served yet");
         }
-        if reason(&served).is_some() { Arrival::NotYet } else { Arrival::Settled }
+        if reason().is_some() { Arrival::NotYet } else { Arrival::Settled }
     }
 
     /// Takes up a volume that could not be served; one that has come meanwhile is none of these any more.
-    fn serve_again(&self, served: &mut Served, name: &str, scouted: Scouted) -> Result<(), Refused> {
-        let Some(at) = served.unserved.iter().position(|one| one.recorded.name == name) else {
-            return Ok(());
-        };
-        let Some(volume) = served.unserved[at].volume.clone() else {
-            return Err(Refused::new(Code::Failed, &served.unserved[at].why));
-        };
-        let opened = served.open(&volume, scouted);
-        if opened.as_ref().is_err_and(StoreError::is_for_the_operator) {
-            served.unserved[at].is_sought = false;
-        }
+    fn serve_again(&self, name: &str, scouted: Scouted) -> Result<(), Refused> {
+        let found = self.served().unserved.iter().find(|one| one.recorded.name == name).cloned();
+        let Some(one) = found else { return Ok(()) };
+        let Some(volume) = one.volume else { return Err(Refused::new(Code::Failed, one.why)) };
+        let (known, others) = self.beside()?;
+        let opened = Opened::as_before(&volume, &known, others.iter(), scouted);
+        let mut identities = self.turn_at_last();
+        let opened = opened.and_then(|opened| self.settle(opened, &mut identities));
+        let is_for_the_operator = opened.as_ref().is_err_and(StoreError::is_for_the_operator);
         let opened = opened.map_err(|why| Refused::new(Code::Failed, why)).and_then(|store| {
-            if let Err(why) = served.identities.save(&self.state) {
-                served.discard(store, &self.state);
+            if let Err(why) = identities.save(&self.state) {
+                self.discard(store, &mut identities);
                 return Err(Refused::new(Code::Failed, why));
             }
             // What leads to it was never taken away.
             match self.engine.add_volume(&store, &Ways::default()) {
                 Ok(()) => Ok(store),
-                Err(why) => Err(served.give_up(store, (&why, Unserving::Again), &self.state)),
+                Err(why) => Err(self.give_up(store, (&why, Unserving::Again), &mut identities)),
             }
         });
-        let store = opened.inspect_err(|why| served.unserved[at].why.clone_from(&why.message))?;
-        served.unserved.remove(at);
+        let mut served = self.served();
+        let store = opened.inspect_err(|why| {
+            for one in served.unserved.iter_mut().filter(|one| one.recorded.name == name) {
+                one.why.clone_from(&why.message);
+                one.is_sought &= !is_for_the_operator;
+            }
+        })?;
+        served.unserved.retain(|one| one.recorded.name != name);
         served.stores.push(store);
         tracing::info!(volume = name, "a volume that had failed is served");
         Ok(())
     }
 
-    /// Lets go the files of a volume that was taken back while shards were still busy with it, if they are not
-    /// any more.
-    fn let_go(&self, served: &mut Served, name: &str) -> Result<(), Refused> {
-        if !served.leaving.iter().any(|store| store.volume.name.as_str() == name) {
-            return Ok(());
+    /// Lets go a volume that was taken back while shards were still busy with it, if they are not any more. Gives what
+    /// is to be closed.
+    fn let_go(&self, name: &str) -> Result<Vec<Store>, Refused> {
+        let _turn = self.turn()?;
+        if !self.served().leaving.iter().any(|store| store.volume.name.as_str() == name) {
+            return Ok(Vec::new());
         }
         self.engine.remove_volume(name, true).map_err(|why| refused(&why))?;
-        served.leaving.retain(|store| store.volume.name.as_str() != name);
+        let (gone, ways) = {
+            let mut served = self.served();
+            let gone = served.leaving.extract_if(.., |store| store.volume.name.as_str() == name).collect();
+            (gone, served.ways.clone())
+        };
         // What leads to it stays, for when it is served.
-        self.engine.set_ways(&served.ways).map_err(|why| refused(&why))
+        self.engine.set_ways(&ways).map_err(|why| refused(&why))?;
+        Ok(gone)
     }
 
     /// The operator takes note of a failed sync: what was written may be lost, and hosts may write again.
-    fn acknowledge(&self, served: &mut Served, name: &str) -> Result<VolumeReport, Refused> {
-        let store = served.stores.iter_mut().find(|store| store.volume.name.as_str() == name);
-        let Some(store) = store.filter(|_| self.engine.is_in_doubt(name)) else {
+    fn acknowledge(&self, name: &str) -> Result<VolumeReport, Refused> {
+        let twin = self.twin(name)?.filter(|_| self.engine.is_in_doubt(name));
+        let Some(twin) = twin else {
             return Err(Refused::new(Code::Conflict, format!("volume \"{name}\" has not failed")));
         };
-        self.engine.acknowledge(store).map_err(|why| Refused::new(Code::Failed, why))?;
-        store.forgive();
+        self.engine.acknowledge(&twin).map_err(|why| Refused::new(Code::Failed, why))?;
+        drop(twin);
+        let mut served = self.served();
+        served.store(name).into_iter().for_each(Store::forgive);
         tracing::warn!(volume = name, "the operator has acknowledged that what was written may be lost");
         served.volume(name)
+    }
+
+    /// A volume that is served, with descriptors of its own.
+    pub(super) fn twin(&self, name: &str) -> Result<Option<Store>, Refused> {
+        let twin = self.served().store(name).map(|store| store.twin()).transpose();
+        twin.map_err(|why| Refused::new(Code::Failed, format!("no second descriptor of its file: {why}")))
+    }
+
+    /// Has it known which volume was opened.
+    fn settle(&self, opened: Opened, identities: &mut Identities) -> Result<Store, StoreError> {
+        let others = self.served().open();
+        opened.settle(identities, others.iter())
+    }
+
+    /// Undoes what opening it made.
+    fn discard(&self, store: Store, identities: &mut Identities) {
+        store.discard(identities);
+        identities.save_unmade(&self.state);
+    }
+
+    /// Parts with what was opened and which the engine did not take. Where shards may know of it, it stays open, and
+    /// its file is nobody else's, until they have let it go.
+    fn give_up(
+        &self,
+        store: Store,
+        (why, what): (&EngineError, Unserving),
+        identities: &mut Identities,
+    ) -> Refused {
+        if was_not_begun(why) {
+            self.discard(store, identities);
+            return refused(why);
+        }
+        let name = &store.volume.name;
+        let message = match what {
+            Unserving::Created => format!(
+                "{why}; it is not served and not recorded, but shards may be busy with it still, so its file stays \
+                 open: `blockwire volume delete {name}` lets it go, `volume list` shows it until then"
+            ),
+            Unserving::Again => format!(
+                "{why}; it is not served, but shards may be busy with it still, so its file stays open: `blockwire \
+                 volume retry {name}` serves it when they are not"
+            ),
+        };
+        self.served().leaving.push(store);
+        Refused { message, ..refused(why) }
     }
 
     /// What the engine holds against a volume.
@@ -222,10 +291,14 @@ impl Daemon {
         VolumeReport { failed: report.failed.clone().or_else(doubt), ..report }
     }
 
-    /// Writes down which volumes come back.
-    fn record(&self, served: &Served) -> Result<(), Refused> {
-        let unserved = served.recorded();
-        volumes::save(&self.state, served.stores.iter().map(|store| &store.volume), unserved.iter())
+    /// Writes down which volumes come back, and this one. Only who has the turn does.
+    pub(super) fn record(&self, new: Option<&Volume>) -> Result<(), Refused> {
+        let (volumes, unserved) = {
+            let served = self.served();
+            let volumes: Vec<Volume> = served.stores.iter().map(|store| store.volume.clone()).collect();
+            (volumes, served.recorded())
+        };
+        volumes::save(&self.state, volumes.iter().chain(new), unserved.iter())
             .map_err(|why| Refused::new(Code::Failed, why))
     }
 
@@ -246,151 +319,56 @@ impl Daemon {
     }
 
     pub(super) fn delete(&self, name: &str, force: bool) -> Result<VolumeReport, Refused> {
-        let mut served = self.served();
-        let report = served.volume(name)?;
+        let _held = self.hold(name, "deleted")?;
+        let mut identities = self.turn()?;
+        let report = self.served().volume(name)?;
         // Of one that could not be served it has what leads there.
         let gone = self.engine.remove_volume(name, force);
-        let mut synced = Ok(());
-        let parted = served.stores.iter().chain(&served.leaving);
-        let files: Vec<_> =
-            parted.filter(|one| one.volume.name.as_str() == name).flat_map(notes::files).collect();
-        match &gone {
-            // No shard has it any more; what hosts were told is written is made stable before its file is let go.
-            Ok(()) => {
-                let Served { stores, leaving, .. } = &mut *served;
-                let named =
-                    stores.iter_mut().chain(leaving.iter_mut()).find(|one| one.volume.name.as_str() == name);
-                synced = named.map_or(Ok(()), Store::sync);
-                leaving.retain(|store| store.volume.name.as_str() != name);
-            }
-            // No host reaches it, and it is not to come back; its files are open until its operations end.
-            Err(EngineError::Lingers) => {
-                let left = served.stores.extract_if(.., |store| store.volume.name.as_str() == name);
-                let left: Vec<Store> = left.collect();
-                served.leaving.extend(left);
-            }
-            Err(why) => return Err(refused(why)),
+        if let Err(why) = &gone
+            && !matches!(why, EngineError::Lingers)
+        {
+            return Err(refused(why));
         }
+        let (files, mut parted) = self.served().part_with(name, gone.is_ok());
         // Memory that is let go comes back to nobody: nor does what was recorded of it.
-        let memory = |one: &&Store| {
-            one.volume.name.as_str() == name && matches!(one.volume.spec.source, Source::Ram | Source::Null)
-        };
-        if let (Ok(()), Some(store)) = (&gone, served.stores.iter().find(memory))
+        let memory = |one: &&Store| matches!(one.volume.spec.source, Source::Ram | Source::Null);
+        if let Some(store) = parted.iter().find(memory)
             && let Err(why) = self.engine.forget_past(store)
         {
             tracing::warn!(%why, volume = name, "what was recorded of a deleted volume is still there");
         }
-        served.unserved.retain(|one| one.recorded.name != name);
-        served.stores.retain(|store| store.volume.name.as_str() != name);
-        served.ways.forget(name);
-        let mut stopped = Ways { targets: std::mem::take(&mut served.stopped), ..Ways::default() };
-        stopped.forget(name);
-        served.stopped = stopped.targets;
         tracing::info!(volume = name, "volume deleted");
-        self.record(&served).map_err(|why| {
+        let recorded = self.record(None).map_err(|why| {
             let message =
                 format!("no longer served, but it will come back at the next start: {}", why.message);
             Refused::new(Code::Failed, message)
-        })?;
+        });
         // Only now: one that comes back at the next start is held against what was known of it. Who deletes a volume
         // has seen that a sync of it has failed.
-        let forgotten = served.forget(name, &self.state).and(notes::forget(&self.state, &files));
+        let forgotten = recorded.and_then(|()| {
+            if let Ok(name) = VolumeName::parse(name) {
+                identities.forget(&name);
+            }
+            identities.save(&self.state).and(notes::forget(&self.state, &files)).map_err(|why| {
+                let message = format!("no longer served, but what was known of it still is: {why}");
+                Refused::new(Code::Failed, message)
+            })
+        });
+        drop(identities);
+        // What hosts were told is written is made stable before its file is let go. Nobody waits for that but who asked.
+        let synced = parted.iter_mut().map(Store::sync).fold(Ok(()), std::io::Result::and);
+        drop(parted);
+        if gone.is_ok() {
+            self.served().leaving.retain(|store| store.volume.name.as_str() != name);
+        }
+        forgotten?;
         gone.map_err(|why| refused(&why))?;
-        forgotten.map_err(|why| {
-            Refused::new(Code::Failed, format!("no longer served, but what was known of it still is: {why}"))
-        })?;
         synced.map_err(|why| {
             let message =
                 format!("no longer served, but what was written last may be lost: cannot sync: {why}");
             Refused::new(Code::Failed, message)
         })?;
         Ok(report)
-    }
-
-    /// Changes the size of a volume's file. The engine is told of a sync that fails in this, and of none before.
-    fn set_len(&self, store: &mut Store, bytes: u64) -> std::io::Result<()> {
-        let before = std::mem::take(&mut store.in_doubt);
-        let done = store.set_len(bytes);
-        if store.in_doubt {
-            self.engine.sync_failed(store.volume.name.as_str());
-        }
-        store.in_doubt |= before;
-        done
-    }
-
-    pub(super) fn resize(&self, name: &str, bytes: u64, shrink: bool) -> Result<VolumeReport, Refused> {
-        let mut served = self.served();
-        served.volume(name)?;
-        let Some(store) = served.stores.iter_mut().find(|store| store.volume.name.as_str() == name) else {
-            return Err(Refused::new(Code::NotFound, name));
-        };
-        let before = store.bytes;
-        if bytes == 0 || !bytes.is_multiple_of(u64::from(store.volume.spec.block)) {
-            let why = format!("the size must be a multiple of the block, {} bytes", store.volume.spec.block);
-            return Err(Refused::new(Code::Invalid, why));
-        }
-        if matches!(store.volume.spec.source, Source::Remote(_)) {
-            let why = "the volume is resized on the machine that has it; its hosts here see it at once";
-            return Err(Refused::new(Code::Invalid, why));
-        }
-        if matches!(store.volume.spec.source, Source::Stripe(_)) {
-            let why = "a stripe has the size of its legs: it follows volumes of other machines at once, files and \
-                       devices when it is opened";
-            return Err(Refused::new(Code::Invalid, why));
-        }
-        if matches!(store.volume.spec.source, Source::Device(_)) {
-            return Err(Refused::new(Code::Invalid, "a device has the size that it has"));
-        }
-        if store.volume.spec.read_only {
-            return Err(Refused::new(Code::Invalid, "the volume is write-protected"));
-        }
-        if bytes < before && !shrink {
-            let why = format!(
-                "it has {}; to make it smaller, and lose what lies beyond, use --shrink",
-                size::human(before)
-            );
-            return Err(Refused::new(Code::Conflict, why));
-        }
-        let failed =
-            |why: std::io::Error| Refused::new(Code::Failed, format!("cannot change the file: {why}"));
-        // Growing: first the file, then the initiators. Shrinking: the other way round, so that
-        // nobody is promised blocks that are not there.
-        let mut unsettled = None;
-        let file_len = store.file_len().map_err(failed)?;
-        if bytes >= before {
-            self.set_len(store, bytes).map_err(failed)?;
-            match self.engine.resize_volume(name, bytes) {
-                Ok(()) => {}
-                Err(why) if was_not_begun(&why) => {
-                    store.undo_growth(before, file_len);
-                    return Err(refused(&why));
-                }
-                // Hosts may know the new size already, and write there: the file keeps it.
-                Err(why) => unsettled = Some(format!("not every host may have been told: {why}")),
-            }
-        } else {
-            self.engine.resize_volume(name, bytes).map_err(|why| refused(&why))?;
-            if let Err(why) = self.set_len(store, bytes) {
-                let is_cut = store.file_len().is_ok_and(|len| len.is_some_and(|len| len < before));
-                if !is_cut {
-                    let _ = self.engine.resize_volume(name, before);
-                    return Err(failed(why));
-                }
-                // What was cut off is gone, and nobody is promised it again.
-                store.bytes = bytes;
-                unsettled = Some(format!("its file cannot be made stable: {why}"));
-            }
-        }
-        store.volume.spec.size = Some(bytes);
-        tracing::info!(volume = name, bytes, "volume resized");
-        self.record(&served).map_err(|why| {
-            Refused::new(Code::Failed, format!("resized, but not recorded: {}", why.message))
-        })?;
-        if let Some(why) = unsettled {
-            let message = format!("its size is {} now, but {why}", size::human(bytes));
-            return Err(Refused::new(Code::Failed, message));
-        }
-        served.volume(name)
     }
 }
 
@@ -404,7 +382,7 @@ enum Unserving {
 }
 
 /// Whether the engine has told no host of what it refused.
-fn was_not_begun(why: &EngineError) -> bool {
+pub(super) fn was_not_begun(why: &EngineError) -> bool {
     match why {
         EngineError::Listen { .. } | EngineError::Start(_) | EngineError::InUse { .. } => true,
         EngineError::Unsupported(_) | EngineError::Record(_) => true,
@@ -414,54 +392,35 @@ fn was_not_begun(why: &EngineError) -> bool {
 }
 
 impl Served {
-    /// Opens a volume beside the others.
-    fn open(&mut self, volume: &Volume, scouted: Scouted) -> Result<Store, StoreError> {
-        let Served { stores, leaving, identities, .. } = self;
-        let others = stores.iter().chain(leaving.iter());
-        Store::open_scouted(volume, identities, others, scouted)
+    /// What is open, without its files: those that are served and those that leave.
+    pub(super) fn open(&self) -> Vec<Store> {
+        self.stores.iter().chain(&self.leaving).map(Store::outline).collect()
     }
 
-    /// Undoes what opening it made.
-    fn discard(&mut self, store: Store, state: &StateDir) {
-        store.discard(&mut self.identities);
-        self.identities.save_unmade(state);
+    /// The volume of that name, if it is served.
+    pub(super) fn store(&mut self, name: &str) -> Option<&mut Store> {
+        self.stores.iter_mut().find(|store| store.volume.name.as_str() == name)
     }
 
-    /// Parts with what was opened and which the engine did not take. Where shards may know of it, it stays open, and
-    /// its file is nobody else's, until they have let it go.
-    fn give_up(&mut self, store: Store, (why, what): (&EngineError, Unserving), state: &StateDir) -> Refused {
-        if was_not_begun(why) {
-            self.discard(store, state);
-            return refused(why);
+    /// Takes away a volume that no host reaches any more, and all that leads to it. It is shown as one that leaves,
+    /// and its name and files are nobody else's, until its files are closed: those of one that no shard has (`is_out`)
+    /// are given to the caller. The first that is given is which of its files notes may be of.
+    fn part_with(&mut self, name: &str, is_out: bool) -> (Vec<Uuid>, Vec<Store>) {
+        let is_it = |store: &mut Store| store.volume.name.as_str() == name;
+        let mut parted: Vec<Store> = self.stores.extract_if(.., is_it).collect();
+        parted.extend(self.leaving.extract_if(.., is_it));
+        let files = parted.iter().flat_map(notes::files).collect();
+        if is_out {
+            self.leaving.extend(parted.iter().map(Store::outline));
+        } else {
+            self.leaving.append(&mut parted);
         }
-        let name = &store.volume.name;
-        let message = match what {
-            Unserving::Created => format!(
-                "{why}; it is not served and not recorded, but shards may be busy with it still, so its file stays \
-                 open: `blockwire volume delete {name}` lets it go, `volume list` shows it until then"
-            ),
-            Unserving::Again => format!(
-                "{why}; it is not served, but shards may be busy with it still, so its file stays open: `blockwire \
-                 volume retry {name}` serves it when they are not"
-            ),
-        };
-        self.leaving.push(store);
-        Refused { message, ..refused(why) }
-    }
-
-    /// The same, of one that is new.
-    fn create(&mut self, volume: &Volume, scouted: Scouted) -> Result<Store, StoreError> {
-        let Served { stores, leaving, identities, .. } = self;
-        let others = stores.iter().chain(leaving.iter());
-        Store::create(volume, identities, others, scouted)
-    }
-
-    /// Forgets what was known of a volume by its name; one that comes by that name is another.
-    fn forget(&mut self, name: &str, state: &StateDir) -> Result<(), StateError> {
-        if let Ok(name) = VolumeName::parse(name) {
-            self.identities.forget(&name);
-        }
-        self.identities.save(state)
+        self.unserved.retain(|one| one.recorded.name != name);
+        self.ways.forget(name);
+        let mut stopped = Ways { targets: std::mem::take(&mut self.stopped), ..Ways::default() };
+        stopped.forget(name);
+        self.stopped = stopped.targets;
+        (files, parted)
     }
 
     /// Refuses a name that a volume has, whatever has become of it.

@@ -6,7 +6,7 @@
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use endpoint::{Endpoint, ShardId};
@@ -228,7 +228,9 @@ impl Shards {
             }
             expected.push(one);
         }
-        expected.into_iter().map(|one| one.wait(patience)).collect()
+        let until = Instant::now() + patience;
+        let wait = |one: inbox::Expected| one.wait(until.saturating_duration_since(Instant::now()));
+        expected.into_iter().map(wait).collect()
     }
 
     fn listings(&self) -> Result<Vec<Listing>, EngineError> {
@@ -289,24 +291,27 @@ impl Shards {
     }
 
     /// Takes a volume that nothing leads to any more from every shard. While one of them has something of it out, it
-    /// stays among those that leave: its place is nobody's, and its files stay open.
-    fn part(&self, catalog: &mut Catalog, id: VolumeId, patience: Duration) -> Result<(), EngineError> {
-        let Some(entry) = catalog.leaving.get(&id) else { return Ok(()) };
+    /// stays among those that leave: its place is nobody's, and its files stay open. Nothing is locked meanwhile.
+    fn part(&self, id: VolumeId, patience: Duration) -> Result<(), EngineError> {
+        if !self.catalog().leaving.contains_key(&id) {
+            return Ok(());
+        }
         match self.ask_all(|| Control::DropVolume(id), patience) {
             Ok(_) => {}
             Err(EngineError::TimedOut) => return Err(EngineError::Lingers),
             Err(why) => return Err(why),
         }
-        entry.medium.disks().into_iter().for_each(|disk| self.running.remove_disk(disk));
-        catalog.leaving.remove(&id);
+        if let Some(entry) = self.catalog().leaving.remove(&id) {
+            entry.medium.disks().into_iter().for_each(|disk| self.running.remove_disk(disk));
+        }
         Ok(())
     }
 
     /// Looks whether volumes have gone whose operations were out when they were deleted.
-    fn sweep(&self, catalog: &mut Catalog) {
-        let leaving: Vec<VolumeId> = catalog.leaving.keys().copied().collect();
+    fn sweep(&self) {
+        let leaving: Vec<VolumeId> = self.catalog().leaving.keys().copied().collect();
         for id in leaving {
-            let _ = self.part(catalog, id, LOOK);
+            let _ = self.part(id, LOOK);
         }
     }
 
@@ -327,8 +332,10 @@ impl Shards {
     }
 
     /// Takes back a volume that could not be added.
-    fn take_back(&self, catalog: &mut Catalog, id: VolumeId, store: &Store) {
-        if let Err(why) = self.publish(catalog).and_then(|()| self.part(catalog, id, ANSWER)) {
+    fn take_back(&self, mut catalog: MutexGuard<'_, Catalog>, id: VolumeId, store: &Store) {
+        let told = self.publish(&mut catalog);
+        drop(catalog);
+        if let Err(why) = told.and_then(|()| self.part(id, ANSWER)) {
             tracing::error!(%why, volume = %store.volume.name, "cannot take back a volume that failed");
         }
     }
@@ -491,8 +498,8 @@ impl Engine for Shards {
 
     fn add_volume(&self, store: &Store, ways: &Ways) -> Result<(), EngineError> {
         let shards = self.running.shards();
+        self.sweep();
         let mut catalog = self.catalog();
-        self.sweep(&mut catalog);
         let id = catalog.give().ok_or_else(no_number)?;
         let disks = self.add_disks(store)?;
         let give_up = |why| {
@@ -506,20 +513,22 @@ impl Engine for Shards {
         if let Err(why) = self.tell(id, specs) {
             // Some shards may know it: all forget it.
             catalog.leaving.insert(id, entry);
-            self.take_back(&mut catalog, id, store);
+            self.take_back(catalog, id, store);
             return Err(why);
         }
         catalog.volumes.insert(id, entry);
         let before = catalog.ways.clone();
         catalog.ways.extend(ways);
-        self.publish(&mut catalog).inspect_err(|_| {
+        let told = self.publish(&mut catalog);
+        if told.is_err() {
             // Some shards may lead there. What led to it before it came stays, for when it comes again.
             catalog.ways = before;
             if let Some(entry) = catalog.volumes.remove(&id) {
                 catalog.leaving.insert(id, entry);
             }
-            self.take_back(&mut catalog, id, store);
-        })
+            self.take_back(catalog, id, store);
+        }
+        told
     }
 
     fn remove_volume(&self, name: &str, force: bool) -> Result<(), EngineError> {
@@ -545,11 +554,13 @@ impl Engine for Shards {
         };
         // Also if this is not the first try: a shard may not have heard it.
         self.publish(&mut catalog)?;
+        // Its disk may be waited for: who looks at other volumes does not wait, too.
+        drop(catalog);
         // Whatever comes of it: hosts are told, and nothing new begins. What counts is that all shards let it go.
         if let Err(why) = self.change((name, id), Ask::Remove) {
             tracing::warn!(%why, volume = name, "a volume that is deleted does not come to rest");
         }
-        self.part(&mut catalog, id, ANSWER)
+        self.part(id, ANSWER)
     }
 
     fn forget_past(&self, store: &Store) -> Result<(), EngineError> {
@@ -571,9 +582,9 @@ impl Engine for Shards {
     }
 
     fn resize_volume(&self, name: &str, bytes: u64) -> Result<(), EngineError> {
-        let catalog = self.catalog();
-        let Some((id, entry)) = catalog.find(name) else { return Err(EngineError::Lingers) };
-        let before = entry.medium.geometry();
+        let of = |(id, entry): (VolumeId, &Entry)| (id, entry.medium.clone());
+        let (id, medium) = self.catalog().find(name).map(of).ok_or(EngineError::Lingers)?;
+        let before = medium.geometry();
         let bytes_before = before.blocks * u64::from(before.logical);
         // As the medium will have it: direct I/O moves no part of a unit.
         let unit = u64::from(before.unit());
@@ -585,15 +596,15 @@ impl Engine for Shards {
         if blocks < before.blocks {
             // Nobody may be promised blocks that are gone: first the promise, then the medium.
             self.change((name, id), Ask::Resize(volume::Geometry { blocks, ..before }))?;
-            return entry.medium.resize(bytes).map(drop);
+            return medium.resize(bytes).map(drop);
         }
-        let after = entry.medium.resize(bytes)?;
+        let after = medium.resize(bytes)?;
         let home = shard::home_of(id, self.running.shards());
         match self.ask(home, Control::Ask(id, Ask::Resize(after)), CHANGE) {
             Ok(Report::Done) => Ok(()),
             // It was not begun, so nobody was told.
             Ok(Report::Refused(refusal)) if refusal != Refusal::NotFenced => {
-                let _ = entry.medium.resize(bytes_before);
+                let _ = medium.resize(bytes_before);
                 Err(EngineError::Unsupported(refusal::words(name, &refusal)))
             }
             // What hosts may have been told never shrinks by itself.

@@ -100,7 +100,7 @@ struct Elsewhere {
 }
 
 /// All identities that were ever given out.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Identities {
     entries: Vec<Entry>,
     changed: bool,

@@ -16,7 +16,7 @@ use crate::{
 pub(super) fn open<'a>(
     volume: &Volume,
     (striped, making): (&Striped, Making),
-    identities: &mut Identities,
+    identities: &Identities,
     others: impl Iterator<Item = &'a Store> + Clone,
     scouted: &mut Scouted,
 ) -> Result<Store, Why> {
@@ -25,21 +25,37 @@ pub(super) fn open<'a>(
         let leg = Volume { spec: spec_of(volume, leg), ..volume.clone() };
         let beside = others.clone().map(|other| -> &Store { other }).chain(legs.iter());
         let wrong = |why| Why::Leg(at + 1, Box::new(why));
-        let mut leg = Store::open_one(&leg, (at + 1, making), identities, beside, scouted).map_err(wrong)?;
-        if let Some(own) = leg.remote.as_ref().and_then(|remote| remote.uuid) {
-            leg.uuid = own;
-        }
-        let same = legs.iter().position(|before| before.uuid == leg.uuid);
+        let leg = super::open_one(&leg, (at + 1, making), identities, beside, scouted).map_err(wrong)?;
         legs.push(leg);
-        same.map_or(Ok(()), |same| Err(wrong(Why::SameLeg(same + 1))))
+        Ok(())
     });
     match opened.and_then(|()| together(volume, striped, &legs)) {
         Ok(store) => Ok(Store { legs, ..store }),
         Err(why) => {
-            legs.into_iter().for_each(|leg| leg.discard(identities));
+            // Nothing is recorded of them yet.
+            legs.into_iter().for_each(|leg| leg.discard(&mut Identities::default()));
             Err(why)
         }
     }
+}
+
+/// Finds out which volumes the legs are, and which the stripe is by them.
+pub(super) fn identify(stripe: &mut Store, chunk: u32, identities: &mut Identities) -> Result<(), Why> {
+    let mut uuids: Vec<[u8; 16]> = Vec::new();
+    for (at, leg) in stripe.legs.iter_mut().enumerate() {
+        leg.identify(at + 1, identities);
+        if let Some(own) = leg.remote.as_ref().and_then(|remote| remote.uuid) {
+            leg.uuid = own;
+        }
+        let uuid = leg.uuid.into_bytes();
+        if let Some(same) = uuids.iter().position(|before| *before == uuid) {
+            return Err(Why::Leg(at + 1, Box::new(Why::SameLeg(same + 1))));
+        }
+        uuids.push(uuid);
+    }
+    let own = || Uuid::from_bytes(stripe_uuid(&uuids, chunk));
+    stripe.uuid = stripe.volume.spec.uuid.unwrap_or_else(own);
+    Ok(())
 }
 
 /// What is said of the whole holds for each leg. A volume of another machine that has no identity need not have
@@ -68,9 +84,8 @@ fn together(volume: &Volume, striped: &Striped, legs: &[Store]) -> Result<Store,
     let mut volume = volume.clone();
     let spec = &mut volume.spec;
     (spec.block, spec.thin, spec.cache) = (geometry.logical, geometry.thin, geometry.write_cache);
-    let uuids: Vec<[u8; 16]> = legs.iter().map(|leg| leg.uuid.into_bytes()).collect();
     Ok(Store {
-        uuid: volume.spec.uuid.unwrap_or_else(|| Uuid::from_bytes(stripe_uuid(&uuids, striped.chunk))),
+        uuid: Uuid::nil(),
         bytes: geometry.bytes(),
         physical: geometry.physical,
         memory_align: 1,
