@@ -1,9 +1,10 @@
 //! Volumes of other machines, which this daemon serves on.
 //!
 //! Each is opened once when the daemon starts, or as soon as it can be, to learn what it is like and to say at once
-//! what is wrong; then every shard connects to it by itself. Invariants: what shards connect with is what was tried here, but that
-//! each path of each shard is a session of its own; what they find is the volume that was found here, or it is
-//! refused with both named. So is what is found here, if it is not what was found at an earlier start.
+//! what is wrong; then every shard connects to it by itself. Invariants: what shards connect with is what was tried
+//! here, but that each path of each shard is a session of its own, and of no other volume; what they find is the volume
+//! that was found here, or it is refused with both named. So is what is found here, if it is not what was found at an
+//! earlier start.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -129,9 +130,14 @@ fn terms(url: &Url) -> Terms {
 }
 
 impl Remote {
+    /// By this number targets know its iSCSI sessions, and no other volume's.
+    pub fn set_nexus(&mut self, nexus: [u8; 3]) {
+        self.who.isid = nexus;
+    }
+
     /// The volume on a shard; it begins to connect.
     pub fn on_shard(&self, cx: &mut Cx<'_>, shard: u16) -> RemoteVolume<AnyPath> {
-        // A session of its own for each: those of one qualifier would end each other.
+        // A session of its own for each path: those of one number and qualifier would end each other.
         let number = |at: usize| shard.wrapping_mul(multipath::url::URLS_MAX as u16).wrapping_add(at as u16);
         let paths = self.ways.iter().enumerate().map(|(at, way)| {
             way.path(&self.who, number(at)).expect("the same was made when the volume was looked at")

@@ -205,8 +205,9 @@ impl Store {
 
     /// Finds out which volume it is, and has that known from now on: a whole one, or a leg by its number.
     fn identify(&mut self, leg: usize, identities: &mut Identities) {
-        if let Some(remote) = &self.remote {
+        if let Some(remote) = &mut self.remote {
             identities.found_elsewhere(&self.volume.name, leg, &remote.expected);
+            remote.set_nexus(identities.nexus(&self.volume.name, leg));
         }
         self.uuid = self.identity(identities);
     }

@@ -16,7 +16,7 @@ use multipath::Expected;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::{StateDir, StateError};
+use super::{StateDir, StateError, nexuses::Nexuses};
 use crate::name::VolumeName;
 
 /// The record's name.
@@ -106,6 +106,8 @@ pub struct Identities {
     changed: bool,
     elsewhere: Vec<Elsewhere>,
     elsewhere_changed: bool,
+    nexuses: Nexuses,
+    nexuses_changed: bool,
     /// What volumes have records of their own.
     recorded: HashSet<Uuid>,
 }
@@ -115,8 +117,8 @@ impl Identities {
     pub fn load(state: &StateDir) -> Result<Self, StateError> {
         let entries = state.read_json(RECORD)?.unwrap_or_default();
         let elsewhere = state.read_json(ELSEWHERE)?.unwrap_or_default();
-        let recorded = state.recorded_volumes()?;
-        Ok(Identities { entries, elsewhere, recorded, ..Identities::default() })
+        let (nexuses, recorded) = (Nexuses::load(state)?, state.recorded_volumes()?);
+        Ok(Identities { entries, elsewhere, nexuses, recorded, ..Identities::default() })
     }
 
     /// Writes them if one was added; before a volume is served, so that no identity is shown that
@@ -129,6 +131,10 @@ impl Identities {
         if self.elsewhere_changed {
             state.write_json(ELSEWHERE, &self.elsewhere)?;
             self.elsewhere_changed = false;
+        }
+        if self.nexuses_changed {
+            self.nexuses.save(state)?;
+            self.nexuses_changed = false;
         }
         Ok(())
     }
@@ -153,8 +159,19 @@ impl Identities {
         self.elsewhere_changed = true;
     }
 
+    /// By which number iSCSI targets know the sessions of a volume of another machine.
+    pub fn nexus(&mut self, volume: &VolumeName, leg: usize) -> [u8; 3] {
+        let before = self.nexuses.clone();
+        let number = self.nexuses.of(volume, leg);
+        self.nexuses_changed |= self.nexuses != before;
+        number
+    }
+
     /// The volume was deleted: what comes by its name may be another.
     pub fn forget(&mut self, volume: &VolumeName) {
+        let nexuses = self.nexuses.clone();
+        self.nexuses.forget(volume);
+        self.nexuses_changed |= self.nexuses != nexuses;
         let before = self.elsewhere.len();
         self.elsewhere.retain(|one| one.volume != volume.as_str());
         self.elsewhere_changed |= self.elsewhere.len() != before;
@@ -214,7 +231,7 @@ impl Identities {
         if let Some(old) = self.lost(key, path) {
             tracing::warn!(
                 device = %path.display(), %old, new = %uuid,
-                "the device was set up anew, or the machine has started again, and the system tells no serial number: it \
+                "the device was set up again, or the machine has started again, and the system tells no serial number: it \
                  is shown to hosts as a new disk, without its reservations. If it is the same disk, give the volume its \
                  old identity for good by uuid={old}"
             );

@@ -8,6 +8,7 @@
 //! Invariant: the directory is this user's, nobody else can change what is in it, and no link in it is followed.
 
 pub mod identity;
+pub mod nexuses;
 pub mod ports;
 pub mod serials;
 pub mod volumes;
