@@ -5,27 +5,21 @@
 //! to it, and whether they are volumes themselves or legs of one. It is synced before it is served:
 //! what a killed daemon wrote may lie in the system's memory still.
 
+mod device;
+mod file;
 mod known;
 mod refused;
 mod scout;
 mod stripe;
 
-use std::{
-    fs::{File, TryLockError},
-    io::{self, Read, Seek, SeekFrom},
-    os::{
-        fd::AsRawFd,
-        unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
-    },
-    path::{Path, PathBuf},
-    thread,
-    time::Duration,
-};
+use std::{fs::File, io, os::fd::AsRawFd, path::Path};
 
 use backends::FileFacts;
-use rustix::fs::{AtFlags, FallocateFlags, OFlags, Statx, StatxFlags};
 use uuid::Uuid;
 
+use device::device;
+pub use device::device_key;
+use file::{file, is_empty, leads_to};
 pub use known::known_uuid;
 pub use refused::StoreError;
 use refused::Why;
@@ -40,17 +34,8 @@ use crate::{
 
 /// In the place of a leg's number: no leg, but the whole volume.
 const WHOLE: usize = 0;
-/// Physical block of a file where nothing is said: what file systems allocate by.
-const FILE_PHYSICAL: u32 = 4096;
-/// Largest block by which file systems count what holds data.
-const FILE_BLOCK_MAX: u64 = 64 << 10;
 /// Physical block of memory: a page, by which it is given back.
 const MEMORY_PHYSICAL: u32 = 4096;
-/// How often a lock that another process has is asked for: 2 s long. One that was killed has its files until
-/// the last of what it asked of the disk has ended.
-const LOCK_TRIES: u32 = if cfg!(test) { 3 } else { 200 };
-/// How long to wait before a lock is asked for again.
-const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// A volume that is open and ready to be served.
 #[derive(Debug)]
@@ -493,312 +478,6 @@ fn elsewhere(
         in_doubt: false,
         volume,
     })
-}
-
-fn file<'a>(
-    volume: &Volume,
-    path: &Path,
-    may_make: bool,
-    others: impl Iterator<Item = &'a Store>,
-) -> Result<Store, Why> {
-    let spec = &volume.spec;
-    let created = match std::fs::metadata(path) {
-        Ok(meta) if !meta.is_file() => return Err(Why::NotAFile(path.to_owned())),
-        Ok(_) => false,
-        Err(why) if why.kind() == io::ErrorKind::NotFound && spec.size.is_some() && !spec.read_only => {
-            if !may_make {
-                return Err(Why::Gone(path.to_owned(), volume.name.clone()));
-            }
-            true
-        }
-        Err(why) if why.kind() == io::ErrorKind::NotFound => return Err(Why::Missing(path.to_owned())),
-        Err(why) => return Err(Why::Io("look at", path.to_owned(), why)),
-    };
-    let open = |new| open_options(volume).create_new(new).mode(0o600).open(path);
-    let (file, created) = match open(created) {
-        // Somebody else has made it meanwhile: then it is theirs, if they have its lock.
-        Err(why) if created && why.kind() == io::ErrorKind::AlreadyExists => (open(false), false),
-        opened => (opened, created),
-    };
-    let file = file.and_then(blocking).map_err(|why| opening(path, why))?;
-    // The open file is judged, not what its name led to before.
-    if !file.metadata().is_ok_and(|meta| meta.is_file()) {
-        return Err(Why::NotAFile(path.to_owned()));
-    }
-    let made = if created { file.try_clone().ok() } else { None };
-    let undo = |why| {
-        // Who has the lock has found it, and may serve it.
-        let is_ours = |file: &File| leads_to(path, file) && is_empty(file, 0);
-        if !matches!(why, Why::Locked(_)) && made.as_ref().is_some_and(is_ours) {
-            let _ = std::fs::remove_file(path);
-        }
-        why
-    };
-    let store = settle_file(volume, path, file, others).map_err(undo)?;
-    Ok(Store { made: if created { Made::File } else { store.made }, ..store })
-}
-
-/// Whether the name leads to the open file still.
-fn leads_to(path: &Path, file: &File) -> bool {
-    let both = std::fs::metadata(path).and_then(|named| Ok((named, file.metadata()?)));
-    both.is_ok_and(|(named, open)| (named.dev(), named.ino()) == (open.dev(), open.ino()))
-}
-
-/// Whether a file holds nothing but zeroes from an offset on: nothing was written there, or it was given back.
-fn is_empty(file: &File, from: u64) -> bool {
-    // Systems count data by blocks: within that of the offset what was there before is looked past.
-    let rest = from.next_multiple_of(FILE_BLOCK_MAX) - from;
-    let mut bytes = Vec::new();
-    // A descriptor without O_DIRECT, which reads any length.
-    let read = File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).and_then(|mut own| {
-        own.seek(SeekFrom::Start(from))?;
-        own.take(rest).read_to_end(&mut bytes)
-    });
-    let behind = rustix::fs::SeekFrom::Data(from + rest);
-    read.is_ok()
-        && bytes.iter().all(|byte| *byte == 0)
-        && matches!(rustix::fs::seek(file, behind), Err(rustix::io::Errno::NXIO))
-}
-
-/// Locks an open file, gives it its size and reads what it is like.
-fn settle_file<'a>(
-    volume: &Volume,
-    path: &Path,
-    file: File,
-    others: impl Iterator<Item = &'a Store>,
-) -> Result<Store, Why> {
-    let spec = &volume.spec;
-    let failed = |what| move |why| Why::Io(what, path.to_owned(), why);
-    let meta = statx(&file).map_err(failed("look at"))?;
-    let key = Key::File {
-        device: rustix::fs::makedev(meta.stx_dev_major, meta.stx_dev_minor),
-        inode: meta.stx_ino,
-        born: born(&meta),
-    };
-    claim(path, &file, &key, spec.read_only, others)?;
-    // Who made it may have removed it again before it gave up the lock.
-    if !leads_to(path, &file) {
-        return Err(Why::Moved(path.to_owned()));
-    }
-    let before = file.metadata().map_err(failed("look at"))?.len();
-    let grown = spec.size.filter(|want| *want > before && !spec.read_only);
-    let length = grown.unwrap_or(before);
-    let bytes = length - length % u64::from(spec.block);
-    if bytes == 0 {
-        return Err(Why::Empty(path.to_owned()));
-    }
-    let known = StatxFlags::from_bits_retain(meta.stx_mask).contains(StatxFlags::DIOALIGN);
-    let (memory_align, offset_align) = match (meta.stx_dio_mem_align, meta.stx_dio_offset_align) {
-        (_, 0) if known && spec.direct => return Err(Why::NoDirect(path.to_owned())),
-        // Before Linux 6.1 nobody says; a page suits every file system.
-        (_, 0) => (FILE_PHYSICAL, FILE_PHYSICAL),
-        (memory, offset) => (memory.max(1), offset),
-    };
-    // The last that can fail, so that nothing is to be undone here but itself.
-    if grown.is_some() {
-        file.set_len(length).and_then(|()| file.sync_all()).map_err(|why| {
-            let _ = file.set_len(before);
-            failed("grow")(why)
-        })?;
-    }
-    let punch = !spec.read_only && can_punch(&file, length);
-    Ok(Store {
-        volume: volume.clone(),
-        uuid: Uuid::nil(),
-        bytes,
-        physical: spec.physical.unwrap_or(FILE_PHYSICAL.max(spec.block)),
-        memory_align,
-        offset_align,
-        punch,
-        file: Some(file),
-        key: Some(key),
-        remote: None,
-        legs: Vec::new(),
-        made: if grown.is_some() { Made::Growth(before) } else { Made::Nothing },
-        in_doubt: false,
-    })
-}
-
-fn device<'a>(volume: &Volume, path: &Path, others: impl Iterator<Item = &'a Store>) -> Result<Store, Why> {
-    let spec = &volume.spec;
-    let failed = |what| move |why| Why::Io(what, path.to_owned(), why);
-    let meta = std::fs::metadata(path).map_err(failed("look at"))?;
-    if !meta.file_type().is_block_device() {
-        return Err(Why::NotADevice(path.to_owned()));
-    }
-    let mut file = open_options(volume).open(path).and_then(blocking).map_err(|why| opening(path, why))?;
-    // The open device is judged, not what its name led to before.
-    let meta = file.metadata().map_err(failed("look at"))?;
-    if !meta.file_type().is_block_device() {
-        return Err(Why::NotADevice(path.to_owned()));
-    }
-    let number = meta.rdev();
-    let sys = Sys::of(number);
-    let key = device_key(number);
-    if let (Key::Numbered { .. }, None) = (&key, spec.uuid) {
-        tracing::warn!(
-            volume = %volume.name, device = %path.display(),
-            "the system tells no serial number of the device: its identity lasts until it is set up again or the machine \
-             starts again; give the volume one for good by uuid="
-        );
-    }
-    claim(path, &file, &key, spec.read_only, others)?;
-    let bytes = file.seek(SeekFrom::End(0)).map_err(failed("measure"))?;
-    let bytes = bytes - bytes % u64::from(spec.block);
-    if bytes == 0 {
-        return Err(Why::Empty(path.to_owned()));
-    }
-    let logical = sys.queue("logical_block_size").unwrap_or(512);
-    if logical > spec.block {
-        return Err(Why::BlockTooSmall(path.to_owned(), logical));
-    }
-    let physical = sys.queue("physical_block_size").unwrap_or(logical).max(spec.block);
-    Ok(Store {
-        volume: volume.clone(),
-        uuid: Uuid::nil(),
-        bytes,
-        physical: spec.physical.unwrap_or(physical),
-        memory_align: logical,
-        offset_align: logical,
-        // The kernel zeroes what a device cannot discard, and the operator has asked for it.
-        punch: !spec.read_only,
-        file: Some(file),
-        key: Some(key),
-        remote: None,
-        legs: Vec::new(),
-        made: Made::Nothing,
-        in_doubt: false,
-    })
-}
-
-fn open_options(volume: &Volume) -> std::fs::OpenOptions {
-    let spec = &volume.spec;
-    let mut flags = OFlags::CLOEXEC | OFlags::NONBLOCK;
-    if spec.direct {
-        flags |= OFlags::DIRECT;
-    }
-    // For a device, O_EXCL without O_CREAT asks the kernel whether the system itself uses it.
-    if matches!(spec.source, Source::Device(_)) && !spec.read_only {
-        flags |= OFlags::EXCL;
-    }
-    let mut options = File::options();
-    options.read(true).write(!spec.read_only).custom_flags(flags.bits() as i32);
-    options
-}
-
-/// Opening waits for nobody, but what is open has no call return for want of waiting: devices that are made of
-/// others (dm-crypt, thin) would answer with EAGAIN for ever.
-fn blocking(file: File) -> io::Result<File> {
-    let flags = rustix::fs::fcntl_getfl(&file)?;
-    rustix::fs::fcntl_setfl(&file, flags - OFlags::NONBLOCK)?;
-    Ok(file)
-}
-
-fn opening(path: &Path, why: io::Error) -> Why {
-    match why.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
-        Some(rustix::io::Errno::BUSY) => Why::InUseBySystem(path.to_owned()),
-        Some(rustix::io::Errno::INVAL) => Why::NoDirect(path.to_owned()),
-        _ => Why::Io("open", path.to_owned(), why),
-    }
-}
-
-/// Refuses aliases within this process and locks against others.
-fn claim<'a>(
-    path: &Path,
-    file: &File,
-    key: &Key,
-    read_only: bool,
-    mut others: impl Iterator<Item = &'a Store>,
-) -> Result<(), Why> {
-    let is_alias = |part: &Store| part.key.as_ref().is_some_and(|other| other.aliases(key));
-    if let Some(other) = others.find(|other| other.parts().iter().any(is_alias)) {
-        return Err(Why::Alias(path.to_owned(), other.volume.name.clone()));
-    }
-    let lock = || if read_only { file.try_lock_shared() } else { file.try_lock() };
-    lock_in_time(lock, || thread::sleep(LOCK_PAUSE)).map_err(|why| match why {
-        TryLockError::WouldBlock => Why::Locked(path.to_owned()),
-        TryLockError::Error(why) => Why::Io("lock", path.to_owned(), why),
-    })
-}
-
-/// Asks for a lock until it is had, or another process has had it for too long.
-fn lock_in_time(
-    mut lock: impl FnMut() -> Result<(), TryLockError>,
-    mut pause: impl FnMut(),
-) -> Result<(), TryLockError> {
-    for _ in 1..LOCK_TRIES {
-        match lock() {
-            Err(TryLockError::WouldBlock) => pause(),
-            done => return done,
-        }
-    }
-    lock()
-}
-
-/// Whether holes can be punched, tried where there is nothing: behind the end of the file, which is `length` bytes
-/// long with what fills no block.
-fn can_punch(file: &File, length: u64) -> bool {
-    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    rustix::fs::fallocate(file, flags, length.next_multiple_of(1 << 20), 1 << 20).is_ok()
-}
-
-fn statx(file: &File) -> io::Result<Statx> {
-    let want = StatxFlags::BASIC_STATS | StatxFlags::BTIME | StatxFlags::DIOALIGN;
-    Ok(rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, want)?)
-}
-
-fn born(meta: &Statx) -> Option<u64> {
-    let known = StatxFlags::from_bits_retain(meta.stx_mask).contains(StatxFlags::BTIME);
-    let seconds = u64::try_from(meta.stx_btime.tv_sec).ok()?;
-    known.then(|| seconds.saturating_mul(1_000_000_000).saturating_add(meta.stx_btime.tv_nsec.into()))
-}
-
-/// What tells a block device from every other one: what it is called for good, or its number and when it was set up.
-pub fn device_key(number: u64) -> Key {
-    let sys = Sys::of(number);
-    match sys.wwid() {
-        Some(wwid) => Key::Device { wwid },
-        None => Key::Numbered { number, set_up: sys.set_up() },
-    }
-}
-
-/// What sysfs says about a block device.
-struct Sys {
-    directory: PathBuf,
-}
-
-impl Sys {
-    fn of(number: u64) -> Self {
-        let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
-        Sys { directory: format!("/sys/dev/block/{major}:{minor}").into() }
-    }
-
-    fn read(&self, name: &str) -> Option<String> {
-        let text = std::fs::read_to_string(self.directory.join(name)).ok()?;
-        let text = text.trim();
-        (!text.is_empty()).then(|| text.to_owned())
-    }
-
-    /// A name that stays with the device over reboots. A partition has its disk's and its number.
-    fn wwid(&self) -> Option<String> {
-        if let Some(partition) = self.read("partition") {
-            let disk = Sys { directory: self.directory.join("..") };
-            return Some(format!("{} partition {partition}", disk.wwid()?));
-        }
-        ["dm/uuid", "wwid", "device/wwid", "serial", "device/serial"].iter().find_map(|name| self.read(name))
-    }
-
-    /// Which boot this is, and which of the disks since; no other disk has that, nor will have.
-    fn set_up(&self) -> Option<String> {
-        let number = self.read("diskseq").or_else(|| self.read("../diskseq"))?;
-        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-        Some(format!("{} {number}", boot.trim()))
-    }
-
-    fn queue(&self, name: &str) -> Option<u32> {
-        let own = self.read(&format!("queue/{name}")).or_else(|| self.read(&format!("../queue/{name}")));
-        own?.parse().ok().filter(|bytes: &u32| bytes.is_power_of_two())
-    }
 }
 
 #[cfg(test)]

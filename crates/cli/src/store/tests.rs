@@ -1,8 +1,18 @@
 //! Files as volumes: what is made of them, who else has them, and what is left when they are given up.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    fs::TryLockError,
+    os::unix::fs::MetadataExt,
+    sync::{Arc, Mutex},
+    thread,
+};
 
-use super::*;
+use rustix::fs::OFlags;
+
+use super::{
+    file::{LOCK_TRIES, lock_in_time, open_options, settle_file},
+    *,
+};
 use crate::{name::VolumeName, plan::Origin, spec};
 
 /// Volumes whose disks do not answer as long as somebody holds what is named with them.
