@@ -47,6 +47,8 @@ pub struct Notes {
 enum Event {
     /// A sync has failed.
     Failed(Job),
+    /// A shard is gone: those of its volume that wait for it are to go on.
+    Wake(VolumeId),
     /// Writing the note of a file has ended.
     Written(Uuid, Result<(), String>),
 }
@@ -81,6 +83,10 @@ impl Keeper for Noting {
         let job = Job { notes, id: self.id, file: self.file, note, doubt, asked: Instant::now() };
         // Without a thread that takes it the daemon is ending.
         let _ = self.notes.events.send(Event::Failed(job));
+    }
+
+    fn wake(&self) {
+        let _ = self.notes.events.send(Event::Wake(self.id));
     }
 }
 
@@ -165,6 +171,7 @@ fn attend_by(
             };
             match event {
                 Ok(Event::Failed(job)) => desk.take(job),
+                Ok(Event::Wake(volume)) => (desk.wake)(volume),
                 Ok(Event::Written(file, came)) => desk.written(file, came),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,

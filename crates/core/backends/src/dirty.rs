@@ -28,7 +28,8 @@ pub(crate) struct Dirty {
     doubt: Arc<Doubt>,
     /// The shard that syncs, plus one; 0: none.
     turn: AtomicU64,
-    /// On which side stable writes that begin now are counted; each sync that has succeeded turns it.
+    /// On which side stable writes that begin now are counted; each sync that has succeeded turns it, once none is out
+    /// on the other side.
     side: AtomicU64,
 }
 
@@ -130,6 +131,11 @@ impl Dirty {
         self.doubt.is_raised()
     }
 
+    /// Whether something has failed since there were so many failures, be it forgiven meanwhile or not.
+    pub(crate) fn has_failed_since(&self, failures: u64) -> bool {
+        self.has_failed() || self.doubt.failures() > failures
+    }
+
     /// Takes the turn to sync. False: another shard has it, and wakes this one when it is over.
     #[expect(
         clippy::indexing_slicing,
@@ -160,9 +166,17 @@ impl Dirty {
         (0..).zip(&self.shards).filter(waits).map(|(shard, _)| shard)
     }
 
-    /// The sync of the shard that has the turn has come back: which stable writes must end first.
-    pub(crate) fn begin_settling(&self) -> Side {
-        Side((self.side.fetch_xor(1, Ordering::SeqCst) & 1) as usize)
+    /// The sync of the shard that has the turn has come back well: which stable writes must end first. `None` while
+    /// some are out that are older still, since a sync before it gave up waiting for them: who ends the last of
+    /// them wakes this shard.
+    pub(crate) fn begin_settling(&self) -> Option<Side> {
+        let Side(now) = self.side_now();
+        let older = Side(now ^ 1);
+        // Only who has the turn turns it.
+        self.has_settled(&older).then(|| {
+            self.side.store(older.0 as u64, Ordering::SeqCst);
+            Side(now)
+        })
     }
 
     /// Whether none of them is out any more.
@@ -254,12 +268,18 @@ mod tests {
         let dirty = Dirty::new(2);
         let (before, _) = dirty.begin_stable(0);
         assert!(dirty.take_turn(1));
-        let waits_for = dirty.begin_settling();
+        let waits_for = dirty.begin_settling().unwrap();
         let (behind, _) = dirty.begin_stable(0);
         assert!(!dirty.has_settled(&waits_for));
         assert_eq!(dirty.end_stable(0, behind), None);
         assert!(!dirty.has_settled(&waits_for));
+        assert!(dirty.begin_settling().is_none(), "older ones are out");
         assert_eq!(dirty.end_stable(0, before), Some(1));
+        assert!(dirty.has_settled(&waits_for));
+        let (last, _) = dirty.begin_stable(0);
+        let waits_for = dirty.begin_settling().unwrap();
+        assert!(!dirty.has_settled(&waits_for));
+        assert_eq!(dirty.end_stable(0, last), Some(1));
         assert!(dirty.has_settled(&waits_for));
     }
 }

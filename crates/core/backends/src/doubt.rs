@@ -16,6 +16,9 @@ pub trait Keeper: fmt::Debug + Send + Sync {
     /// [`Doubt::kept`], and then wakes every shard of the volume, which may wait for it. Called on a shard: it must not
     /// wait itself.
     fn keep(&self, doubt: &Arc<Doubt>);
+
+    /// Wakes every shard of the volume. Called on a shard: it must not wait itself.
+    fn wake(&self);
 }
 
 /// The doubt about one file, over all shards.
@@ -45,6 +48,13 @@ impl Doubt {
     pub(crate) fn tell(self: &Arc<Self>) {
         if let Some(keeper) = &self.keeper {
             keeper.keep(self);
+        }
+    }
+
+    /// Asks for the shards to be woken: those that wait for one that is gone.
+    pub(crate) fn wake(&self) {
+        if let Some(keeper) = &self.keeper {
+            keeper.wake();
         }
     }
 

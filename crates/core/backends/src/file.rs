@@ -26,7 +26,7 @@ use volume::{
 use crate::dirty::Dirty;
 use crate::doubt::{Doubt, Keeper};
 use crate::facts::{FileFacts, IO_MAX, Unfit};
-use crate::job::{Erase, Job, TRIES_MAX, Work, copy_out, fault_of, is_own, is_transient};
+use crate::job::{Erase, Job, TRIES_MAX, Work, copy_out, fault_of, is_of_blocks, is_own, is_transient};
 use sync::Sync;
 
 /// A file or block device, as all shards of its volume see it.
@@ -117,6 +117,8 @@ pub struct File {
     sync: Sync,
     /// How often in a row the sync could not be made.
     sync_tries: u8,
+    /// How much had failed when the flushes of `syncing` began.
+    failures: u64,
     covered: Vec<u64>,
     /// Shards that wait for this one.
     wakes: VecDeque<u16>,
@@ -137,6 +139,7 @@ impl File {
             sync_next: Vec::new(),
             sync: Sync::Idle,
             sync_tries: 0,
+            failures: 0,
             covered: Vec::new(),
             wakes: VecDeque::new(),
         }
@@ -339,14 +342,14 @@ impl File {
                 Err(Fault::Sync.into())
             }
             Err(errno) if durable && !is_own(errno) => return self.probe(slot, offset, from),
-            Err(errno) => Err(fault_of(errno, Fault::Unwritable(lba))),
-            Ok(came) if skip + came < from.len() => Err(Fault::NoSpace.into()),
-            // The blocks can be written: what has failed was making stable what lay in the disk's cache, and others
-            // may have been told since that theirs is.
-            Ok(_) if probes => {
+            // The blocks can be written, or nobody knows: what has failed may have been making stable what lay in the
+            // disk's cache, and others may have been told since that theirs is.
+            came if probes && !came.is_err_and(is_of_blocks) => {
                 self.disk.dirty.fail();
                 Err(Fault::Sync.into())
             }
+            Err(errno) => Err(fault_of(errno, Fault::Unwritable(lba))),
+            Ok(came) if skip + came < from.len() => Err(Fault::NoSpace.into()),
             Ok(_) => Ok(Outcome::Complete),
         };
         self.end_stable(slot);
@@ -455,12 +458,17 @@ impl Backend for File {
         }
     }
 
-    /// What the disk has not been asked yet ends at once; a call that is out cannot be recalled.
+    /// What the disk has not been asked yet ends at once, unless it is to tell whether a sync has failed; a call that is
+    /// out cannot be recalled.
     fn cancel(&mut self, id: IoId) {
         let found = self.jobs.iter_mut().position(|job| job.as_ref().is_some_and(|job| job.id == id));
         let Some(slot) = found else { return };
         let slot = slot as u32;
-        self.job(slot).cancelled = true;
+        let job = self.job(slot);
+        job.cancelled = true;
+        if matches!(job.work, Work::Write { probes: true, .. }) {
+            return;
+        }
         let Some(at) = self.out.iter().position(|op| op.ticket.0 == u64::from(slot)) else { return };
         let Some(op) = self.out.remove(at) else { return };
         let job = self.job(slot);

@@ -90,6 +90,11 @@ pub(crate) fn is_own(errno: Errno) -> bool {
     matches!(errno.0, 28 | 122 | 27 | 22 | 95 | 38 | 1 | 4 | 11)
 }
 
+/// Whether an error says that the very blocks of a call are bad: EIO, EREMOTEIO, ENODATA, EILSEQ, EBADMSG.
+pub(crate) fn is_of_blocks(errno: Errno) -> bool {
+    matches!(errno.0, 5 | 121 | 61 | 84 | 74)
+}
+
 /// Copies the caller's part out of what was read around it.
 pub(crate) fn copy_out(around: &Sg, from: usize, into: &mut SgMut) {
     let mut at = from;

@@ -23,8 +23,8 @@ pub(super) enum Sync {
     Waiting,
     /// The turn is ours, and the disk has it.
     Out,
-    /// It has come back well; writes that were out beside it have not ended.
-    Settling(Side),
+    /// It has come back; writes that were out beside it have not ended, and if there is no side, older ones.
+    Settling(Option<Side>),
 }
 
 impl File {
@@ -42,6 +42,7 @@ impl File {
             return;
         }
         std::mem::swap(&mut self.syncing, &mut self.sync_next);
+        self.failures = self.disk.doubt().failures();
         self.disk.dirty.note(&mut self.covered);
         self.take_turn();
     }
@@ -49,7 +50,7 @@ impl File {
     /// Ends the flushes that have begun if they need no sync; else syncs, or waits for the turn.
     fn take_turn(&mut self) {
         let covered = self.disk.dirty.covers(&self.covered);
-        let failed = self.disk.dirty.has_failed();
+        let failed = self.disk.dirty.has_failed_since(self.failures);
         if failed || covered {
             return self.end_flushes(failed);
         }
@@ -84,24 +85,34 @@ impl File {
             Ok(_) => {}
         }
         self.sync_tries = 0;
-        self.sync = Sync::Settling(self.disk.dirty.begin_settling());
+        self.sync = Sync::Settling(None);
         self.go_on_syncing();
     }
 
     /// Goes on with what another shard was waited for.
     pub(super) fn go_on_syncing(&mut self) {
-        match &self.sync {
+        match &mut self.sync {
             Sync::Waiting => self.take_turn(),
-            // After a failure nothing is ever synced again: then nothing need be waited for.
-            Sync::Settling(side) if self.disk.dirty.has_failed() || self.disk.dirty.has_settled(side) => {
-                let failed = self.disk.dirty.has_failed();
-                if !failed {
-                    self.disk.dirty.synced(&self.covered);
+            Sync::Settling(side) => {
+                let dirty = &self.disk.dirty;
+                // After a failure these flushes have failed: then nothing need be waited for, and the side stays as it
+                // is, so that the first sync behind it waits for what this one did not.
+                if side.is_none() && !dirty.has_failed_since(self.failures) {
+                    *side = dirty.begin_settling();
                 }
-                self.wakes.extend(self.disk.dirty.end_turn());
+                let settled = side.as_ref().is_some_and(|side| dirty.has_settled(side));
+                // Looked at behind them: a failure is noted before a place among them is given up.
+                let failed = dirty.has_failed_since(self.failures);
+                if !settled && !failed {
+                    return;
+                }
+                if !failed {
+                    dirty.synced(&self.covered);
+                }
+                self.wakes.extend(dirty.end_turn());
                 self.end_flushes(failed);
             }
-            Sync::Settling(_) | Sync::Out | Sync::Idle => {}
+            Sync::Out | Sync::Idle => {}
         }
     }
 
@@ -144,18 +155,36 @@ impl File {
 
 impl Drop for File {
     /// Only with its shard does a backend end that has calls out: nobody will hear what came of them, and nobody
-    /// may wait for it.
+    /// may wait for it. What the disk was never asked has not failed; but a write that was made once more to learn what
+    /// has failed leaves that open, asked or not.
     fn drop(&mut self) {
-        let syncs = matches!(self.sync, Sync::Out | Sync::Settling(_));
-        let is_stable = |job: &Job| matches!(job.work, Work::Write { side: Some(_), .. });
-        if !syncs && !self.jobs.iter().flatten().any(is_stable) {
-            return;
+        let was_asked = |ticket: DiskTicket| self.out.iter().all(|op| op.ticket != ticket);
+        let has_turn = matches!(self.sync, Sync::Out | Sync::Settling(_));
+        let mut in_doubt = matches!(self.sync, Sync::Out) && was_asked(SYNC);
+        let mut stable = Vec::new();
+        for (slot, job) in (0..).zip(&mut self.jobs) {
+            if let Some(Job { work: Work::Write { side, probes, .. }, .. }) = job
+                && let Some(side) = side.take()
+            {
+                in_doubt |= *probes || was_asked(DiskTicket(slot));
+                stable.push(side);
+            }
         }
-        self.disk.dirty.fail();
-        if syncs {
+        if in_doubt {
+            self.disk.dirty.fail();
+        }
+        if has_turn {
             self.disk.dirty.end_turn().for_each(drop);
         }
+        let waited_for = has_turn || !stable.is_empty();
+        for side in stable {
+            self.disk.dirty.end_stable(self.shard, side);
+        }
         // Nobody takes this backend's wakes any more: who keeps the doubt wakes those that waited for it.
-        self.disk.doubt().tell();
+        if in_doubt {
+            self.disk.doubt().tell();
+        } else if waited_for {
+            self.disk.doubt().wake();
+        }
     }
 }

@@ -24,9 +24,7 @@ impl Shards {
     /// With nothing that is not stable.
     fn clean(facts: FileFacts) -> Self {
         let mut shards = Shards::new(facts);
-        shards.flush(0, 99);
-        shards.sync(0, Ok(0));
-        assert_eq!(shards.ended(0), [(99, OK)]);
+        settle_at_start(&mut shards);
         shards
     }
 
@@ -64,6 +62,12 @@ impl Shards {
         let op = self.asked(shard).expect("a call");
         assert!(matches!(op.kind, DiskKind::Sync), "{op:?}");
         self.came(shard, op, came);
+    }
+
+    /// A shard goes, and its backend with it.
+    fn end(&mut self, shard: usize) {
+        let other = FileDisk::new(DiskId(4), &facts(true, 512, true), 2).unwrap();
+        self.files[shard] = File::new(Arc::new(other), shard as u16);
     }
 
     fn ended(&mut self, shard: usize) -> Vec<(u64, Result<Outcome, Failure>)> {
@@ -139,13 +143,163 @@ fn a_flush_that_failed_within_one_stable_write_is_not_hidden_from_the_others() {
     assert_eq!(shards.ended(1), [(3, LOST), (4, LOST)], "the write that was answered before may be lost");
 }
 
-/// One that remembers how often it was told, and does nothing by itself.
+/// Shard 0 has written, been told of a failure, and is to write once more to learn of what.
+fn probing(shards: &mut Shards, keeper: &Told) {
+    assert_eq!(keeper.take(), 0);
+    shards.write(0, 1, Durability::Cached);
+    shards.call(0, Err(EIO));
+    assert!(!shards.disk.doubt().is_raised());
+}
+
+#[test]
+fn an_abort_does_not_hide_a_failed_flush() {
+    let (mut shards, told) = kept(facts(true, 512, false));
+    settle_at_start(&mut shards);
+    probing(&mut shards, &told);
+    shards.files[0].cancel(IoId(1));
+    assert_eq!(shards.ended(0), [], "it is not known yet what has failed");
+    shards.call(0, Ok(512));
+    assert!(shards.disk.doubt().is_raised());
+    shards.disk.doubt().kept(shards.disk.doubt().failures());
+    shards.files[0].handle_wake();
+    assert_eq!(shards.ended(0), [(1, LOST)]);
+}
+
+#[test]
+fn only_an_error_that_tells_of_bad_blocks_clears_a_flush_that_may_have_failed() {
+    let of_blocks = [5, 121, 61, 84, 74].map(|errno| (Err(Errno(errno)), false));
+    // ENXIO, ENODEV, ETIMEDOUT, ENOMEM, EAGAIN, ENOSPC, EINVAL; and nothing moved.
+    let of_others = [6, 19, 110, 12, 11, 28, 22].map(|errno| (Err(Errno(errno)), true));
+    for (came, fails) in of_blocks.into_iter().chain(of_others).chain([(Ok(0), true)]) {
+        let mut shards = Shards::clean(facts(true, 512, false));
+        shards.write(0, 1, Durability::Cached);
+        shards.call(0, Err(EIO));
+        while let Some(op) = shards.asked(0) {
+            shards.came(0, op, came);
+        }
+        let expected = if fails { LOST } else { Err(Fault::Unwritable(0).into()) };
+        assert_eq!(shards.ended(0), [(1, expected)], "{came:?}");
+        assert_eq!(shards.disk.doubt().is_raised(), fails, "{came:?}");
+    }
+}
+
+#[test]
+fn a_shard_that_ends_before_it_knows_what_has_failed_leaves_a_doubt() {
+    let (mut shards, told) = kept(facts(true, 512, false));
+    settle_at_start(&mut shards);
+    probing(&mut shards, &told);
+    shards.end(0);
+    assert!(shards.disk.doubt().is_raised() && told.take() > 0);
+}
+
+/// At its end a shard takes back what is out, and asks the disk for nothing more.
+#[test]
+fn a_shard_that_ends_with_calls_that_never_left_leaves_no_doubt() {
+    let (mut shards, told) = kept(facts(false, 512, false));
+    settle_at_start(&mut shards);
+    shards.write(0, 1, Durability::Cached);
+    let write = shards.asked(0).unwrap();
+    shards.came(0, write, Ok(512));
+    shards.flush(1, 2);
+    assert!(shards.asked(1).is_none(), "the other one has the turn");
+    // The sync that makes it stable was never asked for.
+    shards.end(0);
+    assert_eq!((shards.disk.doubt().is_raised(), told.take()), (false, 0));
+    assert!(told.took_wake(), "who waited for it goes on");
+    shards.files[1].handle_wake();
+    shards.sync(1, Ok(0));
+    assert_eq!(shards.ended(1), [(2, OK)]);
+}
+
+#[test]
+fn a_shard_that_ends_with_writes_that_never_left_leaves_no_doubt() {
+    let (mut shards, told) = kept(facts(true, 512, true));
+    settle_at_start(&mut shards);
+    shards.write(0, 1, Durability::Cached);
+    shards.call(0, Ok(512));
+    // Half of one that is stable by itself has been done.
+    let two = Payload::Out(shards.pool.take_sg(Class::Solicited, 1024).unwrap().freeze());
+    shards.start(1, 2, Op::Write(Span { lba: 0, blocks: 2 }, Durability::Stable), two);
+    shards.call(1, Ok(512));
+    shards.flush(0, 3);
+    shards.sync(0, Ok(0));
+    assert_eq!(shards.ended(0), [(1, OK)]);
+    shards.end(1);
+    assert_eq!((shards.disk.doubt().is_raised(), told.take()), (false, 0));
+    assert!(told.took_wake());
+    shards.files[0].handle_wake();
+    assert_eq!(shards.ended(0), [(3, OK)]);
+    // One that the disk has is not over.
+    shards.write(0, 4, Durability::Stable);
+    let _out = shards.asked(0).unwrap();
+    shards.end(0);
+    assert!(shards.disk.doubt().is_raised() && told.take() > 0);
+}
+
+/// A shard has one stable write out, and a flush of the other one has failed: the operator takes note of that.
+fn forgiven(fail: impl FnOnce(&mut Shards)) -> (Shards, DiskOp) {
+    let mut shards = Shards::clean(facts(true, 512, true));
+    shards.write(0, 1, Durability::Cached);
+    shards.call(0, Ok(512));
+    shards.write(1, 2, Durability::Stable);
+    let older = shards.asked(1).unwrap();
+    shards.flush(0, 3);
+    fail(&mut shards);
+    assert_eq!(shards.ended(0), [(1, OK), (3, LOST)]);
+    shards.disk.forgive(shards.disk.doubt().failures());
+    shards.flush(0, 4);
+    shards.sync(0, Ok(0));
+    (shards, older)
+}
+
+#[test]
+fn a_flush_behind_a_forgiven_failure_waits_for_the_stable_writes_before_it() {
+    for fails in [false, true] {
+        let failed_sync = forgiven(|shards| shards.sync(0, Err(EIO)));
+        let failed_beside = forgiven(|shards| {
+            shards.sync(0, Ok(0));
+            shards.write(1, 9, Durability::Stable);
+            shards.call(1, Err(EIO));
+            assert_eq!(shards.ended(1), [(9, LOST)]);
+            shards.files[0].handle_wake();
+        });
+        for (mut shards, older) in [failed_sync, failed_beside] {
+            assert_eq!(shards.ended(0), [], "an older write may be told of what the sync should have been");
+            shards.came(1, older, if fails { Err(EIO) } else { Ok(512) });
+            assert_eq!(shards.wake(1), [0]);
+            assert_eq!(shards.ended(0), [(4, if fails { LOST } else { OK })]);
+        }
+    }
+}
+
+#[test]
+fn a_failure_beside_a_sync_is_not_forgotten_with_the_operators_word() {
+    let mut shards = Shards::clean(facts(true, 512, true));
+    shards.write(0, 1, Durability::Cached);
+    shards.call(0, Ok(512));
+    shards.write(1, 2, Durability::Stable);
+    shards.write(1, 3, Durability::Stable);
+    let (first, second) = (shards.asked(1).unwrap(), shards.asked(1).unwrap());
+    shards.flush(0, 4);
+    shards.sync(0, Ok(0));
+    shards.came(1, first, Err(EIO));
+    shards.disk.forgive(shards.disk.doubt().failures());
+    shards.came(1, second, Ok(512));
+    shards.wake(1);
+    assert_eq!(shards.ended(0), [(1, OK), (4, LOST)]);
+}
+
+/// One that remembers how often it was told, and whether it was to wake the shards, and does nothing by itself.
 #[derive(Debug, Default)]
-struct Told(std::sync::atomic::AtomicU32);
+struct Told(std::sync::atomic::AtomicU32, std::sync::atomic::AtomicBool);
 
 impl Keeper for Told {
     fn keep(&self, _doubt: &Arc<Doubt>) {
         self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+    }
+
+    fn wake(&self) {
+        self.1.store(true, std::sync::atomic::Ordering::SeqCst);
     }
 }
 
@@ -153,6 +307,17 @@ impl Told {
     fn take(&self) -> u32 {
         self.0.swap(0, std::sync::atomic::Ordering::SeqCst)
     }
+
+    fn took_wake(&self) -> bool {
+        self.1.swap(false, std::sync::atomic::Ordering::SeqCst)
+    }
+}
+
+/// Nothing is left that is not stable.
+fn settle_at_start(shards: &mut Shards) {
+    shards.flush(0, 99);
+    shards.sync(0, Ok(0));
+    assert_eq!(shards.ended(0), [(99, OK)]);
 }
 
 fn kept(facts: FileFacts) -> (Shards, Arc<Told>) {
@@ -209,7 +374,7 @@ fn a_flush_that_waits_for_a_shard_which_goes_does_not_wait_for_ever() {
     let _out = shards.asked(0).unwrap();
     shards.flush(1, 2);
     shards.disk.doubt().kept(0);
-    shards.files[0] = File::new(Arc::new(FileDisk::new(DiskId(4), &facts(true, 512, true), 1).unwrap()), 0);
+    shards.end(0);
     assert!(told.take() > 0, "who keeps the doubt wakes all");
     shards.disk.doubt().kept(shards.disk.doubt().failures());
     shards.files[1].handle_wake();
