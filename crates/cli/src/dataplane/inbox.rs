@@ -1,7 +1,7 @@
 //! What the shards say to the control plane: answers to its requests, and state to be made durable.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         mpsc::{Receiver, RecvTimeoutError, Sender, channel},
@@ -140,6 +140,7 @@ fn refuse(job: Job<Power>, tell: &impl Fn(ShardId, Message)) {
 }
 
 /// What is done with records, one after the other.
+#[derive(Debug)]
 enum Keep {
     /// A volume's record is replaced.
     Store(VolumeId, StoreOp),
@@ -147,19 +148,46 @@ enum Keep {
     Remove(String, Sender<Result<(), StateError>>),
 }
 
+impl Keep {
+    fn record(&self) -> &str {
+        match self {
+            Keep::Store(_, store) => &store.name,
+            Keep::Remove(name, _) => name,
+        }
+    }
+}
+
 /// Who keeps the records of volumes: what is asked here comes behind all that shards have asked before.
-#[derive(Debug)]
+///
+/// Of each record one store waits at most: who asks for it anew does not wait for an older one any more. So a disk that
+/// hangs makes the line no longer than there are volumes, and when it is back, what counts is written at once.
+#[derive(Clone, Debug)]
 pub struct Records {
-    jobs: Mutex<Sender<Keep>>,
+    jobs: Arc<Mutex<VecDeque<Keep>>>,
+    /// Rings once for each job.
+    bell: Sender<()>,
 }
 
 impl Records {
+    fn jobs(&self) -> MutexGuard<'_, VecDeque<Keep>> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ask(&self, job: Keep) -> Result<(), EngineError> {
+        let mut jobs = self.jobs();
+        let before = jobs.iter_mut().rev().find(|before| before.record() == job.record());
+        if let (Some(before @ Keep::Store(..)), Keep::Store(..)) = (before, &job) {
+            *before = job;
+            return Ok(());
+        }
+        jobs.push_back(job);
+        self.bell.send(()).map_err(|_| EngineError::Stopped)
+    }
+
     /// Removes a record, behind every store of it that a shard has asked for and answered to since.
     pub fn remove(&self, name: String, patience: Duration) -> Result<(), EngineError> {
         let (done, heard) = channel();
-        let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
-        jobs.send(Keep::Remove(name, done)).map_err(|_| EngineError::Stopped)?;
-        drop(jobs);
+        self.ask(Keep::Remove(name, done))?;
         match heard.recv_timeout(patience) {
             Ok(removed) => removed.map_err(|why| EngineError::Record(why.to_string())),
             Err(RecvTimeoutError::Timeout) => Err(EngineError::TimedOut),
@@ -178,17 +206,20 @@ pub fn attend(
     tell: impl Fn(ShardId, Message) + Clone + Send + 'static,
 ) -> std::io::Result<Records> {
     // A sync may take long, and answers must not wait for it.
-    let (stores, jobs) = channel();
-    let records = Records { jobs: Mutex::new(stores.clone()) };
+    let (bell, rings) = channel();
+    let records = Records { jobs: Arc::default(), bell };
+    let jobs = records.jobs.clone();
     let keep = move || {
-        for job in jobs {
+        for () in rings {
+            let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
             let (volume, store) = match job {
-                Keep::Store(volume, store) => (volume, store),
-                Keep::Remove(name, done) => {
+                Some(Keep::Store(volume, store)) => (volume, store),
+                Some(Keep::Remove(name, done)) => {
                     // Who asked may have lost patience.
                     let _ = done.send(state.remove(&name));
                     continue;
                 }
+                None => continue,
             };
             let kept = state.write(&store.name, &store.bytes);
             if let Err(why) = &kept {
@@ -201,6 +232,7 @@ pub fn attend(
     let powers = Arc::new(Powers::<Power>::new());
     let asked = powers.clone();
     let answers = tell.clone();
+    let stores = records.clone();
     let work = move || {
         while let Some(job) = asked.next() {
             compute(job, &answers);
@@ -212,7 +244,7 @@ pub fn attend(
             match message {
                 Message::Report(number, report) => requests.answer(number, report),
                 Message::Store(volume, store) => {
-                    let _ = stores.send(Keep::Store(volume, store));
+                    let _ = stores.ask(Keep::Store(volume, store));
                 }
                 Message::Nvme(NvmeMessage::Compute(shard, id, source, work)) => {
                     let job = Job { shard, work: Power::Host(id, work) };
@@ -234,4 +266,36 @@ pub fn attend(
     };
     thread::Builder::new().name("inbox".to_owned()).spawn(take)?;
     Ok(records)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stores_do_not_pile_up_while_the_disk_hangs() {
+        let (bell, rings) = channel();
+        let records = Records { jobs: Arc::default(), bell };
+        let store = |name: &str, ticket| {
+            let store = StoreOp { ticket, name: name.to_owned(), bytes: vec![0; 1000] };
+            records.ask(Keep::Store(VolumeId(1), store)).unwrap();
+        };
+        for ticket in 0..1000 {
+            store("a", ticket);
+            store("b", ticket);
+        }
+        let (done, _heard) = channel();
+        records.ask(Keep::Remove("a".to_owned(), done)).unwrap();
+        // Not in front of the removal.
+        store("a", 1000);
+        store("a", 1001);
+        let waiting: Vec<_> = records.jobs().drain(..).collect();
+        let tickets = waiting.iter().map(|job| match job {
+            Keep::Store(_, store) => (store.name.as_str(), Some(store.ticket)),
+            Keep::Remove(name, _) => (name.as_str(), None),
+        });
+        let expected = [("a", Some(999)), ("b", Some(999)), ("a", None), ("a", Some(1001))];
+        assert_eq!(tickets.collect::<Vec<_>>(), expected);
+        assert_eq!(rings.try_iter().count(), expected.len());
+    }
 }

@@ -302,10 +302,11 @@ pub enum Remark {
 }
 
 /// State to be made durable: write it to a new file, sync it, rename it to `name`, sync the
-/// directory, and only then say that it is done.
+/// directory, and only then say that it is done. A later one of the same name makes those needless that have not
+/// been begun: nobody waits for them any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreOp {
-    /// Counts the stores of this volume.
+    /// Counts the stores of this volume. One that was not heard of is asked for again by the same ticket.
     pub ticket: u64,
     /// The file's name in the state directory.
     pub name: String,

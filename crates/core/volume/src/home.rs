@@ -67,8 +67,8 @@ struct Pending {
 struct Amending {
     ticket: u64,
     bytes: Vec<u8>,
-    /// When it is tried again, once it has failed.
-    again: Option<Time>,
+    /// When it is asked for again: it has failed, or nothing is heard of it, since the ask or its answer was lost.
+    again: Time,
 }
 
 #[derive(Debug)]
@@ -193,7 +193,7 @@ impl Home {
             if durable {
                 self.saved = Some(amending.bytes);
             } else {
-                let again = Some(now + self.fence_timeout);
+                let again = now + self.fence_timeout;
                 self.amending = Some(Amending { again, ..amending });
             }
         }
@@ -211,8 +211,8 @@ impl Home {
                         self.note_persistence(&ask, &change);
                         self.adopt(now, from, id, change);
                     }
-                    Ok(_) => self.not_stored(from, id, Refusal::NotDurable),
-                    Err(refusal) => self.not_stored(from, id, refusal),
+                    Ok(_) => self.not_stored(now, from, id, Refusal::NotDurable),
+                    Err(refusal) => self.not_stored(now, from, id, refusal),
                 }
             }
             other => self.current = other,
@@ -221,23 +221,31 @@ impl Home {
     }
 
     /// What was to be stored does not stand, and the record may hold it.
-    fn not_stored(&mut self, from: Shard, id: AskId, refusal: Refusal) {
+    fn not_stored(&mut self, now: Time, from: Shard, id: AskId, refusal: Refusal) {
         self.answer(from, id, Err(refusal));
-        self.amend();
-    }
-
-    fn amend(&mut self) {
         let bytes = record::save(self.volume.facts().uuid, &Kept::of(self.volume.view()));
         self.saved = None;
         let ticket = self.store(bytes.clone());
-        self.amending = Some(Amending { ticket, bytes, again: None });
+        self.amending = Some(Amending { ticket, bytes, again: now + self.fence_timeout });
+    }
+
+    /// By the same ticket: where the disk is slow, the answer to any of these asks will do.
+    fn amend_again(&mut self, now: Time) {
+        let Some(mut amending) = self.amending.take_if(|amending| amending.again <= now) else { return };
+        amending.again = now + self.fence_timeout;
+        self.push_store(amending.ticket, amending.bytes.clone());
+        self.amending = Some(amending);
     }
 
     fn store(&mut self, bytes: Vec<u8>) -> u64 {
         self.ticket += 1;
-        let name = format!("{}.reservations", self.volume.facts().uuid);
-        self.stores.push_back(StoreOp { ticket: self.ticket, name, bytes });
+        self.push_store(self.ticket, bytes);
         self.ticket
+    }
+
+    fn push_store(&mut self, ticket: u64, bytes: Vec<u8>) {
+        let name = format!("{}.reservations", self.volume.facts().uuid);
+        self.stores.push_back(StoreOp { ticket, name, bytes });
     }
 
     /// A shard has adopted a change, and what it must wait for has ended there.
@@ -249,14 +257,11 @@ impl Home {
 
     /// The time that [`Home::poll_timeout`] named has come.
     pub fn handle_timeout(&mut self, now: Time) {
-        let again = self.amending.as_ref().and_then(|amending| amending.again);
-        if again.is_some_and(|time| time <= now) {
-            self.amend();
-        }
+        self.amend_again(now);
         if let Some(Pending { from, id, stage }) = self.current.take_if(|pending| pending.deadline() <= now) {
             match stage {
                 // It may still become durable: what stands is written behind it.
-                Stage::Storing { .. } => self.not_stored(from, id, Refusal::NotDurable),
+                Stage::Storing { .. } => self.not_stored(now, from, id, Refusal::NotDurable),
                 Stage::Fencing { change, .. } => {
                     let stage = Stage::Late { change, deadline: now + self.fence_timeout };
                     self.current = Some(Pending { from, id, stage });
@@ -271,7 +276,7 @@ impl Home {
     /// When [`Home::handle_timeout`] wants to be called, if at all.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
-        let again = self.amending.as_ref().and_then(|amending| amending.again);
+        let again = self.amending.as_ref().map(|amending| amending.again);
         let deadline = self.current.as_ref().map(Pending::deadline);
         again.into_iter().chain(deadline).min()
     }

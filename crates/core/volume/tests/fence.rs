@@ -288,6 +288,25 @@ fn what_was_refused_as_not_durable_does_not_come_back() {
     assert!(home.poll_store().is_none() && home.poll_adoption().is_some());
 }
 
+/// The ask may be lost on its way, and so may the answer: a restart would bring back what was refused.
+#[test]
+fn a_store_of_what_stands_is_not_forgotten_when_nothing_is_heard_of_it() {
+    let (mut home, mut now) = (home(1), Time(0));
+    home.handle_ask(now, Shard(0), AskId(1), register(&nexus(1), 5, true));
+    let store = home.poll_store().expect("a store");
+    home.handle_stored(now, store.ticket, false);
+    let first = home.poll_store().expect("what stands");
+    for _ in 0..3 {
+        now = home.poll_timeout().expect("it is asked for again");
+        home.handle_timeout(now);
+        assert_eq!(home.poll_store().as_ref(), Some(&first));
+        assert!(home.poll_store().is_none() && !home.is_idle());
+    }
+    // A disk that takes longer than the pause is believed all the same.
+    home.handle_stored(now, first.ticket, true);
+    assert!(home.is_idle() && home.poll_timeout().is_none());
+}
+
 /// A disk that never ends a store keeps no host waiting for ever, and what it writes late is written over.
 #[test]
 fn a_store_that_does_not_end_is_refused_in_time() {
