@@ -7,7 +7,7 @@ mod slow;
 
 use proptest::prelude::*;
 use slow::{BLOCK, World, nexus};
-use volume::{Durability, Failure, Fault, Op, Outcome, Payload, Span};
+use volume::{Durability, Failure, Fault, Op, Outcome, Payload, Span, Time};
 
 /// Blocks of one unit of direct I/O.
 const UNIT: u64 = 8;
@@ -207,10 +207,10 @@ fn who_waits_for_a_stripe_is_woken_when_it_is_free() {
     assert_eq!(world.disk.borrow().waiting(), 1, "the write waits for the compare-and-write");
     world.disk.borrow_mut().land(0);
     assert!(world.resume(0).is_empty());
-    assert_eq!(world.gates[0].poll_wake(), None);
+    assert_eq!(world.woken, []);
     world.disk.borrow_mut().land(0);
     assert_eq!(world.resume(0).len(), 1);
-    assert_eq!(world.gates[0].poll_wake(), Some(volume::Shard(1)));
+    assert_eq!(world.woken, [volume::Shard(1)]);
     world.resume(1);
     world.disk.borrow_mut().land(0);
     assert_eq!(world.resume(1).len(), 1);
@@ -233,4 +233,33 @@ fn an_exclusive_operation_looks_again_for_the_end_of_writes() {
     world.disk.borrow_mut().land(0);
     let done = world.resume(0);
     assert_eq!(done[0].result, Err(Fault::Miscompare(0).into()));
+}
+
+/// A disk may hang for hours.
+#[test]
+fn a_write_that_does_not_end_does_not_keep_another_core_looking_without_rest() {
+    let mut world = World::new(2, 128, 512, None);
+    let payload = world.payload(&[1; BLOCK]);
+    world.submit(1, &nexus(1), 2, Op::Write(COUNTER, Durability::Cached), payload);
+    let both = world.payload(&[0; 2 * BLOCK]);
+    world.submit(0, &nexus(1), 1, Op::CompareAndWrite(COUNTER), both);
+    let payload = world.payload(&[2; BLOCK]);
+    world.submit(0, &nexus(1), 3, Op::Write(COUNTER, Durability::Cached), payload);
+    let mut looks = 0;
+    while world.now < Time(1_000_000_000) {
+        world.now = world.gates[0].poll_timeout().expect("it looks again");
+        assert!(world.resume(0).is_empty());
+        looks += 1;
+    }
+    assert!((900..1_100).contains(&looks), "{looks} looks in a second");
+    // The end of the write is seen soon all the same, and what was parked behind it goes on.
+    world.disk.borrow_mut().land(0);
+    assert_eq!(world.resume(1).len(), 1);
+    world.now = world.gates[0].poll_timeout().expect("it looks again");
+    let mut ended = Vec::new();
+    for _ in 0..4 {
+        ended.extend(world.resume(0).into_iter().map(|done| done.result));
+        world.disk.borrow_mut().land(0);
+    }
+    assert_eq!(ended, [Err(Fault::Miscompare(0).into()), Ok(Outcome::Complete)]);
 }

@@ -41,8 +41,9 @@ use flights::Flights;
 use steps::Steps;
 
 /// How soon an exclusive operation looks again whether other cores' writes have ended: they cannot
-/// tell without a second fence per write.
-const LOOK_AGAIN: Duration = Duration::from_micros(20);
+/// tell without a second fence per write. Then in as long as it has waited, up to the second of these: a disk
+/// that hangs costs a thousand looks per second.
+const LOOK_AGAIN: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
 /// How soon an operation that found no memory asks again.
 const MEMORY_AGAIN: Duration = Duration::from_micros(500);
 /// How soon a sanitize asks a backend again that had no room for a part of it.
@@ -65,6 +66,11 @@ pub struct Gate {
     flights: Flights,
     /// Tasks that wait for a guard, for marks or for memory, oldest first.
     waiting: VecDeque<u32>,
+    /// Other shards know that something waits here.
+    is_known: bool,
+    /// Plain writes that wait may find their stripes free: some were freed, or they have not been tried since other
+    /// shards know of them.
+    may_enter: bool,
     /// Ended parts of tasks in steps.
     ended: VecDeque<(u32, Result<Outcome, Failure>, Payload)>,
     done: VecDeque<Done>,
@@ -126,6 +132,8 @@ impl Gate {
             free: Vec::new(),
             flights: Flights::default(),
             waiting: VecDeque::new(),
+            is_known: false,
+            may_enter: false,
             ended: VecDeque::new(),
             done: VecDeque::new(),
             remarks: VecDeque::new(),
@@ -353,6 +361,7 @@ impl Gate {
     /// Parks a task until [`Gate::resume`] tries it again.
     fn wait(&mut self, slot: u32) {
         self.waiting.push_back(slot);
+        self.may_enter |= !self.is_known;
     }
 
     /// Asks that an operation end early. It still ends by [`Gate::poll_done`]: with
@@ -397,24 +406,36 @@ impl Gate {
         }
         let mut untried = false;
         if !self.waiting.is_empty() {
-            self.shared.guards().set_waiting(self.shard, true);
+            self.tell_waiting(true);
+            let may_enter = std::mem::take(&mut self.may_enter);
             for _ in 0..self.waiting.len() {
                 if parts >= PARTS_MAX {
                     untried = true;
                     break;
                 }
                 let Some(slot) = self.waiting.pop_front() else { break };
+                if !may_enter && matches!(self.task(slot).work, Work::Parked { .. }) {
+                    self.wait(slot);
+                    continue;
+                }
                 let others = self.waiting.len();
                 self.try_again(cx, slot);
                 // One that waits again has cost nothing.
                 parts += usize::from(self.waiting.len() == others);
             }
+            self.may_enter |= may_enter && untried;
             if self.waiting.is_empty() {
-                self.shared.guards().set_waiting(self.shard, false);
+                self.tell_waiting(false);
             }
         }
         self.reap(cx);
         !self.ended.is_empty() || untried
+    }
+
+    fn tell_waiting(&mut self, waits: bool) {
+        if std::mem::replace(&mut self.is_known, waits) != waits {
+            self.shared.guards().set_waiting(self.shard, waits);
+        }
     }
 
     #[expect(
@@ -543,6 +564,7 @@ impl Gate {
 
     /// Another shard's [`Gate::poll_wake`] named this one.
     pub fn handle_wake(&mut self) {
+        self.may_enter = true;
         self.backend.handle_wake();
     }
 

@@ -50,7 +50,7 @@ enum Stage {
     /// Memory and permit for the chunk.
     Permit,
     /// The end of other cores' writes, while the guard is held.
-    Quiet,
+    Quiet { since: Time },
     /// The backend's read.
     Reading,
     /// The backend's last step of the chunk.
@@ -98,7 +98,7 @@ impl Steps {
     pub(super) fn is_out(&self) -> bool {
         match self.stage {
             Stage::Reading | Stage::Acting | Stage::Hardening | Stage::Asking => true,
-            Stage::Permit | Stage::Quiet => false,
+            Stage::Permit | Stage::Quiet { .. } => false,
         }
     }
 
@@ -125,7 +125,7 @@ impl Steps {
         match self.stage {
             Stage::Reading => true,
             Stage::Acting => !self.plan.is_atomic(),
-            Stage::Permit | Stage::Quiet | Stage::Hardening | Stage::Asking => false,
+            Stage::Permit | Stage::Quiet { .. } | Stage::Hardening | Stage::Asking => false,
         }
     }
 
@@ -201,9 +201,7 @@ enum Next {
     Wait,
     /// Wait for memory, of whose return nobody tells.
     Memory,
-    /// Wait for other cores' writes: they cannot tell.
-    Look,
-    /// Wait for this time.
+    /// Wait for this time: for the next part's, or to look for other cores' writes, which cannot tell.
     Due(Time),
     /// The backend has it.
     Out,
@@ -217,7 +215,6 @@ impl Gate {
         match self.advance(cx, slot) {
             Next::Out => {}
             Next::Wait => self.wait(slot),
-            Next::Look => self.wait_until(slot, cx.now + LOOK_AGAIN),
             Next::Memory => self.wait_until(slot, cx.now + MEMORY_AGAIN),
             Next::Due(time) => self.wait_until(slot, time),
             Next::End(result) => self.end_steps(slot, result),
@@ -275,10 +272,15 @@ impl Gate {
                 steps.chunk = Some(Chunk { permit: Permit::Guard, ..chunk });
                 return self.advance(cx, slot);
             }
-            steps.stage = Stage::Quiet;
+            steps.stage = Stage::Quiet { since: cx.now };
         }
-        if chunk.permit == Permit::Guard && !guards.is_quiet(self.steps(slot).held) {
-            return Next::Look;
+        let steps = self.steps(slot);
+        if let Stage::Quiet { since } = steps.stage
+            && chunk.permit == Permit::Guard
+            && !guards.is_quiet(steps.held)
+        {
+            let (least, most) = LOOK_AGAIN;
+            return Next::Due(cx.now + cx.now.since(since).clamp(least, most));
         }
         match (chunk.kind, bad.first_in(chunk.span)) {
             (Kind::Mark, _) => {
@@ -400,7 +402,7 @@ impl Gate {
                 self.end_writing(slot, chunk);
                 self.end_steps(slot, result);
             }
-            Stage::Permit | Stage::Quiet | Stage::Asking => unreachable!("the backend had nothing"),
+            Stage::Permit | Stage::Quiet { .. } | Stage::Asking => unreachable!("the backend had nothing"),
         }
     }
 
@@ -569,6 +571,7 @@ impl Gate {
         if held != Stripes::NONE {
             shared.guards().release(held);
             self.wakes.extend(shared.guards().waiters().filter(|waiter| *waiter != shard));
+            self.may_enter = true;
         }
     }
 

@@ -108,6 +108,8 @@ pub struct World {
     pub now: Time,
     pub disk: SharedDisk,
     pub gates: Vec<Gate>,
+    /// Who was woken by others.
+    pub woken: Vec<Shard>,
 }
 
 pub fn geometry(blocks: u64, dio_align: u32) -> Geometry {
@@ -144,7 +146,8 @@ impl World {
             Gate::new(Shard(shard), shared.clone(), view.clone(), Box::new(slow))
         };
         let gates = (0..shards).map(gate).collect();
-        World { pool: Pool::new(8 << 20), entropy: Entropy::new([0; 32]), now: Time(0), disk, gates }
+        let (pool, entropy) = (Pool::new(8 << 20), Entropy::new([0; 32]));
+        World { pool, entropy, now: Time(0), disk, gates, woken: Vec::new() }
     }
 
     pub fn payload(&self, bytes: &[u8]) -> Payload {
@@ -172,6 +175,10 @@ impl World {
     pub fn resume(&mut self, shard: usize) -> Vec<Done> {
         let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
         self.gates[shard].resume(&mut cx);
+        while let Some(woken) = self.gates[shard].poll_wake() {
+            self.gates[usize::from(woken.0)].handle_wake();
+            self.woken.push(woken);
+        }
         std::iter::from_fn(|| self.gates[shard].poll_done()).collect()
     }
 }

@@ -466,10 +466,11 @@ impl World {
                 break;
             }
         }
-        let gate = &mut self.cores[shard].gates[at];
-        while gate.poll_wake().is_some() {
+        while let Some(woken) = self.cores[shard].gates[at].poll_wake() {
+            self.cores[usize::from(woken.0)].gates[at].handle_wake();
             moved = true;
         }
+        let gate = &mut self.cores[shard].gates[at];
         while let Some((id, ask)) = gate.poll_ask() {
             self.mail.push_back(Mail::Ask(VolumeId(at as u64), Shard(shard as u16), id, ask));
             moved = true;

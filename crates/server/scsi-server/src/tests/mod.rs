@@ -474,10 +474,11 @@ impl World {
                 break;
             }
         }
-        let gate = &mut self.cores[shard].gates[at];
-        while gate.poll_wake().is_some() {
+        while let Some(woken) = self.cores[shard].gates[at].poll_wake() {
+            self.cores[usize::from(woken.0)].gates[at].handle_wake();
             moved = true;
         }
+        let gate = &mut self.cores[shard].gates[at];
         if let Some(ack) = gate.poll_ack() {
             self.mail.push_back(Mail::Ack(VolumeId(at as u64), ack));
             moved = true;
