@@ -112,13 +112,7 @@ impl Shard {
 
     /// A read may start when its session has leave to send so much more.
     fn start_read(&mut self, cx: &mut Cx<'_>, task: TaskKey, mut step: Step) {
-        let len = self.read_len(&step);
-        if let Step::Io { volume, want, .. } = &mut step
-            && !self.fronts.lends(*volume)
-        {
-            // The volume's own memory may not be lent any more since something was written atomically.
-            *want = len;
-        }
+        let len = self.weigh(&mut step);
         let mut may = Some(step);
         if let Some(conn) = self.conn_of_task(task) {
             let shares = self.admits_share(cx, conn, len);
@@ -161,15 +155,18 @@ impl Shard {
         });
     }
 
-    fn read_len(&self, step: &Step) -> u32 {
-        match step {
-            Step::Io { volume, io, want: 0, .. } => match io.op {
-                Op::Read(span) => self.fronts.bytes(*volume, span),
-                _ => 0,
-            },
-            Step::Io { want, .. } => *want,
-            _ => 0,
+    /// How much a read sends. If the volume may not lend its own memory any more (something was written atomically, or
+    /// hosts may be fenced), it wants as much of the pool's, like all others.
+    fn weigh(&self, step: &mut Step) -> u32 {
+        let Step::Io { volume, io, want, .. } = step else { return 0 };
+        let len = match io.op {
+            Op::Read(span) if *want == 0 => self.fronts.bytes(*volume, span),
+            _ => *want,
+        };
+        if !self.fronts.lends(*volume) {
+            *want = len;
         }
+        len
     }
 
     /// Carries a plain read or write out and answers it, if nothing has to be waited for.
@@ -213,8 +210,8 @@ impl Shard {
     /// Reads that were parked, and writes, may start now, perhaps.
     pub(super) fn unpark(&mut self, cx: &mut Cx<'_>, conn: Tag) {
         self.note_held(conn);
-        while let Some(step) = self.session(conn).and_then(|session| session.parked.queue.pop_front()) {
-            let len = self.read_len(&step);
+        while let Some(mut step) = self.session(conn).and_then(|session| session.parked.queue.pop_front()) {
+            let len = self.weigh(&mut step);
             let shares = self.admits_share(cx, conn, len);
             let (Step::Io { task, .. }, Some(session)) = (&step, self.session(conn)) else { return };
             if !shares || !session.proto.reserve_read(Tag::from_bits(task.tag), len) {

@@ -120,13 +120,8 @@ impl Shard {
 
     /// A read may start when its queue has leave to send so much more.
     fn start_queue_read(&mut self, cx: &mut Cx<'_>, mut step: Step) {
-        let len = self.queue_read_len(&step);
-        let Step::Io { command, volume, want, .. } = &mut step else { return };
-        if !self.fronts.lends(*volume) {
-            // The volume's own memory may not be lent any more since something was written atomically.
-            *want = len;
-        }
-        let command = *command;
+        let len = self.weigh_command(&mut step);
+        let Step::Io { command, .. } = step else { return };
         self.start_answer(cx, command, len, step);
     }
 
@@ -171,16 +166,22 @@ impl Shard {
         }
     }
 
-    fn queue_read_len(&self, step: &Step) -> u32 {
-        match step {
-            Step::Io { volume, io, want: 0, .. } => match io.op {
-                Op::Read(span) => self.fronts.bytes(*volume, span),
-                _ => 0,
-            },
-            Step::Io { want, .. } => *want,
-            Step::Room { len, .. } => *len,
-            _ => 0,
+    /// How much a read or a long answer sends. If a volume may not lend its own memory any more (something was written
+    /// atomically, or hosts may be fenced), a read wants as much of the pool's, like all others.
+    fn weigh_command(&self, step: &mut Step) -> u32 {
+        let (volume, io, want) = match step {
+            Step::Io { volume, io, want, .. } => (*volume, io, want),
+            Step::Room { len, .. } => return *len,
+            _ => return 0,
+        };
+        let len = match io.op {
+            Op::Read(span) if *want == 0 => self.fronts.bytes(volume, span),
+            _ => *want,
+        };
+        if !self.fronts.lends(volume) {
+            *want = len;
         }
+        len
     }
 
     /// Carries a plain read or write out and answers it, if nothing has to be waited for.
@@ -223,8 +224,8 @@ impl Shard {
     /// Reads, long answers and writes that were parked may start now, perhaps.
     pub(super) fn unpark_queue(&mut self, cx: &mut Cx<'_>, conn: Tag) {
         self.note_held(conn);
-        while let Some(step) = self.queue(conn).and_then(|queue| queue.parked.pop_front()) {
-            let len = self.queue_read_len(&step);
+        while let Some(mut step) = self.queue(conn).and_then(|queue| queue.parked.pop_front()) {
+            let len = self.weigh_command(&mut step);
             let shares = self.admits_share(cx, conn, len);
             let (Step::Io { command, .. } | Step::Room { command, .. }, Some(queue)) =
                 (&step, self.queue(conn))
