@@ -20,6 +20,7 @@ mod at_once;
 mod bytes;
 mod chunk;
 mod flights;
+mod loans;
 mod steps;
 #[cfg(test)]
 mod tests;
@@ -30,7 +31,7 @@ use std::time::Duration;
 use buf::{Class, Cx, Errno, Payload, Time};
 
 use crate::backend::{Backend, DiskOp};
-use crate::change::{Ack, Ask, AskId, Remark, Shard};
+use crate::change::{Ask, AskId, Remark, Shard};
 use crate::guard::Stripes;
 use crate::io::{Done, Failure, Fault, Io, IoId, Op, Outcome, Refusal, Span, Why};
 use crate::nexus::Nexus;
@@ -81,6 +82,8 @@ pub struct Gate {
     asked: Vec<(AskId, u32)>,
     asks_made: u64,
     look_again: Option<Time>,
+    /// Since when a change waits for memory that is lent.
+    loans_awaited: Option<Time>,
     /// The operation that may take memory kept for headers.
     insists: Option<u32>,
     /// Where writes at once may go until the next [`Gate::resume`].
@@ -142,6 +145,7 @@ impl Gate {
             asked: Vec::new(),
             asks_made: 0,
             look_again: None,
+            loans_awaited: None,
             insists: None,
             claimed: Stripes::NONE,
         }
@@ -150,14 +154,6 @@ impl Gate {
     /// What this core believes of the volume.
     pub fn view(&self) -> &View {
         &self.view
-    }
-
-    /// Whether a read may come with [`Payload::None`] and be given the backend's own memory. Memory that is
-    /// lent is read later: not when an atomic write may have to be seen whole, and not while hosts are
-    /// registered, since one that is preempted would be sent what is written after that.
-    pub fn lends(&self) -> bool {
-        let fenced = !self.view.reservations.registrants().is_empty();
-        self.view.geometry.lends && !self.shared.atomic_seen() && !fenced
     }
 
     /// How far the running sanitize is, in 65536ths.
@@ -429,6 +425,7 @@ impl Gate {
             }
         }
         self.reap(cx);
+        self.look_for_loans(cx.now);
         !self.ended.is_empty() || untried
     }
 
@@ -586,13 +583,6 @@ impl Gate {
     #[must_use]
     pub fn poll_ask(&mut self) -> Option<(AskId, Ask)> {
         self.asks.pop_front()
-    }
-
-    /// A change that this shard has adopted and drained; goes to the home core.
-    #[must_use]
-    pub fn poll_ack(&mut self) -> Option<Ack> {
-        let change = self.flights.poll_ack()?;
-        Some(Ack { from: self.shard, change })
     }
 }
 

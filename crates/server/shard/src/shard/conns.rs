@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use buf::{Cx, Errno};
 use endpoint::{Accepted, Departure, LinkId, ShardId};
@@ -239,8 +240,16 @@ impl Shard {
         self.rouse(id);
     }
 
+    /// Drops the links whose peers have taken nothing for so long.
+    pub(super) fn drop_stalled(&mut self, cx: &mut Cx<'_>, least: Duration) {
+        for id in self.links.stalled(cx.now, least) {
+            // ETIMEDOUT.
+            self.conn_written(cx, id, Err(Errno(110)));
+        }
+    }
+
     pub(super) fn conn_sent(&mut self, cx: &mut Cx<'_>, id: LinkId, op: SendOp) {
-        let Some(owner) = self.links.send_back(id, op.len) else {
+        let Some(owner) = self.links.send_back(id, op.len, cx.now) else {
             return self.remotes.handle_sent(cx, id, op);
         };
         let Some(conn) = self.conns.get_mut(owner.conn) else { return };
@@ -274,7 +283,7 @@ impl Shard {
             Kind::Session(session) => session.proto.poll_send(cx, owner.link),
             Kind::Queue(queue) => queue.proto.poll_send(cx, owner.link),
         }?;
-        self.links.send_out(id);
+        self.links.send_out(id, cx.now);
         Some(op)
     }
 

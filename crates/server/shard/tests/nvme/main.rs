@@ -16,6 +16,7 @@ mod host;
 mod joins;
 mod keys;
 mod leaving;
+mod loans;
 mod pipe;
 mod proofs;
 mod queues;
